@@ -49,7 +49,7 @@ def recorded(file: str, auto: bool = False) -> Iterator[None]:
         yield
     finally:
         recording.__exit__(None, None, None)
-        _write(timeline, file)
+        _write(timeline, file, auto)
 
 
 @contextlib.contextmanager
@@ -76,11 +76,11 @@ def predicted(file: str, target: Any) -> Iterator[None]:
         print(f"wrote {file}: open it in a browser", file=sys.stderr)
 
 
-def _write(timeline: Timeline, file: str) -> None:
+def _write(timeline: Timeline, file: str, auto: bool) -> None:
     if not timeline.launches:
         print(
-            f"gluon: no launch passed a scope, so {file} was not written. Mark spans with gl.scope, or add "
-            "automatic ones: --timeline-auto, GLUON_TIMELINE=auto.",
+            f"gluon: no launch passed a scope, so {file} was not written. Mark spans with gl.scope"
+            + ("." if auto else ", or add automatic ones: --timeline-auto, GLUON_TIMELINE=auto."),
             file=sys.stderr,
         )
         return

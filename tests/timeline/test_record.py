@@ -198,6 +198,35 @@ def test_a_prepared_call_keeps_its_timeline(emulated):
     assert len(handle.timeline.launches) == 2
 
 
+@gluon.jit(layouts="auto")
+def doubled(x, BLOCK: gl.constexpr):
+    i = gl.arange(0, BLOCK)
+    gl.store(x + i, 2 * gl.load(x + i))
+
+
+@gluon.jit(layouts="auto")
+def mean(x, out, BLOCK: gl.constexpr):
+    total = gl.sum(gl.load(x + gl.arange(0, BLOCK)), 0)
+    gl.store(out, total / BLOCK)
+
+
+@ON_AMD
+def test_automatic_scopes_of_kernels_without_layouts(emulated):
+    x, out = np.ones(256, np.float32), np.zeros(1, np.float32)
+    with record(auto=True) as timeline:
+        doubled[(1,)](x, 256)
+        mean[(1,)](x, out, 256)
+    whole, reduced = timeline.launches
+    start = doubled.fn.__code__.co_firstlineno
+    assert {(s.scope, s.line in (start, start + 1, start + 2)) for s in whole.spans} == {
+        ("kernel", True)
+    }
+    assert len(whole.spans) == 4 and not whole.unpaired
+    line = mean.fn.__code__.co_firstlineno + 2
+    assert {(s.scope, s.line, s.file) for s in reduced.spans} == {("barrier", line, __file__)}
+    assert out[0] == 2
+
+
 def test_prepare_refuses_another_timeline(emulated):
     with pytest.raises(ArgumentError, match="expected True or 'auto', got 'all'"):
         rounds.prepare(np.zeros(128, np.float32), 2, 128, LAYOUT, grid=(1,), timeline="all")

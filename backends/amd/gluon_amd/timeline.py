@@ -44,6 +44,8 @@ _ABSENT = re.compile(
     r'"amdgpu-no-(?:workgroup-id-[xyz]|workitem-id-x|implicitarg-ptr)"(?:="[^"]*")? ?'
 )
 
+_LIBRARY = re.compile(r"[/\\](?:gluon_core|triton)[/\\]")
+
 #: Automatic scopes: an instruction, and the name.
 _AUTOMATIC: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"@llvm\.amdgcn\.s\.barrier(?:\.wait)?\("), "barrier"),
@@ -123,6 +125,7 @@ class _Writer:
     nodes: dict[str, tuple[str, str]] = field(default_factory=dict)  # of debug information
     marks: int = 0
     serial: int = 0  # of the values of a mark
+    whole: int = 0  # number of the scope of the whole kernel, where there is one
 
     def written(self, module: str, metadata: dict[str, Any]) -> str:
         kernel = _KERNEL.search(module)
@@ -132,6 +135,9 @@ class _Writer:
         self.nodes = {name: (kind, text) for name, kind, text in _NODE.findall(module)}
         lines = module[kernel.end() : closing].split("\n")
         body = [text for line in lines for text in self._line(line)]
+        if not self.scopes and self.automatic:  # nothing waits: the time of the waves is left
+            self.whole = self._number("kernel", self._place(kernel[0])[1], kernel[0])
+            body = [self._begin(self.whole), *(text for line in lines for text in self._line(line))]
         if not self.scopes:
             return module
         threads = _THREADS.search(module)
@@ -180,8 +186,12 @@ class _Writer:
             # The result of the mark stays defined: values without names are numbered.
             return [event, line.replace(mark[0], 'asm sideeffect "v_mov_b32 $0, 0"')]
         if line.strip().split(",")[0] == "ret void":
+            before = self._end(self.whole) + "\n" if self.whole else ""
             self.serial += 1
-            return [_END.format(serial=self.serial) + self._stores(_ENDS, self.serial), line]
+            return [
+                before + _END.format(serial=self.serial) + self._stores(_ENDS, self.serial),
+                line,
+            ]
         for pattern, name in _AUTOMATIC if self.automatic else ():
             if pattern.search(line):
                 number = self._number(name, self._place(line)[1], line)
@@ -203,17 +213,22 @@ class _Writer:
         return _CLOCK.format(serial=self.serial) + _SPAN.format(serial=self.serial, number=number)
 
     def _place(self, line: str) -> tuple[str, int]:
-        """Return the file and the line of an instruction, as its debug information names them."""
+        """Return the file and the line of an instruction: the caller's, where a function of the language was inlined."""
         match = re.search(r"!dbg (!\d+)", line)
-        node = self.nodes.get(match[1]) if match else None
-        number = int(re.search(r"line: (\d+)", node[1])[1]) if node and "line: " in node[1] else 0  # type: ignore[index]
-        while node is not None and node[0] != "DIFile":
-            follow = re.search(r"file: (!\d+)", node[1]) or re.search(r"scope: (!\d+)", node[1])
-            node = self.nodes.get(follow[1]) if follow else None
-        if node is None:
-            return "", number
-        names = dict(re.findall(r'(filename|directory): "([^"]*)"', node[1]))
-        return os.path.join(names.get("directory", ""), names.get("filename", "")), number
+        file, number = "", 0
+        while match is not None:
+            kind, text = self.nodes.get(match[1], ("", ""))
+            known = re.search(r"line: (\d+)", text)
+            file, number = self._file(kind, text), int(known[1]) if known else 0
+            match = re.search(r"inlinedAt: (!\d+)", text) if _LIBRARY.search(file) else None
+        return file, number
+
+    def _file(self, kind: str, text: str) -> str:
+        while kind and kind != "DIFile":
+            follow = re.search(r"file: (!\d+)", text) or re.search(r"scope: (!\d+)", text)
+            kind, text = self.nodes.get(follow[1], ("", "")) if follow else ("", "")
+        names = dict(re.findall(r'(filename|directory): "([^"]*)"', text))
+        return os.path.join(names.get("directory", ""), names.get("filename", ""))
 
     @staticmethod
     def _stores(words: tuple[tuple[int, str], ...], serial: int) -> str:

@@ -32,6 +32,7 @@ Source: PTX ISA, 10 (special registers %clock, %clock64, %globaltimer, %smid).
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass, field
 from typing import Any, Callable, Optional
@@ -52,6 +53,8 @@ _MARK = re.compile(r"gluon\.scope (begin|end) (\d+) (.*)")
 _ENTRY = re.compile(r"\.entry\s+([\w$.]+)\s*\(", re.M)
 _THREADS = re.compile(r"\.(?:reqntid|maxntid)\s+(\d+)(?:,\s*(\d+))?(?:,\s*(\d+))?")
 _LOC = re.compile(r"\s*\.loc\s+(\d+)\s+(\d+)")
+_CALLER = re.compile(r"@\[ ([^:\]]+):(\d+)")  # in the comment of `.loc`, the innermost first
+_LIBRARY = re.compile(r"[/\\](?:gluon_core|triton)[/\\]")
 _FILE = re.compile(r'^\s*\.file\s+(\d+)\s+"([^"]*)"', re.M)
 _JUMP = re.compile(
     r"^(?!\$L__(?:tmp|func))[\w$.%]+:|\b(?:bra|brx|ret|exit|trap)\b"
@@ -147,7 +150,10 @@ class _Writer:
             warps *= size
         warps = max(1, warps // 32)
         self.files = dict(_FILE.findall(ptx))
-        body = self._body(ptx[opening:closing].split("\n"))
+        lines = ptx[opening:closing].split("\n")
+        body = self._body(lines)
+        if not self.scopes and self.automatic:  # nothing waits: the time of the warps is left
+            body = self._body(lines, whole=True)
         if not self.scopes:
             return ptx
         bits = len(self.scopes).bit_length()
@@ -183,8 +189,12 @@ class _Writer:
             )
         return f"{ptx[:opening]}\n{begin}{body}{ptx[closing:]}"
 
-    def _body(self, lines: list[str]) -> str:
+    def _body(self, lines: list[str], whole: bool = False) -> str:
         written: list[str] = []
+        if whole:
+            first = next((match for match in map(_LOC.match, lines) if match), None)
+            self.file = self.files.get(first[1], "") if first else ""
+            self._mark(written, self._number("kernel", int(first[2]) if first else 0), False)
         closing: Optional[tuple[re.Pattern[str], int]] = None  # what ends an automatic scope
         position = 0
         while position < len(lines):
@@ -196,8 +206,7 @@ class _Writer:
             position = end
             location = _LOC.match(unit[0])
             if location:
-                self.line = int(location[2]) or self.line
-                self.file = self.files.get(location[1], self.file)
+                self._locate(unit[0], location)
             text = "\n".join(unit)
             mark = _MARK.search(text)
             if mark:
@@ -206,9 +215,12 @@ class _Writer:
                 written.append(text)  # the result stays defined
                 continue
             code = unit[0].split("//")[0].rstrip()
+            leaves = _RETURN.fullmatch(code)
+            if leaves and whole:
+                self._mark(written, 1, True)
             if len(unit) == 1 and _JUMP.search(code):
                 self._close(written)
-            if _RETURN.fullmatch(code):
+            if leaves:
                 written.append(_END)
             scope = self._automatic(text) if self.automatic and closing is None else None
             if scope is not None:
@@ -226,6 +238,16 @@ class _Writer:
                 closing = None
         self._close(written)
         return "\n".join(written)
+
+    def _locate(self, text: str, location: re.Match[str]) -> None:
+        """Set the place in the kernel: the caller's, where a function of the language was inlined."""
+        self.line = int(location[2]) or self.line
+        self.file = self.files.get(location[1], self.file)
+        for name, line in _CALLER.findall(text):
+            if not _LIBRARY.search(self.file):
+                return
+            known = (path for path in self.files.values() if os.path.basename(path) == name)
+            self.file, self.line = next(known, name), int(line)
 
     def _mark(self, written: list[str], number: int, ends: bool) -> None:
         if not ends:
