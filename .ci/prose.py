@@ -42,7 +42,8 @@ ALLOWED = re.compile(
 OPENINGS = re.compile(r"^(?:What|Whether|Of|Who)\b(?! course)")
 WHAT = re.compile(r"\bwhat\b", re.IGNORECASE)
 WORD = re.compile(r"[A-Za-z][A-Za-z'’-]*")  # noqa: RUF001
-LOCALS = {"found", "made", "given", "told", "heard"}
+#: Names that say nothing of their value; of parameters, fields and locals, imports and captures included.
+LOCALS = {"found", "made", "given", "told", "heard", "at", "said", "what", "who"}
 
 #: Other spellings of terms of docs/glossary.md.
 SPELLINGS = {
@@ -92,13 +93,13 @@ class Counts:
     """The counts of one package or one set of pages."""
 
     words: int = 0
-    what: int = 0
+    whats: int = 0
     you: int = 0
     problems: list[str] = field(default_factory=list)
 
     @property
     def what_rate(self) -> float:
-        return 1000 * self.what / self.words if self.words else 0.0
+        return 1000 * self.whats / self.words if self.words else 0.0
 
     @property
     def you_rate(self) -> float:
@@ -147,7 +148,7 @@ def judge(counts: Counts, place: str, line: int, text: str) -> None:
         plain = re.sub(r"`[^`]*`", "`code`", paragraph)
         words = WORD.findall(plain)
         counts.words += len(words)
-        counts.what += len(WHAT.findall(plain))
+        counts.whats += len(WHAT.findall(plain))
         counts.you += sum(word.lower() in ("you", "your", "yours") for word in words)
         where = f"{place}:{line + first - 1}"
         spared = ALLOWED.sub(" ", plain)
@@ -166,6 +167,21 @@ def judge(counts: Counts, place: str, line: int, text: str) -> None:
                 counts.problems.append(
                     f"{where}: starts with {sentence.split()[0]!r}: {sentence[:60]}"
                 )
+
+
+def bound(node: ast.AST) -> Iterator[tuple[str, str]]:
+    """Yield (kind, name) of the names that one node of a syntax tree binds, other than functions and classes."""
+    match node:
+        case ast.Name(id=name, ctx=ast.Store()):
+            yield "local", name
+        case ast.arg(arg=name):
+            yield "argument", name
+        case ast.alias(asname=str(name)):
+            yield "import", name
+        case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+            yield "capture", name
+        case ast.MatchMapping(rest=str(name)) | ast.ExceptHandler(name=str(name)):
+            yield "capture", name
 
 
 def judge_python(counts: Counts, place: str, source: str) -> None:
@@ -196,12 +212,11 @@ def judge_python(counts: Counts, place: str, source: str) -> None:
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             if id(node) not in docstrings and node.value.count(" ") >= 3:
                 judge(counts, place, node.lineno, node.value)
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in LOCALS:
-            counts.problems.append(f"{place}:{node.lineno}: local {node.id!r}: name what it holds")
-        elif isinstance(node, ast.arg) and node.arg in LOCALS:
-            counts.problems.append(
-                f"{place}:{node.lineno}: argument {node.arg!r}: name what it holds"
-            )
+        for kind, name in bound(node):
+            if name in LOCALS:
+                counts.problems.append(
+                    f"{place}:{node.lineno}: {kind} {name!r}: name what it holds"
+                )
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT and not token.string.startswith(
             ("#!", "#>", "# noqa", "# type:")

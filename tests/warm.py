@@ -1,8 +1,9 @@
 """New Python processes that need not import other projects again.
 
 `run` is `subprocess.run` of this interpreter: a process of its own, its own working folder,
-environment and output, forked from one that has imported NumPy, Triton and what draws tables, and
-nothing of Gluon Core. Starting these anew took a third of the time of the tests that run commands.
+environment and output, forked from one that has imported NumPy, Triton, pytest and what draws tables.
+Of Gluon Core it has imported nothing, or the command `gluon` where that is to run. Starting these anew
+took a third of the time of the tests that run commands.
 """
 
 from __future__ import annotations
@@ -18,6 +19,13 @@ from typing import Mapping, Optional, Sequence, Union
 
 __all__ = ["run"]
 
+# The command `gluon`, up to where it reads its arguments: none of these looks at the environment.
+_COMMAND = (
+    "gluon_cli.app",
+    "gluon_core.language",
+    "gluon_core.compiler.driver",
+    "gluon_core.launch.miss",
+)
 _SERVER = Path(__file__).parent / "warm_server.py"
 # By the process that started it, and what it has imported beyond the others.
 _servers: dict[tuple[int, tuple[str, ...]], subprocess.Popen] = {}
@@ -46,7 +54,8 @@ def run(
             [sys.executable, *words],
             cwd=cwd, env=environment, capture_output=True, text=True, timeout=timeout,
         )  # fmt: skip
-    server = _server(("torch",) if torch else ())
+    command = _COMMAND if words[:2] == ["-m", "gluon_cli"] else ()
+    server = _server((*(["torch"] if torch else ()), *command))
     with tempfile.TemporaryDirectory() as folder:
         files = [os.path.join(folder, name) for name in ("stdout", "stderr")]
         asked = {"words": words, "cwd": str(cwd or os.getcwd()), "env": environment, "files": files}

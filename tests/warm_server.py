@@ -10,7 +10,10 @@ import sys
 import types
 
 # Not torch, unless asked for: whether a program has imported it decides what Gluon Core does.
-PRELOADED = ("numpy", "ml_dtypes", "triton", "pluggy", "rich.console", "rich.table", "typer")
+PRELOADED = (
+    "numpy", "ml_dtypes", "triton", "triton.compiler.code_generator", "pluggy", "pytest", "rich.console", "rich.table",
+    "typer",
+)  # fmt: skip
 
 
 def become(asked: dict) -> None:

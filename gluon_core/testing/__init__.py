@@ -7,24 +7,27 @@ fixtures that run a test on the simulator and on a GPU. `pytest --pyargs
 gluon_core.testing.conformance --gluon-backend NAME` tests an installed backend.
 """
 
-from gluon_core._triton import VERSION as TRITON_VERSION
-from gluon_core._triton import at_least as _at_least
-from gluon_core.testing.filecheck import (
-    MatchError,
-    filecheck_test,
-    run_filecheck,
-    run_filecheck_test,
-)
-from gluon_core.testing.parser import (
-    MockTensor,
-    ParsedModule,
-    bind,
-    ir_of,
-    normalise,
-    run_parser,
-    stub_target,
-)
-from gluon_core.testing.places import Place, place
+import importlib as _importlib
+import typing as _typing
+
+if _typing.TYPE_CHECKING:
+    from gluon_core._triton import VERSION as TRITON_VERSION
+    from gluon_core.testing.filecheck import (
+        MatchError,
+        filecheck_test,
+        run_filecheck,
+        run_filecheck_test,
+    )
+    from gluon_core.testing.parser import (
+        MockTensor,
+        ParsedModule,
+        bind,
+        ir_of,
+        normalise,
+        run_parser,
+        stub_target,
+    )
+    from gluon_core.testing.places import Place, place
 
 __all__ = [
     "TRITON_VERSION",
@@ -45,9 +48,37 @@ __all__ = [
 ]
 
 
+# Every run of pytest loads `gluon_core.testing.plugin`, hence this file: nothing here imports Triton or NumPy.
+_WHERE = {
+    **dict.fromkeys(
+        ("MatchError", "filecheck_test", "run_filecheck", "run_filecheck_test"), "filecheck"
+    ),
+    **dict.fromkeys(
+        ("MockTensor", "ParsedModule", "bind", "ir_of", "normalise", "run_parser", "stub_target"),
+        "parser",
+    ),
+    **dict.fromkeys(("Place", "place"), "places"),
+}
+
+
 def triton_at_least(*version: int) -> bool:
     """Return whether the installed Triton is `version` (major, minor) or newer."""
-    return _at_least(*version)
+    from gluon_core._triton import at_least
+
+    return at_least(*version)
+
+
+def __getattr__(name: str) -> _typing.Any:
+    if name == "TRITON_VERSION":
+        from gluon_core._triton import VERSION
+
+        value: _typing.Any = VERSION
+    elif name in _WHERE:
+        value = getattr(_importlib.import_module(f"{__name__}.{_WHERE[name]}"), name)
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

@@ -11,13 +11,12 @@ which architectures to simulate. `--gluon-gpu` makes a missing GPU a failure.
 
 from __future__ import annotations
 
-from typing import Any, Iterator, Optional
+from typing import TYPE_CHECKING, Any, Iterator, Optional
 
 import pytest
 
-from gluon_core.testing.places import Place
-
-__all__ = ["Place"]
+if TYPE_CHECKING:
+    from gluon_core.testing.places import Place
 
 _GPU = "gpu"
 
@@ -53,6 +52,7 @@ def pytest_generate_tests(metafunc: Any) -> None:
 def gluon_place(request: Any, monkeypatch: Any) -> Iterator[Place]:
     """Return the place of this run of the test; `kernel[grid](...)` launches there."""
     from gluon_core.registry.load import registry
+    from gluon_core.testing.places import Place
 
     if request.param == _GPU:
         device = _gpu()
@@ -73,6 +73,7 @@ def gluon_place(request: Any, monkeypatch: Any) -> Iterator[Place]:
 def _gpu() -> Optional[Place]:
     """Return the first GPU of any installed backend."""
     from gluon_core.registry.load import registry
+    from gluon_core.testing.places import Place
 
     for backend in registry().backends.values():
         target = None if backend.simulates else backend.device.target()
