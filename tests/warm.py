@@ -2,7 +2,7 @@
 
 `run` is `subprocess.run` of this interpreter: a process of its own, its own working folder,
 environment and output, forked from one that has imported NumPy, Triton, pytest and what draws tables.
-Of Gluon Core it has imported nothing, or the command `gluon` where that is to run. Starting these anew
+It has imported nothing of Gluon Core, or the command `gluon` where that is to run. Starting these anew
 took a third of the time of the tests that run commands.
 """
 

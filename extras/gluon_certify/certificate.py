@@ -118,13 +118,13 @@ class Blame:
     """The origin of a difference between the simulator and the machine code.
 
     Args:
-        at: "kernel", "pass", "code generator", "emulator" or "open".
+        origin: "kernel", "pass", "code generator", "emulator" or "open".
         name: of the pass, or of the stage.
         words: the reason, in a sentence.
         tried: each variant of the compilation that ran, and its outcome.
     """
 
-    at: str
+    origin: str
     name: str
     words: str
     tried: tuple[tuple[str, str], ...] = ()

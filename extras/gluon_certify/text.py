@@ -46,7 +46,7 @@ def _kernel(kernel: Mapping[str, Any]) -> Iterator[str]:
         yield from _finding(finding)
     blame = kernel["blame"]
     if blame is not None:
-        yield f"  blame: {blame['at']}{': ' + blame['name'] if blame['name'] else ''}. {blame['words']}"
+        yield f"  blame: {blame['origin']}{': ' + blame['name'] if blame['name'] else ''}. {blame['words']}"
         yield from (f"    {variant}: {outcome}" for variant, outcome in blame["tried"])
     yield from (f"  {line}" for line in _evidence(kernel))
 

@@ -53,7 +53,7 @@ class Counting(Equal):
         if root <= FREE:
             return True
         me = state.tasks[task]
-        loop = self._active(task, me.at, root)
+        loop = self._active(task, me.position, root)
         if loop is None or loop.counter not in me.env:
             return True
         return self._counter(state, task, root) >= self._first(root)
@@ -141,7 +141,7 @@ class Counting(Equal):
         if not isinstance(a, (int, Number)) or not isinstance(b, Term):
             return None
         core, offset = linear(b)
-        root = self._root(task, state.tasks[task].at, core)
+        root = self._root(task, state.tasks[task].position, core)
         if root is not None:
             known = root
             return _comparison(name, lambda more: self._below(state, task, known, a, more - offset))
@@ -170,7 +170,7 @@ class Counting(Equal):
             return None
         flat = self.lowered.flats[count.args[0]]
         me = state.tasks[task]
-        active = self.codes[task].active[me.at]
+        active = self.codes[task].active[me.position]
         if not (flat.outer in active and flat.inner in active) or not self._is_product(core, flat):
             return None
         counters = me.env[flat.outer.counter], me.env[flat.inner.counter]
@@ -244,7 +244,7 @@ class Counting(Equal):
         changes = dict(x.changes) if isinstance(x, Number) else {}
         fixed = self.lowered.roots[root].fixed
         me = state.tasks[task]
-        inside = self._active(task, me.at, root) is not None
+        inside = self._active(task, me.position, root) is not None
         least = self._first(root)
         if not inside:
             if changes:
@@ -313,7 +313,7 @@ class Counting(Equal):
             return
         change = self.change(loop.root)
         if loop.linear:
-            live = self.codes[task].live[state.tasks[task].at]
+            live = self.codes[task].live[state.tasks[task].position]
             env.update(reduced({v: env[v] for v in live if isinstance(env.get(v), Number)}))
         env[loop.counter] = Number(low, ((loop.root, change),))
         by = loop.step.value

@@ -42,7 +42,7 @@ class Equal:
 
     def _counter(self, state: State, task: int, root: int) -> int:
         me = state.tasks[task]
-        loop = self._active(task, me.at, root)
+        loop = self._active(task, me.position, root)
         if loop is None:
             raise CannotSay("a comparison with a counter whose loop is over")
         count = me.env[loop.counter]
@@ -93,7 +93,7 @@ class Equal:
         world, serials = state.world.frozen()
         tasks = []
         for i, me in enumerate(state.tasks):
-            live = self.codes[i].live[me.at] if me.alive else frozenset()
+            live = self.codes[i].live[me.position] if me.alive else frozenset()
             env = {}
             for var in sorted(live):
                 value = me.env.get(var)
@@ -105,7 +105,7 @@ class Equal:
             if numbers:
                 env.update(reduced(numbers))
             me.env = env
-            tasks.append((me.at, me.alive, me.ready, tuple(env.items())))
+            tasks.append((me.position, me.alive, me.ready, tuple(env.items())))
         return (
             world, tuple(tasks),
             tuple(tuple((b.low, b.high) for b in bounds) for bounds in state.bounds),
@@ -120,7 +120,9 @@ class Equal:
 
     def _ended(self, state: State, task: int) -> bool:
         """Return whether a task has ended, not only not begun."""
-        return not state.tasks[task].alive and state.tasks[task].at >= len(self.codes[task].steps)
+        return not state.tasks[task].alive and state.tasks[task].position >= len(
+            self.codes[task].steps
+        )
 
     def _trim(self, state: State, root: int) -> None:
         """Forget executions that are over for all, and move those that are far enough back."""
@@ -158,7 +160,7 @@ class Equal:
 
     def _inside(self, state: State, task: int, root: int) -> Optional[Loop]:
         me = state.tasks[task]
-        loop = self._active(task, me.at, root) if me.alive else None
+        loop = self._active(task, me.position, root) if me.alive else None
         return loop if loop is not None and loop.counter in me.env else None
 
     def _at(self, state: State, task: int, root: int) -> tuple[int, int]:
@@ -170,7 +172,7 @@ class Equal:
     def ahead(self, state: State, task: int) -> bool:
         """Return whether a task that asks for the next round of a loop is a round ahead of others."""
         me = state.tasks[task]
-        step = self.codes[task].steps[me.at] if me.alive else None
+        step = self.codes[task].steps[me.position] if me.alive else None
         root = step.loop.root if isinstance(step, Test) else None
         if root is None:
             return False

@@ -44,7 +44,7 @@ class Barrier:
         amount: arrivals, bytes, or the parity.
     """
 
-    what: str
+    action: str
     slot: int
     amount: int
 

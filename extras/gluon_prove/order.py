@@ -33,17 +33,17 @@ class Depends(Exception):
 
 
 class Known(NamedTuple):
-    """Something that happened at a barrier, and who knows of it.
+    """Something that happened at a barrier, and the tasks that know of it.
 
     Args:
-        what: "last" (its last phase ended, or it was initialized), "before" (the phase before that one
-            did), "wait" (somebody passed a wait in this phase), "arrival", or "made".
-        by: who passed the wait, or arrived.
+        kind: "last" (its last phase ended, or it was initialized), "before" (the phase before that one
+            did), "wait" (a task passed a wait in this phase), "arrival", or "made".
+        by: the task that passed the wait, or arrived.
         known: tasks, barriers and flights, as bits.
     """
 
     slot: int
-    what: str
+    kind: str
     by: int
     known: int
 
@@ -61,7 +61,7 @@ class Phases:
         return Phases(
             tuple(
                 [
-                    Known(k.slot, k.what, k.by, k.known | to)
+                    Known(k.slot, k.kind, k.by, k.known | to)
                     if k.known & source and to & ~k.known
                     else k
                     for k in self.all
@@ -73,7 +73,7 @@ class Phases:
         return Phases(
             tuple(
                 [
-                    Known(k.slot, k.what, k.by, k.known & ~bits) if k.known & bits else k
+                    Known(k.slot, k.kind, k.by, k.known & ~bits) if k.known & bits else k
                     for k in self.all
                 ]
             )
@@ -92,7 +92,7 @@ class Phases:
             Depends: it could be done before an event that it must follow.
         """
         for known in self.all:
-            if known.slot == slot and known.what == question and not known.known >> bit & 1:
+            if known.slot == slot and known.kind == question and not known.known >> bit & 1:
                 raise Depends
 
     def settled(self, slot: int, bit: int) -> None:
@@ -124,8 +124,8 @@ class Phases:
         for known in self.all:
             if known.slot != slot:
                 kept.append(known)
-            elif known.what == "wait" and not known.known & coming:
+            elif known.kind == "wait" and not known.known & coming:
                 raise Depends
-            elif known.what == "last":
-                kept.append(known._replace(what="before"))
+            elif known.kind == "last":
+                kept.append(known._replace(kind="before"))
         return Phases((*kept, Known(slot, "last", 0, over)))

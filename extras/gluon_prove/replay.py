@@ -29,13 +29,13 @@ _MORE = (0, 1, 2, 3, 4, 6, 9)  # rounds beyond the least that the mistake needs
 class _Again(Exploration):
     """Schedules of a launch that is not the file's own: none is kept."""
 
-    said = ""
+    condition = ""
 
     def _keep(
         self, steps: Sequence[tuple[str, int]], program: Optional[int],
         error: Optional[SimulatorError], story: Sequence[TimelineEntry],
     ) -> str:  # fmt: skip
-        return f"It happens {self.said}."
+        return f"It happens {self.condition}."
 
 
 def again(
@@ -110,7 +110,7 @@ def _once(
         lambda guided: launch.machine(guided, (1, 1, 1), settings), launch.memory, values, settings,
         launch.identity,
     )  # fmt: skip
-    one.said = conditions
+    one.condition = conditions
     try:
         one.run()
     except SimulatorError as error:

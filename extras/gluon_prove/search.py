@@ -206,7 +206,7 @@ class _Search:
                 barrier = f" for parity {event.amount} of barrier {event.slot}" if event else ""
                 places.append(f"{walker.codes[task].name} waits at line {line}{barrier}")
             code = walker.codes[left[0]]
-            loc = code.steps[state.tasks[left[0]].at].loc
+            loc = code.steps[state.tasks[left[0]].position].loc
             raise Found("deadlock.tasks", "; ".join(places), loc)
         for flight in state.world.flights:
             if flight.reads:

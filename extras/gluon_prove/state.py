@@ -63,13 +63,13 @@ class Task:
     """The position of a task: an instruction, the values of variables, and of the operands that the
     events of the op there depend on."""
 
-    at: int = 0
+    position: int = 0
     env: dict[int, Any] = field(default_factory=dict)
     ready: Optional[tuple[Any, ...]] = None
     alive: bool = False
 
     def copy(self) -> "Task":
-        return Task(self.at, dict(self.env), self.ready, self.alive)
+        return Task(self.position, dict(self.env), self.ready, self.alive)
 
 
 @dataclass
@@ -152,7 +152,7 @@ class Facts:
 class Step:
     """The transition from one state to the next."""
 
-    who: str
+    task: str
     line: int
-    what: str
+    action: str
     decisions: tuple[int, ...] = ()

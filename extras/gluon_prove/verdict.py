@@ -156,7 +156,7 @@ def _wrong(
     seconds = round(outcome.seconds, 2)
     if error is not None:
         return _counterexample(name, outcome, conditions, error), error
-    steps = [f"  {s.who}, line {s.line}: {s.what}" for s in outcome.trace[-SHOWN:]]
+    steps = [f"  {s.task}, line {s.line}: {s.action}" for s in outcome.trace[-SHOWN:]]
     lines = (
         f"{mistake.report}: {mistake.text}{_place(mistake.loc)}, but the simulator does not find it again: {conditions}",
         *(["the last steps there:"] if steps else []), *steps,

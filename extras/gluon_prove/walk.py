@@ -145,7 +145,7 @@ class Walker(Steps):
         state = state.copy()
         self._decisions, self._taken = list(decisions), []
         code, me = self.codes[task], state.tasks[task]
-        step = code.steps[me.at]
+        step = code.steps[me.position]
         action = "the next round" if isinstance(step, Test) else "the partitions are over"
         action = step.op.name if isinstance(step, Effect) else action
         move = Step(code.name, step.loc.line, action)
@@ -158,7 +158,7 @@ class Walker(Steps):
         except Depends as depends:
             depends.facts = Facts.of(state)
             raise
-        return state, Step(move.who, move.line, move.what, tuple(self._taken))
+        return state, Step(move.task, move.line, move.action, tuple(self._taken))
 
     def land(self, state: State, flight: Flight) -> tuple[State, Step]:
         state = state.copy()
@@ -172,14 +172,14 @@ class Walker(Steps):
 
     def enabled(self, state: State, task: int) -> bool:
         me = state.tasks[task]
-        step = self.codes[task].steps[me.at]
+        step = self.codes[task].steps[me.position]
         if isinstance(step, Join):
             return not any(state.tasks[t].alive for t in step.tasks)
         if isinstance(step, Effect):
             events, _ = step.run(me.ready or ())
             for event in events:
                 if isinstance(event, Barrier):
-                    if event.what != "wait":
+                    if event.action != "wait":
                         return True
                     slots = state.world.slots
                     if event.slot >= len(slots) or not slots[event.slot].wanted:
@@ -190,7 +190,7 @@ class Walker(Steps):
     def hurries(self, state: State, task: int) -> bool:
         """Return whether an enabled step of a task need not be tried after those of others."""
         me = state.tasks[task]
-        step = self.codes[task].steps[me.at]
+        step = self.codes[task].steps[me.position]
         if isinstance(step, Test):
             return self.writers is not None
         if not isinstance(step, Effect):
@@ -202,20 +202,20 @@ class Walker(Steps):
             return False
         if len({e.slot for e in barriers}) > 1 or not all(world.hurries(e, task) for e in barriers):
             return False
-        if barriers[0].what == "wait":
+        if barriers[0].action == "wait":
             return True
         # it must not end the phase
         slot = world.slots[barriers[0].slot] if barriers[0].slot < len(world.slots) else None
         if slot is None:
             return False
-        pending = slot.pending - sum(e.amount for e in barriers if e.what == "arrive")
-        size = slot.bytes + sum(e.amount for e in barriers if e.what == "expect")
+        pending = slot.pending - sum(e.amount for e in barriers if e.action == "arrive")
+        size = slot.bytes + sum(e.amount for e in barriers if e.action == "expect")
         return slot.wanted > 0 and pending >= 0 and (pending > 0 or size > 0)
 
     def waits(self, state: State, task: int) -> tuple[int, Optional[Barrier]]:
         """Return the line of a task, and the barrier that it waits for."""
         me = state.tasks[task]
-        step = self.codes[task].steps[me.at]
+        step = self.codes[task].steps[me.position]
         if isinstance(step, Effect):
             events, _ = step.run(me.ready or ())
             for event in events:
@@ -227,12 +227,12 @@ class Walker(Steps):
 
     def _visible(self, state: State, task: int) -> None:
         me = state.tasks[task]
-        step = self.codes[task].steps[me.at]
+        step = self.codes[task].steps[me.position]
         if isinstance(step, Effect):
             self._effect(state, task, step)
         elif isinstance(step, Join):
             state.world.join(step.tasks)
-            me.at += 1
+            me.position += 1
         else:
             self._one(state, task, step)
 
@@ -240,19 +240,19 @@ class Walker(Steps):
         code, me = self.codes[task], state.tasks[task]
         rounds: set[int] = set()
         for _ in range(_RUN):
-            if me.at >= len(code.steps):
+            if me.position >= len(code.steps):
                 me.alive = False
                 me.env = {}
                 return
-            step = code.steps[me.at]
+            step = code.steps[me.position]
             try:
                 kind = type(step)
                 if (kind is Effect or kind is Join) and self._stops(state, task, step):
                     return
                 if isinstance(step, Test) and step.loop.root is not None:
-                    if me.at in rounds:
+                    if me.position in rounds:
                         return  # a round without an event; the next may be the same again
-                    rounds.add(me.at)
+                    rounds.add(me.position)
                 self._one(state, task, step)
             except TimeIsOver:
                 raise
@@ -268,7 +268,7 @@ class Walker(Steps):
                 raise Found(
                     getattr(error, "report", None) or "error", error.message, step.loc
                 ) from None
-        raise CannotSay("a loop without barriers in it runs long", code.steps[me.at].loc)
+        raise CannotSay("a loop without barriers in it runs long", code.steps[me.position].loc)
 
     def _stops(self, state: State, task: int, step: Any) -> bool:
         """Return whether others may see the next step, or block it."""
@@ -301,47 +301,47 @@ class Walker(Steps):
             self._effect(state, task, step)
         elif kind is Pure:
             env[step.out] = self._pure(state, task, step)
-            me.at += 1
+            me.position += 1
         elif kind is Guess:
             env[step.out] = self._guess(state, task, step)
-            me.at += 1
+            me.position += 1
         elif kind is Move:
             values = [self._value(env, a) for a in step.args]
             env.update(zip(step.outs, values))
-            me.at += 1
+            me.position += 1
         elif kind is Jump:
-            me.at = step.target
-            live = self.codes[task].live[me.at]
+            me.position = step.target
+            live = self.codes[task].live[me.position]
             if len(env) > 2 * len(live) + 32:
                 me.env = {v: x for v, x in env.items() if v in live}
         elif kind is Branch:
             value = self._value(env, step.condition)
             taken = self._truth(state, task, value, step)
-            me.at = me.at + 1 if taken else step.target
+            me.position = me.position + 1 if taken else step.target
         elif kind is Enter:
             self._enter(state, task, step)
-            me.at += 1
+            me.position += 1
         elif kind is Test:
-            me.at = me.at + 1 if self._test(state, task, step.loop) else step.target
+            me.position = me.position + 1 if self._test(state, task, step.loop) else step.target
         elif kind is Leave:
             self._leave(state, task, step.loop)
-            me.at += 1
+            me.position += 1
         elif kind is View:
             env[step.out] = self._view(env, step)
-            me.at += 1
+            me.position += 1
         elif kind is Used:
             for var in step.args:
                 self._landed(state, task, env.get(var), step.loc)
-            me.at += 1
+            me.position += 1
         elif kind is Fetched:
             self._fetched(state, task, step)
-            me.at += 1
+            me.position += 1
         elif kind is Awaited:
             self._awaited(state, task, step)
-            me.at += 1
+            me.position += 1
         elif kind is Fork:
             state.world.fork(step.tasks)
-            me.at += 1
+            me.position += 1
             for other, pairs in zip(step.tasks, step.passed):
                 there = state.tasks[other]
                 there.alive = True
@@ -398,7 +398,7 @@ class Walker(Steps):
         filled: Optional[Token] = None
         for event in events:
             if isinstance(event, Barrier):
-                if event.what == "wait":
+                if event.action == "wait":
                     slots = world.slots
                     known = event.slot < len(slots) and slots[event.slot].wanted
                     if known and not world.passes(event):
@@ -422,20 +422,20 @@ class Walker(Steps):
             else:
                 me.env[out] = None
         me.ready = None
-        me.at += 1
+        me.position += 1
 
     @staticmethod
     def _in_order(state: State, task: int, events: tuple[Any, ...]) -> None:
         """Refuse the effects of an op at barriers that `order` does not cover."""
         alone = sum(t.alive for t in state.tasks) == 1
-        arrives = {e.slot for e in events if isinstance(e, Barrier) and e.what == "arrive"}
+        arrives = {e.slot for e in events if isinstance(e, Barrier) and e.action == "arrive"}
         for event in events:
-            if not isinstance(event, Barrier) or event.what in ("wait", "arrive", "bytes"):
+            if not isinstance(event, Barrier) or event.action in ("wait", "arrive", "bytes"):
                 continue
-            if event.what == "expect" and event.slot in arrives:
+            if event.action == "expect" and event.slot in arrives:
                 continue  # the phase cannot end before this op
             signals = (s for f in state.world.flights for s in f.signals)
-            if event.what == "expect" and state.world.phases is not None:
+            if event.action == "expect" and state.world.phases is not None:
                 state.world.phases.settled(event.slot, task)
             if not alone or any(s.slot == event.slot for s in signals):
                 raise Depends

@@ -371,7 +371,7 @@ class World:
     ) -> None:  # fmt: skip
         """Apply the effect of a task (or of its finished work) with that bit to a barrier."""
         slot = self._slot(event.slot)
-        action, amount = event.what, event.amount
+        action, amount = event.action, event.amount
         if action in ("init", "invalidate", "raise"):
             self._acted(task, mark)
         if self.phases is not None and action in ("init", "invalidate", "raise"):
@@ -440,12 +440,12 @@ class World:
     def _asked(self, event: Barrier, bit: int) -> None:
         """Refuse an operation at a barrier that could precede one it must follow. Where no task ever waits, and each arrival counts one, their order cannot be observed."""
         assert self.phases is not None
-        if event.what != "arrive" or event.amount != 1:
+        if event.action != "arrive" or event.amount != 1:
             self.busy.add(event.slot)
         if self.idle is not None and event.slot in self.idle & self.busy:
             raise Depends
         try:
-            self.phases.asked(event.slot, "before" if event.what == "wait" else "last", bit)
+            self.phases.asked(event.slot, "before" if event.action == "wait" else "last", bit)
         except Depends:
             if self.idle is None or event.slot in self.busy:
                 raise
@@ -506,9 +506,9 @@ class World:
         """Return whether an event of a task has the same effect whenever it happens: no other task affects that barrier."""
         if self.loose is None:
             return False
-        if event.what == "wait":
+        if event.action == "wait":
             return True  # to come late is to be `Overtaken`, or to know more
-        if event.what not in ("expect", "arrive"):
+        if event.action not in ("expect", "arrive"):
             return False
         if self.writers.get(event.slot, frozenset()) - {task}:
             return False
@@ -518,7 +518,7 @@ class World:
         """Return whether the time at which work lands makes no difference, as other bytes of its phase are yet to come."""
         if self.loose is None or flight.after or flight.queue in self.waited:
             return False
-        if len(flight.signals) != 1 or flight.signals[0].what != "bytes":
+        if len(flight.signals) != 1 or flight.signals[0].action != "bytes":
             return False
         signal = flight.signals[0]
         return self._slot(signal.slot).bytes > signal.amount

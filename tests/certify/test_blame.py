@@ -87,12 +87,12 @@ def test_known_bugs_are_found_and_blamed_from_scratch(name, tmp_path):
         assert certificate.verdict == "certified" and kernel.blame is None
         return
     assert certificate.verdict == "wrong" and kernel.blame is not None
-    assert kernel.blame.at == step and words in kernel.blame.name
+    assert kernel.blame.origin == step and words in kernel.blame.name
 
 
 def test_a_mistake_of_the_kernel_is_its_own(tmp_path):
     (kernel,) = certify(program(tmp_path, OUTSIDE), ["sm_90"], plan=PLAN).targets[0].kernels
-    assert kernel.blame is not None and kernel.blame.at == "kernel"
+    assert kernel.blame is not None and kernel.blame.origin == "kernel"
 
 
 def test_right_kernels_have_nobody_to_blame(tmp_path):
@@ -114,7 +114,7 @@ def test_bisection_finds_the_first_pass_that_makes_it_wrong(culprit, monkeypatch
     search.tried, search.compiler = [], "Triton"
     search.failed = type("Failed", (), {"error": "RaceError"})()
     blamed = search.run()
-    assert blamed.at == "pass" and blamed.name.startswith(optional[culprit])
+    assert blamed.origin == "pass" and blamed.name.startswith(optional[culprit])
 
 
 def test_optional_passes_can_be_left_out():

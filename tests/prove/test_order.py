@@ -86,7 +86,7 @@ def test_knowledge_of_completed_phases():
     phases.did(0, "arrival", 2).learn(1 << 1, 1 << 2).settled(0, 1)
     ended.learn(1 << 1, 1 << 9).asked(0, "last", 1)
     assert not any(known.known >> 8 & 1 for known in ended.forget(1 << 8).all)
-    assert [k.what for k in ended.reset(0, 3, True).all] == [
+    assert [k.kind for k in ended.reset(0, 3, True).all] == [
         "made",
         "last",
     ]  # and nothing of before
@@ -100,7 +100,7 @@ def test_without_the_questions_the_one_schedule_says_too_much(monkeypatch):
     ended = Phases.ended
 
     def asks_nobody(self, *args):
-        return ended(Phases(tuple(k for k in self.all if k.what != "wait")), *args)
+        return ended(Phases(tuple(k for k in self.all if k.kind != "wait")), *args)
 
     monkeypatch.setattr(Phases, "asked", lambda self, slot, question, bit: None)
     monkeypatch.setattr(Phases, "ended", asks_nobody)

@@ -95,14 +95,14 @@ class Party:
     """One side of a mistake: a task that waits, an access of a race, a line that never came.
 
     Args:
-        who: the task, partition or program.
-        what: it does or waits for.
+        name: of the task, partition or program.
+        action: that it takes or waits for.
         file, line: where; 0 for nowhere.
         waits_for: indices of the parties that could let it go on, or that it has no order with.
     """
 
-    who: str
-    what: str
+    name: str
+    action: str
     file: str = ""
     line: int = 0
     waits_for: tuple[int, ...] = ()

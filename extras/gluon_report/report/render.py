@@ -122,7 +122,7 @@ def _picture(number: int, run: Mapping[str, Any], one: Mapping[str, Any]) -> str
     arrows point to the awaited event, dashed ones from the task that should come there."""
     parties = one["parties"]
     race = one["relation"] == "no order"
-    columns = [i % 2 if race else int(not party["who"]) for i, party in enumerate(parties)]
+    columns = [i % 2 if race else int(not party["name"]) for i, party in enumerate(parties)]
     places, used = [], [0, 0]
     for column in columns:
         places.append((4 + column * (_BOX + _GAP), 4 + used[column] * (_TALL + 16)))
@@ -133,7 +133,7 @@ def _picture(number: int, run: Mapping[str, Any], one: Mapping[str, Any]) -> str
             parts.append(_arrow(places[i], places[other], columns[i], columns[other], race))
     for (x, y), party in zip(places, parties):
         source = f"line {party['line']}: {party['source']}" if party["line"] else ""
-        rows = [party["who"] or source, party["what"], source if party["who"] else ""]
+        rows = [party["name"] or source, party["action"], source if party["name"] else ""]
         texts = "".join(
             f'<text x="{x + 10}" y="{y + 22 + 20 * n}" class="t{n}">{escape(_cut(row))}'
             f"<title>{escape(row)}</title></text>"

@@ -62,10 +62,14 @@ def decode(cell: Piece, objects: Mapping[str, int]) -> list[Step]:
     text = cell.text
     while (label := re.match(r"\s*([A-Za-z_$][\w$]*)\s*:(?!:)", text)) is not None:
         steps.append(
-            Step("label", label.group(1), cell.source.span(cell.at), to=label.group(1), detail={})
+            Step(
+                "label", label.group(1), cell.source.span(cell.offset), to=label.group(1), detail={}
+            )
         )
         text = text[label.end() :]
-    piece = cell.source.piece(cell.at + len(cell.text) - len(text), cell.at + len(cell.text))
+    piece = cell.source.piece(
+        cell.offset + len(cell.text) - len(text), cell.offset + len(cell.text)
+    )
     if piece.text:
         steps.append(_Reader(piece, objects).step())
     return steps
@@ -80,7 +84,7 @@ class _Reader:
         self.opcode, _, operands = rest.strip().partition(" ")
         self.name, *self.modifiers = self.opcode.split(".")
         start = piece.text.find(operands) if operands else len(piece.text)
-        cut = piece.source.piece(piece.at + start, piece.at + len(piece.text))
+        cut = piece.source.piece(piece.offset + start, piece.offset + len(piece.text))
         self.operands = [o for o in cut.split(",") if o.text]
 
     def error(self, message: str, within: str = "", **facts: Any) -> LitmusError:
@@ -112,7 +116,7 @@ class _Reader:
     # -- parts -------------------------------------------------------------------------------------
 
     def _make(self, kind: str, **facts: Any) -> Step:
-        return Step(kind, self.piece.text, self.piece.source.span(self.piece.at), **facts)
+        return Step(kind, self.piece.text, self.piece.source.span(self.piece.offset), **facts)
 
     def _take(self, *choices: str) -> str:
         """Remove and return the modifier that is one of `choices`; "" if there is none."""

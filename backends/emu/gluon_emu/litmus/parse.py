@@ -62,7 +62,7 @@ def parse(file: str, text: str) -> Test:
         builder.tree(sections.pop("scopetree"))
     dropping = sections.pop("filter", None)
     if len(sections) != 1:
-        offset = len(source.text.rstrip()) if not sections else [*sections.values()][1].at
+        offset = len(source.text.rstrip()) if not sections else [*sections.values()][1].offset
         words = "a second condition" if sections else "no final condition"
         raise source.error(offset, words, expected="one of exists, forall, ~exists")
     ((quantifier, condition),) = sections.items()

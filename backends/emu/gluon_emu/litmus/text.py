@@ -50,16 +50,16 @@ class Source:
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of a source; `at` is its offset."""
+    """A part of a source, from an `offset` on."""
 
     source: Source
-    at: int
+    offset: int
     text: str
 
     def error(self, message: str, within: str = "", **facts: Any) -> LitmusError:
         """Return the error at the first occurrence of `within`, else at the start."""
         offset = self.text.find(within) if within else 0
-        return self.source.error(self.at + max(offset, 0), message, **facts)
+        return self.source.error(self.offset + max(offset, 0), message, **facts)
 
     def split(self, by: str) -> Iterator[Piece]:
         """Yield the parts between separators outside of brackets."""
@@ -67,9 +67,9 @@ class Piece:
         for index, letter in enumerate(self.text):
             depth += (letter in "[({") - (letter in "])}")
             if letter == by and not depth:
-                yield self.source.piece(self.at + start, self.at + index)
+                yield self.source.piece(self.offset + start, self.offset + index)
                 start = index + 1
-        yield self.source.piece(self.at + start, self.at + len(self.text))
+        yield self.source.piece(self.offset + start, self.offset + len(self.text))
 
 
 class Words:
@@ -105,4 +105,4 @@ class Words:
         word = self.peek()
         offset = self._words[self._next][1] if word is not None else len(self.piece.text)
         source = self.piece.source
-        return source.error(self.piece.at + offset, message, expected=expected, got=word)
+        return source.error(self.piece.offset + offset, message, expected=expected, got=word)

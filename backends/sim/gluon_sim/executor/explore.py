@@ -60,7 +60,7 @@ class Steps:
             "program": self.program,
             "steps": [list(s) for s in self.segments],
             "error": failure,
-            "timeline": [[t.who, t.line, t.what] for t in story],
+            "timeline": [[t.task, t.line, t.action] for t in story],
         }
         path.write_text(json.dumps(record, indent=1) + "\n")
 
@@ -274,7 +274,7 @@ def timeline(guided: Guided) -> list[str]:
     """Return the order of actions, as lines under each other."""
     rows: list[tuple[str, ...]] = []
     for entry in guided.story:
-        row = (entry.who, f"line {entry.line}", entry.what)
+        row = (entry.task, f"line {entry.line}", entry.action)
         if not rows or rows[-1] != row:
             rows.append(row)
     more = len(rows) - SHOWN

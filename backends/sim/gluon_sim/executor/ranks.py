@@ -73,7 +73,7 @@ class _Join:
 class _Meeting:
     """Ranks that come together, and the value of each."""
 
-    what: str
+    call: str
     brought: dict[int, Any]
 
 
@@ -146,7 +146,7 @@ class _World:
 
         def describe() -> str:
             late = ", ".join(map(str, missing()))
-            return f"rank {late} to come to `{meeting.what}`"
+            return f"rank {late} to come to `{meeting.call}`"
 
         return Wait(lambda: not missing(), describe)
 
@@ -155,11 +155,11 @@ class _World:
             self.meetings.append(_Meeting(call, {}))
         meeting = self.meetings[rank.met]
         rank.met += 1
-        if meeting.what != call:
+        if meeting.call != call:
             first = next(iter(meeting.brought))
             raise RankMismatchError(
                 "ranks meet for different reasons",
-                expected=f"`{meeting.what}`, as on rank {first}",
+                expected=f"`{meeting.call}`, as on rank {first}",
                 got=f"`{call}` on rank {rank.number}",
                 remedy="Every rank makes the same collective calls in the same order.",
             )

@@ -163,7 +163,7 @@ class Walk(Guided):
 def _moved(entry: Any, by: int) -> Any:
     """Return an entry of a log whose steps count from a later one."""
     if isinstance(entry, Event):
-        return Event(entry.who, entry.step - by, entry.touches, entry.last)
+        return Event(entry.task, entry.step - by, entry.touches, entry.last)
     return (*entry[:3], entry[3] - by)
 
 
@@ -185,9 +185,9 @@ def _looks(touch: Slot) -> bool:
 def _overlap(a: Touch, b: Touch) -> bool:
     if isinstance(a, Slot) or isinstance(b, Slot):
         return isinstance(a, Slot) and isinstance(b, Slot) and a.key == b.key
-    if a.where != b.where or a.at[-1] < b.at[0] or b.at[-1] < a.at[0]:
+    if a.where != b.where or a.elements[-1] < b.elements[0] or b.elements[-1] < a.elements[0]:
         return False
-    return bool(np.isin(a.at, b.at, assume_unique=True).any())
+    return bool(np.isin(a.elements, b.elements, assume_unique=True).any())
 
 
 def _ordered(a: Touch, b: Touch, last: bool) -> bool:
@@ -232,7 +232,7 @@ class _History:
             self._past[other] = self._past.get(other, 0) | self._past.get(name, 0)
 
     def event(self, event: Event) -> None:
-        past = before = self._past.get(event.who, 0)
+        past = before = self._past.get(event.task, 0)
         races = []
         keys = {t.key if isinstance(t, Slot) else t.where for t in event.touches}
         earlier = sorted({i for key in keys for i in self._by_key.get(key, ())}, reverse=True)
@@ -261,12 +261,12 @@ class _History:
         self._events.append(event)
         before |= 1 << number
         self._before.append(before)
-        self._past[event.who] = before
+        self._past[event.task] = before
         for key in keys:
             self._by_key.setdefault(key, []).append(number)
         if event.step >= self._fresh:
             for i in races:
-                self._want(i, event.who, past)
+                self._want(i, event.task, past)
 
     def _want(self, i: int, actor: str, past: int) -> None:
         """Plan a run in which the actions of `actor` after `past` come before the event `i`."""
@@ -279,7 +279,7 @@ class _History:
             later = (
                 event for index, event in enumerate(self._events) if index > i and past >> index & 1
             )
-            enabled = [e.who for e in later if e.step > step and e.who in node.names]
+            enabled = [e.task for e in later if e.step > step and e.task in node.names]
         if not {node.chosen, *node.done, *node.asleep, *node.wanted}.isdisjoint(enabled):
             return  # it is tried already
         node.wanted.update(enabled[:1] or node.names)

@@ -59,13 +59,13 @@ class Cells:
 
     Args:
         where: the memory.
-        at: its elements or addresses, sorted.
+        elements: its elements or addresses, sorted.
         kind: "poll" for a read; else the name of the update, if it gives nothing back and updates of
             that name may change places; else "".
     """
 
     where: str
-    at: np.ndarray
+    elements: np.ndarray
     kind: str
 
 
@@ -80,7 +80,7 @@ class Event:
         last: whether its task did nothing afterwards that others could see.
     """
 
-    who: str
+    task: str
     step: int
     touches: list[Touch] = field(default_factory=list)
     last: bool = False
@@ -91,9 +91,9 @@ class TimelineEntry:
     """A line of the timeline."""
 
     step: int
-    who: str
+    task: str
     line: int
-    what: str
+    action: str
 
 
 class Guided(Schedule):
