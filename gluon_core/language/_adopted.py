@@ -75,8 +75,15 @@ def withhold(module: ModuleType, path: str) -> None:
 
     if withheld:
         names["__getattr__"] = absent
-        refused = {name: _Withheld() for name in withheld}
+        refused: dict[str, Any] = {name: _Withheld() for name in withheld}
+        refused["__deepcopy__"] = (
+            _itself  # Triton copies globals of kernels that are no plain modules
+        )
         module.__class__ = type("Namespace", (ModuleType,), refused)
+
+
+def _itself(module: ModuleType, memo: Any) -> ModuleType:
+    return module
 
 
 def _lacks(value: Any) -> Optional[Feature]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 import functools
 import importlib
 import re
@@ -166,3 +167,12 @@ def test_a_withheld_name_stays_with_the_code_of_its_module():
         module.nothing
     with pytest.raises(AttributeError, match="op is withheld"):
         module.op = 1
+
+
+def test_a_namespace_that_withholds_names_is_copied_as_a_global_of_kernels():
+    new = SimpleNamespace(since=Feature((99, 0), "a new op"))
+    module = ModuleType("namespace_of_test")
+    module.op = new
+    withhold(module, "gl.test")
+    assert type(module) is not ModuleType
+    assert copy.deepcopy(module) is module
