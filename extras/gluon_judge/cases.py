@@ -15,6 +15,11 @@ from gluon_judge.problem import Input, Problem, evaluate
 __all__ = ["arguments", "cases_of", "outputs", "permuted"]
 
 DRAWN = 2  # shapes beyond the listed ones
+LONGEST = 2  # shapes with one dimension as long as it may be
+_LONGER, _LONGEST = (
+    2.0,
+    16.0,
+)  # times the inputs of the largest listed shape, if another dimension can be shorter or not
 _LARGE = 1 << 20  # elements: larger tensors are reversed and rotated rather than permuted
 _GUARD = 256  # bytes before a view that begins within its storage
 
@@ -30,7 +35,9 @@ def cases_of(problem: Problem, seed: int) -> list[Case]:
     drawn = random.Random(seed)
     others = [
         replace(listed[number % len(listed)], sizes=sizes, listed=False, seed=seed + 1 + number)
-        for number, sizes in enumerate(_drawn(problem, small.sizes, drawn))
+        for number, sizes in enumerate(
+            (*_drawn(problem, small.sizes, drawn), *_longest(problem, listed, drawn))
+        )
     ]
     shaped = [replace(small, layout=name, seed=seed + 11) for name in ("offset", "strided")]
     floating = any(one.shape is not None and _floats(one) for one in problem.inputs.values())
@@ -69,6 +76,26 @@ def _drawn(
             whole = size // limits.multiple * limits.multiple
             sizes[name] = max(whole, limits.least, limits.multiple)
         yield sizes
+
+
+def _longest(
+    problem: Problem, listed: Sequence[Case], generator: random.Random
+) -> Iterator[dict[str, int]]:
+    """Yield sizes with one dimension as long as the problem admits, the others so short that the inputs stay small."""
+    largest = max(_volume(problem, one) for one in listed)
+    names = list(problem.dims)
+    for name in generator.sample(names, min(LONGEST, len(names))):
+        sizes = dict(min(listed, key=lambda one: _volume(problem, one)).sizes)
+        sizes[name] = problem.dims[name].most
+        for other in (*(one for one in names if one != name), name):
+            most = largest * (_LONGER if other != name else _LONGEST)
+            fits = sizes[other] * most / max(1.0, _volume(problem, replace(listed[0], sizes=sizes)))
+            if fits < sizes[other]:
+                limits = problem.dims[other]
+                whole = int(fits) // limits.multiple * limits.multiple
+                sizes[other] = max(whole, limits.least, limits.multiple)
+        if all(sizes != one.sizes for one in listed):
+            yield sizes
 
 
 def _volume(problem: Problem, case: Case) -> float:

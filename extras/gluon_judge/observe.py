@@ -43,6 +43,21 @@ _CLOCKS = (
 _OTHER_CLOCKS = (
     ("os", "times"), ("resource", "getrusage"), ("timeit", "default_timer"), ("timeit", "timeit"), ("uuid", "uuid1"),
 )  # fmt: skip
+_TIMERS = (
+    ("triton.testing", "do_bench"), ("triton.testing", "do_bench_cudagraph"), ("torch.utils.benchmark.Timer", "timeit"),
+    ("torch.utils.benchmark.Timer", "blocked_autorange"), ("torch.cuda.Event", "elapsed_time"),
+)  # fmt: skip
+_STREAMS = (
+    "stdin",
+    "stdout",
+    "stderr",
+    "__stdout__",
+    "__stderr__",
+    "displayhook",
+    "excepthook",
+    "unraisablehook",
+)
+_RUN_BY_ITSELF = ("sitecustomize", "usercustomize", "conftest")
 _STARTS = (
     "subprocess.Popen",
     "os.system",
@@ -85,6 +100,22 @@ _HARMLESS = (
 _GUARD = Guard.find_spec.__code__.co_filename  # between a candidate and what its builtins call
 
 
+def _is_imported(path: str) -> bool:
+    """Return True for a file that an interpreter runs in the place of a library, or by itself."""
+    stem, suffix = os.path.splitext(os.path.basename(path))
+    known = stem in sys.stdlib_module_names or stem in _RUN_BY_ITSELF or stem in sys.modules
+    return suffix == ".pth" or (suffix in (".py", ".pyc", ".so") and known)
+
+
+def _settings() -> dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]]:
+    import torch
+
+    return {
+        "default dtype": (torch.get_default_dtype, torch.set_default_dtype),
+        "switch interval": (sys.getswitchinterval, sys.setswitchinterval),
+    }
+
+
 class Observer:
     """Notes what a candidate does, from `install` to the end of the process.
 
@@ -100,10 +131,15 @@ class Observer:
         self._libraries = tuple(os.path.realpath(one) for one in (*libraries, *archives))
         self._secrets = {os.path.basename(one) for one in secrets if one}
         self._modules = {os.path.splitext(one)[0] for one in self._secrets}
+        self._importable = {os.path.realpath(one) for one in sys.path if one}
         self._standard = sysconfig.get_paths()["stdlib"] + os.sep
         self._events: dict[Event, None] = {}
         self._busy = threading.local()
         self._threads: list[threading.Thread] = []
+        self._streams = {name: getattr(sys, name) for name in _STREAMS}
+        self._settings = {
+            name: (read, write, read()) for name, (read, write) in _settings().items()
+        }
         self.operations: Any = None  # of the call that is under way
 
     def install(self) -> None:
@@ -126,6 +162,27 @@ class Observer:
         if file.startswith(self._folder):
             file = file[len(self._folder) :]
         self._events[Event(code, text, file, line, severity)] = None
+
+    def left(self) -> None:
+        """Note finders, streams and settings of the interpreter that the candidate leaves behind, and take them away."""
+        for name in ("meta_path", "path_hooks"):
+            finders = getattr(sys, name)
+            for one in [one for one in finders if self._is_of_candidate(one)]:
+                finders.remove(one)
+                self.note("patched.module", f"the candidate adds a finder to `sys.{name}`")
+        for name, value in self._streams.items():
+            if getattr(sys, name) is not value:
+                setattr(sys, name, value)
+                self.note("patched.module", f"the candidate replaces `sys.{name}`")
+        for name, (read, write, before) in self._settings.items():
+            if read() != before:
+                write(before)
+                self.note("patched.module", f"the candidate leaves another {name} behind")
+
+    def _is_of_candidate(self, value: Any) -> bool:
+        kind = value if isinstance(value, (type, types.FunctionType)) else type(value)
+        module = sys.modules.get(kind.__module__)
+        return str(getattr(module, "__file__", None) or "").startswith(self._folder)
 
     # ---- frames ---------------------------------------------------------------------------------
 
@@ -208,15 +265,18 @@ class Observer:
         )
         if writes:
             if self.nearest(frame) is not None and name not in _HARMLESS:
-                self.note("writes.files", f"the candidate writes {os.path.basename(name)}", own)
+                severity = "error" if _is_imported(name) else ""
+                text = f"the candidate writes {os.path.basename(name)}"
+                self.note("writes.files", text, own, severity)
             return
-        if not library:
+        if not library and name not in self._importable:
             self.note("reads.files", f"the candidate opens {name}", own)
 
     def _lists(self, event: str, args: tuple[Any, ...], frame: Any) -> None:
         own = self.nearest(frame)
         name = os.path.realpath(os.fsdecode(args[0])) if isinstance(args[0], (str, bytes)) else "."
-        if own is not None and not f"{name}{os.sep}".startswith((self._folder, *self._libraries)):
+        known = f"{name}{os.sep}".startswith((self._folder, *self._libraries))
+        if own is not None and not known and name not in self._importable:  # imports list these
             self.note("reads.files", f"the candidate lists the folder {args[0]!s}", own)
 
     def _imports(self, event: str, args: tuple[Any, ...], frame: Any) -> None:
@@ -309,6 +369,12 @@ class Observer:
             if hasattr(owner, name):
                 clock = getattr(owner, name)
                 setattr(owner, name, self._reporting(clock, "reads.clock", f"{module}.{name}"))
+
+        for path, name in _TIMERS:  # that the autotuner of Triton calls, too
+            owner = _owner(path)
+            if hasattr(owner, name):
+                inner = getattr(owner, name)
+                setattr(owner, name, self._reporting(inner, "reads.clock", f"{path}.{name}"))
 
     def _watch_hooks(self) -> None:
         for module, name in _HOOKS:
@@ -439,7 +505,8 @@ _HANDLERS: dict[str, Callable[..., None]] = {
 # -- exchanged functions ---------------------------------------------------------------------------
 
 _WATCHED = (
-    "builtins", "time", "datetime", "math", "os", "random", "threading", "warnings", "numpy", "torch", "torch.Tensor",
+    "builtins", "time", "datetime", "math", "os", "random", "threading", "warnings", "numpy", "numpy.testing", "numpy.linalg",
+    "numpy.random", "torch", "torch.Tensor",
     "torch.cuda", "torch.cuda.Stream", "torch.cuda.Event", "torch.nn.functional", "torch.nn.Module", "torch.testing",
     "torch.linalg", "torch.random", "torch.autograd", "torch.utils._python_dispatch", "torch.overrides", "triton",
     "triton.testing", "triton.language", "triton.runtime.jit", "triton.runtime.interpreter", "gluon_core",
@@ -467,6 +534,8 @@ class Snapshot:
 
     def __init__(self, more: Iterable[str] = ()) -> None:
         self._functions: dict[str, tuple[Any, dict[str, Any]]] = {}
+        self._kinds: dict[str, tuple[Any, type]] = {}  # of modules
+        self._names: dict[str, frozenset[str]] = {}  # of classes
         for path in (*_WATCHED, *more):
             owner = _owner(path)
             if owner is not None:
@@ -479,12 +548,28 @@ class Snapshot:
                         self._add(f"{name}.{one.__name__}", one)
 
     def _add(self, path: str, owner: Any) -> None:
-        self._functions[path] = owner, dict(_callables(vars(owner)))
+        self._functions[path] = owner, dict(_callables(vars(owner), path.startswith("numpy")))
+        if isinstance(owner, types.ModuleType):
+            self._kinds[path] = owner, type(owner)
+        else:
+            self._names[path] = frozenset(vars(owner))
 
     def changed(self) -> Iterator[str]:
         """Yield the names of functions that were replaced since, and restore them."""
+        for path, (owner, kind) in self._kinds.items():
+            if type(owner) is not kind:
+                owner.__class__ = kind
+                yield f"{path}.__class__"
         for path, (owner, before) in self._functions.items():
             space = vars(owner)
+            names = self._names.get(path)
+            if names is not None and len(space) > len(names):
+                for name in [name for name in space if name not in names]:
+                    if any(
+                        name in vars(base) for base in owner.__mro__[1:]
+                    ):  # hides that of the base
+                        delattr(owner, name)
+                        yield f"{path}.{name}"
             for name, function in before.items():
                 if space.get(name) is function:
                     continue
@@ -509,7 +594,7 @@ _KINDS = (
 )  # fmt: skip
 
 
-def _callables(space: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _callables(space: Mapping[str, Any], all_of_them: bool) -> Iterator[tuple[str, Any]]:
     for name, value in list(space.items()):
-        if isinstance(value, _KINDS):
+        if isinstance(value, _KINDS) or (all_of_them and callable(value)):
             yield name, value

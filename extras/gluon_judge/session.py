@@ -107,6 +107,9 @@ class Session:
     def _prepare(self) -> None:
         for name in [name for name in os.environ if name not in _ALLOWED]:
             del os.environ[name]
+        posix = sys.modules.get("posix")
+        if posix is not None:
+            vars(posix)["environ"].clear()  # the variables as they were
         folder = self._spec.folder
         own = {
             name: folder
@@ -191,6 +194,7 @@ class Session:
     def _compare_functions(self) -> None:
         for name in self._snapshot.changed():
             self._observer.note("patched.module", f"the candidate replaces `{name}`")
+        self._observer.left()
 
     def _call(self, call: Call) -> Outcome:
         outcome = Outcome()
