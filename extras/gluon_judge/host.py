@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import pickle
+import re
 import secrets
 import shutil
 import signal
@@ -31,6 +32,10 @@ _PRELOADED = (
     "gluon_sim.launcher", "gluon_sim.tools.profile", "gluon_judge.session",
 )  # fmt: skip
 
+# Sources that make torch import its compiler within a call.
+_IMPORTS_COMPILER = re.compile(
+    r"custom_op|triton_op|torch\.compile|import compile|vmap|functorch|torch\.func\b|checkpoint|_dynamo|_refs"
+)
 
 START = 60.0  # seconds that the first use of a GPU may take
 _NOT_YET = object()
@@ -154,6 +159,8 @@ class Host:
         """Fork the process of a candidate; return its number."""
         from gluon_judge.session import work
 
+        if any(_IMPORTS_COMPILER.search(text) for text in spec.files.values()):
+            import_module("torch._dynamo")  # here, once: it takes seconds
         if spec.device != "cpu":
             spec = replace(spec, plan=self._planned(spec))
         self._numbers += 1

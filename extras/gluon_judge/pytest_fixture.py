@@ -1,7 +1,7 @@
 """A pytest fixture: judge candidates in tests, with the processes of one judge per target and run.
 
 def test_softmax(gluon_judge):
-gluon_judge("softmax.py", "reference.py", "problem.toml", target="hopper").check()
+    gluon_judge("softmax.py", "reference.py", "problem.toml", target="hopper").check()
 """
 
 from __future__ import annotations

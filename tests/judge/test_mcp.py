@@ -40,20 +40,39 @@ async def _session():
                 "judge", {"candidate": str(folder / f"{name}.py"), "target": "hopper", **files}
             )
             verdicts[name] = _content(answer)
-        wrong = _content(await session.call_tool("judge", {"candidate": "no.py", **files}))
+        texts = {
+            "candidate": "def run(x):\n    return x + x\n",
+            "reference": "PROBLEM = {'inputs': {'x': {'shape': ['N']}}, 'shapes': [{'N': 64}]}\n\n\n"
+            "def run(x):\n    return 2 * x\n",
+        }
+        answers = {}
+
+        async def ask(name, text):  # at the same time
+            answers[name] = await session.call_tool("judge", {**texts, "candidate": text})
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(ask, "right", texts["candidate"])
+            group.start_soon(ask, "wrong", "def run(x):\n    return x\n")
+        for name, answer in answers.items():
+            verdicts[name] = _content(answer)
+        missing = await session.call_tool("judge", {"candidate": "no.py", **files})
+        unknown = await session.call_tool("explain_finding", {"code": "no.such"})
         code = verdicts["cheat_ignores_mask"]["findings"][0]["code"]
         explained = _content(await session.call_tool("explain_finding", {"code": code}))
         schema = _content(await session.call_tool("report_schema", {}))
-        return tools, verdicts, wrong, explained, schema
+        return tools, verdicts, (missing, unknown), explained, schema
 
 
 def test_an_agent_judges_candidates():
     jsonschema = pytest.importorskip("jsonschema")
-    tools, verdicts, wrong, explained, schema = anyio.run(_session)
+    tools, verdicts, failures, explained, schema = anyio.run(_session)
     assert tools == {"judge", "explain_finding", "report_schema"}
     assert verdicts["honest_rows"]["verdict"] == "accepted"
     assert verdicts["cheat_ignores_mask"]["verdict"] == "rejected"
-    assert "no such file" in wrong["error"]["message"]
+    assert verdicts["right"]["verdict"] == "accepted" and verdicts["wrong"]["verdict"] == "rejected"
+    missing, unknown = failures
+    assert missing.is_error and "no such file" in missing.content[0].text
+    assert unknown.is_error and "cache.pointer" in unknown.content[0].text
     assert explained["name"] == "result.wrong" and explained["remedy"]
     for report in verdicts.values():
         jsonschema.validate(report, schema)

@@ -1,5 +1,7 @@
 """honest: an alias of torch and of its functions"""
 
+import torch as T
+
 import gluon_core as gluon
 from gluon_core import language as gl
 
