@@ -125,6 +125,36 @@ def product_cases(folder: Path) -> Any:
     yield "attention", {"ours": attention(ported), "triton": attention(plain)}
 
 
+def block_cases(folder: Path) -> Any:
+    """Yield kernels with block pointers and with descriptors."""
+    import torch
+
+    plain, ported = both("blocks", folder)
+    size = 4096
+    a, b = (torch.randn(size, size, device="cuda", dtype=torch.float16) for _ in range(2))
+    c = torch.empty_like(a)
+
+    def product(module: Any) -> Callable[[], Any]:
+        return lambda: module.block_matmul_kernel[((size // 128) * (size // 256),)](
+            a, b, c, size, size, size, size, 1, size, 1, size, 1, 128, 256, 64, 8,
+            num_warps=8, num_stages=3,
+        )  # fmt: skip
+
+    yield "gemm, blocks", {"ours": product(ported), "triton": product(plain)}
+    q, k, v = (torch.randn(4, 16, 4096, 64, device="cuda", dtype=torch.float16) for _ in range(3))
+    o, m = torch.empty_like(q), torch.empty(64, 4096, device="cuda")
+
+    def attention(module: Any, stage: int) -> Callable[[], Any]:
+        return lambda: module.attention_kernel[(32, 64)](
+            q, k, v, 0.125, m, o, *q.stride(), 16, 4096,
+            HEAD=64, BLOCK_M=128, BLOCK_N=64, STAGE=stage, num_warps=4,
+        )  # fmt: skip
+
+    for stage, word in ((1, "full"), (3, "causal")):
+        runs = {"ours": attention(ported, stage), "triton": attention(plain, stage)}
+        yield f"attention, blocks, {word}", runs
+
+
 def graphed(run: Callable[[], Any], repeats: int) -> Any:
     import torch
 
@@ -172,7 +202,7 @@ def main() -> int:
     began, table, failed = time.monotonic(), [], 0
     print("| case | ours | ratio of triton | ratio of torch |\n| --- | ---: | ---: | ---: |")
     with tempfile.TemporaryDirectory() as folder:
-        for cases in (rows_cases, product_cases):
+        for cases in (rows_cases, product_cases, block_cases):
             for name, runs in cases(Path(folder)):
                 if asked.only not in name or time.monotonic() - began > asked.seconds:
                     continue

@@ -330,7 +330,7 @@ class _Builder:
             if end is None or end.name != "ret":
                 continue
             for value, result in zip(end.operands(), op.results):
-                self.strides.across(context, result, inner, value)
+                self.strides.result(context, result, inner, value)
                 if isinstance(result.type, TensorType):
                     wrap = _sited(self.result_at(op), context)
                     keys = self.key(inner, value), self.key(context, result)

@@ -11,6 +11,10 @@ from typing import Iterable, Optional
 
 from gluon_core import language
 from gluon_core.errors import GluonError, KernelSyntaxError, SourceSpan
+from gluon_write.form import free_name
+from gluon_write.kinds import TILES, Kinds
+from gluon_write.library_text import copied
+from gluon_write.port_blocks import ported_access, ported_maker, ported_method
 
 __all__ = ["Ported", "port"]
 
@@ -18,16 +22,17 @@ _LANGUAGE = "triton.language"
 # Functions of Triton that work on tensors with layouts as they are, though the language has none of
 # that name: they are written in its own functions.
 _AS_THEY_ARE = frozenset(
-    "sigmoid softmax rand randn rand4x randn4x randint randint4x philox range broadcast_to swizzle2d "
+    "sigmoid softmax rand randn rand4x randn4x randint randint4x philox broadcast_to swizzle2d "
     "pair_uniform_to_normal uint_to_uniform_float condition core math const".split()
 )
 _RENAMED = {"debug_barrier": "thread_barrier", "view": "reshape"}
-_BLOCKS = ("make_block_ptr", "advance")
+_BLOCKS = frozenset(
+    "make_block_ptr advance make_tensor_descriptor load_tensor_descriptor store_tensor_descriptor".split()
+)
+_COPIED = ("sort", "topk", "flip", "interleave", "cat")  # functions of gluon_write.library
+_DESCRIPTORS = "triton.tools.tensor_descriptor"
 _REMEDIES = {
     "dot_scaled": "Use gl.nvidia.blackwell.tcgen05_mma_scaled or gl.amd.cdna4.mfma_scaled.",
-    "make_tensor_descriptor": "Use gl.portable.descriptor, and gl.portable.load and store.",
-    "load_tensor_descriptor": "Use gl.portable.descriptor, and gl.portable.load and store.",
-    "store_tensor_descriptor": "Use gl.portable.descriptor, and gl.portable.load and store.",
 }
 
 
@@ -52,6 +57,7 @@ class _Names:
     tl: set[str] = field(default_factory=set)
     jit: set[str] = field(default_factory=set)
     imports: list[ast.stmt] = field(default_factory=list)
+    descriptors: set[str] = field(default_factory=set)  # classes of descriptors on the host
 
 
 def port(text: str, file: str) -> Ported:
@@ -96,6 +102,9 @@ def _names(tree: ast.Module) -> _Names:
                 elif alias.name in ("triton", _LANGUAGE):
                     names.triton.add(alias.asname or "triton")
                     names.imports.append(node)
+        elif isinstance(node, ast.ImportFrom) and node.module == _DESCRIPTORS:
+            names.imports.append(node)
+            names.descriptors |= {a.asname or a.name for a in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module == "triton":
             names.imports.append(node)
             for alias in node.names:
@@ -128,6 +137,10 @@ class _Port:
         self.file, self.names, self.jits = file, names, jits
         self.edits: list[tuple[int, int, str]] = []  # first and last byte, and the new text
         self.kept = False  # a name of Triton's language stays in a kernel
+        self.kinds = Kinds(jits, self._language)
+        self.jit = ""  # the function at hand
+        self.taken = _bound(ast.parse(text))
+        self.needed: dict[str, str] = {}  # functions of the library, and their names in this file
 
     # -- text -----------------------------------------------------------------------------------
 
@@ -157,6 +170,16 @@ class _Port:
                 copied = end
         return (text + self.data[copied:last]).decode()
 
+    def kind_of(self, node: ast.expr) -> Optional[str]:
+        """Return `BLOCK` or `TILES` for a block pointer or a descriptor, None for other values."""
+        return self.kinds.of(self.jit, node)
+
+    def need(self, name: str) -> str:
+        """Return the name in this file of a function of the library, which is copied to it."""
+        if name not in self.needed:
+            self.needed[name] = free_name(name, self.taken)
+        return self.needed[name]
+
     # -- the file -------------------------------------------------------------------------------
 
     def ported(self, tree: ast.Module) -> Ported:
@@ -171,7 +194,9 @@ class _Port:
         for jit in self.jits:
             self._function(jit, jit in kernels)
         self._constants(tree, inside)
+        self._descriptors(tree, inside)
         self._imports(tree, inside)
+        self._library(tree)
         text = self.applied(0, len(self.data))
         own = [jit.name for jit in self.jits if jit not in kernels]
         return Ported(text, [kernel.name for kernel in kernels], own)
@@ -193,6 +218,7 @@ class _Port:
         ours = "import gluon_core as gluon\nfrom gluon_core import language as gl\n"
         for node in self.names.imports:
             bound = {a.asname or a.name.partition(".")[0] for a in node.names}  # type: ignore[attr-defined]
+            bound -= self.names.descriptors
             language_only = bound <= self.names.tl
             stays = bound & self._needed(uses, inner, language_only)
             start, end = self.span(node)
@@ -214,6 +240,32 @@ class _Port:
         }
         return names | decorators | (inner & self.names.triton)
 
+    def _descriptors(self, tree: ast.Module, inside: set[int]) -> None:
+        """Give host code a class of descriptors that kernels of every target take."""
+        for node in ast.walk(tree):
+            if id(node) in inside:
+                continue
+            if isinstance(node, ast.Name) and node.id in self.names.descriptors:
+                self.needed["TensorDescriptor"] = node.id
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                if node.attr == "block_shape" and self.names.descriptors:
+                    raise self.error(
+                        node,
+                        "the block of a descriptor is a part of its type, and does not change",
+                        "Make the descriptor in the kernel, with tl.make_tensor_descriptor.",
+                    )
+
+    def _library(self, tree: ast.Module) -> None:
+        """Copy functions of the library before the first of the file's own."""
+        if not self.needed:
+            return
+        first = next(
+            node for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))
+        )
+        line = min([first.lineno, *(d.lineno for d in first.decorator_list)])
+        texts = copied(list(self.needed), self.needed, self.taken)
+        self.insert(self.starts[line - 1], "".join(f"{text}\n\n\n" for text in texts))
+
     def _constants(self, tree: ast.Module, inside: set[int]) -> None:
         """Port the compile-time constants of the module, which kernels read."""
         for node in tree.body:
@@ -227,9 +279,12 @@ class _Port:
     # -- functions ------------------------------------------------------------------------------
 
     def _function(self, jit: ast.FunctionDef, kernel: bool) -> None:
+        self.jit = jit.name
         for decorator in jit.decorator_list:
             if _is_jit(decorator, self.names):
                 self._decorator(decorator, kernel)
+        if kernel:
+            self._parameters(jit)
         whole: list[ast.AST] = [jit.args, *jit.body]
         for part in (inner for root in whole for inner in _innermost_first(root)):
             if isinstance(part, ast.Attribute):
@@ -238,6 +293,19 @@ class _Port:
                 self._call(part)
             elif isinstance(part, ast.AugAssign):
                 self._accumulated(part)
+            elif isinstance(part, ast.Assign):
+                self._added(part)
+
+    def _parameters(self, jit: ast.FunctionDef) -> None:
+        """Let a kernel make the descriptors that host code described."""
+        first = jit.body[0]
+        if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and jit.body[1:]:
+            first = jit.body[1]
+        indent = " " * first.col_offset
+        for name in self.kinds.described(jit):
+            fields = ", ".join(f"{name}.{f}" for f in ("base", "shape", "strides", "block_shape"))
+            made = f"{name} = gl.portable.descriptor({fields})\n{indent}"
+            self.insert(self.span(first)[0], made)
 
     def _decorator(self, decorator: ast.expr, kernel: bool) -> None:
         words = []
@@ -267,19 +335,24 @@ class _Port:
             if isinstance(node.value, ast.Name) and node.value.id in self.names.triton:
                 if node.attr in ("cdiv", "next_power_of_2"):
                     self.replace(node, "gl.cdiv" if node.attr == "cdiv" else "gl.next_power_of_2")
+            elif node.attr == "shape" and self.kind_of(node.value) == TILES:
+                self.replace(node, f"{self.text_of(node.value)}.extents")
             return
         short = name.removeprefix("math.")
         short = _RENAMED.get(short, short)
-        if short in ("dot", "trans", *_BLOCKS):
+        if short in ("dot", "trans", "range", *_BLOCKS):
             return  # with the call
+        if name in _COPIED:
+            self.replace(node, self.need(name))
+            return
         if hasattr(language, short):
             self.replace(node, f"gl.{short}")
         elif name.partition(".")[0] in _AS_THEY_ARE or name.startswith("extra."):
             self.kept = True
         elif "." not in name:
-            raise self._error(node, f"tl.{name} has no counterpart", _REMEDIES.get(name))
+            raise self.error(node, f"tl.{name} has no counterpart", _REMEDIES.get(name))
 
-    def _error(self, node: ast.expr | ast.stmt, words: str, remedy: Optional[str]) -> GluonError:
+    def error(self, node: ast.expr | ast.stmt, words: str, remedy: Optional[str]) -> GluonError:
         line = self.lines[node.lineno - 1].decode().rstrip("\n")
         span = SourceSpan(self.file, node.lineno, node.col_offset, node.end_col_offset, line)
         return KernelSyntaxError(
@@ -296,12 +369,14 @@ class _Port:
             dims = [self.text_of(arg) for arg in node.args[1:]]
             order = ", ".join(dims) if dims else "1, 0"
             self.replace(node, f"gl.permute({self.text_of(node.args[0])}, ({order}))")
+        elif name == "range":  # its other words are hints for passes that Gluon has not
+            self.replace(node, f"range({', '.join(self.text_of(arg) for arg in node.args)})")
         elif name in _BLOCKS:
-            raise self._error(
-                node,
-                f"tl.{name} has no counterpart",
-                "Compute pointers from offsets, with masks, or use gl.portable.descriptor.",
-            )
+            ported_maker(self, node, name)
+        elif name in ("load", "store"):
+            ported_access(self, node, name)
+        elif isinstance(node.func, ast.Attribute) and name is None:
+            ported_method(self, node)
 
     def _dot(self, node: ast.Call, acc: Optional[str] = None) -> None:
         """Port a product; `acc` is the text of the sum that it is added to."""
@@ -363,6 +438,31 @@ class _Port:
         if any(word.arg == "acc" for word in product.keywords):
             return
         acc = self.data[slice(*self.span(node.target))].decode()
+        self.replace(node, f"{acc} = {self._product(product, acc)}")
+
+    def _added(self, node: ast.Assign) -> None:
+        """Port `acc = acc * scale + tl.dot(a, b)`: the product adds to its accumulator itself."""
+        total, (target, *more) = node.value, node.targets
+        if more or not isinstance(target, ast.Name):
+            return
+        if not isinstance(total, ast.BinOp) or not isinstance(total.op, ast.Add):
+            return
+        sides = total.left, total.right
+        for product, other in (sides, sides[::-1]):
+            scaled = isinstance(other, ast.BinOp) and isinstance(other.op, (ast.Mult, ast.Div))
+            first = other.left if scaled and isinstance(other, ast.BinOp) else other
+            if not isinstance(first, ast.Name) or first.id != target.id:
+                continue  # only the variable itself surely has the product's shape
+            if not isinstance(product, ast.Call) or self._language(product.func) != "dot":
+                continue
+            if len(product.args) > 2 or any(word.arg == "acc" for word in product.keywords):
+                continue
+            acc = self.text_of(other)
+            self.replace(total, self._product(product, acc))
+            return
+
+    def _product(self, product: ast.Call, acc: str) -> str:
+        """Return the text of a product that is added to `acc`."""
         first, last = self.span(product)
         self.edits = [e for e in self.edits if not (e[0] == first and e[1] == last)]
         for argument in (*product.args, *(word.value for word in product.keywords)):
@@ -372,8 +472,19 @@ class _Port:
                 elif isinstance(part, ast.Call):
                     self._call(part)
         self._dot(product, acc)
-        text = self.text_of(product)
-        self.replace(node, f"{acc} = {text}")
+        return self.text_of(product)
+
+
+def _bound(tree: ast.Module) -> set[str]:
+    """Return the names that a file uses, but for those of attributes."""
+    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    names |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            names.add(node.name)
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            names |= {alias.asname or alias.name.partition(".")[0] for alias in node.names}
+    return names
 
 
 def _same_shape(node: ast.expr) -> Optional[ast.expr]:

@@ -9,8 +9,8 @@
 
 becomes a ring of buffers that `cp.async` fills. The statements that compute the addresses run twice:
 for the step that is multiplied, and ahead for the step that is copied. Where the unit reads shared
-memory, as `wgmma`, the product does; it is asynchronous where the loop uses its sum for nothing else,
-and one step's products are under way while the next copies start.
+memory, as `wgmma`, the product does: it is under way until a statement needs its result, while the next
+copies start.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ class _Loop:
 
     Attributes:
         ahead: the statements that the addresses need.
-        sums: statements of products that may be asynchronous -> the name of their accumulator.
+        issued: statements of asynchronous products -> the name of the result; all products or none.
     """
 
     node: ast.For
     tiles: dict[str, _Tile]
     products: list[ast.Call]
     ahead: list[ast.stmt] = field(default_factory=list)
-    sums: dict[ast.stmt, str] = field(default_factory=dict)
+    issued: dict[ast.stmt, str] = field(default_factory=dict)
 
 
 def prefetched(
@@ -117,6 +117,8 @@ class _Prefetcher(Form):
                     continue
                 size = sum(_size(tile.shape) * tile.bits // 8 for tile in loop.tiles.values())
                 fitting = min(stages, room // size)
+                if loop.issued and room // size == room // (size * (fitting + 1)) + fitting:
+                    fitting += 1
                 if fitting >= 2:
                     edits += self._written(loop, fitting, taken)
         if not edits:
@@ -155,25 +157,19 @@ class _Prefetcher(Form):
         loop = _Loop(node, tiles, products)
         if not tiles or not self._slice(loop):
             return None
-        loop.sums = self._sums(loop)
+        loop.issued = self._issued(loop)
         return loop
 
-    def _sums(self, loop: _Loop) -> dict[ast.stmt, str]:
-        """Return the statements of the products, if the loop uses none of their sums otherwise."""
-        sums: dict[ast.stmt, str] = {}
+    def _issued(self, loop: _Loop) -> dict[ast.stmt, str]:
+        """Return the statements of the products, if the unit reads shared memory for each."""
+        issued: dict[ast.stmt, str] = {}
         for statement in loop.node.body:
-            if not isinstance(statement, ast.Assign) or statement.value not in loop.products:
-                continue
-            (target, *more), call = statement.targets, statement.value
-            assert isinstance(call, ast.Call)
-            acc = _argument(call, 2, "acc")
-            if more or not isinstance(target, ast.Name) or not isinstance(acc, ast.Name):
-                return {}
-            uses = [n for n in ast.walk(loop.node) if isinstance(n, ast.Name) and n.id == target.id]
-            if acc.id != target.id or len(uses) != 2 or not self._unit_reads(call, loop):
-                return {}
-            sums[statement] = target.id
-        return sums if len(sums) == len(loop.products) else {}
+            if isinstance(statement, ast.Assign) and statement.value in loop.products:
+                target, call = statement.targets[0], statement.value
+                assert isinstance(call, ast.Call)
+                if isinstance(target, ast.Name) and self._unit_reads(call, loop):
+                    issued[statement] = target.id
+        return issued if len(issued) == len(loop.products) else {}
 
     def _tile(self, statement: ast.Assign) -> Optional[_Tile]:
         """Return the load of a statement `name = gl.load(pointers, mask=, other=0)`."""
@@ -273,7 +269,8 @@ class _Prefetcher(Form):
             waited.append(f"{inner}{gl}.nvidia.hopper.fence_async_shared()")
         # The copies overwrite the buffers of the step before, whose products must be over.
         copies = [f"{inner}{line}" for line in fetch(f"{step} + {stages - 1}")]
-        last_product = max(loop.sums, key=lambda s: s.lineno, default=None)
+        begun, new_lines, over = self._waits(loop, copies, inner, outer)
+        edits.append((node.lineno, node.lineno - 1, begun))
         loads = [tile.statement for tile in loop.tiles.values()]
         earliest = min(loads, key=lambda s: s.lineno)
         for tile in loop.tiles.values():
@@ -282,29 +279,89 @@ class _Prefetcher(Form):
                 load += ".load()"
             new = [load]
             if tile.statement is earliest:
-                new = [*waited, *([] if last_product else copies), load]
+                new = [*waited, *([] if loop.issued else copies), load]
             edits.append((tile.statement.lineno, tile.statement.end_lineno or 0, new))
         for call in loop.products:
             edits += self._product(call, loop)
-        after = [f"{inner}{step} += 1"]
         end = node.body[-1].end_lineno or 0
-        over = [f"{outer}{gl}.{_COPY}.wait_group(0)"]
-        if last_product is not None:
-            place = last_product.end_lineno or 0
-            held = [self._held(loop, len(loop.sums), inner), *copies]
-            if place == end:
-                after = [*held, *after]
-            else:
-                edits.append((place + 1, place, held))
-            over.insert(0, self._held(loop, 0, outer))
-        edits.append((end + 1, end, [*after, *over]))
+        over.append(f"{outer}{gl}.{_COPY}.wait_group(0)")
+        edits.append((end + 1, end, [*new_lines.pop(end + 1, []), f"{inner}{step} += 1", *over]))
+        edits += [(line, line - 1, lines) for line, lines in new_lines.items()]
         return edits
 
-    def _held(self, loop: _Loop, pending: int, indent: str) -> str:
-        """Return the line that waits until at most `pending` products are under way."""
-        names = ", ".join(loop.sums.values())
-        wait = f"{self.space}.nvidia.hopper.warpgroup_mma_wait({pending}, deps=[{names}])"
-        return f"{indent}{names} = {wait}"
+    def _waits(
+        self, loop: _Loop, copies: list[str], inner: str, outer: str
+    ) -> tuple[list[str], dict[int, list[str]], list[str]]:
+        """Return lines before a loop, before lines in it, and after it: waits for products, and copies.
+
+        A statement that needs a result waits for all products under way. The copies wait for those of
+        the step before, whose buffers they overwrite.
+        """
+        lines: dict[int, list[str]] = {}
+        pending: list[tuple[str, int]] = []  # results under way, and how many steps ago
+        for _ in range(2):  # what a step leaves is under way in the next
+            lines.clear()
+            pending = [(name, age + 1) for name, age in pending]
+            copied = not loop.issued
+            unfinished: list[str] = []  # those of a step that the next one takes from it
+            for statement in loop.node.body:
+                used = _mentions(statement) - self._chained(statement, loop)
+                if any(name in used for name, _ in pending):
+                    pending = self._over(pending, len(pending), lines, statement.lineno, inner)
+                    unfinished = []
+                    if not copied:
+                        lines[statement.lineno] += copies
+                        copied = True
+                if statement not in loop.issued:
+                    continue
+                pending.append((loop.issued[statement], 0))
+                unfinished.append(loop.issued[statement])
+                old, new = (
+                    {n for n, age in pending if bool(age) is past} for past in (True, False)
+                )
+                if not copied and old <= new:  # one chain: hardware tells its parts apart
+                    line = (statement.end_lineno or 0) + 1
+                    count = sum(age > 0 for _, age in pending)
+                    pending = self._over(pending, count, lines, line, inner)
+                    unfinished = [name for name in unfinished if name not in old]
+                    lines.setdefault(line, []).extend(copies)
+                    copied = True
+            if not copied:
+                line = (loop.node.body[-1].end_lineno or 0) + 1
+                pending = self._over(pending, len(pending), lines, line, inner)
+                unfinished = []
+                lines.setdefault(line, []).extend(copies)
+        after: dict[int, list[str]] = {}
+        self._over(pending, len(pending), after, 0, outer)
+        begin = f"{self.space}.nvidia.hopper.warpgroup_mma_init"
+        begun = [f"{outer}{name} = {begin}({name})" for name in dict.fromkeys(unfinished)]
+        return begun, lines, after.get(0, [])
+
+    def _chained(self, statement: ast.stmt, loop: _Loop) -> set[str]:
+        """Return the accumulator of a product that adds to it: the unit keeps their order."""
+        if statement not in loop.issued:
+            return set()
+        assert isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Call)
+        acc = _argument(statement.value, 2, "acc")
+        own = loop.issued[statement]
+        reads = [n for n in ast.walk(statement.value) if isinstance(n, ast.Name) and n.id == own]
+        return {own} if isinstance(acc, ast.Name) and acc.id == own and len(reads) == 1 else set()
+
+    def _over(
+        self,
+        pending: list[tuple[str, int]],
+        count: int,
+        lines: dict[int, list[str]],
+        line: int,
+        indent: str,
+    ) -> list[tuple[str, int]]:
+        """Wait for the first `count` products under way before a line, and return the others."""
+        if count:
+            names = ", ".join(dict.fromkeys(name for name, _ in pending[:count]))
+            left = len(pending) - count
+            wait = f"{self.space}.nvidia.hopper.warpgroup_mma_wait({left}, deps=[{names}])"
+            lines.setdefault(line, []).append(f"{indent}{names} = {wait}")
+        return pending[count:]
 
     def _dtype(self, tile: _Tile, moved: Mapping[str, str]) -> str:
         """Return the dtype of a tile as text: of the pointer's base where the text shows it."""
@@ -380,9 +437,9 @@ class _Prefetcher(Form):
         a, b = (self._operand(operand, loop) for operand in _operands(call))
         acc = _argument(call, 2, "acc")
         assert acc is not None
-        words = ", is_async=True" if loop.sums else ""
+        words = ", is_async=True" if loop.issued else ""
         if isinstance(acc, ast.Call) and self.called(acc) is language.zeros:
-            words = ", use_acc=False"
+            words += ", use_acc=False"
         name = f"{self.space}.nvidia.hopper.warpgroup_mma"
         text = f"{before}{name}({a}, {b}, {self.text_of(acc)}{words}){after}"
         return [(first, last, text.split("\n"))]
@@ -435,6 +492,10 @@ def _names(node: Any) -> set[str]:
         if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name)
         else set()
     )
+
+
+def _mentions(node: ast.AST) -> set[str]:
+    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
 
 
 def _stores(node: ast.AST) -> set[str]:

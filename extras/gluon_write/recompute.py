@@ -52,11 +52,33 @@ class _Function(Form):
         for node in ast.walk(self.tree):
             for child in ast.iter_child_nodes(node):
                 self.parents[id(child)] = node
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                self.stores.setdefault(node.id, []).append(node)
         arguments = self.tree.args
         self.parameters = [arg.arg for arg in (*arguments.posonlyargs, *arguments.args)]
         self.space = next((n for n, value in self.scope.items() if value is language), "")
+        self._collect(self.tree)
+
+    def _collect(self, node: ast.AST) -> None:
+        """Collect the assignments to each name, but for branches that no trace took."""
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            self.stores.setdefault(node.id, []).append(node)
+        for child in ast.iter_child_nodes(node):
+            if isinstance(node, ast.If) and child in (*node.body, *node.orelse):
+                if self._skipped(node.body if child in node.body else node.orelse):
+                    continue
+            self._collect(child)
+
+    def _skipped(self, block: list[ast.stmt]) -> bool:
+        """Return True if a block has operators on tensors, and no trace evaluated any of it."""
+        parts = [node for statement in block for node in ast.walk(statement)]
+        places = (place_of(node, self.number) for node in parts)
+        if any(place in self.drawn.returned for place in places if place is not None):
+            return False
+        tensors = {
+            node.id
+            for node in ast.walk(self.tree)
+            if isinstance(node, ast.Name) and self._rank(node) is not None
+        }
+        return any(isinstance(node, ast.Name) and node.id in tensors for node in parts)
 
     def vectors(self, node: ast.AST) -> dict[ast.expr, str]:
         """Return the names of index vectors in an expression, and the texts that compute them."""
@@ -122,9 +144,12 @@ class _Function(Form):
         if len(stores) == 1:
             nearest: Any = self.parents[id(stores[0])]
         else:
-            nearest = next((s for s in reversed(self._before(name)) if _stores(s, name.id)), None)
+            nearest = next((s for s in reversed(self._before(name)) if self._in(s, stores)), None)
         plain = isinstance(nearest, ast.Assign) and len(nearest.targets) == 1
         return nearest if plain and isinstance(nearest.targets[0], ast.Name) else None
+
+    def _in(self, statement: ast.stmt, nodes: list[ast.AST]) -> bool:
+        return any(self._encloses(statement, node) for node in nodes)
 
     def _before(self, node: ast.AST) -> list[ast.stmt]:
         """Return the statements of the innermost block around a node that run before its own."""
@@ -153,7 +178,8 @@ class _Function(Form):
         """Return True if a name has the same value at `use` as in the statement `since`."""
         before = self._before(use)
         if since in before:
-            return not any(_stores(statement, name) for statement in before[before.index(since) :])
+            stored = self.stores.get(name, [])
+            return not any(self._in(one, stored) for one in before[before.index(since) :])
         stores = self.stores.get(name, [])
         if len(stores) > 1 or name in self.parameters and stores:
             return False
@@ -198,10 +224,3 @@ class _Function(Form):
                 if not (isinstance(first, ast.Constant) and first.value == 0):
                     return None
         return int(sizes.pop()) if calls and len(sizes) == 1 else None
-
-
-def _stores(statement: ast.stmt, name: str) -> bool:
-    return any(
-        isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Store)
-        for n in ast.walk(statement)
-    )

@@ -85,7 +85,8 @@ class _Sketcher(KernelGenerator):
             self.drawn.jits.append(self.jit_fn)
         self.number = self.drawn.jits.index(self.jit_fn) if self.own else -1
         semantic: Any = self.semantic
-        semantic._check_split = lambda value, shape: None  # only a chosen layout can be checked
+        # Only chosen layouts can be checked.
+        semantic._check_split = semantic._check_gathered = lambda *values: None
         builder: Any = self.builder
         record = builder.record
 

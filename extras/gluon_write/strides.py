@@ -25,10 +25,16 @@ class Strides:
         self._steps: dict[tuple[Any, int], Steps] = {}
         self._constants: dict[int, int] = {}
         self._multiples: dict[tuple[Any, int], int] = {}
+        self._returned: dict[tuple[Any, int], tuple[Any, Any]] = {}  # of a call: context and value
 
     def link(self, context: Any, value: Any, source: Any) -> None:
         """Give a value that control flow hands on the steps of its first source."""
         self.across(context, value, context, source)
+
+    def result(self, context: Any, result: Any, inner: Any, value: Any) -> None:
+        """Note the value that a function returns as a result of its call."""
+        self.across(context, result, inner, value)
+        self._returned[(context, id(result.resolve()))] = inner, value
 
     def across(self, inner: Any, value: Any, outer: Any, source: Any) -> None:
         known = self._steps.get((outer, id(source.resolve())))
@@ -62,11 +68,16 @@ class Strides:
         steps = self.of(context, mask, len(mask.type.dims))
         if not steps or steps[dim] == 0:
             return _ALIGNED
+        returned = self._returned.get((context, id(mask.resolve())))
+        if returned is not None:
+            return self._constancy(*returned, dim)
         op = mask.resolve().get_defining_op()
         if op is not None and op.name == "and":
             return min(self._constancy(context, part, dim) for part in op.operands())
         if op is not None and op.name in ("broadcast", "convert_layout"):
             return self._constancy(context, next(iter(op.operands())), dim)
+        if op is not None and op.name == "expand_dims":
+            return self._constancy(context, next(iter(op.operands())), dim - (dim > op.args[1]))
         return self.multiple(context, mask)
 
     def _note_multiple(self, op: Any, context: Any) -> None:
@@ -127,7 +138,7 @@ class Strides:
             return (*first[:axis], 0, *first[axis:])
         if name == "trans":
             return tuple(first[d] for d in op.args[1])
-        if len(operands) == 2 and rank:
+        if len(operands) == 2 and all(len(o.type.dims) in (0, rank) for o in operands):
             return self._of_two(name, operands, context, rank)
         if all(s == 0 for o in operands for s in self.of(context, o, len(o.type.dims) or rank)):
             return (0,) * rank

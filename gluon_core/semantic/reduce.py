@@ -162,15 +162,7 @@ class ReduceOps(SemanticBase):
         index = self.require_distributed(index, "index")
         if not index.dtype.is_int():
             raise DtypeError("must be integers", argument="index", got=index.dtype)
-        for argument, value in (("src", src), ("index", index)):
-            if is_placeholder(value.type.layout):
-                raise LayoutError(
-                    "compilers do not find the layouts of the gathered tensor",
-                    argument=argument,
-                    expected="a tensor with a layout",
-                    got=repr(value.type.layout),
-                    remedy="Give it a layout where it is made, or use gl.set_auto_layout.",
-                )
+        self._check_gathered(src, index)
         source, wanted = shape_of(src), shape_of(index)
         if len(source) != len(wanted):
             raise ShapeError(
@@ -198,6 +190,17 @@ class ReduceOps(SemanticBase):
         return self.make_tensor(
             handle, distributed_type(src.type.scalar, wanted, index.type.layout)
         )
+
+    def _check_gathered(self, src: Any, index: Any) -> None:
+        for argument, value in (("src", src), ("index", index)):
+            if is_placeholder(value.type.layout):
+                raise LayoutError(
+                    "compilers do not find the layouts of the gathered tensor",
+                    argument=argument,
+                    expected="a tensor with a layout",
+                    got=repr(value.type.layout),
+                    remedy="Give it a layout where it is made, or use gl.set_auto_layout.",
+                )
 
     def histogram(self, input: Any, num_bins: Any, mask: Any = None, layout: Any = None) -> Any:
         input = self.require_distributed(input, "input")

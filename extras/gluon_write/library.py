@@ -1,0 +1,288 @@
+"""Functions of Triton's language that Gluon has in other forms: `gluon port` copies those that a file uses.
+
+Each is layout-free, and complete with the functions that it calls.
+"""
+
+from __future__ import annotations
+
+import gluon_core as gluon
+from gluon_core import language as gl
+
+
+@gl.aggregate
+class Block:
+    """A block of a tensor in global memory: the tensor, where the block begins, and its sizes."""
+
+    base: gl.tensor
+    shape: gl.tuple
+    strides: gl.tuple
+    offsets: gl.tuple
+    sizes: gl.tuple
+
+    def __init__(self, base, shape, strides, offsets, sizes):
+        self.base = base
+        self.shape = shape
+        self.strides = strides
+        self.offsets = offsets
+        self.sizes = sizes
+
+
+@gluon.jit
+def block_of(base, shape, strides, offsets, sizes):
+    """Return a block of the tensor at `base`."""
+    if len(sizes) == 1:
+        start = (gl.to_tensor(offsets[0]),)
+    elif len(sizes) == 2:
+        start = (gl.to_tensor(offsets[0]), gl.to_tensor(offsets[1]))
+    else:
+        gl.static_assert(len(sizes) == 3, "blocks have 1 to 3 dimensions")
+        start = (gl.to_tensor(offsets[0]), gl.to_tensor(offsets[1]), gl.to_tensor(offsets[2]))
+    return Block(base, shape, strides, start, sizes)
+
+
+@gluon.jit
+def block_moved(block, steps):
+    """Return the block that begins `steps` further."""
+    start = block.offsets
+    if len(steps) == 1:
+        start = (start[0] + steps[0],)
+    elif len(steps) == 2:
+        start = (start[0] + steps[0], start[1] + steps[1])
+    else:
+        start = (start[0] + steps[0], start[1] + steps[1], start[2] + steps[2])
+    return gl.aggregate_replace(block, offsets=start)
+
+
+@gluon.jit
+def block_index(block, dim: gl.constexpr):
+    """Return the indices of a block's elements along a dimension, in the tensor."""
+    return block.offsets[dim].to(gl.int64) + gl.arange(0, block.sizes[dim])
+
+
+@gluon.jit
+def block_pointers(block):
+    """Return the pointers to a block's elements."""
+    first = block_index(block, 0)
+    if len(block.sizes) == 1:
+        return block.base + first * block.strides[0]
+    elif len(block.sizes) == 2:
+        rows = block.base + first[:, None] * block.strides[0]
+        return rows + block_index(block, 1)[None, :] * block.strides[1]
+    else:
+        rows = block.base + first[:, None, None] * block.strides[0]
+        columns = block_index(block, 1)[None, :, None] * block.strides[1]
+        return rows + columns + block_index(block, 2)[None, None, :] * block.strides[2]
+
+
+@gluon.constexpr_function
+def lists(dims, dim):
+    """Return True if `dim` is one of `dims`."""
+    return dim in dims
+
+
+@gluon.jit
+def block_inside(block, dim: gl.constexpr, dims: gl.constexpr):
+    """Return which indices along a dimension lie within the tensor; True unless `dims` lists it."""
+    index = block_index(block, dim)
+    if lists(dims, dim):
+        return (index >= 0) & (index < block.shape[dim])
+    else:
+        return index == index
+
+
+@gluon.jit
+def block_mask(block, dims: gl.constexpr):
+    """Return which elements of a block lie within the tensor, in some dimensions."""
+    if len(block.sizes) == 1:
+        return block_inside(block, 0, dims)
+    elif len(block.sizes) == 2:
+        if lists(dims, 0) and lists(dims, 1):
+            return block_inside(block, 0, dims)[:, None] & block_inside(block, 1, dims)[None, :]
+        elif lists(dims, 0):
+            return block_inside(block, 0, dims)[:, None]
+        else:
+            return block_inside(block, 1, dims)[None, :]
+    else:
+        rows = block_inside(block, 0, dims)[:, None, None]
+        columns = block_inside(block, 1, dims)[None, :, None]
+        return rows & columns & block_inside(block, 2, dims)[None, None, :]
+
+
+@gluon.jit
+def tile_block(tiles, offsets):
+    """Return a tile of a descriptor as a block."""
+    if len(tiles.block_shape) == 1:
+        return block_of(
+            tiles.base, (tiles.extents[0],), (1,), offsets, (gl.constexpr(tiles.block_shape[0]),)
+        )
+    elif len(tiles.block_shape) == 2:
+        return block_of(
+            tiles.base,
+            (tiles.extents[0], tiles.extents[1]),
+            (tiles.strides[0], 1),
+            offsets,
+            (gl.constexpr(tiles.block_shape[0]), gl.constexpr(tiles.block_shape[1])),
+        )
+    else:
+        gl.static_assert(len(tiles.block_shape) == 3, "tiles have 1 to 3 dimensions")
+        return block_of(
+            tiles.base,
+            (tiles.extents[0], tiles.extents[1], tiles.extents[2]),
+            (tiles.strides[0], tiles.strides[1], 1),
+            offsets,
+            (
+                gl.constexpr(tiles.block_shape[0]),
+                gl.constexpr(tiles.block_shape[1]),
+                gl.constexpr(tiles.block_shape[2]),
+            ),
+        )
+
+
+@gluon.constexpr_function
+def cube_of(size, steps):
+    """Return a shape with a dimension of two for each bit of the last index."""
+    return [size >> steps] + [2] * steps
+
+
+@gluon.constexpr_function
+def log2_of(size):
+    """Return the binary logarithm of a power of two."""
+    return size.bit_length() - 1
+
+
+@gluon.constexpr_function
+def bits_of(dtype):
+    """Return the integer dtype with as many bits."""
+    return {8: gl.int8, 16: gl.int16, 32: gl.int32, 64: gl.int64}[dtype.primitive_bitwidth]
+
+
+@gluon.jit
+def partner(cube, axis: gl.constexpr):
+    """Return the elements on the other side of an axis of two."""
+    bits = cube.to(bits_of(cube.dtype), bitcast=True)
+    return (bits ^ gl.xor_sum(bits, axis, keep_dims=True)).to(cube.dtype, bitcast=True)
+
+
+@gluon.jit
+def merged(cube, length: gl.constexpr, bit: gl.constexpr, descending: gl.constexpr):
+    """Sort bitonic runs of 2**length elements, those downwards whose index has (or lacks) a bit."""
+    steps: gl.constexpr = len(cube.shape) - 1
+    index = gl.reshape(gl.arange(0, cube.numel), cube.shape) & ((1 << steps) - 1)
+    downwards = ((index >> bit) & 1) != descending
+    for j in gl.static_range(length):
+        other = partner(cube, steps - length + j + 1)
+        larger = (((index >> (length - 1 - j)) & 1) != 0) != downwards
+        cube = gl.where((larger & (other > cube)) | ((other < cube) & (larger == 0)), other, cube)
+    return cube
+
+
+@gluon.jit
+def sort(x, dim: gl.constexpr = None, descending: gl.constexpr = False):
+    """Sort along the last dimension: a bitonic network."""
+    gl.static_assert(
+        dim is None or dim == len(x.shape) - 1 or dim == -1, "sorts the last dimension"
+    )
+    steps: gl.constexpr = log2_of(x.shape[len(x.shape) - 1])
+    cube = gl.reshape(x, cube_of(x.numel, steps))
+    for length in gl.static_range(1, steps + 1):
+        cube = merged(cube, length, length, descending)
+    return gl.reshape(cube, x.shape)
+
+
+@gluon.constexpr_function
+def shape_with(shape, size):
+    """Return a shape with another last dimension."""
+    return [*shape[:-1], size]
+
+
+@gluon.jit
+def topk(x, k: gl.constexpr, dim: gl.constexpr = None):
+    """Return the k largest elements along the last dimension, the largest first; k is a power of two."""
+    gl.static_assert(
+        dim is None or dim == len(x.shape) - 1 or dim == -1, "takes the last dimension"
+    )
+    steps: gl.constexpr = log2_of(x.shape[len(x.shape) - 1])
+    kept: gl.constexpr = log2_of(k)
+    cube = gl.reshape(x, cube_of(x.numel, steps))
+    for length in gl.static_range(1, kept + 1):
+        cube = merged(cube, length, length, True)
+    for bit in gl.static_range(kept, steps):
+        # Of two runs, one up and one down, both keep the larger of each pair of elements.
+        other = partner(cube, steps - bit)
+        cube = merged(gl.where(other > cube, other, cube), kept, bit + 1, True)
+    runs = gl.reshape(cube, [x.numel >> steps, 1 << (steps - kept), k])
+    bits = runs.to(bits_of(runs.dtype), bitcast=True)
+    first = gl.arange(0, 1 << (steps - kept))[None, :, None] == 0
+    best = gl.xor_sum(gl.where(first, bits, 0), 1).to(runs.dtype, bitcast=True)
+    return gl.reshape(best, shape_with(x.shape, k))
+
+
+@gluon.constexpr_function
+def after(shape, dim):
+    """Return how many elements a step along `dim` passes."""
+    count = 1
+    for size in shape[dim + 1 :]:
+        count *= size
+    return count
+
+
+@gluon.jit
+def flip(x, dim: gl.constexpr = None):
+    """Reverse the order of the elements along a dimension, the last by default."""
+    axis: gl.constexpr = len(x.shape) - 1 if dim is None else dim % len(x.shape)
+    size: gl.constexpr = x.shape[axis]
+    index = gl.reshape(gl.arange(0, x.numel), x.shape) // after(x.shape, axis) % size
+    return gl.gather(x, size - 1 - index, axis)
+
+
+@gluon.jit
+def interleave(a, b):
+    """Return the elements of two tensors in turn, along the last dimension."""
+    return gl.reshape(gl.join(a, b), shape_with(a.shape, 2 * a.shape[len(a.shape) - 1]))
+
+
+@gluon.jit
+def cat(a, b, can_reorder: gl.constexpr = False):
+    """Return the elements of one vector, then those of another."""
+    return gl.reshape(gl.permute(gl.join(a, b), (1, 0)), [2 * a.numel])
+
+
+@gluon.jit
+def gathered_rows(tiles, rows, column):
+    """Return rows of a descriptor's tensor, from a column on; zeros for those outside."""
+    columns = column + gl.arange(0, tiles.block_shape[1])
+    inside = (rows >= 0) & (rows < tiles.extents[0])
+    place = rows[:, None].to(gl.int64) * tiles.strides[0] + columns[None, :]
+    mask = inside[:, None] & (columns < tiles.extents[1])[None, :]
+    return gl.load(tiles.base + place, mask=mask, other=0)
+
+
+@gluon.jit
+def scattered_rows(tiles, value, rows, column):
+    """Store rows of a tensor to rows of a descriptor's tensor, from a column on."""
+    columns = column + gl.arange(0, tiles.block_shape[1])
+    inside = (rows >= 0) & (rows < tiles.extents[0])
+    place = rows[:, None].to(gl.int64) * tiles.strides[0] + columns[None, :]
+    mask = inside[:, None] & (columns < tiles.extents[1])[None, :]
+    gl.store(tiles.base + place, value, mask=mask)
+
+
+class TensorDescriptor(tuple[object, ...]):
+    """A tensor on the host that a kernel moves in blocks; kernels of every target take it."""
+
+    _fields = ("base", "shape", "strides", "block_shape")
+
+    def __new__(cls, base, shape, strides, block_shape, padding="zero"):
+        if padding != "zero":
+            raise ValueError("blocks outside the tensor are zero")
+        sizes = tuple(gl.constexpr(size) for size in block_shape)
+        return super().__new__(cls, (base, tuple(shape), tuple(strides), sizes))
+
+    @classmethod
+    def _make(cls, values):
+        return super().__new__(cls, values)
+
+    @classmethod
+    def from_tensor(cls, tensor, block_shape, padding="zero"):
+        """Describe a whole tensor."""
+        return cls(tensor, tensor.shape, tensor.stride(), block_shape, padding)

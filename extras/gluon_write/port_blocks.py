@@ -1,0 +1,107 @@
+"""Port block pointers and tensor descriptors: to blocks of gluon_write.library, and to portable tiles."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any, Optional, Sequence
+
+from gluon_write.kinds import BLOCK, TILES
+
+__all__ = ["ported_access", "ported_maker", "ported_method"]
+
+_ATOMICS = ("add", "min", "max", "and", "or", "xor")
+_TILE_FUNCTIONS = {"load_tensor_descriptor": "load", "store_tensor_descriptor": "store"}
+
+
+def arguments(node: ast.Call, names: Sequence[str]) -> dict[str, ast.expr]:
+    """Return the arguments of a call by name."""
+    return dict(zip(names, node.args)) | {w.arg: w.value for w in node.keywords if w.arg}
+
+
+def _tuple(port: Any, node: ast.expr) -> str:
+    """Return the text of a sequence as a tuple."""
+    if not isinstance(node, (ast.List, ast.Tuple)):
+        text: str = port.text_of(node)
+        return text
+    parts = [port.text_of(part) for part in node.elts]
+    return f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
+
+
+def ported_maker(port: Any, node: ast.Call, name: str) -> bool:
+    """Port a call that makes or moves a block pointer or a descriptor; False for other calls."""
+    if name == "make_block_ptr":
+        words = arguments(node, ("base", "shape", "strides", "offsets", "block_shape", "order"))
+        sequences = (words[n] for n in ("shape", "strides", "offsets", "block_shape"))
+        parts = [port.text_of(words["base"]), *(_tuple(port, node) for node in sequences)]
+        port.replace(node, f"{port.need('block_of')}({', '.join(parts)})")
+    elif name == "advance":
+        words = arguments(node, ("base", "offsets"))
+        parts = [port.text_of(words["base"]), _tuple(port, words["offsets"])]
+        port.replace(node, f"{port.need('block_moved')}({', '.join(parts)})")
+    elif name == "make_tensor_descriptor":
+        names = ("base", "shape", "strides", "block_shape")
+        words = arguments(node, (*names, "padding_option"))
+        padding = words.get("padding_option")
+        if padding is not None and getattr(padding, "value", "") != "zero":
+            raise port.error(
+                padding,
+                "tiles outside the tensor are zero",
+                "Use block pointers, or pointers with a mask.",
+            )
+        parts = [port.text_of(words[n]) for n in names]
+        port.replace(node, f"gl.portable.descriptor({', '.join(parts)})")
+    elif name in _TILE_FUNCTIONS:
+        parts = [port.text_of(arg) for arg in node.args]
+        port.replace(node, f"gl.portable.{_TILE_FUNCTIONS[name]}({', '.join(parts)})")
+    else:
+        return False
+    return True
+
+
+def ported_access(port: Any, node: ast.Call, name: str) -> bool:
+    """Port a load or store through a block pointer; False for other calls."""
+    words = arguments(node, ("pointer", "mask") if name == "load" else ("pointer", "value", "mask"))
+    pointer = words.get("pointer")
+    checked = words.pop("boundary_check", None)
+    padding = words.pop("padding_option", None)
+    if pointer is None or checked is None and port.kind_of(pointer) != BLOCK:
+        return False
+    words.pop("pointer")
+    block = port.text_of(pointer)
+    parts = [f"{port.need('block_pointers')}({block})"]
+    if "value" in words:
+        parts.append(port.text_of(words.pop("value")))
+    if checked is not None and not (isinstance(checked, ast.Tuple) and not checked.elts):
+        parts.append(f"mask={port.need('block_mask')}({block}, {_tuple(port, checked)})")
+        if name == "load":
+            nan = getattr(padding, "value", "") == "nan"
+            parts.append('other=float("nan")' if nan else "other=0")
+    parts += [f"{word}={port.text_of(value)}" for word, value in words.items()]
+    port.replace(node, f"gl.{name}({', '.join(parts)})")
+    return True
+
+
+def ported_method(port: Any, node: ast.Call) -> bool:
+    """Port a call of a descriptor's method; False for other calls."""
+    assert isinstance(node.func, ast.Attribute)
+    owner, name = node.func.value, node.func.attr
+    if port.kind_of(owner) != TILES:
+        return False
+    tiles, parts = port.text_of(owner), [port.text_of(arg) for arg in node.args]
+    parts += [port.text_of(word.value) for word in node.keywords]
+    passed = ", ".join([tiles, *parts])
+    kind: Optional[str] = name.removeprefix("atomic_")
+    if name in ("load", "store"):
+        port.replace(node, f"gl.portable.{name}({passed})")
+    elif name == "gather":
+        port.replace(node, f"{port.need('gathered_rows')}({passed})")
+    elif name == "scatter":
+        port.replace(node, f"{port.need('scattered_rows')}({passed})")
+    elif name.startswith("atomic_") and kind in _ATOMICS:
+        block = f"{port.need('tile_block')}({tiles}, {_tuple(port, node.args[0])})"
+        mask = f"{port.need('block_mask')}({block}, (0, 1, 2))"
+        pointers = f"{port.need('block_pointers')}({block})"
+        port.replace(node, f"gl.{name}({pointers}, {parts[1]}, mask={mask})")
+    else:
+        return False
+    return True
