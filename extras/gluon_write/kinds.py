@@ -44,9 +44,9 @@ class Kinds:
         if isinstance(node, ast.IfExp):
             return self.of(jit, node.body) or self.of(jit, node.orelse)
         if isinstance(node, ast.Call):
-            made = _MAKERS.get(self.language(node.func) or "")
-            if made is not None:
-                return made
+            kind = _MAKERS.get(self.language(node.func) or "")
+            if kind is not None:
+                return kind
             if isinstance(node.func, ast.Name):
                 kinds = self.returns.get(node.func.id, [])
                 return kinds[0] if len(kinds) == 1 else None

@@ -207,7 +207,7 @@ def topk(x, k: gl.constexpr, dim: gl.constexpr = None):
     for length in gl.static_range(1, kept + 1):
         cube = merged(cube, length, length, True)
     for bit in gl.static_range(kept, steps):
-        # Of two runs, one up and one down, both keep the larger of each pair of elements.
+        # Both of two runs, one up and one down, keep the larger of each pair of elements.
         other = partner(cube, steps - bit)
         cube = merged(gl.where(other > cube, other, cube), kept, bit + 1, True)
     runs = gl.reshape(cube, [x.numel >> steps, 1 << (steps - kept), k])

@@ -304,8 +304,8 @@ class _Port:
         indent = " " * first.col_offset
         for name in self.kinds.described(jit):
             fields = ", ".join(f"{name}.{f}" for f in ("base", "shape", "strides", "block_shape"))
-            made = f"{name} = gl.portable.descriptor({fields})\n{indent}"
-            self.insert(self.span(first)[0], made)
+            line = f"{name} = gl.portable.descriptor({fields})\n{indent}"
+            self.insert(self.span(first)[0], line)
 
     def _decorator(self, decorator: ast.expr, kernel: bool) -> None:
         words = []
