@@ -1,4 +1,4 @@
-"""The commands `gluon demo`, `gluon doctor` and `gluon new`."""
+"""The commands `gluon demo`, `gluon doctor`, `gluon hints` and `gluon new`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Annotated, Optional
 import typer
 
 from gluon_cli import complete
-from gluon_cli.options import Json
+from gluon_cli.options import Constexprs, Json, Kernel, Signature, TargetName
 
-__all__ = ["demo", "doctor", "new"]
+__all__ = ["demo", "doctor", "hints", "new"]
 
 
 def demo(
@@ -57,3 +57,16 @@ def new(
     from gluon_report.new import show
 
     return show(name, to)
+
+
+def hints(
+    kernel: Kernel,
+    target: TargetName = None,
+    signature: Signature = None,
+    constexpr: Constexprs = None,
+    json: Json = False,
+) -> None:
+    """Show shape, element type and layout of each value that a kernel names; --json writes inlay hints for editors."""
+    from gluon_report.hints import show
+
+    show(kernel, target, signature, constexpr, json)

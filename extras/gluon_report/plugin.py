@@ -12,6 +12,7 @@ def gluon_commands() -> Mapping[str, str]:
     return {
         "demo": "gluon_report.cli:demo",
         "doctor": "gluon_report.cli:doctor",
+        "hints": "gluon_report.cli:hints",
         "new": "gluon_report.cli:new",
     }
 

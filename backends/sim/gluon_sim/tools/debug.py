@@ -58,7 +58,7 @@ def visible(op: Op) -> dict[str, Any]:
         block, last = owner.block, owner
     for block, last in reversed(chain):
         after: dict[int, list[tuple[str, Any]]] = {}
-        for anchor, name, value in block.bindings:
+        for anchor, name, value, _ in block.bindings:
             after.setdefault(id(anchor) if anchor is not None else 0, []).append((name, value))
         named: list[tuple[str, Any]] = [(a.name, a) for a in block.arguments if a.name]
         for name, value in named + after.get(0, []):

@@ -258,8 +258,8 @@ class Block:
         self.ops: list[Op] = []
         self.arguments = [Value(t, self, i) for i, t in enumerate(types)]
         self.order = -1
-        # (the last op before it or None, name, value or constant) of each assignment, in order
-        self.bindings: list[tuple[Optional[Op], str, Any]] = []
+        # (the last op before it or None, name, value or constant, place) of each assignment, in order
+        self.bindings: list[tuple[Optional[Op], str, Any, Location]] = []
 
     def add_argument(self, type: Type, loc: Any = None) -> Value:
         self.arguments.append(Value(type, self, len(self.arguments)))

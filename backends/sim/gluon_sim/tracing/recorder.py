@@ -116,7 +116,7 @@ class Recorder:
             label = name if len(values) == 1 else f"{name}[{i}]"
             if isinstance(value, Value):
                 value.call_it(label)
-            block.bindings.append((anchor, label, value))
+            block.bindings.append((anchor, label, value, self._loc))
 
     # ---- modules and functions ----------------------------------------------------------
 

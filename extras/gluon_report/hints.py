@@ -1,0 +1,211 @@
+"""Shapes, element types and layouts of the values that a kernel names, at their places in the source: inlay hints for editors.
+
+A kernel is traced for the simulator, as its file launches it; no device and no compiler takes part. Names get the types that they have
+at each assignment, parameter and loop.
+
+Source: Language Server Protocol 3.17, textDocument/inlayHint.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Iterator, Optional, Sequence
+
+from gluon_cli.check import simulated_twin
+from gluon_cli.launched import Form, forms
+from gluon_cli.output import file_and_kernel, print_json
+from gluon_cli.parse import parse_assignments
+from gluon_core.compiler import compile
+from gluon_core.plugin.targets import Target
+from gluon_core.registry.load import registry
+
+__all__ = ["Hint", "hints", "show"]
+
+_DESCRIPTOR = re.compile(r"descriptor<tensor<([\dx]+)x(\w+)>, \w+, (.*)>$")
+_TYPES = 3  # of one name that a label shows
+_KIND = 1  # InlayHintKind.Type
+
+
+@dataclass(frozen=True)
+class Hint:
+    """The type of a name at one place.
+
+    Args:
+        file: with the place.
+        line: from 1.
+        column: behind the name, from 0.
+        name: of the variable or parameter.
+        label: element types and shapes, such as "bf16[128, 64]"; several where the kernel is traced in several forms.
+        layouts: of registers, or of shared or tensor memory; empty for scalars and pointers.
+    """
+
+    file: str
+    line: int
+    column: int
+    name: str
+    label: str
+    layouts: tuple[str, ...]
+
+    def as_inlay(self) -> dict[str, Any]:
+        """Return the object of the Language Server Protocol, with the file besides."""
+        return {
+            "uri": Path(self.file).resolve().as_uri(),
+            "position": {"line": self.line - 1, "character": self.column},
+            "label": f": {self.label}",
+            "kind": _KIND,
+            "tooltip": "\n".join(self.layouts),
+        }
+
+
+def hints(kernels: Sequence[Form], target: Target) -> list[Hint]:
+    """Return the hints of kernels, in the order of their places.
+
+    A kernel without layouts that is written anew, its loops pipelined, has lines that its file does not have: it gets
+    hints of its parameters alone.
+
+    Args:
+        kernels: with the types of their arguments.
+        target: a simulated one, or one that has a simulated twin.
+    """
+    types: dict[_Key, dict[str, None]] = {}
+    layouts: dict[_Key, dict[str, None]] = {}
+    places: dict[str, _Places] = {}
+    for form in kernels:
+        text: Any = compile(form.source, simulated_twin(str(target)), form.options).asm["program"]
+        bound = list(_bound(text.program))
+        for file in {where.file for _, _, where in bound if where.file} - set(places):
+            places[file] = _Places(file)
+        kernel_file = form.source.fn.fn.__code__.co_filename
+        rewritten = any(
+            where.file == kernel_file and name.split("[")[0] not in places[kernel_file].names
+            for name, _, where in bound
+        )
+        for full, value, where in bound:
+            name, part, _ = full.partition("[")
+            if part and not getattr(value.type, "dims", None):
+                continue  # sizes and phases of a tuple's or an aggregate's members
+            known = places.get(where.file)
+            place = known.of(name, where.line, rewritten) if known is not None else None
+            if place is None:
+                continue
+            key = (where.file, *place, name)
+            label, layout = _described(value.type)
+            types.setdefault(key, {})[label] = None
+            if layout:
+                layouts.setdefault(key, {})[layout] = None
+    return [
+        Hint(*key, _joined(list(types[key])), tuple(layouts.get(key, ()))) for key in sorted(types)
+    ]
+
+
+_Key = tuple[str, int, int, str]
+
+
+def _joined(labels: list[str]) -> str:
+    return " | ".join([*labels[:_TYPES], *(["..."] if len(labels) > _TYPES else [])])
+
+
+def _described(type: Any) -> tuple[str, str]:
+    """Return a type's label, and its layout as text."""
+    descriptor = _DESCRIPTOR.match(str(type))
+    if descriptor:
+        extents = ", ".join(descriptor[1].split("x"))
+        return f"{descriptor[2]}[{extents}] descriptor", descriptor[3]
+    shape = list(getattr(type, "dims", ()) or ())
+    layout, space = getattr(type, "layout", None), getattr(type, "space", "")
+    if not shape:
+        return str(type), ""
+    label = f"{type.elem}{shape}" + (f" in {space} memory" if space else "")
+    return label, "" if layout is None else str(layout)
+
+
+def _bound(program: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the name, the value and the place of each assignment of values."""
+    for function in program.functions.values():
+        yield from _in_region(function.body)
+
+
+def _in_region(region: Any) -> Iterator[tuple[str, Any, Any]]:
+    for block in region.blocks:
+        for _, name, value, where in block.bindings:
+            if hasattr(value, "type"):
+                yield name, value, where
+        for op in block.ops:
+            for inner in op.regions:
+                yield from _in_region(inner)
+
+
+class _Places:
+    """The places of names in a file: targets of assignments and loops, parameters.
+
+    Args:
+        file: of Python source.
+
+    Attributes:
+        names: that the file binds.
+    """
+
+    def __init__(self, file: str):
+        self.names: set[str] = set()
+        self._targets: list[tuple[str, int, int, tuple[int, int], bool]] = []
+        try:
+            tree = ast.parse(Path(file).read_text(encoding="utf-8"))
+        except (OSError, SyntaxError, UnicodeDecodeError):
+            return
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                self.names.add(node.id)
+            elif isinstance(node, ast.arg):
+                self.names.add(node.arg)
+            if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.For)):
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                last = (node.iter if isinstance(node, ast.For) else node).end_lineno or node.lineno
+                for one in (inner for target in targets for inner in ast.walk(target)):
+                    if isinstance(one, ast.Name):
+                        self._add(one.id, node.lineno, last, one, False)
+            elif isinstance(node, ast.FunctionDef):
+                first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
+                last = max(first, node.body[0].lineno - 1)
+                for one in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs):
+                    if one.annotation is None:
+                        self._add(one.arg, first, last, one, True)
+
+    def _add(self, name: str, first: int, last: int, node: Any, parameter: bool) -> None:
+        place = (int(node.end_lineno), int(node.end_col_offset))
+        self._targets.append((name, first, last, place, parameter))
+
+    def of(self, name: str, line: int, parameters: bool) -> Optional[tuple[int, int]]:
+        """Return line and column behind a name that a statement around `line` binds; the innermost one's.
+
+        Args:
+            parameters: regard parameters alone.
+        """
+        fits = [
+            (last - first, place)
+            for known, first, last, place, parameter in self._targets
+            if known == name and first <= line <= last and parameter >= parameters
+        ]
+        return min(fits)[1] if fits else None
+
+
+def show(
+    kernel: str,
+    target: Optional[str],
+    signature: Optional[str],
+    constexpr: Optional[Sequence[str]],
+    json: bool,
+) -> None:
+    chosen = registry().target(target)
+    constants = parse_assignments(constexpr or (), "--constexpr")
+    file = file_and_kernel(kernel)[0]
+    known = hints(forms(kernel, chosen, signature, constants, {}), chosen)
+    here = [hint for hint in known if Path(hint.file).resolve() == Path(file).resolve()]
+    if json:
+        print_json([hint.as_inlay() for hint in here])
+        return
+    for hint in here:
+        layout = f"  {'; '.join(hint.layouts)}" if hint.layouts else ""
+        print(f"{file}:{hint.line}:{hint.column}: {hint.name}: {hint.label}{layout}")
