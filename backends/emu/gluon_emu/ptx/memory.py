@@ -69,8 +69,10 @@ def _add_order(program: Program, order: str, scope: Optional[str]) -> None:
     before = program.orders
     if before:
         both = {before[0], order} - {"relaxed"}
+        # A fence and the relaxed access that it is for order others only where both reach them (PTX ISA 8.7).
+        reach = min if both and "relaxed" in (before[0], order) else max
         order = both.pop() if len(both) == 1 else "acq_rel" if both else "relaxed"
-        scope = max(before[1], _scoped(scope), key=_WIDER.index)
+        scope = reach(before[1], _scoped(scope), key=_WIDER.index)
     program.orders = (order, _scoped(scope))
 
 

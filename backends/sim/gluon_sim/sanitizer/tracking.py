@@ -213,7 +213,10 @@ class Tracking:
             of = shared and not self._alone
             shadow.touch(task, kind, index, programs, size, allocation.name, of, rest)
             if kind in ("update", "poll"):
-                self._orders(task, kind, allocation, index, programs, size, len(shape) == 1)
+                # A tensor under a mask may be the first thread's alone, too.
+                one = isinstance(rest, np.ndarray) and rest.size > 0 and not rest.any()
+                alone = one or len(shape) == 1
+                self._orders(task, kind, allocation, index, programs, size, alone)
 
     def begin(self, machine: Machine) -> None:
         """Start a batch on a machine: its threads meet none of those that ran there before."""
