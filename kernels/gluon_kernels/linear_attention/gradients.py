@@ -134,7 +134,7 @@ class _Gradients:
 
 
 def backward_plan(
-    grad: Tensor, grad_state: Tensor, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Optional[Tensor],
+    grad: Tensor, grad_state: Optional[Tensor], q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Optional[Tensor],
     initial: Optional[Tensor], scale: float,
 ) -> Plan:  # fmt: skip
     """Return `run(grad, grad_state, q, k, v, g, beta, initial) -> (gradients of q, k, v, g, beta and initial)`.
@@ -190,7 +190,7 @@ def backward_plan(
     chunk = _chunk_launch(sizes, (*known, to_q, to_k, to_v, to_g, to_beta), scale)
 
     def run(
-        grad: Tensor, grad_state: Tensor, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Optional[Tensor],
+        grad: Tensor, grad_state: Optional[Tensor], q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Optional[Tensor],
         initial: Optional[Tensor],
     ) -> Any:  # fmt: skip
         q, k, v, grad = operands(q, k, v, grad)

@@ -100,6 +100,11 @@ def _check(
             )
 
 
+def _state_shape(k: Tensor, v: Tensor) -> tuple[int, int, int, int]:
+    """Return the shape of transposed states."""
+    return v.shape[0], v.shape[2], v.shape[3], k.shape[3]
+
+
 def _build(
     q: Tensor,
     k: Tensor,
@@ -116,8 +121,7 @@ def _build(
         ) -> Any:
             if initial is not None:
                 return torch.empty_like(v), initial.clone()
-            shape = (v.shape[0], v.shape[2], v.shape[3], q.shape[3])
-            return torch.empty_like(v), v.new_zeros(shape, dtype=torch.float32)
+            return torch.empty_like(v), v.new_zeros(_state_shape(k, v), dtype=torch.float32)
 
         return nothing
     plan = launches.forward_plan(q, k, v, g, beta, initial, scale)
@@ -125,17 +129,21 @@ def _build(
 
 
 def _build_gradients(
-    grad: Tensor, grad_state: Tensor, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Optional[Tensor],
+    grad: Tensor, grad_state: Optional[Tensor], q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Optional[Tensor],
     initial: Optional[Tensor], scale: float,
 ) -> Any:  # fmt: skip
     if not v.numel():
 
-        def nothing(
-            grad: Any, grad_state: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any
-        ) -> Any:
+        def nothing(grad: Any, grad_state: Any, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Any:
             zeros = (torch.zeros_like(x) for x in (q, k, v))
             gates = v.new_zeros(v.shape[:3], dtype=torch.float32)
-            return (*zeros, gates, gates.clone(), grad_state.clone())
+            state = v.new_zeros(_state_shape(k, v), dtype=torch.float32)
+            return (
+                *zeros,
+                gates,
+                gates.clone(),
+                state if grad_state is None else grad_state.clone(),
+            )
 
         return nothing
     plan = gradients.backward_plan(grad, grad_state, q, k, v, g, beta, initial, scale)
@@ -150,7 +158,7 @@ def _gradient_shapes(
     grad: Any, grad_state: Any, q: Any, k: Any, v: Any, g: Any, beta: Any, initial: Any, scale: Any
 ) -> Any:
     gates = (v.shape[:3], torch.float32)
-    state = ((v.shape[0], v.shape[2], v.shape[3], q.shape[3]), torch.float32)
+    state = (_state_shape(q, v), torch.float32)
     empty = ((0,), torch.float32)
     return [
         (q.shape, q.dtype), (k.shape, k.dtype), (v.shape, v.dtype), gates,
@@ -184,12 +192,20 @@ def _backward(
 def _keep(ctx: Any, inputs: Any, output: Any) -> None:
     *tensors, ctx.scale = inputs
     ctx.save_for_backward(*tensors)
+    ctx.set_materialize_grads(False)  # of states that nobody uses
 
 
 def _gradients(
-    ctx: Any, grad: Tensor, grad_state: Tensor, backward: Callable[..., Any] = _backward
+    ctx: Any,
+    grad: Optional[Tensor],
+    grad_state: Optional[Tensor],
+    backward: Callable[..., Any] = _backward,
 ) -> Any:
     q, k, v, g, beta, initial = ctx.saved_tensors
+    if grad is None:
+        grad = torch.zeros_like(v)
+    if grad_state is None and backward is _backward:  # the operator takes a tensor
+        grad_state = v.new_zeros(_state_shape(k, v), dtype=torch.float32)
     results = backward(grad, grad_state, q, k, v, g, beta, initial, ctx.scale)
     to_q, to_k, to_v, to_g, to_beta, to_initial = results
     return (
@@ -202,7 +218,7 @@ def _gradients(
     "gluon_kernels::linear_attention",
     shape=lambda q, k, v, g, beta, initial, scale: [
         v.shape,
-        ((v.shape[0], v.shape[2], v.shape[3], q.shape[3]), torch.float32),
+        (_state_shape(q, v), torch.float32),
     ],
     backward=_gradients,
     setup_context=_keep,
