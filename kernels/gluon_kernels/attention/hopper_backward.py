@@ -2,10 +2,7 @@
 
 A program has a tile of keys and values and walks over the queries. The values that `hopper_repeatable.py`
 computes twice are computed once here: two groups of four warps compute the changes of the scores, each
-for half of the keys, and multiply them from registers. Through shared memory each group sees those of
-the other, a step later, so that one may be ahead: it multiplies them by half of the columns of the keys
-(or those of half of the queries by the keys), and TMA adds the product to float32 sums in global memory,
-which are in the order that registers have them in. In which order programs add is not known, so that
+for half of the keys, and exchange them as `hopper_exchange.py` says. In which order programs add is not known, so that
 equal inputs have nearly equal bits only.
 
 The steps before and after are in `sums.py`.
@@ -14,16 +11,20 @@ The steps before and after are in `sums.py`.
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.language.nvidia.hopper import (
-    fence_async_shared,
-    mbarrier,
-    tma,
     tma_ring,
     tma_writer,
     warpgroup_mma,
     warpgroup_mma_init,
     warpgroup_mma_wait,
 )
-from gluon_kernels.attention.sums import in_order_of_registers, wrapped
+from gluon_kernels.attention.hopper_exchange import (
+    add_last,
+    add_step,
+    exchange_of,
+    half_of,
+    start_exchange,
+)
+from gluon_kernels.attention.sums import wrapped
 
 
 @gluon.jit
@@ -52,7 +53,6 @@ def walk(rings, place, of_sequence, CAUSAL: gl.constexpr, SHARED: gl.constexpr):
 def gradients_of_half(rings, exchange, outs, place, half: gl.constexpr, SETTINGS: gl.constexpr):
     """Compute the gradients of half of the keys, and half of each sum of queries."""
     own, others = rings
-    changes, written, used = exchange
     writer, to_keys, sums = outs
     first, last, steps, length, padded = place
     SCALE: gl.constexpr = SETTINGS[0]
@@ -63,34 +63,23 @@ def gradients_of_half(rings, exchange, outs, place, half: gl.constexpr, SETTINGS
     ROWS: gl.constexpr = SIZE // 2
     STEP: gl.constexpr = others.block_shape[2]
     D: gl.constexpr = own.block_shape[3]
-    # This group has half of the sums of queries, which are 64 x 128 or 128 x 64 in each step.
-    ROW: gl.constexpr = half * (STEP - 64)
-    COLUMN: gl.constexpr = half * (D - 64)
     LOG_SCALE: gl.constexpr = SCALE * 1.4426950408889634
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, STEP, 16])
     out_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
-    sum_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16])
     operand: gl.constexpr = gl.DotOperandLayout(0, out_layout, 2)
     column: gl.constexpr = gl.SliceLayout(0, layout)
     head = gl.program_id(1)
     start = gl.program_id(0) * SIZE + half * ROWS
     key = start + gl.arange(0, ROWS, gl.SliceLayout(1, layout))
     nothing = gl.zeros([ROWS, STEP], gl.float32, layout)
-    no_sum = gl.zeros([64, 64], gl.float32, sum_layout)
     for_keys = warpgroup_mma_init(gl.zeros([ROWS, D], gl.float32, out_layout))
     for_values = warpgroup_mma_init(gl.zeros([ROWS, D], gl.float32, out_layout))
     buffer = gl.allocate_shared_memory(gl.float32, [16, 256], sums.layout)
     tile = head * (padded * D // 4096) + half  # of the sums; a step has two
 
-    k, v = own.wait(own.consumer())
-    k_columns = k.reshape([SIZE, D]).slice(COLUMN, 64, dim=1)
-    k = k.reshape([SIZE, D]).slice(half * ROWS, ROWS, dim=0)
-    v = v.reshape([SIZE, D]).slice(half * ROWS, ROWS, dim=0)
+    k_columns, k, v = half_of(own, half, SIZE, D)
     position = others.consumer()
-    # A step adds the changes of the one before; before the first there are none.
-    changes.index(1).slice(half * ROWS, ROWS, dim=0).store(nothing.to(dtype))
-    fence_async_shared()
-    mbarrier.arrive(written.index(1))
+    start_exchange(exchange, nothing, half)
     # The mask takes registers: in heads of 64, where its loop is one step, the others have a loop without.
     LOOPS: gl.constexpr = 2 if CAUSAL and D == 64 else 1
     middle = gl.minimum(first + SIZE // STEP, last) if LOOPS == 2 else last
@@ -100,7 +89,6 @@ def gradients_of_half(rings, exchange, outs, place, half: gl.constexpr, SETTINGS
             q, grad, logsums, deltas = others.wait(position)
             q = q.reshape([STEP, D])
             grad = grad.reshape([STEP, D])
-            before = position.index ^ 1
             # With 128 columns registers are too few for both products at a time.
             if D == 64:
                 score = warpgroup_mma(k, q.permute((1, 0)), nothing, use_acc=False, is_async=True)
@@ -125,38 +113,23 @@ def gradients_of_half(rings, exchange, outs, place, half: gl.constexpr, SETTINGS
             weights = gl.convert_layout(p.to(dtype), operand)
             change = warpgroup_mma_wait(0, deps=[change])
             change = (p * (change + deltas.load(column)[None, :])).to(dtype)
-            if D != 64:
-                for_values = warpgroup_mma(weights, grad, for_values, is_async=True)
-            mbarrier.wait(used.index(position.index), position.phase ^ before)
-            changes.index(position.index).slice(half * ROWS, ROWS, dim=0).store(change)
-            fence_async_shared()
-            mbarrier.arrive(written.index(position.index))
-            if D == 64:
-                for_values = warpgroup_mma(weights, grad, for_values, is_async=True)
-            mbarrier.wait(written.index(before), position.phase)
-            every = changes.index(before).permute((1, 0)).slice(ROW, 64, dim=0)
-            product = warpgroup_mma(every, k_columns, no_sum, use_acc=False, is_async=True)
-            for_keys = warpgroup_mma(gl.convert_layout(change, operand), q, for_keys, is_async=True)
-            product, for_values = warpgroup_mma_wait(1, deps=[product, for_values])
-            for_values = warpgroup_mma_init(for_values)
-            mbarrier.arrive(used.index(before))
-            tma.store_wait(0)
-            buffer.store(in_order_of_registers(product))
-            fence_async_shared()
+            tiles = (q, grad, weights, change, k_columns)
             step = wrapped(gl.maximum(i - 1, first), steps, CAUSAL)
-            tma.async_atomic_add(sums, [(tile + 2 * step) * 16, 0], buffer)
-            for_keys = warpgroup_mma_init(warpgroup_mma_wait(0, deps=[for_keys]))
+            for_keys, for_values = add_step(
+                exchange,
+                tiles,
+                (for_keys, for_values),
+                sums,
+                buffer,
+                position,
+                (tile + 2 * step) * 16,
+                half,
+            )
             others.release(position)
             position = position.next()
-    mbarrier.wait(written.index(position.index ^ 1), position.phase)
-    every = changes.index(position.index ^ 1).permute((1, 0)).slice(ROW, 64, dim=0)
-    product = warpgroup_mma(every, k_columns, no_sum, use_acc=False)
-    tma.store_wait(0)
-    buffer.store(in_order_of_registers(product))
-    fence_async_shared()
     step = wrapped(last - 1, steps, CAUSAL)
-    tma.async_atomic_add(sums, [(tile + 2 * step) * 16, 0], buffer)
-    tma.store_wait(0)
+    row = (tile + 2 * step) * 16
+    add_last(exchange, k_columns, sums, buffer, position, row, STEP, D, half)
     done = warpgroup_mma_wait(0, deps=[for_values, for_keys])
     writer.store([head, start, 0], done[0])
     writer.store([head, start, 0], done[1] * SCALE, to_keys)
@@ -181,15 +154,7 @@ def gradients_atomic(
         tma_ring([k_desc, v_desc], 1, consumers=2),
         tma_ring([q_desc, grad_desc, statistics, statistics], 2, consumers=2),
     )
-    # As many slots as the ring has, so that they share positions.
-    changed: gl.constexpr = gl.NVMMASharedLayout(128, 16, rank=2)
-    changes = gl.allocate_shared_memory(q_desc.dtype, [2, SIZE, STEP], changed)
-    written = mbarrier.allocate_mbarrier(batch=2)
-    used = mbarrier.allocate_mbarrier(batch=2)
-    for slot in gl.static_range(2):
-        mbarrier.init(written.index(slot), 2)
-        mbarrier.init(used.index(slot), 2)
-    exchange = (changes, written, used)
+    exchange = exchange_of(q_desc.dtype, SIZE, STEP)
     upper = (tma_writer(to_values), to_keys, sums)
     lower = (tma_writer(to_values), to_keys, sums)
     steps = gl.cdiv(length, STEP)

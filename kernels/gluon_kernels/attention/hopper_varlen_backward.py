@@ -1,6 +1,6 @@
 """The gradients of attention over packed sequences on Hopper in one kernel, which adds to those of queries as it goes.
 
-The roles and their exchange are those of `hopper_backward.py`; tiles, weights and rows that end within a tile those of
+The roles are those of `hopper_backward.py`, their exchange that of `hopper_exchange.py`; tiles, weights and rows that end within a tile those of
 `hopper_varlen_gradients.py`. The sums have the rows of the statistics: each sequence's begin with a step of their own. In which
 order programs add is not known, so that equal inputs have nearly equal bits only.
 """
@@ -8,17 +8,20 @@ order programs add is not known, so that equal inputs have nearly equal bits onl
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.language.nvidia.hopper import (
-    fence_async_shared,
-    mbarrier,
-    tma,
     tma_ring,
     tma_writer,
     warpgroup_mma,
     warpgroup_mma_init,
     warpgroup_mma_wait,
 )
+from gluon_kernels.attention.hopper_exchange import (
+    add_last,
+    add_step,
+    exchange_of,
+    half_of,
+    start_exchange,
+)
 from gluon_kernels.attention.hopper_varlen_gradients import own_tile, store_rows, walk, weights_of
-from gluon_kernels.attention.sums import in_order_of_registers
 from gluon_kernels.attention.varlen_sums import padded_start
 
 
@@ -28,19 +31,14 @@ def gradients_of_half(
 ):
     """Compute the gradients of half of the keys, and half of each sum of queries."""
     own, others = rings
-    changes, written, used = exchange
     writer, to_keys, to_values, sums = outs
     dtype: gl.constexpr = own.dtype
     SIZE: gl.constexpr = SETTINGS[0][0]
     ROWS: gl.constexpr = SIZE // 2
     STEP: gl.constexpr = SETTINGS[0][1]
     D: gl.constexpr = own.block_shape[2]
-    # This group has half of the sums of queries, which are 64 x 128 or 128 x 64 in each step.
-    ROW: gl.constexpr = half * (STEP - 64)
-    COLUMN: gl.constexpr = half * (D - 64)
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, STEP, 16])
     out_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
-    sum_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16])
     operand: gl.constexpr = gl.DotOperandLayout(0, out_layout, 2)
     column: gl.constexpr = gl.SliceLayout(0, layout)
     work = own_tile(lists, 4, SETTINGS)
@@ -54,19 +52,12 @@ def gradients_of_half(
         valid = work[1][1] - work[1][0] - row
     if sequence < lists[2]:
         zeros = gl.zeros([ROWS, STEP], gl.float32, layout)
-        no_sum = gl.zeros([64, 64], gl.float32, sum_layout)
         for_keys = warpgroup_mma_init(gl.zeros([ROWS, D], gl.float32, out_layout))
         for_values = warpgroup_mma_init(gl.zeros([ROWS, D], gl.float32, out_layout))
         buffer = gl.allocate_shared_memory(gl.float32, [16, 256], sums.layout)
-        k, v = own.wait(own.consumer())
-        k_columns = k.reshape([SIZE, D]).slice(COLUMN, 64, dim=1)
-        k = k.reshape([SIZE, D]).slice(half * ROWS, ROWS, dim=0)
-        v = v.reshape([SIZE, D]).slice(half * ROWS, ROWS, dim=0)
+        k_columns, k, v = half_of(own, half, SIZE, D)
         position = others.consumer()
-        # A step adds the changes of the one before; before the first there are none.
-        changes.index(1).slice(half * ROWS, ROWS, dim=0).store(zeros.to(dtype))
-        fence_async_shared()
-        mbarrier.arrive(written.index(1))
+        start_exchange(exchange, zeros, half)
         i = start
         # Where a step's sums lie, 16 rows for half of them.
         to = gl.program_id(1) * SETTINGS[5] * rows + padded_start(work[2][0], sequence, STEP)
@@ -75,7 +66,6 @@ def gradients_of_half(
         for _ in range(SETTINGS[5] * (stop - start)):
             q, grad, statistics = others.wait(position)
             q, grad = q.reshape([STEP, D]), grad.reshape([STEP, D])
-            before = position.index ^ 1
             # With 128 columns registers are too few for both products at a time, and for one in addition
             # to a cap's slope.
             ORDER: gl.constexpr = 2 if SETTINGS[2] else 1 if D == 128 else 0
@@ -95,26 +85,10 @@ def gradients_of_half(
             change = warpgroup_mma_wait(0, deps=[change])
             delta = statistics.slice(STEP, STEP).load(column)[None, :]
             change = (slope * (change - delta)).to(dtype)
-            if D == 128:
-                for_values = warpgroup_mma(weights, grad, for_values, is_async=True)
-            mbarrier.wait(used.index(position.index), position.phase ^ before)
-            changes.index(position.index).slice(half * ROWS, ROWS, dim=0).store(change)
-            fence_async_shared()
-            mbarrier.arrive(written.index(position.index))
-            if D == 64:
-                for_values = warpgroup_mma(weights, grad, for_values, is_async=True)
-            mbarrier.wait(written.index(before), position.phase)
-            every = changes.index(before).permute((1, 0)).slice(ROW, 64, dim=0)
-            product = warpgroup_mma(every, k_columns, no_sum, use_acc=False, is_async=True)
-            for_keys = warpgroup_mma(gl.convert_layout(change, operand), q, for_keys, is_async=True)
-            product, for_values = warpgroup_mma_wait(1, deps=[product, for_values])
-            for_values = warpgroup_mma_init(for_values)
-            mbarrier.arrive(used.index(before))
-            tma.store_wait(0)
-            buffer.store(in_order_of_registers(product))
-            fence_async_shared()
-            tma.async_atomic_add(sums, [previous, 0], buffer)
-            for_keys = warpgroup_mma_init(warpgroup_mma_wait(0, deps=[for_keys]))
+            tiles = (q, grad, weights, change, k_columns)
+            for_keys, for_values = add_step(
+                exchange, tiles, (for_keys, for_values), sums, buffer, position, previous, half
+            )
             others.release(position)
             position = position.next()
             previous = to
@@ -122,14 +96,7 @@ def gradients_of_half(
             to += gl.where(last_step, rows // STEP - (stop - start) + 1, 1) * 32
             i = gl.where(last_step, start, i + 1)
         if start < stop:
-            mbarrier.wait(written.index(position.index ^ 1), position.phase)
-            every = changes.index(position.index ^ 1).permute((1, 0)).slice(ROW, 64, dim=0)
-            product = warpgroup_mma(every, k_columns, no_sum, use_acc=False)
-            tma.store_wait(0)
-            buffer.store(in_order_of_registers(product))
-            fence_async_shared()
-            tma.async_atomic_add(sums, [previous, 0], buffer)
-            tma.store_wait(0)
+            add_last(exchange, k_columns, sums, buffer, position, previous, STEP, D, half)
         done = warpgroup_mma_wait(0, deps=[for_values, for_keys])
         # Computed again: numbers that the loop does not need would take registers in it.
         tile = own_tile(lists, 4, SETTINGS)
@@ -161,14 +128,7 @@ def varlen_gradients_atomic(
         tma_ring([k_desc, v_desc], 1, consumers=2),
         tma_ring([q_desc, grad_desc, statistics], STAGES, consumers=2),
     )
-    changed: gl.constexpr = gl.NVMMASharedLayout(128, 16, rank=2)
-    changes = gl.allocate_shared_memory(q_desc.dtype, [2, SIZE, STEP], changed)
-    written = mbarrier.allocate_mbarrier(batch=2)
-    used = mbarrier.allocate_mbarrier(batch=2)
-    for slot in gl.static_range(2):
-        mbarrier.init(written.index(slot), 2)
-        mbarrier.init(used.index(slot), 2)
-    exchange = (changes, written, used)
+    exchange = exchange_of(q_desc.dtype, SIZE, STEP)
     upper = (tma_writer(to_values), (to_keys, keys), (to_values, values), sums)
     lower = (tma_writer(to_values), (to_keys, keys), (to_values, values), sums)
     lists = (of_keys, of_queries, count)

@@ -1,0 +1,126 @@
+"""A step of the gradients of attention on Hopper: two groups of warps exchange the changes of the scores, and add to sums of queries.
+
+Each group has half of the keys. It multiplies its own changes and weights from registers; through shared memory it sees those of the
+other group, a step later, so that one may be ahead: it multiplies them by half of the columns of the keys (or those of half of the
+queries by the keys), and TMA adds the product to float32 sums in global memory, which are in the order that registers have them in.
+
+An exchange is the changes of two steps, with a barrier of each that says they are written and one that says they are used; its slots
+are those of the ring of queries.
+"""
+
+import gluon_core as gluon
+from gluon_core import language as gl
+from gluon_core.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_init,
+    warpgroup_mma_wait,
+)
+from gluon_kernels.attention.sums import in_order_of_registers
+
+__all__ = ["add_last", "add_step", "exchange_of", "half_of", "start_exchange"]
+
+
+@gluon.jit
+def exchange_of(dtype: gl.constexpr, SIZE: gl.constexpr, STEP: gl.constexpr):
+    """Allocate an exchange for SIZE keys and STEP queries, before `gl.warp_specialize`."""
+    changed: gl.constexpr = gl.NVMMASharedLayout(128, 16, rank=2)
+    changes = gl.allocate_shared_memory(dtype, [2, SIZE, STEP], changed)
+    written = mbarrier.allocate_mbarrier(batch=2)
+    used = mbarrier.allocate_mbarrier(batch=2)
+    for slot in gl.static_range(2):
+        mbarrier.init(written.index(slot), 2)
+        mbarrier.init(used.index(slot), 2)
+    return changes, written, used
+
+
+@gluon.jit
+def half_of(own, half: gl.constexpr, SIZE: gl.constexpr, D: gl.constexpr):
+    """Wait for the program's keys and values; return this group's columns of all keys, and its keys and values."""
+    ROWS: gl.constexpr = SIZE // 2
+    COLUMN: gl.constexpr = half * (D - 64)
+    k, v = own.wait(own.consumer())
+    k = k.reshape([SIZE, D])
+    v = v.reshape([SIZE, D]).slice(half * ROWS, ROWS, dim=0)
+    return k.slice(COLUMN, 64, dim=1), k.slice(half * ROWS, ROWS, dim=0), v
+
+
+@gluon.jit
+def start_exchange(exchange, zeros, half: gl.constexpr):
+    """Store zeros as this group's changes before the first step: a step adds the changes of the one before."""
+    changes, written, _ = exchange
+    ROWS: gl.constexpr = zeros.shape[0]
+    changes.index(1).slice(half * ROWS, ROWS, dim=0).store(zeros.to(changes.dtype))
+    fence_async_shared()
+    mbarrier.arrive(written.index(1))
+
+
+@gluon.jit
+def product_of_changes(
+    exchange, slot, k_columns, STEP: gl.constexpr, D: gl.constexpr, half: gl.constexpr
+):
+    """Start to multiply this group's half of all changes of a step, which are 64 x 128 or 128 x 64."""
+    ROW: gl.constexpr = half * (STEP - 64)
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16])
+    every = exchange[0].index(slot).permute((1, 0)).slice(ROW, 64, dim=0)
+    zeros = gl.zeros([64, 64], gl.float32, layout)
+    return warpgroup_mma(every, k_columns, zeros, use_acc=False, is_async=True)
+
+
+@gluon.jit
+def add_to_sums(sums, buffer, product, row):
+    """Let TMA add a product to its 16 rows of the sums."""
+    tma.store_wait(0)
+    buffer.store(in_order_of_registers(product))
+    fence_async_shared()
+    tma.async_atomic_add(sums, [row, 0], buffer)
+
+
+@gluon.jit
+def add_step(exchange, tiles, gradients, sums, buffer, position, row, half: gl.constexpr):
+    """Add the weights and changes of a step to the gradients of keys and values, and the product of the step before to `row` of the sums.
+
+    Args:
+        tiles: queries, gradients of results, weights as an operand, changes, and this group's columns of keys.
+        gradients: of keys and values.
+    """
+    changes, written, used = exchange
+    q, grad, weights, change, k_columns = tiles
+    for_keys, for_values = gradients
+    STEP: gl.constexpr = q.shape[0]
+    D: gl.constexpr = q.shape[1]
+    ROWS: gl.constexpr = change.shape[0]
+    before = position.index ^ 1
+    # With 128 columns registers are too few for more products at a time.
+    if D != 64:
+        for_values = warpgroup_mma(weights, grad, for_values, is_async=True)
+    mbarrier.wait(used.index(position.index), position.phase ^ before)
+    changes.index(position.index).slice(half * ROWS, ROWS, dim=0).store(change)
+    fence_async_shared()
+    mbarrier.arrive(written.index(position.index))
+    if D == 64:
+        for_values = warpgroup_mma(weights, grad, for_values, is_async=True)
+    mbarrier.wait(written.index(before), position.phase)
+    product = product_of_changes(exchange, before, k_columns, STEP, D, half)
+    operand = gl.convert_layout(change, weights.type.layout)
+    for_keys = warpgroup_mma(operand, q, for_keys, is_async=True)
+    product, for_values = warpgroup_mma_wait(1, deps=[product, for_values])
+    for_values = warpgroup_mma_init(for_values)
+    mbarrier.arrive(used.index(before))
+    add_to_sums(sums, buffer, product, row)
+    for_keys = warpgroup_mma_init(warpgroup_mma_wait(0, deps=[for_keys]))
+    return for_keys, for_values
+
+
+@gluon.jit
+def add_last(
+    exchange, k_columns, sums, buffer, position, row, STEP: gl.constexpr, D: gl.constexpr, half: gl.constexpr
+):  # fmt: skip
+    """Add the product of the last step's changes to `row` of the sums; `position` is the one behind it."""
+    last = position.index ^ 1
+    mbarrier.wait(exchange[1].index(last), position.phase)
+    product = product_of_changes(exchange, last, k_columns, STEP, D, half)
+    add_to_sums(sums, buffer, warpgroup_mma_wait(0, deps=[product]), row)
+    tma.store_wait(0)
