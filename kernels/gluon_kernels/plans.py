@@ -31,7 +31,16 @@ import gluon_core as gluon
 from gluon_core.plugin.targets import Target
 from gluon_core.registry.load import registry
 
-__all__ = ["Counters", "Launch", "Plans", "allocator", "current_target", "key", "multiprocessors"]
+__all__ = [
+    "Counters",
+    "Launch",
+    "Plans",
+    "Scratch",
+    "allocator",
+    "current_target",
+    "key",
+    "multiprocessors",
+]
 
 Plan = Callable[..., Any]
 
@@ -124,22 +133,56 @@ class Counters:
         self._by_stream: dict[Hashable, torch.Tensor] = {}
 
     def __call__(self, device: torch.device) -> torch.Tensor:
-        stream = 0
-        if device.type == "cuda":
-            if torch.cuda.is_current_stream_capturing():
-                reserved = _reserve_of(device).take(self._count)
-                return self._zeros(device) if reserved is None else reserved
-            stream = torch._C._cuda_getCurrentRawStream(device.index)
-        known_by = (device.index, stream)
+        if device.type != "cuda":
+            counters = self._by_stream.get(device)
+            if counters is None:
+                counters = self._by_stream[device] = self._zeros(device)
+            return counters
+        if _capturing():
+            reserved = _reserve_of(device).take(self._count)
+            return self._zeros(device) if reserved is None else reserved
+        known_by = (device.index, _current_stream(device.index))
         counters = self._by_stream.get(known_by)
         if counters is None:
             counters = self._by_stream[known_by] = self._zeros(device)
-        if device.type == "cuda":
-            _reserve_of(device).fill()
+        reserve = _reserve_of(device)
+        if reserve.low:
+            reserve.fill()
         return counters
 
     def _zeros(self, device: torch.device) -> torch.Tensor:
         return torch.zeros(self._count, dtype=torch.int32, device=device)
+
+
+class Scratch:
+    """Memory in which the programs of one launch exchange numbers; their contents before the launch and after it do not matter.
+
+    Launches of one stream share the largest that one of them wants, each launch in a CUDA graph has its own.
+
+    Args:
+        count: of float32.
+        device: of the launches.
+    """
+
+    def __init__(self, count: int, device: torch.device):
+        self._count, self._device = count, device
+        self._new = allocator((count,), torch.float32, device)
+
+    def __call__(self) -> torch.Tensor:
+        if self._device.type != "cuda" or _capturing():
+            return self._new()
+        known_by = (self._device.index, _current_stream(self._device.index))
+        scratch = _scratch.get(known_by)
+        if scratch is None or scratch.numel() < self._count:
+            scratch = _scratch[known_by] = self._new()
+        return scratch
+
+
+_scratch: dict[Hashable, torch.Tensor] = {}
+
+
+_capturing: Callable[[], bool] = getattr(torch._C, "_cuda_isCurrentStreamCapturing", lambda: False)
+_current_stream: Callable[[Optional[int]], int] = getattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0)  # fmt: skip
 
 
 class _Reserve:
@@ -157,12 +200,16 @@ class _Reserve:
         ] = []  # the last ones are handed out; graphs use those before
         self._taken = 0
 
+    @property
+    def low(self) -> bool:
+        """Return True if less than half of the zeros are left."""
+        return not self._zeros or 2 * self._taken > self.SIZE
+
     def fill(self) -> None:
-        """Make sure that half of the zeros are left; not while a graph is captured."""
-        if not self._zeros or 2 * self._taken > self.SIZE:
-            self._zeros.append(torch.zeros(self.SIZE, dtype=torch.int32, device=self._device))
-            torch.cuda.current_stream(self._device).synchronize()  # graphs run on any stream
-            self._taken = 0
+        """Add zeros; not while a graph is captured."""
+        self._zeros.append(torch.zeros(self.SIZE, dtype=torch.int32, device=self._device))
+        torch.cuda.current_stream(self._device).synchronize()  # graphs run on any stream
+        self._taken = 0
 
     def take(self, count: int) -> Optional[torch.Tensor]:
         """Return zeros that no other launch has; None where too few are left."""

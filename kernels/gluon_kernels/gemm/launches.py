@@ -18,7 +18,7 @@ from gluon_kernels.gemm.hopper_small_m import gemm_split_k
 from gluon_kernels.gemm.hopper_stream_k import gemm_stream_k
 from gluon_kernels.gemm.pad import Padding, pad
 from gluon_kernels.gemm.tilings import IN_PARTS, Size, Tiling, choose, ranked
-from gluon_kernels.plans import Counters, allocator, multiprocessors
+from gluon_kernels.plans import Counters, Scratch, allocator, multiprocessors
 
 __all__ = ["Operand", "describe", "operand", "plan", "split_scales", "takes", "vector_of"]
 
@@ -262,16 +262,16 @@ def _stream_k(
 ) -> Callable[..., None]:  # fmt: skip
     m, n, k = tiling.block
     programs = tiling.programs(size)
-    shape, device = (programs, m, n), tensors[0].device
-    empty, counters = allocator(shape, torch.float32, device), Counters(2 * programs)
-    parts, signals = empty(), counters(device)
+    device = tensors[0].device
+    scratch, counters = Scratch(programs * m * n, device), Counters(2 * programs)
+    parts, signals = scratch(), counters(device)
     shared = tiling.shared_tiles(size)
     shares = (shared, shared * tiling.parts(size))
     arguments += (parts, signals, *shares, m, n, k, tiling.stages, tiling.walk)
     launch = gluon.torch.prepare(
         gemm_stream_k, (programs,), (*arguments, *forms), (*tensors, parts, signals), num_warps=4
     )
-    return lambda *tensors: launch(*tensors, empty(), counters(device))
+    return lambda *tensors: launch(*tensors, scratch(), counters(device))
 
 
 Scales = tuple[Optional[torch.Tensor], Optional[torch.Tensor], tuple[torch.Tensor, ...]]
@@ -357,9 +357,9 @@ def _in_parts(
     m, n, _ = tiling.block
     tiles, splits = gluon.cdiv(call.m, m) * gluon.cdiv(call.n, n), tiling.splits
     device, number = call.a.device, call.batch * tiles if splits > 1 else 1
-    shape = (number, splits, m, n) if splits > 1 else (1,)
-    counters, empty = Counters(number), allocator(shape, torch.float32, device)
-    sums, count = empty(), counters(device)
+    scratch = Scratch(number * splits * m * n if splits > 1 else 1, device)
+    counters = Counters(number)
+    sums, count = scratch(), counters(device)
     launch = gluon.torch.prepare(
         kernel, (splits, tiles, call.batch), arguments(sums, count), (*tensors, sums, count),
         num_warps=tiling.warps,
@@ -368,6 +368,6 @@ def _in_parts(
         return lambda *tensors: launch(*tensors, sums, count)
 
     def parts(*tensors: Any) -> None:
-        launch(*tensors, empty(), counters(device))
+        launch(*tensors, scratch(), counters(device))
 
     return parts

@@ -18,6 +18,9 @@ __all__ = ["IN_PARTS", "TILINGS", "Size", "Tiling", "choose", "features", "fits"
 SHARED = 232448  # bytes of shared memory that a block of sm_90 may have
 L2 = 9.0e6  # bytes per microsecond that all processors together copied from the L2 cache of an H100
 PAD = (1.3, 1.6e6)  # microseconds of a launch that copies operands, and bytes that it reads in one
+# Microseconds that a launch of copies, and a launch in parts, may take more on the device than one launch that needs neither: calls are
+# not only made in graphs, and their host takes several times as long.
+HOST = (2.0, 0.5)
 FILE = Path(__file__).parent / "tuned" / "hopper.json"
 
 
@@ -283,6 +286,8 @@ def ranked(size: Size) -> list[Tiling]:
         if fits(tiling, size):
             time = predicted(tiling, size)
             if time is not None:
+                copied = size.padded > 0 and tiling.kernel != "direct"
+                time += HOST[0] * copied + HOST[1] * (tiling.splits > 1)
                 times.append((time, tiling))
     best = [tiling for _, tiling in sorted(times, key=lambda pair: pair[0])]
     measured = _table()["shapes"].get(f"{size.batch}x{size.m}x{size.n}x{size.k}")

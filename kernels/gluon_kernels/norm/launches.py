@@ -10,7 +10,14 @@ from torch import Tensor
 from gluon_kernels.norm import gates, gradients, portable
 from gluon_kernels.norm.rows import Tiling, tiling
 from gluon_kernels.norm.views import Rows, common_align
-from gluon_kernels.plans import Counters, Launch, allocator, current_target, multiprocessors
+from gluon_kernels.plans import (
+    Counters,
+    Launch,
+    Scratch,
+    allocator,
+    current_target,
+    multiprocessors,
+)
 
 __all__ = [
     "cross_entropy_plan",
@@ -67,7 +74,7 @@ class Workspace:
         if self._counters is None:
             return None, None
         if self._empty is None:
-            self._empty = allocator((self._numbers,), torch.float32, device)
+            self._empty = Scratch(self._numbers, device)
         return self._empty(), self._counters(device)
 
 

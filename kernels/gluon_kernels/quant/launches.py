@@ -10,7 +10,7 @@ from torch import Tensor
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.nvidia.hopper import TensorDescriptor
-from gluon_kernels.plans import Counters, allocator
+from gluon_kernels.plans import Counters, Scratch, allocator
 from gluon_kernels.quant.weights import restore_weights
 
 __all__ = ["few_rows", "many_rows", "restoring"]
@@ -103,8 +103,8 @@ def few_rows(
     stages = max(2, min(6, (_SHARED if block_m <= 64 else 2 * _SHARED) // slot))
     empty = allocator(layer.shape, layer.dtype, x.device)
     result = empty() if out is None else out
-    shape = (tiles, splits, block_m, block_n) if splits > 1 else (1,)
-    new_sums, counters = allocator(shape, torch.float32, x.device), Counters(tiles)
+    count_of_sums = tiles * splits * block_m * block_n if splits > 1 else 1
+    new_sums, counters = Scratch(count_of_sums, x.device), Counters(tiles)
     sums, count = new_sums(), counters(x.device)
     strides = (0, 0) if scales is None else (*scales.stride(), 0)[:2]
     dtype = DTYPES[str(x.dtype).rpartition(".")[2]]
@@ -176,8 +176,8 @@ def many_rows(
     stages = min(6, _MANY_SHARED // slot)
     empty = allocator(layer.shape, layer.dtype, x.device)
     result = empty() if out is None else out
-    shape = (2 * tiles, splits, block, 64) if splits > 1 else (1,)
-    new_sums, counters = allocator(shape, torch.float32, x.device), Counters(2 * tiles)
+    count_of_sums = tiles * splits * block * 128 if splits > 1 else 1
+    new_sums, counters = Scratch(count_of_sums, x.device), Counters(2 * tiles)
     sums, count = new_sums(), counters(x.device)
     flat = scales.reshape(-1) if of_rows and scales is not None else None
     strides = (0, 0) if scales is None or of_rows else scales.stride()
