@@ -13,33 +13,37 @@ from gluon_core import language as gl
 def attention(
     q, k, v, out, length, scale, D: gl.constexpr, BM: gl.constexpr, BN: gl.constexpr
 ):  # fmt: skip
-    # load, line 17: 16 bytes a thread, 32 sectors a warp
-    # store, line 38: 16 bytes a thread, 32 sectors a warp
-    # next best: gl.BlockedLayout([1, 4], [4, 16], [4, 1], [1, 0]), 1.2% dearer
-    # load, line 34: 16 bytes a thread, 32 sectors a warp
-    # next best: gl.BlockedLayout([1, 4], [4, 16], [4, 1], [1, 0]), 3.8% dearer
-    place_layout: gl.constexpr = gl.BlockedLayout([1, 8], [8, 8], [4, 1], [1, 0])
-    rows_layout: gl.constexpr = gl.SliceLayout(1, place_layout)
-    depth_layout: gl.constexpr = gl.SliceLayout(0, place_layout)
     # demanded by the matrix unit, line 36
     # demanded by the matrix unit, line 26
     acc_layout: gl.constexpr = gl.AMDMFMALayout(version=3, instr_shape=[32, 32, 8], transposed=True, warps_per_cta=[2, 2], element_bitwidth=32, tiles_per_warp=[1, 1])
-    largest_layout: gl.constexpr = gl.SliceLayout(1, acc_layout)
-    # load, line 24: 16 bytes a thread, 32 sectors a warp
-    # next best: gl.BlockedLayout([4, 1], [16, 4], [1, 4], [0, 1]), 3.8% dearer
-    key_layout: gl.constexpr = gl.BlockedLayout([8, 1], [8, 8], [1, 4], [0, 1])
-    keys_layout: gl.constexpr = gl.SliceLayout(0, key_layout)
-    layout: gl.constexpr = gl.SliceLayout(1, key_layout)
+    # load, line 17: 8 bytes a thread, 32 sectors a warp
+    # store, line 38: 8 bytes a thread, 32 sectors a warp
+    # next best: gl.AMDMFMALayout(version=3, instr_shape=[32, 32, 8], transposed=True,
+    #   warps_per_cta=[2, 2], element_bitwidth=32, tiles_per_warp=[1, 1]), 8.1% dearer
     # demanded by the matrix unit, line 26
     # demanded by the matrix unit, line 36
-    query_layout: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=acc_layout, k_width=4)
+    place_layout: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=acc_layout, k_width=4)
+    rows_layout: gl.constexpr = gl.SliceLayout(1, place_layout)
+    # load, line 34: 16 bytes a thread, 32 sectors a warp
+    # next best: gl.BlockedLayout([1, 4], [4, 16], [4, 1], [1, 0]), 1.6% dearer
+    value_layout: gl.constexpr = gl.BlockedLayout([1, 8], [8, 8], [4, 1], [1, 0])
+    depth_layout: gl.constexpr = gl.SliceLayout(0, value_layout)
+    layout: gl.constexpr = gl.SliceLayout(0, place_layout)
+    largest_layout: gl.constexpr = gl.SliceLayout(1, acc_layout)
+    # load, line 24: 16 bytes a thread, 32 sectors a warp
+    # next best: gl.BlockedLayout([4, 1], [16, 4], [1, 4], [0, 1]), 0.9% dearer
+    key_layout: gl.constexpr = gl.BlockedLayout([8, 1], [8, 8], [1, 4], [0, 1])
+    keys_layout: gl.constexpr = gl.SliceLayout(0, key_layout)
+    layout_2: gl.constexpr = gl.SliceLayout(1, key_layout)
     # demanded by the matrix unit, line 26
     # demanded by the matrix unit, line 36
     key_layout_2: gl.constexpr = gl.DotOperandLayout(operand_index=1, parent=acc_layout, k_width=4)
+    layout_3: gl.constexpr = gl.SliceLayout(0, acc_layout)
+    layout_4: gl.constexpr = gl.SliceLayout(1, value_layout)
     base = gl.program_id(1) * length * D
     rows = gl.program_id(0) * BM + gl.arange(0, BM, layout=rows_layout)
     depth = gl.arange(0, D, layout=depth_layout)
-    place = base + rows[:, None] * D + depth[None, :]
+    place = base + rows[:, None] * D + gl.arange(0, D, layout=layout)[None, :]
     query = gl.load(q + place, mask=rows[:, None] < length, other=0.0)
     largest = gl.full([BM], -1e30, gl.float32, layout=largest_layout)
     total = gl.zeros([BM], gl.float32, layout=largest_layout)
@@ -47,19 +51,19 @@ def attention(
     for start in range(0, length, BN):
         keys = start + gl.arange(0, BN, layout=keys_layout)
         key = gl.load(
-            k + base + gl.convert_layout(depth, layout)[:, None] + keys[None, :] * D, mask=keys[None, :] < length, other=0.0
+            k + base + gl.arange(0, D, layout=layout_2)[:, None] + keys[None, :] * D, mask=keys[None, :] < length, other=0.0
         )
-        score = gl.portable.mma(gl.convert_layout(query, query_layout), gl.convert_layout(key, key_layout_2), gl.zeros([BM, BN], gl.float32, layout=acc_layout)) * scale
-        score = gl.where(gl.convert_layout(keys[None, :] < length, acc_layout), score, -1e30)
+        score = gl.portable.mma(query, gl.convert_layout(key, key_layout_2), gl.zeros([BM, BN], gl.float32, layout=acc_layout)) * scale
+        score = gl.where((start + gl.arange(0, BN, layout=layout_3))[None, :] < length, score, -1e30)
         higher = gl.maximum(largest, gl.max(score, axis=1))
         kept = gl.exp(largest - higher)
         weight = gl.exp(score - higher[:, None])
         total = total * kept + gl.sum(weight, axis=1)
         largest = higher
         value = gl.load(
-            v + base + gl.convert_layout(keys, rows_layout)[:, None] * D + depth[None, :], mask=gl.convert_layout(keys, rows_layout)[:, None] < length, other=0.0
+            v + base + (start + gl.arange(0, BN, layout=layout_4))[:, None] * D + depth[None, :], mask=(start + gl.arange(0, BN, layout=layout_4))[:, None] < length, other=0.0
         )
-        acc = gl.portable.mma(gl.convert_layout(weight.to(value.dtype), query_layout), gl.convert_layout(value, key_layout_2), acc * kept[:, None])
+        acc = gl.portable.mma(gl.convert_layout(weight.to(value.dtype), place_layout), gl.convert_layout(value, key_layout_2), acc * kept[:, None])
     result = (acc / total[:, None]).to(out.dtype.element_ty)
     gl.store(out + place, gl.convert_layout(result, place_layout), mask=rows[:, None] < length)
 
