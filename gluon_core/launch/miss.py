@@ -76,12 +76,11 @@ class Dispatcher(Calls):
         self._token = Tokens()
         self._lookup: Optional[Callable[..., Any]] = None
         runtime = self._runtime = _triton.knobs.runtime
+        chains = [getattr(type(runtime), f"launch_{end}_hook", None) for end in ("enter", "exit")]
+        hooks = [part for chain in chains for part in (chain, getattr(chain, "calls", ()))]
         watch = Watch(
             runtime,
-            runtime.launch_enter_hook,
-            getattr(runtime.launch_enter_hook, "calls", ()),
-            runtime.launch_exit_hook,
-            getattr(runtime.launch_exit_hook, "calls", ()),
+            *hooks,
             kernel.pre_run_hooks,
             self.forms.globals,
             self.forms.globals_changed,

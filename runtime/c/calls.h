@@ -35,6 +35,7 @@ typedef struct {
     PyObject *door; /* an object whose attribute `entry` answers all other calls */
     PyObject *runtime, *enter, *enter_calls, *leave, *leave_calls, *before; /* hooks of launches;
                                                                                runtime may be None */
+    PyObject *settings; /* the dictionary of `runtime`, empty where nobody set a hook; or NULL */
     PyObject *globals, *changed;
     PyObject *stream; /* the name that calls give a stream by, or None */
     PyObject *is_small; /* returns whether the storage of a tensor is small */
@@ -74,9 +75,10 @@ static int is_watched(const Calls *self)
     int changed = 0;
     if (self->runtime == Py_None)
         return 0;
-    if (!is_still(self->runtime, names[ENTER], self->enter) ||
-        !is_still(self->runtime, names[LEAVE], self->leave) || has_some(self->enter_calls) ||
-        has_some(self->leave_calls) || has_some(self->before))
+    if (has_some(self->enter_calls) || has_some(self->leave_calls) || has_some(self->before) ||
+        ((self->settings == NULL || PyDict_Size(self->settings) > 0) &&
+         (!is_still(self->runtime, names[ENTER], self->enter) ||
+          !is_still(self->runtime, names[LEAVE], self->leave))))
         return 1;
     if (has_some(self->globals)) {
         PyObject *answer = PyObject_CallNoArgs(self->changed);
@@ -383,6 +385,7 @@ static int calls_traverse(PyObject *object, visitproc visit, void *arg)
     size_t i;
     Py_VISIT(self->owner);
     Py_VISIT(self->equals);
+    Py_VISIT(self->settings);
     for (i = 0; i < BUCKETS; i++)
         for (known = self->table[i]; known != NULL; known = known->next)
             Py_VISIT(known->answer);
@@ -405,6 +408,7 @@ static void calls_free(PyObject *object)
     forget_calls(self);
     Py_XDECREF(self->owner);
     Py_XDECREF(self->equals);
+    Py_XDECREF(self->settings);
     give_back(object);
     Py_DECREF(cls);
 }
@@ -451,6 +455,7 @@ static PyObject *calls_new(PyTypeObject *cls, PyObject *args, PyObject *keywords
         Py_DECREF(self);
         return NULL;
     }
+    self->settings = fields_of(self->runtime);
     self->rules = rules;
     self->door = door;
     self->is_small = is_small;

@@ -104,30 +104,39 @@ static int add_constant(Reader *to, PyObject *value)
     return failed;
 }
 
-/* Read a descriptor: element type, layout and ranks into the key; the facts of its map into `keys`. */
+/* Add element type, layout and ranks of a descriptor to the key. */
+static int add_descriptor(Reader *to, PyObject *value, PyObject *fields, PyObject *base, Key *key)
+{
+    PyObject *layout = field(value, fields, names[LAYOUT]);
+    int64_t sizes[RANK];
+    View view;
+    int i, rank = read_field(value, fields, BLOCK_SHAPE, sizes);
+    int status = layout == NULL || rank < 1 || !view_of(base, &view) ? -1 : 0;
+    if (status == 0) {
+        key->address = start_of(&view);
+        status = add(to, word_of(Py_TYPE(base))) | add(to, word_of_view(&view, 0)) |
+                 add(to, word_of_object(to, layout)) | add(to, key->flags & 15) | add(to, (uint64_t)rank);
+    }
+    for (i = 0; i < rank && status == 0; i++)
+        status = add(to, (uint64_t)sizes[i]);
+    Py_XDECREF(layout);
+    return status;
+}
+
+/* Read a descriptor: the facts of its map into `keys`. */
 static __attribute__((noinline)) int read_descriptor(Reader *to, PyObject *value)
 {
     PyObject *fields = fields_of(value), *base = field(value, fields, names[BASE]);
-    PyObject *layout = field(value, fields, names[LAYOUT]);
-    int64_t sizes[RANK];
-    int i, rank = read_field(value, fields, BLOCK_SHAPE, sizes), status = -1;
-    if (base != NULL && layout != NULL && rank >= 1 && to->descriptors < MAX_MAPS) {
+    int status = -1;
+    if (base != NULL && to->descriptors < MAX_MAPS) {
         Key *key = &to->keys[to->descriptors++];
-        View view;
         memset(key, 0, sizeof *key);
-        if (to->rules == NULL)
-            status = address_of(base, &key->address);
-        else if (view_of(base, &view)) {
-            key->address = start_of(&view);
-            status = add(to, word_of(Py_TYPE(base))) | add(to, word_of_view(&view, 0)) |
-                     add(to, word_of_object(to, layout)) | add(to, (uint64_t)rank);
-        }
-        for (i = 0; i < rank; i++)
-            status |= add(to, (uint64_t)sizes[i]);
-        status |= add_leaf(to, value, DESCRIPTOR, key->address) | read_fields(value, fields, key);
-        status |= add(to, key->flags & 15);
+        status = read_fields(value, fields, key);
+        if (status == 0)
+            status = to->rules == NULL ? address_of(base, &key->address)
+                                       : add_descriptor(to, value, fields, base, key);
+        status |= add_leaf(to, value, DESCRIPTOR, key->address);
     }
-    Py_XDECREF(layout);
     Py_XDECREF(base);
     Py_XDECREF(fields);
     return status;

@@ -158,20 +158,20 @@ typedef struct {
     Key keys[MAX_MAPS];
 } Handle;
 
-/* Read the arguments of a launch by its letters; constants at the end may be missing. */
+/* Read the arguments of a launch by its letters, those outside tuples when they are put; constants at the end may be missing. */
 static int read_arguments(const Launch *launch, PyObject *const *args, Py_ssize_t count, Reader *to)
 {
     const char *kind = launch->kinds;
     Py_ssize_t i;
     start(to, NULL, NULL);
     for (i = 0; i < launch->count; i++) {
-        int depth = 0;
-        if (*kind == 'x' ? add_leaf(to, i < count ? args[i] : Py_None, PLAIN, 0)
-                         : read_value(to, args[i], 0))
+        PyObject *value = i < count ? args[i] : Py_None;
+        int depth = *kind == '(';
+        if (depth ? read_value(to, value, 0)
+                  : *kind == 'T' ? read_descriptor(to, value) : add_leaf(to, value, PLAIN, 0))
             return -1;
-        do
+        while (*++kind && depth)
             depth += (*kind == '(') - (*kind == ')');
-        while (*kind++ && depth);
     }
     return 0;
 }
@@ -282,7 +282,7 @@ static PyObject *refill(PyObject *module, PyObject *args)
     for (i = 0; i < reader.leaves; i++) {
         Leaf *leaf = &reader.leaf[i];
         leaf->tensor = mark_of(leaf, marks);
-        if (leaf->tensor && leaf->what == NUMBER)
+        if (leaf->tensor && leaf->what != DESCRIPTOR)
             *leaf = (Leaf){Py_None, 0, ADDRESS, leaf->tensor};
     }
     self.leaves = reader.leaves;

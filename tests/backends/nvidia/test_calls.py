@@ -206,6 +206,21 @@ def test_hooks_see_every_launch(cuda):
     assert len(seen) == 1 and len(cuda.launches) == 4
 
 
+def test_a_hook_that_was_set_before_the_first_launch_sees_every_launch(cuda, monkeypatch):
+    from triton import knobs
+
+    x, y, seen = torch.ones(256), torch.zeros(256), []
+    with knobs.runtime.scope():
+        knobs.runtime.launch_enter_hook = seen.append
+        scale.forget()
+        for _ in range(3):
+            scale[(1,)](x, y, 64, 1.5, 64, L)
+    assert len(seen) == 3
+    counted = Counted(scale, monkeypatch)
+    scale[(1,)](x, y, 64, 1.5, 64, L)
+    assert len(seen) == 3 and counted.count == 0 and len(cuda.launches) == 4
+
+
 def test_forgotten_choices_are_decided_anew(cuda, monkeypatch):
     x, y = torch.ones(256), torch.zeros(256)
     bound = scale[(1,)]
