@@ -15,7 +15,7 @@ from gluon_core.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-__all__ = ["recur"]
+__all__ = ["first_state", "place_of", "recur", "share_columns"]
 
 
 @gluon.jit
@@ -27,6 +27,59 @@ def place_of(sizes, GROUPS: gl.constexpr):
     first = segment * per_segment
     last = gl.minimum(first + per_segment, chunks)
     return gl.program_id(2), head, gl.program_id(0) * (64 * GROUPS), first, last, segment
+
+
+@gluon.jit
+def first_state(initial, sizes, group: gl.constexpr, K: gl.constexpr, GROUPS: gl.constexpr):
+    """Return the transposed state of a group's 64 columns, [64, K], zeros without `initial`; the head, the segment, and the offsets of the state in one."""
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, K, 16])
+    batch, head, first_column, _, _, segment = place_of(sizes, GROUPS)
+    of_head = batch * sizes[0] + head
+    of_segment = (of_head * (gl.num_programs(1) // sizes[0]) + segment).to(gl.int64)
+    row = first_column + group * 64 + gl.arange(0, 64, gl.SliceLayout(1, layout))
+    offsets = row[:, None] * K + gl.arange(0, K, gl.SliceLayout(0, layout))[None, :]
+    state = gl.zeros([64, K], gl.float32, layout)
+    if initial is not None:
+        state = gl.load(initial + of_segment * (K * sizes[4]) + offsets)
+    return state, of_head, of_segment, offsets
+
+
+@gluon.jit
+def share_columns(
+    walk: gl.constexpr, copy: gl.constexpr, ring, descriptors, states, sizes, scale, SHARED: gl.constexpr, GROUPS: gl.constexpr, SETTINGS: gl.constexpr,
+):  # fmt: skip
+    """Let one or two groups of warps `walk`, each over 64 columns, and a warp `copy` tiles to their ring.
+
+    `descriptors` are of results and of states, None for those that are not stored.
+    """
+    out_desc, states_desc = descriptors
+    first = (
+        None if out_desc is None else tma_writer(out_desc),
+        None if states_desc is None else tma_writer(states_desc),
+    )
+    if GROUPS == 2:
+        second = (
+            None if out_desc is None else tma_writer(out_desc),
+            None if states_desc is None else tma_writer(states_desc),
+        )
+        gl.warp_specialize(
+            [
+                (walk, (ring, first, states, sizes, scale, 0, SETTINGS)),
+                (walk, (ring, second, states, sizes, scale, 1, SETTINGS)),
+                (copy, (ring, sizes, SHARED, SETTINGS)),
+            ],
+            [4, 1],
+            [232, 40],
+        )
+    else:
+        gl.warp_specialize(
+            [
+                (walk, (ring, first, states, sizes, scale, 0, SETTINGS)),
+                (copy, (ring, sizes, SHARED, SETTINGS)),
+            ],
+            [1],
+            [40],
+        )
 
 
 @gluon.jit
@@ -75,18 +128,9 @@ def walk(ring, writers, states, sizes, scale, group: gl.constexpr, SETTINGS: gl.
     batch, head, first_column, first, last, segment = place_of(sizes, GROUPS)
     first_column += group * 64
     mapped = first_column >= width
-    of_head = batch * heads + head
-    segments = gl.num_programs(1) // heads
-    of_segment = (of_head * segments + segment).to(gl.int64)
-    state_row = first_column + gl.arange(0, 64, gl.SliceLayout(1, state_layout))
-    state_column = gl.arange(0, K, gl.SliceLayout(0, state_layout))
-    offsets = state_row[:, None] * K + state_column[None, :]
-    state = gl.zeros([64, K], gl.float32, state_layout)
-    if initial is not None:
-        state = gl.load(initial + of_segment * (K * width) + offsets)
+    state, of_head, of_segment, offsets = first_state(initial, sizes, group, K, GROUPS)
     if mapped:
-        unit = state_row - width
-        state = gl.where(unit[:, None] == state_column[None, :], 1.0, 0.0)
+        state = gl.where(offsets // K - width == offsets % K, 1.0, 0.0)
     zeros = gl.zeros([64, C], gl.float32, layout)
     near = gl.arange(0, C, column)
     position = ring.consumer()
@@ -175,30 +219,7 @@ def recur(
         ring = tma_ring([k_desc, v_desc, decays], STAGES, consumers=GROUPS)
     sizes = (heads, chunks, per_segment, rows, width)
     states = (initial, final, rows)
-    first = (
-        tma_writer(out_desc) if OUTPUT or SAVE else None,
-        tma_writer(states_desc) if SAVE else None,
+    descriptors = (out_desc if OUTPUT or SAVE else None, states_desc)
+    share_columns(
+        walk, copy_chunks, ring, descriptors, states, sizes, scale, SHARED, GROUPS, SETTINGS
     )
-    if GROUPS == 2:
-        second = (
-            tma_writer(out_desc) if OUTPUT or SAVE else None,
-            tma_writer(states_desc) if SAVE else None,
-        )
-        gl.warp_specialize(
-            [
-                (walk, (ring, first, states, sizes, scale, 0, SETTINGS)),
-                (walk, (ring, second, states, sizes, scale, 1, SETTINGS)),
-                (copy_chunks, (ring, sizes, SHARED, SETTINGS)),
-            ],
-            [4, 1],
-            [232, 40],
-        )
-    else:
-        gl.warp_specialize(
-            [
-                (walk, (ring, first, states, sizes, scale, 0, SETTINGS)),
-                (copy_chunks, (ring, sizes, SHARED, SETTINGS)),
-            ],
-            [1],
-            [40],
-        )

@@ -7,12 +7,11 @@ import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.language.nvidia.hopper import (
     tma_ring,
-    tma_writer,
     warpgroup_mma,
     warpgroup_mma_init,
     warpgroup_mma_wait,
 )
-from gluon_kernels.linear_attention.hopper import place_of
+from gluon_kernels.linear_attention.hopper import first_state, place_of, share_columns
 
 __all__ = ["recur_back"]
 
@@ -58,15 +57,7 @@ def walk_back(ring, writers, states, sizes, scale, group: gl.constexpr, SETTINGS
     heads, chunks, _, _, width = sizes
     batch, head, first_column, first, last, segment = place_of(sizes, GROUPS)
     first_column += group * 64
-    of_head = batch * heads + head
-    segments = gl.num_programs(1) // heads
-    of_segment = (of_head * segments + segment).to(gl.int64)
-    state_row = first_column + gl.arange(0, 64, gl.SliceLayout(1, state_layout))
-    offsets = state_row[:, None] * K + gl.arange(0, K, gl.SliceLayout(0, state_layout))[None, :]
-    offsets = of_segment * (K * width) + offsets
-    state = gl.zeros([64, K], gl.float32, state_layout)
-    if initial is not None:
-        state = gl.load(initial + offsets)
+    state, of_head, of_segment, offsets = first_state(initial, sizes, group, K, GROUPS)
     zeros = gl.zeros([64, C], gl.float32, layout)
     near = gl.arange(0, C, column)
     position = ring.consumer()
@@ -106,7 +97,7 @@ def walk_back(ring, writers, states, sizes, scale, group: gl.constexpr, SETTINGS
             writer.store([batch, chunk * C, head, first_column], change.permute((1, 0)))
         position = position.next()
     if final is not None:
-        gl.store(final + offsets, state)
+        gl.store(final + of_segment * (K * width) + offsets, state)
     if SAVE:
         writer.close()
         states_writer.close()
@@ -134,27 +125,6 @@ def recur_back(
         ring = tma_ring([k_desc, q_desc, grad_desc, decays, weights], STAGES, consumers=GROUPS)
     sizes = (heads, chunks, per_segment, width, width)
     states = (initial, final)
-    first = (tma_writer(changes_desc) if SAVE else None, tma_writer(states_desc) if SAVE else None)
-    if GROUPS == 2:
-        second = (
-            tma_writer(changes_desc) if SAVE else None,
-            tma_writer(states_desc) if SAVE else None,
-        )
-        gl.warp_specialize(
-            [
-                (walk_back, (ring, first, states, sizes, scale, 0, SETTINGS)),
-                (walk_back, (ring, second, states, sizes, scale, 1, SETTINGS)),
-                (copy_chunks_back, (ring, sizes, SHARED, SETTINGS)),
-            ],
-            [4, 1],
-            [232, 40],
-        )
-    else:
-        gl.warp_specialize(
-            [
-                (walk_back, (ring, first, states, sizes, scale, 0, SETTINGS)),
-                (copy_chunks_back, (ring, sizes, SHARED, SETTINGS)),
-            ],
-            [1],
-            [40],
-        )
+    share_columns(
+        walk_back, copy_chunks_back, ring, (changes_desc, states_desc), states, sizes, scale, SHARED, GROUPS, SETTINGS
+    )  # fmt: skip
