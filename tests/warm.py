@@ -26,6 +26,8 @@ _COMMAND = (
     "gluon_core.compiler.driver",
     "gluon_core.launch.miss",
 )
+# What `torch.testing` imports at its first comparison takes longer than torch.
+_TORCH = ("torch", "torch.distributed.tensor")
 _SERVER = Path(__file__).parent / "warm_server.py"
 # By the process that started it, and what it has imported beyond the others.
 _servers: dict[tuple[int, tuple[str, ...]], subprocess.Popen] = {}
@@ -54,8 +56,8 @@ def run(
             [sys.executable, *words],
             cwd=cwd, env=environment, capture_output=True, text=True, timeout=timeout,
         )  # fmt: skip
-    command = _COMMAND if words[:2] == ["-m", "gluon_cli"] else ()
-    server = _server((*(["torch"] if torch else ()), *command))
+    command = _COMMAND if words[0] == "-m" and words[1] in ("gluon_cli", "gluon_core") else ()
+    server = _server((*(_TORCH if torch else ()), *command))
     with tempfile.TemporaryDirectory() as folder:
         files = [os.path.join(folder, name) for name in ("stdout", "stderr")]
         asked = {"words": words, "cwd": str(cwd or os.getcwd()), "env": environment, "files": files}

@@ -1,8 +1,6 @@
 """`gluon certify`: verdicts, exit codes and the content of certificates."""
 
 import json
-import subprocess
-import sys
 import textwrap
 
 import numpy as np
@@ -10,6 +8,7 @@ import pytest
 
 from gluon_certify import Plan, certify
 from gluon_certify.text import lines
+from tests import warm
 
 pytestmark = [pytest.mark.once, pytest.mark.filterwarnings("ignore")]
 HEAD = """
@@ -20,8 +19,7 @@ from gluon_core import language as gl
 
 
 def gluon(*arguments):
-    command = [sys.executable, "-m", "gluon_core", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return warm.run(["-m", "gluon_core", *arguments])
 
 
 def program(tmp_path, text):

@@ -14,6 +14,7 @@ import typer.main
 from typer.testing import CliRunner
 
 from gluon_cli.app import app
+from tests import warm
 
 pytestmark = pytest.mark.once
 
@@ -398,9 +399,7 @@ class TestRun:
         monkeypatch.setenv("GLUON_TARGET", "sim:hopper")
         file = tmp_path / "host.py"
         file.write_text(ON_THE_HOST + "f[(1,)](x)\n")
-        result = subprocess.run(
-            [sys.executable, "-m", "gluon_core", "run", str(file)], capture_output=True, text=True
-        )
+        result = warm.run(["-m", "gluon_core", "run", file])
         assert result.returncode == 1 and "CallError: f() missing 1 required" in result.stderr
         assert "gluon_core/launch/" not in result.stderr, "frames of ours"
 

@@ -148,11 +148,9 @@ class TestNew:
         done = process("run", tmp_path / "row_twice.py", "--check", "--schedules", "2")
         assert done.returncode == 0 and "no mistake" in done.stdout, done.stderr
         plugins = ["-p", "no:cacheprovider"]
-        tests = [sys.executable, "-m", "pytest", *plugins, "-q", str(tmp_path)]
-        done = subprocess.run(tests, capture_output=True, text=True, timeout=100)
+        done = warm.run(["-m", "pytest", *plugins, "-q", tmp_path], timeout=100)
         assert done.returncode == 0 and "failed" not in done.stdout, done.stdout
-        bench = [sys.executable, str(tmp_path / "bench_row_twice.py")]
-        done = subprocess.run(bench, capture_output=True, text=True, timeout=100)
+        done = warm.run([tmp_path / "bench_row_twice.py"], timeout=100)
         assert done.returncode == 0 and "elements" in done.stdout, done.stderr
 
     def test_nothing_is_overwritten(self, tmp_path):

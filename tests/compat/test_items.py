@@ -16,6 +16,7 @@ import gluon_core as gluon  # noqa: E402
 from gluon_core import errors, testing  # noqa: E402
 from gluon_core import language as gl  # noqa: E402
 from gluon_core.nvidia.hopper import TensorDescriptor  # noqa: E402
+from tests import warm  # noqa: E402
 
 RELEASE = TRITON_VERSION[:2]
 hopper, blackwell = gl.nvidia.hopper, gl.nvidia.blackwell
@@ -525,9 +526,9 @@ def test_unsupported_programs():
 @pytest.mark.campaign  # the same
 def test_a_suite_for_a_gpu_runs_without_one(tmp_path):
     (tmp_path / "test_suite.py").write_text(SUITE)
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--gluon-standin", "sim:hopper", tmp_path],
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""}, cwd=tmp_path, capture_output=True, text=True, timeout=110,
+    done = warm.run(
+        ["-m", "pytest", "-q", "-p", "no:cacheprovider", "--gluon-standin", "sim:hopper", tmp_path],
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""}, cwd=tmp_path, timeout=110, torch=True,
     )  # fmt: skip
     assert "3 passed" in done.stdout, done.stdout + done.stderr
 

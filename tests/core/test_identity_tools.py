@@ -132,8 +132,10 @@ def test_a_debugger_changes_nothing():
 def test_a_test_module_run_by_pytest(tmp_path):
     text = inspect.getsource(sys.modules[__name__]).partition("@pytest.mark.once")[0]
     (tmp_path / "test_kernels.py").write_text(text)
-    command = [sys.executable, "-m", "pytest", "-q", "--assert=rewrite", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=100)
+    from tests import warm
+
+    command = ["-m", "pytest", "-q", "--assert=rewrite", tmp_path]
+    done = warm.run(command, cwd=tmp_path, timeout=100)
     assert done.returncode == 0 and "7 passed" in done.stdout, done.stdout
 
 

@@ -24,6 +24,7 @@ import pytest
 
 from gluon_core.registry.load import registry
 from gluon_report.example import device_target
+from tests import warm
 from tests.frontend import snippets
 from tests.kernels import cases as kernel_cases
 from tests.kernels import differential, explained
@@ -215,10 +216,10 @@ def test_asks(monkeypatch):
 @pytest.mark.skipif(DEVICE is not None, reason="there is a GPU")
 @pytest.mark.parametrize("more, code", [(["--collect-only"], 0), ([], 4)])
 def test_without_a_gpu_tests_are_collected_alone(more, code):
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "tests/backends/sim/hardware/test_clc.py", "-p",
+    done = warm.run(
+        ["-m", "pytest", "-q", "tests/backends/sim/hardware/test_clc.py", "-p",
          "tests.kernels.twice", "-p", "no:cacheprovider", *more],
-        cwd=ROOT, capture_output=True, text=True, check=False,
+        cwd=ROOT,
     )  # fmt: skip
     assert done.returncode == code, done.stdout + done.stderr
     assert ("tests collected" in done.stdout) == (code == 0)
@@ -229,10 +230,10 @@ def test_without_a_gpu_tests_are_collected_alone(more, code):
 def test_launches_of_other_tests_are_repeated(error, tmp_path):
     file = tmp_path / "test_twice.py"
     file.write_text(TWICE.format(error=error))
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "tests.kernels.twice", "--gluon-twice", "sim:sm_90",
-         "-p", "no:cacheprovider", str(file)],
-        cwd=ROOT, capture_output=True, text=True, check=False,
+    done = warm.run(
+        ["-m", "pytest", "-q", "-p", "tests.kernels.twice", "--gluon-twice", "sim:sm_90",
+         "-p", "no:cacheprovider", file],
+        cwd=ROOT,
     )  # fmt: skip
     assert done.returncode == error, done.stdout + done.stderr
     assert "on the simulator and on sim:sm_90" in done.stdout

@@ -1,8 +1,6 @@
 """Triton's own tools on a machine without a GPU, when GLUON_TARGET names a simulated target."""
 
 import os
-import subprocess
-import sys
 import textwrap
 
 import pytest
@@ -182,15 +180,8 @@ def test_a_script_for_a_gpu_runs_unchanged(tmp_path, target, printed):
 def test_a_suite_for_a_gpu_runs_unchanged(tmp_path):
     (tmp_path / "conftest.py").write_text("import torch; assert torch.cuda.is_available()\n")
     (tmp_path / "test_for_a_gpu.py").write_text(textwrap.dedent(FOR_A_GPU))
-    command = [sys.executable, "-m", "pytest", "-q", "--gluon-standin", "sim:sm_80", str(tmp_path)]
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        cwd=tmp_path,
-        env={**os.environ, **HIDDEN},
-    )
+    command = ["-m", "pytest", "-q", "--gluon-standin", "sim:sm_80", tmp_path]
+    done = warm.run(command, timeout=120, cwd=tmp_path, env={**os.environ, **HIDDEN}, torch=True)
     assert done.returncode == 0, done.stdout
     assert "1 passed" in done.stdout
 

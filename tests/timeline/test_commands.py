@@ -3,10 +3,10 @@
 import json
 import os
 import re
-import subprocess
-import sys
 
 import pytest
+
+from tests import warm
 
 pytestmark = pytest.mark.once
 
@@ -38,10 +38,7 @@ def file(tmp_path):
 
 
 def run(*command, **environment):
-    done = subprocess.run(
-        [sys.executable, *map(str, command)],
-        capture_output=True, text=True, env={**os.environ, **environment},
-    )  # fmt: skip
+    done = warm.run(command, env={**os.environ, **environment})
     return done.returncode, done.stdout + done.stderr
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from gluon_core.errors import KernelSyntaxError
 from gluon_write.port import port
+from tests import warm
 
 torch = pytest.importorskip("torch")
 FOLDER = Path(__file__).parent / "triton_kernels"
@@ -145,14 +146,14 @@ def test_command(tmp_path):
         'if __name__ == "__main__":\n    x = np.arange(100, dtype=np.float32)\n'
         "    double[(2,)](x, 100, 64)\n    assert (x == 2 * np.arange(100)).all()\n"
     )
-    command = [sys.executable, "-m", "gluon_cli", "port", str(source)]
+    command = ["-m", "gluon_cli", "port", source]
     out = tmp_path / "ported.py"
-    done = subprocess.run([*command, "--to", str(out)], capture_output=True, text=True)
+    done = warm.run([*command, "--to", out])
     assert done.returncode == 0 and "double" in done.stdout, done.stderr
     assert '@gluon.jit(debug=False, layouts="auto")' in out.read_text()
     whole = [*command, "--explicit", "--target", "sm_90", "--to", str(tmp_path / "written")]
-    done = subprocess.run(whole, capture_output=True, text=True)
+    done = warm.run(whole)
     assert done.returncode == 0, done.stderr
     assert "gl.BlockedLayout([" in (tmp_path / "written" / "kernels_sm_90.py").read_text()
-    missing = subprocess.run([*command[:-1], "no.py"], capture_output=True, text=True)
+    missing = warm.run([*command[:-1], "no.py"])
     assert missing.returncode == 2 and "no such file" in missing.stderr

@@ -1,14 +1,13 @@
 """`gluon write`: explicit source that compiles to the code of the kernel without layouts."""
 
 import importlib.util
-import subprocess
-import sys
 
 import pytest
 
 import gluon_core as gluon
 from gluon_core.registry.load import registry
 from gluon_write.command import written
+from tests import warm
 
 FILE = '''"""A softmax of rows, a transpose and a product."""
 
@@ -108,19 +107,15 @@ def test_written_source_is_the_same_code(tmp_path, target, key):
 def test_command_proves_and_keeps(tmp_path):
     path = tmp_path / "auto.py"
     path.write_text(FILE)
-    command = [sys.executable, "-m", "gluon_core", "write", str(path), "-t", "sm_90"]
-    done = subprocess.run(
-        [*command, "--to", str(tmp_path / "out")], capture_output=True, text=True, timeout=120
-    )
+    command = ["-m", "gluon_core", "write", path, "-t", "sm_90"]
+    done = warm.run([*command, "--to", tmp_path / "out"], timeout=120)
     assert done.returncode == 0, done.stderr
     text = (tmp_path / "out" / "auto_sm_90.py").read_text()
     assert "# proved: product" in text
     assert text.startswith('"""A softmax')
-    several = subprocess.run(
-        [*command[:-1], "sm_90,gfx942"], capture_output=True, text=True, timeout=120
-    )
+    several = warm.run([*command[:-1], "sm_90,gfx942"], timeout=120)
     assert several.returncode == 2 and "--to" in several.stderr
     nothing = tmp_path / "nothing.py"
     nothing.write_text("x = 1\n")
-    done = subprocess.run([*command[:4], str(nothing)], capture_output=True, text=True, timeout=120)
+    done = warm.run([*command[:3], nothing], timeout=120)
     assert done.returncode != 0

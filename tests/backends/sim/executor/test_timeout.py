@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 
 import numpy as np
@@ -14,6 +12,7 @@ from gluon_core import language as gl
 from gluon_core.language.nvidia.ampere import mbarrier
 from gluon_sim.errors import DeadlockError, TimeLimitError
 from gluon_sim.settings import using
+from tests import warm
 
 L1 = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
 FLAT = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))
@@ -185,10 +184,9 @@ loops_very_long[(1,)](np.zeros(128, np.int32))
 def test_the_command_ends_too(tmp_path):
     file = tmp_path / "endless.py"
     file.write_text(f"import sys\nsys.path.insert(0, {__file__.rpartition('/')[0]!r})\n{FILE}")
-    run = subprocess.run(
-        [sys.executable, "-m", "gluon_cli", "run", str(file), "-t", "sim:sm_90", "--timeout", "0.3"],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    run = warm.run(
+        ["-m", "gluon_cli", "run", file, "-t", "sim:sm_90", "--timeout", "0.3"], timeout=60
+    )
     assert (
         run.returncode == 1 and "TimeLimitError" in run.stderr and "test_timeout.py" in run.stderr
     )

@@ -1,8 +1,6 @@
 """Reports in the kernel's own variables and calls, with the missing call spelled out."""
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -18,6 +16,7 @@ from gluon_core.simulation.recorder import CallSite
 from gluon_sim.errors import DeadlockError, OutOfBoundsError, RaceError
 from gluon_sim.executor.models import models_for
 from gluon_sim.tracing.calls import spelled
+from tests import warm
 
 REGISTERS = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
 SHARED = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))
@@ -215,12 +214,12 @@ mirror[(1,)](np.zeros(256, np.float32))
 def test_a_kernel_that_fails_its_own_run_is_not_called_proved(tmp_path):
     file = tmp_path / "mirror.py"
     file.write_text(FAILS)
-    command = [sys.executable, "-m", "gluon_core", "prove", str(file), "--target", "sim:sm_80"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    command = ["-m", "gluon_core", "prove", str(file), "--target", "sim:sm_80"]
+    done = warm.run(command, timeout=100)
     assert done.returncode == 1
     assert done.stdout.startswith("fails: mirror on sim:sm_80 (1 state")
     assert "RaceError" in done.stderr
-    done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=100)
+    done = warm.run([*command, "--json"], timeout=100)
     report = json.loads(done.stdout)
     assert done.returncode == report["exit"] == 1
     assert [row["verdict"] for row in report["verdicts"]] == ["fails"]
