@@ -26,7 +26,7 @@ _COMMAND = (
     "gluon_core.compiler.driver",
     "gluon_core.launch.miss",
 )
-# What `torch.testing` imports at its first comparison takes longer than torch.
+# `torch.testing` imports the second at its first comparison, which takes longer than torch itself.
 _TORCH = ("torch", "torch.distributed.tensor")
 _SERVER = Path(__file__).parent / "warm_server.py"
 # By the process that started it, and what it has imported beyond the others.
