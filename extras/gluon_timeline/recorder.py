@@ -134,11 +134,12 @@ class Prepared:
     Args:
         handle: launches the kernel.
         compiled: the `CompiledKernel`.
+        keeps: keep launches outside of `record` blocks.
     """
 
-    def __init__(self, handle: Callable[..., None], compiled: Any):
+    def __init__(self, handle: Callable[..., None], compiled: Any, keeps: bool):
         self._handle, self._metadata = handle, compiled.metadata
-        self._recorder = _Recorder(_LAUNCHES)
+        self._recorder = _Recorder(_LAUNCHES if keeps else 0)
 
     def __call__(self, *values: Any, **named: Any) -> None:
         if _active:

@@ -280,7 +280,12 @@ class Dispatcher(Calls):
         handle = self.handle(passed, hit, self.measure(sizes, values, hit))
         if getattr(compiled.metadata, "timeline", None) is None:
             return handle
-        recorded: Callable[..., None] = registry().service("timeline.prepared")(handle, compiled)
+        own = (
+            "instrumentation_mode" in options
+        )  # asked for by the call, not by a recording of the process
+        recorded: Callable[..., None] = registry().service("timeline.prepared")(
+            handle, compiled, own
+        )
         return recorded
 
 

@@ -193,7 +193,10 @@ def test_a_prepared_call_keeps_its_timeline(emulated):
     assert len(handle.timeline.launches) == 2 and (x == 6).all()
     with record() as timeline:
         handle(x, 2, block, emulated)
-        rounds.prepare(x, 2, block, emulated, grid=(1,))(x, 2, block, emulated)
+        within = rounds.prepare(x, 2, block, emulated, grid=(1,))
+        within(x, 2, block, emulated)
+    within(x, 2, block, emulated)
+    assert not within.timeline.launches  # nobody asked it to keep them
     assert [len({span.scope for span in launch.spans}) for launch in timeline.launches] == [4, 3]
     assert len(handle.timeline.launches) == 2
 
