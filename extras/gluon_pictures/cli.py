@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
 
-from gluon_cli.options import Json
+from gluon_cli.options import Json, TargetName
 from gluon_cli.output import UsageError, print_json
 from gluon_cli.parse import parse_value
 from gluon_core import layouts
+from gluon_core.registry.load import registry
 
 __all__ = ["layout"]
 
@@ -20,7 +22,8 @@ _VIEWS = ("explain", "tensor", "hardware")
 Expression = Annotated[
     Optional[str],
     typer.Argument(
-        metavar="LAYOUT", help="Such as 'BlockedLayout([1, 4], [8, 4], [4, 1], [1, 0])'."
+        metavar="LAYOUT",
+        help="Such as 'BlockedLayout([1, 4], [8, 4], [4, 1], [1, 0])'; or FILE:LINE, of a layout-free kernel.",
     ),
 ]
 Shape = Annotated[
@@ -58,8 +61,12 @@ def layout(
     svg: Svg = None,
     html: Html = None,
     json: Json = False,
+    target: TargetName = None,
 ) -> None:
-    """Which thread, register or address holds which element of a tensor."""
+    """Which thread, register or address holds which element of a tensor.
+
+    FILE:LINE shows the layouts that were chosen for the values of a line, on --target; FILE:LINE:NAME one of them.
+    """
     extents = _extents(shape) if shape is not None else None
     if view not in _VIEWS:
         raise UsageError("no such view", argument="--view", expected=" or ".join(_VIEWS), got=view)
@@ -82,6 +89,10 @@ def layout(
         print(picture.text)
         _write(picture, svg, html)
         return
+    place = re.fullmatch(r"(.+\.py):(\d+)(?::(\w+))?", expression or "")
+    if place is not None:
+        _chosen(place[1], int(place[2]), place[3], target, view, json, (svg, html))
+        return
     single = _layout(expression or "", "LAYOUT")
     if svg or html:
         _write(single.show(extents, bits=bits), svg, html)
@@ -89,6 +100,39 @@ def layout(
         raise UsageError("is missing", argument="--shape", expected="64x64")
     else:
         _print(single, extents, view, json)
+
+
+def _chosen(
+    file: str,
+    line: int,
+    name: Optional[str],
+    target: Optional[str],
+    view: str,
+    json: bool,
+    pictures: tuple[Optional[Path], Optional[Path]],
+) -> None:
+    """Show the layouts that were chosen for the values of a line."""
+    layouts_of = registry().service("write.layouts")
+    chosen = [c for c in layouts_of(file, line, target) if name in (None, c.name)]
+    names = ", ".join(dict.fromkeys(c.name for c in chosen))
+    if not chosen or any(pictures) and len(chosen) > 1:
+        raise UsageError(
+            "one value makes a picture" if chosen else "no such value with a layout",
+            argument="LAYOUT",
+            expected=f"{file}:{line}:NAME" + (f", NAME one of {names}" if names else ""),
+            got=f"{file}:{line}" + (f":{name}" if name else ""),
+        )
+    if json:
+        keys = ("kernel", "name", "shape", "bits", "notes")
+        print_json([{k: getattr(c, k) for k in keys} | {"layout": repr(c.layout)} for c in chosen])
+        return
+    for one in chosen:
+        print(f"{one.name} of {one.kernel}: {one.layout}")
+        print("".join(f"  {note}\n" for note in one.notes), end="")
+        if any(pictures):
+            _write(one.layout.show(list(one.shape), bits=max(one.bits, 8)), *pictures)
+        else:
+            _print(one.layout, list(one.shape), view, False)
 
 
 def _print(layout: layouts.Layout, extents: list[int], view: str, json: bool) -> None:

@@ -14,4 +14,7 @@ def gluon_commands() -> Mapping[str, str]:
 
 @hookimpl
 def gluon_services() -> Mapping[str, str]:
-    return {"write": "gluon_write.explicit:explicit"}
+    return {
+        "write": "gluon_write.explicit:explicit",
+        "write.layouts": "gluon_write.shown:layouts_of",
+    }

@@ -1,0 +1,103 @@
+"""The service `write.layouts`: the layouts that were chosen for the values of a line."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Optional
+
+from gluon_cli.launched import forms
+from gluon_cli.output import UsageError
+from gluon_core.layouts import SharedLayout
+from gluon_core.plugin.targets import Target
+from gluon_core.registry.load import registry
+from gluon_write.explicit import chosen_for
+from gluon_write.prices import reasons
+
+__all__ = ["Chosen", "layouts_of"]
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Hold the layout of a value.
+
+    Attributes:
+        kernel: its name. name: of the value.
+        notes: the reasons, and the cost of the next best choice.
+    """
+
+    kernel: str
+    name: str
+    layout: Any
+    shape: tuple[int, ...]
+    bits: int
+    notes: list[str] = field(default_factory=list)
+
+
+def layouts_of(file: str, line: int, target: Optional[str]) -> list[Chosen]:
+    """Return the layouts of the values that a line of a layout-free kernel names.
+
+    The file is run on a simulator of the target, for the kernels' types and constants.
+
+    Raises:
+        UsageError: no such file, no layout-free kernel is launched, or the line names no tensor.
+    """
+    path = Path(file)
+    if not path.is_file():
+        raise UsageError("no such file", argument="LAYOUT", got=file)
+    names = _names(ast.parse(path.read_text()), line)
+    chosen: list[Chosen] = []
+    known: set[str] = set()
+    for form in forms(file, registry().target(target), None, {}, {}):
+        fn: Any = form.source.fn
+        if getattr(fn, "layouts", None):
+            on = registry().target(target)
+            chosen += [c for c in _of_kernel(form, on, known) if c.name in names]
+    if not known:
+        raise UsageError(
+            'the file launches no kernel with layouts="auto"', argument="LAYOUT", got=file
+        )
+    unique = {(c.kernel, c.name, c.layout): c for c in chosen}
+    if not unique:
+        raise UsageError(
+            "no value of this line has a layout",
+            argument="LAYOUT",
+            expected=f"a line with one of {', '.join(sorted(known))}",
+            got=f"{file}:{line}",
+        )
+    return sorted(unique.values(), key=lambda c: names.index(c.name))
+
+
+def _names(tree: ast.Module, line: int) -> list[str]:
+    """Return the names in the statements of a line, in their order."""
+    nodes = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Name) and node.lineno <= line <= (node.end_lineno or 0)
+    ]
+    return list(
+        dict.fromkeys(node.id for node in sorted(nodes, key=lambda n: (n.lineno, n.col_offset)))
+    )
+
+
+def _of_kernel(form: Any, target: Target, known: set[str]) -> list[Chosen]:
+    source, options = form.source, registry().backend(target.backend).compiler
+    graph, solution = chosen_for(
+        source.fn, source.signature, source.constants, source.attrs, target,
+        options.options(target, dict(form.options)),
+    )  # fmt: skip
+    layouts = []
+    for one in graph.unknowns:
+        layout = solution.chosen[one.number]
+        notes = [f"demanded by {one.fixed_by}"] if one.fixed is not None else []
+        if not notes and not isinstance(layout, SharedLayout):
+            notes = reasons(layout, one)
+        other = solution.next_best(one.number) if one.accesses or one.reductions else None
+        if other is not None:
+            more = 100 * (other[1] / solution.price - 1)
+            notes.append(f"next best: {other[0]}, {more:.1f}% dearer")
+        for name in filter(str.isidentifier, one.names):
+            known.add(name)
+            layouts.append(Chosen(form.name, name, layout, one.shape, one.bits, notes))
+    return layouts

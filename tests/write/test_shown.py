@@ -1,0 +1,69 @@
+"""`gluon layout FILE:LINE`: the layouts that the solver chose for the values of a line."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from gluon_cli.app import app
+
+KERNEL = """import numpy as np
+
+import gluon_core as gluon
+from gluon_core import language as gl
+
+
+@gluon.jit(layouts="auto")
+def doubled(x, out, n, B: gl.constexpr):
+    place = gl.program_id(0) * B + gl.arange(0, B)
+    value = gl.load(x + place, mask=place < n)
+    gl.store(out + place, value * 2, mask=place < n)
+
+
+if __name__ == "__main__":
+    x, out = np.ones(1000, np.float32), np.zeros(1000, np.float32)
+    doubled[(1,)](x, out, 1000, 1024)
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "doubled.py"
+    path.write_text(KERNEL)
+    return path
+
+
+def call(*arguments):
+    return CliRunner().invoke(app, ["layout", *map(str, arguments)])
+
+
+def test_a_line_shows_the_layouts_of_its_values(file):
+    result = call(f"{file}:10", "--target", "sm_90")
+    assert result.exit_code == 0, result.output
+    assert "value of doubled: BlockedLayout(size_per_thread=[4]" in result.stdout
+    assert "place of doubled: " in result.stdout and "16 bytes a thread" in result.stdout
+    assert "next best: BlockedLayout" in result.stdout and "dearer" in result.stdout
+    wide = call(f"{file}:10:value", "--target", "gfx942", "--json")
+    (value,) = json.loads(wide.stdout)
+    assert "threads_per_warp=[64]" in value["layout"] and value["shape"] == [1024]
+
+
+def test_one_value_makes_a_picture(file, tmp_path):
+    picture = tmp_path / "value.svg"
+    result = call(f"{file}:10:value", "--target", "sm_90", "--svg", picture)
+    assert result.exit_code == 0, result.output
+    assert picture.read_text().startswith("<svg")
+
+
+@pytest.mark.parametrize(
+    "place, words",
+    [
+        (":10:nothing", "no such value with a layout"),
+        (":1", "expected a line with one of place, value"),
+    ],
+)
+def test_places_without_layouts(file, place, words):
+    result = call(f"{file}{place}", "--target", "sm_90")
+    assert result.exit_code == 2 and words in result.stderr
+    missing = call("nowhere.py:3")
+    assert missing.exit_code == 2 and "no such file" in missing.stderr
