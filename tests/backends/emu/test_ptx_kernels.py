@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
@@ -37,3 +39,22 @@ def test_a_wrong_address_names_the_argument(target):
         add[(2,)](x, y, out, 512, 256, target=target)
     assert caught.value.span.file.endswith("test_ptx_kernels.py")
     assert "ld.global" in caught.value.instruction
+
+
+@gluon.jit
+def filled(out, value, BLOCK: gl.constexpr):
+    i = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK, gl.BlockedLayout([1], [32], [4], [0]))
+    gl.store(out + i, i * 0 + value)
+
+
+def test_threads_launch_at_once():
+    def work(value):
+        for _ in range(5):
+            out = np.zeros(1024, np.int32)
+            filled[(8,)](out, value, 128, target="emu:sm_90")
+            assert (out == value).all()
+        return True
+
+    filled[(8,)](np.zeros(1024, np.int32), 0, 128, target="emu:sm_90")
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(work, range(2, 10)))

@@ -121,10 +121,13 @@ def prepared(
             got=f"{len(leaves)}: {', '.join(name for name, _, _ in leaves)}",
         )
     values = [(kind, value) for _, kind, value in leaves] + [("i64", offset) for offset in scratch]
+    room = np.zeros(code.parameter_bytes + 256, np.uint8)
+    start = -room.ctypes.data % 128
+    arguments = room[start : start + max(code.parameter_bytes, 16)]
     for parameter, (kind, value) in zip(wanted, values):
         offset = code.parameters[parameter.name]
         data = encode(kind, value, parameter.size)
-        code.parameter_room[offset : offset + parameter.size] = np.frombuffer(data, np.uint8)
+        arguments[offset : offset + parameter.size] = np.frombuffer(data, np.uint8)
     directives = code.kernel.directives
     declared = directives.get("reqntid")
     size = [*declared, 1, 1][:3] if declared else list(block or (128, 1, 1))
@@ -141,14 +144,14 @@ def prepared(
     limit = int(np.prod(size))
     if not 1 <= limit <= 1024:
         raise ArgumentError("no block", expected="1 to 1024 threads", got=str(limit))
-    room = Allocation("the kernel arguments", code.parameter_room, False)
     return Launch(
         code,
         grid,
         (size[0], size[1], size[2]),
         shared,
         cluster,
-        [*allocations, room, *code.regions],
+        [*allocations, Allocation("the kernel arguments", arguments, False, room), *code.regions],
+        parameters=arguments.ctypes.data,
         heap=Heap(code.heap) if code.heap else None,
     )
 

@@ -223,8 +223,16 @@ def cvta(call: Any) -> Step:
     back = call.flag("to")
     space = space_of(call)
     type = call.type()
-    arguments = call.program.parameter_room.ctypes.data
-    far = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW, "param": arguments}.get(space, 0)
+    far = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW}.get(space, 0)
+    if space == "param":
+        sign = -1 if back else 1
+        get, put = call.get(call.operands[1], type), call.put(call.operands[0], type)
+        return lambda group: put(
+            group,
+            (get(group).astype(np.int64) + sign * group.machine.launch.parameters).astype(
+                type.dtype
+            ),
+        )
     if not far:
         same: Step = call.plain(type, [type], lambda a: a)
         return same

@@ -120,7 +120,7 @@ class Memory:
                 )
             return places
         if space == "param":
-            address = address + self.machine.code.parameter_room.ctypes.data
+            address = address + self.machine.launch.parameters
         if space in ("global", "const", "param"):
             return [("global", self._global(group, address, size, write, mask), mask)]
         return [(space, self._in(group, space, address, size, write, mask), mask)]

@@ -196,10 +196,6 @@ class Code:
             self.parameters[parameter.name] = offset
             offset += parameter.size
         self.parameter_bytes = offset
-        room = np.zeros(offset + 256, np.uint8)
-        start = -room.ctypes.data % 128
-        self.parameter_room = room[start : start + max(offset, 16)]
-        self._keeps = room
         for name, offset in self.parameters.items():
             self.symbols[name] = Symbol("param", offset, 0)
 

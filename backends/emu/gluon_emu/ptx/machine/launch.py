@@ -38,6 +38,7 @@ class Launch:
         block: threads along x, y and z.
         cluster: blocks of a cluster along x, y and z.
         shared: bytes of shared memory that the code does not declare.
+        parameters: the address of the arguments.
         heap: the pieces of memory that `malloc` gave, where the code calls it.
         together: whether all blocks have to be resident.
     """
@@ -49,4 +50,5 @@ class Launch:
     cluster: tuple[int, int, int] = (1, 1, 1)
     allocations: list[Allocation] = field(default_factory=list)
     together: bool = False
+    parameters: int = 0
     heap: Any = None
