@@ -76,11 +76,14 @@ class Dispatcher(Calls):
         self._token = Tokens()
         self._lookup: Optional[Callable[..., Any]] = None
         runtime = self._runtime = _triton.knobs.runtime
-        chains = [getattr(type(runtime), f"launch_{end}_hook", None) for end in ("enter", "exit")]
-        hooks = [part for chain in chains for part in (chain, getattr(chain, "calls", ()))]
+        names = ("launch_enter_hook", "launch_exit_hook")
+        enter, leave = (getattr(type(runtime), name, None) for name in names)  # nobody set one
         watch = Watch(
             runtime,
-            *hooks,
+            enter,
+            getattr(enter, "calls", ()),
+            leave,
+            getattr(leave, "calls", ()),
             kernel.pre_run_hooks,
             self.forms.globals,
             self.forms.globals_changed,
