@@ -323,12 +323,12 @@ def serve(link: Link) -> None:
 
 
 def folder() -> str:
-    """Return a new folder for a candidate.
+    """Return a new folder for a candidate, whose name does not tell what it is for.
 
     Raises:
         JudgeError: there is no place for it.
     """
     try:
-        return tempfile.mkdtemp(prefix="gluon-judge-")
+        return tempfile.mkdtemp()
     except OSError as error:
         raise JudgeError("there is no temporary folder", got=str(error)) from error

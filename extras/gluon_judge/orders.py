@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Any, Iterator
+from typing import Any, Callable, Iterator, Optional
 
-__all__ = ["reordered", "skipped"]
+__all__ = ["followed", "reordered", "skipped"]
 
 
 @contextmanager
@@ -49,6 +49,33 @@ def skipped(skips: bool) -> Iterator[None]:
     executor: Any = import_module("triton.runtime.interpreter").GridExecutor
     run, call = simulated.run, executor.__call__
     simulated.run, executor.__call__ = lambda launch: None, lambda one, *values, **named: None
+    try:
+        yield
+    finally:
+        simulated.run, executor.__call__ = run, call
+
+
+@contextmanager
+def followed(after: Optional[Callable[[], None]]) -> Iterator[None]:
+    """Call `after` after each launch inside; None for nothing."""
+    if after is None:
+        yield
+        return
+    simulated: Any = import_module("gluon_sim.launcher").Launch
+    executor: Any = import_module("triton.runtime.interpreter").GridExecutor
+    run, call = simulated.run, executor.__call__
+
+    def ran(launch: Any) -> Any:
+        answer = run(launch)
+        after()
+        return answer
+
+    def called(one: Any, *values: Any, **named: Any) -> Any:
+        answer = call(one, *values, **named)
+        after()
+        return answer
+
+    simulated.run, executor.__call__ = ran, called
     try:
         yield
     finally:

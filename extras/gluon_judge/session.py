@@ -32,7 +32,7 @@ from gluon_judge.interpreted import checked
 from gluon_judge.messages import Call, Outcome, Packed, Sample, Spec
 from gluon_judge.observe import Observer, Snapshot
 from gluon_judge.operations import Operations, Streams, traced
-from gluon_judge.orders import reordered, skipped
+from gluon_judge.orders import followed, reordered, skipped
 from gluon_judge.source import entry, load, signs
 from gluon_judge.tensors import (
     fill,
@@ -213,6 +213,7 @@ class Session:
             stack.enter_context(reordered(call.order))
             stack.enter_context(checked(self._observer.note))
             stack.enter_context(skipped(call.skips))
+            stack.enter_context(followed(self._watch(values) if call.profile else None))
             try:
                 assert self._function is not None
                 with self._counting(call.poison, values) as operations:
@@ -234,6 +235,22 @@ class Session:
             outcome.counts = _counts(profile)
         self._after(outcome)
         return outcome
+
+    def _watch(self, values: Sequence[Any]) -> Callable[[], None]:
+        """Return a function that notes which inputs differ from what they are now."""
+        fixed = {
+            position: (one, storage_bytes(one).tobytes())
+            for position, one in enumerate(values[: self._spec.inputs])
+            if isinstance(one, torch.Tensor) and position not in self._spec.mutable
+        }
+
+        def look() -> None:
+            for position, (one, before) in fixed.items():
+                if storage_bytes(one).tobytes() != before:
+                    text = f"a kernel writes argument {position + 1}"
+                    self._observer.note("input.modified", text)
+
+        return look
 
     def prepare(self, call: Call) -> None:
         """Keep the arguments of the calls that are timed; `again` writes them to where those before are."""

@@ -163,7 +163,7 @@ _NAMES = {
     "ctypes": "native.code",
     "cffi": "native.code",
 }
-_TEXTS = ("gluon_judge", "gluon judge")
+_TEXTS = ("gluon_judge", "gluon judge", "gluon-judge")
 _DATES = ("now", "utcnow", "today")
 
 
