@@ -144,7 +144,7 @@ _TABLE = (
     Code(
         "edge.shape", _SPECIAL, "error",
         "The candidate is wrong for a shape that the problem admits and does not list.",
-        "Shapes drawn from the ranges of the problem's free dimensions.",
+        "Shapes drawn from the ranges of the problem's free dimensions, some with one dimension as long as it may be.",
         "A table of results for the listed shapes; `N // BLOCK` programs where `N` is no multiple.",
         "Support the whole range that the problem gives.",
     ),
@@ -172,7 +172,7 @@ _TABLE = (
     Code(
         "input.modified", _INPUTS, "error",
         "The call changed an input that the problem does not list in `mutates`.",
-        "All storage of the inputs is compared with a copy after each call.",
+        "All storage of the inputs is compared with a copy after each call, and once after each kernel, whose changes a later one may undo.",
         "`x.mul_(scale)` before the launch; a store through the input's pointer.",
         "Work on a copy, or list the input in `mutates`.",
     ),
@@ -375,7 +375,7 @@ _TABLE = (
     Code(
         "reads.clock", _READS, "error",
         "The candidate reads a clock.",
-        "The functions of `time` report calls from the candidate; the source is searched for the others.",
+        "The functions of `time` and the benchmarks of torch and Triton report calls from the candidate; the source is searched for others, such as time stamps of files.",
         "A different path for the first call, or a patched duration.",
         "Leave measuring to the judge.",
     ),
@@ -403,7 +403,7 @@ _TABLE = (
     Code(
         "writes.files", _READS, "warning",
         "The candidate writes files.",
-        "An audit hook; Landlock refuses all but its own folder.",
+        "An audit hook; Landlock refuses all but its own folder. A file that an interpreter runs by itself or in the place of a library is an error.",
         "A log, or results for a later process.",
         "Return tensors alone.",
     ),
@@ -451,8 +451,8 @@ _TABLE = (
     ),
     Code(
         "patched.module", _PATCHED, "error",
-        "The candidate replaces functions of torch, time or the toolchain.",
-        "Functions of these modules are compared before and after loading and calling the candidate; audit events show exchanged code.",
+        "The candidate replaces functions of torch, NumPy, time or the toolchain, or leaves other settings behind.",
+        "Functions and classes of these modules, finders of imports, standard streams and settings are compared before and after loading and calling the candidate; audit events show exchanged code.",
         "`torch.allclose = lambda *a, **k: True`; a `time.perf_counter` that runs slow.",
         "Leave modules as they are.",
     ),

@@ -15,7 +15,7 @@ NOT_GUARANTEED = (
     "The candidate runs in one process with the code that observes it: code written to attack that observer can forge its "
     "counts and hide calls. Results are compared in another process, which it cannot reach.",
     "A candidate can tell the judge from other callers, by its folder or by the simulator: what it does elsewhere is not seen. "
-    "What it does on a GPU alone is seen with --on-gpu alone.",
+    "Behaviour on a GPU alone needs --on-gpu.",
     "A clock that the CPU offers without a call to the system (rdtsc, a spinning thread) can be read.",
     "Speculative and other side channels of shared hardware are open.",
     "Kernel bugs of this machine and of its GPU driver are outside of the judge's reach.",
