@@ -13,6 +13,8 @@ from gluon_write.port import port
 from tests import warm
 
 torch = pytest.importorskip("torch")
+
+pytestmark = pytest.mark.once
 FOLDER = Path(__file__).parent / "triton_kernels"
 FILES = sorted(FOLDER.glob("*.py"))
 

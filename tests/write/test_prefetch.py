@@ -11,6 +11,8 @@ from gluon_core import language as gl
 from gluon_sim.settings import using
 from gluon_write.port import port
 
+pytestmark = pytest.mark.once
+
 FOLDER = Path(__file__).parent / "triton_kernels"
 
 

@@ -16,6 +16,8 @@ from gluon_core.language.nvidia.hopper import (
 )
 from gluon_core.nvidia.hopper import TensorDescriptor
 
+pytestmark = pytest.mark.once
+
 
 @gluon.jit(layouts="auto")
 def transpose(x, out, M, N, BLOCK: gl.constexpr):

@@ -8,6 +8,8 @@ from gluon_core import language as gl
 from gluon_sim.settings import using
 from gluon_write.stage import staged
 
+pytestmark = pytest.mark.once
+
 
 @gluon.jit(layouts="auto")
 def matmul(a, b, c, M, N, K, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr):
