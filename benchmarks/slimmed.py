@@ -20,7 +20,7 @@ from typing import Any, Callable
 import torch
 
 from gluon_judge.gpu import confidence
-from gluon_kernels.attention import decode, hopper_backward, launches
+from gluon_kernels.attention import decode, hopper_backward, hopper_exchange, launches
 from gluon_kernels.attention import portable as attention_portable
 
 INNER = 20  # calls of one measurement
@@ -36,6 +36,7 @@ class Change:
         kernel: its name.
         edits: texts of the module that occur once, and their replacements.
         problem: returns functions that run both forms, given how to choose one.
+        place: the module of the texts, if it is not the kernel's.
     """
 
     name: str
@@ -43,14 +44,15 @@ class Change:
     kernel: str
     edits: tuple[tuple[str, str], ...]
     problem: str
+    place: Any = None
 
 
-LAST_WAIT = "    tma.store_wait(0)\n    done = warpgroup_mma_wait(0"
+LAST_WAIT = "warpgroup_mma_wait(0, deps=[product]), row)\n    tma.store_wait(0)\n"
 LANGUAGE = "from gluon_core import language as gl\n"
 CHANGES = (
     Change(
         "the store_wait before its results", hopper_backward, "gradients_atomic",
-        ((LAST_WAIT, "    done = warpgroup_mma_wait(0"),), "gradients",
+        ((LAST_WAIT, "warpgroup_mma_wait(0, deps=[product]), row)\n"),), "gradients", hopper_exchange,
     ),
     Change(
         "the fences of its waits", attention_portable, "paged_attention",
@@ -65,21 +67,31 @@ CHANGES = (
 
 def changed(change: Change) -> Any:
     """Return the kernel with the change."""
-    path = Path(change.module.__file__)
+    place = change.module if change.place is None else change.place
+    path = Path(place.__file__)
     text = path.read_text()
     for old, new in change.edits:
         if text.count(old) != 1:
             raise ValueError(f"{path.name} has no place for: {change.name}")
         text = text.replace(old, new)
-    folder = Path(tempfile.mkdtemp())
-    file = folder / f"{path.stem}_slimmed.py"
+    other = loaded(f"{path.stem}_slimmed", text)
+    if place is change.module:
+        return getattr(other, change.kernel)
+    # The kernel's module, with the changed one in place of the one that it imports.
+    text = Path(change.module.__file__).read_text().replace(place.__name__, other.__name__)
+    return getattr(loaded(f"{change.kernel}_slimmed", text), change.kernel)
+
+
+def loaded(name: str, text: str) -> Any:
+    """Return a module of this source."""
+    file = Path(tempfile.mkdtemp()) / f"{name}.py"
     file.write_text(text)
-    spec = importlib.util.spec_from_file_location(file.stem, file)
+    spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[file.stem] = module
+    sys.modules[name] = module
     spec.loader.exec_module(module)
-    return getattr(module, change.kernel)
+    return module
 
 
 def gradients(length: int, width: int, causal: bool) -> tuple[str, Callable[[], Callable[[], Any]]]:

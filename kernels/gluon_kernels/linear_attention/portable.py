@@ -111,8 +111,8 @@ def unit_lower_inverse(lower):
         b_transposed=True,
     )
     layout: gl.constexpr = products.accumulator
-    plain: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
-    matrix = gl.allocate_shared_memory(gl.float32, [64, 64], plain, lower)
+    spread: gl.constexpr = gl.SwizzledSharedLayout(4, 1, 8, [1, 0])
+    matrix = gl.allocate_shared_memory(gl.float32, [64, 64], spread, lower)
     lower = matrix.load(layout)
     invert_diagonal(matrix)
     inverse = matrix.load(layout)
@@ -161,13 +161,23 @@ def prepare(
     first = chunk * C
     place = ((batch * heads + head) * gl.num_programs(0) + chunk).to(gl.int64)
 
+    # All loads first: each waits for memory as long as the rest of the program takes.
     near_row = gl.arange(0, C, gl.SliceLayout(1, layout))
     near_column = gl.arange(0, C, gl.SliceLayout(0, layout))
-    offset = (batch * length + first + near_row) * heads + head
-    inside = first + near_row < length
+    of_keys = (head // SHARED).to(gl.int64)
     flat: gl.constexpr = gl.portable.blocked_layout([C], gl.float32)
     row = first + gl.arange(0, C, flat)
     decay = gl.load(g + (batch * length + row) * heads + head, mask=row < length, other=0.0)
+    k += batch * strides[1][0] + of_keys * strides[1][2]
+    k_tile = tile_rows(k, first, length, strides[1][1], WIDTH, rows, C, K)
+    if q is not None:
+        q += batch * strides[0][0] + of_keys * strides[0][2]
+        q_tile = tile_rows(q, first, length, strides[0][1], WIDTH, rows, C, K)
+    if beta is not None:
+        offset = (batch * length + first + near_row) * heads + head
+        rate = gl.load(beta + offset, mask=first + near_row < length, other=0.0).to(gl.float32)
+    k_smem = gl.allocate_shared_memory(dtype, [C, K], products.b_shared, k_tile)
+    k_columns = k_smem.permute((1, 0))
     decay = gl.associative_scan(decay.to(gl.float32) * 1.4426950408889634, 0, add)
     decay = gl.convert_layout(decay, gl.SliceLayout(1, layout))
     whole = gl.sum(gl.where(near_row == C - 1, decay, 0.0), 0)
@@ -179,18 +189,11 @@ def prepare(
     lower = near_row[:, None] >= near_column[None, :]
     ratio = gl.exp2(gl.where(lower, away, -float("inf")))
 
-    of_keys = (head // SHARED).to(gl.int64)
-    k += batch * strides[1][0] + of_keys * strides[1][2]
-    k_tile = tile_rows(k, first, length, strides[1][1], WIDTH, rows, C, K)
-    k_smem = gl.allocate_shared_memory(dtype, [C, K], products.b_shared, k_tile)
-    k_columns = k_smem.permute((1, 0))
     matrix = place * (C * C)
     out_layout: gl.constexpr = gl.portable.blocked_layout([C, C], dtype)
     out_row = gl.arange(0, C, gl.SliceLayout(1, out_layout))[:, None]
     out_offsets = out_row * C + gl.arange(0, C, gl.SliceLayout(0, out_layout))[None, :]
     if q is not None:
-        q += batch * strides[0][0] + of_keys * strides[0][2]
-        q_tile = tile_rows(q, first, length, strides[0][1], WIDTH, rows, C, K)
         q_smem = gl.allocate_shared_memory(dtype, [C, K], products.a_shared, q_tile)
         gl.portable.fence()
         weight = product(q_smem, k_columns, gl.portable.accumulator(products)) * ratio * scale
@@ -199,7 +202,6 @@ def prepare(
     if beta is not None:
         gl.portable.fence()
         shares = product(k_smem, k_columns, gl.portable.accumulator(products))
-        rate = gl.load(beta + offset, mask=inside, other=0.0).to(gl.float32)
         gl.store(decays + place * (4 * C) + 3 * C + near_row, rate)
         below = near_row[:, None] > near_column[None, :]
         shares = gl.where(below, shares * ratio * rate[:, None], 0.0)
