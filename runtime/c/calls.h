@@ -290,7 +290,8 @@ static void forget_calls(Calls *self)
             self->table[i] = known->next;
             release(known);
         }
-    PyDict_Clear(self->equals);
+    if (self->equals != NULL)
+        PyDict_Clear(self->equals);
 }
 
 /* Read a call from the values of all parameters, and its options; -1 where C cannot. */
@@ -413,53 +414,46 @@ static void calls_free(PyObject *object)
     Py_DECREF(cls);
 }
 
-static PyObject *calls_new(PyTypeObject *cls, PyObject *args, PyObject *keywords)
+/* Take the parameters; -1 with an exception where they are none. */
+static int declare(Calls *self, PyObject *parameters, PyObject *absent)
 {
-    PyObject *parameters, *absent, *door, *watch, *stream, *is_small;
-    Py_ssize_t i;
-    allocfunc allocate = (allocfunc)PyType_GetSlot(cls, Py_tp_alloc);
-    Rules rules;
-    Calls *self;
-    if (!PyArg_ParseTuple(args, "O!OOO!OO(LLLL)", &PyTuple_Type, &parameters, &absent, &door,
-                          &PyTuple_Type, &watch, &stream, &is_small, &rules.divides, &rules.constant,
-                          &rules.least, &rules.most))
-        return NULL;
-    if (PyTuple_Size(parameters) > MAX_PARAMETERS) {
-        PyErr_SetString(PyExc_ValueError, "too many parameters");
-        return NULL;
-    }
-    self = (Calls *)allocate(cls, 0); /* zeroed */
-    if (self == NULL)
-        return NULL;
-    Py_INCREF(self->owner = args);
-    if ((self->equals = PyDict_New()) == NULL) {
-        Py_DECREF(self);
-        return NULL;
-    }
-    for (i = 0; i < PyTuple_Size(parameters); i++) {
-        Parameter *to = &self->parameters[i];
+    for (; self->count < PyTuple_Size(parameters); self->count++) {
+        Parameter *to = &self->parameters[self->count];
         const char *kind;
-        if (!PyArg_ParseTuple(PyTuple_GetItem(parameters, i), "UsOi", &to->name, &kind, &to->otherwise,
-                              &to->flags)) {
-            Py_DECREF(self);
-            return NULL;
+        if (self->count == MAX_PARAMETERS) {
+            PyErr_SetString(PyExc_ValueError, "too many parameters");
+            return -1;
         }
+        if (!PyArg_ParseTuple(PyTuple_GetItem(parameters, self->count), "UsOi", &to->name, &kind,
+                              &to->otherwise, &to->flags))
+            return -1;
         if (to->otherwise == absent && !(to->flags & CONSTANT))
             to->otherwise = NULL;
         self->positional += strcmp(kind, "plain") == 0;
-        self->count++;
     }
-    if (!PyArg_ParseTuple(watch, "OOOOOOOO", &self->runtime, &self->enter, &self->enter_calls,
-                          &self->leave, &self->leave_calls, &self->before, &self->globals,
-                          &self->changed)) {
+    return 0;
+}
+
+static PyObject *calls_new(PyTypeObject *cls, PyObject *args, PyObject *keywords)
+{
+    PyObject *parameters, *absent;
+    allocfunc allocate = (allocfunc)PyType_GetSlot(cls, Py_tp_alloc);
+    Calls *self = (Calls *)allocate(cls, 0); /* zeroed */
+    if (self == NULL)
+        return NULL;
+    Py_INCREF(self->owner = args);
+    self->equals = PyDict_New();
+    if (self->equals == NULL ||
+        !PyArg_ParseTuple(args, "O!OO(OOOOOOOO)OO(LLLL)", &PyTuple_Type, &parameters, &absent, &self->door,
+                          &self->runtime, &self->enter, &self->enter_calls, &self->leave,
+                          &self->leave_calls, &self->before, &self->globals, &self->changed,
+                          &self->stream, &self->is_small, &self->rules.divides, &self->rules.constant,
+                          &self->rules.least, &self->rules.most) ||
+        declare(self, parameters, absent) < 0) {
         Py_DECREF(self);
         return NULL;
     }
     self->settings = fields_of(self->runtime);
-    self->rules = rules;
-    self->door = door;
-    self->is_small = is_small;
-    self->stream = stream; /* interned, as names in calls are */
     return (PyObject *)self;
 }
 
