@@ -96,7 +96,7 @@ static PyObject *teach(PyObject *module, PyObject *args)
         return NULL;
     capsule = PyObject_GetAttrString(cls, "__dlpack_c_exchange_api__");
     table = capsule == NULL ? NULL : PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
-    usable = table != NULL && table->major == 1 && table->read != NULL;
+    usable = kind == TENSOR && table != NULL && table->major == 1 && table->read != NULL;
     PyErr_Clear();
     Py_XDECREF(capsule);
     if (class_of((PyTypeObject *)cls) >= 0)

@@ -199,9 +199,9 @@ def remember(
     engine = importlib.import_module("gluon_runtime._engine")
     engaged: Optional[Engaged] = getattr(hit.launch, "engine", None)
     launcher, stream, asked = None, None, engaged and engaged.asked
+    teach(engine)
     if engaged is not None and asked is not None:
         launcher, stream = engaged.launch, _stream(engine, hit.stream_of, hit.device)
-    teach(engine)
     owners: list[Any] = [*options, *options.values()]
     for parameter, value in zip(parameters, values):
         owners.extend([value] if parameter.flags & CONSTANT else _owned(engine, value))
