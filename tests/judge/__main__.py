@@ -27,13 +27,16 @@ def main(arguments):
     parser = argparse.ArgumentParser(prog="python -m tests.judge", description=__doc__)
     parser.add_argument("prefixes", nargs="*", help="judge the candidates whose path begins so")
     parser.add_argument("--seed", choices=("0", "drawn"), default="0", help="of the inputs")
+    parser.add_argument("--patience", type=float, default=8.0, help="seconds of one call")
     parser.add_argument("--jobs", type=int, default=1, help="candidates that are judged at once")
     options = parser.parse_args(arguments)
     prefixes = tuple(options.prefixes)
     chosen = [one for one in candidates() if not prefixes or one.name.startswith(prefixes)]
     started, seed = time.monotonic(), None if options.seed == "drawn" else 0
     counts, classes, slowest, missed = Counter(), Counter(), {}, []
-    for one, report, seconds in judgements(chosen, seed, options.jobs):
+    for one, report, seconds in judgements(
+        chosen, options.jobs, seed=seed, patience=options.patience
+    ):
         slowest[one.name] = seconds
         if isinstance(report, Exception):
             print(f"WRONG {one.name}: {type(report).__name__}: {report}", flush=True)
@@ -64,7 +67,7 @@ def main(arguments):
     return int(bool(missed))
 
 
-def judgements(chosen, seed, jobs):
+def judgements(chosen, jobs, **options):
     """Yield each candidate with its report, or the error of the judge, and the seconds, as they come."""
     left, done = queue.SimpleQueue(), queue.SimpleQueue()
     for one in chosen:
@@ -79,7 +82,7 @@ def judgements(chosen, seed, jobs):
                     return
                 started = time.monotonic()
                 try:
-                    report = one.judged(judge, seed=seed)
+                    report = one.judged(judge, **options)
                 except Exception as error:
                     report = error
                 done.put((one, report, time.monotonic() - started))
