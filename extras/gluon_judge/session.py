@@ -30,9 +30,10 @@ from gluon_judge.confine import Layer, confine
 from gluon_judge.guard import Guard, seal
 from gluon_judge.interpreted import checked
 from gluon_judge.messages import Call, Outcome, Packed, Sample, Spec
-from gluon_judge.observe import Observer, Snapshot
+from gluon_judge.observe import Observer
 from gluon_judge.operations import Operations, Streams, traced
 from gluon_judge.orders import followed, reordered, skipped
+from gluon_judge.snapshot import Snapshot
 from gluon_judge.source import entry, load, signs
 from gluon_judge.tensors import (
     fill,
@@ -82,7 +83,13 @@ class Session:
             with contextlib.suppress(ImportError, AttributeError):  # it replaces functions of torch
                 import_module("torch._dynamo.mutation_guard").install_generation_tagging_init()
         self._snapshot = Snapshot(
-            (__name__, Observer.__module__, f"{Observer.__module__}.Observer", pack.__module__)
+            (
+                __name__,
+                Observer.__module__,
+                f"{Observer.__module__}.Observer",
+                pack.__module__,
+                Snapshot.__module__,
+            )  # fmt: skip
         )
         _hide()
         self._modes = _modes()
