@@ -1,6 +1,7 @@
 """Traces of other tools, drawn below ours."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -46,6 +47,17 @@ def test_proton_trees_are_laid_out_by_their_times():
         ("scopes", "step", 0, 800, 0),
         ("scopes", "add", 0, 300, 1),
         ("scopes", "gemv", 300, 800, 1),
+    ]
+
+
+def test_a_file_of_proton():
+    """`proton.hatchet` is of Triton 3.6's libproton: two ops in a scope, three times; their metrics were given to it."""
+    content = json.loads((Path(__file__).parent / "proton.hatchet").read_text())
+    (process,) = processes(content)
+    assert bars(process) == [
+        ("scopes", "step", 0, 3003, 0),
+        ("scopes", "matmul_kernel", 0, 2403, 1),
+        ("scopes", "softmax_kernel", 2403, 3003, 1),
     ]
 
 
