@@ -1,6 +1,7 @@
 """PTX of pipelined kernels with one wait, fence, arrival or commit deleted or weakened, and the emulator's report.
 
-python -m tests.backends.emu.ptx_mutants [CASE] prints the table of docs/emulator-ptx.md.
+python -m tests.backends.emu.ptx_mutants [--most N] [CASE] prints the table of docs/emulator-ptx.md, of at most N mutants of
+each kind.
 """
 
 from __future__ import annotations
@@ -94,11 +95,13 @@ class Case:
         target: the emulator's.
         run: launches it; its result is compared by its bits.
         tiling: of the GEMM kernels; None for their own choice.
+        units: the multiprocessors that their launch counts on.
     """
 
     target: str
     run: Callable[[], Any]
     tiling: Optional[str] = None
+    units: int = 3
 
 
 def _bf16(*shape: int) -> torch.Tensor:
@@ -113,8 +116,13 @@ def _aligned() -> Any:
     return gluon_kernels.matmul(_bf16(64, 512), _bf16(512, 128))
 
 
-def _product() -> Any:
-    return gluon_kernels.matmul(_bf16(136, 136), _bf16(136, 264))
+def _pair_of_tiles() -> Any:
+    """Two tiles of one block, with more steps along K than the ring has slots."""
+    return gluon_kernels.matmul(_bf16(128, 640), _bf16(640, 128))
+
+
+def _wide_pair() -> Any:
+    return gluon_kernels.matmul(_bf16(256, 384), _bf16(384, 256))
 
 
 def _attention() -> Any:
@@ -127,8 +135,8 @@ def _grouped() -> Any:
 
 
 CASES = {
-    "gemm, ping-pong": Case("emu:sm_90", _product, "pingpong 64x128x64 s8"),
-    "gemm, cooperative": Case("emu:sm_90", _product, "cooperative 256x128x64 s4"),
+    "gemm, ping-pong": Case("emu:sm_90", _pair_of_tiles, "pingpong 64x128x64 s8", 1),
+    "gemm, cooperative": Case("emu:sm_90", _wide_pair, "cooperative 256x128x64 s4", 1),
     "gemm, split-K": Case("emu:sm_90", _long, "split_k 16x64x128 s6/4"),
     "attention": Case("emu:sm_90", _attention),
     "grouped GEMM": Case("emu:sm_90", _grouped),
@@ -144,7 +152,7 @@ def _launched(case: Case) -> Any:
         if case.tiling is None:
             return case.run()
         chosen = tilings.TILINGS[case.tiling]
-        with patch.object(tilings, "choose", lambda size: chosen), patch.object(launches, "choose", lambda size: chosen), patch.object(launches, "multiprocessors", lambda tensor: 3):  # fmt: skip
+        with patch.object(tilings, "choose", lambda size: chosen), patch.object(launches, "choose", lambda size: chosen), patch.object(launches, "multiprocessors", lambda tensor: case.units):  # fmt: skip
             return case.run()
 
 
@@ -190,7 +198,17 @@ def executed_lines(case: Case, kernel: str) -> set[int]:
     return {line for one in own for line, count in zip(one["code_lines"], one["counts"]) if count}
 
 
-def table(name: str) -> tuple[Counter[tuple[str, str]], list[Mutant]]:
+def _sampled(mutants: list[Mutant], most: int) -> list[Mutant]:
+    """Return at most so many of each kind, at even distances."""
+    chosen = []
+    for kind in dict.fromkeys(one.kind for one in mutants):
+        every = [one for one in mutants if one.kind == kind]
+        step = max(1.0, len(every) / most)
+        chosen += [every[int(i * step)] for i in range(min(most, len(every)))]
+    return chosen
+
+
+def table(name: str, most: int = 1 << 30) -> tuple[Counter[tuple[str, str]], list[Mutant]]:
     """Return the reports on all mutants of a case by kind, and the mutants without one."""
     case = CASES[name]
     kernel, text = code_of(case)
@@ -198,10 +216,9 @@ def table(name: str) -> tuple[Counter[tuple[str, str]], list[Mutant]]:
     counts: Counter[tuple[str, str]] = Counter()
     silent = []
     executed = executed_lines(case, kernel)
-    for mutant in mutants(text):
-        if mutant.line not in executed:
-            counts[mutant.kind, "not executed"] += 1
-            continue
+    listed = list(mutants(text))
+    counts.update((one.kind, "not executed") for one in listed if one.line not in executed)
+    for mutant in _sampled([one for one in listed if one.line in executed], most):
         begun = time.monotonic()
         verdict = report(case, kernel, mutant, right)
         counts[mutant.kind, verdict or "no report"] += 1
@@ -212,9 +229,11 @@ def table(name: str) -> tuple[Counter[tuple[str, str]], list[Mutant]]:
 
 
 def main() -> None:
-    chosen = sys.argv[1:] or list(CASES)
-    for name in chosen:
-        counts, silent = table(name)
+    chosen, most = sys.argv[1:], 1 << 30
+    if chosen[:1] == ["--most"]:
+        chosen, most = chosen[2:], int(chosen[1])
+    for name in chosen or CASES:
+        counts, silent = table(name, most)
         for (kind, verdict), count in sorted(counts.items()):
             print(f"| {name} | {kind} | {verdict} | {count} |", flush=True)
         for mutant in silent:
