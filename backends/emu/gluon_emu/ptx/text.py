@@ -112,6 +112,7 @@ _LABEL = re.compile(r"[A-Za-z_$%\x01][\w$\x01]*\s*:(?!:)")
 _GUARD = re.compile(r"@\s*(!?)\s*([%$\x01A-Za-z_][\w$\x01]*)")
 _OPCODE = re.compile(r"[A-Za-z]\w*(?:(?:\.|::)[A-Za-z0-9_]+)*")
 _NAME = re.compile(r"(!?)\s*(%?[A-Za-z_][\w$\x01]*(?:\.[xyzw])?|\x02\d+)")
+_BARE = re.compile(r"(?<![%\w$.])[A-Za-z_$][\w$]*")
 _MOST = 1 << 18  # registers of one declaration
 _PART = re.compile(r"([%$A-Za-z_\x02][\w$\x01]*)\.(b[0-7]{1,4}|h[0-3]{1,2})")
 _DECLARATION = re.compile(r"\.reg\s*\.(\w+)\s+(.*)", re.S)
@@ -151,6 +152,7 @@ class Reader:
         self.at = 0
         self.scopes: list[dict[str, str]] = [{}]
         self.count = 0
+        self.bare = set(_BARE.findall(text))  # what could be the name of a variable
 
     def shown(self, text: str) -> str:
         return " ".join(text.replace("\x01", "$").replace("\x02", "$").split())
@@ -237,24 +239,24 @@ class Reader:
             one = _DECLARED.fullmatch(part.strip())
             if one is None:
                 raise self.refuse("a declaration that is not known", whole)
-            stem = one[1].lstrip("%")
+            spelled, stem = one[1], one[1].lstrip("%")
             if int(one[2] or 0) > _MOST:
                 raise self.refuse(f"more than {_MOST} registers of a name", whole)
-            names = [stem] if one[2] is None else [f"{stem}{i}" for i in range(int(one[2]))]
-            for name in names:
+            for number in ("",) if one[2] is None else range(int(one[2])):
                 self.count += 1
-                unique = name if len(self.scopes) == 1 else f"{name}'{self.count}"
-                self.scopes[-1][name] = unique
+                name = f"{stem}{number}"
+                alone = len(self.scopes) == 1 and (spelled == stem or name not in self.bare)
+                unique = name if alone else f"{name}'{self.count}"
+                self.scopes[-1][f"{spelled}{number}"] = unique
                 registers[unique] = match[1]
         return Statement(self.shown(whole), ".reg", (), (), declared=registers)
 
     def named(self, name: str) -> str:
         if name.startswith("\x02"):
             return "$" + name[1:]
-        bare = name.lstrip("%")
         for scope in reversed(self.scopes):
-            if bare in scope:
-                return scope[bare]
+            if name in scope:
+                return scope[name]
         return name.replace("\x01", "$")
 
     def operand(self, part: str, whole: str) -> Operand:

@@ -36,7 +36,7 @@ KERNEL printing(ARGS) {
     printf("thread %d of %u: %f %g %e|%5d|%-5d|%05d|%x|%#X|%c|%s|%%|%llu|%lld|%p\n", t, blockDim.x, t * 1.5, 1.0 / (t + 1),
            t * 1e10, t, t, -t, t * 1000, t + 10, 'a' + t, t & 1 ? "odd" : "even", 1ull << (t * 20), -5ll * t, (void*)nullptr);
     if (t == 2) printf("no arguments\n");
-    out[t] = printf("%.3f %10.2f %+d %d\n", 3.14159, -2.5, t, 300);
+    out[t] = printf("%.3f %10.2f %+d %hhd\n", 3.14159, -2.5, t, 300);
 }
 
 // launch: grid=1 block=32
@@ -62,15 +62,6 @@ KERNEL heap_lists(ARGS) {
     for (int i = 0; i < 8; ++i) many[i] = total >> i;
     out[threadIdx.x] = total + many[threadIdx.x & 7];
     delete[] many;
-}
-
-struct Named { int number; const char* name; u64 wide[2]; };
-__device__ Named named[3] = {{7, letters, {1, 2}}, {8, letters + 4, {3, ~0ull}}, {9, nullptr, {4, 5}}};
-
-// launch: grid=1 block=32
-KERNEL tables_of_pointers(ARGS) {
-    const Named& one = named[threadIdx.x % 3];
-    out[threadIdx.x] = one.number + (u32)one.wide[1] + (one.name ? one.name[threadIdx.x & 7] : 0);
 }
 
 // launch: grid=1 block=32

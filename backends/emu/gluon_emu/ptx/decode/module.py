@@ -531,7 +531,7 @@ class _Modules(Reader):
                 elif variable.space == "param" and len(self.scopes) > 1:
                     self.count += 1
                     unique = f"{variable.name}'{self.count}"
-                    self.scopes[-1][variable.name.lstrip("%")] = unique
+                    self.scopes[-1][variable.name] = unique
                     function.variables.append(
                         Variable(unique, "param", variable.size, variable.align)
                     )

@@ -10,7 +10,6 @@ from gluon_emu.errors import TrapError
 from gluon_emu.ptx.decode.module import Name
 from gluon_emu.ptx.isa.table import Step, instruction
 from gluon_emu.ptx.program import TYPES
-from gluon_emu.ptx.text import Register
 
 __all__: list[str] = []
 
@@ -47,8 +46,6 @@ def brx(call: Any) -> Step:
     start = call.program.starts[function.name]
     targets = np.array([start + function.labels[label] for label in labels])
     index = call.operands[0]
-    if isinstance(index, Name):
-        index = Register(call.program.prefix + index.value.lstrip("%"))
     get = call.get(index, TYPES["u32"])
 
     def run(group: Any) -> Any:

@@ -184,7 +184,7 @@ class Machine:
             moved = True
             counts[pc] += size
             self.counted += 1
-            if not self.counted & 255:
+            if not self.counted & 63:
                 group.pc = pc
                 self._check_time(group)
             group.pc = pc
