@@ -2,7 +2,7 @@
 
 One warp copies tiles of Q, K and V. Two or three groups of four warps have 64 rows of Q each and walk
 over the keys, the last ones first: with a causal mask only those need masking. Scores of the next tile
-are multiplied while the softmax of this one is computed, and in heads of 64, where exponentials take as
+are multiplied while the softmax of this one is computed, and in heads of 64 or of 8-bit floats, where exponentials take as
 long as products, so is the weighted sum of the last one.
 
 Softmax is online (Milakov and Gimelshein, 2018); its overlap with the matrix unit is that of
@@ -87,7 +87,8 @@ def attend(work, SETTINGS: gl.constexpr, part: gl.constexpr):
     ROWS: gl.constexpr = queries.block_shape[2]
     BLOCK_N: gl.constexpr = keys.block_shape[2]
     D: gl.constexpr = keys.block_shape[3]
-    OVERLAP: gl.constexpr = D <= 64
+    # Where exponentials take as long as products, the weighted sum goes on during softmax, too.
+    OVERLAP: gl.constexpr = D <= 64 or dtype.primitive_bitwidth == 8
     WIDTH: gl.constexpr = 32 // dtype.primitive_bitwidth  # elements of a register
     score_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 8 * WIDTH])
     out_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 8 * WIDTH])
