@@ -14,8 +14,8 @@ from gluon_core.language.nvidia.hopper import (
     warpgroup_mma_init,
     warpgroup_mma_wait,
 )
-from gluon_kernels.gemm.epilogue import of_columns, store_part
-from gluon_kernels.gemm.hopper_small_m import add_up, wait_for_all
+from gluon_kernels.gemm.epilogue import of_columns
+from gluon_kernels.gemm.hopper_small_m import share_of, store_shared
 
 
 @gluon.constexpr_function
@@ -170,15 +170,11 @@ def gemm_direct(
     of stored rows, VECTORS the elements of each operand that one load takes: divisors of strides, row lengths and addresses. `sums`,
     `counters` and the strides of `c` are those of `gemm_split_k`.
     """
-    split = gl.program_id(0)
     tile = gl.program_id(1)
     matrix = gl.program_id(2).to(gl.int64)
     row = tile // tiles_n * BLOCK_M
     column = tile % tiles_n * BLOCK_N
-    steps = gl.cdiv(K, BLOCK_K)
-    share = gl.cdiv(steps, SPLITS)
-    first = split * share
-    count = gl.minimum(share, steps - first)
+    first, count = share_of(gl.cdiv(K, BLOCK_K), SPLITS)
     a += matrix * (a_matrix // VECTORS[0] * VECTORS[0])
     b += matrix * (b_matrix // VECTORS[1] * VECTORS[1])
     c += matrix * (c_matrix // VECTOR * VECTOR)
@@ -187,14 +183,5 @@ def gemm_direct(
     operands = ((a, a_row), (b, b_row))
     result = product(operands, (M, N, K), (row, column), first, count, BLOCKS, STAGES, FORM)
     end = of_columns(M, N, bias, ACTIVATION)
-    if SPLITS == 1:
-        store_part(c, result, row, column, (M, N), c_row, end, False, VECTOR)
-    else:
-        number = gl.program_id(2) * gl.num_programs(1) + tile
-        sums += number.to(gl.int64) * SPLITS * BLOCK_M * BLOCK_N
-        rows = gl.arange(0, BLOCK_M, gl.SliceLayout(1, result.type.layout))
-        columns = gl.arange(0, BLOCK_N, gl.SliceLayout(0, result.type.layout))
-        mine = sums + split * BLOCK_M * BLOCK_N
-        gl.store(mine + rows[:, None] * BLOCK_N + columns[None, :], result)
-        wait_for_all(counters + number, SPLITS)
-        add_up(c, sums, result, (row, column), (M, N), c_row, end, SPLITS, VECTOR)
+    number = gl.program_id(2) * gl.num_programs(1) + tile
+    store_shared(c, result, number, (sums, counters), (row, column), (M, N), c_row, end, SPLITS, VECTOR)  # fmt: skip

@@ -9,7 +9,7 @@ each, and one promotes while the other multiplies. With few rows the transposed 
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.language.nvidia.hopper import tma_ring, warpgroup_mma, warpgroup_mma_wait
-from gluon_kernels.gemm.epilogue import of_scaled, store_part
+from gluon_kernels.gemm.epilogue import of_scaled
 from gluon_kernels.gemm.hopper import (
     close,
     left_of,
@@ -18,6 +18,7 @@ from gluon_kernels.gemm.hopper import (
     store,
     writers_for,
 )
+from gluon_kernels.gemm.hopper_small_m import share_of, store_shared
 
 DEPTH = gl.constexpr(128)  # elements of K that share a scale
 
@@ -34,12 +35,13 @@ def block_scales(scales, N, K, column, COUNT: gl.constexpr):
 
 
 @gluon.jit
-def copy_steps(ring, tiles, batch, K, SHAPES: gl.constexpr, BY_BLOCK: gl.constexpr):
+def copy_steps(ring, tiles, batch, K, SHAPES: gl.constexpr, BY_BLOCK: gl.constexpr, SPLITS: gl.constexpr):  # fmt: skip
     """Fetch the tiles of each step, and the scales of its rows where steps have some."""
+    first, count = share_of(gl.cdiv(K, DEPTH), SPLITS)
     position = ring.producer()
-    for tile in range(gl.program_id(0), tiles.count() * batch, gl.num_programs(0)):
+    for tile in range(gl.program_id(1), tiles.count() * batch, gl.num_programs(1)):
         matrix, row, column = place_of(tile, tiles)
-        for step in range(gl.cdiv(K, DEPTH)):
+        for step in range(first, first + count):
             k = step * DEPTH
             places = ()
             top = row
@@ -76,8 +78,8 @@ def promoted(total, part, by):
 
 @gluon.jit
 def multiply_promoted(
-    ring, tiles, batch, outs, scales, sizes, group: gl.constexpr, SHAPES: gl.constexpr,
-    FORM: gl.constexpr, VECTOR: gl.constexpr,
+    ring, tiles, batch, outs, scratch, scales, sizes, group: gl.constexpr, SHAPES: gl.constexpr,
+    FORM: gl.constexpr, VECTOR: gl.constexpr, SPLITS: gl.constexpr,
 ):  # fmt: skip
     """Multiply a group's rows of each tile: 128 columns or twice as many, one after the other, with registers for the product of one."""
     M, N, K = sizes
@@ -85,16 +87,16 @@ def multiply_promoted(
     TWO: gl.constexpr = len(SHAPES[1]) == 2
     BY_BLOCK: gl.constexpr = scales is not None
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, SHAPES[1][0], 32])
-    steps = gl.cdiv(K, DEPTH)
+    first, count = share_of(gl.cdiv(K, DEPTH), SPLITS)
     position = ring.consumer()
-    for tile in range(gl.program_id(0), tiles.count() * batch, gl.num_programs(0)):
+    for tile in range(gl.program_id(1), tiles.count() * batch, gl.num_programs(1)):
         matrix, row, column = place_of(tile, tiles)
         row += group * ROWS
         left = gl.zeros([ROWS, SHAPES[1][0]], gl.float32, layout)
         right = left
         if BY_BLOCK:
             of_blocks = block_scales(scales, N, K, column, len(SHAPES[1]))
-        for step in range(steps):
+        for step in range(first, first + count):
             if BY_BLOCK:
                 of_left = gl.load(of_blocks[0] + step * scales[1])
                 of_right = gl.load(of_blocks[len(SHAPES[1]) - 1] + step * scales[1])
@@ -118,7 +120,13 @@ def multiply_promoted(
                 ring.release(position)
                 left = promoted(left, part, by_left)
             position = position.next()
-        if TWO:
+        if SPLITS > 1:
+            gl.static_assert(
+                not TWO and FORM == "rows", "the sums of several programs are stored as rows"
+            )
+            number = tile * 2 + group
+            store_shared(outs[1], left, number, scratch, (row, column), (M, N), outs[2][1], outs[4], SPLITS, VECTOR)  # fmt: skip
+        elif TWO:
             store(outs, (left, right), matrix, row, column, FORM, VECTOR)
         else:
             store(outs, (left,), matrix, row, column, FORM, VECTOR)
@@ -127,14 +135,16 @@ def multiply_promoted(
 
 @gluon.jit(do_not_specialize=["batch", "M", "N", "K", "c_row"])
 def gemm_promoted(
-    a_desc, b_descs, scales_desc, c, c_descs, c_matrix, c_row, by_rows, scales, batch, M, N, K,
+    a_desc, b_descs, scales_desc, c, c_descs, c_matrix, c_row, by_rows, scales, sums, counters, batch, M, N, K,
     BLOCK_M: gl.constexpr, STAGES: gl.constexpr, GROUP: gl.constexpr,
-    FORM: gl.constexpr, VECTOR: gl.constexpr,
+    FORM: gl.constexpr, VECTOR: gl.constexpr, SPLITS: gl.constexpr,
 ):  # fmt: skip
-    """Multiply [batch, M, K] by [batch, N, K], 8-bit floats; `a_desc` is of half the rows of a tile, `b_descs` of 128 columns each.
+    """Multiply [batch, M, K] by [batch, N, K], 8-bit floats; `a_desc` is of half the rows of a tile, `b_descs` of 128 columns each. The grid is
+    [parts of K, programs]; with SPLITS > 1 there is a program for each part of each tile.
 
     `by_rows` are the scales of `of_scaled`. `scales_desc` is None, or of the scales of steps of rows [K / 128, M], and `scales` has
-    those of blocks with the strides of steps and of blocks. The other arguments are those of `gemm`.
+    those of blocks with the strides of steps and of blocks. `sums` and `counters` are those of `gemm_split_k`, of half tiles. The other
+    arguments are those of `gemm`.
     """
     gl.static_assert(gl.num_warps() == 4, "a group of four warps multiplies")
     WIDTHS: gl.constexpr = (b_descs[0].block_type.shape[1],) * len(b_descs)
@@ -152,17 +162,44 @@ def gemm_promoted(
     first = (writers_for(c_descs, end, WIDTHS, PLAIN),) + rest
     second = (writers_for(c_descs, end, WIDTHS, PLAIN),) + rest
     sizes = (M, N, K)
+    scratch = (sums, counters)
     gl.warp_specialize(
         [
             (
                 multiply_promoted,
-                (ring, tiles, batch, first, scales, sizes, 0, SHAPES, FORM, VECTOR),
+                (
+                    ring,
+                    tiles,
+                    batch,
+                    first,
+                    scratch,
+                    scales,
+                    sizes,
+                    0,
+                    SHAPES,
+                    FORM,
+                    VECTOR,
+                    SPLITS,
+                ),
             ),
             (
                 multiply_promoted,
-                (ring, tiles, batch, second, scales, sizes, 1, SHAPES, FORM, VECTOR),
+                (
+                    ring,
+                    tiles,
+                    batch,
+                    second,
+                    scratch,
+                    scales,
+                    sizes,
+                    1,
+                    SHAPES,
+                    FORM,
+                    VECTOR,
+                    SPLITS,
+                ),
             ),
-            (copy_steps, (ring, tiles, batch, K, SHAPES, BY_BLOCK)),
+            (copy_steps, (ring, tiles, batch, K, SHAPES, BY_BLOCK, SPLITS)),
         ],
         [4, 1],
         [232, 40],
@@ -208,23 +245,23 @@ def scale_of(scales, N, K, column, step):
 
 
 @gluon.jit
-def multiply_few(ring, tiles, c, c_row, end, scales, sizes, VECTOR: gl.constexpr):
+def multiply_few(ring, tiles, c, c_row, end, scratch, scales, sizes, VECTOR: gl.constexpr, SPLITS: gl.constexpr):  # fmt: skip
     """Scale one of two steps while the other is multiplied."""
     M, N, K = sizes
     ROWS: gl.constexpr = tiles.block[0]
     COLUMNS: gl.constexpr = tiles.block[1]
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [gl.num_warps(), 1], [16, ROWS, 32])
     nothing = gl.zeros([COLUMNS, ROWS], gl.float32, layout)
-    steps = gl.cdiv(K, DEPTH)
+    first, count = share_of(gl.cdiv(K, DEPTH), SPLITS)
     position = ring.consumer()
-    for tile in range(gl.program_id(0), tiles.count(), gl.num_programs(0)):
+    for tile in range(gl.program_id(1), tiles.count(), gl.num_programs(1)):
         row, column = tiles.at(tile)
         total = nothing
-        for pair in range(steps // 2):
-            of_even = scale_of(scales, N, K, column, 2 * pair)
+        for pair in range(count // 2):
+            of_even = scale_of(scales, N, K, column, first + 2 * pair)
             even, by_even = started(ring, position, of_even, nothing)
             behind, position = position, position.next()
-            of_odd = scale_of(scales, N, K, column, 2 * pair + 1)
+            of_odd = scale_of(scales, N, K, column, first + 2 * pair + 1)
             odd, by_odd = started(ring, position, of_odd, nothing)
             part = warpgroup_mma_wait(1, deps=[even])
             ring.release(behind)
@@ -234,20 +271,23 @@ def multiply_few(ring, tiles, c, c_row, end, scales, sizes, VECTOR: gl.constexpr
             ring.release(position)
             position = position.next()
             total = added(total, part, by_odd)
-        if steps % 2 == 1:
-            last, by = started(ring, position, scale_of(scales, N, K, column, steps - 1), nothing)
+        if count % 2 == 1:
+            last, by = started(
+                ring, position, scale_of(scales, N, K, column, first + count - 1), nothing
+            )
             part = warpgroup_mma_wait(0, deps=[last])
             ring.release(position)
             position = position.next()
             total = added(total, part, by)
         result = gl.permute(total, (1, 0))
-        store_part(c, result, row, column, (M, N), c_row, end, False, VECTOR)
+        store_shared(c, result, tile, scratch, (row, column), (M, N), c_row, end, SPLITS, VECTOR)
 
 
 @gluon.jit(do_not_specialize=["M", "N", "K", "c_row"])
 def gemm_promoted_few(
-    a_desc, b_desc, scales_desc, c, c_row, by_rows, scales, M, N, K,
+    a_desc, b_desc, scales_desc, c, c_row, by_rows, scales, sums, counters, M, N, K,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr, VECTOR: gl.constexpr,
+    SPLITS: gl.constexpr,
 ):  # fmt: skip
     """Multiply [M, K] by [N, K] with few rows; the arguments are those of `gemm_promoted`."""
     gl.static_assert(128 % BLOCK_N == 0, "a tile has the scales of one block")
@@ -261,8 +301,11 @@ def gemm_promoted_few(
     end = of_scaled(M, N, None, None, by_rows)
     gl.warp_specialize(
         [
-            (multiply_few, (ring, tiles, c, c_row, end, scales, (M, N, K), VECTOR)),
-            (copy_steps, (ring, tiles, 1, K, SHAPES, BY_BLOCK)),
+            (
+                multiply_few,
+                (ring, tiles, c, c_row, end, (sums, counters), scales, (M, N, K), VECTOR, SPLITS),
+            ),
+            (copy_steps, (ring, tiles, 1, K, SHAPES, BY_BLOCK, SPLITS)),
         ],
         [1],
         [24],

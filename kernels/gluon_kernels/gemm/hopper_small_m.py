@@ -96,6 +96,39 @@ def add_up(c, sums, result, place, sizes, stride, end, SPLITS: gl.constexpr, VEC
     )
 
 
+@gluon.jit
+def share_of(steps, SPLITS: gl.constexpr):
+    """Return the first step of the program's part of K, and the number of its steps."""
+    if SPLITS == 1:
+        return 0, steps
+    else:
+        share = gl.cdiv(steps, SPLITS)
+        first = gl.program_id(0) * share
+        return first, gl.minimum(share, steps - first)
+
+
+@gluon.jit
+def store_shared(c, value, number, scratch, place, sizes, stride, end, SPLITS: gl.constexpr, VECTOR: gl.constexpr):  # fmt: skip
+    """Store the sums of a tile, or add up those of all its programs, each a share of the rows.
+
+    Args:
+        number: of the tile.
+        scratch: `sums` and `counters` of `gemm_split_k`.
+        c, place, sizes, stride, end: those of `store_part`.
+    """
+    if SPLITS == 1:
+        store_part(c, value, place[0], place[1], sizes, stride, end, False, VECTOR)
+    else:
+        SIZE: gl.constexpr = value.shape[0] * value.shape[1]
+        sums = scratch[0] + number.to(gl.int64) * (SPLITS * SIZE)
+        rows = gl.arange(0, value.shape[0], gl.SliceLayout(1, value.type.layout))
+        columns = gl.arange(0, value.shape[1], gl.SliceLayout(0, value.type.layout))
+        mine = sums + gl.program_id(0) * SIZE
+        gl.store(mine + rows[:, None] * value.shape[1] + columns[None, :], value)
+        wait_for_all(scratch[1] + number, SPLITS)
+        add_up(c, sums, value, place, sizes, stride, end, SPLITS, VECTOR)
+
+
 @gluon.jit(do_not_specialize=["M", "N", "K", "c_row", "tiles_n"])
 def gemm_split_k(
     a_desc, b_desc, c, sums, counters, bias, scales, M, N, K, c_matrix, c_row, tiles_n,
@@ -108,28 +141,15 @@ def gemm_split_k(
     tile, which follow each other, must be able to run at a time. `c_matrix` and `c_row` are strides of `c`, `tiles_n`
     is the number of tiles side by side; VECTOR divides N and the strides. `scales` are those of `gemm`."""
     ring = tma_ring([a_desc, b_desc], STAGES)
-    split = gl.program_id(0)
     tile = gl.program_id(1)
     matrix = gl.program_id(2)
     row = tile // tiles_n * BLOCK_M
     column = tile % tiles_n * BLOCK_N
-    steps = gl.cdiv(K, BLOCK_K)
-    share = gl.cdiv(steps, SPLITS)
-    first = split * share
-    count = gl.minimum(share, steps - first)
+    first, count = share_of(gl.cdiv(K, BLOCK_K), SPLITS)
     BLOCKS: gl.constexpr = (BLOCK_M, BLOCK_N, BLOCK_K)
     place = (matrix, row, column)
     result = product(ring, place, first, count, BLOCKS, STAGES, TRANSPOSED)
     c += matrix.to(gl.int64) * (c_matrix // VECTOR * VECTOR)
     end = of_scaled(M, N, bias, ACTIVATION, scales)
-    if SPLITS == 1:
-        store_part(c, result, row, column, (M, N), c_row, end, False, VECTOR)
-    else:
-        number = matrix * gl.num_programs(1) + tile
-        sums += number.to(gl.int64) * SPLITS * BLOCK_M * BLOCK_N
-        rows = gl.arange(0, BLOCK_M, gl.SliceLayout(1, result.type.layout))
-        columns = gl.arange(0, BLOCK_N, gl.SliceLayout(0, result.type.layout))
-        mine = sums + split * BLOCK_M * BLOCK_N
-        gl.store(mine + rows[:, None] * BLOCK_N + columns[None, :], result)
-        wait_for_all(counters + number, SPLITS)
-        add_up(c, sums, result, (row, column), (M, N), c_row, end, SPLITS, VECTOR)
+    number = matrix * gl.num_programs(1) + tile
+    store_shared(c, result, number, (sums, counters), (row, column), (M, N), c_row, end, SPLITS, VECTOR)  # fmt: skip

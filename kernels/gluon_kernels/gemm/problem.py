@@ -208,6 +208,8 @@ MATMUL_FP8 = Problem(
         {"M": 33, "N": 50, "K": 72},
         {"M": 136, "N": 272, "K": 400, "scales": "block"},
         {"M": 9, "N": 200, "K": 300, "scales": "block"},
+        {"M": 136, "N": 120, "K": 1160, "scales": "block"},
+        {"M": 40, "N": 72, "K": 2100, "scales": "block"},
         {"M": 40, "N": 136, "K": 264, "exact": True},
         {"M": 70, "N": 136, "K": 264, "scales": "tensor", "exact": True},
     ),

@@ -12,7 +12,7 @@ from gluon_core import language as gl
 from gluon_core.nvidia.hopper import TensorDescriptor
 from gluon_kernels.gemm.hopper_promoted import gemm_promoted, gemm_promoted_few
 from gluon_kernels.gemm.launches import Operand, describe, operand, split_scales, vector_of
-from gluon_kernels.plans import allocator, multiprocessors
+from gluon_kernels.plans import Counters, Scratch, allocator, multiprocessors
 
 __all__ = ["BLOCK", "plan"]
 
@@ -24,6 +24,16 @@ def columns_for(m: int, n: int, processors: int) -> int:
     """Return 256, or 128 where the processors do the last round of tiles sooner."""
     rounds = {w: -(-(-(-m // 128) * -(-n // w)) // processors) for w in (256, 128)}
     return 256 if 256 * rounds[256] <= 1.1 * 128 * rounds[128] else 128
+
+
+def parts_of(tiles: int, k: int, processors: int) -> int:
+    """Return how many programs share the K of a tile: as many as there is room for, with several steps each."""
+    steps, splits = -(-k // BLOCK), 1
+    while splits < 16 and 2 * tiles * splits <= processors and steps >= 8 * splits:
+        splits *= 2
+    while (splits - 1) * -(-steps // splits) >= steps:  # each has a step
+        splits //= 2
+    return splits
 
 
 def plan(
@@ -61,7 +71,8 @@ def plan(
     described: tuple[Any, ...]
     if few:
         rows = max(8, 1 << (m - 1).bit_length())
-        kernel, tiles = gemm_promoted_few, -(-n // 64)
+        kernel, tiles, halves, size = gemm_promoted_few, -(-n // 64), 1, rows * 64
+        splits = min(parts_of(tiles, k, processors), rows)
         described = (
             describe(a, left, (rows, BLOCK)),
             describe(b, right, (64, BLOCK)),
@@ -69,14 +80,16 @@ def plan(
             result,
             row,
         )
-        rest: tuple[Any, ...] = (m, n, k, rows, 64, 12 if rows <= 32 else 8, vector)
+        rest: tuple[Any, ...] = (m, n, k, rows, 64, 12 if rows <= 32 else 8, vector, splits)
     else:
         columns = columns_for(m, n, processors)
-        kernel, tiles = gemm_promoted, -(-m // 128) * -(-n // columns)
+        splits = parts_of(-(-m // 128) * -(-n // 128), k, processors)
+        columns = columns if splits == 1 else 128
+        kernel, tiles, halves, size = gemm_promoted, -(-m // 128) * -(-n // columns), 2, 64 * 128
         parts = columns // 128
         unit = 16 // result.element_size()
         form, stored = "rows", ()
-        if row % unit == 0 and result.data_ptr() % 16 == 0:
+        if row % unit == 0 and result.data_ptr() % 16 == 0 and splits == 1:
             of_c = Operand((1, m, n), (m * row, row, 1), False)
             form, stored = "tma", (describe(result, of_c, (64, 128 // result.element_size())),) * parts  # fmt: skip
         described = (
@@ -84,20 +97,25 @@ def plan(
             result, stored, 0, row,
         )  # fmt: skip
         stages = 4 if columns == 256 and result.element_size() == 2 else 3 if columns == 256 else 5
-        rest = (1, m, n, k, 128, stages, 8, form, vector)
-    tensors = [a, b, result, *(x for x in by_rows if x is not None)]
+        rest = (1, m, n, k, 128, stages, 8, form, vector, splits)
+    scratch = Scratch(halves * tiles * splits * size if splits > 1 else 1, a.device)
+    counters = Counters(halves * tiles)
+    sums, count = scratch(), counters(a.device)
+    tensors = [a, b, result, sums, count, *(x for x in by_rows if x is not None)]
     if scales is not None:
         tensors += [steps, scales[1]]
-    launch = gluon.torch.prepare(
-        kernel, (min(tiles, processors),), (*described, split_scales(by_rows, (m, n)), of_blocks, *rest), tensors, num_warps=4
-    )  # fmt: skip
+    grid = (splits, tiles if splits > 1 else min(tiles, processors))
+    arguments = (*described, split_scales(by_rows, (m, n)), of_blocks, sums, count, *rest)
+    launch = gluon.torch.prepare(kernel, grid, arguments, tensors, num_warps=4)
+    device = a.device
 
     def run(a: Tensor, b: Tensor, by_rows: Any, scales: Any, out: Optional[Tensor]) -> Tensor:
         result = empty() if out is None else out
+        both = (sums, count) if splits == 1 else (scratch(), counters(device))
         if scales is None:
-            launch(a, b, result, *(x for x in by_rows if x is not None))
+            launch(a, b, result, *both, *(x for x in by_rows if x is not None))
         else:
-            launch(a, b, result, view(scales[0]), scales[1])
+            launch(a, b, result, *both, view(scales[0]), scales[1])
         return result
 
     return run

@@ -9,9 +9,9 @@ the next group are converted. Groups of 32 with scales that are powers of two ar
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.language.nvidia.hopper import tma_ring, warpgroup_mma, warpgroup_mma_wait
-from gluon_kernels.gemm.epilogue import of_columns, store_part
-from gluon_kernels.gemm.hopper_small_m import add_up, wait_for_all
-from gluon_kernels.quant.weights import dtype_of, mxfp4, packed, power_of_two
+from gluon_kernels.gemm.epilogue import of_columns
+from gluon_kernels.gemm.hopper_small_m import share_of, store_shared
+from gluon_kernels.quant.weights import dtype_of, packed, power_of_two
 
 
 @gluon.constexpr_function
@@ -57,6 +57,34 @@ def pairs(raw, dtype: gl.constexpr):
         )  # fmt: skip
 
 
+@gluon.jit
+def pairs_of_mxfp4(raw, dtype: gl.constexpr):
+    """Return both floats of 4 bits of each byte as floats of 16 bits in 32: sign, exponent and mantissa move to their places, and a power of
+    two gives the exponent its bias."""
+    byte = raw.to(gl.int32)
+    code = (byte | (byte << 12)) & 0x000F000F
+    sign = (code & 0x00080008) << 12
+    if dtype == gl.bfloat16:
+        return gl.inline_asm_elementwise(
+            "{ .reg .b32 bias; mov.b32 bias, 0x7E807E80; mul.rn.bf16x2 $0, $1, bias; }",
+            "=r,r", [sign | ((code & 0x00070007) << 6)], gl.int32, True, 1,
+        )  # fmt: skip
+    else:
+        return gl.inline_asm_elementwise(
+            "{ .reg .b32 bias; mov.b32 bias, 0x74007400; mul.rn.f16x2 $0, $1, bias; }",
+            "=r,r", [sign | ((code & 0x00070007) << 9)], gl.int32, True, 1,
+        )  # fmt: skip
+
+
+@gluon.jit
+def times(numbers, factors, dtype: gl.constexpr):
+    """Return products of floats of 16 bits, two at a time."""
+    PAIR: gl.constexpr = "bf16x2" if dtype == gl.bfloat16 else "f16x2"
+    return gl.inline_asm_elementwise(
+        f"mul.rn.{PAIR} $0, $1, $2;", "=r,r,r", [numbers, factors.to(dtype)], dtype, True, 2
+    )
+
+
 @gluon.constexpr_function
 def of_bytes(dtype):
     """Return PTX that converts 4 signed bytes to 16-bit floats: a byte takes the last bits of a float32, whose value is subtracted again."""
@@ -72,13 +100,11 @@ def of_bytes(dtype):
 @gluon.jit
 def left_operand(raw, dtype: gl.constexpr, FORMAT: gl.constexpr, SHAPE: gl.constexpr, layout: gl.constexpr):  # fmt: skip
     """Return the weights of a tile as the left operand of `wgmma`."""
-    if FORMAT == "int4":
-        both = pairs(raw, dtype)
+    if packed(FORMAT) == 2:
+        both = pairs(raw, dtype) if FORMAT == "int4" else pairs_of_mxfp4(raw, dtype)
         low = (both & 0xFFFF).to(gl.int16).to(dtype, bitcast=True)
         high = (both >> 16).to(gl.int16).to(dtype, bitcast=True)
         numbers = gl.join(low, high).reshape(SHAPE)
-    elif FORMAT == "mxfp4":
-        numbers = gl.join(mxfp4(raw & 15), mxfp4(raw >> 4)).reshape(SHAPE).to(dtype)
     elif FORMAT == "int8":
         numbers = gl.inline_asm_elementwise(of_bytes(dtype), "=r,=r,r", [raw], dtype, True, 4)
     else:
@@ -132,14 +158,10 @@ def linear_few(
     bytes_at: gl.constexpr = raw_layout(BLOCK_N, BLOCK_K // PACKED, PACKED, gl.num_warps())
     SHAPE: gl.constexpr = [BLOCK_N, BLOCK_K]
     ring = tma_ring([w_desc, x_desc], STAGES)
-    split = gl.program_id(0)
     tile = gl.program_id(1)
     row = tile // tiles_n * BLOCK_M
     column = tile % tiles_n * BLOCK_N
-    steps = gl.cdiv(K, BLOCK_K)
-    share = gl.cdiv(steps, SPLITS)
-    first = split * share
-    count = gl.minimum(share, steps - first)
+    first, count = share_of(gl.cdiv(K, BLOCK_K), SPLITS)
     put = ring.producer()
     for i in gl.static_range(STAGES):
         fetch(ring, put, row, column, (first + i) * BLOCK_K, i < count, PACKED)
@@ -164,7 +186,7 @@ def linear_few(
             scale = coming
             k = (first + step + 1) * BLOCK_K
             coming = exponents_at(scales, strides, rows, groups, k, N, K, step + 1 < count)
-            weights = (by_group(weights) * scale.to(dtype)[:, :, None]).reshape(SHAPE)
+            weights = times(by_group(weights), scale[:, :, None], dtype).reshape(SHAPE)
             weights = gl.convert_layout(weights, operand)
         part = warpgroup_mma(weights, x_tile.permute((1, 0)), nothing, use_acc=False, is_async=True)
         if PROMOTED:
@@ -184,13 +206,4 @@ def linear_few(
     gl.barrier()  # all warps have read the slots, whose memory the store may use
     result = gl.permute(total, (1, 0))
     end = of_columns(M, N, bias, ACTIVATION)
-    if SPLITS == 1:
-        store_part(c, result, row, column, (M, N), c_row, end, False, VECTOR)
-    else:
-        sums += tile.to(gl.int64) * SPLITS * BLOCK_M * BLOCK_N
-        down = gl.arange(0, BLOCK_M, gl.SliceLayout(1, result.type.layout))
-        across = gl.arange(0, BLOCK_N, gl.SliceLayout(0, result.type.layout))
-        mine = sums + split * BLOCK_M * BLOCK_N
-        gl.store(mine + down[:, None] * BLOCK_N + across[None, :], result)
-        wait_for_all(counters + tile, SPLITS)
-        add_up(c, sums, result, (row, column), (M, N), c_row, end, SPLITS, VECTOR)
+    store_shared(c, result, tile, (sums, counters), (row, column), (M, N), c_row, end, SPLITS, VECTOR)  # fmt: skip

@@ -14,9 +14,9 @@ from gluon_core.language.nvidia.hopper import (
     warpgroup_mma_init,
     warpgroup_mma_wait,
 )
-from gluon_kernels.gemm.epilogue import of_columns, store_part
-from gluon_kernels.gemm.hopper_small_m import add_up, wait_for_all
-from gluon_kernels.quant.hopper import by_group, left_operand, raw_layout
+from gluon_kernels.gemm.epilogue import of_columns
+from gluon_kernels.gemm.hopper_small_m import share_of, store_shared
+from gluon_kernels.quant.hopper import by_group, left_operand, raw_layout, times
 from gluon_kernels.quant.weights import packed, power_of_two
 
 ROWS = gl.constexpr(64)  # of weights, for each group of warps
@@ -24,17 +24,8 @@ GROUP = gl.constexpr(32)  # weights along K that share a scale, at least
 
 
 @gluon.jit
-def share_of(K, BLOCK_K: gl.constexpr, SPLITS: gl.constexpr):
-    """Return the first step of the program's part of K, and the number of its steps."""
-    steps = gl.cdiv(K, BLOCK_K)
-    share = gl.cdiv(steps, SPLITS)
-    first = gl.program_id(0) * share
-    return first, gl.maximum(gl.minimum(share, steps - first), 0)
-
-
-@gluon.jit
 def copy_tiles(ring, tiles, K, BLOCK_K: gl.constexpr, PACKED: gl.constexpr, SPLITS: gl.constexpr):
-    first, count = share_of(K, BLOCK_K, SPLITS)
+    first, count = share_of(gl.cdiv(K, BLOCK_K), SPLITS)
     position = ring.producer()
     for tile in range(gl.program_id(1), tiles.count(), gl.num_programs(1)):
         row, column = tiles.at(tile)
@@ -60,8 +51,8 @@ def converted(raw, scale, dtype: gl.constexpr, FORMAT: gl.constexpr, SHAPE: gl.c
     numbers = left_operand(raw, dtype, FORMAT, SHAPE, operand)
     if scale is not None:
         factors = power_of_two(scale)[:, :, None]
-        if FORMAT == "mxfp4":  # powers of two: exact
-            scaled = by_group(numbers) * factors.to(dtype)
+        if FORMAT == "mxfp4" or scale.dtype == dtype:  # powers of two, or rounded once
+            scaled = times(by_group(numbers), factors, dtype)
         else:
             scaled = (by_group(numbers).to(gl.float32) * factors).to(dtype)
         numbers = gl.convert_layout(scaled.reshape(SHAPE), operand)
@@ -86,7 +77,7 @@ def multiply_share(
     of_groups: gl.constexpr = gl.SliceLayout(2, by_group(like).type.layout)
     near = gl.arange(0, ROWS, gl.SliceLayout(1, of_groups))
     groups = gl.arange(0, BLOCK_K // GROUP, gl.SliceLayout(0, of_groups))
-    first, count = share_of(K, BLOCK_K, SPLITS)
+    first, count = share_of(gl.cdiv(K, BLOCK_K), SPLITS)
     position = ring.consumer()
     for tile in range(gl.program_id(1), tiles.count(), gl.num_programs(1)):
         row, column = tiles.at(tile)
@@ -121,18 +112,8 @@ def multiply_share(
         result = warpgroup_mma_wait(0, deps=[acc, weights])[0]
         ring.release(position)
         position = position.next()
-        if SPLITS == 1:
-            store_part(c, result, row, column, (N, M), c_row, end, True, VECTOR)
-        else:
-            value = gl.permute(result, (1, 0))
-            number = tile * 2 + share
-            of_tile = sums + number.to(gl.int64) * (SPLITS * ROWS * COLUMNS)
-            down = gl.arange(0, COLUMNS, gl.SliceLayout(1, value.type.layout))
-            across = gl.arange(0, ROWS, gl.SliceLayout(0, value.type.layout))
-            mine = of_tile + gl.program_id(0) * (ROWS * COLUMNS)
-            gl.store(mine + down[:, None] * ROWS + across[None, :], value)
-            wait_for_all(counters + number, SPLITS)
-            add_up(c, of_tile, value, (column, row), (M, N), c_row, end, SPLITS, VECTOR)
+        value = gl.permute(result, (1, 0))
+        store_shared(c, value, tile * 2 + share, (sums, counters), (column, row), (M, N), c_row, end, SPLITS, VECTOR)  # fmt: skip
 
 
 @gluon.jit(do_not_specialize=["M", "N", "K", "c_row", "group_size"])
