@@ -202,7 +202,7 @@ def fits(tiling: Tiling, size: Size) -> bool:
         return False
     if tiling.kernel not in IN_PARTS:
         return True
-    if m < 64 and size.m > 16 * m:
+    if (m < 64 and size.m > 16 * m) or (n < 64 and size.n > 8 * n):
         return False
     if m < 16 and size.transposed[0]:
         # 8 columns are 16 bytes, too narrow to swizzle. Steps along K then add to the base offset of the descriptor, which PTX

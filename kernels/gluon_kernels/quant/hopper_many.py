@@ -37,11 +37,11 @@ def copy_tiles(ring, tiles, K, BLOCK_K: gl.constexpr, PACKED: gl.constexpr, SPLI
 
 
 @gluon.jit
-def scales_at(scales, strides, rows, groups, k, N, K, group_size):
+def scales_at(scales, strides, rows, groups, k, N, K, SIZE: gl.constexpr):
     """Return the scales of [rows, groups] of a step, one for each 32 weights."""
     start = k + groups * GROUP
     inside = (rows < N)[:, None] & (start < K)[None, :]
-    offsets = rows.to(gl.int64)[:, None] * strides[0] + (start // group_size * strides[1])[None, :]
+    offsets = rows.to(gl.int64)[:, None] * strides[0] + (start // SIZE * strides[1])[None, :]
     return gl.load(scales + offsets, mask=inside, other=0)
 
 
@@ -61,8 +61,8 @@ def converted(raw, scale, dtype: gl.constexpr, FORMAT: gl.constexpr, SHAPE: gl.c
 
 @gluon.jit
 def multiply_share(
-    ring, tiles, outs, scales, strides, sizes, group_size, share: gl.constexpr, dtype: gl.constexpr,
-    BLOCK_K: gl.constexpr, FORMAT: gl.constexpr, SPLITS: gl.constexpr, VECTOR: gl.constexpr,
+    ring, tiles, outs, scales, strides, sizes, share: gl.constexpr, dtype: gl.constexpr,
+    SIZE: gl.constexpr, BLOCK_K: gl.constexpr, FORMAT: gl.constexpr, SPLITS: gl.constexpr, VECTOR: gl.constexpr,
 ):  # fmt: skip
     """Multiply a group's rows of weights of each tile of the program."""
     c, c_row, sums, counters, end = outs
@@ -86,8 +86,8 @@ def multiply_share(
         coming = None
         k = first * BLOCK_K
         if scales is not None:
-            scale = scales_at(scales, strides, row + near, groups, k, N, K, group_size)
-            coming = scales_at(scales, strides, row + near, groups, k + BLOCK_K, N, K, group_size)
+            scale = scales_at(scales, strides, row + near, groups, k, N, K, SIZE)
+            coming = scales_at(scales, strides, row + near, groups, k + BLOCK_K, N, K, SIZE)
         raw = ring.wait(position)[share].load(bytes_at)
         weights = converted(raw, scale, dtype, FORMAT, SHAPE, operand)
         acc = warpgroup_mma_init(gl.zeros([ROWS, COLUMNS], gl.float32, layout))
@@ -98,15 +98,16 @@ def multiply_share(
             raw = ring.wait(following)[share].load(bytes_at)
             if scales is not None:
                 scale = coming
-                coming = scales_at(scales, strides, row + near, groups, k + 2 * BLOCK_K, N, K, group_size)  # fmt: skip
+                coming = scales_at(scales, strides, row + near, groups, k + 2 * BLOCK_K, N, K, SIZE)  # fmt: skip
                 k += BLOCK_K
             after = converted(raw, scale, dtype, FORMAT, SHAPE, operand)
+            ring.wait(following)  # a branch: ptxas moves no conversion behind it
             # The registers of the weights are read until the product is over.
-            waited = warpgroup_mma_wait(0, deps=[acc, weights])
+            waited = warpgroup_mma_wait(0, deps=[acc, weights, after])
             acc = warpgroup_mma_init(waited[0])
             ring.release(position)
             position = following
-            weights = after
+            weights = waited[2]
         x_tile = ring.wait(position)[2]
         acc = warpgroup_mma(weights, x_tile.permute((1, 0)), acc, is_async=True)
         result = warpgroup_mma_wait(0, deps=[acc, weights])[0]
@@ -116,15 +117,15 @@ def multiply_share(
         store_shared(c, value, tile * 2 + share, (sums, counters), (column, row), (M, N), c_row, end, SPLITS, VECTOR)  # fmt: skip
 
 
-@gluon.jit(do_not_specialize=["M", "N", "K", "c_row", "group_size"])
+@gluon.jit(do_not_specialize=["M", "N", "K", "c_row"])
 def linear_many(
-    w_desc, x_desc, c, sums, counters, bias, scales, strides, row_scales, M, N, K, c_row, group_size,
-    FORMAT: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr,
+    w_desc, x_desc, c, sums, counters, bias, scales, strides, row_scales, M, N, K, c_row,
+    SIZE: gl.constexpr, FORMAT: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr,
     SPLITS: gl.constexpr, VECTOR: gl.constexpr, ACTIVATION: gl.constexpr,
 ):  # fmt: skip
     """Store `x @ weight.T + bias`: `x` is [M, K], `weight` [N, K] in bytes. The grid is [parts of K, programs].
 
-    `scales` is None, or has a scale for `group_size` weights along K of each row, a multiple of 32; `row_scales` is None, or a
+    `scales` is None, or has a scale for SIZE weights along K of each row, a multiple of 32; `row_scales` is None, or a
     vector. A tile has BLOCK_M rows of `x` and 128 of the weights. With SPLITS > 1 there is a program for each part of each tile; the other arguments
     are those of `gemm_split_k`, `sums` and `counters` of half tiles.
     """
@@ -139,11 +140,11 @@ def linear_many(
         [
             (
                 multiply_share,
-                (ring, tiles, outs, scales, strides, sizes, group_size, 0, dtype, BLOCK_K, FORMAT, SPLITS, VECTOR),
+                (ring, tiles, outs, scales, strides, sizes, 0, dtype, SIZE, BLOCK_K, FORMAT, SPLITS, VECTOR),
             ),
             (
                 multiply_share,
-                (ring, tiles, outs, scales, strides, sizes, group_size, 1, dtype, BLOCK_K, FORMAT, SPLITS, VECTOR),
+                (ring, tiles, outs, scales, strides, sizes, 1, dtype, SIZE, BLOCK_K, FORMAT, SPLITS, VECTOR),
             ),
             (copy_tiles, (ring, tiles, K, BLOCK_K, packed(FORMAT), SPLITS)),
         ],

@@ -135,7 +135,7 @@ def _many_tiling(m: int, n: int, k: int, processors: int) -> tuple[int, int]:
     """Return rows of `x` of a tile, and the parts of K: those with the least expected time."""
     best: list[tuple[float, int, int]] = []
     steps = gluon.cdiv(k, _DEPTH)
-    for block, step_time in ((128, 0.32), (256, 0.56)):  # microseconds
+    for block, step_time in ((128, 0.42), (256, 0.57)):  # microseconds
         tiles = gluon.cdiv(n, 128) * gluon.cdiv(m, block)
         for splits in (1, 2, 4, 8):
             share = gluon.cdiv(steps, splits)
