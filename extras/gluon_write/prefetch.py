@@ -298,6 +298,8 @@ class _Prefetcher(Form):
         the step before, whose buffers they overwrite.
         """
         lines: dict[int, list[str]] = {}
+        # Two sums under way from one step to the next: ptxas would wait after each `wgmma`.
+        sums = sum(bool(self._adds(statement, loop)) for statement in loop.issued)
         pending: list[tuple[str, int]] = []  # results under way, and how many steps ago
         for _ in range(2):  # what a step leaves is under way in the next
             lines.clear()
@@ -326,16 +328,22 @@ class _Prefetcher(Form):
                     unfinished = [name for name in unfinished if name not in old]
                     lines.setdefault(line, []).extend(copies)
                     copied = True
-            if not copied:
+            if not copied or sums > 1:
                 line = (loop.node.body[-1].end_lineno or 0) + 1
                 pending = self._over(pending, len(pending), lines, line, inner)
                 unfinished = []
-                lines.setdefault(line, []).extend(copies)
+                lines.setdefault(line, []).extend([] if copied else copies)
         after: dict[int, list[str]] = {}
         self._over(pending, len(pending), after, 0, outer)
         begin = f"{self.space}.nvidia.hopper.warpgroup_mma_init"
         begun = [f"{outer}{name} = {begin}({name})" for name in dict.fromkeys(unfinished)]
         return begun, lines, after.get(0, [])
+
+    def _adds(self, statement: ast.stmt, loop: _Loop) -> bool:
+        """Return True if a product adds to a sum of the steps before."""
+        assert isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Call)
+        acc = _argument(statement.value, 2, "acc")
+        return acc is not None and loop.issued[statement] in _mentions(acc)
 
     def _chained(self, statement: ast.stmt, loop: _Loop) -> set[str]:
         """Return the accumulator of a product that adds to it: the unit keeps their order."""
