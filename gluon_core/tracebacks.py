@@ -32,7 +32,8 @@ class SourceSpan:
             return head
         width = max(1, (self.end_column or self.column + 1) - self.column)
         width = min(width, max(1, len(self.text) - self.column))
-        return f"{head}\n    {self.text}\n    {' ' * self.column}{'^' * width}"
+        before = re.sub(r"[^\t]", " ", self.text[: self.column].ljust(self.column))
+        return f"{head}\n    {self.text}\n    {before}{'^' * width}"
 
 
 def name_of_cell(file: str) -> Optional[str]:

@@ -94,6 +94,9 @@ def _classify(
         return StaticAssertionError, reworded(inner.error_message or "static_assert failed"), {}
     if isinstance(inner, _triton.UnsupportedLanguageConstruct):
         return KernelSyntaxError, reworded(inner.error_message or "unsupported construct"), {}
+    if root is None and str(getattr(inner, "src", "")).startswith("invalid function identifier"):
+        facts = {"expected": "ASCII letters, digits and underscores", "got": str(inner.node)}
+        return KernelSyntaxError, "the name of a kernel's function must be ASCII", facts
     if root is None:
         return TraceError, reworded(inner.error_message or "the kernel cannot be compiled"), {}
     text = reworded(str(root) or inner.error_message or type(root).__name__)

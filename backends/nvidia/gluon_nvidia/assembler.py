@@ -35,17 +35,27 @@ _ANY = "Between a multiplication and its wait, do not use its accumulator otherw
 
 _INLINE = re.compile(r"// begin inline asm\n.*?// end inline asm", re.S)
 _LOC = re.compile(r"^[ \t]*\.loc\b.*\n", re.M)
+_FILE = re.compile(r"^[ \t]*\.file\b.*$", re.M)
+_OCTAL = re.compile(r"\\([2-3][0-7]{2})")
+
+
+def _quoted(text: str) -> str:
+    """Return text with `%` as `%25`, and with `%C3%A9` for the bytes that LLVM writes in octal."""
+    return _OCTAL.sub(lambda byte: f"%{int(byte[1], 8):02X}", text.replace("%", "%25"))
 
 
 def located(run: _Run) -> _Run:
     """Return the stage `run`, which writes PTX, with the kernel's lines within inline assembly.
 
     Newer LLVM counts the lines of the text there, up from the kernel's line: loads, stores and products
-    would be ascribed to lines below theirs.
+    would be ascribed to lines below theirs. Letters beyond ASCII, which ptxas refuses, are replaced in
+    comments; the path of the kernel's file is written as in a URL.
     """
 
     def stage(source: Any, metadata: dict[str, Any]) -> Any:
-        return _INLINE.sub(lambda block: _LOC.sub("", block[0]), run(source, metadata))
+        ptx = _INLINE.sub(lambda block: _LOC.sub("", block[0]), run(source, metadata))
+        ptx = _FILE.sub(lambda line: _quoted(line[0]), ptx)
+        return ptx.encode("ascii", "replace").decode("ascii")
 
     return stage
 

@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 from dataclasses import replace
 from typing import Any, Sequence
+from urllib.parse import unquote
 
 from gluon_core import errors
 from gluon_core.plugin import machine_code
@@ -67,8 +68,8 @@ def listing(cubin: bytes) -> tuple[machine_code.CodeLine, ...]:
     for row in _run_tool("nvdisasm", cubin, "-g", "-c").splitlines():
         place = _PLACE.match(row)
         if place is not None:
-            if fresh:  # of several, the innermost function comes first
-                file, line = place[1], int(place[2])
+            if fresh:  # of several, the innermost function comes first; `located` quotes paths
+                file, line = unquote(place[1]), int(place[2])
             fresh = False
         elif _MACHINE.match(row):
             label = row.lstrip().startswith(".")
