@@ -1,4 +1,4 @@
-"""call.crashed call.hang: prints until nothing is left"""
+"""call.hang call.crashed call.failed: prints until nothing is left"""
 
 import gluon_core as gluon
 from gluon_core import language as gl
