@@ -13,10 +13,20 @@ import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.nvidia.hopper import TensorDescriptor
 from gluon_kernels.attention import hopper, hopper_backward, hopper_repeatable, portable, sums
-from gluon_kernels.attention.order import rows_of, splits_of
+from gluon_kernels.attention.order import KEYS, rows_of, splits_of
 from gluon_kernels.plans import Launch, allocator, multiprocessors
 
-__all__ = ["STAGES", "backward_plan", "descriptor_of", "forward_plan", "width_of"]
+__all__ = [
+    "COLUMNS",
+    "STAGES",
+    "backward_plan",
+    "columns_of",
+    "descriptor_of",
+    "forward_plan",
+    "is_readable",
+    "readable",
+    "width_of",
+]
 
 Plan = Callable[..., Any]
 
@@ -63,9 +73,6 @@ def readable(x: Tensor) -> Tensor:
 def columns_of(width: int) -> int:
     """Return the columns of a result that TMA stores."""
     return -(-width // COLUMNS) * COLUMNS
-
-
-KEYS = 128  # of a tile
 
 
 def _folded(x: Optional[Tensor], shared: int) -> Optional[Tensor]:

@@ -12,7 +12,7 @@ from typing import Iterator
 
 import torch
 
-__all__ = ["PACKED", "code", "order_of", "rows_of", "splits_of"]
+__all__ = ["KEYS", "PACKED", "code", "order_of", "rows_of", "splits_of"]
 
 GROUP = 8  # heads whose keys and values stay in the cache
 SIZES = (8, 12, 16, 6, 4, 24, 32, 2)
