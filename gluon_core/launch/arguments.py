@@ -240,12 +240,13 @@ def _device_of(value: Any) -> Optional[tuple[str, int]]:
 
 
 def _describe_int(value: int, specialize: bool, align: bool) -> Described:
-    kind = RULES.integer_type(value)
     if specialize and value in RULES.constants:
         return Described("constexpr", int(value))
-    if kind is None:
-        raise IntegerError("the integer does not fit 64 bits", got=value)
-    return Described(kind, "D" * (align and RULES.is_divisible(value)) if specialize else None)
+    for name, least, most in RULES.integers:
+        if least <= value <= most:
+            divisible = align and value % RULES.divisibility == 0
+            return Described(name, "D" * divisible if specialize else None)
+    raise IntegerError("the integer does not fit 64 bits", got=value)
 
 
 def _unfit(value: Any) -> DtypeError:
