@@ -189,7 +189,12 @@ class _Port:
             for node in ast.walk(jit)
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
         }
-        kernels = [jit for jit in self.jits if jit.name not in called]
+        launched = {
+            node.value.id
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name)
+        }
+        kernels = [jit for jit in self.jits if jit.name not in called or jit.name in launched]
         inside = {id(part) for jit in self.jits for part in ast.walk(jit)}
         for jit in self.jits:
             self._function(jit, jit in kernels)

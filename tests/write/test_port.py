@@ -132,6 +132,14 @@ def test_products_add_to_the_variable_that_they_are_added_to():
     assert "y = bias + gl.portable.mma(a, b, gl.zeros(" in result  # a bias may have another shape
 
 
+def test_a_function_that_is_launched_and_called_is_a_kernel():
+    text = (
+        "import triton\nimport triton.language as tl\n\n\n@triton.jit\ndef one(p):\n    tl.store(p, 1)\n\n\n"
+        "@triton.jit\ndef two(p):\n    one(p)\n\n\ndef run(p):\n    one[(1,)](p)\n    two[(1,)](p)\n"
+    )
+    assert port(text, "kernels.py").kernels == ["one", "two"]
+
+
 def test_files_without_kernels():
     with pytest.raises(KernelSyntaxError, match="no kernel of plain Triton"):
         port("import triton\nx = 1\n", "plain.py")
