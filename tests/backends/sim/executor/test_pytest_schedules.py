@@ -53,10 +53,16 @@ def run(pytester, loaded, monkeypatch):
     monkeypatch.setenv("GLUON_TARGET", "sim")  # arrays of the host, whatever is plugged in
     installed = metadata.entry_points(group="pytest11", name="gluon_schedules")
     plugin = () if installed else ("-p", "gluon_sim.pytest_schedules")
+    # Hypothesis and anyio would be imported anew in each run, which takes longer than the tests.
+    without = [
+        word
+        for name in ("cacheprovider", "hypothesispytest", "anyio")
+        for word in ("-p", f"no:{name}")
+    ]
 
     def run(tests, *arguments):
         pytester.makepyfile(KERNELS + tests)
-        return pytester.runpytest_inprocess(*plugin, "-p", "no:cacheprovider", *arguments)
+        return pytester.runpytest_inprocess(*plugin, *without, *arguments)
 
     return run
 
