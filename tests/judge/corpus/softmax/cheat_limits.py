@@ -1,4 +1,4 @@
-"""call.failed call.crashed: lowers the limits of its process"""
+"""limits.compile call.failed call.crashed: lowers the limits of its process"""
 
 import resource
 

@@ -1,4 +1,4 @@
-"""left.hook: leaves a descriptor that signals wake"""
+"""network.used left.hook: leaves a descriptor that signals wake"""
 
 import signal
 import socket

@@ -1,4 +1,4 @@
-"""cache.pointer cache.result: keeps results as long as the tensor lives"""
+"""call.failed library.called cache.pointer cache.result: keeps results as long as the tensor lives"""
 
 import weakref
 
