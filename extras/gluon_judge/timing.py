@@ -23,7 +23,9 @@ class Timer:
         cuda: Any = torch.cuda
         self._event, self._synchronize = cuda.Event, cuda.synchronize
         self._now = time.perf_counter
-        self._sleep: Callable[[int], None] = getattr(cuda, "_sleep", lambda cycles: None)
+        # A torch without CUDA has the function, and nothing behind it.
+        has_sleep = hasattr(torch._C, "_cuda_sleep")
+        self._sleep: Callable[[int], None] = cuda._sleep if has_sleep else lambda cycles: None
         cache = getattr(cuda.get_device_properties(0), "L2_cache_size", 0) or 1 << 20
         self._scratch = torch.empty(_FLUSHED * cache, dtype=torch.uint8, device="cuda")
 
@@ -39,7 +41,7 @@ class Timer:
             inputs: how many values are read; the others are written.
             keep: return the results, too.
         """
-        begin, end = self._event(enable_timing=True), self._event(enable_timing=True)
+        begin, end, copied = (self._event(enable_timing=True) for _ in range(3))
         self._synchronize()
         self._sleep(_AHEAD)
         for byte in (0, 1):
@@ -49,7 +51,8 @@ class Timer:
         end.record()
         results = _results(answer, values, inputs)
         copies = [one.clone() for one in results]
-        end.synchronize()
+        copied.record()
+        copied.synchronize()
         ended = self._now()
         self._synchronize()
         late = self._now() - ended

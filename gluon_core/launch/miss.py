@@ -281,11 +281,12 @@ class Dispatcher(Calls):
         hit = self._hit(specialization, compiled)
         values = tuple([argument.value for argument in seen])
         handle = self.handle(passed, hit, self.measure(sizes, values, hit))
-        if getattr(compiled.metadata, "timeline", None) is None:
+        mode = str(getattr(specialization.options, "instrumentation_mode", None) or "")
+        # The facts of a simulated kernel's compiler come from compiling it: ask only where a recording is on.
+        if not mode.startswith("timeline") or getattr(compiled.metadata, "timeline", None) is None:
             return handle
-        own = (
-            "instrumentation_mode" in options
-        )  # asked for by the call, not by a recording of the process
+        # The call asks for it, not a recording of the process.
+        own = "instrumentation_mode" in options
         recorded: Callable[..., None] = registry().service("timeline.prepared")(
             handle, compiled, own
         )

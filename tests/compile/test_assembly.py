@@ -42,7 +42,7 @@ def compiled(text, registers, target="sm_90", dtype="i32", pack=1):
         ("mov.b32 $0, $1;", "=r,r,~memory", "constraints", "not a constraint.*'~{memory}'"),
         ("mov.b32 $0, $1;", "r,=r", "constraints", "follows an argument.*results first"),
         ("mov.b32 $0, $1;", "=r,1", "constraints", "register of result 1.*There is 1 result"),
-        ("mov.b32 $0, $1;", "=r,*m", "constraints", "a star says.*the pointer as an argument"),
+        ("mov.b32 $0, $1;", "=r,*m", "constraints", "a star marks.*the pointer as an argument"),
         ("mov.b32 $0, $1;", "=m,r", "constraints", "'m' is memory, and results are values"),
         ("mov.b32 $0, $1;", "=r,V", "constraints", "'V' is memory, and operands are values"),
         ("mov.b32 $0, $9;", "=r,r", "asm", r"not there: \$9; expected \$0 to \$1"),
