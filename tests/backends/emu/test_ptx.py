@@ -83,6 +83,8 @@ def test_instructions_agree_with_their_formulas(part):
         ("cvt.rn.bf16.f64", "=h,d", (0xFFFFFFFFFFFFFFFF,), 0xFFFF),
         ("cvt.rn.bf16.f64", "=h,d", (0x7FF8000000000000,), 0x7FC0),
         ("cvt.f32.bf16", "=f,h", (0xFFFF,), 0xFFFF0000),
+        ("cvt.bf16.f16", "=h,h", (0x3C07,), 0x3F81),  # 1 + 7/1024, to the nearest 1/128
+        ("cvt.f16.bf16", "=h,h", (0x3F81,), 0x3C08),
         ("cvt.rna.tf32.f32", "=r,f", (0xFFFFFFFF,), 0xFFFFE000),
         ("cvt.rn.relu.tf32.f32", "=r,f", (0xFFFFFFFF,), 0x7FFFE000),
     ],
