@@ -62,8 +62,9 @@ def cvt(call: Call) -> Step:
             raise call.refuse("a float becomes an integer by .rni, .rzi, .rmi or .rpi")
         return _one(call, result, source, lambda raw: _integral(wide(raw), result, source, mode))
     narrows = result.bits < source.bits or result.element in ("bf16", "tf32", "f16")
+    # ptxas takes these without a rounding, and emits the instruction that .rn has.
     if mode is None and {source.element, result.element} == {"f16", "bf16"}:
-        mode = "rn"  # ptxas takes it without, and emits the instruction that .rn has
+        narrows = False
     if narrows and result.element != source.element and (mode is None or mode in _WHOLE):
         raise call.refuse(f"a float becomes `.{result.name}` by a rounding such as .rn")
 
