@@ -43,7 +43,19 @@ OPENINGS = re.compile(r"^(?:What|Whether|Of|Who)\b(?! course)")
 WHAT = re.compile(r"\bwhat\b", re.IGNORECASE)
 WORD = re.compile(r"[A-Za-z][A-Za-z'’-]*")  # noqa: RUF001
 #: Names that say nothing of their value; of parameters, fields and locals, imports and captures included.
-LOCALS = {"found", "made", "given", "told", "heard", "at", "said", "what", "who"}
+LOCALS = {
+    "found",
+    "made",
+    "given",
+    "told",
+    "heard",
+    "at",
+    "said",
+    "what",
+    "who",
+    "turned",
+    "beside",
+}
 
 #: Other spellings of terms of docs/glossary.md.
 SPELLINGS = {

@@ -141,8 +141,8 @@ def measure(case: Case) -> tuple[dict[str, float], float, dict[str, Any]]:
     run = _child([__file__, "--case", str(CASES.index(case))])
     if case.portable:
         position = next(i for i, other in enumerate(CASES) if other.label == case.portable)
-        beside = _child([__file__, "--case", str(position)])
-        return run["seconds"], beside["seconds"]["all checks"], run
+        checked = _child([__file__, "--case", str(position)])
+        return run["seconds"], checked["seconds"]["all checks"], run
     script = str(HERE / "interpreted.py")
     theirs = _child([script, case.interpreted, json.dumps(case.numbers), str(THEIR_REPEATS + 1)])
     return run["seconds"], statistics.median(theirs[1:]), run

@@ -73,7 +73,7 @@ def mma_layouts(
     for name, size in zip("mnk", sizes):
         if size < 1 or size & (size - 1):
             raise ShapeError("must be a power of two", argument=name, got=size)
-    place, turned = unwrap(operands), bool(unwrap(b_transposed))
+    place, transposed = unwrap(operands), bool(unwrap(b_transposed))
     if place is not None and place not in _PLACES:
         raise ArgumentError(
             "no such place",
@@ -81,7 +81,7 @@ def mma_layouts(
             expected=f"{' or '.join(map(repr, _PLACES))}, or None for either",
             got=repr(place),
         )
-    if turned and place != "shared":
+    if transposed and place != "shared":
         raise ArgumentError(
             "says how B is stored in shared memory",
             argument="b_transposed",
@@ -104,7 +104,7 @@ def mma_layouts(
         acc_dtype,
         input_precision=_precision(input_precision),
         shared=place == "shared",
-        b_transposed=turned,
+        b_transposed=transposed,
     )
     layouts = _layouts_for(request)
     if place is None:

@@ -115,9 +115,9 @@ class TestPython:
         handle(theirs, pointer, 9)
         assert driver.launches[0].content == packed((64, 1), 9)
         other = gl.NVMMASharedLayout(swizzle_byte_width=64, element_bitwidth=16, rank=2)
-        turned = TensorDescriptor(Base(), (100, 64), (64, 1), (32, 32), other)
+        other_box = TensorDescriptor(Base(), (100, 64), (64, 1), (32, 32), other)
         with pytest.raises(errors.BundleMissingError, match="swizzle_byte_width=64"):
-            kernel[1](turned, pointer, 7)
+            kernel[1](other_box, pointer, 7)
 
     @pytest.mark.parametrize(
         "value, words",

@@ -34,15 +34,15 @@ def _operand(d: Draw, name: str, dtype: str, shape: list[int], k_at: int, cga: A
     """A matrix in shared memory as a matrix unit reads it, seldom another one."""
     dtype = _right(d, dtype, _ANY, 0.94)
     bits = BITS[dtype]
-    turned = bits == 16 and d.chance(0.3) or (bits != 16 and k_at == 0)
+    is_transposed = bits == 16 and d.chance(0.3) or (bits != 16 and k_at == 0)
     if not _chance(d, 0.97):
-        turned = not turned
-    fast = shape[0 if turned else 1] * bits // 8
+        is_transposed = not is_transposed
+    fast = shape[0 if is_transposed else 1] * bits // 8
     swizzle = d.pick([w for w in (128, 64, 32) if w <= fast] or [0])
     if not _chance(d, 0.96):
         swizzle = d.pick([0, 32, 64, 128])
     width = bits if _chance(d, 0.98) else d.pick([8, 16, 32])
-    more = ", transposed=True" if turned else ""
+    more = ", transposed=True" if is_transposed else ""
     more += f", cga_layout={cga}" if cga else ""
     layout = f"gl.NVMMASharedLayout({swizzle}, {width}, 2{more})"
     if not _chance(d, 0.98):
@@ -218,8 +218,8 @@ def scaled(d: Draw) -> str:
         shape[axis] //= 2 if kind == "e2m1" else 1
         padded = (mixed and kind == "e2m1") == _chance(d, 0.97)
         swizzle = 128 if padded else d.pick([w for w in (128, 64, 32) if w <= shape[axis]])
-        turned = (axis == 0) == _chance(d, 0.98)
-        more = ", transposed=True" if turned else ""
+        is_transposed = (axis == 0) == _chance(d, 0.98)
+        more = ", transposed=True" if is_transposed else ""
         more += ", fp4_padded=True" if padded else ""
         body.append(
             f"{name} = gl.allocate_shared_memory(gl.{dtype}, {shape}, gl.NVMMASharedLayout({swizzle}, 8, 2{more}))"

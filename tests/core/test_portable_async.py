@@ -27,7 +27,7 @@ def multiply(
     block=(64, 64, 32),
     stages=3,
     num_warps=4,
-    turned=False,
+    transposed=False,
     dtype="float16",
     pending=1,
     precision=None,
@@ -47,14 +47,14 @@ def multiply(
     grid = (-(-m // block[0]), -(-n // block[1]))
     compiled = products[grid](
         a,
-        np.ascontiguousarray(b.T) if turned else b,
+        np.ascontiguousarray(b.T) if transposed else b,
         c,
         m,
         n,
         k,
         *block,
         stages,
-        turned,
+        transposed,
         pending,
         precision,
         num_warps=num_warps,
@@ -108,7 +108,7 @@ def test_tiles_small_and_large(target, shape, block):
 def test_operands_along_k(target, dtype, precision, out):
     if dtype.startswith("float8") and target in ("sm_80", "gfx942"):
         pytest.skip("it has no such type")
-    multiply(target, dtype=dtype, precision=precision, out=out, turned=True, pending=0)
+    multiply(target, dtype=dtype, precision=precision, out=out, transposed=True, pending=0)
 
 
 @pytest.mark.parametrize("target", ["sm_80", *ASYNCHRONOUS])

@@ -43,7 +43,7 @@ CASES = {
     "a part of a row": (
         [64, 64], "S", "b.slice(16, 16, 1).reinterpret(gl.int8, [1, 32], S)", None, "",
     ),
-    "turned": (
+    "transposed": (
         [64, 64], "S", "b.permute((1, 0)).slice(0, 16).reinterpret(gl.float16, [16, 64], S)",
         E.ShapeError, "32 bytes",
     ),
@@ -72,7 +72,7 @@ SLICES = {
         [64, 64], "SPLIT", "b.slice(0, 32)",
         None if triton_at_least(3, 9) else E.LayoutError, "blocks of a cluster",
     ),
-    "beside blocks": (
+    "next to blocks": (
         [64, 64], "SPLIT", "b.slice(0, 32, 1)",
         None if triton_at_least(3, 8) else E.LayoutError, "blocks of a cluster",
     ),

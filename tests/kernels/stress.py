@@ -53,9 +53,9 @@ class Draw:
     def tensor(self, shape: tuple[int, ...], dtype: torch.dtype, expand: bool = True) -> Tensor:
         """Return a tensor of random elements and, in two of three cases, of strange strides."""
         kind = self.random.choice(
-            ("plain", "plain", "turned", "sliced", "stepped", "shifted", "expanded")
+            ("plain", "plain", "transposed", "sliced", "stepped", "shifted", "expanded")
         )
-        if kind == "turned" and len(shape) > 1:
+        if kind == "transposed" and len(shape) > 1:
             order = list(range(len(shape)))
             self.random.shuffle(order)
             base = self._plain(tuple(shape[i] for i in order), dtype)

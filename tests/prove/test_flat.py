@@ -58,7 +58,7 @@ def flat(src, dst, tiles, steps, STAGES: gl.constexpr, FAULT: gl.constexpr, layo
                 fetch(src, ring, ready, ahead, STAGES, ahead <= total)
             elif FAULT == "within the tile":
                 fetch(src, ring, ready, ahead, STAGES, ahead < steps)
-            elif FAULT == "turned":
+            elif FAULT == "transposed":
                 fetch(src, ring, ready, ahead, STAGES, total > ahead)
             else:
                 fetch(src, ring, ready, ahead, STAGES, ahead < total)
@@ -85,7 +85,7 @@ def judge(fault, tiles=3, steps=2, stages=2):
     )[0]
 
 
-@pytest.mark.parametrize("fault", ["none", "turned"])
+@pytest.mark.parametrize("fault", ["none", "transposed"])
 def test_one_count_of_two_loops(fault):
     verdict = judge(fault)
     assert verdict.verdict == "proved"

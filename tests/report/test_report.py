@@ -124,10 +124,10 @@ def test_a_page_of_several_targets_has_registers_and_code_of_each(banks):
 def test_values_tell_their_layouts(banks):
     run = pages_of(banks)[0]
     place = f"0:{line_of('banks', 'buffer.load(column)')}"
-    (turned,) = run["kernels"][0]["values"][place]
-    assert turned["type"] == "tensor<64x64xfp32>"
-    assert turned["layout"].startswith("BlockedLayout(size_per_thread=[4, 1]")
-    assert run["pictures"][turned["picture"]]["svg"].startswith("<svg")
+    (converted,) = run["kernels"][0]["values"][place]
+    assert converted["type"] == "tensor<64x64xfp32>"
+    assert converted["layout"].startswith("BlockedLayout(size_per_thread=[4, 1]")
+    assert run["pictures"][converted["picture"]]["svg"].startswith("<svg")
 
 
 def test_a_deadlock_shows_the_cycle_of_waits(tmp_path):

@@ -96,8 +96,8 @@ def copied(x, y, BLOCK: gl.constexpr, PAD: gl.constexpr):
     buffer = gl.allocate_shared_memory(gl.float32, [BLOCK, BLOCK], shared)
     buffer.store(gl.load(x + r * BLOCK + c))
     gl.thread_barrier()
-    turned = gl.convert_layout(buffer.load(columns), rows)
-    gl.store(y + r * BLOCK + c, turned)
+    transposed = gl.convert_layout(buffer.load(columns), rows)
+    gl.store(y + r * BLOCK + c, transposed)
 
 
 CONFLICTS = tune.Task(

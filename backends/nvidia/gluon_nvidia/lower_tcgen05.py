@@ -37,8 +37,8 @@ def accepts(request: requests.MmaRequest) -> Union[bool, str]:
         return f"accumulators in tensor memory are fp32 here, not {acc}"
     if a == "fp32" and request.input_precision != "tf32":
         return "tcgen05 rounds fp32 to tf32, and input_precision is 'ieee'"
-    turned = request.b_transposed if request.b is None else request.b_layout.transposed
-    if a == "fp32" and not turned:
+    transposed = request.b_transposed if request.b is None else request.b_layout.transposed
+    if a == "fp32" and not transposed:
         return "tcgen05 reads fp32 along K only, and b is not transposed"
     if request.num_warps % 4:
         return f"groups of 4 warps reach tensor memory, and there are {request.num_warps}"

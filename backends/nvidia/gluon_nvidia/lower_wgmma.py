@@ -58,8 +58,8 @@ def accepts(request: requests.MmaRequest) -> Union[bool, str]:
         return f"wgmma does not accumulate {a} in {acc}"
     if a == "fp32" and request.input_precision != "tf32":
         return "wgmma rounds fp32 to tf32, and input_precision is 'ieee'"
-    turned = request.b_transposed if request.b is None else request.b_layout.transposed
-    if request.a_dtype.primitive_bitwidth != 16 and not turned:
+    transposed = request.b_transposed if request.b is None else request.b_layout.transposed
+    if request.a_dtype.primitive_bitwidth != 16 and not transposed:
         return f"wgmma reads {b} along K only, and b is not transposed"
     if request.num_warps % _WARPGROUP:
         return f"wgmma runs on groups of {_WARPGROUP} warps, and there are {request.num_warps}"

@@ -382,8 +382,8 @@ class TensorMemoryScalesLayout(TensorMemoryBase):
         cols += [[0, 0]] * (2 - len(cols))
         # 64 rows are the least that the hardware copies; 128 make one chunk.
         cols += _bits(range(_SCALE_ROWS, min(m, ROWS)), 0) or [[0, 0]]
-        below, beside = _bits(range(ROWS, m), 0), _bits(range(_SCALES_PER_COLUMN, k), 1)
-        cols += below + beside if self._order == _REP_ORDERS[0] else beside + below
+        below, across = _bits(range(ROWS, m), 0), _bits(range(_SCALES_PER_COLUMN, k), 1)
+        cols += below + across if self._order == _REP_ORDERS[0] else across + below
         return _with_blocks(rows, cols, self, per_block, shape)
 
 

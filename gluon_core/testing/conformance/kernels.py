@@ -86,10 +86,10 @@ def through_shared(x, out, n, lanes: gl.constexpr):
     ring = gl.allocate_shared_memory(gl.float32, [2, 32, 64], SwizzledSharedLayout(4, 1, 8, [1, 0]))
     for k in range(2):
         ring.index(k).store(gl.load(x + offsets) * (k + 1))
-    turned = (
+    transposed = (
         ring.index(1).permute([1, 0]).load(BlockedLayout([2, 1], [8, lanes // 8], [1, 4], [0, 1]))
     )
-    gl.store(out + offsets, gl.convert_layout(turned.permute(1, 0), offsets.type.layout))
+    gl.store(out + offsets, gl.convert_layout(transposed.permute(1, 0), offsets.type.layout))
 
 
 @jit

@@ -56,7 +56,7 @@ def descriptor_of(x: Tensor, *block: int) -> TensorDescriptor:
 
 
 def is_readable(x: Tensor) -> bool:
-    """Return True if TMA copies the tensor: elements side by side, steps of 16 bytes. Columns past its last are read as zeros."""
+    """Return True if TMA copies the tensor: contiguous columns, strides of 16 bytes. Columns past its last are read as zeros."""
     if x.stride(-1) != 1 or x.data_ptr() % 16:
         return False
     return all(step * x.element_size() % 16 == 0 and step > 0 for step in x.stride()[:-1])

@@ -139,7 +139,7 @@ def gemm_split_k(
     """Multiply with few rows. The grid is [parts of K, tiles of a matrix, matrices]. `sums` is [matrices * tiles, SPLITS, BLOCK_M, BLOCK_N],
     float32; `counters` has a number for each tile, divisible by SPLITS before and after the launch. The SPLITS programs of a
     tile, which follow each other, must be able to run at a time. `c_matrix` and `c_row` are strides of `c`, `tiles_n`
-    is the number of tiles side by side; VECTOR divides N and the strides. `scales` are those of `gemm`."""
+    is the number of tiles along N; VECTOR divides N and the strides. `scales` are those of `gemm`."""
     ring = tma_ring([a_desc, b_desc], STAGES)
     tile = gl.program_id(1)
     matrix = gl.program_id(2)

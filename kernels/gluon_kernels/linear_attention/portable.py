@@ -117,7 +117,7 @@ def unit_lower_inverse(lower):
     invert_diagonal(matrix)
     inverse = matrix.load(layout)
     left = gl.allocate_shared_memory(gl.float32, [64, 64], products.a_shared)
-    turned = gl.allocate_shared_memory(gl.float32, [64, 64], products.a_shared)
+    transposed = gl.allocate_shared_memory(gl.float32, [64, 64], products.a_shared)
     right = gl.allocate_shared_memory(gl.float32, [64, 64], products.b_shared)
     row = gl.arange(0, 64, gl.SliceLayout(1, layout))[:, None]
     column = gl.arange(0, 64, gl.SliceLayout(0, layout))[None, :]
@@ -125,11 +125,13 @@ def unit_lower_inverse(lower):
         size = 16 << level
         below = (row // size % 2 == 1) & (row // size == column // size + 1)
         left.store(inverse)
-        turned.permute((1, 0)).store(inverse)
+        transposed.permute((1, 0)).store(inverse)
         right.store(gl.where(below, lower, 0.0))
         gl.portable.fence()
         # The transposed product of B and A^-1, whose rows are the columns of the next one's operand.
-        joint = product(turned, right.permute((1, 0)), gl.portable.accumulator(products), "tf32")
+        joint = product(
+            transposed, right.permute((1, 0)), gl.portable.accumulator(products), "tf32"
+        )
         right.store(joint)
         gl.portable.fence()
         joint = product(left, right.permute((1, 0)), gl.portable.accumulator(products), "tf32")

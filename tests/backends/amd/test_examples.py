@@ -68,11 +68,11 @@ def layouts(name, config, architecture):
         else:
             shared = module.staged_layout(rows, columns, bits)
         # B is in LDS as [N, K] and is read transposed, which is as if it were A.
-        operand = gl.DotOperandLayout(0, turned(accumulator, index), 128 // bits)
+        operand = gl.DotOperandLayout(0, transposed(accumulator, index), 128 // bits)
         yield shared, operand, [rows, columns], bits
 
 
-def turned(accumulator, index):
+def transposed(accumulator, index):
     """The accumulator under which A is what operand `index` was."""
     warps = accumulator.warps_per_cta[::-1] if index else accumulator.warps_per_cta
     return gl.amd.AMDMFMALayout(accumulator.version, accumulator.instr_shape, True, warps)
@@ -108,7 +108,7 @@ def test_attention_reads_and_writes_lds_without_conflicts(target, version, depth
         return cost.bank_conflicts(registers, shared, shape, 16, banks, together=together)
 
     accumulator = gl.amd.AMDMFMALayout(version, [32, 32, depth], True, [4, 1])
-    keys = gl.DotOperandLayout(0, turned(accumulator, 1), 8)  # read as [D, BLOCK_N]
+    keys = gl.DotOperandLayout(0, transposed(accumulator, 1), 8)  # read as [D, BLOCK_N]
     by_rows = gl.SwizzledSharedLayout(8, 1, 16, [1, 0])
     assert conflicts(keys, by_rows, 128, together) == 0
     assert conflicts(gl.BlockedLayout([1, 8], [4, 16], [4, 1], [1, 0]), by_rows, 128) == 0

@@ -39,8 +39,8 @@ def test_accumulators_of_mfma(version, size, depth):
     shape = [size, size]
     layout = gl.amd.AMDMFMALayout(version, [size, size, depth], False, [1, 1])
     check(layout, shape, down)
-    turned = gl.amd.AMDMFMALayout(version, [size, size, depth], True, [1, 1])
-    check(turned, shape, lambda i, lane: down(i, lane)[::-1])
+    transposed_layout = gl.amd.AMDMFMALayout(version, [size, size, depth], True, [1, 1])
+    check(transposed_layout, shape, lambda i, lane: down(i, lane)[::-1])
 
 
 def test_accumulators_of_mfma_in_float64():

@@ -96,7 +96,7 @@ if TRITON_VERSION >= (3, 7):
 
 
 @gluon.jit
-def turned(x, middle, out, ARRIVE: gl.constexpr):
+def transposed(x, middle, out, ARRIVE: gl.constexpr):
     # One workgroup reads the data that the other wrote.
     offsets = gl.arange(0, 256, SPLIT)
     gl.store(middle + offsets, gl.load(x + offsets) * 2)
@@ -141,10 +141,10 @@ OPTIONS = {"target": "emu:gfx1250", "num_ctas": 2, "num_warps": 4}
 def test_the_barrier_of_a_cluster():
     x = np.arange(256, dtype=np.float32)
     middle, out = np.zeros_like(x), np.zeros_like(x)
-    turned[(1,)](x, middle, out, True, **OPTIONS)
+    transposed[(1,)](x, middle, out, True, **OPTIONS)
     np.testing.assert_array_equal(out, 2 * x[::-1])
     with pytest.raises(DeadlockError, match="s_barrier_wait -3"):
-        turned[(1,)](x, middle, out, False, **OPTIONS)
+        transposed[(1,)](x, middle, out, False, **OPTIONS)
 
 
 @clusters

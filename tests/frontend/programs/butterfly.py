@@ -26,19 +26,19 @@ def places(LAYOUT: gl.constexpr):
 
 
 @gluon.jit
-def butterfly(x, turned, out, out_turned, SHARED: gl.constexpr):
+def butterfly(x, transposed, out, out_transposed, SHARED: gl.constexpr):
     HALF: gl.constexpr = SIDE // 2
     whole = gl.allocate_shared_memory(
         x.dtype.element_ty, [SIDE, SIDE], SHARED, gl.load(x + places(TILE))
     )
     view = whole.permute((1, 0))
-    gl.store(turned + places(LINES), view.load(LINES))
+    gl.store(transposed + places(LINES), view.load(LINES))
     left, right = whole.slice(0, HALF, dim=1), whole.slice(HALF, HALF, 1)
     a, b = left.load(TILE), right.load(TILE)
     left.store(a + b)
     right.store(a - b)
     gl.store(out + places(TILE), whole.load(TILE))
-    gl.store(out_turned + places(LINES), view.load(LINES))
+    gl.store(out_transposed + places(LINES), view.load(LINES))
 
 
 def data(rng):
@@ -46,7 +46,7 @@ def data(rng):
     a, b = np.hsplit(x, 2)
     wanted = np.hstack([a + b, a - b])
     outs = np.zeros((3, 64, 64), np.float32)
-    return [x, *outs], {"turned": x.T, "out": wanted, "out_turned": wanted.T}
+    return [x, *outs], {"transposed": x.T, "out": wanted, "out_transposed": wanted.T}
 
 
 LAUNCHES = [Launch(butterfly, "sm_90", data, constants={"SHARED": layout}) for layout in SHARED]

@@ -31,8 +31,8 @@ def exchanged(x, out, tally, count, num_warps: gl.constexpr):
 
 def data(rng):
     x = rng.integers(-3, 4, 1000).astype(np.float32)
-    turned = x.reshape(-1, 2)[:, ::-1] * [1, -1]
-    wanted = {"out": np.exp2(turned).ravel(), "tally": np.array([334, 333, 333, 1022, 1023, 1])}
+    rotated = x.reshape(-1, 2)[:, ::-1] * [1, -1]
+    wanted = {"out": np.exp2(rotated).ravel(), "tally": np.array([334, 333, 333, 1022, 1023, 1])}
     return [x, np.zeros_like(x), np.zeros(6, np.int32), 1000], wanted
 
 

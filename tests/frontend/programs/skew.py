@@ -27,8 +27,8 @@ def data(axis, rng):
     x = rng.standard_normal((32, 64)).astype(np.float32)
     amounts = rng.integers(0, 99, x.shape[1 - axis], dtype=np.int32)
     lines = np.moveaxis(x, axis, 1)
-    turned = np.stack([np.roll(line, -amount) for line, amount in zip(lines, amounts)])
-    return [x, amounts, np.zeros_like(x)], {"out": np.moveaxis(turned, 1, axis)}
+    rolled = np.stack([np.roll(line, -amount) for line, amount in zip(lines, amounts)])
+    return [x, amounts, np.zeros_like(x)], {"out": np.moveaxis(rolled, 1, axis)}
 
 
 LAUNCHES = [

@@ -27,7 +27,7 @@ def attention(
     scores: gl.constexpr = gl.portable.mma_layouts(BLOCK_M, BLOCK_N, D, dtype, dtype)
     values: gl.constexpr = gl.portable.mma_layouts(BLOCK_M, D, BLOCK_N, dtype, dtype)
     tile: gl.constexpr = gl.portable.blocked_layout([BLOCK_N, D], dtype)
-    turned: gl.constexpr = gl.BlockedLayout(
+    transposed: gl.constexpr = gl.BlockedLayout(
         [tile.size_per_thread[1], tile.size_per_thread[0]],
         [tile.threads_per_warp[1], tile.threads_per_warp[0]],
         [tile.warps_per_cta[1], tile.warps_per_cta[0]],
@@ -44,8 +44,8 @@ def attention(
     q_tile = gl.convert_layout(q_tile, scores.a)
 
     # Keys are read as columns: K transposed, in the layout of a tile transposed.
-    key = gl.arange(0, BLOCK_N, layout=gl.SliceLayout(0, turned))
-    depth = gl.arange(0, D, layout=gl.SliceLayout(1, turned))
+    key = gl.arange(0, BLOCK_N, layout=gl.SliceLayout(0, transposed))
+    depth = gl.arange(0, D, layout=gl.SliceLayout(1, transposed))
     value_row = gl.arange(0, BLOCK_N, layout=gl.SliceLayout(1, tile))
     score_key = gl.arange(0, BLOCK_N, layout=gl.SliceLayout(0, scores.accumulator))
 

@@ -191,14 +191,14 @@ def make_partitioned_dot_layouts(
     Layout.require_followed(PARTITIONED, "make_partitioned_dot_layouts")
     m, n = Layout.check_int(block_m, "block_m", 1), Layout.check_int(block_n, "block_n", 1)
     instr = Layout.check_ints(instr_shape, "instr_shape", 3)
-    turned = Layout.check_bool(transposed, "transposed")
+    is_transposed = Layout.check_bool(transposed, "transposed")
     warps = unwrap(num_warps)
     if warps not in (4, 8):
         raise ArgumentError("for 4 or 8 warps", argument="num_warps", expected="4 or 8", got=warps)
     slices = [unwrap(slice_m), unwrap(slice_n)]
     # The instruction's tall side is along the columns of a transposed accumulator.
-    unit = [instr[1], instr[0]] if turned else instr[:2]
-    if not Layout.follows(PARTITIONED_WHOLE) and slices == [None, None] and turned:
+    unit = [instr[1], instr[0]] if is_transposed else instr[:2]
+    if not Layout.follows(PARTITIONED_WHOLE) and slices == [None, None] and is_transposed:
         unit, slices = instr[:2], [4 * instr[0], 2 * instr[1]]
         if m < slices[0] or n < slices[1]:
             raise ShapeError(
@@ -230,7 +230,7 @@ def make_partitioned_dot_layouts(
     reg_bases = [[0, 1 << bit] for bit in range(_log2(columns))]
     reg_bases += [[1 << bit, 0] for bit in range(_log2(rows // 2))]
     (warp_bases if warps == 8 else reg_bases).append(last)
-    return (*layouts, AMDWMMALayout(3, turned, warp_bases, reg_bases, instr))  # type: ignore[return-value]
+    return (*layouts, AMDWMMALayout(3, is_transposed, warp_bases, reg_bases, instr))  # type: ignore[return-value]
 
 
 def _partitioned(

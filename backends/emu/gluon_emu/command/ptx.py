@@ -15,7 +15,8 @@ from gluon_emu.arguments import allocation_of
 from gluon_emu.command.arrays import saved, show
 from gluon_emu.command.values import value_of
 from gluon_emu.errors import EmulatorError
-from gluon_emu.ptx.decode.module import Parameter, parse_module
+from gluon_emu.ptx.decode.module import parse_module
+from gluon_emu.ptx.decode.parts import Parameter
 from gluon_emu.ptx.isa.families import find
 from gluon_emu.ptx.launcher import execute, prepared
 from gluon_emu.ptx.loaded import code_in

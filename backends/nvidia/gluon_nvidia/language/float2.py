@@ -228,8 +228,8 @@ def unpack(x: "Float2Tensor", axis: Const[int]) -> tl.tensor:
     axis = semantic.wrap_axis(axis, len(shape))
     joined = semantic.join(*unpack2(x))
     dims = list(range(len(shape)))
-    beside = semantic.permute(joined, [*dims[: axis + 1], len(shape), *dims[axis + 1 :]])
-    return semantic.reshape(beside, shape[:axis] + [2 * shape[axis]] + shape[axis + 1 :])
+    interleaved = semantic.permute(joined, [*dims[: axis + 1], len(shape), *dims[axis + 1 :]])
+    return semantic.reshape(interleaved, shape[:axis] + [2 * shape[axis]] + shape[axis + 1 :])
 
 
 @builtin(requires=_REQUIRES, instead=_INSTEAD, name=f"{_SPACE}.unpack2")

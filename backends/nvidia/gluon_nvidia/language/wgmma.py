@@ -454,12 +454,12 @@ def _check_shared(value: Any, argument: str, fast: int) -> None:
             remedy="NVMMASharedLayout.get_default_for picks the widest that fits.",
         )
     if bits != 16 and layout.transposed != (fast == 0):
-        turned = "[M, K]" if argument == "a" else "[K, N] stored as [N, K]"
+        stored = "[M, K]" if argument == "a" else "[K, N] stored as [N, K]"
         raise errors.LayoutError(
             f"wgmma transposes 16-bit operands only; K must be contiguous for {value.dtype} "
             "(PTX 9.7.15.5.1)",
             argument=argument,
-            expected=f"transposed={fast == 0}: {turned}",
+            expected=f"transposed={fast == 0}: {stored}",
             got=f"transposed={layout.transposed}",
             remedy="Store it the other way round, and hand over .permute((1, 0)).",
         )

@@ -226,8 +226,8 @@ def tcgen05_mma_scaled(
         left = _values(load(a), a_type, 2)
         right = _values(load(b), b_type, 1)
         left = _scaled(left, _scales(load(a_scale)))
-        turned = _scaled(right.swapaxes(-1, -2), _scales(load(b_scale)))
-        return left, turned.swapaxes(-1, -2)
+        scaled = _scaled(right.swapaxes(-1, -2), _scales(load(b_scale)))
+        return left, scaled.swapaxes(-1, -2)
 
     _multiply(machine, (a, b), operands, acc, use_acc, pred)
     count = _arrivals(_layouts(machine)[:2], bool(multicast), bool(two_ctas))

@@ -71,8 +71,8 @@ class Lifetimes:
                     self._allocs.append(op)
                 for inner in op.regions:
                     # Partitions run side by side, so their allocations never share memory.
-                    beside = op.name.startswith("warp_specialize")
-                    self._walk(inner, self._frame() if beside else frame)
+                    concurrent = op.name.startswith("warp_specialize")
+                    self._walk(inner, self._frame() if concurrent else frame)
                 self._ends[id(op)] = len(self._places)
 
     def _loops_of(self, op: Op) -> list[Op]:

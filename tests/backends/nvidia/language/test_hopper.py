@@ -60,7 +60,7 @@ def same(source, target=None):
 
 def multiplying(call=SYNC, dtype="gl.float16", acc_dtype="gl.float32", bits=16, **changes):
     swizzled = f"gl.NVMMASharedLayout(128, {bits}, 2)"
-    turned = f"gl.NVMMASharedLayout(128, {bits}, 2, transposed=True)"
+    transposed_layout = f"gl.NVMMASharedLayout(128, {bits}, 2, transposed=True)"
     values = {
         "call": call.replace("\n", "\n    "),
         "acc": f"gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, {256 // bits}])",
@@ -70,7 +70,7 @@ def multiplying(call=SYNC, dtype="gl.float16", acc_dtype="gl.float32", bits=16, 
         "b_shape": [128, 128],
         "shape": [64, 128],
         "a_layout": swizzled,
-        "b_layout": swizzled if bits == 16 else turned,
+        "b_layout": swizzled if bits == 16 else transposed_layout,
         "num_warps": 4,
         "num_ctas": 1,
         **changes,

@@ -74,7 +74,7 @@ def test_elements_share_registers_and_runs(text, constraints, pack, source, want
 
 
 @gluon.jit
-def turned(x, out):
+def transposed(x, out):
     rows, columns = (
         gl.arange(0, 64, gl.SliceLayout(1, DOWN)),
         gl.arange(0, 8, gl.SliceLayout(0, DOWN)),
@@ -89,7 +89,7 @@ def turned(x, out):
 
 def test_the_layout_fixes_the_next_lane():
     out = np.zeros(512, np.int32)
-    turned[(1,)](WORDS, out, target=TARGET)
+    transposed[(1,)](WORDS, out, target=TARGET)
     np.testing.assert_array_equal(out.reshape(32, 2, 8), WORDS.reshape(32, 2, 8)[:, ::-1])
 
 

@@ -159,9 +159,9 @@ def converted(a, c, PENDING: gl.constexpr):
     fence_async_shared()
     acc = warpgroup_mma(x, x, gl.zeros([64, 64], gl.float32, ACC), is_async=True)
     acc = warpgroup_mma_wait(PENDING, deps=(acc,))
-    turned = gl.convert_layout(acc, L)
-    turned, x = warpgroup_mma_wait(0, deps=(turned, x))
-    gl.store(at(c, L), turned)
+    converted = gl.convert_layout(acc, L)
+    converted, x = warpgroup_mma_wait(0, deps=(converted, x))
+    gl.store(at(c, L), converted)
 
 
 @pytest.mark.filterwarnings("default::gluon_core.errors.KernelWarning")  # tracing warns of it, too

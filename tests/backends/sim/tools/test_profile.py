@@ -156,7 +156,7 @@ def test_iterations_add_up_and_the_footprint_does_not():
 
 
 @gluon.jit
-def turned(out, shared: gl.constexpr, write: gl.constexpr, read: gl.constexpr):
+def transposed(out, shared: gl.constexpr, write: gl.constexpr, read: gl.constexpr):
     s = gl.allocate_shared_memory(gl.float32, [32, 32], shared)
     s.store(gl.full([32, 32], 1.0, gl.float32, layout=write))
     x = s.load(read)
@@ -185,7 +185,7 @@ PADDED = gl.PaddedSharedLayout.with_identity_for([[32, 1]], [32, 32], [1, 0])
     ids=["rows", "columns", "swizzled", "padded", "wide"],
 )
 def test_bank_conflicts(shared, read, passes, ideal):
-    report = profiled(turned, (2,), zeros(1024), shared, ROWS, read)
+    report = profiled(transposed, (2,), zeros(1024), shared, ROWS, read)
     load = line(report, "s.load")
     assert load["shared_read"] == 2 * 4096 and load["shared_written"] == 0
     assert (load["shared_passes"], load["shared_ideal"]) == (2 * passes, 2 * ideal)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from gluon_emu.errors import TrapError
-from gluon_emu.ptx.decode.module import Function, Name
+from gluon_emu.ptx.decode.parts import Function, Name
 from gluon_emu.ptx.isa.heap import HEAP
 from gluon_emu.ptx.isa.printing import RUNTIME
 from gluon_emu.ptx.isa.table import Step, instruction

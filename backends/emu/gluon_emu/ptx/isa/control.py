@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from gluon_emu.errors import TrapError
-from gluon_emu.ptx.decode.module import Name
+from gluon_emu.ptx.decode.parts import Name
 from gluon_emu.ptx.isa.table import Step, instruction
 from gluon_emu.ptx.program import TYPES
 

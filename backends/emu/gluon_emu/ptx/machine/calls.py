@@ -12,7 +12,7 @@ from typing import Any, Optional
 import numpy as np
 
 from gluon_emu.errors import TrapError
-from gluon_emu.ptx.decode.module import Function, Module, Name, Reference
+from gluon_emu.ptx.decode.parts import Function, Module, Name, Reference
 from gluon_emu.ptx.text import Register
 
 __all__ = ["FUNCTION_WINDOW", "Graph", "enter", "leave_frame"]

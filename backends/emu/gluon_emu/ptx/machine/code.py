@@ -10,7 +10,7 @@ import numpy as np
 from gluon_core.simulation.assembly import NotModelled
 from gluon_emu.errors import EmulatorError, UnknownInstructionError, span_of
 from gluon_emu.memory import Allocation
-from gluon_emu.ptx.decode.module import Function, Instruction, Module, Reference
+from gluon_emu.ptx.decode.parts import Function, Instruction, Module, Reference
 from gluon_emu.ptx.machine.calls import FUNCTION_WINDOW, Graph
 from gluon_emu.ptx.machine.liveness import dead_after
 from gluon_emu.ptx.machine.special import reader

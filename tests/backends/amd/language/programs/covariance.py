@@ -44,8 +44,8 @@ def covariance(x, y, out, moments, SERIES: gl.constexpr, CHUNK: gl.constexpr):
             async_copy.commit_group()
         async_copy.wait_group(1)
         with gl.amd.warp_pipeline_stage("read", priority=2):
-            turned = xs.index(chunk % 2).permute([1, 0])
-            a = async_copy.load_shared_relaxed(turned, gl.DotOperandLayout(0, MATRIX, 8))
+            transposed = xs.index(chunk % 2).permute([1, 0])
+            a = async_copy.load_shared_relaxed(transposed, gl.DotOperandLayout(0, MATRIX, 8))
             b = async_copy.load_shared_relaxed(
                 ys.index(chunk % 2), gl.DotOperandLayout(1, MATRIX, 8)
             )
