@@ -1,17 +1,22 @@
-"""Run the forms of `ptx_forms` on the GPU of this machine and store their results.
+"""Run the forms of `ptx_forms`, or of `ptx_more_forms`, on the GPU of this machine and store their results.
 
-python -m tests.backends.emu.measure_ptx FILE.xz [sparse]
+python -m tests.backends.emu.measure_ptx FILE.xz [more]
 """
 
 from __future__ import annotations
 
 import ctypes
+import multiprocessing
 import sys
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import numpy as np
 
-from tests.backends.emu.ptx_forms import HEADER, forms, inputs, kernel_of, save, sparse_forms
+from tests.backends.emu.ptx_forms import HEADER, forms, inputs, kernel_of, save
+from tests.backends.emu.ptx_more_forms import more_forms
+
+PROCESSES = 8
 
 
 class Driver:
@@ -82,22 +87,45 @@ class Driver:
         return out
 
 
-def main(path, kind="", repeats=0):
-    driver = Driver()
+def some(kind, first, step, repeats):
+    """Measure each `step`-th form from `first` on, up to one that faults: this process has no GPU after it.
+
+    Returns:
+        The device, the results by name, the failures, and the form to go on with or None.
+    """
+    chosen = more_forms() if kind == "more" else forms()
+    driver, results, failed = Driver(), {}, []
     src, dst = driver.allocate(1 << 20), driver.allocate(1 << 20)
-    results, failed = {}, []
-    for form in sparse_forms() if kind == "sparse" else forms():
+    for number in range(first, len(chosen), step):
+        form = chosen[number]
         try:
             results[form.name] = driver.run(form, src, dst, inputs(form))
-            for number in range(1, repeats + 1) if "mma" in form.name else ():
-                salt = f"#{number}"
+            for again in range(1, repeats + 1) if "mma" in form.name else ():
+                salt = f"#{again}"
                 results[form.name + salt] = driver.run(form, src, dst, inputs(form, salt))
         except RuntimeError as error:
             failed.append(f"{form.name}: {error}")
             if "cuCtxSynchronize" in str(error):
-                break
-    save(Path(path), driver.name, results)
-    print(f"{driver.name}: {len(results)} forms; {len(failed)} failed", *failed, sep="\n")
+                return driver.name, results, failed, number + step
+    return driver.name, results, failed, None
+
+
+def main(path, kind="", repeats=0):
+    results, failed, device = {}, [], ""
+    with ProcessPoolExecutor(PROCESSES, multiprocessing.get_context("spawn"), max_tasks_per_child=1) as pool:  # fmt: skip
+        left = list(range(PROCESSES))
+        while left:
+            parts = [pool.submit(some, kind, first, PROCESSES, repeats) for first in left]
+            left = []
+            for part in parts:
+                device, more, wrong, rest = part.result()
+                results.update(more)
+                failed += wrong
+                left += [] if rest is None else [rest]
+            order = [form.name for form in (more_forms() if kind == "more" else forms())]
+            ordered = sorted(results, key=lambda name: order.index(name.partition("#")[0]))
+            save(Path(path), device, {name: results[name] for name in ordered})
+    print(f"{device}: {len(results)} forms; {len(failed)} failed", *failed, sep="\n")
 
 
 if __name__ == "__main__":

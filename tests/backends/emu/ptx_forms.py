@@ -15,7 +15,7 @@ import numpy as np
 
 THREADS = 256
 BLOCKS = 1
-HEADER = ".version 8.5\n.target sm_90a\n.address_size 64\n"
+HEADER = ".version 8.7\n.target sm_90a\n.address_size 64\n"
 _BITS = {"pred": 1}
 _BITS.update({f"{k}{n}": n for k in "busf" for n in (8, 16, 32, 64)})
 _BITS.update({"bf16": 16, "f16x2": 32, "bf16x2": 32, "tf32": 32, "e4m3x2": 16, "e5m2x2": 16})
