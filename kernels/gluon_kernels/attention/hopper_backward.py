@@ -1,6 +1,6 @@
 """The gradients of attention on Hopper in one kernel, which adds to those of queries as it goes.
 
-A program has a tile of keys and values and walks over the queries. The values that `hopper_repeatable.py`
+A program has a tile of keys and values and walks over the queries of one head, or of several that share the keys (GQA). The values that `hopper_repeatable.py`
 computes twice are computed once here: two groups of four warps compute the changes of the scores, each
 for half of the keys, and exchange them as `hopper_exchange.py` says. In which order programs add is not known, so that
 equal inputs have nearly equal bits only.
@@ -28,25 +28,28 @@ from gluon_kernels.attention.sums import wrapped
 
 
 @gluon.jit
-def walk(rings, place, of_sequence, CAUSAL: gl.constexpr, SHARED: gl.constexpr):
-    """Copy the program's keys and values, then the queries that it walks over."""
+def walk(rings, place, of_sequence, SETTINGS: gl.constexpr):
+    """Copy the program's keys and values, then the queries that it walks over, head by head."""
     own, others = rings
     first, last, steps, _, padded = place
+    CAUSAL: gl.constexpr = SETTINGS[1]
+    HEADS: gl.constexpr = SETTINGS[3]
+    SHARED: gl.constexpr = SETTINGS[4]
     tile = gl.program_id(0)
-    head = gl.program_id(1)
+    head = gl.program_id(1) * HEADS
     batch = head // of_sequence
-    of_batch = head % of_sequence
     SIZE: gl.constexpr = own.block_shape[2]
     STEP: gl.constexpr = others.block_shape[2]
-    key = [batch, of_batch // SHARED, tile * SIZE, 0]
+    key = [batch, head % of_sequence // SHARED, tile * SIZE, 0]
     own.fetch(own.producer(), [key, key])
     position = others.producer()
-    for i in range(first, last):
-        row = wrapped(i, steps, CAUSAL) * STEP
-        statistic = 2 * head * padded + row
-        query = [batch, of_batch, row, 0]
-        others.fetch(position, [query, query, [statistic], [statistic + padded]])
-        position = position.next()
+    for of in range(head, head + HEADS):
+        for i in range(first, last):
+            row = wrapped(i, steps, CAUSAL) * STEP
+            statistic = 2 * of * padded + row
+            query = [batch, of % of_sequence, row, 0]
+            others.fetch(position, [query, query, [statistic], [statistic + padded]])
+            position = position.next()
 
 
 @gluon.jit
@@ -58,6 +61,7 @@ def gradients_of_half(rings, exchange, outs, place, half: gl.constexpr, SETTINGS
     SCALE: gl.constexpr = SETTINGS[0]
     CAUSAL: gl.constexpr = SETTINGS[1]
     WHOLE: gl.constexpr = SETTINGS[2]
+    HEADS: gl.constexpr = SETTINGS[3]
     dtype: gl.constexpr = own.dtype
     SIZE: gl.constexpr = own.block_shape[2]
     ROWS: gl.constexpr = SIZE // 2
@@ -68,14 +72,15 @@ def gradients_of_half(rings, exchange, outs, place, half: gl.constexpr, SETTINGS
     out_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
     operand: gl.constexpr = gl.DotOperandLayout(0, out_layout, 2)
     column: gl.constexpr = gl.SliceLayout(0, layout)
-    head = gl.program_id(1)
     start = gl.program_id(0) * SIZE + half * ROWS
     key = start + gl.arange(0, ROWS, gl.SliceLayout(1, layout))
     nothing = gl.zeros([ROWS, STEP], gl.float32, layout)
     for_keys = warpgroup_mma_init(gl.zeros([ROWS, D], gl.float32, out_layout))
     for_values = warpgroup_mma_init(gl.zeros([ROWS, D], gl.float32, out_layout))
     buffer = gl.allocate_shared_memory(gl.float32, [16, 256], sums.layout)
-    tile = head * (padded * D // 4096) + half  # of the sums; a step has two
+    of_head = padded * D // 256  # rows of the sums; a step has 32, 16 for each half
+    to = gl.program_id(1) * HEADS * of_head + half * 16
+    previous = to + wrapped(first, steps, CAUSAL) * 32
 
     k_columns, k, v = half_of(own, half, SIZE, D)
     position = others.consumer()
@@ -83,68 +88,60 @@ def gradients_of_half(rings, exchange, outs, place, half: gl.constexpr, SETTINGS
     # The mask takes registers: in heads of 64, where its loop is one step, the others have a loop without.
     LOOPS: gl.constexpr = 2 if CAUSAL and D == 64 else 1
     middle = gl.minimum(first + SIZE // STEP, last) if LOOPS == 2 else last
-    for loop in gl.static_range(LOOPS):
-        begin, end = (first, middle) if loop == 0 else (middle, last)
-        for i in range(begin, end):
-            q, grad, logsums, deltas = others.wait(position)
-            q = q.reshape([STEP, D])
-            grad = grad.reshape([STEP, D])
-            # With 128 columns registers are too few for both products at a time.
-            if D == 64:
-                score = warpgroup_mma(k, q.permute((1, 0)), nothing, use_acc=False, is_async=True)
-                change = warpgroup_mma(
-                    v, grad.permute((1, 0)), nothing, use_acc=False, is_async=True
+    for _ in range(HEADS):
+        for loop in gl.static_range(LOOPS):
+            begin, end = (first, middle) if loop == 0 else (middle, last)
+            for i in range(begin, end):
+                q, grad, logsums, deltas = others.wait(position)
+                q = q.reshape([STEP, D])
+                grad = grad.reshape([STEP, D])
+                queries, results = q.permute((1, 0)), grad.permute((1, 0))
+                # With 128 columns registers are too few for both products at a time.
+                if D == 64:
+                    score = warpgroup_mma(k, queries, nothing, use_acc=False, is_async=True)
+                    change = warpgroup_mma(v, results, nothing, use_acc=False, is_async=True)
+                    score = warpgroup_mma_wait(1, deps=[score])
+                    p = gl.exp2(score * LOG_SCALE + logsums.load(column)[None, :])
+                else:
+                    score = warpgroup_mma(k, queries, nothing, use_acc=False)
+                    score = score * LOG_SCALE + logsums.load(column)[None, :]
+                    change = warpgroup_mma(v, results, nothing, use_acc=False, is_async=True)
+                    p = gl.exp2(score)
+                if CAUSAL and loop == 0:
+                    if i * STEP < start + ROWS:
+                        query = i * STEP + gl.arange(0, STEP, column)
+                        p = gl.where(query[None, :] >= key[:, None], p, 0.0)
+                if not WHOLE:
+                    p = gl.where((key < length)[:, None], p, 0.0)  # else perhaps infinite
+                weights = gl.convert_layout(p.to(dtype), operand)
+                change = warpgroup_mma_wait(0, deps=[change])
+                change = (p * (change + deltas.load(column)[None, :])).to(dtype)
+                tiles = (q, grad, weights, change, k_columns)
+                for_keys, for_values = add_step(
+                    exchange, tiles, (for_keys, for_values), sums, buffer, position, previous, half
                 )
-                score = warpgroup_mma_wait(1, deps=[score])
-                p = gl.exp2(score * LOG_SCALE + logsums.load(column)[None, :])
-            else:
-                score = warpgroup_mma(k, q.permute((1, 0)), nothing, use_acc=False)
-                score = score * LOG_SCALE + logsums.load(column)[None, :]
-                change = warpgroup_mma(
-                    v, grad.permute((1, 0)), nothing, use_acc=False, is_async=True
-                )
-                p = gl.exp2(score)
-            if CAUSAL and loop == 0:
-                if i * STEP < start + ROWS:
-                    query = i * STEP + gl.arange(0, STEP, column)
-                    p = gl.where(query[None, :] >= key[:, None], p, 0.0)
-            if not WHOLE:
-                p = gl.where((key < length)[:, None], p, 0.0)  # else perhaps infinite
-            weights = gl.convert_layout(p.to(dtype), operand)
-            change = warpgroup_mma_wait(0, deps=[change])
-            change = (p * (change + deltas.load(column)[None, :])).to(dtype)
-            tiles = (q, grad, weights, change, k_columns)
-            step = wrapped(gl.maximum(i - 1, first), steps, CAUSAL)
-            for_keys, for_values = add_step(
-                exchange,
-                tiles,
-                (for_keys, for_values),
-                sums,
-                buffer,
-                position,
-                (tile + 2 * step) * 16,
-                half,
-            )
-            others.release(position)
-            position = position.next()
-    step = wrapped(last - 1, steps, CAUSAL)
-    row = (tile + 2 * step) * 16
-    add_last(exchange, k_columns, sums, buffer, position, row, STEP, D, half)
+                others.release(position)
+                position = position.next()
+                previous = to + wrapped(i, steps, CAUSAL) * 32
+        to += of_head
+    add_last(exchange, k_columns, sums, buffer, position, previous, STEP, D, half)
     done = warpgroup_mma_wait(0, deps=[for_values, for_keys])
-    writer.store([head, start, 0], done[0])
-    writer.store([head, start, 0], done[1] * SCALE, to_keys)
+    writer.store([gl.program_id(1), start, 0], done[0])
+    writer.store([gl.program_id(1), start, 0], done[1] * SCALE, to_keys)
     writer.close()
 
 
 @gluon.jit
 def gradients_atomic(
     q_desc, k_desc, v_desc, grad_desc, statistics, to_keys, to_values, sums, length, key_length, padded,
-    of_sequence, SCALE: gl.constexpr, CAUSAL: gl.constexpr, WHOLE: gl.constexpr, SHARED: gl.constexpr,
+    of_sequence, SCALE: gl.constexpr, CAUSAL: gl.constexpr, WHOLE: gl.constexpr, HEADS: gl.constexpr,
+    SHARED: gl.constexpr,
 ):  # fmt: skip
     """Store the gradients of keys and values, and add to those of queries.
 
     Tensors are [batch, of_sequence, length, D] of queries and [batch, of_sequence / SHARED, key_length, D] of keys, the gradients of keys and
-    values [batch * of_sequence, key_length, D], one for each head of queries; `statistics` are what `prepare` has made, in a row. `SCALE` is that of the scores; `WHOLE` says that no key past the last one is seen.
+    values [batch * of_sequence / HEADS, key_length, D]: a program adds up those of HEADS heads of queries, a divisor of SHARED. `statistics` are
+    what `prepare` has made, in a row. `SCALE` is that of the scores; `WHOLE` says that no key past the last one is seen.
     """
     SIZE: gl.constexpr = k_desc.block_type.shape[2]
     STEP: gl.constexpr = q_desc.block_type.shape[2]
@@ -162,12 +159,12 @@ def gradients_atomic(
     if not CAUSAL:
         first = first % steps
     place = (first, steps if CAUSAL else first + steps, steps, key_length, padded)
-    SETTINGS: gl.constexpr = (SCALE, CAUSAL, WHOLE)
+    SETTINGS: gl.constexpr = (SCALE, CAUSAL, WHOLE, HEADS, SHARED)
     gl.warp_specialize(
         [
             (gradients_of_half, (rings, exchange, upper, place, 0, SETTINGS)),
             (gradients_of_half, (rings, exchange, lower, place, 1, SETTINGS)),
-            (walk, (rings, place, of_sequence, CAUSAL, SHARED)),
+            (walk, (rings, place, of_sequence, SETTINGS)),
         ],
         [4, 1],
         [240, 24],

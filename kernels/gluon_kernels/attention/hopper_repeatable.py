@@ -21,26 +21,29 @@ from gluon_core.language.nvidia.hopper import (
 
 
 @gluon.jit
-def walk(ring, tile, first, last, head):
-    """Copy the program's own tiles, then those that it walks over."""
+def walk(ring, tile, first, last, own_head, heads):
+    """Copy the program's own tiles, then those that it walks over, of all `heads`: the first one and the one past the last."""
     own, others = ring
     SIZE: gl.constexpr = own.block_shape[1]
     STEP: gl.constexpr = others.block_shape[1]
-    own.fetch(own.producer(), [[head, tile * SIZE, 0], [head, tile * SIZE, 0]])
+    own.fetch(own.producer(), [[own_head, tile * SIZE, 0], [own_head, tile * SIZE, 0]])
     position = others.producer()
-    for i in range(first, last):
-        others.fetch(position, [[head, i * STEP, 0], [head, i * STEP, 0]])
-        position = position.next()
+    for head in range(heads[0], heads[1]):
+        for i in range(first, last):
+            others.fetch(position, [[head, i * STEP, 0], [head, i * STEP, 0]])
+            position = position.next()
 
 
 @gluon.jit
 def key_gradients_of_half(
-    rings, writers, statistics, place, scales, half: gl.constexpr, CAUSAL: gl.constexpr
+    rings, writers, statistics, place, scales, half: gl.constexpr, SETTINGS: gl.constexpr
 ):
     own, others = rings
     to_keys, to_values = writers
     logsums, deltas, length = statistics
-    tile, head, first, last = place
+    tile, of_keys, first, last = place
+    CAUSAL: gl.constexpr = SETTINGS[0]
+    SHARED: gl.constexpr = SETTINGS[1]
     scale, log_scale = scales
     dtype: gl.constexpr = own.dtype
     SIZE: gl.constexpr = own.block_shape[1]
@@ -63,46 +66,49 @@ def key_gradients_of_half(
     # Only the first queries need the mask. With 128 columns two loops have too few registers.
     LOOPS: gl.constexpr = 2 if CAUSAL and D == 64 else 1
     middle = gl.minimum(first + SIZE // STEP, last) if LOOPS == 2 else last
-    for loop in gl.static_range(LOOPS):
-        for i in range(first if loop == 0 else middle, middle if loop == 0 else last):
-            query = i * STEP + gl.arange(0, STEP, gl.SliceLayout(0, layout))
-            there = query < length
-            # The weights of queries that are not there are 0.
-            logsum = gl.load(logsums + head * length + query, mask=there, other=float("inf"))
-            delta = gl.load(deltas + head * length + query, mask=there, other=0.0)
-            q, grad = others.wait(position)
-            q, grad = q.reshape([STEP, D]), grad.reshape([STEP, D])
-            score = warpgroup_mma(k, q.permute((1, 0)), nothing, use_acc=False, is_async=True)
-            change = warpgroup_mma(v, grad.permute((1, 0)), nothing, use_acc=False, is_async=True)
-            score = warpgroup_mma_wait(1, deps=[score])
-            p = gl.exp2(score * log_scale - logsum[None, :])
-            if CAUSAL and loop == 0:
-                if i * STEP < start + ROWS:
-                    p = gl.where(query[None, :] >= key[:, None], p, 0.0)
-            weights = gl.convert_layout(p.to(dtype), operand)
-            change = warpgroup_mma_wait(0, deps=[change])
-            for_values = warpgroup_mma(weights, grad, for_values, is_async=True)
-            change = gl.convert_layout((p * (change - delta[None, :])).to(dtype), operand)
-            for_keys = warpgroup_mma(change, q, for_keys, is_async=True)
-            for_values, for_keys = warpgroup_mma_wait(0, deps=[for_values, for_keys])
-            for_values = warpgroup_mma_init(for_values)
-            for_keys = warpgroup_mma_init(for_keys)
-            others.release(position)
-            position = position.next()
+    for head in range(of_keys * SHARED, (of_keys + 1) * SHARED):
+        for loop in gl.static_range(LOOPS):
+            for i in range(first if loop == 0 else middle, middle if loop == 0 else last):
+                query = i * STEP + gl.arange(0, STEP, gl.SliceLayout(0, layout))
+                there = query < length
+                # The weights of queries that are not there are 0.
+                logsum = gl.load(logsums + head * length + query, mask=there, other=float("inf"))
+                delta = gl.load(deltas + head * length + query, mask=there, other=0.0)
+                q, grad = others.wait(position)
+                q, grad = q.reshape([STEP, D]), grad.reshape([STEP, D])
+                score = warpgroup_mma(k, q.permute((1, 0)), nothing, use_acc=False, is_async=True)
+                change = warpgroup_mma(
+                    v, grad.permute((1, 0)), nothing, use_acc=False, is_async=True
+                )
+                score = warpgroup_mma_wait(1, deps=[score])
+                p = gl.exp2(score * log_scale - logsum[None, :])
+                if CAUSAL and loop == 0:
+                    if i * STEP < start + ROWS:
+                        p = gl.where(query[None, :] >= key[:, None], p, 0.0)
+                weights = gl.convert_layout(p.to(dtype), operand)
+                change = warpgroup_mma_wait(0, deps=[change])
+                for_values = warpgroup_mma(weights, grad, for_values, is_async=True)
+                change = gl.convert_layout((p * (change - delta[None, :])).to(dtype), operand)
+                for_keys = warpgroup_mma(change, q, for_keys, is_async=True)
+                for_values, for_keys = warpgroup_mma_wait(0, deps=[for_values, for_keys])
+                for_values = warpgroup_mma_init(for_values)
+                for_keys = warpgroup_mma_init(for_keys)
+                others.release(position)
+                position = position.next()
     done = warpgroup_mma_wait(0, deps=[for_values, for_keys])
-    to_values.store([head, start, 0], done[0])
-    to_keys.store([head, start, 0], done[1] * scale)
+    to_values.store([of_keys, start, 0], done[0])
+    to_keys.store([of_keys, start, 0], done[1] * scale)
     to_values.close()
 
 
 @gluon.jit
 def key_gradients(
     q_desc, k_desc, v_desc, grad_desc, to_keys, to_values, logsums, deltas, length, scale, log_scale,
-    STAGES: gl.constexpr, CAUSAL: gl.constexpr,
+    STAGES: gl.constexpr, CAUSAL: gl.constexpr, SHARED: gl.constexpr,
 ):  # fmt: skip
     """Store the gradients of keys and values.
 
-    Tensors are [heads, length, D] of queries and [heads, key_length, D] of keys, `logsums` and `deltas` [heads, length]; `scale`
+    Tensors are [heads, length, D] of queries and [heads / SHARED, key_length, D] of keys, `logsums` and `deltas` [heads, length]; `scale`
     is that of the scores, `log_scale` the same times log2(e).
     """
     SIZE: gl.constexpr = k_desc.block_type.shape[1]
@@ -122,11 +128,13 @@ def key_gradients(
     place = (tile, head, first, last)
     statistics = (logsums, deltas, length)
     scales = (scale, log_scale)
+    heads = (head * SHARED, (head + 1) * SHARED)
+    SETTINGS: gl.constexpr = (CAUSAL, SHARED)
     gl.warp_specialize(
         [
-            (key_gradients_of_half, (rings, upper, statistics, place, scales, 0, CAUSAL)),
-            (key_gradients_of_half, (rings, lower, statistics, place, scales, 1, CAUSAL)),
-            (walk, (rings, tile, first, last, head)),
+            (key_gradients_of_half, (rings, upper, statistics, place, scales, 0, SETTINGS)),
+            (key_gradients_of_half, (rings, lower, statistics, place, scales, 1, SETTINGS)),
+            (walk, (rings, tile, first, last, head, heads)),
         ],
         [4, 1],
         [240, 24],
@@ -189,7 +197,7 @@ def query_gradients_of_half(
 def query_gradients(
     q_desc, k_desc, v_desc, grad_desc, to_queries, logsums, deltas, length, key_length, scale,
     log_scale,
-    STAGES: gl.constexpr, CAUSAL: gl.constexpr,
+    STAGES: gl.constexpr, CAUSAL: gl.constexpr, SHARED: gl.constexpr,
 ):  # fmt: skip
     """Store the gradient of queries; see `key_gradients`."""
     SIZE: gl.constexpr = q_desc.block_type.shape[1]
@@ -207,6 +215,7 @@ def query_gradients(
     if CAUSAL:
         end = gl.minimum((tile + 1) * SIZE, key_length)
     last = gl.cdiv(end, STEP)
+    of_keys = head // SHARED
     place = (tile, head, last)
     statistics = (logsums, deltas, length)
     scales = (scale, log_scale)
@@ -214,7 +223,7 @@ def query_gradients(
         [
             (query_gradients_of_half, (rings, upper, statistics, place, scales, 0, CAUSAL)),
             (query_gradients_of_half, (rings, lower, statistics, place, scales, 1, CAUSAL)),
-            (walk, (rings, tile, 0, last, head)),
+            (walk, (rings, tile, 0, last, head, (of_keys, of_keys + 1))),
         ],
         [4, 1],
         [240, 24],

@@ -13,7 +13,7 @@ import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.nvidia.hopper import TensorDescriptor
 from gluon_kernels.attention import hopper, hopper_backward, hopper_repeatable, portable, sums
-from gluon_kernels.attention.order import KEYS, rows_of, splits_of
+from gluon_kernels.attention.order import KEYS, heads_of, rows_of, splits_of
 from gluon_kernels.plans import Launch, allocator, multiprocessors
 
 __all__ = [
@@ -205,28 +205,25 @@ def backward_plan(
     wide, columns = width_of(width), columns_of(width)
     exact = columns == width
     dtype, device = q.dtype, q.device
+    many = _heads_of_program(
+        length, seen, wide, batch * of_keys, shared, causal, multiprocessors(q)
+    )
+    alike = many == shared and seen == depth and exact
     new_q = allocator((batch, heads, length, columns), dtype, device)
-    new_k = allocator((batch * heads, seen, columns), dtype, device)
+    new_k = allocator((batch * heads // many, seen, columns), dtype, device)
+    joined = allocator((batch, of_keys, depth, width), dtype, device)
     kept = sums.kept((batch * heads, length, wide))
     new_statistics = allocator(kept["statistics"], torch.float32, device)
     new_sums = allocator(kept["sums"], torch.float32, device)
     known = [readable(x) for x in (q, k, v, grad, out)]
+    parts = new_k(), new_k()
     launches = _atomic_launches(
-        known, logsums, (new_q(), new_k(), new_k()), new_statistics(), new_sums(), causal, scale
+        known, logsums, (new_q(), *parts), new_statistics(), new_sums(), causal, scale
     )
     prepare, main, finish = launches
+    join = None if alike else _join_heads_launch(*parts, joined(), joined())
     plain = all(is_readable(x) for x in (q, k, v, grad, out))
-    alike = shared == 1 and seen == depth and exact
     of_heads = (batch, of_keys, seen, columns)
-
-    def of_shared(x: Tensor) -> Tensor:
-        if shared > 1:
-            x = x.view(batch, of_keys, shared, seen, columns).sum(2)
-        else:
-            x = x.view(batch, heads, seen, columns)
-        if seen < depth:
-            x = F.pad(x, (0, 0, 0, depth - seen))
-        return x if exact else x[..., :width].contiguous()
 
     def run(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, logsums: Tensor) -> Any:
         if not plain:
@@ -237,13 +234,38 @@ def backward_plan(
         prepare(out, grad, logsums, statistics, added)
         main(q, k, v, grad, statistics, to_k, to_v, added)
         finish(added, to_q)
-        if alike:
-            return to_q, to_k.view(of_heads), to_v.view(of_heads)
         if not exact:
             to_q = to_q[..., :width].contiguous()
-        return to_q, of_shared(to_k), of_shared(to_v)
+        if join is None:
+            return to_q, to_k.view(of_heads), to_v.view(of_heads)
+        results = joined(), joined()
+        join(to_k, to_v, *results)
+        return to_q, *results
 
     return run
+
+
+def _heads_of_program(
+    length: int, seen: int, wide: int, groups: int, shared: int, causal: bool, processors: int
+) -> int:
+    """Return how many heads of queries a program of the gradients walks over."""
+    step = 128 * 64 // wide
+    steps = -(-length // step)
+    tiles = (steps - i * 128 // step if causal else steps for i in range(-(-seen // 128)))
+    return heads_of(tuple(tiles), groups, shared, processors)
+
+
+def _join_heads_launch(keys: Tensor, values: Tensor, to_keys: Tensor, to_values: Tensor) -> Launch:
+    """Return `launch(keys, values, to_keys, to_values)`, which adds up the gradients of heads that share keys."""
+    (count, seen, columns), (batch, heads, length, width) = keys.shape, to_keys.shape
+    tensors = (keys, values, to_keys, to_values)
+    return Launch(
+        sums.join_heads,
+        (gluon.cdiv(length * width, 1024), batch * heads, 2),
+        (*tensors, seen, columns, length, width, count // (batch * heads), 1024),
+        tensors,
+        num_warps=4,
+    )
 
 
 def _atomic_launches(
@@ -254,7 +276,7 @@ def _atomic_launches(
     q, k, v, grad, out = known
     to_q, to_k, to_v = gradients
     batch, heads, length, columns = to_q.shape
-    seen, width = to_k.shape[1], width_of(columns)
+    (groups, seen, _), width = to_k.shape, width_of(columns)
     rows = sums.padded(length)
     strides = tuple(x.stride()[:3] for x in (out, grad))
     by_row = gl.BlockedLayout([1, 8], [256 // width, width // 8], [4, 1], [1, 0])
@@ -273,10 +295,10 @@ def _atomic_launches(
         descriptor_of(grad, 1, 1, step, width), descriptor_of(statistics, step), descriptor_of(to_k, 1, 64, width),
         descriptor_of(to_v, 1, 64, width), descriptor_of(added, 16, 256),
     )  # fmt: skip
-    constants = (scale, causal, whole, heads // k.shape[1])
+    constants = (scale, causal, whole, batch * heads // groups, heads // k.shape[1])
     main = Launch(
         hopper_backward.gradients_atomic,
-        (gluon.cdiv(seen, 128), batch * heads),
+        (gluon.cdiv(seen, 128), groups),
         (*descriptors, length, seen, rows, heads, *constants),
         (q, k, v, grad, statistics, to_k, to_v, added),
         num_warps=4,
@@ -300,10 +322,9 @@ def _repeatable_plan(q: Tensor, k: Tensor, causal: bool, scale: float) -> Plan:
     """Return `run(grad, q, k, v, out, logsums) -> (gradients of q, k and v)`, with equal bits each time."""
     batch, heads, length, width = q.shape
     of_keys, depth = k.shape[1:3]
-    shared = heads // of_keys
     seen = min(depth, length) if causal else depth
     wide = width_of(width)
-    own, other = (batch * heads, length, wide), (batch * heads, seen, wide)
+    own, other = (batch * heads, length, wide), (batch * of_keys, seen, wide)
     dtype, device = q.dtype, q.device
     launch = _repeatable_launches(own, other, dtype, device, causal, scale)
 
@@ -316,17 +337,13 @@ def _repeatable_plan(q: Tensor, k: Tensor, causal: bool, scale: float) -> Plan:
         x = x[:, :, :seen]
         if x.shape[-1] != wide:
             x = F.pad(x, (0, wide - x.shape[-1]))
-        if shared > 1:
-            x = x.repeat_interleave(shared, 1)
         return x.contiguous().view(other)
 
     def results(to_q: Tensor, to_k: Tensor, to_v: Tensor) -> Any:
         of_queries = to_q.view(batch, heads, length, wide)[..., :width]
         of_both = []
         for part in (to_k, to_v):
-            part = part.view(batch, of_keys, shared, seen, wide)
-            part = part.sum(2) if shared > 1 else part[:, :, 0]
-            part = part[..., :width]
+            part = part.view(batch, of_keys, seen, wide)[..., :width]
             if seen < depth:
                 part = F.pad(part, (0, 0, 0, depth - seen))
             of_both.append(part.contiguous())
@@ -367,8 +384,18 @@ def _repeatable_launches(
         )  # fmt: skip
         return Launch(
             kernel,
-            (gluon.cdiv(tiles, 128), heads),
-            (*described, logsums, deltas, *sizes, scale, scale * LOG2E, 2, causal),
+            (gluon.cdiv(tiles, 128), other[0] if keys else heads),
+            (
+                *described,
+                logsums,
+                deltas,
+                *sizes,
+                scale,
+                scale * LOG2E,
+                2,
+                causal,
+                heads // other[0],
+            ),
             (q, k, v, grad, *outs, logsums, deltas),
             num_warps=4,
         )

@@ -7,12 +7,13 @@ orders are tried, and the one whose busiest program has the least work is taken.
 
 from __future__ import annotations
 
+import heapq
 from functools import lru_cache
 from typing import Iterator
 
 import torch
 
-__all__ = ["KEYS", "PACKED", "code", "order_of", "rows_of", "splits_of"]
+__all__ = ["KEYS", "PACKED", "code", "heads_of", "order_of", "rows_of", "splits_of"]
 
 GROUP = 8  # heads whose keys and values stay in the cache
 SIZES = (8, 12, 16, 6, 4, 24, 32, 2)
@@ -25,6 +26,12 @@ KEYS = 128  # of a tile
 WIDE_TILE = 0.9  # the time of 192 rows over that of as many rows in tiles of 128
 LEAST_SPLIT = 6  # tiles of keys that are worth a second kernel
 LEAST_PART = 2
+START = 2.0  # of a program of gradients, in steps
+JOIN = 1.5  # steps that another kernel takes, for sums of heads
+MOVED = (
+    5000.0  # rows of keys whose gradients all programs store and load again in the time of a step
+)
+MANY_ROUNDS = 12  # of programs, whose ends hardly matter
 
 
 def code(size: int, ascending: bool, backwards: bool) -> int:
@@ -117,3 +124,31 @@ def splits_of(tiles: int, keys: int, programs: int) -> int:
         return 1
     share = -(-of_keys // parts)
     return -(-of_keys // share)  # no part without keys
+
+
+@lru_cache(maxsize=4096)
+def heads_of(tiles: tuple[int, ...], groups: int, shared: int, programs: int) -> int:
+    """Return how many of the heads of queries that share keys one program takes for the gradients of its tile of keys.
+
+    All of them, unless that leaves processors idle; the gradients of several programs are added up later.
+
+    Args:
+        tiles: the steps of each tile of keys, for a head of queries.
+        groups: heads of keys in all batches.
+    """
+    best, heads = float("inf"), shared
+    for each in (n for n in range(shared, 0, -1) if shared % n == 0):
+        parts = shared // each
+        count = len(tiles) * groups * parts
+        if count > MANY_ROUNDS * programs:
+            spent = sum(tiles) * each * groups * parts / programs + START * count / programs
+        else:
+            ends = [0.0] * programs
+            for i in range(count):
+                heapq.heapreplace(ends, ends[0] + START + tiles[i % len(tiles)] * each)
+            spent = max(ends)
+        if parts > 1:
+            spent += JOIN + 128 * count / MOVED
+        if spent < best:
+            best, heads = spent, each
+    return heads

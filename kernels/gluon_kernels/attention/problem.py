@@ -121,6 +121,8 @@ def _draw(most: float) -> Any:
                 "causal": draw.random() < 0.6,
                 "packed": draw.random() < 0.5,
             }
+            if draw.random() < 0.25:
+                shape["heads of keys"] = int(shape["heads"]) // 4
             if 1e9 < _flops(4)(shape) < most:
                 return shape
 
@@ -135,6 +137,7 @@ def _case(batch: int, heads: int, length: int, width: int, causal: bool, **more:
 NAMED = [
     _case(2, 16, 4096, 128, True), _case(1, 32, 16384, 128, True), _case(4, 16, 2048, 64, False),
     _case(8, 32, 512, 128, True), _case(2, 16, 8192, 64, True),
+    _case(2, 32, 4096, 128, True, **{"heads of keys": 8}), _case(1, 32, 2048, 128, True, **{"heads of keys": 4}),
 ]  # fmt: skip
 SMALL = (
     _case(1, 2, 200, 64, True, packed=True),
@@ -142,6 +145,7 @@ SMALL = (
     _case(1, 1, 130, 64, False, keys=300),
     _case(1, 1, 300, 128, True, keys=100),
     _case(1, 2, 70, 80, True),
+    _case(1, 6, 140, 64, True, **{"heads of keys": 2}),
 )
 
 ATTENTION = Problem(

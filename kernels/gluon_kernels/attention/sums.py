@@ -82,6 +82,31 @@ def finish(
     gl.store(result + offsets, x, mask=(row < length)[:, None] & (column < width)[None, :])
 
 
+@gluon.jit
+def join_heads(
+    keys, values, to_keys, to_values, seen, columns, length, width, PARTS: gl.constexpr, BLOCK: gl.constexpr
+):  # fmt: skip
+    """Add up the gradients that parts of the heads of queries have for the keys and values that they share, in order.
+
+    `keys` and `values` are [heads of keys, PARTS, seen, columns], the results [heads of keys, length, width]; keys from `seen` on have zeros. The
+    grid has blocks of a result, heads of keys, and keys and values.
+    """
+    layout: gl.constexpr = gl.portable.blocked_layout([BLOCK], keys.dtype.element_ty)
+    place = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK, layout)
+    head = gl.program_id(1).to(gl.int64)
+    row, column = place // width, place % width
+    if gl.program_id(2) == 0:
+        parts, result = keys, to_keys
+    else:
+        parts, result = values, to_values
+    parts += head * PARTS * seen * columns
+    offsets = row * columns + column
+    acc = gl.zeros([BLOCK], gl.float32, layout)
+    for part in gl.static_range(PARTS):
+        acc += gl.load(parts + part * seen * columns + offsets, mask=row < seen, other=0.0)
+    gl.store(result + head * length * width + place, acc, mask=row < length)
+
+
 def padded(length):
     """Return how many rows the sums of a head have."""
     return -(-length // 128) * 128

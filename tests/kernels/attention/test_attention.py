@@ -34,7 +34,7 @@ def test_every_form(problem, shape):
     assert problem.check(shape, "cpu") is None
 
 
-@pytest.mark.parametrize("number", [0, 2, 3])
+@pytest.mark.parametrize("number", [0, 1, 2, 3, 5])
 def test_repeatable_gradients(number):
     before = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(True)
@@ -42,6 +42,19 @@ def test_repeatable_gradients(number):
         assert PROBLEMS[1].check(PROBLEMS[1].small[number], "cpu") is None
     finally:
         torch.use_deterministic_algorithms(before)
+
+
+@pytest.mark.parametrize("each", [4, 2, 1])
+@pytest.mark.parametrize("number", [0, 1])
+def test_programs_take_heads_that_share_keys(number, each, monkeypatch):
+    """Gradients of keys and values are added up in a program, and those of several programs after it."""
+    from gluon_kernels.attention import launches
+
+    monkeypatch.setattr(launches, "heads_of", lambda *arguments: each)
+    sizes = [dict(length=150, width=64, causal=True), dict(length=90, width=128, causal=False)]
+    keys = [170, 140][number]
+    shape = {"batch": 2, "heads": 4, "heads of keys": 1, "keys": keys, **sizes[number]}
+    assert GRADIENTS.check(shape, "cpu") is None
 
 
 def heads(length=80, width=64, dtype=torch.bfloat16):

@@ -151,3 +151,15 @@ def test_longest_tiles_of_packed_sequences_come_first():
     by_program = {int(p): int(count) for count, p in out[0, :, :2] if p}
     counts = [by_program[p] for p in sorted(by_program)]
     assert counts == sorted(counts, reverse=True) and counts[0] == 8 and len(counts) == 16
+
+
+def test_heads_of_a_program_keep_the_processors_busy():
+    from gluon_kernels.attention.order import heads_of
+
+    long, short = (64,) * 32, (8,) * 4
+    assert heads_of(long, 16, 4, 132) == 4  # many tiles: nothing is added up later
+    assert (
+        heads_of(short, 2, 8, 132) == 1
+    )  # 8 programs with all heads would leave most processors idle
+    assert heads_of(short, 2, 1, 132) == 1
+    assert heads_of((16, 12, 8, 4), 8, 6, 132) in (1, 2, 3)
