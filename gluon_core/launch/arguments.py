@@ -27,7 +27,7 @@ from gluon_core.plugin.host_descriptor import HostDescriptor
 from gluon_core.plugin.launcher import ArgumentKind, checked_kind
 from gluon_core.plugin.paths import load_named
 from gluon_core.registry.load import registry
-from gluon_core.values.constants import identity, text_of
+from gluon_core.values.constants import identity
 from gluon_core.values.descriptors import descriptor_text
 from gluon_runtime import rules
 from gluon_runtime.rules import ABSENT, RULES
@@ -306,21 +306,10 @@ def _describe_descriptor(value: HostDescriptor) -> tuple[str, None]:
     return text, None
 
 
-def _descriptor_key(value: HostDescriptor) -> tuple[Any, ...]:
-    """Return the facts that its text in a signature depends on; shape, strides and padding come with each launch."""
-    return (
-        value.base.dtype,
-        value.input_rank,
-        text_of(value.layout),
-        *value.block_shape,
-    )
-
-
 DESCRIPTORS = register_argument_kind(
     ArgumentKind(
         matches=HostDescriptor,
         describe=_describe_descriptor,
-        key=_descriptor_key,
         place=operator.attrgetter("base"),
     )
 )

@@ -303,8 +303,7 @@ def _on_device(launch: Callable[..., Any], backend: Backend, device: int) -> Cal
         with backend.device.scope(device):
             return launch(*values, **named)
 
-    for name in ("bind", "engine"):
-        setattr(launch_there, name, getattr(launch, name, None))
+    launch_there.engine = getattr(launch, "engine", None)  # type: ignore[attr-defined]
     return launch_there
 
 

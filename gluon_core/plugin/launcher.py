@@ -7,7 +7,6 @@ from typing import Any, Callable, Mapping, Optional, Protocol, Union
 
 from gluon_core.errors import ArgumentError
 from gluon_core.plugin.targets import Target
-from gluon_runtime.native import Engaged
 
 __all__ = ["ArgumentKind", "Compiled", "FastLauncher", "Launcher", "checked_kind"]
 
@@ -70,30 +69,14 @@ class Launcher(Protocol):
 
 
 class FastLauncher(Launcher, Protocol):
-    """Attributes that a launcher may have, so that a launch costs less. The core asks for each.
+    """An attribute that a launcher may have, so that a launch costs less. The core asks for it.
 
     Attributes:
-        engine: the same launch in the C engine of `gluon_runtime`, which then finds it for calls that came
-            before without a step in Python.
+        engine: the same launch in C, from `gluon_runtime.native.launch`: prepared launches, and calls that came before,
+            then take no step in Python. None where C cannot make it.
     """
 
-    engine: Engaged
-
-    def bind(
-        self,
-        grid: Grid,
-        stream_of: Callable[[int], int],
-        device: int,
-        handle: Callable[..., None],
-    ) -> Callable[..., None]:
-        """Return the result of `kernel.prepare`: `f(*arguments)`, a launch on `grid` on the current stream.
-
-        Args:
-            stream_of: the backend's `stream_getter()`.
-            device: index of the device.
-            handle: does the same with keywords, and while another device is current: such calls
-                go there.
-        """
+    engine: Any
 
 
 @dataclass(frozen=True)
@@ -107,13 +90,11 @@ class ArgumentKind:
         matches: a class, or a predicate on a value's class.
         describe: `f(value) -> (type, attributes)`: the type as in a signature, nested for tuples, and
             for each the marks `D` (divisible by 16) and `S` (into small storage), or None.
-        key: `f(value) -> hashable` that is equal for values that compile alike.
         place: `f(value) -> tensor` whose device decides where the kernel runs, or None.
     """
 
     matches: Union[type, Callable[[type], bool]]
     describe: Callable[[Any], tuple[Any, Any]]
-    key: Callable[[Any], Any]
     place: Optional[Callable[[Any], Any]] = None
 
     def __post_init__(self) -> None:

@@ -21,6 +21,9 @@ static Entry cache[CACHE_SIZE];
 /* A compiled kernel on a device, in a capsule. */
 typedef struct {
     PyObject *owner; /* keeps all objects below alive, and the attributes */
+    PyObject *device;
+    int index;                         /* the same as `device` */
+    int (*current_device)(int *index); /* cuCtxGetDevice; NULL where there is one device */
     LaunchEx call;
     void *function;
     Config config;            /* all but grid and stream */
@@ -313,14 +316,15 @@ static int read_fields(PyObject *descriptor, PyObject *fields, Key *key)
                : 0;
 }
 
-static uint32_t hash_of(const Key *key)
+static uint64_t hash_words(const uint64_t *words, size_t count)
 {
-    const uint64_t *words = (const uint64_t *)key;
     uint64_t hash = 0xcbf29ce484222325u;
     size_t i;
-    for (i = 0; i < sizeof *key / sizeof *words; i++)
-        hash = (hash ^ words[i]) * 0x100000001b3u ^ hash >> 29;
-    return (uint32_t)(hash ^ hash >> 32) % CACHE_SIZE;
+    for (i = 0; i < count; i++) {
+        hash = (hash ^ words[i]) * 0x9e3779b97f4a7c15u;
+        hash ^= hash >> 32;
+    }
+    return hash;
 }
 
 /* Encode a map; im2col, no such driver, or a refusal: Python encodes it, or says why not. */
@@ -351,7 +355,7 @@ static int new_map(const Launch *self, int number, PyObject *descriptor, const K
 /* Return the map of a descriptor that was encoded before; else the empty or first of its two places. */
 static Entry *find_map(const Key *key, int *known)
 {
-    uint32_t place = hash_of(key);
+    size_t place = hash_words((const uint64_t *)key, sizeof *key / sizeof(uint64_t)) % CACHE_SIZE;
     Entry *first = &cache[place], *second = &cache[place ^ 1];
     *known = memcmp(&first->key, key, sizeof *key) == 0;
     if (*known)

@@ -18,9 +18,9 @@ typedef struct {
 typedef struct Known {
     struct Known *next; /* of the same bucket */
     uint64_t hash;
-    Bound on;
+    const Launch *launch; /* NULL: the door of the kernel makes it */
     PyObject *answer;    /* a tuple that owns these, and the objects whose addresses are words: */
-    PyObject *hit, *compiled;
+    PyObject *hit, *stream_of, *compiled;
     PyObject *sizes;     /* the grid where a call names none, or None */
     PyObject *constants; /* the values that a grid function gets for constants; None: the call's */
     size_t count;
@@ -204,7 +204,7 @@ static PyObject *answer(const Calls *self, Call *call, const Known *known, PyObj
             return NULL;
         Py_CLEAR(*asked);
     }
-    if (send(&known->on, &call->reader, sizes, call->stream) == 0) {
+    if (send(known->launch, known->stream_of, &call->reader, sizes, call->stream) == 0) {
         Py_INCREF(known->compiled);
         return known->compiled;
     }
@@ -249,13 +249,14 @@ static PyObject *calls_call(PyObject *object, PyObject *const *args, Py_ssize_t 
     Call call;
     Known known, *found;
     if (count < 1 || place_arguments(self, args + 1, count - 1, keywords, &call) < 0 ||
-        is_watched(self) || (found = search(self, &call)) == NULL || is_elsewhere(&found->on)) {
+        is_watched(self) || (found = search(self, &call)) == NULL ||
+        (found->launch != NULL && is_elsewhere(found->launch))) {
         PyErr_Clear();
         return decide(self, args, count, keywords);
     }
     known = *found; /* functions that are called from here on may make this object forget the call */
     Py_INCREF(known.answer);
-    if (known.on.launch == NULL) {
+    if (known.launch == NULL) {
         result = run(self, &call, &known, args[0]);
         Py_DECREF(known.answer);
         return result;
@@ -328,14 +329,13 @@ static PyObject *calls_remember(PyObject *object, PyObject *args)
 {
     Calls *self = (Calls *)object;
     PyObject *values, *options, *answer, *equals, *launch, *owners;
-    unsigned long long current_device;
     int ranged;
     Call call;
     Known *known, *before, **link;
     size_t bytes;
     Py_ssize_t i;
-    if (!PyArg_ParseTuple(args, "O!O!O!KpO!", &PyTuple_Type, &values, &PyDict_Type, &options, &PyTuple_Type,
-                          &answer, &current_device, &ranged, &PyTuple_Type, &equals))
+    if (!PyArg_ParseTuple(args, "O!O!O!pO!", &PyTuple_Type, &values, &PyDict_Type, &options, &PyTuple_Type,
+                          &answer, &ranged, &PyTuple_Type, &equals))
         return NULL;
     if ((ranged && !self->ranged) || self->used >= MOST_CALLS)
         forget_calls(self);
@@ -353,9 +353,10 @@ static PyObject *calls_remember(PyObject *object, PyObject *args)
     known = PyMem_Malloc(sizeof *known + bytes);
     if (known == NULL)
         return PyErr_NoMemory();
-    if (!PyArg_ParseTuple(answer, "OOOO!OOOO", &known->hit, &launch, &known->on.stream_of, &PyLong_Type,
-                          &known->on.device, &known->compiled, &known->sizes, &known->constants, &owners) ||
-        complete(&known->on, launch, current_device) < 0) {
+    known->launch = NULL;
+    if (!PyArg_ParseTuple(answer, "OOOOOOO", &known->hit, &launch, &known->stream_of, &known->compiled,
+                          &known->sizes, &known->constants, &owners) ||
+        (launch != Py_None && (known->launch = PyCapsule_GetPointer(launch, LAUNCH)) == NULL)) {
         PyMem_Free(known);
         return NULL;
     }
@@ -420,10 +421,6 @@ static int declare(Calls *self, PyObject *parameters, PyObject *absent)
     for (; self->count < PyTuple_Size(parameters); self->count++) {
         Parameter *to = &self->parameters[self->count];
         const char *kind;
-        if (self->count == MAX_PARAMETERS) {
-            PyErr_SetString(PyExc_ValueError, "too many parameters");
-            return -1;
-        }
         if (!PyArg_ParseTuple(PyTuple_GetItem(parameters, self->count), "UsOi", &to->name, &kind,
                               &to->otherwise, &to->flags))
             return -1;
@@ -463,9 +460,9 @@ static PyMethodDef calls_methods[] = {
     {"key", calls_key, METH_VARARGS,
      "key(values, options)\n\nReturn the key as bytes; None where only Python can."},
     {"remember", calls_remember, METH_VARARGS,
-     "remember(values, options, answer, current_device, ranged, equals)\n\n"
+     "remember(values, options, answer, ranged, equals)\n\n"
      "Answer calls like this one from now on; False where C cannot. The answer is a tuple: hit, launch (None for\n"
-     "one that the door makes), stream_of, device, the result of the call, the grid of calls that give None for\n"
+     "one that the door makes), stream_of, the result of the call, the grid of calls that give None for\n"
      "it, the constants that grid functions get (one per parameter, or None), and objects to keep alive. The code\n"
      "depends on the size of storages if `ranged`; `equals` are constants whose equals compile alike."},
     {"forget", calls_forget, METH_NOARGS, "forget()\n\nForget all calls."},

@@ -12,7 +12,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#define VERSION 10     /* of this interface; native.py leaves any other alone */
+#define VERSION 11     /* of this interface; native.py leaves any other alone */
 #define MAX_KINDS 512  /* letters that describe the arguments, brackets of tuples included */
 #define MAX_PARAMETERS 128
 #define MAX_VALUES 512 /* parameters of the kernel, scratch memory included */
@@ -45,9 +45,10 @@ static int read_map_kind(PyObject *fields, MapKind *kind)
 static PyObject *make(PyObject *module, PyObject *args, PyObject *keywords)
 {
     static char *known[] = {"letters", "call",  "function", "threads",   "shared", "attributes",
-                            "number",  "num_ctas", "count", "values",    "owner",  "allocate",
-                            "maps",    "encode",   "encode_tiled", "unmark", NULL};
-    unsigned long long call, function, attributes, encode_tiled = 0;
+                            "number",  "num_ctas", "count", "values",    "owner",  "device",
+                            "current_device",      "allocate", "maps",   "encode", "encode_tiled",
+                            "unmark",  NULL};
+    unsigned long long call, function, attributes, current_device, encode_tiled = 0;
     const char *kinds;
     Py_ssize_t length, values, i;
     PyObject *maps = NULL;
@@ -55,10 +56,11 @@ static PyObject *make(PyObject *module, PyObject *args, PyObject *keywords)
     memset(&self, 0, sizeof self);
     self.allocate = self.encode = Py_None;
     if (!PyArg_ParseTupleAndKeywords(
-            args, keywords, "s#KKIIKIInnO|OO!OKp", known, &kinds, &length, &call, &function,
+            args, keywords, "s#KKIIKIInnOOK|OO!OKp", known, &kinds, &length, &call, &function,
             &self.config.block[0], &self.config.shared, &attributes, &self.config.number, &self.ctas,
-            &self.count, &values, &self.owner, &self.allocate, &PyTuple_Type, &maps, &self.encode,
-            &encode_tiled, &self.unmark))
+            &self.count, &values, &self.owner, &self.device, &current_device, &self.allocate,
+            &PyTuple_Type, &maps, &self.encode, &encode_tiled, &self.unmark) ||
+        ((self.index = (int)PyLong_AsLong(self.device)) == -1 && PyErr_Occurred()))
         return NULL;
     if (call == 0 || length > MAX_KINDS || self.count > MAX_PARAMETERS || values > MAX_VALUES ||
         (maps != NULL && PyTuple_Size(maps) > MAX_MAPS))
@@ -71,11 +73,12 @@ static PyObject *make(PyObject *module, PyObject *args, PyObject *keywords)
     self.config.block[1] = self.config.block[2] = 1;
     self.config.attributes = (void *)(uintptr_t)attributes;
     self.encode_tiled = (EncodeTiled)(uintptr_t)encode_tiled;
+    self.current_device = (int (*)(int *))(uintptr_t)current_device;
     memcpy(self.kinds, kinds, (size_t)length);
     self.least = self.count;
     for (; length > 0 && self.least > 0 && kinds[length - 1] == 'x'; length--)
         self.least--;
-    self.owner = Py_BuildValue("OOO", self.owner, self.allocate, self.encode);
+    self.owner = Py_BuildValue("OOOO", self.owner, self.device, self.allocate, self.encode);
     return enclose(&self, sizeof self, LAUNCH);
 }
 
@@ -131,14 +134,14 @@ static PyMethodDef methods[] = {
     {"forget_maps", forget_maps, METH_NOARGS,
      "forget_maps()\n\nEncode every descriptor anew when it comes next."},
     {"make", (PyCFunction)(void (*)(void))make, METH_VARARGS | METH_KEYWORDS,
-     "make(letters, *, call, function, threads, shared, attributes, number, num_ctas, count, values, owner,\n"
-     "allocate=None, maps=(), encode=None, encode_tiled=0, unmark=False)\n\n"
+     "make(letters, *, call, function, threads, shared, attributes, number, num_ctas, count, values, owner, device,\n"
+     "current_device, allocate=None, maps=(), encode=None, encode_tiled=0, unmark=False)\n\n"
      "Return a launch, see native.py; None for more arguments than fit."},
     {"bind", bind, METH_VARARGS,
-     "bind(launch, sizes, stream_of, device, fallback, current_device)\n\n"
+     "bind(launch, sizes, stream_of, fallback)\n\n"
      "Return `handle(*arguments)` that launches over `sizes` on `stream_of(device)`; calls with keywords, with\n"
-     "another number of arguments (constants at the end may be left out), while cuCtxGetDevice, whose address\n"
-     "`current_device` is, names another device (0: there is no other), and those that fail go to `fallback`."},
+     "another number of arguments (constants at the end may be left out), while another device is current, and\n"
+     "those that fail go to `fallback`."},
     {"current_stream", current_stream, METH_O,
      "current_stream(index)\n\nReturn the stream of a device, of the library whose tensors were taught; None\n"
      "where it does not say. Where it does, None stands for a `stream_of`."},

@@ -228,17 +228,6 @@ static int read_option(Reader *to, PyObject *name, PyObject *value)
     return add(to, word_of(name)) || add_constant(to, value) ? -1 : 0;
 }
 
-static uint64_t hash_words(const uint64_t *words, size_t count)
-{
-    uint64_t hash = 0xcbf29ce484222325u;
-    size_t i;
-    for (i = 0; i < count; i++) {
-        hash = (hash ^ words[i]) * 0x9e3779b97f4a7c15u;
-        hash ^= hash >> 32;
-    }
-    return hash;
-}
-
 static uint64_t hash_of_key(const Reader *key)
 {
     return hash_words(key->word, key->words);

@@ -1,23 +1,7 @@
 /* A compiled kernel that is bound to a device, the launch, and prepared launches: part of engine.c. */
 
-/* A launch on one device. */
-typedef struct {
-    const Launch *launch; /* NULL: the door of the kernel makes it */
-    PyObject *stream_of, *device;
-    int (*current_device)(int *index); /* cuCtxGetDevice; NULL where there is one device */
-    int index;                         /* the same as `device` */
-} Bound;
-
-static int complete(Bound *self, PyObject *launch, unsigned long long current_device)
-{
-    self->launch = launch == Py_None ? NULL : PyCapsule_GetPointer(launch, LAUNCH);
-    self->current_device = (int (*)(int *))(uintptr_t)current_device;
-    self->index = (int)PyLong_AsLong(self->device);
-    return PyErr_Occurred() ? -1 : 0;
-}
-
 /* Return whether another device is current. */
-static int is_elsewhere(const Bound *self)
+static int is_elsewhere(const Launch *self)
 {
     int here;
     return self->current_device != NULL && (self->current_device(&here) != 0 || here != self->index);
@@ -25,12 +9,12 @@ static int is_elsewhere(const Bound *self)
 
 /* Find the current stream through `stream_of(device)`; where that is None, through the library of the tensors,
  * which was seen to give the same. */
-static int find_stream(const Bound *self, void **out)
+static int find_stream(const Launch *self, PyObject *stream_of, void **out)
 {
     PyObject *stream;
-    if (self->stream_of == Py_None)
+    if (stream_of == Py_None)
         return streams(DEVICE_CUDA, (int32_t)self->index, out);
-    stream = PyObject_CallFunctionObjArgs(self->stream_of, self->device, NULL);
+    stream = PyObject_CallFunctionObjArgs(stream_of, self->device, NULL);
     if (stream == NULL)
         return -1;
     *out = (void *)(uintptr_t)PyLong_AsUnsignedLongLong(stream);
@@ -108,9 +92,8 @@ static PyObject *take_scratch(const Launch *self, const Config *config, Packed *
 
 /* Launch with the leaves of the arguments on `stream`, the current one where it is NULL. Unless it returns 0, nothing
  * was launched, with or without an exception. */
-static int send(const Bound *on, Reader *from, const unsigned int *grid, PyObject *stream)
+static int send(const Launch *self, PyObject *stream_of, Reader *from, const unsigned int *grid, PyObject *stream)
 {
-    const Launch *self = on->launch;
     Packed packed;
     Config config = self->config;
     const char *kind;
@@ -121,7 +104,7 @@ static int send(const Bound *on, Reader *from, const unsigned int *grid, PyObjec
     packed.used = packed.map = 0;
     if (stream != NULL)
         config.stream = (void *)(uintptr_t)PyLong_AsUnsignedLongLong(stream);
-    if (stream != NULL ? PyErr_Occurred() != NULL : find_stream(on, &config.stream) != 0)
+    if (stream != NULL ? PyErr_Occurred() != NULL : find_stream(self, stream_of, &config.stream) != 0)
         return -1;
     for (kind = self->kinds; *kind; kind++) {
         Leaf *next = &from->leaf[leaf];
@@ -149,8 +132,8 @@ static int send(const Bound *on, Reader *from, const unsigned int *grid, PyObjec
 /* A prepared launch. `fallback`, written in Python, knows defaults, keywords, another grid, and mistakes. */
 typedef struct {
     PyObject *owner; /* the arguments of `bind` or `refill`, which own the others */
-    Bound on;
-    PyObject *fallback;
+    const Launch *launch;
+    PyObject *stream_of, *fallback;
     unsigned int grid[3];
     Py_ssize_t least, most; /* arguments */
     size_t leaves, descriptors; /* from here on, only where all but some tensors is fixed */
@@ -199,10 +182,10 @@ static PyObject *handle(PyObject *capsule, PyObject *const *args, Py_ssize_t cou
 {
     const Handle *self = PyCapsule_GetPointer(capsule, HANDLE);
     Reader reader;
-    if (keywords == NULL && count >= self->least && count <= self->most && !is_elsewhere(&self->on) &&
+    if (keywords == NULL && count >= self->least && count <= self->most && !is_elsewhere(self->launch) &&
         (self->leaves ? fill(self, args, &reader)
-                      : read_arguments(self->on.launch, args, count, &reader)) == 0 &&
-        send(&self->on, &reader, self->grid, NULL) == 0)
+                      : read_arguments(self->launch, args, count, &reader)) == 0 &&
+        send(self->launch, self->stream_of, &reader, self->grid, NULL) == 0)
         Py_RETURN_NONE;
     PyErr_Clear();
     return call_python(self->fallback, args, count, keywords);
@@ -221,23 +204,15 @@ static PyObject *as_function(const Handle *self, size_t size)
 
 static PyObject *bind(PyObject *module, PyObject *args)
 {
-    PyObject *launch, *sizes;
+    PyObject *launch;
     Handle self;
-    unsigned long long current_device;
-    Py_ssize_t i;
     memset(&self, 0, sizeof self);
-    if (!PyArg_ParseTuple(args, "OO!OO!OK", &launch, &PyTuple_Type, &sizes, &self.on.stream_of,
-                          &PyLong_Type, &self.on.device, &self.fallback, &current_device) ||
-        complete(&self.on, launch, current_device) < 0)
+    if (!PyArg_ParseTuple(args, "O(III)OO", &launch, &self.grid[0], &self.grid[1], &self.grid[2],
+                          &self.stream_of, &self.fallback) ||
+        (self.launch = PyCapsule_GetPointer(launch, LAUNCH)) == NULL)
         return NULL;
-    for (i = 0; i < 3; i++) {
-        PyObject *size = PyTuple_GetItem(sizes, i);
-        self.grid[i] = size == NULL ? 0 : (unsigned int)PyLong_AsUnsignedLong(size);
-    }
-    if (PyErr_Occurred())
-        return NULL;
-    self.least = self.on.launch->least;
-    self.most = self.on.launch->count;
+    self.least = self.launch->least;
+    self.most = self.launch->count;
     Py_INCREF(self.owner = args);
     return as_function(&self, offsetof(Handle, leaf));
 }
@@ -275,7 +250,7 @@ static PyObject *refill(PyObject *module, PyObject *args)
     for (i = 0; i < (size_t)PyTuple_Size(arguments) && i < MAX_PARAMETERS; i++)
         values[i] = PyTuple_GetItem(arguments, (Py_ssize_t)i);
     if ((Py_ssize_t)i < source->least ||
-        read_arguments(self.on.launch, values, (Py_ssize_t)i, &reader) < 0) {
+        read_arguments(self.launch, values, (Py_ssize_t)i, &reader) < 0) {
         PyErr_Clear();
         Py_RETURN_NONE;
     }

@@ -257,12 +257,10 @@ class Calls:
             if grid is not None:
                 launch(grid, stream_of(device), *values)
 
-        door, bind = self.sealed(handle), getattr(launch, "bind", None)
-        if bind is None or sizes is None:
+        door, engine = self.sealed(handle), getattr(launch, "engine", None)
+        if engine is None or sizes is None:
             return door
-        native.meet(passed)
-        bound: Callable[..., None] = bind(sizes, stream_of, device, door)
-        return bound
+        return native.bind(engine, passed, sizes, hit, door)
 
     def _bound(
         self, arguments: Values, named: Mapping[str, Any], hit: Hit, sizes: Any

@@ -225,13 +225,16 @@ class CudaDriver:
                 got=self._text(status),
             )
 
-    def engaged(self, loaded: Loaded, form: Form) -> Optional[native.Engaged]:
+    def engaged(self, loaded: Loaded, form: Form) -> Any:
         """Return the launch of a form in C; None where that cannot."""
         letters, launch = letters_of(form), form.launch
         if letters is None:
             return None
-        launcher = native.launch(
+        return native.launch(
             letters,
+            device=loaded.device,
+            several=self._count > 1,
+            current_device=native.address_of(self.calls, "cuCtxGetDevice"),
             call=native.address_of(self.calls, "cuLaunchKernelEx"),
             function=loaded.function.value or 0,
             threads=launch.threads,
@@ -241,10 +244,6 @@ class CudaDriver:
             count=len(form.arguments),
             values=len(form.packing.fields) + 2,
         )
-        current = native.address_of(self.calls, "cuCtxGetDevice")
-        if launcher is None:
-            return None
-        return native.Engaged(launcher, self._count > 1, current)
 
     @staticmethod
     def _config(loaded: Loaded, launch: Launch) -> tuple[Config, Any]:

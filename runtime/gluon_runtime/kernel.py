@@ -19,7 +19,6 @@ from gluon_runtime.errors import (
     BundleTargetError,
 )
 from gluon_runtime.manifest import Constant, Form, Kernel
-from gluon_runtime.native import Engaged
 from gluon_runtime.pack import Packer
 from gluon_runtime.rules import ABSENT, ALIGN, CONSTANT, SPECIALIZE, WIDTH, Parameter
 from gluon_runtime.select import select
@@ -36,8 +35,7 @@ class _Loaded:
     """One form on one device: launches it with one value per parameter.
 
     Attributes:
-        engine: the same in C, where that was built.
-        bind: binds a grid and a stream to it; None without C.
+        engine: the same in C, see `native.launch`; None where C cannot.
     """
 
     def __init__(self, driver: Driver, form: Form, device: int, code: bytes, names: Sequence[str]):
@@ -52,8 +50,7 @@ class _Loaded:
         self._maps = [(index, field.map) for index, field in fields if field.map is not None]
         self._encoded: dict[Any, tuple[Any, ...]] = {}
         make = None if self._scratch else getattr(driver, "engaged", None)
-        self.engine: Optional[Engaged] = make and make(self.loaded, form)
-        self.bind = self.engine and self.engine.bind
+        self.engine: Any = make and make(self.loaded, form)
 
     def _mapped(self, flat: Sequence[Any]) -> list[Any]:
         """Return the values of the fields with descriptors as the code takes them; their maps are kept."""

@@ -10,23 +10,14 @@ import ctypes
 import importlib
 import os
 import sys
-from typing import Any, Callable, Iterable, Iterator, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Iterator, Optional, Sequence
 
 from gluon_runtime.rules import ABSENT, CONSTANT, Parameter, Rules
 
-__all__ = [
-    "Engaged",
-    "address_of",
-    "front",
-    "launch",
-    "meet",
-    "module",
-    "remember",
-    "teach",
-]
+__all__ = ["address_of", "bind", "front", "launch", "module", "remember", "teach"]
 
 _TENSOR, _DESCRIBED, _ARRAY = range(3)  # kinds of classes that C reads
-_VERSION = 10  # of the interface of `engine.c`
+_VERSION = 11  # of the interface of `engine.c`
 
 
 def module() -> Any:
@@ -38,45 +29,6 @@ def module() -> Any:
     except ImportError:
         return None
     return engine if getattr(engine, "VERSION", 0) == _VERSION else None
-
-
-class Engaged(NamedTuple):
-    """A launch of the engine, and the devices that it runs on. A launcher has it as its attribute `engine`.
-
-    Args:
-        launch: that of `launch`.
-        several: there is more than one device.
-        current_device: the address of `cuCtxGetDevice`, 0 for a driver that does not offer it.
-    """
-
-    launch: Any
-    several: bool
-    current_device: int
-
-    @property
-    def asked(self) -> Optional[int]:
-        """Return the function that the engine asks for the current device: 0 for none; None where it
-        cannot."""
-        return (self.current_device or None) if self.several else 0
-
-    def bind(
-        self,
-        sizes: tuple[int, int, int],
-        stream_of: Callable[[int], int],
-        device: int,
-        handle: Callable[..., None],
-    ) -> Callable[..., None]:
-        """Return `f(*arguments)`, a launch over `sizes` on the current stream.
-
-        Args:
-            handle: does the same with keywords, and while another device is current.
-        """
-        engine, asked = importlib.import_module("gluon_runtime._engine"), self.asked
-        if asked is None:
-            return handle
-        stream = _stream(engine, stream_of, device)
-        bound: Callable[..., None] = engine.bind(self.launch, sizes, stream, device, handle, asked)
-        return bound
 
 
 def address_of(library: Any, name: str) -> int:
@@ -96,15 +48,6 @@ def teach(engine: Any) -> None:
         engine.teach(torch.nn.Parameter, _TENSOR)
     if numpy is not None:
         engine.teach(numpy.ndarray, _ARRAY)
-
-
-def meet(values: Iterable[Any]) -> None:
-    """Let C read arguments of the classes of these."""
-    engine = module()
-    if engine is not None:
-        teach(engine)
-        for value in values:
-            list(_owned(engine, value))
 
 
 _streams: dict[int, bool] = {}  # device -> whether C may find the stream
@@ -128,14 +71,23 @@ def _stream(engine: Any, stream_of: Callable[[int], int], device: int) -> Any:
     return None if same else stream_of
 
 
-def launch(letters: str, *, attributes: tuple[Any, int], **parts: Any) -> Any:
-    """Return a loaded kernel as `Engaged` takes it; None where the engine cannot launch it.
+def launch(
+    letters: str,
+    *,
+    attributes: tuple[Any, int],
+    several: bool = False,
+    current_device: int = 0,
+    **parts: Any,
+) -> Any:
+    """Return the launch of a loaded kernel, which a launcher has as its attribute `engine`; None where C cannot make it.
 
     Args:
         letters: one per argument: P for pointers, T for descriptors, x for constants, else that of the
             struct module; those of a tuple in parentheses.
         attributes: of the launch, an array or buffer of `CUlaunchAttribute`, and their number.
-        parts: `call`, the address of `cuLaunchKernelEx`; the `function`, its `threads` per block, bytes of
+        several: there is more than one device.
+        current_device: the address of `cuCtxGetDevice`, 0 for a driver that does not offer it.
+        parts: the index of its `device`; `call`, the address of `cuLaunchKernelEx`; the `function`, its `threads` per block, bytes of
             `shared` memory and `num_ctas`; `count`, the number of arguments, and `values`, the number of
             those that the kernel takes after tuples and descriptors are taken apart. Optional:
             `allocate(programs, stream) -> (address, address, owners)` of scratch memory; `maps`, how the maps
@@ -144,11 +96,32 @@ def launch(letters: str, *, attributes: tuple[Any, int], **parts: Any) -> Any:
             mark of small tensors in maps.
     """
     engine = module()
-    if engine is None:
+    if engine is None or (several and not current_device):
         return None
     buffer, number = attributes
     address = ctypes.addressof(buffer) if number else 0
-    return engine.make(letters, attributes=address, number=number, owner=buffer, **parts)
+    parts.update(owner=buffer, current_device=current_device if several else 0)
+    return engine.make(letters, attributes=address, number=number, **parts)
+
+
+def bind(
+    launch: Any, passed: Sequence[Any], sizes: Any, hit: Any, handle: Callable[..., None]
+) -> Callable[..., None]:
+    """Return `f(*arguments)`, a launch over `sizes` on the current stream.
+
+    Args:
+        launch: that of `launch`.
+        passed: arguments of the classes that it will get.
+        hit: the `calls.Hit` that has it.
+        handle: does the same with keywords, and while another device is current.
+    """
+    engine = importlib.import_module("gluon_runtime._engine")
+    teach(engine)
+    for value in passed:
+        list(_owned(engine, value))
+    stream = _stream(engine, hit.stream_of, hit.device)
+    bound: Callable[..., None] = engine.bind(launch, sizes, stream, handle)
+    return bound
 
 
 def front(
@@ -197,17 +170,15 @@ def remember(
         comparable: classes of constants whose equals compile alike.
     """
     engine = importlib.import_module("gluon_runtime._engine")
-    engaged: Optional[Engaged] = getattr(hit.launch, "engine", None)
-    launcher, stream, asked = None, None, engaged and engaged.asked
+    launcher: Any = getattr(hit.launch, "engine", None)
     teach(engine)
-    if engaged is not None and asked is not None:
-        launcher, stream = engaged.launch, _stream(engine, hit.stream_of, hit.device)
+    stream = launcher and _stream(engine, hit.stream_of, hit.device)
     owners: list[Any] = [*options, *options.values()]
     for parameter, value in zip(parameters, values):
         owners.extend([value] if parameter.flags & CONSTANT else _owned(engine, value))
-    answer = (hit, launcher, stream, hit.device, hit.result, grid, constants, owners)
+    answer = (hit, launcher, stream, hit.result, grid, constants, owners)
     equals = tuple([owner for owner in owners if isinstance(owner, comparable)])
-    calls.remember(values, options, answer, asked or 0, ranged, equals)
+    calls.remember(values, options, answer, ranged, equals)
 
 
 def _owned(engine: Any, value: Any) -> Iterator[Any]:

@@ -106,11 +106,11 @@ class ProbeOptions(CompileOptions):
 class ProbeLauncher:
     """Records the arguments of calls."""
 
-    def __init__(self, notes, form):
-        self.notes, self.form = notes, form
+    def __init__(self, notes):
+        self.notes = notes
 
     def __call__(self, grid, stream, *arguments):
-        self.notes.append((self.form, grid, arguments))
+        self.notes.append((grid, arguments))
 
     def __getattribute__(self, name):
         check("the launcher", name, members(FastLauncher))
@@ -142,8 +142,8 @@ class ProbeDevice(Device):
 
     tensor_device = "cpu"
 
-    def __init__(self, launched, count, fast):
-        self.launched, self._count, self.fast = launched, count, fast
+    def __init__(self, launched, count):
+        self.launched, self._count = launched, count
 
     def target(self, index=0):
         return Target("probe", ARCHITECTURE)
@@ -155,12 +155,7 @@ class ProbeDevice(Device):
         return nullcontext()
 
     def launcher(self, compiled):
-        probe = ProbeLauncher(self.launched, "plain")
-        if self.fast:
-            probe.bind = lambda grid, stream_of, device, handle: (
-                lambda *values: self.launched.append(("bound", grid, values))
-            )
-        return probe
+        return ProbeLauncher(self.launched)
 
 
 def walled(cls):
@@ -173,13 +168,13 @@ def walled(cls):
 class ProbeBackend(Backend):
     """A backend behind a wall, its facets too."""
 
-    def __init__(self, count=1, fast=True, **language):
+    def __init__(self, count=1, **language):
         launched = []
         super().__init__(
             "probe",
             (ARCHITECTURE,),
             compiler=walled(ProbeCompiler)(),
-            device=walled(ProbeDevice)(launched, count, fast),
+            device=walled(ProbeDevice)(launched, count),
             language=Language(**language),
         )
         object.__setattr__(self, "launched", launched)

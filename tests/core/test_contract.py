@@ -109,7 +109,7 @@ def test_the_core_calls_nothing_undeclared(use):
     use(Plugin("probe", backend))
     recording.ASKED.clear()
     run_everything()
-    assert [form for form, _, _ in backend.launched] == ["plain", "plain", "bound"]
+    assert len(backend.launched) == 3
     asked = {owner for owner, _ in recording.ASKED}
     assert asked == {
         "the backend",
@@ -133,13 +133,6 @@ def test_the_core_calls_nothing_undeclared_of_portable_kernels(use, name):
         constexprs={"lanes": 32},
     )
     assert compiled.kernel
-
-
-def test_a_plain_function_is_a_launcher(use):
-    backend = ProbeBackend(fast=False)
-    use(Plugin("probe", backend))
-    run_everything()
-    assert [form for form, _, _ in backend.launched] == ["plain"] * 3
 
 
 def test_on_several_devices_the_same_is_asked(use):
@@ -363,7 +356,7 @@ class Box:
         self.value = value
 
 
-BOX = ArgumentKind(Box, lambda box: ("i32", ""), lambda box: Box)
+BOX = ArgumentKind(Box, lambda box: ("i32", ""))
 
 
 def test_a_plugin_brings_kinds_of_arguments(use):
@@ -376,10 +369,10 @@ def test_a_plugin_brings_kinds_of_arguments(use):
     x, out = np.zeros(128, np.float32), np.zeros(128, np.float32)
     box = Box(3)
     much[(1,)](x, out, box, LANES=32, num_warps=4)
-    assert with_boxes.launched[0][2][2] is box
+    assert with_boxes.launched[0][1][2] is box
 
 
-@pytest.mark.parametrize("kind", [lambda: Box, lambda: ArgumentKind(Box, lambda box: box, None)])
+@pytest.mark.parametrize("kind", [lambda: Box, lambda: ArgumentKind(Box, None)])
 def test_a_kind_of_argument_is_checked(use, kind):
     with pytest.raises(ArgumentError, match="ArgumentKind"):
         gluon.register_argument_kind(kind())

@@ -153,9 +153,7 @@ def test_plugins_can_register_a_kind_of_argument(monkeypatch):
     monkeypatch.setattr(arguments, "_registered", [])
     with pytest.raises(ArgumentError):
         arguments.describe(Box())
-    arguments.register_argument_kind(
-        arguments.ArgumentKind(Box, lambda box: ("i32", ""), lambda box: type(box))
-    )
+    arguments.register_argument_kind(arguments.ArgumentKind(Box, lambda box: ("i32", "")))
     assert arguments.describe(Box()) == arguments.Described("i32", "")
 
 

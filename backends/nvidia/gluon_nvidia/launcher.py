@@ -269,11 +269,7 @@ def generate(
     """Return the launch function of one loaded kernel."""
     writer = _Writer(signature, metadata, handle, cuda, index)
     launch: Any = writer.function()
-    engine = writer.engine(handle)
-    if engine is not None:
-        several, current = cuda.device_count > 1, cuda.current_device_address
-        launch.engine = native.Engaged(engine, several, current)
-        launch.bind = launch.engine.bind
+    launch.engine = writer.engine(handle)
     writer.namespace["launch"] = launch
     return launch  # type: ignore[no-any-return]
 
@@ -359,6 +355,9 @@ class _Writer:
             return None
         return native.launch(
             "".join(map(str, letters)),
+            device=self.index,
+            several=self.cuda.device_count > 1,
+            current_device=self.cuda.current_device_address,
             call=getattr(self.cuda, "launch_ex_address", None) or 0,
             function=handle,
             threads=32 * self.metadata.num_warps,

@@ -81,7 +81,7 @@ class Meters(float):
     """A number with a unit."""
 
 
-kind = gluon.ArgumentKind(Meters, describe=lambda value: ("fp32", ""), key=lambda value: "meters")
+kind = gluon.ArgumentKind(Meters, describe=lambda value: ("fp32", ""))
 gluon.register_argument_kind(kind)
 scale[(1,)](x, out, Meters(2.0), N=32, target="sim:hopper", num_warps=1)
 print(out[:4])

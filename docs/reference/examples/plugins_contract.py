@@ -224,14 +224,14 @@ launch((1, 1, 1), 0, x, x)
 print(sorted(declared.members(launcher.FastLauncher)))
 #> twice nvidia:sm_90 True
 #> launched on (1, 1, 1) with 2 arguments
-#> ['bind', 'engine']
+#> ['engine']
 
 # -- gluon_core.plugin.launcher.ArgumentKind, gluon_core.plugin.launcher.checked_kind: objects of a class of one's own as arguments
 class Meters(float):
     pass
 
 
-kind = launcher.ArgumentKind(Meters, describe=lambda value: ("fp32", ""), key=lambda value: "meters")
+kind = launcher.ArgumentKind(Meters, describe=lambda value: ("fp32", ""))
 print(launcher.checked_kind(kind).is_for(Meters), kind.is_for(str))
 #> True False
 

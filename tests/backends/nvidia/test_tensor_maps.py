@@ -12,6 +12,7 @@ from gluon_nvidia import driver as driver_module
 from gluon_nvidia.driver import Driver
 from gluon_nvidia.launcher import generate
 from gluon_runtime import native
+from gluon_runtime.calls import Hit
 from tests.backends.fake_cuda import FakeCuda
 from tests.backends.nvidia.descriptors import (
     BYTES,
@@ -58,8 +59,8 @@ def prepared(fake, signature, meta, **fields):
             launch(sizes, stream, *values)
             pytest.fail("the launch came to Python")
 
-        native.meet(arguments)
-        engine.bind(sizes, lambda device: stream, 0, in_python)(*arguments)
+        hit = Hit(launch, lambda device: stream, 0, None)
+        native.bind(engine, arguments, sizes, hit, in_python)(*arguments)
 
     return launch_in_c
 
