@@ -19,7 +19,7 @@ from gluon_standin.graphs import (
     pool_handle,
     refuse_under_capture,
 )
-from gluon_standin.streams import event_class, stream_classes
+from gluon_standin.streams import event_class, finish, sleep, stream_classes
 
 __all__ = ["install"]
 
@@ -62,6 +62,7 @@ def install(module: types.ModuleType, mode: Any, properties: Mapping[str, Any]) 
         torch._C,
         {
             "_cuda_getCurrentRawStream": lambda device: module.current_stream().cuda_stream,
+            "_cuda_cudaCachingAllocator_is_enabled": lambda: True,
             "_host_emptyCache": _nothing,
         },
     )
@@ -116,6 +117,10 @@ def _of_device(
     def synchronize(device: Any = None) -> None:
         _index(device, kind)
         refuse_under_capture()
+        finish()
+
+    def sleep_for(cycles: int) -> None:
+        sleep(module.current_stream(), cycles / (1e3 * properties.get("clock_rate", 1.7e6)))
 
     def no_device_code(*args: Any, **kwargs: Any) -> Any:
         raise DeviceError(
@@ -150,6 +155,7 @@ def _of_device(
         "get_arch_list": lambda: [shown.architecture],
         "get_gencode_flags": lambda: "",
         "synchronize": synchronize,
+        "_sleep": sleep_for,
         "ipc_collect": _nothing,
         "set_sync_debug_mode": _nothing,
         "get_sync_debug_mode": lambda: 0,
@@ -460,6 +466,11 @@ def _install_libraries(mode: Any) -> None:
         return register(self, device_types, fn)
 
     definition.register_kernel = register_kernel
+    switch = getattr(definition, "set_kernel_enabled", None)
+    if switch is not None:
+        definition.set_kernel_enabled = lambda self, device_type, enabled=True: switch(
+            self, mode.place(device_type), enabled
+        )
     library: Any = torch.library.Library
     implement = library.impl
     overrides = "allow_override" in inspect.signature(implement).parameters

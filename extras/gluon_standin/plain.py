@@ -12,6 +12,7 @@ from typing import Any, Callable, Mapping, Optional
 
 from gluon_core.errors import CapabilityError
 from gluon_core.plugin.targets import Target
+from gluon_core.plugin.triton_compiler import TritonDevice
 from gluon_core.registry.load import registry
 from gluon_core.simulation.evidence import witnessed
 from gluon_standin import triton_kernels
@@ -90,6 +91,8 @@ def launcher(target: Target, src: Any, metadata: Any) -> Callable[..., None]:
         for name in ("global", "profile"):
             size = int(getattr(metadata, f"{name}_scratch_size", 0) or 0)
             align = int(getattr(metadata, f"{name}_scratch_align", 1) or 1)
+            if backend.simulation.machine_code and TritonDevice.user_allocator(name) is not None:
+                continue  # its launcher asks the allocator
             triton_kernels.scratch(size * programs, align, stream, name == "profile")
         if enter is not None:
             enter(launch_metadata)

@@ -1,12 +1,14 @@
-"""Streams and events of a simulated device: all work has ended when a call returns.
+"""Streams and events of a simulated device: all work has ended when a call returns, but for `_sleep`.
 
 Both keep the rules of real ones: an event is recorded before it is timed, and no call waits for the
-device while a graph is captured.
+device while a graph is captured. A stream sleeps from the first time somebody asks for it, so that
+the speed of the host does not decide whether its work has ended.
 """
 
 from __future__ import annotations
 
 import itertools
+import time
 from typing import Any, Iterator, Optional
 
 import torch
@@ -14,9 +16,56 @@ import torch
 from gluon_standin import driver
 from gluon_standin.graphs import refuse_under_capture
 
-__all__ = ["event_class", "stream_classes"]
+__all__ = ["event_class", "finish", "sleep", "stream_classes"]
 
 _numbers: Iterator[int] = itertools.count(1)
+
+
+class _Rest:
+    """The seconds for which a stream sleeps on, or slept on when an event was recorded."""
+
+    def __init__(self, seconds: float = 0.0):
+        self.seconds = seconds
+        self._asked: Optional[float] = None
+
+    def add(self, seconds: float) -> None:
+        self.seconds += seconds
+
+    def wait_for(self, other: _Rest) -> None:
+        self.seconds = max(self.seconds, other.seconds)
+
+    def end(self) -> None:
+        self.seconds, self._asked = 0.0, None
+
+    def over(self) -> bool:
+        """Return whether it is over; the time runs from the first question on."""
+        now = time.perf_counter()
+        if not self.seconds:
+            return True
+        if self._asked is None:
+            self._asked = now
+        if now - self._asked < self.seconds:
+            return False
+        self.end()
+        return True
+
+
+_rests: dict[int, _Rest] = {}  # of streams, by number
+
+
+def _rest(stream: Any) -> _Rest:
+    return _rests.setdefault(int(stream.cuda_stream), _Rest())
+
+
+def sleep(stream: Any, seconds: float) -> None:
+    """Keep a stream busy for a time after its work so far."""
+    _rest(stream).add(seconds)
+
+
+def finish() -> None:
+    """Wait for all streams."""
+    for rest in _rests.values():
+        rest.end()
 
 
 def event_class(kind: str) -> type:
@@ -36,16 +85,25 @@ def event_class(kind: str) -> type:
         ):
             super().__init__(enable_timing)
             self.event_id = self.cuda_event = next(_numbers)
+            self.rest = _Rest()
+
+        def record(self, stream: Any = None) -> None:
+            stream = getattr(torch, kind).current_stream() if stream is None else stream
+            self.rest = _Rest(_rest(stream).seconds)
+            super().record(stream)
+            self.time = (self.time or 0.0) + self.rest.seconds
 
         def synchronize(self) -> None:
             refuse_under_capture()
+            self.rest.end()
 
         def query(self) -> bool:
             refuse_under_capture()
-            return True
+            return self.rest.over()
 
         def wait(self, stream: Any = None) -> None:
-            """Do nothing, as recorded work has ended."""
+            stream = getattr(torch, kind).current_stream() if stream is None else stream
+            _rest(stream).wait_for(self.rest)
 
     Event.__module__ = f"torch.{kind}.streams"
     Event.__qualname__ = "Event"
@@ -112,16 +170,17 @@ def stream_classes(kind: str, event: type) -> tuple[type, type, type]:
 
         def synchronize(self) -> None:
             refuse_under_capture()
+            _rest(self).end()
 
         def query(self) -> bool:
             refuse_under_capture()
-            return True
+            return _rest(self).over()
 
         def wait_stream(self, stream: Any) -> None:
-            """Do nothing, as the work of `stream` has ended."""
+            _rest(self).wait_for(_rest(stream))
 
         def wait_event(self, event: Any) -> None:
-            """Do nothing, as recorded work has ended."""
+            event.wait(self)
 
         def record_event(self, recorded: Any = None) -> Any:
             recorded = event() if recorded is None else recorded

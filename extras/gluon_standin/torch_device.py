@@ -21,6 +21,7 @@ from torch.utils._device import _device_constructors
 from gluon_core.errors import DeviceError
 from gluon_core.plugin.targets import Target
 from gluon_core.registry.load import registry
+from gluon_core.simulation import host_memory
 from gluon_standin import driver
 from gluon_standin.graphs import refuse_under_capture
 from gluon_standin.memory import Memory
@@ -242,6 +243,10 @@ def stand_in(wanted: str, instead: bool = False) -> Any:
     from gluon_standin import answers
 
     answers.install(module, mode, properties)
+    if registry().backend(target.backend).simulation.machine_code:
+        host_memory.refuse_where(
+            lambda tensor: f"Move it with .{kind}()." if memory.on_device(tensor) is False else None
+        )
     mode.__enter__()
     _in_new_threads(mode)
     return target

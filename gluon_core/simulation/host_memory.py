@@ -5,13 +5,24 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 import numpy as np
 
 from gluon_core.errors import ArgumentError, DeviceError
 
-__all__ = ["Storage", "address_of", "storage_of"]
+__all__ = ["Storage", "address_of", "refuse_where", "storage_of"]
+
+_refusals: list[Callable[[Any], Optional[str]]] = []
+
+
+def refuse_where(refusal: Callable[[Any], Optional[str]]) -> None:
+    """Let a simulated device refuse tensors that a kernel on a real one could not reach, to the end of the process.
+
+    Args:
+        refusal: `f(tensor)` returns the remedy, None for a tensor of the device.
+    """
+    _refusals.append(refusal)
 
 
 @dataclass(frozen=True)
@@ -90,6 +101,16 @@ def storage_of(name: str, value: Any, runner: str) -> Optional[Storage]:
             got=str(value.device),
             remedy="Pass x.cpu(), or launch on that device.",
         )
+    if runner == "emulator":
+        for refusal in _refusals:
+            remedy = refusal(value)
+            if remedy is not None:
+                raise DeviceError(
+                    "the tensor is in the memory of the host",
+                    argument=name,
+                    expected="a tensor of the device",
+                    remedy=remedy,
+                )
     torch = sys.modules["torch"]
     storage = value.untyped_storage()
     if not storage.size():

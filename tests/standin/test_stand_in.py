@@ -186,6 +186,76 @@ def test_a_suite_for_a_gpu_runs_unchanged(tmp_path):
     assert "1 passed" in done.stdout
 
 
+FOR_ITS_DEVICE = """
+    import pytest
+    import torch
+    import triton
+    import triton.language as tl
+    from triton.runtime import _allocation
+
+    import gluon_core as gluon
+    from gluon_core import language as gl
+
+    @gluon.jit
+    def double(x, n, BLOCK: gl.constexpr):
+        i = gl.arange(0, BLOCK, gl.portable.blocked_layout([BLOCK], gl.float32))
+        gl.store(x + i, gl.load(x + i, mask=i < n) * 2, mask=i < n)
+
+    @triton.jit
+    def copy(x, out, n, BLOCK: tl.constexpr):
+        source = tl.make_tensor_descriptor(x, [n, n], [n, 1], [BLOCK, BLOCK])
+        target = tl.make_tensor_descriptor(out, [n, n], [n, 1], [BLOCK, BLOCK])
+        target.store([0, 0], source.load([0, 0]))
+
+    def test_tensors_of_the_host_are_refused():
+        x = torch.ones(64, device="cuda")
+        double[(1,)](x, 64, BLOCK=64)
+        with pytest.raises(gluon.errors.DeviceError, match=r"memory of the host.*\\.cuda\\(\\)"):
+            double[(1,)](x.cpu(), 64, BLOCK=64)
+        assert (x == 2).all()
+
+    def test_a_stream_sleeps_on():
+        side, other = torch.cuda.Stream(), torch.cuda.Stream()
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        with torch.cuda.stream(side):
+            begin.record()
+            torch.cuda._sleep(20_000_000)
+            double[(1,)](torch.ones(64, device="cuda"), 64, BLOCK=64)
+            end.record()
+        assert not side.query() and not end.query() and begin.query() and other.query()
+        other.wait_event(end)
+        assert not other.query()
+        side.synchronize()
+        assert side.query() and begin.elapsed_time(end) > 5
+        torch.cuda.synchronize()
+        assert other.query()
+
+    def test_scratch_memory_is_that_of_the_program():
+        asked = []
+
+        def allocate(size, alignment, stream):
+            asked.append(stream)
+            return torch.empty(size, dtype=torch.int8, device="cuda")
+
+        triton.set_allocator(allocate)
+        x = torch.randn(32, 32, device="cuda")
+        out = torch.zeros_like(x)
+        side = torch.cuda.Stream()
+        with torch.cuda.stream(side):
+            copy[(1,)](x, out, 32, BLOCK=32)
+        assert torch.equal(x, out) and asked == [side.cuda_stream]
+"""
+
+
+@pytest.mark.once
+def test_an_emulated_device_has_streams_and_memory_of_its_own(tmp_path):
+    (tmp_path / "test_for_its_device.py").write_text(textwrap.dedent(FOR_ITS_DEVICE))
+    command = ["-m", "pytest", "-q", "--gluon-standin", "emu:sm_90", tmp_path]
+    done = warm.run(command, timeout=120, cwd=tmp_path, env={**os.environ, **HIDDEN}, torch=True)
+    assert done.returncode == 0, done.stdout
+    assert "3 passed" in done.stdout
+
+
 @pytest.mark.parametrize("target, words", [("sm_90", "simulated"), ("sim:hoper", "hopper")])
 def test_functions_without_a_stand_in_are_named(tmp_path, target, words):
     done = warm.run(

@@ -42,9 +42,12 @@ def allocation_of(name: str, value: Any) -> Optional[Allocation]:
 
 
 def global_scratch(
-    metadata: Any, grid: tuple[int, int, int], allocations: list[Allocation]
+    metadata: Any, grid: tuple[int, int, int], allocations: list[Allocation], stream: Any
 ) -> list[int]:
-    """Addresses of the buffers that the compiler asked for, behind all other arguments."""
+    """Return the addresses of the buffers that the compiler asked for, behind all other arguments.
+
+    They come from the program's allocator (`triton.set_allocator`), if it has one.
+    """
     places = []
     for name in ("global_scratch", "profile_scratch"):
         size = int(getattr(metadata, f"{name}_size", 0) or 0)
@@ -53,10 +56,11 @@ def global_scratch(
             places.append(0)
             continue
         total = size * grid[0] * grid[1] * grid[2]
-        chosen = TritonDevice.user_allocator("profile") if name == "profile_scratch" else None
-        if chosen is not None:
-            buffer = chosen(total, align, 0)
-        else:
+        allocate = TritonDevice.user_allocator(name.partition("_")[0])
+        buffer = None if allocate is None else allocate(total, align, int(stream or 0))
+        if (
+            getattr(getattr(buffer, "device", None), "type", "") != "cpu"
+        ):  # none, or one for a GPU of this machine
             raw = np.zeros(total + align, np.uint8)
             start = -raw.ctypes.data % align
             buffer = raw[start : start + total]

@@ -111,7 +111,7 @@ def make_launcher(compiled: Any) -> Callable[..., Any]:
             return descriptor_leaves(name, value, meta, metadata.num_warps, pointed)
 
         leaves = list(leaves_of(kinds, names, arguments, allocations, descriptors))
-        scratch = global_scratch(metadata, size, allocations)
+        scratch = global_scratch(metadata, size, allocations, stream)
         lds = int(metadata.shared or 0)
         request = prepared(code, size, leaves, scratch, allocations, lds, settings, cluster)
         note(settings.off, overridden)

@@ -71,7 +71,7 @@ def make_launcher(compiled: Any) -> Callable[..., Any]:
             return descriptor_leaves(name, value, meta, pointed)
 
         leaves = list(leaves_of(kinds, names, arguments, allocations, descriptors))
-        scratch = global_scratch(metadata, size, allocations)
+        scratch = global_scratch(metadata, size, allocations, stream)
         code = own if settings.assembly is None else _replacement(own, settings.assembly)
         request = prepared(
             code, size, leaves, scratch, allocations, int(metadata.shared or 0), (cluster, 1, 1),
