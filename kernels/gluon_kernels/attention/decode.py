@@ -10,16 +10,12 @@ from torch import Tensor
 
 import gluon_core as gluon
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
-from gluon_kernels.attention import portable
+from gluon_kernels.attention import decode_launches
+from gluon_kernels.attention.decode_launches import ROWS, WIDTHS
 from gluon_kernels.eager import is_compiling, is_plain
-from gluon_kernels.plans import Launch, Plans, allocator, key, multiprocessors
+from gluon_kernels.plans import Plans, allocator, key
 
 __all__ = ["attention_decode"]
-
-LOG2E = math.log2(math.e)
-BLOCK, STAGES, WARPS = 32, 3, 2  # keys of a step, steps under way
-MOST_SHARED = 16  # rows of a matrix unit
-WIDTHS = (16, 32, 64, 128, 256)
 
 
 def _check(q: Tensor, k_cache: Tensor, v_cache: Tensor, table: Tensor, lengths: Tensor) -> None:
@@ -53,9 +49,9 @@ def _check(q: Tensor, k_cache: Tensor, v_cache: Tensor, table: Tensor, lengths: 
             got=list(v_cache.shape),
         )
     heads = k_cache.shape[2]
-    if not heads or q.shape[1] % heads or q.shape[1] // heads > MOST_SHARED:
+    if not heads or q.shape[1] % heads or q.shape[1] // heads > ROWS:
         raise ShapeError(
-            f"each head of keys serves as many heads of queries, at most {MOST_SHARED}",
+            f"each head of keys serves as many heads of queries, at most {ROWS}",
             argument="k_cache",
             expected=f"a divisor of {q.shape[1]} heads",
             got=heads,
@@ -90,52 +86,31 @@ def _check(q: Tensor, k_cache: Tensor, v_cache: Tensor, table: Tensor, lengths: 
             )
 
 
-def _splits(programs: int, longest: int, processors: int) -> int:
-    """Return the parts of a sequence: four programs for each processor, and at least four steps for each."""
-    splits = 2
-    while splits < 64 and splits * programs < 4 * processors and 8 * BLOCK * splits <= longest:
-        splits *= 2
-    return splits
-
-
 def _build(
     q: Tensor, k_cache: Tensor, v_cache: Tensor, table: Tensor, lengths: Tensor, scale: float
 ) -> Any:
     _check(q, k_cache, v_cache, table, lengths)
-    (sequences, queries, width), (_, page, heads, _) = q.shape, k_cache.shape
+    (sequences, queries, width), heads = q.shape, k_cache.shape[2]
     empty = allocator((sequences, queries, width), q.dtype, q.device)
     if not q.numel():
         return lambda *unused: empty()
-    dense = table.stride(1) == 1
-    src, pages, out = q.contiguous(), table if dense else table.contiguous(), empty()
-    splits = _splits(sequences * heads, pages.shape[1] * page, multiprocessors(q))
-    new_parts = allocator((sequences * queries, splits, width), torch.float32, q.device)
-    new_logsums = allocator((sequences * queries, splits), torch.float32, q.device)
-    parts, logsums = new_parts(), new_logsums()
-    tensors = (src, k_cache, v_cache, pages, lengths, parts, logsums)
-    constants = (queries // heads, width, page, BLOCK, STAGES, splits)
-    attend = Launch(
-        portable.paged_attention,
-        (heads, sequences, splits),
-        (*tensors, heads, pages.stride(0), scale * LOG2E, *constants),
-        tensors,
-        num_warps=WARPS,
-    )
-    combine = Launch(
-        portable.combine,
-        (sequences * queries,),
-        (parts, logsums, out, width, splits),
-        (parts, logsums, out),
-        num_warps=1,
+
+    def grouped(x: Tensor) -> Tensor:
+        return x.unflatten(1, (heads, queries // heads))
+
+    def dense(x: Tensor) -> Tensor:
+        return x if x.stride(-1) == 1 else x.contiguous()
+
+    pages = dense(table)
+    launch = decode_launches.plan(
+        grouped(dense(q)), (k_cache, v_cache), pages, lengths, grouped(empty()), None, scale
     )
 
     def run(
         q: Tensor, k_cache: Tensor, v_cache: Tensor, table: Tensor, lengths: Tensor, scale: Any
     ) -> Tensor:
-        parts, logsums, out = new_parts(), new_logsums(), empty()
-        table = table if dense else table.contiguous()
-        attend(q.contiguous(), k_cache, v_cache, table, lengths, parts, logsums)
-        combine(parts, logsums, out)
+        out = empty()
+        launch(dense(q), k_cache, v_cache, dense(table), lengths, out, None)
         return out
 
     return run

@@ -51,19 +51,33 @@ def copy_tiles(queries, keys, values, sizes, SETTINGS: gl.constexpr):
                 position = position.next()
 
 
+FOUR_BYTES = gl.constexpr(
+    """{
+.reg .b16 low, high;
+cvt.rn.satfinite.e4m3x2.f32 low, $2, $1;
+cvt.rn.satfinite.e4m3x2.f32 high, $4, $3;
+mov.b32 $0, {low, high};
+}"""
+)
+
+
 @gluon.jit
 def weights_operand(p, dtype: gl.constexpr, layout: gl.constexpr):
     """Return weights as the left operand of a product.
 
     A thread has pairs of neighbouring sums, but four neighbouring 8-bit operands. Keys of a product may have any order: those of each 16
-    are renamed here, as they are in the values (see `fp8_values.transpose`), so that nothing moves between threads.
+    are renamed here, as they are in the values (see `fp8_values.transpose`), so that nothing moves between threads. Four at a time become
+    a register: Triton's conversion takes two, whose bytes LLVM takes apart and puts together again.
     """
-    p = p.to(dtype)
     if dtype.primitive_bitwidth == 8:
         M: gl.constexpr = p.shape[0]
         N: gl.constexpr = p.shape[1]
         p = p.reshape([M, N // 16, 2, 4, 2]).permute((0, 1, 3, 2, 4)).reshape([M, N])
-    return gl.convert_layout(p, layout)
+        p = gl.convert_layout(p, layout)
+        operand = gl.inline_asm_elementwise(FOUR_BYTES, "=r,r,r,r,r", [p], dtype, True, 4)
+    else:
+        operand = gl.convert_layout(p.to(dtype), layout)
+    return operand
 
 
 @gluon.jit
@@ -90,6 +104,8 @@ def attend(work, SETTINGS: gl.constexpr, part: gl.constexpr):
     # Where exponentials take as long as products, the weighted sum goes on during softmax, too.
     OVERLAP: gl.constexpr = D <= 64 or dtype.primitive_bitwidth == 8
     WIDTH: gl.constexpr = 32 // dtype.primitive_bitwidth  # elements of a register
+    # Between iterations 8-bit weights would be bytes, each in a register of its own.
+    LATE: gl.constexpr = WIDTH == 4
     score_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 8 * WIDTH])
     out_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 8 * WIDTH])
     p_layout: gl.constexpr = gl.DotOperandLayout(0, out_layout, WIDTH)
@@ -136,11 +152,13 @@ def attend(work, SETTINGS: gl.constexpr, part: gl.constexpr):
             p = gl.exp2(score * factor - top[:, None])
             total = sums_of_lanes(p)
             lanes: gl.constexpr = gl.SliceLayout(1, total.type.layout)
-            p_tile = weights_operand(p, dtype, p_layout)
+            if not LATE:
+                p = weights_operand(p, dtype, p_layout)
             acc = warpgroup_mma_init(gl.zeros([ROWS, D], gl.float32, out_layout))
             behind, position = position, position.next()
 
             for _ in range(start + 1, stop):
+                p_tile = weights_operand(p, dtype, p_layout) if LATE else p
                 with gl.scope("wait for K"):
                     k_tile = keys.wait(position).reshape([BLOCK_N, D]).permute((1, 0))
                 coming = warpgroup_mma(q_tile, k_tile, nothing, use_acc=False, is_async=True)
@@ -168,13 +186,15 @@ def attend(work, SETTINGS: gl.constexpr, part: gl.constexpr):
                 acc = warpgroup_mma_init(
                     done * gl.convert_layout(kept, gl.SliceLayout(1, out_layout))[:, None]
                 )
-                p_tile = weights_operand(p, dtype, p_layout)
+                if not LATE:
+                    p = weights_operand(p, dtype, p_layout)
                 behind, position = position, position.next()
 
             if OVERLAP:
                 queries.release(query)
                 query = query.next()
             v_tile = value_tile(values.wait(behind), BLOCK_N, D)
+            p_tile = weights_operand(p, dtype, p_layout) if LATE else p
             acc = warpgroup_mma(p_tile, v_tile, acc, is_async=True)
             whole = gl.convert_layout(gl.sum(total, 1), row)
             result = warpgroup_mma_wait(0, deps=[acc])

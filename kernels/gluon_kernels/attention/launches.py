@@ -13,6 +13,7 @@ import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.nvidia.hopper import TensorDescriptor
 from gluon_kernels.attention import hopper, hopper_backward, hopper_repeatable, portable, sums
+from gluon_kernels.attention.decode_launches import folded
 from gluon_kernels.attention.order import KEYS, heads_of, rows_of, splits_of
 from gluon_kernels.plans import Launch, allocator, multiprocessors
 
@@ -75,25 +76,12 @@ def columns_of(width: int) -> int:
     return -(-width // COLUMNS) * COLUMNS
 
 
-def _folded(x: Optional[Tensor], shared: int) -> Optional[Tensor]:
-    """Return [batch, heads, length, width] with the rows of the heads that share keys as rows of one head; None if that is no view."""
-    if x is None:
-        return None
-    length, step = x.shape[2], x.stride(2)
-    if length > 1 and x.stride(1) != length * step:
-        return None
-    if length == 1:
-        step = x.stride(1)
-    shape = (x.shape[0], x.shape[1] // shared, shared * length, x.shape[3])
-    return x.as_strided(shape, (x.stride(0), shared * length * step, step, x.stride(3)))
-
-
 def _fold(q: Tensor, written: Tensor, shared: int, causal: bool) -> Optional[tuple[Tensor, Tensor]]:
     """Return queries and result with the heads of shared keys as one, where that saves tiles; rows without a mask have no places."""
     length = q.shape[2]
     if causal or shared == 1 or -(-shared * length // 128) >= shared * -(-length // 128):
         return None
-    one, other = _folded(q, shared), _folded(written, shared)
+    one, other = folded(q, shared), folded(written, shared)
     return None if one is None or other is None else (one, other)
 
 
@@ -115,9 +103,9 @@ def forward_plan(
     written = empty() if target is None else target
     logsums = empty_logsums() if keep else None
     queries, shared = tensors[0], heads // of_keys
-    folded = _fold(queries, written, shared, causal)
-    if folded is not None:
-        queries, written = folded
+    merged = _fold(queries, written, shared, causal)
+    if merged is not None:
+        queries, written = merged
         heads, length, shared = of_keys, length * shared, 1
     of_head = 4 * wide * depth // shared  # bytes of keys and values
     rows, order = rows_of(length, depth, batch * heads, wide, causal, processors, of_head)

@@ -1,9 +1,9 @@
-"""Attention of one new token each against keys and values in pages, split over programs, on any device.
+"""Attention of few queries against many keys and values, in place or in pages, split over programs, on any device.
 
-Every sequence has its keys and values in pages of a common store, and a table that says which pages.
+Every sequence has its keys and values in a row, or in pages of a common store and a table that says which pages.
 A program takes one head of keys, the queries that share it (GQA), and a part of the sequence. Memory
 is read once and is the bound: copies of later keys are under way while these are
-multiplied. A second kernel puts the parts of a sequence together, weighted by their sums.
+multiplied. The last program of a sequence puts its parts together, weighted by their sums.
 """
 
 import gluon_core as gluon
@@ -28,19 +28,43 @@ def fetch(smem, cache, rows, there, row_stride, layout: gl.constexpr):
 
 
 @gluon.jit
-def paged_attention(
-    q, k_cache, v_cache, table, lengths, parts, logsums, heads, table_stride, scale,
-    SHARED: gl.constexpr, D: gl.constexpr, PAGE: gl.constexpr, BLOCK: gl.constexpr,
-    STAGES: gl.constexpr, SPLITS: gl.constexpr,
-):  # fmt: skip
-    """Attend to a part of the keys of each sequence.
+def places_of(table, tile, end, layout: gl.constexpr, PAGE: gl.constexpr, BLOCK: gl.constexpr):
+    """Return where the keys of a tile are, in pages or, if PAGE is 0, in a row, and which exist."""
+    if PAGE:
+        rows, there = rows_of(table, tile, end, layout, PAGE, BLOCK)
+    else:
+        rows = tile * BLOCK + gl.arange(0, BLOCK, gl.SliceLayout(1, layout))
+        there = rows < end
+    return rows, there
 
-    `q` is [sequences, heads * SHARED, D], a cache [pages, PAGE, heads, D], the table [sequences, pages of the longest]; the
-    result of each part goes to `parts` [sequences, heads * SHARED, SPLITS, D], float32, the logarithm (base 2) of its
-    sum to `logsums`. `scale` includes log2(e).
+
+@gluon.jit
+def fetch_both(buffers, caches, slot, places, row_strides, layout: gl.constexpr):
+    """Start copying keys and their values to a slot."""
+    for i in gl.static_range(2):
+        fetch(buffers[i].index(slot), caches[i], places[0], places[1], row_strides[i], layout)
+    gl.portable.commit()
+
+
+@gluon.jit
+def paged_attention(
+    q, k_cache, v_cache, table, lengths, out, parts, counters, totals, heads, length, table_stride, strides,
+    scale, ROWS: gl.constexpr, D: gl.constexpr, PAGE: gl.constexpr, BLOCK: gl.constexpr, STAGES: gl.constexpr,
+    SPLITS: gl.constexpr,
+):  # fmt: skip
+    """Attend to the keys of each sequence; the grid has heads of keys, sequences and SPLITS parts, a power of two.
+
+    Each head of keys has ROWS rows of queries, `q` and `out` are [sequences, heads, ROWS, D]. Caches are [pages, PAGE, heads, D] with a table
+    [sequences, pages of the longest] of `table_stride`, or, where PAGE is 0, [sequences, length, heads, D]. `strides` are those of `q` and `out`:
+    from sequence to sequence, head to head and row to row; and of the caches: from sequence to sequence (0 in pages), row to row and head
+    to head. `lengths` are those of the sequences; None where all have `length`. `scale` includes log2(e).
+
+    With more than one part, the results of each go to `parts` [sequences, heads, ROWS, SPLITS, D], float32, and the logarithms (base 2) of their
+    sums behind these, [sequences, heads, ROWS, SPLITS]. Programs count in `counters` [sequences, heads], modulo SPLITS, and the last one puts the parts together. The logarithms of
+    whole sums go to `totals` [sequences, heads, ROWS], if that is not None.
     """
     dtype: gl.constexpr = q.dtype.element_ty
-    M: gl.constexpr = 16  # rows of the matrix units; SHARED of them are queries
+    M: gl.constexpr = 16  # rows of the matrix units
     scores: gl.constexpr = gl.portable.mma_layouts(M, BLOCK, D, dtype, dtype)
     values: gl.constexpr = gl.portable.mma_layouts(M, D, BLOCK, dtype, dtype)
     tile_layout: gl.constexpr = gl.portable.blocked_layout([BLOCK, D], dtype)
@@ -53,35 +77,38 @@ def paged_attention(
     head = gl.program_id(0)
     sequence = gl.program_id(1)
     split = gl.program_id(2)
-    length = gl.load(lengths + sequence)
+    of_sequence = sequence.to(gl.int64)
+    of_keys = head.to(gl.int64)
+    if lengths is not None:
+        length = gl.load(lengths + sequence)
     tiles = gl.cdiv(length, BLOCK)
     share = gl.cdiv(tiles, SPLITS)
     first = split * share
     last = gl.minimum(first + share, tiles)
     end = gl.minimum(last * BLOCK, length)
-    table += sequence * table_stride
-    k_cache += head * D
-    v_cache += head * D
-    row_stride = heads * D
+    if PAGE:
+        table += of_sequence * table_stride
+    k_cache += of_sequence * strides[2][0] + of_keys * strides[2][2]
+    v_cache += of_sequence * strides[3][0] + of_keys * strides[3][2]
+    buffers = (k_smem, v_smem)
+    caches = (k_cache, v_cache)
+    row_strides = (strides[2][1], strides[3][1])
     for i in gl.static_range(STAGES - 1):
-        rows, there = rows_of(table, first + i, end, tile_layout, PAGE, BLOCK)
-        slot = (first + i) % STAGES
-        fetch(k_smem.index(slot), k_cache, rows, there, row_stride, tile_layout)
-        fetch(v_smem.index(slot), v_cache, rows, there, row_stride, tile_layout)
-        gl.portable.commit()
+        places = places_of(table, first + i, end, tile_layout, PAGE, BLOCK)
+        fetch_both(buffers, caches, (first + i) % STAGES, places, row_strides, tile_layout)
 
     q_row = gl.arange(0, M, gl.SliceLayout(1, q_layout))
     q_column = gl.arange(0, D, gl.SliceLayout(0, q_layout))
-    first_query = (sequence * heads + head) * SHARED
-    q_at = (first_query + q_row)[:, None] * D + q_column[None, :]
-    q_tile = gl.load(q + q_at, mask=(q_row < SHARED)[:, None], other=0.0)
+    q += of_sequence * strides[0][0] + of_keys * strides[0][1]
+    offsets = q_row[:, None] * strides[0][2] + q_column[None, :]
+    q_tile = gl.load(q + offsets, mask=(q_row < ROWS)[:, None], other=0.0)
     q_tile = gl.convert_layout(q_tile, scores.a)
     key = gl.arange(0, BLOCK, gl.SliceLayout(0, scores.accumulator))
     largest = gl.full([M], -1e30, gl.float32, by_row)
     total = gl.zeros([M], gl.float32, by_row)
     acc = gl.zeros([M, D], gl.float32, values.accumulator)
     for tile in range(first, last):
-        rows, there = rows_of(table, tile + STAGES - 1, end, tile_layout, PAGE, BLOCK)
+        places = places_of(table, tile + STAGES - 1, end, tile_layout, PAGE, BLOCK)
         gl.portable.wait(STAGES - 2)
         k_tile = k_smem.index(tile % STAGES).permute((1, 0)).load(scores.b)
         zero = gl.zeros([M, BLOCK], gl.float32, scores.accumulator)
@@ -96,9 +123,7 @@ def paged_attention(
         p_tile = gl.convert_layout(p.to(dtype), values.a)
         acc = gl.portable.mma(p_tile, v_smem.index(tile % STAGES).load(values.b), acc)
         slot = (tile + STAGES - 1) % STAGES
-        fetch(k_smem.index(slot), k_cache, rows, there, row_stride, tile_layout)
-        fetch(v_smem.index(slot), v_cache, rows, there, row_stride, tile_layout)
-        gl.portable.commit()
+        fetch_both(buffers, caches, slot, places, row_strides, tile_layout)
     gl.portable.wait(0)
 
     # A part without keys has the sum 0, whose logarithm weighs nothing.
@@ -106,12 +131,32 @@ def paged_attention(
     acc = acc / gl.where(out_total > 0, out_total, 1.0)[:, None]
     row = gl.arange(0, M, out_row)
     column = gl.arange(0, D, gl.SliceLayout(0, values.accumulator))
-    offsets = ((first_query + row) * SPLITS + split)[:, None] * D + column[None, :]
-    gl.store(parts + offsets, acc, mask=(row < SHARED)[:, None])
     score_row = gl.arange(0, M, by_row)
     logsum = largest + gl.log2(total)
-    where = (first_query + score_row) * SPLITS + split
-    gl.store(logsums + where, logsum, mask=score_row < SHARED)
+    of_head = of_sequence * heads + head
+    out += of_sequence * strides[1][0] + of_keys * strides[1][1]
+    if SPLITS == 1:
+        offsets = row[:, None] * strides[1][2] + column[None, :]
+        gl.store(out + offsets, acc.to(dtype), mask=(row < ROWS)[:, None])
+        if totals is not None:
+            gl.store(totals + of_head * ROWS + score_row, logsum, mask=score_row < ROWS)
+    else:
+        PARTS: gl.constexpr = ROWS * SPLITS
+        count = gl.num_programs(1).to(gl.int64) * heads * PARTS
+        logsums = parts + count * D + of_head * PARTS
+        parts += of_head * PARTS * D
+        offsets = (row * SPLITS + split)[:, None] * D + column[None, :]
+        gl.store(parts + offsets, acc, mask=(row < ROWS)[:, None])
+        gl.store(logsums + score_row * SPLITS + split, logsum, mask=score_row < ROWS)
+        gl.barrier()  # all of the program have stored before it counts
+        before = gl.atomic_add(counters + of_head, 1, sem="acq_rel", scope="gpu")
+        if before % SPLITS == SPLITS - 1:
+            for n in range(ROWS):
+                place = n * SPLITS
+                where, result, whole = joined(parts + place * D, logsums + place, D, SPLITS, SPLITS)
+                gl.store(out + n * strides[1][2] + where, result.to(dtype))
+                if totals is not None:
+                    gl.store(totals + of_head * ROWS + n, whole)
 
 
 @gluon.jit
@@ -128,15 +173,6 @@ def joined(parts, logsums, D: gl.constexpr, COUNT: gl.constexpr, SPLITS: gl.cons
     part = gl.load(parts + split[:, None] * D + column[None, :], mask=valid[:, None], other=0.0)
     result = gl.sum(part * weight[:, None], axis=0) / gl.where(total > 0, total, 1.0)
     return column, result, largest + gl.log2(total)
-
-
-@gluon.jit
-def combine(parts, logsums, out, D: gl.constexpr, SPLITS: gl.constexpr):
-    """Put the parts of a query's result together."""
-    query = gl.program_id(0).to(gl.int64)
-    place = query * SPLITS
-    column, result, _ = joined(parts + place * D, logsums + place, D, SPLITS, SPLITS)
-    gl.store(out + query * D + column, result)
 
 
 @gluon.jit

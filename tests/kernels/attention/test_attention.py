@@ -71,9 +71,12 @@ def test_three_groups_of_warps(monkeypatch):
         assert PROBLEMS[0].check(PROBLEMS[0].small[number], "cpu") is None
 
 
-@pytest.mark.parametrize("length, heads, keys, width", [(1, 4, 900, 128), (70, 2, 800, 64)])
+@pytest.mark.parametrize(
+    "length, heads, keys, width",
+    [(1, 4, 900, 128), (5, 4, 300, 64), (20, 4, 900, 128), (70, 2, 800, 64)],
+)
 def test_keys_are_split_for_few_queries(length, heads, keys, width):
-    """A decoding step: heads that share keys are rows of one tile, and programs have parts of the keys."""
+    """Decoding steps: heads that share keys are rows of one tile, and programs have parts of the keys."""
     q = torch.randn(1, length, heads, width).bfloat16().transpose(1, 2)
     k, v = (torch.randn(1, heads // 2, keys, width).bfloat16() for _ in "kv")
     out = torch.empty_like(q)

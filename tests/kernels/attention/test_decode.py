@@ -7,7 +7,7 @@ import torch
 
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
 from gluon_kernels import attention_decode
-from gluon_kernels.attention import decode
+from gluon_kernels.attention import decode, decode_launches
 from gluon_kernels.attention.decode_problem import DECODE
 from gluon_kernels.problem import error_of
 
@@ -38,14 +38,18 @@ def test_sequences_of_any_lengths(target, monkeypatch):
 
 
 def test_parts_widths_and_strides(monkeypatch):
-    monkeypatch.setattr(decode, "multiprocessors", lambda tensor: 4)
+    monkeypatch.setattr(decode_launches, "multiprocessors", lambda tensor: 4)
     for heads, shared, width, page in ((1, 16, 128, 7), (2, 1, 32, 64)):
         q, k, v, table, lengths = inputs([600, 33], heads, shared, width, page, "float16")
         right = reference(q, k, v, table, lengths)
         wide = torch.cat([table, table], 1)[:, : table.shape[1]]
         apart = q.transpose(0, 1).contiguous().transpose(0, 1)
         assert error_of(attention_decode(apart, k, v, wide, lengths), right) < 1e-2
-    assert decode._splits(1, 8192, 132) == 64 and decode._splits(4096, 8192, 132) == 2
+
+
+def test_parts_keep_the_processors_busy():
+    splits = [decode_launches.tiles_of(programs, 8192, 132).splits for programs in (1, 8, 4096)]
+    assert splits[0] == splits[1] > 1 and splits[2] == 1
 
 
 def test_declaration():

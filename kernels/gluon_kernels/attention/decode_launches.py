@@ -1,0 +1,137 @@
+"""The launch of attention of few queries: parts of the keys, and the programs that put them together."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, NamedTuple, Optional
+
+import torch
+from torch import Tensor
+
+from gluon_kernels.attention import portable
+from gluon_kernels.attention.masks import LOG2E
+from gluon_kernels.plans import Counters, Launch, Scratch, allocator, multiprocessors
+
+__all__ = ["ROWS", "WIDTHS", "Tiles", "folded", "forward_plan", "plan", "tiles_of"]
+
+ROWS = 16  # of a matrix unit: the queries that share a head of keys
+WIDTHS = (16, 32, 64, 128, 256)
+MOST_SPLITS = 64
+PROGRAMS = 4  # for each processor
+
+
+class Tiles(NamedTuple):
+    """The keys of a step, steps under way, parts of a sequence, and warps of a program."""
+
+    block: int
+    stages: int
+    splits: int
+    warps: int
+
+
+def tiles_of(programs: int, longest: int, processors: int) -> Tiles:
+    """Return the tiles for so many heads of keys in all sequences: four programs for each processor, with at least four steps each."""
+    block, splits = 32, 1
+    while (
+        splits < MOST_SPLITS
+        and splits * programs < PROGRAMS * processors
+        and 8 * block * splits <= longest
+    ):
+        splits *= 2
+    return Tiles(block, 3, splits, 2)
+
+
+def folded(x: Optional[Tensor], shared: int) -> Optional[Tensor]:
+    """Return [batch, heads, length, width] with the rows of the heads that share keys as rows of one head; None if that is no view."""
+    if x is None:
+        return None
+    length, step = x.shape[2], x.stride(2)
+    if length > 1 and x.stride(1) != length * step:
+        return None
+    if length == 1:
+        step = x.stride(1)
+    shape = (x.shape[0], x.shape[1] // shared, shared * length, x.shape[3])
+    return x.as_strided(shape, (x.stride(0), shared * length * step, step, x.stride(3)))
+
+
+def plan(
+    q: Tensor, caches: tuple[Tensor, Tensor], table: Optional[Tensor], lengths: Optional[Tensor], out: Tensor,
+    totals: Optional[Tensor], scale: float,
+) -> Callable[..., None]:  # fmt: skip
+    """Return `run(q, k, v, table, lengths, out, totals)`.
+
+    Args:
+        q, out: [sequences, heads of keys, rows, width], with contiguous columns.
+        caches: [pages, tokens of a page, heads of keys, width] with a table, else [sequences, length, heads of keys, width].
+        table, lengths: of pages; None for sequences of one length.
+        totals: contiguous float32 [sequences, heads of keys, rows], or None.
+    """
+    (sequences, heads, rows, width), device = q.shape, q.device
+    page = 0 if table is None else caches[0].shape[1]
+    longest = caches[0].shape[1] if table is None else table.shape[1] * page
+    tiles = tiles_of(sequences * heads, longest, multiprocessors(q))
+    groups = sequences * heads
+    shared = tiles.splits > 1
+    counters = Counters(groups)
+    new_parts = Scratch(groups * rows * tiles.splits * (width + 1), device)
+
+    strides = (
+        q.stride()[:3], out.stride()[:3],
+        *((0 if page else x.stride(0), x.stride(1), x.stride(2)) for x in caches),
+    )  # fmt: skip
+    work = (new_parts(), counters(device)) if shared else (None, None)
+    tensors = (q, *caches, table, lengths, out, *work, totals)
+    launch = Launch(
+        portable.paged_attention,
+        (heads, sequences, tiles.splits),
+        (
+            *tensors, heads, longest, 0 if table is None else table.stride(0), strides,
+            scale * LOG2E, rows, width, page, tiles.block, tiles.stages, tiles.splits,
+        ),
+        tensors,
+        num_warps=tiles.warps,
+    )  # fmt: skip
+
+    def run(
+        q: Tensor, k: Tensor, v: Tensor, table: Optional[Tensor], lengths: Optional[Tensor], out: Tensor,
+        totals: Optional[Tensor],
+    ) -> None:  # fmt: skip
+        work = (new_parts(), counters(device)) if shared else (None, None)
+        launch(q, k, v, table, lengths, out, *work, totals)
+
+    return run
+
+
+def forward_plan(
+    q: Tensor, k: Tensor, v: Tensor, scale: float, keep: bool, out: Optional[Tensor]
+) -> Optional[Callable[..., Any]]:
+    """Return `run(q, k, v, out) -> (result, logarithms of sums)` for [batch, heads, length, width] without a mask; None for more queries than
+    a matrix unit has rows, or operands that are not read in place."""
+    batch, heads, length, width = q.shape
+    shared = heads // k.shape[1]
+    if shared * length > ROWS or width not in WIDTHS or v.shape[3] != width:
+        return None
+    if any(x.stride(3) != 1 for x in (q, k, v)) or not all(_by_vectors(x) for x in (k, v)):
+        return None
+    empty = allocator((batch, heads, length, width), q.dtype, q.device)
+    empty_totals = allocator((batch, heads, length), torch.float32, q.device)
+    usable = out is not None and out.stride(3) == 1 and folded(out, shared) is not None
+    rows = [folded(x, shared) for x in (q, out if usable else empty())]
+    if rows[0] is None or rows[1] is None:
+        return None
+    caches = k.transpose(1, 2), v.transpose(1, 2)
+    launch = plan(rows[0], caches, None, None, rows[1], empty_totals() if keep else None, scale)
+
+    def run(q: Tensor, k: Tensor, v: Tensor, out: Optional[Tensor]) -> Any:
+        result = out if usable and out is not None else empty()
+        totals = empty_totals() if keep else None
+        launch(q, k, v, None, None, result, totals)
+        if out is not None and result is not out:
+            result = out.copy_(result)
+        return result, totals
+
+    return run
+
+
+def _by_vectors(x: Tensor) -> bool:
+    """Return True if all rows begin at multiples of 16 bytes."""
+    return x.data_ptr() % 16 == 0 and all(s * x.element_size() % 16 == 0 for s in x.stride()[:-1])
