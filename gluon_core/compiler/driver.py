@@ -7,7 +7,7 @@ import gc
 import os
 import time
 import warnings
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Iterable, Iterator, Literal, Mapping, Optional, overload
 
 from gluon_core import _triton
@@ -113,8 +113,13 @@ def shared_options(values: Mapping[str, Any], backend: Backend, target: Target) 
     `backend`, such as `num_warps`: the kernel is compiled with the same value."""
     if not values:
         return {}
-    known = vars(checked(backend, "options", backend.compiler.options(target, {})))
+    known = _option_names(backend, target)
     return {name: _triton.unwrap(value) for name, value in values.items() if name in known}
+
+
+@lru_cache(maxsize=64)
+def _option_names(backend: Backend, target: Target) -> frozenset[str]:
+    return frozenset(vars(checked(backend, "options", backend.compiler.options(target, {}))))
 
 
 def requested_options(
@@ -141,7 +146,7 @@ def requested_options(
     left = {**shared_options(constants, backend, target), **left}
     for name in ("instrumentation_mode", "fpsan_homomorphic_casts"):
         knob = getattr(_triton.knobs.compilation, name, None)
-        if knob and name in vars(backend.compiler.options(target, {})):
+        if knob and name in _option_names(backend, target):
             left.setdefault(name, knob)
     return backend.compiler.options(target, left), strict
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 import operator
-from typing import Any, Callable, Iterable, NamedTuple, Optional, Sequence, cast
+from typing import Any, Iterable, NamedTuple, Optional, Sequence, cast
 
 from gluon_core import _triton
 from gluon_core.compiler import parameters as of_kernel
@@ -27,7 +27,6 @@ from gluon_core.plugin.host_descriptor import HostDescriptor
 from gluon_core.plugin.launcher import ArgumentKind, checked_kind
 from gluon_core.plugin.paths import load_named
 from gluon_core.registry.load import registry
-from gluon_core.values.constants import identity
 from gluon_core.values.descriptors import descriptor_text
 from gluon_runtime import rules
 from gluon_runtime.rules import ABSENT, RULES
@@ -127,21 +126,19 @@ class Described(NamedTuple):
 
 
 class Argument(NamedTuple):
-    """The classification of an argument.
+    """An argument as it was read.
 
     Args:
         value: as kernels take it: a scalar of NumPy as Python's of the same value, an array that only offers DLPack
             as a tensor or array in its memory.
         kind, attributes: see `Described`.
         place: the device type and index that it binds a launch to: `("cpu", 0)` for NumPy, None for numbers.
-        fact: its part of a call's key, equal for values that compile alike and are in one place.
     """
 
     value: Any
     kind: Any
     attributes: Any
     place: Optional[tuple[str, int]]
-    fact: Any = None
 
 
 def describe(value: Any, **facts: Any) -> Described:
@@ -226,8 +223,7 @@ def classify(  # noqa: PLR0913 - the facts of a parameter
         check_array(value)
     marks = "D" * (align and address % RULES.divisibility == 0)
     if pointer_range_bits is not None:
-        size = rules.storage_size(value)
-        marks += "S" * (size is not None and size < 2 ** (pointer_range_bits - 1))
+        marks += "S" * RULES.is_small(value)
     return Argument(value, text, marks if specialize else None, _device_of(value))
 
 
@@ -242,11 +238,11 @@ def _device_of(value: Any) -> Optional[tuple[str, int]]:
 def _describe_int(value: int, specialize: bool, align: bool) -> Described:
     if specialize and value in RULES.constants:
         return Described("constexpr", int(value))
-    for name, least, most in RULES.integers:
-        if least <= value <= most:
-            divisible = align and value % RULES.divisibility == 0
-            return Described(name, "D" * divisible if specialize else None)
-    raise IntegerError("the integer does not fit 64 bits", got=value)
+    kind = RULES.integer_type(value)
+    if kind is None:
+        raise IntegerError("the integer does not fit 64 bits", got=value)
+    divisible = align and value % RULES.divisibility == 0
+    return Described(kind, "D" * divisible if specialize else None)
 
 
 def _unfit(value: Any) -> DtypeError:
@@ -320,52 +316,19 @@ DESCRIPTORS = register_argument_kind(
 # ---------------------------------------------------------------------------------------------
 
 
-class Tokens:
-    """Small ints for constants that are costly to compare: equal constants share one.
-
-    A constant that cannot change is recognised by its address first, and is then kept alive so
-    that the address stays its own; the memory is bounded.
-    """
-
-    def __init__(self, size: int = 1024):
-        self._by_id: dict[int, int] = {}
-        self._kept: list[Any] = []
-        self._by_text: dict[str, int] = {}
-        self._size = size
-
-    def __call__(self, value: Any) -> int:
-        token = self._by_id.get(id(value))
-        return self._add(value) if token is None else token
-
-    def _add(self, value: Any) -> int:
-        known = identity(value)
-        token = self._by_text.setdefault(known.text, len(self._by_text))
-        if known.settled:
-            if len(self._kept) >= self._size:
-                self._by_id.clear()
-                self._kept.clear()
-            self._kept.append(value)
-            self._by_id[id(value)] = token
-        return token
-
-
 class Parameter(of_kernel.Parameter):
     """One parameter of a kernel, which describes its argument to the compiler."""
 
-    def read(
-        self, value: Any, bits: Optional[int], token: Callable[[Any], Any], running: bool = True
-    ) -> Argument:
+    def read(self, value: Any, bits: Optional[int], running: bool = True) -> Argument:
         """Return the classification of an argument; `value` may be `ABSENT`.
 
         Args:
             bits, running: see `classify`.
-            token: returns the stand-in of a constant in a key.
         """
         if self.is_constexpr or value is ABSENT:
-            if hasattr(value, "dtype"):
-                value = number(value)
-            return Argument(value, "constexpr", value, None, (type(value), token(value)))
-        value, kind, attributes, place, _ = classify(
+            value = number(value) if hasattr(value, "dtype") else value
+            return Argument(value, "constexpr", value, None)
+        argument = classify(
             value,
             const=self.is_const,
             specialize=self.specialize,
@@ -373,13 +336,11 @@ class Parameter(of_kernel.Parameter):
             pointer_range_bits=bits,
             running=running,
         )
-        if self.annotation_type:
-            kind = self.annotation_type
-            attributes = attributes if self.specialize and isinstance(attributes, str) else ""
-        # the text of types in a tuple has the classes of named tuples
-        text = kind if type(kind) is str else repr(kind)
-        marks = attributes if type(attributes) is str else token(attributes)
-        return Argument(value, kind, attributes, place, (type(value), text, marks, place))
+        if not self.annotation_type:
+            return argument
+        marks = argument.attributes
+        marks = marks if self.specialize and isinstance(marks, str) else ""
+        return argument._replace(kind=self.annotation_type, attributes=marks)
 
     def of_call(self) -> rules.Parameter:
         """Return the parameter as the launch engine knows it."""

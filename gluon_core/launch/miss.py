@@ -1,7 +1,7 @@
 """A launch that no hit answers: decides on the form, launches it, and teaches the calls that follow.
 
-A `Dispatcher` belongs to one kernel. As one of `gluon_runtime.calls` it answers all calls that it has learned; every
-other call comes to `miss`.
+A `Dispatcher` belongs to one kernel. As one of `gluon_runtime.calls` it has the C engine answer all calls that it has
+learned; every other call comes to `miss`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gluon_core.errors import (
     trimmed,
 )
 from gluon_core.launch import opaque
-from gluon_core.launch.arguments import Argument, Placeholder, Tokens, missing, parameters_of
+from gluon_core.launch.arguments import Argument, Placeholder, missing, parameters_of
 from gluon_core.launch.cache import Forms
 from gluon_core.launch.key import Specialization, specialize
 from gluon_core.launch.place import chosen
@@ -38,8 +38,6 @@ __all__ = ["OBSERVERS", "Dispatcher"]
 
 # Each is called with the source, target, options and grid (None: no program ran) of every launch that
 # takes no fast way; while a launch hook of Triton's is set, none does.
-_SMALL_BITS = 32  # of offsets into small storage
-
 OBSERVERS: list[Callable[..., None]] = []
 
 
@@ -66,14 +64,13 @@ class Dispatcher(Calls):
         kernel: the jit function.
     """
 
-    comparable = (Layout,)
+    comparable = (Layout, str)
 
     def __init__(self, kernel: Any):
         self.kernel = kernel
         self.parameters = parameters_of(kernel)
         self.names = tuple(p.name for p in self.parameters)
         self.forms = Forms(kernel, self.names)
-        self._token = Tokens()
         self._lookup: Optional[Callable[..., Any]] = None
         runtime = self._runtime = _triton.knobs.runtime
         names = ("launch_enter_hook", "launch_exit_hook")
@@ -98,22 +95,24 @@ class Dispatcher(Calls):
         return _door(handle)
 
     def read(
-        self, passed: Sequence[Any], bits: Any = ABSENT, running: bool = True
-    ) -> tuple[Argument, ...]:
+        self, passed: Sequence[Any], bits: Optional[int] = None, running: bool = True
+    ) -> list[Argument]:
         """Return the arguments of a call.
 
         Args:
-            bits, running: see `Parameter.read`; without bits, those of the targets that calls had.
+            bits, running: see `Parameter.read`.
         """
-        bits = (_SMALL_BITS if self.ranged else None) if bits is ABSENT else bits
         seen: list[Argument] = []
         for parameter, value in zip(self.parameters, passed):
             try:
-                seen.append(parameter.read(value, bits, self._token, running))
+                seen.append(parameter.read(value, bits, running))
             except ArgumentError as error:
                 error.argument = f"{self.name}({parameter.name})"
                 raise
-        return tuple(seen)
+        return seen
+
+    def taken(self, passed: Sequence[Any]) -> tuple[Any, ...]:
+        return tuple([argument.value for argument in self.read(passed)])
 
     def measure(
         self, grid: Any, values: tuple[Any, ...], hit: Hit
@@ -137,16 +136,13 @@ class Dispatcher(Calls):
             expected=", ".join(self.names),
         )
 
-    def miss(
-        self,
-        grid: Any,
-        stream: Any,
-        values: tuple[Any, ...],
-        seen: Sequence[Argument],
-        options: Mapping[str, Any],
-    ) -> Any:
+    def miss(self, grid: Any, stream: Any, passed: tuple[Any, ...], options: dict[str, Any]) -> Any:
         if "config" in options:
-            return self.answer(grid, stream, *self._completed(values, options))
+            passed, options = self._completed(self.taken(passed), options)
+            if self.front is not None:  # it may know this call without a configuration
+                return self.call(grid, **dict(zip(self.names, passed)), **options)
+        seen = self.read(passed)
+        values = tuple([argument.value for argument in seen])
         self._completed(values, options)
         for hook in self.kernel.pre_run_hooks:
             hook(*values, **options)
@@ -164,8 +160,9 @@ class Dispatcher(Calls):
             hit = hit._replace(launch=self._guard_environment(hit.launch, options))
         on = hit.stream_of(hit.device)
         record = compiled.launch_metadata(sizes, on, *values) if sizes else None
-        ranged = specialization.backend.compiler.pointer_range_bits is not None
-        self.learn(values, seen, options, hit, ranged=ranged, lasting=specialization.lasting)
+        if specialization.lasting:
+            ranged = specialization.backend.compiler.pointer_range_bits is not None
+            self.learn(values, options, hit, ranged)
         for observe in OBSERVERS:
             observe(compiled.src, specialization.target, specialization.options, sizes)
         if sizes is not None:
@@ -177,7 +174,7 @@ class Dispatcher(Calls):
         return compiled
 
     def _completed(
-        self, values: tuple[Any, ...], options: Mapping[str, Any]
+        self, values: Sequence[Any], options: Mapping[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the values of a call, those of its configuration included, and the options that are left.
 
@@ -190,7 +187,7 @@ class Dispatcher(Calls):
         names = [name for name, value in zip(self.names, values) if value is ABSENT]
         if names:
             raise self.mistake("missing", names, 0, left)
-        return values, left
+        return tuple(values), left
 
     @property
     def lookup(self) -> Callable[..., Any]:
@@ -214,7 +211,7 @@ class Dispatcher(Calls):
         return Hit(launch, backend.device.stream_getter(), device, compiled)
 
     def _guard_environment(
-        self, launch: Callable[..., Any], options: Mapping[str, Any]
+        self, launch: Callable[..., Any], options: dict[str, Any]
     ) -> Callable[..., Any]:
         """Return a simulated launch that holds as long as GLUON_TARGET stays."""
         wanted = os.environ.get("GLUON_TARGET")
@@ -222,7 +219,7 @@ class Dispatcher(Calls):
         def guarded(sizes: Any, stream: int, *values: Any) -> Any:
             if os.environ.get("GLUON_TARGET") != wanted:
                 self.forget()
-                return self.answer(sizes, None, values, options)
+                return self.miss(sizes, None, values, options)
             launch(sizes, stream, *values)
             return None
 
@@ -258,7 +255,7 @@ class Dispatcher(Calls):
         places = {name: a.place for name, a in zip(self.names, seen) if a.place is not None}
         place = _, _, backend = chosen(options.get("target"), places, running)
         bits = backend.compiler.pointer_range_bits
-        if bits != (_SMALL_BITS if self.ranged else None):
+        if bits is not None:
             seen = self.read([argument.value for argument in seen], bits, running)
         return specialize(self.kernel, self.names, seen, options, place)
 

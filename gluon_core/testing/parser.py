@@ -72,9 +72,7 @@ def bind(
         ) from None
     bound.apply_defaults()
     values = (bound.arguments[p.name] for p in parameters)
-    described = [
-        p.read(v, pointer_range_bits, id, running=False) for p, v in zip(parameters, values)
-    ]
+    described = [p.read(v, pointer_range_bits, running=False) for p, v in zip(parameters, values)]
     parts = signature_of([p.name for p in parameters], described)
     return GluonASTSource(fn, *parts, strict), options
 

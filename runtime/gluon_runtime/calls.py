@@ -1,9 +1,9 @@
-"""The calls of a kernel: binds the arguments, finds the launch that fits them, and makes it.
+"""The calls of a kernel: binds the arguments, and has them decided and launched.
 
-The facts about the arguments that the choice of the code depends on (`rules`) are the key of a call. A key that
-was learned leads to its `Hit`; every other call goes to `Calls.miss`, which decides, and teaches the launch with
-`learn`. The C engine, where it was built, stands in front: it reads arguments of the usual classes, and launches
-or calls `run`. This file is the plain form of the same, for all other arguments and without a C compiler.
+The facts about the arguments that the choice of the code depends on (`rules`) are the key of a call. The C engine
+makes and knows the keys: it reads arguments of the usual classes, and launches calls that it learned, or has `run` do
+so. Every other call, and every call where the engine was not built, goes to `Calls.miss`, which decides, launches, and
+teaches the engine with `learn`.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ import operator
 from typing import Any, Callable, Mapping, NamedTuple, Optional, Sequence
 
 from gluon_runtime import native
-from gluon_runtime.rules import ABSENT, CONSTANT, Parameter, Rules, storage_size
+from gluon_runtime.rules import ABSENT, CONSTANT, Parameter, Rules
 
 __all__ = ["Calls", "Hit", "Parameter", "Watch", "stream_handle"]
 
-_MOST = 4096  # calls of a kernel that are kept; then all are forgotten
 Values = tuple[Any, ...]
 Options = Mapping[str, Any]
 
@@ -31,13 +30,13 @@ class Hit(NamedTuple):
 
 
 class Watch(NamedTuple):
-    """The state that keeps calls from their fast way: launch hooks that are set, and globals that changed.
+    """The state that sends every call to `miss`: launch hooks that are set, and globals that changed.
 
     Args:
         runtime: has the attributes `launch_enter_hook` and `launch_exit_hook`.
         enter, leave: their values while nobody listens; `enter_calls` and `leave_calls` are empty then.
         before: another such sequence.
-        globals: a list; if it has entries, `changed()` returns whether calls go to `entry`.
+        globals: a list; if it has entries, `changed()` returns whether one has another value.
     """
 
     runtime: Any = None
@@ -49,17 +48,6 @@ class Watch(NamedTuple):
     globals: Sequence[Any] = ()
     changed: Optional[Callable[[], bool]] = None
 
-    def is_on(self) -> bool:
-        """Return True if somebody listens to launches, or a global has another value."""
-        return bool(
-            self.runtime.launch_enter_hook is not self.enter
-            or self.runtime.launch_exit_hook is not self.leave
-            or self.enter_calls
-            or self.leave_calls
-            or self.before
-            or (self.globals and self.changed is not None and self.changed())
-        )
-
 
 class Calls:
     """A kernel whose calls are answered: base of the kernels of the compiler and of bundles.
@@ -68,55 +56,42 @@ class Calls:
         name: of it.
         declared: its parameters.
         rules: those of specialization.
-        watch: what keeps calls from their fast way.
+        watch: the state that keeps the engine from answering.
         takes_stream: the keyword `stream` names the stream of a call.
 
     Attributes:
-        call: answers any call, the fastest function that does: `entry`, or the C engine.
+        call: answers any call: that of the C engine, or `entry`.
         front: the C engine; None where it was not built or cannot tell the calls apart.
-        ranged: the choice of the code depends on the size of storages.
         comparable: classes of constants whose equals compile alike.
     """
 
     call: Callable[..., Any]
-    comparable: tuple[type, ...] = ()
+    comparable: tuple[type, ...] = (str,)
 
     def __init__(
         self,
         name: str,
         declared: Sequence[Parameter],
         rules: Rules,
-        watch: Optional[Watch] = None,
+        watch: Watch = Watch(),  # noqa: B008 - a tuple
         takes_stream: bool = False,
     ):
         self.name = name
         self.rules = rules
         self._declared = tuple(declared)
-        self._watch = watch
         self._takes_stream = takes_stream
-        self._table: dict[Any, Hit] = {}
-        self.ranged = False
-        self.front = native.front(
-            self,
-            self._declared,
-            rules,
-            watch or Watch(),
-            "stream" if takes_stream else None,
-            self._is_small,
-        )
+        stream = "stream" if takes_stream else None
+        self.front = native.front(self, self._declared, rules, watch, stream)
         self.call = self.entry if self.front is None else self.front.call
 
     # -- asked of a kernel -------------------------------------------------------------------------------
 
-    def read(self, passed: Values) -> Sequence[Any]:
-        """Return the classification of each argument: an object with `value`, the argument as kernels take it, and `fact`,
-        on which the choice of the code depends."""
-        raise NotImplementedError
+    def taken(self, passed: Values) -> Values:
+        """Return arguments as kernels take them."""
+        return passed
 
-    def miss(
-        self, grid: Any, stream: Any, values: Values, seen: Sequence[Any], options: Options
-    ) -> Any:
-        """Launch a call that was not learned."""
+    def miss(self, grid: Any, stream: Any, passed: Values, options: dict[str, Any]) -> Any:
+        """Decide on the launch of a call, make it, and teach the engine."""
         raise NotImplementedError
 
     def measure(self, grid: Any, values: Values, hit: Hit) -> Optional[tuple[int, int, int]]:
@@ -141,24 +116,10 @@ class Calls:
     # -- answering ---------------------------------------------------------------------------------------
 
     def entry(self, grid: Any, /, *arguments: Any, **named: Any) -> Any:
-        """Answer any call."""
+        """Answer a call that the engine does not."""
         passed, options = self.placed(arguments, named)
         stream = options.pop("stream", None) if self._takes_stream else None
-        return self.answer(grid, stream, passed, options)
-
-    def answer(self, grid: Any, stream: Any, passed: Values, options: Options) -> Any:
-        """Answer a call with one value for each parameter."""
-        hit, watched = None, self._watch is not None and self._watch.is_on()
-        seen = self.read(passed)
-        values = tuple([argument.value for argument in seen])
-        if not watched:
-            try:
-                hit = self._table.get(self._key(seen, options))
-            except TypeError:
-                pass  # an option that cannot be part of a key
-        if hit is None:
-            return self.miss(grid, stream, values, seen, options)
-        return self.run(hit, grid, stream, values)
+        return self.miss(grid, stream, passed, options)
 
     def run(self, hit: Hit, grid: Any, stream: Any, values: Values) -> Any:
         """Launch a call whose launch is known."""
@@ -190,51 +151,32 @@ class Calls:
             raise self.mistake("surplus", [], len(arguments), options)
         return tuple(values), options
 
-    def _key(self, seen: Sequence[Any], options: Options) -> Any:
-        return (
-            *[argument.fact for argument in seen],
-            *[(name, type(v), v) for name, v in options.items()],
-        )
-
-    def _is_small(self, value: Any) -> bool:
-        return self.rules.is_small(storage_size(value))
-
     # -- learning ----------------------------------------------------------------------------------------
 
     def learn(
         self,
         values: Values,
-        seen: Sequence[Any],
-        options: Options,
+        options: dict[str, Any],
         hit: Hit,
-        ranged: bool = False,
-        lasting: bool = True,
+        ranged: bool,
         grid: Any = None,
         constants: Any = None,
     ) -> None:
-        """Answer calls like this one with `hit` from now on.
+        """Have the engine answer calls like this one with `hit` from now on.
 
         Args:
+            values: the constants among them never change.
             options: keywords, without a stream.
             ranged: the choice of the code depends on the size of storages.
-            lasting: constants among `values` never change.
             grid: three sizes for calls without a grid.
             constants: per parameter, the value that functions for the grid get for a constant.
         """
-        if len(self._table) >= _MOST or (ranged and not self.ranged):
-            self._table.clear()
-        self.ranged |= ranged
-        try:
-            self._table[self._key(seen, options)] = hit
-        except TypeError:
-            return  # an option that cannot be part of a key: every call is a miss
-        if self.front is not None and lasting:
+        if self.front is not None:
             fixed = (hit, grid, constants, ranged, self.comparable)
-            native.remember(self.front, self._declared, values, dict(options), *fixed)
+            native.remember(self.front, self._declared, values, options, *fixed)
 
     def forget(self) -> None:
         """Know no call any more."""
-        self._table.clear()
         if self.front is not None:
             self.front.forget()
 
@@ -248,7 +190,7 @@ class Calls:
         launch, stream_of, device, _ = hit
         count = len(self._declared)
         plain = all(p.kind != "variadic" for p in self._declared)
-        plain &= all(a.value is value for a, value in zip(self.read(passed), passed))
+        plain &= all(map(operator.is_, self.taken(passed), passed))
 
         def handle(*values: Any, **named: Any) -> None:
             grid = sizes
@@ -273,7 +215,7 @@ class Calls:
         if missing or options:
             kind = "missing" if missing else "unknown"
             raise self.mistake(kind, missing or list(options), len(arguments), options)
-        values = tuple([argument.value for argument in self.read(values)])
+        values = self.taken(values)
         return values, sizes if grid is None else self.measure(grid, values, hit)
 
 

@@ -6,7 +6,7 @@ import operator
 import threading
 from functools import partial, reduce
 from types import MethodType
-from typing import Any, Callable, Mapping, NamedTuple, Optional, Protocol, Sequence, Union
+from typing import Any, Callable, Mapping, Optional, Protocol, Sequence, Union
 
 from gluon_runtime import manifest as manifests
 from gluon_runtime.arrays import Seen
@@ -104,14 +104,6 @@ class _Loaded:
         return start + -start % alignment
 
 
-class _Argument(NamedTuple):
-    """An argument of a launch, its part of a call's key, and its properties: a `Seen`, or a constant."""
-
-    value: Any
-    fact: Any
-    seen: Any
-
-
 class Source(Protocol):
     """The bundle of a kernel, see `gluon_runtime.bundle.Bundle`."""
 
@@ -171,57 +163,21 @@ class BundledKernel(Calls):
         arguments must have the dtypes, alignment, constants and device of those given here."""
         values, options = self.placed(arguments, named)
         options.pop("stream", None)
-        hit = self._choose(self.read(values), options)
+        hit = self._choose(values, options)
         return self.handle(values, hit, self.measure(grid, values, hit))
 
     # -- as one of `calls` -----------------------------------------------------------------------------
 
-    def read(self, passed: Sequence[Any]) -> list[_Argument]:
-        return [self._read(p, value) for p, value in zip(self.kernel.parameters, passed)]
-
-    def _read(self, parameter: manifests.Parameter, value: Any) -> _Argument:
-        if parameter.constexpr or value is ABSENT:
-            plain = type(value) in (int, bool, str)
-            return _Argument(value, (type(value), value if plain else repr(value)), value)
-        try:
-            seen = look(value)
-        except BundleArgumentError as error:
-            error.argument = f"{self.name}({parameter.name})"
-            raise
-        return _Argument(value, self._key_of(seen), seen)
-
-    def _key_of(self, seen: Seen) -> Any:
-        rules = self.rules
-        if seen.kind == "tuple":
-            return tuple(map(self._key_of, seen.value))
-        if seen.kind == "pointer":
-            small = self.ranged and rules.is_small(seen.size)
-            divisible = rules.is_divisible(seen.value)
-            return type(seen.owner), seen.dtype, divisible, small, seen.device
-        if seen.kind == "descriptor":
-            spread = seen.value
-            return seen.dtype, len(spread.shape), spread.box, spread.layout, seen.device
-        if seen.kind == "int":
-            return rules.integer_key(seen.value)
-        return seen.kind, repr(seen.value) if seen.kind == "other" else None
-
     def miss(
-        self, grid: Any, stream: Any, values: Any, seen: Sequence[Any], options: Mapping[str, Any]
+        self, grid: Any, stream: Any, passed: tuple[Any, ...], options: dict[str, Any]
     ) -> None:
         """Choose a form, launch it, and have the next call of this kind find it."""
-        hit = self._choose(seen, options)
+        hit = self._choose(passed, options)
         parameters, form = self.kernel.parameters, hit.launch.form  # type: ignore[attr-defined]
-        self.learn(
-            values,
-            seen,
-            options,
-            hit,
-            ranged=self._ranged,
-            lasting=all(_settled(v) for p, v in zip(parameters, values) if p.constexpr),
-            grid=form.grid,
-            constants=tuple(map(_known, form.arguments, values)),
-        )
-        self.run(hit, grid, stream, values)
+        if all(_settled(v) for p, v in zip(parameters, passed) if p.constexpr):
+            constants = tuple(map(_known, form.arguments, passed))
+            self.learn(passed, options, hit, self._ranged, form.grid, constants)
+        self.run(hit, grid, stream, passed)
 
     def measure(self, grid: Any, values: Sequence[Any], hit: Any) -> Optional[tuple[int, int, int]]:
         form = hit.launch.form
@@ -252,28 +208,39 @@ class BundledKernel(Calls):
 
     # -- deciding ------------------------------------------------------------------------------------
 
-    def _choose(self, seen: Sequence[Any], options: Mapping[str, Any]) -> Hit:
+    def _choose(self, passed: Sequence[Any], options: Mapping[str, Any]) -> Hit:
         """Return the launch of the form that fits, on the device of the arguments."""
         places: dict[str, tuple[str, int]] = {}
-        arguments = [argument.seen for argument in seen]
-        pairs = [(p.name, a) for p, a in zip(self.kernel.parameters, arguments) if not p.constexpr]
-        missing = [name for name, argument in pairs if argument is ABSENT]
+        seen = [
+            value if p.constexpr or value is ABSENT else self._look(p.name, value, places)
+            for p, value in zip(self.kernel.parameters, passed)
+        ]
+        pairs = zip(self.kernel.parameters, passed)
+        missing = [p.name for p, value in pairs if value is ABSENT and not p.constexpr]
         if missing:
-            raise self.mistake("missing", missing, len(seen), options)
-        for name, argument in pairs:
-            if argument.kind == "other":
-                raise BundleArgumentError(
-                    "kernels cannot take a value of this type",
-                    argument=f"{self.name}({name})",
-                    expected="a tensor, an array with __cuda_array_interface__ or __dlpack__, an int, "
-                    "float, bool, None, tuple, gluon_runtime.TensorDescriptor or Pointer",
-                    got=type(argument.value).__name__,
-                )
-            _places(name, argument, places)
+            raise self.mistake("missing", missing, len(passed), options)
         device = self._device(places)
         forms = self._forms_for(device)
-        form = select(self.name, self.kernel, forms, arguments, options, self.rules)
+        form = select(self.name, self.kernel, forms, seen, options, self.rules)
         return Hit(self._load(form, device), self.bundle.driver.stream, device, None)
+
+    def _look(self, name: str, value: Any, places: dict[str, tuple[str, int]]) -> Seen:
+        """Return the properties of an argument, and note its places."""
+        try:
+            seen = look(value)
+        except BundleArgumentError as error:
+            error.argument = f"{self.name}({name})"
+            raise
+        if seen.kind == "other":
+            raise BundleArgumentError(
+                "kernels cannot take a value of this type",
+                argument=f"{self.name}({name})",
+                expected="a tensor, an array with __cuda_array_interface__ or __dlpack__, an int, "
+                "float, bool, None, tuple, gluon_runtime.TensorDescriptor or Pointer",
+                got=type(seen.value).__name__,
+            )
+        _places(name, seen, places)
+        return seen
 
     def _device(self, places: Mapping[str, tuple[str, int]]) -> int:
         driver = self.bundle.driver

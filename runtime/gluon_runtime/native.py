@@ -130,7 +130,6 @@ def front(
     rules: Rules,
     watch: Sequence[Any],
     stream: Optional[str],
-    is_small: Callable[[Any], bool],
 ) -> Any:
     """Return the engine in front of the calls of a kernel, an object with `call(grid, *arguments, **options)`;
     None where it was not built, or cannot apply the rules: one constant, and a power of two.
@@ -139,7 +138,6 @@ def front(
         watch: the fields of a `calls.Watch`.
         door: its `entry` answers calls that the engine does not know, its `run` makes those of other launches.
         stream: the keyword that names a stream.
-        is_small: returns whether the storage of a tensor is small.
     """
     engine, power = module(), rules.divisibility & (rules.divisibility - 1) == 0
     if engine is None or len(parameters) > engine.MOST_PARAMETERS:
@@ -149,7 +147,7 @@ def front(
     teach(engine)
     interned = tuple(p._replace(name=sys.intern(p.name)) for p in parameters)
     table = (rules.divisibility - 1, rules.constants[0], *rules.integers[0][1:])
-    return engine.Calls(interned, ABSENT, door, tuple(watch), stream, is_small, table)
+    return engine.Calls(interned, ABSENT, door, tuple(watch), stream, rules.is_small, table)
 
 
 def remember(

@@ -122,13 +122,6 @@ class Rules:
                 return name
         return None
 
-    def integer_key(self, value: int) -> Any:
-        """Return all that the choice of a form may depend on, whatever integer types it takes."""
-        if value in self.constants:
-            return value
-        bits = min((value if value >= 0 else ~value).bit_length(), 65)
-        return _CLASSES[bits], value < 0, self.is_divisible(value)
-
     def condition(
         self, kind: str, annotated: bool, divisible: bool = False, small: bool = False
     ) -> Condition:
@@ -159,11 +152,9 @@ class Rules:
             narrower = self.integers[usual.index(kind) - 1][1:]
         return Condition({"int": marks}, within, narrower, divisor)
 
-    def is_divisible(self, value: int) -> bool:
-        return value % self.divisibility == 0
-
-    def is_small(self, size: Optional[int]) -> bool:
-        """Return whether a storage of `size` bytes, None if unknown, is small."""
+    def is_small(self, value: Any) -> bool:
+        """Return whether the storage that a tensor or array is in is small."""
+        size = storage_size(value)
         return size is not None and size <= self.small
 
 
@@ -178,9 +169,6 @@ RULES = Rules(
     small=2**31 - 1,
 )
 
-
-# How many bits an integer needs -> a class of integers that the same types hold.
-_CLASSES = [sum(bits > most for most in (0, 1, 7, 8, 15, 16, 31, 32, 63, 64)) for bits in range(66)]
 
 # The values of Python that kernels take, and their names. Subclasses are the same to a kernel.
 PLAIN = {bool: "bool", int: "int", float: "float", type(None): "none", tuple: "tuple"}

@@ -15,7 +15,6 @@ from triton.runtime.jit import create_function_from_signature, native_specialize
 import gluon_core as gluon
 from gluon_core.errors import ArgumentError
 from gluon_core.launch import arguments
-from gluon_core.launch.arguments import Tokens
 from gluon_core.launch.cache import source_of
 
 Pair = namedtuple("Pair", ["a", "b"])
@@ -155,19 +154,3 @@ def test_plugins_can_register_a_kind_of_argument(monkeypatch):
         arguments.describe(Box())
     arguments.register_argument_kind(arguments.ArgumentKind(Box, lambda box: ("i32", "")))
     assert arguments.describe(Box()) == arguments.Described("i32", "")
-
-
-def test_tokens_know_equal_constants_and_stay_bounded():
-    tokens = Tokens(size=8)
-    first = gluon.language.BlockedLayout([1], [32], [4], [0])
-    again = gluon.language.BlockedLayout([1], [32], [4], [0])
-    assert tokens(first) == tokens(again)
-    assert tokens(first) != tokens(gluon.language.BlockedLayout([2], [32], [4], [0]))
-    for index in range(100):
-        tokens(gluon.language.BlockedLayout([1], [32], [4], [0]))
-        tokens((index, "x"))
-    assert len(tokens._kept) <= 8
-    changing = [1]
-    before = tokens(changing)
-    changing.append(2)
-    assert tokens(changing) != before

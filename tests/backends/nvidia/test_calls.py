@@ -404,10 +404,15 @@ def keys(call, dispatcher):
     """The keys that C and Python give a call: None where C leaves it to Python, or Python refuses it."""
     in_c = dispatcher.front.key(call, {})
     try:
-        in_python = tuple(argument.fact for argument in dispatcher.read(call))
+        decided = dispatcher.specialize(call, {"target": "nvidia:sm_90"}, running=False)
     except (GluonError, OverflowError):
         return in_c, None
-    return in_c, in_python
+    return in_c, (classes(call), decided.key)
+
+
+def classes(value):
+    """Return the class of a value, and those of the items of a tuple: C distinguishes them."""
+    return type(value), [classes(item) for item in value] if isinstance(value, tuple) else []
 
 
 @pytest.fixture(scope="module")
