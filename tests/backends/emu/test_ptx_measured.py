@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -81,3 +82,24 @@ def test_a_product_whose_operand_is_overwritten_before_the_wait():
     with pytest.raises(MissingWaitError, match="while the product of line .* might still read it"):
         emulated(late)
     emulated(replace(form, text=f"{form.text} {store.partition('wgmma')[0]}"))
+
+
+def test_a_product_without_a_wait_reads_its_operand_when_its_registers_are_used():
+    form = FORMS["wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16"]
+    text = form.text.partition("wgmma.wait_group")[0]
+    assert (emulated(replace(form, text=text)) == emulated(form)).all()
+    store = "mov.u32 %w, room; add.u32 %w, %w, 64; st.shared.b32 [%w], %a4;"
+    with pytest.raises(MissingWaitError, match="while the product of line .* might still read it"):
+        emulated(replace(form, text=text + store))
+
+
+def test_products_go_on_with_each_other_in_the_registers_of_copies():
+    form = FORMS["wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16"]
+    product, after = form.text.split("wgmma.commit", 1)
+    copies = "".join(f".reg .b32 %e{i}; mov.b32 %e{i}, %d{i};" for i in range(4))
+    second = re.sub(r"%d(\d)", r"%e\1", product)
+    back = "".join(f"mov.b32 %d{i}, %e{i};" for i in range(4))
+    chained = emulated(replace(form, text=f"{product}{copies}{second}{back}wgmma.commit{after}"))
+    wait = "wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;"
+    apart = emulated(replace(form, text=f"{product}{wait}{copies}{second}{wait}{back}"))
+    assert (chained == apart).all() and (chained != emulated(form)).any()

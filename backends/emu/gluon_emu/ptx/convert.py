@@ -249,27 +249,22 @@ def _joined(lanes: list[np.ndarray], type: Type) -> np.ndarray:
 def _packs(call: Call) -> Step:
     """cvt.pack.sat: two integers, saturated, next to each other; of narrow ones below a third."""
     saturates = call.flag("sat")
-    types = call.take_types()
-    result, source = types[0], types[1] if len(types) > 1 else TYPES["s32"]
-    if (
-        not saturates
-        or source.name != "s32"
-        or result.bits not in (8, 16)
-        or result.kind not in "us"
-    ):
+    result = call.one_of(*(f"{kind}{bits}" for kind in "us" for bits in (2, 4, 8, 16)))
+    source, third = call.flag("s32"), call.flag("b32")
+    if not saturates or result is None or not source or call.left:
         raise call.refuse("`cvt.pack` of these types is not known")
-    b32 = TYPES["b32"]
-    third = len(types) == 3
-    info = np.iinfo(result.dtype)
+    s32, b32 = TYPES["s32"], TYPES["b32"]
+    signed, bits = result[0] == "s", int(result[1:])
+    least, most = (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
 
     def run(a: np.ndarray, b: np.ndarray, *c: np.ndarray) -> np.ndarray:
         upper, lower = (
-            np.clip(x, info.min, info.max).astype(result.dtype).view(uint(result.bits))
+            np.clip(x, least, most).astype(np.int32).view(np.uint32) & np.uint32((1 << bits) - 1)
             for x in (a, b)
         )
-        word: Any = lower.astype(np.uint32) | (upper.astype(np.uint32) << np.uint32(result.bits))
+        word: Any = lower | (upper << np.uint32(bits))
         if c:
-            word = word | (c[0] << np.uint32(2 * result.bits))
+            word = word | (c[0] << np.uint32(2 * bits))
         return np.asarray(word)
 
-    return call.plain(b32, [source, source] + [b32] * third, run)
+    return call.plain(b32, [s32, s32] + [b32] * third, run)

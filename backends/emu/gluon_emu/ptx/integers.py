@@ -165,8 +165,9 @@ def mad(call: Call) -> Step:
 @opcode("mul24", "mad24")
 def mul24(call: Call) -> Step:
     high = call.one_of("lo", "hi") == "hi"
+    saturates = call.name == "mad24" and high and call.flag("sat")
     type = _integer(call)
-    if type.bits != 32 or "sat" in call.statement.modifiers:
+    if type.bits != 32 or saturates and type.kind != "s":
         raise call.unknown_type(type)
 
     def low(x: np.ndarray) -> np.ndarray:
@@ -176,6 +177,8 @@ def mul24(call: Call) -> Step:
     def run(a: np.ndarray, b: np.ndarray, *c: np.ndarray) -> np.ndarray:
         product = (low(a) * low(b)) >> (16 if high else 0)
         total = product + c[0].astype(np.int64) if c else product
+        if saturates:
+            total = np.clip(total, -(2**31), 2**31 - 1)
         return np.asarray(total.astype(np.uint32).view(type.dtype))
 
     return call.plain(type, [type] * (3 if call.name == "mad24" else 2), run)

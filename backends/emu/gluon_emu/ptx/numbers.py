@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -46,12 +47,14 @@ FORMATS = {
     "e2m1": Format(4, 2, 0, 6.0, None, False),
     "ue8m0": Format(8, 1, -127, 2.0**127, 0xFF, False),
 }
-_WIDTHS = {4: np.uint8, 8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
+_WIDTHS: dict[int, Any] = {4: np.uint8, 8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
+_WIDTHS[128] = [("low", np.uint64), ("high", np.uint64)]  # moved and compared, not computed with
 
 
 def uint(bits: int) -> np.dtype:
     """Return the unsigned integers that hold registers of so many bits."""
-    return np.dtype(_WIDTHS[bits])
+    words: np.dtype = np.dtype(_WIDTHS[bits])
+    return words
 
 
 @lru_cache(maxsize=None)

@@ -59,6 +59,7 @@ for _bits in (8, 16, 32, 64):
         TYPES[f"{_kind}{_bits}"] = Type(f"{_kind}{_bits}", _bits, _kind)
 for _bits in (16, 32, 64):
     TYPES[f"f{_bits}"] = Type(f"f{_bits}", _bits, "f", 1, f"f{_bits}")
+TYPES["b128"] = Type("b128", 128, "b")
 TYPES["bf16"] = Type("bf16", 16, "h", 1, "bf16")
 TYPES["tf32"] = Type("tf32", 32, "h", 1, "tf32")
 for _name, _lanes, _element, _bits in (
@@ -287,6 +288,8 @@ class Call:
         part = self._part(vector, type)
         reads = [self.get(item, part) for item in vector.items]
         wide = uint(type.bits)
+        if type.bits == 128:
+            return lambda frame: _pair(*(get(frame) for get in reads))
 
         def read(frame: Frame) -> np.ndarray:
             word: Any = np.zeros((1, 1), wide)
@@ -298,6 +301,8 @@ class Call:
 
     def _part(self, vector: Vector, type: Type) -> Type:
         part_type = TYPES.get(f"b{type.bits // max(1, len(vector.items))}")
+        if type.bits == 128 and len(vector.items) != 2:
+            part_type = None
         if part_type is None or part_type.bits * len(vector.items) != type.bits:
             raise self.refuse(
                 f"{len(vector.items)} registers do not make the {_in_bits(type.bits)} of `.{type.name}`"
@@ -327,7 +332,7 @@ class Call:
         if type.kind == "p":
             return lambda frame, value: frame.write(name, 1, value)
         narrow, wide, dtype = uint(type.bits), uint(bits), type.dtype
-        signed = np.dtype(f"i{bits // 8}")
+        signed = np.dtype(f"i{bits // 8}") if type.kind == "s" else wide
 
         def write(frame: Frame, value: np.ndarray) -> None:
             value = value.astype(dtype, copy=False)
@@ -345,6 +350,14 @@ class Call:
         part = self._part(vector, type)
         writes = [self.put(item, part) for item in vector.items]
         wide = uint(type.bits)
+        if type.bits == 128:
+            low, high = writes
+
+            def part_it(frame: Frame, value: np.ndarray) -> None:
+                low(frame, value["low"])
+                high(frame, value["high"])
+
+            return part_it
 
         def write(frame: Frame, value: np.ndarray) -> None:
             raw = value.view(wide)
@@ -379,6 +392,13 @@ class Call:
         """Return one result, then arguments of these types."""
         self.count(1 + len(arguments))
         return self.step([(self.operands[0], result)], list(zip(self.operands[1:], arguments)), fn)
+
+
+def _pair(low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """Return 128 bits of two words of 64."""
+    word = np.zeros(np.broadcast_shapes(low.shape, high.shape), uint(128))
+    word["low"], word["high"] = low, high
+    return word
 
 
 def _in_bits(count: int) -> str:

@@ -17,6 +17,7 @@ from gluon_emu.ptx.isa.products import (
     products,
     unpack,
 )
+from gluon_emu.ptx.isa.quads import products_of_quads
 from gluon_emu.ptx.isa.sparse import spreader
 from gluon_emu.ptx.isa.table import Step, instruction
 from gluon_emu.ptx.numbers import decode, encode, rounded, sum_to_odd, uint
@@ -75,7 +76,9 @@ def mma(call: Any) -> Step:
         raise call.refuse("this `mma` is not known")
     call.left.remove(shape)
     m, n, k = map(int, _SHAPE.fullmatch(shape).groups())  # type: ignore[union-attr]
-    if (call.one_of("row"), call.one_of("col")) != ("row", "col") or (m, n, k) == (8, 8, 4) and "f64" not in call.left:  # fmt: skip
+    if (m, n, k) == (8, 8, 4) and "f64" not in call.left:
+        return products_of_quads(call)
+    if (call.one_of("row"), call.one_of("col")) != ("row", "col"):
         raise call.refuse("`mma` is of .row.col here")
     saturate, bitwise = call.flag("satfinite"), call.one_of("xor", "and")
     call.flag("popc"), call.one_of("rn", "rz", "rm", "rp")
@@ -118,7 +121,7 @@ def mma(call: Any) -> Step:
         y[:, depth_b, columns_b] = unpack(read(group, gets_b), right, each)
         z = np.zeros((size, m, n))
         z[:, rows, columns] = sums_of(read(group, gets_c), before)
-        total = multiply(x if spread is None else spread(group, x), y, z)
+        total = multiply(x if spread is None else spread(group)(x), y, z)
         values = np.ascontiguousarray(total[:, rows, columns])
         if out == 2:
             values = values.view(np.uint32)

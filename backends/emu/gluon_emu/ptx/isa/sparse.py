@@ -15,8 +15,9 @@ __all__ = ["spreader"]
 
 def spreader(
     call: Any, kind: str, depth: int, metadata: Any, selector: Any
-) -> Callable[[Any, np.ndarray], np.ndarray]:
-    """Return a function from the kept elements of each warp's 16 rows to the whole operand.
+) -> Callable[[Any], Callable[[np.ndarray], np.ndarray]]:
+    """Return a function of a group that reads its metadata; it returns the function from the kept elements of each
+    warp's 16 rows to the whole operand.
 
     Four elements (of 4 bits: four pairs; of 32 bits: two elements) share four bits of metadata, the places of the two
     kept ones. A thread of each quad has those of 16 bits of its row, and of the row eight below in the upper half;
@@ -37,7 +38,7 @@ def spreader(
         raise call.refuse(f"no selector {selector.value} of the metadata for this shape")
     lanes = np.arange(8)[:, None] * 4 + first + np.arange(threads)
 
-    def run(group: Any, kept: np.ndarray) -> np.ndarray:
+    def read(group: Any) -> Callable[[np.ndarray], np.ndarray]:
         words = group.full(get(group))[:, lanes]  # warps, 8, threads
         halves = np.stack((words & np.uint32(0xFFFF), words >> np.uint32(16)), 1)
         rows = halves.reshape(-1, 16, threads)
@@ -49,8 +50,12 @@ def spreader(
             pair = np.stack((chosen & 3, chosen >> 2), -1) + 4 * np.arange(nibbles)[:, None]
             places = pair.reshape(*chosen.shape[:2], -1)
         places = (places[..., None] * unit + np.arange(unit)).reshape(*places.shape[:2], -1)
-        whole = np.zeros((*kept.shape[:-1], depth))
-        np.put_along_axis(whole, places, kept, -1)
-        return whole
 
-    return run
+        def spread(kept: np.ndarray) -> np.ndarray:
+            whole = np.zeros((*kept.shape[:-1], depth))
+            np.put_along_axis(whole, places, kept, -1)
+            return whole
+
+        return spread
+
+    return read

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from gluon_emu.ptx.isa.sparse import spreader
 from gluon_emu.ptx.isa.table import Step, instruction
 from gluon_emu.ptx.isa.tensor import swizzled
 from gluon_emu.ptx.machine.code import SHARED_START
+from gluon_emu.ptx.machine.warpgroups import Operand, Product
 from gluon_emu.ptx.numbers import decode
 from gluon_emu.ptx.program import TYPES
 from gluon_emu.ptx.text import Immediate, Register, Vector
@@ -28,7 +30,7 @@ _MODES = {0: 0, 1: 3, 2: 2, 3: 1}  # of descriptors -> 1 for 32, 2 for 64, 3 for
 
 @instruction("wgmma.fence", "wgmma.commit_group", "wgmma.wait_group")
 def order(call: Any) -> Step:
-    """Products are done when they are started; the wait compares their operands with the memory then."""
+    """Order products: a commit closes a group, and a wait finishes groups (`machine.warpgroups`)."""
     call.flag("sync"), call.flag("aligned")
     if "fence" in call.left:
 
@@ -43,9 +45,9 @@ def order(call: Any) -> Step:
         if group.machine.observer is not None:
             group.machine.observer.groups(group, "wgmma", newest)
         if newest is None:
-            group.machine.operands.commit(group)
+            group.machine.products.commit(group)
         else:
-            group.machine.operands.wait(group, newest)
+            group.machine.products.wait(group, newest)
 
     return synchronous(run)
 
@@ -79,8 +81,8 @@ def _offsets(
 
 def _matrices(
     group: Any, descriptors: np.ndarray, extent: int, depth: int, kind: str, across: bool
-) -> np.ndarray:
-    """Return the matrices (warpgroups, extent, depth) that descriptors point to, as float64."""
+) -> Operand:
+    """Return the matrices (warpgroups, extent, depth) that descriptors point to."""
     memory, size = group.machine.memory, ELEMENTS[kind] // 8
     blocks = group.block[::4]
     first = int(descriptors[0])
@@ -98,9 +100,12 @@ def _matrices(
     if group.machine.observer is not None:
         group.machine.observer.product(group, [places], size)
     index = places // size
-    raw = memory.view("shared", size)[index]
-    group.machine.operands.read(group, index, raw)
-    if size == 1 and kind in ("s8", "u8"):
+    return Operand(index, memory.view("shared", size)[index])
+
+
+def _numbers(raw: np.ndarray, kind: str) -> np.ndarray:
+    """Return elements of shared memory as float64."""
+    if raw.itemsize == 1 and kind in ("s8", "u8"):
         return np.asarray((raw.view(np.int8) if kind == "s8" else raw).astype(np.float64))
     if kind == "tf32":
         raw = raw & np.uint32(0xFFFFE000)
@@ -131,6 +136,49 @@ def _places(
     return np.asarray((blocks * memory.stride)[:, None, None] + address)
 
 
+@dataclass(frozen=True)
+class _Form:
+    """A product of 64 rows.
+
+    Args:
+        n: columns.
+        kinds: of the operands, and of the sums.
+        sign: -1 for the negative product.
+    """
+
+    n: int
+    kinds: tuple[str, str, str]
+    sign: int
+    saturate: bool
+    generation: int
+
+    def sums(
+        self, x: np.ndarray, y: np.ndarray, old: Optional[np.ndarray], keeps: np.ndarray
+    ) -> np.ndarray:
+        """Return the words of the sums (registers, warps, 32).
+
+        Args:
+            x, y: (warpgroups, 64, k) and (warpgroups, k, n).
+            old: the words before, None for zero.
+            keeps: the threads that add to them.
+        """
+        warps, (left, right, result) = 4 * x.shape[0], self.kinds
+        rows, columns = accumulator_places(16, self.n)
+        z = np.zeros((warps, 16, self.n))
+        if old is not None and keeps.any():
+            last = np.ascontiguousarray(np.moveaxis(old, 0, -1))
+            z[:, rows, columns] = np.where(keeps[..., None], _sums(last, result), 0.0)
+        z = z.reshape(-1, 64, self.n)
+        if result == "s32":
+            total = integer_products(x, y, z, self.saturate)
+        else:
+            total = products(x * self.sign, y, z, (left, right), result, self.generation, True)
+        values = np.ascontiguousarray(total.reshape(-1, 16, self.n)[:, rows, columns])
+        if result == "f16":
+            values = values.view(np.uint32)
+        return np.ascontiguousarray(np.moveaxis(values, -1, 0))
+
+
 @instruction("wgmma.mma_async")
 def mma_async(call: Any) -> Step:
     call.flag("mma_async"), call.flag("sync"), call.flag("aligned")
@@ -153,7 +201,9 @@ def mma_async(call: Any) -> Step:
     if len(items) != 64 * n // 128 // out:
         raise call.refuse(f"{len(items)} registers for a tile of 64 by {n}")
     word = TYPES["b32"]
-    gets, puts = [call.get(i, word) for i in items], [call.put(i, word) for i in items]
+    gets = [call.get(i, word) for i in items]
+    for item in items:
+        call.put(item, word)
     registers = isinstance(a, Vector)
     names = [i.name for i in items if isinstance(i, Register)]
     factors = [i.name for i in a.items if isinstance(i, Register)] if registers else []
@@ -169,9 +219,10 @@ def mma_async(call: Any) -> Step:
     flipped = signs[2:]
     across_a = bool(flipped[0]) if len(flipped) == 2 and not registers else False
     across_b = bool(flipped[-1]) if flipped else False
-    rows, columns = accumulator_places(16, n)
+    form = _Form(n, (left, right, result), sign[0] * sign[1], saturate, call.program.module.arch)
     rows_a, depth_a = left_places(16, held, each)
-    generation = call.program.module.arch
+    targets = {i.name: number for number, i in enumerate(items) if isinstance(i, Register)}
+    call.sums = frozenset(names)
 
     def run(group: Any) -> Any:
         here = group.machine.warpgroups(group)
@@ -180,35 +231,32 @@ def mma_async(call: Any) -> Step:
         observer = group.machine.observer
         if observer is not None:
             observer.products(group, names, factors)
-        count = group.rows.size // 4
-        y = _matrices(group, group.full(get_b(group))[::4, 0], n, k, right, across_b)
-        y = np.swapaxes(y, 1, 2)
+        pending, warps = group.machine.products, group.rows.size
+        operands = [_matrices(group, group.full(get_b(group))[::4, 0], n, k, right, across_b)]
+        held_here = None
         if registers:
             words = np.stack([group.full(get(group)) for get in get_a], -1)
-            x = np.zeros((group.rows.size, 16, held))
-            x[:, rows_a, depth_a] = unpack(words, left, each)
+            held_here = np.zeros((warps, 16, held))
+            held_here[:, rows_a, depth_a] = unpack(words, left, each)
         else:
-            x = _matrices(group, group.full(get_a(group))[::4, 0], 64, held, left, across_a)
-        if spread is not None:
-            x = spread(group, x.reshape(-1, 16, held))
-        x = x.reshape(count, 64, k)
-        z = np.zeros((group.rows.size, 16, n))
+            descriptors = group.full(get_a(group))[::4, 0]
+            operands.append(_matrices(group, descriptors, 64, held, left, across_a))
+        whole = None if spread is None else spread(group)
         keeps = group.full(flag(group))
-        if keeps.any():
-            words = np.stack([group.full(get(group)) for get in gets], -1)
-            z[:, rows, columns] = np.where(keeps[..., None], _sums(words, result), 0.0)
-        z = z.reshape(count, 64, n)
-        if result == "s32":
-            total = integer_products(x, y, z, saturate)
-        else:
-            total = products(x * (sign[0] * sign[1]), y, z, (left, right), result, generation, True)
-        values = np.ascontiguousarray(total.reshape(-1, 16, n)[:, rows, columns])
-        if out == 2:
-            values = values.view(np.uint32)
-        values = np.ascontiguousarray(np.moveaxis(values, -1, 0))
+        before = pending.continued(group, targets) if pending.awaited else None
+        kept: Optional[np.ndarray] = None
+        if keeps.any() and before is None:
+            kept = np.stack([group.full(get(group)) for get in gets])
+
+        def compute(elements: list[np.ndarray], old: Optional[np.ndarray]) -> np.ndarray:
+            y = np.swapaxes(_numbers(elements[0], right), 1, 2)
+            x = _numbers(elements[1], left) if held_here is None else held_here
+            if whole is not None:
+                x = whole(x.reshape(-1, 16, held))
+            return form.sums(x.reshape(-1, 64, k), y, old, keeps)
+
         group.machine.changes += 1
-        for put, value in zip(puts, values):
-            put(group, value)
+        pending.start(group, Product(group, targets, operands, before or kept, compute))
 
     return run
 

@@ -15,13 +15,14 @@ from gluon_emu.memory import GlobalMemory
 from gluon_emu.ptx.machine.code import SHARED_START
 from gluon_emu.ptx.machine.group import LANES, Group
 from gluon_emu.ptx.machine.observe import Order
+from gluon_emu.ptx.numbers import uint
 
 __all__ = ["LOCAL_WINDOW", "SHARED_WINDOW", "Memory"]
 
 SHARED_WINDOW = 1 << 56
 LOCAL_WINDOW = 1 << 57
 _RANK = 24  # bits of a block's own window
-_UINT = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+_UINT = {size: uint(8 * size) for size in (1, 2, 4, 8, 16)}
 _LOCAL_MOST = 512 << 10  # bytes of a thread, CUDA's limit
 _LOCAL_ALL = 4 << 30
 _FILL = 0xFF  # of shared and local memory; NaN as a float
@@ -299,4 +300,4 @@ def _in_turn(view: np.ndarray, index: np.ndarray, fn: Any, values: list[np.ndarr
     return old
 
 
-_LOG = {1: 0, 2: 1, 4: 2, 8: 3}
+_LOG = {1: 0, 2: 1, 4: 2, 8: 3, 16: 4}

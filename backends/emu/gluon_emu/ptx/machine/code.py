@@ -35,6 +35,8 @@ class Bound:
         guard: gives the threads that execute it.
         dead: registers that nobody reads behind it.
         leads: whether jumps come here.
+        reads, writes, touches: registers.
+        sums: registers that a product of warpgroups goes on with.
     """
 
     index: int
@@ -47,6 +49,7 @@ class Bound:
     reads: frozenset[str] = frozenset()
     writes: frozenset[str] = frozenset()
     touches: frozenset[str] = frozenset()
+    sums: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,7 @@ class ModuleCall(Call):
 
     program: "Code"  # type: ignore[assignment]
     index: int  # among all instructions
+    sums: frozenset[str] = frozenset()  # see `Bound`
 
     def refuse(self, words: str, remedy: Optional[str] = None) -> NotModelled:
         return NotModelled(words, self.statement.text, remedy or _REMEDY)
@@ -220,8 +224,6 @@ class Code:
         self.prefix = prefix
         self.starts[function.name] = start = len(self.steps)
         for name, type in function.registers.items():
-            if type not in TYPES:
-                type = "b64" if type == "b128" else type
             if type in TYPES:
                 self.widths[prefix + name] = TYPES[type].bits
         for label, index in function.labels.items():
@@ -260,7 +262,7 @@ class Code:
         make = self.find(statement.name, statement.modifiers)
         if make is None:
             raise call.refuse(f"`{statement.name}` is not known")
-        bound.step = make(call)
+        bound.step, bound.sums = make(call), call.sums
 
     def _finish(self) -> None:
         if self.unknown:

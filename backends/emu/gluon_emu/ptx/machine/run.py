@@ -20,8 +20,8 @@ from gluon_emu.ptx.machine.group import LANES, Group, merged, move
 from gluon_emu.ptx.machine.launch import Launch
 from gluon_emu.ptx.machine.mbarriers import Mbarriers
 from gluon_emu.ptx.machine.observe import Observer
-from gluon_emu.ptx.machine.operands import Operands
 from gluon_emu.ptx.machine.races import search
+from gluon_emu.ptx.machine.warpgroups import Products
 from gluon_emu.ptx.numbers import uint
 from gluon_emu.settings import Settings
 
@@ -75,7 +75,7 @@ class Machine:
         self.agents = Agents(self, settings)
         self.barriers = Barriers(self)
         self.mbarriers = Mbarriers(self)
-        self.operands = Operands(self)
+        self.products = Products(self)
         self.ready: list[Group] = []
         self.parked: list[Group] = []
         self.changes = self.idle = self.polls = self.counted = 0
@@ -217,6 +217,9 @@ class Machine:
                 and self.observer is not None
             ):
                 self.observer.registers(group, bound)
+            awaited = self.products.awaited
+            if awaited and not bound.touches.isdisjoint(awaited):
+                self.products.touch(group, bound)
             return bound.step(group)
         except EmulatorError as error:
             raise self._placed(error, bound, group) from None

@@ -1,0 +1,245 @@
+"""Products of warpgroups between their start and the wait for them: PTX ISA 9.7.15.7.
+
+A product reads its operands in shared memory, and adds, when a warp waits for it or uses its registers; by the
+schedule "eager" at once, by "random" at either time. Nobody may write the operands meanwhile.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Callable, Optional, Union
+
+import numpy as np
+
+from gluon_emu.errors import MissingWaitError
+
+__all__ = ["Operand", "Product", "Products"]
+
+_MOST = 32  # products of a warpgroup that are under way at once
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A matrix in shared memory.
+
+    Args:
+        index: elements (warpgroups, ...) of the shared memory of all blocks.
+        values: the elements when the product started.
+    """
+
+    index: np.ndarray
+    values: np.ndarray
+
+
+class Product:
+    """A product that was started.
+
+    Args:
+        group: the warps that started it.
+        targets: register -> which of the sums it gets.
+        operands: in shared memory.
+        sums: the words before it (registers, warps, 32), or the product under way that has them; None for zero.
+        compute: `f(elements of each operand, sums)` returns the new words (registers, warps, 32).
+
+    Attributes:
+        order: which of the words of the product before it are its sums.
+        number: how many groups each warp had committed.
+        values: the new words; None as long as it is under way.
+        missing: warps whose registers do not have them yet.
+        open: warps that have not waited.
+    """
+
+    def __init__(
+        self,
+        group: Any,
+        targets: dict[str, int],
+        operands: list[Operand],
+        sums: Union["Product", np.ndarray, None],
+        compute: Callable[[list[np.ndarray], Optional[np.ndarray]], np.ndarray],
+    ):
+        self.rows, self.place = group.rows, group.pc
+        self.targets = dict(targets)
+        self.operands, self.sums, self.compute = operands, sums, compute
+        self.order: list[int] = []
+        if isinstance(sums, Product):  # nobody sees its own results in these registers any more
+            self.order = [sums.targets.pop(name) for name in targets]
+        self.number = group.machine.products.committed[self.rows]
+        self.values: Optional[np.ndarray] = None
+        self.missing = np.ones(self.rows.size, bool)
+        self.open = np.ones(self.rows.size, bool)
+
+    def of(self, group: Any) -> np.ndarray:
+        """Return which of its warps are in a group."""
+        return np.isin(self.rows, group.rows, assume_unique=True)
+
+    def started_by(self, group: Any) -> bool:
+        """Return whether its warps are those of a group, and none has its results."""
+        return bool(self.missing.all()) and np.array_equal(self.rows, group.rows)
+
+    def before(self) -> Optional["Product"]:
+        return self.sums if isinstance(self.sums, Product) else None
+
+    def run(self) -> None:
+        sums = self.sums
+        if isinstance(sums, Product):
+            assert sums.values is not None
+            sums = sums.values[self.order]
+        self.values = self.compute([operand.values for operand in self.operands], sums)
+        self.sums = None
+
+
+class Products:
+    """The products that nobody has waited for, in the order of their start.
+
+    Attributes:
+        awaited: registers whose values are missing for some warps.
+    """
+
+    def __init__(self, machine: Any):
+        self.machine = machine
+        self.committed = np.zeros(machine.block_of.size, np.int64)
+        self.started: list[Product] = []
+        self.awaited: frozenset[str] = frozenset()
+        settings = machine.settings
+        self.eager = settings.schedule == "eager"
+        self.random: Optional[np.random.Generator] = None
+        if settings.schedule == "random":
+            self.random = np.random.default_rng(settings.seed + 2)
+
+    def start(self, group: Any, product: Product) -> None:
+        self.started.append(product)
+        self.awaited |= product.targets.keys()
+        if self.eager or self.random is not None and self.random.integers(2):
+            self._run(group, product)
+        elif len(self.started) > _MOST:
+            under_way = [p for p in self.started if p.values is None and p.of(group).any()]
+            if len(under_way) > _MOST:
+                self._run(group, under_way[0])
+
+    def continued(self, group: Any, targets: dict[str, int]) -> Optional[Product]:
+        """Return the product under way whose sums in these registers these warps go on with.
+
+        None: there is no such product, and the registers have their values.
+        """
+        for product in reversed(self.started):
+            if not product.targets.keys().isdisjoint(targets) and product.of(group).any():
+                if product.targets.keys() >= targets.keys() and product.started_by(group):
+                    return product
+                break
+        self.settle(group, frozenset(targets))
+        return None
+
+    def touch(self, group: Any, bound: Any) -> None:
+        """Give an instruction the values of the registers that it uses. A product and a copy of a register wait."""
+        names = bound.touches - bound.sums
+        if bound.source.statement.name == "mov" and len(bound.reads) == len(bound.writes) == 1:
+            if group.mask is None and self._copied(group, *bound.reads, *bound.writes):
+                return
+        if names:
+            self.settle(group, names)
+
+    def _copied(self, group: Any, source: str, target: str) -> bool:
+        """Let a register get the results that another one gets; return whether that can be."""
+        owners = [p for p in self.started if not p.targets.keys().isdisjoint((source, target))]
+        owners = [p for p in owners if p.of(group).any()]
+        if not owners or not all(p.started_by(group) for p in owners) or source not in owners[-1].targets:  # fmt: skip
+            return False
+        for product in owners:
+            product.targets.pop(target, None)
+        owners[-1].targets[target] = owners[-1].targets[source]
+        self._tidy()
+        return True
+
+    def settle(self, group: Any, names: frozenset[str]) -> None:
+        """Give these warps the results of all products into some of the registers."""
+        for product in self.started:
+            if not product.targets.keys().isdisjoint(names):
+                chosen = product.of(group) & product.missing
+                if chosen.any():
+                    self._run(group, product)
+                    self._deliver(group, product, chosen)
+        self._tidy()
+
+    def commit(self, group: Any) -> None:
+        self.committed[group.rows] += 1
+
+    def wait(self, group: Any, newest: int) -> None:
+        """Finish the products of all groups but the newest ones.
+
+        Raises:
+            MissingWaitError: something wrote where a product may still have been reading.
+        """
+        for product in self.started:
+            over = product.number < self.committed[product.rows] - newest
+            over &= product.of(group) & product.open
+            if over.any():
+                if product.values is None:
+                    self._run(group, product)
+                else:
+                    self._compare(group, product, over)
+                self._deliver(group, product, over & product.missing)
+                product.open &= ~over
+        self._tidy()
+
+    def _tidy(self) -> None:
+        self.started = [p for p in self.started if p.open.any() or p.targets and p.missing.any()]
+        waiting = (p.targets for p in self.started if p.missing.any())
+        self.awaited = frozenset().union(*waiting)
+
+    def _run(self, group: Any, product: Product) -> None:
+        """Compute a product that is under way, after those that it goes on with."""
+        chain = [product]
+        while (before := chain[-1].before()) is not None:
+            chain.append(before)
+        for one in reversed(chain):
+            if one.values is None:
+                self._compare(group, one, one.open)
+                one.run()
+
+    def _deliver(self, group: Any, product: Product, chosen: np.ndarray) -> None:
+        """Write the results of some warps, all of which are in the group, to their registers."""
+        values, before = product.values, group.mask
+        if values is None or not chosen.any():
+            return
+        group.mask = None
+        if not chosen.all() or product.rows.size != group.rows.size:
+            places = np.searchsorted(group.rows, product.rows[chosen])
+            group.mask = np.zeros((group.rows.size, 1), bool)
+            group.mask[places] = True
+            wide = np.zeros((values.shape[0], group.rows.size, values.shape[2]), values.dtype)
+            wide[:, places] = values[:, chosen]
+            values = wide
+        for name, number in product.targets.items():
+            group.write(name, 32, values[number])
+        group.mask = before
+        product.missing &= ~chosen
+        self.machine.changes += 1
+
+    def _compare(self, group: Any, product: Product, warps: np.ndarray) -> None:
+        """Compare the operands of some warps with the memory.
+
+        Raises:
+            MissingWaitError: something wrote there since the start.
+        """
+        memory = self.machine.memory
+        for operand in product.operands:
+            size = operand.values.dtype.itemsize
+            changed = memory.view("shared", size)[operand.index] != operand.values
+            if not changed.any():
+                continue
+            changed &= warps[::4].reshape(-1, *(1,) * (changed.ndim - 1))
+            if not changed.any():
+                continue
+            first = tuple(np.argwhere(changed)[0])
+            source = self.machine.steps[product.place].source
+            byte = int(operand.index[first]) * size % memory.stride
+            row = int(np.searchsorted(group.rows, product.rows[4 * first[0]]))
+            raise self.machine.report(
+                MissingWaitError,
+                f"byte {byte:#x} of the block's shared memory was written while the product of line {source.line} of the "
+                "PTX might still read it",
+                self.machine.steps[group.pc],
+                group,
+                (min(row, group.rows.size - 1), 0),
+                "Wait with `wgmma.wait_group` before anything writes the operands; `--check` names the write.",
+            )
