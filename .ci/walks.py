@@ -31,6 +31,7 @@ from typing import Any, Callable, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 GRID = (4,)
+IN_C = {"(f) bundle, launch"}  # enters no function of Python where the engine in C is built
 NO_FUNCTIONS = {"<module>", "<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"}
 
 
@@ -50,7 +51,8 @@ class Walk(NamedTuple):
 
     def __str__(self) -> str:
         stays = len(self.stays)
-        return f"{stays} stays, {self.files} files, {stays - self.files} returns"
+        in_c = "" if stays else " (in C)"
+        return f"{stays} stays, {self.files} files, {stays - self.files} returns{in_c}"
 
 
 class Tracer:
@@ -63,6 +65,7 @@ class Tracer:
     """
 
     def __init__(self, *packages: str, above: tuple[str, ...] = (), start: str = ""):
+        self.packages = packages
         self.folders = tuple(f"{os.sep}{package}{os.sep}" for package in packages)
         self.above, self.start = above, start
         self.closed = tuple(str(ROOT / folder) + os.sep for folder in above if "/" in folder)
@@ -79,6 +82,15 @@ class Tracer:
 
     @property
     def walk(self) -> Walk:
+        """Return the walk.
+
+        Raises:
+            SystemExit: a package is not that of this checkout, so that nothing of it was traced.
+        """
+        for package in self.packages:
+            file = str(getattr(sys.modules.get(package), "__file__", "not imported"))
+            if not file.startswith(str(ROOT) + os.sep):
+                raise SystemExit(f"nothing was traced: {package} is {file}, not in {ROOT}")
         return Walk(list(self.functions.values()))
 
     def _event(self, frame: FrameType, event: str, _: Any) -> None:
@@ -241,6 +253,9 @@ def measured(name: str) -> dict[str, Walk]:
             if done.returncode:
                 raise SystemExit(f"the walk {name!r} failed:\n{done.stdout}{done.stderr}")
     walks = json.loads(done.stdout.splitlines()[-1])
+    empty = [label for label, functions in walks.items() if not functions and label not in IN_C]
+    if empty:
+        raise SystemExit(f"the walk {', '.join(empty)} met no function of its packages")
     return {label: Walk([(f, n) for f, n in functions]) for label, functions in walks.items()}
 
 

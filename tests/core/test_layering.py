@@ -117,6 +117,18 @@ print(report.beyond({f"{name} of (b) launch, miss": n for name, n in figures.ite
     assert done.stdout.startswith("[] "), done.stdout + done.stderr
 
 
+def test_a_walk_through_packages_of_another_place_is_an_error():
+    code = """
+import sys; sys.path.insert(0, ".ci")
+import json, walks
+with walks.Tracer("json") as tracer:
+    json.dumps([])
+print(tracer.walk)
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 1 and "nothing was traced: json is /" in done.stderr
+
+
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "file, line, contract",
