@@ -11,11 +11,9 @@ from __future__ import annotations
 
 import argparse
 import ast
-import io
 import re
 import subprocess
 import sys
-import tokenize
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -97,6 +95,10 @@ TEST_NAME = re.compile(
 )
 
 #: Docstrings of functions are imperatives; those of classes and modules may be noun phrases, and a test's states a fact.
+#: A literal, in which a # begins no comment, or a comment.
+STRING_OR_COMMENT = re.compile(
+    r"""(\"{3}|'{3})(?:\\.|.)*?\1|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|#[^\n]*""", re.DOTALL
+)
 NOUN = re.compile(r"^(?:A|An|The|Its?|This|These|Each|All|Every|One|Two|Both|There|No)\b")
 
 
@@ -196,44 +198,59 @@ def bound(node: ast.AST) -> Iterator[tuple[str, str]]:
             yield "capture", name
 
 
+#: The nodes for which `bound` yields something.
+BINDING = (
+    ast.Name,
+    ast.arg,
+    ast.alias,
+    ast.ExceptHandler,
+    ast.MatchAs,
+    ast.MatchStar,
+    ast.MatchMapping,
+)
+
+
 def judge_python(counts: Counts, place: str, source: str) -> None:
     """Judge docstrings, comments, messages and the names of locals of a Python file."""
-    tree = ast.parse(source)
     docstrings = set()
-    for node in ast.walk(tree):
+    for node in ast.walk(ast.parse(source)):  # parents come before what they hold
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
-            text = ast.get_docstring(node)
-            if text is None:
-                continue
-            expression = node.body[0]
-            docstrings.add(id(expression.value))
-            judge(counts, place, expression.lineno, text)
-            first = text.splitlines()[0]
-            if NO_VERB.match(first) and not OPENINGS.match(first):
-                counts.problems.append(
-                    f"{place}:{expression.lineno}: docstring opens with {first[:50]!r}"
-                )
-            function = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
-            if function and NOUN.match(first) and not place.startswith("tests/"):
-                counts.problems.append(
-                    f"{place}:{expression.lineno}: no imperative: {first[:50]!r}"
-                )
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef) and TEST_NAME.match(node.name):
-            counts.problems.append(f"{place}:{node.lineno}: test name {node.name!r}")
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            if id(node) not in docstrings and node.value.count(" ") >= 3:
+            if text := ast.get_docstring(node):
+                docstrings.add(id(node.body[0].value))
+                judge_docstring(counts, place, node, text)
+            if isinstance(node, ast.FunctionDef) and TEST_NAME.match(node.name):
+                counts.problems.append(f"{place}:{node.lineno}: test name {node.name!r}")
+        elif isinstance(node, ast.Constant):
+            if (
+                isinstance(node.value, str)
+                and id(node) not in docstrings
+                and node.value.count(" ") >= 3
+            ):
                 judge(counts, place, node.lineno, node.value)
-        for kind, name in bound(node):
-            if name in LOCALS:
-                counts.problems.append(
-                    f"{place}:{node.lineno}: {kind} {name!r}: name what it holds"
-                )
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.COMMENT and not token.string.startswith(
-            ("#!", "#>", "# noqa", "# type:")
-        ):
-            judge(counts, place, token.start[0], token.string.lstrip("#: "))
+        elif isinstance(node, BINDING):
+            for kind, name in bound(node):
+                if name in LOCALS:
+                    counts.problems.append(
+                        f"{place}:{node.lineno}: {kind} {name!r}: name what it holds"
+                    )
+    line, seen = 1, 0
+    for token in STRING_OR_COMMENT.finditer(source):
+        comment = token.group()
+        if comment[0] == "#" and not comment.startswith(("#!", "#>", "# noqa", "# type:")):
+            line, seen = line + source.count("\n", seen, token.start()), token.start()
+            judge(counts, place, line, comment.lstrip("#: "))
+
+
+def judge_docstring(counts: Counts, place: str, node: ast.AST, text: str) -> None:
+    """Judge a docstring: its words, and how its first line opens."""
+    line = node.body[0].lineno
+    judge(counts, place, line, text)
+    first = text.splitlines()[0]
+    if NO_VERB.match(first) and not OPENINGS.match(first):
+        counts.problems.append(f"{place}:{line}: docstring opens with {first[:50]!r}")
+    function = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+    if function and NOUN.match(first) and not place.startswith("tests/"):
+        counts.problems.append(f"{place}:{line}: no imperative: {first[:50]!r}")
 
 
 def judge_c(counts: Counts, place: str, source: str) -> None:

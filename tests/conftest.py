@@ -6,6 +6,7 @@ from __future__ import annotations
 import faulthandler
 import gc
 import os
+import re
 import time
 import zlib
 from collections import Counter
@@ -34,6 +35,46 @@ def _drawn_as(item):
     return item.nodeid.split("::")[0] if whole else item.nodeid
 
 
+def _shares(config):
+    return tuple(map(int, config.getoption("--share").split("/")))
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Leave a file unread that goes to another share as a whole: it cost 40 ms."""
+    share, shares = _shares(config)
+    if shares == 1 or not collection_path.match("test_*.py"):
+        return None
+    source = collection_path.read_text()
+    whole = re.search(r"^pytestmark = .*\bonce\b", source, re.MULTILINE)
+    # Tests that need some release run in every share: `skipif`, its short forms, or a case of "3.8+".
+    whole = whole and not re.search(r"\b(skipif|since|before)\b|\d\.\d\+", source)
+    name = collection_path.relative_to(config.rootpath).as_posix()
+    return True if whole and _draw(name, "turn", shares) != share - 1 else None
+
+
+@pytest.hookimpl(trylast=True)  # after all parameters are known
+def pytest_generate_tests(metafunc):
+    """Make no items of the parameters that a sample leaves out: there are 12,000 of them."""
+    sampled = metafunc.definition.get_closest_marker("sampled")
+    calls = getattr(metafunc, "_calls", None)
+    if not sampled or not calls or _campaigns(metafunc.config):
+        return
+    if metafunc.definition.get_closest_marker("gpu"):
+        return
+    name = metafunc.definition.nodeid
+    drawn = [
+        call
+        for call in calls
+        if any(mark.name == "gpu" for mark in call.marks)
+        or not _draw(f"{name}[{call.id}]", "sample", *sampled.args)
+    ]
+    metafunc._calls = drawn or calls[:1]  # none would be one test without parameters
+
+
+def _campaigns(config):
+    return "campaign" in config.option.markexpr
+
+
 @pytest.hookimpl(tryfirst=True)  # before -m looks at the marks
 def pytest_itemcollected(item):
     sampled = item.get_closest_marker("sampled")
@@ -44,8 +85,8 @@ def pytest_itemcollected(item):
 
 @pytest.hookimpl(trylast=True)  # the conftest.py of a folder may mark what is in it
 def pytest_collection_modifyitems(config, items):
-    share, shares = map(int, config.getoption("--share").split("/"))
-    campaigns = "campaign" in config.option.markexpr
+    share, shares = _shares(config)
+    campaigns = _campaigns(config)
 
     def runs(item):
         if item.get_closest_marker("campaign") and not campaigns:

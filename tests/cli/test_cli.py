@@ -277,6 +277,7 @@ def test_values():
 
 
 class TestExplain:
+    @pytest.mark.sampled(2)
     @pytest.mark.parametrize(
         "target, mma, copy",
         [

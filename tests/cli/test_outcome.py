@@ -76,6 +76,7 @@ def of_products(target, aligned):
     return outcome(source, registry().target(target), {})
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.once
 @pytest.mark.parametrize(
     "target, copy, unit",

@@ -332,6 +332,7 @@ def adding(y, N: gl.constexpr):
 THING = None
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", [*STRANGE, *PLAIN])
 def test_any_object_may_be_mentioned(monkeypatch, name):
     monkeypatch.setattr(sys.modules[__name__], "THING", {**STRANGE, **PLAIN}[name])

@@ -27,6 +27,7 @@ pytestmark = [pytest.mark.once, pytest.mark.timeout(300)]
 SLOW = {"host_torch", "host_tune"}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "file",
     [

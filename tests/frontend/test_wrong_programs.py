@@ -19,6 +19,7 @@ pytestmark = pytest.mark.once
 K = E.KernelSyntaxError
 
 
+@pytest.mark.sampled(2)
 @mistakes("""
 id | error | caret | words | code
 layout-unmarked | DtypeError | layout = gl.BlockedLayout([1], [32], [4], [0]) | layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0]) | layout = gl.BlockedLayout([1], [32], [4], [0])

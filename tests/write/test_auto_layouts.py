@@ -112,6 +112,7 @@ def test_rows(target):
     assert np.allclose(sums, x.sum(1), atol=1e-4)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("unit", [True, False])
 @pytest.mark.parametrize("target", ["sim:sm_80", "sim:gfx942", "sim:gfx1250"])
 def test_matmul(target, unit):

@@ -50,6 +50,7 @@ def operands(m, n, k):
     return a, b, np.zeros((m, n), np.float32), a.astype(np.float32) @ b.astype(np.float32)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("target", ["sim:hopper", "sim:sm_80", "sim:gfx942"])
 @pytest.mark.parametrize("stages", [1, 2, 4])
 def test_product(target, stages):
@@ -68,15 +69,15 @@ def code(kernel, target, kind="ptx", **constants):
 
 
 def test_units_read_copied_tiles():
-    hopper = code(product, "sm_90", BM=128, BN=128, BK=64)
+    hopper = code(product, "sm_90", BM=64, BN=64, BK=64)
     assert "wgmma.mma_async" in hopper and "cp.async.cg.shared.global" in hopper
     narrow = code(product, "sm_90", BM=32, BN=64, BK=32)  # a warp group has 64 rows
     assert "wgmma.mma_async" not in narrow and "cp.async" in narrow and "mma.sync" in narrow
     signature = {"a": "*fp16:16", "b": "*fp16:16", "c": "*fp32:16", "N": "i32:16", "K": "i32"}
-    sizes = {"BM": 128, "BN": 128, "BK": 64}
+    sizes = {"BM": 64, "BN": 64, "BK": 64}
     asked = gluon.compile(product, target="sm_90", signature=signature, constexprs=sizes)
     assert "cp.async" not in asked.asm["ptx"]  # rows of K elements may begin at any address
-    ampere = code(product, "sm_80", BM=128, BN=128, BK=32)
+    ampere = code(product, "sm_80", BM=64, BN=64, BK=32)
     assert "mma.sync" in ampere and "cp.async" in ampere
 
 
@@ -140,7 +141,7 @@ def test_loops_of_functions(block):
 
 
 def test_products_are_asynchronous_where_nothing_reads_their_sum():
-    sizes = {"BM": 128, "BN": 128, "BK": 64}
+    sizes = {"BM": 64, "BN": 64, "BK": 64}
     free, read = code(product, "sm_90", **sizes), code(through_function, "sm_90", **sizes)
     assert "cp.async.cg" in free and "cp.async.cg" in read
     pending = "wgmma.wait_group.sync.aligned 1"

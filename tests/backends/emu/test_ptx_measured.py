@@ -68,6 +68,7 @@ def test_all_forms_were_measured():
     assert load(MEASURED)[0] == "NVIDIA H100 80GB HBM3"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("family", sorted({name.partition(".")[0] for name in FORMS}))
 def test_the_bits_are_those_of_the_gpu(family):
     names = [n for n in FORMS if n.partition(".")[0] == family]

@@ -70,6 +70,7 @@ TILINGS = [
 ]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("stored", ["NN", "TT"])
 @pytest.mark.parametrize("name", TILINGS)
 def test_every_kernel_multiplies_any_orientation(name, stored, monkeypatch):

@@ -37,6 +37,7 @@ CASES = [(dtype, scaling) for dtype in ERRORS for scaling in ("row", "block", "m
 
 
 # Powers of two are for floats.
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype, scaling", [c for c in CASES if c != (torch.int8, "mx")])
 def test_values_and_scales(dtype, scaling):
     for x in (torch.randn(5, 300), torch.randn(2, 3, 640).bfloat16(), torch.randn(3, 90)[:, 1:60]):
