@@ -8,7 +8,8 @@ instructions that wait or issue asynchronous work.
 
 Spans that end in the same run of straight-line code share one computation of their address: a run takes consecutive
 slots of the ring, as many as spans end in it, and may pass the ring's end. A span costs two reads of the clock, one
-multiply-add and one store.
+multiply-add and one store; a scope that begins where another ends shares its read. ptxas moves no instruction over a read
+of the clock, and a barrier waits for the stores in front of it: so a span is stored behind the next read.
 
 A block's part of the buffer begins with 64 bytes for each warp. Rows of 8-byte slots follow, a slot for each warp in a
 row (padded to `columns`, a power of two): `events` rows are the rings, `spare` more take the runs that pass their
@@ -59,6 +60,7 @@ _FILE = re.compile(r'^\s*\.file\s+(\d+)\s+"([^"]*)"', re.M)
 _JUMP = re.compile(
     r"^(?!\$L__(?:tmp|func))[\w$.%]+:|\b(?:bra|brx|ret|exit|trap)\b"
 )  # labels, too: not those of debuggers
+_SILENT = re.compile(r"\s*(?:$|\.loc\b|\$L__tmp\d+:)")  # no instruction, no label of a jump
 _RETURN = re.compile(r"\s*(?:@(?P<guard>!?%\w+)\s+)?ret;")
 
 #: Automatic scopes: an instruction that begins one, the one that ends it (None: the same), and the name.
@@ -134,7 +136,9 @@ class _Writer:
     spare: int = 0  # rows behind the rings
     run: int = 0  # index of the line that begins a run's stores; spans of the run follow it
     ends: int = 0  # spans that ended in this run
+    spans: int = 0  # ends of scopes in the program's text
     pending: str = ""  # the store of the last span
+    read: bool = False  # the clock was read for an end, with no instruction behind it
 
     def written(self, ptx: str, metadata: dict[str, Any]) -> str:
         entry = _ENTRY.search(ptx)
@@ -167,6 +171,7 @@ class _Writer:
             block=size,
             first=first,
             scopes=len(self.scopes) + 1,
+            spans=max(1, self.spans),
             buffer=f"{entry[1]}_param_{head.count('.param') - 1}",
             magic=MAGIC,
         )
@@ -215,6 +220,7 @@ class _Writer:
                 written.append(text)  # the result stays defined
                 continue
             code = unit[0].split("//")[0].rstrip()
+            silent = len(unit) == 1 and _SILENT.match(code) is not None
             leaves = _RETURN.fullmatch(code)
             if leaves and whole:
                 self._mark(written, 1, True)
@@ -229,10 +235,12 @@ class _Writer:
                 self._mark(written, number, False)
                 closing = (pattern, number) if pattern is not None else None
                 written.append(text)
+                self.read = False
                 if pattern is None:
                     self._mark(written, number, True)
                 continue
             written.append(text)
+            self.read = self.read and silent
             if closing is not None and closing[0].search(text):
                 self._mark(written, closing[1], True)
                 closing = None
@@ -250,20 +258,23 @@ class _Writer:
             self.file, self.line = next(known, name), int(line)
 
     def _mark(self, written: list[str], number: int, ends: bool) -> None:
-        if not ends:
-            written.append(f"\tmov.u32 %gts{number}, %clock;")
+        if ends or not self.read:
+            written.append(_READ)
             self._store(written)
+        self.read = ends
+        if not ends:
+            written.append(f"\tmov.b32 %gts{number}, %gtnow;")
             return
-        self._store(written)
         if not self.ends:
             self.run = len(written)
             written.append("")
-        written.append(_SPAN.format(number=number, scale=_SCALE))
-        self.pending = _STORE.format(row=f"{_ROW}{self.ends}_")
+        written.append(_SPAN.format(span=self.spans, number=number, scale=_SCALE))
+        self.pending = _STORE.format(span=self.spans, row=f"{_ROW}{self.ends}_")
         self.ends += 1
+        self.spans += 1
 
     def _store(self, written: list[str]) -> None:
-        """Store the last span. Behind the next read of the clock, that read need not wait for the registers of the store."""
+        """Store the last span."""
         if self.pending:
             written.append(self.pending)
             self.pending = ""
@@ -311,7 +322,7 @@ _ROWS = re.compile(r"%gtrow(\d+)_")
 # them out of uniform registers, from which each store would copy them.
 _BEGIN = """\
 	.reg .b64 %gtbase, %gttime, %gtrows, %gtslot;
-	.reg .b32 %gta, %gtb, %gtc, %gtd, %gtcolumn, %gtnext, %gtfrom, %gtend, %gts<{scopes}>;
+	.reg .b32 %gta, %gtb, %gtc, %gtd, %gtcolumn, %gtnext, %gtnow, %gtfrom<{spans}>, %gtend<{spans}>, %gts<{scopes}>;
 	.reg .pred %gtfirst;
 	mov.u32 %gta, %ctaid.z;
 	mov.u32 %gtb, %nctaid.y;
@@ -347,11 +358,11 @@ _RUN = """\
 	cvt.u64.u32 %gttime, %gtc;
 	add.u64 %gtslot, %gtrows, %gttime;
 	add.u32 %gtnext, %gtnext, {rows};"""
+_READ = "\tmov.u32 %gtnow, %clock;"
 _SPAN = """\
-	mov.u32 %gtend, %clock;
-	mad.lo.u32 %gtend, %gtend, {scale}, {number};
-	mov.b32 %gtfrom, %gts{number};"""
-_STORE = "\t@%gtfirst st.global.v2.b32 [%gtslot+{row}], {{%gtfrom, %gtend}};"
+	mad.lo.u32 %gtend{span}, %gtnow, {scale}, {number};
+	mov.b32 %gtfrom{span}, %gts{number};"""
+_STORE = "\t@%gtfirst st.global.v2.b32 [%gtslot+{row}], {{%gtfrom{span}, %gtend{span}}};"
 _END = """\
 	mov.u64 %gttime, %clock64;
 	mov.b64 {%gtc, %gtd}, %gttime;

@@ -167,27 +167,35 @@ def attend(work, SETTINGS: gl.constexpr, part: gl.constexpr):
                 acc = warpgroup_mma(p_tile, v_tile, acc, is_async=True)
                 with gl.scope("wait for the scores"):
                     score = warpgroup_mma_wait(1, deps=[coming])
+                if OVERLAP:
+                    gl.scope_begin("softmax")
                 keys.release(position)
-                gl.scope_begin("softmax")
                 higher = gl.maximum(top, gl.max(score, 1) * factor - SHIFT)
+                if not OVERLAP:
+                    with gl.scope("wait for the sums"):
+                        done = warpgroup_mma_wait(0, deps=[acc])
+                    gl.scope_begin("softmax")
+                    values.release(behind)
                 kept = gl.exp2(top - higher)
                 p = gl.exp2(score * factor - higher[:, None])
                 fresh = sums_of_lanes(p)
                 total = total * gl.convert_layout(kept, lanes)[:, None] + fresh
                 top = higher
-                gl.scope_end("softmax")
                 if OVERLAP:
                     # Came long ago. But ptxas moves a wait for `wgmma` up to the last branch, and here
                     # that is one behind softmax.
                     queries.wait(query)
-                with gl.scope("wait for the sums"):
-                    done = warpgroup_mma_wait(0, deps=[acc])
-                values.release(behind)
+                    gl.scope_end("softmax")
+                    with gl.scope("wait for the sums"):
+                        done = warpgroup_mma_wait(0, deps=[acc])
+                    values.release(behind)
                 acc = warpgroup_mma_init(
                     done * gl.convert_layout(kept, gl.SliceLayout(1, out_layout))[:, None]
                 )
                 if not LATE:
                     p = weights_operand(p, dtype, p_layout)
+                if not OVERLAP:
+                    gl.scope_end("softmax")
                 behind, position = position, position.next()
 
             if OVERLAP:
