@@ -76,6 +76,8 @@ def compared(
             except Exception as error:  # the other cases go on
                 print(f"{case.name}: {type(error).__name__}: {str(error)[:200]}", file=sys.stderr)
                 continue
+            if to is not None:
+                to.write_text(json.dumps(known, indent=1))
             print(
                 f"{case.name}: {time.perf_counter() - started:.1f} s", file=sys.stderr, flush=True
             )
