@@ -58,9 +58,9 @@ def global_scratch(
         total = size * grid[0] * grid[1] * grid[2]
         allocate = TritonDevice.user_allocator(name.partition("_")[0])
         buffer = None if allocate is None else allocate(total, align, int(stream or 0))
-        if (
-            getattr(getattr(buffer, "device", None), "type", "") != "cpu"
-        ):  # none, or one for a GPU of this machine
+        device = getattr(getattr(buffer, "device", None), "type", "")
+        # None, or one for a GPU of this machine. NumPy's arrays of the recorder of timelines are on the host.
+        if not isinstance(buffer, np.ndarray) and device != "cpu":
             raw = np.zeros(total + align, np.uint8)
             start = -raw.ctypes.data % align
             buffer = raw[start : start + total]
