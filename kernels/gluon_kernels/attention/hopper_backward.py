@@ -28,15 +28,26 @@ from gluon_kernels.attention.sums import wrapped
 
 
 @gluon.jit
-def walk(rings, place, of_sequence, SETTINGS: gl.constexpr):
+def own_tile(deal):
+    """Return the program's tile of keys, and its group of heads: `size` groups are walked together, the first tiles of each before the others."""
+    tiles, groups, size = deal
+    program = gl.program_id(0)
+    block = program // (tiles * size)
+    inside = program % (tiles * size)
+    many = gl.minimum(groups - block * size, size)
+    return inside // many, block * size + inside % many
+
+
+@gluon.jit
+def walk(rings, place, deal, of_sequence, SETTINGS: gl.constexpr):
     """Copy the program's keys and values, then the queries that it walks over, head by head."""
     own, others = rings
     first, last, steps, _, padded = place
     CAUSAL: gl.constexpr = SETTINGS[1]
     HEADS: gl.constexpr = SETTINGS[3]
     SHARED: gl.constexpr = SETTINGS[4]
-    tile = gl.program_id(0)
-    head = gl.program_id(1) * HEADS
+    tile, group = own_tile(deal)
+    head = group * HEADS
     batch = head // of_sequence
     SIZE: gl.constexpr = own.block_shape[2]
     STEP: gl.constexpr = others.block_shape[2]
@@ -53,7 +64,9 @@ def walk(rings, place, of_sequence, SETTINGS: gl.constexpr):
 
 
 @gluon.jit
-def gradients_of_half(rings, exchange, outs, place, half: gl.constexpr, SETTINGS: gl.constexpr):
+def gradients_of_half(
+    rings, exchange, outs, place, deal, half: gl.constexpr, SETTINGS: gl.constexpr
+):
     """Compute the gradients of half of the keys, and half of each sum of queries."""
     own, others = rings
     writer, to_keys, sums = outs
@@ -72,14 +85,15 @@ def gradients_of_half(rings, exchange, outs, place, half: gl.constexpr, SETTINGS
     out_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
     operand: gl.constexpr = gl.DotOperandLayout(0, out_layout, 2)
     column: gl.constexpr = gl.SliceLayout(0, layout)
-    start = gl.program_id(0) * SIZE + half * ROWS
+    tile, group = own_tile(deal)
+    start = tile * SIZE + half * ROWS
     key = start + gl.arange(0, ROWS, gl.SliceLayout(1, layout))
     nothing = gl.zeros([ROWS, STEP], gl.float32, layout)
     for_keys = warpgroup_mma_init(gl.zeros([ROWS, D], gl.float32, out_layout))
     for_values = warpgroup_mma_init(gl.zeros([ROWS, D], gl.float32, out_layout))
     buffer = gl.allocate_shared_memory(gl.float32, [16, 256], sums.layout)
     of_head = padded * D // 256  # rows of the sums; a step has 32, 16 for each half
-    to = gl.program_id(1) * HEADS * of_head + half * 16
+    to = group * HEADS * of_head + half * 16
     previous = to + wrapped(first, steps, CAUSAL) * 32
 
     k_columns, k, v = half_of(own, half, SIZE, D)
@@ -126,22 +140,25 @@ def gradients_of_half(rings, exchange, outs, place, half: gl.constexpr, SETTINGS
         to += of_head
     add_last(exchange, k_columns, sums, buffer, position, previous, STEP, D, half)
     done = warpgroup_mma_wait(0, deps=[for_values, for_keys])
-    writer.store([gl.program_id(1), start, 0], done[0])
-    writer.store([gl.program_id(1), start, 0], done[1] * SCALE, to_keys)
+    # Computed again: numbers that the loop does not need would take registers in it.
+    tile, group = own_tile(deal)
+    row = tile * SIZE + half * ROWS
+    writer.store([group, row, 0], done[0])
+    writer.store([group, row, 0], done[1] * SCALE, to_keys)
     writer.close()
 
 
-@gluon.jit
+@gluon.jit(do_not_specialize=["groups", "size"])
 def gradients_atomic(
     q_desc, k_desc, v_desc, grad_desc, statistics, to_keys, to_values, sums, length, key_length, padded,
-    of_sequence, SCALE: gl.constexpr, CAUSAL: gl.constexpr, WHOLE: gl.constexpr, HEADS: gl.constexpr,
+    of_sequence, groups, size, SCALE: gl.constexpr, CAUSAL: gl.constexpr, WHOLE: gl.constexpr, HEADS: gl.constexpr,
     SHARED: gl.constexpr,
 ):  # fmt: skip
     """Store the gradients of keys and values, and add to those of queries.
 
     Tensors are [batch, of_sequence, length, D] of queries and [batch, of_sequence / SHARED, key_length, D] of keys, the gradients of keys and
     values [batch * of_sequence / HEADS, key_length, D]: a program adds up those of HEADS heads of queries, a divisor of SHARED. `statistics` are
-    what `prepare` has made, in a row. `SCALE` is that of the scores; `WHOLE` says that no key past the last one is seen.
+    what `prepare` has made, in a row. The grid has all tiles of keys of `groups` of HEADS heads, in the order of `own_tile`. `SCALE` is that of the scores; `WHOLE` says that no key past the last one is seen.
     """
     SIZE: gl.constexpr = k_desc.block_type.shape[2]
     STEP: gl.constexpr = q_desc.block_type.shape[2]
@@ -155,16 +172,17 @@ def gradients_atomic(
     upper = (tma_writer(to_values), to_keys, sums)
     lower = (tma_writer(to_values), to_keys, sums)
     steps = gl.cdiv(length, STEP)
-    first = gl.program_id(0) * SIZE // STEP
+    deal = (gl.cdiv(key_length, SIZE), groups, size)
+    first = own_tile(deal)[0] * SIZE // STEP
     if not CAUSAL:
         first = first % steps
     place = (first, steps if CAUSAL else first + steps, steps, key_length, padded)
     SETTINGS: gl.constexpr = (SCALE, CAUSAL, WHOLE, HEADS, SHARED)
     gl.warp_specialize(
         [
-            (gradients_of_half, (rings, exchange, upper, place, 0, SETTINGS)),
-            (gradients_of_half, (rings, exchange, lower, place, 1, SETTINGS)),
-            (walk, (rings, place, of_sequence, SETTINGS)),
+            (gradients_of_half, (rings, exchange, upper, place, deal, 0, SETTINGS)),
+            (gradients_of_half, (rings, exchange, lower, place, deal, 1, SETTINGS)),
+            (walk, (rings, place, deal, of_sequence, SETTINGS)),
         ],
         [4, 1],
         [240, 24],

@@ -193,7 +193,7 @@ def backward_plan(
     wide, columns = width_of(width), columns_of(width)
     exact = columns == width
     dtype, device = q.dtype, q.device
-    many = _heads_of_program(
+    many, size = _heads_of_program(
         length, seen, wide, batch * of_keys, shared, causal, multiprocessors(q)
     )
     alike = many == shared and seen == depth and exact
@@ -206,7 +206,7 @@ def backward_plan(
     known = [readable(x) for x in (q, k, v, grad, out)]
     parts = new_k(), new_k()
     launches = _atomic_launches(
-        known, logsums, (new_q(), *parts), new_statistics(), new_sums(), causal, scale
+        known, logsums, (new_q(), *parts), new_statistics(), new_sums(), causal, scale, size
     )
     prepare, main, finish = launches
     join = None if alike else _join_heads_launch(*parts, joined(), joined())
@@ -235,12 +235,13 @@ def backward_plan(
 
 def _heads_of_program(
     length: int, seen: int, wide: int, groups: int, shared: int, causal: bool, processors: int
-) -> int:
-    """Return how many heads of queries a program of the gradients walks over."""
+) -> tuple[int, int]:
+    """Return how many heads of queries a program of the gradients walks over, and how many such groups are walked together."""
     step = 128 * 64 // wide
     steps = -(-length // step)
     tiles = (steps - i * 128 // step if causal else steps for i in range(-(-seen // 128)))
-    return heads_of(tuple(tiles), groups, shared, processors)
+    of_head = 8 * length * wide  # queries, gradients of results, and float32 sums
+    return heads_of(tuple(tiles), groups, shared, processors, of_head)
 
 
 def _join_heads_launch(keys: Tensor, values: Tensor, to_keys: Tensor, to_values: Tensor) -> Launch:
@@ -258,7 +259,7 @@ def _join_heads_launch(keys: Tensor, values: Tensor, to_keys: Tensor, to_values:
 
 def _atomic_launches(
     known: Sequence[Tensor], logsums: Tensor, gradients: Sequence[Tensor], statistics: Tensor, added: Tensor,
-    causal: bool, scale: float,
+    causal: bool, scale: float, size: int,
 ) -> tuple[Launch, Launch, Launch]:  # fmt: skip
     """Return the launches before, of and after the kernel that adds to the gradient of queries."""
     q, k, v, grad, out = known
@@ -286,8 +287,8 @@ def _atomic_launches(
     constants = (scale, causal, whole, batch * heads // groups, heads // k.shape[1])
     main = Launch(
         hopper_backward.gradients_atomic,
-        (gluon.cdiv(seen, 128), groups),
-        (*descriptors, length, seen, rows, heads, *constants),
+        (gluon.cdiv(seen, 128) * groups,),
+        (*descriptors, length, seen, rows, heads, groups, size, *constants),
         (q, k, v, grad, statistics, to_k, to_v, added),
         num_warps=4,
     )

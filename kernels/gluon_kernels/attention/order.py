@@ -31,7 +31,7 @@ JOIN = 1.5  # steps that another kernel takes, for sums of heads
 MOVED = (
     5000.0  # rows of keys whose gradients all programs store and load again in the time of a step
 )
-MANY_ROUNDS = 12  # of programs, whose ends hardly matter
+SIMULATED = 1 << 13  # programs; of more, the ends hardly matter
 
 
 def code(size: int, ascending: bool, backwards: bool) -> int:
@@ -127,28 +127,42 @@ def splits_of(tiles: int, keys: int, programs: int) -> int:
 
 
 @lru_cache(maxsize=4096)
-def heads_of(tiles: tuple[int, ...], groups: int, shared: int, programs: int) -> int:
-    """Return how many of the heads of queries that share keys one program takes for the gradients of its tile of keys.
+def heads_of(
+    tiles: tuple[int, ...], groups: int, shared: int, programs: int, bytes_of_head: int
+) -> tuple[int, int]:
+    """Return how many of the heads of queries that share keys one program takes for the gradients of its tile of keys, and how many such
+    groups of heads are walked together.
 
-    All of them, unless that leaves processors idle; the gradients of several programs are added up later.
+    All heads, unless that leaves processors idle; the gradients of several programs are added up later.
 
     Args:
-        tiles: the steps of each tile of keys, for a head of queries.
+        tiles: the steps of each tile of keys, for a head of queries; not ascending.
         groups: heads of keys in all batches.
+        bytes_of_head: that all programs of a group load and add to while they walk over a head of queries.
     """
+    alike = tiles[0] == tiles[-1]
+    size = 1 if alike else max(1, min(CACHE // bytes_of_head, groups * shared))
     best, heads = float("inf"), shared
     for each in (n for n in range(shared, 0, -1) if shared % n == 0):
         parts = shared // each
-        count = len(tiles) * groups * parts
-        if count > MANY_ROUNDS * programs:
-            spent = sum(tiles) * each * groups * parts / programs + START * count / programs
-        else:
-            ends = [0.0] * programs
-            for i in range(count):
-                heapq.heapreplace(ends, ends[0] + START + tiles[i % len(tiles)] * each)
-            spent = max(ends)
+        many = groups * parts
+        spent = _longest(tiles, many, size, each, programs)
         if parts > 1:
-            spent += JOIN + 128 * count / MOVED
+            spent += JOIN + 128 * len(tiles) * many / MOVED
         if spent < best:
             best, heads = spent, each
-    return heads
+    return heads, min(size, groups * shared // heads)
+
+
+def _longest(tiles: tuple[int, ...], groups: int, size: int, each: int, programs: int) -> float:
+    """Return when the last processor ends: each takes the next program when it is free."""
+    work = [START + steps * each for steps in tiles]
+    if len(tiles) * groups > SIMULATED:
+        return sum(work) * groups / programs + work[0] / 2
+    ends = [0.0] * programs
+    for first in range(0, groups, size):
+        many = min(size, groups - first)
+        for steps in work:
+            for _ in range(many):
+                heapq.heapreplace(ends, ends[0] + steps)
+    return max(ends)

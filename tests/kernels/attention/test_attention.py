@@ -50,7 +50,7 @@ def test_programs_take_heads_that_share_keys(number, each, monkeypatch):
     """Gradients of keys and values are added up in a program, and those of several programs after it."""
     from gluon_kernels.attention import launches
 
-    monkeypatch.setattr(launches, "heads_of", lambda *arguments: each)
+    monkeypatch.setattr(launches, "heads_of", lambda *arguments: (each, 3))
     sizes = [dict(length=150, width=64, causal=True), dict(length=90, width=128, causal=False)]
     keys = [170, 140][number]
     shape = {"batch": 2, "heads": 4, "heads of keys": 1, "keys": keys, **sizes[number]}
