@@ -22,7 +22,7 @@ class Seen:
     """An argument and its properties.
 
     Args:
-        kind: `pointer`, `descriptor`, `int`, `float`, `bool`, `none`, `tuple` or `other`.
+        kind: `pointer`, `descriptor`, `int`, `float`, `bool`, `none`, `tuple`, `constant` or `other`.
         value: the address of a pointer; a `Spread`; the items of a tuple, seen; else the argument.
         dtype: of a pointer or descriptor, None where any fits.
         size: bytes of storage behind a pointer, None where it is not known.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import threading
 from functools import partial, reduce
@@ -18,10 +19,10 @@ from gluon_runtime.errors import (
     BundleGridError,
     BundleTargetError,
 )
-from gluon_runtime.manifest import Constant, Form, Kernel
+from gluon_runtime.manifest import Constant, Field, Form, Kernel
 from gluon_runtime.pack import Packer
 from gluon_runtime.rules import ABSENT, ALIGN, CONSTANT, SPECIALIZE, WIDTH, Parameter
-from gluon_runtime.select import select
+from gluon_runtime.select import Choice
 from gluon_runtime.values import look
 
 __all__ = ["BundledKernel", "Grid"]
@@ -44,37 +45,17 @@ class _Loaded:
         self._driver = driver
         self.loaded = driver.load(device, code, form.launch)
         self._packer = Packer(form.packing, names)
-        self._paths = [field.path for field in form.packing.fields]
-        self._scratch = form.launch.global_scratch[0] or form.launch.profile_scratch[0]
-        fields = enumerate(form.packing.fields)
-        self._maps = [(index, field.map) for index, field in fields if field.map is not None]
         self._encoded: dict[Any, tuple[Any, ...]] = {}
-        make = None if self._scratch else getattr(driver, "engaged", None)
+        self._scratch = (form.launch.global_scratch, form.launch.profile_scratch)
+        needs_scratch = any(size for size, _ in self._scratch)
+        make = None if needs_scratch else getattr(driver, "engaged", None)
         self.engine: Any = make and make(self.loaded, form)
 
-    def _mapped(self, flat: Sequence[Any]) -> list[Any]:
-        """Return the values of the fields with descriptors as the code takes them; their maps are kept."""
-        mapped = list(flat)
-        for index, kind in self._maps:
-            value = mapped[index]
-            encoded = self._encoded.get((index, value))
-            if encoded is None:
-                if len(self._encoded) >= _MOST_MAPS:
-                    self._encoded.clear()
-                tensor_map = self._driver.tensor_map(self.device, kind, value)
-                encoded = self._encoded[index, value] = (tensor_map, *value.shape, *value.strides)
-            mapped[index] = encoded
-        return mapped
-
     def __call__(self, sizes: tuple[int, int, int], stream: int, *values: Any) -> None:
-        flat: Sequence[Any] = [
-            look(reduce(operator.getitem, path, values)).value for path in self._paths
-        ]
-        if self._maps:
-            flat = self._mapped(flat)
+        flat = [self._value(field, values) for field in self.form.packing.fields]
         owned: list[int] = []
         try:
-            scratch = self._scratch_for(sizes, stream, owned) if self._scratch else ()
+            scratch = [self._take(*need, sizes, stream, owned) for need in self._scratch]
             packed = self._packer.take(flat, *scratch)
             try:
                 self._driver.launch(self.loaded, self.form.launch, sizes, stream, packed)
@@ -84,21 +65,28 @@ class _Loaded:
             for address in owned:  # the stream keeps later users behind the kernel
                 self._driver.free(self.device, address, stream)
 
-    def _scratch_for(
-        self, sizes: tuple[int, int, int], stream: int, owned: list[int]
-    ) -> Sequence[int]:
-        launch = self.form.launch
-        needs: Any = (launch.global_scratch, launch.profile_scratch)
-        return [self._take_scratch(need, sizes, stream, owned) for need in needs]
+    def _value(self, field: Field, values: Any) -> Any:
+        """Return the value of a field as the code takes it; the maps of descriptors are kept."""
+        value = look(reduce(operator.getitem, field.path, values)).value
+        if field.map is None:
+            return value
+        encoded = self._encoded.get((field.offset, value))
+        if encoded is None:
+            if len(self._encoded) >= _MOST_MAPS:
+                self._encoded.clear()
+            tensor_map = self._driver.tensor_map(self.device, field.map, value)
+            encoded = (tensor_map, *value.shape, *value.strides)
+            self._encoded[field.offset, value] = encoded
+        return encoded
 
-    def _take_scratch(
-        self, need: tuple[int, int], sizes: tuple[int, int, int], stream: int, owned: list[int]
+    def _take(
+        self, size: int, alignment: int, sizes: Sequence[int], stream: int, owned: list[int]
     ) -> int:
-        size, alignment = need
+        """Return the address of scratch memory of `size` bytes per block, 0 for none."""
         if not size:
             return 0
         extra = alignment if alignment > 256 else 0
-        size *= sizes[0] * sizes[1] * sizes[2] * self.form.launch.num_ctas
+        size *= math.prod(sizes) * self.form.launch.num_ctas
         start = self._driver.allocate(self.device, size + extra, stream)
         owned.append(start)
         return start + -start % alignment
@@ -211,21 +199,23 @@ class BundledKernel(Calls):
     def _choose(self, passed: Sequence[Any], options: Mapping[str, Any]) -> Hit:
         """Return the launch of the form that fits, on the device of the arguments."""
         places: dict[str, tuple[str, int]] = {}
-        seen = [
-            value if p.constexpr or value is ABSENT else self._look(p.name, value, places)
-            for p, value in zip(self.kernel.parameters, passed)
-        ]
-        pairs = zip(self.kernel.parameters, passed)
-        missing = [p.name for p, value in pairs if value is ABSENT and not p.constexpr]
+        seen = [self._look(p, v, places) for p, v in zip(self.kernel.parameters, passed)]
+        pairs = zip(self.kernel.parameters, seen)
+        missing = [p.name for p, argument in pairs if argument is ABSENT and not p.constexpr]
         if missing:
             raise self.mistake("missing", missing, len(passed), options)
         device = self._device(places)
-        forms = self._forms_for(device)
-        form = select(self.name, self.kernel, forms, seen, options, self.rules)
+        choice = Choice(self.name, self.kernel, seen, options, self.rules)
+        form = choice.among(self._forms_for(device))
         return Hit(self._load(form, device), self.bundle.driver.stream, device, None)
 
-    def _look(self, name: str, value: Any, places: dict[str, tuple[str, int]]) -> Seen:
-        """Return the properties of an argument, and note its places."""
+    def _look(
+        self, parameter: manifests.Parameter, value: Any, places: dict[str, tuple[str, int]]
+    ) -> Any:
+        """Return an argument as it was seen, or `ABSENT`, and note its places."""
+        if parameter.constexpr or value is ABSENT:
+            return value if value is ABSENT else Seen("constant", value)
+        name = parameter.name
         try:
             seen = look(value)
         except BundleArgumentError as error:
@@ -279,14 +269,12 @@ class BundledKernel(Calls):
         return forms
 
     def _load(self, form: Form, device: int) -> _Loaded:
-        loaded = self._loaded.get((form.key, device))
-        if loaded is None:
-            with self._lock:
-                loaded = self._loaded.get((form.key, device))
-                if loaded is None:
-                    code = self.bundle.member(form.code)
-                    loaded = _Loaded(self.bundle.driver, form, device, code, self.names)
-                    self._loaded[form.key, device] = loaded
+        with self._lock:
+            loaded = self._loaded.get((form.key, device))
+            if loaded is None:
+                code = self.bundle.member(form.code)
+                loaded = _Loaded(self.bundle.driver, form, device, code, self.names)
+                self._loaded[form.key, device] = loaded
         return loaded
 
 
@@ -304,14 +292,14 @@ def _settled(value: Any) -> bool:
     """Return True if a constant never changes as long as it lives, so that its address stands for it."""
     if value is None or value is ABSENT:
         return True
-    how: Any = type(value).__hash__
-    if how is object.__hash__:  # equal to itself alone, whatever it says it is
-        return False
     try:
         hash(value)
     except TypeError:  # a list, or a tuple that holds one
         return False
-    return True
+    how: Any = type(value).__hash__
+    return (
+        how is not object.__hash__
+    )  # such a value is equal to itself alone, whatever it says it is
 
 
 def _known(pattern: Any, value: Any) -> Any:

@@ -25,62 +25,136 @@ from gluon_runtime.manifest import (
 )
 from gluon_runtime.rules import ABSENT, CONSTANT_SCORE
 
-__all__ = ["select", "spoken"]
+__all__ = ["Choice", "spoken"]
 
 
-def select(
-    name: str,
-    kernel: Kernel,
-    forms: Sequence[Form],
-    seen: Sequence[Any],
-    options: Mapping[str, Any],
-    rules: Rules,
-) -> Form:
-    """Return the form for a launch.
+class Choice:
+    """The choice among the forms of a kernel for one call.
 
     Args:
         name: of the kernel.
-        forms: those for the device's architecture; at least one.
-        seen: per parameter, a `Seen`, the value of a constexpr, or `ABSENT`.
+        seen: per parameter, a `Seen` or `ABSENT`.
         options: compile options that the caller names.
-
-    Raises:
-        BundleMissingError: none fits; the message names the arguments that keep the nearest from it.
-        BundleAmbiguousError: several do, and differ in a constexpr or an option that was not given.
-        BundleArgumentError: an option that no form knows.
     """
-    known = {option for form in forms for option in form.options}
-    for option in options:
-        if option not in known:
-            raise BundleArgumentError(
-                f"{name} has no such parameter or option",
-                argument=option,
-                expected=f"one of {', '.join([*(p.name for p in kernel.parameters), *sorted(known)])}",
+
+    def __init__(
+        self,
+        name: str,
+        kernel: Kernel,
+        seen: Sequence[Any],
+        options: Mapping[str, Any],
+        rules: Rules,
+    ):
+        self.name, self.parameters, self.rules = name, kernel.parameters, rules
+        self.seen, self.options = seen, options
+
+    def among(self, forms: Sequence[Form]) -> Form:
+        """Return the form for the launch.
+
+        Args:
+            forms: those for the device's architecture; at least one.
+
+        Raises:
+            BundleMissingError: none fits; the message names the arguments that keep the nearest from it.
+            BundleAmbiguousError: several do, and differ in a constexpr or an option that was not given.
+            BundleArgumentError: an option that no form knows.
+        """
+        known = {option for form in forms for option in form.options}
+        for option in self.options:
+            if option not in known:
+                raise BundleArgumentError(
+                    f"{self.name} has no such parameter or option",
+                    argument=option,
+                    expected=f"one of {', '.join([*(p.name for p in self.parameters), *sorted(known)])}",
+                )
+        fitting: list[tuple[int, Form]] = []
+        wrong: list[tuple[list[int], Form]] = []
+        for form in forms:
+            if any(not _same(form.options.get(k), v) for k, v in self.options.items()):
+                continue
+            scores = list(map(self._score, self.parameters, form.arguments, self.seen))
+            bad = [index for index, score in enumerate(scores) if score is None]
+            if bad:
+                wrong.append((bad, form))
+            else:
+                fitting.append((sum(filter(None, scores)), form))
+        if not fitting:
+            raise self._missing(forms, wrong)
+        best = max(score for score, _ in fitting)
+        left = [form for score, form in fitting if score == best]
+        if len(left) > 1:
+            plain = [form for form in left if set(form.explicit) <= set(self.options)]
+            left = plain if len(plain) == 1 else left
+        if len(left) > 1:
+            raise self._ambiguous(left)
+        return left[0]
+
+    def _score(self, parameter: Parameter, pattern: Pattern, seen: Any) -> Optional[int]:
+        """Return how many of the seen facts the pattern uses; None where it does not fit."""
+        if seen is ABSENT:
+            return 0
+        if isinstance(pattern, Tuple):
+            if seen.kind != "tuple" or len(seen.value) != len(pattern.items):
+                return None
+            inside = [self._score(parameter, p, s) for p, s in zip(pattern.items, seen.value)]
+            return None if None in inside else sum(filter(None, inside))
+        if isinstance(pattern, Described):
+            return 0 if _descriptor_fits(pattern, seen) else None
+        if isinstance(pattern, Constant):
+            points = 0 if parameter.constexpr else CONSTANT_SCORE
+            return points if _constant_fits(pattern, seen) else None
+        condition = condition_of(parameter, pattern, self.rules)
+        return condition.score(seen.kind, seen.value, seen.dtype, seen.size)
+
+    # -- errors ------------------------------------------------------------------------------------
+
+    def _missing(
+        self, forms: Sequence[Form], wrong: Sequence[tuple[list[int], Form]]
+    ) -> BundleMissingError:
+        remedy = (
+            "Add this form to the bundle, or keep the argument from changing the compiled code."
+        )
+        if not wrong:
+            there = sorted({f"{k}={f.options.get(k)!r}" for f in forms for k in self.options})
+            return BundleMissingError(
+                f"{self.name} is not in the bundle with these options",
+                argument=", ".join(self.options),
+                expected=" or ".join(there),
+                got=", ".join(f"{k}={v!r}" for k, v in self.options.items()),
+                remedy=remedy,
             )
-    fitting: list[tuple[int, Form]] = []
-    wrong: list[tuple[int, Form, list[int]]] = []
-    for form in forms:
-        if any(not _same(form.options.get(k), v) for k, v in options.items()):
-            continue
-        scores = [
-            _score(parameter, pattern, value, rules)
-            for parameter, pattern, value in zip(kernel.parameters, form.arguments, seen)
-        ]
-        bad = [index for index, score in enumerate(scores) if score is None]
-        if bad:
-            wrong.append((len(bad), form, bad))
-        else:
-            fitting.append((sum(score or 0 for score in scores), form))
-    if not fitting:
-        raise _missing(name, kernel, forms, seen, options, wrong, rules)
-    best = max(score for score, _ in fitting)
-    left = [form for score, form in fitting if score == best]
-    if len(left) > 1:
-        plain = [form for form in left if set(form.explicit) <= set(options)]
-        left = plain if len(plain) == 1 else left
-    if len(left) > 1:
-        raise _ambiguous(name, kernel, left, seen)
-    return left[0]
+        bad, form = min(wrong, key=lambda pair: len(pair[0]))
+        near = [other for theirs, other in wrong if theirs == bad]
+        names, expected, got = [self.parameters[index].name for index in bad], [], []
+        for name, index in zip(names, bad):
+            words = dict.fromkeys(spoken(other.arguments[index], self.rules) for other in near)
+            expected.append(f"{name}: {' or '.join(words)}")
+            got.append(f"{name}: {_described(form.arguments[index], self.seen[index], self.rules)}")
+        if len(wrong) > 1:
+            remedy += f" That is the nearest of {len(wrong)} forms."
+        return BundleMissingError(
+            f"{self.name} is not in the bundle for these arguments",
+            argument=", ".join(names),
+            expected="; ".join(expected),
+            got="; ".join(got),
+            remedy=remedy,
+        )
+
+    def _ambiguous(self, forms: Sequence[Form]) -> BundleAmbiguousError:
+        choices: list[tuple[str, list[str]]] = []
+        for index, parameter in enumerate(self.parameters):
+            if self.seen[index] is ABSENT:
+                patterns = (form.arguments[index] for form in forms)
+                choices.append((parameter.name, sorted(set(map(_constant_text, patterns)))))
+        for option in sorted({option for form in forms for option in form.explicit}):
+            choices.append((option, sorted({repr(form.options.get(option)) for form in forms})))
+        choices = [choice for choice in choices if len(choice[1]) > 1]
+        return BundleAmbiguousError(
+            f"{len(forms)} forms of {self.name} fit",
+            argument=", ".join(name for name, _ in choices) or None,
+            expected="; ".join(f"{name}: {' or '.join(texts)}" for name, texts in choices) or None,
+            remedy="Give it with the launch.",
+        )
 
 
 def _same(ours: Any, theirs: Any) -> bool:
@@ -92,54 +166,28 @@ def _same(ours: Any, theirs: Any) -> bool:
     return type(ours) is type(theirs) and bool(ours == theirs)
 
 
-def _score(parameter: Parameter, pattern: Pattern, seen: Any, rules: Rules) -> Optional[int]:
-    """Return how many of the seen facts the pattern uses; None where it does not fit."""
-    if seen is ABSENT:
-        return 0
-    if parameter.constexpr:
-        return 0 if _constant_fits(pattern, seen) else None
-    return _fits(parameter, pattern, seen, rules)
-
-
-def _constant_fits(pattern: Pattern, value: Any) -> bool:
-    if not isinstance(pattern, Constant):
-        return False
+def _constant_fits(pattern: Constant, seen: Seen) -> bool:
+    value, as_object = seen.value, seen.kind in ("constant", "other")
     if pattern.opaque:
-        return bool(pattern.value == (value if isinstance(value, str) else repr(value)))
-    return _same(pattern.value, getattr(value, "value", value))
+        text = value if isinstance(value, str) else repr(value)
+        return as_object and bool(pattern.value == text)
+    known = as_object or seen.kind in ("int", "none")
+    return known and _same(pattern.value, getattr(value, "value", value))
 
 
-def _fits(parameter: Parameter, pattern: Pattern, seen: Seen, rules: Rules) -> Optional[int]:
-    if isinstance(pattern, Tuple):
-        if seen.kind != "tuple" or len(seen.value) != len(pattern.items):
-            return None
-        inside = [_fits(parameter, p, s, rules) for p, s in zip(pattern.items, seen.value)]
-        return None if None in inside else sum(score or 0 for score in inside)
-    if isinstance(pattern, Described):
-        return _descriptor_fits(pattern, seen)
-    if isinstance(pattern, Constant):
-        if seen.kind == "other":
-            return CONSTANT_SCORE if _constant_fits(pattern, seen.value) else None
-        plain = seen.kind in ("int", "none") and not pattern.opaque
-        return CONSTANT_SCORE if plain and _same(pattern.value, seen.value) else None
-    condition = condition_of(parameter, pattern, rules)
-    return condition.score(seen.kind, seen.value, seen.dtype, seen.size)
-
-
-def _descriptor_fits(pattern: Described, seen: Seen) -> Optional[int]:
+def _descriptor_fits(pattern: Described, seen: Seen) -> bool:
     element = "u1" if pattern.element == "i1" else pattern.element
     if seen.kind != "descriptor" or seen.dtype != element:
-        return None
+        return False
     value = seen.value
-    fits = (
+    return (
         len(value.shape) == pattern.rank
         and value.box in (None, pattern.block)
         and value.layout in (None, pattern.layout)
     )
-    return 0 if fits else None
 
 
-# -- messages of errors ----------------------------------------------------------------------------
+# -- words of errors -------------------------------------------------------------------------------
 
 
 def spoken(pattern: Pattern, rules: Rules) -> str:
@@ -147,7 +195,7 @@ def spoken(pattern: Pattern, rules: Rules) -> str:
     if isinstance(pattern, Tuple):
         return f"({', '.join(spoken(item, rules) for item in pattern.items)})"
     if isinstance(pattern, Constant):
-        return f"constant {pattern.value if pattern.opaque else repr(pattern.value)}"
+        return f"constant {_constant_text(pattern)}"
     if isinstance(pattern, Described):
         rank = "" if pattern.rank == len(pattern.block) else f" of rank {pattern.rank}"
         return f"{pattern.text}{rank}"
@@ -159,14 +207,13 @@ def spoken(pattern: Pattern, rules: Rules) -> str:
     return " ".join(words)
 
 
-def _described(parameter: Parameter, pattern: Pattern, seen: Any, rules: Rules) -> str:
-    """Describe the argument in the words that matter for `pattern`."""
-    if parameter.constexpr:
-        return f"constant {seen!r}"
+def _described(pattern: Pattern, seen: Seen, rules: Rules) -> str:
+    """Describe an argument in the words that matter for `pattern`."""
+    if seen.kind == "constant":
+        return f"constant {seen.value!r}"
     if seen.kind == "tuple":
         parts = pattern.items if isinstance(pattern, Tuple) else [pattern] * len(seen.value)
-        items = (_described(parameter, p, s, rules) for p, s in zip(parts, seen.value))
-        return f"({', '.join(items)})" if seen.value else "()"
+        return f"({', '.join(_described(p, s, rules) for p, s in zip(parts, seen.value))})"
     if seen.kind == "pointer":
         text = f"*{seen.dtype or '?'}"
         if isinstance(pattern, Value) and pattern.divisible and seen.value % rules.divisibility:
@@ -179,71 +226,7 @@ def _described(parameter: Parameter, pattern: Pattern, seen: Any, rules: Rules) 
         box = "" if value.box is None else f" in boxes of {list(value.box)}"
         layout = "" if value.layout is None else f" in {value.layout}"
         return f"a descriptor of {seen.dtype}{list(value.shape)}{box}{layout}"
-    if seen.kind == "none":
-        return "None"
-    return f"{type(seen.value).__name__} {seen.value!r}"
-
-
-def _missing(
-    name: str,
-    kernel: Kernel,
-    forms: Sequence[Form],
-    seen: Sequence[Any],
-    options: Mapping[str, Any],
-    wrong: Sequence[tuple[int, Form, list[int]]],
-    rules: Rules,
-) -> BundleMissingError:
-    remedy = "Add this form to the bundle, or keep the argument from changing the compiled code."
-    if not wrong:
-        there = sorted({f"{k}={f.options.get(k)!r}" for f in forms for k in options})
-        return BundleMissingError(
-            f"{name} is not in the bundle with these options",
-            argument=", ".join(options),
-            expected=" or ".join(there),
-            got=", ".join(f"{k}={v!r}" for k, v in options.items()),
-            remedy=remedy,
-        )
-    _, form, bad = min(wrong, key=lambda item: item[0])
-    names = [kernel.parameters[index].name for index in bad]
-    near = [other for _, other, theirs in wrong if theirs == bad]
-    expected = []
-    for index in bad:
-        words = dict.fromkeys(spoken(other.arguments[index], rules) for other in near)
-        expected.append(" or ".join(words))
-    got = [
-        _described(kernel.parameters[index], form.arguments[index], seen[index], rules)
-        for index in bad
-    ]
-    return BundleMissingError(
-        f"{name} is not in the bundle for these arguments",
-        argument=", ".join(names),
-        expected="; ".join(f"{n}: {text}" for n, text in zip(names, expected)),
-        got="; ".join(f"{n}: {text}" for n, text in zip(names, got)),
-        remedy=remedy
-        if len(wrong) == 1
-        else f"{remedy} That is the nearest of {len(wrong)} forms.",
-    )
-
-
-def _ambiguous(
-    name: str, kernel: Kernel, forms: Sequence[Form], seen: Sequence[Any]
-) -> BundleAmbiguousError:
-    choices: list[tuple[str, list[str]]] = []
-    for index, parameter in enumerate(kernel.parameters):
-        values = sorted({_constant_text(form.arguments[index]) for form in forms})
-        if seen[index] is ABSENT and len(values) > 1:
-            choices.append((parameter.name, values))
-    for option in sorted({option for form in forms for option in form.explicit}):
-        values = sorted({repr(form.options.get(option)) for form in forms})
-        if len(values) > 1:
-            choices.append((option, values))
-    return BundleAmbiguousError(
-        f"{len(forms)} forms of {name} fit",
-        argument=", ".join(choice for choice, _ in choices) or None,
-        expected="; ".join(f"{choice}: {' or '.join(values)}" for choice, values in choices)
-        or None,
-        remedy="Give it with the launch.",
-    )
+    return "None" if seen.kind == "none" else f"{type(seen.value).__name__} {seen.value!r}"
 
 
 def _constant_text(pattern: Pattern) -> str:
