@@ -16,7 +16,7 @@ from gluon_emu.memory import Allocation, GlobalMemory
 from gluon_emu.ptx.isa.heap import Heap
 from gluon_emu.ptx.loaded import code_in, code_of
 from gluon_emu.ptx.machine.code import SHARED_START, Code
-from gluon_emu.ptx.machine.launch import Counts, Launch
+from gluon_emu.ptx.machine.launch import Counts, Launch, Waiting
 from gluon_emu.ptx.machine.run import Machine
 from gluon_emu.ptx.tensormap import descriptor_leaves
 from gluon_emu.ptx.trace import write
@@ -174,16 +174,21 @@ def execute(request: Launch, settings: Settings) -> Counts:
     together = max(cluster, together // cluster * cluster)
     if request.together or code.workspace:
         together = total
+    elif code.claims:  # some blocks start later, so that others can claim them
+        together = max(cluster, min(together, total // 2) // cluster * cluster)
     memory = GlobalMemory(request.allocations)
+    waiting = Waiting(total // cluster, cluster)
     started = time.monotonic()
     deadline = None if settings.timeout is None else started + settings.timeout
     tally = Counts([0] * len(code.steps))
     with np.errstate(all="ignore"):
-        for first in range(0, total, together):
-            count = min(together, total - first)
-            Machine(request, memory, first, count, settings, deadline, tally).run()
+        while waiting:
+            numbers = waiting.take(together)
+            Machine(request, memory, waiting, numbers, settings, deadline, tally).run()
             if settings.progress and time.monotonic() - started > 2:
-                print(f"{code.kernel.name}: block {first + count} of {total}", file=sys.stderr)
+                print(
+                    f"{code.kernel.name}: block {int(numbers[-1]) + 1} of {total}", file=sys.stderr
+                )
     if settings.trace:
         write(settings.trace, request, tally)
     return tally

@@ -13,7 +13,7 @@ from gluon_core.errors import ArgumentError
 from gluon_core.plugin.host_descriptor import HostDescriptor
 from gluon_emu.errors import EmulatorError
 
-__all__ = ["BYTES", "FIELDS", "TensorMap", "descriptor_leaves"]
+__all__ = ["BYTES", "FIELDS", "GROUPS", "TensorMap", "descriptor_leaves"]
 
 BYTES = 128
 _FORMAT = "<Q8B5I4x4Q5H5H6h2H"
@@ -29,6 +29,9 @@ FIELDS = {
 }  # fmt: skip
 # The bytes of an element, by the numbers of PTX: u8 u16 u32 s32 u64 s64 f16 f32 f32.ftz f64 bf16 tf32 tf32.ftz
 _SIZES = {0: 1, 1: 2, 2: 4, 3: 4, 4: 8, 5: 8, 6: 2, 7: 4, 8: 4, 9: 8, 10: 2, 11: 4, 12: 4}
+# Elements of 4 and 6 bits (b4x16, b4x16_p64, b6x16_p32): the bytes of 16 of them in global and in shared memory.
+GROUPS = {13: (8, 8), 14: (8, 16), 15: (12, 16)}
+_WORD = 4
 
 
 @dataclass(frozen=True)
@@ -61,8 +64,8 @@ class TensorMap:
 
     @property
     def size(self) -> int:
-        """Bytes of an element."""
-        return _SIZES[self.element]
+        """Bytes of an element; of those of 4 and 6 bits, the word that a copy moves."""
+        return _SIZES.get(self.element, _WORD)
 
     def encode(self) -> bytes:
         five: Callable[[Any], list[int]] = lambda xs: [*xs, *[0] * 5][:5]  # noqa: E731
@@ -84,7 +87,7 @@ class TensorMap:
         values = struct.unpack_from(_FORMAT, raw)
         address, rank, element, interleave, swizzle, fill, mode = values[:7]
         rank += 1
-        if not 1 <= rank <= 5 or element not in _SIZES or swizzle > 3 or mode > 1:
+        if not 1 <= rank <= 5 or element not in {*_SIZES, *GROUPS} or swizzle > 3 or mode > 1:
             raise EmulatorError("a copy by a tensor map, where there is none in memory")
         return cls(
             address, element, swizzle, fill, values[9 : 9 + rank], values[14 : 14 + rank - 1],

@@ -12,7 +12,7 @@ from gluon_emu.ptx.isa.atomics import update_of
 from gluon_emu.ptx.isa.mbarrier import places_of
 from gluon_emu.ptx.isa.memory import address_of, addresses
 from gluon_emu.ptx.isa.table import Step, instruction
-from gluon_emu.ptx.isa.tensor import box_of, move
+from gluon_emu.ptx.isa.tensor import box_of, move, rows_of
 from gluon_emu.ptx.machine.agents import Task
 from gluon_emu.ptx.machine.observe import Places
 from gluon_emu.ptx.numbers import uint
@@ -69,16 +69,16 @@ class _Form:
         mode = call.one_of(
             "tile", "im2col", "im2col_no_offs", "tile::gather4", "tile::scatter4", "im2col::w"
         )
-        if mode in ("tile::gather4", "tile::scatter4", "im2col::w"):
+        if mode == "im2col::w":
             raise call.refuse(f"`.{mode}` is not known")
+        self.rows = mode in ("tile::gather4", "tile::scatter4")  # four rows by their numbers
         self.im2col = (mode or "").startswith("im2col")
         self.reduction = call.one_of(*_REDUCTIONS)
         self.hinted = call.flag("L2::cache_hint")
         call.flag("L2")
         self.masked = call.flag("cp_mask")
         call.flag("noftz")
-        if call.one_of("cta_group::1", "cta_group::2"):
-            raise call.refuse("`.cta_group` is not known")
+        self.paired = call.one_of("cta_group::1", "cta_group::2") == "cta_group::2"
 
 
 def _numbers(call: Any, operand: Any) -> list[Callable[[Any], np.ndarray]]:
@@ -112,7 +112,7 @@ def tensor(call: Any) -> Step:
         raise call.refuse("a copy of a tensor takes `[map, {coordinates}]`")
     at_map = address_of(call, described.base, described.offset)
     coordinates = _numbers(call, described.more[0])
-    if len(coordinates) != form.rank:
+    if len(coordinates) != (5 if form.rows else form.rank):
         raise call.refuse(f"{len(coordinates)} coordinates of {form.rank} dimensions")
     at_shared = addresses(call, operands[0] if load else operands[1])
     rest = operands[2:]
@@ -134,7 +134,12 @@ def tensor(call: Any) -> Step:
         places = _shared_places(group, starts)
         for lane in _lanes(group):
             raw = _bytes_at(group, int(maps[lane]))
-            box = box_of(raw, [int(w[lane]) for w in where], tuple(int(f[lane]) for f in far))
+            numbers = [int(w[lane]) for w in where]
+            box = (
+                rows_of(raw, numbers[0], numbers[1:])
+                if form.rows
+                else box_of(raw, numbers, tuple(int(f[lane]) for f in far))
+            )
             blocks = _blocks(group, lane, int(places[lane]), masks)
             start = int(starts[lane]) & 0xFFFFFF
             if start % 128:
@@ -145,7 +150,10 @@ def tensor(call: Any) -> Step:
                 past = start + box.bytes - machine.memory.shared_bytes
                 raise EmulatorError(f"a box that ends {past} bytes past the end of shared memory")
             barrier = None if barriers is None else int(barriers[lane])
-            _launch(group, lane, box, blocks, start, load, barrier, reduction)
+            parity = None
+            if form.paired and barrier is not None:
+                parity = barrier // machine.memory.stride & 1
+            _launch(group, lane, box, blocks, start, load, barrier, reduction, parity)
 
     return run
 
@@ -179,25 +187,32 @@ def _blocks(
 
 def _launch(
     group: Any, lane: tuple[int, int], box: Any, blocks: list[int], start: int, load: bool,
-    barrier: Optional[int], reduction: Optional[str],
+    barrier: Optional[int], reduction: Optional[str], parity: Optional[int] = None,
 ) -> None:  # fmt: skip
+    """
+    Args:
+        parity: of the block of each pair whose barrier gets the bytes; None for the block that gets the copy.
+    """
     machine = group.machine
     memory, stride = machine.memory, machine.memory.stride
     bound, report = machine.steps[group.pc], machine.report
     fold = None if reduction is None else _folding(reduction, _KINDS[box.map.element])
+    signals: list[int] = []
+    if barrier is not None:
+        owners = blocks if parity is None else [block & ~1 | parity for block in blocks]
+        signals = [block * stride + barrier % stride for block in owners]
 
     def copy() -> None:
         try:
-            for block in blocks:
+            for number, block in enumerate(blocks):
                 move(memory, box, block, start, load, fold)
-                if barrier is not None:
-                    machine.mbarriers.complete(block * stride + barrier % stride, box.bytes)
+                if signals:
+                    machine.mbarriers.complete(signals[number], box.bytes)
         except EmulatorError as error:
             raise report(type(error), error.message, bound, group, lane) from None
 
-    if barrier is not None:
-        for block in blocks:
-            machine.mbarriers.at(block * stride + barrier % stride)
+    for place in signals:
+        machine.mbarriers.at(place)
     thread = np.array([int(group.rows[lane[0]]) * 32 + lane[1]])
     task = Task("bulk", copy, thread, group.pc, barrier is not None)
     if machine.observer is not None:
@@ -206,7 +221,6 @@ def _launch(
         near = [block * stride + box.places(start) for block in blocks]
         shared: Places = [("shared", offset if load else offset[inside], None) for offset in near]
         elsewhere: Places = [("global", far, None)]
-        signals = [] if barrier is None else [block * stride + barrier % stride for block in blocks]
         both = (elsewhere, shared) if load else (shared, elsewhere)
         machine.observer.bulk(group, lane, *both, box.unit, signals, reduction is not None)
     machine.agents.start(task, grouped=barrier is None)

@@ -9,9 +9,9 @@ import numpy as np
 
 from gluon_emu.errors import AccessError, EmulatorError
 from gluon_emu.ptx.numbers import encode
-from gluon_emu.ptx.tensormap import TensorMap
+from gluon_emu.ptx.tensormap import GROUPS, TensorMap
 
-__all__ = ["Box", "box_of", "move", "swizzled"]
+__all__ = ["Box", "box_of", "move", "rows_of", "swizzled"]
 
 _SPAN = (0, 32, 64, 128)
 _UNITS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
@@ -43,11 +43,26 @@ class Box:
         source: byte of each in global memory.
         inside: whether it is in the tensor.
         unit: bytes of an element.
+        offsets: byte of each in the box in shared memory, before swizzling.
     """
 
-    def __init__(self, map_: TensorMap, coordinates: list[int], offsets: tuple[int, ...] = ()):
+    def __init__(
+        self,
+        map_: TensorMap,
+        coordinates: list[int],
+        offsets: tuple[int, ...] = (),
+        rows: tuple[int, ...] = (),
+    ):
         self.map = map_
-        if map_.tiled:
+        if map_.element in GROUPS:
+            self._groups(coordinates, rows)
+            return
+        counts: tuple[int, ...]
+        if rows:
+            counts = (map_.box[0], len(rows))
+            column, row = _grid(counts)
+            places = [coordinates[0] + column, np.array(rows)[row]]
+        elif map_.tiled:
             counts = tuple(-(-b // max(1, s)) for b, s in zip(map_.box, map_.steps))
             axes = list(_grid(counts))
             places = [c + a * max(1, s) for c, a, s in zip(coordinates, axes, map_.steps)]
@@ -61,7 +76,30 @@ class Box:
         for place, stride in zip(places[1:], map_.strides):
             element = element + place * stride
         self.source, self.inside = element, inside
-        self.counts = counts
+        self.offsets = np.arange(element.size) * self.unit
+
+    def _groups(self, coordinates: list[int], rows: tuple[int, ...]) -> None:
+        """Place the words of elements of 4 or 6 bits, 16 of which are a group."""
+        map_ = self.map
+        size, room = GROUPS[map_.element]
+        across = -(-map_.box[0] // 16)
+        counts = (size // 4, across, *((len(rows),) if rows else map_.box[1:]))
+        word, *axes = _grid(counts)
+        places = [coordinates[0] // 16 + axes[0]]
+        places += (
+            [np.array(rows)[axes[1]]]
+            if rows
+            else [c + a for c, a in zip(coordinates[1:], axes[1:])]
+        )
+        self.unit = 4
+        inside = (places[0] >= 0) & (places[0] * 16 < map_.shape[0])
+        element = map_.address + places[0] * size + word * 4
+        for place, extent in zip(places[1:], map_.shape[1:]):
+            inside &= (place >= 0) & (place < extent)
+        for place, stride in zip(places[1:], map_.strides):
+            element = element + place * stride
+        self.source, self.inside = element, inside
+        self.offsets = np.arange(element.size) // counts[0] * room + word * 4
 
     @property
     def bytes(self) -> int:
@@ -69,8 +107,7 @@ class Box:
 
     def places(self, start: int) -> np.ndarray:
         """Return the byte of each element in a block's shared memory, for a box that starts at `start`."""
-        offset = start + np.arange(self.source.size) * self.unit
-        return swizzled(offset, self.map.swizzle)
+        return swizzled(start + self.offsets, self.map.swizzle)
 
 
 def _pixels(
@@ -110,6 +147,23 @@ def box_of(raw: bytes, coordinates: list[int], offsets: tuple[int, ...] = ()) ->
     if len(coordinates) != map_.rank:
         raise EmulatorError(f"{len(coordinates)} coordinates in a tensor of rank {map_.rank}")
     return Box(map_, coordinates, offsets)
+
+
+def rows_of(raw: bytes, column: int, rows: list[int]) -> Box:
+    """Return parts of rows of a matrix, which follow each other in shared memory (gather4, scatter4).
+
+    Args:
+        column: where each part begins.
+
+    Raises:
+        EmulatorError: the bytes are no tensor map, or not of a matrix of which one row is a box.
+    """
+    map_ = TensorMap.decode(raw)
+    if map_.rank != 2 or not map_.tiled or map_.box[1] != 1:
+        raise EmulatorError(
+            "rows by their numbers, of a tensor map that is not of a matrix and boxes of one row"
+        )
+    return Box(map_, [column], (), tuple(rows))
 
 
 def move(

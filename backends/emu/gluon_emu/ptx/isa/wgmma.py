@@ -22,7 +22,7 @@ from gluon_emu.ptx.numbers import decode
 from gluon_emu.ptx.program import TYPES
 from gluon_emu.ptx.text import Immediate, Register, Vector
 
-__all__: list[str] = []
+__all__ = ["offsets_of"]
 
 _SHAPE = re.compile(r"m64n(\d+)k(\d+)")
 _MODES = {0: 0, 1: 3, 2: 2, 3: 1}  # of descriptors -> 1 for 32, 2 for 64, 3 for 128 bytes
@@ -53,7 +53,7 @@ def order(call: Any) -> Step:
 
 
 @lru_cache(maxsize=256)
-def _offsets(
+def offsets_of(
     extent: int, depth: int, size: int, leading: int, stride: int, mode: int, across: bool
 ) -> np.ndarray:
     """Return the byte of each element (extent, depth) from the start of a matrix.
@@ -124,7 +124,7 @@ def _places(
     first = int(descriptors[0])
     leading, stride = (first >> 16 & 0x3FFF) << 4, (first >> 32 & 0x3FFF) << 4
     mode = _MODES[first >> 62 & 3]
-    offsets = _offsets(extent, depth, size, leading, stride, mode, across)
+    offsets = offsets_of(extent, depth, size, leading, stride, mode, across)
     start = (descriptors.astype(np.int64) & 0x3FFF) << 4
     address = swizzled(start[:, None, None] + offsets, mode) & 0x3FFFF
     low, high = int(address.min()), int(address.max()) + size

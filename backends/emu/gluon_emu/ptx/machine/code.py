@@ -119,6 +119,7 @@ class Code:
         heap: the address of the memory for `malloc`; 0 where nothing calls it.
         workspace: the address of the barrier of a cooperative grid; 0 where nothing asks for it.
         unknown: instructions that cannot run, with the reasons.
+        claims: whether blocks ask for the work of others that have not started.
     """
 
     target: Any = None
@@ -147,6 +148,7 @@ class Code:
         self._variables()
         for function in self.graph.functions:
             self._bind(function)
+        self.claims = any(b.source.statement.name == "clusterlaunchcontrol" for b in self.steps)
         if not lenient:
             self._finish()
 

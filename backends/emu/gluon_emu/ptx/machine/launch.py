@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Optional
+
+import numpy as np
 
 from gluon_emu.memory import Allocation
 from gluon_emu.ptx.machine.code import Code
 
-__all__ = ["Counts", "Launch"]
+__all__ = ["Counts", "Launch", "Waiting"]
 
 
 @dataclass
@@ -52,3 +55,29 @@ class Launch:
     together: bool = False
     parameters: int = 0
     heap: Any = None
+
+
+class Waiting:
+    """The clusters of a grid that have not started.
+
+    Args:
+        clusters: their number.
+        size: blocks of a cluster.
+    """
+
+    def __init__(self, clusters: int, size: int):
+        self.size = size
+        self.clusters = deque(range(clusters))
+
+    def __bool__(self) -> bool:
+        return bool(self.clusters)
+
+    def take(self, blocks: int) -> np.ndarray:
+        """Return the numbers of the blocks that start now, at most so many."""
+        count = min(max(1, blocks // self.size), len(self.clusters))
+        clusters = np.array([self.clusters.popleft() for _ in range(count)])
+        return np.asarray((clusters[:, None] * self.size + np.arange(self.size)).ravel())
+
+    def claim(self) -> Optional[int]:
+        """Return a cluster that will not start any more; None where all have started."""
+        return self.clusters.popleft() if self.clusters else None

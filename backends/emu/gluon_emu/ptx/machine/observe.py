@@ -107,6 +107,29 @@ class Observer:
     def noted(self, group: Any, place: int, threads: np.ndarray) -> None:
         """See `cp.async.mbarrier.arrive`: an mbarrier gets the copies of threads so far."""
 
+    def tensor_accessed(self, group: Any, cells: np.ndarray, writes: bool) -> None:
+        """See that warps start `tcgen05.ld` or `tcgen05.st` of cells (warps, 32, registers) of tensor memory."""
+
+    def tensor_waited(self, group: Any, loads: bool) -> None:
+        """See that warps waited for their loads, or for their stores."""
+
+    def tensor_work(
+        self, group: Any, lane: tuple[int, int], shared: Sequence[tuple[int, np.ndarray, int]],
+        reads: Sequence[np.ndarray], writes: Sequence[np.ndarray],
+    ) -> None:  # fmt: skip
+        """See that a thread issues a product, or a copy to tensor memory.
+
+        Args:
+            shared: (block, first bytes, size) of the elements of shared memory that it reads.
+            reads, writes: cells of tensor memory.
+        """
+
+    def tensor_committed(self, group: Any, lane: tuple[int, int]) -> Any:
+        """See `tcgen05.commit`; return what `tensor_done` gets."""
+
+    def tensor_done(self, place: int, number: Any) -> None:
+        """See that the work of a commit is over, before its arrival at the mbarrier at `place`."""
+
     def left(self, group: Any, lanes: np.ndarray) -> None:
         """See threads exit."""
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from gluon_emu.errors import MissingWaitError, OrderError, RaceError
 from gluon_emu.ptx.machine.clocks import CAUSAL
+from gluon_emu.ptx.machine.tensor import COLUMNS, ROWS
 
 __all__ = ["refuse", "spoken"]
 
@@ -23,7 +24,7 @@ def refuse(
     row = int(np.flatnonzero(group.rows == thread[0])[0])
     verb, other = ("write" if writes else "read"), ("write" if wrote else "read")
     before = f"the {other} by {spoken(machine, place)}"
-    kind: Any = RaceError if space == "shared" else OrderError
+    kind: Any = OrderError if space == "global" else RaceError
     if agent > 0:
         before += f" of {_thread(machine, agent)}"
     remedy = None
@@ -64,14 +65,23 @@ def spoken(machine: Any, place: int) -> str:
 
 def _thread(machine: Any, agent: int) -> str:
     row, lane = agent - 1 >> 5, agent - 1 & 31
-    block = tuple(int(i) for i in machine.block_ids[machine.block_of[row]])
+    block = _number(machine, int(machine.block_of[row]))
     return f"block {block}, warp {row % machine.warps}, lane {lane}"
 
 
+def _number(machine: Any, block: int) -> tuple[int, ...]:
+    return tuple(int(i) for i in machine.block_ids[block])
+
+
 def _where(races: Any, space: str, unit: int) -> str:
+    if space == "tensor":
+        lanes, column = divmod(unit, COLUMNS)
+        owner, first = lanes // (ROWS // 16), lanes % (ROWS // 16) * 16
+        where = f"lanes {first} to {first + 15}, column {column:#x} of the tensor memory"
+        return f"{where} of block {_number(races.machine, owner)}"
     if space == "shared":
         byte = unit * races.shared.unit
-        block = tuple(int(i) for i in races.machine.block_ids[byte // races.machine.memory.stride])
+        block = _number(races.machine, byte // races.machine.memory.stride)
         return f"byte {byte % races.machine.memory.stride:#x} of the shared memory of block {block}"
     assert races.globals is not None
     byte = unit * races.globals.unit
@@ -89,6 +99,10 @@ def _wait(machine: Any, place: int) -> str:
     modifiers = machine.steps[place].source.statement.modifiers
     if name == "wgmma":
         return "Wait for the product: `wgmma.commit_group`, `wgmma.wait_group`."
+    if name == "tcgen05":
+        if modifiers[0] in ("ld", "st"):
+            return f"Put `tcgen05.wait::{modifiers[0]}` behind it, before the barrier that follows."
+        return "Wait for it: `tcgen05.commit`, and `mbarrier.try_wait` at that mbarrier."
     if "bulk" not in modifiers:
         return "Wait for the copy: `cp.async.wait_group`, then a barrier for other threads."
     if "mbarrier::complete_tx::bytes" in modifiers or name in ("st", "red"):

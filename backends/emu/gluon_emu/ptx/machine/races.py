@@ -44,8 +44,8 @@ def _pieces(arrays: Any) -> tuple[np.ndarray, np.ndarray, int]:
     return np.array(low, np.int64), np.array(bases, np.int64), total + 16
 
 
-def search(machine: Any) -> "Races":
-    """Return a search for races on a machine, whose memory is there.
+def search(machine: Any, kind: type["Races"]) -> "Races":
+    """Return a search for races of a kind on a machine, whose memory is there.
 
     Units of memory are as small as the code's least access, and global memory of more than 32 million units is
     left out.
@@ -69,7 +69,7 @@ def search(machine: Any) -> "Races":
         strong = statement.name in ("atom", "red") or any(word in _STRONG for word in words)
         wide = wide or strong and "shared" not in spaces
     total = sum(one.data.size for one in machine.memory.arrays.allocations)
-    return Races(machine, units, wide, total // units["global"] <= _MOST_UNITS)
+    return kind(machine, units, wide, total // units["global"] <= _MOST_UNITS)
 
 
 class Races(Words):

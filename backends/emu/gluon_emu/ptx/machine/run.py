@@ -17,10 +17,12 @@ from gluon_emu.ptx.machine.barriers import Barriers
 from gluon_emu.ptx.machine.calls import leave_frame
 from gluon_emu.ptx.machine.code import SWITCH, Bound, Code
 from gluon_emu.ptx.machine.group import LANES, Group, merged, move
-from gluon_emu.ptx.machine.launch import Launch
+from gluon_emu.ptx.machine.launch import Launch, Waiting
 from gluon_emu.ptx.machine.mbarriers import Mbarriers
 from gluon_emu.ptx.machine.observe import Observer
 from gluon_emu.ptx.machine.races import search
+from gluon_emu.ptx.machine.tensor import TensorMemory
+from gluon_emu.ptx.machine.tensor_races import TensorRaces
 from gluon_emu.ptx.machine.warpgroups import Products
 from gluon_emu.ptx.numbers import uint
 from gluon_emu.settings import Settings
@@ -48,8 +50,8 @@ class Machine:
         self,
         launch: Launch,
         memory: GlobalMemory,
-        first: int,
-        count: int,
+        waiting: Waiting,
+        numbers: np.ndarray,
         settings: Settings,
         deadline: Optional[float],
         tally: Any,
@@ -62,8 +64,9 @@ class Machine:
         threads = int(np.prod(self.block_size))
         self.warps = -(-threads // LANES)
         self.cluster_size = int(np.prod(self.cluster))
-        self.blocks = count
-        self._place(first, count)
+        self.waiting = waiting
+        self.blocks = count = int(numbers.size)
+        self._place(numbers)
         rows = count * self.warps
         self.block_of = np.repeat(np.arange(count), self.warps)
         lane = np.arange(LANES)
@@ -76,6 +79,7 @@ class Machine:
         self.barriers = Barriers(self)
         self.mbarriers = Mbarriers(self)
         self.products = Products(self)
+        self.tensor = TensorMemory(self, settings)
         self.ready: list[Group] = []
         self.parked: list[Group] = []
         self.changes = self.idle = self.polls = self.counted = 0
@@ -85,22 +89,32 @@ class Machine:
         self.limit: Any = None
         self.flying: dict[str, np.ndarray] = {}
         if settings.search:
-            self.observer = search(self)
+            self.observer = search(self, TensorRaces)
         self.random = (
             np.random.default_rng(settings.seed) if settings.schedule == "random" else None
         )
 
-    def _place(self, first: int, count: int) -> None:
+    def _place(self, numbers: np.ndarray) -> None:
         """Blocks by clusters, and by x, then y, then z."""
         (cx, cy, _), size = self.cluster, self.cluster_size
-        numbers = first + np.arange(count)
         of, rank = numbers // size, numbers % size
-        gx, gy = self.grid[0] // self.cluster[0], self.grid[1] // self.cluster[1]
-        whole = np.stack((of % gx, of // gx % gy, of // (gx * gy)), 1)
+        whole = self._clusters(of)
         inner = np.stack((rank % cx, rank // cx % cy, rank // (cx * cy)), 1)
         self.block_ids = whole * np.array(self.cluster) + inner
         self.rank_of = rank
         self.block_numbers = numbers
+
+    def _clusters(self, of: np.ndarray) -> np.ndarray:
+        gx, gy = self.grid[0] // self.cluster[0], self.grid[1] // self.cluster[1]
+        return np.stack((of % gx, of // gx % gy, of // (gx * gy)), 1)
+
+    def claim(self) -> Optional[tuple[int, int, int]]:
+        """Return the first block of a cluster that will not start any more; None where all have started."""
+        cluster = self.waiting.claim()
+        if cluster is None:
+            return None
+        x, y, z = (int(i) for i in self._clusters(np.array([cluster]))[0] * np.array(self.cluster))
+        return x, y, z
 
     # -- the scheduler --
 
@@ -130,6 +144,7 @@ class Machine:
         if self.observer is not None:
             self.observer.ended()
         self.agents.finish()
+        self.tensor.ended()
 
     def _unset(self, name: str) -> np.ndarray:
         bits = self.code.widths.get(name, 32)
@@ -220,6 +235,9 @@ class Machine:
             awaited = self.products.awaited
             if awaited and not bound.touches.isdisjoint(awaited):
                 self.products.touch(group, bound)
+            loading = self.tensor.loading
+            if loading and not bound.touches.isdisjoint(loading):
+                self.tensor.touched(group, bound.touches)
             return bound.step(group)
         except EmulatorError as error:
             raise self._placed(error, bound, group) from None
@@ -420,7 +438,7 @@ class Machine:
 
     def held(self, group: Group) -> bool:
         """Return whether a barrier or a copy keeps a group."""
-        return self.barriers.holds(group) or self.mbarriers.holds(group)
+        return any(one.holds(group) for one in (self.barriers, self.mbarriers, self.tensor))
 
     # -- what groups ask for --
 
