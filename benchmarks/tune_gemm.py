@@ -34,6 +34,7 @@ from gluon_kernels.gemm.problem import BMM, MATMUL  # noqa: E402
 EACH = 400e-6  # seconds of a graph
 PRIOR = 40  # shapes for which the table before counts as a measurement, of this weight
 PRIOR_WEIGHT = 0.8
+COUNT = 8  # factors of a family
 DOUBT = 1.02  # of what was not measured on this device
 PROCESSORS = torch.cuda.get_device_properties(0).multi_processor_count if torch.cuda.is_available() else 132  # fmt: skip
 
@@ -98,9 +99,10 @@ def size_of(shape: dict[str, Any]) -> tilings.Size:
     sides = ((m if stored[0] else k, m * k), (k if stored[1] else n, k * n))
     vectors = tuple(math.gcd(side, 8) for side, _ in sides)
     padded = sum(2 * batch * elements for side, elements in sides if side % 8)
+    pitches = tuple(0 if side % 8 else 2 * side % 32 for side, _ in sides)
     return tilings.Size(
-        batch, m, n, k, transposed=stored, vectors=vectors, padded=padded, processors=PROCESSORS
-    )
+        batch, m, n, k, transposed=stored, vectors=vectors, padded=padded, processors=PROCESSORS, pitches=pitches
+    )  # fmt: skip
 
 
 class Pick(NamedTuple):
@@ -205,39 +207,42 @@ def measure(shapes: list[dict[str, Any]], pick: Pick, limit: float) -> dict[str,
 
 
 def fit(measured: dict[str, Any], file: Path, changed: Sequence[str] = ()) -> None:
-    """Fit non-negative factors to each tiling's times, with relative errors, and write the table.
+    """Fit non-negative factors to the times of each family of tilings, with relative errors, and write the table.
 
-    The table before counts as measurements, too, so that a tiling that few shapes measured keeps its factors; those of kernels that have
+    The table before counts as measurements, too, so that a family that few shapes measured keeps its factors; those of kernels that have
     changed count little.
     """
     before = json.loads(file.read_text())["model"]
-    ratios = []
+    before = {name: numbers for name, numbers in before.items() if len(numbers) == COUNT}
+    ratios = [1.0]
     for row in measured["rows"]:
         for name, seconds in row["times"].items():
-            if name in before:
-                expected = tilings.predicted(tilings.TILINGS[name], size_of(row["shape"]))
-                ratios.append(seconds * 1e6 / (expected or 1.0))
+            expected = name in tilings.TILINGS and tilings.predicted(tilings.TILINGS[name], size_of(row["shape"]))  # fmt: skip
+            if expected:
+                ratios.append(seconds * 1e6 / expected)
     device = statistics.median(ratios)  # over the one that the table before was measured on
     prior = [size_of(shape) for shape in shapes_of(99, PRIOR)]
-    model: dict[str, list[float]] = {}
-    for name, tiling in tilings.TILINGS.items():
-        rows = []
-        for row in measured["rows"]:
-            time = row["times"].get(name, row["rough"].get(name))
-            if time is not None:
-                least = min(t for n, t in row["times"].items() if n != "torch")
+    samples: dict[str, list[Any]] = {}
+    for row in measured["rows"]:
+        least = min(t for n, t in row["times"].items() if n != "torch")
+        size = size_of(row["shape"])
+        for name, time in {**row["rough"], **row["times"]}.items():
+            tiling = tilings.TILINGS.get(name)
+            if tiling is not None:
                 weight = min(1.0, 1.2 * least / time)  # those far from the best need no exact time
-                size = size_of(row["shape"])
-                own = time * 1e6 - (_padding(row) if tiling.kernel != "direct" else 0.0)
-                rows.append((tilings.features(tiling, size), max(own, 0.5 * time * 1e6), weight))
-        for size in prior:
-            if name in before and tilings.fits(tiling, size):
-                expected = sum(map(operator.mul, before[name], tilings.features(tiling, size)))
+                own = time * 1e6 - (tilings.padding(size) if tiling.kernel != "direct" else 0.0)
+                sample = (tilings.features(tiling, size), max(own, 0.5 * time * 1e6), weight)
+                samples.setdefault(tiling.family, []).append(sample)
+    for tiling in tilings.TILINGS.values():
+        numbers = before.get(tiling.family)
+        for size in prior if numbers else ():
+            if tilings.fits(tiling, size):
+                expected = sum(map(operator.mul, numbers, tilings.features(tiling, size)))
                 expected = max(expected, 1.0) * device * DOUBT
                 trust = PRIOR_WEIGHT * (0.1 if tiling.kernel in changed else 1)
-                rows.append((tilings.features(tiling, size), expected, trust))
-        if len(rows) >= 4:
-            model[name] = _fitted(*zip(*rows))
+                sample = (tilings.features(tiling, size), expected, trust)
+                samples.setdefault(tiling.family, []).append(sample)
+    model = {name: _fitted(*zip(*rows)) for name, rows in samples.items() if len(rows) >= 4}
     table: dict[str, Any] = {"model": model, "shapes": {}}
     tilings._table = lambda: table
     ratios, of_torch = [], []
@@ -263,12 +268,6 @@ def fit(measured: dict[str, Any], file: Path, changed: Sequence[str] = ()) -> No
     table["device"] = measured["device"]
     lines = json.dumps(table, indent=1)
     file.write_text(lines + "\n")
-
-
-def _padding(row: dict[str, Any]) -> float:
-    """Return the microseconds of a launch that pads operands."""
-    padded = size_of(row["shape"]).padded
-    return tilings.PAD[0] + padded / tilings.PAD[1] if padded else 0.0
 
 
 def _fitted(rows: Sequence[Any], times: Sequence[float], weights: Sequence[float]) -> list[float]:

@@ -24,6 +24,7 @@ from gluon_core.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 from gluon_core.nvidia.hopper import TensorDescriptor
+from gluon_kernels.dependent import wait_for_predecessor
 from gluon_kernels.gemm.epilogue import of_scaled, store_part
 
 DTYPES = {
@@ -267,6 +268,7 @@ def gemm(
     SHARES: gl.constexpr = max(GROUPS, 1)
     SHAPES: gl.constexpr = ((BLOCK_M // SHARES,) * SHARES, widths(BLOCK_N), BLOCK_K)
     ring = tma_ring((a_desc,) * SHARES + b_descs, STAGES, consumers=SHARES, multicast=CTAS == 2)
+    wait_for_predecessor()
     tiles = gl.portable.swizzled_tiles([M, N], [BLOCK_M, BLOCK_N], GROUP)
     if FORM == "columns":
         end = of_scaled(N, M, bias, ACTIVATION, scales)

@@ -14,6 +14,7 @@ from gluon_core.language.nvidia.hopper import (
     warpgroup_mma_init,
     warpgroup_mma_wait,
 )
+from gluon_kernels.dependent import wait_for_predecessor
 from gluon_kernels.gemm.epilogue import of_columns
 from gluon_kernels.gemm.hopper_small_m import share_of, store_shared
 
@@ -170,6 +171,7 @@ def gemm_direct(
     of stored rows, VECTORS the elements of each operand that one load takes: divisors of strides, row lengths and addresses. `sums`,
     `counters` and the strides of `c` are those of `gemm_split_k`.
     """
+    wait_for_predecessor()
     tile = gl.program_id(1)
     matrix = gl.program_id(2).to(gl.int64)
     row = tile // tiles_n * BLOCK_M

@@ -9,6 +9,7 @@ each, and one promotes while the other multiplies. With few rows the transposed 
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.language.nvidia.hopper import tma_ring, warpgroup_mma, warpgroup_mma_wait
+from gluon_kernels.dependent import wait_for_predecessor
 from gluon_kernels.gemm.epilogue import of_scaled
 from gluon_kernels.gemm.hopper import (
     close,
@@ -155,6 +156,7 @@ def gemm_promoted(
         ring = tma_ring((a_desc,) * 2 + b_descs + (scales_desc,), STAGES, consumers=2)
     else:
         ring = tma_ring((a_desc,) * 2 + b_descs, STAGES, consumers=2)
+    wait_for_predecessor()
     tiles = gl.portable.swizzled_tiles([M, N], [BLOCK_M, COLUMNS], GROUP)
     end = of_scaled(M, N, None, None, by_rows)
     PLAIN: gl.constexpr = by_rows[0] is None and by_rows[1] is None and len(by_rows[2]) == 0
@@ -297,6 +299,7 @@ def gemm_promoted_few(
         ring = tma_ring((a_desc, b_desc, scales_desc), STAGES)
     else:
         ring = tma_ring((a_desc, b_desc), STAGES)
+    wait_for_predecessor()
     tiles = gl.portable.swizzled_tiles([M, N], [BLOCK_M, BLOCK_N], 8)
     end = of_scaled(M, N, None, None, by_rows)
     gl.warp_specialize(

@@ -15,6 +15,7 @@ from gluon_core.language.nvidia.hopper import (
     warpgroup_mma_init,
     warpgroup_mma_wait,
 )
+from gluon_kernels.dependent import wait_for_predecessor
 from gluon_kernels.gemm.epilogue import of_scaled, store_part
 from gluon_kernels.gemm.hopper import left_of, right_of
 
@@ -65,15 +66,31 @@ def fetch(ring, put, matrix, row, column, k, pred, TRANSPOSED: gl.constexpr):
     ring.fetch(put, [of_a, of_b], pred=pred)
 
 
+@gluon.constexpr_function
+def adders(splits, rows):
+    """Return how many of the programs of a tile add up, a power of two of them: each a share of the rows."""
+    return min(rows, 1 << (splits.bit_length() - 1))
+
+
+@gluon.constexpr_function
+def rounded_up(splits):
+    return 1 << (splits - 1).bit_length()
+
+
 @gluon.jit
-def wait_for_all(counter, SPLITS: gl.constexpr):
-    """Wait until all programs of a tile have come this far; each comes once in a launch."""
-    gl.static_assert(
-        SPLITS & (SPLITS - 1) == 0, "numbers that overflow must go on where they began"
-    )
+def arrive(counter, SPLITS: gl.constexpr):
+    """Count a program of a tile, once in a launch, and return the number before. Each launch counts a power of two, so that numbers that
+    overflow go on where they began: the first program counts for those that are missing."""
+    ABSENT: gl.constexpr = rounded_up(SPLITS) - SPLITS
     gl.barrier()  # all of the program have stored before it counts
-    before = gl.atomic_add(counter, 1, sem="acq_rel", scope="gpu")
-    last = before | (SPLITS - 1)
+    count = 1 + gl.where(gl.program_id(0) == 0, ABSENT, 0)
+    return gl.atomic_add(counter, count, sem="acq_rel", scope="gpu")
+
+
+@gluon.jit
+def wait_for_all(counter, before, SPLITS: gl.constexpr):
+    """Wait until all programs of a tile have arrived; `before` is the number before one of them did."""
+    last = before | (rounded_up(SPLITS) - 1)
     while before - last < 0:
         before = gl.atomic_add(counter, 0, sem="acquire", scope="gpu") - 1
 
@@ -83,7 +100,7 @@ def add_up(c, sums, result, place, sizes, stride, end, SPLITS: gl.constexpr, VEC
     """Add up a share of the rows of `result` and of those of the other programs of the tile, which `sums` has."""
     ROWS: gl.constexpr = result.shape[0]
     COLUMNS: gl.constexpr = result.shape[1]
-    SHARE: gl.constexpr = ROWS // SPLITS
+    SHARE: gl.constexpr = ROWS // adders(SPLITS, ROWS)
     wide: gl.constexpr = gl.BlockedLayout([1, 4], [2, 16], [gl.num_warps(), 1], [1, 0])
     rows = gl.program_id(0) * SHARE + gl.arange(0, SHARE, gl.SliceLayout(1, wide))
     columns = gl.arange(0, COLUMNS, gl.SliceLayout(0, wide))
@@ -102,9 +119,8 @@ def share_of(steps, SPLITS: gl.constexpr):
     if SPLITS == 1:
         return 0, steps
     else:
-        share = gl.cdiv(steps, SPLITS)
-        first = gl.program_id(0) * share
-        return first, gl.minimum(share, steps - first)
+        first = gl.program_id(0) * steps // SPLITS
+        return first, (gl.program_id(0) + 1) * steps // SPLITS - first
 
 
 @gluon.jit
@@ -125,8 +141,10 @@ def store_shared(c, value, number, scratch, place, sizes, stride, end, SPLITS: g
         columns = gl.arange(0, value.shape[1], gl.SliceLayout(0, value.type.layout))
         mine = sums + gl.program_id(0) * SIZE
         gl.store(mine + rows[:, None] * value.shape[1] + columns[None, :], value)
-        wait_for_all(scratch[1] + number, SPLITS)
-        add_up(c, sums, value, place, sizes, stride, end, SPLITS, VECTOR)
+        before = arrive(scratch[1] + number, SPLITS)
+        if gl.program_id(0) < adders(SPLITS, value.shape[0]):
+            wait_for_all(scratch[1] + number, before, SPLITS)
+            add_up(c, sums, value, place, sizes, stride, end, SPLITS, VECTOR)
 
 
 @gluon.jit(do_not_specialize=["M", "N", "K", "c_row", "tiles_n"])
@@ -137,10 +155,11 @@ def gemm_split_k(
     TRANSPOSED: gl.constexpr, ACTIVATION: gl.constexpr,
 ):  # fmt: skip
     """Multiply with few rows. The grid is [parts of K, tiles of a matrix, matrices]. `sums` is [matrices * tiles, SPLITS, BLOCK_M, BLOCK_N],
-    float32; `counters` has a number for each tile, divisible by SPLITS before and after the launch. The SPLITS programs of a
+    float32; `counters` has a number for each tile, divisible by the power of two from SPLITS on before and after the launch. The SPLITS programs of a
     tile, which follow each other, must be able to run at a time. `c_matrix` and `c_row` are strides of `c`, `tiles_n`
     is the number of tiles along N; VECTOR divides N and the strides. `scales` are those of `gemm`."""
     ring = tma_ring([a_desc, b_desc], STAGES)
+    wait_for_predecessor()
     tile = gl.program_id(1)
     matrix = gl.program_id(2)
     row = tile // tiles_n * BLOCK_M

@@ -11,6 +11,7 @@ before it, so that the launch ends whatever number of programs runs at a time.
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.language.nvidia.hopper import tma_ring
+from gluon_kernels.dependent import wait_for_predecessor
 from gluon_kernels.gemm.epilogue import of_scaled
 from gluon_kernels.gemm.hopper import (
     cleared,
@@ -175,6 +176,7 @@ def gemm_stream_k(
     gl.static_assert(gl.num_warps() == 4, "a group of four warps multiplies")
     SHAPES: gl.constexpr = ((BLOCK_M // 2,) * 2, widths(BLOCK_N), BLOCK_K)
     ring = tma_ring((a_desc,) * 2 + b_descs, STAGES, consumers=2)
+    wait_for_predecessor()
     tiles = gl.portable.swizzled_tiles([M, N], [BLOCK_M, BLOCK_N], GROUP)
     if FORM == "columns":
         end = of_scaled(N, M, bias, ACTIVATION, scales)

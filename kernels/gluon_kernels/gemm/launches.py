@@ -11,13 +11,14 @@ import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.errors import LimitError
 from gluon_core.nvidia.hopper import TensorDescriptor
+from gluon_kernels.dependent import OVERLAPPED
 from gluon_kernels.gemm.call import Call
 from gluon_kernels.gemm.hopper import DTYPES, gemm, widths
 from gluon_kernels.gemm.hopper_direct import gemm_direct
 from gluon_kernels.gemm.hopper_small_m import gemm_split_k
 from gluon_kernels.gemm.hopper_stream_k import gemm_stream_k
-from gluon_kernels.gemm.pad import Padding, pad
-from gluon_kernels.gemm.tilings import IN_PARTS, Size, Tiling, choose, ranked
+from gluon_kernels.gemm.pad import SECTOR, Padding, pad
+from gluon_kernels.gemm.tilings import IN_PARTS, Size, Tiling, choose, predicted, ranked
 from gluon_kernels.plans import Counters, Scratch, allocator, multiprocessors
 
 __all__ = ["Operand", "describe", "operand", "plan", "split_scales", "takes", "vector_of"]
@@ -25,6 +26,7 @@ __all__ = ["Operand", "describe", "operand", "plan", "split_scales", "takes", "v
 Run = Callable[..., Any]
 EIGHT = (torch.float8_e4m3fn, torch.float8_e5m2)
 _ROW = 16  # bytes that addresses and strides of TMA are multiples of
+GAIN = 0.95  # of the time without copies that TMA reads at less cost: a launch more costs time on the host, too
 
 
 class Operand(NamedTuple):
@@ -61,10 +63,14 @@ def operand(matrix: torch.Tensor, stored: tuple[bool, ...] = (False, True)) -> O
             return Operand(tuple(view.shape), strides, transposed)
     for transposed, view in views:
         if view.shape[2] == 1 or view.stride(2) == 1:
-            padding = Padding(view)
-            _, rows, pitch = padding.shape
-            return Operand(tuple(view.shape), (rows * pitch, pitch, 1), transposed, padding)
+            return _padded(view, transposed)
     raise LookupError("columns or rows are contiguous")
+
+
+def _padded(view: torch.Tensor, transposed: bool) -> Operand:
+    padding = Padding(view)
+    _, rows, pitch = padding.shape
+    return Operand(tuple(view.shape), (rows * pitch, pitch, 1), transposed, padding)
 
 
 def _strides(view: torch.Tensor) -> Optional[tuple[int, ...]]:
@@ -94,28 +100,30 @@ def describe(base: torch.Tensor, of: Operand, block: tuple[int, int]) -> Any:
     return TensorDescriptor(base, list(of.shape), list(of.strides), [1, *block], layout)
 
 
-def plan(call: Call, out: Optional[torch.Tensor], tiling: Optional[Tiling] = None) -> Run:
+Operands = tuple[Operand, Operand]
+
+
+def plan(
+    call: Call, out: Optional[torch.Tensor], tiling: Optional[Tiling] = None, operands: Optional[Operands] = None
+) -> Run:  # fmt: skip
     """Return `run(a, b, bias, out) -> result`, which allocates the result where `out` is None.
 
     Args:
         call: the product that the plan is for, and others with tensors of the same form.
         out: a result of this form; None for a new one.
         tiling: of TILINGS; the chosen one by default.
+        operands: how they are read; as they are by default, or from copies if TMA cannot read them.
     """
     if not (has_contiguous_side(call.a) and has_contiguous_side(call.b)):
         return _contiguous(call, out, tiling)
     along_k = call.a.dtype in EIGHT  # the matrix unit reads 8-bit operands along K only
-    left = operand(call.a, (False,) if along_k else (False, True))
-    right = operand(call.b, (True,) if along_k else (False, True))
-    pairs = ((call.a, left), (call.b, right))
-    size = Size(
-        call.batch, call.m, call.n, call.k, call.a.element_size() * 8,
-        call.out_dtype.itemsize * 8, (left.transposed, right.transposed), multiprocessors(call.a),
-        (own_vector(call.a, left.transposed), own_vector(call.b, right.transposed)),
-        sum(x.numel() * x.element_size() for x, of in pairs if of.padding is not None),
-    )  # fmt: skip
+    left, right = operands or (
+        operand(call.a, (False,) if along_k else (False, True)),
+        operand(call.b, (True,) if along_k else (False, True)),
+    )
+    size = _size(call, (left, right))
     if tiling is None:
-        return _first_that_fits(call, out, size)
+        return _first_that_fits(call, out, (left, right))
     empty = allocator(call.shape, call.out_dtype, call.a.device)
     result = empty() if out is None else out
     if (
@@ -156,21 +164,61 @@ def plan(call: Call, out: Optional[torch.Tensor], tiling: Optional[Tiling] = Non
     return run_padded
 
 
-def _first_that_fits(call: Call, out: Optional[torch.Tensor], size: Size) -> Run:
+def _size(call: Call, operands: Operands) -> Size:
+    left, right = operands
+    bits = call.a.element_size() * 8
+    pairs = ((call.a, left), (call.b, right))
+    return Size(
+        call.batch, call.m, call.n, call.k, bits, call.out_dtype.itemsize * 8,
+        (left.transposed, right.transposed), multiprocessors(call.a),
+        (own_vector(call.a, left.transposed), own_vector(call.b, right.transposed)),
+        sum(x.numel() * x.element_size() for x, of in pairs if of.padding is not None),
+        (left.strides[1] * bits // 8 % SECTOR, right.strides[1] * bits // 8 % SECTOR),
+    )  # fmt: skip
+
+
+def _first_that_fits(call: Call, out: Optional[torch.Tensor], operands: Operands) -> Run:
     """Return the plan of the best tiling whose compiled kernel has enough shared memory."""
-    tilings = _of_eight_bits(size) if size.bits == 8 else [choose(size), *ranked(size)[1:]]
+    size = _size(call, operands)
+    if any(size.pitches):
+        copies = tuple(_copy(x, of) for x, of in zip((call.a, call.b), operands))
+        if _expected(_size(call, copies)) < GAIN * _expected(size):
+            operands, size = copies, _size(call, copies)
+    tilings = _tilings_for(size)
     for tiling in tilings[:-1]:
         try:
-            return plan(call, out, tiling)
+            return plan(call, out, tiling, operands)
         except LimitError:  # conversions of layouts take what the compiler decides
             continue
-    return plan(call, out, tilings[-1])
+    return plan(call, out, tilings[-1], operands)
+
+
+def _copy(matrix: torch.Tensor, of: Operand) -> Operand:
+    """Return how TMA reads a copy whose rows begin at sectors of memory; `of` where they do."""
+    if of.strides[1] * matrix.element_size() % SECTOR == 0:
+        return of
+    return _padded(_rows(matrix, of.transposed), of.transposed)
+
+
+def _tilings_for(size: Size) -> list[Tiling]:
+    return _of_eight_bits(size) if size.bits == 8 else [choose(size), *ranked(size)[1:]]
+
+
+def _expected(size: Size) -> float:
+    """Return the microseconds that the model expects of the chosen tiling."""
+    if size.bits == 8:
+        size = _half(size)
+    return predicted(choose(size), size) or 0.0
+
+
+def _half(size: Size) -> Size:
+    """Return the size of half as many elements of 16 bits along K, which are as many bytes."""
+    return replace(size, k=gluon.cdiv(size.k, 2), bits=16)
 
 
 def _of_eight_bits(size: Size) -> list[Tiling]:
     """Return the tilings of half as many elements of 16 bits along K, which are as many bytes."""
-    half = replace(size, k=gluon.cdiv(size.k, 2), bits=16)
-    taken = ((t, t.block) for t in ranked(half) if t.kernel != "direct")
+    taken = ((t, t.block) for t in ranked(_half(size)) if t.kernel != "direct")
     return [replace(tiling, block=(m, n, 2 * k)) for tiling, (m, n, k) in taken]
 
 
@@ -253,7 +301,7 @@ def _persistent(
         return _stream_k(arguments, tensors, tiling, size, forms)
     arguments += (m, n, k, tiling.stages, tiling.walk, tiling.groups, *forms)
     grid = (tiling.programs(size),)
-    launch: Callable[..., None] = gluon.torch.prepare(gemm, grid, arguments, tensors, num_warps=4)
+    launch: Callable[..., None] = gluon.torch.prepare(gemm, grid, arguments, tensors, num_warps=4, **OVERLAPPED)
     return launch
 
 
@@ -266,10 +314,11 @@ def _stream_k(
     scratch, counters = Scratch(programs * m * n, device), Counters(2 * programs)
     parts, signals = scratch(), counters(device)
     shared = tiling.shared_tiles(size)
-    shares = (shared, shared * tiling.parts(size))
+    shares = (shared, tiling.sharers(size))
     arguments += (parts, signals, *shares, m, n, k, tiling.stages, tiling.walk)
     launch = gluon.torch.prepare(
-        gemm_stream_k, (programs,), (*arguments, *forms), (*tensors, parts, signals), num_warps=4
+        gemm_stream_k, (programs,), (*arguments, *forms), (*tensors, parts, signals), num_warps=4,
+        **OVERLAPPED,
     )
     return lambda *tensors: launch(*tensors, scratch(), counters(device))
 
@@ -362,7 +411,7 @@ def _in_parts(
     sums, count = scratch(), counters(device)
     launch = gluon.torch.prepare(
         kernel, (splits, tiles, call.batch), arguments(sums, count), (*tensors, sums, count),
-        num_warps=tiling.warps,
+        num_warps=tiling.warps, **OVERLAPPED,
     )  # fmt: skip
     if splits == 1:
         return lambda *tensors: launch(*tensors, sums, count)

@@ -1,31 +1,43 @@
-"""Copies of matrices whose rows begin at multiples of 16 bytes, for units that copy tiles: one launch for both operands."""
+"""Copies of matrices whose rows begin at multiples of 32 or 128 bytes, for units that copy tiles: one launch for both operands."""
 
 from __future__ import annotations
 
+import math
 from typing import Any, Callable, Optional
 
 import torch
 
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_kernels.dependent import OVERLAPPED, wait_for_predecessor
 from gluon_kernels.plans import allocator
 
 __all__ = ["Padding", "pad"]
 
-BLOCK = 2048
+BLOCK = 4096
+SECTOR, LINE = 32, 128  # bytes that memory and the L2 cache move at least, and keep together
 
 
 @gluon.constexpr_function
-def in_warps(rows, warps):
-    """Return a layout in which a warp has 32 elements of a row that follow each other."""
-    return gl.BlockedLayout([1, 1], [1, 32], [warps, 1] if rows >= warps else [1, warps], [1, 0])
+def in_warps(rows, width, unit, warps):
+    """Return a layout in which a thread has `unit` elements of a row that follow each other, and a warp as much of it as fits."""
+    lanes = min(32, width // unit)
+    along = [warps, 1] if rows * lanes >= 32 * warps else [1, warps]
+    return gl.BlockedLayout([1, unit], [32 // lanes, lanes], along, [1, 0])
 
 
 @gluon.jit
-def copy_block(x, to, block, rows, columns, pitch, matrices, of_matrix, of_row, BLOCK: gl.constexpr, WIDTH: gl.constexpr):  # fmt: skip
-    """Copy BLOCK elements of [matrices, rows, columns] to rows of `pitch`, WIDTH of a row."""
+def copy_block(x, to, block, rows, columns, pitch, matrices, of_matrix, of_row, BLOCK: gl.constexpr, FORM: gl.constexpr):  # fmt: skip
+    """Copy BLOCK elements of [matrices, rows, columns] to rows of `pitch`: WIDTH of a row, VECTOR by each load, UNIT by each store."""
+    WIDTH: gl.constexpr = FORM[0]
+    VECTOR: gl.constexpr = FORM[1]
+    UNIT: gl.constexpr = 128 // x.dtype.element_ty.primitive_bitwidth
     ROWS: gl.constexpr = BLOCK // WIDTH
-    layout: gl.constexpr = in_warps(ROWS, gl.num_warps())
+    layout: gl.constexpr = in_warps(ROWS, WIDTH, UNIT, gl.num_warps())
+    of_matrix = of_matrix // VECTOR * VECTOR  # the compiler sees the multiples
+    of_row = of_row // VECTOR * VECTOR
+    columns = columns // VECTOR * VECTOR
+    pitch = pitch // UNIT * UNIT
     across = gl.cdiv(pitch, WIDTH)
     row = block // across * ROWS + gl.arange(0, ROWS, gl.SliceLayout(1, layout))
     column = block % across * WIDTH + gl.arange(0, WIDTH, gl.SliceLayout(0, layout))
@@ -43,17 +55,18 @@ SIZES = ["rows", "columns", "pitch", "matrices", "of_matrix", "of_row"]
 def pad_rows(
     x, x_to, x_rows, x_columns, x_pitch, x_matrices, x_of_matrix, x_of_row,
     y, y_to, y_rows, y_columns, y_pitch, y_matrices, y_of_matrix, y_of_row,
-    x_blocks, BLOCK: gl.constexpr, WIDTHS: gl.constexpr,
+    x_blocks, BLOCK: gl.constexpr, FORMS: gl.constexpr,
 ):  # fmt: skip
     """Copy `x`, and `y` where there is one: the programs from `x_blocks` on."""
+    wait_for_predecessor()
     program = gl.program_id(0)
     if y is None:
-        copy_block(x, x_to, program, x_rows, x_columns, x_pitch, x_matrices, x_of_matrix, x_of_row, BLOCK, WIDTHS[0])  # fmt: skip
+        copy_block(x, x_to, program, x_rows, x_columns, x_pitch, x_matrices, x_of_matrix, x_of_row, BLOCK, FORMS[0])  # fmt: skip
     else:
         if program < x_blocks:
-            copy_block(x, x_to, program, x_rows, x_columns, x_pitch, x_matrices, x_of_matrix, x_of_row, BLOCK, WIDTHS[0])  # fmt: skip
+            copy_block(x, x_to, program, x_rows, x_columns, x_pitch, x_matrices, x_of_matrix, x_of_row, BLOCK, FORMS[0])  # fmt: skip
         else:
-            copy_block(y, y_to, program - x_blocks, y_rows, y_columns, y_pitch, y_matrices, y_of_matrix, y_of_row, BLOCK, WIDTHS[1])  # fmt: skip
+            copy_block(y, y_to, program - x_blocks, y_rows, y_columns, y_pitch, y_matrices, y_of_matrix, y_of_row, BLOCK, FORMS[1])  # fmt: skip
 
 
 class Padding:
@@ -65,13 +78,14 @@ class Padding:
 
     def __init__(self, wide: torch.Tensor):
         batch, rows, columns = wide.shape
-        unit = 16 // wide.element_size()
+        unit = (LINE if columns * wide.element_size() >= 8 * LINE else SECTOR) // wide.element_size()
         self.shape = (batch, rows, -(-columns // unit) * unit)
         of_matrix, of_row = (s if n > 1 else 0 for s, n in zip(wide.stride(), (batch, rows)))
+        most = 16 // wide.element_size() if wide.data_ptr() % 16 == 0 else 1
         self.sizes = (rows, columns, self.shape[2], batch, of_matrix, of_row)
-        self.width = min(1024, max(32, 1 << (self.shape[2] - 1).bit_length()))
-        self.blocks = -(-batch * rows // (BLOCK // self.width)) * -(-self.shape[2] // self.width)
-
+        width = min(1024, max(32, 1 << (self.shape[2] - 1).bit_length()))
+        self.form = (width, math.gcd(most, columns, of_matrix, of_row))
+        self.blocks = -(-batch * rows // (BLOCK // width)) * -(-self.shape[2] // width)
         self.empty = allocator(self.shape, wide.dtype, wide.device)
 
 
@@ -87,11 +101,11 @@ def pad(a: torch.Tensor, b: torch.Tensor, paddings: tuple[Optional[Padding], Opt
         arguments += [x, copy, *padding.sizes]
     if len(both) == 1:
         arguments += [None, None, *both[0][1].sizes]
-    first, widths = both[0][1].blocks, tuple(padding.width for _, padding in both)
+    first, forms = both[0][1].blocks, tuple(padding.form for _, padding in both)
     total = sum(padding.blocks for _, padding in both)
     tensors = [tensor for (x, _), copy in zip(both, copies) for tensor in (x, copy)]
     launch = gluon.torch.prepare(
-        pad_rows, (total,), (*arguments, first, BLOCK, widths), tensors, num_warps=4
+        pad_rows, (total,), (*arguments, first, BLOCK, forms), tensors, num_warps=4, **OVERLAPPED
     )
     of_a, of_b = paddings
 

@@ -10,6 +10,7 @@ from torch import Tensor
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.nvidia.hopper import TensorDescriptor
+from gluon_kernels.dependent import OVERLAPPED
 from gluon_kernels.gemm.hopper_promoted import gemm_promoted, gemm_promoted_few
 from gluon_kernels.gemm.launches import Operand, describe, operand, split_scales, vector_of
 from gluon_kernels.plans import Counters, Scratch, allocator, multiprocessors
@@ -106,7 +107,7 @@ def plan(
         tensors += [steps, scales[1]]
     grid = (splits, tiles if splits > 1 else min(tiles, processors))
     arguments = (*described, split_scales(by_rows, (m, n)), of_blocks, sums, count, *rest)
-    launch = gluon.torch.prepare(kernel, grid, arguments, tensors, num_warps=4)
+    launch = gluon.torch.prepare(kernel, grid, arguments, tensors, num_warps=4, **OVERLAPPED)
     device = a.device
 
     def run(a: Tensor, b: Tensor, by_rows: Any, scales: Any, out: Optional[Tensor]) -> Tensor:

@@ -1,8 +1,8 @@
 """Which tiling of which kernel a product takes on Hopper: the one with the least time by a fitted model.
 
 The time of a tiling is taken to be linear in a few quantities (`features`). The factors of each tiling were fitted to measurements
-(`tuned/hopper.json`, `python benchmarks/tune_gemm.py`), for shapes of all kinds; measured shapes that the model gets wrong
-have an entry of their own.
+(`tuned/hopper.json`, `python benchmarks/tune_gemm.py`), for shapes of all kinds and whatever number of programs shares a tile;
+measured shapes that the model gets wrong have an entry of their own.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from typing import Any, Iterator, Optional
 __all__ = ["IN_PARTS", "TILINGS", "Size", "Tiling", "choose", "features", "fits"]
 
 SHARED = 232448  # bytes of shared memory that a block of sm_90 may have
+MULTIPROCESSOR = 233472  # bytes that the blocks of one share, with 1024 more for each
+EQUAL = 0.9  # of all processors, that have to be busy where each tile has as many programs
 L2 = 9.0e6  # bytes per microsecond that all processors together copied from the L2 cache of an H100
 PAD = (1.3, 1.6e6)  # microseconds of a launch that copies operands, and bytes that it reads in one
 # Microseconds that a launch of copies, and a launch in parts, may take more on the device than one launch that needs neither: calls are
@@ -38,7 +40,8 @@ class Size:
         transposed: A is stored as [K, M], B as [N, K].
         processors: of the device.
         vectors: elements of A and of B that one load of a thread takes.
-        padded: bytes of the operands that TMA reads from a padded copy only.
+        padded: bytes of the operands that TMA reads from a padded copy.
+        pitches: bytes from a row to the next, of A and B as TMA reads them; 0 if that is a multiple of 32.
     """
 
     batch: int
@@ -51,6 +54,7 @@ class Size:
     processors: int = 132
     vectors: tuple[int, int] = (8, 8)
     padded: int = 0
+    pitches: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True)
@@ -77,9 +81,13 @@ class Tiling:
 
     @property
     def name(self) -> str:
+        return f"{self.family}/{self.splits}" if self.splits > 1 else self.family
+
+    @property
+    def family(self) -> str:
+        """Return the name without that of splits, for which the factors of the model hold."""
         m, n, k = self.block
-        splits = f"/{self.splits}" if self.splits > 1 else ""
-        return f"{self.kernel} {m}x{n}x{k} s{self.stages}{splits}{' swapped' * self.swapped}"
+        return f"{self.kernel} {m}x{n}x{k} s{self.stages}{' swapped' * self.swapped}"
 
     @property
     def warps(self) -> int:
@@ -95,17 +103,27 @@ class Tiling:
         """Return how many tiles programs share along K: those that do not fill a round of the processors."""
         return self.tiles(size) % size.processors
 
-    def parts(self, size: Size) -> int:
-        """Return how many programs share a tile of those that are shared, with several steps each."""
+    def sharers(self, size: Size) -> int:
+        """Return how many programs share these tiles, with several steps each: as many for each tile, or all where these were too few."""
         shared, steps = self.shared_tiles(size), cdiv(size.k, self.block[2])
-        return max(1, min(size.processors // shared, steps // 4)) if shared else 1
+        if not shared:
+            return 0
+        equal = shared * max(1, min(size.processors // shared, steps // 4))
+        most = max(shared, min(size.processors, shared * steps // 4))
+        return equal if equal >= EQUAL * most else most
 
     def programs(self, size: Size) -> int:
         """Return how many persistent programs there are: at most one for each processor."""
         tiles = self.tiles(size)
         if self.kernel == "stream_k" and tiles < size.processors:
-            return tiles * self.parts(size)
+            return self.sharers(size)
         return min(tiles, size.processors)
+
+    def resident(self, size: Size) -> int:
+        """Return how many programs a processor runs at a time."""
+        if self.kernel not in IN_PARTS:
+            return 1
+        return max(1, min(MULTIPROCESSOR // (self.shared(size) + 1024), 16 // self.warps))
 
     def shared(self, size: Size, box: int = 128) -> int:
         """Return the bytes of shared memory of a block, where results are stored in boxes of so many bytes."""
@@ -146,13 +164,21 @@ _COOPERATIVE = (
 )  # fmt: skip
 _STREAM_K = (
     (False, (128, 128, 64), 6), (False, (128, 192, 64), 5), (False, (128, 256, 64), 4),
-    (False, (256, 128, 64), 4), (False, (256, 160, 64), 3),
-    (True, (128, 96, 64), 6), (True, (128, 160, 64), 5), (True, (256, 128, 64), 4),
+    (False, (256, 128, 64), 4), (False, (256, 160, 64), 3), (False, (256, 192, 64), 3),
+    (True, (128, 96, 64), 6), (True, (128, 160, 64), 5), (True, (256, 128, 64), 4), (True, (128, 304, 32), 7),
 )  # fmt: skip
 _DIRECT = (
-    (16, 64, 128), (16, 128, 64), (32, 64, 64), (32, 128, 64), (64, 64, 64), (64, 128, 64), (128, 64, 64), (128, 32, 64),
-    (128, 128, 64),
+    ((16, 64, 128), 4), ((16, 128, 64), 4), ((32, 64, 64), 4), ((32, 128, 64), 4), ((32, 128, 64), 7),
+    ((64, 64, 64), 4), ((64, 64, 64), 7), ((64, 128, 64), 4), ((64, 128, 64), 7), ((128, 64, 64), 4), ((128, 64, 64), 7),
+    ((128, 32, 64), 4), ((128, 128, 64), 4), ((128, 128, 64), 6),
 )  # fmt: skip
+_SPLIT_K = (
+    ((128, 128, 64), 6), ((128, 128, 64), 3), ((128, 64, 128), 4), ((128, 64, 64), 4), ((128, 32, 128), 4), ((128, 32, 64), 5),
+    ((64, 32, 128), 6), ((64, 32, 128), 4), ((64, 64, 64), 4), ((64, 64, 128), 6), ((64, 64, 128), 3),
+    ((64, 128, 64), 6), ((64, 128, 64), 3), ((32, 64, 128), 6), ((32, 64, 128), 4), ((32, 128, 64), 6), ((32, 128, 64), 4),
+    ((16, 64, 128), 6), ((16, 64, 128), 4), ((16, 128, 64), 6), ((8, 64, 128), 6), ((8, 128, 64), 6),
+)  # fmt: skip
+_SPLITS = (1, 2, 3, 4, 5, 6, 8, 12, 16)
 _SWAPPED = (
     (2, (128, 304, 64), 3), (2, (128, 304, 32), 7), (2, (128, 256, 64), 4), (2, (128, 224, 64), 4), (2, (128, 160, 64), 5),
     (2, (256, 128, 64), 4), (2, (256, 160, 64), 3), (2, (128, 96, 64), 6), (2, (128, 64, 128), 4),
@@ -168,21 +194,11 @@ def _tilings() -> Iterator[Tiling]:
         yield Tiling("cooperative", block, stages, groups=groups, swapped=True)
     for swapped, block, stages in _STREAM_K:
         yield Tiling("stream_k", block, stages, groups=2, swapped=swapped)
-    for splits in (1, 2, 4, 8):
-        yield Tiling("split_k", (128, 128, 64), 6, splits)
-        yield Tiling("split_k", (128, 64, 128), 4, splits)
-        yield Tiling("split_k", (128, 64, 64), 4, splits)
-        yield Tiling("split_k", (128, 32, 128), 4, splits)
-        yield Tiling("split_k", (64, 32, 128), 6, splits)
-        yield Tiling("split_k", (64, 64, 64), 4, splits)
-        for rows in (64, 32, 16, 8):
-            yield Tiling("split_k", (rows, 64, 128), 6, splits)
-            yield Tiling("split_k", (rows, 128, 64), 6, splits)
-        for block in _DIRECT:
-            yield Tiling("direct", block, 4, splits)
-    yield Tiling("split_k", (64, 128, 64), 3)
-    for splits in (1, 2, 4):
-        yield Tiling("split_k", (128, 128, 64), 3, splits)
+    for splits in _SPLITS:
+        for block, stages in _SPLIT_K:
+            yield Tiling("split_k", block, stages, splits)
+        for block, stages in _DIRECT:
+            yield Tiling("direct", block, stages, splits)
 
 
 TILINGS: dict[str, Tiling] = {tiling.name: tiling for tiling in _tilings()}
@@ -202,7 +218,7 @@ def fits(tiling: Tiling, size: Size) -> bool:
         return False
     if tiling.kernel not in IN_PARTS:
         return True
-    if (m < 64 and size.m > 16 * m) or (n < 64 and size.n > 8 * n):
+    if (m < 64 and size.m > 16 * m) or (n < 64 and size.n > 8 * n and size.m > m):
         return False
     if m < 16 and size.transposed[0]:
         # 8 columns are 16 bytes, too narrow to swizzle. Steps along K then add to the base offset of the descriptor, which PTX
@@ -211,9 +227,8 @@ def fits(tiling: Tiling, size: Size) -> bool:
     if tiles // size.batch > 65535 or size.batch > 65535:
         return False
     if tiling.splits > 1:  # the programs of a tile wait for each other
-        steps = cdiv(size.k, tiling.block[2])
-        most = size.processors * (2 if 2 * tiling.shared(size) <= SHARED else 1)
-        return tiles * tiling.splits <= most and steps >= 2 * tiling.splits
+        most = size.processors * tiling.resident(size)
+        return tiles * tiling.splits <= most and cdiv(size.k, tiling.block[2]) >= 2 * tiling.splits
     return True
 
 
@@ -225,38 +240,45 @@ def _loads_pay(size: Size) -> bool:
 
 def _shares(tiling: Tiling, size: Size) -> bool:
     """Return True if programs gain by a share of the last round's tiles: if each of these has several parts."""
-    steps = tiling.shared_tiles(size) * cdiv(size.k, tiling.block[2])
-    return tiling.parts(size) > 1 and steps * size.processors < 2**31
+    shared, steps = tiling.shared_tiles(size), cdiv(size.k, tiling.block[2])
+    return tiling.sharers(size) > shared > 0 and shared * steps * size.processors < 2**31
 
 
 def features(tiling: Tiling, size: Size) -> tuple[float, ...]:
-    """Return the quantities in which the time of a tiling is linear: 1, tiles one after the other, steps of these, steps of one
-    tile or under stream-K its parts, rows of these steps that do not begin at a sector of memory or loads of threads, and bytes moved in all."""
+    """Return the quantities in which the time of a tiling is linear.
+
+    They are: 1; tiles one after the other; steps of these, one after the other; steps of a processor, which its programs do at a time, or under
+    stream-K the parts that are added one after the other; rows of these steps that do not begin at a sector of memory, or loads of threads; bytes moved in
+    all; 1 where programs share a tile; kilobytes of sums that a processor writes then.
+    """
     m, n, k = tiling.block
-    steps = cdiv(cdiv(size.k, k), tiling.splits)
-    waves = cdiv(tiling.tiles(size) * tiling.splits, size.processors)
+    tiles, steps = tiling.tiles(size), cdiv(size.k, k)
     moved = size.batch * (size.m * size.k + size.k * size.n) * size.bits // 8
     moved += size.batch * size.m * size.n * size.out_bits // 8
-    a_side = size.m if size.transposed[0] else size.k
-    b_side = size.k if size.transposed[1] else size.n
-    uneven = [side * size.bits // 8 % 32 != 0 for side in (a_side, b_side)]
-    rows = sum(x for x, y in zip((n, m) if tiling.swapped else (m, n), uneven) if y)
-    across = float(waves * steps)
-    if tiling.kernel == "stream_k":  # a tile's parts are added one after the other
-        waves, parts = cdiv(tiling.tiles(size), tiling.programs(size)), tiling.parts(size)
-        across = (waves - 1) * steps + float(cdiv(steps, parts))
-        steps = parts
-    loaded = across * rows / 128
+    shares, written = 0.0, 0.0
+    if tiling.kernel == "stream_k":
+        shared, sharers = tiling.shared_tiles(size), tiling.sharers(size)
+        waves = cdiv(tiles, size.processors)
+        across = (tiles // size.processors) * steps + float(cdiv(shared * steps, max(sharers, 1)))
+        load, busy = float(cdiv(sharers, max(shared, 1))), across
+    elif tiling.kernel in IN_PARTS:
+        steps = cdiv(steps, tiling.splits)
+        programs = tiles * tiling.splits
+        waves = cdiv(programs, size.processors * tiling.resident(size))
+        each = max(1.0, programs / size.processors)
+        across, load = float(waves * steps), each * steps
+        busy = load
+        if tiling.splits > 1:
+            shares, written = 1.0, each * m * n * 4 / 1024
+    else:
+        waves = cdiv(tiles, size.processors)
+        across = busy = float(waves * steps)
+        load = 0.0
+    rows = sum(x for x, pitch in zip((n, m) if tiling.swapped else (m, n), size.pitches) if pitch % 32)
+    loaded = busy * rows / 128
     if tiling.kernel == "direct":
-        loaded = across * k * (m / size.vectors[0] + n / size.vectors[1]) / 8192
-    return (
-        1.0,
-        float(waves),
-        across,
-        float(steps),
-        loaded,
-        float(moved),
-    )
+        loaded = busy * k * (m / size.vectors[0] + n / size.vectors[1]) / 8192
+    return 1.0, float(waves), across, load, loaded, float(moved), shares, written
 
 
 @functools.lru_cache(maxsize=None)
@@ -267,16 +289,19 @@ def _table() -> dict[str, Any]:
 
 def predicted(tiling: Tiling, size: Size) -> Optional[float]:
     """Return the microseconds that the model expects; None where the tiling was not measured."""
-    numbers = _table()["model"].get(tiling.name)
+    numbers = _table()["model"].get(tiling.family)
     if numbers is None:
         return None
     time = float(sum(a * b for a, b in zip(numbers, features(tiling, size))))
     m, n, k = tiling.block
     copied = tiling.tiles(size) * cdiv(size.k, k) * (m + n) * k * size.bits / 8
     time = max(time, float(numbers[0]) + copied / L2)
-    if size.padded and tiling.kernel != "direct":
-        time += PAD[0] + size.padded / PAD[1]
-    return time
+    return time + padding(size) if tiling.kernel != "direct" else time
+
+
+def padding(size: Size) -> float:
+    """Return the microseconds of a launch that copies operands."""
+    return PAD[0] + size.padded / PAD[1] if size.padded else 0.0
 
 
 def ranked(size: Size) -> list[Tiling]:

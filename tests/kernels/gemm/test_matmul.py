@@ -66,6 +66,7 @@ TILINGS = [
         "direct 16x128x64 s4",
         "direct 128x32x64 s4",
         "split_k 64x32x128 s6/2",
+        "stream_k 128x304x32 s7 swapped",
     )
 ]
 
@@ -81,7 +82,7 @@ def test_every_kernel_multiplies_any_orientation(name, stored, monkeypatch):
     monkeypatch.setattr(launches, "multiprocessors", lambda tensor: 3)
     shape = {"M": 136, "N": 208, "K": 520, "dtype": "bfloat16", "stored": stored, "bias": True}
     assert MATMUL.check({**shape, "activation": "silu"}, "cpu") is None
-    assert len(TILINGS) == 14
+    assert len(TILINGS) == 15
 
 
 @pytest.mark.parametrize("name", ["direct 64x64x64 s4", "split_k 64x64x64 s4"])
@@ -102,18 +103,48 @@ def test_small_products_are_stored_16_bytes_at_a_time(name, monkeypatch):
     assert stores and set(stores) == {"st.global.v4.b32"}
 
 
-def test_few_programs_share_the_tiles_of_the_last_round(monkeypatch):
+@pytest.mark.parametrize("columns, shared, sharers", [(456, 3, 6), (640, 6, 9)])
+def test_few_programs_share_the_tiles_of_the_last_round(columns, shared, sharers, monkeypatch):
+    """Of 12 tiles, 6 of 9 programs share 3, two each; of 15 tiles, all 9 share 6, each two thirds of one."""
     from gluon_kernels.gemm import launches
 
     monkeypatch.setattr(launches, "multiprocessors", lambda tensor: 9)
     tiling = tilings.TILINGS["stream_k 128x128x64 s6"]
-    a, b = matrices((384, 520), (520, 456))  # 12 tiles, of which 6 programs share 3
-    size = tilings.Size(1, 384, 456, 520, processors=9)
-    assert (tiling.shared_tiles(size), tiling.parts(size), tiling.programs(size)) == (3, 2, 9)
-    two = replace(size, n=640)  # 15 tiles: 6 are left, more than half of the programs
-    assert tiling.parts(two) == 1 and not tilings.fits(tiling, two)
+    a, b = matrices((384, 520), (520, columns))
+    size = tilings.Size(1, 384, columns, 520, processors=9)
+    assert tilings.fits(tiling, size)
+    assert (tiling.shared_tiles(size), tiling.sharers(size), tiling.programs(size)) == (shared, sharers, 9)
     run = launches.plan(checked("matmul", a, b, None, None, None), None, tiling)
-    assert error_of(run(a, b, None, None), a.double() @ b.double()) < 5e-3
+    first = run(a, b, None, None)
+    assert error_of(first, a.double() @ b.double()) < 5e-3
+    assert torch.equal(first, run(a, b, None, None))
+
+
+@pytest.mark.parametrize("name, k", [("split_k 64x64x128 s3/3", 900), ("direct 64x64x64 s7/5", 1003), ("split_k 8x64x128 s6/12", 3300)])  # fmt: skip
+def test_any_number_of_programs_shares_a_tile(name, k):
+    from gluon_kernels.gemm import launches
+
+    a, b = matrices((7, k), (k, 72))
+    run = launches.plan(checked("matmul", a, b, None, None, None), None, tilings.TILINGS[name])
+    first = run(a, b, None, None)
+    assert error_of(first, a.double() @ b.double()) < 5e-3
+    for _ in range(3):  # the counters go on
+        assert torch.equal(run(a, b, None, None), first)
+
+
+@pytest.mark.parametrize("stored", ["NN", "NT", "TN"])
+@pytest.mark.parametrize("m, n, k", [(72, 88, 104), (33, 70, 1032), (40, 24, 45), (5, 7, 1100)])
+def test_operands_are_copied_to_rows_that_begin_at_sectors(m, n, k, stored, monkeypatch):
+    from gluon_kernels.gemm import launches
+
+    monkeypatch.setattr(launches, "GAIN", 1e9)
+    monkeypatch.setattr(launches, "choose", lambda size: tilings.TILINGS["split_k 64x64x64 s4"])
+    a, b = (x.mT.contiguous().mT if s == "T" else x for x, s in zip(matrices((m, k), (k, n)), stored))
+    call = checked("matmul", a, b, None, None, None)
+    operands = tuple(map(launches.operand, (a, b)))
+    copies = [launches._copy(x, of) for x, of in zip((a, b), operands)]
+    assert all(of.strides[1] % 16 == 0 for of in copies)
+    assert error_of(launches.plan(call, None)(a, b, None, None), a.double() @ b.double()) < 5e-3
 
 
 @pytest.mark.parametrize("name", ["split_k 16x64x128 s6/2", "split_k 64x64x128 s6"])

@@ -8,6 +8,7 @@ from gluon_nvidia.reference.arith import ELEMENTWISE  # noqa: F401
 from gluon_nvidia.reference.async_copy import *  # noqa: F403
 from gluon_nvidia.reference.clc import *  # noqa: F403
 from gluon_nvidia.reference.cluster import *  # noqa: F403
+from gluon_nvidia.reference.grids import GRID_ASM
 from gluon_nvidia.reference.libdevice import EXTERNS  # noqa: F401
 from gluon_nvidia.reference.mbarrier import *  # noqa: F403
 from gluon_nvidia.reference.multimem import *  # noqa: F403
@@ -22,4 +23,4 @@ from gluon_nvidia.reference.wgmma import *  # noqa: F403
 
 # The dialect of inline assembly, and models of some texts, which need no interpreter.
 ASSEMBLY = "ptx"
-INLINE_ASM = {**PACKED_ASM, **WAITS_ASM}
+INLINE_ASM = {**PACKED_ASM, **WAITS_ASM, **GRID_ASM}
