@@ -122,11 +122,12 @@ def multiply_promoted(
                 left = promoted(left, part, by_left)
             position = position.next()
         if SPLITS > 1:
-            gl.static_assert(
-                not TWO and FORM == "rows", "the sums of several programs are stored as rows"
-            )
-            number = tile * 2 + group
+            gl.static_assert(FORM == "rows", "the sums of several programs are stored as rows")
+            number = (tile * 2 + group) * len(SHAPES[1])
             store_shared(outs[1], left, number, scratch, (row, column), (M, N), outs[2][1], outs[4], SPLITS, VECTOR)  # fmt: skip
+            if TWO:
+                side = column + SHAPES[1][0]
+                store_shared(outs[1], right, number + 1, scratch, (row, side), (M, N), outs[2][1], outs[4], SPLITS, VECTOR)  # fmt: skip
         elif TWO:
             store(outs, (left, right), matrix, row, column, FORM, VECTOR)
         else:
@@ -144,7 +145,7 @@ def gemm_promoted(
     [parts of K, programs]; with SPLITS > 1 there is a program for each part of each tile.
 
     `by_rows` are the scales of `of_scaled`. `scales_desc` is None, or of the scales of steps of rows [K / 128, M], and `scales` has
-    those of blocks with the strides of steps and of blocks. `sums` and `counters` are those of `gemm_split_k`, of half tiles. The other
+    those of blocks with the strides of steps and of blocks. `sums` and `counters` are those of `gemm_split_k`, of 64 rows and 128 columns each. The other
     arguments are those of `gemm`.
     """
     gl.static_assert(gl.num_warps() == 4, "a group of four warps multiplies")

@@ -21,20 +21,30 @@ BLOCK = 128  # elements of K, and rows and columns of B, that share a scale
 _FEW = 64  # rows up to which the transposed product is computed
 
 
-def columns_for(m: int, n: int, processors: int) -> int:
-    """Return 256, or 128 where the processors do the last round of tiles sooner."""
-    rounds = {w: -(-(-(-m // 128) * -(-n // w)) // processors) for w in (256, 128)}
-    return 256 if 256 * rounds[256] <= 1.1 * 128 * rounds[128] else 128
+# Microseconds of a step of a tile by its columns, of all else that a tile takes, and of a sum with those of other programs.
+_STEP = {128: 0.43, 256: 0.85}
+_TILE, _SUM = 1.0, 2.6
+
+
+def tiling_for(m: int, n: int, k: int, processors: int) -> tuple[int, int]:
+    """Return the columns of a tile, and how many programs share its K: those of the least expected time."""
+    steps = -(-k // BLOCK)
+    times = []
+    for columns, of_step in _STEP.items():
+        tiles = -(-m // BLOCK) * -(-n // columns)
+        for splits in range(1, 17):
+            if splits > 1 and (tiles * splits > processors or steps < 2 * splits):
+                break
+            rounds = -(-tiles * splits // processors)
+            time = rounds * (-(-steps // splits) * of_step + _TILE) + _SUM * (splits > 1)
+            times.append((time, columns, splits))
+    _, columns, splits = min(times)
+    return columns, splits
 
 
 def parts_of(tiles: int, k: int, processors: int) -> int:
-    """Return how many programs share the K of a tile: as many as there is room for, with several steps each."""
-    steps, splits = -(-k // BLOCK), 1
-    while splits < 16 and 2 * tiles * splits <= processors and steps >= 8 * splits:
-        splits *= 2
-    while (splits - 1) * -(-steps // splits) >= steps:  # each has a step
-        splits //= 2
-    return splits
+    """Return how many programs share the K of a tile of few rows: as many as there is room for, with several steps each."""
+    return max(1, min(16, processors // tiles, -(-k // BLOCK) // 4))
 
 
 def plan(
@@ -83,11 +93,9 @@ def plan(
         )
         rest: tuple[Any, ...] = (m, n, k, rows, 64, 12 if rows <= 32 else 8, vector, splits)
     else:
-        columns = columns_for(m, n, processors)
-        splits = parts_of(-(-m // 128) * -(-n // 128), k, processors)
-        columns = columns if splits == 1 else 128
-        kernel, tiles, halves, size = gemm_promoted, -(-m // 128) * -(-n // columns), 2, 64 * 128
+        columns, splits = tiling_for(m, n, k, processors)
         parts = columns // 128
+        kernel, tiles, halves, size = gemm_promoted, -(-m // 128) * -(-n // columns), 2 * parts, 64 * 128
         unit = 16 // result.element_size()
         form, stored = "rows", ()
         if row % unit == 0 and result.data_ptr() % 16 == 0 and splits == 1:
