@@ -231,18 +231,18 @@ def multiply_share(
 
 
 @gluon.jit
-def writers_for(c_descs, end, WIDTHS: gl.constexpr, PLAIN: gl.constexpr):
-    """Return a writer for each accumulator of a group."""
+def writers_for(c_descs, end, WIDTHS: gl.constexpr, PLAIN: gl.constexpr, WHOLE: gl.constexpr = False):
+    """Return a writer for each accumulator of a group: with a buffer for one part of it, or for the WHOLE."""
+    gl.static_assert(
+        not WHOLE or len(WIDTHS) == 1, "a writer waits for the stores of others, too"
+    )
     writers = ()
     for i in gl.static_range(len(c_descs)):
+        PARTS: gl.constexpr = WIDTHS[i] // c_descs[i].block_type.shape[2]
         if PLAIN:  # a tile is converted whole
-            writers = writers + (
-                tma_writer(c_descs[i], WIDTHS[i] // c_descs[i].block_type.shape[2], 1),
-            )
+            writers = writers + (tma_writer(c_descs[i], PARTS, PARTS if WHOLE else 1),)
         else:
-            writers = writers + (
-                tma_writer(c_descs[i], WIDTHS[i] // c_descs[i].block_type.shape[2], 1, end),
-            )
+            writers = writers + (tma_writer(c_descs[i], PARTS, PARTS if WHOLE else 1, end),)
     return writers
 
 
@@ -251,14 +251,14 @@ def gemm(
     a_desc, b_descs, c, c_descs, c_matrix, c_row, bias, scales, batch, M, N, K,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
     STAGES: gl.constexpr, GROUP: gl.constexpr, GROUPS: gl.constexpr,
-    FORM: gl.constexpr, VECTOR: gl.constexpr,
+    WHOLE: gl.constexpr, FORM: gl.constexpr, VECTOR: gl.constexpr,
     TRANSPOSED: gl.constexpr, ACTIVATION: gl.constexpr,
 ):  # fmt: skip
     """Multiply [batch, M, K] by [batch, K, N].
 
     `a_desc` is of the rows of a group, `b_descs` of the columns of a tile, BLOCK_N in all, from left to right. TRANSPOSED says of A
     and of B whether they are stored as [K, M] and [N, K]. GROUPS is the number of groups that share a tile, 0 under
-    the ping-pong schedule. FORM says how C is stored: by "tma" through `c_descs`, else by pointers as "rows" of `c`, or as its "columns",
+    the ping-pong schedule. With WHOLE a group has buffers for all that it stores of a tile. FORM says how C is stored: by "tma" through `c_descs`, else by pointers as "rows" of `c`, or as its "columns",
     which are contiguous then; `c_matrix` and `c_row` are the strides of matrices and of rows, or columns; VECTOR
     divides them and the contiguous side. `bias` belongs to the contiguous side of C, `scales` to the other side and to this one,
     each None or float32, and a tuple of numbers in memory for all.
@@ -277,8 +277,8 @@ def gemm(
     SCALED: gl.constexpr = scales[0] is not None or scales[1] is not None or len(scales[2]) > 0
     PLAIN: gl.constexpr = bias is None and ACTIVATION is None and not SCALED
     rest = (c, (c_matrix, c_row), (M, N), end)
-    first = (writers_for(c_descs, end, SHAPES[1], PLAIN),) + rest
-    second = (writers_for(c_descs, end, SHAPES[1], PLAIN),) + rest
+    first = (writers_for(c_descs, end, SHAPES[1], PLAIN, WHOLE),) + rest
+    second = (writers_for(c_descs, end, SHAPES[1], PLAIN, WHOLE),) + rest
     if GROUPS == 0:
         order = ordered_barrier(2)
         gl.warp_specialize(
@@ -314,7 +314,7 @@ def gemm(
         )
     else:
         gl.static_assert(GROUPS == 3, "two or three groups share a tile")
-        third = (writers_for(c_descs, end, SHAPES[1], PLAIN),) + rest
+        third = (writers_for(c_descs, end, SHAPES[1], PLAIN, WHOLE),) + rest
         gl.warp_specialize(
             [
                 (

@@ -299,7 +299,7 @@ def _persistent(
     tensors = (*tensors[:2], call.bias, c, *_present(call.scales))
     if tiling.kernel == "stream_k":
         return _stream_k(arguments, tensors, tiling, size, forms)
-    arguments += (m, n, k, tiling.stages, tiling.walk, tiling.groups, *forms)
+    arguments += (m, n, k, tiling.stages, tiling.walk, tiling.groups, tiling.whole, *forms)
     grid = (tiling.programs(size),)
     launch: Callable[..., None] = gluon.torch.prepare(gemm, grid, arguments, tensors, num_warps=4, **OVERLAPPED)
     return launch

@@ -69,6 +69,7 @@ class Tiling:
         groups: groups of warps that share a tile; 0 but for "cooperative" and "stream_k".
         swapped: the transposed result is computed, whose columns are the rows of A.
         walk: rows of tiles that are walked at a time.
+        whole: a group has buffers for all that it stores of a tile, not for a part of it.
     """
 
     kernel: str
@@ -78,6 +79,7 @@ class Tiling:
     groups: int = 0
     swapped: bool = False
     walk: int = 8
+    whole: bool = False
 
     @property
     def name(self) -> str:
@@ -87,7 +89,7 @@ class Tiling:
     def family(self) -> str:
         """Return the name without that of splits, for which the factors of the model hold."""
         m, n, k = self.block
-        return f"{self.kernel} {m}x{n}x{k} s{self.stages}{' swapped' * self.swapped}"
+        return f"{self.kernel} {m}x{n}x{k} s{self.stages}{' swapped' * self.swapped}{' whole' * self.whole}"
 
     @property
     def warps(self) -> int:
@@ -134,7 +136,7 @@ class Tiling:
         if self.swapped:  # a part at a time, through registers
             return ring + 2 * max(1, self.groups) * 4 * 128 * 17
         rows, users = (m, 2) if self.groups == 0 else (m // self.groups, self.groups)
-        boxes = sum(min(box, width * size.out_bits // 8) for width in parts_of(n))
+        boxes = sum(width * size.out_bits // 8 if self.whole else min(box, width * size.out_bits // 8) for width in parts_of(n))  # fmt: skip
         return ring + users * boxes * rows
 
     def box(self, size: Size) -> int:
@@ -161,6 +163,10 @@ _COOPERATIVE = (
     (2, (128, 256, 64), 4), (2, (128, 224, 64), 4), (2, (128, 128, 64), 6), (2, (128, 192, 64), 5),
     (2, (256, 128, 64), 4), (2, (256, 160, 64), 3), (2, (256, 192, 64), 3),
     (3, (192, 128, 64), 4), (3, (192, 192, 64), 3),
+)  # fmt: skip
+_WHOLE = (
+    (0, (128, 128, 64), 5), (0, (64, 256, 64), 4), (0, (64, 128, 64), 7),
+    (2, (128, 256, 64), 3), (2, (256, 128, 64), 3), (2, (128, 128, 64), 5),
 )  # fmt: skip
 _STREAM_K = (
     (False, (128, 128, 64), 6), (False, (128, 192, 64), 5), (False, (128, 256, 64), 4),
@@ -190,6 +196,8 @@ def _tilings() -> Iterator[Tiling]:
         yield Tiling("pingpong", block, stages)
     for groups, block, stages in _COOPERATIVE:
         yield Tiling("cooperative", block, stages, groups=groups)
+    for groups, block, stages in _WHOLE:
+        yield Tiling("cooperative" if groups else "pingpong", block, stages, groups=groups, whole=True)
     for groups, block, stages in _SWAPPED:
         yield Tiling("cooperative", block, stages, groups=groups, swapped=True)
     for swapped, block, stages in _STREAM_K:
