@@ -13,14 +13,18 @@ __all__ = ["differentiable", "is_compiling", "is_plain", "kept", "wants_gradient
 
 is_plain: Callable[..., bool] = gluon.torch.is_plain
 is_compiling = torch.compiler.is_compiling
+_set_grad_enabled: Callable[[bool], None] = torch._C._set_grad_enabled
 
 
 def wants_gradient(*tensors: Any) -> bool:
     """Return True if a call needs autograd and nothing else of torch; see `gluon_core.torch.is_plain`."""
     if is_compiling() or not torch.is_grad_enabled():
         return False
-    with torch.no_grad():
+    _set_grad_enabled(False)  # `torch.no_grad` takes as long as the rest of a call
+    try:
         return is_plain(*tensors)
+    finally:
+        _set_grad_enabled(True)
 
 
 def differentiable(
@@ -43,14 +47,10 @@ def differentiable(
 
         @staticmethod
         def backward(ctx: Any, *grads: Any) -> Any:
-            return backward(ctx, *grads) if not torch.is_grad_enabled() else twice(ctx, *grads)
+            return (twice if torch.is_grad_enabled() else backward)(ctx, *grads)
 
-    @once_differentiable
-    def twice(ctx: Any, *grads: Any) -> Any:
-        return backward(ctx, *grads)
-
-    apply: Callable[..., Any] = Direct.apply
-    return apply
+    twice = backward if again else once_differentiable(backward)
+    return _applied(Direct)
 
 
 def kept(
@@ -83,5 +83,10 @@ def kept(
         return results + (None,) * (ctx.count - len(results))
 
     twice = once_differentiable(gradients)
-    apply: Callable[..., torch.Tensor] = Kept.apply
+    return _applied(Kept)
+
+
+def _applied(function: Any) -> Callable[..., Any]:
+    """Return its `apply` past the part that asks for transforms: where `wants_gradient`, there are none."""
+    apply: Callable[..., Any] = super(torch.autograd.Function, function).apply
     return apply

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Optional, Sequence
+from typing import Callable, Optional, Sequence
 
 import torch
 
@@ -229,9 +229,12 @@ def check_apart(out: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
             )
 
 
+_is_alias_of: Callable[[torch.Tensor, torch.Tensor], bool] = getattr(torch._C, "_is_alias_of", lambda one, other: True)  # fmt: skip
+
+
 def shares_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Return True if tensors share elements; columns of one matrix that lie side by side do not."""
-    if not one.numel() or not other.numel():
+    if not _is_alias_of(one, other) or not one.numel() or not other.numel():
         return False
     (begin, end), (start, stop) = _span(one), _span(other)
     if end <= start or stop <= begin:

@@ -181,7 +181,7 @@ def _first_that_fits(call: Call, out: Optional[torch.Tensor], operands: Operands
     """Return the plan of the best tiling whose compiled kernel has enough shared memory."""
     size = _size(call, operands)
     if any(size.pitches):
-        copies = tuple(_copy(x, of) for x, of in zip((call.a, call.b), operands))
+        copies = _copy(call.a, operands[0]), _copy(call.b, operands[1])
         if _expected(_size(call, copies)) < GAIN * _expected(size):
             operands, size = copies, _size(call, copies)
     tilings = _tilings_for(size)

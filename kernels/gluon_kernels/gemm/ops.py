@@ -69,6 +69,7 @@ is_plain, signature, is_compiling = (
     gluon.torch.signature,
     torch.compiler.is_compiling,
 )
+_increment_version: Callable[[tuple[Tensor, ...]], None] = torch._C._increment_version
 
 
 def _fake(
@@ -88,6 +89,10 @@ def _gradients(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     """Return the gradients, which are products, too; what was before an activation is computed again."""
     a, b, bias = ctx.saved_tensors
     needs = ctx.needs_input_grad
+    if bias is None and ctx.activation is None and grad.dtype is a.dtype and is_plain(grad, a, b):
+        known_by = (signature(grad, a, b), needs[0], needs[1])
+        run = gradient_plans.find(known_by, grad, a, b, needs[0], needs[1])
+        return (*run(grad, a, b), None, None, None)
     if ctx.activation is not None:
         again = torch.is_grad_enabled()  # these gradients have gradients
         before = _product(a, b, bias, None, torch.float32)
@@ -106,6 +111,25 @@ def _gradients(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         None,
         None,
     )
+
+
+def _build_gradients(
+    grad: Tensor, a: Tensor, b: Tensor, of_a: bool, of_b: bool
+) -> Callable[..., tuple[Optional[Tensor], Optional[Tensor]]]:
+    """Return `run(grad, a, b)`: the gradients of the wanted operands."""
+    left = _plan_of(checked("matmul", grad, b.mT, None, None, None), None) if of_a else None
+    right = _plan_of(checked("matmul", a.mT, grad, None, None, None), None) if of_b else None
+
+    def run(grad: Tensor, a: Tensor, b: Tensor) -> tuple[Optional[Tensor], Optional[Tensor]]:
+        return (
+            None if left is None else left(grad, b.mT, None, None),
+            None if right is None else right(a.mT, grad, None, None),
+        )
+
+    return run
+
+
+gradient_plans = Plans(_build_gradients)
 
 
 def _run(
@@ -186,13 +210,21 @@ def matmul(
         DtypeError: other dtypes.
         ArgumentError: an unknown activation, tensors on different devices, or an `out` that shares memory with an operand.
     """
-    if out is None and not is_compiling() and is_plain(a, b, bias) and a.ndim == b.ndim == 2:
-        result: Tensor = _run(a, b, bias, activation, out_dtype)
-        return result
+    if not is_compiling() and b.ndim == 2:
+        if out is not None:
+            if out_dtype in (None, out.dtype) and a.ndim == 2 and is_plain(a, b, bias, out):
+                return _run_into(a, b, bias, activation, out)
+        elif is_plain(a, b, bias):
+            if a.ndim == 2:
+                return _run(a, b, bias, activation, out_dtype)
+            if a.ndim > 2:
+                rows = _run(a.flatten(0, -2), b, bias, activation, out_dtype)
+                return rows.view(*a.shape[:-1], b.shape[1])
+        elif a.ndim == 2 and wants_gradient(a, b, bias):
+            watched: Tensor = _watched(a, b, bias, activation, out_dtype)
+            return watched
     if not a.is_meta and torch.is_autocast_enabled(a.device.type):
-        a, b = _cast(a, b)
-        with torch.autocast(a.device.type, enabled=False):
-            return matmul(a, b, bias=bias, activation=activation, out=out, out_dtype=out_dtype)
+        return _under_autocast(matmul, a, b, bias=bias, activation=activation, out=out, out_dtype=out_dtype)  # fmt: skip
     if a.ndim != 2 or b.ndim != 2:
         return _folded(a, b, bias, activation, out, out_dtype)
     if out is None:
@@ -220,18 +252,19 @@ def bmm(
     if out is None and not is_compiling() and is_plain(a, b, bias):
         return _run(a, b, bias, activation, out_dtype)
     if not a.is_meta and torch.is_autocast_enabled(a.device.type):
-        a, b = _cast(a, b)
-        with torch.autocast(a.device.type, enabled=False):
-            return bmm(a, b, bias=bias, activation=activation, out=out, out_dtype=out_dtype)
+        return _under_autocast(bmm, a, b, bias=bias, activation=activation, out=out, out_dtype=out_dtype)  # fmt: skip
     if out is None:
         return _product(a, b, bias, activation, out_dtype)
     return _into(a, b, bias, activation, out, out_dtype)
 
 
-def _run_into(a: Tensor, b: Tensor, bias: Optional[Tensor], activation: Optional[str], out: Tensor) -> None:  # fmt: skip
+def _run_into(a: Tensor, b: Tensor, bias: Optional[Tensor], activation: Optional[str], out: Tensor) -> Tensor:  # fmt: skip
+    """Store a product in `out`, a change that autograd notices."""
     check_apart(out, a, b)
     known_by = (signature(a, b, bias, out), activation)
     plans.find(known_by, a, b, bias, activation, out.dtype, out)(a, b, bias, out)
+    _increment_version((out,))
+    return out
 
 
 def _into(
@@ -248,18 +281,26 @@ def _into(
             remedy="Drop out=, or call under torch.no_grad().",
         )
     if not is_compiling() and is_plain(a, b, bias, out):
-        torch.autograd.graph.increment_version(out)
         _run_into(a, b, bias, activation, out)
     else:
         _call_out(a, b, bias, activation, out)
     return out
 
 
-def _cast(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    dtype = torch.get_autocast_dtype(a.device.type)
+def _under_autocast(op: Callable[..., Tensor], a: Tensor, b: Tensor, **options: Any) -> Tensor:
+    """Call `op` on operands that are cast, with autocast switched off."""
+    kind = a.device.type
+    dtype = torch.get_autocast_dtype(kind)
     if a.is_floating_point() and b.is_floating_point():
         a, b = a.to(dtype), b.to(dtype)
-    return a, b
+    if is_compiling():
+        with torch.autocast(kind, enabled=False):
+            return op(a, b, **options)
+    torch.set_autocast_enabled(kind, False)  # the context takes as long as the rest of a call
+    try:
+        return op(a, b, **options)
+    finally:
+        torch.set_autocast_enabled(kind, True)
 
 
 def _fronts(a: Tensor, b: Tensor) -> tuple[int, ...]:

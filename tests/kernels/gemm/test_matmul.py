@@ -12,6 +12,7 @@ import torch
 
 import gluon_kernels
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
+from gluon_kernels import eager
 from gluon_kernels.gemm import fp8, ops, tilings
 from gluon_kernels.gemm.call import checked
 from gluon_kernels.gemm.problem import BMM, MATMUL, MATMUL_FP8, PROBLEMS
@@ -240,6 +241,38 @@ def test_gradients_have_gradients(activation, way, monkeypatch):
     right = twice(ops.activated(wide[0] @ wide[1] + wide[2], activation), wide)
     for grad, wanted in zip(mine, right):
         assert error_of(grad, wanted) < 1e-4
+
+
+def plain(*tensors):
+    wanted = any(t is not None and t.requires_grad for t in tensors)
+    return not (torch.is_grad_enabled() and wanted or torch.is_autocast_enabled("cpu"))
+
+
+@pytest.mark.parametrize("stored", ["NN", "NT"])
+@pytest.mark.parametrize("front", [(), (3,), (2, 2)])
+def test_calls_past_the_operators(front, stored, monkeypatch):
+    """The way of tensors on a GPU: results, gradients, `out=`."""
+    monkeypatch.setattr(ops, "is_plain", plain)
+    monkeypatch.setattr(eager, "is_plain", plain)
+    a, b = matrices((*front, 24, 16), (40, 16) if stored == "NT" else (16, 40), dtype=torch.float32)
+    b = b.mT if stored == "NT" else b
+    wide = [x.double().requires_grad_() for x in (a, b)]
+    right = wide[0] @ wide[1]
+    assert error_of(gluon_kernels.matmul(a, b), right.detach()) < 1e-5
+    out = torch.empty(right.shape)
+    version = out._version
+    assert gluon_kernels.matmul(a, b, out=out) is out and out._version > version
+    assert error_of(out, right.detach()) < 1e-5
+    mine = [x.detach().requires_grad_() for x in (a, b)]
+    grad = torch.randn(right.shape)
+    results = torch.autograd.grad(gluon_kernels.matmul(*mine), mine, grad)
+    for result, wanted in zip(results, torch.autograd.grad(right, wide, grad.double())):
+        assert error_of(result, wanted) < 1e-5
+    (only,) = torch.autograd.grad(gluon_kernels.matmul(mine[0], b).sum(), mine[:1])
+    assert error_of(only, wide[1].sum(1).expand(*front, 24, 16).detach()) < 1e-5
+    with torch.autocast("cpu", torch.bfloat16):
+        assert gluon_kernels.matmul(a, b).dtype is torch.bfloat16
+        assert torch.is_autocast_enabled("cpu")
 
 
 def test_vectors_and_broadcast_batches_as_in_torch():
