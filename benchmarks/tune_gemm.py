@@ -226,12 +226,14 @@ def fit(measured: dict[str, Any], file: Path, changed: Sequence[str] = ()) -> No
     for row in measured["rows"]:
         least = min(t for n, t in row["times"].items() if n != "torch")
         size = size_of(row["shape"])
-        for name, time in {**row["rough"], **row["times"]}.items():
+        for name, seconds in {**row["rough"], **row["times"]}.items():
             tiling = tilings.TILINGS.get(name)
             if tiling is not None:
-                weight = min(1.0, 1.2 * least / time)  # those far from the best need no exact time
-                own = time * 1e6 - (tilings.padding(size) if tiling.kernel != "direct" else 0.0)
-                sample = (tilings.features(tiling, size), max(own, 0.5 * time * 1e6), weight)
+                weight = min(
+                    1.0, 1.2 * least / seconds
+                )  # those far from the best need no exact time
+                own = seconds * 1e6 - (tilings.padding(size) if tiling.kernel != "direct" else 0.0)
+                sample = (tilings.features(tiling, size), max(own, 0.5 * seconds * 1e6), weight)
                 samples.setdefault(tiling.family, []).append(sample)
     for tiling in tilings.TILINGS.values():
         numbers = before.get(tiling.family)

@@ -301,7 +301,9 @@ def _persistent(
         return _stream_k(arguments, tensors, tiling, size, forms)
     arguments += (m, n, k, tiling.stages, tiling.walk, tiling.groups, tiling.whole, *forms)
     grid = (tiling.programs(size),)
-    launch: Callable[..., None] = gluon.torch.prepare(gemm, grid, arguments, tensors, num_warps=4, **OVERLAPPED)
+    launch: Callable[..., None] = gluon.torch.prepare(
+        gemm, grid, arguments, tensors, num_warps=4, **OVERLAPPED
+    )
     return launch
 
 
@@ -317,7 +319,11 @@ def _stream_k(
     shares = (shared, tiling.sharers(size))
     arguments += (parts, signals, *shares, m, n, k, tiling.stages, tiling.walk)
     launch = gluon.torch.prepare(
-        gemm_stream_k, (programs,), (*arguments, *forms), (*tensors, parts, signals), num_warps=4,
+        gemm_stream_k,
+        (programs,),
+        (*arguments, *forms),
+        (*tensors, parts, signals),
+        num_warps=4,
         **OVERLAPPED,
     )
     return lambda *tensors: launch(*tensors, scratch(), counters(device))

@@ -78,7 +78,9 @@ class Padding:
 
     def __init__(self, wide: torch.Tensor):
         batch, rows, columns = wide.shape
-        unit = (LINE if columns * wide.element_size() >= 8 * LINE else SECTOR) // wide.element_size()
+        unit = (
+            LINE if columns * wide.element_size() >= 8 * LINE else SECTOR
+        ) // wide.element_size()
         self.shape = (batch, rows, -(-columns // unit) * unit)
         of_matrix, of_row = (s if n > 1 else 0 for s, n in zip(wide.stride(), (batch, rows)))
         most = 16 // wide.element_size() if wide.data_ptr() % 16 == 0 else 1

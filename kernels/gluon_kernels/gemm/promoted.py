@@ -95,7 +95,12 @@ def plan(
     else:
         columns, splits = tiling_for(m, n, k, processors)
         parts = columns // 128
-        kernel, tiles, halves, size = gemm_promoted, -(-m // 128) * -(-n // columns), 2 * parts, 64 * 128
+        kernel, tiles, halves, size = (
+            gemm_promoted,
+            -(-m // 128) * -(-n // columns),
+            2 * parts,
+            64 * 128,
+        )
         unit = 16 // result.element_size()
         form, stored = "rows", ()
         if row % unit == 0 and result.data_ptr() % 16 == 0 and splits == 1:

@@ -197,7 +197,9 @@ def _tilings() -> Iterator[Tiling]:
     for groups, block, stages in _COOPERATIVE:
         yield Tiling("cooperative", block, stages, groups=groups)
     for groups, block, stages in _WHOLE:
-        yield Tiling("cooperative" if groups else "pingpong", block, stages, groups=groups, whole=True)
+        yield Tiling(
+            "cooperative" if groups else "pingpong", block, stages, groups=groups, whole=True
+        )
     for groups, block, stages in _SWAPPED:
         yield Tiling("cooperative", block, stages, groups=groups, swapped=True)
     for swapped, block, stages in _STREAM_K:
@@ -282,7 +284,9 @@ def features(tiling: Tiling, size: Size) -> tuple[float, ...]:
         waves = cdiv(tiles, size.processors)
         across = busy = float(waves * steps)
         load = 0.0
-    rows = sum(x for x, pitch in zip((n, m) if tiling.swapped else (m, n), size.pitches) if pitch % 32)
+    rows = sum(
+        x for x, pitch in zip((n, m) if tiling.swapped else (m, n), size.pitches) if pitch % 32
+    )
     loaded = busy * rows / 128
     if tiling.kernel == "direct":
         loaded = busy * k * (m / size.vectors[0] + n / size.vectors[1]) / 8192

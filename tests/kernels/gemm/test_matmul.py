@@ -106,7 +106,7 @@ def test_small_products_are_stored_16_bytes_at_a_time(name, monkeypatch):
 
 @pytest.mark.parametrize("columns, shared, sharers", [(456, 3, 6), (640, 6, 9)])
 def test_few_programs_share_the_tiles_of_the_last_round(columns, shared, sharers, monkeypatch):
-    """Of 12 tiles, 6 of 9 programs share 3, two each; of 15 tiles, all 9 share 6, each two thirds of one."""
+    """With 12 tiles, 6 of 9 programs share 3, two each; with 15, all 9 share 6, each two thirds of one."""
     from gluon_kernels.gemm import launches
 
     monkeypatch.setattr(launches, "multiprocessors", lambda tensor: 9)
@@ -114,7 +114,11 @@ def test_few_programs_share_the_tiles_of_the_last_round(columns, shared, sharers
     a, b = matrices((384, 520), (520, columns))
     size = tilings.Size(1, 384, columns, 520, processors=9)
     assert tilings.fits(tiling, size)
-    assert (tiling.shared_tiles(size), tiling.sharers(size), tiling.programs(size)) == (shared, sharers, 9)
+    assert (tiling.shared_tiles(size), tiling.sharers(size), tiling.programs(size)) == (
+        shared,
+        sharers,
+        9,
+    )
     run = launches.plan(checked("matmul", a, b, None, None, None), None, tiling)
     first = run(a, b, None, None)
     assert error_of(first, a.double() @ b.double()) < 5e-3
@@ -140,7 +144,9 @@ def test_operands_are_copied_to_rows_that_begin_at_sectors(m, n, k, stored, monk
 
     monkeypatch.setattr(launches, "GAIN", 1e9)
     monkeypatch.setattr(launches, "choose", lambda size: tilings.TILINGS["split_k 64x64x64 s4"])
-    a, b = (x.mT.contiguous().mT if s == "T" else x for x, s in zip(matrices((m, k), (k, n)), stored))
+    a, b = (
+        x.mT.contiguous().mT if s == "T" else x for x, s in zip(matrices((m, k), (k, n)), stored)
+    )
     call = checked("matmul", a, b, None, None, None)
     operands = tuple(map(launches.operand, (a, b)))
     copies = [launches._copy(x, of) for x, of in zip((a, b), operands)]
