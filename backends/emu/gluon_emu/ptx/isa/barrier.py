@@ -134,8 +134,8 @@ def _cluster(call: Any) -> Step:
     def run(group: Any) -> Any:
         barriers, observer = group.machine.barriers, group.machine.observer
         if kind == "arrive":
-            if observer is not None and ordered:
-                observer.arrive(group, "cluster")
+            if observer is not None:
+                (observer.arrive if ordered else observer.relaxed)(group, "cluster")
             return barriers.cluster_arrive(group)
         outcome = barriers.cluster_wait(group)
         if outcome is None and observer is not None and ordered:

@@ -292,7 +292,9 @@ def fence(call: Any) -> Step:
     proxy, order = "", None
     if "proxy" in words[:-1]:
         proxy = words[words.index("proxy") + 1].partition("::")[0]
-    elif "mbarrier_init" not in words:
+    elif "mbarrier_init" in words:
+        proxy = "mbarrier_init"
+    else:
         order = order_of(next((word for word in words if word in _ORDERS), "sc"), scope)
 
     def run(group: Any) -> None:

@@ -84,13 +84,16 @@ class Observer:
         """See that threads waited for their part of a `cp.async`."""
 
     def fence(self, group: Any, order: Optional[Order], proxy: str = "") -> None:
-        """See a fence: of memory accesses, or between the generic proxy and `proxy`."""
+        """See a fence: of memory accesses, between the generic proxy and `proxy`, or "mbarrier_init"."""
 
     def warps(self, group: Any, members: Optional[np.ndarray]) -> None:
         """See `bar.warp.sync` of all threads that are named."""
 
     def arrive(self, group: Any, key: Any) -> None:
         """See arrivals at a barrier of blocks or of the cluster."""
+
+    def relaxed(self, group: Any, key: Any) -> None:
+        """See relaxed arrivals, which order nothing but mbarriers that `fence.mbarrier_init` released."""
 
     def complete(self, key: Any, blocks: Optional[np.ndarray] = None) -> None:
         """See that a barrier is complete in some blocks, or a phase of an mbarrier."""

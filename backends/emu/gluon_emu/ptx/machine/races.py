@@ -262,6 +262,16 @@ class Races(Words):
     def arrive(self, group: Any, key: Any) -> None:
         lanes = group.lanes()
         rows, message = self._message(group, lanes)
+        self._collect(key, rows, message)
+
+    def relaxed(self, group: Any, key: Any) -> None:
+        for row in group.rows[group.lanes().any(1)]:
+            message = self.inits.pop(int(row), None)
+            if message is not None:
+                self._collect(key, np.array([row]), self._fit(message))
+
+    def _collect(self, key: Any, rows: np.ndarray, message: Clock) -> None:
+        """Add to the knowledge that arrivals at a barrier bring."""
         size = self.machine.cluster_size
         blocks = self.machine.block_of[rows]
         places = blocks // size if key == "cluster" else blocks

@@ -45,6 +45,7 @@ class Words(Knowledge):
         self.wide = wide
         self.words: dict[int, _Word] = {}
         self.ready = np.zeros(machine.block_of.size, bool)  # warps that executed `wgmma.fence`
+        self.inits: dict[int, Clock] = {}  # row -> its last `fence.mbarrier_init`
         self.overflow: list[tuple[Clock, int, int]] = []
         self.fenced: dict[int, tuple[Clock, int, np.ndarray]] = {}  # row -> its last fence
         self.seen: dict[
@@ -155,6 +156,9 @@ class Words(Knowledge):
             self._proxy(group, lanes)
         if proxy == "wgmma":
             self.ready[group.rows] = True
+        if proxy == "mbarrier_init":
+            rows, message = self._message(group, lanes)
+            self.inits.update((int(row), message.of([i])) for i, row in enumerate(rows))
         if order is None:
             return
         for row in group.rows[lanes.any(1)]:
