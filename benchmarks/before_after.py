@@ -1,8 +1,8 @@
 """Two checkouts of this project, measured in turns in random order: no GPU is needed.
 
-    python benchmarks/before_after.py OLD NEW [--rounds 5] [--only launch,import,...] [--seed 0]
+    python benchmarks/before_after.py OLD [NEW] [--rounds 5] [--only launch,import,...] [--seed 0]
 
-Both are built as wheels and unpacked into folders of their own, so this Python needs Triton, torch
+OLD is a folder, or a commit; NEW is this tree without a name. Both are built as wheels and unpacked into folders of their own, so this Python needs Triton, torch
 and hatchling, and no gluon package. Times are the least of the rounds, each in a process of its own:
 launches on a driver that does nothing, in nanoseconds; the import, cold compilation and the demo in
 seconds of processor time, with their children; the simulator in seconds, by the checkout's own
@@ -306,12 +306,26 @@ def tasks(kinds: list[str], rounds: int, seed: int) -> list[tuple[str, str]]:
     return [(kind, side) for kind, sides in pairs for side in sides]
 
 
-def compare(old: Path, new: Path, kinds: list[str], rounds: int, seed: int) -> int:
+def files_of(commit: str, folder: Path) -> Path:
+    """Write the files of a commit of this repository into `folder`."""
+    archive = subprocess.run(
+        ["git", "-C", str(HERE.parent), "archive", commit], stdout=subprocess.PIPE, check=False
+    )
+    if archive.returncode:
+        raise SystemExit(f"{commit!r} is neither a folder nor a commit of {HERE.parent}")
+    folder.mkdir(parents=True)
+    subprocess.run(["tar", "-x", "-C", str(folder)], input=archive.stdout, check=True)
+    return folder
+
+
+def compare(old: str, new: str, kinds: list[str], rounds: int, seed: int) -> int:
     with tempfile.TemporaryDirectory() as folder:
-        sides = {
-            name: Checkout(root.resolve(), Path(folder) / name)
-            for name, root in (("old", old), ("new", new))
-        }
+        sides = {}
+        for name, place in (("old", old), ("new", new)):
+            files = Path(place)
+            if not files.is_dir():
+                files = files_of(place, Path(folder) / name / "files")
+            sides[name] = Checkout(files.resolve(), Path(folder) / name)
         best: dict[str, dict[str, float]] = {"old": {}, "new": {}}
         if "miss" in kinds:  # fills the caches
             for checkout in sides.values():
@@ -352,8 +366,8 @@ def main() -> int:
             child(*sys.argv[2:])
         return 0
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("old", type=Path)
-    parser.add_argument("new", type=Path)
+    parser.add_argument("old", help="a folder or a commit")
+    parser.add_argument("new", nargs="?", default=str(HERE.parent), help="the same")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", default=",".join(KINDS), help="some of " + ",".join(KINDS))
     parser.add_argument("--seed", type=int, default=0)
