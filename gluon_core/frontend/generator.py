@@ -31,7 +31,7 @@ from gluon_core.language.control import (
     static_print,
 )
 from gluon_core.language.target import ANSWERS
-from gluon_core.semantic import Semantic
+from gluon_core.semantic.composed import Semantic
 from gluon_core.semantic.multiples import PassedMultiples
 from gluon_core.simulation.recorder import CallSite
 from gluon_core.values.descriptors import is_layout

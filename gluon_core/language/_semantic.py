@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from gluon_core.semantic import Semantic as GluonSemantic
+from gluon_core.semantic.composed import Semantic as GluonSemantic
 
 __all__ = ["GluonSemantic"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterator, Optional, Sequence, Union
+from typing import TYPE_CHECKING, Any, Iterator, Optional, Sequence, Union
 
 from gluon_core import _triton
 from gluon_core._triton import constexpr, tensor, tl_core, tl_tuple, unwrap
@@ -16,8 +16,11 @@ from gluon_core.errors import (
 from gluon_core.features import INLINE_ASM
 from gluon_core.plugin.ops import builtin, code_generator, semantic_layer
 from gluon_core.plugin.typing import Const, Dtype, KernelFunction, Operand, Scalar, Values
-from gluon_core.semantic import Semantic, layer
+from gluon_core.semantic import layer
 from gluon_core.values.tensors import describe
+
+if TYPE_CHECKING:
+    from gluon_core.semantic.composed import Semantic
 
 __all__ = [
     "assume",

@@ -12,7 +12,7 @@ import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.errors import CapabilityError, NotInKernelError
 from gluon_core.plugin.ops import builtin, code_generator, semantic_layer
-from gluon_core.semantic import Semantic
+from gluon_core.semantic.composed import Semantic
 from gluon_core.testing import run_parser
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gluon_core.plugin.semantic import SemanticLayer, Trace
-from gluon_core.semantic import Semantic
+from gluon_core.semantic.composed import Semantic
 from gluon_core.testing.declared import members
 
 BACKENDS = Path(__file__).parents[2] / "backends"
