@@ -76,4 +76,6 @@ def _free(call: Any, results: list[str], arguments: list[str]) -> Step:
 # Name -> arguments, results, and what makes a step of a call.
 HEAP: dict[str, tuple[int, int, Callable[[Any, list[str], list[str]], Step]]] = {
     "malloc": (1, 1, _malloc), "free": (1, 0, _free),
+    # `new` and `delete`, of single objects and of arrays
+    "_Znwm": (1, 1, _malloc), "_Znam": (1, 1, _malloc), "_ZdlPv": (1, 0, _free), "_ZdaPv": (1, 0, _free),
 }  # fmt: skip

@@ -19,7 +19,7 @@ __all__ = ["FUNCTION_WINDOW", "Graph", "enter", "leave_frame"]
 
 FUNCTION_WINDOW = 3 << 56  # of the addresses of functions
 _DEPTH = 2000  # calls within calls
-_HEAP = ("malloc", "free")
+_HEAP = ("malloc", "free", "_Znwm", "_Znam", "_ZdlPv", "_ZdaPv")
 
 
 class Graph:
