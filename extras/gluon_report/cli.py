@@ -1,4 +1,4 @@
-"""The commands `gluon demo`, `gluon doctor`, `gluon hints` and `gluon new`."""
+"""The commands `gluon demo`, `gluon doctor`, `gluon hints`, `gluon lsp` and `gluon new`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import typer
 
 from gluon_cli import complete
 from gluon_cli.options import Constexprs, Json, Kernel, Signature, TargetName
+from gluon_core.errors import CapabilityError
 
-__all__ = ["demo", "doctor", "hints", "new"]
+__all__ = ["demo", "doctor", "hints", "lsp", "new"]
 
 
 def demo(
@@ -70,3 +71,25 @@ def hints(
     from gluon_report.hints import show
 
     show(kernel, target, signature, constexpr, json)
+
+
+def lsp(
+    target: TargetName = None,
+    patience: Annotated[
+        float,
+        typer.Option("--patience", metavar="SECONDS", min=1, help="The time that a file may run."),
+    ] = 30.0,
+) -> None:
+    """Serve an editor by the Language Server Protocol: shapes and layouts of values by hovering and as hints.
+
+    Files are run on the simulator when they are opened and saved. Needs gluon-extras[lsp].
+    """
+    try:
+        from gluon_report.editor.server import serve
+    except ModuleNotFoundError as error:
+        raise CapabilityError(
+            "the language server needs pygls",
+            got=f"no module {error.name}",
+            remedy="pip install 'gluon-extras[lsp]'",
+        ) from error
+    serve(target, patience)

@@ -36,10 +36,11 @@ class Hint:
     Args:
         file: with the place.
         line: from 1.
-        column: behind the name, from 0.
+        column: behind the name, in characters from 0.
         name: of the variable or parameter.
         label: element types and shapes, such as "bf16[128, 64]"; several where the kernel is traced in several forms.
         layouts: of registers, or of shared or tensor memory; empty for scalars and pointers.
+        chosen: True if the kernel names no layouts, so that these were chosen.
     """
 
     file: str
@@ -48,15 +49,22 @@ class Hint:
     name: str
     label: str
     layouts: tuple[str, ...]
+    chosen: bool
 
     def as_inlay(self) -> dict[str, Any]:
-        """Return the object of the Language Server Protocol, with the file besides."""
+        """Return the object of the Language Server Protocol, with the file besides; `data` is for programs."""
         return {
             "uri": Path(self.file).resolve().as_uri(),
             "position": {"line": self.line - 1, "character": self.column},
             "label": f": {self.label}",
             "kind": _KIND,
             "tooltip": "\n".join(self.layouts),
+            "data": {
+                "name": self.name,
+                "type": self.label,
+                "layouts": list(self.layouts),
+                "chosen": self.chosen,
+            },
         }
 
 
@@ -73,7 +81,10 @@ def hints(kernels: Sequence[Form], target: Target) -> list[Hint]:
     types: dict[_Key, dict[str, None]] = {}
     layouts: dict[_Key, dict[str, None]] = {}
     places: dict[str, _Places] = {}
+    chosen: set[_Key] = set()
     for form in kernels:
+        fn: Any = form.source.fn
+        free = bool(getattr(fn, "layouts", None))
         text: Any = compile(form.source, simulated_twin(str(target)), form.options).asm["program"]
         bound = list(_bound(text.program))
         for file in {where.file for _, _, where in bound if where.file} - set(places):
@@ -96,8 +107,10 @@ def hints(kernels: Sequence[Form], target: Target) -> list[Hint]:
             types.setdefault(key, {})[label] = None
             if layout:
                 layouts.setdefault(key, {})[layout] = None
+                chosen |= {key} if free else set()
     return [
-        Hint(*key, _joined(list(types[key])), tuple(layouts.get(key, ()))) for key in sorted(types)
+        Hint(*key, _joined(list(types[key])), tuple(layouts.get(key, ())), key in chosen)
+        for key in sorted(types)
     ]
 
 
@@ -152,9 +165,11 @@ class _Places:
         self.names: set[str] = set()
         self._targets: list[tuple[str, int, int, tuple[int, int], bool]] = []
         try:
-            tree = ast.parse(Path(file).read_text(encoding="utf-8"))
+            text = Path(file).read_text(encoding="utf-8")
+            tree = ast.parse(text)
         except (OSError, SyntaxError, UnicodeDecodeError):
             return
+        self._lines = text.split("\n")
         for node in ast.walk(tree):
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
                 self.names.add(node.id)
@@ -174,7 +189,8 @@ class _Places:
                         self._add(one.arg, first, last, one, True)
 
     def _add(self, name: str, first: int, last: int, node: Any, parameter: bool) -> None:
-        place = (int(node.end_lineno), int(node.end_col_offset))
+        before = self._lines[node.end_lineno - 1].encode()[: node.end_col_offset]
+        place = (int(node.end_lineno), len(before.decode()))
         self._targets.append((name, first, last, place, parameter))
 
     def of(self, name: str, line: int, parameters: bool) -> Optional[tuple[int, int]]:

@@ -13,6 +13,7 @@ def gluon_commands() -> Mapping[str, str]:
         "demo": "gluon_report.cli:demo",
         "doctor": "gluon_report.cli:doctor",
         "hints": "gluon_report.cli:hints",
+        "lsp": "gluon_report.cli:lsp",
         "new": "gluon_report.cli:new",
     }
 
