@@ -19,19 +19,19 @@ def attention(
     # load, line 17: 8 bytes a thread, 32 sectors a warp
     # store, line 38: 8 bytes a thread, 32 sectors a warp
     # next best: gl.AMDMFMALayout(version=3, instr_shape=[32, 32, 8], transposed=True,
-    #   warps_per_cta=[2, 2], element_bitwidth=32, tiles_per_warp=[1, 1]), 8.1% dearer
+    #   warps_per_cta=[2, 2], element_bitwidth=32, tiles_per_warp=[1, 1]), costs 8.1% more
     # demanded by the matrix unit, line 26
     # demanded by the matrix unit, line 36
     place_layout: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=acc_layout, k_width=4)
     rows_layout: gl.constexpr = gl.SliceLayout(1, place_layout)
     # load, line 34: 16 bytes a thread, 32 sectors a warp
-    # next best: gl.BlockedLayout([1, 4], [4, 16], [4, 1], [1, 0]), 1.6% dearer
+    # next best: gl.BlockedLayout([1, 4], [4, 16], [4, 1], [1, 0]), costs 1.6% more
     value_layout: gl.constexpr = gl.BlockedLayout([1, 8], [8, 8], [4, 1], [1, 0])
     depth_layout: gl.constexpr = gl.SliceLayout(0, value_layout)
     layout: gl.constexpr = gl.SliceLayout(0, place_layout)
     largest_layout: gl.constexpr = gl.SliceLayout(1, acc_layout)
     # load, line 24: 16 bytes a thread, 32 sectors a warp
-    # next best: gl.BlockedLayout([4, 1], [16, 4], [1, 4], [0, 1]), 0.9% dearer
+    # next best: gl.BlockedLayout([4, 1], [16, 4], [1, 4], [0, 1]), costs 0.9% more
     key_layout: gl.constexpr = gl.BlockedLayout([8, 1], [8, 8], [1, 4], [0, 1])
     keys_layout: gl.constexpr = gl.SliceLayout(0, key_layout)
     layout_2: gl.constexpr = gl.SliceLayout(1, key_layout)

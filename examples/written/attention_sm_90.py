@@ -19,15 +19,15 @@ def attention(
     # load, line 17: 4 bytes a thread, 8 sectors a warp
     # store, line 55: 4 bytes a thread, 8 sectors a warp
     # next best: gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1],
-    #   instr_shape=[16, 64, 16]), 0.0% dearer
+    #   instr_shape=[16, 64, 16]), costs 0.0% more
     # demanded by the matrix unit, line 43
     # demanded by the matrix unit, line 51
     place_layout: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=acc_layout, k_width=2)
     rows_layout: gl.constexpr = gl.SliceLayout(1, place_layout)
     # copy, line 28: 16 bytes a thread, 16 sectors a warp
-    # next best: gl.BlockedLayout([1, 4], [2, 16], [4, 1], [1, 0]), 5.7% dearer
+    # next best: gl.BlockedLayout([1, 4], [2, 16], [4, 1], [1, 0]), costs 5.7% more
     # copy, line 39: 16 bytes a thread, 16 sectors a warp
-    # next best: gl.BlockedLayout([1, 4], [2, 16], [4, 1], [1, 0]), 8.0% dearer
+    # next best: gl.BlockedLayout([1, 4], [2, 16], [4, 1], [1, 0]), costs 8.0% more
     layout: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
     depth_layout: gl.constexpr = gl.SliceLayout(0, layout)
     layout_2: gl.constexpr = gl.SliceLayout(0, place_layout)
@@ -39,7 +39,7 @@ def attention(
     # copy to it, line 39: 16 bytes a thread, no bank conflicts
     value_ring_layout: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2, transposed=False, fp4_padded=False)
     # copy, line 27: 16 bytes a thread, 16 sectors a warp
-    # next best: gl.BlockedLayout([4, 1], [16, 2], [1, 4], [0, 1]), 6.1% dearer
+    # next best: gl.BlockedLayout([4, 1], [16, 2], [1, 4], [0, 1]), costs 6.1% more
     # copy, line 38: 16 bytes a thread, 16 sectors a warp
     layout_3: gl.constexpr = gl.BlockedLayout([8, 1], [8, 4], [1, 4], [0, 1])
     keys_ahead_layout: gl.constexpr = gl.SliceLayout(0, layout_3)

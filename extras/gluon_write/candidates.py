@@ -83,13 +83,13 @@ def candidates(graph: Graph) -> dict[int, list[AnyLayout]]:
         elif one.first is not None:
             lists[one.number] += shared_candidates(one.shape, one.bits, one.first)
         elif one.number in products:
-            lists[one.number] += _square(one.shape, graph.lanes, graph.warps)
+            lists[one.number] += _square(one.shape, graph.lanes, one.warps)
         elif one.accesses or one.reductions:
-            lists[one.number] += tilings(one.shape, graph.lanes, graph.warps, _widest(one))
+            lists[one.number] += tilings(one.shape, graph.lanes, one.warps, _widest(one))
     _pass_on(graph, lists)
     for one in sorted(graph.unknowns, key=lambda u: (-len(u.shape), u.number)):
         if not lists[one.number]:
-            lists[one.number] += tilings(one.shape, graph.lanes, graph.warps)
+            lists[one.number] += tilings(one.shape, graph.lanes, one.warps)
             _pass_on(graph, lists)
     return lists
 

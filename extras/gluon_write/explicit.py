@@ -17,11 +17,11 @@ from gluon_write.graph import AnyLayout, Graph, Unknown, build
 from gluon_write.prefetch import prefetched
 from gluon_write.prices import LEAST_COPY_BITS
 from gluon_write.recompute import recomputed
-from gluon_write.sketch import Place, Sketch, place_of, sketch
+from gluon_write.sketch import Place, Sketch, partition_of, place_of, sketch
 from gluon_write.solve import Solution, plan_of, solve
 from gluon_write.stage import staged
 
-__all__ = ["Edits", "chosen_for", "edits_of", "explicit"]
+__all__ = ["Edits", "chosen_for", "edits_of", "explicit", "partitions_of"]
 
 _MOST_RECOMPUTED = 3  # times that index vectors are moved to their uses
 
@@ -169,10 +169,10 @@ def _conflict(fn: Any, one: Unknown) -> GluonError:
 
 def _no_solution(fn: Any, graph: Graph, solution: Solution) -> GluonError:
     """Return the error of a kernel without solution: the op that fits nowhere, and both its ends."""
-    chosen, warps = solution.chosen, graph.warps
+    chosen = solution.chosen
     for relation in graph.relations:
         ends = chosen[relation.source.number], chosen[relation.result.number]
-        if np.isfinite(plan_of(relation, ends[0], ends[1], warps)[0]):
+        if np.isfinite(plan_of(relation, ends[0], ends[1])[0]):
             continue
         source, result = relation.source, relation.result
         return LayoutError(
@@ -196,7 +196,7 @@ def edits_of(graph: Graph, solution: Solution) -> Edits:
             _agree(place, other, solution.chosen[one.number])
     for relation in graph.relations:
         source, result = (solution.chosen[e.number] for e in (relation.source, relation.result))
-        pair = plan_of(relation, source, result, graph.warps)[1]
+        pair = plan_of(relation, source, result)[1]
         if pair is not None and relation.wrap is not None:
             context, place = relation.wrap[1]
             conversions = _within(kernel, context, graph).conversions
@@ -242,6 +242,10 @@ class _Writer(ast.NodeTransformer):
 
     def visit(self, node: Any) -> Any:
         place = place_of(node, self.number)
+        if place is not None and isinstance(node, ast.Call):
+            for index, listed in partitions_of(node):
+                called = self.edits.calls.get(partition_of(place, index))
+                listed.id = called.name if called is not None else listed.id
         if isinstance(node, ast.FunctionDef):  # annotations and defaults are not the kernel's ops
             node.body = [self.visit(statement) for statement in node.body]
             return node
@@ -259,6 +263,14 @@ class _Writer(ast.NodeTransformer):
             wrapped = ast.Call(function, [node, ast.Name(name, ast.Load())], [])
             return ast.fix_missing_locations(ast.copy_location(wrapped, node))
         return ast.fix_missing_locations(node) if isinstance(node, ast.Call) else node
+
+
+def partitions_of(node: ast.Call) -> Iterator[tuple[int, ast.Name]]:
+    """Yield number and name of each function that a call of `gl.warp_specialize` lists."""
+    pairs = node.args[0] if node.args else None
+    for index, pair in enumerate(pairs.elts if isinstance(pairs, (ast.List, ast.Tuple)) else ()):
+        if isinstance(pair, ast.Tuple) and pair.elts and isinstance(pair.elts[0], ast.Name):
+            yield index, pair.elts[0]
 
 
 def space_of(scope: Mapping[str, Any]) -> Optional[str]:

@@ -13,7 +13,8 @@ from gluon_core.layouts import (
     SliceLayout,
     infer,
 )
-from gluon_sim.tracing.live import HANDS_ON, links
+from gluon_sim.tracing.ir import TERMINATORS
+from gluon_sim.tracing.live import HANDS_ON, links, terminators
 from gluon_sim.tracing.types import MemDescType, PointerType, TensorType
 from gluon_write.buffers import View, is_open
 from gluon_write.sketch import Place, Site, Sketch
@@ -68,6 +69,7 @@ class Unknown:
         conflict: another layout that is demanded, and by which op.
         unit: the matrix unit that reads a buffer, "" without one.
         first: of a buffer, the layout with which the kernel was traced; None of tensors.
+        warps: over which a tensor is spread: those of the program, or of a partition.
     """
 
     number: int
@@ -84,6 +86,7 @@ class Unknown:
     conflict: Optional[tuple[Any, str]] = None
     unit: str = ""
     first: Optional[SharedLayout] = None
+    warps: int = 0
 
 
 @dataclass
@@ -152,7 +155,7 @@ class Graph:
 
     Attributes:
         unknowns: in the order of the program. relations: between two of them.
-        lanes: of a warp. warps: of the program.
+        lanes: of a warp.
         jits: the kernel and the functions that it calls, by number.
         called: place of a call -> the function.
     """
@@ -160,7 +163,6 @@ class Graph:
     unknowns: list[Unknown]
     relations: list[Relation]
     lanes: int
-    warps: int
     jits: list[Any]
     called: dict[Place, Any]
 
@@ -271,6 +273,10 @@ class _Builder:
                     self.join(self.key(context, value), self.key(context, source))
                 self.hand_on(context, value, context, source)
                 self.strides.link(context, value, source)
+        elif name == "warp_specialize":
+            self._partitions(op, context)
+        elif name in TERMINATORS:
+            pass  # control flow hands on each of its values on its own
         elif name in _MADE:
             self._results(op, context, results)
         elif name in _SHAPES:
@@ -290,6 +296,21 @@ class _Builder:
                     self.join(self.key(context, alike[0]), self.key(context, value))
                 self.note(context, alike[0], ("step",))
         self.strides.take(op, context)
+
+    def _partitions(self, op: Any, context: Any) -> None:
+        """Hand the captures to each worker, and the results of the default partition on."""
+        holder = op.regions[1].blocks[0].ops[0]
+        captures = list(op.args[0]) or list(holder.args[0])
+        pairs = [
+            pair for region in holder.regions for pair in zip(region.blocks[0].arguments, captures)
+        ]
+        for end in terminators(op.regions[0]):
+            pairs += zip(op.results, end.operands())
+        for value, source in pairs:
+            if isinstance(value.type, TensorType):
+                self.join(self.key(context, value), self.key(context, source))
+            self.hand_on(context, value, context, source)
+            self.strides.link(context, value, source)
 
     def _shaped(self, op: Any, context: Any, tensors: list[Any], results: list[Any]) -> None:
         name = op.name
@@ -483,6 +504,8 @@ def build(drawn: Sketch, lanes: int, warps: int) -> Graph:
         bits = _bits(value.type)
         one.bits = max(1 if bits == 1 else bits, one.bits) if one.shape else bits
         layout = value.type.layout
+        around = key[1] if key[0] == "mma" else key[0]
+        one.warps = next((drawn.warps[c] for c in around if c in drawn.warps), warps)
         if isinstance(value.type, MemDescType):
             one.first, one.bits = layout, bits
         stays = layout is not None and not isinstance(layout, AutoLayout) and key[0] != "mma"
@@ -520,7 +543,7 @@ def build(drawn: Sketch, lanes: int, warps: int) -> Graph:
                 weight,
             )
         )
-    return Graph(list(unknowns.values()), relations, lanes, warps, drawn.jits, drawn.called)
+    return Graph(list(unknowns.values()), relations, lanes, drawn.jits, drawn.called)
 
 
 def _apply(one: Unknown, change: tuple[Any, ...], strides: Strides, weight: int) -> None:

@@ -136,7 +136,7 @@ def conversion_price(
 
 
 def reasons(layout: DistributedLayout, unknown: Unknown) -> list[str]:
-    """Describe the cost of the ops on values with `layout`, the dearest first."""
+    """Describe the cost of the ops on values with `layout`, the costliest first."""
     words = []
     for access in unknown.accesses:
         vector = vector_of(layout, access)

@@ -96,7 +96,7 @@ def _of_kernel(form: Any, target: Target, known: set[str]) -> list[Chosen]:
         other = solution.next_best(one.number) if one.accesses or one.reductions else None
         if other is not None:
             more = 100 * (other[1] / solution.price - 1)
-            notes.append(f"next best: {other[0]}, {more:.1f}% dearer")
+            notes.append(f"next best: {other[0]}, costs {more:.1f}% more")
         for name in filter(str.isidentifier, one.names):
             known.add(name)
             layouts.append(Chosen(form.name, name, layout, one.shape, one.bits, notes))

@@ -25,7 +25,7 @@ from gluon_core.values import distributed_type, shared_memory_descriptor
 from gluon_core.values.tensors import unwrap_shape
 from gluon_write.buffers import first_layout
 
-__all__ = ["Place", "Site", "Sketch", "place_of", "sketch"]
+__all__ = ["Place", "Site", "Sketch", "partition_of", "place_of", "sketch"]
 
 # Functions on shared memory -> the position of their layout.
 _ON_SHARED = {"gl.allocate_shared_memory": 2, "shared_memory_descriptor.load": 0}
@@ -48,7 +48,10 @@ class Sketch:
         called: place of a call -> the function of the user's that it calls.
         multiples: the divisibility of each argument that is no constant, in bytes of pointers.
         opened: places of calls on shared memory whose layout was left out.
+        warps: place of a worker partition -> its warps.
+        copied: places of tile loads that the target's unit for copies can do.
         banks: of shared memory.
+        entered: the place of the partition whose function is traced next.
     """
 
     program: Any = None
@@ -60,7 +63,10 @@ class Sketch:
     called: dict[Place, Any] = field(default_factory=dict)
     multiples: list[int] = field(default_factory=list)
     opened: set[Place] = field(default_factory=set)
+    warps: dict[Place, int] = field(default_factory=dict)
+    copied: set[Place] = field(default_factory=set)
     banks: int = 32
+    entered: Optional[Place] = None
     kept: list[Any] = field(default_factory=list)  # ops, so that no id is used twice
 
 
@@ -72,6 +78,11 @@ def place_of(node: Any, number: int) -> Optional[Place]:
     return (type(node).__name__, node.lineno, node.col_offset, *last, number)
 
 
+def partition_of(place: Place, index: int) -> Place:
+    """Return the place of the call of a partition, from that of `gl.warp_specialize`."""
+    return (f"Partition {index}", *place[1:])
+
+
 class _Sketcher(KernelGenerator):
     """Record which expression each op and each value belongs to."""
 
@@ -79,7 +90,12 @@ class _Sketcher(KernelGenerator):
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
+        context = kwargs.get("caller_context")
+        if context is not None and self.drawn.entered is not None:
+            self.drawn.warps[self.drawn.entered] = int(context.num_warps)
+        self.drawn.entered = None
         self.path: list[Place] = []
+        self.partitions: dict[Place, int] = {}
         self.own = self.is_kernel or not is_library(self.file_name)
         if self.own and self.jit_fn not in self.drawn.jits:
             self.drawn.jits.append(self.jit_fn)
@@ -118,6 +134,23 @@ class _Sketcher(KernelGenerator):
             )  # hand it on, do not read it
         return value
 
+    def before_call(self, fn: Any, args: Any, kwargs: Any) -> Any:
+        """Note the call of a partition, whose place is its own."""
+        place = self.path[-1] if self.own and self.path else None
+        if place is not None and self.drawn.functions.get(place) == "gl.warp_specialize":
+            self.partitions[place] = index = self.partitions.get(place, -1) + 1
+            part = partition_of(place, index)
+            self.drawn.functions[part] = str(fn.__name__)
+            self.drawn.called[part] = fn
+            self.drawn.entered = part
+            self.path.append(part)
+        return super().before_call(fn, args, kwargs)
+
+    def after_call(self, passed: Any) -> None:
+        super().after_call(passed)
+        if self.path and self.path[-1][0].startswith("Partition"):
+            self.path.pop()
+
     def visit_Call(self, node: Any) -> Any:
         if not self.own:
             return super().visit_Call(node)
@@ -129,7 +162,12 @@ class _Sketcher(KernelGenerator):
         name = str(getattr(called, "public", None) or getattr(called, "__name__", ""))
         place = place_of(node, self.number)
         if place is not None:
+            self.partitions.pop(place, None)
             self.drawn.functions[place] = name
+            if called is portable.load and node.args and isinstance(node.args[0], ast.Name):
+                tiles = self.visit(node.args[0])
+                if isinstance(tiles, tile_descriptor) and tiles.native:
+                    self.drawn.copied.add(place)
             if isinstance(called, GluonJITFunction):
                 self.drawn.called[place] = called
         if name in _ON_SHARED and not _names_layout(node, name):

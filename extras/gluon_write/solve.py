@@ -56,12 +56,13 @@ class Solution:
 
 
 def plan_of(
-    relation: Relation, source: Any, result: Any, warps: int
+    relation: Relation, source: Any, result: Any
 ) -> tuple[float, Optional[tuple[DistributedLayout, DistributedLayout]]]:
     """Return the price of a relation between two layouts, and the conversion (from, to) that it takes.
 
     The price is infinite where no conversion can be written there.
     """
+    warps = relation.source.warps
     try:
         if relation.kind == "view":
             cost = shared_price(source, result, relation.detail, warps) * relation.weight
@@ -100,17 +101,14 @@ class _Problem:
         if one.first is not None:
             return 0.0  # a buffer: its accesses are relations
         try:
-            return price(layout, one, self.graph.warps)
+            return price(layout, one, one.warps)
         except GluonError:
             return float("inf")
 
     def _relate(self, relation: Relation) -> None:
         first, second = relation.source.number, relation.result.number
         table = np.array(
-            [
-                [plan_of(relation, s, r, self.graph.warps)[0] for r in self.lists[second]]
-                for s in self.lists[first]
-            ]
+            [[plan_of(relation, s, r)[0] for r in self.lists[second]] for s in self.lists[first]]
         )
         if first == second:
             self.factors.append(((first,), np.diagonal(table).copy()))

@@ -13,9 +13,10 @@ from gluon_core import language
 from gluon_core.layouts import SharedLayout
 from gluon_core.layouts.base import Layout
 from gluon_write.buffers import conflicts_of
-from gluon_write.explicit import Edits, space_of
+from gluon_write.explicit import Edits, partitions_of, space_of
 from gluon_write.graph import AnyLayout, Graph, Unknown
 from gluon_write.prices import reasons
+from gluon_write.sketch import partition_of, place_of
 from gluon_write.solve import Solution
 
 __all__ = ["explicit_text", "replaced"]
@@ -55,9 +56,12 @@ def explicit_text(edits: Edits, graph: Graph, solution: Solution) -> str:
     """Return a function's definition, without decorators, with its layouts, conversions and reasons."""
     fn = edits.fn
     space = Space.of(fn.get_capture_scope())
+    number = next(i for i, one in enumerate(graph.jits) if one is fn)
     names = _names(fn, graph, solution, edits)
     lines = [line.encode() for line in fn.src.splitlines()]
-    for line, column, _, _, text in sorted(_insertions(edits, names, lines, space), reverse=True):
+    for line, column, _, _, text in sorted(
+        _insertions(edits, names, lines, space, number), reverse=True
+    ):
         held = lines[line - 1]
         lines[line - 1] = held[:column] + text.encode() + held[column:]
     body = ast.parse(fn.src).body[0]
@@ -105,9 +109,25 @@ def _names(fn: Any, graph: Graph, solution: Solution, edits: Edits) -> dict[AnyL
 
 
 def _insertions(
-    edits: Edits, names: Mapping[AnyLayout, str], lines: list[bytes], space: Space
+    edits: Edits,
+    names: Mapping[AnyLayout, str],
+    lines: list[bytes],
+    space: Space,
+    number: int,
 ) -> Iterable[Insertion]:
-    for (_, line, column, _, _, _), called in edits.calls.items():
+    listed = {
+        partition_of(place, index): name
+        for node in ast.walk(ast.parse(edits.fn.src))
+        for place in [place_of(node, number)]
+        if isinstance(node, ast.Call) and place is not None
+        for index, name in partitions_of(node)
+    }
+    for place, called in edits.calls.items():
+        line, column = place[1:3]
+        if place in listed:
+            name = listed[place]
+            yield name.lineno, name.end_col_offset or 0, 0, 0, called.name[len(name.id) :]
+            continue
         callee = called.fn.__name__.encode()
         start = lines[line - 1].index(callee, column) + len(callee)
         yield line, start, 0, 0, called.name[len(callee) :]
@@ -145,7 +165,7 @@ def _definition(
         other = solution.next_best(one.number) if one.accesses or one.reductions else None
         if other is not None:
             more = 100 * (other[1] / solution.price - 1)
-            words.append(f"next best: {_spelled(other[0], {}, space)}, {more:.1f}% dearer")
+            words.append(f"next best: {_spelled(other[0], {}, space)}, costs {more:.1f}% more")
     notes = [
         line
         for word in dict.fromkeys(words)

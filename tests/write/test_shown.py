@@ -43,7 +43,7 @@ def test_a_line_shows_the_layouts_of_its_values(file):
     assert result.exit_code == 0, result.output
     assert "value of doubled: BlockedLayout(size_per_thread=[4]" in result.stdout
     assert "place of doubled: " in result.stdout and "16 bytes a thread" in result.stdout
-    assert "next best: BlockedLayout" in result.stdout and "dearer" in result.stdout
+    assert "next best: BlockedLayout" in result.stdout and "% more" in result.stdout
     wide = call(f"{file}:10:value", "--target", "gfx942", "--json")
     (value,) = json.loads(wide.stdout)
     assert "threads_per_warp=[64]" in value["layout"] and value["shape"] == [1024]

@@ -268,7 +268,8 @@ def tma_ring(
     TMA and `consumers` partitions use. Make it before `gl.warp_specialize`, and hand it to the partitions.
 
     Args:
-        descriptors: one or several; each copy is of a descriptor's whole block.
+        descriptors: one or several, those of `gl.portable.descriptor` included where it takes TMA; each
+            copy is of a descriptor's whole block.
         stages: compile-time integer.
         consumers: compile-time integer; each of so many partitions releases every slot.
         two_ctas: the blocks of a pair multiply together: the even one waits until a slot of both is full.
@@ -289,7 +290,8 @@ def tma_ring(
     count = semantic.compile_time_int(stages, "stages", 1)
     users = semantic.compile_time_int(consumers, "consumers", 1)
     sequence = unwrap(descriptors)
-    descs = [sequence] if isinstance(sequence, tensor_descriptor) else listed(sequence)
+    single = not isinstance(sequence, (list, tuple, tl.tuple))
+    descs = [_by_tma(one) for one in ([sequence] if single else listed(sequence))]
     for desc in descs:
         check_descriptor(desc, "descriptors")
     if not descs:
@@ -325,6 +327,12 @@ def begin(facts: RingFacts, role: str) -> ring_position:
     first = semantic.scalar_constant(0, tl.int32)
     phase = semantic.scalar_constant(int(role == "producer"), tl.int32)
     return ring_position([first, phase], PositionFacts(facts.stages, role))
+
+
+def _by_tma(desc: Any) -> Any:
+    """Return TMA's descriptor of a portable one; others as they are."""
+    native = getattr(desc, "native", None)
+    return native[0] if native else desc
 
 
 def _numbers(semantic: SemanticLayer, stages: int) -> tuple[Any, Any, Any]:

@@ -1,0 +1,289 @@
+"""Read loops of products: the tiles that they load, the products, and the statements between them."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+from gluon_core import language, portable
+from gluon_core._triton import tl
+from gluon_write.form import Form
+from gluon_write.sketch import Sketch, place_of
+
+__all__ = ["Loop", "LoopReader", "Tile", "argument", "mentions", "operands_of", "reads", "stores"]
+
+_PURE = (ast.Assign, ast.AugAssign)
+_LEAST_ROWS = 64  # of a product of a warp group
+
+
+@dataclass
+class Tile:
+    """Hold a load that becomes a copy.
+
+    Attributes:
+        name: of the loaded tensor. statement: of its load.
+        pointer, mask: as expressions. shape, dtype: of the tensor; `dtype` as text.
+    """
+
+    name: str
+    statement: ast.Assign
+    pointer: ast.expr
+    mask: Optional[ast.expr]
+    shape: tuple[int, ...]
+    bits: int
+    dtype: str
+    ring: str = ""
+
+
+@dataclass
+class Loop:
+    """Hold a loop of products.
+
+    Attributes:
+        ahead: the statements that the addresses need.
+        issued: statements of asynchronous products -> the name of the result; all products or none.
+    """
+
+    node: ast.For
+    tiles: dict[str, Tile]
+    products: list[ast.Call]
+    ahead: list[ast.stmt] = field(default_factory=list)
+    issued: dict[ast.stmt, str] = field(default_factory=dict)
+
+
+class LoopReader(Form):
+    """Read the loops of one function.
+
+    Args:
+        number: of the function in the traced kernel. wgmma: products of 64 rows read shared memory.
+    """
+
+    def __init__(self, fn: Any, number: int, drawn: Sketch, wgmma: bool):
+        super().__init__(fn)
+        self.number, self.drawn, self.stages = number, drawn, 0
+        self.wgmma = wgmma
+        self.space = next((n for n, value in self.scope.items() if value is language), "")
+
+    def read(self, node: ast.For) -> Optional[Loop]:
+        bounds = node.iter
+        if not isinstance(bounds, ast.Call) or node.orelse:
+            return None
+        if self.called(bounds) is not tl.range and (
+            ast.unparse(bounds.func) != "range" or bounds.keywords
+        ):
+            return None
+        if not all(_plain(statement) for statement in node.body):
+            return None
+        products = [
+            c for c in ast.walk(node)
+            if isinstance(c, ast.Call) and self.called(c) is portable.mma and operands_of(c)
+        ]  # fmt: skip
+        operands = [operand for product in products for operand in operands_of(product)]
+        tiles: dict[str, Tile] = {}
+        for statement in node.body:
+            tile = self._tile(statement) if isinstance(statement, ast.Assign) else None
+            if tile is None:
+                continue
+            names = [n for n in ast.walk(node) if isinstance(n, ast.Name) and n.id == tile.name]
+            read = [n for n in names if isinstance(n.ctx, ast.Load)]
+            plain = [n for n in read if not _only_asked(n, node)]
+            used = [o for o in operands if viewed(o, self) == tile.name]
+            if len(used) == 1 and len(plain) == 1 and len(names) - len(read) == 1:
+                tiles[tile.name] = tile
+        loop = Loop(node, tiles, products)
+        if not tiles or not self._slice(loop):
+            return None
+        loop.issued = self._issued(loop)
+        return loop
+
+    def _issued(self, loop: Loop) -> dict[ast.stmt, str]:
+        """Return the statements of the products, if the unit reads shared memory for each."""
+        issued: dict[ast.stmt, str] = {}
+        for statement in loop.node.body:
+            if isinstance(statement, ast.Assign) and statement.value in loop.products:
+                target, call = statement.targets[0], statement.value
+                assert isinstance(call, ast.Call)
+                if isinstance(target, ast.Name) and self.unit_reads(call, loop):
+                    issued[statement] = target.id
+        return issued if len(issued) == len(loop.products) else {}
+
+    def _tile(self, statement: ast.Assign) -> Optional[Tile]:
+        """Return the load of a statement `name = gl.load(pointers, mask=, other=0)`."""
+        call, target = statement.value, statement.targets[0]
+        if self.called(call) is not language.load or not isinstance(target, ast.Name):
+            return None
+        assert isinstance(call, ast.Call)
+        words = {word.arg: word.value for word in call.keywords}
+        words |= dict(zip(("pointer", "mask", "other"), call.args))
+        other = words.pop("other", None)
+        if not set(words) <= {"pointer", "mask"} or "pointer" not in words:
+            return None
+        if "mask" in words and not (isinstance(other, ast.Constant) and other.value == 0):
+            return None
+        place = place_of(call, self.number)
+        values = self.drawn.returned.get(place, ()) if place else ()
+        if not values:
+            return None
+        kind = values[-1].type
+        if any(value.type.dims != kind.dims for value in values):
+            return None
+        bits = getattr(kind.element, "bits", 0)
+        if len(kind.dims) != 2 or bits not in (8, 16, 32):
+            return None
+        text = self.text_of(words["pointer"])
+        dtype = (
+            f"({text}).dtype.element_ty"
+            if not re.fullmatch(r"\w+", text)
+            else f"{text}.dtype.element_ty"
+        )
+        return Tile(
+            target.id, statement, words["pointer"], words.get("mask"), kind.dims, bits, dtype
+        )
+
+    def _slice(self, loop: Loop) -> bool:
+        """Collect the statements that the addresses need; False if one of them is no arithmetic."""
+        wanted: set[str] = set()
+        for tile in loop.tiles.values():
+            wanted |= reads(tile.pointer) | (reads(tile.mask) if tile.mask else set())
+        loads = [tile.statement for tile in loop.tiles.values()]
+        chosen: list[ast.stmt] = []
+        changed = True
+        while changed:
+            changed = False
+            for statement in loop.node.body:
+                if statement in chosen or statement in loads or not stores(statement) & wanted:
+                    continue
+                if not isinstance(statement, _PURE) or any(
+                    isinstance(c, ast.Call) and self.called(c) in _forbidden()
+                    for c in ast.walk(statement)
+                ):
+                    return False
+                chosen.append(statement)
+                wanted |= reads(statement)
+                changed = True
+        loop.ahead = [s for s in loop.node.body if s in chosen]
+        return not wanted & set(loop.tiles)
+
+    def adds(self, statement: ast.stmt, loop: Loop) -> bool:
+        """Return True if a product adds to a sum of the steps before."""
+        assert isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Call)
+        acc = argument(statement.value, 2, "acc")
+        return acc is not None and loop.issued[statement] in mentions(acc)
+
+    def chained(self, statement: ast.stmt, loop: Loop) -> set[str]:
+        """Return the accumulator of a product that adds to it: the unit keeps their order."""
+        if statement not in loop.issued:
+            return set()
+        assert isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Call)
+        acc = argument(statement.value, 2, "acc")
+        own = loop.issued[statement]
+        reads = [n for n in ast.walk(statement.value) if isinstance(n, ast.Name) and n.id == own]
+        return {own} if isinstance(acc, ast.Name) and acc.id == own and len(reads) == 1 else set()
+
+    def unit_reads(self, call: ast.Call, loop: Loop) -> bool:
+        """Return True if the unit of a product reads shared memory: its second operand is a tile."""
+        if not self.wgmma:
+            return False
+        a, b = (viewed(operand, self) for operand in operands_of(call))
+        second = loop.tiles.get(b or "")
+        first = loop.tiles.get(a or "")
+        if second is None or second.bits != 16 or first is not None and first.bits != 16:
+            return False
+        place = place_of(operands_of(call)[0], self.number)
+        values = self.drawn.returned.get(place, ()) if place else ()
+        rows = max((value.type.dims[:1] for value in values), default=(0,))
+        return rows >= (_LEAST_ROWS,)
+
+    def shared(self, tile: Tile, loop: Loop) -> bool:
+        """Return True if the product of a tile reads it from shared memory."""
+        for call in loop.products:
+            if tile.name in [viewed(operand, self) for operand in operands_of(call)]:
+                return self.unit_reads(call, loop)
+        return False
+
+    def on_shared(self, loop: Loop) -> bool:
+        return any(self.unit_reads(call, loop) for call in loop.products)
+
+    def product(self, call: ast.Call, loop: Loop) -> list[tuple[int, int, list[str]]]:
+        """Return the edit that lets a unit read shared memory."""
+        if not self.unit_reads(call, loop):
+            return []
+        first, last = call.lineno, call.end_lineno or call.lineno
+        lines = self.source.splitlines()
+        before = lines[first - 1].encode()[: call.col_offset].decode()
+        after = lines[last - 1].encode()[call.end_col_offset or 0 :].decode()
+        a, b = (self.operand(operand, loop) for operand in operands_of(call))
+        acc = argument(call, 2, "acc")
+        assert acc is not None
+        words = ", is_async=True" if loop.issued else ""
+        if isinstance(acc, ast.Call) and self.called(acc) is language.zeros:
+            words += ", use_acc=False"
+        name = f"{self.space}.nvidia.hopper.warpgroup_mma"
+        text = f"{before}{name}({a}, {b}, {self.text_of(acc)}{words}){after}"
+        return [(first, last, text.split("\n"))]
+
+    def operand(self, operand: ast.expr, loop: Loop) -> str:
+        name = viewed(operand, self)
+        if name in loop.tiles and isinstance(operand, ast.Call):
+            return f"{name}.permute((1, 0))"
+        return self.text_of(operand)
+
+
+def argument(call: ast.Call, index: int, name: str) -> Optional[ast.expr]:
+    words = {word.arg: word.value for word in call.keywords}
+    return call.args[index] if index < len(call.args) else words.get(name)
+
+
+def operands_of(call: ast.Call) -> list[ast.expr]:
+    a, b = argument(call, 0, "a"), argument(call, 1, "b")
+    return [a, b] if a is not None and b is not None else []
+
+
+def _plain(statement: ast.stmt) -> bool:
+    """Return True for statements without loops, of which each step runs all or a part."""
+    if isinstance(statement, ast.If):
+        return all(map(_plain, (*statement.body, *statement.orelse)))
+    return isinstance(statement, (*_PURE, ast.AnnAssign, ast.Assert, ast.Expr, ast.Pass))
+
+
+def viewed(operand: ast.expr, reader: LoopReader) -> Optional[str]:
+    """Return the name of an operand, which may be transposed."""
+    if isinstance(operand, ast.Call) and reader.called(operand) is language.permute:
+        if len(operand.args) == 2 and ast.unparse(operand.args[1]) in ("(1, 0)", "[1, 0]"):
+            operand = operand.args[0]
+    return operand.id if isinstance(operand, ast.Name) else None
+
+
+def _only_asked(name: ast.Name, within: ast.AST) -> bool:
+    """Return True for `name` in `name.dtype` and `name.shape`, which a buffer has, too."""
+    return any(
+        isinstance(n, ast.Attribute) and n.value is name and n.attr in ("dtype", "shape")
+        for n in ast.walk(within)
+    )
+
+
+def reads(node: Any) -> set[str]:
+    return {
+        n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)
+    } | (
+        {node.target.id}
+        if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name)
+        else set()
+    )
+
+
+def mentions(node: ast.AST) -> set[str]:
+    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+
+
+def stores(node: ast.AST) -> set[str]:
+    return {
+        n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+    }
+
+
+def _forbidden() -> tuple[Any, ...]:
+    """Return the functions that addresses ahead may not call: memory, and products."""
+    return language.load, portable.load, portable.mma, language.atomic_add, language.atomic_cas
