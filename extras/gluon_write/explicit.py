@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import copy
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Callable, Iterator, Mapping, Optional
@@ -14,15 +15,18 @@ from gluon_core import _triton, language
 from gluon_core.errors import GluonError, LayoutError, SourceSpan
 from gluon_core.plugin.targets import Target
 from gluon_write.graph import AnyLayout, Graph, Unknown, build
+from gluon_write.hoist import hoisted
 from gluon_write.prefetch import prefetched
 from gluon_write.prices import LEAST_COPY_BITS
 from gluon_write.recompute import recomputed
 from gluon_write.sketch import Place, Sketch, partition_of, place_of, sketch
 from gluon_write.solve import Solution, plan_of, solve
+from gluon_write.specialize import specialized
 from gluon_write.stage import staged
 
 __all__ = ["Edits", "chosen_for", "edits_of", "explicit", "partitions_of"]
 
+_form: ContextVar[Optional[str]] = ContextVar("form", default=None)
 _MOST_RECOMPUTED = 3  # times that index vectors are moved to their uses
 
 
@@ -88,7 +92,6 @@ def chosen_for(
             remedy="Write the layouts, with their cga_layout.",
         )
     stages = int(getattr(options, "num_stages", None) or 1)
-    fn = staged(fn, stages)
     traced = partial(
         sketch,
         signature=signature,
@@ -98,6 +101,7 @@ def chosen_for(
         options=options,
     )
     drawn = traced(fn)
+    fn, drawn = _formed(fn, drawn, traced, stages, target, int(options.num_warps))
     room = target.architecture.limits.shared_memory
     ahead = prefetched(fn, drawn, stages, target.has, int(options.num_warps), room)
     if ahead is not fn:
@@ -108,6 +112,25 @@ def chosen_for(
     if not np.isfinite(chosen.solution.price):
         raise _no_solution(fn, chosen.graph, chosen.solution)
     return _improved(chosen, traced, target, options)
+
+
+def _formed(
+    fn: Any,
+    drawn: Sketch,
+    traced: Callable[[Any], Sketch],
+    stages: int,
+    target: Target,
+    warps: int,
+) -> tuple[Any, Sketch]:
+    """Return a kernel with its loops of products in the form that costs least, and its trace."""
+    apart = hoisted(fn, drawn.jits)
+    if apart is not fn:
+        fn, drawn = apart, traced(apart)
+    pipelined = staged(fn, stages)
+    form = _form.get() or (None if pipelined is not fn else "specialized")
+    special = specialized(fn, drawn, stages, target, warps, form)
+    chosen = special if special is not fn else pipelined
+    return (chosen, traced(chosen)) if chosen is not fn else (fn, drawn)
 
 
 def _improved(
@@ -189,6 +212,8 @@ def _no_solution(fn: Any, graph: Graph, solution: Solution) -> GluonError:
 def edits_of(graph: Graph, solution: Solution) -> Edits:
     """Return the layouts and conversions to write, in the order of the source."""
     kernel = Edits(graph.jits[0], graph.jits[0].__name__)
+    for inner in graph.contexts:
+        _within(kernel, inner, graph)
     for one in graph.unknowns:
         for context, place in one.sites:
             layouts = _within(kernel, context, graph).layouts
@@ -216,7 +241,9 @@ def _within(kernel: Edits, context: tuple[Place, ...], graph: Graph) -> Edits:
         if call not in edits.calls:
             fn = graph.called[call]
             number = 1 + sum(1 for one in kernel.all() if one.fn is fn)
-            name = f"{fn.__name__}_{kernel.name}" + (f"_{number}" if number > 1 else "")
+            number -= getattr(fn, "written", False)  # it is this kernel's alone
+            name = f"{fn.__name__}_{kernel.name}" if number else fn.__name__
+            name += f"_{number}" if number > 1 else ""
             edits.calls[call] = Edits(fn, name)
         edits = edits.calls[call]
     return edits

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import ast
 import copy
+import linecache
+import zlib
 from typing import Any, Mapping, Sequence
 
 from gluon_core._triton import unwrap
+from gluon_core.launch.jit import jit
 
-__all__ = ["Form", "bounds_of", "changed_copy", "edited", "free_name"]
+__all__ = ["Form", "bounds_of", "changed_copy", "edited", "free_name", "function_of"]
 
 
 class Form:
@@ -57,6 +60,17 @@ def free_name(word: str, taken: set[str]) -> str:
     return name
 
 
+def function_of(text: str, name: str, scope: Mapping[str, Any]) -> Any:
+    """Return a function that is written for a kernel, with the names that the kernel reads."""
+    file = f"<written: {name} {zlib.crc32(text.encode()):08x}>"
+    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+    names = dict(scope)
+    exec(compile(text, file, "exec"), names)
+    written = jit(names[name])
+    written.written = written.changed = True
+    return written
+
+
 def edited(source: str, edits: Sequence[tuple[ast.expr, str]]) -> str:
     """Return a text with expressions of one line each replaced."""
     lines = [line.encode() for line in source.splitlines()]
@@ -67,12 +81,18 @@ def edited(source: str, edits: Sequence[tuple[ast.expr, str]]) -> str:
     return b"\n".join(lines).decode() + "\n"
 
 
-def changed_copy(fn: Any, jits: list[Any], texts: Mapping[int, str], done: dict[int, Any]) -> Any:
+def changed_copy(
+    fn: Any,
+    jits: list[Any],
+    texts: Mapping[int, str],
+    done: dict[int, Any],
+    more: Mapping[str, Any] = {},
+) -> Any:
     """Return a function with a new text, which calls such functions; itself where nothing changes.
 
     Args:
         jits: the kernel and the functions that it calls. texts: new sources, by number in `jits`.
-        done: copies that are known, by number.
+        done: copies that are known, by number. more: new functions that the new texts call.
     """
     number = next(i for i, one in enumerate(jits) if one is fn)
     if number in done:
@@ -80,7 +100,7 @@ def changed_copy(fn: Any, jits: list[Any], texts: Mapping[int, str], done: dict[
     done[number] = fn  # a function that calls itself stays
     scope = dict(fn.get_capture_scope())
     called = {
-        name: changed_copy(unwrap(value), jits, texts, done)
+        name: changed_copy(unwrap(value), jits, texts, done, more)
         for name, value in scope.items()
         if any(unwrap(value) is one for one in jits)
     }
@@ -88,7 +108,8 @@ def changed_copy(fn: Any, jits: list[Any], texts: Mapping[int, str], done: dict[
     if called or number in texts:
         own: Any = copy.copy(fn)
         own._unsafe_update_src(texts.get(number, fn.src))
-        scope |= called
+        scope |= {**called, **more} if number in texts else called
         own.get_capture_scope = lambda: scope
+        own.changed = True
         done[number] = own
     return done[number]

@@ -158,6 +158,7 @@ class Graph:
         lanes: of a warp.
         jits: the kernel and the functions that it calls, by number.
         called: place of a call -> the function.
+        contexts: the calls around each function that a pass has changed.
     """
 
     unknowns: list[Unknown]
@@ -165,6 +166,7 @@ class Graph:
     lanes: int
     jits: list[Any]
     called: dict[Place, Any]
+    contexts: list[tuple[Place, ...]] = field(default_factory=list)
 
 
 class _Builder:
@@ -180,6 +182,7 @@ class _Builder:
             tuple[Key, Any, int]
         ] = []  # key -> a change of its unknown, with its weight
         self.weight = 1
+        self.contexts: list[tuple[Any, ...]] = []  # of functions that a pass has changed
 
     def key(self, context: tuple[Any, ...], value: Any) -> Key:
         value = value.resolve()
@@ -267,14 +270,8 @@ class _Builder:
         self._buffers(op, context, tensors, results)
         if name == "call":
             self._call(op, context, results)
-        elif name in HANDS_ON:
-            for value, source in links(op):
-                if isinstance(value.type, TensorType):
-                    self.join(self.key(context, value), self.key(context, source))
-                self.hand_on(context, value, context, source)
-                self.strides.link(context, value, source)
-        elif name == "warp_specialize":
-            self._partitions(op, context)
+        elif name in HANDS_ON or name == "warp_specialize":
+            self._links(op, context)
         elif name in TERMINATORS:
             pass  # control flow hands on each of its values on its own
         elif name in _MADE:
@@ -297,15 +294,16 @@ class _Builder:
                 self.note(context, alike[0], ("step",))
         self.strides.take(op, context)
 
-    def _partitions(self, op: Any, context: Any) -> None:
-        """Hand the captures to each worker, and the results of the default partition on."""
-        holder = op.regions[1].blocks[0].ops[0]
-        captures = list(op.args[0]) or list(holder.args[0])
-        pairs = [
-            pair for region in holder.regions for pair in zip(region.blocks[0].arguments, captures)
-        ]
-        for end in terminators(op.regions[0]):
-            pairs += zip(op.results, end.operands())
+    def _links(self, op: Any, context: Any) -> None:
+        """Join the values that control flow hands on, those of partitions included."""
+        pairs = list(links(op))
+        if op.name == "warp_specialize":
+            holder = op.regions[1].blocks[0].ops[0]
+            captures = list(op.args[0]) or list(holder.args[0])
+            for region in holder.regions:
+                pairs += zip(region.blocks[0].arguments, captures)
+            for end in terminators(op.regions[0]):
+                pairs += zip(op.results, end.operands())
         for value, source in pairs:
             if isinstance(value.type, TensorType):
                 self.join(self.key(context, value), self.key(context, source))
@@ -340,6 +338,9 @@ class _Builder:
             self._results(op, context, results)
             return
         inner = (*context, node or id(op))
+        if node in self.drawn.called and getattr(self.drawn.called[node], "changed", False):
+            if all(isinstance(call, tuple) for call in context):
+                self.contexts.append(inner)
         for parameter, argument in zip(function.arguments, args):
             if isinstance(parameter.type, TensorType):
                 self.join(self.key(inner, parameter), self.key(context, argument))
@@ -543,7 +544,7 @@ def build(drawn: Sketch, lanes: int, warps: int) -> Graph:
                 weight,
             )
         )
-    return Graph(list(unknowns.values()), relations, lanes, drawn.jits, drawn.called)
+    return Graph(list(unknowns.values()), relations, lanes, drawn.jits, drawn.called, work.contexts)
 
 
 def _apply(one: Unknown, change: tuple[Any, ...], strides: Strides, weight: int) -> None:

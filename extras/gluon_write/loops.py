@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import ast
-import re
 from dataclasses import dataclass, field
-from typing import Any, Optional
+from typing import Any, Callable, Mapping, Optional
 
 from gluon_core import language, portable
 from gluon_core._triton import tl
 from gluon_write.form import Form
 from gluon_write.sketch import Sketch, place_of
 
-__all__ = ["Loop", "LoopReader", "Tile", "argument", "mentions", "operands_of", "reads", "stores"]
+__all__ = [
+    "Loop",
+    "LoopReader",
+    "Tile",
+    "argument",
+    "mentions",
+    "operands_of",
+    "reads",
+    "stores",
+    "viewed",
+]
 
 _PURE = (ast.Assign, ast.AugAssign)
 _LEAST_ROWS = 64  # of a product of a warp group
@@ -24,17 +33,37 @@ class Tile:
 
     Attributes:
         name: of the loaded tensor. statement: of its load.
-        pointer, mask: as expressions. shape, dtype: of the tensor; `dtype` as text.
+        place: the expressions of the address: pointer and perhaps mask, or coordinates.
+        shape, bits: of the tensor and its elements. tiles: name of the descriptor.
+        ring: name of the buffers.
     """
 
     name: str
     statement: ast.Assign
-    pointer: ast.expr
-    mask: Optional[ast.expr]
+    place: list[ast.expr]
     shape: tuple[int, ...]
     bits: int
-    dtype: str
+    tiles: str = ""
     ring: str = ""
+
+    @property
+    def pointer(self) -> ast.expr:
+        """Return the expression of the pointers."""
+        return self.place[0]
+
+    @property
+    def mask(self) -> Optional[ast.expr]:
+        """Return the expression of the mask, None without one."""
+        return self.place[1] if len(self.place) > 1 else None
+
+    @property
+    def bytes(self) -> int:
+        """Return the bytes of the tensor."""
+        return self.shape[0] * self.shape[1] * self.bits // 8
+
+    def reads(self) -> set[str]:
+        """Return the names that the address needs."""
+        return {name for part in self.place for name in reads(part)}
 
 
 @dataclass
@@ -83,7 +112,7 @@ class LoopReader(Form):
         operands = [operand for product in products for operand in operands_of(product)]
         tiles: dict[str, Tile] = {}
         for statement in node.body:
-            tile = self._tile(statement) if isinstance(statement, ast.Assign) else None
+            tile = self.tile(statement) if isinstance(statement, ast.Assign) else None
             if tile is None:
                 continue
             names = [n for n in ast.walk(node) if isinstance(n, ast.Name) and n.id == tile.name]
@@ -109,7 +138,7 @@ class LoopReader(Form):
                     issued[statement] = target.id
         return issued if len(issued) == len(loop.products) else {}
 
-    def _tile(self, statement: ast.Assign) -> Optional[Tile]:
+    def tile(self, statement: ast.Assign) -> Optional[Tile]:
         """Return the load of a statement `name = gl.load(pointers, mask=, other=0)`."""
         call, target = statement.value, statement.targets[0]
         if self.called(call) is not language.load or not isinstance(target, ast.Name):
@@ -122,31 +151,28 @@ class LoopReader(Form):
             return None
         if "mask" in words and not (isinstance(other, ast.Constant) and other.value == 0):
             return None
+        kind = self.type_of(call)
+        if kind is None:
+            return None
+        mask = [words["mask"]] if "mask" in words else []
+        return Tile(target.id, statement, [words["pointer"], *mask], *kind)
+
+    def type_of(self, call: ast.expr) -> Optional[tuple[tuple[int, ...], int]]:
+        """Return shape and bits of the tiles that an expression gave; None of other values."""
         place = place_of(call, self.number)
         values = self.drawn.returned.get(place, ()) if place else ()
-        if not values:
+        shapes = {value.type.dims for value in values}
+        bits = {getattr(value.type.element, "bits", 0) for value in values}
+        if len(shapes) != 1 or len(bits) != 1:
             return None
-        kind = values[-1].type
-        if any(value.type.dims != kind.dims for value in values):
-            return None
-        bits = getattr(kind.element, "bits", 0)
-        if len(kind.dims) != 2 or bits not in (8, 16, 32):
-            return None
-        text = self.text_of(words["pointer"])
-        dtype = (
-            f"({text}).dtype.element_ty"
-            if not re.fullmatch(r"\w+", text)
-            else f"{text}.dtype.element_ty"
-        )
-        return Tile(
-            target.id, statement, words["pointer"], words.get("mask"), kind.dims, bits, dtype
-        )
+        shape, width = shapes.pop(), bits.pop()
+        return (shape, width) if len(shape) == 2 and width in (8, 16, 32) else None
 
     def _slice(self, loop: Loop) -> bool:
         """Collect the statements that the addresses need; False if one of them is no arithmetic."""
         wanted: set[str] = set()
         for tile in loop.tiles.values():
-            wanted |= reads(tile.pointer) | (reads(tile.mask) if tile.mask else set())
+            wanted |= tile.reads()
         loads = [tile.statement for tile in loop.tiles.values()]
         chosen: list[ast.stmt] = []
         changed = True
@@ -155,16 +181,18 @@ class LoopReader(Form):
             for statement in loop.node.body:
                 if statement in chosen or statement in loads or not stores(statement) & wanted:
                     continue
-                if not isinstance(statement, _PURE) or any(
-                    isinstance(c, ast.Call) and self.called(c) in _forbidden()
-                    for c in ast.walk(statement)
-                ):
+                if not isinstance(statement, _PURE) or not self.ahead(statement):
                     return False
                 chosen.append(statement)
                 wanted |= reads(statement)
                 changed = True
         loop.ahead = [s for s in loop.node.body if s in chosen]
         return not wanted & set(loop.tiles)
+
+    def ahead(self, statement: ast.stmt) -> bool:
+        """Return True if a statement may run steps ahead: it reads no memory, and multiplies nothing."""
+        calls = (c for c in ast.walk(statement) if isinstance(c, ast.Call))
+        return not any(self.called(call) in _forbidden() for call in calls)
 
     def adds(self, statement: ast.stmt, loop: Loop) -> bool:
         """Return True if a product adds to a sum of the steps before."""
@@ -214,21 +242,98 @@ class LoopReader(Form):
         lines = self.source.splitlines()
         before = lines[first - 1].encode()[: call.col_offset].decode()
         after = lines[last - 1].encode()[call.end_col_offset or 0 :].decode()
-        a, b = (self.operand(operand, loop) for operand in operands_of(call))
+        text = f"{before}{self.multiplied(call, loop, self.text_of)}{after}"
+        return [(first, last, text.split("\n"))]
+
+    def multiplied(self, call: ast.Call, loop: Loop, spelled: Callable[[ast.expr], str]) -> str:
+        """Return the text of a product whose unit reads shared memory."""
+        parts = []
+        for operand in operands_of(call):
+            name = viewed(operand, self)
+            whole = name in loop.tiles and isinstance(operand, ast.Call)
+            parts.append(f"{name}.permute((1, 0))" if whole else spelled(operand))
         acc = argument(call, 2, "acc")
         assert acc is not None
         words = ", is_async=True" if loop.issued else ""
         if isinstance(acc, ast.Call) and self.called(acc) is language.zeros:
             words += ", use_acc=False"
         name = f"{self.space}.nvidia.hopper.warpgroup_mma"
-        text = f"{before}{name}({a}, {b}, {self.text_of(acc)}{words}){after}"
-        return [(first, last, text.split("\n"))]
+        return f"{name}({', '.join(parts)}, {spelled(acc)}{words})"
 
-    def operand(self, operand: ast.expr, loop: Loop) -> str:
-        name = viewed(operand, self)
-        if name in loop.tiles and isinstance(operand, ast.Call):
-            return f"{name}.permute((1, 0))"
-        return self.text_of(operand)
+    # -- the text of statements ------------------------------------------------------------------
+
+    def piece(
+        self,
+        statement: ast.stmt,
+        loop: Optional[Loop] = None,
+        loads: Mapping[str, str] = {},
+        writes: Mapping[str, str] = {},
+    ) -> list[str]:
+        """Return the lines of a statement and the comments above it, without their indent.
+
+        Args:
+            loop: whose products take the form of the unit. loads, writes: other names for variables.
+        """
+        lines = self.source.splitlines()
+        number = statement.lineno - 1
+        while number and lines[number - 1].lstrip().startswith("#"):
+            number -= 1
+        above = [line.strip() for line in lines[number : statement.lineno - 1]]
+        target = statement.target if isinstance(statement, ast.AugAssign) else None
+        if isinstance(statement, ast.AugAssign) and isinstance(target, ast.Name):
+            old, new = loads.get(target.id, target.id), writes.get(target.id, target.id)
+            if old != new:
+                shown = ast.unparse(ast.BinOp(ast.Name("x"), statement.op, ast.Name("y")))
+                value = self.spelled(statement.value, loop, loads, writes)
+                return [*above, f"{new} = {old} {shown[1:-1].strip()} ({' '.join(value.split())})"]
+        text = self.spelled(statement, loop, loads, writes).splitlines()
+        indent = statement.col_offset
+        return [
+            *above,
+            text[0],
+            *(line[min(indent, len(line) - len(line.lstrip())) :] for line in text[1:]),
+        ]
+
+    def spelled(
+        self,
+        node: ast.expr | ast.stmt,
+        loop: Optional[Loop],
+        loads: Mapping[str, str],
+        writes: Mapping[str, str],
+    ) -> str:
+        """Return the text of a node with variables renamed, and products in the form of the unit."""
+        edits: list[tuple[int, int, str]] = []
+
+        def visit(part: ast.AST) -> None:
+            if loop is not None and part in loop.products:
+                assert isinstance(part, ast.Call)
+                text = self.multiplied(
+                    part, loop, lambda inner: self.spelled(inner, loop, loads, writes)
+                )
+                edits.append((*self.range_of(part), text))
+                return
+            if isinstance(part, ast.Name):
+                names = loads if isinstance(part.ctx, ast.Load) else writes
+                if part.id in names:
+                    edits.append((*self.range_of(part), names[part.id]))
+            for child in ast.iter_child_nodes(part):
+                visit(child)
+
+        visit(node)
+        data, (copied, end) = self.source.encode(), self.range_of(node)
+        text = b""
+        for start, stop, new in sorted(edits):
+            text += data[copied:start] + new.encode()
+            copied = stop
+        return (text + data[copied:end]).decode()
+
+    def range_of(self, node: ast.expr | ast.stmt) -> tuple[int, int]:
+        """Return the first byte of a node's text and the one after it."""
+        starts = [0]
+        for line in self.source.splitlines(keepends=True):
+            starts.append(starts[-1] + len(line.encode()))
+        first = starts[node.lineno - 1] + node.col_offset
+        return first, starts[(node.end_lineno or node.lineno) - 1] + (node.end_col_offset or 0)
 
 
 def argument(call: ast.Call, index: int, name: str) -> Optional[ast.expr]:

@@ -256,7 +256,7 @@ def _carried(loop: Loop) -> list[str]:
     for statement in loop.node.body:
         tile = next((t for t in loop.tiles.values() if t.statement is statement), None)
         if tile is not None:
-            read = reads(tile.pointer) | (reads(tile.mask) if tile.mask else set())
+            read = tile.reads()
         elif statement in loop.ahead:
             read = reads(statement)
         else:

@@ -1,0 +1,261 @@
+"""Write the rounds of a loop of products that other warps feed: waits, releases, and the order of a schedule."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass
+from typing import Collection, Iterable, Mapping, Sequence
+
+from gluon_write.form import free_name
+from gluon_write.loops import Loop, LoopReader, Tile, mentions, reads, stores
+from gluon_write.schedule import Schedule
+
+__all__ = ["Rounds"]
+
+Names = Mapping[str, str]
+
+
+@dataclass
+class _Pending:
+    """Hold a product under way.
+
+    Attributes:
+        name: of its result. slot: of its tiles. new: it is of this interval.
+        plain: its result is a tensor again, after a wait for products before it.
+    """
+
+    statement: ast.stmt
+    name: str
+    slot: str
+    new: bool = True
+    plain: bool = False
+
+
+@dataclass
+class _Place:
+    """Hold how a statement is spelled in one place.
+
+    Attributes:
+        slot: of the round. reads, writes: other names for variables.
+    """
+
+    slot: str
+    reads: Names
+    writes: Names
+
+
+class Rounds:
+    """Spell the statements of a loop that the consumer executes.
+
+    Args:
+        rings: name of a ring -> its tiles.
+    """
+
+    def __init__(self, reader: LoopReader, loop: Loop, rings: Mapping[str, list[Tile]]):
+        self.reader, self.loop, self.rings = reader, loop, rings
+        self.results: list[str] = []
+        self.first = ""  # the loop's first step
+        self.variable = ""  # of the loop, as releases read it
+        loads = [tile.statement for tile in loop.tiles.values()]
+        self.all = [s for s in loop.node.body if s not in loads]
+        taken = {*re.findall(r"\w+", reader.source), *reader.scope}
+        self.slot, self.next = free_name("slot", taken), free_name("next_slot", taken)
+        self.taken = taken
+
+    # -- statements -----------------------------------------------------------------------------
+
+    def statements(self, results: Collection[str]) -> list[ast.stmt]:
+        """Return the statements without those that only the producer needs."""
+        needed = set(results)
+        kept: set[int] = set()
+        changed = True
+        while changed:
+            changed = False
+            for statement in self.all:
+                pure = isinstance(statement, (ast.Assign, ast.AugAssign, ast.AnnAssign))
+                wanted = not pure or statement in self.loop.issued or stores(statement) & needed
+                if id(statement) not in kept and wanted:
+                    kept.add(id(statement))
+                    needed |= reads(statement)
+                    changed = True
+        return [s for s in self.all if id(s) in kept]
+
+    def needs(self, statements: Sequence[ast.stmt]) -> list[tuple[tuple[int, int], ...]]:
+        """Return for each statement (statement, rounds ago) of the results that it waits for."""
+        writers = [stores(s) for s in statements]
+        listed = []
+        for number, statement in enumerate(statements):
+            wanted: set[tuple[int, int]] = set()
+            for name in reads(statement) - self.reader.chained(statement, self.loop):
+                before = [i for i in range(number) if name in writers[i]]
+                after = [i for i in range(number, len(statements)) if name in writers[i]]
+                if before:
+                    wanted.add((before[-1], 0))
+                elif after:
+                    wanted.add((after[-1], 1))
+            if statement in self.loop.issued:
+                wanted.add((number, 2))  # its slot is released before
+            listed.append(tuple(sorted(wanted)))
+        return listed
+
+    def parts(self, statements: Sequence[ast.stmt], late: Collection[int]) -> bool:
+        """Return True if the late statements may run in the next round: no name is theirs and others'."""
+        early = {n for i, s in enumerate(statements) if i not in late for n in stores(s)}
+        own = {n for i in late for n in stores(statements[i])}
+        if early & own:
+            return False
+        for tile in self.loop.tiles.values():
+            users = {i in late for i, s in enumerate(statements) if tile.name in mentions(s)}
+            if len(users) > 1:
+                return False
+        return True
+
+    # -- the text -------------------------------------------------------------------------------
+
+    def lines(
+        self, schedule: Schedule, bounds: tuple[str, str, str], results: Sequence[str]
+    ) -> list[str]:
+        """Return the body of the consumer's function, in the order of a schedule."""
+        statements = self.statements(results)
+        self.results, self.first = list(results), bounds[0]
+        if schedule.late:
+            body = self._skewed(statements, schedule, bounds)
+        else:
+            body = self._plain(statements, bounds)
+        begin = f"{self.slot} = {next(iter(self.rings))}.consumer()"
+        end = [f"return {', '.join(results)}"] if results else []
+        return [begin, *body, *end]
+
+    def _plain(self, statements: list[ast.stmt], bounds: tuple[str, str, str]) -> list[str]:
+        """Return the loop with its statements in the order of the program."""
+        target = self.loop.node.target
+        assert isinstance(target, ast.Name)
+        self.variable = target.id
+        here = _Place(self.slot, {}, {})
+        order = [(s, here) for s in statements]
+        left = self._run(order, [])[1]
+        body, left = self._run(order, left)
+        lines = self._begun(left)
+        lines.append(f"for {target.id} in range({', '.join(bounds)}):")
+        lines += _indented([*body, f"{self.slot} = {self.slot}.next()"])
+        return [*lines, *self._over(left, len(left), release=False)]
+
+    def _skewed(
+        self, statements: list[ast.stmt], schedule: Schedule, bounds: tuple[str, str, str]
+    ) -> list[str]:
+        """Return the loop with the late statements a round behind the others."""
+        target = self.loop.node.target
+        assert isinstance(target, ast.Name)
+        first, last, step = bounds
+        self.variable = before = free_name(f"{target.id}_before", self.taken)
+        late = [statements[i] for i in sorted(schedule.late)]
+        early = [s for i, s in enumerate(statements) if i not in schedule.late]
+        read = {name for s in late for name in mentions(s)}
+        crossing = sorted({name for s in early for name in stores(s)} & read)
+        ahead = {name: free_name(f"{name}_next", self.taken) for name in crossing}
+        behind = _Place(self.slot, {target.id: before}, {})
+        in_front = _Place(self.next, {}, ahead)
+        body = [f"{before} = {first}"]
+        lines, left = self._run([(s, behind) for s in early], [])
+        body += [*lines, *self._over(left, len(left))]
+        order = [
+            (statements[i], behind if i in schedule.late else in_front) for i in schedule.order
+        ]
+        left = self._run(order, [], in_front)[1]
+        inner, left = self._run(order, left, in_front)
+        body += self._begun(left)
+        start = f"{first} + {_factor(step)}"
+        body.append(f"for {target.id} in range({start}, {last}, {step}):")
+        inner.insert(0, f"{self.next} = {self.slot}.next()")
+        inner += [f"{name} = {new}" for name, new in ahead.items()]
+        inner += [f"{before} = {target.id}", f"{self.slot} = {self.next}"]
+        body += _indented(inner)
+        for one in left:
+            one.new = False
+        lines, left = self._run([(s, behind) for s in late], left, release=False)
+        body += [*lines, *self._over(left, len(left), release=False)]
+        return [f"if {first} < {last}:", *_indented(body)]
+
+    def _begun(self, pending: list[_Pending]) -> list[str]:
+        """Return lines that let sums be under way at the begin of a loop."""
+        init = f"{self.reader.space}.nvidia.hopper.warpgroup_mma_init"
+        names = dict.fromkeys(one.name for one in pending if not one.plain)
+        return [f"{name} = {init}({name})" for name in names]
+
+    def _run(
+        self,
+        order: Iterable[tuple[ast.stmt, _Place]],
+        pending: list[_Pending],
+        ended: _Place | None = None,
+        release: bool = True,
+    ) -> tuple[list[str], list[_Pending]]:
+        """Return the lines of statements, and the products that are under way after them.
+
+        Args:
+            pending: those that are under way before. ended: products of this place end within.
+        """
+        lines: list[str] = []
+        pending = [_Pending(one.statement, one.name, one.slot, False) for one in pending]
+        written: set[str] = set()  # of the places' new names
+        waited: set[str] = set()
+        for statement, place in order:
+            names = {n: place.writes[n] for n in written if n in place.writes} | dict(place.reads)
+            used = mentions(statement) - self.reader.chained(statement, self.loop)
+            used = {names.get(name, name) for name in used}
+            needed = [i for i, one in enumerate(pending) if one.name in used]
+            if needed:
+                lines += self._over(pending, needed[-1] + 1, release)
+            lines += self._taken(statement, place, waited)
+            lines += self.reader.piece(statement, self.loop, names, place.writes)
+            written |= stores(statement)
+            if statement in self.loop.issued:
+                name = self.loop.issued[statement]
+                pending.append(_Pending(statement, place.writes.get(name, name), place.slot))
+                old = {one.name for one in pending if not one.new}
+                if old and old <= {one.name for one in pending if one.new}:
+                    lines += self._over(pending, sum(not one.new for one in pending), release)
+        ends = [i for i, p in enumerate(pending) if not p.new or ended and p.slot == ended.slot]
+        lines += self._over(pending, ends[-1] + 1 if ends else 0, release)
+        return lines, pending
+
+    def _taken(self, statement: ast.stmt, place: _Place, waited: set[str]) -> list[str]:
+        """Return lines that wait for the tiles that a statement uses."""
+        lines = []
+        used = mentions(statement)
+        for ring, tiles in self.rings.items():
+            if ring not in waited and any(tile.name in used for tile in tiles):
+                waited.add(ring)
+                names = ", ".join(tile.name for tile in tiles)
+                lines.append(f"{names} = {ring}.wait({place.slot})")
+        return lines
+
+    def _over(self, pending: list[_Pending], count: int, release: bool = True) -> list[str]:
+        """Return lines that wait for the first `count` products and release their slots."""
+        if not count:
+            return []
+        done, pending[:] = pending[:count], pending[count:]
+        over = list(dict.fromkeys(one.name for one in done))
+        for one in pending:
+            one.plain = one.plain or one.name in over
+        names = ", ".join(over)
+        hopper = f"{self.reader.space}.nvidia.hopper"
+        lines = [f"{names} = {hopper}.warpgroup_mma_wait({len(pending)}, deps=[{names}])"]
+        for one in done if release else ():
+            ring = next(
+                t.ring for t in self.loop.tiles.values() if t.name in mentions(one.statement)
+            )
+            if one.new:
+                lines.append(f"{ring}.release({one.slot})")
+            else:
+                pred = f"{self.variable} != {_factor(self.first)}"
+                lines.append(f"{ring}.release({self.slot}.before(), pred={pred})")
+        return lines
+
+
+def _indented(lines: Iterable[str]) -> list[str]:
+    return [f"    {line}" if line else "" for line in lines]
+
+
+def _factor(text: str) -> str:
+    return text if re.fullmatch(r"\w+", text) else f"({text})"
