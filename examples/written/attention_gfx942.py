@@ -13,18 +13,18 @@ from gluon_core import language as gl
 def attention(
     q, k, v, out, length, scale, D: gl.constexpr, BM: gl.constexpr, BN: gl.constexpr
 ):  # fmt: skip
-    # demanded by the matrix unit, line 36
+    # demanded by the matrix unit, line 39
     # demanded by the matrix unit, line 26
     acc_layout: gl.constexpr = gl.AMDMFMALayout(version=3, instr_shape=[32, 32, 8], transposed=True, warps_per_cta=[2, 2], element_bitwidth=32, tiles_per_warp=[1, 1])
     # load, line 17: 8 bytes a thread, 32 sectors a warp
-    # store, line 38: 8 bytes a thread, 32 sectors a warp
+    # store, line 41: 8 bytes a thread, 32 sectors a warp
     # next best: gl.AMDMFMALayout(version=3, instr_shape=[32, 32, 8], transposed=True,
-    #   warps_per_cta=[2, 2], element_bitwidth=32, tiles_per_warp=[1, 1]), costs 8.1% more
+    #   warps_per_cta=[2, 2], element_bitwidth=32, tiles_per_warp=[1, 1]), costs 8.2% more
     # demanded by the matrix unit, line 26
-    # demanded by the matrix unit, line 36
+    # demanded by the matrix unit, line 39
     place_layout: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=acc_layout, k_width=4)
     rows_layout: gl.constexpr = gl.SliceLayout(1, place_layout)
-    # load, line 34: 16 bytes a thread, 32 sectors a warp
+    # load, line 35: 16 bytes a thread, 32 sectors a warp
     # next best: gl.BlockedLayout([1, 4], [4, 16], [4, 1], [1, 0]), costs 1.6% more
     value_layout: gl.constexpr = gl.BlockedLayout([1, 8], [8, 8], [4, 1], [1, 0])
     depth_layout: gl.constexpr = gl.SliceLayout(0, value_layout)
@@ -36,7 +36,7 @@ def attention(
     keys_layout: gl.constexpr = gl.SliceLayout(0, key_layout)
     layout_2: gl.constexpr = gl.SliceLayout(1, key_layout)
     # demanded by the matrix unit, line 26
-    # demanded by the matrix unit, line 36
+    # demanded by the matrix unit, line 39
     key_layout_2: gl.constexpr = gl.DotOperandLayout(operand_index=1, parent=acc_layout, k_width=4)
     layout_3: gl.constexpr = gl.SliceLayout(0, acc_layout)
     layout_4: gl.constexpr = gl.SliceLayout(1, value_layout)
@@ -53,7 +53,8 @@ def attention(
         key = gl.load(
             k + base + gl.arange(0, D, layout=layout_2)[:, None] + keys[None, :] * D, mask=keys[None, :] < length, other=0.0
         )
-        score = gl.portable.mma(query, gl.convert_layout(key, key_layout_2), gl.zeros([BM, BN], gl.float32, layout=acc_layout)) * scale
+        score_product = gl.portable.mma(query, gl.convert_layout(key, key_layout_2), gl.zeros([BM, BN], gl.float32, layout=acc_layout))
+        score = score_product * scale
         score = gl.where((start + gl.arange(0, BN, layout=layout_3))[None, :] < length, score, -1e30)
         higher = gl.maximum(largest, gl.max(score, axis=1))
         kept = gl.exp(largest - higher)
@@ -63,7 +64,9 @@ def attention(
         value = gl.load(
             v + base + (start + gl.arange(0, BN, layout=layout_4))[:, None] * D + depth[None, :], mask=(start + gl.arange(0, BN, layout=layout_4))[:, None] < length, other=0.0
         )
-        acc = gl.portable.mma(gl.convert_layout(weight.to(value.dtype), place_layout), gl.convert_layout(value, key_layout_2), acc * kept[:, None])
+        weight_operand = weight.to(value.dtype)
+        acc = acc * kept[:, None]
+        acc = gl.portable.mma(gl.convert_layout(weight_operand, place_layout), gl.convert_layout(value, key_layout_2), acc)
     result = (acc / total[:, None]).to(out.dtype.element_ty)
     gl.store(out + place, gl.convert_layout(result, place_layout), mask=rows[:, None] < length)
 

@@ -13,34 +13,34 @@ from gluon_core import language as gl
 def attention(
     q, k, v, out, length, scale, D: gl.constexpr, BM: gl.constexpr, BN: gl.constexpr
 ):  # fmt: skip
-    # demanded by the matrix unit, line 51
-    # demanded by the matrix unit, line 43
+    # demanded by the matrix unit, line 56
+    # demanded by the matrix unit, line 39
     acc_layout: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, 64, 16])
     # load, line 17: 4 bytes a thread, 8 sectors a warp
-    # store, line 55: 4 bytes a thread, 8 sectors a warp
+    # store, line 61: 4 bytes a thread, 8 sectors a warp
     # next best: gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1],
     #   instr_shape=[16, 64, 16]), costs 0.0% more
-    # demanded by the matrix unit, line 43
-    # demanded by the matrix unit, line 51
+    # demanded by the matrix unit, line 39
+    # demanded by the matrix unit, line 56
     place_layout: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=acc_layout, k_width=2)
     rows_layout: gl.constexpr = gl.SliceLayout(1, place_layout)
-    # copy, line 28: 16 bytes a thread, 16 sectors a warp
+    # copy, line 29: 16 bytes a thread, 16 sectors a warp
     # next best: gl.BlockedLayout([1, 4], [2, 16], [4, 1], [1, 0]), costs 5.7% more
-    # copy, line 39: 16 bytes a thread, 16 sectors a warp
+    # copy, line 43: 16 bytes a thread, 16 sectors a warp
     # next best: gl.BlockedLayout([1, 4], [2, 16], [4, 1], [1, 0]), costs 8.0% more
     layout: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
     depth_layout: gl.constexpr = gl.SliceLayout(0, layout)
     layout_2: gl.constexpr = gl.SliceLayout(0, place_layout)
     largest_layout: gl.constexpr = gl.SliceLayout(1, acc_layout)
-    # copy to it, line 27: 16 bytes a thread, no bank conflicts
-    # copy to it, line 38: 16 bytes a thread, no bank conflicts
-    key_ring_layout: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2, transposed=True, fp4_padded=False)
     # copy to it, line 28: 16 bytes a thread, no bank conflicts
-    # copy to it, line 39: 16 bytes a thread, no bank conflicts
+    # copy to it, line 42: 16 bytes a thread, no bank conflicts
+    key_ring_layout: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2, transposed=True, fp4_padded=False)
+    # copy to it, line 29: 16 bytes a thread, no bank conflicts
+    # copy to it, line 43: 16 bytes a thread, no bank conflicts
     value_ring_layout: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2, transposed=False, fp4_padded=False)
-    # copy, line 27: 16 bytes a thread, 16 sectors a warp
+    # copy, line 28: 16 bytes a thread, 16 sectors a warp
     # next best: gl.BlockedLayout([4, 1], [16, 2], [1, 4], [0, 1]), costs 6.1% more
-    # copy, line 38: 16 bytes a thread, 16 sectors a warp
+    # copy, line 42: 16 bytes a thread, 16 sectors a warp
     layout_3: gl.constexpr = gl.BlockedLayout([8, 1], [8, 4], [1, 4], [0, 1])
     keys_ahead_layout: gl.constexpr = gl.SliceLayout(0, layout_3)
     layout_4: gl.constexpr = gl.SliceLayout(1, layout_3)
@@ -54,6 +54,7 @@ def attention(
     largest = gl.full([BM], -1e30, gl.float32, layout=largest_layout)
     total = gl.zeros([BM], gl.float32, layout=largest_layout)
     acc = gl.zeros([BM, D], gl.float32, layout=acc_layout)
+    acc = gl.nvidia.hopper.warpgroup_mma_init(acc)
     # Rings of 3 buffers: copies run 2 steps ahead of the products.
     start_ahead = 0
     key_ring = gl.allocate_shared_memory(k.dtype.element_ty, [3, 64, 64], layout=key_ring_layout)
@@ -70,13 +71,15 @@ def attention(
         slot = step % 3
         gl.nvidia.ampere.async_copy.wait_group(1)
         gl.nvidia.hopper.fence_async_shared()
+        key = key_ring.index(slot)
+        score_product = gl.nvidia.hopper.warpgroup_mma(query, key, gl.zeros([BM, BN], gl.float32, layout=acc_layout), is_async=True, use_acc=False)
+        acc, score_product = gl.nvidia.hopper.warpgroup_mma_wait(0, deps=[acc, score_product])
         keys_ahead = start_ahead + gl.arange(0, BN, layout=keys_ahead_layout)
         gl.nvidia.ampere.async_copy.async_load(key_ring.index((step + 2) % 3), k + base + gl.arange(0, D, layout=layout_4)[:, None] + keys_ahead[None, :] * D, mask=(keys_ahead[None, :] < length) & (start_ahead < length))
         gl.nvidia.ampere.async_copy.async_load(value_ring.index((step + 2) % 3), v + base + (start_ahead + gl.arange(0, BN, layout=layout_5))[:, None] * D + depth[None, :], mask=((start_ahead + gl.arange(0, BN, layout=layout_5))[:, None] < length) & (start_ahead < length))
         gl.nvidia.ampere.async_copy.commit_group()
         start_ahead += BN
-        key = key_ring.index(slot)
-        score = gl.nvidia.hopper.warpgroup_mma(query, key, gl.zeros([BM, BN], gl.float32, layout=acc_layout), use_acc=False) * scale
+        score = score_product * scale
         score = gl.where(keys[None, :] < length, score, -1e30)
         higher = gl.maximum(largest, gl.max(score, axis=1))
         kept = gl.exp(largest - higher)
@@ -84,8 +87,11 @@ def attention(
         total = total * kept + gl.sum(weight, axis=1)
         largest = higher
         value = value_ring.index(slot)
-        acc = gl.nvidia.hopper.warpgroup_mma(gl.convert_layout(weight.to(value.dtype), place_layout), value, acc * kept[:, None])
+        weight_operand = weight.to(value.dtype)
+        acc = acc * kept[:, None]
+        acc = gl.nvidia.hopper.warpgroup_mma(gl.convert_layout(weight_operand, place_layout), value, acc, is_async=True)
         step += 1
+    acc = gl.nvidia.hopper.warpgroup_mma_wait(0, deps=[acc])
     gl.nvidia.ampere.async_copy.wait_group(0)
     result = (acc / total[:, None]).to(out.dtype.element_ty)
     gl.store(out + place, gl.convert_layout(result, place_layout), mask=rows[:, None] < length)

@@ -6,6 +6,8 @@ becomes
 
     product = gl.portable.mma(q, k, zeros)
     score = product * scale
+
+and the arithmetic of its operands, too.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from typing import Any, Iterator, Optional
 
 from gluon_core import portable
 from gluon_write.form import Form, changed_copy, free_name
+from gluon_write.loops import argument, mentions
 
 __all__ = ["hoisted"]
 
@@ -50,29 +53,52 @@ class _Hoister(Form):
         }
         changed = False
         for statement in sorted(statements.values(), key=lambda s: s.lineno, reverse=True):
-            nested = [
-                call for call in self._products(statement.value) if call is not statement.value
-            ]
-            inner = {id(c) for call in nested for c in ast.walk(call) if c is not call}
-            outer = [call for call in nested if id(call) not in inner]
-            if len(outer) != 1 or any(id(c) in inner for c in nested):
-                continue
             target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
-            if not isinstance(target, ast.Name) or lines[statement.lineno - 1].strip().startswith(
-                "#"
-            ):
+            first = lines[statement.lineno - 1][: statement.col_offset]
+            product = self._product_of(statement)
+            if product is None or not isinstance(target, ast.Name) or first.strip():
                 continue
-            if lines[statement.lineno - 1][: statement.col_offset].strip():
-                continue  # not the first of its line
-            name = free_name(f"{target.id}_product", taken)
-            own, call = self.text_of(statement), self.text_of(outer[0])
+            before: list[str] = []
+            own, call = self.text_of(statement), self.text_of(product)
             if own.count(call) != 1:
                 continue
+            inner = self._operands(product, target.id, before, taken)
+            if product is statement.value:
+                after = own.replace(call, inner)
+            else:
+                name = free_name(f"{target.id}_product", taken)
+                before.append(f"{name} = {inner}")
+                after = own.replace(call, name)
+            if not before:
+                continue
             indent = " " * statement.col_offset
-            new = f"{indent}{name} = {call}\n{indent}{own.replace(call, name)}".splitlines()
+            new = "\n".join(f"{indent}{line}" for line in (*before, after)).splitlines()
             lines[statement.lineno - 1 : statement.end_lineno] = new
             changed = True
         return "\n".join(lines) + "\n" if changed else None
+
+    def _product_of(self, statement: ast.Assign | ast.AugAssign) -> Optional[ast.Call]:
+        """Return the product of a statement; None of those with several."""
+        products = list(self._products(statement.value))
+        return products[0] if len(products) == 1 else None
+
+    def _operands(self, call: ast.Call, target: str, before: list[str], taken: set[str]) -> str:
+        """Return a product with names for the arithmetic of its operands, which goes to `before`."""
+        text = self.text_of(call)
+        first, acc = argument(call, 0, "a"), argument(call, 2, "acc")
+        if isinstance(first, ast.Call) and isinstance(first.func, ast.Attribute):
+            own = self.text_of(first)
+            if first.func.attr == "to" and isinstance(first.func.value, ast.Name):
+                if text.count(own) == 1 and "\n" not in own:
+                    name = free_name(f"{first.func.value.id}_operand", taken)
+                    before.append(f"{name} = {own}")
+                    text = text.replace(own, name)
+        if isinstance(acc, ast.BinOp):
+            own = self.text_of(acc)
+            if target in mentions(acc) and text.count(own) == 1 and "\n" not in own:
+                before.append(f"{target} = {own}")
+                text = text.replace(own, target)
+        return text
 
     def _products(self, node: ast.AST) -> Iterator[ast.Call]:
         if isinstance(node, _LATER):

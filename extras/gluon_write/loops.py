@@ -255,10 +255,20 @@ class LoopReader(Form):
         acc = argument(call, 2, "acc")
         assert acc is not None
         words = ", is_async=True" if loop.issued else ""
-        if isinstance(acc, ast.Call) and self.called(acc) is language.zeros:
+        if self._is_zero(acc):
             words += ", use_acc=False"
         name = f"{self.space}.nvidia.hopper.warpgroup_mma"
         return f"{name}({', '.join(parts)}, {spelled(acc)}{words})"
+
+    def _is_zero(self, acc: ast.expr) -> bool:
+        """Return True for zeros, and for a name that is nothing else."""
+        if isinstance(acc, ast.Name):
+            stored = [n for n in ast.walk(self.tree) if isinstance(n, ast.Name)
+                      and n.id == acc.id and isinstance(n.ctx, ast.Store)]  # fmt: skip
+            values = [s.value for s in ast.walk(self.tree) if isinstance(s, ast.Assign)
+                      and any(target in stored for target in s.targets)]  # fmt: skip
+            return len(stored) == len(values) == 1 and self.called(values[0]) is language.zeros
+        return self.called(acc) is language.zeros
 
     # -- the text of statements ------------------------------------------------------------------
 
@@ -312,6 +322,10 @@ class LoopReader(Form):
                 )
                 edits.append((*self.range_of(part), text))
                 return
+            ring = self.ring_of(part, loop)
+            if ring is not None and isinstance(part, ast.Attribute):
+                edits.append((*self.range_of(part), f"{ring}.dtype"))
+                return
             if isinstance(part, ast.Name):
                 names = loads if isinstance(part.ctx, ast.Load) else writes
                 if part.id in names:
@@ -326,6 +340,16 @@ class LoopReader(Form):
             text += data[copied:start] + new.encode()
             copied = stop
         return (text + data[copied:end]).decode()
+
+    def ring_of(self, node: ast.AST, loop: Optional[Loop]) -> Optional[str]:
+        """Return the ring of which an expression asks the dtype by its first tile."""
+        if loop is None or not isinstance(node, ast.Attribute) or node.attr != "dtype":
+            return None
+        tile = loop.tiles.get(node.value.id) if isinstance(node.value, ast.Name) else None
+        if tile is None or not tile.tiles:
+            return None
+        first = next(one for one in loop.tiles.values() if one.ring == tile.ring)
+        return tile.ring if first is tile else None
 
     def range_of(self, node: ast.expr | ast.stmt) -> tuple[int, int]:
         """Return the first byte of a node's text and the one after it."""

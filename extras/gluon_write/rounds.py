@@ -99,17 +99,43 @@ class Rounds:
             listed.append(tuple(sorted(wanted)))
         return listed
 
-    def parts(self, statements: Sequence[ast.stmt], late: Collection[int]) -> bool:
-        """Return True if the late statements may run in the next round: no name is theirs and others'."""
-        early = {n for i, s in enumerate(statements) if i not in late for n in stores(s)}
-        own = {n for i in late for n in stores(statements[i])}
-        if early & own:
+    def possible(self, statements: Sequence[ast.stmt], late: Collection[int]) -> bool:
+        """Return True if the late statements may run in the next round, after the first products of it.
+
+        Each product has to end within its interval: the assembler lets the sums of two products be
+        under way from one round to the next only one after the other.
+        """
+        cut = min(late)
+        issued = [i for i in range(cut) if statements[i] in self.loop.issued]
+        ahead = range(issued[-1] + 1)
+        if {n for i in ahead for n in stores(statements[i])} & {
+            n for i in late for n in stores(statements[i])
+        }:
             return False
         for tile in self.loop.tiles.values():
-            users = {i in late for i, s in enumerate(statements) if tile.name in mentions(s)}
+            users = {i in late for i, s in enumerate(statements) if tile.name in self._uses(s)}
             if len(users) > 1:
                 return False
+        needs = self.needs(statements)
+        rest = range(len(ahead), cut)
+        for number, statement in enumerate(statements):
+            if statement not in self.loop.issued:
+                continue
+            ago = int(number in late)
+            later = [i for i in rest if (number, ago) in needs[i]]
+            later += [i for i in late if ago and (number, 0) in needs[i]]
+            if not later:
+                return False
         return True
+
+    def _uses(self, statement: ast.stmt) -> set[str]:
+        """Return the names in a statement, without tiles of which it asks for the dtype alone."""
+        asked = {
+            node.value
+            for node in ast.walk(statement)
+            if isinstance(node, ast.Attribute) and self.reader.ring_of(node, self.loop) is not None
+        }
+        return {n.id for n in ast.walk(statement) if isinstance(n, ast.Name) and n not in asked}
 
     # -- the text -------------------------------------------------------------------------------
 
@@ -151,8 +177,10 @@ class Rounds:
         self.variable = before = free_name(f"{target.id}_before", self.taken)
         late = [statements[i] for i in sorted(schedule.late)]
         early = [s for i, s in enumerate(statements) if i not in schedule.late]
+        count = next(n for n, i in enumerate(schedule.order) if i in schedule.late)
         read = {name for s in late for name in mentions(s)}
-        crossing = sorted({name for s in early for name in stores(s)} & read)
+        # Of the others, late statements read the values before this round's assign them.
+        crossing = sorted({n for i in schedule.order[:count] for n in stores(statements[i])} & read)
         ahead = {name: free_name(f"{name}_next", self.taken) for name in crossing}
         behind = _Place(self.slot, {target.id: before}, {})
         in_front = _Place(self.next, {}, ahead)
@@ -165,11 +193,13 @@ class Rounds:
         left = self._run(order, [], in_front)[1]
         inner, left = self._run(order, left, in_front)
         body += self._begun(left)
-        start = f"{first} + {_factor(step)}"
+        start = step if first == "0" else f"{first} + {_factor(step)}"
         body.append(f"for {target.id} in range({start}, {last}, {step}):")
         inner.insert(0, f"{self.next} = {self.slot}.next()")
         inner += [f"{name} = {new}" for name, new in ahead.items()]
-        inner += [f"{before} = {target.id}", f"{self.slot} = {self.next}"]
+        inner.append(f"{self.slot} = {self.next}")
+        if any(re.search(rf"\b{before}\b", line) for line in inner):
+            inner.insert(-1, f"{before} = {target.id}")
         body += _indented(inner)
         for one in left:
             one.new = False
@@ -201,7 +231,7 @@ class Rounds:
         waited: set[str] = set()
         for statement, place in order:
             names = {n: place.writes[n] for n in written if n in place.writes} | dict(place.reads)
-            used = mentions(statement) - self.reader.chained(statement, self.loop)
+            used = self._uses(statement) - self.reader.chained(statement, self.loop)
             used = {names.get(name, name) for name in used}
             needed = [i for i, one in enumerate(pending) if one.name in used]
             if needed:
@@ -222,7 +252,7 @@ class Rounds:
     def _taken(self, statement: ast.stmt, place: _Place, waited: set[str]) -> list[str]:
         """Return lines that wait for the tiles that a statement uses."""
         lines = []
-        used = mentions(statement)
+        used = self._uses(statement)
         for ring, tiles in self.rings.items():
             if ring not in waited and any(tile.name in used for tile in tiles):
                 waited.add(ring)

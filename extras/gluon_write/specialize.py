@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import ast
 import re
+import textwrap
 from dataclasses import dataclass, field
 from typing import Any, Iterable, Optional, Sequence
 
@@ -33,6 +34,7 @@ from gluon_write.work import forms_of
 
 __all__ = ["specialized"]
 
+_WIDTH = 96  # of a line
 _LEAST_WARPS = 4  # of a warp group
 _REGISTERS = 24  # of a thread that copies by TMA
 
@@ -255,13 +257,10 @@ class _Specializer(LoopReader):
             listed = ", ".join(tile.tiles for tile in tiles)
             lines.append(f"{outer}{ring} = {gl}.nvidia.hopper.tma_ring([{listed}], {plan.depth})")
         given = f"{', '.join(plan.results)} = " if plan.results else ""
-        calls = [
-            f"({name}, ({', '.join([*plan.rings, *passed])}{'' if passed else ','})),"
-            for name, passed in (
-                (plan.products, taken_by_products),
-                (plan.copies, taken_by_copies),
-            )
-        ]
+        calls = []
+        for name, passed in ((plan.products, taken_by_products), (plan.copies, taken_by_copies)):
+            words = [*plan.rings, *passed]
+            calls += _wrapped(f"({name}, (", words if passed else [*words, ""], ")),")
         lines += [
             f"{outer}{given}{gl}.warp_specialize(",
             f"{outer}    [",
@@ -278,7 +277,8 @@ class _Specializer(LoopReader):
     def _function(self, name: str, words: str, parameters: Sequence[str], body: list[str]) -> str:
         """Return the text of a partition's function."""
         listed = [f"{p}: {self.space}.constexpr" if p in self.constants else p for p in parameters]
-        head = [f"def {name}({', '.join(listed)}):", f'    """{words}"""']
+        head = _wrapped(f"def {name}(", listed, "):")
+        head.append(f'    """{words}"""')
         return "\n".join([*head, *(f"    {line}" if line else "" for line in body)]) + "\n"
 
     def _copies(self, plan: _Plan, bounds: tuple[str, str, str]) -> tuple[str, list[str]]:
@@ -334,3 +334,12 @@ class _Specializer(LoopReader):
             tile = self.tile(statement) if isinstance(statement, ast.Assign) else None
             if tile is not None:
                 yield tile
+
+
+def _wrapped(begin: str, parts: Sequence[str], end: str) -> list[str]:
+    """Return a list in parentheses, in several lines if it is long."""
+    whole = f"{begin}{', '.join(parts)}{end}"
+    if len(whole) <= _WIDTH:
+        return [whole.replace(", )", ",)")]
+    inner = textwrap.wrap(", ".join(parts), _WIDTH - 4)
+    return [begin, *(f"    {line}" for line in inner), end]

@@ -24,6 +24,7 @@ __all__ = ["Forms", "forms_of"]
 _GROUP = 4  # warps
 _LANES = 32
 _MOST_REGISTERS = 255  # of a thread
+_COPYING = 24 * _GROUP * _LANES  # registers of the group of a warp that copies
 _OWN = 48  # registers for addresses, indices and the like
 _SPECIAL = (
     language.exp, language.exp2, language.log, language.log2, language.sqrt, language.rsqrt, language.sin,
@@ -102,13 +103,9 @@ class _Work:
         held = 0
         for statement, name in self.loop.issued.items():
             assert isinstance(statement, ast.Assign)
+            # Weights take the place of the scores that they come from.
             words = self.elements(statement.value) // (self.warps * _LANES)
             held += words * (2 if name in names else 1)
-            call = statement.value
-            assert isinstance(call, ast.Call)
-            first = operands_of(call)[0]
-            if viewed(first, self.reader) not in self.loop.tiles:  # in registers, by 16 bits
-                held += self.elements(first) // (2 * self.warps * _LANES)
         return held
 
     def copies(self) -> float:
@@ -148,9 +145,12 @@ def forms_of(
         steps.append(Step("matrix" if statement in loop.issued else "warps", busy, latency, needs))
     lanes = warps // _GROUP
 
+    # The copying warp's group has registers of its own.
+    most = min(_MOST_REGISTERS, (timing.registers - _COPYING) // (warps * _LANES) // 8 * 8)
+
     def skewed(late: Collection[int]) -> bool:
         names = {name for s, name in loop.issued.items() if statements.index(s) not in late}
-        return rounds.parts(statements, late) and work.registers(names) + _OWN <= _MOST_REGISTERS
+        return rounds.possible(statements, late) and work.registers(names) + _OWN <= most
 
     schedule = scheduled(steps, lanes, skewed)
     signal = timing.latency["signal"] + timing.latency["arrive"]
