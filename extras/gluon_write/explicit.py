@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import copy
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,7 +25,7 @@ from gluon_write.solve import Solution, plan_of, solve
 from gluon_write.specialize import specialized
 from gluon_write.stage import staged
 
-__all__ = ["Edits", "chosen_for", "edits_of", "explicit", "partitions_of"]
+__all__ = ["Edits", "chosen_for", "edits_of", "explicit", "partitions_of", "preferred_form"]
 
 _form: ContextVar[Optional[str]] = ContextVar("form", default=None)
 _MOST_RECOMPUTED = 3  # times that index vectors are moved to their uses
@@ -112,6 +113,19 @@ def chosen_for(
     if not np.isfinite(chosen.solution.price):
         raise _no_solution(fn, chosen.graph, chosen.solution)
     return _improved(chosen, traced, target, options)
+
+
+@contextmanager
+def preferred_form(form: Optional[str]) -> Iterator[None]:
+    """Have loops of products in one form, "pipelined" or "specialized"; None for the one that costs less.
+
+    Compiled kernels on disk are not told apart by it: use another TRITON_CACHE_DIR for each.
+    """
+    token = _form.set(form)
+    try:
+        yield
+    finally:
+        _form.reset(token)
 
 
 def _formed(

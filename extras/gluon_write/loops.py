@@ -35,7 +35,7 @@ class Tile:
         name: of the loaded tensor. statement: of its load.
         place: the expressions of the address: pointer and perhaps mask, or coordinates.
         shape, bits: of the tensor and its elements. tiles: name of the descriptor.
-        ring: name of the buffers.
+        ring: name of the buffers. transposed: the load transposes the tile.
     """
 
     name: str
@@ -44,6 +44,7 @@ class Tile:
     shape: tuple[int, ...]
     bits: int
     tiles: str = ""
+    transposed: bool = False
     ring: str = ""
 
     @property
@@ -249,9 +250,12 @@ class LoopReader(Form):
         """Return the text of a product whose unit reads shared memory."""
         parts = []
         for operand in operands_of(call):
-            name = viewed(operand, self)
-            whole = name in loop.tiles and isinstance(operand, ast.Call)
-            parts.append(f"{name}.permute((1, 0))" if whole else spelled(operand))
+            name = viewed(operand, self) or ""
+            if name in loop.tiles:
+                across = isinstance(operand, ast.Name) == loop.tiles[name].transposed
+                parts.append(f"{name}.permute((1, 0))" if across else name)
+            else:
+                parts.append(spelled(operand))
         acc = argument(call, 2, "acc")
         assert acc is not None
         words = ", is_async=True" if loop.issued else ""
@@ -322,9 +326,9 @@ class LoopReader(Form):
                 )
                 edits.append((*self.range_of(part), text))
                 return
-            ring = self.ring_of(part, loop)
-            if ring is not None and isinstance(part, ast.Attribute):
-                edits.append((*self.range_of(part), f"{ring}.dtype"))
+            fact = self.fact_of(part, loop)
+            if fact is not None and isinstance(part, ast.expr):
+                edits.append((*self.range_of(part), fact))
                 return
             if isinstance(part, ast.Name):
                 names = loads if isinstance(part.ctx, ast.Load) else writes
@@ -341,15 +345,19 @@ class LoopReader(Form):
             copied = stop
         return (text + data[copied:end]).decode()
 
-    def ring_of(self, node: ast.AST, loop: Optional[Loop]) -> Optional[str]:
-        """Return the ring of which an expression asks the dtype by its first tile."""
-        if loop is None or not isinstance(node, ast.Attribute) or node.attr != "dtype":
+    def fact_of(self, node: ast.AST, loop: Optional[Loop]) -> Optional[str]:
+        """Return the text for `tile.dtype` and `tile.shape[0]` of a tile in a ring; None of others."""
+        wanted, index = node, None
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+            wanted, index = node.value, node.slice.value
+        name = wanted.value if isinstance(wanted, ast.Attribute) else None
+        tile = loop.tiles.get(name.id) if loop is not None and isinstance(name, ast.Name) else None
+        if tile is None or not tile.tiles or not isinstance(wanted, ast.Attribute):
             return None
-        tile = loop.tiles.get(node.value.id) if isinstance(node.value, ast.Name) else None
-        if tile is None or not tile.tiles:
-            return None
-        first = next(one for one in loop.tiles.values() if one.ring == tile.ring)
-        return tile.ring if first is tile else None
+        if wanted.attr == "shape" and isinstance(index, int) and -2 <= index < 2:
+            return str((tile.shape[::-1] if tile.transposed else tile.shape)[index])
+        first = next(one for one in loop.tiles.values() if one.ring == tile.ring) if loop else None
+        return f"{tile.ring}.dtype" if wanted.attr == "dtype" and first is tile else None
 
     def range_of(self, node: ast.expr | ast.stmt) -> tuple[int, int]:
         """Return the first byte of a node's text and the one after it."""
@@ -382,6 +390,8 @@ def viewed(operand: ast.expr, reader: LoopReader) -> Optional[str]:
     if isinstance(operand, ast.Call) and reader.called(operand) is language.permute:
         if len(operand.args) == 2 and ast.unparse(operand.args[1]) in ("(1, 0)", "[1, 0]"):
             operand = operand.args[0]
+    if isinstance(operand, ast.Attribute) and operand.attr == "T":
+        operand = operand.value
     return operand.id if isinstance(operand, ast.Name) else None
 
 

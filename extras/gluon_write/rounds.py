@@ -99,6 +99,17 @@ class Rounds:
             listed.append(tuple(sorted(wanted)))
         return listed
 
+    def follows(self, statements: Sequence[ast.stmt]) -> list[frozenset[int]]:
+        """Return for each statement those before it that share a name which one of the two assigns."""
+        return [
+            frozenset(
+                i
+                for i, other in enumerate(statements[:number])
+                if stores(other) & mentions(statement) or mentions(other) & stores(statement)
+            )
+            for number, statement in enumerate(statements)
+        ]
+
     def possible(self, statements: Sequence[ast.stmt], late: Collection[int]) -> bool:
         """Return True if the late statements may run in the next round, after the first products of it.
 
@@ -131,11 +142,12 @@ class Rounds:
     def _uses(self, statement: ast.stmt) -> set[str]:
         """Return the names in a statement, without tiles of which it asks for the dtype alone."""
         asked = {
-            node.value
+            id(name)
             for node in ast.walk(statement)
-            if isinstance(node, ast.Attribute) and self.reader.ring_of(node, self.loop) is not None
+            if self.reader.fact_of(node, self.loop) is not None
+            for name in ast.walk(node)
         }
-        return {n.id for n in ast.walk(statement) if isinstance(n, ast.Name) and n not in asked}
+        return {n.id for n in ast.walk(statement) if isinstance(n, ast.Name) and id(n) not in asked}
 
     # -- the text -------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ __all__ = ["Schedule", "Step", "interval_of", "scheduled"]
 
 _ROUNDS = 12  # that the model executes; the first half fills the units
 _GAIN = 0.97  # a second stage has to pay for its registers
+_ALIKE = 1.12  # of two cuts, the later one holds fewer registers from round to round
 
 
 @dataclass(frozen=True)
@@ -25,12 +26,14 @@ class Step:
         unit: "matrix", which works in the background, or "warps". busy: cycles of the unit.
         latency: cycles from then until the result is there.
         needs: (step, rounds ago) of the results that it waits for.
+        follows: steps before it in the program that it cannot change places with.
     """
 
     unit: str
     busy: float
     latency: float = 0.0
     needs: tuple[tuple[int, int], ...] = ()
+    follows: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -92,7 +95,18 @@ def _cuts(steps: Sequence[Step]) -> Iterator[tuple[tuple[int, ...], frozenset[in
             continue
         ahead = range(issued[-1] + 1)  # they are issued first, and overlap the round before
         if not any(s in late and ago < 2 for i in ahead for s, ago in steps[i].needs):
-            yield (*ahead, *late, *range(len(ahead), cut)), frozenset(late)
+            rest = _waiting_last(steps, range(len(ahead), cut), late)
+            yield (*ahead, *late, *rest), frozenset(late)
+
+
+def _waiting_last(steps: Sequence[Step], rest: range, late: range) -> list[int]:
+    """Return the rest of a round, with the steps last that wait for products of the round before."""
+    waiting: set[int] = set()
+    for i in rest:
+        waits = any(s in late and steps[s].unit == "matrix" for s, _ in steps[i].needs)
+        if waits or steps[i].follows & waiting:
+            waiting.add(i)
+    return sorted(rest, key=lambda i: i in waiting)
 
 
 def scheduled(
@@ -108,7 +122,7 @@ def scheduled(
         if late and not possible(late):
             continue
         interval = interval_of(steps, order, late, lanes)
-        if best is None or interval < best.interval * (1 if best.late else _GAIN):
+        if best is None or interval <= best.interval * (_ALIKE if best.late else _GAIN):
             best = Schedule(order, late, interval)
     assert best is not None
     return best

@@ -102,8 +102,11 @@ class _Specializer(LoopReader):
     # -- the loop -------------------------------------------------------------------------------
 
     def tile(self, statement: ast.Assign) -> Optional[Tile]:
-        """Return the load of a statement `name = gl.portable.load(tiles, [row, column])`."""
+        """Return the load of a statement `name = gl.portable.load(tiles, [row, column])`, perhaps with `.T`."""
         call, target = statement.value, statement.targets[0]
+        transposed = isinstance(call, ast.Attribute) and call.attr == "T"
+        if isinstance(call, ast.Attribute) and transposed:
+            call = call.value
         if self.called(call) is not portable.load or not isinstance(target, ast.Name):
             return None
         assert isinstance(call, ast.Call)
@@ -115,7 +118,7 @@ class _Specializer(LoopReader):
         place = call.args[1]
         if not isinstance(place, (ast.List, ast.Tuple)):
             return None
-        return Tile(target.id, statement, list(place.elts), *kind, tiles=call.args[0].id)
+        return Tile(target.id, statement, list(place.elts), *kind, call.args[0].id, transposed)
 
     def ahead(self, statement: ast.stmt) -> bool:
         """Return True if the producer can run a statement: arithmetic, and loads of scalars."""
@@ -319,12 +322,7 @@ class _Specializer(LoopReader):
             exposed += sorted(reads(argument))
         assigned = {node.target.id}
         for part in parts:
-            read = part.reads() if isinstance(part, Tile) else reads(part)
-            exposed += sorted(read - assigned)
-            if isinstance(part, Tile):
-                assigned.add(part.name)
-            elif not isinstance(part, ast.If):
-                assigned |= stores(part)
+            exposed += sorted(_needed(part, assigned))
         tiles = {name for tile in self.tiles_of(node) for name in (tile.tiles, tile.name)}
         return [n for n in dict.fromkeys(exposed) if n in self.locals and n not in tiles]
 
@@ -343,3 +341,24 @@ def _wrapped(begin: str, parts: Sequence[str], end: str) -> list[str]:
         return [whole.replace(", )", ",)")]
     inner = textwrap.wrap(", ".join(parts), _WIDTH - 4)
     return [begin, *(f"    {line}" for line in inner), end]
+
+
+def _needed(part: Any, assigned: set[str]) -> set[str]:
+    """Return the names that a statement or tile reads before it assigns them, and note those it assigns."""
+    if isinstance(part, Tile):
+        needed = part.reads() - assigned
+        assigned.add(part.name)
+        return needed
+    if not isinstance(part, ast.If):
+        needed = reads(part) - assigned
+        assigned |= stores(part)
+        return needed
+    needed = reads(part.test) - assigned
+    branches = []
+    for block in (part.body, part.orelse):
+        own = set(assigned)
+        for statement in block:
+            needed |= _needed(statement, own)
+        branches.append(own)
+    assigned |= branches[0] & branches[1]
+    return needed

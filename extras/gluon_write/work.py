@@ -135,14 +135,16 @@ def forms_of(
     work = _Work(reader, loop, timing, warps)
     statements = rounds.statements(results)
     steps = []
-    for statement, needs in zip(statements, rounds.needs(statements)):
+    follows = rounds.follows(statements)
+    for statement, needs, before in zip(statements, rounds.needs(statements), follows):
         busy, latency = work.arithmetic(statement), 0.0
         if statement in loop.issued:
             assert isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Call)
-            before = busy  # of the operands' arithmetic
+            operands = busy
             busy, latency = work.product(statement.value)
-            latency += before
-        steps.append(Step("matrix" if statement in loop.issued else "warps", busy, latency, needs))
+            latency += operands
+        unit = "matrix" if statement in loop.issued else "warps"
+        steps.append(Step(unit, busy, latency, needs, before))
     lanes = warps // _GROUP
 
     # The copying warp's group has registers of its own.

@@ -1,0 +1,261 @@
+"""The cases of benchmarks/layout_free.py: each kernel without layouts, and its rivals."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any, Callable, Iterator
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "kernels")]
+Runs = dict[str, Callable[[], Any]]
+Cases = Iterator[tuple[str, Runs]]
+
+
+def imported(path: Path, name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def both(file: str, folder: Path) -> tuple[Any, Any]:
+    """Return a module of plain Triton, and its port."""
+    from gluon_write.port import port
+
+    source = ROOT / "tests" / "write" / "triton_kernels" / f"{file}.py"
+    path = folder / f"{file}.py"
+    path.write_text(port(source.read_text(), str(source)).text)
+    return imported(source, f"plain_{file}"), imported(path, f"ported_{file}")
+
+
+def wanted(name: str, words: list[str]) -> bool:
+    """Return True if a case has one of the words that were asked for."""
+    return any(word in name for word in words)
+
+
+def rows_cases(folder: Path, words: list[str]) -> Cases:
+    import torch
+
+    import gluon_kernels as kernels
+
+    plain, ported = both("rows", folder)
+    x = torch.randn(8192, 4096, device="cuda", dtype=torch.float16)
+    w, y = torch.randn(4096, device="cuda", dtype=torch.float16), torch.empty_like(x)
+    rstd = torch.empty(8192, device="cuda")
+
+    def softmax(module: Any) -> Callable[[], Any]:
+        return lambda: module.softmax_kernel[(8192,)](
+            y, x, 4096, 4096, 4096, BLOCK=4096, num_warps=8
+        )
+
+    def rms(module: Any) -> Callable[[], Any]:
+        return lambda: module.rms_norm_kernel[(8192,)](
+            x, w, y, rstd, 4096, 1e-6, BLOCK=4096, num_warps=8
+        )
+
+    def layer(module: Any) -> Callable[[], Any]:
+        return lambda: module.layer_norm_kernel[(8192,)](
+            x, w, w, y, 4096, 1e-5, BLOCK=1024, num_warps=8
+        )
+
+    def swiglu(module: Any) -> Callable[[], Any]:
+        return lambda: module.swiglu_kernel[(8192,)](x, x, y, 4096, 4096, BLOCK=4096, num_warps=8)
+
+    def scan(module: Any) -> Callable[[], Any]:
+        return lambda: module.linear_scan_kernel[(8192,)](x, x, y, 4096, BLOCK=4096, num_warps=8)
+
+    def quantize(module: Any) -> Callable[[], Any]:
+        q = torch.empty(8192, 4096, device="cuda", dtype=torch.int8)
+        return lambda: module.quantize_kernel[(8192,)](x, q, rstd, 4096, BLOCK=4096, num_warps=8)
+
+    others: dict[str, Runs] = {
+        "softmax": {
+            "torch": lambda: torch.softmax(x, 1),
+            "kernels": lambda: kernels.softmax(x, 1, out=y),
+        },
+        "rms": {"kernels": lambda: kernels.rms_norm(x, w, 1e-6, out=y)},
+        "layer": {"kernels": lambda: kernels.layer_norm(x, w, w, 1e-5, out=y)},
+        "swiglu": {"kernels": lambda: kernels.swiglu(x, x)},
+    }
+    for make in (softmax, rms, layer, swiglu, quantize, scan):
+        name = make.__name__
+        if wanted(f"rows, {name}", words):
+            runs = {"ours": make(ported), "triton": make(plain), **others.get(name, {})}
+            yield f"rows, {name}", runs
+
+
+def move_cases(folder: Path, words: list[str]) -> Cases:
+    """Yield copies and transposes, also against the explicit kernels of examples/basics."""
+    import torch
+
+    import gluon_core as gluon
+    from gluon_core import language as gl
+
+    plain, ported = both("products", folder)
+    size, B = 8192, 64
+    x, out = torch.randn(size, size, device="cuda"), torch.empty(size, size, device="cuda")
+    by_hand = imported(ROOT / "examples" / "basics" / "transpose.py", "transpose_by_hand")
+    copied = imported(ROOT / "examples" / "basics" / "copy_2d.py", "copy_by_hand")
+
+    def transpose(module: Any) -> Callable[[], Any]:
+        return lambda: module.transpose_kernel[(128, 128)](x, out, size, size, B=B, num_warps=8)
+
+    if wanted("transpose", words):
+        yield (
+            "transpose",
+            {
+                "ours": transpose(ported),
+                "triton": transpose(plain),
+                "kernels": lambda: by_hand.transpose_kernel[(128, 128)](
+                    x, out, size, size, B, 32, num_warps=8
+                ),
+            },
+        )
+
+    @gluon.jit(layouts="auto")
+    def copy(src, dst, rows, columns, stride, ROWS: gl.constexpr, COLUMNS: gl.constexpr):  # type: ignore[no-untyped-def]
+        row = gl.program_id(0) * ROWS + gl.arange(0, ROWS)
+        column = gl.program_id(1) * COLUMNS + gl.arange(0, COLUMNS)
+        inside = (row < rows)[:, None] & (column < columns)[None, :]
+        values = gl.load(src + (row * stride)[:, None] + column[None, :], mask=inside)
+        gl.store(dst + (row * columns)[:, None] + column[None, :], values, mask=inside)
+
+    grid = (size // 8, size // 256)
+    if wanted("copy", words):
+        yield (
+            "copy",
+            {
+                "ours": lambda: copy[grid](x, out, size, size, size, 8, 256),
+                "kernels": lambda: copied.copy_kernel[grid](x, out, size, size, size, 8, 256, 32),
+            },
+        )
+
+
+def gemm_cases(folder: Path, words: list[str]) -> Cases:
+    """Yield GEMMs by pointers and by descriptors."""
+    import torch
+
+    import gluon_kernels as kernels
+
+    gemm, gemm_ported = both("matmul", folder)
+    tiles, tiles_ported = both("tiles", folder)
+    for size in (2048, 4096, 8192):
+        a, b = (torch.randn(size, size, device="cuda", dtype=torch.float16) for _ in range(2))
+        c = torch.empty_like(a)
+
+        def pointers(module: Any, a: Any = a, b: Any = b, c: Any = c, size: int = size) -> Any:
+            return lambda: module.matmul_kernel[((size // 128) * (size // 256),)](
+                a, b, c, size, size, size, size, 1, size, 1, size, 1,
+                BLOCK_M=128, BLOCK_N=256, BLOCK_K=64, GROUP_M=8, ACTIVATION="", num_warps=8, num_stages=3,
+            )  # fmt: skip
+
+        def by_tiles(module: Any, a: Any = a, b: Any = b, c: Any = c, size: int = size) -> Any:
+            return lambda: module.tile_matmul_kernel[((size // 128) * (size // 256),)](
+                a, b, c, size, size, size, 128, 256, 64, 8, num_warps=8, num_stages=3
+            )
+
+        others: Runs = {
+            "torch": lambda a=a, b=b, c=c: torch.matmul(a, b, out=c),  # type: ignore[misc]
+            "kernels": lambda a=a, b=b, c=c: kernels.matmul(a, b, out=c),  # type: ignore[misc]
+        }
+        if wanted(f"gemm {size}, tiles", words):
+            runs = {"ours": by_tiles(tiles_ported), "triton": by_tiles(tiles)}
+            yield f"gemm {size}, tiles", {**runs, **others}
+        if wanted(f"gemm {size}, pointers", words):
+            yield (
+                f"gemm {size}, pointers",
+                {"ours": pointers(gemm_ported), "triton": pointers(gemm), **others},
+            )
+
+
+def attention_cases(folder: Path, words: list[str]) -> Cases:
+    """Yield attention by pointers, and by descriptors with heads of 64 and 128."""
+    import torch
+
+    import gluon_kernels as kernels
+
+    plain, ported = both("products", folder)
+    q, k, v = (torch.randn(64, 4096, 64, device="cuda", dtype=torch.float16) for _ in range(3))
+    o = torch.empty_like(q)
+
+    def by_pointers(module: Any) -> Callable[[], Any]:
+        return lambda: module.attention_kernel[(32, 64)](
+            q, k, v, o, 0.125, 4096, HEAD=64, BLOCK_M=128, BLOCK_N=64, CAUSAL=False, num_warps=4
+        )
+
+    if wanted("attention, pointers", words):
+        yield "attention, pointers", {"ours": by_pointers(ported), "triton": by_pointers(plain)}
+    tiles, tiles_ported = both("tiles", folder)
+    for head, columns, causal in ((64, 128, False), (128, 128, False), (128, 128, True)):
+        heads = 64 if head == 64 else 32
+        x = [
+            torch.randn(1, heads, 4096, head, device="cuda", dtype=torch.float16) for _ in range(3)
+        ]
+        y = torch.empty_like(x[0])
+
+        def by_tiles(
+            module: Any,
+            x: Any = x,
+            y: Any = y,
+            head: int = head,
+            n: int = columns,
+            causal: bool = causal,
+        ) -> Any:
+            return lambda: module.tile_attention_kernel[(32, x[0].shape[1])](
+                *x, y, head**-0.5, x[0].shape[1], 4096, head, 128, n, causal,
+                num_warps=8, num_stages=2,
+            )  # fmt: skip
+
+        name = f"attention, tiles, heads of {head}{', causal' if causal else ''}"
+        if wanted(name, words):
+            yield (
+                name,
+                {
+                    "ours": by_tiles(tiles_ported),
+                    "triton": by_tiles(tiles),
+                    "torch": lambda x=x, causal=causal: (  # type: ignore[misc]
+                        torch.nn.functional.scaled_dot_product_attention(*x, is_causal=causal)
+                    ),
+                    "kernels": lambda x=x, y=y, causal=causal: kernels.attention(  # type: ignore[misc]
+                        *x, causal=causal, out=y
+                    ),
+                },
+            )
+
+
+def block_cases(folder: Path, words: list[str]) -> Cases:
+    """Yield kernels with block pointers and with descriptors."""
+    import torch
+
+    plain, ported = both("blocks", folder)
+    size = 4096
+    a, b = (torch.randn(size, size, device="cuda", dtype=torch.float16) for _ in range(2))
+    c = torch.empty_like(a)
+
+    def product(module: Any) -> Callable[[], Any]:
+        return lambda: module.block_matmul_kernel[((size // 128) * (size // 256),)](
+            a, b, c, size, size, size, size, 1, size, 1, size, 1, 128, 256, 64, 8,
+            num_warps=8, num_stages=3,
+        )  # fmt: skip
+
+    if wanted("gemm, blocks", words):
+        yield "gemm, blocks", {"ours": product(ported), "triton": product(plain)}
+    q, k, v = (torch.randn(4, 16, 4096, 64, device="cuda", dtype=torch.float16) for _ in range(3))
+    o, m = torch.empty_like(q), torch.empty(64, 4096, device="cuda")
+
+    def attention(module: Any, stage: int) -> Callable[[], Any]:
+        return lambda: module.attention_kernel[(32, 64)](
+            q, k, v, 0.125, m, o, *q.stride(), 16, 4096,
+            HEAD=64, BLOCK_M=128, BLOCK_N=64, STAGE=stage, num_warps=4,
+        )  # fmt: skip
+
+    for stage, word in ((1, "full"), (3, "causal")):
+        if wanted(f"attention, blocks, {word}", words):
+            runs = {"ours": attention(ported, stage), "triton": attention(plain, stage)}
+            yield f"attention, blocks, {word}", runs
+
+
+CASES = (rows_cases, move_cases, gemm_cases, attention_cases, block_cases)
