@@ -58,7 +58,7 @@ def seconds_of(runs: Runs, rounds: int = 7, repeats: int = 10) -> dict[str, floa
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default="", help="cases whose name has one of these words, A,B")
+    parser.add_argument("--only", default="", help="cases whose name has one of these words, A;B")
     parser.add_argument("--form", choices=("pipelined", "specialized"), help="of loops of products")
     parser.add_argument(
         "--seconds", type=float, default=300.0, help="start no case later than this"
@@ -85,7 +85,7 @@ def main() -> int:
     print(
         f"| case | ours |{''.join(f' ratio of {n} |' for n in RIVALS)}\n| --- | ---: |{' ---: |' * len(RIVALS)}"
     )
-    words = asked.only.split(",")
+    words = asked.only.split(";")
     with tempfile.TemporaryDirectory() as folder, preferred_form(asked.form):
         for cases in CASES:
             for name, runs in cases(Path(folder), words):
