@@ -119,7 +119,7 @@ def chosen_for(
 def preferred_form(form: Optional[str]) -> Iterator[None]:
     """Have loops of products in one form, "pipelined" or "specialized"; None for the one that costs less.
 
-    Compiled kernels on disk are not told apart by it: use another TRITON_CACHE_DIR for each.
+    The cache on disk does not distinguish forms: use another TRITON_CACHE_DIR for each.
     """
     token = _form.set(form)
     try:

@@ -191,7 +191,7 @@ class Rounds:
         early = [s for i, s in enumerate(statements) if i not in schedule.late]
         count = next(n for n, i in enumerate(schedule.order) if i in schedule.late)
         read = {name for s in late for name in mentions(s)}
-        # Of the others, late statements read the values before this round's assign them.
+        # Late statements read the other names before this round assigns them.
         crossing = sorted({n for i in schedule.order[:count] for n in stores(statements[i])} & read)
         ahead = {name: free_name(f"{name}_next", self.taken) for name in crossing}
         behind = _Place(self.slot, {target.id: before}, {})

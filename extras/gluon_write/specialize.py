@@ -259,13 +259,13 @@ class _Specializer(LoopReader):
         for ring, tiles in plan.rings.items():
             listed = ", ".join(tile.tiles for tile in tiles)
             lines.append(f"{outer}{ring} = {gl}.nvidia.hopper.tma_ring([{listed}], {plan.depth})")
-        given = f"{', '.join(plan.results)} = " if plan.results else ""
+        returned = f"{', '.join(plan.results)} = " if plan.results else ""
         calls = []
         for name, passed in ((plan.products, taken_by_products), (plan.copies, taken_by_copies)):
             words = [*plan.rings, *passed]
             calls += _wrapped(f"({name}, (", words if passed else [*words, ""], ")),")
         lines += [
-            f"{outer}{given}{gl}.warp_specialize(",
+            f"{outer}{returned}{gl}.warp_specialize(",
             f"{outer}    [",
             *(f"{outer}        {call}" for call in calls),
             f"{outer}    ],",

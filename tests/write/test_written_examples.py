@@ -12,8 +12,13 @@ FOLDER = Path(__file__).parents[2] / "examples" / "written"
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("target", ["sm_90", "gfx942"])
-@pytest.mark.parametrize("name", ["gemm", "attention"])
+@pytest.mark.parametrize(
+    "name, target",
+    [
+        ("gemm", "sm_90"), ("attention", "sm_90"), ("attention_tiles", "sm_90"), ("gemm", "gfx942"),
+        ("attention", "gfx942"),
+    ],
+)  # fmt: skip
 def test_files_are_current(name, target):
     text, kernels = written(str(FOLDER / f"{name}.py"), registry().target(target))
     kept = (FOLDER / f"{name}_{target}.py").read_text()

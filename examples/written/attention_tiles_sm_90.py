@@ -1,0 +1,121 @@
+"""Attention by tiles without layouts: copies and products get warps of their own where that pays."""
+
+# proved: attention on sim:sm_90
+
+import numpy as np
+
+import gluon_core as gluon
+from gluon_core import language as gl
+
+
+@gluon.jit
+def attention_products(
+    key_ring, value_ring, acc, total, length, BN: gl.constexpr, BM: gl.constexpr, query, scale,
+    largest
+):
+    """Multiply the tiles of each step."""
+    # demanded by the matrix unit, line 45
+    # demanded by the matrix unit, line 27
+    acc_layout: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[8, 1], instr_shape=[16, 128, 16])
+    # demanded by the matrix unit, line 11
+    # demanded by the matrix unit, line 27
+    # demanded by the matrix unit, line 29
+    # demanded by the matrix unit, line 45
+    query_layout: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=acc_layout, k_width=2)
+    layout: gl.constexpr = gl.SliceLayout(0, acc_layout)
+    slot = key_ring.consumer()
+    if 0 < length:
+        start_before = 0
+        nothing = gl.zeros([BM, BN], gl.float32, layout=acc_layout)
+        key = key_ring.wait(slot)
+        score_product = gl.nvidia.hopper.warpgroup_mma(gl.convert_layout(query, query_layout), key.permute((1, 0)), nothing, is_async=True, use_acc=False)
+        score_product = gl.nvidia.hopper.warpgroup_mma_wait(0, deps=[score_product])
+        key_ring.release(slot)
+        score = score_product * scale
+        score = gl.where((start_before + gl.arange(0, BN, layout=layout))[None, :] < length, score, -1e30)
+        higher = gl.maximum(largest, gl.max(score, axis=1))
+        kept = gl.exp2(largest - higher)
+        weight = gl.exp2(score - higher[:, None])
+        total = total * kept + gl.sum(weight, axis=1)
+        largest = higher
+        weight_operand = weight.to(value_ring.dtype)
+        acc = acc * kept[:, None]
+        for start in range(BN, length, BN):
+            next_slot = slot.next()
+            nothing = gl.zeros([BM, BN], gl.float32, layout=acc_layout)
+            key = key_ring.wait(next_slot)
+            score_product = gl.nvidia.hopper.warpgroup_mma(gl.convert_layout(query, query_layout), key.permute((1, 0)), nothing, is_async=True, use_acc=False)
+            value = value_ring.wait(slot)
+            acc = gl.nvidia.hopper.warpgroup_mma(gl.convert_layout(weight_operand, query_layout), value, acc, is_async=True)
+            score_product = gl.nvidia.hopper.warpgroup_mma_wait(1, deps=[score_product])
+            key_ring.release(next_slot)
+            score = score_product * scale
+            score = gl.where((start + gl.arange(0, BN, layout=layout))[None, :] < length, score, -1e30)
+            higher = gl.maximum(largest, gl.max(score, axis=1))
+            kept = gl.exp2(largest - higher)
+            weight = gl.exp2(score - higher[:, None])
+            total = total * kept + gl.sum(weight, axis=1)
+            largest = higher
+            weight_operand = weight.to(value_ring.dtype)
+            acc = gl.nvidia.hopper.warpgroup_mma_wait(0, deps=[acc])
+            value_ring.release(slot)
+            acc = acc * kept[:, None]
+            slot = next_slot
+        value = value_ring.wait(slot)
+        acc = gl.nvidia.hopper.warpgroup_mma(gl.convert_layout(weight_operand, query_layout), value, acc, is_async=True)
+        acc = gl.nvidia.hopper.warpgroup_mma_wait(0, deps=[acc])
+    return acc, total
+
+
+@gluon.jit
+def attention_copies(key_ring, value_ring, length, BN: gl.constexpr):
+    """Copy the tiles of each step."""
+    slot = key_ring.producer()
+    for start in range(0, length, BN):
+        key_ring.fetch(slot, [[start, 0]])
+        value_ring.fetch(slot, [[start, 0]])
+        slot = slot.next()
+
+
+# Layouts for nvidia:sm_90, *fp16:16, *fp16:16, *fp16:16, *fp16:16, i32:16, fp32.
+@gluon.jit
+def attention(q, k, v, out, length, scale, D: gl.constexpr, BM: gl.constexpr, BN: gl.constexpr):
+    # demanded by the matrix unit, line 45
+    # demanded by the matrix unit, line 27
+    acc_layout: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[8, 1], instr_shape=[16, 128, 16])
+    largest_layout: gl.constexpr = gl.SliceLayout(1, acc_layout)
+    first = gl.program_id(1) * length
+    row = gl.program_id(0) * BM
+    q_tiles = gl.portable.descriptor(q + first * D, [length, D], [D, 1], [BM, D])
+    k_tiles = gl.portable.descriptor(k + first * D, [length, D], [D, 1], [BN, D])
+    v_tiles = gl.portable.descriptor(v + first * D, [length, D], [D, 1], [BN, D])
+    out_tiles = gl.portable.descriptor(out + first * D, [length, D], [D, 1], [BM, D])
+    query = gl.portable.load(q_tiles, [row, 0])
+    largest = gl.full([BM], -1e30, gl.float32, layout=largest_layout)
+    total = gl.zeros([BM], gl.float32, layout=largest_layout)
+    acc = gl.zeros([BM, D], gl.float32, layout=acc_layout)
+    # One warp copies, through rings of 3 slots; the others multiply.
+    key_ring = gl.nvidia.hopper.tma_ring([k_tiles], 3)
+    value_ring = gl.nvidia.hopper.tma_ring([v_tiles], 3)
+    acc, total = gl.warp_specialize(
+        [
+            (attention_products, (key_ring, value_ring, acc, total, length, BN, BM, query, scale, largest)),
+            (attention_copies, (key_ring, value_ring, length, BN)),
+        ],
+        [1],
+        [24],
+    )
+    result = (acc / total[:, None]).to(out.dtype.element_ty)
+    gl.portable.store(out_tiles, [row, 0], result)
+
+
+if __name__ == "__main__":
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal((1, 288, 128)).astype(np.float16) for _ in range(3))
+    out = np.zeros_like(q)
+    scale = 0.125 * 1.44269504  # log2(e): exponentials are powers of 2
+    attention[(3, 1)](q, k, v, out, 288, scale, D=128, BM=128, BN=128, num_warps=8, num_stages=2)
+    score = q.astype(np.float32) @ k.astype(np.float32).transpose(0, 2, 1) * 0.125
+    weight = np.exp(score - score.max(-1, keepdims=True))
+    wanted = weight @ v.astype(np.float32) / weight.sum(-1, keepdims=True)
+    print("right:", np.allclose(out, wanted, atol=5e-3))
