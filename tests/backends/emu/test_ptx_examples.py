@@ -23,7 +23,7 @@ OPEN = {
 
 
 def cases():
-    for arch in ("sm_80", "sm_90"):
+    for arch in ("sm_80", "sm_90", "sm_100"):
         target = registry().target(f"emu:{arch}")
         yield from ((name, arch) for name, e in EXAMPLES.items() if not e.lacks(target))
 
@@ -38,8 +38,8 @@ def test_examples(name, arch):
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.sampled(80)
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+@pytest.mark.sampled(120)
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100"])
 @pytest.mark.parametrize("name", differential.usable_snippets())
 def test_snippets(name, arch):
     targets = (registry().target(f"{kind}:{arch}") for kind in ("sim", "emu"))

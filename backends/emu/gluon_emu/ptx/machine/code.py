@@ -263,7 +263,8 @@ class Code:
             bound.guard = call.get(statement.guard, TYPES["pred"])
         make = self.find(statement.name, statement.modifiers)
         if make is None:
-            raise call.refuse(f"`{statement.name}` is not known")
+            form = ".".join((statement.name, *statement.modifiers))
+            raise call.refuse(f"`{form}` is not known")
         bound.step, bound.sums = make(call), call.sums
 
     def _finish(self) -> None:

@@ -517,7 +517,7 @@ class Machine:
             block = tuple(int(i) for i in self.block_ids[group.block[0]])
             many = f" and {group.rows.size - 1} more warps" if group.rows.size > 1 else ""
             where = source.location or f"line {source.line} of the PTX"
-            why = self.mbarriers.why(group) or self.barriers.why(group)
+            why = self.mbarriers.why(group) or self.barriers.why(group) or self.tensor.why(group)
             lines.append(
                 f"  block {block}, warp {int(group.rows[0]) % self.warps}{many}: at "
                 f"`{_short(source.text)}` ({where}){why}"

@@ -149,6 +149,13 @@ class TensorMemory:
     def holds(self, group: Group) -> bool:
         return any(one is group for one in self.waiting)
 
+    def why(self, group: Group) -> str:
+        if not self.holds(group):
+            return ""
+        block = int(group.block[0])
+        free = COLUMNS - int(self.used[block].sum())
+        return f": {free} of {COLUMNS} columns of tensor memory are free"
+
     def pair(self, block: int) -> list[int]:
         """Return the two blocks of a pair, the even one first.
 
