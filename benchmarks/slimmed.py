@@ -99,8 +99,8 @@ def gradients(length: int, width: int, causal: bool) -> tuple[str, Callable[[], 
     shape = (4, 16, length, width)
     q, k, v, grad = (torch.randn(shape, device="cuda", dtype=torch.float16) for _ in range(4))
     scale = width**-0.5
-    forward = launches.forward_plan(q, k, v, causal, scale, True, None)
-    out, logsums = forward(q, k, v, None)
+    forward = launches.forward_plan(q, k, v, None, causal, scale, True, None)
+    out, logsums = forward(q, k, v, None, None)
 
     def build() -> Callable[[], Any]:
         run = launches.backward_plan(grad, q, k, v, out, logsums, causal, scale, False)

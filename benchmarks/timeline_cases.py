@@ -127,7 +127,7 @@ def _attention(case: Case, device: str) -> None:
         vars(launches).update(changes)
     try:
         causal = case.causal or bool(case.configuration)
-        launches.forward_plan(q, k, v, causal, width**-0.5, False, out)
+        launches.forward_plan(q, k, v, None, causal, width**-0.5, False, out)
     finally:
         vars(launches).update(before)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Optional
+from typing import Any, Optional, Sequence
 
 import torch
 from torch import Tensor
@@ -12,6 +12,8 @@ import gluon_core as gluon
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
 from gluon_kernels.attention import decode_launches
 from gluon_kernels.attention.decode_launches import ROWS, WIDTHS
+from gluon_kernels.attention.masks import Mask
+from gluon_kernels.attention.sinks import check_sinks
 from gluon_kernels.eager import is_compiling, is_plain
 from gluon_kernels.plans import Plans, allocator, key
 
@@ -87,9 +89,12 @@ def _check(q: Tensor, k_cache: Tensor, v_cache: Tensor, table: Tensor, lengths: 
 
 
 def _build(
-    q: Tensor, k_cache: Tensor, v_cache: Tensor, table: Tensor, lengths: Tensor, scale: float
-) -> Any:
+    q: Tensor, k_cache: Tensor, v_cache: Tensor, table: Tensor, lengths: Tensor, sinks: Optional[Tensor], window: Any,
+    softcap: float, scale: float,
+) -> Any:  # fmt: skip
     _check(q, k_cache, v_cache, table, lengths)
+    check_sinks(sinks, q)
+    mask = Mask.of(False, window, softcap).shortened(table.shape[1] * k_cache.shape[1])
     (sequences, queries, width), heads = q.shape, k_cache.shape[2]
     empty = allocator((sequences, queries, width), q.dtype, q.device)
     if not q.numel():
@@ -101,16 +106,17 @@ def _build(
     def dense(x: Tensor) -> Tensor:
         return x if x.stride(-1) == 1 else x.contiguous()
 
-    pages = dense(table)
+    caches, pages = (k_cache, v_cache), dense(table)
     launch = decode_launches.plan(
-        grouped(dense(q)), (k_cache, v_cache), pages, lengths, grouped(empty()), None, scale
+        grouped(dense(q)), caches, pages, lengths, grouped(empty()), None, sinks, 1, mask, scale
     )
 
     def run(
-        q: Tensor, k_cache: Tensor, v_cache: Tensor, table: Tensor, lengths: Tensor, scale: Any
-    ) -> Tensor:
+        q: Tensor, k_cache: Tensor, v_cache: Tensor, table: Tensor, lengths: Tensor, sinks: Optional[Tensor],
+        *settings: Any,
+    ) -> Tensor:  # fmt: skip
         out = empty()
-        launch(dense(q), k_cache, v_cache, dense(table), lengths, out, None)
+        launch(dense(q), k_cache, v_cache, dense(table), lengths, out, None, sinks)
         return out
 
     return run
@@ -121,13 +127,22 @@ _plans = Plans(_build)
 
 @gluon.torch.op(
     "gluon_kernels::attention_decode",
-    shape=lambda q, k_cache, v_cache, page_table, lengths, scale: q.shape,
+    shape=lambda q, k_cache, v_cache, page_table, lengths, scale, left, softcap, sinks: q.shape,
 )
 def _decode(
-    q: Tensor, k_cache: Tensor, v_cache: Tensor, page_table: Tensor, lengths: Tensor, scale: float
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    page_table: Tensor,
+    lengths: Tensor,
+    scale: float,
+    left: Optional[int] = None,
+    softcap: float = 0.0,
+    sinks: Optional[Tensor] = None,
 ) -> Tensor:
-    tensors = (q, k_cache, v_cache, page_table, lengths)
-    result: Tensor = _plans((key(*tensors), scale), *tensors, scale)
+    tensors = (q, k_cache, v_cache, page_table, lengths, sinks)
+    settings = (None if left is None else (left, None), softcap, scale)
+    result: Tensor = _plans((key(*tensors), *settings), *tensors, *settings)
     return result
 
 
@@ -138,7 +153,10 @@ def attention_decode(
     page_table: Tensor,
     lengths: Tensor,
     *,
+    window: Optional[Sequence[Optional[int]]] = None,
+    softcap: float = 0.0,
     scale: Optional[float] = None,
+    sinks: Optional[Tensor] = None,
 ) -> Tensor:
     """Return the attention of one new token of each sequence against its keys and values in pages.
 
@@ -150,21 +168,28 @@ def attention_decode(
             queries share one of keys (GQA).
         page_table: int32 [sequences, pages of the longest]: the pages of each sequence, in order.
         lengths: int32 [sequences]: the tokens of each; a sequence without tokens has a result of zeros.
+        window: `(before, after)`: the new token, a sequence's last, sees itself and `before` tokens; None or -1 is no bound.
+        softcap: scores become `softcap * tanh(score / softcap)`; 0 leaves them.
         scale: of the scores; 1 / sqrt(width) by default.
+        sinks: [heads], a floating-point dtype: a score that each query of the head has in addition, of no key and without a value.
 
     Returns:
         [sequences, heads, width].
 
     Raises:
         DtypeError, ShapeError: tensors of other dtypes or shapes.
-        ArgumentError: tensors on different devices, or caches that are not contiguous.
+        ArgumentError: tensors on different devices, caches that are not contiguous, or a window or cap that is none.
     """
     scale = 1 / math.sqrt(max(q.shape[-1], 1)) if scale is None else scale
+    window = tuple(window) if type(window) is list else window
     tensors = (q, k_cache, v_cache, page_table, lengths)
     result: Tensor
-    if not is_compiling() and is_plain(*tensors):
-        result = _plans((key(*tensors), scale), *tensors, scale)
+    if not is_compiling() and is_plain(*tensors, *(() if sinks is None else (sinks,))):
+        settings = (window, softcap, scale)
+        result = _plans((key(*tensors, sinks), *settings), *tensors, sinks, *settings)
         return result
     _check(*tensors)
-    result = _decode(*tensors, scale)
+    check_sinks(sinks, q)
+    mask = Mask.of(False, window, softcap)
+    result = _decode(*tensors, scale, mask.left, mask.cap, sinks)
     return result

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gluon_kernels.attention import portable
-from gluon_kernels.attention.masks import LOG2E
+from gluon_kernels.attention.masks import LOG2E, Mask
 from gluon_kernels.plans import Counters, Launch, Scratch, allocator, multiprocessors
 
 __all__ = ["ROWS", "WIDTHS", "Tiles", "folded", "forward_plan", "plan", "tiles_of"]
@@ -55,20 +55,25 @@ def folded(x: Optional[Tensor], shared: int) -> Optional[Tensor]:
 
 def plan(
     q: Tensor, caches: tuple[Tensor, Tensor], table: Optional[Tensor], lengths: Optional[Tensor], out: Tensor,
-    totals: Optional[Tensor], scale: float,
+    totals: Optional[Tensor], sinks: Optional[Tensor], tokens: int, mask: Mask, scale: float,
 ) -> Callable[..., None]:  # fmt: skip
-    """Return `run(q, k, v, table, lengths, out, totals)`.
+    """Return `run(q, k, v, table, lengths, out, totals, sinks)`.
 
     Args:
         q, out: [sequences, heads of keys, rows, width], with contiguous columns.
         caches: [pages, tokens of a page, heads of keys, width] with a table, else [sequences, length, heads of keys, width].
         table, lengths: of pages; None for sequences of one length.
         totals: contiguous float32 [sequences, heads of keys, rows], or None.
+        sinks: contiguous [heads of queries], or None.
+        tokens: rows of a head of queries.
+        mask: its bound on the left is that of the last key.
     """
     (sequences, heads, rows, width), device = q.shape, q.device
     page = 0 if table is None else caches[0].shape[1]
     longest = caches[0].shape[1] if table is None else table.shape[1] * page
-    tiles = tiles_of(sequences * heads, longest, multiprocessors(q))
+    window = None if mask.left is None else mask.left + 1
+    seen = longest if window is None else min(longest, window)
+    tiles = tiles_of(sequences * heads, seen, multiprocessors(q))
     groups = sequences * heads
     shared = tiles.splits > 1
     counters = Counters(groups)
@@ -79,13 +84,14 @@ def plan(
         *((0 if page else x.stride(0), x.stride(1), x.stride(2)) for x in caches),
     )  # fmt: skip
     work = (new_parts(), counters(device)) if shared else (None, None)
-    tensors = (q, *caches, table, lengths, out, *work, totals)
+    tensors = (q, *caches, table, lengths, out, *work, totals, sinks)
     launch = Launch(
         portable.paged_attention,
         (heads, sequences, tiles.splits),
         (
             *tensors, heads, longest, 0 if table is None else table.stride(0), strides,
-            scale * LOG2E, rows, width, page, tiles.block, tiles.stages, tiles.splits,
+            scale * LOG2E, window, mask.cap or 1.0, rows, tokens, width, page, tiles.block, tiles.stages, tiles.splits,
+            bool(mask.cap),
         ),
         tensors,
         num_warps=tiles.warps,
@@ -93,18 +99,24 @@ def plan(
 
     def run(
         q: Tensor, k: Tensor, v: Tensor, table: Optional[Tensor], lengths: Optional[Tensor], out: Tensor,
-        totals: Optional[Tensor],
+        totals: Optional[Tensor], sinks: Optional[Tensor],
     ) -> None:  # fmt: skip
         work = (new_parts(), counters(device)) if shared else (None, None)
-        launch(q, k, v, table, lengths, out, *work, totals)
+        launch(q, k, v, table, lengths, out, *work, totals, sinks)
 
     return run
 
 
 def forward_plan(
-    q: Tensor, k: Tensor, v: Tensor, scale: float, keep: bool, out: Optional[Tensor]
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    sinks: Optional[Tensor],
+    scale: float,
+    keep: bool,
+    out: Optional[Tensor],
 ) -> Optional[Callable[..., Any]]:
-    """Return `run(q, k, v, out) -> (result, logarithms of sums)` for [batch, heads, length, width] without a mask; None for more queries than
+    """Return `run(q, k, v, sinks, out) -> (result, logarithms of sums)` for [batch, heads, length, width] without a mask; None for more queries than
     a matrix unit has rows, or operands that are not read in place."""
     batch, heads, length, width = q.shape
     shared = heads // k.shape[1]
@@ -119,12 +131,15 @@ def forward_plan(
     if rows[0] is None or rows[1] is None:
         return None
     caches = k.transpose(1, 2), v.transpose(1, 2)
-    launch = plan(rows[0], caches, None, None, rows[1], empty_totals() if keep else None, scale)
+    totals = empty_totals() if keep else None
+    launch = plan(
+        rows[0], caches, None, None, rows[1], totals, sinks, length, Mask(None, None, 0.0), scale
+    )
 
-    def run(q: Tensor, k: Tensor, v: Tensor, out: Optional[Tensor]) -> Any:
+    def run(q: Tensor, k: Tensor, v: Tensor, sinks: Optional[Tensor], out: Optional[Tensor]) -> Any:
         result = out if usable and out is not None else empty()
         totals = empty_totals() if keep else None
-        launch(q, k, v, None, None, result, totals)
+        launch(q, k, v, None, None, result, totals, sinks)
         if out is not None and result is not out:
             result = out.copy_(result)
         return result, totals

@@ -164,7 +164,7 @@ def _build(
         (min(gluon.cdiv(length, TILE) * batch * heads, processors),),
         (
             descriptor_of(tensors[0], 1, 1, 64, width), descriptor_of(tensors[1], 1, 1, TILE, width),
-            descriptor_of(tensors[2], 1, 1, width, TILE), descriptor_of(written, 1, 1, 64, width), None, scales,
+            descriptor_of(tensors[2], 1, 1, width, TILE), descriptor_of(written, 1, 1, 64, width), None, None, scales,
             *sizes, *constants,
         ),
         (*tensors, written, *scales),

@@ -19,7 +19,13 @@ from gluon_core.language.nvidia.hopper import (
     warpgroup_mma_init,
     warpgroup_mma_wait,
 )
-from gluon_kernels.attention.tiles import mask_scores, rounds, sums_of_lanes, work_at
+from gluon_kernels.attention.tiles import (
+    mask_scores,
+    rounds,
+    sums_of_lanes,
+    with_sink,
+    work_at,
+)
 
 FP8_SHIFT = gl.constexpr(8)  # weights up to 256 use the range of e4m3
 
@@ -93,7 +99,7 @@ def value_tile(tile, BLOCK_N: gl.constexpr, D: gl.constexpr):
 @gluon.jit
 def attend(work, SETTINGS: gl.constexpr, part: gl.constexpr):
     """Compute the result of 64 rows of each tile."""
-    rings, writer, logsums, sizes, scale, scales = work
+    rings, writer, logsums, sinks, sizes, scale, scales = work
     queries, keys, values = rings
     heads, length, key_length, of_sequence, _, splits = sizes
     CAUSAL: gl.constexpr = SETTINGS[2]
@@ -207,7 +213,10 @@ def attend(work, SETTINGS: gl.constexpr, part: gl.constexpr):
             whole = gl.convert_layout(gl.sum(total, 1), row)
             result = warpgroup_mma_wait(0, deps=[acc])
             values.release(behind)
-            share = 1 / whole
+            kept = 1.0
+            if sinks is not None:
+                top, whole, kept = with_sink(gl.load(sinks + head % of_sequence), top, whole)
+            share = kept / whole
             if scales is not None:
                 share = share * gl.load(scales[2] + head // SETTINGS[3])
             result = result * gl.convert_layout(share, gl.SliceLayout(1, out_layout))[:, None]
@@ -226,7 +235,7 @@ def attend(work, SETTINGS: gl.constexpr, part: gl.constexpr):
 
 @gluon.jit
 def attention_hopper(
-    q_desc, k_desc, v_desc, out_desc, logsums, scales, heads, length, key_length, of_sequence, order, splits, scale,
+    q_desc, k_desc, v_desc, out_desc, logsums, sinks, scales, heads, length, key_length, of_sequence, order, splits, scale,
     SHARED: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
     CAUSAL: gl.constexpr, SPLIT: gl.constexpr,
 ):  # fmt: skip
@@ -234,7 +243,7 @@ def attention_hopper(
 
     Q and the result are [batch, of_sequence, length, D], K and V [batch, of_sequence / SHARED, key_length, D]; there are
     `heads` in all. For the gradients, the logarithm (base 2) of each row's sum, goes to `logsums`, [heads,
-    length], if that is not None. `scale` is that of the scores times log2(e): exponentials are powers of 2. Tensors of 8-bit floats have `scales`, pointers to one number for
+    length], if that is not None. `sinks`, if not None, are scores without values, one for each of `of_sequence` heads. `scale` is that of the scores times log2(e): exponentials are powers of 2. Tensors of 8-bit floats have `scales`, pointers to one number for
     each head of queries, keys and values; their values are [batch, of_sequence / SHARED, D, key_length], with keys renamed as in
     `weights_operand`.
 
@@ -244,6 +253,7 @@ def attention_hopper(
     PARTS: gl.constexpr = BLOCK_M // 64
     gl.static_assert(PARTS == 2 or PARTS == 3, "two or three groups of warps with 64 rows each")
     gl.static_assert(not (SPLIT and CAUSAL), "parts of the keys have no mask")
+    gl.static_assert(not SPLIT or sinks is None, "scores without values join the sums of all parts")
     gl.static_assert(BLOCK_N % 64 == 0, "the diagonal of a group's rows is within one tile of keys")
     gl.assume(key_length > 0)  # without keys, groups would wait for tiles that nobody copies
     keys = tma_ring(k_desc, STAGES, consumers=PARTS)
@@ -253,8 +263,8 @@ def attention_hopper(
     AHEAD: gl.constexpr = PARTS - 1  # three groups keep the rows until their last product
     q0 = tma_ring(q_desc, AHEAD)
     q1 = tma_ring(q_desc, AHEAD)
-    a = ((q0, keys, values), tma_writer(out_desc), logsums, sizes, scale, scales)
-    b = ((q1, keys, values), tma_writer(out_desc), logsums, sizes, scale, scales)
+    a = ((q0, keys, values), tma_writer(out_desc), logsums, sinks, sizes, scale, scales)
+    b = ((q1, keys, values), tma_writer(out_desc), logsums, sinks, sizes, scale, scales)
     if PARTS == 2:
         gl.warp_specialize(
             [
@@ -267,7 +277,7 @@ def attention_hopper(
         )
     else:
         q2 = tma_ring(q_desc, AHEAD)
-        c = ((q2, keys, values), tma_writer(out_desc), logsums, sizes, scale, scales)
+        c = ((q2, keys, values), tma_writer(out_desc), logsums, sinks, sizes, scale, scales)
         gl.warp_specialize(
             [
                 (attend, (a, SETTINGS, 0)),

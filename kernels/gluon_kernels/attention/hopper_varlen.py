@@ -15,6 +15,7 @@ from gluon_core.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 from gluon_kernels.attention.packed import fetch_rows, rounds, score_products, sequences, work_at
+from gluon_kernels.attention.tiles import with_sink
 
 
 @gluon.jit
@@ -72,7 +73,7 @@ def masked_scores(score, low, tile, length, scale, SETTINGS: gl.constexpr):
 def attend(rings, outputs, lists, heads, scale, half: gl.constexpr, SETTINGS: gl.constexpr):
     """Compute the result of half of the rows of each tile."""
     queries, keys, values = rings
-    writer, out, logsums, width = outputs
+    writer, out, logsums, sinks, width = outputs
     BLOCKS: gl.constexpr = SETTINGS[0]
     dtype: gl.constexpr = values.dtype
     ROWS: gl.constexpr = BLOCKS[0] // 2
@@ -127,8 +128,11 @@ def attend(rings, outputs, lists, heads, scale, half: gl.constexpr, SETTINGS: gl
             query = query.next()
             v_tile = values.wait(previous).reshape([BLOCKS[1], D])
             acc = warpgroup_mma(p_tile, v_tile, acc, is_async=True)
+            kept = 1.0
+            if sinks is not None:
+                top, total, kept = with_sink(gl.load(sinks + head), top, total)
             seen = total > 0
-            factor = gl.where(seen, 1 / gl.where(seen, total, 1.0), 0.0)
+            factor = gl.where(seen, kept / gl.where(seen, total, 1.0), 0.0)
             if logsums is not None:
                 rows = row + gl.arange(0, ROWS, row_layout)
                 logsum = gl.where(seen, top + gl.log2(gl.where(seen, total, 1.0)), float("-inf"))
@@ -151,7 +155,7 @@ def attend(rings, outputs, lists, heads, scale, half: gl.constexpr, SETTINGS: gl
 
 @gluon.jit
 def attention_varlen(
-    q_desc, k_desc, v_desc, out_desc, out, logsums, of_queries, of_keys, count, heads, width,
+    q_desc, k_desc, v_desc, out_desc, out, logsums, sinks, of_queries, of_keys, count, heads, width,
     scale, cap, SHARED: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
     STAGES: gl.constexpr, WINDOW: gl.constexpr, CAPPED: gl.constexpr, MOST: gl.constexpr,
     MORE: gl.constexpr, ORDER: gl.constexpr,
@@ -162,7 +166,7 @@ def attention_varlen(
     and `of_keys` hold the first tokens of the `count` sequences, at most MOST, and the token past the last. With queries at the end of
     their sequence's keys, one at place i sees keys from i - WINDOW[0] to i + WINDOW[1]; None is no bound. `scale` is that of the scores
     times log2(e), or, if CAPPED, times 2 log2(e) over the cap; `cap`, times log2(e), bounds the scores. `logsums` is [tokens, heads],
-    logarithms of base 2, or None. Queries and keys wider than values come as pairs of descriptors, the second one's blocks behind MORE
+    logarithms of base 2, or None; `sinks` scores without values, one for each head, or None. Queries and keys wider than values come as pairs of descriptors, the second one's blocks behind MORE
     elements; MORE is 0 otherwise. ORDER is a code of `order.py`. Values of other sequences are multiplied by zeros: they must be finite.
     """
     SETTINGS: gl.constexpr = ((BLOCK_M, BLOCK_N), WINDOW, CAPPED, MOST, MORE, ORDER)
@@ -172,8 +176,8 @@ def attention_varlen(
     values = tma_ring(v_desc, STAGES, consumers=2)
     lists = (of_queries, of_keys, count)
     PARTS: gl.constexpr = v_desc.block_type.shape[2] // out_desc.block_type.shape[2]
-    first = (tma_writer(out_desc, PARTS, 1), out, logsums, width)
-    second = (tma_writer(out_desc, PARTS, 1), out, logsums, width)
+    first = (tma_writer(out_desc, PARTS, 1), out, logsums, sinks, width)
+    second = (tma_writer(out_desc, PARTS, 1), out, logsums, sinks, width)
     scales = (scale, cap)
     gl.warp_specialize(
         [

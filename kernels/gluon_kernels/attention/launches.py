@@ -86,9 +86,9 @@ def _fold(q: Tensor, written: Tensor, shared: int, causal: bool) -> Optional[tup
 
 
 def forward_plan(
-    q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float, keep: bool, out: Optional[Tensor]
-) -> Plan:
-    """Return `run(q, k, v, ..., out) -> (result, logarithms of sums)`, the last None if `keep` is not set."""
+    q: Tensor, k: Tensor, v: Tensor, sinks: Optional[Tensor], causal: bool, scale: float, keep: bool, out: Optional[Tensor]
+) -> Plan:  # fmt: skip
+    """Return `run(q, k, v, sinks, out) -> (result, logarithms of sums)`, the last None if `keep` is not set."""
     batch, heads, length, width = q.shape
     of_keys, depth = k.shape[1:3]
     wide, columns = width_of(width), columns_of(width)
@@ -103,7 +103,7 @@ def forward_plan(
     written = empty() if target is None else target
     logsums = empty_logsums() if keep else None
     queries, shared = tensors[0], heads // of_keys
-    merged = _fold(queries, written, shared, causal)
+    merged = None if sinks is not None else _fold(queries, written, shared, causal)
     if merged is not None:
         queries, written = merged
         heads, length, shared = of_keys, length * shared, 1
@@ -116,7 +116,7 @@ def forward_plan(
         new_sums = allocator((batch * heads, length, splits), torch.float32, device)
         stored, sums_of_parts = new_parts(), new_sums()
         described = descriptor_of(stored, 1, 64, 1, wide)
-        join = _join_launch(stored, sums_of_parts, written, logsums)
+        join = _join_launch(stored, sums_of_parts, written, logsums, sinks)
     else:
         stored, sums_of_parts = written, logsums
         described = descriptor_of(written, 1, 1, 64, wide)
@@ -124,25 +124,26 @@ def forward_plan(
     descriptors = [descriptor_of(x, 1, 1, n, wide) for x, n in zip(operands, (64, KEYS, KEYS))]
     sizes = (batch * heads, length, depth, heads, order, splits, scale * LOG2E)
     constants = (shared, rows, KEYS, STAGES, causal, splits > 1)
+    own_sinks = None if splits > 1 else sinks
     launch = Launch(
         hopper.attention_hopper,
         (min(count * splits, processors),),
-        (*descriptors, described, sums_of_parts, None, *sizes, *constants),
-        (*operands, stored, sums_of_parts),
+        (*descriptors, described, sums_of_parts, own_sinks, None, *sizes, *constants),
+        (*operands, stored, sums_of_parts, own_sinks),
         num_warps=4,
     )
 
-    def run(q: Tensor, k: Tensor, v: Tensor, out: Optional[Tensor]) -> Any:
+    def run(q: Tensor, k: Tensor, v: Tensor, sinks: Optional[Tensor], out: Optional[Tensor]) -> Any:
         result = empty() if target is None or out is None else out
         logsums = empty_logsums() if keep else None
         if not plain:
             q, k, v = readable(q), readable(k), readable(v)
         if splits > 1:
             stored, sums_of_parts = new_parts(), new_sums()
-            launch(q, k, v, stored, sums_of_parts)
-            join(stored, sums_of_parts, result, logsums)
+            launch(q, k, v, stored, sums_of_parts, None)
+            join(stored, sums_of_parts, result, logsums, sinks)
         else:
-            launch(q, k, v, result, logsums)
+            launch(q, k, v, result, logsums, sinks)
         if out is not None and result is not out:
             result = out.copy_(result[..., :width])
         elif not exact and out is None:
@@ -153,9 +154,9 @@ def forward_plan(
 
 
 def _join_launch(
-    parts: Tensor, sums_of_parts: Tensor, written: Tensor, logsums: Optional[Tensor]
-) -> Launch:
-    """Return `launch(parts, sums_of_parts, written, logsums)`, which adds up the results of parts of the keys."""
+    parts: Tensor, sums_of_parts: Tensor, written: Tensor, logsums: Optional[Tensor], sinks: Optional[Tensor]
+) -> Launch:  # fmt: skip
+    """Return `launch(parts, sums_of_parts, written, logsums, sinks)`, which adds up the results of parts of the keys."""
     heads, length, splits, wide = parts.shape
     strides, width = written.stride()[:3], written.shape[3]
     many = 1 << (splits - 1).bit_length()
@@ -167,6 +168,7 @@ def _join_launch(
             sums_of_parts,
             written,
             logsums,
+            sinks,
             strides,
             written.shape[1],
             width,
@@ -174,7 +176,7 @@ def _join_launch(
             splits,
             many,
         ),
-        (parts, sums_of_parts, written, logsums),
+        (parts, sums_of_parts, written, logsums, sinks),
         num_warps=1 if many * wide <= 2048 else 4,
     )
 

@@ -12,6 +12,7 @@ import gluon_core as gluon
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
 from gluon_kernels.attention import routes
 from gluon_kernels.attention.masks import Mask
+from gluon_kernels.attention.sinks import check_sinks, gradient_of_sinks
 from gluon_kernels.eager import is_compiling, is_plain, kept, wants_gradient
 from gluon_kernels.norm.views import check_apart, check_out
 from gluon_kernels.plans import Plans, key
@@ -79,10 +80,11 @@ def _check(q: Tensor, k: Tensor, v: Tensor) -> None:
 
 
 def _build(
-    q: Tensor, k: Tensor, v: Tensor, causal: bool, window: Any, softcap: float, scale: float, keep: bool,
-    out: Optional[Tensor],
+    q: Tensor, k: Tensor, v: Tensor, sinks: Optional[Tensor], causal: bool, window: Any, softcap: float, scale: float,
+    keep: bool, out: Optional[Tensor],
 ) -> Any:  # fmt: skip
     _check(q, k, v)
+    check_sinks(sinks, q)
     mask = Mask.of(causal, window, softcap).shortened(k.shape[2] + q.shape[2])
     if not q.numel():
 
@@ -92,8 +94,10 @@ def _build(
             return result, logsums
 
         return nothing
-    plan = routes.batch_forward(q, k, v, mask, scale, keep, out)
-    return lambda q, k, v, causal, window, softcap, scale, keep, out: plan(q, k, v, out)
+    plan = routes.batch_forward(q, k, v, sinks, mask, scale, keep, out)
+    return lambda q, k, v, sinks, causal, window, softcap, scale, keep, out: plan(
+        q, k, v, sinks, out
+    )
 
 
 def _build_gradients(
@@ -149,19 +153,21 @@ def _backward(
 
 
 def _keep(ctx: Any, inputs: Any, output: Any) -> None:
-    q, k, v, *ctx.settings = inputs
-    ctx.save_for_backward(q, k, v, *output)
+    q, k, v, *ctx.settings, sinks = inputs
+    ctx.save_for_backward(q, k, v, *output, *(() if sinks is None else (sinks,)))
     ctx.mark_non_differentiable(output[1])
 
 
 def _gradients(ctx: Any, grad: Tensor, _: Any) -> Any:
-    gradients = _backward(grad, *ctx.saved_tensors, *ctx.settings)
-    return (*gradients, *(None for _ in ctx.settings))
+    q, k, v, out, logsums, *sinks = ctx.saved_tensors
+    gradients = _backward(grad, q, k, v, out, logsums, *ctx.settings)
+    of_sinks = gradient_of_sinks(sinks[0], grad, out, logsums) if sinks else None
+    return (*gradients, *(None for _ in ctx.settings), of_sinks)
 
 
 @gluon.torch.op(
     "gluon_kernels::attention",
-    shape=lambda q, k, v, causal, scale, left, right, softcap: [
+    shape=lambda q, k, v, causal, scale, left, right, softcap, sinks: [
         (*q.shape[:3], v.shape[3]),
         (q.shape[:3], torch.float32),
     ],
@@ -178,10 +184,11 @@ def _attention(
     left: Optional[int] = None,
     right: Optional[int] = None,
     softcap: float = 0.0,
+    sinks: Optional[Tensor] = None,
 ) -> tuple[Tensor, Tensor]:
     """Return the result, and the logarithm (base 2) of each row's sum."""
     settings = (causal, _bounds(left, right), softcap, scale, True)
-    result, logsums = _plans((key(q, k, v), *settings), q, k, v, *settings, None)
+    result, logsums = _plans((key(q, k, v, sinks), *settings), q, k, v, sinks, *settings, None)
     return result, logsums
 
 
@@ -189,7 +196,7 @@ def _kept_forward(
     q: Tensor, k: Tensor, v: Tensor, causal: bool, window: Any, softcap: float, scale: float
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
     settings = (causal, window, softcap, scale, True)
-    result, logsums = _plans((key(q, k, v), *settings), q, k, v, *settings, None)
+    result, logsums = _plans((key(q, k, v, None), *settings), q, k, v, None, *settings, None)
     return result, (q, k, v, result, logsums)
 
 
@@ -216,10 +223,11 @@ def _attention_out(
     right: Optional[int],
     softcap: float,
     out: Tensor,
+    sinks: Optional[Tensor] = None,
 ) -> None:
     check_apart(out, q=q, k=k, v=v)
     settings = (causal, _bounds(left, right), softcap, scale, False)
-    _plans((key(q, k, v, out), *settings), q, k, v, *settings, out)
+    _plans((key(q, k, v, sinks, out), *settings), q, k, v, sinks, *settings, out)
 
 
 def _build_scored(
@@ -276,6 +284,7 @@ def attention(
     window: Optional[Sequence[Optional[int]]] = None,
     softcap: float = 0.0,
     scale: Optional[float] = None,
+    sinks: Optional[Tensor] = None,
     score_mod: Any = None,
     score_args: Sequence[Any] = (),
     out: Optional[Tensor] = None,
@@ -295,8 +304,10 @@ def attention(
             that sees no key has a result of zeros.
         softcap: scores become `softcap * tanh(score / softcap)`; 0 leaves them.
         scale: of the scores; 1 / sqrt(width) by default.
+        sinks: [heads], a floating-point dtype: a score that each query of the head has in addition, of no key and without a value. Gradients
+            flow to it.
         score_mod: a jit function `f(score, row, key, head, extra) -> score`, called for tiles of scores times log2(e) with the places of
-            their queries and keys; without gradients, and not together with `softcap` and `out`.
+            their queries and keys; without gradients, and not together with `softcap`, `sinks` and `out`.
         score_args: tensors and numbers that it gets as `extra`; one alone is passed by itself.
         out: the result is stored here, of the shape of the result; not for calls with gradients.
 
@@ -308,8 +319,8 @@ def attention(
         ArgumentError: tensors on different devices, a window or cap that is none, or `out` where a gradient is wanted.
     """
     direct = out is None and score_mod is None and not is_compiling()
-    plain = direct and is_plain(q, k, v)
-    watched = direct and not plain and wants_gradient(q, k, v)
+    plain = direct and is_plain(q, k, v, *(() if sinks is None else (sinks,)))
+    watched = direct and not plain and sinks is None and wants_gradient(q, k, v)
     if not (plain or watched) and not q.is_meta and torch.is_autocast_enabled(q.device.type):
         dtype = torch.get_autocast_dtype(q.device.type)
         q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
@@ -320,25 +331,27 @@ def attention(
     result: Tensor
     if plain:
         settings = (causal, window, softcap, scale, False)
-        result, _ = _plans((key(q, k, v), *settings), q, k, v, *settings, None)
+        result, _ = _plans((key(q, k, v, sinks), *settings), q, k, v, sinks, *settings, None)
         return result
     if watched:
         return _watched(q, k, v, causal, window, softcap, scale)
     if score_mod is not None:
-        if softcap or out is not None:
+        if softcap or out is not None or sinks is not None:
+            tensors = ("None" if x is None else "a tensor" for x in (out, sinks))
             raise ArgumentError(
-                "a function of scores excludes softcap and out",
+                "a function of scores excludes softcap, out and sinks",
                 argument="score_mod",
-                got=f"softcap={softcap}, out={'None' if out is None else 'a tensor'}",
+                got="softcap={}, out={}, sinks={}".format(softcap, *tensors),
                 remedy="Let the function cap the scores.",
             )
         return _scored(q, k, v, causal, window, scale, score_mod, tuple(score_args))
     _check(q, k, v)
     mask = Mask.of(False, window, softcap)
     settings = (causal, scale, mask.left, mask.right, mask.cap)
+    check_sinks(sinks, q)
     if out is None:
-        result, _ = _attention(q, k, v, *settings)
+        result, _ = _attention(q, k, v, *settings, sinks)
         return result
     check_out(out, (*q.shape[:3], v.shape[3]), q.dtype, q, k, v)
-    _attention_out(q, k, v, *settings, out)
+    _attention_out(q, k, v, *settings, out, sinks)
     return out

@@ -8,6 +8,8 @@ multiplied. The last program of a sequence puts its parts together, weighted by 
 
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_kernels.attention.portable_forward import capped
+from gluon_kernels.attention.tiles import with_sink
 
 
 @gluon.jit
@@ -48,20 +50,22 @@ def fetch_both(buffers, caches, slot, places, row_strides, layout: gl.constexpr)
 
 @gluon.jit
 def paged_attention(
-    q, k_cache, v_cache, table, lengths, out, parts, counters, totals, heads, length, table_stride, strides,
-    scale, ROWS: gl.constexpr, D: gl.constexpr, PAGE: gl.constexpr, BLOCK: gl.constexpr, STAGES: gl.constexpr,
-    SPLITS: gl.constexpr,
+    q, k_cache, v_cache, table, lengths, out, parts, counters, totals, sinks, heads, length, table_stride, strides,
+    scale, window, cap, ROWS: gl.constexpr, TOKENS: gl.constexpr, D: gl.constexpr, PAGE: gl.constexpr, BLOCK: gl.constexpr, STAGES: gl.constexpr,
+    SPLITS: gl.constexpr, CAPPED: gl.constexpr,
 ):  # fmt: skip
     """Attend to the keys of each sequence; the grid has heads of keys, sequences and SPLITS parts, a power of two.
 
     Each head of keys has ROWS rows of queries, `q` and `out` are [sequences, heads, ROWS, D]. Caches are [pages, PAGE, heads, D] with a table
     [sequences, pages of the longest] of `table_stride`, or, where PAGE is 0, [sequences, length, heads, D]. `strides` are those of `q` and `out`:
     from sequence to sequence, head to head and row to row; and of the caches: from sequence to sequence (0 in pages), row to row and head
-    to head. `lengths` are those of the sequences; None where all have `length`. `scale` includes log2(e).
+    to head. `lengths` are those of the sequences; None where all have `length`. `scale` includes log2(e). Rows
+    see the last `window` keys; None is no bound. If CAPPED, `cap` bounds scores.
 
     With more than one part, the results of each go to `parts` [sequences, heads, ROWS, SPLITS, D], float32, and the logarithms (base 2) of their
     sums behind these, [sequences, heads, ROWS, SPLITS]. Programs count in `counters` [sequences, heads], modulo SPLITS, and the last one puts the parts together. The logarithms of
-    whole sums go to `totals` [sequences, heads, ROWS], if that is not None.
+    whole sums go to `totals` [sequences, heads, ROWS], if that is not None. `sinks`, if not None, are scores without values, one for each head of
+    queries, which has TOKENS rows.
     """
     dtype: gl.constexpr = q.dtype.element_ty
     M: gl.constexpr = 16  # rows of the matrix units
@@ -82,8 +86,12 @@ def paged_attention(
     if lengths is not None:
         length = gl.load(lengths + sequence)
     tiles = gl.cdiv(length, BLOCK)
-    share = gl.cdiv(tiles, SPLITS)
-    first = split * share
+    low = gl.to_tensor(0)
+    if window is not None:
+        low = gl.maximum(length - window, 0)
+    start = low // BLOCK
+    share = gl.cdiv(tiles - start, SPLITS)
+    first = start + split * share
     last = gl.minimum(first + share, tiles)
     end = gl.minimum(last * BLOCK, length)
     if PAGE:
@@ -113,7 +121,12 @@ def paged_attention(
         k_tile = k_smem.index(tile % STAGES).permute((1, 0)).load(scores.b)
         zero = gl.zeros([M, BLOCK], gl.float32, scores.accumulator)
         score = gl.portable.mma(q_tile, k_tile, zero) * scale
-        score = gl.where((tile * BLOCK + key < end)[None, :], score, -float("inf"))
+        if CAPPED:
+            score, _ = capped(score, cap)
+        inside = tile * BLOCK + key < end
+        if window is not None:
+            inside = inside & (tile * BLOCK + key >= low)
+        score = gl.where(inside[None, :], score, -float("inf"))
         higher = gl.maximum(largest, gl.max(score, axis=1))
         kept = gl.exp2(largest - higher)
         p = gl.exp2(score - higher[:, None])
@@ -126,12 +139,18 @@ def paged_attention(
         fetch_both(buffers, caches, slot, places, row_strides, tile_layout)
     gl.portable.wait(0)
 
+    score_row = gl.arange(0, M, by_row)
+    if sinks is not None:
+        sinks += head * (ROWS // TOKENS)
+        if SPLITS == 1:
+            sink = gl.load(sinks + score_row // TOKENS, mask=score_row < ROWS, other=0.0)
+            largest, total, kept = with_sink(sink, largest, total)
+            acc = acc * gl.convert_layout(kept, out_row)[:, None]
     # A part without keys has the sum 0, whose logarithm weighs nothing.
     out_total = gl.convert_layout(total, out_row)
     acc = acc / gl.where(out_total > 0, out_total, 1.0)[:, None]
     row = gl.arange(0, M, out_row)
     column = gl.arange(0, D, gl.SliceLayout(0, values.accumulator))
-    score_row = gl.arange(0, M, by_row)
     logsum = largest + gl.log2(total)
     of_head = of_sequence * heads + head
     out += of_sequence * strides[1][0] + of_keys * strides[1][1]
@@ -153,15 +172,21 @@ def paged_attention(
         if before % SPLITS == SPLITS - 1:
             for n in range(ROWS):
                 place = n * SPLITS
-                where, result, whole = joined(parts + place * D, logsums + place, D, SPLITS, SPLITS)
+                sink = None
+                if sinks is not None:
+                    sink = sinks + n // TOKENS
+                where, result, whole = joined(
+                    parts + place * D, logsums + place, sink, D, SPLITS, SPLITS
+                )
                 gl.store(out + n * strides[1][2] + where, result.to(dtype))
                 if totals is not None:
                     gl.store(totals + of_head * ROWS + n, whole)
 
 
 @gluon.jit
-def joined(parts, logsums, D: gl.constexpr, COUNT: gl.constexpr, SPLITS: gl.constexpr):
-    """Return the result of a query and the logarithm of its sum from those of COUNT parts, SPLITS at most."""
+def joined(parts, logsums, sink, D: gl.constexpr, COUNT: gl.constexpr, SPLITS: gl.constexpr):
+    """Return the result of a query and the logarithm of its sum from those of COUNT parts, SPLITS at most, and a score without a value at `sink`,
+    if that is not None."""
     layout: gl.constexpr = gl.portable.blocked_layout([SPLITS, D], gl.float32)
     split = gl.arange(0, SPLITS, gl.SliceLayout(1, layout))
     column = gl.arange(0, D, gl.SliceLayout(0, layout))
@@ -170,25 +195,32 @@ def joined(parts, logsums, D: gl.constexpr, COUNT: gl.constexpr, SPLITS: gl.cons
     largest = gl.maximum(gl.max(logsum, axis=0), -1e30)
     weight = gl.exp2(logsum - largest)
     total = gl.sum(weight, axis=0)
+    kept = 1.0
+    if sink is not None:
+        largest, total, kept = with_sink(gl.load(sink), largest, total)
     part = gl.load(parts + split[:, None] * D + column[None, :], mask=valid[:, None], other=0.0)
-    result = gl.sum(part * weight[:, None], axis=0) / gl.where(total > 0, total, 1.0)
+    result = gl.sum(part * weight[:, None], axis=0) * (kept / gl.where(total > 0, total, 1.0))
     return column, result, largest + gl.log2(total)
 
 
 @gluon.jit
 def join(
-    parts, logsums, out, totals, strides, of_sequence, width, D: gl.constexpr, COUNT: gl.constexpr, SPLITS: gl.constexpr
+    parts, logsums, out, totals, sinks, strides, of_sequence, width, D: gl.constexpr, COUNT: gl.constexpr, SPLITS: gl.constexpr
 ):  # fmt: skip
     """Put COUNT parts of each row's result together; the grid has rows and heads.
 
     `parts` are [heads, length, COUNT, D], `logsums` [heads, length, COUNT]; `out` has the `strides` of batches, heads and rows, `of_sequence` heads
-    in a batch, and `width` columns. The logarithms of whole sums go to `totals`, [heads, length], if that is not None.
+    in a batch, and `width` columns. The logarithms of whole sums go to `totals`, [heads, length], if that is not None;
+    `sinks`, if not None, are scores without values, one for each head of a batch.
     """
     row = gl.program_id(0).to(gl.int64)
     head = gl.program_id(1)
     query = head * gl.num_programs(0) + row
     place = query * COUNT
-    column, result, logsum = joined(parts + place * D, logsums + place, D, COUNT, SPLITS)
+    sink = None
+    if sinks is not None:
+        sink = sinks + head % of_sequence
+    column, result, logsum = joined(parts + place * D, logsums + place, sink, D, COUNT, SPLITS)
     batch = (head // of_sequence).to(gl.int64)
     out += batch * strides[0] + (head % of_sequence).to(gl.int64) * strides[1] + row * strides[2]
     gl.store(out + column, result, mask=column < width)

@@ -9,6 +9,7 @@ import math
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_kernels.attention.packed import add
+from gluon_kernels.attention.tiles import with_sink
 
 __all__ = ["attend", "capped", "sequence_tile", "visible"]
 
@@ -79,7 +80,7 @@ def load_rows(pointer, row, rows, stride, width, layout: gl.constexpr, D: gl.con
 
 @gluon.jit
 def attend(
-    q, k, v, out, logsums, lists, strides, heads, widths, scale, window, cap, extra, DEPTHS: gl.constexpr,
+    q, k, v, out, logsums, sinks, lists, strides, heads, widths, scale, window, cap, extra, DEPTHS: gl.constexpr,
     D: gl.constexpr, SHARED: gl.constexpr, BOUNDED: gl.constexpr, AT_END: gl.constexpr, CAPPED: gl.constexpr,
     SCORE: gl.constexpr, MOST: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
@@ -88,7 +89,8 @@ def attend(
     `strides` are those of `q`, `k`, `v`, `out` and `logsums`: from batch to batch, from row to row and from head to head. `widths` are the
     elements of queries and of values, DEPTHS and D the blocks that cover them. SHARED heads share one of keys. With AT_END the
     last row is at the last key, else row 0 at key 0. `scale` includes log2(e). SCORE, if not None, is called as
-    `SCORE(score, row, key, head, extra)` for a tile of scores times log2(e). See `sequence_tile` and `visible`.
+    `SCORE(score, row, key, head, extra)` for a tile of scores times log2(e). `sinks`, if not None, are scores without
+    values, one for each head. See `sequence_tile` and `visible`.
     """
     dtype: gl.constexpr = q.dtype.element_ty
     scores: gl.constexpr = gl.portable.mma_layouts(
@@ -185,6 +187,9 @@ def attend(
         acc = gl.portable.accumulator(values, sums)
         result = gl.portable.read(gl.portable.mma(weights, buffers[1], acc))
     ring.close()
+    kept = 1.0
+    if sinks is not None:
+        largest, total, kept = with_sink(gl.load(sinks + head), largest, total)
     seen = total > 0
     divisor = gl.where(seen, total, 1.0)
     if logsums is not None:
@@ -194,7 +199,7 @@ def attend(
         )
         logsum = gl.where(seen, largest + gl.log2(divisor), float("-inf"))
         gl.store(logsums + near.to(gl.int64) * strides[4][1], logsum, mask=near < rows)
-    result = result / gl.convert_layout(divisor, out_row)[:, None]
+    result = result * gl.convert_layout(kept / divisor, out_row)[:, None]
     near = row + gl.arange(0, BLOCK_M, out_row)
     column = gl.arange(0, D, gl.SliceLayout(0, values.accumulator))
     offsets = near.to(gl.int64)[:, None] * strides[3][1] + column[None, :]

@@ -70,10 +70,10 @@ def _tiles(length: int, lists: Lists, block: int) -> int:
 
 
 def forward_plan(
-    q: Tensor, k: Tensor, v: Tensor, lists: Lists, mask: Mask, scale: float, keep: bool, out: Optional[Tensor],
-    score: Any = None, extra: Any = None,
+    q: Tensor, k: Tensor, v: Tensor, sinks: Optional[Tensor], lists: Lists, mask: Mask, scale: float, keep: bool,
+    out: Optional[Tensor], score: Any = None, extra: Any = None,
 ) -> Plan:  # fmt: skip
-    """Return `run(q, k, v, lists, out) -> (result, logarithms of sums)`, the last None if `keep` is not set.
+    """Return `run(q, k, v, sinks, lists, out) -> (result, logarithms of sums)`, the last None if `keep` is not set.
 
     Args:
         q, k, v: [batch, heads, length, width], or, with lists, [tokens, heads, width].
@@ -106,19 +106,21 @@ def forward_plan(
         portable_forward.attend,
         (_tiles(rows, lists, blocks["BLOCK_M"]), heads, q.shape[0] if lists is None else 1),
         (
-            *tensors, written, logsums, counted, strides, heads, (depth, width), scale * LOG2E,
+            *tensors, written, logsums, sinks, counted, strides, heads, (depth, width), scale * LOG2E,
             (mask.left or 0, mask.right or 0), mask.cap or 1.0, extra if extra is not None else 0, _parts(depth),
             _power(width), heads // k.shape[1], bounds, lists is not None, bool(mask.cap), score, most,
             blocks["BLOCK_M"], blocks["BLOCK_N"], 2,
         ),
-        (*tensors, written, logsums, *(lists or ()), *more),
+        (*tensors, written, logsums, sinks, *(lists or ()), *more),
         num_warps=blocks["num_warps"],
     )  # fmt: skip
 
-    def run(q: Tensor, k: Tensor, v: Tensor, lists: Any, out: Optional[Tensor], *more: Any) -> Any:
+    def run(
+        q: Tensor, k: Tensor, v: Tensor, sinks: Optional[Tensor], lists: Any, out: Optional[Tensor], *more: Any
+    ) -> Any:  # fmt: skip
         result = empty() if target is None or out is None else out
         logsums = empty_logsums() if keep else None
-        launch(_dense(q), _dense(k), _dense(v), result, logsums, *(lists or ()), *more)
+        launch(_dense(q), _dense(k), _dense(v), result, logsums, sinks, *(lists or ()), *more)
         if out is not None and result is not out:
             result = out.copy_(result)
         return result, logsums

@@ -21,18 +21,23 @@ def _on_hopper() -> bool:
 
 
 def packed_forward(
-    q: Tensor, k: Tensor, v: Tensor, of_queries: Tensor, of_keys: Tensor, mask: Mask, scale: float, keep: bool,
-    out: Optional[Tensor],
+    q: Tensor, k: Tensor, v: Tensor, sinks: Optional[Tensor], of_queries: Tensor, of_keys: Tensor, mask: Mask,
+    scale: float, keep: bool, out: Optional[Tensor],
 ) -> Plan:  # fmt: skip
-    """Return `run(q, k, v, of_queries, of_keys, out) -> (result, logarithms of sums)` for packed sequences."""
+    """Return `run(q, k, v, sinks, of_queries, of_keys, out) -> (result, logarithms of sums)` for packed sequences."""
     if _on_hopper():
         from gluon_kernels.attention import varlen_launches
 
-        return varlen_launches.forward_plan(q, k, v, of_queries, of_keys, mask, scale, keep, out)
+        return varlen_launches.forward_plan(
+            q, k, v, sinks, of_queries, of_keys, mask, scale, keep, out
+        )
     from gluon_kernels.attention import portable_launches
 
-    plan = portable_launches.forward_plan(q, k, v, (of_queries, of_keys), mask, scale, keep, out)
-    return lambda q, k, v, of_queries, of_keys, out: plan(q, k, v, (of_queries, of_keys), out)
+    lists = (of_queries, of_keys)
+    plan = portable_launches.forward_plan(q, k, v, sinks, lists, mask, scale, keep, out)
+    return lambda q, k, v, sinks, of_queries, of_keys, out: plan(
+        q, k, v, sinks, (of_queries, of_keys), out
+    )
 
 
 def packed_backward(
@@ -68,13 +73,13 @@ def _lists(batch: int, length: int, device: torch.device) -> Tensor:
 
 
 def batch_forward(
-    q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, keep: bool, out: Optional[Tensor]
-) -> Plan:
-    """Return `run(q, k, v, out) -> (result, logarithms of sums)` for [batch, heads, length, width]."""
+    q: Tensor, k: Tensor, v: Tensor, sinks: Optional[Tensor], mask: Mask, scale: float, keep: bool, out: Optional[Tensor]
+) -> Plan:  # fmt: skip
+    """Return `run(q, k, v, sinks, out) -> (result, logarithms of sums)` for [batch, heads, length, width]."""
     if mask == Mask(None, None, 0.0):
         from gluon_kernels.attention import decode_launches
 
-        few = decode_launches.forward_plan(q, k, v, scale, keep, out)
+        few = decode_launches.forward_plan(q, k, v, sinks, scale, keep, out)
         if few is not None:
             return few
     if _on_hopper():
@@ -82,24 +87,26 @@ def batch_forward(
 
         if mask.is_plain and q.shape[-1] == v.shape[-1] <= 128:
             causal = mask.right is not None
-            return launches.forward_plan(q, k, v, causal, scale, keep, out)
-        return _packed_batches(q, k, v, mask, scale, keep)
+            return launches.forward_plan(q, k, v, sinks, causal, scale, keep, out)
+        return _packed_batches(q, k, v, sinks, mask, scale, keep)
     from gluon_kernels.attention import portable_launches
 
-    plan = portable_launches.forward_plan(q, k, v, None, mask, scale, keep, out)
-    return lambda q, k, v, out: plan(q, k, v, None, out)
+    plan = portable_launches.forward_plan(q, k, v, sinks, None, mask, scale, keep, out)
+    return lambda q, k, v, sinks, out: plan(q, k, v, sinks, None, out)
 
 
-def _packed_batches(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, keep: bool) -> Plan:
+def _packed_batches(
+    q: Tensor, k: Tensor, v: Tensor, sinks: Optional[Tensor], mask: Mask, scale: float, keep: bool
+) -> Plan:
     """Return the plan of batches as packed sequences of one length."""
     batch, length, keys = q.shape[0], q.shape[2], k.shape[2]
     lists = _lists(batch, length, q.device), _lists(batch, keys, q.device)
-    packed = [_as_packed(x) for x in (q, k, v)]
+    q, k, v = (_as_packed(x) for x in (q, k, v))
     shifted = mask.shifted(keys - length)
-    plan = packed_forward(packed[0], packed[1], packed[2], *lists, shifted, scale, keep, None)
+    plan = packed_forward(q, k, v, sinks, *lists, shifted, scale, keep, None)
 
-    def run(q: Tensor, k: Tensor, v: Tensor, out: Optional[Tensor]) -> Any:
-        result, logsums = plan(_as_packed(q), _as_packed(k), _as_packed(v), *lists, None)
+    def run(q: Tensor, k: Tensor, v: Tensor, sinks: Optional[Tensor], out: Optional[Tensor]) -> Any:
+        result, logsums = plan(_as_packed(q), _as_packed(k), _as_packed(v), sinks, *lists, None)
         result = _as_batch(result, batch) if out is None else out.copy_(_as_batch(result, batch))
         return result, None if logsums is None else _as_batch(logsums, batch)
 
@@ -161,9 +168,11 @@ def score_forward(
     """Return `run(q, k, v, out, *tensors of extra) -> result` with a function of scores."""
     from gluon_kernels.attention import portable_launches
 
-    plan = portable_launches.forward_plan(q, k, v, None, mask, scale, False, out, score, extra)
+    plan = portable_launches.forward_plan(
+        q, k, v, None, None, mask, scale, False, out, score, extra
+    )
 
     def run(q: Tensor, k: Tensor, v: Tensor, out: Optional[Tensor], *more: Tensor) -> Any:
-        return plan(q, k, v, None, out, *more)[0]
+        return plan(q, k, v, None, None, out, *more)[0]
 
     return run

@@ -77,6 +77,18 @@ def mask_scores(score, rows, keys, length, CAUSAL: gl.constexpr):
 
 
 @gluon.jit
+def with_sink(sink, top, total):
+    """Return the power of 2 that weights are relative to, their sum, and the factor of results, once a score without a value has joined them.
+
+    `sink` is that score; `total` is the sum of weights relative to `top`.
+    """
+    sink = sink.to(gl.float32) * 1.4426950408889634
+    higher = gl.maximum(top, sink)
+    kept = gl.exp2(top - higher)
+    return higher, total * kept + gl.exp2(sink - higher), kept
+
+
+@gluon.jit
 def sums_of_lanes(x):
     """Return the share of each of the four threads that hold a row of a `wgmma` result, [rows, 4].
 

@@ -13,6 +13,7 @@ from gluon_core.errors import ArgumentError, DtypeError, ShapeError
 from gluon_kernels.attention import routes
 from gluon_kernels.attention.masks import Mask
 from gluon_kernels.attention.ops import WIDEST
+from gluon_kernels.attention.sinks import check_sinks, gradient_of_sinks
 from gluon_kernels.eager import is_compiling, is_plain, kept, wants_gradient
 from gluon_kernels.norm.views import check_apart, check_out
 from gluon_kernels.plans import Plans, key
@@ -113,10 +114,11 @@ def _is_empty(q: Tensor, k: Tensor, of_queries: Tensor) -> bool:
 
 
 def _build(
-    q: Tensor, k: Tensor, v: Tensor, of_queries: Tensor, of_keys: Tensor, causal: bool, window: Any, softcap: float,
-    scale: float, keep: bool, out: Optional[Tensor],
+    q: Tensor, k: Tensor, v: Tensor, of_queries: Tensor, of_keys: Tensor, sinks: Optional[Tensor], causal: bool, window: Any,
+    softcap: float, scale: float, keep: bool, out: Optional[Tensor],
 ) -> Any:  # fmt: skip
     _check(q, k, v, of_queries, of_keys)
+    check_sinks(sinks, q)
     mask = Mask.of(causal, window, softcap).shortened(k.shape[0] + q.shape[0])
     if _is_empty(q, k, of_queries):
 
@@ -126,13 +128,13 @@ def _build(
             return q.new_zeros((*q.shape[:2], v.shape[2])) if out is None else out.zero_(), logsums
 
         return nothing
-    plan = routes.packed_forward(q, k, v, of_queries, of_keys, mask, scale, keep, out)
+    plan = routes.packed_forward(q, k, v, sinks, of_queries, of_keys, mask, scale, keep, out)
 
     def run(
-        q: Tensor, k: Tensor, v: Tensor, of_queries: Tensor, of_keys: Tensor, causal: Any, window: Any, softcap: Any,
-        scale: Any, keep: Any, out: Optional[Tensor],
+        q: Tensor, k: Tensor, v: Tensor, of_queries: Tensor, of_keys: Tensor, sinks: Optional[Tensor], causal: Any,
+        window: Any, softcap: Any, scale: Any, keep: Any, out: Optional[Tensor],
     ) -> Any:  # fmt: skip
-        return plan(q, k, v, of_queries, of_keys, out)
+        return plan(q, k, v, sinks, of_queries, of_keys, out)
 
     return run
 
@@ -188,19 +190,23 @@ def _backward(
 
 
 def _keep(ctx: Any, inputs: Any, output: Any) -> None:
-    q, k, v, of_queries, of_keys, *ctx.settings = inputs
-    ctx.save_for_backward(q, k, v, *output, of_queries, of_keys)
+    q, k, v, of_queries, of_keys, *ctx.settings, sinks = inputs
+    more = () if sinks is None else (sinks,)
+    ctx.save_for_backward(q, k, v, *output, of_queries, of_keys, *more)
     ctx.mark_non_differentiable(output[1])
 
 
 def _gradients(ctx: Any, grad: Tensor, _: Any) -> Any:
-    gradients = _backward(grad, *ctx.saved_tensors, *ctx.settings)
-    return (*gradients, None, None, *(None for _ in ctx.settings))
+    *tensors, of_queries, of_keys = ctx.saved_tensors[:7]
+    sinks = ctx.saved_tensors[7:]
+    gradients = _backward(grad, *tensors, of_queries, of_keys, *ctx.settings)
+    of_sinks = gradient_of_sinks(sinks[0], grad, *tensors[3:]) if sinks else None
+    return (*gradients, None, None, *(None for _ in ctx.settings), of_sinks)
 
 
 @gluon.torch.op(
     "gluon_kernels::attention_varlen",
-    shape=lambda q, k, v, cu_seqlens_q, cu_seqlens_k, causal, scale, left, right, softcap: [
+    shape=lambda q, k, v, cu_seqlens_q, cu_seqlens_k, causal, scale, left, right, softcap, sinks: [
         (*q.shape[:2], v.shape[2]),
         (q.shape[:2], torch.float32),
     ],
@@ -218,10 +224,11 @@ def _varlen(
     left: Optional[int],
     right: Optional[int],
     softcap: float,
+    sinks: Optional[Tensor] = None,
 ) -> tuple[Tensor, Tensor]:
     """Return the result, and the logarithm (base 2) of each row's sum."""
     settings = (causal, (left, right), softcap, scale, True)
-    tensors = (q, k, v, cu_seqlens_q, cu_seqlens_k)
+    tensors = (q, k, v, cu_seqlens_q, cu_seqlens_k, sinks)
     result, logsums = _plans((key(*tensors), *settings), *tensors, *settings, None)
     return result, logsums
 
@@ -229,7 +236,7 @@ def _varlen(
 def _kept_forward(
     q: Tensor, k: Tensor, v: Tensor, of_queries: Tensor, of_keys: Tensor, *settings: Any
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
-    tensors = (q, k, v, of_queries, of_keys)
+    tensors = (q, k, v, of_queries, of_keys, None)
     settings = (*settings, True)
     result, logsums = _plans((key(*tensors), *settings), *tensors, *settings, None)
     return result, (q, k, v, result, logsums, of_queries, of_keys)
@@ -262,10 +269,11 @@ def _varlen_out(
     right: Optional[int],
     softcap: float,
     out: Tensor,
+    sinks: Optional[Tensor] = None,
 ) -> None:
     check_apart(out, q=q, k=k, v=v)
     settings = (causal, (left, right), softcap, scale, False)
-    tensors = (q, k, v, cu_seqlens_q, cu_seqlens_k)
+    tensors = (q, k, v, cu_seqlens_q, cu_seqlens_k, sinks)
     _plans((key(*tensors, out), *settings), *tensors, *settings, out)
 
 
@@ -280,6 +288,7 @@ def attention_varlen(
     window: Optional[Sequence[Optional[int]]] = None,
     softcap: float = 0.0,
     scale: Optional[float] = None,
+    sinks: Optional[Tensor] = None,
     out: Optional[Tensor] = None,
 ) -> Tensor:
     """Return the attention of each of several sequences, packed one behind the other.
@@ -300,6 +309,8 @@ def attention_varlen(
             that sees no key has a result of zeros.
         softcap: scores become `softcap * tanh(score / softcap)`; 0 leaves them.
         scale: of the scores; 1 / sqrt(width) by default.
+        sinks: [heads], a floating-point dtype: a score that each query of the head has in addition, of no key and without a value. Gradients
+            flow to it.
         out: the result is stored here; not for calls with gradients.
 
     Returns:
@@ -314,8 +325,8 @@ def attention_varlen(
         cu_seqlens_k = cu_seqlens_q
     tensors = (q, k, v, cu_seqlens_q, cu_seqlens_k)
     direct = out is None and not is_compiling()
-    plain = direct and is_plain(*tensors)
-    watched = direct and not plain and wants_gradient(*tensors)
+    plain = direct and is_plain(*tensors, *(() if sinks is None else (sinks,)))
+    watched = direct and not plain and sinks is None and wants_gradient(*tensors)
     if not (plain or watched) and not q.is_meta and torch.is_autocast_enabled(q.device.type):
         dtype = torch.get_autocast_dtype(q.device.type)
         q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
@@ -326,7 +337,7 @@ def attention_varlen(
     result: Tensor
     if plain:
         settings = (causal, window, softcap, scale, False)
-        result, _ = _plans((key(*tensors), *settings), *tensors, *settings, None)
+        result, _ = _plans((key(*tensors, sinks), *settings), *tensors, sinks, *settings, None)
         return result
     if watched:
         return _watched(*tensors, causal, window, softcap, scale)
@@ -334,9 +345,10 @@ def attention_varlen(
     _check(*tensors)
     mask = Mask.of(False, window, softcap)
     rest = (causal, scale, mask.left, mask.right, mask.cap)
+    check_sinks(sinks, q)
     if out is None:
-        result, _ = _varlen(*tensors, *rest)
+        result, _ = _varlen(*tensors, *rest, sinks)
         return result
     check_out(out, (*q.shape[:2], v.shape[2]), q.dtype, q, k, v)
-    _varlen_out(*tensors, *rest, out)
+    _varlen_out(*tensors, *rest, out, sinks)
     return out

@@ -61,10 +61,10 @@ def _parts(lists: tuple[Tensor, ...], count: int) -> list[tuple[Tensor, ...]]:
 
 
 def forward_plan(
-    q: Tensor, k: Tensor, v: Tensor, of_queries: Tensor, of_keys: Tensor, mask: Mask, scale: float,
-    keep: bool, out: Optional[Tensor],
+    q: Tensor, k: Tensor, v: Tensor, sinks: Optional[Tensor], of_queries: Tensor, of_keys: Tensor, mask: Mask,
+    scale: float, keep: bool, out: Optional[Tensor],
 ) -> Plan:  # fmt: skip
-    """Return `run(q, k, v, of_queries, of_keys, out) -> (result, logarithms of sums)`, the last None if `keep` is not set."""
+    """Return `run(q, k, v, sinks, of_queries, of_keys, out) -> (result, logarithms of sums)`, the last None if `keep` is not set."""
     (tokens, heads, depth), width = q.shape, v.shape[2]
     wide, narrow = blocks_of(depth, width)
     columns = columns_of(width)
@@ -112,8 +112,8 @@ def forward_plan(
         return Launch(
             hopper_varlen.attention_varlen,
             (programs,),
-            (*flat, descriptor_of(tensors[2], keys, 1, narrow), result, written, logsums, *lists, *sizes, *constants),
-            (*tensors, written, logsums, *lists),
+            (*flat, descriptor_of(tensors[2], keys, 1, narrow), result, written, logsums, sinks, *lists, *sizes, *constants),
+            (*tensors, written, logsums, sinks, *lists),
             num_warps=4,
         )  # fmt: skip
 
@@ -121,17 +121,17 @@ def forward_plan(
     (launch, *others) = launches
 
     def run(
-        q: Tensor, k: Tensor, v: Tensor, of_queries: Tensor, of_keys: Tensor, out: Optional[Tensor]
-    ) -> Any:
+        q: Tensor, k: Tensor, v: Tensor, sinks: Optional[Tensor], of_queries: Tensor, of_keys: Tensor, out: Optional[Tensor],
+    ) -> Any:  # fmt: skip
         result = new(out)
         logsums = empty_logsums() if keep else None
         if not plain:
             q, k, v = readable(q), readable(k), readable(v)
         if not others:
-            launch(q, k, v, result, logsums, of_queries, of_keys)
+            launch(q, k, v, result, logsums, sinks, of_queries, of_keys)
         else:
             for each, lists in zip(launches, _parts((of_queries, of_keys), count)):
-                each(q, k, v, result, logsums, *lists)
+                each(q, k, v, result, logsums, sinks, *lists)
         if out is not None and result is not out:
             result = out.copy_(result[..., :width])
         elif not exact and out is None:

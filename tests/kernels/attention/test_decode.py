@@ -52,6 +52,20 @@ def test_parts_keep_the_processors_busy():
     assert splits[0] == splits[1] > 1 and splits[2] == 1
 
 
+@pytest.mark.parametrize("target", ["sim:sm_90", "sim:gfx942"])
+def test_windows_and_caps(target, monkeypatch):
+    monkeypatch.setenv("GLUON_TARGET", target)
+    monkeypatch.setattr(decode_launches, "multiprocessors", lambda tensor: 4)
+    q, k, v, table, lengths = inputs([300, 20])
+    result = attention_decode(q, k, v, table, lengths, window=(100, 0), softcap=3.0)
+    for i, length in enumerate(lengths.tolist()):
+        keys, values = (x[table[i].long()].flatten(0, 1)[:length].double() for x in (k, v))
+        keys, values = (x[-101:].repeat_interleave(3, 1) for x in (keys, values))
+        score = torch.einsum("hd,khd->hk", q[i].double(), keys) / 8
+        weights = (3 * torch.tanh(score / 3)).softmax(-1)
+        assert error_of(result[i], torch.einsum("hk,khd->hd", weights, values)) < 1e-2
+
+
 def test_declaration():
     tensors = inputs([40, 20])
     done = torch.library.opcheck(
@@ -70,6 +84,8 @@ def test_mistakes_are_named_before_a_launch():
         (lambda: attention_decode(q, k, v, table, lengths[:1]), ShapeError, "lengths: "),
         (lambda: attention_decode(q, k, v, table, lengths.to("meta")), ArgumentError, "lengths: "),
         (lambda: attention_decode(q[..., :48], k, v, table, lengths), ShapeError, "q: "),
+        (lambda: attention_decode(q, k, v, table, lengths, window=3), ArgumentError, "window: "),
+        (lambda: attention_decode(q, k, v, table, lengths, softcap=-1), ArgumentError, "softcap: "),
     ):
         with pytest.raises(error, match=words):
             call()

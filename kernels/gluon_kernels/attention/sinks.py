@@ -1,0 +1,60 @@
+"""Sinks: scores that queries of a head have in addition to those of keys, without values (Xiao et al., arXiv:2309.17453)."""
+
+from __future__ import annotations
+
+from typing import Optional
+
+import torch
+from torch import Tensor
+
+from gluon_core.errors import ArgumentError, DtypeError, ShapeError
+from gluon_kernels.attention.masks import LOG2E
+
+__all__ = ["check_sinks", "gradient_of_sinks"]
+
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def check_sinks(sinks: Optional[Tensor], q: Tensor) -> None:
+    """Raise an error if `sinks` are not one number for each head of `q`, [.., heads, length, width] or [tokens, heads, width]."""
+    if sinks is None:
+        return
+    if sinks.dtype not in DTYPES:
+        raise DtypeError(
+            "sinks are scores",
+            argument="sinks",
+            expected="float32, float16 or bfloat16",
+            got=str(sinks.dtype),
+        )
+    heads = q.shape[1]
+    if sinks.shape != (heads,) or not sinks.is_contiguous():
+        raise ShapeError(
+            "one sink for each head of queries",
+            argument="sinks",
+            expected=f"[{heads}], contiguous",
+            got=list(sinks.shape),
+        )
+    if sinks.device != q.device:
+        raise ArgumentError(
+            "the tensors are on different devices",
+            argument="sinks",
+            expected=str(q.device),
+            got=str(sinks.device),
+        )
+
+
+def gradient_of_sinks(sinks: Tensor, grad: Tensor, out: Tensor, logsums: Tensor) -> Tensor:
+    """Return the gradient of the sinks.
+
+    A sink's weight is that of a key whose value is 0: its score's derivative is the weight times less the sum of `out * grad`.
+
+    Args:
+        sinks: [heads].
+        grad, out: [batch, heads, length, width], or [tokens, heads, width].
+        logsums: logarithms (base 2) of the rows' sums, the sinks included, float32, without the last dimension of `out`.
+    """
+    along = [dim for dim in range(logsums.ndim) if dim != 1]
+    shape = [-1 if dim == 1 else 1 for dim in range(logsums.ndim)]
+    weights = torch.exp2(sinks.float().view(shape) * LOG2E - logsums)
+    deltas = (out.float() * grad.float()).sum(-1)
+    return -(weights * deltas).sum(along).to(sinks.dtype)
