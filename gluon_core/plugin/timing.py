@@ -80,6 +80,7 @@ class Timing:
             per nanosecond when it executes them for the first time.
         works: op -> the time on the unit that executes it, for the vendor's ops and `dot`.
         matrix_queues: queues of asynchronous work that the matrix unit does.
+        thread_queues: queues of copies that threads issue, 16 bytes each; a copy engine does the others.
     """
 
     device: str
@@ -110,3 +111,4 @@ class Timing:
     launch: Mapping[str, float]
     works: Mapping[str, Callable[[OpFacts], Optional[Work]]] = field(default_factory=dict)
     matrix_queues: frozenset[str] = frozenset()
+    thread_queues: frozenset[str] = frozenset()

@@ -39,9 +39,11 @@ from typing import Any, Optional
 from gluon_amd.features import BF16_AND_FNUZ, FNUZ_FP4, TENSOR_CAS
 from gluon_amd.peaks import PEAKS
 from gluon_core.features import Feature
-from gluon_core.plugin.targets import Architecture, Limits
+from gluon_core.plugin import targets
 
 __all__ = ["ARCHITECTURES", "lanes_read_together", "matrix_version", "properties"]
+
+TIMED = ("gfx942", "gfx950")  # architectures with a table in `timing`
 
 _CDNA1 = ("buffer_ops", "buffer_atomics", "buffer_atomics_f16", "buffer_load_to_lds", "mfma")
 _CDNA2 = (*_CDNA1, "mfma_f64")
@@ -85,7 +87,7 @@ _CDNA5 = (
 _MFMA_VERSIONS = {"gfx908": 1, "gfx90a": 2, "gfx942": 3, "gfx950": 4}
 
 
-def matrix_version(architecture: Architecture) -> Optional[int]:
+def matrix_version(architecture: targets.Architecture) -> Optional[int]:
     """Return the `version` of AMDMFMALayout or AMDWMMALayout for an architecture; None without either."""
     for version in (1, 2, 3):
         if f"amd.wmma_v{version}" in architecture.capabilities:
@@ -99,7 +101,7 @@ def matrix_version(architecture: Architecture) -> Optional[int]:
 _READ_B128 = {"gfx942": (1, 2, 20), "gfx950": (1, 2, 12, 20)}
 
 
-def lanes_read_together(architecture: Architecture, bits: int) -> Optional[tuple[int, ...]]:
+def lanes_read_together(architecture: targets.Architecture, bits: int) -> Optional[tuple[int, ...]]:
     """Return the lanes whose reads of `bits` each from LDS go through the banks at once, as
     `gluon_core.layouts.cost.bank_conflicts` takes them; None where neighbours go together."""
     return _READ_B128.get(architecture.name) if bits == 128 else None
@@ -138,21 +140,21 @@ def _arch(
     aliases: tuple[str, ...],
     description: str,
     lds_kib: int = 64,
-) -> Architecture:
+) -> targets.Architecture:
     cdna = "mfma" in features
     if cdna:
         # Half of them accumulation registers from gfx90a on; separate files of 256 before.
         registers = 256 if name == "gfx908" else 512
     else:
         registers = 1024 if "wmma_v3" in features else 256
-    return Architecture(
+    return targets.Architecture(
         name=name,
         backend="amd",
         aliases=aliases,
         arch=name,
         triton_backend="hip",
         warp_size=64 if cdna else 32,
-        limits=Limits(
+        limits=targets.Limits(
             shared_memory=lds_kib * 1024,
             max_warps=16 if cdna else 32,  # 1024 work-items
             max_registers=registers,
@@ -164,13 +166,14 @@ def _arch(
         banks=64 if "lds_transpose" in features else 32,
         description=description,
         peaks=PEAKS.get(name, {}),
+        timing=f"gluon_amd.timing:{name.upper()}" if name in TIMED else None,
         casts_by_float32=_by_float32(features),
         no_ops={**_NO_OPS, **_NO_FP4} if "fp8_fnuz" in features else _NO_OPS,
         no_constraints=("m", "o", "V", "p"),  # memory: of another address space than LLVM expects
     )
 
 
-ARCHITECTURES: tuple[Architecture, ...] = (
+ARCHITECTURES: tuple[targets.Architecture, ...] = (
     _arch("gfx908", _CDNA1, ("cdna1", "mi100"), "CDNA: MI100"),
     _arch("gfx90a", _CDNA2, ("cdna2", "mi200", "mi210", "mi250", "mi250x"), "CDNA2: MI200"),
     _arch("gfx942", _CDNA3, ("cdna3", "mi300", "mi300a", "mi300x", "mi325x"), "CDNA3: MI300"),
@@ -199,7 +202,7 @@ _DEVICES = {
 _L2 = {"gfx908": 8, "gfx90a": 8, "gfx942": 4, "gfx950": 4, "gfx1100": 6, "gfx1201": 8}
 
 
-def properties(architecture: Architecture) -> dict[str, Any]:
+def properties(architecture: targets.Architecture) -> dict[str, Any]:
     """Return the properties that torch reports for a device of this architecture, as its data sheet
     does."""
     name = str(architecture.arch)

@@ -94,4 +94,5 @@ SM_90 = timing.Timing(
     launch={"kernel": 900.0, "block": 80.0, "alone": 270.0, "code": 0.9},
     works={"warpgroup_mma": _wgmma, "dot": _mma_sync(_MMA_90)},
     matrix_queues=frozenset({"wgmma"}),
+    thread_queues=frozenset({"cp.async"}),
 )

@@ -28,6 +28,7 @@ class Resources:
         warps: of a block, those of partitions included.
         shared: bytes of shared memory.
         registers: of a thread.
+        lanes: threads of a warp.
         blocks: of a cluster.
     """
 
@@ -35,6 +36,7 @@ class Resources:
     shared: int
     registers: int
     blocks: int = 1
+    lanes: int = 32
 
 
 @dataclass
@@ -77,9 +79,9 @@ def resident_blocks(timing: Timing, use: Resources) -> int:
     """Return how many blocks a multiprocessor holds at a time; 0 where none fits."""
     limits = [timing.blocks, timing.warps // max(use.warps, 1)]
     taken = use.shared + timing.block_shared
-    limits.append(timing.shared // taken)
+    limits.append(timing.shared // max(taken, 1))
     granted = ceil(use.registers / 8) * 8
-    limits.append(timing.registers // max(1, granted * 32 * use.warps))
+    limits.append(timing.registers // max(1, granted * use.lanes * use.warps))
     return max(0, min(limits))
 
 
@@ -195,8 +197,10 @@ def predict(
     )  # fmt: skip
     out.busy = {k: v / max(unit.now, 1.0) for k, v in sorted(unit.busy.items())}
     out.limits = _limits(out, unit)
+    notes = [] if timing.measured else ["latencies and rates from documents, not measured"]
     if any(block.cut for block in blocks):
-        out.note = "a sampled program was cut short"
+        notes.append("a sampled program was cut short")
+    out.note = "; ".join(notes)
     return out
 
 
@@ -280,6 +284,7 @@ def _limits(out: Prediction, unit: Unit) -> list[tuple[str, float]]:
     names = {
         "matrix": "matrix unit", "memory": "memory", "issue": "issue", "special": "special functions",
         "fma": "float32 pipe", "alu": "integer pipe", "shared": "shared memory", "shuffle": "shuffles",
+        "vector": "vector unit",
     }  # fmt: skip
     rows = [(names.get(pipe, pipe), min(1.0, load)) for pipe, load in out.busy.items()]
     rows.append(("launch", (out.nanoseconds - out.span) / max(out.nanoseconds, 1e-9)))

@@ -95,6 +95,8 @@ class Recorder(Watcher):
         self._streams: WeakKeyDictionary[Task, Stream] = WeakKeyDictionary()
         self._forks: dict[str, Fork] = {}
         self._pending: dict[int, Start] = {}  # values that loads have not brought yet
+        self._moves: dict[int, str] = {}  # by op: the request of one that touches memory at once
+        self._issuing: set[int] = set()  # ops that leave memory to asynchronous work
         self._alike: dict[int, list[Value]] = {}
         self._flights: dict[int, Start] = {}  # by token
         self._landed: dict[int, Start] = {}  # by op: the work whose signals come now
@@ -251,6 +253,8 @@ class Recorder(Watcher):
             self._allocated(launch, task, op)
         elif name == "dot":
             self._worked(launch, task, op)
+        elif id(op) in self._moves and id(op) in self._traffic:
+            self._accessed(launch, task, op)
         else:
             self._computed(launch, task, op, args)
         self._landed.pop(id(op), None)
@@ -329,6 +333,22 @@ class Recorder(Watcher):
         )  # fmt: skip
         self._put(task, start)
         return start
+
+    def _accessed(self, launch: Launch, task: Task, op: Op) -> None:
+        """Add a vendor's op that reads or writes global memory and does nothing else; its neighbours are taken to be contiguous."""
+        size, key = self._traffic.pop(id(op))
+        method = self._moves.pop(id(op))
+        where, sectors = self._where(launch, task, op), -(-size // SECTOR)
+        start = Start(
+            where, "load" if method == "load_global" else "store", bytes=sectors * SECTOR, key=key
+        )
+        start.writes = method != "load_global"
+        start.requests = -(-size // (16 * task.target.warp_size))
+        if method == "atomic_global":
+            start.unit, start.latency = "atomic", self.timing.latency["atomic"]
+        self._put(task, start)
+        if op.results:
+            self._pending[id(op.results[0])] = start
 
     def _asked(
         self, op: Op, type: Any, pointers: np.ndarray, mask: Optional[np.ndarray], size: int,
@@ -421,9 +441,10 @@ class Recorder(Watcher):
                 start.busy, start.latency, start.issue = work.busy, work.latency, work.issue
         elif "store" in queue:
             start.writes = True
-        elif queue == "cp.async":
+        elif queue in self.timing.thread_queues:
             start.unit = "load"
             start.issue = self._copied_by_threads(op, task)
+        self._issuing.add(id(op))
         self._kept.append(token)  # its id stays its own
         self._flights[id(token)] = start
         self._traffic.pop(id(op), None)
@@ -459,6 +480,8 @@ class Recorder(Watcher):
         key = (int(flat[0]), int(flat[-1]), shape) if count else None
         before, _ = self._traffic.get(id(op), (0, None))
         self._traffic[id(op)] = before + count * size, key
+        if id(op) not in self._issuing:
+            self._moves[id(op)] = method
 
     def _signalled(
         self, launch: Launch, task: Task, op: Op, method: str, details: Sequence[Any]

@@ -115,6 +115,7 @@ def predict_launch(launch: Launch, warm: bool = True) -> Prediction:
         program.shared_bytes,
         _registers(launch),
         kernel.num_ctas,
+        kernel.target.warp_size,
     )
     touched = launch.memory.nbytes
     kept = keep(program.program, launch.memory, launch.values)
