@@ -314,17 +314,6 @@ static int read_all(Call *call, Calls *self, PyObject *values, PyObject *options
     return (int)i;
 }
 
-static PyObject *calls_key(PyObject *object, PyObject *args)
-{
-    PyObject *values, *options;
-    Call call;
-    if (!PyArg_ParseTuple(args, "O!O!", &PyTuple_Type, &values, &PyDict_Type, &options))
-        return NULL;
-    if (read_all(&call, (Calls *)object, values, options, NULL) < 0)
-        Py_RETURN_NONE;
-    return key_of(&call.reader);
-}
-
 static PyObject *calls_remember(PyObject *object, PyObject *args)
 {
     Calls *self = (Calls *)object;
@@ -457,8 +446,6 @@ static PyObject *calls_new(PyTypeObject *cls, PyObject *args, PyObject *keywords
 static PyMethodDef calls_methods[] = {
     {"call", (PyCFunction)(void (*)(void))calls_call, METH_FASTCALL | METH_KEYWORDS,
      "call(grid, *arguments, **options)"},
-    {"key", calls_key, METH_VARARGS,
-     "key(values, options)\n\nReturn the key as bytes; None where only Python can."},
     {"remember", calls_remember, METH_VARARGS,
      "remember(values, options, answer, ranged, equals)\n\n"
      "Answer calls like this one from now on; False where C cannot. The answer is a tuple: hit, launch (None for\n"

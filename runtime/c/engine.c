@@ -134,12 +134,9 @@ static PyMethodDef methods[] = {
     {"forget_maps", forget_maps, METH_NOARGS,
      "forget_maps()\n\nEncode every descriptor anew when it comes next."},
     {"make", (PyCFunction)(void (*)(void))make, METH_VARARGS | METH_KEYWORDS,
-     "make(letters, *, call, function, threads, shared, attributes, number, num_ctas, count, values, owner, device,\n"
-     "current_device, allocate=None, maps=(), encode=None, encode_tiled=0, unmark=False)\n\n"
-     "Return a launch, see native.py; None for more arguments than fit."},
+     "Return a launch, see `native.launch`; None for more arguments than fit."},
     {"bind", bind, METH_VARARGS,
-     "bind(launch, sizes, stream_of, fallback)\n\n"
-     "Return `handle(*arguments)` that launches over `sizes` on `stream_of(device)`; calls with keywords, with\n"
+     "bind(launch, sizes, stream_of, fallback)\n\nReturn `handle(*arguments)` that launches over `sizes` on `stream_of(device)`; calls with keywords, with\n"
      "another number of arguments (constants at the end may be left out), while another device is current, and\n"
      "those that fail go to `fallback`."},
     {"current_stream", current_stream, METH_O,

@@ -208,14 +208,14 @@ const gb_form *gb_select(const gb_kernel *kernel, const char *driver, const char
                          const gb_value *values, size_t count, gb_error *error)
 {
     const gb_form *best = NULL, *near = NULL;
-    int most = 0, several = 0, there = 0, best_plain = 0;
+    int most = 0, several = 0, there = 0;
     uint32_t wrong = 0, fewest = UINT32_MAX, i, expected = 0;
     size_t f;
     for (f = 0; f < kernel->count; f++) {
         const gb_form *form = &kernel->forms[f];
         gb_form_info info;
         uint32_t bad = 0, first = 0;
-        int total = 0, plain;
+        int total = 0, rank;
         gb_form_get(form, &info);
         if (strcmp(info.driver, driver) != 0 || strcmp(info.architecture, architecture) != 0)
             continue;
@@ -230,20 +230,18 @@ const gb_form *gb_select(const gb_kernel *kernel, const char *driver, const char
                 first = i;
             total += points;
         }
-        plain = strcmp(info.options, "{}") == 0;
-        if (bad) {
-            if (bad < fewest) {
-                fewest = bad;
-                near = form;
-                wrong = first;
-            }
-        } else if (best == NULL || total > most || (total == most && plain && !best_plain)) {
-            several = 0;
+        rank = 2 * total + (strcmp(info.options, "{}") == 0); /* usual options decide between equals */
+        if (bad && bad < fewest) {
+            fewest = bad;
+            near = form;
+            wrong = first;
+        }
+        if (bad)
+            continue;
+        several = best != NULL && (rank == most || (several && rank < most));
+        if (best == NULL || rank > most) {
             best = form;
-            most = total;
-            best_plain = plain;
-        } else if (total == most && plain == best_plain) {
-            several = 1;
+            most = rank;
         }
     }
     if (best != NULL && !several)
