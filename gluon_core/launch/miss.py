@@ -6,6 +6,7 @@ learned; every other call comes to `miss`.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import os
 import sys
@@ -71,7 +72,6 @@ class Dispatcher(Calls):
         self.parameters = parameters_of(kernel)
         self.names = tuple(p.name for p in self.parameters)
         self.forms = Forms(kernel, self.names)
-        self._lookup: Optional[Callable[..., Any]] = None
         runtime = self._runtime = _triton.knobs.runtime
         names = ("launch_enter_hook", "launch_exit_hook")
         enter, leave = (getattr(type(runtime), name, None) for name in names)  # nobody set one
@@ -141,13 +141,12 @@ class Dispatcher(Calls):
             passed, options = self._completed(self.taken(passed), options)
             if self.front is not None:  # it may know this call without a configuration
                 return self.call(grid, **dict(zip(self.names, passed)), **options)
-        seen = self.read(passed)
-        values = tuple([argument.value for argument in seen])
+        values = self.taken(passed)
         self._completed(values, options)
         for hook in self.kernel.pre_run_hooks:
             hook(*values, **options)
         try:
-            specialization = self._specialized(seen, options)
+            specialization = self.specialize(values, options)
             compiled = self.forms.obtain(specialization, warmup=False)
         except GluonError as error:
             refused(self.name, error)
@@ -189,17 +188,17 @@ class Dispatcher(Calls):
             raise self.mistake("missing", names, 0, left)
         return tuple(values), left
 
-    @property
+    @functools.cached_property
     def lookup(self) -> Callable[..., Any]:
-        """Return the finder of configurations for `config=`; made on first use.
+        """Return the finder of configurations for `config=`.
 
         Raises:
             PluginError: no plugin does.
         """
-        if self._lookup is None:
-            make = registry().service("tune.configurations")
-            self._lookup = make(self.kernel, self.parameters)
-        return self._lookup
+        find: Callable[..., Any] = registry().service("tune.configurations")(
+            self.kernel, self.parameters
+        )
+        return find
 
     @staticmethod
     def _hit(specialization: Specialization, compiled: CompiledKernel) -> Hit:
@@ -228,7 +227,6 @@ class Dispatcher(Calls):
     def forget(self) -> None:
         """Drop all forms and calls in memory; the next call decides anew. The disk cache stays."""
         self.forms.forget()
-        self._lookup = None
         super().forget()
 
     # -- ahead of a call -------------------------------------------------------------------------------
@@ -247,16 +245,12 @@ class Dispatcher(Calls):
         Args:
             running: whether the tensors are there to be worked on; False for a warm-up.
         """
-        return self._specialized(self.read(values, running=running), options, running)
-
-    def _specialized(
-        self, seen: Sequence[Argument], options: Mapping[str, Any], running: bool = True
-    ) -> Specialization:
+        seen = self.read(values, running=running)
         places = {name: a.place for name, a in zip(self.names, seen) if a.place is not None}
         place = _, _, backend = chosen(options.get("target"), places, running)
         bits = backend.compiler.pointer_range_bits
         if bits is not None:
-            seen = self.read([argument.value for argument in seen], bits, running)
+            seen = self.read(values, bits, running)
         return specialize(self.kernel, self.names, seen, options, place)
 
     def warmup(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Optional[CompiledKernel]:
@@ -270,13 +264,12 @@ class Dispatcher(Calls):
     ) -> Callable[..., None]:
         """See `GluonJITFunction.prepare`."""
         passed, options = self.bind(args, kwargs)
-        seen = self.read(passed)
-        specialization = self._specialized(seen, options)
+        values = self.taken(passed)
+        specialization = self.specialize(values, options)
         compiled = self.forms.obtain(specialization, warmup=True)
         if compiled is None:
             raise RecompileError(f"a jit_cache_hook kept {self.name} from being compiled")
         hit = self._hit(specialization, compiled)
-        values = tuple([argument.value for argument in seen])
         handle = self.handle(passed, hit, self.measure(sizes, values, hit))
         mode = str(getattr(specialization.options, "instrumentation_mode", None) or "")
         # The facts of a simulated kernel's compiler come from compiling it: ask only where a recording is on.
