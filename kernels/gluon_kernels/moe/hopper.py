@@ -8,6 +8,7 @@ with its group's last row is stored by pointers, since the rows behind are anoth
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.language.nvidia.hopper import tma_ring, tma_writer
+from gluon_kernels.dependent import wait_for_predecessor
 from gluon_kernels.gemm.epilogue import of_columns, store_part
 from gluon_kernels.gemm.hopper import cleared, finished, multiplied, widths
 from gluon_kernels.moe.groups import in_each_warp, place_of, tiles_of
@@ -103,6 +104,7 @@ def grouped_gemm(
     )  # fmt: skip
     SETTINGS: gl.constexpr = (WALK, MOST)
     ring = tma_ring((a_desc, a_desc) + b_descs, STAGES, consumers=2)
+    wait_for_predecessor()
     end = of_columns(rows, N, None, None)
     rest = (c, c_row, N, end)
     upper = (writers_for(c_descs, SHAPES[1]),) + rest

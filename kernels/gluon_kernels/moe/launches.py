@@ -11,6 +11,7 @@ import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.errors import LimitError
 from gluon_core.nvidia.hopper import TensorDescriptor
+from gluon_kernels.dependent import OVERLAPPED
 from gluon_kernels.gemm.hopper import DTYPES, widths
 from gluon_kernels.moe.hopper import grouped_gemm
 from gluon_kernels.moe.hopper_gated import gated_gemm
@@ -19,8 +20,11 @@ from gluon_kernels.plans import Launch, multiprocessors
 __all__ = ["block_for", "gated", "matrices_for", "plan", "rows_for", "slots_for"]
 
 
-def block_for(rows: int, groups: int, n: int) -> tuple[tuple[int, int, int], int]:
-    """Return tile and stages: as large as groups of `rows / groups` rows fill."""
+def block_for(rows: int, groups: int, n: int, processors: int) -> tuple[tuple[int, int, int], int]:
+    """Return tile and stages: as large as groups of `rows / groups` rows fill, and narrow where tiles are too few for all processors."""
+    tiles = groups * gluon.cdiv(rows, 128 * groups) * gluon.cdiv(n, 128)
+    if 2 * tiles <= processors:
+        return (128, 64, 64), 8
     if rows <= 160 * groups:
         return (128, 128, 64), 6
     return ((256, 128, 64), 4) if n % 256 and n < 512 else ((128, 256, 64), 4)
@@ -82,7 +86,7 @@ def gated(
 def plan(a: Tensor, b: Tensor, offs: Tensor, empty: Callable[[], Tensor]) -> Callable[..., Tensor]:
     """Return `run(a, b, offs) -> result`."""
     (rows, k), (groups, _, n) = a.shape, b.shape
-    (block_m, block_n, block_k), stages = block_for(rows, groups, n)
+    (block_m, block_n, block_k), stages = block_for(rows, groups, n, multiprocessors(a))
     x, y, c = rows_for(a), matrices_for(b), empty()
     transposed = y.stride(2) != 1
     view = y.mT if transposed else y
@@ -108,7 +112,9 @@ def plan(a: Tensor, b: Tensor, offs: Tensor, empty: Callable[[], Tensor]) -> Cal
             matrix, columns, c, stored, n, offs, groups, rows, n, k, block_m, block_n, block_k, stages, 8,
             slots, (False, transposed), 8,
         )  # fmt: skip
-        return Launch(grouped_gemm, (programs,), arguments, (x, y, c, offs), num_warps=4)
+        return Launch(
+            grouped_gemm, (programs,), arguments, (x, y, c, offs), num_warps=4, **OVERLAPPED
+        )
 
     while True:
         try:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 import gluon_core as gluon
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError, did_you_mean
+from gluon_kernels.eager import differentiable, wants_gradient
 from gluon_kernels.gemm.call import check_apart, check_devices, check_out
 from gluon_kernels.moe import routing
 from gluon_kernels.moe.ops import grouped_matmul
@@ -212,6 +213,9 @@ def _moe(
     return _run(x, weights, experts, gate_up, down, activation)
 
 
+_watched = differentiable(_run, _keep, _backward)
+
+
 @gluon.torch.op("gluon_kernels::moe_out", mutates_args=("out",))
 def _moe_out(
     x: Tensor, weights: Tensor, experts: Tensor, gate_up: Tensor, down: Tensor, activation: str,
@@ -273,5 +277,6 @@ def moe(
         return out
     if not is_compiling() and is_plain(*tensors):
         return _run(*tensors, activation)
-    result: Tensor = _moe.overload(*tensors, activation)
+    call = _watched if wants_gradient(*tensors) else _moe.overload
+    result: Tensor = call(*tensors, activation)
     return result

@@ -101,7 +101,10 @@ def test_wrong_arguments_of_a_layer_end_before_a_launch(change, error, text):
     assert len(layer.plans) == 0
 
 
-def test_a_whole_layer_and_its_gradients():
+@pytest.mark.parametrize("way", ["operator", "function"])
+def test_a_whole_layer_and_its_gradients(way, monkeypatch):
+    if way == "function":  # calls with gradients on a GPU
+        monkeypatch.setattr(layer, "wants_gradient", lambda *tensors: torch.is_grad_enabled())
     torch.manual_seed(0)
     tokens, width, inner, experts, choices = 20, 16, 24, 4, 2
     x = torch.randn(tokens, width).bfloat16().requires_grad_()
