@@ -181,9 +181,12 @@ def _first_that_fits(call: Call, out: Optional[torch.Tensor], operands: Operands
     """Return the plan of the best tiling whose compiled kernel has enough shared memory."""
     size = _size(call, operands)
     if any(size.pitches):
-        copies = _copy(call.a, operands[0]), _copy(call.b, operands[1])
-        if _expected(_size(call, copies)) < GAIN * _expected(size):
-            operands, size = copies, _size(call, copies)
+        left, right = _copy(call.a, operands[0]), _copy(call.b, operands[1])
+        forms = ((left, operands[1]), (operands[0], right), (left, right))
+        times = [_expected(_size(call, form)) for form in forms]
+        if min(times) < GAIN * _expected(size):
+            operands = forms[times.index(min(times))]
+            size = _size(call, operands)
     tilings = _tilings_for(size)
     for tiling in tilings[:-1]:
         try:
