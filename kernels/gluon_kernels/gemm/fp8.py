@@ -99,6 +99,7 @@ def _build(
         return _by_sixteen(out_dtype, by_block)
     # The matrix unit reads 8-bit operands along K only.
     a_view, b_view = _View(a, k, by_block or not fast), _View(b.mT, k, by_block or not fast)
+    copied = a_view.copied or b_view.copied
     x, y = a_view(a), b_view(b.mT).mT
     if by_block or not fast:
         from gluon_kernels.gemm import promoted
@@ -108,19 +109,25 @@ def _build(
         plan = promoted.plan(x, y, out_dtype, pair or (None, None), scales, out)
 
         def run_promoted(a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, out: Optional[Tensor]) -> Tensor:  # fmt: skip
+            if copied:
+                a, b = a_view(a), b_view(b.mT).mT
             pair = (None, None) if by_block else _of_rows(a_scale, b_scale, m, n)
             scales = (a_scale, b_scale) if by_block else None
-            return plan(a_view(a), b_view(b.mT).mT, pair, scales, out)
+            return plan(a, b, pair, scales, out)
 
         return run_promoted
     from gluon_kernels.gemm import launches
 
     call = Call(x, y, None, None, out_dtype, 1, m, n, k, _of_rows(a_scale, b_scale, m, n))
     fast_plan = launches.plan(call, out)
+    if not copied and a_scale.ndim == b_scale.ndim == 1:
+        return lambda a, b, a_scale, b_scale, out: fast_plan(a, b, None, out, a_scale, b_scale)
 
     def run(a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, out: Optional[Tensor]) -> Tensor:  # fmt: skip
         scales = _of_rows(a_scale, b_scale, m, n)
-        result: Tensor = fast_plan(a_view(a), b_view(b.mT).mT, None, out, *scales)
+        if copied:
+            a, b = a_view(a), b_view(b.mT).mT
+        result: Tensor = fast_plan(a, b, None, out, *scales)
         return result
 
     return run
@@ -141,10 +148,10 @@ class _View:
         self._unit = 16 if aligned else 1
         if aligned:
             good = good and strides[0] % 16 == 0 and strides[0] >= k and rows.data_ptr() % 16 == 0
-        self._copied = not good
+        self.copied = not good
 
     def __call__(self, rows: Tensor) -> Tensor:
-        if not self._copied:
+        if not self.copied:
             return rows
         height, k = rows.shape
         whole = torch.empty(height, -(-k // self._unit) * self._unit, dtype=torch.uint8, device=rows.device)  # fmt: skip
