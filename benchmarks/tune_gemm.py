@@ -19,8 +19,9 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
-from typing import Any, Callable, NamedTuple, Sequence
+from typing import Any, Callable, Iterator, NamedTuple, Sequence
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "kernels")]
@@ -29,13 +30,13 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
 from gluon_kernels.gemm import tilings  # noqa: E402
-from gluon_kernels.gemm.problem import BMM, MATMUL  # noqa: E402
+from gluon_kernels.gemm.problem import BMM, MATMUL, MATMUL_FP8  # noqa: E402
+from gluon_kernels.problem import Problem, error_of  # noqa: E402
 
 EACH = 400e-6  # seconds of a graph
-PRIOR = 40  # shapes for which the table before counts as a measurement, of this weight
-PRIOR_WEIGHT = 0.8
-COUNT = 8  # factors of a family
-DOUBT = 1.02  # of what was not measured on this device
+PRIOR = 60  # shapes for which the factors of a kernel count as measurements of each of its families, of this weight
+PRIOR_WEIGHT = 0.3
+LEAST = 1.5  # microseconds of a launch
 PROCESSORS = torch.cuda.get_device_properties(0).multi_processor_count if torch.cuda.is_available() else 132  # fmt: skip
 
 
@@ -88,14 +89,21 @@ def shapes_of(seed: int, count: int, listed: str = "") -> list[dict[str, Any]]:
         ]
     draw = random.Random(seed)
     drawn = [dict(MATMUL.draw(draw)) for _ in range(count)]
-    drawn += [dict(BMM.draw(draw)) for _ in range(count // 10)]
+    drawn += [dict(BMM.draw(draw)) for _ in range(count // 5)]
+    eight = [dict(MATMUL_FP8.draw(draw)) for _ in range(count // 2)]
+    drawn += [shape for shape in eight if shape["scales"] != "block"]
     return [dict(shape) for shape in MATMUL.named] + drawn
 
 
 def size_of(shape: dict[str, Any]) -> tilings.Size:
-    """Return the size of a shape of 16-bit contiguous operands."""
-    stored = tuple(x == "T" for x in shape["stored"])
+    """Return the size of a shape of contiguous operands, of 16 bits or, where it has scales, of 8."""
     batch, m, n, k = (shape.get(x, 1) for x in ("batch", "M", "N", "K"))
+    if "scales" in shape:
+        pitch = k % 32
+        return tilings.Size(
+            1, m, n, -(-k // 2), processors=PROCESSORS, pitches=(pitch, pitch), eight=True
+        )
+    stored = tuple(x == "T" for x in shape["stored"])
     sides = ((m if stored[0] else k, m * k), (k if stored[1] else n, k * n))
     vectors = tuple(math.gcd(side, 8) for side, _ in sides)
     padded = sum(2 * batch * elements for side, elements in sides if side % 8)
@@ -103,6 +111,39 @@ def size_of(shape: dict[str, Any]) -> tilings.Size:
     return tilings.Size(
         batch, m, n, k, transposed=stored, vectors=vectors, padded=padded, processors=PROCESSORS, pitches=pitches
     )  # fmt: skip
+
+
+class Product(NamedTuple):
+    """A product to measure.
+
+    Args:
+        problem, arguments: of the sweeps.
+        plan: `plan(tiling) -> run`, where `run()` returns the result.
+    """
+
+    problem: Problem
+    arguments: dict[str, Any]
+    plan: Callable[[tilings.Tiling], Callable[[], Any]]
+
+
+def product_of(shape: dict[str, Any]) -> Product:
+    from gluon_kernels.gemm import fp8, launches
+    from gluon_kernels.gemm.call import Call, checked
+
+    problem = MATMUL_FP8 if "scales" in shape else MATMUL
+    arguments = problem.arguments(shape, "cuda")
+    a, b, scales = arguments["a"], arguments["b"], ()
+    if problem is MATMUL_FP8:
+        scales = fp8._of_rows(arguments["a_scale"], arguments["b_scale"], shape["M"], shape["N"])
+        call = Call(a, b, None, None, torch.bfloat16, 1, *(shape[x] for x in "MNK"), scales)
+    else:
+        call = checked("matmul", a, b, None, None, None)
+
+    def plan(tiling: tilings.Tiling) -> Callable[[], Any]:
+        run = launches.plan(call, None, launches.of_eight(tiling) if scales else tiling)
+        return lambda: run(a, b, None, None, *scales)
+
+    return Product(problem, arguments, plan)
 
 
 class Pick(NamedTuple):
@@ -119,7 +160,11 @@ class Pick(NamedTuple):
 
 def candidates(size: tilings.Size, pick: Pick) -> list[tilings.Tiling]:
     """Return the tilings that fit and are picked."""
-    fitting = [tiling for tiling in tilings.TILINGS.values() if tilings.fits(tiling, size)]
+    fitting = [
+        tiling
+        for tiling in tilings.TILINGS.values()
+        if tilings.fits(tiling, size) and not (size.eight and tiling.kernel == "direct")
+    ]
     expected = {t.name: tilings.predicted(t, size) for t in fitting}
     least = min((x for x in expected.values() if x is not None), default=0.0)
     counts: Counter[str] = Counter()
@@ -139,7 +184,8 @@ def forms(shapes: list[dict[str, Any]], pick: Pick) -> list[tuple[dict[str, Any]
         size = size_of(shape)
         for tiling in candidates(size, pick):
             loads = size.vectors if tiling.kernel == "direct" else None
-            form = (tiling.name, shape["stored"], math.gcd(shape["N"], 8), loads)
+            kind = shape.get("stored"), shape.get("scales")
+            form = (tiling.name, kind, math.gcd(shape["N"], 8), loads)
             wanted.setdefault(form, ({**shape, "M": min(shape["M"], 256)}, tiling))
     return list(wanted.values())
 
@@ -151,40 +197,30 @@ def warm(shapes: list[dict[str, Any]], pick: Pick, share: tuple[int, int]) -> No
 
 
 def compiled(shape: dict[str, Any], tiling: tilings.Tiling) -> None:
-    from gluon_kernels.gemm import launches
-    from gluon_kernels.gemm.call import checked
-
-    arguments = MATMUL.arguments(shape, "cuda")
-    call = checked("matmul", arguments["a"], arguments["b"], None, None, None)
-    launches.plan(call, None, tiling)
+    product_of(shape).plan(tiling)
 
 
 def measure(shapes: list[dict[str, Any]], pick: Pick, limit: float) -> dict[str, Any]:
-    from gluon_kernels.gemm import launches
-    from gluon_kernels.gemm.call import checked
-
     started, rows = time.time(), []
     for shape in shapes:
         if time.time() - started > limit:
             print(f"ended after {limit:.0f} s with {len(shapes) - len(rows)} shapes left")
             break
-        arguments = MATMUL.arguments(shape, "cuda")
-        a, b = arguments["a"], arguments["b"]
-        right = MATMUL.reference(a, b)
-        call = checked("matmul", a, b, None, None, None)
-        runs: dict[str, Callable[[], Any]] = {"torch": lambda a=a, b=b: torch.matmul(a, b)}
+        problem, arguments, plan = product_of(shape)
+        right = problem.reference(**arguments)
+        rival = problem.rivals["torch"]
+        runs: dict[str, Callable[[], Any]] = {"torch": partial(rival, **arguments)}
         wrong = []
         for tiling in candidates(size_of(shape), pick):
             try:
-                run = launches.plan(call, None, tiling)
-                got = run(a, b, None, None)
-                error = float((got.float() - right).abs().max() / right.abs().max())
+                run = plan(tiling)
+                error = error_of(run(), right)
             except Exception as error:
                 wrong.append(f"{tiling.name}: {type(error).__name__} {str(error)[:200]}")
                 continue
-            if not error < MATMUL.tolerance:
+            if not error < problem.tolerance:
                 wrong.append(f"{tiling.name}: off by {error:.2g}")
-            runs[tiling.name] = lambda run=run, a=a, b=b: run(a, b, None, None)
+            runs[tiling.name] = run
         del right
         rough = {name: estimate(run) for name, run in runs.items()}
         if len(runs) == 1:
@@ -206,46 +242,57 @@ def measure(shapes: list[dict[str, Any]], pick: Pick, limit: float) -> dict[str,
     return {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": rows}
 
 
-def fit(measured: dict[str, Any], file: Path, changed: Sequence[str] = ()) -> None:
-    """Fit non-negative factors to the times of each family of tilings, with relative errors, and write the table.
+Sample = tuple[tuple[float, ...], float, float]  # quantities, microseconds, weight
 
-    The table before counts as measurements, too, so that a family that few shapes measured keeps its factors; those of kernels that have
-    changed count little.
-    """
-    before = json.loads(file.read_text())["model"]
-    before = {name: numbers for name, numbers in before.items() if len(numbers) == COUNT}
-    ratios = [1.0]
-    for row in measured["rows"]:
-        for name, seconds in row["times"].items():
-            expected = name in tilings.TILINGS and tilings.predicted(tilings.TILINGS[name], size_of(row["shape"]))  # fmt: skip
-            if expected:
-                ratios.append(seconds * 1e6 / expected)
-    device = statistics.median(ratios)  # over the one that the table before was measured on
-    prior = [size_of(shape) for shape in shapes_of(99, PRIOR)]
-    samples: dict[str, list[Any]] = {}
+
+def samples_of(measured: dict[str, Any]) -> Iterator[tuple[tilings.Tiling, tilings.Size, float, float]]:  # fmt: skip
+    """Yield each measured tiling with the size, its microseconds without copies, and a weight: those far from the best need no exact time."""
     for row in measured["rows"]:
         least = min(t for n, t in row["times"].items() if n != "torch")
         size = size_of(row["shape"])
         for name, seconds in {**row["rough"], **row["times"]}.items():
             tiling = tilings.TILINGS.get(name)
             if tiling is not None:
-                weight = min(
-                    1.0, 1.2 * least / seconds
-                )  # those far from the best need no exact time
-                own = seconds * 1e6 - (tilings.padding(size) if tiling.kernel != "direct" else 0.0)
-                sample = (tilings.features(tiling, size), max(own, 0.5 * seconds * 1e6), weight)
-                samples.setdefault(tiling.family, []).append(sample)
-    for tiling in tilings.TILINGS.values():
-        numbers = before.get(tiling.family)
-        for size in prior if numbers else ():
-            if tilings.fits(tiling, size):
-                expected = sum(map(operator.mul, numbers, tilings.features(tiling, size)))
-                expected = max(expected, 1.0) * device * DOUBT
-                trust = PRIOR_WEIGHT * (0.1 if tiling.kernel in changed else 1)
-                sample = (tilings.features(tiling, size), expected, trust)
-                samples.setdefault(tiling.family, []).append(sample)
-    model = {name: _fitted(*zip(*rows)) for name, rows in samples.items() if len(rows) >= 4}
-    table: dict[str, Any] = {"model": model, "shapes": {}}
+                copies = tilings.padding(size) if tiling.kernel != "direct" else 0.0
+                time_alone = max(seconds * 1e6 - copies, 0.5 * seconds * 1e6)
+                yield tiling, size, time_alone, min(1.0, 1.2 * least / seconds) * row.get("weight", 1.0)  # fmt: skip
+
+
+def pooled(tiling: tilings.Tiling, size: tilings.Size) -> tuple[float, ...]:
+    """Return the quantities of `features`, with those of a tile or a step also by its products and by its sides: for all tilings of a kernel."""
+    m, n, k = tiling.block
+    one, waves, across, load, *rest = tilings.features(tiling, size)
+    area, products, sides = m * n / 2**14, m * n * k / 2**20, (m + n) * k / 2**14
+    more = (load, load * area) if tiling.kernel == "stream_k" else (load, load * products, load * sides)  # fmt: skip
+    return (one, waves, waves * area, across, across * products, across * sides, *more, *rest)
+
+
+def fit(measured: dict[str, Any], file: Path) -> None:
+    """Fit non-negative factors to the times of each family of tilings, with relative errors, and write the table.
+
+    A family that few shapes measured borrows from the others of its kernel: factors for all of these give times of random shapes, which count as
+    measurements of little weight.
+    """
+    families: dict[tuple[bool, str], list[Sample]] = {}
+    kernels: dict[tuple[bool, str, bool], list[Sample]] = {}
+    for tiling, size, time_alone, weight in samples_of(measured):
+        kernel = (size.eight, tiling.kernel, tiling.swapped)
+        kernels.setdefault(kernel, []).append((pooled(tiling, size), time_alone, weight))
+        own = (tilings.features(tiling, size), time_alone, weight)
+        families.setdefault((size.eight, tiling.family), []).append(own)
+    common = {kernel: _fitted(*zip(*rows)) for kernel, rows in kernels.items()}
+    for size in map(size_of, shapes_of(99, PRIOR)):
+        for tiling in tilings.TILINGS.values():
+            factors = common.get((size.eight, tiling.kernel, tiling.swapped))
+            if factors is not None and tilings.fits(tiling, size):
+                expected = sum(map(operator.mul, factors, pooled(tiling, size)))
+                sample = (tilings.features(tiling, size), max(expected, LEAST), PRIOR_WEIGHT)
+                families.setdefault((size.eight, tiling.family), []).append(sample)
+    model: dict[str, dict[str, list[float]]] = {"model": {}, "eight": {}}
+    for (eight, family), rows in families.items():
+        if len(rows) >= 4:
+            model["eight" if eight else "model"][family] = _fitted(*zip(*rows))
+    table: dict[str, Any] = {**model, "shapes": {}}
     tilings._table = lambda: table
     ratios, of_torch = [], []
     for row in measured["rows"]:
@@ -259,14 +306,17 @@ def fit(measured: dict[str, Any], file: Path, changed: Sequence[str] = ()) -> No
             ratios.append(worse)
             of_torch.append(row["times"]["torch"] / ours[chosen])
         if worse > 1.05:
-            table["shapes"][f"{size.batch}x{size.m}x{size.n}x{size.k}"] = best
+            table["shapes"][size.name] = best
             print(f"{row['shape']}: {chosen} instead of {best}, {worse:.3f}")
     mean = float(np.exp(np.mean(np.log(ratios))))
     print(f"chosen against the best tiling: mean {mean:.3f}, worst {max(ratios):.3f}; "
           f"{len(measured['rows']) - len(ratios)} chosen ones were not measured")  # fmt: skip
     mean = float(np.exp(np.mean(np.log(of_torch))))
     print(f"torch against the chosen: mean {mean:.3f}, worst {min(of_torch):.3f}")
-    table["model"] = {n: [float(f"{x:.6g}") for x in numbers] for n, numbers in model.items()}
+    for kind, families_of in model.items():
+        table[kind] = {
+            n: [float(f"{x:.5g}") for x in numbers] for n, numbers in families_of.items()
+        }
     table["device"] = measured["device"]
     lines = json.dumps(table, indent=1)
     file.write_text(lines + "\n")
@@ -280,10 +330,13 @@ def _fitted(rows: Sequence[Any], times: Sequence[float], weights: Sequence[float
     gram, right = matrix.T @ matrix, matrix.T @ np.array(weights, dtype=float)
     numbers = np.zeros(len(scale))
     for _ in range(2000):
+        before = numbers.copy()
         for i in range(len(numbers)):
             numbers[i] = max(
                 0.0, numbers[i] + (right[i] - gram[i] @ numbers) / max(gram[i, i], 1e-30)
             )
+        if np.abs(numbers - before).max() < 1e-7:
+            break
     return [float(x) for x in numbers / scale]
 
 
@@ -300,12 +353,11 @@ def main() -> None:
     parser.add_argument(
         "--near", type=float, default=2.0, help="skip tilings expected so many times slower"
     )
-    parser.add_argument("--changed", default="", help="kernels that the table before knows badly")
     parser.add_argument("--most", type=int, default=100, help="tilings of each kernel")
     chosen = parser.parse_args()
     pick = Pick(chosen.near, chosen.most)
     if chosen.fit:
-        fit(json.loads(chosen.fit.read_text()), tilings.FILE, chosen.changed.split(","))
+        fit(json.loads(chosen.fit.read_text()), tilings.FILE)
         return
     shapes = shapes_of(chosen.seed, chosen.count, chosen.shapes)
     if chosen.warm:

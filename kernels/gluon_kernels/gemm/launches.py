@@ -216,13 +216,18 @@ def _expected(size: Size) -> float:
 
 def _half(size: Size) -> Size:
     """Return the size of half as many elements of 16 bits along K, which are as many bytes."""
-    return replace(size, k=gluon.cdiv(size.k, 2), bits=16)
+    return replace(size, k=gluon.cdiv(size.k, 2), bits=16, eight=True)
 
 
 def _of_eight_bits(size: Size) -> list[Tiling]:
     """Return the tilings of half as many elements of 16 bits along K, which are as many bytes."""
-    taken = ((t, t.block) for t in ranked(_half(size)) if t.kernel != "direct")
-    return [replace(tiling, block=(m, n, 2 * k)) for tiling, (m, n, k) in taken]
+    return [of_eight(tiling) for tiling in ranked(_half(size)) if tiling.kernel != "direct"]
+
+
+def of_eight(tiling: Tiling) -> Tiling:
+    """Return the tiling of 8-bit operands with as many bytes along K."""
+    m, n, k = tiling.block
+    return replace(tiling, block=(m, n, 2 * k))
 
 
 def _through(run: Run) -> Run:

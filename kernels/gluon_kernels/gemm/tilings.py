@@ -42,6 +42,7 @@ class Size:
         vectors: elements of A and of B that one load of a thread takes.
         padded: bytes of the operands that TMA reads from a padded copy.
         pitches: bytes from a row to the next, of A and B as TMA reads them; 0 if that is a multiple of 32.
+        eight: elements are pairs of 8-bit ones along K.
     """
 
     batch: int
@@ -55,6 +56,11 @@ class Size:
     vectors: tuple[int, int] = (8, 8)
     padded: int = 0
     pitches: tuple[int, int] = (0, 0)
+    eight: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"{self.batch}x{self.m}x{self.n}x{self.k}" + "e" * self.eight
 
 
 @dataclass(frozen=True)
@@ -301,7 +307,10 @@ def _table() -> dict[str, Any]:
 
 def predicted(tiling: Tiling, size: Size) -> Optional[float]:
     """Return the microseconds that the model expects; None where the tiling was not measured."""
-    numbers = _table()["model"].get(tiling.family)
+    table = _table()
+    numbers = table["model"].get(tiling.family)
+    if size.eight:
+        numbers = table.get("eight", {}).get(tiling.family, numbers)
     if numbers is None:
         return None
     time = float(sum(a * b for a, b in zip(numbers, features(tiling, size))))
@@ -327,7 +336,7 @@ def ranked(size: Size) -> list[Tiling]:
                 time += HOST[0] * copied + HOST[1] * (tiling.splits > 1)
                 times.append((time, tiling))
     best = [tiling for _, tiling in sorted(times, key=lambda pair: pair[0])]
-    measured = _table()["shapes"].get(f"{size.batch}x{size.m}x{size.n}x{size.k}")
+    measured = _table()["shapes"].get(size.name)
     first = [t for t in best if t.name == measured]
     if not best:
         raise LookupError(f"the table of {FILE} has no tiling for {size}")
