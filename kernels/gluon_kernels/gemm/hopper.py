@@ -238,12 +238,17 @@ def writers_for(
     gl.static_assert(not WHOLE or len(WIDTHS) == 1, "a writer waits for the stores of others, too")
     writers = ()
     for i in gl.static_range(len(c_descs)):
-        PARTS: gl.constexpr = WIDTHS[i] // c_descs[i].block_type.shape[2]
         if PLAIN:  # a tile is converted whole
-            writers = writers + (tma_writer(c_descs[i], PARTS, PARTS if WHOLE else 1),)
+            writers = writers + (writer_of(c_descs[i], None, WIDTHS[i], WHOLE),)
         else:
-            writers = writers + (tma_writer(c_descs[i], PARTS, PARTS if WHOLE else 1, end),)
+            writers = writers + (writer_of(c_descs[i], end, WIDTHS[i], WHOLE),)
     return writers
+
+
+@gluon.jit
+def writer_of(c_desc, end, WIDTH: gl.constexpr, WHOLE: gl.constexpr):
+    PARTS: gl.constexpr = WIDTH // c_desc.block_type.shape[2]
+    return tma_writer(c_desc, PARTS, PARTS if WHOLE else 1, end)
 
 
 @gluon.jit(do_not_specialize=["batch", "M", "N", "K", "c_row"])
