@@ -11,6 +11,7 @@ from torch import Tensor
 import gluon_core as gluon
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
 from gluon_kernels.attention import portable_mla
+from gluon_kernels.attention.launches import descriptor_of, is_readable
 from gluon_kernels.attention.masks import LOG2E
 from gluon_kernels.eager import is_compiling, is_plain
 from gluon_kernels.plans import Launch, Plans, allocator, current_target, key, multiprocessors
@@ -93,42 +94,80 @@ def _blocks(latent: int) -> dict[str, int]:
     return {"BLOCK_M": 16, "BLOCK": 32, "STAGES": 2 if latent >= 256 else 3, "num_warps": 4}
 
 
+def _on_hopper(q: Tensor, cache: Tensor, latent: int) -> bool:
+    """Return True for the kernel of Hopper: TMA copies tiles of 64 tokens of a page."""
+    target = current_target()
+    if not (target.has("nvidia.wgmma") and target.has("nvidia.tma")):
+        return False
+    return latent >= 256 and cache.shape[1] % 64 == 0 and all(is_readable(x) for x in (q, cache))
+
+
+def _programs(tensors: tuple[Tensor, ...], rows: int) -> tuple[int, int, int]:
+    """Return the grid: tiles of so many heads, sequences, and programs that share a sequence."""
+    src, parts = tensors[0], tensors[4]
+    sequences, heads, most = parts.shape[:3]
+    tiles = gluon.cdiv(heads, rows)
+    shared = max(1, gluon.cdiv(2 * multiprocessors(src), tiles * sequences))
+    return tiles, sequences, min(most, shared)
+
+
+def _hopper_launch(tensors: tuple[Tensor, ...], latent: int, chunk: int, scale: float) -> Launch:
+    """Return `launch(q, cache, table, lengths, parts, logsums)`."""
+    from gluon_kernels.attention import hopper_mla
+
+    src, cache, *others = tensors
+    pages, _, parts, _ = others
+    heads, most = parts.shape[1:3]
+    rows, lines = src.flatten(0, 1), cache.flatten(0, 1)
+    widths = latent, src.shape[2] - latent
+    descriptors = [descriptor_of(x, 64, width) for x in (rows, lines) for width in widths]
+    return Launch(
+        hopper_mla.mla_decode_hopper,
+        _programs(tensors, 64),
+        (
+            *descriptors, *others, heads, most, pages.stride(0), scale * LOG2E, cache.shape[1], chunk, 2,
+        ),
+        (rows, lines, *others),
+        num_warps=4,
+    )  # fmt: skip
+
+
+def _portable_launch(tensors: tuple[Tensor, ...], latent: int, chunk: int, scale: float) -> Launch:
+    """Return `launch(q, cache, table, lengths, parts, logsums)`."""
+    src, cache, pages, _, parts, _ = tensors
+    heads, most = parts.shape[1:3]
+    blocks = _blocks(latent)
+    rows = blocks["BLOCK_M"]
+    rotated = src.shape[2] - latent
+    constants = (latent, rotated, cache.shape[1], chunk, rows, blocks["BLOCK"], blocks["STAGES"])
+    return Launch(
+        portable_mla.mla_decode,
+        _programs(tensors, rows),
+        (*tensors, heads, most, pages.stride(0), scale * LOG2E, *constants),
+        tensors,
+        num_warps=blocks["num_warps"],
+    )
+
+
 def _build(
     q: Tensor, cache: Tensor, table: Tensor, lengths: Tensor, latent: int, scale: float
 ) -> Any:
     _check(q, cache, table, lengths, latent)
-    (sequences, heads, width), page = q.shape, cache.shape[1]
+    (sequences, heads, _), page = q.shape, cache.shape[1]
     empty = allocator((sequences, heads, latent), q.dtype, q.device)
     if not q.numel() or not table.shape[1]:
         return lambda *unused: empty().zero_()
     dense = table.stride(1) == 1
     src, pages, out = q.contiguous(), table if dense else table.contiguous(), empty()
-    blocks = _blocks(latent)
     capacity = pages.shape[1] * page
     chunk = _chunk(capacity)
     most = gluon.cdiv(capacity, chunk)
     new_parts = allocator((sequences, heads, most, latent), torch.float32, q.device)
     new_logsums = allocator((sequences, heads, most), torch.float32, q.device)
     parts, logsums = new_parts(), new_logsums()
-    tiles = gluon.cdiv(heads, blocks["BLOCK_M"])
-    programs = min(most, max(1, gluon.cdiv(2 * multiprocessors(q), tiles * sequences)))
     tensors = (src, cache, pages, lengths, parts, logsums)
-    constants = (
-        latent,
-        width - latent,
-        page,
-        chunk,
-        blocks["BLOCK_M"],
-        blocks["BLOCK"],
-        blocks["STAGES"],
-    )
-    attend = Launch(
-        portable_mla.mla_decode,
-        (tiles, sequences, programs),
-        (*tensors, heads, most, pages.stride(0), scale * LOG2E, *constants),
-        tensors,
-        num_warps=blocks["num_warps"],
-    )
+    on_hopper = _on_hopper(src, cache, latent)
+    attend = (_hopper_launch if on_hopper else _portable_launch)(tensors, latent, chunk, scale)
     combine = Launch(
         portable_mla.combine,
         (heads, sequences),

@@ -70,3 +70,18 @@ def test_mistakes_are_named_before_a_launch():
     ):  # fmt: skip
         with pytest.raises(error, match=words):
             call()
+
+
+@pytest.mark.parametrize(
+    "lengths, heads, latent, page", [((70, 1, 0, 300), 5, 256, 64), ((600,), 70, 512, 128)]
+)
+def test_pages_of_whole_tiles(lengths, heads, latent, page):
+    """TMA copies tiles of 64 tokens; memory behind a sequence's last token may hold anything."""
+    shape = {"lengths": lengths, "heads": heads, "latent": latent, "rotated": 32, "page": page}
+    arguments = MLA.arguments(shape, "cpu")
+    right = MLA.reference(**arguments)
+    for pages, length in zip(arguments["page_table"].long(), lengths):
+        tokens = arguments["cache"][pages].flatten(0, 1)
+        tokens[length:] = float("nan")
+        arguments["cache"][pages] = tokens.unflatten(0, (-1, page))
+    assert error_of(mla_decode(**arguments), right) < 2e-2
