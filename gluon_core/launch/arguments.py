@@ -33,7 +33,7 @@ from gluon_runtime.rules import ABSENT, RULES
 
 __all__ = [
     "ArgumentKind",
-    "Described",
+    "Argument",
     "Parameter",
     "Placeholder",
     "describe",
@@ -117,37 +117,30 @@ def dtype_name(dtype: Any) -> str:
     return name
 
 
-class Described(NamedTuple):
-    """An argument as the compiler sees it: `kind` a type string (nested for tuples), `attributes`
-    the marks `D` and `S`, or the value of a constant."""
-
-    kind: Any
-    attributes: Any
-
-
 class Argument(NamedTuple):
-    """An argument as it was read.
+    """An argument as the compiler sees it, and as launches do.
 
     Args:
+        kind: a type string, nested for tuples.
+        attributes: the marks `D` and `S`, or the value of a constant.
         value: as kernels take it: a scalar of NumPy as Python's of the same value, an array that only offers DLPack
             as a tensor or array in its memory.
-        kind, attributes: see `Described`.
         place: the device type and index that it binds a launch to: `("cpu", 0)` for NumPy, None for numbers.
     """
 
-    value: Any
     kind: Any
     attributes: Any
-    place: Optional[tuple[str, int]]
+    value: Any = None
+    place: Optional[tuple[str, int]] = None
 
 
-def describe(value: Any, **facts: Any) -> Described:
-    """Return `value` as the compiler sees it.
+def describe(value: Any, **facts: Any) -> Argument:
+    """Return `value` as the compiler sees it, without the value.
 
     Args:
         facts: of the parameter, and `pointer_range_bits`, see `classify`.
     """
-    return Described(*classify(value, running=False, **facts)[1:3])
+    return Argument(*classify(value, running=False, **facts)[:2])
 
 
 def place_of(value: Any) -> Optional[tuple[str, int]]:
@@ -157,9 +150,9 @@ def place_of(value: Any) -> Optional[tuple[str, int]]:
 
 # The types of the values of Python that are never specialized.
 _TYPES = {
-    "bool": Described("u1", None),
-    "float": Described("fp32", None),
-    "none": Described("constexpr", None),
+    "bool": ("u1", None),
+    "float": ("fp32", None),
+    "none": ("constexpr", None),
 }
 # The attributes that marks stand for.
 ATTRIBUTES = {"D": ["tt.divisibility", RULES.divisibility], "S": ["tt.pointer_range", 32]}
@@ -194,15 +187,15 @@ def classify(  # noqa: PLR0913 - the facts of a parameter
         value = through_dlpack(number(value))
         kind = kind_of(value)
     if kind in _TYPES:
-        return Argument(value, *_TYPES[kind], None)
+        return Argument(*_TYPES[kind], value)
     if kind == "int":
-        return Argument(value, *_describe_int(value, specialize, align), None)
+        return Argument(*_describe_int(value, specialize, align), value)
     if kind == "constant":
-        return Argument(value, "constexpr", value, None)
+        return Argument("constexpr", value, value)
     if kind == "registered":
         own = registered_kind(type(value))
         assert own is not None
-        return Argument(value, *own.describe(value), own.place and _device_of(own.place(value)))
+        return Argument(*own.describe(value), value, own.place and _device_of(own.place(value)))
     if kind == "tuple":
         items = [classify(v, pointer_range_bits=pointer_range_bits, running=running) for v in value]
         make: Any = type(value)._make if hasattr(value, "_fields") else tuple
@@ -213,7 +206,7 @@ def classify(  # noqa: PLR0913 - the facts of a parameter
         if len(places) > 1 and running:
             listed = ", ".join(f"{kind}:{index}" for kind, index in sorted(filter(None, places)))
             raise DeviceError("the tensors of a launch are on different devices", got=listed)
-        return Argument(value, kinds, marks, places.pop() if len(places) == 1 else None)
+        return Argument(kinds, marks, value, places.pop() if len(places) == 1 else None)
     if kind == "unknown":
         raise _unfit(value)
     check_memory(value)
@@ -224,7 +217,7 @@ def classify(  # noqa: PLR0913 - the facts of a parameter
     marks = "D" * (align and address % RULES.divisibility == 0)
     if pointer_range_bits is not None:
         marks += "S" * RULES.is_small(value)
-    return Argument(value, text, marks if specialize else None, _device_of(value))
+    return Argument(text, marks if specialize else None, value, _device_of(value))
 
 
 def _device_of(value: Any) -> Optional[tuple[str, int]]:
@@ -235,14 +228,14 @@ def _device_of(value: Any) -> Optional[tuple[str, int]]:
     return None if kind != "pointer" or device is None else (device.type, device.index or 0)
 
 
-def _describe_int(value: int, specialize: bool, align: bool) -> Described:
+def _describe_int(value: int, specialize: bool, align: bool) -> tuple[str, Any]:
     if specialize and value in RULES.constants:
-        return Described("constexpr", int(value))
+        return "constexpr", int(value)
     kind = RULES.integer_type(value)
     if kind is None:
         raise IntegerError("the integer does not fit 64 bits", got=value)
     divisible = align and value % RULES.divisibility == 0
-    return Described(kind, "D" * divisible if specialize else None)
+    return kind, "D" * divisible if specialize else None
 
 
 def _unfit(value: Any) -> DtypeError:
@@ -327,7 +320,7 @@ class Parameter(of_kernel.Parameter):
         """
         if self.is_constexpr or value is ABSENT:
             value = number(value) if hasattr(value, "dtype") else value
-            return Argument(value, "constexpr", value, None)
+            return Argument("constexpr", value, value)
         argument = classify(
             value,
             const=self.is_const,

@@ -179,7 +179,7 @@ def signature_of(
     """Return the types of parameters by name, and the constants and attributes of a source by their paths.
 
     Args:
-        described: a `Described` or `Argument` for each.
+        described: an `Argument` for each.
     """
     constants: dict[tuple[int, ...], Any] = {}
     attributes: dict[tuple[int, ...], list[Any]] = {}

@@ -8,7 +8,7 @@ from typing import Any, Mapping, Sequence
 from gluon_core import _triton
 from gluon_core.compiler.driver import requested_options
 from gluon_core.errors import LimitError, OptionError, did_you_mean
-from gluon_core.launch.arguments import Argument, Described
+from gluon_core.launch.arguments import Argument
 from gluon_core.plugin.backend import Backend
 from gluon_core.plugin.targets import Target
 from gluon_core.values.constants import identity, text_of
@@ -33,7 +33,7 @@ class Specialization:
 
     target: Target
     device: int
-    described: tuple[Described, ...]
+    described: tuple[Argument, ...]
     options: Any
     strict: bool
     key: str
@@ -96,11 +96,11 @@ def specialize(
         lasting &= of_constant.settled or name not in constants
     text += [] if strict else ["strict=False"]
     key = "\n".join(text)
-    kept = tuple([Described(known.kind, known.attributes) for known in described])  # no tensors
+    kept = tuple([Argument(*known[:2]) for known in described])  # no tensors
     return Specialization(target, device, kept, parsed, strict, key, lasting, backend)
 
 
-def _spoken(described: Described) -> str:
+def _spoken(described: Argument) -> str:
     if described.kind == "constexpr":
         return f"constant {described.attributes!r}"
     words = [str(described.kind)]

@@ -365,7 +365,7 @@ def test_a_plugin_brings_kinds_of_arguments(use):
         arguments.describe(Box(3))
     with_boxes = ProbeBackend(argument_kinds=(f"{HERE}:BOX",))
     use(Plugin("probe", with_boxes))
-    assert arguments.describe(Box(3)) == arguments.Described("i32", "")
+    assert arguments.describe(Box(3)) == arguments.Argument("i32", "")
     x, out = np.zeros(128, np.float32), np.zeros(128, np.float32)
     box = Box(3)
     much[(1,)](x, out, box, LANES=32, num_warps=4)

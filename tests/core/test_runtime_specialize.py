@@ -153,4 +153,4 @@ def test_plugins_can_register_a_kind_of_argument(monkeypatch):
     with pytest.raises(ArgumentError):
         arguments.describe(Box())
     arguments.register_argument_kind(arguments.ArgumentKind(Box, lambda box: ("i32", "")))
-    assert arguments.describe(Box()) == arguments.Described("i32", "")
+    assert arguments.describe(Box()) == arguments.Argument("i32", "")
