@@ -47,6 +47,8 @@ class Product:
         values: the new words; None as long as it is under way.
         missing: warps whose registers do not have them yet.
         open: warps that have not waited.
+        waited_for: whether registers of any warp are missing their values.
+        over: whether nobody needs it any more.
     """
 
     def __init__(
@@ -67,10 +69,22 @@ class Product:
         self.values: Optional[np.ndarray] = None
         self.missing = np.ones(self.rows.size, bool)
         self.open = np.ones(self.rows.size, bool)
+        self.waited_for, self.over = True, False
+
+    def note(self) -> None:
+        """Take over what changed in `missing` and `open`."""
+        self.waited_for = bool(self.targets) and bool(self.missing.any())
+        self.over = not self.waited_for and not self.open.any()
 
     def of(self, group: Any) -> np.ndarray:
         """Return which of its warps are in a group."""
-        return np.isin(self.rows, group.rows, assume_unique=True)
+        rows, others = self.rows, group.rows
+        if rows is others:
+            return np.ones(rows.size, bool)
+        if rows[0] > others[-1] or rows[-1] < others[0]:
+            return np.zeros(rows.size, bool)
+        places = np.minimum(np.searchsorted(others, rows), others.size - 1)
+        return np.asarray(others[places] == rows)
 
     def started_by(self, group: Any) -> bool:
         """Return whether its warps are those of a group, and none has its results."""
@@ -98,6 +112,7 @@ class Products:
     def __init__(self, machine: Any):
         self.machine = machine
         self.committed = np.zeros(machine.block_of.size, np.int64)
+        self.under_way = np.zeros(machine.block_of.size, np.int64)  # products of each warp
         self.started: list[Product] = []
         self.awaited: frozenset[str] = frozenset()
         settings = machine.settings
@@ -109,12 +124,13 @@ class Products:
     def start(self, group: Any, product: Product) -> None:
         self.started.append(product)
         self.awaited |= product.targets.keys()
+        self.under_way[product.rows] += 1
         if self.eager or self.random is not None and self.random.integers(2):
             self._run(group, product)
-        elif len(self.started) > _MOST:
-            under_way = [p for p in self.started if p.values is None and p.of(group).any()]
-            if len(under_way) > _MOST:
-                self._run(group, under_way[0])
+        elif self.under_way[product.rows].max() > _MOST:
+            self._run(
+                group, next(p for p in self.started if p.values is None and p.of(group).any())
+            )
 
     def continued(self, group: Any, targets: dict[str, int]) -> Optional[Product]:
         """Return the product under way whose sums in these registers these warps go on with.
@@ -140,25 +156,31 @@ class Products:
 
     def _copied(self, group: Any, source: str, target: str) -> bool:
         """Let a register get the results that another one gets; return whether that can be."""
-        owners = [p for p in self.started if not p.targets.keys().isdisjoint((source, target))]
+        owners = [p for p in self.started if source in p.targets or target in p.targets]
         owners = [p for p in owners if p.of(group).any()]
         if not owners or not all(p.started_by(group) for p in owners) or source not in owners[-1].targets:  # fmt: skip
             return False
         for product in owners:
             product.targets.pop(target, None)
         owners[-1].targets[target] = owners[-1].targets[source]
-        self._tidy()
+        for product in owners:
+            product.note()
+        self.awaited |= {target}
         return True
 
     def settle(self, group: Any, names: frozenset[str]) -> None:
         """Give these warps the results of all products into some of the registers."""
+        changed = False
         for product in self.started:
-            if not product.targets.keys().isdisjoint(names):
+            if product.waited_for and not product.targets.keys().isdisjoint(names):
                 chosen = product.of(group) & product.missing
                 if chosen.any():
                     self._run(group, product)
                     self._deliver(group, product, chosen)
-        self._tidy()
+                    product.note()
+                    changed = True
+        if changed:
+            self._tidy()
 
     def commit(self, group: Any) -> None:
         self.committed[group.rows] += 1
@@ -169,9 +191,12 @@ class Products:
         Raises:
             MissingWaitError: something wrote where a product may still have been reading.
         """
+        last = self.committed - newest
         for product in self.started:
-            over = product.number < self.committed[product.rows] - newest
-            over &= product.of(group) & product.open
+            over = product.of(group)
+            if not over.any():
+                continue
+            over &= (product.number < last[product.rows]) & product.open
             if over.any():
                 if product.values is None:
                     self._run(group, product)
@@ -179,12 +204,12 @@ class Products:
                     self._compare(group, product, over)
                 self._deliver(group, product, over & product.missing)
                 product.open &= ~over
+                product.note()
         self._tidy()
 
     def _tidy(self) -> None:
-        self.started = [p for p in self.started if p.open.any() or p.targets and p.missing.any()]
-        waiting = (p.targets for p in self.started if p.missing.any())
-        self.awaited = frozenset().union(*waiting)
+        self.started = [p for p in self.started if not p.over]
+        self.awaited = frozenset().union(*(p.targets for p in self.started if p.waited_for))
 
     def _run(self, group: Any, product: Product) -> None:
         """Compute a product that is under way, after those that it goes on with."""
@@ -194,6 +219,7 @@ class Products:
         for one in reversed(chain):
             if one.values is None:
                 self._compare(group, one, one.open)
+                self.under_way[one.rows] -= 1
                 one.run()
 
     def _deliver(self, group: Any, product: Product, chosen: np.ndarray) -> None:
