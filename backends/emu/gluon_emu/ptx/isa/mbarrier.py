@@ -142,10 +142,9 @@ def wait(call: Any) -> Step:
         places = places_of(group, space, where(group))
         wanted = group.full(phase(group)).astype(np.int64)
         done = np.zeros(places.shape, bool)
-        for place in np.unique(places[lanes]):
-            now = objects.at(int(place)).phase
-            complete = (now & 1) != wanted if parity else now != wanted
-            done |= (places == place) & complete
+        own, of = np.unique(places[lanes], return_inverse=True)
+        phases = np.array([objects.at(int(place)).phase for place in own], np.int64)[of]
+        done[lanes] = ((phases & 1) if parity else phases) != wanted[lanes]
         ready = done | ~lanes
         if not tries or group.passed or ready.all():
             group.polled = group.polled or not tries or group.passed

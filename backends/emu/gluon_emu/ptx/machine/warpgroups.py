@@ -43,6 +43,7 @@ class Product:
 
     Attributes:
         order: which of the words of the product before it are its sums.
+        serial: how many products were started until it.
         number: how many groups each warp had committed.
         values: the new words; None as long as it is under way.
         missing: warps whose registers do not have them yet.
@@ -63,6 +64,7 @@ class Product:
         self.targets = dict(targets)
         self.operands, self.sums, self.compute = operands, sums, compute
         self.order: list[int] = []
+        self.serial = 0
         if isinstance(sums, Product):  # nobody sees its own results in these registers any more
             self.order = [sums.targets.pop(name) for name in targets]
         self.number = group.machine.products.committed[self.rows]
@@ -113,7 +115,9 @@ class Products:
         self.machine = machine
         self.committed = np.zeros(machine.block_of.size, np.int64)
         self.under_way = np.zeros(machine.block_of.size, np.int64)  # products of each warp
-        self.started: list[Product] = []
+        self.started: dict[int, Product] = {}
+        self.of_warp: dict[int, list[Product]] = {}
+        self.count = 0
         self.awaited: frozenset[str] = frozenset()
         settings = machine.settings
         self.eager = settings.schedule == "eager"
@@ -122,23 +126,30 @@ class Products:
             self.random = np.random.default_rng(settings.seed + 2)
 
     def start(self, group: Any, product: Product) -> None:
-        self.started.append(product)
+        self.count += 1
+        self.started[self.count] = product
+        product.serial = self.count
+        for row in product.rows.tolist():
+            self.of_warp.setdefault(row, []).append(product)
         self.awaited |= product.targets.keys()
         self.under_way[product.rows] += 1
         if self.eager or self.random is not None and self.random.integers(2):
             self._run(group, product)
         elif self.under_way[product.rows].max() > _MOST:
-            self._run(
-                group, next(p for p in self.started if p.values is None and p.of(group).any())
-            )
+            self._run(group, next(p for p in self._of(group) if p.values is None))
+
+    def _of(self, group: Any) -> list[Product]:
+        """Return the products of these warps, in the order of their start."""
+        those = {p.serial: p for row in group.rows.tolist() for p in self.of_warp.get(row, ())}
+        return [those[serial] for serial in sorted(those)]
 
     def continued(self, group: Any, targets: dict[str, int]) -> Optional[Product]:
         """Return the product under way whose sums in these registers these warps go on with.
 
         None: there is no such product, and the registers have their values.
         """
-        for product in reversed(self.started):
-            if not product.targets.keys().isdisjoint(targets) and product.of(group).any():
+        for product in reversed(self._of(group)):
+            if not product.targets.keys().isdisjoint(targets):
                 if product.targets.keys() >= targets.keys() and product.started_by(group):
                     return product
                 break
@@ -156,8 +167,7 @@ class Products:
 
     def _copied(self, group: Any, source: str, target: str) -> bool:
         """Let a register get the results that another one gets; return whether that can be."""
-        owners = [p for p in self.started if source in p.targets or target in p.targets]
-        owners = [p for p in owners if p.of(group).any()]
+        owners = [p for p in self._of(group) if source in p.targets or target in p.targets]
         if not owners or not all(p.started_by(group) for p in owners) or source not in owners[-1].targets:  # fmt: skip
             return False
         for product in owners:
@@ -170,17 +180,15 @@ class Products:
 
     def settle(self, group: Any, names: frozenset[str]) -> None:
         """Give these warps the results of all products into some of the registers."""
-        changed = False
-        for product in self.started:
+        changed = []
+        for product in self._of(group):
             if product.waited_for and not product.targets.keys().isdisjoint(names):
                 chosen = product.of(group) & product.missing
                 if chosen.any():
                     self._run(group, product)
                     self._deliver(group, product, chosen)
-                    product.note()
-                    changed = True
-        if changed:
-            self._tidy()
+                    changed.append(product)
+        self._tidy(changed)
 
     def commit(self, group: Any) -> None:
         self.committed[group.rows] += 1
@@ -191,12 +199,10 @@ class Products:
         Raises:
             MissingWaitError: something wrote where a product may still have been reading.
         """
-        last = self.committed - newest
-        for product in self.started:
-            over = product.of(group)
-            if not over.any():
-                continue
-            over &= (product.number < last[product.rows]) & product.open
+        last, waited = self.committed - newest, []
+        for product in self._of(group):
+            over = (product.number < last[product.rows]) & product.open
+            over &= product.of(group)
             if over.any():
                 if product.values is None:
                     self._run(group, product)
@@ -204,12 +210,20 @@ class Products:
                     self._compare(group, product, over)
                 self._deliver(group, product, over & product.missing)
                 product.open &= ~over
-                product.note()
-        self._tidy()
+                waited.append(product)
+        self._tidy(waited)
 
-    def _tidy(self) -> None:
-        self.started = [p for p in self.started if not p.over]
-        self.awaited = frozenset().union(*(p.targets for p in self.started if p.waited_for))
+    def _tidy(self, changed: list[Product]) -> None:
+        """Forget products that nobody needs any more, and their registers."""
+        for product in changed:
+            product.note()
+            if product.over:
+                del self.started[product.serial]
+                for row in product.rows.tolist():
+                    self.of_warp[row].remove(product)
+        if changed:
+            waiting = (p.targets for p in self.started.values() if p.waited_for)
+            self.awaited = frozenset().union(*waiting)
 
     def _run(self, group: Any, product: Product) -> None:
         """Compute a product that is under way, after those that it goes on with."""
