@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import random
 from typing import Any, Sequence
 
@@ -61,6 +62,17 @@ def _cudnn(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
 
     with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
         return _torch(q, k, v, causal)
+
+
+def _flash(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
+    """Attend by FlashAttention in CuTe DSL (`flash-attn-4`), which puts the last query at the last key."""
+    flash_attn_func = importlib.import_module("flash_attn.cute.interface").flash_attn_func
+
+    if causal and q.shape[2] != k.shape[2]:
+        raise NotImplementedError("queries and keys begin together")
+    result = flash_attn_func(*(x.transpose(1, 2) for x in (q, k, v)), causal=causal)
+    result = result[0] if isinstance(result, tuple) else result
+    return result.transpose(1, 2)
 
 
 def _reference(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
@@ -153,7 +165,7 @@ ATTENTION = Problem(
     op=attention,
     arguments=_arguments,
     reference=_reference,
-    rivals={"torch": _torch, "cuDNN": _cudnn},
+    rivals={"torch": _torch, "cuDNN": _cudnn, "FlashAttention": _flash},
     draw=_draw(4e12),
     flops=_flops(4),
     bytes=_bytes(1),
@@ -167,7 +179,11 @@ GRADIENTS = Problem(
     op=_with_gradients(attention),
     arguments=_gradient_arguments,
     reference=_gradient_reference,
-    rivals={"torch": _with_gradients(_torch), "cuDNN": _with_gradients(_cudnn)},
+    rivals={
+        "torch": _with_gradients(_torch),
+        "cuDNN": _with_gradients(_cudnn),
+        "FlashAttention": _with_gradients(_flash),
+    },
     draw=_draw(1e12),
     flops=_flops(14),
     bytes=_bytes(3),
@@ -290,6 +306,20 @@ def _torch_varlen(
     return result
 
 
+def _flash_varlen(
+    q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Any, cu_seqlens_k: Any, causal: bool, window: Any, softcap: float,
+) -> Tensor:  # fmt: skip
+    flash_attn_varlen_func = importlib.import_module(
+        "flash_attn.cute.interface"
+    ).flash_attn_varlen_func
+
+    result = flash_attn_varlen_func(
+        q, k, v, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k, max_seqlen_q=cu_seqlens_q.longest,
+        max_seqlen_k=cu_seqlens_k.longest, causal=causal, window_size=window or (None, None), softcap=softcap,
+    )  # fmt: skip
+    return result[0] if isinstance(result, tuple) else result
+
+
 def _pairs(shape: Shape) -> float:
     """Return how many pairs of a query and a key see each other, in each head."""
     left, right = shape.get("window") or (None, None)
@@ -362,7 +392,7 @@ VARLEN = Problem(
     op=attention_varlen,
     arguments=_varlen_arguments,
     reference=_varlen_reference,
-    rivals={"torch": _torch_varlen},
+    rivals={"torch": _torch_varlen, "FlashAttention": _flash_varlen},
     draw=_draw_varlen,
     flops=_varlen_flops(4),
     bytes=_varlen_bytes(1),
@@ -376,7 +406,10 @@ VARLEN_GRADIENTS = Problem(
     op=_varlen_with_gradients(attention_varlen),
     arguments=_varlen_gradient_arguments,
     reference=_varlen_gradient_reference,
-    rivals={"torch": _varlen_with_gradients(_torch_varlen)},
+    rivals={
+        "torch": _varlen_with_gradients(_torch_varlen),
+        "FlashAttention": _varlen_with_gradients(_flash_varlen),
+    },
     draw=_draw_varlen,
     flops=_varlen_flops(14),
     bytes=_varlen_bytes(3),
