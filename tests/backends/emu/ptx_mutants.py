@@ -36,6 +36,8 @@ _PATTERNS = {
     "wgmma.fence": r"wgmma\.fence.*",
     "wgmma.commit_group": r"wgmma\.commit_group.*",
     "wgmma.wait_group": r"wgmma\.wait_group.*",
+    "tcgen05.commit": r"(@\S+ )?tcgen05\.commit.*",
+    "tcgen05.wait": r"tcgen05\.wait.*",
     "cp.async.commit_group": r"cp\.async\.commit_group.*",
     "cp.async.wait_group": r"cp\.async\.wait_group.*",
     "bulk commit_group": r"cp\.async\.bulk\.commit_group.*",
@@ -95,7 +97,7 @@ class Case:
         target: the emulator's.
         run: launches it; its result is compared by its bits.
         tiling: of the GEMM kernels; None for their own choice.
-        units: the multiprocessors that their launch counts on.
+        units: the multiprocessors that a launch of these, and of kernels for other targets, counts on.
     """
 
     target: str
@@ -125,6 +127,11 @@ def _wide_pair() -> Any:
     return gluon_kernels.matmul(_bf16(256, 384), _bf16(384, 256))
 
 
+def _tiles_of_one_block() -> Any:
+    """As many tiles as let one block use each of its accumulators again."""
+    return gluon_kernels.matmul(_bf16(512, 128), _bf16(128, 128))
+
+
 def _attention() -> Any:
     return gluon_kernels.attention(*(_bf16(1, 1, 256, 64) for _ in range(3)), causal=True)
 
@@ -141,14 +148,16 @@ CASES = {
     "attention": Case("emu:sm_90", _attention),
     "grouped GEMM": Case("emu:sm_90", _grouped),
     "gemm, cp.async": Case("emu:sm_80", _aligned),
+    "gemm, tcgen05": Case("emu:sm_100", _tiles_of_one_block, units=1),
 }
 
 
 def _launched(case: Case) -> Any:
-    from gluon_kernels.gemm import launches, ops, tilings
+    from gluon_kernels.gemm import launches, ops, tilings, vendors
 
     ops.plans.forget()
-    with patch.dict(os.environ, {"GLUON_TARGET": case.target}):
+    target = patch.dict(os.environ, {"GLUON_TARGET": case.target})
+    with target, patch.object(vendors, "multiprocessors", lambda tensor: case.units):
         if case.tiling is None:
             return case.run()
         chosen = tilings.TILINGS[case.tiling]

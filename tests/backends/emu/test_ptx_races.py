@@ -216,6 +216,7 @@ EXPLAINED = {
     "wait at an mbarrier": "the slot is empty since the start",
     "arrival at an mbarrier": "the ring does not wrap around after it, so nobody waits for that phase",
     "cp.async.wait_group": "nothing is pending",
+    "tcgen05.wait": "a later wait covers the load, before the arrival that lets a product overwrite the sums",
     "bulk wait_group": "nothing is pending",
     "one more group may be pending": "nothing is pending",
     "wgmma.fence": "a fence before it orders the first product, and the registers did not change",
@@ -231,7 +232,11 @@ def test_deleted_instructions_of_pipelined_kernels(name):
 
 @pytest.mark.parametrize(
     "name, kind",
-    [("gemm, split-K", "wait at an mbarrier"), ("gemm, cp.async", "cp.async.wait_group")],
+    [
+        ("gemm, split-K", "wait at an mbarrier"),
+        ("gemm, cp.async", "cp.async.wait_group"),
+        ("gemm, tcgen05", "tcgen05.wait"),
+    ],
 )
 def test_a_deletion_in_a_library_kernel_is_reported(name, kind):
     case = CASES[name]

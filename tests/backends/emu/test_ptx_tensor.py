@@ -8,7 +8,9 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from gluon_cli.app import app
 from gluon_core.registry.load import registry
 from gluon_emu.errors import (
     AccessError,
@@ -195,6 +197,26 @@ def test_mistakes_name_the_instruction(words):
     with pytest.raises(kind, match=words) as caught:
         run(for_sm_100(text), 128)
     assert isinstance(caught.value, GluonError)
+    if kind is AccessError:
+        assert "has not been compared with silicon" in str(caught.value)
+
+
+def test_the_command_says_that_nothing_was_compared_with_silicon(tmp_path):
+    file = tmp_path / "kernel.ptx"
+    file.write_text(
+        for_sm_100(f"{ALLOC}{PUT} tcgen05.wait::st.sync.aligned; {ONE}{READ}{STORE}{FREE}")
+    )
+    result = CliRunner().invoke(
+        app, ["emu", str(file), "--arg", "i32[128]", "--block", "128", "--check"]
+    )
+    assert result.exit_code == 0
+    assert (
+        "no race and no other mistake under one schedule (the emulation of sm_100 has not"
+        in result.output
+    )
+    result = CliRunner().invoke(app, ["emu", str(file), "--coverage"])
+    assert result.exit_code == 0
+    assert "has not been compared with silicon" in result.output
 
 
 def test_an_allocation_waits_for_columns():
@@ -446,6 +468,19 @@ def test_reductions_of_floats(form):
     fn = {"min": np.fmin, "max": np.fmax}[form[:3]] if "NaN" not in form else np.maximum
     expected = fn.reduce(inputs.reshape(2, 32), axis=1)
     np.testing.assert_array_equal(out, np.broadcast_to(expected[:, None], out.shape))
+
+
+def test_accesses_of_256_bits_and_pairs_of_floats():
+    room = np.arange(520, dtype=np.float32)
+    source = room[-room.ctypes.data % 32 // 4 :][:512]
+    body = f"""ld.param.u64 %d4, [a]; mul.wide.u32 %d5, %r0, 32; add.u64 %d5, %d5, %d4;
+    ld.global.v4.b64 {{%d6, %d7, %d8, %d9}}, [%d5]; add.rn.f32x2 %d6, %d6, %d9;
+    ld.global.v8.b32 {names("x", 8)}, [%d5]; mov.b64 {{%r10, %r11}}, %d6; st.global.v8.b32 [%d5], {{%r10, %r11, %x2, %x3, %x4, %x5, %x6, %x7}};
+    {STORE}"""
+    before = source.reshape(64, 8).copy()
+    run(for_sm_100(body, BOTH, REGISTERS), arrays=[source])
+    np.testing.assert_array_equal(source.reshape(64, 8)[:, :2], before[:, :2] + before[:, 6:])
+    np.testing.assert_array_equal(source.reshape(64, 8)[:, 2:], before[:, 2:])
 
 
 FOLDER = Path(__file__).parents[1] / "nvidia/language/programs"

@@ -139,7 +139,9 @@ def run_ptx(
     for number, path in targets.items():
         with path.open("wb") as out:
             np.save(out, arrays[number])
-    show(json, name, before, arrays, sum(counts.counts), "warps", schedules.said())
+    caveat = code.module.caveat
+    verdict = f"{schedules.said()} ({caveat})" if caveat else schedules.said()
+    show(json, name, before, arrays, sum(counts.counts), "warps", verdict)
     if varying and not json:
         names = ", ".join(str(number) for number in sorted(set(varying)))
         print(f"  the results in argument {names} depend on the schedule")
@@ -173,6 +175,8 @@ def show_coverage(file: Path, json: bool) -> int:
         print(f"{name:16}{len(counts):8}{sum(counts.values()):14}{missing:15}")
     total = sum(map(len, forms.values()))
     print(f"{total} forms in {len(module.functions)} functions, {len(unknown)} unknown")
+    if module.caveat:
+        print(module.caveat)
     for form, reason in unknown.items():
         print(f"  {form}: {reason}")
     return int(bool(unknown))

@@ -9,6 +9,7 @@ from typing import Optional
 from gluon_core.errors import BackendError, did_you_mean
 from gluon_emu.ptx.text import Immediate, Statement
 
+_UNMEASURED = 100  # the first generation of which no GPU was measured
 __all__ = [
     "Function",
     "Instruction",
@@ -144,6 +145,13 @@ class Module:
     functions: dict[str, Function] = field(default_factory=dict)
     variables: list[Variable] = field(default_factory=list)
     file: Optional[str] = None
+
+    @property
+    def caveat(self) -> str:
+        """Return the limit of the evidence for the architecture; "" where a GPU of its generation was measured."""
+        if self.arch < _UNMEASURED:
+            return ""
+        return f"the emulation of sm_{self.arch} has not been compared with silicon"
 
     @property
     def arch(self) -> int:

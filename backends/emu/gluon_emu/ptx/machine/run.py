@@ -505,6 +505,8 @@ class Machine:
             span=span_of(source.location),
             remedy=remedy,
         )
+        if self.code.module.caveat:
+            error.message += f"\n  ({self.code.module.caveat})"
         error.instruction, error.workgroup, error.wave = source.text, block, warp  # type: ignore[assignment]
         if source.location is not None:
             error.message += "".join(f"\n  inlined at {f}:{n}" for f, n in source.location.inlined)
