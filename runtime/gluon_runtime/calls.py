@@ -78,10 +78,10 @@ class Calls:
     ):
         self.name = name
         self.rules = rules
-        self._declared = tuple(declared)
+        self.declared = tuple(declared)
         self._takes_stream = takes_stream
         stream = "stream" if takes_stream else None
-        self.front = native.front(self, self._declared, rules, watch, stream)
+        self.front = native.front(self, self.declared, rules, watch, stream)
         self.call = self.entry if self.front is None else self.front.call
 
     # -- asked of a kernel -------------------------------------------------------------------------------
@@ -136,7 +136,7 @@ class Calls:
         keywords that are none of them."""
         options, left = dict(named), list(arguments[::-1])
         values: list[Any] = []
-        for parameter in self._declared:
+        for parameter in self.declared:
             name, kind, value, _ = parameter
             if kind == "variadic":
                 value, left = tuple(left[::-1]), []
@@ -172,8 +172,7 @@ class Calls:
             constants: per parameter, the value that functions for the grid get for a constant.
         """
         if self.front is not None:
-            fixed = (hit, grid, constants, ranged, self.comparable)
-            native.remember(self.front, self._declared, values, options, *fixed)
+            native.remember(self, values, options, hit, ranged, grid, constants)
 
     def forget(self) -> None:
         """Know no call any more."""
@@ -188,8 +187,8 @@ class Calls:
             sizes: the grid where a call names none; None where that is empty.
         """
         launch, stream_of, device, _ = hit
-        count = len(self._declared)
-        plain = all(p.kind != "variadic" for p in self._declared)
+        count = len(self.declared)
+        plain = all(p.kind != "variadic" for p in self.declared)
         plain &= all(map(operator.is_, self.taken(passed), passed))
 
         def handle(*values: Any, **named: Any) -> None:
@@ -210,7 +209,7 @@ class Calls:
         """Return the values of a prepared call, and its grid."""
         values, options = self.placed(arguments, named)
         grid = options.pop("grid", None)
-        pairs = zip(self._declared, values)
+        pairs = zip(self.declared, values)
         missing = [p.name for p, v in pairs if v is ABSENT and not p.flags & CONSTANT]
         if missing or options:
             kind = "missing" if missing else "unknown"

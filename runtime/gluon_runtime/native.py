@@ -17,6 +17,7 @@ from gluon_runtime.rules import ABSENT, CONSTANT, Parameter, Rules
 __all__ = ["address_of", "bind", "front", "launch", "module", "remember", "teach"]
 
 _TENSOR, _DESCRIBED, _ARRAY = range(3)  # kinds of classes that C reads
+Values = tuple[Any, ...]
 _VERSION = 11  # of the interface of `engine.c`
 
 
@@ -151,32 +152,19 @@ def front(
 
 
 def remember(
-    calls: Any,
-    parameters: Sequence[Parameter],
-    values: tuple[Any, ...],
-    options: dict[str, Any],
-    hit: Any,
-    grid: Any,
-    constants: Any,
-    ranged: bool,
-    comparable: tuple[type, ...],
+    kernel: Any, values: Values, options: dict[str, Any], hit: Any, ranged: bool, *fixed: Any
 ) -> None:
-    """Have the engine answer calls like this one, see `calls.Calls.learn`.
-
-    Args:
-        hit: a `calls.Hit`.
-        comparable: classes of constants whose equals compile alike.
-    """
+    """Have the engine in front of a `calls.Calls` answer calls like this one, see `learn` there."""
     engine = importlib.import_module("gluon_runtime._engine")
     launcher: Any = getattr(hit.launch, "engine", None)
     teach(engine)
     stream = launcher and _stream(engine, hit.stream_of, hit.device)
     owners: list[Any] = [*options, *options.values()]
-    for parameter, value in zip(parameters, values):
+    for parameter, value in zip(kernel.declared, values):
         owners.extend([value] if parameter.flags & CONSTANT else _owned(engine, value))
-    answer = (hit, launcher, stream, hit.result, grid, constants, owners)
-    equals = tuple([owner for owner in owners if isinstance(owner, comparable)])
-    calls.remember(values, options, answer, ranged, equals)
+    answer = (hit, launcher, stream, hit.result, *fixed, owners)
+    equals = tuple([owner for owner in owners if isinstance(owner, kernel.comparable)])
+    kernel.front.remember(values, options, answer, ranged, equals)
 
 
 def _owned(engine: Any, value: Any) -> Iterator[Any]:

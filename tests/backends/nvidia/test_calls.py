@@ -407,7 +407,7 @@ class Door:
 
     def __init__(self):
         self.known = 0
-        self.front = native.front(self, Dispatcher(anything)._declared, RULES, Watch(), None)
+        self.front = native.front(self, Dispatcher(anything).declared, RULES, Watch(), None)
 
     def run(self, hit, grid, stream, values):
         self.known += 1
