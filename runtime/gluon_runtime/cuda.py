@@ -273,7 +273,7 @@ class CudaDriver:
             ctypes.c_void_p(start),
             ctypes.c_int(_TF32 if value.round_f32_to_tf32 else element),
             ctypes.c_uint32(rank),
-            ctypes.c_void_p(value.address),
+            ctypes.c_void_p(value.base),
             (ctypes.c_uint64 * rank)(*shape),
             (ctypes.c_uint64 * max(1, rank - 1))(*strides[1:]),
             (ctypes.c_uint32 * rank)(*kind.box[::-1]),

@@ -182,7 +182,7 @@ def _descriptor_fits(pattern: Described, seen: Seen) -> bool:
     value = seen.value
     return (
         len(value.shape) == pattern.rank
-        and value.box in (None, pattern.block)
+        and value.block_shape in (None, pattern.block)
         and value.layout in (None, pattern.layout)
     )
 
@@ -223,7 +223,7 @@ def _described(pattern: Pattern, seen: Seen, rules: Rules) -> str:
         return text
     if seen.kind == "descriptor":
         value = seen.value
-        box = "" if value.box is None else f" in boxes of {list(value.box)}"
+        box = "" if value.block_shape is None else f" in boxes of {list(value.block_shape)}"
         layout = "" if value.layout is None else f" in {value.layout}"
         return f"a descriptor of {seen.dtype}{list(value.shape)}{box}{layout}"
     return "None" if seen.kind == "none" else f"{type(seen.value).__name__} {seen.value!r}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Optional, Sequence
+from typing import Any, Optional, Sequence
 
 from gluon_runtime.arrays import Seen, from_dlpack, from_interface, from_tensor, width_of
 from gluon_runtime.errors import BundleArgumentError
@@ -49,23 +49,17 @@ class TensorDescriptor:
     round_f32_to_tf32: bool = False
 
 
-class Spread(NamedTuple):
-    """A descriptor that was looked at: the facts that its map and the choice of a form depend on.
+@dataclass(frozen=True)
+class Spread(TensorDescriptor):
+    """A descriptor that was looked at: its base is an address, and no shape or stride is left open.
 
     Args:
-        address: of the first element.
-        shape, strides: in elements.
-        box: the box, None where the form decides.
         layout: of the box, as Python prints it; None where the form decides.
     """
 
-    address: int
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    padding: str
-    round_f32_to_tf32: bool
-    box: Optional[tuple[int, ...]]
-    layout: Optional[str]
+    shape: tuple[int, ...] = ()
+    strides: tuple[int, ...] = ()
+    layout: Optional[str] = None
 
 
 def look(value: Any) -> Seen:
@@ -127,9 +121,9 @@ def _descriptor(value: Any) -> Seen:
         base.value,
         sizes,
         strides,
+        None if box is None else tuple(map(int, box)),
         value.padding,
         bool(getattr(value, "round_f32_to_tf32", False)),
-        None if box is None else tuple(map(int, box)),
         None if layout is None else repr(layout),
     )
     return Seen("descriptor", spread, base.dtype, base.size, base.device, base.owner)

@@ -75,7 +75,7 @@ class TestPython:
         offsets = [0, 128, 132, 136, 144, 192, 320, 324, 328, 336, 344, 352, 360]
         assert driver.launches[0].pointed == offsets
         # Encoded once each, for both launches.
-        assert [(v.address, v.padding) for _, _, v in driver.memory] == [
+        assert [(v.base, v.padding) for _, _, v in driver.memory] == [
             (0x1000, "zero"),
             (0x20000, "nan"),
         ]
