@@ -8,13 +8,15 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import Optional, Sequence
 
+import numpy as np
+
 from gluon_core.plugin.timing import Timing
 from gluon_sim.timing.engine import Stuck, execute
 from gluon_sim.timing.lanes import Lane
 from gluon_sim.timing.stream import Block, Start
 from gluon_sim.timing.units import Memory, Unit
 
-__all__ = ["Prediction", "Resources", "predict", "resident_blocks", "sample"]
+__all__ = ["Prediction", "Resources", "Sampled", "predict", "resident_blocks", "sample", "spread"]
 
 _STEADY = 3  # rounds of resident blocks that are replayed; the rest follows their rhythm
 _THREADS = 2048
@@ -95,6 +97,30 @@ def sample(total: int, most: int) -> list[int]:
     return sorted({0, total - 1, *random.Random(0).sample(range(1, total - 1), most - 2)})
 
 
+def spread(weights: np.ndarray) -> list[int]:
+    """Return indices of programs of a grid: the first, the heaviest, the lightest and the one between these."""
+    order = np.argsort(weights, kind="stable")
+    chosen = {0, int(np.argmax(weights)), int(order[0]), int(order[len(order) // 2])}
+    return sorted(chosen)
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """The programs of a grid that were recorded.
+
+    Args:
+        blocks: the recorded ones.
+        numbers: index of each of `blocks` in the grid.
+        total: blocks of the grid.
+        weights: of all programs, where their work differs; the heaviest is recorded.
+    """
+
+    blocks: Sequence[Block]
+    numbers: Sequence[int]
+    total: int
+    weights: Optional[np.ndarray] = None
+
+
 @dataclass
 class _Traffic:
     """Bytes that all blocks read and write, and the share of these that reaches the memory."""
@@ -161,17 +187,15 @@ def _memory(timing: Timing, traffic: _Traffic, active: int, clock: float) -> Mem
 
 
 def predict(
-    timing: Timing, name: str, blocks: Sequence[Block], numbers: Sequence[int], total: int, use: Resources,
-    touched: int, wave: Optional[float] = None, warm: bool = True,
+    timing: Timing, name: str, sampled: Sampled, use: Resources, touched: int, wave: Optional[float] = None,
+    warm: bool = True,
 ) -> Prediction:  # fmt: skip
-    """Return the time of a launch of `total` blocks, of which `blocks` were recorded.
-
-    Args:
-        numbers: index of each of `blocks` in the grid.
+    """Return the time of a launch.
 
     Raises:
         Stuck: a block waits for others that were not recorded.
     """
+    blocks, total = sampled.blocks, sampled.total
     held = resident_blocks(timing, use)
     if held < 1:
         raise Stuck
@@ -181,7 +205,7 @@ def predict(
     clock = timing.clock
     for _ in range(2):
         memory = _memory(timing, traffic, active, clock)
-        cycles, unit, length = _span(timing, memory, blocks, numbers, total, held, clock)
+        cycles, unit, length = _span(timing, memory, sampled, held, clock)
         # Under full load the matrix units lower the clock.
         load = unit.busy.get("matrix", 0.0) / max(unit.now, 1.0) * min(1.0, active / units)
         clock = timing.clock - (timing.clock - timing.matrix_clock) * _throttled(
@@ -190,7 +214,7 @@ def predict(
     # The first block of a unit fetches the code.
     span = cycles / clock + max(block.code for block in blocks) / timing.launch["code"]
     out = Prediction(
-        name, timing.device, span + timing.launch["kernel"], span, clock, unit.lanes, numbers[0], length,
+        name, timing.device, span + timing.launch["kernel"], span, clock, unit.lanes, sampled.numbers[0], length,
         moved=int(traffic.reads + traffic.writes),
         missed=int(traffic.reads * traffic.read_misses + traffic.writes * traffic.write_misses),
         resident=min(held, ceil(total / units)), waves=total / (units * held),
@@ -210,15 +234,14 @@ def _throttled(load: float, nanoseconds: float) -> float:
 
 
 def _span(
-    timing: Timing, memory: Memory, blocks: Sequence[Block], numbers: Sequence[int], total: int, held: int,
-    clock: float,
-) -> tuple[float, Unit, float]:  # fmt: skip
+    timing: Timing, memory: Memory, sampled: Sampled, held: int, clock: float
+) -> tuple[float, Unit, float]:
     """Return cycles from the first begin to the last end, the replayed unit, and the cycles of its first block."""
-    units = timing.units
+    units, blocks = timing.units, sampled.blocks
     pace = timing.launch["block"] * clock
     gap = pace if held > 1 else timing.launch["alone"] * clock
-    each = ceil(total / units)  # blocks of the unit that gets most
-    if each <= held * _STEADY or len(blocks) > 1 and each <= held:
+    each = ceil(sampled.total / units)  # blocks of the unit that gets most
+    if each <= held * (_STEADY if sampled.weights is None else 1):
         # All blocks of one unit: the slowest of those that samples stand for.
         spans, slowest = [], None
         for first in range(len(blocks)):
@@ -241,19 +264,18 @@ def _span(
         times.append((one, (more - one) / (_STEADY - 1)))
         kept = kept or many
     assert kept is not None
-    cycles = _scheduled(times, numbers, total, units * held)
+    cycles = _scheduled(times, sampled, units * held)
     begin, end = kept.ends[0]
     return cycles, kept, end - begin
 
 
-def _scheduled(
-    times: Sequence[tuple[float, float]], numbers: Sequence[int], total: int, slots: int
-) -> float:
+def _scheduled(times: Sequence[tuple[float, float]], sampled: Sampled, slots: int) -> float:
     """Return when the last of all blocks ends, each started where one ended, in the order of the grid.
 
     Args:
         times: cycles of the first round and of each further one, for each sampled block.
     """
+    total, weights = sampled.total, sampled.weights
     extra = max(first - later for first, later in times)
     later = [time for _, time in times]
     if max(later) - min(later) < 0.02 * max(later):
@@ -262,18 +284,14 @@ def _scheduled(
             total / slots if total > 4 * slots else ceil(total / slots)
         )
 
-    def duration(number: int) -> float:
-        for i in range(1, len(numbers)):
-            if number <= numbers[i]:
-                low, high = numbers[i - 1], numbers[i]
-                part = (number - low) / max(1, high - low)
-                return later[i - 1] + part * (later[i] - later[i - 1])
-        return later[-1]
-
+    # Between the sampled programs time grows with the work, or else with the number of the program.
+    axis = np.arange(total) if weights is None else weights
+    known = sorted((float(axis[number]), time) for number, time in zip(sampled.numbers, later))
+    durations = np.interp(axis, [place for place, _ in known], [time for _, time in known])
     heap = [0.0] * min(slots, total)
     end = 0.0
     for number in range(total):
-        time = heapq.heappop(heap) + duration(number)
+        time = heapq.heappop(heap) + float(durations[number])
         end = max(end, time)
         heapq.heappush(heap, time)
     return max(extra, 0.0) + end

@@ -17,17 +17,27 @@ from gluon_core.simulation.predicted import Predicted
 from gluon_sim.errors import SimulatorError
 from gluon_sim.executor.parallel import keep, restore
 from gluon_sim.timing.engine import Stuck
-from gluon_sim.timing.grid import Prediction, Resources, predict, resident_blocks, sample
+from gluon_sim.timing.grid import (
+    Prediction,
+    Resources,
+    Sampled,
+    predict,
+    resident_blocks,
+    sample,
+    spread,
+)
 from gluon_sim.timing.hollow import HollowLaunch
 from gluon_sim.timing.picture import picture
 from gluon_sim.timing.recorder import Enough, Recorder
 from gluon_sim.timing.stream import Start
+from gluon_sim.timing.work import weighed
 from gluon_sim.tracing.types import PointerType, TensorType
 
 __all__ = ["Wish", "predicted", "predicting", "timing_of"]
 
 Launch = Any  # of `gluon_sim.launcher`, which imports this module
 SAMPLE = 8
+EVEN = 1.02  # the heaviest program over the lightest, where all count as alike
 LIMIT = 400_000
 FIRST = 100  # events of programs that are recorded for the traffic of a wave alone
 PROBED = 20  # such programs
@@ -101,9 +111,13 @@ def predict_launch(launch: Launch, warm: bool = True) -> Prediction:
     )  # fmt: skip
     quiet = replace(launch, settings=settings)
     recorder = Recorder(timing, LIMIT)
-    numbers = (
-        list(range(total)) if program.spins and total <= 2 * timing.units else sample(total, SAMPLE)
-    )
+    weights = None if program.spins else weighed(program.program, launch.values, launch.grid)
+    if weights is not None and weights.max() <= EVEN * weights.min():
+        weights = None
+    if program.spins and total <= 2 * timing.units:
+        numbers = list(range(total))
+    else:
+        numbers = sample(total, SAMPLE) if weights is None else spread(weights)
     if program.spins and len(numbers) < total:
         raise CapabilityError(
             "the programs wait for each other, and there are too many to execute them all",
@@ -127,17 +141,14 @@ def predict_launch(launch: Launch, warm: bool = True) -> Prediction:
     finally:
         restore(kept)
     try:
-        return predict(
-            timing,
-            kernel.entry.name,
+        blocks = kernel.num_ctas  # of a program
+        sampled = Sampled(
             recorder.blocks,
-            numbers,
-            total * kernel.num_ctas,
-            use,
-            touched,
-            wave,
-            warm,
+            [number * blocks for number in numbers],
+            total * blocks,
+            None if weights is None else np.repeat(weights, blocks),
         )
+        return predict(timing, kernel.entry.name, sampled, use, touched, wave, warm)
     except Stuck:
         raise SimulatorError(
             "the time cannot be predicted: a program waits for what the sampled programs never do",

@@ -176,6 +176,38 @@ def test_programs_of_different_length_are_sampled():
 
 
 @gluon.jit
+def lengths(long, n):
+    """Return the rounds of a program, long in one program alone."""
+    rounds = n
+    if gl.program_id(0) == long:
+        rounds = 64 * n
+    return rounds
+
+
+@gluon.jit
+def one_long(x, long, n, BLOCK: gl.constexpr, layout: gl.constexpr):
+    i = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK, layout=layout)
+    value = gl.load(x + i)
+    for outer in range(2):
+        for _ in range(lengths(long, n) * outer):
+            value = gl.exp2(value)
+    gl.store(x + i, value)
+
+
+@pytest.mark.parametrize("programs", [132, 2000])
+def test_the_longest_program_counts_wherever_it_is(programs):
+    x = np.zeros(programs * 128, np.float32)
+
+    def run(long, n=8):
+        launch = one_long[(programs,)]
+        return time_of(lambda: launch(x, long, n, 128, layout(vector=1))).span
+
+    spans = [run(long) for long in (0, 77, programs - 1)]
+    assert min(spans) > 3 * run(-1) and max(spans) < 1.5 * min(spans)
+    assert run(77, 16) > 1.7 * spans[1]
+
+
+@gluon.jit
 def chosen(table, x, BLOCK: gl.constexpr, layout: gl.constexpr):
     """Whole numbers in memory decide the number of rounds."""
     i = gl.arange(0, BLOCK, layout=layout)
