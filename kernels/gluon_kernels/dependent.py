@@ -13,7 +13,7 @@ from gluon_core import language as gl
 
 __all__ = ["OVERLAPPED", "wait_for_predecessor"]
 
-OVERLAPPED: dict[str, Any] = {}  # options of a launch
+OVERLAPPED: dict[str, Any] = {"launch_pdl": True}  # options of a launch
 
 
 @gluon.jit
