@@ -89,10 +89,15 @@ def _gradients(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     """Return the gradients, which are products, too; what was before an activation is computed again."""
     a, b, bias = ctx.saved_tensors
     needs = ctx.needs_input_grad
-    if bias is None and ctx.activation is None and grad.dtype is a.dtype and is_plain(grad, a, b):
+    if ctx.activation is None and grad.dtype is a.dtype and is_plain(grad, a, b, bias):
         known_by = (signature(grad, a, b), needs[0], needs[1])
         run = gradient_plans.find(known_by, grad, a, b, needs[0], needs[1])
-        return (*run(grad, a, b), None, None, None)
+        return (
+            *run(grad, a, b),
+            _to_bias(grad, bias) if bias is not None and needs[2] else None,
+            None,
+            None,
+        )
     if ctx.activation is not None:
         again = torch.is_grad_enabled()  # these gradients have gradients
         before = _product(a, b, bias, None, torch.float32)
@@ -101,16 +106,18 @@ def _gradients(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
             after = activated(before, ctx.activation)
         (grad,) = torch.autograd.grad(after, before, grad.float(), create_graph=again)
     own = grad.to(a.dtype)
-    to_bias = None
-    if bias is not None and needs[2]:
-        to_bias = grad.float().flatten(0, -2).sum(0).to(bias.dtype)
     return (
         _product(own, b.mT) if needs[0] else None,
         _product(a.mT, own) if needs[1] else None,
-        to_bias,
+        _to_bias(grad, bias) if bias is not None and needs[2] else None,
         None,
         None,
     )
+
+
+def _to_bias(grad: Tensor, bias: Tensor) -> Tensor:
+    """Return the sum of all rows, added up in float32."""
+    return grad.flatten(0, -2).sum(0, dtype=torch.float32).to(bias.dtype)
 
 
 def _build_gradients(
