@@ -169,7 +169,9 @@ class _Lowering(Loops):
             env[id(op.results[0])] = self.constant(op)
         elif name in ("if", "for", "while", "call", "warp_specialize"):
             getattr(self, "do_" + name)(op, env)
-        elif name == "inline_asm" and is_data(op, self.models.assembler, self.target):
+        elif name == "inline_asm" and (
+            is_data(op, self.models.assembler, self.target) or self.models.is_idle(op.args[0])
+        ):
             self.data(op, env)
         elif name in _REFUSED:
             raise CannotSay(f"`{name}`: {_REFUSED[name]}", op.loc)

@@ -1,6 +1,6 @@
 """Inline assembly on the simulator.
 
-A reference module may have a table `INLINE_ASM`, text -> model. Any other text runs if the module names
+A reference module may have a table `INLINE_ASM`, text -> model; `IDLE_ASM` lists texts that order grids and do nothing within one. Any other text runs if the module names
 its dialect, `ASSEMBLY = "anvil"`, and an installed plugin contributes an `Assembler` for that dialect
 (hook `gluon_services`). The simulator gives it registers: elements of fewer than 32 bits share one as
 the compiler packs them, and each array has an entry for each run of the text.

@@ -24,3 +24,4 @@ from gluon_nvidia.reference.wgmma import *  # noqa: F403
 # The dialect of inline assembly, and models of some texts, which need no interpreter.
 ASSEMBLY = "ptx"
 INLINE_ASM = {**PACKED_ASM, **WAITS_ASM, **GRID_ASM}
+IDLE_ASM = frozenset(GRID_ASM)  # nothing within a block depends on these

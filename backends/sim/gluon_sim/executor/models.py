@@ -61,6 +61,10 @@ class Models:
                 return function(fn) if isinstance(fn, str) else fn
         return None
 
+    def is_idle(self, text: str) -> bool:
+        """Return True if a text does nothing that a block notices, whatever else it orders."""
+        return any(text.strip() in getattr(module, "IDLE_ASM", ()) for module in self.modules)
+
     def inline_asm(self, text: str) -> Optional[Callable[..., Any]]:
         for module in self.modules:
             fn: Optional[Callable[..., Any]] = getattr(module, "INLINE_ASM", {}).get(text.strip())
