@@ -16,6 +16,7 @@ from gluon_core.language.nvidia.hopper import (
 )
 from gluon_core.language.nvidia.hopper.tma import async_load, async_store, store_wait
 from gluon_core.nvidia.hopper import TensorDescriptor
+from gluon_kernels.dependent import wait_for_predecessor
 from tests.prove.proofs import LAYOUT, describe, judged
 
 pytestmark = pytest.mark.once
@@ -63,6 +64,19 @@ def test_groups_of_copies(stages, pending, late, wanted):
     assert verdict.verdict == wanted, verdict
     assert (error is None) == (wanted == "proved")
     assert error is None or type(error).__name__ in ("RaceError", "LeakError")
+
+
+@gluon.jit
+def dependent(src, dst, tiles, STAGES: gl.constexpr, PENDING: gl.constexpr):
+    wait_for_predecessor()
+    grouped(src, dst, tiles, STAGES, PENDING, True)
+
+
+@pytest.mark.parametrize("pending, wanted", [(1, "proved"), (2, "counterexample")])
+def test_a_wait_for_the_grid_before_changes_no_verdict(pending, wanted):
+    src, dst = np.ones(128 * 9, np.float32), np.zeros(128 * 9, np.float32)
+    verdict, _ = judged(dependent, (1,), src, dst, 5, 2, pending, target="sim:sm_90")
+    assert verdict.verdict == wanted, verdict
 
 
 # ---- a partition that stores ------------------------------------------------------------------------
