@@ -160,7 +160,8 @@ def attention_decode(
 ) -> Tensor:
     """Return the attention of one new token of each sequence against its keys and values in pages.
 
-    Equal inputs give equal bits. There are no gradients.
+    Equal inputs give equal bits. There are no gradients. A cache of sequences in a row, [sequences, longest, heads of keys, width], is one of
+    pages of `longest` tokens, with a table of one page for each.
 
     Args:
         q: [sequences, heads, width], float16 or bfloat16; 16, 32, 64, 128 or 256 wide.

@@ -20,6 +20,7 @@ from gluon_kernels import attention, attention_varlen
 from gluon_kernels.problem import error_of
 
 TOLERANCE = {torch.bfloat16: 2e-2, torch.float16: 5e-3}
+NAMES = ("q", "k", "v", "sinks")
 LENGTHS = (1, 2, 3, 63, 64, 65, 127, 128, 129, 191, 192, 193)
 
 
@@ -68,6 +69,7 @@ def draw_case(draw: random.Random, most: int) -> dict[str, Any]:
         case["batch"] = draw.choice((1, 1, 2, 3))
         case["queries"] = _length(draw, most)
         case["keys"] = draw.choice((case["queries"], _length(draw, most), 4 * most))
+    case["sinks"] = draw.random() < 0.2
     return case
 
 
@@ -103,7 +105,7 @@ STRIDES = (_dense, _dense, _heads_inside, _heads_inside, _columns_first, _part, 
 # -- reference -------------------------------------------------------------------------------------
 
 
-def masked(q: Tensor, k: Tensor, v: Tensor, shift: int, case: dict[str, Any]) -> Tensor:
+def masked(q: Tensor, k: Tensor, v: Tensor, sinks: Optional[Tensor], shift: int, case: dict[str, Any]) -> Tensor:  # fmt: skip
     """Return attention of [heads, length, width] in the dtype of operands, 0 for queries that see no key."""
     k, v = (x.repeat_interleave(q.shape[-3] // x.shape[-3], -3) for x in (k, v))
     score = q @ k.mT * case.get("scale", q.shape[-1] ** -0.5)
@@ -118,15 +120,18 @@ def masked(q: Tensor, k: Tensor, v: Tensor, shift: int, case: dict[str, Any]) ->
         seen &= away >= -left
     if right is not None:
         seen &= away <= right
-    return score.masked_fill(~seen, -torch.inf).softmax(-1).nan_to_num(0.0) @ v
+    score = score.masked_fill(~seen, -torch.inf)
+    if sinks is not None:
+        score = torch.cat([score, sinks[:, None, None].expand(*score.shape[:-1], 1)], -1)
+    return score.softmax(-1).nan_to_num(0.0)[..., : k.shape[-2]] @ v
 
 
 def _packed_reference(tensors: list[Tensor], case: dict[str, Any]) -> Tensor:
     results, query, key = [], 0, 0
     for queries, keys in zip(case["queries"], case["keys"]):
         q = tensors[0][query : query + queries].transpose(0, 1)
-        k, v = (x[key : key + keys].transpose(0, 1) for x in tensors[1:])
-        results.append(masked(q, k, v, keys - queries, case).transpose(0, 1))
+        k, v = (x[key : key + keys].transpose(0, 1) for x in tensors[1:3])
+        results.append(masked(q, k, v, tensors[3], keys - queries, case).transpose(0, 1))
         query, key = query + queries, key + keys
     return torch.cat(results)
 
@@ -159,20 +164,27 @@ def _gradient(result: Tensor, form: str) -> Tensor:
 
 def run(case: dict[str, Any], device: str) -> Optional[str]:
     """Return None, or what is wrong with a call's result or gradients."""
-    tensors = _tensors(case, device)
+    tensors: list[Any] = [*_tensors(case, device)]
     options = {
         name: case[name] for name in ("causal", "window", "softcap", "scale") if name in case
     }
-    wide = [x.detach().double().requires_grad_(x.requires_grad) for x in tensors]
+    sinks = None
+    if case["sinks"]:
+        sinks = torch.randn(case["heads"], device=device).requires_grad_(case["wanted"][0])
+    tensors.append(sinks)
+    options["sinks"] = sinks
+    wide = [
+        None if x is None else x.detach().double().requires_grad_(x.requires_grad) for x in tensors
+    ]
     if "batch" in case:
-        result = attention(*tensors, **options)
+        result = attention(*tensors[:3], **options)
         right = masked(*wide, 0, case)
     else:
         lists = [
             torch.tensor([0, *case[name]]).cumsum(0).int().to(device)
             for name in ("queries", "keys")
         ]
-        result = attention_varlen(*tensors, *lists, **options)
+        result = attention_varlen(*tensors[:3], *lists, **options)
         right = _packed_reference(wide, case)
     tolerance = TOLERANCE[case["dtype"]]
     if result.shape != right.shape or result.dtype != case["dtype"]:
@@ -180,7 +192,7 @@ def run(case: dict[str, Any], device: str) -> Optional[str]:
     error = error_of(result, right)
     if not error < tolerance:
         return f"result off by {error:.2g}"
-    leaves = [i for i in range(3) if tensors[i].requires_grad]
+    leaves = [i for i, x in enumerate(tensors) if x is not None and x.requires_grad]
     if not leaves or not right.requires_grad:
         return None
     grad = _gradient(result, case["grad"])
@@ -189,7 +201,7 @@ def run(case: dict[str, Any], device: str) -> Optional[str]:
     for i, one, other in zip(leaves, ours, theirs):
         error = error_of(one, other)
         if one.shape != other.shape or not error < tolerance:
-            return f"gradient of {'qkv'[i]} off by {error:.2g}"
+            return f"gradient of {NAMES[i]} off by {error:.2g}"
     return None
 
 
