@@ -3,35 +3,122 @@
 from __future__ import annotations
 
 import struct
-from typing import Any, Iterator, Optional
+from dataclasses import dataclass
+from typing import Any, Callable, Iterator, Optional
 
 import numpy as np
 
+from gluon_core.errors import ArgumentError
+from gluon_core.plugin.host_descriptor import HostDescriptor
 from gluon_core.plugin.triton_compiler import TritonDevice
 from gluon_core.simulation.host_memory import address_of, storage_of
 from gluon_core.values.descriptors import split_descriptor
 from gluon_emu.memory import Allocation
 
-__all__ = ["allocation_of", "encode", "global_scratch", "leaves_of"]
+__all__ = ["Arguments", "allocation_of", "arguments_of", "encode"]
 
 
-def leaves_of(
-    kinds: Any, names: Any, arguments: Any, allocations: list[Allocation], descriptors: Any
+_PARTS = ("base", "shape", "strides", "padding")
+
+# The bytes of a kernel's argument for a descriptor, and the compiler's description of its box:
+# `f(descriptor, description, base, shape, strides)`.
+Box = Callable[[Any, dict[str, Any], int, list[int], list[int]], bytes]
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """The arguments of one launch.
+
+    Args:
+        grid: blocks along x, y and z, those of a cluster along x.
+        cluster: blocks of a cluster.
+        leaves: (name, type, value) of everything that is no constant, addresses for pointers.
+        scratch: addresses of the buffers that the compiler asked for, behind the arguments.
+        allocations: the memory that the addresses point into.
+    """
+
+    grid: tuple[int, int, int]
+    cluster: int
+    leaves: list[tuple[str, Any, Any]]
+    scratch: list[int]
+    allocations: list[Allocation]
+
+
+def arguments_of(compiled: Any, grid: Any, stream: Any, values: Any, box: Box) -> Arguments:
+    """Return the arguments of a launch of a `CompiledKernel` with these values.
+
+    Raises:
+        ArgumentError: a value has the wrong type.
+    """
+    metadata = compiled.metadata
+    x, y, z = [*(int(g) for g in grid), 1, 1][:3]
+    cluster = int(metadata.num_ctas or 1)
+    size = (x * cluster, y, z)
+    allocations: list[Allocation] = []
+    metas = iter(getattr(metadata, "tensordesc_meta", None) or [])
+
+    def address(name: str, value: Any) -> int:
+        allocation = allocation_of(name, value)
+        if allocation is not None:
+            allocations.append(allocation)
+        return address_of(name, value)
+
+    def leaves(kinds: Any, names: Any, values: Any) -> Iterator[tuple[str, Any, Any]]:
+        for kind, name, value in zip(kinds, names, values):
+            if isinstance(kind, (tuple, list)):
+                yield from leaves(kind, [f"{name}[{i}]" for i in range(len(kind))], value)
+            elif split_descriptor(kind) is not None:
+                yield from _descriptor(name, value, next(metas, None), address, box)
+            elif kind != "constexpr":
+                yield name, kind, address(name, value) if str(kind).startswith("*") else value
+
+    opened = list(leaves(compiled.signature_types(), compiled.src.fn.arg_names, values))
+    scratch = _global_scratch(metadata, size, allocations, stream)
+    return Arguments(size, cluster, opened, scratch, allocations)
+
+
+def _descriptor(
+    name: str,
+    value: Any,
+    meta: Optional[dict[str, Any]],
+    address: Callable[[str, Any], int],
+    box: Box,
 ) -> Iterator[tuple[str, Any, Any]]:
-    """(name, type, value) of everything that is no constant, tuples and descriptors opened."""
-    for kind, name, value in zip(kinds, names, arguments):
-        if isinstance(kind, (tuple, list)):
-            inner = [f"{name}[{i}]" for i in range(len(kind))]
-            yield from leaves_of(kind, inner, value, allocations, descriptors)
-        elif split_descriptor(kind) is not None:
-            yield from descriptors(name, value)
-        elif kind != "constexpr":
-            if str(kind).startswith("*"):
-                allocation = allocation_of(name, value)
-                if allocation is not None:
-                    allocations.append(allocation)
-                value = address_of(name, value)
-            yield name, kind, value
+    """Yield (name, type, value) of a kernel's arguments for a descriptor: its box, shape and strides.
+
+    Args:
+        meta: the compiler's description of the box; None where the kernel takes the pointer itself.
+        address: `f(name, base)`, the address of the tensor.
+
+    Raises:
+        ArgumentError: not a descriptor.
+    """
+    if isinstance(value, HostDescriptor):
+        value.check_launch()
+    elif not all(hasattr(value, part) for part in _PARTS):  # a descriptor of Triton has these
+        raise ArgumentError(
+            "not a descriptor",
+            argument=name,
+            expected="a TensorDescriptor",
+            got=type(value).__name__,
+        )
+    base = address(f"{name}.base", value.base)
+    shape, strides = [int(n) for n in value.shape], [int(n) for n in value.strides]
+    if meta is None:
+        yield f"{name}.base", "*i8", base
+        for i, n in enumerate(shape):
+            yield f"{name}.shape[{i}]", "i64", n
+        for i, n in enumerate(strides):
+            yield f"{name}.strides[{i}]", "i64", n
+        yield f"{name}.padding", "i1", int(value.padding == "nan")
+        if hasattr(value, "round_f32_to_tf32"):
+            yield f"{name}.round_f32_to_tf32", "i1", int(value.round_f32_to_tf32)
+    else:
+        yield name, "box", box(value, meta, base, shape, strides)
+    for i, n in enumerate(shape):
+        yield f"{name}.shape[{i}]", "i32", n
+    for i, n in enumerate(strides):
+        yield f"{name}.strides[{i}]", "i64", n
 
 
 def allocation_of(name: str, value: Any) -> Optional[Allocation]:
@@ -41,7 +128,7 @@ def allocation_of(name: str, value: Any) -> Optional[Allocation]:
     )
 
 
-def global_scratch(
+def _global_scratch(
     metadata: Any, grid: tuple[int, int, int], allocations: list[Allocation], stream: Any
 ) -> list[int]:
     """Return the addresses of the buffers that the compiler asked for, behind all other arguments.

@@ -12,21 +12,20 @@ import struct
 import sys
 import time
 from dataclasses import dataclass, field
-from typing import Any, Callable, Iterator, Optional
+from typing import Any, Callable, Optional
 
 import numpy as np
 
 from gluon_core.errors import ArgumentError, BackendError
 from gluon_core.processes import usable_cores
 from gluon_core.simulation.evidence import note
-from gluon_core.simulation.host_memory import address_of
 from gluon_emu.amdgcn.decode.codeobject import assembly_of
 from gluon_emu.amdgcn.decode.operands import EXEC, TTMP
 from gluon_emu.amdgcn.decode.program import Program
 from gluon_emu.amdgcn.decode.text import parse
 from gluon_emu.amdgcn.isa.smem import SCALAR
 from gluon_emu.amdgcn.machine.code import Code, bind, rows_of
-from gluon_emu.amdgcn.machine.descriptor import descriptor_leaves
+from gluon_emu.amdgcn.machine.descriptor import encode_descriptor
 from gluon_emu.amdgcn.machine.hostcall import Hostcalls, asks
 from gluon_emu.amdgcn.machine.order import order_of
 from gluon_emu.amdgcn.machine.run import Machine
@@ -36,11 +35,11 @@ from gluon_emu.amdgcn.machine.state import Batch
 from gluon_emu.amdgcn.machine.trace import Tally
 from gluon_emu.amdgcn.machine.trace import write as write_trace
 from gluon_emu.amdgcn.replaced import replacement
-from gluon_emu.arguments import allocation_of, encode, global_scratch, leaves_of
+from gluon_emu.arguments import arguments_of, encode
 from gluon_emu.memory import Allocation, GlobalMemory
 from gluon_emu.settings import Settings, of_launch
 
-__all__ = ["allocation_of", "execute", "make_launcher", "prepared"]
+__all__ = ["execute", "make_launcher", "prepared"]
 
 _GARBAGE = np.uint32(0x7FA5A5A5)  # a signalling NaN, and no likely address
 _RESIDENT = 128  # waves that run at once
@@ -86,34 +85,21 @@ def make_launcher(compiled: Any) -> Callable[..., Any]:
     except KeyError:
         text = _disassembled(compiled)
     own = bind(parse(text, compiled.metadata.name))
-    kinds = compiled.signature_types()
-    names = list(compiled.src.fn.arg_names)
     metadata = compiled.metadata
     compiled.function = compiled.module = own.program
 
-    def launch(grid: Any, stream: Any, *arguments: Any) -> None:
+    def box(_: Any, meta: Any, base: int, shape: list[int], strides: list[int]) -> bytes:
+        return encode_descriptor(meta, base, shape, strides, metadata.num_warps).tobytes()
+
+    def launch(grid: Any, stream: Any, *values: Any) -> None:
         settings, overridden = of_launch()
         code = own if settings.assembly is None else replacement(own, settings.assembly)
-        x, y, z = [*(int(g) for g in grid), 1, 1][:3]
-        cluster = int(metadata.num_ctas or 1)
-        size = (x * cluster, y, z)
-        allocations: list[Allocation] = []
-        metas = list(getattr(metadata, "tensordesc_meta", None) or [])
-
-        def pointed(name: str, value: Any) -> int:
-            allocation = allocation_of(name, value)
-            if allocation is not None:
-                allocations.append(allocation)
-            return address_of(name, value)
-
-        def descriptors(name: str, value: Any) -> Iterator[tuple[str, Any, Any]]:
-            meta = metas.pop(0) if metas else None
-            return descriptor_leaves(name, value, meta, metadata.num_warps, pointed)
-
-        leaves = list(leaves_of(kinds, names, arguments, allocations, descriptors))
-        scratch = global_scratch(metadata, size, allocations, stream)
+        arguments = arguments_of(compiled, grid, stream, values, box)
         lds = int(metadata.shared or 0)
-        request = prepared(code, size, leaves, scratch, allocations, lds, settings, cluster)
+        request = prepared(
+            code, arguments.grid, arguments.leaves, arguments.scratch, arguments.allocations,
+            lds, settings, arguments.cluster,
+        )  # fmt: skip
         note(settings.off, overridden)
         execute(request, settings)
 

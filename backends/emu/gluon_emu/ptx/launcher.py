@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Any, Callable, Iterator, Optional
+from typing import Any, Callable, Optional
 
 import numpy as np
 
 from gluon_core.errors import ArgumentError, BackendError
 from gluon_core.simulation.evidence import note
-from gluon_core.simulation.host_memory import address_of
-from gluon_emu.arguments import allocation_of, encode, global_scratch, leaves_of
+from gluon_emu.arguments import arguments_of, encode
 from gluon_emu.memory import Allocation, GlobalMemory
 from gluon_emu.ptx.isa.heap import Heap
 from gluon_emu.ptx.loaded import code_in, code_of
 from gluon_emu.ptx.machine.code import SHARED_START, Code
 from gluon_emu.ptx.machine.launch import Counts, Launch, Waiting
 from gluon_emu.ptx.machine.run import Machine
-from gluon_emu.ptx.tensormap import descriptor_leaves
+from gluon_emu.ptx.tensormap import encode_map
 from gluon_emu.ptx.trace import write
 from gluon_emu.replaced import named_file
 from gluon_emu.settings import Settings, of_launch
@@ -46,36 +45,17 @@ def make_launcher(compiled: Any) -> Callable[..., Any]:
         )
     if isinstance(text, bytes):
         text = text.decode()
-    kinds = compiled.signature_types()
-    names = list(compiled.src.fn.arg_names)
     metadata = compiled.metadata
     own = code_of(text, metadata.name)
     compiled.function = compiled.module = own.module
 
-    def launch(grid: Any, stream: Any, *arguments: Any) -> None:
+    def launch(grid: Any, stream: Any, *values: Any) -> None:
         settings, overridden = of_launch()
-        x, y, z = [*(int(g) for g in grid), 1, 1][:3]
-        cluster = int(metadata.num_ctas or 1)
-        size = (x * cluster, y, z)
-        allocations: list[Allocation] = []
-        metas = list(getattr(metadata, "tensordesc_meta", None) or [])
-
-        def pointed(name: str, value: Any) -> int:
-            allocation = allocation_of(name, value)
-            if allocation is not None:
-                allocations.append(allocation)
-            return address_of(name, value)
-
-        def descriptors(name: str, value: Any) -> Iterator[tuple[str, Any, Any]]:
-            meta = metas.pop(0) if metas else None
-            return descriptor_leaves(name, value, meta, pointed)
-
-        leaves = list(leaves_of(kinds, names, arguments, allocations, descriptors))
-        scratch = global_scratch(metadata, size, allocations, stream)
+        arguments = arguments_of(compiled, grid, stream, values, encode_map)
         code = own if settings.assembly is None else _replacement(own, settings.assembly)
         request = prepared(
-            code, size, leaves, scratch, allocations, int(metadata.shared or 0), (cluster, 1, 1),
-            (32 * int(metadata.num_warps), 1, 1),
+            code, arguments.grid, arguments.leaves, arguments.scratch, arguments.allocations,
+            int(metadata.shared or 0), (arguments.cluster, 1, 1), (32 * int(metadata.num_warps), 1, 1),
         )  # fmt: skip
         request.together = bool(getattr(metadata, "launch_cooperative_grid", False))
         note(settings.off, overridden)

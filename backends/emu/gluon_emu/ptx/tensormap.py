@@ -7,17 +7,14 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import Any, Callable, Iterator, Optional
+from typing import Any
 
-from gluon_core.errors import ArgumentError
-from gluon_core.plugin.host_descriptor import HostDescriptor
 from gluon_emu.errors import EmulatorError
 
-__all__ = ["BYTES", "FIELDS", "GROUPS", "TensorMap", "descriptor_leaves"]
+__all__ = ["BYTES", "FIELDS", "GROUPS", "TensorMap", "encode_map"]
 
 BYTES = 128
 _FORMAT = "<Q8B5I4x4Q5H5H6h2H"
-_PARTS = ("base", "shape", "strides", "padding")
 TF32 = 11
 
 # Fields of `tensormap.replace`: name -> (offset, bytes, distance of the next by ordinal).
@@ -68,7 +65,11 @@ class TensorMap:
         return _SIZES.get(self.element, _WORD)
 
     def encode(self) -> bytes:
-        five: Callable[[Any], list[int]] = lambda xs: [*xs, *[0] * 5][:5]  # noqa: E731
+        """Return the 128 bytes."""
+
+        def five(values: tuple[int, ...]) -> list[int]:
+            return [*values, *[0] * 5][:5]
+
         corners = [*self.lower, *[0] * 3][:3] + [*self.upper, *[0] * 3][:3]
         raw = struct.pack(
             _FORMAT, self.address, self.rank - 1, self.element, self.interleave, self.swizzle,
@@ -96,49 +97,10 @@ class TensorMap:
         )  # fmt: skip
 
 
-def descriptor_leaves(
-    name: str, value: Any, meta: Optional[dict[str, Any]], address: Callable[..., Any]
-) -> Iterator[tuple[str, Any, Any]]:
-    """Return (name, type, value) of a kernel's arguments for a descriptor: its map, shape and strides.
-
-    Args:
-        meta: the compiler's description of the box; None where the kernel takes the pointer itself.
-        address: `f(name, base)`, the address of the tensor.
-
-    Raises:
-        ArgumentError: not a descriptor.
-    """
-    if isinstance(value, HostDescriptor):
-        value.check_launch()
-    elif not all(hasattr(value, part) for part in _PARTS):  # a descriptor of Triton has these
-        raise ArgumentError(
-            "not a descriptor",
-            argument=name,
-            expected="a TensorDescriptor",
-            got=type(value).__name__,
-        )
-    base = address(f"{name}.base", value.base)
-    shape, strides = [int(n) for n in value.shape], [int(n) for n in value.strides]
-    if meta is None:
-        yield f"{name}.base", "*i8", base
-        for i, n in enumerate(shape):
-            yield f"{name}.shape[{i}]", "i64", n
-        for i, n in enumerate(strides):
-            yield f"{name}.strides[{i}]", "i64", n
-        yield f"{name}.padding", "i1", int(value.padding == "nan")
-        if hasattr(value, "round_f32_to_tf32"):
-            yield f"{name}.round_f32_to_tf32", "i1", int(value.round_f32_to_tf32)
-    else:
-        yield name, "map", _map_of(value, meta, base, shape, strides).encode()
-    for i, n in enumerate(shape):
-        yield f"{name}.shape[{i}]", "i32", n
-    for i, n in enumerate(strides):
-        yield f"{name}.strides[{i}]", "i64", n
-
-
-def _map_of(
+def encode_map(
     value: Any, meta: dict[str, Any], base: int, shape: list[int], strides: list[int]
-) -> TensorMap:
+) -> bytes:
+    """Return the tensor map of a descriptor of the host, whose box the compiler describes in `meta`."""
     size, rank = int(meta["elem_size"]), len(shape)
     element = TF32 if getattr(value, "round_f32_to_tf32", False) else int(meta["elem_type"])
     dims = shape[::-1]
@@ -147,10 +109,11 @@ def _map_of(
     tiled = not meta.get("is_im2col", False)
     extra = getattr(value, "extra", None) or {}
     steps = [1] * rank if tiled else list((extra.get("element_strides") or [1] * rank)[::-1])
-    return TensorMap(
+    encoded = TensorMap(
         base, element, int(meta["swizzle"]), int(value.padding == "nan"), tuple(dims),
         tuple(n * size for n in strides[::-1][1:]), tuple(int(n) for n in meta["block_size"][::-1]),
         tuple(steps), tiled, 0,
         () if tiled else tuple(extra["pixel_box_lower_corner"][::-1]),
         () if tiled else tuple(extra["pixel_box_upper_corner"][::-1]),
     )  # fmt: skip
+    return encoded.encode()

@@ -2,61 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Iterator, Optional
+from typing import Any
 
 import numpy as np
 
-from gluon_core.errors import ArgumentError
-from gluon_core.plugin.host_descriptor import HostDescriptor
-
-__all__ = ["descriptor_leaves", "encode_descriptor"]
-
-_PARTS = ("base", "shape", "strides", "padding")
-
-
-def descriptor_leaves(
-    name: str,
-    value: Any,
-    meta: Optional[dict[str, Any]],
-    num_warps: int,
-    address: Callable[..., Any],
-) -> Iterator[tuple[str, Any, Any]]:
-    """Return (name, type, value) of a kernel's arguments for a descriptor: its words, shape and strides.
-
-    Args:
-        meta: the compiler's description of the box; None where the kernel takes the pointer itself.
-        address: `f(name, base)`, the address of the tensor.
-
-    Raises:
-        ArgumentError: not a descriptor.
-    """
-    if isinstance(value, HostDescriptor):
-        value.check_launch()
-    elif not all(hasattr(value, part) for part in _PARTS):  # a descriptor of Triton has these
-        raise ArgumentError(
-            "not a descriptor",
-            argument=name,
-            expected="a TensorDescriptor",
-            got=type(value).__name__,
-        )
-    base = address(f"{name}.base", value.base)
-    shape, strides = [int(n) for n in value.shape], [int(n) for n in value.strides]
-    if meta is None:
-        yield f"{name}.base", "*i8", base
-        for i, n in enumerate(shape):
-            yield f"{name}.shape[{i}]", "i64", n
-        for i, n in enumerate(strides):
-            yield f"{name}.strides[{i}]", "i64", n
-        yield f"{name}.padding", "i1", int(value.padding == "nan")
-        if hasattr(value, "round_f32_to_tf32"):
-            yield f"{name}.round_f32_to_tf32", "i1", int(value.round_f32_to_tf32)
-    else:
-        words = encode_descriptor(meta, base, shape, strides, num_warps)
-        yield name, "words", words.tobytes()
-    for i, n in enumerate(shape):
-        yield f"{name}.shape[{i}]", "i32", n
-    for i, n in enumerate(strides):
-        yield f"{name}.strides[{i}]", "i64", n
+__all__ = ["encode_descriptor"]
 
 
 def encode_descriptor(
