@@ -243,7 +243,7 @@ class Checkout:
         self.copy, self.site, self.cache = folder / "copy", folder / "site", folder / "cache"
         # A build leaves files in its sources: those of the checkout stay as they are.
         left_out = shutil.ignore_patterns(
-            ".git", ".tox", ".venv*", "build", "dist", "*.so", "__pycache__", "tests", "docs"
+            ".git", ".tox", ".venv*", "build", "dist", "*.so", "__pycache__", "docs"
         )
         shutil.copytree(root, self.copy, ignore=left_out)
         wheels = folder / "wheels"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import inspect
 import json
 import math
 from typing import Any, Iterator, Mapping, Optional, Sequence
@@ -128,10 +127,6 @@ def pattern_of(
 
 
 def _parameter(parameter: Parameter) -> dict[str, Any]:
-    kinds = {
-        inspect.Parameter.KEYWORD_ONLY: "keyword",
-        inspect.Parameter.VAR_POSITIONAL: "variadic",
-    }
     document = _written(
         "Parameter",
         name=parameter.name,
@@ -139,7 +134,7 @@ def _parameter(parameter: Parameter) -> dict[str, Any]:
         specialize=parameter.specialize,
         align=parameter.align,
         type=parameter.annotation_type,
-        kind=kinds.get(parameter.kind, "plain"),
+        kind=parameter.passed,
         default=None,
     )
     if parameter.has_default:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 __all__ = ["Parameter", "parameters_of"]
+
+_PASSED = {
+    inspect.Parameter.KEYWORD_ONLY: "keyword",
+    inspect.Parameter.VAR_POSITIONAL: "variadic",
+}
 
 
 class Parameter:
@@ -13,6 +19,7 @@ class Parameter:
     Attributes:
         name: of it.
         kind: of `inspect.Parameter`.
+        passed: `plain`, `keyword` (by name only) or `variadic` (`*name`).
         default: None too where it has none, see `has_default`.
         is_constexpr: it is a constant of the code, and no argument of it.
         is_const: annotated as a pointer that is only read.
@@ -24,6 +31,7 @@ class Parameter:
     def __init__(self, param: Any, kind: Any):
         self.name: str = param.name
         self.kind = kind
+        self.passed = _PASSED.get(kind, "plain")
         self.default = param.default
         self.has_default: bool = param.has_default
         self.is_constexpr: bool = param.is_constexpr

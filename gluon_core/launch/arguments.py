@@ -8,6 +8,7 @@ the integer 1 and None become constants, bools and floats are never specialized.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import operator
 from typing import Any, Iterable, NamedTuple, Optional, Sequence, cast
@@ -44,8 +45,6 @@ __all__ = [
 ]
 
 _registered: list[ArgumentKind] = []
-_kinds: dict[type, Optional[ArgumentKind]] = {}  # class -> its kind
-_plain: dict[type, str] = dict(rules.PLAIN)  # class -> its name there, "" for all others
 
 
 def register_argument_kind(kind: ArgumentKind) -> ArgumentKind:
@@ -57,18 +56,15 @@ def register_argument_kind(kind: ArgumentKind) -> ArgumentKind:
         ArgumentError: `kind` is no `ArgumentKind`, or a part of it cannot be called.
     """
     _registered.append(checked_kind(kind))
-    _kinds.clear()
+    registered_kind.cache_clear()
     return kind
 
 
+@functools.cache
 def registered_kind(cls: type) -> Optional[ArgumentKind]:
     """Return the kind for values of class `cls`: one that was registered, the latest first, else a plugin's."""
-    try:
-        return _kinds[cls]
-    except KeyError:
-        known = (*reversed(_registered), *_of_plugins())
-        kind = _kinds[cls] = next((kind for kind in known if kind.is_for(cls)), None)
-        return kind
+    known = (*reversed(_registered), *_of_plugins())
+    return next((kind for kind in known if kind.is_for(cls)), None)
 
 
 def _of_plugins() -> tuple[ArgumentKind, ...]:
@@ -82,10 +78,7 @@ def _of_plugins() -> tuple[ArgumentKind, ...]:
 
 def kind_of(value: Any) -> str:
     """Return `bool`, `int`, `float`, `none`, `tuple`, `constant`, `array`, `pointer`, `registered` or `unknown`."""
-    cls = type(value)
-    plain = _plain.get(cls)
-    if plain is None:
-        plain = _plain[cls] = rules.plain_kind(value)
+    plain, cls = rules.plain_kind(value), cast("Any", type(value))
     if plain:
         return plain
     if isinstance(value, (_triton.constexpr, _triton.JITCallable)):
@@ -99,21 +92,15 @@ def kind_of(value: Any) -> str:
     return "unknown"
 
 
-_dtype_names: dict[Any, str] = {}
-
-
+@functools.cache
 def dtype_name(dtype: Any) -> str:
     """Return Triton's short name of an element type of torch, NumPy or the language."""
-    name = _dtype_names.get(dtype)
-    if name is None:
-        text = str(dtype).split(".")[-1]
-        known = _triton.type_names()
-        name = known.get(text, text if text in known.values() else "")
-        if not name:
-            raise ArgumentError(
-                "kernels cannot take elements of this type", argument="dtype", got=str(dtype)
-            )
-        _dtype_names[dtype] = name
+    text, known = str(dtype).split(".")[-1], _triton.type_names()
+    name = known.get(text, text if text in known.values() else "")
+    if not name:
+        raise ArgumentError(
+            "kernels cannot take elements of this type", argument="dtype", got=str(dtype)
+        )
     return name
 
 
@@ -193,7 +180,7 @@ def classify(  # noqa: PLR0913 - the facts of a parameter
     if kind == "constant":
         return Argument("constexpr", value, value)
     if kind == "registered":
-        own = registered_kind(type(value))
+        own = registered_kind(cast("Any", type(value)))
         assert own is not None
         return Argument(*own.describe(value), value, own.place and _device_of(own.place(value)))
     if kind == "tuple":
@@ -339,12 +326,8 @@ class Parameter(of_kernel.Parameter):
         """Return the parameter as the launch engine knows it."""
         flags = rules.CONSTANT * self.is_constexpr
         flags |= rules.SPECIALIZE * self.specialize | rules.ALIGN * self.align
-        kinds = {
-            inspect.Parameter.KEYWORD_ONLY: "keyword",
-            inspect.Parameter.VAR_POSITIONAL: "variadic",
-        }
         default = self.default if self.has_default else ABSENT
-        return rules.Parameter(self.name, kinds.get(self.kind, "plain"), default, flags)
+        return rules.Parameter(self.name, self.passed, default, flags)
 
 
 def parameters_of(kernel: Any) -> tuple[Parameter, ...]:

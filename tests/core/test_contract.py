@@ -38,11 +38,12 @@ def use(monkeypatch):
     def install(*installed):
         registry = plugins.load([], installed)
         monkeypatch.setattr(plugins, "_default", registry)
-        monkeypatch.setattr(arguments, "_kinds", {})
+        arguments.registered_kind.cache_clear()
         much.forget()
         return registry
 
-    return install
+    yield install
+    arguments.registered_kind.cache_clear()
 
 
 # -- names that the core uses while it runs ---------------------------------------------------------
