@@ -28,17 +28,13 @@ def show(spec: str, targets: Optional[str], to: Optional[Path], prove: bool) -> 
     """Print or keep the explicit source of a file's kernels for each of `targets`.
 
     Raises:
-        UsageError: no such file, or several targets without a place for their files.
+        UsageError: no such file.
         GluonError: no layouts fit, or the simulator's report on the written file.
     """
     asked = targets.split(",") if targets else [None]
-    if len(asked) > 1 and to is None:
-        raise UsageError(
-            "several targets make several files", argument="--to", remedy="Name a folder: --to DIR."
-        )
     file = Path(file_and_kernel(spec)[0])
-    for name in asked:
-        chosen = registry().target(name)
+    for requested in asked:
+        chosen = registry().target(requested)
         text, kernels = written(spec, chosen)
         if not kernels:
             print(f'nothing was written: {file} launches no kernel with layouts="auto"')
@@ -49,11 +45,13 @@ def show(spec: str, targets: Optional[str], to: Optional[Path], prove: bool) -> 
                 print("\n".join([f"nothing was written for {chosen}:", *notes]), file=sys.stderr)
                 return Exit.FAILED
             text = _below_docstring(text, [f"# {note}" for note in notes])
+        name = f"{file.stem}_{chosen.architecture.name}.py"
         if to is None:
-            print(text, end="")
+            heading = f"# ==== {name} ====\n" if len(asked) > 1 else ""
+            print(heading + text, end="")
             continue
         to.mkdir(parents=True, exist_ok=True)
-        place = to / f"{file.stem}_{chosen.architecture.name}.py"
+        place = to / name
         place.write_text(text)
         print(f"wrote {place}: {', '.join(kernels)}")
     return Exit.OK
