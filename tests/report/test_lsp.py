@@ -3,6 +3,7 @@
 import asyncio
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -166,14 +167,19 @@ def test_a_file_that_never_ends_is_ended(tmp_path):
     edit(path, session, "--patience", "1")
 
 
-def test_a_tutorial_shows_its_shapes(tmp_path):
-    from pathlib import Path
-
-    path = Path(__file__).parents[2] / "examples" / "reductions" / "softmax.py"
+def test_a_tutorial_shows_its_shapes():
+    path = Path(__file__).parents[2] / "examples" / "tutorials" / "step09_pipeline.py"
 
     async def session(editor):
         text = path.read_text()
-        assert "fp32[4, 1024]" in await editor.hover(*place(text, "values ="))
-        assert any("BlockedLayout" in lens.command.title for lens in await editor.lenses())
+        tile = place(text, "left = gl.allocate")
+        shown = await editor.hover(*tile)
+        assert "left: fp16[4, 128, 64] in shared memory" in shown and "NVMMASharedLayout" in shown
+        # The parameter of another function has the type that it is called with.
+        assert "left: fp16[128, 64] in shared memory" in await editor.hover(
+            *place(text, "left, pred=pred")
+        )
+        assert {hint.position.line for hint in await editor.hints()} >= {tile[0]}
+        assert not await editor.lenses()  # its layouts are those of the source
 
     edit(path, session)
