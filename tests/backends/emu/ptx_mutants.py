@@ -187,7 +187,7 @@ def report(
         path.write_text(mutant.text)
         for order in orders:
             try:
-                with using(assembly=f"{kernel}={path}", search=True, timeout=60, **order):
+                with using(assembly=f"{kernel}={path}", search=True, timeout=600, **order):
                     result = _launched(case)
             except GluonError as error:
                 return type(error).__name__

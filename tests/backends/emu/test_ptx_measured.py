@@ -1,4 +1,4 @@
-"""Instructions of PTX on the emulator and on an H100: the same bits, or within the bound of an approximation."""
+"""Instructions of PTX on the emulator, on an H100 and on an H200: the same bits, or within the bound of an approximation."""
 
 from __future__ import annotations
 
@@ -16,16 +16,19 @@ from gluon_emu.ptx.launcher import execute, prepared
 from gluon_emu.ptx.loaded import code_of
 from gluon_emu.settings import Settings
 from tests.backends.emu.ptx_forms import HEADER, forms, inputs, kernel_of, load
+from tests.backends.emu.ptx_more_forms import more_forms
 
 pytestmark = [pytest.mark.once, pytest.mark.filterwarnings("ignore::RuntimeWarning")]
-MEASURED = Path(__file__).with_name("measured") / "h100.xz"
-FORMS = {form.name: form for form in forms()}
+MEASURED = Path(__file__).with_name("measured")
+DEVICES = {"h100.xz": ("NVIDIA H100 80GB HBM3", forms), "h200.xz": ("NVIDIA H200", more_forms)}
+FORMS = {form.name: form for listed in (forms, more_forms) for form in listed()}
 ROOM = 1 << 17  # words of results, and of memory for atomics
 
 
 @lru_cache(maxsize=1)
 def measured():
-    return load(MEASURED)[1]
+    h100, h200 = (load(MEASURED / file)[1] for file in DEVICES)
+    return {**h200, **h100}
 
 
 def emulated(form, salt=""):
@@ -42,17 +45,20 @@ def emulated(form, salt=""):
 
 def distance(form, got, wanted):
     """Units in the last place between two results; NaN differ from numbers by the most there is."""
-    bits = {"f16": 16, "bf16": 16}.get(form.results[0], 32)
-    dtype = {16: np.float16, 32: np.float32}[bits]
-    a, b = (x.astype(f"u{bits // 8}") for x in (got, wanted))
-    nan = [np.isnan(x.view(dtype)) for x in (a, b)]
-    signed = [x.astype(np.int64) for x in (a, b)]
-    top = 1 << (bits - 1)
-    ordered = [np.where(x >= top, top - x, x) for x in signed]
-    apart = np.abs(ordered[0] - ordered[1])
+    kind = form.results[0]
+    bits = 16 if "16" in kind else int(kind[1:])
+    dtype = {16: np.float16, 32: np.float32, 64: np.float64}[bits]
+    words = "u4" if kind.endswith("x2") else f"u{bits // 8}"
+    a, b = (np.ascontiguousarray(x.astype(words)).view(f"u{bits // 8}") for x in (got, wanted))
+    exponent = 0x7F80 if kind.startswith("bf16") else int(np.array(np.inf, dtype).view(a.dtype))
+    magnitude = a.dtype.type((1 << bits - 1) - 1)
+    nan = [(x & magnitude) > exponent for x in (a, b)]
+    whole, top = [x & magnitude for x in (a, b)], a.dtype.type(1 << bits - 1)
+    larger, smaller = np.maximum(*whole), np.minimum(*whole)
+    apart = np.where((a ^ b) & top != 0, larger + smaller, larger - smaller).astype(object)
     near = np.abs(np.subtract(*(x.view(dtype).astype(float) for x in (a, b)))) <= form.absolute
     apart = np.where(near & (form.absolute > 0), 0, apart)
-    return np.where(nan[0] & nan[1], 0, np.where(nan[0] | nan[1], 1 << 40, apart))
+    return np.where(nan[0] & nan[1], 0, np.where(nan[0] | nan[1], 1 << 70, apart))
 
 
 def compare(form, salt=""):
@@ -63,9 +69,10 @@ def compare(form, salt=""):
     return int((got != wanted).sum())
 
 
-def test_all_forms_were_measured():
-    assert set(measured()) == set(FORMS)
-    assert load(MEASURED)[0] == "NVIDIA H100 80GB HBM3"
+@pytest.mark.parametrize("file", DEVICES)
+def test_all_forms_were_measured(file):
+    device, results = load(MEASURED / file)
+    assert set(results) == {form.name for form in DEVICES[file][1]()} and device == DEVICES[file][0]
 
 
 @pytest.mark.sampled(2)

@@ -112,6 +112,18 @@ def _longer(raw: np.ndarray, finite: bool) -> np.ndarray:
     return np.asarray(raw.astype(np.uint32) << np.uint32(16))
 
 
+def _wider(bits: int, digits: int) -> Callable[[np.ndarray, bool], np.ndarray]:
+    """Return the NaN of a float of `bits` with a fraction of `digits` as one of f64. It is quiet."""
+
+    def kept(raw: np.ndarray, finite: bool) -> np.ndarray:
+        wide = raw.astype(np.uint64)
+        sign = wide >> np.uint64(bits - 1) << np.uint64(63)
+        payload = (wide & np.uint64((1 << digits) - 1)) << np.uint64(52 - digits)
+        return np.asarray(sign | np.uint64(0x7FF8000000000000) | payload)
+
+    return kept
+
+
 def _cut(raw: np.ndarray, finite: bool) -> np.ndarray:
     """Convert to tf32 by .rna: the low bits are cut off, after which it may be an infinity; .satfinite takes
     one from the rest."""
@@ -122,6 +134,8 @@ _KEPT: dict[tuple[str, str, bool], Callable[[np.ndarray, bool], np.ndarray]] = {
     ("f64", "f32", False): _shorter(32, 23),
     ("f64", "f16", False): _shorter(16, 10),
     ("f64", "bf16", False): _shorter(16, 7),
+    ("f16", "f64", False): _wider(16, 10),
+    ("bf16", "f64", False): _wider(16, 7),
     ("bf16", "f32", False): _longer,
     ("f32", "tf32", True): _cut,
 }

@@ -31,7 +31,7 @@ def double(kind: str, mode: str) -> Callable[..., np.ndarray]:
 def _propagating(kind: str, fn: Callable[..., Any]) -> Callable[..., np.ndarray]:
     """Return `fn` whose NaN is that of its operands, as on an H100: of the second, then the third, then the first."""
     order = {"fma": (0, 2, 1), "mad": (0, 2, 1)}.get(kind, (0, 1))
-    if kind not in ("add", "mul", "fma", "mad"):
+    if kind not in ("add", "sub", "mul", "fma", "mad"):
         return fn
 
     def run(*xs: np.ndarray) -> np.ndarray:

@@ -202,8 +202,9 @@ def _divided(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def _turns(a: np.ndarray) -> np.ndarray:
-    """Return angles as the unit gets them: as float32 multiples of a turn, as far as these go beyond whole ones."""
-    turns = (a.astype(np.float32) * np.float32(0.15915494)).astype(np.float64)
+    """Return angles as the unit gets them: as float32 multiples of a turn, rounded toward zero, as far as these go
+    beyond whole ones."""
+    turns = rounded(a * float(np.float32(0.15915494)), "f32", "rz")
     return np.asarray((turns - np.rint(turns)) * (2 * np.pi))
 
 
@@ -251,6 +252,8 @@ def _approximate(call: Call, full: bool) -> Step:
             value = np.asarray(fn(*lane))
             if high:
                 value = flushed(_high(value.view(np.uint64)).view(np.float64), 2.0**-1022)
+                nan = np.uint64(0x7FFFFFFF00000000)
+                value = np.where(np.isnan(value), nan, value.view(np.uint64)).view(np.float64)
             if double:  # without .ftz a sequence that comes close to the nearest
                 results.append(value.view(np.uint64))
                 continue
@@ -275,7 +278,7 @@ def _signs(type: Type) -> int:
 
 def float_sign(call: Call) -> Step:
     """abs, neg. A NaN becomes the one that results have: the ISA leaves it open, and ptxas makes
-    additions of these. Its result for NaN of f64 is not known here: the sign bit is set."""
+    additions of these. One of f64 stays as it is, but quiet."""
     ftz = call.flag("ftz")
     type = call.type()
     mask = type.bits and _signs(type)
@@ -294,8 +297,10 @@ def float_sign(call: Call) -> Step:
         wide = bits.dtype.type
         signed = raw ^ wide(mask) if negate else raw & wide(mask ^ ((1 << type.bits) - 1))
         nan = [np.isnan(x) for x in numbers(raw.view(type.dtype), type)]
-        if type.name == "f64" or not np.any(nan):
+        if not np.any(nan):
             return np.asarray(signed)
+        if type.name == "f64":
+            return np.asarray(np.where(nan[0], raw | np.uint64(1 << 51), signed))
         canonical = wide(FORMATS[type.element].nan or 0).astype(uint(type.bits // type.lanes))
         return packed(
             [np.where(n, canonical, lane) for n, lane in zip(nan, lanes_of(signed, type))], type

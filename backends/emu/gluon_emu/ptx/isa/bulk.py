@@ -237,7 +237,7 @@ def _folding(kind: str, name: str) -> Callable[..., np.ndarray]:
     type = TYPES.get(name, TYPES["b32"])
     if name == "u8" or name == "u16":
         type = TYPES[name]
-    update = update_of(_Typed(), kind, type, "global")
+    update = update_of(_Typed(), kind, type, "L2")  # subnormal numbers stay, other than with `atom`
     return lambda old, new: update(old.view(uint(type.bits)), [new.view(uint(type.bits))])
 
 

@@ -18,7 +18,7 @@ from gluon_emu.ptx.isa.products import (
     unpack,
 )
 from gluon_emu.ptx.isa.quads import products_of_quads
-from gluon_emu.ptx.isa.sparse import spreader
+from gluon_emu.ptx.isa.sparse import chooser, gathered
 from gluon_emu.ptx.isa.table import Step, instruction
 from gluon_emu.ptx.numbers import decode, encode, rounded, sum_to_odd, uint
 from gluon_emu.ptx.program import TYPES
@@ -107,9 +107,9 @@ def mma(call: Any) -> Step:
     depth_b, columns_b = right_places(k, each)
     rows, columns = accumulator_places(m, n)
     multiply = multiplier(
-        call.program.module.arch, (left, right), result, k, bitwise, saturate, True
+        call.program.module.arch, (left, right), result, held, bitwise, saturate, True
     )
-    spread = spreader(call, left, k, *choice) if sparse else None
+    choose = chooser(call, left, k, *choice) if sparse else None
 
     def read(group: Any, gets: list[Any]) -> np.ndarray:
         return np.stack([group.full(get(group)) for get in gets], -1)
@@ -121,7 +121,7 @@ def mma(call: Any) -> Step:
         y[:, depth_b, columns_b] = unpack(read(group, gets_b), right, each)
         z = np.zeros((size, m, n))
         z[:, rows, columns] = sums_of(read(group, gets_c), before)
-        total = multiply(x if spread is None else spread(group)(x), y, z)
+        total = multiply(x, y if choose is None else gathered(y, choose(group)), z)
         values = np.ascontiguousarray(total[:, rows, columns])
         if out == 2:
             values = values.view(np.uint32)
@@ -155,20 +155,25 @@ def multiplier(
     if result == "s32":
         return lambda x, y, z: integer_products(x, y, z, saturate)
     if halves and kinds[0] in ("e4m3", "e5m2") and generation >= 90:
-        return _by_halves(*kinds, depth, generation)
+        return _by_halves(*kinds, result, depth, generation)
     return lambda x, y, z: products(x, y, z, kinds, result, generation, steps=steps)
 
 
-def _by_halves(left: str, right: str, depth: int, generation: int) -> Callable[..., np.ndarray]:
+def _by_halves(
+    left: str, right: str, result: str, depth: int, generation: int
+) -> Callable[..., np.ndarray]:
     """Return the product of 8-bit floats: sm_90 has no unit for `mma.sync` of these, and the assembler makes
     products of f16, of the lower and then of the upper halves of the registers, and adds the sums so far last."""
     k = np.arange(depth)
-    order = np.concatenate((k[k % 4 < 2], k[k % 4 >= 2]))
+    parts = (k[k % 4 < 2], k[k % 4 >= 2])
 
     def run(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> np.ndarray:
-        halves = x[:, :, order], y[:, order], np.zeros_like(z)
-        total = decode(products(*halves, (left, right), "f32", generation), "f32")
-        return encode(rounded(sum_to_odd(total, z), "f32"), "f32")
+        total = np.zeros_like(z)
+        for part in parts:
+            half = x[:, :, part], y[..., part, :], total
+            words = products(*half, (left, right), result, generation, steps=part.size)
+            total = decode(words, result)
+        return encode(rounded(sum_to_odd(total, z), result), result)
 
     return run
 

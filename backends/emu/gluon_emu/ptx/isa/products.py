@@ -51,7 +51,7 @@ def products(
     """Return a @ b + c as patterns.
 
     Args:
-        a, b: (..., M, K) and (..., K, N), float64 values of the kinds.
+        a, b: (..., M, K) and (..., K, N), float64 values of the kinds; b may be (..., M, K, N), one for each row.
         c: (..., M, N), float64.
         result: "f32" or "f16".
         generation: such as 90.
@@ -62,7 +62,9 @@ def products(
     usual, bits = _SHORT if short and kinds[0] in ("e4m3", "e5m2") else _SUMS[generation, kinds[0]]
     steps = steps or usual
     shape = c.shape
-    a, b, c = (x.reshape(-1, *x.shape[-2:]) for x in (a, b, c))
+    own = b.ndim > a.ndim
+    a, c = (x.reshape(-1, *x.shape[-2:]) for x in (a, c))
+    b = b.reshape(-1, *b.shape[-3:]) if own else b.reshape(-1, 1, *b.shape[-2:])
     total = np.empty_like(c)
     each = max(1, _CHUNK // (c.shape[1] * c.shape[2]))
     for first in range(0, c.shape[0], each):
@@ -75,9 +77,10 @@ def products(
 def _chain(
     a: np.ndarray, b: np.ndarray, c: np.ndarray, kinds: tuple[str, str], result: str, steps: int, bits: int
 ) -> np.ndarray:  # fmt: skip
+    # a: (products, M, K), b: (products, M or 1, K, N)
     finite = bool(np.isfinite(a).all() and np.isfinite(b).all() and np.isfinite(c).all())
     if not finite:
-        plain = np.matmul(np.where(np.isfinite(a), a, 0), np.where(np.isfinite(b), b, 0)) + c
+        plain = _matmul(*(np.where(np.isfinite(x), x, 0) for x in (a, b))) + c
         special = _special(a, b, c)
         a, b, c = (np.where(np.isfinite(x), x, 0.0) for x in (a, b, c))
         clean = _chain(a, b, c, kinds, result, steps, bits)
@@ -90,16 +93,16 @@ def _chain(
         top = _exponents(total, least)
         stop = min(start + steps, a.shape[2])
         for k in range(start, stop):
-            np.maximum(top, ea[:, :, k, None] + eb[:, None, k, :], out=top)
+            np.maximum(top, ea[:, :, k, None] + eb[:, :, k, :], out=top)
         np.maximum(top, -900, out=top)
         scale = np.ldexp(1.0, bits - top)
         summed = np.trunc(total * scale)
         for k in range(start, stop):
-            term = a[:, :, k, None] * b[:, None, k, :]
+            term = a[:, :, k, None] * b[:, :, k, :]
             term *= scale
             np.trunc(term, out=term)
             summed += term
-        summed = np.ldexp(summed, top - bits)
+        summed = np.ldexp(summed + 0.0, top - bits)  # zero is positive
         total = _kept(summed, result, bits)
     return total
 
@@ -107,7 +110,7 @@ def _chain(
 def _kept(x: np.ndarray, result: str, bits: int) -> np.ndarray:
     """Cut sums off to the precision of the result; of f16, round them."""
     if result != "f32":
-        return rounded(x, result, "rn")
+        return rounded(x, result, "rn") + 0.0  # zero is positive
     if bits < 23:
         fraction, exponent = np.frexp(x)
         x = np.ldexp(np.trunc(fraction * 2.0 ** (bits + 1)), exponent - bits - 1)
@@ -118,14 +121,21 @@ def _special(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
     """Infinities and NaN among the sums, zero elsewhere."""
     total = np.where(np.isfinite(c), 0.0, c)
     for k in range(a.shape[2]):
-        term = a[:, :, k, None] * b[:, None, k, :]
+        term = a[:, :, k, None] * b[:, :, k, :]
         total = total + np.where(np.isfinite(term), 0.0, term)
     return total
 
 
+def _matmul(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Return a @ b, where b may have an axis more: one for each row of a."""
+    if b.ndim == a.ndim:
+        return np.asarray(np.matmul(a, b))
+    return np.asarray(np.matmul(a[..., None, :], b)[..., 0, :])
+
+
 def integer_products(a: np.ndarray, b: np.ndarray, c: np.ndarray, saturate: bool) -> np.ndarray:
     """Return a @ b + c of integers, as int32 patterns."""
-    total = np.matmul(a.astype(np.float64), b.astype(np.float64)) + c
+    total = _matmul(a.astype(np.float64), b.astype(np.float64)) + c
     if saturate:
         total = np.clip(total, -(2.0**31), 2.0**31 - 1)
     return np.asarray(total.astype(np.int64).astype(np.uint32))

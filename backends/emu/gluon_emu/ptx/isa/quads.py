@@ -1,7 +1,7 @@
 """`mma.sync` of m8n8k4 with f16: four products of eight threads each, PTX ISA 9.7.14.5.1.
 
-No unit of sm_80 or sm_90 makes them: the assembler writes shuffles, and for each sum a chain of `fma` of float32 from
-zero along K, which it adds to the sum before.
+No unit of sm_80 or sm_90 makes them: the assembler writes shuffles and arithmetic of float32. A sum of float32 is a
+chain of `fma` along K, added to the sum before; to a sum of f16 two pairs of products are added, one after the other.
 """
 
 from __future__ import annotations
@@ -79,12 +79,15 @@ def products_of_quads(call: Any) -> Step:
         x[:, _QUAD, places_a[0], places_a[1]] = read(group, gets[0], "f16")
         y[:, _QUAD, places_b[0], places_b[1]] = read(group, gets[1], "f16")
         z[:, _QUAD, places_c[0], places_c[1]] = read(group, gets[2], before)
-        total = np.zeros_like(z)
-        for k in range(4):
-            total = _added(x[:, :, :, None, k] * y[:, :, None, :, k], total)
-        total = _added(total, z)
+        terms = [x[:, :, :, None, k] * y[:, :, None, :, k] for k in range(4)]
         if result == "f16":
-            total = rounded(total, "f16")
+            halves = (_added(terms[k + 1], rounded(terms[k], "f32")) for k in (0, 2))
+            total = rounded(_added(_added(z, next(halves)), next(halves)), "f16")
+        else:
+            total = np.zeros_like(z)
+            for term in terms:
+                total = _added(term, total)
+            total = _added(total, z)
         values = encode(total[:, _QUAD, places_d[0], places_d[1]], result)
         values = np.ascontiguousarray(values).view(np.uint32)
         for number, put in enumerate(puts):

@@ -13,7 +13,7 @@ from gluon_emu.errors import AccessError
 from gluon_emu.ptx.isa.barrier import synchronous
 from gluon_emu.ptx.isa.mma import accumulator_places, left_places
 from gluon_emu.ptx.isa.products import ELEMENTS, integer_products, products, unpack
-from gluon_emu.ptx.isa.sparse import spreader
+from gluon_emu.ptx.isa.sparse import chooser, gathered
 from gluon_emu.ptx.isa.table import Step, instruction
 from gluon_emu.ptx.isa.tensor import swizzled
 from gluon_emu.ptx.machine.code import SHARED_START
@@ -158,7 +158,7 @@ class _Form:
         """Return the words of the sums (registers, warps, 32).
 
         Args:
-            x, y: (warpgroups, 64, k) and (warpgroups, k, n).
+            x, y: (warpgroups, 64, k) and (warpgroups, k, n), or (warpgroups, 64, k, n) if each row has its own.
             old: the words before, None for zero.
             keeps: the threads that add to them.
         """
@@ -209,8 +209,8 @@ def mma_async(call: Any) -> Step:
     factors = [i.name for i in a.items if isinstance(i, Register)] if registers else []
     get_a: Any = [call.get(i, word) for i in a.items] if registers else call.get(a, TYPES["b64"])
     get_b = call.get(b, TYPES["b64"])
-    spread = spreader(call, left, k, rest.pop(0), rest.pop(0)) if sparse and len(rest) > 2 else None
-    if sparse and spread is None:
+    choose = chooser(call, left, k, rest.pop(0), rest.pop(0)) if sparse and len(rest) > 2 else None
+    if sparse and choose is None:
         raise call.refuse("`wgmma.mma_async.sp` takes metadata and their selector")
     held = k // 2 if sparse else k  # elements of a row of the left operand
     flag = call.get(rest[0], TYPES["pred"])
@@ -241,7 +241,7 @@ def mma_async(call: Any) -> Step:
         else:
             descriptors = group.full(get_a(group))[::4, 0]
             operands.append(_matrices(group, descriptors, 64, held, left, across_a))
-        whole = None if spread is None else spread(group)
+        places = None if choose is None else choose(group).reshape(-1, 64, held)
         keeps = group.full(flag(group))
         before = pending.continued(group, targets) if pending.awaited else None
         kept: Optional[np.ndarray] = None
@@ -251,9 +251,9 @@ def mma_async(call: Any) -> Step:
         def compute(elements: list[np.ndarray], old: Optional[np.ndarray]) -> np.ndarray:
             y = np.swapaxes(_numbers(elements[0], right), 1, 2)
             x = _numbers(elements[1], left) if held_here is None else held_here
-            if whole is not None:
-                x = whole(x.reshape(-1, 16, held))
-            return form.sums(x.reshape(-1, 64, k), y, old, keeps)
+            if places is not None:
+                y = gathered(y, places)
+            return form.sums(x.reshape(-1, 64, held), y, old, keeps)
 
         group.machine.changes += 1
         pending.start(group, Product(group, targets, operands, before or kept, compute))
