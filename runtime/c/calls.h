@@ -212,7 +212,7 @@ static PyObject *answer(const Calls *self, Call *call, const Known *known, PyObj
     return NULL;
 }
 
-/* Have Python make a launch that is none of this engine. */
+/* Have Python make a launch that is none of this engine, on another device, or that failed. */
 static PyObject *run(const Calls *self, const Call *call, const Known *known, PyObject *grid)
 {
     PyObject *values = PyTuple_New(self->count), *result = NULL;
@@ -241,35 +241,36 @@ static Known *search(Calls *self, Call *call)
     return NULL;
 }
 
+/* Return whether tensors of a call say on which device it is launched. */
+static int names_device(const Reader *from)
+{
+    size_t i;
+    for (i = 0; i < from->leaves; i++)
+        if (from->leaf[i].what == ADDRESS || from->leaf[i].what == DESCRIPTOR)
+            return 1;
+    return 0;
+}
+
 static PyObject *calls_call(PyObject *object, PyObject *const *args, Py_ssize_t count,
                             PyObject *keywords)
 {
     Calls *self = (Calls *)object;
-    PyObject *result, *asked = NULL;
+    PyObject *result = NULL, *asked = NULL;
     Call call;
     Known known, *found;
+    int elsewhere = 0;
     if (count < 1 || place_arguments(self, args + 1, count - 1, keywords, &call) < 0 ||
         is_watched(self) || (found = search(self, &call)) == NULL ||
-        (found->launch != NULL && is_elsewhere(found->launch))) {
+        (found->launch != NULL && (elsewhere = is_elsewhere(found->launch)) && !names_device(&call.reader))) {
         PyErr_Clear();
         return decide(self, args, count, keywords);
     }
     known = *found; /* functions that are called from here on may make this object forget the call */
     Py_INCREF(known.answer);
-    if (known.launch == NULL) {
-        result = run(self, &call, &known, args[0]);
-        Py_DECREF(known.answer);
-        return result;
-    }
-    result = answer(self, &call, &known, args[0], &asked);
-    if (result == NULL && !PyErr_Occurred()) {
-        PyObject *others[2 + MAX_PARAMETERS + MAX_OPTIONS];
-        Py_ssize_t all = count + (keywords == NULL ? 0 : PyTuple_Size(keywords));
-        memcpy(others, args, (size_t)all * sizeof *others);
-        if (asked != NULL && !PyCallable_Check(asked))
-            others[0] = asked; /* the function has been asked once */
-        result = decide(self, others, count, keywords);
-    }
+    if (known.launch != NULL && !elsewhere)
+        result = answer(self, &call, &known, args[0], &asked);
+    if (result == NULL && !PyErr_Occurred()) /* a function for the grid has been asked once */
+        result = run(self, &call, &known, asked == NULL || PyCallable_Check(asked) ? args[0] : asked);
     Py_XDECREF(asked);
     Py_DECREF(known.answer);
     return result;

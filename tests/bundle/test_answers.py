@@ -226,7 +226,7 @@ def test_grids(bundle_file, machine):
         kernel[(1, 70000)](X, Y, 500, 2.5, 512)
     assert [seen[1] for seen in machine.seen] == [(5, 2, 1)] * 2 + [(4, 2, 1)] * 2
     assert len(asked) == 2 and list(asked[0]) == list(asked[1])
-    assert len(calls) == 3
+    assert len(calls) == 1
 
 
 def test_a_grid_function_gets_omitted_constants(bundle_file, machine):
@@ -284,10 +284,16 @@ def test_with_several_devices_the_current_one_counts(bundle_file, monkeypatch):
     for current in (0, 0, 1, 0):
         machine.current = current
         kernel[1](X, Y, 500, 2.5, 512)
-    assert len(calls) == 2 and len(machine.seen) == 4
+    assert len(calls) == 1 and len(machine.seen) == 4
+    assert {device for _, device in kernel._loaded} == {0}
+    for current in (0, 1):  # nothing but the current device says where these are
+        machine.current = current
+        kernel[1](X.data_ptr(), Y.data_ptr(), 500, 2.5, 512)
+    assert {device for _, device in kernel._loaded} == {0, 1}
+    machine.seen.clear()
     prepared = kernel.prepare(X, Y, 500, 2.5, 512, grid=1)
     assert isinstance(prepared, types.BuiltinFunctionType)
-    for count, current in enumerate((0, 1), start=5):
+    for count, current in enumerate((0, 1), start=1):
         machine.current = current
         contexts = len(machine.named("enter"))
         prepared(X, Y, 500, 2.5, 512)

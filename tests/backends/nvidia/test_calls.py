@@ -68,16 +68,16 @@ def cuda(monkeypatch, tmp_path):
 
 
 class Counted:
-    """Counts the calls that come to Python."""
+    """Counts the calls that come to Python, to be decided (`entry`) or launched (`run`)."""
 
-    def __init__(self, kernel, monkeypatch):
+    def __init__(self, kernel, monkeypatch, door="entry"):
         self.count = 0
-        self.entry = kernel.dispatcher.entry
-        monkeypatch.setattr(kernel.dispatcher, "entry", self)
+        self.door = getattr(kernel.dispatcher, door)
+        monkeypatch.setattr(kernel.dispatcher, door, self)
 
     def __call__(self, *args, **kwargs):
         self.count += 1
-        return self.entry(*args, **kwargs)
+        return self.door(*args, **kwargs)
 
 
 def told(launch):
@@ -265,12 +265,12 @@ def current(cuda, monkeypatch):
 def test_another_current_device_is_not_launched_on_from_c(current, monkeypatch):
     x, y = torch.ones(256), torch.zeros(256)
     scale[(1,)](x, y, 64, 1.5, 64, L)
-    counted = Counted(scale, monkeypatch)
+    decided, launched = Counted(scale, monkeypatch), Counted(scale, monkeypatch, "run")
     scale[(1,)](x, y, 64, 1.5, 64, L)
-    assert counted.count == 0
+    assert launched.count == 0
     current.value = 1
     scale[(1,)](x, y, 64, 1.5, 64, L)
-    assert counted.count == 1
+    assert (decided.count, launched.count) == (0, 1)
 
 
 def test_a_prepared_launch_on_one_of_several_devices_is_c(cuda, current, monkeypatch):
