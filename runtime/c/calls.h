@@ -1,8 +1,8 @@
 /* `kernel[grid](...)` in C: part of engine.c.
  *
  * A `Calls` object belongs to one kernel. `call(grid, *arguments, **options)` makes the key of a call, looks it up
- * among those that `remember` was given, and launches. A call that it has not met, or cannot read, goes to the
- * function in Python that decides; so does one that fails, so that one place reports it.
+ * among those that `remember` was given, and launches. A call that it has not met, or cannot read, goes to `entry` in
+ * Python, which decides; one that fails goes to `run`, so that one place reports it.
  */
 
 #define MAX_OPTIONS 16

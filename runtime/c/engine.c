@@ -1,8 +1,8 @@
 /* The launch engine in C: reads the arguments, writes the parameter array, calls cuLaunchKernelEx; and
  * before it, for `kernel[grid](...)`, finds the compiled kernel that fits the arguments.
  *
- * Optional. It is built when the wheel is built and a C compiler is there; `gluon_runtime.calls` does
- * the same in Python where it is missing. Stable ABI of Python 3.10, no CUDA headers: the one driver
+ * Optional. It is built when the wheel is built and a C compiler is there; where it is missing, Python decides on each
+ * call. Stable ABI of Python 3.10, no CUDA headers: the one driver
  * function it calls comes in by address.
  */
 #define Py_LIMITED_API 0x030A0000

@@ -1,7 +1,7 @@
 """The door to the C engine, `c/engine.c`: launches of one compiled kernel, and the calls of one kernel.
 
 It is built with the wheel if a C compiler is there. Without it, from another state of its source, or with
-`GLUON_NATIVE_LAUNCH=0`, `calls` does the same in Python.
+`GLUON_NATIVE_LAUNCH=0`, each call is decided in Python.
 """
 
 from __future__ import annotations
