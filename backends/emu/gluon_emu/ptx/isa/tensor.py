@@ -63,9 +63,10 @@ class Box:
             column, row = _grid(counts)
             places = [coordinates[0] + column, np.array(rows)[row]]
         elif map_.tiled:
-            counts = tuple(-(-b // max(1, s)) for b, s in zip(map_.box, map_.steps))
+            steps = [1, *(max(1, step) for step in map_.steps[1:])]  # the first is ignored
+            counts = tuple(-(-b // s) for b, s in zip(map_.box, steps))
             axes = list(_grid(counts))
-            places = [c + a * max(1, s) for c, a, s in zip(coordinates, axes, map_.steps)]
+            places = [c + a * s for c, a, s in zip(coordinates, axes, steps)]
         else:
             counts, places = _pixels(map_, coordinates, offsets)
         self.unit = map_.size
