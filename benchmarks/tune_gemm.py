@@ -19,6 +19,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Callable, Iterator, NamedTuple, Sequence
@@ -37,6 +38,7 @@ EACH = 400e-6  # seconds of a graph
 PRIOR = 60  # shapes for which the factors of a kernel count as measurements of each of its families, of this weight
 PRIOR_WEIGHT = 0.3
 LEAST = 1.5  # microseconds of a launch
+NEAR = 0.6  # of the weight of the best tilings: those far from it correct nothing
 PROCESSORS = torch.cuda.get_device_properties(0).multi_processor_count if torch.cuda.is_available() else 132  # fmt: skip
 
 
@@ -267,8 +269,31 @@ def pooled(tiling: tilings.Tiling, size: tilings.Size) -> tuple[float, ...]:
     return (one, waves, waves * area, across, across * products, across * sides, *more, *rest)
 
 
-def fit(measured: dict[str, Any], file: Path) -> None:
-    """Fit non-negative factors to the times of each family of tilings, with relative errors, and write the table.
+def written(table: dict[str, Any]) -> str:
+    """Return JSON with a line for each entry."""
+    parts = []
+    for key, value in table.items():
+        if isinstance(value, dict):
+            lines = (
+                f"  {json.dumps(k)}: {json.dumps(v, separators=(',', ':'))}"
+                for k, v in value.items()
+            )
+            parts.append(f" {json.dumps(key)}: {{\n" + ",\n".join(lines) + "\n }")
+        else:
+            parts.append(f" {json.dumps(key)}: {json.dumps(value, separators=(',', ':'))}")
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+def use(table: dict[str, Any]) -> None:
+    """Let tilings be chosen by a table."""
+    tilings._table = lambda: table
+    tilings._nearness.cache_clear()
+    tilings._correction.cache_clear()
+    tilings.choose.cache_clear()
+
+
+def fitted(measured: dict[str, Any]) -> dict[str, Any]:
+    """Return a table: non-negative factors for the times of each family of tilings, with least relative errors, and these errors.
 
     A family that few shapes measured borrows from the others of its kernel: factors for all of these give times of random shapes, which count as
     measurements of little weight.
@@ -280,7 +305,7 @@ def fit(measured: dict[str, Any], file: Path) -> None:
         kernels.setdefault(kernel, []).append((pooled(tiling, size), time_alone, weight))
         own = (tilings.features(tiling, size), time_alone, weight)
         families.setdefault((size.eight, tiling.family), []).append(own)
-    common = {kernel: _fitted(*zip(*rows)) for kernel, rows in kernels.items()}
+    common = {kernel: _factors(*zip(*rows)) for kernel, rows in kernels.items()}
     for size in map(size_of, shapes_of(99, PRIOR)):
         for tiling in tilings.TILINGS.values():
             factors = common.get((size.eight, tiling.kernel, tiling.swapped))
@@ -288,17 +313,32 @@ def fit(measured: dict[str, Any], file: Path) -> None:
                 expected = sum(map(operator.mul, factors, pooled(tiling, size)))
                 sample = (tilings.features(tiling, size), max(expected, LEAST), PRIOR_WEIGHT)
                 families.setdefault((size.eight, tiling.family), []).append(sample)
-    model: dict[str, dict[str, list[float]]] = {"model": {}, "eight": {}}
+    table: dict[str, Any] = {"model": {}, "eight": {}, "shapes": {}}
     for (eight, family), rows in families.items():
         if len(rows) >= 4:
-            model["eight" if eight else "model"][family] = _fitted(*zip(*rows))
-    table: dict[str, Any] = {**model, "shapes": {}}
-    tilings._table = lambda: table
+            factors = [float(f"{x:.5g}") for x in _factors(*zip(*rows))]
+            table["eight" if eight else "model"][family] = factors
+    use(table)
+    sizes: dict[tuple[float, ...], int] = {}
+    near: dict[str, list[tuple[int, int]]] = {}
+    for tiling, size, time_alone, weight in samples_of(measured):
+        expected = tilings.predicted(tiling, replace(size, padded=0))
+        if expected and weight > NEAR:
+            number = sizes.setdefault(tilings.place(size), len(sizes))
+            near.setdefault(tiling.family, []).append(
+                (number, round(100 * math.log(time_alone / expected)))
+            )
+    return {**table, "sizes": list(sizes), "near": near}
+
+
+def fit(measured: dict[str, Any], file: Path) -> None:
+    """Fit the model to measured times, and write the table."""
+    table = fitted(measured)
+    use(table)
     ratios, of_torch = [], []
     for row in measured["rows"]:
         size = size_of(row["shape"])
         ours = {n: t for n, t in row["times"].items() if n != "torch"}
-        tilings.choose.cache_clear()
         chosen = tilings.choose(size).name
         best = min(ours, key=ours.__getitem__)
         worse = ours.get(chosen, float("inf")) / ours[best]
@@ -313,16 +353,11 @@ def fit(measured: dict[str, Any], file: Path) -> None:
           f"{len(measured['rows']) - len(ratios)} chosen ones were not measured")  # fmt: skip
     mean = float(np.exp(np.mean(np.log(of_torch))))
     print(f"torch against the chosen: mean {mean:.3f}, worst {min(of_torch):.3f}")
-    for kind, families_of in model.items():
-        table[kind] = {
-            n: [float(f"{x:.5g}") for x in numbers] for n, numbers in families_of.items()
-        }
     table["device"] = measured["device"]
-    lines = json.dumps(table, indent=1)
-    file.write_text(lines + "\n")
+    file.write_text(written(table))
 
 
-def _fitted(rows: Sequence[Any], times: Sequence[float], weights: Sequence[float]) -> list[float]:
+def _factors(rows: Sequence[Any], times: Sequence[float], weights: Sequence[float]) -> list[float]:
     """Return non-negative factors of least relative squares, by coordinate descent on the normal equations."""
     matrix = np.array(rows) * (np.array(weights) / np.array(times))[:, None]
     scale = np.sqrt((matrix**2).sum(0)) + 1e-30

@@ -1,7 +1,7 @@
 """Programmatic dependent launch: a kernel begins while the one before it in the stream ends.
 
 A launch of a few microseconds spends one of them between kernels: the last block ends, memory is flushed, blocks are placed, barriers are
-set up. Prepared with `OVERLAPPED`, a launch is placed as soon as each block of the kernel before has ended or has allowed it, and
+set up. Prepared with the options of `overlapping`, a launch is placed as soon as each block of the kernel before has ended or has allowed it, and
 `wait_for_predecessor` holds it until that kernel has ended and its stores are visible (PTX ISA 9.7.13.13, griddepcontrol). Kernels that do
 not know of this keep the order of the stream: they are placed, and allow others to be, at their ends.
 """
@@ -11,9 +11,14 @@ from typing import Any
 import gluon_core as gluon
 from gluon_core import language as gl
 
-__all__ = ["OVERLAPPED", "wait_for_predecessor"]
+__all__ = ["overlapping", "wait_for_predecessor"]
 
-OVERLAPPED: dict[str, Any] = {"launch_pdl": True}  # options of a launch
+SHORT = 1e9  # microseconds of a launch that gains by it
+
+
+def overlapping(microseconds: float) -> dict[str, Any]:
+    """Return the options of a launch that takes about so long: those by which it overlaps the one before, if that pays."""
+    return {"launch_pdl": True} if microseconds < SHORT else {}
 
 
 @gluon.jit

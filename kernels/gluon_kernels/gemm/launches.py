@@ -11,7 +11,7 @@ import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.errors import LimitError
 from gluon_core.nvidia.hopper import TensorDescriptor
-from gluon_kernels.dependent import OVERLAPPED
+from gluon_kernels.dependent import overlapping
 from gluon_kernels.gemm.call import Call
 from gluon_kernels.gemm.hopper import DTYPES, gemm, widths
 from gluon_kernels.gemm.hopper_direct import gemm_direct
@@ -131,18 +131,19 @@ def plan(
         and call.n > 1
         and (result.stride(-2) != 1 or tiling.kernel in IN_PARTS)
     ):
-        return _through(plan(call, None, tiling))
+        return _through(plan(call, None, tiling, operands))
     paddings = (left.padding, right.padding)
     a, b, padded = call.a, call.b, None
     if paddings != (None, None) and tiling.kernel != "direct":
         padded = pad(a, b, paddings)
         a, b = padded(a, b)
+    options = overlapping(_time(tiling, size))
     if tiling.kernel == "direct":
-        launch = _direct(call, tiling, size, result)
+        launch = _direct(call, tiling, size, result, options)
     elif tiling.kernel == "split_k":
-        launch = _split_k(call, tiling, (a, b, result), (left, right))
+        launch = _split_k(call, tiling, (a, b, result), (left, right), options)
     else:
-        launch = _persistent(call, tiling, size, (a, b, result), (left, right))
+        launch = _persistent(call, tiling, size, (a, b, result), (left, right), options)
 
     def run(
         a: torch.Tensor, b: torch.Tensor, bias: Any, out: Any, *scales: torch.Tensor
@@ -209,9 +210,16 @@ def _tilings_for(size: Size) -> list[Tiling]:
 
 def _expected(size: Size) -> float:
     """Return the microseconds that the model expects of the chosen tiling."""
-    if size.bits == 8:
-        size = _half(size)
+    size = _half(size) if size.bits == 8 else size
     return predicted(choose(size), size) or 0.0
+
+
+def _time(tiling: Tiling, size: Size) -> float:
+    """Return the microseconds that the model expects."""
+    if size.bits == 8:
+        m, n, k = tiling.block
+        tiling, size = replace(tiling, block=(m, n, k // 2)), _half(size)
+    return predicted(tiling, size) or 0.0
 
 
 def _half(size: Size) -> Size:
@@ -267,8 +275,8 @@ Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 def _persistent(
-    call: Call, tiling: Tiling, size: Size, tensors: Tensors, operands: tuple[Operand, Operand]
-) -> Callable[..., None]:
+    call: Call, tiling: Tiling, size: Size, tensors: Tensors, operands: Operands, options: dict[str, Any]
+) -> Callable[..., None]:  # fmt: skip
     a, b, c = tensors
     left, right = operands
     rows, columns = call.m, call.n
@@ -306,17 +314,18 @@ def _persistent(
     tensors = (b, a, c) if tiling.swapped else (a, b, c)
     tensors = (*tensors[:2], call.bias, c, *_present(call.scales))
     if tiling.kernel == "stream_k":
-        return _stream_k(arguments, tensors, tiling, size, forms)
+        return _stream_k(arguments, tensors, tiling, size, forms, options)
     arguments += (m, n, k, tiling.stages, tiling.walk, tiling.groups, tiling.whole, *forms)
     grid = (tiling.programs(size),)
     launch: Callable[..., None] = gluon.torch.prepare(
-        gemm, grid, arguments, tensors, num_warps=4, **OVERLAPPED
+        gemm, grid, arguments, tensors, num_warps=4, **options
     )
     return launch
 
 
 def _stream_k(
-    arguments: tuple[Any, ...], tensors: tuple[Any, ...], tiling: Tiling, size: Size, forms: tuple[Any, ...]
+    arguments: tuple[Any, ...], tensors: tuple[Any, ...], tiling: Tiling, size: Size, forms: tuple[Any, ...],
+    options: dict[str, Any],
 ) -> Callable[..., None]:  # fmt: skip
     m, n, k = tiling.block
     programs = tiling.programs(size)
@@ -332,7 +341,7 @@ def _stream_k(
         (*arguments, *forms),
         (*tensors, parts, signals),
         num_warps=4,
-        **OVERLAPPED,
+        **options,
     )
     return lambda *tensors: launch(*tensors, scratch(), counters(device))
 
@@ -370,7 +379,7 @@ def own_vector(matrix: torch.Tensor, transposed: bool) -> int:
     return vector_of(stored, stored.shape[2], *_row_strides(stored))
 
 
-def _direct(call: Call, tiling: Tiling, size: Size, c: torch.Tensor) -> Callable[..., None]:
+def _direct(call: Call, tiling: Tiling, size: Size, c: torch.Tensor, options: dict[str, Any]) -> Callable[..., None]:  # fmt: skip
     stored = [_rows(x, t) for x, t in zip((call.a, call.b), size.transposed)]
     first = (call.a, call.b)
     rest = (*_row_strides(stored[0]), *_row_strides(stored[1]))
@@ -386,11 +395,11 @@ def _direct(call: Call, tiling: Tiling, size: Size, c: torch.Tensor) -> Callable
             across, m, n, k, tiling.stages, tiling.splits, vector, *forms,
         )  # fmt: skip
 
-    return _in_parts(gemm_direct, call, tiling, (*first, call.bias, c), arguments)
+    return _in_parts(gemm_direct, call, tiling, (*first, call.bias, c), arguments, options)
 
 
 def _split_k(
-    call: Call, tiling: Tiling, tensors: Tensors, operands: tuple[Operand, Operand]
+    call: Call, tiling: Tiling, tensors: Tensors, operands: Operands, options: dict[str, Any]
 ) -> Callable[..., None]:
     (a, b, c), (left, right) = tensors, operands
     m, n, k = tiling.block
@@ -409,12 +418,12 @@ def _split_k(
         )  # fmt: skip
 
     tensors = (a, b, call.bias, c, *_present(call.scales))
-    return _in_parts(gemm_split_k, call, tiling, tensors, arguments)
+    return _in_parts(gemm_split_k, call, tiling, tensors, arguments, options)
 
 
 def _in_parts(
     kernel: Any, call: Call, tiling: Tiling, tensors: tuple[Any, ...],
-    arguments: Callable[[torch.Tensor, torch.Tensor], tuple[Any, ...]],
+    arguments: Callable[[torch.Tensor, torch.Tensor], tuple[Any, ...]], options: dict[str, Any],
 ) -> Callable[..., None]:  # fmt: skip
     """Return the launch of a kernel whose programs have a tile, or a part of its K."""
     m, n, _ = tiling.block
@@ -425,7 +434,7 @@ def _in_parts(
     sums, count = scratch(), counters(device)
     launch = gluon.torch.prepare(
         kernel, (splits, tiles, call.batch), arguments(sums, count), (*tensors, sums, count),
-        num_warps=tiling.warps, **OVERLAPPED,
+        num_warps=tiling.warps, **options,
     )  # fmt: skip
     if splits == 1:
         return lambda *tensors: launch(*tensors, sums, count)

@@ -9,7 +9,7 @@ import torch
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_kernels.dependent import OVERLAPPED, wait_for_predecessor
+from gluon_kernels.dependent import overlapping, wait_for_predecessor
 from gluon_kernels.plans import allocator
 
 __all__ = ["Padding", "pad"]
@@ -107,7 +107,12 @@ def pad(a: torch.Tensor, b: torch.Tensor, paddings: tuple[Optional[Padding], Opt
     total = sum(padding.blocks for _, padding in both)
     tensors = [tensor for (x, _), copy in zip(both, copies) for tensor in (x, copy)]
     launch = gluon.torch.prepare(
-        pad_rows, (total,), (*arguments, first, BLOCK, forms), tensors, num_warps=4, **OVERLAPPED
+        pad_rows,
+        (total,),
+        (*arguments, first, BLOCK, forms),
+        tensors,
+        num_warps=4,
+        **overlapping(0.0),
     )
     of_a, of_b = paddings
 

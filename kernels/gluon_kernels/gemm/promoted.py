@@ -10,7 +10,7 @@ from torch import Tensor
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.nvidia.hopper import TensorDescriptor
-from gluon_kernels.dependent import OVERLAPPED
+from gluon_kernels.dependent import overlapping
 from gluon_kernels.gemm.hopper_promoted import gemm_promoted, gemm_promoted_few
 from gluon_kernels.gemm.launches import Operand, describe, operand, split_scales, vector_of
 from gluon_kernels.plans import Counters, Scratch, allocator, multiprocessors
@@ -21,25 +21,26 @@ BLOCK = 128  # elements of K, and rows and columns of B, that share a scale
 _FEW = 64  # rows up to which the transposed product is computed
 
 
-# Microseconds of a step of a tile by its columns, of all else that a tile takes, and of a sum with those of other programs.
-_STEP = {128: 0.43, 256: 0.85}
-_TILE, _SUM = 1.0, 2.6
+# Microseconds of a step of a tile by its columns, alone and more with all processors busy, and of a sum with those of other programs; then of all
+# else that a tile takes. Measured on an H200.
+_STEP = {128: (0.31, 0.12, 2.3), 256: (0.8, 0.05, 5.4)}
+_TILE = 1.0
 
 
-def tiling_for(m: int, n: int, k: int, processors: int) -> tuple[int, int]:
-    """Return the columns of a tile, and how many programs share its K: those of the least expected time."""
+def tiling_for(m: int, n: int, k: int, processors: int) -> tuple[float, int, int]:
+    """Return the least expected time, and for it the columns of a tile, and how many programs share its K."""
     steps = -(-k // BLOCK)
     times = []
-    for columns, of_step in _STEP.items():
+    for columns, (alone, busy, of_sum) in _STEP.items():
         tiles = -(-m // BLOCK) * -(-n // columns)
         for splits in range(1, 17):
             if splits > 1 and (tiles * splits > processors or steps < 2 * splits):
                 break
             rounds = -(-tiles * splits // processors)
-            time = rounds * (-(-steps // splits) * of_step + _TILE) + _SUM * (splits > 1)
+            of_step = alone + busy * min(1.0, tiles * splits / processors)
+            time = rounds * (-(-steps // splits) * of_step + _TILE) + of_sum * (splits > 1)
             times.append((time, columns, splits))
-    _, columns, splits = min(times)
-    return columns, splits
+    return min(times)
 
 
 def parts_of(tiles: int, k: int, processors: int) -> int:
@@ -66,7 +67,7 @@ def plan(
         through = plan(a, b, out_dtype, by_rows, scales, None)
         return lambda a, b, by_rows, scales, out: out.copy_(through(a, b, by_rows, scales, None))
     left, right = operand(a), operand(b)
-    few = m <= _FEW
+    few, time = m <= _FEW, 0.0
     of_blocks = of_steps = None
     if scales is not None:
         view = _ScaleRows(scales[0])
@@ -93,7 +94,7 @@ def plan(
         )
         rest: tuple[Any, ...] = (m, n, k, rows, 64, 12 if rows <= 32 else 8, vector, splits)
     else:
-        columns, splits = tiling_for(m, n, k, processors)
+        time, columns, splits = tiling_for(m, n, k, processors)
         parts = columns // 128
         kernel, tiles, halves, size = (
             gemm_promoted,
@@ -120,7 +121,7 @@ def plan(
         tensors += [steps, scales[1]]
     grid = (splits, tiles if splits > 1 else min(tiles, processors))
     arguments = (*described, split_scales(by_rows, (m, n)), of_blocks, sums, count, *rest)
-    launch = gluon.torch.prepare(kernel, grid, arguments, tensors, num_warps=4, **OVERLAPPED)
+    launch = gluon.torch.prepare(kernel, grid, arguments, tensors, num_warps=4, **overlapping(time))
     device = a.device
 
     def run(a: Tensor, b: Tensor, by_rows: Any, scales: Any, out: Optional[Tensor]) -> Tensor:

@@ -1,14 +1,16 @@
 """Which tiling of which kernel a product takes on Hopper: the one with the least time by a fitted model.
 
 The time of a tiling is taken to be linear in a few quantities (`features`). The factors of each tiling were fitted to measurements
-(`tuned/hopper.json`, `python benchmarks/tune_gemm.py`), for shapes of all kinds and whatever number of programs shares a tile;
-measured shapes that the model gets wrong have an entry of their own.
+(`tuned/hopper.json`, `python benchmarks/tune_gemm.py`), for shapes of all kinds and whatever number of programs shares a tile; measured shapes
+correct it for those near them, and where the choice is wrong yet, have an entry of their own.
 """
 
 from __future__ import annotations
 
 import functools
 import json
+import math
+import operator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Iterator, Optional
@@ -17,12 +19,20 @@ __all__ = ["IN_PARTS", "TILINGS", "Size", "Tiling", "choose", "features", "fits"
 
 SHARED = 232448  # bytes of shared memory that a block of sm_90 may have
 MULTIPROCESSOR = 233472  # bytes that the blocks of one share, with 1024 more for each
-EQUAL = 0.9  # of all processors, that have to be busy where each tile has as many programs
 L2 = 9.0e6  # bytes per microsecond that all processors together copied from the L2 cache of an H100
-PAD = (1.3, 1.6e6)  # microseconds of a launch that copies operands, and bytes that it reads in one
+MEMORY = (
+    2.0,
+    2.5e7,
+    4.4e6,
+)  # microseconds of a launch, bytes that the L2 cache keeps, and bytes per microsecond of memory
+WRITE = 0.3  # of the time of a byte that is read, that one takes more that is written
+PAD = (1.2, 2.0e6)  # microseconds of a launch that copies operands, and bytes that it reads in one
 # Microseconds that a launch of copies, and a launch in parts, may take more on the device than one launch that needs neither: calls are
 # not only made in graphs, and their host takes several times as long.
 HOST = (2.0, 0.5)
+# The model is corrected by the measured sizes within so many octaves; those of another kind count so much, and the model as much as DOUBT of them. A
+# tiling that none of them measured is expected to take so much longer: the least of many uncertain times is too low.
+OCTAVES, OTHER, DOUBT, UNSURE = 1.5, 0.5, 0.3, 0.06
 FILE = Path(__file__).parent / "tuned" / "hopper.json"
 
 
@@ -112,13 +122,14 @@ class Tiling:
         return self.tiles(size) % size.processors
 
     def sharers(self, size: Size) -> int:
-        """Return how many programs share these tiles, with several steps each: as many for each tile, or all where these were too few."""
+        """Return how many programs share these tiles, with several steps each: as many for each tile, or all where they are less than twice as many."""
         shared, steps = self.shared_tiles(size), cdiv(size.k, self.block[2])
         if not shared:
             return 0
-        equal = shared * max(1, min(size.processors // shared, steps // 4))
-        most = max(shared, min(size.processors, shared * steps // 4))
-        return equal if equal >= EQUAL * most else most
+        parts = min(size.processors // shared, steps // 4)
+        if parts > 1:
+            return shared * parts
+        return max(shared, min(size.processors, shared * steps // 4))
 
     def programs(self, size: Size) -> int:
         """Return how many persistent programs there are: at most one for each processor."""
@@ -265,7 +276,8 @@ def features(tiling: Tiling, size: Size) -> tuple[float, ...]:
 
     They are: 1; tiles one after the other; steps of these, one after the other; steps of a processor, which its programs do at a time, or under
     stream-K the parts that are added one after the other; rows of these steps that do not begin at a sector of memory, or loads of threads; bytes moved in
-    all; 1 where programs share a tile; kilobytes of sums that a processor writes then.
+    all; 1 where programs share a tile; kilobytes of sums that a processor writes then; thousands of stores of a processor where rows of the result do
+    not begin at 16 bytes.
     """
     m, n, k = tiling.block
     tiles, steps = tiling.tiles(size), cdiv(size.k, k)
@@ -296,7 +308,11 @@ def features(tiling: Tiling, size: Size) -> tuple[float, ...]:
     loaded = busy * rows / 128
     if tiling.kernel == "direct":
         loaded = busy * k * (m / size.vectors[0] + n / size.vectors[1]) / 8192
-    return 1.0, float(waves), across, load, loaded, float(moved), shares, written
+    vector = math.gcd(size.n, 128 // size.out_bits)
+    stores = size.batch * size.m * size.n / vector / size.processors / 1000
+    if vector * size.out_bits == 128:
+        stores = 0.0
+    return 1.0, float(waves), across, load, loaded, float(moved), shares, written, stores
 
 
 @functools.lru_cache(maxsize=None)
@@ -313,11 +329,44 @@ def predicted(tiling: Tiling, size: Size) -> Optional[float]:
         numbers = table.get("eight", {}).get(tiling.family, numbers)
     if numbers is None:
         return None
-    time = float(sum(a * b for a, b in zip(numbers, features(tiling, size))))
+    quantities = features(tiling, size)
+    time = float(sum(map(operator.mul, numbers, quantities)))
     m, n, k = tiling.block
     copied = tiling.tiles(size) * cdiv(size.k, k) * (m + n) * k * size.bits / 8
     time = max(time, float(numbers[0]) + copied / L2)
+    written = WRITE * size.batch * size.m * size.n * size.out_bits / 8
+    time = max(time, MEMORY[0] + (quantities[5] + written - MEMORY[1]) / MEMORY[2])
+    time *= _correction(tiling.family, size)
     return time + padding(size) if tiling.kernel != "direct" else time
+
+
+def place(size: Size) -> tuple[float, ...]:
+    """Return where a size is among others: octaves of its sides, and its kind."""
+    kind = 4 * size.eight + 2 * (size.padded > 0) + any(size.pitches)
+    return (*(round(math.log2(x), 2) for x in (size.batch, size.m, size.n, size.k)), kind)
+
+
+@functools.lru_cache(maxsize=16)
+def _nearness(size: Size) -> list[float]:
+    """Return the weights of the measured sizes: those within an octave or two count, those of another kind little."""
+    own = place(size)
+    weights = []
+    for other in _table().get("sizes", ()):
+        distance = sum((x - y) ** 2 for x, y in zip(own[:-1], other))
+        weights.append(math.exp(-distance / OCTAVES**2) * (1.0 if own[-1] == other[-1] else OTHER))
+    return weights
+
+
+@functools.lru_cache(maxsize=256)
+def _correction(family: str, size: Size) -> float:
+    """Return the factor by which sizes near this one took longer than the model expects, with a supplement where there are none."""
+    rows = _table().get("near", {}).get(family, ())
+    weights = _nearness(size)
+    total, doubt = 0.0, DOUBT
+    for number, percent in rows:
+        total += weights[number] * percent
+        doubt += weights[number]
+    return math.exp(total / doubt / 100) * (1 + UNSURE * DOUBT / doubt)
 
 
 def padding(size: Size) -> float:

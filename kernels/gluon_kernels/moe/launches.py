@@ -11,7 +11,7 @@ import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.errors import LimitError
 from gluon_core.nvidia.hopper import TensorDescriptor
-from gluon_kernels.dependent import OVERLAPPED
+from gluon_kernels.dependent import overlapping
 from gluon_kernels.gemm.hopper import DTYPES, widths
 from gluon_kernels.moe.hopper import grouped_gemm
 from gluon_kernels.moe.hopper_gated import gated_gemm
@@ -106,6 +106,8 @@ def plan(a: Tensor, b: Tensor, offs: Tensor, empty: Callable[[], Tensor]) -> Cal
     matrix = _described(x, [1, rows, k], [rows * pitch, pitch, 1], [1, half, block_k])
     programs = multiprocessors(a) if gluon.multiprocessors(a) else 5
     slots = slots_for(groups)
+    # Microseconds at least, by the products and the bytes of the matrices, at the rates of an H200.
+    time = max(2.0 * rows * n * k / 6e8, 2.0 * groups * n * k / 4e6)
 
     def launch_with(stages: int) -> Launch:
         arguments = (
@@ -113,7 +115,7 @@ def plan(a: Tensor, b: Tensor, offs: Tensor, empty: Callable[[], Tensor]) -> Cal
             slots, (False, transposed), 8,
         )  # fmt: skip
         return Launch(
-            grouped_gemm, (programs,), arguments, (x, y, c, offs), num_warps=4, **OVERLAPPED
+            grouped_gemm, (programs,), arguments, (x, y, c, offs), num_warps=4, **overlapping(time)
         )
 
     while True:
