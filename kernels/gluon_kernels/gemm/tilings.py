@@ -25,6 +25,7 @@ MEMORY = (
     2.5e7,
     4.4e6,
 )  # microseconds of a launch, bytes that the L2 cache keeps, and bytes per microsecond of memory
+FEW_STEPS = 16  # of K, with which the stores of tiles take as long as their products
 WRITE = 0.3  # of the time of a byte that is read, that one takes more that is written
 PAD = (1.2, 2.0e6)  # microseconds of a launch that copies operands, and bytes that it reads in one
 # Microseconds that a launch of copies, and a launch in parts, may take more on the device than one launch that needs neither: calls are
@@ -238,6 +239,8 @@ def fits(tiling: Tiling, size: Size) -> bool:
     m, n, _ = tiling.block
     tiles = tiling.tiles(size)
     if size.m < m and m > 64 and tiles * m * n > 3 * size.m * size.n * size.batch:
+        return False
+    if tiling.whole and cdiv(size.k, tiling.block[2]) > FEW_STEPS:  # a longer ring is worth more
         return False
     if tiling.kernel == "stream_k":
         return _shares(tiling, size)
