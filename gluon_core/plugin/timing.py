@@ -38,12 +38,13 @@ class OpFacts:
 class Work:
     """The time that an op takes on units of its own, in cycles: `busy`, during which the unit accepts nothing else;
     `latency`, from its end until the result is there; `issue`, of the issuing warps, which with `serial`
-    wait until it is over."""
+    wait until it is over. Work that is `alone` shares the unit with no other task's: its warps hand over registers."""
 
     busy: float
     latency: float = 0.0
     issue: float = 0.0
     serial: bool = False
+    alone: bool = False
 
 
 @dataclass(frozen=True)

@@ -284,10 +284,14 @@ def _scheduled(times: Sequence[tuple[float, float]], sampled: Sampled, slots: in
             total / slots if total > 4 * slots else ceil(total / slots)
         )
 
-    # Between the sampled programs time grows with the work, or else with the number of the program.
+    # Between the sampled programs time grows with the work, or else with the number of the program. The last one's tile may be
+    # smaller than all others: without weights, it stands for itself alone.
     axis = np.arange(total) if weights is None else weights
     known = sorted((float(axis[number]), time) for number, time in zip(sampled.numbers, later))
-    durations = np.interp(axis, [place for place, _ in known], [time for _, time in known])
+    among = known[:-1] if weights is None and len(known) > 2 else known
+    durations = np.interp(axis, [place for place, _ in among], [time for _, time in among])
+    if weights is None:
+        durations[-1] = known[-1][1]
     heap = [0.0] * min(slots, total)
     end = 0.0
     for number in range(total):

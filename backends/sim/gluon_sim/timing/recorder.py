@@ -439,6 +439,7 @@ class Recorder(Watcher):
             start.unit = "matrix"
             if work is not None:
                 start.busy, start.latency, start.issue = work.busy, work.latency, work.issue
+                start.alone = work.alone
         elif "store" in queue:
             start.writes = True
         elif queue in self.timing.thread_queues:

@@ -66,6 +66,7 @@ class Start:
         requests: instructions of warps, or boxes.
         signals: (barrier, "arrive" or "bytes", count) at its end.
         key: of the memory that it touches, equal for equal boxes; None without global memory.
+        alone: the matrix unit does nothing else meanwhile.
     """
 
     where: Where
@@ -80,6 +81,7 @@ class Start:
     signals: list[tuple[Place, str, int]] = field(default_factory=list)
     key: Any = None
     serial: bool = False
+    alone: bool = False
 
 
 @dataclass

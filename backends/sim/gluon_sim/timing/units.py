@@ -50,19 +50,21 @@ class _Job:
 
 @dataclass
 class _Product:
-    """Work of the matrix unit, of which `left` cycles are left."""
+    """Work of the matrix unit, of which `left` cycles are left; the `number`th that was issued."""
 
     left: float
     start: Start
     done: Done
     issued: Cause
+    number: int
     begun: Optional[float] = None
 
 
 class _Matrix:
     """The matrix unit: tasks that have work for it share it equally, each with its own work in order.
 
-    Hardware takes the instructions of several groups of warps in turns.
+    Hardware takes the instructions of several groups of warps in turns. Work that is `alone`, however, is done to its end, in the
+    order of issue, before any other.
     """
 
     def __init__(self, unit: "Unit"):
@@ -70,17 +72,28 @@ class _Matrix:
         self.queues: dict[int, deque[_Product]] = {}
         self._updated = 0.0
         self._version = 0
+        self._issued = 0
 
     def put(self, task: Lane, start: Start, done: Done) -> None:
         """Add work of a task."""
         self._progress()
         queue = self.queues.setdefault(id(task), deque())
-        queue.append(_Product(max(start.busy, 1e-3), start, done, (task, self.unit.now)))
+        self._issued += 1
+        cause = (task, self.unit.now)
+        queue.append(_Product(max(start.busy, 1e-3), start, done, cause, self._issued))
         self._next()
+
+    def _served(self) -> list[_Product]:
+        """Return the work that is done now: one of several that are alone, or the first of each task."""
+        heads = [queue[0] for queue in self.queues.values()]
+        alone = [head for head in heads if head.start.alone]
+        if not alone:
+            return heads
+        return [min(alone, key=lambda head: (head.begun is None, head.number))]
 
     def _progress(self) -> None:
         now = self.unit.now
-        heads = [queue[0] for queue in self.queues.values()]
+        heads = self._served()
         if heads:
             each = (now - self._updated) / len(heads)
             for head in heads:
@@ -92,7 +105,7 @@ class _Matrix:
     def _next(self) -> None:
         self._version += 1
         version = self._version
-        heads = [queue[0] for queue in self.queues.values()]
+        heads = self._served()
         if heads:
             first = min(head.left for head in heads) * len(heads)
             self.unit.at(self.unit.now + max(0.0, first), lambda: self._ended(version))
