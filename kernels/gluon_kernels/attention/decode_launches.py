@@ -9,14 +9,24 @@ from torch import Tensor
 
 from gluon_kernels.attention import portable
 from gluon_kernels.attention.masks import LOG2E, Mask
-from gluon_kernels.plans import Counters, Launch, Scratch, allocator, multiprocessors
+from gluon_kernels.plans import (
+    Counters,
+    Launch,
+    Scratch,
+    allocator,
+    current_target,
+    multiprocessors,
+)
 
 __all__ = ["ROWS", "WIDTHS", "Tiles", "folded", "forward_plan", "plan", "tiles_of"]
 
 ROWS = 16  # of a matrix unit: the queries that share a head of keys
 WIDTHS = (16, 32, 64, 128, 256)
-MOST_SPLITS = 64
-PROGRAMS = 4  # for each processor
+STAGES = 3
+MOST_SPLITS = 128
+PROGRAMS = 2  # for each processor, whose shared memory holds the steps under way of both
+STEPS = 2  # of a part, at least
+JOINED = 1 << 15  # numbers of parts that one program puts together; of more, a launch of its own
 
 
 class Tiles(NamedTuple):
@@ -28,16 +38,23 @@ class Tiles(NamedTuple):
     warps: int
 
 
-def tiles_of(programs: int, longest: int, processors: int) -> Tiles:
-    """Return the tiles for so many heads of keys in all sequences: four programs for each processor, with at least four steps each."""
-    block, splits = 32, 1
-    while (
-        splits < MOST_SPLITS
-        and splits * programs < PROGRAMS * processors
-        and 8 * block * splits <= longest
-    ):
+def tiles_of(programs: int, longest: int, width: int, processors: int) -> Tiles:
+    """Return the tiles for so many heads of keys in all sequences."""
+    block, splits = 64, 1
+    memory = current_target().limits.shared_memory
+    while block > 32 and PROGRAMS * _bytes(block, width) > memory:
+        block //= 2
+    if _bytes(block, width) > memory:
+        block //= 2
+    most = min(MOST_SPLITS, PROGRAMS * processors // programs, longest // (STEPS * block))
+    while 2 * splits <= most:
         splits *= 2
-    return Tiles(block, 3, splits, 2)
+    return Tiles(block, STAGES, splits, 4)
+
+
+def _bytes(block: int, width: int) -> int:
+    """Return the shared memory of the steps under way, and of sums."""
+    return 4 * STAGES * block * width + 4096
 
 
 def folded(x: Optional[Tensor], shared: int) -> Optional[Tensor]:
@@ -73,25 +90,33 @@ def plan(
     longest = caches[0].shape[1] if table is None else table.shape[1] * page
     window = None if mask.left is None else mask.left + 1
     seen = longest if window is None else min(longest, window)
-    tiles = tiles_of(sequences * heads, seen, multiprocessors(q))
+    tiles = tiles_of(sequences * heads, seen, width, multiprocessors(q))
     groups = sequences * heads
-    shared = tiles.splits > 1
+    shared, numbers = tiles.splits > 1, rows * tiles.splits * width
+    joined = shared and numbers <= JOINED
     counters = Counters(groups)
     new_parts = Scratch(groups * rows * tiles.splits * (width + 1), device)
+
+    def workspace() -> tuple[Optional[Tensor], Optional[Tensor]]:
+        return new_parts() if shared else None, counters(device) if joined else None
 
     strides = (
         q.stride()[:3], out.stride()[:3],
         *((0 if page else x.stride(0), x.stride(1), x.stride(2)) for x in caches),
     )  # fmt: skip
-    work = (new_parts(), counters(device)) if shared else (None, None)
-    tensors = (q, *caches, table, lengths, out, *work, totals, sinks)
+    work = workspace()
+    join = None
+    if shared and not joined:
+        join = _join_launch(work[0], out, totals, sinks, tokens, tiles.splits)
+    ends = (totals, sinks) if join is None else (None, None)
+    tensors = (q, *caches, table, lengths, out, *work, *ends)
     launch = Launch(
         portable.paged_attention,
         (heads, sequences, tiles.splits),
         (
             *tensors, heads, longest, 0 if table is None else table.stride(0), strides,
             scale * LOG2E, window, mask.cap or 1.0, rows, tokens, width, page, tiles.block, tiles.stages, tiles.splits,
-            bool(mask.cap),
+            bool(mask.cap), joined,
         ),
         tensors,
         num_warps=tiles.warps,
@@ -101,10 +126,29 @@ def plan(
         q: Tensor, k: Tensor, v: Tensor, table: Optional[Tensor], lengths: Optional[Tensor], out: Tensor,
         totals: Optional[Tensor], sinks: Optional[Tensor],
     ) -> None:  # fmt: skip
-        work = (new_parts(), counters(device)) if shared else (None, None)
-        launch(q, k, v, table, lengths, out, *work, totals, sinks)
+        parts, arrived = workspace()
+        if join is None:
+            launch(q, k, v, table, lengths, out, parts, arrived, totals, sinks)
+        else:
+            launch(q, k, v, table, lengths, out, parts, arrived, None, None)
+            join(parts, out, totals, sinks)
 
     return run
+
+
+def _join_launch(
+    parts: Optional[Tensor], out: Tensor, totals: Optional[Tensor], sinks: Optional[Tensor], tokens: int, splits: int
+) -> Launch:  # fmt: skip
+    """Return `launch(parts, out, totals, sinks)`, which puts the parts of each row together."""
+    sequences, heads, rows, width = out.shape
+    numbers = splits * width
+    return Launch(
+        portable.join,
+        (rows, sequences * heads),
+        (parts, None, out, totals, sinks, out.stride()[:3], heads, tokens, width, width, splits, splits),
+        (parts, out, totals, sinks),
+        num_warps=1 if numbers <= 2048 else 4 if numbers <= 8192 else 8,
+    )  # fmt: skip
 
 
 def forward_plan(

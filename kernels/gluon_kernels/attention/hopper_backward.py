@@ -38,6 +38,28 @@ def own_tile(deal):
     return inside // many, block * size + inside % many
 
 
+@gluon.constexpr_function
+def loops(settings, width):
+    """Return in how many loops a program takes its steps.
+
+    The mask takes registers: in heads of 64, where it is that of one step for each head of queries, the others have a loop without.
+    """
+    return 2 if settings[1] and width == 64 else 1
+
+
+@gluon.jit
+def steps_of(loop: gl.constexpr, first, last, masked, SETTINGS: gl.constexpr, D: gl.constexpr):
+    """Return the first step of a loop, and the one past its last; the first of two loops has the `masked` steps."""
+    middle = last
+    if loops(SETTINGS, D) == 2:
+        middle = gl.minimum(first + masked, last)
+    if loop == 0:
+        begin, end = first, middle
+    else:
+        begin, end = middle, last
+    return begin, end
+
+
 @gluon.jit
 def walk(rings, place, deal, of_sequence, SETTINGS: gl.constexpr):
     """Copy the program's keys and values, then the queries that it walks over, head by head."""
@@ -54,13 +76,15 @@ def walk(rings, place, deal, of_sequence, SETTINGS: gl.constexpr):
     key = [batch, head % of_sequence // SHARED, tile * SIZE, 0]
     own.fetch(own.producer(), [key, key])
     position = others.producer()
-    for of in range(head, head + HEADS):
-        for i in range(first, last):
-            row = wrapped(i, steps, CAUSAL) * STEP
-            statistic = 2 * of * padded + row
-            query = [batch, of % of_sequence, row, 0]
-            others.fetch(position, [query, query, [statistic], [statistic + padded]])
-            position = position.next()
+    for loop in gl.static_range(loops(SETTINGS, own.block_shape[3])):
+        begin, end = steps_of(loop, first, last, SIZE // STEP, SETTINGS, own.block_shape[3])
+        for of in range(head, head + HEADS):
+            for i in range(begin, end):
+                row = wrapped(i, steps, CAUSAL) * STEP
+                statistic = 2 * of * padded + row
+                query = [batch, of % of_sequence, row, 0]
+                others.fetch(position, [query, query, [statistic], [statistic + padded]])
+                position = position.next()
 
 
 @gluon.jit
@@ -93,18 +117,16 @@ def gradients_of_half(
     for_values = warpgroup_mma_init(gl.zeros([ROWS, D], gl.float32, out_layout))
     buffer = gl.allocate_shared_memory(gl.float32, [16, 256], sums.layout)
     of_head = padded * D // 256  # rows of the sums; a step has 32, 16 for each half
-    to = group * HEADS * of_head + half * 16
-    previous = to + wrapped(first, steps, CAUSAL) * 32
+    of_program = group * HEADS * of_head + half * 16
+    previous = of_program + wrapped(first, steps, CAUSAL) * 32
 
     k_columns, k, v = half_of(own, half, SIZE, D)
     position = others.consumer()
     start_exchange(exchange, nothing, half)
-    # The mask takes registers: in heads of 64, where its loop is one step, the others have a loop without.
-    LOOPS: gl.constexpr = 2 if CAUSAL and D == 64 else 1
-    middle = gl.minimum(first + SIZE // STEP, last) if LOOPS == 2 else last
-    for _ in range(HEADS):
-        for loop in gl.static_range(LOOPS):
-            begin, end = (first, middle) if loop == 0 else (middle, last)
+    for loop in gl.static_range(loops(SETTINGS, D)):
+        begin, end = steps_of(loop, first, last, SIZE // STEP, SETTINGS, D)
+        to = of_program
+        for _ in range(HEADS):
             for i in range(begin, end):
                 q, grad, logsums, deltas = others.wait(position)
                 q = q.reshape([STEP, D])
@@ -137,7 +159,7 @@ def gradients_of_half(
                 others.release(position)
                 position = position.next()
                 previous = to + wrapped(i, steps, CAUSAL) * 32
-        to += of_head
+            to += of_head
     add_last(exchange, k_columns, sums, buffer, position, previous, STEP, D, half)
     done = warpgroup_mma_wait(0, deps=[for_values, for_keys])
     # Computed again: numbers that the loop does not need would take registers in it.

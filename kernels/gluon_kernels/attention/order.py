@@ -20,6 +20,7 @@ SIZES = (8, 12, 16, 6, 4, 24, 32, 2)
 SIZES_OF_MANY = (8, 12)  # where programs have many tiles
 MANY = 16  # tiles of a program
 CACHE = 24 << 20  # bytes of keys and values of a group
+GRADIENT_CACHE = 40 << 20  # bytes that groups of heads load and add to
 OVERHEAD = 0.7  # of a tile of queries, in tiles of keys
 NEAR = 1.01  # of the least possible work of the busiest program
 KEYS = 128  # of a tile
@@ -128,7 +129,12 @@ def splits_of(tiles: int, keys: int, programs: int) -> int:
 
 @lru_cache(maxsize=4096)
 def heads_of(
-    tiles: tuple[int, ...], groups: int, shared: int, programs: int, bytes_of_head: int
+    tiles: tuple[int, ...],
+    groups: int,
+    shared: int,
+    programs: int,
+    bytes_of_head: int,
+    slowed: float,
 ) -> tuple[int, int]:
     """Return how many of the heads of queries that share keys one program takes for the gradients of its tile of keys, and how many such
     groups of heads are walked together.
@@ -139,22 +145,29 @@ def heads_of(
         tiles: the steps of each tile of keys, for a head of queries; not ascending.
         groups: heads of keys in all batches.
         bytes_of_head: that all programs of a group load and add to while they walk over a head of queries.
+        slowed: the time of a step in a program of several heads, of that in one of a single head.
     """
     alike = tiles[0] == tiles[-1]
-    size = 1 if alike else max(1, min(CACHE // bytes_of_head, groups * shared))
-    best, heads = float("inf"), shared
+    best, form = float("inf"), (shared, 1)
     for each in (n for n in range(shared, 0, -1) if shared % n == 0):
-        parts = shared // each
-        many = groups * parts
-        spent = _longest(tiles, many, size, each, programs)
-        if parts > 1:
+        many = groups * (shared // each)
+        size = 1 if alike else _together(many, bytes_of_head)
+        steps = each * slowed if each > 1 else 1.0
+        spent = _longest(tiles, many, size, steps, programs)
+        if many > groups:
             spent += JOIN + 128 * len(tiles) * many / MOVED
         if spent < best:
-            best, heads = spent, each
-    return heads, min(size, groups * shared // heads)
+            best, form = spent, (each, size)
+    return form
 
 
-def _longest(tiles: tuple[int, ...], groups: int, size: int, each: int, programs: int) -> float:
+def _together(groups: int, bytes_of_head: int) -> int:
+    """Return how many groups are walked together: they fit the cache, and the last ones are not fewer than the others."""
+    most = max(1, GRADIENT_CACHE // bytes_of_head)
+    return -(-groups // -(-groups // most))
+
+
+def _longest(tiles: tuple[int, ...], groups: int, size: int, each: float, programs: int) -> float:
     """Return when the last processor ends: each takes the next program when it is free."""
     work = [START + steps * each for steps in tiles]
     if len(tiles) * groups > SIMULATED:

@@ -52,7 +52,7 @@ def fetch_both(buffers, caches, slot, places, row_strides, layout: gl.constexpr)
 def paged_attention(
     q, k_cache, v_cache, table, lengths, out, parts, counters, totals, sinks, heads, length, table_stride, strides,
     scale, window, cap, ROWS: gl.constexpr, TOKENS: gl.constexpr, D: gl.constexpr, PAGE: gl.constexpr, BLOCK: gl.constexpr, STAGES: gl.constexpr,
-    SPLITS: gl.constexpr, CAPPED: gl.constexpr,
+    SPLITS: gl.constexpr, CAPPED: gl.constexpr, JOINED: gl.constexpr,
 ):  # fmt: skip
     """Attend to the keys of each sequence; the grid has heads of keys, sequences and SPLITS parts, a power of two.
 
@@ -63,7 +63,8 @@ def paged_attention(
     see the last `window` keys; None is no bound. If CAPPED, `cap` bounds scores.
 
     With more than one part, the results of each go to `parts` [sequences, heads, ROWS, SPLITS, D], float32, and the logarithms (base 2) of their
-    sums behind these, [sequences, heads, ROWS, SPLITS]. Programs count in `counters` [sequences, heads], modulo SPLITS, and the last one puts the parts together. The logarithms of
+    sums behind these, [sequences, heads, ROWS, SPLITS]. If JOINED, programs count in `counters` [sequences, heads], modulo SPLITS, and the last one
+    puts the parts together; else that is left to `join`. The logarithms of
     whole sums go to `totals` [sequences, heads, ROWS], if that is not None. `sinks`, if not None, are scores without values, one for each head of
     queries, which has TOKENS rows.
     """
@@ -167,20 +168,62 @@ def paged_attention(
         offsets = (row * SPLITS + split)[:, None] * D + column[None, :]
         gl.store(parts + offsets, acc, mask=(row < ROWS)[:, None])
         gl.store(logsums + score_row * SPLITS + split, logsum, mask=score_row < ROWS)
-        gl.barrier()  # all of the program have stored before it counts
-        before = gl.atomic_add(counters + of_head, 1, sem="acq_rel", scope="gpu")
-        if before % SPLITS == SPLITS - 1:
-            for n in range(ROWS):
-                place = n * SPLITS
-                sink = None
-                if sinks is not None:
-                    sink = sinks + n // TOKENS
-                where, result, whole = joined(
-                    parts + place * D, logsums + place, sink, D, SPLITS, SPLITS
-                )
-                gl.store(out + n * strides[1][2] + where, result.to(dtype))
+        if JOINED:
+            gl.barrier()  # all of the program have stored before it counts
+            before = gl.atomic_add(counters + of_head, 1, sem="acq_rel", scope="gpu")
+            if before % SPLITS == SPLITS - 1:
                 if totals is not None:
-                    gl.store(totals + of_head * ROWS + n, whole)
+                    totals += of_head * ROWS
+                place = (parts, logsums, sinks, out, strides[1][2], totals)
+                join_rows(place, ROWS, TOKENS, D, SPLITS)
+
+
+@gluon.jit
+def join_rows(
+    place, ROWS: gl.constexpr, TOKENS: gl.constexpr, D: gl.constexpr, SPLITS: gl.constexpr
+):
+    """Put the parts of some rows together.
+
+    `place` has the parts [ROWS, SPLITS, D], their logarithms [ROWS, SPLITS], sinks or None, the result and its stride, and where the logarithms of
+    whole sums go, or None.
+    """
+    parts, logsums, sinks, out, stride, totals = place
+    M: gl.constexpr = power_of_two(ROWS)
+    TOGETHER: gl.constexpr = 8 if SPLITS > 8 else SPLITS  # parts whose loads are under way
+    layout: gl.constexpr = gl.portable.blocked_layout([M, D], gl.float32)
+    flat: gl.constexpr = gl.portable.blocked_layout([M, SPLITS], gl.float32)
+    row = gl.arange(0, M, gl.SliceLayout(1, flat))[:, None]
+    split = gl.arange(0, SPLITS, gl.SliceLayout(0, flat))[None, :]
+    logsum = gl.load(logsums + row * SPLITS + split, mask=row < ROWS, other=-float("inf"))
+    largest = gl.maximum(gl.max(logsum, axis=1), -1e30)
+    largest = gl.convert_layout(largest, gl.SliceLayout(1, layout))
+    query = gl.arange(0, M, gl.SliceLayout(1, layout))
+    column = gl.arange(0, D, gl.SliceLayout(0, layout))[None, :]
+    there = query < ROWS
+    total = gl.zeros([M], gl.float32, gl.SliceLayout(1, layout))
+    acc = gl.zeros([M, D], gl.float32, layout)
+    for first in range(0, SPLITS, TOGETHER):
+        for i in gl.static_range(TOGETHER):
+            offsets = query * SPLITS + first + i
+            weight = gl.exp2(gl.load(logsums + offsets, mask=there, other=-float("inf")) - largest)
+            part = gl.load(parts + offsets[:, None] * D + column, mask=there[:, None], other=0.0)
+            total += weight
+            acc += part * weight[:, None]
+    kept = 1.0
+    if sinks is not None:
+        sink = gl.load(sinks + query // TOKENS, mask=there, other=0.0)
+        largest, total, kept = with_sink(sink, largest, total)
+    acc = acc * (kept / gl.where(total > 0, total, 1.0))[:, None]
+    offsets = query[:, None] * stride + column
+    gl.store(out + offsets, acc.to(out.dtype.element_ty), mask=there[:, None])
+    if totals is not None:
+        gl.store(totals + query, largest + gl.log2(total), mask=there)
+
+
+@gluon.constexpr_function
+def power_of_two(size):
+    """Return the least power of two that is no less."""
+    return 1 << (size - 1).bit_length()
 
 
 @gluon.jit
@@ -205,21 +248,25 @@ def joined(parts, logsums, sink, D: gl.constexpr, COUNT: gl.constexpr, SPLITS: g
 
 @gluon.jit
 def join(
-    parts, logsums, out, totals, sinks, strides, of_sequence, width, D: gl.constexpr, COUNT: gl.constexpr, SPLITS: gl.constexpr
+    parts, logsums, out, totals, sinks, strides, of_sequence, tokens, width, D: gl.constexpr, COUNT: gl.constexpr,
+    SPLITS: gl.constexpr,
 ):  # fmt: skip
     """Put COUNT parts of each row's result together; the grid has rows and heads.
 
-    `parts` are [heads, length, COUNT, D], `logsums` [heads, length, COUNT]; `out` has the `strides` of batches, heads and rows, `of_sequence` heads
-    in a batch, and `width` columns. The logarithms of whole sums go to `totals`, [heads, length], if that is not None;
-    `sinks`, if not None, are scores without values, one for each head of a batch.
+    `parts` are [heads, length, COUNT, D], `logsums` [heads, length, COUNT], behind `parts` if None; `out` has the `strides` of batches, heads and rows,
+    `of_sequence` heads in a batch, and `width` columns. The logarithms of whole sums go to `totals`, [heads, length], if that is not None;
+    `sinks`, if not None, are scores without values, one for each `tokens` rows of a batch.
     """
     row = gl.program_id(0).to(gl.int64)
     head = gl.program_id(1)
-    query = head * gl.num_programs(0) + row
+    rows = gl.num_programs(0)
+    query = head * rows + row
     place = query * COUNT
+    if logsums is None:
+        logsums = parts + gl.num_programs(1).to(gl.int64) * rows * COUNT * D
     sink = None
     if sinks is not None:
-        sink = sinks + head % of_sequence
+        sink = sinks + (head % of_sequence * rows + row) // tokens
     column, result, logsum = joined(parts + place * D, logsums + place, sink, D, COUNT, SPLITS)
     batch = (head // of_sequence).to(gl.int64)
     out += batch * strides[0] + (head % of_sequence).to(gl.int64) * strides[1] + row * strides[2]

@@ -48,8 +48,16 @@ def test_parts_widths_and_strides(monkeypatch):
 
 
 def test_parts_keep_the_processors_busy():
-    splits = [decode_launches.tiles_of(programs, 8192, 132).splits for programs in (1, 8, 4096)]
-    assert splits[0] == splits[1] > 1 and splits[2] == 1
+    splits = [decode_launches.tiles_of(n, 8192, 128, 132).splits for n in (1, 8, 200, 4096)]
+    assert splits == [64, 32, 1, 1]  # of two steps at least
+
+
+@pytest.mark.parametrize("numbers", [0, 1 << 20])
+def test_parts_are_joined_in_the_launch_or_after_it(numbers, monkeypatch):
+    monkeypatch.setattr(decode_launches, "JOINED", numbers)
+    monkeypatch.setattr(decode_launches, "multiprocessors", lambda tensor: 32)
+    tensors = inputs([3000, 70])
+    assert error_of(attention_decode(*tensors), reference(*tensors)) < 1e-2
 
 
 @pytest.mark.parametrize("target", ["sim:sm_90", "sim:gfx942"])

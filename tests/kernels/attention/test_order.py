@@ -155,11 +155,9 @@ def test_longest_tiles_of_packed_sequences_come_first():
 
 def test_heads_of_a_program_keep_the_processors_busy():
     long, short = tuple(range(64, 0, -2)), (8,) * 4
-    assert order.heads_of(long, 16, 4, 132, 1 << 22) == (4, 6)  # nothing is added up later
-    assert order.heads_of(short, 2, 8, 132, 1 << 20)[0] == 1  # programs of all heads would be few
-    assert order.heads_of(short, 2, 1, 132, 1 << 20) == (1, 1)
-    assert order.heads_of(long, 4, 1, 132, 1 << 30) == (
-        1,
-        1,
-    )  # heads that are too large for the cache
-    assert order.heads_of((16, 12, 8, 4), 8, 6, 132, 1 << 20)[0] in (1, 2, 3)
+    assert order.heads_of(long, 16, 4, 132, 1 << 22, 1.0) == (4, 8)  # nothing is added up later
+    assert order.heads_of(long, 16, 4, 132, 1 << 22, 1.5)[0] == 1  # steps that take longer
+    assert order.heads_of(short, 2, 8, 132, 1 << 20, 1.0)[0] == 1  # programs of all heads are few
+    assert order.heads_of(short, 2, 1, 132, 1 << 20, 1.0) == (1, 1)
+    assert order.heads_of(long, 4, 1, 132, 1 << 30, 1.0) == (1, 1)  # heads larger than the cache
+    assert order.heads_of((16, 12, 8, 4), 8, 6, 132, 1 << 20, 1.0)[0] in (1, 2, 3)
