@@ -107,7 +107,7 @@ def _events(events: Iterable[Any]) -> list[_Process]:
     for event in events:
         if not isinstance(event, Mapping):
             continue
-        pid, tid, kind = event.get("pid", 0), event.get("tid", 0), event.get("ph")
+        pid, tid, kind = event.get("pid", "trace"), event.get("tid", 0), event.get("ph")
         if kind == "M":
             names[pid, tid, str(event.get("name"))] = str((event.get("args") or {}).get("name", ""))
             continue

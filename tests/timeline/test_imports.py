@@ -50,15 +50,43 @@ def test_proton_trees_are_laid_out_by_their_times():
     ]
 
 
-def test_a_file_of_proton():
-    """`proton.hatchet` is of Triton 3.6's libproton: two ops in a scope, three times; their metrics were given to it."""
-    content = json.loads((Path(__file__).parent / "proton.hatchet").read_text())
-    (process,) = processes(content)
-    assert bars(process) == [
-        ("scopes", "step", 0, 3003, 0),
-        ("scopes", "matmul_kernel", 0, 2403, 1),
-        ("scopes", "softmax_kernel", 2403, 3003, 1),
+def proton(name):
+    """Return the processes of a file that Proton of Triton 3.6 wrote on an H200, of three launches of a kernel and a product of torch."""
+    return processes(json.loads((Path(__file__).parent / "proton" / name).read_text()))
+
+
+def test_a_tree_of_proton():
+    (process,) = proton("tree.hatchet")
+    spans = bars(process)
+    assert [(name[:6], end - begin, depth) for _, name, begin, end, depth in spans] == [
+        ("step", 1792 + 1376 + 4831, 0), ("_Z10do", 1792, 1), ("_Z20re", 1376, 1), ("add", 4831, 1),
+    ]  # fmt: skip
+
+
+def test_a_trace_of_proton():
+    (process,) = proton("trace.chrome_trace")
+    assert process["name"] == "trace"  # events name no process
+    ((lane, spans),) = process["lanes"]
+    assert lane == "7" and [span[0][:6] for span in spans] == [
+        "add",
+        "add",
+        "add",
+        "_Z10do",
+        "_Z20re",
     ]
+    assert spans[1][1:3] == [32017.856, 32017.856 + 1.6]
+
+
+def test_scopes_of_proton_inside_a_kernel():
+    """The file is trimmed to two warps of two blocks of the first launch: four rounds of two scopes each."""
+    blocks = proton("inside.chrome_trace")
+    assert {block["name"] for block in blocks} == {"add Core124 CTA2", "add Core128 CTA0"}
+    for block in blocks:
+        assert [lane for lane, _ in block["lanes"]] == ["warp 0 (line 0)", "warp 1 (line 0)"]
+        for _, spans in block["lanes"]:
+            spans = sorted(spans, key=lambda span: span[1])
+            assert [span[0] for span in spans] == ["load", "add and store"] * 4
+            assert all(a[2] <= b[1] + 1e-3 for a, b in zip(spans, spans[1:]))
 
 
 def test_begins_and_ends_of_chrome_pair_and_nest():
