@@ -105,8 +105,10 @@ def _pass_on(graph: Graph, lists: dict[int, list[Any]]) -> None:
                 (source, result, relation.forward),
                 (result, source, relation.backward),
             ):
+                # A split has results of its own kind of layout: few, and no others will do.
+                most = 2 * _MOST if relation.kind == "infer" else _MOST
                 if end.fixed is None and relation.kind != "view":
-                    changed |= _add(lists[start.number], lists[end.number], rule, end)
+                    changed |= _add(lists[start.number], lists[end.number], rule, end, most)
 
 
 def _add(
@@ -114,10 +116,11 @@ def _add(
     end: list[DistributedLayout],
     rule: Callable[[DistributedLayout], Optional[DistributedLayout]],
     unknown: Unknown,
+    most: int,
 ) -> bool:
     known, grown = set(end), False
     for layout in list(start):
-        if len(end) >= _MOST:
+        if len(end) >= most:
             break
         try:
             other = rule(layout)

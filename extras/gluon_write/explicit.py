@@ -15,7 +15,8 @@ import numpy as np
 from gluon_core import _triton, language
 from gluon_core.errors import GluonError, LayoutError, SourceSpan
 from gluon_core.plugin.targets import Target
-from gluon_write.graph import AnyLayout, Graph, Unknown, build
+from gluon_write.conflict import conflict_of
+from gluon_write.graph import AnyLayout, Graph, Relation, Unknown, build
 from gluon_write.hoist import hoisted
 from gluon_write.prefetch import prefetched
 from gluon_write.prices import LEAST_COPY_BITS
@@ -111,7 +112,7 @@ def chosen_for(
             return _improved(chosen, traced, target, options)
     chosen = _solved(fn, drawn, target, options)
     if not np.isfinite(chosen.solution.price):
-        raise _no_solution(fn, chosen.graph, chosen.solution)
+        raise _no_solution(fn, chosen.solution)
     return _improved(chosen, traced, target, options)
 
 
@@ -204,23 +205,37 @@ def _conflict(fn: Any, one: Unknown) -> GluonError:
     )
 
 
-def _no_solution(fn: Any, graph: Graph, solution: Solution) -> GluonError:
-    """Return the error of a kernel without solution: the op that fits nowhere, and both its ends."""
-    chosen = solution.chosen
-    for relation in graph.relations:
-        ends = chosen[relation.source.number], chosen[relation.result.number]
-        if np.isfinite(plan_of(relation, ends[0], ends[1])[0]):
-            continue
-        source, result = relation.source, relation.result
-        return LayoutError(
-            f"no layouts fit {relation.op} and the ops around it",
-            argument="layouts",
-            expected=f"for its operand (line {source.line}): {ends[0]}",
-            got=f"for its result (line {result.line}): {ends[1]}",
-            remedy="Write these two layouts, with gl.convert_layout between them.",
-            span=_span(fn, relation.line),
-        )
-    return LayoutError("no layouts fit the ops of this kernel", argument="layouts")
+def _no_solution(fn: Any, solution: Solution) -> GluonError:
+    """Return the error of a kernel without solution: the ops in conflict, and the layouts to write."""
+    conflict = conflict_of(solution)
+    first, *others = conflict.core
+    ops = [f"{r.op} in line {r.line}" for r in conflict.core]
+    written = [
+        f"for {r.op} in line {r.line}, {source} for its operand and {result} for its result, with "
+        "gl.convert_layout between them"
+        for r, source, result in conflict.written
+    ]
+    last = others[-1] if others else first
+    words = "; ".join(written) if written else "those of the values of these lines"
+    return LayoutError(
+        f"no layouts fit these {len(conflict.core)} ops together: {', '.join(dict.fromkeys(ops))}"
+        if others
+        else f"no layouts fit {first.op} and the ops around it",
+        argument="layouts",
+        expected=f"for {first.op}, line {first.line}: {_ends(first)}",
+        got=f"for {last.op}, line {last.line}: {_ends(last)}",
+        remedy=f"Write {len(written) or 'the'} layout{'s' if len(written) != 1 else ''} by hand: {words}.",
+        span=_span(fn, first.line),
+    )
+
+
+def _ends(relation: Relation) -> str:
+    """Return the names of the values that an op relates, and the lines where they begin."""
+    ends = []
+    for one in (relation.source, relation.result):
+        name = next((n for n in one.names if n.isidentifier()), "a value")
+        ends.append(f"{name} of shape {list(one.shape)} (line {one.line})")
+    return " -> ".join(ends)
 
 
 def edits_of(graph: Graph, solution: Solution) -> Edits:

@@ -98,6 +98,7 @@ class Relation:
             result, from a tensor's registers.
         detail: axis, order, function, operand index, or `View`.
         wrap: ("before" or "after", site), None where no conversion is possible.
+        inverse: of "infer", the function from the result's layout to an operand's.
     """
 
     kind: str
@@ -111,6 +112,7 @@ class Relation:
     op: str
     line: int
     weight: int = 1
+    inverse: Any = None
 
     def forward(self, layout: DistributedLayout) -> Optional[DistributedLayout]:
         """Return the layout that the op gives its result, None where it takes no such operand."""
@@ -146,6 +148,9 @@ class Relation:
             return permuted
         if self.kind == "reduce" and isinstance(layout, SliceLayout) and layout.dim == self.detail:
             return layout.parent
+        if self.kind == "infer" and self.inverse is not None:
+            inverted: DistributedLayout = self.inverse(layout)
+            return inverted
         return None
 
 
@@ -216,6 +221,12 @@ class _Builder:
                 continue
             for place in places.get(key[1], ()):
                 self.join(first.setdefault((key[0], place, value.type.dims), key), key)
+
+    def join_fixed_ends(self) -> None:
+        """Give both ends of an op one layout where nothing can be converted between them."""
+        for kind, source, result, _, wrap, _, _ in self.pending:
+            if kind == "same" and wrap is None and result[0] != "mma":
+                self.join(source, result)
 
     def operand_at(self, op: Any, value: Any) -> Optional[tuple[str, Place]]:
         """Return the expression of an operand, within that of the op: one of its own parts first."""
@@ -433,11 +444,19 @@ class _Builder:
         if op.name == "join":
             self.join(self.key(context, tensors[0]), self.key(context, tensors[1]))
         shape = tensors[0].type.dims
+        after = results[0].type.dims
         rule = {
-            "reshape": lambda layout: infer.reshape(layout, shape, results[0].type.dims),
-            "join": lambda layout: infer.join(layout, shape),
-            "split": lambda layout: infer.split(layout, shape),
-        }[op.name]
+            "reshape": (
+                lambda layout: infer.reshape(layout, shape, after),
+                lambda layout: infer.reshape(layout, after, shape),
+            ),
+            "join": (
+                lambda layout: infer.join(layout, shape), lambda layout: infer.split(layout, after),
+            ),
+            "split": (
+                lambda layout: infer.split(layout, shape), lambda layout: infer.join(layout, after),
+            ),
+        }[op.name]  # fmt: skip
         for result in results:
             self.relate("infer", context, tensors[0], result, rule, op, op.name != "split")
         if op.name == "split":
@@ -493,6 +512,7 @@ def build(drawn: Sketch, lanes: int, warps: int) -> Graph:
         work.strides.argument((), argument, max(1, number // size))
     work.walk(kernel.body, ())
     work.join_places()
+    work.join_fixed_ends()
     unknowns: dict[Key, Unknown] = {}
     for key, value in work.values.items():
         if not isinstance(value.type, (TensorType, MemDescType)):
@@ -527,6 +547,7 @@ def build(drawn: Sketch, lanes: int, warps: int) -> Graph:
         if first is second and kind == "same":
             continue
         bits = _bits(ends[0])
+        detail, inverse = detail if kind == "infer" else (detail, None)
         node = drawn.nodes.get(id(op))
         called = (drawn.functions.get(node, "") if node else "") or op.name
         relations.append(
@@ -542,6 +563,7 @@ def build(drawn: Sketch, lanes: int, warps: int) -> Graph:
                 called,
                 op.loc.line,
                 weight,
+                inverse,
             )
         )
     return Graph(list(unknowns.values()), relations, lanes, drawn.jits, drawn.called, work.contexts)

@@ -119,20 +119,72 @@ def conversion_price(
     """Return the price of converting a tensor; 0 for one and the same layout."""
     if source == result:
         return 0.0
-    known = conversion(source, result, list(shape), max(bits, 8))
     held = 1 << len(_registers(source, shape))
     wanted = 1 << len(_registers(result, shape))
-    if known.kind == "none":
-        return 0.5
-    if known.kind == "registers":
-        return 0.5 + warps * known.moved_registers
-    replicated = any(
-        not any(row) for one in (source, result) for row in _bases(one, shape).get("lane", ())
-    )
-    if known.kind == "shuffle" and not replicated:  # a copy in several lanes goes through memory
-        return warps * (known.shuffles * 2 + known.moved_registers)
+    if _stays(source, result, shape, ("warp", "block")):
+        known = conversion(source, result, list(shape), max(bits, 8))
+        if known.kind == "none":
+            return 0.5
+        if known.kind == "registers":
+            return 0.5 + warps * known.moved_registers
+        replicated = any(
+            not any(row) for one in (source, result) for row in _bases(one, shape).get("lane", ())
+        )
+        if (
+            known.kind == "shuffle" and not replicated
+        ):  # a copy in several lanes goes through memory
+            return warps * (known.shuffles * 2 + known.moved_registers)
     moved = sum(-(-count * max(bits, 8) // _WIDEST) for count in (held, wanted))
     return _BARRIERS + warps * moved * _ISSUE * 2
+
+
+@lru_cache(maxsize=1 << 16)
+def _flat(layout: DistributedLayout, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+    """Return the bases as numbers, the coordinates of an element side by side in their bits."""
+    widths = [max(1, size - 1).bit_length() for size in shape]
+    shifts = [sum(widths[i + 1 :]) for i in range(len(shape))]
+    return {
+        dim: tuple(sum(v << s for v, s in zip(row, shifts)) for row in rows)
+        for dim, rows in _bases(layout, shape).items()
+    }
+
+
+@lru_cache(maxsize=1 << 16)
+def _span(layout: DistributedLayout, shape: tuple[int, ...], dims: tuple[str, ...]) -> list[int]:
+    """Return independent vectors that span the elements of one warp, the highest bit of each alone."""
+    vectors: list[int] = []
+    for dim, rows in _flat(layout, shape).items():
+        for row in rows if dim not in dims else ():
+            row = _reduced(row, vectors)
+            if row:
+                vectors = sorted([*vectors, row], reverse=True)
+    return vectors
+
+
+def _reduced(row: int, vectors: Sequence[int]) -> int:
+    """Return what the vectors leave of a number; 0 if they span it."""
+    for vector in vectors:
+        row = min(row, row ^ vector)
+    return row
+
+
+def _stays(
+    source: DistributedLayout,
+    result: DistributedLayout,
+    shape: tuple[int, ...],
+    dims: tuple[str, ...],
+) -> bool:
+    """Return True if each part of the machine that `dims` name has all the elements that it gets."""
+    before, after = _flat(source, shape), _flat(result, shape)
+    span = _span(source, shape, dims)
+    for dim in dims:
+        if len(before.get(dim, ())) != len(after.get(dim, ())):
+            return False
+    for dim, rows in after.items():
+        own = before.get(dim, ()) if dim in dims else (0,) * len(rows)
+        if any(_reduced(row ^ other, span) for row, other in zip(rows, own)):
+            return False
+    return True
 
 
 def reasons(layout: DistributedLayout, unknown: Unknown) -> list[str]:
