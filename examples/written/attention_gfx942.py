@@ -19,7 +19,7 @@ def attention(
     # load, line 17: 8 bytes a thread, 32 sectors a warp
     # store, line 41: 8 bytes a thread, 32 sectors a warp
     # next best: gl.AMDMFMALayout(version=3, instr_shape=[32, 32, 8], transposed=True,
-    #   warps_per_cta=[2, 2], element_bitwidth=32, tiles_per_warp=[1, 1]), costs 8.2% more
+    #   warps_per_cta=[2, 2], element_bitwidth=32, tiles_per_warp=[1, 1]), costs 8.9% more
     # demanded by the matrix unit, line 26
     # demanded by the matrix unit, line 39
     place_layout: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=acc_layout, k_width=4)

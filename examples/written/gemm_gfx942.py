@@ -21,7 +21,6 @@ def matmul(a, b, c, M, N, K, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexp
     b_tiles = gl.portable.descriptor(
         b, [K, N], [N, 1], [BK, BN], layouts.b_shared
     )
-    c_tiles = gl.portable.descriptor(c, [M, N], [N, 1], [BM, BN])
     acc = gl.portable.accumulator(layouts)
     # A ring of 2 buffers for each tile: copies run 1 ahead of the products.
     tiles = gl.portable.pipeline([a_tiles, b_tiles], 2)
@@ -30,6 +29,7 @@ def matmul(a, b, c, M, N, K, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexp
         tiles.fetch(
             step, [[row, step * BK], [step * BK, column]], pred=step < steps
         )
+    c_tiles = gl.portable.descriptor(c, [M, N], [N, 1], [BM, BN])
     for step in range(steps):
         x, y = tiles.wait(step)
         acc = gl.portable.mma(x, y, acc, is_async=True)

@@ -8,49 +8,37 @@ import gluon_core as gluon
 from gluon_core import language as gl
 
 
-@gluon.jit
-def matmul_products(tiles, acc, K, BK: gl.constexpr):
-    """Multiply the tiles of each step."""
-    slot = tiles.consumer()
-    for k in range(0, K, BK):
-        x, y = tiles.wait(slot)
-        acc = gl.nvidia.hopper.warpgroup_mma(x, y, acc, is_async=True)
-        acc = gl.nvidia.hopper.warpgroup_mma_wait(1, deps=[acc])
-        tiles.release(slot.before(), pred=k != 0)
-        slot = slot.next()
-    acc = gl.nvidia.hopper.warpgroup_mma_wait(0, deps=[acc])
-    return acc
-
-
-@gluon.jit
-def matmul_copies(tiles, K, BK: gl.constexpr, row, column):
-    """Copy the tiles of each step."""
-    slot = tiles.producer()
-    for k in range(0, K, BK):
-        tiles.fetch(slot, [[row, k], [k, column]])
-        slot = slot.next()
-
-
 # Layouts for nvidia:sm_90, *fp16:16, *fp16:16, *fp16:16, i32:16, i32:16, i32:16.
 @gluon.jit
 def matmul(a, b, c, M, N, K, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr):
-    # demanded by the matrix unit, line 6
-    acc_layout: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, 128, 16])
     row, column = gl.program_id(0) * BM, gl.program_id(1) * BN
-    a_tiles = gl.portable.descriptor(a, [M, K], [K, 1], [BM, BK])
-    b_tiles = gl.portable.descriptor(b, [K, N], [N, 1], [BK, BN])
-    c_tiles = gl.portable.descriptor(c, [M, N], [N, 1], [BM, BN])
-    acc = gl.zeros([BM, BN], gl.float32, layout=acc_layout)
-    # One warp copies, through rings of 3 slots; the others multiply.
-    tiles = gl.nvidia.hopper.tma_ring([a_tiles, b_tiles], 3)
-    acc = gl.warp_specialize(
-        [
-            (matmul_products, (tiles, acc, K, BK)),
-            (matmul_copies, (tiles, K, BK, row, column)),
-        ],
-        [1],
-        [24],
+    layouts: gl.constexpr = gl.portable.mma_layouts(
+        BM, BN, BK, a.dtype.element_ty, b.dtype.element_ty, operands="shared"
     )
+    a_tiles = gl.portable.descriptor(
+        a, [M, K], [K, 1], [BM, BK], layouts.a_shared
+    )
+    b_tiles = gl.portable.descriptor(
+        b, [K, N], [N, 1], [BK, BN], layouts.b_shared
+    )
+    acc = gl.portable.accumulator(layouts)
+    # A ring of 3 buffers for each tile: copies run 2 ahead of the products.
+    tiles = gl.portable.pipeline([a_tiles, b_tiles], 3)
+    steps = gl.cdiv(K, BK)
+    for step in gl.static_range(2):
+        tiles.fetch(
+            step, [[row, step * BK], [step * BK, column]], pred=step < steps
+        )
+    c_tiles = gl.portable.descriptor(c, [M, N], [N, 1], [BM, BN])
+    for step in range(steps):
+        x, y = tiles.wait(step)
+        acc = gl.portable.mma(x, y, acc, is_async=True)
+        acc = gl.portable.mma_wait(acc, pending=1)  # frees the step before
+        tiles.fetch(
+            step + 2, [[row, (step + 2) * BK], [(step + 2) * BK, column]], pred=step + 2 < steps
+        )
+    acc = gl.portable.read(acc)
+    tiles.close()
     gl.portable.store(c_tiles, [row, column], acc.to(c.dtype.element_ty))
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Optional
 import typer
 
 from gluon_cli.options import TargetName
-from gluon_cli.output import command
+from gluon_cli.output import UsageError, command
 
 __all__ = ["app", "port_app"]
 
@@ -33,6 +33,14 @@ def write(
     prove: Annotated[
         bool, typer.Option("--prove/--no-prove", help="Prove the written file before it is kept.")
     ] = True,
+    form: Annotated[
+        Optional[str],
+        typer.Option(
+            "--form",
+            metavar="FORM",
+            help="pipelined or specialized: the form of loops of products; else what costs less.",
+        ),
+    ] = None,
 ) -> int:
     """Write kernels of `layouts="auto"` as explicit source, with the reason for each layout.
 
@@ -40,8 +48,14 @@ def write(
     Exit code 0: written. 1: a written kernel is wrong, and nothing is kept. 3: nothing was launched.
     """
     from gluon_write.command import show
+    from gluon_write.explicit import FORMS, preferred_form
 
-    return show(kernel, target, to, prove)
+    if form not in (None, *FORMS):
+        raise UsageError(
+            "no such form", argument="--form", expected=" or ".join(FORMS), got=str(form)
+        )
+    with preferred_form(form):
+        return show(kernel, target, to, prove)
 
 
 @port_app.command("port")

@@ -15,7 +15,7 @@ from gluon_core.errors import GluonError, LayoutError
 from gluon_core.plugin.targets import Target
 from gluon_core.registry.load import registry
 from gluon_core.simulation.evidence import Record
-from gluon_write.explicit import Edits, chosen_for, edits_of
+from gluon_write.explicit import Edits, chosen_for, chosen_form, edits_of
 from gluon_write.graph import Graph
 from gluon_write.port import port
 from gluon_write.solve import Solution
@@ -45,7 +45,8 @@ def show(spec: str, targets: Optional[str], to: Optional[Path], prove: bool) -> 
                 print("\n".join([f"nothing was written for {chosen}:", *notes]), file=sys.stderr)
                 return Exit.FAILED
             text = _below_docstring(text, [f"# {note}" for note in notes])
-        name = f"{file.stem}_{chosen.architecture.name}.py"
+        form = chosen_form()
+        name = f"{file.stem}_{chosen.architecture.name}{f'_{form}' if form else ''}.py"
         if to is None:
             heading = f"# ==== {name} ====\n" if len(asked) > 1 else ""
             print(heading + text, end="")

@@ -26,8 +26,18 @@ from gluon_write.solve import Solution, plan_of, solve
 from gluon_write.specialize import specialized
 from gluon_write.stage import staged
 
-__all__ = ["Edits", "chosen_for", "edits_of", "explicit", "partitions_of", "preferred_form"]
+__all__ = [
+    "FORMS",
+    "Edits",
+    "chosen_for",
+    "chosen_form",
+    "edits_of",
+    "explicit",
+    "partitions_of",
+    "preferred_form",
+]
 
+FORMS = ("pipelined", "specialized")  # of loops of products
 _form: ContextVar[Optional[str]] = ContextVar("form", default=None)
 _MOST_RECOMPUTED = 3  # times that index vectors are moved to their uses
 
@@ -127,6 +137,11 @@ def preferred_form(form: Optional[str]) -> Iterator[None]:
         yield
     finally:
         _form.reset(token)
+
+
+def chosen_form() -> Optional[str]:
+    """Return the form that `preferred_form` asks for, None without."""
+    return _form.get()
 
 
 def _formed(

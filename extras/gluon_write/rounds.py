@@ -177,7 +177,9 @@ class Rounds:
         lines = self._begun(left)
         lines.append(f"for {target.id} in range({', '.join(bounds)}):")
         lines += _indented([*body, f"{self.slot} = {self.slot}.next()"])
-        return [*lines, *self._over(left, len(left), release=False)]
+        lines += self._over(left, len(left), release=False)
+        # Sums of no step and those of products would meet in the loop: the assembler then waits after each.
+        return [f"if {bounds[0]} < {bounds[1]}:", *_indented(lines)] if left else lines
 
     def _skewed(
         self, statements: list[ast.stmt], schedule: Schedule, bounds: tuple[str, str, str]

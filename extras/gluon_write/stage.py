@@ -173,6 +173,24 @@ class _Stager(Form):
             lines[first - 1 : last] = new
         return "\n".join(lines) + "\n"
 
+    def _later(self, loop: _Loop) -> list[ast.Assign]:
+        """Return the descriptors that only the rest needs: they are made while the first copies run."""
+        block = next(
+            b for n in ast.walk(self.tree) for b in (getattr(n, "body", []), getattr(n, "orelse", []))
+            if isinstance(b, list) and loop.node in b
+        )  # fmt: skip
+        later = []
+        for name, statement in self.descriptors.items():
+            if statement not in block or block.index(statement) > block.index(loop.node):
+                continue
+            between = block[block.index(statement) + 1 : block.index(loop.node) + 1]
+            names = [n for other in between for n in ast.walk(other) if isinstance(n, ast.Name)]
+            read = {n.id for n in ast.walk(statement.value) if isinstance(n, ast.Name)}
+            stored = {n.id for n in names if isinstance(n.ctx, ast.Store)}
+            if all(n.id != name for n in names) and not read & stored:
+                later.append(statement)
+        return sorted(later, key=lambda statement: statement.lineno)
+
     def _operands_fit(self, loop: _Loop) -> bool:
         """Return True if both descriptors leave their layout out, and lie outside the loop."""
         inside = {id(node) for node in ast.walk(loop.node)}
@@ -258,13 +276,17 @@ class _Stager(Form):
             f"{outer}{steps} = {total}",
             f"{outer}for {step} in {space}.static_range({stages - 1}):",
             *fetch(outer + _INDENT, step),
-            f"{outer}for {step} in range({steps}):",
         ]
+        moved = self._later(loop)
+        for later in moved:
+            before += self.lines[later.lineno - 1 : later.end_lineno]
+        before.append(f"{outer}for {step} in range({steps}):")
         body = loop.node.body
         others = [s for s in body if all(s is not load for _, _, load in loop.loads.values())]
         if any(isinstance(n, ast.Name) and n.id == variable for s in others for n in ast.walk(s)):
             before.append(f"{inner}{variable} = {offset(step)}")
         edits: list[Any] = [(loop.node.lineno, body[0].lineno - 1, before)]
+        edits += [(later.lineno, later.end_lineno, []) for later in moved]
         statements = [statement for _, _, statement in loop.loads.values()]
         last_load = max(statements, key=lambda node: node.lineno)
         taken = f"{inner}{', '.join(loop.loads)} = {tiles}.wait({step})"

@@ -25,6 +25,8 @@ _GROUP = 4  # warps
 _LANES = 32
 _MOST_REGISTERS = 255  # of a thread
 _COPYING = 24 * _GROUP * _LANES  # registers of the group of a warp that copies
+_START = 7000.0  # cycles that partitions cost a block, measured on an H200 (a GEMM of 4096)
+_ROUNDS = 64  # of a loop whose rounds are not known
 _OWN = 48  # registers for addresses, indices and the like
 _SPECIAL = (
     language.exp, language.exp2, language.log, language.log2, language.sqrt, language.rsqrt, language.sin,
@@ -156,7 +158,7 @@ def forms_of(
 
     schedule = scheduled(steps, lanes, skewed)
     signal = timing.latency["signal"] + timing.latency["arrive"]
-    special = max(schedule.interval, work.copies()) + signal
+    special = max(schedule.interval, work.copies()) + signal + _START / _ROUNDS
     held = min(_MOST_REGISTERS, work.registers(()) + _OWN)
     shared = depth * sum(tile.bytes for tile in loop.tiles.values()) + timing.block_shared
     blocks = max(1, min(timing.registers // (warps * _LANES * held), timing.shared // shared))

@@ -7,21 +7,23 @@ import pytest
 
 from gluon_core.registry.load import registry
 from gluon_write.command import written
+from gluon_write.explicit import preferred_form
 
 FOLDER = Path(__file__).parents[2] / "examples" / "written"
 
 
 @pytest.mark.once
 @pytest.mark.parametrize(
-    "name, target",
+    "name, target, form",
     [
-        ("gemm", "sm_90"), ("attention", "sm_90"), ("attention_tiles", "sm_90"), ("gemm", "gfx942"),
-        ("attention", "gfx942"),
+        ("gemm", "sm_90", None), ("gemm", "sm_90", "specialized"), ("attention", "sm_90", None),
+        ("attention_tiles", "sm_90", None), ("gemm", "gfx942", None), ("attention", "gfx942", None),
     ],
 )  # fmt: skip
-def test_files_are_current(name, target):
-    text, kernels = written(str(FOLDER / f"{name}.py"), registry().target(target))
-    kept = (FOLDER / f"{name}_{target}.py").read_text()
+def test_files_are_current(name, target, form):
+    with preferred_form(form):
+        text, kernels = written(str(FOLDER / f"{name}.py"), registry().target(target))
+    kept = (FOLDER / f"{name}_{target}{f'_{form}' if form else ''}.py").read_text()
     assert len(kernels) == 1 and f"# proved: {kernels[0]} on sim:{target}" in kept
     lines = [line for line in kept.splitlines() if not line.startswith("# proved: ")]
     # Releases of Triton place a call of several lines at its first line or at that of its arguments.

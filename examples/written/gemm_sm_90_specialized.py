@@ -1,0 +1,63 @@
+"""A GEMM without layouts: the source that `gluon write` makes explicit in this folder."""
+
+# proved: matmul on sim:sm_90
+
+import numpy as np
+
+import gluon_core as gluon
+from gluon_core import language as gl
+
+
+@gluon.jit
+def matmul_products(tiles, acc, K, BK: gl.constexpr):
+    """Multiply the tiles of each step."""
+    slot = tiles.consumer()
+    for k in range(0, K, BK):
+        x, y = tiles.wait(slot)
+        acc = gl.nvidia.hopper.warpgroup_mma(x, y, acc, is_async=True)
+        acc = gl.nvidia.hopper.warpgroup_mma_wait(1, deps=[acc])
+        tiles.release(slot.before(), pred=k != 0)
+        slot = slot.next()
+    acc = gl.nvidia.hopper.warpgroup_mma_wait(0, deps=[acc])
+    return acc
+
+
+@gluon.jit
+def matmul_copies(tiles, K, BK: gl.constexpr, row, column):
+    """Copy the tiles of each step."""
+    slot = tiles.producer()
+    for k in range(0, K, BK):
+        tiles.fetch(slot, [[row, k], [k, column]])
+        slot = slot.next()
+
+
+# Layouts for nvidia:sm_90, *fp16:16, *fp16:16, *fp16:16, i32:16, i32:16, i32:16.
+@gluon.jit
+def matmul(a, b, c, M, N, K, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr):
+    # demanded by the matrix unit, line 6
+    acc_layout: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, 128, 16])
+    row, column = gl.program_id(0) * BM, gl.program_id(1) * BN
+    a_tiles = gl.portable.descriptor(a, [M, K], [K, 1], [BM, BK])
+    b_tiles = gl.portable.descriptor(b, [K, N], [N, 1], [BK, BN])
+    c_tiles = gl.portable.descriptor(c, [M, N], [N, 1], [BM, BN])
+    acc = gl.zeros([BM, BN], gl.float32, layout=acc_layout)
+    # One warp copies, through rings of 3 slots; the others multiply.
+    tiles = gl.nvidia.hopper.tma_ring([a_tiles, b_tiles], 3)
+    acc = gl.warp_specialize(
+        [
+            (matmul_products, (tiles, acc, K, BK)),
+            (matmul_copies, (tiles, K, BK, row, column)),
+        ],
+        [1],
+        [24],
+    )
+    gl.portable.store(c_tiles, [row, column], acc.to(c.dtype.element_ty))
+
+
+if __name__ == "__main__":
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal((128, 128)).astype(np.float16) for _ in range(2))
+    c = np.zeros((128, 128), np.float16)
+    matmul[(1, 1)](a, b, c, 128, 128, 128, 128, 128, 64)
+    wanted = a.astype(np.float32) @ b.astype(np.float32)
+    print("right:", np.allclose(c, wanted, atol=0.05))
