@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Optional, Union
 
+from gluon_core.errors import GluonError
 from gluon_core.layouts import (
     AutoLayout,
     DistributedLayout,
@@ -113,9 +114,31 @@ class Relation:
     line: int
     weight: int = 1
     inverse: Any = None
+    known: dict[tuple[str, DistributedLayout], Any] = field(default_factory=dict, repr=False)
 
     def forward(self, layout: DistributedLayout) -> Optional[DistributedLayout]:
         """Return the layout that the op gives its result, None where it takes no such operand."""
+        return self._once(self._forward, layout)
+
+    def backward(self, layout: DistributedLayout) -> Optional[DistributedLayout]:
+        """Return an operand's layout with which the result has `layout`, None without any."""
+        return self._once(self._backward, layout)
+
+    def _once(self, rule: Any, layout: DistributedLayout) -> Optional[DistributedLayout]:
+        """Apply a rule once to each layout: tables ask for all pairs."""
+        key = rule.__name__, layout
+        if key not in self.known:
+            try:
+                self.known[key] = rule(layout)
+            except GluonError as error:
+                self.known[key] = error
+        known: Any = self.known[key]
+        if isinstance(known, GluonError):
+            raise known
+        result: Optional[DistributedLayout] = known
+        return result
+
+    def _forward(self, layout: DistributedLayout) -> Optional[DistributedLayout]:
         if self.kind == "same":
             return layout
         if self.kind == "reduce":
@@ -134,8 +157,7 @@ class Relation:
             return layout.parent
         return None
 
-    def backward(self, layout: DistributedLayout) -> Optional[DistributedLayout]:
-        """Return an operand's layout with which the result has `layout`, None without any."""
+    def _backward(self, layout: DistributedLayout) -> Optional[DistributedLayout]:
         if self.kind == "same":
             return layout
         if self.kind == "expand":

@@ -267,6 +267,54 @@ def scattered_rows(tiles, value, rows, column):
     gl.store(tiles.base + place, value, mask=mask)
 
 
+@gluon.constexpr_function
+def float_of(kind):
+    """Return the dtype of a format of 8 bits."""
+    return {"e4m3": gl.float8e4nv, "e5m2": gl.float8e5}[kind]
+
+
+@gluon.jit
+def microscaled(x, scale, kind: gl.constexpr):
+    """Return rows of microscaled elements in bfloat16: a scale, a power of two, for each 32 of a row."""
+    if kind == "e2m1":
+        codes = gl.reshape(gl.join(x & 0xF, x >> 4), shape_with(x.shape, 2 * x.shape[1])).to(
+            gl.int32
+        )
+        power = (codes >> 1) & 3
+        half = 0.5 * (codes & 1).to(gl.float32)
+        size = gl.where(power == 0, half, (1.0 + half) * gl.exp2((power - 1).to(gl.float32)))
+        wide = gl.where((codes & 8) != 0, 0.0 - size, size)
+    elif kind == "e4m3" or kind == "e5m2":
+        wide = x.to(float_of(kind), bitcast=True).to(gl.float32)
+    else:
+        wide = x.to(gl.float32)
+    if scale is None:
+        scaled = wide
+    else:
+        factor = (scale.to(gl.int32) << 23).to(gl.float32, bitcast=True)
+        groups: gl.constexpr = wide.shape[1] // scale.shape[1]
+        parts = gl.reshape(wide, [wide.shape[0], scale.shape[1], groups])
+        scaled = gl.reshape(parts * factor[:, :, None], wide.shape)
+    return scaled.to(gl.bfloat16)
+
+
+@gluon.jit
+def dot_scaled(  # noqa: PLR0913 - the arguments of Triton's
+    lhs, lhs_scale, lhs_format: gl.constexpr, rhs, rhs_scale, rhs_format: gl.constexpr,
+    acc=None, fast_math: gl.constexpr = False, lhs_k_pack: gl.constexpr = True,
+    rhs_k_pack: gl.constexpr = True, out_dtype: gl.constexpr = gl.float32,
+):  # fmt: skip
+    """Return a product of microscaled operands, which are multiplied in bfloat16."""
+    gl.static_assert(lhs_k_pack and rhs_k_pack, "elements of 4 bits are packed along K")
+    a = microscaled(lhs, lhs_scale, lhs_format)
+    b = gl.permute(microscaled(gl.permute(rhs, (1, 0)), rhs_scale, rhs_format), (1, 0))
+    if acc is None:
+        total = gl.portable.mma(a, b, gl.zeros([a.shape[0], b.shape[1]], gl.float32))
+    else:
+        total = gl.portable.mma(a, b, acc)
+    return total.to(out_dtype)
+
+
 class TensorDescriptor(tuple[object, ...]):
     """A tensor on the host that a kernel moves in blocks; kernels of every target take it."""
 

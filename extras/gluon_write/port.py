@@ -12,7 +12,7 @@ from typing import Iterable, Optional
 from gluon_core import language
 from gluon_core.errors import GluonError, KernelSyntaxError, SourceSpan
 from gluon_write.form import free_name
-from gluon_write.kinds import TILES, Kinds
+from gluon_write.kinds import BLOCK, TILES, Kinds
 from gluon_write.library_text import copied
 from gluon_write.port_blocks import ported_access, ported_maker, ported_method
 
@@ -29,11 +29,15 @@ _RENAMED = {"debug_barrier": "thread_barrier", "view": "reshape"}
 _BLOCKS = frozenset(
     "make_block_ptr advance make_tensor_descriptor load_tensor_descriptor store_tensor_descriptor".split()
 )
-_COPIED = ("sort", "topk", "flip", "interleave", "cat")  # functions of gluon_write.library
+_COPIED = (
+    "sort",
+    "topk",
+    "flip",
+    "interleave",
+    "cat",
+    "dot_scaled",
+)  # functions of gluon_write.library
 _DESCRIPTORS = "triton.tools.tensor_descriptor"
-_REMEDIES = {
-    "dot_scaled": "Use gl.nvidia.blackwell.tcgen05_mma_scaled or gl.amd.cdna4.mfma_scaled.",
-}
 
 
 @dataclass
@@ -340,6 +344,8 @@ class _Port:
             if isinstance(node.value, ast.Name) and node.value.id in self.names.triton:
                 if node.attr in ("cdiv", "next_power_of_2"):
                     self.replace(node, "gl.cdiv" if node.attr == "cdiv" else "gl.next_power_of_2")
+            elif node.attr == "dtype" and self.kind_of(node.value) == BLOCK:
+                self.replace(node, f"{self.text_of(node.value)}.base.dtype")
             elif node.attr == "shape" and self.kind_of(node.value) == TILES:
                 self.replace(node, f"{self.text_of(node.value)}.extents")
             return
@@ -355,7 +361,7 @@ class _Port:
         elif name.partition(".")[0] in _AS_THEY_ARE or name.startswith("extra."):
             self.kept = True
         elif "." not in name:
-            raise self.error(node, f"tl.{name} has no counterpart", _REMEDIES.get(name))
+            raise self.error(node, f"tl.{name} has no counterpart", None)
 
     def error(self, node: ast.expr | ast.stmt, words: str, remedy: Optional[str]) -> GluonError:
         line = self.lines[node.lineno - 1].decode().rstrip("\n")

@@ -11,7 +11,6 @@ from typing import Sequence
 import numpy as np
 
 from gluon_core.layouts import DistributedLayout
-from gluon_core.layouts.cost import conversion
 from gluon_write.graph import Access, Unknown
 
 __all__ = ["LEAST_COPY_BITS", "conversion_price", "price", "reasons"]
@@ -122,20 +121,28 @@ def conversion_price(
     held = 1 << len(_registers(source, shape))
     wanted = 1 << len(_registers(result, shape))
     if _stays(source, result, shape, ("warp", "block")):
-        known = conversion(source, result, list(shape), max(bits, 8))
-        if known.kind == "none":
+        before, after = _flat(source, shape), _flat(result, shape)
+        rows = [[row for row in one.get("register", ()) if row] for one in (before, after)]
+        alike = all(before.get(dim, ()) == after.get(dim, ()) for dim in ("lane", "warp"))
+        if alike and rows[0] == rows[1]:
             return 0.5
-        if known.kind == "registers":
-            return 0.5 + warps * known.moved_registers
-        replicated = any(
-            not any(row) for one in (source, result) for row in _bases(one, shape).get("lane", ())
-        )
-        if (
-            known.kind == "shuffle" and not replicated
-        ):  # a copy in several lanes goes through memory
-            return warps * (known.shuffles * 2 + known.moved_registers)
+        if alike and _stays(source, result, shape, ("lane", "warp")):
+            first = {element: i for i, element in reversed(list(enumerate(_sums(rows[0]))))}
+            moved = sum(first.get(element) != i for i, element in enumerate(_sums(rows[1])))
+            return 0.5 + warps * moved
+        if all(before.get("lane", ())) and all(after.get("lane", ())):
+            words = -(-wanted * max(bits, 8) // 32) if wanted * max(bits, 8) >= 32 else wanted
+            return warps * (words * 2 + wanted)  # a copy in several lanes goes through memory
     moved = sum(-(-count * max(bits, 8) // _WIDEST) for count in (held, wanted))
     return _BARRIERS + warps * moved * _ISSUE * 2
+
+
+def _sums(rows: Sequence[int]) -> list[int]:
+    """Return the elements of a lane's registers, as numbers."""
+    places = [0]
+    for row in rows:
+        places += [place ^ row for place in places]
+    return places
 
 
 @lru_cache(maxsize=1 << 16)

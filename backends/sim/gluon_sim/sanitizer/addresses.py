@@ -198,13 +198,27 @@ def promised(op: Op, run: Callable[..., Any], simple: bool) -> Callable[..., Any
             outs = out if isinstance(out, (tuple, list)) else (out,)
             for i, promises in hints:
                 if isinstance(outs[i], np.ndarray):
-                    _keep(task, outs[i], op.results[i].type.dims, promises)
+                    _keep(task, outs[i], op.results[i].type, promises)
         return out
 
     return handler
 
 
-def _keep(task: Task, value: np.ndarray, dims: tuple[int, ...], hints: dict[str, Any]) -> None:
+def _continues(full: np.ndarray, type: Any) -> np.ndarray:
+    """Return the elements that follow their neighbour in some dimension: compilers know such runs,
+    and a divisor is a claim about the first element of each."""
+    pointee = getattr(type.element, "pointee", None)
+    unit = max(1, getattr(pointee, "bits", 8) // 8) if pointee is not None else 1
+    follows = np.zeros(full.shape, dtype=bool)
+    for axis in range(1, full.ndim):
+        inner = [slice(None)] * full.ndim
+        inner[axis] = slice(1, None)
+        follows[tuple(inner)] |= np.diff(full.astype(np.int64), axis=axis) == unit
+    return follows
+
+
+def _keep(task: Task, value: np.ndarray, type: Any, hints: dict[str, Any]) -> None:
+    dims: tuple[int, ...] = type.dims
     full = np.asarray(np.broadcast_to(value, (value.shape[0], *dims)))
     runs = hints.get("tt.contiguity") or (1,) * max(1, len(dims))
     for name, wanted in hints.items():
@@ -213,7 +227,7 @@ def _keep(task: Task, value: np.ndarray, dims: tuple[int, ...], hints: dict[str,
                 continue
             if name == "tt.divisibility":
                 kept = np.arange(dims[axis] if dims else 1) % runs[axis] == 0
-                bad = full % factor != 0
+                bad = (full % factor != 0) & ~_continues(full, type)
                 bad &= kept.reshape(-1, *([1] * (len(dims) - axis - 1))) if dims else True
             else:
                 step = np.diff(full.astype(np.int64), axis=axis + 1, prepend=0)
