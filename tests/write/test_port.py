@@ -55,6 +55,8 @@ def test_ported_kernels(ported, case, target, monkeypatch):
     file, _, name = case.partition(":")
     if name == "assembly" and "gfx" in target:
         pytest.skip("assembly of NVIDIA")
+    if name.startswith("scaled_dot") and "sm_80" in target:
+        pytest.skip("no floats of 8 bits")
     result, wanted = getattr(ported[file], name)()
     atol = 2e-2 if result.dtype == torch.float16 else 2e-3
     torch.testing.assert_close(result.float(), wanted.float(), atol=atol, rtol=1e-2)
