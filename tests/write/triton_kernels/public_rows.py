@@ -47,7 +47,7 @@ def linear_cross_entropy_kernel(
     logits_ptr, stride, target_ptr, loss_ptr, total_ptr, count_ptr, n_cols, ignore_index, smoothing, z_weight,
     HAS_SMOOTHING: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Compute the loss by an online logsumexp, and write the gradient over the logits."""
+    """Compute the loss online, and write the gradient over the logits."""
     row = tl.program_id(0)
     target = tl.load(target_ptr + row)
     logits_ptr += row.to(tl.int64) * stride
