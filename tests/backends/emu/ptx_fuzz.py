@@ -12,8 +12,14 @@ import sys
 import time
 import traceback
 
+import numpy as np
+
 from gluon_core.errors import GluonError
+from gluon_emu.memory import Allocation
+from gluon_emu.ptx.launcher import execute, prepared
+from gluon_emu.ptx.loaded import code_of
 from gluon_emu.settings import Settings
+from tests.backends.emu import compilers
 from tests.backends.emu.cuda_programs import programs
 from tests.backends.emu.test_cuda_programs import emulated, stored
 
@@ -70,20 +76,43 @@ def changed(text: str, rng: random.Random) -> str:
     return text
 
 
-def tried(text: str, program, timeout: float = 2.0) -> str:
+def tried(text: str, program, timeout: float = 2.0, schedule: str = "latest") -> str:
     """Return how a text ends: "result", or the class of an error.
+
+    Args:
+        program: one of CUDA, or the name of a GEMM of CuTe.
 
     Raises:
         Exception: any error that is not Gluon's own, or one that says that the emulator failed.
     """
-    settings = Settings(timeout=timeout)
+    settings = Settings(
+        timeout=timeout, schedule=schedule, seed=len(text), search=schedule == "random"
+    )
     try:
-        emulated(text, program, settings)
+        if isinstance(program, str):
+            gemm(text, program, settings)
+        else:
+            emulated(text, program, settings)
     except GluonError as error:
         if "the emulator failed" in str(error):
             raise
         return type(error).__name__
     return "result"
+
+
+def gemm(text: str, name: str, settings: Settings) -> np.ndarray:
+    """Run a GEMM of CuTe; return the difference from NumPy's."""
+    m, n, k = 128, 64, 192
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal((rows, k)).astype(np.float16) for rows in (m, n))
+    out = np.zeros((m, n), np.float32)
+    arrays = dict(zip("ABC", (a, b, out)))
+    leaves = [(key, "*", x.ctypes.data) for key, x in arrays.items()]
+    leaves += [(key, "i32", size) for key, size in zip("MNK", (m, n, k))]
+    memory = [Allocation(key, x.view(np.uint8).ravel()) for key, x in arrays.items()]
+    request = prepared(code_of(text, name), (2, 1, 1), leaves, [], memory, 0, block=(128, 1, 1))
+    execute(request, settings)
+    return out - a.astype(float) @ b.astype(float).T
 
 
 def kernel_alone(text: str, name: str) -> str:
@@ -100,6 +129,8 @@ def main(seconds: float = 180, seed: int = 0) -> int:
         for v in ("80", "90")
         if f".entry {p.name}(" in stored()["texts"].get(f"{p.file}.{v}", "")
     ]
+    cute = compilers.texts()["cute/gemm"]
+    cases += 20 * [(kernel_alone(cute, name), name) for name in ("gemm_sm80", "gemm_sm90")]
     rng, counts, failures = random.Random(seed), {}, set()
     signal.signal(signal.SIGALRM, _late)
     begun = time.monotonic()
@@ -108,7 +139,7 @@ def main(seconds: float = 180, seed: int = 0) -> int:
         mutant = changed(text, rng)
         signal.alarm(12)
         try:
-            verdict = tried(mutant, program)
+            verdict = tried(mutant, program, schedule=rng.choice(("latest", "eager", "random")))
         except Exception as error:
             verdict = "FAILED"
             last = traceback.extract_tb(error.__cause__.__traceback__ if error.__cause__ else error.__traceback__)[-1]  # fmt: skip

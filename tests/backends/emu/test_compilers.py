@@ -8,11 +8,9 @@ import numpy as np
 import pytest
 
 from gluon_emu.errors import EmulatorError
-from gluon_emu.memory import Allocation
-from gluon_emu.ptx.launcher import execute, prepared
-from gluon_emu.ptx.loaded import code_of
 from gluon_emu.settings import Settings
 from tests.backends.emu import compilers
+from tests.backends.emu.ptx_fuzz import gemm
 from tests.backends.emu.test_cuda_programs import (
     PROGRAMS,
     differences,
@@ -58,29 +56,14 @@ def test_clang_exchanges_the_operands_of_a_reduction():
 SEARCHES = [{"schedule": "latest"}, {"schedule": "eager"}, {"schedule": "random", "seed": 3}, {"search": True}]  # fmt: skip
 
 
-def gemm(name, text, **settings):
-    """The difference of a GEMM of CuTe from NumPy's."""
-    m, n, k = 128, 64, 192
-    rng = np.random.default_rng(0)
-    a, b = (rng.standard_normal((rows, k)).astype(np.float16) for rows in (m, n))
-    out = np.zeros((m, n), np.float32)
-    arrays = dict(zip("ABC", (a, b, out)))
-    leaves = [(key, "*", x.ctypes.data) for key, x in arrays.items()]
-    leaves += [(key, "i32", size) for key, size in zip("MNK", (m, n, k))]
-    memory = [Allocation(key, x.view(np.uint8).ravel()) for key, x in arrays.items()]
-    request = prepared(code_of(text, name), (2, 1, 1), leaves, [], memory, 0, block=(128, 1, 1))
-    execute(request, Settings(**settings))
-    return abs(out - a.astype(float) @ b.astype(float).T).max()
-
-
 @pytest.mark.parametrize("settings", SEARCHES, ids=str)
 @pytest.mark.parametrize("name", ["gemm_sm80", "gemm_sm90"])
 def test_products_of_cute(name, settings):
-    assert gemm(name, texts()["cute/gemm"], **settings) < 1e-4
+    assert abs(gemm(texts()["cute/gemm"], name, Settings(**settings))).max() < 1e-4
 
 
 def test_a_product_of_cute_without_its_wait():
     text = texts()["cute/gemm"]
     assert text.count("wgmma.wait_group.sync.aligned 0;") == 1
     with pytest.raises(EmulatorError):
-        gemm("gemm_sm90", text.replace("wgmma.wait_group.sync.aligned 0;", ""))
+        gemm(text.replace("wgmma.wait_group.sync.aligned 0;", ""), "gemm_sm90", Settings())
