@@ -13,7 +13,7 @@ from gluon_core import language as gl
 
 __all__ = ["overlapping", "wait_for_predecessor"]
 
-SHORT = 1e9  # microseconds of a launch that gains by it
+SHORT = 25.0  # microseconds of a launch that gains by it
 
 
 def overlapping(microseconds: float) -> dict[str, Any]:
