@@ -171,22 +171,11 @@ static gb_status set_up(gb_device *self, void *function, const gb_form_info *inf
                   : GB_OK;
 }
 
-static gb_status check_code(gb_form *form, const char *entry, gb_error *error)
-{
-    char digest[DIGITS + 1];
-    if (form->checked)
-        return GB_OK;
-    digest_of(form->code, form->code_size, digest);
-    if (strcmp(digest, text_at(form->kernel->bundle, word(form->row + 20))) != 0)
-        return fail(error, GB_HASH, "the code of %s was exchanged: its sha256 is %s", entry, digest);
-    form->checked = 1;
-    return GB_OK;
-}
-
 static gb_status load(gb_device *self, gb_form *form, const gb_form_info *info, void **function,
                       gb_error *error)
 {
     Loaded *loaded;
+    char digest[DIGITS + 1];
     void *module = NULL;
     int status;
     for (loaded = self->loaded; loaded != NULL; loaded = loaded->next)
@@ -194,8 +183,11 @@ static gb_status load(gb_device *self, gb_form *form, const gb_form_info *info, 
             *function = loaded->function;
             return GB_OK;
         }
-    if (check_code(form, info->entry, error))
-        return GB_HASH;
+    if (!form->checked)
+        digest_of(form->code, form->code_size, digest);
+    if (!form->checked && strcmp(digest, text_at(form->kernel->bundle, word(form->row + 20))) != 0)
+        return fail(error, GB_HASH, "the code of %s was exchanged: its sha256 is %s", info->entry, digest);
+    form->checked = 1;
     (void)((status = need(self, self->driver->load)(&module, info->code)) ||
            (status = need(self, self->driver->find)(function, module, info->entry)));
     if (status)
@@ -297,8 +289,6 @@ gb_status gb_launch_form(gb_device *self, const gb_form *form, const uint32_t *g
     gb_form_info info;
     void **pointers, *function = NULL;
     unsigned char *room, *buffer;
-    /* a form of a bundle is ours to mark as checked */
-    gb_form *own = &((gb_kernel *)form->kernel)->forms[form - form->kernel->forms];
     gb_status status;
     int empty;
     gb_form_get(form, &info);
@@ -312,7 +302,8 @@ gb_status gb_launch_form(gb_device *self, const gb_form *form, const uint32_t *g
     if (grid[1] > 65535 || grid[2] > 65535 || grid[0] > INT32_MAX)
         return fail(error, GB_ARGUMENT, "not a grid: %u x %u x %u", grid[0], grid[1], grid[2]);
     empty = !grid[0] || !grid[1] || !grid[2];
-    if (!empty && ((status = enter(self, error)) || (status = load(self, own, &info, &function, error))))
+    if (!empty && ((status = enter(self, error)) || /* a form is the bundle's, which may mark it as checked */
+                   (status = load(self, (gb_form *)form, &info, &function, error))))
         return status;
     room = calloc(1, info.buffer_size + 72);
     pointers = calloc((size_t)argument_count(form) * 11 + 2, sizeof *pointers);
