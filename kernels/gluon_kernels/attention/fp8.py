@@ -22,6 +22,7 @@ __all__ = ["attention_fp8"]
 WIDTHS = (64, 128)
 DTYPE = torch.float8_e4m3fn
 TILE = 128
+ORDERED = True
 
 
 def _check(
@@ -158,7 +159,7 @@ def _build(
     of_head = 2 * width * depth // shared
     _, order = rows_of(length, depth, batch * heads, TILE, causal, processors, of_head)
     sizes = (batch * heads, length, depth, heads, order, 1, scale * LOG2E)
-    constants = (shared, TILE, TILE, STAGES, causal, False)
+    constants = (shared, TILE, TILE, STAGES, causal, False, ORDERED)
     launch = Launch(
         hopper.attention_hopper,
         (min(gluon.cdiv(length, TILE) * batch * heads, processors),),

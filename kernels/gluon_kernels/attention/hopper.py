@@ -13,6 +13,7 @@ equal work.
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.language.nvidia.hopper import (
+    ordered_barrier,
     tma_ring,
     tma_writer,
     warpgroup_mma,
@@ -99,7 +100,7 @@ def value_tile(tile, BLOCK_N: gl.constexpr, D: gl.constexpr):
 @gluon.jit
 def attend(work, SETTINGS: gl.constexpr, part: gl.constexpr):
     """Compute the result of 64 rows of each tile."""
-    rings, writer, logsums, sinks, sizes, scale, scales = work
+    rings, order, writer, logsums, sinks, sizes, scale, scales = work
     queries, keys, values = rings
     heads, length, key_length, of_sequence, _, splits = sizes
     CAUSAL: gl.constexpr = SETTINGS[2]
@@ -120,6 +121,9 @@ def attend(work, SETTINGS: gl.constexpr, part: gl.constexpr):
 
     position = keys.consumer()
     query = queries.consumer()
+    ORDERED: gl.constexpr = order is not None
+    if ORDERED:
+        turn = order.first(part)
     nothing = gl.zeros([ROWS, BLOCK_N], gl.float32, score_layout)
     key = gl.arange(0, BLOCK_N, layout=gl.SliceLayout(0, score_layout))
     for round in range(rounds(sizes, SETTINGS)):
@@ -167,10 +171,15 @@ def attend(work, SETTINGS: gl.constexpr, part: gl.constexpr):
                 p_tile = weights_operand(p, dtype, p_layout) if LATE else p
                 with gl.scope("wait for K"):
                     k_tile = keys.wait(position).reshape([BLOCK_N, D]).permute((1, 0))
+                if ORDERED:
+                    order.wait(turn)
                 coming = warpgroup_mma(q_tile, k_tile, nothing, use_acc=False, is_async=True)
                 with gl.scope("wait for V"):
                     v_tile = value_tile(values.wait(behind), BLOCK_N, D)
                 acc = warpgroup_mma(p_tile, v_tile, acc, is_async=True)
+                if ORDERED:
+                    order.arrive(turn)
+                    turn = turn.next()
                 with gl.scope("wait for the scores"):
                     score = warpgroup_mma_wait(1, deps=[coming])
                 if OVERLAP:
@@ -237,7 +246,7 @@ def attend(work, SETTINGS: gl.constexpr, part: gl.constexpr):
 def attention_hopper(
     q_desc, k_desc, v_desc, out_desc, logsums, sinks, scales, heads, length, key_length, of_sequence, order, splits, scale,
     SHARED: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
-    CAUSAL: gl.constexpr, SPLIT: gl.constexpr,
+    CAUSAL: gl.constexpr, SPLIT: gl.constexpr, ORDERED: gl.constexpr,
 ):  # fmt: skip
     """Store softmax(Q K^T * scale) V.
 
@@ -248,7 +257,8 @@ def attention_hopper(
     `weights_operand`.
 
     `order` is a code of `order.py`. With SPLIT each tile of queries is computed for `splits` parts of the keys, without a mask: the result is
-    float32 [heads, length, splits, D], and `logsums` are [heads, length, splits].
+    float32 [heads, length, splits, D], and `logsums` are [heads, length, splits]. With ORDERED, two groups of warps start their products in a
+    ping-pong schedule: exponentials of one run during products of the other.
     """
     PARTS: gl.constexpr = BLOCK_M // 64
     gl.static_assert(PARTS == 2 or PARTS == 3, "two or three groups of warps with 64 rows each")
@@ -263,8 +273,14 @@ def attention_hopper(
     AHEAD: gl.constexpr = PARTS - 1  # three groups keep the rows until their last product
     q0 = tma_ring(q_desc, AHEAD)
     q1 = tma_ring(q_desc, AHEAD)
-    a = ((q0, keys, values), tma_writer(out_desc), logsums, sinks, sizes, scale, scales)
-    b = ((q1, keys, values), tma_writer(out_desc), logsums, sinks, sizes, scale, scales)
+    order = None
+    if ORDERED:
+        gl.static_assert(
+            BLOCK_M == 128 and BLOCK_N % 128 == 0, "two groups with as many tiles of keys"
+        )
+        order = ordered_barrier(2)
+    a = ((q0, keys, values), order, tma_writer(out_desc), logsums, sinks, sizes, scale, scales)
+    b = ((q1, keys, values), order, tma_writer(out_desc), logsums, sinks, sizes, scale, scales)
     if PARTS == 2:
         gl.warp_specialize(
             [
@@ -277,7 +293,7 @@ def attention_hopper(
         )
     else:
         q2 = tma_ring(q_desc, AHEAD)
-        c = ((q2, keys, values), tma_writer(out_desc), logsums, sinks, sizes, scale, scales)
+        c = ((q2, keys, values), order, tma_writer(out_desc), logsums, sinks, sizes, scale, scales)
         gl.warp_specialize(
             [
                 (attend, (a, SETTINGS, 0)),

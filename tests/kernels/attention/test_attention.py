@@ -71,6 +71,14 @@ def test_three_groups_of_warps(monkeypatch):
         assert PROBLEMS[0].check(PROBLEMS[0].small[number], "cpu") is None
 
 
+def test_groups_in_a_ping_pong_schedule(monkeypatch):
+    from gluon_kernels.attention import launches
+
+    monkeypatch.setattr(launches, "ORDERED", True)
+    for number in (0, 2):
+        assert PROBLEMS[0].check(PROBLEMS[0].small[number], "cpu") is None
+
+
 @pytest.mark.parametrize(
     "length, heads, keys, width",
     [(1, 4, 900, 128), (5, 4, 300, 64), (20, 4, 900, 128), (70, 2, 800, 64)],
