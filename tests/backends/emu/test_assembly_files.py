@@ -130,6 +130,14 @@ def test_in_a_program(tmp_path, text):
     halve[(2,)](X, out, 100, 64, target=TARGET, num_warps=1)
 
 
+def test_coverage_lists_forms_and_names_the_unknown_ones(cli, text):
+    output = cli("emu", "halve.s", "--coverage")
+    assert "vmem 2 2 0 wait" in output and "forms in halve for gfx942, 0 unknown" in output
+    changed = text.replace("_load_dword", "_frob_dword")
+    output = cli("emu", "changed.s", "--coverage", code=1, changed=changed)
+    assert re.search(r"_frob_dword\w*: line \d+: no semantics", output)
+
+
 @pytest.mark.parametrize(
     "options, message",
     [

@@ -20,7 +20,6 @@ EXPLAINED = {
     r"operator-sh[lr]-\d+": "counts beyond the width: LLVM leaves the result open, AMD takes them modulo it",
     r"atomic_\w+-11": "what an atomic operation answers where it is masked off is open",
     r"argmax-4": "tie_break_left=False: any of equal elements",
-    r"device-\d+": "what kernels print goes through a service of the runtime, which is not modelled",
     r"warp_specialize.*": "Triton has no code for it on these architectures",
 }
 CASES = [(name, TARGETS[i % len(TARGETS)]) for i, name in enumerate(differential.usable_snippets())]

@@ -84,9 +84,7 @@ def emu(
     seed: Annotated[int, typer.Option("--seed", help="The first seed of random schedules.")] = 0,
     coverage: Annotated[
         bool,
-        typer.Option(
-            "--coverage", help="List the forms of instructions in a file of PTX, and end."
-        ),
+        typer.Option("--coverage", help="List the forms of instructions in the file, and end."),
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
 ) -> int:
@@ -97,7 +95,8 @@ def emu(
     from gluon_emu.amdgcn.replaced import code_in
     from gluon_emu.arguments import allocation_of
     from gluon_emu.command.arrays import saved, show
-    from gluon_emu.command.ptx import Schedules, is_ptx, run_ptx, show_coverage
+    from gluon_emu.command.coverage import coverage_of, show_coverage
+    from gluon_emu.command.ptx import Schedules, is_ptx, run_ptx
     from gluon_emu.command.values import value_of
     from gluon_emu.settings import current, using
 
@@ -106,9 +105,7 @@ def emu(
         words = "a folder, and no file" if file.is_dir() else "no such file"
         raise ArgumentError(words, argument="FILE", got=str(file), remedy=close)
     if coverage:
-        if not is_ptx(file):
-            raise ArgumentError("no PTX", argument="--coverage", got=str(file))
-        return show_coverage(file, json)
+        return show_coverage(coverage_of(file, kernel, is_ptx(file)), json)
     if is_ptx(file):
         return run_ptx(
             file,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Iterator, Optional, Sequence
@@ -15,15 +13,12 @@ from gluon_emu.arguments import allocation_of
 from gluon_emu.command.arrays import saved, show
 from gluon_emu.command.values import value_of
 from gluon_emu.errors import EmulatorError
-from gluon_emu.ptx.decode.module import parse_module
 from gluon_emu.ptx.decode.parts import Parameter
-from gluon_emu.ptx.isa.families import find
 from gluon_emu.ptx.launcher import execute, prepared
 from gluon_emu.ptx.loaded import code_in
-from gluon_emu.ptx.machine.code import Code
 from gluon_emu.settings import current, using
 
-__all__ = ["Schedules", "is_ptx", "run_ptx", "show_coverage"]
+__all__ = ["Schedules", "is_ptx", "run_ptx"]
 
 _SHARED = 227 << 10  # bytes of a block
 Three = tuple[int, int, int]
@@ -146,40 +141,6 @@ def run_ptx(
         names = ", ".join(str(number) for number in sorted(set(varying)))
         print(f"  the results in argument {names} depend on the schedule")
     return 0
-
-
-def show_coverage(file: Path, json: bool) -> int:
-    """Print the forms of instructions in a file by their opcode, and those that the emulator does not know.
-
-    Returns:
-        1 where there are unknown ones, else 0.
-    """
-    module = parse_module(file.read_text())
-    forms: dict[str, Counter[str]] = {}
-    unknown: dict[str, str] = {}
-    for function in module.functions.values():
-        reasons = {id(i): e.words for i, e in Code(module, function, find, lenient=True).unknown}
-        for instruction in function.instructions:
-            statement = instruction.statement
-            form = ".".join((statement.name, *statement.modifiers))
-            forms.setdefault(statement.name, Counter())[form] += 1
-            if id(instruction) in reasons:
-                unknown.setdefault(form, f"line {instruction.line}: {reasons[id(instruction)]}")
-    if json:
-        known = {form: n for counts in forms.values() for form, n in counts.items()}
-        print(json_.dumps({"forms": known, "unknown": unknown}, indent=2))
-        return int(bool(unknown))
-    print(f"{'opcode':16}{'forms':>8}{'instructions':>14}{'unknown forms':>15}")
-    for name, counts in sorted(forms.items()):
-        missing = sum(form in unknown for form in counts)
-        print(f"{name:16}{len(counts):8}{sum(counts.values()):14}{missing:15}")
-    total = sum(map(len, forms.values()))
-    print(f"{total} forms in {len(module.functions)} functions, {len(unknown)} unknown")
-    if module.caveat:
-        print(module.caveat)
-    for form, reason in unknown.items():
-        print(f"  {form}: {reason}")
-    return int(bool(unknown))
 
 
 def _leaf(

@@ -16,7 +16,7 @@ from gluon_emu.amdgcn.machine.assertions import watched
 from gluon_emu.amdgcn.machine.hazards import checks
 from gluon_emu.errors import UnknownInstructionError, span_of
 
-__all__ = ["Code", "bind", "unknown"]
+__all__ = ["Code", "bind", "reasons", "unknown"]
 
 assert families  # fills the table
 
@@ -112,6 +112,32 @@ def refuse_unknown(program: Program) -> None:
     raise error
 
 
+def _context(program: Program) -> Context:
+    return Context(
+        program,
+        program.info.wave_size,
+        _count(program, "v"),
+        generation_of(program.architecture),
+        program.architecture,
+    )
+
+
+def reasons(program: Program) -> dict[int, str]:
+    """Return the instructions that cannot run, by their index, with the reason."""
+    context, missing = _context(program), {ins.name for ins in unknown(program)}
+    failed = {}
+    for ins in program.instructions:
+        names = {half.name for half in (ins, ins.second) if half is not None}
+        if names & missing:
+            failed[ins.index] = "no semantics"
+            continue
+        try:
+            _step(ins, context)
+        except BackendError as error:
+            failed[ins.index] = error.message
+    return failed
+
+
 def bind(program: Program) -> Code:
     """Bind every instruction.
 
@@ -120,13 +146,7 @@ def bind(program: Program) -> Code:
         BackendError: an instruction has operands that nobody expected.
     """
     refuse_unknown(program)
-    context = Context(
-        program,
-        program.info.wave_size,
-        _count(program, "v"),
-        generation_of(program.architecture),
-        program.architecture,
-    )
+    context = _context(program)
     code = Code(program, context)
     code.banks = 64 if program.architecture in ("gfx950", "gfx1250") else 32
     code.scratch_bytes = program.directives.get("private_segment_fixed_size", 0)

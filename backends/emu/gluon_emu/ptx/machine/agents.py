@@ -22,7 +22,7 @@ class Task:
     """Work that was started.
 
     Args:
-        kind: "cp" (of cp.async), or "bulk".
+        kind: "cp" (of cp.async), "bulk", or "tcgen05".
         run: does it.
         threads: numbers of the threads that started it, over all resident warps; their groups count it.
         place: index of its instruction.

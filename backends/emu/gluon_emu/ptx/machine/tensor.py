@@ -237,9 +237,11 @@ class TensorMemory:
         names: tuple[str, ...],
     ) -> None:
         """Start a load, which happens at the latest when the warp waits, or uses a register."""
-        load = _Load(group.rows, cells, finish, puts, names, group.lanes().copy())
+        lanes = group.lanes()
+        here = lanes.any(1)
+        load = _Load(group.rows[here], cells[here], finish, puts, names, lanes[here])
         if self._now():
-            load.values = finish(self.cells[cells])
+            load.values = finish(self.cells[load.cells])
         for put in puts:
             put(group, _UNSET)
         self.loads.append(load)
