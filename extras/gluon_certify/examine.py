@@ -140,10 +140,11 @@ class Examiner:
             part = subject.part
             if subject.counted is not None:
                 part.coverage = subject.counted.coverage()
-            backend = self.target.architecture.backend
+            here = self.target.architecture
             if self.plan.blame and part.findings:
                 part.blame = blame(subject, self.emulator, self.plan.timeout)
-            part.not_modelled = not_modelled(backend, part.coverage.forms, sorted(subject.bare))
+            forms, bare = part.coverage.forms, sorted(subject.bare)
+            part.not_modelled = not_modelled(here.backend, here.arch, forms, bare)
 
     # -- a form --
 

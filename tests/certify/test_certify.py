@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from gluon_certify import Plan, certify
+from gluon_certify.limits import not_modelled
 from gluon_certify.text import lines
 from tests import warm
 
@@ -182,3 +183,9 @@ def test_bundles_keep_the_certificate_and_the_runtime_shows_it(tmp_path):
     wrong = tmp_path / "wrong.py"
     wrong.write_text(HEAD + OUTSIDE)
     assert gluon(*build, "--certify", str(wrong)).returncode == 1 and not out.exists()
+
+
+@pytest.mark.parametrize("arch, marked", [(90, False), (100, True), (103, True)])
+def test_architectures_without_a_measured_gpu_are_marked(arch, marked):
+    lines = not_modelled("nvidia", arch, ["add.s32"], [])
+    assert any("not been compared with silicon" in line for line in lines) == marked
