@@ -187,6 +187,8 @@ MISTAKES = {
         ALLOC.replace("group::1", "group::2") + FREE.replace("group::1", "group::2"), EmulatorError),
     "this form of `tcgen05.cp`": (f"{ALLOC} {COPY.replace('128x128b', '4x256b')} {FREE}", UnknownInstructionError),
     "`tcgen05.shift.cta_group::1.down` is not known": ("tcgen05.shift.cta_group::1.down [%r20];", UnknownInstructionError),
+    "a copy to columns 0x1fe to 0x202": (
+        f"{ALLOC}{GATE}{ROOM} {COPY.replace('%r20, 0', '%r20, 510')}{COMMIT}{WAIT}{FREE}", AccessError),
     "a matrix from 0x0 to": (f"{ALLOC}{GATE} mov.u64 %d7, 0x400800080000; {COPY}{COMMIT}{WAIT}{FREE}", AccessError),
 }  # fmt: skip
 

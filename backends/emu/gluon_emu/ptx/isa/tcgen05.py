@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from gluon_emu.errors import EmulatorError
 from gluon_emu.ptx.isa.memory import addresses, space_of
 from gluon_emu.ptx.isa.table import Step, instruction
 from gluon_emu.ptx.program import TYPES
@@ -69,7 +70,7 @@ def alloc(call: Any) -> Step:
         for row in np.flatnonzero(here.any(1)):
             try:
                 start = machine.tensor.allocate(int(group.block[row]), int(counts[row, 0]), paired)
-            except Exception as error:
+            except EmulatorError as error:
                 raise _placed(error, int(row)) from None
             if start is None:
                 late[row] = True
@@ -108,7 +109,7 @@ def dealloc(call: Any) -> Step:
                 group.machine.tensor.free(
                     int(group.block[row]), int(starts[row, 0]) & 0xFFFF, int(counts[row, 0])
                 )
-            except Exception as error:
+            except EmulatorError as error:
                 raise _placed(error, int(row)) from None
 
     return aligned(run)
@@ -168,7 +169,7 @@ def commit(call: Any) -> Step:
                 first = int(memory.cluster_first[group.block[lane[0]]])
                 ranks = [r for r in range(16) if int(masks[lane]) >> r & 1]
                 if not ranks or ranks[-1] >= machine.cluster_size:
-                    raise ValueError(
+                    raise EmulatorError(
                         f"blocks {int(masks[lane]):#x} of a cluster of {machine.cluster_size}"
                     )
                 signals = [

@@ -214,6 +214,8 @@ def cp(call: Any) -> Step:
             blocks = tensor.pair(block) if paired else [block]
             start, descriptor = int(starts[lane]), int(descriptors[lane])
             far, column = start >> 16 & 127, start & 0xFFFF
+            for one in blocks:
+                tensor.check(one, column, width, "a copy to")
             offsets = descriptor_places(machine.memory, descriptor, lanes.shape[1], size)
             cells = ((lanes + far) * COLUMNS + column)[..., None] + np.arange(width)
 

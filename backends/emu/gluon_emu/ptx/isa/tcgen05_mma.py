@@ -213,7 +213,18 @@ class _Product:
         )
         return a + scale_cells(self.rows), b + scale_cells(self.shape.columns)
 
+    def _check(self, block: int) -> None:
+        """See that all columns are allocated in a block, when the product is issued and when it happens."""
+        values, check = self.values, self.tensor.check
+        check(block, self.first, self.width, "a product into")
+        if values.held:
+            check(block, self.left_first, self.left_width, "a product that reads")
+        for address, rows in zip(values.scales, (self.rows, self.shape.columns)):
+            check(block, address & 0xFFFF, -(-rows // 32), "a product with scales in")
+
     def start(self) -> None:
+        for block in self.blocks:
+            self._check(block)
         observer = self.machine.observer
         if observer is not None:
             count = self.form.scales
@@ -241,9 +252,8 @@ class _Product:
             ]
         )
         for number, one in enumerate(self.blocks):
-            self.tensor.check(one, self.first, self.width, "a product into")
+            self._check(one)
             if values.held:
-                self.tensor.check(one, self.left_first, self.left_width, "a product that reads")
                 cells = self.tensor.cells[one * CELLS + self.left_cells]
                 raw = cells.view(np.dtype(f"u{4 // self.each}"))
                 left = numbers_of(raw.reshape(self.rows, shape.depth), shape.left)
@@ -262,8 +272,7 @@ class _Product:
     ) -> tuple[np.ndarray, np.ndarray]:
         out = []
         for side, matrix, cells in zip((0, 1), (left, right), self._scale_cells()):
-            address, count = self.values.scales[side], self.form.scales
-            self.tensor.check(block, address & 0xFFFF, -(-matrix.shape[0] // 32), "scales")
+            count = self.form.scales
             words = self.tensor.cells[block * CELLS + cells]
             first = self.shape.first[side] if count < 4 else 0
             bytes_ = words[:, None].view(np.uint8)[:, first : first + count]

@@ -180,7 +180,7 @@ class TensorMemory:
             or not self.used[block, first : first + count].all()
         ):
             raise AccessError(
-                f"{words} of columns {first:#x} to {first + count:#x} of tensor memory, which are not all allocated"
+                f"{words} columns {first:#x} to {first + count:#x} of tensor memory, which are not all allocated"
             )
 
     # -- loads and stores of warps --
