@@ -61,6 +61,32 @@ def test_a_graph_and_streams_share_a_plan_with_parts_of_k():
     assert all(torch.equal(result, first) for result in (captured, *results))
 
 
+@pytest.mark.parametrize("rows", [8, 200, 1000])
+def test_a_chain_of_overlapping_launches_has_the_bits_of_single_ones(rows):
+    """Each launch begins while the one before ends, reads its result and writes where the one before that has read."""
+    x = torch.randn(rows, 1000, device="cuda").bfloat16()
+    weights = [(torch.randn(1000, 1000, device="cuda") / 31.6).bfloat16() for _ in range(3)]
+
+    def chain(x, wait):
+        for step in range(30):
+            wait()
+            x = gluon_kernels.matmul(x, weights[step % 3])
+            wait()
+            if step % 5 == 4:
+                x = x * 1.0  # a kernel of torch
+        return x
+
+    right = chain(x, torch.cuda.synchronize)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = chain(x, lambda: None)
+    for _ in range(10):
+        captured.zero_()
+        graph.replay()
+        assert torch.equal(captured, right)
+        assert torch.equal(chain(x, lambda: None), right)
+
+
 def test_a_graph_has_no_launch_that_clears_counters():
     a, b = (torch.randn(s, device="cuda").bfloat16() for s in ((16, 8192), (8192, 64)))
     gluon_kernels.matmul(a, b)
