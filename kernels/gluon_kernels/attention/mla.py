@@ -79,9 +79,14 @@ def _check(q: Tensor, cache: Tensor, table: Tensor, lengths: Tensor, latent: int
             )
 
 
-def _chunk(capacity: int) -> int:
-    """Return the tokens of a part; the batch must not matter, so that bits do not depend on it."""
-    return 512 if capacity <= 32768 else 2048
+def _chunk(capacity: int, heads: int) -> int:
+    """Return the tokens of a part; the batch must not matter, so that bits do not depend on it.
+
+    With many heads, float32 results of parts of 512 tokens would be half as many bytes as the tokens.
+    """
+    if capacity > 32768:
+        return 2048
+    return 1024 if heads > 64 else 512
 
 
 def _blocks(latent: int) -> dict[str, int]:
@@ -160,7 +165,7 @@ def _build(
     dense = table.stride(1) == 1
     src, pages, out = q.contiguous(), table if dense else table.contiguous(), empty()
     capacity = pages.shape[1] * page
-    chunk = _chunk(capacity)
+    chunk = _chunk(capacity, heads)
     most = gluon.cdiv(capacity, chunk)
     new_parts = allocator((sequences, heads, most, latent), torch.float32, q.device)
     new_logsums = allocator((sequences, heads, most), torch.float32, q.device)

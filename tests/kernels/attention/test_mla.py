@@ -38,7 +38,7 @@ def test_sequences_of_any_lengths(target, monkeypatch):
 
 
 def test_width_of_deepseek_and_parts(monkeypatch):
-    monkeypatch.setattr(mla, "_chunk", lambda capacity: 64)
+    monkeypatch.setattr(mla, "_chunk", lambda capacity, heads: 64)
     tensors = inputs([100, 37], 17, 512, 64, 7, "float16")
     result = mla_decode(*tensors, scale=192**-0.5)
     stretched = (tensors[0] * (576 / 192) ** 0.5, *tensors[1:])
