@@ -258,4 +258,4 @@ def block_cases(folder: Path, words: list[str]) -> Cases:
             yield f"attention, blocks, {word}", runs
 
 
-CASES = (rows_cases, move_cases, gemm_cases, attention_cases, block_cases)
+CASES = (attention_cases, gemm_cases, rows_cases, move_cases, block_cases)

@@ -14,13 +14,13 @@ def attention_products(
     largest
 ):
     """Multiply the tiles of each step."""
-    # demanded by the matrix unit, line 45
+    # demanded by the matrix unit, line 47
     # demanded by the matrix unit, line 27
     acc_layout: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[8, 1], instr_shape=[16, 128, 16])
     # demanded by the matrix unit, line 11
     # demanded by the matrix unit, line 27
     # demanded by the matrix unit, line 29
-    # demanded by the matrix unit, line 45
+    # demanded by the matrix unit, line 47
     query_layout: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=acc_layout, k_width=2)
     layout: gl.constexpr = gl.SliceLayout(0, acc_layout)
     slot = key_ring.consumer()
@@ -57,6 +57,8 @@ def attention_products(
             total = total * kept + gl.sum(weight, axis=1)
             largest = higher
             weight_operand = weight.to(value_ring.dtype)
+            # Its tile came long ago, but ptxas moves the next wait up to the last branch.
+            value_ring.wait(slot)
             acc = gl.nvidia.hopper.warpgroup_mma_wait(0, deps=[acc])
             value_ring.release(slot)
             acc = acc * kept[:, None]
@@ -80,7 +82,7 @@ def attention_copies(key_ring, value_ring, length, BN: gl.constexpr):
 # Layouts for nvidia:sm_90, *fp16:16, *fp16:16, *fp16:16, *fp16:16, i32:16, fp32.
 @gluon.jit
 def attention(q, k, v, out, length, scale, D: gl.constexpr, BM: gl.constexpr, BN: gl.constexpr):
-    # demanded by the matrix unit, line 45
+    # demanded by the matrix unit, line 47
     # demanded by the matrix unit, line 27
     acc_layout: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[8, 1], instr_shape=[16, 128, 16])
     largest_layout: gl.constexpr = gl.SliceLayout(1, acc_layout)

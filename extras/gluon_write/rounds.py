@@ -23,6 +23,7 @@ class _Pending:
     Attributes:
         name: of its result. slot: of its tiles. new: it is of this interval.
         plain: its result is a tensor again, after a wait for products before it.
+        passed: arithmetic has run since it was issued.
     """
 
     statement: ast.stmt
@@ -30,6 +31,7 @@ class _Pending:
     slot: str
     new: bool = True
     plain: bool = False
+    passed: bool = False
 
 
 @dataclass
@@ -253,7 +255,10 @@ class Rounds:
             lines += self._taken(statement, place, waited)
             lines += self.reader.piece(statement, self.loop, names, place.writes)
             written |= stores(statement)
-            if statement in self.loop.issued:
+            if statement not in self.loop.issued:
+                for one in pending:
+                    one.passed = True
+            else:
                 name = self.loop.issued[statement]
                 pending.append(_Pending(statement, place.writes.get(name, name), place.slot))
                 old = {one.name for one in pending if not one.new}
@@ -284,17 +289,27 @@ class Rounds:
             one.plain = one.plain or one.name in over
         names = ", ".join(over)
         hopper = f"{self.reader.space}.nvidia.hopper"
-        lines = [f"{names} = {hopper}.warpgroup_mma_wait({len(pending)}, deps=[{names}])"]
-        for one in done if release else ():
-            ring = next(
-                t.ring for t in self.loop.tiles.values() if t.name in mentions(one.statement)
+        lines = []
+        late = next((p for p in done if p.passed and p.new and p.slot != self.next), None)
+        if late is not None and release:
+            lines.append(
+                "# Its tile came long ago, but ptxas moves the next wait up to the last branch."
             )
+            lines.append(f"{self._ring(late)}.wait({late.slot})")
+        lines.append(f"{names} = {hopper}.warpgroup_mma_wait({len(pending)}, deps=[{names}])")
+        for one in done if release else ():
+            ring = self._ring(one)
             if one.new:
                 lines.append(f"{ring}.release({one.slot})")
             else:
                 pred = f"{self.variable} != {_factor(self.first)}"
                 lines.append(f"{ring}.release({self.slot}.before(), pred={pred})")
         return lines
+
+    def _ring(self, pending: _Pending) -> str:
+        """Return the ring of a product's tiles."""
+        used = mentions(pending.statement)
+        return next(tile.ring for tile in self.loop.tiles.values() if tile.name in used)
 
 
 def _indented(lines: Iterable[str]) -> list[str]:
