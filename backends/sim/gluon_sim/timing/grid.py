@@ -16,7 +16,16 @@ from gluon_sim.timing.lanes import Lane
 from gluon_sim.timing.stream import Block, Start
 from gluon_sim.timing.units import Memory, Unit
 
-__all__ = ["Prediction", "Resources", "Sampled", "predict", "resident_blocks", "sample", "spread"]
+__all__ = [
+    "Prediction",
+    "Resources",
+    "Sampled",
+    "Shared",
+    "predict",
+    "resident_blocks",
+    "sample",
+    "spread",
+]
 
 _STEADY = 3  # rounds of resident blocks that are replayed; the rest follows their rhythm
 _THREADS = 2048
@@ -121,6 +130,19 @@ class Sampled:
     weights: Optional[np.ndarray] = None
 
 
+@dataclass(frozen=True)
+class Shared:
+    """Hold the shares of the bytes of a wave that one of its blocks reads alone.
+
+    Args:
+        at_once: at about the same time, so that the cache serves several units by one access.
+        soon: while the bytes stay in the cache.
+    """
+
+    at_once: float
+    soon: float
+
+
 @dataclass
 class _Traffic:
     """Bytes that all blocks read and write, and the share of these that reaches the memory."""
@@ -133,14 +155,14 @@ class _Traffic:
 
 
 def _traffic(
-    timing: Timing, blocks: Sequence[Block], total: int, touched: int, wave: Optional[float],
+    timing: Timing, blocks: Sequence[Block], total: int, touched: int, wave: Optional[Shared],
     warm: bool,
 ) -> _Traffic:  # fmt: skip
     """Return the traffic of the launch.
 
     Args:
         touched: bytes of the arrays that the launch reaches.
-        wave: of the bytes that the blocks of a wave read, the share that is not read by another one as well.
+        wave: the shares of the bytes that one block reads alone.
         warm: the same launch ran just before.
     """
     reads = writes = 0.0
@@ -156,11 +178,13 @@ def _traffic(
     reads, writes = reads * scale, writes * scale
     unique = min(reads, float(max(touched - min(writes, touched / 2), 1)))
     footprint = min(reads + writes, float(touched))
-    alone = 1.0 if wave is None else wave
+    alone = 1.0 if wave is None else wave.at_once
     if footprint <= timing.cache_size:
         misses = 0.0 if warm else unique
         return _Traffic(reads, writes, misses / max(reads, 1.0), 0.0 if warm else 1.0, alone)
-    share = unique / max(reads, 1.0) if wave is None else max(wave, unique / max(reads, 1.0))
+    share = unique / max(reads, 1.0)
+    if wave is not None:
+        share = max(wave.soon, share)
     return _Traffic(reads, writes, min(1.0, share), 1.0, alone)
 
 
@@ -187,7 +211,7 @@ def _memory(timing: Timing, traffic: _Traffic, active: int, clock: float) -> Mem
 
 
 def predict(
-    timing: Timing, name: str, sampled: Sampled, use: Resources, touched: int, wave: Optional[float] = None,
+    timing: Timing, name: str, sampled: Sampled, use: Resources, touched: int, wave: Optional[Shared] = None,
     warm: bool = True,
 ) -> Prediction:  # fmt: skip
     """Return the time of a launch.

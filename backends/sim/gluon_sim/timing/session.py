@@ -6,7 +6,7 @@ import random
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import Any, Callable, Iterator, Optional
+from typing import Any, Callable, Iterator, Optional, Sequence
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from gluon_sim.timing.grid import (
     Prediction,
     Resources,
     Sampled,
+    Shared,
     predict,
     resident_blocks,
     sample,
@@ -39,9 +40,10 @@ Launch = Any  # of `gluon_sim.launcher`, which imports this module
 SAMPLE = 8
 EVEN = 1.02  # the heaviest program over the lightest, where all count as alike
 LIMIT = 400_000
-FIRST = 100  # events of programs that are recorded for the traffic of a wave alone
+FIRST = 600  # events of programs that are recorded for the traffic of a wave alone
 PROBED = 20  # such programs
-READS = 6  # of each of their tasks, that are compared
+READS = 6  # of each of their tasks, that are compared in their order
+SOON = 24  # of each of their tasks, that are compared in any order
 
 
 @dataclass(frozen=True)
@@ -192,8 +194,8 @@ def _record_sample(launch: Launch, recorder: Recorder, numbers: list[int]) -> li
     return numbers
 
 
-def _wave(launch: Launch, timing: Timing, total: int, resident: int) -> Optional[float]:
-    """Return the share of the bytes that the blocks of a wave read at about the same time and that no other block reads.
+def _wave(launch: Launch, timing: Timing, total: int, resident: int) -> Optional[Shared]:
+    """Return the shares of the bytes that no other block of a wave reads.
 
     The first reads of some blocks stand for all: how many of them coincide says how many blocks share a box.
     """
@@ -201,21 +203,39 @@ def _wave(launch: Launch, timing: Timing, total: int, resident: int) -> Optional
     wave = min(total, timing.units * resident)
     chosen = sorted(random.Random(0).sample(range(wave), min(wave, PROBED)))
     _record(launch, recorder, chosen)
-    groups: dict[tuple[int, int], list[Start]] = {}
+    at_once: dict[tuple[int, int], list[Start]] = {}
+    soon: dict[int, list[Start]] = {}
     for block in recorder.blocks:
         for i, stream in enumerate(block.streams):
             reads = [e for e in stream.events if isinstance(e, Start) and e.bytes and not e.writes]
+            soon.setdefault(i, []).extend(reads[:SOON])
             for j, event in enumerate(reads[:READS]):
-                groups.setdefault((i, j), []).append(event)
+                at_once.setdefault((i, j), []).append(event)
+    blocks = len(chosen)
+    if not at_once:
+        return None
+    return Shared(
+        _alone(list(at_once.values()), wave, lambda reads: len(reads)),
+        _alone(list(soon.values()), wave, lambda reads: blocks),
+    )
+
+
+def _alone(
+    groups: Sequence[Sequence[Start]], wave: int, blocks_of: Callable[[Sequence[Start]], int]
+) -> float:
+    """Return the share of the bytes of groups of reads that one block of a wave reads alone."""
     size = distinct = 0.0
-    for events in groups.values():
-        share = _distinct(len(events), len({event.key for event in events}), wave)
-        size += sum(event.bytes for event in events)
-        distinct += sum(event.bytes for event in events) * share
-    return distinct / size if size else None
+    for reads in filter(None, groups):
+        blocks = blocks_of(reads)
+        each = len(reads) / blocks  # reads of a block
+        seen = len({read.key for read in reads}) / each
+        total = sum(read.bytes for read in reads)
+        size += total
+        distinct += total * _distinct(blocks, seen, wave)
+    return distinct / size
 
 
-def _distinct(drawn: int, seen: int, wave: int) -> float:
+def _distinct(drawn: int, seen: float, wave: int) -> float:
     """Return the share of different boxes among those of a whole wave, of which `drawn` were seen, `seen` of them different.
 
     Each box is taken to belong to the same number of blocks, c: of a sample, wave / c * (1 - (1 - drawn / wave) ** c) differ.
