@@ -23,6 +23,9 @@ BUFFER_SIGNED_EXTREMA = Feature((3, 8), "buffer_atomic_max and _min of signed in
 BUFFER_COPY_OTHER = Feature(
     (3, 8), "copies from buffers into LDS write `other` where the mask is off"
 )
+UNALIGNED_COPIES = Feature(
+    (3, 7), "copies into swizzled LDS are refused where rows are not aligned; before, they overlap"
+)
 SHARED_TO_GLOBAL = Feature((3, 7), "asynchronous copies from LDS to global memory")
 REPACKED_FP4 = Feature((3, 9), "loads from LDS that repack fp4 along K")
 EFFICIENT_PADDING = Feature((3, 8), "a padded layout of shared memory for an operand of MFMA")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Mapping, Optional, Union
 
 from gluon_amd.arch import matrix_version
-from gluon_amd.features import WMMA_INT8
+from gluon_amd.features import UNALIGNED_COPIES, WMMA_INT8
 from gluon_amd.language import async_copy as direct
 from gluon_amd.language import async_lds, cdna3, gfx1250, rdna3, rdna4
 from gluon_amd.language.async_copy import copied_bits
@@ -110,6 +110,9 @@ def async_copy_to_lds_accepts(request: AsyncCopyRequest) -> Union[bool, str]:
         is None
     ):
         return "the lanes of a warp would not write 16 bytes each to LDS, side by side"
+    swizzled = isinstance(shared, SwizzledSharedLayout) and shared.max_phase > 1
+    if swizzled and bits >= 32 and not UNALIGNED_COPIES.held_by(request.triton):
+        return "rows that are not aligned to 16 bytes would overlap in LDS (Triton 3.6)"
     return True
 
 
