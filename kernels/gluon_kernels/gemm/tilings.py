@@ -30,7 +30,7 @@ WRITE = 0.3  # of the time of a byte that is read, that one takes more that is w
 PAD = (1.2, 2.0e6)  # microseconds of a launch that copies operands, and bytes that it reads in one
 # Microseconds that a launch of copies, and a launch in parts, may take more on the device than one launch that needs neither: calls are
 # not only made in graphs, and their host takes several times as long.
-HOST = (2.0, 0.5)
+HOST = (4.0, 0.5)
 # The model is corrected by the measured sizes within so many octaves; those of another kind count so much, and the model as much as DOUBT of them. A
 # tiling that none of them measured is expected to take so much longer: the least of many uncertain times is too low.
 OCTAVES, OTHER, DOUBT, UNSURE = 1.5, 0.5, 0.3, 0.06
