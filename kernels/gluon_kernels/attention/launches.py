@@ -202,20 +202,20 @@ def backward_plan(
     )
     alike = many == shared and seen == depth and exact
     new_q = allocator((batch, heads, length, columns), dtype, device)
-    new_k = allocator((batch * heads // many, seen, columns), dtype, device)
+    groups = batch * heads // many
+    new_k = allocator((batch, groups // batch, seen, columns), dtype, device)
     joined = allocator((batch, of_keys, depth, width), dtype, device)
     kept = sums.kept((batch * heads, length, wide))
     new_statistics = allocator(kept["statistics"], torch.float32, device)
     new_sums = allocator(kept["sums"], torch.float32, device)
     known = [readable(x) for x in (q, k, v, grad, out)]
-    parts = new_k(), new_k()
+    keys, values = (new_k().view(groups, seen, columns) for _ in "kv")
     launches = _atomic_launches(
-        known, logsums, (new_q(), *parts), new_statistics(), new_sums(), causal, scale, size
+        known, logsums, (new_q(), keys, values), new_statistics(), new_sums(), causal, scale, size
     )
     prepare, main, finish = launches
-    join = None if alike else _join_heads_launch(*parts, joined(), joined())
+    join = None if alike else _join_heads_launch(keys, values, joined(), joined())
     plain = all(is_readable(x) for x in (q, k, v, grad, out))
-    of_heads = (batch, of_keys, seen, columns)
 
     def run(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, logsums: Tensor) -> Any:
         if not plain:
@@ -229,7 +229,7 @@ def backward_plan(
         if not exact:
             to_q = to_q[..., :width].contiguous()
         if join is None:
-            return to_q, to_k.view(of_heads), to_v.view(of_heads)
+            return to_q, to_k, to_v
         results = joined(), joined()
         join(to_k, to_v, *results)
         return to_q, *results
