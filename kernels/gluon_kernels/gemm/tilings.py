@@ -15,16 +15,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Iterator, Optional
 
-__all__ = ["IN_PARTS", "TILINGS", "Size", "Tiling", "choose", "features", "fits"]
+__all__ = [
+    "IN_PARTS", "TILINGS", "Size", "Tiling", "choose", "features", "fits", "padding", "place", "predicted", "ranked",
+]  # fmt: skip
 
 SHARED = 232448  # bytes of shared memory that a block of sm_90 may have
 MULTIPROCESSOR = 233472  # bytes that the blocks of one share, with 1024 more for each
 L2 = 9.0e6  # bytes per microsecond that all processors together copied from the L2 cache of an H100
-MEMORY = (
-    2.0,
+LAUNCH = 2.0  # microseconds at least
+CACHE, MEMORY = (
     2.5e7,
     4.4e6,
-)  # microseconds of a launch, bytes that the L2 cache keeps, and bytes per microsecond of memory
+)  # bytes that the L2 cache of an H200 keeps, and bytes per microsecond of its memory
 FEW_STEPS = 16  # of K, with which the stores of tiles take as long as their products
 WRITE = 0.3  # of the time of a byte that is read, that one takes more that is written
 PAD = (1.2, 2.0e6)  # microseconds of a launch that copies operands, and bytes that it reads in one
@@ -338,7 +340,7 @@ def predicted(tiling: Tiling, size: Size) -> Optional[float]:
     copied = tiling.tiles(size) * cdiv(size.k, k) * (m + n) * k * size.bits / 8
     time = max(time, float(numbers[0]) + copied / L2)
     written = WRITE * size.batch * size.m * size.n * size.out_bits / 8
-    time = max(time, MEMORY[0] + (quantities[5] + written - MEMORY[1]) / MEMORY[2])
+    time = max(time, LAUNCH + (quantities[5] + written - CACHE) / MEMORY)
     time *= _correction(tiling.family, size)
     return time + padding(size) if tiling.kernel != "direct" else time
 
@@ -360,7 +362,7 @@ def _nearness(size: Size) -> list[float]:
     return weights
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=512)
 def _correction(family: str, size: Size) -> float:
     """Return the factor by which sizes near this one took longer than the model expects, with a supplement where there are none."""
     rows = _table().get("near", {}).get(family, ())
