@@ -2,11 +2,11 @@
 
     python benchmarks/before_after.py OLD [NEW] [--rounds 5] [--only launch,import,...] [--seed 0]
 
-OLD is a folder, or a commit; NEW is this tree without a name. Both are built as wheels and unpacked into folders of their own, so this Python needs Triton, torch
-and hatchling, and no gluon package. Times are the least of the rounds, each in a process of its own:
+OLD is a folder or a commit; NEW is another, or this tree where it is left out. Both are built as wheels and
+unpacked into folders of their own, so this Python needs Triton, torch and hatchling, and no gluon package. Times are the least of the rounds, each in a process of its own:
 launches on a driver that does nothing, in nanoseconds; the import, cold compilation and the demo in
-seconds of processor time, with their children; the simulator in seconds, by the checkout's own
-simulator.py. Ends with 1 where a ratio is above 1.02.
+seconds of processor time, with their children, and so are two simulated kernels; the simulator's
+table in seconds, by the checkout's own simulator.py. Ends with 1 where a ratio is above 1.02.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import os
 import random
 import resource
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -30,7 +31,7 @@ HERE = Path(__file__).resolve().parent
 MOST = 1.02
 GRID = (4,)
 BATCH, BATCHES = 200, 150
-KINDS = ("launch", "miss", "import", "compile", "demo", "simulator", "wheels")
+KINDS = ("launch", "miss", "import", "compile", "simulated", "demo", "simulator", "wheels")
 SIMULATED = 6  # cases of simulator.py: those with Triton's interpreter as a rival
 
 
@@ -146,7 +147,7 @@ def least(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
 
 
 def miss() -> dict[str, float]:
-    """Nanoseconds of a launch for which a kernel is in the cache on disk alone: mean of many."""
+    """Nanoseconds of a launch for which a kernel is in the cache on disk alone: median of many."""
     import before_after_kernels as kernels
     import torch
 
@@ -159,7 +160,7 @@ def miss() -> dict[str, float]:
                 begin = time.perf_counter_ns()
                 kernels.scale[GRID](x, y, n, 2.0, block, kernels.LAYOUT)
                 spent.append(time.perf_counter_ns() - begin)
-    return {"launch, miss": sum(spent[1:]) / len(spent[1:]), "launch, first": float(spent[0])}
+    return {"launch, miss": statistics.median(spent[1:]), "launch, first": float(spent[0])}
 
 
 def imported() -> dict[str, float]:
@@ -205,6 +206,31 @@ def processor_time() -> float:
     return sum(each.ru_utime + each.ru_stime for each in used)
 
 
+def simulated() -> dict[str, float]:
+    """Seconds of processor time of simulated launches with all checks, which other work on the machine does not change."""
+    import before_after_kernels as kernels
+    import numpy as np
+
+    from gluon_core import language as gl
+
+    os.environ["GLUON_TARGET"] = "sim:sm_80"
+    x = np.random.default_rng(0).random(1 << 18, np.float32)
+    y = np.empty_like(x)
+    rows = gl.BlockedLayout([1, 4], [1, 32], [4, 1], [1, 0])
+    calls = {
+        "simulated, scale": lambda: kernels.scale[(512,)](x, y, x.size, 2.0, 512, kernels.LAYOUT),
+        "simulated, softmax": lambda: kernels.softmax[(256,)](x, y, 256, 4, 256, rows),
+    }
+    spent = dict.fromkeys(calls, float("inf"))
+    for name, call in calls.items():
+        call()
+        for _ in range(15):
+            begin = time.process_time()
+            call()
+            spent[name] = min(spent[name], time.process_time() - begin)
+    return spent
+
+
 def demo() -> dict[str, float]:
     from importlib.metadata import entry_points
 
@@ -223,6 +249,7 @@ MEASURES = {
     "miss": miss,
     "import": imported,
     "compile": compiled,
+    "simulated": simulated,
     "demo": demo,
 }
 COLD = ("compile", "demo")  # with an empty cache; the others keep one for each checkout
