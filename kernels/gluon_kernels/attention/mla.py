@@ -107,13 +107,11 @@ def _on_hopper(q: Tensor, cache: Tensor, latent: int) -> bool:
     return latent >= 256 and cache.shape[1] % 64 == 0 and all(is_readable(x) for x in (q, cache))
 
 
-def _programs(tensors: tuple[Tensor, ...], rows: int) -> tuple[int, int, int]:
-    """Return the grid: tiles of so many heads, sequences, and programs that share a sequence."""
-    src, parts = tensors[0], tensors[4]
-    sequences, heads, most = parts.shape[:3]
+def _grid(tensors: tuple[Tensor, ...], rows: int, programs: int) -> tuple[int, int, int]:
+    """Return the grid of about so many programs: tiles of so many heads, sequences, and programs that share a sequence."""
+    sequences, heads, most = tensors[4].shape[:3]
     tiles = gluon.cdiv(heads, rows)
-    shared = max(1, gluon.cdiv(2 * multiprocessors(src), tiles * sequences))
-    return tiles, sequences, min(most, shared)
+    return tiles, sequences, min(most, max(1, programs // (tiles * sequences)))
 
 
 def _hopper_launch(tensors: tuple[Tensor, ...], latent: int, chunk: int, scale: float) -> Launch:
@@ -128,7 +126,7 @@ def _hopper_launch(tensors: tuple[Tensor, ...], latent: int, chunk: int, scale: 
     descriptors = [descriptor_of(x, 64, width) for x in (rows, lines) for width in widths]
     return Launch(
         hopper_mla.mla_decode_hopper,
-        _programs(tensors, 64),
+        _grid(tensors, 64, multiprocessors(src)),  # one fills a processor
         (
             *descriptors, *others, heads, most, pages.stride(0), scale * LOG2E, cache.shape[1], chunk, 2,
         ),
@@ -147,7 +145,7 @@ def _portable_launch(tensors: tuple[Tensor, ...], latent: int, chunk: int, scale
     constants = (latent, rotated, cache.shape[1], chunk, rows, blocks["BLOCK"], blocks["STAGES"])
     return Launch(
         portable_mla.mla_decode,
-        _programs(tensors, rows),
+        _grid(tensors, rows, 2 * multiprocessors(src)),
         (*tensors, heads, most, pages.stride(0), scale * LOG2E, *constants),
         tensors,
         num_warps=blocks["num_warps"],
