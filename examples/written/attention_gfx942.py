@@ -13,33 +13,35 @@ from gluon_core import language as gl
 def attention(
     q, k, v, out, length, scale, D: gl.constexpr, BM: gl.constexpr, BN: gl.constexpr
 ):  # fmt: skip
-    # demanded by the matrix unit, line 39
-    # demanded by the matrix unit, line 26
+    # demanded by the matrix unit, line 45
+    # demanded by the matrix unit, line 35
     acc_layout: gl.constexpr = gl.AMDMFMALayout(version=3, instr_shape=[32, 32, 8], transposed=True, warps_per_cta=[2, 2], element_bitwidth=32, tiles_per_warp=[1, 1])
     # load, line 17: 8 bytes a thread, 32 sectors a warp
-    # store, line 41: 8 bytes a thread, 32 sectors a warp
+    # store, line 47: 8 bytes a thread, 32 sectors a warp
     # next best: gl.AMDMFMALayout(version=3, instr_shape=[32, 32, 8], transposed=True,
-    #   warps_per_cta=[2, 2], element_bitwidth=32, tiles_per_warp=[1, 1]), costs 8.9% more
-    # demanded by the matrix unit, line 26
-    # demanded by the matrix unit, line 39
+    #   warps_per_cta=[2, 2], element_bitwidth=32, tiles_per_warp=[1, 1]), costs 8.6% more
+    # demanded by the matrix unit, line 35
+    # demanded by the matrix unit, line 45
     place_layout: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=acc_layout, k_width=4)
     rows_layout: gl.constexpr = gl.SliceLayout(1, place_layout)
-    # load, line 35: 16 bytes a thread, 32 sectors a warp
-    # next best: gl.BlockedLayout([1, 4], [4, 16], [4, 1], [1, 0]), costs 1.6% more
-    value_layout: gl.constexpr = gl.BlockedLayout([1, 8], [8, 8], [4, 1], [1, 0])
-    depth_layout: gl.constexpr = gl.SliceLayout(0, value_layout)
+    # load, line 25: 16 bytes a thread, 32 sectors a warp
+    # load, line 33: 16 bytes a thread, 32 sectors a warp
+    # next best: gl.BlockedLayout([1, 4], [4, 16], [4, 1], [1, 0]), costs 2.0% more
+    value_ahead_layout: gl.constexpr = gl.BlockedLayout([1, 8], [8, 8], [4, 1], [1, 0])
+    depth_layout: gl.constexpr = gl.SliceLayout(0, value_ahead_layout)
     layout: gl.constexpr = gl.SliceLayout(0, place_layout)
     largest_layout: gl.constexpr = gl.SliceLayout(1, acc_layout)
     # load, line 24: 16 bytes a thread, 32 sectors a warp
-    # next best: gl.BlockedLayout([4, 1], [16, 4], [1, 4], [0, 1]), costs 0.9% more
-    key_layout: gl.constexpr = gl.BlockedLayout([8, 1], [8, 8], [1, 4], [0, 1])
-    keys_layout: gl.constexpr = gl.SliceLayout(0, key_layout)
-    layout_2: gl.constexpr = gl.SliceLayout(1, key_layout)
-    # demanded by the matrix unit, line 26
-    # demanded by the matrix unit, line 39
-    key_layout_2: gl.constexpr = gl.DotOperandLayout(operand_index=1, parent=acc_layout, k_width=4)
-    layout_3: gl.constexpr = gl.SliceLayout(0, acc_layout)
-    layout_4: gl.constexpr = gl.SliceLayout(1, value_layout)
+    # load, line 32: 16 bytes a thread, 32 sectors a warp
+    # next best: gl.BlockedLayout([4, 1], [16, 4], [1, 4], [0, 1]), costs 1.1% more
+    key_ahead_layout: gl.constexpr = gl.BlockedLayout([8, 1], [8, 8], [1, 4], [0, 1])
+    keys_ahead_layout: gl.constexpr = gl.SliceLayout(0, key_ahead_layout)
+    layout_2: gl.constexpr = gl.SliceLayout(1, key_ahead_layout)
+    layout_3: gl.constexpr = gl.SliceLayout(1, value_ahead_layout)
+    keys_layout: gl.constexpr = gl.SliceLayout(0, acc_layout)
+    # demanded by the matrix unit, line 35
+    # demanded by the matrix unit, line 45
+    key_ahead_layout_2: gl.constexpr = gl.DotOperandLayout(operand_index=1, parent=acc_layout, k_width=4)
     base = gl.program_id(1) * length * D
     rows = gl.program_id(0) * BM + gl.arange(0, BM, layout=rows_layout)
     depth = gl.arange(0, D, layout=depth_layout)
@@ -48,25 +50,31 @@ def attention(
     largest = gl.full([BM], -1e30, gl.float32, layout=largest_layout)
     total = gl.zeros([BM], gl.float32, layout=largest_layout)
     acc = gl.zeros([BM, D], gl.float32, layout=acc_layout)
+    # The loads of a step are under way during the products of the step before.
+    start_ahead = 0
+    keys_ahead = start_ahead + gl.arange(0, BN, layout=keys_ahead_layout)
+    key_ahead = gl.load(k + base + gl.arange(0, D, layout=layout_2)[:, None] + keys_ahead[None, :] * D, mask=(keys_ahead[None, :] < length) & (start_ahead < length), other=0)
+    value_ahead = gl.load(v + base + (start_ahead + gl.arange(0, BN, layout=layout_3))[:, None] * D + depth[None, :], mask=((start_ahead + gl.arange(0, BN, layout=layout_3))[:, None] < length) & (start_ahead < length), other=0)
+    start_ahead += BN
     for start in range(0, length, BN):
         keys = start + gl.arange(0, BN, layout=keys_layout)
-        key = gl.load(
-            k + base + gl.arange(0, D, layout=layout_2)[:, None] + keys[None, :] * D, mask=keys[None, :] < length, other=0.0
-        )
-        score_product = gl.portable.mma(query, gl.convert_layout(key, key_layout_2), gl.zeros([BM, BN], gl.float32, layout=acc_layout))
+        key = key_ahead
+        value = value_ahead
+        keys_ahead = start_ahead + gl.arange(0, BN, layout=keys_ahead_layout)
+        key_ahead = gl.load(k + base + gl.arange(0, D, layout=layout_2)[:, None] + keys_ahead[None, :] * D, mask=(keys_ahead[None, :] < length) & (start_ahead < length), other=0)
+        value_ahead = gl.load(v + base + (start_ahead + gl.arange(0, BN, layout=layout_3))[:, None] * D + depth[None, :], mask=((start_ahead + gl.arange(0, BN, layout=layout_3))[:, None] < length) & (start_ahead < length), other=0)
+        start_ahead += BN
+        score_product = gl.portable.mma(query, gl.convert_layout(key, key_ahead_layout_2), gl.zeros([BM, BN], gl.float32, layout=acc_layout))
         score = score_product * scale
-        score = gl.where((start + gl.arange(0, BN, layout=layout_3))[None, :] < length, score, -1e30)
+        score = gl.where(keys[None, :] < length, score, -1e30)
         higher = gl.maximum(largest, gl.max(score, axis=1))
         kept = gl.exp(largest - higher)
         weight = gl.exp(score - higher[:, None])
         total = total * kept + gl.sum(weight, axis=1)
         largest = higher
-        value = gl.load(
-            v + base + (start + gl.arange(0, BN, layout=layout_4))[:, None] * D + depth[None, :], mask=(start + gl.arange(0, BN, layout=layout_4))[:, None] < length, other=0.0
-        )
         weight_operand = weight.to(value.dtype)
         acc = acc * kept[:, None]
-        acc = gl.portable.mma(gl.convert_layout(weight_operand, place_layout), gl.convert_layout(value, key_layout_2), acc)
+        acc = gl.portable.mma(gl.convert_layout(weight_operand, place_layout), gl.convert_layout(value, key_ahead_layout_2), acc)
     result = (acc / total[:, None]).to(out.dtype.element_ty)
     gl.store(out + place, gl.convert_layout(result, place_layout), mask=rows[:, None] < length)
 

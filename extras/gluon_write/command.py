@@ -116,8 +116,7 @@ def written(spec: str, target: Target) -> tuple[str, list[str]]:
         definition = explicit_text(edits, graph, solution)
         head = f"# Layouts for {target}, {form.types}.\n"
         if not solution.exact:
-            part = 100 * (1 - solution.bound / solution.price)
-            head += f"# The best within the time; none is more than {part:.0f}% cheaper.\n"
+            head += f"# {solution.words().capitalize()}.\n"
         definitions.append(
             (code.co_firstlineno, form.name, _helpers(edits, graph, solution) + head, definition)
         )

@@ -17,7 +17,7 @@ from gluon_write.solve import Problem, Solution
 __all__ = ["Conflict", "conflict_of"]
 
 _SECONDS = 10.0  # an error may take its time
-_MOST_WRITTEN = 3
+_MOST_MORE = 2  # layouts than cores
 
 
 @dataclass(frozen=True)
@@ -38,31 +38,40 @@ def conflict_of(solution: Solution) -> Conflict:
     """Return the conflict of a problem without solution; the answer depends on the problem alone."""
     problem = solution.problem
     until = time.monotonic() + _SECONDS
-    core = _core(problem, until)
-    for size in range(1, _MOST_WRITTEN + 1):
-        for chosen in combinations(core, size):
+    cores: list[list[int]] = []  # without a common op: each needs one to be written
+    without: frozenset[int] = frozenset()
+    while not _possible(problem, without) and time.monotonic() < until:
+        cores.append(_core(problem, without, until))
+        without |= frozenset(cores[-1])
+    relations, lists = problem.graph.relations, solution.lists
+    core = tuple(relations[i] for i in cores[0]) if cores else ()
+    pool = [number for one in cores for number in one]
+    for size in range(len(cores), len(cores) + _MOST_MORE):
+        for chosen in combinations(pool, size):
             if time.monotonic() > until:
-                break
+                return Conflict(core, ())
+            if not _possible(problem, frozenset(chosen)):
+                continue
             best = problem.tables(frozenset(chosen)).best()
-            if best.total < float("inf"):
-                lists = solution.lists
-                layouts = {n: lists[n][i] for n, i in best.picked.items()}
-                parts = [problem.graph.relations[i] for i in chosen]
-                return Conflict(
-                    tuple(problem.graph.relations[i] for i in core),
-                    tuple((r, layouts[r.source.number], layouts[r.result.number]) for r in parts),
-                )
-    return Conflict(tuple(problem.graph.relations[i] for i in core), ())
+            layouts = {n: lists[n][i] for n, i in best.picked.items()}
+            parts = [relations[i] for i in chosen]
+            written = ((r, layouts[r.source.number], layouts[r.result.number]) for r in parts)
+            return Conflict(core, tuple(written))
+    return Conflict(core, ())
 
 
-def _core(problem: Problem, until: float) -> list[int]:
-    """Return relations that have no solution together, fewest by deletion."""
-    count = len(problem.graph.relations)
-    kept = list(range(count))
-    for number in range(count):
+def _possible(problem: Problem, without: frozenset[int]) -> bool:
+    """Return False if there is surely no choice without some relations."""
+    return problem.tables(without, limits=True).best().bound < float("inf")
+
+
+def _core(problem: Problem, without: frozenset[int], until: float) -> list[int]:
+    """Return relations that have no solution together, fewest by deletion; `without` some of them."""
+    every = frozenset(range(len(problem.graph.relations)))
+    kept = every - without
+    for number in sorted(kept):
         if time.monotonic() > until:
             break
-        without = frozenset(range(count)) - (frozenset(kept) - {number})
-        if problem.tables(without, limits=True).best().bound == float("inf"):
-            kept.remove(number)
-    return kept
+        if not _possible(problem, every - (kept - {number})):
+            kept -= {number}
+    return sorted(kept)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import warnings
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -13,8 +14,9 @@ from typing import Any, Callable, Iterator, Mapping, Optional
 import numpy as np
 
 from gluon_core import _triton, language
-from gluon_core.errors import GluonError, LayoutError, SourceSpan
+from gluon_core.errors import GluonError, KernelWarning, LayoutError, SourceSpan
 from gluon_core.plugin.targets import Target
+from gluon_write.buffered import buffered
 from gluon_write.conflict import conflict_of
 from gluon_write.graph import AnyLayout, Graph, Relation, Unknown, build
 from gluon_write.hoist import hoisted
@@ -115,7 +117,11 @@ def chosen_for(
     drawn = traced(fn)
     fn, drawn = _formed(fn, drawn, traced, stages, target, int(options.num_warps))
     room = target.architecture.limits.shared_memory
-    ahead = prefetched(fn, drawn, stages, target.has, int(options.num_warps), room)
+    warps = int(options.num_warps)
+    if target.has("nvidia.cp_async") or stages < 2:
+        ahead = prefetched(fn, drawn, stages, target.has, warps, room)
+    else:
+        ahead = buffered(fn, drawn, warps, target.warp_size)
     if ahead is not fn:
         chosen = _solved(ahead, traced(ahead), target, options)
         if np.isfinite(chosen.solution.price) and _copied(chosen.graph):
@@ -230,6 +236,7 @@ def _no_solution(fn: Any, solution: Solution) -> GluonError:
         "gl.convert_layout between them"
         for r, source, result in conflict.written
     ]
+    written = list(dict.fromkeys(written))
     last = others[-1] if others else first
     words = "; ".join(written) if written else "those of the values of these lines"
     return LayoutError(
@@ -364,6 +371,10 @@ def explicit(
         CapabilityError: the simulator, which records the kernel, is not installed.
     """
     graph, solution = chosen_for(fn, signature, constexprs, attrs, target, options)
+    if not solution.exact:
+        note = f"{fn.__name__}: {solution.words()}"
+        code = fn.fn.__code__
+        warnings.warn_explicit(note, KernelWarning, code.co_filename, code.co_firstlineno)
     return _explicit(edits_of(graph, solution), graph)
 
 

@@ -23,7 +23,7 @@ from gluon_write.form import bounds_of, changed_copy, free_name
 from gluon_write.loops import Loop, LoopReader, Tile, mentions, reads, stores
 from gluon_write.sketch import Sketch
 
-__all__ = ["prefetched"]
+__all__ = ["carried", "changed", "one_line", "prefetched", "renamed"]
 
 _COPY = "nvidia.ampere.async_copy"
 _LEAST_WARPS = 4  # of a warp group
@@ -91,7 +91,7 @@ class _Prefetcher(LoopReader):
         texts = [self.text_of(arg) for arg in node.iter.args]
         first, last, stride = bounds_of(texts)
         variable = node.target.id
-        moved = {name: free_name(f"{name}_ahead", taken) for name in sorted(_changed(loop))}
+        moved = {name: free_name(f"{name}_ahead", taken) for name in sorted(changed(loop))}
         ahead = moved.setdefault(variable, free_name(f"{variable}_ahead", taken))
         for tile in loop.tiles.values():
             tile.ring = free_name(f"{tile.name}_ring", taken)
@@ -99,8 +99,7 @@ class _Prefetcher(LoopReader):
         before = [
             f"{outer}# Rings of {stages} buffers: copies run {stages - 1} steps ahead of the products."
         ]
-        carried = _carried(loop)
-        before += [f"{outer}{moved[n]} = {n}" for n in carried]
+        before += [f"{outer}{moved[n]} = {n}" for n in carried(loop)]
         before.append(f"{outer}{ahead} = {first}")
         fetch = self._fetch(loop, moved, last, stride, ahead)
         opened = [
@@ -228,31 +227,32 @@ class _Prefetcher(LoopReader):
                 if tile is not None:
                     inside = f"{ahead} < {last}"
                     mask = (
-                        f"({_renamed(self.text_of(tile.mask), moved)}) & ({inside})"
+                        f"({renamed(self.text_of(tile.mask), moved)}) & ({inside})"
                         if tile.mask
                         else inside
                     )
-                    pointer = _renamed(self.text_of(tile.pointer), moved)
+                    pointer = renamed(self.text_of(tile.pointer), moved)
                     ring = f"{tile.ring}.index({slot} % {self.stages})"
                     text.append(
-                        f"{self.space}.{_COPY}.async_load({ring}, {_one_line(pointer)}, mask={_one_line(mask)})"
+                        f"{self.space}.{_COPY}.async_load({ring}, {one_line(pointer)}, mask={one_line(mask)})"
                     )
                 elif statement in loop.ahead:
-                    text.append(_one_line(_renamed(self.text_of(statement), moved)))
+                    text.append(one_line(renamed(self.text_of(statement), moved)))
             return [*text, f"{self.space}.{_COPY}.commit_group()", f"{ahead} += {stride}"]
 
         return lines
 
 
-def _changed(loop: Loop) -> set[str]:
+def changed(loop: Loop) -> set[str]:
     """Return the names that the address arithmetic assigns."""
     return {name for statement in loop.ahead for name in stores(statement)}
 
 
-def _carried(loop: Loop) -> list[str]:
+def carried(loop: Loop) -> list[str]:
     """Return those that a step takes from the one before: they are read before they are assigned."""
     assigned: set[str] = set()
-    carried: list[str] = []
+    names: list[str] = []
+    moved = changed(loop)
     for statement in loop.node.body:
         tile = next((t for t in loop.tiles.values() if t.statement is statement), None)
         if tile is not None:
@@ -261,11 +261,10 @@ def _carried(loop: Loop) -> list[str]:
             read = reads(statement)
         else:
             continue
-        changed = _changed(loop)
-        carried += sorted(n for n in read & changed if n not in assigned and n not in carried)
+        names += sorted(n for n in read & moved if n not in assigned and n not in names)
         if statement in loop.ahead:
             assigned |= stores(statement)
-    return carried
+    return names
 
 
 def _size(shape: Iterable[int]) -> int:
@@ -275,7 +274,7 @@ def _size(shape: Iterable[int]) -> int:
     return size
 
 
-def _renamed(text: str, names: Mapping[str, str]) -> str:
+def renamed(text: str, names: Mapping[str, str]) -> str:
     """Return an expression or statement with its variables renamed."""
     for name, new in names.items():
         text = re.sub(rf"(?<![\w.]){name}\b(?!\s*=[^=])", new, text)
@@ -288,5 +287,5 @@ def _targets(text: str, names: Mapping[str, str]) -> str:
     return text
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
     return " ".join(text.split())

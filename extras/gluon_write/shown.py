@@ -97,6 +97,8 @@ def _of_kernel(form: Any, target: Target, known: set[str]) -> list[Chosen]:
         if other is not None:
             more = 100 * (other[1] / solution.price - 1)
             notes.append(f"next best: {other[0]}, costs {more:.1f}% more")
+        if not solution.exact:
+            notes.append(solution.words())
         for name in filter(str.isidentifier, one.names):
             known.add(name)
             layouts.append(Chosen(form.name, name, layout, one.shape, one.bits, notes))

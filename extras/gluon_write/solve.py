@@ -36,6 +36,16 @@ class Solution:
     lists: dict[int, list[AnyLayout]]
     problem: "Problem"
 
+    def words(self) -> str:
+        """Describe how far the choice may be from the best one, in a sentence."""
+        if self.exact:
+            return "the layouts cost least among all that were considered"
+        part = 100 * (1 - self.bound / self.price)
+        return (
+            "the problem is too large to solve exactly: these are the best layouts that were found, and "
+            f"none costs more than {part:.0f}% less"
+        )
+
     def next_best(self, number: int) -> Optional[tuple[AnyLayout, float]]:
         """Return the best other layout of an unknown, and the total price with it."""
         index = self.lists[number].index(self.chosen[number])
