@@ -120,8 +120,8 @@ def paged(sequences: int, length: int) -> tuple[str, Callable[[], Callable[[], A
     lengths = torch.full((sequences,), length, device="cuda", dtype=torch.int32)
 
     def build() -> Callable[[], Any]:
-        plan = decode._build(q, k, v, table, lengths, 128**-0.5)
-        return lambda: plan(q, k, v, table, lengths, 128**-0.5)
+        plan = decode._build(q, k, v, table, lengths, None, None, 0.0, 128**-0.5)
+        return lambda: plan(q, k, v, table, lengths, None)
 
     return f"sequences={sequences} length={length}", build
 
