@@ -23,6 +23,7 @@ __all__ = ["ROWS", "WIDTHS", "Tiles", "folded", "forward_plan", "plan", "tiles_o
 ROWS = 16  # of a matrix unit: the queries that share a head of keys
 WIDTHS = (16, 32, 64, 128, 256)
 STAGES = 3
+GRID = 65535  # programs along the second axis
 MOST_SPLITS = 128
 PROGRAMS = 2  # for each processor, whose shared memory holds the steps under way of both
 STEPS = 2  # of a part, at least
@@ -164,7 +165,7 @@ def forward_plan(
     a matrix unit has rows, or operands that are not read in place."""
     batch, heads, length, width = q.shape
     shared = heads // k.shape[1]
-    if shared * length > ROWS or width not in WIDTHS or v.shape[3] != width:
+    if shared * length > ROWS or width not in WIDTHS or v.shape[3] != width or batch > GRID:
         return None
     if any(x.stride(3) != 1 for x in (q, k, v)) or not all(_by_vectors(x) for x in (k, v)):
         return None
