@@ -10,7 +10,22 @@ from gluon_core.registry.load import registry
 
 
 def pytest_configure(config):
+    from gluon_tune import bench
+
     target = registry().target("emu:sm_90")
     device = registry().backend("nvidia").device
     object.__setattr__(device, "target", lambda index=0: target)
     place._on_cpu = lambda places: target
+    begin = bench.Arrays.__init__
+
+    def on_device(self, wanted, index=None):
+        """Make tensors of the device for the emulator, too, whose arrays are NumPy's otherwise."""
+        begin(self, wanted, index)
+        if wanted == target:
+            self._device = device.tensor_device
+
+    bench.Arrays.__init__ = on_device
+    module = bench._module
+    bench._module = lambda wanted: module(
+        registry().target("sm_90") if wanted == target else wanted
+    )

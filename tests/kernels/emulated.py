@@ -1,15 +1,15 @@
 """The small problems of every operator on the emulator, in as many processes as there are cores.
 
-    python -m tests.kernels.emulated [--skip N] [TARGET ...]
+    python -m tests.kernels.emulated [--skip N] [--only NAME] [TARGET ...]
 
-TARGET is emu:sm_80 and emu:sm_90 by default. Prints each problem that is wrong, and the sums.
+TARGET is emu:sm_80 and emu:sm_90 by default, NAME a part of the problems' names. Prints each problem that is wrong, and the sums.
 """
 
 from __future__ import annotations
 
+import argparse
 import multiprocessing
 import os
-import sys
 import time
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -34,10 +34,11 @@ def ended(target, number):
     return "passed" if wrong is None else f"{problem.name} {shape}: {wrong}", time.monotonic() - begun  # fmt: skip
 
 
-def main(*targets, skip=0):
+def main(targets, skip, only):
     from tests.kernels.test_targets import SMALL
 
-    jobs = [(target, number) for number in range(skip, len(SMALL)) for target in targets]
+    numbers = [n for n in range(skip, len(SMALL)) if only in SMALL[n].id]
+    jobs = [(target, number) for number in numbers for target in targets]
     counts, begun = Counter(), time.monotonic()
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(os.cpu_count(), context) as pool:
@@ -54,6 +55,8 @@ def main(*targets, skip=0):
 
 
 if __name__ == "__main__":
-    arguments = sys.argv[1:]
-    first = int(arguments[1]) if arguments[:1] == ["--skip"] else 0
-    main(*(arguments[2:] if first else arguments) or ("emu:sm_80", "emu:sm_90"), skip=first)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("targets", nargs="*", default=["emu:sm_80", "emu:sm_90"])
+    parser.add_argument("--skip", type=int, default=0)
+    parser.add_argument("--only", default="")
+    main(**vars(parser.parse_args()))
