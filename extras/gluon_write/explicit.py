@@ -16,6 +16,7 @@ import numpy as np
 from gluon_core import _triton, language
 from gluon_core.errors import GluonError, KernelWarning, LayoutError, SourceSpan
 from gluon_core.plugin.targets import Target
+from gluon_write.accumulate import accumulated
 from gluon_write.buffered import buffered
 from gluon_write.conflict import conflict_of
 from gluon_write.graph import AnyLayout, Graph, Relation, Unknown, build
@@ -41,6 +42,7 @@ __all__ = [
 
 FORMS = ("pipelined", "specialized")  # of loops of products
 _form: ContextVar[Optional[str]] = ContextVar("form", default=None)
+_GROUP = 4  # warps that read tensor memory together
 _MOST_RECOMPUTED = 3  # times that index vectors are moved to their uses
 
 
@@ -117,15 +119,11 @@ def chosen_for(
     drawn = traced(fn)
     fn, drawn = _formed(fn, drawn, traced, stages, target, int(options.num_warps))
     room = target.architecture.limits.shared_memory
-    warps = int(options.num_warps)
-    if target.has("nvidia.cp_async") or stages < 2:
-        ahead = prefetched(fn, drawn, stages, target.has, warps, room)
-    else:
-        ahead = buffered(fn, drawn, warps, target.warp_size)
-    if ahead is not fn:
-        chosen = _solved(ahead, traced(ahead), target, options)
-        if np.isfinite(chosen.solution.price) and _copied(chosen.graph):
-            return _improved(chosen, traced, target, options)
+    for ahead in _ahead(fn, drawn, stages, target, int(options.num_warps), room):
+        if ahead is not fn:
+            chosen = _solved(ahead, traced(ahead), target, options)
+            if np.isfinite(chosen.solution.price) and _copied(chosen.graph):
+                return _improved(chosen, traced, target, options)
     chosen = _solved(fn, drawn, target, options)
     if not np.isfinite(chosen.solution.price):
         raise _no_solution(fn, chosen.solution)
@@ -184,6 +182,18 @@ def _improved(
             break
         chosen = other
     return chosen.graph, chosen.solution
+
+
+def _ahead(
+    fn: Any, drawn: Sketch, stages: int, target: Target, warps: int, room: int
+) -> Iterator[Any]:
+    """Yield forms of a kernel whose loops of products load ahead, the best first."""
+    if stages > 1 and target.has("nvidia.tcgen05") and warps >= _GROUP:
+        yield accumulated(fn, drawn, stages, room)
+    if stages > 1 and target.has("nvidia.cp_async"):
+        yield prefetched(fn, drawn, stages, target.has, warps, room)
+    elif stages > 1:
+        yield buffered(fn, drawn, warps, target.warp_size)
 
 
 def _copied(graph: Graph) -> bool:

@@ -23,7 +23,7 @@ from gluon_write.form import bounds_of, changed_copy, free_name
 from gluon_write.loops import Loop, LoopReader, Tile, mentions, reads, stores
 from gluon_write.sketch import Sketch
 
-__all__ = ["carried", "changed", "one_line", "prefetched", "renamed"]
+__all__ = ["Prefetcher", "carried", "changed", "one_line", "prefetched", "renamed"]
 
 _COPY = "nvidia.ampere.async_copy"
 _LEAST_WARPS = 4  # of a warp group
@@ -50,13 +50,15 @@ def prefetched(
     wgmma = has("nvidia.wgmma") and warps >= _LEAST_WARPS
     texts: dict[int, str] = {}
     for number, jit in enumerate(drawn.jits):
-        text = _Prefetcher(jit, number, drawn, wgmma).text(stages, room)
+        text = Prefetcher(jit, number, drawn, wgmma).text(stages, room)
         if text is not None:
             texts[number] = text
     return changed_copy(fn, drawn.jits, texts, {}) if texts else fn
 
 
-class _Prefetcher(LoopReader):
+class Prefetcher(LoopReader):
+    """Write loops whose tiles are copied ahead to rings."""
+
     def text(self, stages: int, room: int) -> Optional[str]:
         """Return the function with its loops of products changed; None without one."""
         if not self.space:
@@ -103,7 +105,7 @@ class _Prefetcher(LoopReader):
         before.append(f"{outer}{ahead} = {first}")
         fetch = self._fetch(loop, moved, last, stride, ahead)
         opened = [
-            f"{tile.ring} = {gl}.allocate_shared_memory({self._dtype(tile, moved)}, [{stages}, {', '.join(map(str, tile.shape))}])"
+            self.opened(tile, loop, self.dtype_of(tile, moved), stages)
             for tile in loop.tiles.values()
         ]
         before += [f"{outer}{line}" for line in opened]
@@ -119,7 +121,7 @@ class _Prefetcher(LoopReader):
             waited.append(f"{inner}{gl}.nvidia.hopper.fence_async_shared()")
         # The copies overwrite the buffers of the step before, whose products must be over.
         copies = [f"{inner}{line}" for line in fetch(f"{step} + {stages - 1}")]
-        begun, new_lines, over = self._waits(loop, copies, inner, outer)
+        begun, new_lines, over = self.waits(loop, copies, inner, outer)
         edits.append((node.lineno, node.lineno - 1, begun))
         loads = [tile.statement for tile in loop.tiles.values()]
         earliest = min(loads, key=lambda s: s.lineno)
@@ -139,7 +141,12 @@ class _Prefetcher(LoopReader):
         edits += [(line, line - 1, lines) for line, lines in new_lines.items()]
         return edits
 
-    def _waits(
+    def opened(self, tile: Tile, loop: Loop, dtype: str, stages: int) -> str:
+        """Return the line that makes the ring of a tile."""
+        shape = f"[{stages}, {tile.shape[0]}, {tile.shape[1]}]"
+        return f"{tile.ring} = {self.space}.allocate_shared_memory({dtype}, {shape})"
+
+    def waits(
         self, loop: Loop, copies: list[str], inner: str, outer: str
     ) -> tuple[list[str], dict[int, list[str]], list[str]]:
         """Return lines before a loop, before lines in it, and after it: waits for products, and copies.
@@ -205,7 +212,7 @@ class _Prefetcher(LoopReader):
             lines.setdefault(line, []).append(f"{indent}{names} = {wait}")
         return pending[count:]
 
-    def _dtype(self, tile: Tile, moved: Mapping[str, str]) -> str:
+    def dtype_of(self, tile: Tile, moved: Mapping[str, str]) -> str:
         """Return the dtype of a tile as text: of the pointer's base where the text shows it."""
         root = tile.pointer
         while isinstance(root, ast.BinOp):

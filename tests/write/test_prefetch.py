@@ -51,7 +51,7 @@ def operands(m, n, k):
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize("target", ["sim:hopper", "sim:sm_80", "sim:gfx942"])
+@pytest.mark.parametrize("target", ["sim:hopper", "sim:sm_80", "sim:sm_100", "sim:gfx942"])
 @pytest.mark.parametrize("stages", [1, 2, 4])
 def test_product(target, stages):
     a, b, c, wanted = operands(64, 64, 144)
@@ -77,8 +77,20 @@ def test_units_read_copied_tiles():
     sizes = {"BM": 64, "BN": 64, "BK": 64}
     asked = gluon.compile(product, target="sm_90", signature=signature, constexprs=sizes)
     assert "cp.async" not in asked.asm["ptx"]  # rows of K elements may begin at any address
+    blackwell = code(product, "sm_100", BM=128, BN=128, BK=64)
+    assert "tcgen05.mma" in blackwell and "mma.sync" not in blackwell
     ampere = code(product, "sm_80", BM=64, BN=64, BK=32)
     assert "mma.sync" in ampere and "cp.async" in ampere
+
+
+def test_loads_run_ahead_on_amd():
+    """In the written file the loads of the next step come before the products of this one."""
+    file = Path(__file__).parents[2] / "examples" / "written" / "attention_gfx942.py"
+    text = file.read_text()
+    loop = text[text.index("for start in range") :]
+    for load in ("key_ahead = gl.load(", "value_ahead = gl.load("):
+        assert loop.index(load) < loop.index("gl.portable.mma")
+    assert "start_ahead < length" in loop
 
 
 @pytest.mark.parametrize("target", ["sim:hopper", "sim:sm_80"])
