@@ -94,14 +94,14 @@ class _Accumulator(Prefetcher):
         gl, outer = self.space, " " * loop.node.col_offset
         sizes = f"{a.shape[0]}, {b.shape[1]}, {a.shape[1]}"
         dtypes = ", ".join(self.dtype_of(tile, {}) for tile in (a, b))
-        made = [
+        opened = [
             f"{outer}{self.layouts}: {gl}.constexpr = {gl}.portable.mma_layouts(",
             f'{outer}    {sizes}, {dtypes}, operands="shared"',
             f"{outer})",
             f"{outer}{self._sum(loop)} = {gl}.portable.accumulator({self.layouts})",
         ]
         edits.append((start.lineno, start.end_lineno or 0, []))
-        edits.append((loop.node.lineno, loop.node.lineno - 1, made))
+        edits.append((loop.node.lineno, loop.node.lineno - 1, opened))
         return edits
 
     def _sum(self, loop: Loop) -> str:
