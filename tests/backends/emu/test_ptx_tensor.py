@@ -169,6 +169,23 @@ def test_a_missing_wait_shows_without_the_search():
     )
 
 
+EVERYWHERE = """setp.eq.u32 %p7, %r1, 0; and.pred %p7, %p7, %p8; mov.u16 %h0, 3; @%p7 tcgen05.commit.cta_group::1
+.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64 [gate], %h0;""".replace("\n", "")
+
+
+@SCHEDULES
+def test_a_commit_arrives_in_other_blocks(schedule):
+    """Their mbarriers are there after a barrier of the cluster."""
+    meet = "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;"
+    settings = Settings(schedule=schedule, search=True)
+    text = f"{ALLOC}{GATE}{{}} {EVERYWHERE}{WAIT} mov.u32 %r10, 1; {STORE}{FREE}"
+    registers = ".reg .b16 %h<2>;"
+    right = for_sm_100(text.format(meet), registers=registers)
+    assert (run(right, 128, 2, 2, settings=settings) == 1).all()
+    with pytest.raises(EmulatorError, match="this read and the write by `@%p8 mbarrier.init"):
+        run(for_sm_100(text.format(""), registers=registers), 128, 2, 2, settings=settings)
+
+
 # ---- mistakes ----------------------------------------------------------------------------------
 
 MISTAKES = {
@@ -187,6 +204,9 @@ MISTAKES = {
         ALLOC.replace("group::1", "group::2") + FREE.replace("group::1", "group::2"), EmulatorError),
     "this form of `tcgen05.cp`": (f"{ALLOC} {COPY.replace('128x128b', '4x256b')} {FREE}", UnknownInstructionError),
     "`tcgen05.shift.cta_group::1.down` is not known": ("tcgen05.shift.cta_group::1.down [%r20];", UnknownInstructionError),
+    "this form of `tcgen05.mma`": (
+        "tcgen05.mma.cta_group::1.kind::mxf4.block_scale.scale_vec::4X [%r20], %d6, %d7, %r4, [%r5], [%r6], %p1;",
+        UnknownInstructionError),
     "a copy to columns 0x1fe to 0x202": (
         f"{ALLOC}{GATE}{ROOM} {COPY.replace('%r20, 0', '%r20, 510')}{COMMIT}{WAIT}{FREE}", AccessError),
     "a matrix from 0x0 to": (f"{ALLOC}{GATE} mov.u64 %d7, 0x400800080000; {COPY}{COMMIT}{WAIT}{FREE}", AccessError),

@@ -177,7 +177,7 @@ def commit(call: Any) -> Step:
                 ]
             for place in signals:
                 machine.mbarriers.at(place)
-            number = None if observer is None else observer.tensor_committed(group, lane)
+            number = None if observer is None else observer.tensor_committed(group, lane, signals)
 
             def arrive(places: list[int] = signals, number: Any = number) -> None:
                 for place in places:

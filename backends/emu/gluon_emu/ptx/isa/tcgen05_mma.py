@@ -34,9 +34,10 @@ __all__: list[str] = []
 _KINDS = ("f16", "tf32", "f8f6f4", "i8", "mxf8f6f4", "mxf4", "mxf4nvf4")
 # The scales of a row in one instruction, by modifier and kind.
 _COUNTS = {
-    "scale_vec::1X": 1, "scale_vec::2X": 2, "scale_vec::4X": 4,
-    ("block32", "mxf8f6f4"): 1, ("block32", "mxf4"): 2, ("block32", "mxf4nvf4"): 2,
-    ("block16", "mxf4nvf4"): 4, ("", "mxf8f6f4"): 1, ("", "mxf4"): 2,
+    ("", "mxf8f6f4"): 1, ("scale_vec::1X", "mxf8f6f4"): 1, ("block32", "mxf8f6f4"): 1,
+    ("", "mxf4"): 2, ("scale_vec::2X", "mxf4"): 2, ("block32", "mxf4"): 2,
+    ("scale_vec::2X", "mxf4nvf4"): 2, ("block32", "mxf4nvf4"): 2,
+    ("scale_vec::4X", "mxf4nvf4"): 4, ("block16", "mxf4nvf4"): 4,
 }  # fmt: skip
 _NARROW = ("e2m1", "e2m3", "e3m2")
 
@@ -94,7 +95,7 @@ def _form(call: Any) -> _Form:
     )
     for name in [m for m in call.left if m.startswith("collector::")]:
         call.flag(name)
-    count = _COUNTS.get(size) or _COUNTS.get((size, kind), 0)
+    count = _COUNTS.get((size, kind), 0)
     if not kind or call.left or scaled != kind.startswith("mx") or scaled and not count:
         more = f"`.{call.left[0]}` of " if call.left else "this form of "
         raise call.refuse(f"{more}`tcgen05.mma` is not known")

@@ -127,8 +127,8 @@ class Observer:
             reads, writes: cells of tensor memory.
         """
 
-    def tensor_committed(self, group: Any, lane: tuple[int, int]) -> Any:
-        """See `tcgen05.commit`; return what `tensor_done` gets."""
+    def tensor_committed(self, group: Any, lane: tuple[int, int], places: Sequence[int]) -> Any:
+        """See `tcgen05.commit` to the mbarriers at `places`; return what `tensor_done` gets."""
 
     def tensor_done(self, place: int, number: Any) -> None:
         """See that the work of a commit is over, before its arrival at the mbarrier at `place`."""

@@ -11,6 +11,7 @@ from typing import Any, Optional, Sequence
 import numpy as np
 
 from gluon_emu.ptx.machine.clocks import CAUSAL, Clock
+from gluon_emu.ptx.machine.observe import DEVICE
 from gluon_emu.ptx.machine.races import Races
 from gluon_emu.ptx.machine.shadow import Accesses, Shadow
 from gluon_emu.ptx.machine.tensor import COLUMNS, ROWS
@@ -78,8 +79,11 @@ class TensorRaces(Races):
         for cells, wrote in [(c, False) for c in reads] + [(c, True) for c in writes]:
             self._used(group, thread, _units(cells), work, wrote, True)
 
-    def tensor_committed(self, group: Any, lane: tuple[int, int]) -> Any:
+    def tensor_committed(self, group: Any, lane: tuple[int, int], places: Sequence[int]) -> Any:
         row, block = int(group.rows[lane[0]]), int(group.block[lane[0]])
+        index = self.shared.units(np.asarray(places), 8)
+        threads = np.full(index.shape[0], row), np.full(index.shape[0], lane[1])
+        self._check(group, self.shared, index, threads, ("shared", False, DEVICE), CAUSAL)
         self.commits[block] += 1
         # The unit read what the thread knew of, so its end comes after that, too.
         apart = self.apart.get(row)
