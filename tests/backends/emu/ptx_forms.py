@@ -517,7 +517,8 @@ def save(path, device, results):
         )
         names.append(f"{name}|{kind}|{words.shape[0]}|{words.shape[1]}")
         parts[kind].append(words.ravel().astype("u1" if kind == "bits" else kind))
-    whole = {k: np.concatenate(v) for k, v in parts.items()}
+    kinds = {"bits": "u1"}
+    whole = {k: np.concatenate([np.zeros(0, kinds.get(k, k)), *v]) for k, v in parts.items()}
     whole["bits"] = np.packbits(whole["bits"])
     raw = b"".join(whole[k].tobytes() for k in sorted(whole))
     sizes = " ".join(str(whole[k].nbytes) for k in sorted(whole))

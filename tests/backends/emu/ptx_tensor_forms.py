@@ -238,7 +238,7 @@ def measure(path):
             failed.append(f"{form.name}: {error}")
             if "cuCtxSynchronize" in str(error):
                 break
-        save(Path(path), driver.name, results)
+    save(Path(path), driver.name, results)
     print(
         f"{driver.name}: {len(results)} copies; {len(failed)} failed", *failed, sep="\n", flush=True
     )
