@@ -296,7 +296,7 @@ class Checkout:
                     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"
                 ),
             }
-            if not environment["GLUON_TARGET"] or "demo" in arguments:
+            if not environment["GLUON_TARGET"] or {"demo", "import"} & {*arguments}:
                 del environment["GLUON_TARGET"]
             done = subprocess.run(
                 [sys.executable, *arguments],
