@@ -169,6 +169,25 @@ def test_a_missing_wait_shows_without_the_search():
     )
 
 
+# The form of a copy -> the row (its first word is the row's number) that lane l gets.
+COPIES = {
+    "128x128b": lambda lane: lane,
+    "64x128b.warpx2::02_13": lambda lane: lane % 64,
+    "64x128b.warpx2::01_23": lambda lane: lane % 32 + lane // 64 * 32,
+    "32x128b.warpx4": lambda lane: lane % 32,
+}
+
+
+@pytest.mark.parametrize("form", COPIES)
+def test_copies_reach_the_lanes_of_their_warps(form):
+    copy = COPY.replace("128x128b", form)
+    out = run(
+        for_sm_100(f"{ALLOC}{GATE}{ROOM} bar.sync 0; {copy}{COMMIT}{WAIT}{ONE}{READ}{STORE}{FREE}"),
+        128,
+    )
+    np.testing.assert_array_equal(out, [COPIES[form](lane) for lane in range(128)])
+
+
 EVERYWHERE = """setp.eq.u32 %p7, %r1, 0; and.pred %p7, %p7, %p8; mov.u16 %h0, 3; @%p7 tcgen05.commit.cta_group::1
 .mbarrier::arrive::one.shared::cluster.multicast::cluster.b64 [gate], %h0;""".replace("\n", "")
 

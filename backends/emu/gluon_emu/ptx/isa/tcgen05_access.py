@@ -71,11 +71,8 @@ def _fragment(call: Any, shape: str, repeats: int, wide: bool, half: Any) -> tup
     lanes, columns = fragment(shape, repeats, half or 0)
     if not wide:
         return lanes, columns
-    if shape == "16x32bx2":  # the distance of the halves is in columns
-        near, _ = fragment(shape, repeats)[1], None
-        columns = 2 * near + (columns - near)
-    else:
-        columns = 2 * columns
+    near = fragment(shape, repeats)[1]
+    columns = columns + near  # the distance between halves is in columns already
     return np.concatenate((lanes, lanes), 1), np.concatenate((columns, columns + 1), 1)
 
 
@@ -171,13 +168,13 @@ def st(call: Any) -> Step:
     return aligned(run)
 
 
-# Shape and multicast -> the lanes (from, to) that get a row of the matrix, and the bytes of a row.
-_COPIES: dict[tuple[str, str], tuple[tuple[tuple[int, int], ...], int]] = {
-    ("128x256b", ""): (((0, 0),), 32),
-    ("128x128b", ""): (((0, 0),), 16),
-    ("64x128b", "warpx2::02_13"): (((0, 0), (0, 64)), 16),
-    ("64x128b", "warpx2::01_23"): (((0, 0), (0, 32)), 16),
-    ("32x128b", "warpx4"): (((0, 0), (0, 32), (0, 64), (0, 96)), 16),
+# Shape and multicast -> the first lane of each copy of the matrix, and the bytes of a row.
+_COPIES = {
+    ("128x256b", ""): ((0,), 32),
+    ("128x128b", ""): ((0,), 16),
+    ("64x128b", "warpx2::02_13"): ((0, 64), 16),
+    ("64x128b", "warpx2::01_23"): ((0, 32), 16),
+    ("32x128b", "warpx4"): ((0, 32, 64, 96), 16),
 }
 
 
@@ -189,7 +186,7 @@ def _targets(shape: str, multicast: str) -> np.ndarray:
         multicast == "warpx2::01_23"
     ):  # rows 0 to 31 to the first two warps, the others to the last two
         rows = rows % 32 + rows // 32 * 64
-    return np.stack([rows + far for _, far in _COPIES[shape, multicast][0]])
+    return np.stack([rows + first for first in _COPIES[shape, multicast][0]])
 
 
 @instruction("tcgen05.cp")
