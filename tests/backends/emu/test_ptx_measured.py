@@ -111,3 +111,14 @@ def test_products_go_on_with_each_other_in_the_registers_of_copies():
     wait = "wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;"
     apart = emulated(replace(form, text=f"{product}{wait}{copies}{second}{wait}{back}"))
     assert (chained == apart).all() and (chained != emulated(form)).any()
+
+
+def test_threads_that_part_before_the_wait_all_have_the_sums():
+    form = FORMS["wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16"]
+    product, after = form.text.split("wgmma.wait_group", 1)
+    half = ".reg .pred %half; .reg .b32 %lane; and.b32 %lane, %t, 1; setp.eq.u32 %half, %lane, 0;"
+    part = f"{half} @%half bra $ODD; add.u32 %d0, %d0, 1; $ODD: wgmma.wait_group{after}"
+    words = emulated(replace(form, text=product + part))
+    wanted = emulated(form).copy()
+    wanted[0, 1::2] = (wanted[0, 1::2] + 1) & 0xFFFFFFFF
+    assert (words == wanted).all()

@@ -21,7 +21,8 @@ def chooser(
 
     Four elements (of 4 bits: four pairs; of 32 bits: two elements) share four bits of metadata, the places of the two
     kept ones. For 16 and 32 bits a thread of each quad has 16 bits of its row, and of the row eight below in the upper
-    half; for 4 and 8 bits a thread has 32 bits of its row, and the next one of the row eight below. The selector says which threads of a quad have them, as many as the depth takes.
+    half; for 4 and 8 bits a thread has 32 bits of its row, and the next one of the row eight below. The selector says
+    which threads of a quad have them, as many as the depth takes.
 
     Args:
         depth: K of the whole product.

@@ -12,6 +12,7 @@ from typing import Any, Callable, Optional, Union
 import numpy as np
 
 from gluon_emu.errors import MissingWaitError
+from gluon_emu.ptx.machine.group import LANES
 
 __all__ = ["Operand", "Product", "Products"]
 
@@ -46,9 +47,9 @@ class Product:
         serial: how many products were started until it.
         number: how many groups each warp had committed.
         values: the new words; None as long as it is under way.
-        missing: warps whose registers do not have them yet.
+        missing: threads (warps, 32) whose registers do not have them yet.
         open: warps that have not waited.
-        waited_for: whether registers of any warp are missing their values.
+        waited_for: whether registers of any thread are missing their values.
         over: whether nobody needs it any more.
     """
 
@@ -69,13 +70,13 @@ class Product:
             self.order = [sums.targets.pop(name) for name in targets]
         self.number = group.machine.products.committed[self.rows]
         self.values: Optional[np.ndarray] = None
-        self.missing = np.ones(self.rows.size, bool)
+        self.missing = np.ones((self.rows.size, LANES), bool)
         self.open = np.ones(self.rows.size, bool)
         self.waited_for, self.over = True, False
 
-    def note(self) -> None:
-        """Take over what changed in `missing` and `open`."""
-        self.waited_for = bool(self.targets) and bool(self.missing.any())
+    def note(self, exited: np.ndarray) -> None:
+        """Take over what changed in `missing` and `open`; threads that exited need nothing."""
+        self.waited_for = bool(self.targets) and bool((self.missing & ~exited[self.rows]).any())
         self.over = not self.waited_for and not self.open.any()
 
     def of(self, group: Any) -> np.ndarray:
@@ -87,6 +88,14 @@ class Product:
             return np.zeros(rows.size, bool)
         places = np.minimum(np.searchsorted(others, rows), others.size - 1)
         return np.asarray(others[places] == rows)
+
+    def lacking(self, group: Any) -> np.ndarray:
+        """Return the threads (warps, 32) of a group that do not have its results."""
+        threads: np.ndarray = self.missing & self.of(group)[:, None]
+        if group.active is not None and threads.any():
+            places = np.minimum(np.searchsorted(group.rows, self.rows), group.rows.size - 1)
+            threads &= group.active[places]
+        return threads
 
     def started_by(self, group: Any) -> bool:
         """Return whether its warps are those of a group, and none has its results."""
@@ -108,7 +117,7 @@ class Products:
     """The products that nobody has waited for, in the order of their start.
 
     Attributes:
-        awaited: registers whose values are missing for some warps.
+        awaited: registers whose values are missing for some threads.
     """
 
     def __init__(self, machine: Any):
@@ -174,7 +183,7 @@ class Products:
             product.targets.pop(target, None)
         owners[-1].targets[target] = owners[-1].targets[source]
         for product in owners:
-            product.note()
+            product.note(self.machine.exited)
         self.awaited |= {target}
         return True
 
@@ -183,7 +192,7 @@ class Products:
         changed = []
         for product in self._of(group):
             if product.waited_for and not product.targets.keys().isdisjoint(names):
-                chosen = product.of(group) & product.missing
+                chosen = product.lacking(group)
                 if chosen.any():
                     self._run(group, product)
                     self._deliver(group, product, chosen)
@@ -208,7 +217,7 @@ class Products:
                     self._run(group, product)
                 else:
                     self._compare(group, product, over)
-                self._deliver(group, product, over & product.missing)
+                self._deliver(group, product, product.lacking(group) & over[:, None])
                 product.open &= ~over
                 waited.append(product)
         self._tidy(waited)
@@ -216,7 +225,7 @@ class Products:
     def _tidy(self, changed: list[Product]) -> None:
         """Forget products that nobody needs any more, and their registers."""
         for product in changed:
-            product.note()
+            product.note(self.machine.exited)
             if product.over:
                 del self.started[product.serial]
                 for row in product.rows.tolist():
@@ -237,17 +246,18 @@ class Products:
                 one.run()
 
     def _deliver(self, group: Any, product: Product, chosen: np.ndarray) -> None:
-        """Write the results of some warps, all of which are in the group, to their registers."""
+        """Write the results of some threads, all of which are in the group, to their registers."""
         values, before = product.values, group.mask
         if values is None or not chosen.any():
             return
         group.mask = None
         if not chosen.all() or product.rows.size != group.rows.size:
-            places = np.searchsorted(group.rows, product.rows[chosen])
-            group.mask = np.zeros((group.rows.size, 1), bool)
-            group.mask[places] = True
-            wide = np.zeros((values.shape[0], group.rows.size, values.shape[2]), values.dtype)
-            wide[:, places] = values[:, chosen]
+            some = chosen.any(1)
+            places = np.searchsorted(group.rows, product.rows[some])
+            group.mask = np.zeros((group.rows.size, LANES), bool)
+            group.mask[places] = chosen[some]
+            wide = np.zeros((values.shape[0], group.rows.size, LANES), values.dtype)
+            wide[:, places] = values[:, some]
             values = wide
         for name, number in product.targets.items():
             group.write(name, 32, values[number])
