@@ -23,10 +23,8 @@ SHARED = 232448  # bytes of shared memory that a block of sm_90 may have
 MULTIPROCESSOR = 233472  # bytes that the blocks of one share, with 1024 more for each
 L2 = 9.0e6  # bytes per microsecond that all processors together copied from the L2 cache of an H100
 LAUNCH = 2.0  # microseconds at least
-CACHE, MEMORY = (
-    2.5e7,
-    4.4e6,
-)  # bytes that the L2 cache of an H200 keeps, and bytes per microsecond of its memory
+CACHE = 2.5e7  # bytes that the L2 cache of an H200 keeps
+MEMORY = 4.4e6  # bytes per microsecond of its memory
 FEW_STEPS = 16  # of K, with which the stores of tiles take as long as their products
 WRITE = 0.3  # of the time of a byte that is read, that one takes more that is written
 PAD = (1.2, 2.0e6)  # microseconds of a launch that copies operands, and bytes that it reads in one
