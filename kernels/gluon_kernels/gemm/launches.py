@@ -137,7 +137,7 @@ def plan(
     if paddings != (None, None) and tiling.kernel != "direct":
         padded = pad(a, b, paddings)
         a, b = padded(a, b)
-    options = overlapping(_time(tiling, size))
+    options = overlapping(size.memory)
     if tiling.kernel == "direct":
         launch = _direct(call, tiling, size, result, options)
     elif tiling.kernel == "split_k":
@@ -212,14 +212,6 @@ def _expected(size: Size) -> float:
     """Return the microseconds that the model expects of the chosen tiling."""
     size = _half(size) if size.bits == 8 else size
     return predicted(choose(size), size) or 0.0
-
-
-def _time(tiling: Tiling, size: Size) -> float:
-    """Return the microseconds that the model expects."""
-    if size.bits == 8:
-        m, n, k = tiling.block
-        tiling, size = replace(tiling, block=(m, n, k // 2)), _half(size)
-    return predicted(tiling, size) or 0.0
 
 
 def _half(size: Size) -> Size:

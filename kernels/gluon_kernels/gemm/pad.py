@@ -106,13 +106,14 @@ def pad(a: torch.Tensor, b: torch.Tensor, paddings: tuple[Optional[Padding], Opt
     first, forms = both[0][1].blocks, tuple(padding.form for _, padding in both)
     total = sum(padding.blocks for _, padding in both)
     tensors = [tensor for (x, _), copy in zip(both, copies) for tensor in (x, copy)]
+    memory = 2.0 * sum(x.numel() * x.element_size() for x, _ in both)
     launch = gluon.torch.prepare(
         pad_rows,
         (total,),
         (*arguments, first, BLOCK, forms),
         tensors,
         num_warps=4,
-        **overlapping(0.0),
+        **overlapping(memory),
     )
     of_a, of_b = paddings
 

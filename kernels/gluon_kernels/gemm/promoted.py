@@ -27,8 +27,8 @@ _STEP = {128: (0.31, 0.12, 2.3), 256: (0.8, 0.05, 5.4)}
 _TILE = 1.0
 
 
-def tiling_for(m: int, n: int, k: int, processors: int) -> tuple[float, int, int]:
-    """Return the least expected time, and for it the columns of a tile, and how many programs share its K."""
+def tiling_for(m: int, n: int, k: int, processors: int) -> tuple[int, int]:
+    """Return the columns of a tile, and how many programs share its K: those of the least expected time."""
     steps = -(-k // BLOCK)
     times = []
     for columns, (alone, busy, of_sum) in _STEP.items():
@@ -40,7 +40,8 @@ def tiling_for(m: int, n: int, k: int, processors: int) -> tuple[float, int, int
             of_step = alone + busy * min(1.0, tiles * splits / processors)
             time = rounds * (-(-steps // splits) * of_step + _TILE) + of_sum * (splits > 1)
             times.append((time, columns, splits))
-    return min(times)
+    _, columns, splits = min(times)
+    return columns, splits
 
 
 def parts_of(tiles: int, k: int, processors: int) -> int:
@@ -67,7 +68,8 @@ def plan(
         through = plan(a, b, out_dtype, by_rows, scales, None)
         return lambda a, b, by_rows, scales, out: out.copy_(through(a, b, by_rows, scales, None))
     left, right = operand(a), operand(b)
-    few, time = m <= _FEW, 0.0
+    few = m <= _FEW
+    memory = float(m * k + n * k + m * n * out_dtype.itemsize)
     of_blocks = of_steps = None
     if scales is not None:
         view = _ScaleRows(scales[0])
@@ -94,7 +96,7 @@ def plan(
         )
         rest: tuple[Any, ...] = (m, n, k, rows, 64, 12 if rows <= 32 else 8, vector, splits)
     else:
-        time, columns, splits = tiling_for(m, n, k, processors)
+        columns, splits = tiling_for(m, n, k, processors)
         parts = columns // 128
         kernel, tiles, halves, size = (
             gemm_promoted,
@@ -121,7 +123,9 @@ def plan(
         tensors += [steps, scales[1]]
     grid = (splits, tiles if splits > 1 else min(tiles, processors))
     arguments = (*described, split_scales(by_rows, (m, n)), of_blocks, sums, count, *rest)
-    launch = gluon.torch.prepare(kernel, grid, arguments, tensors, num_warps=4, **overlapping(time))
+    launch = gluon.torch.prepare(
+        kernel, grid, arguments, tensors, num_warps=4, **overlapping(memory)
+    )
     device = a.device
 
     def run(a: Tensor, b: Tensor, by_rows: Any, scales: Any, out: Optional[Tensor]) -> Tensor:

@@ -70,6 +70,12 @@ class Size:
     eight: bool = False
 
     @property
+    def memory(self) -> float:
+        """Return the bytes of the operands and the result."""
+        operands = (self.m * self.k + self.k * self.n) * self.bits // 8
+        return float(self.batch * (operands + self.m * self.n * self.out_bits // 8))
+
+    @property
     def name(self) -> str:
         return f"{self.batch}x{self.m}x{self.n}x{self.k}" + "e" * self.eight
 
@@ -284,8 +290,6 @@ def features(tiling: Tiling, size: Size) -> tuple[float, ...]:
     """
     m, n, k = tiling.block
     tiles, steps = tiling.tiles(size), cdiv(size.k, k)
-    moved = size.batch * (size.m * size.k + size.k * size.n) * size.bits // 8
-    moved += size.batch * size.m * size.n * size.out_bits // 8
     shares, written = 0.0, 0.0
     if tiling.kernel == "stream_k":
         shared, sharers = tiling.shared_tiles(size), tiling.sharers(size)
@@ -315,7 +319,7 @@ def features(tiling: Tiling, size: Size) -> tuple[float, ...]:
     stores = size.batch * size.m * size.n / vector / size.processors / 1000
     if vector * size.out_bits == 128:
         stores = 0.0
-    return 1.0, float(waves), across, load, loaded, float(moved), shares, written, stores
+    return 1.0, float(waves), across, load, loaded, size.memory, shares, written, stores
 
 
 @functools.lru_cache(maxsize=None)

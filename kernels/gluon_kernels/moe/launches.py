@@ -106,8 +106,7 @@ def plan(a: Tensor, b: Tensor, offs: Tensor, empty: Callable[[], Tensor]) -> Cal
     matrix = _described(x, [1, rows, k], [rows * pitch, pitch, 1], [1, half, block_k])
     programs = multiprocessors(a) if gluon.multiprocessors(a) else 5
     slots = slots_for(groups)
-    # Microseconds at least, by the products and the bytes of the matrices, at the rates of an H200.
-    time = max(2.0 * rows * n * k / 6e8, 2.0 * groups * n * k / 4e6)
+    memory = 2.0 * (groups * n * k + rows * (n + k))
 
     def launch_with(stages: int) -> Launch:
         arguments = (
@@ -115,7 +114,12 @@ def plan(a: Tensor, b: Tensor, offs: Tensor, empty: Callable[[], Tensor]) -> Cal
             slots, (False, transposed), 8,
         )  # fmt: skip
         return Launch(
-            grouped_gemm, (programs,), arguments, (x, y, c, offs), num_warps=4, **overlapping(time)
+            grouped_gemm,
+            (programs,),
+            arguments,
+            (x, y, c, offs),
+            num_warps=4,
+            **overlapping(memory),
         )
 
     while True:
