@@ -1,5 +1,7 @@
 """The page of a timeline in a real browser: it fits its width, draws lanes and shows the line of a span."""
 
+from pathlib import Path
+
 import pytest
 
 from gluon_core.simulation.predicted import Predicted, PredictedLane, PredictedSpan
@@ -10,6 +12,7 @@ from gluon_timeline.predictor import predicted_data
 from tests.browser.test_page import browser, opened  # noqa: F401
 
 pytestmark = [pytest.mark.once, pytest.mark.timeout(300)]
+SITE = Path(__file__).parents[2] / "docs" / "_build" / "static"
 
 
 TASK = PredictedLane(
@@ -70,3 +73,23 @@ def test_lanes_and_lines(opened, tmp_path, width):  # noqa: F811
     shown = opened(path, width)
     assert shown.evaluate("document.documentElement.scrollWidth") <= width
     assert shown.locator(".lanes rect[data-scope='predicted']").count() == 4
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_recorded_attention_of_the_site(opened, width):  # noqa: F811
+    shown = opened(SITE / "attention-timeline.html", width)
+    assert shown.evaluate("document.documentElement.scrollWidth") <= width
+    words = shown.locator("main").inner_text()
+    assert (
+        "attention_hopper" in words and "predicted / measured" in words and "matrix unit" in words
+    )
+    predicted = shown.locator(".lanes rect[data-scope='predicted']")
+    assert predicted.count() > 100 and shown.locator(".lanes .flow").count() > 100
+    assert shown.locator(".lanes .critical").count() > 0
+    measured = shown.locator(".lanes rect[data-scope]").count() - predicted.count()
+    assert measured > 1000
+    # Spans are narrower than a pixel here: the event, not a place, names the span.
+    shown.locator(".lanes rect[data-scope='0']").first.dispatch_event("click")
+    assert "kernels/gluon_kernels/attention/hopper.py:" in shown.locator("#chosen").inner_text()
+    shown.locator(".lanes rect.wait[data-scope='predicted']").first.dispatch_event("click")
+    assert "waited for" in shown.locator("#chosen").inner_text()

@@ -9,9 +9,7 @@ instructions that wait or issue asynchronous work.
 Spans that end in the same run of straight-line code share one computation of their address: a run takes consecutive
 slots of the ring, as many as spans end in it, and may pass the ring's end. A span costs two reads of the clock, one
 multiply-add and one store; a scope that begins where another ends shares its read. ptxas moves no instruction over a read
-of the clock, and a barrier waits for the stores in front of it: so a span is stored behind the next read. A store reads its
-registers when the matrix unit has read those of the products in front of it, and the next use of the registers waits for that: so
-no span is stored while products are under way, as far as the text of a run shows.
+of the clock, and a barrier waits for the stores in front of it: so a span is stored behind the next read.
 
 A block's part of the buffer begins with 64 bytes for each warp. Rows of 8-byte slots follow, a slot for each warp in a
 row (padded to `columns`, a power of two): `events` rows are the rings, `spare` more take the runs that pass their
@@ -62,8 +60,6 @@ _FILE = re.compile(r'^\s*\.file\s+(\d+)\s+"([^"]*)"', re.M)
 _JUMP = re.compile(
     r"^(?!\$L__(?:tmp|func))[\w$.%]+:|\b(?:bra|brx|ret|exit|trap)\b"
 )  # labels, too: not those of debuggers
-_PRODUCT = re.compile(r"\bwgmma\.(?:mma_async|wait_group\.sync\.aligned\s+0;)")
-_HELD = 8  # spans at most, whose registers wait for the matrix unit
 _SILENT = re.compile(r"\s*(?:$|\.loc\b|\$L__tmp\d+:)")  # no instruction, no label of a jump
 _RETURN = re.compile(r"\s*(?:@(?P<guard>!?%\w+)\s+)?ret;")
 
@@ -141,8 +137,7 @@ class _Writer:
     run: int = 0  # index of the line that begins a run's stores; spans of the run follow it
     ends: int = 0  # spans that ended in this run
     spans: int = 0  # ends of scopes in the program's text
-    pending: list[str] = field(default_factory=list)  # stores of the last spans
-    flight: bool = False  # the matrix unit may work on products of this run
+    pending: str = ""  # the store of the last span
     read: bool = False  # the clock was read for an end, with no instruction behind it
 
     def written(self, ptx: str, metadata: dict[str, Any]) -> str:
@@ -239,14 +234,13 @@ class _Writer:
                 number = self._number(name, self.line)
                 self._mark(written, number, False)
                 closing = (pattern, number) if pattern is not None else None
-                self._code(written, text)
+                written.append(text)
+                self.read = False
                 if pattern is None:
                     self._mark(written, number, True)
                 continue
-            if silent:
-                written.append(text)
-                continue
-            self._code(written, text)
+            written.append(text)
+            self.read = self.read and silent
             if closing is not None and closing[0].search(text):
                 self._mark(written, closing[1], True)
                 closing = None
@@ -263,19 +257,10 @@ class _Writer:
             known = (path for path in self.files.values() if os.path.basename(path) == name)
             self.file, self.line = next(known, name), int(line)
 
-    def _code(self, written: list[str], text: str) -> None:
-        """Write an instruction of the program."""
-        written.append(text)
-        self.read = False
-        product = _PRODUCT.search(text)
-        if product:
-            self.flight = product[0].startswith("wgmma.mma")
-
     def _mark(self, written: list[str], number: int, ends: bool) -> None:
         if ends or not self.read:
             written.append(_READ)
-            if not self.flight or len(self.pending) >= _HELD:
-                self._store(written)
+            self._store(written)
         self.read = ends
         if not ends:
             written.append(f"\tmov.b32 %gts{number}, %gtnow;")
@@ -283,16 +268,16 @@ class _Writer:
         if not self.ends:
             self.run = len(written)
             written.append("")
-        written.append(_SPAN.format(span=self.spans, number=number))
-        row = f"{_ROW}{self.ends}_"
-        self.pending.append(_STORE.format(span=self.spans, number=number, scale=_SCALE, row=row))
+        written.append(_SPAN.format(span=self.spans, number=number, scale=_SCALE))
+        self.pending = _STORE.format(span=self.spans, row=f"{_ROW}{self.ends}_")
         self.ends += 1
         self.spans += 1
 
     def _store(self, written: list[str]) -> None:
-        """Store the last spans."""
-        written += self.pending
-        self.pending.clear()
+        """Store the last span."""
+        if self.pending:
+            written.append(self.pending)
+            self.pending = ""
 
     def _close(self, written: list[str]) -> None:
         """End a run of straight-line code: the address of its slots is known, and how many there are."""
@@ -301,7 +286,6 @@ class _Writer:
             written[self.run] = _RUN.format(mask=_MASK, rows=f"{_ROW}{self.ends}_")
             self.spare = max(self.spare, self.ends - 1)
             self.ends = 0
-        self.flight = False
 
     def _automatic(self, text: str) -> Optional[tuple[Optional[re.Pattern[str]], str]]:
         code = "\n".join(line.split("//")[0] for line in text.split("\n"))
@@ -376,11 +360,9 @@ _RUN = """\
 	add.u32 %gtnext, %gtnext, {rows};"""
 _READ = "\tmov.u32 %gtnow, %clock;"
 _SPAN = """\
-	mov.b32 %gtend{span}, %gtnow;
+	mad.lo.u32 %gtend{span}, %gtnow, {scale}, {number};
 	mov.b32 %gtfrom{span}, %gts{number};"""
-_STORE = """\
-	mad.lo.u32 %gtend{span}, %gtend{span}, {scale}, {number};
-	@%gtfirst st.global.v2.b32 [%gtslot+{row}], {{%gtfrom{span}, %gtend{span}}};"""
+_STORE = "\t@%gtfirst st.global.v2.b32 [%gtslot+{row}], {{%gtfrom{span}, %gtend{span}}};"
 _END = """\
 	mov.u64 %gttime, %clock64;
 	mov.b64 {%gtc, %gtd}, %gttime;

@@ -182,14 +182,11 @@ def attend(work, SETTINGS: gl.constexpr, part: gl.constexpr):
                     turn = turn.next()
                 with gl.scope("wait for the scores"):
                     score = warpgroup_mma_wait(1, deps=[coming])
-                if OVERLAP:
-                    gl.scope_begin("softmax")
+                gl.scope_begin("softmax")
                 keys.release(position)
                 higher = gl.maximum(top, gl.max(score, 1) * factor - SHIFT)
                 if not OVERLAP:
-                    with gl.scope("wait for the sums"):
-                        done = warpgroup_mma_wait(0, deps=[acc])
-                    gl.scope_begin("softmax")
+                    done = warpgroup_mma_wait(0, deps=[acc])
                     values.release(behind)
                 kept = gl.exp2(top - higher)
                 p = gl.exp2(score * factor - higher[:, None])
@@ -201,8 +198,7 @@ def attend(work, SETTINGS: gl.constexpr, part: gl.constexpr):
                     # that is one behind softmax.
                     queries.wait(query)
                     gl.scope_end("softmax")
-                    with gl.scope("wait for the sums"):
-                        done = warpgroup_mma_wait(0, deps=[acc])
+                    done = warpgroup_mma_wait(0, deps=[acc])
                     values.release(behind)
                 acc = warpgroup_mma_init(
                     done * gl.convert_layout(kept, gl.SliceLayout(1, out_layout))[:, None]

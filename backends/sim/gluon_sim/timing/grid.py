@@ -29,6 +29,9 @@ __all__ = [
 
 _STEADY = 3  # rounds of resident blocks that are replayed; the rest follows their rhythm
 _THREADS = 2048
+_PUSHED = (
+    0.35  # of the cache's size: so much more than it holds leaves nothing of an earlier launch
+)
 
 
 @dataclass(frozen=True)
@@ -185,7 +188,9 @@ def _traffic(
     share = unique / max(reads, 1.0)
     if wave is not None:
         share = max(wave.soon, share)
-    return _Traffic(reads, writes, min(1.0, share), 1.0, alone)
+    # Slightly more than the cache holds does not push out everything.
+    lost = min(1.0, (footprint / timing.cache_size - 1) / _PUSHED) if warm else 1.0
+    return _Traffic(reads, writes, lost * min(1.0, share), lost, alone)
 
 
 def _memory(timing: Timing, traffic: _Traffic, active: int, clock: float) -> Memory:
