@@ -39,7 +39,7 @@ DTYPES = {
     torch.float8_e4m3fn: gl.float8e4nv,
 }
 STAGES = 2
-ORDERED = False  # of 16-bit operands: products take as long as exponentials, and groups get out of step by themselves
+ORDERED = False  # a ping-pong schedule took as long or 3 % longer on an H200
 COLUMNS = 8  # of 16 bits in 16 bytes
 
 

@@ -54,8 +54,11 @@ def _forward_blocks(depth: int, width: int) -> dict[str, int]:
 
 
 def _backward_blocks(depth: int, width: int) -> dict[str, int]:
-    warps = 8 if current_target().has("amd.wmma_v1") else 4
+    target = current_target()
+    warps = 8 if target.has("amd.wmma_v1") else 4
     wide = max(depth, width)
+    if wide > 128 and target.has("nvidia.wgmma"):
+        return {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 8}
     rows, keys = (32, 64) if wide <= 128 else (16, 32)
     return {"BLOCK_M": rows, "BLOCK_N": keys, "num_warps": warps}
 
