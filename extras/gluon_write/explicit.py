@@ -160,7 +160,7 @@ def _formed(
     apart = hoisted(fn, drawn.jits)
     if apart is not fn:
         fn, drawn = apart, traced(apart)
-    pipelined = staged(fn, stages)
+    pipelined = staged(fn, stages, transposes=target.has("nvidia.tma"))
     form = _form.get() or (None if pipelined is not fn else "specialized")
     special = specialized(fn, drawn, stages, target, warps, form)
     chosen = special if special is not fn else pipelined

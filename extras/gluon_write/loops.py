@@ -385,7 +385,7 @@ def _plain(statement: ast.stmt) -> bool:
     return isinstance(statement, (*_PURE, ast.AnnAssign, ast.Assert, ast.Expr, ast.Pass))
 
 
-def viewed(operand: ast.expr, reader: LoopReader) -> Optional[str]:
+def viewed(operand: ast.expr, reader: Form) -> Optional[str]:
     """Return the name of an operand, which may be transposed."""
     if isinstance(operand, ast.Call) and reader.called(operand) is language.permute:
         if len(operand.args) == 2 and ast.unparse(operand.args[1]) in ("(1, 0)", "[1, 0]"):

@@ -19,6 +19,7 @@ from typing import Any, Iterator, Optional
 
 from gluon_core import language, portable
 from gluon_write.form import Form, bounds_of, free_name
+from gluon_write.loops import viewed
 
 __all__ = ["staged"]
 
@@ -33,6 +34,7 @@ class _Loop:
         node: the loop; its bounds as text are `first`, `last` and `step`.
         loads: name of a tile -> (name of its descriptor, text of its coordinates, its statement).
         products: the statements of products; `acc` names their accumulator.
+        transposed: the second tile is transposed by the product.
     """
 
     node: ast.For
@@ -42,17 +44,18 @@ class _Loop:
     acc: str = ""
     loads: dict[str, tuple[str, list[str], ast.stmt]] = field(default_factory=dict)
     product: Optional[ast.Assign] = None
+    transposed: bool = False
 
 
-def staged(fn: Any, stages: int) -> Any:
+def staged(fn: Any, stages: int, transposes: bool = False) -> Any:
     """Return a function with its mainloop pipelined; `fn` itself where it has none of that form.
 
     Args:
-        stages: buffers for each tile.
+        stages: buffers for each tile. transposes: the unit reads transposed tiles.
     """
     if stages < 2:
         return fn
-    text = _Stager(fn).text(stages)
+    text = _Stager(fn, transposes).text(stages)
     if text is None:
         return fn
     own: Any = copy.copy(fn)
@@ -61,8 +64,9 @@ def staged(fn: Any, stages: int) -> Any:
 
 
 class _Stager(Form):
-    def __init__(self, fn: Any):
+    def __init__(self, fn: Any, transposes: bool):
         super().__init__(fn)
+        self.transposes = transposes
         self.lines = self.source.splitlines()
         self.descriptors = self._assigned(portable.descriptor)
         self.accumulators = self._assigned(language.zeros)
@@ -115,7 +119,7 @@ class _Stager(Form):
             if not isinstance(target, ast.Name) or not isinstance(statement.value, ast.Call):
                 continue
             if called is portable.load:
-                tile = self._load(statement.value, changed)
+                tile = self._load(statement.value, changed, self._inlined(loop.node, changed))
                 if tile is not None:
                     loop.loads[target.id] = (*tile, statement)
             elif called is portable.mma:
@@ -129,16 +133,43 @@ class _Stager(Form):
         tile_uses = [names.count(name) for name in loop.loads]
         return loop if acc_uses == 2 and tile_uses == [2, 2] else None
 
-    def _load(self, call: ast.Call, changed: set[str]) -> Optional[tuple[str, list[str]]]:
+    def _inlined(self, node: ast.For, changed: set[str]) -> dict[str, str]:
+        """Return names that a loop assigns once, from its variable alone, and the text that computes them."""
+        inlined: dict[str, str] = {}
+        for statement in node.body:
+            if not isinstance(statement, ast.Assign) or not isinstance(
+                statement.targets[0], ast.Name
+            ):
+                continue
+            name = statement.targets[0].id
+            stored = [n for n in ast.walk(node) if isinstance(n, ast.Name)
+                      and n.id == name and isinstance(n.ctx, ast.Store)]  # fmt: skip
+            parts = list(ast.walk(statement.value))
+            plain = all(
+                isinstance(p, (ast.Name, ast.Constant, ast.BinOp, ast.operator, ast.expr_context))
+                for p in parts
+            )
+            free = {p.id for p in parts if isinstance(p, ast.Name)}
+            if len(stored) == 1 and plain and not free & changed:
+                inlined[name] = self.text_of(statement.value)
+        return inlined
+
+    def _load(
+        self, call: ast.Call, changed: set[str], inlined: dict[str, str]
+    ) -> Optional[tuple[str, list[str]]]:
         """Return the descriptor and the coordinates of a tile that depends on the step alone."""
         if len(call.args) != 2 or call.keywords or not isinstance(call.args[0], ast.Name):
             return None
         tiles, place = call.args
         if call.args[0].id not in self.descriptors or not isinstance(place, (ast.List, ast.Tuple)):
             return None
-        if any(isinstance(n, ast.Name) and n.id in changed for n in ast.walk(place)):
+        names = {n.id for n in ast.walk(place) if isinstance(n, ast.Name)}
+        if names & changed - set(inlined):
             return None
-        return self.text_of(tiles), [self.text_of(entry) for entry in place.elts]
+        texts = [self.text_of(entry) for entry in place.elts]
+        for name in sorted(names & set(inlined)):
+            texts = [_replaced(text, name, inlined[name]) for text in texts]
+        return self.text_of(tiles), texts
 
     def _multiplies(self, statement: ast.Assign, loop: _Loop) -> bool:
         """Return True for `acc = mma(x, y, acc)` with both tiles of the loop."""
@@ -149,6 +180,10 @@ class _Stager(Form):
             *call.args,
             *(words[n] for n in ("a", "b", "acc")[len(call.args) :] if n in words),
         ]
+        if len(operands) == 3 and self.transposes and not isinstance(operands[1], ast.Name):
+            inner = viewed(operands[1], self)
+            loop.transposed = inner is not None
+            operands[1] = ast.Name(inner or "", ast.Load())
         if len(operands) != 3 or not all(isinstance(one, ast.Name) for one in operands):
             return False
         a, b, acc = (one.id for one in operands if isinstance(one, ast.Name))
@@ -217,7 +252,7 @@ class _Stager(Form):
             for call in calls
         ]
         dtypes = [f"{self.text_of(call.args[0])}.dtype.element_ty" for call in calls]
-        sizes = f"{blocks[0][0]}, {blocks[1][1]}, {blocks[0][1]}"
+        sizes = f"{blocks[0][0]}, {blocks[1][not loop.transposed]}, {blocks[0][1]}"
         earliest = min((self.descriptors[t] for t in (a, b)), key=lambda node: node.lineno)
         indent = " " * earliest.col_offset
         head = [
@@ -229,9 +264,10 @@ class _Stager(Form):
         for tiles, call, part in zip((a, b), calls, ("a_shared", "b_shared")):
             node = self.descriptors[tiles]
             args = ", ".join(self.text_of(arg) for arg in call.args)
+            shared = "" if loop.transposed and tiles == b else f", {names['layouts']}.{part}"
             new = [
                 f"{' ' * node.col_offset}{tiles} = {self.text_of(call.func)}(",
-                f"{' ' * node.col_offset}    {args}, {names['layouts']}.{part}",
+                f"{' ' * node.col_offset}    {args}{shared}",
                 f"{' ' * node.col_offset})",
             ]
             edits.append(
@@ -300,7 +336,9 @@ class _Stager(Form):
             for w in call.keywords
             if w.arg not in ("a", "b", "acc")
         ]
-        operands = ", ".join([*loop.loads, loop.acc])
+        first, second = loop.loads
+        second = f"{second}.permute((1, 0))" if loop.transposed else second
+        operands = f"{first}, {second}, {loop.acc}"
         product = [
             f"{inner}{loop.acc} = {self.text_of(call.func)}({operands}{''.join(words)}, is_async=True)",
             f"{inner}{loop.acc} = {space}.portable.mma_wait({loop.acc}, pending=1)  # frees the step before",

@@ -110,3 +110,42 @@ def test_wgmma_reads_the_ring():
     )
     assert "wgmma.mma_async" in compiled.asm["ptx"]
     assert "cp.async.bulk.tensor" in compiled.asm["ptx"]
+
+
+@gluon.jit(layouts="auto")
+def persistent(a, b, c, M, N, K, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr):
+    """Walk over tiles of C; B is [N, K], and coordinates have names."""
+    a_tiles = gl.portable.descriptor(a, [M, K], [K, 1], [BM, BK])
+    b_tiles = gl.portable.descriptor(b, [N, K], [K, 1], [BN, BK])
+    c_tiles = gl.portable.descriptor(c, [M, N], [N, 1], [BM, BN])
+    for tile in range(gl.program_id(0), gl.cdiv(M, BM) * gl.cdiv(N, BN), gl.num_programs(0)):
+        row, column = tile // gl.cdiv(N, BN) * BM, tile % gl.cdiv(N, BN) * BN
+        acc = gl.zeros([BM, BN], gl.float32)
+        for i in range(gl.cdiv(K, BK)):
+            k = i * BK
+            x = gl.portable.load(a_tiles, [row, k])
+            y = gl.portable.load(b_tiles, [column, k])
+            acc = gl.portable.mma(x, y.T, acc)
+        gl.portable.store(c_tiles, [row, column], acc)
+
+
+@pytest.mark.parametrize("target", ["sim:hopper", "sim:sm_100", "sim:gfx942"])
+def test_persistent(target):
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal((n, 160)).astype(np.float16) for n in (192, 136))
+    c = np.zeros((192, 136), np.float32)
+    persistent[(2,)](a, b, c, 192, 136, 160, 64, 64, 32, num_stages=3, target=target)
+    assert np.allclose(c, a.astype(np.float32) @ b.astype(np.float32).T, atol=1e-2)
+
+
+def test_persistent_on_the_units_of_tiles():
+    signature = {"a": "*fp16:16", "b": "*fp16:16", "c": "*fp32:16", "M": "i32:16", "N": "i32:16", "K": "i32:16"}  # fmt: skip
+    for target, word in (("sm_90", "wgmma.mma_async"), ("sm_100", "tcgen05.mma")):
+        asked = gluon.compile(
+            persistent,
+            target=target,
+            signature=signature,
+            constexprs={"BM": 128, "BN": 128, "BK": 64},
+        )
+        ptx = asked.asm["ptx"]
+        assert word in ptx and "mma.sync" not in ptx and "cp.async.bulk.tensor" in ptx
