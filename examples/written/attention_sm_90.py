@@ -24,12 +24,11 @@ def attention(
     # demanded by the matrix unit, line 56
     place_layout: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=acc_layout, k_width=2)
     rows_layout: gl.constexpr = gl.SliceLayout(1, place_layout)
-    # copy, line 29: 16 bytes a thread, 16 sectors a warp
-    # next best: gl.BlockedLayout([1, 4], [2, 16], [4, 1], [1, 0]), costs 5.9% more
-    # copy, line 43: 16 bytes a thread, 16 sectors a warp
-    # next best: gl.BlockedLayout([1, 4], [2, 16], [4, 1], [1, 0]), costs 8.3% more
-    layout: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
-    depth_layout: gl.constexpr = gl.SliceLayout(0, layout)
+    # copy, line 28: 16 bytes a thread, 16 sectors a warp
+    # next best: gl.BlockedLayout([4, 1], [16, 2], [1, 4], [0, 1]), costs 6.4% more
+    # copy, line 42: 16 bytes a thread, 16 sectors a warp
+    layout: gl.constexpr = gl.BlockedLayout([8, 1], [8, 4], [1, 4], [0, 1])
+    depth_layout: gl.constexpr = gl.SliceLayout(1, layout)
     layout_2: gl.constexpr = gl.SliceLayout(0, place_layout)
     largest_layout: gl.constexpr = gl.SliceLayout(1, acc_layout)
     # copy to it, line 28: 16 bytes a thread, no bank conflicts
@@ -38,13 +37,14 @@ def attention(
     # copy to it, line 29: 16 bytes a thread, no bank conflicts
     # copy to it, line 43: 16 bytes a thread, no bank conflicts
     value_ring_layout: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2, transposed=False, fp4_padded=False)
-    # copy, line 28: 16 bytes a thread, 16 sectors a warp
-    # next best: gl.BlockedLayout([4, 1], [16, 2], [1, 4], [0, 1]), costs 6.4% more
-    # copy, line 42: 16 bytes a thread, 16 sectors a warp
-    layout_3: gl.constexpr = gl.BlockedLayout([8, 1], [8, 4], [1, 4], [0, 1])
-    keys_ahead_layout: gl.constexpr = gl.SliceLayout(0, layout_3)
+    keys_ahead_layout: gl.constexpr = gl.SliceLayout(0, layout)
+    # copy, line 29: 16 bytes a thread, 16 sectors a warp
+    # next best: gl.BlockedLayout([1, 4], [2, 16], [4, 1], [1, 0]), costs 1.7% more
+    # copy, line 43: 16 bytes a thread, 16 sectors a warp
+    # next best: gl.BlockedLayout([1, 4], [2, 16], [4, 1], [1, 0]), costs 6.5% more
+    layout_3: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
     layout_4: gl.constexpr = gl.SliceLayout(1, layout_3)
-    layout_5: gl.constexpr = gl.SliceLayout(1, layout)
+    layout_5: gl.constexpr = gl.SliceLayout(0, layout_3)
     keys_layout: gl.constexpr = gl.SliceLayout(0, acc_layout)
     base = gl.program_id(1) * length * D
     rows = gl.program_id(0) * BM + gl.arange(0, BM, layout=rows_layout)
@@ -61,8 +61,8 @@ def attention(
     value_ring = gl.allocate_shared_memory(v.dtype.element_ty, [3, 64, 64], layout=value_ring_layout)
     for step in gl.static_range(2):
         keys_ahead = start_ahead + gl.arange(0, BN, layout=keys_ahead_layout)
-        gl.nvidia.ampere.async_copy.async_load(key_ring.index(step % 3), k + base + gl.arange(0, D, layout=layout_4)[:, None] + keys_ahead[None, :] * D, mask=(keys_ahead[None, :] < length) & (start_ahead < length))
-        gl.nvidia.ampere.async_copy.async_load(value_ring.index(step % 3), v + base + (start_ahead + gl.arange(0, BN, layout=layout_5))[:, None] * D + depth[None, :], mask=((start_ahead + gl.arange(0, BN, layout=layout_5))[:, None] < length) & (start_ahead < length))
+        gl.nvidia.ampere.async_copy.async_load(key_ring.index(step % 3), k + base + depth[:, None] + keys_ahead[None, :] * D, mask=(keys_ahead[None, :] < length) & (start_ahead < length))
+        gl.nvidia.ampere.async_copy.async_load(value_ring.index(step % 3), v + base + (start_ahead + gl.arange(0, BN, layout=layout_4))[:, None] * D + gl.arange(0, D, layout=layout_5)[None, :], mask=((start_ahead + gl.arange(0, BN, layout=layout_4))[:, None] < length) & (start_ahead < length))
         gl.nvidia.ampere.async_copy.commit_group()
         start_ahead += BN
     step = 0
@@ -75,8 +75,8 @@ def attention(
         score_product = gl.nvidia.hopper.warpgroup_mma(query, key, gl.zeros([BM, BN], gl.float32, layout=acc_layout), is_async=True, use_acc=False)
         acc, score_product = gl.nvidia.hopper.warpgroup_mma_wait(0, deps=[acc, score_product])
         keys_ahead = start_ahead + gl.arange(0, BN, layout=keys_ahead_layout)
-        gl.nvidia.ampere.async_copy.async_load(key_ring.index((step + 2) % 3), k + base + gl.arange(0, D, layout=layout_4)[:, None] + keys_ahead[None, :] * D, mask=(keys_ahead[None, :] < length) & (start_ahead < length))
-        gl.nvidia.ampere.async_copy.async_load(value_ring.index((step + 2) % 3), v + base + (start_ahead + gl.arange(0, BN, layout=layout_5))[:, None] * D + depth[None, :], mask=((start_ahead + gl.arange(0, BN, layout=layout_5))[:, None] < length) & (start_ahead < length))
+        gl.nvidia.ampere.async_copy.async_load(key_ring.index((step + 2) % 3), k + base + depth[:, None] + keys_ahead[None, :] * D, mask=(keys_ahead[None, :] < length) & (start_ahead < length))
+        gl.nvidia.ampere.async_copy.async_load(value_ring.index((step + 2) % 3), v + base + (start_ahead + gl.arange(0, BN, layout=layout_4))[:, None] * D + gl.arange(0, D, layout=layout_5)[None, :], mask=((start_ahead + gl.arange(0, BN, layout=layout_4))[:, None] < length) & (start_ahead < length))
         gl.nvidia.ampere.async_copy.commit_group()
         start_ahead += BN
         score = score_product * scale

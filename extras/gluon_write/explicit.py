@@ -171,17 +171,35 @@ def _improved(
     chosen: _Chosen, traced: Callable[[Any], Sketch], target: Target, options: Any
 ) -> tuple[Graph, Solution]:
     """Return layouts with fewer conversions, if index vectors are computed again where they are used."""
+    other: Optional[_Chosen] = chosen
     for _ in range(_MOST_RECOMPUTED):
-        edits = edits_of(chosen.graph, chosen.solution)
-        places = [place for one in edits.all() for place in one.conversions]
-        again = recomputed(chosen.fn, chosen.drawn, places)
-        if again is chosen.fn:
+        assert other is not None
+        hopeful = solve(other.graph, hopeful=True)
+        other = _again(other, hopeful, traced, target, options)
+        if other is None or not np.isfinite(hopeful.price):
             break
-        other = _solved(again, traced(again), target, options)
-        if not other.solution.price < chosen.solution.price:
+        if other.solution.price < chosen.solution.price:
+            chosen = other
+    for _ in range(_MOST_RECOMPUTED):
+        other = _again(chosen, chosen.solution, traced, target, options)
+        if other is None or not other.solution.price < chosen.solution.price:
             break
         chosen = other
     return chosen.graph, chosen.solution
+
+
+def _again(
+    chosen: _Chosen,
+    solution: Solution,
+    traced: Callable[[Any], Sketch],
+    target: Target,
+    options: Any,
+) -> Optional[_Chosen]:
+    """Return layouts of a kernel that computes again the vectors which a solution converts; None of none."""
+    edits = edits_of(chosen.graph, solution)
+    places = [place for one in edits.all() for place in one.conversions]
+    again = recomputed(chosen.fn, chosen.drawn, places)
+    return None if again is chosen.fn else _solved(again, traced(again), target, options)
 
 
 def _ahead(

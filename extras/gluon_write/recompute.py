@@ -164,7 +164,15 @@ class _Function(Form):
 
     def _scalar(self, node: ast.expr, use: ast.AST, since: Optional[ast.stmt]) -> Optional[str]:
         """Return the text of a scalar whose names still have the same values at `use`."""
+        places = [
+            c
+            for c in ast.walk(node)
+            if self.called(c) in (language.program_id, language.num_programs)
+        ]
+        known = {id(part) for place in places for part in ast.walk(place)}
         for part in ast.walk(node):
+            if id(part) in known:
+                continue
             if isinstance(part, ast.Name):
                 if since is not None and not self._kept(part.id, use, since):
                     return None

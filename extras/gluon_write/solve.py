@@ -17,6 +17,8 @@ from gluon_write.prices import conversion_price, price
 
 __all__ = ["Problem", "Solution", "plan_of", "solve"]
 
+_HOPE = 0.05  # of the price of a conversion that may not be needed
+
 
 @dataclass
 class Solution:
@@ -97,8 +99,8 @@ def plan_of(
 class Problem:
     """Hold the prices: of each layout of an unknown, and of each pair of a relation."""
 
-    def __init__(self, graph: Graph, lists: dict[int, list[AnyLayout]]):
-        self.graph, self.lists = graph, lists
+    def __init__(self, graph: Graph, lists: dict[int, list[AnyLayout]], hopeful: bool = False):
+        self.graph, self.lists, self.hopeful = graph, lists, hopeful
         self.factors: list[tuple[tuple[int, ...], np.ndarray]] = []
         for one in graph.unknowns:
             cells = [self._own(layout, one) for layout in lists[one.number]]
@@ -120,6 +122,8 @@ class Problem:
         table = np.array(
             [[plan_of(relation, s, r)[0] for r in self.lists[second]] for s in self.lists[first]]
         )
+        if self.hopeful and sum(size > 1 for size in relation.source_shape) < 2:
+            table = table * _HOPE
         if first == second:
             self.factors.append(((first,), np.diagonal(table).copy()))
         else:
@@ -137,10 +141,14 @@ class Problem:
         return Tables({n: len(layouts) for n, layouts in self.lists.items()}, factors)
 
 
-def solve(graph: Graph) -> Solution:
-    """Choose the layouts; the answer depends on the graph alone."""
+def solve(graph: Graph, hopeful: bool = False) -> Solution:
+    """Choose the layouts; the answer depends on the graph alone.
+
+    Args:
+        hopeful: conversions of vectors cost little: they may be computed again where they are used.
+    """
     lists = candidates(graph)
-    problem = Problem(graph, lists)
+    problem = Problem(graph, lists, hopeful)
     best = problem.tables().best()
     chosen = {n: lists[n][i] for n, i in best.picked.items()}
     return Solution(chosen, best.total, best.exact, best.bound, lists, problem)
