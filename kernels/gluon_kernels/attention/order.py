@@ -32,7 +32,6 @@ JOIN = 1.5  # steps that another kernel takes, for sums of heads
 MOVED = (
     5000.0  # rows of keys whose gradients all programs store and load again in the time of a step
 )
-APART = 1.05  # the time of steps of many groups, whose tiles reuse less of the cache
 SIMULATED = 1 << 13  # programs; of more, the ends hardly matter
 
 
@@ -151,22 +150,19 @@ def heads_of(
     best, form = float("inf"), (shared, 1)
     for each in (n for n in range(shared, 0, -1) if shared % n == 0):
         many = groups * (shared // each)
-        steps = each * slowed if each > 1 else 1.0
-        joined = JOIN + 128 * len(tiles) * many / MOVED if many > groups else 0.0
-        for size in _sizes(tiles, many, bytes_of_head):
-            spent = _longest(tiles, many, size, steps, programs) + joined
-            spent *= APART if size > GROUP else 1.0
-            if spent < best / NEAR:
-                best, form = spent, (each, size)
+        size = 1 if tiles[0] == tiles[-1] else _together(many, bytes_of_head)
+        spent = _longest(tiles, many, size, each * slowed if each > 1 else 1.0, programs)
+        if many > groups:
+            spent += JOIN + 128 * len(tiles) * many / MOVED
+        if spent < best:
+            best, form = spent, (each, size)
     return form
 
 
-def _sizes(tiles: tuple[int, ...], groups: int, bytes_of_head: int) -> list[int]:
-    """Return how many groups may be walked together: few, or all that fit the cache, of which the last ones are not fewer than the others."""
-    if tiles[0] == tiles[-1]:
-        return [1]
-    most = max(1, GRADIENT_CACHE // bytes_of_head)
-    return sorted({-(-groups // -(-groups // size)) for size in (min(GROUP, most), most)})
+def _together(groups: int, bytes_of_head: int) -> int:
+    """Return how many groups are walked together: they fit the cache, and the last ones are not fewer than the others."""
+    most = max(1, min(GROUP, GRADIENT_CACHE // bytes_of_head))
+    return -(-groups // -(-groups // most))
 
 
 def _longest(tiles: tuple[int, ...], groups: int, size: int, each: float, programs: int) -> float:
