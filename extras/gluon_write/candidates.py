@@ -8,7 +8,7 @@ from typing import Any, Callable, Iterator, Optional, Sequence
 from gluon_core.errors import GluonError
 from gluon_core.layouts import BlockedLayout, DistributedLayout
 from gluon_write.buffers import shared_candidates, unit_candidates
-from gluon_write.graph import AnyLayout, Graph, Unknown
+from gluon_write.unknowns import AnyLayout, Graph, Unknown
 
 __all__ = ["candidates"]
 

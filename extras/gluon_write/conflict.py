@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
-from gluon_write.graph import Relation
 from gluon_write.solve import Problem, Solution
+from gluon_write.unknowns import Relation
 
 __all__ = ["Conflict", "conflict_of"]
 

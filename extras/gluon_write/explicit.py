@@ -19,7 +19,7 @@ from gluon_core.plugin.targets import Target
 from gluon_write.accumulate import accumulated
 from gluon_write.buffered import buffered
 from gluon_write.conflict import conflict_of
-from gluon_write.graph import AnyLayout, Graph, Relation, Unknown, build
+from gluon_write.graph import build
 from gluon_write.hoist import hoisted
 from gluon_write.prefetch import prefetched
 from gluon_write.prices import LEAST_COPY_BITS
@@ -28,6 +28,7 @@ from gluon_write.sketch import Place, Sketch, partition_of, place_of, sketch
 from gluon_write.solve import Solution, plan_of, solve
 from gluon_write.specialize import specialized
 from gluon_write.stage import staged
+from gluon_write.unknowns import AnyLayout, Graph, Relation, Unknown
 
 __all__ = [
     "FORMS",

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, Optional, Union
+from typing import Any, Optional
 
-from gluon_core.errors import GluonError
 from gluon_core.layouts import (
     AutoLayout,
-    DistributedLayout,
-    DotOperandLayout,
-    SharedLayout,
-    SliceLayout,
     infer,
 )
 from gluon_sim.tracing.ir import TERMINATORS
 from gluon_sim.tracing.live import HANDS_ON, links, terminators
 from gluon_sim.tracing.types import MemDescType, PointerType, TensorType
 from gluon_write.buffers import View, is_open
-from gluon_write.sketch import Place, Site, Sketch
+from gluon_write.sketch import Place, Sketch
 from gluon_write.strides import Strides
+from gluon_write.unknowns import Access, Graph, Relation, Unknown
 
-__all__ = ["Access", "Graph", "Relation", "Unknown", "build"]
+__all__ = ["build"]
 
 Key = tuple[Any, ...]
-AnyLayout = Union[DistributedLayout, SharedLayout]
 _MADE = ("make_range", "splat", "constant", "poison")
 _LAYOUT_FREE = ("arange", "full", "zeros")
 _VIEWS = frozenset("memdesc_index memdesc_subslice memdesc_trans memdesc_reshape".split())
@@ -35,165 +29,6 @@ _ANY_BUFFER = frozenset(  # ops that take a buffer in any layout; all others dem
 ).union(_VIEWS, _COPIES, HANDS_ON)
 _SHAPES = frozenset("broadcast expand_dims trans convert_layout reduce reshape join split".split())
 _ROUNDS = 8  # that a loop is taken to make
-
-
-@dataclass
-class Access:
-    """Hold one access to global memory.
-
-    Attributes:
-        strides: the elements per step of each dimension (None: far).
-        together: neighbours that surely move together, for accesses that need to know.
-    """
-
-    name: str
-    line: int
-    strides: tuple[Optional[int], ...]
-    shape: tuple[int, ...]
-    bits: int
-    weight: int
-    together: int = 64
-
-
-@dataclass
-class Unknown:
-    """Hold one unknown layout, of tensors or of one shared buffer.
-
-    Attributes:
-        shape: of the largest value with it.
-        fixed: the layout that an op or the kernel's source demands.
-        accesses: those to global memory through pointers with it.
-        reductions: (axis, shape, weight) of each.
-        steps: elementwise ops, those in loops counted often.
-        sites: calls that make a tensor with it, each with the calls around it.
-        line: the first line where it occurs.
-        conflict: another layout that is demanded, and by which op.
-        unit: the matrix unit that reads a buffer, "" without one.
-        first: of a buffer, the layout with which the kernel was traced; None of tensors.
-        warps: over which a tensor is spread: those of the program, or of a partition.
-    """
-
-    number: int
-    shape: tuple[int, ...] = ()
-    bits: int = 32
-    fixed: Optional[AnyLayout] = None
-    fixed_by: str = ""
-    accesses: list[Access] = field(default_factory=list)
-    reductions: list[tuple[int, tuple[int, ...], int]] = field(default_factory=list)
-    steps: int = 0
-    sites: list[Site] = field(default_factory=list)
-    names: list[str] = field(default_factory=list)
-    line: int = 0
-    conflict: Optional[tuple[Any, str]] = None
-    unit: str = ""
-    first: Optional[SharedLayout] = None
-    warps: int = 0
-
-
-@dataclass
-class Relation:
-    """Hold an op between two unknown layouts, and the expression where a conversion can go.
-
-    Attributes:
-        kind: "same", "expand", "reduce", "trans", "infer", "operand", or "view": of a shared buffer, the
-            result, from a tensor's registers.
-        detail: axis, order, function, operand index, or `View`.
-        wrap: ("before" or "after", site), None where no conversion is possible.
-        inverse: of "infer", the function from the result's layout to an operand's.
-    """
-
-    kind: str
-    source: Any
-    result: Any
-    detail: Any
-    source_shape: tuple[int, ...]
-    result_shape: tuple[int, ...]
-    bits: int
-    wrap: Optional[tuple[str, Site]]
-    op: str
-    line: int
-    weight: int = 1
-    inverse: Any = None
-    known: dict[tuple[str, DistributedLayout], Any] = field(default_factory=dict, repr=False)
-
-    def forward(self, layout: DistributedLayout) -> Optional[DistributedLayout]:
-        """Return the layout that the op gives its result, None where it takes no such operand."""
-        return self._once(self._forward, layout)
-
-    def backward(self, layout: DistributedLayout) -> Optional[DistributedLayout]:
-        """Return an operand's layout with which the result has `layout`, None without any."""
-        return self._once(self._backward, layout)
-
-    def _once(self, rule: Any, layout: DistributedLayout) -> Optional[DistributedLayout]:
-        """Apply a rule once to each layout: tables ask for all pairs."""
-        key = rule.__name__, layout
-        if key not in self.known:
-            try:
-                self.known[key] = rule(layout)
-            except GluonError as error:
-                self.known[key] = error
-        known: Any = self.known[key]
-        if isinstance(known, GluonError):
-            raise known
-        result: Optional[DistributedLayout] = known
-        return result
-
-    def _forward(self, layout: DistributedLayout) -> Optional[DistributedLayout]:
-        if self.kind == "same":
-            return layout
-        if self.kind == "reduce":
-            return SliceLayout(self.detail, layout)
-        if self.kind == "trans":
-            permuted: DistributedLayout = infer.permute(layout, self.source_shape, self.detail)
-            return permuted
-        if self.kind == "infer":
-            inferred: DistributedLayout = self.detail(layout)
-            return inferred
-        if self.kind == "operand":
-            if isinstance(layout, DotOperandLayout) and layout.operand_index == self.detail:
-                return layout.parent
-            return None
-        if isinstance(layout, SliceLayout) and layout.dim == self.detail:
-            return layout.parent
-        return None
-
-    def _backward(self, layout: DistributedLayout) -> Optional[DistributedLayout]:
-        if self.kind == "same":
-            return layout
-        if self.kind == "expand":
-            return SliceLayout(self.detail, layout)
-        if self.kind == "operand":
-            return DotOperandLayout(self.detail, layout, 0)
-        if self.kind == "trans":
-            order = [list(self.detail).index(d) for d in range(len(self.detail))]
-            permuted: DistributedLayout = infer.permute(layout, self.result_shape, order)
-            return permuted
-        if self.kind == "reduce" and isinstance(layout, SliceLayout) and layout.dim == self.detail:
-            return layout.parent
-        if self.kind == "infer" and self.inverse is not None:
-            inverted: DistributedLayout = self.inverse(layout)
-            return inverted
-        return None
-
-
-@dataclass
-class Graph:
-    """Hold the unknown layouts of a kernel.
-
-    Attributes:
-        unknowns: in the order of the program. relations: between two of them.
-        lanes: of a warp.
-        jits: the kernel and the functions that it calls, by number.
-        called: place of a call -> the function.
-        contexts: the calls around each function that a pass has changed.
-    """
-
-    unknowns: list[Unknown]
-    relations: list[Relation]
-    lanes: int
-    jits: list[Any]
-    called: dict[Place, Any]
-    contexts: list[tuple[Place, ...]] = field(default_factory=list)
 
 
 class _Builder:

@@ -11,7 +11,7 @@ from typing import Sequence
 import numpy as np
 
 from gluon_core.layouts import DistributedLayout
-from gluon_write.graph import Access, Unknown
+from gluon_write.unknowns import Access, Unknown
 
 __all__ = ["LEAST_COPY_BITS", "conversion_price", "price", "reasons"]
 

@@ -12,8 +12,8 @@ from gluon_core.layouts import DistributedLayout
 from gluon_write.buffers import shared_price
 from gluon_write.candidates import candidates
 from gluon_write.eliminate import Tables
-from gluon_write.graph import AnyLayout, Graph, Relation, Unknown
 from gluon_write.prices import conversion_price, price
+from gluon_write.unknowns import AnyLayout, Graph, Relation, Unknown
 
 __all__ = ["Problem", "Solution", "plan_of", "solve"]
 

@@ -14,10 +14,10 @@ from gluon_core.layouts import SharedLayout
 from gluon_core.layouts.base import Layout
 from gluon_write.buffers import conflicts_of
 from gluon_write.explicit import Edits, partitions_of, space_of
-from gluon_write.graph import AnyLayout, Graph, Unknown
 from gluon_write.prices import reasons
 from gluon_write.sketch import partition_of, place_of
 from gluon_write.solve import Solution
+from gluon_write.unknowns import AnyLayout, Graph, Unknown
 
 __all__ = ["explicit_text", "replaced"]
 
