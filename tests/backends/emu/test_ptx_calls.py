@@ -37,6 +37,12 @@ def test_recursion_keeps_registers_and_local_variables():
     np.testing.assert_array_equal(run(module(body, FACTORIAL)), wanted)
 
 
+def test_a_register_that_a_function_never_writes_reads_as_zero():
+    body = f"mov.b32 %r4, %r0; {ONE} call (got), twice, (in); ld.param.b32 %r10, [got]; }} {STORE}"
+    unset = TWO.replace(".reg .b32 %r1;", ".reg .b32 %r<3>;", 1).replace("%r1, %r1, %r1;", "%r1, %r1, %r2;", 1)  # fmt: skip
+    np.testing.assert_array_equal(run(module(body, unset)), np.arange(64, dtype=np.uint32))
+
+
 def test_recursion_without_an_end_is_reported():
     body = f"mov.u32 %r4, 5; {ONE} call (got), factorial, (in); }} {STORE}"
     endless = FACTORIAL.replace("@%p bra LAST;", "")

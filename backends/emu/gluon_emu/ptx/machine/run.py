@@ -245,7 +245,14 @@ class Machine:
             raise self.report(EmulatorError, error.words, bound, group) from None
         except GluonError as error:
             raise self.report(EmulatorError, error.message, bound, group) from error
-        except (ArithmeticError, IndexError, TypeError, ValueError, KeyError) as error:
+        except KeyError as error:
+            name = error.args[0] if error.args else None
+            if name in self.code.widths and name not in group.values:  # nobody wrote this register
+                group.values[name] = self._unset(name)
+                return self._step(bound, group)
+            words = f"the emulator failed: {type(error).__name__}: {error}"
+            raise self.report(EmulatorError, words, bound, group) from error
+        except (ArithmeticError, IndexError, TypeError, ValueError) as error:
             words = f"the emulator failed: {type(error).__name__}: {error}"
             raise self.report(EmulatorError, words, bound, group) from error
 
