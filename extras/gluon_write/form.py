@@ -5,13 +5,14 @@ from __future__ import annotations
 import ast
 import copy
 import linecache
+import re
 import zlib
 from typing import Any, Mapping, Sequence
 
 from gluon_core._triton import unwrap
 from gluon_core.launch.jit import jit
 
-__all__ = ["Form", "bounds_of", "changed_copy", "edited", "free_name", "function_of"]
+__all__ = ["Form", "bounds_of", "changed_copy", "edited", "factor", "free_name", "function_of"]
 
 
 class Form:
@@ -49,6 +50,11 @@ def bounds_of(texts: list[str]) -> tuple[str, str, str]:
     """Return first, last and step of the arguments of a range."""
     first = "0" if len(texts) == 1 else texts[0]
     return first, texts[min(1, len(texts) - 1)], texts[2] if len(texts) > 2 else "1"
+
+
+def factor(text: str) -> str:
+    """Return an expression as a factor, in parentheses where it needs them."""
+    return text if re.fullmatch(r"\w+", text) else f"({text})"
 
 
 def free_name(word: str, taken: set[str]) -> str:

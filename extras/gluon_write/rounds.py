@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Collection, Iterable, Mapping, Sequence
 
-from gluon_write.form import free_name
+from gluon_write.form import factor, free_name
 from gluon_write.loops import Loop, LoopReader, Tile, mentions, reads, stores
 from gluon_write.schedule import Schedule
 
@@ -209,7 +209,7 @@ class Rounds:
         left = self._run(order, [], in_front)[1]
         inner, left = self._run(order, left, in_front)
         body += self._begun(left)
-        start = step if first == "0" else f"{first} + {_factor(step)}"
+        start = step if first == "0" else f"{first} + {factor(step)}"
         body.append(f"for {target.id} in range({start}, {last}, {step}):")
         inner.insert(0, f"{self.next} = {self.slot}.next()")
         inner += [f"{name} = {new}" for name, new in ahead.items()]
@@ -302,7 +302,7 @@ class Rounds:
             if one.new:
                 lines.append(f"{ring}.release({one.slot})")
             else:
-                pred = f"{self.variable} != {_factor(self.first)}"
+                pred = f"{self.variable} != {factor(self.first)}"
                 lines.append(f"{ring}.release({self.slot}.before(), pred={pred})")
         return lines
 
@@ -314,7 +314,3 @@ class Rounds:
 
 def _indented(lines: Iterable[str]) -> list[str]:
     return [f"    {line}" if line else "" for line in lines]
-
-
-def _factor(text: str) -> str:
-    return text if re.fullmatch(r"\w+", text) else f"({text})"

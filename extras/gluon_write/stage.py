@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Iterator, Optional
 
 from gluon_core import language, portable
-from gluon_write.form import Form, bounds_of, free_name
+from gluon_write.form import Form, bounds_of, factor, free_name
 from gluon_write.loops import viewed
 
 __all__ = ["staged"]
@@ -291,7 +291,7 @@ class _Stager(Form):
         total = count if one else f"{space}.cdiv({count}, {loop.step})"
 
         def offset(number: str) -> str:
-            moved = number if one else f"{_factor(number)} * {_factor(loop.step)}"
+            moved = number if one else f"{factor(number)} * {factor(loop.step)}"
             return moved if loop.first == "0" else f"{loop.first} + {moved}"
 
         def fetch(indent: str, number: str) -> list[str]:
@@ -355,11 +355,6 @@ class _Stager(Form):
         else:
             edits.append((end + 1, end, after))
         return edits
-
-
-def _factor(text: str) -> str:
-    """Return an expression as a factor, in parentheses where it needs them."""
-    return text if re.fullmatch(r"\w+", text) else f"({text})"
 
 
 def _replaced(text: str, name: str, new: str) -> str:
