@@ -151,10 +151,12 @@ def attend(work, SETTINGS: gl.constexpr, part: gl.constexpr):
             if not OVERLAP:
                 # There are registers for it, and less is read from shared memory.
                 q_tile = q_tile.load(gl.DotOperandLayout(0, score_layout, WIDTH))
-                queries.release(query)
-                query = query.next()
             k_tile = keys.wait(position).reshape([BLOCK_N, D]).permute((1, 0))
             score = warpgroup_mma(q_tile, k_tile, nothing, use_acc=False)
+            if not OVERLAP:
+                # An arrival does not wait for the loads before it; the product has their registers.
+                queries.release(query)
+                query = query.next()
             keys.release(position)
             score = mask_scores(score, rows, (stop - 1) * BLOCK_N + key, key_length, CAUSAL)
             # Finite even where none of these keys is seen.
