@@ -23,8 +23,7 @@ def doubled(x, out):
 
 x = np.arange(256, dtype=np.float32)
 print(run(doubled, x, np.zeros_like(x))[[1, 199, 200]])
-# > [  2. 398.   0.]
-
+#> [  2. 398.   0.]
 
 # -- amd.cdna3.buffer_atomic_add, amd.cdna3.buffer_atomic_max, amd.cdna3.buffer_atomic_min: from Triton 3.8 on
 @gluon.jit
@@ -36,8 +35,7 @@ def met(out):
 
 
 print(run(met, np.zeros(12, np.int32)))
-# > [8064 8128 8192 8256  252  253  254  255 -252 -253 -254 -255]
-
+#> [8064 8128 8192 8256  252  253  254  255 -252 -253 -254 -255]
 
 # -- amd.cdna3.buffer_atomic_and, amd.cdna3.buffer_atomic_or, amd.cdna3.buffer_atomic_xor, amd.cdna3.buffer_atomic_xchg: from Triton 3.9 on
 @gluon.jit
@@ -50,8 +48,7 @@ def flags(out):
 
 
 print(run(flags, np.full(512, 255, np.int32))[[0, 255, 256, 511]])
-# > [  0   0 257 510]
-
+#> [  0   0 257 510]
 
 # -- amd.cdna3.mfma: the matrix unit of CDNA
 @gluon.jit
@@ -68,8 +65,7 @@ def multiplied(a, b, c):
 a, b = np.random.default_rng(0).standard_normal((2, 64, 64)).astype(np.float16)
 c = run(multiplied, a, b, np.zeros((64, 64), np.float32), num_warps=4)
 print(np.abs(c - a.astype(np.float32) @ b.astype(np.float32)).max() < 1e-2)
-# > True
-
+#> True
 
 # -- amd.cdna4.async_copy.buffer_load_to_shared, amd.cdna4.async_copy.global_load_to_shared, amd.cdna4.async_copy.commit_group, amd.cdna4.async_copy.wait_group, amd.cdna4.async_copy.load_shared_relaxed: past the registers into shared memory
 @gluon.jit
@@ -88,4 +84,4 @@ def staged(x, out):
 
 
 print(run(staged, x, np.zeros_like(x), target="sim:gfx950")[:4])
-# > [0. 2. 4. 6.]
+#> [0. 2. 4. 6.]

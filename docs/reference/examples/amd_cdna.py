@@ -34,8 +34,7 @@ def upcast(codes, scales, out):
 codes = np.full((32, 64), 0x42, np.uint8)  # 1.0 in the low halves, 2.0 in the high ones
 scales = np.full((32, 128), 128, np.uint8)  # times two
 print(run(upcast, codes, scales, np.zeros((32, 128), np.float32), target="sim:gfx942")[0, :4])
-# > [2. 4. 2. 4.]
-
+#> [2. 4. 2. 4.]
 
 # -- amd.cdna3.get_scaled_upcast_fp4_scale_layout: the compiler's layout of the scales, a scale for 32 elements; from Triton 3.9 on
 @gluon.jit
@@ -47,8 +46,7 @@ def scales_of(codes, scales):
 
 compiled = gluon.compile(scales_of, "gfx942", signature={"codes": "*u8", "scales": "*u8"})
 print("tensor<32x4xi8, #linear>" in compiled.asm["ttgir"])
-# > True
-
+#> True
 
 # -- amd.cdna4.scaled_downcast: a narrow float for each element, a scale for each block; from Triton 3.9 on
 @gluon.jit
@@ -62,8 +60,7 @@ def downcast(x, out):
 
 
 print(run(downcast, x, np.zeros_like(x))[0, :2])
-# > [1.5 1.5]
-
+#> [1.5 1.5]
 
 # -- amd.cdna4.load_shared_fp4_repacked: packed along N there, along K here; from Triton 3.9 on
 @gluon.jit
@@ -74,24 +71,21 @@ def repacked(source, out):
     buffer = gl.allocate_shared_memory(
         gl.uint8, [64, 64], plain, gl.load(source + offsets(64, 64, TILE))
     )
-    gl.store(
-        out + offsets(32, 128, operand), gl.amd.cdna4.load_shared_fp4_repacked(buffer, operand)
-    )
+    gl.store(out + offsets(32, 128, operand), gl.amd.cdna4.load_shared_fp4_repacked(buffer, operand))
 
 
 k, n = np.mgrid[:64, :128]
 fp4 = ((k + n) % 16).astype(np.uint8)
 came = run(repacked, fp4[:, ::2] | fp4[:, 1::2] << 4, np.zeros((32, 128), np.uint8))
 print((came == fp4[::2] | fp4[1::2] << 4).all())
-# > True
+#> True
 
 # -- amd.cdna4.compute_efficient_padded_shared_layout: a buffer that is filled and read without conflicts; from Triton 3.8 on
 unit = gl.amd.AMDMFMALayout(4, [16, 16, 32], True, [2, 2])
 operand = gl.DotOperandLayout(0, unit, 8)
 padded = gl.amd.cdna4.compute_efficient_padded_shared_layout(operand, [128, 64], gl.bfloat16)
 print(type(padded).__name__, padded.interval_padding_pairs)
-# > PaddedSharedLayout [[512, 16]]
-
+#> PaddedSharedLayout [[512, 16]]
 
 # -- amd.hint.sched_barrier: nothing moves past it; from Triton 3.9 on
 @gluon.jit
@@ -102,8 +96,7 @@ def kept_apart(x, out):
 
 
 print(run(kept_apart, x, np.zeros_like(x))[0, :2])
-# > [4. 4.]
-
+#> [4. 4.]
 
 # -- amd.warp_pipeline_stage: half of the warps load while the others compute; from Triton 3.7 on
 @gluon.jit
@@ -118,4 +111,4 @@ def staged(x, out):
 
 
 print(run(staged, x, np.zeros_like(x))[0, :2])
-# > [12. 12.]
+#> [12. 12.]

@@ -40,8 +40,7 @@ def waited(x, out):
 
 
 print((run(waited, half, np.zeros((32, 64), np.float16)) == half[:32]).all())
-# > True
-
+#> True
 
 # -- amd.cdna5.async_copy.shared_to_global: and back, past the registers; from Triton 3.7 on
 @gluon.jit
@@ -56,8 +55,7 @@ def returned(x, out):
 
 
 print((run(returned, half, np.zeros((32, 64), np.float16)) == half[:32]).all())
-# > True
-
+#> True
 
 # -- amd.cdna5.tdm.async_gather, amd.cdna5.tdm.async_scatter, amd.cdna5.tdm.prefetch: rows by number, there and back; from Triton 3.7 on
 @gluon.jit
@@ -76,8 +74,7 @@ def reversed_rows(x, out):
 
 rotated = run(reversed_rows, half, np.zeros_like(half))
 print((rotated[:32] == half[:31:-1]).all(), rotated[32:].any())
-# > True False
-
+#> True False
 
 # -- amd.cdna5.tdm.tensor_descriptor, amd.cdna5.tdm.tensor_descriptor_type: the kernel's value for a descriptor of the host
 @gluon.jit
@@ -93,10 +90,9 @@ def described(source, out):
 
 source = TensorDescriptor.from_tensor(half, [32, 64], PADDED)
 print((run(described, source, np.zeros((32, 64), np.float16)) == half[32:]).all())
-# > True
-# > True ['32', '64']
-# > True
-
+#> True
+#> True ['32', '64']
+#> True
 
 # -- amd.cdna5.tdm.update_tensor_descriptor: a descriptor that moves; from Triton 3.9 on
 @gluon.jit
@@ -111,8 +107,7 @@ def moved(x, out):
 
 
 print((run(moved, half, np.zeros((32, 64), np.float16)) == half[32:]).all())
-# > True
-
+#> True
 
 # -- amd.cdna5.tdm.async_load_fused: two loads with one instruction; from Triton 3.9 on
 @gluon.jit
@@ -128,7 +123,7 @@ def fused(x, out):
 
 
 print(run(fused, half, np.zeros((32, 64), np.float16))[0, :2])
-# > [256. 256.]
+#> [256. 256.]
 
 # -- amd.cdna5.wmma_scaled, amd.cdna5.get_wmma_scale_layout: fp8 times fp8, a scale for 32 elements; from Triton 3.7 on
 WIDE = gl.amd.AMDWMMALayout(3, True, [[0, 1], [1, 0]], [], [16, 16, 128])
@@ -153,7 +148,7 @@ def scaled(a, scales, out):
 ones = np.full(4096, 0x38, np.uint8)  # 1.0 as e4m3
 twice = np.full((32, 4), 128, np.uint8)
 print(run(scaled, ones, twice, np.zeros((32, 32), np.float32))[0, :2], 128 * 2 * 2)
-# > [512. 512.] 512
+#> [512. 512.] 512
 
 # -- amd.cdna5.PartitionedSharedLayout, amd.cdna5.make_partitioned_dot_layouts: operands whose halves are read at once; from Triton 3.8 on
 inner = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
@@ -164,5 +159,5 @@ right = gl.PaddedSharedLayout.with_identity_for([[256, 8]], [64, 256], [1, 0])
 make = gl.amd.cdna5.make_partitioned_dot_layouts
 a, b, acc = make(256, 256, left, right, 4, [16, 16, 32])
 print(a.partition_dim, b.partition_dim, acc.instr_shape)
-# > {'offset': 2048, 'block': 1, 'partition': 2}
-# > 0 1 [16, 16, 32]
+#> {'offset': 2048, 'block': 1, 'partition': 2}
+#> 0 1 [16, 16, 32]

@@ -19,8 +19,7 @@ def places(out):
 
 
 print(run(places, np.zeros(4, np.int32), grid=4))
-# > [4 3 2 1]
-
+#> [4 3 2 1]
 
 # -- num_warps, num_ctas: compile-time values
 @gluon.jit
@@ -30,8 +29,7 @@ def sizes(out):
 
 
 print(run(sizes, np.zeros(2, np.int32), num_warps=4))
-# > [4 1]
-
+#> [4 1]
 
 # -- target: the target of the compilation; the branch not taken is not traced
 @gluon.jit
@@ -41,8 +39,7 @@ def asked(out):
 
 
 print(run(asked, np.zeros(1, np.int32)))
-# > [32]
-
+#> [32]
 
 # -- static_range, static_assert, static_print: while the kernel is traced
 @gluon.jit
@@ -57,10 +54,9 @@ def unrolled(out, N: gl.constexpr):
 
 unrolled[(1,)](out := np.zeros(1, np.int32), N=2, target="sim:hopper", num_warps=1)
 print(out)
-# > step 0
-# > step 1
-# > [1]
-
+#> step 0
+#> step 1
+#> [1]
 
 # -- device_print, device_assert, assume
 @gluon.jit
@@ -71,8 +67,7 @@ def told(n):
 
 
 told[(1,)](3, target="sim:hopper", num_warps=1)
-# > pid (0, 0, 0) n is: 3
-
+#> pid (0, 0, 0) n is: 3
 
 # -- constexpr, constexpr_function: Python that runs while the kernel is traced
 @gl.constexpr_function
@@ -88,8 +83,7 @@ def shorter(out):
 
 
 print(run(shorter, np.zeros(32, np.int32))[-1])
-# > 31
-
+#> 31
 
 # -- barrier, thread_barrier: all threads of the block; earlier stores are visible after
 @gluon.jit
@@ -102,8 +96,7 @@ def waited(scratch, out):
 
 
 print(run(waited, np.zeros(32, np.int32), np.zeros(32, np.int32))[:4])
-# > [31 30 29 28]
-
+#> [31 30 29 28]
 
 # -- scope, scope_begin, scope_end: spans that a timeline shows
 @gluon.jit
@@ -117,8 +110,7 @@ def spans(out):
 
 
 print(run(spans, np.zeros(32, np.int32))[:4])
-# > [0 1 4 9]
-
+#> [0 1 4 9]
 
 # -- aggregate, aggregate_replace: several values under one name, from Triton 3.8 on
 @gl.aggregate
@@ -140,8 +132,7 @@ def spans(out):
 
 
 print(run(spans, np.zeros(64, np.int32))[30:34])
-# > [1 1 2 2]
-
+#> [1 1 2 2]
 
 # -- warp_specialize: several functions at once, each with warps of its own
 @gluon.jit
@@ -164,8 +155,7 @@ def both(x, out):
 
 x = np.arange(128, dtype=np.int32)
 print(run(both, x, np.zeros(160, np.int32), num_warps=4)[[3, 127, 131]])
-# > [  6 254  -3]
-
+#> [  6 254  -3]
 
 # -- inline_asm: run once by every thread; from Triton 3.9 on
 @gluon.jit
@@ -175,4 +165,4 @@ def smid(out):
 
 compiled = gluon.compile(smid, target="sm_90", signature={"out": "*i32"}, num_warps=1)
 print("%smid" in compiled.asm["ptx"])
-# > True
+#> True

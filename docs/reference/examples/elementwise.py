@@ -26,8 +26,7 @@ def arithmetic(out):
 
 
 print(run(arithmetic, zeros(np.int32))[:6])
-# > [-1 -1  1  5 11 19]
-
+#> [-1 -1  1  5 11 19]
 
 # -- abs, ceil, floor
 @gluon.jit
@@ -42,8 +41,7 @@ def rounding(x, up, down, size):
 x = np.linspace(-1.5, 14, 32, dtype=np.float32)
 up, down = zeros(), zeros()
 print(run(rounding, x, up, down, zeros())[:3], up[:3], down[:3])
-# > [1.5 1.  0.5] [-1. -1. -0.] [-2. -1. -1.]
-
+#> [1.5 1.  0.5] [-1. -1. -0.] [-2. -1. -1.]
 
 # -- exp, exp2, log, log2
 @gluon.jit
@@ -54,8 +52,7 @@ def powers(x, out):
 
 
 print(run(powers, x, zeros())[:4].round(3))
-# > [-3. -2. -1.  0.]
-
+#> [-3. -2. -1.  0.]
 
 # -- sin, cos, erf
 @gluon.jit
@@ -67,8 +64,7 @@ def waves(x, out):
 
 
 print(run(waves, x, zeros())[:6].round(4))
-# > [-0.9661 -0.8427 -0.5205  1.      1.      1.    ]
-
+#> [-0.9661 -0.8427 -0.5205  1.      1.      1.    ]
 
 # -- sqrt, sqrt_rn, rsqrt: `sqrt` may be approximate, `sqrt_rn` rounds to nearest
 @gluon.jit
@@ -78,8 +74,7 @@ def roots(out):
 
 
 print(run(roots, zeros())[:4].round(4))
-# > [1.     1.4142 1.7321 2.    ]
-
+#> [1.     1.4142 1.7321 2.    ]
 
 # -- div_rn, fdiv, fma
 @gluon.jit
@@ -91,8 +86,7 @@ def divisions(out):
 
 
 print(run(divisions, zeros())[:5].round(4))
-# > [0.     1.3333 2.6667 4.     5.3333]
-
+#> [0.     1.3333 2.6667 4.     5.3333]
 
 # -- maximum, minimum, clamp
 @gluon.jit
@@ -103,8 +97,7 @@ def limits(out):
 
 
 print(run(limits, zeros())[:8])
-# > [2. 1. 1. 2. 3. 4. 4. 4.]
-
+#> [2. 1. 1. 2. 3. 4. 4. 4.]
 
 # -- where, cast
 @gluon.jit
@@ -114,8 +107,7 @@ def choice(out):
 
 
 print(run(choice, zeros())[:6])
-# > [ 0. -1.  1. -1.  2. -1.]
-
+#> [ 0. -1.  1. -1.  2. -1.]
 
 # -- cdiv, umulhi
 @gluon.jit
@@ -126,8 +118,7 @@ def integers(out):
 
 
 print(run(integers, zeros(np.int32))[:10])
-# > [0 1 2 2 3 4 5 5 6 7]
-
+#> [0 1 2 2 3 4 5 5 6 7]
 
 # -- expect_zero: elements outside of a mask are known to be zero
 @gluon.jit
@@ -138,8 +129,7 @@ def padded(x, out):
 
 
 print(run(padded, x, zeros())[6:10])
-# > [1.5 2.  0.  0. ]
-
+#> [1.5 2.  0.  0. ]
 
 # -- map_elementwise: scalar code, run for each element
 @gluon.jit
@@ -157,8 +147,7 @@ def mapped(out):
 
 
 print(run(mapped, zeros(np.int32))[:6])
-# > [ 0  4  1 10  2 16]
-
+#> [ 0  4  1 10  2 16]
 
 # -- inline_asm_elementwise: PTX is run by the simulator, too; two elements of 16 bits share a register
 @gluon.jit
@@ -185,10 +174,9 @@ print(run(doubled_pairs, np.arange(32).astype(ml_dtypes.bfloat16), zeros())[:5])
 
 compiled = gluon.compile(reversed_bits, target="sm_90", signature={"out": "*i32"}, num_warps=1)
 print("brev.b32" in compiled.asm["ptx"])
-# > [          0 -2147483648  1073741824 -1073741824]
-# > [0. 2. 4. 6. 8.]
-# > True
-
+#> [          0 -2147483648  1073741824 -1073741824]
+#> [0. 2. 4. 6. 8.]
+#> True
 
 # -- extra.libdevice: functions of the vendors' mathematics libraries
 @gluon.jit
@@ -199,4 +187,4 @@ def hyperbolic(x, out):
 
 kinds = {"x": "*fp32", "out": "*fp32"}
 print(gluon.compile(hyperbolic, target="sm_90", signature=kinds, num_warps=1).n_regs > 0)
-# > True
+#> True

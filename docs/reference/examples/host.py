@@ -16,7 +16,7 @@ def scale(x, out, factor, N: gl.constexpr):
 x, out = np.arange(32, dtype=np.float32), np.zeros(32, np.float32)
 scale[(1,)](x, out, 0.5, N=32, target="sim:hopper", num_warps=1)
 print(out[:4], isinstance(scale, gluon.GluonJITFunction))
-# > [0.  0.5 1.  1.5] True
+#> [0.  0.5 1.  1.5] True
 
 # -- gluon.compile, gluon.CompiledKernel: for any target, with no device
 kinds = {"x": "*fp32:16", "out": "*fp32:16", "factor": "fp32"}
@@ -28,14 +28,13 @@ for target in ("sm_90", "gfx942"):
         print(target, str(error).split(";")[0])
         continue
     print(target, sorted(compiled.asm)[:3], isinstance(compiled, gluon.CompiledKernel))
-# > sm_90 ['cubin', 'llir', 'ptx'] True
-# > gfx942 layout: the layout's threads per warp are not the target's
+#> sm_90 ['cubin', 'llir', 'ptx'] True
+#> gfx942 layout: the layout's threads per warp are not the target's
 
 # -- gluon.GluonASTSource: the source that `gluon.compile` builds from a kernel and its types
 source = gluon.GluonASTSource(scale, kinds, {"N": 32})
 print(gluon.compile(source, "sm_90", num_warps=1).metadata.name)
-# > scale
-
+#> scale
 
 # -- gluon.constexpr_function, gluon.must_use_result
 @gluon.constexpr_function
@@ -57,8 +56,7 @@ def doubled(out):
 
 doubled[(1,)](whole := np.zeros(32, np.int32), target="sim:hopper", num_warps=1)
 print(whole[:4])
-# > [0 2 4 6]
-
+#> [0 2 4 6]
 
 # -- gluon.aggregate, gluon.aggregate_replace: `gl.aggregate`, under the name that host code has, from Triton 3.8 on
 @gluon.aggregate
@@ -76,8 +74,7 @@ def summed(out):
 
 summed[(1,)](total := np.zeros(1, np.int32), target="sim:hopper", num_warps=1)
 print(total)
-# > [6]
-
+#> [6]
 
 # -- gluon.ArgumentKind, gluon.register_argument_kind: pass objects of another class to kernels
 class Meters(float):
@@ -88,51 +85,50 @@ kind = gluon.ArgumentKind(Meters, describe=lambda value: ("fp32", ""))
 gluon.register_argument_kind(kind)
 scale[(1,)](x, out, Meters(2.0), N=32, target="sim:hopper", num_warps=1)
 print(out[:4])
-# > [0. 2. 4. 6.]
+#> [0. 2. 4. 6.]
 
 # -- gluon.errors: one class per mistake, with the expected and the actual value, and the remedy
 try:
     gluon.compile(scale, "sm_91", signature=kinds, constexprs={"N": 32})
 except gluon.errors.TargetError as error:
     print(type(error).__name__, str(error).split(".")[0])
-# > TargetError target: unknown target 'sm_91'
+#> TargetError target: unknown target 'sm_91'
 
 # -- gluon.layouts: the layouts and their algebra, without Triton
 print(gluon.layouts.equal(ROW, gl.BlockedLayout([1], [32], [1], [0]), [32]))
-# > True
+#> True
 
 # -- gluon.cdiv, gluon.next_power_of_2: sizes of grids and blocks
 print(gluon.cdiv(1000, 128), gluon.next_power_of_2(100))
-# > 8 128
+#> 8 128
 
 # -- gluon.multiprocessors: programs of a persistent kernel; None in host memory
 print(gluon.multiprocessors(x) or 3)
-# > 3
+#> 3
 
 # -- gluon.compile_many: several kernels at once, on all cores
 wanted = [dict(fn=scale, signature=kinds, constexprs={"N": n}) for n in (32, 64)]
 print([kernel.metadata.name for kernel in gluon.compile_many(wanted, "sm_90", {"num_warps": 1})])
-# > ['scale', 'scale']
+#> ['scale', 'scale']
 
 # -- gluon.uninitialised: an output that a kernel is not to read before it writes it
 fresh = gluon.uninitialised(np.zeros(32, np.float32))
 scale[(1,)](x, fresh, 2.0, N=32, target="sim:hopper", num_warps=1)
 print(fresh[:4])
-# > [0. 2. 4. 6.]
+#> [0. 2. 4. 6.]
 
 # -- gluon.bundle: compiled kernels in one file, which is launched without a compiler
 bundle = gluon.bundle.Bundle()
 bundle.add(scale, kinds, {"N": 32}, target="sm_90", num_warps=1)
 print(list(bundle.inspect()["kernels"]))
-# > ['scale']
+#> ['scale']
 
 # -- gluon.tune: the search for the best configuration of a kernel
 space = gluon.tune.space(
     BLOCK=[64, 128], num_warps=[1, 2], when=lambda BLOCK, num_warps: BLOCK // num_warps == 64
 )
 print(space.size, list(space))
-# > 4 [{'BLOCK': 64, 'num_warps': 1}, {'BLOCK': 128, 'num_warps': 2}]
-
+#> 4 [{'BLOCK': 64, 'num_warps': 1}, {'BLOCK': 128, 'num_warps': 2}]
 
 # -- gluon.timeline: when each warp passed the scopes of a launch; the emulator executes the PTX here
 @gluon.jit
@@ -145,8 +141,7 @@ def timed(x, N: gl.constexpr):
 with gluon.timeline.record() as timeline:
     timed[(2,)](np.ones(32, np.float32), N=32, target="emu:sm_90", num_warps=1)
 print([(span.block, span.scope) for span in timeline.launches[0].spans])
-# > [(0, 'double'), (1, 'double')]
-
+#> [(0, 'double'), (1, 'double')]
 
 # -- gluon.distributed: ranks whose kernels reach each other's memory, here two simulated ones
 def body(group):
@@ -159,4 +154,4 @@ def body(group):
 
 
 print(gluon.distributed.simulate(body, world=2, target="sim:hopper"))
-# > [4.0, 2.0]
+#> [4.0, 2.0]

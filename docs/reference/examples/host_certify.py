@@ -24,4 +24,4 @@ twice[(1,)](np.ones(100, np.float32), 100)
 with contextlib.redirect_stdout(io.StringIO()):
     certificate = certify.certify(str(folder / "twice.py"), ["sm_90"])
 print(certificate.verdict)
-# > certified
+#> certified

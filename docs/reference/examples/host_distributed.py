@@ -27,8 +27,8 @@ def body(group: distributed.Group):
 
 for line in distributed.simulate(body, world=2, target="sim:hopper"):
     print(line)
-# > (0, 2, 20.0, (True, True))
-# > (1, 2, 10.0, (True, True))
+#> (0, 2, 20.0, (True, True))
+#> (1, 2, 10.0, (True, True))
 
 # -- gluon.distributed.group, gluon.distributed.symmetric: the ranks of torch.distributed's process group; memory of all of them
 for ask in (distributed.group, lambda: distributed.symmetric(np.zeros(32, np.float32))):
@@ -36,5 +36,5 @@ for ask in (distributed.group, lambda: distributed.symmetric(np.zeros(32, np.flo
         ask()
     except gluon.errors.GroupError as error:
         print(error.message, error.remedy, sep="; ")
-# > torch.distributed is not initialized; Call torch.distributed.init_process_group first, or simulate ranks with gluon_core.distributed.simulate.
-# > torch.distributed is not initialized; Call torch.distributed.init_process_group first, or simulate ranks with gluon_core.distributed.simulate.
+#> torch.distributed is not initialized; Call torch.distributed.init_process_group first, or simulate ranks with gluon_core.distributed.simulate.
+#> torch.distributed is not initialized; Call torch.distributed.init_process_group first, or simulate ranks with gluon_core.distributed.simulate.

@@ -24,12 +24,11 @@ def doubled(x: torch.Tensor) -> torch.Tensor:
 
 
 print(doubled(torch.ones(128)).sum().item(), isinstance(doubled, gluon.torch.Op))
-# > 256.0 True
+#> 256.0 True
 
 # -- gluon.torch.get: an operator by its name
 print(gluon.torch.get("examples::doubled") is doubled)
-# > True
-
+#> True
 
 # -- gluon.torch.one_by_one: a rule for `vmap`: call the operator for each
 @gluon.torch.op("examples::plus", vmap="one_by_one")  # `one_by_one(overload)` makes the rule
@@ -39,13 +38,13 @@ def plus(x: torch.Tensor) -> torch.Tensor:
 
 print(torch.vmap(plus)(torch.ones(3, 128)).sum().item())
 print(gluon.torch.one_by_one(torch.ops.examples.doubled.default).__name__)
-# > 768.0
-# > rule
+#> 768.0
+#> rule
 
 # -- gluon.torch.debug: compare the declaration of an operator with its kernels
 with gluon.torch.debug():
     print(doubled(torch.ones(128)).sum().item())
-# > 256.0
+#> 256.0
 
 # -- gluon.torch.prepare, gluon.torch.signature, gluon.torch.is_plain: a launch whose tensors are those of each call
 x, out = torch.ones(128), torch.empty(128)
@@ -54,4 +53,4 @@ other, result = torch.full((128,), 3.0), torch.empty(128)
 if gluon.torch.signature(other, result) == gluon.torch.signature(x, out):
     launch(other, result)
 print(result[0].item(), gluon.torch.is_plain(x))  # tensors of a CPU take torch's dispatcher
-# > 6.0 False
+#> 6.0 False

@@ -22,8 +22,7 @@ def copied(x, out):
 
 
 print(run(copied, np.arange(1, 33, dtype=np.float32), np.zeros(32, np.float32))[:8])
-# > [2. 3. 4. 5. 6. 0. 0. 0.]
-
+#> [2. 3. 4. 5. 6. 0. 0. 0.]
 
 # -- allocate_shared_memory, shared_memory_descriptor, shared_memory_descriptor_type: a buffer, and views of it
 @gluon.jit
@@ -41,9 +40,8 @@ def transposed(x, out):
 
 x = np.arange(128, dtype=np.float32).reshape(8, 16)
 print((run(transposed, x, np.zeros((8, 8), np.float32)) == x[:, :8].T).all())
-# > [8, 16] [16, 8]
-# > True
-
+#> [8, 16] [16, 8]
+#> True
 
 # -- bank_conflicts: the cost of an access to a buffer, at compile time
 @gluon.jit
@@ -61,8 +59,7 @@ def conflicts(out):
 
 
 print(run(conflicts, np.zeros(2, np.int32)))
-# > [7 0]
-
+#> [7 0]
 
 # -- atomic_add, atomic_max, atomic_min: programs that meet at one address
 @gluon.jit
@@ -74,8 +71,7 @@ def met(out):
 
 
 print(run(met, np.zeros(3, np.int32), grid=8))
-# > [28  7 -7]
-
+#> [28  7 -7]
 
 # -- atomic_and, atomic_or, atomic_xor
 @gluon.jit
@@ -87,8 +83,7 @@ def flags(out):
 
 
 print(run(flags, np.array([255, 0, 0], np.int32), grid=4))
-# > [240  15   0]
-
+#> [240  15   0]
 
 # -- atomic_cas, atomic_xchg: the first that comes gets the ticket
 @gluon.jit
@@ -100,8 +95,7 @@ def tickets(state, wins):
 
 state = np.zeros(2, np.int32)
 print(run(tickets, state, np.zeros(1, np.int32), grid=8), state)
-# > [1] [1 7]
-
+#> [1] [1 7]
 
 # -- atomic_load, atomic_store, atomic_poll: one program hands a value to another; from Triton 3.9 on
 @gluon.jit
@@ -116,8 +110,7 @@ def handed(flag, value, out):
 
 one = [np.zeros(1, np.int32) for _ in range(3)]
 print(run(handed, *one, grid=2))
-# > [43]
-
+#> [43]
 
 # -- CachePolicy: how an access treats the caches; the simulator has none, so it changes no result; from Triton 3.9 on
 @gluon.jit
@@ -128,8 +121,7 @@ def streamed(x, out):
 
 
 print(run(streamed, np.arange(32), np.zeros(32, np.int64))[:4])
-# > [0 1 2 3]
-
+#> [0 1 2 3]
 
 # -- fpsan.embed, fpsan.unembed: floats as the integers that the sanitizer computes with; compiled, not simulated; from Triton 3.9 on
 @gluon.jit
@@ -142,4 +134,4 @@ def there_and_back(x, out):
 kinds = {"x": "*fp32", "out": "*fp32"}
 compiled = gluon.compile(there_and_back, target="sm_90", signature=kinds, num_warps=1)
 print("fpsan" in compiled.asm["ttgir"])
-# > True
+#> True

@@ -28,8 +28,7 @@ def copied(x, out):
 
 x = np.arange(128, dtype=np.float32)
 print(run(copied, x, np.zeros_like(x), target="sim:sm_80")[:4])
-# > [0. 1. 2. 3.]
-
+#> [0. 1. 2. 3.]
 
 # -- nvidia.ampere.mbarrier.MBarrierLayout, nvidia.ampere.mbarrier.allocate_mbarrier, nvidia.ampere.mbarrier.init, nvidia.ampere.mbarrier.arrive, nvidia.ampere.mbarrier.wait, nvidia.ampere.mbarrier.invalidate, nvidia.ampere.async_copy.mbarrier_arrive: a copy that a barrier waits for
 @gluon.jit
@@ -48,9 +47,8 @@ def waited(x, out):
 
 
 print(run(waited, x, np.zeros_like(x), target="sim:sm_80")[:4])
-# > True
-# > [0. 1. 2. 3.]
-
+#> True
+#> [0. 1. 2. 3.]
 
 # -- nvidia.ampere.mma_v2: `mma.sync` on operands in registers
 @gluon.jit
@@ -68,8 +66,7 @@ a, b = np.random.default_rng(0).standard_normal((2, 64, 64)).astype(np.float16)
 right = a.astype(np.float32) @ b.astype(np.float32)
 c = run(multiplied, a, b, np.zeros((64, 64), np.float32), target="sim:sm_80", num_warps=4)
 print(np.abs(c - right).max() < 1e-2)
-# > True
-
+#> True
 
 # -- nvidia.hopper.tma.async_copy_global_to_shared, nvidia.hopper.tma.async_copy_shared_to_global, nvidia.hopper.tma.store_wait, nvidia.hopper.mbarrier.expect, nvidia.hopper.fence_async_shared: a tile in and out by the tensor memory accelerator
 @gluon.jit
@@ -93,8 +90,7 @@ doubled = np.zeros_like(a)
 source, sink = (TensorDescriptor.from_tensor(m, [64, 64], layout) for m in (a, doubled))
 run(through, source, sink, num_warps=4)
 print((doubled == 2 * a).all())
-# > True
-
+#> True
 
 # -- nvidia.hopper.warpgroup_mma, nvidia.hopper.warpgroup_mma_init, nvidia.hopper.warpgroup_mma_wait: `wgmma` on operands in shared memory
 @gluon.jit
@@ -115,8 +111,7 @@ def grouped(a, b, c, layout: gl.constexpr):
 c = np.zeros((64, 64), np.float32)
 grouped[(1,)](a, b, c, layout=layout, target="sim:hopper", num_warps=4)
 print(np.abs(c - right).max() < 1e-2)
-# > True
-
+#> True
 
 # -- nvidia.hopper.tma.async_atomic_add, nvidia.hopper.tma.async_atomic_min, nvidia.hopper.tma.async_atomic_max: a tile added to memory, by the copy engine
 @gluon.jit
@@ -135,13 +130,10 @@ def added(values, total, least, most):
 values = np.arange(-2048, 2048, dtype=np.int32).reshape(64, 64)
 whole = gl.NVMMASharedLayout.get_default_for([64, 64], gl.int32)
 results = [np.zeros((64, 64), np.int32) for _ in range(3)]
-run(
-    added, values, *(TensorDescriptor.from_tensor(m, [64, 64], whole) for m in results), num_warps=4
-)
+run(added, values, *(TensorDescriptor.from_tensor(m, [64, 64], whole) for m in results), num_warps=4)
 wanted = (values, values.clip(None, 0), values.clip(0))
 print(all((m == want).all() for m, want in zip(results, wanted)))
-# > True
-
+#> True
 
 # -- nvidia.blackwell.allocate_tensor_memory, nvidia.blackwell.TensorMemoryLayout, nvidia.blackwell.get_tmem_reg_layout, nvidia.blackwell.tensor_memory_descriptor: accumulators outside the registers
 @gluon.jit
@@ -158,7 +150,7 @@ def remembered(x, out):
 
 x = np.arange(128 * 64, dtype=np.float32)
 print((run(remembered, x, np.zeros_like(x), target="sim:sm_100", num_warps=4) == x).all())
-# > True
+#> True
 
 # -- nvidia.hopper.tma_ring, nvidia.hopper.tile_ring, nvidia.hopper.ring_position, nvidia.hopper.tma_writer, nvidia.hopper.tile_writer: tiles from a role that copies to one that works, and back to memory
 Ring, Writer = gl.nvidia.hopper.tile_ring, gl.nvidia.hopper.tile_writer
@@ -204,8 +196,7 @@ doubled = np.zeros_like(x)
 ends = (TensorDescriptor.from_tensor(array, [64, 64], whole) for array in (x, doubled))
 run(in_roles, *ends, 5, num_warps=4)
 print((doubled == 2 * x).all())
-# > True
-
+#> True
 
 # -- nvidia.hopper.ordered_barrier, nvidia.hopper.ordered_barrier_type: two partitions that change the same buffer, one after the other
 @gluon.jit
@@ -229,8 +220,7 @@ def alternating(out):
 
 
 print(run(alternating, np.zeros(128, np.int32), num_warps=4)[:4])
-# > [ 21  85 149 213]
-
+#> [ 21  85 149 213]
 
 # -- nvidia.blackwell.accumulator_ring, nvidia.blackwell.tmem_ring: sums in tensor memory, one stored while the next grows
 @gluon.jit
@@ -288,13 +278,6 @@ def tiled(array, block, dtype):
 left, right = np.ones((3 * 128, 16), np.float16), np.full((16, 32), 0.5, np.float16)
 result = np.zeros((3 * 128, 32), np.float32)
 ends = tiled(left, [128, 16], gl.float16), tiled(right, [16, 32], gl.float16)
-run(
-    products_in_roles,
-    *ends,
-    tiled(result, [128, 32], gl.float32),
-    3,
-    target="sim:sm_100",
-    num_warps=4,
-)
+run(products_in_roles, *ends, tiled(result, [128, 32], gl.float32), 3, target="sim:sm_100", num_warps=4)
 print((result == 8).all())
-# > True
+#> True

@@ -38,8 +38,7 @@ bits = np.arange(1024, dtype=np.int32).reshape(32, 32)
 results = [np.full((32, 32), 5, np.int32) for _ in range(3)]
 run(masked, bits, *(TensorDescriptor.from_tensor(m, [32, 32], WORDS) for m in results))
 print([m[0, 6].item() for m in results], [5 & 6, 5 | 6, 5 ^ 6])
-# > [4, 7, 3] [4, 7, 3]
-
+#> [4, 7, 3] [4, 7, 3]
 
 # -- nvidia.blackwell.tma.async_gather, nvidia.blackwell.tma.async_scatter, nvidia.blackwell.tma.tensor_descriptor, nvidia.blackwell.tma.tensor_descriptor_type: rows by number, there and back
 @gluon.jit
@@ -61,7 +60,7 @@ a, gathered = matrix.astype(np.float16), np.zeros((64, 64), np.float16)
 source, sink = (TensorDescriptor.from_tensor(m, [1, 64], HALVES) for m in (a, gathered))
 run(reversed_rows, source, sink)
 print((gathered[:32] == a[:31:-1]).all(), gathered[32:].any())
-# > True False
+#> True False
 
 # -- nvidia.blackwell.tma.async_copy_global_to_shared_im2col, nvidia.blackwell.tma.tensor_descriptor_im2col, nvidia.blackwell.tma.tensor_descriptor_im2col_type: the pixels that one tap of a filter sees; from Triton 3.8 on
 from gluon_core.nvidia.hopper import TensorDescriptorIm2Col
@@ -92,8 +91,7 @@ run(
     TensorDescriptor.from_tensor(seen, [64, 64], HALVES),
 )
 print((seen == image[:, :2, :2].reshape(64, 64)).all())
-# > True
-
+#> True
 
 # -- nvidia.ampere.CachePolicy, nvidia.ampere.FractionalEvictionPolicy: hints for the caches; from Triton 3.9 on
 @gluon.jit
@@ -107,8 +105,7 @@ def streamed(x, out):
 
 x = np.arange(128, dtype=np.float32)
 print(run(streamed, x, np.zeros_like(x), target="sim:sm_80", num_warps=1)[:4])
-# > [0. 1. 2. 3.]
-
+#> [0. 1. 2. 3.]
 
 # -- nvidia.blackwell.clc.try_cancel, nvidia.blackwell.clc.load_result, nvidia.blackwell.clc.clc_result, nvidia.blackwell.clc.clc_result_type: programs take the work of those that have not begun; from Triton 3.8 on
 @gluon.jit
@@ -134,8 +131,7 @@ def marked(out):
 
 
 print(run(marked, np.zeros(8, np.int32), grid=8))
-# > [1 2 3 4 5 6 7 8]
-
+#> [1 2 3 4 5 6 7 8]
 
 # -- nvidia.blackwell.clc.tile_scheduler: the same as a tile scheduler, for any number of partitions; from Triton 3.8 on
 @gluon.jit
@@ -148,8 +144,7 @@ def marked_by_a_scheduler(out, count):
 
 
 print(run(marked_by_a_scheduler, np.zeros(8, np.int32), grid=8, count=8))
-# > [1 2 3 4 5 6 7 8]
-
+#> [1 2 3 4 5 6 7 8]
 
 # -- nvidia.blackwell.mbarrier.fence_init_release_cluster, nvidia.blackwell.mbarrier.sync_cluster_init: barriers that the other blocks of a cluster know; from Triton 3.7 to 3.8
 @gluon.jit
@@ -165,8 +160,7 @@ def announced(out):
 
 
 print(run(announced, np.zeros(1, np.int32), num_ctas=2))
-# > [1]
-
+#> [1]
 
 # -- nvidia.blackwell.tcgen05_mma_barrier_count, nvidia.blackwell.tensor_memory_descriptor_type: how many commits a barrier of a cluster hears; from Triton 3.7 on
 @gluon.jit
@@ -184,9 +178,8 @@ def counted(out):
 
 
 print(run(counted, np.zeros(1, np.int32), num_ctas=2))
-# > True
-# > [2]
-
+#> True
+#> [2]
 
 # -- nvidia.hopper.warpgroup_mma_accumulator, nvidia.hopper.warpgroup_mma_accumulator_type: a product that is still under way
 @gluon.jit
@@ -207,10 +200,9 @@ def under_way(a, out):
 
 one = np.eye(64, dtype=np.float16)
 print((run(under_way, one, np.zeros((64, 64), np.float32), target="sim:hopper") == one).all())
-# > True
-# > True
-# > True
-
+#> True
+#> True
+#> True
 
 # -- nvidia.blackwell.cluster.barrier: all blocks of a cluster meet; from Triton 3.7 on
 @gluon.jit
@@ -220,8 +212,7 @@ def met(out):
 
 
 print(run(met, np.zeros(1, np.int32), num_ctas=2))
-# > [1]
-
+#> [1]
 
 # -- nvidia.hopper.multimem.load_reduce, nvidia.hopper.multimem.store, nvidia.hopper.multimem.reduce: one instruction for the copies of all ranks
 @gluon.jit
@@ -246,4 +237,4 @@ def summed(group):
 
 
 print(gluon.distributed.simulate(summed, world=2, target="sim:hopper"))
-# > [[23.0, 23.0], [23.0, 23.0]]
+#> [[23.0, 23.0], [23.0, 23.0]]

@@ -28,8 +28,7 @@ def in_pairs(x, out):
 
 
 print(run(in_pairs, x, np.zeros_like(x))[:6])
-# > [3.5 3.5 4.5 6.5 8.5 8.5]
-
+#> [3.5 3.5 4.5 6.5 8.5 8.5]
 
 # -- nvidia.rubin.add4, nvidia.rubin.sub4, nvidia.rubin.mul4, nvidia.rubin.fma4: four elements to an instruction; from Triton 3.9 on
 @gluon.jit
@@ -41,8 +40,7 @@ def in_fours(x, out):
 
 
 print(run(in_fours, x, np.zeros_like(x), target="sim:sm_107")[:4])
-# > [-1.  2.  7. 14.]
-
+#> [-1.  2.  7. 14.]
 
 # -- nvidia.blackwell.float2.Float2Tensor, nvidia.blackwell.float2.pack, nvidia.blackwell.float2.unpack, nvidia.blackwell.float2.fma, nvidia.blackwell.float2.full_like: neighbours along a dimension as pairs
 @gluon.jit
@@ -56,9 +54,8 @@ def paired(x, out):
 
 
 print(run(paired, x, np.zeros_like(x))[:4])
-# > True
-# > [ 0.  3.  8. 15.]
-
+#> True
+#> [ 0.  3.  8. 15.]
 
 # -- nvidia.blackwell.float2.pack2, nvidia.blackwell.float2.unpack2: the elements of two tensors as pairs
 @gluon.jit
@@ -71,4 +68,4 @@ def both(x, out):
 
 
 print(run(both, x, np.zeros_like(x))[:4])
-# > [0. 2. 4. 6.]
+#> [0. 2. 4. 6.]

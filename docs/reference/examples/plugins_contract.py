@@ -58,8 +58,7 @@ ANVIL = targets.Architecture(
 )
 target = targets.Target("anvil", ANVIL)
 print(target, target.has("anvil.clamp"), ANVIL.limits.shared_memory)
-# > anvil:anvil1 True 49152
-
+#> anvil:anvil1 True 49152
 
 # -- gluon_core.plugin.options.CompileOptions, gluon_core.plugin.options.FURTHER, gluon_core.plugin.options.check_given: compile options
 @dataclass(frozen=True)
@@ -71,10 +70,9 @@ chosen: options.CompileOptions = AnvilOptions.of(target, {"hammers": 2})
 print(chosen.num_warps, chosen.hammers, getattr(chosen, "max_registers", None))
 print(options.FURTHER["maxnreg"])
 refused(lambda: options.check_given(target, {"anvils": 3}, [f.name for f in fields(AnvilOptions)]))
-# > 4 2 None
-# > the most 32-bit registers of a thread
-# > OptionError: anvils: anvil has no compile option 'anvils'. Options: num_warps, num_ctas, debug, sanitize_overflow, arch, supported_fp8_dtypes, deprecated_fp8_dot_operand_dtypes, default_dot_input_precision, allowed_dot_input_precisions, max_num_imprecise_acc_default, hammers.
-
+#> 4 2 None
+#> the most 32-bit registers of a thread
+#> OptionError: anvils: anvil has no compile option 'anvils'. Options: num_warps, num_ctas, debug, sanitize_overflow, arch, supported_fp8_dtypes, deprecated_fp8_dot_operand_dtypes, default_dot_input_precision, allowed_dot_input_precisions, max_num_imprecise_acc_default, hammers.
 
 # -- gluon_core.plugin.backend.Backend, gluon_core.plugin.backend.API_VERSION, gluon_core.plugin.compiler.Compiler, gluon_core.plugin.device.Device, gluon_core.plugin.language.Language, gluon_core.plugin.language.Lowering, gluon_core.plugin.paths.load_path, gluon_core.plugin.paths.load_named: the parts of a plugin
 class AnvilCompiler(compiler.Compiler):
@@ -95,27 +93,14 @@ ANVIL_BACKEND = backend.Backend(
     language=language.Language(lowerings=(LOAD,)),
     api_version=backend.API_VERSION,
 )
-print(
-    ANVIL_BACKEND.compiler.options(target, {}).hammers,
-    paths.load_path("math:sqrt")(9.0),
-    paths.load_named("math:floor", "a unit")(9.5),
-)
-# > 1 3.0 9
+print(ANVIL_BACKEND.compiler.options(target, {}).hammers, paths.load_path("math:sqrt")(9.0), paths.load_named("math:floor", "a unit")(9.5))
+#> 1 3.0 9
 
 # -- gluon_core.plugin.paths.Form, gluon_core.plugin.paths.Name, gluon_core.plugin.paths.ModulePath, gluon_core.plugin.paths.CodePath, gluon_core.plugin.paths.Capability, gluon_core.plugin.paths.Words: the texts in fields of the contract, which the registry checks
-field_types = {
-    "a backend": paths.Name,
-    "a module": paths.ModulePath,
-    "code": paths.CodePath,
-    "a capability": paths.Capability,
-    "a text": paths.Words,
-}
-forms: dict[str, paths.Form] = {
-    label: declared.__metadata__[0] for label, declared in field_types.items()
-}
+field_types = {"a backend": paths.Name, "a module": paths.ModulePath, "code": paths.CodePath, "a capability": paths.Capability, "a text": paths.Words}
+forms: dict[str, paths.Form] = {label: declared.__metadata__[0] for label, declared in field_types.items()}
 print(forms["a backend"].pattern, forms["code"].words)
-# > [a-z][a-z0-9_]* not a path such as 'package.module:attribute'
-
+#> [a-z][a-z0-9_]* not a path such as 'package.module:attribute'
 
 # -- gluon_core.plugin.hookspec.hookimpl, gluon_core.plugin.hookspec.hookspec, gluon_core.plugin.hookspec.PROJECT, gluon_core.plugin.hookspec.ENTRY_POINTS, gluon_core.plugin.hookspec.EXTRAS: the hooks, and the entry points by which plugins are found
 class AnvilPlugin:
@@ -125,7 +110,7 @@ class AnvilPlugin:
 
 
 print(hookspec.PROJECT, hookspec.ENTRY_POINTS, hookspec.EXTRAS, callable(hookspec.hookspec))
-# > gluon_core gluon_core.backends gluon_core.extras True
+#> gluon_core gluon_core.backends gluon_core.extras True
 
 # -- gluon_core.registry.load.load, gluon_core.registry.load.registry, gluon_core.registry.load.Registry, gluon_core.registry.load.Contribution, gluon_core.registry.load.PluginFailure: the installed plugins, and the reasons of failures
 own: plugins.Registry = plugins.load(entry_points=[], plugins=[AnvilPlugin()])
@@ -135,17 +120,14 @@ print([b.name for b in plugin.backends], plugin.origin, "nvidia" in plugins.regi
 missing = EntryPoint("gone", "no_such_module", hookspec.ENTRY_POINTS)
 failure = plugins.load(entry_points=[missing]).failures["gone"]
 print(isinstance(failure, plugins.PluginFailure), failure.reason)
-# > anvil:anvil1 ['anvil_load', 'global_load']
-# > ['anvil'] 'AnvilPlugin' True
-# > True ModuleNotFoundError: No module named 'no_such_module'
-
+#> anvil:anvil1 ['anvil_load', 'global_load']
+#> ['anvil'] 'AnvilPlugin' True
+#> True ModuleNotFoundError: No module named 'no_such_module'
 
 # -- gluon_core.portable.requests.Request, gluon_core.portable.requests.LoadRequest, gluon_core.portable.requests.StoreRequest, gluon_core.portable.requests.AsyncCopyRequest, gluon_core.portable.requests.MmaRequest, gluon_core.portable.requests.MmaLayouts, gluon_core.portable.requests.TileRequest, gluon_core.portable.requests.TileStoreRequest, gluon_core.portable.requests.TileSchedulerRequest: the argument of lowerings and their predicates
 def load_accepts(request: requests.LoadRequest):
     narrow = request.offsets.dtype == gl.int32
-    return (
-        True if narrow else f"the Anvil addresses with int32 offsets, not {request.offsets.dtype}"
-    )
+    return True if narrow else f"the Anvil addresses with int32 offsets, not {request.offsets.dtype}"
 
 
 for kind in (
@@ -160,20 +142,20 @@ for kind in (
     shared = len(fields(requests.Request))
     print(kind.__name__, *(f.name for f in fields(kind)[shared : shared + 5]))
 print([f.name for f in fields(requests.MmaLayouts)])
-# > LoadRequest ptr offsets mask other cache_modifier
-# > StoreRequest ptr offsets value mask cache_modifier
-# > AsyncCopyRequest dest ptr offsets mask cache_modifier
-# > MmaRequest m n k a_dtype b_dtype
-# > TileRequest base shape strides dtype block_shape
-# > TileStoreRequest tile coordinates value layout
-# > TileSchedulerRequest num_ctas
-# > ['accumulator', 'a', 'b', 'a_shared', 'b_shared', 'lowering', 'shape', 'acc_dtype', 'in_shared']
+#> LoadRequest ptr offsets mask other cache_modifier
+#> StoreRequest ptr offsets value mask cache_modifier
+#> AsyncCopyRequest dest ptr offsets mask cache_modifier
+#> MmaRequest m n k a_dtype b_dtype
+#> TileRequest base shape strides dtype block_shape
+#> TileStoreRequest tile coordinates value layout
+#> TileSchedulerRequest num_ctas
+#> ['accumulator', 'a', 'b', 'a_shared', 'b_shared', 'lowering', 'shape', 'acc_dtype', 'in_shared']
 
 # -- gluon_core.plugin.language.OPS, gluon_core.plugin.language.TAKES: portable ops, the companions of their lowerings, and their arguments
 print(sorted(language.OPS), language.OPS["async_copy"])
 print(language.OPS["mma"], language.TAKES["wait"])
-# > ['async_copy', 'load', 'mma', 'store', 'tile_copy', 'tile_scheduler', 'tile_store'] ('commit wait', '')
-# > ('layouts', 'accumulator mma_wait read fence') ('outstanding', True)
+#> ['async_copy', 'load', 'mma', 'store', 'tile_copy', 'tile_scheduler', 'tile_store'] ('commit wait', '')
+#> ('layouts', 'accumulator mma_wait read fence') ('outstanding', True)
 
 # -- gluon_core.plugin.builder.Builder, gluon_core.plugin.builder.METHODS, gluon_core.plugin.builder.EXPERIMENTS, gluon_core.simulation.recorder.Recorder, gluon_core.simulation.recorder.CallSite: the methods that the core calls on a builder; protocols, from which nothing derives
 asked = declared.members(builder.Builder)
@@ -181,21 +163,20 @@ print(len(asked) > 100, "create_local_alloc" in asked, len(builder.EXPERIMENTS))
 print(builder.METHODS["create_{}(x, y, z)"])
 print(sorted(declared.members(recorder.Recorder))[-3:])
 site = recorder.CallSite("tma.load", "tma.load(x)", None)
-# > True True 2
-# > fma select cond_branch
-# > ['tiles_awaited', 'tiles_begun', 'tiles_fetched']
+#> True True 2
+#> fma select cond_branch
+#> ['tiles_awaited', 'tiles_begun', 'tiles_fetched']
 
 # -- gluon_core.plugin.builder.RESULTS, gluon_core.plugin.builder.Value: the results of its methods
 for kind in builder.RESULTS:
     print(kind, sorted(declared.methods_of(kind))[:3])
 print("get_type" in declared.members(builder.Value))
-# > block ['add_argument', 'add_argument_at', 'arg']
-# > region ['push_back', 'size']
-# > operation ['get_after', 'get_before', 'get_body']
-# > function ['add_entry_block', 'args', 'finalize']
-# > module ['context', 'get_function', 'has_function']
-# > True
-
+#> block ['add_argument', 'add_argument_at', 'arg']
+#> region ['push_back', 'size']
+#> operation ['get_after', 'get_before', 'get_body']
+#> function ['add_entry_block', 'args', 'finalize']
+#> module ['context', 'get_function', 'has_function']
+#> True
 
 # -- gluon_core.plugin.compiler.Stage, gluon_core.plugin.compiler.Report: a pipeline of pure steps, and the facts of `inspect` about the machine code
 def assemble(source, metadata):
@@ -203,10 +184,7 @@ def assemble(source, metadata):
     return source.encode()
 
 
-stages = [
-    compiler.Stage("text", lambda source, metadata: str(source)),
-    compiler.Stage("bin", assemble),
-]
+stages = [compiler.Stage("text", lambda source, metadata: str(source)), compiler.Stage("bin", assemble)]
 code, metadata = "module {}", {}
 for stage in stages:
     code = stage.run(code, metadata)
@@ -215,26 +193,22 @@ report = compiler.Report(
     registers=32, spills=0, shared_memory=0, instruction_count=4, instruction_mix={"add": 4}
 )
 print(report.registers, report.instruction_mix)
-# > b'module {}' {'shared': 0}
-# > 32 {'add': 4}
+#> b'module {}' {'shared': 0}
+#> 32 {'add': 4}
 
 # -- gluon_core.plugin.triton_compiler.TritonCompiler, gluon_core.plugin.triton_compiler.TritonDevice, gluon_core.plugin.triton_compiler.check_limits: a vendor whose compiler and driver are Triton's
 vendors = plugins.registry().backends
 print(isinstance(vendors["nvidia"].compiler, triton_compiler.TritonCompiler))
 print(isinstance(vendors["nvidia"].device, triton_compiler.TritonDevice))
 refused(lambda: vendors["nvidia"].compiler.tool("no-such-tool"))
-refused(
-    lambda: triton_compiler.check_limits(target, {"shared": 1 << 20, "num_warps": 4, "num_ctas": 1})
-)
-# > True
-# > True
-# > BackendError: the installed Triton ships no no-such-tool
-# > LimitError: the kernel needs more shared memory than a block of anvil:anvil1 has; expected at most 49152 bytes, got 1048576 bytes. Use smaller blocks, fewer buffers or stages, or a narrower dtype.
+refused(lambda: triton_compiler.check_limits(target, {"shared": 1 << 20, "num_warps": 4, "num_ctas": 1}))
+#> True
+#> True
+#> BackendError: the installed Triton ships no no-such-tool
+#> LimitError: the kernel needs more shared memory than a block of anvil:anvil1 has; expected at most 49152 bytes, got 1048576 bytes. Use smaller blocks, fewer buffers or stages, or a narrower dtype.
 
 # -- gluon_core.plugin.launcher.Compiled, gluon_core.plugin.launcher.Launcher, gluon_core.plugin.launcher.FastLauncher: a compiled kernel, and its launcher
-compiled: launcher.Compiled = gluon.compile(
-    twice, "sm_90", signature={"x": "*fp32", "out": "*fp32"}
-)
+compiled: launcher.Compiled = gluon.compile(twice, "sm_90", signature={"x": "*fp32", "out": "*fp32"})
 print(compiled.name, compiled.target, declared.members(launcher.Compiled) >= {"asm", "metadata"})
 
 
@@ -248,10 +222,9 @@ class Printing:
 launch: launcher.Launcher = Printing()
 launch((1, 1, 1), 0, x, x)
 print(sorted(declared.members(launcher.FastLauncher)))
-# > twice nvidia:sm_90 True
-# > launched on (1, 1, 1) with 2 arguments
-# > ['engine']
-
+#> twice nvidia:sm_90 True
+#> launched on (1, 1, 1) with 2 arguments
+#> ['engine']
 
 # -- gluon_core.plugin.launcher.ArgumentKind, gluon_core.plugin.launcher.checked_kind: objects of a class of one's own as arguments
 class Meters(float):
@@ -260,7 +233,7 @@ class Meters(float):
 
 kind = launcher.ArgumentKind(Meters, describe=lambda value: ("fp32", ""))
 print(launcher.checked_kind(kind).is_for(Meters), kind.is_for(str))
-# > True False
+#> True False
 
 # -- gluon_core.plugin.simulation.Simulation, gluon_core.simulation.settings.Settings, gluon_core.plugin.simulation.HARDWARE, gluon_core.simulation.ranks.RankHost, gluon_core.simulation.ranks.Ranks: the additional parts of a backend that simulates
 simulator = vendors["sim"]
@@ -269,9 +242,8 @@ with paths.load_path(simulator.simulation.settings)(schedule="eager", races=Fals
     twice[(1,)](x, out := np.zeros_like(x), target="sim:hopper")
 print(out[:3], callable(settings.Settings), vendors["nvidia"].simulation is simulation.HARDWARE)
 print(sorted(declared.members(ranks.RankHost))[-2:], sorted(declared.members(ranks.Ranks)))
-# > [0. 2. 4.] True True
-# > ['side_stream', 'world'] []
-
+#> [0. 2. 4.] True True
+#> ['side_stream', 'world'] []
 
 # -- gluon_core.simulation.settings.LaunchSettings, gluon_core.simulation.settings.Scopes: the checks of launches, by the environment and by blocks of code
 @dataclass(frozen=True)
@@ -286,9 +258,8 @@ print(AnvilSettings.from_environment({"ANVIL_RACES": "0"}), AnvilSettings.checks
 scopes = settings.Scopes(AnvilSettings)
 with scopes.using(timeout=1.0):
     print(scopes.current().timeout)
-# > AnvilSettings(races=False, timeout=60.0) ('races',)
-# > 1.0
-
+#> AnvilSettings(races=False, timeout=60.0) ('races',)
+#> 1.0
 
 # -- gluon_core.plugin.host_descriptor.HostDescriptor, gluon_core.plugin.host_descriptor.HostTensor: descriptors in host code
 class Tiles(host_descriptor.HostDescriptor):
@@ -301,15 +272,14 @@ base: host_descriptor.HostTensor = x.reshape(8, 16)
 flat = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
 print(Tiles(base, [8, 16], [16, 1], [4, 4], flat).block_shape)
 refused(lambda: Tiles(base, [8, 16], [16, 2], [4, 4], flat))
-# > [4, 4]
-# > ShapeError: Tiles.strides: the elements of the last dimension must be contiguous; expected 1 at the end, got [16, 2]. Describe the transposed tensor, or copy it with .contiguous().
+#> [4, 4]
+#> ShapeError: Tiles.strides: the elements of the last dimension must be contiguous; expected 1 at the end, got [16, 2]. Describe the transposed tensor, or copy it with .contiguous().
 
 # -- gluon_core.simulation.host_memory.Storage, gluon_core.simulation.host_memory.address_of, gluon_core.simulation.host_memory.refuse_where, gluon_core.simulation.host_memory.storage_of: the memory behind an argument, for a backend that runs on the host
 host_memory.refuse_where(lambda tensor: None)  # no tensor is refused
 memory: host_memory.Storage = host_memory.storage_of("x", x[32:], "Anvil")
 print(host_memory.address_of("x", x) == x.ctypes.data, memory.data.nbytes, memory.writable)
-# > True 512 True
-
+#> True 512 True
 
 # -- gluon_core.plugin.reference.Machine, gluon_core.plugin.reference.SharedBuffer, gluon_core.plugin.reference.Descriptor: the models of ops: functions of NumPy arrays, and of the machine where they start work
 def anvil_add_clamped(a, b, low, high):
@@ -335,8 +305,7 @@ def anvil_next_program(machine):
 
 
 print(anvil_add_clamped(x[:3], 1.0, 0.0, 2.0))
-# > [1. 2. 2.]
-
+#> [1. 2. 2.]
 
 # -- gluon_core.plugin.reference.returns, gluon_core.plugin.reference.like: the types of results
 @reference.like(0)
@@ -350,8 +319,7 @@ def anvil_split(a, mask):
 
 
 print(callable(anvil_negate.results), callable(anvil_split.results))
-# > True True
-
+#> True True
 
 # -- gluon_core.simulation.assembly.Assembler, gluon_core.simulation.assembly.Assembly, gluon_core.simulation.assembly.NotModelled: inline assembly on the simulator: the service `assembly.<dialect>` of a plugin
 class AnvilText:
@@ -374,31 +342,25 @@ try:
     assembler("mul $0, $1", "=r,r", None)
 except assembly.NotModelled as error:
     print(error.words, "-", error.got)
-# > [[4294967295 4294967294]]
-# > only `inv` is known - mul $0, $1
+#> [[4294967295 4294967294]]
+#> only `inv` is known - mul $0, $1
 
 # -- gluon_core.plugin.machine_code.find_loops, gluon_core.plugin.machine_code.Instruction, gluon_core.plugin.machine_code.Loop: loops of machine code, whose lines a vendor reads
-body = [
-    machine_code.Instruction("mov"),
-    machine_code.Instruction("fma", labels=("again",)),
-    machine_code.Instruction("add"),
-]
+body = [machine_code.Instruction("mov"), machine_code.Instruction("fma", labels=("again",)), machine_code.Instruction("add")]
 body.append(machine_code.Instruction("branch", target="again"))
 loop: machine_code.Loop
 (loop,) = machine_code.find_loops(body)
 print(loop.label, loop.depth, dict(loop.instruction_mix))
-# > again 1 {'fma': 1, 'add': 1, 'branch': 1}
+#> again 1 {'fma': 1, 'add': 1, 'branch': 1}
 
 # -- gluon_core.plugin.machine_code.CodeLine: which line of a kernel a line of code is for
 text = '\t.file 1 "anvil.py"\n\t.loc 1 7 0\n\tadd r0, r1\n'
 line: machine_code.CodeLine
 (line,) = AnvilCompiler().listing("asm", {"asm": text})
 print(line.text.strip(), line.file, line.line)
-print(
-    AnvilCompiler().listing("ttgir", {"ttgir": '#loc1 = loc("anvil.py":3:5)\nop loc(#loc1)\n'})[0]
-)
-# > add r0, r1 anvil.py 7
-# > CodeLine(text='op', file='anvil.py', line=3)
+print(AnvilCompiler().listing("ttgir", {"ttgir": '#loc1 = loc("anvil.py":3:5)\nop loc(#loc1)\n'})[0])
+#> add r0, r1 anvil.py 7
+#> CodeLine(text='op', file='anvil.py', line=3)
 
 # -- gluon_core.simulation.watch.Watch, gluon_core.simulation.watch.Executed: watching kernels while they run
 findings = []
@@ -408,14 +370,14 @@ kernel = findings[0].kernels[0]
 busy = max(kernel.lines, key=lambda one: one.numbers)
 print(kernel.kernel, kernel.target, kernel.columns[:2], busy.line == kernel.line + 2)
 print(*(f.name for f in fields(watch.Executed)[:4]))
-# > twice sim:sm_90 ('least time', 'ops') True
-# > launches warps instructions instruction_mix
+#> twice sim:sm_90 ('least time', 'ops') True
+#> launches warps instructions instruction_mix
 
 # -- gluon_core.plugin.reference.Remedies: the calls that order asynchronous work, for reports of a missing one
 remedies = reference.Remedies(waits={"anvil": ("gl.anvil.wait({pending})",)})
 print(remedies.waits["anvil"][0].format(pending=0))
-# > gl.anvil.wait(0)
+#> gl.anvil.wait(0)
 
 # -- gluon_core.plugin.reference.MATH, gluon_core.plugin.reference.MORE_MATH: functions of a vendor's math library that the simulator computes
 print("erf" in reference.MATH, reference.MORE_MATH[:2])
-# > True ('erfcinv', 'i0')
+#> True ('erfcinv', 'i0')

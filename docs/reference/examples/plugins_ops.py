@@ -41,9 +41,8 @@ out = np.zeros_like(x)
 run(doubles, x, out)
 print(out[:4])
 refused(lambda: scaled(x, 2.0))
-# > [0. 2. 4. 6.]
-# > NotInKernelError: gl.anvil.scaled was called outside a kernel. Call it from a function decorated with @gluon.jit.
-
+#> [0. 2. 4. 6.]
+#> NotInKernelError: gl.anvil.scaled was called outside a kernel. Call it from a function decorated with @gluon.jit.
 
 # -- gluon_core.plugin.ops.unwrap, gluon_core.plugin.ops.constexpr: compile-time operands, and how errors call values
 @ops.builtin(name="gl.anvil.facts")
@@ -61,11 +60,10 @@ def asks(x, ROUNDS: gl.constexpr):
 run(asks, x, ROUNDS=3)
 print(x[0])
 refused(lambda: run(asks, x, ROUNDS=9))
-# > False 3 fp32
-# > 30.0
-# > False 9 fp32
-# > ArgumentError: rounds: out of range; expected 1 to 8, got 9
-
+#> False 3 fp32
+#> 30.0
+#> False 9 fp32
+#> ArgumentError: rounds: out of range; expected 1 to 8, got 9
 
 # -- gluon_core.plugin.semantic.SemanticLayer: operands that are known when the kernel runs
 @ops.builtin(name="gl.anvil.box")
@@ -82,10 +80,9 @@ def boxes(x, n):
 
 
 run(boxes, x, 7)
-# > [128] 0
-# > [triton.language.int32, triton.language.int32]
-# > int1 None
-
+#> [128] 0
+#> [triton.language.int32, triton.language.int32]
+#> int1 None
 
 # -- gluon_core.plugin.semantic.SemanticLayer, gluon_core.plugin.semantic.Memory, gluon_core.plugin.semantic.MemoryType: buffers and barriers
 @ops.builtin(name="gl.anvil.fill")
@@ -96,11 +93,7 @@ def fill(buffer: Memory, value, barrier) -> None:
     semantic.check_stored(kind, value)
     semantic.check_view_size(kind.shape[0], 128, "elements")
     semantic.check_barrier(barrier, "barrier", "allocate_mbarrier() makes one.")
-    print(
-        held.dtype,
-        semantic.same_bits(gl.int32, gl.uint32),
-        semantic.same_bits(gl.int32, gl.float32),
-    )
+    print(held.dtype, semantic.same_bits(gl.int32, gl.uint32), semantic.same_bits(gl.int32, gl.float32))
     buffer.store(value)
 
 
@@ -112,9 +105,8 @@ def fills(dtype: gl.constexpr):
 
 run(fills, gl.int32)
 refused(lambda: run(fills, gl.float32))
-# > int32 True False
-# > DtypeError: value: the value does not have the buffer's dtype; expected fp32, got int32. Cast it with value.to(...).
-
+#> int32 True False
+#> DtypeError: value: the value does not have the buffer's dtype; expected fp32, got int32. Cast it with value.to(...).
 
 # -- gluon_core.plugin.semantic.SemanticLayer: products
 @ops.builtin(name="gl.anvil.multiply")
@@ -137,9 +129,9 @@ def multiplies(K: gl.constexpr, dtype: gl.constexpr, WIDTH: gl.constexpr):
 refused(lambda: run(multiplies, 32, gl.float16, 4))
 refused(lambda: run(multiplies, 16, gl.int8, 4))
 refused(lambda: run(multiplies, 16, gl.float16, 2))
-# > ShapeError: the shapes do not multiply; expected a [M, K], b [K, N], acc [M, N], got [16, 32], [16, 16], [16, 16]
-# > DtypeError: a: the Anvil does not take this dtype; expected fp16, got int8
-# > LayoutError: k_width: the operands' k_width does not fit; expected one width for both, at least 4 for fp16, got 2 and 2
+#> ShapeError: the shapes do not multiply; expected a [M, K], b [K, N], acc [M, N], got [16, 32], [16, 16], [16, 16]
+#> DtypeError: a: the Anvil does not take this dtype; expected fp16, got int8
+#> LayoutError: k_width: the operands' k_width does not fit; expected one width for both, at least 4 for fp16, got 2 and 2
 
 # -- gluon_core.plugin.ops.has, gluon_core.plugin.ops.require: the features of the target and the installed Triton; `builtin(requires=..., since=...)` asks both
 LATER = Feature((99, 0), "the unit of the Anvil 2")
@@ -159,10 +151,9 @@ def strikes():
 
 refused(lambda: run(strikes, on="sim:gfx942"))
 refused(lambda: run(strikes))
-# > CapabilityError: gl.anvil.strike needs nvidia.wgmma (sm_90); target is sim:gfx942
-# > False
-# > CapabilityError: gl.anvil.strike(twice=True) needs Triton >= 99.0
-
+#> CapabilityError: gl.anvil.strike needs nvidia.wgmma (sm_90); target is sim:gfx942
+#> False
+#> CapabilityError: gl.anvil.strike(twice=True) needs Triton >= 99.0
 
 # -- gluon_core.plugin.ops.compile_time, gluon_core.plugin.ops.constexpr_function, gluon_core.plugin.ops.traced, gluon_core.plugin.ops.JITFunction: functions of compile-time values, and functions in the language
 @ops.compile_time
@@ -187,25 +178,25 @@ def computes(out):
 run(computes, out)
 print(out[:3], halves(10), isinstance(cubed, ops.JITFunction))
 print(ops.constexpr_function is gluon.constexpr_function)
-# > [64. 32. 27.] 5 True
-# > True
+#> [64. 32. 27.] 5 True
+#> True
 
 # -- gluon_core.plugin.ops.is_builtin, gluon_core.plugin.ops.TracedFunction: ops, and functions that kernels trace
 print(ops.is_builtin(scaled), ops.is_builtin(cubed), isinstance(cubed, ops.TracedFunction))
-# > True False True
+#> True False True
 
 # -- gluon_core.plugin.ops.base_value, gluon_core.plugin.ops.base_type: the base classes of values in kernels and of their types
 print(issubclass(ops.tensor, ops.base_value), issubclass(ops.dtype, ops.base_type))
-# > True True
+#> True True
 
 # -- gluon_core.plugin.ops.tl, gluon_core.plugin.ops.tl_core, gluon_core.plugin.ops.tl_tuple, gluon_core.plugin.ops.tuple_type, gluon_core.plugin.ops.dtype, gluon_core.plugin.ops.block_type, gluon_core.plugin.ops.constexpr_type: Triton's modules and types, whichever release is installed
 pair = ops.tl_tuple([ops.constexpr(3), ops.constexpr(4)])
 print(len(pair.values), ops.tl.float32, ops.tl_core.tensor is ops.tensor)
 print(isinstance(gl.int8, ops.dtype), ops.block_type(gl.int8, [16]), ops.constexpr_type(3))
 print(ops.tuple_type([ops.tl.int32, ops.tl.int64]).types)
-# > 2 fp32 True
-# > True <['16'], int8> constexpr_type[3]
-# > [triton.language.int32, triton.language.int64]
+#> 2 fp32 True
+#> True <['16'], int8> constexpr_type[3]
+#> [triton.language.int32, triton.language.int64]
 
 # -- gluon_core.plugin.ops.ir, gluon_core.plugin.ops.gluon_ir, gluon_core.plugin.ops.passes, gluon_core.plugin.ops.op_builder: MLIR, for vendors with a compiler in Triton
 context = ops.ir.context()
@@ -217,8 +208,7 @@ manager = ops.ir.pass_manager(context)
 ops.passes.common.add_canonicalizer(manager)
 manager.run(module, "anvil")
 print(isinstance(builder, ops.gluon_ir.GluonOpBuilder), str(module).split()[0])
-# > True module
-
+#> True module
 
 # -- gluon_core.plugin.ops.code_generator: the function that is being traced, to call its other functions; layouts that the compiler chooses later
 @ops.builtin(name="gl.anvil.twice")
@@ -243,9 +233,8 @@ def grows(out):
 
 run(grows, out)
 print(out[:3])
-# > False True
-# > [2. 3. 4.]
-
+#> False True
+#> [2. 3. 4.]
 
 # -- gluon_core.values.distributed_type, gluon_core.values.shared_memory_descriptor, gluon_core.values.shared_memory_descriptor_type, gluon_core.values.memory_descriptor, gluon_core.values.memory_descriptor_type: the types of tensors and of on-chip memory
 @ops.builtin(name="gl.anvil.types")
@@ -264,8 +253,7 @@ def typed():
 
 
 run(typed)
-# > ['128'] SwizzledSharedLayout [32]
-
+#> ['128'] SwizzledSharedLayout [32]
 
 # -- gluon_core.values.handle_value: a value that is one handle of the builder, such as an accumulator under way
 class token(values.handle_value):
@@ -273,14 +261,14 @@ class token(values.handle_value):
 
 
 print(issubclass(token, ops.base_value))
-# > True
+#> True
 
 # -- gluon_core.values.unwrap_shape, gluon_core.values.check_block_shape, gluon_core.values.one_of, gluon_core.values.CachePolicy, gluon_core.values.MBarrierLayout: shapes, choices, and layouts that ops of several vendors take
 print(values.unwrap_shape((ops.constexpr(4), 32)), values.one_of("how", "fast", ("fast", "safe")))
 refused(lambda: values.one_of("how", "fats", ("fast", "safe")))
 refused(lambda: values.check_block_shape([3, 32], "a tile"))
 print(values.CachePolicy("cg"), values.MBarrierLayout())
-# > [4, 32] fast
-# > ArgumentError: how: no such choice; expected 'fast', 'safe', got 'fats'. Did you mean 'fast'?
-# > ShapeError: shape: a tile must have power-of-two dimensions; got [3, 32] (dimension 0 is 3). Round up to 4 and mask the rest.
-# > CachePolicy(cache_modifier='cg', eviction_policy='evict_normal') MBarrierLayout(vec=1, per_phase=1, max_phase=1, order=[0], cga_layout=[])
+#> [4, 32] fast
+#> ArgumentError: how: no such choice; expected 'fast', 'safe', got 'fats'. Did you mean 'fast'?
+#> ShapeError: shape: a tile must have power-of-two dimensions; got [3, 32] (dimension 0 is 3). Round up to 4 and mask the rest.
+#> CachePolicy(cache_modifier='cg', eviction_policy='evict_normal') MBarrierLayout(vec=1, per_phase=1, max_phase=1, order=[0], cga_layout=[])

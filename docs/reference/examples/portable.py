@@ -19,11 +19,10 @@ for target in TARGETS:
     out = np.zeros_like(x)
     doubled[(1,)](x, out, target=target)
     print(target, out[[1, 199, 200]])
-# > sim:sm_80 [  2. 398.   0.]
-# > sim:hopper [  2. 398.   0.]
-# > sim:gfx942 [  2. 398.   0.]
-# > sim:gfx1201 [  2. 398.   0.]
-
+#> sim:sm_80 [  2. 398.   0.]
+#> sim:hopper [  2. 398.   0.]
+#> sim:gfx942 [  2. 398.   0.]
+#> sim:gfx1201 [  2. 398.   0.]
 
 # -- portable.async_copy, portable.commit, portable.wait: into shared memory, in the background where that exists
 @gluon.jit
@@ -41,11 +40,10 @@ for target in TARGETS:
     out = np.zeros_like(x)
     staged[(1,)](x, out, target=target)
     print(target, (out == x).all())
-# > sim:sm_80 True
-# > sim:hopper True
-# > sim:gfx942 True
-# > sim:gfx1201 True
-
+#> sim:sm_80 True
+#> sim:hopper True
+#> sim:gfx942 True
+#> sim:gfx1201 True
 
 # -- portable.mma, portable.mma_layouts: `acc + a @ b` on the matrix unit that there is
 @gluon.jit
@@ -66,11 +64,10 @@ for target in TARGETS:
     c = np.zeros((64, 64), np.float32)
     product[(1,)](a, b, c, M=64, target=target)
     print(target, np.abs(c - a.astype(np.float32) @ b.astype(np.float32)).max() < 1e-2)
-# > sim:sm_80 True
-# > sim:hopper True
-# > sim:gfx942 True
-# > sim:gfx1201 True
-
+#> sim:sm_80 True
+#> sim:hopper True
+#> sim:gfx942 True
+#> sim:gfx1201 True
 
 # -- portable.descriptor, portable.pipeline, portable.accumulator, portable.mma_wait, portable.read: tiles under way while others are multiplied
 @gluon.jit
@@ -99,11 +96,10 @@ for target in TARGETS:
     c = np.zeros((64, 64), np.float32)
     long_product[(1,)](a, b, c, 256, M=64, target=target)
     print(target, np.abs(c - a.astype(np.float32) @ b.astype(np.float32)).max() < 1e-1)
-# > sim:sm_80 True
-# > sim:hopper True
-# > sim:gfx942 True
-# > sim:gfx1201 True
-
+#> sim:sm_80 True
+#> sim:hopper True
+#> sim:gfx942 True
+#> sim:gfx1201 True
 
 # -- portable.fence: between stores to shared memory and a matrix unit that reads it
 @gluon.jit
@@ -125,8 +121,7 @@ a, b = np.random.default_rng(2).standard_normal((2, 64, 64)).astype(np.float16)
 c = np.zeros((64, 64), np.float32)
 stored_product[(1,)](a, b, c, M=64, target="sim:hopper")
 print(np.abs(c - a.astype(np.float32) @ b.astype(np.float32)).max() < 1e-2)
-# > True
-
+#> True
 
 # -- portable.swizzled_tiles: which tile of a matrix a program works on, rows of tiles in groups
 @gluon.jit
@@ -142,9 +137,8 @@ for group in (1, 2):
     out = np.zeros((6, 2), np.int32)
     ordered[(2,)](out, group, target="sim:hopper")
     print(out.tolist())
-# > [[0, 0], [0, 32], [32, 0], [32, 32], [64, 0], [64, 32]]
-# > [[0, 0], [32, 0], [0, 32], [32, 32], [64, 0], [64, 32]]
-
+#> [[0, 0], [0, 32], [32, 0], [32, 32], [64, 0], [64, 32]]
+#> [[0, 0], [32, 0], [0, 32], [32, 32], [64, 0], [64, 32]]
 
 # -- portable.stream_k_tiles, portable.split_k_reduce: tiles that do not divide among programs are cut along K
 @gluon.jit
@@ -156,12 +150,8 @@ def inner(x, y, out, sums, counters, K):
         row, column, k, end, slot, part, parts = work.at(piece)
         products = gl.zeros([16], gl.float32, layout)
         for start in range(k, end, 16):
-            products += gl.load(x + start + i, mask=start + i < end, other=0.0) * gl.load(
-                y + start + i
-            )
-        total, last = gl.portable.split_k_reduce(
-            products, sums + slot * 16, counters + slot, part, parts
-        )
+            products += gl.load(x + start + i, mask=start + i < end, other=0.0) * gl.load(y + start + i)
+        total, last = gl.portable.split_k_reduce(products, sums + slot * 16, counters + slot, part, parts)
         if last:
             gl.store(out, gl.sum(total, 0))
 
@@ -170,7 +160,7 @@ x, y = np.arange(80, dtype=np.float32), np.ones(80, np.float32)
 out, sums, counters = np.zeros(1, np.float32), np.zeros(96, np.float32), np.zeros(6, np.int32)
 inner[(3,)](x, y, out, sums, counters, 80, target="sim:hopper")
 print(out, x.sum(), counters)
-# > [3160.] 3160.0 [0 0 0 0 0 0]
+#> [3160.] 3160.0 [0 0 0 0 0 0]
 
 # -- portable.signal, portable.wait_signal, portable.peer: between programs on several devices
 from gluon_core import distributed
@@ -195,8 +185,7 @@ def body(group):
 
 
 print(distributed.simulate(body, world=4, target="sim:hopper"))
-# > [3, 0, 1, 2]
-
+#> [3, 0, 1, 2]
 
 # -- portable.rank_barrier: all programs of a channel, on all ranks
 @gluon.jit
@@ -218,8 +207,7 @@ def body(group):
 
 
 print(distributed.simulate(body, world=2, target="sim:gfx942"))
-# > [[1, 3, 5], [1, 3, 5]]
-
+#> [[1, 3, 5], [1, 3, 5]]
 
 # -- portable.counter_add, portable.counter_wait: one program counts, many wait
 @gluon.jit
@@ -242,8 +230,7 @@ def body(group):
 
 
 print(distributed.simulate(body, world=2, target="sim:hopper"))
-# > [[0, 0], [127, 127]]
-
+#> [[0, 0], [127, 127]]
 
 # -- portable.tile_scheduler, portable.static_tile_scheduler: the tile after this one, in step in all partitions; hardware that can takes over programs that have not begun
 @gluon.jit
@@ -271,10 +258,9 @@ for grid in (5, 12):
     print((out[0] == out[1]).all(), np.bincount(out[0]).tolist())
 scheduled[(12,)](out, False, target="sim:sm_100", num_warps=4)
 print((out[0] == out[1]).all())
-# > True [3, 3, 2, 2, 2]
-# > True [1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]
-# > True
-
+#> True [3, 3, 2, 2, 2]
+#> True [1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]
+#> True
 
 # -- portable.epilogue, portable.writer: a change of the accumulator before its store; by TMA while the kernel goes on, where there is TMA
 @gluon.jit
@@ -299,11 +285,10 @@ for target in TARGETS:
     out = np.zeros((64, 64), np.float32)
     finished[(1,)](sums, bias[0], out, target=target)
     print(target, np.allclose(out, np.maximum(2 * sums + bias[0], 0)))
-# > sim:sm_80 True
-# > sim:hopper True
-# > sim:gfx942 True
-# > sim:gfx1201 True
-
+#> sim:sm_80 True
+#> sim:hopper True
+#> sim:gfx942 True
+#> sim:gfx1201 True
 
 # -- portable.cluster_softmax: softmax of rows; blocks of a cluster that share a row exchange once, from Triton 3.8 on
 @gluon.jit
@@ -322,7 +307,7 @@ for target in TARGETS:
     out = np.zeros_like(x)
     softmax[(1,)](x, out, target=target)
     print(target, np.allclose(out, wanted))
-# > sim:sm_80 True
-# > sim:hopper True
-# > sim:gfx942 True
-# > sim:gfx1201 True
+#> sim:sm_80 True
+#> sim:hopper True
+#> sim:gfx942 True
+#> sim:gfx1201 True

@@ -23,8 +23,7 @@ def rows(out):
 
 
 print(run(rows, np.zeros(8, np.int32)))
-# > [ 105  329  553  777 1001 1225 1449 1673]
-
+#> [ 105  329  553  777 1001 1225 1449 1673]
 
 # -- reduce_or, xor_sum
 @gluon.jit
@@ -35,8 +34,7 @@ def bits(out):
 
 
 print(run(bits, np.zeros(2, np.int32)))
-# > [ 31 896]
-
+#> [ 31 896]
 
 # -- reduce: with a function of one's own
 @gluon.jit
@@ -50,8 +48,7 @@ def greatest(x, out):
 
 
 print(run(greatest, np.sin(np.arange(32, dtype=np.float32)), np.zeros(1, np.float32)).round(4))
-# > [0.9906]
-
+#> [0.9906]
 
 # -- cumsum, cumprod, associative_scan
 @gluon.jit
@@ -62,8 +59,7 @@ def scans(out):
 
 
 print(run(scans, np.zeros(32, np.int32))[:6])
-# > [ 1  3  6 10 15 21]
-
+#> [ 1  3  6 10 15 21]
 
 # -- gather
 @gluon.jit
@@ -73,8 +69,7 @@ def picked(x, out):
 
 
 print(run(picked, np.arange(32, dtype=np.int32) ** 2, np.zeros(32, np.int32))[:4])
-# > [961 900 841 784]
-
+#> [961 900 841 784]
 
 # -- argmax, argmin: the index of the extreme, the first of equal ones
 @gluon.jit
@@ -85,8 +80,7 @@ def extremes(x, out):
 
 
 print(run(extremes, np.arange(32, dtype=np.int32) % 20, np.zeros(2, np.int32)))
-# > [19  0]
-
+#> [19  0]
 
 # -- histogram
 @gluon.jit
@@ -97,8 +91,7 @@ def counted(x, out):
 
 
 print(run(counted, np.arange(32, dtype=np.int32) % 5, np.zeros(32, np.int32))[:6])
-# > [7 7 6 6 6 0]
-
+#> [7 7 6 6 6 0]
 
 # -- dot_fma: a matrix product where there is no matrix unit, or none for the dtype
 @gluon.jit
@@ -112,4 +105,4 @@ def product(a, b, out):
 
 a, b = np.random.default_rng(0).standard_normal((2, 16, 16), dtype=np.float32)
 print(np.abs(run(product, a, b, np.zeros((16, 16), np.float32)) - a @ b).max() < 1e-5)
-# > True
+#> True

@@ -23,8 +23,7 @@ def made(out):
 
 
 print(run(made, np.zeros(32, np.int32))[:5])
-# > [ 8 18 28 38 48]
-
+#> [ 8 18 28 38 48]
 
 # -- expand_dims, broadcast
 @gluon.jit
@@ -36,8 +35,7 @@ def table(out):
 
 
 print(run(table, np.zeros((8, 16), np.int32))[3, :6])
-# > [ 0  3  6  9 12 15]
-
+#> [ 0  3  6  9 12 15]
 
 # -- reshape, ravel, permute
 @gluon.jit
@@ -48,8 +46,7 @@ def transposed(out):
 
 
 print(run(transposed, np.zeros(32, np.int32))[:8])
-# > [ 0  8 16 24  1  9 17 25]
-
+#> [ 0  8 16 24  1  9 17 25]
 
 # -- join, split
 @gluon.jit
@@ -60,8 +57,7 @@ def pairs(out):
 
 
 print(run(pairs, np.zeros(32, np.int32))[:4])
-# > [100 100 100 100]
-
+#> [100 100 100 100]
 
 # -- convert_layout, to_linear_layout, set_auto_layout
 @gluon.jit
@@ -73,8 +69,7 @@ def moved(out):
 
 
 print(run(moved, np.zeros(128, np.int32))[-3:])
-# > [125 126 127]
-
+#> [125 126 127]
 
 # -- multiple_of, max_contiguous, max_constancy: facts that the compiler could not know
 @gluon.jit
@@ -85,7 +80,7 @@ def hinted(x, out, start):
 
 
 print(run(hinted, np.arange(64.0), np.zeros(64), 8)[6:12])
-# > [ 0.  0.  8.  9. 10. 11.]
+#> [ 0.  0.  8.  9. 10. 11.]
 
 # -- fp4_to_fp: two e2m1 numbers to a byte, the low nibble first
 FOURS = gl.constexpr(gl.BlockedLayout([4], [32], [1], [0]))  # four bytes or more to a thread
@@ -100,8 +95,7 @@ def unpacked(x, out):
 
 
 print(run(unpacked, np.arange(32, dtype=np.uint8), np.zeros(64, np.float32))[2:12:2])
-# > [0.5 1.  1.5 2.  3. ]
-
+#> [0.5 1.  1.5 2.  3. ]
 
 # -- tensor, tuple, base_value, base_type, block_type, pointer_type, tuple_type, distributed_type: values and their types
 @gluon.jit
@@ -115,10 +109,10 @@ def asked(out):
 print(run(asked, np.zeros(32, np.int32))[:3])
 print(issubclass(gl.distributed_type, gl.block_type), issubclass(gl.tensor, gl.base_value))
 print(issubclass(gl.pointer_type, gl.dtype), issubclass(gl.tuple_type, gl.base_type))
-# > 32 int32 True
-# > [1 3 5]
-# > True True
-# > True True
+#> 32 int32 True
+#> [1 3 5]
+#> True True
+#> True True
 
 # -- int1, int8, int16, int32, int64, uint8, uint16, uint32, uint64, float16, bfloat16, float32, float64, void, dtype
 for kind in (gl.int1, gl.int8, gl.int16, gl.int32, gl.int64, gl.uint8, gl.uint16, gl.uint32):
@@ -126,8 +120,7 @@ for kind in (gl.int1, gl.int8, gl.int16, gl.int32, gl.int64, gl.uint8, gl.uint16
 for kind in (gl.uint64, gl.float16, gl.bfloat16, gl.float32, gl.float64):
     print(kind, kind.primitive_bitwidth, end="; ")
 print(gl.void)
-# > uint64 64; fp16 16; bf16 16; fp32 32; fp64 64; void
-
+#> uint64 64; fp16 16; bf16 16; fp32 32; fp64 64; void
 
 # -- float8e4nv, float8e5, float8e4b15, float8e4b8, float8e5b16: eight bits; which exist depends on the target
 @gluon.jit
@@ -139,5 +132,5 @@ def narrow(x, out):
 
 print(run(narrow, np.linspace(1, 2, 32, dtype=np.float32), np.zeros(32, np.float32))[:6])
 print([kind.primitive_bitwidth for kind in (gl.float8e4b15, gl.float8e4b8, gl.float8e5b16)])
-# > [ 0.     0.     0.125  0.125 -0.125 -0.125]
-# > [8, 8, 8]
+#> [ 0.     0.     0.125  0.125 -0.125 -0.125]
+#> [8, 8, 8]
