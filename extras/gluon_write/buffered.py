@@ -13,11 +13,10 @@ becomes a loop whose loads are those of the next step: they are under way during
 from __future__ import annotations
 
 import ast
-import re
 from typing import Any, Optional
 
 from gluon_write.form import bounds_of, changed_copy, free_name
-from gluon_write.loops import Loop, LoopReader
+from gluon_write.loops import Edit, Loop, LoopReader
 from gluon_write.prefetch import carried, changed, one_line, renamed
 from gluon_write.sketch import Sketch
 
@@ -43,26 +42,14 @@ def buffered(fn: Any, drawn: Sketch, warps: int, lanes: int) -> Any:
 class _Buffered(LoopReader):
     def text(self, threads: int) -> Optional[str]:
         """Return the function with its loops of products changed; None without one."""
-        if not self.space:
-            return None
-        edits: list[tuple[int, int, list[str]]] = []
-        taken = set(re.findall(r"\w+", self.source))
-        for node in ast.walk(self.tree):
-            if isinstance(node, ast.For) and isinstance(node.target, ast.Name):
-                loop = self.read(node)
-                if loop is None:
-                    continue
-                size = sum(8 * tile.bytes for tile in loop.tiles.values())
-                if size <= _MOST_BITS * threads:
-                    edits += self._written(loop, taken)
-        if not edits:
-            return None
-        lines = self.source.splitlines()
-        for start, stop, new in sorted(edits, key=lambda e: (e[0], e[1]), reverse=True):
-            lines[start - 1 : stop] = new
-        return "\n".join(lines) + "\n"
 
-    def _written(self, loop: Loop, taken: set[str]) -> list[tuple[int, int, list[str]]]:
+        def edits_of(loop: Loop, taken: set[str]) -> list[Edit]:
+            size = sum(8 * tile.bytes for tile in loop.tiles.values())
+            return self._written(loop, taken) if size <= _MOST_BITS * threads else []
+
+        return self.edited(edits_of)
+
+    def _written(self, loop: Loop, taken: set[str]) -> list[Edit]:
         """Return the edits of a loop: first and last line, and the new lines."""
         node = loop.node
         assert isinstance(node.target, ast.Name) and isinstance(node.iter, ast.Call)

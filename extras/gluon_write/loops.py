@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import dataclass, field
 from typing import Any, Callable, Mapping, Optional
 
@@ -12,6 +13,7 @@ from gluon_write.form import Form
 from gluon_write.sketch import Sketch, place_of
 
 __all__ = [
+    "Edit",
     "Loop",
     "LoopReader",
     "Tile",
@@ -22,6 +24,9 @@ __all__ = [
     "stores",
     "viewed",
 ]
+
+#: The first and the last line that new lines replace.
+Edit = tuple[int, int, list[str]]
 
 _PURE = (ast.Assign, ast.AugAssign)
 _LEAST_ROWS = 64  # of a product of a warp group
@@ -95,6 +100,28 @@ class LoopReader(Form):
         self.number, self.drawn, self.stages = number, drawn, 0
         self.wgmma = wgmma
         self.space = next((n for n, value in self.scope.items() if value is language), "")
+
+    def edited(self, edits_of: Callable[[Loop, set[str]], list[Edit]]) -> Optional[str]:
+        """Return the function with its loops of products changed; None where no loop is.
+
+        Args:
+            edits_of: `f(loop, taken)` returns the edits of a loop; names that it makes join `taken`.
+        """
+        if not self.space:
+            return None
+        taken = set(re.findall(r"\w+", self.source))
+        edits: list[Edit] = []
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.For) and isinstance(node.target, ast.Name):
+                loop = self.read(node)
+                if loop is not None:
+                    edits += edits_of(loop, taken)
+        if not edits:
+            return None
+        lines = self.source.splitlines()
+        for start, stop, new in sorted(edits, key=lambda e: (e[0], e[1]), reverse=True):
+            lines[start - 1 : stop] = new
+        return "\n".join(lines) + "\n"
 
     def read(self, node: ast.For) -> Optional[Loop]:
         bounds = node.iter

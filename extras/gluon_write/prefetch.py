@@ -20,7 +20,7 @@ import re
 from typing import Any, Iterable, Mapping, Optional
 
 from gluon_write.form import bounds_of, changed_copy, free_name
-from gluon_write.loops import Loop, LoopReader, Tile, mentions, reads, stores
+from gluon_write.loops import Edit, Loop, LoopReader, Tile, mentions, reads, stores
 from gluon_write.sketch import Sketch
 
 __all__ = ["Prefetcher", "carried", "changed", "one_line", "prefetched", "renamed"]
@@ -61,31 +61,17 @@ class Prefetcher(LoopReader):
 
     def text(self, stages: int, room: int) -> Optional[str]:
         """Return the function with its loops of products changed; None without one."""
-        if not self.space:
-            return None
-        edits: list[tuple[int, int, list[str]]] = []
-        taken = set(re.findall(r"\w+", self.source))
-        for node in ast.walk(self.tree):
-            if isinstance(node, ast.For) and isinstance(node.target, ast.Name):
-                loop = self.read(node)
-                if loop is None:
-                    continue
-                size = sum(_size(tile.shape) * tile.bits // 8 for tile in loop.tiles.values())
-                fitting = min(stages, room // size)
-                if loop.issued and room // size == room // (size * (fitting + 1)) + fitting:
-                    fitting += 1
-                if fitting >= 2:
-                    edits += self._written(loop, fitting, taken)
-        if not edits:
-            return None
-        lines = self.source.splitlines()
-        for start, stop, new in sorted(edits, key=lambda e: (e[0], e[1]), reverse=True):
-            lines[start - 1 : stop] = new
-        return "\n".join(lines) + "\n"
 
-    def _written(
-        self, loop: Loop, stages: int, taken: set[str]
-    ) -> list[tuple[int, int, list[str]]]:
+        def edits_of(loop: Loop, taken: set[str]) -> list[Edit]:
+            size = sum(_size(tile.shape) * tile.bits // 8 for tile in loop.tiles.values())
+            fitting = min(stages, room // size)
+            if loop.issued and room // size == room // (size * (fitting + 1)) + fitting:
+                fitting += 1
+            return self._written(loop, fitting, taken) if fitting >= 2 else []
+
+        return self.edited(edits_of)
+
+    def _written(self, loop: Loop, stages: int, taken: set[str]) -> list[Edit]:
         """Return the edits of a loop: first and last line, and the new lines."""
         node, gl, self.stages = loop.node, self.space, stages
         assert isinstance(node.target, ast.Name) and isinstance(node.iter, ast.Call)
@@ -112,7 +98,7 @@ class Prefetcher(LoopReader):
         before.append(f"{outer}for {step} in {gl}.static_range({stages - 1}):")
         before += [f"{outer}    {line}" for line in fetch(step)]
         before.append(f"{outer}{step} = 0")
-        edits: list[tuple[int, int, list[str]]] = [(node.lineno, node.lineno - 1, before)]
+        edits: list[Edit] = [(node.lineno, node.lineno - 1, before)]
         waited = [
             f"{inner}{slot} = {step} % {stages}",
             f"{inner}{gl}.{_COPY}.wait_group({stages - 2})",

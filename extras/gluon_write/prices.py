@@ -147,7 +147,7 @@ def _sums(rows: Sequence[int]) -> list[int]:
 
 @lru_cache(maxsize=1 << 16)
 def _flat(layout: DistributedLayout, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
-    """Return the bases as numbers, the coordinates of an element side by side in their bits."""
+    """Return the bases as integers that concatenate the bits of an element's coordinates."""
     widths = [max(1, size - 1).bit_length() for size in shape]
     shifts = [sum(widths[i + 1 :]) for i in range(len(shape))]
     return {
