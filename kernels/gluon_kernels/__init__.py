@@ -9,7 +9,7 @@ from gluon_kernels.attention import (
     rotary,
 )
 from gluon_kernels.gemm import bmm, linear_cross_entropy, matmul, matmul_batch_invariant, matmul_fp8
-from gluon_kernels.linear_attention import gated_delta_rule, gated_linear_attention, ssd
+from gluon_kernels.linear_attention import gated_delta_rule, gated_linear_attention, kda, ssd
 from gluon_kernels.moe import grouped_matmul, moe
 from gluon_kernels.norm import cross_entropy, layer_norm, rms_norm, softmax, swiglu
 from gluon_kernels.quant import linear, quantize
@@ -27,6 +27,7 @@ __all__ = [
     "gated_delta_rule",
     "gated_linear_attention",
     "grouped_matmul",
+    "kda",
     "layer_norm",
     "linear",
     "linear_cross_entropy",

@@ -14,6 +14,7 @@ from gluon_core.language.nvidia.hopper import (
     warpgroup_mma_init,
     warpgroup_mma_wait,
 )
+from gluon_kernels.linear_attention.portable import decay_size
 
 __all__ = ["first_state", "place_of", "recur", "share_columns"]
 
@@ -96,7 +97,14 @@ def copy_chunks(ring, sizes, SHARED: gl.constexpr, SETTINGS: gl.constexpr):
         key = [batch, row, of_keys, 0]
         value = [batch, row, head, first_column]
         decay = [(place + chunk) * (4 * C) + C]
-        if SETTINGS[1] and SETTINGS[2]:
+        if SETTINGS[5]:
+            decay = [(place + chunk) * decay_size(ring.block_shape[3], C)]
+            if SETTINGS[2]:
+                square = [matrix, 0]
+                ring.fetch(position, [key, value, decay, key, square, square, key])
+            else:
+                ring.fetch(position, [key, value, decay, [matrix, 0], key])
+        elif SETTINGS[1] and SETTINGS[2]:
             ring.fetch(position, [key, value, decay, key, [matrix, 0], [matrix, 0]])
         elif SETTINGS[1]:
             ring.fetch(position, [key, value, decay, [matrix, 0]])
@@ -115,6 +123,7 @@ def walk(ring, writers, states, sizes, scale, group: gl.constexpr, SETTINGS: gl.
     OUTPUT: gl.constexpr = SETTINGS[2]
     SAVE: gl.constexpr = SETTINGS[3]
     GROUPS: gl.constexpr = SETTINGS[4]
+    CHANNELS: gl.constexpr = SETTINGS[5]
     dtype: gl.constexpr = ring.dtype
     K: gl.constexpr = ring.block_shape[3]
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, C, 16])
@@ -138,22 +147,27 @@ def walk(ring, writers, states, sizes, scale, group: gl.constexpr, SETTINGS: gl.
         tiles = ring.wait(position)
         k = tiles[0].reshape([C, K])
         v = tiles[1].reshape([C, 64 * GROUPS]).slice(group * 64, 64, dim=1).permute((1, 0))
-        from_first = tiles[2].slice(0, C).load(column)
-        to_last = tiles[2].slice(C, C).load(column)[None, :]
-        whole = gl.sum(gl.where(near == C - 1, from_first, 0.0), 0)
+        if CHANNELS:
+            whole = tiles[2].load(gl.SliceLayout(0, state_layout))[None, :]
+        else:
+            from_first = tiles[2].slice(0, C).load(column)
+            to_last = tiles[2].slice(C, C).load(column)[None, :]
+            whole = gl.sum(gl.where(near == C - 1, from_first, 0.0), 0)
         left = gl.convert_layout(state.to(dtype), operand)
         if SAVE:
             states_writer.store([(of_head * chunks + chunk) * width + first_column, 0], state)
         if DELTA:
             inverse = tiles[5 if OUTPUT else 3].permute((1, 0))
             fresh = warpgroup_mma(v, inverse, zeros, use_acc=False, is_async=True)
-            seen = warpgroup_mma(left, k.permute((1, 0)), zeros, use_acc=False, is_async=True)
+            keys = tiles[6 if OUTPUT else 4].reshape([C, K]) if CHANNELS else k
+            seen = warpgroup_mma(left, keys.permute((1, 0)), zeros, use_acc=False, is_async=True)
             result = zeros
             if OUTPUT:
                 q = tiles[3].reshape([C, K]).permute((1, 0))
                 result = warpgroup_mma(left, q, zeros, use_acc=False, is_async=True)
             seen, fresh = warpgroup_mma_wait(1 if OUTPUT else 0, deps=[seen, fresh])
-            seen = gl.convert_layout((seen * -from_first[None, :]).to(dtype), operand)
+            seen = -seen if CHANNELS else seen * -from_first[None, :]
+            seen = gl.convert_layout(seen.to(dtype), operand)
             fresh = warpgroup_mma(seen, inverse, warpgroup_mma_init(fresh), is_async=True)
             if OUTPUT:
                 fresh, result = warpgroup_mma_wait(0, deps=[fresh, result])
@@ -167,11 +181,14 @@ def walk(ring, writers, states, sizes, scale, group: gl.constexpr, SETTINGS: gl.
             fresh = v.load(layout).to(gl.float32)
             if OUTPUT:
                 result = warpgroup_mma_wait(0, deps=[result])
-        decayed = gl.convert_layout((fresh * to_last).to(dtype), state_operand)
+        decayed = fresh if CHANNELS else fresh * to_last
+        decayed = gl.convert_layout(decayed.to(dtype), state_operand)
         sums = warpgroup_mma(decayed, k, warpgroup_mma_init(state * whole), is_async=True)
         if OUTPUT:
             value = gl.convert_layout(fresh.to(dtype), operand)
-            result = warpgroup_mma_init(result * (from_first * scale)[None, :])
+            if not CHANNELS:
+                result = result * (from_first * scale)[None, :]
+            result = warpgroup_mma_init(result)
             weights = tiles[4].permute((1, 0))
             result = warpgroup_mma(value, weights, result, is_async=True)
             state, result = warpgroup_mma_wait(0, deps=[sums, result])
@@ -193,21 +210,29 @@ def walk(ring, writers, states, sizes, scale, group: gl.constexpr, SETTINGS: gl.
 
 @gluon.jit
 def recur(
-    q_desc, k_desc, v_desc, decays, weights, inverses, out_desc, states_desc, initial, final, heads, chunks,
+    q_desc, k_desc, v_desc, decays, weights, inverses, seen_desc, out_desc, states_desc, initial, final, heads, chunks,
     per_segment, rows, width, scale, SHARED: gl.constexpr, STAGES: gl.constexpr, GROUPS: gl.constexpr,
 ):  # fmt: skip
     """Walk over the chunks of a segment; the grid has tiles of columns, heads x segments, and batches.
 
     Descriptors are of blocks [1, C, 1, K] of keys and queries, [1, C, 1, 64 GROUPS] of values, [2 C] of decays, [C, C] of P and T, and
-    [1, C, 1, 64] of the result; None leaves out what needs them. With `states_desc`, [64, K], of the states before each chunk, the
+    [1, C, 1, 64] of the result; None leaves out what needs them. If `seen_desc`, [1, C, 1, K], is not None, operands are the results of
+    `prepare_channels`, and decays have blocks [K]. With `states_desc`, [64, K], of the states before each chunk, the
     result is N. `initial` and `final` are those of `portable.recur`, `width` is V, a multiple of 64, and `rows` those of a final state.
     """
     C: gl.constexpr = k_desc.block_type.shape[1]
     DELTA: gl.constexpr = inverses is not None
     OUTPUT: gl.constexpr = q_desc is not None
     SAVE: gl.constexpr = states_desc is not None
-    SETTINGS: gl.constexpr = (C, DELTA, OUTPUT, SAVE, GROUPS)
-    if DELTA and OUTPUT:
+    CHANNELS: gl.constexpr = seen_desc is not None
+    SETTINGS: gl.constexpr = (C, DELTA, OUTPUT, SAVE, GROUPS, CHANNELS)
+    if CHANNELS and OUTPUT:
+        ring = tma_ring(
+            [k_desc, v_desc, decays, q_desc, weights, inverses, seen_desc], STAGES, consumers=GROUPS
+        )
+    elif CHANNELS:
+        ring = tma_ring([k_desc, v_desc, decays, inverses, seen_desc], STAGES, consumers=GROUPS)
+    elif DELTA and OUTPUT:
         ring = tma_ring(
             [k_desc, v_desc, decays, q_desc, weights, inverses], STAGES, consumers=GROUPS
         )

@@ -12,6 +12,7 @@ from gluon_core.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 from gluon_kernels.linear_attention.hopper import first_state, place_of, share_columns
+from gluon_kernels.linear_attention.portable import decay_size
 
 __all__ = ["recur_back"]
 
@@ -31,7 +32,10 @@ def copy_chunks_back(ring, sizes, SHARED: gl.constexpr, SETTINGS: gl.constexpr):
         key = [batch, row, of_keys, 0]
         grad = [batch, row, head, first_column]
         decay = [(place + chunk) * (4 * C)]
-        if SETTINGS[1]:
+        if SETTINGS[4]:
+            decay = [(place + chunk) * decay_size(ring.block_shape[3], C)]
+            ring.fetch(position, [key, key, grad, decay, matrix, matrix, key])
+        elif SETTINGS[1]:
             ring.fetch(position, [key, key, grad, decay, matrix, matrix])
         else:
             ring.fetch(position, [key, key, grad, decay, matrix])
@@ -45,6 +49,7 @@ def walk_back(ring, writers, states, sizes, scale, group: gl.constexpr, SETTINGS
     DELTA: gl.constexpr = SETTINGS[1]
     SAVE: gl.constexpr = SETTINGS[2]
     GROUPS: gl.constexpr = SETTINGS[3]
+    CHANNELS: gl.constexpr = SETTINGS[4]
     dtype: gl.constexpr = ring.dtype
     K: gl.constexpr = ring.block_shape[3]
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, C, 16])
@@ -67,28 +72,38 @@ def walk_back(ring, writers, states, sizes, scale, group: gl.constexpr, SETTINGS
         k = tiles[0].reshape([C, K])
         q = tiles[1].reshape([C, K])
         grad = tiles[2].reshape([C, 64 * GROUPS]).slice(group * 64, 64, dim=1).permute((1, 0))
-        from_first = tiles[3].slice(C, C).load(column)
-        to_last = tiles[3].slice(2 * C, C).load(column)[None, :]
-        whole = gl.sum(gl.where(near == C - 1, from_first, 0.0), 0)
+        if CHANNELS:
+            whole = tiles[3].slice(0, K).load(gl.SliceLayout(0, state_layout))[None, :]
+        else:
+            from_first = tiles[3].slice(C, C).load(column)
+            to_last = tiles[3].slice(2 * C, C).load(column)[None, :]
+            whole = gl.sum(gl.where(near == C - 1, from_first, 0.0), 0)
         left = gl.convert_layout(state.to(dtype), operand)
         if SAVE:
             states_writer.store([(of_head * chunks + chunk) * width + first_column, 0], state)
         change = warpgroup_mma(left, k.permute((1, 0)), zeros, use_acc=False, is_async=True)
-        out = grad.load(state_operand).to(gl.float32)
-        scaled: gl.constexpr = gl.SliceLayout(0, state_operand)
-        factor = gl.convert_layout(from_first * scale, scaled)[None, :]
-        out = (out * factor).to(dtype)
+        out = grad.load(state_operand)
+        if not CHANNELS:
+            scaled: gl.constexpr = gl.SliceLayout(0, state_operand)
+            factor = gl.convert_layout(from_first * scale, scaled)[None, :]
+            out = (out.to(gl.float32) * factor).to(dtype)
         change = warpgroup_mma_wait(0, deps=[change])
         sums = warpgroup_mma(out, q, warpgroup_mma_init(state * whole), is_async=True)
-        change = warpgroup_mma(grad, tiles[4], warpgroup_mma_init(change * to_last), is_async=True)
+        if not CHANNELS:
+            change = change * to_last
+        change = warpgroup_mma(grad, tiles[4], warpgroup_mma_init(change), is_async=True)
         if DELTA:
             sums, change = warpgroup_mma_wait(0, deps=[sums, change])
             change = gl.convert_layout(change.to(dtype), operand)
             change = warpgroup_mma(change, tiles[5], zeros, use_acc=False)
-            rate = tiles[3].slice(3 * C, C).load(column)
-            taken = (change * -(from_first * rate)[None, :]).to(dtype)
-            taken = gl.convert_layout(taken, state_operand)
-            sums = warpgroup_mma(taken, k, warpgroup_mma_init(sums), is_async=True)
+            if CHANNELS:
+                rate = tiles[3].slice(K, C).load(column)
+                seen = tiles[6].reshape([C, K])
+            else:
+                rate = from_first * tiles[3].slice(3 * C, C).load(column)
+                seen = k
+            taken = gl.convert_layout((change * -rate[None, :]).to(dtype), state_operand)
+            sums = warpgroup_mma(taken, seen, warpgroup_mma_init(sums), is_async=True)
             state = warpgroup_mma_wait(0, deps=[sums])
         else:
             state, change = warpgroup_mma_wait(0, deps=[sums, change])
@@ -105,19 +120,27 @@ def walk_back(ring, writers, states, sizes, scale, group: gl.constexpr, SETTINGS
 
 @gluon.jit
 def recur_back(
-    q_desc, k_desc, grad_desc, decays, weights, unscaled, changes_desc, states_desc, initial, final, heads, chunks,
+    q_desc, k_desc, grad_desc, decays, weights, unscaled, seen_desc, changes_desc, states_desc, initial, final, heads, chunks,
     per_segment, width, scale, SHARED: gl.constexpr, STAGES: gl.constexpr, GROUPS: gl.constexpr,
 ):  # fmt: skip
     """Walk over the chunks of a segment, last one first; the grid has tiles of columns, heads x segments, and batches.
 
     Descriptors are of blocks [1, C, 1, K] of keys and queries, [1, C, 1, 64 GROUPS] of dO, [4 C] of decays, [C, C] of P and R, and, if
-    not None, [1, C, 1, 64] of dY and [64, K] of G. Without the delta rule `unscaled` (R) is None.
+    not None, [1, C, 1, 64] of dY and [64, K] of G. Without the delta rule `unscaled` (R) is None. If `seen_desc` is not None, operands are
+    the results of `prepare_channels`, whose decays have blocks of `decay_size`.
     """
     C: gl.constexpr = k_desc.block_type.shape[1]
     DELTA: gl.constexpr = unscaled is not None
     SAVE: gl.constexpr = states_desc is not None
-    SETTINGS: gl.constexpr = (C, DELTA, SAVE, GROUPS)
-    if DELTA:
+    CHANNELS: gl.constexpr = seen_desc is not None
+    SETTINGS: gl.constexpr = (C, DELTA, SAVE, GROUPS, CHANNELS)
+    if CHANNELS:
+        ring = tma_ring(
+            [k_desc, q_desc, grad_desc, decays, weights, unscaled, seen_desc],
+            STAGES,
+            consumers=GROUPS,
+        )
+    elif DELTA:
         ring = tma_ring(
             [k_desc, q_desc, grad_desc, decays, weights, unscaled], STAGES, consumers=GROUPS
         )

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Callable, Optional
+from typing import Any, Callable, NamedTuple, Optional
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from gluon_kernels.attention.launches import descriptor_of
+from gluon_kernels.linear_attention import channels as by_channel
 from gluon_kernels.linear_attention import portable
 from gluon_kernels.plans import Launch, allocator, current_target, multiprocessors
 
 __all__ = [
     "CHUNK",
     "TILE",
+    "Prepared",
     "Sizes",
     "Workspace",
     "combine_launch",
     "forward_plan",
+    "operands_of",
     "padded_state",
     "power",
     "prepare_launch",
@@ -46,6 +49,7 @@ class Sizes:
     Args:
         width, columns: of keys and of values, padded where TMA and `wgmma` read them.
         segments: parts of a sequence that are walked at a time; each has `per_segment` chunks but the last.
+        channels: each channel of the keys has its own decays.
         hopper: the kernels for Hopper walk.
         groups: of warps that share the tiles of a program.
     """
@@ -60,11 +64,12 @@ class Sizes:
     segments: int
     per_segment: int
     delta: bool
+    channels: bool
     hopper: bool
     groups: int
 
     @classmethod
-    def of(cls, k: Tensor, v: Tensor, delta: bool) -> Sizes:
+    def of(cls, k: Tensor, v: Tensor, g: Tensor, delta: bool) -> Sizes:
         batch, length, heads, columns = v.shape
         width = k.shape[3]
         target = current_target()
@@ -83,9 +88,21 @@ class Sizes:
         pairs = columns % (2 * TILE) == 0 and width % (2 * TILE) == 0
         busy = 2 * walks * segments > multiprocessors(v)  # else a program for each group
         return cls(
-            batch, length, heads, heads // k.shape[2], width, columns, chunks, segments, per_segment, delta, hopper,
-            2 if pairs and busy else 1,
+            batch, length, heads, heads // k.shape[2], width, columns, chunks, segments, per_segment, delta, g.ndim == 4,
+            hopper, 2 if pairs and busy else 1,
         )  # fmt: skip
+
+    @property
+    def walked(self) -> int:
+        """Return how many heads share the keys that are walked; with decays of channels each has its own."""
+        return 1 if self.channels else self.shared
+
+    @property
+    def decays(self) -> int:
+        """Return how many float32 a chunk has for its decays."""
+        if self.channels:
+            return int(portable.decay_size(power(self.width), CHUNK))
+        return 4 * CHUNK
 
     @property
     def mapped(self) -> int:
@@ -111,49 +128,99 @@ def strides_of(x: Tensor) -> tuple[int, int, int]:
     return x.stride(0), x.stride(1), x.stride(2)
 
 
+class Prepared(NamedTuple):
+    """The operands of a walk over chunks: those of the call, and the results of `prepare` or `prepare_channels`.
+
+    Args:
+        q, weights: None where no results are computed.
+        seen: the keys by which values are seen, None where they are `k`.
+    """
+
+    q: Optional[Tensor]
+    k: Tensor
+    decays: Tensor
+    weights: Optional[Tensor]
+    inverses: Optional[Tensor]
+    unscaled: Optional[Tensor]
+    seen: Optional[Tensor]
+
+    def for_states(self) -> Prepared:
+        """Return the operands without those of results."""
+        return self._replace(q=None, weights=None)
+
+
 def prepare_launch(
-    sizes: Sizes,
-    q: Optional[Tensor],
-    k: Tensor,
-    g: Tensor,
-    beta: Optional[Tensor],
-    results: Any,
-    scale: float,
-) -> Launch:
-    """Return `launch(q, k, g, beta, decays, weights, inverses, unscaled)`."""
-    strides = (strides_of(k if q is None else q), strides_of(k))
-    tensors = (q, k, g, beta, *results)
+    sizes: Sizes, q: Tensor, k: Tensor, g: Tensor, beta: Optional[Tensor], scale: float,
+    new: Workspace, gradients: bool,
+) -> tuple[Prepared, Callable[..., Prepared]]:  # fmt: skip
+    """Return results by which launches are planned, and `prepare(q, k, g, beta)`; `gradients` need T without rates, too."""
+
+    def results(q: Tensor, k: Tensor) -> Prepared:
+        weights, inverses = new.square(), new.square() if sizes.delta else None
+        unscaled = new.square() if sizes.delta and gradients else None
+        if sizes.channels:
+            q, k, seen = new.keys(), new.keys(), new.keys()
+            return Prepared(q, k, new.decays(), weights, inverses, unscaled, seen)
+        return Prepared(q, k, new.decays(), weights, inverses, unscaled, None)
+
     width = k.shape[3]
-    constants = (power(width), CHUNK, sizes.shared, width)
-    return Launch(
-        portable.prepare,
-        (sizes.chunks, sizes.heads, sizes.batch),
-        (*tensors, strides, sizes.length, sizes.heads, scale, *constants),
-        tensors,
-        num_warps=4,
-    )
+    first = results(q, k)
+    squares = (first.decays, first.weights, first.inverses, first.unscaled)
+    strides = (strides_of(q), strides_of(k))
+    grid = (sizes.chunks, sizes.heads, sizes.batch)
+    if sizes.channels:
+        tensors = (q, k, g, beta, first.q, first.k, first.seen, *squares)
+        widths = (width, g.shape[3], sizes.width)
+        launch = Launch(
+            by_channel.prepare_channels,
+            grid,
+            (
+                *tensors, (*strides, strides_of(g)), sizes.length, sizes.heads, scale, widths, power(sizes.width), CHUNK,
+                sizes.shared,
+            ),
+            tensors,
+            num_warps=8,
+        )  # fmt: skip
+    else:
+        tensors = (q, k, g, beta, *squares)
+        launch = Launch(
+            portable.prepare,
+            grid,
+            (*tensors, strides, sizes.length, sizes.heads, scale, power(width), CHUNK, sizes.shared, width),
+            tensors,
+            num_warps=4,
+        )  # fmt: skip
+
+    def run(q: Tensor, k: Tensor, g: Tensor, beta: Optional[Tensor]) -> Prepared:
+        done = results(q, k)
+        own = (done.q, done.k, done.seen) if sizes.channels else ()
+        launch(q, k, g, beta, *own, done.decays, done.weights, done.inverses, done.unscaled)
+        return done
+
+    return first, run
 
 
 def walk_launch(
-    sizes: Sizes, q: Optional[Tensor], k: Tensor, v: Tensor, prepared: Any, outs: Any, initial: Optional[Tensor],
+    sizes: Sizes, prepared: Prepared, v: Tensor, outs: Any, initial: Optional[Tensor],
     final: Optional[Tensor], scale: float, segments: int, mapped: bool,
 ) -> Plan:  # fmt: skip
-    """Return `launch(q, k, v, decays, weights, inverses, out, news, states, initial, final)`.
+    """Return `launch(prepared, v, outs, initial, final)`; `outs` are the result, N, and the states before chunks.
 
     Args:
         mapped: the maps of segments are computed, too.
     """
-    decays, weights, inverses = prepared
+    q, k, decays, weights, inverses, _, seen = prepared
     out, news, states = outs
     per_segment = sizes.per_segment if segments > 1 else sizes.chunks
     rows = sizes.mapped if mapped else sizes.columns
     if not sizes.hopper:
         written = out if out is not None else v
         strides = tuple(strides_of(x) for x in (k if q is None else q, k, v, written))
-        tensors = (q, k, v, decays, weights, inverses, out, news, states, initial, final)
+        tensors = (q, k, v, decays, weights, inverses, seen, out, news, states, initial, final)
         # A processor of AMD has 64 KiB of shared memory: room for one slot of narrow tiles.
         tile, stages = (TILE, 2) if current_target().has("nvidia.cp_async") else (TILE // 2, 1)
-        constants = (power(sizes.width), CHUNK, tile, sizes.shared, stages)
+        stages = 1 if sizes.channels and sizes.width > 128 else stages
+        constants = (power(sizes.width), CHUNK, tile, sizes.walked, stages)
         tiles = -(-sizes.columns // tile)
         if mapped and sizes.delta:
             tiles += -(-sizes.width // tile)
@@ -167,7 +234,14 @@ def walk_launch(
             tensors,
             num_warps=4,
         )  # fmt: skip
-        return portable_launch
+
+        def run_portable(
+            prepared: Prepared, v: Tensor, outs: Any, initial: Any, final: Any
+        ) -> None:
+            q, k, decays, weights, inverses, _, seen = prepared
+            portable_launch(q, k, v, decays, weights, inverses, seen, *outs, initial, final)
+
+        return run_portable
     from gluon_kernels.linear_attention import hopper
 
     width, groups = sizes.width, sizes.groups
@@ -180,8 +254,9 @@ def walk_launch(
         None if q is None else descriptor_of(q, 1, CHUNK, 1, width),
         descriptor_of(k, 1, CHUNK, 1, width),
         descriptor_of(v, 1, CHUNK, 1, TILE * groups),
-        descriptor_of(lines, 2 * CHUNK),
+        descriptor_of(lines, width if sizes.channels else 2 * CHUNK),
         *squares,
+        None if seen is None else descriptor_of(seen, 1, CHUNK, 1, width),
         None if target is None else descriptor_of(target, 1, CHUNK, 1, TILE),
         None if columns is None else descriptor_of(columns, TILE, width),
         initial,
@@ -191,21 +266,20 @@ def walk_launch(
         hopper.recur,
         (rows // (TILE * groups), sizes.heads * segments, sizes.batch),
         (
-            *arguments, sizes.heads, sizes.chunks, per_segment, rows, sizes.columns, scale, sizes.shared, STAGES,
+            *arguments, sizes.heads, sizes.chunks, per_segment, rows, sizes.columns, scale, sizes.walked, STAGES,
             groups,
         ),
-        (q, k, v, lines, *flat, target, columns, initial, final),
+        (q, k, v, lines, *flat, seen, target, columns, initial, final),
         num_warps=4,
     )  # fmt: skip
 
-    def run(
-        q: Any, k: Any, v: Any, decays: Any, weights: Any, inverses: Any, out: Any, news: Any, states: Any,
-        initial: Any, final: Any,
-    ) -> None:  # fmt: skip
+    def run(prepared: Prepared, v: Tensor, outs: Any, initial: Any, final: Any) -> None:
+        q, k, decays, weights, inverses, _, seen = prepared
+        out, news, states = outs
         squares = [None if x is None else x.view(-1, CHUNK) for x in (weights, inverses)]
         target = out if out is not None else news
         columns = None if states is None else states.view(-1, width)
-        launch(q, k, v, decays.view(-1), *squares, target, columns, initial, final)
+        launch(q, k, v, decays.view(-1), *squares, seen, target, columns, initial, final)
 
     return run
 
@@ -236,7 +310,8 @@ class Workspace:
         heads = (sizes.batch, sizes.heads)
         chunks = (*heads, sizes.chunks)
         state = (sizes.columns, sizes.width)
-        self.decays = allocator((*chunks, 4, CHUNK), torch.float32, device)
+        self.decays = allocator((*chunks, sizes.decays), torch.float32, device)
+        self.keys = allocator((sizes.batch, sizes.length, sizes.heads, sizes.width), dtype, device)
         self.square = allocator((*chunks, CHUNK, CHUNK), dtype, device)
         self.maps = allocator(
             (*heads, sizes.segments, sizes.mapped, sizes.width), torch.float32, device
@@ -259,6 +334,15 @@ def padded_state(x: Optional[Tensor], sizes: Sizes) -> Optional[Tensor]:
     return x.float().contiguous()
 
 
+def operands_of(sizes: Sizes, q: Tensor, k: Tensor, *values: Tensor) -> tuple[Tensor, ...]:
+    """Return queries and keys, and tensors of the width of values, as the kernels read them."""
+    if sizes.channels:  # read through pointers once
+        keys = [x if x.stride(3) == 1 else x.contiguous() for x in (q, k)]
+    else:
+        keys = [sizes.readable(x, sizes.width) for x in (q, k)]
+    return (*keys, *(sizes.readable(x, sizes.columns) for x in values))
+
+
 def forward_plan(
     q: Tensor,
     k: Tensor,
@@ -269,50 +353,29 @@ def forward_plan(
     scale: float,
 ) -> Plan:
     """Return `run(q, k, v, g, beta, initial) -> (out, final state)`; states are [batch, heads, V, K], float32."""
-    sizes = Sizes.of(k, v, beta is not None)
+    sizes = Sizes.of(k, v, g, beta is not None)
     width, columns = k.shape[3], v.shape[3]
     new = Workspace(sizes, v.dtype, v.device)
     exact = (width, columns) == (sizes.width, sizes.columns)
-
-    def operands(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        return (
-            sizes.readable(q, sizes.width),
-            sizes.readable(k, sizes.width),
-            sizes.readable(v, sizes.columns),
-        )
-
-    q, k, v = operands(q, k, v)
+    q, k, v = operands_of(sizes, q, k, v)
     initial = padded_state(initial, sizes)
-    decays, weights = new.decays(), new.square()
-    inverses = new.square() if sizes.delta else None
-    prepared = (decays, weights, inverses)
-    prepare = prepare_launch(sizes, q, k, g, beta, (*prepared, None), scale)
+    prepared, prepare = prepare_launch(sizes, q, k, g, beta, scale, new, False)
     out, final = new.values(), new.state()
     many = sizes.segments > 1
+    nothing = (None, None, None)
     if many:
         maps, firsts = new.maps(), new.segments()
-        nothing = (None, None, None)
         mapping = walk_launch(
-            sizes,
-            None,
-            k,
-            v,
-            (decays, None, inverses),
-            nothing,
-            None,
-            maps,
-            scale,
-            sizes.segments,
-            True,
+            sizes, prepared.for_states(), v, nothing, None, maps, scale, sizes.segments, True
         )
-        combine = combine_launch(sizes, maps, maps.detach(), decays, initial, firsts, final, False)
+        combine = combine_launch(
+            sizes, maps, maps.detach(), prepared.decays, initial, firsts, final, False
+        )
         walk = walk_launch(
-            sizes, q, k, v, prepared, (out, None, None), firsts, None, scale, sizes.segments, False
+            sizes, prepared, v, (out, None, None), firsts, None, scale, sizes.segments, False
         )
     else:
-        walk = walk_launch(
-            sizes, q, k, v, prepared, (out, None, None), initial, final, scale, 1, False
-        )
+        walk = walk_launch(sizes, prepared, v, (out, None, None), initial, final, scale, 1, False)
 
     def run(
         q: Tensor,
@@ -322,19 +385,18 @@ def forward_plan(
         beta: Optional[Tensor],
         initial: Optional[Tensor],
     ) -> tuple[Tensor, Tensor]:
-        q, k, v = operands(q, k, v)
+        q, k, v = operands_of(sizes, q, k, v)
         initial = padded_state(initial, sizes)
-        decays, weights = new.decays(), new.square()
-        inverses = new.square() if sizes.delta else None
-        prepare(q, k, g, beta, decays, weights, inverses, None)
+        prepared = prepare(q, k, g, beta)
         out, final = new.values(), new.state()
+        outs = (out, None, None)
         if many:
             maps, firsts = new.maps(), new.segments()
-            mapping(None, k, v, decays, None, inverses, None, None, None, None, maps)
-            combine(maps, maps, decays, initial, firsts, final)
-            walk(q, k, v, decays, weights, inverses, out, None, None, firsts, None)
+            mapping(prepared.for_states(), v, nothing, None, maps)
+            combine(maps, maps, prepared.decays, initial, firsts, final)
+            walk(prepared, v, outs, firsts, None)
         else:
-            walk(q, k, v, decays, weights, inverses, out, None, None, initial, final)
+            walk(prepared, v, outs, initial, final)
         if not exact:
             out, final = out[..., :columns].contiguous(), final[..., :columns, :width].contiguous()
         return out, final

@@ -1,4 +1,4 @@
-"""Linear attention as operators of PyTorch: the gated delta rule, and state space duality."""
+"""Linear attention as operators of PyTorch: the gated delta rule, its form with gates of channels, and state space duality."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from gluon_kernels.linear_attention import gradients, launches
 from gluon_kernels.norm.views import FLOATS
 from gluon_kernels.plans import Plans, key
 
-__all__ = ["gated_delta_rule", "gated_linear_attention"]
+__all__ = ["gated_delta_rule", "gated_linear_attention", "kda"]
 
 WIDEST = 256  # keys
 
 
 def _check(
-    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Optional[Tensor], initial: Optional[Tensor]
-) -> None:
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Optional[Tensor], initial: Optional[Tensor],
+    channels: bool,
+) -> None:  # fmt: skip
     for name, x in (("q", q), ("k", k), ("v", v)):
         if x.dtype not in (torch.float16, torch.bfloat16) or x.dtype != q.dtype:
             raise DtypeError(
@@ -75,11 +76,15 @@ def _check(
                 expected="float16, bfloat16 or float32",
                 got=str(gate.dtype),
             )
-        if gate.shape != v.shape[:3]:
+        wide = channels and name == "g"
+        expected = [*v.shape[:3], q.shape[3]] if wide else [*v.shape[:3]]
+        if list(gate.shape) != expected:
             raise ShapeError(
-                "a gate for each token and head of values",
+                "a gate for each token, head of values and channel of the keys"
+                if wide
+                else "a gate for each token and head of values",
                 argument=name,
-                expected=list(v.shape[:3]),
+                expected=expected,
                 got=list(gate.shape),
             )
     state = (v.shape[0], v.shape[2], q.shape[3], v.shape[3])
@@ -136,12 +141,11 @@ def _build_gradients(
 
         def nothing(grad: Any, grad_state: Any, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Any:
             zeros = (torch.zeros_like(x) for x in (q, k, v))
-            gates = v.new_zeros(v.shape[:3], dtype=torch.float32)
             state = v.new_zeros(_state_shape(k, v), dtype=torch.float32)
             return (
                 *zeros,
-                gates,
-                gates.clone(),
+                torch.zeros_like(g, dtype=torch.float32),
+                v.new_zeros(v.shape[:3], dtype=torch.float32),
                 state if grad_state is None else grad_state.clone(),
             )
 
@@ -157,12 +161,12 @@ _gradient_plans = Plans(_build_gradients)
 def _gradient_shapes(
     grad: Any, grad_state: Any, q: Any, k: Any, v: Any, g: Any, beta: Any, initial: Any, scale: Any
 ) -> Any:
-    gates = (v.shape[:3], torch.float32)
+    rates = (v.shape[:3], torch.float32)
     state = (_state_shape(q, v), torch.float32)
     empty = ((0,), torch.float32)
     return [
-        (q.shape, q.dtype), (k.shape, k.dtype), (v.shape, v.dtype), gates,
-        empty if beta is None else gates, empty if initial is None else state,
+        (q.shape, q.dtype), (k.shape, k.dtype), (v.shape, v.dtype), (g.shape, torch.float32),
+        empty if beta is None else rates, empty if initial is None else state,
     ]  # fmt: skip
 
 
@@ -244,11 +248,11 @@ _watched = differentiable(_linear.function, _keep, partial(_gradients, backward=
 
 def _call(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Optional[Tensor], scale: Optional[float],
-    initial_state: Optional[Tensor], return_state: bool,
+    initial_state: Optional[Tensor], return_state: bool, channels: bool = False,
 ) -> Any:  # fmt: skip
     if scale is None:
         scale = 1 / math.sqrt(max(q.shape[-1], 1)) if q.ndim else 1.0
-    _check(q, k, v, g, beta, initial_state)
+    _check(q, k, v, g, beta, initial_state, channels)
     initial = None if initial_state is None else initial_state.mT.contiguous()
     if not is_compiling() and is_plain(q, k, v, g, beta, initial):
         out, final = _linear.function(q, k, v, g, beta, initial, scale)
@@ -319,5 +323,47 @@ def gated_linear_attention(
     """
     result: Union[Tensor, tuple[Tensor, Tensor]] = _call(
         q, k, v, g, None, scale, initial_state, return_state
+    )
+    return result
+
+
+def kda(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    *,
+    scale: Optional[float] = None,
+    initial_state: Optional[Tensor] = None,
+    return_state: bool = False,
+) -> Union[Tensor, tuple[Tensor, Tensor]]:
+    """Return the outputs of Kimi Delta Attention (Kimi Team, arXiv:2510.26692), in chunks of 64 tokens.
+
+    It is the gated delta rule with a gate for each channel of the keys. Each head has a state S of K x V, zeros at first. Token by token
+
+        S = exp(g)[:, None] * S;  S += beta * k (v - S^T k)^T;  o = scale * S^T q
+
+    Gates may be as strong as they like: no power of a decay above one is computed, and a gate of minus infinity forgets its channel.
+    Precision, segments, gradients and determinism are those of `gated_delta_rule`.
+
+    Args:
+        q, k: [batch, length, heads of keys, K], float16 or bfloat16 of any strides, K up to 256.
+        v: [batch, length, heads, V] of the same dtype; the heads are a multiple of those of keys.
+        g: [batch, length, heads, K], the natural logarithms of decays, at most 0; float16, bfloat16 or float32.
+        beta: [batch, length, heads], the rates.
+        scale: of the results; 1 / sqrt(K) by default.
+        initial_state: float32 [batch, heads, K, V].
+        return_state: return the states after the last token, too.
+
+    Returns:
+        [batch, length, heads, V]; with `return_state` also float32 [batch, heads, K, V].
+
+    Raises:
+        DtypeError, ShapeError: tensors of other dtypes or shapes.
+        ArgumentError: tensors on different devices.
+    """
+    result: Union[Tensor, tuple[Tensor, Tensor]] = _call(
+        q, k, v, g, beta, scale, initial_state, return_state, channels=True
     )
     return result

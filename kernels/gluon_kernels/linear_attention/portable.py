@@ -63,6 +63,23 @@ def tile_rows(
 
 
 @gluon.jit
+def columns_of(
+    pointer, first, rows, stride, width, layout: gl.constexpr, C: gl.constexpr, D: gl.constexpr
+):
+    """Load `tile_rows` transposed, [D, C]."""
+    row = first + gl.arange(0, C, gl.SliceLayout(0, layout))
+    column = gl.arange(0, D, gl.SliceLayout(1, layout))
+    offsets = row.to(gl.int64)[None, :] * stride + column[:, None]
+    return gl.load(pointer + offsets, mask=(row < rows)[None, :] & (column < width)[:, None], other=0)  # fmt: skip
+
+
+@gluon.constexpr_function
+def decay_size(K, C):
+    """Return how many float32 a chunk has for the decays of its channels and its rates, a power of two."""
+    return 1 << (K + C - 1).bit_length()
+
+
+@gluon.jit
 def invert_diagonal(matrix):
     """Replace a strictly lower triangle in shared memory by (I + L)^-1 of each 16 x 16 block L on its diagonal, and zeros elsewhere.
 
@@ -140,6 +157,21 @@ def unit_lower_inverse(lower):
 
 
 @gluon.jit
+def store_inverses(shares, rate, inverses, unscaled, matrix, offsets):
+    """Store T, and T without b if `unscaled` is not None, of a chunk with the strict lower triangle A."""
+    dtype: gl.constexpr = inverses.dtype.element_ty
+    layout: gl.constexpr = shares.type.layout
+    inverse = unit_lower_inverse(shares)
+    if unscaled is not None:
+        result = gl.convert_layout(inverse.to(dtype), offsets.type.layout)
+        gl.portable.store(unscaled + matrix, offsets, result)
+    column_rate = gl.convert_layout(rate, gl.SliceLayout(0, layout))[None, :]
+    inverse = gl.convert_layout(inverse, layout) * column_rate
+    result = gl.convert_layout(inverse.to(dtype), offsets.type.layout)
+    gl.portable.store(inverses + matrix, offsets, result)
+
+
+@gluon.jit
 def prepare(
     q, k, g, beta, decays, weights, inverses, unscaled, strides, length, heads, scale, K: gl.constexpr, C: gl.constexpr,
     SHARED: gl.constexpr, WIDTH: gl.constexpr,
@@ -207,20 +239,13 @@ def prepare(
         gl.store(decays + place * (4 * C) + 3 * C + near_row, rate)
         below = near_row[:, None] > near_column[None, :]
         shares = gl.where(below, shares * ratio * rate[:, None], 0.0)
-        inverse = unit_lower_inverse(shares)
-        if unscaled is not None:
-            result = gl.convert_layout(inverse.to(dtype), out_layout)
-            gl.portable.store(unscaled + matrix, out_offsets, result)
-        column_rate = gl.convert_layout(rate, gl.SliceLayout(0, layout))[None, :]
-        inverse = gl.convert_layout(inverse, layout) * column_rate
-        result = gl.convert_layout(inverse.to(dtype), out_layout)
-        gl.portable.store(inverses + matrix, out_offsets, result)
+        store_inverses(shares, rate, inverses, unscaled, matrix, out_offsets)
 
 
 @gluon.jit
 def fetch(buffers, pointers, chunk, place, length, strides, widths, SETTINGS: gl.constexpr):
     """Start copying the tiles of a chunk to its slot."""
-    q, k, v, weights, inverses = pointers
+    q, k, v, weights, inverses, seen = pointers
     C: gl.constexpr = SETTINGS[0]
     dtype: gl.constexpr = buffers[1].dtype
     K: gl.constexpr = buffers[1].shape[2]
@@ -234,6 +259,8 @@ def fetch(buffers, pointers, chunk, place, length, strides, widths, SETTINGS: gl
     inside = (row < length)[:, None] & (column < widths[0])[None, :]
     offsets = row.to(gl.int64)[:, None] * strides[1][1] + column[None, :]
     gl.portable.async_copy(buffers[1].index(slot), k, offsets, inside)
+    if SETTINGS[4] and SETTINGS[3] > 1:
+        gl.portable.async_copy(buffers[5].index(slot), seen, offsets, inside)
     if SETTINGS[2]:
         offsets = row.to(gl.int64)[:, None] * strides[0][1] + column[None, :]
         gl.portable.async_copy(buffers[0].index(slot), q, offsets, inside)
@@ -254,14 +281,14 @@ def fetch(buffers, pointers, chunk, place, length, strides, widths, SETTINGS: gl
 
 @gluon.jit
 def recur(
-    q, k, v, decays, weights, inverses, out, news, states, initial, final, strides, length, heads, chunks,
+    q, k, v, decays, weights, inverses, seen, out, news, states, initial, final, strides, length, heads, chunks,
     per_segment, scale, widths, K: gl.constexpr, C: gl.constexpr, BV: gl.constexpr, SHARED: gl.constexpr,
     STAGES: gl.constexpr,
 ):  # fmt: skip
     """Walk over the chunks of a segment with the state of some columns; the grid has column tiles, heads x segments, batches.
 
     Operands are those of `prepare`; `v` and `out` are [batch, length, heads, V], `strides` those of `q`, `k`, `v` and `out`, `widths` K and V
-    without padding. `initial` and `final`, float32 [batch, heads, segments, V, K], are the states of segments, transposed, or None; `news`
+    without padding. If `seen` is not None, `q`, `k`, `seen` and `decays` are the results of `prepare_channels`. `initial` and `final`, float32 [batch, heads, segments, V, K], are the states of segments, transposed, or None; `news`
     [batch, length, heads, V] (N) and `states` [batch, heads, chunks, V, K] (before each chunk) are kept for gradients, or None. Column tiles past
     those of V, if the grid has them, begin with rows of the identity and take in no values: their final states are columns of
     the map that the segment applies to its first state.
@@ -269,7 +296,8 @@ def recur(
     dtype: gl.constexpr = k.dtype.element_ty
     DELTA: gl.constexpr = inverses is not None
     OUTPUT: gl.constexpr = out is not None
-    SETTINGS: gl.constexpr = (C, DELTA, OUTPUT, STAGES)
+    CHANNELS: gl.constexpr = seen is not None
+    SETTINGS: gl.constexpr = (C, DELTA, OUTPUT, STAGES, CHANNELS)
     by_state: gl.constexpr = gl.portable.mma_layouts(BV, C, K, dtype, dtype)
     by_chunk: gl.constexpr = gl.portable.mma_layouts(BV, C, C, dtype, dtype)
     to_state: gl.constexpr = gl.portable.mma_layouts(BV, K, C, dtype, dtype)
@@ -293,6 +321,8 @@ def recur(
     if OUTPUT:
         q += batch.to(gl.int64) * strides[0][0] + of_keys * strides[0][2]
         out += batch.to(gl.int64) * strides[3][0] + head.to(gl.int64) * strides[3][2] + first_column
+    if CHANNELS:
+        seen += batch.to(gl.int64) * strides[1][0] + of_keys * strides[1][2]
     k_buffers = gl.allocate_shared_memory(dtype, [STAGES, C, K], to_state.b_shared)
     v_buffers = gl.allocate_shared_memory(dtype, [STAGES, C, BV], to_state.b_shared)
     q_buffers = k_buffers
@@ -303,8 +333,11 @@ def recur(
         weight_buffers = gl.allocate_shared_memory(dtype, [STAGES, C, C], by_chunk.b_shared)
     if DELTA:
         inverse_buffers = gl.allocate_shared_memory(dtype, [STAGES, C, C], by_chunk.b_shared)
-    buffers = (q_buffers, k_buffers, v_buffers, weight_buffers, inverse_buffers)
-    pointers = (q, k, v, weights, inverses)
+    seen_buffers = k_buffers
+    if CHANNELS and STAGES > 1:  # else there is no room
+        seen_buffers = gl.allocate_shared_memory(dtype, [STAGES, C, K], to_state.b_shared)
+    buffers = (q_buffers, k_buffers, v_buffers, weight_buffers, inverse_buffers, seen_buffers)
+    pointers = (q, k, v, weights, inverses, seen)
     sizes = (widths[0], left)
     first = segment * per_segment
     last = gl.minimum(first + per_segment, chunks)
@@ -330,9 +363,12 @@ def recur(
         row = chunk * C + near
         if STAGES == 1:
             fetch(buffers, pointers, chunk, place, length, strides, sizes, SETTINGS)
-        from_first = gl.load(decays + (place + chunk) * (4 * C) + C + near)
-        to_last = gl.load(decays + (place + chunk) * (4 * C) + 2 * C + near)
-        whole = gl.load(decays + (place + chunk) * (4 * C) + 2 * C - 1)
+        if CHANNELS:
+            whole = gl.load(decays + (place + chunk) * decay_size(K, C) + state_column)[None, :]
+        else:
+            from_first = gl.load(decays + (place + chunk) * (4 * C) + C + near)
+            to_last = gl.load(decays + (place + chunk) * (4 * C) + 2 * C + near)
+            whole = gl.load(decays + (place + chunk) * (4 * C) + 2 * C - 1)
         gl.portable.wait(0)
         if STAGES == 2 and chunk + 1 < last:
             fetch(buffers, pointers, chunk + 1, place, length, strides, sizes, SETTINGS)
@@ -344,9 +380,18 @@ def recur(
             gl.store(target + state_offsets, state.to(dtype), mask=in_state)
         value = buffers[2].index(slot).permute((1, 0)).load(layout).to(gl.float32)
         if DELTA:
-            seen = gl.portable.mma(operand, k_tile.permute((1, 0)).load(by_state.b), zero)
-            seen = gl.convert_layout(seen, layout)
-            value = value - from_first[None, :] * seen
+            if not CHANNELS:
+                seen_tile = k_tile.permute((1, 0)).load(by_state.b)
+            elif STAGES > 1:
+                seen_tile = buffers[5].index(slot).permute((1, 0)).load(by_state.b)
+            else:
+                seen_tile = columns_of(
+                    seen, chunk * C, length, strides[1][1], widths[0], by_state.b, C, K
+                )
+            known = gl.convert_layout(gl.portable.mma(operand, seen_tile, zero), layout)
+            if not CHANNELS:
+                known = from_first[None, :] * known
+            value = value - known
             inverse = buffers[4].index(slot).permute((1, 0)).load(by_chunk.b)
             zero_value = gl.zeros([BV, C], gl.float32, layout)
             value = gl.portable.mma(
@@ -364,13 +409,15 @@ def recur(
         if OUTPUT:
             q_tile = buffers[0].index(slot).permute((1, 0)).load(by_state.b)
             result = gl.convert_layout(gl.portable.mma(operand, q_tile, zero), layout)
-            result = result * (from_first * scale)[None, :]
+            if not CHANNELS:
+                result = result * (from_first * scale)[None, :]
             weight = buffers[3].index(slot).permute((1, 0)).load(by_chunk.b)
             result = gl.portable.mma(gl.convert_layout(value.to(dtype), by_chunk.a), weight, result)
             gl.store(
                 out + offsets * strides[3][1] + value_row[:, None], result.to(dtype), mask=inside
             )
-        value = value * to_last[None, :]
+        if not CHANNELS:
+            value = value * to_last[None, :]
         operand = gl.convert_layout(value.to(dtype), to_state.a)
         state = gl.portable.mma(operand, k_tile.load(to_state.b), state * whole)
     gl.portable.wait(0)

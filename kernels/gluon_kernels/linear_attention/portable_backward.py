@@ -11,23 +11,25 @@ its own: the gradient of A is -tril(dY N^T, -1), since the one of an inverse R i
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_kernels.linear_attention.portable import add, product, tile_rows
+from gluon_kernels.linear_attention.portable import add, decay_size, product, tile_rows
 
-__all__ = ["chunk_gradients", "recur_back"]
+__all__ = ["chunk_gradients", "over_values", "recur_back", "store_rows"]
 
 
 @gluon.jit
 def recur_back(
-    q, k, grad, decays, weights, unscaled, changes, states, initial, final, strides, length, heads, chunks, per_segment,
+    q, k, grad, decays, weights, unscaled, seen, changes, states, initial, final, strides, length, heads, chunks, per_segment,
     scale, widths, K: gl.constexpr, C: gl.constexpr, BV: gl.constexpr, SHARED: gl.constexpr, DELTA: gl.constexpr,
 ):  # fmt: skip
     """Walk over the chunks of a segment, last one first; the grid has column tiles, heads x segments, batches.
 
     `grad` (dO) is [batch, length, heads, V], `strides` are those of `q`, `k` and `grad`. `changes` [batch, length, heads, V] gets dY, or dN = dV
     without the delta rule, `states` [batch, heads, chunks, V, K] G, both if not None. `initial` and `final`, float32 [batch, heads, segments, V,
-    K], are G after the segment's last chunk and before its first.
+    K], are G after the segment's last chunk and before its first. If `seen` is not None, `q`, `k`, `seen` and `decays` are the results of
+    `prepare_channels`.
     """
     dtype: gl.constexpr = k.dtype.element_ty
+    CHANNELS: gl.constexpr = seen is not None
     by_state: gl.constexpr = gl.portable.mma_layouts(BV, C, K, dtype, dtype)
     by_chunk: gl.constexpr = gl.portable.mma_layouts(BV, C, C, dtype, dtype)
     to_state: gl.constexpr = gl.portable.mma_layouts(BV, K, C, dtype, dtype)
@@ -49,6 +51,8 @@ def recur_back(
     q += batch * strides[0][0] + of_keys * strides[0][2]
     k += batch * strides[1][0] + of_keys * strides[1][2]
     grad += batch * strides[2][0] + head.to(gl.int64) * strides[2][2] + first_column
+    if CHANNELS:
+        seen += batch * strides[1][0] + of_keys * strides[1][2]
     first = segment * per_segment
     last = gl.minimum(first + per_segment, chunks)
 
@@ -72,10 +76,15 @@ def recur_back(
     for step in range(last - first):
         chunk = last - 1 - step
         row = chunk * C + near
-        source = decays + (place + chunk) * (4 * C)
-        from_first = gl.load(source + C + near)
-        to_last = gl.load(source + 2 * C + near)
-        whole = gl.load(source + 2 * C - 1)
+        if CHANNELS:
+            source = decays + (place + chunk) * decay_size(K, C)
+            whole = gl.load(source + state_column)[None, :]
+            rate = gl.load(source + K + near)
+        else:
+            source = decays + (place + chunk) * (4 * C)
+            from_first = gl.load(source + C + near)
+            to_last = gl.load(source + 2 * C + near)
+            whole = gl.load(source + 2 * C - 1)
         k_smem.store(tile_rows(k, chunk * C, length, strides[1][1], widths[0], rows, C, K))
         q_smem.store(tile_rows(q, chunk * C, length, strides[0][1], widths[0], rows, C, K))
         grad_smem.store(tile_rows(grad, chunk * C, length, strides[2][1], left, columns, C, BV))
@@ -87,7 +96,9 @@ def recur_back(
             gl.store(target + state_offsets, state.to(dtype), mask=in_state)
         zero = gl.zeros([BV, C], gl.float32, by_state.accumulator)
         change = gl.portable.mma(operand, k_smem.permute((1, 0)).load(by_state.b), zero)
-        change = gl.convert_layout(change, layout) * to_last[None, :]
+        change = gl.convert_layout(change, layout)
+        if not CHANNELS:
+            change = change * to_last[None, :]
         out = grad_smem.permute((1, 0)).load(layout)
         change = gl.portable.mma(
             gl.convert_layout(out, by_chunk.a), square_smem.load(by_chunk.b), change
@@ -102,13 +113,18 @@ def recur_back(
             target = changes + (batch * length * heads + head) * widths[1] + first_column
             offsets = row.to(gl.int64)[None, :] * (heads * widths[1]) + value_row[:, None]
             gl.store(target + offsets, change.to(dtype), mask=inside)
-        out = (out.to(gl.float32) * (from_first * scale)[None, :]).to(dtype)
+        if not CHANNELS:
+            out = (out.to(gl.float32) * (from_first * scale)[None, :]).to(dtype)
         state = gl.portable.mma(
             gl.convert_layout(out, to_state.a), q_smem.load(to_state.b), state * whole
         )
         if DELTA:
-            rate = gl.load(source + 3 * C + near)
-            change = (change * -(from_first * rate)[None, :]).to(dtype)
+            if CHANNELS:
+                k_smem.store(tile_rows(seen, chunk * C, length, strides[1][1], widths[0], rows, C, K))
+                change = (change * -rate[None, :]).to(dtype)
+            else:
+                rate = gl.load(source + 3 * C + near)
+                change = (change * -(from_first * rate)[None, :]).to(dtype)
             operand = gl.convert_layout(change, to_state.a)
             state = gl.portable.mma(operand, k_smem.load(to_state.b), state)
     if final is not None:
@@ -125,6 +141,78 @@ def store_rows(pointer, tile, first, rows, stride, width):
     offsets = row.to(gl.int64)[:, None] * stride + column[None, :]
     inside = (row < rows)[:, None] & (column < width)[None, :]
     gl.store(pointer + offsets, tile.to(pointer.dtype.element_ty), mask=inside)
+
+
+@gluon.jit
+def over_values(
+    v, grad, news, changes, states, state_changes, to_v, rates, dense, steps, first, length, heads, place, widths,
+    K: gl.constexpr, C: gl.constexpr, BV: gl.constexpr, DELTA: gl.constexpr,
+):  # fmt: skip
+    """Store the gradients of a chunk's values with the delta rule, and return the sums over the columns of values that the others take.
+
+    They are dO S^T, dY S^T, N G^T, dO N^T, dY N^T, those of dY and V of each row, and of S and G of each key channel. `v` and `grad` are those
+    of the head, with `steps` from row to row; `dense` is the place of the head in `news`, `changes` and `to_v`.
+    """
+    dtype: gl.constexpr = v.dtype.element_ty
+    wide: gl.constexpr = gl.portable.mma_layouts(C, K, BV, dtype, dtype, operands="shared")
+    narrow: gl.constexpr = gl.portable.mma_layouts(
+        C, C, BV, dtype, dtype, operands="shared", b_transposed=True
+    )
+    layout: gl.constexpr = wide.accumulator
+    square: gl.constexpr = narrow.accumulator
+    columns: gl.constexpr = gl.portable.blocked_layout([C, BV], dtype)
+    of_state: gl.constexpr = gl.portable.blocked_layout([BV, K], dtype)
+    row_step = heads * widths[1]
+    by_row: gl.constexpr = gl.SliceLayout(1, columns)
+    near = gl.arange(0, C, by_row)
+    rate = gl.load(rates + near)
+    to_rate = gl.zeros([C], gl.float32, by_row)
+    of_whole = gl.zeros([K], gl.float32, gl.SliceLayout(0, of_state))  # S and G, along values
+    from_out = gl.zeros([C, K], gl.float32, layout)  # dO S^T
+    from_change = gl.zeros([C, K], gl.float32, layout)  # dY S^T
+    from_news = gl.zeros([C, K], gl.float32, layout)  # N G^T
+    to_weights = gl.zeros([C, C], gl.float32, square)  # dO N^T
+    to_lower = gl.zeros([C, C], gl.float32, square)  # dY N^T
+    grad_smem = gl.allocate_shared_memory(dtype, [C, BV], wide.a_shared)
+    news_smem = gl.allocate_shared_memory(dtype, [C, BV], wide.a_shared)
+    state_smem = gl.allocate_shared_memory(dtype, [BV, K], wide.b_shared)
+    for start in range(0, widths[1], BV):
+        left = widths[1] - start
+        grad_smem.store(tile_rows(grad + start, first, length, steps[1], left, columns, C, BV))
+        news_smem.store(tile_rows(news + dense + start, first, length, row_step, left, columns, C, BV))
+        state_row = start + gl.arange(0, BV, gl.SliceLayout(1, of_state))
+        state_column = gl.arange(0, K, gl.SliceLayout(0, of_state))
+        in_state = (state_row < widths[1])[:, None] & (state_column < widths[0])[None, :]
+        offsets = state_row[:, None] * widths[0] + state_column[None, :]
+        size = place * (widths[0] * widths[1])
+        state = gl.portable.load(states + size, offsets, in_state)
+        state_change = gl.portable.load(state_changes + size, offsets, in_state)
+        of_whole += gl.sum(state.to(gl.float32) * state_change.to(gl.float32), 0)
+        state_smem.store(state)
+        gl.portable.fence()
+        acc = gl.portable.accumulator(wide, from_out)
+        from_out = product(grad_smem, state_smem, acc)
+        acc = gl.portable.accumulator(narrow, to_weights)
+        to_weights = product(grad_smem, news_smem.permute((1, 0)), acc)
+        if DELTA:
+            change = tile_rows(
+                changes + dense + start, first, length, row_step, left, columns, C, BV
+            )
+            value = tile_rows(v + start, first, length, steps[0], left, columns, C, BV)
+            change = change.to(gl.float32)
+            to_rate += gl.sum(change * value.to(gl.float32), 1)
+            store_rows(to_v + dense + start, change * rate[:, None], first, length, row_step, left)
+            grad_smem.store(change.to(dtype))
+            gl.portable.fence()
+            acc = gl.portable.accumulator(wide, from_change)
+            from_change = product(grad_smem, state_smem, acc)
+            acc = gl.portable.accumulator(narrow, to_lower)
+            to_lower = product(grad_smem, news_smem.permute((1, 0)), acc)
+        state_smem.store(state_change)
+        gl.portable.fence()
+        acc = gl.portable.accumulator(wide, from_news)
+        from_news = product(news_smem, state_smem, acc)
+    return from_out, from_change, from_news, to_weights, to_lower, to_rate, of_whole
 
 
 @gluon.jit
@@ -151,8 +239,6 @@ def chunk_gradients(
     layout: gl.constexpr = wide.accumulator
     square: gl.constexpr = narrow.accumulator
     rows: gl.constexpr = gl.portable.blocked_layout([C, K], dtype)
-    columns: gl.constexpr = gl.portable.blocked_layout([C, BV], dtype)
-    of_state: gl.constexpr = gl.portable.blocked_layout([BV, K], dtype)
     chunk = gl.program_id(0)
     chunks = gl.num_programs(0)
     head = gl.program_id(1)
@@ -166,60 +252,13 @@ def chunk_gradients(
     v += batch * strides[2][0] + of_head * strides[2][2]
     grad += batch * strides[3][0] + of_head * strides[3][2]
     dense = (batch * length * heads + head) * widths[1]
-    news += dense
-    row_step = heads * widths[1]
     source = decays + place * (4 * C)
 
-    by_row: gl.constexpr = gl.SliceLayout(1, columns)
-    near = gl.arange(0, C, by_row)
-    rate = gl.load(source + 3 * C + near)
-    to_rate = gl.zeros([C], gl.float32, by_row)
-    of_whole = gl.to_tensor(0.0)  # <S, G>
-    from_out = gl.zeros([C, K], gl.float32, layout)  # dO S^T
-    from_change = gl.zeros([C, K], gl.float32, layout)  # dY S^T
-    from_news = gl.zeros([C, K], gl.float32, layout)  # N G^T
-    to_weights = gl.zeros([C, C], gl.float32, square)  # dO N^T
-    to_lower = gl.zeros([C, C], gl.float32, square)  # dY N^T
-    grad_smem = gl.allocate_shared_memory(dtype, [C, BV], wide.a_shared)
-    news_smem = gl.allocate_shared_memory(dtype, [C, BV], wide.a_shared)
-    state_smem = gl.allocate_shared_memory(dtype, [BV, K], wide.b_shared)
-    for start in range(0, widths[1], BV):
-        left = widths[1] - start
-        grad_smem.store(tile_rows(grad + start, first, length, strides[3][1], left, columns, C, BV))
-        news_smem.store(tile_rows(news + start, first, length, row_step, left, columns, C, BV))
-        state_row = start + gl.arange(0, BV, gl.SliceLayout(1, of_state))
-        state_column = gl.arange(0, K, gl.SliceLayout(0, of_state))
-        in_state = (state_row < widths[1])[:, None] & (state_column < widths[0])[None, :]
-        offsets = state_row[:, None] * widths[0] + state_column[None, :]
-        size = place * (widths[0] * widths[1])
-        state = gl.portable.load(states + size, offsets, in_state)
-        state_change = gl.portable.load(state_changes + size, offsets, in_state)
-        of_whole += gl.sum(gl.sum(state.to(gl.float32) * state_change.to(gl.float32), 1), 0)
-        state_smem.store(state)
-        gl.portable.fence()
-        acc = gl.portable.accumulator(wide, from_out)
-        from_out = product(grad_smem, state_smem, acc)
-        acc = gl.portable.accumulator(narrow, to_weights)
-        to_weights = product(grad_smem, news_smem.permute((1, 0)), acc)
-        if DELTA:
-            change = tile_rows(
-                changes + dense + start, first, length, row_step, left, columns, C, BV
-            )
-            value = tile_rows(v + start, first, length, strides[2][1], left, columns, C, BV)
-            change = change.to(gl.float32)
-            to_rate += gl.sum(change * value.to(gl.float32), 1)
-            store_rows(to_v + dense + start, change * rate[:, None], first, length, row_step, left)
-            grad_smem.store(change.to(dtype))
-            gl.portable.fence()
-            acc = gl.portable.accumulator(wide, from_change)
-            from_change = product(grad_smem, state_smem, acc)
-            acc = gl.portable.accumulator(narrow, to_lower)
-            to_lower = product(grad_smem, news_smem.permute((1, 0)), acc)
-        state_smem.store(state_change)
-        gl.portable.fence()
-        acc = gl.portable.accumulator(wide, from_news)
-        from_news = product(news_smem, state_smem, acc)
-
+    sums = over_values(
+        v, grad, news, changes, states, state_changes, to_v, source + 3 * C, dense, (strides[2][1], strides[3][1]),
+        first, length, heads, place, widths, K, C, BV, DELTA,
+    )  # fmt: skip
+    from_out, from_change, from_news, to_weights, to_lower, to_rate, of_whole = sums
     k_smem = gl.allocate_shared_memory(dtype, [C, K], keys.a_shared)
     q_smem = gl.allocate_shared_memory(dtype, [C, K], keys.a_shared)
     k_smem.store(tile_rows(k, first, length, strides[1][1], widths[0], rows, C, K))
@@ -234,7 +273,7 @@ def chunk_gradients(
     of_news = gl.sum(k_tile * from_news, 1) * to_last
     of_out = gl.sum(q_smem.load(layout).to(gl.float32) * from_out, 1) * from_first * scale
     to_decay = of_out - of_news
-    at_last = gl.sum(of_news, 0) + whole * of_whole
+    at_last = gl.sum(of_news, 0) + whole * gl.sum(of_whole, 0)
     to_decay += gl.where(row == C - 1, at_last, 0.0)
     for_keys = from_news * to_last[:, None]
     for_queries = from_out * (from_first * scale)[:, None]

@@ -11,16 +11,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gluon_kernels.linear_attention.ops import gated_delta_rule, gated_linear_attention
+from gluon_kernels.linear_attention.ops import gated_delta_rule, gated_linear_attention, kda
 from gluon_kernels.problem import Problem, Shape
 
 __all__ = [
     "DELTA",
     "DELTA_GRADIENTS",
+    "KDA",
+    "KDA_GRADIENTS",
     "LINEAR",
     "LINEAR_GRADIENTS",
     "PROBLEMS",
     "chunked",
+    "chunked_by_channel",
     "recurrence",
 ]
 
@@ -44,7 +47,8 @@ def recurrence(
     state = v.new_zeros(shape) if initial_state is None else initial_state.to(wide)
     results = []
     for t in range(v.shape[1]):
-        state = state * decay[:, t, :, None, None]
+        now = decay[:, t]
+        state = state * (now[..., None, None] if now.ndim == 2 else now[..., None])
         value = v[:, t]
         if beta is not None:
             value = value - (state * k[:, t, :, :, None]).sum(-2)
@@ -99,7 +103,47 @@ def chunked(
     return result, state
 
 
-def _arguments(delta: bool) -> Any:
+def chunked_by_channel(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    scale: Optional[float] = None,
+    initial_state: Optional[Tensor] = None,
+) -> tuple[Tensor, Tensor]:
+    """Return what `recurrence` returns with a decay for each channel, by chunks of 16 tokens and differences of exponents."""
+    wide = torch.float64 if v.device.type == "cpu" else torch.float32
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    length, shared, size = v.shape[1], v.shape[2] // q.shape[2], 16
+
+    def parts(x: Tensor) -> Tensor:  # [chunks, batch, heads, size, width]
+        x = F.pad(x.to(wide), (0, 0, 0, 0, 0, -length % size)).unflatten(1, (-1, size))
+        return x.permute(1, 0, 3, 2, 4)
+
+    q, k = (parts(x.repeat_interleave(shared, 2)) for x in (q, k))
+    v, decay, rates = parts(v), parts(g).cumsum(-2), parts(beta[..., None])
+    identity = torch.eye(size, dtype=wide, device=v.device)
+    shape = (*v.shape[1:3], k.shape[4], v.shape[4])
+    state = v.new_zeros(shape) if initial_state is None else initial_state.to(wide)
+    results = []
+    below = torch.ones(size, size, device=v.device).tril().bool()[..., None]
+    for i in range(v.shape[0]):
+        away = decay[i][..., :, None, :] - decay[i][..., None, :, :]
+        ratio = torch.where(below, away, -torch.inf).exp()
+        weights = scale * (q[i][..., :, None, :] * k[i][..., None, :, :] * ratio).sum(-1)
+        lower = rates[i] * (k[i][..., :, None, :] * k[i][..., None, :, :] * ratio).sum(-1).tril(-1)
+        from_first = decay[i].exp()
+        value = rates[i] * (v[i] - (k[i] * from_first) @ state)
+        value = torch.linalg.solve_triangular(identity + lower, value, upper=False)
+        results.append(scale * (q[i] * from_first) @ state + weights @ value)
+        to_last = (decay[i][..., -1:, :] - decay[i]).exp()
+        state = from_first[..., -1, :, None] * state + (k[i] * to_last).mT @ value
+    result = torch.stack(results, 2).flatten(2, 3)[:, :, :length].transpose(1, 2)
+    return result, state
+
+
+def _arguments(delta: bool, channels: bool = False) -> Any:
     def arguments(shape: Shape, device: Any) -> dict[str, Any]:
         batch, length, heads = shape["batch"], shape["length"], shape["heads"]
         of_keys = shape.get("heads of keys", heads)
@@ -114,7 +158,7 @@ def _arguments(delta: bool) -> Any:
             "q": q,
             "k": k,
             "v": drawn(batch, length, heads, columns).to(dtype),
-            "g": F.logsigmoid(drawn(batch, length, heads)) / 16,
+            "g": F.logsigmoid(drawn(batch, length, heads, *([width] if channels else []))) / 16,
         }
         if delta:
             result["beta"] = drawn(batch, length, heads).sigmoid()
@@ -150,6 +194,16 @@ def _fla_simple(q: Tensor, k: Tensor, v: Tensor, g: Tensor, initial_state: Any =
     return chunk(q, k, v, g, initial_state=initial_state, output_final_state=True)
 
 
+def _fla_kda(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, initial_state: Any = None
+) -> Any:
+    chunk = importlib.import_module("fla.ops.kda").chunk_kda
+    shared = v.shape[2] // q.shape[2]
+    if shared > 1:
+        q, k = (x.repeat_interleave(shared, 2) for x in (q, k))
+    return chunk(q, k, v, g, beta, initial_state=initial_state, output_final_state=True)
+
+
 def _flops(delta: bool, times: float) -> Any:
     """Count the products of chunks of 64 tokens, without those of the inverse."""
 
@@ -163,13 +217,14 @@ def _flops(delta: bool, times: float) -> Any:
     return flops
 
 
-def _bytes(times: float) -> Any:
+def _bytes(times: float, channels: bool = False) -> Any:
     def moved(shape: Shape) -> float:
         tokens = shape["batch"] * shape["length"]
         heads, of_keys = shape["heads"], shape.get("heads of keys", shape["heads"])
         columns = shape.get("values", shape["width"])
+        gates = 4 * heads * (1 + (shape["width"] if channels else 1))
         return float(
-            times * tokens * (4 * of_keys * shape["width"] + 4 * heads * columns + 8 * heads)
+            times * tokens * (4 * of_keys * shape["width"] + 4 * heads * columns + gates)
         )
 
     return moved
@@ -228,9 +283,9 @@ def _with_gradients(function: Any) -> Any:
     return run
 
 
-def _gradient_arguments(delta: bool) -> Any:
+def _gradient_arguments(delta: bool, channels: bool = False) -> Any:
     def arguments(shape: Shape, device: Any) -> dict[str, Any]:
-        result = _arguments(delta)(shape, device)
+        result = _arguments(delta, channels)(shape, device)
         grad = torch.randn_like(result["v"])
         return {**{name: x.requires_grad_() for name, x in result.items()}, "grad": grad}
 
@@ -240,7 +295,8 @@ def _gradient_arguments(delta: bool) -> Any:
 def _gradient_reference(grad: Tensor, **arguments: Any) -> Any:
     wide = torch.float64 if grad.device.type == "cpu" else torch.float32
     leaves = {name: x.detach().to(wide).requires_grad_() for name, x in arguments.items()}
-    return torch.autograd.grad(chunked(**leaves)[0], list(leaves.values()), grad.to(wide))
+    reference = chunked_by_channel if leaves["g"].ndim == 4 else chunked
+    return torch.autograd.grad(reference(**leaves)[0], list(leaves.values()), grad.to(wide))
 
 
 def _problem(name: str, op: Any, delta: bool, rival: Any) -> Problem:
@@ -281,4 +337,23 @@ LINEAR_GRADIENTS = replace(
     flops=_flops(False, 3),
     bytes=_bytes(3),
 )
-PROBLEMS = (DELTA, LINEAR, DELTA_GRADIENTS, LINEAR_GRADIENTS)
+KDA = replace(
+    DELTA,
+    name="kda",
+    op=_with_state(kda),
+    arguments=_arguments(True, True),
+    reference=chunked_by_channel,
+    rivals={"fla": _fla_kda},
+    bytes=_bytes(1, True),
+)
+KDA_GRADIENTS = replace(
+    KDA,
+    name="kda and gradients",
+    op=_with_gradients(kda),
+    arguments=_gradient_arguments(True, True),
+    reference=_gradient_reference,
+    rivals={"fla": _with_gradients(_fla_kda)},
+    flops=_flops(True, 3),
+    bytes=_bytes(3, True),
+)
+PROBLEMS = (DELTA, LINEAR, KDA, DELTA_GRADIENTS, LINEAR_GRADIENTS, KDA_GRADIENTS)

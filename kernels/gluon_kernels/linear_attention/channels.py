@@ -1,0 +1,155 @@
+"""Chunks of linear attention whose decays differ from channel to channel of the keys (Kimi Delta Attention), on any device.
+
+With a decay for each key channel (Kimi Team, arXiv:2510.26692) the rule of `portable.py` reads
+
+    S_t = (I - b_t k_t k_t^T) diag(a_t) S_{t-1} + b_t k_t v_t^T,    o_t = scale * S_t^T q_t
+
+Let e be the products of decays from the chunk's first token on, a vector for each token. Then A and P sum over channels c
+
+    A_ij = b_i sum_c k_ic k_jc e_ic / e_jc,    P_ij = scale sum_c q_ic k_jc e_ic / e_jc
+
+and the walk over chunks is the one of `portable.recur` with `e K` where values are seen, `(e_C / e) K` where they are taken in,
+`scale e Q` as queries, and e_C as the decay of the state.
+
+No power of a decay above one is computed. Blocks of two adjacent halves anchor their exponents in the middle: for i in the
+second half and j in the first, both e_i / e_m and e_m / e_j are at most one. Halves of 32, 16, 8, 4, 2 and 1 tokens cover all pairs.
+The exponents are sums of gates between a token and the middle, never differences of sums, so that any gate is safe, minus infinity too.
+"""
+
+import gluon_core as gluon
+from gluon_core import language as gl
+from gluon_kernels.linear_attention.portable import add, decay_size, product, store_inverses
+
+__all__ = ["across", "channel_layout", "gates_of", "prepare_channels", "sums_within", "to_middle"]
+
+LEVELS = gl.constexpr(6)  # halves of 1 to 32 tokens, for chunks of 64
+LOG2E = gl.constexpr(1.4426950408889634)
+
+
+@gluon.constexpr_function
+def channel_layout(C, K, warps, lanes):
+    """Return a layout of [C, K] that gives many rows of one channel to a thread: sums along rows stay in its registers."""
+    across = min(lanes, K)
+    wide = min(warps, K // across)
+    rows = max(C // (warps // wide) // (lanes // across), 1)
+    return gl.BlockedLayout([rows, 1], [lanes // across, across], [warps // wide, wide], [1, 0])
+
+
+@gluon.jit
+def gates_of(g, first, length, stride, width, layout: gl.constexpr, C: gl.constexpr, K: gl.constexpr):  # fmt: skip
+    """Return the logarithms (base 2) of the decays of a chunk's tokens, [C, K], and those of the tokens after them, 0 after the last one."""
+    near = gl.arange(0, C, gl.SliceLayout(1, layout))
+    column = gl.arange(0, K, gl.SliceLayout(0, layout))[None, :]
+    row = (first + near)[:, None]
+    offsets = row.to(gl.int64) * stride + column
+    own = gl.load(g + offsets, mask=(row < length) & (column < width), other=0.0)
+    follows = (near < C - 1)[:, None] & (row + 1 < length)
+    after = gl.load(g + offsets + stride, mask=follows & (column < width), other=0.0)
+    return own.to(gl.float32) * LOG2E, after.to(gl.float32) * LOG2E
+
+
+@gluon.jit
+def sums_within(x, SIZE: gl.constexpr, REVERSE: gl.constexpr):
+    """Return sums along rows from the first, or from the last one of each SIZE rows, inclusive."""
+    C: gl.constexpr = x.shape[0]
+    K: gl.constexpr = x.shape[1]
+    parts = gl.associative_scan(x.reshape([C // SIZE, SIZE, K]), 1, add, reverse=REVERSE)
+    return gl.convert_layout(parts.reshape([C, K]), x.type.layout)
+
+
+@gluon.jit
+def to_middle(own, after, HALF: gl.constexpr):
+    """Return the sums of gates between each token and the middle of its block of two halves."""
+    near = gl.arange(0, own.shape[0], gl.SliceLayout(1, own.type.layout))
+    if HALF == 1:
+        behind = own
+        ahead = gl.zeros(own.shape, gl.float32, own.type.layout)
+    else:
+        behind = sums_within(own, HALF, False)
+        last = near % HALF == HALF - 1
+        ahead = sums_within(gl.where(last[:, None], 0.0, after), HALF, True)
+    return gl.where((near // HALF % 2 == 1)[:, None], behind, ahead)
+
+
+@gluon.jit
+def across(i, j, HALF: gl.constexpr):
+    """Return True for rows in the second and columns in the first half of a block."""
+    return (i // HALF % 2 == 1) & (j // HALF == i // HALF - 1)
+
+
+@gluon.jit
+def prepare_channels(
+    q, k, g, beta, queries, keys, seen, decays, weights, inverses, unscaled, strides, length, heads, scale, widths,
+    K: gl.constexpr, C: gl.constexpr, SHARED: gl.constexpr,
+):  # fmt: skip
+    """Store the operands of a chunk's walk; the grid has chunks, heads and batches.
+
+    `q` and `k` are [batch, length, heads / SHARED, width], `g` [batch, length, heads, width]; `strides` are theirs of batches, rows and
+    heads, `widths` those of keys, of gates and of results. `beta` is contiguous [batch, length, heads]. Results are `queries` (scale e Q), `keys`
+    ((e_C / e) K) and `seen` (e K), [batch, length, heads, widths[2]]; `decays` [batch, heads, chunks, `decay_size`], float32: e_C, then
+    from K on the rates; and `weights` (P), `inverses` (T) and, if not None, `unscaled` (T without b), [batch, heads, chunks, C, C].
+    """
+    chunk = gl.program_id(0)
+    head = gl.program_id(1)
+    batch = gl.program_id(2).to(gl.int64)
+    dtype: gl.constexpr = k.dtype.element_ty
+    products: gl.constexpr = gl.portable.mma_layouts(
+        C, C, K, dtype, dtype, operands="shared", b_transposed=True
+    )
+    layout: gl.constexpr = products.accumulator
+    rows: gl.constexpr = channel_layout(C, K, gl.num_warps(), gl.target.warp_size())
+    first = chunk * C
+    place = ((batch * heads + head) * gl.num_programs(0) + chunk).to(gl.int64)
+    of_keys = (head // SHARED).to(gl.int64)
+    near = gl.arange(0, C, gl.SliceLayout(1, rows))
+    column = gl.arange(0, K, gl.SliceLayout(0, rows))
+    row = (first + near).to(gl.int64)[:, None]
+    inside = (row < length) & (column < widths[0])[None, :]
+    q += batch * strides[0][0] + of_keys * strides[0][2]
+    k += batch * strides[1][0] + of_keys * strides[1][2]
+    g += batch * strides[2][0] + head.to(gl.int64) * strides[2][2]
+    q_tile = gl.load(q + row * strides[0][1] + column[None, :], mask=inside, other=0).to(gl.float32)
+    k_tile = gl.load(k + row * strides[1][1] + column[None, :], mask=inside, other=0).to(gl.float32)
+    own, after = gates_of(g, first, length, strides[2][1], widths[1], rows, C, K)
+    near_row = gl.arange(0, C, gl.SliceLayout(1, layout))
+    near_column = gl.arange(0, C, gl.SliceLayout(0, layout))
+    offset = (batch * length + first + near_row) * heads + head
+    rate = gl.load(beta + offset, mask=first + near_row < length, other=0.0).to(gl.float32)
+
+    from_first = gl.exp2(sums_within(own, C, False))
+    to_last = gl.exp2(sums_within(after, C, True))
+    whole = gl.sum(gl.where((near == C - 1)[:, None], from_first, 0.0), 0)
+    STEP: gl.constexpr = decay_size(K, C)
+    gl.store(decays + place * STEP + column, whole)
+    gl.store(decays + place * STEP + K + near_row, rate)
+    target = (batch * length * heads + head) * widths[2] + row * (heads * widths[2]) + column[None, :]  # fmt: skip
+    inside = (row < length) & (column < widths[2])[None, :]
+    gl.store(queries + target, (q_tile * from_first * scale).to(dtype), mask=inside)
+    gl.store(keys + target, (k_tile * to_last).to(dtype), mask=inside)
+    gl.store(seen + target, (k_tile * from_first).to(dtype), mask=inside)
+
+    left = gl.allocate_shared_memory(dtype, [C, K], products.a_shared, q_tile.to(dtype))
+    right = gl.allocate_shared_memory(dtype, [C, K], products.b_shared, k_tile.to(dtype))
+    i = near_row[:, None]
+    j = near_column[None, :]
+    gl.portable.fence()
+    weight = product(left, right.permute((1, 0)), gl.portable.accumulator(products))
+    weight = gl.where(i == j, weight, 0.0)
+    shares = gl.zeros([C, C], gl.float32, layout)
+    for level in gl.static_range(LEVELS):
+        factor = gl.exp2(to_middle(own, after, 1 << level))
+        left.store((q_tile * factor).to(dtype))
+        right.store((k_tile * factor).to(dtype))
+        gl.portable.fence()
+        pairs = across(i, j, 1 << level)
+        part = product(left, right.permute((1, 0)), gl.portable.accumulator(products))
+        weight += gl.where(pairs, part, 0.0)
+        part = product(right, right.permute((1, 0)), gl.portable.accumulator(products))
+        shares += gl.where(pairs, part, 0.0)
+    out_layout: gl.constexpr = gl.portable.blocked_layout([C, C], dtype)
+    out_row = gl.arange(0, C, gl.SliceLayout(1, out_layout))[:, None]
+    out_offsets = out_row * C + gl.arange(0, C, gl.SliceLayout(0, out_layout))[None, :]
+    matrix = place * (C * C)
+    weight = gl.convert_layout((weight * scale).to(dtype), out_layout)
+    gl.portable.store(weights + matrix, out_offsets, weight)
+    store_inverses(shares * rate[:, None], rate, inverses, unscaled, matrix, out_offsets)
