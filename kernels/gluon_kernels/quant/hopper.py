@@ -2,16 +2,23 @@
 
 The transposed product is computed: rows of the weights are the rows of `wgmma`, whose left operand may be in registers, and
 the rows of `x` its columns, of which 8 are enough. A byte is loaded to the thread that needs its weights, so that they never
-return to shared memory. Weights stay integers there: the sum of each group along K is scaled in float32, while the weights of
-the next group are converted. Groups of 32 with scales that are powers of two are scaled in registers, which is exact.
+return to shared memory. Weights of few rows stay integers there: the sum of each group along K is scaled in float32. Where rows are
+more than weights of a thread, and with groups of 32, weights are scaled in registers.
 """
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_core.language.nvidia.hopper import tma_ring, warpgroup_mma, warpgroup_mma_wait
+from gluon_core.language.nvidia.hopper import (
+    tma_ring,
+    warpgroup_mma,
+    warpgroup_mma_init,
+    warpgroup_mma_wait,
+)
 from gluon_kernels.gemm.epilogue import of_columns
 from gluon_kernels.gemm.hopper_small_m import share_of, store_shared
-from gluon_kernels.quant.weights import dtype_of, packed, power_of_two
+from gluon_kernels.quant.weights import packed, power_of_two
+
+GROUP = gl.constexpr(32)  # weights along K that share a scale, at least
 
 
 @gluon.constexpr_function
@@ -20,22 +27,22 @@ def bits_of(size):
 
 
 @gluon.constexpr_function
-def raw_layout(rows, columns, PACKED, warps):
-    """Return where bytes of [rows, columns] are, so that their weights are where `wgmma` reads a left operand from registers.
+def raw_dtype(FORMAT):
+    """Return the integers in which weights are read, two weights in each."""
+    return gl.uint8 if packed(FORMAT) == 2 else gl.int16
+
+
+@gluon.constexpr_function
+def raw_layout(rows, columns, warps):
+    """Return where pairs of weights, [rows, columns], are, so that they are where `wgmma` reads a left operand from registers.
 
     A thread has two adjacent elements of each 8 of a row, and rows 8 apart (PTX ISA, wgmma, register fragments of A).
     """
-    along = bits_of(columns)
-    own = (
-        [[0, along[0]]] if PACKED == 1 else []
-    )  # the second of two adjacent ones is in the same byte
-    lanes = along[1:3] if PACKED == 1 else along[:2]
-    rest = along[len(own) + 2 :]
-    down = bits_of(rows)
+    along, down = bits_of(columns), bits_of(rows)
     group = down[4:6] + down[6 : 6 + len(bits_of(warps)) - 2]
-    registers = own + [[8, 0]] + [[0, b] for b in rest] + [[r, 0] for r in down[4 + len(group) :]]
+    registers = [[8, 0]] + [[0, b] for b in along[2:]] + [[r, 0] for r in down[4 + len(group) :]]
     return gl.DistributedLinearLayout(
-        registers, [[0, b] for b in lanes] + [[r, 0] for r in down[:3]], [[r, 0] for r in group], [], [rows, columns]
+        registers, [[0, b] for b in along[:2]] + [[r, 0] for r in down[:3]], [[r, 0] for r in group], [], [rows, columns]
     )  # fmt: skip
 
 
@@ -86,30 +93,64 @@ def times(numbers, factors, dtype: gl.constexpr):
 
 
 @gluon.constexpr_function
-def of_bytes(dtype):
-    """Return PTX that converts 4 signed bytes to 16-bit floats: a byte takes the last bits of a float32, whose value is subtracted again."""
-    lines = [".reg .b32 x, base, a<4>;", "xor.b32 x, $2, 0x80808080;", "mov.b32 base, 0x4B000000;"]
-    for i in range(4):
-        lines.append(f"prmt.b32 a{i}, x, base, 0x744{i};")
-        lines.append(f"sub.rn.f32 a{i}, a{i}, 0f4B000080;")
-    pair = "bf16x2" if dtype == gl.bfloat16 else "f16x2"
-    lines += [f"cvt.rn.{pair}.f32 $0, a1, a0;", f"cvt.rn.{pair}.f32 $1, a3, a2;"]
-    return "{ " + " ".join(lines) + " }"
+def of_int8(dtype):
+    """Return PTX that converts two signed bytes of a 32-bit number to 16-bit floats.
+
+    A float16 holds a byte, plus 128, in the last bits of its mantissa. That of bfloat16 has room for seven bits: the eighth selects the
+    number that is subtracted.
+    """
+    if dtype == gl.bfloat16:
+        return (
+            "{ .reg .b32 both, low, base; prmt.b32 both, $1, 0x43, 0x4140; and.b32 low, both, 0xFF7FFF7F; "
+            "and.b32 base, both, 0xFF80FF80; sub.rn.bf16x2 $0, low, base; }"
+        )
+    return (
+        "{ .reg .b32 both, base; prmt.b32 both, $1, 0x64, 0x4140; xor.b32 both, both, 0x00800080; "
+        "mov.b32 base, 0x64806480; sub.rn.f16x2 $0, both, base; }"
+    )
+
+
+@gluon.constexpr_function
+def of_fp8(dtype, FORMAT):
+    """Return PTX that converts two floats of 8 bits in a 32-bit number to 16-bit floats; those of bfloat16 pass through float32, which is
+    faster than the direct way."""
+    both = "{ .reg .b16 two, none, a, b; .reg .b32 half; .reg .f32 x, y; mov.b32 {two, none}, $1; "
+    if dtype == gl.float16:
+        return f"{both}cvt.rn.f16x2.{FORMAT}x2 $0, two; }}"
+    return (
+        f"{both}cvt.rn.f16x2.{FORMAT}x2 half, two; mov.b32 {{a, b}}, half; cvt.f32.f16 x, a; "
+        "cvt.f32.f16 y, b; cvt.rn.bf16x2.f32 $0, y, x; }"
+    )
 
 
 @gluon.jit
 def left_operand(raw, dtype: gl.constexpr, FORMAT: gl.constexpr, SHAPE: gl.constexpr, layout: gl.constexpr):  # fmt: skip
     """Return the weights of a tile as the left operand of `wgmma`."""
-    if packed(FORMAT) == 2:
-        both = pairs(raw, dtype) if FORMAT == "int4" else pairs_of_mxfp4(raw, dtype)
-        low = (both & 0xFFFF).to(gl.int16).to(dtype, bitcast=True)
-        high = (both >> 16).to(gl.int16).to(dtype, bitcast=True)
-        numbers = gl.join(low, high).reshape(SHAPE)
+    if FORMAT == "int4":
+        both = pairs(raw, dtype)
+    elif FORMAT == "mxfp4":
+        both = pairs_of_mxfp4(raw, dtype)
     elif FORMAT == "int8":
-        numbers = gl.inline_asm_elementwise(of_bytes(dtype), "=r,=r,r", [raw], dtype, True, 4)
+        both = gl.inline_asm_elementwise(of_int8(dtype), "=r,r", [raw.to(gl.int32)], gl.int32, True, 1)  # fmt: skip
     else:
-        numbers = raw.to(dtype_of(FORMAT), bitcast=True).to(dtype)
-    return gl.convert_layout(numbers, layout)
+        both = gl.inline_asm_elementwise(of_fp8(dtype, FORMAT), "=r,r", [raw.to(gl.int32)], gl.int32, True, 1)  # fmt: skip
+    low = (both & 0xFFFF).to(gl.int16).to(dtype, bitcast=True)
+    high = (both >> 16).to(gl.int16).to(dtype, bitcast=True)
+    return gl.convert_layout(gl.join(low, high).reshape(SHAPE), layout)
+
+
+@gluon.jit
+def converted(raw, scale, dtype: gl.constexpr, FORMAT: gl.constexpr, SHAPE: gl.constexpr, operand: gl.constexpr):  # fmt: skip
+    """Return the weights of a step as `wgmma` reads them, times their scales where groups have some."""
+    numbers = left_operand(raw, dtype, FORMAT, SHAPE, operand)
+    if scale is not None:
+        factors = power_of_two(scale)[:, :, None]
+        if FORMAT == "mxfp4" or scale.dtype == dtype:  # powers of two, or rounded once
+            scaled = times(by_group(numbers), factors, dtype)
+        else:
+            scaled = (by_group(numbers).to(gl.float32) * factors).to(dtype)
+        numbers = gl.convert_layout(scaled.reshape(SHAPE), operand)
+    return numbers
 
 
 @gluon.jit
@@ -125,37 +166,36 @@ def by_group(numbers):
 
 
 @gluon.jit
-def exponents_at(scales, strides, rows, groups, k, N, K, pred):
-    """Return the scales of the groups of a step, float32."""
-    group = k // 32 + groups
-    inside = (rows < N)[:, None] & (group < K // 32)[None, :] & pred
-    offsets = rows.to(gl.int64)[:, None] * strides[0] + (group * strides[1])[None, :]
-    return power_of_two(gl.load(scales + offsets, mask=inside, other=0))
+def scales_at(scales, strides, rows, groups, k, N, K, SIZE: gl.constexpr):
+    """Return the scales of [rows, groups] of a step, one for each 32 weights."""
+    start = k + groups * GROUP
+    inside = (rows < N)[:, None] & (start < K)[None, :]
+    offsets = rows.to(gl.int64)[:, None] * strides[0] + (start // SIZE * strides[1])[None, :]
+    return gl.load(scales + offsets, mask=inside, other=0)
 
 
 @gluon.jit
-def fetch(ring, put, row, column, k, pred, PACKED: gl.constexpr):
-    ring.fetch(put, [[column, k // PACKED], [row, k]], pred=pred)
+def fetch(ring, put, row, column, k, pred):
+    ring.fetch(put, [[column, k // 2], [row, k]], pred=pred)
 
 
 @gluon.jit(do_not_specialize=["M", "N", "K", "c_row", "tiles_n", "group_size"])
 def linear_few(
     w_desc, x_desc, c, sums, counters, bias, scales, strides, M, N, K, c_row, tiles_n, group_size,
-    FORMAT: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
+    FORMAT: gl.constexpr, SIZE: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
     STAGES: gl.constexpr, SPLITS: gl.constexpr, VECTOR: gl.constexpr, ACTIVATION: gl.constexpr,
 ):  # fmt: skip
-    """Store `x @ weight.T + bias`: `x` is [M, K], `weight` [N, K] in bytes.
+    """Store `x @ weight.T + bias`: `x` is [M, K], `weight` [N, K] in bytes, of which `w_desc` reads pairs of weights.
 
-    `scales` is None, or has a scale for `group_size` weights along K of each row, a multiple of BLOCK_K, or for mxfp4 an exponent for 32. The other arguments are
-    those of `gemm_split_k`.
+    `scales` is None, or has a scale for `group_size` weights along K of each row. With SIZE it is multiplied with the weights, in which case it is
+    `group_size` and a multiple of 32; without, with the sums of a step, and `group_size` is a multiple of BLOCK_K. The other arguments are those of
+    `gemm_split_k`. The weights of a step are converted while those of the one before are multiplied. Each part of K has a step.
     """
-    PACKED: gl.constexpr = packed(FORMAT)
-    EXPONENTS: gl.constexpr = FORMAT == "mxfp4"
-    PROMOTED: gl.constexpr = scales is not None and FORMAT != "mxfp4"
+    PROMOTED: gl.constexpr = scales is not None and SIZE == 0
     dtype: gl.constexpr = x_desc.dtype
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [gl.num_warps(), 1], [16, BLOCK_M, 16])
     operand: gl.constexpr = gl.DotOperandLayout(0, layout, 2)
-    bytes_at: gl.constexpr = raw_layout(BLOCK_N, BLOCK_K // PACKED, PACKED, gl.num_warps())
+    raw_at: gl.constexpr = raw_layout(BLOCK_N, BLOCK_K // 2, gl.num_warps())
     SHAPE: gl.constexpr = [BLOCK_N, BLOCK_K]
     ring = tma_ring([w_desc, x_desc], STAGES)
     tile = gl.program_id(1)
@@ -164,45 +204,61 @@ def linear_few(
     first, count = share_of(gl.cdiv(K, BLOCK_K), SPLITS)
     put = ring.producer()
     for i in gl.static_range(STAGES):
-        fetch(ring, put, row, column, (first + i) * BLOCK_K, i < count, PACKED)
+        fetch(ring, put, row, column, (first + i) * BLOCK_K, i < count)
         put = put.next()
     position = ring.consumer()
-    nothing = gl.zeros([BLOCK_N, BLOCK_M], gl.float32, layout)
-    total = nothing
-    if EXPONENTS:
-        like = left_operand(gl.full([BLOCK_N, BLOCK_K // PACKED], 0, gl.uint8, bytes_at), dtype, FORMAT, SHAPE, operand)  # fmt: skip
-        grouped: gl.constexpr = by_group(like).type.layout
-        of_groups: gl.constexpr = gl.SliceLayout(2, grouped)
-        rows = column + gl.arange(0, BLOCK_N, gl.SliceLayout(1, of_groups))
-        groups = gl.arange(0, BLOCK_K // 32, gl.SliceLayout(0, of_groups))
-        coming = exponents_at(scales, strides, rows, groups, first * BLOCK_K, N, K, count > 0)
-    elif scales is not None:
+    total = gl.zeros([BLOCK_N, BLOCK_M], gl.float32, layout)
+    acc = total if PROMOTED else warpgroup_mma_init(total)
+    scale = None
+    coming = None
+    k = first * BLOCK_K
+    if PROMOTED:
         rows = column + gl.arange(0, BLOCK_N, gl.SliceLayout(1, layout))
-        coming = scale_at(scales, strides, rows, N, first * BLOCK_K // group_size, count > 0)
-    for step in range(count):
-        w_tile, x_tile = ring.wait(position)
-        weights = left_operand(w_tile.load(bytes_at), dtype, FORMAT, SHAPE, operand)
-        if EXPONENTS:
-            scale = coming
-            k = (first + step + 1) * BLOCK_K
-            coming = exponents_at(scales, strides, rows, groups, k, N, K, step + 1 < count)
-            weights = times(by_group(weights), scale[:, :, None], dtype).reshape(SHAPE)
-            weights = gl.convert_layout(weights, operand)
-        part = warpgroup_mma(weights, x_tile.permute((1, 0)), nothing, use_acc=False, is_async=True)
+        coming = scale_at(scales, strides, rows, N, k // group_size, True)
+    elif scales is not None:
+        like = left_operand(gl.full([BLOCK_N, BLOCK_K // 2], 0, raw_dtype(FORMAT), raw_at), dtype, FORMAT, SHAPE, operand)  # fmt: skip
+        of_groups: gl.constexpr = gl.SliceLayout(2, by_group(like).type.layout)
+        rows = column + gl.arange(0, BLOCK_N, gl.SliceLayout(1, of_groups))
+        groups = gl.arange(0, BLOCK_K // GROUP, gl.SliceLayout(0, of_groups))
+        scale = scales_at(scales, strides, rows, groups, k, N, K, SIZE)
+        coming = scales_at(scales, strides, rows, groups, k + BLOCK_K, N, K, SIZE)
+    raw = ring.wait(position)[0].load(raw_at)
+    weights = converted(raw, scale, dtype, FORMAT, SHAPE, operand)
+    for step in range(1, count):
+        x_tile = ring.wait(position)[1].permute((1, 0))
+        part = warpgroup_mma(weights, x_tile, acc, use_acc=not PROMOTED, is_async=True)
+        following = position.next()
+        raw = ring.wait(following)[0].load(raw_at)
+        k += BLOCK_K
+        now = coming
         if PROMOTED:
-            scale = coming
-            k = (first + step + 1) * BLOCK_K
-            coming = scale_at(scales, strides, rows, N, k // group_size, step + 1 < count)
-        part = warpgroup_mma_wait(0, deps=[part])
-        if PROMOTED:
-            total += part * scale.to(gl.float32)[:, None]
+            coming = scale_at(scales, strides, rows, N, k // group_size, True)
+            after = converted(raw, None, dtype, FORMAT, SHAPE, operand)
         else:
-            total += part
+            if scales is not None:
+                coming = scales_at(scales, strides, rows, groups, k + BLOCK_K, N, K, SIZE)
+            after = converted(raw, now, dtype, FORMAT, SHAPE, operand)
+        ring.wait(following)  # a branch: ptxas moves no conversion behind it
+        # The registers of the weights are read until the product is over.
+        waited = warpgroup_mma_wait(0, deps=[part, weights, after])
+        if PROMOTED:
+            total += waited[0] * now.to(gl.float32)[:, None]
+        else:
+            acc = warpgroup_mma_init(waited[0])
         ring.release(position)
-        position = position.next()
-        more = step + STAGES < count
-        fetch(ring, put, row, column, (first + step + STAGES) * BLOCK_K, more, PACKED)
+        again = step - 1 + STAGES < count
+        fetch(ring, put, row, column, (first + step - 1 + STAGES) * BLOCK_K, again)
         put = put.next()
+        position = following
+        weights = waited[2]
+    x_tile = ring.wait(position)[1].permute((1, 0))
+    part = warpgroup_mma(weights, x_tile, acc, use_acc=not PROMOTED, is_async=True)
+    part = warpgroup_mma_wait(0, deps=[part, weights])[0]
+    if PROMOTED:
+        total += part * coming.to(gl.float32)[:, None]
+    else:
+        total = part
+    ring.release(position)
     gl.barrier()  # all warps have read the slots, whose memory the store may use
     result = gl.permute(total, (1, 0))
     end = of_columns(M, N, bias, ACTIVATION)

@@ -16,47 +16,29 @@ from gluon_core.language.nvidia.hopper import (
 )
 from gluon_kernels.gemm.epilogue import of_columns
 from gluon_kernels.gemm.hopper_small_m import share_of, store_shared
-from gluon_kernels.quant.hopper import by_group, left_operand, raw_layout, times
-from gluon_kernels.quant.weights import packed, power_of_two
+from gluon_kernels.quant.hopper import (
+    GROUP,
+    by_group,
+    converted,
+    left_operand,
+    raw_dtype,
+    raw_layout,
+    scales_at,
+)
 
 ROWS = gl.constexpr(64)  # of weights, for each group of warps
-GROUP = gl.constexpr(32)  # weights along K that share a scale, at least
 
 
 @gluon.jit
-def copy_tiles(ring, tiles, K, BLOCK_K: gl.constexpr, PACKED: gl.constexpr, SPLITS: gl.constexpr):
+def copy_tiles(ring, tiles, K, BLOCK_K: gl.constexpr, SPLITS: gl.constexpr):
     first, count = share_of(gl.cdiv(K, BLOCK_K), SPLITS)
     position = ring.producer()
     for tile in range(gl.program_id(1), tiles.count(), gl.num_programs(1)):
         row, column = tiles.at(tile)
         for step in range(first, first + count):
             k = step * BLOCK_K
-            of_weights = k // PACKED
-            ring.fetch(position, [[row, of_weights], [row + ROWS, of_weights], [column, k]])
+            ring.fetch(position, [[row, k // 2], [row + ROWS, k // 2], [column, k]])
             position = position.next()
-
-
-@gluon.jit
-def scales_at(scales, strides, rows, groups, k, N, K, SIZE: gl.constexpr):
-    """Return the scales of [rows, groups] of a step, one for each 32 weights."""
-    start = k + groups * GROUP
-    inside = (rows < N)[:, None] & (start < K)[None, :]
-    offsets = rows.to(gl.int64)[:, None] * strides[0] + (start // SIZE * strides[1])[None, :]
-    return gl.load(scales + offsets, mask=inside, other=0)
-
-
-@gluon.jit
-def converted(raw, scale, dtype: gl.constexpr, FORMAT: gl.constexpr, SHAPE: gl.constexpr, operand: gl.constexpr):  # fmt: skip
-    """Return the weights of a step as `wgmma` reads them, times their scales where groups have some."""
-    numbers = left_operand(raw, dtype, FORMAT, SHAPE, operand)
-    if scale is not None:
-        factors = power_of_two(scale)[:, :, None]
-        if FORMAT == "mxfp4" or scale.dtype == dtype:  # powers of two, or rounded once
-            scaled = times(by_group(numbers), factors, dtype)
-        else:
-            scaled = (by_group(numbers).to(gl.float32) * factors).to(dtype)
-        numbers = gl.convert_layout(scaled.reshape(SHAPE), operand)
-    return numbers
 
 
 @gluon.jit
@@ -69,11 +51,10 @@ def multiply_share(
     M, N, K = sizes
     COLUMNS: gl.constexpr = tiles.block[1]
     SHAPE: gl.constexpr = [ROWS, BLOCK_K]
-    BYTES: gl.constexpr = BLOCK_K // packed(FORMAT)
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
     operand: gl.constexpr = gl.DotOperandLayout(0, layout, 2)
-    bytes_at: gl.constexpr = raw_layout(ROWS, BYTES, packed(FORMAT), 4)
-    like = left_operand(gl.full([ROWS, BYTES], 0, gl.uint8, bytes_at), dtype, FORMAT, SHAPE, operand)  # fmt: skip
+    raw_at: gl.constexpr = raw_layout(ROWS, BLOCK_K // 2, 4)
+    like = left_operand(gl.full([ROWS, BLOCK_K // 2], 0, raw_dtype(FORMAT), raw_at), dtype, FORMAT, SHAPE, operand)  # fmt: skip
     of_groups: gl.constexpr = gl.SliceLayout(2, by_group(like).type.layout)
     near = gl.arange(0, ROWS, gl.SliceLayout(1, of_groups))
     groups = gl.arange(0, BLOCK_K // GROUP, gl.SliceLayout(0, of_groups))
@@ -88,14 +69,14 @@ def multiply_share(
         if scales is not None:
             scale = scales_at(scales, strides, row + near, groups, k, N, K, SIZE)
             coming = scales_at(scales, strides, row + near, groups, k + BLOCK_K, N, K, SIZE)
-        raw = ring.wait(position)[share].load(bytes_at)
+        raw = ring.wait(position)[share].load(raw_at)
         weights = converted(raw, scale, dtype, FORMAT, SHAPE, operand)
         acc = warpgroup_mma_init(gl.zeros([ROWS, COLUMNS], gl.float32, layout))
         for _ in range(1, count):
             x_tile = ring.wait(position)[2]
             acc = warpgroup_mma(weights, x_tile.permute((1, 0)), acc, is_async=True)
             following = position.next()
-            raw = ring.wait(following)[share].load(bytes_at)
+            raw = ring.wait(following)[share].load(raw_at)
             if scales is not None:
                 scale = coming
                 coming = scales_at(scales, strides, row + near, groups, k + 2 * BLOCK_K, N, K, SIZE)  # fmt: skip
@@ -123,7 +104,7 @@ def linear_many(
     SIZE: gl.constexpr, FORMAT: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr,
     SPLITS: gl.constexpr, VECTOR: gl.constexpr, ACTIVATION: gl.constexpr,
 ):  # fmt: skip
-    """Store `x @ weight.T + bias`: `x` is [M, K], `weight` [N, K] in bytes. The grid is [parts of K, programs].
+    """Store `x @ weight.T + bias`: `x` is [M, K], `weight` [N, K] in bytes, of which `w_desc` reads pairs of weights. The grid is [parts of K, programs].
 
     `scales` is None, or has a scale for SIZE weights along K of each row, a multiple of 32; `row_scales` is None, or a
     vector. A tile has BLOCK_M rows of `x` and 128 of the weights. With SPLITS > 1 there is a program for each part of each tile; the other arguments
@@ -146,7 +127,7 @@ def linear_many(
                 multiply_share,
                 (ring, tiles, outs, scales, strides, sizes, 1, dtype, SIZE, BLOCK_K, FORMAT, SPLITS, VECTOR),
             ),
-            (copy_tiles, (ring, tiles, K, BLOCK_K, packed(FORMAT), SPLITS)),
+            (copy_tiles, (ring, tiles, K, BLOCK_K, SPLITS)),
         ],
         [4, 1],
         [240, 24],

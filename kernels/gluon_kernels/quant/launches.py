@@ -18,6 +18,7 @@ __all__ = ["few_rows", "many_rows", "restoring"]
 _SHARED = 50_000  # bytes of the slots of a program, of which four share a processor; two with more than 64 rows
 _MANY_SHARED = 190_000  # bytes of the slots of a program that has a processor to itself
 _DEPTH = 64  # weights along K of a step of it
+_INTEGERS = {torch.uint8: gl.uint8, torch.int16: gl.int16}
 _ROW = 16  # bytes that addresses and strides of TMA are multiples of
 
 
@@ -57,6 +58,11 @@ def _bytes(weight: Tensor) -> Tensor:
     return (weight if weight.stride(1) == 1 else weight.contiguous()).view(torch.uint8)
 
 
+def _pairs(weight: Tensor) -> Tensor:
+    """Return integers of two weights each, for weights whose rows TMA reads."""
+    return weight if weight.dtype is torch.uint8 else weight.view(torch.int16)
+
+
 def _readable(rows: Tensor) -> bool:
     """Return True if TMA reads the rows of a matrix."""
     pitch = rows.stride(0) * rows.element_size()
@@ -69,6 +75,8 @@ def _parts(tiles: int, steps: int, processors: int) -> int:
     splits = 1
     while splits < 8 and tiles * splits * 2 <= 4 * processors and steps >= 8 * splits:
         splits *= 2
+    while gluon.cdiv(steps, splits) * (splits - 1) >= steps:  # each has a step
+        splits //= 2
     return splits
 
 
@@ -89,17 +97,17 @@ def few_rows(
     rows, raw = x.view(m, k), weight
     if weight.stride(1) != 1 or not (_readable(rows) and _readable(weight)):
         return None
-    raw = weight.view(torch.uint8)
-    packed = k // raw.shape[1]
-    mx = layer.format == "mxfp4"
-    depth = 128 if mx else next(d for d in (128, 64, 32) if layer.group % d == 0)
+    raw = _pairs(weight)
     block_m, block_n = max(8, 1 << (m - 1).bit_length()), 64
+    # Scales of weights are multiplied with sums where those are fewer.
+    scaled = layer.format == "mxfp4" or (layer.group > 0 and (block_m > 32 or layer.group % 64))
+    depth = 128 if scaled or layer.group % 128 == 0 else 64
     if block_m > 64:  # several slots must fit
         depth = min(depth, 64)
     tiles, steps = gluon.cdiv(n, block_n), gluon.cdiv(k, depth)
     splits = _parts(tiles, steps, processors)
     splits = min(splits, block_m)
-    slot = block_n * depth // packed + block_m * depth * 2
+    slot = block_n * (depth // 2) * raw.element_size() + block_m * depth * 2
     stages = max(2, min(6, (_SHARED if block_m <= 64 else 2 * _SHARED) // slot))
     empty = allocator(layer.shape, layer.dtype, x.device)
     result = empty() if out is None else out
@@ -109,12 +117,13 @@ def few_rows(
     strides = (0, 0) if scales is None else (*scales.stride(), 0)[:2]
     dtype = DTYPES[str(x.dtype).rpartition(".")[2]]
     described = (
-        _described(raw, (n, raw.shape[1]), gl.uint8, (block_n, depth // packed)),
+        _described(raw, (n, k // 2), _INTEGERS[raw.dtype], (block_n, depth // 2)),
         _described(rows, (m, k), dtype, (block_m, depth)),
     )
+    size = layer.group or 1 << 30
     arguments = (
         *described, result, sums, count, bias, scales, strides, m, n, k, n, tiles,
-        layer.group or 1 << 30, layer.format, block_m, block_n, depth, stages, splits,
+        size, layer.format, size if scaled else 0, block_m, block_n, depth, stages, splits,
         vector_of(result, n), activation,
     )  # fmt: skip
     tensors = [t for t in (raw, rows, result, sums, count, bias, scales) if t is not None]
@@ -124,7 +133,8 @@ def few_rows(
     def run(x: Tensor, weight: Tensor, scales: Any, bias: Any, out: Optional[Tensor]) -> Tensor:
         result = empty() if out is None else out
         parts, counted = (sums, count) if splits == 1 else (new_sums(), counters(device))
-        tensors = (weight, x.contiguous() if copied else x, result, parts, counted, bias, scales)
+        x = x.contiguous() if copied else x
+        tensors = (_pairs(weight), x, result, parts, counted, bias, scales)
         launch(*(t for t in tensors if t is not None))
         return result
 
@@ -170,9 +180,8 @@ def many_rows(
         return None
     block, splits = _many_tiling(m, n, k, processors)
     tiles = gluon.cdiv(n, 128) * gluon.cdiv(m, block)
-    raw = weight.view(torch.uint8)
-    packed = k // raw.shape[1]
-    slot = 128 * _DEPTH // packed + block * _DEPTH * 2
+    raw = _pairs(weight)
+    slot = 128 * (_DEPTH // 2) * raw.element_size() + block * _DEPTH * 2
     stages = min(6, _MANY_SHARED // slot)
     empty = allocator(layer.shape, layer.dtype, x.device)
     result = empty() if out is None else out
@@ -183,7 +192,7 @@ def many_rows(
     strides = (0, 0) if scales is None or of_rows else scales.stride()
     dtype = DTYPES[str(x.dtype).rpartition(".")[2]]
     described = (
-        _described(raw, (n, raw.shape[1]), gl.uint8, (64, _DEPTH // packed)),
+        _described(raw, (n, k // 2), _INTEGERS[raw.dtype], (64, _DEPTH // 2)),
         _described(rows, (m, k), dtype, (block, _DEPTH)),
     )
     arguments = (
@@ -201,7 +210,8 @@ def many_rows(
         parts, counted = (sums, count) if splits == 1 else (new_sums(), counters(device))
         if of_rows:
             scales = scales.reshape(-1)
-        tensors = (weight, x.contiguous() if copied else x, result, parts, counted, bias, scales)
+        x = x.contiguous() if copied else x
+        tensors = (_pairs(weight), x, result, parts, counted, bias, scales)
         launch(*(t for t in tensors if t is not None))
         return result
 
