@@ -18,9 +18,9 @@ The exponents are sums of gates between a token and the middle, never difference
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_kernels.linear_attention.portable import add, decay_size, product, store_inverses
+from gluon_kernels.linear_attention.portable import decay_size, product, store_inverses
 
-__all__ = ["across", "channel_layout", "gates_of", "prepare_channels", "sums_within", "to_middle"]
+__all__ = ["across", "channel_layout", "doubled", "gates_of", "prepare_channels", "sums_of", "to_middle"]
 
 LEVELS = gl.constexpr(6)  # halves of 1 to 32 tokens, for chunks of 64
 LOG2E = gl.constexpr(1.4426950408889634)
@@ -37,38 +37,58 @@ def channel_layout(C, K, warps, lanes):
 
 @gluon.jit
 def gates_of(g, first, length, stride, width, layout: gl.constexpr, C: gl.constexpr, K: gl.constexpr):  # fmt: skip
-    """Return the logarithms (base 2) of the decays of a chunk's tokens, [C, K], and those of the tokens after them, 0 after the last one."""
-    near = gl.arange(0, C, gl.SliceLayout(1, layout))
+    """Return the logarithms (base 2) of the decays of a chunk's tokens, [C, K], zeros past the last one."""
+    row = (first + gl.arange(0, C, gl.SliceLayout(1, layout)))[:, None]
     column = gl.arange(0, K, gl.SliceLayout(0, layout))[None, :]
-    row = (first + near)[:, None]
-    offsets = row.to(gl.int64) * stride + column
-    own = gl.load(g + offsets, mask=(row < length) & (column < width), other=0.0)
-    follows = (near < C - 1)[:, None] & (row + 1 < length)
-    after = gl.load(g + offsets + stride, mask=follows & (column < width), other=0.0)
-    return own.to(gl.float32) * LOG2E, after.to(gl.float32) * LOG2E
+    inside = (row < length) & (column < width)
+    own = gl.load(g + row.to(gl.int64) * stride + column, mask=inside, other=0.0)
+    return own.to(gl.float32) * LOG2E
 
 
 @gluon.jit
-def sums_within(x, SIZE: gl.constexpr, REVERSE: gl.constexpr):
-    """Return sums along rows from the first, or from the last one of each SIZE rows, inclusive."""
-    C: gl.constexpr = x.shape[0]
-    K: gl.constexpr = x.shape[1]
-    parts = gl.associative_scan(x.reshape([C // SIZE, SIZE, K]), 1, add, reverse=REVERSE)
-    return gl.convert_layout(parts.reshape([C, K]), x.type.layout)
+def doubled(behind, ahead, total, HALF: gl.constexpr):
+    """Return the sums of gates within blocks of 2 HALF tokens from those within blocks of HALF: to a token from the first one, inclusive,
+    after a token to the last one, and of blocks."""
+    C: gl.constexpr = behind.shape[0]
+    K: gl.constexpr = behind.shape[1]
+    BLOCKS: gl.constexpr = C // HALF
+    pairs = total.reshape([BLOCKS // 2, 2, K])
+    of_pair: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(2, pairs.type.layout))
+    is_first = gl.arange(0, 2, of_pair)[None, :, None] == 0
+    left = gl.sum(gl.where(is_first, pairs, 0.0), 1)
+    right = gl.sum(gl.where(is_first, 0.0, pairs), 1)
+    other = gl.where(is_first, right[:, None, :], left[:, None, :]).reshape([BLOCKS, K])
+    parts = behind.reshape([BLOCKS, HALF, K])
+    whole: gl.constexpr = parts.type.layout
+    other = gl.convert_layout(other, gl.SliceLayout(1, whole))[:, None, :]
+    number = gl.arange(0, BLOCKS, gl.SliceLayout(1, gl.SliceLayout(2, whole)))
+    is_second = (number % 2 == 1)[:, None, None]
+    behind_parts = parts + gl.where(is_second, other, 0.0)
+    ahead_parts = ahead.reshape([BLOCKS, HALF, K]) + gl.where(is_second, 0.0, other)
+    layout: gl.constexpr = behind.type.layout
+    return (
+        gl.convert_layout(behind_parts.reshape([C, K]), layout),
+        gl.convert_layout(ahead_parts.reshape([C, K]), layout),
+        left + right,
+    )
 
 
 @gluon.jit
-def to_middle(own, after, HALF: gl.constexpr):
-    """Return the sums of gates between each token and the middle of its block of two halves."""
-    near = gl.arange(0, own.shape[0], gl.SliceLayout(1, own.type.layout))
-    if HALF == 1:
-        behind = own
-        ahead = gl.zeros(own.shape, gl.float32, own.type.layout)
-    else:
-        behind = sums_within(own, HALF, False)
-        last = near % HALF == HALF - 1
-        ahead = sums_within(gl.where(last[:, None], 0.0, after), HALF, True)
-    return gl.where((near // HALF % 2 == 1)[:, None], behind, ahead)
+def sums_of(x):
+    """Return the sums of rows, to each one from the first, inclusive, and after each to the last."""
+    behind = x
+    ahead = gl.zeros(x.shape, gl.float32, x.type.layout)
+    total = x
+    for level in gl.static_range(LEVELS):
+        behind, ahead, total = doubled(behind, ahead, total, 1 << level)
+    return behind, ahead
+
+
+@gluon.jit
+def to_middle(behind, ahead, HALF: gl.constexpr):
+    """Return the decay between each token and the middle of its block of two halves."""
+    near = gl.arange(0, behind.shape[0], gl.SliceLayout(1, behind.type.layout))
+    return gl.exp2(gl.where((near // HALF % 2 == 1)[:, None], behind, ahead))
 
 
 @gluon.jit
@@ -108,28 +128,18 @@ def prepare_channels(
     q += batch * strides[0][0] + of_keys * strides[0][2]
     k += batch * strides[1][0] + of_keys * strides[1][2]
     g += batch * strides[2][0] + head.to(gl.int64) * strides[2][2]
-    q_tile = gl.load(q + row * strides[0][1] + column[None, :], mask=inside, other=0).to(gl.float32)
-    k_tile = gl.load(k + row * strides[1][1] + column[None, :], mask=inside, other=0).to(gl.float32)
-    own, after = gates_of(g, first, length, strides[2][1], widths[1], rows, C, K)
+    q_tile = gl.load(q + row * strides[0][1] + column[None, :], mask=inside, other=0)
+    k_tile = gl.load(k + row * strides[1][1] + column[None, :], mask=inside, other=0)
+    behind = gates_of(g, first, length, strides[2][1], widths[1], rows, C, K)
+    ahead = gl.zeros([C, K], gl.float32, rows)
+    total = behind
     near_row = gl.arange(0, C, gl.SliceLayout(1, layout))
     near_column = gl.arange(0, C, gl.SliceLayout(0, layout))
     offset = (batch * length + first + near_row) * heads + head
     rate = gl.load(beta + offset, mask=first + near_row < length, other=0.0).to(gl.float32)
 
-    from_first = gl.exp2(sums_within(own, C, False))
-    to_last = gl.exp2(sums_within(after, C, True))
-    whole = gl.sum(gl.where((near == C - 1)[:, None], from_first, 0.0), 0)
-    STEP: gl.constexpr = decay_size(K, C)
-    gl.store(decays + place * STEP + column, whole)
-    gl.store(decays + place * STEP + K + near_row, rate)
-    target = (batch * length * heads + head) * widths[2] + row * (heads * widths[2]) + column[None, :]  # fmt: skip
-    inside = (row < length) & (column < widths[2])[None, :]
-    gl.store(queries + target, (q_tile * from_first * scale).to(dtype), mask=inside)
-    gl.store(keys + target, (k_tile * to_last).to(dtype), mask=inside)
-    gl.store(seen + target, (k_tile * from_first).to(dtype), mask=inside)
-
-    left = gl.allocate_shared_memory(dtype, [C, K], products.a_shared, q_tile.to(dtype))
-    right = gl.allocate_shared_memory(dtype, [C, K], products.b_shared, k_tile.to(dtype))
+    left = gl.allocate_shared_memory(dtype, [C, K], products.a_shared, q_tile)
+    right = gl.allocate_shared_memory(dtype, [C, K], products.b_shared, k_tile)
     i = near_row[:, None]
     j = near_column[None, :]
     gl.portable.fence()
@@ -137,15 +147,28 @@ def prepare_channels(
     weight = gl.where(i == j, weight, 0.0)
     shares = gl.zeros([C, C], gl.float32, layout)
     for level in gl.static_range(LEVELS):
-        factor = gl.exp2(to_middle(own, after, 1 << level))
-        left.store((q_tile * factor).to(dtype))
-        right.store((k_tile * factor).to(dtype))
+        factor = to_middle(behind, ahead, 1 << level)
+        left.store((q_tile.to(gl.float32) * factor).to(dtype))
+        right.store((k_tile.to(gl.float32) * factor).to(dtype))
         gl.portable.fence()
         pairs = across(i, j, 1 << level)
         part = product(left, right.permute((1, 0)), gl.portable.accumulator(products))
         weight += gl.where(pairs, part, 0.0)
         part = product(right, right.permute((1, 0)), gl.portable.accumulator(products))
         shares += gl.where(pairs, part, 0.0)
+        behind, ahead, total = doubled(behind, ahead, total, 1 << level)
+
+    from_first = gl.exp2(behind)
+    to_last = gl.exp2(ahead)
+    whole = gl.sum(gl.where((near == C - 1)[:, None], from_first, 0.0), 0)
+    STEP: gl.constexpr = decay_size(K, C)
+    gl.store(decays + place * STEP + column, whole)
+    gl.store(decays + place * STEP + K + near_row, rate)
+    target = (batch * length * heads + head) * widths[2] + row * (heads * widths[2]) + column[None, :]  # fmt: skip
+    inside = (row < length) & (column < widths[2])[None, :]
+    gl.store(queries + target, (q_tile.to(gl.float32) * from_first * scale).to(dtype), mask=inside)
+    gl.store(keys + target, (k_tile.to(gl.float32) * to_last).to(dtype), mask=inside)
+    gl.store(seen + target, (k_tile.to(gl.float32) * from_first).to(dtype), mask=inside)
     out_layout: gl.constexpr = gl.portable.blocked_layout([C, C], dtype)
     out_row = gl.arange(0, C, gl.SliceLayout(1, out_layout))[:, None]
     out_offsets = out_row * C + gl.arange(0, C, gl.SliceLayout(0, out_layout))[None, :]

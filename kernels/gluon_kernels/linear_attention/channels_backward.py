@@ -12,8 +12,9 @@ from gluon_kernels.linear_attention.channels import (
     LEVELS,
     across,
     channel_layout,
+    doubled,
     gates_of,
-    sums_within,
+    sums_of,
     to_middle,
 )
 from gluon_kernels.linear_attention.portable import decay_size, product
@@ -64,16 +65,19 @@ def channel_gradients(
     column = gl.arange(0, K, gl.SliceLayout(0, rows))
     row = (first + near).to(gl.int64)[:, None]
     inside = (row < length) & (column < widths[2])[None, :]
-    q_tile = gl.load(q + row * strides[0][1] + column[None, :], mask=inside, other=0).to(gl.float32)
-    k_tile = gl.load(k + row * strides[1][1] + column[None, :], mask=inside, other=0).to(gl.float32)
-    own, after = gates_of(g, first, length, strides[4][1], widths[3], rows, C, K)
-    left = gl.allocate_shared_memory(dtype, [C, K], keys.a_shared, q_tile.to(dtype))
-    right = gl.allocate_shared_memory(dtype, [C, K], keys.a_shared, k_tile.to(dtype))
-    q_wide = left.load(layout).to(gl.float32)
-    k_wide = right.load(layout).to(gl.float32)
+    q_tile = gl.load(q + row * strides[0][1] + column[None, :], mask=inside, other=0)
+    k_tile = gl.load(k + row * strides[1][1] + column[None, :], mask=inside, other=0)
+    q_smem = gl.allocate_shared_memory(dtype, [C, K], keys.a_shared, q_tile)
+    k_smem = gl.allocate_shared_memory(dtype, [C, K], keys.a_shared, k_tile)
+    left = gl.allocate_shared_memory(dtype, [C, K], keys.a_shared)
+    right = gl.allocate_shared_memory(dtype, [C, K], keys.a_shared)
 
-    from_first = gl.convert_layout(gl.exp2(sums_within(own, C, False)), layout)
-    to_last = gl.convert_layout(gl.exp2(sums_within(after, C, True)), layout)
+    behind = gates_of(g, first, length, strides[4][1], widths[3], rows, C, K)
+    ahead = gl.zeros([C, K], gl.float32, rows)
+    total = behind
+    to_first, to_end = sums_of(behind)
+    from_first = gl.convert_layout(gl.exp2(to_first), layout)
+    to_last = gl.convert_layout(gl.exp2(to_end), layout)
     of_column: gl.constexpr = gl.SliceLayout(0, layout)
     of_row: gl.constexpr = gl.SliceLayout(1, layout)
     i = gl.arange(0, C, of_row)
@@ -82,8 +86,8 @@ def channel_gradients(
     for_queries = from_out * from_first * scale
     for_rows = -from_change * from_first  # of keys as rows of A, without rates
     for_keys = from_news * to_last  # of keys as columns
+    k_wide = k_smem.load(layout).to(gl.float32)
     at_last = gl.sum(k_wide * for_keys, 0) + whole * gl.convert_layout(of_whole, of_column)
-
     square: gl.constexpr = to_weights.type.layout
     s_row = gl.arange(0, C, gl.SliceLayout(1, square))[:, None]
     s_column = gl.arange(0, C, gl.SliceLayout(0, square))[None, :]
@@ -93,14 +97,14 @@ def channel_gradients(
     diagonal = gl.sum(gl.where(s_row == s_column, to_weights, 0.0), 1)
     diagonal = gl.convert_layout(diagonal, of_row)[:, None]
     for_queries += diagonal * k_wide
-    for_keys += diagonal * q_wide
+    for_keys += diagonal * q_smem.load(layout).to(gl.float32)
     p_smem = gl.allocate_shared_memory(dtype, [C, C], wide.a_shared)
     a_smem = gl.allocate_shared_memory(dtype, [C, C], wide.a_shared)
     rated_smem = gl.allocate_shared_memory(dtype, [C, C], wide.a_shared)
     for level in gl.static_range(LEVELS):
-        factor = gl.exp2(to_middle(own, after, 1 << level))
-        left.store((q_tile * factor).to(dtype))
-        right.store((k_tile * factor).to(dtype))
+        factor = to_middle(behind, ahead, 1 << level)
+        left.store((q_smem.load(rows).to(gl.float32) * factor).to(dtype))
+        right.store((k_smem.load(rows).to(gl.float32) * factor).to(dtype))
         pairs = across(s_row, s_column, 1 << level)
         p_smem.store(gl.where(pairs, to_weights, 0.0).to(dtype))
         a_smem.store(gl.where(pairs, to_lower, 0.0).to(dtype))
@@ -112,7 +116,10 @@ def channel_gradients(
         part = product(p_smem.permute((1, 0)), left, gl.portable.accumulator(wide))
         acc = gl.portable.accumulator(wide, part)
         for_keys += product(rated_smem.permute((1, 0)), right, acc) * factor
+        behind, ahead, total = doubled(behind, ahead, total, 1 << level)
 
+    q_wide = q_smem.load(layout).to(gl.float32)
+    k_wide = k_smem.load(layout).to(gl.float32)
     offsets = (batch * length + first + i) * heads + head
     rate_change = gl.convert_layout(to_rate, of_row) + gl.sum(k_wide * for_rows, 1)
     gl.store(to_beta + offsets, rate_change, mask=first + i < length)
@@ -123,6 +130,7 @@ def channel_gradients(
     row_step = heads * widths[0]
     store_rows(to_q + target, for_queries, first, length, row_step, widths[0])
     store_rows(to_k + target, for_rows + for_keys, first, length, row_step, widths[0])
-    to_gates = sums_within(gl.convert_layout(to_gates, rows), C, True)
+    to_gates = gl.convert_layout(to_gates, rows)
+    _, later = sums_of(to_gates)
     target = (batch * length * heads + head) * widths[3]
-    store_rows(to_g + target, to_gates, first, length, heads * widths[3], widths[3])
+    store_rows(to_g + target, to_gates + later, first, length, heads * widths[3], widths[3])

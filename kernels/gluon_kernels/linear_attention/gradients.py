@@ -117,7 +117,7 @@ def _chunk_launch(
                 sizes.shared,
             ),
             tensors,
-            num_warps=8 if covering <= 128 else 16,
+            num_warps=8 if covering < 128 else 16,
         )  # fmt: skip
         return lambda q, k, g, v, grad, walked, results: launch(
             q, k, g, v, grad, *walked, *results

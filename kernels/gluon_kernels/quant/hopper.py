@@ -181,14 +181,14 @@ def fetch(ring, put, row, column, k, pred):
 
 @gluon.jit(do_not_specialize=["M", "N", "K", "c_row", "tiles_n", "group_size"])
 def linear_few(
-    w_desc, x_desc, c, sums, counters, bias, scales, strides, M, N, K, c_row, tiles_n, group_size,
+    w_desc, x_desc, c, sums, counters, bias, scales, strides, row_scales, M, N, K, c_row, tiles_n, group_size,
     FORMAT: gl.constexpr, SIZE: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
     STAGES: gl.constexpr, SPLITS: gl.constexpr, VECTOR: gl.constexpr, ACTIVATION: gl.constexpr,
 ):  # fmt: skip
     """Store `x @ weight.T + bias`: `x` is [M, K], `weight` [N, K] in bytes, of which `w_desc` reads pairs of weights.
 
     `scales` is None, or has a scale for `group_size` weights along K of each row. With SIZE it is multiplied with the weights, in which case it is
-    `group_size` and a multiple of 32; without, with the sums of a step, and `group_size` is a multiple of BLOCK_K. The other arguments are those of
+    `group_size` and a multiple of 32; without, with the sums of a step, and `group_size` is a multiple of BLOCK_K. `row_scales` is None, or a vector. The other arguments are those of
     `gemm_split_k`. The weights of a step are converted while those of the one before are multiplied. Each part of K has a step.
     """
     PROMOTED: gl.constexpr = scales is not None and SIZE == 0
@@ -261,5 +261,5 @@ def linear_few(
     ring.release(position)
     gl.barrier()  # all warps have read the slots, whose memory the store may use
     result = gl.permute(total, (1, 0))
-    end = of_columns(M, N, bias, ACTIVATION)
+    end = of_columns(M, N, bias, ACTIVATION, None, None, row_scales)
     store_shared(c, result, tile, (sums, counters), (row, column), (M, N), c_row, end, SPLITS, VECTOR)  # fmt: skip

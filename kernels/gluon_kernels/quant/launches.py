@@ -11,9 +11,10 @@ import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.nvidia.hopper import TensorDescriptor
 from gluon_kernels.plans import Counters, Scratch, allocator
+from gluon_kernels.quant import tilings
 from gluon_kernels.quant.weights import restore_weights
 
-__all__ = ["few_rows", "many_rows", "restoring"]
+__all__ = ["converting", "few_rows", "many_rows", "restoring"]
 
 _SHARED = 50_000  # bytes of the slots of a program, of which four share a processor; two with more than 64 rows
 _MANY_SHARED = 190_000  # bytes of the slots of a program that has a processor to itself
@@ -63,6 +64,18 @@ def _pairs(weight: Tensor) -> Tensor:
     return weight if weight.dtype is torch.uint8 else weight.view(torch.int16)
 
 
+def _of_rows(layer: Any, scales: Optional[Tensor]) -> bool:
+    """Return True if sums of whole rows are scaled; exponents are scaled with weights."""
+    return scales is not None and layer.group == 0 and scales.dtype is not torch.uint8
+
+
+def _scales(scales: Optional[Tensor], of_rows: bool) -> tuple[Optional[Tensor], Optional[Tensor], tuple[int, ...]]:  # fmt: skip
+    """Return the scales of rows, those of groups, and the strides of the latter."""
+    if scales is None:
+        return None, None, (0, 0)
+    return (scales.reshape(-1), None, (0, 0)) if of_rows else (None, scales, (*scales.stride(), 0)[:2])  # fmt: skip
+
+
 def _readable(rows: Tensor) -> bool:
     """Return True if TMA reads the rows of a matrix."""
     pitch = rows.stride(0) * rows.element_size()
@@ -70,43 +83,44 @@ def _readable(rows: Tensor) -> bool:
     return bool(aligned and rows.stride(1) == 1 and rows.stride(0) >= rows.shape[1])
 
 
-def _parts(tiles: int, steps: int, processors: int) -> int:
-    """Return how many programs share the K of a tile: as many as fill the processors four times, with several steps each."""
-    splits = 1
-    while splits < 8 and tiles * splits * 2 <= 4 * processors and steps >= 8 * splits:
-        splits *= 2
-    while gluon.cdiv(steps, splits) * (splits - 1) >= steps:  # each has a step
-        splits //= 2
-    return splits
+def converting(
+    layer: Any, x: Tensor, weight: Tensor, scales: Optional[Tensor], bias: Optional[Tensor],
+    activation: Optional[str], out: Optional[Tensor], processors: int,
+) -> Optional[Callable[..., Tensor]]:  # fmt: skip
+    """Return `run(x, weight, scales, bias, out)` that converts weights within the product, on Hopper; None where restoring them first takes
+    less time, or where TMA cannot read the operands."""
+    if out is not None and not out.is_contiguous():
+        return None
+    rows = x.contiguous().view(layer.rows, layer.k)
+    if weight.stride(1) != 1 or not (_readable(rows) and _readable(weight)):
+        return None
+    packed, exponents = layer.k // weight.shape[1], layer.format == "mxfp4"
+    tiling = tilings.best(layer.rows, layer.n, layer.k, packed, layer.group, exponents, processors)
+    if tiling.kernel == "restored":
+        return None
+    planned = few_rows if tiling.kernel == "few" else many_rows
+    return planned(layer, x, weight, scales, bias, activation, out, processors, tiling)
 
 
 def few_rows(
     layer: Any, x: Tensor, weight: Tensor, scales: Optional[Tensor], bias: Optional[Tensor],
-    activation: Optional[str], out: Optional[Tensor], processors: int,
-) -> Optional[Callable[..., Tensor]]:  # fmt: skip
-    """Return `run(x, weight, scales, bias, out)` for up to 128 rows on Hopper; None where TMA cannot read the operands."""
+    activation: Optional[str], out: Optional[Tensor], processors: int, tiling: tilings.Tiling,
+) -> Callable[..., Tensor]:  # fmt: skip
+    """Return `run(x, weight, scales, bias, out)` by `linear_few`."""
     from gluon_kernels.gemm.hopper import DTYPES
     from gluon_kernels.gemm.launches import vector_of
     from gluon_kernels.quant.hopper import linear_few
 
     k, n, m = layer.k, layer.n, layer.rows
-    if out is not None and not out.is_contiguous():
-        return None
+    of_rows = _of_rows(layer, scales)
     copied = not x.is_contiguous()
     x = x.contiguous()
-    rows, raw = x.view(m, k), weight
-    if weight.stride(1) != 1 or not (_readable(rows) and _readable(weight)):
-        return None
-    raw = _pairs(weight)
-    block_m, block_n = max(8, 1 << (m - 1).bit_length()), 64
-    # Scales of weights are multiplied with sums where those are fewer.
-    scaled = layer.format == "mxfp4" or (layer.group > 0 and (block_m > 32 or layer.group % 64))
-    depth = 128 if scaled or layer.group % 128 == 0 else 64
-    if block_m > 64:  # several slots must fit
-        depth = min(depth, 64)
-    tiles, steps = gluon.cdiv(n, block_n), gluon.cdiv(k, depth)
-    splits = _parts(tiles, steps, processors)
-    splits = min(splits, block_m)
+    rows, raw = x.view(m, k), _pairs(weight)
+    _, block_m, depth, splits = tiling
+    block_n = 64
+    scaled = tilings.scaled(block_m, layer.group, layer.format == "mxfp4")
+    columns = gluon.cdiv(n, block_n)
+    tiles = columns * gluon.cdiv(m, block_m)
     slot = block_n * (depth // 2) * raw.element_size() + block_m * depth * 2
     stages = max(2, min(6, (_SHARED if block_m <= 64 else 2 * _SHARED) // slot))
     empty = allocator(layer.shape, layer.dtype, x.device)
@@ -114,7 +128,7 @@ def few_rows(
     count_of_sums = tiles * splits * block_m * block_n if splits > 1 else 1
     new_sums, counters = Scratch(count_of_sums, x.device), Counters(tiles)
     sums, count = new_sums(), counters(x.device)
-    strides = (0, 0) if scales is None else (*scales.stride(), 0)[:2]
+    flat, grouped, strides = _scales(scales, of_rows)
     dtype = DTYPES[str(x.dtype).rpartition(".")[2]]
     described = (
         _described(raw, (n, k // 2), _INTEGERS[raw.dtype], (block_n, depth // 2)),
@@ -122,11 +136,12 @@ def few_rows(
     )
     size = layer.group or 1 << 30
     arguments = (
-        *described, result, sums, count, bias, scales, strides, m, n, k, n, tiles,
+        *described, result, sums, count, bias, grouped, strides, flat, m, n, k, n, columns,
         size, layer.format, size if scaled else 0, block_m, block_n, depth, stages, splits,
         vector_of(result, n), activation,
     )  # fmt: skip
-    tensors = [t for t in (raw, rows, result, sums, count, bias, scales) if t is not None]
+    of_weights = flat if of_rows else scales
+    tensors = [t for t in (raw, rows, result, sums, count, bias, of_weights) if t is not None]
     launch = gluon.torch.prepare(linear_few, (splits, tiles, 1), arguments, tensors, num_warps=4)
     device = x.device
 
@@ -134,6 +149,8 @@ def few_rows(
         result = empty() if out is None else out
         parts, counted = (sums, count) if splits == 1 else (new_sums(), counters(device))
         x = x.contiguous() if copied else x
+        if of_rows:
+            scales = scales.reshape(-1)
         tensors = (_pairs(weight), x, result, parts, counted, bias, scales)
         launch(*(t for t in tensors if t is not None))
         return result
@@ -141,44 +158,21 @@ def few_rows(
     return run
 
 
-def _many_tiling(m: int, n: int, k: int, processors: int) -> tuple[int, int]:
-    """Return rows of `x` of a tile, and the parts of K: those with the least expected time."""
-    best: list[tuple[float, int, int]] = []
-    steps = gluon.cdiv(k, _DEPTH)
-    for block, step_time in ((128, 0.42), (256, 0.57)):  # microseconds
-        tiles = gluon.cdiv(n, 128) * gluon.cdiv(m, block)
-        for splits in (1, 2, 4, 8):
-            share = gluon.cdiv(steps, splits)
-            if splits > 1 and (tiles * splits > processors or share * (splits - 1) >= steps):
-                continue
-            rounds = gluon.cdiv(tiles, processors)
-            after = 1.5 if splits == 1 else 2.5 + 0.25 * splits * block / 128
-            best.append((rounds * (share * step_time + after), block, splits))
-    _, block, splits = min(best)
-    return block, splits
-
-
 def many_rows(
     layer: Any, x: Tensor, weight: Tensor, scales: Optional[Tensor], bias: Optional[Tensor],
-    activation: Optional[str], out: Optional[Tensor], processors: int,
-) -> Optional[Callable[..., Tensor]]:  # fmt: skip
-    """Return `run(x, weight, scales, bias, out)` for any rows on Hopper; None where TMA cannot read the operands."""
+    activation: Optional[str], out: Optional[Tensor], processors: int, tiling: tilings.Tiling,
+) -> Callable[..., Tensor]:  # fmt: skip
+    """Return `run(x, weight, scales, bias, out)` by `linear_many`."""
     from gluon_kernels.gemm.hopper import DTYPES
     from gluon_kernels.gemm.launches import vector_of
     from gluon_kernels.quant.hopper_many import linear_many
 
     k, n, m = layer.k, layer.n, layer.rows
-    of_rows = scales is not None and layer.group == 0
-    if out is not None and not out.is_contiguous():
-        return None
-    if of_rows and scales is not None and scales.dtype is torch.uint8:
-        return None
+    of_rows = _of_rows(layer, scales)
     copied = not x.is_contiguous()
     x = x.contiguous()
     rows = x.view(m, k)
-    if weight.stride(1) != 1 or not (_readable(rows) and _readable(weight)):
-        return None
-    block, splits = _many_tiling(m, n, k, processors)
+    _, block, _, splits = tiling
     tiles = gluon.cdiv(n, 128) * gluon.cdiv(m, block)
     raw = _pairs(weight)
     slot = 128 * (_DEPTH // 2) * raw.element_size() + block * _DEPTH * 2
@@ -188,15 +182,14 @@ def many_rows(
     count_of_sums = tiles * splits * block * 128 if splits > 1 else 1
     new_sums, counters = Scratch(count_of_sums, x.device), Counters(2 * tiles)
     sums, count = new_sums(), counters(x.device)
-    flat = scales.reshape(-1) if of_rows and scales is not None else None
-    strides = (0, 0) if scales is None or of_rows else scales.stride()
+    flat, grouped, strides = _scales(scales, of_rows)
     dtype = DTYPES[str(x.dtype).rpartition(".")[2]]
     described = (
         _described(raw, (n, k // 2), _INTEGERS[raw.dtype], (64, _DEPTH // 2)),
         _described(rows, (m, k), dtype, (block, _DEPTH)),
     )
     arguments = (
-        *described, result, sums, count, bias, None if of_rows else scales, strides, flat, m, n, k, n,
+        *described, result, sums, count, bias, grouped, strides, flat, m, n, k, n,
         layer.group or 1 << 30, layer.format, block, _DEPTH, stages, splits, vector_of(result, n), activation,
     )  # fmt: skip
     of_weights = flat if of_rows else scales

@@ -31,8 +31,6 @@ is_plain, signature, is_compiling = (
 )
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 _FORMATS = {torch.int8: "int8", torch.float8_e4m3fn: "e4m3", torch.float8_e5m2: "e5m2"}
-_FEW = 64  # rows up to which one group of warps has all of them
-_MANY = 4096  # rows from which on restoring the weights first takes little of the time
 
 
 class Layer(NamedTuple):
@@ -152,10 +150,10 @@ def _build(
     activation: Optional[str], out_dtype: Optional[torch.dtype], out: Optional[Tensor],
 ) -> Callable[..., Tensor]:  # fmt: skip
     layer = _checked(x, weight, scales, bias, activation, out_dtype, out)
-    within = 0 < layer.rows < _MANY and x.dtype in (torch.float16, torch.bfloat16)
-    if within and min(layer.n, layer.k) and current_target().has("nvidia.wgmma"):
-        planned = launches.few_rows if layer.rows <= _FEW else launches.many_rows
-        plan = planned(layer, x, weight, scales, bias, activation, out, multiprocessors(x))
+    within = min(layer.rows, layer.n, layer.k) > 0 and x.dtype in (torch.float16, torch.bfloat16)
+    if within and current_target().has("nvidia.wgmma"):
+        processors = multiprocessors(x)
+        plan = launches.converting(layer, x, weight, scales, bias, activation, out, processors)
         if plan is not None:
             return plan
 
@@ -265,8 +263,8 @@ def linear(
 ) -> Tensor:
     """Apply a layer: `activation(x @ weight.mT + bias)`, with weights that are floats or quantized.
 
-    With fewer than 4096 rows Hopper converts quantized weights within the product, so that memory sends 8 or 4 bits of each; otherwise
-    they are restored first. Sums are float32. Equal inputs give equal bits. Gradients flow to `x` and `bias`, and to weights of
+    Hopper converts quantized weights within the product, so that memory sends 8 or 4 bits of each, where that takes less time than to restore
+    them first, as with many rows and on other devices. Sums are float32. Equal inputs give equal bits. Gradients flow to `x` and `bias`, and to weights of
     the dtype of `x`; `torch.autocast` casts `x` as that of `torch.nn.functional.linear`.
 
     Args:
