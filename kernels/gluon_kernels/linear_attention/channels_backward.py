@@ -26,13 +26,13 @@ __all__ = ["channel_gradients"]
 @gluon.jit
 def channel_gradients(
     q, k, g, v, grad, news, changes, states, state_changes, decays, to_q, to_k, to_v, to_g, to_beta, strides, length, heads,
-    scale, widths, K: gl.constexpr, C: gl.constexpr, BV: gl.constexpr, SHARED: gl.constexpr,
+    scale, widths, K: gl.constexpr, C: gl.constexpr, BV: gl.constexpr, SHARED: gl.constexpr, AMPLE: gl.constexpr,
 ):  # fmt: skip
     """Store the gradients of a chunk; the grid has chunks, heads and batches.
 
     `strides` are those of `q`, `k`, `v`, `grad` and `g`, `widths` those of the walk's keys and values, of keys and of gates. The others are those of
     `portable_backward.chunk_gradients`; `to_g` is contiguous float32 [batch, length, heads, widths[3]], `to_q` and `to_k` are [batch, length, heads,
-    widths[0]].
+    widths[0]]. With AMPLE shared memory queries and keys stay there, else in registers.
     """
     dtype: gl.constexpr = k.dtype.element_ty
     keys: gl.constexpr = gl.portable.mma_layouts(
@@ -67,8 +67,9 @@ def channel_gradients(
     inside = (row < length) & (column < widths[2])[None, :]
     q_tile = gl.load(q + row * strides[0][1] + column[None, :], mask=inside, other=0)
     k_tile = gl.load(k + row * strides[1][1] + column[None, :], mask=inside, other=0)
-    q_smem = gl.allocate_shared_memory(dtype, [C, K], keys.a_shared, q_tile)
-    k_smem = gl.allocate_shared_memory(dtype, [C, K], keys.a_shared, k_tile)
+    if AMPLE:
+        q_smem = gl.allocate_shared_memory(dtype, [C, K], keys.a_shared, q_tile)
+        k_smem = gl.allocate_shared_memory(dtype, [C, K], keys.a_shared, k_tile)
     left = gl.allocate_shared_memory(dtype, [C, K], keys.a_shared)
     right = gl.allocate_shared_memory(dtype, [C, K], keys.a_shared)
 
@@ -86,7 +87,7 @@ def channel_gradients(
     for_queries = from_out * from_first * scale
     for_rows = -from_change * from_first  # of keys as rows of A, without rates
     for_keys = from_news * to_last  # of keys as columns
-    k_wide = k_smem.load(layout).to(gl.float32)
+    k_wide = gl.convert_layout(k_tile, layout).to(gl.float32)
     at_last = gl.sum(k_wide * for_keys, 0) + whole * gl.convert_layout(of_whole, of_column)
     square: gl.constexpr = to_weights.type.layout
     s_row = gl.arange(0, C, gl.SliceLayout(1, square))[:, None]
@@ -97,14 +98,17 @@ def channel_gradients(
     diagonal = gl.sum(gl.where(s_row == s_column, to_weights, 0.0), 1)
     diagonal = gl.convert_layout(diagonal, of_row)[:, None]
     for_queries += diagonal * k_wide
-    for_keys += diagonal * q_smem.load(layout).to(gl.float32)
+    for_keys += diagonal * gl.convert_layout(q_tile, layout).to(gl.float32)
     p_smem = gl.allocate_shared_memory(dtype, [C, C], wide.a_shared)
     a_smem = gl.allocate_shared_memory(dtype, [C, C], wide.a_shared)
     rated_smem = gl.allocate_shared_memory(dtype, [C, C], wide.a_shared)
     for level in gl.static_range(LEVELS):
         factor = to_middle(behind, ahead, 1 << level)
-        left.store((q_smem.load(rows).to(gl.float32) * factor).to(dtype))
-        right.store((k_smem.load(rows).to(gl.float32) * factor).to(dtype))
+        if AMPLE:
+            q_tile = q_smem.load(rows)
+            k_tile = k_smem.load(rows)
+        left.store((q_tile.to(gl.float32) * factor).to(dtype))
+        right.store((k_tile.to(gl.float32) * factor).to(dtype))
         pairs = across(s_row, s_column, 1 << level)
         p_smem.store(gl.where(pairs, to_weights, 0.0).to(dtype))
         a_smem.store(gl.where(pairs, to_lower, 0.0).to(dtype))
@@ -118,8 +122,8 @@ def channel_gradients(
         for_keys += product(rated_smem.permute((1, 0)), right, acc) * factor
         behind, ahead, total = doubled(behind, ahead, total, 1 << level)
 
-    q_wide = q_smem.load(layout).to(gl.float32)
-    k_wide = k_smem.load(layout).to(gl.float32)
+    q_wide = gl.convert_layout(q_tile, layout).to(gl.float32)
+    k_wide = gl.convert_layout(k_tile, layout).to(gl.float32)
     offsets = (batch * length + first + i) * heads + head
     rate_change = gl.convert_layout(to_rate, of_row) + gl.sum(k_wide * for_rows, 1)
     gl.store(to_beta + offsets, rate_change, mask=first + i < length)

@@ -114,7 +114,7 @@ def _chunk_launch(
             grid,
             (
                 *tensors, strides, sizes.length, sizes.heads, scale, widths, covering, CHUNK, TILE if ample else TILE // 4,
-                sizes.shared,
+                sizes.shared, ample,
             ),
             tensors,
             num_warps=8 if covering < 128 else 16,

@@ -175,6 +175,11 @@ def scales_at(scales, strides, rows, groups, k, N, K, SIZE: gl.constexpr):
 
 
 @gluon.jit
+def add_scaled(total, part, scale):
+    return total + part * scale.to(gl.float32)[:, None]
+
+
+@gluon.jit
 def fetch(ring, put, row, column, k, pred):
     ring.fetch(put, [[column, k // 2], [row, k]], pred=pred)
 
@@ -242,7 +247,7 @@ def linear_few(
         # The registers of the weights are read until the product is over.
         waited = warpgroup_mma_wait(0, deps=[part, weights, after])
         if PROMOTED:
-            total += waited[0] * now.to(gl.float32)[:, None]
+            total = add_scaled(total, waited[0], now)
         else:
             acc = warpgroup_mma_init(waited[0])
         ring.release(position)
@@ -255,7 +260,7 @@ def linear_few(
     part = warpgroup_mma(weights, x_tile, acc, use_acc=not PROMOTED, is_async=True)
     part = warpgroup_mma_wait(0, deps=[part, weights])[0]
     if PROMOTED:
-        total += part * coming.to(gl.float32)[:, None]
+        total = add_scaled(total, part, coming)
     else:
         total = part
     ring.release(position)

@@ -60,7 +60,7 @@ def expected(tiling: Tiling, m: int, n: int, k: int, packed: int, processors: in
     if tiling.kernel == "restored":
         moved = n * k * (1 / packed + 2)
         flops = 2.0 * _up(m, 128) * 128 * n * k
-        return 4.0 + moved / 3.5e6 + max(flops / 6.5e8, n * k * 2 / 4e6)
+        return 7.0 + moved / 3.5e6 + max(flops / 6.5e8, n * k * 2 / 4e6)
     columns = _COLUMNS[tiling.kernel]
     tiles = _up(n, columns) * _up(m, tiling.block)
     if tiling.splits > 1 and tiles * tiling.splits > processors * _RESIDENT[tiling.kernel]:

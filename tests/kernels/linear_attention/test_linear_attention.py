@@ -1,4 +1,4 @@
-"""`gluon_kernels.gated_delta_rule` and `gated_linear_attention` through their public doors."""
+"""`gluon_kernels.gated_delta_rule`, `kda` and `gated_linear_attention` through their public doors."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import pytest
 import torch
 
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
-from gluon_kernels import eager, gated_delta_rule, gated_linear_attention
+from gluon_kernels import eager, gated_delta_rule, gated_linear_attention, kda
 from gluon_kernels.linear_attention import launches, ops
 from gluon_kernels.linear_attention.problem import (
     DELTA,
     DELTA_GRADIENTS,
+    KDA,
+    KDA_GRADIENTS,
     LINEAR,
     PROBLEMS,
     chunked,
+    chunked_by_channel,
     recurrence,
 )
 from gluon_kernels.problem import error_of
@@ -40,10 +43,11 @@ def test_every_form(problem, shape):
 
 
 @pytest.mark.sampled(3)
+@pytest.mark.parametrize("problem", [DELTA_GRADIENTS, KDA_GRADIENTS], ids=lambda p: p.name)
 @pytest.mark.parametrize("target", ["sim:sm_80", "sim:gfx942", "sim:sm_100"])
-def test_other_targets(target, monkeypatch):
+def test_other_targets(target, problem, monkeypatch):
     monkeypatch.setenv("GLUON_TARGET", target)
-    assert DELTA_GRADIENTS.check(DELTA.small[2], "cpu") is None
+    assert problem.check(DELTA.small[2], "cpu") is None
 
 
 @pytest.mark.sampled(2)
@@ -57,10 +61,59 @@ def test_segments_and_groups_of_warps(problem, monkeypatch):
 
 def test_references_agree():
     """The chunked reference is the recurrence, token by token, in float64."""
-    for problem in (DELTA, LINEAR):
+    for problem, reference in ((DELTA, chunked), (LINEAR, chunked), (KDA, chunked_by_channel)):
         arguments = problem.arguments(problem.small[0], "cpu")
-        for one, other in zip(chunked(**arguments), recurrence(**arguments)):
+        for one, other in zip(reference(**arguments), recurrence(**arguments)):
             assert error_of(one, other) < 1e-12
+
+
+def by_channel(gates, width=64, length=70):
+    """Return the arguments of `kda` with some gates, and with an initial state."""
+    q, k, v, _, beta = tensors(length, width)
+    g = gates(1, length, 2, width)
+    return (q, k, v, g, beta), torch.randn(1, 2, width, width)
+
+
+def strong(*shape):
+    """Return gates of which some decay by e^-60 a token: their sums within a chunk are far past the exponents of float32."""
+    return torch.where(torch.rand(*shape) < 0.5, -60.0, -0.02) * torch.rand(*shape)
+
+
+def forgetting(*shape):
+    """Return gates of which some forget their channel."""
+    return torch.where(torch.rand(*shape) < 0.05, -torch.inf, -0.02)
+
+
+@pytest.mark.parametrize("gates", [strong, forgetting, torch.zeros], ids=lambda f: f.__name__)
+def test_gates_of_any_strength(gates):
+    inputs, state = by_channel(gates)
+    results = kda(*inputs, initial_state=state, return_state=True)
+    for one, other in zip(results, recurrence(*inputs, initial_state=state)):
+        assert error_of(one, other) < 2e-2
+
+
+def test_gradients_of_strong_gates():
+    inputs, state = by_channel(strong)
+    leaves = [x.requires_grad_() for x in (*inputs, state)]
+    grad = torch.randn_like(inputs[2])
+    ours = torch.autograd.grad(kda(*inputs, initial_state=state), leaves, grad)
+    wide = [x.detach().double().requires_grad_() for x in leaves]
+    right = recurrence(*wide[:5], initial_state=wide[5])[0]
+    for one, other in zip(ours, torch.autograd.grad(right, wide, grad.double())):
+        assert error_of(one, other) < 2e-2
+
+
+def test_one_gate_for_all_channels_is_the_gated_delta_rule():
+    q, k, v, g, beta = tensors()
+    one = kda(q, k, v, g[..., None].expand(*g.shape, 64), beta)
+    assert error_of(one, gated_delta_rule(q, k, v, g, beta)) < 1e-2
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("width", [16, 200])
+def test_other_widths_of_keys(width):
+    inputs, _ = by_channel(strong, width, 66)
+    assert error_of(kda(*inputs), recurrence(*inputs)[0]) < 2e-2
 
 
 def test_equal_keys():
@@ -128,6 +181,9 @@ def test_declaration():
     for rates in (beta, None):
         done = torch.library.opcheck(op, (q, k, v, g, rates, None, 0.125), rtol=2e-2, atol=2e-2)
         assert set(done.values()) == {"SUCCESS"}
+    wide = (-torch.rand(1, 70, 2, 64)).requires_grad_()
+    done = torch.library.opcheck(op, (q, k, v, wide, beta, None, 0.125), rtol=2e-2, atol=2e-2)
+    assert set(done.values()) == {"SUCCESS"}
     compiled = torch.compile(
         lambda *t: gated_delta_rule(t[0] * 2, *t[1:]), backend="eager", fullgraph=True
     )
@@ -158,6 +214,7 @@ def test_no_tokens():
 
 X = torch.zeros(1, 8, 2, 64).bfloat16()
 G = torch.zeros(1, 8, 2)
+W = torch.zeros(1, 8, 2, 64)
 MISTAKES = [
     (lambda: gated_delta_rule(X.float(), X, X, G, G), DtypeError, "q: "),
     (lambda: gated_delta_rule(X, X.half(), X, G, G), DtypeError, "k: "),
@@ -168,6 +225,10 @@ MISTAKES = [
     (lambda: gated_delta_rule(X, X, X, G[:, :4], G), ShapeError, "g: "),
     (lambda: gated_delta_rule(X, X, X, G, G.int()), DtypeError, "beta: "),
     (lambda: gated_linear_attention(X, X, X, G.to("meta")), ArgumentError, "g: "),
+    (lambda: gated_delta_rule(X, X, X, W, G), ShapeError, "g: "),
+    (lambda: kda(X, X, X, G, G), ShapeError, "g: .*channel"),
+    (lambda: kda(X, X, X, W[..., :32], G), ShapeError, "g: .*channel"),
+    (lambda: kda(X, X, X, W, W), ShapeError, "beta: "),
     (
         lambda: gated_linear_attention(X, X, X, G, initial_state=torch.zeros(1, 2, 64)),
         ShapeError,

@@ -10,7 +10,7 @@ import torch
 import gluon_kernels
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
 from gluon_kernels.problem import error_of
-from gluon_kernels.quant import layer
+from gluon_kernels.quant import layer, tilings
 from gluon_kernels.quant.problem import LINEAR
 
 pytestmark = pytest.mark.once
@@ -52,6 +52,29 @@ def test_few_rows_are_multiplied_in_one_launch(monkeypatch):
     arguments = LINEAR.arguments(LINEAR.small[0], "cpu")
     monkeypatch.setattr(layer, "_restore", None)  # more rows restore the weights first
     assert error_of(LINEAR.op(**arguments), LINEAR.reference(**arguments)) < LINEAR.tolerance
+
+
+TILINGS = [
+    (i, tiling)
+    for i, shape in enumerate(LINEAR.small)
+    for tiling in tilings.tilings(shape["M"], shape["K"], shape["group"], shape["format"] == "mxfp4")
+]
+
+
+@pytest.mark.sampled(16)
+@pytest.mark.parametrize("number, tiling", TILINGS)
+def test_every_tiling(number, tiling, monkeypatch):
+    monkeypatch.setattr(tilings, "best", lambda *sizes: tiling)
+    layer.plans.forget()
+    assert LINEAR.check(LINEAR.small[number], "cpu") is None
+
+
+def test_tilings_are_chosen_by_their_sizes():
+    """Few rows are converted within the product, many are multiplied with restored weights."""
+    for rows, kernel in ((1, "few"), (64, "few"), (16384, "restored")):
+        assert tilings.best(rows, 8192, 8192, 2, 128, False, 132).kernel == kernel
+    few = tilings.best(16, 1024, 8192, 1, 0, False, 132)
+    assert few.splits > 1  # 16 tiles for 132 processors
 
 
 def test_weights_of_the_dtype_of_the_rows():
