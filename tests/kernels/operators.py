@@ -131,6 +131,12 @@ def linear_attention() -> tuple[torch.Tensor, ...]:
     return q, k, v, g, torch.rand(1, 70, 2)
 
 
+def by_channel() -> tuple[torch.Tensor, ...]:
+    """Return the same with a decay for each channel of the keys."""
+    q, k, v, _, beta = linear_attention()
+    return q, k, v, F.logsigmoid(torch.randn(1, 70, 2, 16)) / 16, beta
+
+
 def scan_arguments() -> tuple[torch.Tensor, ...]:
     """Return `x`, `dt`, `a`, `b` and `c` of Mamba-2's scan."""
     b, c = (half(1, 70, 1, 16, scale=0.25) for _ in "bc")
@@ -244,6 +250,7 @@ GRADIENTS: dict[str, Gradients] = {
     "gated_delta_rule": Gradients(
         kernels.gated_delta_rule, linear_attention, lambda *x: recurrence(*x)[0], HALF
     ),
+    "kda": Gradients(kernels.kda, by_channel, lambda *x: recurrence(*x)[0], HALF),
     "gated_linear_attention": Gradients(
         kernels.gated_linear_attention, lambda: linear_attention()[:4], lambda *x: recurrence(*x)[0], HALF
     ),

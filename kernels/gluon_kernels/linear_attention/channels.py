@@ -20,7 +20,15 @@ import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_kernels.linear_attention.portable import decay_size, product, store_inverses
 
-__all__ = ["across", "channel_layout", "doubled", "gates_of", "prepare_channels", "sums_of", "to_middle"]
+__all__ = [
+    "across",
+    "channel_layout",
+    "doubled",
+    "gates_of",
+    "prepare_channels",
+    "sums_of",
+    "to_middle",
+]
 
 LEVELS = gl.constexpr(6)  # halves of 1 to 32 tokens, for chunks of 64
 LOG2E = gl.constexpr(1.4426950408889634)

@@ -119,9 +119,7 @@ def _chunk_launch(
             tensors,
             num_warps=8 if covering < 128 else 16,
         )  # fmt: skip
-        return lambda q, k, g, v, grad, walked, results: launch(
-            q, k, g, v, grad, *walked, *results
-        )
+        return lambda q, k, g, v, grad, walked, results: launch(q, k, g, v, grad, *walked, *results)
     tensors = (q, k, v, grad, *walked, *results)
     launch = Launch(
         portable_backward.chunk_gradients,

@@ -120,7 +120,9 @@ def recur_back(
         )
         if DELTA:
             if CHANNELS:
-                k_smem.store(tile_rows(seen, chunk * C, length, strides[1][1], widths[0], rows, C, K))
+                k_smem.store(
+                    tile_rows(seen, chunk * C, length, strides[1][1], widths[0], rows, C, K)
+                )
                 change = (change * -rate[None, :]).to(dtype)
             else:
                 rate = gl.load(source + 3 * C + near)
@@ -179,7 +181,9 @@ def over_values(
     for start in range(0, widths[1], BV):
         left = widths[1] - start
         grad_smem.store(tile_rows(grad + start, first, length, steps[1], left, columns, C, BV))
-        news_smem.store(tile_rows(news + dense + start, first, length, row_step, left, columns, C, BV))
+        news_smem.store(
+            tile_rows(news + dense + start, first, length, row_step, left, columns, C, BV)
+        )
         state_row = start + gl.arange(0, BV, gl.SliceLayout(1, of_state))
         state_column = gl.arange(0, K, gl.SliceLayout(0, of_state))
         in_state = (state_row < widths[1])[:, None] & (state_column < widths[0])[None, :]

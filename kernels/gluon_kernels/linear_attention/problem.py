@@ -223,9 +223,7 @@ def _bytes(times: float, channels: bool = False) -> Any:
         heads, of_keys = shape["heads"], shape.get("heads of keys", shape["heads"])
         columns = shape.get("values", shape["width"])
         gates = 4 * heads * (1 + (shape["width"] if channels else 1))
-        return float(
-            times * tokens * (4 * of_keys * shape["width"] + 4 * heads * columns + gates)
-        )
+        return float(times * tokens * (4 * of_keys * shape["width"] + 4 * heads * columns + gates))
 
     return moved
 

@@ -71,7 +71,9 @@ def expected(tiling: Tiling, m: int, n: int, k: int, packed: int, processors: in
     products = columns * tiling.block * tiling.depth / 3.6e6
     if tiling.kernel == "few":
         conversion = 0.2 * tiling.depth / 128
-        step = max(0.25 + conversion, min(busy, 4) * max(conversion, bytes_of_step / 40e3, products))
+        step = max(
+            0.25 + conversion, min(busy, 4) * max(conversion, bytes_of_step / 40e3, products)
+        )
         rounds = max(1.0, busy / 4)
         after = 0.0 if tiling.splits == 1 else 1.5 + 0.1 * tiling.splits
         return 2.5 + rounds * share * step + after

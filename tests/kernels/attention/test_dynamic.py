@@ -34,6 +34,7 @@ CALLS = {
     "window": (lambda *t: kernels.attention(*t, window=(9, 0), softcap=5.0), dense),
     "attention_varlen": (lambda *t: kernels.attention_varlen(*t, causal=True), packed),
     "gated_delta_rule": (kernels.gated_delta_rule, linear),
+    "kda": (lambda q, k, v, g, b: kernels.kda(q, k, v, g[..., None].expand_as(k), b), linear),
     "gated_linear_attention": (lambda *t: kernels.gated_linear_attention(*t[:4]), linear),
 }
 

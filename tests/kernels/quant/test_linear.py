@@ -57,7 +57,9 @@ def test_few_rows_are_multiplied_in_one_launch(monkeypatch):
 TILINGS = [
     (i, tiling)
     for i, shape in enumerate(LINEAR.small)
-    for tiling in tilings.tilings(shape["M"], shape["K"], shape["group"], shape["format"] == "mxfp4")
+    for tiling in tilings.tilings(
+        shape["M"], shape["K"], shape["group"], shape["format"] == "mxfp4"
+    )
 ]
 
 
