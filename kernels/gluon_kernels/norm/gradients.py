@@ -1,7 +1,7 @@
 """The gradients of layer norm and RMS norm.
 
-The gradient of a weight is a sum over rows. Each program sums over its own and stores that; the few rows that are
-left are added up by torch, always in the same order.
+The gradient of a weight is a sum over rows. Each program sums over its own and stores that; `add_parts` adds up the few rows
+that are left, always in the same order.
 """
 
 import gluon_core as gluon
@@ -144,3 +144,28 @@ def column_sums(
         gl.store(to_weight + offsets, gl.sum(weights, axis=0), mask=column < columns)
     if to_bias is not None:
         gl.store(to_bias + offsets, gl.sum(biases, axis=0), mask=column < columns)
+
+
+@gluon.jit
+def add_parts(
+    weights, biases, to_weight, to_bias, parts, columns, ROWS: gl.constexpr, WIDTH: gl.constexpr
+):
+    """Store the sums of the columns of one or two float32 matrices [parts, columns]; those that are None are left out."""
+    layout: gl.constexpr = gl.portable.blocked_layout([ROWS, WIDTH], gl.float32)
+    row = gl.arange(0, ROWS, gl.SliceLayout(1, layout))
+    column = gl.program_id(0) * WIDTH + gl.arange(0, WIDTH, gl.SliceLayout(0, layout))
+    weight = gl.zeros([ROWS, WIDTH], gl.float32, layout)
+    bias = gl.zeros([ROWS, WIDTH], gl.float32, layout)
+    for first in range(0, parts, ROWS):
+        offsets = (first + row).to(gl.int64)[:, None] * columns + column[None, :]
+        inside = (first + row < parts)[:, None] & (column < columns)[None, :]
+        if weights is not None:
+            weight += gl.load(weights + offsets, mask=inside, other=0.0)
+        if biases is not None:
+            bias += gl.load(biases + offsets, mask=inside, other=0.0)
+    if weights is not None:
+        total = gl.sum(weight, 0).to(to_weight.dtype.element_ty)
+        gl.store(to_weight + column, total, mask=column < columns)
+    if biases is not None:
+        total = gl.sum(bias, 0).to(to_bias.dtype.element_ty)
+        gl.store(to_bias + column, total, mask=column < columns)

@@ -22,7 +22,7 @@ from gluon_kernels.plans import (
 __all__ = [
     "cross_entropy_plan",
     "loss_gradient_plan",
-    "mean_plan",
+    "mean_loss_plan",
     "norm_gradient_plan",
     "norm_plan",
     "softmax_gradient_plan",
@@ -139,7 +139,8 @@ def softmax_gradient_plan(grad: Tensor, result: Tensor, dtype: torch.dtype) -> P
     if not result.numel():
         return lambda grad, result, dtype: torch.empty_like(result, dtype=dtype)
     gs, ys = Rows.of(grad), Rows.of(result)
-    new = torch.empty(result.shape, dtype=dtype, device=result.device)
+    empty = allocator(result.shape, dtype, result.device)
+    new = empty()
     dst = Rows.of(new)
     tiles = tiling_of(gs, ys, dst)
     space = Workspace(tiles, ys.count)
@@ -154,7 +155,7 @@ def softmax_gradient_plan(grad: Tensor, result: Tensor, dtype: torch.dtype) -> P
     )
 
     def run(grad: Tensor, result: Tensor, dtype: Any) -> Tensor:
-        new = torch.empty(result.shape, dtype=dtype, device=result.device)
+        new = empty()
         dense = grad.contiguous() if gs.copied else grad
         launch(dense, result.contiguous() if ys.copied else result, new, *space(result.device))
         return new
@@ -248,19 +249,20 @@ def _statistics(
 
 
 def norm_gradient_plan(
-    grad: Tensor, x: Tensor, weight: Optional[Tensor], mean: Optional[Tensor], scale: Tensor, to_weight: bool,
-    to_bias: bool,
+    grad: Tensor, x: Tensor, weight: Optional[Tensor], mean: Optional[Tensor], scale: Tensor,
+    to_weight: Optional[torch.dtype], to_bias: Optional[torch.dtype],
 ) -> Plan:  # fmt: skip
-    """Return `run(...) -> (gradient of x, of weight, of bias)`, float32 sums, None where nobody asked."""
+    """Return `run(...) -> (gradient of x, of weight, of bias)`, those of vectors in a dtype, or None without one."""
     if not x.numel():
 
         def nothing(grad: Tensor, x: Tensor, *rest: Any) -> Any:
-            zeros = x.new_zeros(x.shape[-1], dtype=torch.float32)
-            return torch.empty_like(x), zeros if to_weight else None, zeros if to_bias else None
+            zeros = [None if kind is None else x.new_zeros(x.shape[-1], dtype=kind) for kind in (to_weight, to_bias)]  # fmt: skip
+            return torch.empty_like(x), *zeros
 
         return nothing
     gs, src = Rows.of(grad), Rows.of(x)
-    new = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    empty = allocator(x.shape, x.dtype, x.device)
+    new = empty()
     dst = Rows.of(new)
     vectors = [] if weight is None else [Rows.of(weight)]
     every = (gs, src, dst, *vectors)
@@ -270,7 +272,8 @@ def norm_gradient_plan(
     tiles = tiling_of(*every, held=2)
     if tiles.parts == 1:
         programs = min(tiles.grid(rows), 2 * multiprocessors(x))
-        sums = _sums(programs, columns, device, to_weight, to_bias)
+        totals = _Totals(programs, columns, device, to_weight, to_bias)
+        sums = totals.parts()
         arguments = (gs.tensor, src.tensor, weight, mean, scale, new, *sums)
         launch = prepared(
             gradients.norm_backward,
@@ -282,11 +285,10 @@ def norm_gradient_plan(
         )
 
         def run(grad: Tensor, x: Tensor, weight: Any, mean: Any, scale: Tensor, *rest: Any) -> Any:
-            new = torch.empty(x.shape, dtype=x.dtype, device=device)
-            sums = _sums(programs, columns, device, to_weight, to_bias)
+            new, sums = empty(), totals.parts()
             grad, x = grad.contiguous() if gs.copied else grad, x.contiguous() if src.copied else x
             launch(grad, x, weight, mean, scale, new, *sums)
-            return (new, *(None if part is None else part.sum(0) for part in sums))
+            return new, *totals(*sums)
 
         return run
     space = Workspace(tiles, rows)
@@ -302,38 +304,67 @@ def norm_gradient_plan(
     block = tiling(256, 16, common_align(gs, src), current_target().warp_size)
     share = max(block.rows, -(-rows // 8))
     shares = -(-rows // share)
-    sums = _sums(shares, columns, device, to_weight, to_bias)
-    totals = (gs.tensor, src.tensor, mean, scale, *sums)
+    totals = _Totals(shares, columns, device, to_weight, to_bias)
+    sums = totals.parts()
+    summed = (gs.tensor, src.tensor, mean, scale, *sums)
     summing = prepared(
         gradients.column_sums,
         (-(-columns // block.width), shares),
-        (*totals, rows, columns, *strides[:2]),
-        totals,
+        (*summed, rows, columns, *strides[:2]),
+        summed,
         SHARE=share,
         CENTRED=centred,
         **block.constants(),
     )
 
     def run_long(grad: Tensor, x: Tensor, weight: Any, mean: Any, scale: Tensor, *rest: Any) -> Any:
-        new = torch.empty(x.shape, dtype=x.dtype, device=device)
+        new, sums = empty(), totals.parts()
         grad, x = grad.contiguous() if gs.copied else grad, x.contiguous() if src.copied else x
         long(grad, x, weight, mean, scale, new, *space(device))
-        sums = _sums(shares, columns, device, to_weight, to_bias)
-        if to_weight or to_bias:
+        if totals.wanted:
             summing(grad, x, mean, scale, *sums)
-        return (new, *(None if part is None else part.sum(0) for part in sums))
+        return new, *totals(*sums)
 
     return run_long
 
 
-def _sums(
-    programs: int, columns: int, device: torch.device, to_weight: bool, to_bias: bool
-) -> tuple[Optional[Tensor], Optional[Tensor]]:
-    tiles = [
-        torch.empty((programs, columns), dtype=torch.float32, device=device) if wanted else None
-        for wanted in (to_weight, to_bias)
-    ]
-    return tiles[0], tiles[1]
+class _Totals:
+    """The sums over rows of the gradients of weight and bias: a part for each program, and the launch that adds them up."""
+
+    def __init__(
+        self, programs: int, columns: int, device: torch.device, to_weight: Optional[torch.dtype],
+        to_bias: Optional[torch.dtype],
+    ):  # fmt: skip
+        self._kinds = (to_weight, to_bias)
+        self.wanted = to_weight is not None or to_bias is not None
+        self._part = allocator((programs, columns), torch.float32, device)
+        self._new = [None if kind is None else allocator((columns,), kind, device) for kind in self._kinds]  # fmt: skip
+        if self.wanted:
+            width = 32
+            tensors = (*self.parts(), *self._results())
+            self._launch = Launch(
+                gradients.add_parts,
+                (-(-columns // width),),
+                (*tensors, programs, columns, 32, width),
+                tensors,
+                num_warps=4,
+            )
+
+    def parts(self) -> tuple[Optional[Tensor], Optional[Tensor]]:
+        first, second = self._kinds
+        return None if first is None else self._part(), None if second is None else self._part()
+
+    def _results(self) -> tuple[Optional[Tensor], Optional[Tensor]]:
+        first, second = self._new
+        return None if first is None else first(), None if second is None else second()
+
+    def __call__(self, weights: Optional[Tensor], biases: Optional[Tensor]) -> tuple[Optional[Tensor], Optional[Tensor]]:  # fmt: skip
+        """Return the sums of the parts."""
+        if not self.wanted:
+            return None, None
+        results = self._results()
+        self._launch(weights, biases, *results)
+        return results
 
 
 def cross_entropy_plan(x: Tensor, labels: Tensor, ignored: int) -> Plan:
@@ -361,43 +392,48 @@ def cross_entropy_plan(x: Tensor, labels: Tensor, ignored: int) -> Plan:
     return run
 
 
-def mean_plan(loss: Tensor, labels: Tensor, ignored: int) -> Plan:
-    """Return `run(loss, labels, ignored) -> (mean, 1 / number of labels that count)`."""
+def mean_loss_plan(x: Tensor, labels: Tensor, ignored: int) -> Plan:
+    """Return `run(x, labels, ignored) -> (mean, 1 / number of labels that count, logarithm of the sum of each row)`."""
     from gluon_core import language as gl
 
-    warps, size = 16, current_target().warp_size
-    wide = max(warps * size, min(2048, 1 << (loss.shape[0] - 1).bit_length()))
+    of_rows = cross_entropy_plan(x, labels, ignored)
+    rows, warps, size = x.shape[0], 16, current_target().warp_size
+    wide = max(warps * size, min(2048, 1 << (rows - 1).bit_length()))
     layout = gl.BlockedLayout([wide // (warps * size)], [size], [warps], [0])
-    both = torch.empty(2, dtype=torch.float32, device=loss.device)
+    empty = allocator((), torch.float32, x.device)
+    mean, inverse = empty(), empty()
+    loss = torch.empty(rows, dtype=torch.float32, device=x.device)
     launch = prepared(
         portable.mean_of,
         (1,),
-        (loss, labels, both, loss.shape[0], labels.stride(0), ignored),
-        (loss, labels, both),
+        (loss, labels, mean, inverse, rows, labels.stride(0), ignored),
+        (loss, labels, mean, inverse),
         WIDTH=wide,
         layout=layout,
         num_warps=warps,
     )
 
-    def run(loss: Tensor, labels: Tensor, ignored: int) -> Any:
-        both = torch.empty(2, dtype=torch.float32, device=loss.device)
-        launch(loss, labels, both)
-        return both[0], both[1]
+    def run(x: Tensor, labels: Tensor, ignored: int) -> Any:
+        loss, logsum = of_rows(x, labels, ignored)
+        mean, inverse = empty(), empty()
+        launch(loss, labels, mean, inverse)
+        return mean, inverse, logsum
 
     return run
 
 
 def loss_gradient_plan(
-    grad: Tensor, x: Tensor, labels: Tensor, logsum: Tensor, ignored: int
+    grad: Tensor, x: Tensor, labels: Tensor, logsum: Tensor, inverse: Optional[Tensor], ignored: int
 ) -> Plan:
-    """Return `run(...)`, the gradient of logits; `grad` has one element for each row, or one for all."""
+    """Return `run(...)`, the gradient of logits; `grad` has one element for each row, or one for all, which `inverse` multiplies."""
     src = Rows.of(x)
-    new = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    empty = allocator(x.shape, x.dtype, x.device)
+    new = empty()
     dst = Rows.of(new)
     bits, size = 8 * x.element_size(), current_target().warp_size
     tiles = tiling(min(src.columns, 2048), bits, common_align(src, dst), size, held=2)
     grid = (-(-src.count // tiles.rows), -(-src.columns // tiles.width))
-    arguments = (grad, src.tensor, labels, logsum, new)
+    arguments = (grad, src.tensor, labels, logsum, inverse, new)
     step = 0 if grad.ndim == 0 else grad.stride(0)
     sizes = (src.count, src.columns, step, src.stride, labels.stride(0), dst.stride, ignored)
     launch = prepared(
@@ -408,9 +444,9 @@ def loss_gradient_plan(
         **tiles.constants(),
     )
 
-    def run(grad: Tensor, x: Tensor, labels: Tensor, logsum: Tensor, ignored: int) -> Tensor:
-        new = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-        launch(grad, x.contiguous() if src.copied else x, labels, logsum, new)
+    def run(grad: Tensor, x: Tensor, labels: Tensor, logsum: Tensor, inverse: Any, ignored: int) -> Tensor:  # fmt: skip
+        new = empty()
+        launch(grad, x.contiguous() if src.copied else x, labels, logsum, inverse, new)
         return new
 
     return run

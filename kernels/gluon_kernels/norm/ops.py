@@ -9,7 +9,7 @@ from torch import Tensor
 
 import gluon_core as gluon
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError, did_you_mean
-from gluon_kernels.eager import differentiable, is_compiling, is_plain, wants_gradient
+from gluon_kernels.eager import differentiable, is_compiling, is_plain, kept, wants_gradient
 from gluon_kernels.norm import launches
 from gluon_kernels.norm.views import (
     FLOATS,
@@ -89,7 +89,18 @@ def _softmax_out(x: Tensor, out: Tensor) -> None:
 
 
 _call_softmax = _softmax.overload
-_watched_softmax = differentiable(_softmax.function, _keep_softmax, _softmax_gradient)
+
+
+def _kept_softmax(x: Tensor, dtype: torch.dtype, own: torch.dtype) -> Any:
+    result = _softmaxes((key(x), dtype), x, dtype, None)
+    return result, (result,)
+
+
+def _kept_softmax_gradient(grad: Tensor, result: Tensor, _: Any, dtype: torch.dtype) -> Any:
+    return (_softmax_gradients((key(grad, result), dtype), grad, result, dtype),)
+
+
+_watched_softmax = kept(_kept_softmax, _kept_softmax_gradient)
 
 
 def softmax(
@@ -136,8 +147,10 @@ def softmax(
             return softmax(x.movedim(dim, -1), dtype=kind).movedim(-1, dim)
         softmax(x.movedim(dim, -1), out=out.movedim(dim, -1))
         return out
+    if out is None and wants_gradient(x):
+        return _watched_softmax(x, kind, x.dtype)
     if out is None:
-        result = (_watched_softmax if wants_gradient(x) else _call_softmax)(x, kind)
+        result = _call_softmax(x, kind)
         return result
     _softmax_out(x, out)
     return out
@@ -202,8 +215,9 @@ def _norm_backward(
     wanted: list[bool],
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of `x`, and in float32 those of weight and bias, empty where `wanted` says no."""
-    known_by = (key(grad, x, weight, mean, scale), *wanted)
-    parts = _norm_gradients(known_by, grad, x, weight, mean, scale, *wanted)
+    kinds = [torch.float32 if one else None for one in wanted]
+    known_by = (key(grad, x, weight, mean, scale), *kinds)
+    parts = _norm_gradients(known_by, grad, x, weight, mean, scale, *kinds)
     none = [torch.empty(0, dtype=torch.float32, device=x.device) for one in parts if one is None]
     of_x, of_weight, of_bias = (none.pop() if part is None else part for part in parts)
     return of_x, of_weight, of_bias
@@ -279,6 +293,28 @@ def _norm(
 _watched_norm = differentiable(_norm.function, _keep_norm, _norm_gradient)
 
 
+def _kept_norm(
+    x: Tensor, weight: Optional[Tensor], bias: Optional[Tensor], epsilon: float, centred: bool, dtype: torch.dtype,
+    kinds: tuple[Optional[torch.dtype], Optional[torch.dtype]],
+) -> Any:  # fmt: skip
+    settings = (epsilon, centred, dtype, True)
+    known_by = (key(x, weight, bias, None, None), *settings)
+    result, _, mean, scale = _norms(known_by, x, weight, bias, None, *settings, None)
+    return result, (x, weight, mean, scale)
+
+
+def _kept_norm_gradient(
+    grad: Tensor, x: Tensor, weight: Optional[Tensor], mean: Optional[Tensor], scale: Tensor, *settings: Any
+) -> Any:  # fmt: skip
+    weight = weight if weight is None else weight.contiguous()
+    kinds = settings[-1]
+    known_by = (key(grad, x, weight, mean, scale), kinds)
+    return _norm_gradients(known_by, grad, x, weight, mean, scale, *kinds)
+
+
+_watched_norm_alone = kept(_kept_norm, _kept_norm_gradient)
+
+
 @gluon.torch.op("gluon_kernels::norm_out", mutates_args=("out",))
 def _norm_out(
     x: Tensor,
@@ -316,6 +352,9 @@ def _any_norm(
     _check_norm("layer_norm" if centred else "rms_norm", x, weight, bias, residual)
     if out is None:
         kind = _result_dtype(x, None)
+        if residual is None and wants_gradient(x, weight, bias):
+            kinds = tuple([None if v is None or not v.requires_grad else v.dtype for v in (weight, bias)])  # fmt: skip
+            return _watched_norm_alone(x, weight, bias, epsilon, centred, kind, kinds)
         call = _watched_norm if wants_gradient(x, weight, bias, residual) else _norm
         result, summed, _, _ = call(x, weight, bias, residual, epsilon, centred, kind)
     else:
@@ -396,6 +435,11 @@ def _build_loss(x: Tensor, labels: Tensor, ignored: int) -> Any:
     return launches.cross_entropy_plan(x, labels, ignored)
 
 
+def _build_mean_loss(x: Tensor, labels: Tensor, ignored: int) -> Any:
+    _check_loss(x, labels)
+    return launches.mean_loss_plan(x, labels, ignored)
+
+
 def _check_loss(x: Tensor, labels: Tensor) -> None:
     check_dtype("cross_entropy", x)
     if x.ndim != 2 or not x.shape[1]:
@@ -420,7 +464,7 @@ def _check_loss(x: Tensor, labels: Tensor) -> None:
 
 
 _losses = Plans(_build_loss)
-_means = Plans(launches.mean_plan)
+_mean_losses = Plans(_build_mean_loss)
 _loss_gradients = Plans(launches.loss_gradient_plan)
 
 
@@ -430,11 +474,12 @@ def _loss_of(x: Tensor, labels: Tensor, ignored: int) -> Any:
     return _losses((key(x, labels), ignored), x, labels, ignored)
 
 
-def _mean_of(loss: Tensor, labels: Tensor, ignored: int) -> Any:
-    if not loss.shape[0]:
-        nothing = loss.new_full((), float("nan"))
-        return nothing, nothing.clone()
-    return _means((key(loss, labels), ignored), loss, labels, ignored)
+def _mean_loss(x: Tensor, labels: Tensor, ignored: int) -> Any:
+    """Return the mean, 1 / the number of labels that count, and the logarithms of sums."""
+    if not x.shape[0]:
+        nothing = x.new_full((), float("nan"), dtype=torch.float32)
+        return nothing, nothing.clone(), x.new_empty(0, dtype=torch.float32)
+    return _mean_losses((key(x, labels), ignored), x, labels, ignored)
 
 
 @gluon.torch.op(
@@ -444,8 +489,9 @@ def _mean_of(loss: Tensor, labels: Tensor, ignored: int) -> Any:
 def _loss_backward(grad: Tensor, x: Tensor, labels: Tensor, logsum: Tensor, ignored: int) -> Tensor:
     if not x.numel():
         return torch.empty_like(x)
-    known_by = (key(grad, x, labels), ignored)
-    result: Tensor = _loss_gradients(known_by, grad, x, labels, logsum, ignored)
+    result: Tensor = _loss_gradients(
+        (key(grad, x, labels), ignored), grad, x, labels, logsum, None, ignored
+    )
     return result
 
 
@@ -476,14 +522,31 @@ def _cross_entropy(
     x: Tensor, labels: Tensor, ignored: int, mean: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the loss of each row or their mean, the logarithms of sums, and 1 / the number of labels that count."""
+    if mean:
+        middle, inverse, logsum = _mean_loss(x, labels, ignored)
+        return middle, logsum, inverse
     loss, logsum = _loss_of(x, labels, ignored)
-    if not mean:
-        return loss, logsum, loss.new_empty(0)
-    middle, inverse = _mean_of(loss, labels, ignored)
-    return middle.clone(), logsum, inverse.clone()
+    return loss, logsum, loss.new_empty(0)
 
 
-_watched_loss = differentiable(_cross_entropy.function, _keep_loss, _loss_gradient)
+def _kept_loss(x: Tensor, labels: Tensor, ignored: int, mean: bool) -> Any:
+    if mean:
+        loss, inverse, logsum = _mean_loss(x, labels, ignored)
+        return loss, (x, labels, logsum, inverse)
+    loss, logsum = _loss_of(x, labels, ignored)
+    return loss, (x, labels, logsum, None)
+
+
+def _kept_loss_gradient(
+    grad: Tensor, x: Tensor, labels: Tensor, logsum: Tensor, inverse: Optional[Tensor], ignored: int, mean: bool
+) -> Any:  # fmt: skip
+    if not x.numel():
+        return (torch.empty_like(x),)
+    known_by = (key(grad, x, labels), ignored, mean)
+    return (_loss_gradients(known_by, grad, x, labels, logsum, inverse, ignored),)
+
+
+_watched_loss = kept(_kept_loss, _kept_loss_gradient)
 
 
 def cross_entropy(
@@ -521,11 +584,11 @@ def cross_entropy(
     mean = reduction == "mean"
     loss: Tensor
     if not is_compiling() and is_plain(x, labels):
-        loss, _ = _loss_of(x, labels, ignore_index)
-        if mean:
-            loss, _ = _mean_of(loss, labels, ignore_index)
+        loss = (_mean_loss if mean else _loss_of)(x, labels, ignore_index)[0]
     else:
         _check_loss(x, labels)
-        call = _watched_loss if wants_gradient(x, labels) else _cross_entropy
-        loss, _, _ = call(x, labels, ignore_index, mean)
+        if wants_gradient(x, labels):
+            loss = _watched_loss(x, labels, ignore_index, mean)
+        else:
+            loss, _, _ = _cross_entropy(x, labels, ignore_index, mean)
     return loss.sum() if reduction == "sum" else loss

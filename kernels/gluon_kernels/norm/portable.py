@@ -165,11 +165,11 @@ def cross_entropy(
 
 @gluon.jit
 def cross_entropy_backward(
-    grad, src, labels, logsum, dst, rows, columns, grad_stride, src_stride, label_stride,
+    grad, src, labels, logsum, inverse, dst, rows, columns, grad_stride, src_stride, label_stride,
     dst_stride, ignored, ALIGN: gl.constexpr, ROWS: gl.constexpr, WIDTH: gl.constexpr,
     layout: gl.constexpr,
 ):  # fmt: skip
-    """Store the gradient of the logits; blocks of columns are programs of their own."""
+    """Store the gradient of the logits; blocks of columns are programs of their own. `inverse` is None, or a factor of all rows."""
     row = gl.program_id(0) * ROWS
     start = gl.program_id(1) * WIDTH
     near = row + gl.arange(0, ROWS, gl.SliceLayout(1, layout))
@@ -177,6 +177,8 @@ def cross_entropy_backward(
     exists = near < rows
     label = gl.load(labels + near.to(gl.int64) * label_stride, mask=exists, other=0)
     factor = gl.load(grad + near * grad_stride, mask=exists, other=0.0).to(gl.float32)
+    if inverse is not None:
+        factor *= gl.load(inverse)
     factor = gl.where(label == ignored, 0.0, factor)
     normal = gl.load(logsum + near, mask=exists, other=0.0)
     (x,) = load_pieces(src, row, rows, columns, start, src_stride, 0, ALIGN, ROWS, 1, WIDTH, layout)
@@ -187,8 +189,8 @@ def cross_entropy_backward(
 
 @gluon.jit
 def mean_of(
-    loss, labels, dst, rows, label_stride, ignored, WIDTH: gl.constexpr, layout: gl.constexpr
-):
+    loss, labels, mean, inverse, rows, label_stride, ignored, WIDTH: gl.constexpr, layout: gl.constexpr,
+):  # fmt: skip
     """Store the mean of the losses whose label is not `ignored`, and 1 / their number; one program."""
     total = gl.zeros([WIDTH], gl.float32, layout)
     counted = gl.zeros([WIDTH], gl.float32, layout)
@@ -198,8 +200,8 @@ def mean_of(
         label = gl.load(labels + row.to(gl.int64) * label_stride, mask=row < rows, other=ignored)
         counted += gl.where(label != ignored, 1.0, 0.0)
     number = gl.sum(counted, 0)
-    gl.store(dst, gl.sum(total, 0) / number)
-    gl.store(dst + 1, 1 / number)
+    gl.store(mean, gl.sum(total, 0) / number)
+    gl.store(inverse, 1 / number)
 
 
 @gluon.jit
