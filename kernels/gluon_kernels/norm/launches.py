@@ -23,6 +23,7 @@ __all__ = [
     "cross_entropy_plan",
     "loss_gradient_plan",
     "mean_loss_plan",
+    "norm_alone_plan",
     "norm_gradient_plan",
     "norm_plan",
     "softmax_gradient_plan",
@@ -165,9 +166,9 @@ def softmax_gradient_plan(grad: Tensor, result: Tensor, dtype: torch.dtype) -> P
 
 def norm_plan(
     x: Tensor, weight: Optional[Tensor], bias: Optional[Tensor], residual: Optional[Tensor], epsilon: float,
-    centred: bool, dtype: torch.dtype, keep: bool, out: Optional[Tensor],
+    centred: bool, dtype: torch.dtype, keep: bool, out: Optional[Tensor], alone: bool = False,
 ) -> Plan:  # fmt: skip
-    """Return `run(x, weight, bias, residual, ..., out) -> (result, sum, mean, scale)`, None where nobody asked."""
+    """Return `run(x, weight, bias, residual, ..., out) -> (result, sum, mean, scale)`, None where nobody asked; see `norm_alone_plan`."""
     target = Destination(x, dtype, out)
     src = Rows.of(x)
     more = None if residual is None else Rows.of(residual)
@@ -191,7 +192,7 @@ def norm_plan(
             fresh = torch.empty_like(statistics)
             return finished(target.new(x, out), out), sums, fresh, fresh.clone()
 
-        return nothing
+        return (lambda x, *rest: torch.empty_like(x)) if alone else nothing
     # A second matrix is not kept: one is loaded, added and dropped.
     tiles = tiling_of(*all_rows)
     space = Workspace(tiles, src.count)
@@ -210,15 +211,16 @@ def norm_plan(
         CENTRED=centred,
         **tiles.constants(),
     )
-    count, empty = src.count, target.empty
+    count = src.count
     apart = any(not v.is_contiguous() for v in vectors)
     copied = src.copied or apart or (more is not None and more.copied)
-    if target.plain and not copied and not space.needed and not keep and more is None:
+    if alone and not copied and not space.needed:
+        empty = target.empty
 
         def short(x: Tensor, weight: Any, bias: Any, *rest: Any) -> Any:
             result = empty()
             launch(x, weight, bias, result, None, None, None, None, None, None)
-            return result, None, None, None
+            return result
 
         return short
 
@@ -236,7 +238,16 @@ def norm_plan(
         launch(x, weight, bias, result, residual, summed, mean, scale, *space(x.device))
         return finished(result, out), summed, mean, scale
 
+    if alone:
+        return lambda x, weight, bias, *rest: run(x, weight, bias, None, None)[0]
     return run
+
+
+def norm_alone_plan(
+    x: Tensor, weight: Optional[Tensor], bias: Optional[Tensor], epsilon: float, centred: bool
+) -> Plan:
+    """Return `run(x, weight, bias, ...) -> result`, of the dtype of `x`."""
+    return norm_plan(x, weight, bias, None, epsilon, centred, x.dtype, False, None, alone=True)
 
 
 def _statistics(

@@ -11,6 +11,7 @@ import gluon_core as gluon
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError, did_you_mean
 from gluon_kernels.eager import differentiable, is_compiling, is_plain, kept, wants_gradient
 from gluon_kernels.norm import launches
+from gluon_kernels.norm.columns import columns_plan, softmax_of_columns
 from gluon_kernels.norm.views import (
     FLOATS,
     check_apart,
@@ -47,7 +48,15 @@ def _build_softmax(x: Tensor, dtype: torch.dtype, out: Optional[Tensor]) -> Any:
     return launches.softmax_plan(x, dtype, out)
 
 
+def _build_columns(x: Tensor, dim: int, dtype: torch.dtype) -> Any:
+    plan = columns_plan(softmax_of_columns, x, dim, dtype)
+    if plan is None:
+        return lambda x, dim, dtype: softmax(x.movedim(dim, -1), dtype=dtype).movedim(-1, dim)
+    return lambda x, dim, dtype: plan(x)
+
+
 _softmaxes = Plans(_build_softmax)
+_softmaxes_of_columns = Plans(_build_columns)
 _softmax_gradients = Plans(launches.softmax_gradient_plan)
 
 
@@ -143,6 +152,10 @@ def softmax(
         check_dtype("softmax", out, "out")
         check_same_device(x, out=out)
     if dim not in (-1, x.ndim - 1):
+        if out is None and not is_compiling() and is_plain(x):
+            dim %= x.ndim
+            columns: Tensor = _softmaxes_of_columns((key(x), dim, kind), x, dim, kind)
+            return columns
         if out is None:
             return softmax(x.movedim(dim, -1), dtype=kind).movedim(-1, dim)
         softmax(x.movedim(dim, -1), out=out.movedim(dim, -1))
@@ -185,7 +198,15 @@ def _build_norm(
     return launches.norm_plan(x, weight, bias, residual, epsilon, centred, dtype, keep, out)
 
 
+def _build_norm_alone(
+    x: Tensor, weight: Optional[Tensor], bias: Optional[Tensor], epsilon: float, centred: bool
+) -> Any:
+    _check_norm("layer_norm" if centred else "rms_norm", x, weight, bias, None)
+    return launches.norm_alone_plan(x, weight, bias, epsilon, centred)
+
+
 _norms = Plans(_build_norm)
+_norms_alone = Plans(_build_norm_alone)
 _norm_gradients = Plans(launches.norm_gradient_plan)
 
 
@@ -345,10 +366,13 @@ def _any_norm(
     centred: bool, out: Optional[Tensor],
 ) -> Any:  # fmt: skip
     if out is None and not is_compiling() and is_plain(x, weight, bias, residual):
+        if residual is None:
+            known_by = (key(x, weight, bias), epsilon, centred)
+            return _norms_alone(known_by, x, weight, bias, epsilon, centred)
         result, summed, _, _ = _normalized(
             x, weight, bias, residual, epsilon, centred, x.dtype, False, None
         )
-        return result if residual is None else (result, summed)
+        return result, summed
     _check_norm("layer_norm" if centred else "rms_norm", x, weight, bias, residual)
     if out is None:
         kind = _result_dtype(x, None)

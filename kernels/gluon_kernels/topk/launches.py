@@ -84,18 +84,16 @@ def topk_plan(x: Tensor, count: int, largest: bool) -> Callable[..., Any]:
     numbers = src.count * (parts + 2) * cap
     counters = Counters(src.count) if parts > 1 else None
 
-    keys = allocator((numbers,), torch.int32, device)
-    lengths = allocator((src.count * parts,), torch.int32, device)
+    lists = allocator((2 * numbers + src.count * parts,), torch.int32, device)
     new_values = allocator(shape, x.dtype, device)
     new_places = allocator(shape, torch.int64, device)
 
     def workspace() -> list[Any]:
-        """Keys, columns, lengths of lists; how many programs have come."""
-        arrived = None if counters is None else counters(device)
-        return [keys(), keys(), lengths(), arrived]
+        """Return memory for lists, and for the number of programs that have come."""
+        return [lists(), None if counters is None else counters(device)]
 
     tensors = [src.tensor, new_values(), new_places(), *workspace()]
-    sizes = (src.columns, src.stride, count)
+    sizes = (src.columns, src.stride, count, numbers)
     names = portable.topk.arg_names[len(tensors) + len(sizes) :]
     launch = Launch(
         portable.topk,

@@ -185,7 +185,7 @@ def part_keys(
 
 @gluon.jit
 def topk(
-    src, values, indices, names, places, facts, arrived, columns, stride, count, BITS: gl.constexpr,
+    src, values, indices, names, arrived, columns, stride, count, numbers, BITS: gl.constexpr,
     LARGEST: gl.constexpr, ALIGN: gl.constexpr, PARTS: gl.constexpr, GROUPS: gl.constexpr,
     PAIR: gl.constexpr, LANES: gl.constexpr, VECTOR: gl.constexpr, CAP: gl.constexpr,
     MOST: gl.constexpr, CHUNK: gl.constexpr, layout: gl.constexpr, flat: gl.constexpr,
@@ -193,9 +193,9 @@ def topk(
     """Store the `count` largest elements of each row to `values`, and their columns to `indices`, descending.
 
     Args:
-        names, places: int32 [rows, PARTS + 2, CAP]: keys and numbers of groups in the lists of the parts and in
-            that of the row; keys and columns of the row's elements.
-        facts: int32 [rows, PARTS]: the lengths of lists.
+        names: int32, `numbers` of [rows, PARTS + 2, CAP]: keys of groups in the lists of the parts and in that of the row; keys of
+            the row's elements. As many `places` follow: numbers of groups, and columns of elements; then [rows, PARTS] `facts`: the
+            lengths of lists.
         arrived: int32 [rows], which grows by PARTS, a power of two, with each launch.
         GROUPS: groups of a thread, each of PAIR accesses of VECTOR elements.
         CAP: groups of a list, at least twice `count`, or all of a row.
@@ -203,6 +203,8 @@ def topk(
     """
     row = (gl.program_id(0) // PARTS).to(gl.int64)
     part = gl.program_id(0) % PARTS
+    places = names + gl.to_tensor(numbers).to(gl.int64)
+    facts = places + gl.to_tensor(numbers).to(gl.int64)
     src += row * (stride // ALIGN * ALIGN)
     lists = row * (PARTS + 2) * CAP
     end = columns // ALIGN * ALIGN

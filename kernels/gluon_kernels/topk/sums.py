@@ -11,6 +11,7 @@ import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.errors import ArgumentError
 from gluon_kernels.eager import differentiable, is_compiling, is_plain, wants_gradient
+from gluon_kernels.norm.columns import columns_plan, running_sums_of_columns
 from gluon_kernels.norm.rows import row_start
 from gluon_kernels.norm.views import FLOATS, Rows, check_dtype
 from gluon_kernels.plans import Launch, Plans, allocator, current_target, key
@@ -83,7 +84,16 @@ def _build(x: Tensor, dtype: torch.dtype) -> Any:
     return run
 
 
+def _build_columns(x: Tensor, dim: int, dtype: torch.dtype) -> Any:
+    check_dtype("cumsum", x)
+    plan = columns_plan(running_sums_of_columns, x, dim, dtype)
+    if plan is None:
+        return lambda x, dim, dtype: cumsum(x.movedim(dim, -1), dtype=dtype).movedim(-1, dim)
+    return lambda x, dim, dtype: plan(x)
+
+
 _plans = Plans(_build)
+_plans_of_columns = Plans(_build_columns)
 
 
 def _keep(ctx: Any, inputs: Any, output: Tensor) -> None:
@@ -145,6 +155,10 @@ def cumsum(x: Tensor, dim: int = -1, *, dtype: Optional[torch.dtype] = None) -> 
             got=dim,
         )
     if dim not in (-1, x.ndim - 1):
+        if not is_compiling() and is_plain(x):
+            dim %= x.ndim
+            result = _plans_of_columns((key(x), dim, kind), x, dim, kind)
+            return result
         return cumsum(x.movedim(dim, -1), dtype=kind).movedim(-1, dim)
     result = (_watched if wants_gradient(x) else _cumsum)(x, kind)
     return result

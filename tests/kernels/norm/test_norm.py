@@ -89,6 +89,19 @@ def compare(op, other, *tensors):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("shape, dim", [((70, 40), 0), ((3, 50, 33), 1), ((2, 5, 7), -2), ((2100, 17), 0)])  # fmt: skip
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_softmax_along_other_dimensions(shape, dim, dtype, way):
+    x = torch.randn(shape).to(dtype)
+    x.flatten()[::11] = -torch.inf
+    right = x.double().softmax(dim)
+    ours = kernels.softmax(x, dim).double()
+    torch.testing.assert_close(ours, right, rtol=1e-2, atol=1e-3, equal_nan=True)
+    x[..., 0], x[..., 1] = -torch.inf, torch.nan
+    assert torch.equal(kernels.softmax(x, dim).isnan(), x.double().softmax(dim).isnan())
+    assert kernels.softmax(x.mT, -1).shape == x.mT.shape
+
+
 def test_gradients_of_softmax(programs, way):
     compare(kernels.softmax, lambda x: x.softmax(-1), torch.randn(2, 3, 300))
     compare(lambda x: kernels.softmax(x, 0), lambda x: x.softmax(0), torch.randn(30, 3))

@@ -32,6 +32,16 @@ def test_rows_of_any_width_and_dimension():
     assert cumsum(torch.zeros(0, 4)).shape == (0, 4)
 
 
+@pytest.mark.parametrize("shape, dim", [((70, 40), 0), ((3, 50, 33), 1), ((2100, 17), 0)])
+def test_columns_without_a_transposed_copy(shape, dim, monkeypatch):
+    monkeypatch.setattr(sums, "is_plain", lambda *tensors: True)
+    x = torch.randn(shape)
+    torch.testing.assert_close(cumsum(x, dim), x.cumsum(dim), rtol=1e-4, atol=1e-3)
+    half = x.bfloat16()
+    right = half.double().cumsum(dim).float()
+    torch.testing.assert_close(cumsum(half, dim, dtype=torch.float32), right, rtol=1e-4, atol=1e-3)
+
+
 def test_gradient_and_declaration():
     x = torch.randn(3, 90, requires_grad=True)
     weight = torch.randn(3, 90)

@@ -129,7 +129,7 @@ def test_they_compile(target, columns, bits):
     constants = {**launches.divided(1024, columns, bits, align, 8, 132, warp), "LARGEST": True}
     options = {"num_warps": constants.pop("num_warps"), "target": target}
     x, whole = torch.bfloat16 if bits == 16 else torch.float32, torch.int32
-    arguments = (x, x, torch.int64, whole, whole, whole, whole, columns, columns, 8)
+    arguments = (x, x, torch.int64, whole, whole, columns, columns, 8, 1 << 20)
     assert portable.topk.warmup(*arguments, **constants, **options)
 
 
