@@ -18,12 +18,14 @@ class Tiling(NamedTuple):
         block: rows of `x` of a tile.
         depth: weights along K of a step.
         splits: programs that share the K of a tile.
+        groups: of four warps that share the K of a program.
     """
 
     kernel: str
     block: int = 0
     depth: int = 0
     splits: int = 1
+    groups: int = 1
 
 
 _COLUMNS = {"few": 64, "many": 128}  # weights' rows of a tile
@@ -46,8 +48,10 @@ def tilings(m: int, k: int, group: int, exponents: bool) -> Iterator[Tiling]:
                 continue  # sums are scaled by groups
             steps = _up(k, depth)
             for splits in (1, 2, 4, 8):
-                if splits == 1 or _up(steps, splits) * (splits - 1) < steps and splits <= block:
-                    yield Tiling(kernel, block, depth, splits)
+                least = steps - _up(steps, splits) * (splits - 1)  # steps of the last part
+                for groups in (1, 2, 4) if kernel == "few" else (1,):
+                    if least >= groups and splits <= block and groups * block <= 128:
+                        yield Tiling(kernel, block, depth, splits, groups)
 
 
 def scaled(block: int, group: int, exponents: bool) -> bool:
