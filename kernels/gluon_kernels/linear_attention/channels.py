@@ -11,9 +11,10 @@ Let e be the products of decays from the chunk's first token on, a vector for ea
 and the walk over chunks is the one of `portable.recur` with `e K` where values are seen, `(e_C / e) K` where they are taken in,
 `scale e Q` as queries, and e_C as the decay of the state.
 
-No power of a decay above one is computed. Blocks of two adjacent halves anchor their exponents in the middle: for i in the
+Blocks of two adjacent halves anchor their exponents in the middle: for i in the
 second half and j in the first, both e_i / e_m and e_m / e_j are at most one. Halves of 32, 16, 8, 4, 2 and 1 tokens cover all pairs.
 The exponents are sums of gates between a token and the middle, never differences of sums, so that any gate is safe, minus infinity too.
+Where the gates of 8 tokens sum up to a number that bfloat16 raises either way, blocks of 16 tokens are one product with that anchor.
 """
 
 import gluon_core as gluon
@@ -22,9 +23,11 @@ from gluon_kernels.linear_attention.portable import decay_size, product, store_i
 
 __all__ = [
     "across",
+    "around_middle",
     "channel_layout",
     "doubled",
     "gates_of",
+    "is_mild",
     "prepare_channels",
     "sums_of",
     "to_middle",
@@ -32,6 +35,7 @@ __all__ = [
 
 LEVELS = gl.constexpr(6)  # halves of 1 to 32 tokens, for chunks of 64
 LOG2E = gl.constexpr(1.4426950408889634)
+MILD = gl.constexpr(60.0)  # exponent (base 2) of a bfloat16, far from its ends
 
 
 @gluon.constexpr_function
@@ -106,6 +110,72 @@ def across(i, j, HALF: gl.constexpr):
 
 
 @gluon.jit
+def is_mild(behind, ahead):
+    """Return True if the sums within blocks, negative, have exponents that can be negated."""
+    least = gl.minimum(behind, ahead)
+    return gl.min(gl.min(least, 1), 0) > -MILD
+
+
+@gluon.jit
+def around_middle(behind, ahead):
+    """Return the decays of the tokens of 16 after their middle, and their inverses, from sums within blocks of 8."""
+    near = gl.arange(0, behind.shape[0], gl.SliceLayout(1, behind.type.layout))
+    exponent = gl.where((near // 8 % 2 == 1)[:, None], behind, -ahead)
+    return gl.exp2(exponent), gl.exp2(-exponent)
+
+
+@gluon.jit
+def of_halves(q, k, behind, ahead, left, right, weight, shares, i, j, HALF: gl.constexpr, products: gl.constexpr):  # fmt: skip
+    """Return P and A, without scale and rates, with those of a half and the one before added."""
+    dtype: gl.constexpr = left.dtype
+    factor = to_middle(behind, ahead, HALF)
+    left.store((q.to(gl.float32) * factor).to(dtype))
+    right.store((k.to(gl.float32) * factor).to(dtype))
+    gl.portable.fence()
+    pairs = across(i, j, HALF)
+    part = product(left, right.permute((1, 0)), gl.portable.accumulator(products))
+    weight += gl.where(pairs, part, 0.0)
+    part = product(right, right.permute((1, 0)), gl.portable.accumulator(products))
+    return weight, shares + gl.where(pairs, part, 0.0)
+
+
+@gluon.jit
+def of_blocks(q, k, own, left, right, i, j, products: gl.constexpr):
+    """Return P and A of blocks of 16 tokens, for any gates."""
+    left.store(q)
+    right.store(k)
+    gl.portable.fence()
+    weight = product(left, right.permute((1, 0)), gl.portable.accumulator(products))
+    weight = gl.where(i == j, weight, 0.0)
+    shares = weight * 0.0
+    behind = own
+    ahead = gl.zeros(own.shape, gl.float32, own.type.layout)
+    total = own
+    for level in gl.static_range(4):
+        weight, shares = of_halves(
+            q, k, behind, ahead, left, right, weight, shares, i, j, 1 << level, products
+        )
+        behind, ahead, total = doubled(behind, ahead, total, 1 << level)
+    return weight, shares
+
+
+@gluon.jit
+def of_mild_blocks(q, k, behind, ahead, left, right, i, j, products: gl.constexpr):
+    """Return P and A of blocks of 16 tokens from sums within blocks of 8, where `is_mild`."""
+    dtype: gl.constexpr = left.dtype
+    after, inverse = around_middle(behind, ahead)
+    rows = gl.allocate_shared_memory(dtype, left.shape, products.a_shared)
+    left.store((q.to(gl.float32) * after).to(dtype))
+    rows.store((k.to(gl.float32) * after).to(dtype))
+    right.store((k.to(gl.float32) * inverse).to(dtype))
+    gl.portable.fence()
+    same = i // 16 == j // 16
+    weight = product(left, right.permute((1, 0)), gl.portable.accumulator(products))
+    shares = product(rows, right.permute((1, 0)), gl.portable.accumulator(products))
+    return gl.where(same & (i >= j), weight, 0.0), gl.where(same & (i > j), shares, 0.0)
+
+
+@gluon.jit
 def prepare_channels(
     q, k, g, beta, queries, keys, seen, decays, weights, inverses, unscaled, strides, length, heads, scale, widths,
     K: gl.constexpr, C: gl.constexpr, SHARED: gl.constexpr,
@@ -138,32 +208,34 @@ def prepare_channels(
     g += batch * strides[2][0] + head.to(gl.int64) * strides[2][2]
     q_tile = gl.load(q + row * strides[0][1] + column[None, :], mask=inside, other=0)
     k_tile = gl.load(k + row * strides[1][1] + column[None, :], mask=inside, other=0)
-    behind = gates_of(g, first, length, strides[2][1], widths[1], rows, C, K)
-    ahead = gl.zeros([C, K], gl.float32, rows)
-    total = behind
+    own = gates_of(g, first, length, strides[2][1], widths[1], rows, C, K)
     near_row = gl.arange(0, C, gl.SliceLayout(1, layout))
     near_column = gl.arange(0, C, gl.SliceLayout(0, layout))
     offset = (batch * length + first + near_row) * heads + head
     rate = gl.load(beta + offset, mask=first + near_row < length, other=0.0).to(gl.float32)
 
-    left = gl.allocate_shared_memory(dtype, [C, K], products.a_shared, q_tile)
-    right = gl.allocate_shared_memory(dtype, [C, K], products.b_shared, k_tile)
+    left = gl.allocate_shared_memory(dtype, [C, K], products.a_shared)
+    right = gl.allocate_shared_memory(dtype, [C, K], products.b_shared)
     i = near_row[:, None]
     j = near_column[None, :]
-    gl.portable.fence()
-    weight = product(left, right.permute((1, 0)), gl.portable.accumulator(products))
-    weight = gl.where(i == j, weight, 0.0)
-    shares = gl.zeros([C, C], gl.float32, layout)
-    for level in gl.static_range(LEVELS):
-        factor = to_middle(behind, ahead, 1 << level)
-        left.store((q_tile.to(gl.float32) * factor).to(dtype))
-        right.store((k_tile.to(gl.float32) * factor).to(dtype))
-        gl.portable.fence()
-        pairs = across(i, j, 1 << level)
-        part = product(left, right.permute((1, 0)), gl.portable.accumulator(products))
-        weight += gl.where(pairs, part, 0.0)
-        part = product(right, right.permute((1, 0)), gl.portable.accumulator(products))
-        shares += gl.where(pairs, part, 0.0)
+    behind = own
+    ahead = gl.zeros([C, K], gl.float32, rows)
+    total = own
+    for level in gl.static_range(3):
+        behind, ahead, total = doubled(behind, ahead, total, 1 << level)
+    weight = gl.zeros([C, C], gl.float32, layout)
+    shares = weight
+    if dtype != gl.bfloat16:
+        weight, shares = of_blocks(q_tile, k_tile, own, left, right, i, j, products)
+    elif is_mild(behind, ahead):
+        weight, shares = of_mild_blocks(q_tile, k_tile, behind, ahead, left, right, i, j, products)
+    else:
+        weight, shares = of_blocks(q_tile, k_tile, own, left, right, i, j, products)
+    behind, ahead, total = doubled(behind, ahead, total, 8)
+    for level in gl.static_range(4, LEVELS):
+        weight, shares = of_halves(
+            q_tile, k_tile, behind, ahead, left, right, weight, shares, i, j, 1 << level, products
+        )
         behind, ahead, total = doubled(behind, ahead, total, 1 << level)
 
     from_first = gl.exp2(behind)

@@ -11,9 +11,11 @@ from gluon_core import language as gl
 from gluon_kernels.linear_attention.channels import (
     LEVELS,
     across,
+    around_middle,
     channel_layout,
     doubled,
     gates_of,
+    is_mild,
     sums_of,
     to_middle,
 )
@@ -21,6 +23,108 @@ from gluon_kernels.linear_attention.portable import decay_size, product
 from gluon_kernels.linear_attention.portable_backward import over_values, store_rows
 
 __all__ = ["channel_gradients"]
+
+
+@gluon.jit
+def read_tiles(tiles, layout: gl.constexpr, AMPLE: gl.constexpr):
+    """Return queries and keys, from shared memory or from registers."""
+    q, k = tiles
+    if AMPLE:
+        return q.load(layout), k.load(layout)
+    else:
+        return gl.convert_layout(q, layout), gl.convert_layout(k, layout)
+
+
+@gluon.jit
+def add_halves(
+    grads, tiles, buffers, squares, behind, ahead, HALF: gl.constexpr, wide: gl.constexpr, AMPLE: gl.constexpr
+):  # fmt: skip
+    """Add the gradients of queries, and of keys as rows and as columns, by the pairs of a half and the one before.
+
+    `tiles` are queries and keys, in shared memory or registers, `squares` dP and dA, without and with rates.
+    """
+    for_queries, for_rows, for_keys = grads
+    left, right, p_smem, a_smem, rated_smem = buffers
+    to_weights, to_lower, rated = squares
+    dtype: gl.constexpr = left.dtype
+    square: gl.constexpr = to_weights.type.layout
+    i = gl.arange(0, left.shape[0], gl.SliceLayout(1, square))[:, None]
+    j = gl.arange(0, left.shape[0], gl.SliceLayout(0, square))[None, :]
+    q, k = read_tiles(tiles, behind.type.layout, AMPLE)
+    factor = to_middle(behind, ahead, HALF)
+    left.store((q.to(gl.float32) * factor).to(dtype))
+    right.store((k.to(gl.float32) * factor).to(dtype))
+    pairs = across(i, j, HALF)
+    p_smem.store(gl.where(pairs, to_weights, 0.0).to(dtype))
+    a_smem.store(gl.where(pairs, to_lower, 0.0).to(dtype))
+    rated_smem.store(gl.where(pairs, rated, 0.0).to(dtype))
+    gl.portable.fence()
+    factor = gl.convert_layout(factor, wide.accumulator)
+    for_queries += product(p_smem, right, gl.portable.accumulator(wide)) * factor
+    for_rows += product(a_smem, right, gl.portable.accumulator(wide)) * factor
+    part = product(p_smem.permute((1, 0)), left, gl.portable.accumulator(wide))
+    acc = gl.portable.accumulator(wide, part)
+    for_keys += product(rated_smem.permute((1, 0)), right, acc) * factor
+    return for_queries, for_rows, for_keys
+
+
+@gluon.jit
+def add_blocks(grads, tiles, buffers, squares, own, wide: gl.constexpr, AMPLE: gl.constexpr):
+    """Add the gradients by the pairs of each block of 16 tokens, for any gates."""
+    for_queries, for_rows, for_keys = grads
+    layout: gl.constexpr = wide.accumulator
+    to_weights = squares[0]
+    square: gl.constexpr = to_weights.type.layout
+    i = gl.arange(0, to_weights.shape[0], gl.SliceLayout(1, square))[:, None]
+    j = gl.arange(0, to_weights.shape[0], gl.SliceLayout(0, square))[None, :]
+    diagonal = gl.sum(gl.where(i == j, to_weights, 0.0), 1)
+    diagonal = gl.convert_layout(diagonal, gl.SliceLayout(1, layout))[:, None]
+    q, k = read_tiles(tiles, layout, AMPLE)
+    grads = (
+        for_queries + diagonal * k.to(gl.float32),
+        for_rows,
+        for_keys + diagonal * q.to(gl.float32),
+    )
+    behind = own
+    ahead = gl.zeros(own.shape, gl.float32, own.type.layout)
+    total = own
+    for level in gl.static_range(4):
+        grads = add_halves(grads, tiles, buffers, squares, behind, ahead, 1 << level, wide, AMPLE)
+        behind, ahead, total = doubled(behind, ahead, total, 1 << level)
+    return grads
+
+
+@gluon.jit
+def add_mild_blocks(
+    grads, tiles, buffers, squares, behind, ahead, keys: gl.constexpr, wide: gl.constexpr
+):
+    """Add the gradients by the pairs of each block of 16 tokens from sums within blocks of 8, where `is_mild`."""
+    for_queries, for_rows, for_keys = grads
+    left, right, p_smem, a_smem, rated_smem = buffers
+    to_weights, to_lower, rated = squares
+    dtype: gl.constexpr = left.dtype
+    square: gl.constexpr = to_weights.type.layout
+    i = gl.arange(0, left.shape[0], gl.SliceLayout(1, square))[:, None]
+    j = gl.arange(0, left.shape[0], gl.SliceLayout(0, square))[None, :]
+    q, k = read_tiles(tiles, behind.type.layout, True)
+    after, inverse = around_middle(behind, ahead)
+    rows = gl.allocate_shared_memory(dtype, left.shape, keys.a_shared)
+    left.store((q.to(gl.float32) * after).to(dtype))
+    rows.store((k.to(gl.float32) * after).to(dtype))
+    right.store((k.to(gl.float32) * inverse).to(dtype))
+    same = i // 16 == j // 16
+    p_smem.store(gl.where(same & (i >= j), to_weights, 0.0).to(dtype))
+    a_smem.store(gl.where(same & (i > j), to_lower, 0.0).to(dtype))
+    rated_smem.store(gl.where(same & (i > j), rated, 0.0).to(dtype))
+    gl.portable.fence()
+    after = gl.convert_layout(after, wide.accumulator)
+    for_queries += product(p_smem, right, gl.portable.accumulator(wide)) * after
+    for_rows += product(a_smem, right, gl.portable.accumulator(wide)) * after
+    part = product(p_smem.permute((1, 0)), left, gl.portable.accumulator(wide))
+    acc = gl.portable.accumulator(wide, part)
+    inverse = gl.convert_layout(inverse, wide.accumulator)
+    for_keys += product(rated_smem.permute((1, 0)), rows, acc) * inverse
+    return for_queries, for_rows, for_keys
 
 
 @gluon.jit
@@ -70,13 +174,14 @@ def channel_gradients(
     if AMPLE:
         q_smem = gl.allocate_shared_memory(dtype, [C, K], keys.a_shared, q_tile)
         k_smem = gl.allocate_shared_memory(dtype, [C, K], keys.a_shared, k_tile)
+        tiles = (q_smem, k_smem)
+    else:
+        tiles = (q_tile, k_tile)
     left = gl.allocate_shared_memory(dtype, [C, K], keys.a_shared)
     right = gl.allocate_shared_memory(dtype, [C, K], keys.a_shared)
 
-    behind = gates_of(g, first, length, strides[4][1], widths[3], rows, C, K)
-    ahead = gl.zeros([C, K], gl.float32, rows)
-    total = behind
-    to_first, to_end = sums_of(behind)
+    own = gates_of(g, first, length, strides[4][1], widths[3], rows, C, K)
+    to_first, to_end = sums_of(own)
     from_first = gl.convert_layout(gl.exp2(to_first), layout)
     to_last = gl.convert_layout(gl.exp2(to_end), layout)
     of_column: gl.constexpr = gl.SliceLayout(0, layout)
@@ -87,43 +192,37 @@ def channel_gradients(
     for_queries = from_out * from_first * scale
     for_rows = -from_change * from_first  # of keys as rows of A, without rates
     for_keys = from_news * to_last  # of keys as columns
-    k_wide = gl.convert_layout(k_tile, layout).to(gl.float32)
+    k_wide = read_tiles(tiles, layout, AMPLE)[1].to(gl.float32)
     at_last = gl.sum(k_wide * for_keys, 0) + whole * gl.convert_layout(of_whole, of_column)
     square: gl.constexpr = to_weights.type.layout
-    s_row = gl.arange(0, C, gl.SliceLayout(1, square))[:, None]
-    s_column = gl.arange(0, C, gl.SliceLayout(0, square))[None, :]
     s_rate = gl.load(source + K + gl.arange(0, C, gl.SliceLayout(1, square)))[:, None]
-    to_weights = to_weights * scale
     to_lower = -to_lower
-    diagonal = gl.sum(gl.where(s_row == s_column, to_weights, 0.0), 1)
-    diagonal = gl.convert_layout(diagonal, of_row)[:, None]
-    for_queries += diagonal * k_wide
-    for_keys += diagonal * gl.convert_layout(q_tile, layout).to(gl.float32)
+    squares = (to_weights * scale, to_lower, to_lower * s_rate)
     p_smem = gl.allocate_shared_memory(dtype, [C, C], wide.a_shared)
     a_smem = gl.allocate_shared_memory(dtype, [C, C], wide.a_shared)
     rated_smem = gl.allocate_shared_memory(dtype, [C, C], wide.a_shared)
-    for level in gl.static_range(LEVELS):
-        factor = to_middle(behind, ahead, 1 << level)
-        if AMPLE:
-            q_tile = q_smem.load(rows)
-            k_tile = k_smem.load(rows)
-        left.store((q_tile.to(gl.float32) * factor).to(dtype))
-        right.store((k_tile.to(gl.float32) * factor).to(dtype))
-        pairs = across(s_row, s_column, 1 << level)
-        p_smem.store(gl.where(pairs, to_weights, 0.0).to(dtype))
-        a_smem.store(gl.where(pairs, to_lower, 0.0).to(dtype))
-        rated_smem.store(gl.where(pairs, to_lower * s_rate, 0.0).to(dtype))
-        gl.portable.fence()
-        factor = gl.convert_layout(factor, layout)
-        for_queries += product(p_smem, right, gl.portable.accumulator(wide)) * factor
-        for_rows += product(a_smem, right, gl.portable.accumulator(wide)) * factor
-        part = product(p_smem.permute((1, 0)), left, gl.portable.accumulator(wide))
-        acc = gl.portable.accumulator(wide, part)
-        for_keys += product(rated_smem.permute((1, 0)), right, acc) * factor
+    buffers = (left, right, p_smem, a_smem, rated_smem)
+    grads = (for_queries, for_rows, for_keys)
+    behind = own
+    ahead = gl.zeros([C, K], gl.float32, rows)
+    total = own
+    for level in gl.static_range(3):
         behind, ahead, total = doubled(behind, ahead, total, 1 << level)
+    if dtype != gl.bfloat16 or not AMPLE:
+        grads = add_blocks(grads, tiles, buffers, squares, own, wide, AMPLE)
+    elif is_mild(behind, ahead):
+        grads = add_mild_blocks(grads, tiles, buffers, squares, behind, ahead, keys, wide)
+    else:
+        grads = add_blocks(grads, tiles, buffers, squares, own, wide, AMPLE)
+    behind, ahead, total = doubled(behind, ahead, total, 8)
+    for level in gl.static_range(4, LEVELS):
+        grads = add_halves(grads, tiles, buffers, squares, behind, ahead, 1 << level, wide, AMPLE)
+        behind, ahead, total = doubled(behind, ahead, total, 1 << level)
+    for_queries, for_rows, for_keys = grads
 
-    q_wide = gl.convert_layout(q_tile, layout).to(gl.float32)
-    k_wide = gl.convert_layout(k_tile, layout).to(gl.float32)
+    q_wide, k_wide = read_tiles(tiles, layout, AMPLE)
+    q_wide = q_wide.to(gl.float32)
+    k_wide = k_wide.to(gl.float32)
     offsets = (batch * length + first + i) * heads + head
     rate_change = gl.convert_layout(to_rate, of_row) + gl.sum(k_wide * for_rows, 1)
     gl.store(to_beta + offsets, rate_change, mask=first + i < length)

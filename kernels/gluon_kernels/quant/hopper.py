@@ -300,9 +300,7 @@ def linear_few(
     sizes = (N, K, group_size)
     ring = tma_ring([w_desc, x_desc], STAGES)
     if GROUPS == 1:
-        total = sums_of_group(
-            ring, scales, strides, place, sizes, first, count, 0, dtype, SETTINGS
-        )
+        total = sums_of_group(ring, scales, strides, place, sizes, first, count, 0, dtype, SETTINGS)
     else:
         spread: gl.constexpr = gl.SwizzledSharedLayout(2, 1, min(8, BLOCK_M // 2), [1, 0])
         parts = gl.allocate_shared_memory(gl.float32, [GROUPS - 1, BLOCK_N, BLOCK_M], spread)
@@ -311,7 +309,10 @@ def linear_few(
         if GROUPS == 2:
             total = gl.warp_specialize(
                 [
-                    (sums_of_group, (ring, scales, strides, place, sizes, first, count, 0, dtype, SETTINGS)),
+                    (
+                        sums_of_group,
+                        (ring, scales, strides, place, sizes, first, count, 0, dtype, SETTINGS),
+                    ),
                     (leave_sums, (parts, second, rest, 1, dtype, SETTINGS)),
                 ],
                 [4],
@@ -322,7 +323,10 @@ def linear_few(
             fourth = tma_ring([w_desc, x_desc], STAGES)
             total = gl.warp_specialize(
                 [
-                    (sums_of_group, (ring, scales, strides, place, sizes, first, count, 0, dtype, SETTINGS)),
+                    (
+                        sums_of_group,
+                        (ring, scales, strides, place, sizes, first, count, 0, dtype, SETTINGS),
+                    ),
                     (leave_sums, (parts, second, rest, 1, dtype, SETTINGS)),
                     (leave_sums, (parts, third, rest, 2, dtype, SETTINGS)),
                     (leave_sums, (parts, fourth, rest, 3, dtype, SETTINGS)),
