@@ -29,7 +29,6 @@ class Tiling(NamedTuple):
 
 
 _COLUMNS = {"few": 64, "many": 128}  # weights' rows of a tile
-_RESIDENT = {"few": 4, "many": 1}  # programs of a processor
 
 
 def _up(x: int, y: int) -> int:
@@ -50,7 +49,11 @@ def tilings(m: int, k: int, group: int, exponents: bool) -> Iterator[Tiling]:
             for splits in (1, 2, 4, 8):
                 least = steps - _up(steps, splits) * (splits - 1)  # steps of the last part
                 for groups in (1, 2, 4) if kernel == "few" else (1,):
-                    if least >= groups and splits <= block and groups * block <= 128:
+                    if (
+                        least >= groups
+                        and splits <= block
+                        and (groups == 1 or groups * block <= 128)
+                    ):
                         yield Tiling(kernel, block, depth, splits, groups)
 
 
@@ -59,31 +62,47 @@ def scaled(block: int, group: int, exponents: bool) -> bool:
     return exponents or (group > 0 and (block > 32 or group % 64 > 0))
 
 
-def expected(tiling: Tiling, m: int, n: int, k: int, packed: int, processors: int) -> float:
-    """Return the expected microseconds of a product [m, k] by [n, k]; `packed` weights have a byte."""
+def expected(
+    tiling: Tiling, m: int, n: int, k: int, packed: int, grouped: bool, processors: int
+) -> float:
+    """Return the expected microseconds of a product [m, k] by [n, k].
+
+    Args:
+        packed: weights of a byte.
+        grouped: scales are multiplied with weights.
+    """
     if tiling.kernel == "restored":
         moved = n * k * (1 / packed + 2)
-        flops = 2.0 * _up(m, 128) * 128 * n * k
-        return 7.0 + moved / 3.5e6 + max(flops / 6.5e8, n * k * 2 / 4e6)
+        product = 4.0 + max(2.0 * m * n * k / 7.8e8, n * k * 2 / 4e6)
+        return 1.2 + moved / 3.9e6 + 1.17 * product
+    few = tiling.kernel == "few"
     columns = _COLUMNS[tiling.kernel]
     tiles = _up(n, columns) * _up(m, tiling.block)
-    if tiling.splits > 1 and tiles * tiling.splits > processors * _RESIDENT[tiling.kernel]:
+    programs = tiles * tiling.splits
+    resident = _resident(tiling)
+    if tiling.splits > 1 and programs > processors * resident:
         return float("inf")  # the programs of a tile wait for each other
     share = _up(_up(k, tiling.depth), tiling.splits)
-    busy = _up(tiles * tiling.splits, processors)
-    bytes_of_step = tiling.depth * (columns / packed + 2 * tiling.block)
-    products = columns * tiling.block * tiling.depth / 3.6e6
-    if tiling.kernel == "few":
-        conversion = 0.2 * tiling.depth / 128
-        step = max(
-            0.25 + conversion, min(busy, 4) * max(conversion, bytes_of_step / 40e3, products)
-        )
-        rounds = max(1.0, busy / 4)
-        after = 0.0 if tiling.splits == 1 else 1.5 + 0.1 * tiling.splits
-        return 2.5 + rounds * share * step + after
-    step = max(0.3, bytes_of_step / 42e3, products)
-    after = 1.5 if tiling.splits == 1 else 2.5 + 0.25 * tiling.splits * tiling.block / 128
-    return 3.0 + busy * (share * step + after)
+    busy = _up(programs, processors)
+    if few:
+        depth = tiling.depth / 128
+        latency = 0.196 + (0.283 + 0.127 * tiling.block / 64) * depth
+        moved = tiling.depth * (columns / packed + 2 * tiling.block) / 58e3
+        work = max(moved, 0.065 + (0.088 + 0.255 * tiling.block / 64) * depth)
+        at_once = min(busy, resident)
+        steps = max(_up(share, tiling.groups) * latency, share * at_once * work)
+        after = 0.0 if tiling.splits == 1 else 2.2 + 0.03 * tiling.splits
+        return 2.7 + (0.0, 0.4, 0.6)[tiling.groups // 2] + max(1.0, busy / resident) * steps + after
+    step = (0.449 if tiling.block == 128 else 0.66) + (0.11 if grouped else 0.0)
+    after = 1.9 if tiling.splits == 1 else 4.5 + 0.13 * tiling.splits * tiling.block / 128
+    return 2.8 + busy * (share * step + after)
+
+
+def _resident(tiling: Tiling) -> int:
+    """Return how many programs share a processor."""
+    if tiling.kernel == "many":
+        return 1
+    return max(1, (4 if tiling.block <= 64 else 2) // tiling.groups)
 
 
 def best(
@@ -91,5 +110,6 @@ def best(
 ) -> Tiling:
     """Return the tiling with the least expected time."""
     return min(
-        tilings(m, k, group, exponents), key=lambda t: expected(t, m, n, k, packed, processors)
+        tilings(m, k, group, exponents),
+        key=lambda t: expected(t, m, n, k, packed, exponents or group > 0, processors),
     )
