@@ -128,7 +128,7 @@ def unit_lower_inverse(lower):
         b_transposed=True,
     )
     layout: gl.constexpr = products.accumulator
-    spread: gl.constexpr = gl.SwizzledSharedLayout(4, 1, 8, [1, 0])
+    spread: gl.constexpr = gl.SwizzledSharedLayout(8, 1, 4, [1, 0])
     matrix = gl.allocate_shared_memory(gl.float32, [64, 64], spread, lower)
     lower = matrix.load(layout)
     invert_diagonal(matrix)
