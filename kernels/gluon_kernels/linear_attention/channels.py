@@ -25,6 +25,7 @@ __all__ = [
     "across",
     "around_middle",
     "channel_layout",
+    "chunk_tile",
     "doubled",
     "gates_of",
     "is_mild",
@@ -35,6 +36,7 @@ __all__ = [
 
 LEVELS = gl.constexpr(6)  # halves of 1 to 32 tokens, for chunks of 64
 LOG2E = gl.constexpr(1.4426950408889634)
+CHANNELS = gl.constexpr(128)  # that a program has in registers
 MILD = gl.constexpr(60.0)  # exponent (base 2) of a bfloat16, far from its ends
 
 
@@ -50,11 +52,29 @@ def channel_layout(C, K, warps, lanes):
 @gluon.jit
 def gates_of(g, first, length, stride, width, layout: gl.constexpr, C: gl.constexpr, K: gl.constexpr):  # fmt: skip
     """Return the logarithms (base 2) of the decays of a chunk's tokens, [C, K], zeros past the last one."""
-    row = (first + gl.arange(0, C, gl.SliceLayout(1, layout)))[:, None]
-    column = gl.arange(0, K, gl.SliceLayout(0, layout))[None, :]
-    inside = (row < length) & (column < width)
-    own = gl.load(g + row.to(gl.int64) * stride + column, mask=inside, other=0.0)
+    own = chunk_tile(g, first, length, stride, width, layout, C, K)
     return own.to(gl.float32) * LOG2E
+
+
+@gluon.jit
+def chunk_tile(pointer, first, length, stride, width, layout: gl.constexpr, C: gl.constexpr, K: gl.constexpr):  # fmt: skip
+    """Load the rows of a chunk, zeros past the last row and column; 64 strides are within 32 bits, which saves registers."""
+    near = gl.arange(0, C, gl.SliceLayout(1, layout))[:, None]
+    column = gl.arange(0, K, gl.SliceLayout(0, layout))[None, :]
+    inside = (near < length - first) & (column < width)
+    pointer += first.to(gl.int64) * stride
+    return gl.load(pointer + near * stride + column, mask=inside, other=0)
+
+
+@gluon.jit
+def store_chunk(pointer, tile, first, length, stride, width):
+    """Store the rows of a chunk that there are."""
+    layout: gl.constexpr = tile.type.layout
+    near = gl.arange(0, tile.shape[0], gl.SliceLayout(1, layout))[:, None]
+    column = gl.arange(0, tile.shape[1], gl.SliceLayout(0, layout))[None, :]
+    inside = (near < length - first) & (column < width)
+    pointer += first.to(gl.int64) * stride
+    gl.store(pointer + near * stride + column, tile.to(pointer.dtype.element_ty), mask=inside)
 
 
 @gluon.jit
@@ -113,7 +133,7 @@ def across(i, j, HALF: gl.constexpr):
 def is_mild(behind, ahead):
     """Return True if the sums within blocks, negative, have exponents that can be negated."""
     least = gl.minimum(behind, ahead)
-    return gl.min(gl.min(least, 1), 0) > -MILD
+    return gl.min(gl.min(least, 0), 0) > -MILD
 
 
 @gluon.jit
@@ -191,64 +211,83 @@ def prepare_channels(
     head = gl.program_id(1)
     batch = gl.program_id(2).to(gl.int64)
     dtype: gl.constexpr = k.dtype.element_ty
+    BK: gl.constexpr = min(K, CHANNELS)
     products: gl.constexpr = gl.portable.mma_layouts(
-        C, C, K, dtype, dtype, operands="shared", b_transposed=True
+        C, C, BK, dtype, dtype, operands="shared", b_transposed=True
     )
     layout: gl.constexpr = products.accumulator
-    rows: gl.constexpr = channel_layout(C, K, gl.num_warps(), gl.target.warp_size())
+    rows: gl.constexpr = channel_layout(C, BK, gl.num_warps(), gl.target.warp_size())
     first = chunk * C
     place = ((batch * heads + head) * gl.num_programs(0) + chunk).to(gl.int64)
     of_keys = (head // SHARED).to(gl.int64)
     near = gl.arange(0, C, gl.SliceLayout(1, rows))
-    column = gl.arange(0, K, gl.SliceLayout(0, rows))
-    row = (first + near).to(gl.int64)[:, None]
-    inside = (row < length) & (column < widths[0])[None, :]
     q += batch * strides[0][0] + of_keys * strides[0][2]
     k += batch * strides[1][0] + of_keys * strides[1][2]
     g += batch * strides[2][0] + head.to(gl.int64) * strides[2][2]
-    q_tile = gl.load(q + row * strides[0][1] + column[None, :], mask=inside, other=0)
-    k_tile = gl.load(k + row * strides[1][1] + column[None, :], mask=inside, other=0)
-    own = gates_of(g, first, length, strides[2][1], widths[1], rows, C, K)
     near_row = gl.arange(0, C, gl.SliceLayout(1, layout))
-    near_column = gl.arange(0, C, gl.SliceLayout(0, layout))
     offset = (batch * length + first + near_row) * heads + head
     rate = gl.load(beta + offset, mask=first + near_row < length, other=0.0).to(gl.float32)
-
-    left = gl.allocate_shared_memory(dtype, [C, K], products.a_shared)
-    right = gl.allocate_shared_memory(dtype, [C, K], products.b_shared)
+    source = decays + place * decay_size(K, C)
+    gl.store(source + K + near_row, rate)
+    left = gl.allocate_shared_memory(dtype, [C, BK], products.a_shared)
+    right = gl.allocate_shared_memory(dtype, [C, BK], products.b_shared)
     i = near_row[:, None]
-    j = near_column[None, :]
-    behind = own
-    ahead = gl.zeros([C, K], gl.float32, rows)
-    total = own
-    for level in gl.static_range(3):
-        behind, ahead, total = doubled(behind, ahead, total, 1 << level)
+    j = gl.arange(0, C, gl.SliceLayout(0, layout))[None, :]
     weight = gl.zeros([C, C], gl.float32, layout)
     shares = weight
-    if dtype != gl.bfloat16:
-        weight, shares = of_blocks(q_tile, k_tile, own, left, right, i, j, products)
-    elif is_mild(behind, ahead):
-        weight, shares = of_mild_blocks(q_tile, k_tile, behind, ahead, left, right, i, j, products)
-    else:
-        weight, shares = of_blocks(q_tile, k_tile, own, left, right, i, j, products)
-    behind, ahead, total = doubled(behind, ahead, total, 8)
-    for level in gl.static_range(4, LEVELS):
-        weight, shares = of_halves(
-            q_tile, k_tile, behind, ahead, left, right, weight, shares, i, j, 1 << level, products
-        )
-        behind, ahead, total = doubled(behind, ahead, total, 1 << level)
+    for start in range(0, K, BK):
+        width = widths[0] - start
+        q_tile = chunk_tile(q + start, first, length, strides[0][1], width, rows, C, BK)
+        k_tile = chunk_tile(k + start, first, length, strides[1][1], width, rows, C, BK)
+        own = gates_of(g + start, first, length, strides[2][1], widths[1] - start, rows, C, BK)
+        behind = own
+        ahead = gl.zeros([C, BK], gl.float32, rows)
+        total = own
+        for level in gl.static_range(3):
+            behind, ahead, total = doubled(behind, ahead, total, 1 << level)
+        if dtype != gl.bfloat16:
+            own_weight, own_shares = of_blocks(q_tile, k_tile, own, left, right, i, j, products)
+        else:
+            own_weight = gl.zeros([C, C], gl.float32, layout)
+            own_shares = own_weight
+            if is_mild(behind, ahead):
+                own_weight, own_shares = of_mild_blocks(
+                    q_tile, k_tile, behind, ahead, left, right, i, j, products
+                )
+            else:
+                own_weight, own_shares = of_blocks(q_tile, k_tile, own, left, right, i, j, products)
+        weight += own_weight
+        shares += own_shares
+        behind, ahead, total = doubled(behind, ahead, total, 8)
+        for level in gl.static_range(4, LEVELS):
+            weight, shares = of_halves(
+                q_tile,
+                k_tile,
+                behind,
+                ahead,
+                left,
+                right,
+                weight,
+                shares,
+                i,
+                j,
+                1 << level,
+                products,
+            )
+            behind, ahead, total = doubled(behind, ahead, total, 1 << level)
 
-    from_first = gl.exp2(behind)
-    to_last = gl.exp2(ahead)
-    whole = gl.sum(gl.where((near == C - 1)[:, None], from_first, 0.0), 0)
-    STEP: gl.constexpr = decay_size(K, C)
-    gl.store(decays + place * STEP + column, whole)
-    gl.store(decays + place * STEP + K + near_row, rate)
-    target = (batch * length * heads + head) * widths[2] + row * (heads * widths[2]) + column[None, :]  # fmt: skip
-    inside = (row < length) & (column < widths[2])[None, :]
-    gl.store(queries + target, (q_tile.to(gl.float32) * from_first * scale).to(dtype), mask=inside)
-    gl.store(keys + target, (k_tile.to(gl.float32) * to_last).to(dtype), mask=inside)
-    gl.store(seen + target, (k_tile.to(gl.float32) * from_first).to(dtype), mask=inside)
+        from_first = gl.exp2(behind)
+        to_last = gl.exp2(ahead)
+        column = start + gl.arange(0, BK, gl.SliceLayout(0, rows))
+        gl.store(source + column, gl.sum(gl.where((near == C - 1)[:, None], from_first, 0.0), 0))
+        target = (batch * length * heads + head) * widths[2] + start
+        step = heads * widths[2]
+        q_wide = q_tile.to(gl.float32)
+        k_wide = k_tile.to(gl.float32)
+        width = widths[2] - start
+        store_chunk(queries + target, q_wide * from_first * scale, first, length, step, width)
+        store_chunk(keys + target, k_wide * to_last, first, length, step, width)
+        store_chunk(seen + target, k_wide * from_first, first, length, step, width)
     out_layout: gl.constexpr = gl.portable.blocked_layout([C, C], dtype)
     out_row = gl.arange(0, C, gl.SliceLayout(1, out_layout))[:, None]
     out_offsets = out_row * C + gl.arange(0, C, gl.SliceLayout(0, out_layout))[None, :]

@@ -334,10 +334,15 @@ def padded_state(x: Optional[Tensor], sizes: Sizes) -> Optional[Tensor]:
     return x.float().contiguous()
 
 
+def near_rows(x: Tensor) -> Tensor:
+    """Return heads whose 64 rows of a chunk 32-bit offsets reach."""
+    return x if x.stride(3) == 1 and abs(x.stride(1)) < 1 << 24 else x.contiguous()
+
+
 def operands_of(sizes: Sizes, q: Tensor, k: Tensor, *values: Tensor) -> tuple[Tensor, ...]:
     """Return queries and keys, and tensors of the width of values, as the kernels read them."""
     if sizes.channels:  # read through pointers once
-        keys = [x if x.stride(3) == 1 else x.contiguous() for x in (q, k)]
+        keys = [near_rows(x) for x in (q, k)]
     else:
         keys = [sizes.readable(x, sizes.width) for x in (q, k)]
     return (*keys, *(sizes.readable(x, sizes.columns) for x in values))

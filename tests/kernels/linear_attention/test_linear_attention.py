@@ -106,7 +106,7 @@ def test_gradients_of_strong_gates():
 def test_one_gate_for_all_channels_is_the_gated_delta_rule():
     q, k, v, g, beta = tensors()
     one = kda(q, k, v, g[..., None].expand(*g.shape, 64), beta)
-    assert error_of(one, gated_delta_rule(q, k, v, g, beta)) < 1e-2
+    assert error_of(one, gated_delta_rule(q, k, v, g, beta)) < 2e-2
 
 
 @pytest.mark.sampled(2)
