@@ -167,7 +167,7 @@ def of_blocks(q, k, own, left, right, i, j, products: gl.constexpr):
     gl.portable.fence()
     weight = product(left, right.permute((1, 0)), gl.portable.accumulator(products))
     weight = gl.where(i == j, weight, 0.0)
-    shares = weight * 0.0
+    shares = gl.zeros(weight.shape, gl.float32, weight.type.layout)
     behind = own
     ahead = gl.zeros(own.shape, gl.float32, own.type.layout)
     total = own

@@ -189,9 +189,11 @@ def channel_gradients(
     i = gl.arange(0, C, of_row)
     whole = gl.load(source + gl.arange(0, K, of_column))
     rate = gl.load(source + K + i)[:, None]
-    for_queries = from_out * from_first * scale
-    for_rows = -from_change * from_first  # of keys as rows of A, without rates
-    for_keys = from_news * to_last  # of keys as columns
+    for_queries = gl.convert_layout(from_out, layout) * from_first * scale
+    for_rows = (
+        -gl.convert_layout(from_change, layout) * from_first
+    )  # of keys as rows of A, without rates
+    for_keys = gl.convert_layout(from_news, layout) * to_last  # of keys as columns
     k_wide = read_tiles(tiles, layout, AMPLE)[1].to(gl.float32)
     at_last = gl.sum(k_wide * for_keys, 0) + whole * gl.convert_layout(of_whole, of_column)
     square: gl.constexpr = to_weights.type.layout

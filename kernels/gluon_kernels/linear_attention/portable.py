@@ -301,6 +301,7 @@ def recur(
     by_state: gl.constexpr = gl.portable.mma_layouts(BV, C, K, dtype, dtype)
     by_chunk: gl.constexpr = gl.portable.mma_layouts(BV, C, C, dtype, dtype)
     to_state: gl.constexpr = gl.portable.mma_layouts(BV, K, C, dtype, dtype)
+    of_values: gl.constexpr = gl.portable.mma_layouts(BV, BV, C, dtype, dtype)
     layout: gl.constexpr = by_chunk.accumulator
     state_layout: gl.constexpr = to_state.accumulator
     column: gl.constexpr = gl.SliceLayout(0, layout)
@@ -324,7 +325,7 @@ def recur(
     if CHANNELS:
         seen += batch.to(gl.int64) * strides[1][0] + of_keys * strides[1][2]
     k_buffers = gl.allocate_shared_memory(dtype, [STAGES, C, K], to_state.b_shared)
-    v_buffers = gl.allocate_shared_memory(dtype, [STAGES, C, BV], to_state.b_shared)
+    v_buffers = gl.allocate_shared_memory(dtype, [STAGES, C, BV], of_values.b_shared)
     q_buffers = k_buffers
     weight_buffers = k_buffers
     inverse_buffers = k_buffers

@@ -33,6 +33,7 @@ def recur_back(
     by_state: gl.constexpr = gl.portable.mma_layouts(BV, C, K, dtype, dtype)
     by_chunk: gl.constexpr = gl.portable.mma_layouts(BV, C, C, dtype, dtype)
     to_state: gl.constexpr = gl.portable.mma_layouts(BV, K, C, dtype, dtype)
+    of_values: gl.constexpr = gl.portable.mma_layouts(BV, BV, C, dtype, dtype)
     layout: gl.constexpr = by_chunk.accumulator
     state_layout: gl.constexpr = to_state.accumulator
     column: gl.constexpr = gl.SliceLayout(0, layout)
@@ -67,7 +68,7 @@ def recur_back(
         state = gl.load(source + state_offsets, mask=in_state, other=0.0)
     k_smem = gl.allocate_shared_memory(dtype, [C, K], to_state.b_shared)
     q_smem = gl.allocate_shared_memory(dtype, [C, K], to_state.b_shared)
-    grad_smem = gl.allocate_shared_memory(dtype, [C, BV], to_state.b_shared)
+    grad_smem = gl.allocate_shared_memory(dtype, [C, BV], of_values.b_shared)
     square_smem = gl.allocate_shared_memory(dtype, [C, C], by_chunk.b_shared)
     square_row = gl.arange(0, C, gl.SliceLayout(1, square))[:, None]
     square_offsets = square_row * C + gl.arange(0, C, gl.SliceLayout(0, square))[None, :]
