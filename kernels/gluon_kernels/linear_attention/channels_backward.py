@@ -13,6 +13,7 @@ from gluon_kernels.linear_attention.channels import (
     across,
     around_middle,
     channel_layout,
+    chunk_tile,
     doubled,
     gates_of,
     is_mild,
@@ -165,12 +166,8 @@ def channel_gradients(
     )  # fmt: skip
     from_out, from_change, from_news, to_weights, to_lower, to_rate, of_whole = sums
 
-    near = gl.arange(0, C, gl.SliceLayout(1, rows))
-    column = gl.arange(0, K, gl.SliceLayout(0, rows))
-    row = (first + near).to(gl.int64)[:, None]
-    inside = (row < length) & (column < widths[2])[None, :]
-    q_tile = gl.load(q + row * strides[0][1] + column[None, :], mask=inside, other=0)
-    k_tile = gl.load(k + row * strides[1][1] + column[None, :], mask=inside, other=0)
+    q_tile = chunk_tile(q, first, length, strides[0][1], widths[2], rows, C, K)
+    k_tile = chunk_tile(k, first, length, strides[1][1], widths[2], rows, C, K)
     if AMPLE:
         q_smem = gl.allocate_shared_memory(dtype, [C, K], keys.a_shared, q_tile)
         k_smem = gl.allocate_shared_memory(dtype, [C, K], keys.a_shared, k_tile)
