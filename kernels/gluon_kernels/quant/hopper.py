@@ -19,7 +19,6 @@ from gluon_kernels.gemm.hopper_small_m import share_of, store_shared
 from gluon_kernels.quant.weights import packed, power_of_two
 
 GROUP = gl.constexpr(32)  # weights along K that share a scale, at least
-REGISTERS = gl.constexpr(128)  # of a thread, where several groups share a program
 
 
 @gluon.constexpr_function
@@ -185,40 +184,39 @@ def fetch(ring, put, row, column, k, pred):
     ring.fetch(put, [[column, k // 2], [row, k]], pred=pred)
 
 
-@gluon.jit
-def sums_of_group(
-    ring, scales, strides, place, sizes, first, count, group: gl.constexpr, dtype: gl.constexpr, SETTINGS: gl.constexpr
+@gluon.jit(do_not_specialize=["M", "N", "K", "c_row", "tiles_n", "group_size"])
+def linear_few(
+    w_desc, x_desc, c, sums, counters, bias, scales, strides, row_scales, M, N, K, c_row, tiles_n, group_size,
+    FORMAT: gl.constexpr, SIZE: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
+    STAGES: gl.constexpr, SPLITS: gl.constexpr, VECTOR: gl.constexpr, ACTIVATION: gl.constexpr,
 ):  # fmt: skip
-    """Return the sums of every GROUPS-th step of the program, from the one of the group's number on, [BLOCK_N, BLOCK_M].
+    """Store `x @ weight.T + bias`: `x` is [M, K], `weight` [N, K] in bytes, of which `w_desc` reads pairs of weights.
 
-    The weights of a step are converted while those of the one before are multiplied.
+    `scales` is None, or has a scale for `group_size` weights along K of each row. With SIZE it is multiplied with the weights, in which case it is
+    `group_size` and a multiple of 32; without, with the sums of a step, and `group_size` is a multiple of BLOCK_K. `row_scales` is None, or a vector. The other arguments are those of
+    `gemm_split_k`. The weights of a step are converted while those of the one before are multiplied. Each part of K has a step.
     """
-    FORMAT: gl.constexpr = SETTINGS[0]
-    SIZE: gl.constexpr = SETTINGS[1]
-    BLOCK_M: gl.constexpr = SETTINGS[2]
-    BLOCK_N: gl.constexpr = SETTINGS[3]
-    BLOCK_K: gl.constexpr = SETTINGS[4]
-    STAGES: gl.constexpr = SETTINGS[5]
-    GROUPS: gl.constexpr = SETTINGS[6]
     PROMOTED: gl.constexpr = scales is not None and SIZE == 0
-    row, column = place
-    N, K, group_size = sizes
-    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
+    dtype: gl.constexpr = x_desc.dtype
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [gl.num_warps(), 1], [16, BLOCK_M, 16])
     operand: gl.constexpr = gl.DotOperandLayout(0, layout, 2)
-    raw_at: gl.constexpr = raw_layout(BLOCK_N, BLOCK_K // 2, 4)
+    raw_at: gl.constexpr = raw_layout(BLOCK_N, BLOCK_K // 2, gl.num_warps())
     SHAPE: gl.constexpr = [BLOCK_N, BLOCK_K]
-    STEP: gl.constexpr = GROUPS * BLOCK_K
-    k = (first + group) * BLOCK_K
-    count = (count - group + GROUPS - 1) // GROUPS
+    ring = tma_ring([w_desc, x_desc], STAGES)
+    tile = gl.program_id(1)
+    row = tile // tiles_n * BLOCK_M
+    column = tile % tiles_n * BLOCK_N
+    first, count = share_of(gl.cdiv(K, BLOCK_K), SPLITS)
     put = ring.producer()
     for i in gl.static_range(STAGES):
-        fetch(ring, put, row, column, k + i * STEP, i < count)
+        fetch(ring, put, row, column, (first + i) * BLOCK_K, i < count)
         put = put.next()
     position = ring.consumer()
     total = gl.zeros([BLOCK_N, BLOCK_M], gl.float32, layout)
     acc = total if PROMOTED else warpgroup_mma_init(total)
     scale = None
     coming = None
+    k = first * BLOCK_K
     if PROMOTED:
         rows = column + gl.arange(0, BLOCK_N, gl.SliceLayout(1, layout))
         coming = scale_at(scales, strides, rows, N, k // group_size, True)
@@ -228,7 +226,7 @@ def sums_of_group(
         rows = column + gl.arange(0, BLOCK_N, gl.SliceLayout(1, of_groups))
         groups = gl.arange(0, BLOCK_K // GROUP, gl.SliceLayout(0, of_groups))
         scale = scales_at(scales, strides, rows, groups, k, N, K, SIZE)
-        coming = scales_at(scales, strides, rows, groups, k + STEP, N, K, SIZE)
+        coming = scales_at(scales, strides, rows, groups, k + BLOCK_K, N, K, SIZE)
     raw = ring.wait(position)[0].load(raw_at)
     weights = converted(raw, scale, dtype, FORMAT, SHAPE, operand)
     for step in range(1, count):
@@ -236,14 +234,14 @@ def sums_of_group(
         part = warpgroup_mma(weights, x_tile, acc, use_acc=not PROMOTED, is_async=True)
         following = position.next()
         raw = ring.wait(following)[0].load(raw_at)
-        k += STEP
+        k += BLOCK_K
         now = coming
         if PROMOTED:
             coming = scale_at(scales, strides, rows, N, k // group_size, True)
             after = converted(raw, None, dtype, FORMAT, SHAPE, operand)
         else:
             if scales is not None:
-                coming = scales_at(scales, strides, rows, groups, k + STEP, N, K, SIZE)
+                coming = scales_at(scales, strides, rows, groups, k + BLOCK_K, N, K, SIZE)
             after = converted(raw, now, dtype, FORMAT, SHAPE, operand)
         ring.wait(following)  # a branch: ptxas moves no conversion behind it
         # The registers of the weights are read until the product is over.
@@ -254,7 +252,7 @@ def sums_of_group(
             acc = warpgroup_mma_init(waited[0])
         ring.release(position)
         again = step - 1 + STAGES < count
-        fetch(ring, put, row, column, k + (STAGES - 1) * STEP, again)
+        fetch(ring, put, row, column, (first + step - 1 + STAGES) * BLOCK_K, again)
         put = put.next()
         position = following
         weights = waited[2]
@@ -266,76 +264,6 @@ def sums_of_group(
     else:
         total = part
     ring.release(position)
-    return total
-
-
-@gluon.jit
-def leave_sums(parts, ring, rest, group: gl.constexpr, dtype: gl.constexpr, SETTINGS: gl.constexpr):
-    """Store the sums of a group but the first in shared memory."""
-    scales, strides, place, sizes, first, count = rest
-    total = sums_of_group(ring, scales, strides, place, sizes, first, count, group, dtype, SETTINGS)
-    parts.index(group - 1).store(total)
-
-
-@gluon.jit(do_not_specialize=["M", "N", "K", "c_row", "tiles_n", "group_size"])
-def linear_few(
-    w_desc, x_desc, c, sums, counters, bias, scales, strides, row_scales, M, N, K, c_row, tiles_n, group_size,
-    FORMAT: gl.constexpr, SIZE: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
-    STAGES: gl.constexpr, SPLITS: gl.constexpr, GROUPS: gl.constexpr, VECTOR: gl.constexpr, ACTIVATION: gl.constexpr,
-):  # fmt: skip
-    """Store `x @ weight.T + bias`: `x` is [M, K], `weight` [N, K] in bytes, of which `w_desc` reads pairs of weights.
-
-    `scales` is None, or has a scale for `group_size` weights along K of each row. With SIZE it is multiplied with the weights, in which case it is
-    `group_size` and a multiple of 32; without, with the sums of a step, and `group_size` is a multiple of BLOCK_K. `row_scales` is None, or a vector. The
-    other arguments are those of `gemm_split_k`. GROUPS of four warps share the steps of a program, at least one for each.
-    """
-    gl.static_assert(gl.num_warps() == 4, "a group of four warps multiplies")
-    dtype: gl.constexpr = x_desc.dtype
-    SETTINGS: gl.constexpr = (FORMAT, SIZE, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, GROUPS)
-    tile = gl.program_id(1)
-    row = tile // tiles_n * BLOCK_M
-    column = tile % tiles_n * BLOCK_N
-    first, count = share_of(gl.cdiv(K, BLOCK_K), SPLITS)
-    place = (row, column)
-    sizes = (N, K, group_size)
-    ring = tma_ring([w_desc, x_desc], STAGES)
-    if GROUPS == 1:
-        total = sums_of_group(ring, scales, strides, place, sizes, first, count, 0, dtype, SETTINGS)
-    else:
-        spread: gl.constexpr = gl.SwizzledSharedLayout(2, 1, min(8, BLOCK_M // 2), [1, 0])
-        parts = gl.allocate_shared_memory(gl.float32, [GROUPS - 1, BLOCK_N, BLOCK_M], spread)
-        second = tma_ring([w_desc, x_desc], STAGES)
-        rest = (scales, strides, place, sizes, first, count)
-        if GROUPS == 2:
-            total = gl.warp_specialize(
-                [
-                    (
-                        sums_of_group,
-                        (ring, scales, strides, place, sizes, first, count, 0, dtype, SETTINGS),
-                    ),
-                    (leave_sums, (parts, second, rest, 1, dtype, SETTINGS)),
-                ],
-                [4],
-                [REGISTERS],
-            )
-        else:
-            third = tma_ring([w_desc, x_desc], STAGES)
-            fourth = tma_ring([w_desc, x_desc], STAGES)
-            total = gl.warp_specialize(
-                [
-                    (
-                        sums_of_group,
-                        (ring, scales, strides, place, sizes, first, count, 0, dtype, SETTINGS),
-                    ),
-                    (leave_sums, (parts, second, rest, 1, dtype, SETTINGS)),
-                    (leave_sums, (parts, third, rest, 2, dtype, SETTINGS)),
-                    (leave_sums, (parts, fourth, rest, 3, dtype, SETTINGS)),
-                ],
-                [4, 4, 4],
-                [REGISTERS, REGISTERS, REGISTERS],
-            )
-        for i in gl.static_range(GROUPS - 1):
-            total += parts.index(i).load(total.type.layout)
     gl.barrier()  # all warps have read the slots, whose memory the store may use
     result = gl.permute(total, (1, 0))
     end = of_columns(M, N, bias, ACTIVATION, None, None, row_scales)

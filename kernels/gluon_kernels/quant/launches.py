@@ -18,7 +18,6 @@ __all__ = ["converting", "few_rows", "many_rows", "restoring"]
 
 _SHARED = 50_000  # bytes of the slots of a program, of which four share a processor; two with more than 64 rows
 _MANY_SHARED = 190_000  # bytes of the slots of a program that has a processor to itself
-_REGISTERS = 128  # of a thread, so that two programs of two groups share a processor
 _DEPTH = 64  # weights along K of a step of it
 _INTEGERS = {torch.uint8: gl.uint8, torch.int16: gl.int16}
 _ROW = 16  # bytes that addresses and strides of TMA are multiples of
@@ -117,14 +116,13 @@ def few_rows(
     copied = not x.is_contiguous()
     x = x.contiguous()
     rows, raw = x.view(m, k), _pairs(weight)
-    _, block_m, depth, splits, groups = tiling
+    _, block_m, depth, splits = tiling
     block_n = 64
     scaled = tilings.scaled(block_m, layer.group, layer.format == "mxfp4")
     columns = gluon.cdiv(n, block_n)
     tiles = columns * gluon.cdiv(m, block_m)
     slot = block_n * (depth // 2) * raw.element_size() + block_m * depth * 2
-    room = _SHARED if block_m * groups <= 64 else 2 * _SHARED
-    stages = max(2, min(6, (room if groups == 1 else room // groups) // slot))
+    stages = max(2, min(6, (_SHARED if block_m <= 64 else 2 * _SHARED) // slot))
     empty = allocator(layer.shape, layer.dtype, x.device)
     result = empty() if out is None else out
     count_of_sums = tiles * splits * block_m * block_n if splits > 1 else 1
@@ -139,13 +137,12 @@ def few_rows(
     size = layer.group or 1 << 30
     arguments = (
         *described, result, sums, count, bias, grouped, strides, flat, m, n, k, n, columns,
-        size, layer.format, size if scaled else 0, block_m, block_n, depth, stages, splits, groups,
+        size, layer.format, size if scaled else 0, block_m, block_n, depth, stages, splits,
         vector_of(result, n), activation,
     )  # fmt: skip
     of_weights = flat if of_rows else scales
     tensors = [t for t in (raw, rows, result, sums, count, bias, of_weights) if t is not None]
-    options = {"num_warps": 4} if groups == 1 else {"num_warps": 4, "maxnreg": _REGISTERS}
-    launch = gluon.torch.prepare(linear_few, (splits, tiles, 1), arguments, tensors, **options)
+    launch = gluon.torch.prepare(linear_few, (splits, tiles, 1), arguments, tensors, num_warps=4)
     device = x.device
 
     def run(x: Tensor, weight: Tensor, scales: Any, bias: Any, out: Optional[Tensor]) -> Tensor:
@@ -175,7 +172,7 @@ def many_rows(
     copied = not x.is_contiguous()
     x = x.contiguous()
     rows = x.view(m, k)
-    _, block, _, splits, _ = tiling
+    _, block, _, splits = tiling
     tiles = gluon.cdiv(n, 128) * gluon.cdiv(m, block)
     raw = _pairs(weight)
     slot = 128 * (_DEPTH // 2) * raw.element_size() + block * _DEPTH * 2

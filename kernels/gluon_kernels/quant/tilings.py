@@ -18,14 +18,12 @@ class Tiling(NamedTuple):
         block: rows of `x` of a tile.
         depth: weights along K of a step.
         splits: programs that share the K of a tile.
-        groups: of four warps that share the K of a program.
     """
 
     kernel: str
     block: int = 0
     depth: int = 0
     splits: int = 1
-    groups: int = 1
 
 
 _COLUMNS = {"few": 64, "many": 128}  # weights' rows of a tile
@@ -48,13 +46,8 @@ def tilings(m: int, k: int, group: int, exponents: bool) -> Iterator[Tiling]:
             steps = _up(k, depth)
             for splits in (1, 2, 4, 8):
                 least = steps - _up(steps, splits) * (splits - 1)  # steps of the last part
-                for groups in (1, 2, 4) if kernel == "few" else (1,):
-                    if (
-                        least >= groups
-                        and splits <= block
-                        and (groups == 1 or groups * block <= 128)
-                    ):
-                        yield Tiling(kernel, block, depth, splits, groups)
+                if least > 0 and splits <= block:
+                    yield Tiling(kernel, block, depth, splits)
 
 
 def scaled(block: int, group: int, exponents: bool) -> bool:
@@ -73,8 +66,11 @@ def expected(
     """
     if tiling.kernel == "restored":
         moved = n * k * (1 / packed + 2)
-        product = 4.0 + max(2.0 * m * n * k / 7.8e8, n * k * 2 / 4e6)
-        return 1.2 + moved / 3.9e6 + 1.17 * product
+        tile = 2.0 * 128 * 256 * k / 7.8e8  # of all processors at once
+        tiles = _up(m, 128) * _up(n, 256)
+        # Whole rounds, or tiles that programs share.
+        product = min(_up(tiles, processors) * processors, 1.15 * tiles) * tile
+        return 5.2 + moved / 3.9e6 + max(product, n * k * 2 / 4e6)
     few = tiling.kernel == "few"
     columns = _COLUMNS[tiling.kernel]
     tiles = _up(n, columns) * _up(m, tiling.block)
@@ -90,9 +86,9 @@ def expected(
         moved = tiling.depth * (columns / packed + 2 * tiling.block) / 58e3
         work = max(moved, 0.065 + (0.088 + 0.255 * tiling.block / 64) * depth)
         at_once = min(busy, resident)
-        steps = max(_up(share, tiling.groups) * latency, share * at_once * work)
+        steps = share * max(latency, (at_once + 0.2) * work)
         after = 0.0 if tiling.splits == 1 else 2.2 + 0.03 * tiling.splits
-        return 2.7 + (0.0, 0.4, 0.6)[tiling.groups // 2] + max(1.0, busy / resident) * steps + after
+        return 2.7 + max(1.0, busy / resident) * steps + after
     step = (0.449 if tiling.block == 128 else 0.66) + (0.11 if grouped else 0.0)
     after = 1.9 if tiling.splits == 1 else 4.5 + 0.13 * tiling.splits * tiling.block / 128
     return 2.8 + busy * (share * step + after)
@@ -102,7 +98,7 @@ def _resident(tiling: Tiling) -> int:
     """Return how many programs share a processor."""
     if tiling.kernel == "many":
         return 1
-    return max(1, (4 if tiling.block <= 64 else 2) // tiling.groups)
+    return 4 if tiling.block <= 64 else 2
 
 
 def best(
