@@ -82,8 +82,8 @@ def running_sums_of_columns(
 
 def columns_plan(
     kernel: Any, x: Tensor, dim: int, dtype: torch.dtype
-) -> Optional[Callable[[Tensor], Tensor]]:
-    """Return `run(x)` by one of these kernels; None where a transposed copy takes less time."""
+) -> Optional[Callable[..., Tensor]]:
+    """Return `run(x, ...)` by one of these kernels; None where a transposed copy takes less time."""
     size, inner, outer = x.shape[dim], math.prod(x.shape[dim + 1 :]), math.prod(x.shape[:dim])
     if not x.is_contiguous() or not x.numel() or inner < 16 or outer >= 1 << 16:
         return None
@@ -103,7 +103,7 @@ def columns_plan(
         num_warps=4,
     )
 
-    def run(x: Tensor) -> Tensor:
+    def run(x: Tensor, *known: Any) -> Tensor:
         new = empty()
         launch(x, new)
         return new

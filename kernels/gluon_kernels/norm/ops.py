@@ -49,10 +49,10 @@ def _build_softmax(x: Tensor, dtype: torch.dtype, out: Optional[Tensor]) -> Any:
 
 
 def _build_columns(x: Tensor, dim: int, dtype: torch.dtype) -> Any:
-    plan = columns_plan(softmax_of_columns, x, dim, dtype)
-    if plan is None:
-        return lambda x, dim, dtype: softmax(x.movedim(dim, -1), dtype=dtype).movedim(-1, dim)
-    return lambda x, dim, dtype: plan(x)
+    check_dtype("softmax", x)
+    return columns_plan(softmax_of_columns, x, dim, dtype) or (
+        lambda x, dim, dtype: softmax(x.movedim(dim, -1), dtype=dtype).movedim(-1, dim)
+    )
 
 
 _softmaxes = Plans(_build_softmax)
@@ -134,9 +134,14 @@ def softmax(
         DtypeError, ShapeError: no tensor of floats, a scalar, or an `out` of another shape or dtype.
         ArgumentError: there is no such dimension, or `out` is on another device or has a gradient.
     """
-    if out is None and not is_compiling() and is_plain(x) and dim in (-1, x.ndim - 1):
+    result: Tensor
+    if out is None and not is_compiling() and is_plain(x) and -x.ndim <= dim < x.ndim:
         kind = x.dtype if dtype is None else _result_dtype(x, dtype)
-        result: Tensor = _softmaxes((key(x), kind), x, kind, None)
+        if dim in (-1, x.ndim - 1):
+            result = _softmaxes((key(x), kind), x, kind, None)
+        else:
+            dim %= x.ndim
+            result = _softmaxes_of_columns((key(x), dim, kind), x, dim, kind)
         return result
     check_dtype("softmax", x)
     if not -x.ndim <= dim < x.ndim:
@@ -152,10 +157,6 @@ def softmax(
         check_dtype("softmax", out, "out")
         check_same_device(x, out=out)
     if dim not in (-1, x.ndim - 1):
-        if out is None and not is_compiling() and is_plain(x):
-            dim %= x.ndim
-            columns: Tensor = _softmaxes_of_columns((key(x), dim, kind), x, dim, kind)
-            return columns
         if out is None:
             return softmax(x.movedim(dim, -1), dtype=kind).movedim(-1, dim)
         softmax(x.movedim(dim, -1), out=out.movedim(dim, -1))

@@ -86,10 +86,9 @@ def _build(x: Tensor, dtype: torch.dtype) -> Any:
 
 def _build_columns(x: Tensor, dim: int, dtype: torch.dtype) -> Any:
     check_dtype("cumsum", x)
-    plan = columns_plan(running_sums_of_columns, x, dim, dtype)
-    if plan is None:
-        return lambda x, dim, dtype: cumsum(x.movedim(dim, -1), dtype=dtype).movedim(-1, dim)
-    return lambda x, dim, dtype: plan(x)
+    return columns_plan(running_sums_of_columns, x, dim, dtype) or (
+        lambda x, dim, dtype: cumsum(x.movedim(dim, -1), dtype=dtype).movedim(-1, dim)
+    )
 
 
 _plans = Plans(_build)
@@ -136,8 +135,13 @@ def cumsum(x: Tensor, dim: int = -1, *, dtype: Optional[torch.dtype] = None) -> 
     """
     kind = x.dtype if dtype is None else dtype
     result: Tensor
-    if dim == -1 and kind in FLOATS and not is_compiling() and is_plain(x):
-        result = _plans((key(x), kind), x, kind)
+    inside = kind in FLOATS and -x.ndim <= dim < x.ndim
+    if inside and not is_compiling() and is_plain(x):
+        if dim in (-1, x.ndim - 1):
+            result = _plans((key(x), kind), x, kind)
+        else:
+            dim %= x.ndim
+            result = _plans_of_columns((key(x), dim, kind), x, dim, kind)
         return result
     check_dtype("cumsum", x)
     if kind not in FLOATS:
@@ -155,10 +159,6 @@ def cumsum(x: Tensor, dim: int = -1, *, dtype: Optional[torch.dtype] = None) -> 
             got=dim,
         )
     if dim not in (-1, x.ndim - 1):
-        if not is_compiling() and is_plain(x):
-            dim %= x.ndim
-            result = _plans_of_columns((key(x), dim, kind), x, dim, kind)
-            return result
         return cumsum(x.movedim(dim, -1), dtype=kind).movedim(-1, dim)
     result = (_watched if wants_gradient(x) else _cumsum)(x, kind)
     return result
