@@ -1,6 +1,7 @@
 """Softmax, norms, gates and losses of rows."""
 
 from gluon_kernels.norm.gated import swiglu
-from gluon_kernels.norm.ops import cross_entropy, layer_norm, rms_norm, softmax
+from gluon_kernels.norm.loss import cross_entropy
+from gluon_kernels.norm.ops import layer_norm, rms_norm, softmax
 
 __all__ = ["cross_entropy", "layer_norm", "rms_norm", "softmax", "swiglu"]

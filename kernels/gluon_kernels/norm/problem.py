@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gluon_kernels.norm.ops import cross_entropy, layer_norm, rms_norm, softmax
+from gluon_kernels.norm.loss import cross_entropy
+from gluon_kernels.norm.ops import layer_norm, rms_norm, softmax
 from gluon_kernels.problem import Problem, Shape
 
 __all__ = ["CROSS_ENTROPY", "LAYER_NORM", "PROBLEMS", "RMS_NORM", "SOFTMAX"]

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 import gluon_kernels as kernels
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
 from gluon_kernels import eager
-from gluon_kernels.norm import gated, launches, ops, portable, rows
+from gluon_kernels.norm import gated, launches, loss, ops, portable, rows
 from gluon_kernels.norm.problem import PROBLEMS
 from gluon_kernels.plans import Plans
 
@@ -58,7 +58,7 @@ def way(request, monkeypatch):
             wanted = any(t is not None and t.requires_grad for t in tensors)
             return not (torch.is_grad_enabled() and wanted)
 
-        for module in (eager, ops, gated):
+        for module in (eager, ops, loss, gated):
             monkeypatch.setattr(module, "is_plain", plain)
 
 

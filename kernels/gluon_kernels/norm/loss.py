@@ -1,0 +1,183 @@
+"""Cross entropy of rows as an operator of PyTorch: checks, registration, gradients."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+import torch
+from torch import Tensor
+
+import gluon_core as gluon
+from gluon_core.errors import ArgumentError, DtypeError, ShapeError, did_you_mean
+from gluon_kernels.eager import is_compiling, is_plain, kept, wants_gradient
+from gluon_kernels.norm import launches
+from gluon_kernels.norm.views import check_dtype, check_same_device
+from gluon_kernels.plans import Plans, key
+
+__all__ = ["cross_entropy"]
+
+REDUCTIONS = ("none", "sum", "mean")
+
+
+def _build_loss(x: Tensor, labels: Tensor, ignored: int) -> Any:
+    _check_loss(x, labels)
+    return launches.cross_entropy_plan(x, labels, ignored)
+
+
+def _build_mean_loss(x: Tensor, labels: Tensor, ignored: int) -> Any:
+    _check_loss(x, labels)
+    return launches.mean_loss_plan(x, labels, ignored)
+
+
+def _check_loss(x: Tensor, labels: Tensor) -> None:
+    check_dtype("cross_entropy", x)
+    if x.ndim != 2 or not x.shape[1]:
+        raise ShapeError(
+            "logits are a row for each label",
+            argument="x",
+            expected="[rows, classes], at least one class",
+            got=list(x.shape),
+        )
+    if labels.dtype not in (torch.int64, torch.int32):
+        raise DtypeError(
+            "labels are numbers of classes",
+            argument="labels",
+            expected="int64 or int32",
+            got=str(labels.dtype),
+        )
+    if tuple(labels.shape) != (x.shape[0],):
+        raise ShapeError(
+            "a label for each row", argument="labels", expected=[x.shape[0]], got=list(labels.shape)
+        )
+    check_same_device(x, labels=labels)
+
+
+_losses = Plans(_build_loss)
+_mean_losses = Plans(_build_mean_loss)
+_loss_gradients = Plans(launches.loss_gradient_plan)
+
+
+def _loss_of(x: Tensor, labels: Tensor, ignored: int) -> Any:
+    if not x.shape[0]:
+        return x.new_empty(0, dtype=torch.float32), x.new_empty(0, dtype=torch.float32)
+    return _losses((key(x, labels), ignored), x, labels, ignored)
+
+
+def _mean_loss(x: Tensor, labels: Tensor, ignored: int) -> Any:
+    """Return the mean, 1 / the number of labels that count, and the logarithms of sums."""
+    if not x.shape[0]:
+        nothing = x.new_full((), float("nan"), dtype=torch.float32)
+        return nothing, nothing.clone(), x.new_empty(0, dtype=torch.float32)
+    return _mean_losses((key(x, labels), ignored), x, labels, ignored)
+
+
+@gluon.torch.op(
+    "gluon_kernels::cross_entropy_backward",
+    shape=lambda grad, x, labels, logsum, ignored: x.shape,
+)
+def _loss_backward(grad: Tensor, x: Tensor, labels: Tensor, logsum: Tensor, ignored: int) -> Tensor:
+    if not x.numel():
+        return torch.empty_like(x)
+    result: Tensor = _loss_gradients(
+        (key(grad, x, labels), ignored), grad, x, labels, logsum, None, ignored
+    )
+    return result
+
+
+def _keep_loss(ctx: Any, inputs: Any, output: Any) -> None:
+    x, labels, ctx.ignored, ctx.mean = inputs
+    ctx.save_for_backward(x, labels, *output[1:])
+    ctx.mark_non_differentiable(*output[1:])
+
+
+def _loss_gradient(ctx: Any, grad: Tensor, *_: Any) -> Any:
+    x, labels, logsum, inverse = ctx.saved_tensors
+    if ctx.mean:
+        grad = grad * inverse
+    return _loss_backward(grad, x, labels, logsum, ctx.ignored), None, None, None
+
+
+@gluon.torch.op(
+    "gluon_kernels::cross_entropy",
+    shape=lambda x, labels, ignored, mean: [
+        (() if mean else x.shape[:1], torch.float32),
+        (x.shape[:1], torch.float32),
+        (() if mean else (0,), torch.float32),
+    ],
+    backward=_loss_gradient,
+    setup_context=_keep_loss,
+)
+def _cross_entropy(
+    x: Tensor, labels: Tensor, ignored: int, mean: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the loss of each row or their mean, the logarithms of sums, and 1 / the number of labels that count."""
+    if mean:
+        middle, inverse, logsum = _mean_loss(x, labels, ignored)
+        return middle, logsum, inverse
+    loss, logsum = _loss_of(x, labels, ignored)
+    return loss, logsum, loss.new_empty(0)
+
+
+def _kept_loss(x: Tensor, labels: Tensor, ignored: int, mean: bool) -> Any:
+    if mean:
+        loss, inverse, logsum = _mean_loss(x, labels, ignored)
+        return loss, (x, labels, logsum, inverse)
+    loss, logsum = _loss_of(x, labels, ignored)
+    return loss, (x, labels, logsum, None)
+
+
+def _kept_loss_gradient(
+    grad: Tensor, x: Tensor, labels: Tensor, logsum: Tensor, inverse: Optional[Tensor], ignored: int, mean: bool
+) -> Any:  # fmt: skip
+    if not x.numel():
+        return (torch.empty_like(x),)
+    known_by = (key(grad, x, labels), ignored, mean)
+    return (_loss_gradients(known_by, grad, x, labels, logsum, inverse, ignored),)
+
+
+_watched_loss = kept(_kept_loss, _kept_loss_gradient)
+
+
+def cross_entropy(
+    x: Tensor,
+    labels: Tensor,
+    *,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+) -> Tensor:
+    """Return the cross entropy of rows of logits with their labels, computed in float32.
+
+    Gradients flow to `x`, with equal bits for equal inputs.
+
+    Args:
+        x: [rows, classes], float16, bfloat16 or float32 of any strides.
+        labels: int64 or int32 [rows], each below `classes` or `ignore_index`.
+        ignore_index: rows with this label have the loss 0 and do not count for the mean.
+        reduction: "none" for the loss of each row, "sum", or "mean" over the rows that count.
+
+    Returns:
+        float32, [rows] or a scalar.
+
+    Raises:
+        DtypeError, ShapeError: tensors of other dtypes or shapes.
+        ArgumentError: tensors on different devices, or an unknown reduction.
+    """
+    if reduction not in REDUCTIONS:
+        raise ArgumentError(
+            "unknown reduction",
+            argument="reduction",
+            expected=", ".join(REDUCTIONS),
+            got=repr(reduction),
+            remedy=did_you_mean(reduction, REDUCTIONS) or None,
+        )
+    mean = reduction == "mean"
+    loss: Tensor
+    if not is_compiling() and is_plain(x, labels):
+        loss = (_mean_loss if mean else _loss_of)(x, labels, ignore_index)[0]
+    else:
+        _check_loss(x, labels)
+        if wants_gradient(x, labels):
+            loss = _watched_loss(x, labels, ignore_index, mean)
+        else:
+            loss, _, _ = _cross_entropy(x, labels, ignore_index, mean)
+    return loss.sum() if reduction == "sum" else loss
