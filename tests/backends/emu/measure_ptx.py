@@ -1,6 +1,6 @@
-"""Run the forms of `ptx_forms`, or of `ptx_more_forms`, on the GPU of this machine and store their results.
+"""Run the forms of `ptx_forms`, `ptx_more_forms` or `ptx_tensor_forms` on the GPU of this machine and store their results.
 
-python -m tests.backends.emu.measure_ptx FILE.xz [more]
+python -m tests.backends.emu.measure_ptx FILE.xz [more | tensor]
 """
 
 from __future__ import annotations
@@ -15,8 +15,13 @@ import numpy as np
 
 from tests.backends.emu.ptx_forms import HEADER, forms, inputs, kernel_of, save
 from tests.backends.emu.ptx_more_forms import more_forms
+from tests.backends.emu.ptx_tensor_forms import THREADS, WORDS, BulkForm, TensorForm, copy_forms
 
 PROCESSES = 8
+ROOM = 1 << 20  # bytes of operands, and of results
+KINDS = {"": forms, "more": more_forms, "tensor": copy_forms}
+# Element types of tensor maps, by the numbers of PTX -> those of the driver.
+ELEMENTS = {0: 0, 1: 1, 2: 2, 3: 3, 4: 4, 5: 5, 6: 6, 7: 7, 8: 10, 9: 8, 10: 9, 11: 11, 12: 12}
 
 
 class Driver:
@@ -43,48 +48,77 @@ class Driver:
         self.call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(size))
         return address
 
-    def run(self, form, src, dst, words):
-        """The results of a form, (results, threads) of uint64."""
+    def launch(self, text, name, blocks, threads, arguments):
+        """Launch a kernel of a text and wait for it.
+
+        Args:
+            arguments: ctypes objects.
+        """
         module, function = ctypes.c_void_p(), ctypes.c_void_p()
-        text = (HEADER + kernel_of(form)).encode()
         log = ctypes.create_string_buffer(4096)
-        options, values = (
-            (ctypes.c_int * 2)(5, 6),
-            (ctypes.c_void_p * 2)(ctypes.addressof(log), 4096),
+        options = (ctypes.c_int * 2)(5, 6)
+        values = (ctypes.c_void_p * 2)(ctypes.addressof(log), 4096)
+        status = self.cuda.cuModuleLoadDataEx(
+            ctypes.byref(module), text.encode(), 2, options, values
         )
-        status = self.cuda.cuModuleLoadDataEx(ctypes.byref(module), text, 2, options, values)
         if status:
             raise RuntimeError(f"load {status}: {log.value.decode()[:300]}")
-        self.call("cuModuleGetFunction", ctypes.byref(function), module, form.kernel.encode())
-        self.call(
-            "cuMemcpyHtoD_v2",
-            src,
-            words.ctypes.data_as(ctypes.c_void_p),
-            ctypes.c_size_t(words.nbytes),
-        )
-        self.call("cuMemsetD8_v2", dst, 0, ctypes.c_size_t(1 << 20))
-        pointers = (ctypes.c_void_p * 2)(ctypes.addressof(src), ctypes.addressof(dst))
-        self.call(
-            "cuLaunchKernel",
-            function,
-            form.blocks,
-            1,
-            1,
-            form.threads,
-            1,
-            1,
-            0,
-            None,
-            pointers,
-            None,
-        )
+        self.call("cuModuleGetFunction", ctypes.byref(function), module, name.encode())
+        pointers = (ctypes.c_void_p * len(arguments))(*map(ctypes.addressof, arguments))
+        size = (blocks, 1, 1, threads, 1, 1, 0)
+        self.call("cuLaunchKernel", function, *size, None, pointers, None)
         self.call("cuCtxSynchronize")
-        out = np.zeros((len(form.results), form.threads * form.blocks), np.uint64)
-        self.call(
-            "cuMemcpyDtoH_v2", out.ctypes.data_as(ctypes.c_void_p), dst, ctypes.c_size_t(out.nbytes)
-        )
         self.call("cuModuleUnload", module)
+
+    def write(self, address, array):
+        source = array.ctypes.data_as(ctypes.c_void_p)
+        self.call("cuMemcpyHtoD_v2", address, source, ctypes.c_size_t(array.nbytes))
+
+    def read(self, address, shape):
+        out = np.zeros(shape, np.uint64)
+        target = out.ctypes.data_as(ctypes.c_void_p)
+        self.call("cuMemcpyDtoH_v2", target, address, ctypes.c_size_t(out.nbytes))
         return out
+
+    def run(self, form, src, dst, salt=""):
+        """The results of a form, (results, threads) of uint64."""
+        self.call("cuMemsetD8_v2", dst, 0, ctypes.c_size_t(ROOM))
+        if isinstance(form, (TensorForm, BulkForm)):
+            return self.copy(form, src, dst)
+        self.write(src, inputs(form, salt))
+        text = HEADER + kernel_of(form)
+        self.launch(text, form.kernel, form.blocks, form.threads, (src, dst))
+        return self.read(dst, (len(form.results), form.threads * form.blocks))
+
+    def copy(self, form, src, dst):
+        """The results of a copy: the tensor's map is at the start of `src`, its memory 1024 bytes behind."""
+        tensor = ctypes.c_uint64(src.value + 1024)
+        self.write(tensor, form.data)
+        if isinstance(form, TensorForm):
+            self.write(src, np.frombuffer(self.encode(form, tensor), np.uint8))
+        self.launch(form.kernel(), "copy", form.blocks, THREADS, (src, tensor, dst))
+        return self.read(dst, (WORDS + 1, THREADS * form.blocks))
+
+    def encode(self, form, address):
+        """The 128 bytes of the driver's tensor map."""
+        map_, room = form.map(address.value), ctypes.create_string_buffer(256)
+        first = -ctypes.addressof(room) % 64
+        target = ctypes.c_void_p(ctypes.addressof(room) + first)
+        rank, kind = len(form.shape), ELEMENTS[form.element]
+        shape, strides = (
+            (ctypes.c_uint64 * rank)(*form.shape),
+            (ctypes.c_uint64 * rank)(*map_.strides),
+        )
+        steps = (ctypes.c_uint32 * rank)(*map_.steps)
+        tensor = (target, kind, rank, address, shape, strides)
+        modes = (form.interleave, form.swizzle, 0, form.fill)
+        if form.lower:
+            lower, upper = ((ctypes.c_int * 3)(*corner) for corner in (form.lower, form.upper))
+            self.call("cuTensorMapEncodeIm2col", *tensor, lower, upper, *form.box, steps, *modes)
+        else:
+            box = (ctypes.c_uint32 * rank)(*form.box)
+            self.call("cuTensorMapEncodeTiled", *tensor, box, steps, *modes)
+        return room.raw[first : first + 128]
 
 
 def some(kind, first, step, repeats):
@@ -93,16 +127,16 @@ def some(kind, first, step, repeats):
     Returns:
         The device, the results by name, the failures, and the form to go on with or None.
     """
-    chosen = more_forms() if kind == "more" else forms()
+    chosen = KINDS[kind]()
     driver, results, failed = Driver(), {}, []
-    src, dst = driver.allocate(1 << 20), driver.allocate(1 << 20)
+    src, dst = driver.allocate(ROOM), driver.allocate(ROOM)
     for number in range(first, len(chosen), step):
         form = chosen[number]
         try:
-            results[form.name] = driver.run(form, src, dst, inputs(form))
+            results[form.name] = driver.run(form, src, dst)
             for again in range(1, repeats + 1) if "mma" in form.name else ():
                 salt = f"#{again}"
-                results[form.name + salt] = driver.run(form, src, dst, inputs(form, salt))
+                results[form.name + salt] = driver.run(form, src, dst, salt)
         except RuntimeError as error:
             failed.append(f"{form.name}: {error}")
             if "cuCtxSynchronize" in str(error):
@@ -122,10 +156,11 @@ def main(path, kind="", repeats=0):
                 results.update(more)
                 failed += wrong
                 left += [] if rest is None else [rest]
-            order = [form.name for form in (more_forms() if kind == "more" else forms())]
+            order = [form.name for form in KINDS[kind]()]
             ordered = sorted(results, key=lambda name: order.index(name.partition("#")[0]))
             save(Path(path), device, {name: results[name] for name in ordered})
-    print(f"{device}: {len(results)} forms; {len(failed)} failed", *failed, sep="\n")
+            print(f"{device}: {len(results)} forms; {len(failed)} failed", flush=True)
+    print(*failed, sep="\n")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,59 @@
+"""Copies by TMA on the emulator and on an H200: the same bytes."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gluon_emu.memory import Allocation
+from gluon_emu.ptx.launcher import execute, prepared
+from gluon_emu.ptx.loaded import code_of
+from gluon_emu.settings import Settings
+from tests.backends.emu.ptx_forms import load
+from tests.backends.emu.ptx_tensor_forms import TENSOR, THREADS, WORDS, TensorForm, copy_forms
+
+pytestmark = pytest.mark.once
+FILE = Path(__file__).with_name("measured") / "h200-copies.xz"
+FORMS = {form.name: form for form in copy_forms()}
+
+
+@lru_cache(maxsize=1)
+def measured():
+    return load(FILE)
+
+
+def aligned(size):
+    room = np.zeros(size + 1024, np.uint8)
+    start = -room.ctypes.data % 1024
+    return room[start : start + size]
+
+
+def emulated(form, settings):
+    """The results of a copy, (results, threads of all blocks) of uint64."""
+    memory = {"map": aligned(128), "tensor": aligned(TENSOR), "out": aligned(1 << 18)}
+    memory["tensor"][:] = form.data
+    if isinstance(form, TensorForm):
+        raw = form.map(memory["tensor"].ctypes.data).encode()
+        memory["map"][:] = np.frombuffer(raw, np.uint8)
+    leaves = [(name, "*", room.ctypes.data) for name, room in memory.items()]
+    arrays = [Allocation(name, room) for name, room in memory.items()]
+    grid, block = (form.blocks, 1, 1), (THREADS, 1, 1)
+    execute(prepared(code_of(form.kernel()), grid, leaves, [], arrays, 0, block=block), settings)
+    total = THREADS * form.blocks
+    return memory["out"].view(np.uint64)[: (WORDS + 1) * total].reshape(WORDS + 1, total)
+
+
+@pytest.mark.parametrize("schedule", ["latest", "eager"])
+def test_the_bytes_are_those_of_the_gpu(schedule):
+    device, results = measured()
+    assert device == "NVIDIA H200" and len(results) >= 28 and set(results) <= set(FORMS)
+    settings = Settings(schedule=schedule, search=True)
+    different = {}
+    for name, words in results.items():
+        got = emulated(FORMS[name], settings)
+        if (got != words).any():
+            different[name] = int((got != words).sum())
+    assert different == {}
