@@ -87,6 +87,56 @@ def rows_cases(folder: Path, words: list[str]) -> Cases:
             yield f"rows, {name}", runs
 
 
+def stripped_cases(folder: Path, words: list[str]) -> Cases:
+    """Yield the kernels over rows of gluon_kernels without their layouts, with the operators' constants."""
+    import torch
+    from layout_free_stripped import rows_text
+
+    import gluon_kernels as kernels
+    from gluon_kernels.norm.rows import tiling
+
+    (folder / "rows_stripped.py").write_text(rows_text())
+    free = imported(folder / "rows_stripped.py", "rows_stripped")
+    half, single = torch.float16, torch.float32
+    shapes = ((8192, 4096, half), (8192, 5120, half), (65536, 1000, half), (8192, 3072, single), (2048, 12288, half),
+              (16384, 777, single))  # fmt: skip
+    for rows, columns, dtype in shapes:
+        x = torch.randn(rows, columns, device="cuda", dtype=dtype)
+        w, y, size = (
+            torch.randn(columns, device="cuda", dtype=dtype),
+            torch.empty_like(x),
+            x.element_size(),
+        )
+        align = min(16 // size, columns & -columns)
+        tiles = tiling(columns, 8 * size, align, 32, rows)
+        words_of = {"num_warps": tiles.num_warps}
+        last = tiles.align, tiles.parts, tiles.rows, tiles.pieces, tiles.width
+        sizes, grid = (rows, columns, columns, columns), (tiles.grid(rows),)
+
+        def softmax(x: Any = x, y: Any = y, a: Any = (sizes, last, grid, words_of)) -> Any:
+            return free.softmax[a[2]](x, y, None, None, *a[0], *a[1], **a[3])
+
+        def norm(
+            centred: bool,
+            x: Any = x,
+            y: Any = y,
+            w: Any = w,
+            a: Any = (sizes, last, grid, words_of),
+        ) -> Any:
+            more = (w if centred else None, y, None, None, None, None, None, None)
+            return free.norm[a[2]](x, w, *more, *a[0], 0, 1e-5, centred, *a[1], **a[3])
+
+        pairs: dict[str, tuple[Any, Any]] = {
+            "softmax": (softmax, lambda x=x, y=y: kernels.softmax(x, 1, out=y)),
+            "layer": (lambda norm=norm: norm(True), lambda x=x, w=w, y=y: kernels.layer_norm(x, w, w, 1e-5, out=y)),
+            "rms": (lambda norm=norm: norm(False), lambda x=x, w=w, y=y: kernels.rms_norm(x, w, 1e-5, out=y)),
+        }  # fmt: skip
+        for word, (ours, hand) in pairs.items():
+            name = f"stripped, {word}, {rows}x{columns}, {str(dtype).removeprefix('torch.')}"
+            if wanted(name, words):
+                yield name, {"ours": ours, "kernels": hand}
+
+
 def move_cases(folder: Path, words: list[str]) -> Cases:
     """Yield copies and transposes, also against the explicit kernels of examples/basics."""
     import torch
@@ -96,21 +146,29 @@ def move_cases(folder: Path, words: list[str]) -> Cases:
 
     plain, ported = both("products", folder)
     size, B = 8192, 64
-    x, out = torch.randn(size, size, device="cuda"), torch.empty(size, size, device="cuda")
     by_hand = imported(ROOT / "examples" / "basics" / "transpose.py", "transpose_by_hand")
     copied = imported(ROOT / "examples" / "basics" / "copy_2d.py", "copy_by_hand")
 
-    def transpose(module: Any) -> Callable[[], Any]:
-        return lambda: module.transpose_kernel[(128, 128)](x, out, size, size, B=B, num_warps=8)
+    for rows, columns, dtype in (
+        (size, size, torch.float32), (size, size, torch.float16), (5000, 7000, torch.float32), (4111, 8200, torch.float16)
+    ):  # fmt: skip
+        name = f"transpose, {rows}x{columns}, {str(dtype).removeprefix('torch.')}"
+        if not wanted(name, words):
+            continue
+        x = torch.randn(rows, columns, device="cuda").to(dtype)
+        out = torch.empty(columns, rows, device="cuda", dtype=dtype)
+        sizes, grid = (x, out, rows, columns), (-(-rows // B), -(-columns // B))
 
-    if wanted("transpose", words):
+        def transpose(module: Any, sizes: Any = sizes, grid: Any = grid) -> Callable[[], Any]:
+            return lambda: module.transpose_kernel[grid](*sizes, B=B, num_warps=8)
+
         yield (
-            "transpose",
+            name,
             {
                 "ours": transpose(ported),
                 "triton": transpose(plain),
-                "kernels": lambda: by_hand.transpose_kernel[(128, 128)](
-                    x, out, size, size, B, 32, num_warps=8
+                "kernels": lambda sizes=sizes, grid=grid: by_hand.transpose_kernel[grid](  # type: ignore[misc]
+                    *sizes, B, 32, num_warps=8
                 ),
             },
         )
@@ -123,13 +181,21 @@ def move_cases(folder: Path, words: list[str]) -> Cases:
         values = gl.load(src + (row * stride)[:, None] + column[None, :], mask=inside)
         gl.store(dst + (row * columns)[:, None] + column[None, :], values, mask=inside)
 
-    grid = (size // 8, size // 256)
-    if wanted("copy", words):
+    for rows, columns, dtype in (
+        (size, size, torch.float32), (size, size, torch.float16), (5000, 7000, torch.float32), (4111, 8200, torch.int8)
+    ):  # fmt: skip
+        name = f"copy, {rows}x{columns}, {str(dtype).removeprefix('torch.')}"
+        if not wanted(name, words):
+            continue
+        x = torch.randn(rows, columns, device="cuda").to(dtype)
+        run = (x, torch.empty_like(x), rows, columns, columns, 8, 256)
         yield (
-            "copy",
+            name,
             {
-                "ours": lambda: copy[grid](x, out, size, size, size, 8, 256),
-                "kernels": lambda: copied.copy_kernel[grid](x, out, size, size, size, 8, 256, 32),
+                "ours": lambda run=run: copy[(-(-run[2] // 8), -(-run[3] // 256))](*run),
+                "kernels": lambda run=run: copied.copy_kernel[(-(-run[2] // 8), -(-run[3] // 256))](
+                    *run, 32
+                ),
             },
         )
 
@@ -152,9 +218,11 @@ def gemm_cases(folder: Path, words: list[str]) -> Cases:
                 BLOCK_M=128, BLOCK_N=256, BLOCK_K=64, GROUP_M=8, ACTIVATION="", num_warps=8, num_stages=3,
             )  # fmt: skip
 
-        def by_tiles(module: Any, a: Any = a, b: Any = b, c: Any = c, size: int = size) -> Any:
+        def by_tiles(
+            module: Any, a: Any = a, b: Any = b, c: Any = c, size: int = size, stages: int = 3
+        ) -> Any:
             return lambda: module.tile_matmul_kernel[((size // 128) * (size // 256),)](
-                a, b, c, size, size, size, 128, 256, 64, 8, num_warps=8, num_stages=3
+                a, b, c, size, size, size, 128, 256, 64, 8, num_warps=8, num_stages=stages
             )
 
         others: Runs = {
@@ -164,6 +232,9 @@ def gemm_cases(folder: Path, words: list[str]) -> Cases:
         if wanted(f"gemm {size}, tiles", words):
             runs = {"ours": by_tiles(tiles_ported), "triton": by_tiles(tiles)}
             yield f"gemm {size}, tiles", {**runs, **others}
+        if wanted(f"gemm {size}, tiles in four stages", words):
+            runs = {"ours": by_tiles(tiles_ported, stages=4), "triton": by_tiles(tiles, stages=4)}
+            yield f"gemm {size}, tiles in four stages", {**runs, **others}
         if wanted(f"gemm {size}, pointers", words):
             yield (
                 f"gemm {size}, pointers",
@@ -258,4 +329,4 @@ def block_cases(folder: Path, words: list[str]) -> Cases:
             yield f"attention, blocks, {word}", runs
 
 
-CASES = (attention_cases, gemm_cases, rows_cases, move_cases, block_cases)
+CASES = (attention_cases, gemm_cases, rows_cases, stripped_cases, move_cases, block_cases)
