@@ -1,7 +1,8 @@
 """Copies by TMA: boxes of tensors, ranges of bytes, multicasts and reductions, each as a kernel of one cluster.
 
 `python -m tests.backends.emu.measure_ptx FILE.xz tensor` runs them on a GPU. The result has the shared memory of each block after
-a load, or the first bytes of the tensor after a store or a reduction, and in its last row whether the mbarrier got all bytes.
+a load, or the first bytes of the tensor after a store or a reduction, and in its last row whether the mbarrier got all bytes. The
+result of a copy that faults is the driver's number of the error.
 """
 
 from __future__ import annotations
@@ -315,100 +316,108 @@ def bulk_forms() -> list[BulkForm]:
     return forms
 
 
-def tensor_forms() -> list[TensorForm]:
+_PLAIN = TensorForm(6, (80, 20), (16, 8), (8, 3))
+_IMAGE = (16, 9, 7, 3)  # channels, width, height, images
+
+
+# fmt: off
+def _tiled() -> list[TensorForm]:
     forms = []
-    for element, inner in ((0, 128), (1, 64), (2, 32), (3, 32), (4, 16), (5, 16), (6, 64), (7, 32), (8, 32), (9, 16), (10, 64), (11, 32), (12, 32)):  # fmt: skip
-        forms.append(
-            TensorForm(
-                element,
-                (inner + 16, 20),
-                (inner // 2, 8),
-                (3 * inner // 4, 14),
-                fill=int(5 < element),
-            )
-        )
+    for element, inner in ((0, 128), (1, 64), (2, 32), (3, 32), (4, 16), (5, 16), (6, 64), (7, 32), (8, 32), (9, 16), (10, 64), (11, 32), (12, 32)):
+        forms.append(TensorForm(element, (inner + 16, 20), (inner // 2, 8), (3 * inner // 4, 14), fill=int(5 < element)))
     for swizzle, inner in ((1, 16), (2, 32), (3, 64)):
         for corner in ((0, 0), (inner // 2, 3), (-8, -2), (48, 13)):
             forms.append(TensorForm(6, (80, 20), (inner, 24), corner, swizzle))
         forms.append(TensorForm(6, (80, 20), (inner, 16), (8, 5), swizzle, operation="store"))
-    for corner in ((-3,), (90,), (200,)):
+    for corner in ((-8,), (80,), (200,)):
         forms.append(TensorForm(6, (100,), (64,), corner))
     forms += [
-        TensorForm(7, (12, 6, 5), (8, 4, 3), (-2, 3, 3)), TensorForm(10, (24, 6, 5, 4), (16, 3, 3, 2), (16, -1, 4, 3), 1),
+        TensorForm(7, (12, 6, 5), (8, 4, 3), (-4, 3, 3)), TensorForm(10, (24, 6, 5, 4), (16, 3, 3, 2), (16, -1, 4, 3), 1),
         TensorForm(6, (16, 5, 4, 3, 3), (16, 3, 2, 2, 2), (8, 3, -1, 2, 2), 1, 1),
-        TensorForm(7, (40, 20), (16, 12), (3, 2), steps=(1, 3)), TensorForm(7, (40, 20), (16, 12), (-5, 11), steps=(1, 2), fill=1),
-        TensorForm(6, (40, 12, 9), (16, 8, 6), (8, 1, 2), 1, steps=(1, 3, 2)), TensorForm(7, (40, 20), (16, 12), (3, 2), steps=(2, 3)),
-        TensorForm(6, (80, 20), (64, 16), (-8, 10), 3, operation="store"), TensorForm(7, (40, 20), (16, 12), (30, -4), operation="store"),
-    ]  # fmt: skip
+        TensorForm(7, (40, 20), (16, 12), (4, 2), steps=(1, 3)), TensorForm(7, (40, 20), (16, 12), (-4, 11), steps=(1, 2), fill=1),
+        TensorForm(6, (40, 12, 9), (16, 8, 6), (8, 1, 2), 1, steps=(1, 3, 2)), TensorForm(7, (40, 20), (16, 12), (4, 2), steps=(2, 3)),
+        TensorForm(6, (80, 20), (64, 16), (24, 10), 3, operation="store"), TensorForm(7, (40, 20), (16, 12), (28, 14), operation="store"),
+        TensorForm(6, (16, 5, 4, 3, 3), (16, 3, 2, 2, 2), (8, 3, 1, 2, 2), 1, operation="store"),
+        TensorForm(7, (40, 20), (16, 12), (4, 2), steps=(1, 3), operation="store"), TensorForm(7, (40, 20), (16, 12), (4, 2), steps=(1, 2), operation="add"),
+    ]
     for operation, elements in (("add", (2, 3, 4, 6, 7, 10)), ("min", (2, 3, 4, 5, 6, 10)), ("max", (3, 5, 6, 10)), ("inc", (2,)), ("dec", (2,)),
-                                ("and", (2, 4)), ("or", (2,)), ("xor", (4,))):  # fmt: skip
+                                ("and", (2, 4)), ("or", (2,)), ("xor", (4,))):
         forms += [TensorForm(e, (32, 12), (16, 8), (8, 6), operation=operation) for e in elements]
-    image = (16, 9, 7, 3)  # channels, width, height, images
-    for lower, upper, offsets in (((-1, -1), (-1, -1), (0, 0)), ((-1, -1), (-1, -1), (2, 1)), ((0, 0), (-2, -2), (1, 2)), ((-2, -1), (0, -1), (2, 0))):  # fmt: skip
+    for start in ((-8, 4), (72, 17), (0, 0), (80, 3), (-16, 1)):
+        forms += [replace(_PLAIN, start=start), replace(_PLAIN, start=start, shape=(77, 20))]
+    for shape, box, column in (((128,), 64, 0), ((128,), 64, 8), ((128,), 64, -8), ((128,), 64, -72), ((100,), 64, 0), ((96,), 32, 80),
+                               ((104,), 64, 80), ((100,), 64, 96), ((2048,), 256, 2000)):
+        forms.append(TensorForm(6, shape, (box,), (column,)))
+    forms += [TensorForm(0, (1000,), (256,), (column,)) for column in (16, 896, -240)]
+    for swizzle, inner in ((0, 16), (1, 16), (2, 32), (3, 64), (3, 32), (2, 16), (1, 8)):
+        forms.append(replace(_PLAIN, swizzle=swizzle, box=(inner, 8), start=(-8, 3), fill=1))
+        forms.append(replace(_PLAIN, swizzle=swizzle, box=(inner, 8), start=(40, 15), operation="store"))
+    forms += [replace(_PLAIN, prefetch=True), replace(_PLAIN, masks=(2, 0)), replace(_PLAIN, masks=(3, 3)), replace(_PLAIN, masks=(0, 10, 5, 0)),
+              replace(_PLAIN, masks=(15, 0, 0, 8), swizzle=1, start=(-8, 15), fill=1),
+              TensorForm(7, (40, 20), (8, 8), (4, 2), masks=(3, 1), prefetch=True)]
+    return forms
+
+
+def _images() -> list[TensorForm]:
+    forms = []
+    for lower, upper, offsets in (((-1, -1), (-1, -1), (0, 0)), ((-1, -1), (-1, -1), (2, 1)), ((0, 0), (-2, -2), (1, 2)), ((-2, -1), (0, -1), (2, 0))):
         for corner in ((0, lower[0], lower[1], 0), (8, 2, 1, 0), (0, 4, 3, 1)):
-            forms.append(
-                TensorForm(6, image, (16, 32), corner, 1, lower=lower, upper=upper, offsets=offsets)
-            )
-    forms += [
-        TensorForm(6, image, (8, 24), (4, 0, 0, 0), steps=(1, 2, 2, 1), lower=(-1, -1), upper=(-1, -1), offsets=(1, 1)),
-        TensorForm(6, image, (8, 24), (4, -1, -1, 1), steps=(1, 2, 2, 1), lower=(-1, -1), upper=(-1, -1), offsets=(1, 1), fill=1),
+            forms.append(TensorForm(6, _IMAGE, (16, 32), corner, 1, lower=lower, upper=upper, offsets=offsets))
+    plain = TensorForm(6, _IMAGE, (16, 32), (0, -1, -1, 0), 1, lower=(-1, -1), upper=(-1, -1), offsets=(1, 2))
+    return [
+        *forms,
+        TensorForm(6, _IMAGE, (8, 24), (8, 0, 0, 0), steps=(1, 2, 2, 1), lower=(-1, -1), upper=(-1, -1), offsets=(1, 1)),
+        TensorForm(6, _IMAGE, (8, 24), (8, -1, -1, 1), steps=(1, 2, 2, 1), lower=(-1, -1), upper=(-1, -1), offsets=(1, 1), fill=1),
+        TensorForm(6, _IMAGE, (8, 24), (8, -1, -1, 1), steps=(1, 3, 2, 1), lower=(-1, -1), upper=(-1, -1), offsets=(0, 1)),
         TensorForm(7, (8, 11, 4), (8, 16), (0, -1, 1), lower=(-1,), upper=(-2,), offsets=(2,)),
+        TensorForm(7, (8, 11, 4), (8, 16), (4, 3, 3), lower=(0,), upper=(0,), offsets=(0,)),
         TensorForm(6, (8, 5, 4, 3, 2), (8, 40), (0, 0, 0, 0, 0), lower=(0, -1, 0), upper=(-1, 0, -1), offsets=(1, 1, 0)),
-        TensorForm(6, image, (16, 32), (0, -1, -1, 1), 1, operation="store", lower=(-1, -1), upper=(-1, -1)),
-    ]  # fmt: skip
-    plain = TensorForm(6, (80, 20), (16, 8), (8, 3))
-    for start in (
-        (-3, 4),
-        (3, 4),
-        (-1, 0),
-        (77, 17),
-        (1, 0),
-        (0, 0),
-    ):  # places that are no multiple of 16 bytes
-        forms += [replace(plain, start=start), replace(plain, start=start, shape=(77, 20))]
-    for shape, box, start in (((128,), 64, 0), ((128,), 64, 8), ((128,), 64, 3), ((128,), 64, -8), ((128,), 64, -3), ((100,), 64, 0),
-                              ((96,), 32, 80), ((104,), 64, 80), ((100,), 64, 96), ((2048,), 256, 2000)):  # fmt: skip
-        forms.append(TensorForm(6, shape, (box,), (start,)))
-    forms += [TensorForm(0, (1000,), (256,), (start,)) for start in (16, 5, 900)]
-    forms += [
-        replace(plain, swizzle=s, box=(b, 8), start=(-5, 3), fill=1)
-        for s, b in ((0, 16), (1, 16), (2, 32), (3, 64), (3, 32))
+        TensorForm(6, (8, 5, 4, 3, 2), (8, 40), (0, -1, 1, 1, 0), lower=(-1, -1, -1), upper=(-1, -1, -1), offsets=(2, 1, 1), fill=1),
+        TensorForm(6, _IMAGE, (16, 32), (0, 1, 2, 1), 1, operation="store", lower=(-1, -1), upper=(-1, -1)),
+        TensorForm(6, _IMAGE, (16, 32), (0, 0, 0, 0), 1, operation="store", lower=(0, 0), upper=(0, 0)),
+        replace(plain, masks=(0, 3)), replace(plain, prefetch=True), replace(plain, fill=1), replace(plain, start=(8, 0, 0, 2), box=(16, 64)),
+        replace(plain, start=(0, 7, 5, 0)), replace(plain, start=(0, 8, 6, 2)), replace(plain, start=(0, -1, 5, 2), swizzle=0),
+        replace(plain, operation="add", offsets=(), start=(0, 1, 2, 1)),
+        replace(plain, element=7, operation="add", offsets=(), box=(8, 32), start=(8, 0, 0, 0)),
     ]
-    forms += [
-        replace(plain, swizzle=s, box=(b, 8), start=(-5, 3), operation="store")
-        for s, b in ((0, 16), (1, 16), (3, 64), (3, 32))
-    ]
-    forms += [replace(plain, prefetch=True), replace(plain, masks=(2, 0)), replace(plain, masks=(3, 3)), replace(plain, masks=(0, 10, 5, 0)),
-              replace(plain, masks=(15, 0, 0, 8), swizzle=1, start=(-8, 15), fill=1),
-              TensorForm(7, (40, 20), (8, 8), (3, 2), masks=(3, 1), prefetch=True)]  # fmt: skip
-    image_form = TensorForm(
-        6, image, (16, 32), (0, -1, -1, 0), 1, lower=(-1, -1), upper=(-1, -1), offsets=(1, 2)
-    )
-    forms += [replace(image_form, masks=(0, 3)), replace(image_form, prefetch=True), replace(image_form, fill=1),
-              replace(image_form, operation="add", offsets=()), replace(image_form, element=7, operation="add", offsets=(), box=(8, 32)),
-              replace(image_form, start=(-3, 0, 0, 0)), replace(image_form, start=(8, 0, 0, 2), box=(16, 64))]  # fmt: skip
+
+
+def _replaced() -> list[TensorForm]:
+    forms = []
     for fields in ((("global_address", None, 512),), (("global_dim", 0, 50), ("global_dim", 1, 9)), (("global_stride", 0, 96),),
                    (("box_dim", 1, 5),), (("element_stride", 1, 2),), (("elemtype", None, 10), ("fill_mode", None, 1)),
                    (("elemtype", None, 1), ("fill_mode", None, 1)),
-                   (("swizzle_mode", None, 1),), (("fill_mode", None, 1),), (("box_dim", 0, 32), ("swizzle_mode", None, 2))):  # fmt: skip
-        forms.append(replace(plain, start=(72, 6), fields=fields))
-    forms.append(
-        replace(plain, start=(8, 3), shape=(80, 20, 3), box=(16, 8, 1), fields=(("rank", None, 1),))
-    )
+                   (("swizzle_mode", None, 1),), (("fill_mode", None, 1),), (("box_dim", 0, 32), ("swizzle_mode", None, 2))):
+        forms.append(replace(_PLAIN, start=(72, 6), fields=fields))
+    forms.append(replace(_PLAIN, shape=(80, 20, 3), box=(16, 8, 1), fields=(("rank", None, 1),)))
+    return forms
+
+
+def _interleaved() -> list[TensorForm]:
+    forms = []
     for slices, inner in ((1, 8), (2, 16)):
         for corner in ((0, 0, 0), (0, 2, 1), (0, -1, 3), (inner, 1, 1)):
-            forms.append(
-                TensorForm(
-                    6,
-                    (2 * inner, 6, 5),
-                    (inner, 4, 3),
-                    corner,
-                    swizzle=slices - 1,
-                    interleave=slices,
-                )
-            )
+            forms.append(TensorForm(6, (2 * inner, 6, 5), (inner, 4, 3), corner, swizzle=slices - 1, interleave=slices))
+    return forms
+
+
+def tensor_forms() -> list[TensorForm]:
+    """Return the copies of boxes, each once."""
+    forms = [*_tiled(), *_images(), *_replaced(), *_interleaved()]
     return list({form.name: form for form in forms}.values())
 
 
+def faulting_forms() -> list[TensorForm]:
+    """Return copies that are illegal instructions on a GPU: columns that are no multiple of 16 bytes, stores before the tensor."""
+    columns = [replace(_PLAIN, start=(3, 4)), replace(_PLAIN, start=(-4, 4)), replace(_PLAIN, start=(12, 2), operation="store"),
+               TensorForm(6, (100,), (64,), (-3,)), TensorForm(7, (40, 20), (8, 8), (2, 2)), TensorForm(0, (1000,), (256,), (8,)),
+               TensorForm(6, _IMAGE, (8, 24), (4, 0, 0, 0), lower=(-1, -1), upper=(-1, -1), offsets=(1, 1))]
+    before = [replace(_PLAIN, start=start, operation="store") for start in ((-8, 3), (8, -1))]
+    before += [TensorForm(6, _IMAGE, (16, 32), (0, -1, -1, 1), 1, operation=operation, lower=(-1, -1), upper=(-1, -1))
+               for operation in ("store", "add")]
+    return columns + before
+# fmt: on
+
+
 def copy_forms() -> list[Union[TensorForm, BulkForm]]:
-    return [*tensor_forms(), *bulk_forms()]
+    return [*tensor_forms(), *bulk_forms(), *faulting_forms()]

@@ -138,15 +138,37 @@ def _pixels(
     return (channels, pixels), places
 
 
-def box_of(raw: bytes, coordinates: list[int], offsets: tuple[int, ...] = ()) -> Box:
+def _check_start(map_: TensorMap, coordinates: list[int], load: bool) -> None:
+    """Refuse places at which the unit does not start, as seen on an H100 and an H200; the ISA does not name them.
+
+    Raises:
+        AccessError: a column that is no multiple of 16 bytes, or a store that starts before the tensor.
+    """
+    column = coordinates[0]
+    if map_.element not in GROUPS and column * map_.size % 16:
+        raise AccessError(
+            f"a box that starts at element {column} of {map_.size} bytes: a box starts at multiples of 16 bytes "
+            "of the fastest dimension (an illegal instruction on a GPU)"
+        )
+    if not load and min(coordinates) < 0:
+        raise AccessError(
+            f"a store of a box at {tuple(coordinates)}, before the tensor (an illegal instruction on a GPU)"
+        )
+
+
+def box_of(
+    raw: bytes, coordinates: list[int], offsets: tuple[int, ...] = (), load: bool = True
+) -> Box:
     """Return the box of a tensor map at some coordinates, the fastest first.
 
     Raises:
         EmulatorError: the bytes are no tensor map, or the number of coordinates is another.
+        AccessError: the unit does not start there.
     """
     map_ = TensorMap.decode(raw)
     if len(coordinates) != map_.rank:
         raise EmulatorError(f"{len(coordinates)} coordinates in a tensor of rank {map_.rank}")
+    _check_start(map_, coordinates, load)
     return Box(map_, coordinates, offsets)
 
 
@@ -164,6 +186,7 @@ def rows_of(raw: bytes, column: int, rows: list[int]) -> Box:
         raise EmulatorError(
             "rows by their numbers, of a tensor map that is not of a matrix and boxes of one row"
         )
+    _check_start(map_, [column], True)
     return Box(map_, [column], (), tuple(rows))
 
 
