@@ -14,6 +14,7 @@ from gluon_core.language.nvidia.hopper import (
     warpgroup_mma_init,
     warpgroup_mma_wait,
 )
+from gluon_kernels.dependent import wait_for_predecessor
 from gluon_kernels.gemm.epilogue import of_columns
 from gluon_kernels.gemm.hopper_small_m import share_of, store_shared
 from gluon_kernels.quant.weights import packed, power_of_two
@@ -203,6 +204,7 @@ def linear_few(
     raw_at: gl.constexpr = raw_layout(BLOCK_N, BLOCK_K // 2, gl.num_warps())
     SHAPE: gl.constexpr = [BLOCK_N, BLOCK_K]
     ring = tma_ring([w_desc, x_desc], STAGES)
+    wait_for_predecessor()
     tile = gl.program_id(1)
     row = tile // tiles_n * BLOCK_M
     column = tile % tiles_n * BLOCK_N

@@ -1,8 +1,8 @@
 """Products of many rows with weights of 8 or 4 bits on Hopper: groups of warps convert weights while the matrix unit multiplies.
 
 The transposed product is computed, as in `hopper.py`: weights are the left operand, which `wgmma` reads from registers. One warp
-copies bytes of weights and rows of `x` by TMA. Two groups of four warps have 64 rows of weights each; a group converts its weights of
-the next step while those of this step are multiplied. Scales of groups along K are multiplied in registers and rounded to the dtype
+copies bytes of weights and rows of `x` by TMA. Two groups of four warps have 64 or 128 rows of weights each; a group converts its weights of
+the next step while those of this step are multiplied. Rows of `x` are twice as many bytes as weights: tiles of 256 weights' rows read them half as often. Scales of groups along K are multiplied in registers and rounded to the dtype
 of `x`, as restored weights are; scales of rows are applied to the sums. Few tiles are split along K as in `gemm_split_k`.
 """
 
@@ -14,6 +14,7 @@ from gluon_core.language.nvidia.hopper import (
     warpgroup_mma_init,
     warpgroup_mma_wait,
 )
+from gluon_kernels.dependent import wait_for_predecessor
 from gluon_kernels.gemm.epilogue import of_columns
 from gluon_kernels.gemm.hopper_small_m import share_of, store_shared
 from gluon_kernels.quant.hopper import (
@@ -26,11 +27,10 @@ from gluon_kernels.quant.hopper import (
     scales_at,
 )
 
-ROWS = gl.constexpr(64)  # of weights, for each group of warps
-
 
 @gluon.jit
 def copy_tiles(ring, tiles, K, BLOCK_K: gl.constexpr, SPLITS: gl.constexpr):
+    ROWS: gl.constexpr = tiles.block[0] // 2
     first, count = share_of(gl.cdiv(K, BLOCK_K), SPLITS)
     position = ring.producer()
     for tile in range(gl.program_id(1), tiles.count(), gl.num_programs(1)):
@@ -50,6 +50,7 @@ def multiply_share(
     c, c_row, sums, counters, end = outs
     M, N, K = sizes
     COLUMNS: gl.constexpr = tiles.block[1]
+    ROWS: gl.constexpr = tiles.block[0] // 2
     SHAPE: gl.constexpr = [ROWS, BLOCK_K]
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
     operand: gl.constexpr = gl.DotOperandLayout(0, layout, 2)
@@ -101,18 +102,19 @@ def multiply_share(
 @gluon.jit(do_not_specialize=["M", "N", "K", "c_row"])
 def linear_many(
     w_desc, x_desc, c, sums, counters, bias, scales, strides, row_scales, M, N, K, c_row,
-    SIZE: gl.constexpr, FORMAT: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr,
-    SPLITS: gl.constexpr, VECTOR: gl.constexpr, ACTIVATION: gl.constexpr,
+    SIZE: gl.constexpr, FORMAT: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
+    STAGES: gl.constexpr, SPLITS: gl.constexpr, VECTOR: gl.constexpr, ACTIVATION: gl.constexpr,
 ):  # fmt: skip
     """Store `x @ weight.T + bias`: `x` is [M, K], `weight` [N, K] in bytes, of which `w_desc` reads pairs of weights. The grid is [parts of K, programs].
 
     `scales` is None, or has a scale for SIZE weights along K of each row, a multiple of 32; `row_scales` is None, or a
-    vector. A tile has BLOCK_M rows of `x` and 128 of the weights. With SPLITS > 1 there is a program for each part of each tile; the other arguments
+    vector. A tile has BLOCK_M rows of `x` and BLOCK_N, 128 or 256, of the weights. With SPLITS > 1 there is a program for each part of each tile; the other arguments
     are those of `gemm_split_k`, `sums` and `counters` of half tiles.
     """
     gl.static_assert(gl.num_warps() == 4, "a group of four warps multiplies")
     ring = tma_ring([w_desc, w_desc, x_desc], STAGES, consumers=2)
-    tiles = gl.portable.swizzled_tiles([N, M], [2 * ROWS, BLOCK_M], 8)
+    wait_for_predecessor()
+    tiles = gl.portable.swizzled_tiles([N, M], [BLOCK_N, BLOCK_M], 8)
     end = of_columns(M, N, bias, ACTIVATION, None, None, row_scales)
     dtype: gl.constexpr = x_desc.dtype
     outs = (c, c_row, sums, counters, end)

@@ -10,6 +10,7 @@ from torch import Tensor
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.nvidia.hopper import TensorDescriptor
+from gluon_kernels.dependent import overlapping
 from gluon_kernels.plans import Counters, Scratch, allocator
 from gluon_kernels.quant import tilings
 from gluon_kernels.quant.weights import restore_weights
@@ -116,13 +117,12 @@ def few_rows(
     copied = not x.is_contiguous()
     x = x.contiguous()
     rows, raw = x.view(m, k), _pairs(weight)
-    _, block_m, depth, splits = tiling
-    block_n = 64
+    _, block_m, depth, splits, block_n = tiling
     scaled = tilings.scaled(block_m, layer.group, layer.format == "mxfp4")
     columns = gluon.cdiv(n, block_n)
     tiles = columns * gluon.cdiv(m, block_m)
     slot = block_n * (depth // 2) * raw.element_size() + block_m * depth * 2
-    stages = max(2, min(6, (_SHARED if block_m <= 64 else 2 * _SHARED) // slot))
+    stages = max(2, min(6, (_SHARED if block_m * block_n <= 4096 else 2 * _SHARED) // slot))
     empty = allocator(layer.shape, layer.dtype, x.device)
     result = empty() if out is None else out
     count_of_sums = tiles * splits * block_m * block_n if splits > 1 else 1
@@ -142,7 +142,10 @@ def few_rows(
     )  # fmt: skip
     of_weights = flat if of_rows else scales
     tensors = [t for t in (raw, rows, result, sums, count, bias, of_weights) if t is not None]
-    launch = gluon.torch.prepare(linear_few, (splits, tiles, 1), arguments, tensors, num_warps=4)
+    options = overlapping(_memory(layer, weight))
+    launch = gluon.torch.prepare(
+        linear_few, (splits, tiles, 1), arguments, tensors, num_warps=4, **options
+    )
     device = x.device
 
     def run(x: Tensor, weight: Tensor, scales: Any, bias: Any, out: Optional[Tensor]) -> Tensor:
@@ -172,30 +175,31 @@ def many_rows(
     copied = not x.is_contiguous()
     x = x.contiguous()
     rows = x.view(m, k)
-    _, block, _, splits = tiling
-    tiles = gluon.cdiv(n, 128) * gluon.cdiv(m, block)
+    _, block, _, splits, columns = tiling
+    tiles = gluon.cdiv(n, columns) * gluon.cdiv(m, block)
     raw = _pairs(weight)
-    slot = 128 * (_DEPTH // 2) * raw.element_size() + block * _DEPTH * 2
+    slot = columns * (_DEPTH // 2) * raw.element_size() + block * _DEPTH * 2
     stages = min(6, _MANY_SHARED // slot)
     empty = allocator(layer.shape, layer.dtype, x.device)
     result = empty() if out is None else out
-    count_of_sums = tiles * splits * block * 128 if splits > 1 else 1
+    count_of_sums = tiles * splits * block * columns if splits > 1 else 1
     new_sums, counters = Scratch(count_of_sums, x.device), Counters(2 * tiles)
     sums, count = new_sums(), counters(x.device)
     flat, grouped, strides = _scales(scales, of_rows)
     dtype = DTYPES[str(x.dtype).rpartition(".")[2]]
     described = (
-        _described(raw, (n, k // 2), _INTEGERS[raw.dtype], (64, _DEPTH // 2)),
+        _described(raw, (n, k // 2), _INTEGERS[raw.dtype], (columns // 2, _DEPTH // 2)),
         _described(rows, (m, k), dtype, (block, _DEPTH)),
     )
     arguments = (
         *described, result, sums, count, bias, grouped, strides, flat, m, n, k, n,
-        layer.group or 1 << 30, layer.format, block, _DEPTH, stages, splits, vector_of(result, n), activation,
+        layer.group or 1 << 30, layer.format, block, columns, _DEPTH, stages, splits, vector_of(result, n), activation,
     )  # fmt: skip
     of_weights = flat if of_rows else scales
     tensors = [t for t in (raw, rows, result, sums, count, bias, of_weights) if t is not None]
     grid = (splits, tiles if splits > 1 else min(tiles, processors), 1)
-    launch = gluon.torch.prepare(linear_many, grid, arguments, tensors, num_warps=4)
+    options = overlapping(_memory(layer, weight))
+    launch = gluon.torch.prepare(linear_many, grid, arguments, tensors, num_warps=4, **options)
     device = x.device
 
     def run(x: Tensor, weight: Tensor, scales: Any, bias: Any, out: Optional[Tensor]) -> Tensor:
@@ -209,6 +213,12 @@ def many_rows(
         return result
 
     return run
+
+
+def _memory(layer: Any, weight: Tensor) -> float:
+    """Return the bytes of the weights, of 16-bit rows of `x`, and of the result."""
+    rows = layer.rows * (2 * layer.k + layer.n * layer.dtype.itemsize)
+    return float(weight.numel() * weight.element_size() + rows)
 
 
 def _described(base: Tensor, shape: tuple[int, int], dtype: Any, block: tuple[int, int]) -> Any:

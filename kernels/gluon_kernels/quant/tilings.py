@@ -18,15 +18,19 @@ class Tiling(NamedTuple):
         block: rows of `x` of a tile.
         depth: weights along K of a step.
         splits: programs that share the K of a tile.
+        columns: weights' rows of a tile.
     """
 
     kernel: str
     block: int = 0
     depth: int = 0
     splits: int = 1
+    columns: int = 64
 
 
-_COLUMNS = {"few": 64, "many": 128}  # weights' rows of a tile
+# Weights' rows of a tile, and the depths of its steps, by the rows of `x` of a tile.
+_FEW = {8: ((64, 64), (64, 128)), 16: ((64, 64), (64, 128)), 32: ((64, 64), (64, 128), (128, 64)), 64: ((64, 64), (64, 128), (128, 64)), 128: ((64, 64),)}  # fmt: skip
+_MANY = {64: ((128, 64), (256, 64)), 128: ((128, 64), (256, 64)), 256: ((128, 64),)}
 
 
 def _up(x: int, y: int) -> int:
@@ -38,16 +42,17 @@ def tilings(m: int, k: int, group: int, exponents: bool) -> Iterator[Tiling]:
     yield Tiling("restored")
     power = max(8, 1 << (m - 1).bit_length())
     few = (power,) if power <= 64 else (64, 128) if m <= 512 else ()
-    many = () if m <= 64 else (128, 256)
-    for kernel, block in [("few", block) for block in few] + [("many", block) for block in many]:
-        for depth in (64, 128) if kernel == "few" and block <= 64 else (64,):
-            if kernel == "few" and not scaled(block, group, exponents) and group % depth:
-                continue  # sums are scaled by groups
-            steps = _up(k, depth)
-            for splits in (1, 2, 4, 8):
-                least = steps - _up(steps, splits) * (splits - 1)  # steps of the last part
-                if least > 0 and splits <= block:
-                    yield Tiling(kernel, block, depth, splits)
+    many = (64,) if 32 < m <= 64 else (128, 256) if m > 64 else ()
+    forms = [("few", block, form) for block in few for form in _FEW[block]]
+    forms += [("many", block, form) for block in many for form in _MANY[block]]
+    for kernel, block, (columns, depth) in forms:
+        if kernel == "few" and not scaled(block, group, exponents) and group % depth:
+            continue  # sums are scaled by groups
+        steps = _up(k, depth)
+        for splits in (1, 2, 4, 8):
+            least = steps - _up(steps, splits) * (splits - 1)  # steps of the last part
+            if least > 0 and splits <= block:
+                yield Tiling(kernel, block, depth, splits, columns)
 
 
 def scaled(block: int, group: int, exponents: bool) -> bool:
@@ -71,8 +76,7 @@ def expected(
         # Whole rounds, or tiles that programs share.
         product = min(_up(tiles, processors) * processors, 1.15 * tiles) * tile
         return 5.2 + moved / 3.9e6 + max(product, n * k * 2 / 4e6)
-    few = tiling.kernel == "few"
-    columns = _COLUMNS[tiling.kernel]
+    few, columns = tiling.kernel == "few", tiling.columns
     tiles = _up(n, columns) * _up(m, tiling.block)
     programs = tiles * tiling.splits
     resident = _resident(tiling)
@@ -80,17 +84,23 @@ def expected(
         return float("inf")  # the programs of a tile wait for each other
     share = _up(_up(k, tiling.depth), tiling.splits)
     busy = _up(programs, processors)
+    rows = m / _up(m, tiling.block)  # TMA reads no rows behind the last one
+    moved = tiling.depth * (columns / packed + 2 * rows)
+    depth = tiling.depth / 128
     if few:
-        depth = tiling.depth / 128
-        latency = 0.196 + (0.283 + 0.127 * tiling.block / 64) * depth
-        moved = tiling.depth * (columns / packed + 2 * tiling.block) / 58e3
-        work = max(moved, 0.065 + (0.088 + 0.255 * tiling.block / 64) * depth)
+        wide = columns / 64
+        latency = 0.196 + (0.283 + 0.127 * tiling.block / 64) * wide * depth
+        work = max(moved / 58e3, 0.065 + (0.088 + 0.12 * tiling.block / 64) * wide * depth)
         at_once = min(busy, resident)
         steps = share * max(latency, (at_once + 0.2) * work)
         after = 0.0 if tiling.splits == 1 else 2.2 + 0.03 * tiling.splits
         return 2.7 + max(1.0, busy / resident) * steps + after
-    step = (0.449 if tiling.block == 128 else 0.66) + (0.11 if grouped else 0.0)
-    after = 1.9 if tiling.splits == 1 else 4.5 + 0.13 * tiling.splits * tiling.block / 128
+    multiplied = columns * tiling.block * depth * 128 / 3.6e6
+    step = max(0.05 + moved / 61e3, multiplied, 0.3 * columns / 128)
+    step += 0.1 * columns / 128 if grouped else 0.0
+    after = (
+        1.9 if tiling.splits == 1 else 4.0 + 0.065 * tiling.splits * tiling.block * columns / 16384
+    )
     return 2.8 + busy * (share * step + after)
 
 
@@ -98,7 +108,7 @@ def _resident(tiling: Tiling) -> int:
     """Return how many programs share a processor."""
     if tiling.kernel == "many":
         return 1
-    return 4 if tiling.block <= 64 else 2
+    return 4 if tiling.block * tiling.columns <= 4096 else 2
 
 
 def best(
