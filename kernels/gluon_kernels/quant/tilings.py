@@ -42,7 +42,7 @@ def tilings(m: int, k: int, group: int, exponents: bool) -> Iterator[Tiling]:
     yield Tiling("restored")
     power = max(8, 1 << (m - 1).bit_length())
     few = (power,) if power <= 64 else (64, 128) if m <= 512 else ()
-    many = (64,) if 32 < m <= 64 else (128, 256) if m > 64 else ()
+    many = () if m <= 32 else (64,) if m <= 64 else (128,) if m <= 128 else (128, 256)
     forms = [("few", block, form) for block in few for form in _FEW[block]]
     forms += [("many", block, form) for block in many for form in _MANY[block]]
     for kernel, block, (columns, depth) in forms:

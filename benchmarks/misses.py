@@ -1,0 +1,239 @@
+"""Say what limits the shapes of a sweep that are slowest against their rivals, with the numbers of two profilers.
+
+    python benchmarks/sweep.py gemm --op matmul --seed 1 --out sweep.json
+    python benchmarks/misses.py sweep.json [--count 5] [--limit 60]
+    python benchmarks/misses.py --check                    # without a GPU: a timeline of the emulator
+
+CUPTI (`torch.profiler`) gives the kernels of both sides with grids, registers, shared memory and durations. A timeline with automatic scopes
+(`gluon_core.timeline`) gives the parts of a block's time in our last kernel: until its first product ("start"), then waits for copies, waits
+for the matrix unit, barriers and all else ("issue": conversions, addresses, stores between tiles), and from its last product to the
+end of the launch ("end": sums of other programs, stores, later rounds of blocks). Recording slows a kernel, so the parts are shares. The bound is
+the larger of the product's time at the peak of the matrix unit and that of its bytes, from memory or, if they fit, from the L2 cache.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any, Callable, Iterator
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "kernels"), str(ROOT / "benchmarks")]
+
+import torch  # noqa: E402
+from sweep import problems_of, ratio  # noqa: E402
+
+from gluon_core.timeline import record  # noqa: E402
+from gluon_kernels.problem import Problem, Shape  # noqa: E402
+
+FAMILIES = ("gemm", "moe", "quant", "norm", "attention", "topk", "linear_attention")
+PEAK = {8: 1979e12, 16: 989e12}  # FLOP/s of the matrix unit of an H200
+MEMORY, L2, CACHE = (
+    4.5e12,
+    8.65e12,
+    4e7,
+)  # bytes per second of memory and of the L2 cache, and those that it keeps
+PARTS = ("start", "copies", "matrix unit", "barriers", "issue", "end")
+LIMITS = {
+    "start": "the launch and the latency of the first copies",
+    "copies": "copies from the L2 cache or memory",
+    "matrix unit": "the matrix unit",
+    "barriers": "barriers",
+    "issue": "instructions between products",
+    "end": "sums of shared tiles, stores, a partial last round",
+}
+
+Call = Callable[[], Any]
+
+
+def worst(file: Path, count: int) -> Iterator[tuple[Problem, Shape, float]]:
+    """Yield the shapes of each op with the lowest ratios in graphs."""
+    rows = [row for row in json.loads(file.read_text()) if ratio(row, "graph") is not None]
+    known = {p.name: p for family in FAMILIES for p in problems_of(family, None)}
+    for op in dict.fromkeys(row["op"] for row in rows):
+        own = sorted((row for row in rows if row["op"] == op), key=lambda row: ratio(row, "graph"))
+        for row in own[:count]:
+            shape = {k: int(v) if v.lstrip("-").isdigit() else v for k, v in row["shape"].items()}
+            yield known[op], shape, ratio(row, "graph")
+
+
+# -- CUPTI -----------------------------------------------------------------------------------------
+
+
+def kernels_of(call: Call, calls: int = 5) -> list[dict[str, Any]]:
+    """Return the kernels of a call in their order, each with the median of its microseconds."""
+    from torch.profiler import ProfilerActivity, profile
+
+    for _ in range(2):
+        call()
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        for _ in range(calls):
+            call()
+        torch.cuda.synchronize()
+    with tempfile.NamedTemporaryFile(suffix=".json") as file:
+        profiler.export_chrome_trace(file.name)
+        events = json.loads(Path(file.name).read_text())["traceEvents"]
+    rows = sorted((e for e in events if e.get("cat") == "kernel"), key=lambda e: e["ts"])
+    each = len(rows) // calls
+    return [
+        {**rows[i]["args"], "name": rows[i]["name"], "us": statistics.median(r["dur"] for r in rows[i::each])}
+        for i in range(each)
+    ]  # fmt: skip
+
+
+def named(kernel: dict[str, Any]) -> str:
+    """Return a kernel's name without template arguments, its grid and its microseconds."""
+    name = kernel["name"].replace("void ", "").split("<")[0].split("(")[0][:90]
+    grid = "x".join(str(x) for x in kernel.get("grid", ()))
+    return f"{name} [{grid}], {kernel['us']:.1f} us"
+
+
+# -- timelines -------------------------------------------------------------------------------------
+
+
+def parts_of(launch: Any) -> dict[str, float]:
+    """Return the shares of a launch's time that the median block spends in each of PARTS; empty where no warp issues products."""
+    blocks: dict[int, dict[int, list[Any]]] = {}
+    for span in launch.spans:
+        blocks.setdefault(span.block, {}).setdefault(span.warp, []).append(span)
+    shares: list[tuple[float, ...]] = []
+    for warps in blocks.values():
+        for spans in warps.values():
+            issues = [s.begin for s in spans if s.scope == "wgmma issue"]
+            waits = [s.end for s in spans if s.scope == "wgmma wait"]
+            if not issues or not waits:
+                continue
+            first, last = min(issues), max(waits)
+            inner = [s for s in spans if s.begin >= first and s.end <= last]
+
+            def spent(*names: str, inner: list[Any] = inner) -> float:
+                return sum(s.end - s.begin for s in inner if s.scope in names)
+
+            copies = spent("mbarrier wait", "cp.async wait")
+            products, barriers = spent("wgmma wait"), spent("barrier")
+            issue = max(0.0, last - first - copies - products - barriers)
+            end = max(0.0, launch.nanoseconds - last)
+            shares.append((first, copies, products, barriers, issue, end))
+    if not shares:
+        return {}
+    means = [statistics.fmean(column) for column in zip(*shares)]
+    return {name: x / sum(means) for name, x in zip(PARTS, means)}
+
+
+def timeline_of(call: Callable[[], Any], events: int = 512) -> dict[str, float]:
+    """Return the parts of the last launch of a call whose plan is made anew."""
+    forget()
+    with record(auto=True, events=events, launches=16) as timeline:
+        call()
+        call()
+    forget()
+    shares = [parts_of(launch) for launch in timeline.launches]
+    return next((x for x in reversed(shares) if x), {})
+
+
+def forget() -> None:
+    """Drop the plans of all operators, whose launches were prepared with or without a recorder."""
+    from gluon_kernels.plans import Plans
+
+    for name, module in list(sys.modules.items()):
+        if name.startswith("gluon_kernels"):
+            for value in list(vars(module).values()):
+                if isinstance(value, Plans):
+                    value.forget()
+
+
+# -- a row -----------------------------------------------------------------------------------------
+
+
+def bound(problem: Problem, shape: Shape) -> tuple[float, str]:
+    """Return the microseconds that no kernel beats, and the part of the machine."""
+    bits = 8 if problem.name == "matmul_fp8" else 16
+    size = problem.bytes(shape)
+    rate, part = (L2, "L2") if size < CACHE else (MEMORY, "memory")
+    times = ((problem.flops(shape) / PEAK[bits] * 1e6, "matrix unit"), (size / rate * 1e6, part))
+    return max(times)
+
+
+def row_of(problem: Problem, shape: Shape, was: float) -> str:
+    arguments = problem.arguments(shape, "cuda")
+    (name, rival), *_ = problem.rivals.items()
+    ours = kernels_of(lambda: problem.op(**arguments))
+    theirs = kernels_of(lambda: rival(**arguments))
+    least, part = bound(problem, shape)
+    main = max(ours, key=lambda kernel: kernel["us"])
+    facts = (
+        f"{main.get('registers per thread')} registers, {main.get('shared memory', 0) // 1024} KiB"
+    )
+    try:
+        parts = timeline_of(lambda: problem.op(**arguments))
+    except Exception as error:  # a kernel may lack a part that the recorder needs
+        parts, facts = {}, f"{facts}; no timeline: {type(error).__name__} {str(error)[:80]}"
+    shares = ", ".join(f"{k} {100 * v:.0f}" for k, v in parts.items())
+    limit = LIMITS[max(parts, key=parts.__getitem__)] if parts else "-"
+    text = " ".join(str(x) for x in shape.values())
+    return (
+        f"| {problem.name} | {text} | {was:.2f} | {'; '.join(map(named, ours))}; {facts} | {'; '.join(map(named, theirs))} | "
+        f"{least:.1f}, {part} | {shares} | {limit} |"
+    )
+
+
+def check() -> int:
+    """Record a small product on the emulator and print its parts."""
+    import os
+
+    os.environ["GLUON_TARGET"] = "emu:sm_90"
+    (problem,) = problems_of("quant", "linear")
+    arguments = problem.arguments(
+        {"M": 40, "N": 128, "K": 512, "format": "int8", "group": 0}, "cpu"
+    )
+    parts = timeline_of(lambda: problem.op(**arguments))
+    print(", ".join(f"{k} {100 * v:.0f} %" for k, v in parts.items()))
+    return int(set(parts) != set(PARTS))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("sweeps", nargs="*", type=Path)
+    parser.add_argument("--count", type=int, default=5, help="shapes of each op")
+    parser.add_argument("--limit", type=float, default=1e9, help="seconds, then the rest is left")
+    parser.add_argument("--warm", help="compile a share of the kernels only, I/N")
+    parser.add_argument("--check", action="store_true")
+    chosen = parser.parse_args()
+    if chosen.check:
+        return check()
+    todo = [one for file in chosen.sweeps for one in worst(file, chosen.count)]
+    if chosen.warm:
+        number, parts = map(int, chosen.warm.split("/"))
+        for problem, shape, _ in todo[number::parts]:
+            arguments = problem.arguments(shape, "cuda")
+            timeline_of(partial(problem.op, **arguments))
+        return 0
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}\n")
+    print(
+        "| op | shape | graph | our kernels | the rival's | bound, us | shares of a block's time, % | most is |"
+    )
+    print("| --- | --- | ---: | --- | --- | --- | --- | --- |")
+    started = time.time()
+    for number, (problem, shape, was) in enumerate(todo):
+        if time.time() - started > chosen.limit:
+            print(f"\nended with {len(todo) - number} shapes left")
+            break
+        try:
+            print(row_of(problem, shape, was), flush=True)
+        except Exception as error:
+            print(
+                f"| {problem.name} | {shape} | {type(error).__name__}: {str(error)[:200]} |",
+                flush=True,
+            )
+    return 0 if todo else 3
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
