@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ast
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Iterator, Optional, Sequence
 
@@ -21,51 +20,12 @@ from gluon_cli.parse import parse_assignments
 from gluon_core.compiler import compile
 from gluon_core.plugin.targets import Target
 from gluon_core.registry.load import registry
+from gluon_report.inlay import Hint
 
-__all__ = ["Hint", "hints", "show"]
+__all__ = ["hints", "show"]
 
 _DESCRIPTOR = re.compile(r"descriptor<tensor<([\dx]+)x(\w+)>, \w+, (.*)>$")
 _TYPES = 3  # of one name that a label shows
-_KIND = 1  # InlayHintKind.Type
-
-
-@dataclass(frozen=True)
-class Hint:
-    """The type of a name at one place.
-
-    Args:
-        file: with the place.
-        line: from 1.
-        column: behind the name, in characters from 0.
-        name: of the variable or parameter.
-        label: element types and shapes, such as "bf16[128, 64]"; several where the kernel is traced in several forms.
-        layouts: of registers, or of shared or tensor memory; empty for scalars and pointers.
-        chosen: True if the kernel names no layouts, so that these were chosen.
-    """
-
-    file: str
-    line: int
-    column: int
-    name: str
-    label: str
-    layouts: tuple[str, ...]
-    chosen: bool
-
-    def as_inlay(self) -> dict[str, Any]:
-        """Return the object of the Language Server Protocol, with the file besides; `data` is for programs."""
-        return {
-            "uri": Path(self.file).resolve().as_uri(),
-            "position": {"line": self.line - 1, "character": self.column},
-            "label": f": {self.label}",
-            "kind": _KIND,
-            "tooltip": "\n".join(self.layouts),
-            "data": {
-                "name": self.name,
-                "type": self.label,
-                "layouts": list(self.layouts),
-                "chosen": self.chosen,
-            },
-        }
 
 
 def hints(kernels: Sequence[Form], target: Target) -> list[Hint]:
@@ -102,7 +62,8 @@ def hints(kernels: Sequence[Form], target: Target) -> list[Hint]:
             place = known.of(name, where.line, rewritten) if known is not None else None
             if place is None:
                 continue
-            key = (where.file, *place, name)
+            line, column = place
+            key = (where.file, line - 1, column, name)
             label, layout = _described(value.type)
             types.setdefault(key, {})[label] = None
             if layout:
@@ -224,4 +185,4 @@ def show(
         return
     for hint in here:
         layout = f"  {'; '.join(hint.layouts)}" if hint.layouts else ""
-        print(f"{file}:{hint.line}:{hint.column}: {hint.name}: {hint.label}{layout}")
+        print(f"{file}:{hint.line + 1}:{hint.column}: {hint.name}: {hint.label}{layout}")

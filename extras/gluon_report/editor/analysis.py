@@ -12,28 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
-__all__ = ["Analysis", "Named", "Problem", "analysed"]
+from gluon_report.inlay import Hint
 
-
-@dataclass(frozen=True)
-class Named:
-    """The type of a name at one place.
-
-    Args:
-        line: from 0.
-        column: behind the name, in characters from 0.
-        name: of the variable or parameter.
-        label: element type and shape.
-        layouts: of the value.
-        chosen: True if no source names the layouts: they were chosen.
-    """
-
-    line: int
-    column: int
-    name: str
-    label: str
-    layouts: tuple[str, ...]
-    chosen: bool
+__all__ = ["Analysis", "Problem", "analysed"]
 
 
 @dataclass(frozen=True)
@@ -63,7 +44,7 @@ class Analysis:
     """
 
     text: str
-    named: tuple[Named, ...] = ()
+    named: tuple[Hint, ...] = ()
     problem: Optional[Problem] = None
 
 
@@ -107,14 +88,7 @@ def _read(text: str, path: Path, output: str, code: Optional[int]) -> Analysis:
         return Analysis(text, problem=Problem(f"not analysed: its process ended with code {code}"))
     if isinstance(content, dict):
         return Analysis(text, problem=_problem(content.get("error", {}), path))
-    return Analysis(text, tuple(map(_named, content)))
-
-
-def _named(hint: dict[str, Any]) -> Named:
-    place, data = hint["position"], hint["data"]
-    return Named(
-        place["line"], place["character"], data["name"], data["type"], tuple(data["layouts"]), data["chosen"]
-    )  # fmt: skip
+    return Analysis(text, tuple(Hint.of_inlay(inlay, str(path)) for inlay in content))
 
 
 def _problem(error: dict[str, Any], path: Path) -> Problem:

@@ -10,7 +10,8 @@ from difflib import SequenceMatcher
 from functools import cached_property
 from typing import Iterator, Optional, Sequence
 
-from gluon_report.editor.analysis import Analysis, Named
+from gluon_report.editor.analysis import Analysis
+from gluon_report.inlay import Hint
 
 __all__ = ["Document"]
 
@@ -42,7 +43,7 @@ class Document:
         return {a + i: b + i for a, b, size in blocks for i in range(size)}
 
     @cached_property
-    def named(self) -> tuple[Named, ...]:
+    def named(self) -> tuple[Hint, ...]:
         """Return the hints, at their places in the present text."""
         here = (
             replace(n, line=self._moved[n.line])
@@ -64,7 +65,7 @@ class Document:
                 return match[0], match.start(), match.end()
         return None
 
-    def at(self, line: int, column: int) -> Optional[Named]:
+    def at(self, line: int, column: int) -> Optional[Hint]:
         """Return the type that the name at a place has: as it was bound last above, in the same function."""
         word = self.word(line, column)
         if word is None:
@@ -74,10 +75,10 @@ class Document:
         above = [n for n in known if (n.line, n.column) <= (line, word[2])]
         return above[-1] if above else known[0] if known else None
 
-    def choices(self) -> Iterator[tuple[int, list[Named]]]:
+    def choices(self) -> Iterator[tuple[int, list[Hint]]]:
         """Yield (line, values) where layouts were chosen that no earlier value of the function has."""
         seen: set[tuple[int, str]] = set()
-        lines: dict[int, list[Named]] = {}
+        lines: dict[int, list[Hint]] = {}
         for one in self.named:
             key = (self._function(one.line)[0], "; ".join(one.layouts))
             if one.chosen and one.layouts and key not in seen:

@@ -17,8 +17,9 @@ from pygls.lsp.server import LanguageServer
 from pygls.uris import to_fs_path
 
 from gluon_core._version import __version__
-from gluon_report.editor.analysis import Analysis, Named, Problem, analysed
+from gluon_report.editor.analysis import Analysis, Problem, analysed
 from gluon_report.editor.document import Document
+from gluon_report.inlay import Hint
 
 __all__ = ["serve", "server"]
 
@@ -167,7 +168,7 @@ def server(target: Optional[str], patience: float) -> Server:
     return ls
 
 
-def _described(named: Named) -> str:
+def _described(named: Hint) -> str:
     lines = [f"`{named.name}: {named.label}`"]
     how = ", chosen" if named.chosen else ""
     lines += [f"layout{how}: `{layout}`" for layout in named.layouts]
