@@ -7,8 +7,7 @@ import copy
 import warnings
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
 from typing import Any, Callable, Iterator, Mapping, Optional
 
 import numpy as np
@@ -21,6 +20,7 @@ from gluon_write.buffered import buffered
 from gluon_write.conflict import conflict_of
 from gluon_write.graph import build
 from gluon_write.hoist import hoisted
+from gluon_write.partitions import in_partitions
 from gluon_write.prefetch import prefetched
 from gluon_write.prices import LEAST_COPY_BITS
 from gluon_write.recompute import recomputed
@@ -109,14 +109,11 @@ def chosen_for(
             remedy="Write the layouts, with their cga_layout.",
         )
     stages = int(getattr(options, "num_stages", None) or 1)
-    traced = partial(
-        sketch,
-        signature=signature,
-        constexprs=constexprs,
-        attrs=attrs,
-        target=target,
-        options=options,
-    )
+
+    def traced(fn: Any, warps: Optional[int] = None) -> Sketch:
+        asked = options if warps is None else replace(options, num_warps=warps)
+        return sketch(fn, signature, constexprs, attrs, target, asked)
+
     drawn = traced(fn)
     fn, drawn = _formed(fn, drawn, traced, stages, target, int(options.num_warps))
     room = target.architecture.limits.shared_memory
@@ -152,7 +149,7 @@ def chosen_form() -> Optional[str]:
 def _formed(
     fn: Any,
     drawn: Sketch,
-    traced: Callable[[Any], Sketch],
+    traced: Callable[..., Sketch],
     stages: int,
     target: Target,
     warps: int,
@@ -163,6 +160,9 @@ def _formed(
         fn, drawn = apart, traced(apart)
     pipelined = staged(fn, stages, transposes=target.has("nvidia.tma"))
     form = _form.get() or (None if pipelined is not fn else "specialized")
+    whole = in_partitions(fn, drawn, traced, stages, target, warps) if form != "pipelined" else None
+    if whole is not None:
+        return whole, traced(whole)
     special = specialized(fn, drawn, stages, target, warps, form)
     chosen = special if special is not fn else pipelined
     return (chosen, traced(chosen)) if chosen is not fn else (fn, drawn)

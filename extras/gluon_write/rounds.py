@@ -59,6 +59,7 @@ class Rounds:
         self.results: list[str] = []
         self.first = ""  # the loop's first step
         self.variable = ""  # of the loop, as releases read it
+        self.threads = False  # another loop goes on with the slots
         loads = [tile.statement for tile in loop.tiles.values()]
         self.all = [s for s in loop.node.body if s not in loads]
         taken = {*re.findall(r"\w+", reader.source), *reader.scope}
@@ -157,15 +158,25 @@ class Rounds:
         self, schedule: Schedule, bounds: tuple[str, str, str], results: Sequence[str]
     ) -> list[str]:
         """Return the body of the consumer's function, in the order of a schedule."""
+        begin = f"{self.slot} = {next(iter(self.rings))}.consumer()"
+        end = [f"return {', '.join(results)}"] if results else []
+        return [begin, *self._body(schedule, bounds, results), *end]
+
+    def threaded(
+        self, schedule: Schedule, bounds: tuple[str, str, str], results: Sequence[str]
+    ) -> list[str]:
+        """Return the loop, from a slot that is there before to the one after its last, all slots released."""
+        self.threads = True
+        return self._body(schedule, bounds, results)
+
+    def _body(
+        self, schedule: Schedule, bounds: tuple[str, str, str], results: Sequence[str]
+    ) -> list[str]:
         statements = self.statements(results)
         self.results, self.first = list(results), bounds[0]
         if schedule.late:
-            body = self._skewed(statements, schedule, bounds)
-        else:
-            body = self._plain(statements, bounds)
-        begin = f"{self.slot} = {next(iter(self.rings))}.consumer()"
-        end = [f"return {', '.join(results)}"] if results else []
-        return [begin, *body, *end]
+            return self._skewed(statements, schedule, bounds)
+        return self._plain(statements, bounds)
 
     def _plain(self, statements: list[ast.stmt], bounds: tuple[str, str, str]) -> list[str]:
         """Return the loop with its statements in the order of the program."""
@@ -179,7 +190,9 @@ class Rounds:
         lines = self._begun(left)
         lines.append(f"for {target.id} in range({', '.join(bounds)}):")
         lines += _indented([*body, f"{self.slot} = {self.slot}.next()"])
+        last = list(dict.fromkeys(self._ring(one) for one in left)) if self.threads else []
         lines += self._over(left, len(left), release=False)
+        lines += [f"{ring}.release({self.slot}.before())" for ring in last]
         # Sums of no step and those of products would meet in the loop: the assembler then waits after each.
         return [f"if {bounds[0]} < {bounds[1]}:", *_indented(lines)] if left else lines
 
@@ -219,8 +232,11 @@ class Rounds:
         body += _indented(inner)
         for one in left:
             one.new = False
-        lines, left = self._run([(s, behind) for s in late], left, release=False)
-        body += [*lines, *self._over(left, len(left), release=False)]
+        threads = self.threads
+        lines, left = self._run([(s, behind) for s in late], left, release=threads)
+        body += [*lines, *self._over(left, len(left), release=threads)]
+        if threads:
+            body.append(f"{self.slot} = {self.slot}.next()")
         return [f"if {first} < {last}:", *_indented(body)]
 
     def _begun(self, pending: list[_Pending]) -> list[str]:

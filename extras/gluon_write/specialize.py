@@ -32,7 +32,7 @@ from gluon_write.rounds import Rounds
 from gluon_write.sketch import Sketch, place_of
 from gluon_write.work import forms_of
 
-__all__ = ["specialized"]
+__all__ = ["LoopsInPartitions", "specialized", "wrapped"]
 
 _WIDTH = 96  # of a line
 _LEAST_WARPS = 4  # of a warp group
@@ -73,7 +73,7 @@ def specialized(
     for number, jit in enumerate(drawn.jits):
         if jit in drawn.called.values() and number == 0:
             continue
-        work = _Specializer(jit, number, drawn, target, warps)
+        work = LoopsInPartitions(jit, number, drawn, target, warps)
         text = work.text(stages, form)
         if text is not None:
             done: dict[int, Any] = {}
@@ -81,7 +81,13 @@ def specialized(
     return fn
 
 
-class _Specializer(LoopReader):
+class LoopsInPartitions(LoopReader):
+    """Read the loops of one function whose copies and products can have partitions, and write those.
+
+    Args:
+        number: of the function in the traced kernel. warps: of the program.
+    """
+
     def __init__(self, fn: Any, number: int, drawn: Sketch, target: Target, warps: int):
         super().__init__(fn, number, drawn, wgmma=True)
         self.target, self.warps = target, warps
@@ -93,10 +99,7 @@ class _Specializer(LoopReader):
             and node.annotation is not None
             and "constexpr" in ast.unparse(node.annotation)
         }
-        arguments = self.tree.args
-        self.parameters = {
-            one.arg for one in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
-        }
+        self.parameters = set(self.parameters_in_order())
         self.locals = self.parameters | stores(self.tree)
 
     # -- the loop -------------------------------------------------------------------------------
@@ -166,6 +169,17 @@ class _Specializer(LoopReader):
         lines = [statement.lineno for statement in loop.node.body]
         return len(set(lines)) == len(lines) and lines[0] > loop.node.lineno
 
+    def loops(self) -> list[Loop]:
+        """Return all loops that can have partitions."""
+        nodes = [n for n in ast.walk(self.tree) if isinstance(n, ast.For)]
+        read = [self.read(n) for n in nodes if isinstance(n.target, ast.Name)] if self.space else []
+        return [loop for loop in read if loop is not None and self._suits(loop)]
+
+    def parameters_in_order(self) -> list[str]:
+        """Return the names of the function's parameters."""
+        arguments = self.tree.args
+        return [a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
+
     def _outermost(self) -> Iterable[ast.For]:
         """Yield the loops that no other loop is around."""
 
@@ -216,7 +230,7 @@ class _Specializer(LoopReader):
                 tile.ring = ring
         size = sum(tile.bytes for tile in loop.tiles.values())
         depth = min(stages, self.target.architecture.limits.shared_memory // size)
-        results = self._results(loop)
+        results = self.results_of(loop)
         if depth < 2 or results is None:
             return None
         plan = _Plan(loop, rings, depth, results)
@@ -225,13 +239,18 @@ class _Specializer(LoopReader):
         plan.copies = free_name(f"{name}_copies", taken)
         return plan
 
-    def _results(self, loop: Loop) -> Optional[list[str]]:
-        """Return the names that a loop assigns and the rest reads; None if one has no value before."""
+    def results_of(self, loop: Loop, again: bool = False) -> Optional[list[str]]:
+        """Return the names that a loop assigns and the rest reads; None if one has no value before.
+
+        Args:
+            again: the loop is within another one, so that the lines before it run after it, too.
+        """
         end = loop.node.end_lineno or 0
         names = [n for n in ast.walk(self.tree) if isinstance(n, ast.Name)]
         assigned = {n.id for n in ast.walk(loop.node) if isinstance(n, ast.Name)
                     and isinstance(n.ctx, ast.Store)}  # fmt: skip
-        later = {n.id for n in names if n.lineno > end and isinstance(n.ctx, ast.Load)}
+        later = {n.id for n in names if isinstance(n.ctx, ast.Load)
+                 and (n.lineno > end or again and n.lineno < loop.node.lineno)}  # fmt: skip
         before = {n.id for n in names if n.lineno < loop.node.lineno} | self.parameters
         results = sorted(assigned & later)
         return results if set(results) <= before else None
@@ -244,7 +263,7 @@ class _Specializer(LoopReader):
         body = rounds.lines(schedule, bounds, plan.results)
         exposed = self._exposed(rounds.statements(plan.results), node)
         taken_by_products = [n for n in dict.fromkeys([*plan.results, *exposed])]
-        products = self._function(
+        products = self.function_text(
             plan.products,
             "Multiply the tiles of each step.",
             [*plan.rings, *taken_by_products],
@@ -263,7 +282,7 @@ class _Specializer(LoopReader):
         calls = []
         for name, passed in ((plan.products, taken_by_products), (plan.copies, taken_by_copies)):
             words = [*plan.rings, *passed]
-            calls += _wrapped(f"({name}, (", words if passed else [*words, ""], ")),")
+            calls += wrapped(f"({name}, (", words if passed else [*words, ""], ")),")
         lines += [
             f"{outer}{returned}{gl}.warp_specialize(",
             f"{outer}    [",
@@ -277,10 +296,10 @@ class _Specializer(LoopReader):
         whole[node.lineno - 1 : node.end_lineno] = lines
         return "\n".join(whole) + "\n"
 
-    def _function(self, name: str, words: str, parameters: Sequence[str], body: list[str]) -> str:
+    def function_text(self, name: str, words: str, parameters: Sequence[str], body: list[str]) -> str:
         """Return the text of a partition's function."""
         listed = [f"{p}: {self.space}.constexpr" if p in self.constants else p for p in parameters]
-        head = _wrapped(f"def {name}(", listed, "):")
+        head = wrapped(f"def {name}(", listed, "):")
         head.append(f'    """{words}"""')
         return "\n".join([*head, *(f"    {line}" if line else "" for line in body)]) + "\n"
 
@@ -312,7 +331,7 @@ class _Specializer(LoopReader):
         body.append(f"    {slot} = {slot}.next()")
         exposed = self._exposed(wanted, node)
         names = [*plan.rings, *exposed]
-        return self._function(plan.copies, "Copy the tiles of each step.", names, body), exposed
+        return self.function_text(plan.copies, "Copy the tiles of each step.", names, body), exposed
 
     def _exposed(self, parts: Sequence[Any], node: ast.For) -> list[str]:
         """Return the names of the function that statements read before they assign them."""
@@ -334,7 +353,7 @@ class _Specializer(LoopReader):
                 yield tile
 
 
-def _wrapped(begin: str, parts: Sequence[str], end: str) -> list[str]:
+def wrapped(begin: str, parts: Sequence[str], end: str) -> list[str]:
     """Return a list in parentheses, in several lines if it is long."""
     whole = f"{begin}{', '.join(parts)}{end}"
     if len(whole) <= _WIDTH:

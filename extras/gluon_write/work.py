@@ -124,6 +124,7 @@ def forms_of(
     depth: int,
     target: Target,
     warps: int,
+    parts: int = 1,
 ) -> Forms:
     """Return the cost of a round in both forms.
 
@@ -132,6 +133,7 @@ def forms_of(
 
     Args:
         depth: buffers of each tile. results: names that the loop returns.
+        warps: of a partition that multiplies. parts: such partitions, which share the units.
     """
     timing: Any = timing_of(target)
     work = _Work(reader, loop, timing, warps)
@@ -145,12 +147,14 @@ def forms_of(
             operands = busy
             busy, latency = work.product(statement.value)
             latency += operands
+        busy *= parts
         unit = "matrix" if statement in loop.issued else "warps"
         steps.append(Step(unit, busy, latency, needs, before))
-    lanes = warps // _GROUP
+    lanes = parts * warps // _GROUP
 
     # The copying warp's group has registers of its own.
-    most = min(_MOST_REGISTERS, (timing.registers - _COPYING) // (warps * _LANES) // 8 * 8)
+    threads = parts * warps * _LANES
+    most = min(_MOST_REGISTERS, (timing.registers - _COPYING) // threads // 8 * 8)
 
     def skewed(late: Collection[int]) -> bool:
         names = {name for s, name in loop.issued.items() if statements.index(s) not in late}
@@ -161,7 +165,7 @@ def forms_of(
     special = max(schedule.interval, work.copies()) + signal + _START / _ROUNDS
     held = min(_MOST_REGISTERS, work.registers(()) + _OWN)
     shared = depth * sum(tile.bytes for tile in loop.tiles.values()) + timing.block_shared
-    blocks = max(1, min(timing.registers // (warps * _LANES * held), timing.shared // shared))
+    blocks = max(1, min(timing.registers // (threads * held), timing.shared // shared))
     alone = scheduled(steps, lanes * blocks, lambda late: False).interval
     issue = len(loop.tiles) * timing.copy_issue + timing.latency["pass"] + timing.latency["barrier"]
     return Forms(max(alone, work.copies()) + issue, special, schedule)
