@@ -9,24 +9,41 @@ from gluon_core import language as gl
 
 
 @gluon.jit
-def attention_products(
-    key_ring, value_ring, acc, total, length, BN: gl.constexpr, BM: gl.constexpr, query, scale,
-    largest
+def attention_copies(key_ring, value_ring, length, BN: gl.constexpr):
+    """Copy the tiles of each step."""
+    slot = key_ring.producer()
+    for start in range(0, length, BN):
+        key_ring.fetch(slot, [[start, 0]])
+        value_ring.fetch(slot, [[start, 0]])
+        slot = slot.next()
+
+
+@gluon.jit
+def attention_rows(
+    key_ring, value_ring, out, length, scale, D: gl.constexpr, BM: gl.constexpr, BN:
+    gl.constexpr, out_tiles, q_tiles, part: gl.constexpr
 ):
-    """Multiply the tiles of each step."""
-    # demanded by the matrix unit, line 47
-    # demanded by the matrix unit, line 27
-    acc_layout: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[8, 1], instr_shape=[16, 128, 16])
-    # demanded by the matrix unit, line 11
-    # demanded by the matrix unit, line 27
-    # demanded by the matrix unit, line 29
-    # demanded by the matrix unit, line 47
+    """Compute a part of the rows."""
+    # demanded by the matrix unit, line 53
+    # demanded by the matrix unit, line 33
+    acc_layout: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, 128, 16])
+    largest_layout: gl.constexpr = gl.SliceLayout(1, acc_layout)
+    # demanded by the matrix unit, line 17
+    # demanded by the matrix unit, line 33
+    # demanded by the matrix unit, line 35
+    # demanded by the matrix unit, line 53
     query_layout: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=acc_layout, k_width=2)
     layout: gl.constexpr = gl.SliceLayout(0, acc_layout)
     slot = key_ring.consumer()
+    first = gl.program_id(1) * length
+    row = gl.program_id(0) * BM
+    query = gl.portable.load(q_tiles, [row + part * 64, 0])
+    largest = gl.full([BM // 2], -1e30, gl.float32, layout=largest_layout)
+    total = gl.zeros([BM // 2], gl.float32, layout=largest_layout)
+    acc = gl.zeros([BM // 2, D], gl.float32, layout=acc_layout)
     if 0 < length:
         start_before = 0
-        nothing = gl.zeros([BM, BN], gl.float32, layout=acc_layout)
+        nothing = gl.zeros([BM // 2, BN], gl.float32, layout=acc_layout)
         key = key_ring.wait(slot)
         score_product = gl.nvidia.hopper.warpgroup_mma(gl.convert_layout(query, query_layout), key.permute((1, 0)), nothing, is_async=True, use_acc=False)
         score_product = gl.nvidia.hopper.warpgroup_mma_wait(0, deps=[score_product])
@@ -42,7 +59,7 @@ def attention_products(
         acc = acc * kept[:, None]
         for start in range(BN, length, BN):
             next_slot = slot.next()
-            nothing = gl.zeros([BM, BN], gl.float32, layout=acc_layout)
+            nothing = gl.zeros([BM // 2, BN], gl.float32, layout=acc_layout)
             key = key_ring.wait(next_slot)
             score_product = gl.nvidia.hopper.warpgroup_mma(gl.convert_layout(query, query_layout), key.permute((1, 0)), nothing, is_async=True, use_acc=False)
             value = value_ring.wait(slot)
@@ -66,49 +83,32 @@ def attention_products(
         value = value_ring.wait(slot)
         acc = gl.nvidia.hopper.warpgroup_mma(gl.convert_layout(weight_operand, query_layout), value, acc, is_async=True)
         acc = gl.nvidia.hopper.warpgroup_mma_wait(0, deps=[acc])
-    return acc, total
-
-
-@gluon.jit
-def attention_copies(key_ring, value_ring, length, BN: gl.constexpr):
-    """Copy the tiles of each step."""
-    slot = key_ring.producer()
-    for start in range(0, length, BN):
-        key_ring.fetch(slot, [[start, 0]])
-        value_ring.fetch(slot, [[start, 0]])
+        value_ring.release(slot)
         slot = slot.next()
+    result = (acc / total[:, None]).to(out.dtype.element_ty)
+    gl.portable.store(out_tiles, [row + part * 64, 0], result)
 
 
 # Layouts for nvidia:sm_90, *fp16:16, *fp16:16, *fp16:16, *fp16:16, i32:16, fp32.
 @gluon.jit
 def attention(q, k, v, out, length, scale, D: gl.constexpr, BM: gl.constexpr, BN: gl.constexpr):
-    # demanded by the matrix unit, line 47
-    # demanded by the matrix unit, line 27
-    acc_layout: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[8, 1], instr_shape=[16, 128, 16])
-    largest_layout: gl.constexpr = gl.SliceLayout(1, acc_layout)
     first = gl.program_id(1) * length
-    row = gl.program_id(0) * BM
-    q_tiles = gl.portable.descriptor(q + first * D, [length, D], [D, 1], [BM, D])
+    q_tiles = gl.portable.descriptor(q + first * D, [length, D], [D, 1], [BM // 2, D])
     k_tiles = gl.portable.descriptor(k + first * D, [length, D], [D, 1], [BN, D])
     v_tiles = gl.portable.descriptor(v + first * D, [length, D], [D, 1], [BN, D])
-    out_tiles = gl.portable.descriptor(out + first * D, [length, D], [D, 1], [BM, D])
-    query = gl.portable.load(q_tiles, [row, 0])
-    largest = gl.full([BM], -1e30, gl.float32, layout=largest_layout)
-    total = gl.zeros([BM], gl.float32, layout=largest_layout)
-    acc = gl.zeros([BM, D], gl.float32, layout=acc_layout)
-    # One warp copies, through rings of 3 slots; the others multiply.
-    key_ring = gl.nvidia.hopper.tma_ring([k_tiles], 3)
-    value_ring = gl.nvidia.hopper.tma_ring([v_tiles], 3)
-    acc, total = gl.warp_specialize(
+    out_tiles = gl.portable.descriptor(out + first * D, [length, D], [D, 1], [BM // 2, D])
+    # One partition copies, through rings of 3 slots; 2 have a part of the rows each.
+    key_ring = gl.nvidia.hopper.tma_ring([k_tiles], 3, consumers=2)
+    value_ring = gl.nvidia.hopper.tma_ring([v_tiles], 3, consumers=2)
+    gl.warp_specialize(
         [
-            (attention_products, (key_ring, value_ring, acc, total, length, BN, BM, query, scale, largest)),
             (attention_copies, (key_ring, value_ring, length, BN)),
+            (attention_rows, (key_ring, value_ring, out, length, scale, D, BM, BN, out_tiles, q_tiles, 0)),
+            (attention_rows, (key_ring, value_ring, out, length, scale, D, BM, BN, out_tiles, q_tiles, 1)),
         ],
-        [1],
-        [24],
+        [4, 4],
+        [224, 224],
     )
-    result = (acc / total[:, None]).to(out.dtype.element_ty)
-    gl.portable.store(out_tiles, [row, 0], result)
 
 
 if __name__ == "__main__":

@@ -71,9 +71,13 @@ class Edits:
         return self.names.setdefault(layout, f"layout_{len(self.names)}")
 
     def all(self) -> Iterator[Edits]:
-        """Yield the edits of the functions that are called, innermost first, and these."""
+        """Yield the edits of the functions that are called, innermost first and each once, and these."""
+        seen: set[int] = set()
         for called in self.calls.values():
-            yield from called.all()
+            for one in called.all():
+                if id(one) not in seen:
+                    seen.add(id(one))
+                    yield one
         yield self
 
 
@@ -306,12 +310,21 @@ def edits_of(graph: Graph, solution: Solution) -> Edits:
             context, place = relation.wrap[1]
             conversions = _within(kernel, context, graph).conversions
             _agree(place, conversions.setdefault(place, pair[1]), pair[1])
+    _share(kernel, {})
     for edits in kernel.all():
         for place in sorted({*edits.layouts, *edits.conversions}, key=lambda p: p[1:]):
             for kind in (edits.layouts, edits.conversions):
                 if place in kind:
                     edits.name_of(kind[place])
     return kernel
+
+
+def _share(edits: Edits, known: dict[Any, Edits]) -> Edits:
+    """Return the first edits of `known` that are the same; let calls of one function share such edits."""
+    edits.calls = {place: _share(called, known) for place, called in edits.calls.items()}
+    parts = [frozenset(edits.layouts.items()), frozenset(edits.conversions.items())]
+    called = frozenset((place, id(one)) for place, one in edits.calls.items())
+    return known.setdefault((id(edits.fn), *parts, called), edits)
 
 
 def _within(kernel: Edits, context: tuple[Place, ...], graph: Graph) -> Edits:

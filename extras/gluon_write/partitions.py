@@ -11,9 +11,9 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass, field
-from typing import Any, Callable, Iterator, Mapping, Optional, Sequence
+from typing import Any, Callable, Iterator, Optional, Sequence
 
-from gluon_core import portable
+from gluon_core import language, portable
 from gluon_core.errors import GluonError
 from gluon_core.plugin.targets import Target
 from gluon_write.form import bounds_of, changed_copy, free_name, function_of
@@ -29,7 +29,10 @@ __all__ = ["in_partitions"]
 _GROUP = 4  # warps
 _ROWS = 64  # of a product of a group of warps
 _MOST_PARTS = 2
-_REGISTERS = {4: (240, 24), 8: (224, 24)}  # of threads that multiply and copy, by the kernel's warps
+_REGISTERS = {
+    4: (240, 24),
+    8: (224, 24),
+}  # of threads that multiply and copy, by the kernel's warps
 _COMPOUND = (ast.For, ast.While, ast.If)
 
 
@@ -186,7 +189,7 @@ class _Partitions:
             for loop in one.loops.values():
                 for tile in loop.tiles.values():
                     if number == 0:
-                        one.rings.setdefault(tile.tiles, self._ring(tile))
+                        one.rings[tile.tiles] = self._ring(tile.tiles, tile)
                     if tile.tiles not in one.rings:
                         raise _NoForm
         names = set(self.rings)
@@ -212,25 +215,24 @@ class _Partitions:
             loaded = {id(t.statement.value) for one in self.functions.values()
                       for loop in one.loops.values() for t in loop.tiles.values()}  # fmt: skip
             for node in ast.walk(reader.tree):
-                if reader.called(node) is portable.load and isinstance(node, ast.Call):
+                loads = reader.called(node) in (portable.load, language.load)
+                if loads and isinstance(node, ast.Call):
                     kind = reader.type_of(node)
                     if kind is not None and id(node) not in loaded:
                         most = max(most, kind[0][0] * kind[0][1] * kind[1] // 8)
         return self.parts * most + 2048
 
-    def _ring(self, tile: Tile) -> str:
-        if tile.tiles not in self.descriptors:
+    def _ring(self, descriptor: str, tile: Tile) -> str:
+        """Return the ring of one of the kernel's descriptors."""
+        if descriptor not in self.descriptors:
             ring = free_name(f"{tile.name}_ring", self.taken)
-            self.descriptors[tile.tiles] = ring
+            self.descriptors[descriptor] = ring
             self.rings[ring] = tile
-        return self.descriptors[tile.tiles]
+        return self.descriptors[descriptor]
 
     def _passed(self, number: int) -> dict[str, str]:
         """Return the rings of the descriptors that a function's calls pass, by parameter."""
         one = self.functions[number]
-        wanted = {tile.tiles for loop in one.loops.values() for tile in loop.tiles.values()}
-        for call, callee in self._calls(one.reader):
-            wanted |= {n.id for n in ast.walk(call) if isinstance(n, ast.Name)}
         rings: dict[str, str] = {}
         tiles = {t.tiles: t for loop in one.loops.values() for t in loop.tiles.values()}
         for caller in self.functions.values():
@@ -244,13 +246,7 @@ class _Partitions:
                         raise _NoForm
                     ring = caller.rings.get(value.id)
                     if ring is None and caller is self.functions[0]:
-                        tile = tiles[name]
-                        ring = self.descriptors.get(value.id)
-                        if ring is None:
-                            ring = free_name(f"{tile.name}_ring", self.taken)
-                            self.descriptors[value.id] = ring
-                            self.rings[ring] = tile
-                        caller.rings[value.id] = ring
+                        ring = caller.rings[value.id] = self._ring(value.id, tiles[name])
                     if ring is None or rings.get(name, ring) != ring:
                         raise _NoForm
                     rings[name] = ring
@@ -274,22 +270,22 @@ class _Partitions:
         """Return the kernel's statements that make descriptors, with those that these need.
 
         Raises:
-            _NoForm: a descriptor is made within a loop or a branch.
+            _NoForm: a descriptor is makers within a loop or a branch.
         """
         body = [s for s in reader.tree.body if not _is_text(s)]
-        made = [
+        makers = [
             s for s in body
             if isinstance(s, ast.Assign) and reader.called(s.value) is portable.descriptor
         ]  # fmt: skip
         inner = [n for n in ast.walk(reader.tree) if reader.called(n) is portable.descriptor]
-        if len(inner) != len(made):
+        if len(inner) != len(makers):
             raise _NoForm
-        made_names = {name for s in made for name in stores(s)}
-        if not set(self.descriptors) <= made_names:
+        described = {name for s in makers for name in stores(s)}
+        if not set(self.descriptors) <= described:
             raise _NoForm
-        last = max(body.index(s) for s in made)
-        chosen = list(made)
-        needed = {name for s in made for name in reads(s)}
+        last = max(body.index(s) for s in makers)
+        chosen = list(makers)
+        needed = {name for s in makers for name in reads(s)}
         for statement in reversed(body[: last + 1]):
             if statement not in chosen and stores(statement) & needed:
                 plain = isinstance(statement, (ast.Assign, ast.AugAssign, ast.AnnAssign))
@@ -304,8 +300,10 @@ class _Partitions:
     def _write(self, number: int, before: Sequence[ast.stmt]) -> None:
         """Write the consumer's and the producer's copy of a function."""
         one = self.functions[number]
-        made = [s for s in before if one.reader.called(getattr(s, "value", None)) is portable.descriptor]
-        skipped = [s for s in one.reader.tree.body if s in made]
+        makers = [
+            s for s in before if one.reader.called(getattr(s, "value", None)) is portable.descriptor
+        ]
+        skipped = [s for s in one.reader.tree.body if s in makers]
         if number == 0:
             skipped += [s for s in one.reader.tree.body
                         if isinstance(s, ast.AnnAssign) and self.part in stores(s)]  # fmt: skip
@@ -324,7 +322,9 @@ class _Partitions:
         parameters = self._parameters(number, one, body, skipped)
         words = "Compute a part of the rows." if number == 0 else "Multiply the tiles of each step."
         text = reader.function_text(one.products, words, parameters, body)
-        self.written[one.products] = function_of(text, one.products, {**reader.scope, **self.written})
+        self.written[one.products] = function_of(
+            text, one.products, {**reader.scope, **self.written}
+        )
 
     def _parameters(
         self, number: int, one: _Function, body: list[str], skipped: Sequence[ast.stmt]
@@ -354,7 +354,9 @@ class _Partitions:
             listed = value.elts if isinstance(value, ast.Tuple) else [value] if value else []
             return [f"return {', '.join([*(reader.text_of(v) for v in listed), self.slot])}"]
         if isinstance(statement, _COMPOUND) and self._has_loops(one, statement):
-            return self._compound(reader, statement, lambda s, deep: self._consumed(one, s, deep), inner)
+            return self._compound(
+                reader, statement, lambda s, deep: self._consumed(one, s, deep), inner
+            )
         if calls:
             return self._called(one, statement, calls, True)
         return reader.piece(statement)
@@ -546,7 +548,7 @@ class _Partitions:
         lines.append(
             f"# One partition copies, through rings of {self.depth} slots; {self.parts} have a part of the rows each."
         )
-        for ring, tile in self.rings.items():
+        for ring in self.rings:
             name = next(n for n, one in self.descriptors.items() if one == ring)
             lines.append(
                 f"{ring} = {gl}.nvidia.hopper.tma_ring([{name}], {self.depth}, consumers={self.parts})"
@@ -558,7 +560,10 @@ class _Partitions:
         copies = wrapped(f"({kernel.copies}, (", self.written[kernel.copies].arg_names, ")),")
         own, copying = _REGISTERS[self.warps]
         if self.warps == _GROUP:  # the first part has the kernel's own warps
-            workers, registers = [_GROUP] * (self.parts - 1) + [1], [own] * (self.parts - 1) + [copying]
+            workers, registers = (
+                [_GROUP] * (self.parts - 1) + [1],
+                [own] * (self.parts - 1) + [copying],
+            )
             calls.append(copies)
         else:
             workers, registers = [_GROUP] * self.parts, [own] * self.parts

@@ -153,7 +153,7 @@ class _Reader(Form):
 
     def _share(self, size: ast.expr) -> str:
         """Return the expression of a part's rows."""
-        if isinstance(size, ast.Constant):
+        if isinstance(size, ast.Constant) and isinstance(size.value, int):
             return str(size.value // self.parts)
         return f"{factor(self.text_of(size))} // {self.parts}"
 

@@ -296,7 +296,9 @@ class LoopsInPartitions(LoopReader):
         whole[node.lineno - 1 : node.end_lineno] = lines
         return "\n".join(whole) + "\n"
 
-    def function_text(self, name: str, words: str, parameters: Sequence[str], body: list[str]) -> str:
+    def function_text(
+        self, name: str, words: str, parameters: Sequence[str], body: list[str]
+    ) -> str:
         """Return the text of a partition's function."""
         listed = [f"{p}: {self.space}.constexpr" if p in self.constants else p for p in parameters]
         head = wrapped(f"def {name}(", listed, "):")

@@ -1,0 +1,253 @@
+"""Attention-like kernels in partitions: one copies, two have half of the rows of each block."""
+
+import math
+
+import numpy as np
+import pytest
+
+import gluon_core as gluon
+import gluon_write.explicit
+from gluon_core import language as gl
+from gluon_sim.settings import using
+
+pytestmark = pytest.mark.once
+
+PLAIN, ALIBI, WINDOW, CAPPED = range(4)
+LOG2E = gl.constexpr(1.4426950408889634)
+
+
+@gluon.jit
+def changed(score, rows, columns, kind: gl.constexpr):
+    """Return scores with a bias, a window or a cap."""
+    distance = rows[:, None] - columns[None, :]
+    if kind == 1:
+        score = score - gl.abs(distance).to(gl.float32) * 0.03
+    elif kind == 2:
+        score = gl.where((distance < 40) & (distance > -40), score, -1e30)
+    elif kind == 3:
+        score = 5.0 * (1 - 2 / (gl.exp(score * 0.4) + 1))
+    return score
+
+
+@gluon.jit
+def attend(acc, total, largest, q, k_tiles, v_tiles, first, last, start, scale, rows, BN: gl.constexpr, kind: gl.constexpr, masked: gl.constexpr):  # fmt: skip
+    for here in range(first, last, BN):
+        key = gl.portable.load(k_tiles, [start + here, 0]).T
+        zeros = gl.zeros([q.shape[0], BN], gl.float32)
+        score = gl.portable.mma(q, key, zeros) * scale
+        columns = here + gl.arange(0, BN)
+        score = changed(score, rows, columns, kind) * LOG2E
+        if masked:
+            score = gl.where(rows[:, None] >= columns[None, :], score, -1e30)
+        higher = gl.maximum(largest, gl.max(score, 1))
+        kept = gl.exp2(largest - higher)
+        weight = gl.exp2(score - higher[:, None])
+        total = total * kept + gl.sum(weight, 1)
+        value = gl.portable.load(v_tiles, [start + here, 0])
+        acc = gl.portable.mma(weight.to(value.dtype), value, acc * kept[:, None])
+        largest = higher
+    return acc, total, largest
+
+
+@gluon.jit(layouts="auto")
+def attention(
+    q, k, v, out, logs, scale, heads, length, group, D: gl.constexpr, BM: gl.constexpr, BN: gl.constexpr,
+    kind: gl.constexpr, causal: gl.constexpr,
+):  # fmt: skip
+    """Attention of grouped heads, with a logarithm of the sum of each row."""
+    q_tiles = gl.portable.descriptor(q, [heads * length, D], [D, 1], [BM, D])
+    k_tiles = gl.portable.descriptor(k, [heads // group * length, D], [D, 1], [BN, D])
+    v_tiles = gl.portable.descriptor(v, [heads // group * length, D], [D, 1], [BN, D])
+    out_tiles = gl.portable.descriptor(out, [heads * length, D], [D, 1], [BM, D])
+    block, head = gl.program_id(0), gl.program_id(1)
+    start = head // group * length
+    rows = block * BM + gl.arange(0, BM)
+    acc = gl.zeros([BM, D], gl.float32)
+    total = gl.zeros([BM], gl.float32)
+    largest = gl.full([BM], -1e30, gl.float32)
+    query = gl.portable.load(q_tiles, [head * length + block * BM, 0])
+    if causal:
+        acc, total, largest = attend(
+            acc,
+            total,
+            largest,
+            query,
+            k_tiles,
+            v_tiles,
+            0,
+            block * BM,
+            start,
+            scale,
+            rows,
+            BN,
+            kind,
+            False,
+        )
+        acc, total, largest = attend(
+            acc, total, largest, query, k_tiles, v_tiles, block * BM, (block + 1) * BM, start, scale, rows,
+            BN, kind, masked=True,
+        )  # fmt: skip
+    else:
+        acc, total, largest = attend(
+            acc,
+            total,
+            largest,
+            query,
+            k_tiles,
+            v_tiles,
+            0,
+            length,
+            start,
+            scale,
+            rows,
+            BN,
+            kind,
+            False,
+        )
+    gl.store(logs + head * length + rows, largest + gl.log2(total))
+    result = acc / total[:, None]
+    gl.portable.store(out_tiles, [head * length + block * BM, 0], result.to(out.dtype.element_ty))
+
+
+@gluon.jit(layouts="auto")
+def persistent(
+    q,
+    k,
+    v,
+    out,
+    tiles,
+    programs,
+    scale,
+    length,
+    D: gl.constexpr,
+    BM: gl.constexpr,
+    BN: gl.constexpr,
+):
+    """Walk over tiles of queries; the rings go on from one to the next."""
+    q_tiles = gl.portable.descriptor(q, [tiles * BM, D], [D, 1], [BM, D])
+    k_tiles = gl.portable.descriptor(k, [length, D], [D, 1], [BN, D])
+    v_tiles = gl.portable.descriptor(v, [length, D], [D, 1], [BN, D])
+    out_tiles = gl.portable.descriptor(out, [tiles * BM, D], [D, 1], [BM, D])
+    for tile in range(gl.program_id(0), tiles, programs):
+        query = gl.portable.load(q_tiles, [tile * BM, 0])
+        acc = gl.zeros([BM, D], gl.float32)
+        total = gl.zeros([BM], gl.float32)
+        largest = gl.full([BM], -1e30, gl.float32)
+        for here in range(0, length, BN):
+            key = gl.portable.load(k_tiles, [here, 0])
+            score = gl.portable.mma(query, key.T, gl.zeros([BM, BN], gl.float32)) * scale
+            higher = gl.maximum(largest, gl.max(score, 1))
+            kept = gl.exp2(largest - higher)
+            weight = gl.exp2(score - higher[:, None])
+            total = total * kept + gl.sum(weight, 1)
+            value = gl.portable.load(v_tiles, [here, 0])
+            acc = gl.portable.mma(weight.to(value.dtype), value, acc * kept[:, None])
+            largest = higher
+        result = acc / total[:, None]
+        gl.portable.store(out_tiles, [tile * BM, 0], result.to(out.dtype.element_ty))
+
+
+@pytest.fixture
+def sources(monkeypatch):
+    """Collect the sources of the kernels that get layouts."""
+    texts = []
+    chosen_for = gluon_write.explicit.chosen_for
+
+    def kept(*args):
+        graph, solution = chosen_for(*args)
+        texts.append(graph.jits[0].src)
+        return graph, solution
+
+    monkeypatch.setattr(gluon_write.explicit, "chosen_for", kept)
+    return texts
+
+
+def halves(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float16)
+
+
+def scores(q, k, scale, kind, causal):
+    score = q.astype(np.float64) @ k.astype(np.float64).T * scale
+    distance = np.arange(len(q))[:, None] - np.arange(len(k))[None, :]
+    if kind == ALIBI:
+        score = score - np.abs(distance) * 0.03
+    if kind == WINDOW:
+        score = np.where(np.abs(distance) < 40, score, -1e30)
+    if kind == CAPPED:
+        score = 5 * np.tanh(score * 0.2)
+    return np.where(distance >= 0, score, -1e30) if causal else score
+
+
+@pytest.mark.parametrize(
+    "kind, causal, warps, D, BN, group",
+    [(PLAIN, True, 8, 64, 64, 1), (ALIBI, False, 4, 64, 128, 2), (WINDOW, True, 8, 128, 128, 2),
+     (CAPPED, False, 8, 32, 64, 1)],
+)  # fmt: skip
+def test_variants_of_attention(sources, kind, causal, warps, D, BN, group):
+    heads, length, scale = 2, 256, D**-0.5
+    q = halves(heads, length, D)
+    k, v = halves(heads // group, length, D, seed=1), halves(heads // group, length, D, seed=2)
+    for schedule in ("eager", "latest"):
+        out, logs = np.zeros_like(q), np.zeros((heads, length), np.float32)
+        with using(schedule=schedule):
+            attention[(length // 128, heads)](
+                q, k, v, out, logs, scale, heads, length, group, D, 128, BN, kind, causal,
+                num_warps=warps, num_stages=2, target="sim:hopper",
+            )  # fmt: skip
+        assert "consumers=2" in sources[0] and "attention_rows" in sources[0]
+        for head in range(heads):
+            score = scores(q[head], k[head // group], scale, kind, causal)
+            weight = np.exp(score - score.max(-1, keepdims=True))
+            total = weight.sum(-1, keepdims=True)
+            wanted = weight @ v[head // group].astype(np.float64) / total
+            assert np.abs(out[head] - wanted).max() < 5e-3
+            assert np.allclose(
+                logs[head], (score.max(-1) + np.log(total[:, 0])) / math.log(2), atol=2e-2
+            )
+
+
+@pytest.mark.parametrize("programs", [1, 2])
+def test_loops_around_loops(sources, programs):
+    tiles, length, D = 3, 160, 64
+    q, k, v = halves(tiles * 128, D), halves(length, D, seed=1), halves(length, D, seed=2)
+    out = np.zeros_like(q)
+    k[128:] = 0
+    persistent[(programs,)](
+        q, k, v, out, tiles, programs, 0.125, length, D, 128, 32,
+        num_warps=8, num_stages=3, target="sim:hopper",
+    )  # fmt: skip
+    assert "consumers=2" in sources[0]
+    score = q.astype(np.float64) @ k.astype(np.float64).T * 0.125
+    weight = np.exp2(score - score.max(-1, keepdims=True))
+    wanted = weight @ v.astype(np.float64) / weight.sum(-1, keepdims=True)
+    assert np.abs(out - wanted).max() < 5e-3
+
+
+@gluon.jit(layouts="auto")
+def mixed(q, k, v, out, most, length, D: gl.constexpr, BM: gl.constexpr, BN: gl.constexpr):
+    """Scale all scores by the largest row: rows depend on each other."""
+    q_tiles = gl.portable.descriptor(q, [BM, D], [D, 1], [BM, D])
+    k_tiles = gl.portable.descriptor(k, [length, D], [D, 1], [BN, D])
+    v_tiles = gl.portable.descriptor(v, [length, D], [D, 1], [BN, D])
+    query = gl.portable.load(q_tiles, [0, 0])
+    acc = gl.zeros([BM, D], gl.float32)
+    for here in range(0, length, BN):
+        key = gl.portable.load(k_tiles, [here, 0])
+        score = gl.portable.mma(query, key.T, gl.zeros([BM, BN], gl.float32))
+        top = gl.max(gl.max(score, 1), 0)
+        value = gl.portable.load(v_tiles, [here, 0])
+        acc = gl.portable.mma((score / top).to(value.dtype), value, acc)
+    i, d = gl.arange(0, BM), gl.arange(0, D)
+    gl.store(out + i[:, None] * D + d[None, :], acc)
+
+
+def test_rows_that_depend_on_each_other_stay_together(sources):
+    q, k, v = halves(128, 64), halves(128, 64, seed=1), halves(128, 64, seed=2)
+    out = np.zeros((128, 64), np.float32)
+    mixed[(1,)](q, k, v, out, 1.0, 128, 64, 128, 64, num_warps=8, num_stages=2, target="sim:hopper")
+    assert "consumers=2" not in sources[0]
+    wanted = 0
+    for here in (0, 64):
+        score = q.astype(np.float32) @ k[here : here + 64].astype(np.float32).T
+        wanted = wanted + (score / score.max()) @ v[here : here + 64].astype(np.float32)
+    assert np.abs(out - wanted).max() < 2e-2
