@@ -250,7 +250,7 @@ def predict(
     )  # fmt: skip
     out.busy = {k: v / max(unit.now, 1.0) for k, v in sorted(unit.busy.items())}
     out.limits = _limits(out, unit)
-    notes = [] if timing.measured else ["latencies and rates from documents, not measured"]
+    notes = [] if timing.measured else [f"latencies and rates: {timing.source}"]
     if any(block.cut for block in blocks):
         notes.append("a sampled program was cut short")
     out.note = "; ".join(notes)
