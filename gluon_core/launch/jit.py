@@ -6,7 +6,6 @@ import functools
 import inspect
 import os
 import warnings
-from types import MethodType
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -154,10 +153,7 @@ class GluonJITFunction(_triton.ParsedOnce, Generic[P, R]):
     @opaque.closed
     def __getitem__(self, grid: Grid) -> Launch[P]:
         """`kernel[grid]`: a function of the kernel's arguments that launches it."""
-        call = (self._dispatcher or self.dispatcher).call
-        if grid is None:
-            return functools.partial(call, None)
-        return MethodType(call, grid)  # made in half the time of a `partial`
+        return (self._dispatcher or self.dispatcher).over(grid)
 
     __getitem__._torchdynamo_inline = opaque.subscript  # type: ignore[attr-defined]
 
@@ -170,7 +166,7 @@ class GluonJITFunction(_triton.ParsedOnce, Generic[P, R]):
         """
         if warmup:
             return self.dispatcher.warmup(args, kwargs)
-        launched: Optional[CompiledKernel] = self.dispatcher.call(grid, *args, **kwargs)
+        launched: Optional[CompiledKernel] = self.dispatcher.over(grid)(*args, **kwargs)
         return launched
 
     @opaque.closed

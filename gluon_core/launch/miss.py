@@ -140,7 +140,7 @@ class Dispatcher(Calls):
         if "config" in options:
             passed, options = self._completed(self.taken(passed), options)
             if self.front is not None:  # it may know this call without a configuration
-                return self.call(grid, **dict(zip(self.names, passed)), **options)
+                return self.over(grid)(**dict(zip(self.names, passed)), **options)
         values = self.taken(passed)
         self._completed(values, options)
         for hook in self.kernel.pre_run_hooks:

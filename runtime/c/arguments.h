@@ -233,17 +233,19 @@ static int read_argument(char kind, PyObject *value, uint64_t *slot)
     return 0;
 }
 
-/* Call a function of Python with the arguments of a call from there. */
-static PyObject *call_python(PyObject *function, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+/* Call a function of Python with the arguments of a call from there; `first`, if it is there, comes before them. */
+static PyObject *call_python(PyObject *function, PyObject *first, PyObject *const *args, Py_ssize_t count,
+                             PyObject *keywords)
 {
-    PyObject *result = NULL, *positional = PyTuple_New(count), *rest = NULL;
-    Py_ssize_t i, named = keywords == NULL ? 0 : PyTuple_Size(keywords);
+    Py_ssize_t i, before = first != NULL, named = keywords == NULL ? 0 : PyTuple_Size(keywords);
+    PyObject *result = NULL, *positional = PyTuple_New(before + count), *rest = NULL;
     if (named)
         rest = PyDict_New();
     if (positional != NULL && (rest != NULL || !named)) {
-        for (i = 0; i < count; i++) {
-            Py_INCREF(args[i]);
-            PyTuple_SetItem(positional, i, args[i]);
+        for (i = -before; i < count; i++) {
+            PyObject *value = i < 0 ? first : args[i];
+            Py_INCREF(value);
+            PyTuple_SetItem(positional, before + i, value);
         }
         for (i = 0; i < named; i++)
             if (PyDict_SetItem(rest, PyTuple_GetItem(keywords, i), args[count + i]) < 0)
@@ -320,11 +322,9 @@ static uint64_t hash_words(const uint64_t *words, size_t count)
 {
     uint64_t hash = 0xcbf29ce484222325u;
     size_t i;
-    for (i = 0; i < count; i++) {
-        hash = (hash ^ words[i]) * 0x9e3779b97f4a7c15u;
-        hash ^= hash >> 32;
-    }
-    return hash;
+    for (i = 0; i < count; i++) /* the products do not wait for each other */
+        hash = (hash << 7 | hash >> 57) ^ words[i] * 0x9e3779b97f4a7c15u;
+    return hash ^ hash >> 32;
 }
 
 /* Encode a map; im2col, no such driver, or a refusal: Python encodes it, or says why not. */

@@ -1,6 +1,6 @@
 /* `kernel[grid](...)` in C: part of engine.c.
  *
- * A `Calls` object belongs to one kernel. `call(grid, *arguments, **options)` makes the key of a call, looks it up
+ * A `Calls` object belongs to one kernel. `over(grid)(*arguments, **options)` makes the key of a call, looks it up
  * among those that `remember` was given, and launches. A call that it has not met, or cannot read, goes to `entry` in
  * Python, which decides; one that fails goes to `run`, so that one place reports it.
  */
@@ -44,7 +44,22 @@ typedef struct {
     Rules rules;
     Known *table[BUCKETS];
     size_t used;
+    struct Over *latest; /* that has sizes */
 } Calls;
+
+/* `kernel[grid]`, called by the protocol of PEP 590. */
+typedef PyObject *(*Vectorcall)(PyObject *, PyObject *const *args, size_t count, PyObject *keywords);
+typedef struct Over {
+    PyObject_HEAD
+    Vectorcall call;
+    Calls *calls;
+    PyObject *grid;
+    unsigned int sizes[3]; /* zeros for a grid that only Python can read, and for functions */
+} Over;
+#define COUNT(flagged) ((Py_ssize_t)((flagged) & ~((size_t)1 << (8 * sizeof(size_t) - 1))))
+#define HAVE_VECTORCALL (1UL << 11) /* Py_TPFLAGS_HAVE_VECTORCALL, which the stable ABI has from 3.12 */
+extern PyObject *PyVectorcall_Call(PyObject *, PyObject *, PyObject *);
+static PyTypeObject *over_type;
 
 /* Find the link to the answer of a call, or the end of its bucket. */
 static Known **find(Calls *self, const Reader *key, uint64_t hash)
@@ -59,7 +74,7 @@ static Known **find(Calls *self, const Reader *key, uint64_t hash)
 
 static int has_some(PyObject *list)
 {
-    return PyList_Check(list) ? PyList_Size(list) != 0 : PyObject_IsTrue(list) != 0;
+    return Py_TYPE(list) == &PyList_Type ? Py_SIZE(list) != 0 : PyObject_IsTrue(list) != 0;
 }
 
 static int is_still(PyObject *object, PyObject *name, PyObject *expected)
@@ -179,24 +194,25 @@ static inline int read_call(const Calls *self, Call *call, PyObject *equals)
     return 0;
 }
 
-static PyObject *decide(const Calls *self, PyObject *const *args, Py_ssize_t count,
-                        PyObject *keywords)
+static PyObject *decide(const Over *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
 {
-    PyObject *result = NULL, *entry = PyObject_GetAttr(self->door, names[ENTRY]);
+    PyObject *result = NULL, *entry = PyObject_GetAttr(self->calls->door, names[ENTRY]);
     if (entry != NULL)
-        result = call_python(entry, args, count, keywords);
+        result = call_python(entry, self->grid, args, count, keywords);
     Py_XDECREF(entry);
     return result;
 }
 
 /* Launch over a grid that may be a function. Return NULL with an exception of that function, or without one: then
  * nothing was launched, and `*asked` is the grid that the function gave. */
-static PyObject *answer(const Calls *self, Call *call, const Known *known, PyObject *grid, PyObject **asked)
+static PyObject *answer(const Over *over, Call *call, const Known *known, PyObject **asked)
 {
+    const Calls *self = over->calls;
+    PyObject *grid = over->grid == Py_None ? known->sizes : over->grid;
     unsigned int sizes[3];
-    if (grid == Py_None)
-        grid = known->sizes;
-    if (read_grid(grid, sizes) < 0) {
+    if (over->sizes[0])
+        memcpy(sizes, over->sizes, sizeof sizes);
+    else if (read_grid(grid, sizes) < 0) {
         if (!PyCallable_Check(grid))
             return NULL;
         *asked = ask_grid(self, grid, call->values, known->constants);
@@ -251,30 +267,81 @@ static int names_device(const Reader *from)
     return 0;
 }
 
-static PyObject *calls_call(PyObject *object, PyObject *const *args, Py_ssize_t count,
-                            PyObject *keywords)
+static PyObject *over_call(PyObject *object, PyObject *const *args, size_t flagged, PyObject *keywords)
 {
-    Calls *self = (Calls *)object;
+    const Over *over = (Over *)object;
+    Calls *self = over->calls;
     PyObject *result = NULL, *asked = NULL;
+    Py_ssize_t count = COUNT(flagged);
     Call call;
     Known known, *found;
     int elsewhere = 0;
-    if (count < 1 || place_arguments(self, args + 1, count - 1, keywords, &call) < 0 ||
-        is_watched(self) || (found = search(self, &call)) == NULL ||
+    if (place_arguments(self, args, count, keywords, &call) < 0 || is_watched(self) ||
+        (found = search(self, &call)) == NULL ||
         (found->launch != NULL && (elsewhere = is_elsewhere(found->launch)) && !names_device(&call.reader))) {
         PyErr_Clear();
-        return decide(self, args, count, keywords);
+        return decide(over, args, count, keywords);
     }
     known = *found; /* functions that are called from here on may make this object forget the call */
     Py_INCREF(known.answer);
     if (known.launch != NULL && !elsewhere)
-        result = answer(self, &call, &known, args[0], &asked);
+        result = answer(over, &call, &known, &asked);
     if (result == NULL && !PyErr_Occurred()) /* a function for the grid has been asked once */
-        result = run(self, &call, &known, asked == NULL || PyCallable_Check(asked) ? args[0] : asked);
+        result = run(self, &call, &known, asked == NULL || PyCallable_Check(asked) ? over->grid : asked);
     Py_XDECREF(asked);
     Py_DECREF(known.answer);
     return result;
 }
+
+static int over_traverse(PyObject *object, visitproc visit, void *arg)
+{
+    Py_VISIT(((Over *)object)->calls);
+    Py_VISIT(((Over *)object)->grid);
+    Py_VISIT(Py_TYPE(object));
+    return 0;
+}
+
+static void over_free(PyObject *object)
+{
+    PyTypeObject *cls = Py_TYPE(object);
+    PyObject_GC_UnTrack(object);
+    Py_DECREF(((Over *)object)->calls);
+    Py_DECREF(((Over *)object)->grid);
+    PyObject_GC_Del(object);
+    Py_DECREF(cls);
+}
+
+/* over(grid): one object for all grids of the same sizes in a row. */
+static PyObject *calls_over(PyObject *object, PyObject *grid)
+{
+    Calls *self = (Calls *)object;
+    unsigned int sizes[3];
+    int fixed = read_grid(grid, sizes) == 0;
+    Over *over = self->latest;
+    if (fixed && over != NULL && memcmp(over->sizes, sizes, sizeof sizes) == 0) {
+        Py_INCREF(over);
+        return (PyObject *)over;
+    }
+    over = (Over *)PyType_GenericAlloc(over_type, 0);
+    if (over == NULL)
+        return NULL;
+    over->call = over_call;
+    Py_INCREF(over->calls = self);
+    Py_INCREF(over->grid = grid);
+    if (fixed) {
+        memcpy(over->sizes, sizes, sizeof sizes);
+        Py_XDECREF(self->latest);
+        Py_INCREF(self->latest = over);
+    }
+    return (PyObject *)over;
+}
+
+static PyMemberDef over_members[] = {{"__vectorcalloffset__", T_PYSSIZET, offsetof(Over, call), READONLY, NULL},
+                                     {NULL, 0, 0, 0, NULL}};
+static PyType_Slot over_slots[] = {{Py_tp_call, PyVectorcall_Call}, {Py_tp_dealloc, over_free},
+                                   {Py_tp_traverse, over_traverse}, {Py_tp_members, over_members}, {0, NULL}};
+static PyType_Spec over_spec = {"gluon_runtime._engine.Over", sizeof(Over), 0,
+                                Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | HAVE_VECTORCALL, over_slots};
 
 static void release(Known *known)
 {
@@ -378,6 +445,7 @@ static int calls_traverse(PyObject *object, visitproc visit, void *arg)
     Py_VISIT(self->owner);
     Py_VISIT(self->equals);
     Py_VISIT(self->settings);
+    Py_VISIT(self->latest);
     for (i = 0; i < BUCKETS; i++)
         for (known = self->table[i]; known != NULL; known = known->next)
             Py_VISIT(known->answer);
@@ -388,6 +456,7 @@ static int calls_traverse(PyObject *object, visitproc visit, void *arg)
 static int calls_clear(PyObject *object)
 {
     forget_calls((Calls *)object);
+    Py_CLEAR(((Calls *)object)->latest);
     return 0;
 }
 
@@ -397,7 +466,7 @@ static void calls_free(PyObject *object)
     PyTypeObject *cls = Py_TYPE(object);
     freefunc give_back = (freefunc)PyType_GetSlot(cls, Py_tp_free);
     PyObject_GC_UnTrack(object);
-    forget_calls(self);
+    calls_clear(object);
     Py_XDECREF(self->owner);
     Py_XDECREF(self->equals);
     Py_XDECREF(self->settings);
@@ -445,8 +514,7 @@ static PyObject *calls_new(PyTypeObject *cls, PyObject *args, PyObject *keywords
 }
 
 static PyMethodDef calls_methods[] = {
-    {"call", (PyCFunction)(void (*)(void))calls_call, METH_FASTCALL | METH_KEYWORDS,
-     "call(grid, *arguments, **options)"},
+    {"over", calls_over, METH_O, "over(grid)\n\nReturn `f(*arguments, **options)`, which answers calls."},
     {"remember", calls_remember, METH_VARARGS,
      "remember(values, options, answer, ranged, equals)\n\n"
      "Answer calls like this one from now on; False where C cannot. The answer is a tuple: hit, launch (None for\n"

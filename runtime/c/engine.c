@@ -8,11 +8,12 @@
 #define Py_LIMITED_API 0x030A0000
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <structmember.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
-#define VERSION 11     /* of this interface; native.py leaves any other alone */
+#define VERSION 12     /* of this interface; native.py leaves any other alone */
 #define MAX_KINDS 512  /* letters that describe the arguments, brackets of tuples included */
 #define MAX_PARAMETERS 128
 #define MAX_VALUES 512 /* parameters of the kernel, scratch memory included */
@@ -170,6 +171,7 @@ PyMODINIT_FUNC PyInit__engine(void)
     for (i = 0; i < NAMES; i++)
         names[i] = PyUnicode_InternFromString(texts[i]);
     calls = PyType_FromSpec(&calls_spec);
+    over_type = (PyTypeObject *)PyType_FromSpec(&over_spec);
     if (module == NULL || PyErr_Occurred() || PyModule_AddObject(module, "Calls", calls) < 0 ||
         PyModule_AddIntConstant(module, "VERSION", VERSION) < 0 ||
         PyModule_AddIntConstant(module, "MOST_PARAMETERS", MAX_PARAMETERS) < 0) {

@@ -188,7 +188,7 @@ static PyObject *handle(PyObject *capsule, PyObject *const *args, Py_ssize_t cou
         send(self->launch, self->stream_of, &reader, self->grid, NULL) == 0)
         Py_RETURN_NONE;
     PyErr_Clear();
-    return call_python(self->fallback, args, count, keywords);
+    return call_python(self->fallback, NULL, args, count, keywords);
 }
 
 static PyMethodDef handle_method = {"handle", (PyCFunction)(void (*)(void))handle,

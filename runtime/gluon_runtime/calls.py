@@ -9,6 +9,7 @@ teaches the engine with `learn`.
 from __future__ import annotations
 
 import operator
+from functools import partial
 from typing import Any, Callable, Mapping, NamedTuple, Optional, Sequence
 
 from gluon_runtime import native
@@ -60,12 +61,12 @@ class Calls:
         takes_stream: the keyword `stream` names the stream of a call.
 
     Attributes:
-        call: answers any call: that of the C engine, or `entry`.
+        over: `over(grid)(*arguments, **options)` answers any call: that of the C engine, or by `entry`.
         front: the C engine; None where it was not built or cannot tell the calls apart.
         comparable: classes of constants whose equals compile alike.
     """
 
-    call: Callable[..., Any]
+    over: Callable[[Any], Callable[..., Any]]
     comparable: tuple[type, ...] = (str,)
 
     def __init__(
@@ -82,7 +83,7 @@ class Calls:
         self._takes_stream = takes_stream
         stream = "stream" if takes_stream else None
         self.front = native.front(self, self.declared, rules, watch, stream)
-        self.call = self.entry if self.front is None else self.front.call
+        self.over = self._over if self.front is None else self.front.over
 
     # -- asked of a kernel -------------------------------------------------------------------------------
 
@@ -114,6 +115,9 @@ class Calls:
         return handle
 
     # -- answering ---------------------------------------------------------------------------------------
+
+    def _over(self, grid: Any) -> Callable[..., Any]:
+        return partial(self.entry, grid)
 
     def entry(self, grid: Any, /, *arguments: Any, **named: Any) -> Any:
         """Answer a call that the engine does not."""

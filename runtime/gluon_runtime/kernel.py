@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import threading
-from functools import partial, reduce
-from types import MethodType
+from functools import reduce
 from typing import Any, Callable, Mapping, Optional, Protocol, Sequence, Union
 
 from gluon_runtime import manifest as manifests
@@ -134,7 +133,7 @@ class BundledKernel(Calls):
 
     def __getitem__(self, grid: Grid) -> Callable[..., None]:
         """Return a function of the kernel's arguments that launches it over `grid`."""
-        return partial(self.call, None) if grid is None else MethodType(self.call, grid)
+        return self.over(grid)
 
     def __call__(self, /, *arguments: Any, **named: Any) -> None:
         """Launch over the grid that the bundle was built with.
@@ -142,7 +141,7 @@ class BundledKernel(Calls):
         Raises:
             BundleGridError: it depends on the arguments.
         """
-        self.call(None, *arguments, **named)
+        self.over(None)(*arguments, **named)
 
     def prepare(
         self, *arguments: Any, grid: Optional[Grid] = None, **named: Any

@@ -18,7 +18,7 @@ __all__ = ["address_of", "bind", "front", "launch", "module", "remember", "teach
 
 _TENSOR, _DESCRIBED, _ARRAY = range(3)  # kinds of classes that C reads
 Values = tuple[Any, ...]
-_VERSION = 11  # of the interface of `engine.c`
+_VERSION = 12  # of the interface of `engine.c`
 
 
 def module() -> Any:
@@ -132,7 +132,7 @@ def front(
     watch: Sequence[Any],
     stream: Optional[str],
 ) -> Any:
-    """Return the engine in front of the calls of a kernel, an object with `call(grid, *arguments, **options)`;
+    """Return the engine in front of the calls of a kernel, an object with `over(grid)(*arguments, **options)`;
     None where it was not built, or cannot apply the rules: one constant, and a power of two.
 
     Args:

@@ -1,5 +1,6 @@
 """Arguments that the engine in C reads: such a call, once met, does not come to Python."""
 
+import gc
 from typing import NamedTuple
 
 import numpy
@@ -44,11 +45,16 @@ def rows(a, out):
     gl.store(out, a.shape[0])
 
 
+@gluon.jit
+def programs(out):
+    gl.store(out, gl.num_programs(0) + 10 * gl.num_programs(1))
+
+
 @pytest.fixture
 def entries(monkeypatch):
     """Forget the kernels; return `entries(kernel)`, the list that gets the calls of it that come to Python."""
     monkeypatch.setenv("GLUON_TARGET", "sim:sm_90")
-    for kernel in (scale, copy, rows):
+    for kernel in (scale, copy, rows, programs):
         kernel.forget()
 
     def of(kernel):
@@ -122,3 +128,17 @@ def test_descriptors_whose_layouts_are_made_anew(entries):
     assert len(calls) == 1
     rows[(1,)](TensorDescriptor.from_tensor(x, [16, 32], NVMMASharedLayout(64, 16, 2)), out)
     assert len(calls) == 2
+
+
+def test_kept_launches_keep_their_grid(entries):
+    calls, out = entries(programs), torch.zeros(1, dtype=torch.int32)
+    one, two, asked = programs[1], programs[(2, 1, 1)], programs[lambda named: (3,)]
+    for launch, expected in ((one, 11), (two, 12), (one, 11), (asked, 13), (programs[1, 2], 21)):
+        launch(out)
+        assert out.item() == expected
+    assert len(calls) == 1
+    with pytest.raises(ArgumentError, match="grid"):
+        programs[(1.0,)](out)
+    with pytest.raises(ArgumentError, match="grid"):
+        programs[None](out)
+    assert gc.is_tracked(asked)

@@ -422,7 +422,7 @@ class Door:
         if not self.front.remember(one, {}, answer, False, ()):
             return None
         before = self.known
-        self.front.call(None, *other[:-1], last=other[-1])
+        self.front.over(None)(*other[:-1], last=other[-1])
         return self.known > before
 
 
