@@ -5,14 +5,22 @@ pytest -p tests.gpu_on_emulator --gluon-standin emu:sm_90 -m gpu tests/backends/
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 from gluon_core.launch import place
 from gluon_core.registry.load import registry
 
+TARGET = "emu:sm_90"
 
-def pytest_configure(config):
+
+def emulate():
+    """Let torch, Triton and NVIDIA's plugin answer as the emulated device, in this process."""
+    from gluon_standin import stand_in
     from gluon_tune import bench
 
-    target = registry().target("emu:sm_90")
+    stand_in(TARGET)
+    target = registry().target(TARGET)
     device = registry().backend("nvidia").device
     object.__setattr__(device, "target", lambda index=0: target)
     place._on_cpu = lambda places: target
@@ -29,3 +37,10 @@ def pytest_configure(config):
     bench._module = lambda wanted: module(
         registry().target("sm_90") if wanted == target else wanted
     )
+
+
+def pytest_configure(config):
+    emulate()
+    children = str(Path(__file__).with_name("emulated_children"))
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join([children, *([before] if before else [])])

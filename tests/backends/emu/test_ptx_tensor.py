@@ -188,6 +188,26 @@ def test_copies_reach_the_lanes_of_their_warps(form):
     np.testing.assert_array_equal(out, [COPIES[form](lane) for lane in range(128)])
 
 
+def test_a_copy_of_four_rows_leaves_the_other_lanes():
+    copy = COPY.replace("128x128b", "4x256b")
+    zeros = "mov.u32 %r10, -9; tcgen05.st.sync.aligned.32x32b.x1.b32 [%r21], {%r10}; tcgen05.wait::st.sync.aligned; bar.sync 0;"
+    out = run(
+        for_sm_100(f"{ALLOC}{GATE}{ROOM}{zeros}{copy}{COMMIT}{WAIT}{ONE}{READ}{STORE}{FREE}"), 128
+    )
+    np.testing.assert_array_equal(out.view(np.int32), [0, 1, 2, 3] + [-9] * 124)
+
+
+@pytest.mark.parametrize("first", [0, 64])
+@SCHEDULES
+def test_a_shift_moves_rows_up_to_the_last(first, schedule):
+    fill = "tcgen05.st.sync.aligned.32x32b.x1.b32 [%r21], {%r0}; tcgen05.wait::st.sync.aligned; bar.sync 0;"
+    shift = f"add.u32 %r22, %r20, {first << 16}; @%p8 tcgen05.shift.cta_group::1.down [%r22];"
+    body = f"{ALLOC}{GATE}{fill}{shift}{COMMIT}{WAIT}{ONE}{READ}{STORE}{FREE}"
+    out = run(for_sm_100(body), 128, settings=Settings(schedule=schedule, search=True))
+    rows = np.arange(128)
+    np.testing.assert_array_equal(out, np.where((rows >= first) & (rows < 127), rows + 1, rows))
+
+
 EVERYWHERE = """setp.eq.u32 %p7, %r1, 0; and.pred %p7, %p7, %p8; mov.u16 %h0, 3; @%p7 tcgen05.commit.cta_group::1
 .mbarrier::arrive::one.shared::cluster.multicast::cluster.b64 [gate], %h0;""".replace("\n", "")
 
@@ -221,8 +241,10 @@ MISTAKES = {
     "no mbarrier was initialised": (f"{ALLOC} {COMMIT} {FREE}", EmulatorError),
     "pairs need an even number": (
         ALLOC.replace("group::1", "group::2") + FREE.replace("group::1", "group::2"), EmulatorError),
-    "this form of `tcgen05.cp`": (f"{ALLOC} {COPY.replace('128x128b', '4x256b')} {FREE}", UnknownInstructionError),
-    "`tcgen05.shift.cta_group::1.down` is not known": ("tcgen05.shift.cta_group::1.down [%r20];", UnknownInstructionError),
+    "this form of `tcgen05.cp`": (f"{ALLOC} {COPY.replace('128x128b', '8x256b')} {FREE}", UnknownInstructionError),
+    "`tcgen05.shift` is `.down`": ("tcgen05.shift.cta_group::1.up [%r20];", UnknownInstructionError),
+    "a shift of rows from lane 5 on": (
+        f"{ALLOC} add.u32 %r22, %r20, 327680; @%p8 tcgen05.shift.cta_group::1.down [%r22]; {FREE}", EmulatorError),
     "this form of `tcgen05.mma`": (
         "tcgen05.mma.cta_group::1.kind::mxf4.block_scale.scale_vec::4X [%r20], %d6, %d7, %r4, [%r5], [%r6], %p1;",
         UnknownInstructionError),
@@ -287,6 +309,7 @@ class Product:
         keeps: the sums go on from ones.
         more: operands behind the descriptor.
         held: A is in tensor memory.
+        shifted: `.ashift`.
     """
 
     kind: str
@@ -299,6 +322,7 @@ class Product:
     keeps: bool = False
     more: str = ""
     held: bool = False
+    shifted: bool = False
 
     def descriptor(self):
         m, n, _ = self.shape
@@ -374,7 +398,7 @@ def product(case, operands=None):
     mov.u32 %r4, room; shl.b32 %r5, %r0, 4; add.u32 %r5, %r5, %r4; {copy} fence.proxy.async.shared::cta; bar.sync 0;
     shr.u32 %r6, %r4, 4; cvt.u64.u32 %d10, %r6; add.u64 %d11, %d10, {fields[0]}; add.u64 %d12, %d10, {fields[1]};
     mov.u32 %r7, {case.descriptor()}; setp.ne.u32 %p7, {int(case.keeps)}, 0;
-    @%p8 tcgen05.{name}.cta_group::1.kind::{case.kind} [%r20], {left}, %d12, %r7, {case.more.replace("ENABLE", "%p7") or "%p7"};
+    @%p8 tcgen05.{name}.cta_group::1.kind::{case.kind}{".ashift" * case.shifted} [%r20], {left}, %d12, %r7, {case.more.replace("ENABLE", "%p7") or "%p7"};
     {COMMIT}{WAIT} tcgen05.ld.sync.aligned.32x32b.x64.b32 {names("x", 64)}, [%r21]; {READ} {stored(64)} {FREE}"""
     parameters = ".param .u64 out, .param .u64 a, .param .u64 b, .param .u64 c"
     held = np.ascontiguousarray(a).view(np.uint8).ravel().copy()
@@ -401,6 +425,8 @@ PRODUCTS = {
     "64 rows, warps alone": Product("f16", (0, 0, 1), (np.float16, np.float16), (64, 64, 16), ws=True),
     "32 rows, warps alone": Product("f16", (0, 0, 1), (np.float16, np.float16), (32, 64, 16), ws=True),
     "A in tensor memory": Product("f16", (0, 0, 1), (np.float16, np.float16), (128, 16, 16), held=True),
+    "rows of A shifted": Product(
+        "f16", (0, 0, 1), (np.float16, np.float16), (128, 16, 16), held=True, shifted=True),
     "bytes in tensor memory": Product("f8f6f4", (0, 1, 1), (E4M3, E5M2), (128, 16, 32), held=True),
     "tf32": Product("tf32", (2, 2, 1), (np.float32, np.float32), (128, 16, 8)),
     "e4m3 by e5m2": Product("f8f6f4", (0, 1, 1), (E4M3, E5M2), (128, 16, 32)),
@@ -436,6 +462,8 @@ def test_products(name):
         a, b = (
             (x.astype(np.float32).view(np.uint32) & 0xFFFFE000).view(np.float32) for x in (a, b)
         )
+    if case.shifted:
+        a = np.concatenate((a[1:], a[-1:]))
     sums = a.astype(np.float64) @ b.astype(np.float64).T * (-1 if case.negated[0] else 1)
     if case.keeps:
         sums = sums + (0.5 if case.more else 1.0)

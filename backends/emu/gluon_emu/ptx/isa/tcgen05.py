@@ -192,6 +192,6 @@ def commit(call: Any) -> Step:
 
 @instruction("tcgen05")
 def unknown(call: Any) -> Step:
-    """Refuse `tcgen05.shift`, whose direction the ISA leaves open, and whatever comes after sm_100."""
+    """Refuse whatever comes after sm_100."""
     form = ".".join((call.name, *call.statement.modifiers))
     raise call.refuse(f"`{form}` is not known")

@@ -7,11 +7,12 @@ from typing import Any, Callable, Optional
 
 import numpy as np
 
+from gluon_emu.errors import EmulatorError
 from gluon_emu.ptx.isa.memory import addresses
 from gluon_emu.ptx.isa.table import Step, instruction
 from gluon_emu.ptx.isa.tcgen05 import aligned, lanes_of, pairs_of
 from gluon_emu.ptx.isa.tcgen05_operands import descriptor_places, shared_bytes
-from gluon_emu.ptx.machine.tensor import CELLS, COLUMNS
+from gluon_emu.ptx.machine.tensor import CELLS, COLUMNS, ROWS
 from gluon_emu.ptx.program import TYPES
 from gluon_emu.ptx.text import Immediate, Register, Vector
 
@@ -171,6 +172,7 @@ def st(call: Any) -> Step:
 # Shape and multicast -> the first lane of each copy of the matrix, and the bytes of a row.
 _COPIES = {
     ("128x256b", ""): ((0,), 32),
+    ("4x256b", ""): ((0,), 32),
     ("128x128b", ""): ((0,), 16),
     ("64x128b", "warpx2::02_13"): ((0, 64), 16),
     ("64x128b", "warpx2::01_23"): ((0, 32), 16),
@@ -235,5 +237,52 @@ def cp(call: Any) -> Step:
                     [one * CELLS + cells for one in blocks],
                 )  # fmt: skip
             tensor.start(group, lane, copy)
+
+    return run
+
+
+_SHIFTED = 8  # columns of 32 bits in an element of 32 bytes
+
+
+@instruction("tcgen05.shift")
+def shift(call: Any) -> Step:
+    """Move rows by one: each but the last gets the row behind it, as lanes do in `shfl.down`.
+
+    The ISA says "downwards"; the other direction would fit its words, too.
+    """
+    call.flag("shift")
+    paired = pairs_of(call)
+    if not call.flag("down") or call.left:
+        raise call.refuse("`tcgen05.shift` is `.down`")
+    call.count(1)
+    where = addresses(call, call.operands[0])
+
+    def run(group: Any) -> None:
+        machine = group.machine
+        tensor = machine.tensor
+        starts = group.full(where(group))
+        for lane in lanes_of(group):
+            start, block = int(starts[lane]), int(group.block[lane[0]])
+            first, column = start >> 16 & 0xFFFF, start & 0xFFFF
+            if first % 32 or first >= ROWS:
+                raise EmulatorError(f"a shift of rows from lane {first} on: a multiple of 32 to 96")
+            blocks = tensor.pair(block) if paired else [block]
+            for one in blocks:
+                tensor.check(one, column, _SHIFTED, "a shift of")
+            rows = np.arange(first, ROWS)[:, None] * COLUMNS + column + np.arange(_SHIFTED)
+
+            def move(blocks: Any = blocks, rows: Any = rows, column: int = column) -> None:
+                for one in blocks:
+                    tensor.check(one, column, _SHIFTED, "a shift of")
+                    cells = one * CELLS + rows
+                    tensor.cells[cells[:-1]] = tensor.cells[cells[1:]]
+                machine.changes += 1
+
+            if machine.observer is not None:
+                machine.observer.tensor_work(
+                    group, lane, [], [one * CELLS + rows[1:] for one in blocks],
+                    [one * CELLS + rows[:-1] for one in blocks],
+                )  # fmt: skip
+            tensor.start(group, lane, move)
 
     return run

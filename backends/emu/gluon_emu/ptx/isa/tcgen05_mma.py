@@ -50,12 +50,14 @@ class _Form:
         paired: of two blocks.
         alone: `.ws`.
         scales: of a row in one instruction, 0 without.
+        shifted: `.ashift`: each row of A but the last is the one behind it, as `tcgen05.shift` moves them.
     """
 
     kind: str
     paired: bool
     alone: bool
     scales: int
+    shifted: bool
 
     @property
     def packed(self) -> bool:
@@ -89,7 +91,7 @@ def _form(call: Any) -> _Form:
     call.flag("mma")
     alone, paired = call.flag("ws"), pairs_of(call)
     kind = (call.one_of(*(f"kind::{kind}" for kind in _KINDS)) or "").removeprefix("kind::")
-    scaled = call.flag("block_scale")
+    scaled, shifted = call.flag("block_scale"), call.flag("ashift")
     size = (
         call.one_of("scale_vec::1X", "scale_vec::2X", "scale_vec::4X", "block16", "block32") or ""
     )
@@ -99,7 +101,9 @@ def _form(call: Any) -> _Form:
     if not kind or call.left or scaled != kind.startswith("mx") or scaled and not count:
         more = f"`.{call.left[0]}` of " if call.left else "this form of "
         raise call.refuse(f"{more}`tcgen05.mma` is not known")
-    return _Form(kind, paired, alone, count if scaled else 0)
+    if shifted and (alone or scaled):
+        raise call.refuse("`.ashift` is of products without `.ws` and scales")
+    return _Form(kind, paired, alone, count if scaled else 0, shifted)
 
 
 @instruction("tcgen05.mma")
@@ -167,6 +171,8 @@ class _Product:
         self.blocks = self.tensor.pair(block) if form.paired else [block]
         count = len(self.blocks)
         self.rows = shape.rows // count
+        if form.shifted and (not values.held or self.rows != 128):
+            raise EmulatorError("`.ashift` takes 128 rows of A in the tensor memory of each block")
         if shape.rows % count or shape.columns % (8 * count):
             raise EmulatorError(f"a product of {shape.rows} rows and {shape.columns} columns")
         lanes, columns = sum_cells(self.rows, shape.columns, form.paired, form.alone)
@@ -256,6 +262,8 @@ class _Product:
             self._check(one)
             if values.held:
                 cells = self.tensor.cells[one * CELLS + self.left_cells]
+                if form.shifted:
+                    cells = np.concatenate((cells[1:], cells[-1:]))
                 raw = cells.view(np.dtype(f"u{4 // self.each}"))
                 left = numbers_of(raw.reshape(self.rows, shape.depth), shape.left)
             else:
