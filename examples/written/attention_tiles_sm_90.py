@@ -20,22 +20,21 @@ def attention_copies(key_ring, value_ring, length, BN: gl.constexpr):
 
 @gluon.jit
 def attention_rows(
-    key_ring, value_ring, out, length, scale, D: gl.constexpr, BM: gl.constexpr, BN:
-    gl.constexpr, out_tiles, q_tiles, part: gl.constexpr
+    key_ring, value_ring, out, length, scale, D: gl.constexpr, BM: gl.constexpr,
+    BN: gl.constexpr, out_tiles, q_tiles, part: gl.constexpr
 ):
     """Compute a part of the rows."""
-    # demanded by the matrix unit, line 53
-    # demanded by the matrix unit, line 33
+    # demanded by the matrix unit, line 52
+    # demanded by the matrix unit, line 32
     acc_layout: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, 128, 16])
     largest_layout: gl.constexpr = gl.SliceLayout(1, acc_layout)
-    # demanded by the matrix unit, line 17
-    # demanded by the matrix unit, line 33
-    # demanded by the matrix unit, line 35
-    # demanded by the matrix unit, line 53
+    # demanded by the matrix unit, line 16
+    # demanded by the matrix unit, line 32
+    # demanded by the matrix unit, line 34
+    # demanded by the matrix unit, line 52
     query_layout: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=acc_layout, k_width=2)
     layout: gl.constexpr = gl.SliceLayout(0, acc_layout)
     slot = key_ring.consumer()
-    first = gl.program_id(1) * length
     row = gl.program_id(0) * BM
     query = gl.portable.load(q_tiles, [row + part * 64, 0])
     largest = gl.full([BM // 2], -1e30, gl.float32, layout=largest_layout)

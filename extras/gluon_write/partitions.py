@@ -18,6 +18,7 @@ from gluon_core.errors import GluonError
 from gluon_core.plugin.targets import Target
 from gluon_write.form import bounds_of, changed_copy, free_name, function_of
 from gluon_write.loops import Loop, Tile, reads, stores
+from gluon_write.programs import heavy_axis, reversed_programs
 from gluon_write.rounds import Rounds
 from gluon_write.rows import parted
 from gluon_write.sketch import Sketch
@@ -57,16 +58,26 @@ def in_partitions(
     loops = [loop for reader in readers for loop in reader.loops()]
     if not any(len(loop.products) > 1 for loop in loops):
         return None
-    parts = _MOST_PARTS
     try:
-        halved = parted(fn, drawn, parts)
-        if halved is None:
-            return None
-        fn, part = halved
-        drawn = traced(fn, _GROUP)
-        return _Partitions(fn, drawn, target, stages, warps, parts, part).kernel()
+        written = _with_parts(fn, drawn, traced, target, stages, warps)
+        axis = written.heavy_axis()
+        ordered = reversed_programs(fn, drawn, axis) if axis is not None else None
+        if ordered is not None:
+            written = _with_parts(ordered, traced(ordered), traced, target, stages, warps)
+        return written.kernel
     except (_NoForm, GluonError):
         return None
+
+
+def _with_parts(
+    fn: Any, drawn: Sketch, traced: Callable[..., Sketch], target: Target, stages: int, warps: int
+) -> _Partitions:
+    parts = _MOST_PARTS
+    halved = parted(fn, drawn, parts)
+    if halved is None:
+        raise _NoForm
+    fn, part = halved
+    return _Partitions(fn, traced(fn, _GROUP), target, stages, warps, parts, part)
 
 
 class _NoForm(Exception):
@@ -92,6 +103,15 @@ class _Function:
 
 
 class _Partitions:
+    """Hold a kernel in partitions.
+
+    Attributes:
+        kernel: the function.
+
+    Raises:
+        _NoForm: the kernel has no such form.
+    """
+
     def __init__(
         self, fn: Any, drawn: Sketch, target: Target, stages: int, warps: int, parts: int, part: str
     ):
@@ -108,14 +128,18 @@ class _Partitions:
         self.rings: dict[str, Tile] = {}  # name -> one of its tiles
         self.descriptors: dict[str, str] = {}  # the kernel's name of a descriptor -> its ring
         self.written: dict[str, Any] = {}
+        self.texts: dict[str, str] = {}  # of the functions that are written
         self.depth = 0
+        self.kernel = self._written()
 
-    def kernel(self) -> Any:
-        """Return the kernel in partitions.
+    def heavy_axis(self) -> Optional[int]:
+        """Return the axis along which programs have more and more steps; None without one."""
+        kernel = self.functions[0]
+        texts = {one.copies: self.texts[one.copies] for n, one in self.functions.items() if n}
+        text, scope = self.texts[kernel.copies], kernel.reader.scope
+        return heavy_axis(text, kernel.copies, list(self.rings), self.drawn, scope, texts)
 
-        Raises:
-            _NoForm: it has none.
-        """
+    def _written(self) -> Any:
         self._find()
         self._place_rings()
         kernel = self.functions[0]
@@ -307,21 +331,28 @@ class _Partitions:
         if number == 0:
             skipped += [s for s in one.reader.tree.body
                         if isinstance(s, ast.AnnAssign) and self.part in stores(s)]  # fmt: skip
-        self._consumer(number, one, skipped)
+        self._consumer(number, one, skipped, before)
         self._producer(number, one, skipped)
 
-    def _consumer(self, number: int, one: _Function, skipped: Sequence[ast.stmt]) -> None:
+    def _consumer(
+        self, number: int, one: _Function, skipped: Sequence[ast.stmt], before: Sequence[ast.stmt]
+    ) -> None:
         reader = one.reader
         first, *_ = self.rings
         body = [f"{self.slot} = {first}.consumer()"] if number == 0 else []
-        for statement in reader.tree.body:
-            if not _is_text(statement) and statement not in skipped:
+        rest = [s for s in reader.tree.body if s not in skipped and not _is_text(s)]
+        for statement in rest:
+            alone = statement in before and not any(
+                stores(statement) & reads(other) for other in rest if other is not statement
+            )
+            if not alone:  # else only descriptors need it
                 body += self._consumed(one, statement, False)
         if number and not isinstance(reader.tree.body[-1], ast.Return):
             body.append(f"return {self.slot}")
         parameters = self._parameters(number, one, body, skipped)
         words = "Compute a part of the rows." if number == 0 else "Multiply the tiles of each step."
         text = reader.function_text(one.products, words, parameters, body)
+        self.texts[one.products] = text
         self.written[one.products] = function_of(
             text, one.products, {**reader.scope, **self.written}
         )
@@ -461,6 +492,7 @@ class _Partitions:
             own += sorted({name for s in skipped for name in stores(s)} & read)
         parameters = [*self.rings, *([self.slot] if number else []), *own]
         text = reader.function_text(one.copies, "Copy the tiles of each step.", parameters, body)
+        self.texts[one.copies] = text
         self.written[one.copies] = function_of(text, one.copies, {**reader.scope, **self.written})
         one.taken = own
 

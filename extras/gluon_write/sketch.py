@@ -52,6 +52,7 @@ class Sketch:
         copied: places of tile loads that the target's unit for copies can do.
         banks: of shared memory.
         entered: the place of the partition whose function is traced next.
+        constants: the compile-time arguments of the kernel, by name.
     """
 
     program: Any = None
@@ -67,6 +68,7 @@ class Sketch:
     copied: set[Place] = field(default_factory=set)
     banks: int = 32
     entered: Optional[Place] = None
+    constants: dict[str, Any] = field(default_factory=dict)
     kept: list[Any] = field(default_factory=list)  # ops, so that no id is used twice
 
 
@@ -367,6 +369,9 @@ def sketch(
     asked["sanitize_overflow"] = False  # its checks are no ops of the kernel
     drawn = Sketch(banks=target.architecture.banks)
     drawn.multiples = _multiples(fn, constexprs, attrs)
+    drawn.constants = {
+        fn.arg_names[place[0]]: v for place, v in constexprs.items() if len(place) == 1
+    }
     kind = type("Sketcher", (_Sketcher,), {"drawn": drawn})
     drawn.program = trace(
         fn, signature, constexprs, attrs, backend=backend, target=twin,

@@ -360,7 +360,8 @@ def wrapped(begin: str, parts: Sequence[str], end: str) -> list[str]:
     whole = f"{begin}{', '.join(parts)}{end}"
     if len(whole) <= _WIDTH:
         return [whole.replace(", )", ",)")]
-    inner = textwrap.wrap(", ".join(parts), _WIDTH - 4)
+    whole_parts = ", ".join(part.replace(" ", "\0") for part in parts)  # break between parts
+    inner = [line.replace("\0", " ") for line in textwrap.wrap(whole_parts, _WIDTH - 4)]
     return [begin, *(f"    {line}" for line in inner), end]
 
 

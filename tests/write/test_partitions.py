@@ -155,7 +155,7 @@ def sources(monkeypatch):
 
     def kept(*args):
         graph, solution = chosen_for(*args)
-        texts.append(graph.jits[0].src)
+        texts.append("\n".join(jit.src for jit in graph.jits))
         return graph, solution
 
     monkeypatch.setattr(gluon_write.explicit, "chosen_for", kept)
@@ -195,6 +195,8 @@ def test_variants_of_attention(sources, kind, causal, warps, D, BN, group):
                 num_warps=warps, num_stages=2, target="sim:hopper",
             )  # fmt: skip
         assert "consumers=2" in sources[0] and "attention_rows" in sources[0]
+        # Programs with a long row of keys start first.
+        assert ("num_programs(0) - 1" in sources[0]) == causal
         for head in range(heads):
             score = scores(q[head], k[head // group], scale, kind, causal)
             weight = np.exp(score - score.max(-1, keepdims=True))
