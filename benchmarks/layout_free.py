@@ -76,7 +76,7 @@ def main() -> int:
         return 3
     from layout_free_cases import CASES
 
-    from gluon_write.explicit import preferred_form
+    from gluon_write.preferred import preferred_form
 
     triton.set_allocator(
         lambda size, align, stream: torch.empty(size, device="cuda", dtype=torch.int8)

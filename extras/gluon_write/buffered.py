@@ -40,6 +40,8 @@ def buffered(fn: Any, drawn: Sketch, warps: int, lanes: int) -> Any:
 
 
 class _Buffered(LoopReader):
+    takes_falling = True
+
     def text(self, threads: int) -> Optional[str]:
         """Return the function with its loops of products changed; None without one."""
 
@@ -83,7 +85,7 @@ class _Buffered(LoopReader):
         for statement in loop.node.body:
             tile = loads.get(id(statement))
             if tile is not None:
-                inside = f"{ahead} < {last}"
+                inside = loop.inside(ahead, last)
                 if tile.mask is not None:
                     inside = f"({renamed(self.text_of(tile.mask), moved)}) & ({inside})"
                 pointer = renamed(self.text_of(tile.pointer), moved)

@@ -48,7 +48,7 @@ def write(
     Exit code 0: written. 1: a written kernel is wrong, and nothing is kept. 3: nothing was launched.
     """
     from gluon_write.command import show
-    from gluon_write.explicit import FORMS, preferred_form
+    from gluon_write.preferred import FORMS, preferred_form
 
     if form not in (None, *FORMS):
         raise UsageError(

@@ -15,8 +15,9 @@ from gluon_core.errors import GluonError, LayoutError
 from gluon_core.plugin.targets import Target
 from gluon_core.registry.load import registry
 from gluon_core.simulation.evidence import Record
-from gluon_write.explicit import Edits, chosen_for, chosen_form, edits_of
+from gluon_write.explicit import Edits, chosen_for, edits_of
 from gluon_write.port import port
+from gluon_write.preferred import chosen_form
 from gluon_write.solve import Solution
 from gluon_write.source import explicit_text, replaced
 from gluon_write.unknowns import Graph

@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 import copy
 import warnings
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any, Callable, Iterator, Mapping, Optional
 
@@ -21,6 +19,7 @@ from gluon_write.conflict import conflict_of
 from gluon_write.graph import build
 from gluon_write.hoist import hoisted
 from gluon_write.partitions import in_partitions
+from gluon_write.preferred import chosen_form
 from gluon_write.prefetch import prefetched
 from gluon_write.prices import LEAST_COPY_BITS
 from gluon_write.recompute import recomputed
@@ -30,19 +29,8 @@ from gluon_write.specialize import specialized
 from gluon_write.stage import staged
 from gluon_write.unknowns import AnyLayout, Graph, Relation, Unknown
 
-__all__ = [
-    "FORMS",
-    "Edits",
-    "chosen_for",
-    "chosen_form",
-    "edits_of",
-    "explicit",
-    "partitions_of",
-    "preferred_form",
-]
+__all__ = ["Edits", "chosen_for", "edits_of", "explicit", "partitions_of"]
 
-FORMS = ("pipelined", "specialized")  # of loops of products
-_form: ContextVar[Optional[str]] = ContextVar("form", default=None)
 _GROUP = 4  # warps that read tensor memory together
 _MOST_RECOMPUTED = 3  # times that index vectors are moved to their uses
 
@@ -132,24 +120,6 @@ def chosen_for(
     return _improved(chosen, traced, target, options)
 
 
-@contextmanager
-def preferred_form(form: Optional[str]) -> Iterator[None]:
-    """Have loops of products in one form, "pipelined" or "specialized"; None for the one that costs less.
-
-    The cache on disk does not distinguish forms: use another TRITON_CACHE_DIR for each.
-    """
-    token = _form.set(form)
-    try:
-        yield
-    finally:
-        _form.reset(token)
-
-
-def chosen_form() -> Optional[str]:
-    """Return the form that `preferred_form` asks for, None without."""
-    return _form.get()
-
-
 def _formed(
     fn: Any,
     drawn: Sketch,
@@ -162,8 +132,8 @@ def _formed(
     apart = hoisted(fn, drawn.jits)
     if apart is not fn:
         fn, drawn = apart, traced(apart)
-    pipelined = staged(fn, stages, transposes=target.has("nvidia.tma"))
-    form = _form.get() or (None if pipelined is not fn else "specialized")
+    pipelined = staged(fn, drawn, stages, transposes=target.has("nvidia.tma"))
+    form = chosen_form() or (None if pipelined is not fn else "specialized")
     whole = in_partitions(fn, drawn, traced, stages, target, warps) if form != "pipelined" else None
     if whole is not None:
         return whole, traced(whole)

@@ -152,6 +152,8 @@ class _Builder:
             self._demand(op, context, tensors[0], results[0].type.layout, 0)
         elif "load" in name or "store" in name or "atomic" in name or name in _COPIES:
             self._memory(op, context, tensors, results)
+        elif name == "histogram":
+            self._histogram(op, context, tensors, results)
         elif name in ("gather", "local_gather"):  # the result has the layout of the indices
             self.join(self.key(context, tensors[-1]), self.key(context, results[0]))
         else:
@@ -234,6 +236,16 @@ class _Builder:
                 left_out = isinstance(value.type.layout, (AutoLayout, type(None)))
                 if left_out:
                     self.note(context, value, ("site", (context, node)))
+
+    def _histogram(
+        self, op: Any, context: tuple[Any, ...], tensors: list[Any], results: list[Any]
+    ) -> None:
+        """Let the bins have a layout of their own; the mask has that of the values."""
+        for mask in tensors[1:]:
+            self.join(self.key(context, tensors[0]), self.key(context, mask))
+        node = self.drawn.nodes.get(id(op))
+        if node in self.drawn.opened:
+            self.note(context, results[0], ("site", (context, node)))
 
     # -- shared memory --------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ __all__ = [
     "LoopReader",
     "Tile",
     "argument",
+    "falling",
     "mentions",
     "operands_of",
     "reads",
@@ -79,6 +80,7 @@ class Loop:
     Attributes:
         ahead: the statements that the addresses need.
         issued: statements of asynchronous products -> the name of the result; all products or none.
+        falls: the variable gets smaller from step to step.
     """
 
     node: ast.For
@@ -86,6 +88,11 @@ class Loop:
     products: list[ast.Call]
     ahead: list[ast.stmt] = field(default_factory=list)
     issued: dict[ast.stmt, str] = field(default_factory=dict)
+    falls: bool = False
+
+    def inside(self, variable: str, last: str) -> str:
+        """Return the condition that a step is one of the loop."""
+        return f"{variable} {'>' if self.falls else '<'} {last}"
 
 
 class LoopReader(Form):
@@ -94,6 +101,8 @@ class LoopReader(Form):
     Args:
         number: of the function in the traced kernel. wgmma: products of 64 rows read shared memory.
     """
+
+    takes_falling = False
 
     def __init__(self, fn: Any, number: int, drawn: Sketch, wgmma: bool):
         super().__init__(fn)
@@ -149,8 +158,9 @@ class LoopReader(Form):
             used = [o for o in operands if viewed(o, self) == tile.name]
             if len(used) == 1 and len(plain) == 1 and len(names) - len(read) == 1:
                 tiles[tile.name] = tile
-        loop = Loop(node, tiles, products)
-        if not tiles or not self._slice(loop):
+        falls = falling(node, self.number, self.drawn)
+        loop = Loop(node, tiles, products, falls=falls)
+        if falls and not self.takes_falling or not tiles or not self._slice(loop):
             return None
         loop.issued = self._issued(loop)
         return loop
@@ -393,6 +403,12 @@ class LoopReader(Form):
             starts.append(starts[-1] + len(line.encode()))
         first = starts[node.lineno - 1] + node.col_offset
         return first, starts[(node.end_lineno or node.lineno) - 1] + (node.end_col_offset or 0)
+
+
+def falling(node: ast.For, number: int, drawn: Sketch) -> bool:
+    """Return True if the step of a range in function `number` is negative."""
+    steps = node.iter.args[2:3] if isinstance(node.iter, ast.Call) else []
+    return any(place_of(step, number) in drawn.falling for step in steps)
 
 
 def argument(call: ast.Call, index: int, name: str) -> Optional[ast.expr]:

@@ -16,5 +16,6 @@ def gluon_commands() -> Mapping[str, str]:
 def gluon_services() -> Mapping[str, str]:
     return {
         "write": "gluon_write.explicit:explicit",
+        "write.form": "gluon_write.preferred:chosen_form",
         "write.layouts": "gluon_write.shown:layouts_of",
     }

@@ -59,6 +59,8 @@ def prefetched(
 class Prefetcher(LoopReader):
     """Write loops whose tiles are copied ahead to rings."""
 
+    takes_falling = True
+
     def text(self, stages: int, room: int) -> Optional[str]:
         """Return the function with its loops of products changed; None without one."""
 
@@ -218,7 +220,7 @@ class Prefetcher(LoopReader):
             for statement in loop.node.body:
                 tile = loads.get(id(statement))
                 if tile is not None:
-                    inside = f"{ahead} < {last}"
+                    inside = loop.inside(ahead, last)
                     mask = (
                         f"({renamed(self.text_of(tile.mask), moved)}) & ({inside})"
                         if tile.mask

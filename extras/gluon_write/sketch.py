@@ -27,8 +27,12 @@ from gluon_write.buffers import first_layout
 
 __all__ = ["Place", "Site", "Sketch", "partition_of", "place_of", "sketch"]
 
-# Functions on shared memory -> the position of their layout.
-_ON_SHARED = {"gl.allocate_shared_memory": 2, "shared_memory_descriptor.load": 0}
+# Functions whose result has no layout but the one that they take -> its position.
+_TAKE_LAYOUT = {
+    "gl.allocate_shared_memory": 2,
+    "shared_memory_descriptor.load": 0,
+    "gl.histogram": 3,
+}
 # Kind of node, first line and column, last line and column, and the number of the function.
 Place = tuple[str, int, int, int, int, int]
 Site = tuple[tuple[Any, ...], Place]  # the calls around a place of a function, outermost first
@@ -50,6 +54,7 @@ class Sketch:
         opened: places of calls on shared memory whose layout was left out.
         warps: place of a worker partition -> its warps.
         copied: places of tile loads that the target's unit for copies can do.
+        falling: places of steps of ranges that are negative.
         banks: of shared memory.
         entered: the place of the partition whose function is traced next.
         constants: the compile-time arguments of the kernel, by name.
@@ -66,6 +71,7 @@ class Sketch:
     opened: set[Place] = field(default_factory=set)
     warps: dict[Place, int] = field(default_factory=dict)
     copied: set[Place] = field(default_factory=set)
+    falling: set[Place] = field(default_factory=set)
     banks: int = 32
     entered: Optional[Place] = None
     constants: dict[str, Any] = field(default_factory=dict)
@@ -98,6 +104,7 @@ class _Sketcher(KernelGenerator):
         self.drawn.entered = None
         self.path: list[Place] = []
         self.partitions: dict[Place, int] = {}
+        self.steps: set[Optional[Place]] = set()  # of ranges
         self.own = self.is_kernel or not is_library(self.file_name)
         if self.own and self.jit_fn not in self.drawn.jits:
             self.drawn.jits.append(self.jit_fn)
@@ -121,6 +128,8 @@ class _Sketcher(KernelGenerator):
     def visit(self, node: Any) -> Any:
         place = place_of(node, self.number) if self.own else None
         if place is None:
+            if isinstance(node, ast.For) and isinstance(node.iter, ast.Call):
+                self.steps |= {place_of(step, self.number) for step in node.iter.args[2:3]}
             return super().visit(node)
         for outer in self.path:
             inner = self.drawn.within.setdefault(outer, {})
@@ -134,6 +143,8 @@ class _Sketcher(KernelGenerator):
             value._flatten_ir(
                 self.drawn.returned.setdefault(place, [])
             )  # hand it on, do not read it
+        elif place in self.steps and isinstance(unwrap(value), int) and unwrap(value) < 0:
+            self.drawn.falling.add(place)
         return value
 
     def before_call(self, fn: Any, args: Any, kwargs: Any) -> Any:
@@ -172,7 +183,7 @@ class _Sketcher(KernelGenerator):
                     self.drawn.copied.add(place)
             if isinstance(called, GluonJITFunction):
                 self.drawn.called[place] = called
-        if name in _ON_SHARED and not _names_layout(node, name):
+        if name in _TAKE_LAYOUT and not _names_layout(node, name):
             return self._open(node, name, called, place)
         if called in (portable.mma, dot_fma):
             return self._mma(node, called)
@@ -291,7 +302,7 @@ class _Sketcher(KernelGenerator):
         return ast.fix_missing_locations(ast.copy_location(call, node))
 
     def _open(self, node: Any, name: str, called: Any, place: Optional[Place]) -> Any:
-        """Evaluate a call on shared memory whose layout was left out, with one to begin with."""
+        """Evaluate a call whose layout was left out, with one to begin with."""
         layout: Any = AutoLayout()
         if name == "gl.allocate_shared_memory":
             named = self._operands(node, called)
@@ -332,7 +343,7 @@ def _names_layout(node: Any, name: str) -> bool:
     """Return True if a call passes the layout."""
     words = {word.arg for word in node.keywords}
     starred = None in words or any(isinstance(arg, ast.Starred) for arg in node.args)
-    position = _ON_SHARED.get(name, 0)
+    position = _TAKE_LAYOUT.get(name, 0)
     return starred or len(node.args) > position or "layout" in words
 
 

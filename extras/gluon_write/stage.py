@@ -19,7 +19,8 @@ from typing import Any, Iterator, Optional
 
 from gluon_core import language, portable
 from gluon_write.form import Form, bounds_of, factor, free_name
-from gluon_write.loops import viewed
+from gluon_write.loops import falling, viewed
+from gluon_write.sketch import Sketch
 
 __all__ = ["staged"]
 
@@ -47,15 +48,15 @@ class _Loop:
     transposed: bool = False
 
 
-def staged(fn: Any, stages: int, transposes: bool = False) -> Any:
+def staged(fn: Any, drawn: Sketch, stages: int, transposes: bool = False) -> Any:
     """Return a function with its mainloop pipelined; `fn` itself where it has none of that form.
 
     Args:
-        stages: buffers for each tile. transposes: the unit reads transposed tiles.
+        drawn: the traced function. stages: buffers for each tile. transposes: the unit reads transposed tiles.
     """
     if stages < 2:
         return fn
-    text = _Stager(fn, transposes).text(stages)
+    text = _Stager(fn, drawn, transposes).text(stages)
     if text is None:
         return fn
     own: Any = copy.copy(fn)
@@ -64,9 +65,9 @@ def staged(fn: Any, stages: int, transposes: bool = False) -> Any:
 
 
 class _Stager(Form):
-    def __init__(self, fn: Any, transposes: bool):
+    def __init__(self, fn: Any, drawn: Sketch, transposes: bool):
         super().__init__(fn)
-        self.transposes = transposes
+        self.drawn, self.transposes = drawn, transposes
         self.lines = self.source.splitlines()
         self.descriptors = self._assigned(portable.descriptor)
         self.accumulators = self._assigned(language.zeros)
@@ -95,6 +96,8 @@ class _Stager(Form):
                 continue
             bounds = node.iter
             if not isinstance(bounds, ast.Call) or node.orelse or bounds.keywords:
+                continue
+            if falling(node, 0, self.drawn):
                 continue
             if self.called(bounds) is not range and self.text_of(bounds.func) != "range":
                 continue

@@ -238,6 +238,7 @@ class GluonASTSource(_triton.ASTSource):  # type: ignore[misc]  # Triton has no 
             list(self.signature.items()),
             self.strict,
             writer and content_hash((writer.value.partition(".")[0],)),
+            writer and registry().service("write.form")(),
         )
         return hashlib.sha256(repr(parts).encode()).hexdigest()
 

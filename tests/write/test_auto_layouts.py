@@ -291,3 +291,23 @@ def test_functions_make_tensors_of_their_own(target):
     assert np.allclose(out, powers / powers.sum(1, keepdims=True), atol=1e-6)
     assert (wide.ravel() == np.arange(3200)).all()
     assert places_of.fn.__name__ == "places_of"  # the copies with layouts are others
+
+
+@gluon.jit(layouts="auto")
+def counted(x, out, n, BINS: gl.constexpr, BLOCK: gl.constexpr):
+    place = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK)
+    values = gl.load(x + place, mask=place < n, other=0)
+    gl.atomic_add(out + gl.arange(0, BINS), gl.histogram(values, BINS, mask=place < n))
+
+
+@pytest.mark.parametrize("target", ["sim:hopper", "sim:gfx942"])
+def test_bins_have_a_layout_of_their_own(target):
+    x = np.random.default_rng(0).integers(0, 16, 300).astype(np.int32)
+    out = np.zeros(16, np.int32)
+    counted[(3,)](x, out, 300, 16, 128, target=target)
+    assert (out == np.bincount(x, minlength=16)).all()
+    signature = {"x": "*i32:16", "out": "*i32:16", "n": "i32"}
+    asked = gluon.compile(
+        counted, target=target[4:], signature=signature, constexprs={"BINS": 16, "BLOCK": 128}
+    )
+    assert "tt.histogram" in asked.asm["ttgir"]

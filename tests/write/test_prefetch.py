@@ -44,6 +44,31 @@ def by_index(a, b, c, places, K, BM: gl.constexpr, BK: gl.constexpr):
     gl.store(c + rows[:, None] * BM + rows[None, :], acc)
 
 
+@gluon.jit(layouts="auto")
+def falling(a, b, c, K, B: gl.constexpr, BK: gl.constexpr):
+    """Sum products from the last step to the first."""
+    rows, along = gl.arange(0, B), gl.arange(0, BK)
+    acc = gl.zeros([B, B], gl.float32)
+    for k in range(K - BK, -1, -BK):
+        x = gl.load(a + rows[:, None] * K + (k + along)[None, :])
+        y = gl.load(b + (k + along)[:, None] * B + rows[None, :])
+        acc = gl.portable.mma(x, y, acc)
+    gl.store(c + rows[:, None] * B + rows[None, :], acc)
+
+
+@gluon.jit(layouts="auto")
+def falling_tiles(a, b, c, K, B: gl.constexpr, BK: gl.constexpr):
+    rows = gl.arange(0, B)
+    a_tiles = gl.portable.descriptor(a, [B, K], [K, 1], [B, BK])
+    b_tiles = gl.portable.descriptor(b, [K, B], [B, 1], [BK, B])
+    acc = gl.zeros([B, B], gl.float32)
+    for k in range(K, 0, -BK):
+        x = gl.portable.load(a_tiles, [0, k - BK])
+        y = gl.portable.load(b_tiles, [k - BK, 0])
+        acc = gl.portable.mma(x, y, acc)
+    gl.store(c + rows[:, None] * B + rows[None, :], acc)
+
+
 def operands(m, n, k):
     rng = np.random.default_rng(0)
     a, b = (rng.standard_normal(s).astype(np.float16) for s in ((m, k), (k, n)))
@@ -91,6 +116,14 @@ def test_loads_run_ahead_on_amd():
     for load in ("key_ahead = gl.load(", "value_ahead = gl.load("):
         assert loop.index(load) < loop.index("gl.portable.mma")
     assert "start_ahead < length" in loop
+
+
+@pytest.mark.parametrize("target", ["sim:hopper", "sim:sm_80", "sim:gfx942"])
+@pytest.mark.parametrize("kernel", [falling, falling_tiles])
+def test_steps_that_fall(target, kernel):
+    a, b, c, wanted = operands(64, 64, 160)
+    kernel[(1,)](a, b, c, 160, 64, 32, num_stages=3, target=target)
+    assert np.allclose(c, wanted, atol=1e-3)
 
 
 @pytest.mark.parametrize("target", ["sim:hopper", "sim:sm_80"])

@@ -6,6 +6,7 @@ import pytest
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_sim.settings import using
+from gluon_write.sketch import Sketch
 from gluon_write.stage import staged
 
 pytestmark = pytest.mark.once
@@ -85,10 +86,10 @@ def test_other_forms(target):
 
 
 def test_ring_is_written_where_the_form_allows_it():
-    text = staged(matmul, 3).src
+    text = staged(matmul, Sketch(), 3).src
     assert "gl.portable.pipeline([a_tiles, b_tiles], 3)" in text and "is_async=True" in text
-    assert staged(matmul, 1) is matmul and staged(scaled, 3) is scaled
-    text = staged(from_middle, 2).src
+    assert staged(matmul, Sketch(), 1) is matmul and staged(scaled, Sketch(), 3) is scaled
+    text = staged(from_middle, Sketch(), 2).src
     assert "tiles_2 = gl.portable.pipeline(" in text  # `tiles` is the kernel's own
     assert "k = first + step * BK" in text  # counted needs it
     assert "tiles.fetch" not in matmul.src

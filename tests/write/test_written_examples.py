@@ -7,7 +7,7 @@ import pytest
 
 from gluon_core.registry.load import registry
 from gluon_write.command import written
-from gluon_write.explicit import preferred_form
+from gluon_write.preferred import preferred_form
 
 FOLDER = Path(__file__).parents[2] / "examples" / "written"
 
