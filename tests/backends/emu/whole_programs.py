@@ -1,0 +1,198 @@
+"""Operators, examples, tutorials and cases on the emulator, each against its reference, as one table.
+
+    python -m tests.backends.emu.whole_programs FILE.json [--kind KIND ...] [--target TARGET ...] [--seconds N]
+
+FILE keeps each outcome with the commit that it is of: a run that was stopped, or that `--seconds` ended, goes on, and another commit begins
+anew. A tree with changes is refused, so that the commit is the code that ran. KIND is operators, examples, tutorials or cases; TARGET is
+emu:sm_80 and emu:sm_90 by default.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+import io
+import json
+import multiprocessing
+import os
+import runpy
+import subprocess
+import sys
+import time
+from collections import Counter
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+TARGETS = ("emu:sm_80", "emu:sm_90")
+RACE = "patterns/find_a_race"  # ends with the report of a race on the simulator, and has no results
+
+
+def operators():
+    from tests.kernels.test_targets import SMALL
+
+    return {case.id: case.values for case in SMALL}
+
+
+def check_operator(name, target):
+    from tests.kernels.launched import on_target
+
+    problem, shape = operators()[name]
+    with on_target(target):
+        return problem.check(shape, "cpu")
+
+
+def examples():
+    from gluon_report.demo import examples_package
+
+    package = examples_package()
+    return [name for name in (*package.SHOWN, *package.MORE) if name != RACE]
+
+
+def check_example(name, target):
+    """Run an example, which checks its numbers."""
+    _run(ROOT / "examples" / f"{name}.py")
+
+
+def tutorials():
+    return sorted(path.stem for path in (ROOT / "examples/tutorials").glob("step*.py"))
+
+
+def check_tutorial(name, target):
+    output = _run(ROOT / f"examples/tutorials/{name}.py")
+    product = name >= "step05"
+    if not output or "False" in output or product and float(output.split()[-4]) >= 1e-3:
+        return output
+    return None
+
+
+def cases():
+    from tests.kernels import cases
+
+    return {case.name: case for case in cases.load_cases().values()}
+
+
+def check_case(name, target):
+    from gluon_core.errors import CapabilityError
+    from gluon_core.registry.load import registry
+
+    resolved = registry().target(target)
+    lacks = cases()[name].lacks(resolved)
+    if lacks:
+        raise CapabilityError(f"{name}: {lacks}")
+    return cases()[name].check(resolved).problem
+
+
+KINDS = {
+    "operators": (operators, check_operator), "examples": (examples, check_example),
+    "tutorials": (tutorials, check_tutorial), "cases": (cases, check_case),
+}  # fmt: skip
+
+
+def _run(path):
+    printed = io.StringIO()
+    sys.path.insert(0, str(path.parent))
+    with contextlib.redirect_stdout(printed):
+        runpy.run_path(str(path), run_name="__main__")
+    return printed.getvalue()
+
+
+def ended(kind, name, target):
+    """Return how a program ends on a target: "passed", "refused: ..." for a lacking capability, or the mistake; and the seconds."""
+    import warnings
+
+    import torch
+
+    from gluon_core.errors import CapabilityError
+    from gluon_emu.settings import using
+
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    os.environ["GLUON_TARGET"] = target
+    begun = time.monotonic()
+    try:
+        with using(timeout=300):
+            wrong = KINDS[kind][1](name, target)
+        outcome = "passed" if wrong is None else f"wrong: {wrong}"
+    except CapabilityError as error:
+        outcome = f"refused: {str(error).splitlines()[0]}"
+    except Exception as error:
+        outcome = f"{type(error).__name__}: {error}"
+    return outcome[:400], round(time.monotonic() - begun, 1)
+
+
+def _git(*words):
+    return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True).stdout.strip()
+
+
+def _kept(path):
+    """Return the content of the file, begun anew for another commit."""
+    import triton
+
+    commit = _git("rev-parse", "--short", "HEAD")
+    head = {"commit": commit, "triton": triton.__version__, "date": str(datetime.date.today())}
+    if path.exists():
+        kept = json.loads(path.read_text())
+        if kept["commit"] == commit and kept["triton"] == head["triton"]:
+            return kept
+    return {**head, "outcomes": {}}
+
+
+def table(kept):
+    """Return the lines of the table: by kind and target, how many passed, and each other outcome."""
+    counts, others = {}, []
+    for key, (outcome, _) in sorted(kept["outcomes"].items()):
+        kind, name, target = key.split("|")
+        word = outcome.partition(":")[0] if outcome.startswith(("passed", "refused")) else "failed"
+        counts.setdefault((kind, target), Counter())[word] += 1
+        if word != "passed":
+            others.append(f"{kind} {name} on {target}: {outcome}")
+    lines = [f"commit {kept['commit']}, Triton {kept['triton']}, {kept['date']}", ""]
+    lines += [
+        "| programs | target | passed | failed | refused |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for (kind, target), count in counts.items():
+        numbers = " | ".join(str(count[word]) for word in ("passed", "failed", "refused"))
+        lines.append(f"| {kind} | {target} | {numbers} |")
+    return [*lines, "", *others]
+
+
+def main(file, kinds, targets, seconds, processes):
+    if _git("status", "--porcelain", "--untracked-files=no"):
+        raise SystemExit("commit the changes first: the table names the commit")
+    kept = _kept(file)
+    wanted = [(kind, name, target) for kind in kinds for name in KINDS[kind][0]() for target in targets]  # fmt: skip
+    jobs = [job for job in wanted if "|".join(job) not in kept["outcomes"]]
+    until = time.monotonic() + seconds
+    # A process for each program: an example leaves modules and settings.
+    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), max_tasks_per_child=12) as pool:  # fmt: skip
+        running = {}
+        while jobs or running:
+            while jobs and len(running) < processes and time.monotonic() < until:
+                job = jobs.pop(0)
+                running[pool.submit(ended, *job)] = job
+            if not running:
+                break
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                job = running.pop(future)
+                kept["outcomes"]["|".join(job)] = future.result()
+                file.write_text(json.dumps(kept, indent=0))
+                if future.result()[0] != "passed":
+                    print(*job, *future.result(), flush=True)
+    print(*table(kept), sep="\n")
+    print(f"{len(jobs)} programs left")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--kind", dest="kinds", action="append", choices=KINDS)
+    parser.add_argument("--target", dest="targets", action="append")
+    parser.add_argument("--seconds", type=float, default=float("inf"))
+    parser.add_argument("--processes", type=int, default=os.cpu_count())
+    options = vars(parser.parse_args())
+    options["kinds"] = options["kinds"] or [*KINDS]
+    options["targets"] = options["targets"] or [*TARGETS]
+    main(**options)
