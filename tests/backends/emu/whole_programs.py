@@ -19,10 +19,13 @@ import os
 import runpy
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from pathlib import Path
+
+import numpy as np
 
 ROOT = Path(__file__).parents[3]
 TARGETS = ("emu:sm_80", "emu:sm_90")
@@ -60,11 +63,27 @@ def tutorials():
 
 
 def check_tutorial(name, target):
-    output = _run(ROOT / f"examples/tutorials/{name}.py")
+    """Run a step whose launches name the target instead of the simulator."""
+    with tempfile.TemporaryDirectory() as folder:
+        for path in (ROOT / "examples/tutorials").glob("step*.py"):
+            text = path.read_text().replace('"sim:hopper"', repr(target))
+            (Path(folder) / path.name).write_text(text)
+        for module in [m for m in sys.modules if m.startswith("step")]:
+            del sys.modules[module]
+        output = _run(Path(folder) / f"{name}.py")
+        if name == "step02_layout":  # compiles its kernel and launches nothing
+            return _copies(runpy.run_path(f"{folder}/{name}.py")["launch"], target)
     product = name >= "step05"
     if not output or "False" in output or product and float(output.split()[-4]) >= 1e-3:
         return output
     return None
+
+
+def _copies(launch, target):
+    x = np.arange(4096, dtype=np.float32)
+    out = np.zeros_like(x)
+    launch(x, out, target=target)
+    return None if (out == x).all() else "the copy differs"
 
 
 def cases():
@@ -105,6 +124,8 @@ def ended(kind, name, target):
     import torch
 
     from gluon_core.errors import CapabilityError
+    from gluon_core.registry.load import registry
+    from gluon_core.simulation.evidence import recording
     from gluon_emu.settings import using
 
     warnings.simplefilter("ignore")
@@ -112,8 +133,11 @@ def ended(kind, name, target):
     os.environ["GLUON_TARGET"] = target
     begun = time.monotonic()
     try:
-        with using(timeout=300):
+        with using(timeout=300), recording() as record:
             wrong = KINDS[kind][1](name, target)
+        ran = {launched.target for launched in record.launches}
+        if wrong is None and ran != {str(registry().target(target))}:
+            wrong = f"ran on {', '.join(sorted(ran)) or 'nothing'}"
         outcome = "passed" if wrong is None else f"wrong: {wrong}"
     except CapabilityError as error:
         outcome = f"refused: {str(error).splitlines()[0]}"
