@@ -99,8 +99,47 @@ def converting(
     tiling = tilings.best(layer.rows, layer.n, layer.k, packed, layer.group, exponents, processors)
     if tiling.kernel == "restored":
         return None
-    planned = few_rows if tiling.kernel == "few" else many_rows
+    planned = {"rows": fewest_rows, "few": few_rows, "many": many_rows}[tiling.kernel]
     return planned(layer, x, weight, scales, bias, activation, out, processors, tiling)
+
+
+def fewest_rows(
+    layer: Any, x: Tensor, weight: Tensor, scales: Optional[Tensor], bias: Optional[Tensor],
+    activation: Optional[str], out: Optional[Tensor], processors: int, tiling: tilings.Tiling,
+) -> Callable[..., Tensor]:  # fmt: skip
+    """Return `run(x, weight, scales, bias, out)` by `linear_rows`."""
+    from gluon_kernels.gemm.launches import vector_of
+    from gluon_kernels.quant.rows import linear_rows
+
+    k, n, m = layer.k, layer.n, layer.rows
+    of_rows = _of_rows(layer, scales)
+    copied = not x.is_contiguous()
+    x = x.contiguous()
+    words = weight.view(torch.int32)
+    _, block, _, along, columns = tiling
+    empty = allocator(layer.shape, layer.dtype, x.device)
+    result = empty() if out is None else out
+    flat, grouped, strides = _scales(scales, of_rows)
+    arguments = (
+        words, x, result, bias, grouped, strides, flat, m, n, k, words.stride(0), n,
+        layer.group or 1 << 30, layer.format, block, columns * along // 4, along, vector_of(result, n), activation,
+    )  # fmt: skip
+    of_weights = flat if of_rows else scales
+    tensors = [t for t in (words, x, result, bias, of_weights) if t is not None]
+    options = overlapping(_memory(layer, weight))
+    grid = (gluon.cdiv(n, columns), 1, 1)
+    launch = gluon.torch.prepare(linear_rows, grid, arguments, tensors, num_warps=4, **options)
+
+    def run(x: Tensor, weight: Tensor, scales: Any, bias: Any, out: Optional[Tensor]) -> Tensor:
+        result = empty() if out is None else out
+        x = x.contiguous() if copied else x
+        if of_rows:
+            scales = scales.reshape(-1)
+        tensors = (weight.view(torch.int32), x, result, bias, scales)
+        launch(*(t for t in tensors if t is not None))
+        return result
+
+    return run
 
 
 def few_rows(

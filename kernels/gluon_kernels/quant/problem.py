@@ -112,6 +112,7 @@ LINEAR = Problem(
         _case(130, 136, 192, "int8", 64),
         _case(130, 136, 320, "e4m3", 0),
         _case(70, 72, 1024, "mxfp4", 32, bias=True, activation="relu"),
+        _case(3, 40, 1536, "int4", 128, bias=True, activation="silu"),
     ),
     named=(
         _case(16, 8192, 8192, "int4", 128),

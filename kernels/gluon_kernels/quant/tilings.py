@@ -30,6 +30,14 @@ class Tiling(NamedTuple):
 
 # Weights' rows of a tile, and the depths of its steps, by the rows of `x` of a tile.
 _FEW = {8: ((64, 64), (64, 128)), 16: ((64, 64), (64, 128)), 32: ((64, 64), (64, 128), (128, 64)), 64: ((64, 64), (64, 128), (128, 64)), 128: ((64, 64),)}  # fmt: skip
+_FEWEST = 4  # rows of `x` that are multiplied without the matrix unit
+_ROWS = (
+    (4, 1),
+    (2, 1),
+    (4, 4),
+    (2, 4),
+    (1, 4),
+)  # weights' rows of a thread, and warps that share a row
 _MANY = {64: ((128, 64), (256, 64)), 128: ((128, 64), (256, 64)), 256: ((128, 64),)}
 
 
@@ -40,6 +48,9 @@ def _up(x: int, y: int) -> int:
 def tilings(m: int, k: int, group: int, exponents: bool) -> Iterator[Tiling]:
     """Yield the tilings that a product may take."""
     yield Tiling("restored")
+    if m <= _FEWEST and k % 32 == 0:  # threads load 16 bytes
+        for each, along in _ROWS:
+            yield Tiling("rows", 1 << (m - 1).bit_length(), 0, along, each * 4 // along)
     power = max(8, 1 << (m - 1).bit_length())
     few = (power,) if power <= 64 else (64, 128) if m <= 512 else ()
     many = () if m <= 32 else (64,) if m <= 64 else (128,) if m <= 128 else (128, 256)
@@ -76,6 +87,12 @@ def expected(
         # Whole rounds, or tiles that programs share.
         product = min(_up(tiles, processors) * processors, 1.15 * tiles) * tile
         return 5.2 + moved / 3.9e6 + max(product, n * k * 2 / 4e6)
+    if tiling.kernel == "rows":
+        width = 128 * tiling.splits * 4 * packed  # weights of a row that a step multiplies
+        steps = _up(k, width)
+        rounds = _up(_up(n, tiling.columns), 4 * processors)
+        issue = n * steps * width * (4.5 + 1.1 * tiling.block) / (processors * 2.1e5)
+        return 2.4 + max(n * k / packed / 3.5e6, issue, rounds * (0.8 + 0.25 * steps))
     few, columns = tiling.kernel == "few", tiling.columns
     tiles = _up(n, columns) * _up(m, tiling.block)
     programs = tiles * tiling.splits

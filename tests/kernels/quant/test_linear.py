@@ -71,9 +71,26 @@ def test_every_tiling(number, tiling, monkeypatch):
     assert LINEAR.check(LINEAR.small[number], "cpu") is None
 
 
+@pytest.mark.parametrize("format, group", [("int4", 64), ("int8", 32), ("mxfp4", 32), ("e4m3", 0)])
+def test_up_to_four_rows_without_the_matrix_unit(format, group, monkeypatch):
+    """Steps of several warps, and a last one that is not full; weights of all values of a byte."""
+    monkeypatch.setattr(tilings, "best", lambda *sizes: tilings.Tiling("rows", 4, 0, 2, 8))
+    layer.plans.forget()
+    shape = {"M": 3, "N": 12, "K": 2176, "format": format, "group": group}
+    assert LINEAR.check(shape, "cpu") is None
+    for dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
+        weight = torch.arange(256, dtype=torch.uint8).view(256, 1).repeat(1, 32).view(dtype)
+        x = torch.zeros(1, 32).bfloat16()
+        x[0, 5] = 1
+        result = gluon_kernels.linear(x, weight, out_dtype=torch.float32)
+        finite = weight[:, 5].float().isfinite()
+        assert torch.equal(result[0][finite], weight[:, 5].float()[finite])
+        assert not result[0][~finite].isfinite().any()
+
+
 def test_tilings_are_chosen_by_their_sizes():
     """Few rows are converted within the product, many are multiplied with restored weights."""
-    for rows, kernel in ((1, "few"), (64, "few"), (16384, "restored")):
+    for rows, kernel in ((1, "rows"), (16, "few"), (16384, "restored")):
         assert tilings.best(rows, 8192, 8192, 2, 128, False, 132).kernel == kernel
     few = tilings.best(16, 1024, 8192, 1, 0, False, 132)
     assert few.splits > 1  # 16 tiles for 132 processors
