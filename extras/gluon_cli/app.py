@@ -175,7 +175,8 @@ TimelineFile = Annotated[
         "--timeline",
         metavar="FILE",
         help="Record when each warp enters and leaves each gl.scope, on the device or an emulator, or predict "
-        "it on the simulator: a page (FILE.html) or JSON for ui.perfetto.dev (FILE.json).",
+        "it on the simulator: a page (FILE.html) or JSON for ui.perfetto.dev (FILE.json). `auto` is timeline.html with "
+        "--timeline-auto.",
     ),
 ]
 TimelineAuto = Annotated[
@@ -344,6 +345,8 @@ def run(
     with ExitStack() as around:
         if record is not None:
             around.enter_context(registry().service("bundle.record")(record))
+        if timeline == "auto":
+            timeline, timeline_auto = "timeline.html", True
         if timeline is not None:
             _timed(around, timeline, timeline_auto, target, targets or compile_for)
         elif timeline_auto:

@@ -28,7 +28,7 @@ def checked(file: str) -> None:
         raise ArgumentError(
             "the end of its name gives the format",
             argument="--timeline",
-            expected="FILE.html or FILE.json",
+            expected="FILE.html, FILE.json or auto",
             got=file,
         )
     if not path.resolve().parent.is_dir():

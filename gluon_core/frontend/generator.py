@@ -103,6 +103,7 @@ class KernelGenerator(LoopGenerator):
         self.visited: dict[int, Any] = {}  # arguments of a loop that were visited already
         self.looking = 0  # loops around whose bodies are traced for their carried names
         self.seen: Any = None  # the body of a loop within these, traced for that already
+        self.branches: set[int] = set()  # bodies that do not always run once
         self.returns_in_branches: list[ast.If] = []
         kwargs["is_gluon"] = False  # the base class would import Triton's own Gluon
         self.passed, self.session.passing = self.session.passing, None
@@ -192,6 +193,14 @@ class KernelGenerator(LoopGenerator):
     def visit_if_top_level(self, cond: Any, node: Any) -> Any:
         self.returns_in_branches.append(node)
         return super().visit_if_top_level(cond, node)
+
+    def visit_then_else_blocks(self, node: Any, *blocks: Any) -> Any:
+        self.branches.update((id(node.body), id(node.orelse)))
+        return super().visit_then_else_blocks(node, *blocks)
+
+    def visit_Return(self, node: Any) -> Any:
+        self.semantic.check_scopes()
+        return super().visit_Return(node)
 
     def visit_If(self, node: Any) -> Any:
         self.semantic.passed += 1

@@ -32,6 +32,7 @@ class LoopGenerator(code_generator.CodeGenerator):  # type: ignore[misc]  # Trit
         visited: id of a node -> the value of an argument that was visited already.
         looking: how many loops around are traced for the names that they carry.
         seen: the body of a loop within these, traced for that already.
+        branches: ids of bodies that a kernel runs once, several times or not at all.
     """
 
     session: Session
@@ -40,6 +41,7 @@ class LoopGenerator(code_generator.CodeGenerator):  # type: ignore[misc]  # Trit
     visited: dict[int, Any]
     looking: int
     seen: Any
+    branches: set[int]
 
     def visit_For(self, node: Any) -> Any:
         if isinstance(node.iter, ast.Call):
@@ -49,6 +51,8 @@ class LoopGenerator(code_generator.CodeGenerator):  # type: ignore[misc]  # Trit
             called = tl.static_range if called is static_range else called
             self.visited[id(node.iter.func)] = called
             self._check_rounds(node, called)
+            if called is not tl.static_range:
+                self.branches.add(id(node.body))
         self.semantic.passed += 1
         super().visit_For(node)
         self.semantic.passed += 1
@@ -93,12 +97,16 @@ class LoopGenerator(code_generator.CodeGenerator):  # type: ignore[misc]  # Trit
         if stmts is self.seen:
             self.seen = None
             return None
+        scopes = list(self.semantic.scopes)
         result = super().visit_compound_statement(stmts)
         self.semantic.passed += 1
+        if id(stmts) in self.branches and not (stmts and isinstance(stmts[-1], ast.Return)):
+            self.semantic.check_branch(scopes)
         return result
 
     def visit_While(self, node: Any) -> Any:
         self.loop_tests.add(id(node.test))
+        self.branches.add(id(node.body))
         super().visit_While(node)
         self.semantic.passed += 1
 

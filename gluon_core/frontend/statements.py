@@ -267,6 +267,13 @@ def _while(generator: Any, node: ast.While, root: Any) -> Optional[GluonError]:
 
 
 def _with(generator: Any, node: ast.With, root: Any) -> Optional[GluonError]:
+    inside = next((n for n in ast.walk(node) if isinstance(n, ast.Return)), None)
+    if inside is not None:
+        return KernelSyntaxError(
+            "`return` within a `with` block is not supported in kernels",
+            remedy="Keep the result in a variable, and return it after the block.",
+            span=generator._span(inside),
+        )
     return KernelSyntaxError(
         "`with` is not supported in kernels",
         got=", ".join(ast.unparse(item) for item in node.items),

@@ -140,6 +140,19 @@ class ControlOps(SemanticBase):
                 remedy="Call gl.scope_end with its name on each path, or use `with gl.scope(name):`.",
             )
 
+    def check_branch(self, before: list[tuple[str, int]]) -> None:
+        """Raise unless the branch or the body of a loop, whose end this is, leaves the spans open that were open `before`."""
+        if self.scopes == before:
+            return
+        ended = [one for one in before if one not in self.scopes]
+        name, line = ended[-1] if ended else self.scopes[-1]
+        raise ArgumentError(
+            f"the scope {name!r}, begun in line {line}, "
+            + ("ends inside of" if ended else "does not end in")
+            + " a branch or a loop that does not always run once",
+            remedy="End it in the block that begins it; `with gl.scope(name):` does.",
+        )
+
     # -- warp specialization --------------------------------------------------------------------
 
     def warp_specialize(

@@ -109,10 +109,18 @@ def test_a_process_writes_a_page_at_its_end(file, tmp_path):
     assert [one["kernel"] for one in launches(page)["launches"]] == ["add_one"]
 
 
+def test_auto_writes_a_page_with_automatic_scopes(file, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, output = run("-m", "gluon_cli", "run", file, "-t", "emu:sm_90", "--timeline=auto")
+    assert code == 0, output
+    (launch,) = launches(tmp_path / "timeline.html")["launches"]
+    assert {name for name, *_ in launch["scopes"]} == {"load <x>", "barrier"}
+
+
 @pytest.mark.parametrize(
     "options, words",
     [
-        (["--timeline", "t.txt", "-t", "emu:sm_90"], "FILE.html or FILE.json"),
+        (["--timeline", "t.txt", "-t", "emu:sm_90"], "FILE.html, FILE.json or auto"),
         (["--timeline", "t.html", "-t", "sim:gfx1201"], "no model of time is known"),
         (["--timeline-auto"], "belongs to --timeline"),
         (["--timeline", "t.html", "--targets", "emu:sm_90"], "goes with one target"),

@@ -296,6 +296,100 @@ def numbered(x):
     gl.scope_begin(3)
 
 
+@gluon.jit
+def ended_in_a_branch(x, n):
+    gl.scope_begin("a")
+    if n > 3:
+        gl.scope_end("a")
+
+
+@gluon.jit
+def begun_in_one_branch(x, n):
+    if n > 3:
+        gl.scope_begin("a")
+    else:
+        gl.store(x, 1.0)
+    gl.scope_end("a")
+
+
+@gluon.jit
+def begun_in_a_loop(x, n):
+    for _ in range(n):
+        gl.scope_begin("a")
+    gl.scope_end("a")
+
+
+@gluon.jit
+def ended_in_a_loop(x, n):
+    gl.scope_begin("a")
+    while n > 0:
+        n -= 1
+        gl.scope_end("a")
+
+
+@gluon.jit
+def left_early(x, n):
+    gl.scope_begin("a")
+    if n > 3:
+        return
+    gl.scope_end("a")
+
+
+@gluon.jit
+def left_within(x, n):
+    with gl.scope("a"):
+        if n > 3:
+            return
+        gl.store(x, 1.0)
+
+
+@pytest.mark.parametrize(
+    "kernel, words",
+    [
+        (ended_in_a_branch, "begun in line .* ends inside of a branch or a loop"),
+        (begun_in_one_branch, "begun in line .* does not end in a branch or a loop"),
+        (begun_in_a_loop, "does not end in a branch or a loop"),
+        (ended_in_a_loop, "ends inside of a branch or a loop"),
+        (left_early, "begun in line .* has no end"),
+        (left_within, "`return` within a `with` block is not supported"),
+    ],
+)
+@pytest.mark.parametrize("target", ["sm_90", "gfx942", "sim:sm_90", "emu:gfx942"])
+def test_scopes_that_some_paths_do_not_end(kernel, words, target):
+    with pytest.raises(GluonError, match=words):
+        gluon.compile(kernel, target, signature={"x": "*fp32", "n": "i32"})
+
+
+@gluon.jit
+def balanced_on_each_path(x, n, UNROLLED: gl.constexpr):
+    if UNROLLED:
+        gl.scope_begin("a")
+    for _ in range(n):
+        if n > 3:
+            gl.scope_begin("b")
+            gl.store(x, 1.0)
+            gl.scope_end("b")
+        else:
+            with gl.scope("c"):
+                gl.store(x, 2.0)
+    for i in gl.static_range(2):
+        if i == 1 and UNROLLED:
+            gl.scope_end("a")
+    if n > 7:
+        return
+    with gl.scope("d"):
+        gl.store(x, 3.0)
+
+
+@pytest.mark.parametrize("target", ["sm_90", "gfx942", "sim:sm_90"])
+def test_scopes_that_each_path_ends(target):
+    for unrolled in (False, True):
+        signature = {"x": "*fp32", "n": "i32"}
+        gluon.compile(
+            balanced_on_each_path, target, signature=signature, constexprs={"UNROLLED": unrolled}
+        )
+
+
 @pytest.mark.parametrize(
     "kernel, words",
     [
