@@ -45,7 +45,7 @@ def pytest_ignore_collect(collection_path, config):
     if shares == 1 or not collection_path.match("test_*.py"):
         return None
     source = collection_path.read_text()
-    whole = re.search(r"^pytestmark = .*\bonce\b", source, re.MULTILINE)
+    whole = re.search(r"^pytestmark = (\[\s*)?pytest\.mark\.once\b", source, re.MULTILINE)
     # Tests that need some release run in every share: `skipif`, its short forms, or a case of "3.8+".
     whole = whole and not re.search(r"\b(skipif|since|before)\b|\d\.\d\+", source)
     name = collection_path.relative_to(config.rootpath).as_posix()
@@ -78,8 +78,11 @@ def _campaigns(config):
 @pytest.hookimpl(tryfirst=True)  # before -m looks at the marks
 def pytest_itemcollected(item):
     sampled = item.get_closest_marker("sampled")
-    parametrized = hasattr(item, "callspec") and not item.get_closest_marker("gpu")
-    if sampled and parametrized and _draw(item.nodeid, "sample", *sampled.args):
+    if (
+        sampled
+        and not item.get_closest_marker("gpu")
+        and _draw(item.nodeid, "sample", *sampled.args)
+    ):
         item.add_marker(pytest.mark.campaign)
 
 
@@ -157,9 +160,9 @@ def pytest_runtest_protocol(item):
 
 
 def pytest_sessionfinish(session):
-    """Leave what is still there to the end of the process, unsearched for garbage."""
+    """Leave what is still there to the end of the process: pytest would search it for garbage."""
     faulthandler.cancel_dump_traceback_later()
-    gc.unfreeze()
+    gc.freeze()
 
 
 def _reason(report) -> str:

@@ -13,7 +13,7 @@ from gluon_cli import check
 from gluon_cli.app import app
 from gluon_core.registry.load import registry
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.sampled(3)]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 RACE = """

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from gluon_cli.app import app
 from tests import warm
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.sampled(3)]
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"

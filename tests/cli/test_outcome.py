@@ -13,6 +13,8 @@ from gluon_core.plugin.machine_code import CodeLine, Instruction
 from gluon_core.registry.load import registry
 from tests.portable_kernels import TILES, products
 
+pytestmark = pytest.mark.sampled(3)
+
 
 @gluon.jit
 def scale(x, y, out, n, m, B: gl.constexpr, LAYOUT: gl.constexpr):

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from gluon_cli.app import app
 from gluon_core.errors import DtypeError, KernelSyntaxError
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.sampled(3)]
 
 FILE = """
 import gluon_core as gluon

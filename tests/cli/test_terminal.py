@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from gluon_cli.app import app
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.sampled(3)]
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"

@@ -287,9 +287,12 @@ def editor(python, text):
 
 
 def check_signatures(python, kernel, expected):
-    for called, parameters in expected.items():
-        script, line, column = editor(python, f"{kernel}{called}(")
-        signature = script.get_signatures(line, column)
+    """Ask at each call of one file: a file of its own for each infers everything anew."""
+    indent = " " * (len(kernel) - len(kernel.rstrip(" ")))
+    calls = f"()\n{indent}".join(expected)
+    script, last, _ = editor(python, f"{kernel}{calls}()")
+    for line, (called, parameters) in enumerate(expected.items(), last - len(expected) + 1):
+        signature = script.get_signatures(line, len(f"{indent}{called}("))
         assert signature, f"{called}( shows nothing"
         names = [p.name for p in signature[-1].params if p.name != "*"]
         assert names[: len(parameters)] == parameters, called

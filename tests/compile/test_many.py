@@ -19,6 +19,7 @@ from tests.core import kernels_for_runtime as kernels
 
 pytestmark = [
     pytest.mark.once,
+    pytest.mark.sampled(2),
     pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork"),
     pytest.mark.usefixtures("alone"),
 ]

@@ -11,6 +11,8 @@ from gluon_core.compiler.source import GluonASTSource, trace_source
 from gluon_core.registry.load import registry
 from tests.portable_kernels import TILES, products, tiles_compiled, tiles_selections
 
+pytestmark = pytest.mark.sampled(2)
+
 TARGETS = ["sim:sm_80", "sim:sm_90", "sim:sm_100", "sim:gfx942", "sim:gfx1250"]
 
 

@@ -17,7 +17,7 @@ from gluon_core.compiler import cache, driver
 from gluon_core.errors import GluonError
 from tests.core import kernels_for_runtime as kernels
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
 
 
 @pytest.fixture(autouse=True)

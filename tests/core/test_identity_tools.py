@@ -28,6 +28,8 @@ from gluon_core import language as gl
 from gluon_core.values import names
 from gluon_core.values.constants import identity, text_of
 
+pytestmark = pytest.mark.sampled(2)
+
 TARGET = "sim:sm_80"
 SCALE = 3
 LOG = logging.getLogger(__name__)

@@ -91,6 +91,13 @@ def test_once(which):
     print("ran", which, "!")
 """
 
+# A file that is sampled as a whole, and its tests without parameters.
+SAMPLED = """
+import pytest
+
+pytestmark = pytest.mark.sampled(3)
+""" + "".join(f"def test_{i}(): print('alone', {i}, '!')\n" for i in range(30))
+
 
 def numbers(word, text):
     return {int(n) for n in re.findall(rf"{word} (\d+) !", text)}
@@ -111,6 +118,15 @@ def test_shares_and_samples_add_up_and_skips_are_listed(tmp_path):
     campaign = run_pytest(tmp_path, LEAVES_OUT, "-s", "-m", "campaign").stdout
     assert numbers("sampled", campaign) == set(range(30)) - sampled
     assert f"{31 - len(sampled)} passed" in campaign
+
+
+def test_a_file_is_sampled_as_a_whole(tmp_path):
+    default, campaign = (
+        numbers("alone", run_pytest(tmp_path, SAMPLED, "-s", *options).stdout)
+        for options in ((), ("-m", "campaign"))
+    )
+    assert 5 <= len(default) <= 15
+    assert campaign == set(range(30)) - default
 
 
 def test_interrupts_arrive_where_they_are_ignored():

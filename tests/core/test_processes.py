@@ -10,7 +10,7 @@ import pytest
 
 from gluon_core.processes import Ended, Process, each
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
 CALL = f"{__name__}:act"
 
 

@@ -11,7 +11,7 @@ import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.registry.load import registry
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.sampled(3)]
 
 
 @gluon.jit

@@ -15,7 +15,7 @@ from gluon_sim.errors import BarrierError, DeadlockError
 from gluon_sim.settings import using
 from tests.backends.sim.sanitizer.test_mutations import Case
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
 
 CLC = TRITON_VERSION >= (3, 8)
 with_clc = pytest.mark.skipif(not CLC, reason="needs Triton 3.8")

@@ -18,7 +18,7 @@ from gluon_core.language.extra import libdevice
 from gluon_core.testing import triton_at_least
 from tests.frontend import oracle, vendor_oracle
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
 
 LAYOUT = gl.BlockedLayout([1], [32], [4], [0])
 Bounds = namedtuple("Bounds", ["low", "high"])

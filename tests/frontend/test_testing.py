@@ -17,6 +17,8 @@ from gluon_core import language as gl
 from gluon_core import testing
 from gluon_core.errors import GluonError, OptionError, TargetError
 
+pytestmark = pytest.mark.sampled(2)
+
 ROOT = Path(__file__).parents[2]
 
 

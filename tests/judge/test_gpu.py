@@ -16,7 +16,7 @@ from gluon_judge.gpu import ROUNDS, confidence, late, orders
 from gluon_judge.messages import Sample
 from tests.judge.candidates import CORPUS
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.sampled(3)]
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ from gluon_judge.source import signs
 from gluon_judge.wire import Malformed, loads, plain, restored
 from tests.judge.candidates import CORPUS
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.sampled(3)]
 
 
 # -- messages --------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from gluon_judge.problem import evaluate, read
 from gluon_judge.report import Evidence, Finding, Report, weighed
 from tests.judge.candidates import CORPUS, called, candidates, operators
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.sampled(3)]
 
 REFERENCE = "def run(x):\n    return x * 2.0 + 1.0\n"
 PROBLEM = """

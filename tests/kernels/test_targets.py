@@ -13,7 +13,11 @@ from gluon_emu.settings import using
 from gluon_kernels.gemm.problem import MATMUL
 from tests.kernels.launched import launches_of, on_target
 
-pytestmark = [pytest.mark.once, pytest.mark.filterwarnings("ignore::UserWarning")]
+pytestmark = [
+    pytest.mark.once,
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+    pytest.mark.sampled(2),
+]
 
 FAMILIES = ("gemm", "moe", "attention", "norm", "quant", "topk", "linear_attention")
 PROBLEMS = [

@@ -10,7 +10,7 @@ from gluon_sim.errors import SimulatorError
 from tests.ranks import mutants
 
 torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
 
 FILE = "examples/ranks/matmul.py"
 SIM = "sim:hopper"

@@ -11,6 +11,8 @@ import gluon_distributed as distributed
 from gluon_core import errors
 
 torch = pytest.importorskip("torch")
+
+pytestmark = pytest.mark.sampled(2)
 ROOT = Path(__file__).parents[2]
 
 

@@ -12,7 +12,7 @@ from gluon_core.registry.load import Registry, registry
 from gluon_report import demo
 from tests.cli.test_cli import gluon
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.sampled(3)]
 
 
 def test_a_part_of_it():

@@ -10,7 +10,7 @@ from gluon_standin import asked
 from tests import warm
 
 pytest.importorskip("torch")
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.sampled(3)]
 
 SCRIPT = """
     import torch, triton

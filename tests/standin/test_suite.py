@@ -8,6 +8,8 @@ import pytest
 
 from tests import warm
 
+pytestmark = pytest.mark.sampled(3)
+
 pytest.importorskip("torch")
 
 FOREIGN = Path(__file__).parent / "foreign"

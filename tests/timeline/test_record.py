@@ -12,7 +12,7 @@ from gluon_core.errors import ArgumentError, GluonError, KernelWarning, OptionEr
 from gluon_core.language.nvidia.hopper import mbarrier
 from gluon_core.timeline import record
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
 
 LAYOUT = gl.BlockedLayout([1], [32], [4], [0])
 WAVES = gl.BlockedLayout([1], [64], [4], [0])

@@ -16,7 +16,10 @@ from gluon_core import language as gl
 from gluon_core.errors import ArgumentError, TensorError
 from tests.torch.ops_for_tests import BLOCK, blocks, scale_kernel
 
-pytestmark = pytest.mark.once  # PyTorch decides here, and it is the same one
+pytestmark = [
+    pytest.mark.once,
+    pytest.mark.sampled(2),
+]  # PyTorch decides here, and it is the same one
 
 
 @pytest.fixture(autouse=True)

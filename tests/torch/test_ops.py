@@ -14,7 +14,7 @@ from gluon_core.errors import ArgumentError, DeviceError, NondeterministicError
 from tests.torch import ops_for_tests as ops
 from tests.torch.attention_op import attention, attention_backward
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
 
 
 def tensors(name, device, n=24):

@@ -23,7 +23,7 @@ from gluon_tune.report import effects, frontier, page
 from tests import warm
 from tests.tune import tasks
 
-pytestmark = [pytest.mark.once, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.once, pytest.mark.timeout(240), pytest.mark.sampled(3)]
 
 ROOT = Path(__file__).parents[2]
 COUNT = tune.Settings(target="hopper", objective="registers")

@@ -7,7 +7,7 @@ import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.errors import ArgumentError, LayoutError
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.sampled(3)]
 
 SIMULATED = ["sim:sm_80", "sim:hopper", "sim:sm_100", "sim:gfx942", "sim:gfx950", "sim:gfx1250"]
 

@@ -9,6 +9,8 @@ from gluon_core.registry.load import registry
 from gluon_write.command import written
 from tests import warm
 
+pytestmark = pytest.mark.sampled(3)
+
 FILE = '''"""A softmax of rows, a transpose and a product."""
 
 import numpy as np

@@ -17,7 +17,7 @@ from gluon_core.language.amd import cdna3, cdna4
 from gluon_core.language.amd.cdna4 import async_copy
 from gluon_core.testing import triton_at_least
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
 
 rng = np.random.default_rng(5)
 L = gl.constexpr(gl.BlockedLayout([1, 8], [8, 8], [4, 1], [1, 0]))

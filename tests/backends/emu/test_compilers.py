@@ -19,7 +19,11 @@ from tests.backends.emu.test_cuda_programs import (
     words_of,
 )
 
-pytestmark = [pytest.mark.once, pytest.mark.filterwarnings("ignore::RuntimeWarning")]
+pytestmark = [
+    pytest.mark.once,
+    pytest.mark.filterwarnings("ignore::RuntimeWarning"),
+    pytest.mark.sampled(2),
+]
 # Programs of which clang 19 makes NaN of other bits than nvcc 13, with their type.
 NANS = {"float_tools": np.float32, "double_functions": np.float64}
 

@@ -15,7 +15,7 @@ from gluon_core.errors import StageError
 from gluon_core.registry.load import registry
 from gluon_core.testing import triton_at_least
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
 FNUZ = pytest.mark.parametrize("goal", [gl.float8e5b16, gl.float8e4b8], ids=str)
 
 

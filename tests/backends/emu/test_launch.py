@@ -21,7 +21,11 @@ from gluon_emu.errors import AccessError
 from gluon_emu.settings import Settings, using
 from tests.backends.emu.assembly import MISCOUNTED, run
 
-pytestmark = [pytest.mark.once, pytest.mark.filterwarnings("ignore::UserWarning")]
+pytestmark = [
+    pytest.mark.once,
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+    pytest.mark.sampled(2),
+]
 BOTH = pytest.mark.parametrize("arch", ["gfx942", "gfx1201"])
 
 

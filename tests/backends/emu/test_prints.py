@@ -14,6 +14,8 @@ from gluon_emu.amdgcn.machine.hostcall import Hostcalls, formatted
 from gluon_emu.errors import TrapError
 from gluon_emu.settings import using
 
+pytestmark = pytest.mark.sampled(2)
+
 # Waves of 64 and of 32 lanes; the others differ in the text of the assembly.
 ALL = ["gfx942", "gfx1201", *(pytest.param(a, marks=pytest.mark.campaign) for a in ("gfx90a", "gfx1100"))]  # fmt: skip
 

@@ -25,7 +25,11 @@ from gluon_nvidia.tensor_memory_registers import register_layout
 from tests import programs
 from tests.backends.emu.test_ptx_machine import SCHEDULES, module, run
 
-pytestmark = [pytest.mark.once, pytest.mark.filterwarnings("ignore::UserWarning")]
+pytestmark = [
+    pytest.mark.once,
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+    pytest.mark.sampled(2),
+]
 
 SHARED = """.shared .align 1024 .b8 room[16384]; .shared .align 8 .b64 gate; .shared .align 16 .b8 answer[16];
 .shared .align 4 .b32 slot; .shared .align 4 .b32 other;"""

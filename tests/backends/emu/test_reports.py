@@ -23,7 +23,7 @@ from gluon_emu.settings import Settings, using
 from tests.backends.emu.assembly import run
 from tests.backends.emu.mutants import Subject, distances, mutants
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
 
 COPY = """
 s_load_dwordx4 s[4:7], s[0:1], 0x0

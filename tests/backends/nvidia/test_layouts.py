@@ -11,6 +11,8 @@ from gluon_core.testing import TRITON_VERSION
 from gluon_nvidia.layouts import NVMMADistributedLayout, NVMMASharedLayout
 from tests.core.layouts_random import bases_of_blocks, powers, split_of
 
+pytestmark = pytest.mark.sampled(2)
+
 
 def blocks_of(cga, d):
     return 2 * max((basis[d] for basis in cga), default=0) or 1

@@ -26,7 +26,7 @@ from gluon_nvidia.tensor_memory import (
 )
 from gluon_nvidia.tensor_memory_registers import VARIANTS, register_layout
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
 
 CHILD = os.path.join(os.path.dirname(__file__), "tensor_memory_oracle.py")
 

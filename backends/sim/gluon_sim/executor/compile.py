@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Callable, Optional, Sequence
@@ -30,7 +31,8 @@ __all__ = ["CompiledBlock", "CompiledFunction", "CompiledProgram", "Step", "comp
 class Step:
     """One op, ready to run.
 
-    `plan` mirrors the op's arguments with values replaced by `Slot`s.
+    `plan` mirrors the op's arguments with values replaced by `Slot`s. `reads` has the slots in it, and
+    those that the steps in `blocks` read.
     """
 
     op: Op
@@ -43,6 +45,11 @@ class Step:
     blocks: tuple[tuple[CompiledBlock, ...], ...] = ()
     simple: bool = False
     closed: bool = False  # a loop whose rounds depend on its carried values alone
+    reads: frozenset[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        inner = [step.reads for region in self.blocks for block in region for step in block.steps]
+        self.reads = frozenset(_slots([*self.plan, *self.named.values()])).union(*inner)
 
 
 class Slot(int):
@@ -224,7 +231,7 @@ class _Compiler:
             step.closed = _is_closed(op)
             step.simple = simple and not named and all(isinstance(p, Slot) for p in plan)
             target.steps.append(step)
-            uses |= _slots(step)
+            uses |= step.reads
         return uses
 
     def argument(self, arg: Any) -> Any:
@@ -245,30 +252,17 @@ class _Compiler:
         own -= constants.keys()
         seen: set[int] = set()
         for step in reversed(block.steps):
-            last = ((_slots(step) | set(step.outs)) & own) - seen
+            last = ((step.reads | set(step.outs)) & own) - seen
             seen |= last
             step.kills = tuple(last)
 
 
-def _slots(step: Step) -> set[int]:
-    slots: set[int] = set()
-
-    def walk(arg: Any) -> None:
-        if isinstance(arg, Slot):
-            slots.add(int(arg))
-        elif isinstance(arg, list):
-            for a in arg:
-                walk(a)
-
-    for arg in step.plan:
-        walk(arg)
-    for arg in step.named.values():
-        walk(arg)
-    for region in step.blocks:
-        for block in region:
-            for inner in block.steps:
-                slots |= _slots(inner)
-    return slots
+def _slots(arguments: list[Any]) -> Iterator[int]:
+    for argument in arguments:
+        if isinstance(argument, Slot):
+            yield int(argument)
+        elif isinstance(argument, list):
+            yield from _slots(argument)
 
 
 def _has_array(value: Value) -> bool:

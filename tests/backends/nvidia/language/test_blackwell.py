@@ -21,7 +21,7 @@ from tests.backends.nvidia.language.blackwell_programs import (
 )
 from tests.frontend.vendor_oracle import agree, before, parse, refuse, since
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
 
 # -- the same modules ---------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from tests.frontend import oracle
 from tests.frontend.vendor_oracle import agree, before, parse, refuse, since
 from tests.tables import mistakes
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
 
 SETUP = """
 from GLUON.language.nvidia import hopper

@@ -16,6 +16,8 @@ from gluon_sim.errors import BarrierError, DeadlockError
 from tests.backends.sim.sanitizer.test_mutations import Case
 from tests.tables import mistakes
 
+pytestmark = pytest.mark.sampled(2)
+
 SIM = registry().target("sim:sm_90")
 LAYOUT = gl.constexpr(gl.BlockedLayout([1, 4], [8, 4], [4, 1], [1, 0]))
 

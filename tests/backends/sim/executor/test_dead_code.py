@@ -17,6 +17,8 @@ from gluon_core.errors import LayoutError
 from gluon_core.registry.load import registry
 from gluon_core.testing import triton_at_least
 
+pytestmark = pytest.mark.sampled(2)
+
 HEAD = """
 import gluon_core as gluon
 from gluon_core import language as gl

@@ -26,6 +26,8 @@ from gluon_sim.settings import using
 from tests.backends.sim.hardware.boxes import F16_, REGISTERS, describe, numbers
 from tests.kernels import cases
 
+pytestmark = pytest.mark.sampled(2)
+
 FLAT = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))
 L1 = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
 

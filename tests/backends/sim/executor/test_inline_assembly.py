@@ -19,6 +19,8 @@ from gluon_core.language.nvidia.ampere import async_copy
 from gluon_sim.errors import OutOfBoundsError, RaceError, SimulatorError
 from tests.prove.proofs import judged
 
+pytestmark = pytest.mark.sampled(2)
+
 L = gl.constexpr(gl.BlockedLayout([4], [32], [4], [0]))
 FLAT = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))
 SINGLE = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))

@@ -12,6 +12,8 @@ from gluon_sim.executor import machine
 from gluon_sim.executor.parallel import Workers, cores
 from gluon_sim.settings import using
 
+pytestmark = pytest.mark.sampled(2)
+
 L1 = gl.constexpr(gl.BlockedLayout([4], [32], [4], [0]))
 FLAT = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))
 BLOCK = 2048

@@ -33,6 +33,8 @@ from gluon_sim.launcher import make_launcher
 from gluon_sim.settings import using
 from tests.backends.sim.sanitizer import test_mutations as mutations
 
+pytestmark = pytest.mark.sampled(2)
+
 
 @pytest.fixture(autouse=True)
 def _blackwell(monkeypatch):

@@ -19,6 +19,8 @@ from gluon_core.language.nvidia.hopper import (
 from gluon_sim.errors import DeadlockError, RaceError, UninitialisedError
 from gluon_sim.settings import Settings, using
 
+pytestmark = pytest.mark.sampled(2)
+
 ACC = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16]))
 LOAD = gl.constexpr(gl.BlockedLayout([1, 8], [4, 8], [4, 1], order=[1, 0]))
 TILE = gl.constexpr(gl.NVMMASharedLayout(128, 16, 2))
