@@ -16,6 +16,7 @@ from gluon_core.plugin.targets import Target
 from gluon_write.accumulate import accumulated
 from gluon_write.buffered import buffered
 from gluon_write.conflict import conflict_of
+from gluon_write.describe import described
 from gluon_write.graph import build
 from gluon_write.hoist import hoisted
 from gluon_write.partitions import in_partitions
@@ -107,6 +108,7 @@ def chosen_for(
         return sketch(fn, signature, constexprs, attrs, target, asked)
 
     drawn = traced(fn)
+    fn, drawn = _with_tiles(fn, drawn, traced)
     fn, drawn = _formed(fn, drawn, traced, stages, target, int(options.num_warps))
     room = target.architecture.limits.shared_memory
     for ahead in _ahead(fn, drawn, stages, target, int(options.num_warps), room):
@@ -118,6 +120,18 @@ def chosen_for(
     if not np.isfinite(chosen.solution.price):
         raise _no_solution(fn, chosen.solution)
     return _improved(chosen, traced, target, options)
+
+
+def _with_tiles(fn: Any, drawn: Sketch, traced: Callable[..., Sketch]) -> tuple[Any, Sketch]:
+    """Return a kernel with tiles for blocks, where the target's unit copies them, and its trace."""
+    tiled = described(fn, drawn)
+    if tiled is fn:
+        return fn, drawn
+    try:
+        other = traced(tiled)
+    except GluonError:  # a place or an extent that tiles cannot have
+        return fn, drawn
+    return (tiled, other) if other.copied else (fn, drawn)
 
 
 def _formed(

@@ -111,11 +111,21 @@ def changed_copy(
         if any(unwrap(value) is one for one in jits)
     }
     called = {name: one for name, one in called.items() if one is not unwrap(scope[name])}
-    if called or number in texts:
+    text = texts.get(number, fn.src)
+    if _parameters(text) != _parameters(fn.src):
+        done[number] = function_of(text, fn.__name__, scope | {**called, **more})
+    elif called or number in texts:
         own: Any = copy.copy(fn)
-        own._unsafe_update_src(texts.get(number, fn.src))
+        own._unsafe_update_src(text)
         scope |= {**called, **more} if number in texts else called
         own.get_capture_scope = lambda: scope
         own.changed = True
         done[number] = own
     return done[number]
+
+
+def _parameters(text: str) -> str:
+    """Return the parameters of a function's text."""
+    node = ast.parse(text).body[0]
+    assert isinstance(node, ast.FunctionDef)
+    return ast.unparse(node.args)

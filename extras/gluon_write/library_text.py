@@ -10,11 +10,11 @@ from typing import Mapping, Sequence
 
 from gluon_write.form import free_name
 
-__all__ = ["copied"]
+__all__ = ["copied", "library_texts"]
 
 
 @lru_cache(maxsize=None)
-def _texts() -> dict[str, str]:
+def library_texts() -> dict[str, str]:
     """Return the definitions of the library by name, in its order."""
     text = (Path(__file__).parent / "library.py").read_text()
     lines, texts = text.splitlines(), {}
@@ -31,7 +31,7 @@ def copied(wanted: Sequence[str], names: Mapping[str, str], taken: set[str]) -> 
     Args:
         names: of some of them in the file that gets the text; others get names that are not `taken`.
     """
-    texts = _texts()
+    texts = library_texts()
     used: set[str] = set()
     left = list(wanted)
     while left:
