@@ -181,6 +181,39 @@ def test_scopes_in_few_registers_are_reported(tmp_path):
         )
 
 
+MANY = 100
+FEW_REGISTERS_OF_WAVES = f"""
+import gluon_core as gluon
+from gluon_core import language as gl
+
+@gluon.jit
+def waves(x, layout: gl.constexpr):
+    i = gl.arange(0, 256, layout=layout)
+    {"; ".join(f'gl.scope_begin("s{n}")' for n in range(MANY))}
+    gl.store(x + i, 1.0)
+    {"; ".join(f'gl.scope_end("s{n}")' for n in reversed(range(MANY)))}
+"""
+
+
+@pytest.mark.filterwarnings("error")
+def test_scopes_in_few_registers_of_waves_are_reported(tmp_path):
+    file = tmp_path / "few_registers_of_waves.py"
+    file.write_text(FEW_REGISTERS_OF_WAVES)
+    spec = importlib.util.spec_from_file_location("few_registers_of_waves", file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    known = {"signature": {"x": "*fp32"}, "constexprs": {"layout": WAVES}}
+    few = {"waves_per_eu": 8}
+    gluon.compile(module.waves, "gfx942", **known, options=few)
+    with pytest.warns(KernelWarning, match=r"a timeline spills \d+ registers, 0 are"):
+        gluon.compile(
+            module.waves,
+            "gfx942",
+            **known,
+            options={**few, "instrumentation_mode": "timeline:64"},
+        )
+
+
 @ON_AMD
 def test_a_prepared_call_keeps_its_timeline(emulated):
     block = emulated.threads_per_warp[0] * 4

@@ -8,7 +8,7 @@ from typing import Any, Callable, ContextManager, Mapping, Optional, Sequence
 from gluon_amd.arch import ARCHITECTURES, properties
 from gluon_amd.features import ANY_TARGET_FP8, RESOLVES_COALESCED
 from gluon_amd.lowerings import LOWERINGS
-from gluon_amd.timeline import instrumented, recorded
+from gluon_amd.timeline import instrumented, keep_spills, recorded
 from gluon_core.plugin import machine_code
 from gluon_core.plugin.backend import Backend
 from gluon_core.plugin.compiler import Report
@@ -39,6 +39,7 @@ class AmdCompiler(TritonCompiler):
         if recorded(options):
             arch = str(target.architecture.arch)
             around["llir"] = lambda run: instrumented(run, options, arch)
+            around["amdgcn"] = keep_spills
         return around
 
     def emitted(self, compiled: Any) -> Sequence[machine_code.Instruction]:

@@ -25,7 +25,7 @@ from typing import Any, Callable
 
 from gluon_core import errors
 
-__all__ = ["Marks", "instrumented", "recorded"]
+__all__ = ["Marks", "instrumented", "keep_spills", "recorded"]
 
 _MAGIC = 0x6C676C75
 _HEADER = 64  # bytes of a wave in front of the rings
@@ -103,6 +103,30 @@ def instrumented(run: _Run, options: Any, arch: str) -> _Run:
         )
 
     return stage
+
+
+def keep_spills(run: _Run) -> _Run:
+    """Return the stage `run`, which writes assembly, with a warning where a timeline makes a kernel spill registers."""
+
+    def stage(source: Any, metadata: dict[str, Any]) -> Any:
+        result = run(source, metadata)
+        spilled = _spilled(result)
+        if spilled:
+            plain = "\n".join(line for line in source.split("\n") if "%gt." not in line)
+            alone = _spilled(run(plain, dict(metadata)))
+            if spilled > alone:
+                metadata.setdefault("warnings", []).append(
+                    f"recording a timeline spills {spilled} registers, {alone} are spilled without: the recorded times "
+                    "are too long. Open fewer scopes at once, or ask for fewer waves of a SIMD: waves_per_eu."
+                )
+        return result
+
+    return stage
+
+
+def _spilled(assembly: str) -> int:
+    """Return the number of scalar and vector registers of a wave that assembly spills."""
+    return sum(map(int, re.findall(r"\.[sv]gpr_spill_count: *(\d+)", assembly)))
 
 
 @dataclass
