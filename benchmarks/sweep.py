@@ -6,7 +6,8 @@
 
 A family is a package of `gluon_kernels` whose module `problem` has `PROBLEMS`. The ratio of a shape is the time of the fastest
 rival over ours. "Eager" is the time per call of a loop of calls, host time included; "graph" is that of a CUDA graph of
-calls. Results are compared with the reference first. `--jobs` processes compile in advance. `--limit` ends a sweep after so many
+calls. `--cold` adds graphs of calls on copies of the arguments that together exceed the L2 cache twice, as the layers of a model do.
+Results are compared with the reference first. `--jobs` processes compile in advance. `--limit` ends a sweep after so many
 seconds, compilation included; the table is of the shapes that were measured.
 """
 
@@ -21,6 +22,7 @@ import statistics
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any, Callable
 
@@ -34,6 +36,8 @@ from gluon_kernels.problem import Problem, Shape, error_of  # noqa: E402
 GRAPH = 400e-6  # seconds that one graph takes
 EAGER = 2e-3  # seconds that one loop of eager calls takes
 ROUNDS = 5
+COLD = 1.2e8  # bytes of the copies of arguments that no cache keeps
+COPIES = 16  # at most
 COMPILING = 0.5  # of the limit that compilation in advance may take
 
 Call = Callable[[], Any]
@@ -84,12 +88,15 @@ def eager(call: Call, seconds: float) -> Call:
     return loop
 
 
-def graphed(call: Call, seconds: float) -> Call:
-    count = max(2, min(100, int(GRAPH / seconds)))
+def graphed(call: Call, seconds: float, *others: Call) -> Call:
+    """Return the time per call of a graph that repeats the calls one after the other."""
+    calls = (call, *others)
+    count = max(2, min(100, int(GRAPH / seconds)), len(calls))
+    count = -(-count // len(calls)) * len(calls)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        for _ in range(count):
-            call()
+        for i in range(count):
+            calls[i % len(calls)]()
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in "ab")
 
     def replay() -> float:
@@ -124,7 +131,21 @@ def medians(ways: dict[str, Call]) -> dict[str, float]:
     return {name: statistics.median(samples) for name, samples in times.items()}
 
 
-def measured(problem: Problem, shape: Shape) -> dict[str, Any]:
+def copies(arguments: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the arguments, and as many copies of their tensors as no cache keeps."""
+    tensors = {name: x for name, x in arguments.items() if isinstance(x, torch.Tensor)}
+    size = sum(x.untyped_storage().nbytes() for x in tensors.values())
+    number = min(COPIES, math.ceil(COLD / max(size, 1)))
+    again = [{**arguments, **{n: copied(x) for n, x in tensors.items()}} for _ in range(number - 1)]
+    return [arguments, *again]
+
+
+def copied(x: torch.Tensor) -> torch.Tensor:
+    result = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)
+    return result.copy_(x)
+
+
+def measured(problem: Problem, shape: Shape, cold: bool = False) -> dict[str, Any]:
     """Return the times of one shape, and the reason where ours failed or was wrong."""
     arguments = problem.arguments(shape, "cuda")
     row: dict[str, Any] = {"op": problem.name, "shape": {k: str(v) for k, v in shape.items()}}
@@ -152,6 +173,15 @@ def measured(problem: Problem, shape: Shape) -> dict[str, Any]:
     try:
         graphs = {name: graphed(call, row["eager"][name]) for name, call in calls.items()}
         row["graph"] = medians(graphs)
+        if cold:
+            again = copies(arguments)
+            ops = {"ours": problem.op, **problem.rivals}
+            for name in graphs:
+                first, *others = (partial(ops[name], **one) for one in again)
+                for call in (first, *others):
+                    call()
+                graphs[name] = graphed(first, row["graph"][name], *others)
+            row["cold"] = medians(graphs)
     except Exception as error:
         row["wrong"] = f"in a graph: {type(error).__name__}: {str(error)[:300]}"
     return row
@@ -192,7 +222,7 @@ def summary(rows: list[dict[str, Any]]) -> list[str]:
         "| --- | ---: | --- | ---: | ---: | ---: | --- |",
     ]
     for op in dict.fromkeys(row["op"] for row in rows):
-        for way in ("graph", "eager", "host"):
+        for way in ("graph", "cold", "eager", "host"):
             pairs = [(ratio(row, way), row) for row in rows if row["op"] == op]
             ratios = sorted((r, i) for i, (r, _) in enumerate(pairs) if r is not None)
             if not ratios:
@@ -244,6 +274,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=0)
     parser.add_argument("--warm")
     parser.add_argument("--limit", type=float, default=1e9, help="seconds, then the rest is left")
+    parser.add_argument("--cold", action="store_true", help="also with operands in no cache")
     parser.add_argument("--out", type=Path)
     chosen = parser.parse_args()
     problems = problems_of(chosen.family, chosen.op)
@@ -270,7 +301,7 @@ def main() -> int:
         if time.time() - started > chosen.limit:
             print(f"\nended after {chosen.limit:.0f} s with {len(todo) - len(rows)} shapes left")
             break
-        rows.append(measured(problem, shape))
+        rows.append(measured(problem, shape, chosen.cold))
         print(shown(rows[-1], problem, shape), flush=True)
     print("", *summary(rows), sep="\n")
     if chosen.out:
