@@ -2,7 +2,8 @@
 
     python benchmarks/tune_gemm.py --measure times.json [--count 60] [--seed 1]     # on the GPU
     python benchmarks/tune_gemm.py --measure times.json --shapes 84x3936x4096:NN,1000x1000x1000:NT
-    python benchmarks/tune_gemm.py --fit times.json [--changed direct]              # writes tuned/hopper.json, anywhere
+    python benchmarks/tune_gemm.py --fit times.json                                 # writes tuned/hopper.json, anywhere
+    python benchmarks/tune_gemm.py --add times.json                                 # corrects it by more shapes
 
 `--fit` prints the shapes that the model gets wrong by more than 5 %; those get an entry of their own.
 """
@@ -319,8 +320,14 @@ def fitted(measured: dict[str, Any]) -> dict[str, Any]:
             factors = [float(f"{x:.5g}") for x in _factors(*zip(*rows))]
             table["eight" if eight else "model"][family] = factors
     use(table)
-    sizes: dict[tuple[float, ...], int] = {}
-    near: dict[str, list[tuple[int, int]]] = {}
+    return corrected(table, measured)
+
+
+def corrected(table: dict[str, Any], measured: dict[str, Any]) -> dict[str, Any]:
+    """Return the table with corrections of the model by measured times, besides those that it has."""
+    use({**table, "near": {}})
+    sizes = {tuple(size): number for number, size in enumerate(table.get("sizes", ()))}
+    near = {family: list(rows) for family, rows in table.get("near", {}).items()}
     for tiling, size, time_alone, weight in samples_of(measured):
         expected = tilings.predicted(tiling, replace(size, padded=0))
         if expected and weight > NEAR:
@@ -329,6 +336,12 @@ def fitted(measured: dict[str, Any]) -> dict[str, Any]:
                 (number, round(100 * math.log(time_alone / expected)))
             )
     return {**table, "sizes": list(sizes), "near": near}
+
+
+def add(measured: dict[str, Any], file: Path) -> None:
+    """Correct the table by more measured times, with the factors that it has, and write it."""
+    table = corrected(json.loads(file.read_text()), measured)
+    file.write_text(written(table))
 
 
 def fit(measured: dict[str, Any], file: Path) -> None:
@@ -379,6 +392,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--measure", type=Path)
     parser.add_argument("--fit", type=Path)
+    parser.add_argument("--add", type=Path, help="correct the table, keep its factors")
     parser.add_argument("--warm", help="K/N: compile a share only")
     parser.add_argument("--count", type=int, default=60)
     parser.add_argument("--seed", type=int, default=1)
@@ -393,6 +407,9 @@ def main() -> None:
     pick = Pick(chosen.near, chosen.most)
     if chosen.fit:
         fit(json.loads(chosen.fit.read_text()), tilings.FILE)
+        return
+    if chosen.add:
+        add(json.loads(chosen.add.read_text()), tilings.FILE)
         return
     shapes = shapes_of(chosen.seed, chosen.count, chosen.shapes)
     if chosen.warm:
