@@ -77,9 +77,10 @@ def store_part(
         value = gl.permute(value, (1, 0))
         across, down = down, across
         top, left = left, top
-    LANES: gl.constexpr = min(value.shape[1] // VECTOR, 8 if VECTOR == 8 else 32)
+    WARP: gl.constexpr = gl.target.warp_size()
+    LANES: gl.constexpr = min(value.shape[1] // VECTOR, 8 if VECTOR == 8 else WARP)
     wide: gl.constexpr = gl.BlockedLayout(
-        [1, VECTOR], [32 // LANES, LANES], [gl.num_warps(), 1], [1, 0]
+        [1, VECTOR], [WARP // LANES, LANES], [gl.num_warps(), 1], [1, 0]
     )
     value = end.apply(gl.convert_layout(value, wide), [top, left])
     across = across // VECTOR * VECTOR  # the compiler sees the multiples

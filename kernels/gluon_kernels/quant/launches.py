@@ -11,7 +11,7 @@ import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.nvidia.hopper import TensorDescriptor
 from gluon_kernels.dependent import overlapping
-from gluon_kernels.plans import Counters, Scratch, allocator
+from gluon_kernels.plans import Counters, Scratch, allocator, current_target
 from gluon_kernels.quant import tilings
 from gluon_kernels.quant.weights import restore_weights
 
@@ -86,17 +86,18 @@ def _readable(rows: Tensor) -> bool:
 
 def converting(
     layer: Any, x: Tensor, weight: Tensor, scales: Optional[Tensor], bias: Optional[Tensor],
-    activation: Optional[str], out: Optional[Tensor], processors: int,
+    activation: Optional[str], out: Optional[Tensor], processors: int, hopper: bool,
 ) -> Optional[Callable[..., Tensor]]:  # fmt: skip
-    """Return `run(x, weight, scales, bias, out)` that converts weights within the product, on Hopper; None where restoring them first takes
-    less time, or where TMA cannot read the operands."""
+    """Return `run(x, weight, scales, bias, out)` that converts weights within the product; None where restoring them first takes
+    less time, or where TMA cannot read the operands. More than a few rows need the matrix unit of Hopper."""
     if out is not None and not out.is_contiguous():
         return None
     rows = x.contiguous().view(layer.rows, layer.k)
     if weight.stride(1) != 1 or not (_readable(rows) and _readable(weight)):
         return None
     packed, exponents = layer.k // weight.shape[1], layer.format == "mxfp4"
-    tiling = tilings.best(layer.rows, layer.n, layer.k, packed, layer.group, exponents, processors)
+    sizes = (layer.rows, layer.n, layer.k, packed, layer.group, exponents, processors)
+    tiling = tilings.best(*sizes, hopper=hopper)
     if tiling.kernel == "restored":
         return None
     planned = {"rows": fewest_rows, "few": few_rows, "many": many_rows}[tiling.kernel]
@@ -126,7 +127,8 @@ def fewest_rows(
     )  # fmt: skip
     of_weights = flat if of_rows else scales
     tensors = [t for t in (words, x, result, bias, of_weights) if t is not None]
-    options = overlapping(_memory(layer, weight))
+    dependent = current_target().has("nvidia.tma")
+    options = overlapping(_memory(layer, weight)) if dependent else {}
     grid = (gluon.cdiv(n, columns), 1, 1)
     launch = gluon.torch.prepare(linear_rows, grid, arguments, tensors, num_warps=4, **options)
 

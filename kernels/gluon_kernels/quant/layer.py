@@ -151,9 +151,12 @@ def _build(
 ) -> Callable[..., Tensor]:  # fmt: skip
     layer = _checked(x, weight, scales, bias, activation, out_dtype, out)
     within = min(layer.rows, layer.n, layer.k) > 0 and x.dtype in (torch.float16, torch.bfloat16)
-    if within and current_target().has("nvidia.wgmma"):
+    hopper = current_target().has("nvidia.wgmma")
+    if within:
         processors = multiprocessors(x)
-        plan = launches.converting(layer, x, weight, scales, bias, activation, out, processors)
+        plan = launches.converting(
+            layer, x, weight, scales, bias, activation, out, processors, hopper
+        )
         if plan is not None:
             return plan
 

@@ -129,10 +129,11 @@ def _resident(tiling: Tiling) -> int:
 
 
 def best(
-    m: int, n: int, k: int, packed: int, group: int, exponents: bool, processors: int
-) -> Tiling:
-    """Return the tiling with the least expected time."""
+    m: int, n: int, k: int, packed: int, group: int, exponents: bool, processors: int, hopper: bool = True
+) -> Tiling:  # fmt: skip
+    """Return the tiling with the least expected time; without the units of `hopper`, one of few rows or that of restored weights."""
+    fitting = (t for t in tilings(m, k, group, exponents) if hopper or t.kernel in ("rows", "restored"))  # fmt: skip
     return min(
-        tilings(m, k, group, exponents),
+        fitting,
         key=lambda t: expected(t, m, n, k, packed, exponents or group > 0, processors),
     )

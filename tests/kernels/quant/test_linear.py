@@ -34,9 +34,10 @@ def test_every_format(shape):
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("target", ["sim:sm_80", "sim:gfx942"])
-def test_other_targets_restore_the_weights(target, monkeypatch):
+def test_other_targets_restore_the_weights_of_more_than_four_rows(target, monkeypatch):
     monkeypatch.setenv("GLUON_TARGET", target)
-    assert LINEAR.check(LINEAR.small[0], "cpu") is None
+    for shape in (LINEAR.small[0], LINEAR.small[-1]):
+        assert LINEAR.check(shape, "cpu") is None
 
 
 @pytest.mark.parametrize("target", ["sim:sm_80", "sim:sm_90"])
@@ -66,7 +67,7 @@ TILINGS = [
 @pytest.mark.sampled(16)
 @pytest.mark.parametrize("number, tiling", TILINGS)
 def test_every_tiling(number, tiling, monkeypatch):
-    monkeypatch.setattr(tilings, "best", lambda *sizes: tiling)
+    monkeypatch.setattr(tilings, "best", lambda *sizes, **more: tiling)
     layer.plans.forget()
     assert LINEAR.check(LINEAR.small[number], "cpu") is None
 
@@ -74,7 +75,7 @@ def test_every_tiling(number, tiling, monkeypatch):
 @pytest.mark.parametrize("format, group", [("int4", 64), ("int8", 32), ("mxfp4", 32), ("e4m3", 0)])
 def test_up_to_four_rows_without_the_matrix_unit(format, group, monkeypatch):
     """Steps of several warps, and a last one that is not full; weights of all values of a byte."""
-    monkeypatch.setattr(tilings, "best", lambda *sizes: tilings.Tiling("rows", 4, 0, 2, 8))
+    monkeypatch.setattr(tilings, "best", lambda *sizes, **more: tilings.Tiling("rows", 4, 0, 2, 8))
     layer.plans.forget()
     shape = {"M": 3, "N": 12, "K": 2176, "format": format, "group": group}
     assert LINEAR.check(shape, "cpu") is None
