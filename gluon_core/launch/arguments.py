@@ -9,19 +9,16 @@ the integer 1 and None become constants, bools and floats are never specialized.
 from __future__ import annotations
 
 import functools
-import inspect
 import operator
-from typing import Any, Iterable, NamedTuple, Optional, Sequence, cast
+from typing import Any, NamedTuple, Optional, Sequence, cast
 
 from gluon_core import _triton
 from gluon_core.compiler import parameters as of_kernel
 from gluon_core.errors import (
     ArgumentError,
-    CallError,
     DeviceError,
     DtypeError,
     IntegerError,
-    did_you_mean,
 )
 from gluon_core.launch.memory import check_array, check_memory, number, through_dlpack
 from gluon_core.plugin.host_descriptor import HostDescriptor
@@ -333,35 +330,3 @@ class Parameter(of_kernel.Parameter):
 def parameters_of(kernel: Any) -> tuple[Parameter, ...]:
     """Return the parameters of a jit function, in order."""
     return cast("tuple[Parameter, ...]", of_kernel.parameters_of(kernel, Parameter))
-
-
-def missing(
-    parameters: Sequence[Parameter], names: Sequence[str], where: str, options: Iterable[str]
-) -> CallError:
-    """Return the error of Python for missing arguments.
-
-    Args:
-        names: of the parameters without one.
-        options: the keywords that no parameter took; one that resembles a name is suggested.
-    """
-    absent = [p for p in parameters if p.name in names]
-    keyword = [p for p in absent if p.kind is inspect.Parameter.KEYWORD_ONLY]
-    named = keyword if len(keyword) == len(absent) else [p for p in absent if p not in keyword]
-    words = [repr(p.name) for p in named]
-    if len(words) > 1:
-        words[-1] = f"and {words[-1]}"
-    kind = "keyword-only" if named is keyword else "positional"
-    text = f"{where}() missing {len(words)} required {kind} argument{'s' * (len(words) > 1)}: " + (
-        ", " if len(words) > 2 else " "
-    ).join(words)
-    for name in names:
-        for option in options:
-            if did_you_mean(option, [name]):
-                return CallError(text, got=option, remedy=f"Did you mean {name!r}?")
-    if not options:
-        return CallError(text)
-    return CallError(
-        text,
-        expected=", ".join(p.name for p in parameters),
-        got=f"{', '.join(options)} by name",
-    )

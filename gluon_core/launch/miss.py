@@ -7,7 +7,6 @@ learned; every other call comes to `miss`.
 from __future__ import annotations
 
 import functools
-import inspect
 import os
 import sys
 from typing import Any, Callable, Mapping, Optional, Sequence
@@ -24,7 +23,7 @@ from gluon_core.errors import (
     trimmed,
 )
 from gluon_core.launch import opaque
-from gluon_core.launch.arguments import Argument, Placeholder, missing, parameters_of
+from gluon_core.launch.arguments import Argument, Placeholder, parameters_of
 from gluon_core.launch.cache import Forms
 from gluon_core.launch.key import Specialization, specialize
 from gluon_core.launch.place import chosen
@@ -33,7 +32,7 @@ from gluon_core.plugin.backend import Backend
 from gluon_core.registry.load import registry
 from gluon_core.simulation.evidence import refused
 from gluon_runtime.calls import Calls, Hit, Watch
-from gluon_runtime.rules import ABSENT, RULES
+from gluon_runtime.rules import RULES
 
 __all__ = ["OBSERVERS", "Dispatcher"]
 
@@ -119,22 +118,13 @@ class Dispatcher(Calls):
     ) -> Optional[tuple[int, int, int]]:
         return measured(grid, self.names, values)
 
-    def mistake(
-        self, kind: str, names: Sequence[str], count: int, options: Mapping[str, Any]
-    ) -> CallError:
-        """Return the error with the text of Python's."""
-        if kind == "missing":
-            return missing(self.parameters, names, self.name, options)
-        if kind == "twice":
-            return CallError(f"{self.name}() got multiple values for argument {names[0]!r}")
-        if kind == "unknown":
-            text = f"{self.name}() got an unexpected keyword argument {names[0]!r}"
-            return CallError(text, remedy=did_you_mean(names[0], self.names))
-        places = sum(p.kind is not inspect.Parameter.KEYWORD_ONLY for p in self.parameters)
-        return CallError(
-            f"{self.name}() takes {places} positional argument{'s' * (places != 1)} but {count} were given",
-            expected=", ".join(self.names),
-        )
+    def refused(self, text: str, left: Sequence[str], options: Mapping[str, Any]) -> CallError:
+        for option in options:
+            near = did_you_mean(option, left or self.names)
+            if near:
+                return CallError(text, got=option, remedy=near)
+        passed = f"{', '.join(options)} by name" if options else None
+        return CallError(text, expected=", ".join(self.names), got=passed)
 
     def miss(self, grid: Any, stream: Any, passed: tuple[Any, ...], options: dict[str, Any]) -> Any:
         if "config" in options:
@@ -183,9 +173,7 @@ class Dispatcher(Calls):
         left = dict(options)
         if "config" in options:
             values, left = self.lookup(values, options)
-        names = [name for name, value in zip(self.names, values) if value is ABSENT]
-        if names:
-            raise self.mistake("missing", names, 0, left)
+        self.check(tuple(values), left)
         return tuple(values), left
 
     @functools.cached_property

@@ -8,8 +8,9 @@ teaches the engine with `learn`.
 
 from __future__ import annotations
 
+import inspect
 import operator
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Callable, Mapping, NamedTuple, Optional, Sequence
 
 from gluon_runtime import native
@@ -99,13 +100,12 @@ class Calls:
         """Return three sizes; None for an empty grid."""
         raise NotImplementedError
 
-    def mistake(self, kind: str, names: Sequence[str], count: int, options: Options) -> Exception:
+    def refused(self, text: str, left: Sequence[str], options: Options) -> Exception:
         """Return the error for a call that does not fit the parameters.
 
         Args:
-            kind: `missing`, `twice`, `unknown` or `surplus`.
-            names: the parameters or keywords at fault.
-            count: the number of arguments by place.
+            text: that of Python for such a call of a function.
+            left: the parameters without an argument.
             options: keywords that no parameter took.
         """
         raise NotImplementedError
@@ -133,27 +133,65 @@ class Calls:
         on = hit.stream_of(hit.device) if stream is None else stream_handle(stream)
         return hit.launch(sizes, on, *values) or hit.result
 
+    @cached_property
+    def _signature(self) -> inspect.Signature:
+        """Return the parameters as those of a function of Python."""
+        empty = inspect.Parameter.empty
+        kinds = {
+            "plain": inspect.Parameter.POSITIONAL_OR_KEYWORD,
+            "keyword": inspect.Parameter.KEYWORD_ONLY,
+            "variadic": inspect.Parameter.VAR_POSITIONAL,
+        }
+        return inspect.Signature(
+            [
+                inspect.Parameter(
+                    p.name, kinds[p.kind], default=empty if p.default is ABSENT else 0
+                )
+                for p in self.declared
+            ]
+        )
+
     def placed(
         self, arguments: Sequence[Any], named: Mapping[str, Any]
     ) -> tuple[Values, dict[str, Any]]:
         """Return the values of all parameters in order, `ABSENT` for those that were left out and have no default, and the
         keywords that are none of them."""
-        options, left = dict(named), list(arguments[::-1])
-        values: list[Any] = []
-        for parameter in self.declared:
-            name, kind, value, _ = parameter
-            if kind == "variadic":
-                value, left = tuple(left[::-1]), []
-            elif kind == "plain" and left:
-                value = left.pop()
-                if name in options:
-                    raise self.mistake("twice", [name], len(arguments), options)
-            elif name in options:
-                value = options.pop(name)
-            values.append(value)
-        if left:
-            raise self.mistake("surplus", [], len(arguments), options)
+        options = dict(named)
+        own = {p.name: options.pop(p.name) for p in self.declared if p.name in options}
+        try:
+            bound = self._signature.bind_partial(*arguments, **own).arguments
+        except TypeError:
+            raise self.mistake(arguments, own, options) from None
+        defaults = [() if p.kind == "variadic" else p.default for p in self.declared]
+        values = [bound.get(p.name, default) for p, default in zip(self.declared, defaults)]
         return tuple(values), options
+
+    def check(self, values: Values, options: Options, optional: int = 0) -> None:
+        """Check that no parameter is `ABSENT` but those with one of the flags `optional`."""
+        pairs = zip(self.declared, values)
+        left = [p.name for p, v in pairs if v is ABSENT and not p.flags & optional]
+        if left:
+            known = [p.name for p in self.declared if p.name not in left and p.kind != "variadic"]
+            raise self.mistake((), dict.fromkeys(known), options, left)
+
+    def mistake(
+        self, arguments: Sequence[Any], own: Options, options: Options, left: Sequence[str] = ()
+    ) -> Exception:
+        """Return the error for a call that does not fit the parameters, by calling a function that has them.
+
+        Args:
+            own, options: keywords that are names of parameters, and the others.
+            left: see `refused`.
+        """
+        scope: dict[str, Any] = {}
+        exec(f"def function{self._signature}: pass", scope)  # of names that `inspect` has checked
+        scope["function"].__qualname__ = self.name
+        try:
+            scope["function"](*arguments, **own)
+            scope["function"](*arguments, **own, **options)
+        except TypeError as error:
+            return self.refused(str(error), left, options)
+        raise AssertionError("the call fits")
 
     # -- learning ----------------------------------------------------------------------------------------
 
@@ -213,11 +251,9 @@ class Calls:
         """Return the values of a prepared call, and its grid."""
         values, options = self.placed(arguments, named)
         grid = options.pop("grid", None)
-        pairs = zip(self.declared, values)
-        missing = [p.name for p, v in pairs if v is ABSENT and not p.flags & CONSTANT]
-        if missing or options:
-            kind = "missing" if missing else "unknown"
-            raise self.mistake(kind, missing or list(options), len(arguments), options)
+        self.check(values, options, CONSTANT)
+        if options:
+            raise self.mistake((), dict(zip([p.name for p in self.declared], values)), options)
         values = self.taken(values)
         return values, sizes if grid is None else self.measure(grid, values, hit)
 

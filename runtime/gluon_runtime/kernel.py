@@ -181,17 +181,9 @@ class BundledKernel(Calls):
             grid = grid(dict(zip(self.names, known)))
         return _checked(grid)
 
-    def mistake(
-        self, kind: str, names: Sequence[str], count: int, options: Mapping[str, Any]
-    ) -> Exception:
-        listed, message = ", ".join(names), f"{self.name} takes {', '.join(self.names)}"
-        if kind == "twice":
-            return BundleArgumentError(f"{self.name} got it twice", argument=listed)
-        if kind == "surplus":
-            most = f"{len(self.names)} arguments"
-            return BundleArgumentError(message, expected=most, got=str(count))
-        expected, got = ("a value", "none") if kind == "missing" else ("no such keyword", "one")
-        return BundleArgumentError(message, argument=listed, expected=expected, got=got)
+    def refused(self, text: str, left: Sequence[str], options: Mapping[str, Any]) -> Exception:
+        listed = ", ".join(left) or None
+        return BundleArgumentError(text, argument=listed, expected=", ".join(self.names))
 
     # -- deciding ------------------------------------------------------------------------------------
 
@@ -199,10 +191,7 @@ class BundledKernel(Calls):
         """Return the launch of the form that fits, on the device of the arguments."""
         places: dict[str, tuple[str, int]] = {}
         seen = [self._look(p, v, places) for p, v in zip(self.kernel.parameters, passed)]
-        pairs = zip(self.kernel.parameters, seen)
-        missing = [p.name for p, argument in pairs if argument is ABSENT and not p.constexpr]
-        if missing:
-            raise self.mistake("missing", missing, len(passed), options)
+        self.check(tuple(seen), options, CONSTANT)
         device = self._device(places)
         choice = Choice(self.name, self.kernel, seen, options, self.rules)
         form = choice.among(self._forms_for(device))

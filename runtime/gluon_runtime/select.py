@@ -7,7 +7,8 @@ manifest: the type of an argument, its constants and its marks.
 
 from __future__ import annotations
 
-from typing import Any, Mapping, Optional, Sequence
+from dataclasses import dataclass
+from typing import Any, Iterable, Mapping, Optional, Sequence
 
 from gluon_runtime.arrays import Seen
 from gluon_runtime.errors import BundleAmbiguousError, BundleArgumentError, BundleMissingError
@@ -20,7 +21,6 @@ from gluon_runtime.manifest import (
     Pattern,
     Rules,
     Tuple,
-    Value,
     condition_of,
 )
 from gluon_runtime.rules import ABSENT, CONSTANT_SCORE
@@ -28,6 +28,7 @@ from gluon_runtime.rules import ABSENT, CONSTANT_SCORE
 __all__ = ["Choice", "spoken"]
 
 
+@dataclass(frozen=True)
 class Choice:
     """The choice among the forms of a kernel for one call.
 
@@ -37,16 +38,11 @@ class Choice:
         options: compile options that the caller names.
     """
 
-    def __init__(
-        self,
-        name: str,
-        kernel: Kernel,
-        seen: Sequence[Any],
-        options: Mapping[str, Any],
-        rules: Rules,
-    ):
-        self.name, self.parameters, self.rules = name, kernel.parameters, rules
-        self.seen, self.options = seen, options
+    name: str
+    kernel: Kernel
+    seen: Sequence[Any]
+    options: Mapping[str, Any]
+    rules: Rules
 
     def among(self, forms: Sequence[Form]) -> Form:
         """Return the form for the launch.
@@ -62,35 +58,34 @@ class Choice:
         known = {option for form in forms for option in form.options}
         for option in self.options:
             if option not in known:
+                listed = ", ".join([*(p.name for p in self.kernel.parameters), *sorted(known)])
                 raise BundleArgumentError(
                     f"{self.name} has no such parameter or option",
                     argument=option,
-                    expected=f"one of {', '.join([*(p.name for p in self.parameters), *sorted(known)])}",
+                    expected=f"one of {listed}",
                 )
-        fitting: list[tuple[int, Form]] = []
-        wrong: list[tuple[list[int], Form]] = []
-        for form in forms:
-            if any(not _same(form.options.get(k), v) for k, v in self.options.items()):
-                continue
-            scores = list(map(self._score, self.parameters, form.arguments, self.seen))
-            bad = [index for index, score in enumerate(scores) if score is None]
-            if bad:
-                wrong.append((bad, form))
-            else:
-                fitting.append((sum(filter(None, scores)), form))
-        if not fitting:
-            raise self._missing(forms, wrong)
-        best = max(score for score, _ in fitting)
-        left = [form for score, form in fitting if score == best]
-        if len(left) > 1:
-            plain = [form for form in left if set(form.explicit) <= set(self.options)]
-            left = plain if len(plain) == 1 else left
-        if len(left) > 1:
+        scores = [self._scores(form) for form in forms]
+        sums = [None if None in each.values() else sum(each.values()) for each in scores]
+        best = max((total for total in sums if total is not None), default=None)
+        if best is None:
+            misfits = [[name for name, score in each.items() if score is None] for each in scores]
+            raise self._missing(forms, misfits)
+        left = [form for form, total in zip(forms, sums) if total == best]
+        plain = [form for form in left if set(form.explicit) <= set(self.options)]
+        if len(left) > 1 and len(plain) != 1:
             raise self._ambiguous(left)
-        return left[0]
+        return left[0] if len(left) == 1 else plain[0]
+
+    def _scores(self, form: Form) -> dict[str, Any]:
+        """Return how many facts about each argument the form uses, and 0 for an option; None for those that do not fit."""
+        parameters = self.kernel.parameters
+        scores = map(self._score, parameters, form.arguments, self.seen)
+        known: dict[str, Any] = dict(zip([p.name for p in parameters], scores))
+        for option, value in self.options.items():
+            known[option] = 0 if _same(form.options.get(option), value) else None
+        return known
 
     def _score(self, parameter: Parameter, pattern: Pattern, seen: Any) -> Optional[int]:
-        """Return how many of the seen facts the pattern uses; None where it does not fit."""
         if seen is ABSENT:
             return 0
         if isinstance(pattern, Tuple):
@@ -108,51 +103,44 @@ class Choice:
 
     # -- errors ------------------------------------------------------------------------------------
 
+    def _words(self, forms: Iterable[Form], name: str) -> str:
+        """Return the arguments that forms take for a parameter or option, in words."""
+        names = [parameter.name for parameter in self.kernel.parameters]
+        if name in names:
+            patterns = (form.arguments[names.index(name)] for form in forms)
+            return " or ".join(dict.fromkeys(spoken(each, self.rules) for each in patterns))
+        return " or ".join(dict.fromkeys(repr(form.options.get(name)) for form in forms))
+
     def _missing(
-        self, forms: Sequence[Form], wrong: Sequence[tuple[list[int], Form]]
+        self, forms: Sequence[Form], misfits: Sequence[Sequence[str]]
     ) -> BundleMissingError:
+        wrong = min(misfits, key=len)
+        near = [form for form, names in zip(forms, misfits) if names == wrong]
+        passed = {p.name: s for p, s in zip(self.kernel.parameters, self.seen)}
+        got = {**{name: repr(value) for name, value in self.options.items()}}
+        got.update({name: _described(passed[name]) for name in wrong if name in passed})
         remedy = (
             "Add this form to the bundle, or keep the argument from changing the compiled code."
         )
-        if not wrong:
-            there = sorted({f"{k}={f.options.get(k)!r}" for f in forms for k in self.options})
-            return BundleMissingError(
-                f"{self.name} is not in the bundle with these options",
-                argument=", ".join(self.options),
-                expected=" or ".join(there),
-                got=", ".join(f"{k}={v!r}" for k, v in self.options.items()),
-                remedy=remedy,
-            )
-        bad, form = min(wrong, key=lambda pair: len(pair[0]))
-        near = [other for theirs, other in wrong if theirs == bad]
-        names, expected, got = [self.parameters[index].name for index in bad], [], []
-        for name, index in zip(names, bad):
-            words = dict.fromkeys(spoken(other.arguments[index], self.rules) for other in near)
-            expected.append(f"{name}: {' or '.join(words)}")
-            got.append(f"{name}: {_described(form.arguments[index], self.seen[index], self.rules)}")
-        if len(wrong) > 1:
-            remedy += f" That is the nearest of {len(wrong)} forms."
+        if len(forms) > 1:
+            remedy += f" That is the nearest of {len(forms)} forms."
         return BundleMissingError(
             f"{self.name} is not in the bundle for these arguments",
-            argument=", ".join(names),
-            expected="; ".join(expected),
-            got="; ".join(got),
+            argument=", ".join(wrong),
+            expected="; ".join(f"{name}: {self._words(near, name)}" for name in wrong),
+            got="; ".join(f"{name}: {got[name]}" for name in wrong),
             remedy=remedy,
         )
 
     def _ambiguous(self, forms: Sequence[Form]) -> BundleAmbiguousError:
-        choices: list[tuple[str, list[str]]] = []
-        for index, parameter in enumerate(self.parameters):
-            if self.seen[index] is ABSENT:
-                patterns = (form.arguments[index] for form in forms)
-                choices.append((parameter.name, sorted(set(map(_constant_text, patterns)))))
-        for option in sorted({option for form in forms for option in form.explicit}):
-            choices.append((option, sorted({repr(form.options.get(option)) for form in forms})))
-        choices = [choice for choice in choices if len(choice[1]) > 1]
+        names = [p.name for p, s in zip(self.kernel.parameters, self.seen) if s is ABSENT]
+        names += sorted({option for form in forms for option in form.explicit})
+        choices = {name: self._words(forms, name) for name in names}
+        several = {name: words for name, words in choices.items() if " or " in words}
         return BundleAmbiguousError(
             f"{len(forms)} forms of {self.name} fit",
-            argument=", ".join(name for name, _ in choices) or None,
-            expected="; ".join(f"{name}: {' or '.join(texts)}" for name, texts in choices) or None,
+            argument=", ".join(several) or None,
+            expected="; ".join(f"{name}: {words}" for name, words in several.items()) or None,
             remedy="Give it with the launch.",
         )
 
@@ -187,49 +175,30 @@ def _descriptor_fits(pattern: Described, seen: Seen) -> bool:
     )
 
 
-# -- words of errors -------------------------------------------------------------------------------
-
-
 def spoken(pattern: Pattern, rules: Rules) -> str:
     """Return a pattern in words."""
     if isinstance(pattern, Tuple):
         return f"({', '.join(spoken(item, rules) for item in pattern.items)})"
     if isinstance(pattern, Constant):
-        return f"constant {_constant_text(pattern)}"
+        return f"constant {pattern.value if pattern.opaque else repr(pattern.value)}"
     if isinstance(pattern, Described):
         rank = "" if pattern.rank == len(pattern.block) else f" of rank {pattern.rank}"
         return f"{pattern.text}{rank}"
-    words = [pattern.type]
-    if pattern.divisible:
-        words.append(f"divisible by {rules.divisibility}")
-    if pattern.small:
-        words.append(f"into at most {rules.small} bytes")
-    return " ".join(words)
+    divisible = f" divisible by {rules.divisibility}" if pattern.divisible else ""
+    return pattern.type + divisible + f" into at most {rules.small} bytes" * pattern.small
 
 
-def _described(pattern: Pattern, seen: Seen, rules: Rules) -> str:
-    """Describe an argument in the words that matter for `pattern`."""
-    if seen.kind == "constant":
-        return f"constant {seen.value!r}"
+def _described(seen: Seen) -> str:
+    """Return an argument in words."""
+    value = seen.value
     if seen.kind == "tuple":
-        parts = pattern.items if isinstance(pattern, Tuple) else [pattern] * len(seen.value)
-        return f"({', '.join(_described(p, s, rules) for p, s in zip(parts, seen.value))})"
+        return f"({', '.join(map(_described, value))})"
     if seen.kind == "pointer":
-        text = f"*{seen.dtype or '?'}"
-        if isinstance(pattern, Value) and pattern.divisible and seen.value % rules.divisibility:
-            text += f" at {seen.value:#x}, which is not divisible by {rules.divisibility}"
-        elif isinstance(pattern, Value) and pattern.small:
-            text += f" into {'an unknown number of' if seen.size is None else seen.size} bytes"
-        return text
+        size = "an unknown number of" if seen.size is None else seen.size
+        return f"*{seen.dtype or '?'} at {value:#x} into {size} bytes"
     if seen.kind == "descriptor":
-        value = seen.value
         box = "" if value.block_shape is None else f" in boxes of {list(value.block_shape)}"
         layout = "" if value.layout is None else f" in {value.layout}"
         return f"a descriptor of {seen.dtype}{list(value.shape)}{box}{layout}"
-    return "None" if seen.kind == "none" else f"{type(seen.value).__name__} {seen.value!r}"
-
-
-def _constant_text(pattern: Pattern) -> str:
-    if isinstance(pattern, Constant):
-        return str(pattern.value) if pattern.opaque else repr(pattern.value)
-    return "a value"
+    kind = "constant" if seen.kind == "constant" else type(value).__name__
+    return "None" if seen.kind == "none" else f"{kind} {value!r}"

@@ -200,7 +200,7 @@ class TestChoice:
         assert struct.unpack_from("<q", driver.launches[0].content, 16) == (1,)
 
     def test_a_constexpr_that_is_left_out(self, bundle):
-        with pytest.raises(errors.BundleAmbiguousError, match=r"BLOCK: .*BLOCK: 1024 or 512"):
+        with pytest.raises(errors.BundleAmbiguousError, match=r"BLOCK: .*BLOCK: constant 1024 or constant 512"):
             bundle["scale"][1](Tensor(0x1000), Tensor(0x2000), 500, 2.5)
 
     def test_a_layout_as_its_text(self, bundle):
@@ -299,8 +299,8 @@ class TestArguments:
     @pytest.mark.parametrize(
         "arguments, message",
         [
-            ((), "x, y, n, factor: scale takes x, y, n, factor, BLOCK, LAYOUT"),
-            ((1, 2, 3, 4, 5, 6, 7), "expected 6 arguments, got 7"),
+            ((), "missing 4 .*'n', and 'factor'; expected x, y, n, factor, BLOCK, LAYOUT"),
+            ((1, 2, 3, 4, 5, 6, 7), r"scale\(\) takes 6 positional arguments but 7 were given"),
             ((object(), Tensor(0), 1, 1.0, 512), r"scale\(x\): kernels cannot take .* object"),
             ((Tensor(0, "complex64"), Tensor(0), 1, 1.0), r"scale\(x\).*elements.*complex64"),
             ((numpy.zeros(4, ">f4"), Tensor(0), 1, 1.0), r"scale\(x\)"),
@@ -312,7 +312,7 @@ class TestArguments:
 
     def test_given_twice_and_unknown(self, bundle):
         x, y = Tensor(0x1000), Tensor(0x2000)
-        with pytest.raises(errors.BundleArgumentError, match="n: scale got it twice"):
+        with pytest.raises(errors.BundleArgumentError, match=r"scale\(\) got multiple values for argument 'n'"):
             bundle["scale"][1](x, y, 50, 1.0, n=3)
         with pytest.raises(errors.BundleArgumentError, match="warps: scale has no such parameter"):
             bundle["scale"][1](x, y, 50, 1.0, 512, warps=3)
@@ -331,7 +331,7 @@ class TestMissing:
             (
                 (Tensor(0x1004), Tensor(0x2000), 50, 1.0, 512),
                 r"x: scale is not in the bundle for these arguments; expected x: \*fp32 divisible by 16, "
-                r"got x: \*fp32 at 0x1004, which is not divisible by 16",
+                r"got x: \*fp32 at 0x1004 into 4096 bytes",
             ),
             (
                 (Tensor(0x1000), Tensor(0x2000), 2**40, 1.0, 512),
@@ -350,7 +350,7 @@ class TestMissing:
         assert not driver.launches
 
     def test_the_option_is_named(self, bundle):
-        with pytest.raises(errors.BundleMissingError, match="num_warps: .*expected .*num_warps=8"):
+        with pytest.raises(errors.BundleMissingError, match="num_warps: .*expected num_warps: 8 or 4, got num_warps: 2"):
             bundle["ones"][1](y_int(), 3, num_warps=2)
 
     def test_the_architecture_is_named(self, bundle_file):
@@ -497,5 +497,5 @@ def test_prepared_with_a_tuple_and_with_too_few_arguments(bundle, driver):
     with pytest.raises(errors.BundleArgumentError, match="flag, pair"):
         handle(*arguments[:6])
     scale = bundle["scale"].prepare(Tensor(0x1000), Tensor(0x2000), 50, 1.0, 512, grid=3)
-    with pytest.raises(errors.BundleArgumentError, match="factor: scale takes x, y"):
+    with pytest.raises(errors.BundleArgumentError, match="factor: .*missing 1 .*; expected x, y"):
         scale(Tensor(0x1000), Tensor(0x2000), 50)

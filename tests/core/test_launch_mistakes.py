@@ -41,7 +41,7 @@ LAUNCHES = {
     "an argument too many": (
         lambda x: fills[1](x, 128, 64, ROW, 7),
         errors.CallError,
-        "fills() takes 4 positional arguments but 5 were given; expected x, n, BLOCK, layout",
+        "fills() takes from 3 to 4 positional arguments but 5 were given; expected x, n, BLOCK, layout",
     ),
     "by place and not by name": (
         lambda x: by_name[1](x, 64),
