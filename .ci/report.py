@@ -43,8 +43,9 @@ AROUND = {
     ),
     "runtime/gluon_runtime": "__init__ arrays bundle container cuda driver drivers errors hip index manifest pack schema",
 }
-# The interface of the loader, and the readers of files, as `container`, `index`, `manifest` and `schema` do.
-AROUND_IN_C = ("gluon_bundle.h", "bundle_file.h", "sha256.h")
+# Their counterparts in C: the interface of the loader, the readers of files (`container`, `index`, `manifest`, `schema`),
+# the drivers (`cuda`, `driver`, `hip`), and host descriptors, which NVIDIA's plugin makes.
+AROUND_IN_C = ("bundle_driver.h", "bundle_file.h", "descriptors.h", "gluon_bundle.h", "sha256.h")
 LARGEST = 8
 
 Table = list[tuple[str, int]]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from typing import Any, NamedTuple, Optional, Sequence, cast
+from typing import Any, NamedTuple, Optional, cast
 
 from gluon_core import _triton
 from gluon_core.compiler import parameters as of_kernel
@@ -33,7 +33,6 @@ __all__ = [
     "ArgumentKind",
     "Argument",
     "Parameter",
-    "Placeholder",
     "describe",
     "kind_of",
     "parameters_of",
@@ -235,34 +234,6 @@ def _unfit(value: Any) -> DtypeError:
         got=type(value).__name__,
         remedy=remedy,
     )
-
-
-class Placeholder:
-    """A row-major tensor without memory: its address is divisible by 16, and its storage is small.
-
-    Args:
-        dtype: of torch, NumPy or the language.
-        shape: offered as `.shape`, as it is given.
-    """
-
-    def __init__(self, dtype: Any, shape: Sequence[int] = (1,)):
-        self.dtype = dtype
-        self.shape = shape
-
-    def stride(self) -> tuple[int, ...]:
-        """Return the strides in elements."""
-        strides = [1]
-        for size in reversed(self.shape[1:]):
-            strides.append(strides[-1] * size)
-        return tuple(reversed(strides))
-
-    @staticmethod
-    def data_ptr() -> int:
-        return 0
-
-    @staticmethod
-    def ptr_range() -> int:
-        return 0
 
 
 # ---------------------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import os
-import sys
 from typing import Any, Callable, Mapping, Optional, Sequence
 
 from gluon_core import _triton
@@ -23,10 +22,11 @@ from gluon_core.errors import (
     trimmed,
 )
 from gluon_core.launch import opaque
-from gluon_core.launch.arguments import Argument, Placeholder, parameters_of
+from gluon_core.launch.arguments import Argument, parameters_of
 from gluon_core.launch.cache import Forms
 from gluon_core.launch.key import Specialization, specialize
 from gluon_core.launch.place import chosen
+from gluon_core.launch.placeholder import stand_in
 from gluon_core.layouts.base import Layout
 from gluon_core.plugin.backend import Backend
 from gluon_core.registry.load import registry
@@ -243,8 +243,8 @@ class Dispatcher(Calls):
 
     def warmup(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Optional[CompiledKernel]:
         """Compile for a call without making it."""
-        values, options = self.bind([_stand_in(value) for value in args], kwargs)
-        specialization = self.specialize([*map(_stand_in, values)], options, running=False)
+        values, options = self.bind([stand_in(value) for value in args], kwargs)
+        specialization = self.specialize([*map(stand_in, values)], options, running=False)
         return self.forms.obtain(specialization, warmup=True)
 
     def prepare(
@@ -283,14 +283,3 @@ def _on_device(launch: Callable[..., Any], backend: Backend, device: int) -> Cal
 
     launch_there.engine = getattr(launch, "engine", None)  # type: ignore[attr-defined]
     return launch_there
-
-
-def _stand_in(value: Any) -> Any:
-    """Torch and NumPy dtypes stand for aligned tensors of them in a warm-up."""
-    cls = type(value)
-    if cls.__name__ == "dtype" and cls.__module__ == "torch":
-        return Placeholder(value)
-    numpy = sys.modules.get("numpy")
-    if numpy is not None and isinstance(value, numpy.dtype):
-        return Placeholder(value)
-    return value

@@ -10,7 +10,7 @@ from gluon_core import _triton
 from gluon_core._triton import ir, passes
 from gluon_core.compiler.source import GluonASTSource, jit_function
 from gluon_core.errors import ArgumentError, OptionError, StageError, TargetError
-from gluon_core.launch.arguments import Placeholder
+from gluon_core.launch.placeholder import Placeholder
 from gluon_core.plugin.targets import Target
 from gluon_core.registry.load import registry
 

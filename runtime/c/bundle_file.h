@@ -1,7 +1,7 @@
 /* The file of a bundle, an archive with an index: part of gluon_bundle.c, which includes it. */
 
 #define FORMAT 1
-#define INDEX_VERSION 2
+#define INDEX_VERSION 3
 #define HEADER 40
 #define ROW_KERNEL 20
 #define ROW_PARAMETER 8
@@ -181,7 +181,7 @@ static gb_status read_form(gb_form *form, const char *where, gb_error *error)
         }
         if (kind > 2 || word(argument + 8) >= self->strings_size || word(argument + 20) > buffer ||
             buffer - word(argument + 20) < room || word(argument) >= word(form->kernel->row + 4) ||
-            word(argument + 24) == 0)
+            word(argument + 24) == 0 || word(argument + 28) >= self->strings_size)
             return fail(error, GB_FORMAT, "%s: an argument leads out of the index", where);
     }
     code = find_member(self, text_at(self, word(row + 16)));

@@ -10,6 +10,7 @@
 #include "driver.h"
 #include "sha256.h"
 #include "bundle_file.h"
+#include "bundle_driver.h"
 
 const char *gb_digest(const gb_bundle *self) { return self->digest; }
 size_t gb_kernel_count(const gb_bundle *self) { return self->kernel_count; }
@@ -88,7 +89,7 @@ void gb_form_get(const gb_form *form, gb_form_info *info)
 
 /* A row of the index: the conditions of an argument, those of gluon_runtime.rules.Condition. */
 typedef struct {
-    uint32_t parameter, kind, text, rank, code, offset, divisor, unused; /* code: a letter, or the place of a map */
+    uint32_t parameter, kind, text, rank, code, offset, divisor, words; /* code: a letter, or the place of a map */
     int8_t scores[8];                                                    /* by gb_kind */
     int64_t least;
     uint64_t most;
@@ -188,20 +189,9 @@ static int score(const gb_form *form, const Argument *argument, const gb_value *
 static gb_status misfit(const gb_form *form, const Argument *argument, const char *before, const char *after,
                         gb_error *error)
 {
-    char text[200];
-    const Row *row = &argument->row;
-    const char *star = row->kind == VALUE && row->scores[GB_POINTER] != NEVER ? "*" : "";
-    if (row->kind == CONSTANT)
-        snprintf(text, sizeof text, "constant %s", argument->text);
-    else if (row->kind == DESCRIPTOR)
-        snprintf(text, sizeof text, "%.100s, of %u dimensions, its rows at multiples of 16 bytes",
-                 argument->text, row->rank);
-    else if (row->divisor > 1)
-        snprintf(text, sizeof text, "%s%s divisible by %u", star, argument->text, row->divisor);
-    else
-        snprintf(text, sizeof text, "%s%s", star, argument->text);
     return fail(error, GB_MISSING, "%s: %s%s; expected %s",
-                gb_parameter_name(form->kernel, row->parameter), before, after, text);
+                gb_parameter_name(form->kernel, argument->row.parameter), before, after,
+                text_at(form->kernel->bundle, argument->row.words));
 }
 
 const gb_form *gb_select(const gb_kernel *kernel, const char *driver, const char *architecture,
@@ -301,8 +291,6 @@ static void put(unsigned char *at, uint32_t code, const gb_value *value)
         memcpy(at, &value->bits, letter_bits((char)code) / 8);
 }
 
-static int encode(gb_device *self, const unsigned char *map, const gb_descriptor *it, unsigned char *into);
-
 static void list(void ***pointers, void *place)
 {
     if (*pointers != NULL)
@@ -357,4 +345,73 @@ gb_status gb_pack(const gb_form *form, const gb_value *values, size_t count, voi
     return pack(NULL, form, values, count, buffer, NULL, error);
 }
 
-#include "bundle_device.h"
+/* -- launching ------------------------------------------------------------------------------------ */
+
+static gb_status launch_packed(gb_device *self, const gb_form *form, const gb_form_info *info, void *function,
+                               const uint32_t *grid, void *stream, unsigned char *buffer, void **pointers,
+                               gb_error *error)
+{
+    uint64_t owned[2] = {0, 0}, blocks = (uint64_t)grid[0] * grid[1] * grid[2] * info->num_ctas;
+    const unsigned char *places = form->row + 88;
+    int i, code;
+    (void)((code = scratch(self, info->global_scratch, blocks, stream, buffer + word(places), &owned[0])) ||
+           (code = scratch(self, info->profile_scratch, blocks, stream, buffer + word(places + 4), &owned[1])) ||
+           (code = launch_now(self, function, info, grid, stream, pointers)));
+    for (i = 0; i < 2; i++) /* the stream keeps later users behind the kernel */
+        if (owned[i])
+            need(self, self->driver->free)(owned[i], stream);
+    return code ? fail(error, GB_DRIVER, "the driver refused the launch of %s over %u x %u x %u: error %d",
+                       info->entry, grid[0], grid[1], grid[2], code)
+                : GB_OK;
+}
+
+gb_status gb_launch_form(gb_device *self, const gb_form *form, const uint32_t *grid, void *stream,
+                         const gb_value *values, size_t count, gb_error *error)
+{
+    gb_form_info info;
+    void **pointers, *function = NULL;
+    unsigned char *room, *buffer;
+    gb_status status;
+    int empty;
+    gb_form_get(form, &info);
+    if (grid == NULL && !info.has_grid)
+        return fail(error, GB_ARGUMENT, "the bundle does not say over which grid %s runs", info.entry);
+    if (strcmp(info.driver, self->driver->name) != 0 ||
+        strcmp(info.architecture, self->architecture) != 0)
+        return fail(error, GB_TARGET, "%s: the form is for %s, the device is %s", info.entry, info.target,
+                    self->architecture);
+    grid = grid == NULL ? info.grid : grid;
+    if (grid[1] > 65535 || grid[2] > 65535 || grid[0] > INT32_MAX)
+        return fail(error, GB_ARGUMENT, "not a grid: %u x %u x %u", grid[0], grid[1], grid[2]);
+    empty = !grid[0] || !grid[1] || !grid[2];
+    if (!empty && ((status = enter(self, error)) || /* a form is the bundle's, which may mark it as checked */
+                   (status = load(self, (gb_form *)form, &info, &function, error))))
+        return status;
+    room = calloc(1, info.buffer_size + 72);
+    pointers = calloc((size_t)argument_count(form) * 11 + 2, sizeof *pointers);
+    buffer = room == NULL ? NULL : room + (64 - (uintptr_t)room % 64) % 64; /* as maps are aligned */
+    if (buffer == NULL || pointers == NULL)
+        status = fail(error, GB_MEMORY, "out of memory");
+    else
+        status = pack(empty ? NULL : self, form, values, count, buffer, pointers, error);
+    if (!status && !empty)
+        status = launch_packed(self, form, &info, function, grid, stream, buffer, pointers, error);
+    free(pointers);
+    free(room);
+    return status;
+}
+
+gb_status gb_launch(gb_device *self, const gb_kernel *kernel, const uint32_t *grid, void *stream,
+                    const gb_value *values, size_t count, gb_error *error)
+{
+    gb_error own;
+    const gb_form *form;
+    error = error == NULL ? &own : error;
+    *error = (gb_error){GB_OK, ""};
+    if (kernel == NULL)
+        return fail(error, GB_KERNEL, "no kernel");
+    form = gb_select(kernel, self->driver->name, self->architecture, values, count, error);
+    if (form == NULL)
+        return error->status;
+    return gb_launch_form(self, form, grid, stream, values, count, error);
+}

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 import operator
+import sys
 from functools import cached_property, partial
 from typing import Any, Callable, Mapping, NamedTuple, Optional, Sequence
 
@@ -82,8 +83,19 @@ class Calls:
         self.rules = rules
         self.declared = tuple(declared)
         self._takes_stream = takes_stream
-        stream = "stream" if takes_stream else None
-        self.front = native.front(self, self.declared, rules, watch, stream)
+        self._engine = engine = native.module()
+        power = rules.divisibility & (rules.divisibility - 1) == 0
+        told_apart = power and len(rules.constants) == 1
+        told_apart &= all(p.kind != "variadic" for p in self.declared)
+        self.front = None
+        if told_apart and engine is not None and len(self.declared) <= engine.MOST_PARAMETERS:
+            native.teach(engine)
+            parameters = tuple(p._replace(name=sys.intern(p.name)) for p in self.declared)
+            table = (rules.divisibility - 1, rules.constants[0], *rules.integers[0][1:])
+            stream = "stream" if takes_stream else None
+            self.front = engine.Calls(
+                parameters, ABSENT, self, tuple(watch), stream, rules.is_small, table
+            )
         self.over = self._over if self.front is None else self.front.over
 
     # -- asked of a kernel -------------------------------------------------------------------------------
@@ -213,8 +225,18 @@ class Calls:
             grid: three sizes for calls without a grid.
             constants: per parameter, the value that functions for the grid get for a constant.
         """
-        if self.front is not None:
-            native.remember(self, values, options, hit, ranged, grid, constants)
+        if self.front is None:
+            return
+        launcher = getattr(hit.launch, "engine", None)
+        native.teach(self._engine)
+        stream = launcher and native.stream(self._engine, hit.stream_of, hit.device)
+        owners: list[Any] = [*options, *options.values()]
+        for parameter, value in zip(self.declared, values):
+            constant = parameter.flags & CONSTANT
+            owners.extend([value] if constant else native.owned(self._engine, value))
+        answer = (hit, launcher, stream, hit.result, grid, constants, owners)
+        equals = tuple([owner for owner in owners if isinstance(owner, self.comparable)])
+        self.front.remember(values, options, answer, ranged, equals)
 
     def forget(self) -> None:
         """Know no call any more."""
@@ -240,10 +262,15 @@ class Calls:
             if grid is not None:
                 launch(grid, stream_of(device), *values)
 
-        door, engine = self.sealed(handle), getattr(launch, "engine", None)
-        if engine is None or sizes is None:
+        door, launcher = self.sealed(handle), getattr(launch, "engine", None)
+        if self._engine is None or launcher is None or sizes is None:
             return door
-        return native.bind(engine, passed, sizes, hit, door)
+        native.teach(self._engine)
+        for value in passed:
+            list(native.owned(self._engine, value))
+        stream = native.stream(self._engine, stream_of, device)
+        bound: Callable[..., None] = self._engine.bind(launcher, sizes, stream, door)
+        return bound
 
     def _bound(
         self, arguments: Values, named: Mapping[str, Any], hit: Hit, sizes: Any

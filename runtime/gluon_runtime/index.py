@@ -21,13 +21,14 @@ from gluon_runtime.manifest import (
     Value,
     condition_of,
     leaves_of,
+    spoken,
 )
 from gluon_runtime.rules import ALIGN, CONSTANT, CONSTANT_SCORE, SPECIALIZE, Condition
 
 __all__ = ["MAGIC", "VERSION", "build"]
 
 MAGIC = b"GLBINDEX"
-VERSION = 2
+VERSION = 3
 _HEADER = struct.Struct("<8s6IQ")
 _KERNEL = struct.Struct("<5I")
 _PARAMETER = struct.Struct("<2I")
@@ -138,7 +139,8 @@ def _arguments(
             scores = dict.fromkeys(("integer", "unsigned", "constant"), CONSTANT_SCORE)
             if parameter.constexpr:
                 scores = dict.fromkeys((*scores, "boolean", "left out"), 0)
-        head = (path[0], number, strings(text), rank, code, offset, condition.divisor, 0)
+        words = strings(spoken(pattern, rules))
+        head = (path[0], number, strings(text), rank, code, offset, condition.divisor, words)
         listed = [scores.get(kind, _NEVER) for kind in _KINDS]
         small = 2**64 - 1 if condition.small is None else condition.small
         limits = (*condition.within, *condition.narrower)

@@ -37,6 +37,7 @@ __all__ = [
     "parse",
     "pattern_of",
     "rules_of",
+    "spoken",
     "written",
 ]
 
@@ -430,6 +431,19 @@ def leaves_of(
         else:
             leaves.append((path, pattern))
     return leaves
+
+
+def spoken(pattern: Pattern, rules: Rules) -> str:
+    """Return a pattern in words, for errors."""
+    if isinstance(pattern, Tuple):
+        return f"({', '.join(spoken(item, rules) for item in pattern.items)})"
+    if isinstance(pattern, Constant):
+        return f"constant {pattern.value if pattern.opaque else repr(pattern.value)}"
+    if isinstance(pattern, Described):
+        rank = "" if pattern.rank == len(pattern.block) else f" of rank {pattern.rank}"
+        return f"{pattern.text}{rank}"
+    divisible = f" divisible by {rules.divisibility}" if pattern.divisible else ""
+    return pattern.type + divisible + f" into at most {rules.small} bytes" * pattern.small
 
 
 def digest_of(data: bytes) -> str:

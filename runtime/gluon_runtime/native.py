@@ -1,4 +1,4 @@
-"""The door to the C engine, `c/engine.c`: launches of one compiled kernel, and the calls of one kernel.
+"""The door to the C engine, `c/engine.c`.
 
 It is built with the wheel if a C compiler is there. Without it, from another state of its source, or with
 `GLUON_NATIVE_LAUNCH=0`, each call is decided in Python.
@@ -10,14 +10,11 @@ import ctypes
 import importlib
 import os
 import sys
-from typing import Any, Callable, Iterator, Optional, Sequence
+from typing import Any, Callable, Iterator
 
-from gluon_runtime.rules import ABSENT, CONSTANT, Parameter, Rules
-
-__all__ = ["address_of", "bind", "front", "launch", "module", "remember", "teach"]
+__all__ = ["address_of", "launch", "module", "owned", "stream", "teach"]
 
 _TENSOR, _DESCRIBED, _ARRAY = range(3)  # kinds of classes that C reads
-Values = tuple[Any, ...]
 _VERSION = 12  # of the interface of `engine.c`
 
 
@@ -54,7 +51,7 @@ def teach(engine: Any) -> None:
 _streams: dict[int, bool] = {}  # device -> whether C may find the stream
 
 
-def _stream(engine: Any, stream_of: Callable[[int], int], device: int) -> Any:
+def stream(engine: Any, stream_of: Callable[[int], int], device: int) -> Any:
     """Return how C finds the current stream: None for its own way, or `stream_of`.
 
     Its own way is taken if both were seen to give the same stream, one that is not the default.
@@ -105,75 +102,13 @@ def launch(
     return engine.make(letters, attributes=address, number=number, **parts)
 
 
-def bind(
-    launch: Any, passed: Sequence[Any], sizes: Any, hit: Any, handle: Callable[..., None]
-) -> Callable[..., None]:
-    """Return `f(*arguments)`, a launch over `sizes` on the current stream.
-
-    Args:
-        launch: that of `launch`.
-        passed: arguments of the classes that it will get.
-        hit: the `calls.Hit` that has it.
-        handle: does the same with keywords, and while another device is current.
-    """
-    engine = importlib.import_module("gluon_runtime._engine")
-    teach(engine)
-    for value in passed:
-        list(_owned(engine, value))
-    stream = _stream(engine, hit.stream_of, hit.device)
-    bound: Callable[..., None] = engine.bind(launch, sizes, stream, handle)
-    return bound
-
-
-def front(
-    door: Any,
-    parameters: Sequence[Parameter],
-    rules: Rules,
-    watch: Sequence[Any],
-    stream: Optional[str],
-) -> Any:
-    """Return the engine in front of the calls of a kernel, an object with `over(grid)(*arguments, **options)`;
-    None where it was not built, or cannot apply the rules: one constant, and a power of two.
-
-    Args:
-        watch: the fields of a `calls.Watch`.
-        door: its `entry` answers calls that the engine does not know, its `run` makes those of other launches.
-        stream: the keyword that names a stream.
-    """
-    engine, power = module(), rules.divisibility & (rules.divisibility - 1) == 0
-    if engine is None or len(parameters) > engine.MOST_PARAMETERS:
-        return None
-    if any(p.kind == "variadic" for p in parameters) or len(rules.constants) != 1 or not power:
-        return None
-    teach(engine)
-    interned = tuple(p._replace(name=sys.intern(p.name)) for p in parameters)
-    table = (rules.divisibility - 1, rules.constants[0], *rules.integers[0][1:])
-    return engine.Calls(interned, ABSENT, door, tuple(watch), stream, rules.is_small, table)
-
-
-def remember(
-    kernel: Any, values: Values, options: dict[str, Any], hit: Any, ranged: bool, *fixed: Any
-) -> None:
-    """Have the engine in front of a `calls.Calls` answer calls like this one, see `learn` there."""
-    engine = importlib.import_module("gluon_runtime._engine")
-    launcher: Any = getattr(hit.launch, "engine", None)
-    teach(engine)
-    stream = launcher and _stream(engine, hit.stream_of, hit.device)
-    owners: list[Any] = [*options, *options.values()]
-    for parameter, value in zip(kernel.declared, values):
-        owners.extend([value] if parameter.flags & CONSTANT else _owned(engine, value))
-    answer = (hit, launcher, stream, hit.result, *fixed, owners)
-    equals = tuple([owner for owner in owners if isinstance(owner, kernel.comparable)])
-    kernel.front.remember(values, options, answer, ranged, equals)
-
-
-def _owned(engine: Any, value: Any) -> Iterator[Any]:
+def owned(engine: Any, value: Any) -> Iterator[Any]:
     """Have C read descriptors; yield the objects of an argument whose addresses are part of a key, which must not
     be used again."""
     yield type(value)
     if isinstance(value, tuple):
         for item in value:
-            yield from _owned(engine, item)
+            yield from owned(engine, item)
     elif hasattr(value, "block_shape") and hasattr(value, "base"):
         engine.teach(type(value), _DESCRIBED)
         yield type(value.base)

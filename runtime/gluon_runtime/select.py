@@ -22,10 +22,11 @@ from gluon_runtime.manifest import (
     Rules,
     Tuple,
     condition_of,
+    spoken,
 )
 from gluon_runtime.rules import ABSENT, CONSTANT_SCORE
 
-__all__ = ["Choice", "spoken"]
+__all__ = ["Choice"]
 
 
 @dataclass(frozen=True)
@@ -173,19 +174,6 @@ def _descriptor_fits(pattern: Described, seen: Seen) -> bool:
         and value.block_shape in (None, pattern.block)
         and value.layout in (None, pattern.layout)
     )
-
-
-def spoken(pattern: Pattern, rules: Rules) -> str:
-    """Return a pattern in words."""
-    if isinstance(pattern, Tuple):
-        return f"({', '.join(spoken(item, rules) for item in pattern.items)})"
-    if isinstance(pattern, Constant):
-        return f"constant {pattern.value if pattern.opaque else repr(pattern.value)}"
-    if isinstance(pattern, Described):
-        rank = "" if pattern.rank == len(pattern.block) else f" of rank {pattern.rank}"
-        return f"{pattern.text}{rank}"
-    divisible = f" divisible by {rules.divisibility}" if pattern.divisible else ""
-    return pattern.type + divisible + f" into at most {rules.small} bytes" * pattern.small
 
 
 def _described(seen: Seen) -> str:

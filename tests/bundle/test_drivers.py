@@ -225,7 +225,9 @@ class TestPreparedInC:
 
     def test_mistakes_are_reported(self, launched, cuda):
         handle, seen = launched
-        with pytest.raises(errors.BundleArgumentError, match="factor: .*missing 1 .*; expected x, y"):
+        with pytest.raises(
+            errors.BundleArgumentError, match="factor: .*missing 1 .*; expected x, y"
+        ):
             handle(*ARGUMENTS[:3])
         with pytest.raises(errors.BundleArgumentError, match="n: "):
             handle(Tensor(0x1000), Tensor(0x2000), 2**40, 2.5)

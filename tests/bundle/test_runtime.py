@@ -200,7 +200,9 @@ class TestChoice:
         assert struct.unpack_from("<q", driver.launches[0].content, 16) == (1,)
 
     def test_a_constexpr_that_is_left_out(self, bundle):
-        with pytest.raises(errors.BundleAmbiguousError, match=r"BLOCK: .*BLOCK: constant 1024 or constant 512"):
+        with pytest.raises(
+            errors.BundleAmbiguousError, match=r"BLOCK: .*BLOCK: constant 1024 or constant 512"
+        ):
             bundle["scale"][1](Tensor(0x1000), Tensor(0x2000), 500, 2.5)
 
     def test_a_layout_as_its_text(self, bundle):
@@ -312,7 +314,9 @@ class TestArguments:
 
     def test_given_twice_and_unknown(self, bundle):
         x, y = Tensor(0x1000), Tensor(0x2000)
-        with pytest.raises(errors.BundleArgumentError, match=r"scale\(\) got multiple values for argument 'n'"):
+        with pytest.raises(
+            errors.BundleArgumentError, match=r"scale\(\) got multiple values for argument 'n'"
+        ):
             bundle["scale"][1](x, y, 50, 1.0, n=3)
         with pytest.raises(errors.BundleArgumentError, match="warps: scale has no such parameter"):
             bundle["scale"][1](x, y, 50, 1.0, 512, warps=3)
@@ -350,7 +354,10 @@ class TestMissing:
         assert not driver.launches
 
     def test_the_option_is_named(self, bundle):
-        with pytest.raises(errors.BundleMissingError, match="num_warps: .*expected num_warps: 8 or 4, got num_warps: 2"):
+        with pytest.raises(
+            errors.BundleMissingError,
+            match="num_warps: .*expected num_warps: 8 or 4, got num_warps: 2",
+        ):
             bundle["ones"][1](y_int(), 3, num_warps=2)
 
     def test_the_architecture_is_named(self, bundle_file):

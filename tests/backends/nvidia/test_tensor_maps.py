@@ -12,7 +12,6 @@ from gluon_nvidia import driver as driver_module
 from gluon_nvidia.driver import Driver
 from gluon_nvidia.launcher import generate
 from gluon_runtime import native
-from gluon_runtime.calls import Hit
 from tests.backends.fake_cuda import FakeCuda
 from tests.backends.nvidia.descriptors import (
     BYTES,
@@ -59,8 +58,10 @@ def prepared(fake, signature, meta, **fields):
             launch(sizes, stream, *values)
             pytest.fail("the launch came to Python")
 
-        hit = Hit(launch, lambda device: stream, 0, None)
-        native.bind(engine, arguments, sizes, hit, in_python)(*arguments)
+        module = native.module()
+        for argument in arguments:
+            list(native.owned(module, argument))
+        module.bind(engine, sizes, lambda device: stream, in_python)(*arguments)
 
     return launch_in_c
 

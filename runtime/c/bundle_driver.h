@@ -1,4 +1,4 @@
-/* Devices, and launches on them: part of gluon_bundle.c. */
+/* The drivers of CUDA and HIP: devices, code that is loaded, memory, one launch. Part of gluon_bundle.c. */
 
 /* CUlaunchAttribute and hipLaunchAttribute. */
 typedef struct {
@@ -263,73 +263,4 @@ static int encode(gb_device *self, const unsigned char *map, const gb_descriptor
     return encode_map((EncodeTiled)need(self, "cuTensorMapEncodeTiled"), &kind,
                       (uint64_t)(uintptr_t)it->address, it->shape, it->strides, it->tf32, it->nan, unmark,
                       into);
-}
-
-static gb_status launch_packed(gb_device *self, const gb_form *form, const gb_form_info *info, void *function,
-                               const uint32_t *grid, void *stream, unsigned char *buffer, void **pointers,
-                               gb_error *error)
-{
-    uint64_t owned[2] = {0, 0}, blocks = (uint64_t)grid[0] * grid[1] * grid[2] * info->num_ctas;
-    const unsigned char *places = form->row + 88;
-    int i, code;
-    (void)((code = scratch(self, info->global_scratch, blocks, stream, buffer + word(places), &owned[0])) ||
-           (code = scratch(self, info->profile_scratch, blocks, stream, buffer + word(places + 4), &owned[1])) ||
-           (code = launch_now(self, function, info, grid, stream, pointers)));
-    for (i = 0; i < 2; i++) /* the stream keeps later users behind the kernel */
-        if (owned[i])
-            need(self, self->driver->free)(owned[i], stream);
-    return code ? fail(error, GB_DRIVER, "the driver refused the launch of %s over %u x %u x %u: error %d",
-                       info->entry, grid[0], grid[1], grid[2], code)
-                : GB_OK;
-}
-
-gb_status gb_launch_form(gb_device *self, const gb_form *form, const uint32_t *grid, void *stream,
-                         const gb_value *values, size_t count, gb_error *error)
-{
-    gb_form_info info;
-    void **pointers, *function = NULL;
-    unsigned char *room, *buffer;
-    gb_status status;
-    int empty;
-    gb_form_get(form, &info);
-    if (grid == NULL && !info.has_grid)
-        return fail(error, GB_ARGUMENT, "the bundle does not say over which grid %s runs", info.entry);
-    if (strcmp(info.driver, self->driver->name) != 0 ||
-        strcmp(info.architecture, self->architecture) != 0)
-        return fail(error, GB_TARGET, "%s: the form is for %s, the device is %s", info.entry, info.target,
-                    self->architecture);
-    grid = grid == NULL ? info.grid : grid;
-    if (grid[1] > 65535 || grid[2] > 65535 || grid[0] > INT32_MAX)
-        return fail(error, GB_ARGUMENT, "not a grid: %u x %u x %u", grid[0], grid[1], grid[2]);
-    empty = !grid[0] || !grid[1] || !grid[2];
-    if (!empty && ((status = enter(self, error)) || /* a form is the bundle's, which may mark it as checked */
-                   (status = load(self, (gb_form *)form, &info, &function, error))))
-        return status;
-    room = calloc(1, info.buffer_size + 72);
-    pointers = calloc((size_t)argument_count(form) * 11 + 2, sizeof *pointers);
-    buffer = room == NULL ? NULL : room + (64 - (uintptr_t)room % 64) % 64; /* as maps are aligned */
-    if (buffer == NULL || pointers == NULL)
-        status = fail(error, GB_MEMORY, "out of memory");
-    else
-        status = pack(empty ? NULL : self, form, values, count, buffer, pointers, error);
-    if (!status && !empty)
-        status = launch_packed(self, form, &info, function, grid, stream, buffer, pointers, error);
-    free(pointers);
-    free(room);
-    return status;
-}
-
-gb_status gb_launch(gb_device *self, const gb_kernel *kernel, const uint32_t *grid, void *stream,
-                    const gb_value *values, size_t count, gb_error *error)
-{
-    gb_error own;
-    const gb_form *form;
-    error = error == NULL ? &own : error;
-    *error = (gb_error){GB_OK, ""};
-    if (kernel == NULL)
-        return fail(error, GB_KERNEL, "no kernel");
-    form = gb_select(kernel, self->driver->name, self->architecture, values, count, error);
-    if (form == NULL)
-        return error->status;
-    return gb_launch_form(self, form, grid, stream, values, count, error);
 }
