@@ -96,9 +96,9 @@ def attention(q, k, v, out, length, scale, D: gl.constexpr, BM: gl.constexpr, BN
     k_tiles = gl.portable.descriptor(k + first * D, [length, D], [D, 1], [BN, D])
     v_tiles = gl.portable.descriptor(v + first * D, [length, D], [D, 1], [BN, D])
     out_tiles = gl.portable.descriptor(out + first * D, [length, D], [D, 1], [BM // 2, D])
-    # One partition copies, through rings of 3 slots; 2 have a part of the rows each.
-    key_ring = gl.nvidia.hopper.tma_ring([k_tiles], 3, consumers=2)
-    value_ring = gl.nvidia.hopper.tma_ring([v_tiles], 3, consumers=2)
+    # One partition copies, through rings of 2 slots; 2 have a part of the rows each.
+    key_ring = gl.nvidia.hopper.tma_ring([k_tiles], 2, consumers=2)
+    value_ring = gl.nvidia.hopper.tma_ring([v_tiles], 2, consumers=2)
     gl.warp_specialize(
         [
             (attention_copies, (key_ring, value_ring, length, BN)),

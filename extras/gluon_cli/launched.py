@@ -19,6 +19,8 @@ from gluon_core.simulation.evidence import Record
 
 __all__ = ["Form", "forms", "gluon_kernels", "one_form"]
 
+_OPTIONS = ("num_warps", "num_ctas", "num_stages")  # of a launch that change the code
+
 
 @dataclass(frozen=True)
 class Form:
@@ -132,8 +134,9 @@ def _launched(
             types = {k: v for k, v in source.signature.items() if k not in constexprs}
             values = {k: v for k, v in values.items() if k not in constexprs}
             source = GluonASTSource(source.fn, types, {**values, **constexprs}, source.attrs)
-        warps = {key: getattr(kernel.metadata, key) for key in ("num_warps", "num_ctas")}
-        form = Form(source.name, source, {**warps, **options})
+        held = {key: getattr(kernel.metadata, key, None) for key in _OPTIONS}
+        passed = {key: value for key, value in held.items() if value is not None}
+        form = Form(source.name, source, {**passed, **options})
         unique.setdefault((source.hash(), tuple(sorted(form.options.items(), key=str))), form)
     return list(unique.values())
 

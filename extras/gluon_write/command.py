@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import tempfile
 from contextlib import redirect_stdout
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Optional, Sequence
 
-from gluon_cli.launched import forms
+from gluon_cli.launched import Form, forms
 from gluon_cli.output import Exit, UsageError, file_and_kernel
 from gluon_cli.run import Runs, run_file
 from gluon_core.errors import GluonError, LayoutError
 from gluon_core.plugin.targets import Target
 from gluon_core.registry.load import registry
 from gluon_core.simulation.evidence import Record
-from gluon_write.explicit import Edits, chosen_for, edits_of
+from gluon_write.explicit import Edits, chosen_for, edits_of, space_of
+from gluon_write.form import free_name
 from gluon_write.port import port
 from gluon_write.preferred import chosen_form
 from gluon_write.solve import Solution
 from gluon_write.source import explicit_text, replaced
 from gluon_write.unknowns import Graph
+from gluon_write.variants import chooser, conditions, facts_of
 
 __all__ = ["show", "show_port", "written"]
 
@@ -92,39 +96,97 @@ def show_port(
     return Exit.OK
 
 
+@dataclass
+class _Variant:
+    """Hold the explicit text of a kernel for some of its launches.
+
+    Attributes:
+        graph, solution: of the first. forms: the launches.
+    """
+
+    graph: Graph
+    solution: Solution
+    forms: list[Form]
+
+    def text(self, name: Optional[str] = None) -> tuple[str, str]:
+        """Return the definitions of the functions that the kernel calls, and its own.
+
+        Args:
+            name: of the kernel, None for its own.
+        """
+        edits = edits_of(self.graph, self.solution, name)
+        return (
+            _helpers(edits, self.graph, self.solution),
+            explicit_text(edits, self.graph, self.solution),
+        )
+
+
 def written(spec: str, target: Target) -> tuple[str, list[str]]:
     """Return the text of a file with explicit kernels for `target`, and their names.
 
-    A kernel that is launched with several types or constants is written for the first.
+    A kernel that is launched with several types or constants chooses among a function for each.
     """
     file = Path(file_and_kernel(spec)[0])
     text = file.read_text() if file.is_file() else ""
-    done: list[str] = []
-    definitions: list[tuple[int, str, str, str]] = []
-    backend = registry().backend(target.backend)
+    launched: dict[str, list[Form]] = {}
     for form in forms(spec, target, None, {}, {}):
         fn: Any = form.source.fn
-        code = fn.fn.__code__
-        here = Path(code.co_filename).resolve() == file.resolve()
-        if form.name in done or not getattr(fn, "layouts", None) or not here:
-            continue
+        here = Path(fn.fn.__code__.co_filename).resolve() == file.resolve()
+        if getattr(fn, "layouts", None) and here:
+            launched.setdefault(form.name, []).append(form)
+    definitions = []
+    for name, listed in launched.items():
+        line = listed[0].source.fn.fn.__code__.co_firstlineno
+        definitions.append((line, name, *_definition(_variants(listed, target), target, text)))
+    for line, name, head, definition in sorted(definitions, reverse=True):
+        text = replaced(text, name, line, head, definition)
+    return text, list(launched)
+
+
+def _variants(launched: Sequence[Form], target: Target) -> list[_Variant]:
+    """Return the explicit texts of a kernel, each once."""
+    backend = registry().backend(target.backend)
+    variants: dict[str, _Variant] = {}
+    for form in launched:
         options = backend.compiler.options(target, dict(form.options))
         source = form.source
         graph, solution = chosen_for(
-            fn, source.signature, source.constants, source.attrs, target, options
+            source.fn, source.signature, source.constants, source.attrs, target, options
         )
-        edits = edits_of(graph, solution)
-        definition = explicit_text(edits, graph, solution)
-        head = f"# Layouts for {target}, {form.types}.\n"
-        if not solution.exact:
-            head += f"# {solution.words().capitalize()}.\n"
-        definitions.append(
-            (code.co_firstlineno, form.name, _helpers(edits, graph, solution) + head, definition)
-        )
-        done.append(form.name)
-    for line, name, head, definition in sorted(definitions, reverse=True):
-        text = replaced(text, name, line, head, definition)
-    return text, done
+        one = _Variant(graph, solution, [])
+        lines = "".join(one.text()).splitlines()
+        key = "\n".join(line for line in lines if not line.lstrip().startswith("#"))
+        variants.setdefault(key, one).forms.append(form)
+    return list(variants.values())
+
+
+def _definition(variants: Sequence[_Variant], target: Target, text: str) -> tuple[str, str]:
+    """Return the code above a kernel, and its definition."""
+    fn = variants[0].forms[0].source.fn
+    space = space_of(fn.get_capture_scope()) or "gl"
+    facts = [
+        [facts_of(form.source, int(form.options["num_warps"]), space) for form in one.forms]
+        for one in variants
+    ]
+    tests = conditions(facts)
+    if len(tests) == 1:
+        helpers, definition = variants[0].text()
+        return helpers + _heading(variants[0], target), definition
+    taken = set(re.findall(r"\w+", text))
+    head, names = "", []
+    for number, one in enumerate(variants[: len(tests)], 1):
+        names.append(free_name(f"{fn.__name__}_{number}", taken))
+        helpers, definition = one.text(names[-1])
+        head += f"{helpers}{_heading(one, target)}@gluon.jit\n{definition}\n\n"
+    return head, chooser(fn, names, tests, space)
+
+
+def _heading(variant: _Variant, target: Target) -> str:
+    """Return the comments above an explicit kernel."""
+    text = f"# Layouts for {target}, {variant.forms[0].types}.\n"
+    if not variant.solution.exact:
+        text += f"# {variant.solution.words().capitalize()}.\n"
+    return text
 
 
 def _helpers(edits: Edits, graph: Graph, solution: Solution) -> str:
@@ -170,7 +232,8 @@ def _proofs(text: str, file: Path, target: Target, kernels: list[str]) -> tuple[
     wrong = False
     for verdict in dict.fromkeys(one.proved for one in record.launches if one.proved is not None):
         wrong |= verdict.verdict == "counterexample"
-        notes.append(f"{verdict.verdict}: {verdict.name}")
+        note = f"{verdict.verdict}: {verdict.name}"
+        notes += [] if note in notes else [note]
     missing = [name for name in kernels if not any(name in note for note in notes)]
     return [*notes, *(f"not looked at by the prover: {name}" for name in missing)], wrong
 

@@ -277,9 +277,13 @@ def _ends(relation: Relation) -> str:
     return " -> ".join(ends)
 
 
-def edits_of(graph: Graph, solution: Solution) -> Edits:
-    """Return the layouts and conversions to write, in the order of the source."""
-    kernel = Edits(graph.jits[0], graph.jits[0].__name__)
+def edits_of(graph: Graph, solution: Solution, name: Optional[str] = None) -> Edits:
+    """Return the layouts and conversions to write, in the order of the source.
+
+    Args:
+        name: of the explicit kernel; None for its own.
+    """
+    kernel = Edits(graph.jits[0], name or graph.jits[0].__name__)
     for inner in graph.contexts:
         _within(kernel, inner, graph)
     for one in graph.unknowns:
@@ -318,7 +322,8 @@ def _within(kernel: Edits, context: tuple[Place, ...], graph: Graph) -> Edits:
         if call not in edits.calls:
             fn = graph.called[call]
             number = 1 + sum(1 for one in kernel.all() if one.fn is fn)
-            number -= getattr(fn, "written", False)  # it is this kernel's alone
+            own = kernel.name == kernel.fn.__name__
+            number -= own and getattr(fn, "written", False)  # it is this kernel's alone
             name = f"{fn.__name__}_{kernel.name}" if number else fn.__name__
             name += f"_{number}" if number > 1 else ""
             edits.calls[call] = Edits(fn, name)

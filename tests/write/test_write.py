@@ -1,12 +1,16 @@
 """`gluon write`: explicit source that compiles to the code of the kernel without layouts."""
 
 import importlib.util
+import runpy
 
+import numpy as np
 import pytest
 
 import gluon_core as gluon
+from gluon_core.errors import StaticAssertionError
 from gluon_core.registry.load import registry
 from gluon_write.command import written
+from gluon_write.preferred import preferred_form
 from tests import warm
 
 pytestmark = pytest.mark.sampled(3)
@@ -123,3 +127,88 @@ def test_command_proves_and_keeps(tmp_path):
     nothing.write_text("x = 1\n")
     done = warm.run([*command[:3], nothing], timeout=120)
     assert done.returncode != 0
+
+
+SEVERAL = '''"""One kernel with two tiles, two dtypes, and a switch."""
+
+import numpy as np
+
+import gluon_core as gluon
+from gluon_core import language as gl
+
+
+@gluon.jit
+def scaled(x, y):
+    return x * gl.sum(y, axis=1)[:, None]
+
+
+@gluon.jit(layouts="auto")
+def rows(x, out, N, ROWS: gl.constexpr, BLOCK: gl.constexpr, ACROSS: gl.constexpr):
+    """Store rows times their sums, or columns."""
+    if ACROSS:
+        i, j = gl.arange(0, BLOCK), gl.arange(0, ROWS)
+        gl.store(out + j[None, :] * N + i[:, None], gl.load(x + j[None, :] * N + i[:, None]))
+    else:
+        place = gl.arange(0, ROWS)[:, None] * N + gl.arange(0, BLOCK)[None, :]
+        values = gl.load(x + place)
+        gl.store(out + place, scaled(values, values))
+
+
+if __name__ == "__main__":
+    for dtype, size, across, warps in (
+        (np.float32, 64, False, 4), (np.float32, 32, False, 4), (np.float16, 64, False, 4),
+        (np.float32, 64, True, 4), (np.float32, 64, False, 8),
+    ):
+        x = (np.arange(16 * size) % 7).astype(dtype).reshape(16, size)
+        out = np.zeros_like(x)
+        rows[(1,)](x, out, size, 16, size, across, num_warps=warps)
+        assert (out == (x if across else x * x.sum(1, keepdims=True))).all()
+'''
+
+
+@pytest.mark.parametrize("target", ["sm_90", "gfx942"])
+def test_a_kernel_with_several_constants_chooses_among_functions(tmp_path, monkeypatch, target):
+    path = tmp_path / "several.py"
+    path.write_text(SEVERAL)
+    text, kernels = written(str(path), registry().target(target))
+    assert kernels == ["rows"] and "auto" not in text and "def rows_1(" in text
+    assert "if ROWS" not in text and "static_assert(" in text
+    explicit = tmp_path / "explicit.py"
+    explicit.write_text(text)
+    monkeypatch.setenv("GLUON_TARGET", f"sim:{target}")
+    runpy.run_path(str(explicit), run_name="__main__")
+    rows = runpy.run_path(str(explicit))["rows"]
+    x = np.zeros((16, 128), np.float32)
+    with pytest.raises(StaticAssertionError, match="rows has no layouts for these arguments"):
+        rows[(1,)](x, x, 128, 16, 128, False, target=f"sim:{target}")
+
+
+STAGES = """import numpy as np
+
+import gluon_core as gluon
+from gluon_core import language as gl
+
+
+@gluon.jit(layouts="auto")
+def product(a, b, c, B: gl.constexpr):
+    a_tiles = gl.portable.descriptor(a, [B, B], [B, 1], [B, 32])
+    b_tiles = gl.portable.descriptor(b, [B, B], [B, 1], [32, B])
+    acc = gl.zeros([B, B], gl.float32)
+    for k in range(0, B, 32):
+        x = gl.portable.load(a_tiles, [0, k])
+        y = gl.portable.load(b_tiles, [k, 0])
+        acc = gl.portable.mma(x, y, acc)
+    gl.store(c + gl.arange(0, B)[:, None] * B + gl.arange(0, B)[None, :], acc)
+
+
+a, c = np.ones((64, 64), np.float16), np.zeros((64, 64), np.float32)
+product[(1,)](a, a, c, 64, num_stages=4)
+"""
+
+
+def test_stages_are_those_of_the_launch(tmp_path):
+    path = tmp_path / "staged.py"
+    path.write_text(STAGES)
+    with preferred_form("pipelined"):
+        text, _ = written(str(path), registry().target("sm_90"))
+    assert "A ring of 4 buffers" in text
