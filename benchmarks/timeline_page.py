@@ -1,8 +1,8 @@
 """Write a page of a timeline that `benchmarks/timeline.py` recorded, with the prediction of the same launch below it.
 
-    python benchmarks/timeline_page.py MEASURED.json attention 1x32x2048x128 PAGE.html
+    python benchmarks/timeline_page.py MEASURED.json attention 1x32x2048x128 PAGE.html [--auto AUTO.json]
 
-No GPU is needed. The page names files relative to the checkout.
+`--auto` is a recording of the same launch with automatic scopes, which says what its warps wait for. No GPU is needed. The page names files relative to the checkout.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ def main() -> int:
     parser.add_argument("family")
     parser.add_argument("size")
     parser.add_argument("page", type=Path)
+    parser.add_argument("--auto", type=Path)
     options = parser.parse_args()
     size = tuple(map(int, options.size.split("x")))
     with predict("sm_90") as predictions:
@@ -60,6 +61,12 @@ def main() -> int:
     for launch in measured:
         launch["left_out"] += max(0, len(launch["blocks"]) - BLOCKS)
         launch["blocks"] = launch["blocks"][:BLOCKS]
+        if options.auto is not None:
+            automatic = json.loads(options.auto.read_text())["gluon"][-1]
+            launch["limits"] = automatic["limits"]
+            launch["limits_of"] = (
+                f"From a recording with automatic scopes, which took {automatic['nanoseconds'] / 1e3:.1f} us."
+            )
     predicted = [
         {"kernel": one.kernel, "predicted": predicted_data(one)} for one in predictions.launches
     ]

@@ -16,7 +16,7 @@ const ROW = 22, NAMES = () => (innerWidth < 600 ? 70 : 150);
 
 function table(head, rows) {
   const body = rows.map((cells) => make("tr", {}, ...cells));
-  return make("div", { class: "wide" }, make("table", {}, make("thead", {}, make("tr", {}, ...head.map((text) => make("th", {}, text)))), make("tbody", {}, ...body)));
+  return make("div", { class: "wide" }, make("table", {}, make("thead", {}, make("tr", {}, ...head.map((text, i) => make("th", rows[0]?.[i]?.classList.contains("name") ? { class: "name" } : {}, text)))), make("tbody", {}, ...body)));
 }
 const cell = (text, attributes = {}) => make("td", attributes, text);
 const share = (part) => cell(percent(part), { class: "share", style: `--part: ${Math.min(100, 100 * part)}%` });
@@ -130,11 +130,12 @@ function show(launch, order) {
     section.append(table(["share of the time", "part of the machine"], model.limits.map(([cause, part]) => [share(part), cell(cause, { class: "name" })])));
     section.append(make("h3", {}, "Critical path, predicted"));
     section.append(make("p", {}, "The red line marks the spans that the block's time consists of."));
-    section.append(table(["share", "time", "lane", "kind"], model.path.map(([lane, kind, ns, part]) => [share(part), cell(time(ns)), cell(lane, { class: "name" }), cell(kind)])));
+    section.append(table(["share", "time", "lane", "kind"], model.path.map(([lane, kind, ns, part]) => [share(part), cell(time(ns)), cell(lane, { class: "name" }), cell(kind, { class: "name" })])));
     section.append(make("p", {}, `Model: ${model.device}; ${model.source}`));
   }
   if (!launch.blocks.length) return;
-  section.append(make("h3", {}, "What limits it"));
+  section.append(make("h3", {}, "What limits it, measured"));
+  if (launch.limits_of) section.append(make("p", {}, launch.limits_of));
   if (launch.limits.length) section.append(table(["share of the warps' time", "waiting for"], launch.limits.map(([cause, part]) => [share(part), cell(cause, { class: "name" })])));
   else section.append(make("p", {}, "Unknown: record automatic scopes (auto=True, --timeline-auto), which name waits."));
   section.append(make("h3", {}, "Time per scope"));
