@@ -13,6 +13,7 @@ from gluon_cli.output import UsageError, command
 from gluon_core.errors import ArgumentError
 from gluon_timeline import page
 from gluon_timeline.imports import processes
+from gluon_timeline.perfetto import events, unpacked
 from gluon_timeline.predictor import joined
 
 __all__ = ["timeline"]
@@ -38,8 +39,8 @@ def timeline(
         typer.Option(
             "--below",
             metavar="TRACE",
-            help="Draw another trace below the lanes: of `gluon run --trace`, of Proton (trace or tree), "
-            "IKET, KTRACE, or any other in the JSON format of Chrome.",
+            help="Draw another trace below the lanes: of `gluon run --trace`, of Proton (trace or tree), of "
+            "KTRACE, or any other of Perfetto or in the JSON format of Chrome.",
         ),
     ] = None,
 ) -> None:
@@ -76,14 +77,17 @@ def timeline(
 
 
 def _content(file: str, argument: str) -> Any:
+    """Return a file's JSON; of a binary trace of Perfetto, its events in Chrome's format. Both may be compressed by gzip."""
     try:
-        return json.loads(Path(file).read_text(encoding="utf-8"))
+        content = unpacked(Path(file).read_bytes())
+        if content.lstrip()[:1] in (b"{", b"["):
+            return json.loads(content)
+        return {"traceEvents": events(content)}
     except (OSError, ValueError) as error:
         raise UsageError(
-            "cannot be read as JSON",
+            "cannot be read as JSON or as a trace of Perfetto",
             argument=argument,
             got=f"{file}: {error}",
-            remedy="Perfetto's binary traces become JSON by `traceconv json`.",
         ) from error
 
 

@@ -1,6 +1,6 @@
 """Read the traces of other tools, to draw them below ours.
 
-Four forms are read, whoever wrote them:
+These forms are read, whoever wrote them; `perfetto` makes the first of the binary traces of Perfetto, which FlyDSL's KTRACE writes:
 
 - events in the JSON format of Chrome, as an object with `traceEvents` or as a list: complete events ("X"), begins and ends ("B" and
   "E", "b" and "e"), names of processes and threads ("M"), arrows ("s" and "f"). `gluon run --trace`, Proton
@@ -8,7 +8,7 @@ Four forms are read, whoever wrote them:
 - Proton's tree (`data="tree"`, `.hatchet`): scopes and kernels with inclusive times, which have no begin. Each is drawn
   behind its elder siblings, within its parent;
 - records: a list of objects, or the first such list in an object, each with a name, a begin, and an end or a duration, as tools for
-  time inside kernels (KTRACE, IKET) write them besides. Keys that name a unit, a block and a warp choose the lane.
+  time inside kernels write them besides. Keys that name a unit, a block and a warp choose the lane.
 
 Source: Trace Event Format, https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU.
 """

@@ -1,12 +1,16 @@
 """Traces of other tools, drawn below ours."""
 
+import gzip
 import json
+import random
 from pathlib import Path
 
 import pytest
 
 from gluon_core.errors import ArgumentError
+from gluon_timeline.decode import Launch, Span
 from gluon_timeline.imports import processes
+from gluon_timeline.perfetto import events, unpacked
 
 TREE = [
     {
@@ -160,3 +164,102 @@ def test_the_command_draws_a_tree_below(tmp_path):
         app, ["timeline", str(ours), "--below", str(tree), "--html", str(page)]
     )
     assert result.exit_code == 2 and "Proton's tree" in " ".join(result.output.split())
+
+
+def varint(value):
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*out, value])
+
+
+def message(*fields):
+    """Return a message of Protocol Buffers: numbers as they are, bytes and text with their length."""
+    out = b""
+    for number, value in fields:
+        if isinstance(value, int):
+            out += varint(number << 3) + varint(value)
+        else:
+            value = value.encode() if isinstance(value, str) else value
+            out += varint(number << 3 | 2) + varint(len(value)) + value
+    return out
+
+
+def packet(*fields):
+    return message((1, message(*fields)))
+
+
+def slice_event(time, kind, *fields):
+    return packet((8, time), (10, 7), (11, message((9, kind), *fields)))
+
+
+TRACE = b"".join(
+    (
+        packet((60, message((1, 10), (2, "gemm")))),
+        packet((60, message((1, 11), (2, "block 0"), (5, 10)))),
+        packet((60, message((1, 12), (5, 11), (4, message((1, 1), (2, 3), (5, "wave 3")))))),
+        # Interned names and the track of a sequence's events.
+        packet((10, 7), (12, message((2, message((1, 1), (2, "load A"))))), (59, message((11, message((11, 12)))))),
+        slice_event(1000, 1, (10, 1)),
+        slice_event(1500, 1, (23, "wait"), (11, 12)),
+        slice_event(1700, 2),
+        slice_event(2000, 3, (23, "an instant")),
+        slice_event(3000, 2),
+        slice_event(9000, 1, (23, "without an end")),
+    )
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("packed", [bytes, gzip.compress])
+def test_binary_traces_of_perfetto(packed):
+    (process,) = processes({"traceEvents": events(unpacked(packed(TRACE)))})
+    assert process["name"] == "gemm"
+    ((lane, spans),) = process["lanes"]
+    assert lane == "block 0, wave 3"
+    assert [(s[0], s[1], s[2], s[8]) for s in spans] == [("load A", 1.0, 3.0, 0), ("wait", 1.5, 1.7, 1)]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "content, words",
+    [
+        (b"hello", "no trace"),
+        (TRACE[:-3], "ends within a field"),
+        (b"\x0a\x80", "ends within a number"),
+        (gzip.compress(TRACE)[:-9], "compression is damaged"),
+    ],
+)
+def test_damaged_binary_traces(content, words):
+    with pytest.raises(ValueError, match=words):
+        events(unpacked(content))
+
+
+def test_any_bytes_are_read_or_refused():
+    chance = random.Random(29)
+    for _ in range(3000):
+        content = bytearray(TRACE)
+        for _ in range(chance.randrange(1, 4)):
+            content[chance.randrange(len(content))] = chance.randrange(256)
+        try:
+            events(bytes(content[: chance.randrange(len(content))]))
+        except ValueError:
+            pass
+
+
+def test_a_binary_trace_below_lanes(tmp_path):
+    from typer.testing import CliRunner
+
+    from gluon_cli.app import app
+    from gluon_timeline.page import launch_data
+
+    trace, recorded, shown = (tmp_path / name for name in ("t.pftrace.gz", "r.json", "p.html"))
+    trace.write_bytes(gzip.compress(TRACE))
+    launch = Launch("kernel", (Span(0, 0, 0, "a", 1, 0.0, 5.0, 0),), 5.0, 0, 0, 1)
+    recorded.write_text(json.dumps({"gluon": [launch_data(launch)]}))
+    command = ["timeline", str(recorded), "--below", str(trace), "--html", str(shown)]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0, result.output
+    assert "block 0, wave 3" in shown.read_text()
+    trace.write_bytes(b"hello")
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 2 and "no trace of Perfetto" in " ".join(result.output.split())
