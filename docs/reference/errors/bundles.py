@@ -1,9 +1,9 @@
 from show_error import folder, show_error
 
 import gluon_core as gluon
-from gluon_bundle import Bundle
 from gluon_core import errors
 from gluon_core import language as gl
+from gluon_bundle import Bundle
 
 
 @gluon.jit

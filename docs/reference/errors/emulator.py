@@ -1,10 +1,10 @@
 import numpy as np
+from gluon_emu import errors
+from gluon_emu.settings import using
 from show_error import show_error
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_emu import errors
-from gluon_emu.settings import using
 
 LINE = gl.BlockedLayout([1], [64], [4], [0])
 x = np.arange(256, dtype=np.float32)

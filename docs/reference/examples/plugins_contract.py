@@ -25,8 +25,8 @@ from gluon_core.plugin import (
 )
 from gluon_core.portable import requests
 from gluon_core.registry import load as plugins
-from gluon_core.simulation import assembly, host_memory, ranks, recorder, settings, watch
 from gluon_core.testing import declared
+from gluon_core.simulation import assembly, host_memory, ranks, recorder, settings, watch
 
 LINE = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
 x = np.arange(128, dtype=np.float32)
