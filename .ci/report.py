@@ -34,14 +34,18 @@ LIMITS = {
 # Printed as beyond its limit, and no failure until it holds.
 PENDING = {"lines of the launch engine"}
 # The launch engine classifies arguments, picks the compiled form, and packs them: its files are those
-# of these folders, but for the surroundings of a launch, and three in C.
+# of these folders, but for the surroundings of a launch. They are the same for the compiler's kernels and for those of
+# bundles: where a launch runs, its grid, descriptors that the host makes, drivers, and files.
 ENGINE = ("gluon_core/launch", "runtime/gluon_runtime")
 AROUND = {
     "gluon_core/launch": (
         "__init__ ahead bench device foreign imports jit memory opaque place placeholder preload private"
         " results"
     ),
-    "runtime/gluon_runtime": "__init__ arrays bundle container cuda driver drivers errors hip index manifest pack schema",
+    "runtime/gluon_runtime": (
+        "__init__ arrays bundle container cuda described driver drivers errors grid hip index manifest pack place"
+        " schema"
+    ),
 }
 # Their counterparts in C: the interface of the loader, the readers of files (`container`, `index`, `manifest`, `schema`),
 # the drivers (`cuda`, `driver`, `hip`), and host descriptors, which NVIDIA's plugin makes.

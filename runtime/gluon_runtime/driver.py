@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from typing import Any, Callable, Optional, Protocol
 
+from gluon_runtime.described import Spread
 from gluon_runtime.manifest import Launch, TensorMap
 from gluon_runtime.pack import Arguments
-from gluon_runtime.values import Spread
 
 __all__ = ["Driver", "torch_stream"]
 

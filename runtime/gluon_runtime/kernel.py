@@ -5,19 +5,16 @@ from __future__ import annotations
 import math
 import operator
 import threading
-from functools import reduce
-from typing import Any, Callable, Mapping, Optional, Protocol, Sequence, Union
+from functools import lru_cache, reduce
+from typing import Any, Callable, Mapping, Optional, Protocol, Sequence
 
 from gluon_runtime import manifest as manifests
+from gluon_runtime import place
 from gluon_runtime.arrays import Seen
 from gluon_runtime.calls import Calls, Hit
 from gluon_runtime.driver import Driver
-from gluon_runtime.errors import (
-    BundleArgumentError,
-    BundleDeviceError,
-    BundleGridError,
-    BundleTargetError,
-)
+from gluon_runtime.errors import BundleArgumentError, BundleGridError
+from gluon_runtime.grid import Grid, checked
 from gluon_runtime.manifest import Constant, Field, Form, Kernel
 from gluon_runtime.pack import Packer
 from gluon_runtime.rules import ABSENT, ALIGN, CONSTANT, SPECIALIZE, WIDTH, Parameter
@@ -26,8 +23,7 @@ from gluon_runtime.values import look
 
 __all__ = ["BundledKernel", "Grid"]
 
-Grid = Union[int, Sequence[int], Callable[[dict[str, Any]], Any]]
-_MOST = (2**31 - 1, 65535, 65535)
+
 _MOST_MAPS = 4096  # of one form that are kept
 
 
@@ -44,7 +40,7 @@ class _Loaded:
         self._driver = driver
         self.loaded = driver.load(device, code, form.launch)
         self._packer = Packer(form.packing, names)
-        self._encoded: dict[Any, tuple[Any, ...]] = {}
+        self._encoded = lru_cache(_MOST_MAPS)(self._encode)
         self._scratch = (form.launch.global_scratch, form.launch.profile_scratch)
         needs_scratch = any(size for size, _ in self._scratch)
         make = None if needs_scratch else getattr(driver, "engaged", None)
@@ -67,16 +63,11 @@ class _Loaded:
     def _value(self, field: Field, values: Any) -> Any:
         """Return the value of a field as the code takes it; the maps of descriptors are kept."""
         value = look(reduce(operator.getitem, field.path, values)).value
-        if field.map is None:
-            return value
-        encoded = self._encoded.get((field.offset, value))
-        if encoded is None:
-            if len(self._encoded) >= _MOST_MAPS:
-                self._encoded.clear()
-            tensor_map = self._driver.tensor_map(self.device, field.map, value)
-            encoded = (tensor_map, *value.shape, *value.strides)
-            self._encoded[field.offset, value] = encoded
-        return encoded
+        return value if field.map is None else self._encoded(field.map, value)
+
+    def _encode(self, kind: manifests.TensorMap, value: Any) -> tuple[Any, ...]:
+        encoded = self._driver.tensor_map(self.device, kind, value)
+        return (encoded, *value.shape, *value.strides)
 
     def _take(
         self, size: int, alignment: int, sizes: Sequence[int], stream: int, owned: list[int]
@@ -179,7 +170,7 @@ class BundledKernel(Calls):
         if callable(grid):
             known = map(_known, form.arguments, values)
             grid = grid(dict(zip(self.names, known)))
-        return _checked(grid)
+        return checked(grid)
 
     def refused(self, text: str, left: Sequence[str], options: Mapping[str, Any]) -> Exception:
         listed = ", ".join(left) or None
@@ -189,18 +180,17 @@ class BundledKernel(Calls):
 
     def _choose(self, passed: Sequence[Any], options: Mapping[str, Any]) -> Hit:
         """Return the launch of the form that fits, on the device of the arguments."""
-        places: dict[str, tuple[str, int]] = {}
-        seen = [self._look(p, v, places) for p, v in zip(self.kernel.parameters, passed)]
+        seen = list(map(self._look, self.kernel.parameters, passed))
         self.check(tuple(seen), options, CONSTANT)
-        device = self._device(places)
+        driver = self.bundle.driver
+        device = place.device_of(self.name, dict(zip(self.names, seen)), driver)
         choice = Choice(self.name, self.kernel, seen, options, self.rules)
-        form = choice.among(self._forms_for(device))
-        return Hit(self._load(form, device), self.bundle.driver.stream, device, None)
+        forms = place.forms_for(device, driver, self.name, self.kernel, self.bundle.path)
+        form = choice.among(forms)
+        return Hit(self._load(form, device), driver.stream, device, None)
 
-    def _look(
-        self, parameter: manifests.Parameter, value: Any, places: dict[str, tuple[str, int]]
-    ) -> Any:
-        """Return an argument as it was seen, or `ABSENT`, and note its places."""
+    def _look(self, parameter: manifests.Parameter, value: Any) -> Any:
+        """Return an argument as it was seen, or `ABSENT`."""
         if parameter.constexpr or value is ABSENT:
             return value if value is ABSENT else Seen("constant", value)
         name = parameter.name
@@ -217,44 +207,7 @@ class BundledKernel(Calls):
                 "float, bool, None, tuple, gluon_runtime.TensorDescriptor or Pointer",
                 got=type(seen.value).__name__,
             )
-        _places(name, seen, places)
         return seen
-
-    def _device(self, places: Mapping[str, tuple[str, int]]) -> int:
-        driver = self.bundle.driver
-        for name, (kind, _) in places.items():
-            if kind != driver.tensor_device:
-                raise BundleDeviceError(
-                    f"the tensor is not where {driver.name} kernels run",
-                    argument=f"{self.name}({name})",
-                    expected=driver.tensor_device,
-                    got=kind,
-                    remedy=f"Move it with .{driver.tensor_device}().",
-                )
-        known = {index for _, index in places.values() if index >= 0}
-        if len(known) > 1:
-            listed = ", ".join(f"{name} on {kind}:{i}" for name, (kind, i) in places.items())
-            raise BundleDeviceError("the tensors of a launch are on different devices", got=listed)
-        return known.pop() if known else driver.current_device()
-
-    def _forms_for(self, device: int) -> list[Form]:
-        driver = self.bundle.driver
-        architecture = driver.architecture(device)
-        forms = [
-            form
-            for form in self.kernel.forms
-            if form.driver == driver.name and form.architecture == architecture
-        ]
-        if not forms:
-            there = sorted({form.architecture for form in self.kernel.forms})
-            raise BundleTargetError(
-                f"{self.name} was not compiled for this device",
-                argument=self.bundle.path,
-                expected=architecture,
-                got=", ".join(there) or "no code at all",
-                remedy=f"Build the bundle with --target {architecture} as well.",
-            )
-        return forms
 
     def _load(self, form: Form, device: int) -> _Loaded:
         with self._lock:
@@ -293,29 +246,3 @@ def _settled(value: Any) -> bool:
 def _known(pattern: Any, value: Any) -> Any:
     """Return the value of an argument; of a constant that was left out, that of the form."""
     return pattern.value if value is ABSENT and isinstance(pattern, Constant) else value
-
-
-def _checked(grid: Any) -> Optional[tuple[int, int, int]]:
-    sizes = grid if isinstance(grid, (tuple, list)) else (grid,)
-    try:
-        counts = [operator.index(size) for size in sizes]
-    except TypeError:
-        counts = []
-    if not 1 <= len(counts) <= 3 or any(not 0 <= n <= most for n, most in zip(counts, _MOST)):
-        raise BundleGridError(
-            "not a grid",
-            argument="grid",
-            expected="one to three sizes of at most 2**31 - 1, 65535 and 65535, or a function of the "
-            "arguments that returns those",
-            got=repr(grid),
-        )
-    x, y, z = *counts, *[1] * (3 - len(counts))
-    return (x, y, z) if x and y and z else None
-
-
-def _places(name: str, seen: Seen, into: dict[str, tuple[str, int]]) -> None:
-    if seen.kind == "tuple":
-        for index, item in enumerate(seen.value):
-            _places(f"{name}[{index}]", item, into)
-    elif seen.device is not None:
-        into[name] = seen.device
