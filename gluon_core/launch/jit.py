@@ -208,7 +208,18 @@ class GluonJITFunction(_triton.ParsedOnce, Generic[P, R]):
                 )
             mode = "timeline:auto" if timeline == "auto" else "timeline"
             kwargs = {**kwargs, "instrumentation_mode": mode}
-        return self.dispatcher.prepare(args, grid, kwargs)
+        handle, compiled, options = self.dispatcher.prepare(args, grid, kwargs)
+        mode = str(getattr(options, "instrumentation_mode", None) or "")
+        # The facts of a simulated kernel's compiler come from compiling it: ask only where a recording is on.
+        if not mode.startswith("timeline") or getattr(compiled.metadata, "timeline", None) is None:
+            return handle
+        from gluon_core.registry.load import registry
+
+        # The call asks for it, not a recording of the process.
+        own = "instrumentation_mode" in kwargs
+        record = registry().service("timeline.prepared")
+        recorded: Callable[..., None] = record(handle, compiled, own)
+        return recorded
 
     def forget(self) -> None:
         """Drop the compiled kernels that this process holds; those on disk stay."""

@@ -44,18 +44,18 @@ class Specialization:
         self, other: Specialization, names: Sequence[str]
     ) -> list[tuple[str, str, str]]:
         """Return the differences to `other`: a name, its value here, and its value there."""
-        pairs = []
-        for name, before, after in zip(names, self.described, other.described):
-            if (before.kind, text_of(before.attributes)) != (after.kind, text_of(after.attributes)):
-                pairs.append((name, _spoken(before), _spoken(after)))
-        if self.target != other.target or self.device != other.device:
-            here, there = (f"{s.target} device {s.device}" for s in (self, other))
-            pairs.append(("target", here, there))
-        if self.strict != other.strict:
-            pairs.append(("strict", str(self.strict), str(other.strict)))
-        if repr(self.options) != repr(other.options):
-            pairs.append(("options", *_changed_options(self.options, other.options)))
-        return pairs
+        shown = [
+            (name, _spoken(before), _spoken(after))
+            for name, before, after in zip(names, self.described, other.described)
+            if (before.kind, text_of(before.attributes)) != (after.kind, text_of(after.attributes))
+        ]
+        here, there = (f"{each.target} device {each.device}" for each in (self, other))
+        ours, theirs = vars(self.options), vars(other.options)
+        changed = [name for name in theirs if ours.get(name) != theirs[name]]
+        old, new = (", ".join(f"{n}={one.get(n)!r}" for n in changed) for one in (ours, theirs))
+        strict = ("strict", str(self.strict), str(other.strict))
+        others = [("target", here, there), strict, ("options", old, new)]
+        return shown + [each for each in others if each[1] != each[2]]
 
 
 def specialize(
@@ -101,25 +101,10 @@ def specialize(
 
 
 def _spoken(described: Argument) -> str:
-    if described.kind == "constexpr":
-        return f"constant {described.attributes!r}"
-    words = [str(described.kind)]
-    marks = described.attributes if isinstance(described.attributes, str) else ""
-    if "D" in marks:
-        words.append("divisible by 16")
-    if "S" in marks:
-        words.append("into less than 2 GiB")
-    return (
-        " ".join(words)
-        if isinstance(described.kind, str)
-        else f"{described.kind} {described.attributes}"
-    )
-
-
-def _changed_options(old: Any, new: Any) -> tuple[str, str]:
-    before, after = vars(old), vars(new)
-    keys = [key for key in after if before.get(key) != after[key]]
-    return (
-        ", ".join(f"{key}={before.get(key)!r}" for key in keys),
-        ", ".join(f"{key}={after[key]!r}" for key in keys),
-    )
+    kind, marks = described[:2]
+    if kind == "constexpr":
+        return f"constant {marks!r}"
+    if not isinstance(kind, str):
+        return f"{kind} {marks}"
+    words = {"D": " divisible by 16", "S": " into less than 2 GiB"}
+    return kind + "".join(words[mark] for mark in marks or "")

@@ -7,6 +7,7 @@ learned; every other call comes to `miss`.
 from __future__ import annotations
 
 import functools
+import operator
 import os
 from typing import Any, Callable, Mapping, Optional, Sequence
 
@@ -127,12 +128,12 @@ class Dispatcher(Calls):
         return CallError(text, expected=", ".join(self.names), got=passed)
 
     def miss(self, grid: Any, stream: Any, passed: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        if "config" in options:
-            passed, options = self._completed(self.taken(passed), options)
-            if self.front is not None:  # it may know this call without a configuration
-                return self.over(grid)(**dict(zip(self.names, passed)), **options)
-        values = self.taken(passed)
-        self._completed(values, options)
+        values, left = self._completed(self.taken(passed), options)
+        changed = "config" in options or any(map(operator.is_not, passed, values))
+        if self.front is not None and changed:
+            # It may know this call without a configuration, and with the values that kernels take.
+            return self.over(grid)(**dict(zip(self.names, values)), **left)
+        options = left
         for hook in self.kernel.pre_run_hooks:
             hook(*values, **options)
         try:
@@ -249,8 +250,8 @@ class Dispatcher(Calls):
 
     def prepare(
         self, args: Sequence[Any], sizes: Any, kwargs: Mapping[str, Any]
-    ) -> Callable[..., None]:
-        """See `GluonJITFunction.prepare`."""
+    ) -> tuple[Callable[..., None], CompiledKernel, Any]:
+        """Return the handle of `GluonJITFunction.prepare`, the kernel that it launches, and its options."""
         passed, options = self.bind(args, kwargs)
         values = self.taken(passed)
         specialization = self.specialize(values, options)
@@ -259,16 +260,7 @@ class Dispatcher(Calls):
             raise RecompileError(f"a jit_cache_hook kept {self.name} from being compiled")
         hit = self._hit(specialization, compiled)
         handle = self.handle(passed, hit, self.measure(sizes, values, hit))
-        mode = str(getattr(specialization.options, "instrumentation_mode", None) or "")
-        # The facts of a simulated kernel's compiler come from compiling it: ask only where a recording is on.
-        if not mode.startswith("timeline") or getattr(compiled.metadata, "timeline", None) is None:
-            return handle
-        # The call asks for it, not a recording of the process.
-        own = "instrumentation_mode" in options
-        recorded: Callable[..., None] = registry().service("timeline.prepared")(
-            handle, compiled, own
-        )
-        return recorded
+        return handle, compiled, specialization.options
 
 
 def _on_device(launch: Callable[..., Any], backend: Backend, device: int) -> Callable[..., Any]:

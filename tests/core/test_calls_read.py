@@ -143,3 +143,13 @@ def test_kept_launches_keep_their_grid(entries):
     with pytest.raises(LaunchError, match="grid"):
         programs[None](out)
     assert gc.is_tracked(asked)
+
+
+def test_scalars_of_numpy_are_read_as_numbers(entries):
+    calls, (x, y) = entries(scale), torch.ones(2, 64)
+    scale[(1,)](x, y, 64, (2,), line())
+    learned = scale.dispatcher.learn
+    scale.dispatcher.learn = lambda *values: pytest.fail("the call is decided again")
+    scale[(1,)](x, y, numpy.int64(64), (2,), line())
+    scale.dispatcher.learn = learned
+    assert len(calls) == 2 and torch.equal(y, 2 * x)
