@@ -132,11 +132,7 @@ def place_of(value: Any) -> Optional[tuple[str, int]]:
 
 
 # The types of the values of Python that are never specialized.
-_TYPES = {
-    "bool": ("u1", None),
-    "float": ("fp32", None),
-    "none": ("constexpr", None),
-}
+_TYPES = {"bool": ("u1", None), "float": ("fp32", None), "none": ("constexpr", None)}
 # The attributes that marks stand for.
 ATTRIBUTES = {"D": ["tt.divisibility", RULES.divisibility], "S": ["tt.pointer_range", 32]}
 

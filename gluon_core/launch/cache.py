@@ -116,26 +116,31 @@ class Forms:
     def _refuse(self, wanted: Specialization, near: Any) -> NoReturn:
         """Name the argument that asks for code that is not there."""
         name = self._kernel.__name__
-        if near is not None and not self._known:
+        if self._known:
+            options = [known.differences(wanted, self._names) for known in self._known]
+            differences = min(options, key=len)
+            message = f"this launch of {name} would compile and GLUON_NO_JIT is set"
+            remedy = (
+                "Warm it up, or keep the argument from changing the key "
+                "(do_not_specialize, do_not_specialize_on_alignment)."
+            )
+        elif near is not None:
             differences = list(near.differences)
             if near.changed:
                 differences.append(("source", "as when the bundle was built", "another"))
-            raise _another(
-                f"this launch of {name} is in no bundle, and would compile while GLUON_NO_JIT is set",
-                differences,
-                "Add this form to the bundle, or keep the argument from changing the key.",
-            )
-        if not self._known:
+            message = f"this launch of {name} is in no bundle, and would compile while GLUON_NO_JIT is set"
+            remedy = "Add this form to the bundle, or keep the argument from changing the key."
+        else:
             raise RecompileError(
                 f"{name} is not compiled and GLUON_NO_JIT is set",
                 remedy=f"Call {name}.warmup(...) or .prepare(...) for the launches to come.",
             )
-        options = [known.differences(wanted, self._names) for known in self._known]
-        raise _another(
-            f"this launch of {name} would compile and GLUON_NO_JIT is set",
-            min(options, key=len),
-            "Warm it up, or keep the argument from changing the key "
-            "(do_not_specialize, do_not_specialize_on_alignment).",
+        raise RecompileError(
+            message,
+            argument=", ".join(name for name, _, _ in differences),
+            expected="; ".join(f"{name}: {old}" for name, old, _ in differences),
+            got="; ".join(f"{name}: {new}" for name, _, new in differences),
+            remedy=remedy,
         )
 
     def _is_current(self, key: str) -> bool:
@@ -196,13 +201,3 @@ def signature_of(
     for index, known in enumerate(described):
         walk(known.kind, known.attributes, (index,))
     return dict(zip(names, [known.kind for known in described])), constants, attributes
-
-
-def _another(message: str, differences: list[tuple[str, str, str]], remedy: str) -> RecompileError:
-    return RecompileError(
-        message,
-        argument=", ".join(name for name, _, _ in differences),
-        expected="; ".join(f"{name}: {old}" for name, old, _ in differences),
-        got="; ".join(f"{name}: {new}" for name, _, new in differences),
-        remedy=remedy,
-    )

@@ -233,26 +233,30 @@ static int read_argument(char kind, PyObject *value, uint64_t *slot)
     return 0;
 }
 
-/* Call a function of Python with the arguments of a call from there; `first`, if it is there, comes before them. */
+/* Return a tuple of values, after `first` where that is there. */
+static PyObject *tuple_of(PyObject *first, PyObject *const *values, Py_ssize_t count)
+{
+    Py_ssize_t i, before = first != NULL;
+    PyObject *tuple = PyTuple_New(before + count);
+    for (i = -before; tuple != NULL && i < count; i++) {
+        PyObject *value = i < 0 ? first : values[i];
+        Py_INCREF(value);
+        PyTuple_SetItem(tuple, before + i, value);
+    }
+    return tuple;
+}
+
+/* Call a function of Python with `first`, where that is there, and the arguments of a call from there. */
 static PyObject *call_python(PyObject *function, PyObject *first, PyObject *const *args, Py_ssize_t count,
                              PyObject *keywords)
 {
-    Py_ssize_t i, before = first != NULL, named = keywords == NULL ? 0 : PyTuple_Size(keywords);
-    PyObject *result = NULL, *positional = PyTuple_New(before + count), *rest = NULL;
-    if (named)
-        rest = PyDict_New();
-    if (positional != NULL && (rest != NULL || !named)) {
-        for (i = -before; i < count; i++) {
-            PyObject *value = i < 0 ? first : args[i];
-            Py_INCREF(value);
-            PyTuple_SetItem(positional, before + i, value);
-        }
-        for (i = 0; i < named; i++)
-            if (PyDict_SetItem(rest, PyTuple_GetItem(keywords, i), args[count + i]) < 0)
-                break;
-        if (i == named)
-            result = PyObject_Call(function, positional, rest);
-    }
+    Py_ssize_t i = 0, named = keywords == NULL ? 0 : PyTuple_Size(keywords);
+    PyObject *result = NULL, *positional = tuple_of(first, args, count), *rest = PyDict_New();
+    while (rest != NULL && i < named &&
+           PyDict_SetItem(rest, PyTuple_GetItem(keywords, i), args[count + i]) == 0)
+        i++;
+    if (positional != NULL && rest != NULL && i == named)
+        result = PyObject_Call(function, positional, rest);
     Py_XDECREF(positional);
     Py_XDECREF(rest);
     return result;

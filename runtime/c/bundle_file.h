@@ -309,3 +309,78 @@ void gb_close(gb_bundle *self)
     free(self->owned);
     free(self);
 }
+
+/* -- its kernels and forms ------------------------------------------------------------------------- */
+
+const char *gb_digest(const gb_bundle *self) { return self->digest; }
+size_t gb_kernel_count(const gb_bundle *self) { return self->kernel_count; }
+
+const gb_kernel *gb_kernel_at(const gb_bundle *self, size_t index)
+{
+    return index < self->kernel_count ? &self->kernels[index] : NULL;
+}
+
+const gb_kernel *gb_find(const gb_bundle *self, const char *name, gb_error *error)
+{
+    size_t i;
+    for (i = 0; i < self->kernel_count; i++)
+        if (strcmp(gb_kernel_name(&self->kernels[i]), name) == 0)
+            return &self->kernels[i];
+    fail(error, GB_KERNEL, "the bundle has no kernel '%s'", name);
+    return NULL;
+}
+
+const char *gb_kernel_name(const gb_kernel *kernel)
+{
+    return text_at(kernel->bundle, word(kernel->row));
+}
+
+size_t gb_parameter_count(const gb_kernel *kernel) { return word(kernel->row + 4); }
+
+static const unsigned char *parameter(const gb_kernel *kernel, size_t index)
+{
+    return kernel->bundle->index + word(kernel->row + 8) + ROW_PARAMETER * index;
+}
+
+const char *gb_parameter_name(const gb_kernel *kernel, size_t index)
+{
+    if (index >= gb_parameter_count(kernel))
+        return NULL;
+    return text_at(kernel->bundle, word(parameter(kernel, index)));
+}
+
+size_t gb_form_count(const gb_kernel *kernel) { return kernel->count; }
+
+const gb_form *gb_form_at(const gb_kernel *kernel, size_t index)
+{
+    return index < kernel->count ? &kernel->forms[index] : NULL;
+}
+
+void gb_form_get(const gb_form *form, gb_form_info *info)
+{
+    const gb_bundle *self = form->kernel->bundle;
+    const unsigned char *row = form->row;
+    uint32_t flags = word(row + 44);
+    int i;
+    info->target = text_at(self, word(row));
+    info->driver = text_at(self, word(row + 4));
+    info->architecture = text_at(self, word(row + 8));
+    info->entry = text_at(self, word(row + 12));
+    info->options = text_at(self, word(row + 24));
+    info->num_warps = word(row + 28);
+    info->warp_size = word(row + 32);
+    info->num_ctas = word(row + 36);
+    info->shared = word(row + 40);
+    info->cooperative = (flags & 1) != 0;
+    info->dependent = (flags & 2) != 0;
+    info->has_grid = (flags & 4) != 0;
+    for (i = 0; i < 3; i++)
+        info->grid[i] = word(row + 48 + 4 * i);
+    for (i = 0; i < 2; i++) {
+        info->global_scratch[i] = word(row + 60 + 4 * i);
+        info->profile_scratch[i] = word(row + 68 + 4 * i);
+    }
+    info->buffer_size = word(row + 84);
+    info->code = form->code;
+    info->code_size = form->code_size;
+}

@@ -231,13 +231,8 @@ static PyObject *answer(const Over *over, Call *call, const Known *known, PyObje
 /* Have Python make a launch that is none of this engine, on another device, or that failed. */
 static PyObject *run(const Calls *self, const Call *call, const Known *known, PyObject *grid)
 {
-    PyObject *values = PyTuple_New(self->count), *result = NULL;
+    PyObject *values = tuple_of(NULL, call->values, self->count), *result = NULL;
     PyObject *stream = call->stream == NULL ? Py_None : call->stream;
-    Py_ssize_t i;
-    for (i = 0; values != NULL && i < self->count; i++) {
-        Py_INCREF(call->values[i]);
-        PyTuple_SetItem(values, i, call->values[i]);
-    }
     if (values != NULL)
         result = PyObject_CallMethodObjArgs(self->door, names[RUN], known->hit, grid, stream, values, NULL);
     Py_XDECREF(values);
@@ -251,7 +246,7 @@ static Known *search(Calls *self, Call *call)
     Known *found = NULL;
     do
         if (read_call(self, call, again ? self->equals : NULL) < 0 ||
-            (found = *find(self, &call->reader, hash_of_key(&call->reader))) != NULL)
+            (found = *find(self, &call->reader, hash_words(call->reader.word, call->reader.words))) != NULL)
             return found;
     while (again++ == 0 && PyDict_Size(self->equals) > 0);
     return NULL;
@@ -418,7 +413,7 @@ static PyObject *calls_remember(PyObject *object, PyObject *args)
         return NULL;
     }
     Py_INCREF(known->answer = answer);
-    known->hash = hash_of_key(&call.reader);
+    known->hash = hash_words(call.reader.word, call.reader.words);
     known->count = call.reader.words;
     memcpy(known->words, call.reader.word, bytes);
     link = find(self, &call.reader, known->hash);

@@ -227,14 +227,3 @@ static int read_option(Reader *to, PyObject *name, PyObject *value)
         return -1;
     return add(to, word_of(name)) || add_constant(to, value) ? -1 : 0;
 }
-
-static uint64_t hash_of_key(const Reader *key)
-{
-    return hash_words(key->word, key->words);
-}
-
-/* Return the key of a call as bytes. */
-static PyObject *key_of(const Reader *from)
-{
-    return PyBytes_FromStringAndSize((const char *)from->word, (Py_ssize_t)(from->words * sizeof *from->word));
-}

@@ -284,5 +284,5 @@ static PyObject *signature(PyObject *module, PyObject *const *args, Py_ssize_t c
         if (failed)
             Py_RETURN_NONE;
     }
-    return key_of(&to);
+    return PyBytes_FromStringAndSize((const char *)to.word, (Py_ssize_t)(to.words * sizeof *to.word));
 }

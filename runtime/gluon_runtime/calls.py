@@ -96,7 +96,7 @@ class Calls:
             self.front = engine.Calls(
                 parameters, ABSENT, self, tuple(watch), stream, rules.is_small, table
             )
-        self.over = self._over if self.front is None else self.front.over
+        self.over = partial(partial, self.entry) if self.front is None else self.front.over
 
     # -- asked of a kernel -------------------------------------------------------------------------------
 
@@ -127,9 +127,6 @@ class Calls:
         return handle
 
     # -- answering ---------------------------------------------------------------------------------------
-
-    def _over(self, grid: Any) -> Callable[..., Any]:
-        return partial(self.entry, grid)
 
     def entry(self, grid: Any, /, *arguments: Any, **named: Any) -> Any:
         """Answer a call that the engine does not."""

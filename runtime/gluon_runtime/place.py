@@ -1,4 +1,4 @@
-"""Where a launch of a bundle runs: on the device of its tensors, as code for its architecture."""
+"""The place of a launch of a bundle: the device of its tensors, and code for its architecture."""
 
 from __future__ import annotations
 
