@@ -38,7 +38,9 @@ _ROWS = (
     (2, 4),
     (1, 4),
 )  # weights' rows of a thread, and warps that share a row
-_MANY = {64: ((128, 64), (256, 64)), 128: ((128, 64), (256, 64)), 256: ((128, 64),)}
+_MANY = {block: ((64, 64),) for block in (8, 16, 32)}
+_MANY |= {64: ((64, 64), (128, 64), (256, 64)), 128: ((128, 64), (256, 64)), 256: ((128, 64),)}
+_ROLES = 0.85  # of the time of `linear_few`, that a warp which copies leaves to one group of warps
 
 
 def _up(x: int, y: int) -> int:
@@ -53,7 +55,15 @@ def tilings(m: int, k: int, group: int, exponents: bool) -> Iterator[Tiling]:
             yield Tiling("rows", 1 << (m - 1).bit_length(), 0, along, each * 4 // along)
     power = max(8, 1 << (m - 1).bit_length())
     few = (power,) if power <= 64 else (64, 128) if m <= 512 else ()
-    many = () if m <= 32 else (64,) if m <= 64 else (128,) if m <= 128 else (128, 256)
+    many = (
+        (power,)
+        if power <= 64
+        else (64, 128)
+        if m <= 128
+        else (64, 128, 256)
+        if m <= 512
+        else (128, 256)
+    )
     forms = [("few", block, form) for block in few for form in _FEW[block]]
     forms += [("many", block, form) for block in many for form in _MANY[block]]
     for kernel, block, (columns, depth) in forms:
@@ -93,7 +103,8 @@ def expected(
         rounds = _up(_up(n, tiling.columns), 4 * processors)
         issue = n * steps * width * (4.5 + 1.1 * tiling.block) / (processors * 2.1e5)
         return 2.4 + max(n * k / packed / 3.5e6, issue, rounds * (0.8 + 0.25 * steps))
-    few, columns = tiling.kernel == "few", tiling.columns
+    columns = tiling.columns
+    few = tiling.kernel == "few" or columns == 64
     tiles = _up(n, columns) * _up(m, tiling.block)
     programs = tiles * tiling.splits
     resident = _resident(tiling)
@@ -111,7 +122,8 @@ def expected(
         at_once = min(busy, resident)
         steps = share * max(latency, (at_once + 0.2) * work)
         after = 0.0 if tiling.splits == 1 else 2.2 + 0.03 * tiling.splits
-        return 2.7 + max(1.0, busy / resident) * steps + after
+        roles = _ROLES if tiling.kernel == "many" else 1.0
+        return 2.7 + max(1.0, busy / resident) * steps * roles + after
     multiplied = columns * tiling.block * depth * 128 / 3.6e6
     step = max(0.05 + moved / 61e3, multiplied, 0.3 * columns / 128)
     step += 0.1 * columns / 128 if grouped else 0.0
@@ -123,7 +135,7 @@ def expected(
 
 def _resident(tiling: Tiling) -> int:
     """Return how many programs share a processor."""
-    if tiling.kernel == "many":
+    if tiling.kernel == "many" and tiling.columns > 64:
         return 1
     return 4 if tiling.block * tiling.columns <= 4096 else 2
 
