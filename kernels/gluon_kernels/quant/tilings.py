@@ -70,7 +70,7 @@ def tilings(m: int, k: int, group: int, exponents: bool) -> Iterator[Tiling]:
         if kernel == "few" and not scaled(block, group, exponents) and group % depth:
             continue  # sums are scaled by groups
         steps = _up(k, depth)
-        for splits in (1, 2, 4, 8):
+        for splits in (1, 2, 4, 8, 16) if columns == 64 else (1, 2, 4, 8):
             least = steps - _up(steps, splits) * (splits - 1)  # steps of the last part
             if least > 0 and splits <= block:
                 yield Tiling(kernel, block, depth, splits, columns)
