@@ -32,7 +32,7 @@ def excess_of(FORMAT):
 
 
 @gluon.jit
-def number(word, i: gl.constexpr, FORMAT: gl.constexpr):
+def number(word, base, i: gl.constexpr, FORMAT: gl.constexpr):
     """Return weight `i` of each 32-bit word as float32, plus `excess_of`.
 
     Integers take the last bits of a mantissa, whose value is subtracted again; the bits of a small float move to those of float32, and a power of
@@ -40,7 +40,7 @@ def number(word, i: gl.constexpr, FORMAT: gl.constexpr):
     """
     if FORMAT == "int4":
         code = word >> (4 * i - 16) if i >= 4 else word << (16 - 4 * i)
-        return ((code & 0x000F0000) | 0x43000000).to(gl.float32, bitcast=True)
+        return ((code & 0x000F0000) | base).to(gl.float32, bitcast=True)
     elif FORMAT == "int8":
         code = ((word >> (8 * i)) & 255) ^ 0x4B000080
         return code.to(gl.float32, bitcast=True) - 8388736.0
@@ -129,6 +129,8 @@ def linear_rows(
         down = column + gl.arange(0, BLOCK_N, gl.SliceLayout(1, gl.SliceLayout(0, thread)))
         chunk = gl.arange(0, WIDE // WORDS, gl.SliceLayout(0, gl.SliceLayout(0, thread)))
         of_scale = scales + down.to(gl.int64)[:, None] * strides[0]
+    # In a register: an instruction takes one constant, and mask and base of a weight are two.
+    base = 0x43000000 + (N >> 31)
     for step in range(steps):
         word = raw ^ FLIPS if FORMAT == "int4" else raw
         floats = columns_of(xs.to(gl.float32), PER, of_parts)
@@ -144,7 +146,7 @@ def linear_rows(
         excess = gl.zeros([BLOCK_M, WIDE], gl.float32, of_parts)
         for i in gl.static_range(PER):
             of_i = gl.convert_layout(floats[i], of_parts)
-            part += number(word, i, FORMAT)[None, :, :] * of_i[:, None, :]
+            part += number(word, base, i, FORMAT)[None, :, :] * of_i[:, None, :]
             excess += of_i
         sums = gl.sum(part.reshape([BLOCK_M, BLOCK_N, WIDE // WORDS, WORDS]), 3)
         if excess_of(FORMAT) > 0:
