@@ -75,7 +75,7 @@ def _scales(scales: Optional[Tensor], of_rows: bool) -> tuple[Optional[Tensor], 
     """Return the scales of rows, those of groups, and the strides of the latter."""
     if scales is None:
         return None, None, (0, 0)
-    return (scales.reshape(-1), None, (0, 0)) if of_rows else (None, scales, (*scales.stride(), 0)[:2])  # fmt: skip
+    return (scales.reshape(-1).contiguous(), None, (0, 0)) if of_rows else (None, scales, (*scales.stride(), 0)[:2])  # fmt: skip
 
 
 def _readable(rows: Tensor) -> bool:
@@ -115,6 +115,7 @@ def fewest_rows(
 
     k, n, m = layer.k, layer.n, layer.rows
     of_rows = _of_rows(layer, scales)
+    flattened = scales is not None and of_rows and not (scales.ndim == 1 and scales.is_contiguous())
     copied = not x.is_contiguous()
     x = x.contiguous()
     words = weight.view(torch.int32)
@@ -136,8 +137,8 @@ def fewest_rows(
     def run(x: Tensor, weight: Tensor, scales: Any, bias: Any, out: Optional[Tensor]) -> Tensor:
         result = empty() if out is None else out
         x = x.contiguous() if copied else x
-        if of_rows:
-            scales = scales.reshape(-1)
+        if flattened:
+            scales = scales.reshape(-1).contiguous()
         tensors = (weight.view(torch.int32), x, result, bias, scales)
         launch(*(t for t in tensors if t is not None))
         return result
@@ -156,6 +157,7 @@ def few_rows(
 
     k, n, m = layer.k, layer.n, layer.rows
     of_rows = _of_rows(layer, scales)
+    flattened = scales is not None and of_rows and not (scales.ndim == 1 and scales.is_contiguous())
     copied = not x.is_contiguous()
     x = x.contiguous()
     rows, raw = x.view(m, k), _pairs(weight)
@@ -194,8 +196,8 @@ def few_rows(
         result = empty() if out is None else out
         parts, counted = (sums, count) if splits == 1 else (new_sums(), counters(device))
         x = x.contiguous() if copied else x
-        if of_rows:
-            scales = scales.reshape(-1)
+        if flattened:
+            scales = scales.reshape(-1).contiguous()
         tensors = (_pairs(weight), x, result, parts, counted, bias, scales)
         launch(*(t for t in tensors if t is not None))
         return result
@@ -214,6 +216,7 @@ def many_rows(
 
     k, n, m = layer.k, layer.n, layer.rows
     of_rows = _of_rows(layer, scales)
+    flattened = scales is not None and of_rows and not (scales.ndim == 1 and scales.is_contiguous())
     copied = not x.is_contiguous()
     x = x.contiguous()
     rows = x.view(m, k)
@@ -252,8 +255,8 @@ def many_rows(
     def run(x: Tensor, weight: Tensor, scales: Any, bias: Any, out: Optional[Tensor]) -> Tensor:
         result = empty() if out is None else out
         parts, counted = (sums, count) if splits == 1 else (new_sums(), counters(device))
-        if of_rows:
-            scales = scales.reshape(-1)
+        if flattened:
+            scales = scales.reshape(-1).contiguous()
         x = x.contiguous() if copied else x
         tensors = (_pairs(weight), x, result, parts, counted, bias, scales)
         launch(*(t for t in tensors if t is not None))

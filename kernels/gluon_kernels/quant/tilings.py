@@ -38,8 +38,12 @@ _ROWS = (
     (2, 4),
     (1, 4),
 )  # weights' rows of a thread, and warps that share a row
-_MANY = {block: ((64, 64),) for block in (8, 16, 32)}
-_MANY |= {64: ((64, 64), (128, 64), (256, 64)), 128: ((128, 64), (256, 64)), 256: ((128, 64),)}
+_MANY: dict[int, tuple[tuple[int, int], ...]] = {
+    **{block: ((64, 64),) for block in (8, 16, 32)},
+    64: ((64, 64), (128, 64), (256, 64)),
+    128: ((128, 64), (256, 64)),
+    256: ((128, 64),),
+}
 _ROLES = 0.85  # of the time of `linear_few`, that a warp which copies leaves to one group of warps
 
 

@@ -119,6 +119,16 @@ def test_results_in_memory_of_the_caller_and_more_dimensions():
         assert error_of(out, result) < 1e-2
 
 
+@pytest.mark.parametrize("rows", [1, 9])
+def test_scales_of_any_strides(rows):
+    shape = {"M": rows, "N": 72, "K": 256, "format": "int8", "group": 0}
+    arguments = LINEAR.arguments(shape, "cpu")
+    right = LINEAR.op(**arguments)
+    apart = torch.stack([arguments["scales"], torch.zeros(72).bfloat16()], 1)
+    for scales in (apart[:, 0], apart[:, :1]):
+        assert torch.equal(LINEAR.op(**{**arguments, "scales": scales}), right)
+
+
 def test_one_graph_serves_all_sizes_and_autocast_casts():
     weight, scales = quantized()
     graphs = []
