@@ -93,12 +93,12 @@ def run_block(task: Task, block: CompiledBlock) -> Turns[Optional[Step]]:
             task.op = step.op
             if hurried and not step.simple:
                 yield from task.machine.interrupt(task)
+            if lifetimes is not None and id(step.op) in lifetimes.crossing:
+                lifetimes.crosses(task)
             if step.simple:
                 value = step.run(*[frame.get(slot) for slot in step.plan])
                 frame.put(step.outs[0], value)
             elif step.control:
-                if lifetimes is not None and step.op.name == "reduce":
-                    lifetimes.reduces(task)
                 yield from step.run(task, step)
                 if step.op.name in TERMINATORS:
                     return step

@@ -1,13 +1,13 @@
 """Buffers whose memory serves others once they are over, while a copy or a multiplication is not.
 
 For a compiler a buffer is in use from where it is allocated to the last op that names it, or a view of
-it; later allocations, and the scratch memory of a reduction, may have the same bytes. Work that
+it; later allocations, and the scratch memory of a reduction, scan or conversion, may have the same bytes. Work that
 goes on by itself beyond that last op reads data written there since, or overwrites it.
 """
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 import numpy as np
 
@@ -30,7 +30,7 @@ class Lifetimes:
 
     Attributes:
         shared: by id of an allocation, those whose memory it may have.
-        crossing: ids of reductions that go through shared memory.
+        crossing: ids of reductions, scans and conversions that go through shared memory.
     """
 
     def __init__(self, program: Program):
@@ -48,7 +48,7 @@ class Lifetimes:
                 for origin in known.get(id(value), ()):
                     if isinstance(origin, Op):
                         users[id(origin)].append(op)
-            if op.name == "reduce" and _crosses_warps(op):
+            if op.name in _CROSSES and _CROSSES[op.name](op):
                 self.crossing.add(id(op))
         self._spans = {id(a): self._span(a, users[id(a)]) for a in self._allocs}
         self.shared: dict[int, set[int]] = {}
@@ -123,19 +123,16 @@ class Lifetimes:
                     if buffer.alloc is not alloc or view.buffer.earlier is buffer:
                         self._report(task, flight, buffer, view.buffer.name)
 
-    def reduces(self, task: Task) -> None:
-        """Check that all work on a reduction's own memory is over."""
-        if id(task.op) not in self.crossing:
-            return
+    def crosses(self, task: Task) -> None:
+        """Check that all work on the scratch memory of an op is over."""
         for flight in self._under_way(task):
             for buffer in flight.buffers:
                 frame, first, last = self._spans.get(id(buffer.alloc), (0, 0, 0.0))
                 for op in (task.op, *reversed(task.calls)):
                     home, position = self._places[id(op)]
                     if home == frame and not first <= position <= last:
-                        subject = (
-                            f"the memory that the reduction of line {task.home().loc.line} needs"
-                        )
+                        kind = _NAMES[task.op.name]
+                        subject = f"the memory that the {kind} of line {task.home().loc.line} needs"
                         self._report(task, flight, buffer, subject)
                         return
 
@@ -178,11 +175,30 @@ def _over(flight: Flight, agent: Agent, task: Task) -> bool:
 
 
 def _crosses_warps(op: Op) -> bool:
-    """Return whether a reduction takes elements of several warps together."""
+    """Return whether a reduction or scan takes elements of several warps together."""
     value: Any = next(op.operands())
     axis: Optional[int] = next((a for a in op.args if type(a) is int), None)
+    bases = _warps(value)
+    return axis is not None and any(basis[axis] for basis in bases or ())
+
+
+def _moves_between_warps(op: Op) -> bool:
+    """Return whether a conversion gives warps elements of other warps."""
+    bases = [_warps(value) for value in (next(op.operands()), op.results[0])]
+    return None not in bases and bases[0] != bases[1]
+
+
+def _warps(value: Any) -> Optional[list[Any]]:
+    """Return the steps along each dimension by the bits of a warp's number; None where the layout has none."""
     try:
-        bases = value.type.layout.to_linear(value.type.dims).bases["warp"]
+        return [list(b) for b in value.type.layout.to_linear(value.type.dims).bases["warp"]]
     except (AttributeError, GluonError, KeyError):
-        return False
-    return axis is not None and any(basis[axis] for basis in bases)
+        return None
+
+
+_CROSSES: dict[str, Callable[[Op], bool]] = {
+    "reduce": _crosses_warps,
+    "scan": _crosses_warps,
+    "convert_layout": _moves_between_warps,
+}
+_NAMES = {"reduce": "reduction", "scan": "scan", "convert_layout": "conversion"}

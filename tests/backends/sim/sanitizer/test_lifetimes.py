@@ -20,6 +20,10 @@ from gluon_sim.settings import using
 
 pytestmark = pytest.mark.once
 L = gl.constexpr(gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0]))
+OTHER = gl.constexpr(gl.BlockedLayout([8, 1], [8, 4], [1, 4], [0, 1]))
+WITHIN = gl.constexpr(gl.BlockedLayout([1, 4], [2, 16], [4, 1], [1, 0]))
+ALONG = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
+SCALARS = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))
 TILE = gl.constexpr(gl.NVMMASharedLayout(128, 16, 2))
 ACC = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16]))
 BOX = "tensordesc<fp16[64, 64],NVMMASharedLayout(128, 16, 2)>"
@@ -60,6 +64,19 @@ def sums(box, out, AXIS: gl.constexpr):
     fence_async_shared()
     tma.async_store(box, [0, 0], tile)
     gl.store(out + gl.arange(0, 64, gl.SliceLayout(AXIS, L)), gl.sum(x, AXIS))
+    tma.store_wait(0)
+
+
+@gluon.jit
+def conversions(box, out, ACROSS: gl.constexpr):
+    """A conversion between warps goes through shared memory, one within warps need not."""
+    tile = gl.allocate_shared_memory(gl.float16, [64, 64], TILE)
+    x = gl.full([64, 64], 1, gl.float16, L) + gl.program_id(0).to(gl.float16)
+    tile.store(x)
+    fence_async_shared()
+    tma.async_store(box, [0, 0], tile)
+    goal: gl.constexpr = OTHER if ACROSS else WITHIN
+    gl.store(at(out, goal), gl.convert_layout(x, goal))
     tma.store_wait(0)
 
 
@@ -129,6 +146,11 @@ CASES = {
     "kept": (stores, (1, True, False, False), None),
     "a sum of warps": (sums, (NUMBERS, 0), "the memory that the reduction of line"),
     "a sum within warps": (sums, (NUMBERS, 1), None),
+    "a conversion between warps": (
+        conversions,
+        (np.zeros((64, 64), np.float16), True),
+        "the memory that the conversion of line",
+    ),
     "the next round": (rounds, (3, False), "may lie where `"),
     "the next round, waited for": (rounds, (3, True), None),
     "one round": (rounds, (1, False), None),
@@ -149,7 +171,8 @@ def test_memory_of_a_buffer_that_is_over_while_its_copy_is_not(name):
             assert error.value.report == "race.lifetime"
             assert "_wait(0" in error.value.remedy
             assert "_keep_alive()" in error.value.remedy
-            assert any(part in error.value.span.text for part in ("store(gl.full", "gl.sum"))
+            parts = ("store(gl.full", "gl.sum", "gl.convert_layout")
+            assert any(part in error.value.span.text for part in parts)
 
 
 def test_operands_live_as_long_as_a_wait_names_them():
@@ -196,3 +219,31 @@ def test_kept_results_have_memory_of_their_own():
             stores, "sm_90", signature={"box": BOX, "n": "i32"}, constexprs=constants
         )
         assert compiled.metadata.shared == bytes
+
+
+@gluon.jit
+def added(a, b):
+    return a + b
+
+
+@gluon.jit
+def copies_then_needs_memory(a, out, OP: gl.constexpr):
+    other: gl.constexpr = gl.BlockedLayout([4], [32], [4], [0])
+    brought = gl.allocate_shared_memory(gl.int32, [512], SCALARS)
+    index = gl.arange(0, 512, ALONG)
+    cp.async_load(brought, a + index)
+    cp.commit_group()
+    if OP == "reduction":
+        gl.store(out, gl.sum(index, 0))
+    elif OP == "conversion":
+        gl.store(out + gl.arange(0, 512, other), gl.convert_layout(index, other))
+    else:
+        gl.store(out + index, gl.associative_scan(index, 0, added))
+    cp.wait_group(0)
+
+
+@pytest.mark.parametrize("op", ["reduction", "conversion", "scan"])
+def test_ops_that_need_memory_take_that_of_a_copy(op):
+    a, out = np.zeros(512, np.int32), np.zeros(512, np.int32)
+    with using(tolerated="error"), pytest.raises(RaceError, match=f"the memory that the {op}"):
+        copies_then_needs_memory[(1,)](a, out, op, target="sim:sm_80")

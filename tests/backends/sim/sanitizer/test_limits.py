@@ -379,36 +379,6 @@ def test_lifetimes_are_those_of_one_function():
 
 
 @gluon.jit
-def added(a, b):
-    return a + b
-
-
-@gluon.jit
-def copies_then_needs_memory(a, out, OP: gl.constexpr):
-    other: gl.constexpr = gl.BlockedLayout([4], [32], [4], [0])
-    brought = gl.allocate_shared_memory(gl.int32, [512], FLAT)
-    index = gl.arange(0, 512, L)
-    cp.async_load(brought, a + index)
-    cp.commit_group()
-    if OP == "reduction":
-        gl.store(out, gl.sum(index, 0))
-    elif OP == "conversion":
-        gl.store(out + gl.arange(0, 512, other), gl.convert_layout(index, other))
-    else:
-        gl.store(out + index, gl.associative_scan(index, 0, added))
-    cp.wait_group(0)
-
-
-def test_memory_of_conversions_and_scans_is_not_reported():
-    a, out = np.zeros(512, np.int32), np.zeros(512, np.int32)
-    with using(tolerated="error"):
-        for op in ("conversion", "scan"):
-            copies_then_needs_memory[(1,)](a, out, op, target="sim:sm_80")
-        with pytest.raises(RaceError, match="may lie where"):
-            copies_then_needs_memory[(1,)](a, out, "reduction", target="sim:sm_80")
-
-
-@gluon.jit
 def copies_into_tensor_memory_that_is_over(out, KEPT: gl.constexpr):
     tmem: gl.constexpr = blackwell.TensorMemoryLayout([128, 64], 1)
     source = gl.allocate_shared_memory(gl.float32, [128, 64], gl.NVMMASharedLayout(128, 32, 2))
