@@ -111,7 +111,7 @@ class Driver:
         )
         steps = (ctypes.c_uint32 * rank)(*map_.steps)
         tensor = (target, kind, rank, address, shape, strides)
-        modes = (form.interleave, form.swizzle, 0, form.fill)
+        modes = (0, form.swizzle, 0, form.fill)
         if form.lower:
             lower, upper = ((ctypes.c_int * 3)(*corner) for corner in (form.lower, form.upper))
             self.call("cuTensorMapEncodeIm2col", *tensor, lower, upper, *form.box, steps, *modes)

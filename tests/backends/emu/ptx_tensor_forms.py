@@ -110,7 +110,6 @@ class TensorForm:
         start: the coordinates.
         operation: "load", "store", or a reduction such as "add".
         lower, upper, offsets: of im2col; `box` is then (channels, pixels).
-        interleave: 1 for slices of 16 bytes, 2 of 32.
         masks: by block of the cluster, the blocks that get its multicast; 0 for none.
         prefetch: whether a prefetch of the box comes first.
         fields: of the map that the kernel replaces: (name, ordinal or None, value).
@@ -127,7 +126,6 @@ class TensorForm:
     lower: tuple[int, ...] = ()
     upper: tuple[int, ...] = ()
     offsets: tuple[int, ...] = ()
-    interleave: int = 0
     masks: tuple[int, ...] = ()
     prefetch: bool = False
     fields: tuple[tuple[str, Optional[int], int], ...] = ()
@@ -140,7 +138,6 @@ class TensorForm:
             facts.append(f"steps {self.steps}")
         if self.lower:
             facts.append(f"im2col {self.lower} {self.upper} {self.offsets}")
-        facts += [f"interleave {self.interleave}"] if self.interleave else []
         facts += [f"multicast {self.masks}"] if self.masks else []
         facts += ["prefetched"] if self.prefetch else []
         facts += [f"with {name} {ordinal} {value}" for name, ordinal, value in self.fields]
@@ -154,7 +151,7 @@ class TensorForm:
             strides.append(step)
         rank = len(self.shape)
         return TensorMap(address, self.element, self.swizzle, self.fill, self.shape, tuple(strides), self.box,
-                         self.steps or (1,) * rank, not self.lower, self.interleave, self.lower, self.upper)  # fmt: skip
+                         self.steps or (1,) * rank, not self.lower, 0, self.lower, self.upper)  # fmt: skip
 
     @property
     def blocks(self) -> int:
@@ -373,12 +370,9 @@ def _images() -> list[TensorForm]:
         TensorForm(7, (8, 11, 4), (8, 16), (4, 3, 3), lower=(0,), upper=(0,), offsets=(0,)),
         TensorForm(6, (8, 5, 4, 3, 2), (8, 40), (0, 0, 0, 0, 0), lower=(0, -1, 0), upper=(-1, 0, -1), offsets=(1, 1, 0)),
         TensorForm(6, (8, 5, 4, 3, 2), (8, 40), (0, -1, 1, 1, 0), lower=(-1, -1, -1), upper=(-1, -1, -1), offsets=(2, 1, 1), fill=1),
-        TensorForm(6, _IMAGE, (16, 32), (0, 1, 2, 1), 1, operation="store", lower=(-1, -1), upper=(-1, -1)),
         TensorForm(6, _IMAGE, (16, 32), (0, 0, 0, 0), 1, operation="store", lower=(0, 0), upper=(0, 0)),
         replace(plain, masks=(0, 3)), replace(plain, prefetch=True), replace(plain, fill=1), replace(plain, start=(8, 0, 0, 2), box=(16, 64)),
-        replace(plain, start=(0, 7, 5, 0)), replace(plain, start=(0, 8, 6, 2)), replace(plain, start=(0, -1, 5, 2), swizzle=0),
-        replace(plain, operation="add", offsets=(), start=(0, 1, 2, 1)),
-        replace(plain, element=7, operation="add", offsets=(), box=(8, 32), start=(8, 0, 0, 0)),
+        replace(plain, start=(0, 7, 5, 0)), replace(plain, start=(0, -1, 5, 2), swizzle=0),
     ]
 
 
@@ -386,36 +380,34 @@ def _replaced() -> list[TensorForm]:
     forms = []
     for fields in ((("global_address", None, 512),), (("global_dim", 0, 50), ("global_dim", 1, 9)), (("global_stride", 0, 96),),
                    (("box_dim", 1, 5),), (("element_stride", 1, 2),), (("elemtype", None, 10), ("fill_mode", None, 1)),
-                   (("elemtype", None, 1), ("fill_mode", None, 1)),
                    (("swizzle_mode", None, 1),), (("fill_mode", None, 1),), (("box_dim", 0, 32), ("swizzle_mode", None, 2))):
         forms.append(replace(_PLAIN, start=(72, 6), fields=fields))
     forms.append(replace(_PLAIN, shape=(80, 20, 3), box=(16, 8, 1), fields=(("rank", None, 1),)))
     return forms
 
 
-def _interleaved() -> list[TensorForm]:
-    forms = []
-    for slices, inner in ((1, 8), (2, 16)):
-        for corner in ((0, 0, 0), (0, 2, 1), (0, -1, 3), (inner, 1, 1)):
-            forms.append(TensorForm(6, (2 * inner, 6, 5), (inner, 4, 3), corner, swizzle=slices - 1, interleave=slices))
-    return forms
-
-
 def tensor_forms() -> list[TensorForm]:
     """Return the copies of boxes, each once."""
-    forms = [*_tiled(), *_images(), *_replaced(), *_interleaved()]
+    forms = [*_tiled(), *_images(), *_replaced()]
     return list({form.name: form for form in forms}.values())
 
 
 def faulting_forms() -> list[TensorForm]:
-    """Return copies that are illegal instructions on a GPU: columns that are no multiple of 16 bytes, stores before the tensor."""
+    """Return copies that are illegal instructions on a GPU.
+
+    Columns that are no multiple of 16 bytes, stores before the tensor, pixels behind their bounding box, integers filled with NaN.
+    """
     columns = [replace(_PLAIN, start=(3, 4)), replace(_PLAIN, start=(-4, 4)), replace(_PLAIN, start=(12, 2), operation="store"),
                TensorForm(6, (100,), (64,), (-3,)), TensorForm(7, (40, 20), (8, 8), (2, 2)), TensorForm(0, (1000,), (256,), (8,)),
                TensorForm(6, _IMAGE, (8, 24), (4, 0, 0, 0), lower=(-1, -1), upper=(-1, -1), offsets=(1, 1))]
     before = [replace(_PLAIN, start=start, operation="store") for start in ((-8, 3), (8, -1))]
     before += [TensorForm(6, _IMAGE, (16, 32), (0, -1, -1, 1), 1, operation=operation, lower=(-1, -1), upper=(-1, -1))
                for operation in ("store", "add")]
-    return columns + before
+    image = TensorForm(6, _IMAGE, (16, 32), (0, 8, 6, 2), 1, lower=(-1, -1), upper=(-1, -1), offsets=(1, 2))
+    before += [replace(image, start=(0, 1, 2, 1), offsets=(), operation=operation) for operation in ("store", "add")]
+    before.append(replace(image, element=7, operation="add", offsets=(), box=(8, 32), start=(8, 0, 0, 0)))
+    fields = ("elemtype", None, 1), ("fill_mode", None, 1)
+    return [*columns, *before, image, replace(_PLAIN, start=(72, 6), fields=fields)]
 # fmt: on
 
 

@@ -29,6 +29,7 @@ import numpy as np
 
 ROOT = Path(__file__).parents[3]
 TARGETS = ("emu:sm_80", "emu:sm_90")
+WORDS = ("passed", "failed", "refused", "launched nothing")
 RACE = "patterns/find_a_race"  # ends with the report of a race on the simulator, and has no results
 
 
@@ -118,7 +119,7 @@ def _run(path):
 
 
 def ended(kind, name, target):
-    """Return how a program ends on a target: "passed", "refused: ..." for a lacking capability, or the mistake; and the seconds."""
+    """Return how a program ends on a target: "passed", "refused: ..." for a lacking capability, "launched nothing", or the mistake; and the seconds."""
     import warnings
 
     import torch
@@ -136,9 +137,11 @@ def ended(kind, name, target):
         with using(timeout=300), recording() as record:
             wrong = KINDS[kind][1](name, target)
         ran = {launched.target for launched in record.launches}
-        if wrong is None and ran != {str(registry().target(target))}:
-            wrong = f"ran on {', '.join(sorted(ran)) or 'nothing'}"
         outcome = "passed" if wrong is None else f"wrong: {wrong}"
+        if wrong is None and not ran:
+            outcome = "launched nothing"
+        elif wrong is None and ran != {str(registry().target(target))}:
+            outcome = f"wrong: ran on {', '.join(sorted(ran))}"
     except CapabilityError as error:
         outcome = f"refused: {str(error).splitlines()[0]}"
     except Exception as error:
@@ -168,7 +171,8 @@ def table(kept):
     counts, others = {}, []
     for key, (outcome, _) in sorted(kept["outcomes"].items()):
         kind, name, target = key.split("|")
-        word = outcome.partition(":")[0] if outcome.startswith(("passed", "refused")) else "failed"
+        word = outcome.partition(":")[0]
+        word = word if word in WORDS else "failed"
         counts.setdefault((kind, target), Counter())[word] += 1
         if word != "passed":
             others.append(f"{kind} {name} on {target}: {outcome}")
@@ -178,7 +182,7 @@ def table(kept):
         "| --- | --- | --- | --- | --- |",
     ]
     for (kind, target), count in counts.items():
-        numbers = " | ".join(str(count[word]) for word in ("passed", "failed", "refused"))
+        numbers = " | ".join(str(count[word]) for word in WORDS)
         lines.append(f"| {kind} | {target} | {numbers} |")
     return [*lines, "", *others]
 

@@ -93,7 +93,9 @@ def run_ptx(
     code = code_in(file, kernel)
     name, wanted = code.kernel.name, code.kernel.parameters
     values = [value_of(text, number) for number, text in enumerate(texts)]
-    own = sum(one.size == 8 for one in wanted[-2:])
+    own = 0  # pointers at the end, which the compiler may have added
+    while own < min(2, len(wanted)) and wanted[-1 - own].size == 8:
+        own += 1
     if not len(wanted) - own <= len(texts) <= len(wanted):
         raise ArgumentError(
             f"{name} takes {len(wanted)} arguments",

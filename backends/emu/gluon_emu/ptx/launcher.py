@@ -11,6 +11,7 @@ import numpy as np
 from gluon_core.errors import ArgumentError, BackendError
 from gluon_core.simulation.evidence import note
 from gluon_emu.arguments import arguments_of, encode
+from gluon_emu.errors import TimeLimitError
 from gluon_emu.memory import Allocation, GlobalMemory
 from gluon_emu.ptx.isa.heap import Heap
 from gluon_emu.ptx.loaded import code_in, code_of
@@ -24,6 +25,7 @@ from gluon_emu.settings import Settings, of_launch
 
 __all__ = ["execute", "make_launcher", "prepared"]
 
+_GRID = ((1 << 31) - 1, 65535, 65535)  # CUDA C++ Programming Guide, Technical Specifications
 _UNITS = 132  # multiprocessors: so many blocks are resident at least
 _RESIDENT = 256  # warps
 _STATE_BYTES = 512 << 20
@@ -91,7 +93,7 @@ def prepared(
         block: threads along x, y and z, where the code does not say.
 
     Raises:
-        ArgumentError: the code takes other arguments, or blocks of another size.
+        ArgumentError: the code takes other arguments, blocks of another size, or fewer blocks.
     """
     wanted = code.kernel.parameters
     if not len(leaves) <= len(wanted) <= len(leaves) + len(scratch):
@@ -114,6 +116,13 @@ def prepared(
     inner = directives.get("reqnctapercluster")
     if inner and cluster == (1, 1, 1):
         cluster = tuple([*inner, 1, 1][:3])  # type: ignore[assignment]
+    if any(blocks > most for blocks, most in zip(grid, _GRID)):
+        raise ArgumentError(
+            f"{code.kernel.name} has more blocks than a grid can have",
+            argument="grid",
+            expected=f"at most {_GRID[0]} blocks along x, and {_GRID[1]} along y and z",
+            got=str(grid),
+        )
     if any(g % c for g, c in zip(grid, cluster)):
         raise ArgumentError(
             f"{code.kernel.name} has clusters that the grid is no multiple of",
@@ -163,6 +172,11 @@ def execute(request: Launch, settings: Settings) -> Counts:
     tally = Counts([0] * len(code.steps))
     with np.errstate(all="ignore"):
         while waiting:
+            if deadline is not None and time.monotonic() > deadline:
+                raise TimeLimitError(
+                    f"{code.kernel.name} did not end in {settings.timeout:g} s: {waiting.started * cluster} of {total} blocks have run",
+                    remedy="Launch fewer blocks, or give it a larger timeout.",
+                )
             numbers = waiting.take(together)
             Machine(request, memory, waiting, numbers, settings, deadline, tally).run()
             if settings.progress and time.monotonic() - started > 2:

@@ -302,7 +302,8 @@ def _im2col(
 
     The bounding box goes from the lower corner to the tensor's extent plus the upper corner, and
     `coord` is a place in it. Pixels follow each other in the box with the last spatial dimension
-    first, then come those of the next image; where they are read is `offsets` further.
+    first, then come those of the next image; where they are read is `offsets` further. A walk begins at the
+    coordinate, and again at the lower corner, so that steps may meet other pixels then, as on an H200.
     """
     extra = desc.extra or {}
     spatial = desc.rank - 2
@@ -318,14 +319,13 @@ def _im2col(
     carry: Any = np.arange(pixels, dtype=np.int64).reshape(1, -1, 1)
     index: list[Any] = [None] * desc.rank
     for dim in range(spatial, 0, -1):
-        low, step = lower[dim - 1], steps[dim]
-        extent = column(desc.shape[dim]) + upper[dim - 1] - low
-        count = np.maximum(1, -(-extent // step))
-        first = (column(coord[dim]) - low) // step
-        carry = carry + first
-        within = carry % count
-        index[dim] = low + within * step + column(offsets[dim - 1])
-        carry = carry // count
+        low, step, start = lower[dim - 1], steps[dim], column(coord[dim])
+        last = column(desc.shape[dim]) - 1 + upper[dim - 1]
+        count = np.maximum(1, (last - low) // step + 1)
+        later = carry - ((last - start) // step + 1)  # steps behind the first walk
+        place = np.where(later < 0, start + carry * step, low + later % count * step)
+        index[dim] = place + column(offsets[dim - 1])
+        carry = np.where(later < 0, 0, 1 + later // count)
     index[0] = column(coord[0]) + carry
     index[-1] = column(coord[-1]) + np.arange(channels, dtype=np.int64) * steps[-1]
     return desc.at(index)

@@ -39,6 +39,10 @@ _LOC = re.compile(
     r"\.loc\s+(\d+)\s+(\d+)\s+(\d+)(?:\s*,\s*function_name\s+[^,\n]*,\s*inlined_at\s+(\d+)\s+(\d+)\s+(\d+))?[^\n;]*;?"
 )
 _FILE = re.compile(r'\.file\s+(\d+)\s+"((?:[^"\\]|\\.)*)"[^\n]*')
+# PTX ISA 11.1.2; `a` and `f` are code for one architecture, and for one family.
+_ARCHITECTURE = re.compile(
+    r"sm_(?:[2-5][0-35]|6[0-2]|7[025]|8[06-9]|90a?|1(?:0[0137]|1[0-5]|2[01])[af]?)"
+)
 _LINE_DIRECTIVE = re.compile(r"\.(?:version|target|address_size)\b[^\n]*")
 _VARIABLE = re.compile(
     r"(?:\.(?:extern|visible|weak|common)\s+)*\.(global|const|shared|local|param)\b(.*)", re.S
@@ -126,6 +130,8 @@ class _Modules(Reader):
                 self.module.version = value
             elif word == ".target":
                 self.module.target = value.partition(",")[0].strip()
+                if not _ARCHITECTURE.fullmatch(self.module.target):
+                    raise self.wrong("an architecture that the PTX ISA does not have", value)
             return
         if word == ".section":
             self.braces()

@@ -146,8 +146,8 @@ def tensor(call: Any) -> Step:
                 raise EmulatorError(
                     f"a box at {start:#x} of shared memory, which is no multiple of 128"
                 )
-            if start + box.bytes > machine.memory.shared_bytes:
-                past = start + box.bytes - machine.memory.shared_bytes
+            if start + box.reach > machine.memory.shared_bytes:
+                past = start + box.reach - machine.memory.shared_bytes
                 raise EmulatorError(f"a box that ends {past} bytes past the end of shared memory")
             barrier = None if barriers is None else int(barriers[lane])
             parity = None

@@ -12,6 +12,7 @@ from gluon_emu.ptx.tensormap import GROUPS, TensorMap
 
 __all__ = ["Box", "box_of", "move", "rows_of", "swizzled"]
 
+_ILLEGAL = " (an illegal instruction on a GPU)"
 _SPAN = (0, 32, 64, 128)
 _UNITS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 _FLOATS = (6, 7, 8, 9, 10, 11, 12)
@@ -42,6 +43,7 @@ class Box:
     Attributes:
         source: byte of each in global memory.
         inside: whether it is in the tensor.
+        before: whether some element is before the tensor in some dimension.
         unit: bytes of an element.
         offsets: byte of each in the box in shared memory, before swizzling.
     """
@@ -77,7 +79,11 @@ class Box:
         for place, stride in zip(places[1:], map_.strides):
             element = element + place * stride
         self.source, self.inside = element, inside
-        self.offsets = np.arange(element.size) * self.unit
+        self.before = any(bool((place < 0).any()) for place in places)
+        number, inner = np.arange(element.size), int(counts[0])
+        # A row takes the bytes that the swizzle permutes, however short it is.
+        pitch = max(inner * self.unit, _SPAN[map_.swizzle])
+        self.offsets = number // inner * pitch + number % inner * self.unit
 
     def _groups(self, coordinates: list[int], rows: tuple[int, ...]) -> None:
         """Place the words of elements of 4 or 6 bits, 16 of which are a group."""
@@ -106,6 +112,11 @@ class Box:
     def bytes(self) -> int:
         return int(self.source.size) * self.unit
 
+    @property
+    def reach(self) -> int:
+        """Return the bytes of shared memory from the first to the last of the box."""
+        return int(self.offsets.max()) + self.unit
+
     def places(self, start: int) -> np.ndarray:
         """Return the byte of each element in a block's shared memory, for a box that starts at `start`."""
         return swizzled(start + self.offsets, self.map.swizzle)
@@ -117,43 +128,58 @@ def _pixels(
     """Return the elements of an im2col box: channels, then pixels that walk over the bounding box of
     the image."""
     channels, pixels = map_.box
-    inner = map_.rank - 2
-    steps = map_.steps[1 : 1 + inner]
-    low = list(map_.lower)
-    counts = [
-        max(1, (extent + high - lower - 1) // max(1, step) + 1)
-        for extent, lower, high, step in zip(map_.shape[1:-1], low, map_.upper, steps)
-    ]
-    channel, pixel = _grid((channels, pixels))
-    start, scale = 0, 1
-    for place, lower, step, count in zip(coordinates[1:-1], low, steps, counts):
-        start += (place - lower) // max(1, step) * scale
-        scale *= count
-    number = start + pixel
+    steps = map_.steps[1 : map_.rank - 1]
+    channel, number = _grid((channels, pixels))
     places = [coordinates[0] + channel]
-    for lower, step, count, offset in zip(low, steps, counts, (*offsets, *[0] * inner)):
-        places.append(lower + number % count * max(1, step) + offset)
-        number = number // count
+    bounds = zip(coordinates[1:], map_.shape[1:], map_.lower, map_.upper, steps)
+    for dimension, (start, extent, lower, upper, step) in enumerate(bounds):
+        place, number = _walked(number, start, lower, extent - 1 + upper, max(1, step))
+        places.append(place + (offsets[dimension] if offsets else 0))
     places.append(coordinates[-1] + number)
     return (channels, pixels), places
 
 
-def _check_start(map_: TensorMap, coordinates: list[int], load: bool) -> None:
-    """Refuse places at which the unit does not start, as seen on an H100 and an H200; the ISA does not name them.
+def _walked(
+    number: np.ndarray, start: int, lower: int, last: int, step: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Walk along a dimension of a bounding box: from the start to the last place, then anew from the lower one.
+
+    Returns:
+        The place of each step, and how often the walk began anew before it.
+    """
+    later = number - ((last - start) // step + 1)
+    count = max(1, (last - lower) // step + 1)
+    anew = later >= 0
+    place = np.where(anew, lower + later % count * step, start + number * step)
+    return place, np.where(anew, 1 + later // count, 0)
+
+
+def _check(map_: TensorMap, coordinates: list[int], load: bool) -> None:
+    """Refuse what is an illegal instruction, as seen on an H100 and an H200; the ISA does not name it.
 
     Raises:
-        AccessError: a column that is no multiple of 16 bytes, or a store that starts before the tensor.
+        AccessError: a column that is no multiple of 16 bytes, a store that starts before the tensor, or pixels that start
+            behind their bounding box.
+        EmulatorError: integers that are filled with NaN, or an interleaved layout.
     """
     column = coordinates[0]
+    if map_.interleave:
+        raise EmulatorError("a copy of a tensor with an interleaved layout is not known")
     if map_.element not in GROUPS and column * map_.size % 16:
         raise AccessError(
             f"a box that starts at element {column} of {map_.size} bytes: a box starts at multiples of 16 bytes "
-            "of the fastest dimension (an illegal instruction on a GPU)"
+            f"of the fastest dimension{_ILLEGAL}"
         )
     if not load and min(coordinates) < 0:
-        raise AccessError(
-            f"a store of a box at {tuple(coordinates)}, before the tensor (an illegal instruction on a GPU)"
-        )
+        raise AccessError(f"a store of a box at {tuple(coordinates)}, before the tensor{_ILLEGAL}")
+    if map_.fill and map_.element not in _FLOATS:
+        raise EmulatorError(f"a tensor map that fills integers with NaN{_ILLEGAL}")
+    if not map_.tiled:
+        for place, extent, upper in zip(coordinates[1:], map_.shape[1:], map_.upper):
+            if place > extent - 1 + upper:
+                raise AccessError(
+                    f"pixels from {tuple(coordinates[1:-1])} on, behind their bounding box{_ILLEGAL}"
+                )
 
 
 def box_of(
@@ -168,8 +194,11 @@ def box_of(
     map_ = TensorMap.decode(raw)
     if len(coordinates) != map_.rank:
         raise EmulatorError(f"{len(coordinates)} coordinates in a tensor of rank {map_.rank}")
-    _check_start(map_, coordinates, load)
-    return Box(map_, coordinates, offsets)
+    _check(map_, coordinates, load)
+    box = Box(map_, coordinates, offsets)
+    if not load and not map_.tiled and box.before:
+        raise AccessError(f"a store of pixels before the tensor{_ILLEGAL}")
+    return box
 
 
 def rows_of(raw: bytes, column: int, rows: list[int]) -> Box:
@@ -186,7 +215,7 @@ def rows_of(raw: bytes, column: int, rows: list[int]) -> Box:
         raise EmulatorError(
             "rows by their numbers, of a tensor map that is not of a matrix and boxes of one row"
         )
-    _check_start(map_, [column], True)
+    _check(map_, [column], True)
     return Box(map_, [column], (), tuple(rows))
 
 
@@ -223,9 +252,10 @@ def move(
 
 
 def _tf32(values: np.ndarray) -> np.ndarray:
-    """Round to the nearest with 10 bits of fraction, ties away from zero."""
+    """Round to the nearest with 10 bits of fraction, ties to even, as an H200 does."""
     finite = (values & np.uint32(0x7F800000)) != np.uint32(0x7F800000)
-    return np.where(finite, (values + np.uint32(0x1000)) & np.uint32(0xFFFFE000), values)
+    half = np.uint32(0xFFF) + (values >> np.uint32(13) & np.uint32(1))
+    return np.where(finite, (values + half) & np.uint32(0xFFFFE000), values)
 
 
 def _filler(map_: TensorMap) -> Any:

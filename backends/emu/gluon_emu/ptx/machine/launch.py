@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
@@ -67,17 +66,21 @@ class Waiting:
 
     def __init__(self, clusters: int, size: int):
         self.size = size
-        self.clusters = deque(range(clusters))
+        self.started, self.clusters = 0, clusters
 
     def __bool__(self) -> bool:
-        return bool(self.clusters)
+        return self.started < self.clusters
 
     def take(self, blocks: int) -> np.ndarray:
         """Return the numbers of the blocks that start now, at most so many."""
-        count = min(max(1, blocks // self.size), len(self.clusters))
-        clusters = np.array([self.clusters.popleft() for _ in range(count)])
+        count = min(max(1, blocks // self.size), self.clusters - self.started)
+        clusters = np.arange(self.started, self.started + count)
+        self.started += count
         return np.asarray((clusters[:, None] * self.size + np.arange(self.size)).ravel())
 
     def claim(self) -> Optional[int]:
         """Return a cluster that will not start any more; None where all have started."""
-        return self.clusters.popleft() if self.clusters else None
+        if not self:
+            return None
+        self.started += 1
+        return self.started - 1
