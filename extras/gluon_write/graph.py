@@ -458,11 +458,16 @@ def _apply(one: Unknown, change: tuple[Any, ...], strides: Strides, weight: int)
         dims, bits = pointer.type.dims, getattr(pointee, "bits", 32)
         steps = strides.of(context, pointer, len(dims))
         access = Access(op.name, op.loc.line, steps, dims, bits, weight)
-        if op.name == "async_copy_global_to_local":
-            mask = op.args[2] if isinstance(getattr(op.args[2], "type", None), TensorType) else None
-            dim = next((d for d, step in enumerate(steps) if step == 1), len(dims) - 1)
-            access.together = strides.aligned(context, pointer, mask, dim)
+        mask = next((v for v in op.operands() if _is_mask(v, dims)), None)
+        dim = next((d for d, step in enumerate(steps) if step == 1), len(dims) - 1)
+        access.together = strides.aligned(context, pointer, mask, dim)
         one.accesses.append(access)
+
+
+def _is_mask(value: Any, dims: tuple[int, ...]) -> bool:
+    """Return True for an operand that says which elements an access has."""
+    kind = value.type
+    return isinstance(kind, TensorType) and kind.dims == dims and _bits(kind) == 1
 
 
 def _sited(place: Optional[tuple[str, Place]], context: tuple[Any, ...]) -> Any:

@@ -56,22 +56,23 @@ def block_moved(block, steps):
 @gluon.jit
 def block_index(block, dim: gl.constexpr):
     """Return the indices of a block's elements along a dimension, in the tensor."""
-    return block.offsets[dim].to(gl.int64) + gl.arange(0, block.sizes[dim])
+    return block.offsets[dim] + gl.arange(0, block.sizes[dim])
 
 
 @gluon.jit
 def block_pointers(block):
     """Return the pointers to a block's elements."""
-    first = block_index(block, 0)
+    first = block_index(block, 0).to(gl.int64)
     if len(block.sizes) == 1:
         return block.base + first * block.strides[0]
     elif len(block.sizes) == 2:
         rows = block.base + first[:, None] * block.strides[0]
-        return rows + block_index(block, 1)[None, :] * block.strides[1]
+        return rows + block_index(block, 1).to(gl.int64)[None, :] * block.strides[1]
     else:
         rows = block.base + first[:, None, None] * block.strides[0]
-        columns = block_index(block, 1)[None, :, None] * block.strides[1]
-        return rows + columns + block_index(block, 2)[None, None, :] * block.strides[2]
+        columns = block_index(block, 1).to(gl.int64)[None, :, None] * block.strides[1]
+        last = block_index(block, 2).to(gl.int64)[None, None, :] * block.strides[2]
+        return rows + columns + last
 
 
 @gluon.constexpr_function

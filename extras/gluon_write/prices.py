@@ -53,7 +53,8 @@ def vector_of(layout: DistributedLayout, access: Access) -> int:
         if step != 1:
             continue
         unit = 1
-        while unit * 2 * access.bits <= _WIDEST and any(
+        widest = min(_WIDEST, access.together * access.bits)
+        while unit * 2 * access.bits <= widest and any(
             row[dim] == unit and not any(row[:dim]) and not any(row[dim + 1 :]) for row in rows
         ):
             unit *= 2
@@ -203,8 +204,10 @@ def reasons(layout: DistributedLayout, unknown: Unknown) -> list[str]:
         moved = vector * access.bits // 8
         kinds = "copy", "store", "load", "atomic"
         kind = next((k for k in kinds if k in access.name), "access")
+        aligned = access.together * access.bits // 8
+        limit = ", no more are surely aligned" if moved == aligned < _WIDEST // 8 else ""
         words.append(
-            f"{kind}, line {access.line}: {moved} bytes a thread, {sectors} sectors a warp"
+            f"{kind}, line {access.line}: {moved} bytes a thread{limit}, {sectors} sectors a warp"
         )
     for axis, shape, _ in unknown.reductions:
         across = any(row[axis] for row in _bases(layout, shape).get("warp", ()))

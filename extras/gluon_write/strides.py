@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any, Iterator, Optional
 
 __all__ = ["Strides"]
 
 Steps = tuple[
     Optional[int], ...
 ]  # in elements, per dimension; None: not known, taken for far apart
-_WRAPPED = 8  # x % n has neighbours that follow each other, if n is a multiple of as many
+_FOLLOW = 8  # neighbours that `gl.max_contiguous` says follow each other
 _ALIGNED = 64  # more is not needed
 _ADDED = frozenset("add sub addptr srem urem minsi maxsi minui maxui".split())
 _SAME = frozenset(
     "splat broadcast expand_dims convert_layout int_cast bitcast trans reshape".split()
 )
 _KEEPS = ("int_cast", "convert_layout", "bitcast")
+_RISING = "icmpSLT", "icmpULT", "icmpSGE", "icmpUGE"  # the index comes first
+_FALLING = "icmpSGT", "icmpUGT", "icmpSLE", "icmpULE"
 
 
 class Strides:
@@ -24,7 +26,8 @@ class Strides:
     def __init__(self) -> None:
         self._steps: dict[tuple[Any, int], Steps] = {}
         self._constants: dict[int, int] = {}
-        self._multiples: dict[tuple[Any, int], int] = {}
+        # A divisor of all elements, and for each dimension one of the first of as many neighbours.
+        self._multiples: dict[tuple[Any, int], tuple[int, tuple[int, ...]]] = {}
         self._returned: dict[tuple[Any, int], tuple[Any, Any]] = {}  # of a call: context and value
 
     def link(self, context: Any, value: Any, source: Any) -> None:
@@ -51,16 +54,21 @@ class Strides:
     # -- alignment ------------------------------------------------------------------------------
 
     def argument(self, context: Any, value: Any, multiple: int) -> None:
-        """Note that an argument of the kernel is a multiple of a power of two, in elements."""
-        self._multiples[(context, id(value.resolve()))] = multiple
+        """Note that a scalar is a multiple of a power of two, in elements."""
+        self._multiples[(context, id(value.resolve()))] = multiple, ()
 
     def multiple(self, context: Any, value: Any) -> int:
-        """Return a power of two that divides a value where its own indices are multiples of it."""
-        return self._multiples.get((context, id(value.resolve())), 1)
+        """Return a power of two that divides all elements of a value."""
+        return self._multiples.get((context, id(value.resolve())), (1, ()))[0]
+
+    def _start(self, context: Any, value: Any, dim: int) -> int:
+        """Return a power of two, as many elements along `dim` as begin at a multiple of it."""
+        whole, starts = self._multiples.get((context, id(value.resolve())), (1, ()))
+        return starts[dim] if dim < len(starts) else whole
 
     def aligned(self, context: Any, pointer: Any, mask: Any, dim: int) -> int:
         """Return how many neighbours along `dim` an access surely takes together, a power of two."""
-        most = self.multiple(context, pointer)
+        most = self._start(context, pointer, dim)
         return most if mask is None else min(most, self._constancy(context, mask, dim))
 
     def _constancy(self, context: Any, mask: Any, dim: int) -> int:
@@ -78,24 +86,62 @@ class Strides:
             return self._constancy(context, next(iter(op.operands())), dim)
         if op is not None and op.name == "expand_dims":
             return self._constancy(context, next(iter(op.operands())), dim - (dim > op.args[1]))
-        return self.multiple(context, mask)
+        if op is not None and op.name == "trans":
+            return self._constancy(context, next(iter(op.operands())), op.args[1][dim])
+        if op is not None and op.name in (*_RISING, *_FALLING):
+            return self._bounded(context, op, dim)
+        return 1
+
+    def _bounded(self, context: Any, op: Any, dim: int) -> int:
+        """Return how many neighbours along `dim` lie on one side of a bound."""
+        index, bound = op.operands() if op.name in _RISING else reversed(list(op.operands()))
+        steps = self.of(context, index, len(index.type.dims))
+        if steps[dim] != 1 or not self._uniform(context, bound, dim):
+            return 1
+        return min(self._start(context, index, dim), self._start(context, bound, dim))
 
     def _note_multiple(self, op: Any, context: Any) -> None:
         result, operands = op.results[0], list(op.operands())
-        known = [self.multiple(context, operand) for operand in operands]
+        whole = self._whole(op, [self.multiple(context, operand) for operand in operands])
+        rank = len(getattr(result.type, "dims", ()))
+        starts = tuple(self._starts(op, context, operands, rank, whole))
+        self._multiples.setdefault((context, id(result.resolve())), (whole, starts))
+
+    def _whole(self, op: Any, known: list[int]) -> int:
+        """Return a power of two that divides all elements of a result."""
         if op.name == "constant" and isinstance(op.args[0], int):
-            number = _power_of(op.args[0])
-        elif op.name == "make_range":
-            number = _power_of(next((a for a in op.args if isinstance(a, int)), 0))
-        elif op.name == "mul" and len(known) == 2:
-            number = min(_ALIGNED, known[0] * known[1])
-        elif op.name in _ADDED or op.name.startswith("icmp"):
-            number = min(known, default=1)
-        elif op.name in _SAME and known:
-            number = known[0]
-        else:
-            number = 1
-        self._multiples.setdefault((context, id(result.resolve())), number)
+            return _power_of(op.args[0])
+        if op.name == "mul" and len(known) == 2:
+            return min(_ALIGNED, known[0] * known[1])
+        if op.name in (*_ADDED, "select"):
+            return min(known[-2:], default=1)
+        return known[0] if op.name in _SAME and known else 1
+
+    def _starts(
+        self, op: Any, context: Any, operands: list[Any], rank: int, whole: int
+    ) -> Iterator[int]:
+        """Yield, for each dimension, a power of two that divides the first of as many elements."""
+        for dim in range(rank):
+            if op.name == "make_range":
+                yield _power_of(next((a for a in op.args if isinstance(a, int)), 0))
+            elif op.name in (*_KEEPS, "broadcast", "splat"):
+                yield self._start(context, operands[0], dim)
+            elif op.name == "expand_dims":
+                inner = dim - (dim > op.args[1])
+                yield whole if dim == op.args[1] else self._start(context, operands[0], inner)
+            elif op.name == "trans":
+                yield self._start(context, operands[0], op.args[1][dim])
+            elif op.name in (*_ADDED, "select"):
+                yield min(self._start(context, operand, dim) for operand in operands[-2:])
+            elif op.name == "mul" and any(self._uniform(context, v, dim) for v in operands):
+                one, other = (self._start(context, operand, dim) for operand in operands)
+                yield min(_ALIGNED, one * other)
+            else:
+                yield whole
+
+    def _uniform(self, context: Any, value: Any, dim: int) -> bool:
+        dims = getattr(value.type, "dims", ())
+        return not dims or self.of(context, value, len(dims))[dim] == 0
 
     # -- steps ----------------------------------------------------------------------------------
 
@@ -105,15 +151,36 @@ class Strides:
             first, _, step = list(op.operands())[:3]
             number = min(self.multiple(context, first), self.multiple(context, step))
             self.argument(context, op.regions[0].blocks[0].arguments[0], number)
-        if len(op.results) == 1:
-            self._note_multiple(op, context)
+        if len(op.results) != 1:
+            return
         if op.name == "constant" and not op.results[0].type.dims:
             if isinstance(op.args[0], int):
                 self._constants[id(op.results[0])] = op.args[0]
-        if len(op.results) != 1 or not op.results[0].type.dims:
+        self._note_steps(op, context)
+        self._note_multiple(op, context)
+        self._heed(op.results[0], context)
+
+    def _heed(self, result: Any, context: Any) -> None:
+        """Take the claims of `gl.multiple_of` and `gl.max_contiguous` about a value."""
+        claims = result.attrs or {}
+        key = (context, id(result.resolve()))
+        steps, (whole, starts) = self._steps.get(key, ()), self._multiples[key]
+        follow = claims.get("tt.contiguity", ())
+        if len(follow) == len(steps):
+            known = (1 if s is None and n >= _FOLLOW else s for s, n in zip(steps, follow))
+            self._steps[key] = tuple(known)
+        divisors = claims.get("tt.divisibility", ())
+        if divisors and not starts:
+            whole = max(whole, _power_of(divisors[0]))
+        elif len(divisors) == len(starts):
+            starts = tuple(max(n, _power_of(d)) for n, d in zip(starts, divisors))
+        self._multiples[key] = whole, starts
+
+    def _note_steps(self, op: Any, context: Any) -> None:
+        if not op.results[0].type.dims:
             return
         result = op.results[0]
-        key = (context, id(result))
+        key = (context, id(result.resolve()))
         if key not in self._steps:
             self._steps[key] = self._steps_of(op, context, len(result.type.dims))
 
@@ -150,7 +217,7 @@ class Strides:
             return tuple(None if a is None or b is None else a + b for a, b in zip(one, other))
         if name == "sub":
             return tuple(None if a is None or b is None else a - b for a, b in zip(one, other))
-        if name in ("srem", "urem") and self.multiple(context, operands[1]) >= _WRAPPED:
+        if name in ("srem", "urem"):  # neighbours follow each other, but where they begin anew
             return tuple(a if b == 0 else None for a, b in zip(one, other))
         if name == "mul":
             return tuple(self._product(a, b, operands) for a, b in zip(one, other))

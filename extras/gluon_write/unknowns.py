@@ -26,7 +26,7 @@ class Access:
 
     Attributes:
         strides: the elements per step of each dimension (None: far).
-        together: neighbours that surely move together, for accesses that need to know.
+        together: neighbours that are surely aligned, and that a mask treats alike.
     """
 
     name: str

@@ -311,3 +311,54 @@ def test_bins_have_a_layout_of_their_own(target):
         counted, target=target[4:], signature=signature, constexprs={"BINS": 16, "BLOCK": 128}
     )
     assert "tt.histogram" in asked.asm["ttgir"]
+
+
+@gluon.jit(layouts="auto")
+def moved(x, out, M, N, B: gl.constexpr, MASKED: gl.constexpr):
+    i = gl.program_id(0) * B + gl.arange(0, B)
+    j = gl.program_id(1) * B + gl.arange(0, B)
+    place = i[:, None] * N + j[None, :]
+    if MASKED:
+        inside = (i < M)[:, None] & (j < M)[None, :]
+        gl.store(out + place, gl.load(x + place, mask=inside), mask=inside)
+    else:
+        gl.store(out + place, gl.load(x + place))
+
+
+@pytest.mark.parametrize(
+    "sizes, masked, bits",
+    [
+        (("i32:16", "i32:16"), True, 128),
+        (("i32", "i32:16"), False, 128),
+        (("i32", "i32:16"), True, 16),  # the mask ends anywhere
+        (("i32:16", "i32"), False, 16),  # rows begin anywhere
+    ],
+)
+def test_threads_move_as_much_as_is_surely_aligned(sizes, masked, bits):
+    """One instruction moves the elements of a thread: a vector in parts would leave gaps between lanes."""
+    signature = {"x": "*fp16:16", "out": "*fp16:16", "M": sizes[0], "N": sizes[1]}
+    constants = {"B": 64, "MASKED": masked}
+    asked = gluon.compile(moved, target="sm_90", signature=signature, constexprs=constants)
+    assert f"sizePerThread = [1, {bits // 16}]" in asked.asm["ttgir"]
+    wide = "ld.global.v4.b32" in asked.asm["ptx"]
+    assert wide == (bits == 128)
+
+
+@gluon.jit(layouts="auto")
+def wrapped(x, out, N, B: gl.constexpr, CLAIMED: gl.constexpr):
+    j = (gl.program_id(0) * B + gl.arange(0, B)) % N
+    if CLAIMED:
+        j = gl.max_contiguous(gl.multiple_of(j, B), B)
+    gl.store(out + j, gl.load(x + j))
+
+
+@pytest.mark.parametrize("claimed, size", [(False, 1), (True, 4)])
+def test_claims_of_the_source_count(claimed, size):
+    asked = gluon.compile(
+        wrapped,
+        target="sm_90",
+        signature={"x": "*fp32:16", "out": "*fp32:16", "N": "i32"},
+        constexprs={"B": 1024, "CLAIMED": claimed},
+    )
+    assert f"sizePerThread = [{size}]" in asked.asm["ttgir"]
+    assert ("v4.b32" in asked.asm["ptx"]) == claimed

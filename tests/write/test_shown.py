@@ -23,7 +23,7 @@ def doubled(x, out, n, B: gl.constexpr):
 
 if __name__ == "__main__":
     x, out = np.ones(1000, np.float32), np.zeros(1000, np.float32)
-    doubled[(1,)](x, out, 1000, 1024)
+    doubled[(1,)](x, out, 992, 1024)
 """
 
 
