@@ -36,10 +36,7 @@ LIMITS = {
 # bundles: where a launch runs, its grid, descriptors that the host makes, drivers, and files.
 ENGINE = ("gluon_core/launch", "runtime/gluon_runtime")
 AROUND = {
-    "gluon_core/launch": (
-        "__init__ ahead bench device foreign imports jit memory opaque place placeholder preload private"
-        " results"
-    ),
+    "gluon_core/launch": ("__init__ ahead jit memory opaque place placeholder"),
     "runtime/gluon_runtime": (
         "__init__ arrays bundle container cuda described driver drivers errors grid hip index manifest pack place"
         " schema"
@@ -66,15 +63,16 @@ def sizes(graph: Graph, package: str) -> Table:
     return rooms.most_common()
 
 
-def engine_files() -> list[Path]:
+def engine_files(around: bool = False) -> list[Path]:
+    """Return the files of the launch engine, or those of its surroundings."""
     python = [
         file
         for folder in ENGINE
-        for file in (ROOT / folder).rglob("*.py")
-        if file.stem not in AROUND[folder].split()
+        for file in sorted((ROOT / folder).rglob("*.py"))
+        if (file.stem in AROUND[folder].split()) == around
     ]
-    c = [*ROOT.glob("backends/*/gluon_*/_*.[ch]"), *ROOT.glob("runtime/**/*.[ch]")]
-    return python + [file for file in c if file.name not in AROUND_IN_C]
+    c = sorted([*ROOT.glob("backends/*/gluon_*/_*.[ch]"), *ROOT.glob("runtime/**/*.[ch]")])
+    return python + [file for file in c if (file.name in AROUND_IN_C) == around]
 
 
 def acme_files() -> list[Path]:
@@ -180,10 +178,9 @@ def report(graph: Graph, figures: dict[str, int]) -> list[str]:
     for package in packages:
         print_table(f"Lines per room of {package}", sizes(graph, package))
     figures = {**counted(graph), **figures}
-    print_table(
-        "Files of the launch engine",
-        [(str(f.relative_to(ROOT)), lines_of(f)) for f in engine_files()],
-    )
+    for title, around in (("Files of the launch engine", False), ("Its surroundings", True)):
+        listed = [(str(f.relative_to(ROOT)), lines_of(f)) for f in engine_files(around)]
+        print_table(f"{title}: {sum(n for _, n in listed):,} lines", listed)
     files = [(str(imports.file_of(module).relative_to(ROOT)), module) for module in graph]
     largest = sorted(
         ((file, lines_of(ROOT / file)) for file, _ in files), key=lambda pair: -pair[1]

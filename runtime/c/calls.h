@@ -324,9 +324,10 @@ static PyObject *calls_over(PyObject *object, PyObject *grid)
     Py_INCREF(over->calls = self);
     Py_INCREF(over->grid = grid);
     if (fixed) {
+        Over *before = self->latest;
         memcpy(over->sizes, sizes, sizeof sizes);
-        Py_XDECREF(self->latest);
         Py_INCREF(self->latest = over);
+        Py_XDECREF(before);
     }
     return (PyObject *)over;
 }
