@@ -34,6 +34,7 @@ _REGISTERS = {
     4: (240, 24),
     8: (224, 24),
 }  # of threads that multiply and copy, by the kernel's warps
+_OWN = False  # consumers make the descriptors that no ring needs, while the first tiles come
 _COMPOUND = (ast.For, ast.While, ast.If)
 
 
@@ -290,20 +291,20 @@ class _Partitions:
 
     # -- the statements before the partitions -----------------------------------------------------
 
+    def _describes(self, reader: LoopsInPartitions, statement: ast.stmt) -> bool:
+        """Return True for a statement that makes the descriptor of a ring."""
+        makes = reader.called(getattr(statement, "value", None)) is portable.descriptor
+        own = not _OWN or bool(stores(statement) & set(self.descriptors))
+        return isinstance(statement, ast.Assign) and makes and own
+
     def _before(self, reader: LoopsInPartitions, kernel: _Function) -> list[ast.stmt]:
-        """Return the kernel's statements that make descriptors, with those that these need.
+        """Return the kernel's statements that make descriptors of rings, with those that these need.
 
         Raises:
-            _NoForm: a descriptor is makers within a loop or a branch.
+            _NoForm: a ring's descriptor is made within a loop or a branch.
         """
         body = [s for s in reader.tree.body if not _is_text(s)]
-        makers = [
-            s for s in body
-            if isinstance(s, ast.Assign) and reader.called(s.value) is portable.descriptor
-        ]  # fmt: skip
-        inner = [n for n in ast.walk(reader.tree) if reader.called(n) is portable.descriptor]
-        if len(inner) != len(makers):
-            raise _NoForm
+        makers = [s for s in body if self._describes(reader, s)]
         described = {name for s in makers for name in stores(s)}
         if not set(self.descriptors) <= described:
             raise _NoForm
@@ -324,9 +325,7 @@ class _Partitions:
     def _write(self, number: int, before: Sequence[ast.stmt]) -> None:
         """Write the consumer's and the producer's copy of a function."""
         one = self.functions[number]
-        makers = [
-            s for s in before if one.reader.called(getattr(s, "value", None)) is portable.descriptor
-        ]
+        makers = [s for s in before if self._describes(one.reader, s)]
         skipped = [s for s in one.reader.tree.body if s in makers]
         if number == 0:
             skipped += [s for s in one.reader.tree.body
