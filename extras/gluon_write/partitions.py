@@ -23,6 +23,7 @@ from gluon_write.rounds import Rounds
 from gluon_write.rows import parted
 from gluon_write.sketch import Sketch
 from gluon_write.specialize import LoopsInPartitions, wrapped
+from gluon_write.walk import walking
 from gluon_write.work import forms_of
 
 __all__ = ["in_partitions"]
@@ -34,6 +35,7 @@ _REGISTERS = {
     4: (240, 24),
     8: (224, 24),
 }  # of threads that multiply and copy, by the kernel's warps
+_WALKS = True
 _OWN = False  # consumers make the descriptors that no ring needs, while the first tiles come
 _COMPOUND = (ast.For, ast.While, ast.If)
 
@@ -64,21 +66,35 @@ def in_partitions(
         axis = written.heavy_axis()
         ordered = reversed_programs(fn, drawn, axis) if axis is not None else None
         if ordered is not None:
-            written = _with_parts(ordered, traced(ordered), traced, target, stages, warps)
-        return written.kernel
+            fn, drawn = ordered, traced(ordered)
+            written = _with_parts(fn, drawn, traced, target, stages, warps)
     except (_NoForm, GluonError):
         return None
+    walk = walking(fn, drawn) if _WALKS else None
+    if walk is not None:
+        try:
+            other = traced(walk.kernel)
+            written = _with_parts(walk.kernel, other, traced, target, stages, warps, walk.ends)
+        except (_NoForm, GluonError):
+            pass  # each program has its own block
+    return written.kernel
 
 
 def _with_parts(
-    fn: Any, drawn: Sketch, traced: Callable[..., Sketch], target: Target, stages: int, warps: int
+    fn: Any,
+    drawn: Sketch,
+    traced: Callable[..., Sketch],
+    target: Target,
+    stages: int,
+    warps: int,
+    ends: Sequence[str] = (),
 ) -> _Partitions:
     parts = _MOST_PARTS
     halved = parted(fn, drawn, parts)
     if halved is None:
         raise _NoForm
     fn, part = halved
-    return _Partitions(fn, traced(fn, _GROUP), target, stages, warps, parts, part)
+    return _Partitions(fn, traced(fn, _GROUP), target, stages, warps, parts, part, ends)
 
 
 class _NoForm(Exception):
@@ -114,8 +130,10 @@ class _Partitions:
     """
 
     def __init__(
-        self, fn: Any, drawn: Sketch, target: Target, stages: int, warps: int, parts: int, part: str
-    ):
+        self, fn: Any, drawn: Sketch, target: Target, stages: int, warps: int, parts: int, part: str,
+        ends: Sequence[str],
+    ):  # fmt: skip
+        self.ends = ends
         self.fn, self.drawn, self.target = fn, drawn, target
         self.stages, self.warps, self.parts, self.part = stages, warps, parts, part
         self.readers = [
@@ -575,7 +593,8 @@ class _Partitions:
     def _whole(self, kernel: _Function, before: Sequence[ast.stmt]) -> Any:
         reader = kernel.reader
         gl = reader.space
-        lines = [line for statement in before for line in reader.piece(statement)]
+        lines = [*self.ends]
+        lines += [line for statement in before for line in reader.piece(statement)]
         lines.append(
             f"# One partition copies, through rings of {self.depth} slots; {self.parts} have a part of the rows each."
         )

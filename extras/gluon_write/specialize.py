@@ -27,7 +27,7 @@ from gluon_core import portable
 from gluon_core.language.control import warp_specialize
 from gluon_core.plugin.targets import Target
 from gluon_write.form import bounds_of, changed_copy, free_name, function_of
-from gluon_write.loops import Loop, LoopReader, Tile, operands_of, reads, stores, viewed
+from gluon_write.loops import Loop, LoopReader, Tile, argument, operands_of, reads, stores, viewed
 from gluon_write.rounds import Rounds
 from gluon_write.sketch import Sketch, place_of
 from gluon_write.work import forms_of
@@ -142,6 +142,9 @@ class LoopsInPartitions(LoopReader):
         name = self.drawn.functions.get(place, "") if place else ""
         called = self.called(node)
         known = called is None or called not in self.drawn.jits or self._is_pure(called)
+        if name.endswith("inline_asm_elementwise"):
+            pure = argument(node, 4, "is_pure")
+            return not (isinstance(pure, ast.Constant) and pure.value is True)
         return not known or bool(re.search("store|atomic|barrier|inline_asm|print", name))
 
     def _is_pure(self, jit: Any) -> bool:
@@ -339,8 +342,8 @@ class LoopsInPartitions(LoopReader):
         """Return the names of the function that statements read before they assign them."""
         assert isinstance(node.target, ast.Name) and isinstance(node.iter, ast.Call)
         exposed: list[str] = []
-        for argument in node.iter.args:
-            exposed += sorted(reads(argument))
+        for bound in node.iter.args:
+            exposed += sorted(reads(bound))
         assigned = {node.target.id}
         for part in parts:
             exposed += sorted(_needed(part, assigned))

@@ -7,6 +7,7 @@ import pytest
 
 import gluon_core as gluon
 import gluon_write.explicit
+import gluon_write.walk
 from gluon_core import language as gl
 from gluon_sim.settings import using
 
@@ -145,6 +146,25 @@ def persistent(
             largest = higher
         result = acc / total[:, None]
         gl.portable.store(out_tiles, [tile * BM, 0], result.to(out.dtype.element_ty))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_programs_walk_over_the_grid(sources, causal, monkeypatch):
+    """Three multiprocessors have eight blocks; the rings go on from one block to the next."""
+    monkeypatch.setattr(gluon_write.walk, "_UNITS", "3")
+    heads, length, D = 2, 512, 32
+    q, k, v = (halves(heads, length, D, seed=seed) for seed in range(3))
+    out, logs = np.zeros_like(q), np.zeros((heads, length), np.float32)
+    attention[(length // 128, heads)](
+        q, k, v, out, logs, D**-0.5, heads, length, 1, D, 128, 128, PLAIN, causal,
+        num_warps=8, num_stages=2, target="sim:hopper",
+    )  # fmt: skip
+    assert "for program in range" in sources[0]
+    for head in range(heads):
+        score = scores(q[head], k[head], D**-0.5, PLAIN, causal)
+        weight = np.exp(score - score.max(-1, keepdims=True))
+        wanted = weight @ v[head].astype(np.float64) / weight.sum(-1, keepdims=True)
+        assert np.abs(out[head] - wanted).max() < 5e-3
 
 
 @pytest.fixture

@@ -1,0 +1,149 @@
+"""Let one program on each multiprocessor walk over the blocks of a grid.
+
+    row = gl.program_id(0) * BM
+
+becomes
+
+    for program in range(gl.program_id(0), gl.num_programs(0), units):
+        row = program * BM
+
+Descriptors, barriers and partitions are made once then, and copies of the next block start while the
+last one ends. Programs beyond the units return at once.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass
+from typing import Any, Optional, Sequence
+
+from gluon_core import language, portable
+from gluon_write.form import Form, changed_copy, edited, free_name
+from gluon_write.loops import reads, stores
+from gluon_write.sketch import Sketch
+
+__all__ = ["Walk", "walking"]
+
+_AXES = 3
+_UNITS = "%nsmid"  # a special register, the number of multiprocessors (PTX ISA 10.5)
+_PLAIN = (ast.Assign, ast.AugAssign, ast.AnnAssign)
+
+
+@dataclass(frozen=True)
+class Walk:
+    """Hold a kernel that walks over its grid.
+
+    Attributes:
+        kernel: the function. ends: lines that let programs without blocks return.
+    """
+
+    kernel: Any
+    ends: tuple[str, ...]
+
+
+def walking(fn: Any, drawn: Sketch) -> Optional[Walk]:
+    """Return a kernel whose programs walk over the blocks of its grid; None where they cannot.
+
+    Programs that wait for each other by atomics keep their own blocks.
+    """
+    if any("atomic" in op.name for op in drawn.program.walk_ops()):
+        return None
+    for number, jit in enumerate(drawn.jits):
+        if number and re.search(r"\b(program_id|num_programs)\b", jit.src):
+            return None
+    return _Walker(fn, drawn).walk()
+
+
+class _Walker(Form):
+    def __init__(self, fn: Any, drawn: Sketch):
+        super().__init__(fn)
+        self.fn, self.drawn = fn, drawn
+        self.space = next((n for n, value in self.scope.items() if value is language), "")
+
+    def walk(self) -> Optional[Walk]:
+        """Return the kernel; None where a program's index has no such form."""
+        calls = [
+            n for n in ast.walk(self.tree)
+            if isinstance(n, ast.Call) and self.called(n) is language.program_id
+        ]  # fmt: skip
+        axes = [getattr(c.args[0], "value", None) if len(c.args) == 1 else None for c in calls]
+        if not self.space or not calls or any(axis not in range(_AXES) for axis in axes):
+            return None
+        taken = {*re.findall(r"\w+", self.source), *self.scope}
+        program, units = free_name("program", taken), free_name("units", taken)
+        last = max(a for a in axes if isinstance(a, int))
+        index = {axis: free_name(f"index_{axis}", taken) for axis in range(last + 1)}
+        text = edited(self.source, [(c, index[a]) for c, a in zip(calls, axes)])  # type: ignore[index]
+        body = [s for s in self.tree.body if not _is_text(s)]
+        once = self._once(body)
+        if once is None or any(isinstance(n, ast.Return) for n in ast.walk(self.tree)):
+            return None
+        parts = self._statements(text)
+        gl = self.space
+        counts = [f"{gl}.num_programs({axis})" for axis in range(last + 1)]
+        first = f"{gl}.program_id({last})"
+        for axis in range(last - 1, -1, -1):
+            first = f"({first} * {counts[axis]} + {gl}.program_id({axis}))"
+        asm = f'"mov.u32 $0, {_UNITS};", "=r", [], {gl}.int32, True, 1'
+        count = f"{gl}.inline_asm_elementwise({asm})"
+        indices = []
+        left = program
+        for axis in range(last):
+            indices.append(f"{index[axis]} = {left} % {counts[axis]}")
+            left = f"{left} // {counts[axis]}" if axis == 0 else f"({left}) // {counts[axis]}"
+        indices.append(f"{index[last]} = {left}")
+        lines = [line for s in once for line in parts[body.index(s)]]
+        lines += [
+            f"{units} = {count}  # multiprocessors",
+            f"for {program} in range({_bare(first)}, {' * '.join(counts)}, {units}):",
+        ]
+        inner = [line for s in body if s not in once for line in parts[body.index(s)]]
+        lines += [f"    {line}" if line else "" for line in (*indices, *inner)]
+        head = self.source.splitlines()[: body[0].lineno - 1]
+        indent = " " * body[0].col_offset
+        whole = "\n".join([*head, *(f"{indent}{line}" if line else "" for line in lines)]) + "\n"
+        ends = (f"if {_bare(first)} >= {count}:", "    return")
+        return Walk(changed_copy(self.fn, self.drawn.jits, {0: whole}, {}), ends)
+
+    def _once(self, body: Sequence[ast.stmt]) -> Optional[list[ast.stmt]]:
+        """Return the statements that make descriptors, with those that these need; None where they differ by program."""
+        chosen: list[ast.stmt] = [
+            s
+            for s in body
+            if isinstance(s, ast.AnnAssign)
+            or isinstance(s, ast.Assign)
+            and self.called(s.value) is portable.descriptor
+        ]
+        needed = {name for s in chosen for name in reads(s)}
+        for statement in reversed(body):
+            if statement not in chosen and stores(statement) & needed:
+                if not isinstance(statement, _PLAIN):
+                    return None
+                chosen.append(statement)
+                needed |= reads(statement)
+        if any(self.called(n) is language.program_id for s in chosen for n in ast.walk(s)):
+            return None
+        return [s for s in body if s in chosen]
+
+    def _statements(self, text: str) -> list[list[str]]:
+        """Return the lines of each statement of the kernel, without indent; the edits keep their lines."""
+        lines = text.splitlines()
+        body = [s for s in self.tree.body if not _is_text(s)]
+        listed = []
+        end = body[0].lineno - 1
+        for statement in body:
+            part = lines[end : statement.end_lineno]
+            end = statement.end_lineno or 0
+            listed.append([line[statement.col_offset :] for line in part])
+        return listed
+
+
+def _bare(text: str) -> str:
+    """Return an expression without its outer parentheses."""
+    return text[1:-1] if text.startswith("(") and text.endswith(")") else text
+
+
+def _is_text(statement: ast.stmt) -> bool:
+    """Return True for a docstring."""
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
