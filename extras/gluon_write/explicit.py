@@ -131,7 +131,8 @@ def _with_tiles(fn: Any, drawn: Sketch, traced: Callable[..., Sketch]) -> tuple[
         other = traced(tiled)
     except GluonError:  # a place or an extent that tiles cannot have
         return fn, drawn
-    return (tiled, other) if other.copied else (fn, drawn)
+    loads = {place for place, name in other.functions.items() if name == "gl.portable.load"}
+    return (tiled, other) if loads and loads == other.copied else (fn, drawn)
 
 
 def _formed(

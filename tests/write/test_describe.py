@@ -1,0 +1,97 @@
+"""Blocks of ported kernels are tiles of descriptors where a unit copies them."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+import gluon_write.explicit
+from gluon_write.port import port
+
+torch = pytest.importorskip("torch")
+
+pytestmark = pytest.mark.once
+FOLDER = Path(__file__).parent / "triton_kernels"
+SHIFTED = '''
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def product_kernel(a, b, c, rows, stride, K, BM: tl.constexpr, BK: tl.constexpr):
+    """Read blocks that begin at a row of A and step over columns, `rows` of which are checked."""
+    a_block = tl.make_block_ptr(a, (rows, K), (stride, 1), (tl.program_id(0) * BM, 0), (BM, BK), (1, 0))
+    b_block = tl.make_block_ptr(b, (K, BM), (1, stride), (0, 0), (BK, BM), (0, 1))
+    acc = tl.zeros((BM, BM), dtype=tl.float32)
+    for k in range(0, K, BK):
+        x = tl.load(a_block, CHECKED)
+        y = tl.load(b_block)
+        acc = tl.dot(x, y, acc)
+        a_block = tl.advance(a_block, (0, BK))
+        b_block = tl.advance(b_block, (BK, 0))
+    out = tl.make_block_ptr(c, (rows, BM), (BM, 1), (tl.program_id(0) * BM, 0), (BM, BM), (1, 0))
+    tl.store(out, acc)
+'''
+
+
+@pytest.fixture
+def sources(monkeypatch):
+    """Collect the sources of the kernels that get layouts."""
+    monkeypatch.setenv("GLUON_TARGET", "sim:hopper")
+    texts = []
+    chosen_for = gluon_write.explicit.chosen_for
+
+    def kept(*args):
+        graph, solution = chosen_for(*args)
+        texts.append("\n".join(jit.src for jit in graph.jits))
+        return graph, solution
+
+    monkeypatch.setattr(gluon_write.explicit, "chosen_for", kept)
+    return texts
+
+
+def ported(text, folder):
+    path = folder / "ported.py"
+    path.write_text(port(text, str(path)).text)
+    spec = importlib.util.spec_from_file_location("ported", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def halves(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).half()
+
+
+def test_attention(sources, tmp_path):
+    """Keys are read transposed; both calls of the inner function share the rings of the partitions."""
+    module = ported((FOLDER / "blocks.py").read_text(), tmp_path)
+    result, wanted = module.causal_block_attention()
+    assert (result.float() - wanted.float()).abs().max() < 1e-2
+    assert "tma_ring([K_block_ptr]" in sources[0] and "async_load" not in sources[0]
+
+
+@pytest.mark.parametrize("K, aligned", [(144, True), (100, False)])
+def test_strides(sources, tmp_path, K, aligned):
+    """TMA needs strides of 16 bytes; a launch finds out."""
+    module = ported((FOLDER / "blocks.py").read_text(), tmp_path)
+    a, b, c = halves(64, K), halves(K, 64, seed=1), torch.empty(64, 64).half()
+    module.block_matmul_kernel[(1,)](
+        a, b, c, 64, 64, K, K, 1, 64, 1, 64, 1, 64, 64, 32, 1, num_warps=4, num_stages=2
+    )
+    assert (c.float() - a.float() @ b.float()).abs().max() < 5e-2
+    assert ("block_pointers(" in sources[0]) != aligned
+
+
+@pytest.mark.parametrize("checked", ["boundary_check=(0,)", ""])
+def test_checked_dimensions(sources, tmp_path, checked):
+    """Rows behind the end are zero where an access checks them, and read where none does."""
+    module = ported(SHIFTED.replace("CHECKED", checked), tmp_path)
+    a, b = halves(128, 64), halves(64, 64, seed=1)
+    c = torch.zeros(128, 64)
+    module.product_kernel[(2,)](a, b, c, 96, 64, 64, BM=64, BK=32, num_warps=4, num_stages=2)
+    wanted = a.float() @ b.float().T
+    if checked:
+        wanted[96:] = 0
+    assert "portable.descriptor(a" in sources[0]
+    assert (c - wanted).abs().max() < 5e-2
