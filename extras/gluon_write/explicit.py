@@ -6,6 +6,7 @@ import ast
 import copy
 import warnings
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Callable, Iterator, Mapping, Optional
 
 import numpy as np
@@ -28,6 +29,7 @@ from gluon_write.sketch import Place, Sketch, partition_of, place_of, sketch
 from gluon_write.solve import Solution, plan_of, solve
 from gluon_write.specialize import specialized
 from gluon_write.stage import staged
+from gluon_write.tiles_ahead import tiles_ahead
 from gluon_write.unknowns import AnyLayout, Graph, Relation, Unknown
 
 __all__ = ["Edits", "chosen_for", "edits_of", "explicit", "partitions_of"]
@@ -148,13 +150,17 @@ def _formed(
     if apart is not fn:
         fn, drawn = apart, traced(apart)
     pipelined = staged(fn, drawn, stages, transposes=target.has("nvidia.tma"))
+    if pipelined is fn:
+        pipelined = tiles_ahead(fn, drawn, stages, target, warps)
     form = chosen_form() or (None if pipelined is not fn else "specialized")
-    whole = in_partitions(fn, drawn, traced, stages, target, warps) if form != "pipelined" else None
-    if whole is not None:
-        return whole, traced(whole)
-    special = specialized(fn, drawn, stages, target, warps, form)
-    chosen = special if special is not fn else pipelined
-    return (chosen, traced(chosen)) if chosen is not fn else (fn, drawn)
+    for write in (
+        partial(in_partitions, fn, drawn, traced, stages, target, warps, form),
+        partial(specialized, fn, drawn, stages, target, warps, form),
+    ):
+        special = write()
+        if special is not fn:
+            return special, traced(special)
+    return (pipelined, traced(pipelined)) if pipelined is not fn else (fn, drawn)
 
 
 def _improved(

@@ -22,7 +22,7 @@ from gluon_write.programs import heavy_axis, reversed_programs
 from gluon_write.rounds import Rounds
 from gluon_write.rows import parted
 from gluon_write.sketch import Sketch
-from gluon_write.specialize import LoopsInPartitions, wrapped
+from gluon_write.tile_loops import LoopsOfTiles, wrapped
 from gluon_write.walk import walking
 from gluon_write.work import forms_of
 
@@ -36,6 +36,7 @@ _REGISTERS = {
     8: (224, 24),
 }  # of threads that multiply and copy, by the kernel's warps
 _WALKS = True
+_LEAST_GAIN = 1.15  # of a block that makes its own descriptors and partitions, measured on an H200
 _OWN = False  # consumers make the descriptors that no ring needs, while the first tiles come
 _COMPOUND = (ast.For, ast.While, ast.If)
 
@@ -47,20 +48,23 @@ def in_partitions(
     stages: int,
     target: Target,
     warps: int,
-) -> Optional[Any]:
-    """Return a kernel with a producer and consumers of their own rows; None where it has no such form.
+    form: Optional[str] = None,
+) -> Any:
+    """Return a kernel with a producer and consumers of their own rows, or the kernel where that does not pay.
 
     Args:
         drawn: the traced kernel. traced: traces another one, with other warps.
         stages: buffers for each tile. warps: of the program.
+        form: "specialized" or "pipelined" to have that one; None for the one that costs less.
     """
     able = target.has("nvidia.wgmma") and target.has("nvidia.tma") and warps in _REGISTERS
-    if stages < 2 or not able or not drawn.copied or drawn.warps:
-        return None
-    readers = [LoopsInPartitions(jit, i, drawn, target, warps) for i, jit in enumerate(drawn.jits)]
+    if stages < 2 or not able or not drawn.copied or drawn.warps or form == "pipelined":
+        return fn
+    whole = fn
+    readers = [LoopsOfTiles(jit, i, drawn, target, warps) for i, jit in enumerate(drawn.jits)]
     loops = [loop for reader in readers for loop in reader.loops()]
     if not any(len(loop.products) > 1 for loop in loops):
-        return None
+        return fn
     try:
         written = _with_parts(fn, drawn, traced, target, stages, warps)
         axis = written.heavy_axis()
@@ -69,15 +73,16 @@ def in_partitions(
             fn, drawn = ordered, traced(ordered)
             written = _with_parts(fn, drawn, traced, target, stages, warps)
     except (_NoForm, GluonError):
-        return None
+        return whole
     walk = walking(fn, drawn) if _WALKS else None
     if walk is not None:
         try:
             other = traced(walk.kernel)
-            written = _with_parts(walk.kernel, other, traced, target, stages, warps, walk.ends)
+            walks = _with_parts(walk.kernel, other, traced, target, stages, warps, walk.ends)
+            return walks.kernel if form or walks.gain > 1 else whole
         except (_NoForm, GluonError):
             pass  # each program has its own block
-    return written.kernel
+    return written.kernel if form or written.gain > _LEAST_GAIN else whole
 
 
 def _with_parts(
@@ -111,7 +116,7 @@ class _Function:
         taken: parameters of the producer's copy.
     """
 
-    reader: LoopsInPartitions
+    reader: LoopsOfTiles
     loops: dict[int, Loop]
     rings: dict[str, str] = field(default_factory=dict)
     products: str = ""
@@ -137,7 +142,7 @@ class _Partitions:
         self.fn, self.drawn, self.target = fn, drawn, target
         self.stages, self.warps, self.parts, self.part = stages, warps, parts, part
         self.readers = [
-            LoopsInPartitions(jit, i, drawn, target, _GROUP) for i, jit in enumerate(drawn.jits)
+            LoopsOfTiles(jit, i, drawn, target, _GROUP) for i, jit in enumerate(drawn.jits)
         ]
         self.taken = {
             word for one in self.readers for word in (*re.findall(r"\w+", one.source), *one.scope)
@@ -149,7 +154,13 @@ class _Partitions:
         self.written: dict[str, Any] = {}
         self.texts: dict[str, str] = {}  # of the functions that are written
         self.depth = 0
+        self.cycles = [0.0, 0.0]  # of a round of each loop, pipelined and in partitions
         self.kernel = self._written()
+
+    @property
+    def gain(self) -> float:
+        """Return the time of the pipelined form over that of this one."""
+        return self.cycles[0] / self.cycles[1]
 
     def heavy_axis(self) -> Optional[int]:
         """Return the axis along which programs have more and more steps; None without one."""
@@ -195,14 +206,14 @@ class _Partitions:
             if any(r is not last for r in returns) or number == 0 and returns:
                 raise _NoForm
 
-    def _calls(self, reader: LoopsInPartitions) -> Iterator[tuple[ast.Call, int]]:
+    def _calls(self, reader: LoopsOfTiles) -> Iterator[tuple[ast.Call, int]]:
         """Yield the calls of functions that have loops of tiles."""
         for node in ast.walk(reader.tree):
             number = self._number(reader, node)
             if number in self.functions and isinstance(node, ast.Call):
                 yield node, number
 
-    def _number(self, reader: LoopsInPartitions, node: ast.AST) -> int:
+    def _number(self, reader: LoopsOfTiles, node: ast.AST) -> int:
         called = reader.called(node)
         return next((i for i, jit in enumerate(self.drawn.jits) if jit is called), -1)
 
@@ -295,7 +306,7 @@ class _Partitions:
                     rings[name] = ring
         return rings
 
-    def _bound(self, call: ast.Call, callee: LoopsInPartitions) -> dict[str, ast.expr]:
+    def _bound(self, call: ast.Call, callee: LoopsOfTiles) -> dict[str, ast.expr]:
         """Return the arguments of a call by parameter."""
         names = [arg.arg for arg in callee.tree.args.args]
         if any(isinstance(arg, ast.Starred) for arg in call.args) or len(call.args) > len(names):
@@ -309,13 +320,13 @@ class _Partitions:
 
     # -- the statements before the partitions -----------------------------------------------------
 
-    def _describes(self, reader: LoopsInPartitions, statement: ast.stmt) -> bool:
+    def _describes(self, reader: LoopsOfTiles, statement: ast.stmt) -> bool:
         """Return True for a statement that makes the descriptor of a ring."""
         makes = reader.called(getattr(statement, "value", None)) is portable.descriptor
         own = not _OWN or bool(stores(statement) & set(self.descriptors))
         return isinstance(statement, ast.Assign) and makes and own
 
-    def _before(self, reader: LoopsInPartitions, kernel: _Function) -> list[ast.stmt]:
+    def _before(self, reader: LoopsOfTiles, kernel: _Function) -> list[ast.stmt]:
         """Return the kernel's statements that make descriptors of rings, with those that these need.
 
         Raises:
@@ -416,7 +427,7 @@ class _Partitions:
 
     def _compound(
         self,
-        reader: LoopsInPartitions,
+        reader: LoopsOfTiles,
         statement: ast.stmt,
         lines_of: Callable[[ast.stmt, bool], list[str]],
         inner: bool,
@@ -485,6 +496,7 @@ class _Partitions:
         forms = forms_of(
             reader, loop, rounds, results, self.depth, self.target, _GROUP, self.parts
         )  # fmt: skip
+        self.cycles = [self.cycles[0] + forms.pipelined, self.cycles[1] + forms.specialized]
         bounds = bounds_of([reader.text_of(arg) for arg in loop.node.iter.args])
         return rounds.threaded(forms.schedule, bounds, results)
 

@@ -83,30 +83,20 @@ class Prefetcher(LoopReader):
         variable = node.target.id
         moved = {name: free_name(f"{name}_ahead", taken) for name in sorted(changed(loop))}
         ahead = moved.setdefault(variable, free_name(f"{variable}_ahead", taken))
-        for tile in loop.tiles.values():
-            tile.ring = free_name(f"{tile.name}_ring", taken)
+        self.named(loop, taken)
         outer, inner = " " * node.col_offset, " " * node.body[0].col_offset
         before = [
             f"{outer}# Rings of {stages} buffers: copies run {stages - 1} steps ahead of the products."
         ]
-        before += [f"{outer}{moved[n]} = {n}" for n in carried(loop)]
+        before += [f"{outer}{moved[n]} = {n}" for n in carried(loop) if n != variable]
         before.append(f"{outer}{ahead} = {first}")
         fetch = self._fetch(loop, moved, last, stride, ahead)
-        opened = [
-            self.opened(tile, loop, self.dtype_of(tile, moved), stages)
-            for tile in loop.tiles.values()
-        ]
-        before += [f"{outer}{line}" for line in opened]
+        before += [f"{outer}{line}" for line in self.rings_of(loop, moved)]
         before.append(f"{outer}for {step} in {gl}.static_range({stages - 1}):")
         before += [f"{outer}    {line}" for line in fetch(step)]
         before.append(f"{outer}{step} = 0")
         edits: list[Edit] = [(node.lineno, node.lineno - 1, before)]
-        waited = [
-            f"{inner}{slot} = {step} % {stages}",
-            f"{inner}{gl}.{_COPY}.wait_group({stages - 2})",
-        ]
-        if self.on_shared(loop):
-            waited.append(f"{inner}{gl}.nvidia.hopper.fence_async_shared()")
+        waited = [f"{inner}{line}" for line in self.waited(loop, step, slot)]
         # The copies overwrite the buffers of the step before, whose products must be over.
         copies = [f"{inner}{line}" for line in fetch(f"{step} + {stages - 1}")]
         begun, new_lines, over = self.waits(loop, copies, inner, outer)
@@ -114,25 +104,53 @@ class Prefetcher(LoopReader):
         loads = [tile.statement for tile in loop.tiles.values()]
         earliest = min(loads, key=lambda s: s.lineno)
         for tile in loop.tiles.values():
-            load = f"{inner}{tile.name} = {tile.ring}.index({slot})"
-            if not self.shared(tile, loop):
-                load += ".load()"
-            new = [load]
+            new = [f"{inner}{line}" for line in self.loaded(tile, loop, slot)]
             if tile.statement is earliest:
-                new = [*waited, *([] if loop.issued else copies), load]
+                new = [*waited, *([] if loop.issued else copies), *new]
             edits.append((tile.statement.lineno, tile.statement.end_lineno or 0, new))
         for call in loop.products:
             edits += self.product(call, loop)
         end = node.body[-1].end_lineno or 0
-        over.append(f"{outer}{gl}.{_COPY}.wait_group(0)")
+        over.append(f"{outer}{self.ended()}")
         edits.append((end + 1, end, [*new_lines.pop(end + 1, []), f"{inner}{step} += 1", *over]))
         edits += [(line, line - 1, lines) for line, lines in new_lines.items()]
         return edits
+
+    def named(self, loop: Loop, taken: set[str]) -> None:
+        """Name the rings of the tiles."""
+        for tile in loop.tiles.values():
+            tile.ring = free_name(f"{tile.name}_ring", taken)
+
+    def rings_of(self, loop: Loop, moved: Mapping[str, str]) -> list[str]:
+        """Return the lines that make the rings."""
+        return [
+            self.opened(tile, loop, self.dtype_of(tile, moved), self.stages)
+            for tile in loop.tiles.values()
+        ]
 
     def opened(self, tile: Tile, loop: Loop, dtype: str, stages: int) -> str:
         """Return the line that makes the ring of a tile."""
         shape = f"[{stages}, {tile.shape[0]}, {tile.shape[1]}]"
         return f"{tile.ring} = {self.space}.allocate_shared_memory({dtype}, {shape})"
+
+    def waited(self, loop: Loop, step: str, slot: str) -> list[str]:
+        """Return the lines that wait for the tiles of a step."""
+        lines = [
+            f"{slot} = {step} % {self.stages}",
+            f"{self.space}.{_COPY}.wait_group({self.stages - 2})",
+        ]
+        if self.on_shared(loop):
+            lines.append(f"{self.space}.nvidia.hopper.fence_async_shared()")
+        return lines
+
+    def loaded(self, tile: Tile, loop: Loop, slot: str) -> list[str]:
+        """Return the lines that take a tile from its ring."""
+        load = "" if self.shared(tile, loop) else ".load()"
+        return [f"{tile.name} = {tile.ring}.index({slot}){load}"]
+
+    def ended(self) -> str:
+        """Return the line behind a loop: no copy is under way."""
+        return f"{self.space}.{_COPY}.wait_group(0)"
 
     def waits(
         self, loop: Loop, copies: list[str], inner: str, outer: str

@@ -19,22 +19,20 @@ from __future__ import annotations
 
 import ast
 import re
-import textwrap
 from dataclasses import dataclass, field
 from typing import Any, Iterable, Optional, Sequence
 
-from gluon_core import portable
 from gluon_core.language.control import warp_specialize
 from gluon_core.plugin.targets import Target
 from gluon_write.form import bounds_of, changed_copy, free_name, function_of
-from gluon_write.loops import Loop, LoopReader, Tile, argument, operands_of, reads, stores, viewed
+from gluon_write.loops import Loop, Tile, operands_of, reads, stores, viewed
 from gluon_write.rounds import Rounds
-from gluon_write.sketch import Sketch, place_of
+from gluon_write.sketch import Sketch
+from gluon_write.tile_loops import LoopsOfTiles, wrapped
 from gluon_write.work import forms_of
 
-__all__ = ["LoopsInPartitions", "specialized", "wrapped"]
+__all__ = ["specialized"]
 
-_WIDTH = 96  # of a line
 _LEAST_WARPS = 4  # of a warp group
 _REGISTERS = 24  # of a thread that copies by TMA
 
@@ -73,7 +71,7 @@ def specialized(
     for number, jit in enumerate(drawn.jits):
         if jit in drawn.called.values() and number == 0:
             continue
-        work = LoopsInPartitions(jit, number, drawn, target, warps)
+        work = _Specializer(jit, number, drawn, target, warps)
         text = work.text(stages, form)
         if text is not None:
             done: dict[int, Any] = {}
@@ -81,107 +79,8 @@ def specialized(
     return fn
 
 
-class LoopsInPartitions(LoopReader):
-    """Read the loops of one function whose copies and products can have partitions, and write those.
-
-    Args:
-        number: of the function in the traced kernel. warps: of the program.
-    """
-
-    def __init__(self, fn: Any, number: int, drawn: Sketch, target: Target, warps: int):
-        super().__init__(fn, number, drawn, wgmma=True)
-        self.target, self.warps = target, warps
-        self.functions: dict[str, Any] = {}
-        self.constants = {
-            node.arg if isinstance(node, ast.arg) else ast.unparse(node.target)
-            for node in ast.walk(self.tree)
-            if isinstance(node, (ast.arg, ast.AnnAssign))
-            and node.annotation is not None
-            and "constexpr" in ast.unparse(node.annotation)
-        }
-        self.parameters = set(self.parameters_in_order())
-        self.locals = self.parameters | stores(self.tree)
-
-    # -- the loop -------------------------------------------------------------------------------
-
-    def tile(self, statement: ast.Assign) -> Optional[Tile]:
-        """Return the load of a statement `name = gl.portable.load(tiles, [row, column])`, perhaps with `.T`."""
-        call, target = statement.value, statement.targets[0]
-        transposed = isinstance(call, ast.Attribute) and call.attr == "T"
-        if isinstance(call, ast.Attribute) and transposed:
-            call = call.value
-        if self.called(call) is not portable.load or not isinstance(target, ast.Name):
-            return None
-        assert isinstance(call, ast.Call)
-        kind = self.type_of(call)
-        if kind is None or place_of(call, self.number) not in self.drawn.copied:
-            return None
-        if len(call.args) != 2 or call.keywords or not isinstance(call.args[0], ast.Name):
-            return None
-        place = call.args[1]
-        if not isinstance(place, (ast.List, ast.Tuple)):
-            return None
-        return Tile(target.id, statement, list(place.elts), *kind, call.args[0].id, transposed)
-
-    def ahead(self, statement: ast.stmt) -> bool:
-        """Return True if the producer can run a statement: arithmetic, and loads of scalars."""
-        for node in ast.walk(statement):
-            place = place_of(node, self.number)
-            values = self.drawn.returned.get(place, ()) if place else ()
-            if any(getattr(value.type, "dims", ()) for value in values):
-                return False
-            if self.called(node) in (portable.mma, portable.load):
-                return False
-        return not any(self._writes(node) for node in ast.walk(statement))
-
-    def _writes(self, node: ast.AST) -> bool:
-        """Return True for a call that changes memory, or may do so."""
-        if not isinstance(node, ast.Call):
-            return False
-        place = place_of(node, self.number)
-        name = self.drawn.functions.get(place, "") if place else ""
-        called = self.called(node)
-        known = called is None or called not in self.drawn.jits or self._is_pure(called)
-        if name.endswith("inline_asm_elementwise"):
-            pure = argument(node, 4, "is_pure")
-            return not (isinstance(pure, ast.Constant) and pure.value is True)
-        return not known or bool(re.search("store|atomic|barrier|inline_asm|print", name))
-
-    def _is_pure(self, jit: Any) -> bool:
-        """Return True for a function whose text calls nothing that changes memory."""
-        return not re.search(r"store|atomic|barrier|inline_asm|print|allocate", jit.src)
-
-    def _suits(self, loop: Loop) -> bool:
-        """Return True if a loop of products can have partitions."""
-        if not loop.issued or any(self._writes(node) for node in ast.walk(loop.node)):
-            return False
-        body = [node for statement in loop.node.body for node in ast.walk(statement)]
-        changed = {
-            node.id
-            for node in body
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-        }
-        if any(tile.tiles in changed for tile in loop.tiles.values()):
-            return False
-        if any(isinstance(node, (ast.Return, ast.Break, ast.Continue)) for node in body):
-            return False
-        if any(self.called(node) is portable.load for node in body) and len(
-            [n for n in body if self.called(n) is portable.load]
-        ) != len(loop.tiles):
-            return False
-        lines = [statement.lineno for statement in loop.node.body]
-        return len(set(lines)) == len(lines) and lines[0] > loop.node.lineno
-
-    def loops(self) -> list[Loop]:
-        """Return all loops that can have partitions."""
-        nodes = [n for n in ast.walk(self.tree) if isinstance(n, ast.For)]
-        read = [self.read(n) for n in nodes if isinstance(n.target, ast.Name)] if self.space else []
-        return [loop for loop in read if loop is not None and self._suits(loop)]
-
-    def parameters_in_order(self) -> list[str]:
-        """Return the names of the function's parameters."""
-        arguments = self.tree.args
-        return [a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
+class _Specializer(LoopsOfTiles):
+    """Write the partitions of one function's loop."""
 
     def _outermost(self) -> Iterable[ast.For]:
         """Yield the loops that no other loop is around."""
@@ -206,7 +105,7 @@ class LoopsInPartitions(LoopReader):
             return None
         for node in self._outermost():
             loop = self.read(node) if isinstance(node.target, ast.Name) else None
-            if loop is None or not self._suits(loop):
+            if loop is None or not self.suits(loop):
                 continue
             plan = self._plan(loop, stages)
             if plan is None:
@@ -241,22 +140,6 @@ class LoopsInPartitions(LoopReader):
         plan.products = free_name(f"{name}_products", taken)
         plan.copies = free_name(f"{name}_copies", taken)
         return plan
-
-    def results_of(self, loop: Loop, again: bool = False) -> Optional[list[str]]:
-        """Return the names that a loop assigns and the rest reads; None if one has no value before.
-
-        Args:
-            again: the loop is within another one, so that the lines before it run after it, too.
-        """
-        end = loop.node.end_lineno or 0
-        names = [n for n in ast.walk(self.tree) if isinstance(n, ast.Name)]
-        assigned = {n.id for n in ast.walk(loop.node) if isinstance(n, ast.Name)
-                    and isinstance(n.ctx, ast.Store)}  # fmt: skip
-        later = {n.id for n in names if isinstance(n.ctx, ast.Load)
-                 and (n.lineno > end or again and n.lineno < loop.node.lineno)}  # fmt: skip
-        before = {n.id for n in names if n.lineno < loop.node.lineno} | self.parameters
-        results = sorted(assigned & later)
-        return results if set(results) <= before else None
 
     def _written(self, plan: _Plan, rounds: Rounds, schedule: Any) -> str:
         node, gl = plan.loop.node, self.space
@@ -298,15 +181,6 @@ class LoopsInPartitions(LoopReader):
         whole = self.source.splitlines()
         whole[node.lineno - 1 : node.end_lineno] = lines
         return "\n".join(whole) + "\n"
-
-    def function_text(
-        self, name: str, words: str, parameters: Sequence[str], body: list[str]
-    ) -> str:
-        """Return the text of a partition's function."""
-        listed = [f"{p}: {self.space}.constexpr" if p in self.constants else p for p in parameters]
-        head = wrapped(f"def {name}(", listed, "):")
-        head.append(f'    """{words}"""')
-        return "\n".join([*head, *(f"    {line}" if line else "" for line in body)]) + "\n"
 
     def _copies(self, plan: _Plan, bounds: tuple[str, str, str]) -> tuple[str, list[str]]:
         """Return the function that copies, and the names that it takes besides the rings."""
@@ -356,16 +230,6 @@ class LoopsInPartitions(LoopReader):
             tile = self.tile(statement) if isinstance(statement, ast.Assign) else None
             if tile is not None:
                 yield tile
-
-
-def wrapped(begin: str, parts: Sequence[str], end: str) -> list[str]:
-    """Return a list in parentheses, in several lines if it is long."""
-    whole = f"{begin}{', '.join(parts)}{end}"
-    if len(whole) <= _WIDTH:
-        return [whole.replace(", )", ",)")]
-    whole_parts = ", ".join(part.replace(" ", "\0") for part in parts)  # break between parts
-    inner = [line.replace("\0", " ") for line in textwrap.wrap(whole_parts, _WIDTH - 4)]
-    return [begin, *(f"    {line}" for line in inner), end]
 
 
 def _needed(part: Any, assigned: set[str]) -> set[str]:

@@ -10,6 +10,7 @@ import gluon_write.explicit
 import gluon_write.walk
 from gluon_core import language as gl
 from gluon_sim.settings import using
+from gluon_write.preferred import preferred_form
 
 pytestmark = pytest.mark.once
 
@@ -169,7 +170,7 @@ def test_programs_walk_over_the_grid(sources, causal, monkeypatch):
 
 @pytest.fixture
 def sources(monkeypatch):
-    """Collect the sources of the kernels that get layouts."""
+    """Collect the sources of the kernels that get layouts, with loops in partitions."""
     texts = []
     chosen_for = gluon_write.explicit.chosen_for
 
@@ -179,7 +180,8 @@ def sources(monkeypatch):
         return graph, solution
 
     monkeypatch.setattr(gluon_write.explicit, "chosen_for", kept)
-    return texts
+    with preferred_form("specialized"):
+        yield texts
 
 
 def halves(*shape, seed=0):

@@ -1,0 +1,103 @@
+"""Copy tiles of descriptors ahead, in loops of several products whose warps all copy and multiply.
+
+    for start in range(0, length, BN):
+        key = gl.portable.load(k_tiles, [start, 0])
+        score = gl.portable.mma(query, key.T, zeros)
+        value = gl.portable.load(v_tiles, [start, 0])
+        acc = gl.portable.mma(weight_of(score), value, acc)
+
+becomes a pipeline that one thread feeds by TMA. Several such programs fit a multiprocessor, where
+partitions would have it alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Mapping
+
+from gluon_core.plugin.targets import Target
+from gluon_write.form import changed_copy, free_name
+from gluon_write.loops import Loop, Tile, stores
+from gluon_write.prefetch import Prefetcher, one_line, renamed
+from gluon_write.sketch import Sketch
+from gluon_write.tile_loops import LoopsOfTiles
+
+__all__ = ["tiles_ahead"]
+
+_GROUP = 4  # warps
+
+
+def tiles_ahead(fn: Any, drawn: Sketch, stages: int, target: Target, warps: int) -> Any:
+    """Return a kernel whose loops of several products copy tiles ahead, or the kernel.
+
+    Args:
+        drawn: the traced kernel. stages: buffers for each tile. warps: of the program.
+    """
+    able = target.has("nvidia.wgmma") and target.has("nvidia.tma") and warps % _GROUP == 0
+    if stages < 2 or not able or not drawn.copied or drawn.warps:
+        return fn
+    room = target.architecture.limits.shared_memory
+    texts: dict[int, str] = {}
+    for number, jit in enumerate(drawn.jits):
+        text = _TilePrefetcher(jit, number, drawn, target, warps).text(stages, room)
+        if text is not None:
+            texts[number] = text
+    return changed_copy(fn, drawn.jits, texts, {}) if texts else fn
+
+
+class _TilePrefetcher(LoopsOfTiles, Prefetcher):
+    """Write loops whose tiles come through pipelines."""
+
+    tiles = ""  # the name of a loop's pipeline
+
+    def read(self, node: Any) -> Any:
+        loop = super().read(node)
+        if loop is None or len(loop.issued) < 2 or not self.suits(loop) or self._moves(loop):
+            return None
+        return loop
+
+    def _moves(self, loop: Loop) -> bool:
+        """Return True if a step moves the place of a tile after its load: all tiles are fetched together."""
+        body = loop.node.body
+        return any(
+            stores(statement) & tile.reads()
+            for tile in loop.tiles.values()
+            for statement in body[body.index(tile.statement) + 1 :]
+        )
+
+    def named(self, loop: Loop, taken: set[str]) -> None:
+        self.tiles = free_name("tiles", taken)
+        for tile in loop.tiles.values():
+            tile.ring = tile.name  # the buffer knows its dtype
+
+    def rings_of(self, loop: Loop, moved: Mapping[str, str]) -> list[str]:
+        listed = ", ".join(tile.tiles for tile in loop.tiles.values())
+        return [f"{self.tiles} = {self.space}.portable.pipeline([{listed}], {self.stages})"]
+
+    def waited(self, loop: Loop, step: str, slot: str) -> list[str]:
+        names = ", ".join(loop.tiles)
+        return [f"{names} = {self.tiles}.wait({step})"]
+
+    def loaded(self, tile: Tile, loop: Loop, slot: str) -> list[str]:
+        return []
+
+    def ended(self) -> str:
+        return f"{self.tiles}.close()"
+
+    def _fetch(
+        self, loop: Loop, moved: Mapping[str, str], last: str, stride: str, ahead: str
+    ) -> Any:
+        def lines(step: str) -> list[str]:
+            text = [
+                one_line(renamed(self.text_of(statement), moved))
+                for statement in loop.node.body
+                if statement in loop.ahead
+            ]
+            places = [
+                f"[{', '.join(renamed(self.text_of(part), moved) for part in tile.place)}]"
+                for tile in loop.tiles.values()
+            ]
+            inside = loop.inside(ahead, last)
+            text.append(f"{self.tiles}.fetch({step}, [{', '.join(places)}], pred={inside})")
+            return [*text, f"{ahead} += {stride}"]
+
+        return lines
