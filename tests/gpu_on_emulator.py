@@ -6,6 +6,7 @@ pytest -p tests.gpu_on_emulator --gluon-standin emu:sm_90 -m gpu tests/backends/
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from gluon_core.launch import place
@@ -16,6 +17,7 @@ TARGET = "emu:sm_90"
 
 def emulate():
     """Let torch, Triton and NVIDIA's plugin answer as the emulated device, in this process."""
+    from gluon_core import testing
     from gluon_standin import stand_in
     from gluon_tune import bench
 
@@ -24,6 +26,14 @@ def emulate():
     device = registry().backend("nvidia").device
     object.__setattr__(device, "target", lambda index=0: target)
     place._on_cpu = lambda places: target
+    placed = testing.place
+
+    def on_the_device(*capabilities):
+        """Return the place of a test, whose tensors are on the device as on a GPU."""
+        place = placed(*capabilities)
+        return replace(place, device=device.tensor_device) if place.target == target else place
+
+    testing.place = on_the_device
     begin = bench.Arrays.__init__
 
     def on_device(self, wanted, index=None):
