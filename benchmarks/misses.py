@@ -1,25 +1,31 @@
-"""Say what limits the shapes of a sweep that are slowest against their rivals, with the numbers of two profilers.
+"""Say what limits the shapes of a sweep that are slowest against their rivals, with the numbers of a profiler.
 
     python benchmarks/sweep.py gemm --op matmul --seed 1 --out sweep.json
     python benchmarks/misses.py sweep.json [--count 5] [--limit 60]
+    python benchmarks/misses.py sweep.json --timeline      # where performance counters are not permitted
     python benchmarks/misses.py --check                    # without a GPU: a timeline of the emulator
 
-CUPTI (`torch.profiler`) gives the kernels of both sides with grids, registers, shared memory and durations. A timeline with automatic scopes
-(`gluon_core.timeline`) gives the parts of a block's time in our last kernel: until its first product ("start"), then waits for copies, waits
-for the matrix unit, barriers and all else ("issue": conversions, addresses, stores between tiles), and from its last product to the
-end of the launch ("end": sums of other programs, stores, later rounds of blocks). Recording slows a kernel, so the parts are shares. The bound is
-the larger of the product's time at the peak of the matrix unit and that of its bytes, from memory or, if they fit, from the L2 cache.
+Nsight Compute (`ncu`) profiles one call of each side with warm caches: kernels, grids, clusters, durations, and how much of the peak of memory, of the
+L2 cache and of the multiprocessors they reach. With `--timeline`, CUPTI (`torch.profiler`) gives kernels and durations, and automatic scopes
+(`gluon_core.timeline`) the parts of a block's time in our last kernel: until its first product ("start"), then waits for copies, waits for the matrix
+unit, barriers and all else ("issue": conversions, addresses, stores between tiles), and from its last product to the end of the launch ("end": sums of
+other programs, stores, later rounds of blocks). The bound is the larger of the product's time at the peak of the matrix unit and that of its bytes,
+from memory or, if they fit, from the L2 cache.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import json
+import shutil
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Callable, Iterator
 
@@ -149,6 +155,100 @@ def forget() -> None:
                     value.forget()
 
 
+# -- Nsight Compute --------------------------------------------------------------------------------
+
+SECTIONS = ("SpeedOfLight", "LaunchStats", "SchedulerStats")
+BETWEEN = "spin_kernel"  # of `torch.cuda._sleep`, between the calls
+
+
+def calls(todo: list[tuple[Problem, Shape, float]], limit: float) -> None:
+    """Call each side of each shape once within the range that is profiled; as many shapes as the seconds allow."""
+    started = time.time()
+    for problem, shape, _ in todo:
+        if time.time() - started > limit:
+            break
+        arguments = problem.arguments(shape, "cuda")
+        (_, rival), *_ = problem.rivals.items()
+        sides = partial(problem.op, **arguments), partial(rival, **arguments)
+        for side in sides * 2:
+            side()
+        torch.cuda.synchronize()
+        torch.cuda.cudart().cudaProfilerStart()
+        for side in sides:
+            side()
+            torch.cuda._sleep(100)
+        torch.cuda.synchronize()
+        torch.cuda.cudart().cudaProfilerStop()
+
+
+def profiled(files: list[Path], count: int, limit: float) -> list[list[dict[str, Any]]]:
+    """Return the kernels of each call, ours and the rival's of each shape, with their metrics."""
+    ncu = shutil.which("ncu") or "/usr/local/cuda/bin/ncu"
+    command = [ncu, "--csv", "--page", "details", "--profile-from-start", "off"]
+    command += ["--cache-control", "none", "--clock-control", "none"]
+    command += [word for section in SECTIONS for word in ("--section", section)]
+    command += [sys.executable, "-W", "ignore", __file__, *map(str, files)]
+    command += ["--count", str(count), "--calls", str(limit)]
+    text = subprocess.run(command, capture_output=True, text=True, timeout=10 * limit + 60).stdout
+    lines = text.splitlines()
+    head = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), len(lines))
+    if head == len(lines):
+        raise RuntimeError(f"ncu profiled nothing: {text[-500:]}")
+    kernels: dict[str, dict[str, Any]] = {}
+    for row in csv.DictReader(lines[head:]):
+        kernel = kernels.setdefault(
+            row["ID"], {"name": row["Kernel Name"], "grid": row["Grid Size"]}
+        )
+        kernel[row["Metric Name"]] = row["Metric Value"], row["Metric Unit"]
+    parts: list[list[dict[str, Any]]] = [[]]
+    for kernel in kernels.values():
+        if BETWEEN in kernel["name"]:
+            parts.append([])
+        else:
+            parts[-1].append(kernel)
+    return parts[:-1]
+
+
+def number_of(kernel: dict[str, Any], metric: str) -> float:
+    value, _ = kernel.get(metric, ("nan", ""))
+    return float(value.replace(",", ""))
+
+
+def microseconds(kernel: dict[str, Any]) -> float:
+    _, unit = kernel.get("Duration", ("", "us"))
+    scale = {"ns": 1e-3, "nsecond": 1e-3, "us": 1.0, "usecond": 1.0, "ms": 1e3, "msecond": 1e3}
+    return number_of(kernel, "Duration") * scale.get(unit, 1.0)
+
+
+def described(kernel: dict[str, Any]) -> str:
+    """Return a kernel's name, grid, cluster and microseconds, and the shares of peaks that it reaches."""
+    name = kernel["name"].replace("void ", "").split("<")[0].split("(")[0][:60]
+    grid = "x".join(kernel["grid"].strip("()").replace(" ", "").split(","))
+    cluster = number_of(kernel, "Cluster Size")
+    pairs = f", clusters of {cluster:.0f}" if cluster > 1 else ""
+    peaks = {
+        "memory": number_of(kernel, "DRAM Throughput"),
+        "L2": number_of(kernel, "L2 Cache Throughput"),
+        "SM": number_of(kernel, "Compute (SM) Throughput"),
+        "issue": 100 * number_of(kernel, "Issued Warp Per Scheduler"),
+    }
+    shares = ", ".join(f"{part} {share:.0f}" for part, share in peaks.items() if share == share)
+    return f"{name} [{grid}{pairs}] {microseconds(kernel):.1f} us: {shares}"
+
+
+def counted_rows(todo: list[tuple[Problem, Shape, float]], sides: list[list[dict[str, Any]]]) -> list[str]:  # fmt: skip
+    lines = [
+        "| op | shape | graph | our kernels: % of the peak of | the rival's | bound, us |",
+        "| --- | --- | ---: | --- | --- | --- |",
+    ]
+    for (problem, shape, was), ours, theirs in zip(todo, sides[::2], sides[1::2]):
+        least, part = bound(problem, shape)
+        text = " ".join(str(x) for x in shape.values())
+        cells = ["<br>".join(map(described, side)) for side in (ours, theirs)]
+        lines.append(f"| {problem.name} | {text} | {was:.2f} | {' | '.join(cells)} | {least:.1f}, {part} |")  # fmt: skip
+    return lines
+
+
 # -- a row -----------------------------------------------------------------------------------------
 
 
@@ -203,17 +303,21 @@ def main() -> int:
     parser.add_argument("sweeps", nargs="*", type=Path)
     parser.add_argument("--count", type=int, default=5, help="shapes of each op")
     parser.add_argument("--limit", type=float, default=1e9, help="seconds, then the rest is left")
+    parser.add_argument("--timeline", action="store_true", help="CUPTI and scopes, not counters")
+    parser.add_argument("--calls", type=float, help="make the calls that ncu profiles")
     parser.add_argument("--warm", help="compile a share of the kernels only, I/N")
     parser.add_argument("--check", action="store_true")
     chosen = parser.parse_args()
     if chosen.check:
         return check()
-    todo = [one for file in chosen.sweeps for one in worst(file, chosen.count)]
+    columns = [list(worst(file, chosen.count)) for file in chosen.sweeps]
+    todo = [one for rank in zip_longest(*columns) for one in rank if one]  # the worst of all first
     if chosen.warm:
         number, parts = map(int, chosen.warm.split("/"))
         for problem, shape, _ in todo[number::parts]:
             arguments = problem.arguments(shape, "cuda")
-            timeline_of(partial(problem.op, **arguments))
+            call = partial(problem.op, **arguments)
+            timeline_of(call) if chosen.timeline else call()
         return 0
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}\n")
     print(

@@ -44,7 +44,16 @@ _MANY: dict[int, tuple[tuple[int, int], ...]] = {
     128: ((128, 64), (256, 64)),
     256: ((128, 64),),
 }
-_ROLES = 0.85  # of the time of `linear_few`, that a warp which copies leaves to one group of warps
+# Microseconds, fitted to 261 times of 35 shapes on an H200. "few": a launch; of a step 1, its weights (64 x 128), these for 64 rows of `x`: until the next
+# may begin, and that others wait; programs besides those of a processor; a sum by several programs. "many": a launch; a step and bytes in one; sums in
+# one; a step at least; more with scales of groups; a tile; one shared by programs, and that of each.
+_FACTORS = {
+    ("few", 64): (2.1, 0.221, 0.149, 0.185, 0.061, 0.185, 0.173, 0.26, 2.05),
+    ("few", 128): (2.6, 0.192, 0.300, 0.054, 0.115, 0.119, 0.168, 0.26, 2.2),
+    ("many", 128): (2.4, 0.152, 67e3, 2.8e6, 0.23, 0.125, 1.04, 3.48, 0.18),
+    ("many", 256): (0.8, 0.030, 64e3, 2.58e6, 0.60, 0.18, 3.34, 5.48, 0.44),
+}
+_ROLES = 0.95  # of the time of `linear_few`, that a warp which copies leaves to one group of warps
 
 
 def _up(x: int, y: int) -> int:
@@ -100,41 +109,40 @@ def expected(
         tiles = _up(m, 128) * _up(n, 256)
         # Whole rounds, or tiles that programs share.
         product = min(_up(tiles, processors) * processors, 1.15 * tiles) * tile
-        return 5.2 + moved / 3.9e6 + max(product, n * k * 2 / 4e6)
+        return 6.5 + moved / 3.9e6 + max(product, n * k * 2 / 4e6)
     if tiling.kernel == "rows":
         width = 128 * tiling.splits * 4 * packed  # weights of a row that a step multiplies
         steps = _up(k, width)
         rounds = _up(_up(n, tiling.columns), 4 * processors)
-        issue = n * steps * width * (4.5 + 1.1 * tiling.block) / (processors * 2.1e5)
-        return 2.4 + max(n * k / packed / 3.5e6, issue, rounds * (0.8 + 0.25 * steps))
+        issue = n * steps * width * (3.1 + 4.9 * tiling.block) / (processors * 2.1e5)
+        return 2.9 + max(n * k / packed / 2.6e6, issue, rounds * (0.96 + 0.04 * steps))
     columns = tiling.columns
-    few = tiling.kernel == "few" or columns == 64
-    tiles = _up(n, columns) * _up(m, tiling.block)
-    programs = tiles * tiling.splits
+    programs = _up(n, columns) * _up(m, tiling.block) * tiling.splits
     resident = _resident(tiling)
     if tiling.splits > 1 and programs > processors * resident:
         return float("inf")  # the programs of a tile wait for each other
     share = _up(_up(k, tiling.depth), tiling.splits)
     busy = _up(programs, processors)
+    if tiling.kernel == "few" or columns == 64:
+        return _few(tiling, share, busy, resident)
+    begin, least, rate, product, each, scaling, alone, shared, sums = _FACTORS["many", columns]
     rows = m / _up(m, tiling.block)  # TMA reads no rows behind the last one
     moved = tiling.depth * (columns / packed + 2 * rows)
-    depth = tiling.depth / 128
-    if few:
-        wide = columns / 64
-        latency = 0.196 + (0.283 + 0.127 * tiling.block / 64) * wide * depth
-        work = max(moved / 58e3, 0.065 + (0.088 + 0.12 * tiling.block / 64) * wide * depth)
-        at_once = min(busy, resident)
-        steps = share * max(latency, (at_once + 0.2) * work)
-        after = 0.0 if tiling.splits == 1 else 2.2 + 0.03 * tiling.splits
-        roles = _ROLES if tiling.kernel == "many" else 1.0
-        return 2.7 + max(1.0, busy / resident) * steps * roles + after
-    multiplied = columns * tiling.block * depth * 128 / 3.6e6
-    step = max(0.05 + moved / 61e3, multiplied, 0.3 * columns / 128)
-    step += 0.1 * columns / 128 if grouped else 0.0
-    after = (
-        1.9 if tiling.splits == 1 else 4.0 + 0.065 * tiling.splits * tiling.block * columns / 16384
-    )
-    return 2.8 + busy * (share * step + after)
+    multiplied = columns * tiling.block * tiling.depth / product
+    step = max(least + moved / rate, multiplied, each) + (scaling if grouped else 0.0)
+    after = alone if tiling.splits == 1 else shared + sums * tiling.splits * tiling.block / 128
+    return begin + busy * (share * step + after)
+
+
+def _few(tiling: Tiling, share: int, busy: int, resident: int) -> float:
+    """Return the expected microseconds of programs of one group of warps, of which `busy` have a processor and `resident` share it."""
+    begin, least, each, by_rows, work, each_work, work_by_rows, more, shared = _FACTORS["few", tiling.columns]  # fmt: skip
+    wide, rows = tiling.columns / 64 * tiling.depth / 128, tiling.block / 64
+    latency = least + (each + by_rows * rows) * wide
+    taken = work + (each_work + work_by_rows * rows) * wide
+    steps = share * max(latency, (min(busy, resident) + more) * taken)
+    steps *= _ROLES if tiling.kernel == "many" else 1.0
+    return begin + max(1.0, busy / resident) * steps + (shared if tiling.splits > 1 else 0.0)
 
 
 def _resident(tiling: Tiling) -> int:
