@@ -1,8 +1,9 @@
-"""Count instructions, conversions and barriers of kernels without layouts against hand-written ones; no GPU.
+"""Count instructions, conversions and bank conflicts of kernels without layouts against hand-written ones; no GPU.
 
 Each pair computes the same on the same operands: a kernel of plain Triton as `gluon port` writes it, and the kernels of
 gluon_kernels that an operator launches on the target, which chooses its own tile. The numbers are static counts of
-the code for the target.
+the code for the target; conflicts are the extra passes of a program over the banks of the buffers that its source
+makes, on the simulator. The compiler chooses the order of the banks of a conversion.
 
   python benchmarks/layout_free_code.py [--targets gfx942,gfx950,sm_100] [--only WORD]
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import json
 import re
 import subprocess
 import sys
@@ -100,6 +102,17 @@ def counts(kernel: Any, vendor: str) -> dict[str, int]:
     }
 
 
+def conflicts(text: str, target: Any, folder: Path) -> float:
+    """Return the extra passes over banks of a program's kernels, per program of a launch."""
+    path, report = folder / "program.py", folder / "profile.json"
+    path.write_text(text)
+    command = [sys.executable, "-m", "gluon_cli", "run", str(path), "--profile-json", str(report)]
+    twin = f"sim:{target.architecture.name}"
+    subprocess.run([*command, "--target", twin], capture_output=True, check=True)
+    kernels = json.loads(report.read_text())
+    return sum(one["total"]["conflicts"] / max(1, one["programs"]) for one in kernels)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--targets", default="gfx942,gfx950,sm_100")
@@ -109,7 +122,8 @@ def main() -> int:
     from gluon_write.port import port
 
     columns = ("all", "matrix", "global", "shared", "barriers", "conversions")
-    print(f"| target, kernel | {' | '.join(columns)} |\n| --- |{' ---: |' * len(columns)}")
+    shown = (*columns, "conflicts")
+    print(f"| target, kernel | {' | '.join(shown)} |\n| --- |{' ---: |' * len(shown)}")
     failed = 0
     names = asked.targets.split(",")
     if len(names) > 1:  # operators keep their plans for the process's target
@@ -136,7 +150,10 @@ def main() -> int:
                 sums = [
                     {c: sum(k[c] for k in kernels) for c in columns} for kernels in (one, other)
                 ]
+                with tempfile.TemporaryDirectory() as folder:
+                    extra = [conflicts(text, target, Path(folder)) for text in (free, hand)]
                 cells = [f"{sums[0][c]} / {sums[1][c]}" for c in columns]
+                cells.append(f"{extra[0]:.0f} / {extra[1]:.0f}")
                 print(f"| {name}, {case} | {' | '.join(cells)} |", flush=True)
             except Exception as error:
                 print(
