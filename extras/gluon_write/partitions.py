@@ -17,7 +17,8 @@ from gluon_core import language, portable
 from gluon_core.errors import GluonError
 from gluon_core.plugin.targets import Target
 from gluon_write.form import bounds_of, changed_copy, free_name, function_of
-from gluon_write.loops import Loop, Tile, reads, stores
+from gluon_write.loops import Loop, Tile, argument, reads, stores
+from gluon_write.own_tiles import DEPTH, OwnTile, own_tiles
 from gluon_write.programs import heavy_axis, reversed_programs
 from gluon_write.rounds import Rounds
 from gluon_write.rows import parted
@@ -33,11 +34,12 @@ _ROWS = 64  # of a product of a group of warps
 _MOST_PARTS = 2
 _REGISTERS = {
     4: (240, 24),
-    8: (224, 24),
+    8: (232, 24),
 }  # of threads that multiply and copy, by the kernel's warps
 _WALKS = True
 _LEAST_GAIN = 1.15  # of a block that makes its own descriptors and partitions, measured on an H200
 _OWN = False  # consumers make the descriptors that no ring needs, while the first tiles come
+_BARRIERS = 1024  # bytes of shared memory
 _COMPOUND = (ast.For, ast.While, ast.If)
 
 
@@ -154,6 +156,7 @@ class _Partitions:
         self.written: dict[str, Any] = {}
         self.texts: dict[str, str] = {}  # of the functions that are written
         self.depth = 0
+        self.own: list[OwnTile] = []
         self.cycles = [0.0, 0.0]  # of a round of each loop, pipelined and in partitions
         self.kernel = self._written()
 
@@ -167,7 +170,8 @@ class _Partitions:
         kernel = self.functions[0]
         texts = {one.copies: self.texts[one.copies] for n, one in self.functions.items() if n}
         text, scope = self.texts[kernel.copies], kernel.reader.scope
-        return heavy_axis(text, kernel.copies, list(self.rings), self.drawn, scope, texts)
+        rings = [*self.rings, *(ring for one in self.own for ring in one.rings(self.parts))]
+        return heavy_axis(text, kernel.copies, rings, self.drawn, scope, texts)
 
     def _written(self) -> Any:
         self._find()
@@ -175,6 +179,7 @@ class _Partitions:
         kernel = self.functions[0]
         reader = kernel.reader
         before = self._before(reader, kernel)
+        self._place_own(kernel, before)
         order = [n for n in self.functions if n] + [0]
         for number in self._callees_first(order):
             self._write(number, before if number == 0 else [])
@@ -264,17 +269,48 @@ class _Partitions:
 
     def _other_memory(self) -> int:
         """Return the bytes of shared memory through which the consumers move other tiles."""
+        copied = {
+            id(node)
+            for one in self.functions.values()
+            for loop in one.loops.values()
+            for tile in loop.tiles.values()
+            for node in ast.walk(tile.statement)
+        }
         most = 0
         for reader in self.readers:
-            loaded = {id(t.statement.value) for one in self.functions.values()
-                      for loop in one.loops.values() for t in loop.tiles.values()}  # fmt: skip
             for node in ast.walk(reader.tree):
-                loads = reader.called(node) in (portable.load, language.load)
-                if loads and isinstance(node, ast.Call):
-                    kind = reader.type_of(node)
-                    if kind is not None and id(node) not in loaded:
-                        most = max(most, kind[0][0] * kind[0][1] * kind[1] // 8)
-        return self.parts * most + 2048
+                called = reader.called(node)
+                if not isinstance(node, ast.Call) or id(node) in copied:
+                    continue
+                moved: Optional[ast.expr] = node
+                if called in (portable.store, language.store):
+                    moved = argument(node, 2 if called is portable.store else 1, "value")
+                elif called not in (portable.load, language.load):
+                    continue
+                kind = reader.type_of(moved) if moved is not None else None
+                if kind is not None:
+                    most = max(most, kind[0][0] * kind[0][1] * kind[1] // 8)
+        return self.parts * most + _BARRIERS
+
+    def _place_own(self, kernel: _Function, before: Sequence[ast.stmt]) -> None:
+        """Give each part rings of the tiles that a round of a loop around loops loads, where there is memory."""
+        described = {
+            name
+            for s in before
+            if kernel.reader.called(getattr(s, "value", None)) is portable.descriptor
+            for name in stores(s)
+        }
+        own = own_tiles(
+            kernel.reader, lambda loop: self._has_loops(kernel, loop), described, self.taken
+        )
+        size = self.depth * sum(tile.bytes for tile in self.rings.values())
+        more = DEPTH * self.parts * sum(one.tile.bytes for one in own)
+        room = self.target.architecture.limits.shared_memory - self._other_memory()
+        self.own = own if size + more <= room else []
+
+    def _own_of(self, statement: ast.stmt) -> list[OwnTile]:
+        """Return the tiles that a statement loads, or a loop in its rounds."""
+        return [one for one in self.own if statement in (one.tile.statement, one.loop)]
 
     def _ring(self, descriptor: str, tile: Tile) -> str:
         """Return the ring of one of the kernel's descriptors."""
@@ -368,6 +404,7 @@ class _Partitions:
         reader = one.reader
         first, *_ = self.rings
         body = [f"{self.slot} = {first}.consumer()"] if number == 0 else []
+        body += [tile.begun("consumer") for tile in self.own if number == 0]
         rest = [s for s in reader.tree.body if s not in skipped and not _is_text(s)]
         for statement in rest:
             alone = statement in before and not any(
@@ -395,7 +432,7 @@ class _Partitions:
             own += sorted({name for s in skipped for name in stores(s)} - {self.part})
             read = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
             kept = [p for p in own if p in read]
-            return [*self.rings, *kept, self.part]
+            return [*self.rings, *(tile.ring for tile in self.own), *kept, self.part]
         read = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
         return [*self.rings, self.slot, *(p for p in own if p in read)]
 
@@ -405,6 +442,9 @@ class _Partitions:
         loop = one.loops.get(id(statement))
         if loop is not None:
             return self._rounds(one, loop, inner)
+        own = self._own_of(statement)
+        if own and not isinstance(statement, ast.For):
+            return own[0].taken()
         calls = [call for call, _ in self._calls(reader) if call in list(ast.walk(statement))]
         if isinstance(statement, ast.Return) and one is not self.functions[0]:
             if calls:
@@ -414,7 +454,11 @@ class _Partitions:
             return [f"return {', '.join([*(reader.text_of(v) for v in listed), self.slot])}"]
         if isinstance(statement, _COMPOUND) and self._has_loops(one, statement):
             return self._compound(
-                reader, statement, lambda s, deep: self._consumed(one, s, deep), inner
+                reader,
+                statement,
+                lambda s, deep: self._consumed(one, s, deep),
+                inner,
+                [line for tile in own for line in tile.over(True)],
             )
         if calls:
             return self._called(one, statement, calls, True)
@@ -431,8 +475,9 @@ class _Partitions:
         statement: ast.stmt,
         lines_of: Callable[[ast.stmt, bool], list[str]],
         inner: bool,
+        over: Sequence[str],
     ) -> list[str]:
-        """Return the lines of a loop or a branch around loops of tiles."""
+        """Return the lines of a loop or a branch around loops of tiles; a round of a loop ends with `over`."""
         if isinstance(statement, ast.For):
             if statement.orelse:
                 raise _NoForm
@@ -447,7 +492,8 @@ class _Partitions:
             blocks.append(("else:", statement.orelse))
         lines = []
         for start, block in blocks:
-            content = [line for s in block for line in lines_of(s, deep)] or ["pass"]
+            content = [line for s in block for line in lines_of(s, deep)]
+            content = [*content, *over] or ["pass"]
             lines += [start, *(f"    {line}" if line else "" for line in content)]
         return lines
 
@@ -507,6 +553,7 @@ class _Partitions:
         first, *_ = self.rings
         needed = self._slice(one)
         body = [f"{self.slot} = {first}.producer()"] if number == 0 else []
+        body += [tile.begun("producer") for tile in self.own if number == 0]
         for statement in reader.tree.body:
             if not _is_text(statement) and statement not in skipped:
                 body += self._fetched(one, statement, needed)
@@ -519,7 +566,8 @@ class _Partitions:
         own = [p for p in reader.parameters_in_order() if p in read]
         if number == 0:
             own += sorted({name for s in skipped for name in stores(s)} & read)
-        parameters = [*self.rings, *([self.slot] if number else []), *own]
+        rings = [ring for tile in self.own if number == 0 for ring in tile.rings(self.parts)]
+        parameters = [*self.rings, *rings, *([self.slot] if number else []), *own]
         text = reader.function_text(one.copies, "Copy the tiles of each step.", parameters, body)
         self.texts[one.copies] = text
         self.written[one.copies] = function_of(text, one.copies, {**reader.scope, **self.written})
@@ -537,6 +585,8 @@ class _Partitions:
             elif isinstance(node, _COMPOUND) and self._has_loops(one, node):
                 head = node.iter if isinstance(node, ast.For) else node.test
                 needed |= reads(head)
+        if one is self.functions[0]:
+            needed |= {n for own in self.own for n in own.tile.reads()} - {self.part}
         for call, callee in self._calls(reader):
             inner = self.functions[callee]
             for name, value in self._bound(call, inner.reader).items():
@@ -563,10 +613,17 @@ class _Partitions:
             return self._copied(one, loop)
         if isinstance(statement, ast.Return):
             return []
+        own = self._own_of(statement)
+        if own and not isinstance(statement, ast.For):
+            return own[0].fetched(reader, self.parts, self.part)
         if isinstance(statement, _COMPOUND):
             if self._has_loops(one, statement):
                 return self._compound(
-                    reader, statement, lambda s, _: self._fetched(one, s, needed), False
+                    reader,
+                    statement,
+                    lambda s, _: self._fetched(one, s, needed),
+                    False,
+                    [line for tile in own for line in tile.over(False)],
                 )
             if not stores(statement) & needed:
                 return []
@@ -615,20 +672,27 @@ class _Partitions:
             lines.append(
                 f"{ring} = {gl}.nvidia.hopper.tma_ring([{name}], {self.depth}, consumers={self.parts})"
             )
+        for one in self.own:
+            lines += [
+                f"{ring} = {gl}.nvidia.hopper.tma_ring([{one.tile.tiles}], {DEPTH})"
+                for ring in one.rings(self.parts)
+            ]
         calls = []
         taken = self.written[kernel.products].arg_names[:-1]
+        own_rings = {one.ring: one.rings(self.parts) for one in self.own}
         for number in range(self.parts):
-            calls.append(wrapped(f"({kernel.products}, (", [*taken, str(number)], ")),"))
+            passed = [own_rings[name][number] if name in own_rings else name for name in taken]
+            calls.append(wrapped(f"({kernel.products}, (", [*passed, str(number)], ")),"))
         copies = wrapped(f"({kernel.copies}, (", self.written[kernel.copies].arg_names, ")),")
-        own, copying = _REGISTERS[self.warps]
+        many, copying = _REGISTERS[self.warps]
         if self.warps == _GROUP:  # the first part has the kernel's own warps
             workers, registers = (
                 [_GROUP] * (self.parts - 1) + [1],
-                [own] * (self.parts - 1) + [copying],
+                [many] * (self.parts - 1) + [copying],
             )
             calls.append(copies)
         else:
-            workers, registers = [_GROUP] * self.parts, [own] * self.parts
+            workers, registers = [_GROUP] * self.parts, [many] * self.parts
             calls.insert(0, copies)
         lines += [
             f"{gl}.warp_specialize(",

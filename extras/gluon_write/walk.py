@@ -77,7 +77,7 @@ class _Walker(Form):
         text = edited(self.source, [(c, index[a]) for c, a in zip(calls, axes)])  # type: ignore[index]
         body = [s for s in self.tree.body if not _is_text(s)]
         once = self._once(body)
-        if once is None or any(isinstance(n, ast.Return) for n in ast.walk(self.tree)):
+        if once is None or any(isinstance(n, (ast.Return, ast.While)) for n in ast.walk(self.tree)):
             return None
         parts = self._statements(text)
         gl = self.space
