@@ -129,7 +129,7 @@ def written(spec: str, target: Target) -> tuple[str, list[str]]:
     file = Path(file_and_kernel(spec)[0])
     text = file.read_text() if file.is_file() else ""
     launched: dict[str, list[Form]] = {}
-    for form in forms(spec, target, None, {}, {}):
+    for form in _launches(spec, target):
         fn: Any = form.source.fn
         here = Path(fn.fn.__code__.co_filename).resolve() == file.resolve()
         if getattr(fn, "layouts", None) and here:
@@ -141,6 +141,28 @@ def written(spec: str, target: Target) -> tuple[str, list[str]]:
     for line, name, head, definition in sorted(definitions, reverse=True):
         text = replaced(text, name, line, head, definition)
     return text, list(launched)
+
+
+def _launches(spec: str, target: Target) -> list[Form]:
+    """Return the launches of a file.
+
+    Raises:
+        UsageError: it has none, or no such kernel.
+    """
+    try:
+        return forms(spec, target, None, {}, {})
+    except UsageError as error:
+        path, name = file_and_kernel(spec)
+        file = Path(path)
+        named = error.argument == "KERNEL" and name is not None
+        if not file.is_file() or named or error.argument not in ("KERNEL", "--signature"):
+            raise
+        raise UsageError(
+            f"{file.name} launches no {name or 'kernel'}",
+            argument="FILE",
+            expected="a program that launches its kernels: their types and constants are those of the launches",
+            remedy='Launch them with small arrays below `if __name__ == "__main__":`.',
+        ) from None
 
 
 def _variants(launched: Sequence[Form], target: Target) -> list[_Variant]:

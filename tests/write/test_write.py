@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import gluon_core as gluon
+from gluon_cli.output import UsageError
 from gluon_core.errors import StaticAssertionError
 from gluon_core.registry.load import registry
 from gluon_write.command import written
@@ -212,3 +213,16 @@ def test_stages_are_those_of_the_launch(tmp_path):
     with preferred_form("pipelined"):
         text, _ = written(str(path), registry().target("sm_90"))
     assert "A ring of 4 buffers" in text
+
+
+@pytest.mark.parametrize("kernels", [1, 2])
+def test_a_file_that_launches_nothing_says_so(tmp_path, kernels):
+    path = tmp_path / "quiet.py"
+    head = "import gluon_core as gluon\nfrom gluon_core import language as gl\n"
+    one = '@gluon.jit(layouts="auto")\ndef kernel_{}(x, B: gl.constexpr):\n    gl.store(x + gl.arange(0, B), 1.0)\n'
+    path.write_text(head + "".join(one.format(i) for i in range(kernels)))
+    for spec, word in ((path, "kernel"), (f"{path}:kernel_0", "kernel_0")):
+        with pytest.raises(UsageError, match=f"quiet.py launches no {word}; .*__main__"):
+            written(str(spec), registry().target("sm_90"))
+    with pytest.raises(UsageError, match="has no kernel 'kernel_7'"):
+        written(f"{path}:kernel_7", registry().target("sm_90"))
