@@ -116,9 +116,7 @@ def raw_loop(
     import struct
 
     types = [kind for kind in compiled.signature_types() if kind != "constexpr"]
-    layout = Layout(types, [f"a{i}" for i in range(len(types))])
-    layout.scratch("")
-    layout.scratch("")
+    layout = Layout(types)
     slot = _Slot(layout)
     values = [a.data_ptr() if hasattr(a, "data_ptr") else a for a in arguments]
     config = (*GRID, 1, 1, 32 * compiled.metadata.num_warps, 1, 1, compiled.metadata.shared)

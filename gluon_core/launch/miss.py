@@ -33,7 +33,7 @@ from gluon_core.plugin.backend import Backend
 from gluon_core.registry.load import registry
 from gluon_core.simulation.evidence import refused
 from gluon_runtime.calls import Calls, Hit, Watch
-from gluon_runtime.rules import RULES
+from gluon_runtime.rules import ABSENT, RULES
 
 __all__ = ["OBSERVERS", "Dispatcher"]
 
@@ -174,7 +174,8 @@ class Dispatcher(Calls):
         left = dict(options)
         if "config" in options:
             values, left = self.lookup(values, options)
-        self.check(tuple(values), left)
+        if any(value is ABSENT for value in values):
+            self.check(tuple(values), left)
         return tuple(values), left
 
     @functools.cached_property

@@ -1,13 +1,14 @@
-"""The launch: one generated function per kernel that packs the arguments and calls `cuLaunchKernelEx`.
+"""The launch in Python: packs the arguments and calls `cuLaunchKernelEx`.
 
-Configuration, arguments and the array of pointers to them live in one buffer that is reused, so a
-launch writes the values with a single `pack_into` and makes a single foreign call with four
-prepared operands. Buffers are taken from a pool and put back, so threads never share one.
+Configuration, arguments and the array of pointers to them live in one buffer. The first launch of a form comes here, and
+those that the engine in C does not make.
 """
 
 from __future__ import annotations
 
 import ctypes
+import functools
+import operator
 import struct
 import threading
 from typing import Any, Callable, NoReturn, Optional, Sequence
@@ -98,85 +99,84 @@ def _address(value: Any) -> int:
 
 
 class Layout:
-    """Return the places of the arguments: struct format, offsets and the expressions that read the
-    values.
-
-    Descriptors are taken apart by statements that come first, `prepare`.
+    """The places of the arguments: struct format, offsets, and the functions that read the values.
 
     Args:
         signature: the type of each parameter of the kernel, nested for tuples.
-        expressions: source of each parameter's value.
+
+    Attributes:
+        described: the paths of descriptors, each the index of a parameter and the indices into tuples.
     """
 
-    def __init__(self, signature: Any, expressions: Sequence[str]):
+    def __init__(self, signature: Any):
         self.format = ""
         self.offsets: list[int] = []
         self.size = 0
-        self.values: list[str] = []
-        self.written = ""
-        self.prepare: list[str] = []
-        for kind, expression in zip(signature, expressions):
-            self._add(kind, expression)
+        self.described: list[tuple[int, ...]] = []
+        self._readers: list[tuple[tuple[int, ...], Optional[Callable[[Any], Any]]]] = []
+        for index, kind in enumerate(signature):
+            self._add(kind, (index,))
+        for _ in range(2):  # pointers to global and profile scratch
+            self._field("Q")
 
-    def _add(self, kind: Any, expression: str) -> None:
+    def _add(self, kind: Any, path: tuple[int, ...]) -> None:
         if isinstance(kind, (tuple, list)):
             for index, item in enumerate(kind):
-                self._add(item, f"{expression}[{index}]")
+                self._add(item, (*path, index))
             return
         if kind == "constexpr":
             return
         descriptor = descriptors.split_descriptor(kind)
+        code = "Q" if kind.startswith("*") else _FORMATS.get(kind)
         if descriptor is not None:
-            self._descriptor(descriptor.rank, expression)
-            return
-        if kind.startswith("*"):
-            value = f"{expression} if {expression}.__class__ is int else address({expression})"
-            self._field("Q", f"({value})")
-            return
-        code = _FORMATS.get(kind)
-        if code is None:
+            self.described.append(path)
+            self._readers.append((path, None))
+            self._field(f"{MAP_BYTES}s", align=MAP_ALIGNMENT)
+            for index in range(2 * descriptor.rank):
+                self._field("i" if index < descriptor.rank else "q")
+        elif code is None:
             raise errors.ArgumentError(
                 "the launcher cannot pass a value of this type",
                 expected=f"a pointer or one of {', '.join(_FORMATS)}",
                 got=kind,
             )
-        self._field(code, f"bfloat16({expression})" if kind == "bf16" else expression)
+        else:
+            read = _address if kind.startswith("*") else _bfloat16 if kind == "bf16" else _itself
+            self._readers.append((path, read))
+            self._field(code)
 
-    def _descriptor(self, rank: int, expression: str) -> None:
-        number = len(self.prepare)
-        self.prepare.append(f"d{number} = expand{number}({expression})")
-        self._field(f"{MAP_BYTES}s", f"d{number}[0]", align=MAP_ALIGNMENT)
-        for index in range(1, 1 + 2 * rank):
-            self._field("i" if index <= rank else "q", f"d{number}[{index}]")
-
-    def scratch(self, expression: str) -> None:
-        """Append a pointer to scratch memory; "" for null, which needs no writing at the end."""
-        self._field("Q", expression or "0", bool(expression))
-
-    def _field(
-        self, code: str, expression: str, write: bool = True, align: Optional[int] = None
-    ) -> None:
+    def _field(self, code: str, align: Optional[int] = None) -> None:
         size = struct.calcsize("<" + code)
         gap = -self.size % (align or size)
         self.format += f"{gap}x" * bool(gap) + code
         self.offsets.append(self.size + gap)
         self.size += gap + size
-        self.values.append(expression)
-        if write:
-            self.written, self.count = self.format, len(self.values)
 
-    count = 0
+    def values(self, arguments: Sequence[Any], expanded: Sequence[Sequence[Any]]) -> list[Any]:
+        """Return the values of all fields but scratch.
 
-    @property
-    def arguments(self) -> str:
-        """Return the written values, each with a comma before it."""
-        return "".join(f", {value}" for value in self.values[: self.count])
+        Args:
+            expanded: the values of each descriptor.
+        """
+        flat: list[Any] = []
+        described = iter(expanded)
+        for path, read in self._readers:
+            flat.extend(next(described) if read is None else [read(_at(arguments, path))])
+        return flat
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
+def _at(arguments: Any, path: Sequence[int]) -> Any:
+    return functools.reduce(operator.getitem, path, arguments)
 
 
 class _Slot:
-    """Return one buffer: configuration, then the arguments; and the array of pointers to them."""
+    """One buffer: configuration, then the arguments; and the array of pointers to them."""
 
-    __slots__ = ("buffer", "config", "operands", "parameters", "pointers")
+    __slots__ = ("buffer", "config", "parameters", "pointers")
 
     def __init__(self, layout: Layout):
         size = _CONFIG_SIZE + layout.size + 8
@@ -188,8 +188,6 @@ class _Slot:
         addresses = [start + _CONFIG_SIZE + offset for offset in layout.offsets]
         self.pointers = (ctypes.c_void_p * max(1, len(addresses)))(*addresses)
         self.parameters = ctypes.c_void_p(ctypes.addressof(self.pointers))
-        # Values that the generated code takes apart; the slot itself rides along to stay alive.
-        self.operands = (self.buffer, self.config, self.parameters, self)
 
 
 def _attributes(num_ctas: int, cooperative: bool, dependent: bool) -> tuple[Any, int]:
@@ -210,26 +208,8 @@ def _attributes(num_ctas: int, cooperative: bool, dependent: bool) -> tuple[Any,
     return buffer, len(places)
 
 
-_BODY = """
-{indent}{prepare}
-{indent}try:
-{indent}    buffer, config, parameters, slot = take()
-{indent}except IndexError:
-{indent}    buffer, config, parameters, slot = fresh()
-{indent}try:
-{indent}    pack(buffer, 0, {grid}, {block}, 1, 1, {shared}, {stream}, {attributes}, {number}{values})
-{indent}    status = call(config, function, parameters, None)
-{indent}except error as problem:
-{indent}    refuse(problem, ({names}))
-{indent}finally:
-{indent}    put((buffer, config, parameters, slot))
-{indent}if status:
-{indent}    again(status, sizes, {stream}, {names})
-"""
-
-
 def make_launcher(compiled: Any, cuda: Optional[Driver] = None) -> Callable[..., None]:
-    """Load `compiled` on the current device and generate its `launch(grid, stream, *arguments)`.
+    """Load `compiled` on the current device and return its `launch(grid, stream, *arguments)`.
 
     Args:
         compiled: a `gluon_core.compiler.CompiledKernel` for an NVIDIA target.
@@ -267,22 +247,23 @@ def generate(
     signature: Any, metadata: Any, handle: int, cuda: Driver, index: int
 ) -> Callable[..., None]:
     """Return the launch function of one loaded kernel."""
-    writer = _Writer(signature, metadata, handle, cuda, index)
-    launch: Any = writer.function()
-    launch.engine = writer.engine(handle)
-    writer.namespace["launch"] = launch
-    return launch  # type: ignore[no-any-return]
+    launcher = _Launcher(signature, metadata, handle, cuda, index)
+
+    def launch(sizes: Any, stream: int, *arguments: Any) -> None:
+        launcher.launch(sizes, stream, arguments)
+
+    launch.engine = launcher.engine(handle)  # type: ignore[attr-defined]
+    return launch
 
 
-class _Writer:
-    """Writes the launch code of one loaded kernel."""
+class _Launcher:
+    """Launches one loaded kernel."""
 
     def __init__(self, signature: Any, metadata: Any, handle: int, cuda: Driver, index: int):
         self.signature = signature
         self.metadata = metadata
         self.cuda = cuda
         self.index = index
-        self.names = [f"a{number}" for number in range(len(signature))]
         self.attributes, self.number = _attributes(
             metadata.num_ctas,
             bool(getattr(metadata, "launch_cooperative_grid", False)),
@@ -292,58 +273,30 @@ class _Writer:
         encoder = TensorMaps(cuda, index)
         self.expanders = [encoder.expander(kind) for kind in self.maps]
         self.allocate = scratch_module.allocator(metadata, cuda, index)
-        layout = self._layout(self.names)
-        pool: list[Any] = []
+        self._layout = Layout(signature)
+        self._struct = struct.Struct(_CONFIG + self._layout.format)
+        self._function = ctypes.c_void_p(handle)
         self._retrying: set[int] = set()
-        self.namespace: dict[str, Any] = {
-            "address": _address,
-            "again": self._again,
-            "allocate": self.allocate,
-            "bfloat16": _bfloat16,
-            "call": cuda.launch_ex,
-            "error": (struct.error, OverflowError, TypeError),
-            "fresh": lambda: _Slot(layout).operands,
-            "function": ctypes.c_void_p(handle),
-            "pack": struct.Struct(_CONFIG + layout.written).pack_into,
-            "put": pool.append,
-            "refuse": self._refuse,
-            "take": pool.pop,
-        }
-        for number, expand in enumerate(self.expanders):
-            self.namespace[f"expand{number}"] = expand
 
-    def _layout(self, expressions: Sequence[str]) -> Layout:
-        layout = Layout(self.signature, expressions)
-        for kind in ("global", "profile"):
-            size = getattr(self.metadata, f"{kind}_scratch_size", 0)
-            layout.scratch(f"{kind}_scratch" if size else "")
-        return layout
-
-    def function(self) -> Callable[..., None]:
-        layout = self._layout(self.names)
-        num_ctas = self.metadata.num_ctas
-        names = "".join(f"{name}, " for name in self.names)
-        times = f" * {num_ctas}" if num_ctas != 1 else ""
-        prepare = ["gx, gy, gz = sizes", *layout.prepare]
+    def launch(self, sizes: Any, stream: int, arguments: Sequence[Any]) -> None:
+        (x, y, z), layout, scratch = sizes, self._layout, (0, 0, None)
+        paired = zip(self.expanders, layout.described)
+        expanded = [expand(_at(arguments, path)) for expand, path in paired]
         if self.allocate is not None:
-            prepare.append("global_scratch, profile_scratch, kept = allocate(gx * gy * gz, stream)")
-        body = _BODY.format(
-            indent="    ",
-            prepare="; ".join(prepare),
-            grid=f"gx{times}, gy, gz",
-            block=32 * self.metadata.num_warps,
-            shared=self.metadata.shared,
-            stream="stream",
-            attributes=ctypes.addressof(self.attributes) if self.number else 0,
-            number=self.number,
-            values=layout.arguments,
-            names=names,
-        )
-        source = f"def launch(sizes, stream, {names}):{body}"
-        namespace = self.namespace
-        exec(compile(source, f"<launcher of {self.metadata.name}>", "exec"), namespace)
-        launch: Callable[..., None] = namespace["launch"]
-        return launch
+            scratch = self.allocate(x * y * z, stream)  # the last owns the memory
+        grid = (x * self.metadata.num_ctas, y, z)
+        block = (32 * self.metadata.num_warps, 1, 1)
+        address = ctypes.addressof(self.attributes) if self.number else 0
+        config = (*grid, *block, self.metadata.shared, stream, address, self.number)
+        slot = _Slot(layout)
+        try:
+            values = layout.values(arguments, expanded)
+            self._struct.pack_into(slot.buffer, 0, *config, *values, *scratch[:2])
+        except (struct.error, OverflowError, TypeError) as problem:
+            self._refuse(problem, arguments)
+        status = self.cuda.launch_ex(slot.config, self._function, slot.parameters, None)
+        if status:
+            self._again(status, sizes, stream, arguments)
 
     def engine(self, handle: int) -> Any:
         """Return the same launch in C, see `native.launch`; None where it cannot take these arguments.
@@ -365,7 +318,7 @@ class _Writer:
             attributes=(self.attributes, self.number),
             num_ctas=self.metadata.num_ctas,
             count=len(letters),
-            values=len(self._layout(self.names).values),
+            values=len(self._layout.offsets),
             allocate=self.allocate,
             maps=tuple(kind.packed() for kind in self.maps),
             encode=self._encode if self.maps else None,
@@ -378,20 +331,20 @@ class _Writer:
         encoded: bytes = self.expanders[number](descriptor)[0]
         return encoded
 
-    def _refuse(self, problem: Exception, values: tuple[Any, ...]) -> NoReturn:
+    def _refuse(self, problem: Exception, values: Sequence[Any]) -> NoReturn:
         raise errors.ArgumentError(
             f"an argument does not fit its parameter: {problem}",
             expected=f"values of types {', '.join(map(str, self.signature))}",
             got=", ".join(f"{type(value).__name__}" for value in values),
         ) from problem
 
-    def _again(self, status: int, grid: Any, stream: int, *values: Any) -> None:
+    def _again(self, status: int, grid: Any, stream: int, values: Sequence[Any]) -> None:
         me = threading.get_ident()
         if status == ERROR_INVALID_CONTEXT and me not in self._retrying:
             self._retrying.add(me)  # a thread that has no context yet
             try:
                 self.cuda.ensure_context(self.index)
-                self.namespace["launch"](grid, stream, *values)
+                self.launch(grid, stream, values)
                 return
             finally:
                 self._retrying.discard(me)

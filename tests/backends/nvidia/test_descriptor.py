@@ -362,9 +362,7 @@ def test_passed_arguments_are_those_of_the_compiled_kernel(target):
     args = (describe(), (1, other), torch.zeros(4, dtype=torch.int32), 16)
     compiled = facts.warmup(*args, grid=1, target=target)
     types = compiled.signature_types()
-    layout = launcher_module.Layout(types, [f"a{i}" for i in range(len(types))])
-    layout.scratch("")
-    layout.scratch("")
+    layout = launcher_module.Layout(types)
     assert len(layout.offsets) == len(parameters_of(compiled.asm["ptx"])) == 5 + 7 + 2 + 2
     position = 0
     for offset_, (size, align) in zip(layout.offsets, parameters_of(compiled.asm["ptx"])):
