@@ -32,6 +32,7 @@ SMALL = [
     for i, shape in enumerate(problem.small)
 ]
 SPECS = ("sm_80", "sm_90", "gfx942", "gfx1100", "gfx1201")
+SIMULATED = ("sm_80", "sm_90", "sm_100", "sm_120", "gfx942", "gfx950", "gfx1250")
 
 
 NAMED = [
@@ -71,6 +72,14 @@ def test_every_family_has_problems():
 @pytest.mark.parametrize("problem, shape", SMALL)
 def test_machine_code(problem, shape, spec):
     with on_target(f"emu:{spec}"), using(timeout=110):
+        assert problem.check(shape, "cpu") is None
+
+
+@pytest.mark.sampled(300)
+@pytest.mark.parametrize("spec", SIMULATED)
+@pytest.mark.parametrize("problem, shape", SMALL)
+def test_simulated(problem, shape, spec):
+    with on_target(f"sim:{spec}"):
         assert problem.check(shape, "cpu") is None
 
 

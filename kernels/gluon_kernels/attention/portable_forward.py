@@ -118,11 +118,12 @@ def attend(
     near = row + gl.arange(0, BLOCK_M, gl.SliceLayout(1, q_rows))
     tile = load_rows(q, near, rows, strides[0][1], widths[0], q_rows, DEPTHS[0])
     q_tile = gl.allocate_shared_memory(dtype, [BLOCK_M, DEPTHS[0]], scores.a_shared, tile)
+    extent = gl.maximum(keys, 1)  # a tensor has rows; without keys none is copied
     k_tiles = gl.portable.descriptor(
-        k, [keys, widths[0]], [strides[1][1], 1], [BLOCK_N, DEPTHS[0]], scores.b_shared
+        k, [extent, widths[0]], [strides[1][1], 1], [BLOCK_N, DEPTHS[0]], scores.b_shared
     )
     v_tiles = gl.portable.descriptor(
-        v, [keys, widths[1]], [strides[2][1], 1], [BLOCK_N, D], values.b_shared
+        v, [extent, widths[1]], [strides[2][1], 1], [BLOCK_N, D], values.b_shared
     )
     if DEPTHS[1] > 0:
         rest: gl.constexpr = gl.portable.mma_layouts(
@@ -135,7 +136,7 @@ def attend(
         )
         q_more = gl.allocate_shared_memory(dtype, [BLOCK_M, DEPTHS[1]], rest.a_shared, tile)
         more_tiles = gl.portable.descriptor(
-            k, [keys, widths[0]], [strides[1][1], 1], [BLOCK_N, DEPTHS[1]], rest.b_shared
+            k, [extent, widths[0]], [strides[1][1], 1], [BLOCK_N, DEPTHS[1]], rest.b_shared
         )
         ring = gl.portable.pipeline([k_tiles, v_tiles, more_tiles], STAGES)
     else:

@@ -304,9 +304,9 @@ def chunk_gradients(
     in_columns = gl.sum(shares, 0)
     square_smem.store(to_scores.to(dtype))
     gl.portable.fence()
-    acc = gl.portable.accumulator(last, for_queries)
+    acc = gl.portable.accumulator(last, gl.convert_layout(for_queries, last.accumulator))
     for_queries = product(square_smem, k_smem, acc)
-    acc = gl.portable.accumulator(last, for_keys)
+    acc = gl.portable.accumulator(last, gl.convert_layout(for_keys, last.accumulator))
     for_keys = product(square_smem.permute((1, 0)), q_smem, acc)
     if DELTA:
         acc = gl.portable.accumulator(keys)

@@ -256,3 +256,14 @@ def test_mistakes_are_named_before_a_launch(number):
     call, error, words = MISTAKES[number]
     with pytest.raises(error, match=words):
         call()
+
+
+@pytest.mark.gpu
+def test_calls_on_a_gpu_repeat(monkeypatch):
+    """A tile of one or two tiles of keys releases its queries while the copy of the next ones waits for that: loads must have read them."""
+    monkeypatch.delenv("GLUON_TARGET", raising=False)
+    shape = {"batch": 1, "heads": 32, "length": 2048, "width": 128, "causal": True}
+    for seed in range(20):
+        torch.manual_seed(seed)
+        arguments = ATTENTION.arguments({**shape, "heads of keys": 4}, "cuda")
+        assert torch.equal(attention(**arguments), attention(**arguments)), seed

@@ -50,6 +50,13 @@ def test_other_targets(target, monkeypatch):
     assert VARLEN_GRADIENTS.check(VARLEN_GRADIENTS.small[2], "cpu") is None
 
 
+def test_sequences_without_rows_or_keys_by_tensor_copies(monkeypatch):
+    """A descriptor in the kernel covers a row where a sequence has none."""
+    monkeypatch.setenv("GLUON_TARGET", "sim:sm_100")
+    shape = {"lengths": (20, 0), "heads": 1, "width": 64, "causal": False, "keys": (20, 0)}
+    assert VARLEN.check(shape, "cpu") is None
+
+
 @pytest.mark.campaign
 def test_launches_for_many_sequences(monkeypatch):
     monkeypatch.setattr(varlen_launches, "SEQUENCES", 2)

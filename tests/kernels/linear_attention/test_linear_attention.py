@@ -50,6 +50,12 @@ def test_other_targets(target, problem, monkeypatch):
     assert problem.check(DELTA.small[2], "cpu") is None
 
 
+def test_gradients_where_products_of_different_depths_differ_in_layout(monkeypatch):
+    """On gfx950 the accumulator of 64 x 64 values is not the one of 64 x 64 tokens."""
+    monkeypatch.setenv("GLUON_TARGET", "sim:gfx950")
+    assert DELTA_GRADIENTS.check({**DELTA.small[0], "length": 70}, "cpu") is None
+
+
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.name)
 def test_segments_and_groups_of_warps(problem, monkeypatch):
