@@ -36,7 +36,6 @@ __all__ = [
 
 LEVELS = gl.constexpr(6)  # halves of 1 to 32 tokens, for chunks of 64
 LOG2E = gl.constexpr(1.4426950408889634)
-CHANNELS = gl.constexpr(64)  # that a program has in registers
 MILD = gl.constexpr(60.0)  # exponent (base 2) of a bfloat16, far from its ends
 
 
@@ -54,7 +53,9 @@ def block_layout(K, warps, lanes):
     """Return a layout of [blocks, 8, K] that gives two channels of the 8 tokens of a block to a thread."""
     across = min(lanes, K // 2)
     wide = min(warps, K // 2 // across)
-    return gl.BlockedLayout([1, 8, 2], [lanes // across, 1, across], [warps // wide, 1, wide], [2, 1, 0])
+    return gl.BlockedLayout(
+        [1, 8, 2], [lanes // across, 1, across], [warps // wide, 1, wide], [2, 1, 0]
+    )
 
 
 @gluon.constexpr_function
@@ -89,7 +90,9 @@ def copy_chunk(buffer, pointer, first, length, stride, width):
     near = gl.arange(0, buffer.shape[0], gl.SliceLayout(1, layout))[:, None]
     column = gl.arange(0, buffer.shape[1], gl.SliceLayout(0, layout))[None, :]
     inside = (near < length - first) & (column < width)
-    gl.portable.async_copy(buffer, pointer + first.to(gl.int64) * stride, near * stride + column, inside)
+    gl.portable.async_copy(
+        buffer, pointer + first.to(gl.int64) * stride, near * stride + column, inside
+    )
 
 
 @gluon.jit
@@ -101,7 +104,9 @@ def store_chunk(pointer, tile, first, length, stride, width):
     column = gl.arange(0, tile.shape[1], gl.SliceLayout(0, layout))[None, :]
     inside = (near < length - first) & (column < width)
     pointer += first.to(gl.int64) * stride
-    gl.store(pointer + near * stride + column, gl.convert_layout(tile.to(dtype), layout), mask=inside)
+    gl.store(
+        pointer + near * stride + column, gl.convert_layout(tile.to(dtype), layout), mask=inside
+    )
 
 
 @gluon.jit
@@ -208,7 +213,9 @@ def scaled_blocks(x, factor):
 def past_blocks(from_first, to_last, sums, HALF: gl.constexpr):
     """Return the decay between each token and the middle of its two halves, from those within blocks of 8 and the sums around these."""
     behind, ahead = sums
-    in_second = gl.arange(0, behind.shape[0], gl.SliceLayout(1, behind.type.layout)) // (HALF // 8) % 2 == 1
+    in_second = (
+        gl.arange(0, behind.shape[0], gl.SliceLayout(1, behind.type.layout)) // (HALF // 8) % 2 == 1
+    )
     factor = gl.exp2(gl.where(in_second[:, None], behind, ahead))
     near = gl.arange(0, from_first.shape[0], gl.SliceLayout(1, from_first.type.layout))
     own = gl.where((near // HALF % 2 == 1)[:, None], from_first, to_last)
@@ -223,7 +230,7 @@ def store_operands(q, k, behind, ahead, around, buffers):
     `behind` and `ahead` are sums of gates within blocks of 8 tokens. All operands are stored at once: elements of a row depend on little else,
     so that few registers are in use.
     """
-    dtype: gl.constexpr = buffers[0].dtype
+    dtype: gl.constexpr = buffers.dtype
     from_first = gl.exp2(behind)
     to_last = gl.exp2(ahead)
     q = q.to(gl.float32)
@@ -232,14 +239,16 @@ def store_operands(q, k, behind, ahead, around, buffers):
     in_second = (near // 8 % 2 == 1)[:, None]
     far = gl.exp2(-gl.where(in_second, behind, ahead))
     after = gl.where(in_second, from_first, far)
-    buffers[0].store((q * after).to(dtype))
-    buffers[1].store((k * after).to(dtype))
-    buffers[2].store((k * gl.where(in_second, far, to_last)).to(dtype))
+    buffers.index(0).store((q * after).to(dtype))
+    buffers.index(1).store((k * after).to(dtype))
+    buffers.index(2).store((k * gl.where(in_second, far, to_last)).to(dtype))
     for level in gl.static_range(2):
         factor = past_blocks(from_first, to_last, around[level], 16 << level)
-        buffers[3 + 2 * level].store((q * factor).to(dtype))
-        buffers[4 + 2 * level].store((k * factor).to(dtype))
-    return scaled_blocks(from_first, gl.exp2(around[2][0])), scaled_blocks(to_last, gl.exp2(around[2][1]))
+        buffers.index(3 + 2 * level).store((q * factor).to(dtype))
+        buffers.index(4 + 2 * level).store((k * factor).to(dtype))
+    return scaled_blocks(from_first, gl.exp2(around[2][0])), scaled_blocks(
+        to_last, gl.exp2(around[2][1])
+    )
 
 
 @gluon.jit
@@ -252,7 +261,9 @@ def add_products(weight, shares, left, rows, right, HALF: gl.constexpr, products
     C: gl.constexpr = weight.shape[0]
     BLOCKS: gl.constexpr = C // 16
     columns = right.permute((1, 0))
-    part = product(left, columns, gl.portable.accumulator(products)).reshape([BLOCKS, 16, BLOCKS, 16])
+    part = product(left, columns, gl.portable.accumulator(products)).reshape(
+        [BLOCKS, 16, BLOCKS, 16]
+    )
     whole: gl.constexpr = part.type.layout
     of_rows: gl.constexpr = gl.SliceLayout(2, gl.SliceLayout(3, whole))
     of_blocks: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(1, gl.SliceLayout(3, whole)))
@@ -277,7 +288,9 @@ def add_products(weight, shares, left, rows, right, HALF: gl.constexpr, products
     part = gl.where(near, gl.where(pairs, part, 0.0), 0.0).reshape([C, C])
     weight += gl.convert_layout(part, weight.type.layout)
     if HALF != 0:
-        part = product(rows, columns, gl.portable.accumulator(products)).reshape([BLOCKS, 16, BLOCKS, 16])
+        part = product(rows, columns, gl.portable.accumulator(products)).reshape(
+            [BLOCKS, 16, BLOCKS, 16]
+        )
         part = gl.where(near, gl.where(strict, part, 0.0), 0.0).reshape([C, C])
         shares += gl.convert_layout(part, weight.type.layout)
     return weight, shares
@@ -307,9 +320,9 @@ def add_blocks(weight, shares, q, k, own, left, right, products: gl.constexpr):
 @gluon.jit
 def prepare_channels(
     q, k, g, beta, queries, keys, seen, decays, weights, inverses, unscaled, strides, length, heads, scale, widths,
-    K: gl.constexpr, C: gl.constexpr, SHARED: gl.constexpr,
+    K: gl.constexpr, C: gl.constexpr, BK: gl.constexpr, SHARED: gl.constexpr,
 ):  # fmt: skip
-    """Store the operands of a chunk's walk; the grid has chunks, heads and batches.
+    """Store the operands of a chunk's walk, BK channels at a time; the grid has chunks, heads and batches.
 
     `q` and `k` are [batch, length, heads / SHARED, width], `g` [batch, length, heads, width]; `strides` are theirs of batches, rows and
     heads, `widths` those of keys, of gates and of results. `beta` is contiguous [batch, length, heads]. Results are `queries` (scale e Q), `keys`
@@ -320,7 +333,6 @@ def prepare_channels(
     head = gl.program_id(1)
     batch = gl.program_id(2).to(gl.int64)
     dtype: gl.constexpr = k.dtype.element_ty
-    BK: gl.constexpr = min(K, CHANNELS)
     products: gl.constexpr = gl.portable.mma_layouts(
         C, C, BK, dtype, dtype, operands="shared", b_transposed=True
     )
@@ -345,11 +357,7 @@ def prepare_channels(
     q_smem = gl.allocate_shared_memory(dtype, [C, BK], plain)
     k_smem = gl.allocate_shared_memory(dtype, [C, BK], plain)
     g_smem = gl.allocate_shared_memory(g.dtype.element_ty, [C, BK], plain)
-    buffers = ()
-    for number in gl.static_range(7):
-        buffers = buffers + (gl.allocate_shared_memory(dtype, [C, BK], products.a_shared),)
-    i = near_row[:, None]
-    j = gl.arange(0, C, gl.SliceLayout(0, layout))[None, :]
+    buffers = gl.allocate_shared_memory(dtype, [7, C, BK], products.a_shared)
     weight = gl.zeros([C, C], gl.float32, layout)
     shares = weight
     for start in range(0, K, BK):
@@ -386,20 +394,18 @@ def prepare_channels(
             mild = gl.min(gl.min(total, 0), 0) > -MILD
         if mild:
             weight, shares = add_products(
-                weight, shares, buffers[0], buffers[1], buffers[2], None, products
+                weight, shares, buffers.index(0), buffers.index(1), buffers.index(2), None, products
             )
         else:
             q_tile = q_smem.load(rows)
             k_tile = k_smem.load(rows)
             own = g_smem.load(rows).to(gl.float32) * LOG2E
             weight, shares = add_blocks(
-                weight, shares, q_tile, k_tile, own, buffers[0], buffers[2], products
+                weight, shares, q_tile, k_tile, own, buffers.index(0), buffers.index(2), products
             )
         for level in gl.static_range(2):
-            left, right = buffers[3 + 2 * level], buffers[4 + 2 * level]
-            weight, shares = add_products(
-                weight, shares, left, right, right, 16 << level, products
-            )
+            left, right = buffers.index(3 + 2 * level), buffers.index(4 + 2 * level)
+            weight, shares = add_products(weight, shares, left, right, right, 16 << level, products)
     out_layout: gl.constexpr = gl.portable.blocked_layout([C, C], dtype)
     out_row = gl.arange(0, C, gl.SliceLayout(1, out_layout))[:, None]
     out_offsets = out_row * C + gl.arange(0, C, gl.SliceLayout(0, out_layout))[None, :]
