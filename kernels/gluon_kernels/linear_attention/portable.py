@@ -39,12 +39,6 @@ def factor_layout(warps, lanes):
     return gl.SliceLayout(3, whole)
 
 
-@gluon.constexpr_function
-def block_layout(warps, lanes):
-    """Return a layout of [4, 16, 4, 16] whose sum over the second blocks has `column_layout`."""
-    return gl.BlockedLayout([1, 16, 4, 1], [1, 1, 1, lanes], [warps, 1, 1, 1], [3, 2, 1, 0])
-
-
 @gluon.jit
 def product(a, b, acc, PRECISION: gl.constexpr = None):
     """Return acc plus the product of operands in shared memory."""
@@ -80,95 +74,89 @@ def decay_size(K, C):
 
 
 @gluon.jit
-def invert_diagonal(matrix):
-    """Replace a strictly lower triangle in shared memory by (I + L)^-1 of each 16 x 16 block L on its diagonal, and zeros elsewhere.
+def inverse_blocks(lower):
+    """Return (I + L)^-1 of the 16 x 16 blocks L on the diagonal of a strictly lower triangle, [4, 16, 16] in shared memory.
 
-    A thread substitutes a column of a block, and reads the factors of each step from shared memory.
+    A thread substitutes a column of a block, and reads the factors of each step from shared memory: those of a step follow each other.
     """
     warps: gl.constexpr = gl.num_warps()
-    lanes: gl.constexpr = gl.target.warp_size
+    lanes: gl.constexpr = gl.target.warp_size()
     columns: gl.constexpr = column_layout(warps, lanes)
-    blocks: gl.constexpr = block_layout(warps, lanes)
-    whole = matrix.reshape([4, 16, 4, 16])
-    first = gl.arange(0, 4, gl.SliceLayout(1, gl.SliceLayout(2, gl.SliceLayout(3, blocks))))
-    second = gl.arange(0, 4, gl.SliceLayout(0, gl.SliceLayout(1, gl.SliceLayout(3, blocks))))
-    same = first[:, None, None, None] == second[None, None, :, None]
-    own = gl.sum(gl.where(same, whole.load(blocks), 0.0), 2)
-    own = gl.convert_layout(own, columns)
-    by_column: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [2, 1, 0])
-    buffer = gl.allocate_shared_memory(gl.float32, [16, 4, 16], by_column)
-    buffer.permute((1, 2, 0)).store(own)
+    parts = lower.reshape([4, 16, 4, 16])
+    diagonal = gl.sum(gl.where(on_diagonal(parts.type.layout), parts, 0.0), 2)
+    plain: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [2, 1, 0])
+    steps = gl.allocate_shared_memory(gl.float32, [16, 4, 16], plain)
+    steps.permute((1, 2, 0)).store(diagonal)
     i = gl.arange(0, 16, gl.SliceLayout(0, gl.SliceLayout(2, columns)))[None, :, None]
     j = gl.arange(0, 16, gl.SliceLayout(0, gl.SliceLayout(1, columns)))[None, None, :]
-    x = gl.where(i == j, 1.0, own * 0.0)
+    x = gl.where(i == j, gl.full([4, 16, 16], 1.0, gl.float32, columns), 0.0)
     for m in gl.static_range(15):
         solved = gl.sum(gl.where(i == m, x, 0.0), 1)
-        factors = buffer.slice(m, 1, dim=0).load(factor_layout(warps, lanes)).reshape([4, 16])
+        factors = steps.slice(m, 1, dim=0).load(factor_layout(warps, lanes)).reshape([4, 16])
         factors = gl.convert_layout(factors, gl.SliceLayout(2, columns))
         x = x - factors[:, :, None] * solved[:, None, :]
-    x = gl.convert_layout(x, gl.SliceLayout(2, blocks))[:, :, None, :]
-    whole.store(gl.where(same, x, 0.0))
+    return gl.allocate_shared_memory(gl.float32, [4, 16, 16], plain, x)
+
+
+@gluon.jit
+def on_diagonal(layout: gl.constexpr):
+    """Return True for the blocks on the diagonal of [4, 16, 4, 16], as [4, 1, 4, 1]."""
+    inner: gl.constexpr = gl.SliceLayout(1, gl.SliceLayout(2, gl.SliceLayout(3, layout)))
+    outer: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(1, gl.SliceLayout(3, layout)))
+    first = gl.arange(0, 4, inner)[:, None, None, None]
+    return first == gl.arange(0, 4, outer)[None, None, :, None]
+
+
+@gluon.jit
+def block_of(matrix, row: gl.constexpr, column: gl.constexpr, SIZE: gl.constexpr):
+    """Return a view of a block, counted in blocks."""
+    return matrix.slice(row * SIZE, SIZE, dim=0).slice(column * SIZE, SIZE, dim=1)
+
+
+@gluon.jit
+def join_blocks(matrix, first: gl.constexpr, SIZE: gl.constexpr):
+    """Replace the block B of [[A, 0], [B, C]], whose A and C are inverses, by -C B A: the inverse of the whole."""
+    products: gl.constexpr = gl.portable.mma_layouts(
+        SIZE, SIZE, SIZE, gl.float32, gl.float32, input_precision="tf32"
+    )
+    zeros = gl.zeros([SIZE, SIZE], gl.float32, products.accumulator)
+    c = block_of(matrix, first + 1, first + 1, SIZE).load(products.a)
+    target = block_of(matrix, first + 1, first, SIZE)
+    part = gl.portable.mma(c, target.load(products.b), zeros, input_precision="tf32")
+    a = block_of(matrix, first, first, SIZE).load(products.b)
+    part = gl.convert_layout(part, products.a)
+    target.store(0.0 - gl.portable.mma(part, a, zeros, input_precision="tf32"))
 
 
 @gluon.jit
 def unit_lower_inverse(lower):
-    """Return (I + lower)^-1 of a strictly lower triangle of 64 x 64, float32.
+    """Return (I + lower)^-1 of a strictly lower triangle of 64 x 64, float32, in shared memory.
 
-    Four blocks on the diagonal are inverted by substitution, and joined in pairs: the inverse of [[A, 0], [B, C]] has -C^-1 B A^-1
-    below its diagonal. Operands of products are in shared memory; the second ones have their columns in rows, as `wgmma` reads 32 bits.
+    Four blocks on the diagonal are inverted by substitution, and joined in pairs. Products of 16 and 32 rows have operands in registers.
     """
-    products: gl.constexpr = gl.portable.mma_layouts(
-        64,
-        64,
-        64,
-        gl.float32,
-        gl.float32,
-        input_precision="tf32",
-        operands="shared",
-        b_transposed=True,
-    )
-    layout: gl.constexpr = products.accumulator
-    spread: gl.constexpr = gl.SwizzledSharedLayout(8, 1, 4, [1, 0])
-    matrix = gl.allocate_shared_memory(gl.float32, [64, 64], spread, lower)
-    lower = matrix.load(layout)
-    invert_diagonal(matrix)
-    inverse = matrix.load(layout)
-    left = gl.allocate_shared_memory(gl.float32, [64, 64], products.a_shared)
-    transposed = gl.allocate_shared_memory(gl.float32, [64, 64], products.a_shared)
-    right = gl.allocate_shared_memory(gl.float32, [64, 64], products.b_shared)
-    row = gl.arange(0, 64, gl.SliceLayout(1, layout))[:, None]
-    column = gl.arange(0, 64, gl.SliceLayout(0, layout))[None, :]
-    for level in gl.static_range(2):
-        size = 16 << level
-        below = (row // size % 2 == 1) & (row // size == column // size + 1)
-        left.store(inverse)
-        transposed.permute((1, 0)).store(inverse)
-        right.store(gl.where(below, lower, 0.0))
-        gl.portable.fence()
-        # The transposed product of B and A^-1, whose rows are the columns of the next one's operand.
-        joint = product(
-            transposed, right.permute((1, 0)), gl.portable.accumulator(products), "tf32"
-        )
-        right.store(joint)
-        gl.portable.fence()
-        joint = product(left, right.permute((1, 0)), gl.portable.accumulator(products), "tf32")
-        inverse -= joint
-    return inverse
+    blocks = inverse_blocks(lower)
+    parts = lower.reshape([4, 16, 4, 16])
+    layout: gl.constexpr = parts.type.layout
+    inverses = blocks.load(gl.SliceLayout(2, layout))[:, :, None, :]
+    parts = gl.where(on_diagonal(layout), inverses, parts).reshape([64, 64])
+    spread: gl.constexpr = gl.SwizzledSharedLayout(4, 1, 4, [1, 0])
+    matrix = gl.allocate_shared_memory(gl.float32, [64, 64], spread, parts)
+    join_blocks(matrix, 0, 16)
+    join_blocks(matrix, 2, 16)
+    join_blocks(matrix, 0, 32)
+    return matrix
 
 
 @gluon.jit
 def store_inverses(shares, rate, inverses, unscaled, matrix, offsets):
     """Store T, and T without b if `unscaled` is not None, of a chunk with the strict lower triangle A."""
     dtype: gl.constexpr = inverses.dtype.element_ty
-    layout: gl.constexpr = shares.type.layout
-    inverse = unit_lower_inverse(shares)
+    layout: gl.constexpr = offsets.type.layout
+    inverse = unit_lower_inverse(shares).load(layout)
     if unscaled is not None:
-        result = gl.convert_layout(inverse.to(dtype), offsets.type.layout)
-        gl.portable.store(unscaled + matrix, offsets, result)
+        gl.portable.store(unscaled + matrix, offsets, inverse.to(dtype))
     column_rate = gl.convert_layout(rate, gl.SliceLayout(0, layout))[None, :]
-    inverse = gl.convert_layout(inverse, layout) * column_rate
-    result = gl.convert_layout(inverse.to(dtype), offsets.type.layout)
-    gl.portable.store(inverses + matrix, offsets, result)
+    gl.portable.store(inverses + matrix, offsets, (inverse * column_rate).to(dtype))
 
 
 @gluon.jit
