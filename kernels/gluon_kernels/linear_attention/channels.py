@@ -230,7 +230,7 @@ def store_operands(q, k, behind, ahead, around, buffers):
     `behind` and `ahead` are sums of gates within blocks of 8 tokens. All operands are stored at once: elements of a row depend on little else,
     so that few registers are in use.
     """
-    dtype: gl.constexpr = buffers.dtype
+    dtype: gl.constexpr = buffers[0].dtype
     from_first = gl.exp2(behind)
     to_last = gl.exp2(ahead)
     q = q.to(gl.float32)
@@ -239,13 +239,13 @@ def store_operands(q, k, behind, ahead, around, buffers):
     in_second = (near // 8 % 2 == 1)[:, None]
     far = gl.exp2(-gl.where(in_second, behind, ahead))
     after = gl.where(in_second, from_first, far)
-    buffers.index(0).store((q * after).to(dtype))
-    buffers.index(1).store((k * after).to(dtype))
-    buffers.index(2).store((k * gl.where(in_second, far, to_last)).to(dtype))
+    buffers[0].store((q * after).to(dtype))
+    buffers[1].store((k * after).to(dtype))
+    buffers[2].store((k * gl.where(in_second, far, to_last)).to(dtype))
     for level in gl.static_range(2):
         factor = past_blocks(from_first, to_last, around[level], 16 << level)
-        buffers.index(3 + 2 * level).store((q * factor).to(dtype))
-        buffers.index(4 + 2 * level).store((k * factor).to(dtype))
+        buffers[3 + 2 * level].store((q * factor).to(dtype))
+        buffers[4 + 2 * level].store((k * factor).to(dtype))
     return scaled_blocks(from_first, gl.exp2(around[2][0])), scaled_blocks(
         to_last, gl.exp2(around[2][1])
     )
@@ -357,7 +357,9 @@ def prepare_channels(
     q_smem = gl.allocate_shared_memory(dtype, [C, BK], plain)
     k_smem = gl.allocate_shared_memory(dtype, [C, BK], plain)
     g_smem = gl.allocate_shared_memory(g.dtype.element_ty, [C, BK], plain)
-    buffers = gl.allocate_shared_memory(dtype, [7, C, BK], products.a_shared)
+    buffers = ()
+    for _ in gl.static_range(7):  # one each: a barrier would keep apart the stores to slices of one
+        buffers = buffers + (gl.allocate_shared_memory(dtype, [C, BK], products.a_shared),)
     weight = gl.zeros([C, C], gl.float32, layout)
     shares = weight
     for start in range(0, K, BK):
@@ -394,17 +396,17 @@ def prepare_channels(
             mild = gl.min(gl.min(total, 0), 0) > -MILD
         if mild:
             weight, shares = add_products(
-                weight, shares, buffers.index(0), buffers.index(1), buffers.index(2), None, products
+                weight, shares, buffers[0], buffers[1], buffers[2], None, products
             )
         else:
             q_tile = q_smem.load(rows)
             k_tile = k_smem.load(rows)
             own = g_smem.load(rows).to(gl.float32) * LOG2E
             weight, shares = add_blocks(
-                weight, shares, q_tile, k_tile, own, buffers.index(0), buffers.index(2), products
+                weight, shares, q_tile, k_tile, own, buffers[0], buffers[2], products
             )
         for level in gl.static_range(2):
-            left, right = buffers.index(3 + 2 * level), buffers.index(4 + 2 * level)
+            left, right = buffers[3 + 2 * level], buffers[4 + 2 * level]
             weight, shares = add_products(weight, shares, left, right, right, 16 << level, products)
     out_layout: gl.constexpr = gl.portable.blocked_layout([C, C], dtype)
     out_row = gl.arange(0, C, gl.SliceLayout(1, out_layout))[:, None]
