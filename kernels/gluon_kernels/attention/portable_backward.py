@@ -143,6 +143,7 @@ def query_gradients(
     dtype: gl.constexpr = q.dtype.element_ty
     scores: gl.constexpr = gl.portable.mma_layouts(BLOCK_M, BLOCK_N, DEPTH, dtype, dtype)
     changes: gl.constexpr = gl.portable.mma_layouts(BLOCK_M, BLOCK_N, D, dtype, dtype)
+    by_keys: gl.constexpr = gl.portable.mma_layouts(BLOCK_N, BLOCK_M, D, dtype, dtype)
     of_queries: gl.constexpr = gl.portable.mma_layouts(BLOCK_M, DEPTH, BLOCK_N, dtype, dtype)
     k_rows: gl.constexpr = gl.portable.blocked_layout([BLOCK_N, DEPTH], dtype)
     v_rows: gl.constexpr = gl.portable.blocked_layout([BLOCK_N, D], dtype)
@@ -171,7 +172,7 @@ def query_gradients(
     tile = load_rows(grad, near, rows, strides[3][1], widths[1], grad_rows, D)
     grad_tile = gl.allocate_shared_memory(dtype, [BLOCK_M, D], changes.a_shared, tile)
     k_tile = gl.allocate_shared_memory(dtype, [BLOCK_N, DEPTH], of_queries.b_shared)
-    v_tile = gl.allocate_shared_memory(dtype, [BLOCK_N, D], changes.b_shared)
+    v_tile = gl.allocate_shared_memory(dtype, [BLOCK_N, D], by_keys.a_shared)
 
     start = gl.to_tensor(0)
     end = keys

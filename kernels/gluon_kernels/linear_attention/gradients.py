@@ -28,6 +28,7 @@ from gluon_kernels.plans import Launch, allocator, current_target
 __all__ = ["backward_plan"]
 
 Plan = Callable[..., Any]
+AMPLE = 128 * 1024  # bytes of shared memory of a block that keeps queries and keys there
 
 
 def _walk_back_launch(
@@ -102,10 +103,10 @@ def _chunk_launch(
     sizes: Sizes, q: Tensor, k: Tensor, g: Tensor, v: Tensor, grad: Tensor, walked: Any, results: Any, scale: float,
 ) -> Plan:  # fmt: skip
     """Return `launch(q, k, g, v, grad, walked, results)`; `walked` are N, dY, S, G, and the decays."""
-    ample = current_target().has("nvidia.cp_async")
+    target = current_target()
+    ample = target.has("nvidia.cp_async") and target.limits.shared_memory >= AMPLE
     grid, covering = (sizes.chunks, sizes.heads, sizes.batch), power(sizes.width)
     if sizes.channels:
-        # A program of AMD has 64 KiB of shared memory.
         tensors = (q, k, g, v, grad, *walked, *results)
         strides = tuple(strides_of(x) for x in (q, k, v, grad, g))
         widths = (sizes.width, sizes.columns, k.shape[3], g.shape[3])

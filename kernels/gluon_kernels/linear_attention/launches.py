@@ -203,6 +203,17 @@ def prepare_launch(
     return first, run
 
 
+def _tile_and_stages(sizes: Sizes) -> tuple[int, int]:
+    """Return the columns of values and the slots of a portable walk: processors of AMD and small ones of NVIDIA have room for one slot."""
+    target = current_target()
+    row = (3 if sizes.channels else 2) * power(sizes.width) + 2 * CHUNK
+    if target.has("nvidia.cp_async"):
+        for stages in (2, 1):
+            if stages * CHUNK * (row + TILE) * 2 <= target.limits.shared_memory:
+                return TILE, stages
+    return TILE // 2, 1
+
+
 def walk_launch(
     sizes: Sizes, prepared: Prepared, v: Tensor, outs: Any, initial: Optional[Tensor],
     final: Optional[Tensor], scale: float, segments: int, mapped: bool,
@@ -220,8 +231,7 @@ def walk_launch(
         written = out if out is not None else v
         strides = tuple(strides_of(x) for x in (k if q is None else q, k, v, written))
         tensors = (q, k, v, decays, weights, inverses, seen, out, news, states, initial, final)
-        # A processor of AMD has 64 KiB of shared memory: room for one slot of narrow tiles.
-        tile, stages = (TILE, 2) if current_target().has("nvidia.cp_async") else (TILE // 2, 1)
+        tile, stages = _tile_and_stages(sizes)
         stages = 1 if sizes.channels and sizes.width > 128 else stages
         constants = (power(sizes.width), CHUNK, tile, sizes.walked, stages)
         tiles = -(-sizes.columns // tile)
