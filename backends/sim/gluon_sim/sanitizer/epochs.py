@@ -8,12 +8,15 @@ from typing import Mapping, Optional
 import numpy as np
 
 from gluon_sim.sanitizer.agents import ALONE, GENERIC, Agent, Epoch, EpochKey, Task
+from gluon_sim.tracing.uses import is_late
 
 __all__ = ["Epochs"]
 
 
 class Epochs:
     """All epochs of a launch by number; 0 is "never"."""
+
+    COLUMNS = ("slots", "clocks", "times", "asynchronous", "late", "places", "stamps", "rest")
 
     def __init__(self) -> None:
         self.strict = False  # whether reads, too, need a fence before a write through another proxy
@@ -22,6 +25,7 @@ class Epochs:
         self.clocks = np.zeros(64, np.int64)
         self.times = np.zeros(64, np.int64)
         self.asynchronous = np.zeros(64, bool)
+        self.late = np.zeros(64, bool)  # loads that may be on their way when others learn of them
         # As other programs see them: who, when, and whether by threads that do not act for all.
         self.places = np.zeros(64, np.int32)
         self.stamps = np.zeros(64, np.int64)
@@ -55,13 +59,14 @@ class Epochs:
             closed = {queue.name: queue.closed for queue in task.queues.values()}
         self.all.append(Epoch(task.op, kind, agent, clock, task.name, time, closed))
         if number >= len(self.slots):
-            for name in ("slots", "clocks", "times", "asynchronous", "places", "stamps", "rest"):
+            for name in self.COLUMNS:
                 old = getattr(self, name)
                 setattr(self, name, np.concatenate([old, np.zeros_like(old)]))
         self.slots[number] = agent.slot if agent is not None else 0
         self.clocks[number] = clock
         self.times[number] = time
         self.asynchronous[number] = agent is not None and agent.proxy != GENERIC
+        self.late[number] = kind == "read" and agent is not None and is_late(task.op)
         self.places[number] = ALONE if agent is None else agent.slot + 1
         self.stamps[number] = time if agent is None else clock
         self.rest[number] = rest
@@ -72,7 +77,7 @@ class Epochs:
     ) -> np.ndarray:
         """Return True where an epoch happens before the current access of `agent`; `rows` broadcasts like `ids`.
 
-        `free`: they need no fence to be seen through another proxy.
+        `free`: they need no fence to be seen through another proxy, but for loads that may be on their way.
         """
         low = int(ids.min()) if ids.size else 0
         if not ids.size or low == int(ids.max()):
@@ -86,7 +91,8 @@ class Epochs:
         else:
             known = seen[0][seen_rows, slots]
             fenced = seen[1][seen_rows, slots] if agent.proxy != GENERIC else known
-        if agent.proxy != GENERIC and not free:
-            known = np.where(self.asynchronous[ids], known, fenced)
+        if agent.proxy != GENERIC:
+            landed = self.asynchronous[ids] | (free & ~self.late[ids])
+            known = np.where(landed, known, fenced)
         fine: np.ndarray = known >= clocks
         return fine

@@ -120,13 +120,14 @@ class Op:
         used: whether anything reads its result, once somebody asked.
         orders: whether an atomic acquires, releases, and reaches its program alone, once somebody
             asked.
+        late: whether an arrival comes before anything uses its result, once somebody asked.
         ufunc: of a reduction, the ufunc of its combine region or None, once somebody asked.
         site: the call of the kernel for which it was recorded; None in library functions.
     """
 
     __slots__ = (
         "name", "args", "kwargs", "results", "regions", "loc", "block", "attrs", "used", "orders",
-        "ufunc", "site",
+        "ufunc", "site", "late",
     )  # fmt: skip
 
     def __init__(
@@ -150,6 +151,7 @@ class Op:
         self.orders: Optional[tuple[bool, bool, bool]] = None
         self.ufunc: Optional[tuple[Optional[np.ufunc]]] = None
         self.site: Optional[CallSite] = None
+        self.late: Optional[bool] = None
 
     @property
     def called(self) -> str:

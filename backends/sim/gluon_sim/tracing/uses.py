@@ -7,7 +7,7 @@ from typing import Optional
 from gluon_sim.tracing.ir import Op, Region, Value
 from gluon_sim.tracing.program import Program
 
-__all__ = ["first_use", "is_used"]
+__all__ = ["first_use", "is_late", "is_used"]
 
 # Ops that give their operand on as it is, in another place or shape.
 _PASS = frozenset(
@@ -70,3 +70,36 @@ def _reads(region: Region, target: Value) -> bool:
             if any(_reads(r, target) for r in op.regions):
                 return True
     return False
+
+
+def is_late(op: Op) -> bool:
+    """Return True if an arrival at a barrier comes before anything uses the op's result; looked up once, kept with the op.
+
+    Such a load may still be on its way: ptxas lets neither `bar.sync` nor an arrival wait for it.
+    """
+    if op.late is None:
+        op.late = bool(op.results) and op.block is not None and _arrives_first(op, op.block.ops)
+    return op.late
+
+
+def _arrives_first(op: Op, ops: list[Op]) -> bool:
+    same = {id(value) for value in op.results}
+    for later in ops[ops.index(op) + 1 :]:
+        if any(id(value) in same for value in later.operands()):
+            if later.name not in _PASS:
+                return False
+            same |= {id(value) for value in later.results}
+        elif any(_uses(region, same) for region in later.regions):
+            return False
+        elif "arrive" in later.name:
+            return True
+    return False
+
+
+def _uses(region: Region, values: set[int]) -> bool:
+    return any(
+        any(id(value) in values for value in op.operands())
+        or any(_uses(inner, values) for inner in op.regions)
+        for block in region.blocks
+        for op in block.ops
+    )
