@@ -53,7 +53,7 @@ def drain(
             mbarrier.wait(full.index(slot), phase)
         if FAULT == "released before it is read":
             mbarrier.arrive(empty.index(slot), count=1)
-        value = ring.index(slot).load(layout)
+        value = ring.index(slot).load(layout) * 1.0  # used before the arrival
         if FAULT == "released twice":
             mbarrier.arrive(empty.index(slot), count=1)
         if FAULT == "released but for every fifth":

@@ -43,7 +43,8 @@ class Settings(LaunchSettings):
         assertions: report `device_assert` that fails.
         deadlocks: report a launch in which every task waits; off, it ends there without a word.
         proxy: between which accesses a fence is asked for, where they go through different proxies:
-            a write and the next access (`writes`), or a read and the write over it, too (`strict`).
+            a write and the next access, or a load that nothing uses before an arrival and the write over it
+            (`writes`); any read and the write over it, too (`strict`).
         tolerated: the treatment of reports of mistakes that hardware is known to tolerate: a Python warning
             (`warn`), an `error` like all others, or nothing (`ignore`).
         fences: the same for fences between the proxies that the kernel lacks and the installed compiler

@@ -175,10 +175,10 @@ def double(ring: Ring, writer: Writer, rounds):
     position = ring.consumer()
     gl.static_assert(isinstance(position, gl.nvidia.hopper.ring_position))
     for i in range(rounds):
-        tile = ring.wait(position).load(TILE)
+        tile = ring.wait(position).load(TILE) * 2  # a use: the release waits for no load
         ring.release(position)
         position = position.next()
-        writer.store([64 * i, 0], tile * 2)
+        writer.store([64 * i, 0], tile)
     writer.close()
 
 

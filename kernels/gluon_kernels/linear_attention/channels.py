@@ -406,7 +406,8 @@ def prepare_channels(
                 weight, shares, q_tile, k_tile, own, buffers[0], buffers[2], products
             )
         for level in gl.static_range(2):
-            left, right = buffers[3 + 2 * level], buffers[4 + 2 * level]
+            left = buffers[3 + 2 * level]
+            right = buffers[4 + 2 * level]
             weight, shares = add_products(weight, shares, left, right, right, 16 << level, products)
     out_layout: gl.constexpr = gl.portable.blocked_layout([C, C], dtype)
     out_row = gl.arange(0, C, gl.SliceLayout(1, out_layout))[:, None]

@@ -217,7 +217,7 @@ class tile_ring(Record):
 
     @builtin(name="tile_ring.release")
     def release(self, position: ring_position, pred: Scalar[bool] = True) -> None:
-        """Release the slot; wait for asynchronous readers of its tiles before.
+        """Release the slot; wait for asynchronous readers of its tiles before, and use what you loaded from it or put a fence between the proxies.
 
         Args:
             position: a consumer's position.

@@ -73,12 +73,14 @@ def _reads(region: Region, target: Value) -> bool:
 
 
 def is_late(op: Op) -> bool:
-    """Return True if an arrival at a barrier comes before anything uses the op's result; looked up once, kept with the op.
+    """Return True if an arrival at a barrier comes before anything uses what a load from shared memory returns; kept with the op.
 
     Such a load may still be on its way: ptxas lets neither `bar.sync` nor an arrival wait for it.
     """
     if op.late is None:
-        op.late = bool(op.results) and op.block is not None and _arrives_first(op, op.block.ops)
+        op.late = (
+            op.name == "local_load" and op.block is not None and _arrives_first(op, op.block.ops)
+        )
     return op.late
 
 

@@ -8,11 +8,17 @@ import pytest
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.errors import ArgumentError, CapabilityError, GluonError
-from gluon_core.language.nvidia.hopper import ordered_barrier, tma_ring, tma_writer, warpgroup_mma
+from gluon_core.language.nvidia.hopper import (
+    fence_async_shared,
+    ordered_barrier,
+    tma_ring,
+    tma_writer,
+    warpgroup_mma,
+)
 from gluon_core.nvidia.hopper import TensorDescriptor
 from gluon_core.registry.load import registry
 from gluon_core.testing import TRITON_VERSION
-from gluon_sim.errors import BarrierError, DeadlockError
+from gluon_sim.errors import BarrierError, DeadlockError, RaceError
 from tests.backends.sim.sanitizer.test_mutations import Case
 from tests.tables import mistakes
 
@@ -283,11 +289,11 @@ def test_an_older_release_names_the_missing_feature():
 def use(ring, out, rounds, RELEASES: gl.constexpr):
     position = ring.consumer()
     for _ in range(rounds):
-        tile = ring.wait(position).load(LAYOUT)
+        total = gl.sum(gl.sum(ring.wait(position).load(LAYOUT), 0), 0)
         if RELEASES:
             ring.release(position)
         position = position.next()
-        gl.store(out, gl.sum(gl.sum(tile, 0), 0))
+        gl.store(out, total)
 
 
 @gluon.jit
@@ -416,3 +422,55 @@ def test_the_order_begins_at_another_row(m, n, first):
     visit_from[(2,)](moved, m, n, first, 2, target=SIM)
     rows = -(-m // 4) * 4
     assert moved.tolist() == [[(row + first) % rows, column] for row, column in plain.tolist()]
+
+
+@gluon.jit
+def move_rows(ring, out, rounds, ROWS: gl.constexpr, FORM: gl.constexpr):
+    row = gl.arange(0, ROWS, gl.SliceLayout(1, LAYOUT))[:, None]
+    column = gl.arange(0, 32, gl.SliceLayout(0, LAYOUT))[None, :]
+    position = ring.consumer()
+    for i in range(rounds):
+        tile = ring.wait(position).load(LAYOUT)
+        if FORM == "use":
+            tile = tile + 0.0
+        if FORM == "fence":
+            fence_async_shared()
+        ring.release(position)
+        position = position.next()
+        gl.store(out + (i * ROWS + row) * 32 + column, tile)
+
+
+@gluon.jit
+def fill_rows(ring, rounds, ROWS: gl.constexpr):
+    position = ring.producer()
+    for i in range(rounds):
+        ring.fetch(position, [[i * ROWS, 0]])
+        position = position.next()
+
+
+@gluon.jit
+def copy_rows(a, out, rounds, ROWS: gl.constexpr, FORM: gl.constexpr):
+    ring = tma_ring([a], 1)
+    gl.warp_specialize(
+        [(move_rows, (ring, out, rounds, ROWS, FORM)), (fill_rows, (ring, rounds, ROWS))],
+        [1],
+        [24],
+    )
+
+
+@pytest.mark.parametrize("form", ["use", "fence", "late"])
+def test_a_release_does_not_wait_for_loads(form):
+    """On an H200 a copy overwrote what an `ldmatrix` before the arrival had not read."""
+    a = arrays(3)["a"]
+    out = np.zeros_like(a)
+
+    def run():
+        copied = described(a, [ROWS, COLUMNS])
+        copy_rows[(1,)](copied, out, 3, ROWS, form, target=SIM, num_warps=4)
+
+    if form == "late":
+        with pytest.raises(RaceError, match=r"the read by `.*load`.*fence_async_shared"):
+            run()
+    else:
+        run()
+        np.testing.assert_array_equal(out, a)

@@ -334,10 +334,11 @@ def consume(b, s, t, full, empty, n, EARLY: gl.constexpr):
         if EARLY:
             mbarrier.arrive(empty.index(i % 2))
         x = s.index(i % 2).load(REGISTERS)
+        x = x + x
         if not EARLY:
             mbarrier.arrive(empty.index(i % 2))
         tma.store_wait(0)
-        t.store(x + x)
+        t.store(x)
         fence_async_shared()
         tma.async_store(b, [i * 64, 0], t)
     tma.store_wait(0)
