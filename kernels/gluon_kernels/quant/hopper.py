@@ -52,7 +52,12 @@ def pairs(raw, dtype: gl.constexpr):
     """Return both integers of 4 bits of each byte as floats of 16 bits in 32: they take the last bits of a float's mantissa, whose
     value is subtracted again."""
     byte = raw.to(gl.int32)
-    code = (byte | (byte << 12)) & 0x000F000F
+    return converted_pairs((byte | (byte << 12)) & 0x000F000F, dtype)
+
+
+@gluon.jit
+def converted_pairs(code, dtype: gl.constexpr):
+    """Return integers of 4 bits, two in each 32, as floats of 16 bits."""
     if dtype == gl.bfloat16:
         return gl.inline_asm_elementwise(
             "{ .reg .b32 base; mov.b32 base, 0x43084308; sub.rn.bf16x2 $0, $1, base; }",
@@ -70,7 +75,12 @@ def pairs_of_mxfp4(raw, dtype: gl.constexpr):
     """Return both floats of 4 bits of each byte as floats of 16 bits in 32: sign, exponent and mantissa move to their places, and a power of
     two gives the exponent its bias."""
     byte = raw.to(gl.int32)
-    code = (byte | (byte << 12)) & 0x000F000F
+    return converted_pairs_of_mxfp4((byte | (byte << 12)) & 0x000F000F, dtype)
+
+
+@gluon.jit
+def converted_pairs_of_mxfp4(code, dtype: gl.constexpr):
+    """Return floats of 4 bits, two in each 32, as floats of 16 bits."""
     sign = (code & 0x00080008) << 12
     if dtype == gl.bfloat16:
         return gl.inline_asm_elementwise(

@@ -101,7 +101,9 @@ def converting(
     tiling = tilings.best(*sizes, hopper=hopper)
     if tiling.kernel == "restored":
         return None
-    planned = {"rows": fewest_rows, "few": few_rows, "many": many_rows}[tiling.kernel]
+    planned = {"rows": fewest_rows, "tokens": tokens, "few": few_rows, "many": many_rows}[
+        tiling.kernel
+    ]
     return planned(layer, x, weight, scales, bias, activation, out, processors, tiling)
 
 
@@ -140,6 +142,52 @@ def fewest_rows(
         if flattened:
             scales = scales.reshape(-1).contiguous()
         tensors = (weight.view(torch.int32), x, result, bias, scales)
+        launch(*(t for t in tensors if t is not None))
+        return result
+
+    return run
+
+
+def tokens(
+    layer: Any, x: Tensor, weight: Tensor, scales: Optional[Tensor], bias: Optional[Tensor],
+    activation: Optional[str], out: Optional[Tensor], processors: int, tiling: tilings.Tiling,
+) -> Callable[..., Tensor]:  # fmt: skip
+    """Return `run(x, weight, scales, bias, out)` by `linear_tokens`."""
+    from gluon_kernels.gemm.launches import vector_of
+    from gluon_kernels.quant.hopper_tokens import linear_tokens
+
+    k, n, m = layer.k, layer.n, layer.rows
+    of_rows = _of_rows(layer, scales)
+    flattened = scales is not None and of_rows and not (scales.ndim == 1 and scales.is_contiguous())
+    copied = not x.is_contiguous()
+    x = x.contiguous()
+    words = weight.view(torch.int32)
+    _, block, _, splits, columns = tiling
+    tiles = gluon.cdiv(n, columns)
+    empty = allocator(layer.shape, layer.dtype, x.device)
+    result = empty() if out is None else out
+    count_of_sums = tiles * splits * block * columns if splits > 1 else 1
+    new_sums, counters = Scratch(count_of_sums, x.device), Counters(tiles)
+    sums, count = new_sums(), counters(x.device)
+    device = x.device
+    flat, grouped, strides = _scales(scales, of_rows)
+    arguments = (
+        words, x, result, sums, count, bias, grouped, strides, flat, m, n, k, words.stride(0), n,
+        layer.group or 1 << 30, layer.format, columns, splits, vector_of(result, n), activation,
+    )  # fmt: skip
+    of_weights = flat if of_rows else scales
+    tensors = [t for t in (words, x, result, sums, count, bias, of_weights) if t is not None]
+    options = overlapping(_memory(layer, weight))
+    grid = (splits, tiles, 1)
+    launch = gluon.torch.prepare(linear_tokens, grid, arguments, tensors, num_warps=4, **options)
+
+    def run(x: Tensor, weight: Tensor, scales: Any, bias: Any, out: Optional[Tensor]) -> Tensor:
+        result = empty() if out is None else out
+        x = x.contiguous() if copied else x
+        if flattened:
+            scales = scales.reshape(-1).contiguous()
+        parts, counted = (sums, count) if splits == 1 else (new_sums(), counters(device))
+        tensors = (weight.view(torch.int32), x, result, parts, counted, bias, scales)
         launch(*(t for t in tensors if t is not None))
         return result
 

@@ -53,6 +53,7 @@ _FACTORS = {
     ("many", 128): (2.4, 0.152, 67e3, 2.8e6, 0.23, 0.125, 1.04, 3.48, 0.18),
     ("many", 256): (0.8, 0.030, 64e3, 2.58e6, 0.60, 0.18, 3.34, 5.48, 0.44),
 }
+_TOKENS = 1.0  # of the time expected of `linear_tokens`
 _ROLES = 0.95  # of the time of `linear_few`, that a warp which copies leaves to one group of warps
 
 
@@ -66,6 +67,11 @@ def tilings(m: int, k: int, group: int, exponents: bool) -> Iterator[Tiling]:
     if m <= _FEWEST and k % 32 == 0:  # threads load 16 bytes
         for each, along in _ROWS:
             yield Tiling("rows", 1 << (m - 1).bit_length(), 0, along, each * 4 // along)
+    if m <= 8 and k % 32 == 0:
+        for columns in (64, 128):
+            for splits in (1, 2, 4, 8):
+                if _up(k, 128) >= 2 * splits:
+                    yield Tiling("tokens", 8, 0, splits, columns)
     power = max(8, 1 << (m - 1).bit_length())
     few = (power,) if power <= 64 else (64, 128) if m <= 512 else ()
     many = (
@@ -117,6 +123,15 @@ def expected(
         issue = n * steps * width * (3.1 + 4.9 * tiling.block) / (processors * 2.1e5)
         return 2.9 + max(n * k / packed / 2.6e6, issue, rounds * (0.96 + 0.04 * steps))
     columns = tiling.columns
+    if tiling.kernel == "tokens":
+        programs, resident = _up(n, columns) * tiling.splits, _resident(tiling)
+        if tiling.splits > 1 and programs > processors * resident:
+            return float("inf")
+        busy, share = _up(programs, processors), _up(_up(k, 64 * packed), tiling.splits)
+        issue = (min(busy, resident) + 0.2) * (0.33 if packed == 2 else 0.2) * columns / 128
+        steps = share * max(0.15 + 0.35 * columns / 128, issue) * _TOKENS
+        shared = 2.05 if tiling.splits > 1 else 0.0
+        return 2.6 + max(max(1.0, busy / resident) * steps, n * k / packed / 4e6) + shared
     programs = _up(n, columns) * _up(m, tiling.block) * tiling.splits
     resident = _resident(tiling)
     if tiling.splits > 1 and programs > processors * resident:
@@ -149,6 +164,8 @@ def _resident(tiling: Tiling) -> int:
     """Return how many programs share a processor."""
     if tiling.kernel == "many" and tiling.columns > 64:
         return 1
+    if tiling.kernel == "tokens":  # by their registers
+        return 2 if tiling.columns == 128 else 3
     return 4 if tiling.block * tiling.columns <= 4096 else 2
 
 

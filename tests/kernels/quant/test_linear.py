@@ -72,10 +72,15 @@ def test_every_tiling(number, tiling, monkeypatch):
     assert LINEAR.check(LINEAR.small[number], "cpu") is None
 
 
-@pytest.mark.parametrize("format, group", [("int4", 64), ("int8", 32), ("mxfp4", 32), ("e4m3", 0)])
-def test_up_to_four_rows_without_the_matrix_unit(format, group, monkeypatch):
+FORMATS = [("int4", 64), ("int4", 128), ("int8", 32), ("mxfp4", 32), ("e4m3", 0)]
+
+
+@pytest.mark.parametrize("kernel, block, columns", [("rows", 4, 8), ("tokens", 8, 64)])
+@pytest.mark.parametrize("format, group", FORMATS)
+def test_few_rows_read_weights_into_registers(format, group, kernel, block, columns, monkeypatch):
     """Steps of several warps, and a last one that is not full; weights of all values of a byte."""
-    monkeypatch.setattr(tilings, "best", lambda *sizes, **more: tilings.Tiling("rows", 4, 0, 2, 8))
+    tiling = tilings.Tiling(kernel, block, 0, 2, columns)
+    monkeypatch.setattr(tilings, "best", lambda *sizes, **more: tiling)
     layer.plans.forget()
     shape = {"M": 3, "N": 12, "K": 2176, "format": format, "group": group}
     assert LINEAR.check(shape, "cpu") is None
@@ -91,8 +96,9 @@ def test_up_to_four_rows_without_the_matrix_unit(format, group, monkeypatch):
 
 def test_tilings_are_chosen_by_their_sizes():
     """Few rows are converted within the product, many are multiplied with restored weights."""
-    for rows, kernel in ((1, "rows"), (16, "few"), (16384, "restored")):
-        assert tilings.best(rows, 8192, 8192, 2, 128, False, 132).kernel == kernel
+    for rows, kernels in ((1, ("rows", "tokens")), (16, ("few", "many")), (16384, ("restored",))):
+        assert tilings.best(rows, 8192, 8192, 2, 128, False, 132).kernel in kernels
+    assert tilings.best(1, 8192, 8192, 2, 128, False, 132, hopper=False).kernel == "rows"
     few = tilings.best(16, 1024, 8192, 1, 0, False, 132)
     assert few.splits > 1  # 16 tiles for 132 processors
 
