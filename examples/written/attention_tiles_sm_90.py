@@ -106,7 +106,7 @@ def attention(q, k, v, out, length, scale, D: gl.constexpr, BM: gl.constexpr, BN
             (attention_rows, (key_ring, value_ring, out, length, scale, D, BM, BN, out_tiles, q_tiles, 1)),
         ],
         [4, 4],
-        [224, 224],
+        [232, 232],
     )
 
 

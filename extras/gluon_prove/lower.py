@@ -62,6 +62,14 @@ _REFUSED = {
 }
 
 
+_UNITS = 3  # the multiprocessors of the device, positive as the programs along the axes are
+
+
+def _counts_units(op: Op) -> bool:
+    """Return True for assembly that reads the number of multiprocessors."""
+    return str(op.args[0]).strip() == "mov.u32 $0, %nsmid;" and not any(True for _ in op.operands())
+
+
 class _Lowering(Loops):
     def __init__(
         self, compiled: CompiledProgram, target: Any, num_warps: int, values: Sequence[Any],
@@ -169,6 +177,8 @@ class _Lowering(Loops):
             env[id(op.results[0])] = self.constant(op)
         elif name in ("if", "for", "while", "call", "warp_specialize"):
             getattr(self, "do_" + name)(op, env)
+        elif name == "inline_asm" and _counts_units(op):
+            env[id(op.results[0])] = Spec(value=term("programs", _UNITS))
         elif name == "inline_asm" and (
             is_data(op, self.models.assembler, self.target) or self.models.is_idle(op.args[0])
         ):

@@ -1,0 +1,284 @@
+"""Find the functions of a kernel with loops of tiles, and give the tiles rings that partitions share."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass, field
+from typing import Any, Iterator, Optional, Sequence
+
+from gluon_core import language, portable
+from gluon_core.plugin.targets import Target
+from gluon_write.form import free_name
+from gluon_write.loops import Loop, Tile, argument, reads, stores
+from gluon_write.own_tiles import DEPTH, OwnTile, own_tiles
+from gluon_write.sketch import Sketch
+from gluon_write.tile_loops import LoopsOfTiles
+
+__all__ = ["GROUP", "Function", "NoForm", "RingPlan", "is_text"]
+
+GROUP = 4  # warps
+_BARRIERS = 1024  # bytes of shared memory
+
+
+class NoForm(Exception):
+    """Say that a kernel has no such form."""
+
+
+@dataclass
+class Function:
+    """Hold a function with loops of tiles.
+
+    Attributes:
+        loops: id of a loop's node -> the loop. rings: name of a descriptor -> that of its ring.
+        products, copies: names of the consumer's and the producer's copy.
+        taken: parameters of the producer's copy.
+    """
+
+    reader: LoopsOfTiles
+    loops: dict[int, Loop]
+    rings: dict[str, str] = field(default_factory=dict)
+    products: str = ""
+    copies: str = ""
+    taken: list[str] = field(default_factory=list)
+
+
+class RingPlan:
+    """Hold the functions, loops and rings of a kernel.
+
+    Args:
+        fn: a kernel of one part of the rows, as `rows.parted` writes it, and `drawn`, its trace.
+        stages: slots of a ring. parts: consumers. part: the name of a part's number.
+
+    Raises:
+        NoForm: the kernel has no such form.
+    """
+
+    def __init__(self, fn: Any, drawn: Sketch, target: Target, stages: int, parts: int, part: str):
+        self.fn, self.drawn, self.target = fn, drawn, target
+        self.stages, self.parts, self.part = stages, parts, part
+        self.readers = [
+            LoopsOfTiles(jit, i, drawn, target, GROUP) for i, jit in enumerate(drawn.jits)
+        ]
+        self.taken = {
+            word for one in self.readers for word in (*re.findall(r"\w+", one.source), *one.scope)
+        }
+        self.slot = free_name("slot", self.taken)
+        self.functions: dict[int, Function] = {}
+        self.rings: dict[str, Tile] = {}  # name -> one of its tiles
+        self.descriptors: dict[str, str] = {}  # the kernel's name of a descriptor -> its ring
+        self.depth = 0
+        self.own: list[OwnTile] = []
+        self._find()
+        self._place_rings()
+        self.before = self._before(self.functions[0].reader)
+        self._place_own(self.functions[0])
+
+    # -- functions, loops and rings -------------------------------------------------------------
+
+    def _find(self) -> None:
+        for number, reader in enumerate(self.readers):
+            loops = {id(loop.node): loop for loop in reader.loops()}
+            if loops:
+                self.functions[number] = Function(reader, loops)
+        changed = True
+        while changed:
+            changed = False
+            for number, reader in enumerate(self.readers):
+                if number not in self.functions and any(True for _ in self.calls_in(reader)):
+                    self.functions[number] = Function(reader, {})
+                    changed = True
+        if 0 not in self.functions:
+            raise NoForm
+        for number, one in self.functions.items():
+            name = one.reader.tree.name
+            word = f"{name}_rows" if number == 0 else f"{name}_products"
+            one.products = free_name(word, self.taken)
+            one.copies = free_name(f"{name}_copies", self.taken)
+            returns = [n for n in ast.walk(one.reader.tree) if isinstance(n, ast.Return)]
+            last = one.reader.tree.body[-1]
+            if any(r is not last for r in returns) or number == 0 and returns:
+                raise NoForm
+
+    def calls_in(self, reader: LoopsOfTiles) -> Iterator[tuple[ast.Call, int]]:
+        """Yield the calls of functions that have loops of tiles."""
+        for node in ast.walk(reader.tree):
+            number = self.number_of(reader, node)
+            if number in self.functions and isinstance(node, ast.Call):
+                yield node, number
+
+    def number_of(self, reader: LoopsOfTiles, node: ast.AST) -> int:
+        called = reader.called(node)
+        return next((i for i, jit in enumerate(self.drawn.jits) if jit is called), -1)
+
+    def callees_first(self, numbers: Sequence[int]) -> list[int]:
+        order: list[int] = []
+
+        def add(number: int) -> None:
+            if number not in order:
+                for _, callee in self.calls_in(self.functions[number].reader):
+                    add(callee)
+                order.append(number)
+
+        for number in numbers:
+            add(number)
+        return order
+
+    def _place_rings(self) -> None:
+        """Give each descriptor whose tiles are copied ahead a ring; loops take one slot of each in a round.
+
+        Raises:
+            NoForm: a function has several descriptors for one name, or a loop has not all rings.
+        """
+        for number in reversed(self.callees_first(list(self.functions))):
+            one = self.functions[number]
+            if number:
+                one.rings = self._passed(number)
+            for loop in one.loops.values():
+                for tile in loop.tiles.values():
+                    if number == 0:
+                        one.rings[tile.tiles] = self._ring(tile.tiles, tile)
+                    if tile.tiles not in one.rings:
+                        raise NoForm
+        names = set(self.rings)
+        for one in self.functions.values():
+            for loop in one.loops.values():
+                for tile in loop.tiles.values():
+                    tile.ring = one.rings[tile.tiles]
+                    known = self.rings[tile.ring]
+                    if (tile.shape, tile.bits) != (known.shape, known.bits):
+                        raise NoForm
+                if sorted(tile.ring for tile in loop.tiles.values()) != sorted(names):
+                    raise NoForm
+        size = sum(tile.bytes for tile in self.rings.values())
+        room = self.target.architecture.limits.shared_memory - self._other_memory()
+        self.depth = min(max(self.stages, 2), room // size)
+        if self.depth < 2:
+            raise NoForm
+
+    def _other_memory(self) -> int:
+        """Return the bytes of shared memory through which the consumers move other tiles."""
+        copied = {
+            id(node)
+            for one in self.functions.values()
+            for loop in one.loops.values()
+            for tile in loop.tiles.values()
+            for node in ast.walk(tile.statement)
+        }
+        most = 0
+        for reader in self.readers:
+            for node in ast.walk(reader.tree):
+                called = reader.called(node)
+                if not isinstance(node, ast.Call) or id(node) in copied:
+                    continue
+                moved: Optional[ast.expr] = node
+                if called in (portable.store, language.store):
+                    moved = argument(node, 2 if called is portable.store else 1, "value")
+                elif called not in (portable.load, language.load):
+                    continue
+                kind = reader.type_of(moved) if moved is not None else None
+                if kind is not None:
+                    most = max(most, kind[0][0] * kind[0][1] * kind[1] // 8)
+        return self.parts * most + _BARRIERS
+
+    def _place_own(self, kernel: Function) -> None:
+        """Give each part rings of the tiles that a round of a loop around loops loads, where there is memory."""
+        described = {
+            name
+            for s in self.before
+            if kernel.reader.called(getattr(s, "value", None)) is portable.descriptor
+            for name in stores(s)
+        }
+        own = own_tiles(
+            kernel.reader, lambda loop: self.has_loops(kernel, loop), described, self.taken
+        )
+        size = self.depth * sum(tile.bytes for tile in self.rings.values())
+        more = DEPTH * self.parts * sum(one.tile.bytes for one in own)
+        room = self.target.architecture.limits.shared_memory - self._other_memory()
+        self.own = own if size + more <= room else []
+
+    def own_of(self, statement: ast.stmt) -> list[OwnTile]:
+        """Return the tiles that a statement loads, or a loop in its rounds."""
+        return [one for one in self.own if statement in (one.tile.statement, one.loop)]
+
+    def _ring(self, descriptor: str, tile: Tile) -> str:
+        """Return the ring of one of the kernel's descriptors."""
+        if descriptor not in self.descriptors:
+            ring = free_name(f"{tile.name}_ring", self.taken)
+            self.descriptors[descriptor] = ring
+            self.rings[ring] = tile
+        return self.descriptors[descriptor]
+
+    def _passed(self, number: int) -> dict[str, str]:
+        """Return the rings of the descriptors that a function's calls pass, by parameter."""
+        one = self.functions[number]
+        rings: dict[str, str] = {}
+        tiles = {t.tiles: t for loop in one.loops.values() for t in loop.tiles.values()}
+        for caller in self.functions.values():
+            for call, callee in self.calls_in(caller.reader):
+                if callee != number:
+                    continue
+                for name, value in self.bound(call, one.reader).items():
+                    if name not in tiles:
+                        continue
+                    if not isinstance(value, ast.Name):
+                        raise NoForm
+                    ring = caller.rings.get(value.id)
+                    if ring is None and caller is self.functions[0]:
+                        ring = caller.rings[value.id] = self._ring(value.id, tiles[name])
+                    if ring is None or rings.get(name, ring) != ring:
+                        raise NoForm
+                    rings[name] = ring
+        return rings
+
+    def bound(self, call: ast.Call, callee: LoopsOfTiles) -> dict[str, ast.expr]:
+        """Return the arguments of a call by parameter."""
+        names = [arg.arg for arg in callee.tree.args.args]
+        if any(isinstance(arg, ast.Starred) for arg in call.args) or len(call.args) > len(names):
+            raise NoForm
+        bound = dict(zip(names, call.args))
+        for word in call.keywords:
+            if word.arg is None:
+                raise NoForm
+            bound[word.arg] = word.value
+        return bound
+
+    # -- the statements before the partitions -----------------------------------------------------
+
+    def describes(self, reader: LoopsOfTiles, statement: ast.stmt) -> bool:
+        """Return True for a statement that makes a descriptor."""
+        called = reader.called(getattr(statement, "value", None))
+        return isinstance(statement, ast.Assign) and called is portable.descriptor
+
+    def _before(self, reader: LoopsOfTiles) -> list[ast.stmt]:
+        """Return the kernel's statements that make descriptors of rings, with those that these need.
+
+        Raises:
+            NoForm: a ring's descriptor is made within a loop or a branch.
+        """
+        body = [s for s in reader.tree.body if not is_text(s)]
+        makers = [s for s in body if self.describes(reader, s)]
+        described = {name for s in makers for name in stores(s)}
+        if not set(self.descriptors) <= described:
+            raise NoForm
+        last = max(body.index(s) for s in makers)
+        chosen = list(makers)
+        needed = {name for s in makers for name in reads(s)}
+        for statement in reversed(body[: last + 1]):
+            if statement not in chosen and stores(statement) & needed:
+                plain = isinstance(statement, (ast.Assign, ast.AugAssign, ast.AnnAssign))
+                if not plain or not reader.ahead(statement) or self.part in reads(statement):
+                    raise NoForm
+                chosen.append(statement)
+                needed |= reads(statement)
+        return [s for s in body if s in chosen]
+
+    def has_loops(self, one: Function, statement: ast.stmt) -> bool:
+        nodes = list(ast.walk(statement))
+        calls = [call for call, _ in self.calls_in(one.reader)]
+        return any(id(n) in one.loops for n in nodes) or any(call in nodes for call in calls)
+
+
+def is_text(statement: ast.stmt) -> bool:
+    """Return True for a docstring."""
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
