@@ -38,8 +38,9 @@ def gemm_kernel(
         acc = gl.portable.mma_wait(acc, pending=1)  # the product before is done: reuse its slot
         ahead = i + STAGES - 1
         ring.fetch(ahead, [[row, ahead * BLOCK_K], [ahead * BLOCK_K, column]], pred=ahead < steps)
-    gl.portable.store(c_tiles, [row, column], gl.portable.read(acc))
-    ring.close()
+    result = gl.portable.read(acc)
+    ring.close()  # before the store, which may need the memory of the ring
+    gl.portable.store(c_tiles, [row, column], result)
 
 
 def main():

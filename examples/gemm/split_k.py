@@ -39,13 +39,12 @@ def split_k_kernel(
         acc = gl.portable.mma_wait(acc, pending=0)
         k = (first + i + 1) * BLOCK_K
         ring.fetch(i + 1, [[row, k], [k, column]], pred=first + i + 1 < last)
+    result = gl.portable.read(acc)
+    ring.close()  # before ops that may need the memory of the ring
     of_tile = sums + tile * SPLITS * BLOCK_M * BLOCK_N
-    total, complete = gl.portable.split_k_reduce(
-        gl.portable.read(acc), of_tile, counters + tile, part, SPLITS
-    )
+    total, complete = gl.portable.split_k_reduce(result, of_tile, counters + tile, part, SPLITS)
     if complete:
         gl.portable.store(c_tiles, [row, column], total)
-    ring.close()
 
 
 def main():
