@@ -3,10 +3,12 @@
     python benchmarks/before_after.py OLD [NEW] [--rounds 5] [--only launch,import,...] [--seed 0]
 
 OLD is a folder or a commit; NEW is another, or this tree where it is left out. Both are built as wheels and
-unpacked into folders of their own, so this Python needs Triton, torch and hatchling, and no gluon package. Times are the least of the rounds, each in a process of its own:
-launches on a driver that does nothing, in nanoseconds; the import, cold compilation and the demo in
-seconds of processor time, with their children, and so are two simulated kernels; the simulator's
-table in seconds, by the checkout's own simulator.py. Ends with 1 where a ratio is above 1.02.
+unpacked into folders of their own, so this Python needs Triton, torch and hatchling, and no gluon package. Launches end in a
+driver that does nothing: two processes on one core, one for each checkout, make batches of them in random order, so that
+other work on the machine meets both; the medians are in nanoseconds. All other times are the least of the rounds, each in a
+process of its own: the import, cold compilation and the demo in seconds of processor time, with their children, and so are
+two simulated kernels; the simulator's table in seconds, by the checkout's own simulator.py. Ends with 1 where a ratio is
+above 1.02.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from typing import Any, Callable, Iterator
 HERE = Path(__file__).resolve().parent
 MOST = 1.02
 GRID = (4,)
-BATCH, BATCHES = 200, 150
+BATCH, BATCHES = 200, 60  # of launches, and of a round
 KINDS = ("launch", "miss", "import", "compile", "simulated", "demo", "simulator", "wheels")
 SIMULATED = 6  # cases of simulator.py: those with Triton's interpreter as a rival
 
@@ -69,8 +71,8 @@ def use_fake_driver() -> tuple[Any, Any]:
     return target, CudaDriver(calls)
 
 
-def launch() -> dict[str, float]:
-    """Nanoseconds of launches that are hits, of an operator, and of bundles."""
+def launches() -> dict[str, Callable[[], Any]]:
+    """Return launches that are hits, an operator, and launches of bundles."""
     import before_after_kernels as kernels
     import torch
 
@@ -93,21 +95,19 @@ def launch() -> dict[str, float]:
 
     a, b, c = descriptors()
     described = kernels.described.prepare(a, b, c, x, 1000, grid=GRID)
-    return least(
-        {
-            "launch, hit": lambda: kernels.scale[GRID](x, y, 2048, 2.0, 512, layout),
-            "launch, hit, option": lambda: kernels.scale[GRID](
-                x, y, 2048, 2.0, 512, layout, num_warps=4
-            ),
-            "launch, prepared": lambda: prepared(x, y, 2048, 2.0, 512, layout),
-            "3 descriptors, hit": lambda: kernels.described[GRID](a, b, c, x, 1000),
-            "3 descriptors, made anew": lambda: kernels.described[GRID](*descriptors(), x, 1000),
-            "3 descriptors, prepared": lambda: described(a, b, c, x, 1000),
-            "operator of torch": lambda: op(x, y, 2.0),
-            "bundle, hit": lambda: bundle[GRID](x, y, 2048, 2.0),
-            "bundle, prepared": lambda: bundled(x, y, 2048, 2.0),
-        }
-    )
+    return {
+        "launch, hit": lambda: kernels.scale[GRID](x, y, 2048, 2.0, 512, layout),
+        "launch, hit, option": lambda: kernels.scale[GRID](
+            x, y, 2048, 2.0, 512, layout, num_warps=4
+        ),
+        "launch, prepared": lambda: prepared(x, y, 2048, 2.0, 512, layout),
+        "3 descriptors, hit": lambda: kernels.described[GRID](a, b, c, x, 1000),
+        "3 descriptors, made anew": lambda: kernels.described[GRID](*descriptors(), x, 1000),
+        "3 descriptors, prepared": lambda: described(a, b, c, x, 1000),
+        "operator of torch": lambda: op(x, y, 2.0),
+        "bundle, hit": lambda: bundle[GRID](x, y, 2048, 2.0),
+        "bundle, prepared": lambda: bundled(x, y, 2048, 2.0),
+    }
 
 
 def bundle_of(target: Any, driver: Any, open_bundle: Callable[..., Any]) -> Any:
@@ -133,17 +133,17 @@ def torch_op() -> Any:
     return make("before_after::scale", scale, mutates_args=("out",), schema=schema)
 
 
-def least(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
-    times = dict.fromkeys(calls, float("inf"))
-    for call in calls.values():
-        call()
-    for _ in range(BATCHES):
-        for name, call in calls.items():
-            begin = time.perf_counter_ns()
-            for _ in range(BATCH):
-                call()
-            times[name] = min(times[name], (time.perf_counter_ns() - begin) / BATCH)
-    return times
+def answer(calls: dict[str, Callable[[], Any]]) -> None:
+    """Print the names of calls, then for each name that is read the nanoseconds of such a call in a batch."""
+    print(json.dumps(list(calls)), flush=True)
+    for line in sys.stdin:
+        call = calls[line.strip()]
+        for _ in range(BATCH // 10):
+            call()
+        begin = time.perf_counter_ns()
+        for _ in range(BATCH):
+            call()
+        print((time.perf_counter_ns() - begin) / BATCH, flush=True)
 
 
 def miss() -> dict[str, float]:
@@ -245,7 +245,6 @@ def demo() -> dict[str, float]:
 
 
 MEASURES = {
-    "launch": launch,
     "miss": miss,
     "import": imported,
     "compile": compiled,
@@ -284,27 +283,37 @@ class Checkout:
             with zipfile.ZipFile(wheel) as file:
                 file.extractall(self.site)
 
+    def environment(self, cache: str, target: str) -> dict[str, str]:
+        """Return the environment of a program that uses the checkout; "" as the target for none."""
+        threads = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+        own = {"PYTHONPATH": str(self.site), "TRITON_CACHE_DIR": cache, "GLUON_TARGET": target}
+        known = {**os.environ, **own, **dict.fromkeys(threads, "1")}
+        if not target:
+            del known["GLUON_TARGET"]
+        return known
+
     def run(self, *arguments: str, cold: bool = False) -> dict[str, float]:
         """Return the last line of a program's output, read as JSON."""
+        elsewhere = "simulator" in arguments[0] or {"demo", "import"} & {*arguments}
         with tempfile.TemporaryDirectory() as folder:
-            environment = {
-                **os.environ,
-                "PYTHONPATH": str(self.site),
-                "TRITON_CACHE_DIR": folder if cold else str(self.cache),
-                "GLUON_TARGET": "" if "simulator" in arguments[0] else "nvidia:sm_90",
-                **dict.fromkeys(
-                    ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"
-                ),
-            }
-            if not environment["GLUON_TARGET"] or {"demo", "import"} & {*arguments}:
-                del environment["GLUON_TARGET"]
             done = subprocess.run(
                 [sys.executable, *arguments],
-                env=environment, cwd=folder, capture_output=True, text=True, check=False,
+                env=self.environment(
+                    folder if cold else str(self.cache), "" if elsewhere else "nvidia:sm_90"
+                ),
+                cwd=folder, capture_output=True, text=True, check=False,
             )  # fmt: skip
         if done.returncode:
             raise SystemExit(f"{' '.join(arguments)} in {self.copy}:\n{done.stdout}{done.stderr}")
         return dict(json.loads(done.stdout.splitlines()[-1]))
+
+    def launching(self) -> subprocess.Popen[str]:
+        """Start a process that makes launches, see `answer`."""
+        return subprocess.Popen(
+            [sys.executable, __file__, "--child", "launch", str(self.site)],
+            env=self.environment(str(self.cache), "nvidia:sm_90"),
+            cwd=self.cache.parent, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
 
     def measure(self, kind: str) -> dict[str, float]:
         name, _, case = kind.partition(" ")
@@ -333,6 +342,38 @@ def tasks(kinds: list[str], rounds: int, seed: int) -> list[tuple[str, str]]:
     return [(kind, side) for kind, sides in pairs for side in sides]
 
 
+def in_pairs(sides: dict[str, Checkout], rounds: int, seed: int) -> dict[str, dict[str, float]]:
+    """Return the median nanoseconds of each launch on each side; batches of the sides follow each other in random order."""
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {max(cores)})  # of the children, too
+    running = {side: checkout.launching() for side, checkout in sides.items()}
+
+    def ask(side: str, name: str = "") -> str:
+        process = running[side]
+        assert process.stdin is not None and process.stdout is not None
+        if name:
+            process.stdin.write(f"{name}\n")
+            process.stdin.flush()
+        line = process.stdout.readline()
+        if not line:
+            raise SystemExit(f"the launches of {side} ended")
+        return line
+
+    names = {side: json.loads(ask(side)) for side in running}["new"]
+    dice, spent = random.Random(seed), {side: {name: [] for name in names} for side in sides}
+    for _ in range(rounds * BATCHES):
+        for name in names:
+            for side in dice.sample(list(sides), 2):
+                spent[side][name].append(float(ask(side, name)))
+    os.sched_setaffinity(0, cores)
+    for process in running.values():
+        process.kill()
+    return {
+        side: {name: statistics.median(times) for name, times in known.items()}
+        for side, known in spent.items()
+    }
+
+
 def files_of(commit: str, folder: Path) -> Path:
     """Write the files of a commit of this repository into `folder`."""
     archive = subprocess.run(
@@ -354,6 +395,8 @@ def compare(old: str, new: str, kinds: list[str], rounds: int, seed: int) -> int
                 files = files_of(place, Path(folder) / name / "files")
             sides[name] = Checkout(files.resolve(), Path(folder) / name)
         best: dict[str, dict[str, float]] = {"old": {}, "new": {}}
+        if "launch" in kinds:
+            best = in_pairs(sides, rounds, seed)
         if "miss" in kinds:  # fills the caches
             for checkout in sides.values():
                 checkout.measure("miss")
@@ -382,7 +425,10 @@ def child(kind: str, site: str) -> None:
 
     if not str(gluon_core.__file__).startswith(site):
         raise SystemExit(f"{gluon_core.__file__} is not in {site}: use a Python without gluon-core")
-    print(json.dumps(MEASURES[kind]()))
+    if kind == "launch":
+        answer(launches())
+    else:
+        print(json.dumps(MEASURES[kind]()))
 
 
 def main() -> int:
