@@ -34,6 +34,7 @@ typedef struct {
     EncodeTiled encode_tiled; /* or NULL */
     int unmark;               /* clear the mark of small tensors, see descriptor.py */
     MapKind maps[MAX_MAPS];
+    int flat;                  /* no argument is a tuple or a descriptor */
     char kinds[MAX_KINDS + 1]; /* ends with 0 */
 } Launch;
 
@@ -91,22 +92,13 @@ static inline int holds(char letter, long long number)
     return number >= 0 && (bits == 64 || number >> bits == 0);
 }
 
+/* Read an integer; below 0, with or without an exception, where it does not fit: Python says why. */
 static int read_integer(PyObject *value, char letter, uint64_t *out)
 {
-    long long number;
-    if (letter == 'Q')
-        number = (long long)PyLong_AsUnsignedLongLong(value);
-    else
-        number = PyLong_AsLongLong(value);
-    if (number == -1 && PyErr_Occurred())
+    *out = letter == 'Q' ? PyLong_AsUnsignedLongLong(value) : (uint64_t)PyLong_AsLongLong(value);
+    if (*out == UINT64_MAX && PyErr_Occurred())
         return -1;
-    if (letter != 'Q' && !holds(letter, number)) {
-        PyErr_Format(PyExc_OverflowError, "%R does not fit %d %sbits", value, letter_bits(letter),
-                     letter >= 'a' ? "" : "unsigned ");
-        return -1;
-    }
-    *out = (uint64_t)number;
-    return 0;
+    return letter == 'Q' || holds(letter, (long long)*out) ? 0 : -1;
 }
 
 /* DLPack's table of functions, version 1: DLPackExchangeAPI and the types in it. */
@@ -345,11 +337,7 @@ static int new_map(const Launch *self, int number, PyObject *descriptor, const K
                    self->unmark, map) == 0)
         return 0;
     encoded = PyObject_CallFunction(self->encode, "iO", number, descriptor);
-    failed = encoded == NULL || PyBytes_AsStringAndSize(encoded, &bytes, &size) < 0;
-    if (!failed && size != MAP_BYTES) {
-        PyErr_SetString(PyExc_ValueError, "a tensor map has 128 bytes");
-        failed = 1;
-    }
+    failed = encoded == NULL || PyBytes_AsStringAndSize(encoded, &bytes, &size) < 0 || size != MAP_BYTES;
     if (!failed)
         memcpy(map, bytes, MAP_BYTES);
     Py_XDECREF(encoded);

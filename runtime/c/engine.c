@@ -76,6 +76,7 @@ static PyObject *make(PyObject *module, PyObject *args, PyObject *keywords)
     self.encode_tiled = (EncodeTiled)(uintptr_t)encode_tiled;
     self.current_device = (int (*)(int *))(uintptr_t)current_device;
     memcpy(self.kinds, kinds, (size_t)length);
+    self.flat = strpbrk(self.kinds, "(T") == NULL;
     self.least = self.count;
     for (; length > 0 && self.least > 0 && kinds[length - 1] == 'x'; length--)
         self.least--;

@@ -35,6 +35,15 @@ _PROMOTION_128 = 2
 _MARKED_UP_TO, _SMALL, _MARK = 13010, 128 * 1024, 1 << 21
 
 
+def _address_of(library: Any, name: str) -> int:
+    """Return the address of a function of a library; 0 for one that it lacks, or that is none of C."""
+    function: Any = getattr(library, name, None)
+    try:
+        return ctypes.cast(function, ctypes.c_void_p).value or 0
+    except (ctypes.ArgumentError, TypeError):
+        return 0
+
+
 class Config(ctypes.Structure):
     """CUlaunchConfig; HIP_LAUNCH_CONFIG has the same fields."""
 
@@ -234,8 +243,8 @@ class CudaDriver:
             letters,
             device=loaded.device,
             several=self._count > 1,
-            current_device=native.address_of(self.calls, "cuCtxGetDevice"),
-            call=native.address_of(self.calls, "cuLaunchKernelEx"),
+            current_device=_address_of(self.calls, "cuCtxGetDevice"),
+            call=_address_of(self.calls, "cuLaunchKernelEx"),
             function=loaded.function.value or 0,
             threads=launch.threads,
             shared=launch.shared,

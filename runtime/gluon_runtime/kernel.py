@@ -238,9 +238,8 @@ def _settled(value: Any) -> bool:
     except TypeError:  # a list, or a tuple that holds one
         return False
     how: Any = type(value).__hash__
-    return (
-        how is not object.__hash__
-    )  # such a value is equal to itself alone, whatever it says it is
+    # An object with that hash is equal to itself alone, whatever it says it is.
+    return how is not object.__hash__
 
 
 def _known(pattern: Any, value: Any) -> Any:

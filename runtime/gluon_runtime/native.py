@@ -12,7 +12,7 @@ import os
 import sys
 from typing import Any, Callable, Iterator
 
-__all__ = ["address_of", "launch", "module", "owned", "stream", "teach"]
+__all__ = ["launch", "module", "owned", "stream", "teach"]
 
 _TENSOR, _DESCRIBED, _ARRAY = range(3)  # kinds of classes that C reads
 _VERSION = 12  # of the interface of `engine.c`
@@ -27,15 +27,6 @@ def module() -> Any:
     except ImportError:
         return None
     return engine if getattr(engine, "VERSION", 0) == _VERSION else None
-
-
-def address_of(library: Any, name: str) -> int:
-    """Return the address of a function of a library; 0 for one that it lacks, or that is none of C."""
-    function: Any = getattr(library, name, None)
-    try:
-        return ctypes.cast(function, ctypes.c_void_p).value or 0
-    except (ctypes.ArgumentError, TypeError):
-        return 0
 
 
 def teach(engine: Any) -> None:
