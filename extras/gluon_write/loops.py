@@ -280,7 +280,7 @@ class LoopReader(Form):
         lines = self.source.splitlines()
         before = lines[first - 1].encode()[: call.col_offset].decode()
         after = lines[last - 1].encode()[call.end_col_offset or 0 :].decode()
-        text = f"{before}{self.multiplied(call, loop, self.text_of)}{after}"
+        text = f"{before}{self.spelled(call, loop, {}, {})}{after}"
         return [(first, last, text.split("\n"))]
 
     def multiplied(self, call: ast.Call, loop: Loop, spelled: Callable[[ast.expr], str]) -> str:

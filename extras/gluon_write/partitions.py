@@ -9,6 +9,7 @@ multiplies while another computes exponentials.
 from __future__ import annotations
 
 import ast
+import math
 from typing import Any, Callable, Optional, Sequence
 
 from gluon_core.errors import GluonError
@@ -33,6 +34,8 @@ _REGISTERS = {
     8: (232, 24),
 }  # of threads that multiply and copy, by the kernel's warps
 _WALKS = True
+_LAUNCHED = {4: 168, 8: 128}  # registers that all threads have when such partitions are launched
+_OPERANDS = 32  # registers of a product besides its sums
 _LEAST_GAIN = 1.15  # of a block that makes its own descriptors and partitions, measured on an H200
 _COMPOUND = (ast.For, ast.While, ast.If)
 
@@ -293,6 +296,13 @@ class _Partitions(RingPlan):
         forms = forms_of(
             reader, loop, rounds, results, self.depth, self.target, GROUP, self.parts
         )  # fmt: skip
+        words = max(
+            math.prod(shape) // (GROUP * 32)
+            for statement in loop.issued
+            for shape in reader.shapes_of(statement)
+        )
+        if words + _OPERANDS > _LAUNCHED[self.warps]:  # ptxas: no product has more than these
+            raise NoForm
         self.cycles = [self.cycles[0] + forms.pipelined, self.cycles[1] + forms.specialized]
         bounds = bounds_of([reader.text_of(arg) for arg in loop.node.iter.args])
         return rounds.threaded(forms.schedule, bounds, results)

@@ -114,6 +114,12 @@ class LoopsOfTiles(LoopReader):
         read = [self.read(n) for n in nodes if isinstance(n.target, ast.Name)] if self.space else []
         return [loop for loop in read if loop is not None and self.suits(loop)]
 
+    def shapes_of(self, statement: ast.stmt) -> set[tuple[int, ...]]:
+        """Return the shapes of the value that a statement assigns."""
+        place = place_of(getattr(statement, "value", None), self.number)
+        values = self.drawn.returned.get(place, ()) if place else ()
+        return {tuple(value.type.dims) for value in values}
+
     def parameters_in_order(self) -> list[str]:
         """Return the names of the function's parameters."""
         arguments = self.tree.args

@@ -12,6 +12,7 @@ partitions would have it alone.
 
 from __future__ import annotations
 
+import ast
 from typing import Any, Mapping
 
 from gluon_core.plugin.targets import Target
@@ -53,7 +54,16 @@ class _TilePrefetcher(LoopsOfTiles, Prefetcher):
         loop = super().read(node)
         if loop is None or len(loop.issued) < 2 or not self.suits(loop) or self._moves(loop):
             return None
-        return loop
+        return None if self._asks(loop) else loop
+
+    def _asks(self, loop: Loop) -> bool:
+        """Return True if arithmetic asks for the shape of a tile, whose buffer may be transposed."""
+        within = {id(n) for product in loop.products for n in ast.walk(product)}
+        return any(
+            isinstance(n, ast.Attribute) and n.attr == "shape" and id(n) not in within
+            and isinstance(n.value, ast.Name) and n.value.id in loop.tiles
+            for n in ast.walk(loop.node)
+        )  # fmt: skip
 
     def _moves(self, loop: Loop) -> bool:
         """Return True if a step moves the place of a tile after its load: all tiles are fetched together."""

@@ -275,3 +275,22 @@ def test_rows_that_depend_on_each_other_stay_together(sources):
         score = q.astype(np.float32) @ k[here : here + 64].astype(np.float32).T
         wanted = wanted + (score / score.max()) @ v[here : here + 64].astype(np.float32)
     assert np.abs(out - wanted).max() < 2e-2
+
+
+@pytest.mark.parametrize("kind, causal, warps", [(PLAIN, True, 4), (ALIBI, False, 8)])
+def test_tiles_ahead_without_partitions(sources, kind, causal, warps):
+    """Keys are read transposed, and no tile is square."""
+    heads, length, D = 1, 256, 32
+    q, k, v = (halves(heads, length, D, seed=seed) for seed in range(3))
+    for schedule in ("eager", "latest"):
+        out, logs = np.zeros_like(q), np.zeros((heads, length), np.float32)
+        with using(schedule=schedule), preferred_form("pipelined"):
+            attention[(2, heads)](
+                q, k, v, out, logs, D**-0.5, heads, length, 1, D, 128, 64, kind, causal,
+                num_warps=warps, num_stages=3, target="sim:hopper",
+            )  # fmt: skip
+        assert "portable.pipeline([k_tiles, v_tiles]" in sources[0]
+        score = scores(q[0], k[0], D**-0.5, kind, causal)
+        weight = np.exp(score - score.max(-1, keepdims=True))
+        wanted = weight @ v[0].astype(np.float64) / weight.sum(-1, keepdims=True)
+        assert np.abs(out[0] - wanted).max() < 5e-3
