@@ -318,6 +318,15 @@ def add_blocks(weight, shares, q, k, own, left, right, products: gl.constexpr):
 
 
 @gluon.jit
+def operand_buffers(dtype: gl.constexpr, shape: gl.constexpr, layout: gl.constexpr):
+    """Return a buffer for each operand of `store_operands`: a barrier would keep apart the stores to slices of one."""
+    buffers = ()
+    for _ in gl.static_range(7):
+        buffers = buffers + (gl.allocate_shared_memory(dtype, shape, layout),)
+    return buffers
+
+
+@gluon.jit
 def prepare_channels(
     q, k, g, beta, queries, keys, seen, decays, weights, inverses, unscaled, strides, length, heads, scale, widths,
     K: gl.constexpr, C: gl.constexpr, BK: gl.constexpr, SHARED: gl.constexpr,
@@ -357,9 +366,7 @@ def prepare_channels(
     q_smem = gl.allocate_shared_memory(dtype, [C, BK], plain)
     k_smem = gl.allocate_shared_memory(dtype, [C, BK], plain)
     g_smem = gl.allocate_shared_memory(g.dtype.element_ty, [C, BK], plain)
-    buffers = ()
-    for _ in gl.static_range(7):  # one each: a barrier would keep apart the stores to slices of one
-        buffers = buffers + (gl.allocate_shared_memory(dtype, [C, BK], products.a_shared),)
+    buffers = operand_buffers(dtype, [C, BK], products.a_shared)
     weight = gl.zeros([C, C], gl.float32, layout)
     shares = weight
     for start in range(0, K, BK):
