@@ -166,6 +166,8 @@ def _fill(
 def _issue(
     machine: Machine, desc: Switched, perform: Any, barrier: Any, warps: Optional[int] = None
 ) -> None:
+    if desc.live is not None and not desc.live.any():
+        return  # switched off everywhere: nothing is under way
     signal = None
     if barrier is not None:
         count = machine.num_warps if warps is None else warps
