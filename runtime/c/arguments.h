@@ -93,7 +93,7 @@ static inline int holds(char letter, long long number)
 }
 
 /* Read an integer; below 0, with or without an exception, where it does not fit: Python says why. */
-static int read_integer(PyObject *value, char letter, uint64_t *out)
+static inline int read_integer(PyObject *value, char letter, uint64_t *out)
 {
     *out = letter == 'Q' ? PyLong_AsUnsignedLongLong(value) : (uint64_t)PyLong_AsLongLong(value);
     if (*out == UINT64_MAX && PyErr_Occurred())
@@ -206,7 +206,7 @@ static int address_of(PyObject *value, uint64_t *out)
 }
 
 /* Read one argument into an 8-byte slot; little-endian, so narrow types are at its start. */
-static int read_argument(char kind, PyObject *value, uint64_t *slot)
+static inline int read_argument(char kind, PyObject *value, uint64_t *slot)
 {
     double real;
     float single;

@@ -220,7 +220,7 @@ static PyObject *answer(const Over *over, Call *call, const Known *known, PyObje
             return NULL;
         Py_CLEAR(*asked);
     }
-    if (send(known->launch, known->stream_of, &call->reader, sizes, call->stream) == 0) {
+    if (send(known->launch, known->stream_of, &call->reader, NULL, sizes, call->stream) == 0) {
         Py_INCREF(known->compiled);
         return known->compiled;
     }

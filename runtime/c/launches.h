@@ -90,38 +90,38 @@ static PyObject *take_scratch(const Launch *self, const Config *config, Packed *
     return answer;
 }
 
-/* Launch with arguments on `stream`, the current one where it is NULL. Unless it returns 0, nothing was launched, with
- * or without an exception. */
-static inline int send_packed(const Launch *self, PyObject *stream_of, Packed *packed, const unsigned int *grid,
-                              PyObject *stream)
+/* Pack arguments none of which is a tuple or a descriptor; constants at the end may be missing. */
+static inline int pack_flat(const Launch *self, PyObject *const *args, Packed *to)
 {
+    const char *kind;
+    for (kind = self->kinds; *kind; kind++) {
+        uint64_t *slot = &to->slots[to->used];
+        if (*kind != 'x' && read_argument(*kind, args[kind - self->kinds], slot) < 0)
+            return -1;
+        if (*kind != 'x')
+            put(to, slot);
+    }
+    return 0;
+}
+
+/* Launch with the leaves of the arguments, or with `flat` ones, on `stream`, the current one where it is NULL. Unless it
+ * returns 0, nothing was launched, with or without an exception. */
+static int send(const Launch *self, PyObject *stream_of, Reader *from, PyObject *const *flat, const unsigned int *grid,
+                PyObject *stream)
+{
+    Packed packed;
     Config config = self->config;
+    const char *kind;
+    size_t leaf = 0, descriptor = 0;
     PyObject *owners;
     int status;
     memcpy(config.grid, grid, sizeof config.grid);
+    packed.used = packed.map = 0;
     if (stream != NULL)
         config.stream = (void *)(uintptr_t)PyLong_AsUnsignedLongLong(stream);
     if (stream != NULL ? PyErr_Occurred() != NULL : find_stream(self, stream_of, &config.stream) != 0)
         return -1;
-    owners = take_scratch(self, &config, packed);
-    if (owners == NULL && PyErr_Occurred())
-        return -1;
-    config.grid[0] *= self->ctas;
-    Py_BEGIN_ALLOW_THREADS
-    status = self->call(&config, self->function, packed->parameters, NULL);
-    Py_END_ALLOW_THREADS
-    Py_XDECREF(owners);
-    return status;
-}
-
-/* Launch with the leaves of the arguments. */
-static int send(const Launch *self, PyObject *stream_of, Reader *from, const unsigned int *grid, PyObject *stream)
-{
-    Packed packed;
-    const char *kind;
-    size_t leaf = 0, descriptor = 0;
-    packed.used = packed.map = 0;
-    for (kind = self->kinds; *kind; kind++) {
+    for (kind = self->kinds; flat == NULL && *kind; kind++) {
         Leaf *next = &from->leaf[leaf];
         if (*kind == '(' || *kind == ')')
             continue;
@@ -131,23 +131,17 @@ static int send(const Launch *self, PyObject *stream_of, Reader *from, const uns
             return -1;
         descriptor += next->what == DESCRIPTOR;
     }
-    return leaf == from->leaves ? send_packed(self, stream_of, &packed, grid, stream) : -1;
-}
-
-/* Launch with arguments none of which is a tuple or a descriptor; constants at the end may be missing. */
-static int send_flat(const Launch *self, PyObject *stream_of, PyObject *const *args, const unsigned int *grid)
-{
-    Packed packed;
-    const char *kind;
-    packed.used = packed.map = 0;
-    for (kind = self->kinds; *kind; kind++) {
-        uint64_t *slot = &packed.slots[packed.used];
-        if (*kind != 'x' && read_argument(*kind, args[kind - self->kinds], slot) < 0)
-            return -1;
-        if (*kind != 'x')
-            put(&packed, slot);
-    }
-    return send_packed(self, stream_of, &packed, grid, NULL);
+    if (flat != NULL ? pack_flat(self, flat, &packed) : leaf != from->leaves)
+        return -1;
+    owners = take_scratch(self, &config, &packed);
+    if (owners == NULL && PyErr_Occurred())
+        return -1;
+    config.grid[0] *= self->ctas;
+    Py_BEGIN_ALLOW_THREADS
+    status = self->call(&config, self->function, packed.parameters, NULL);
+    Py_END_ALLOW_THREADS
+    Py_XDECREF(owners);
+    return status;
 }
 
 /* A prepared launch. `fallback`, written in Python, knows defaults, keywords, another grid, and mistakes. */
@@ -205,11 +199,10 @@ static PyObject *handle(PyObject *capsule, PyObject *const *args, Py_ssize_t cou
     const Launch *launch = self->launch;
     Reader reader;
     int failed = keywords != NULL || count < self->least || count > self->most || is_elsewhere(launch);
-    if (!failed && launch->flat && !self->leaves)
-        failed = send_flat(launch, self->stream_of, args, self->grid);
-    else if (!failed)
-        failed = (self->leaves ? fill(self, args, &reader) : read_arguments(launch, args, count, &reader)) ||
-                 send(launch, self->stream_of, &reader, self->grid, NULL);
+    PyObject *const *flat = launch->flat && !self->leaves ? args : NULL;
+    if (!failed && flat == NULL)
+        failed = self->leaves ? fill(self, args, &reader) : read_arguments(launch, args, count, &reader);
+    failed = failed || send(launch, self->stream_of, &reader, flat, self->grid, NULL);
     if (!failed)
         Py_RETURN_NONE;
     PyErr_Clear();
