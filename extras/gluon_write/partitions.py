@@ -23,6 +23,7 @@ from gluon_write.rounds import Rounds
 from gluon_write.rows import parted
 from gluon_write.sketch import Sketch
 from gluon_write.tile_loops import LoopsOfTiles, wrapped
+from gluon_write.tiles_ahead import has_several_products
 from gluon_write.walk import walking
 from gluon_write.work import forms_of
 
@@ -33,10 +34,8 @@ _REGISTERS = {
     4: (240, 24),
     8: (232, 24),
 }  # of threads that multiply and copy, by the kernel's warps
-_WALKS = True
 _LAUNCHED = {4: 168, 8: 128}  # registers that all threads have when such partitions are launched
 _OPERANDS = 32  # registers of a product besides its sums
-_LEAST_GAIN = 1.15  # of a block that makes its own descriptors and partitions, measured on an H200
 _COMPOUND = (ast.For, ast.While, ast.If)
 
 
@@ -60,9 +59,7 @@ def in_partitions(
     if stages < 2 or not able or not drawn.copied or drawn.warps or form == "pipelined":
         return fn
     whole = fn
-    readers = [LoopsOfTiles(jit, i, drawn, target, warps) for i, jit in enumerate(drawn.jits)]
-    loops = [loop for reader in readers for loop in reader.loops()]
-    if not any(len(loop.products) > 1 for loop in loops):
+    if not has_several_products(drawn, target):
         return fn
     try:
         written = _with_parts(fn, drawn, traced, target, stages, warps)
@@ -73,7 +70,7 @@ def in_partitions(
             written = _with_parts(fn, drawn, traced, target, stages, warps)
     except (NoForm, GluonError):
         return whole
-    walk = walking(fn, drawn) if _WALKS else None
+    walk = walking(fn, drawn)
     if walk is not None:
         try:
             other = traced(walk.kernel)
@@ -81,7 +78,7 @@ def in_partitions(
             return walks.kernel if form or walks.gain > 1 else whole
         except (NoForm, GluonError):
             pass  # each program has its own block
-    return written.kernel if form or written.gain > _LEAST_GAIN else whole
+    return written.kernel if form or written.gain > 1 else whole
 
 
 def _with_parts(

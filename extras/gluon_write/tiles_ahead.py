@@ -6,8 +6,7 @@
         value = gl.portable.load(v_tiles, [start, 0])
         acc = gl.portable.mma(weight_of(score), value, acc)
 
-becomes a pipeline that one thread feeds by TMA. Several such programs fit a multiprocessor, where
-partitions would have it alone.
+becomes a pipeline that one thread feeds by TMA, where the kernel cannot have partitions.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from gluon_write.prefetch import Prefetcher, one_line, renamed
 from gluon_write.sketch import Sketch
 from gluon_write.tile_loops import LoopsOfTiles
 
-__all__ = ["tiles_ahead"]
+__all__ = ["has_several_products", "tiles_ahead"]
 
 _GROUP = 4  # warps
 
@@ -43,6 +42,12 @@ def tiles_ahead(fn: Any, drawn: Sketch, stages: int, target: Target, warps: int)
         if text is not None:
             texts[number] = text
     return changed_copy(fn, drawn.jits, texts, {}) if texts else fn
+
+
+def has_several_products(drawn: Sketch, target: Target) -> bool:
+    """Return True if a loop of tiles has more than one product."""
+    readers = (LoopsOfTiles(jit, i, drawn, target, _GROUP) for i, jit in enumerate(drawn.jits))
+    return any(len(loop.products) > 1 for reader in readers for loop in reader.loops())
 
 
 class _TilePrefetcher(LoopsOfTiles, Prefetcher):

@@ -64,11 +64,11 @@ def halves(*shape, seed=0):
 
 
 def test_attention(sources, tmp_path):
-    """Keys are read transposed; small blocks come through a pipeline, without partitions."""
+    """Bases that depend on the program would need descriptors of each: such loops of products keep pointers."""
     module = ported((FOLDER / "blocks.py").read_text(), tmp_path)
     result, wanted = module.causal_block_attention()
     assert (result.float() - wanted.float()).abs().max() < 1e-2
-    assert "pipeline([K_block_ptr, V_block_ptr]" in sources[0] and "async_load" not in sources[0]
+    assert "async_load" in sources[0]
 
 
 @pytest.mark.parametrize("K, aligned", [(144, True), (100, False)])
