@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from gluon_emu.errors import EmulatorError
 from gluon_emu.memory import Allocation
 from gluon_emu.ptx.launcher import execute, prepared
 from gluon_emu.ptx.loaded import code_of
+from gluon_emu.ptx.tensormap import TensorMap, encode_map
 from gluon_emu.settings import Settings
 from tests.backends.emu.ptx_forms import load
 from tests.backends.emu.ptx_tensor_forms import (
@@ -79,3 +81,24 @@ def test_copies_that_fault_on_the_gpu_are_reported(form):
     assert measured()[1][form.name] == 715  # an illegal instruction
     with pytest.raises(EmulatorError, match="illegal instruction on a GPU"):
         emulated(form, Settings())
+
+
+@pytest.mark.parametrize(
+    "shape, strides, box, swizzle, words",
+    [
+        ((64, 64), (64, 1), (32, 32), 2, None),
+        ((1, 64), (34, 1), (1, 32), 2, None),  # the stride of one row
+        ((64, 64), (64, 1), (32, 4), 0, "rows of 8 bytes: a multiple of 16"),
+        ((64, 64), (64, 1), (32, 64), 2, "rows of 128 bytes, more than its swizzle of 64"),
+        ((64, 64), (34, 1), (32, 32), 2, "a stride of 68 bytes"),
+        ((1 << 40, 64), (64, 1), (32, 32), 2, "each is 1 to 2\\^32"),
+    ],
+)
+def test_maps_that_no_driver_encodes(shape, strides, box, swizzle, words):
+    meta = {"elem_size": 2, "elem_type": 6, "swizzle": swizzle, "block_size": box}
+    arguments = SimpleNamespace(padding="zero"), meta, 1 << 20, list(shape), list(strides)
+    if words is None:
+        assert TensorMap.decode(encode_map(*arguments)).box == box[::-1]
+        return
+    with pytest.raises(EmulatorError, match=words):
+        encode_map(*arguments)

@@ -100,7 +100,11 @@ class TensorMap:
 def encode_map(
     value: Any, meta: dict[str, Any], base: int, shape: list[int], strides: list[int]
 ) -> bytes:
-    """Return the tensor map of a descriptor of the host, whose box the compiler describes in `meta`."""
+    """Return the tensor map of a descriptor of the host, whose box the compiler describes in `meta`.
+
+    Raises:
+        EmulatorError: a GPU's driver encodes no such map (CUDA Driver API reference, Tensor Map Object Management).
+    """
     size, rank = int(meta["elem_size"]), len(shape)
     element = TF32 if getattr(value, "round_f32_to_tf32", False) else int(meta["elem_type"])
     dims = shape[::-1]
@@ -116,4 +120,25 @@ def encode_map(
         () if tiled else tuple(extra["pixel_box_lower_corner"][::-1]),
         () if tiled else tuple(extra["pixel_box_upper_corner"][::-1]),
     )  # fmt: skip
+    _check(encoded)
     return encoded.encode()
+
+
+def _check(map_: TensorMap) -> None:
+    most, inner = 1 << 32, map_.box[0] * map_.size
+    if any(not 1 <= extent <= most for extent in map_.shape):
+        raise EmulatorError(f"a tensor map of extents {map_.shape}: each is 1 to 2^32")
+    strided = zip(map_.strides, map_.shape[1:])  # that of a single row is not used
+    wrong = [stride for stride, extent in strided if extent > 1 and stride % 16]
+    if wrong:
+        raise EmulatorError(f"a tensor map with a stride of {wrong[0]} bytes: a multiple of 16")
+    if map_.element in GROUPS:
+        return
+    if inner % 16:
+        raise EmulatorError(
+            f"a tensor map whose boxes have rows of {inner} bytes: a multiple of 16"
+        )
+    if map_.swizzle and inner > 16 << map_.swizzle:
+        raise EmulatorError(
+            f"a tensor map whose boxes have rows of {inner} bytes, more than its swizzle of {16 << map_.swizzle}"
+        )
