@@ -259,6 +259,7 @@ def test_mistakes_are_named_before_a_launch(number):
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 def test_calls_on_a_gpu_repeat(monkeypatch):
     """A tile of one or two tiles of keys releases its queries while the copy of the next ones waits for that: loads must have read them."""
     monkeypatch.delenv("GLUON_TARGET", raising=False)
