@@ -5,6 +5,7 @@ The expected times are those of a model with a few constants for each kernel, wh
 
 from __future__ import annotations
 
+import itertools
 from typing import Iterator, NamedTuple
 
 __all__ = ["Tiling", "best", "expected", "tilings"]
@@ -14,10 +15,11 @@ class Tiling(NamedTuple):
     """A kernel and its tiles.
 
     Args:
-        kernel: "few" or "many" for `linear_few` and `linear_many`; "restored" for a product with weights that are restored first.
+        kernel: "rows", "tokens", "few" and "many" for `linear_rows`, `linear_tokens`, `linear_few` and `linear_many`; "restored" for a product
+            with weights that are restored first.
         block: rows of `x` of a tile.
-        depth: weights along K of a step.
-        splits: programs that share the K of a tile.
+        depth: weights along K of a step; 0 where the kernel has one.
+        splits: programs that share the K of a tile; of "rows", warps that share a row.
         columns: weights' rows of a tile.
     """
 
@@ -28,33 +30,78 @@ class Tiling(NamedTuple):
     columns: int = 64
 
 
-# Weights' rows of a tile, and the depths of its steps, by the rows of `x` of a tile.
-_FEW = {8: ((64, 64), (64, 128)), 16: ((64, 64), (64, 128)), 32: ((64, 64), (64, 128), (128, 64)), 64: ((64, 64), (64, 128), (128, 64)), 128: ((64, 64),)}  # fmt: skip
-_FEWEST = 4  # rows of `x` that are multiplied without the matrix unit
-_ROWS = (
-    (4, 1),
-    (2, 1),
-    (4, 4),
-    (2, 4),
-    (1, 4),
-)  # weights' rows of a thread, and warps that share a row
+class Few(NamedTuple):
+    """The microseconds of programs that share a processor, one group of warps each.
+
+    Args:
+        launch: of a launch.
+        step, weights, rows: from a step to the next: at least, with 64 x 128 weights, and with 64 rows of `x` for these.
+        busy, busy_weights, busy_rows: of these, that other programs of the processor wait for.
+        others: programs that a processor seems to have besides its own.
+        shared: of a sum by several programs.
+    """
+
+    launch: float
+    step: float
+    weights: float
+    rows: float
+    busy: float
+    busy_weights: float
+    busy_rows: float
+    others: float
+    shared: float
+
+
+class Many(NamedTuple):
+    """The microseconds of programs of two groups of warps, which have a processor to themselves.
+
+    Args:
+        launch, step: of a launch, of a step besides its bytes.
+        moved: bytes that are copied in one.
+        multiplied: sums in one.
+        least, scaling: of a step at least, and more with scales of groups.
+        tile: of a tile besides its steps.
+        shared, each: of one that programs share, and for each of these.
+    """
+
+    launch: float
+    step: float
+    moved: float
+    multiplied: float
+    least: float
+    scaling: float
+    tile: float
+    shared: float
+    each: float
+
+
+# By the weights' rows of a tile; fitted to 261 times of 35 shapes on an H200.
+_FEW_TIMES = {
+    64: Few(2.1, 0.221, 0.149, 0.185, 0.061, 0.185, 0.173, 0.26, 2.05),
+    128: Few(2.6, 0.192, 0.300, 0.054, 0.115, 0.119, 0.168, 0.26, 2.2),
+}
+_MANY_TIMES = {
+    128: Many(2.4, 0.152, 67e3, 2.8e6, 0.23, 0.125, 1.04, 3.48, 0.18),
+    256: Many(0.8, 0.030, 64e3, 2.58e6, 0.60, 0.18, 3.34, 5.48, 0.44),
+}
+# Factors of the times of `linear_tokens`, and of `linear_few` where a warp copies for its group.
+_TOKENS = 1.0
+_ROLES = 0.95
+
+# Weights' rows of a tile and the depths of its steps, by the rows of `x` of a tile.
+_FEW: dict[int, tuple[tuple[int, int], ...]] = {
+    **{block: ((64, 64), (64, 128)) for block in (8, 16)},
+    **{block: ((64, 64), (64, 128), (128, 64)) for block in (32, 64)},
+    128: ((64, 64),),
+}
 _MANY: dict[int, tuple[tuple[int, int], ...]] = {
     **{block: ((64, 64),) for block in (8, 16, 32)},
     64: ((64, 64), (128, 64), (256, 64)),
     128: ((128, 64), (256, 64)),
     256: ((128, 64),),
 }
-# Microseconds, fitted to 261 times of 35 shapes on an H200. "few": a launch; of a step 1, its weights (64 x 128), these for 64 rows of `x`: until the next
-# may begin, and that others wait; programs besides those of a processor; a sum by several programs. "many": a launch; a step and bytes in one; sums in
-# one; a step at least; more with scales of groups; a tile; one shared by programs, and that of each.
-_FACTORS = {
-    ("few", 64): (2.1, 0.221, 0.149, 0.185, 0.061, 0.185, 0.173, 0.26, 2.05),
-    ("few", 128): (2.6, 0.192, 0.300, 0.054, 0.115, 0.119, 0.168, 0.26, 2.2),
-    ("many", 128): (2.4, 0.152, 67e3, 2.8e6, 0.23, 0.125, 1.04, 3.48, 0.18),
-    ("many", 256): (0.8, 0.030, 64e3, 2.58e6, 0.60, 0.18, 3.34, 5.48, 0.44),
-}
-_TOKENS = 1.0  # of the time expected of `linear_tokens`
-_ROLES = 0.95  # of the time of `linear_few`, that a warp which copies leaves to one group of warps
+_FEWEST, _EIGHT = 4, 8  # rows of `x` at most of "rows" and "tokens"
+_ROWS = ((4, 1), (2, 1), (4, 4), (2, 4), (1, 4))  # weights' rows of a thread, warps that share one
 
 
 def _up(x: int, y: int) -> int:
@@ -67,22 +114,13 @@ def tilings(m: int, k: int, group: int, exponents: bool) -> Iterator[Tiling]:
     if m <= _FEWEST and k % 32 == 0:  # threads load 16 bytes
         for each, along in _ROWS:
             yield Tiling("rows", 1 << (m - 1).bit_length(), 0, along, each * 4 // along)
-    if m <= 8 and k % 32 == 0:
-        for columns in (64, 128):
-            for splits in (1, 2, 4, 8):
-                if _up(k, 128) >= 2 * splits:
-                    yield Tiling("tokens", 8, 0, splits, columns)
+    if m <= _EIGHT and k % 32 == 0:
+        for columns, splits in itertools.product((64, 128), (1, 2, 4, 8)):
+            if _up(k, 128) >= 2 * splits:
+                yield Tiling("tokens", _EIGHT, 0, splits, columns)
     power = max(8, 1 << (m - 1).bit_length())
     few = (power,) if power <= 64 else (64, 128) if m <= 512 else ()
-    many = (
-        (power,)
-        if power <= 64
-        else (64, 128)
-        if m <= 128
-        else (64, 128, 256)
-        if m <= 512
-        else (128, 256)
-    )
+    many = few if m <= 128 else (*few[:1], 128, 256)
     forms = [("few", block, form) for block in few for form in _FEW[block]]
     forms += [("many", block, form) for block in many for form in _MANY[block]]
     for kernel, block, (columns, depth) in forms:
@@ -140,24 +178,28 @@ def expected(
     busy = _up(programs, processors)
     if tiling.kernel == "few" or columns == 64:
         return _few(tiling, share, busy, resident)
-    begin, least, rate, product, each, scaling, alone, shared, sums = _FACTORS["many", columns]
+    times = _MANY_TIMES[columns]
     rows = m / _up(m, tiling.block)  # TMA reads no rows behind the last one
     moved = tiling.depth * (columns / packed + 2 * rows)
-    multiplied = columns * tiling.block * tiling.depth / product
-    step = max(least + moved / rate, multiplied, each) + (scaling if grouped else 0.0)
-    after = alone if tiling.splits == 1 else shared + sums * tiling.splits * tiling.block / 128
-    return begin + busy * (share * step + after)
+    multiplied = columns * tiling.block * tiling.depth / times.multiplied
+    step = max(times.step + moved / times.moved, multiplied, times.least)
+    step += times.scaling if grouped else 0.0
+    after = times.tile
+    if tiling.splits > 1:
+        after = times.shared + times.each * tiling.splits * tiling.block / 128
+    return times.launch + busy * (share * step + after)
 
 
 def _few(tiling: Tiling, share: int, busy: int, resident: int) -> float:
     """Return the expected microseconds of programs of one group of warps, of which `busy` have a processor and `resident` share it."""
-    begin, least, each, by_rows, work, each_work, work_by_rows, more, shared = _FACTORS["few", tiling.columns]  # fmt: skip
+    times = _FEW_TIMES[tiling.columns]
     wide, rows = tiling.columns / 64 * tiling.depth / 128, tiling.block / 64
-    latency = least + (each + by_rows * rows) * wide
-    taken = work + (each_work + work_by_rows * rows) * wide
-    steps = share * max(latency, (min(busy, resident) + more) * taken)
+    latency = times.step + (times.weights + times.rows * rows) * wide
+    taken = times.busy + (times.busy_weights + times.busy_rows * rows) * wide
+    steps = share * max(latency, (min(busy, resident) + times.others) * taken)
     steps *= _ROLES if tiling.kernel == "many" else 1.0
-    return begin + max(1.0, busy / resident) * steps + (shared if tiling.splits > 1 else 0.0)
+    shared = times.shared if tiling.splits > 1 else 0.0
+    return times.launch + max(1.0, busy / resident) * steps + shared
 
 
 def _resident(tiling: Tiling) -> int:
