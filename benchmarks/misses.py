@@ -319,7 +319,14 @@ def main() -> int:
             call = partial(problem.op, **arguments)
             timeline_of(call) if chosen.timeline else call()
         return 0
+    if chosen.calls:
+        calls(todo, chosen.calls)
+        return 0
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}\n")
+    if not chosen.timeline:
+        sides = profiled(chosen.sweeps, chosen.count, chosen.limit)
+        print(*counted_rows(todo, sides), sep="\n")
+        return 0 if sides else 3
     print(
         "| op | shape | graph | our kernels | the rival's | bound, us | shares of a block's time, % | most is |"
     )
