@@ -105,10 +105,12 @@ def named(kernel: dict[str, Any]) -> str:
 
 
 def parts_of(launch: Any) -> dict[str, float]:
-    """Return the shares of a launch's time that the median block spends in each of PARTS; empty where no warp issues products."""
+    """Return the shares of a launch's time that the median block spends in each of PARTS; empty where no warp issues products, or rings lost spans."""
     blocks: dict[int, dict[int, list[Any]]] = {}
     for span in launch.spans:
         blocks.setdefault(span.block, {}).setdefault(span.warp, []).append(span)
+    if launch.dropped:  # the first spans of warps are gone
+        return {}
     shares: list[tuple[float, ...]] = []
     for warps in blocks.values():
         for spans in warps.values():

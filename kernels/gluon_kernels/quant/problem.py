@@ -14,7 +14,6 @@ from gluon_kernels.quant.layer import linear
 
 __all__ = ["LINEAR", "PROBLEMS"]
 
-_KNOWN = 16  # weights that the rival keeps
 _MX = (0, 0.5, 1, 1.5, 2, 3, 4, 6)
 
 
@@ -70,12 +69,12 @@ class Unquantized:
     """`torch.nn.functional.linear` with weights restored once: as fast as a layer that was not quantized."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[Tensor, Tensor]] = {}
+        self._known: dict[int, tuple[Tensor, Tensor]] = {}  # those of one shape
 
     def __call__(self, x: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
         known = self._known.get(weight.data_ptr())
         if known is None or known[0] is not weight:
-            if len(self._known) >= _KNOWN:
+            if any(other.shape != weight.shape for other, _ in self._known.values()):
                 self._known.clear()
             known = weight, restored(weight, scales, torch.float32).to(x.dtype)
             self._known[weight.data_ptr()] = known

@@ -85,8 +85,8 @@ _MANY_TIMES = {
     256: Many(0.8, 0.030, 64e3, 2.58e6, 0.60, 0.18, 3.34, 5.48, 0.44),
 }
 # Factors of the times of `linear_tokens`, and of `linear_few` where a warp copies for its group.
-_TOKENS = 1.0
-_ROLES = 0.95
+_TOKENS = 1.23
+_ROLES = 1.08
 
 # Weights' rows of a tile and the depths of its steps, by the rows of `x` of a tile.
 _FEW: dict[int, tuple[tuple[int, int], ...]] = {
