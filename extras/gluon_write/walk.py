@@ -77,6 +77,8 @@ class _Walker(Form):
         text = edited(self.source, [(c, index[a]) for c, a in zip(calls, axes)])  # type: ignore[index]
         body = [s for s in self.tree.body if not _is_text(s)]
         once = self._once(body)
+        if any(self._walks(s) for s in body):
+            return None
         if once is None or any(isinstance(n, (ast.Return, ast.While)) for n in ast.walk(self.tree)):
             return None
         parts = self._statements(text)
@@ -105,6 +107,25 @@ class _Walker(Form):
         whole = "\n".join([*head, *(f"{indent}{line}" if line else "" for line in lines)]) + "\n"
         ends = (f"if {_bare(first)} >= {count}:", "    return")
         return Walk(changed_copy(self.fn, self.drawn.jits, {0: whole}, {}), ends)
+
+    def _walks(self, statement: ast.stmt) -> bool:
+        """Return True for a loop around loops that begins with the program's index: the kernel's own walk."""
+        if not isinstance(statement, ast.For) or not isinstance(statement.iter, ast.Call):
+            return False
+        inner = (n for s in statement.body for n in ast.walk(s))
+        around = any(isinstance(n, ast.For) or self.called(n) in self.drawn.jits for n in inner)
+        if not around or len(statement.iter.args) < 2:
+            return False
+        known = {
+            name
+            for node in ast.walk(self.tree)
+            if isinstance(node, ast.Assign)
+            and any(self.called(part) is language.program_id for part in ast.walk(node))
+            for name in stores(node)
+        }
+        first = statement.iter.args[0]
+        own = any(self.called(part) is language.program_id for part in ast.walk(first))
+        return own or bool(reads(first) & known)
 
     def _once(self, body: Sequence[ast.stmt]) -> Optional[list[ast.stmt]]:
         """Return the statements that make descriptors, with those that these need; None where they differ by program."""

@@ -240,7 +240,7 @@ def test_loops_around_loops(sources, programs):
         q, k, v, out, tiles, programs, 0.125, length, D, 128, 32,
         num_warps=8, num_stages=3, target="sim:hopper",
     )  # fmt: skip
-    assert "consumers=2" in sources[0]
+    assert "consumers=2" in sources[0] and "query_ring_1" in sources[0]
     score = q.astype(np.float64) @ k.astype(np.float64).T * 0.125
     weight = np.exp2(score - score.max(-1, keepdims=True))
     wanted = weight @ v.astype(np.float64) / weight.sum(-1, keepdims=True)
