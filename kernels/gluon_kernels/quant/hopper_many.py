@@ -1,7 +1,7 @@
 """Products of many rows with weights of 8 or 4 bits on Hopper: groups of warps convert weights while the matrix unit multiplies.
 
 The transposed product is computed, as in `hopper.py`: weights are the left operand, which `wgmma` reads from registers. One warp
-copies bytes of weights and rows of `x` by TMA. One or two groups of four warps have 64 or 128 rows of weights each; a group converts its weights of
+copies bytes of weights and rows of `x` by TMA. Two groups of four warps have 64 or 128 rows of weights each; a group converts its weights of
 the next step while those of this step are multiplied. Rows of `x` are twice as many bytes as weights: tiles of 256 weights' rows read them half as often. Scales of groups along K are multiplied in registers and rounded to the dtype
 of `x`, as restored weights are; scales of rows are applied to the sums. Few tiles are split along K as in `gemm_split_k`.
 """
@@ -29,18 +29,15 @@ from gluon_kernels.quant.hopper import (
 
 
 @gluon.jit
-def copy_tiles(ring, tiles, K, BLOCK_K: gl.constexpr, SPLITS: gl.constexpr, GROUPS: gl.constexpr):
-    ROWS: gl.constexpr = tiles.block[0] // GROUPS
+def copy_tiles(ring, tiles, K, BLOCK_K: gl.constexpr, SPLITS: gl.constexpr):
+    ROWS: gl.constexpr = tiles.block[0] // 2
     first, count = share_of(gl.cdiv(K, BLOCK_K), SPLITS)
     position = ring.producer()
     for tile in range(gl.program_id(1), tiles.count(), gl.num_programs(1)):
         row, column = tiles.at(tile)
         for step in range(first, first + count):
             k = step * BLOCK_K
-            if GROUPS == 1:
-                ring.fetch(position, [[row, k // 2], [column, k]])
-            else:
-                ring.fetch(position, [[row, k // 2], [row + ROWS, k // 2], [column, k]])
+            ring.fetch(position, [[row, k // 2], [row + ROWS, k // 2], [column, k]])
             position = position.next()
 
 
@@ -48,13 +45,12 @@ def copy_tiles(ring, tiles, K, BLOCK_K: gl.constexpr, SPLITS: gl.constexpr, GROU
 def multiply_share(
     ring, tiles, outs, scales, strides, sizes, share: gl.constexpr, dtype: gl.constexpr,
     SIZE: gl.constexpr, BLOCK_K: gl.constexpr, FORMAT: gl.constexpr, SPLITS: gl.constexpr, VECTOR: gl.constexpr,
-    GROUPS: gl.constexpr,
 ):  # fmt: skip
     """Multiply a group's rows of weights of each tile of the program."""
     c, c_row, sums, counters, end = outs
     M, N, K = sizes
     COLUMNS: gl.constexpr = tiles.block[1]
-    ROWS: gl.constexpr = tiles.block[0] // GROUPS
+    ROWS: gl.constexpr = tiles.block[0] // 2
     SHAPE: gl.constexpr = [ROWS, BLOCK_K]
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
     operand: gl.constexpr = gl.DotOperandLayout(0, layout, 2)
@@ -78,7 +74,7 @@ def multiply_share(
         weights = converted(raw, scale, dtype, FORMAT, SHAPE, operand)
         acc = warpgroup_mma_init(gl.zeros([ROWS, COLUMNS], gl.float32, layout))
         for _ in range(1, count):
-            x_tile = ring.wait(position)[GROUPS]
+            x_tile = ring.wait(position)[2]
             acc = warpgroup_mma(weights, x_tile.permute((1, 0)), acc, is_async=True)
             following = position.next()
             raw = ring.wait(following)[share].load(raw_at)
@@ -94,108 +90,47 @@ def multiply_share(
             ring.release(position)
             position = following
             weights = waited[2]
-        x_tile = ring.wait(position)[GROUPS]
+        x_tile = ring.wait(position)[2]
         acc = warpgroup_mma(weights, x_tile.permute((1, 0)), acc, is_async=True)
         result = warpgroup_mma_wait(0, deps=[acc, weights])[0]
         ring.release(position)
         position = position.next()
         value = gl.permute(result, (1, 0))
-        store_shared(c, value, tile * GROUPS + share, (sums, counters), (column, row), (M, N), c_row, end, SPLITS, VECTOR)  # fmt: skip
+        store_shared(c, value, tile * 2 + share, (sums, counters), (column, row), (M, N), c_row, end, SPLITS, VECTOR)  # fmt: skip
 
 
 @gluon.jit(do_not_specialize=["M", "N", "K", "c_row"])
 def linear_many(
     w_desc, x_desc, c, sums, counters, bias, scales, strides, row_scales, M, N, K, c_row,
     SIZE: gl.constexpr, FORMAT: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
-    STAGES: gl.constexpr, SPLITS: gl.constexpr, VECTOR: gl.constexpr, ACTIVATION: gl.constexpr, GROUPS: gl.constexpr,
+    STAGES: gl.constexpr, SPLITS: gl.constexpr, VECTOR: gl.constexpr, ACTIVATION: gl.constexpr,
 ):  # fmt: skip
     """Store `x @ weight.T + bias`: `x` is [M, K], `weight` [N, K] in bytes, of which `w_desc` reads pairs of weights. The grid is [parts of K, programs].
 
     `scales` is None, or has a scale for SIZE weights along K of each row, a multiple of 32; `row_scales` is None, or a
-    vector. A tile has BLOCK_M rows of `x` and BLOCK_N of the weights, 64 to 256 by GROUPS groups of warps. With SPLITS > 1 there is a program for each part of each tile; the other arguments
+    vector. A tile has BLOCK_M rows of `x` and BLOCK_N, 128 or 256, of the weights. With SPLITS > 1 there is a program for each part of each tile; the other arguments
     are those of `gemm_split_k`, `sums` and `counters` of half tiles.
     """
     gl.static_assert(gl.num_warps() == 4, "a group of four warps multiplies")
-    if GROUPS == 1:
-        ring = tma_ring([w_desc, x_desc], STAGES)
-    else:
-        ring = tma_ring([w_desc, w_desc, x_desc], STAGES, consumers=2)
+    ring = tma_ring([w_desc, w_desc, x_desc], STAGES, consumers=2)
     wait_for_predecessor()
     tiles = gl.portable.swizzled_tiles([N, M], [BLOCK_N, BLOCK_M], 8)
     end = of_columns(M, N, bias, ACTIVATION, None, None, row_scales)
     dtype: gl.constexpr = x_desc.dtype
     outs = (c, c_row, sums, counters, end)
     sizes = (M, N, K)
-    if GROUPS == 1:
-        gl.warp_specialize(
-            [
-                (
-                    multiply_share,
-                    (
-                        ring,
-                        tiles,
-                        outs,
-                        scales,
-                        strides,
-                        sizes,
-                        0,
-                        dtype,
-                        SIZE,
-                        BLOCK_K,
-                        FORMAT,
-                        SPLITS,
-                        VECTOR,
-                        1,
-                    ),
-                ),
-                (copy_tiles, (ring, tiles, K, BLOCK_K, SPLITS, 1)),
-            ],
-            [1],
-            [24],
-        )
-    else:
-        gl.warp_specialize(
-            [
-                (
-                    multiply_share,
-                    (
-                        ring,
-                        tiles,
-                        outs,
-                        scales,
-                        strides,
-                        sizes,
-                        0,
-                        dtype,
-                        SIZE,
-                        BLOCK_K,
-                        FORMAT,
-                        SPLITS,
-                        VECTOR,
-                        2,
-                    ),
-                ),
-                (
-                    multiply_share,
-                    (
-                        ring,
-                        tiles,
-                        outs,
-                        scales,
-                        strides,
-                        sizes,
-                        1,
-                        dtype,
-                        SIZE,
-                        BLOCK_K,
-                        FORMAT,
-                        SPLITS,
-                        VECTOR,
-                        2,
-                    ),
-                ),
-                (copy_tiles, (ring, tiles, K, BLOCK_K, SPLITS, 2)),
-            ],
-            [4, 1],
-            [240, 24],
-        )
+    gl.warp_specialize(
+        [
+            (
+                multiply_share,
+                (ring, tiles, outs, scales, strides, sizes, 0, dtype, SIZE, BLOCK_K, FORMAT, SPLITS, VECTOR),
+            ),
+            (
+                multiply_share,
+                (ring, tiles, outs, scales, strides, sizes, 1, dtype, SIZE, BLOCK_K, FORMAT, SPLITS, VECTOR),
+            ),
+            (copy_tiles, (ring, tiles, K, BLOCK_K, SPLITS)),
+        ],
+        [4, 1],
+        [240, 24],
+    )  # fmt: skip

@@ -18,7 +18,6 @@ from gluon_kernels.quant.weights import restore_weights
 __all__ = ["converting", "few_rows", "many_rows", "restoring"]
 
 _SHARED = 50_000  # bytes of the slots of a program, of which four share a processor; two with more than 64 rows
-_QUARTER = 56_000  # bytes of a program, of which four share a processor
 _MANY_SHARED = 190_000  # bytes of the slots of a program that has a processor to itself
 _DEPTH = 64  # weights along K of a step of it
 _INTEGERS = {torch.uint8: gl.uint8, torch.int16: gl.int16}
@@ -269,33 +268,28 @@ def many_rows(
     x = x.contiguous()
     rows = x.view(m, k)
     _, block, _, splits, columns = tiling
-    groups = 1 if columns == 64 else 2
     tiles = gluon.cdiv(n, columns) * gluon.cdiv(m, block)
     raw = _pairs(weight)
     slot = columns * (_DEPTH // 2) * raw.element_size() + block * _DEPTH * 2
-    # Four programs of one group share a processor, and the last sums take memory besides the slots.
-    shared = _MANY_SHARED if groups == 2 else _QUARTER - 4 * block * columns // splits
-    stages = max(2, min(6, shared // slot))
+    stages = min(6, _MANY_SHARED // slot)
     empty = allocator(layer.shape, layer.dtype, x.device)
     result = empty() if out is None else out
     count_of_sums = tiles * splits * block * columns if splits > 1 else 1
-    new_sums, counters = Scratch(count_of_sums, x.device), Counters(groups * tiles)
+    new_sums, counters = Scratch(count_of_sums, x.device), Counters(2 * tiles)
     sums, count = new_sums(), counters(x.device)
     flat, grouped, strides = _scales(scales, of_rows)
     dtype = DTYPES[str(x.dtype).rpartition(".")[2]]
     described = (
-        _described(raw, (n, k // 2), _INTEGERS[raw.dtype], (columns // groups, _DEPTH // 2)),
+        _described(raw, (n, k // 2), _INTEGERS[raw.dtype], (columns // 2, _DEPTH // 2)),
         _described(rows, (m, k), dtype, (block, _DEPTH)),
     )
     arguments = (
         *described, result, sums, count, bias, grouped, strides, flat, m, n, k, n,
-        layer.group or 1 << 30, layer.format, block, columns, _DEPTH, stages, splits, vector_of(result, n), activation, groups,
+        layer.group or 1 << 30, layer.format, block, columns, _DEPTH, stages, splits, vector_of(result, n), activation,
     )  # fmt: skip
     of_weights = flat if of_rows else scales
     tensors = [t for t in (raw, rows, result, sums, count, bias, of_weights) if t is not None]
     options = overlapping(_memory(layer, weight))
-    if groups == 1:
-        processors, options = 4 * processors, {**options, "maxnreg": 64}
     grid = (splits, tiles if splits > 1 else min(tiles, processors), 1)
     launch = gluon.torch.prepare(linear_many, grid, arguments, tensors, num_warps=4, **options)
     device = x.device

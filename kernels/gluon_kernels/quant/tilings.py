@@ -84,9 +84,7 @@ _MANY_TIMES = {
     128: Many(2.4, 0.152, 67e3, 2.8e6, 0.23, 0.125, 1.04, 3.48, 0.18),
     256: Many(0.8, 0.030, 64e3, 2.58e6, 0.60, 0.18, 3.34, 5.48, 0.44),
 }
-# Factors of the times of `linear_tokens`, and of `linear_few` where a warp copies for its group.
-_TOKENS = 1.23
-_ROLES = 1.08
+_TOKENS = 1.23  # of the time that was expected of `linear_tokens`
 
 # Weights' rows of a tile and the depths of its steps, by the rows of `x` of a tile.
 _FEW: dict[int, tuple[tuple[int, int], ...]] = {
@@ -95,8 +93,7 @@ _FEW: dict[int, tuple[tuple[int, int], ...]] = {
     128: ((64, 64),),
 }
 _MANY: dict[int, tuple[tuple[int, int], ...]] = {
-    **{block: ((64, 64),) for block in (8, 16, 32)},
-    64: ((64, 64), (128, 64), (256, 64)),
+    64: ((128, 64), (256, 64)),
     128: ((128, 64), (256, 64)),
     256: ((128, 64),),
 }
@@ -120,7 +117,7 @@ def tilings(m: int, k: int, group: int, exponents: bool) -> Iterator[Tiling]:
                 yield Tiling("tokens", _EIGHT, 0, splits, columns)
     power = max(8, 1 << (m - 1).bit_length())
     few = (power,) if power <= 64 else (64, 128) if m <= 512 else ()
-    many = few if m <= 128 else (*few[:1], 128, 256)
+    many = (64,) if 32 < m <= 64 else (128,) if 64 < m <= 128 else (128, 256) if m > 128 else ()
     forms = [("few", block, form) for block in few for form in _FEW[block]]
     forms += [("many", block, form) for block in many for form in _MANY[block]]
     for kernel, block, (columns, depth) in forms:
@@ -176,7 +173,7 @@ def expected(
         return float("inf")  # the programs of a tile wait for each other
     share = _up(_up(k, tiling.depth), tiling.splits)
     busy = _up(programs, processors)
-    if tiling.kernel == "few" or columns == 64:
+    if tiling.kernel == "few":
         return _few(tiling, share, busy, resident)
     times = _MANY_TIMES[columns]
     rows = m / _up(m, tiling.block)  # TMA reads no rows behind the last one
@@ -197,14 +194,13 @@ def _few(tiling: Tiling, share: int, busy: int, resident: int) -> float:
     latency = times.step + (times.weights + times.rows * rows) * wide
     taken = times.busy + (times.busy_weights + times.busy_rows * rows) * wide
     steps = share * max(latency, (min(busy, resident) + times.others) * taken)
-    steps *= _ROLES if tiling.kernel == "many" else 1.0
     shared = times.shared if tiling.splits > 1 else 0.0
     return times.launch + max(1.0, busy / resident) * steps + shared
 
 
 def _resident(tiling: Tiling) -> int:
     """Return how many programs share a processor."""
-    if tiling.kernel == "many" and tiling.columns > 64:
+    if tiling.kernel == "many":
         return 1
     if tiling.kernel == "tokens":  # by their registers
         return 2 if tiling.columns == 128 else 3
