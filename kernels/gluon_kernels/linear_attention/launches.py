@@ -171,15 +171,12 @@ def prepare_launch(
     if sizes.channels:
         tensors = (q, k, g, beta, first.q, first.k, first.seen, *squares)
         widths = (width, g.shape[3], sizes.width)
-        covering = power(sizes.width)
-        # A processor of AMD has 64 KiB of shared memory.
-        channels = min(covering, 64 if current_target().has("nvidia.cp_async") else 32)
         launch = Launch(
             by_channel.prepare_channels,
             grid,
             (
-                *tensors, (*strides, strides_of(g)), sizes.length, sizes.heads, scale, widths, covering, CHUNK,
-                channels, sizes.shared,
+                *tensors, (*strides, strides_of(g)), sizes.length, sizes.heads, scale, widths, power(sizes.width), CHUNK,
+                sizes.shared,
             ),
             tensors,
             num_warps=8,
