@@ -9,7 +9,9 @@ instructions that wait or issue asynchronous work.
 Spans that end in the same run of straight-line code share one computation of their address: a run takes consecutive
 slots of the ring, as many as spans end in it, and may pass the ring's end. A span costs two reads of the clock, one
 multiply-add and one store; a scope that begins where another ends shares its read. ptxas moves no instruction over a read
-of the clock, and a barrier waits for the stores in front of it: so a span is stored behind the next read.
+of the clock, and a barrier waits for the stores in front of it: so a span is stored behind the next read, and a read is
+placed behind up to eight instructions on integers that follow its mark, which are addresses as a rule. Else the address of
+what a scope waited for would be computed after the wait.
 
 A block's part of the buffer begins with 64 bytes for each warp. Rows of 8-byte slots follow, a slot for each warp in a
 row (padded to `columns`, a power of two): `events` rows are the rings, `spare` more take the runs that pass their
@@ -61,6 +63,10 @@ _JUMP = re.compile(
     r"^(?!\$L__(?:tmp|func))[\w$.%]+:|\b(?:bra|brx|ret|exit|trap)\b"
 )  # labels, too: not those of debuggers
 _SILENT = re.compile(r"\s*(?:$|\.loc\b|\$L__tmp\d+:)")  # no instruction, no label of a jump
+_SINKS = re.compile(  # integers in registers
+    r"\s*(?:bfe|cvt|shl|shr|add|sub|or|and|mov|mul\.wide|mad\.lo|setp)\.(?:[\w.]*[busl])\d+\s+[^{\[;]*;$"
+)
+_SUNK = 8  # instructions in front of a read of the clock that its mark is in front of
 _RETURN = re.compile(r"\s*(?:@(?P<guard>!?%\w+)\s+)?ret;")
 
 #: Automatic scopes: an instruction that begins one, the one that ends it (None: the same), and the name.
@@ -139,6 +145,8 @@ class _Writer:
     spans: int = 0  # ends of scopes in the program's text
     pending: str = ""  # the store of the last span
     read: bool = False  # the clock was read for an end, with no instruction behind it
+    waiting: list[tuple[int, bool]] = field(default_factory=list)  # marks not read yet
+    sunk: int = 0  # instructions behind the first of these marks
 
     def written(self, ptx: str, metadata: dict[str, Any]) -> str:
         entry = _ENTRY.search(ptx)
@@ -216,11 +224,15 @@ class _Writer:
             mark = _MARK.search(text)
             if mark:
                 number = self._number(mark[3].strip(), int(mark[2]))
-                self._mark(written, number, mark[1] == "end")
+                self.waiting.append((number, mark[1] == "end"))
                 written.append(text)  # the result stays defined
                 continue
             code = unit[0].split("//")[0].rstrip()
             silent = len(unit) == 1 and _SILENT.match(code) is not None
+            if self.waiting and not silent:
+                self.sunk += 1
+                if self.sunk > _SUNK or len(unit) > 1 or not _SINKS.match(code):
+                    self._place(written)
             leaves = _RETURN.fullmatch(code)
             if leaves and whole:
                 self._mark(written, 1, True)
@@ -257,6 +269,12 @@ class _Writer:
             known = (path for path in self.files.values() if os.path.basename(path) == name)
             self.file, self.line = next(known, name), int(line)
 
+    def _place(self, written: list[str]) -> None:
+        """Write the code of the marks that wait for it."""
+        for number, ends in self.waiting:
+            self._mark(written, number, ends)
+        self.waiting, self.sunk = [], 0
+
     def _mark(self, written: list[str], number: int, ends: bool) -> None:
         if ends or not self.read:
             written.append(_READ)
@@ -281,6 +299,7 @@ class _Writer:
 
     def _close(self, written: list[str]) -> None:
         """End a run of straight-line code: the address of its slots is known, and how many there are."""
+        self._place(written)
         self._store(written)
         if self.ends:
             written[self.run] = _RUN.format(mask=_MASK, rows=f"{_ROW}{self.ends}_")
