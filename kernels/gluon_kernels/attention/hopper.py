@@ -184,10 +184,13 @@ def attend(work, SETTINGS: gl.constexpr, part: gl.constexpr):
                     turn = turn.next()
                 with gl.scope("wait for the scores"):
                     score = warpgroup_mma_wait(1, deps=[coming])
-                gl.scope_begin("softmax")
+                gl.scope_begin("softmax" if OVERLAP else "row maxima")
                 keys.release(position)
                 higher = gl.maximum(top, gl.max(score, 1) * factor - SHIFT)
                 if not OVERLAP:
+                    # While scopes are recorded, ptxas moves the wait up to the last of them, and conversions behind one
+                    # at the end: the exponentials have none.
+                    gl.scope_end("row maxima")
                     done = warpgroup_mma_wait(0, deps=[acc])
                     values.release(behind)
                 kept = gl.exp2(top - higher)
@@ -207,8 +210,6 @@ def attend(work, SETTINGS: gl.constexpr, part: gl.constexpr):
                 )
                 if not LATE:
                     p = weights_operand(p, dtype, p_layout)
-                if not OVERLAP:
-                    gl.scope_end("softmax")
                 behind, position = position, position.next()
 
             if OVERLAP:
