@@ -262,7 +262,8 @@ def scope_begin(name: Const[str]) -> None:
     """Begin a span as `gl.scope` does; `gl.scope_end` with the same name ends it.
 
     Raises:
-        ArgumentError: no text of one line, or the function ends before the span.
+        ArgumentError: no text of one line; or the function, the branch or the loop in which it begins ends or returns before
+            the span.
     """
     layer().mark_scope(unwrap(name), True)
 
@@ -272,7 +273,7 @@ def scope_end(name: Const[str]) -> None:
     """End the innermost open span, which `gl.scope_begin` began in the same function.
 
     Raises:
-        ArgumentError: the innermost open span has another name, or none is open.
+        ArgumentError: the innermost open span has another name, or none is open; or it began outside of this branch or loop.
     """
     layer().mark_scope(unwrap(name), False)
 

@@ -504,3 +504,33 @@ def test_waves_keep_their_state_in_registers(arch):
     assert "gluon.scope" not in code
     assert re.search(r"s_memtime|SHADER_CYCLES", code)
     assert not re.search(r"\bds_(?:write|store)|\bscratch_|\bbuffer_store", code)
+
+
+@gluon.jit
+def addressed_behind_a_wait(x, n, layout: gl.constexpr):
+    i = gl.arange(0, 128, layout=layout)
+    ready = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
+    mbarrier.init(ready, count=1)
+    mbarrier.arrive(ready, count=1)
+    with gl.scope("wait"):
+        mbarrier.wait(ready, 0)
+    gl.store(x + (n * 12 + 5) * 128 + i, 1.0)
+
+
+def test_addresses_are_computed_before_the_end_of_a_wait_is_read():
+    code = gluon.compile(
+        addressed_behind_a_wait,
+        "sm_90",
+        signature={"x": "*fp32", "n": "i32"},
+        constexprs={"layout": LAYOUT},
+        options={"instrumentation_mode": "timeline:64"},
+    ).asm["ptx"]
+    behind = code[code.index("gluon.scope end") :].split("\n")[1:]
+    read = next(number for number, line in enumerate(behind) if "%clock;" in line)
+    passed = [
+        line.split("//")[0].strip()
+        for line in behind[:read]
+        if line.startswith("\t") and not re.match(r"\t(?:\.|//)", line)
+    ]
+    assert 1 <= len(passed) <= 8, passed
+    assert all(re.match(r"(?:add|shl|mad\.lo|mul\.wide|mul\.lo|cvt|mov|or|and)\.", one) for one in passed)  # fmt: skip
