@@ -7,6 +7,7 @@ does not change in a loop is computed in front of it.
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from math import ceil, log2, prod
 from typing import Any, Iterable, Optional, Sequence
@@ -54,6 +55,19 @@ _ACCESSES = frozenset(
     "buffer_load buffer_store buffer_load_to_local".split()
 )
 _POWERS = ("sdiv", "udiv", "srem", "urem")
+# class -> instructions of assembly, without their types: PTX's, and AMD's without `v_`.
+_OPCODES = {
+    name: kind
+    for kind, names in {
+        "special": "ex2 lg2 rcp rsqrt sqrt sin cos tanh exp log rsq", "convert": "cvt", "max": "max min max3 min3",
+        "add": "add sub", "mul": "mul", "compare": "setp cmp", "select": "selp cndmask", "move": "mov",
+        "logic": "and or xor not lop3 prmt perm", "shift": "shl shr bfe bfi lshlrev lshrrev ashrrev shf",
+    }.items()
+    for name in names.split()
+}  # fmt: skip
+_INSTRUCTION = re.compile(
+    r"(?:^|[;\n{])\s*(?:@!?[%$\w]+\s+)?(?:v_|s_)?([a-z][a-z0-9]*)[\w.]*\s+[%$\w{\[]"
+)
 _WIDE = 64
 
 
@@ -113,6 +127,12 @@ def facts_of(op: Op, warps: int) -> OpFacts:
         [tile(result.type) for result in op.results],
         warps,
     )
+
+
+def _assembly(text: str, pack: int) -> list[tuple[str, float]]:
+    """Return (class, instructions for an element) of inline assembly that takes `pack` elements at a time."""
+    text = re.sub(r"//[^\n]*", "", text)
+    return [(_OPCODES.get(name, "fma"), 1 / pack) for name in _INSTRUCTION.findall(text)]
 
 
 class Prices:
@@ -249,7 +269,9 @@ class Prices:
         if name == "int_cast":
             before = _bits(next(op.operands()).type)
             return (("integer", 1),) if bits > before and bits == _WIDE else ()
-        if name in ("extern_elementwise", "inline_asm", "map_elementwise"):
+        if name == "inline_asm":
+            return _assembly(str(op.args[0]), int(op.args[4]) if len(op.args) > 4 else 1)
+        if name in ("extern_elementwise", "map_elementwise"):
             return (("fma", 4),)
         if name in ("gather", "histogram"):
             return (("shuffle", 2),)

@@ -80,6 +80,31 @@ def test_special_functions_take_longer_than_sums_of_products():
     assert 2.5 < (many - few) / (run("fma", 264) - run("fma", 8)) < 9
 
 
+@gluon.jit
+def converted(out, n, BLOCK: gl.constexpr, layout: gl.constexpr, ASSEMBLY: gl.constexpr):
+    i = gl.arange(0, BLOCK, layout=layout)
+    x = i.to(gl.float32)
+    for _ in range(n):
+        if ASSEMBLY:
+            half = gl.inline_asm_elementwise(
+                "cvt.rn.bf16x2.f32 $0, $2, $1;", "=r,r,r", [x], gl.bfloat16, True, 2
+            )
+        else:
+            half = x.to(gl.bfloat16)
+        x = half.to(gl.float32) + 1
+    gl.store(out + i, x)
+
+
+def test_assembly_takes_the_time_of_its_instructions():
+    def run(assembly):
+        out = np.zeros(1024, np.float32)
+        return time_of(
+            lambda: converted[(132,)](out, 200, 1024, layout(vector=2), assembly)
+        ).nanoseconds
+
+    assert run(True) == pytest.approx(run(False), rel=0.1)
+
+
 def test_scopes_and_lines_are_lanes():
     x = np.zeros(1024, np.float32)
     launched = time_of(lambda: work[(1,)](x, 3, 1024, layout(), "exp2"))
