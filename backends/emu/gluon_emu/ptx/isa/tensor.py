@@ -165,6 +165,11 @@ def _check(map_: TensorMap, coordinates: list[int], load: bool) -> None:
     column = coordinates[0]
     if map_.interleave:
         raise EmulatorError("a copy of a tensor with an interleaved layout is not known")
+    if 0 in map_.shape:
+        raise EmulatorError(f"a tensor map with an extent of 0{_ILLEGAL}")
+    for stride, extent in zip(map_.strides, map_.shape[1:]):
+        if extent > 1 and stride % 16:
+            raise EmulatorError(f"a tensor map with a stride of {stride} bytes: a multiple of 16")
     if map_.element not in GROUPS and column * map_.size % 16:
         raise AccessError(
             f"a box that starts at element {column} of {map_.size} bytes: a box starts at multiples of 16 bytes "
