@@ -39,8 +39,14 @@ def test_each_title_is_a_row():
 @pytest.mark.skipif(not HOPPER, reason="needs the GPU of the recorded results")
 @pytest.mark.parametrize("name", PROBES)
 def test_the_gpu_gives_the_recorded_result(name):
-    kinds = {result.partition(":")[0] for result in evidence.results(name)}
-    assert evidence.ended(name, "theirs").partition(":")[0] in kinds
+    kinds = {_kind(result) for result in evidence.results(name)}
+    assert _kind(evidence.ended(name, "theirs")) in kinds
+
+
+def _kind(result):
+    """Return the word before the colon; a compiler that fails on a kernel may end its process as well."""
+    word = result.partition(":")[0]
+    return "error" if word == "abort" else word
 
 
 @pytest.mark.parametrize("name", HERE)
