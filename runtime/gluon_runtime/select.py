@@ -119,7 +119,7 @@ class Choice:
         near = [form for form, names in zip(forms, misfits) if names == wrong]
         passed = {p.name: s for p, s in zip(self.kernel.parameters, self.seen)}
         got = {**{name: repr(value) for name, value in self.options.items()}}
-        got.update({name: _described(passed[name]) for name in wrong if name in passed})
+        got.update({name: _described(passed[name], self.rules) for name in wrong if name in passed})
         remedy = (
             "Add this form to the bundle, or keep the argument from changing the compiled code."
         )
@@ -176,14 +176,18 @@ def _descriptor_fits(pattern: Described, seen: Seen) -> bool:
     )
 
 
-def _described(seen: Seen) -> str:
+def _described(seen: Seen, rules: Rules) -> str:
     """Return an argument in words."""
     value = seen.value
     if seen.kind == "tuple":
-        return f"({', '.join(map(_described, value))})"
+        return f"({', '.join(_described(item, rules) for item in value)})"
     if seen.kind == "pointer":
         size = "an unknown number of" if seen.size is None else seen.size
-        return f"*{seen.dtype or '?'} at {value:#x} into {size} bytes"
+        divisible = "" if value % rules.divisibility == 0 else "not "
+        return (
+            f"*{seen.dtype or '?'} at {value:#x}, {divisible}divisible by {rules.divisibility}, "
+            f"into {size} bytes"
+        )
     if seen.kind == "descriptor":
         box = "" if value.block_shape is None else f" in boxes of {list(value.block_shape)}"
         layout = "" if value.layout is None else f" in {value.layout}"

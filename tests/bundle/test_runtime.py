@@ -335,7 +335,7 @@ class TestMissing:
             (
                 (Tensor(0x1004), Tensor(0x2000), 50, 1.0, 512),
                 r"x: scale is not in the bundle for these arguments; expected x: \*fp32 divisible by 16, "
-                r"got x: \*fp32 at 0x1004 into 4096 bytes",
+                r"got x: \*fp32 at 0x1004, not divisible by 16, into 4096 bytes",
             ),
             (
                 (Tensor(0x1000), Tensor(0x2000), 2**40, 1.0, 512),
