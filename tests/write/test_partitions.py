@@ -12,7 +12,7 @@ from gluon_core import language as gl
 from gluon_sim.settings import using
 from gluon_write.preferred import preferred_form
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
 
 PLAIN, ALIBI, WINDOW, CAPPED = range(4)
 LOG2E = gl.constexpr(1.4426950408889634)

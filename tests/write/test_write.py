@@ -14,7 +14,7 @@ from gluon_write.command import written
 from gluon_write.preferred import preferred_form
 from tests import warm
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = [pytest.mark.once, pytest.mark.sampled(3)]
 
 FILE = '''"""A softmax of rows, a transpose and a product."""
 

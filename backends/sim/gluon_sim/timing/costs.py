@@ -55,7 +55,7 @@ _ACCESSES = frozenset(
     "buffer_load buffer_store buffer_load_to_local".split()
 )
 _POWERS = ("sdiv", "udiv", "srem", "urem")
-# class -> instructions of assembly, without their types: PTX's, and AMD's without `v_`.
+# class -> opcodes of inline assembly, without types and prefixes.
 _OPCODES = {
     name: kind
     for kind, names in {

@@ -75,7 +75,7 @@ def _reads(region: Region, target: Value) -> bool:
 def is_late(op: Op) -> bool:
     """Return True if an arrival at a barrier comes before anything uses what a load from shared memory returns; kept with the op.
 
-    Such a load may still be on its way: ptxas lets neither `bar.sync` nor an arrival wait for it.
+    Such a load may still be on its way: an assembler lets neither a barrier nor an arrival wait for it.
     """
     if op.late is None:
         op.late = (
