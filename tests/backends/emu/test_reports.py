@@ -120,6 +120,27 @@ def test_a_wait_before_the_barrier_is_needed():
         run(body, np.zeros(128, np.uint32), waves=2, lds=512)
 
 
+def test_waves_store_copies_of_a_tile_in_any_order():
+    body = """
+s_load_dwordx2 s[4:5], s[0:1], 0x0
+s_waitcnt lgkmcnt(0)
+v_and_b32_e32 v1, 63, v0
+v_lshlrev_b32_e32 v2, 2, v1
+ds_write_b32 v2, {}
+s_waitcnt lgkmcnt(0)
+s_barrier
+ds_read_b32 v3, v2
+s_waitcnt lgkmcnt(0)
+v_lshlrev_b32_e32 v4, 2, v0
+global_store_dword v4, v3, s[4:5]
+"""
+    out = np.zeros(128, np.uint32)
+    run(body.format("v1"), out, waves=2, lds=256)
+    assert np.array_equal(out, np.tile(lines(64), 2))
+    with pytest.raises(RaceError, match="writes what wave"):
+        run(body.format("v0"), np.zeros(128, np.uint32), waves=2, lds=256)
+
+
 def test_split_barriers():
     body = """
 s_load_b64 s[4:5], s[0:1], 0x0

@@ -115,11 +115,10 @@ def _store(ins: Instruction, ctx: Context, size: int, half: str) -> Step:
         mask = reached(b, target)
         place = machine.lds.checked(b, ins, target, size, mask)
         number = b.outstanding.issue(name, "lds", (), ins.index, lds=True)
-        machine.lds.note_write(b, ins, place, size, mask, number)
         values = [b.v[row] for row in rows]
         if high:
             values[0] = values[0] >> _U32(16)
-        machine.lds.store(place, size, values, mask)
+        machine.lds.write(b, ins, place, size, mask, number, values)
         machine.used_lds(ins.index, place, size, b)
 
     return step
@@ -168,8 +167,8 @@ def _pair(ins: Instruction, ctx: Context, reads: bool, size: int, scale: int) ->
                 for row, value in zip(rows, machine.lds.load(place, size)):
                     np.copyto(b.v[row], value, where=b.exec)
             else:
-                machine.lds.note_write(b, ins, place, size, b.exec, number)
-                machine.lds.store(place, size, [b.v[row] for row in rows], b.exec)
+                values = [b.v[row] for row in rows]
+                machine.lds.write(b, ins, place, size, b.exec, number, values)
             machine.used_lds(ins.index, place, size, b)
 
     return step

@@ -7,6 +7,7 @@ published at a barrier that the accessing wave has passed.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Optional
 
 import numpy as np
@@ -18,6 +19,7 @@ __all__ = ["CLASSES", "Lds"]
 
 # Instructions that move data into LDS or out of it: ordinary instructions, loads past the registers, copies.
 CLASSES = ("ds", "direct", "async", "tensor")
+Copies = Callable[[], np.ndarray]
 
 
 class Lds:
@@ -166,8 +168,13 @@ class Lds:
         mask: np.ndarray,
         number: Any,
         kind: int = 0,
+        copies: Optional[Copies] = None,
     ) -> None:
         """Check a write and remember it.
+
+        Args:
+            copies: returns for each granule whether the same bytes are there already, by the same
+                instruction; a write of them is no race.
 
         Raises:
             RaceError: another wave accesses the bytes concurrently.
@@ -176,9 +183,46 @@ class Lds:
         if not self.tracked:
             return
         index, row = self._granules(address, size, mask)
-        self._against_writes(b, ins, index, row, "writes", kind)
+        self._against_writes(b, ins, index, row, "writes", kind, copies)
         self._against_reads(b, ins, index, row, kind)
         self._write(b, ins, index, row, number, kind, False)
+
+    def write(
+        self,
+        b: Any,
+        ins: Any,
+        address: np.ndarray,
+        size: int,
+        mask: np.ndarray,
+        number: Any,
+        values: list[np.ndarray],
+    ) -> None:
+        """Check a store of words, make it, and remember it.
+
+        Waves that hold copies of a tile store the same words by one instruction, in any order.
+
+        Raises:
+            RaceError, MissingWaitError: as for `note_write`.
+        """
+        bits = np.uint32((1 << 8 * min(size, 4)) - 1)
+
+        def copies() -> np.ndarray:
+            held = self.load(np.where(mask, address, 0), size)
+            equal = np.logical_and.reduce([h == (v & bits) for h, v in zip(held, values)])[mask]
+            index, _ = self._granules(address, size, mask)
+            same = np.repeat(equal, index.size // max(1, equal.size))
+            return np.asarray(same & (self.write_where[index] == ins.index))
+
+        self.note_write(b, ins, address, size, mask, number, copies=copies)
+        self.store(address, size, values, mask)
+        if not self.tracked or not self.machine.settings.races:
+            return
+        index, row = self._granules(address, size, mask)
+        bad = self.writer[index] != (b.waves % self.waves)[row]
+        if bad.any():
+            bad &= ~copies()
+        if bad.any():
+            self._race(b, ins, index, row, bad, "writes what wave {other} writes")
 
     def note_atomic(
         self, b: Any, ins: Any, address: np.ndarray, size: int, mask: np.ndarray, number: Any
@@ -225,7 +269,14 @@ class Lds:
         return index, np.repeat(row, count)
 
     def _against_writes(
-        self, b: Any, ins: Any, index: np.ndarray, row: np.ndarray, verb: str, kind: int = 0
+        self,
+        b: Any,
+        ins: Any,
+        index: np.ndarray,
+        row: np.ndarray,
+        verb: str,
+        kind: int = 0,
+        copies: Optional[Copies] = None,
     ) -> None:
         writer = self.writer[index]
         own = (b.waves % self.waves)[row]
@@ -240,6 +291,8 @@ class Lds:
             if self.objects:
                 known = self.acquired[classes, b.waves[row], np.maximum(writer, 0)]
                 bad &= number > known
+            if copies is not None and bad.any():
+                bad &= ~copies()
             if bad.any() and machine.settings.races:
                 self._race(b, ins, index, row, bad, f"{verb} what wave {{other}} writes")
         mine = (writer == own) & (classes > 0)
