@@ -15,9 +15,27 @@ def silu(x):
 
 
 @gluon.jit
+def erf(x):
+    """Return the error function, to 1.5e-7 on AMD (Abramowitz and Stegun, 7.1.26).
+
+    AMD's library branches for each element, and LLVM of Triton 3.6 copies registers in such branches for
+    the lanes of one side alone: docs/known-compiler-bugs.md.
+    """
+    if gl.target.has("amd.buffer_ops"):
+        t = 1 / (1 + 0.3275911 * gl.abs(x))
+        sum = 1.421413741 + t * (-1.453152027 + t * 1.061405429)
+        sum = t * (0.254829592 + t * (-0.284496736 + t * sum))
+        size = 1 - sum * gl.exp(-x * x)
+        result = gl.where(x < 0, -size, size)
+    else:
+        result = gl.erf(x)
+    return result
+
+
+@gluon.jit
 def gelu(x):
     """By the error function, as torch's default."""
-    return 0.5 * x * (1 + gl.erf(x * 0.7071067811865476))
+    return 0.5 * x * (1 + erf(x * 0.7071067811865476))
 
 
 @gluon.jit

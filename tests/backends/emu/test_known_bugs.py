@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
 
 import pytest
@@ -129,3 +132,31 @@ def test_unaligned_rows_reach_lds(monkeypatch):
     monkeypatch.setenv("GLUON_TARGET", "emu:gfx950")
     a, b = torch.randn(5, 16), torch.randn(16, 9)
     torch.testing.assert_close(gluon_kernels.matmul(a, b), a @ b, rtol=0, atol=1e-4)
+
+
+GELU_OF_THE_LIBRARY = """
+import torch
+import gluon_core as gluon
+from gluon_core import language as gl
+from gluon_kernels import matmul
+from gluon_kernels.gemm import epilogue
+
+epilogue.erf = gl.erf
+torch.manual_seed(0)
+a, b, c = (torch.randn(s, dtype=torch.float16) for s in ((136, 72), (72, 200), (200,)))
+want = torch.nn.functional.gelu(matmul(a, b, bias=c).float())
+wrong = ((matmul(a, b, bias=c, activation="gelu").float() - want).abs() > 0.1).nonzero()
+print("columns", sorted({column % 64 for column in wrong[:, 1].tolist()}))
+"""
+
+
+@pytest.mark.campaign
+def test_a_pair_is_copied_for_one_side_of_a_branch(tmp_path):
+    script = tmp_path / "gelu.py"
+    script.write_text(GELU_OF_THE_LIBRARY)
+    own = {"GLUON_TARGET": "emu:gfx950", "TRITON_CACHE_DIR": str(tmp_path / "cache")}
+    done = subprocess.run(
+        [sys.executable, script], env={**os.environ, **own}, capture_output=True, text=True
+    )
+    columns = [] if triton_at_least(3, 7) else [8, 9, 12, 13, 40, 41, 44, 45]
+    assert f"columns {columns}" in done.stdout, done.stdout + done.stderr
