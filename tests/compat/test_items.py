@@ -16,7 +16,6 @@ import gluon_core as gluon  # noqa: E402
 from gluon_core import errors, testing  # noqa: E402
 from gluon_core import language as gl  # noqa: E402
 from gluon_core.nvidia.hopper import TensorDescriptor  # noqa: E402
-from tests import warm  # noqa: E402
 
 pytestmark = pytest.mark.sampled(2)
 
@@ -462,77 +461,6 @@ def test_a_simulated_launch_has_the_kernels_code(target, texts):
     assert handle.n_regs > 0 and handle.n_spills == 0
     assert handle.metadata.num_warps == 4 and handle.metadata.name == "_in_layout"
     assert isinstance(handle.metadata.shared, int)
-
-
-HOST = """\
-import torch, triton
-from gluon_core import language as gl
-import gluon_core as gluon
-
-@gluon.jit
-def add(x, y, n, BLOCK: gl.constexpr):
-    at = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK, gl.BlockedLayout([1], [32], [4], [0]))
-    gl.store(y + at, gl.load(x + at, mask=at < n) + 1, mask=at < n)
-
-assert torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 9
-target = triton.runtime.driver.active.get_current_target()
-assert (target.backend, target.arch) == ("cuda", 90)
-x = torch.rand(1000, device="cuda")
-y = torch.empty_like(x).cuda()
-begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-begin.record()
-handle = add[lambda meta: (triton.cdiv(1000, meta["BLOCK"]),)](x, y, 1000, BLOCK=256, num_warps=4)
-end.record()
-torch.cuda.synchronize()
-torch.testing.assert_close(y, x + 1)
-assert torch.cuda.get_device_properties("cuda").multi_processor_count > 0
-print("right", begin.elapsed_time(end) >= 0, "ld.global" in handle.asm["ptx"])
-"""
-
-
-@pytest.mark.campaign  # tests/standin has another
-def test_a_script_for_a_gpu_runs_without_one(tmp_path):
-    assert _run(tmp_path, HOST, "-m", "gluon_core.standin") == ["right", "True", "True"]
-
-
-SUITE = """\
-import pytest, torch, triton
-import triton.language as tl
-from gluon_core import language as gl
-import gluon_core as gluon
-
-@gluon.jit
-def twice(x, y, ROW: gl.constexpr):
-    at = gl.arange(0, 128, ROW)
-    gl.store(y + at, gl.load(x + at) * 2)
-
-@triton.jit
-def plain(x):
-    tl.store(x, 1.0)
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_twice(dtype):
-    x = torch.randn(128, device="cuda", dtype=dtype)
-    y = torch.empty_like(x)
-    handle = twice[(1,)](x, y, gl.BlockedLayout([1], [32], [4], [0]))
-    torch.testing.assert_close(y, x * 2)
-    assert ".target sm_90a" in handle.asm["ptx"]
-
-def test_unsupported_programs():
-    with pytest.raises(Exception, match="simulated"):
-        plain[(1,)](torch.zeros(1, device="cuda"))
-"""
-
-
-@pytest.mark.campaign  # the same
-def test_a_suite_for_a_gpu_runs_without_one(tmp_path):
-    (tmp_path / "test_suite.py").write_text(SUITE)
-    done = warm.run(
-        ["-m", "pytest", "-q", "-p", "no:cacheprovider", "--gluon-standin", "sim:hopper", tmp_path],
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""}, cwd=tmp_path, timeout=110, torch=True,
-    )  # fmt: skip
-    assert "3 passed" in done.stdout, done.stdout + done.stderr
 
 
 # -- later additions --------------------------------------------------------------------------------
