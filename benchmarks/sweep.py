@@ -151,7 +151,7 @@ def measured(problem: Problem, shape: Shape, cold: bool = False) -> dict[str, An
     row: dict[str, Any] = {"op": problem.name, "shape": {k: str(v) for k, v in shape.items()}}
     calls: dict[str, Call] = {"ours": lambda: problem.op(**arguments)}
     try:
-        results, right = problem.op(**arguments), problem.reference(**arguments)
+        results, right = problem.results(arguments), problem.reference(**arguments)
         pairs = zip(results, right) if isinstance(results, tuple) else [(results, right)]
         row["error"] = max(error_of(one, other) for one, other in pairs)
         if not row["error"] <= problem.tolerance:

@@ -9,16 +9,17 @@ from torch.autograd.function import once_differentiable
 
 import gluon_core as gluon
 
-__all__ = ["differentiable", "is_compiling", "is_plain", "kept", "wants_gradient"]
+__all__ = ["differentiable", "direct", "is_compiling", "is_plain", "kept", "wants_gradient"]
 
 is_plain: Callable[..., bool] = gluon.torch.is_plain
 is_compiling = torch.compiler.is_compiling
+_grad_enabled: Callable[[], bool] = torch._C.is_grad_enabled
 _set_grad_enabled: Callable[[bool], None] = torch._C._set_grad_enabled
 
 
 def wants_gradient(*tensors: Any) -> bool:
     """Return True if a call needs autograd and nothing else of torch; see `gluon_core.torch.is_plain`."""
-    if is_compiling() or not torch.is_grad_enabled():
+    if is_compiling() or not _grad_enabled():
         return False
     _set_grad_enabled(False)  # `torch.no_grad` takes as long as the rest of a call
     try:
@@ -37,27 +38,20 @@ def differentiable(
         again: `backward` is made of functions that have gradients.
     """
 
-    class Direct(torch.autograd.Function):
-        # A separate setup_context makes torch inspect the signature at each call.
-        @staticmethod
-        def forward(ctx: Any, *arguments: Any) -> Any:
-            output = forward(*arguments)
-            setup_context(ctx, arguments, output)
-            return output
+    # A separate setup_context makes torch inspect the signature at each call.
+    def forward_and_keep(ctx: Any, *arguments: Any) -> Any:
+        output = forward(*arguments)
+        setup_context(ctx, arguments, output)
+        return output
 
-        @staticmethod
-        def backward(ctx: Any, *grads: Any) -> Any:
-            return (twice if torch.is_grad_enabled() else backward)(ctx, *grads)
-
-    twice = backward if again else once_differentiable(backward)
-    return _applied(Direct)
+    return direct(forward_and_keep, backward, again)
 
 
 def kept(
     forward: Callable[..., tuple[torch.Tensor, tuple[torch.Tensor, ...]]],
     backward: Callable[..., tuple[Any, ...]],
 ) -> Callable[..., torch.Tensor]:
-    """Return `f(*tensors and settings) -> result` with a gradient, by the shortest way.
+    """Return `f(*tensors and settings) -> result` with a gradient.
 
     Args:
         forward: returns the result, and the tensors that `backward` needs.
@@ -65,28 +59,37 @@ def kept(
             gradients of the tensors.
     """
 
-    class Kept(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, *arguments: Any) -> torch.Tensor:
-            result, tensors = forward(*arguments)
-            ctx.save_for_backward(*tensors)
-            ctx.settings = tuple([x for x in arguments if not isinstance(x, torch.Tensor)])
-            ctx.count = len(arguments)
-            return result
-
-        @staticmethod
-        def backward(ctx: Any, grad: torch.Tensor) -> Any:
-            return gradients(ctx, grad) if not torch.is_grad_enabled() else twice(ctx, grad)
+    def forward_and_keep(ctx: Any, *arguments: Any) -> torch.Tensor:
+        result, tensors = forward(*arguments)
+        ctx.save_for_backward(*tensors)
+        ctx.settings = tuple([x for x in arguments if not isinstance(x, torch.Tensor)])
+        ctx.count = len(arguments)
+        return result
 
     def gradients(ctx: Any, grad: torch.Tensor) -> Any:
         results = backward(grad, *ctx.saved_tensors, *ctx.settings)
         return results + (None,) * (ctx.count - len(results))
 
-    twice = once_differentiable(gradients)
-    return _applied(Kept)
+    return direct(forward_and_keep, gradients)
 
 
-def _applied(function: Any) -> Callable[..., Any]:
-    """Return its `apply` past the part that asks for transforms: where `wants_gradient`, there are none."""
+def direct(
+    forward: Callable[..., Any], backward: Callable[..., Any], again: bool = False
+) -> Callable[..., Any]:
+    """Return `f(*arguments) -> result` with a gradient, by the shortest way.
+
+    Args:
+        forward: `forward(ctx, *arguments) -> result` of `torch.autograd.Function`.
+        backward: `backward(ctx, *grads)`, the gradients of all arguments.
+        again: `backward` is made of functions that have gradients.
+    """
+    twice = backward if again else once_differentiable(backward)
+
+    def run_backward(ctx: Any, *grads: Any) -> Any:
+        return (twice if _grad_enabled() else backward)(ctx, *grads)
+
+    methods = {"forward": staticmethod(forward), "backward": staticmethod(run_backward)}
+    function: Any = type("Direct", (torch.autograd.Function,), methods)
+    # Past the part that asks for transforms: where `wants_gradient`, there are none.
     apply: Callable[..., Any] = super(torch.autograd.Function, function).apply
     return apply

@@ -40,18 +40,14 @@ __all__ = [
     "current_target",
     "key",
     "multiprocessors",
+    "stream_of_launch",
 ]
 
 Plan = Callable[..., Any]
 
 
 Launch = gluon.torch.prepare  # a launch whose tensors are those of each call
-
-
-def key(*tensors: Optional[torch.Tensor]) -> Hashable:
-    """Return what plans depend on of tensors: dtype, shape, strides, device, and whether the address is divisible by 16."""
-    known: Hashable = gluon.torch.signature(*tensors)
-    return known
+key: Callable[..., Hashable] = gluon.torch.signature  # all that plans depend on of tensors
 
 
 def allocator(
@@ -131,6 +127,12 @@ class Counters:
     def __init__(self, count: int):
         self._count = count
         self._by_stream: dict[Hashable, torch.Tensor] = {}
+        self._reserve: Optional[_Reserve] = None
+
+    @property
+    def enough(self) -> bool:
+        """Return False if the reserve for graphs waits for a call that fills it."""
+        return self._reserve is not None and not self._reserve.low
 
     def __call__(self, device: torch.device) -> torch.Tensor:
         if device.type != "cuda":
@@ -141,11 +143,11 @@ class Counters:
         if _capturing():
             reserved = _reserve_of(device).take(self._count)
             return self._zeros(device) if reserved is None else reserved
-        known_by = (device.index, _current_stream(device.index))
+        known_by = stream_of_launch(device)
         counters = self._by_stream.get(known_by)
         if counters is None:
             counters = self._by_stream[known_by] = self._zeros(device)
-        reserve = _reserve_of(device)
+        self._reserve = reserve = _reserve_of(device)
         if reserve.low:
             reserve.fill()
         return counters
@@ -169,9 +171,9 @@ class Scratch:
         self._new = allocator((count,), torch.float32, device)
 
     def __call__(self) -> torch.Tensor:
-        if self._device.type != "cuda" or _capturing():
+        known_by = stream_of_launch(self._device)
+        if known_by is None:
             return self._new()
-        known_by = (self._device.index, _current_stream(self._device.index))
         scratch = _scratch.get(known_by)
         if scratch is None or scratch.numel() < self._count:
             scratch = _scratch[known_by] = self._new()
@@ -183,6 +185,13 @@ _scratch: dict[Hashable, torch.Tensor] = {}
 
 _capturing: Callable[[], bool] = getattr(torch._C, "_cuda_isCurrentStreamCapturing", lambda: False)
 _current_stream: Callable[[Optional[int]], int] = getattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0)  # fmt: skip
+
+
+def stream_of_launch(device: torch.device) -> Hashable:
+    """Return the device and stream that a launch goes to; None where it goes to a graph, or is simulated."""
+    if device.type != "cuda" or _capturing():
+        return None
+    return device.index, _current_stream(device.index)
 
 
 class _Reserve:

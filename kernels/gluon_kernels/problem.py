@@ -29,6 +29,7 @@ class Problem:
         tolerance: the largest error, relative to the largest element of the reference.
         rivals: name -> `f(**arguments)`, the same by others, such as torch.
         named: shapes that tables list by themselves.
+        compared: `f(result, **arguments)`, what the reference is compared with; the result by default.
     """
 
     name: str
@@ -42,11 +43,17 @@ class Problem:
     tolerance: float
     rivals: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     named: Sequence[Shape] = ()
+    compared: Optional[Callable[..., Any]] = None
+
+    def results(self, arguments: Mapping[str, Any]) -> Any:
+        """Return what the op gives for `arguments`, as the reference is compared with it."""
+        result = self.op(**arguments)
+        return result if self.compared is None else self.compared(result, **arguments)
 
     def check(self, shape: Shape, device: Any) -> Optional[str]:
         """Return the reason why the results for random arguments are wrong; None where they are right."""
         arguments = self.arguments(shape, device)
-        results, wanted = self.op(**arguments), self.reference(**arguments)
+        results, wanted = self.results(arguments), self.reference(**arguments)
         if isinstance(results, torch.Tensor):
             results, wanted = (results,), (wanted,)
         for index, (result, right) in enumerate(zip(results, wanted, strict=True)):

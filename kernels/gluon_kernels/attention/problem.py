@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gluon_kernels.attention.decode_problem import DECODE, MLA
 from gluon_kernels.attention.ops import attention
+from gluon_kernels.attention.rotary_problem import ROTARY
 from gluon_kernels.attention.varlen import attention_varlen
 from gluon_kernels.problem import Problem, Shape
 
@@ -418,4 +419,4 @@ VARLEN_GRADIENTS = Problem(
     named=VARLEN_NAMED,
 )
 
-PROBLEMS = (ATTENTION, GRADIENTS, VARLEN, VARLEN_GRADIENTS, DECODE, MLA)
+PROBLEMS = (ATTENTION, GRADIENTS, VARLEN, VARLEN_GRADIENTS, DECODE, MLA, ROTARY)

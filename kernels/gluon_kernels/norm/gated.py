@@ -9,7 +9,7 @@ from torch import Tensor
 
 import gluon_core as gluon
 from gluon_core.errors import DtypeError, ShapeError
-from gluon_kernels.eager import differentiable, is_compiling, is_plain, wants_gradient
+from gluon_kernels.eager import direct, is_compiling, is_plain, wants_gradient
 from gluon_kernels.norm import launches
 from gluon_kernels.norm.views import check_dtype, check_same_device
 from gluon_kernels.plans import Plans, key
@@ -66,7 +66,18 @@ def _swiglu(gate: Tensor, up: Tensor) -> Tensor:
     return result
 
 
-_watched = differentiable(_swiglu.function, _keep, _gradient)
+def _forward(ctx: Any, gate: Tensor, up: Tensor) -> Tensor:
+    ctx.save_for_backward(gate, up)
+    result: Tensor = _plans(key(gate, up), gate, up)
+    return result
+
+
+def _gradients_of(ctx: Any, grad: Tensor) -> Any:
+    gate, up = ctx.saved_tensors
+    return _gradient_plans(key(grad, gate, up), grad, gate, up)
+
+
+_watched = direct(_forward, _gradients_of)
 
 
 def swiglu(gate: Tensor, up: Tensor) -> Tensor:
@@ -87,9 +98,12 @@ def swiglu(gate: Tensor, up: Tensor) -> Tensor:
     if not is_compiling() and is_plain(gate, up):
         result = _plans(key(gate, up), gate, up)
         return result
+    if wants_gradient(gate, up):
+        result = _watched(gate, up)
+        return result
     if not gate.is_meta and torch.is_autocast_enabled(gate.device.type):
         dtype = torch.promote_types(gate.dtype, up.dtype)
         gate, up = gate.to(dtype), up.to(dtype)
     _check(gate, up)
-    result = (_watched if wants_gradient(gate, up) else _swiglu)(gate, up)
+    result = _swiglu(gate, up)
     return result

@@ -17,6 +17,7 @@ from gluon_kernels.plans import (
     allocator,
     current_target,
     multiprocessors,
+    stream_of_launch,
 )
 
 __all__ = [
@@ -60,12 +61,25 @@ def prepared(
 
 
 class Workspace:
-    """The memory by which the programs of long rows exchange sums; nothing where a row is one program's."""
+    """The memory by which the programs of a launch exchange float32 numbers, and the counters by which they wait for each other.
 
-    def __init__(self, tiles: Tiling, rows: int):
-        self._empty: Any = None
-        self._numbers = 2 * rows * tiles.parts
-        self._counters = Counters(1 + rows) if tiles.parts > 1 else None
+    Launches of one stream use the same memory, launches in CUDA graphs their own.
+
+    Args:
+        numbers: of float32.
+        counters: of int32; 0 where no program needs another, and there is no memory.
+    """
+
+    def __init__(self, numbers: int, counters: int):
+        self._numbers = numbers
+        self._counters = Counters(counters) if counters else None
+        self._scratch: Optional[Scratch] = None
+        self._last: tuple[Any, Any] = (None, None)  # a stream, and what its launches use
+
+    @classmethod
+    def of_rows(cls, tiles: Tiling, rows: int) -> Workspace:
+        """Return the workspace for programs that share rows: two numbers for each; nothing where a row is one program's."""
+        return cls(2 * rows * tiles.parts, 1 + rows if tiles.parts > 1 else 0)
 
     @property
     def needed(self) -> bool:
@@ -74,9 +88,15 @@ class Workspace:
     def __call__(self, device: torch.device) -> tuple[Optional[Tensor], Optional[Tensor]]:
         if self._counters is None:
             return None, None
-        if self._empty is None:
-            self._empty = Scratch(self._numbers, device)
-        return self._empty(), self._counters(device)
+        stream = stream_of_launch(device)
+        last, known = self._last
+        if stream is not None and stream == last and self._counters.enough:
+            return known  # type: ignore[no-any-return]
+        if self._scratch is None:
+            self._scratch = Scratch(self._numbers, device)
+        memory = self._scratch(), self._counters(device)
+        self._last = (stream, memory)
+        return memory
 
 
 class Destination:
@@ -108,7 +128,7 @@ def softmax_plan(x: Tensor, dtype: torch.dtype, out: Optional[Tensor]) -> Plan:
     written = target.new(x, out)
     dst = Rows.of(written)
     tiles = tiling_of(src, dst)
-    space = Workspace(tiles, src.count)
+    space = Workspace.of_rows(tiles, src.count)
     sums, arrived = space(x.device)
     launch = prepared(
         portable.softmax,
@@ -144,7 +164,7 @@ def softmax_gradient_plan(grad: Tensor, result: Tensor, dtype: torch.dtype) -> P
     new = empty()
     dst = Rows.of(new)
     tiles = tiling_of(gs, ys, dst)
-    space = Workspace(tiles, ys.count)
+    space = Workspace.of_rows(tiles, ys.count)
     sums, arrived = space(result.device)
     sizes = (ys.count, ys.columns, gs.stride, ys.stride, dst.stride)
     launch = prepared(
@@ -195,7 +215,7 @@ def norm_plan(
         return (lambda x, *rest: torch.empty_like(x)) if alone else nothing
     # A second matrix is not kept: one is loaded, added and dropped.
     tiles = tiling_of(*all_rows)
-    space = Workspace(tiles, src.count)
+    space = Workspace.of_rows(tiles, src.count)
     sums, arrived = space(x.device)
     mean, scale = _statistics(src.count, x.device, centred, keep)
     arguments = (
@@ -302,7 +322,7 @@ def norm_gradient_plan(
             return new, *totals(*sums)
 
         return run
-    space = Workspace(tiles, rows)
+    space = Workspace.of_rows(tiles, rows)
     arguments = (gs.tensor, src.tensor, weight, mean, scale, new, *space(device))
     long = prepared(
         gradients.norm_backward_long,
@@ -382,29 +402,61 @@ def cross_entropy_plan(x: Tensor, labels: Tensor, ignored: int) -> Plan:
     """Return `run(x, labels, ignored) -> (loss, logarithm of the sum)` of each row."""
     src = Rows.of(x)
     tiles = tiling_of(src, waits=False)
-    space = Workspace(tiles, src.count)
+    space = Workspace.of_rows(tiles, src.count)
     empty = allocator((src.count,), torch.float32, x.device)
-    loss, logsum = empty(), empty()
-    arguments = (src.tensor, labels, loss, logsum, *space(x.device))
-    sizes = (src.count, src.columns, src.stride, labels.stride(0), ignored)
-    launch = prepared(
-        portable.cross_entropy,
-        (tiles.grid(src.count),),
-        (*arguments, *sizes),
-        arguments,
-        **tiles.constants(),
+    launch = _loss_launch(
+        src, labels, tiles, ignored, (empty(), empty(), *space(x.device), None, None)
     )
 
     def run(x: Tensor, labels: Tensor, ignored: int) -> Any:
         loss, logsum = empty(), empty()
-        launch(x.contiguous() if src.copied else x, labels, loss, logsum, *space(x.device))
+        x = x.contiguous() if src.copied else x
+        launch(x, labels, loss, logsum, *space(x.device), None, None)
         return loss, logsum
 
     return run
 
 
-def mean_loss_plan(x: Tensor, labels: Tensor, ignored: int) -> Plan:
-    """Return `run(x, labels, ignored) -> (mean, 1 / number of labels that count, logarithm of the sum of each row)`."""
+def _loss_launch(
+    src: Rows, labels: Tensor, tiles: Tiling, ignored: int, results: tuple[Optional[Tensor], ...]
+) -> Launch:
+    """Prepare `portable.cross_entropy`; `results` are loss to inverse."""
+    tensors = (src.tensor, labels, *results)
+    sizes = (src.count, src.columns, src.stride, labels.stride(0), ignored)
+    grid = (tiles.grid(src.count),)
+    return prepared(portable.cross_entropy, grid, (*tensors, *sizes), tensors, **tiles.constants())
+
+
+MOST_TO_COUNT = 2048  # programs that may add to one counter: more would wait for each other
+
+
+def mean_loss_plan(x: Tensor, labels: Tensor, ignored: int, keep: bool) -> Plan:
+    """Return `run(x, labels, ignored, keep) -> (mean, 1 / number of labels that count, logarithm of the sum of each row)`;
+    the latter two are None unless `keep`."""
+    src = Rows.of(x)
+    tiles = tiling_of(src, waits=False)
+    if tiles.parts > 1 or tiles.grid(src.count) > MOST_TO_COUNT:
+        return _mean_loss_of_many(x, labels, ignored, keep)
+    device, copied = x.device, src.copied
+    of_rows, of_all = (allocator(size, torch.float32, device) for size in ((src.count,), ()))
+    space = Workspace(src.count, 1)
+    kept = (of_rows(), of_all()) if keep else (None, None)
+    loss, arrived = space(device)
+    results = (loss, kept[0], None, arrived, of_all(), kept[1])
+    launch = _loss_launch(src, labels, tiles, ignored, results)
+
+    def run(x: Tensor, labels: Tensor, ignored: int, keep: bool) -> Any:
+        mean = of_all()
+        inverse, logsum = (of_all(), of_rows()) if keep else (None, None)
+        loss, arrived = space(device)
+        launch(x.contiguous() if copied else x, labels, loss, logsum, None, arrived, mean, inverse)
+        return mean, inverse, logsum
+
+    return run
+
+
+def _mean_loss_of_many(x: Tensor, labels: Tensor, ignored: int, keep: bool) -> Plan:
+    """Return the plan of a mean in a launch of its own."""
     from gluon_core import language as gl
 
     of_rows = cross_entropy_plan(x, labels, ignored)
@@ -412,21 +464,21 @@ def mean_loss_plan(x: Tensor, labels: Tensor, ignored: int) -> Plan:
     wide = max(warps * size, min(2048, 1 << (rows - 1).bit_length()))
     layout = gl.BlockedLayout([wide // (warps * size)], [size], [warps], [0])
     empty = allocator((), torch.float32, x.device)
-    mean, inverse = empty(), empty()
     loss = torch.empty(rows, dtype=torch.float32, device=x.device)
+    tensors = (loss, labels, empty(), empty() if keep else None)
     launch = prepared(
         portable.mean_of,
         (1,),
-        (loss, labels, mean, inverse, rows, labels.stride(0), ignored),
-        (loss, labels, mean, inverse),
+        (*tensors, rows, labels.stride(0), ignored),
+        tensors,
         WIDTH=wide,
         layout=layout,
         num_warps=warps,
     )
 
-    def run(x: Tensor, labels: Tensor, ignored: int) -> Any:
+    def run(x: Tensor, labels: Tensor, ignored: int, keep: bool) -> Any:
         loss, logsum = of_rows(x, labels, ignored)
-        mean, inverse = empty(), empty()
+        mean, inverse = empty(), empty() if keep else None
         launch(loss, labels, mean, inverse)
         return mean, inverse, logsum
 

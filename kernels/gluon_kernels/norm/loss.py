@@ -9,7 +9,7 @@ from torch import Tensor
 
 import gluon_core as gluon
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError, did_you_mean
-from gluon_kernels.eager import is_compiling, is_plain, kept, wants_gradient
+from gluon_kernels.eager import direct, is_compiling, is_plain, wants_gradient
 from gluon_kernels.norm import launches
 from gluon_kernels.norm.views import check_dtype, check_same_device
 from gluon_kernels.plans import Plans, key
@@ -24,9 +24,9 @@ def _build_loss(x: Tensor, labels: Tensor, ignored: int) -> Any:
     return launches.cross_entropy_plan(x, labels, ignored)
 
 
-def _build_mean_loss(x: Tensor, labels: Tensor, ignored: int) -> Any:
+def _build_mean_loss(x: Tensor, labels: Tensor, ignored: int, keep: bool) -> Any:
     _check_loss(x, labels)
-    return launches.mean_loss_plan(x, labels, ignored)
+    return launches.mean_loss_plan(x, labels, ignored, keep)
 
 
 def _check_loss(x: Tensor, labels: Tensor) -> None:
@@ -63,12 +63,12 @@ def _loss_of(x: Tensor, labels: Tensor, ignored: int) -> Any:
     return _losses((key(x, labels), ignored), x, labels, ignored)
 
 
-def _mean_loss(x: Tensor, labels: Tensor, ignored: int) -> Any:
-    """Return the mean, 1 / the number of labels that count, and the logarithms of sums."""
+def _mean_loss(x: Tensor, labels: Tensor, ignored: int, keep: bool) -> Any:
+    """Return the mean, and for gradients 1 / the number of labels that count and the logarithms of sums."""
     if not x.shape[0]:
         nothing = x.new_full((), float("nan"), dtype=torch.float32)
         return nothing, nothing.clone(), x.new_empty(0, dtype=torch.float32)
-    return _mean_losses((key(x, labels), ignored), x, labels, ignored)
+    return _mean_losses((key(x, labels), ignored, keep), x, labels, ignored, keep)
 
 
 @gluon.torch.op(
@@ -112,30 +112,34 @@ def _cross_entropy(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the loss of each row or their mean, the logarithms of sums, and 1 / the number of labels that count."""
     if mean:
-        middle, inverse, logsum = _mean_loss(x, labels, ignored)
+        middle, inverse, logsum = _mean_loss(x, labels, ignored, True)
         return middle, logsum, inverse
     loss, logsum = _loss_of(x, labels, ignored)
     return loss, logsum, loss.new_empty(0)
 
 
-def _kept_loss(x: Tensor, labels: Tensor, ignored: int, mean: bool) -> Any:
+def _loss_forward(ctx: Any, x: Tensor, labels: Tensor, ignored: int, mean: bool) -> Tensor:
+    loss: Tensor
+    inverse: Optional[Tensor] = None
     if mean:
-        loss, inverse, logsum = _mean_loss(x, labels, ignored)
-        return loss, (x, labels, logsum, inverse)
-    loss, logsum = _loss_of(x, labels, ignored)
-    return loss, (x, labels, logsum, None)
+        loss, inverse, logsum = _mean_loss(x, labels, ignored, True)
+    else:
+        loss, logsum = _loss_of(x, labels, ignored)
+    ctx.save_for_backward(x, labels, logsum, inverse)
+    ctx.ignored = ignored
+    return loss
 
 
-def _kept_loss_gradient(
-    grad: Tensor, x: Tensor, labels: Tensor, logsum: Tensor, inverse: Optional[Tensor], ignored: int, mean: bool
-) -> Any:  # fmt: skip
+def _loss_gradients_of(ctx: Any, grad: Tensor) -> Any:
+    x, labels, logsum, inverse = ctx.saved_tensors
     if not x.numel():
-        return (torch.empty_like(x),)
-    known_by = (key(grad, x, labels), ignored, mean)
-    return (_loss_gradients(known_by, grad, x, labels, logsum, inverse, ignored),)
+        return torch.empty_like(x), None, None, None
+    ignored = ctx.ignored
+    known_by = (key(grad, x, labels, inverse), ignored)
+    return _loss_gradients(known_by, grad, x, labels, logsum, inverse, ignored), None, None, None
 
 
-_watched_loss = kept(_kept_loss, _kept_loss_gradient)
+_watched_loss = direct(_loss_forward, _loss_gradients_of)
 
 
 def cross_entropy(
@@ -173,11 +177,13 @@ def cross_entropy(
     mean = reduction == "mean"
     loss: Tensor
     if not is_compiling() and is_plain(x, labels):
-        loss = (_mean_loss if mean else _loss_of)(x, labels, ignore_index)[0]
+        if mean:
+            loss = _mean_loss(x, labels, ignore_index, False)[0]
+        else:
+            loss = _loss_of(x, labels, ignore_index)[0]
+    elif wants_gradient(x, labels):
+        loss = _watched_loss(x, labels, ignore_index, mean)
     else:
         _check_loss(x, labels)
-        if wants_gradient(x, labels):
-            loss = _watched_loss(x, labels, ignore_index, mean)
-        else:
-            loss, _, _ = _cross_entropy(x, labels, ignore_index, mean)
+        loss, _, _ = _cross_entropy(x, labels, ignore_index, mean)
     return loss.sum() if reduction == "sum" else loss

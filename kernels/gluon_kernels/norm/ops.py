@@ -9,7 +9,7 @@ from torch import Tensor
 
 import gluon_core as gluon
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
-from gluon_kernels.eager import differentiable, is_compiling, is_plain, kept, wants_gradient
+from gluon_kernels.eager import differentiable, direct, is_compiling, is_plain, wants_gradient
 from gluon_kernels.norm import launches
 from gluon_kernels.norm.columns import columns_plan, softmax_of_columns
 from gluon_kernels.norm.views import (
@@ -100,16 +100,20 @@ def _softmax_out(x: Tensor, out: Tensor) -> None:
 _call_softmax = _softmax.overload
 
 
-def _kept_softmax(x: Tensor, dtype: torch.dtype, own: torch.dtype) -> Any:
-    result = _softmaxes((key(x), dtype), x, dtype, None)
-    return result, (result,)
+def _softmax_forward(ctx: Any, x: Tensor, dtype: torch.dtype) -> Tensor:
+    result: Tensor = _softmaxes((key(x), dtype), x, dtype, None)
+    ctx.dtype = x.dtype
+    ctx.save_for_backward(result)
+    return result
 
 
-def _kept_softmax_gradient(grad: Tensor, result: Tensor, _: Any, dtype: torch.dtype) -> Any:
-    return (_softmax_gradients((key(grad, result), dtype), grad, result, dtype),)
+def _softmax_gradients_of(ctx: Any, grad: Tensor) -> Any:
+    (result,) = ctx.saved_tensors
+    dtype = ctx.dtype
+    return _softmax_gradients((key(grad, result), dtype), grad, result, dtype), None
 
 
-_watched_softmax = kept(_kept_softmax, _kept_softmax_gradient)
+_watched_softmax = direct(_softmax_forward, _softmax_gradients_of)
 
 
 def softmax(
@@ -135,14 +139,19 @@ def softmax(
         ArgumentError: there is no such dimension, or `out` is on another device or has a gradient.
     """
     result: Tensor
-    if out is None and not is_compiling() and is_plain(x) and -x.ndim <= dim < x.ndim:
-        kind = x.dtype if dtype is None else _result_dtype(x, dtype)
-        if dim in (-1, x.ndim - 1):
-            result = _softmaxes((key(x), kind), x, kind, None)
-        else:
-            dim %= x.ndim
-            result = _softmaxes_of_columns((key(x), dim, kind), x, dim, kind)
-        return result
+    if out is None and not is_compiling():
+        if is_plain(x):
+            kind = x.dtype if dtype is None else _result_dtype(x, dtype)
+            if dim == -1 or dim == x.ndim - 1:
+                result = _softmaxes((key(x), kind), x, kind, None)
+                return result
+            if -x.ndim <= dim < x.ndim:
+                dim %= x.ndim
+                result = _softmaxes_of_columns((key(x), dim, kind), x, dim, kind)
+                return result
+        elif wants_gradient(x) and dim in (-1, x.ndim - 1):
+            result = _watched_softmax(x, x.dtype if dtype is None else _result_dtype(x, dtype))
+            return result
     check_dtype("softmax", x)
     if not -x.ndim <= dim < x.ndim:
         raise ArgumentError(
@@ -161,8 +170,6 @@ def softmax(
             return softmax(x.movedim(dim, -1), dtype=kind).movedim(-1, dim)
         softmax(x.movedim(dim, -1), out=out.movedim(dim, -1))
         return out
-    if out is None and wants_gradient(x):
-        return _watched_softmax(x, kind, x.dtype)
     if out is None:
         result = _call_softmax(x, kind)
         return result
@@ -315,26 +322,30 @@ def _norm(
 _watched_norm = differentiable(_norm.function, _keep_norm, _norm_gradient)
 
 
-def _kept_norm(
-    x: Tensor, weight: Optional[Tensor], bias: Optional[Tensor], epsilon: float, centred: bool, dtype: torch.dtype,
-    kinds: tuple[Optional[torch.dtype], Optional[torch.dtype]],
-) -> Any:  # fmt: skip
-    settings = (epsilon, centred, dtype, True)
-    known_by = (key(x, weight, bias, None, None), *settings)
-    result, _, mean, scale = _norms(known_by, x, weight, bias, None, *settings, None)
-    return result, (x, weight, mean, scale)
+def _norm_forward(
+    ctx: Any, x: Tensor, weight: Optional[Tensor], bias: Optional[Tensor], epsilon: float, centred: bool
+) -> Tensor:  # fmt: skip
+    dtype = x.dtype
+    known_by = (key(x, weight, bias, None, None), epsilon, centred, dtype, True)
+    results = _norms(known_by, x, weight, bias, None, epsilon, centred, dtype, True, None)
+    result: Tensor = results[0]
+    ctx.save_for_backward(x, weight, *results[2:])
+    ctx.kinds = tuple(
+        [None if v is None or not v.requires_grad else v.dtype for v in (weight, bias)]
+    )
+    return result
 
 
-def _kept_norm_gradient(
-    grad: Tensor, x: Tensor, weight: Optional[Tensor], mean: Optional[Tensor], scale: Tensor, *settings: Any
-) -> Any:  # fmt: skip
-    weight = weight if weight is None else weight.contiguous()
-    kinds = settings[-1]
+def _norm_gradients_of(ctx: Any, grad: Tensor) -> Any:
+    x, weight, mean, scale = ctx.saved_tensors
+    if weight is not None and not weight.is_contiguous():
+        weight = weight.contiguous()
+    kinds = ctx.kinds
     known_by = (key(grad, x, weight, mean, scale), kinds)
-    return _norm_gradients(known_by, grad, x, weight, mean, scale, *kinds)
+    return (*_norm_gradients(known_by, grad, x, weight, mean, scale, *kinds), None, None)
 
 
-_watched_norm_alone = kept(_kept_norm, _kept_norm_gradient)
+_watched_norm_alone = direct(_norm_forward, _norm_gradients_of)
 
 
 @gluon.torch.op("gluon_kernels::norm_out", mutates_args=("out",))
@@ -374,13 +385,13 @@ def _any_norm(
             x, weight, bias, residual, epsilon, centred, x.dtype, False, None
         )
         return result, summed
+    watched = out is None and wants_gradient(x, weight, bias, residual)
+    if watched and residual is None:
+        return _watched_norm_alone(x, weight, bias, epsilon, centred)
     _check_norm("layer_norm" if centred else "rms_norm", x, weight, bias, residual)
     if out is None:
         kind = _result_dtype(x, None)
-        if residual is None and wants_gradient(x, weight, bias):
-            kinds = tuple([None if v is None or not v.requires_grad else v.dtype for v in (weight, bias)])  # fmt: skip
-            return _watched_norm_alone(x, weight, bias, epsilon, centred, kind, kinds)
-        call = _watched_norm if wants_gradient(x, weight, bias, residual) else _norm
+        call = _watched_norm if watched else _norm
         result, summed, _, _ = call(x, weight, bias, residual, epsilon, centred, kind)
     else:
         check_dtype("a norm", out, "out")

@@ -103,14 +103,41 @@ def softmax_backward(
 
 
 @gluon.jit
+def store_mean(
+    loss, labels, mean, inverse, rows, label_stride, ignored, WIDTH: gl.constexpr, layout: gl.constexpr,
+):  # fmt: skip
+    """Store the mean of the losses whose label is not `ignored`, and 1 / their number unless `inverse` is None."""
+    total = gl.zeros([WIDTH], gl.float32, layout)
+    counted = gl.zeros([WIDTH], gl.float32, layout)
+    for start in range(0, rows, WIDTH):
+        row = start + gl.arange(0, WIDTH, layout)
+        total += gl.load(loss + row, mask=row < rows, other=0.0)
+        label = gl.load(labels + row.to(gl.int64) * label_stride, mask=row < rows, other=ignored)
+        counted += gl.where(label != ignored, 1.0, 0.0)
+    number = gl.sum(counted, 0)
+    gl.store(mean, gl.sum(total, 0) / number)
+    if inverse is not None:
+        gl.store(inverse, 1 / number)
+
+
+@gluon.jit
+def mean_of(
+    loss, labels, mean, inverse, rows, label_stride, ignored, WIDTH: gl.constexpr, layout: gl.constexpr,
+):  # fmt: skip
+    """Store the mean of losses; one program."""
+    store_mean(loss, labels, mean, inverse, rows, label_stride, ignored, WIDTH, layout)
+
+
+@gluon.jit
 def cross_entropy(
-    src, labels, loss, logsum, sums, arrived, rows, columns, src_stride, label_stride, ignored,
-    ALIGN: gl.constexpr, PARTS: gl.constexpr, ROWS: gl.constexpr, PIECES: gl.constexpr,
+    src, labels, loss, logsum, sums, arrived, mean, inverse, rows, columns, src_stride, label_stride,
+    ignored, ALIGN: gl.constexpr, PARTS: gl.constexpr, ROWS: gl.constexpr, PIECES: gl.constexpr,
     WIDTH: gl.constexpr, layout: gl.constexpr,
 ):  # fmt: skip
-    """Store the loss of each row, 0 for the label `ignored`, and the logarithm of its sum for the gradient.
+    """Store the loss of each row, 0 for the label `ignored`, and unless `logsum` is None the logarithm of its sum for the gradient.
 
-    The last program of a long row to come finishes it; none waits.
+    The last program of a long row to come finishes it; none waits. Where `mean` is not None, PARTS is 1, and the last program
+    stores the mean of all rows, see `store_mean`; `arrived` is one counter, which it leaves at 0.
     """
     if PARTS == 1:
         row = gl.program_id(0) * ROWS
@@ -160,7 +187,17 @@ def cross_entropy(
         most = most * 0 + highest
     normal = most + gl.log(total)
     gl.store(loss + row + near, gl.where(counts, normal - hit, 0.0), mask=exists)
-    gl.store(logsum + row + near, normal, mask=exists)
+    if logsum is not None:
+        gl.store(logsum + row + near, normal, mask=exists)
+    if mean is not None:
+        gl.barrier()
+        last = gl.num_programs(0) - 1
+        before = gl.atomic_add(arrived, 1, sem="acq_rel", scope="gpu")
+        gl.barrier()
+        if before == last:
+            gl.atomic_add(arrived, -1 - last, sem="relaxed", scope="gpu")
+            flat: gl.constexpr = gl.portable.blocked_layout([1024], gl.float32)
+            store_mean(loss, labels, mean, inverse, rows, label_stride, ignored, 1024, flat)
 
 
 @gluon.jit
@@ -185,23 +222,6 @@ def cross_entropy_backward(
     hit = gl.where(column[None, :] == label[:, None], 1.0, 0.0)
     value = (gl.exp2((x.to(gl.float32) - normal[:, None]) * LOG2E) - hit) * factor[:, None]
     store_piece(dst, value, row, rows, columns, start, dst_stride, ALIGN)
-
-
-@gluon.jit
-def mean_of(
-    loss, labels, mean, inverse, rows, label_stride, ignored, WIDTH: gl.constexpr, layout: gl.constexpr,
-):  # fmt: skip
-    """Store the mean of the losses whose label is not `ignored`, and 1 / their number; one program."""
-    total = gl.zeros([WIDTH], gl.float32, layout)
-    counted = gl.zeros([WIDTH], gl.float32, layout)
-    for start in range(0, rows, WIDTH):
-        row = start + gl.arange(0, WIDTH, layout)
-        total += gl.load(loss + row, mask=row < rows, other=0.0)
-        label = gl.load(labels + row.to(gl.int64) * label_stride, mask=row < rows, other=ignored)
-        counted += gl.where(label != ignored, 1.0, 0.0)
-    number = gl.sum(counted, 0)
-    gl.store(mean, gl.sum(total, 0) / number)
-    gl.store(inverse, 1 / number)
 
 
 @gluon.jit

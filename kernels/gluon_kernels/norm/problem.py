@@ -9,11 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from gluon_kernels.norm.gated import swiglu
 from gluon_kernels.norm.loss import cross_entropy
 from gluon_kernels.norm.ops import layer_norm, rms_norm, softmax
 from gluon_kernels.problem import Problem, Shape
 
-__all__ = ["CROSS_ENTROPY", "LAYER_NORM", "PROBLEMS", "RMS_NORM", "SOFTMAX"]
+__all__ = ["CROSS_ENTROPY", "LAYER_NORM", "PROBLEMS", "RMS_NORM", "SOFTMAX", "SWIGLU"]
 
 _ELEMENTS = 2**28
 
@@ -183,4 +184,32 @@ CROSS_ENTROPY = Problem(
     named=NAMED,
 )
 
-PROBLEMS = (SOFTMAX, RMS_NORM, LAYER_NORM, CROSS_ENTROPY)
+
+def _halves(shape: Shape, device: Any) -> dict[str, Any]:
+    """Return the halves of a projection, whose rows are twice as far apart as they are wide."""
+    wide = matrix({**shape, "columns": 2 * shape["columns"]}, device)
+    gate, up = wide.chunk(2, 1)
+    return {"gate": gate, "up": up}
+
+
+def _half_of(shape: Shape) -> Shape:
+    """Return a shape of half as many rows, whose three matrices fit where two do."""
+    return {**shape, "rows": max(1, shape["rows"] // 2)}
+
+
+SWIGLU = Problem(
+    name="swiglu",
+    op=swiglu,
+    arguments=_halves,
+    reference=lambda gate, up: F.silu(_wide(gate)) * _wide(up),
+    rivals={"torch": lambda gate, up: F.silu(gate) * up},
+    draw=lambda draw: _half_of(draw_rows(draw)),
+    flops=lambda shape: 0.0,
+    bytes=_bytes(3),
+    tolerance=1e-2,
+    small=(_case(70, 64), _case(3, 1001, "float32", apart=7)),
+    named=NAMED,
+)
+
+
+PROBLEMS = (SOFTMAX, RMS_NORM, LAYER_NORM, CROSS_ENTROPY, SWIGLU)

@@ -94,7 +94,7 @@ def _build(x: Tensor, dtype: torch.dtype, scaling: str) -> Any:
     dst = Rows.of(written)
     if scaling == "row":
         tiles = tiling_of(src, dst)
-        space = Workspace(tiles, src.count)
+        space = Workspace.of_rows(tiles, src.count)
         tensors = (src.tensor, written, scales, *space(x.device))
         launch = prepared(
             portable.quantize_rows,

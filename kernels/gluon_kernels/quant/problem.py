@@ -1,4 +1,4 @@
-"""The cases of `linear` with quantized weights, for tests and benchmarks."""
+"""The cases of `linear` with quantized weights and of `quantize`, for tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ import torch
 from torch import Tensor
 
 from gluon_kernels.gemm.ops import activated
+from gluon_kernels.norm.problem import draw_rows, matrix
 from gluon_kernels.problem import Problem, Shape
 from gluon_kernels.quant.layer import linear
+from gluon_kernels.quant.ops import quantize
 
-__all__ = ["LINEAR", "PROBLEMS"]
+__all__ = ["LINEAR", "PROBLEMS", "QUANTIZE"]
 
 _MX = (0, 0.5, 1, 1.5, 2, 3, 4, 6)
 
@@ -130,4 +132,48 @@ LINEAR = Problem(
     ),
 )  # fmt: skip
 
-PROBLEMS = (LINEAR,)
+
+def _dequantized(result: tuple[Tensor, Tensor], x: Tensor, scaling: str) -> Tensor:
+    """Return what values and scales stand for."""
+    values, scales = result
+    factors = torch.exp2(scales.float() - 127) if scaling == "mx" else scales
+    if scaling == "row":
+        return values.float() * factors[:, None]
+    size = {"block": 128, "mx": 32}[scaling]
+    return values.float() * factors.repeat_interleave(size, 1)[:, : x.shape[1]]
+
+
+def _by_torch(x: Tensor, scaling: str) -> tuple[Tensor, Tensor]:
+    """Return values and scales as a few operations of torch give them."""
+    size = {"row": x.shape[1], "block": 128, "mx": 32}[scaling]
+    if x.shape[1] % size:
+        raise NotImplementedError("whole blocks only")
+    blocks = x.unflatten(1, (-1, size))
+    scales = blocks.abs().amax(-1, keepdim=True).float().clamp_min(1e-30) / 448.0
+    if scaling == "mx":
+        scales = torch.exp2(torch.ceil(torch.log2(scales)))
+    return (blocks / scales).to(torch.float8_e4m3fn).flatten(1), scales[..., 0]
+
+
+QUANTIZE = Problem(
+    name="quantize",
+    op=quantize,
+    arguments=lambda shape, device: {"x": matrix(shape, device), "scaling": shape["scaling"]},
+    reference=lambda x, scaling: x,
+    rivals={"torch": _by_torch},
+    draw=lambda draw: {**draw_rows(draw), "scaling": draw.choice(("row", "block", "mx"))},
+    flops=lambda shape: 0.0,
+    bytes=lambda shape: 3.0 * shape["rows"] * shape["columns"],
+    tolerance=0.13,  # scales that are powers of two leave up to 511 to be stored as 448
+    small=tuple(
+        {"rows": rows, "columns": columns, "dtype": "bfloat16", "scaling": scaling}
+        for rows, columns, scaling in ((5, 300, "row"), (9, 384, "block"), (3, 200, "mx"))
+    ),
+    named=[
+        {"rows": 16384, "columns": 4096, "dtype": "bfloat16", "scaling": scaling}
+        for scaling in ("row", "block", "mx")
+    ],
+    compared=_dequantized,
+)
+
+PROBLEMS = (LINEAR, QUANTIZE)

@@ -1,4 +1,4 @@
-"""The cases of `topk`, for tests and benchmarks."""
+"""The cases of `topk` and `cumsum`, for tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from torch import Tensor
 from gluon_kernels.norm.problem import draw_rows, matrix
 from gluon_kernels.problem import Problem, Shape
 from gluon_kernels.topk.ops import topk
+from gluon_kernels.topk.sums import cumsum
 
-__all__ = ["PROBLEMS", "TOPK"]
+__all__ = ["CUMSUM", "PROBLEMS", "TOPK"]
 
 
 def _arguments(shape: Shape, device: Any) -> dict[str, Any]:
@@ -69,4 +70,25 @@ TOPK = Problem(
     ],
 )
 
-PROBLEMS = (TOPK,)
+CUMSUM = Problem(
+    name="cumsum",
+    op=cumsum,
+    arguments=lambda shape, device: {"x": matrix(shape, device), "dim": shape["dim"]},
+    reference=lambda x, dim: x.to(torch.float64).cumsum(dim),
+    rivals={"torch": lambda x, dim: torch.cumsum(x, dim)},
+    draw=lambda draw: {**draw_rows(draw), "dim": draw.choice((-1, -1, 0))},
+    flops=lambda shape: 0.0,
+    bytes=lambda shape: 2 * _bytes(shape),
+    tolerance=8e-3,
+    small=(
+        {**_case(3, 1001, 0, "float32", apart=3), "dim": -1},
+        {**_case(70, 64, 0), "dim": 0},
+    ),
+    named=[
+        {"rows": rows, "columns": columns, "dtype": "bfloat16", "dim": dim}
+        for rows, columns in ((16384, 4096), (1024, 131072))
+        for dim in (-1, 0)
+    ],
+)
+
+PROBLEMS = (TOPK, CUMSUM)

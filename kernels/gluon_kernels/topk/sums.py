@@ -10,7 +10,7 @@ from torch import Tensor
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.errors import ArgumentError
-from gluon_kernels.eager import differentiable, is_compiling, is_plain, wants_gradient
+from gluon_kernels.eager import direct, is_compiling, is_plain, wants_gradient
 from gluon_kernels.norm.columns import columns_plan, running_sums_of_columns
 from gluon_kernels.norm.rows import row_start
 from gluon_kernels.norm.views import FLOATS, Rows, check_dtype
@@ -115,7 +115,18 @@ def _cumsum(x: Tensor, dtype: torch.dtype) -> Tensor:
     return result
 
 
-_watched = differentiable(_cumsum.function, _keep, _gradient)
+def _forward(ctx: Any, x: Tensor, dtype: torch.dtype) -> Tensor:
+    ctx.dtype = x.dtype
+    result: Tensor = _plans((key(x), dtype), x, dtype)
+    return result
+
+
+def _gradients_of(ctx: Any, grad: Tensor) -> Any:
+    grad, dtype = grad.flip(-1), ctx.dtype
+    return _plans((key(grad), dtype), grad, dtype).flip(-1), None
+
+
+_watched = direct(_forward, _gradients_of)
 
 
 def cumsum(x: Tensor, dim: int = -1, *, dtype: Optional[torch.dtype] = None) -> Tensor:

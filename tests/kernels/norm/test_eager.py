@@ -1,0 +1,79 @@
+"""Calls with gradients past torch's dispatcher, which a GPU takes; here by tensors that pass for its own."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import gluon_kernels as kernels
+from gluon_kernels import eager
+from gluon_kernels.norm import gated, loss, ops
+from gluon_kernels.problem import error_of
+from gluon_kernels.topk import sums
+
+LABELS = torch.tensor([3, 0, -100, 39, 2])
+
+CASES = {
+    "softmax": (lambda x, w, b: kernels.softmax(x), lambda x, w, b: x.softmax(-1)),
+    "rms_norm": (
+        lambda x, w, b: kernels.rms_norm(x, w),
+        lambda x, w, b: F.rms_norm(x, (40,), w, 1e-6),
+    ),
+    "layer_norm": (
+        lambda x, w, b: kernels.layer_norm(x, w, b),
+        lambda x, w, b: F.layer_norm(x, (40,), w, b, 1e-5),
+    ),
+    "cross_entropy": (
+        lambda x, w, b: kernels.cross_entropy(x, LABELS),
+        lambda x, w, b: F.cross_entropy(x, LABELS),
+    ),
+    "cross_entropy of rows": (
+        lambda x, w, b: kernels.cross_entropy(x, LABELS, reduction="none"),
+        lambda x, w, b: F.cross_entropy(x, LABELS, reduction="none"),
+    ),
+    "swiglu": (
+        lambda x, w, b: kernels.swiglu(x, x * 2),
+        lambda x, w, b: F.silu(x) * (x * 2),
+    ),
+    "cumsum": (lambda x, w, b: kernels.cumsum(x), lambda x, w, b: x.cumsum(-1)),
+}
+
+
+@pytest.fixture
+def short_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    def plain(*tensors):
+        return not (torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors))  # fmt: skip
+
+    for module in (eager, ops, loss, gated, sums):
+        monkeypatch.setattr(module, "is_plain", plain)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_gradients_past_the_dispatcher(name: str, short_way: None) -> None:
+    torch.manual_seed(0)
+    ours, theirs = CASES[name]
+    inputs = [torch.randn(5, 40), torch.randn(40), torch.randn(40)]
+    for kinds in ((True, True, True), (True, False, False)):
+        results = []
+        for call in (ours, theirs):
+            leaves = [x.clone().requires_grad_(kind) for x, kind in zip(inputs, kinds, strict=True)]
+            result = call(*leaves)
+            grad = torch.linspace(0.5, 2, result.numel()).reshape(result.shape)
+            result.backward(grad)
+            results.append((result, *(leaf.grad for leaf in leaves)))
+        for mine, right in zip(*results, strict=True):
+            assert (mine is None) == (right is None)
+            assert mine is None or error_of(mine, right) < 1e-5
+
+
+def test_gradients_of_gradients_are_refused(short_way: None) -> None:
+    x = torch.randn(5, 40, requires_grad=True)
+    (first,) = torch.autograd.grad(kernels.softmax(x).square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        first.sum().backward()
+
+
+def test_means_of_calls_that_share_a_counter(short_way: None) -> None:
+    for _ in range(3):
+        x = torch.randn(300, 40)
+        labels = torch.randint(0, 40, (300,))
+        assert error_of(kernels.cross_entropy(x, labels), F.cross_entropy(x, labels)) < 1e-5
