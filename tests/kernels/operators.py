@@ -187,7 +187,7 @@ OPERATORS: dict[str, Case] = {
     "swiglu": Case(lambda: (torch.randn(5, 24).requires_grad_(), torch.randn(5, 24))),
     "swiglu_backward": Case(lambda: (torch.randn(5, 24), torch.randn(5, 24), torch.randn(5, 24))),
     "topk": Case(lambda: (torch.randn(5, 24).requires_grad_(), 3, True)),
-    "cumsum": Case(lambda: (torch.randn(5, 24).requires_grad_(), torch.float32)),
+    "cumsum": Case(lambda: (torch.randn(5, 24).requires_grad_(), torch.float32, False)),
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Softmax and running sums along a dimension that is not the last one, without a transposed copy.
+"""Softmax, its gradient, and running sums along a dimension that is not the last one, without a transposed copy.
 
 A tensor is seen as [outer, size, inner]. Each program has some columns of one matrix and walks along `size`; the threads of a
 warp have adjacent columns.
@@ -7,7 +7,7 @@ warp have adjacent columns.
 from __future__ import annotations
 
 import math
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, Sequence
 
 import torch
 from torch import Tensor
@@ -16,7 +16,12 @@ import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_kernels.plans import Launch, allocator, current_target, multiprocessors
 
-__all__ = ["columns_plan", "running_sums_of_columns", "softmax_of_columns"]
+__all__ = [
+    "columns_plan",
+    "running_sums_of_columns",
+    "softmax_backward_of_columns",
+    "softmax_of_columns",
+]
 
 LOG2E = gl.constexpr(1.4426950408889634)
 LOWEST = gl.constexpr(-3.3e38)  # a maximum that can be subtracted
@@ -65,47 +70,89 @@ def softmax_of_columns(
 
 
 @gluon.jit
-def running_sums_of_columns(
-    src, dst, size, inner, ROWS: gl.constexpr, WIDTH: gl.constexpr, layout: gl.constexpr
+def softmax_backward_of_columns(
+    grad, result, dst, size, inner, ROWS: gl.constexpr, WIDTH: gl.constexpr, layout: gl.constexpr
 ):
-    """Store the sums of the elements of columns up to each, float32 until they are rounded."""
+    """Store `result * (grad - sum(result * grad))` of columns; see `softmax_of_columns`."""
     offsets, row, exists = place_of(size, inner, layout, ROWS, WIDTH)
-    before = gl.zeros([WIDTH], gl.float32, gl.SliceLayout(0, layout))
+    along = gl.zeros([ROWS, WIDTH], gl.float32, layout)
     for first in range(0, size, ROWS):
         inside = (first + row < size) & exists
         place = offsets + (first + row).to(gl.int64) * inner
+        g = gl.load(grad + place, mask=inside, other=0.0).to(gl.float32)
+        along += g * gl.load(result + place, mask=inside, other=0.0).to(gl.float32)
+    shift = gl.sum(along, 0)[None, :]
+    for first in range(0, size, ROWS):
+        inside = (first + row < size) & exists
+        place = offsets + (first + row).to(gl.int64) * inner
+        g = gl.load(grad + place, mask=inside, other=0.0).to(gl.float32)
+        y = gl.load(result + place, mask=inside, other=0.0).to(gl.float32)
+        gl.store(dst + place, (y * (g - shift)).to(dst.dtype.element_ty), mask=inside)
+
+
+@gluon.jit
+def running_sums_of_columns(
+    src, dst, size, inner, ROWS: gl.constexpr, WIDTH: gl.constexpr, layout: gl.constexpr,
+    REVERSE: gl.constexpr,
+):  # fmt: skip
+    """Store the sums of the elements of columns up to each, or from each on; float32 until they are rounded."""
+    offsets, row, exists = place_of(size, inner, layout, ROWS, WIDTH)
+    before = gl.zeros([WIDTH], gl.float32, gl.SliceLayout(0, layout))
+    last = (size - 1) // ROWS * ROWS
+    for step in range(0, size, ROWS):
+        first = step
+        if REVERSE:
+            first = last - step
+        inside = (first + row < size) & exists
+        place = offsets + (first + row).to(gl.int64) * inner
         x = gl.load(src + place, mask=inside, other=0.0).to(gl.float32)
-        result = gl.associative_scan(x, 0, add) + before[None, :]
+        result = gl.associative_scan(x, 0, add, REVERSE) + before[None, :]
         gl.store(dst + place, result.to(dst.dtype.element_ty), mask=inside)
         before += gl.sum(x, axis=0)
 
 
 def columns_plan(
-    kernel: Any, x: Tensor, dim: int, dtype: torch.dtype
+    kernel: Any, inputs: Sequence[Tensor], dim: int, dtype: torch.dtype, *more: Any
 ) -> Optional[Callable[..., Tensor]]:
-    """Return `run(x, ...)` by one of these kernels; None where a transposed copy takes less time."""
+    """Return `run(*inputs, ...)` by one of these kernels; None where a transposed copy takes less time.
+
+    Args:
+        inputs: of one shape.
+        dtype: of the result.
+        more: the last arguments of the kernel.
+    """
+    x = inputs[0]
     size, inner, outer = x.shape[dim], math.prod(x.shape[dim + 1 :]), math.prod(x.shape[:dim])
-    if not x.is_contiguous() or not x.numel() or inner < 16 or outer >= 1 << 16:
+    dense = all(one.is_contiguous() for one in inputs)
+    if not dense or not x.numel() or inner < 16 or outer >= 1 << 16:
         return None
     width = 64 if inner >= 64 * multiprocessors(x) else 32
     programs = -(-inner // width) * outer
     if size > SHORT and programs < multiprocessors(x):
         return None
     empty = allocator(x.shape, dtype, x.device)
-    new = empty()
+    tensors = (*inputs, empty())
     lanes = current_target().warp_size
     layout = gl.BlockedLayout([4, 1], [-(-lanes // width), min(lanes, width)], [4, 1], [1, 0])
     launch = Launch(
         kernel,
         (-(-inner // width), outer),
-        (x, new, size, inner, ROWS, width, layout),
-        (x, new),
+        (*tensors, size, inner, ROWS, width, layout, *more),
+        tensors,
         num_warps=4,
     )
+    if len(inputs) == 1:
 
-    def run(x: Tensor, *known: Any) -> Tensor:
+        def of_one(x: Tensor, *known: Any) -> Tensor:
+            new = empty()
+            launch(x, new)
+            return new
+
+        return of_one
+
+    def of_two(x: Tensor, y: Tensor, *known: Any) -> Tensor:
         new = empty()
-        launch(x, new)
+        launch(x, y, new)
         return new
 
-    return run
+    return of_two

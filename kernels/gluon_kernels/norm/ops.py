@@ -11,7 +11,11 @@ import gluon_core as gluon
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
 from gluon_kernels.eager import differentiable, direct, is_compiling, is_plain, wants_gradient
 from gluon_kernels.norm import launches
-from gluon_kernels.norm.columns import columns_plan, softmax_of_columns
+from gluon_kernels.norm.columns import (
+    columns_plan,
+    softmax_backward_of_columns,
+    softmax_of_columns,
+)
 from gluon_kernels.norm.views import (
     FLOATS,
     check_apart,
@@ -50,13 +54,28 @@ def _build_softmax(x: Tensor, dtype: torch.dtype, out: Optional[Tensor]) -> Any:
 
 def _build_columns(x: Tensor, dim: int, dtype: torch.dtype) -> Any:
     check_dtype("softmax", x)
-    return columns_plan(softmax_of_columns, x, dim, dtype) or (
-        lambda x, dim, dtype: softmax(x.movedim(dim, -1), dtype=dtype).movedim(-1, dim)
+    return columns_plan(softmax_of_columns, (x,), dim, dtype) or (
+        lambda x, dim, dtype: _softmax_of(x.movedim(dim, -1), dtype).movedim(-1, dim)
     )
+
+
+def _build_columns_gradient(grad: Tensor, result: Tensor, dim: int, dtype: torch.dtype) -> Any:
+    def transposed(grad: Tensor, result: Tensor, dim: int, dtype: torch.dtype) -> Tensor:
+        rows = (grad.movedim(dim, -1), result.movedim(dim, -1))
+        gradient: Tensor = _softmax_gradients((key(*rows), dtype), *rows, dtype)
+        return gradient.movedim(-1, dim)
+
+    return columns_plan(softmax_backward_of_columns, (grad, result), dim, dtype) or transposed
+
+
+def _softmax_of(x: Tensor, dtype: torch.dtype) -> Tensor:
+    result: Tensor = _softmaxes((key(x), dtype), x, dtype, None)
+    return result
 
 
 _softmaxes = Plans(_build_softmax)
 _softmaxes_of_columns = Plans(_build_columns)
+_column_gradients = Plans(_build_columns_gradient)
 _softmax_gradients = Plans(launches.softmax_gradient_plan)
 
 
@@ -87,8 +106,7 @@ def _softmax_gradient(ctx: Any, grad: Tensor) -> Any:
     vmap="one_by_one",
 )
 def _softmax(x: Tensor, dtype: torch.dtype) -> Tensor:
-    result: Tensor = _softmaxes((key(x), dtype), x, dtype, None)
-    return result
+    return _softmax_of(x, dtype)
 
 
 @gluon.torch.op("gluon_kernels::softmax_out", mutates_args=("out",))
@@ -114,6 +132,22 @@ def _softmax_gradients_of(ctx: Any, grad: Tensor) -> Any:
 
 
 _watched_softmax = direct(_softmax_forward, _softmax_gradients_of)
+
+
+def _columns_forward(ctx: Any, x: Tensor, dim: int, dtype: torch.dtype) -> Tensor:
+    result: Tensor = _softmaxes_of_columns((key(x), dim, dtype), x, dim, dtype)
+    ctx.dim, ctx.dtype = dim, x.dtype
+    ctx.save_for_backward(result)
+    return result
+
+
+def _columns_gradients_of(ctx: Any, grad: Tensor) -> Any:
+    (result,) = ctx.saved_tensors
+    known_by = (key(grad, result), ctx.dim, ctx.dtype)
+    return _column_gradients(known_by, grad, result, ctx.dim, ctx.dtype), None, None
+
+
+_watched_columns = direct(_columns_forward, _columns_gradients_of)
 
 
 def softmax(
@@ -149,8 +183,10 @@ def softmax(
                 dim %= x.ndim
                 result = _softmaxes_of_columns((key(x), dim, kind), x, dim, kind)
                 return result
-        elif wants_gradient(x) and dim in (-1, x.ndim - 1):
-            result = _watched_softmax(x, x.dtype if dtype is None else _result_dtype(x, dtype))
+        elif wants_gradient(x) and -x.ndim <= dim < x.ndim:
+            kind = x.dtype if dtype is None else _result_dtype(x, dtype)
+            last = dim in (-1, x.ndim - 1)
+            result = _watched_softmax(x, kind) if last else _watched_columns(x, dim % x.ndim, kind)
             return result
     check_dtype("softmax", x)
     if not -x.ndim <= dim < x.ndim:

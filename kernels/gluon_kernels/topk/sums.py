@@ -34,34 +34,43 @@ def row_part(left, columns, stride, layout: gl.constexpr, ROWS: gl.constexpr, WI
 
 @gluon.jit
 def running_sums(
-    src, dst, rows, columns, src_stride, dst_stride, ROWS: gl.constexpr, WIDTH: gl.constexpr
-):
-    """Store the sums of the elements up to each, float32 until they are rounded."""
+    src, dst, rows, columns, src_stride, dst_stride, ROWS: gl.constexpr, WIDTH: gl.constexpr,
+    REVERSE: gl.constexpr,
+):  # fmt: skip
+    """Store the sums of the elements up to each, or from each on; float32 until they are rounded."""
     layout: gl.constexpr = gl.portable.blocked_layout([ROWS, WIDTH], src.dtype.element_ty)
     first = gl.program_id(0) * ROWS
     left = rows - first
     src = row_start(src, first, src_stride)
     dst = row_start(dst, first, dst_stride)
     before = gl.zeros([ROWS], gl.float32, gl.SliceLayout(1, layout))
-    offsets, inside = row_part(left, columns, src_stride, layout, ROWS, WIDTH)
-    x = gl.portable.load(src, offsets, inside).to(gl.float32)
-    for start in range(0, columns, WIDTH):
+    start = columns * 0
+    forth = WIDTH
+    if REVERSE:
+        start = (columns - 1) // WIDTH * WIDTH
+        forth = -WIDTH
+    offsets, inside = row_part(left, columns - start, src_stride, layout, ROWS, WIDTH)
+    x = gl.portable.load(src + start, offsets, inside).to(gl.float32)
+    for _ in range(0, columns, WIDTH):
         # The next block is under way while this one is added up.
-        after = start + WIDTH
+        after = start + forth
         offsets, inside = row_part(left, columns - after, src_stride, layout, ROWS, WIDTH)
+        if REVERSE:
+            inside = inside & (after >= 0)
         following = gl.portable.load(src + after, offsets, inside)
         offsets, inside = row_part(left, columns - start, dst_stride, layout, ROWS, WIDTH)
-        result = gl.associative_scan(x, 1, add) + before[:, None]
+        result = gl.associative_scan(x, 1, add, REVERSE) + before[:, None]
         gl.portable.store(dst + start, offsets, result, inside)
         before += gl.sum(x, axis=1)
         x = following.to(gl.float32)
+        start = after
 
 
-def _build(x: Tensor, dtype: torch.dtype) -> Any:
+def _build(x: Tensor, dtype: torch.dtype, reverse: bool) -> Any:
     check_dtype("cumsum", x)
     empty = allocator(tuple(x.shape), dtype, x.device)
     if not x.numel():
-        return lambda x, dtype: empty()
+        return lambda x, dtype, reverse: empty()
     src, new = Rows.of(x), empty()
     dst = Rows.of(new)
     width = min(BLOCK, max(64, 1 << (src.columns - 1).bit_length()))
@@ -71,12 +80,12 @@ def _build(x: Tensor, dtype: torch.dtype) -> Any:
     launch = Launch(
         running_sums,
         (-(-src.count // rows),),
-        (src.tensor, new, *sizes, rows, width),
+        (src.tensor, new, *sizes, rows, width, reverse),
         (src.tensor, new),
         num_warps=warps,
     )
 
-    def run(x: Tensor, dtype: Any) -> Tensor:
+    def run(x: Tensor, dtype: Any, reverse: Any) -> Tensor:
         new = empty()
         launch(x.contiguous() if src.copied else x, new)
         return new
@@ -84,11 +93,15 @@ def _build(x: Tensor, dtype: torch.dtype) -> Any:
     return run
 
 
-def _build_columns(x: Tensor, dim: int, dtype: torch.dtype) -> Any:
+def _build_columns(x: Tensor, dim: int, dtype: torch.dtype, reverse: bool) -> Any:
     check_dtype("cumsum", x)
-    return columns_plan(running_sums_of_columns, x, dim, dtype) or (
-        lambda x, dim, dtype: cumsum(x.movedim(dim, -1), dtype=dtype).movedim(-1, dim)
-    )
+
+    def transposed(x: Tensor, dim: int, dtype: torch.dtype, reverse: bool) -> Tensor:
+        x = x.movedim(dim, -1)
+        result: Tensor = _plans((key(x), dtype, reverse), x, dtype, reverse)
+        return result.movedim(-1, dim)
+
+    return columns_plan(running_sums_of_columns, (x,), dim, dtype, reverse) or transposed
 
 
 _plans = Plans(_build)
@@ -96,41 +109,49 @@ _plans_of_columns = Plans(_build_columns)
 
 
 def _keep(ctx: Any, inputs: Any, output: Tensor) -> None:
-    ctx.dtype = inputs[0].dtype
+    ctx.dtype, ctx.reverse = inputs[0].dtype, inputs[2]
 
 
 def _gradient(ctx: Any, grad: Tensor) -> Any:
-    return _cumsum(grad.flip(-1), ctx.dtype).flip(-1), None
+    return _cumsum(grad, ctx.dtype, not ctx.reverse), None, None
 
 
 @gluon.torch.op(
     "gluon_kernels::cumsum",
-    shape=lambda x, dtype: (x.shape, dtype),
+    shape=lambda x, dtype, reverse: (x.shape, dtype),
     backward=_gradient,
     setup_context=_keep,
     vmap="one_by_one",
 )
-def _cumsum(x: Tensor, dtype: torch.dtype) -> Tensor:
-    result: Tensor = _plans((key(x), dtype), x, dtype)
+def _cumsum(x: Tensor, dtype: torch.dtype, reverse: bool) -> Tensor:
+    result: Tensor = _plans((key(x), dtype, reverse), x, dtype, reverse)
     return result
 
 
-def _forward(ctx: Any, x: Tensor, dtype: torch.dtype) -> Tensor:
-    ctx.dtype = x.dtype
-    result: Tensor = _plans((key(x), dtype), x, dtype)
-    return result
+def _forward(ctx: Any, x: Tensor, dim: int, dtype: torch.dtype) -> Tensor:
+    ctx.dim, ctx.dtype = dim, x.dtype
+    return _sums(x, dim, dtype, False)
 
 
 def _gradients_of(ctx: Any, grad: Tensor) -> Any:
-    grad, dtype = grad.flip(-1), ctx.dtype
-    return _plans((key(grad), dtype), grad, dtype).flip(-1), None
+    return _sums(grad, ctx.dim, ctx.dtype, True), None, None
 
 
 _watched = direct(_forward, _gradients_of)
 
 
+def _sums(x: Tensor, dim: int, dtype: torch.dtype, reverse: bool) -> Tensor:
+    result: Tensor
+    if dim == -1 or dim == x.ndim - 1:
+        result = _plans((key(x), dtype, reverse), x, dtype, reverse)
+    else:
+        dim %= x.ndim
+        result = _plans_of_columns((key(x), dim, dtype, reverse), x, dim, dtype, reverse)
+    return result
+
+
 def cumsum(x: Tensor, dim: int = -1, *, dtype: Optional[torch.dtype] = None) -> Tensor:
-    """Return the sums of the elements up to each along a dimension, added up in float32.
+    """Return the sums of the elements up to each along a dimension, added up in float32. Gradients flow to `x`.
 
     Args:
         x: float16, bfloat16 or float32 of any shape and strides.
@@ -148,11 +169,9 @@ def cumsum(x: Tensor, dim: int = -1, *, dtype: Optional[torch.dtype] = None) -> 
     result: Tensor
     inside = kind in FLOATS and -x.ndim <= dim < x.ndim
     if inside and not is_compiling() and is_plain(x):
-        if dim in (-1, x.ndim - 1):
-            result = _plans((key(x), kind), x, kind)
-        else:
-            dim %= x.ndim
-            result = _plans_of_columns((key(x), dim, kind), x, dim, kind)
+        return _sums(x, dim, kind, False)
+    if inside and wants_gradient(x):
+        result = _watched(x, dim, kind)
         return result
     check_dtype("cumsum", x)
     if kind not in FLOATS:
@@ -171,5 +190,5 @@ def cumsum(x: Tensor, dim: int = -1, *, dtype: Optional[torch.dtype] = None) -> 
         )
     if dim not in (-1, x.ndim - 1):
         return cumsum(x.movedim(dim, -1), dtype=kind).movedim(-1, dim)
-    result = (_watched if wants_gradient(x) else _cumsum)(x, kind)
+    result = _cumsum(x, kind, False)
     return result

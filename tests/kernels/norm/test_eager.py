@@ -35,6 +35,12 @@ CASES = {
         lambda x, w, b: F.silu(x) * (x * 2),
     ),
     "cumsum": (lambda x, w, b: kernels.cumsum(x), lambda x, w, b: x.cumsum(-1)),
+    "cumsum of columns": (lambda x, w, b: kernels.cumsum(x, 0), lambda x, w, b: x.cumsum(0)),
+    "softmax of columns": (lambda x, w, b: kernels.softmax(x, 0), lambda x, w, b: x.softmax(0)),
+    "softmax of few columns": (  # by a transposed copy
+        lambda x, w, b: kernels.softmax(x[:, :3], 0),
+        lambda x, w, b: x[:, :3].softmax(0),
+    ),
 }
 
 

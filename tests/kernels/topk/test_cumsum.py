@@ -48,7 +48,7 @@ def test_gradient_and_declaration():
     (mine,) = torch.autograd.grad((cumsum(x) * weight).sum(), [x])
     (theirs,) = torch.autograd.grad((x.cumsum(-1) * weight).sum(), [x])
     torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-4)
-    done = torch.library.opcheck(torch.ops.gluon_kernels.cumsum.default, (x, torch.float32))
+    done = torch.library.opcheck(torch.ops.gluon_kernels.cumsum.default, (x, torch.float32, False))
     assert set(done.values()) == {"SUCCESS"}
 
 
