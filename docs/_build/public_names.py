@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import importlib
 import inspect
@@ -56,6 +57,9 @@ def language_names() -> list[str]:
 LIBRARIES = ("distributed", "layouts", "testing", "torch", "tune")
 
 
+OPERATORS = "gluon_kernels"
+
+
 @functools.lru_cache(maxsize=None)
 def known_host_names() -> frozenset[str]:
     return frozenset(host_names())
@@ -70,6 +74,8 @@ def host_names() -> list[str]:
         names += [f"gluon.{library}.{name}" for name in getattr(module, "__all__", ())]
     for vendor in VENDORS:
         names += _host_names_of(_imported(vendor), f"gluon.{vendor}", set())
+    with contextlib.suppress(ImportError):  # torch is not installed
+        names += [f"{OPERATORS}.{n}" for n in importlib.import_module(OPERATORS).__all__]
     return names
 
 
@@ -81,7 +87,7 @@ def room_names() -> list[str]:
 
 def is_host(name: str) -> bool:
     """Return True if a name is shown as it is, and not under `gl`."""
-    return name.startswith(("gluon.", "gluon_core."))
+    return name.startswith(("gluon.", "gluon_core.", f"{OPERATORS}."))
 
 
 def _imported(name: str) -> Optional[ModuleType]:
@@ -126,7 +132,7 @@ def vendor_names(vendor: str) -> dict[str, Any]:
 
 
 def resolve(name: str) -> Any:
-    if name.startswith("gluon_core."):
+    if name.startswith(("gluon_core.", f"{OPERATORS}.")):
         path, _, last = name.rpartition(".")
         return getattr(importlib.import_module(path), last)
     value: Any = gluon if name.startswith("gluon.") else gl

@@ -76,6 +76,11 @@ PAGES = {
         "Kernels as operators of PyTorch. [The guide](../torch.md) goes through it.",
         ("host_torch",),
     ),
+    "operators": (
+        "gluon_kernels",
+        "Operators of PyTorch: `pip install gluon-kernels`. They take CUDA tensors, and on a machine without a GPU tensors of the CPU, which the simulator runs.",
+        ("operators",),
+    ),
     "host_distributed": (
         "gluon.distributed",
         "Ranks whose kernels reach each other's memory. [The guide](../multi-gpu.md) goes through it.",
@@ -207,7 +212,7 @@ def anchor(name: str) -> str:
     """Return the targets of links by name. Sphinx does not tell `gluon.torch.Op` from `gluon.torch.op`."""
     shown = name if is_host(name) else f"gl.{name}"
     path, _, last = name.rpartition(".")
-    known = known_host_names() if name.startswith("gluon.") else room_names()
+    known = room_names() if name.startswith("gluon_core.") else known_host_names()
     twin = is_host(name) and last[:1].isupper() and f"{path}.{last.lower()}" in known
     return f"{shown}_class" if twin else shown
 

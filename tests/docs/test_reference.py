@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.once, pytest.mark.timeout(300)]
 
 
 # Those that start processes or import torch: their guides, and `tox -e docs`, run them as well.
-SLOW = {"host_torch", "host_tune"}
+SLOW = {"host_torch", "host_tune", "operators"}
 
 
 @pytest.mark.sampled(2)
@@ -36,7 +36,7 @@ SLOW = {"host_torch", "host_tune"}
     ],
 )
 def test_examples_print_their_output(file):
-    if file.stem == "host_torch":
+    if file.stem in ("host_torch", "operators"):
         pytest.importorskip("torch")
     for section, printed in sections.run(file):
         assert printed == section.output, f"{file.name}:{section.first}"
