@@ -8,10 +8,17 @@ from gluon_kernels.attention import (
     mla_decode,
     rotary,
 )
-from gluon_kernels.gemm import bmm, linear_cross_entropy, matmul, matmul_batch_invariant, matmul_fp8
+from gluon_kernels.gemm import bmm, matmul, matmul_batch_invariant, matmul_fp8
 from gluon_kernels.linear_attention import gated_delta_rule, gated_linear_attention, kda, ssd
 from gluon_kernels.moe import grouped_matmul, moe
-from gluon_kernels.norm import cross_entropy, layer_norm, rms_norm, softmax, swiglu
+from gluon_kernels.norm import (
+    cross_entropy,
+    layer_norm,
+    linear_cross_entropy,
+    rms_norm,
+    softmax,
+    swiglu,
+)
 from gluon_kernels.quant import linear, quantize
 from gluon_kernels.topk import TopK, cumsum, topk
 

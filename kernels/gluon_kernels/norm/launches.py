@@ -486,14 +486,15 @@ def _mean_loss_of_many(x: Tensor, labels: Tensor, ignored: int, keep: bool) -> P
 
 
 def loss_gradient_plan(
-    grad: Tensor, x: Tensor, labels: Tensor, logsum: Tensor, inverse: Optional[Tensor], ignored: int
-) -> Plan:
-    """Return `run(...)`, the gradient of logits; `grad` has one element for each row, or one for all, which `inverse` multiplies."""
+    grad: Tensor, x: Tensor, labels: Tensor, logsum: Tensor, inverse: Optional[Tensor], ignored: int,
+    dtype: torch.dtype,
+) -> Plan:  # fmt: skip
+    """Return `run(...)`, the gradient of logits in a dtype; `grad` has one element for each row, or one for all, which `inverse` multiplies."""
     src = Rows.of(x)
-    empty = allocator(x.shape, x.dtype, x.device)
+    empty = allocator(x.shape, dtype, x.device)
     new = empty()
     dst = Rows.of(new)
-    bits, size = 8 * x.element_size(), current_target().warp_size
+    bits, size = 8 * max(x.element_size(), new.element_size()), current_target().warp_size
     tiles = tiling(min(src.columns, 2048), bits, common_align(src, dst), size, held=2)
     grid = (-(-src.count // tiles.rows), -(-src.columns // tiles.width))
     arguments = (grad, src.tensor, labels, logsum, inverse, new)
@@ -507,7 +508,7 @@ def loss_gradient_plan(
         **tiles.constants(),
     )
 
-    def run(grad: Tensor, x: Tensor, labels: Tensor, logsum: Tensor, inverse: Any, ignored: int) -> Tensor:  # fmt: skip
+    def run(grad: Tensor, x: Tensor, labels: Tensor, logsum: Tensor, inverse: Any, *known: Any) -> Tensor:  # fmt: skip
         new = empty()
         launch(grad, x.contiguous() if src.copied else x, labels, logsum, inverse, new)
         return new

@@ -14,7 +14,7 @@ from gluon_kernels.norm import launches
 from gluon_kernels.norm.views import check_dtype, check_same_device
 from gluon_kernels.plans import Plans, key
 
-__all__ = ["cross_entropy"]
+__all__ = ["cross_entropy", "gradient_of_logits", "losses_of"]
 
 REDUCTIONS = ("none", "sum", "mean")
 
@@ -57,7 +57,8 @@ _mean_losses = Plans(_build_mean_loss)
 _loss_gradients = Plans(launches.loss_gradient_plan)
 
 
-def _loss_of(x: Tensor, labels: Tensor, ignored: int) -> Any:
+def losses_of(x: Tensor, labels: Tensor, ignored: int) -> Any:
+    """Return the losses of rows of logits, and the logarithms of their sums, float32."""
     if not x.shape[0]:
         return x.new_empty(0, dtype=torch.float32), x.new_empty(0, dtype=torch.float32)
     return _losses((key(x, labels), ignored), x, labels, ignored)
@@ -71,17 +72,24 @@ def _mean_loss(x: Tensor, labels: Tensor, ignored: int, keep: bool) -> Any:
     return _mean_losses((key(x, labels), ignored, keep), x, labels, ignored, keep)
 
 
+def gradient_of_logits(
+    grad: Tensor, x: Tensor, labels: Tensor, logsum: Tensor, inverse: Optional[Tensor], ignored: int,
+    dtype: torch.dtype,
+) -> Tensor:  # fmt: skip
+    """Return the gradient of logits in a dtype; see `launches.loss_gradient_plan`."""
+    if not x.numel():
+        return torch.empty_like(x, dtype=dtype)
+    known_by = (key(grad, x, labels, inverse), ignored, dtype)
+    result: Tensor = _loss_gradients(known_by, grad, x, labels, logsum, inverse, ignored, dtype)
+    return result
+
+
 @gluon.torch.op(
     "gluon_kernels::cross_entropy_backward",
     shape=lambda grad, x, labels, logsum, ignored: x.shape,
 )
 def _loss_backward(grad: Tensor, x: Tensor, labels: Tensor, logsum: Tensor, ignored: int) -> Tensor:
-    if not x.numel():
-        return torch.empty_like(x)
-    result: Tensor = _loss_gradients(
-        (key(grad, x, labels), ignored), grad, x, labels, logsum, None, ignored
-    )
-    return result
+    return gradient_of_logits(grad, x, labels, logsum, None, ignored, x.dtype)
 
 
 def _keep_loss(ctx: Any, inputs: Any, output: Any) -> None:
@@ -114,7 +122,7 @@ def _cross_entropy(
     if mean:
         middle, inverse, logsum = _mean_loss(x, labels, ignored, True)
         return middle, logsum, inverse
-    loss, logsum = _loss_of(x, labels, ignored)
+    loss, logsum = losses_of(x, labels, ignored)
     return loss, logsum, loss.new_empty(0)
 
 
@@ -124,7 +132,7 @@ def _loss_forward(ctx: Any, x: Tensor, labels: Tensor, ignored: int, mean: bool)
     if mean:
         loss, inverse, logsum = _mean_loss(x, labels, ignored, True)
     else:
-        loss, logsum = _loss_of(x, labels, ignored)
+        loss, logsum = losses_of(x, labels, ignored)
     ctx.save_for_backward(x, labels, logsum, inverse)
     ctx.ignored = ignored
     return loss
@@ -132,11 +140,8 @@ def _loss_forward(ctx: Any, x: Tensor, labels: Tensor, ignored: int, mean: bool)
 
 def _loss_gradients_of(ctx: Any, grad: Tensor) -> Any:
     x, labels, logsum, inverse = ctx.saved_tensors
-    if not x.numel():
-        return torch.empty_like(x), None, None, None
-    ignored = ctx.ignored
-    known_by = (key(grad, x, labels, inverse), ignored)
-    return _loss_gradients(known_by, grad, x, labels, logsum, inverse, ignored), None, None, None
+    to_x = gradient_of_logits(grad, x, labels, logsum, inverse, ctx.ignored, x.dtype)
+    return to_x, None, None, None
 
 
 _watched_loss = direct(_loss_forward, _loss_gradients_of)
@@ -180,7 +185,7 @@ def cross_entropy(
         if mean:
             loss = _mean_loss(x, labels, ignore_index, False)[0]
         else:
-            loss = _loss_of(x, labels, ignore_index)[0]
+            loss = losses_of(x, labels, ignore_index)[0]
     elif wants_gradient(x, labels):
         loss = _watched_loss(x, labels, ignore_index, mean)
     else:

@@ -10,6 +10,7 @@ from torch import Tensor
 import gluon_core as gluon
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
 from gluon_kernels.gemm.ops import matmul
+from gluon_kernels.norm.loss import gradient_of_logits, losses_of
 
 __all__ = ["linear_cross_entropy"]
 
@@ -52,14 +53,11 @@ def _gradient(
     """Return the gradients of `x` and `weight` from those of the losses."""
     to_x = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     to_weight = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device)
-    counted = labels != ignore_index
-    factor = torch.where(counted, grad, 0).float()
-    known = torch.where(counted, labels, 0).long()[:, None]
+    grad = grad.float()
     for part in _parts(x, weight):
         logits = matmul(x[part], weight.mT, out_dtype=torch.float32)
-        slope = torch.exp(logits.sub_(logsum[part, None]))
-        slope.scatter_add_(1, known[part], torch.full_like(slope[:, :1], -1.0))
-        slope = (slope * factor[part, None]).to(x.dtype)
+        known = (grad[part], logits, labels[part], logsum[part], None, ignore_index)
+        slope = gradient_of_logits(*known, x.dtype)
         to_x[part] = matmul(slope, weight)
         to_weight += matmul(slope.mT, x[part], out_dtype=torch.float32)
     return to_x, to_weight.to(weight.dtype)
@@ -86,13 +84,9 @@ def _losses(x: Tensor, weight: Tensor, labels: Tensor, ignore_index: int) -> tup
     """Return the loss of each row, and the logarithm of the sum of its exponentials."""
     _checked(x, weight, labels)
     losses, logsum = (torch.empty(len(x), dtype=torch.float32, device=x.device) for _ in "ab")
-    counted = labels != ignore_index
-    known = torch.where(counted, labels, 0).long()[:, None]
     for part in _parts(x, weight):
         logits = matmul(x[part], weight.mT, out_dtype=torch.float32)
-        logsum[part] = torch.logsumexp(logits, 1)
-        own = logits.gather(1, known[part])[:, 0]
-        losses[part] = torch.where(counted[part], logsum[part] - own, 0.0)
+        losses[part], logsum[part] = losses_of(logits, labels[part], ignore_index)
     return losses, logsum
 
 
