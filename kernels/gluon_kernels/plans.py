@@ -189,9 +189,10 @@ _current_stream: Callable[[Optional[int]], int] = getattr(torch._C, "_cuda_getCu
 
 def stream_of_launch(device: torch.device) -> Hashable:
     """Return the device and stream that a launch goes to; None where it goes to a graph, or is simulated."""
-    if device.type != "cuda" or _capturing():
+    index = device.index
+    if index is None or _capturing():  # tensors of a CPU have no index
         return None
-    return device.index, _current_stream(device.index)
+    return index, _current_stream(index)
 
 
 class _Reserve:

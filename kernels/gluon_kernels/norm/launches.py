@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gluon_kernels.norm import gates, gradients, portable
-from gluon_kernels.norm.rows import Tiling, tiling
+from gluon_kernels.norm.rows import Tiling, block_tiling, tiling
 from gluon_kernels.norm.views import Rows, common_align
 from gluon_kernels.plans import (
     Counters,
@@ -74,7 +74,7 @@ class Workspace:
         self._numbers = numbers
         self._counters = Counters(counters) if counters else None
         self._scratch: Optional[Scratch] = None
-        self._last: tuple[Any, Any] = (None, None)  # a stream, and what its launches use
+        self._last: tuple[Any, tuple[Any, Any]] = None, (None, None)  # a stream, and its memory
 
     @classmethod
     def of_rows(cls, tiles: Tiling, rows: int) -> Workspace:
@@ -88,14 +88,14 @@ class Workspace:
     def __call__(self, device: torch.device) -> tuple[Optional[Tensor], Optional[Tensor]]:
         if self._counters is None:
             return None, None
+        last, memory = self._last
         stream = stream_of_launch(device)
-        last, known = self._last
         if stream is not None and stream == last and self._counters.enough:
-            return known  # type: ignore[no-any-return]
+            return memory
         if self._scratch is None:
             self._scratch = Scratch(self._numbers, device)
         memory = self._scratch(), self._counters(device)
-        self._last = (stream, memory)
+        self._last = stream, memory
         return memory
 
 
@@ -137,15 +137,20 @@ def softmax_plan(x: Tensor, dtype: torch.dtype, out: Optional[Tensor]) -> Plan:
         (src.tensor, written, sums, arrived),
         **tiles.constants(),
     )
-    copied, empty = src.copied, target.empty
-    if target.plain and not copied and not space.needed:
+    copied, empty, device = src.copied, target.empty, x.device
+    if target.plain and not copied:
 
         def short(x: Tensor, dtype: Any, out: Any) -> Tensor:
             result = empty()
             launch(x, result, None, None)
             return result
 
-        return short
+        def shared(x: Tensor, dtype: Any, out: Any) -> Tensor:
+            result = empty()
+            launch(x, result, *space(device))
+            return result
+
+        return shared if space.needed else short
 
     def run(x: Tensor, dtype: Any, out: Optional[Tensor]) -> Tensor:
         result = target.new(x, out)
@@ -234,15 +239,20 @@ def norm_plan(
     count = src.count
     apart = any(not v.is_contiguous() for v in vectors)
     copied = src.copied or apart or (more is not None and more.copied)
-    if alone and not copied and not space.needed:
-        empty = target.empty
+    if alone and not copied:
+        empty, device = target.empty, x.device
 
         def short(x: Tensor, weight: Any, bias: Any, *rest: Any) -> Any:
             result = empty()
             launch(x, weight, bias, result, None, None, None, None, None, None)
             return result
 
-        return short
+        def shared(x: Tensor, weight: Any, bias: Any, *rest: Any) -> Any:
+            result = empty()
+            launch(x, weight, bias, result, None, None, None, None, *space(device))
+            return result
+
+        return shared if space.needed else short
 
     def run(x: Tensor, weight: Any, bias: Any, residual: Any, *rest: Any) -> Any:
         out = rest[-1]
@@ -494,9 +504,7 @@ def loss_gradient_plan(
     empty = allocator(x.shape, dtype, x.device)
     new = empty()
     dst = Rows.of(new)
-    bits, size = 8 * max(x.element_size(), new.element_size()), current_target().warp_size
-    tiles = tiling(min(src.columns, 2048), bits, common_align(src, dst), size, held=2)
-    grid = (-(-src.count // tiles.rows), -(-src.columns // tiles.width))
+    tiles, grid = _blocks(src, dst)
     arguments = (grad, src.tensor, labels, logsum, inverse, new)
     step = 0 if grad.ndim == 0 else grad.stride(0)
     sizes = (src.count, src.columns, step, src.stride, labels.stride(0), dst.stride, ignored)
@@ -560,10 +568,12 @@ def swiglu_gradient_plan(grad: Tensor, gate: Tensor, up: Tensor) -> Plan:
 
 
 def _blocks(*rows: Rows) -> tuple[Tiling, tuple[int, int]]:
-    """Return the tiling of a kernel that looks at no neighbours, in blocks of about 2048 elements, and its grid."""
+    """Return the tiling of a kernel that looks at no neighbours, and its grid."""
     first, bits = rows[0], max(8 * row.tensor.element_size() for row in rows)
     size = current_target().warp_size
-    tiles = tiling(min(first.columns, 1024), bits, common_align(*rows), size, held=2)
+    tiles = block_tiling(
+        first.count, first.columns, bits, common_align(*rows), size, multiprocessors(first.tensor)
+    )
     return tiles, (-(-first.count // tiles.rows), -(-first.columns // tiles.width))
 
 

@@ -17,7 +17,16 @@ from typing import Any
 import gluon_core as gluon
 from gluon_core import language as gl
 
-__all__ = ["Tiling", "exchange", "fold", "load_pieces", "row_start", "share", "tiling"]
+__all__ = [
+    "Tiling",
+    "block_tiling",
+    "exchange",
+    "fold",
+    "load_pieces",
+    "row_start",
+    "share",
+    "tiling",
+]
 
 
 @gluon.jit
@@ -226,3 +235,32 @@ def tiling(
             deep *= 2
     layout = gl.BlockedLayout([1, vector], [1, warp_size], [1, warps], [1, 0])
     return Tiling(align, parts, deep, pieces, width, warps, layout)
+
+
+@functools.lru_cache(maxsize=4096)
+def block_tiling(
+    rows: int, columns: int, bits: int, align: int, warp_size: int = 32, processors: int = 132
+) -> Tiling:
+    """Return the tiling of a kernel that looks at no neighbours: blocks of about 2048 elements, fewer where those are too few programs.
+
+    Args:
+        rows, columns: of the matrix.
+        bits: of an element.
+        align: elements that start of a row, width and strides are multiples of; a power of two.
+    """
+    vector, warps = min(align, 128 // bits), 4
+    elements = 2048
+    while elements > warps * warp_size * vector and rows * columns < 4 * processors * elements:
+        elements //= 2
+    width = min(elements, 1 << (columns - 1).bit_length())
+    # The last block of columns has as little padding as narrower ones leave.
+    while width * bits > 1024 and -(-columns // width) * width * 8 > columns * 9:
+        width //= 2
+    width = max(width, vector)
+    lanes = min(warp_size, width // vector)
+    across = min(warps, width // (lanes * vector))
+    deep = elements // width
+    layout = gl.BlockedLayout(
+        [1, vector], [warp_size // lanes, lanes], [warps // across, across], [1, 0]
+    )
+    return Tiling(align, 1, deep, 1, width, warps, layout)

@@ -37,6 +37,14 @@ CASES = {
     "cumsum": (lambda x, w, b: kernels.cumsum(x), lambda x, w, b: x.cumsum(-1)),
     "cumsum of columns": (lambda x, w, b: kernels.cumsum(x, 0), lambda x, w, b: x.cumsum(0)),
     "softmax of columns": (lambda x, w, b: kernels.softmax(x, 0), lambda x, w, b: x.softmax(0)),
+    "softmax of long columns": (  # in chunks
+        lambda x, w, b: kernels.softmax(x.repeat(120, 1), 0),
+        lambda x, w, b: x.repeat(120, 1).softmax(0),
+    ),
+    "cumsum of long columns": (
+        lambda x, w, b: kernels.cumsum(x.repeat(120, 1), 0),
+        lambda x, w, b: x.repeat(120, 1).cumsum(0),
+    ),
     "softmax of few columns": (  # by a transposed copy
         lambda x, w, b: kernels.softmax(x[:, :3], 0),
         lambda x, w, b: x[:, :3].softmax(0),
@@ -68,7 +76,8 @@ def test_gradients_past_the_dispatcher(name: str, short_way: None) -> None:
             results.append((result, *(leaf.grad for leaf in leaves)))
         for mine, right in zip(*results, strict=True):
             assert (mine is None) == (right is None)
-            assert mine is None or error_of(mine, right) < 1e-5
+            limit = 5e-3 if "long" in name else 1e-5  # gradients of copies cancel each other
+            assert mine is None or error_of(mine, right) < limit
 
 
 def test_gradients_of_gradients_are_refused(short_way: None) -> None:
