@@ -23,6 +23,13 @@ def _power(number: int) -> int:
     return 1 << max(number - 1, 0).bit_length()
 
 
+def warps_of(columns: int, count: int) -> int:
+    """Return the warps of a program: the program of a row that comes last looks at up to 32 elements for each wanted."""
+    if columns <= 1024:
+        return 1
+    return 8 if count > 64 else 4
+
+
 @functools.lru_cache(maxsize=4096)
 def divided(
     rows: int, columns: int, bits: int, align: int, count: int, processors: int, warp_size: int = 32
@@ -32,7 +39,7 @@ def divided(
     size = GROUP if columns >= 4 * GROUP * count else 1
     vector = min(align, 128 // bits, size)
     pair = size // vector
-    warps = 4 if columns > 1024 else 1
+    warps = warps_of(columns, count)
     lanes = warps * warp_size
     of_group = lanes * size  # columns that one group of each thread covers
     groups = min(8 if size > 1 else 32, -(-columns // of_group))
