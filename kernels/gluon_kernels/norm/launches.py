@@ -369,6 +369,9 @@ def norm_gradient_plan(
     return run_long
 
 
+MOST_KEPT = 1 << 20  # float32 of memory that gradients keep for the next call
+
+
 class _Totals:
     """The sums over rows of the gradients of weight and bias: a part for each program, and the launch that adds them up."""
 
@@ -378,7 +381,13 @@ class _Totals:
     ):  # fmt: skip
         self._kinds = (to_weight, to_bias)
         self.wanted = to_weight is not None or to_bias is not None
-        self._part = allocator((programs, columns), torch.float32, device)
+        self._size = -(-programs * columns // 4) * 4  # the second part begins at 16 bytes, too
+        count = self._size * (2 - self._kinds.count(None))
+        self._kept = count <= MOST_KEPT
+        self._memory: Callable[[], Tensor] = (
+            Scratch(count, device) if self._kept else allocator((count,), torch.float32, device)
+        )
+        self._last: tuple[Any, Any] = None, (None, None)  # memory, and its parts
         self._new = [None if kind is None else allocator((columns,), kind, device) for kind in self._kinds]  # fmt: skip
         if self.wanted:
             width = 32
@@ -392,8 +401,17 @@ class _Totals:
             )
 
     def parts(self) -> tuple[Optional[Tensor], Optional[Tensor]]:
-        first, second = self._kinds
-        return None if first is None else self._part(), None if second is None else self._part()
+        if not self.wanted:
+            return None, None
+        last, parts = self._last
+        memory = self._memory()
+        if memory is not last:
+            first, second = memory[: self._size], memory[self._size :]
+            both = None not in self._kinds
+            parts = (first, second) if both else tuple([kind and first for kind in self._kinds])
+            if self._kept:
+                self._last = memory, parts
+        return parts  # type: ignore[no-any-return]
 
     def _results(self) -> tuple[Optional[Tensor], Optional[Tensor]]:
         first, second = self._new
