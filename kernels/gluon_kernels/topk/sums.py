@@ -66,8 +66,21 @@ def running_sums(
         start = after
 
 
-def _build(x: Tensor, dtype: torch.dtype, reverse: bool) -> Any:
+def _checked(x: Tensor, dtype: Optional[torch.dtype]) -> torch.dtype:
+    """Check the tensor, and return the dtype of the sums."""
     check_dtype("cumsum", x)
+    if dtype is not None and dtype not in FLOATS:
+        raise ArgumentError(
+            "no such result",
+            argument="dtype",
+            expected="float16, bfloat16 or float32",
+            got=str(dtype),
+        )
+    return x.dtype if dtype is None else dtype
+
+
+def _build(x: Tensor, dtype: torch.dtype, reverse: bool) -> Any:
+    _checked(x, dtype)
     empty = allocator(tuple(x.shape), dtype, x.device)
     if not x.numel():
         return lambda x, dtype, reverse: empty()
@@ -94,7 +107,7 @@ def _build(x: Tensor, dtype: torch.dtype, reverse: bool) -> Any:
 
 
 def _build_columns(x: Tensor, dim: int, dtype: torch.dtype, reverse: bool) -> Any:
-    check_dtype("cumsum", x)
+    _checked(x, dtype)
 
     def transposed(x: Tensor, dim: int, dtype: torch.dtype, reverse: bool) -> Tensor:
         x = x.movedim(dim, -1)
@@ -165,22 +178,16 @@ def cumsum(x: Tensor, dim: int = -1, *, dtype: Optional[torch.dtype] = None) -> 
         DtypeError, ShapeError: no tensor of floats, or a scalar.
         ArgumentError: there is no such dimension, or no such result.
     """
-    kind = x.dtype if dtype is None else dtype
     result: Tensor
-    inside = kind in FLOATS and -x.ndim <= dim < x.ndim
-    if inside and not is_compiling() and is_plain(x):
-        return _sums(x, dim, kind, False)
-    if inside and wants_gradient(x):
-        result = _watched(x, dim, kind)
-        return result
-    check_dtype("cumsum", x)
-    if kind not in FLOATS:
-        raise ArgumentError(
-            "no such result",
-            argument="dtype",
-            expected="float16, bfloat16 or float32",
-            got=str(kind),
-        )
+    if not is_compiling():
+        if is_plain(x):
+            kind = x.dtype if dtype is None else dtype
+            if dim == -1 or -x.ndim <= dim < x.ndim:
+                return _sums(x, dim, kind, False)
+        elif wants_gradient(x) and -x.ndim <= dim < x.ndim:
+            result = _watched(x, dim, x.dtype if dtype is None else dtype)
+            return result
+    kind = _checked(x, dtype)
     if not -x.ndim <= dim < x.ndim:
         raise ArgumentError(
             "there is no such dimension",
