@@ -217,8 +217,10 @@ def tiling(
     while parts * rows < processors and columns > parts * 4096 and 2 * parts <= most_parts:
         parts *= 2
     of_part = -(-columns // parts)
-    # As many warps as hold about 32 elements each; of the near ones that which pads least.
-    aim = of_part * held / (warp_size * (64 if parts > 1 else 32))
+    # As many warps as hold about 32 elements each, or 64 of a part; of the near ones that which pads least. Elements loaded one or
+    # two at a time have registers of their own: with 64 there were 8 warps on a multiprocessor.
+    own = 64 if parts > 1 and not (waits and vector * bits < 64) else 32
+    aim = of_part * held / (warp_size * own)
     aim = max(1.0, min(16.0, aim))
     candidates = []
     for warps in (1, 2, 4, 8, 16):

@@ -24,10 +24,10 @@ def _power(number: int) -> int:
 
 
 def warps_of(columns: int, count: int) -> int:
-    """Return the warps of a program: the program of a row that comes last looks at up to 32 elements for each wanted."""
+    """Return the warps of a program; the one of a row that comes last looks at up to 32 elements for each wanted."""
     if columns <= 1024:
         return 1
-    return 8 if count > 64 else 4
+    return 8 if count > 128 else 4
 
 
 @functools.lru_cache(maxsize=4096)
