@@ -58,27 +58,28 @@ def in_partitions(
     able = target.has("nvidia.wgmma") and target.has("nvidia.tma") and warps in _REGISTERS
     if stages < 2 or not able or not drawn.copied or drawn.warps or form == "pipelined":
         return fn
-    whole = fn
     if not has_several_products(drawn, target):
         return fn
     try:
         written = _with_parts(fn, drawn, traced, target, stages, warps)
-        axis = written.heavy_axis()
-        ordered = reversed_programs(fn, drawn, axis) if axis is not None else None
-        if ordered is not None:
-            fn, drawn = ordered, traced(ordered)
-            written = _with_parts(fn, drawn, traced, target, stages, warps)
     except (NoForm, GluonError):
-        return whole
-    walk = walking(fn, drawn)
+        return fn
+    heavy = written.heavy_axis()
+    walk = walking(fn, drawn, heavy)
     if walk is not None:
         try:
             other = traced(walk.kernel)
             walks = _with_parts(walk.kernel, other, traced, target, stages, warps, walk.ends)
-            return walks.kernel if form or walks.gain > 1 else whole
+            return walks.kernel if form or walks.gain > 1 else fn
         except (NoForm, GluonError):
             pass  # each program has its own block
-    return written.kernel if form or written.gain > 1 else whole
+    ordered = reversed_programs(fn, drawn, heavy) if heavy is not None else None
+    if ordered is not None:
+        try:
+            written = _with_parts(ordered, traced(ordered), traced, target, stages, warps)
+        except (NoForm, GluonError):
+            pass  # in the order of the grid
+    return written.kernel if form or written.gain > 1 else fn
 
 
 def _with_parts(

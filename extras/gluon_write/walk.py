@@ -9,6 +9,10 @@ becomes
 
 Descriptors, barriers and partitions are made once then, and copies of the next block start while the
 last one ends. Programs beyond the units return at once.
+
+Where blocks have more and more steps along an axis, as under a causal mask, the heaviest blocks of all others
+come first, and every other round deals them from the last program to the first: a program that gets the heavier
+block of one round gets the lighter one of the next.
 """
 
 from __future__ import annotations
@@ -16,10 +20,10 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass
-from typing import Any, Optional, Sequence
+from typing import Any, Mapping, Optional, Sequence
 
 from gluon_core import language, portable
-from gluon_write.form import Form, changed_copy, edited, free_name
+from gluon_write.form import Form, changed_copy, edited, factor, free_name
 from gluon_write.loops import reads, stores
 from gluon_write.sketch import Sketch
 
@@ -42,17 +46,20 @@ class Walk:
     ends: tuple[str, ...]
 
 
-def walking(fn: Any, drawn: Sketch) -> Optional[Walk]:
+def walking(fn: Any, drawn: Sketch, heavy: Optional[int] = None) -> Optional[Walk]:
     """Return a kernel whose programs walk over the blocks of its grid; None where they cannot.
 
     Programs that wait for each other by atomics keep their own blocks.
+
+    Args:
+        heavy: the axis along which blocks have more and more steps; None without one.
     """
     if any("atomic" in op.name for op in drawn.program.walk_ops()):
         return None
     for number, jit in enumerate(drawn.jits):
         if number and re.search(r"\b(program_id|num_programs)\b", jit.src):
             return None
-    return _Walker(fn, drawn).walk()
+    return _Walker(fn, drawn).walk(heavy)
 
 
 class _Walker(Form):
@@ -61,7 +68,7 @@ class _Walker(Form):
         self.fn, self.drawn = fn, drawn
         self.space = next((n for n, value in self.scope.items() if value is language), "")
 
-    def walk(self) -> Optional[Walk]:
+    def walk(self, heavy: Optional[int]) -> Optional[Walk]:
         """Return the kernel; None where a program's index has no such form."""
         calls = [
             n for n in ast.walk(self.tree)
@@ -83,23 +90,26 @@ class _Walker(Form):
             return None
         parts = self._statements(text)
         gl = self.space
-        counts = [f"{gl}.num_programs({axis})" for axis in range(last + 1)]
         first = f"{gl}.program_id({last})"
         for axis in range(last - 1, -1, -1):
-            first = f"({first} * {counts[axis]} + {gl}.program_id({axis}))"
+            first = f"({first} * {gl}.num_programs({axis}) + {gl}.program_id({axis}))"
         asm = f'"mov.u32 $0, {_UNITS};", "=r", [], {gl}.int32, True, 1'
         count = f"{gl}.inline_asm_elementwise({asm})"
-        indices = []
-        left = program
-        for axis in range(last):
-            indices.append(f"{index[axis]} = {left} % {counts[axis]}")
-            left = f"{left} // {counts[axis]}" if axis == 0 else f"({left}) // {counts[axis]}"
-        indices.append(f"{index[last]} = {left}")
+        sides = {axis: f"{gl}.num_programs({axis})" for axis in range(last + 1)}
         lines = [line for s in once for line in parts[body.index(s)]]
-        lines += [
-            f"{units} = {count}  # multiprocessors",
-            f"for {program} in range({_bare(first)}, {' * '.join(counts)}, {units}):",
-        ]
+        lines.append(f"{units} = {count}  # multiprocessors")
+        blocks = " * ".join(sides.values())
+        if heavy in sides:
+            names = [free_name(word, taken) for word in ("first", "blocks", "turns", "turn")]
+            before, indices = self._dealt(names, program, units, _bare(first), blocks)
+            lines += before
+            others = [axis for axis in sides if axis != heavy]
+            across = factor(" * ".join(sides[axis] for axis in others) or "1")
+            indices.append(f"{index[heavy]} = {sides[heavy]} - 1 - {program} // {across}")
+            indices += _digits(f"{program} % {across}", others, index, sides)
+        else:
+            lines.append(f"for {program} in range({_bare(first)}, {blocks}, {units}):")
+            indices = _digits(program, list(sides), index, sides)
         inner = [line for s in body if s not in once for line in parts[body.index(s)]]
         lines += [f"    {line}" if line else "" for line in (*indices, *inner)]
         head = self.source.splitlines()[: body[0].lineno - 1]
@@ -107,6 +117,22 @@ class _Walker(Form):
         whole = "\n".join([*head, *(f"{indent}{line}" if line else "" for line in lines)]) + "\n"
         ends = (f"if {_bare(first)} >= {count}:", "    return")
         return Walk(changed_copy(self.fn, self.drawn.jits, {0: whole}, {}), ends)
+
+    def _dealt(
+        self, names: Sequence[str], program: str, units: str, index: str, count: str
+    ) -> tuple[list[str], list[str]]:
+        """Return the lines up to the head of a loop over the heaviest blocks first, and those that begin a round."""
+        first, blocks, turns, turn = names
+        place = f"{first} + {{}} % 2 * ({units} - 1 - 2 * {first})"
+        before = [
+            "# The heaviest blocks come first, dealt to and fro, so that all programs get equal work.",
+            f"{first} = {index}",
+            f"{blocks} = {count}",
+            f"{turns} = {blocks} // {units}",
+            f"{turns} = {self.space}.cdiv({blocks} - ({place.format(turns)}), {units})",
+            f"for {turn} in range(0, {turns}):",
+        ]
+        return before, [f"{program} = {turn} * {units} + {place.format(turn)}"]
 
     def _walks(self, statement: ast.stmt) -> bool:
         """Return True for a loop around loops that begins with the program's index: the kernel's own walk."""
@@ -158,6 +184,17 @@ class _Walker(Form):
             end = statement.end_lineno or 0
             listed.append([line[statement.col_offset :] for line in part])
         return listed
+
+
+def _digits(
+    number: str, axes: Sequence[int], index: Mapping[int, str], sides: Mapping[int, str]
+) -> list[str]:
+    """Return the lines that split a number into the indices of axes, the first axis fastest."""
+    lines = []
+    for axis in axes[:-1]:
+        lines.append(f"{index[axis]} = {number} % {sides[axis]}")
+        number = f"{factor(number)} // {sides[axis]}"
+    return [*lines, *(f"{index[axis]} = {number}" for axis in axes[-1:])]
 
 
 def _bare(text: str) -> str:

@@ -160,7 +160,8 @@ def test_programs_walk_over_the_grid(sources, causal, monkeypatch):
         q, k, v, out, logs, D**-0.5, heads, length, 1, D, 128, 128, PLAIN, causal,
         num_warps=8, num_stages=2, target="sim:hopper",
     )  # fmt: skip
-    assert "for program in range" in sources[0]
+    head = "turn in range(0, turns)" if causal else "program in range"
+    assert f"for {head}" in sources[0]
     for head in range(heads):
         score = scores(q[head], k[head], D**-0.5, PLAIN, causal)
         weight = np.exp(score - score.max(-1, keepdims=True))
@@ -218,7 +219,7 @@ def test_variants_of_attention(sources, kind, causal, warps, D, BN, group):
             )  # fmt: skip
         assert "consumers=2" in sources[0] and "attention_rows" in sources[0]
         # Programs with a long row of keys start first.
-        assert ("num_programs(0) - 1" in sources[0]) == causal
+        assert ("num_programs(0) - 1 - program" in sources[0]) == causal
         for head in range(heads):
             score = scores(q[head], k[head // group], scale, kind, causal)
             weight = np.exp(score - score.max(-1, keepdims=True))
