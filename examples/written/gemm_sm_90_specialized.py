@@ -9,49 +9,65 @@ from gluon_core import language as gl
 
 
 @gluon.jit
-def matmul_products(tiles, acc, K, BK: gl.constexpr):
+def matmul_products(
+    tiles, c_writer, c, K, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr
+):
     """Multiply the tiles of each step."""
+    # demanded by the matrix unit, line 14
+    acc_layout: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, 128, 16])
     slot = tiles.consumer()
-    for k in range(0, K, BK):
-        x, y = tiles.wait(slot)
-        acc = gl.nvidia.hopper.warpgroup_mma(x, y, acc, is_async=True)
-        acc = gl.nvidia.hopper.warpgroup_mma_wait(1, deps=[acc])
-        tiles.release(slot.before(), pred=k != 0)
-        slot = slot.next()
-    acc = gl.nvidia.hopper.warpgroup_mma_wait(0, deps=[acc])
-    return acc
+    units = gl.inline_asm_elementwise("mov.u32 $0, %nsmid;", "=r", [], gl.int32, True, 1)
+    for program in range(gl.program_id(1) * gl.num_programs(0) + gl.program_id(0), gl.num_programs(0) * gl.num_programs(1), units):
+        index_0 = program % gl.num_programs(0)
+        index_1 = program // gl.num_programs(0)
+        row, column = index_0 * BM, index_1 * BN
+        acc = gl.zeros([BM, BN], gl.float32, layout=acc_layout)
+        for k in range(0, K, BK):
+            x, y = tiles.wait(slot)
+            acc = gl.nvidia.hopper.warpgroup_mma(x, y, acc, is_async=True)
+            acc = gl.nvidia.hopper.warpgroup_mma_wait(1, deps=[acc])
+            tiles.release(slot.before(), pred=k != 0)
+            slot = slot.next()
+        acc = gl.nvidia.hopper.warpgroup_mma_wait(0, deps=[acc])
+        tiles.release(slot.before(), pred=0 < K)
+        c_writer.store([row, column], acc.to(c.dtype.element_ty))
+    c_writer.close()
 
 
 @gluon.jit
-def matmul_copies(tiles, K, BK: gl.constexpr, row, column):
+def matmul_copies(tiles, K, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr):
     """Copy the tiles of each step."""
     slot = tiles.producer()
-    for k in range(0, K, BK):
-        tiles.fetch(slot, [[row, k], [k, column]])
-        slot = slot.next()
+    units = gl.inline_asm_elementwise("mov.u32 $0, %nsmid;", "=r", [], gl.int32, True, 1)
+    for program in range(gl.program_id(1) * gl.num_programs(0) + gl.program_id(0), gl.num_programs(0) * gl.num_programs(1), units):
+        index_0 = program % gl.num_programs(0)
+        index_1 = program // gl.num_programs(0)
+        row, column = index_0 * BM, index_1 * BN
+        for k in range(0, K, BK):
+            tiles.fetch(slot, [[row, k], [k, column]])
+            slot = slot.next()
 
 
 # Layouts for nvidia:sm_90, *fp16:16, *fp16:16, *fp16:16, i32:16, i32:16, i32:16.
 @gluon.jit
 def matmul(a, b, c, M, N, K, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr):
-    # demanded by the matrix unit, line 6
-    acc_layout: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, 128, 16])
-    row, column = gl.program_id(0) * BM, gl.program_id(1) * BN
+    if gl.program_id(1) * gl.num_programs(0) + gl.program_id(0) >= gl.inline_asm_elementwise("mov.u32 $0, %nsmid;", "=r", [], gl.int32, True, 1):
+        return
     a_tiles = gl.portable.descriptor(a, [M, K], [K, 1], [BM, BK])
     b_tiles = gl.portable.descriptor(b, [K, N], [N, 1], [BK, BN])
-    c_tiles = gl.portable.descriptor(c, [M, N], [N, 1], [BM, BN])
-    acc = gl.zeros([BM, BN], gl.float32, layout=acc_layout)
-    # One warp copies, through rings of 3 slots; the others multiply.
+    c_tiles = gl.portable.descriptor(c, [M, N], [N, 1], [BM, BN // 2])
+    # One partition copies, through rings of 3 slots; the other multiplies.
     tiles = gl.nvidia.hopper.tma_ring([a_tiles, b_tiles], 3)
-    acc = gl.warp_specialize(
+    # A tile is on its way to memory while the next one is computed.
+    c_writer = gl.portable.writer(c_tiles, parts=2)
+    gl.warp_specialize(
         [
-            (matmul_products, (tiles, acc, K, BK)),
-            (matmul_copies, (tiles, K, BK, row, column)),
+            (matmul_products, (tiles, c_writer, c, K, BM, BN, BK)),
+            (matmul_copies, (tiles, K, BM, BN, BK)),
         ],
         [1],
         [24],
     )
-    gl.portable.store(c_tiles, [row, column], acc.to(c.dtype.element_ty))
 
 
 if __name__ == "__main__":

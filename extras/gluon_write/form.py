@@ -54,7 +54,7 @@ def bounds_of(texts: list[str]) -> tuple[str, str, str]:
 
 def factor(text: str) -> str:
     """Return an expression as a factor, in parentheses where it needs them."""
-    return text if re.fullmatch(r"\w+", text) else f"({text})"
+    return text if re.fullmatch(r"\w+(\.\w+)*(\(\w*\))?", text) else f"({text})"
 
 
 def free_name(word: str, taken: set[str]) -> str:

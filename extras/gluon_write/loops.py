@@ -41,7 +41,8 @@ class Tile:
         name: of the loaded tensor. statement: of its load.
         place: the expressions of the address: pointer and perhaps mask, or coordinates.
         shape, bits: of the tensor and its elements. tiles: name of the descriptor.
-        ring: name of the buffers. transposed: the load transposes the tile.
+        ring: name of the buffers. number: of the tile among those of a slot of the ring.
+        transposed: the load transposes the tile.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Tile:
     tiles: str = ""
     transposed: bool = False
     ring: str = ""
+    number: int = 0
 
     @property
     def pointer(self) -> ast.expr:

@@ -1,6 +1,7 @@
 """Tiles that each part of the rows has for itself in a round of a loop around loops, such as the queries of a block.
 
-The producer copies them to rings of the parts, so that those of the next round come during this one.
+The producer copies those that are loaded to rings of the parts, so that those of the next round come during this one.
+Those that are stored leave through writers of the parts, while the next round is under way.
 """
 
 from __future__ import annotations
@@ -10,13 +11,15 @@ import re
 from dataclasses import dataclass
 from typing import Callable, Collection
 
-from gluon_write.form import free_name
-from gluon_write.loops import Tile
+from gluon_core import portable
+from gluon_write.form import factor, free_name
+from gluon_write.loops import Tile, stores
 from gluon_write.tile_loops import LoopsOfTiles
 
-__all__ = ["DEPTH", "OwnTile", "own_tiles"]
+__all__ = ["DEPTH", "OwnStore", "OwnTile", "names_of", "own_stores", "own_tiles"]
 
 DEPTH = 2  # slots: one in use, one that comes
+_LINE = 128  # bytes of a row of a block in shared memory, the widest pattern of banks
 
 
 @dataclass(frozen=True)
@@ -35,11 +38,11 @@ class OwnTile:
 
     def rings(self, parts: int) -> list[str]:
         """Return the names of the parts' rings."""
-        return [f"{self.ring}_{part}" for part in range(parts)]
+        return names_of(self.ring, parts)
 
-    def begun(self, role: str) -> str:
+    def begun(self, role: str, parts: int) -> str:
         """Return the line that begins with the first slot; role is "producer" or "consumer"."""
-        ring = self.ring if role == "consumer" else f"{self.ring}_0"
+        ring = self.ring if role == "consumer" else self.rings(parts)[0]
         return f"{self.slot} = {ring}.{role}()"
 
     def taken(self) -> list[str]:
@@ -59,6 +62,90 @@ class OwnTile:
         """Return the lines at the end of a round."""
         released = [f"{self.ring}.release({self.slot})"] if consumer else []
         return [*released, f"{self.slot} = {self.slot}.next()"]
+
+
+@dataclass(frozen=True)
+class OwnStore:
+    """Hold a store of a tile that becomes one through a writer of each part.
+
+    Attributes:
+        loop: the loop around loops. tiles: name of the descriptor, `maker` its statement.
+        writer: name in the consumer. parts: blocks side by side that a tile is stored as.
+        tile_bytes: of the tile.
+    """
+
+    loop: ast.For
+    statement: ast.Expr
+    tiles: str
+    maker: ast.Assign
+    writer: str
+    parts: int
+    tile_bytes: int
+
+    @property
+    def bytes(self) -> int:
+        """Return the bytes of a writer's buffers: two parts, so that one is written while the other leaves."""
+        return self.tile_bytes // self.parts * min(2, self.parts)
+
+    def described(self, reader: LoopsOfTiles) -> str:
+        """Return the statement that makes the descriptor, for blocks of one part."""
+        call = self.maker.value
+        assert isinstance(call, ast.Call)
+        *first, block = (reader.text_of(one) for one in call.args)
+        if self.parts > 1:
+            sizes = call.args[-1]
+            assert isinstance(sizes, (ast.List, ast.Tuple))
+            rows, columns = (reader.text_of(one) for one in sizes.elts)
+            block = f"[{rows}, {factor(columns)} // {self.parts}]"
+        return f"{self.tiles} = {reader.text_of(call.func)}({', '.join([*first, block])})"
+
+    def lines(self, reader: LoopsOfTiles) -> list[str]:
+        """Return the lines of the store."""
+        assert isinstance(self.statement.value, ast.Call)
+        _, place, value = (reader.text_of(one) for one in self.statement.value.args)
+        return [f"{self.writer}.store({place}, {value})"]
+
+
+def names_of(name: str, parts: int) -> list[str]:
+    """Return the names of what each part has for itself."""
+    return [f"{name}_{part}" for part in range(parts)] if parts > 1 else [name]
+
+
+def own_stores(
+    reader: LoopsOfTiles,
+    around: Callable[[ast.For], bool],
+    described: Collection[str],
+    taken: set[str],
+) -> list[OwnStore]:
+    """Return the stores of tiles in rounds of a kernel's loops around loops, one for each descriptor.
+
+    Args:
+        around, described, taken: as in `own_tiles`.
+    """
+    listed = []
+    for loop in reader.tree.body:
+        if not isinstance(loop, ast.For) or not around(loop):
+            continue
+        for statement in loop.body:
+            if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Call):
+                continue
+            call = statement.value
+            if reader.called(call) is not portable.store or len(call.args) != 3 or call.keywords:
+                continue
+            kind, tiles = reader.type_of(call.args[2]), call.args[0]
+            if kind is None or not isinstance(tiles, ast.Name) or tiles.id not in described:
+                continue
+            names = [n for n in ast.walk(reader.tree) if isinstance(n, ast.Name)]
+            maker = next(s for s in reader.tree.body if tiles.id in stores(s))
+            if sum(n.id == tiles.id for n in names) > 2 or not _is_plain(maker):
+                continue  # it has other uses
+            assert isinstance(maker, ast.Assign)
+            writer = free_name(f"{re.sub('_(tiles|desc)$', '', tiles.id)}_writer", taken)
+            line = kind[0][1] * kind[1] // 8
+            parts = line // _LINE if line % _LINE == 0 else 1
+            size = line * kind[0][0]
+            listed.append(OwnStore(loop, statement, tiles.id, maker, writer, parts, size))
+    return listed
 
 
 def own_tiles(
@@ -83,3 +170,11 @@ def own_tiles(
                 ring = free_name(f"{tile.name}_ring", taken)
                 tiles.append(OwnTile(loop, tile, ring, free_name(f"{tile.name}_slot", taken)))
     return tiles
+
+
+def _is_plain(maker: ast.stmt) -> bool:
+    """Return True if a statement makes a descriptor of blocks of two sizes, without a layout."""
+    call = maker.value if isinstance(maker, ast.Assign) else None
+    if not isinstance(call, ast.Call) or len(call.args) != 4 or call.keywords:
+        return False
+    return isinstance(call.args[3], (ast.List, ast.Tuple)) and len(call.args[3].elts) == 2

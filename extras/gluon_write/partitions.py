@@ -15,8 +15,8 @@ from typing import Any, Callable, Optional, Sequence
 from gluon_core.errors import GluonError
 from gluon_core.plugin.targets import Target
 from gluon_write.form import bounds_of, changed_copy, function_of
-from gluon_write.loops import Loop, reads, stores
-from gluon_write.own_tiles import DEPTH
+from gluon_write.loops import Loop, Tile, reads, stores
+from gluon_write.own_tiles import DEPTH, names_of
 from gluon_write.programs import heavy_axis, reversed_programs
 from gluon_write.ring_plan import GROUP, Function, NoForm, RingPlan, is_text
 from gluon_write.rounds import Rounds
@@ -34,7 +34,8 @@ _REGISTERS = {
     4: (240, 24),
     8: (232, 24),
 }  # of threads that multiply and copy, by the kernel's warps
-_LAUNCHED = {4: 168, 8: 128}  # registers that all threads have when such partitions are launched
+# Registers that all threads have when such partitions are launched, by the kernel's warps and the parts.
+_LAUNCHED = {(4, 1): 255, (8, 1): 168, (4, 2): 168, (8, 2): 128}
 _OPERANDS = 32  # registers of a product besides its sums
 _COMPOUND = (ast.For, ast.While, ast.If)
 
@@ -58,10 +59,9 @@ def in_partitions(
     able = target.has("nvidia.wgmma") and target.has("nvidia.tma") and warps in _REGISTERS
     if stages < 2 or not able or not drawn.copied or drawn.warps or form == "pipelined":
         return fn
-    if not has_several_products(drawn, target):
-        return fn
+    parts = _MOST_PARTS if has_several_products(drawn, target) else 1
     try:
-        written = _with_parts(fn, drawn, traced, target, stages, warps)
+        written = _with_parts(fn, drawn, traced, target, stages, warps, parts)
     except (NoForm, GluonError):
         return fn
     heavy = written.heavy_axis()
@@ -69,14 +69,17 @@ def in_partitions(
     if walk is not None:
         try:
             other = traced(walk.kernel)
-            walks = _with_parts(walk.kernel, other, traced, target, stages, warps, walk.ends)
+            walks = _with_parts(walk.kernel, other, traced, target, stages, warps, parts, walk.ends)
             return walks.kernel if form or walks.gain > 1 else fn
         except (NoForm, GluonError):
             pass  # each program has its own block
+    if parts == 1:
+        return fn
     ordered = reversed_programs(fn, drawn, heavy) if heavy is not None else None
     if ordered is not None:
         try:
-            written = _with_parts(ordered, traced(ordered), traced, target, stages, warps)
+            other = traced(ordered)
+            written = _with_parts(ordered, other, traced, target, stages, warps, parts)
         except (NoForm, GluonError):
             pass  # in the order of the grid
     return written.kernel if form or written.gain > 1 else fn
@@ -89,9 +92,11 @@ def _with_parts(
     target: Target,
     stages: int,
     warps: int,
+    parts: int,
     ends: Sequence[str] = (),
 ) -> _Partitions:
-    parts = _MOST_PARTS
+    if parts == 1:
+        return _Partitions(fn, drawn, target, stages, warps, 1, "", ends)
     halved = parted(fn, drawn, parts)
     if halved is None:
         raise NoForm
@@ -120,7 +125,7 @@ class _Partitions(RingPlan):
         part: str,
         ends: Sequence[str],
     ):
-        super().__init__(fn, drawn, target, stages, parts, part)
+        super().__init__(fn, drawn, target, stages, parts, part, GROUP if parts > 1 else warps)
         self.warps, self.ends = warps, ends
         self.written: dict[str, Any] = {}
         self.texts: dict[str, str] = {}  # of the functions that are written
@@ -149,7 +154,7 @@ class _Partitions(RingPlan):
         one = self.functions[number]
         makers = [s for s in before if self.describes(one.reader, s)]
         skipped = [s for s in one.reader.tree.body if s in makers]
-        if number == 0:
+        if number == 0 and self.part:
             skipped += [s for s in one.reader.tree.body
                         if isinstance(s, ast.AnnAssign) and self.part in stores(s)]  # fmt: skip
         self._consumer(number, one, skipped, before)
@@ -161,7 +166,7 @@ class _Partitions(RingPlan):
         reader = one.reader
         first, *_ = self.rings
         body = [f"{self.slot} = {first}.consumer()"] if number == 0 else []
-        body += [tile.begun("consumer") for tile in self.own if number == 0]
+        body += [tile.begun("consumer", self.parts) for tile in self.own if number == 0]
         rest = [s for s in reader.tree.body if s not in skipped and not is_text(s)]
         for statement in rest:
             alone = statement in before and not any(
@@ -172,7 +177,11 @@ class _Partitions(RingPlan):
         if number and not isinstance(reader.tree.body[-1], ast.Return):
             body.append(f"return {self.slot}")
         parameters = self._parameters(number, one, body, skipped)
-        words = "Compute a part of the rows." if number == 0 else "Multiply the tiles of each step."
+        words = (
+            "Compute a part of the rows."
+            if number == 0 and self.part
+            else "Multiply the tiles of each step."
+        )
         text = reader.function_text(one.products, words, parameters, body)
         self.texts[one.products] = text
         self.written[one.products] = function_of(
@@ -189,7 +198,8 @@ class _Partitions(RingPlan):
             own += sorted({name for s in skipped for name in stores(s)} - {self.part})
             read = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
             kept = [p for p in own if p in read]
-            return [*self.rings, *(tile.ring for tile in self.own), *kept, self.part]
+            own_names = [*(tile.ring for tile in self.own), *(s.writer for s in self.stored)]
+            return [*self.rings, *own_names, *kept, *([self.part] if self.part else [])]
         read = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
         return [*self.rings, self.slot, *(p for p in own if p in read)]
 
@@ -202,6 +212,9 @@ class _Partitions(RingPlan):
         own = self.own_of(statement)
         if own and not isinstance(statement, ast.For):
             return own[0].taken()
+        for store in self.stored:
+            if statement is store.statement:
+                return store.lines(reader)
         calls = [call for call, _ in self.calls_in(reader) if call in list(ast.walk(statement))]
         if isinstance(statement, ast.Return) and one is not self.functions[0]:
             if calls:
@@ -210,13 +223,15 @@ class _Partitions(RingPlan):
             listed = value.elts if isinstance(value, ast.Tuple) else [value] if value else []
             return [f"return {', '.join([*(reader.text_of(v) for v in listed), self.slot])}"]
         if isinstance(statement, _COMPOUND) and self.has_loops(one, statement):
-            return self._compound(
+            lines = self._compound(
                 reader,
                 statement,
                 lambda s, deep: self._consumed(one, s, deep),
                 inner,
                 [line for tile in own for line in tile.over(True)],
             )
+            closed = [s.writer for s in self.stored if s.loop is statement]
+            return [*lines, *(f"{writer}.close()" for writer in closed)]
         if calls:
             return self._called(one, statement, calls, True)
         return reader.piece(statement)
@@ -288,18 +303,19 @@ class _Partitions(RingPlan):
         results = reader.results_of(loop, inner)
         if results is None or not isinstance(loop.node.iter, ast.Call):
             raise NoForm
-        rings = {tile.ring: [tile] for tile in loop.tiles.values()}
-        rounds = Rounds(reader, loop, rings)
+        rounds = Rounds(reader, loop, _by_ring(loop))
         rounds.slot = self.slot
         forms = forms_of(
-            reader, loop, rounds, results, self.depth, self.target, GROUP, self.parts
+            reader, loop, rounds, results, self.depth, self.target, self.group, self.parts
         )  # fmt: skip
         words = max(
-            math.prod(shape) // (GROUP * 32)
+            math.prod(shape) // (self.group * 32)
             for statement in loop.issued
             for shape in reader.shapes_of(statement)
         )
-        if words + _OPERANDS > _LAUNCHED[self.warps]:  # ptxas: no product has more than these
+        if (
+            words + _OPERANDS > _LAUNCHED[self.warps, self.parts]
+        ):  # ptxas: no product has more than these
             raise NoForm
         self.cycles = [self.cycles[0] + forms.pipelined, self.cycles[1] + forms.specialized]
         bounds = bounds_of([reader.text_of(arg) for arg in loop.node.iter.args])
@@ -312,16 +328,16 @@ class _Partitions(RingPlan):
         first, *_ = self.rings
         needed = self._slice(one)
         body = [f"{self.slot} = {first}.producer()"] if number == 0 else []
-        body += [tile.begun("producer") for tile in self.own if number == 0]
+        body += [tile.begun("producer", self.parts) for tile in self.own if number == 0]
         for statement in reader.tree.body:
             if not is_text(statement) and statement not in skipped:
                 body += self._fetched(one, statement, needed)
         if number:
             body.append(f"return {self.slot}")
         tree = ast.parse("\n".join(["def f():", *(f"    {line}" for line in body)]))
-        if self.part in {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}:
-            raise NoForm
         read = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
+        if self.part in read:
+            raise NoForm
         own = [p for p in reader.parameters_in_order() if p in read]
         if number == 0:
             own += sorted({name for s in skipped for name in stores(s)} & read)
@@ -407,12 +423,16 @@ class _Partitions(RingPlan):
         bounds = bounds_of([reader.text_of(arg) for arg in node.iter.args])
         loads = {id(tile.statement): tile for tile in loop.tiles.values()}
         lines = [f"for {node.target.id} in range({', '.join(bounds)}):"]
+        last = {tile.ring: tile for tile in loop.tiles.values()}
         for statement in node.body:
             tile = loads.get(id(statement))
-            if tile is not None:
-                place = ", ".join(reader.text_of(part) for part in tile.place)
-                lines.append(f"    {tile.ring}.fetch({self.slot}, [[{place}]])")
-            elif statement in loop.ahead:
+            if tile is not None and tile is last[tile.ring]:
+                places = ", ".join(
+                    f"[{', '.join(reader.text_of(part) for part in one.place)}]"
+                    for one in _by_ring(loop)[tile.ring]
+                )
+                lines.append(f"    {tile.ring}.fetch({self.slot}, [{places}])")
+            elif tile is None and statement in loop.ahead:
                 lines += [f"    {line}" for line in reader.piece(statement)]
         return [*lines, f"    {self.slot} = {self.slot}.next()"]
 
@@ -422,33 +442,48 @@ class _Partitions(RingPlan):
         reader = kernel.reader
         gl = reader.space
         lines = [*self.ends]
-        lines += [line for statement in before for line in reader.piece(statement)]
-        lines.append(
-            f"# One partition copies, through rings of {self.depth} slots; {self.parts} have a part of the rows each."
+        makers = {id(store.maker): store for store in self.stored}
+        for statement in before:
+            store = makers.get(id(statement))
+            lines += [store.described(reader)] if store else reader.piece(statement)
+        shared = (
+            "the other multiplies"
+            if self.parts == 1
+            else f"{self.parts} have a part of the rows each"
         )
+        lines.append(f"# One partition copies, through rings of {self.depth} slots; {shared}.")
+        consumers = f", consumers={self.parts}" if self.parts > 1 else ""
         for ring in self.rings:
-            name = next(n for n, one in self.descriptors.items() if one == ring)
+            names = ", ".join(n for n, one in self.descriptors.items() if one == ring)
             lines.append(
-                f"{ring} = {gl}.nvidia.hopper.tma_ring([{name}], {self.depth}, consumers={self.parts})"
+                f"{ring} = {gl}.nvidia.hopper.tma_ring([{names}], {self.depth}{consumers})"
             )
         for one in self.own:
             lines += [
                 f"{ring} = {gl}.nvidia.hopper.tma_ring([{one.tile.tiles}], {DEPTH})"
                 for ring in one.rings(self.parts)
             ]
+        if self.stored:
+            lines.append("# A tile is on its way to memory while the next one is computed.")
+        for store in self.stored:
+            parts = f", parts={store.parts}" if store.parts > 1 else ""
+            lines += [
+                f"{writer} = {gl}.portable.writer({store.tiles}{parts})"
+                for writer in names_of(store.writer, self.parts)
+            ]
         calls = []
-        taken = self.written[kernel.products].arg_names[:-1]
-        own_rings = {one.ring: one.rings(self.parts) for one in self.own}
+        taken = self.written[kernel.products].arg_names
+        owned = {one.ring: one.rings(self.parts) for one in self.own}
+        owned |= {s.writer: names_of(s.writer, self.parts) for s in self.stored}
         for number in range(self.parts):
-            passed = [own_rings[name][number] if name in own_rings else name for name in taken]
-            calls.append(wrapped(f"({kernel.products}, (", [*passed, str(number)], ")),"))
+            names_passed = [owned[n][number] if n in owned else n for n in taken if n != self.part]
+            passed = [*names_passed, *([str(number)] if self.part else [])]
+            calls.append(wrapped(f"({kernel.products}, (", passed, ")),"))
         copies = wrapped(f"({kernel.copies}, (", self.written[kernel.copies].arg_names, ")),")
         many, copying = _REGISTERS[self.warps]
-        if self.warps == GROUP:  # the first part has the kernel's own warps
-            workers, registers = (
-                [GROUP] * (self.parts - 1) + [1],
-                [many] * (self.parts - 1) + [copying],
-            )
+        if self.warps == self.group:  # the first part has the kernel's own warps
+            workers = [GROUP] * (self.parts - 1) + [1]
+            registers = [many] * (self.parts - 1) + [copying]
             calls.append(copies)
         else:
             workers, registers = [GROUP] * self.parts, [many] * self.parts
@@ -469,3 +504,11 @@ class _Partitions(RingPlan):
         indent = " " * body[0].col_offset
         text = "\n".join([*head, *(f"{indent}{line}" if line else "" for line in lines)]) + "\n"
         return changed_copy(self.fn, self.drawn.jits, {0: text}, {}, self.written)
+
+
+def _by_ring(loop: Loop) -> dict[str, list[Tile]]:
+    """Return the tiles of a loop by ring, in the order of its slots."""
+    rings: dict[str, list[Tile]] = {}
+    for tile in sorted(loop.tiles.values(), key=lambda tile: tile.number):
+        rings.setdefault(tile.ring, []).append(tile)
+    return rings

@@ -10,8 +10,8 @@ from typing import Any, Iterator, Optional, Sequence
 from gluon_core import language, portable
 from gluon_core.plugin.targets import Target
 from gluon_write.form import free_name
-from gluon_write.loops import Loop, Tile, argument, reads, stores
-from gluon_write.own_tiles import DEPTH, OwnTile, own_tiles
+from gluon_write.loops import Loop, Tile, argument, operands_of, reads, stores, viewed
+from gluon_write.own_tiles import DEPTH, OwnTile, own_stores, own_tiles
 from gluon_write.sketch import Sketch
 from gluon_write.tile_loops import LoopsOfTiles
 
@@ -48,31 +48,53 @@ class RingPlan:
 
     Args:
         fn: a kernel of one part of the rows, as `rows.parted` writes it, and `drawn`, its trace.
-        stages: slots of a ring. parts: consumers. part: the name of a part's number.
+        stages: slots of a ring. parts: consumers. part: the name of a part's number, "" of one part.
+        group: warps of a consumer.
 
     Raises:
         NoForm: the kernel has no such form.
     """
 
-    def __init__(self, fn: Any, drawn: Sketch, target: Target, stages: int, parts: int, part: str):
+    def __init__(
+        self,
+        fn: Any,
+        drawn: Sketch,
+        target: Target,
+        stages: int,
+        parts: int,
+        part: str,
+        group: int = GROUP,
+    ):
         self.fn, self.drawn, self.target = fn, drawn, target
-        self.stages, self.parts, self.part = stages, parts, part
+        self.stages, self.parts, self.part, self.group = stages, parts, part, group
         self.readers = [
-            LoopsOfTiles(jit, i, drawn, target, GROUP) for i, jit in enumerate(drawn.jits)
+            LoopsOfTiles(jit, i, drawn, target, group) for i, jit in enumerate(drawn.jits)
         ]
         self.taken = {
             word for one in self.readers for word in (*re.findall(r"\w+", one.source), *one.scope)
         }
         self.slot = free_name("slot", self.taken)
         self.functions: dict[int, Function] = {}
-        self.rings: dict[str, Tile] = {}  # name -> one of its tiles
+        self.rings: dict[str, list[Tile]] = {}  # name -> the tiles of a slot in one of the loops
         self.descriptors: dict[str, str] = {}  # the kernel's name of a descriptor -> its ring
         self.depth = 0
         self.own: list[OwnTile] = []
         self._find()
+        kernel = self.functions[0]
+        self.described = {
+            name
+            for s in kernel.reader.tree.body
+            if self.describes(kernel.reader, s)
+            for name in stores(s)
+        }
+        self.stored = own_stores(
+            kernel.reader, lambda loop: self.has_loops(kernel, loop), self.described, self.taken
+        )
         self._place_rings()
-        self.before = self._before(self.functions[0].reader)
-        self._place_own(self.functions[0])
+        self._share_slots()
+        self._fit()
+        self.before = self._before(kernel.reader)
+        self._place_own(kernel)
 
     # -- functions, loops and rings -------------------------------------------------------------
 
@@ -92,7 +114,7 @@ class RingPlan:
             raise NoForm
         for number, one in self.functions.items():
             name = one.reader.tree.name
-            word = f"{name}_rows" if number == 0 else f"{name}_products"
+            word = f"{name}_rows" if number == 0 and self.parts > 1 else f"{name}_products"
             one.products = free_name(word, self.taken)
             one.copies = free_name(f"{name}_copies", self.taken)
             returns = [n for n in ast.walk(one.reader.tree) if isinstance(n, ast.Return)]
@@ -145,19 +167,53 @@ class RingPlan:
             for loop in one.loops.values():
                 for tile in loop.tiles.values():
                     tile.ring = one.rings[tile.tiles]
-                    known = self.rings[tile.ring]
+                    known = self.rings[tile.ring][0]
                     if (tile.shape, tile.bits) != (known.shape, known.bits):
                         raise NoForm
                 if sorted(tile.ring for tile in loop.tiles.values()) != sorted(names):
                     raise NoForm
-        size = sum(tile.bytes for tile in self.rings.values())
+
+    def _share_slots(self) -> None:
+        """Let both operands of a product come in one slot, where all loops have the same products."""
+        loops = [loop for one in self.functions.values() for loop in one.loops.values()]
+        pairs = {
+            tuple(loop.tiles[name].ring for name in _operands(product, loop, one.reader))
+            for one in self.functions.values()
+            for loop in one.loops.values()
+            for product in loop.products
+        }
+        if len(pairs) != 1 or len(names := pairs.pop()) < 2 or set(names) != set(self.rings):
+            return
+        if len(set(names)) < len(names) or any(_moves(loop) for loop in loops):
+            return
+        ring = free_name("tiles", self.taken)
+        for one in self.functions.values():
+            for loop in one.loops.values():
+                for tile in loop.tiles.values():
+                    tile.number, tile.ring = names.index(tile.ring), ring
+            one.rings = dict.fromkeys(one.rings, ring)
+        listed = sorted(self.descriptors, key=lambda name: names.index(self.descriptors[name]))
+        self.descriptors = dict.fromkeys(listed, ring)
+        self.rings = {ring: [self.rings[name][0] for name in names]}
+
+    def _fit(self) -> None:
+        """Choose the slots of the rings.
+
+        Raises:
+            NoForm: there is no memory for two.
+        """
         room = self.target.architecture.limits.shared_memory - self._other_memory()
-        self.depth = min(max(self.stages, 2), room // size)
+        self.depth = min(max(self.stages, 2), room // self._slot_bytes)
         if self.depth < 2:
             raise NoForm
 
-    def _other_memory(self) -> int:
-        """Return the bytes of shared memory through which the consumers move other tiles."""
+    @property
+    def _slot_bytes(self) -> int:
+        """Return the bytes of a slot of all rings."""
+        return sum(tile.bytes for tiles in self.rings.values() for tile in tiles)
+
+    def _other_memory(self, own: Sequence[OwnTile] = ()) -> int:
+        """Return the bytes of shared memory through which the consumers move other tiles than their own."""
         copied = {
             id(node)
             for one in self.functions.values()
@@ -165,6 +221,8 @@ class RingPlan:
             for tile in loop.tiles.values()
             for node in ast.walk(tile.statement)
         }
+        copied |= {id(one.statement.value) for one in self.stored}
+        copied |= {id(node) for one in own for node in ast.walk(one.tile.statement)}
         most = 0
         for reader in self.readers:
             for node in ast.walk(reader.tree):
@@ -179,22 +237,16 @@ class RingPlan:
                 kind = reader.type_of(moved) if moved is not None else None
                 if kind is not None:
                     most = max(most, kind[0][0] * kind[0][1] * kind[1] // 8)
-        return self.parts * most + _BARRIERS
+        return self.parts * (most + sum(one.bytes for one in self.stored)) + _BARRIERS
 
     def _place_own(self, kernel: Function) -> None:
         """Give each part rings of the tiles that a round of a loop around loops loads, where there is memory."""
-        described = {
-            name
-            for s in self.before
-            if kernel.reader.called(getattr(s, "value", None)) is portable.descriptor
-            for name in stores(s)
-        }
         own = own_tiles(
-            kernel.reader, lambda loop: self.has_loops(kernel, loop), described, self.taken
+            kernel.reader, lambda loop: self.has_loops(kernel, loop), self.described, self.taken
         )
-        size = self.depth * sum(tile.bytes for tile in self.rings.values())
+        size = self.depth * self._slot_bytes
         more = DEPTH * self.parts * sum(one.tile.bytes for one in own)
-        room = self.target.architecture.limits.shared_memory - self._other_memory()
+        room = self.target.architecture.limits.shared_memory - self._other_memory(own)
         self.own = own if size + more <= room else []
 
     def own_of(self, statement: ast.stmt) -> list[OwnTile]:
@@ -206,7 +258,7 @@ class RingPlan:
         if descriptor not in self.descriptors:
             ring = free_name(f"{tile.name}_ring", self.taken)
             self.descriptors[descriptor] = ring
-            self.rings[ring] = tile
+            self.rings[ring] = [tile]
         return self.descriptors[descriptor]
 
     def _passed(self, number: int) -> dict[str, str]:
@@ -277,6 +329,23 @@ class RingPlan:
         nodes = list(ast.walk(statement))
         calls = [call for call, _ in self.calls_in(one.reader)]
         return any(id(n) in one.loops for n in nodes) or any(call in nodes for call in calls)
+
+
+def _operands(product: ast.Call, loop: Loop, reader: LoopsOfTiles) -> list[str]:
+    """Return the names of a product's operands that are tiles of the loop."""
+    names = [viewed(operand, reader) or "" for operand in operands_of(product)]
+    return [name for name in names if name in loop.tiles]
+
+
+def _moves(loop: Loop) -> bool:
+    """Return True if the place of a tile changes before the last tile of the loop is loaded."""
+    body = loop.node.body
+    last = max(body.index(tile.statement) for tile in loop.tiles.values())
+    return any(
+        stores(statement) & tile.reads()
+        for tile in loop.tiles.values()
+        for statement in body[body.index(tile.statement) + 1 : last]
+    )
 
 
 def is_text(statement: ast.stmt) -> bool:

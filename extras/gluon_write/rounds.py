@@ -192,9 +192,8 @@ class Rounds:
         lines += _indented([*body, f"{self.slot} = {self.slot}.next()"])
         last = list(dict.fromkeys(self._ring(one) for one in left)) if self.threads else []
         lines += self._over(left, len(left), release=False)
-        lines += [f"{ring}.release({self.slot}.before())" for ring in last]
-        # Sums of no step and those of products would meet in the loop: the assembler then waits after each.
-        return [f"if {bounds[0]} < {bounds[1]}:", *_indented(lines)] if left else lines
+        pred = f"{bounds[0]} < {bounds[1]}"
+        return [*lines, *(f"{ring}.release({self.slot}.before(), pred={pred})" for ring in last)]
 
     def _skewed(
         self, statements: list[ast.stmt], schedule: Schedule, bounds: tuple[str, str, str]

@@ -187,7 +187,7 @@ class _Sketcher(KernelGenerator):
             return self._open(node, name, called, place)
         if called in (portable.mma, dot_fma):
             return self._mma(node, called)
-        if called is portable.store:
+        if called is portable.store or name == "tile_output.store":
             return self._store(node, called)
         if _multiplies(name, called):
             return self._unit(node, called)
@@ -243,7 +243,8 @@ class _Sketcher(KernelGenerator):
         """Record the store of a tile, which takes a value of any layout."""
         named = self._operands(node, called)
         value = named.get("value")
-        if isinstance(named.get("ptr"), tile_descriptor) and isinstance(value, tl.tensor):
+        tiles = called is not portable.store or isinstance(named.get("ptr"), tile_descriptor)
+        if tiles and isinstance(value, tl.tensor):
             self.builder.record("tile_store", (value.handle,), ())
             return None
         return self._with_values(node, named)
