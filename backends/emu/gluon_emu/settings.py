@@ -31,12 +31,17 @@ class Settings(LaunchSettings):
         schedule, seed: of PTX: copies happen when they are waited for ("latest"), at once ("eager"), or they and the
             warps go in a random order. They change nothing for AMD, where an operation that may be late is reported
             in any case.
+        sums: of PTX: `wgmma` adds as the hardware does ("hardware"), or in float32 by a library ("float32"), which takes
+            a third of the time and differs in the last bits.
         progress: show on standard error how far a launch is that takes more than two seconds.
     """
 
     PREFIX: ClassVar[str] = "GLUON_EMU"
     RUNNER: ClassVar[str] = "emulator"
-    CHOICES: ClassVar[Mapping[str, tuple[str, ...]]] = {"schedule": ("latest", "eager", "random")}
+    CHOICES: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "schedule": ("latest", "eager", "random"),
+        "sums": ("hardware", "float32"),
+    }
     STRICT: ClassVar[Mapping[str, Any]] = {"search": True}
     POSITIVE: ClassVar[tuple[str, ...]] = ("timeout", "resident", "processes")
 
@@ -53,6 +58,7 @@ class Settings(LaunchSettings):
     search: bool = False
     schedule: str = "latest"
     seed: int = 0
+    sums: str = "hardware"
     progress: bool = False
 
 

@@ -16,6 +16,7 @@ from gluon_emu.errors import (
     UnknownInstructionError,
 )
 from gluon_emu.memory import Allocation
+from gluon_emu.ptx import launcher
 from gluon_emu.ptx.launcher import execute, prepared
 from gluon_emu.ptx.loaded import code_of
 from gluon_emu.settings import Settings
@@ -249,3 +250,48 @@ def test_arrivals_that_a_barrier_misses_are_reported():
     $L: mbarrier.try_wait.parity.shared.b64 %p1, [%r4], 0; @!%p1 bra $L;"""
     with pytest.raises((DeadlockError, TimeLimitError)):
         run(module(body, shared), settings=Settings(timeout=5))
+
+
+def test_sums_do_not_depend_on_the_exponents_of_other_warps():
+    """Products whose exponents are far apart are added in float64, together with those of the other warps."""
+    body = """
+    mad.lo.u32 %r4, %r3, 32, %r4; mul.wide.u32 %d2, %r3, 32; ld.param.u64 %d3, [x]; add.u64 %d2, %d2, %d3;
+    ld.global.v4.b32 {%r10, %r11, %r12, %r13}, [%d2]; ld.global.v2.b32 {%r14, %r15}, [%d2+16];
+    mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%f0, %f1, %f2, %f3}, {%r10, %r11, %r12, %r13},
+        {%r14, %r15}, {0f3F800001, 0f00000000, 0f34000001, 0f3EAAAAAB};
+    xor.b32 %r16, %f0, %f1; shf.l.wrap.b32 %r16, %r16, %r16, 7; xor.b32 %r16, %r16, %f2;
+    shf.l.wrap.b32 %r16, %r16, %r16, 7; xor.b32 %r16, %r16, %f3; st.global.u32 [%d1], %r16;"""
+    text = module(body, parameters=".param .u64 out, .param .u64 x")
+    rng = np.random.default_rng(1)
+    numbers = rng.standard_normal((64, 8, 2)) * 2.0 ** rng.integers(-6, 7, (64, 8, 2))
+    near = (numbers.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+    far = near.copy()
+    far[32:] = (near[32:] & 0x807F) | 0x6000  # 2^65
+    near, far = (run(text, arrays=[words]) for words in (near, far))
+    assert len(set(near[:32])) > 16
+    np.testing.assert_array_equal(near[:32], far[:32])
+    assert (near[32:] != far[32:]).all()
+
+
+def test_blocks_whose_copies_come_go_on_together(monkeypatch):
+    """The schedule "latest" lets one copy of each block come, so that all blocks execute the next instruction at once."""
+    machines = []
+
+    class Kept(launcher.Machine):
+        def run(self):
+            machines.append(self)
+            super().run()
+
+    monkeypatch.setattr(launcher, "Machine", Kept)
+    body = """
+    .shared .align 128 .b8 room[256]; .shared .b64 bar; mov.u32 %r4, bar; mov.u32 %r5, room; setp.ne.u32 %p0, %r0, 0;
+    @%p0 bra $WAIT; mbarrier.init.shared.b64 [%r4], 1; mbarrier.arrive.expect_tx.shared.b64 _, [%r4], 256;
+    ld.param.u64 %d3, [x]; mul.wide.u32 %d4, %r1, 256; add.u64 %d3, %d3, %d4;
+    cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r5], [%d3], 256, [%r4];
+    $WAIT: bar.sync 0;
+    $AGAIN: mbarrier.try_wait.parity.shared.b64 %p1, [%r4], 0; @!%p1 bra $AGAIN;
+    mad.lo.u32 %r6, %r0, 4, %r5; ld.shared.u32 %r10, [%r6]; st.global.u32 [%d1], %r10;"""
+    x = np.arange(64 * 40, dtype=np.uint32)
+    text = module(body, parameters=".param .u64 out, .param .u64 x")
+    np.testing.assert_array_equal(run(text, blocks=40, arrays=[x]), x)
+    assert machines[0].counted < 3 * len(machines[0].steps)

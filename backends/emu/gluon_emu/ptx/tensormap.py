@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from gluon_emu.errors import EmulatorError
@@ -79,6 +80,7 @@ class TensorMap:
         return raw.ljust(BYTES, b"\0")
 
     @classmethod
+    @lru_cache(maxsize=256)
     def decode(cls, raw: bytes) -> "TensorMap":
         """Decode the 128 bytes of a tensor map.
 

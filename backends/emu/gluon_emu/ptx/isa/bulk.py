@@ -138,7 +138,7 @@ def tensor(call: Any) -> Step:
             box = (
                 rows_of(raw, numbers[0], numbers[1:])
                 if form.rows
-                else box_of(raw, numbers, tuple(int(f[lane]) for f in far), load)
+                else box_of(raw, numbers, tuple(int(f[lane]) for f in far), load, reduction is None)
             )
             blocks = _blocks(group, lane, int(places[lane]), masks)
             start = int(starts[lane]) & 0xFFFFFF

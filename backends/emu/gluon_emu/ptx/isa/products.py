@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from gluon_emu.ptx.doubles import fused
+from gluon_emu.ptx.isa.narrow_sums import narrow_sums
 from gluon_emu.ptx.numbers import FORMATS, decode, encode, rounded
 
 __all__ = ["ELEMENTS", "bit_products", "fused_double", "integer_products", "products"]
@@ -51,8 +52,8 @@ def products(
     """Return a @ b + c as patterns.
 
     Args:
-        a, b: (..., M, K) and (..., K, N), float64 values of the kinds; b may be (..., M, K, N), one for each row.
-        c: (..., M, N), float64.
+        a, b: (..., M, K) and (..., K, N), values of the kinds in float64 or float32; b may be (..., M, K, N), one for each row.
+        c: (..., M, N), float64 or float32.
         result: "f32" or "f16".
         generation: such as 90.
         short: keep few bits of 8-bit floats, as `wgmma` does.
@@ -65,12 +66,23 @@ def products(
     own = b.ndim > a.ndim
     a, c = (x.reshape(-1, *x.shape[-2:]) for x in (a, c))
     b = b.reshape(-1, *b.shape[-3:]) if own else b.reshape(-1, 1, *b.shape[-2:])
-    total = np.empty_like(c)
+    raw = np.empty(c.shape, np.uint16 if result == "f16" else np.uint32)
     each = max(1, _CHUNK // (c.shape[1] * c.shape[2]))
+    narrow = result == "f32" and steps << bits + 2 <= 1 << 31
+    least = FORMATS[kinds[0]].least, FORMATS[kinds[1]].least
     for first in range(0, c.shape[0], each):
         some = slice(first, first + each)
-        total[some] = _chain(a[some], b[some], c[some], kinds, result, steps, bits)
-    raw = encode(total, result)
+        terms = a[some], b[some], c[some]
+        sums = None
+        if narrow:
+            x, y, z = (np.ascontiguousarray(term, np.float32) for term in terms)
+            sums = narrow_sums(x, y, z, least, steps, bits)
+        if sums is None:
+            wide = [term.astype(np.float64, copy=False) for term in terms]
+            total = _chain(wide[0], wide[1], wide[2], kinds, result, steps, bits)
+            raw[some] = encode(total, result)
+        else:
+            raw[some] = sums.view(np.uint32)
     return raw.reshape(shape)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Callable, Optional
 
@@ -16,6 +17,7 @@ _ILLEGAL = " (an illegal instruction on a GPU)"
 _SPAN = (0, 32, 64, 128)
 _UNITS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 _FLOATS = (6, 7, 8, 9, 10, 11, 12)
+_ROUNDED = (11, 12)  # to tf32
 _NAN = 0x7FF77FF77FF77FF7  # measured on an H200: each 16 bits of a NaN, whatever the type
 
 
@@ -37,6 +39,46 @@ def _grid(counts: tuple[int, ...]) -> tuple[np.ndarray, ...]:
     return tuple(axes)
 
 
+@dataclass(frozen=True)
+class _Inner:
+    """A box that is inside of its tensor, from its first element on.
+
+    Args:
+        unit: bytes that a copy moves at once: eight where rows have so many, else an element.
+        source: byte of each unit in global memory.
+        offsets: byte of each in shared memory, before swizzling.
+        permuted: the same after swizzling, for a box that starts at a multiple of 1024 bytes.
+    """
+
+    unit: int
+    source: np.ndarray
+    inside: np.ndarray
+    offsets: np.ndarray
+    permuted: np.ndarray
+
+
+@lru_cache(maxsize=256)
+def _inner(
+    size: int, counts: tuple[int, ...], steps: tuple[int, ...], strides: tuple[int, ...], mode: int, whole: bool
+) -> _Inner:  # fmt: skip
+    """Return a box of elements of `size` bytes.
+
+    Args:
+        steps: between elements of each dimension.
+        whole: copy rows, not elements.
+    """
+    row = counts[0] * size
+    unit = 8 if whole and row % 8 == 0 else size
+    column, *axes = _grid((row // unit, *counts[1:]))
+    source = column * unit
+    for axis, step, stride in zip(axes, steps[1:], strides):
+        source = source + axis * (step * stride)
+    # A row takes the bytes that the swizzle permutes, however short it is.
+    offsets = np.arange(source.size) * unit // row * max(row, _SPAN[mode]) + column * unit
+    inside = np.ones(source.size, bool)
+    return _Inner(unit, source, inside, offsets, swizzled(offsets, mode))
+
+
 class Box:
     """The elements of a box at its place.
 
@@ -44,9 +86,11 @@ class Box:
         source: byte of each in global memory.
         inside: whether it is in the tensor.
         before: whether some element is before the tensor in some dimension.
-        unit: bytes of an element.
+        unit: bytes of an element, or of the parts of rows that a copy moves as a whole.
         offsets: byte of each in the box in shared memory, before swizzling.
     """
+
+    _permuted: Optional[np.ndarray] = None
 
     def __init__(
         self,
@@ -54,6 +98,7 @@ class Box:
         coordinates: list[int],
         offsets: tuple[int, ...] = (),
         rows: tuple[int, ...] = (),
+        whole: bool = False,
     ):
         self.map = map_
         if map_.element in GROUPS:
@@ -67,6 +112,10 @@ class Box:
         elif map_.tiled:
             steps = [1, *(max(1, step) for step in map_.steps[1:])]  # the first is ignored
             counts = tuple(-(-b // s) for b, s in zip(map_.box, steps))
+            last = [c + (n - 1) * s for c, n, s in zip(coordinates, counts, steps)]
+            if min(coordinates) >= 0 and all(n < extent for n, extent in zip(last, map_.shape)):
+                self._inside(coordinates, counts, steps, whole and map_.element not in _ROUNDED)
+                return
             axes = list(_grid(counts))
             places = [c + a * s for c, a, s in zip(coordinates, axes, steps)]
         else:
@@ -84,6 +133,16 @@ class Box:
         # A row takes the bytes that the swizzle permutes, however short it is.
         pitch = max(inner * self.unit, _SPAN[map_.swizzle])
         self.offsets = number // inner * pitch + number % inner * self.unit
+
+    def _inside(
+        self, coordinates: list[int], counts: tuple[int, ...], steps: list[int], whole: bool
+    ) -> None:
+        map_ = self.map
+        box = _inner(map_.size, counts, tuple(steps), map_.strides, map_.swizzle, whole)
+        start = map_.address + coordinates[0] * map_.size
+        start += sum(place * stride for place, stride in zip(coordinates[1:], map_.strides))
+        self.unit, self.inside, self.before = box.unit, box.inside, False
+        self.source, self.offsets, self._permuted = box.source + start, box.offsets, box.permuted
 
     def _groups(self, coordinates: list[int], rows: tuple[int, ...]) -> None:
         """Place the words of elements of 4 or 6 bits, 16 of which are a group."""
@@ -119,6 +178,8 @@ class Box:
 
     def places(self, start: int) -> np.ndarray:
         """Return the byte of each element in a block's shared memory, for a box that starts at `start`."""
+        if self._permuted is not None and start % 1024 == 0:
+            return self._permuted + start
         return swizzled(start + self.offsets, self.map.swizzle)
 
 
@@ -188,9 +249,13 @@ def _check(map_: TensorMap, coordinates: list[int], load: bool) -> None:
 
 
 def box_of(
-    raw: bytes, coordinates: list[int], offsets: tuple[int, ...] = (), load: bool = True
-) -> Box:
+    raw: bytes, coordinates: list[int], offsets: tuple[int, ...] = (), load: bool = True,
+    whole: bool = False,
+) -> Box:  # fmt: skip
     """Return the box of a tensor map at some coordinates, the fastest first.
+
+    Args:
+        whole: nobody looks at single elements, so that copies move parts of rows.
 
     Raises:
         EmulatorError: the bytes are no tensor map, or the number of coordinates is another.
@@ -200,7 +265,7 @@ def box_of(
     if len(coordinates) != map_.rank:
         raise EmulatorError(f"{len(coordinates)} coordinates in a tensor of rank {map_.rank}")
     _check(map_, coordinates, load)
-    box = Box(map_, coordinates, offsets)
+    box = Box(map_, coordinates, offsets, whole=whole)
     if not load and not map_.tiled and box.before:
         raise AccessError(f"a store of pixels before the tensor{_ILLEGAL}")
     return box
@@ -242,15 +307,18 @@ def move(
         raise AccessError(f"a box with an element at {address:#x}: {arrays.nearest(address, unit)}")
     view = memory.view("global", unit)
     place = (box.source - arrays.low) // unit
+    whole = bool(inside.all())
     if load:
-        values = view[np.where(inside, place, 0)]
-        if not inside.all():
+        values = view[place if whole else np.where(inside, place, 0)]
+        if not whole:
             values = np.where(inside, values, _filler(box.map))
-        if box.map.element in (11, 12):
+        if box.map.element in _ROUNDED:
             values = _tf32(values)
         shared[index] = values
         return
-    place, values = place[inside], shared[index][inside]
+    values = shared[index]
+    if not whole:
+        place, values = place[inside], values[inside]
     if reduce is not None:
         values = reduce(view[place], values)
     view[place] = values

@@ -104,11 +104,15 @@ def _matrices(
 
 
 def _numbers(raw: np.ndarray, kind: str) -> np.ndarray:
-    """Return elements of shared memory as float64."""
+    """Return elements of shared memory as float32, or float64."""
+    if kind == "bf16":
+        return np.asarray((raw.astype(np.uint32) << np.uint32(16)).view(np.float32))
+    if kind == "f16":
+        return raw.view(np.float16).astype(np.float32)
+    if kind == "tf32":
+        return np.asarray((raw & np.uint32(0xFFFFE000)).view(np.float32))
     if raw.itemsize == 1 and kind in ("s8", "u8"):
         return np.asarray((raw.view(np.int8) if kind == "s8" else raw).astype(np.float64))
-    if kind == "tf32":
-        raw = raw & np.uint32(0xFFFFE000)
     return decode(raw, kind)
 
 
@@ -152,31 +156,56 @@ class _Form:
     saturate: bool
     generation: int
 
+    def matrix(self, words: np.ndarray) -> np.ndarray:
+        """Return words (registers, warps, 32) as patterns (warpgroups, 64, n)."""
+        last = np.ascontiguousarray(np.moveaxis(words, 0, -1))
+        if self.kinds[2] == "f16":
+            last = last.view(np.uint16)
+        z = np.empty((words.shape[1], 16, self.n), last.dtype)
+        rows, columns = accumulator_places(16, self.n)
+        z[:, rows, columns] = last
+        return z.reshape(-1, 64, self.n)
+
+    def words(self, matrix: np.ndarray) -> np.ndarray:
+        """Return patterns (warpgroups, 64, n) as words (registers, warps, 32)."""
+        rows, columns = accumulator_places(16, self.n)
+        values = np.ascontiguousarray(matrix.reshape(-1, 16, self.n)[:, rows, columns])
+        return np.ascontiguousarray(np.moveaxis(values.view(np.uint32), -1, 0))
+
     def sums(
-        self, x: np.ndarray, y: np.ndarray, old: Optional[np.ndarray], keeps: np.ndarray
+        self,
+        x: np.ndarray,
+        y: np.ndarray,
+        old: Optional[np.ndarray],
+        keeps: np.ndarray,
+        exact: bool,
     ) -> np.ndarray:
-        """Return the words of the sums (registers, warps, 32).
+        """Return the sums, as patterns (warpgroups, 64, n).
 
         Args:
             x, y: (warpgroups, 64, k) and (warpgroups, k, n), or (warpgroups, 64, k, n) if each row has its own.
-            old: the words before, None for zero.
-            keeps: the threads that add to them.
+            old: the patterns before, None for zero.
+            keeps: the threads (warps, 32) that add to them.
+            exact: add as the hardware does.
         """
-        warps, (left, right, result) = 4 * x.shape[0], self.kinds
-        rows, columns = accumulator_places(16, self.n)
-        z = np.zeros((warps, 16, self.n))
-        if old is not None and keeps.any():
-            last = np.ascontiguousarray(np.moveaxis(old, 0, -1))
-            z[:, rows, columns] = np.where(keeps[..., None], _sums(last, result), 0.0)
-        z = z.reshape(-1, 64, self.n)
-        if result == "s32":
-            total = integer_products(x, y, z, self.saturate)
+        left, right, result = self.kinds
+        if old is None or not keeps.any():
+            z: Any = np.zeros((x.shape[0], 64, self.n), np.float32)
         else:
-            total = products(x * self.sign, y, z, (left, right), result, self.generation, True)
-        values = np.ascontiguousarray(total.reshape(-1, 16, self.n)[:, rows, columns])
-        if result == "f16":
-            values = values.view(np.uint32)
-        return np.ascontiguousarray(np.moveaxis(values, -1, 0))
+            if not keeps.all():
+                words = self.words(old)
+                old = self.matrix(np.where(keeps, words, np.zeros((), words.dtype)))
+            z = _sums(old, result)
+        if result == "s32":
+            return integer_products(x, y, z, self.saturate)
+        x = x if self.sign > 0 else -x
+        if not exact and y.ndim == 3:
+            total = np.matmul(x.astype(np.float32, copy=False), y.astype(np.float32, copy=False))
+            total += z
+            if result == "f16":
+                return np.asarray(total.astype(np.float16).view(np.uint16))
+            return np.asarray(total.view(np.uint32))
+        return products(x, y, z, (left, right), result, self.generation, True)
 
 
 @instruction("wgmma.mma_async")
@@ -243,6 +272,7 @@ def mma_async(call: Any) -> Step:
             operands.append(_matrices(group, descriptors, 64, held, left, across_a))
         places = None if choose is None else choose(group).reshape(-1, 64, held)
         keeps = group.full(flag(group))
+        exact = group.machine.settings.sums == "hardware"
         before = pending.continued(group, targets) if pending.awaited else None
         kept: Optional[np.ndarray] = None
         if keeps.any() and before is None:
@@ -253,17 +283,18 @@ def mma_async(call: Any) -> Step:
             x = _numbers(elements[1], left) if held_here is None else held_here
             if places is not None:
                 y = gathered(y, places)
-            return form.sums(x.reshape(-1, 64, held), y, old, keeps)
+            return form.sums(x.reshape(-1, 64, held), y, old, keeps, exact)
 
         group.machine.changes += 1
-        pending.start(group, Product(group, targets, operands, before or kept, compute))
+        pending.start(group, Product(group, targets, operands, before or kept, form, compute))
 
     return run
 
 
-def _sums(words: np.ndarray, kind: str) -> np.ndarray:
+def _sums(patterns: np.ndarray, kind: str) -> np.ndarray:
+    """Return sums as numbers."""
     if kind == "s32":
-        return np.asarray(words.view(np.int32).astype(np.float64))
+        return patterns.view(np.int32).astype(np.float64)
     if kind == "f16":
-        return decode(np.ascontiguousarray(words).view(np.uint16), "f16")
-    return decode(words, kind)
+        return patterns.view(np.float16).astype(np.float32)
+    return patterns.view(np.float32)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
 import numpy as np
 
@@ -27,6 +27,9 @@ class Task:
         threads: numbers of the threads that started it, over all resident warps; their groups count it.
         place: index of its instruction.
         barrier: whether it signals an mbarrier.
+
+    Attributes:
+        clusters: of its threads; None before anybody asked.
     """
 
     kind: str
@@ -35,6 +38,7 @@ class Task:
     place: int = 0
     barrier: bool = False
     done: bool = False
+    clusters: Optional[frozenset[int]] = None
 
 
 class Agents:
@@ -84,10 +88,29 @@ class Agents:
             self.machine.changes += 1
             task.run()
 
-    def run_oldest(self) -> None:
-        if self.random is not None and len(self.tasks) > 1:
+    def run_some(self) -> None:
+        """Run the oldest task of each cluster, so that their warps go on together; by "random" any one task."""
+        if self.random is not None:
             self.tasks.rotate(-int(self.random.integers(len(self.tasks))))
-        self._do(self.tasks.popleft())
+            self._do(self.tasks.popleft())
+            return
+        served: set[int] = set()
+        tasks, self.tasks = self.tasks, deque()
+        later = []
+        for task in tasks:
+            clusters = self._clusters(task)
+            if served.isdisjoint(clusters):
+                self._do(task)
+            elif not task.done:
+                later.append(task)
+            served |= clusters
+        self.tasks.extendleft(reversed(later))
+
+    def _clusters(self, task: Task) -> frozenset[int]:
+        if task.clusters is None:
+            blocks = self.machine.block_of[np.unique(task.threads // 32)]
+            task.clusters = frozenset((blocks // self.machine.cluster_size).tolist())
+        return task.clusters
 
     def finish(self) -> None:
         """Do all that is left when the threads are through."""

@@ -136,7 +136,7 @@ class Machine:
             if self.ready:
                 self._advance(self._next())
             elif self.parked and self.agents.pending():
-                self.agents.run_oldest()
+                self.agents.run_some()
             elif not self.mbarriers.time_out():
                 break
         if self.parked:
@@ -321,7 +321,7 @@ class Machine:
             if self.polls > _SPINS and self.agents.pending():
                 ready = len(self.ready)
                 while self.agents.pending() and len(self.ready) == ready:
-                    self.agents.run_oldest()
+                    self.agents.run_some()
                 self.polls = 0
 
     def call(

@@ -1,13 +1,14 @@
 """Products of warpgroups between their start and the wait for them: PTX ISA 9.7.15.7.
 
 A product reads its operands in shared memory, and adds, when a warp waits for it or uses its registers; by the
-schedule "eager" at once, by "random" at either time. Nobody may write the operands meanwhile.
+schedule "eager" at once, by "random" at either time. Nobody may write the operands meanwhile. Registers get the
+sums when an instruction uses them, so that products that go on with the same sums pass them on as matrices.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Callable, Optional, Union
+from typing import Any, Callable, Optional, Protocol, Union
 
 import numpy as np
 
@@ -32,6 +33,14 @@ class Operand:
     values: np.ndarray
 
 
+class Form(Protocol):
+    """The places of the sums of a product."""
+
+    def matrix(self, words: np.ndarray) -> np.ndarray: ...
+
+    def words(self, matrix: np.ndarray) -> np.ndarray: ...
+
+
 class Product:
     """A product that was started.
 
@@ -40,13 +49,14 @@ class Product:
         targets: register -> which of the sums it gets.
         operands: in shared memory.
         sums: the words before it (registers, warps, 32), or the product under way that has them; None for zero.
-        compute: `f(elements of each operand, sums)` returns the new words (registers, warps, 32).
+        form: how words (registers, warps, 32) make a matrix (warpgroups, 64, columns) of sums, and back.
+        compute: `f(elements of each operand, sums)` returns the new matrix of sums.
 
     Attributes:
         order: which of the words of the product before it are its sums.
         serial: how many products were started until it.
         number: how many groups each warp had committed.
-        values: the new words; None as long as it is under way.
+        matrix: the new sums; None as long as it is under way.
         missing: threads (warps, 32) whose registers do not have them yet.
         open: warps that have not waited.
         waited_for: whether registers of any thread are missing their values.
@@ -59,17 +69,19 @@ class Product:
         targets: dict[str, int],
         operands: list[Operand],
         sums: Union["Product", np.ndarray, None],
+        form: Form,
         compute: Callable[[list[np.ndarray], Optional[np.ndarray]], np.ndarray],
     ):
         self.rows, self.place = group.rows, group.pc
         self.targets = dict(targets)
-        self.operands, self.sums, self.compute = operands, sums, compute
+        self.operands, self.sums, self.form, self.compute = operands, sums, form, compute
         self.order: list[int] = []
         self.serial = 0
         if isinstance(sums, Product):  # nobody sees its own results in these registers any more
             self.order = [sums.targets.pop(name) for name in targets]
         self.number = group.machine.products.committed[self.rows]
-        self.values: Optional[np.ndarray] = None
+        self.matrix: Optional[np.ndarray] = None
+        self._words: Optional[np.ndarray] = None
         self.missing = np.ones((self.rows.size, LANES), bool)
         self.open = np.ones(self.rows.size, bool)
         self.waited_for, self.over = True, False
@@ -106,11 +118,21 @@ class Product:
 
     def run(self) -> None:
         sums = self.sums
-        if isinstance(sums, Product):
-            assert sums.values is not None
-            sums = sums.values[self.order]
-        self.values = self.compute([operand.values for operand in self.operands], sums)
+        if not isinstance(sums, Product):
+            before = None if sums is None else self.form.matrix(sums)
+        elif self.order == list(range(len(self.order))) and sums.form == self.form:
+            before = sums.matrix
+        else:
+            before = self.form.matrix(sums.words()[self.order])
+        self.matrix = self.compute([operand.values for operand in self.operands], before)
         self.sums = None
+
+    def words(self) -> np.ndarray:
+        """Return the new words (registers, warps, 32) of a product that is not under way any more."""
+        assert self.matrix is not None
+        if self._words is None:
+            self._words = self.form.words(self.matrix)
+        return self._words
 
 
 class Products:
@@ -125,7 +147,10 @@ class Products:
         self.committed = np.zeros(machine.block_of.size, np.int64)
         self.under_way = np.zeros(machine.block_of.size, np.int64)  # products of each warp
         self.started: dict[int, Product] = {}
-        self.of_warp: dict[int, list[Product]] = {}
+        # Four warps in a row start products together.
+        row = np.arange(machine.block_of.size)
+        self.fours = machine.block_of * -(-machine.warps // 4) + row % machine.warps // 4
+        self.of_four: dict[int, list[Product]] = {}
         self.count = 0
         self.awaited: frozenset[str] = frozenset()
         settings = machine.settings
@@ -138,18 +163,26 @@ class Products:
         self.count += 1
         self.started[self.count] = product
         product.serial = self.count
-        for row in product.rows.tolist():
-            self.of_warp.setdefault(row, []).append(product)
+        for four in self._fours(product.rows):
+            self.of_four.setdefault(four, []).append(product)
+        if isinstance(product.sums, Product):
+            self._tidy([product.sums])
         self.awaited |= product.targets.keys()
         self.under_way[product.rows] += 1
         if self.eager or self.random is not None and self.random.integers(2):
             self._run(group, product)
         elif self.under_way[product.rows].max() > _MOST:
-            self._run(group, next(p for p in self._of(group) if p.values is None))
+            self._run(group, next(p for p in self._of(group) if p.matrix is None))
+
+    def _fours(self, rows: np.ndarray) -> list[int]:
+        fours = self.fours[rows]
+        own: list[int] = fours[np.r_[True, fours[1:] != fours[:-1]]].tolist()
+        return own
 
     def _of(self, group: Any) -> list[Product]:
-        """Return the products of these warps, in the order of their start."""
-        those = {p.serial: p for row in group.rows.tolist() for p in self.of_warp.get(row, ())}
+        """Return the products of these warpgroups, in the order of their start."""
+        of_four = self.of_four
+        those = {p.serial: p for four in self._fours(group.rows) for p in of_four.get(four, ())}
         return [those[serial] for serial in sorted(those)]
 
     def continued(self, group: Any, targets: dict[str, int]) -> Optional[Product]:
@@ -213,11 +246,10 @@ class Products:
             over = (product.number < last[product.rows]) & product.open
             over &= product.of(group)
             if over.any():
-                if product.values is None:
+                if product.matrix is None:
                     self._run(group, product)
                 else:
                     self._compare(group, product, over)
-                self._deliver(group, product, product.lacking(group) & over[:, None])
                 product.open &= ~over
                 waited.append(product)
         self._tidy(waited)
@@ -228,8 +260,8 @@ class Products:
             product.note(self.machine.exited)
             if product.over:
                 del self.started[product.serial]
-                for row in product.rows.tolist():
-                    self.of_warp[row].remove(product)
+                for four in self._fours(product.rows):
+                    self.of_four[four].remove(product)
         if changed:
             waiting = (p.targets for p in self.started.values() if p.waited_for)
             self.awaited = frozenset().union(*waiting)
@@ -240,16 +272,20 @@ class Products:
         while (before := chain[-1].before()) is not None:
             chain.append(before)
         for one in reversed(chain):
-            if one.values is None:
+            if one.matrix is None:
                 self._compare(group, one, one.open)
                 self.under_way[one.rows] -= 1
                 one.run()
 
     def _deliver(self, group: Any, product: Product, chosen: np.ndarray) -> None:
         """Write the results of some threads, all of which are in the group, to their registers."""
-        values, before = product.values, group.mask
-        if values is None or not chosen.any():
+        if product.matrix is None or not chosen.any():
             return
+        product.missing &= ~chosen
+        self.machine.changes += 1
+        if not product.targets:
+            return
+        values, before = product.words(), group.mask
         group.mask = None
         if not chosen.all() or product.rows.size != group.rows.size:
             some = chosen.any(1)
@@ -262,8 +298,6 @@ class Products:
         for name, number in product.targets.items():
             group.write(name, 32, values[number])
         group.mask = before
-        product.missing &= ~chosen
-        self.machine.changes += 1
 
     def _compare(self, group: Any, product: Product, warps: np.ndarray) -> None:
         """Compare the operands of some warps with the memory.
