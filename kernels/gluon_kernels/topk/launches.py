@@ -11,12 +11,15 @@ from torch import Tensor
 from gluon_core import language as gl
 from gluon_kernels.norm.views import Rows
 from gluon_kernels.plans import Counters, Launch, allocator, current_target, multiprocessors
-from gluon_kernels.topk import portable
+from gluon_kernels.topk import portable, whole
 
-__all__ = ["divided", "topk_plan"]
+__all__ = ["divided", "held", "topk_plan", "whole_plan"]
 
 
 GROUP = 8  # elements that are looked at by their largest one
+LISTED = 256  # elements that the lists of a row order
+SORTED = 1024  # elements that a program sorts
+HELD = 1 << 15  # bytes of a row that a program holds
 
 
 def _power(number: int) -> int:
@@ -71,6 +74,77 @@ def divided(
     }
 
 
+def is_whole(columns: int, bits: int, count: int) -> bool:
+    """Return True if a program holds a row, of up to 32 KB, and sorts the elements wanted."""
+    return columns * bits <= 8 * HELD and count <= SORTED
+
+
+def selects(columns: int, bits: int, count: int) -> bool:
+    """Return True if a kernel selects so many elements of a row."""
+    return count <= LISTED or is_whole(columns, bits, count)
+
+
+def held(columns: int, bits: int, align: int, count: int, warp_size: int = 32) -> dict[str, Any]:
+    """Return the constants of `whole.topk_whole`, and `num_warps`: of rows that a program holds, of up to 16384 columns."""
+    wide = bits > 16
+    vector = min(align, 128 // bits)
+    warps = 1
+    while warps < 16 and columns > warps * warp_size * (24 if wide else 48):
+        warps *= 2
+    most = max(16, _power(count))
+    return {
+        "BITS": bits,
+        "ALIGN": align,
+        "WIDE": wide,
+        "PIECES": -(-columns // (warps * warp_size * vector)),
+        "LANES": warps * warp_size,
+        "VECTOR": vector,
+        "MOST": most,
+        "LOG": most.bit_length() - 1,
+        "layout": gl.BlockedLayout([1, vector], [warp_size, 1], [warps, 1], [1, 0]),
+        "flat": gl.BlockedLayout([1], [warp_size], [warps], [0]),
+        "ranked": gl.BlockedLayout(
+            [max(1, most // (warps * warp_size))], [warp_size], [warps], [0]
+        ),
+        "num_warps": warps,
+    }
+
+
+def whole_plan(src: Rows, count: int, largest: bool) -> Callable[..., Any]:
+    """Return `run(x, count, largest) -> (values, columns)` of rows that a program holds."""
+    x, device = src.tensor, src.tensor.device
+    shape = (*x.shape[:-1], count)
+    constants = held(
+        src.columns, 8 * x.element_size(), src.align, count, current_target().warp_size
+    )
+    warps = constants.pop("num_warps")
+    programs = min(src.count, multiprocessors(x) * max(1, 32 // warps))
+    kind = torch.int64 if constants["WIDE"] else torch.int32
+    lists = allocator((programs * constants["MOST"],), kind, device)
+    new_values, new_places = (
+        allocator(shape, x.dtype, device),
+        allocator(shape, torch.int64, device),
+    )
+    tensors = (x, new_values(), new_places(), lists())
+    sizes = (src.count, src.columns, src.stride, count)
+    constants["LARGEST"] = largest
+    names = whole.topk_whole.arg_names[len(tensors) + len(sizes) :]
+    launch = Launch(
+        whole.topk_whole,
+        (programs,),
+        (*tensors, *sizes, *(constants[name] for name in names)),
+        tensors,
+        num_warps=warps,
+    )
+
+    def run(x: Tensor, count: int, largest: bool) -> Any:
+        values, places = new_values(), new_places()
+        launch(x.contiguous() if src.copied else x, values, places, lists())
+        return values, places
+
+    return run
+
+
 def topk_plan(x: Tensor, count: int, largest: bool) -> Callable[..., Any]:
     """Return `run(x, count, largest) -> (values, columns)` of rows [rows, columns]."""
     shape, device = (*x.shape[:-1], count), x.device
@@ -81,6 +155,8 @@ def topk_plan(x: Tensor, count: int, largest: bool) -> Callable[..., Any]:
 
         return nothing
     src = Rows.of(x)
+    if is_whole(src.columns, 8 * x.element_size(), count):
+        return whole_plan(src, count, largest)
     constants = divided(
         src.count, src.columns, 8 * x.element_size(), src.align, count, multiprocessors(x),
         current_target().warp_size,

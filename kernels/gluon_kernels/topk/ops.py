@@ -17,9 +17,6 @@ from gluon_kernels.topk import launches
 __all__ = ["TopK", "topk"]
 
 
-MOST = 256  # elements that a list orders; beyond, torch selects
-
-
 class TopK(NamedTuple):
     """The largest or smallest elements along a dimension, and where they are."""
 
@@ -47,7 +44,7 @@ def _check(x: Tensor, k: int, dim: int) -> None:
 
 def _build(x: Tensor, k: int, largest: bool) -> Any:
     _check(x, k, -1)
-    if k > MOST:
+    if not launches.selects(x.shape[-1], 8 * x.element_size(), k):
         return lambda x, k, largest: tuple(torch.topk(x, k, -1, largest))
     return launches.topk_plan(x, k, largest)
 
@@ -93,7 +90,7 @@ def topk(
     """Return the `k` largest or smallest elements along a dimension, in their order.
 
     The elements of lower indices come first among equals; NaN is larger than all numbers. Memory is read once for `k` up to
-    256, beyond which `torch.topk` selects. Gradients flow to `x`.
+    256, and up to 1024 in rows of at most 32 KB; beyond, `torch.topk` selects. Gradients flow to `x`.
 
     Args:
         x: float16, bfloat16 or float32 of any shape and strides.

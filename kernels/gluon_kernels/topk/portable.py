@@ -43,13 +43,14 @@ def bound_of(keys, count, most, BITS: gl.constexpr, TILES: gl.constexpr):
     Two bits are settled at a time; the numbers of keys that reach the three candidates are one sum.
 
     Args:
-        keys: uint32 tiles of one shape.
+        keys: tiles of one shape and one dtype, uint32 or uint64; a thread has up to 1023 keys.
     """
-    bound = gl.to_tensor(0).to(gl.uint32)
+    dtype: gl.constexpr = keys[0].dtype
+    bound = gl.to_tensor(0).to(dtype)
     reached = gl.to_tensor(2**20)
     shift = gl.to_tensor(BITS - 2)
     while (shift >= 0) & (reached > most):
-        step = gl.to_tensor(1).to(gl.uint32) << shift.to(gl.uint32)
+        step = gl.to_tensor(1).to(dtype) << shift.to(dtype)
         one = bound + step
         two = one + step
         three = two + step
@@ -58,6 +59,8 @@ def bound_of(keys, count, most, BITS: gl.constexpr, TILES: gl.constexpr):
             counts += (keys[i] >= one).to(gl.int32)
             counts += gl.where(keys[i] >= two, 1 << 10, 0)
             counts += gl.where(keys[i] >= three, 1 << 20, 0)
+        if len(keys[0].shape) == 2:  # of a thread
+            counts = gl.sum(counts, 1)
         sums = (counts & 1023).to(gl.int64) + ((counts >> 10) & 1023).to(gl.int64) * (1 << 20)
         sums = gl.sum(sums + (counts >> 20).to(gl.int64) * (1 << 40), 0)
         first = (sums & 0xFFFFF).to(gl.int32)
@@ -65,7 +68,7 @@ def bound_of(keys, count, most, BITS: gl.constexpr, TILES: gl.constexpr):
         third = (sums >> 40).to(gl.int32)
         digit = (first >= count).to(gl.int32) + (second >= count).to(gl.int32)
         digit += (third >= count).to(gl.int32)
-        bound += step * digit.to(gl.uint32)
+        bound += step * digit.to(dtype)
         above = gl.where(digit == 1, first, gl.where(digit == 2, second, third))
         reached = gl.where(digit == 0, reached, above)
         shift -= 2

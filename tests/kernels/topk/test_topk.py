@@ -7,7 +7,7 @@ import torch
 
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
 from gluon_kernels import topk
-from gluon_kernels.topk import launches, ops, portable
+from gluon_kernels.topk import launches, ops, portable, whole
 from gluon_kernels.topk.problem import TOPK
 
 pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
@@ -21,6 +21,14 @@ def hopper(monkeypatch):
     ops._plans.forget()
 
 
+@pytest.fixture(params=["lists", "whole rows"])
+def form(request, monkeypatch):
+    """Each way to select: by lists of parts of rows, and by programs that hold a row."""
+    if request.param == "lists":
+        monkeypatch.setattr(launches, "is_whole", lambda *sizes: False)
+    return request.param
+
+
 def compare(x, k, largest=True, dim=-1):
     """Compare with a stable sort: among equals, those of lower indices come first."""
     result = topk(x, k, dim, largest)
@@ -32,7 +40,7 @@ def compare(x, k, largest=True, dim=-1):
 
 
 @pytest.mark.parametrize("number", range(len(TOPK.small)))
-def test_every_form(number):
+def test_every_form(number, form):
     assert TOPK.check(TOPK.small[number], "cpu") is None
 
 
@@ -42,7 +50,7 @@ def test_elsewhere(target, monkeypatch):
     assert TOPK.check(TOPK.small[0], "cpu") is None
 
 
-def test_equal_elements_and_such_that_are_no_numbers():
+def test_equal_elements_and_such_that_are_no_numbers(form):
     compare(torch.ones(2, 2100).half(), 3)
     compare(torch.randint(0, 3, (2, 1100)).float(), 40)
     x = torch.randn(3, 400)
@@ -53,6 +61,7 @@ def test_equal_elements_and_such_that_are_no_numbers():
 
 
 def test_sorted_rows_and_lists_that_overflow(monkeypatch):
+    monkeypatch.setattr(launches, "is_whole", lambda *sizes: False)
     x = torch.arange(1000).float()
     compare(torch.stack([x, x.flip(0)]), 20)
     divided = launches.divided
@@ -61,6 +70,7 @@ def test_sorted_rows_and_lists_that_overflow(monkeypatch):
 
 
 def test_parts_of_rows(monkeypatch):
+    monkeypatch.setattr(launches, "is_whole", lambda *sizes: False)
     divided = launches.divided
 
     def in_parts(*arguments):
@@ -71,17 +81,23 @@ def test_parts_of_rows(monkeypatch):
         compare(torch.randn(3, 900).bfloat16(), 12)
 
 
-def test_any_dimension_and_strides():
+def test_any_dimension_and_strides(form):
     compare(torch.randn(40, 3), 5, dim=0)
     compare(torch.randn(4, 70)[:, ::2], 3)
     compare(torch.randn(4, 700)[:, :333], 30)
     assert topk(torch.randn(3, 0), 0).values.shape == (3, 0)
 
 
-def test_more_than_lists_hold(monkeypatch):
-    monkeypatch.setattr(ops, "MOST", 4)
-    x = torch.randn(3, 50)
-    assert torch.equal(topk(x, 5).values, torch.topk(x, 5).values)
+def test_more_than_lists_hold():
+    x = torch.randn(2, 40000)
+    assert torch.equal(topk(x, 300).values, torch.topk(x, 300).values)
+
+
+def test_rows_that_a_program_holds():
+    compare(torch.randn(3, 4097).bfloat16(), 700)
+    compare(torch.randint(0, 3, (2, 2100)).half(), 1000)
+    compare(torch.full((2, 1500), float("nan")), 300, largest=False)
+    compare(torch.randn(300, 40), 7)  # programs walk over rows
 
 
 def test_gradient_and_declaration():
@@ -133,7 +149,19 @@ def test_they_compile(target, columns, bits):
     assert portable.topk.warmup(*arguments, **constants, **options)
 
 
-def test_many_of_short_rows():
+@pytest.mark.parametrize("target", ["sm_90", "gfx942", "gfx1250"])
+@pytest.mark.parametrize("columns, bits, count", [(16384, 16, 1000), (8000, 32, 50), (331, 16, 1)])
+def test_whole_rows_compile(target, columns, bits, count):
+    warp = 64 if target == "gfx942" else 32
+    constants = {**launches.held(columns, bits, 8 if columns % 8 == 0 else 1, count, warp), "LARGEST": True}  # fmt: skip
+    options = {"num_warps": constants.pop("num_warps"), "target": target}
+    x, whole_row = torch.bfloat16 if bits == 16 else torch.float32, torch.int64
+    lists = torch.int64 if constants["WIDE"] else torch.int32
+    arguments = (x, x, whole_row, lists, 1000, columns, columns, count)
+    assert whole.topk_whole.warmup(*arguments, **constants, **options)
+
+
+def test_many_of_short_rows(form):
     compare(torch.randn(3, 128).bfloat16(), 100)
     compare(torch.randn(2, 1292).bfloat16(), 100)
     compare(torch.randint(0, 9, (2, 512)).half(), 256)
