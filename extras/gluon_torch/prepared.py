@@ -39,13 +39,16 @@ except AttributeError:  # another torch: every call takes the dispatcher
     _POSSIBLE = False
 
 
-def is_plain(*tensors: Optional[torch.Tensor]) -> bool:
+def is_plain(*tensors: Optional[torch.Tensor], gradients: bool = False) -> bool:
     """Return True if an operator may be called past torch's dispatcher: all tensors are plain ones on a GPU, none
     requires a gradient, and nothing (autocast, modes, transforms, tracing, the profiler, the debug mode) watches.
 
     Ask `torch.compiler.is_compiling()` first: `torch.compile` needs the operator in its graph.
+
+    Args:
+        gradients: tensors may require one, as for a `torch.autograd.Function` around the call.
     """
-    if not _POSSIBLE or checks.wanted:
+    if not _POSSIBLE or not (gradients or not _grad_enabled() or not _any_requires_grad(*tensors)):
         return False
     for tensor in tensors:
         if tensor is not None and (
@@ -56,7 +59,7 @@ def is_plain(*tensors: Optional[torch.Tensor]) -> bool:
         _modes()
         or _functions()
         or _autocast()
-        or (_grad_enabled() and _any_requires_grad(*tensors))
+        or checks.wanted
         or _transforms() is not None
         or _tracing() is not None
         or _profiling()

@@ -14,18 +14,11 @@ __all__ = ["differentiable", "direct", "is_compiling", "is_plain", "kept", "want
 is_plain: Callable[..., bool] = gluon.torch.is_plain
 is_compiling = torch.compiler.is_compiling
 _grad_enabled: Callable[[], bool] = torch._C.is_grad_enabled
-_set_grad_enabled: Callable[[bool], None] = torch._C._set_grad_enabled
 
 
 def wants_gradient(*tensors: Any) -> bool:
-    """Return True if a call needs autograd and nothing else of torch; see `gluon_core.torch.is_plain`."""
-    if is_compiling() or not _grad_enabled():
-        return False
-    _set_grad_enabled(False)  # `torch.no_grad` takes as long as the rest of a call
-    try:
-        return is_plain(*tensors)
-    finally:
-        _set_grad_enabled(True)
+    """Return True if a call that is not plain needs autograd and nothing else of torch; see `gluon_core.torch.is_plain`."""
+    return not is_compiling() and _grad_enabled() and is_plain(*tensors, gradients=True)
 
 
 def differentiable(
@@ -90,6 +83,7 @@ def direct(
 
     methods = {"forward": staticmethod(forward), "backward": staticmethod(run_backward)}
     function: Any = type("Direct", (torch.autograd.Function,), methods)
+    function._backward_cls.apply = run_backward  # torch's own looks up the method at each call
     # Past the part that asks for transforms: where `wants_gradient`, there are none.
     apply: Callable[..., Any] = super(torch.autograd.Function, function).apply
     return apply

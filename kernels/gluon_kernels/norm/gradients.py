@@ -17,18 +17,18 @@ from gluon_kernels.norm.rows import (
 
 
 @gluon.jit
-def normalized(x, mean, scale, row, rows, CENTRED: gl.constexpr, ROWS: gl.constexpr):
-    """Return (x - mean) * scale of a tile."""
+def normalized(x, statistics, row, rows, CENTRED: gl.constexpr, ROWS: gl.constexpr):
+    """Return (x - mean) * scale of a tile; `statistics` are the scales of all rows, and after them the means if CENTRED."""
     near = row + gl.arange(0, ROWS, gl.SliceLayout(1, x.type.layout))
     x = x.to(gl.float32)
     if CENTRED:
-        x = x - gl.load(mean + near, mask=near < rows, other=0.0)[:, None]
-    return x * gl.load(scale + near, mask=near < rows, other=0.0)[:, None]
+        x = x - gl.load(statistics + rows + near, mask=near < rows, other=0.0)[:, None]
+    return x * gl.load(statistics + near, mask=near < rows, other=0.0)[:, None]
 
 
 @gluon.jit
 def norm_backward(
-    grad, src, weight, mean, scale, dst, to_weight, to_bias, rows, columns, grad_stride, src_stride,
+    grad, src, weight, statistics, dst, to_weight, to_bias, rows, columns, grad_stride, src_stride,
     dst_stride, CENTRED: gl.constexpr, ALIGN: gl.constexpr, PARTS: gl.constexpr, ROWS: gl.constexpr,
     PIECES: gl.constexpr, WIDTH: gl.constexpr, layout: gl.constexpr,
 ):  # fmt: skip
@@ -52,7 +52,7 @@ def norm_backward(
         next_bias = ()
         for i in gl.static_range(PIECES):
             g = gs[i].to(gl.float32)
-            normal = normalized(xs[i], mean, scale, row, rows, CENTRED, ROWS)
+            normal = normalized(xs[i], statistics, row, rows, CENTRED, ROWS)
             next_columns = next_columns + (columns_sums[i] + g * normal,)
             next_bias = next_bias + (bias_sums[i] + g,)
             if weight is not None:
@@ -67,7 +67,7 @@ def norm_backward(
         if CENTRED:
             offset = fold(scaled, PIECES) / columns
         near = row + gl.arange(0, ROWS, gl.SliceLayout(1, layout))
-        spread = gl.load(scale + near, mask=near < rows, other=0.0)
+        spread = gl.load(statistics + near, mask=near < rows, other=0.0)
         for i in gl.static_range(PIECES):
             value = (scaled[i] - normals[i] * along[:, None] - offset[:, None]) * spread[:, None]
             store_piece(dst, value, row, rows, columns, i * WIDTH, dst_stride, ALIGN)
@@ -82,7 +82,7 @@ def norm_backward(
 
 @gluon.jit
 def norm_backward_long(
-    grad, src, weight, mean, scale, dst, sums, arrived, rows, columns, grad_stride, src_stride,
+    grad, src, weight, statistics, dst, sums, arrived, rows, columns, grad_stride, src_stride,
     dst_stride, CENTRED: gl.constexpr, ALIGN: gl.constexpr, PARTS: gl.constexpr, ROWS: gl.constexpr,
     PIECES: gl.constexpr, WIDTH: gl.constexpr, layout: gl.constexpr,
 ):  # fmt: skip
@@ -102,7 +102,7 @@ def norm_backward_long(
         if weight is not None:
             g = g * load_columns(weight, columns, start + i * WIDTH, ALIGN, WIDTH, layout)
         scaled = scaled + (g,)
-        products = products + (g * normalized(xs[i], mean, scale, row, rows, CENTRED, ROWS),)
+        products = products + (g * normalized(xs[i], statistics, row, rows, CENTRED, ROWS),)
     along = fold(products, PIECES)
     total = fold(scaled, PIECES)
     all_along, totals = exchange(sums, arrived, row, part, along, total, PARTS)
@@ -110,16 +110,16 @@ def norm_backward_long(
     offset = 0.0
     if CENTRED:
         offset = gl.sum(totals, 0) / columns
-    spread = gl.load(scale + row)
+    spread = gl.load(statistics + row)
     for i in gl.static_range(PIECES):
-        normal = normalized(xs[i], mean, scale, row, rows, CENTRED, ROWS)
+        normal = normalized(xs[i], statistics, row, rows, CENTRED, ROWS)
         value = (scaled[i] - normal * slope - offset) * spread
         store_piece(dst, value, row, rows, columns, start + i * WIDTH, dst_stride, ALIGN)
 
 
 @gluon.jit
 def column_sums(
-    grad, src, mean, scale, to_weight, to_bias, rows, columns, grad_stride, src_stride, SHARE: gl.constexpr,
+    grad, src, statistics, to_weight, to_bias, rows, columns, grad_stride, src_stride, SHARE: gl.constexpr,
     CENTRED: gl.constexpr, ALIGN: gl.constexpr, ROWS: gl.constexpr, WIDTH: gl.constexpr,
     layout: gl.constexpr,
 ):  # fmt: skip
@@ -137,7 +137,7 @@ def column_sums(
             (x,) = load_pieces(
                 src, row, rows, columns, start, src_stride, 0, ALIGN, ROWS, 1, WIDTH, layout
             )
-            weights += g.to(gl.float32) * normalized(x, mean, scale, row, rows, CENTRED, ROWS)
+            weights += g.to(gl.float32) * normalized(x, statistics, row, rows, CENTRED, ROWS)
     column = start + gl.arange(0, WIDTH, gl.SliceLayout(0, layout))
     offsets = gl.program_id(1).to(gl.int64) * columns + column
     if to_weight is not None:

@@ -193,7 +193,7 @@ def norm_plan(
     x: Tensor, weight: Optional[Tensor], bias: Optional[Tensor], residual: Optional[Tensor], epsilon: float,
     centred: bool, dtype: torch.dtype, keep: bool, out: Optional[Tensor], alone: bool = False,
 ) -> Plan:  # fmt: skip
-    """Return `run(x, weight, bias, residual, ..., out) -> (result, sum, mean, scale)`, None where nobody asked; see `norm_alone_plan`."""
+    """Return `run(x, weight, bias, residual, ..., out) -> (result, sum, statistics)`, None where nobody asked; see `norm_alone_plan`."""
     target = Destination(x, dtype, out)
     src = Rows.of(x)
     more = None if residual is None else Rows.of(residual)
@@ -208,35 +208,33 @@ def norm_plan(
         target.plain = False
         written = target.new(x, out)
         dst, summed = Rows.of(written), torch.empty_like(written, dtype=x.dtype)
+    size = (2 if centred else 1) * src.count
+    new_statistics = allocator((size,), torch.float32, x.device) if keep else _none
     if not x.numel():
-        statistics = torch.empty(src.count, dtype=torch.float32, device=x.device)
 
         def nothing(x: Tensor, *rest: Any) -> Any:
             out = rest[-1]
             sums = None if residual is None else torch.empty_like(x)
-            fresh = torch.empty_like(statistics)
-            return finished(target.new(x, out), out), sums, fresh, fresh.clone()
+            return finished(target.new(x, out), out), sums, new_statistics()
 
         return (lambda x, *rest: torch.empty_like(x)) if alone else nothing
     # A second matrix is not kept: one is loaded, added and dropped.
     tiles = tiling_of(*all_rows)
     space = Workspace.of_rows(tiles, src.count)
     sums, arrived = space(x.device)
-    mean, scale = _statistics(src.count, x.device, centred, keep)
     arguments = (
         src.tensor, weight if weight is None else weight.contiguous(), bias if bias is None else bias.contiguous(),
-        written, None if more is None else more.tensor, summed, mean, scale, sums, arrived, src.count, src.columns,
+        written, None if more is None else more.tensor, summed, new_statistics(), sums, arrived, src.count, src.columns,
         src.stride, dst.stride, src.stride if more is None else more.stride, epsilon,
     )  # fmt: skip
     launch = prepared(
         portable.norm,
         (tiles.grid(src.count),),
         arguments,
-        arguments[:10],
+        arguments[:9],
         CENTRED=centred,
         **tiles.constants(),
     )
-    count = src.count
     apart = any(not v.is_contiguous() for v in vectors)
     copied = src.copied or apart or (more is not None and more.copied)
     if alone and not copied:
@@ -244,12 +242,12 @@ def norm_plan(
 
         def short(x: Tensor, weight: Any, bias: Any, *rest: Any) -> Any:
             result = empty()
-            launch(x, weight, bias, result, None, None, None, None, None, None)
+            launch(x, weight, bias, result, None, None, None, None, None)
             return result
 
         def shared(x: Tensor, weight: Any, bias: Any, *rest: Any) -> Any:
             result = empty()
-            launch(x, weight, bias, result, None, None, None, None, *space(device))
+            launch(x, weight, bias, result, None, None, None, *space(device))
             return result
 
         return shared if space.needed else short
@@ -264,9 +262,9 @@ def norm_plan(
             bias = bias if bias is None else bias.contiguous()
             if more is not None and more.copied:
                 residual = residual.contiguous()
-        mean, scale = _statistics(count, x.device, centred, keep)
-        launch(x, weight, bias, result, residual, summed, mean, scale, *space(x.device))
-        return finished(result, out), summed, mean, scale
+        statistics = new_statistics()
+        launch(x, weight, bias, result, residual, summed, statistics, *space(x.device))
+        return finished(result, out), summed, statistics
 
     if alone:
         return lambda x, weight, bias, *rest: run(x, weight, bias, None, None)[0]
@@ -280,17 +278,12 @@ def norm_alone_plan(
     return norm_plan(x, weight, bias, None, epsilon, centred, x.dtype, False, None, alone=True)
 
 
-def _statistics(
-    rows: int, device: torch.device, centred: bool, keep: bool
-) -> tuple[Optional[Tensor], Optional[Tensor]]:
-    if not keep:
-        return None, None
-    mean = torch.empty(rows, dtype=torch.float32, device=device) if centred else None
-    return mean, torch.empty(rows, dtype=torch.float32, device=device)
+def _none() -> None:
+    """Return nothing, where statistics are not kept."""
 
 
 def norm_gradient_plan(
-    grad: Tensor, x: Tensor, weight: Optional[Tensor], mean: Optional[Tensor], scale: Tensor,
+    grad: Tensor, x: Tensor, weight: Optional[Tensor], statistics: Tensor, centred: bool,
     to_weight: Optional[torch.dtype], to_bias: Optional[torch.dtype],
 ) -> Plan:  # fmt: skip
     """Return `run(...) -> (gradient of x, of weight, of bias)`, those of vectors in a dtype, or None without one."""
@@ -307,7 +300,7 @@ def norm_gradient_plan(
     dst = Rows.of(new)
     vectors = [] if weight is None else [Rows.of(weight)]
     every = (gs, src, dst, *vectors)
-    centred, device = mean is not None, x.device
+    device = x.device
     rows, columns = src.count, src.columns
     strides = (gs.stride, src.stride, dst.stride)
     tiles = tiling_of(*every, held=2)
@@ -315,7 +308,7 @@ def norm_gradient_plan(
         programs = min(tiles.grid(rows), 2 * multiprocessors(x))
         totals = _Totals(programs, columns, device, to_weight, to_bias)
         sums = totals.parts()
-        arguments = (gs.tensor, src.tensor, weight, mean, scale, new, *sums)
+        arguments = (gs.tensor, src.tensor, weight, statistics, new, *sums)
         launch = prepared(
             gradients.norm_backward,
             (programs,),
@@ -325,15 +318,15 @@ def norm_gradient_plan(
             **tiles.constants(),
         )
 
-        def run(grad: Tensor, x: Tensor, weight: Any, mean: Any, scale: Tensor, *rest: Any) -> Any:
+        def run(grad: Tensor, x: Tensor, weight: Any, statistics: Tensor, *rest: Any) -> Any:
             new, sums = empty(), totals.parts()
             grad, x = grad.contiguous() if gs.copied else grad, x.contiguous() if src.copied else x
-            launch(grad, x, weight, mean, scale, new, *sums)
+            launch(grad, x, weight, statistics, new, *sums)
             return new, *totals(*sums)
 
         return run
     space = Workspace.of_rows(tiles, rows)
-    arguments = (gs.tensor, src.tensor, weight, mean, scale, new, *space(device))
+    arguments = (gs.tensor, src.tensor, weight, statistics, new, *space(device))
     long = prepared(
         gradients.norm_backward_long,
         (tiles.grid(rows),),
@@ -347,7 +340,7 @@ def norm_gradient_plan(
     shares = -(-rows // share)
     totals = _Totals(shares, columns, device, to_weight, to_bias)
     sums = totals.parts()
-    summed = (gs.tensor, src.tensor, mean, scale, *sums)
+    summed = (gs.tensor, src.tensor, statistics, *sums)
     summing = prepared(
         gradients.column_sums,
         (-(-columns // block.width), shares),
@@ -358,12 +351,12 @@ def norm_gradient_plan(
         **block.constants(),
     )
 
-    def run_long(grad: Tensor, x: Tensor, weight: Any, mean: Any, scale: Tensor, *rest: Any) -> Any:
+    def run_long(grad: Tensor, x: Tensor, weight: Any, statistics: Tensor, *rest: Any) -> Any:
         new, sums = empty(), totals.parts()
         grad, x = grad.contiguous() if gs.copied else grad, x.contiguous() if src.copied else x
-        long(grad, x, weight, mean, scale, new, *space(device))
+        long(grad, x, weight, statistics, new, *space(device))
         if totals.wanted:
-            summing(grad, x, mean, scale, *sums)
+            summing(grad, x, statistics, *sums)
         return new, *totals(*sums)
 
     return run_long

@@ -263,7 +263,7 @@ def _normalized(
 
 
 def _gradient_shapes(
-    grad: Tensor, x: Tensor, weight: Optional[Tensor], mean: Optional[Tensor], scale: Tensor, wanted: list[bool]
+    grad: Tensor, x: Tensor, weight: Optional[Tensor], statistics: Tensor, centred: bool, wanted: list[bool]
 ) -> Any:  # fmt: skip
     columns = x.shape[-1]
     sizes = [((columns if one else 0,), torch.float32) for one in wanted]
@@ -275,14 +275,14 @@ def _norm_backward(
     grad: Tensor,
     x: Tensor,
     weight: Optional[Tensor],
-    mean: Optional[Tensor],
-    scale: Tensor,
+    statistics: Tensor,
+    centred: bool,
     wanted: list[bool],
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of `x`, and in float32 those of weight and bias, empty where `wanted` says no."""
     kinds = [torch.float32 if one else None for one in wanted]
-    known_by = (key(grad, x, weight, mean, scale), *kinds)
-    parts = _norm_gradients(known_by, grad, x, weight, mean, scale, *kinds)
+    known_by = (key(grad, x, weight, statistics), centred, *kinds)
+    parts = _norm_gradients(known_by, grad, x, weight, statistics, centred, *kinds)
     none = [torch.empty(0, dtype=torch.float32, device=x.device) for one in parts if one is None]
     of_x, of_weight, of_bias = (none.pop() if part is None else part for part in parts)
     return of_x, of_weight, of_bias
@@ -296,9 +296,7 @@ def _norm_shapes(
     for size in x.shape[:-1]:
         rows *= size
     summed = x.shape if residual is not None else (0,)
-    means = (rows,) if centred else (0,)
-    statistics = [(means, torch.float32), ((rows,), torch.float32)]
-    return [(x.shape, dtype), (summed, x.dtype), *statistics]
+    return [(x.shape, dtype), (summed, x.dtype), ((2 * rows if centred else rows,), torch.float32)]
 
 
 def _keep_norm(ctx: Any, inputs: Any, output: Any) -> None:
@@ -307,19 +305,18 @@ def _keep_norm(ctx: Any, inputs: Any, output: Any) -> None:
         None if bias is None else bias.dtype,
         None if residual is None else residual.dtype,
     )
-    _, summed, mean, scale = output
-    ctx.save_for_backward(summed if residual is not None else x, weight, mean, scale)
-    ctx.mark_non_differentiable(mean, scale)
+    _, summed, statistics = output
+    ctx.save_for_backward(summed if residual is not None else x, weight, statistics)
+    ctx.mark_non_differentiable(statistics)
 
 
 def _norm_gradient(ctx: Any, grad: Tensor, of_sum: Tensor, *_: Any) -> Any:
-    x, weight, mean, scale = ctx.saved_tensors
+    x, weight, statistics = ctx.saved_tensors
     bias_dtype, residual_dtype = ctx.dtypes
     needs = ctx.needs_input_grad
     wanted = [weight is not None and needs[1], bias_dtype is not None and needs[2]]
-    mean = mean if ctx.centred else None
     dense = weight if weight is None else weight.contiguous()
-    to_x, to_weight, to_bias = _norm_backward(grad, x, dense, mean, scale, wanted)
+    to_x, to_weight, to_bias = _norm_backward(grad, x, dense, statistics, ctx.centred, wanted)
     if residual_dtype is not None:
         to_x = to_x + of_sum
     return (
@@ -344,15 +341,12 @@ def _norm(
     epsilon: float,
     centred: bool,
     dtype: torch.dtype,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the norm, the sum with the residual, and mean and factor of each row; empty where there is none."""
-    result, summed, mean, scale = _normalized(
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the norm, the sum with the residual, empty where there is none, and the statistics of `portable.norm`."""
+    result, summed, statistics = _normalized(
         x, weight, bias, residual, epsilon, centred, dtype, True, None
     )
-    summed = x.new_empty(0) if summed is None else summed
-    if mean is None or not centred:
-        mean = scale.new_empty(0)
-    return result, summed, mean, scale
+    return result, x.new_empty(0) if summed is None else summed, statistics
 
 
 _watched_norm = differentiable(_norm.function, _keep_norm, _norm_gradient)
@@ -365,20 +359,22 @@ def _norm_forward(
     known_by = (key(x, weight, bias, None, None), epsilon, centred, dtype, True)
     results = _norms(known_by, x, weight, bias, None, epsilon, centred, dtype, True, None)
     result: Tensor = results[0]
-    ctx.save_for_backward(x, weight, *results[2:])
-    ctx.kinds = tuple(
-        [None if v is None or not v.requires_grad else v.dtype for v in (weight, bias)]
+    ctx.save_for_backward(x, weight, results[2])
+    ctx.settings = (
+        centred,
+        None if weight is None or not weight.requires_grad else weight.dtype,
+        None if bias is None or not bias.requires_grad else bias.dtype,
     )
     return result
 
 
 def _norm_gradients_of(ctx: Any, grad: Tensor) -> Any:
-    x, weight, mean, scale = ctx.saved_tensors
+    x, weight, statistics = ctx.saved_tensors
     if weight is not None and not weight.is_contiguous():
         weight = weight.contiguous()
-    kinds = ctx.kinds
-    known_by = (key(grad, x, weight, mean, scale), kinds)
-    return (*_norm_gradients(known_by, grad, x, weight, mean, scale, *kinds), None, None)
+    settings = ctx.settings
+    known_by = (key(grad, x, weight), settings)
+    return (*_norm_gradients(known_by, grad, x, weight, statistics, *settings), None, None)
 
 
 _watched_norm_alone = direct(_norm_forward, _norm_gradients_of)
@@ -396,9 +392,7 @@ def _norm_out(
 ) -> Tensor:
     """Return the sum with the residual, empty where there is none."""
     check_apart(out, in_place="x", x=x, weight=weight, bias=bias, residual=residual)
-    _, summed, _, _ = _normalized(
-        x, weight, bias, residual, epsilon, centred, out.dtype, False, out
-    )
+    _, summed, _ = _normalized(x, weight, bias, residual, epsilon, centred, out.dtype, False, out)
     return x.new_empty(0) if summed is None else summed
 
 
@@ -417,7 +411,7 @@ def _any_norm(
         if residual is None:
             known_by = (key(x, weight, bias), epsilon, centred)
             return _norms_alone(known_by, x, weight, bias, epsilon, centred)
-        result, summed, _, _ = _normalized(
+        result, summed, _ = _normalized(
             x, weight, bias, residual, epsilon, centred, x.dtype, False, None
         )
         return result, summed
@@ -428,7 +422,7 @@ def _any_norm(
     if out is None:
         kind = _result_dtype(x, None)
         call = _watched_norm if watched else _norm
-        result, summed, _, _ = call(x, weight, bias, residual, epsilon, centred, kind)
+        result, summed, _ = call(x, weight, bias, residual, epsilon, centred, kind)
     else:
         check_dtype("a norm", out, "out")
         check_out(out, x.shape, out.dtype, x, weight, bias, residual)

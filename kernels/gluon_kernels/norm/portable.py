@@ -226,14 +226,15 @@ def cross_entropy_backward(
 
 @gluon.jit
 def norm(
-    src, weight, bias, dst, residual, summed, mean, scale, sums, arrived, rows, columns, src_stride,
+    src, weight, bias, dst, residual, summed, statistics, sums, arrived, rows, columns, src_stride,
     dst_stride, residual_stride, epsilon, CENTRED: gl.constexpr, ALIGN: gl.constexpr, PARTS: gl.constexpr,
     ROWS: gl.constexpr, PIECES: gl.constexpr, WIDTH: gl.constexpr, layout: gl.constexpr,
 ):  # fmt: skip
     """`dst = (x - mean) * scale * weight + bias` of `x = src + residual`, which goes to `summed`.
 
     RMS norm is layer norm whose mean is taken for zero: CENTRED is False. Arguments that are None are left
-    out when the kernel is compiled; `mean` and `scale` of each row are kept for the gradient. `summed` has rows like `dst`.
+    out when the kernel is compiled. `summed` has rows like `dst`. `statistics`, kept for the gradient, are the factors of all rows,
+    and after them their means if CENTRED.
     """
     row, part = share(arrived, PARTS, ROWS)
     start = part * (PIECES * WIDTH)
@@ -292,10 +293,10 @@ def norm(
     spread = gl.rsqrt(square / columns + epsilon)
     near = row + gl.arange(0, ROWS, gl.SliceLayout(1, layout))
     first = (near < rows) & (part == 0)
-    if mean is not None:
-        gl.store(mean + near, middle, mask=first)
-    if scale is not None:
-        gl.store(scale + near, spread, mask=first)
+    if statistics is not None:
+        gl.store(statistics + near, spread, mask=first)
+        if CENTRED:
+            gl.store(statistics + rows + near, middle, mask=first)
     for i in gl.static_range(PIECES):
         column = start + i * WIDTH
         value = (pieces[i] - middle[:, None]) * spread[:, None]
