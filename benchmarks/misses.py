@@ -16,6 +16,7 @@ from memory or, if they fit, from the L2 cache.
 from __future__ import annotations
 
 import argparse
+import ast
 import csv
 import json
 import shutil
@@ -65,8 +66,16 @@ def worst(file: Path, count: int) -> Iterator[tuple[Problem, Shape, float]]:
     for op in dict.fromkeys(row["op"] for row in rows):
         own = sorted((row for row in rows if row["op"] == op), key=lambda row: ratio(row, "graph"))
         for row in own[:count]:
-            shape = {k: int(v) if v.lstrip("-").isdigit() else v for k, v in row["shape"].items()}
+            shape = {name: value_of(text) for name, text in row["shape"].items()}
             yield known[op], shape, ratio(row, "graph")
+
+
+def value_of(text: str) -> Any:
+    """Return the number, truth value or tuple that a text shows; the text itself where it shows none, such as a dtype."""
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
 
 
 # -- CUPTI -----------------------------------------------------------------------------------------

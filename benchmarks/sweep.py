@@ -45,7 +45,8 @@ Call = Callable[[], Any]
 
 def problems_of(family: str, op: str | None) -> list[Problem]:
     module = importlib.import_module(f"gluon_kernels.{family}.problem")
-    return [problem for problem in module.PROBLEMS if op in (None, problem.name)]
+    problems = (*module.PROBLEMS, *getattr(module, "OF_HOPPER", ()))
+    return [problem for problem in problems if op in (None, problem.name)]
 
 
 def cases(problems: list[Problem], chosen: argparse.Namespace) -> list[tuple[Problem, Shape]]:
@@ -201,8 +202,20 @@ def geometric(values: list[float]) -> float:
     return math.exp(statistics.fmean(math.log(v) for v in values))
 
 
+def worded(shape: Shape) -> dict[str, str]:
+    """Return the words of a shape; equal lengths as their number and the length, many others as their number, sum and maximum."""
+    words = {}
+    for name, value in shape.items():
+        words[name] = str(value)
+        if isinstance(value, tuple) and len(value) > 1 and len(set(value)) == 1:
+            words[name] = f"{len(value)}x{value[0]}"
+        elif isinstance(value, tuple) and len(value) > 8:
+            words[name] = f"{len(value)} of {sum(value)}, up to {max(value)}"
+    return words
+
+
 def shown(row: dict[str, Any], problem: Problem, shape: Shape) -> str:
-    text = " ".join(f"{k}={v}" for k, v in row["shape"].items())
+    text = " ".join(f"{k}={v}" for k, v in worded(shape).items())
     if "graph" not in row:
         return f"| {row['op']} | {text} | {row.get('wrong')} |"
     seconds = row["graph"]["ours"]

@@ -21,7 +21,9 @@ def _pages(shape: Shape, device: Any) -> tuple[Tensor, Tensor]:
     lengths, page = shape["lengths"], shape["page"]
     most = -(-max(lengths) // page)
     table = torch.randperm(len(lengths) * most, device=device).reshape(len(lengths), most)
-    return table.int(), torch.tensor(lengths, dtype=torch.int32, device=device)
+    known = torch.tensor(lengths, dtype=torch.int32, device=device)
+    known.longest = max(lengths)  # for rivals without pages
+    return table.int(), known
 
 
 def _arguments(shape: Shape, device: Any) -> dict[str, Any]:
@@ -70,11 +72,31 @@ def _mla_reference(q: Tensor, cache: Tensor, page_table: Tensor, lengths: Tensor
 
 
 def _contiguous(q: Tensor, k_cache: Tensor, v_cache: Tensor, page_table: Tensor, lengths: Tensor) -> Tensor:  # fmt: skip
-    """Attend by torch to caches as they are, as if each sequence had its own pages in a row."""
+    """Attend by torch to caches as they are, as if each sequence had its own pages in a row, and all had one length."""
     sequences, heads, width = q.shape
-    k, v = (x.view(sequences, -1, *x.shape[2:]).transpose(1, 2) for x in (k_cache, v_cache))
+    k, v = (
+        x.view(sequences, -1, *x.shape[2:])[:, : lengths.longest].transpose(1, 2)
+        for x in (k_cache, v_cache)
+    )
     grouped = k.shape[1] != heads
     return F.scaled_dot_product_attention(q[:, :, None], k, v, enable_gqa=grouped)[:, :, 0]
+
+
+def _cudnn(q: Tensor, k_cache: Tensor, v_cache: Tensor, page_table: Tensor, lengths: Tensor) -> Tensor:  # fmt: skip
+    """Attend to the same by cuDNN."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+        return _contiguous(q, k_cache, v_cache, page_table, lengths)
+
+
+def _products(q: Tensor, cache: Tensor, page_table: Tensor, lengths: Tensor, latent: int) -> Tensor:
+    """Attend by two products of cuBLAS and a softmax between them, as if each sequence had its own pages in a row."""
+    rows = cache.view(q.shape[0], -1, cache.shape[2])[:, : lengths.longest]
+    score = torch.baddbmm(
+        q.new_empty(1), q, rows.transpose(1, 2), beta=0, alpha=q.shape[2] ** -0.5
+    )
+    return torch.bmm(score.softmax(-1), rows[..., :latent])
 
 
 def _bytes(shape: Shape) -> float:
@@ -111,7 +133,7 @@ DECODE = Problem(
     op=attention_decode,
     arguments=_arguments,
     reference=_reference,
-    rivals={"torch, contiguous": _contiguous},
+    rivals={"torch, contiguous": _contiguous, "cuDNN, contiguous": _cudnn},
     draw=_draw,
     flops=lambda shape: 4.0 * sum(shape["lengths"]) * shape["heads"] * shape["width"],
     bytes=_bytes,
@@ -130,6 +152,7 @@ MLA = Problem(
     op=mla_decode,
     arguments=_mla_arguments,
     reference=_mla_reference,
+    rivals={"cuBLAS, contiguous": _products},
     draw=_draw_mla,
     flops=lambda shape: 2.0 * sum(shape["lengths"]) * shape["heads"] * (2 * shape["latent"] + shape["rotated"]),
     bytes=_bytes,

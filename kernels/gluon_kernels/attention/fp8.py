@@ -22,7 +22,7 @@ __all__ = ["attention_fp8"]
 WIDTHS = (64, 128)
 DTYPE = torch.float8_e4m3fn
 TILE = 128
-ORDERED = False  # a ping-pong schedule took 2 % longer on an H200
+STEP = (128, 64)  # keys
 
 
 def _check(
@@ -144,7 +144,7 @@ def _build(
             expected="a device with wgmma and TMA, such as sm_90",
             got=str(target),
         )
-    from gluon_kernels.attention import hopper
+    from gluon_kernels.attention import hopper_fp8
 
     batch, heads, length, width = q.shape
     empty = allocator((batch, heads, length, width), out_dtype, q.device)
@@ -158,15 +158,14 @@ def _build(
     shared, depth = heads // k.shape[1], k.shape[2]
     of_head = 2 * width * depth // shared
     _, order = rows_of(length, depth, batch * heads, TILE, causal, processors, of_head)
-    sizes = (batch * heads, length, depth, heads, order, 1, scale * LOG2E)
-    constants = (shared, TILE, TILE, STAGES, causal, False, ORDERED)
+    sizes = (batch * heads, length, depth, heads, order, scale * LOG2E)
     launch = Launch(
-        hopper.attention_hopper,
+        hopper_fp8.attention_fp8,
         (min(gluon.cdiv(length, TILE) * batch * heads, processors),),
         (
-            descriptor_of(tensors[0], 1, 1, 64, width), descriptor_of(tensors[1], 1, 1, TILE, width),
-            descriptor_of(tensors[2], 1, 1, width, TILE), descriptor_of(written, 1, 1, 64, width), None, None, scales,
-            *sizes, *constants,
+            descriptor_of(tensors[0], 1, 1, 64, width), tuple(descriptor_of(tensors[1], 1, 1, n, width) for n in STEP),
+            tuple(descriptor_of(tensors[2], 1, 1, width, n) for n in STEP), descriptor_of(written, 1, 1, 64, width),
+            scales, *sizes, shared, STAGES, causal,
         ),
         (*tensors, written, *scales),
         num_warps=4,

@@ -11,12 +11,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gluon_kernels.attention.decode_problem import DECODE, MLA
+from gluon_kernels.attention.fp8_problem import FP8
 from gluon_kernels.attention.ops import attention
 from gluon_kernels.attention.rotary_problem import ROTARY
 from gluon_kernels.attention.varlen import attention_varlen
 from gluon_kernels.problem import Problem, Shape
 
-__all__ = ["ATTENTION", "GRADIENTS", "PROBLEMS", "VARLEN", "VARLEN_GRADIENTS", "lists_of"]
+__all__ = ["ATTENTION", "GRADIENTS", "OF_HOPPER", "PROBLEMS", "VARLEN", "VARLEN_GRADIENTS", "lists_of"]
 
 
 def _arguments(shape: Shape, device: Any) -> dict[str, Any]:
@@ -121,6 +122,9 @@ def _bytes(times: float) -> Any:
     return moved
 
 
+WIDTHS = (64, 64, 64, 128, 128, 128, 96, 192, 256)  # of drawn heads
+
+
 def _draw(most: float) -> Any:
     def draw(draw: random.Random) -> Shape:
         while True:
@@ -130,12 +134,14 @@ def _draw(most: float) -> Any:
                 "batch": draw.choice((1, 2, 4, 8)),
                 "heads": draw.choice((8, 12, 16, 32)),
                 "length": length,
-                "width": draw.choice((64, 128)),
+                "width": draw.choice(WIDTHS),
                 "causal": draw.random() < 0.6,
                 "packed": draw.random() < 0.5,
             }
             if draw.random() < 0.25:
                 shape["heads of keys"] = int(shape["heads"]) // 4
+            if not shape["causal"] and draw.random() < 0.2:
+                shape["keys"] = int(length * 2 ** draw.uniform(-2, 2))
             if 1e9 < _flops(4)(shape) < most:
                 return shape
 
@@ -291,8 +297,8 @@ def _torch_varlen(
     window: Any,
     softcap: float,
 ) -> Tensor:
-    if softcap or window:
-        raise NotImplementedError("no cap and no window")
+    if softcap:
+        raise NotImplementedError("no cap")
     from torch.nn.attention.varlen import varlen_attn
 
     longest = cu_seqlens_q.longest, cu_seqlens_k.longest
@@ -300,9 +306,12 @@ def _torch_varlen(
         k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
     result: Tensor
     try:
+        if window:
+            raise TypeError
         result = varlen_attn(q, k, v, cu_seqlens_q, cu_seqlens_k, *longest, is_causal=causal)
     except TypeError:  # later releases have windows instead
-        bounds = (-1, 0) if causal else (-1, -1)
+        left, right = window or (-1, -1)
+        bounds = (left, 0 if causal else right)
         result = varlen_attn(q, k, v, cu_seqlens_q, cu_seqlens_k, *longest, window_size=bounds)
     return result
 
@@ -360,13 +369,16 @@ def _draw_varlen(draw: random.Random) -> Shape:
     lengths: list[int] = []
     while sum(lengths) < total:
         lengths.append(min(draw.randint(1, longest), total - sum(lengths)))
-    return {
+    shape = {
         "lengths": tuple(lengths),
         "heads": heads,
         "heads of keys": heads // draw.choice((1, 1, 4)),
-        "width": draw.choice((64, 128, 128)),
+        "width": draw.choice(WIDTHS),
         "causal": draw.random() < 0.7,
     }
+    if shape["causal"] and draw.random() < 0.2:
+        shape["window"] = (int(2 ** draw.uniform(7, 12)), 0)
+    return shape
 
 
 def _varlen(lengths: tuple[int, ...], heads: int, width: int, causal: bool, **more: Any) -> Shape:
@@ -420,3 +432,4 @@ VARLEN_GRADIENTS = Problem(
 )
 
 PROBLEMS = (ATTENTION, GRADIENTS, VARLEN, VARLEN_GRADIENTS, DECODE, MLA, ROTARY)
+OF_HOPPER = (FP8,)  # no other device runs these

@@ -19,7 +19,7 @@ Where the gates of 8 tokens sum up to a number that bfloat16 raises either way, 
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_kernels.linear_attention.portable import decay_size, product, store_inverses
+from gluon_kernels.linear_attention.portable import add, decay_size, product, store_inverses
 
 __all__ = [
     "across",
@@ -49,6 +49,23 @@ def channel_layout(C, K, warps, lanes):
     return gl.BlockedLayout([rows, 1], [lanes // across, across], [warps // wide, wide], [1, 0])
 
 
+@gluon.constexpr_function
+def pair_layout(C, K, warps, lanes):
+    """Return a layout of [C, K] that gives 16 rows of two adjacent channels to a thread."""
+    pair = 2 if K >= 2 * lanes else 1
+    across = min(lanes, K // pair)
+    blocks = C // 16
+    down = max(min(warps, blocks // (lanes // across)), 1)
+    return gl.BlockedLayout([16, pair], [lanes // across, across], [down, warps // down], [1, 0])
+
+
+@gluon.constexpr_function
+def blocks_layout(rows):
+    """Return the layout of [4, K] that gives all rows of the channels of `pair_layout` to a thread."""
+    pair = rows.size_per_thread[1]
+    return gl.BlockedLayout([4, pair], rows.threads_per_warp, rows.warps_per_cta, [1, 0])
+
+
 @gluon.jit
 def gates_of(g, first, length, stride, width, layout: gl.constexpr, C: gl.constexpr, K: gl.constexpr):  # fmt: skip
     """Return the logarithms (base 2) of the decays of a chunk's tokens, [C, K], zeros past the last one."""
@@ -67,14 +84,11 @@ def chunk_tile(pointer, first, length, stride, width, layout: gl.constexpr, C: g
 
 
 @gluon.jit
-def store_chunk(pointer, tile, first, length, stride, width):
-    """Store the rows of a chunk that there are."""
-    layout: gl.constexpr = tile.type.layout
-    near = gl.arange(0, tile.shape[0], gl.SliceLayout(1, layout))[:, None]
-    column = gl.arange(0, tile.shape[1], gl.SliceLayout(0, layout))[None, :]
-    inside = (near < length - first) & (column < width)
-    pointer += first.to(gl.int64) * stride
-    gl.store(pointer + near * stride + column, tile.to(pointer.dtype.element_ty), mask=inside)
+def chunk_places(layout: gl.constexpr, C: gl.constexpr, K: gl.constexpr, first, length, stride, width):
+    """Return the offsets of a chunk's elements from its first row on, and if they are inside."""
+    near = gl.arange(0, C, gl.SliceLayout(1, layout))[:, None]
+    column = gl.arange(0, K, gl.SliceLayout(0, layout))[None, :]
+    return near * stride + column, (near < length - first) & (column < width)
 
 
 @gluon.jit
@@ -180,32 +194,164 @@ def of_blocks(q, k, own, left, right, i, j, products: gl.constexpr):
 
 
 @gluon.jit
-def of_mild_blocks(q, k, behind, ahead, left, right, i, j, products: gl.constexpr):
-    """Return P and A of blocks of 16 tokens from sums within blocks of 8, where `is_mild`."""
-    dtype: gl.constexpr = left.dtype
-    after, inverse = around_middle(behind, ahead)
-    rows = gl.allocate_shared_memory(dtype, left.shape, products.a_shared)
-    left.store((q.to(gl.float32) * after).to(dtype))
-    rows.store((k.to(gl.float32) * after).to(dtype))
-    right.store((k.to(gl.float32) * inverse).to(dtype))
+def rows_of_block(x, ROWS: gl.constexpr):
+    """Return the sums of the first and of the second half of each ROWS rows, [blocks, K]."""
+    parts = x.reshape([x.shape[0] // ROWS, ROWS, x.shape[1]])
+    near = gl.arange(0, ROWS, gl.SliceLayout(0, gl.SliceLayout(2, parts.type.layout)))
+    is_first = (near < ROWS // 2)[None, :, None]
+    return gl.sum(gl.where(is_first, parts, 0.0), 1), gl.sum(gl.where(is_first, 0.0, parts), 1)
+
+
+@gluon.jit
+def block_row(x, number: gl.constexpr, layout: gl.constexpr):
+    """Return a row of [4, K] as [1, 1, K] of a layout of [4, 16, K]."""
+    i = gl.arange(0, 4, gl.SliceLayout(1, x.type.layout))[:, None]
+    row = gl.sum(gl.where(i == number, x, 0.0), 0)
+    return gl.convert_layout(row, gl.SliceLayout(0, gl.SliceLayout(1, layout)))[None, None, :]
+
+
+@gluon.jit
+def middles_of(halves, few: gl.constexpr):
+    """Return the sums of gates from the first token to the middles of the 4 blocks, [4, K], and to the last one, [K]."""
+    first = gl.convert_layout(halves[0], few)
+    second = gl.convert_layout(halves[1], few)
+    ends = gl.associative_scan(first + second, 0, add)
+    i = gl.arange(0, 4, gl.SliceLayout(1, few))[:, None]
+    return ends - second, gl.sum(gl.where(i == 3, ends, 0.0), 0)
+
+
+@gluon.jit
+def add_pairs(weight, shares, operands, right, pairs, products: gl.constexpr):
+    """Return P and A with the products of the pairs of one kind, which they lack."""
+    part = product(operands[0], right.permute((1, 0)), gl.portable.accumulator(products))
+    weight = gl.where(pairs, part, weight)
+    part = product(operands[1], right.permute((1, 0)), gl.portable.accumulator(products))
+    return weight, gl.where(pairs, part, shares)
+
+
+@gluon.jit
+def of_mild_gates(q, k, own, halves, left, rights, targets, places, scale, i, j, few: gl.constexpr, products: gl.constexpr):  # fmt: skip
+    """Return P and A, and store the walk's operands, where the gates of 8 tokens sum up to little.
+
+    Both factors of a pair are anchored in the middles of their blocks of 16 tokens; the decay between the two middles, at most one, joins
+    the one of the column. That gives a kind of columns for each distance: for rows of the same block, of the next one where
+    that is the second of a pair of blocks, and of the third and the fourth block. There may be a buffer for each kind, or one for all.
+    """
+    dtype: gl.constexpr = rights[0].dtype
+    AMPLE: gl.constexpr = len(rights) == 4
+    C: gl.constexpr = q.shape[0]
+    K: gl.constexpr = q.shape[1]
+    parts = own.reshape([4, C // 4, K])
+    layout: gl.constexpr = parts.type.layout
+    middles, whole = middles_of(halves, few)
+    m0 = block_row(middles, 0, layout)
+    m1 = block_row(middles, 1, layout)
+    m2 = block_row(middles, 2, layout)
+    m3 = block_row(middles, 3, layout)
+    last: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(1, layout))
+    end = gl.convert_layout(whole, last)[None, None, :]
+    block = gl.arange(0, 4, gl.SliceLayout(1, gl.SliceLayout(2, layout)))[:, None, None]
+    middle = gl.where(block < 2, gl.where(block == 0, m0, m1), gl.where(block == 2, m2, m3))
+    exponent = gl.associative_scan(parts, 1, add) - halves[0][:, None, :]
+    after = gl.exp2(exponent)
+    q_parts = q.reshape(parts.shape).to(gl.float32) * after
+    k_parts = k.reshape(parts.shape).to(gl.float32)
+    row_parts = k_parts * after
+    column_parts = k_parts * gl.exp2(-exponent)
+    left.store(tile_of(q_parts, q, dtype))
+    rows = gl.allocate_shared_memory(dtype, [C, K], products.a_shared, tile_of(row_parts, q, dtype))
+    queries, keys, seen, decays = targets
+    first, length, step, width, column = places
+    from_first = gl.exp2(middle)
+    offsets, inside = chunk_places(q.type.layout, C, K, first, length, step, width)
+    gl.store(queries + offsets, tile_of(q_parts * (from_first * scale), q, dtype), mask=inside)
+    gl.store(seen + offsets, tile_of(row_parts * from_first, q, dtype), mask=inside)
+    to_last = column_parts * gl.exp2(end - middle)
+    gl.store(keys + offsets, tile_of(to_last, q, dtype), mask=inside)
+    gl.store(decays + column, gl.convert_layout(gl.exp2(whole), column.type.layout))
+
+    to_next = gl.exp2(gl.where(block % 2 == 0, gl.where(block == 0, m1 - m0, m3 - m2), float("-inf")))
+    to_third = gl.exp2(gl.where(block < 2, m2 - middle, float("-inf")))
+    to_fourth = gl.exp2(gl.where(block < 2, m3 - middle, float("-inf")))
+    rights[0].store(tile_of(column_parts, q, dtype))
+    if AMPLE:
+        rights[1].store(tile_of(column_parts * to_next, q, dtype))
+        rights[2].store(tile_of(column_parts * to_third, q, dtype))
+        rights[3].store(tile_of(column_parts * to_fourth, q, dtype))
     gl.portable.fence()
+    operands = (left, rows)
+    right = rights[0].permute((1, 0))
     same = i // 16 == j // 16
-    weight = product(left, right.permute((1, 0)), gl.portable.accumulator(products))
-    shares = product(rows, right.permute((1, 0)), gl.portable.accumulator(products))
-    return gl.where(same & (i >= j), weight, 0.0), gl.where(same & (i > j), shares, 0.0)
+    weight = product(left, right, gl.portable.accumulator(products))
+    weight = gl.where(same & (i >= j), weight, 0.0)
+    shares = product(rows, right, gl.portable.accumulator(products))
+    shares = gl.where(same & (i > j), shares, 0.0)
+    if not AMPLE:
+        rights[0].store(tile_of(column_parts * to_next, q, dtype))
+        gl.portable.fence()
+    pairs = across(i, j, 16)
+    weight, shares = add_pairs(weight, shares, operands, rights[1 if AMPLE else 0], pairs, products)
+    if not AMPLE:
+        rights[0].store(tile_of(column_parts * to_third, q, dtype))
+        gl.portable.fence()
+    pairs = (i // 16 == 2) & (j < 32)
+    weight, shares = add_pairs(weight, shares, operands, rights[2 if AMPLE else 0], pairs, products)
+    if not AMPLE:
+        rights[0].store(tile_of(column_parts * to_fourth, q, dtype))
+        gl.portable.fence()
+    pairs = (i // 16 == 3) & (j < 32)
+    return add_pairs(weight, shares, operands, rights[3 if AMPLE else 0], pairs, products)
+
+
+@gluon.jit
+def tile_of(parts, like, dtype: gl.constexpr):
+    """Return [blocks, rows, K] in the shape and layout of a tile."""
+    return gl.convert_layout(parts.to(dtype).reshape(like.shape), like.type.layout)
+
+
+@gluon.jit
+def of_strong_gates(q, k, own, left, right, targets, places, scale, i, j, products: gl.constexpr):
+    """Return P and A, and store the walk's operands, for any gates."""
+    weight, shares = of_blocks(q, k, own, left, right, i, j, products)
+    behind = own
+    ahead = gl.zeros(own.shape, gl.float32, own.type.layout)
+    total = own
+    for level in gl.static_range(4):
+        behind, ahead, total = doubled(behind, ahead, total, 1 << level)
+    for level in gl.static_range(4, LEVELS):
+        weight, shares = of_halves(
+            q, k, behind, ahead, left, right, weight, shares, i, j, 1 << level, products
+        )
+        behind, ahead, total = doubled(behind, ahead, total, 1 << level)
+    from_first = gl.exp2(behind)
+    queries, keys, seen, decays = targets
+    first, length, step, width, column = places
+    near = gl.arange(0, q.shape[0], gl.SliceLayout(1, own.type.layout))[:, None]
+    whole = gl.sum(gl.where(near == q.shape[0] - 1, from_first, 0.0), 0)
+    gl.store(decays + column, whole)
+    q_wide = q.to(gl.float32)
+    k_wide = k.to(gl.float32)
+    dtype: gl.constexpr = left.dtype
+    layout: gl.constexpr = own.type.layout
+    offsets, inside = chunk_places(layout, own.shape[0], own.shape[1], first, length, step, width)
+    gl.store(queries + offsets, (q_wide * from_first * scale).to(dtype), mask=inside)
+    gl.store(keys + offsets, (k_wide * gl.exp2(ahead)).to(dtype), mask=inside)
+    gl.store(seen + offsets, (k_wide * from_first).to(dtype), mask=inside)
+    return weight, shares
 
 
 @gluon.jit
 def prepare_channels(
     q, k, g, beta, queries, keys, seen, decays, weights, inverses, unscaled, strides, length, heads, scale, widths,
-    K: gl.constexpr, C: gl.constexpr, SHARED: gl.constexpr,
+    K: gl.constexpr, C: gl.constexpr, SHARED: gl.constexpr, AMPLE: gl.constexpr,
 ):  # fmt: skip
     """Store the operands of a chunk's walk; the grid has chunks, heads and batches.
 
     `q` and `k` are [batch, length, heads / SHARED, width], `g` [batch, length, heads, width]; `strides` are theirs of batches, rows and
     heads, `widths` those of keys, of gates and of results. `beta` is contiguous [batch, length, heads]. Results are `queries` (scale e Q), `keys`
     ((e_C / e) K) and `seen` (e K), [batch, length, heads, widths[2]]; `decays` [batch, heads, chunks, `decay_size`], float32: e_C, then
-    from K on the rates; and `weights` (P), `inverses` (T) and, if not None, `unscaled` (T without b), [batch, heads, chunks, C, C].
+    from K on the rates; and `weights` (P), `inverses` (T) and, if not None, `unscaled` (T without b), [batch, heads, chunks, C, C]. With AMPLE
+    shared memory each kind of columns has a buffer.
     """
     chunk = gl.program_id(0)
     head = gl.program_id(1)
@@ -216,11 +362,11 @@ def prepare_channels(
         C, C, BK, dtype, dtype, operands="shared", b_transposed=True
     )
     layout: gl.constexpr = products.accumulator
-    rows: gl.constexpr = channel_layout(C, BK, gl.num_warps(), gl.target.warp_size())
+    rows: gl.constexpr = pair_layout(C, BK, gl.num_warps(), gl.target.warp_size())
+    few: gl.constexpr = blocks_layout(rows)
     first = chunk * C
     place = ((batch * heads + head) * gl.num_programs(0) + chunk).to(gl.int64)
     of_keys = (head // SHARED).to(gl.int64)
-    near = gl.arange(0, C, gl.SliceLayout(1, rows))
     q += batch * strides[0][0] + of_keys * strides[0][2]
     k += batch * strides[1][0] + of_keys * strides[1][2]
     g += batch * strides[2][0] + head.to(gl.int64) * strides[2][2]
@@ -231,63 +377,43 @@ def prepare_channels(
     gl.store(source + K + near_row, rate)
     left = gl.allocate_shared_memory(dtype, [C, BK], products.a_shared)
     right = gl.allocate_shared_memory(dtype, [C, BK], products.b_shared)
+    rights = (right,)
+    if AMPLE:
+        second = gl.allocate_shared_memory(dtype, [C, BK], products.b_shared)
+        third = gl.allocate_shared_memory(dtype, [C, BK], products.b_shared)
+        fourth = gl.allocate_shared_memory(dtype, [C, BK], products.b_shared)
+        rights = (right, second, third, fourth)
     i = near_row[:, None]
     j = gl.arange(0, C, gl.SliceLayout(0, layout))[None, :]
     weight = gl.zeros([C, C], gl.float32, layout)
     shares = weight
+    target = (batch * length * heads + head + first.to(gl.int64) * heads) * widths[2]
     for start in range(0, K, BK):
         width = widths[0] - start
         q_tile = chunk_tile(q + start, first, length, strides[0][1], width, rows, C, BK)
         k_tile = chunk_tile(k + start, first, length, strides[1][1], width, rows, C, BK)
         own = gates_of(g + start, first, length, strides[2][1], widths[1] - start, rows, C, BK)
-        behind = own
-        ahead = gl.zeros([C, BK], gl.float32, rows)
-        total = own
-        for level in gl.static_range(3):
-            behind, ahead, total = doubled(behind, ahead, total, 1 << level)
+        targets = (queries + target + start, keys + target + start, seen + target + start, source + start)
+        column = gl.arange(0, BK, gl.SliceLayout(0, rows))
+        places = (first, length, heads * widths[2], widths[2] - start, column)
+        own_weight = gl.zeros([C, C], gl.float32, layout)
+        own_shares = own_weight
+        halves = rows_of_block(own, 16)
+        least = gl.minimum(halves[0], halves[1])
         if dtype != gl.bfloat16:
-            own_weight, own_shares = of_blocks(q_tile, k_tile, own, left, right, i, j, products)
+            own_weight, own_shares = of_strong_gates(
+                q_tile, k_tile, own, left, right, targets, places, scale, i, j, products
+            )
+        elif gl.min(gl.min(least, 0), 0) > -MILD:
+            own_weight, own_shares = of_mild_gates(
+                q_tile, k_tile, own, halves, left, rights, targets, places, scale, i, j, few, products
+            )
         else:
-            own_weight = gl.zeros([C, C], gl.float32, layout)
-            own_shares = own_weight
-            if is_mild(behind, ahead):
-                own_weight, own_shares = of_mild_blocks(
-                    q_tile, k_tile, behind, ahead, left, right, i, j, products
-                )
-            else:
-                own_weight, own_shares = of_blocks(q_tile, k_tile, own, left, right, i, j, products)
+            own_weight, own_shares = of_strong_gates(
+                q_tile, k_tile, own, left, right, targets, places, scale, i, j, products
+            )
         weight += own_weight
         shares += own_shares
-        behind, ahead, total = doubled(behind, ahead, total, 8)
-        for level in gl.static_range(4, LEVELS):
-            weight, shares = of_halves(
-                q_tile,
-                k_tile,
-                behind,
-                ahead,
-                left,
-                right,
-                weight,
-                shares,
-                i,
-                j,
-                1 << level,
-                products,
-            )
-            behind, ahead, total = doubled(behind, ahead, total, 1 << level)
-
-        from_first = gl.exp2(behind)
-        to_last = gl.exp2(ahead)
-        column = start + gl.arange(0, BK, gl.SliceLayout(0, rows))
-        gl.store(source + column, gl.sum(gl.where((near == C - 1)[:, None], from_first, 0.0), 0))
-        target = (batch * length * heads + head) * widths[2] + start
-        step = heads * widths[2]
-        q_wide = q_tile.to(gl.float32)
-        k_wide = k_tile.to(gl.float32)
-        width = widths[2] - start
-        store_chunk(queries + target, q_wide * from_first * scale, first, length, step, width)
-        store_chunk(keys + target, k_wide * to_last, first, length, step, width)
-        store_chunk(seen + target, k_wide * from_first, first, length, step, width)
     out_layout: gl.constexpr = gl.portable.blocked_layout([C, C], dtype)
     out_row = gl.arange(0, C, gl.SliceLayout(1, out_layout))[:, None]
     out_offsets = out_row * C + gl.arange(0, C, gl.SliceLayout(0, out_layout))[None, :]

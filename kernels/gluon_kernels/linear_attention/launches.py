@@ -35,6 +35,7 @@ CHUNK = 64
 LEAST_CHUNKS = 4  # of a segment
 TILE = 64  # columns of values of a group of warps
 STAGES = 2
+AMPLE = 160 << 10  # bytes of shared memory of a processor that keeps all operands of a chunk with gates of channels
 
 
 def power(size: int) -> int:
@@ -171,12 +172,14 @@ def prepare_launch(
     if sizes.channels:
         tensors = (q, k, g, beta, first.q, first.k, first.seen, *squares)
         widths = (width, g.shape[3], sizes.width)
+        target = current_target()
+        ample = target.has("nvidia.cp_async") and target.limits.shared_memory >= AMPLE
         launch = Launch(
             by_channel.prepare_channels,
             grid,
             (
                 *tensors, (*strides, strides_of(g)), sizes.length, sizes.heads, scale, widths, power(sizes.width), CHUNK,
-                sizes.shared,
+                sizes.shared, ample,
             ),
             tensors,
             num_warps=8,
