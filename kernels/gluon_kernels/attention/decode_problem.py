@@ -93,9 +93,7 @@ def _cudnn(q: Tensor, k_cache: Tensor, v_cache: Tensor, page_table: Tensor, leng
 def _products(q: Tensor, cache: Tensor, page_table: Tensor, lengths: Tensor, latent: int) -> Tensor:
     """Attend by two products of cuBLAS and a softmax between them, as if each sequence had its own pages in a row."""
     rows = cache.view(q.shape[0], -1, cache.shape[2])[:, : lengths.longest]
-    score = torch.baddbmm(
-        q.new_empty(1), q, rows.transpose(1, 2), beta=0, alpha=q.shape[2] ** -0.5
-    )
+    score = torch.baddbmm(q.new_empty(1), q, rows.transpose(1, 2), beta=0, alpha=q.shape[2] ** -0.5)
     return torch.bmm(score.softmax(-1), rows[..., :latent])
 
 

@@ -153,13 +153,17 @@ def attend(work, SETTINGS: gl.constexpr, part: gl.constexpr):
             q_tile = queries.wait(query).reshape([ROWS, D])
             tiles = keys.wait(position)
             score = warpgroup_mma(q_tile, keys_of(tiles[0]), nothing, use_acc=False, is_async=True)
-            more = warpgroup_mma(q_tile, keys_of(tiles[1]), nothing_more, use_acc=False, is_async=True)
+            more = warpgroup_mma(
+                q_tile, keys_of(tiles[1]), nothing_more, use_acc=False, is_async=True
+            )
             score, more = warpgroup_mma_wait(0, deps=[score, more])
             keys.release(position)
             begin = (stop - 1) * BLOCK_N
             score = mask_scores(score, rows, begin + key, key_length, CAUSAL)
             other: gl.constexpr = gl.SliceLayout(1, second_layout)
-            more = mask_scores(more, gl.convert_layout(rows, other), begin + key_more, key_length, CAUSAL)
+            more = mask_scores(
+                more, gl.convert_layout(rows, other), begin + key_more, key_length, CAUSAL
+            )
             # Finite even where none of these keys is seen.
             top = gl.maximum(row_maxima((score, more)) * factor - SHIFT, -1e30)
             p, total = powers((score, more), factor, top)
@@ -168,10 +172,17 @@ def attend(work, SETTINGS: gl.constexpr, part: gl.constexpr):
             behind, position = position, position.next()
 
             for _ in range(start + 1, stop):
-                weights = (weights_operand(p[0], dtype, p_layout), weights_operand(p[1], dtype, p_layout))
+                weights = (
+                    weights_operand(p[0], dtype, p_layout),
+                    weights_operand(p[1], dtype, p_layout),
+                )
                 tiles = keys.wait(position)
-                score = warpgroup_mma(q_tile, keys_of(tiles[0]), nothing, use_acc=False, is_async=True)
-                more = warpgroup_mma(q_tile, keys_of(tiles[1]), nothing_more, use_acc=False, is_async=True)
+                score = warpgroup_mma(
+                    q_tile, keys_of(tiles[0]), nothing, use_acc=False, is_async=True
+                )
+                more = warpgroup_mma(
+                    q_tile, keys_of(tiles[1]), nothing_more, use_acc=False, is_async=True
+                )
                 acc = add_values(weights, values.wait(behind), acc, dtype, p_layout)
                 score, more = warpgroup_mma_wait(2, deps=[score, more])
                 keys.release(position)
@@ -192,7 +203,10 @@ def attend(work, SETTINGS: gl.constexpr, part: gl.constexpr):
 
             queries.release(query)
             query = query.next()
-            weights = (weights_operand(p[0], dtype, p_layout), weights_operand(p[1], dtype, p_layout))
+            weights = (
+                weights_operand(p[0], dtype, p_layout),
+                weights_operand(p[1], dtype, p_layout),
+            )
             acc = add_values(weights, values.wait(behind), acc, dtype, p_layout)
             share = gl.load(scales[2] + of_keys) / gl.convert_layout(gl.sum(total, 1), row)
             result = warpgroup_mma_wait(0, deps=[acc])

@@ -17,7 +17,15 @@ from gluon_kernels.attention.rotary_problem import ROTARY
 from gluon_kernels.attention.varlen import attention_varlen
 from gluon_kernels.problem import Problem, Shape
 
-__all__ = ["ATTENTION", "GRADIENTS", "OF_HOPPER", "PROBLEMS", "VARLEN", "VARLEN_GRADIENTS", "lists_of"]
+__all__ = [
+    "ATTENTION",
+    "GRADIENTS",
+    "OF_HOPPER",
+    "PROBLEMS",
+    "VARLEN",
+    "VARLEN_GRADIENTS",
+    "lists_of",
+]
 
 
 def _arguments(shape: Shape, device: Any) -> dict[str, Any]:

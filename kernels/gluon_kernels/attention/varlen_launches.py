@@ -9,7 +9,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gluon_core import language as gl
-from gluon_kernels.attention import hopper_varlen, hopper_varlen_backward, hopper_varlen_repeatable
+from gluon_kernels.attention import (
+    hopper_varlen,
+    hopper_varlen_backward,
+    hopper_varlen_repeatable,
+    hopper_wide_backward,
+)
 from gluon_kernels.attention import varlen_sums as sums
 from gluon_kernels.attention.launches import (
     COLUMNS,
@@ -38,9 +43,14 @@ def blocks_of(depth: int, width: int) -> tuple[int, int]:
     return (192, 128) if depth <= 192 and width <= 128 else (256, 256)
 
 
-def differentiates(depth: int, width: int) -> bool:
-    """Return True if the kernels for Hopper have gradients of heads of these widths."""
-    return max(depth, width) <= 128
+def differentiates(depth: int, width: int, repeatable: bool) -> bool:
+    """Return True if the kernels for Hopper have gradients of heads of these widths, with equal bits each time if `repeatable`."""
+    return max(depth, width) <= (128 if repeatable else 256)
+
+
+def step_of(wide: int) -> int:
+    """Return the queries of a step of the gradients."""
+    return max(128 * 64 // wide, 64)
 
 
 def _bound(count: int) -> int:
@@ -147,17 +157,19 @@ def backward_plan(
 ) -> Plan:  # fmt: skip
     """Return `run(grad, q, k, v, out, logsums, of_queries, of_keys) -> (gradients of q, k and v)`."""
     (tokens, heads, depth), width = q.shape, v.shape[2]
-    wide, _ = blocks_of(depth, width)
+    wide = 256 if max(depth, width) > 128 else blocks_of(depth, width)[0]
     exact = columns_of(depth) == depth and columns_of(width) == width
     device, count = q.device, of_queries.shape[0] - 1
     new = [allocator((*x.shape[:2], columns_of(x.shape[2])), q.dtype, device) for x in (q, k, v)]
-    step = 64 if repeatable else 128 * 64 // wide
+    step = 64 if repeatable else step_of(wide)
     rows = sums.rows_of(tokens, min(count, SEQUENCES), step)
     new_statistics = allocator((2 * heads * rows,), torch.float32, device)
     new_sums = allocator(
         (1 if repeatable else heads * rows * wide // 256, 256), torch.float32, device
     )
-    make = _repeatable_launches if repeatable else _atomic_launches
+    make = (
+        _repeatable_launches if repeatable else _wide_launches if wide > 128 else _atomic_launches
+    )
 
     def dense(x: Tensor) -> Tensor:
         more = -x.shape[2] % COLUMNS
@@ -228,7 +240,7 @@ def _atomic_launches(
     to_q, to_k, to_v = gradients
     statistics, added = workspace
     heads, count = grad.shape[1], lists[0].shape[0] - 1
-    step = 128 * 64 // wide
+    step = step_of(wide)
     prepare = _prepare(operands, lists, statistics, added, rows, step, wide)
     factors = (scale, *mask.scales(scale))
     constants = (heads // k.shape[1], 2, (mask.left, mask.right), bool(mask.cap), _bound(count))
@@ -244,28 +256,67 @@ def _atomic_launches(
         (q, k, v, grad, to_k, to_v, statistics, added, *lists),
         num_warps=4,
     )  # fmt: skip
+    finish = _finish(added, to_q, lists, scale, rows, step, wide)
+
+    def launch(operands: Any, lists: Any, gradients: Any, workspace: Any) -> None:
+        q, k, v, grad, out, logsums = operands
+        to_q, to_k, to_v = gradients
+        statistics, added = workspace
+        prepare(out, grad, logsums, statistics, added, lists[0])
+        main(q, k, v, grad, to_k, to_v, statistics, added, *lists)
+        finish(added, to_q, lists[0])
+
+    return launch
+
+
+def _finish(
+    added: Tensor, to_q: Tensor, lists: Any, scale: float, rows: int, step: int, wide: int
+) -> Launch:
+    """Return `launch(added, to_q, first tokens)`, which brings sums back into their order."""
+    heads, count = to_q.shape[1], lists[0].shape[0] - 1
     flat = gl.BlockedLayout([4], [32], [4], [0])
     tile = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
-    finish = Launch(
+    return Launch(
         sums.finish,
         (rows // 64 * (wide // 64), heads),
-        (
-            added,
-            to_q,
-            lists[0],
-            count,
-            heads,
-            to_q.shape[2],
-            scale,
-            wide,
-            _bound(count),
-            step,
-            flat,
-            tile,
-        ),
+        (added, to_q, lists[0], count, heads, to_q.shape[2], scale, wide, _bound(count), step, flat, tile),
         (added, to_q, lists[0]),
         num_warps=4,
-    )
+    )  # fmt: skip
+
+
+def _wide_launches(
+    operands: Any,
+    lists: Any,
+    gradients: Any,
+    workspace: Any,
+    mask: Mask,
+    scale: float,
+    rows: int,
+    wide: int,
+) -> Plan:
+    """Return `launch(operands, lists, gradients, workspace)` for heads of more than 128 elements."""
+    q, k, v, grad, _, _ = operands
+    to_q, to_k, to_v = gradients
+    statistics, added = workspace
+    heads, count = grad.shape[1], lists[0].shape[0] - 1
+    step = step_of(wide)
+    values = 128 if v.shape[2] <= 128 else 256
+    prepare = _prepare(operands, lists, statistics, added, rows, step, wide)
+    factors = (scale, *mask.scales(scale))
+    constants = (heads // k.shape[1], (mask.left, mask.right), bool(mask.cap), _bound(count))
+    main = Launch(
+        hopper_wide_backward.wide_gradients_atomic,
+        (k.shape[0] // 64 + count, k.shape[1]),
+        (
+            descriptor_of(q, step, 1, wide), descriptor_of(k, 64, 1, wide), descriptor_of(v, 64, 1, values),
+            descriptor_of(grad, step, 1, values), to_k, to_v, descriptor_of(statistics, 2 * step),
+            descriptor_of(added, 16, 256), rows, *lists, count, *factors, to_k.shape[2], to_v.shape[2], *constants,
+        ),
+        (q, k, v, grad, to_k, to_v, statistics, added, *lists),
+        num_warps=4,
+    )  # fmt: skip
+    finish = _finish(added, to_q, lists, scale, rows, step, wide)
 
     def launch(operands: Any, lists: Any, gradients: Any, workspace: Any) -> None:
         q, k, v, grad, out, logsums = operands

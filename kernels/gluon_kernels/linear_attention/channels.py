@@ -84,7 +84,9 @@ def chunk_tile(pointer, first, length, stride, width, layout: gl.constexpr, C: g
 
 
 @gluon.jit
-def chunk_places(layout: gl.constexpr, C: gl.constexpr, K: gl.constexpr, first, length, stride, width):
+def chunk_places(
+    layout: gl.constexpr, C: gl.constexpr, K: gl.constexpr, first, length, stride, width
+):
     """Return the offsets of a chunk's elements from its first row on, and if they are inside."""
     near = gl.arange(0, C, gl.SliceLayout(1, layout))[:, None]
     column = gl.arange(0, K, gl.SliceLayout(0, layout))[None, :]
@@ -270,7 +272,9 @@ def of_mild_gates(q, k, own, halves, left, rights, targets, places, scale, i, j,
     gl.store(keys + offsets, tile_of(to_last, q, dtype), mask=inside)
     gl.store(decays + column, gl.convert_layout(gl.exp2(whole), column.type.layout))
 
-    to_next = gl.exp2(gl.where(block % 2 == 0, gl.where(block == 0, m1 - m0, m3 - m2), float("-inf")))
+    to_next = gl.exp2(
+        gl.where(block % 2 == 0, gl.where(block == 0, m1 - m0, m3 - m2), float("-inf"))
+    )
     to_third = gl.exp2(gl.where(block < 2, m2 - middle, float("-inf")))
     to_fourth = gl.exp2(gl.where(block < 2, m3 - middle, float("-inf")))
     rights[0].store(tile_of(column_parts, q, dtype))
@@ -393,7 +397,12 @@ def prepare_channels(
         q_tile = chunk_tile(q + start, first, length, strides[0][1], width, rows, C, BK)
         k_tile = chunk_tile(k + start, first, length, strides[1][1], width, rows, C, BK)
         own = gates_of(g + start, first, length, strides[2][1], widths[1] - start, rows, C, BK)
-        targets = (queries + target + start, keys + target + start, seen + target + start, source + start)
+        targets = (
+            queries + target + start,
+            keys + target + start,
+            seen + target + start,
+            source + start,
+        )
         column = gl.arange(0, BK, gl.SliceLayout(0, rows))
         places = (first, length, heads * widths[2], widths[2] - start, column)
         own_weight = gl.zeros([C, C], gl.float32, layout)
@@ -406,7 +415,19 @@ def prepare_channels(
             )
         elif gl.min(gl.min(least, 0), 0) > -MILD:
             own_weight, own_shares = of_mild_gates(
-                q_tile, k_tile, own, halves, left, rights, targets, places, scale, i, j, few, products
+                q_tile,
+                k_tile,
+                own,
+                halves,
+                left,
+                rights,
+                targets,
+                places,
+                scale,
+                i,
+                j,
+                few,
+                products,
             )
         else:
             own_weight, own_shares = of_strong_gates(

@@ -35,7 +35,9 @@ CHUNK = 64
 LEAST_CHUNKS = 4  # of a segment
 TILE = 64  # columns of values of a group of warps
 STAGES = 2
-AMPLE = 160 << 10  # bytes of shared memory of a processor that keeps all operands of a chunk with gates of channels
+AMPLE = (
+    160 << 10
+)  # bytes of shared memory of a processor that keeps all operands of a chunk with gates of channels
 
 
 def power(size: int) -> int:

@@ -71,6 +71,18 @@ def test_three_groups_of_warps(monkeypatch):
         assert PROBLEMS[0].check(PROBLEMS[0].small[number], "cpu") is None
 
 
+@pytest.mark.parametrize(
+    "shape",
+    [
+        {"heads": 2, "length": 130, "width": 256, "heads of keys": 1, "causal": True},
+        {"heads": 1, "length": 70, "width": 200, "keys": 100},
+    ],
+)
+def test_gradients_of_wide_heads(shape):
+    """Two groups of warps share the columns of a tile of 64 keys; the second step of queries takes the sums of the first."""
+    assert PROBLEMS[1].check({"batch": 1, **shape}, "cpu") is None
+
+
 def test_groups_in_a_ping_pong_schedule(monkeypatch):
     from gluon_kernels.attention import launches
 

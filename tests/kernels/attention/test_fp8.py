@@ -47,6 +47,13 @@ def test_heads_with_scales(causal, width, keys):
     assert error_of(result, reference(*tensors, causal)) < 5e-2
 
 
+@pytest.mark.parametrize("causal, keys", [(True, 400), (False, 450)])
+def test_several_steps_of_keys(causal, keys):
+    """A step has 192 keys, and rows of a tile see different numbers of steps."""
+    tensors = inputs(1, 1, 400, keys, 128)
+    assert error_of(attention_fp8(*tensors, causal=causal), reference(*tensors, causal)) < 5e-2
+
+
 def test_strides_and_declaration():
     q, k, v, *scales = inputs(2, 2, 70, 70, 64)
     right = attention_fp8(q, k, v, *scales, out_dtype=torch.float16)
