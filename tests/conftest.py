@@ -18,8 +18,8 @@ def pytest_addoption(parser):
     parser.addoption(
         "--share",
         default="1/1",
-        metavar="K/N",
-        help="of the tests marked `once` only the K-th of N shares: runs side by side divide them",
+        metavar="K-L/N",
+        help="of the tests marked `once` only the K-th to the L-th of N shares: runs side by side divide them",
     )
 
 
@@ -35,21 +35,23 @@ def _drawn_as(item):
     return item.nodeid.split("::")[0] if whole else item.nodeid
 
 
-def _shares(config):
-    return tuple(map(int, config.getoption("--share").split("/")))
+def _is_ours(name, config):
+    """Return whether a test or file marked `once` belongs to the shares of this run."""
+    own, _, shares = config.getoption("--share").partition("/")
+    first, _, last = own.partition("-")
+    return int(first) <= _draw(name, "turn", int(shares)) + 1 <= int(last or first)
 
 
 def pytest_ignore_collect(collection_path, config):
     """Leave a file unread that goes to another share as a whole: it cost 40 ms."""
-    share, shares = _shares(config)
-    if shares == 1 or not collection_path.match("test_*.py"):
+    if config.getoption("--share") == "1/1" or not collection_path.match("test_*.py"):
         return None
     source = collection_path.read_text()
     whole = re.search(r"^pytestmark = (\[\s*)?pytest\.mark\.once\b", source, re.MULTILINE)
     # Tests that need some release run in every share: `skipif`, its short forms, or a case of "3.8+".
     whole = whole and not re.search(r"\b(skipif|since|before)\b|\d\.\d\+", source)
     name = collection_path.relative_to(config.rootpath).as_posix()
-    return True if whole and _draw(name, "turn", shares) != share - 1 else None
+    return True if whole and not _is_ours(name, config) else None
 
 
 @pytest.hookimpl(trylast=True)  # after all parameters are known
@@ -88,7 +90,6 @@ def pytest_itemcollected(item):
 
 @pytest.hookimpl(trylast=True)  # the conftest.py of a folder may mark what is in it
 def pytest_collection_modifyitems(config, items):
-    share, shares = _shares(config)
     campaigns = _campaigns(config)
 
     def runs(item):
@@ -98,7 +99,7 @@ def pytest_collection_modifyitems(config, items):
         reasons = [mark.kwargs.get("reason", "") for mark in item.iter_markers("skipif")]
         if not item.get_closest_marker("once") or any("Triton" in reason for reason in reasons):
             return True
-        return _draw(_drawn_as(item), "turn", shares) == share - 1
+        return _is_ours(_drawn_as(item), config)
 
     left = [item for item in items if not runs(item)]
     if left:
