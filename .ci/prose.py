@@ -38,6 +38,7 @@ ALLOWED = re.compile(
     r"stands? for|stands?[ _]in(?:_for)?\b|turned (?:on|off|into|out)\b|underlies|\blies (?:in|on) the (?:path|way)"
 )
 OPENINGS = re.compile(r"^(?:What|Whether|Of|Who)\b(?! course)")
+QUOTED = re.compile(r"'[^' ]*'|\"[^\" ]*\"")
 WHAT = re.compile(r"\bwhat\b", re.IGNORECASE)
 WORD = re.compile(r"[A-Za-z][A-Za-z'’-]*")  # noqa: RUF001
 #: Names that say nothing of their value; of parameters, fields and locals, imports and captures included.
@@ -169,12 +170,9 @@ def judge(counts: Counts, place: str, line: int, text: str) -> None:
         for word in WORD.findall(spared):
             if word.lower() in BANNED:
                 counts.problems.append(f"{where}: {word!r}: {BANNED[word.lower()]}")
+        unquoted = QUOTED.sub(" ", plain) if place != "docs/glossary.md" else ""
         for spelling, term in SPELLINGS.items():
-            for other in (
-                spelling.findall(re.sub(r"'[^' ]*'|\"[^\" ]*\"", " ", plain))
-                if place != "docs/glossary.md"
-                else ()
-            ):
+            for other in spelling.findall(unquoted):
                 counts.problems.append(f"{where}: {other!r}: spell it {term!r}")
         for sentence in sentences(plain):
             if OPENINGS.match(sentence) and not sentence.rstrip().endswith("?"):
