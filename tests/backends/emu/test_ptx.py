@@ -138,7 +138,7 @@ def test_the_assembler_takes_the_texts(arch):
         ("mov.b32 $0, $1", "=r,r", "a statement of inline assembly does not end"),
         ("{ mov.b32 $0, $1;", "=r,r", "a brace is not closed"),
         ("mov.b32 $0, $1; }", "=r,r", "a brace is closed that was not opened"),
-        (".reg .v2 .f32 v; mov.b32 $0, $1;", "=r,r", "a declaration that is not known"),
+        (".reg .v3 .f32 v; mov.b32 $0, $1;", "=r,r", "a declaration that is not known"),
         (".reg .b32 t; mov.b32 t, $1;", "=r,r", r"nothing writes result \$0"),
         ("cvt.f16.f32 $0, $1;", "=h,f", "becomes `.f16` by a rounding"),
         ("cvt.s32.f32 $0, $1;", "=r,f", "becomes an integer by .rni"),

@@ -115,7 +115,24 @@ def _flushed(x: np.ndarray) -> np.ndarray:
     return np.where(small, np.copysign(np.float32(0), x), x) if small.any() else x
 
 
-def _arithmetic(call: Call, kind: str, arity: int, types: Sequence[Type]) -> Step:
+_OUTSIDE = 0x7FF7  # the NaN of elements outside of a tensor, as an H200 fills them in
+
+
+def _outside(raw: np.ndarray, type: Type) -> list[np.ndarray]:
+    """Return which lanes of 16 bits are from outside of a tensor."""
+    word = raw.view(uint(type.bits)).astype(np.uint32)
+    return [
+        (word >> np.uint32(16 * i) & np.uint32(0xFFFF)) == _OUTSIDE for i in range(type.bits // 16)
+    ]
+
+
+def _arithmetic(
+    call: Call, kind: str, arity: int, types: Sequence[Type], outside: bool = False
+) -> Step:
+    """
+    Args:
+        outside: factors from outside of a tensor make the result zero.
+    """
     result = types[0]
     arguments = list(types[1:]) or [result] * arity
     mode, ftz, saturate, relu = call.modes
@@ -136,6 +153,9 @@ def _arithmetic(call: Call, kind: str, arity: int, types: Sequence[Type]) -> Ste
                 lane = tuple(flushed(x, least_of(t.element)) for x, t in zip(lane, arguments))
             value = rounded(exact(*lane), result.element, mode)
             results.append(_encoded(value, result, saturate, relu, ftz))
+        if outside:
+            flags = zip(*(_outside(r, t) for r, t in zip(raw[:2], arguments)))
+            results = [np.where(a | b, r.dtype.type(0), r) for r, (a, b) in zip(results, flags)]
         return packed(results, result).view(result.dtype)
 
     return call.plain(result, arguments, run)
@@ -162,11 +182,14 @@ def float_arithmetic(call: Call) -> Step:
     """add, sub, mul, fma, mad: of one type, or of f32 with narrower factors."""
     if call.name in ("fma", "mad") and not any(m in MODES for m in call.left):
         raise call.refuse(f"`{call.name}` of floats needs a rounding mode, such as .rn")
+    outside = call.name == "fma" and call.flag("oob")
     types = _prepared(call)
     arity = 3 if call.name in ("fma", "mad") else 2
     result = types[0]
+    if outside and result.element not in ("f16", "bf16"):
+        raise call.refuse(f"`.oob` of `.{result.name}` is not known")
     if len(types) == 1:
-        return _arithmetic(call, call.name, arity, types)
+        return _arithmetic(call, call.name, arity, types, outside)
     if len(types) == 2 and result.name == "f32" and types[1].name in ("f16", "bf16"):
         narrow = types[1]
         rest = [narrow, narrow, result] if arity == 3 else [narrow, result]

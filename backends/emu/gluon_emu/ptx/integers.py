@@ -393,6 +393,28 @@ def bfind(call: Call) -> Step:
     return call.plain(_U32, [type], run)
 
 
+@opcode("fns")
+def fns(call: Call) -> Step:
+    """Find the bit that is so many set bits from a place, down for negative numbers."""
+    if call.type().name != "b32":
+        raise call.refuse("`fns` is of .b32")
+
+    def run(mask: np.ndarray, base: np.ndarray, offset: np.ndarray) -> np.ndarray:
+        mask, base, offset = np.broadcast_arrays(mask, base, offset)
+        place = np.arange(32, dtype=np.int64)
+        ones = (mask[..., None] >> place.astype(np.uint32) & np.uint32(1)) != 0
+        start, far = base.astype(np.int64)[..., None], offset.astype(np.int64)[..., None]
+        up = np.cumsum(ones & (place >= start), -1)
+        down = np.cumsum((ones & (place <= start))[..., ::-1], -1)[..., ::-1]
+        rank = np.where(far > 0, up, down)
+        hit = ones & (rank == np.abs(far)) & np.where(far > 0, place >= start, place <= start)
+        hit = np.where(far == 0, ones & (place == start), hit)
+        hit &= (start >= 0) & (start < 32)
+        return np.where(hit.any(-1), hit.argmax(-1), 0xFFFFFFFF).astype(np.uint32)
+
+    return call.plain(_U32, [TYPES["b32"], TYPES["s32"], TYPES["s32"]], run)
+
+
 def _place(x: np.ndarray, bits: int) -> np.ndarray:
     """Return the start or the length of a field.
 

@@ -116,6 +116,8 @@ def prepared(
     inner = directives.get("reqnctapercluster")
     if inner and cluster == (1, 1, 1):
         cluster = tuple([*inner, 1, 1][:3])  # type: ignore[assignment]
+    if "blocksareclusters" in directives:  # the grid is one of clusters
+        grid = (grid[0] * cluster[0], grid[1] * cluster[1], grid[2] * cluster[2])
     if any(blocks > most for blocks, most in zip(grid, _GRID)):
         raise ArgumentError(
             f"{code.kernel.name} has more blocks than a grid can have",

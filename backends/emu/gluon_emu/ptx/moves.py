@@ -37,13 +37,18 @@ def mov(call: Call) -> Step:
     if vector is not None:
         if not isinstance(d, Vector) or not isinstance(a, Vector) or len(d.items) != len(a.items):
             raise call.refuse(f"`mov.{vector}` is between two vectors")
-        steps = [call.step([(x, type)], [(y, type)], lambda v: v) for x, y in zip(d.items, a.items)]
+        gets = [call.get(item, type) for item in a.items]
+        puts = [call.put(item, type) for item in d.items]
 
         def run(frame: Frame) -> None:
-            for step in steps:
-                step(frame)
+            values = [get(frame) for get in gets]
+            for put, value in zip(puts, values):
+                put(frame, value)
 
         return run
+    if isinstance(a, Address):  # of a variable, so many bytes behind its beginning
+        far = np.array(a.offset & (1 << type.bits) - 1, uint(type.bits)).view(type.dtype)
+        return call.step([(d, type)], [(a.base, type)], lambda value: value + far)
     return call.step([(d, type)], [(a, type)], lambda value: value)
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from dataclasses import dataclass, field
-from typing import Any, Callable, Iterator, Optional, Union
+from typing import Iterator, Optional, Union
 
 from gluon_core.simulation.assembly import NotModelled
+from gluon_emu.ptx.decode.expressions import evaluated
 
 __all__ = [
     "Address",
@@ -112,14 +112,15 @@ _LABEL = re.compile(r"[A-Za-z_$%\x01][\w$\x01]*\s*:(?!:)")
 _GUARD = re.compile(r"@\s*(!?)\s*([%$\x01A-Za-z_][\w$\x01]*)")
 _OPCODE = re.compile(r"[A-Za-z]\w*(?:(?:\.|::)[A-Za-z0-9_]+)*")
 _NAME = re.compile(r"(!?)\s*(%?[A-Za-z_][\w$\x01]*(?:\.[xyzw])?|\x02\d+)")
+_FAR = re.compile(r"([A-Za-z_$][\w$]*)\s*[+-]\s*\w+")
 _BARE = re.compile(r"(?<![%\w$.])[A-Za-z_$][\w$]*")
 _MOST = 1 << 18  # registers of one declaration
 _PART = re.compile(r"([%$A-Za-z_\x02][\w$\x01]*)\.(b[0-7]{1,4}|h[0-3]{1,2})")
-_DECLARATION = re.compile(r"\.reg\s*\.(\w+)\s+(.*)", re.S)
+_DECLARATION = re.compile(r"\.reg\s*(?:\.(v[24])\s*)?\.(\w+)\s+(.*)", re.S)
+_AXES = "xyzw"
+_WHOLE = re.compile(r"%(?:n?tid|n?ctaid|n?clusterid|cluster_n?ctaid)")  # of four parts
 _DECLARED = re.compile(r"(%?[A-Za-z_$][\w$\x01]*)\s*(?:<\s*(\d+)\s*>)?")
 _FLOAT = re.compile(r"([-+]?)\s*(?:0[fF]([0-9a-fA-F]{8})|0[dD]([0-9a-fA-F]{16}))")
-_INTEGER = re.compile(r"\b(0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)U\b")
-_OCTAL = re.compile(r"(?<![\w.])0([0-7]+)(?![\w.])")
 
 
 def parse(text: str) -> list[Statement]:
@@ -153,6 +154,7 @@ class Reader:
         self.scopes: list[dict[str, str]] = [{}]
         self.count = 0
         self.bare = set(_BARE.findall(text))  # what could be the name of a variable
+        self.vectors: dict[str, tuple[str, ...]] = {}  # registers of several parts
 
     def shown(self, text: str) -> str:
         return " ".join(text.replace("\x01", "$").replace("\x02", "$").split())
@@ -235,7 +237,8 @@ class Reader:
         if match is None:
             raise self.refuse("a declaration that is not known", whole)
         registers: dict[str, str] = {}
-        for part in match[2].split(","):
+        axes = [f".{axis}" for axis in _AXES[: int((match[1] or "v0")[1:])]]
+        for part in match[3].split(","):
             one = _DECLARED.fullmatch(part.strip())
             if one is None:
                 raise self.refuse("a declaration that is not known", whole)
@@ -248,7 +251,12 @@ class Reader:
                 alone = len(self.scopes) == 1 and (spelled == stem or name not in self.bare)
                 unique = name if alone else f"{name}'{self.count}"
                 self.scopes[-1][f"{spelled}{number}"] = unique
-                registers[unique] = match[1]
+                if axes:
+                    self.vectors[unique] = tuple(unique + axis for axis in axes)
+                    for axis in axes:
+                        self.scopes[-1][f"{spelled}{number}{axis}"] = unique + axis
+                for axis in axes or [""]:
+                    registers[unique + axis] = match[2]
         return Statement(self.shown(whole), ".reg", (), (), declared=registers)
 
     def named(self, name: str) -> str:
@@ -280,7 +288,15 @@ class Reader:
             return Part(self.operand(selected[1], whole), selected[2])
         match = _NAME.fullmatch(part)
         if match is not None and part != "WARP_SZ":
-            return Register(self.named(match[2]), match[1] == "!")
+            name = self.named(match[2])
+            if name in self.vectors:
+                return Vector(tuple(Register(axis) for axis in self.vectors[name]))
+            if _WHOLE.fullmatch(name):
+                return Vector(tuple(Register(f"{name}.{axis}") for axis in _AXES))
+            return Register(name, match[1] == "!")
+        far = _FAR.fullmatch(part)
+        if far is not None and self.named(far[1]) == far[1]:  # the address of a variable
+            return self.address(part, whole)
         return self.number(part, whole)
 
     def address(self, part: str, whole: str) -> Address:
@@ -299,36 +315,12 @@ class Reader:
             return Immediate(int(digits, 16) ^ sign, len(digits) * 4)
         if part == "WARP_SZ":
             return Immediate(32)
-        plain = _OCTAL.sub(r"0o\1", _INTEGER.sub(r"\1", part)).replace("!", " not ")
         try:
-            return Immediate(_evaluated(ast.parse(plain.strip(), mode="eval").body))
+            return Immediate(evaluated(part))
         except (SyntaxError, ValueError, ZeroDivisionError) as error:
             raise self.refuse(
                 f"neither a register nor a number: {self.shown(part)}", whole
             ) from error
-
-
-_BINARY: dict[type, Callable[[Any, Any], Any]] = {
-    ast.Add: lambda a, b: a + b, ast.Sub: lambda a, b: a - b, ast.Mult: lambda a, b: a * b,
-    ast.Div: lambda a, b: a / b if isinstance(a, float) or isinstance(b, float) else int(a / b),
-    ast.LShift: lambda a, b: a << b, ast.RShift: lambda a, b: a >> b, ast.BitAnd: lambda a, b: a & b,
-    ast.BitOr: lambda a, b: a | b, ast.BitXor: lambda a, b: a ^ b, ast.Mod: lambda a, b: a % b,
-}  # fmt: skip
-_UNARY: dict[type, Callable[[Any], Any]] = {
-    ast.USub: lambda a: -a, ast.UAdd: lambda a: a, ast.Invert: lambda a: ~a,
-    ast.Not: lambda a: int(not a),
-}  # fmt: skip
-
-
-def _evaluated(node: ast.expr) -> Any:
-    """Return a constant expression (PTX ISA 4.5)."""
-    if isinstance(node, ast.Constant) and type(node.value) in (int, float):
-        return node.value
-    if isinstance(node, ast.UnaryOp):
-        return _UNARY[type(node.op)](_evaluated(node.operand))
-    if isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
-        return _BINARY[type(node.op)](_evaluated(node.left), _evaluated(node.right))
-    raise ValueError("no constant expression")
 
 
 def split_operands(text: str) -> list[str]:

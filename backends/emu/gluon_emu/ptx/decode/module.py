@@ -33,6 +33,8 @@ __all__ = ["parse_module"]
 
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
+_MARKER = re.compile(r"^[ \t]*#[^\n]*", re.M)  # of a preprocessor
+_ALIAS = re.compile(r"\.alias\s+([\w$%]+)\s*,\s*([\w$%]+)\s*")
 _WORD = re.compile(r"[\w.$%]+")
 _LABEL = re.compile(r"([%$A-Za-z_][\w$]*)\s*:(?!:)")
 _LOC = re.compile(
@@ -48,7 +50,7 @@ _VARIABLE = re.compile(
     r"(?:\.(?:extern|visible|weak|common)\s+)*\.(global|const|shared|local|param)\b(.*)", re.S
 )
 _DECLARED = re.compile(
-    r"\s*(?:\.align\s+(\d+)\s*)?(?:\.attribute\([^)]*\)\s*)?(?:\.align\s+(\d+)\s*)?\.(?:(v2|v4)\s+\.)?(\w+)\s+(?:\.ptr\s*(?:\.(?:global|shared|const|local)\s*)?)?(?:\.align\s+(\d+)\s*)?(.*)",
+    r"\s*(?:\.align\s+(\d+)\s*)?(?:\.attribute\((?:[^()]|\([^()]*\))*\)\s*)?(?:\.align\s+(\d+)\s*)?\.(?:(v2|v4)\s+\.)?(\w+)\s+(?:\.ptr\s*(?:\.(?:global|shared|const|local)\s*)?)?(?:\.align\s+(\d+)\s*)?(.*)",
     re.S,
 )
 _NAME = re.compile(r"([%$A-Za-z_][\w$.]*)\s*((?:\[[^\]]*\]\s*)*)(?:=\s*(.*))?$", re.S)
@@ -59,7 +61,7 @@ _SIZES = {"pred": 1, "b128": 16, "texref": 8, "samplerref": 8, "surfref": 8}
 _SIZES.update({f"{kind}{bits}": bits // 8 for kind in "busf" for bits in (8, 16, 32, 64)})
 _DIRECTIVE = re.compile(
     r"\.(maxntid|reqntid|minnctapersm|maxnctapersm|maxnreg|explicitcluster|reqnctapercluster|"
-    r"maxclusterrank|noreturn|pragma|abi_preserve|abi_preserve_control|unified)\b([^.{;]*)"
+    r"maxclusterrank|blocksareclusters|noreturn|pragma|abi_preserve|abi_preserve_control|unified)\b([^.{;]*)"
 )
 _MOST_BYTES, _MOST_ALIGN = 1 << 30, 1 << 20  # of a variable
 _LAST = ("ret", "exit", "bra", "trap")
@@ -74,9 +76,11 @@ class _Modules(Reader):
     """
 
     def __init__(self, text: str):
+        text = _MARKER.sub("", text)
         blank = _COMMENT.sub(lambda m: "\n" * m[0].count("\n") + " ", text)
         super().__init__(blank)
         self.module = Module(text)
+        self.aliases: list[tuple[str, str, int]] = []
         self.lines = [0, *(m.end() for m in re.finditer("\n", blank))]
         self.files: dict[int, str] = {int(m[1]): m[2] for m in _FILE.finditer(blank)}
         self.function: Optional[Function] = None
@@ -110,6 +114,10 @@ class _Modules(Reader):
             raise BackendError(
                 "no PTX", expected="a text with .version and .target", got=self.text[:60].strip()
             )
+        for name, other, offset in self.aliases:
+            if other not in self.module.functions:
+                raise self.wrong(f"an alias of {other}, which has no body", name, offset)
+            self.module.functions[name] = self.module.functions[other]
         return self.module
 
     def skip_space(self) -> None:
@@ -132,6 +140,8 @@ class _Modules(Reader):
                 self.module.target = value.partition(",")[0].strip()
                 if not _ARCHITECTURE.fullmatch(self.module.target):
                     raise self.wrong("an architecture that the PTX ISA does not have", value)
+            elif word == ".address_size" and value != "64":
+                raise self.wrong("addresses of 64 bits alone are known", f"{word} {value}")
             return
         if word == ".section":
             self.braces()
@@ -146,7 +156,14 @@ class _Modules(Reader):
             self.at = position + len(word)
             self.function_(word == ".entry")
             return
-        if word in (".pragma", ".alias", ".weakref"):
+        if word == ".alias":
+            offset = self.at
+            alias = _ALIAS.fullmatch(self.until_semicolon())
+            if alias is None:
+                raise self.wrong("an alias has two names", self.text[offset : self.at], offset)
+            self.aliases.append((alias[1], alias[2], offset))
+            return
+        if word in (".pragma", ".weakref"):
             self.until_semicolon()
             return
         if _VARIABLE.match(self.text, start):
@@ -224,7 +241,13 @@ class _Modules(Reader):
         for part in filter(str.strip, inside.split(",")):
             text = re.sub(r"^\s*\.(param|reg)\b", "", part)
             (one,) = self.declared(text, "param", start)
-            parameters.append(Parameter(one.name, one.size, one.align, ".ptr" in part))
+            kind = re.search(r"\.(pred|b128|[busf]\d+)\b", part)
+            register = part.lstrip().startswith(".reg")
+            parameters.append(
+                Parameter(
+                    one.name, one.size, one.align, ".ptr" in part, kind[1] if kind else "", register
+                )
+            )
         return parameters
 
     def variables(self, text: str, offset: int) -> list[Variable]:
@@ -245,7 +268,9 @@ class _Modules(Reader):
             if name is None:
                 raise self.wrong("a declaration that is not known", text, offset)
             counts = re.findall(r"\[\s*(\w*)\s*\]", name[2])
-            content = self.content(name[3], _SIZES[match[4]], text, offset) if name[3] else []
+            opaque = match[4] in ("texref", "samplerref", "surfref")
+            filled = name[3] and not opaque
+            content = self.content(name[3], _SIZES[match[4]], text, offset) if filled else []
             size = element
             for count in counts:
                 size *= int(count, 0) if count else 0
@@ -287,6 +312,11 @@ class _Modules(Reader):
         assert function is not None
         self.scopes = [{}]
         self.location, depth = None, 1
+        for parameter in (*function.results, *function.parameters):
+            if parameter.register:
+                statement = self.declaration(f".reg .{parameter.type} {parameter.name}")
+                function.registers.update(statement.declared)
+                (parameter.name,) = statement.declared
         while True:
             self.skip_space()
             if self.at >= len(self.text):
@@ -312,7 +342,7 @@ class _Modules(Reader):
                 if self.text.startswith(".branchtargets", self.at):
                     listed = self.until_semicolon().split(None, 1)[1]
                     function.tables[name] = tuple(self.label(n.strip()) for n in listed.split(","))
-                elif self.text.startswith(".callprototype", self.at):
+                elif self.text.startswith((".callprototype", ".calltargets"), self.at):
                     self.until_semicolon()
                 else:
                     function.labels[name] = len(function.instructions)

@@ -62,12 +62,16 @@ class Parameter:
 
     Args:
         size: bytes.
+        type: such as u32.
+        register: it is a register, not a variable in .param.
     """
 
     name: str
     size: int
     align: int
     pointer: bool = False
+    type: str = ""
+    register: bool = False
 
 
 @dataclass(frozen=True)

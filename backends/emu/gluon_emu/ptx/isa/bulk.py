@@ -250,7 +250,7 @@ def bulk(call: Any) -> Step:
         names = [m for m in call.left if m in TYPES]
         kind = names[0] if names else None
         call.left = [m for m in call.left if m not in names]
-    if call.left or form.masked:
+    if call.left or form.masked and form.barrier:
         raise call.refuse(f"this `{call.name}` is not known")
     operands = list(call.operands)
     into, source = addresses(call, operands[0]), addresses(call, operands[1])
@@ -258,6 +258,7 @@ def bulk(call: Any) -> Step:
     rest = operands[3:]
     at_barrier = addresses(call, rest.pop(0)) if form.barrier else None
     mask = call.get(rest.pop(0), TYPES["u16"], True) if form.multicast else None
+    chosen = call.get(rest[-1], TYPES["u16"], True) if form.masked else None
     to_shared, from_shared = form.into.startswith("shared"), form.source.startswith("shared")
     fold = None if form.reduction is None else _folding(form.reduction, kind or "b32")
     unit = 1 if fold is None else TYPES[kind or "b32"].bits // 8
@@ -269,6 +270,7 @@ def bulk(call: Any) -> Step:
         targets, sources = group.full(into(group)), group.full(source(group))
         barriers = None if at_barrier is None else group.full(_barrier(group, at_barrier))
         masks = None if mask is None else group.full(mask(group))
+        bytes_ = None if chosen is None else group.full(chosen(group))
         before = group.mask
         for lane in _lanes(group):
             size = int(sizes[lane])
@@ -286,7 +288,8 @@ def bulk(call: Any) -> Step:
                 blocks = _blocks(group, lane, target, masks)
                 target %= memory.stride
             barrier = None if barriers is None else int(barriers[lane])
-            range_ = _Range((start, from_shared), (target, to_shared), size, unit)
+            each = 0xFFFF if bytes_ is None else int(bytes_[lane])
+            range_ = _Range((start, from_shared), (target, to_shared), size, unit, each)
             peers = None if masks is None else blocks
             _copy_range(group, lane, range_, peers, barrier, fold)
         group.mask = before
@@ -315,12 +318,19 @@ def _range(
 
 @dataclass(frozen=True)
 class _Range:
-    """Bytes to copy: (first byte, whether in shared memory) of both sides, their number, and that of an element."""
+    """Bytes to copy.
+
+    Args:
+        source, target: the first byte, and whether it is in shared memory.
+        unit: bytes of an element.
+        chosen: which of 16 bytes are copied, as bits.
+    """
 
     source: tuple[int, bool]
     target: tuple[int, bool]
     size: int
     unit: int
+    chosen: int = 0xFFFF
 
 
 def _copy_range(
@@ -348,6 +358,9 @@ def _copy_range(
             far = 0 if peers is None else block * memory.stride
             start = (range_.target[0] + far) // unit
             new = values if fold is None else fold(views[1][start : start + count], values)
+            if range_.chosen != 0xFFFF:
+                picked = (range_.chosen >> np.arange(count) % 16 & 1) != 0
+                new = np.where(picked, new, views[1][start : start + count])
             views[1][start : start + count] = new
             if barrier is not None:
                 place = barrier if peers is None else far + barrier % memory.stride

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from gluon_emu.errors import TrapError
-from gluon_emu.ptx.decode.parts import Function, Name
+from gluon_emu.ptx.decode.parts import Function, Name, Parameter
 from gluon_emu.ptx.isa.heap import HEAP
 from gluon_emu.ptx.isa.printing import RUNTIME
 from gluon_emu.ptx.isa.table import Step, instruction
@@ -15,6 +15,7 @@ from gluon_emu.ptx.machine.access import LOCAL_WINDOW
 from gluon_emu.ptx.machine.calls import FUNCTION_WINDOW, enter
 from gluon_emu.ptx.machine.code import SWITCH
 from gluon_emu.ptx.machine.group import move
+from gluon_emu.ptx.numbers import uint
 from gluon_emu.ptx.program import TYPES
 from gluon_emu.ptx.text import Immediate, Register, Vector
 
@@ -35,7 +36,6 @@ def call_(call: Any) -> Step:
         raise call.refuse("`call` takes the name or the address of a function")
     target = operands.pop(0)
     arguments = operands.pop(0).items if operands and isinstance(operands[0], Vector) else ()
-    results, arguments = [str(a) for a in results], [str(a) for a in arguments]
     code = call.program
     if isinstance(target, Register):
         return _by_address(call, target, results, arguments)
@@ -48,40 +48,71 @@ def call_(call: Any) -> Step:
                 f"{name} takes {count} arguments and gives {gives} results, and here are "
                 f"{len(arguments)} and {len(results)}"
             )
-        return make(call, results, arguments)
+        return make(call, [str(r) for r in results], [str(a) for a in arguments])
     if function is None:
         raise call.refuse(f"there is no function {name}")
     return _entered(call, function, results, arguments)
 
 
-def _entered(call: Any, function: Function, results: list[str], arguments: list[str]) -> Step:
-    """Return a step that calls `function`."""
+def _entered(call: Any, function: Function, results: Any, arguments: Any) -> Step:
+    """Return a step that calls `function`, with operands."""
     code, caller, back = call.program, call.program.function, call.index + 1
     if len(arguments) != len(function.parameters) or len(results) > len(function.results):
         raise call.refuse(
             f"{function.name} takes {len(function.parameters)} arguments and gives "
             f"{len(function.results)} results, and here are {len(arguments)} and {len(results)}"
         )
-    incoming = [(a, p.name) for a, p in zip(arguments, function.parameters)]
-    returned = [(p.name, r) for p, r in zip(function.results, results)]
+    incoming, numbers = [], []
+    for argument, parameter in zip(arguments, function.parameters):
+        name = _place(code, function, parameter)
+        if isinstance(argument, Register) and not _is_register(code, argument):
+            incoming.append((str(argument), name))
+        else:
+            type = TYPES[parameter.type]
+            target = name[1:] if parameter.register else f"{name}@0"
+            numbers.append((target, type, call.get(argument, type)))
+    returned = []
+    for parameter, result in zip(function.results, results):
+        held = _is_register(code, result)
+        if held:
+            call.put(result, TYPES[parameter.type])
+        returned.append((_place(code, function, parameter), f"={result}" if held else str(result)))
+
+    def pass_all(group: Any) -> None:
+        move(group, incoming)
+        for target, type, get in numbers:
+            value = np.asarray(get(group))
+            group.write(target, type.bits, value if type.bits == 1 else value.view(uint(type.bits)))
+
     recursive = (caller.name, function.name) in code.graph.recursive
     own = None if caller is code.kernel else caller
 
     def frame(group: Any) -> None:
         enter(group, own, recursive)
         group.mask = group.active
-        move(group, incoming)
+        pass_all(group)
 
     def run(group: Any) -> Any:
         if not code.graph.stacked:
-            move(group, incoming)
+            pass_all(group)
             return group.machine.call(group, code.starts[function.name], back, returned)
         return group.machine.call(group, code.starts[function.name], back, returned, frame)
 
     return run
 
 
-def _by_address(call: Any, target: Register, results: list[str], arguments: list[str]) -> Step:
+def _is_register(code: Any, operand: Any) -> bool:
+    return isinstance(operand, Register) and operand.name in code.widths
+
+
+def _place(code: Any, function: Function, parameter: Parameter) -> str:
+    """Return a parameter as `machine.group.move` names it."""
+    if not parameter.register:
+        return parameter.name
+    return f"={parameter.name}" if function is code.kernel else f"={function.name}:{parameter.name}"
+
+
+def _by_address(call: Any, target: Register, results: Any, arguments: Any) -> Step:
     code = call.program
     names = list(code.module.functions)
     get = call.get(target, TYPES["u64"])

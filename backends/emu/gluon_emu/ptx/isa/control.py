@@ -61,6 +61,10 @@ def brx(call: Any) -> Step:
 def ret(call: Any) -> Step:
     call.flag("uni")
     call.count(0)
+    code = call.program
+    for parameter in code.function.results:
+        if parameter.register:
+            code.read(call, code.prefix + parameter.name)
     return lambda group: group.machine.back(group)
 
 
@@ -87,3 +91,24 @@ def nothing(call: Any) -> Step:
     if call.name == "nanosleep":
         return lambda group: group.machine.slept(group)
     return lambda group: None
+
+
+_ELSEWHERE = {
+    "a texture or a surface: the emulator has none": (
+        "tex", "tld4", "txq", "suld", "sust", "sured", "suq", "istypep",
+    ),
+    "an address of several devices, which the driver makes: the emulator is one device": (
+        "multimem",
+    ),
+}  # fmt: skip
+
+
+def _refusing(words: str) -> Any:
+    def refuse(call: Any) -> Step:
+        raise call.refuse(f"`{call.name}` is not known, as it needs {words}")
+
+    return refuse
+
+
+for _words, _names in _ELSEWHERE.items():
+    instruction(*_names)(_refusing(_words))

@@ -14,6 +14,9 @@ from gluon_emu.ptx.text import Sink
 __all__ = ["places_of"]
 
 _U32, _B64 = TYPES["u32"], TYPES["b64"]
+_PENDING = np.uint64(
+    40
+)  # where a state, which is opaque, has the missing arrivals; the phase is below
 
 
 def places_of(group: Any, space: str, address: np.ndarray, kind: str = "mbarrier") -> np.ndarray:
@@ -110,8 +113,13 @@ def arrive(call: Any) -> Step:
         if put is not None:
             lanes, state = group.lanes(), np.zeros((group.rows.size, 32), np.uint64)
             places = places_of(group, space, address)
+            each = np.ones(lanes.shape, np.int64)
+            if value is not None and not expects:
+                each = group.full(value).astype(np.int64)
             for place in np.unique(places[lanes]):
-                state[places == place] = objects.at(int(place)).phase
+                one, mine = objects.at(int(place)), lanes & (places == place)
+                came = np.cumsum(each[mine]) - each[mine]  # by the threads before
+                state[mine] = one.phase | (one.pending - came).clip(0) << int(_PENDING)
             put(group, state)
         for place, count, number in _each(group, space, address, value):
             if expects:
@@ -140,7 +148,7 @@ def wait(call: Any) -> Step:
         objects = group.machine.mbarriers
         lanes = group.lanes()
         places = places_of(group, space, where(group))
-        wanted = group.full(phase(group)).astype(np.int64)
+        wanted = group.full(phase(group)).astype(np.int64) & ((1 << int(_PENDING)) - 1)
         done = np.zeros(places.shape, bool)
         own, of = np.unique(places[lanes], return_inverse=True)
         phases = np.array([objects.at(int(place)).phase for place in own], np.int64)[of]
@@ -166,4 +174,9 @@ def wait(call: Any) -> Step:
 
 @instruction("mbarrier.pending_count")
 def pending(call: Any) -> Step:
-    raise call.refuse("`mbarrier.pending_count` is not known")
+    """Return the arrivals that a phase missed before the one that gave the state."""
+    call.flag("pending_count")
+    call.count(2)
+    b64 = call.type()
+    get, put = call.get(call.operands[1], b64), call.put(call.operands[0], _U32)
+    return lambda group: put(group, (get(group) >> _PENDING).astype(np.uint32))

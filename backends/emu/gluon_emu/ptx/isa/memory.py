@@ -6,6 +6,7 @@ from typing import Any, Callable, Optional
 
 import numpy as np
 
+from gluon_emu.errors import AccessError
 from gluon_emu.ptx.isa.atomics import at_once, update_of
 from gluon_emu.ptx.isa.table import Step, instruction
 from gluon_emu.ptx.machine.access import LOCAL_WINDOW, SHARED_WINDOW
@@ -26,7 +27,7 @@ _HINTS = (
     "L2::64B", "L2::128B", "L2::256B", "L2::evict_first", "L2::evict_last", "L2::evict_normal",
     "L1::evict_normal", "L1::evict_unchanged", "L1::evict_first", "L1::evict_last", "L1::no_allocate",
 )  # fmt: skip
-_ORDERS = ("acquire", "release", "acq_rel", "relaxed", "volatile", "mmio", "sc")
+_ORDERS = ("acquire", "release", "acq_rel", "relaxed", "volatile", "sc")
 _SCOPES = ("cta", "cluster", "gpu", "sys")
 _FENCES = {"cta": "cta", "cluster": "cluster", "gpu": "gpu", "sys": "sys", "gl": "gpu"}
 
@@ -65,7 +66,8 @@ def order_of(word: Optional[str], scope: Optional[str]) -> Optional[Order]:
 
 def _prefix(call: Any) -> tuple[str, Optional[Order]]:
     """Take what all accesses share; return the space, and the order."""
-    word = call.one_of(*_ORDERS)
+    mapped = call.flag("mmio")  # the same access once, whatever the scope
+    word = call.one_of(*_ORDERS) or ("relaxed" if mapped else None)
     space = space_of(call)
     order = order_of(word, call.one_of(*_SCOPES))
     call.hinted = "L2::cache_hint" in call.left
@@ -163,6 +165,31 @@ def st(call: Any) -> Step:
     def run(group: Any) -> None:
         values = [np.asarray(get(group)).view(raw) for get in gets]
         group.machine.memory.store(group, space, where(group), size, values, order)
+
+    return run
+
+
+@instruction("st.bulk")
+def fill(call: Any) -> Step:
+    """Set a range of shared memory to zero."""
+    call.flag("bulk"), call.flag("weak"), space_of(call)
+    call.count(2, 3)
+    where, amount = addresses(call, call.operands[0]), call.get(call.operands[1], TYPES["u64"])
+    if len(call.operands) == 3 and call.operands[2] != Immediate(0):
+        raise call.refuse("`st.bulk` stores zeros alone")
+    space = "shared" if call.statement.modifiers[-1].startswith("shared") else "generic"
+
+    def run(group: Any) -> None:
+        address, sizes = where(group), group.full(amount(group)).astype(np.int64)
+        before, lanes = group.mask, group.lanes()
+        wanted = sizes[lanes]
+        if (wanted % 8).any() or (group.full(address)[lanes] % 8).any():
+            raise AccessError("`st.bulk` at an address or of a size that is no multiple of 8 bytes")
+        for offset in range(0, int(wanted.max(initial=0)), 8):
+            group.mask = lanes & (sizes > offset)
+            zero = [np.zeros((1, 1), np.uint64)]
+            group.machine.memory.store(group, space, address + offset, 8, zero)
+        group.mask = before
 
     return run
 

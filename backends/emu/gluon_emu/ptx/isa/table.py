@@ -26,7 +26,7 @@ def instruction(*names: str) -> Callable[[Maker], Maker]:
 
 def find(name: str, modifiers: tuple[str, ...]) -> Optional[Maker]:
     """Return what makes a step of an instruction, the longest name that fits first."""
-    for count in range(min(4, len(modifiers)), -1, -1):
+    for count in range(min(5, len(modifiers)), -1, -1):
         make = TABLE.get(".".join((name, *modifiers[:count])))
         if make is not None:
             return make

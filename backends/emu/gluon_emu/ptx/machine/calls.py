@@ -55,7 +55,7 @@ class Graph:
                     continue
                 names = [o.value for o in statement.operands if isinstance(o, Name)]
                 self.heap |= bool(names) and names[0] in _HEAP
-                callees.update(n for n in names[:1] if n in module.functions)
+                callees.update(module.functions[n].name for n in names[:1] if n in module.functions)
                 if any(isinstance(o, Register) for o in statement.operands):
                     callees |= self.addressed
             waiting += [module.functions[name] for name in sorted(callees)]

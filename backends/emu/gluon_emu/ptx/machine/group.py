@@ -10,7 +10,7 @@ from typing import Any, Optional
 
 import numpy as np
 
-__all__ = ["LANES", "Group", "merged", "move"]
+__all__ = ["LANES", "Group", "merged", "move", "pieces", "put"]
 
 LANES = 32
 
@@ -174,8 +174,25 @@ def _both(a: Group, b: Group) -> Group:
 
 
 def move(group: Any, pairs: Any) -> None:
-    """Copy variables of parameters, whose pieces live in registers named VARIABLE@OFFSET."""
+    """Copy variables of parameters, whose pieces live in registers named VARIABLE@OFFSET, and registers, `=NAME`."""
+    put(group, pieces(group, pairs))
+
+
+def pieces(group: Any, pairs: Any) -> list[tuple[str, np.ndarray]]:
+    """Return the pieces of variables and the registers, under the names of their targets."""
+    parts = []
     for source, target in pairs:
+        if source[0] == "=" or target[0] == "=":
+            value = group.values.get(source[1:] if source[0] == "=" else f"{source}@0")
+            if value is not None:
+                parts.append((target[1:] if target[0] == "=" else f"{target}@0", value))
+            continue
         for key in [k for k in group.values if k.startswith(f"{source}@")]:
-            value = group.values[key]
-            group.write(target + key[len(source) :], value.dtype.itemsize * 8, value)
+            parts.append((target + key[len(source) :], group.values[key]))
+    return parts
+
+
+def put(group: Any, parts: list[tuple[str, np.ndarray]]) -> None:
+    for name, value in parts:
+        bits = 1 if value.dtype == np.bool_ else value.dtype.itemsize * 8
+        group.write(name, bits, value)

@@ -16,7 +16,7 @@ from gluon_emu.ptx.machine.agents import Agents
 from gluon_emu.ptx.machine.barriers import Barriers
 from gluon_emu.ptx.machine.calls import leave_frame
 from gluon_emu.ptx.machine.code import SWITCH, Bound, Code
-from gluon_emu.ptx.machine.group import LANES, Group, merged, move
+from gluon_emu.ptx.machine.group import LANES, Group, merged, pieces, put
 from gluon_emu.ptx.machine.launch import Launch, Waiting
 from gluon_emu.ptx.machine.mbarriers import Mbarriers
 from gluon_emu.ptx.machine.observe import Observer
@@ -365,9 +365,10 @@ class Machine:
         going.mask = going.active
         pc, results = going.stack[-1]
         going.stack = going.stack[:-1]
-        move(going, results)
+        parts = pieces(going, results)
         if self.code.graph.stacked:
             leave_frame(going)
+        put(going, parts)
         going.pc = pc
         self.place(going)
         return SWITCH
