@@ -156,10 +156,11 @@ def converted(raw, scale, dtype: gl.constexpr, FORMAT: gl.constexpr, SHAPE: gl.c
     numbers = left_operand(raw, dtype, FORMAT, SHAPE, operand)
     if scale is not None:
         factors = power_of_two(scale)[:, :, None]
+        parts = numbers.reshape([SHAPE[0], scale.shape[1], SHAPE[1] // scale.shape[1]])
         if FORMAT == "mxfp4" or scale.dtype == dtype:  # powers of two, or rounded once
-            scaled = times(by_group(numbers), factors, dtype)
+            scaled = times(parts, factors, dtype)
         else:
-            scaled = (by_group(numbers).to(gl.float32) * factors).to(dtype)
+            scaled = (parts.to(gl.float32) * factors).to(dtype)
         numbers = gl.convert_layout(scaled.reshape(SHAPE), operand)
     return numbers
 
@@ -177,9 +178,9 @@ def by_group(numbers):
 
 
 @gluon.jit
-def scales_at(scales, strides, rows, groups, k, N, K, SIZE: gl.constexpr):
-    """Return the scales of [rows, groups] of a step, one for each 32 weights."""
-    start = k + groups * GROUP
+def scales_at(scales, strides, rows, near, k, N, K, SIZE: gl.constexpr):
+    """Return the scales of rows of weights and of those columns that are `near` after `k`."""
+    start = k + near
     inside = (rows < N)[:, None] & (start < K)[None, :]
     offsets = rows.to(gl.int64)[:, None] * strides[0] + (start // SIZE * strides[1])[None, :]
     return gl.load(scales + offsets, mask=inside, other=0)
@@ -236,7 +237,7 @@ def linear_few(
         like = left_operand(gl.full([BLOCK_N, BLOCK_K // 2], 0, raw_dtype(FORMAT), raw_at), dtype, FORMAT, SHAPE, operand)  # fmt: skip
         of_groups: gl.constexpr = gl.SliceLayout(2, by_group(like).type.layout)
         rows = column + gl.arange(0, BLOCK_N, gl.SliceLayout(1, of_groups))
-        groups = gl.arange(0, BLOCK_K // GROUP, gl.SliceLayout(0, of_groups))
+        groups = gl.arange(0, BLOCK_K // GROUP, gl.SliceLayout(0, of_groups)) * GROUP
         scale = scales_at(scales, strides, rows, groups, k, N, K, SIZE)
         coming = scales_at(scales, strides, rows, groups, k + BLOCK_K, N, K, SIZE)
     raw = ring.wait(position)[0].load(raw_at)

@@ -15,12 +15,13 @@ class Tiling(NamedTuple):
     """A kernel and its tiles.
 
     Args:
-        kernel: "rows", "tokens", "few" and "many" for `linear_rows`, `linear_tokens`, `linear_few` and `linear_many`; "restored" for a product
+        kernel: "rows", "tokens", "few" and "groups" for `linear_rows`, `linear_tokens`, `linear_few` and `linear_groups`; "restored" for a product
             with weights that are restored first.
         block: rows of `x` of a tile.
         depth: weights along K of a step; 0 where the kernel has one.
         splits: programs that share the K of a tile; of "rows", warps that share a row.
         columns: weights' rows of a tile.
+        along: groups of warps of "groups" that share the steps of 64 rows of weights.
     """
 
     kernel: str
@@ -28,6 +29,7 @@ class Tiling(NamedTuple):
     depth: int = 0
     splits: int = 1
     columns: int = 64
+    along: int = 1
 
 
 class Few(NamedTuple):
@@ -52,25 +54,30 @@ class Few(NamedTuple):
     shared: float
 
 
-class Many(NamedTuple):
-    """The microseconds of programs of two groups of warps, which have a processor to themselves.
+class Groups(NamedTuple):
+    """The microseconds of a program of two to four groups of warps, which has a processor to itself.
 
     Args:
-        launch, step: of a launch, of a step besides its bytes.
-        moved: bytes that are copied in one.
-        multiplied: sums in one.
-        least, scaling: of a step at least, and more with scales of groups.
+        launch: of a launch.
+        moved: bytes of a step that arrive in one.
+        multiplied: products in one.
+        issue: to convert 64 x 64 weights, which the groups of a processor do one after the other, and `scaling` more with scales of groups.
+        step, weights, rows: of a step of one group: at least, for each 64 weights along K, and for these with 64 rows of `x`.
         tile: of a tile besides its steps.
-        shared, each: of one that programs share, and for each of these.
+        gathered: of sums of groups that share rows.
+        shared, each: of sums that programs share, and for each 128 rows of `x` of these.
     """
 
     launch: float
-    step: float
     moved: float
     multiplied: float
-    least: float
+    issue: float
     scaling: float
+    step: float
+    weights: float
+    rows: float
     tile: float
+    gathered: float
     shared: float
     each: float
 
@@ -80,10 +87,7 @@ _FEW_TIMES = {
     64: Few(2.1, 0.221, 0.149, 0.185, 0.061, 0.185, 0.173, 0.26, 2.05),
     128: Few(2.6, 0.192, 0.300, 0.054, 0.115, 0.119, 0.168, 0.26, 2.2),
 }
-_MANY_TIMES = {
-    128: Many(2.4, 0.152, 67e3, 2.8e6, 0.23, 0.125, 1.04, 3.48, 0.18),
-    256: Many(0.8, 0.030, 64e3, 2.58e6, 0.60, 0.18, 3.34, 5.48, 0.44),
-}
+_GROUPS_TIMES = Groups(2.4, 67e3, 2.8e6, 0.06, 0.02, 0.12, 0.08, 0.07, 1.0, 0.5, 2.8, 0.15)
 _TOKENS = 1.23  # of the time that was expected of `linear_tokens`
 
 # Weights' rows of a tile and the depths of its steps, by the rows of `x` of a tile.
@@ -92,11 +96,10 @@ _FEW: dict[int, tuple[tuple[int, int], ...]] = {
     **{block: ((64, 64), (64, 128), (128, 64)) for block in (32, 64)},
     128: ((64, 64),),
 }
-_MANY: dict[int, tuple[tuple[int, int], ...]] = {
-    64: ((128, 64), (256, 64)),
-    128: ((128, 64), (256, 64)),
-    256: ((128, 64),),
-}
+# Rows of `x` of a tile of "groups", and the groups of it: down the weights' rows and along K, by the most rows of `x` that their registers hold.
+_BLOCKS = (8, 16, 32, 48, 64, 80, 96, 112, 128, 144, 160, 192, 224, 256)
+_GROUPS = ((64, ((1, 4), (2, 2), (4, 1), (1, 2), (2, 1))), (128, ((1, 3), (1, 2), (2, 1))), (256, ((1, 2), (2, 1))))
+_DEPTH = 128  # weights along K of a step of "groups"
 _FEWEST, _EIGHT = 4, 8  # rows of `x` at most of "rows" and "tokens"
 _ROWS = ((4, 1), (2, 1), (4, 4), (2, 4), (1, 4))  # weights' rows of a thread, warps that share one
 
@@ -117,17 +120,28 @@ def tilings(m: int, k: int, group: int, exponents: bool) -> Iterator[Tiling]:
                 yield Tiling("tokens", _EIGHT, 0, splits, columns)
     power = max(8, 1 << (m - 1).bit_length())
     few = (power,) if power <= 64 else (64, 128) if m <= 512 else ()
-    many = (64,) if 32 < m <= 64 else (128,) if 64 < m <= 128 else (128, 256) if m > 128 else ()
     forms = [("few", block, form) for block in few for form in _FEW[block]]
-    forms += [("many", block, form) for block in many for form in _MANY[block]]
     for kernel, block, (columns, depth) in forms:
-        if kernel == "few" and not scaled(block, group, exponents) and group % depth:
+        if not scaled(block, group, exponents) and group % depth:
             continue  # sums are scaled by groups
         steps = _up(k, depth)
         for splits in (1, 2, 4, 8, 16) if columns == 64 else (1, 2, 4, 8):
             least = steps - _up(steps, splits) * (splits - 1)  # steps of the last part
             if least > 0 and splits <= block:
                 yield Tiling(kernel, block, depth, splits, columns)
+    yield from _groups(m, k)
+
+
+def _groups(m: int, k: int) -> Iterator[Tiling]:
+    """Yield the tilings of `linear_groups`."""
+    steps = _up(k, _DEPTH)
+    fitting = [block for block in _BLOCKS if block >= min(m, 256)]
+    blocks = fitting[:1] if m <= 256 else [block for block in _BLOCKS if block >= 128]
+    for block in blocks:
+        forms = next(forms for most, forms in _GROUPS if block <= most)
+        for (down, along), splits in itertools.product(forms, (1, 2, 3, 4, 5, 6, 8, 12, 16)):
+            if steps >= splits * along and splits <= max(1, block // 8):
+                yield Tiling("groups", block, _DEPTH, splits, 64 * down, along)
 
 
 def scaled(block: int, group: int, exponents: bool) -> bool:
@@ -175,16 +189,24 @@ def expected(
     busy = _up(programs, processors)
     if tiling.kernel == "few":
         return _few(tiling, share, busy, resident)
-    times = _MANY_TIMES[columns]
-    rows = m / _up(m, tiling.block)  # TMA reads no rows behind the last one
-    moved = tiling.depth * (columns / packed + 2 * rows)
-    multiplied = columns * tiling.block * tiling.depth / times.multiplied
-    step = max(times.step + moved / times.moved, multiplied, times.least)
-    step += times.scaling if grouped else 0.0
-    after = times.tile
+    return _of_groups(tiling, m, share, busy, packed, grouped)
+
+
+def _of_groups(
+    tiling: Tiling, m: int, share: int, busy: int, packed: int, grouped: bool
+) -> float:
+    """Return the expected microseconds of programs of several groups of warps, of which each processor has `busy` one after the other, with `share` steps each."""
+    times, parts, down = _GROUPS_TIMES, tiling.depth // 64, tiling.columns // 64
+    rows = min(m, tiling.block)  # TMA reads no rows behind the last one
+    moved = tiling.depth * (tiling.columns / packed + 2 * rows) / times.moved
+    multiplied = tiling.columns * tiling.block * tiling.depth / times.multiplied
+    issue = (times.issue + (times.scaling if grouped else 0.0)) * parts * down
+    latency = times.step + (times.weights + times.rows * tiling.block / 64) * parts
+    steps = max(share * max(moved, multiplied, issue), _up(share, tiling.along) * latency)
+    after = times.tile + (times.gathered if tiling.along > 1 else 0.0)
     if tiling.splits > 1:
-        after = times.shared + times.each * tiling.splits * tiling.block / 128
-    return times.launch + busy * (share * step + after)
+        after += times.shared + times.each * tiling.splits * tiling.block / 128
+    return times.launch + busy * (steps + after)
 
 
 def _few(tiling: Tiling, share: int, busy: int, resident: int) -> float:
@@ -200,7 +222,7 @@ def _few(tiling: Tiling, share: int, busy: int, resident: int) -> float:
 
 def _resident(tiling: Tiling) -> int:
     """Return how many programs share a processor."""
-    if tiling.kernel == "many":
+    if tiling.kernel == "groups":
         return 1
     if tiling.kernel == "tokens":  # by their registers
         return 2 if tiling.columns == 128 else 3

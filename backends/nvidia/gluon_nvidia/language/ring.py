@@ -209,9 +209,28 @@ class tile_ring(Record):
             ArgumentError: no position of a consumer on this ring.
         """
         check_position(self.facts, position, "consumer")
-        _, buffers, full = _parts(self)[:3]
-        semantic = semantic_layer()
-        mbarrier.wait(semantic.memdesc_index(full, position.index), position.phase)
+        full = _parts(self)[2]
+        mbarrier.wait(semantic_layer().memdesc_index(full, position.index), position.phase)
+        return self._tiles(position)
+
+    @builtin(name="tile_ring.tiles")
+    def tiles(self, position: ring_position) -> Union[shared_memory_descriptor, tl.tuple]:
+        """Return the slot's tiles, which this partition has waited for and not released yet.
+
+        Args:
+            position: a consumer's position.
+
+        Returns:
+            As `wait`.
+
+        Raises:
+            ArgumentError: no position of a consumer on this ring.
+        """
+        check_position(self.facts, position, "consumer")
+        return self._tiles(position)
+
+    def _tiles(self, position: ring_position) -> Union[shared_memory_descriptor, tl.tuple]:
+        semantic, buffers = semantic_layer(), _parts(self)[1]
         views = [semantic.memdesc_index(buffer, position.index) for buffer in buffers]
         return views[0] if len(views) == 1 else tl.tuple(views)
 

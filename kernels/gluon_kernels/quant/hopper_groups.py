@@ -1,0 +1,356 @@
+"""Products of rows with weights of 8 or 4 bits on Hopper: groups of warps convert weights while the matrix unit multiplies.
+
+The transposed product is computed, as in `hopper.py`: weights are the left operand, which `wgmma` reads from registers. One warp
+copies bytes of weights and rows of `x` by TMA. Groups of four warps have 64 rows of weights each: DOWN groups have the rows of a tile,
+and ALONG groups of each of these take steps along K in turn, whose sums meet in shared memory. A step is two halves of 64 weights; a half is converted while
+the one before is multiplied, so that the matrix unit has work when the next product is issued. Scales of groups along K are multiplied in
+registers and rounded to the dtype of `x`, as restored weights are; scales of rows are applied to the sums. Few tiles are split along K
+among programs, which add up their sums in order.
+"""
+
+import gluon_core as gluon
+from gluon_core import language as gl
+from gluon_core.language.nvidia.hopper import (
+    mbarrier,
+    tma_ring,
+    warpgroup_mma,
+    warpgroup_mma_init,
+    warpgroup_mma_wait,
+)
+from gluon_kernels.dependent import wait_for_predecessor
+from gluon_kernels.gemm.epilogue import of_columns, store_part
+from gluon_kernels.gemm.hopper_small_m import arrive, share_of, wait_for_all
+from gluon_kernels.quant.hopper import converted, left_operand, raw_dtype, raw_layout, scales_at
+
+ROWS = gl.constexpr(64)  # of weights, of a group of warps
+PART = gl.constexpr(64)  # weights along K of a product
+
+
+@gluon.constexpr_function
+def columns_of(block):
+    """Return the powers of two that the rows of `x` of a tile are the sum of, each 8 to 256."""
+    left, parts = block, ()
+    for width in (256, 128, 64, 32, 16, 8):
+        while left >= width:
+            parts, left = (*parts, width), left - width
+    return parts
+
+
+@gluon.constexpr_function
+def layout_of(width):
+    """Return the layout of the sums of a group's rows of weights with `width` rows of `x`."""
+    return gl.NVMMADistributedLayout([3, 0], [4, 1], [16, width, 16])
+
+
+@gluon.jit
+def copy_tiles(
+    ring, tiles, K, DOWN: gl.constexpr, WIDTHS: gl.constexpr, DEPTH: gl.constexpr, SPLITS: gl.constexpr
+):  # fmt: skip
+    first, count = share_of(gl.cdiv(K, DEPTH), SPLITS)
+    position = ring.producer()
+    for tile in range(gl.program_id(1), tiles.count(), gl.num_programs(1)):
+        row, column = tiles.at(tile)
+        for step in range(first, first + count):
+            k = step * DEPTH
+            places = ()
+            for i in gl.static_range(DOWN):
+                places = places + ([row + i * ROWS, k // 2],)
+            for part in gl.static_range(DEPTH // PART):
+                left = column
+                for i in gl.static_range(len(WIDTHS)):
+                    places = places + ([left, k + part * PART],)
+                    left += WIDTHS[i]
+            ring.fetch(position, places)
+            position = position.next()
+
+
+@gluon.jit
+def start(weights, slot, sums, first: gl.constexpr):
+    """Start the products of 64 weights along K with all rows of `x`, whose tiles are those of the slot from `first` on."""
+    started = ()
+    for i in gl.static_range(len(sums)):
+        right = slot[first + i].permute((1, 0))
+        left = gl.convert_layout(weights, gl.DotOperandLayout(0, layout_of(right.shape[1]), 2))
+        started = started + (warpgroup_mma(left, right, sums[i], is_async=True),)
+    return started
+
+
+@gluon.jit
+def waited(sums, pending: gl.constexpr, older, weights):
+    """Wait for all products but the last that are `pending`; return the sums and `weights`. Products that are over read `older`, in registers."""
+    results = warpgroup_mma_wait(pending, deps=sums + (older, weights))
+    again = ()
+    for i in gl.static_range(len(sums)):
+        again = again + (warpgroup_mma_init(results[i]),)
+    return again, results[len(sums) + 1]
+
+
+@gluon.jit
+def multiply_step(
+    slot, weights, sums, factors, down: gl.constexpr, DOWN: gl.constexpr, DEPTH: gl.constexpr, FORMAT: gl.constexpr
+):  # fmt: skip
+    """Multiply the weights of a step, of which `weights` are the first 64 along K; return the sums and the last 64, which a product still reads."""
+    dtype: gl.constexpr = weights.dtype
+    for part in gl.static_range(DEPTH // PART):
+        sums = start(weights, slot, sums, DOWN + part * len(sums))
+        if part > 0:
+            sums, weights = waited(sums, len(sums), older, weights)
+        if part + 1 < DEPTH // PART:
+            older = weights
+            weights = part_of(slot[down], factors, part + 1, dtype, FORMAT)
+    return sums, weights
+
+
+@gluon.jit
+def part_of(tile, factors, part: gl.constexpr, dtype: gl.constexpr, FORMAT: gl.constexpr):
+    """Return 64 weights along K of a tile as `wgmma` reads them, times their scales."""
+    operand: gl.constexpr = gl.DotOperandLayout(0, layout_of(64), 2)
+    raw = tile.slice(part * (PART // 2), PART // 2, dim=1).load(raw_layout(ROWS, PART // 2, 4))
+    factor = None
+    if len(factors) > 0:
+        factor = factors[part % len(factors)]
+    return converted(raw, factor, dtype, FORMAT, [ROWS, PART], operand)
+
+
+@gluon.jit
+def factors_of(scales, strides, rows, near, k, N, K, DEPTH: gl.constexpr, SIZE: gl.constexpr):
+    """Return the scales of a step: one tensor for each 64 weights along K, or one for all; none without scales."""
+    factors = ()
+    if scales is not None:
+        for part in gl.static_range(1 if SIZE % DEPTH == 0 else DEPTH // PART):
+            factors = factors + (scales_at(scales, strides, rows, near, k + part * PART, N, K, SIZE),)
+    return factors
+
+
+@gluon.jit
+def multiply_share(
+    ring, tiles, outs, exchange, scales, strides, sizes, group: gl.constexpr, dtype: gl.constexpr, WIDTHS: gl.constexpr,
+    DOWN: gl.constexpr, ALONG: gl.constexpr, DEPTH: gl.constexpr, SIZE: gl.constexpr, FORMAT: gl.constexpr,
+    SPLITS: gl.constexpr, VECTOR: gl.constexpr,
+):  # fmt: skip
+    """Multiply a group's rows of weights of each tile of the program, or its part of their steps."""
+    c, c_row, parts, counters, end = outs
+    M, N, K = sizes
+    down: gl.constexpr = group % DOWN
+    along: gl.constexpr = group // DOWN
+    SCALED: gl.constexpr = 64 if SIZE % 64 == 0 else 32  # weights that share a scale at least
+    operand: gl.constexpr = gl.DotOperandLayout(0, layout_of(64), 2)
+    like = gl.full([ROWS, PART // 2], 0, raw_dtype(FORMAT), raw_layout(ROWS, PART // 2, 4))
+    like = left_operand(like, dtype, FORMAT, [ROWS, PART], operand)
+    of_groups: gl.constexpr = gl.SliceLayout(2, like.reshape([ROWS, PART // SCALED, SCALED]).type.layout)
+    rows = gl.arange(0, ROWS, gl.SliceLayout(1, of_groups))
+    near = gl.arange(0, PART // SCALED, gl.SliceLayout(0, of_groups)) * SCALED
+    first, count = share_of(gl.cdiv(K, DEPTH), SPLITS)
+    position = ring.consumer().next(along)
+    for tile in range(gl.program_id(1), tiles.count(), gl.num_programs(1)):
+        row, column = tiles.at(tile)
+        row += down * ROWS
+        sums = ()
+        for i in gl.static_range(len(WIDTHS)):
+            zeros = gl.zeros([ROWS, WIDTHS[i]], gl.float32, layout_of(WIDTHS[i]))
+            sums = sums + (warpgroup_mma_init(zeros),)
+        k = (first + along) * DEPTH
+        factors = factors_of(scales, strides, row + rows, near, k, N, K, DEPTH, SIZE)
+        k += ALONG * DEPTH
+        coming = factors_of(scales, strides, row + rows, near, k, N, K, DEPTH, SIZE)
+        weights = part_of(ring.wait(position)[down], factors, 0, dtype, FORMAT)
+        for _ in range(along + ALONG, count, ALONG):
+            k += ALONG * DEPTH
+            later = factors_of(scales, strides, row + rows, near, k, N, K, DEPTH, SIZE)
+            sums, weights = multiply_step(ring.tiles(position), weights, sums, factors, down, DOWN, DEPTH, FORMAT)  # fmt: skip
+            following = position.next(ALONG)
+            after = part_of(ring.wait(following)[down], coming, 0, dtype, FORMAT)
+            ring.wait(following)  # a branch: ptxas moves no conversion behind it
+            sums, weights = waited(sums, 0, weights, after)
+            ring.release(position)
+            position = following
+            if scales is not None:
+                factors = coming
+                coming = later
+        sums, weights = multiply_step(ring.tiles(position), weights, sums, factors, down, DOWN, DEPTH, FORMAT)  # fmt: skip
+        results = warpgroup_mma_wait(0, deps=sums + (weights,))[: len(sums)]
+        ring.release(position)
+        position = position.next(ALONG)
+        if ALONG > 1:
+            results = gathered(exchange, results, group, DOWN, ALONG)
+        if along == 0:
+            store_sums(
+                c, results, tile * DOWN + down, (parts, counters), (column, row), (M, N), c_row, end, SPLITS, VECTOR
+            )  # fmt: skip
+
+
+@gluon.constexpr_function
+def shared_of(width):
+    """Return a layout in which the rows of the sums of a warp are in different banks."""
+    return gl.SwizzledSharedLayout(8, 1, min(8, width // 8), [1, 0])
+
+
+@gluon.jit
+def exchange_of(WIDTHS: gl.constexpr, DOWN: gl.constexpr, ALONG: gl.constexpr):
+    """Allocate memory for the sums of the groups that share rows, and a barrier for each of these rows."""
+    buffers = ()
+    if ALONG > 1:
+        for i in gl.static_range(len(WIDTHS)):
+            buffers = buffers + (
+                gl.allocate_shared_memory(gl.float32, [(ALONG - 1) * DOWN, ROWS, WIDTHS[i]], shared_of(WIDTHS[i])),
+            )  # fmt: skip
+    barriers = mbarrier.allocate_mbarrier(batch=DOWN)
+    for i in gl.static_range(DOWN):
+        mbarrier.init(barriers.index(i), max(ALONG - 1, 1))
+    return buffers, barriers
+
+
+@gluon.jit
+def gathered(exchange, sums, group: gl.constexpr, DOWN: gl.constexpr, ALONG: gl.constexpr):
+    """Return the sums of all groups that share rows, in the first of these; the others leave theirs."""
+    buffers, barriers = exchange
+    down: gl.constexpr = group % DOWN
+    along: gl.constexpr = group // DOWN
+    if along > 0:
+        for i in gl.static_range(len(sums)):
+            buffers[i].index((along - 1) * DOWN + down).store(sums[i])
+        gl.barrier()  # all of the group have stored before it arrives
+        mbarrier.arrive(barriers.index(down))
+        totals = sums
+    else:
+        mbarrier.wait(barriers.index(down), 0)
+        totals = ()
+        for i in gl.static_range(len(sums)):
+            total = sums[i]
+            for other in gl.static_range(ALONG - 1):
+                total += buffers[i].index(other * DOWN + down).load(total.type.layout)
+            totals = totals + (total,)
+    return totals
+
+
+@gluon.constexpr_function
+def adders(splits, width):
+    """Return how many of the programs of a tile add up, a power of two of them: each a share of its rows of `x`, of 8 at least."""
+    return min(width // 8, 1 << (splits.bit_length() - 1))
+
+
+@gluon.constexpr_function
+def size_of(values):
+    return sum(value.shape[0] * value.shape[1] for value in values)
+
+
+@gluon.jit
+def places_of(rows, columns, ROWS: gl.constexpr):
+    """Return where sums of [rows, columns] are in memory: 8 columns of all rows at a time, of which a warp writes 256 bytes that follow each other."""
+    return rows[:, None] * 8 + (columns // 8 * (8 * ROWS) + columns % 8)[None, :]
+
+
+@gluon.jit
+def store_sums(c, values, number, scratch, place, sizes, stride, end, SPLITS: gl.constexpr, VECTOR: gl.constexpr):  # fmt: skip
+    """Store the transposed sums of a group's rows, or add up those of all programs of the tile, each a share of the rows of `x`.
+
+    Args:
+        values: [rows of weights, rows of `x`] of each part of the tile.
+        number: of the tile and the group.
+        scratch: memory for the sums of each program of each tile, and zeros by which they wait for each other, as in `gemm_split_k`.
+        place: the first row of `x`, and the first of the weights.
+        c, sizes, stride, end: those of `store_part`.
+    """
+    if SPLITS == 1:
+        top = place[0]
+        for i in gl.static_range(len(values)):
+            store_part(c, gl.permute(values[i], (1, 0)), top, place[1], sizes, stride, end, False, VECTOR)  # fmt: skip
+            top += values[i].shape[1]
+    else:
+        part = gl.program_id(0)
+        parts = scratch[0] + number.to(gl.int64) * (SPLITS * size_of(values))
+        left = sizes[0] - place[0]
+        mine = parts
+        for i in gl.static_range(len(values)):
+            value = values[i]
+            rows = gl.arange(0, value.shape[0], gl.SliceLayout(1, value.type.layout))
+            columns = gl.arange(0, value.shape[1], gl.SliceLayout(0, value.type.layout))
+            own = mine + part * (value.shape[0] * value.shape[1])
+            gl.store(own + places_of(rows, columns, value.shape[0]), value, mask=(columns // 8 * 8 < left)[None, :])  # fmt: skip
+            mine += SPLITS * (value.shape[0] * value.shape[1])
+            left -= value.shape[1]
+        before = arrive(scratch[1] + number, SPLITS)
+        if part < adders(SPLITS, values[0].shape[1]):
+            wait_for_all(scratch[1] + number, before, SPLITS)
+            top = place[0]
+            for i in gl.static_range(len(values)):
+                add_up(c, parts, values[i], (top, place[1]), sizes, stride, end, SPLITS, VECTOR)
+                parts += SPLITS * (values[i].shape[0] * values[i].shape[1])
+                top += values[i].shape[1]
+
+
+@gluon.jit
+def add_up(c, parts, value, place, sizes, stride, end, SPLITS: gl.constexpr, VECTOR: gl.constexpr):
+    """Add up a share of the columns of `value`, which `parts` has of each program, and store it."""
+    DOWN: gl.constexpr = value.shape[0]
+    SIZE: gl.constexpr = DOWN * value.shape[1]
+    SHARE: gl.constexpr = value.shape[1] // adders(SPLITS, value.shape[1])
+    wide: gl.constexpr = gl.BlockedLayout([1, 4], [16, 2], [4, 1], [1, 0])
+    begin = gl.program_id(0) * SHARE
+    if gl.program_id(0) < adders(SPLITS, value.shape[1]):
+        rows = gl.arange(0, DOWN, gl.SliceLayout(1, wide))
+        columns = begin + gl.arange(0, SHARE, gl.SliceLayout(0, wide))
+        inside = (place[0] + columns // 8 * 8 < sizes[0])[None, :]
+        total = gl.zeros([DOWN, SHARE], gl.float32, wide)
+        for split in gl.static_range(SPLITS):
+            total += gl.load(parts + split * SIZE + places_of(rows, columns, DOWN), mask=inside, other=0.0)  # fmt: skip
+        store_part(c, gl.permute(total, (1, 0)), place[0] + begin, place[1], sizes, stride, end, False, VECTOR)  # fmt: skip
+
+
+@gluon.jit(do_not_specialize=["M", "N", "K", "c_row"])
+def linear_groups(
+    w_desc, x_descs, c, sums, counters, bias, scales, strides, row_scales, M, N, K, c_row,
+    SIZE: gl.constexpr, FORMAT: gl.constexpr, BLOCK_M: gl.constexpr, DOWN: gl.constexpr, ALONG: gl.constexpr,
+    DEPTH: gl.constexpr, STAGES: gl.constexpr, SPLITS: gl.constexpr, VECTOR: gl.constexpr, ACTIVATION: gl.constexpr,
+):  # fmt: skip
+    """Store `x @ weight.T + bias`: `x` is [M, K], `weight` [N, K] in bytes, of which `w_desc` reads pairs of weights. The grid is [parts of K, programs].
+
+    `x_descs` are those of `columns_of(BLOCK_M)` rows of `x` and 64 columns. `scales` is None, or has a scale for SIZE weights along K of each row, a
+    multiple of 32; `row_scales` is None, or a vector. A tile has BLOCK_M rows of `x` and DOWN * 64 of the weights; ALONG groups share its steps of DEPTH weights, 64 or
+    128, of which each program of a tile has one for each of these groups at least. With ALONG or SPLITS > 1 there is a program for each tile and part. `sums` has room
+    for SPLITS tiles of each tile, `counters` DOWN numbers, as in `gemm_split_k`.
+    """
+    gl.static_assert(gl.num_warps() == 4, "a group of four warps multiplies")
+    WIDTHS: gl.constexpr = columns_of(BLOCK_M)
+    ring = tma_ring((w_desc,) * DOWN + x_descs * (DEPTH // PART), STAGES, consumers=DOWN)
+    exchange = exchange_of(WIDTHS, DOWN, ALONG)
+    wait_for_predecessor()
+    tiles = gl.portable.swizzled_tiles([N, M], [DOWN * ROWS, BLOCK_M], 8)
+    end = of_columns(M, N, bias, ACTIVATION, None, None, row_scales)
+    dtype: gl.constexpr = x_descs[0].dtype
+    outs = (c, c_row, sums, counters, end)
+    sizes = (M, N, K)
+    if DOWN * ALONG == 2:
+        gl.warp_specialize(
+            [
+                (multiply_share, (ring, tiles, outs, exchange, scales, strides, sizes, 0, dtype, WIDTHS, DOWN, ALONG, DEPTH, SIZE, FORMAT, SPLITS, VECTOR)),
+                (multiply_share, (ring, tiles, outs, exchange, scales, strides, sizes, 1, dtype, WIDTHS, DOWN, ALONG, DEPTH, SIZE, FORMAT, SPLITS, VECTOR)),
+                (copy_tiles, (ring, tiles, K, DOWN, WIDTHS, DEPTH, SPLITS)),
+            ],
+            [4, 1],
+            [240, 24],
+        )  # fmt: skip
+    elif DOWN * ALONG == 3:
+        gl.warp_specialize(
+            [
+                (multiply_share, (ring, tiles, outs, exchange, scales, strides, sizes, 0, dtype, WIDTHS, DOWN, ALONG, DEPTH, SIZE, FORMAT, SPLITS, VECTOR)),
+                (multiply_share, (ring, tiles, outs, exchange, scales, strides, sizes, 1, dtype, WIDTHS, DOWN, ALONG, DEPTH, SIZE, FORMAT, SPLITS, VECTOR)),
+                (multiply_share, (ring, tiles, outs, exchange, scales, strides, sizes, 2, dtype, WIDTHS, DOWN, ALONG, DEPTH, SIZE, FORMAT, SPLITS, VECTOR)),
+                (copy_tiles, (ring, tiles, K, DOWN, WIDTHS, DEPTH, SPLITS)),
+            ],
+            [4, 4, 1],
+            [160, 160, 24],
+        )  # fmt: skip
+    else:
+        gl.static_assert(DOWN * ALONG == 4, "two, three or four groups share a tile")
+        gl.warp_specialize(
+            [
+                (multiply_share, (ring, tiles, outs, exchange, scales, strides, sizes, 0, dtype, WIDTHS, DOWN, ALONG, DEPTH, SIZE, FORMAT, SPLITS, VECTOR)),
+                (multiply_share, (ring, tiles, outs, exchange, scales, strides, sizes, 1, dtype, WIDTHS, DOWN, ALONG, DEPTH, SIZE, FORMAT, SPLITS, VECTOR)),
+                (multiply_share, (ring, tiles, outs, exchange, scales, strides, sizes, 2, dtype, WIDTHS, DOWN, ALONG, DEPTH, SIZE, FORMAT, SPLITS, VECTOR)),
+                (multiply_share, (ring, tiles, outs, exchange, scales, strides, sizes, 3, dtype, WIDTHS, DOWN, ALONG, DEPTH, SIZE, FORMAT, SPLITS, VECTOR)),
+                (copy_tiles, (ring, tiles, K, DOWN, WIDTHS, DEPTH, SPLITS)),
+            ],
+            [4, 4, 4, 1],
+            [112, 112, 112, 24],
+        )  # fmt: skip
