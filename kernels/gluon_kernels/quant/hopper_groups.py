@@ -20,6 +20,15 @@ from gluon_core.language.nvidia.hopper import (
 from gluon_kernels.dependent import wait_for_predecessor
 from gluon_kernels.gemm.epilogue import of_columns, store_part
 from gluon_kernels.gemm.hopper_small_m import arrive, share_of, wait_for_all
+from gluon_kernels.gemm.hopper_stream_k import (
+    added,
+    after,
+    leave,
+    owner_of,
+    places_of,
+    segment_of,
+)
+from gluon_kernels.gemm.hopper_stream_k import share_of as steps_before
 from gluon_kernels.quant.hopper import converted, left_operand, raw_dtype, raw_layout, scales_at
 
 ROWS = gl.constexpr(64)  # of weights, of a group of warps
@@ -43,25 +52,47 @@ def layout_of(width):
 
 
 @gluon.jit
-def copy_tiles(
-    ring, tiles, K, DOWN: gl.constexpr, WIDTHS: gl.constexpr, DEPTH: gl.constexpr, SPLITS: gl.constexpr
+def copy_steps(
+    ring, position, place, first, end, DOWN: gl.constexpr, WIDTHS: gl.constexpr, DEPTH: gl.constexpr
 ):  # fmt: skip
-    first, count = share_of(gl.cdiv(K, DEPTH), SPLITS)
+    """Fetch the weights and the rows of `x` of the steps of a tile from `first` to before `end`; return the next position."""
+    row, column = place
+    for step in range(first, end):
+        k = step * DEPTH
+        places = ()
+        for i in gl.static_range(DOWN):
+            places = places + ([row + i * ROWS, k // 2],)
+        for part in gl.static_range(DEPTH // PART):
+            left = column
+            for i in gl.static_range(len(WIDTHS)):
+                places = places + ([left, k + part * PART],)
+                left += WIDTHS[i]
+        ring.fetch(position, places)
+        position = position.next()
+    return position
+
+
+@gluon.jit
+def copy_tiles(
+    ring, tiles, shares, K, DOWN: gl.constexpr, WIDTHS: gl.constexpr, DEPTH: gl.constexpr, SPLITS: gl.constexpr
+):  # fmt: skip
+    """Fetch the steps of a program: its part of the tiles, or its share of all steps."""
     position = ring.producer()
-    for tile in range(gl.program_id(1), tiles.count(), gl.num_programs(1)):
-        row, column = tiles.at(tile)
-        for step in range(first, first + count):
-            k = step * DEPTH
-            places = ()
-            for i in gl.static_range(DOWN):
-                places = places + ([row + i * ROWS, k // 2],)
-            for part in gl.static_range(DEPTH // PART):
-                left = column
-                for i in gl.static_range(len(WIDTHS)):
-                    places = places + ([left, k + part * PART],)
-                    left += WIDTHS[i]
-            ring.fetch(position, places)
-            position = position.next()
+    steps = gl.cdiv(K, DEPTH)
+    if SPLITS > 0:
+        first, count = share_of(steps, SPLITS)
+        for tile in range(gl.program_id(1), tiles.count(), gl.num_programs(1)):
+            position = copy_steps(
+                ring, position, tiles.at(tile), first, first + count, DOWN, WIDTHS, DEPTH
+            )
+    else:
+        begin = steps_before(gl.program_id(0), shares, steps)
+        left = steps_before(gl.program_id(0) + 1, shares, steps)
+        whole = shares[0] + gl.program_id(0)
+        while (left > begin) | (whole < tiles.count()):
+            tile, low, high = segment_of(left, whole, begin, steps)
+            position = copy_steps(ring, position, tiles.at(tile), low, high, DOWN, WIDTHS, DEPTH)
+            left, whole = after(left, whole, begin, tile, low, steps)
 
 
 @gluon.jit
@@ -118,13 +149,64 @@ def factors_of(scales, strides, rows, near, k, N, K, DEPTH: gl.constexpr, SIZE: 
     factors = ()
     if scales is not None:
         for part in gl.static_range(1 if SIZE % DEPTH == 0 else DEPTH // PART):
-            factors = factors + (scales_at(scales, strides, rows, near, k + part * PART, N, K, SIZE),)
+            factors = factors + (
+                scales_at(scales, strides, rows, near, k + part * PART, N, K, SIZE),
+            )
     return factors
 
 
 @gluon.jit
+def products_of(
+    ring, position, scales, strides, row, first, end, sizes, group: gl.constexpr, dtype: gl.constexpr, WIDTHS: gl.constexpr,
+    DOWN: gl.constexpr, ALONG: gl.constexpr, DEPTH: gl.constexpr, SIZE: gl.constexpr, FORMAT: gl.constexpr,
+):  # fmt: skip
+    """Multiply a group's rows of weights, from `row` on, with the rows of `x` of a tile, in every ALONGth step from `first` to before `end`; there is one.
+
+    Returns:
+        The sums of each part of the tile, and the group's next position.
+    """
+    _, N, K = sizes
+    down: gl.constexpr = group % DOWN
+    SCALED: gl.constexpr = 64 if SIZE % 64 == 0 else 32  # weights that share a scale at least
+    operand: gl.constexpr = gl.DotOperandLayout(0, layout_of(64), 2)
+    like = gl.full([ROWS, PART // 2], 0, raw_dtype(FORMAT), raw_layout(ROWS, PART // 2, 4))
+    like = left_operand(like, dtype, FORMAT, [ROWS, PART], operand)
+    of_groups: gl.constexpr = gl.SliceLayout(
+        2, like.reshape([ROWS, PART // SCALED, SCALED]).type.layout
+    )
+    rows = row + gl.arange(0, ROWS, gl.SliceLayout(1, of_groups))
+    near = gl.arange(0, PART // SCALED, gl.SliceLayout(0, of_groups)) * SCALED
+    sums = ()
+    for i in gl.static_range(len(WIDTHS)):
+        zeros = gl.zeros([ROWS, WIDTHS[i]], gl.float32, layout_of(WIDTHS[i]))
+        sums = sums + (warpgroup_mma_init(zeros),)
+    k = first * DEPTH
+    factors = factors_of(scales, strides, rows, near, k, N, K, DEPTH, SIZE)
+    k += ALONG * DEPTH
+    coming = factors_of(scales, strides, rows, near, k, N, K, DEPTH, SIZE)
+    weights = part_of(ring.wait(position)[down], factors, 0, dtype, FORMAT)
+    for _ in range(first + ALONG, end, ALONG):
+        k += ALONG * DEPTH
+        later = factors_of(scales, strides, rows, near, k, N, K, DEPTH, SIZE)
+        sums, weights = multiply_step(ring.tiles(position), weights, sums, factors, down, DOWN, DEPTH, FORMAT)  # fmt: skip
+        following = position.next(ALONG)
+        next_weights = part_of(ring.wait(following)[down], coming, 0, dtype, FORMAT)
+        ring.wait(following)  # a branch: ptxas moves no conversion behind it
+        sums, weights = waited(sums, 0, weights, next_weights)
+        ring.release(position)
+        position = following
+        if scales is not None:
+            factors = coming
+            coming = later
+    sums, weights = multiply_step(ring.tiles(position), weights, sums, factors, down, DOWN, DEPTH, FORMAT)  # fmt: skip
+    results = warpgroup_mma_wait(0, deps=sums + (weights,))[: len(sums)]
+    ring.release(position)
+    return results, position.next(ALONG)
+
+
+@gluon.jit
 def multiply_share(
-    ring, tiles, outs, exchange, scales, strides, sizes, group: gl.constexpr, dtype: gl.constexpr, WIDTHS: gl.constexpr,
+    ring, tiles, shares, outs, exchange, scales, strides, sizes, group: gl.constexpr, dtype: gl.constexpr, WIDTHS: gl.constexpr,
     DOWN: gl.constexpr, ALONG: gl.constexpr, DEPTH: gl.constexpr, SIZE: gl.constexpr, FORMAT: gl.constexpr,
     SPLITS: gl.constexpr, VECTOR: gl.constexpr,
 ):  # fmt: skip
@@ -133,50 +215,49 @@ def multiply_share(
     M, N, K = sizes
     down: gl.constexpr = group % DOWN
     along: gl.constexpr = group // DOWN
-    SCALED: gl.constexpr = 64 if SIZE % 64 == 0 else 32  # weights that share a scale at least
-    operand: gl.constexpr = gl.DotOperandLayout(0, layout_of(64), 2)
-    like = gl.full([ROWS, PART // 2], 0, raw_dtype(FORMAT), raw_layout(ROWS, PART // 2, 4))
-    like = left_operand(like, dtype, FORMAT, [ROWS, PART], operand)
-    of_groups: gl.constexpr = gl.SliceLayout(2, like.reshape([ROWS, PART // SCALED, SCALED]).type.layout)
-    rows = gl.arange(0, ROWS, gl.SliceLayout(1, of_groups))
-    near = gl.arange(0, PART // SCALED, gl.SliceLayout(0, of_groups)) * SCALED
-    first, count = share_of(gl.cdiv(K, DEPTH), SPLITS)
+    steps = gl.cdiv(K, DEPTH)
     position = ring.consumer().next(along)
-    for tile in range(gl.program_id(1), tiles.count(), gl.num_programs(1)):
-        row, column = tiles.at(tile)
-        row += down * ROWS
-        sums = ()
-        for i in gl.static_range(len(WIDTHS)):
-            zeros = gl.zeros([ROWS, WIDTHS[i]], gl.float32, layout_of(WIDTHS[i]))
-            sums = sums + (warpgroup_mma_init(zeros),)
-        k = (first + along) * DEPTH
-        factors = factors_of(scales, strides, row + rows, near, k, N, K, DEPTH, SIZE)
-        k += ALONG * DEPTH
-        coming = factors_of(scales, strides, row + rows, near, k, N, K, DEPTH, SIZE)
-        weights = part_of(ring.wait(position)[down], factors, 0, dtype, FORMAT)
-        for _ in range(along + ALONG, count, ALONG):
-            k += ALONG * DEPTH
-            later = factors_of(scales, strides, row + rows, near, k, N, K, DEPTH, SIZE)
-            sums, weights = multiply_step(ring.tiles(position), weights, sums, factors, down, DOWN, DEPTH, FORMAT)  # fmt: skip
-            following = position.next(ALONG)
-            after = part_of(ring.wait(following)[down], coming, 0, dtype, FORMAT)
-            ring.wait(following)  # a branch: ptxas moves no conversion behind it
-            sums, weights = waited(sums, 0, weights, after)
-            ring.release(position)
-            position = following
-            if scales is not None:
-                factors = coming
-                coming = later
-        sums, weights = multiply_step(ring.tiles(position), weights, sums, factors, down, DOWN, DEPTH, FORMAT)  # fmt: skip
-        results = warpgroup_mma_wait(0, deps=sums + (weights,))[: len(sums)]
-        ring.release(position)
-        position = position.next(ALONG)
-        if ALONG > 1:
-            results = gathered(exchange, results, group, DOWN, ALONG)
-        if along == 0:
-            store_sums(
-                c, results, tile * DOWN + down, (parts, counters), (column, row), (M, N), c_row, end, SPLITS, VECTOR
+    if SPLITS > 0:
+        first, count = share_of(steps, SPLITS)
+        for tile in range(gl.program_id(1), tiles.count(), gl.num_programs(1)):
+            row, column = tiles.at(tile)
+            row += down * ROWS
+            results, position = products_of(
+                ring, position, scales, strides, row, first + along, first + count, sizes, group, dtype, WIDTHS, DOWN, ALONG, DEPTH,
+                SIZE, FORMAT,
             )  # fmt: skip
+            if ALONG > 1:
+                results = gathered(exchange, results, group, DOWN, ALONG)
+            if along == 0:
+                store_sums(
+                    c, results, tile * DOWN + down, (parts, counters), (column, row), (M, N), c_row, end, SPLITS, VECTOR
+                )  # fmt: skip
+    else:
+        program = gl.program_id(0)
+        begin = steps_before(program, shares, steps)
+        left = steps_before(program + 1, shares, steps)
+        whole = shares[0] + program
+        while (left > begin) | (whole < tiles.count()):
+            tile, low, high = segment_of(left, whole, begin, steps)
+            row, column = tiles.at(tile)
+            row += down * ROWS
+            results, position = products_of(
+                ring, position, scales, strides, row, low, high, sizes, group, dtype, WIDTHS, DOWN, ALONG, DEPTH, SIZE, FORMAT
+            )  # fmt: skip
+            if high < steps:
+                number = program * DOWN + down
+                leave(parts + number.to(gl.int64) * size_of(results), results)
+                gl.portable.signal(counters + number, "gpu")
+            else:
+                if low > 0:
+                    opener = owner_of(tile * steps, shares, steps)
+                    for other in range(opener, program):
+                        gl.portable.wait_signal(counters + other * DOWN + down, "gpu")
+                    for other in range(opener, program):
+                        number = other * DOWN + down
+                        results = added(parts + number.to(gl.int64) * size_of(results), results)
+                store_whole(c, results, (column, row), (M, N), c_row, end, VECTOR)
+            left, whole = after(left, whole, begin, tile, low, steps)
 
 
 @gluon.constexpr_function
@@ -235,9 +316,12 @@ def size_of(values):
 
 
 @gluon.jit
-def places_of(rows, columns, ROWS: gl.constexpr):
-    """Return where sums of [rows, columns] are in memory: 8 columns of all rows at a time, of which a warp writes 256 bytes that follow each other."""
-    return rows[:, None] * 8 + (columns // 8 * (8 * ROWS) + columns % 8)[None, :]
+def store_whole(c, values, place, sizes, stride, end, VECTOR: gl.constexpr):
+    """Store the transposed sums of a group's rows, each part of the tile."""
+    top = place[0]
+    for i in gl.static_range(len(values)):
+        store_part(c, gl.permute(values[i], (1, 0)), top, place[1], sizes, stride, end, False, VECTOR)  # fmt: skip
+        top += values[i].shape[1]
 
 
 @gluon.jit
@@ -252,10 +336,7 @@ def store_sums(c, values, number, scratch, place, sizes, stride, end, SPLITS: gl
         c, sizes, stride, end: those of `store_part`.
     """
     if SPLITS == 1:
-        top = place[0]
-        for i in gl.static_range(len(values)):
-            store_part(c, gl.permute(values[i], (1, 0)), top, place[1], sizes, stride, end, False, VECTOR)  # fmt: skip
-            top += values[i].shape[1]
+        store_whole(c, values, place, sizes, stride, end, VECTOR)
     else:
         part = gl.program_id(0)
         parts = scratch[0] + number.to(gl.int64) * (SPLITS * size_of(values))
@@ -263,10 +344,9 @@ def store_sums(c, values, number, scratch, place, sizes, stride, end, SPLITS: gl
         mine = parts
         for i in gl.static_range(len(values)):
             value = values[i]
-            rows = gl.arange(0, value.shape[0], gl.SliceLayout(1, value.type.layout))
             columns = gl.arange(0, value.shape[1], gl.SliceLayout(0, value.type.layout))
             own = mine + part * (value.shape[0] * value.shape[1])
-            gl.store(own + places_of(rows, columns, value.shape[0]), value, mask=(columns // 8 * 8 < left)[None, :])  # fmt: skip
+            gl.store(places_of(own, value), value, mask=(columns // 8 * 8 < left)[None, :])
             mine += SPLITS * (value.shape[0] * value.shape[1])
             left -= value.shape[1]
         before = arrive(scratch[1] + number, SPLITS)
@@ -288,18 +368,21 @@ def add_up(c, parts, value, place, sizes, stride, end, SPLITS: gl.constexpr, VEC
     wide: gl.constexpr = gl.BlockedLayout([1, 4], [16, 2], [4, 1], [1, 0])
     begin = gl.program_id(0) * SHARE
     if gl.program_id(0) < adders(SPLITS, value.shape[1]):
-        rows = gl.arange(0, DOWN, gl.SliceLayout(1, wide))
+        rows = gl.arange(0, DOWN, gl.SliceLayout(1, wide)) * 8
         columns = begin + gl.arange(0, SHARE, gl.SliceLayout(0, wide))
         inside = (place[0] + columns // 8 * 8 < sizes[0])[None, :]
         total = gl.zeros([DOWN, SHARE], gl.float32, wide)
+        places = (
+            parts + rows[:, None] + (columns // 8 * (8 * DOWN) + columns % 8)[None, :]
+        )  # of `places_of`
         for split in gl.static_range(SPLITS):
-            total += gl.load(parts + split * SIZE + places_of(rows, columns, DOWN), mask=inside, other=0.0)  # fmt: skip
+            total += gl.load(places + split * SIZE, mask=inside, other=0.0)
         store_part(c, gl.permute(total, (1, 0)), place[0] + begin, place[1], sizes, stride, end, False, VECTOR)  # fmt: skip
 
 
-@gluon.jit(do_not_specialize=["M", "N", "K", "c_row"])
+@gluon.jit(do_not_specialize=["M", "N", "K", "c_row", "shared", "sharers"])
 def linear_groups(
-    w_desc, x_descs, c, sums, counters, bias, scales, strides, row_scales, M, N, K, c_row,
+    w_desc, x_descs, c, sums, counters, bias, scales, strides, row_scales, M, N, K, c_row, shared, sharers,
     SIZE: gl.constexpr, FORMAT: gl.constexpr, BLOCK_M: gl.constexpr, DOWN: gl.constexpr, ALONG: gl.constexpr,
     DEPTH: gl.constexpr, STAGES: gl.constexpr, SPLITS: gl.constexpr, VECTOR: gl.constexpr, ACTIVATION: gl.constexpr,
 ):  # fmt: skip
@@ -307,8 +390,9 @@ def linear_groups(
 
     `x_descs` are those of `columns_of(BLOCK_M)` rows of `x` and 64 columns. `scales` is None, or has a scale for SIZE weights along K of each row, a
     multiple of 32; `row_scales` is None, or a vector. A tile has BLOCK_M rows of `x` and DOWN * 64 of the weights; ALONG groups share its steps of DEPTH weights, 64 or
-    128, of which each program of a tile has one for each of these groups at least. With ALONG or SPLITS > 1 there is a program for each tile and part. `sums` has room
-    for SPLITS tiles of each tile, `counters` DOWN numbers, as in `gemm_split_k`.
+    128, of which each program of a tile has one for each of these groups at least. With ALONG or SPLITS > 1 there is a program for each tile and part: `sums` has room
+    for SPLITS tiles of each tile, `counters` DOWN numbers, as in `gemm_split_k`. With SPLITS of 0 the grid is [programs]: the first `sharers` of them share
+    the first `shared` tiles along K, as in `gemm_stream_k`; `sums` has room for a tile of each program, `counters` DOWN zeros.
     """
     gl.static_assert(gl.num_warps() == 4, "a group of four warps multiplies")
     WIDTHS: gl.constexpr = columns_of(BLOCK_M)
@@ -320,12 +404,13 @@ def linear_groups(
     dtype: gl.constexpr = x_descs[0].dtype
     outs = (c, c_row, sums, counters, end)
     sizes = (M, N, K)
+    shares = (shared, sharers)
     if DOWN * ALONG == 2:
         gl.warp_specialize(
             [
-                (multiply_share, (ring, tiles, outs, exchange, scales, strides, sizes, 0, dtype, WIDTHS, DOWN, ALONG, DEPTH, SIZE, FORMAT, SPLITS, VECTOR)),
-                (multiply_share, (ring, tiles, outs, exchange, scales, strides, sizes, 1, dtype, WIDTHS, DOWN, ALONG, DEPTH, SIZE, FORMAT, SPLITS, VECTOR)),
-                (copy_tiles, (ring, tiles, K, DOWN, WIDTHS, DEPTH, SPLITS)),
+                (multiply_share, (ring, tiles, shares, outs, exchange, scales, strides, sizes, 0, dtype, WIDTHS, DOWN, ALONG, DEPTH, SIZE, FORMAT, SPLITS, VECTOR)),
+                (multiply_share, (ring, tiles, shares, outs, exchange, scales, strides, sizes, 1, dtype, WIDTHS, DOWN, ALONG, DEPTH, SIZE, FORMAT, SPLITS, VECTOR)),
+                (copy_tiles, (ring, tiles, shares, K, DOWN, WIDTHS, DEPTH, SPLITS)),
             ],
             [4, 1],
             [240, 24],
@@ -333,10 +418,10 @@ def linear_groups(
     elif DOWN * ALONG == 3:
         gl.warp_specialize(
             [
-                (multiply_share, (ring, tiles, outs, exchange, scales, strides, sizes, 0, dtype, WIDTHS, DOWN, ALONG, DEPTH, SIZE, FORMAT, SPLITS, VECTOR)),
-                (multiply_share, (ring, tiles, outs, exchange, scales, strides, sizes, 1, dtype, WIDTHS, DOWN, ALONG, DEPTH, SIZE, FORMAT, SPLITS, VECTOR)),
-                (multiply_share, (ring, tiles, outs, exchange, scales, strides, sizes, 2, dtype, WIDTHS, DOWN, ALONG, DEPTH, SIZE, FORMAT, SPLITS, VECTOR)),
-                (copy_tiles, (ring, tiles, K, DOWN, WIDTHS, DEPTH, SPLITS)),
+                (multiply_share, (ring, tiles, shares, outs, exchange, scales, strides, sizes, 0, dtype, WIDTHS, DOWN, ALONG, DEPTH, SIZE, FORMAT, SPLITS, VECTOR)),
+                (multiply_share, (ring, tiles, shares, outs, exchange, scales, strides, sizes, 1, dtype, WIDTHS, DOWN, ALONG, DEPTH, SIZE, FORMAT, SPLITS, VECTOR)),
+                (multiply_share, (ring, tiles, shares, outs, exchange, scales, strides, sizes, 2, dtype, WIDTHS, DOWN, ALONG, DEPTH, SIZE, FORMAT, SPLITS, VECTOR)),
+                (copy_tiles, (ring, tiles, shares, K, DOWN, WIDTHS, DEPTH, SPLITS)),
             ],
             [4, 4, 1],
             [160, 160, 24],
@@ -345,11 +430,11 @@ def linear_groups(
         gl.static_assert(DOWN * ALONG == 4, "two, three or four groups share a tile")
         gl.warp_specialize(
             [
-                (multiply_share, (ring, tiles, outs, exchange, scales, strides, sizes, 0, dtype, WIDTHS, DOWN, ALONG, DEPTH, SIZE, FORMAT, SPLITS, VECTOR)),
-                (multiply_share, (ring, tiles, outs, exchange, scales, strides, sizes, 1, dtype, WIDTHS, DOWN, ALONG, DEPTH, SIZE, FORMAT, SPLITS, VECTOR)),
-                (multiply_share, (ring, tiles, outs, exchange, scales, strides, sizes, 2, dtype, WIDTHS, DOWN, ALONG, DEPTH, SIZE, FORMAT, SPLITS, VECTOR)),
-                (multiply_share, (ring, tiles, outs, exchange, scales, strides, sizes, 3, dtype, WIDTHS, DOWN, ALONG, DEPTH, SIZE, FORMAT, SPLITS, VECTOR)),
-                (copy_tiles, (ring, tiles, K, DOWN, WIDTHS, DEPTH, SPLITS)),
+                (multiply_share, (ring, tiles, shares, outs, exchange, scales, strides, sizes, 0, dtype, WIDTHS, DOWN, ALONG, DEPTH, SIZE, FORMAT, SPLITS, VECTOR)),
+                (multiply_share, (ring, tiles, shares, outs, exchange, scales, strides, sizes, 1, dtype, WIDTHS, DOWN, ALONG, DEPTH, SIZE, FORMAT, SPLITS, VECTOR)),
+                (multiply_share, (ring, tiles, shares, outs, exchange, scales, strides, sizes, 2, dtype, WIDTHS, DOWN, ALONG, DEPTH, SIZE, FORMAT, SPLITS, VECTOR)),
+                (multiply_share, (ring, tiles, shares, outs, exchange, scales, strides, sizes, 3, dtype, WIDTHS, DOWN, ALONG, DEPTH, SIZE, FORMAT, SPLITS, VECTOR)),
+                (copy_tiles, (ring, tiles, shares, K, DOWN, WIDTHS, DEPTH, SPLITS)),
             ],
             [4, 4, 4, 1],
             [112, 112, 112, 24],

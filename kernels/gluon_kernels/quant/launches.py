@@ -196,10 +196,17 @@ def _groups(layer: Any, x: Tensor, raw: Tensor, tiling: Tiling, processors: int)
         _described(raw, (layer.n, layer.k // 2), _INTEGERS[raw.dtype], (64, depth // 2)),
         tuple(_described(x, (layer.rows, layer.k), _dtype(x), (w, 64)) for w in widths),
     )
-    rest = layer.n, size, layer.format, block, down, along, depth, stages, splits
-    whole = tiles if splits * along > 1 else min(tiles, processors)
-    grid = (splits, whole, 1)
-    return Form(linear_groups, described, rest, grid, down * tiles, _sums(tiling, tiles))
+    shared, sharers = tilings.shares(tiles, gluon.cdiv(layer.k, depth), processors)
+    rest = (
+        layer.n, shared, sharers, size, layer.format, block, down, along, depth, stages, splits
+    )  # fmt: skip
+    if splits == 0:
+        programs = max(sharers, min(tiles, processors))
+        grid, numbers, sums = (programs, 1, 1), programs * down, programs * block * columns
+    else:
+        grid = (splits, tiles if splits * along > 1 else min(tiles, processors), 1)
+        numbers, sums = tiles * down, _sums(tiling, tiles)
+    return Form(linear_groups, described, rest, grid, numbers, sums)
 
 
 _FORMS = {

@@ -19,7 +19,8 @@ class Tiling(NamedTuple):
             with weights that are restored first.
         block: rows of `x` of a tile.
         depth: weights along K of a step; 0 where the kernel has one.
-        splits: programs that share the K of a tile; of "rows", warps that share a row.
+        splits: programs that share the K of a tile, 0 where programs have equal shares of the steps of tiles that do not fill the processors; of "rows", warps
+            that share a row.
         columns: weights' rows of a tile.
         along: groups of warps of "groups" that share the steps of 64 rows of weights.
     """
@@ -98,7 +99,11 @@ _FEW: dict[int, tuple[tuple[int, int], ...]] = {
 }
 # Rows of `x` of a tile of "groups", and the groups of it: down the weights' rows and along K, by the most rows of `x` that their registers hold.
 _BLOCKS = (8, 16, 32, 48, 64, 80, 96, 112, 128, 144, 160, 192, 224, 256)
-_GROUPS = ((64, ((1, 4), (2, 2), (4, 1), (1, 2), (2, 1))), (128, ((1, 3), (1, 2), (2, 1))), (256, ((1, 2), (2, 1))))
+_GROUPS = (
+    (64, ((1, 4), (2, 2), (4, 1), (1, 2), (2, 1))),
+    (128, ((1, 3), (1, 2), (2, 1))),
+    (256, ((1, 2), (2, 1))),
+)
 _DEPTH = 128  # weights along K of a step of "groups"
 _FEWEST, _EIGHT = 4, 8  # rows of `x` at most of "rows" and "tokens"
 _ROWS = ((4, 1), (2, 1), (4, 4), (2, 4), (1, 4))  # weights' rows of a thread, warps that share one
@@ -142,6 +147,20 @@ def _groups(m: int, k: int) -> Iterator[Tiling]:
         for (down, along), splits in itertools.product(forms, (1, 2, 3, 4, 5, 6, 8, 12, 16)):
             if steps >= splits * along and splits <= max(1, block // 8):
                 yield Tiling("groups", block, _DEPTH, splits, 64 * down, along)
+            if splits == along == 1:
+                yield Tiling("groups", block, _DEPTH, 0, 64 * down, along)
+
+
+def shares(tiles: int, steps: int, processors: int) -> tuple[int, int]:
+    """Return how many tiles of so many steps programs share along K, those that do not fill a round of the processors, and how many programs share
+    them, with four steps at least: as many for each tile, or all where they are less than twice as many."""
+    shared = tiles % processors
+    if not shared:
+        return 0, 0
+    parts = min(processors // shared, steps // 4)
+    if parts > 1:
+        return shared, shared * parts
+    return shared, max(shared, min(processors, shared * steps // 4))
 
 
 def scaled(block: int, group: int, exponents: bool) -> bool:
@@ -181,20 +200,25 @@ def expected(
         steps = share * max(0.15 + 0.35 * columns / 128, issue) * _TOKENS
         shared = 2.05 if tiling.splits > 1 else 0.0
         return 2.6 + max(max(1.0, busy / resident) * steps, n * k / packed / 4e6) + shared
-    programs = _up(n, columns) * _up(m, tiling.block) * tiling.splits
+    tiles, steps = _up(n, columns) * _up(m, tiling.block), _up(k, tiling.depth)
+    if tiling.splits == 0:
+        shared, sharers = shares(tiles, steps, processors)
+        if sharers <= shared:
+            return float("inf")  # no gain
+        share = tiles // processors * steps + _up(shared * steps, sharers)
+        return _of_groups(tiling, m, share, 1, packed, grouped)
+    programs = tiles * tiling.splits
     resident = _resident(tiling)
     if tiling.splits > 1 and programs > processors * resident:
         return float("inf")  # the programs of a tile wait for each other
-    share = _up(_up(k, tiling.depth), tiling.splits)
+    share = _up(steps, tiling.splits)
     busy = _up(programs, processors)
     if tiling.kernel == "few":
         return _few(tiling, share, busy, resident)
     return _of_groups(tiling, m, share, busy, packed, grouped)
 
 
-def _of_groups(
-    tiling: Tiling, m: int, share: int, busy: int, packed: int, grouped: bool
-) -> float:
+def _of_groups(tiling: Tiling, m: int, share: int, busy: int, packed: int, grouped: bool) -> float:
     """Return the expected microseconds of programs of several groups of warps, of which each processor has `busy` one after the other, with `share` steps each."""
     times, parts, down = _GROUPS_TIMES, tiling.depth // 64, tiling.columns // 64
     rows = min(m, tiling.block)  # TMA reads no rows behind the last one
@@ -204,8 +228,8 @@ def _of_groups(
     latency = times.step + (times.weights + times.rows * tiling.block / 64) * parts
     steps = max(share * max(moved, multiplied, issue), _up(share, tiling.along) * latency)
     after = times.tile + (times.gathered if tiling.along > 1 else 0.0)
-    if tiling.splits > 1:
-        after += times.shared + times.each * tiling.splits * tiling.block / 128
+    if tiling.splits != 1:
+        after += times.shared + times.each * max(2, tiling.splits) * tiling.block / 128
     return times.launch + busy * (steps + after)
 
 
