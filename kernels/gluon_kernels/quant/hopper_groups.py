@@ -122,6 +122,7 @@ def multiply_step(
 ):  # fmt: skip
     """Multiply the weights of a step, of which `weights` are the first 64 along K; return the sums and the last 64, which a product still reads."""
     dtype: gl.constexpr = weights.dtype
+    older = weights
     for part in gl.static_range(DEPTH // PART):
         sums = start(weights, slot, sums, DOWN + part * len(sums))
         if part > 0:

@@ -11,9 +11,9 @@ import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.nvidia.hopper import TensorDescriptor
 from gluon_kernels.dependent import overlapping
-from gluon_kernels.plans import Counters, Scratch, allocator, current_target
 from gluon_kernels.gemm.hopper import DTYPES
 from gluon_kernels.gemm.launches import vector_of
+from gluon_kernels.plans import Counters, Scratch, allocator, current_target
 from gluon_kernels.quant import tilings
 from gluon_kernels.quant.hopper import linear_few
 from gluon_kernels.quant.hopper_groups import columns_of, linear_groups
@@ -25,7 +25,6 @@ from gluon_kernels.quant.weights import restore_weights
 __all__ = ["converting", "restoring"]
 
 _SHARED = 50_000  # bytes of the slots of a program, of which four share a processor; two with more than 64 rows
-_GROUPS_SHARED = 190_000  # bytes of the slots and sums of a program that has a processor to itself
 _WHOLE = 1 << 30  # weights that share a scale, where a row has one
 _INTEGERS = {torch.uint8: gl.uint8, torch.int16: gl.int16}
 _ROW = 16  # bytes that addresses and strides of TMA are multiples of
@@ -107,19 +106,16 @@ def converting(
     view, formed = _FORMS[tiling.kernel]
     raw = view(weight)
     form = formed(layer, rows, raw, tiling, processors)
-    # Sums of whole rows are scaled; exponents are scaled with weights.
-    of_rows = scales is not None and layer.group == 0 and scales.dtype is not torch.uint8
-    flattened = of_rows and not (scales.ndim == 1 and scales.is_contiguous())
+    of_rows, grouped, strides, flattened = _scales(scales, layer)
     if flattened:
-        scales = scales.reshape(-1).contiguous()
-    grouped = (scales, (*scales.stride(), 0)[:2]) if scales is not None and not of_rows else (None, (0, 0))  # fmt: skip
+        scales = of_rows
     empty = allocator(layer.shape, layer.dtype, x.device)
     result, device = empty() if out is None else out, x.device
     new_sums, counters = Scratch(form.sums, device), Counters(max(form.tiles, 1))
     shared = (new_sums(), counters(device)) if form.tiles else ()
     vector = vector_of(result, layer.n)
     arguments = (
-        *form.operands, result, *shared, bias, *grouped, scales if of_rows else None,
+        *form.operands, result, *shared, bias, grouped, strides, of_rows,
         layer.rows, layer.n, layer.k, *form.rest, vector, activation,
     )  # fmt: skip
     tensors = [t for t in (raw, rows, result, *shared, bias, scales) if t is not None]
@@ -140,6 +136,21 @@ def converting(
         return result
 
     return run
+
+
+def _scales(
+    scales: Optional[Tensor], layer: Any
+) -> tuple[Optional[Tensor], Optional[Tensor], tuple[int, ...], bool]:
+    """Return the scales of rows, which are multiplied with sums, those of groups and their strides; and True if the former are a copy.
+
+    Exponents are multiplied with weights, even if a row has one.
+    """
+    if scales is None:
+        return None, None, (0, 0), False
+    if layer.group > 0 or scales.dtype is torch.uint8:
+        return None, scales, (*scales.stride(), 0)[:2], False
+    flat = scales.ndim == 1 and scales.is_contiguous()
+    return scales if flat else scales.reshape(-1).contiguous(), None, (0, 0), not flat
 
 
 def _words(weight: Tensor) -> Tensor:
@@ -189,9 +200,7 @@ def _groups(layer: Any, x: Tensor, raw: Tensor, tiling: Tiling, processors: int)
     _, block, depth, splits, columns, along = tiling
     down, widths = columns // 64, columns_of(block)
     tiles = gluon.cdiv(layer.n, columns) * gluon.cdiv(layer.rows, block)
-    exchanged = (along - 1) * columns * block * 4
-    slot = columns * (depth // 2) * raw.element_size() + block * depth * 2
-    stages = min(8, (_GROUPS_SHARED - exchanged) // slot)
+    stages = tilings.stages(tiling, 2 // raw.element_size())
     described = (
         _described(raw, (layer.n, layer.k // 2), _INTEGERS[raw.dtype], (64, depth // 2)),
         tuple(_described(x, (layer.rows, layer.k), _dtype(x), (w, 64)) for w in widths),

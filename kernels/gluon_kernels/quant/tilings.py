@@ -104,7 +104,8 @@ _GROUPS = (
     (128, ((1, 3), (1, 2), (2, 1))),
     (256, ((1, 2), (2, 1))),
 )
-_DEPTH = 128  # weights along K of a step of "groups"
+_DEPTHS = (128, 64)  # weights along K of a step of "groups"
+_SHARED = 190_000  # bytes of the steps and sums of "groups"
 _FEWEST, _EIGHT = 4, 8  # rows of `x` at most of "rows" and "tokens"
 _ROWS = ((4, 1), (2, 1), (4, 4), (2, 4), (1, 4))  # weights' rows of a thread, warps that share one
 
@@ -137,18 +138,27 @@ def tilings(m: int, k: int, group: int, exponents: bool) -> Iterator[Tiling]:
     yield from _groups(m, k)
 
 
+def stages(tiling: Tiling, packed: int) -> int:
+    """Return how many steps of "groups" are in shared memory at a time."""
+    exchanged = (tiling.along - 1) * tiling.columns * tiling.block * 4
+    slot = tiling.depth * (tiling.columns // packed + 2 * tiling.block)
+    return min(8, (_SHARED - exchanged) // slot)
+
+
 def _groups(m: int, k: int) -> Iterator[Tiling]:
-    """Yield the tilings of `linear_groups`."""
-    steps = _up(k, _DEPTH)
+    """Yield the tilings of `linear_groups`. Each group holds a step while it waits for its next."""
     fitting = [block for block in _BLOCKS if block >= min(m, 256)]
     blocks = fitting[:1] if m <= 256 else [block for block in _BLOCKS if block >= 128]
-    for block in blocks:
+    for block, depth in itertools.product(blocks, _DEPTHS):
         forms = next(forms for most, forms in _GROUPS if block <= most)
-        for (down, along), splits in itertools.product(forms, (1, 2, 3, 4, 5, 6, 8, 12, 16)):
-            if steps >= splits * along and splits <= max(1, block // 8):
-                yield Tiling("groups", block, _DEPTH, splits, 64 * down, along)
-            if splits == along == 1:
-                yield Tiling("groups", block, _DEPTH, 0, 64 * down, along)
+        if depth == 64 and block <= 128:
+            continue
+        for (down, along), splits in itertools.product(forms, (0, 1, 2, 3, 4, 5, 6, 8, 12, 16)):
+            tiling = Tiling("groups", block, depth, splits, 64 * down, along)
+            if splits == 0 and along > 1 or stages(tiling, 1) < max(2, along + 1):
+                continue
+            if _up(k, depth) >= max(1, splits) * along and splits <= max(1, block // 8):
+                yield tiling
 
 
 def shares(tiles: int, steps: int, processors: int) -> tuple[int, int]:

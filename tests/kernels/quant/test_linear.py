@@ -94,9 +94,42 @@ def test_few_rows_read_weights_into_registers(format, group, kernel, block, colu
         assert not result[0][~finite].isfinite().any()
 
 
+GROUPS = [
+    # Rows of x, of a tile, parts of K, weights' rows, groups along K, format, weights that share a scale.
+    (70, 80, 1, 64, 2, "int8", 128),
+    (20, 32, 2, 64, 4, "mxfp4", 32),
+    (90, 96, 1, 64, 3, "e4m3", 0),
+    (40, 48, 3, 128, 2, "int4", 96),
+    (20, 32, 1, 256, 1, "int4", 64),
+    (130, 144, 1, 128, 1, "int8", 0),
+    (130, 144, 0, 128, 1, "int4", 128),
+    (200, 96, 0, 128, 1, "mxfp4", 32),
+]
+
+
+@pytest.mark.parametrize("m, block, splits, columns, along, format, group", GROUPS)
+def test_groups_of_warps_share_rows_and_steps(
+    m, block, splits, columns, along, format, group, monkeypatch
+):
+    """A last step that is not full; without SPLITS three processors have equal shares of some tiles."""
+    tiling = tilings.Tiling("groups", block, 128, splits, columns, along)
+    monkeypatch.setattr(tilings, "best", lambda *sizes, **more: tiling)
+    monkeypatch.setattr(layer, "multiprocessors", lambda x: 3)
+    layer.plans.forget()
+    shape = {"M": m, "N": 264, "K": 1248, "format": format, "group": group if 1248 % max(group, 1) == 0 else 96}  # fmt: skip
+    assert LINEAR.check({**shape, "bias": True, "activation": "silu"}, "cpu") is None
+
+
+def test_shares_of_tiles_cover_all_steps():
+    assert tilings.shares(264, 10, 132) == (0, 0)
+    assert tilings.shares(91, 50, 132) == (91, 132)  # less than two programs for a tile
+    assert tilings.shares(40, 50, 132) == (40, 120)
+    assert tilings.shares(140, 50, 132) == (8, 96)  # four steps for each at least
+
+
 def test_tilings_are_chosen_by_their_sizes():
     """Few rows are converted within the product, many are multiplied with restored weights."""
-    for rows, kernels in ((1, ("rows", "tokens")), (16, ("few", "many")), (16384, ("restored",))):
+    for rows, kernels in ((1, ("rows", "tokens", "groups")), (16, ("few", "groups")), (16384, ("restored",))):
         assert tilings.best(rows, 8192, 8192, 2, 128, False, 132).kernel in kernels
     assert tilings.best(1, 8192, 8192, 2, 128, False, 132, hopper=False).kernel == "rows"
     few = tilings.best(16, 1024, 8192, 1, 0, False, 132)

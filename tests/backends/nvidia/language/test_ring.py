@@ -349,6 +349,7 @@ def kernel(a, b, out, LAYOUT: gl.constexpr):
 error | text | line
 ArgumentError | producer | ring.fetch(ring.consumer(), [[0, 0], [0, 0]])
 ArgumentError | consumer | ring.wait(ring.producer())
+ArgumentError | consumer | ring.tiles(ring.producer())
 ArgumentError | 2 slots | ring.release(other.consumer())
 ArgumentError | ring.consumer() | ring.wait(0)
 ShapeError | not one for each tensor | ring.fetch(ring.producer(), [[0, 0]])
@@ -430,7 +431,8 @@ def move_rows(ring, out, rounds, ROWS: gl.constexpr, FORM: gl.constexpr):
     column = gl.arange(0, 32, gl.SliceLayout(0, LAYOUT))[None, :]
     position = ring.consumer()
     for i in range(rounds):
-        tile = ring.wait(position).load(LAYOUT)
+        ring.wait(position)
+        tile = ring.tiles(position).load(LAYOUT)
         if FORM == "use":
             tile = tile + 0.0
         if FORM == "fence":
