@@ -129,7 +129,11 @@ def test_shares_of_tiles_cover_all_steps():
 
 def test_tilings_are_chosen_by_their_sizes():
     """Few rows are converted within the product, many are multiplied with restored weights."""
-    for rows, kernels in ((1, ("rows", "tokens", "groups")), (16, ("few", "groups")), (16384, ("restored",))):
+    for rows, kernels in (
+        (1, ("rows", "tokens", "groups")),
+        (16, ("few", "groups")),
+        (16384, ("restored",)),
+    ):
         assert tilings.best(rows, 8192, 8192, 2, 128, False, 132).kernel in kernels
     assert tilings.best(1, 8192, 8192, 2, 128, False, 132, hopper=False).kernel == "rows"
     few = tilings.best(16, 1024, 8192, 1, 0, False, 132)
