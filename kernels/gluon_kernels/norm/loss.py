@@ -11,6 +11,7 @@ import gluon_core as gluon
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError, did_you_mean
 from gluon_kernels.eager import direct, is_compiling, is_plain, wants_gradient
 from gluon_kernels.norm import launches
+from gluon_kernels.norm.long import check_classes
 from gluon_kernels.norm.views import check_dtype, check_same_device
 from gluon_kernels.plans import Plans, key
 
@@ -38,6 +39,7 @@ def _check_loss(x: Tensor, labels: Tensor) -> None:
             expected="[rows, classes], at least one class",
             got=list(x.shape),
         )
+    check_classes(x)
     if labels.dtype not in (torch.int64, torch.int32):
         raise DtypeError(
             "labels are numbers of classes",

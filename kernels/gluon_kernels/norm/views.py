@@ -22,6 +22,7 @@ __all__ = [
     "common_align",
 ]
 
+FARTHEST = 1 << 23  # elements between the rows of a program, of which it has up to 256
 FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 
 
@@ -48,6 +49,8 @@ class Rows:
         columns = x.shape[-1]
         count = math.prod(x.shape[:-1])
         stride = _row_stride(x)
+        if stride is not None and count > 1 and stride > max(columns, FARTHEST):
+            stride = None  # offsets within the rows of a program have 32 bits
         copied = stride is None
         if stride is None:
             x, stride = x.contiguous(), columns

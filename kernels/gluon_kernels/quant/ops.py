@@ -10,9 +10,10 @@ from torch import Tensor
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_core.errors import ArgumentError, DtypeError, did_you_mean
+from gluon_core.errors import ArgumentError, DtypeError, ShapeError, did_you_mean
 from gluon_kernels.eager import is_compiling, is_plain
 from gluon_kernels.norm.launches import Workspace, prepared, tiling_of
+from gluon_kernels.norm.long import LONGEST
 from gluon_kernels.norm.views import Rows, check_dtype, common_align
 from gluon_kernels.plans import Plans, allocator, current_target, key
 from gluon_kernels.quant import portable
@@ -43,6 +44,14 @@ def _check(x: Tensor, dtype: torch.dtype, scaling: str) -> None:
             expected=", ".join(known),
             got=repr(scaling),
             remedy=did_you_mean(scaling, known) or None,
+        )
+    most = LONGEST if scaling == "row" else 65535 * WIDTH
+    if x.shape[-1] > most:
+        raise ShapeError(
+            "a longer row than the programs of one quantize",
+            argument="x",
+            expected=f"up to {most} columns",
+            got=list(x.shape),
         )
     if scaling == "mx" and dtype not in EXPONENTS:
         raise DtypeError(
@@ -86,10 +95,9 @@ def _build(x: Tensor, dtype: torch.dtype, scaling: str) -> Any:
     src, written, scales = Rows.of(x), new(), _new_scales(x, scaling)
     by_columns = scaling == "block"
     stored = scales.movedim(-1, 0) if by_columns else scales
-    blocks, pitch = stored.shape[0], (src.count + 3) // 4 * 4
-    new_scales = allocator(
-        (blocks, pitch) if by_columns else tuple(scales.shape), scales.dtype, x.device
-    )
+    pitch = (src.count + 3) // 4 * 4
+    of_stored = (stored.shape[0], pitch) if by_columns else tuple(scales.shape)
+    new_scales = allocator(of_stored, scales.dtype, x.device)
     of_scales, strides = scales.shape, scales.stride()
     dst = Rows.of(written)
     if scaling == "row":

@@ -19,6 +19,7 @@ __all__ = ["divided", "held", "topk_plan", "whole_plan"]
 GROUP = 8  # elements that are looked at by their largest one
 LISTED = 256  # elements that the lists of a row order
 SORTED = 1024  # elements that a program sorts
+MOST_GROUPS = 64  # of a thread
 HELD = 1 << 15  # bytes of a row that a program holds
 
 
@@ -77,11 +78,6 @@ def divided(
 def is_whole(columns: int, bits: int, count: int) -> bool:
     """Return True if a program holds a row, of up to 32 KB, and sorts the elements wanted."""
     return columns * bits <= 8 * HELD and count <= SORTED
-
-
-def selects(columns: int, bits: int, count: int) -> bool:
-    """Return True if a kernel selects so many elements of a row."""
-    return count <= LISTED or is_whole(columns, bits, count)
 
 
 def held(columns: int, bits: int, align: int, count: int, warp_size: int = 32) -> dict[str, Any]:
@@ -145,6 +141,12 @@ def whole_plan(src: Rows, count: int, largest: bool) -> Callable[..., Any]:
     return run
 
 
+def by_torch(x: Tensor, count: int, largest: bool) -> tuple[Tensor, Tensor]:
+    """Return `(values, columns)` where neither registers nor lists hold enough."""
+    values, places = torch.topk(x, count, -1, largest)
+    return values, places
+
+
 def topk_plan(x: Tensor, count: int, largest: bool) -> Callable[..., Any]:
     """Return `run(x, count, largest) -> (values, columns)` of rows [rows, columns]."""
     shape, device = (*x.shape[:-1], count), x.device
@@ -157,10 +159,14 @@ def topk_plan(x: Tensor, count: int, largest: bool) -> Callable[..., Any]:
     src = Rows.of(x)
     if is_whole(src.columns, 8 * x.element_size(), count):
         return whole_plan(src, count, largest)
+    if count > LISTED:
+        return by_torch
     constants = divided(
         src.count, src.columns, 8 * x.element_size(), src.align, count, multiprocessors(x),
         current_target().warp_size,
     )  # fmt: skip
+    if constants["GROUPS"] > MOST_GROUPS:
+        return by_torch
     options = {"num_warps": constants["num_warps"]}
     constants = {**constants, "LARGEST": largest}
     parts, cap = constants["PARTS"], constants["CAP"]

@@ -44,8 +44,6 @@ def _check(x: Tensor, k: int, dim: int) -> None:
 
 def _build(x: Tensor, k: int, largest: bool) -> Any:
     _check(x, k, -1)
-    if not launches.selects(x.shape[-1], 8 * x.element_size(), k):
-        return lambda x, k, largest: tuple(torch.topk(x, k, -1, largest))
     return launches.topk_plan(x, k, largest)
 
 

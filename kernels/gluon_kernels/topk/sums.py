@@ -14,12 +14,21 @@ from gluon_kernels.eager import direct, is_compiling, is_plain, wants_gradient
 from gluon_kernels.norm.columns import columns_plan, running_sums_of_columns
 from gluon_kernels.norm.rows import row_start
 from gluon_kernels.norm.views import FLOATS, Rows, check_dtype
-from gluon_kernels.plans import Launch, Plans, allocator, current_target, key
+from gluon_kernels.plans import (
+    Launch,
+    Plans,
+    Scratch,
+    allocator,
+    current_target,
+    key,
+    multiprocessors,
+)
 from gluon_kernels.topk.portable import add
 
 __all__ = ["cumsum"]
 
 BLOCK = 4096
+MOST_PARTS = 1024  # of a row
 
 
 @gluon.jit
@@ -33,17 +42,46 @@ def row_part(left, columns, stride, layout: gl.constexpr, ROWS: gl.constexpr, WI
 
 
 @gluon.jit
+def part_sums(src, sums, columns, share, stride, WIDTH: gl.constexpr):
+    """Store the sum of each part of a row, `share` columns, to float32 [rows, parts]; the grid has rows and parts."""
+    layout: gl.constexpr = gl.portable.blocked_layout([WIDTH], src.dtype.element_ty)
+    begin = gl.program_id(1).to(gl.int64) * share
+    columns = gl.minimum(columns - begin, share).to(gl.int32)
+    src = row_start(src, gl.program_id(0), stride) + begin
+    total = gl.zeros([WIDTH], gl.float32, layout)
+    for start in range(0, columns, WIDTH):
+        column = start + gl.arange(0, WIDTH, layout)
+        total += gl.portable.load(src, column, column < columns).to(gl.float32)
+    place = gl.program_id(0).to(gl.int64) * gl.num_programs(1) + gl.program_id(1)
+    gl.store(sums + place, gl.sum(total, 0))
+
+
+@gluon.jit
 def running_sums(
-    src, dst, rows, columns, src_stride, dst_stride, ROWS: gl.constexpr, WIDTH: gl.constexpr,
-    REVERSE: gl.constexpr,
+    src, dst, sums, rows, columns, share, src_stride, dst_stride, PARTS: gl.constexpr, ROWS: gl.constexpr,
+    WIDTH: gl.constexpr, REVERSE: gl.constexpr,
 ):  # fmt: skip
-    """Store the sums of the elements up to each, or from each on; float32 until they are rounded."""
+    """Store the sums of the elements up to each, or from each on; float32 until they are rounded.
+
+    The grid has rows and, if `sums` of `part_sums` are given, parts of up to PARTS, `share` columns each.
+    """
     layout: gl.constexpr = gl.portable.blocked_layout([ROWS, WIDTH], src.dtype.element_ty)
     first = gl.program_id(0) * ROWS
     left = rows - first
     src = row_start(src, first, src_stride)
     dst = row_start(dst, first, dst_stride)
     before = gl.zeros([ROWS], gl.float32, gl.SliceLayout(1, layout))
+    if sums is not None:
+        part = gl.program_id(1)
+        other = gl.arange(0, PARTS, gl.portable.blocked_layout([PARTS], gl.float32))
+        wanted = (other > part) if REVERSE else (other < part)
+        place = gl.program_id(0).to(gl.int64) * gl.num_programs(1) + other
+        others = gl.load(sums + place, mask=wanted & (other < gl.num_programs(1)), other=0.0)
+        before += gl.sum(others, 0)
+        begin = part.to(gl.int64) * share
+        src += begin
+        dst += begin
+        columns = gl.minimum(columns - begin, share).to(gl.int32)
     start = columns * 0
     forth = WIDTH
     if REVERSE:
@@ -89,21 +127,52 @@ def _build(x: Tensor, dtype: torch.dtype, reverse: bool) -> Any:
     width = min(BLOCK, max(64, 1 << (src.columns - 1).bit_length()))
     rows = max(1, 1024 // width)
     warps = min(8, max(1, rows * width // (16 * current_target().warp_size)))
-    sizes = (src.count, src.columns, src.stride, dst.stride)
+    parts, share = _parts(src.count, src.columns, multiprocessors(x))
+    scratch = Scratch(src.count * parts, x.device) if parts > 1 else None
+    sizes = (src.count, src.columns, share, src.stride, dst.stride)
+    tensors = (src.tensor, new, None if scratch is None else scratch())
     launch = Launch(
         running_sums,
-        (-(-src.count // rows),),
-        (src.tensor, new, *sizes, rows, width, reverse),
-        (src.tensor, new),
+        (-(-src.count // rows), parts),
+        (*tensors, *sizes, 1 << (parts - 1).bit_length(), rows, width, reverse),
+        tensors,
         num_warps=warps,
     )
+    if scratch is None:
 
-    def run(x: Tensor, dtype: Any, reverse: Any) -> Tensor:
-        new = empty()
-        launch(x.contiguous() if src.copied else x, new)
+        def run(x: Tensor, dtype: Any, reverse: Any) -> Tensor:
+            new = empty()
+            launch(x.contiguous() if src.copied else x, new, None)
+            return new
+
+        return run
+    summing = Launch(
+        part_sums,
+        (src.count, parts),
+        (src.tensor, tensors[2], src.columns, share, src.stride, width),
+        (src.tensor, tensors[2]),
+        num_warps=warps,
+    )
+    memory = scratch
+
+    def in_parts(x: Tensor, dtype: Any, reverse: Any) -> Tensor:
+        new, sums = empty(), memory()
+        x = x.contiguous() if src.copied else x
+        summing(x, sums)
+        launch(x, new, sums)
         return new
 
-    return run
+    return in_parts
+
+
+def _parts(rows: int, columns: int, processors: int) -> tuple[int, int]:
+    """Return the number of parts of a row and their columns; few long rows have several, and are read twice."""
+    blocks = -(-columns // BLOCK)
+    parts = min(MOST_PARTS, blocks, max(1, 4 * processors // rows))
+    if rows >= processors or blocks < 8:
+        parts = 1
+    share = -(-blocks // parts) * BLOCK
+    return (1, columns) if parts == 1 else (-(-columns // share), share)
 
 
 def _build_columns(x: Tensor, dim: int, dtype: torch.dtype, reverse: bool) -> Any:
