@@ -14,7 +14,8 @@ and the walk over chunks is the one of `portable.recur` with `e K` where values 
 Blocks of two adjacent halves anchor their exponents in the middle: for i in the
 second half and j in the first, both e_i / e_m and e_m / e_j are at most one. Halves of 32, 16, 8, 4, 2 and 1 tokens cover all pairs.
 The exponents are sums of gates between a token and the middle, never differences of sums, so that any gate is safe, minus infinity too.
-Where the gates of 8 tokens sum up to a number that bfloat16 raises either way, blocks of 16 tokens are one product with that anchor.
+Where the gates of 8 tokens sum up to a number that bfloat16 raises either way, each token is anchored in the middle of its block of 16
+instead, once for all pairs: e_i / e_j is (e_i / e_m) (e_m / e_n) (e_n / e_j), and the decay between the middles m and n is at most one.
 """
 
 import gluon_core as gluon

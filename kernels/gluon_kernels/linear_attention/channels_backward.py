@@ -37,48 +37,62 @@ def read_tiles(tiles, layout: gl.constexpr, AMPLE: gl.constexpr):
 
 
 @gluon.jit
-def add_halves(
-    grads, tiles, buffers, squares, behind, ahead, HALF: gl.constexpr, wide: gl.constexpr, AMPLE: gl.constexpr
-):  # fmt: skip
-    """Add the gradients of queries, and of keys as rows and as columns, by the pairs of a half and the one before.
+def add_pairs(grads, operands, buffers, squares, pairs, factors, wide: gl.constexpr):
+    """Add the gradients of queries, and of keys as rows and as columns, by some pairs of tokens.
 
-    `tiles` are queries and keys, in shared memory or registers, `squares` dP and dA, without and with rates.
+    `operands` are queries as rows, keys as rows and keys as columns in shared memory, with the `factors` of rows and of columns; `squares` dP
+    and dA, without and with rates, and `buffers` memory for those at `pairs` of P and of A.
     """
     for_queries, for_rows, for_keys = grads
-    left, right, p_smem, a_smem, rated_smem = buffers
-    to_weights, to_lower, rated = squares
-    dtype: gl.constexpr = left.dtype
-    square: gl.constexpr = to_weights.type.layout
-    i = gl.arange(0, left.shape[0], gl.SliceLayout(1, square))[:, None]
-    j = gl.arange(0, left.shape[0], gl.SliceLayout(0, square))[None, :]
-    q, k = read_tiles(tiles, behind.type.layout, AMPLE)
-    factor = to_middle(behind, ahead, HALF)
-    left.store((q.to(gl.float32) * factor).to(dtype))
-    right.store((k.to(gl.float32) * factor).to(dtype))
-    pairs = across(i, j, HALF)
-    p_smem.store(gl.where(pairs, to_weights, 0.0).to(dtype))
-    a_smem.store(gl.where(pairs, to_lower, 0.0).to(dtype))
-    rated_smem.store(gl.where(pairs, rated, 0.0).to(dtype))
+    queries, rows, columns = operands
+    p_smem, a_smem, rated_smem = buffers
+    dtype: gl.constexpr = queries.dtype
+    p_smem.store(gl.where(pairs[0], squares[0], 0.0).to(dtype))
+    a_smem.store(gl.where(pairs[1], squares[1], 0.0).to(dtype))
+    rated_smem.store(gl.where(pairs[1], squares[2], 0.0).to(dtype))
     gl.portable.fence()
-    factor = gl.convert_layout(factor, wide.accumulator)
-    for_queries += product(p_smem, right, gl.portable.accumulator(wide)) * factor
-    for_rows += product(a_smem, right, gl.portable.accumulator(wide)) * factor
-    part = product(p_smem.permute((1, 0)), left, gl.portable.accumulator(wide))
+    of_row = gl.convert_layout(factors[0], wide.accumulator)
+    for_queries += product(p_smem, columns, gl.portable.accumulator(wide)) * of_row
+    for_rows += product(a_smem, columns, gl.portable.accumulator(wide)) * of_row
+    part = product(p_smem.permute((1, 0)), queries, gl.portable.accumulator(wide))
     acc = gl.portable.accumulator(wide, part)
-    for_keys += product(rated_smem.permute((1, 0)), right, acc) * factor
+    of_column = gl.convert_layout(factors[1], wide.accumulator)
+    for_keys += product(rated_smem.permute((1, 0)), rows, acc) * of_column
     return for_queries, for_rows, for_keys
 
 
 @gluon.jit
-def add_blocks(grads, tiles, buffers, squares, own, wide: gl.constexpr, AMPLE: gl.constexpr):
+def places_of(square):
+    """Return the rows and the columns of a square of tokens."""
+    layout: gl.constexpr = square.type.layout
+    i = gl.arange(0, square.shape[0], gl.SliceLayout(1, layout))[:, None]
+    return i, gl.arange(0, square.shape[1], gl.SliceLayout(0, layout))[None, :]
+
+
+@gluon.jit
+def add_halves(
+    grads, tiles, operands, buffers, squares, behind, ahead, HALF: gl.constexpr, wide: gl.constexpr, AMPLE: gl.constexpr
+):  # fmt: skip
+    """Add the gradients by the pairs of a half and the one before; `tiles` are queries and keys, in shared memory or registers."""
+    left, right = operands
+    dtype: gl.constexpr = left.dtype
+    q, k = read_tiles(tiles, behind.type.layout, AMPLE)
+    factor = to_middle(behind, ahead, HALF)
+    left.store((q.to(gl.float32) * factor).to(dtype))
+    right.store((k.to(gl.float32) * factor).to(dtype))
+    i, j = places_of(squares[0])
+    pairs = across(i, j, HALF)
+    operands = (left, right, right)
+    return add_pairs(grads, operands, buffers, squares, (pairs, pairs), (factor, factor), wide)
+
+
+@gluon.jit
+def add_blocks(grads, tiles, operands, buffers, squares, own, wide: gl.constexpr, AMPLE: gl.constexpr):  # fmt: skip
     """Add the gradients by the pairs of each block of 16 tokens, for any gates."""
     for_queries, for_rows, for_keys = grads
     layout: gl.constexpr = wide.accumulator
-    to_weights = squares[0]
-    square: gl.constexpr = to_weights.type.layout
-    i = gl.arange(0, to_weights.shape[0], gl.SliceLayout(1, square))[:, None]
-    j = gl.arange(0, to_weights.shape[0], gl.SliceLayout(0, square))[None, :]
-    diagonal = gl.sum(gl.where(i == j, to_weights, 0.0), 1)
+    i, j = places_of(squares[0])
+    diagonal = gl.sum(gl.where(i == j, squares[0], 0.0), 1)
     diagonal = gl.convert_layout(diagonal, gl.SliceLayout(1, layout))[:, None]
     q, k = read_tiles(tiles, layout, AMPLE)
     grads = (
@@ -90,42 +104,31 @@ def add_blocks(grads, tiles, buffers, squares, own, wide: gl.constexpr, AMPLE: g
     ahead = gl.zeros(own.shape, gl.float32, own.type.layout)
     total = own
     for level in gl.static_range(4):
-        grads = add_halves(grads, tiles, buffers, squares, behind, ahead, 1 << level, wide, AMPLE)
+        grads = add_halves(
+            grads, tiles, operands, buffers, squares, behind, ahead, 1 << level, wide, AMPLE
+        )
         behind, ahead, total = doubled(behind, ahead, total, 1 << level)
     return grads
 
 
 @gluon.jit
 def add_mild_blocks(
-    grads, tiles, buffers, squares, behind, ahead, keys: gl.constexpr, wide: gl.constexpr
+    grads, tiles, operands, buffers, squares, behind, ahead, keys: gl.constexpr, wide: gl.constexpr
 ):
     """Add the gradients by the pairs of each block of 16 tokens from sums within blocks of 8, where `is_mild`."""
-    for_queries, for_rows, for_keys = grads
-    left, right, p_smem, a_smem, rated_smem = buffers
-    to_weights, to_lower, rated = squares
+    left, right = operands
     dtype: gl.constexpr = left.dtype
-    square: gl.constexpr = to_weights.type.layout
-    i = gl.arange(0, left.shape[0], gl.SliceLayout(1, square))[:, None]
-    j = gl.arange(0, left.shape[0], gl.SliceLayout(0, square))[None, :]
     q, k = read_tiles(tiles, behind.type.layout, True)
     after, inverse = around_middle(behind, ahead)
     rows = gl.allocate_shared_memory(dtype, left.shape, keys.a_shared)
     left.store((q.to(gl.float32) * after).to(dtype))
     rows.store((k.to(gl.float32) * after).to(dtype))
     right.store((k.to(gl.float32) * inverse).to(dtype))
+    i, j = places_of(squares[0])
     same = i // 16 == j // 16
-    p_smem.store(gl.where(same & (i >= j), to_weights, 0.0).to(dtype))
-    a_smem.store(gl.where(same & (i > j), to_lower, 0.0).to(dtype))
-    rated_smem.store(gl.where(same & (i > j), rated, 0.0).to(dtype))
-    gl.portable.fence()
-    after = gl.convert_layout(after, wide.accumulator)
-    for_queries += product(p_smem, right, gl.portable.accumulator(wide)) * after
-    for_rows += product(a_smem, right, gl.portable.accumulator(wide)) * after
-    part = product(p_smem.permute((1, 0)), left, gl.portable.accumulator(wide))
-    acc = gl.portable.accumulator(wide, part)
-    inverse = gl.convert_layout(inverse, wide.accumulator)
-    for_keys += product(rated_smem.permute((1, 0)), rows, acc) * inverse
-    return for_queries, for_rows, for_keys
+    pairs = (same & (i >= j), same & (i > j))
+    operands = (left, rows, right)
+    return add_pairs(grads, operands, buffers, squares, pairs, (after, inverse), wide)
 
 
 @gluon.jit
@@ -200,7 +203,8 @@ def channel_gradients(
     p_smem = gl.allocate_shared_memory(dtype, [C, C], wide.a_shared)
     a_smem = gl.allocate_shared_memory(dtype, [C, C], wide.a_shared)
     rated_smem = gl.allocate_shared_memory(dtype, [C, C], wide.a_shared)
-    buffers = (left, right, p_smem, a_smem, rated_smem)
+    operands = (left, right)
+    buffers = (p_smem, a_smem, rated_smem)
     grads = (for_queries, for_rows, for_keys)
     behind = own
     ahead = gl.zeros([C, K], gl.float32, rows)
@@ -208,14 +212,16 @@ def channel_gradients(
     for level in gl.static_range(3):
         behind, ahead, total = doubled(behind, ahead, total, 1 << level)
     if dtype != gl.bfloat16 or not AMPLE:
-        grads = add_blocks(grads, tiles, buffers, squares, own, wide, AMPLE)
+        grads = add_blocks(grads, tiles, operands, buffers, squares, own, wide, AMPLE)
     elif is_mild(behind, ahead):
-        grads = add_mild_blocks(grads, tiles, buffers, squares, behind, ahead, keys, wide)
+        grads = add_mild_blocks(grads, tiles, operands, buffers, squares, behind, ahead, keys, wide)
     else:
-        grads = add_blocks(grads, tiles, buffers, squares, own, wide, AMPLE)
+        grads = add_blocks(grads, tiles, operands, buffers, squares, own, wide, AMPLE)
     behind, ahead, total = doubled(behind, ahead, total, 8)
     for level in gl.static_range(4, LEVELS):
-        grads = add_halves(grads, tiles, buffers, squares, behind, ahead, 1 << level, wide, AMPLE)
+        grads = add_halves(
+            grads, tiles, operands, buffers, squares, behind, ahead, 1 << level, wide, AMPLE
+        )
         behind, ahead, total = doubled(behind, ahead, total, 1 << level)
     for_queries, for_rows, for_keys = grads
 

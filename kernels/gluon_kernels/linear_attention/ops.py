@@ -340,28 +340,16 @@ def kda(
 ) -> Union[Tensor, tuple[Tensor, Tensor]]:
     """Return the outputs of Kimi Delta Attention (Kimi Team, arXiv:2510.26692), in chunks of 64 tokens.
 
-    It is the gated delta rule with a gate for each channel of the keys. Each head has a state S of K x V, zeros at first. Token by token
+    It is the gated delta rule with a gate for each channel of the keys: token by token, a head's state S of K x V becomes
 
         S = exp(g)[:, None] * S;  S += beta * k (v - S^T k)^T;  o = scale * S^T q
 
-    Gates may be as strong as they like: no power of a decay above one is computed, and a gate of minus infinity forgets its channel.
-    Precision, segments, gradients and determinism are those of `gated_delta_rule`.
+    Gates may be as strong as they like: powers above one stay within bfloat16's exponents, and a gate of minus infinity forgets its channel.
 
     Args:
-        q, k: [batch, length, heads of keys, K], float16 or bfloat16 of any strides, K up to 256.
-        v: [batch, length, heads, V] of the same dtype; the heads are a multiple of those of keys.
         g: [batch, length, heads, K], the natural logarithms of decays, at most 0; float16, bfloat16 or float32.
-        beta: [batch, length, heads], the rates.
-        scale: of the results; 1 / sqrt(K) by default.
-        initial_state: float32 [batch, heads, K, V].
-        return_state: return the states after the last token, too.
 
-    Returns:
-        [batch, length, heads, V]; with `return_state` also float32 [batch, heads, K, V].
-
-    Raises:
-        DtypeError, ShapeError: tensors of other dtypes or shapes.
-        ArgumentError: tensors on different devices.
+    The other arguments, results, errors, precision, segments, gradients and determinism are those of `gated_delta_rule`.
     """
     result: Union[Tensor, tuple[Tensor, Tensor]] = _call(
         q, k, v, g, beta, scale, initial_state, return_state, channels=True
