@@ -23,6 +23,7 @@ WIDTHS = (64, 128)
 DTYPE = torch.float8_e4m3fn
 TILE = 128
 STEP = (128, 64)  # keys
+WIDE_STEP = (128, 128)  # for heads of 64 without a mask, which takes registers
 
 
 def _check(
@@ -159,12 +160,13 @@ def _build(
     of_head = 2 * width * depth // shared
     _, order = rows_of(length, depth, batch * heads, TILE, causal, processors, of_head)
     sizes = (batch * heads, length, depth, heads, order, scale * LOG2E)
+    step = WIDE_STEP if width == 64 and not causal else STEP
     launch = Launch(
         hopper_fp8.attention_fp8,
         (min(gluon.cdiv(length, TILE) * batch * heads, processors),),
         (
-            descriptor_of(tensors[0], 1, 1, 64, width), tuple(descriptor_of(tensors[1], 1, 1, n, width) for n in STEP),
-            tuple(descriptor_of(tensors[2], 1, 1, width, n) for n in STEP), descriptor_of(written, 1, 1, 64, width),
+            descriptor_of(tensors[0], 1, 1, 64, width), tuple(descriptor_of(tensors[1], 1, 1, n, width) for n in step),
+            tuple(descriptor_of(tensors[2], 1, 1, width, n) for n in step), descriptor_of(written, 1, 1, 64, width),
             scales, *sizes, shared, STAGES, causal,
         ),
         (*tensors, written, *scales),

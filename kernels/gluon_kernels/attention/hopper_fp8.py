@@ -1,7 +1,7 @@
 """Flash attention of 8-bit floats on Hopper: TMA, `wgmma` and warp specialization.
 
 The roles are those of `hopper.py`. Products take half as long as those of 16 bits, so that exponentials bound the rate, and the steps'
-fixed costs count twice: a step has 192 keys, as a tile of 128 and one of 64. The weighted sum of a step goes on during the softmax of the
+fixed costs count twice: a step has 192 keys, as a tile of 128 and one of 64, or 256 in heads of 64. The weighted sum of a step goes on during the softmax of the
 next one, and the weights become bytes at the end of a step, four to a register.
 """
 
