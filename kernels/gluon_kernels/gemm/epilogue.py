@@ -74,6 +74,13 @@ def of_scaled(M, N, bias, ACTIVATION: gl.constexpr, scales):
     return of_columns(M, N, bias, ACTIVATION, scale, scales[0], scales[1])
 
 
+@gluon.constexpr_function
+def stored_rows(columns, vector, lanes, warps):
+    """Return the layout of a part of a tile whose rows are stored, or loaded, `vector` elements at a time."""
+    across = min(columns // vector, 8 if vector == 8 else lanes)
+    return gl.BlockedLayout([1, vector], [lanes // across, across], [warps, 1], [1, 0])
+
+
 @gluon.jit
 def store_part(
     c, value, row, column, sizes, stride, end, COLUMNS: gl.constexpr, VECTOR: gl.constexpr
@@ -96,10 +103,7 @@ def store_part(
         across, down = down, across
         top, left = left, top
     WARP: gl.constexpr = gl.target.warp_size()
-    LANES: gl.constexpr = min(value.shape[1] // VECTOR, 8 if VECTOR == 8 else WARP)
-    wide: gl.constexpr = gl.BlockedLayout(
-        [1, VECTOR], [WARP // LANES, LANES], [gl.num_warps(), 1], [1, 0]
-    )
+    wide: gl.constexpr = stored_rows(value.shape[1], VECTOR, WARP, gl.num_warps())
     value = end.apply(gl.convert_layout(value, wide), [top, left])
     across = across // VECTOR * VECTOR  # the compiler sees the multiples
     stride = stride // VECTOR * VECTOR

@@ -67,26 +67,30 @@ def place_of(tile, tiles):
 
 
 @gluon.jit
-def copy_tiles(ring, tiles, batch, K, SHAPES: gl.constexpr, TRANSPOSED: gl.constexpr):
-    """Fetch the tiles of each step: the rows of each group of A, then the parts of B."""
+def copy_step(ring, position, place, k, SHAPES: gl.constexpr, TRANSPOSED: gl.constexpr):
+    """Fetch the tiles of a step: the rows of each group of A, then the parts of B. `place` is the matrix, the row and the column of the tile."""
     HEIGHTS: gl.constexpr = SHAPES[0]
     WIDTHS: gl.constexpr = SHAPES[1]
-    BLOCK_K: gl.constexpr = SHAPES[2]
+    matrix, top, left = place
+    places = ()
+    for i in gl.static_range(len(HEIGHTS)):
+        places = places + ([matrix, k, top] if TRANSPOSED[0] else [matrix, top, k],)
+        top += HEIGHTS[i]
+    for i in gl.static_range(len(WIDTHS)):
+        places = places + ([matrix, left, k] if TRANSPOSED[1] else [matrix, k, left],)
+        left += WIDTHS[i]
+    with gl.scope("copy A and B"):
+        ring.fetch(position, places)
+
+
+@gluon.jit
+def copy_tiles(ring, tiles, batch, K, SHAPES: gl.constexpr, TRANSPOSED: gl.constexpr):
+    """Fetch the tiles of each step of the program's tiles."""
     position = ring.producer()
     for tile in range(gl.program_id(0), tiles.count() * batch, gl.num_programs(0)):
-        matrix, row, column = place_of(tile, tiles)
-        for k in range(0, K, BLOCK_K):
-            places = ()
-            top = row
-            for i in gl.static_range(len(HEIGHTS)):
-                places = places + ([matrix, k, top] if TRANSPOSED[0] else [matrix, top, k],)
-                top += HEIGHTS[i]
-            left = column
-            for i in gl.static_range(len(WIDTHS)):
-                places = places + ([matrix, left, k] if TRANSPOSED[1] else [matrix, k, left],)
-                left += WIDTHS[i]
-            with gl.scope("copy A and B"):
-                ring.fetch(position, places)
+        place = place_of(tile, tiles)
+        for k in range(0, K, SHAPES[2]):
+            copy_step(ring, position, place, k, SHAPES, TRANSPOSED)
             position = position.next()
 
 

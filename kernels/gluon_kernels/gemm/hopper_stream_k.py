@@ -16,6 +16,7 @@ from gluon_kernels.gemm.epilogue import of_scaled
 from gluon_kernels.gemm.hopper import (
     cleared,
     close,
+    copy_step,
     finished,
     multiplied,
     place_of,
@@ -63,8 +64,6 @@ def after(left, whole, begin, tile, low, steps):
 
 @gluon.jit
 def copy_segments(ring, tiles, batch, shares, K, SHAPES: gl.constexpr, TRANSPOSED: gl.constexpr):
-    HEIGHTS: gl.constexpr = SHAPES[0]
-    WIDTHS: gl.constexpr = SHAPES[1]
     steps = gl.cdiv(K, SHAPES[2])
     begin = share_of(gl.program_id(0), shares, steps)
     left = share_of(gl.program_id(0) + 1, shares, steps)
@@ -73,19 +72,9 @@ def copy_segments(ring, tiles, batch, shares, K, SHAPES: gl.constexpr, TRANSPOSE
     position = ring.producer()
     while (left > begin) | (whole < count):
         tile, low, high = segment_of(left, whole, begin, steps)
-        matrix, row, column = place_of(tile, tiles)
+        place = place_of(tile, tiles)
         for step in range(low, high):
-            k = step * SHAPES[2]
-            places = ()
-            top = row
-            for i in gl.static_range(len(HEIGHTS)):
-                places = places + ([matrix, k, top] if TRANSPOSED[0] else [matrix, top, k],)
-                top += HEIGHTS[i]
-            side = column
-            for i in gl.static_range(len(WIDTHS)):
-                places = places + ([matrix, side, k] if TRANSPOSED[1] else [matrix, k, side],)
-                side += WIDTHS[i]
-            ring.fetch(position, places)
+            copy_step(ring, position, place, step * SHAPES[2], SHAPES, TRANSPOSED)
             position = position.next()
         left, whole = after(left, whole, begin, tile, low, steps)
 

@@ -14,6 +14,7 @@ from gluon_core.nvidia.hopper import TensorDescriptor
 from gluon_kernels.dependent import overlapping
 from gluon_kernels.gemm.call import Call
 from gluon_kernels.gemm.hopper import DTYPES, gemm, widths
+from gluon_kernels.gemm.hopper_cooperative_k import gemm_cooperative_k
 from gluon_kernels.gemm.hopper_direct import gemm_direct
 from gluon_kernels.gemm.hopper_small_m import gemm_split_k
 from gluon_kernels.gemm.hopper_stream_k import gemm_stream_k
@@ -142,6 +143,8 @@ def plan(
         launch = _direct(call, tiling, size, result, options)
     elif tiling.kernel == "split_k":
         launch = _split_k(call, tiling, (a, b, result), (left, right), options)
+    elif tiling.kernel == "cooperative_k":
+        launch = _cooperative_k(call, tiling, (a, b, result), (left, right), options)
     else:
         launch = _persistent(call, tiling, size, (a, b, result), (left, right), options)
 
@@ -413,16 +416,44 @@ def _split_k(
     return _in_parts(gemm_split_k, call, tiling, tensors, arguments, options)
 
 
+def _cooperative_k(
+    call: Call, tiling: Tiling, tensors: Tensors, operands: Operands, options: dict[str, Any]
+) -> Callable[..., None]:
+    (a, b, c), (left, right) = tensors, operands
+    if tiling.swapped:  # B transposed by A transposed
+        a, b, left, right = b, a, right, left
+    flipped = (left.transposed != tiling.swapped, right.transposed != tiling.swapped)
+    m, n, k = tiling.block
+    share = m // tiling.groups
+    strides = (0, *c.stride()) if c.ndim == 2 else c.stride()
+    vector = vector_of(c, call.n, strides[1], strides[0])
+    scales = split_scales(call.scales, (call.m, call.n))
+
+    def arguments(sums: torch.Tensor, count: torch.Tensor) -> tuple[Any, ...]:
+        return (
+            describe(a, left, (k, share) if flipped[0] else (share, k)),
+            tuple(describe(b, right, (w, k) if flipped[1] else (k, w)) for w in widths(n)),
+            c, sums, count, call.bias, scales,
+            call.m, call.n, call.k, strides[0], strides[1], gluon.cdiv(call.m if tiling.swapped else call.n, n),
+            m, n, k, tiling.stages, tiling.splits, vector, flipped, tiling.swapped, call.activation,
+        )  # fmt: skip
+
+    tensors = (b, a, c) if tiling.swapped else (a, b, c)
+    tensors = (*tensors[:2], call.bias, c, *_present(call.scales))
+    return _in_parts(gemm_cooperative_k, call, tiling, tensors, arguments, options)
+
+
 def _in_parts(
     kernel: Any, call: Call, tiling: Tiling, tensors: tuple[Any, ...],
     arguments: Callable[[torch.Tensor, torch.Tensor], tuple[Any, ...]], options: dict[str, Any],
 ) -> Callable[..., None]:  # fmt: skip
     """Return the launch of a kernel whose programs have a tile, or a part of its K."""
     m, n, _ = tiling.block
-    tiles, splits = gluon.cdiv(call.m, m) * gluon.cdiv(call.n, n), tiling.splits
+    rows, columns = (call.n, call.m) if tiling.swapped else (call.m, call.n)
+    tiles, splits = gluon.cdiv(rows, m) * gluon.cdiv(columns, n), tiling.splits
     device, number = call.a.device, call.batch * tiles if splits > 1 else 1
     scratch = Scratch(number * splits * m * n if splits > 1 else 1, device)
-    counters = Counters(number)
+    counters = Counters(number * max(1, tiling.groups))
     sums, count = scratch(), counters(device)
     launch = gluon.torch.prepare(
         kernel, (splits, tiles, call.batch), arguments(sums, count), (*tensors, sums, count),

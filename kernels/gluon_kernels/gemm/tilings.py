@@ -85,11 +85,11 @@ class Tiling:
     """A kernel and its compile-time choices.
 
     Args:
-        kernel: "pingpong", "cooperative", "stream_k", "split_k" or "direct".
+        kernel: "pingpong", "cooperative", "cooperative_k", "stream_k", "split_k" or "direct".
         block: rows, columns and depth of a tile.
         stages: slots of the ring.
-        splits: programs that share a tile; 1 but for "split_k" and "direct".
-        groups: groups of warps that share a tile; 0 but for "cooperative" and "stream_k".
+        splits: programs that share a tile; 1 but for "cooperative_k", "split_k" and "direct".
+        groups: groups of warps that share a tile; 0 but for "cooperative", "cooperative_k" and "stream_k".
         swapped: the transposed result is computed, whose columns are the rows of A.
         walk: rows of tiles that are walked at a time.
         whole: a group has buffers for all that it stores of a tile, not for a part of it.
@@ -116,7 +116,7 @@ class Tiling:
 
     @property
     def warps(self) -> int:
-        """Return the warps of a program that has no roles: as many as hold the loads of a step."""
+        """Return the warps of a program, of the first role where it has roles; without roles as many as hold the loads of a step."""
         return 8 if self.kernel == "direct" and self.block[0] * self.block[1] > 8192 else 4
 
     def tiles(self, size: Size) -> int:
@@ -149,7 +149,8 @@ class Tiling:
         """Return how many programs a processor runs at a time."""
         if self.kernel not in IN_PARTS:
             return 1
-        return max(1, min(MULTIPROCESSOR // (self.shared(size) + 1024), 16 // self.warps))
+        most = 1 if self.groups else 16 // self.warps
+        return max(1, min(MULTIPROCESSOR // (self.shared(size) + 1024), most))
 
     def shared(self, size: Size, box: int = 128) -> int:
         """Return the bytes of shared memory of a block, where results are stored in boxes of so many bytes."""
@@ -178,7 +179,7 @@ def parts_of(columns: int) -> tuple[int, ...]:
     return tuple(parts)
 
 
-IN_PARTS = ("split_k", "direct")  # kernels whose programs have a tile, or a part of its K
+IN_PARTS = ("split_k", "direct", "cooperative_k")  # kernels whose programs have a tile, or a part of its K
 _PINGPONG = (
     ((128, 192, 64), 4), ((128, 192, 32), 8), ((128, 160, 64), 4), ((128, 128, 64), 6),
     ((64, 256, 64), 5), ((64, 192, 64), 6), ((64, 128, 64), 8),
@@ -196,6 +197,11 @@ _STREAM_K = (
     (False, (128, 128, 64), 6), (False, (128, 192, 64), 5), (False, (128, 256, 64), 4),
     (False, (256, 128, 64), 4), (False, (256, 160, 64), 3), (False, (256, 192, 64), 3),
     (True, (128, 96, 64), 6), (True, (128, 160, 64), 5), (True, (256, 128, 64), 4), (True, (128, 304, 32), 7),
+)  # fmt: skip
+_COOPERATIVE_K = (
+    (False, (128, 128, 64), 6), (False, (128, 192, 64), 5), (False, (128, 256, 64), 4), (False, (256, 128, 64), 4),
+    (False, (256, 160, 64), 4), (False, (256, 192, 64), 4),
+    (True, (128, 96, 64), 7), (True, (128, 160, 64), 6), (True, (128, 224, 64), 5), (True, (128, 304, 64), 4), (True, (256, 112, 64), 4),
 )  # fmt: skip
 _DIRECT = (
     ((16, 64, 128), 4), ((16, 128, 64), 4), ((32, 64, 64), 4), ((32, 128, 64), 4), ((32, 128, 64), 7),
@@ -228,6 +234,9 @@ def _tilings() -> Iterator[Tiling]:
         yield Tiling("cooperative", block, stages, groups=groups, swapped=True)
     for swapped, block, stages in _STREAM_K:
         yield Tiling("stream_k", block, stages, groups=2, swapped=swapped)
+    for splits in _SPLITS[1:]:
+        for swapped, block, stages in _COOPERATIVE_K:
+            yield Tiling("cooperative_k", block, stages, splits, groups=2, swapped=swapped)
     for splits in _SPLITS:
         for block, stages in _SPLIT_K:
             yield Tiling("split_k", block, stages, splits)

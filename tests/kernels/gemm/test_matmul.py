@@ -68,6 +68,8 @@ TILINGS = [
         "direct 128x32x64 s4",
         "split_k 64x32x128 s6/2",
         "stream_k 128x304x32 s7 swapped",
+        "cooperative_k 128x128x64 s6/3",
+        "cooperative_k 256x112x64 s4 swapped/2",
     )
 ]
 
@@ -83,7 +85,7 @@ def test_every_kernel_multiplies_any_orientation(name, stored, monkeypatch):
     monkeypatch.setattr(launches, "multiprocessors", lambda tensor: 3)
     shape = {"M": 136, "N": 208, "K": 520, "dtype": "bfloat16", "stored": stored, "bias": True}
     assert MATMUL.check({**shape, "activation": "silu"}, "cpu") is None
-    assert len(TILINGS) == 15
+    assert len(TILINGS) == 17
 
 
 @pytest.mark.parametrize("name", ["direct 64x64x64 s4", "split_k 64x64x64 s4"])
