@@ -3,7 +3,9 @@
     python benchmarks/tune_gemm.py --measure times.json [--count 60] [--seed 1]     # on the GPU
     python benchmarks/tune_gemm.py --measure times.json --shapes 84x3936x4096:NN,1000x1000x1000:NT
     python benchmarks/tune_gemm.py --fit times.json                                 # writes tuned/hopper.json, anywhere
+    python benchmarks/tune_gemm.py --fit old.json,new.json                          # of several measurements
     python benchmarks/tune_gemm.py --add times.json                                 # corrects it by more shapes
+    python benchmarks/tune_gemm.py --validate old.json,new.json                     # by tables of three quarters of the shapes
 
 `--fit` prints the shapes that the model gets wrong by more than 5 %; those get an entry of their own.
 """
@@ -31,7 +33,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "kernels")]
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
-from gluon_kernels.gemm import tilings  # noqa: E402
+from gluon_kernels.gemm import choice, tilings  # noqa: E402
 from gluon_kernels.gemm.problem import BMM, MATMUL, MATMUL_FP8  # noqa: E402
 from gluon_kernels.problem import Problem, error_of  # noqa: E402
 
@@ -40,6 +42,7 @@ PRIOR = 60  # shapes for which the factors of a kernel count as measurements of 
 PRIOR_WEIGHT = 0.3
 LEAST = 1.5  # microseconds of a launch
 NEAR = 0.6  # of the weight of the best tilings: those far from it correct nothing
+NOISE = 0.09  # of the variance of an error of the model, that measurements have
 PROCESSORS = torch.cuda.get_device_properties(0).multi_processor_count if torch.cuda.is_available() else 132  # fmt: skip
 
 
@@ -168,7 +171,8 @@ def candidates(size: tilings.Size, pick: Pick) -> list[tilings.Tiling]:
         for tiling in tilings.TILINGS.values()
         if tilings.fits(tiling, size) and not (size.eight and tiling.kernel == "direct")
     ]
-    expected = {t.name: tilings.predicted(t, size) for t in fitting}
+    names = [tiling.name for tiling in fitting]
+    expected = dict(zip(names, choice.predicted(fitting, size)))
     least = min((x for x in expected.values() if x is not None), default=0.0)
     counts: Counter[str] = Counter()
     picked = []
@@ -251,12 +255,12 @@ Sample = tuple[tuple[float, ...], float, float]  # quantities, microseconds, wei
 def samples_of(measured: dict[str, Any]) -> Iterator[tuple[tilings.Tiling, tilings.Size, float, float]]:  # fmt: skip
     """Yield each measured tiling with the size, its microseconds without copies, and a weight: those far from the best need no exact time."""
     for row in measured["rows"]:
-        least = min(t for n, t in row["times"].items() if n != "torch")
+        least = min((t for n, t in row["times"].items() if n in tilings.TILINGS), default=0.0)
         size = size_of(row["shape"])
-        for name, seconds in {**row["rough"], **row["times"]}.items():
+        for name, seconds in {**row.get("rough", {}), **row["times"]}.items():
             tiling = tilings.TILINGS.get(name)
             if tiling is not None:
-                copies = tilings.padding(size) if tiling.kernel != "direct" else 0.0
+                copies = choice.padding(size) if tiling.kernel != "direct" else 0.0
                 time_alone = max(seconds * 1e6 - copies, 0.5 * seconds * 1e6)
                 yield tiling, size, time_alone, min(1.0, 1.2 * least / seconds) * row.get("weight", 1.0)  # fmt: skip
 
@@ -264,7 +268,7 @@ def samples_of(measured: dict[str, Any]) -> Iterator[tuple[tilings.Tiling, tilin
 def pooled(tiling: tilings.Tiling, size: tilings.Size) -> tuple[float, ...]:
     """Return the quantities of `features`, with those of a tile or a step also by its products and by its sides: for all tilings of a kernel."""
     m, n, k = tiling.block
-    one, waves, across, load, *rest = tilings.features(tiling, size)
+    one, waves, across, load, *rest = choice.features(tiling, size)
     area, products, sides = m * n / 2**14, m * n * k / 2**20, (m + n) * k / 2**14
     more = (load, load * area) if tiling.kernel == "stream_k" else (load, load * products, load * sides)  # fmt: skip
     return (one, waves, waves * area, across, across * products, across * sides, *more, *rest)
@@ -287,10 +291,9 @@ def written(table: dict[str, Any]) -> str:
 
 def use(table: dict[str, Any]) -> None:
     """Let tilings be chosen by a table."""
-    tilings._table = lambda: table
-    tilings._nearness.cache_clear()
-    tilings._correction.cache_clear()
-    tilings.choose.cache_clear()
+    read = choice.read(table)
+    choice._table = lambda: read  # type: ignore[assignment]
+    choice.choose.cache_clear()
 
 
 def fitted(measured: dict[str, Any]) -> dict[str, Any]:
@@ -304,7 +307,7 @@ def fitted(measured: dict[str, Any]) -> dict[str, Any]:
     for tiling, size, time_alone, weight in samples_of(measured):
         kernel = (size.eight, tiling.kernel, tiling.swapped)
         kernels.setdefault(kernel, []).append((pooled(tiling, size), time_alone, weight))
-        own = (tilings.features(tiling, size), time_alone, weight)
+        own = (choice.features(tiling, size), time_alone, weight)
         families.setdefault((size.eight, tiling.family), []).append(own)
     common = {kernel: _factors(*zip(*rows)) for kernel, rows in kernels.items()}
     for size in map(size_of, shapes_of(99, PRIOR)):
@@ -312,30 +315,39 @@ def fitted(measured: dict[str, Any]) -> dict[str, Any]:
             factors = common.get((size.eight, tiling.kernel, tiling.swapped))
             if factors is not None and tilings.fits(tiling, size):
                 expected = sum(map(operator.mul, factors, pooled(tiling, size)))
-                sample = (tilings.features(tiling, size), max(expected, LEAST), PRIOR_WEIGHT)
+                sample = (choice.features(tiling, size), max(expected, LEAST), PRIOR_WEIGHT)
                 families.setdefault((size.eight, tiling.family), []).append(sample)
     table: dict[str, Any] = {"model": {}, "eight": {}, "shapes": {}}
     for (eight, family), rows in families.items():
         if len(rows) >= 4:
             factors = [float(f"{x:.5g}") for x in _factors(*zip(*rows))]
             table["eight" if eight else "model"][family] = factors
-    use(table)
     return corrected(table, measured)
 
 
 def corrected(table: dict[str, Any], measured: dict[str, Any]) -> dict[str, Any]:
     """Return the table with corrections of the model by measured times, besides those that it has."""
-    use({**table, "near": {}})
-    sizes = {tuple(size): number for number, size in enumerate(table.get("sizes", ()))}
-    near = {family: list(rows) for family, rows in table.get("near", {}).items()}
+    known = choice.read(table)
+    errors: dict[tuple[str, tuple[int, ...]], list[float]] = {}
+    sizes = [tuple(row) for row in table.get("sizes", ())]
+    if len(known.weights):  # the errors that gave the weights
+        old = choice.likeness(known.points, known.points) @ known.weights + NOISE * known.weights
+        places = [(name, sizes[n]) for name, rows in table["weights"].items() for n, _ in rows]
+        errors = {place: [float(error)] for place, error in zip(places, old)}
     for tiling, size, time_alone, weight in samples_of(measured):
-        expected = tilings.predicted(tiling, replace(size, padded=0))
+        expected = choice.expected(tiling, size, known)
         if expected and weight > NEAR:
-            number = sizes.setdefault(tilings.place(size), len(sizes))
-            near.setdefault(tiling.family, []).append(
-                (number, round(100 * math.log(time_alone / expected)))
+            errors.setdefault((tiling.name, choice.row_of(size)), []).append(
+                math.log(time_alone / expected)
             )
-    return {**table, "sizes": list(sizes), "near": near}
+    points = [choice.traits(tilings.TILINGS[name], choice._size_of(row)) for name, row in errors]
+    like = choice.likeness(*(np.array(points),) * 2) + NOISE * np.eye(len(points))
+    solved = np.linalg.solve(like, np.array([statistics.median(x) for x in errors.values()]))
+    numbers = {row: n for n, row in enumerate(dict.fromkeys(row for _, row in errors))}
+    weights: dict[str, list[tuple[int, float]]] = {}
+    for (name, row), weight in zip(errors, solved):
+        weights.setdefault(name, []).append((numbers[row], float(f"{weight:.3g}")))
+    return {**table, "sizes": list(numbers), "weights": weights}
 
 
 def add(measured: dict[str, Any], file: Path) -> None:
@@ -344,22 +356,53 @@ def add(measured: dict[str, Any], file: Path) -> None:
     file.write_text(written(table))
 
 
+def validate(measured: dict[str, Any], parts: int = 4) -> None:
+    """Print how much longer the chosen tilings of shapes take than the best measured ones, where the table does not know the shapes."""
+    rows = [row for row in measured["rows"] if len(row["times"]) > 4]
+    random.Random(1).shuffle(rows)
+    worse, of_torch = [], []
+    for part in range(parts):
+        held = rows[part::parts]
+        use(fitted({**measured, "rows": [row for row in rows if row not in held]}))
+        for row in held:
+            size = size_of(row["shape"])
+            ours = {n: t for n, t in row["times"].items() if n in tilings.TILINGS}
+            kinds = [tilings.TILINGS[name] for name in ours]
+            pairs = zip(choice.predicted(kinds, size), ours.values())
+            taken = min((time, seconds) for time, seconds in pairs if time is not None)[1]
+            worse.append(taken / min(ours.values()))
+            of_torch.append(row["times"]["torch"] / taken)
+    for name, ratios in (("the best tiling", [1 / x for x in worse]), ("torch", of_torch)):
+        ratios.sort()
+        mean = float(np.exp(np.mean(np.log(ratios))))
+        print(f"of {name}: mean {mean:.3f}, 5th percentile {ratios[len(ratios) // 20]:.3f}, worst {ratios[0]:.3f}, {len(ratios)} shapes")  # fmt: skip
+
+
+def read(files: str) -> dict[str, Any]:
+    """Return the measurements of several files as one."""
+    several = [json.loads(Path(file).read_text()) for file in files.split(",")]
+    return {**several[-1], "rows": [row for measured in several for row in measured["rows"]]}
+
+
 def fit(measured: dict[str, Any], file: Path) -> None:
     """Fit the model to measured times, and write the table."""
     table = fitted(measured)
     use(table)
+    shapes: dict[str, str] = table["shapes"]
     ratios, of_torch = [], []
     for row in measured["rows"]:
         size = size_of(row["shape"])
-        ours = {n: t for n, t in row["times"].items() if n != "torch"}
-        chosen = tilings.choose(size).name
+        ours = {n: t for n, t in row["times"].items() if n in tilings.TILINGS}
+        if not ours:
+            continue
+        chosen = choice.choose(size).name
         best = min(ours, key=ours.__getitem__)
         worse = ours.get(chosen, float("inf")) / ours[best]
         if chosen in ours:
             ratios.append(worse)
             of_torch.append(row["times"]["torch"] / ours[chosen])
-        if worse > 1.05:
-            table["shapes"][size.name] = best
+        if worse > 1.05 and len(ours) > 3:
+            shapes[size.name] = best
             print(f"{row['shape']}: {chosen} instead of {best}, {worse:.3f}")
     mean = float(np.exp(np.mean(np.log(ratios))))
     print(f"chosen against the best tiling: mean {mean:.3f}, worst {max(ratios):.3f}; "
@@ -391,7 +434,8 @@ def _factors(rows: Sequence[Any], times: Sequence[float], weights: Sequence[floa
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--measure", type=Path)
-    parser.add_argument("--fit", type=Path)
+    parser.add_argument("--fit")
+    parser.add_argument("--validate")
     parser.add_argument("--add", type=Path, help="correct the table, keep its factors")
     parser.add_argument("--warm", help="K/N: compile a share only")
     parser.add_argument("--count", type=int, default=60)
@@ -406,10 +450,13 @@ def main() -> None:
     chosen = parser.parse_args()
     pick = Pick(chosen.near, chosen.most)
     if chosen.fit:
-        fit(json.loads(chosen.fit.read_text()), tilings.FILE)
+        fit(read(chosen.fit), choice.FILE)
+        return
+    if chosen.validate:
+        validate(read(chosen.validate))
         return
     if chosen.add:
-        add(json.loads(chosen.add.read_text()), tilings.FILE)
+        add(json.loads(chosen.add.read_text()), choice.FILE)
         return
     shapes = shapes_of(chosen.seed, chosen.count, chosen.shapes)
     if chosen.warm:

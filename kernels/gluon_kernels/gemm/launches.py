@@ -13,13 +13,14 @@ from gluon_core.errors import LimitError
 from gluon_core.nvidia.hopper import TensorDescriptor
 from gluon_kernels.dependent import overlapping
 from gluon_kernels.gemm.call import Call
+from gluon_kernels.gemm.choice import choose, predicted, ranked
 from gluon_kernels.gemm.hopper import DTYPES, gemm, widths
 from gluon_kernels.gemm.hopper_cooperative_k import gemm_cooperative_k
 from gluon_kernels.gemm.hopper_direct import gemm_direct
 from gluon_kernels.gemm.hopper_small_m import gemm_split_k
 from gluon_kernels.gemm.hopper_stream_k import gemm_stream_k
 from gluon_kernels.gemm.pad import SECTOR, Padding, pad
-from gluon_kernels.gemm.tilings import IN_PARTS, Size, Tiling, choose, predicted, ranked
+from gluon_kernels.gemm.tilings import IN_PARTS, Size, Tiling
 from gluon_kernels.plans import Counters, Scratch, allocator, multiprocessors
 
 __all__ = ["Operand", "describe", "operand", "plan", "split_scales", "takes", "vector_of"]
@@ -214,7 +215,7 @@ def _tilings_for(size: Size) -> list[Tiling]:
 def _expected(size: Size) -> float:
     """Return the microseconds that the model expects of the chosen tiling."""
     size = _half(size) if size.bits == 8 else size
-    return predicted(choose(size), size) or 0.0
+    return predicted([choose(size)], size)[0] or 0.0
 
 
 def _half(size: Size) -> Size:

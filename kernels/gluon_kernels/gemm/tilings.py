@@ -1,40 +1,15 @@
-"""Which tiling of which kernel a product takes on Hopper: the one with the least time by a fitted model.
-
-The time of a tiling is taken to be linear in a few quantities (`features`). The factors of each tiling were fitted to measurements
-(`tuned/hopper.json`, `python benchmarks/tune_gemm.py`), for shapes of all kinds and whatever number of programs shares a tile; measured shapes
-correct it for those near them, and where the choice is wrong yet, have an entry of their own.
-"""
+"""The tilings of the kernels of products on Hopper, and which of them can run a product. `choice.py` chooses one."""
 
 from __future__ import annotations
 
-import functools
-import json
-import math
-import operator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Iterator, Optional
+from typing import Iterator
 
-__all__ = [
-    "IN_PARTS", "TILINGS", "Size", "Tiling", "choose", "features", "fits", "padding", "place", "predicted", "ranked",
-]  # fmt: skip
+__all__ = ["IN_PARTS", "TILINGS", "Size", "Tiling", "cdiv", "fits"]
 
 SHARED = 232448  # bytes of shared memory that a block of sm_90 may have
 MULTIPROCESSOR = 233472  # bytes that the blocks of one share, with 1024 more for each
-L2 = 9.0e6  # bytes per microsecond that all processors together copied from the L2 cache of an H100
-LAUNCH = 2.0  # microseconds at least
-CACHE = 2.5e7  # bytes that the L2 cache of an H200 keeps
-MEMORY = 4.4e6  # bytes per microsecond of its memory
 FEW_STEPS = 16  # of K, with which the stores of tiles take as long as their products
-WRITE = 0.3  # of the time of a byte that is read, that one takes more that is written
-PAD = (1.2, 2.0e6)  # microseconds of a launch that copies operands, and bytes that it reads in one
-# Microseconds that a launch of copies, and a launch in parts, may take more on the device than one launch that needs neither: calls are
-# not only made in graphs, and their host takes several times as long.
-HOST = (4.0, 0.5)
-# The model is corrected by the measured sizes within so many octaves; those of another kind count so much, and the model as much as DOUBT of them. A
-# tiling that none of them measured is expected to take so much longer: the least of many uncertain times is too low.
-OCTAVES, OTHER, DOUBT, UNSURE = 1.5, 0.5, 0.3, 0.06
-FILE = Path(__file__).parent / "tuned" / "hopper.json"
 
 
 def cdiv(a: int, b: int) -> int:
@@ -183,6 +158,7 @@ IN_PARTS = ("split_k", "direct", "cooperative_k")  # kernels whose programs have
 _PINGPONG = (
     ((128, 192, 64), 4), ((128, 192, 32), 8), ((128, 160, 64), 4), ((128, 128, 64), 6),
     ((64, 352, 64), 3), ((64, 256, 64), 5), ((64, 192, 64), 6), ((64, 128, 64), 8),
+    ((64, 96, 64), 9), ((64, 64, 128), 6), ((64, 32, 128), 8),
 )  # fmt: skip
 _COOPERATIVE = (
     (2, (128, 256, 64), 4), (2, (128, 224, 64), 4), (2, (128, 128, 64), 6), (2, (128, 192, 64), 5),
@@ -220,6 +196,7 @@ _SWAPPED = (
     (2, (128, 304, 64), 3), (2, (128, 304, 32), 7), (2, (128, 256, 64), 4), (2, (128, 224, 64), 4), (2, (128, 160, 64), 5),
     (2, (256, 128, 64), 4), (2, (256, 160, 64), 3), (2, (128, 96, 64), 6), (2, (128, 64, 128), 4),
     (2, (256, 64, 64), 5), (2, (256, 32, 64), 5), (2, (128, 32, 128), 5),
+    (0, (64, 96, 64), 9), (0, (64, 64, 128), 6), (0, (64, 32, 128), 8),
 )  # fmt: skip
 
 
@@ -233,7 +210,8 @@ def _tilings() -> Iterator[Tiling]:
             "cooperative" if groups else "pingpong", block, stages, groups=groups, whole=True
         )
     for groups, block, stages in _SWAPPED:
-        yield Tiling("cooperative", block, stages, groups=groups, swapped=True)
+        kernel = "cooperative" if groups else "pingpong"
+        yield Tiling(kernel, block, stages, groups=groups, swapped=True)
     for swapped, block, stages in _STREAM_K:
         yield Tiling("stream_k", block, stages, groups=2, swapped=swapped)
     for splits in _SPLITS[1:]:
@@ -289,128 +267,3 @@ def _shares(tiling: Tiling, size: Size) -> bool:
     """Return True if programs gain by a share of the last round's tiles: if each of these has several parts."""
     shared, steps = tiling.shared_tiles(size), cdiv(size.k, tiling.block[2])
     return tiling.sharers(size) > shared > 0 and shared * steps * size.processors < 2**31
-
-
-def features(tiling: Tiling, size: Size) -> tuple[float, ...]:
-    """Return the quantities in which the time of a tiling is linear.
-
-    They are: 1; tiles one after the other; steps of these, one after the other; steps of a processor, which its programs do at a time, or under
-    stream-K the parts that are added one after the other; rows of these steps that do not begin at a sector of memory, or loads of threads; bytes moved in
-    all; 1 where programs share a tile; kilobytes of sums that a processor writes then; thousands of stores of a processor where rows of the result do
-    not begin at 16 bytes.
-    """
-    m, n, k = tiling.block
-    tiles, steps = tiling.tiles(size), cdiv(size.k, k)
-    shares, written = 0.0, 0.0
-    if tiling.kernel == "stream_k":
-        shared, sharers = tiling.shared_tiles(size), tiling.sharers(size)
-        waves = cdiv(tiles, size.processors)
-        across = (tiles // size.processors) * steps + float(cdiv(shared * steps, max(sharers, 1)))
-        load, busy = float(cdiv(sharers, max(shared, 1))), across
-    elif tiling.kernel in IN_PARTS:
-        steps = cdiv(steps, tiling.splits)
-        programs = tiles * tiling.splits
-        waves = cdiv(programs, size.processors * tiling.resident(size))
-        each = max(1.0, programs / size.processors)
-        across, load = float(waves * steps), each * steps
-        busy = load
-        if tiling.splits > 1:
-            shares, written = 1.0, each * m * n * 4 / 1024
-    else:
-        waves = cdiv(tiles, size.processors)
-        across = busy = float(waves * steps)
-        load = 0.0
-    rows = sum(
-        x for x, pitch in zip((n, m) if tiling.swapped else (m, n), size.pitches) if pitch % 32
-    )
-    loaded = busy * rows / 128
-    if tiling.kernel == "direct":
-        loaded = busy * k * (m / size.vectors[0] + n / size.vectors[1]) / 8192
-    vector = math.gcd(size.n, 128 // size.out_bits)
-    stores = size.batch * size.m * size.n / vector / size.processors / 1000
-    if vector * size.out_bits == 128:
-        stores = 0.0
-    return 1.0, float(waves), across, load, loaded, size.memory, shares, written, stores
-
-
-@functools.lru_cache(maxsize=None)
-def _table() -> dict[str, Any]:
-    table: dict[str, Any] = json.loads(FILE.read_text())
-    return table
-
-
-def predicted(tiling: Tiling, size: Size) -> Optional[float]:
-    """Return the microseconds that the model expects; None where the tiling was not measured."""
-    table = _table()
-    numbers = table["model"].get(tiling.family)
-    if size.eight:
-        numbers = table.get("eight", {}).get(tiling.family, numbers)
-    if numbers is None:
-        return None
-    quantities = features(tiling, size)
-    time = float(sum(map(operator.mul, numbers, quantities)))
-    m, n, k = tiling.block
-    copied = tiling.tiles(size) * cdiv(size.k, k) * (m + n) * k * size.bits / 8
-    time = max(time, float(numbers[0]) + copied / L2)
-    written = WRITE * size.batch * size.m * size.n * size.out_bits / 8
-    time = max(time, LAUNCH + (quantities[5] + written - CACHE) / MEMORY)
-    time *= _correction(tiling.family, size)
-    return time + padding(size) if tiling.kernel != "direct" else time
-
-
-def place(size: Size) -> tuple[float, ...]:
-    """Return where a size is among others: octaves of its sides, and its kind."""
-    kind = 4 * size.eight + 2 * (size.padded > 0) + any(size.pitches)
-    return (*(round(math.log2(x), 2) for x in (size.batch, size.m, size.n, size.k)), kind)
-
-
-@functools.lru_cache(maxsize=16)
-def _nearness(size: Size) -> list[float]:
-    """Return the weights of the measured sizes: those within an octave or two count, those of another kind little."""
-    own = place(size)
-    weights = []
-    for other in _table().get("sizes", ()):
-        distance = sum((x - y) ** 2 for x, y in zip(own[:-1], other))
-        weights.append(math.exp(-distance / OCTAVES**2) * (1.0 if own[-1] == other[-1] else OTHER))
-    return weights
-
-
-@functools.lru_cache(maxsize=512)
-def _correction(family: str, size: Size) -> float:
-    """Return the factor by which sizes near this one took longer than the model expects, with a supplement where there are none."""
-    rows = _table().get("near", {}).get(family, ())
-    weights = _nearness(size)
-    total, doubt = 0.0, DOUBT
-    for number, percent in rows:
-        total += weights[number] * percent
-        doubt += weights[number]
-    return math.exp(total / doubt / 100) * (1 + UNSURE * DOUBT / doubt)
-
-
-def padding(size: Size) -> float:
-    """Return the microseconds of a launch that copies operands."""
-    return PAD[0] + size.padded / PAD[1] if size.padded else 0.0
-
-
-def ranked(size: Size) -> list[Tiling]:
-    """Return the tilings for a product, the one with the least expected time first."""
-    times = []
-    for tiling in TILINGS.values():
-        if fits(tiling, size):
-            time = predicted(tiling, size)
-            if time is not None:
-                copied = size.padded > 0 and tiling.kernel != "direct"
-                time += HOST[0] * copied + HOST[1] * (tiling.splits > 1)
-                times.append((time, tiling))
-    best = [tiling for _, tiling in sorted(times, key=lambda pair: pair[0])]
-    measured = _table()["shapes"].get(size.name)
-    first = [t for t in best if t.name == measured]
-    if not best:
-        raise LookupError(f"the table of {FILE} has no tiling for {size}")
-    return first + [t for t in best if t not in first]
-
-
-@functools.lru_cache(maxsize=4096)
-def choose(size: Size) -> Tiling:
-    """Return the first of `ranked`."""
-    return ranked(size)[0]
