@@ -19,7 +19,17 @@ import numpy as np
 
 from gluon_kernels.gemm.tilings import IN_PARTS, TILINGS, Size, Tiling, cdiv, fits
 
-__all__ = ["FILE", "choose", "expected", "features", "likeness", "padding", "predicted", "ranked", "traits"]
+__all__ = [
+    "FILE",
+    "choose",
+    "expected",
+    "features",
+    "likeness",
+    "padding",
+    "predicted",
+    "ranked",
+    "traits",
+]
 
 L2 = 9.0e6  # bytes per microsecond that all processors together copied from the L2 cache of an H100
 LAUNCH = 2.0  # microseconds at least

@@ -154,7 +154,11 @@ def parts_of(columns: int) -> tuple[int, ...]:
     return tuple(parts)
 
 
-IN_PARTS = ("split_k", "direct", "cooperative_k")  # kernels whose programs have a tile, or a part of its K
+IN_PARTS = (
+    "split_k",
+    "direct",
+    "cooperative_k",
+)  # kernels whose programs have a tile, or a part of its K
 _PINGPONG = (
     ((128, 192, 64), 4), ((128, 192, 32), 8), ((128, 160, 64), 4), ((128, 128, 64), 6),
     ((64, 352, 64), 3), ((64, 256, 64), 5), ((64, 192, 64), 6), ((64, 128, 64), 8),

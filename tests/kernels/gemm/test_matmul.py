@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import re
 import weakref
 from dataclasses import replace
@@ -126,7 +127,7 @@ def test_few_programs_share_the_tiles_of_the_last_round(columns, shared, sharers
     assert torch.equal(first, run(a, b, None, None))
 
 
-@pytest.mark.parametrize("name, k", [("split_k 64x64x128 s3/3", 900), ("direct 64x64x64 s7/5", 1003), ("split_k 8x64x128 s6/12", 3300)])  # fmt: skip
+@pytest.mark.parametrize("name, k", [("split_k 64x64x128 s3/3", 900), ("direct 64x64x64 s7/5", 1003), ("split_k 8x64x128 s6/12", 3300), ("cooperative_k 128x32x128 s5 swapped/5", 1400)])  # fmt: skip
 def test_any_number_of_programs_shares_a_tile(name, k):
     from gluon_kernels.gemm import launches
 
@@ -155,7 +156,9 @@ def test_operands_are_copied_to_rows_that_begin_at_sectors(m, n, k, stored, monk
     assert error_of(launches.plan(call, None)(a, b, None, None), a.double() @ b.double()) < 5e-3
 
 
-@pytest.mark.parametrize("name", ["split_k 16x64x128 s6/2", "split_k 64x64x128 s6"])
+@pytest.mark.parametrize(
+    "name", ["split_k 16x64x128 s6/2", "split_k 64x64x128 s6", "cooperative_k 128x192x64 s5/2"]
+)
 @pytest.mark.parametrize("by_rows", [False, True])
 def test_products_of_8_bits_with_few_rows(name, by_rows, monkeypatch):
     from gluon_kernels.gemm import launches
@@ -370,6 +373,24 @@ def test_the_table_knows_every_tiling_and_takes_those_that_fit():
             assert tilings.fits(choice.choose(size), size)
     assert choice.choose(tilings.Size(1, 4, 8192, 8192)).kernel == "split_k"
     assert choice.choose(tilings.Size(1, 8192, 8192, 8192)).kernel != "split_k"
+
+
+def test_measured_times_correct_the_model_for_products_like_theirs():
+    size = tilings.Size(1, 512, 512, 4096, pitches=(16, 0))
+    first, second = "split_k 64x64x64 s4/2", "split_k 64x64x64 s4/3"
+    family = tilings.TILINGS[first].family
+    table = {"model": {family: [1.0] * 9}, "sizes": [choice.row_of(size)]}
+    plain, corrected = (
+        choice.read({**table, "weights": w}) for w in ({}, {first: [(0, math.log(2))]})
+    )
+    pair = [tilings.TILINGS[first], tilings.TILINGS[second]]
+    before, after = (choice.predicted(pair, size, t) for t in (plain, corrected))
+    assert after[0] == pytest.approx(2 * before[0])
+    assert before[1] < after[1] < 2 * before[1]  # a tiling like that one errs alike
+    far = tilings.Size(8, 16384, 16, 64)
+    times = [choice.predicted(pair[:1], far, t)[0] for t in (plain, corrected)]
+    assert times[1] == pytest.approx(times[0] * math.exp(choice.UNSURE), rel=0.01)
+    assert choice.predicted([tilings.TILINGS["direct 16x64x128 s4"]], size, plain) == [None]
 
 
 @pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
