@@ -4,7 +4,7 @@
 
 FILE keeps each outcome with the commit that it is of: a run that was stopped, or that `--seconds` ended, goes on, and another commit begins
 anew. A tree with changes is refused, so that the commit is the code that ran. KIND is operators, examples, tutorials or cases; TARGET is
-emu:sm_80 and emu:sm_90 by default.
+emu:sm_80 and emu:sm_90 by default. Warnings about kernels are listed below the table.
 """
 
 from __future__ import annotations
@@ -119,22 +119,27 @@ def _run(path):
 
 
 def ended(kind, name, target):
-    """Return how a program ends on a target: "passed", "refused: ..." for a lacking capability, "launched nothing", or the mistake; and the seconds."""
+    """Return how a program ends on a target: "passed", "refused: ..." for a lacking capability, "launched nothing", or the mistake; the seconds; and the warnings."""
     import warnings
 
     import torch
 
-    from gluon_core.errors import CapabilityError
+    from gluon_core.errors import CapabilityError, KernelWarning
     from gluon_core.registry.load import registry
     from gluon_core.simulation.evidence import recording
     from gluon_emu.settings import using
 
-    warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     os.environ["GLUON_TARGET"] = target
     begun = time.monotonic()
+    shown: list[warnings.WarningMessage] = []
     try:
-        with using(timeout=300), recording() as record:
+        with (
+            using(timeout=300),
+            recording() as record,
+            warnings.catch_warnings(record=True) as shown,
+        ):
+            warnings.simplefilter("always")
             wrong = KINDS[kind][1](name, target)
         ran = {launched.target for launched in record.launches}
         outcome = "passed" if wrong is None else f"wrong: {wrong}"
@@ -146,7 +151,8 @@ def ended(kind, name, target):
         outcome = f"refused: {str(error).splitlines()[0]}"
     except Exception as error:
         outcome = f"{type(error).__name__}: {error}"
-    return outcome[:400], round(time.monotonic() - begun, 1)
+    warned = {str(one.message) for one in shown if issubclass(one.category, KernelWarning)}
+    return outcome[:700], round(time.monotonic() - begun, 1), sorted(warned)
 
 
 def _git(*words):
@@ -169,13 +175,14 @@ def _kept(path):
 def table(kept):
     """Return the lines of the table: by kind and target, how many passed, and each other outcome."""
     counts, others = {}, []
-    for key, (outcome, _) in sorted(kept["outcomes"].items()):
+    for key, (outcome, _, warned) in sorted(kept["outcomes"].items()):
         kind, name, target = key.split("|")
         word = outcome.partition(":")[0]
         word = word if word in WORDS else "failed"
         counts.setdefault((kind, target), Counter())[word] += 1
         if word != "passed":
             others.append(f"{kind} {name} on {target}: {outcome}")
+        others += [f"{kind} {name} on {target} warns: {text}" for text in warned]
     lines = [f"commit {kept['commit']}, Triton {kept['triton']}, {kept['date']}", ""]
     lines += [
         "| programs | target | passed | failed | refused |",
@@ -207,7 +214,7 @@ def main(file, kinds, targets, seconds, processes):
                 job = running.pop(future)
                 kept["outcomes"]["|".join(job)] = future.result()
                 file.write_text(json.dumps(kept, indent=0))
-                if future.result()[0] != "passed":
+                if future.result()[0] != "passed" or future.result()[2]:
                     print(*job, *future.result(), flush=True)
     print(*table(kept), sep="\n")
     print(f"{len(jobs)} programs left")
