@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import sys
+from functools import reduce
 from typing import Any, Callable, ContextManager, Mapping, Optional, Sequence
 
 from gluon_amd.arch import ARCHITECTURES, properties
-from gluon_amd.features import ANY_TARGET_FP8, RESOLVES_COALESCED
+from gluon_amd.features import (
+    ALL_PRELOADED,
+    ANY_TARGET_FP8,
+    RESOLVES_COALESCED,
+    VOLATILE_LOADS,
+)
 from gluon_amd.lowerings import LOWERINGS
 from gluon_amd.timeline import instrumented, keep_spills, recorded
+from gluon_amd.workarounds import fewer_preloaded, warned_of_volatile
 from gluon_core.plugin import machine_code
 from gluon_core.plugin.backend import Backend
 from gluon_core.plugin.compiler import Report
@@ -36,10 +43,17 @@ class AmdCompiler(TritonCompiler):
         around: dict[str, Callable[..., Any]] = {}
         if not self.has(RESOLVES_COALESCED):
             around["ttgir"] = _coalesced
+        arch = str(target.architecture.arch)
+        llir: list[Callable[..., Any]] = []
+        if not self.has(VOLATILE_LOADS):
+            llir.append(warned_of_volatile)
+        if arch == "gfx1250" and not self.has(ALL_PRELOADED):
+            llir.append(fewer_preloaded)
         if recorded(options):
-            arch = str(target.architecture.arch)
-            around["llir"] = lambda run: instrumented(run, options, arch)
+            llir.append(lambda run: instrumented(run, options, arch))
             around["amdgcn"] = keep_spills
+        if llir:
+            around["llir"] = lambda run: reduce(lambda stage, more: more(stage), llir, run)
         return around
 
     def emitted(self, compiled: Any) -> Sequence[machine_code.Instruction]:

@@ -7,6 +7,9 @@ from gluon_core.features import Feature
 # -- compiling and launching --------------------------------------------------------------------
 
 RESOLVES_COALESCED = Feature((3, 9), "the first stage gives every CoalescedLayout its layout")
+ALL_PRELOADED = Feature(
+    (3, 7), "kernels of gfx1250 link whose arguments fill the scalar registers of a launch"
+)
 DESCRIPTORS_IN_TUPLES = Feature((3, 8), "the driver finds descriptors in tuples of arguments")
 
 ANY_TARGET_FP8 = Feature((3, 7), "one process makes conversions to fp8 for several architectures")
@@ -17,6 +20,7 @@ FNUZ_FP4 = Feature((3, 7), "fp4 to bfloat16 on gfx942; before, an abort")
 
 # -- memory -------------------------------------------------------------------------------------
 
+VOLATILE_LOADS = Feature((3, 9), "loads that are volatile")
 TENSOR_CAS = Feature((3, 7), "compare-and-swap of tensors")
 BUFFER_XCHG = Feature((3, 9), "buffer_atomic_xchg")
 BUFFER_SIGNED_EXTREMA = Feature((3, 8), "buffer_atomic_max and _min of signed integers and floats")

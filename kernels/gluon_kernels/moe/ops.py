@@ -93,7 +93,9 @@ def _build(a: Tensor, b: Tensor, offs: Tensor) -> Callable[..., Tensor]:
         from gluon_kernels.moe import launches
 
         return launches.plan(a, b, offs, empty)
-    block, stages, warps = (128, 128, 32), 3, 4
+    block, warps = (128, 128, 32), 4
+    # 16 KiB of operands in each stage, and the conversion of the result.
+    stages = 3 if target.limits.shared_memory >= 81920 else 2
     if target.has("amd.wmma_v1") or target.has("amd.wmma_v2"):
         warps = 8
     here = gluon.multiprocessors(a)

@@ -1,8 +1,9 @@
-"""Conversions to fp8 that compilers make wrong, and their workarounds: docs/known-compiler-bugs.md."""
+"""Code that compilers make wrong for AMD, and the workarounds: docs/known-compiler-bugs.md."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -14,9 +15,10 @@ import gluon_core as gluon
 import gluon_kernels
 from gluon_core import language as gl
 from gluon_core.compiler import stages
-from gluon_core.errors import StageError
+from gluon_core.errors import KernelWarning, StageError
 from gluon_core.registry.load import registry
 from gluon_core.testing import triton_at_least
+from gluon_emu.errors import UninitialisedError
 
 pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
 FNUZ = pytest.mark.parametrize("goal", [gl.float8e5b16, gl.float8e4b8], ids=str)
@@ -160,3 +162,45 @@ def test_a_pair_is_copied_for_one_side_of_a_branch(tmp_path):
     )
     columns = [] if triton_at_least(3, 7) else [8, 9, 12, 13, 40, 41, 44, 45]
     assert f"columns {columns}" in done.stdout, done.stdout + done.stderr
+
+
+@gluon.jit
+def waits_for_a_volatile_load(flag, out, MODIFIER: gl.constexpr):
+    while gl.load(flag, volatile=True, cache_modifier=MODIFIER) == 0:
+        pass
+    gl.store(out, 1)
+
+
+@pytest.mark.parametrize("target", ["gfx942", "gfx1250"])
+def test_a_volatile_load_leaves_its_loop(target):
+    flag, out = torch.ones(1, dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
+
+    def loads(modifier):
+        compiled = waits_for_a_volatile_load[(1,)](flag, out, modifier, target=f"emu:{target}")
+        return re.findall(r"global_load_\w+", compiled.asm["amdgcn"])
+
+    assert loads(".cv")
+    if triton_at_least(3, 9):
+        assert loads("")
+        return
+    with pytest.warns(KernelWarning, match=r'cache_modifier="\.cv"'):
+        assert not loads("")
+
+
+@gluon.jit
+def repeats_an_atomic(flag, out):
+    seen = gl.atomic_add(flag, 0)
+    while seen == 0:
+        seen = gl.atomic_add(flag, 0)
+    gl.store(out + gl.arange(0, 256, gl.portable.blocked_layout([256], gl.int32)), seen)
+
+
+@pytest.mark.parametrize("target", ["gfx942", "gfx950", "gfx1250"])
+def test_lanes_of_a_wave_part_at_a_barrier(target):
+    flag, out = torch.full((1,), 7, dtype=torch.int32), torch.zeros(256, dtype=torch.int32)
+    if triton_at_least(3, 8):
+        repeats_an_atomic[(1,)](flag, out, target=f"emu:{target}")
+        assert (out == 7).all()
+        return
+    with pytest.raises(UninitialisedError, match="reads LDS byte 0, which nobody has written"):
+        repeats_an_atomic[(1,)](flag, out, target=f"emu:{target}")

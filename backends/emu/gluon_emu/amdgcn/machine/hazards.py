@@ -269,9 +269,11 @@ class _Rules:
 
     def next_to_product(self, ins: Instruction) -> Optional[tuple[Instruction, int, int]]:
         """(WMMA of gfx1250, vector instructions that are needed, that there are) where `ins` comes too
-        early to use its result, or to overwrite its factors, in the same basic block. Not for dual
-        instructions: LLVM keeps no such distance for these."""
+        early to use its result, or to overwrite its factors, in the same basic block. Not for dual and
+        transcendental instructions: LLVM keeps no such distance for these."""
         code = self.code
+        if self.family[ins.index] == "trans":
+            return None
         product = ins.name.startswith(_PRODUCTS)
         reads = set(code.sources[ins.index])
         if product:  # as the addend a result is taken in time

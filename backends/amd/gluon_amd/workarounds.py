@@ -1,0 +1,65 @@
+"""Workarounds for mistakes of Triton releases for AMD; `docs/known-compiler-bugs.md` describes each."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Callable
+
+__all__ = ["fewer_preloaded", "warned_of_volatile"]
+
+# The descriptor of a kernel counts the scalar registers that the launch fills in five bits, and two hold the
+# address of the arguments.
+_PRELOADED = 29
+
+_KERNEL = re.compile(r"^(define amdgpu_kernel void @[\w.$]+\()(.*)(\) [^\n]*\{)", re.M)
+_TYPE = re.compile(r"(?:<(?P<count>\d+) x )?(?P<name>ptr|i(?P<bits>\d+)|half|bfloat|float|double)\b")
+_NEXT = re.compile(r", (?=ptr\b|i\d|half\b|bfloat\b|float\b|double\b|[<\[{])")
+_BITS = {"ptr": 64, "double": 64, "float": 32, "half": 16, "bfloat": 16}
+
+_Run = Callable[[Any, "dict[str, Any]"], Any]
+
+
+def warned_of_volatile(run: _Run) -> _Run:
+    """Return the stage `run`, which reads TTGIR, with a warning where a kernel with a loop that may wait has a load of which
+    the compiler forgets that it is volatile."""
+
+    def stage(module: Any, metadata: dict[str, Any]) -> Any:
+        volatile: list[Any] = []
+        module.walk(lambda op: volatile.append(op) if op.get_bool_attr("isVolatile") else None)
+        text = str(module) if volatile else ""
+        loads = [line for line in text.splitlines() if "isVolatile = true" in line]
+        if "scf.while" in text and any("= cv" not in line for line in loads):
+            metadata.setdefault("warnings", []).append(
+                "gl.load with volatile=True: Triton before 3.9 forgets `volatile` on AMD, so that a loop which waits for "
+                'another program\'s store may load once and never end. Add cache_modifier=".cv".'
+            )
+        return run(module, metadata)
+
+    return stage
+
+
+def fewer_preloaded(run: _Run) -> _Run:
+    """Return the stage `run`, which writes LLVM IR, without `inreg` at arguments that scalar registers have no room for.
+
+    Arguments with `inreg` are preloaded into these registers. From the first one without on they are loaded from memory.
+    """
+
+    def stage(source: Any, metadata: dict[str, Any]) -> Any:
+        return _KERNEL.sub(lambda kernel: "".join(_limited(*kernel.groups())), run(source, metadata))
+
+    return stage
+
+
+def _limited(head: str, arguments: str, tail: str) -> tuple[str, str, str]:
+    """Return the parts of a kernel's first line, in which no argument past the limit is `inreg`."""
+    end, kept = 0, []
+    for argument in _NEXT.split(arguments):
+        kind = _TYPE.match(argument)
+        if kind is None:
+            end = 4 * _PRELOADED + 1  # of another type: it and those behind it come from memory
+        else:
+            bits = int(kind["bits"] or _BITS.get(kind["name"], 0))
+            size = max(8, int(kind["count"] or 1) * bits) // 8
+            end = -(-end // size) * size + size
+        kept.append(argument if end <= 4 * _PRELOADED else argument.replace(" inreg", ""))
+    return head, ", ".join(kept), tail
