@@ -12,7 +12,9 @@ __all__ = ["fewer_preloaded", "warned_of_volatile"]
 _PRELOADED = 29
 
 _KERNEL = re.compile(r"^(define amdgpu_kernel void @[\w.$]+\()(.*)(\) [^\n]*\{)", re.M)
-_TYPE = re.compile(r"(?:<(?P<count>\d+) x )?(?P<name>ptr|i(?P<bits>\d+)|half|bfloat|float|double)\b")
+_TYPE = re.compile(
+    r"(?:<(?P<count>\d+) x )?(?P<name>ptr|i(?P<bits>\d+)|half|bfloat|float|double)\b"
+)
 _NEXT = re.compile(r", (?=ptr\b|i\d|half\b|bfloat\b|float\b|double\b|[<\[{])")
 _BITS = {"ptr": 64, "double": 64, "float": 32, "half": 16, "bfloat": 16}
 
@@ -45,7 +47,9 @@ def fewer_preloaded(run: _Run) -> _Run:
     """
 
     def stage(source: Any, metadata: dict[str, Any]) -> Any:
-        return _KERNEL.sub(lambda kernel: "".join(_limited(*kernel.groups())), run(source, metadata))
+        return _KERNEL.sub(
+            lambda kernel: "".join(_limited(*kernel.groups())), run(source, metadata)
+        )
 
     return stage
 
