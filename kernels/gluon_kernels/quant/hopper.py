@@ -52,45 +52,57 @@ def pairs(raw, dtype: gl.constexpr):
     """Return both integers of 4 bits of each byte as floats of 16 bits in 32: they take the last bits of a float's mantissa, whose
     value is subtracted again."""
     byte = raw.to(gl.int32)
-    return converted_pairs((byte | (byte << 12)) & 0x000F000F, dtype)
+    return converted_pairs(byte | (byte << 12), dtype)
 
 
 @gluon.jit
 def converted_pairs(code, dtype: gl.constexpr):
-    """Return integers of 4 bits, two in each 32, as floats of 16 bits."""
+    """Return integers of 4 bits, the low ones of both halves of 32, as floats of 16 bits. 0x6A is `(a & b) ^ c` (PTX ISA, lop3)."""
     if dtype == gl.bfloat16:
         return gl.inline_asm_elementwise(
-            "{ .reg .b32 base; mov.b32 base, 0x43084308; sub.rn.bf16x2 $0, $1, base; }",
-            "=r,r", [code ^ 0x43084308], gl.int32, True, 1,
+            "{ .reg .b32 base, both; mov.b32 base, 0x43084308; lop3.b32 both, $1, 0x000F000F, base, 0x6A; "
+            "sub.rn.bf16x2 $0, both, base; }",
+            "=r,r", [code], gl.int32, True, 1,
         )  # fmt: skip
     else:
         return gl.inline_asm_elementwise(
-            "{ .reg .b32 base; mov.b32 base, 0x64086408; sub.rn.f16x2 $0, $1, base; }",
-            "=r,r", [code ^ 0x64086408], gl.int32, True, 1,
+            "{ .reg .b32 base, both; mov.b32 base, 0x64086408; lop3.b32 both, $1, 0x000F000F, base, 0x6A; "
+            "sub.rn.f16x2 $0, both, base; }",
+            "=r,r", [code], gl.int32, True, 1,
         )  # fmt: skip
+
+
+@gluon.constexpr_function
+def place_of_size(dtype):
+    """Return the bit from which on a float of 16 bits has the exponent and the mantissa of one of 4 bits."""
+    return 6 if dtype == gl.bfloat16 else 9
 
 
 @gluon.jit
 def pairs_of_mxfp4(raw, dtype: gl.constexpr):
-    """Return both floats of 4 bits of each byte as floats of 16 bits in 32: sign, exponent and mantissa move to their places, and a power of
-    two gives the exponent its bias."""
+    """Return both floats of 4 bits of each byte as floats of 16 bits in 32."""
     byte = raw.to(gl.int32)
-    return converted_pairs_of_mxfp4((byte | (byte << 12)) & 0x000F000F, dtype)
+    SIZE: gl.constexpr = place_of_size(dtype)
+    return pairs_of_parts(byte * 0x01001000, byte * ((1 << SIZE) + (1 << SIZE + 12)), dtype)
 
 
 @gluon.jit
-def converted_pairs_of_mxfp4(code, dtype: gl.constexpr):
-    """Return floats of 4 bits, two in each 32, as floats of 16 bits."""
-    sign = (code & 0x00080008) << 12
+def pairs_of_parts(signs, sizes, dtype: gl.constexpr):
+    """Return floats of 4 bits, two in each 32, as floats of 16 bits: a power of two gives their exponents the bias.
+
+    `signs` have the sign at its place, `sizes` exponent and mantissa; other bits do not matter. 0xEA is `(a & b) | c` (PTX ISA, lop3).
+    """
     if dtype == gl.bfloat16:
         return gl.inline_asm_elementwise(
-            "{ .reg .b32 bias; mov.b32 bias, 0x7E807E80; mul.rn.bf16x2 $0, $1, bias; }",
-            "=r,r", [sign | ((code & 0x00070007) << 6)], gl.int32, True, 1,
+            "{ .reg .b32 both, bias; and.b32 both, $2, 0x01C001C0; lop3.b32 both, $1, 0x80008000, both, 0xEA; "
+            "mov.b32 bias, 0x7E807E80; mul.rn.bf16x2 $0, both, bias; }",
+            "=r,r,r", [signs, sizes], gl.int32, True, 1,
         )  # fmt: skip
     else:
         return gl.inline_asm_elementwise(
-            "{ .reg .b32 bias; mov.b32 bias, 0x74007400; mul.rn.f16x2 $0, $1, bias; }",
-            "=r,r", [sign | ((code & 0x00070007) << 9)], gl.int32, True, 1,
+            "{ .reg .b32 both, bias; and.b32 both, $2, 0x0E000E00; lop3.b32 both, $1, 0x80008000, both, 0xEA; "
+            "mov.b32 bias, 0x74007400; mul.rn.f16x2 $0, both, bias; }",
+            "=r,r,r", [signs, sizes], gl.int32, True, 1,
         )  # fmt: skip
 
 

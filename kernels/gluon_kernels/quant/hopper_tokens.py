@@ -13,9 +13,10 @@ from gluon_kernels.gemm.epilogue import of_columns
 from gluon_kernels.gemm.hopper_small_m import share_of, store_shared
 from gluon_kernels.quant.hopper import (
     converted_pairs,
-    converted_pairs_of_mxfp4,
     of_fp8,
     of_int8,
+    pairs_of_parts,
+    place_of_size,
     times,
 )
 from gluon_kernels.quant.rows import weights_of_word
@@ -49,9 +50,11 @@ def x_layout(depth):
 def pair(word, i: gl.constexpr, dtype: gl.constexpr, FORMAT: gl.constexpr):
     """Return two weights of each word as floats of 16 bits: of 4 bits `i` and `i + 4`, of 8 bits `2 * i` and `2 * i + 1`."""
     if FORMAT == "int4":
-        both = converted_pairs((word >> (4 * i)) & 0x000F000F, dtype)
+        both = converted_pairs(word >> (4 * i), dtype)
     elif FORMAT == "mxfp4":
-        both = converted_pairs_of_mxfp4((word >> (4 * i)) & 0x000F000F, dtype)
+        SIZE: gl.constexpr = place_of_size(dtype)
+        sizes = word << (SIZE - 4 * i) if SIZE >= 4 * i else word >> (4 * i - SIZE)
+        both = pairs_of_parts(word << (12 - 4 * i), sizes, dtype)
     elif FORMAT == "int8":
         both = gl.inline_asm_elementwise(of_int8(dtype), "=r,r", [word >> (16 * i)], gl.int32, True, 1)  # fmt: skip
     else:
