@@ -26,6 +26,7 @@ WAIT = "$W: mbarrier.try_wait.parity.shared.b64 %p1, [%r8], 0; @!%p1 bra $W;"
 BULK = """@%p0 mbarrier.arrive.expect_tx.shared.b64 _, [%r8], 256;
 @%p0 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r4], [%d0], 256, [%r8];"""
 LAST = f"{STORE}"
+WRITTEN = "st.shared.u32 [%r5], %r0; fence.proxy.async.shared::cta; bar.sync 0;"
 # The flag is a word behind the threads' own: block 0 writes data and sets it, block 1 waits for it.
 FLAG = "add.u64 %d4, %d0, 512; setp.ne.u32 %p2, %r1, 0;"
 
@@ -90,6 +91,23 @@ PROGRAMS = {
         "@%p0 cp.async.bulk.global.shared::cta.bulk_group [%d0], [%r4], 256; @%p0 cp.async.bulk.commit_group;"
         "[[@%p0 cp.async.bulk.wait_group.read 0;]] bar.sync 0; st.shared.u32 [%r5], 3;",
         MissingWaitError, "this write does not wait for the read by", 1, 1),
+    "use of a load before the arrival": (
+        f"{OWN}{GATE} mov.u32 %r11, empty; @%p0 mbarrier.init.shared.b64 [%r11], 64; {WRITTEN}"
+        "ld.shared.u32 %r10, [%r5]; [[add.u32 %r10, %r10, 1;]] mbarrier.arrive.shared.b64 _, [%r11];"
+        f"$V: mbarrier.try_wait.parity.shared.b64 %p1, [%r11], 0; @!%p1 bra $V; {BULK}{WAIT} add.u32 %r10, %r10, 1; {STORE}",
+        RaceError, "nothing used the value before its warp arrived", 1, 1),
+    "use of a load before the barrier": (
+        f"{OWN}{GATE} {WRITTEN} ld.shared.u32 %r10, [%r5]; [[add.u32 %r10, %r10, 1;]] bar.sync 0;"
+        f"{BULK}{WAIT} add.u32 %r10, %r10, 1; {STORE}",
+        RaceError, "nothing used the value before its warp arrived", 1, 1),
+    "use of a load before the last barrier": (
+        f"{OWN}{GATE} {WRITTEN} ld.shared.u32 %r10, [%r5]; bar.sync 0; add.u32 %r10, %r10, 1;"
+        f"[[bar.sync 0;]] {BULK}{WAIT} {STORE}",
+        RaceError, "nothing used the value before its warp arrived", 1, 1),
+    "proxy fence behind a load": (
+        f"{OWN}{GATE} {WRITTEN} ld.shared.u32 %r10, [%r5]; [[fence.proxy.async.shared::cta;]]"
+        f"bar.sync 0; {BULK}{WAIT} add.u32 %r10, %r10, 1; {STORE}",
+        RaceError, "nothing used the value before its warp arrived", 1, 1),
     "wait at the end": (
         f"{OWN} st.shared.u32 [%r5], %r0; fence.proxy.async.shared::cta; bar.sync 0; {FIRST}"
         "@%p0 cp.async.bulk.global.shared::cta.bulk_group [%d0], [%r4], 256; @%p0 cp.async.bulk.commit_group;"

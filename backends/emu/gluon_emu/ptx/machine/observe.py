@@ -72,6 +72,9 @@ class Observer:
     def registers(self, group: Any, bound: Any) -> None:
         """See an instruction that uses registers in `Machine.flying`."""
 
+    def consumed(self, group: Any, bound: Any) -> None:
+        """See an instruction that reads registers in `Machine.fetched`."""
+
     def groups(self, group: Any, kind: str, newest: Optional[int], reads: bool = False) -> None:
         """See a commit (`newest` is None) or a wait for all groups but the newest ones.
 

@@ -32,6 +32,9 @@ def refuse(
     if proxy:
         words += " between the generic and the async proxy"
         remedy = "Put `fence.proxy.async` behind the write, before the barrier that follows it."
+        if not wrote:
+            words += ": nothing used the value before its warp arrived at a barrier, and no barrier waits for a load"
+            remedy = "Use the value before the arrival, or put `fence.proxy.async` between the two."
     elif agent < 0:
         kind = MissingWaitError
         words = f"{_where(races, space, int(unit))}: this {verb} does not wait for {before}"

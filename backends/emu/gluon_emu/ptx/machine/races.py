@@ -7,17 +7,19 @@ copies, `wgmma`) needs a proxy fence behind generic writes, too.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Optional, Sequence
 
 import numpy as np
 
 from gluon_emu.errors import MissingWaitError, RaceError
 from gluon_emu.ptx.machine.clocks import CAUSAL, PROXIED, Clock
+from gluon_emu.ptx.machine.fetches import Fetches
 from gluon_emu.ptx.machine.group import LANES
 from gluon_emu.ptx.machine.knowledge import COLUMNS, PENDING
 from gluon_emu.ptx.machine.observe import CLUSTER, DEVICE, Order, Places
 from gluon_emu.ptx.machine.race_reports import refuse, spoken
-from gluon_emu.ptx.machine.shadow import Accesses, Shadow
+from gluon_emu.ptx.machine.shadow import LATE, Accesses, Shadow
 from gluon_emu.ptx.machine.words import Words
 from gluon_emu.ptx.program import TYPES
 
@@ -92,6 +94,7 @@ class Races(Words):
         self.copies: dict[int, tuple[np.ndarray, np.ndarray, int]] = {}
         self.serial = 0
         self.shared = Shadow(machine.memory.shared.size, units["shared"])
+        self.fetches = Fetches(machine.fetched, self.shared, rows)
         # Disjoint pieces of global memory, and where each begins among the watched bytes.
         self.low, self.bases, total = _pieces(machine.memory.arrays)
         self.globals: Optional[Shadow] = Shadow(total, units["global"]) if global_ else None
@@ -136,6 +139,11 @@ class Races(Words):
         self._check(group, shadow, index, (rows, lane), (space, writes, strong), CAUSAL)
         agents = (rows * LANES + lane + 1).astype(np.int32)
         self._record(group, shadow, index, agents, self.now[rows], writes, strong)
+        if kind == "load" and space == "shared":
+            self.fetches.start(self.machine.steps[group.pc], index, agents)
+
+    def consumed(self, group: Any, bound: Any) -> None:
+        self.fetches.used(group.rows[group.lanes().any(1)], bound, self.now)
 
     def _units(
         self, space: str, address: np.ndarray, size: int
@@ -167,7 +175,7 @@ class Races(Words):
         self._ordered(group, shadow.write.of(flat), flat, (rows, lanes), how, plane, True)
         if how[1]:
             for reads in shadow.reads:
-                self._ordered(group, reads.of(flat), flat, (rows, lanes), how, CAUSAL, False)
+                self._ordered(group, reads.of(flat), flat, (rows, lanes), how, plane, False)
 
     def _ordered(
         self, group: Any, earlier: Accesses, flat: np.ndarray, threads: tuple[np.ndarray, np.ndarray],
@@ -184,9 +192,12 @@ class Races(Words):
             ok |= (earlier.strong > 0) & self._includes(rows, earlier, strong)
         wrong = np.flatnonzero(~ok)
         if not wrong.size and plane == PROXIED:
-            wrong = np.flatnonzero(
-                (earlier.agent > 0) & ~self._covered(PROXIED, rows, lanes, earlier)
-            )
+            needed = earlier.agent > 0
+            if not wrote:  # a load has read when something has used its value
+                used = replace(earlier, epoch=earlier.later)
+                over = (earlier.later > 0) & self._covered(CAUSAL, rows, lanes, used)
+                needed &= (earlier.strong == LATE) & ~over
+            wrong = np.flatnonzero(needed & ~self._covered(PROXIED, rows, lanes, earlier))
             if wrong.size:
                 refuse(self, group, earlier.of(wrong[0]), flat[wrong[0]], (rows[wrong[0]], lanes[wrong[0]]), how, wrote, True)  # fmt: skip
             return
@@ -221,6 +232,7 @@ class Races(Words):
         new = Accesses(
             np.repeat(agents, count), np.repeat(np.broadcast_to(epochs, agents.shape), count),
             np.full(flat.size, group.pc, np.int32), np.full(flat.size, strong, np.int8),
+            np.zeros(flat.size, np.int32),
         )  # fmt: skip
         if writes:
             shadow.write.put(flat, new)
@@ -261,6 +273,7 @@ class Races(Words):
 
     def arrive(self, group: Any, key: Any) -> None:
         lanes = group.lanes()
+        self.fetches.released(group.rows[lanes.any(1)])
         rows, message = self._message(group, lanes)
         self._collect(key, rows, message)
 
@@ -317,6 +330,7 @@ class Races(Words):
         lanes = group.lanes()
         if not releases:
             return
+        self.fetches.released(group.rows[lanes.any(1)])
         for place in np.unique(places[lanes]):
             _, message = self._message(group, lanes & (places == place))
             one = message.together(np.array([0]))

@@ -42,6 +42,7 @@ class Machine:
         thread_of: (rows, 32), the number of each thread in its block.
         exited: (rows, 32).
         flying: registers that `wgmma` may still read or write, for watchers; empty without one.
+        fetched: registers of loads from shared memory that nothing has used, likewise.
         changes: how often anything changed that a thread may wait for.
         observer: gets the events (`machine.observe`); None for nobody.
     """
@@ -88,6 +89,7 @@ class Machine:
         self.complaints: list[str] = []
         self.limit: Any = None
         self.flying: dict[str, np.ndarray] = {}
+        self.fetched: dict[str, int] = {}
         if settings.search:
             self.observer = search(self, TensorRaces)
         self.random = (
@@ -232,6 +234,12 @@ class Machine:
                 and self.observer is not None
             ):
                 self.observer.registers(group, bound)
+            if (
+                self.fetched
+                and not bound.reads.isdisjoint(self.fetched)
+                and self.observer is not None
+            ):
+                self.observer.consumed(group, bound)
             awaited = self.products.awaited
             if awaited and not bound.touches.isdisjoint(awaited):
                 self.products.touch(group, bound)

@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Accesses", "Shadow"]
+__all__ = ["LATE", "Accesses", "Shadow"]
+
+LATE = -1
 
 
 @dataclass(frozen=True)
@@ -18,25 +20,30 @@ class Accesses:
         agent: row * 32 + lane + 1 of a thread; below 0 of what works asynchronously; 0 for none.
         epoch: of the agent.
         place: index of the instruction.
-        strong: the scope, 0 of a weak access.
+        strong: the scope, 0 of a weak access, LATE of a load that nothing had used when its warp released.
+        later: the epoch in which an instruction used the value of such a load; 0 as long as none has.
     """
 
     agent: np.ndarray
     epoch: np.ndarray
     place: np.ndarray
     strong: np.ndarray
+    later: np.ndarray
 
     def of(self, index: Any) -> "Accesses":
-        return Accesses(self.agent[index], self.epoch[index], self.place[index], self.strong[index])
+        return Accesses(
+            self.agent[index], self.epoch[index], self.place[index], self.strong[index], self.later[index]
+        )  # fmt: skip
 
     def put(self, index: Any, other: "Accesses") -> None:
         self.agent[index], self.epoch[index] = other.agent, other.epoch
         self.place[index], self.strong[index] = other.place, other.strong
+        self.later[index] = other.later
 
     @classmethod
     def empty(cls, size: int) -> "Accesses":
-        agent, epoch, place = (np.zeros(size, np.int32) for _ in range(3))
-        return cls(agent, epoch, place, np.zeros(size, np.int8))
+        agent, epoch, place, later = (np.zeros(size, np.int32) for _ in range(4))
+        return cls(agent, epoch, place, np.zeros(size, np.int8), later)
 
 
 class Shadow:
