@@ -9,6 +9,7 @@ from torch import Tensor
 
 from gluon_kernels.attention import portable
 from gluon_kernels.attention.masks import LOG2E, Mask
+from gluon_kernels.dependent import overlapping_tensors
 from gluon_kernels.plans import (
     Counters,
     Launch,
@@ -110,6 +111,7 @@ def plan(
     if shared and not joined:
         join = _join_launch(work[0], out, totals, sinks, tokens, tiles.splits)
     ends = (totals, sinks) if join is None else (None, None)
+    options = overlapping_tensors(q, *caches, out) if current_target().has("nvidia.tma") else {}
     tensors = (q, *caches, table, lengths, out, *work, *ends)
     launch = Launch(
         portable.paged_attention,
@@ -121,6 +123,7 @@ def plan(
         ),
         tensors,
         num_warps=tiles.warps,
+        **options,
     )  # fmt: skip
 
     def run(

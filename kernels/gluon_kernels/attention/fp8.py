@@ -14,6 +14,7 @@ from gluon_kernels.attention import fp8_values
 from gluon_kernels.attention.launches import STAGES, descriptor_of
 from gluon_kernels.attention.masks import LOG2E
 from gluon_kernels.attention.order import rows_of
+from gluon_kernels.dependent import overlapping_tensors
 from gluon_kernels.eager import is_compiling, is_plain
 from gluon_kernels.plans import Launch, Plans, allocator, current_target, key, multiprocessors
 
@@ -117,6 +118,7 @@ def _transpose_launch(v: Tensor) -> tuple[Launch, Any]:
         (*tensors, v.stride()[:3], heads, length, padded, TILE, width),
         tensors,
         num_warps=4,
+        **overlapping_tensors(*tensors),
     )
     return launch, empty
 
@@ -171,6 +173,7 @@ def _build(
         ),
         (*tensors, written, *scales),
         num_warps=4,
+        **overlapping_tensors(*tensors, written),
     )  # fmt: skip
 
     def run(

@@ -2,6 +2,7 @@
 
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_kernels.dependent import wait_for_predecessor
 
 __all__ = ["transpose"]
 
@@ -13,6 +14,7 @@ def transpose(v, out, strides, of_sequence, length, padded, KEYS: gl.constexpr, 
     Each 16 keys are renamed as in `hopper.weights_operand`: pairs of the second 8 come behind pairs of the first 8. The grid has tiles of KEYS
     keys and heads, `of_sequence` in each batch.
     """
+    wait_for_predecessor()
     rows: gl.constexpr = gl.portable.blocked_layout([KEYS, D], gl.uint8)
     columns: gl.constexpr = gl.portable.blocked_layout([D, KEYS], gl.uint8)
     first = gl.program_id(0) * KEYS

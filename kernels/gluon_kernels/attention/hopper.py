@@ -27,6 +27,7 @@ from gluon_kernels.attention.tiles import (
     with_sink,
     work_at,
 )
+from gluon_kernels.dependent import wait_for_predecessor
 
 FP8_SHIFT = gl.constexpr(8)  # weights up to 256 use the range of e4m3
 
@@ -265,6 +266,7 @@ def attention_hopper(
     gl.static_assert(not SPLIT or sinks is None, "scores without values join the sums of all parts")
     gl.static_assert(BLOCK_N % 64 == 0, "the diagonal of a group's rows is within one tile of keys")
     gl.assume(key_length > 0)  # without keys, groups would wait for tiles that nobody copies
+    wait_for_predecessor()
     keys = tma_ring(k_desc, STAGES, consumers=PARTS)
     values = tma_ring(v_desc, STAGES, consumers=PARTS)
     SETTINGS: gl.constexpr = (BLOCK_M, BLOCK_N, CAUSAL, SHARED, SPLIT)

@@ -25,6 +25,7 @@ from gluon_kernels.attention.hopper_exchange import (
     start_exchange,
 )
 from gluon_kernels.attention.sums import wrapped
+from gluon_kernels.dependent import wait_for_predecessor
 
 
 @gluon.jit
@@ -186,6 +187,7 @@ def gradients_atomic(
     STEP: gl.constexpr = q_desc.block_type.shape[2]
     D: gl.constexpr = k_desc.block_type.shape[3]
     gl.static_assert(STEP * D == 64 * 128, "128 queries of 64 elements in a step, or 64 of 128")
+    wait_for_predecessor()
     rings = (
         tma_ring([k_desc, v_desc], 1, consumers=2),
         tma_ring([q_desc, grad_desc, statistics, statistics], 2, consumers=2),

@@ -15,6 +15,7 @@ from gluon_core.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 from gluon_kernels.attention.tiles import mask_scores, rounds, sums_of_lanes, work_at
+from gluon_kernels.dependent import wait_for_predecessor
 
 SHIFT = gl.constexpr(8)  # weights up to 256 use the range of e4m3
 
@@ -229,6 +230,7 @@ def attention_fp8(
     times log2(e), `order` a code of `order.py`.
     """
     gl.assume(key_length > 0)  # without keys, groups would wait for tiles that nobody copies
+    wait_for_predecessor()
     keys = tma_ring(k_descs, STAGES, consumers=2)
     values = tma_ring(v_descs, STAGES, consumers=2)
     FIRST: gl.constexpr = k_descs[0].block_type.shape[2]

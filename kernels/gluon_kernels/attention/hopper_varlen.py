@@ -16,6 +16,7 @@ from gluon_core.language.nvidia.hopper import (
 )
 from gluon_kernels.attention.packed import fetch_rows, rounds, score_products, sequences, work_at
 from gluon_kernels.attention.tiles import with_sink
+from gluon_kernels.dependent import wait_for_predecessor
 
 
 @gluon.jit
@@ -170,6 +171,7 @@ def attention_varlen(
     elements; MORE is 0 otherwise. ORDER is a code of `order.py`. Values of other sequences are multiplied by zeros: they must be finite.
     """
     SETTINGS: gl.constexpr = ((BLOCK_M, BLOCK_N), WINDOW, CAPPED, MOST, MORE, ORDER)
+    wait_for_predecessor()
     upper = tma_ring(q_desc, 1)
     lower = tma_ring(q_desc, 1)
     keys = tma_ring(k_desc, STAGES, consumers=2)

@@ -23,6 +23,7 @@ from gluon_kernels.attention.hopper_exchange import (
 )
 from gluon_kernels.attention.hopper_varlen_gradients import own_tile, store_rows, walk, weights_of
 from gluon_kernels.attention.varlen_sums import padded_start
+from gluon_kernels.dependent import wait_for_predecessor
 
 
 @gluon.jit
@@ -124,6 +125,7 @@ def varlen_gradients_atomic(
     gl.static_assert(STAGES == 2, "as many slots as there are of changes")
     REVERSED: gl.constexpr = (WINDOW[1], WINDOW[0])
     SETTINGS: gl.constexpr = ((SIZE, STEP), REVERSED, CAPPED, MOST, True, SHARED)
+    wait_for_predecessor()
     rings = (
         tma_ring([k_desc, v_desc], 1, consumers=2),
         tma_ring([q_desc, grad_desc, statistics], STAGES, consumers=2),

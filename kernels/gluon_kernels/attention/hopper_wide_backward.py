@@ -21,6 +21,7 @@ from gluon_core.language.nvidia.hopper import (
 from gluon_kernels.attention.hopper_exchange import add_to_sums
 from gluon_kernels.attention.hopper_varlen_gradients import own_tile, weights_of
 from gluon_kernels.attention.varlen_sums import padded_start
+from gluon_kernels.dependent import wait_for_predecessor
 
 
 @gluon.jit
@@ -175,6 +176,7 @@ def wide_gradients_atomic(
     gl.static_assert(SIZE == 64 and STEP == 64 and D == 256, "64 keys and queries of 256 columns")
     REVERSED: gl.constexpr = (WINDOW[1], WINDOW[0])
     SETTINGS: gl.constexpr = ((SIZE, STEP), REVERSED, CAPPED, MOST, True, SHARED, D)
+    wait_for_predecessor()
     rings = (
         tma_ring([k_desc, v_desc], 1, consumers=2),
         tma_ring([q_desc, statistics], 2, consumers=2),

@@ -15,6 +15,7 @@ from gluon_core.nvidia.hopper import TensorDescriptor
 from gluon_kernels.attention import hopper, hopper_backward, hopper_repeatable, portable, sums
 from gluon_kernels.attention.decode_launches import folded
 from gluon_kernels.attention.order import KEYS, heads_of, rows_of, splits_of
+from gluon_kernels.dependent import overlapping_tensors
 from gluon_kernels.plans import Launch, allocator, multiprocessors
 
 __all__ = [
@@ -132,6 +133,7 @@ def forward_plan(
         (*descriptors, described, sums_of_parts, own_sinks, None, *sizes, *constants),
         (*operands, stored, sums_of_parts, own_sinks),
         num_warps=4,
+        **overlapping_tensors(*operands, stored),
     )
 
     def run(q: Tensor, k: Tensor, v: Tensor, sinks: Optional[Tensor], out: Optional[Tensor]) -> Any:
@@ -273,6 +275,7 @@ def _atomic_launches(
     batch, heads, length, columns = to_q.shape
     (groups, seen, _), width = to_k.shape, width_of(columns)
     rows = sums.padded(length)
+    options = overlapping_tensors(q, k, v, grad, out, *gradients, added)
     strides = tuple(x.stride()[:3] for x in (out, grad))
     by_row = gl.BlockedLayout([1, 8], [256 // width, width // 8], [4, 1], [1, 0])
     valid = min(out.shape[3], grad.shape[3])
@@ -282,6 +285,7 @@ def _atomic_launches(
         (out, grad, logsums, statistics, added, strides, heads, length, rows, valid, width, by_row),
         (out, grad, logsums, statistics, added),
         num_warps=4,
+        **options,
     )
     step = 128 * 64 // width
     whole = seen % 128 == 0 or (causal and seen >= length)
@@ -297,6 +301,7 @@ def _atomic_launches(
         (*descriptors, length, seen, rows, heads, groups, size, *constants),
         (q, k, v, grad, statistics, to_k, to_v, added),
         num_warps=4,
+        **options,
     )
     flat = gl.BlockedLayout([4], [32], [4], [0])
     tile = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
@@ -306,6 +311,7 @@ def _atomic_launches(
         (added, to_q, length, rows, columns, scale, width, flat, tile),
         (added, to_q),
         num_warps=4,
+        **options,
     )
     return prepare, main, finish
 

@@ -10,6 +10,7 @@ import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_kernels.attention.portable_forward import capped
 from gluon_kernels.attention.tiles import with_sink
+from gluon_kernels.dependent import wait_for_predecessor
 
 
 @gluon.jit
@@ -79,6 +80,8 @@ def paged_attention(
     k_smem = gl.allocate_shared_memory(dtype, [STAGES, BLOCK, D], values.b_shared)
     v_smem = gl.allocate_shared_memory(dtype, [STAGES, BLOCK, D], values.b_shared)
 
+    if gl.target.has("nvidia.tma"):  # as have all targets with dependent launches
+        wait_for_predecessor()
     head = gl.program_id(0)
     sequence = gl.program_id(1)
     split = gl.program_id(2)

@@ -6,6 +6,7 @@ stored by fours, and to all banks of shared memory.
 
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_kernels.dependent import wait_for_predecessor
 
 
 @gluon.jit
@@ -17,6 +18,7 @@ def prepare(
 
     `out` and `grad` are [batch, of_sequence, length, width], `strides` theirs of batches, heads and rows. `statistics` are [heads, 2, padded], 0 past the end of the rows; `sums` have as many padded rows.
     """
+    wait_for_predecessor()
     row = gl.program_id(0) * 64 + gl.arange(0, 64, gl.SliceLayout(1, LAYOUT))
     column = gl.arange(0, D, gl.SliceLayout(0, LAYOUT))
     head = gl.program_id(1)
@@ -69,6 +71,7 @@ def finish(
     OUT: gl.constexpr,
 ):
     """Bring each 64 x 64 elements back into their order, scale them, and store [heads, length, width]."""
+    wait_for_predecessor()
     tile = gl.program_id(0)
     head = gl.program_id(1)
     ACROSS: gl.constexpr = D // 64
@@ -91,6 +94,7 @@ def join_heads(
     `keys` and `values` are [heads of keys, PARTS, seen, columns], the results [heads of keys, length, width]; keys from `seen` on have zeros. The
     grid has blocks of a result, heads of keys, and keys and values.
     """
+    wait_for_predecessor()
     layout: gl.constexpr = gl.portable.blocked_layout([BLOCK], keys.dtype.element_ty)
     place = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK, layout)
     head = gl.program_id(1).to(gl.int64)

@@ -26,6 +26,7 @@ from gluon_kernels.attention.launches import (
 )
 from gluon_kernels.attention.masks import Mask
 from gluon_kernels.attention.order import PACKED
+from gluon_kernels.dependent import overlapping_tensors
 from gluon_kernels.plans import Launch, allocator, multiprocessors
 
 __all__ = ["backward_plan", "differentiates", "forward_plan"]
@@ -125,6 +126,7 @@ def forward_plan(
             (*flat, descriptor_of(tensors[2], keys, 1, narrow), result, written, logsums, sinks, *lists, *sizes, *constants),
             (*tensors, written, logsums, sinks, *lists),
             num_warps=4,
+            **overlapping_tensors(*tensors, written),
         )  # fmt: skip
 
     launches = [prepared(lists) for lists in _parts((of_queries, of_keys), count)]
@@ -222,6 +224,7 @@ def _prepare(
         (out, grad, logsums, statistics, added, lists[0], count, heads, width, wide, _bound(count), step, layout),
         (out, grad, logsums, statistics, added, lists[0]),
         num_warps=4,
+        **overlapping_tensors(*operands, added),
     )  # fmt: skip
 
 
@@ -255,6 +258,7 @@ def _atomic_launches(
         ),
         (q, k, v, grad, to_k, to_v, statistics, added, *lists),
         num_warps=4,
+        **overlapping_tensors(*operands, added),
     )  # fmt: skip
     finish = _finish(added, to_q, lists, scale, rows, step, wide)
 
@@ -282,6 +286,7 @@ def _finish(
         (added, to_q, lists[0], count, heads, to_q.shape[2], scale, wide, _bound(count), step, flat, tile),
         (added, to_q, lists[0]),
         num_warps=4,
+        **overlapping_tensors(added, to_q),
     )  # fmt: skip
 
 
@@ -315,6 +320,7 @@ def _wide_launches(
         ),
         (q, k, v, grad, to_k, to_v, statistics, added, *lists),
         num_warps=4,
+        **overlapping_tensors(*operands, added),
     )  # fmt: skip
     finish = _finish(added, to_q, lists, scale, rows, step, wide)
 

@@ -2,6 +2,7 @@
 
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_kernels.dependent import wait_for_predecessor
 
 
 @gluon.jit
@@ -32,6 +33,7 @@ def prepare(
     Statistics are [heads, rows / UNIT, 2, UNIT], infinite and 0 in rows without a query. `out` and `grad` are [tokens, heads, width],
     `logsums` [tokens, heads], `lists` the first tokens of the sequences, `sums` [heads, rows, D] or None.
     """
+    wait_for_predecessor()
     base = gl.program_id(0) * UNIT
     head = gl.program_id(1)
     near = gl.arange(0, UNIT, gl.SliceLayout(1, LAYOUT))
@@ -59,6 +61,7 @@ def finish(
     UNIT: gl.constexpr, LAYOUT: gl.constexpr, OUT: gl.constexpr,
 ):  # fmt: skip
     """Bring each 64 x 64 elements of the sums back into their order, scale them, and store the rows of tokens."""
+    wait_for_predecessor()
     ACROSS: gl.constexpr = D // 64
     tile = gl.program_id(0)
     head = gl.program_id(1)
