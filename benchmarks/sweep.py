@@ -1,6 +1,7 @@
 """Random shapes of a family of kernels against rivals, in one process and in random order, eager and in CUDA graphs.
 
     python benchmarks/sweep.py gemm --seed 1 --count 200 [--op matmul] [--jobs 12] [--limit 300] [--out sweep.json]
+    python benchmarks/sweep.py norm --gradients          # calls followed by their gradients
     python benchmarks/sweep.py gemm --named              # the shapes that tables list by themselves
     python benchmarks/sweep.py gemm --check              # without a GPU: the small shapes, simulated
 
@@ -43,9 +44,11 @@ COMPILING = 0.5  # of the limit that compilation in advance may take
 Call = Callable[[], Any]
 
 
-def problems_of(family: str, op: str | None) -> list[Problem]:
+def problems_of(family: str, op: str | None, gradients: bool = False) -> list[Problem]:
     module = importlib.import_module(f"gluon_kernels.{family}.problem")
     problems = (*module.PROBLEMS, *getattr(module, "OF_HOPPER", ()))
+    if gradients:
+        problems = module.GRADIENTS
     return [problem for problem in problems if op in (None, problem.name)]
 
 
@@ -282,6 +285,7 @@ def main() -> int:
     parser.add_argument("--op")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=200)
+    parser.add_argument("--gradients", action="store_true", help="calls with gradients: norm, topk")
     parser.add_argument("--named", action="store_true")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--jobs", type=int, default=0)
@@ -290,7 +294,7 @@ def main() -> int:
     parser.add_argument("--cold", action="store_true", help="also with operands in no cache")
     parser.add_argument("--out", type=Path)
     chosen = parser.parse_args()
-    problems = problems_of(chosen.family, chosen.op)
+    problems = problems_of(chosen.family, chosen.op, chosen.gradients)
     if chosen.check:
         wrong = [p.check(shape, "cpu") for p in problems for shape in p.small]
         for text in filter(None, wrong):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Callable, Mapping, Optional, Sequence
 
 import torch
 
-__all__ = ["Problem", "Shape", "error_of"]
+__all__ = ["Problem", "Shape", "error_of", "with_gradients"]
 
 Shape = Mapping[str, Any]  # size or choice by name, such as {"M": 128, "dtype": "bfloat16"}
 
@@ -64,6 +64,46 @@ class Problem:
                     f"largest element, more than {self.tolerance:.2g}"
                 )
         return None
+
+
+def with_gradients(
+    problem: Problem, *names: str, draw: Callable[[random.Random], Shape], tolerance: float = 2e-2
+) -> Problem:
+    """Return the problem of a call followed by its gradients with respect to the tensors `names`, by torch's autograd.
+
+    Args:
+        draw: of smaller shapes, as there are more tensors.
+    """
+
+    def arguments(shape: Shape, device: Any) -> dict[str, Any]:
+        of_call = problem.arguments(shape, device)
+        with torch.no_grad():
+            result = problem.op(**of_call)
+        leaves = {
+            name: of_call[name].detach().requires_grad_() for name in names if name in of_call
+        }
+        return {**of_call, **leaves, "grad": torch.randn_like(result)}
+
+    def gradients(function: Callable[..., Any]) -> Callable[..., Any]:
+        def run(grad: torch.Tensor, **of_call: Any) -> Any:
+            result = function(**of_call)
+            leaves = [of_call[name] for name in names if name in of_call]
+            return torch.autograd.grad(result, leaves, grad.to(result.dtype))
+
+        return run
+
+    return replace(
+        problem,
+        name=f"{problem.name} and gradients",
+        op=gradients(problem.op),
+        arguments=arguments,
+        reference=gradients(problem.reference),
+        rivals={name: gradients(rival) for name, rival in problem.rivals.items()},
+        draw=draw,
+        small=[shape for shape in problem.small if not shape.get("residual")],  # one result
+        bytes=lambda shape: 2.5 * problem.bytes(shape),
+        tolerance=tolerance,
+    )
 
 
 def error_of(result: torch.Tensor, right: torch.Tensor) -> float:

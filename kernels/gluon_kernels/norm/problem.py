@@ -12,9 +12,9 @@ from torch import Tensor
 from gluon_kernels.norm.gated import swiglu
 from gluon_kernels.norm.loss import cross_entropy
 from gluon_kernels.norm.ops import layer_norm, rms_norm, softmax
-from gluon_kernels.problem import Problem, Shape
+from gluon_kernels.problem import Problem, Shape, with_gradients
 
-__all__ = ["CROSS_ENTROPY", "LAYER_NORM", "PROBLEMS", "RMS_NORM", "SOFTMAX", "SWIGLU"]
+__all__ = ["CROSS_ENTROPY", "GRADIENTS", "LAYER_NORM", "PROBLEMS", "RMS_NORM", "SOFTMAX", "SWIGLU"]
 
 _ELEMENTS = 2**28
 
@@ -192,7 +192,7 @@ def _halves(shape: Shape, device: Any) -> dict[str, Any]:
     return {"gate": gate, "up": up}
 
 
-def _half_of(shape: Shape) -> Shape:
+def half_of(shape: Shape) -> Shape:
     """Return a shape of half as many rows, whose three matrices fit where two do."""
     return {**shape, "rows": max(1, shape["rows"] // 2)}
 
@@ -203,7 +203,7 @@ SWIGLU = Problem(
     arguments=_halves,
     reference=lambda gate, up: F.silu(_wide(gate)) * _wide(up),
     rivals={"torch": lambda gate, up: F.silu(gate) * up},
-    draw=lambda draw: _half_of(draw_rows(draw)),
+    draw=lambda draw: half_of(draw_rows(draw)),
     flops=lambda shape: 0.0,
     bytes=_bytes(3),
     tolerance=1e-2,
@@ -213,3 +213,13 @@ SWIGLU = Problem(
 
 
 PROBLEMS = (SOFTMAX, RMS_NORM, LAYER_NORM, CROSS_ENTROPY, SWIGLU)
+
+GRADIENTS = (
+    with_gradients(SOFTMAX, "x", draw=lambda draw: half_of(SOFTMAX.draw(draw))),
+    with_gradients(RMS_NORM, "x", "weight", draw=lambda draw: half_of(RMS_NORM.draw(draw))),
+    with_gradients(
+        LAYER_NORM, "x", "weight", "bias", draw=lambda draw: half_of(LAYER_NORM.draw(draw))
+    ),
+    with_gradients(CROSS_ENTROPY, "x", draw=lambda draw: half_of(CROSS_ENTROPY.draw(draw))),
+    with_gradients(SWIGLU, "gate", "up", draw=lambda draw: half_of(SWIGLU.draw(draw))),
+)

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gluon_kernels.norm.problem import draw_rows, matrix
-from gluon_kernels.problem import Problem, Shape
+from gluon_kernels.norm.problem import draw_rows, half_of, matrix
+from gluon_kernels.problem import Problem, Shape, with_gradients
 from gluon_kernels.topk.ops import topk
 from gluon_kernels.topk.sums import cumsum
 
-__all__ = ["CUMSUM", "PROBLEMS", "TOPK"]
+__all__ = ["CUMSUM", "GRADIENTS", "PROBLEMS", "TOPK"]
 
 
 def _arguments(shape: Shape, device: Any) -> dict[str, Any]:
@@ -51,7 +51,7 @@ TOPK = Problem(
     op=_values,
     arguments=_arguments,
     reference=_reference,
-    rivals={"torch": lambda x, k, largest: torch.topk(x, k, -1, largest)},
+    rivals={"torch": lambda x, k, largest: torch.topk(x, k, -1, largest).values},
     draw=_draw,
     flops=lambda shape: 0.0,
     bytes=_bytes,
@@ -92,3 +92,6 @@ CUMSUM = Problem(
 )
 
 PROBLEMS = (TOPK, CUMSUM)
+
+# Those of top-k depend on which of equal elements is taken.
+GRADIENTS = (with_gradients(CUMSUM, "x", draw=lambda draw: half_of(CUMSUM.draw(draw))),)

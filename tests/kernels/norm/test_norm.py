@@ -12,8 +12,9 @@ import gluon_kernels as kernels
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
 from gluon_kernels import eager
 from gluon_kernels.norm import gated, launches, loss, ops, portable, rows
-from gluon_kernels.norm.problem import PROBLEMS
+from gluon_kernels.norm.problem import GRADIENTS, PROBLEMS
 from gluon_kernels.plans import Plans
+from gluon_kernels.topk.problem import GRADIENTS as OF_SUMS
 
 pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
 
@@ -65,6 +66,11 @@ def way(request, monkeypatch):
 @pytest.mark.parametrize("problem, shape", CASES)
 def test_every_form(problem, shape):
     assert problem.check(shape, "cpu") is None
+
+
+@pytest.mark.parametrize("problem", (*GRADIENTS, *OF_SUMS), ids=lambda problem: problem.name)
+def test_problems_with_gradients(problem):
+    assert problem.check(problem.small[0], "cpu") is None
 
 
 @pytest.mark.parametrize("target", ["sim:sm_80", "sim:gfx942"])
