@@ -20,6 +20,7 @@ from gluon_sim.sanitizer.rows import Rows
 from gluon_sim.tracing.dtypes import numpy_dtype
 from gluon_sim.tracing.ir import Op
 from gluon_sim.tracing.types import MemDescType, Type
+from gluon_sim.tracing.uses import is_late
 from gluon_sim.tracing.words import buffer_name
 
 __all__ = [
@@ -30,10 +31,16 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Access:
-    """A read or a write of a place by the one who runs the op, or by the work that holds it."""
+    """A read or a write of a place by the one who runs the op, or by the work that holds it.
 
-    kind: str  # "read" or "write"
+    Args:
+        kind: "read" or "write".
+        late: a load that may be on its way at the next arrival, as nothing uses its value before.
+    """
+
+    kind: str
     place: int
+    late: bool = False
 
 
 @dataclass(frozen=True)
@@ -348,7 +355,8 @@ class Noter:
         self._touch(kind, view)
 
     def _touch(self, kind: str, view: SharedView) -> None:
-        access = Access(kind, self.places.of(view))
+        late = kind == "read" and self.performing is None and is_late(self.op)
+        access = Access(kind, self.places.of(view), late)
         (self.events if self.performing is None else self.performing.accesses).append(access)
 
     def allocate_buffer(self, type: MemDescType, value: Any = None) -> SharedView:

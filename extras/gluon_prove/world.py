@@ -53,6 +53,7 @@ class Seen(NamedTuple):
     Args:
         by: the task that made it or issued it.
         proxied: whether through another proxy.
+        late: see `Access`.
         known, fenced: who it is ordered before, and whose asynchronous work, as bits.
     """
 
@@ -61,6 +62,7 @@ class Seen(NamedTuple):
     by: int
     proxied: bool
     line: int
+    late: bool
     known: int
     fenced: int
 
@@ -160,7 +162,7 @@ class World:
                 s
                 if not (s.known & source or s.fenced & source)
                 else Seen(
-                    *s[:5],
+                    *s[:6],
                     s.known | (to if s.known & source else 0),
                     s.fenced | (to if s.fenced & source else 0),
                 )
@@ -172,7 +174,7 @@ class World:
         if self.phases is not None:
             self.phases = self.phases.forget(bits)
         self.seen = [
-            Seen(*s[:5], s.known & keep, s.fenced & keep) if (s.known | s.fenced) & bits else s
+            Seen(*s[:6], s.known & keep, s.fenced & keep) if (s.known | s.fenced) & bits else s
             for s in self.seen
         ]
 
@@ -194,22 +196,25 @@ class World:
             knows = s.known & bit
             if kind == "write" or s.kind == "write":
                 needs_fence = proxied and not s.proxied and apart
-                if needs_fence and s.kind == "read" and not self.strict:
+                if needs_fence and s.kind == "read" and not (self.strict or s.late):
                     needs_fence = False
                 if not (s.fenced if needs_fence else s.known) & bit:
-                    lacks = (
-                        " (a fence between the proxies is missing)" if needs_fence and knows else ""
-                    )
+                    lacks = ""
+                    if needs_fence and knows:
+                        lacks = " (a fence between the proxies is missing)"
+                        if s.late and not self.strict:
+                            lacks = " (nothing uses the value before the arrival, which does not wait for a load)"
                     raise Found(
                         "race.shared",
                         f"the {kind} of {issuer} has no order with the {s.kind} of line {s.line}{lacks}",
                         loc,
                     )
-            takes = knows and (kind == "write" or s.kind == "read" and s.proxied == proxied)
+            same = s.kind == "read" and s.proxied == proxied and s.late <= access.late
+            takes = knows and (kind == "write" or same)
             if takes and self.places.covers(place, s.place):
                 continue
             kept.append(s)
-        kept.append(Seen(place, kind, task, proxied, loc.line, bit, 0))
+        kept.append(Seen(place, kind, task, proxied, loc.line, access.late, bit, 0))
         self.seen = list(dict.fromkeys(kept))
 
     def allocate(self, buffer: int) -> None:
@@ -549,7 +554,7 @@ class World:
                             out |= new
                 return out
 
-            self.seen = [Seen(*s[:5], moved(s.known), moved(s.fenced)) for s in self.seen]
+            self.seen = [Seen(*s[:6], moved(s.known), moved(s.fenced)) for s in self.seen]
             if self.phases is not None:
                 renamed_too = (k._replace(known=moved(k.known)) for k in self.phases.all)
                 self.phases = Phases(tuple(renamed_too))

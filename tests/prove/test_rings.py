@@ -53,7 +53,11 @@ def drain(
             mbarrier.wait(full.index(slot), phase)
         if FAULT == "released before it is read":
             mbarrier.arrive(empty.index(slot), count=1)
-        value = ring.index(slot).load(layout) * 1.0  # used before the arrival
+        value = ring.index(slot).load(layout)
+        if FAULT == "released by a fence":
+            fence_async_shared()
+        elif FAULT != "released before it is used":
+            value = value * 1.0
         if FAULT == "released twice":
             mbarrier.arrive(empty.index(slot), count=1)
         if FAULT == "released but for every fifth":
@@ -63,7 +67,7 @@ def drain(
             mbarrier.arrive(empty.index(slot), count=1)
         if FAULT != "the result leaves too late":
             store_wait(0)
-        out.store(value)
+        out.store(value * 1.0)
         fence_async_shared()
         async_store(dst, [0, i * 32], out)
     if FAULT != "nobody waits for the last":
@@ -116,6 +120,18 @@ def test_a_ring_is_right_for_every_trip_count(stages):
     assert verdict.verdict == "proved", verdict
     assert error is None and same
     assert "every trip count" in " ".join(verdict.lines)
+
+
+def test_a_fence_lets_a_load_that_nothing_has_used_go():
+    verdict, error, same = copying(3, "released by a fence")
+    assert verdict.verdict == "proved", verdict
+    assert error is None and same
+
+
+def test_a_load_that_nothing_has_used_may_be_on_its_way_at_the_arrival():
+    verdict, error, _ = copying(3, "released before it is used")
+    assert verdict.verdict == "counterexample", verdict
+    assert type(error).__name__ == "RaceError"
 
 
 FAULTS = {
