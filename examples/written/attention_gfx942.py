@@ -15,7 +15,10 @@ def attention(
 ):  # fmt: skip
     # demanded by the matrix unit, line 45
     # demanded by the matrix unit, line 35
-    acc_layout: gl.constexpr = gl.AMDMFMALayout(version=3, instr_shape=[32, 32, 8], transposed=True, warps_per_cta=[2, 2], element_bitwidth=32, tiles_per_warp=[1, 1])
+    acc_layout: gl.constexpr = gl.AMDMFMALayout(
+        version=3, instr_shape=[32, 32, 8], transposed=True, warps_per_cta=[2, 2],
+        element_bitwidth=32, tiles_per_warp=[1, 1]
+    )
     # load, line 17: 8 bytes a thread, 32 sectors a warp
     # store, line 47: 8 bytes a thread, 32 sectors a warp
     # next best: gl.AMDMFMALayout(version=3, instr_shape=[32, 32, 8], transposed=True,
@@ -41,7 +44,9 @@ def attention(
     keys_layout: gl.constexpr = gl.SliceLayout(0, acc_layout)
     # demanded by the matrix unit, line 35
     # demanded by the matrix unit, line 45
-    key_ahead_layout_2: gl.constexpr = gl.DotOperandLayout(operand_index=1, parent=acc_layout, k_width=4)
+    key_ahead_layout_2: gl.constexpr = gl.DotOperandLayout(
+        operand_index=1, parent=acc_layout, k_width=4
+    )
     base = gl.program_id(1) * length * D
     rows = gl.program_id(0) * BM + gl.arange(0, BM, layout=rows_layout)
     depth = gl.arange(0, D, layout=depth_layout)
@@ -53,18 +58,35 @@ def attention(
     # The loads of a step are under way during the products of the step before.
     start_ahead = 0
     keys_ahead = start_ahead + gl.arange(0, BN, layout=keys_ahead_layout)
-    key_ahead = gl.load(k + base + gl.arange(0, D, layout=layout_2)[:, None] + keys_ahead[None, :] * D, mask=(keys_ahead[None, :] < length) & (start_ahead < length), other=0)
-    value_ahead = gl.load(v + base + (start_ahead + gl.arange(0, BN, layout=layout_3))[:, None] * D + depth[None, :], mask=((start_ahead + gl.arange(0, BN, layout=layout_3))[:, None] < length) & (start_ahead < length), other=0)
+    key_ahead = gl.load(
+        k + base + gl.arange(0, D, layout=layout_2)[:, None] + keys_ahead[None, :] * D,
+        mask=(keys_ahead[None, :] < length) & (start_ahead < length), other=0
+    )
+    keys_ahead_2 = start_ahead + gl.arange(0, BN, layout=layout_3)
+    value_ahead = gl.load(
+        v + base + keys_ahead_2[:, None] * D + depth[None, :],
+        mask=(keys_ahead_2[:, None] < length) & (start_ahead < length), other=0
+    )
     start_ahead += BN
     for start in range(0, length, BN):
         keys = start + gl.arange(0, BN, layout=keys_layout)
         key = key_ahead
         value = value_ahead
         keys_ahead = start_ahead + gl.arange(0, BN, layout=keys_ahead_layout)
-        key_ahead = gl.load(k + base + gl.arange(0, D, layout=layout_2)[:, None] + keys_ahead[None, :] * D, mask=(keys_ahead[None, :] < length) & (start_ahead < length), other=0)
-        value_ahead = gl.load(v + base + (start_ahead + gl.arange(0, BN, layout=layout_3))[:, None] * D + depth[None, :], mask=((start_ahead + gl.arange(0, BN, layout=layout_3))[:, None] < length) & (start_ahead < length), other=0)
+        key_ahead = gl.load(
+            k + base + gl.arange(0, D, layout=layout_2)[:, None] + keys_ahead[None, :] * D,
+            mask=(keys_ahead[None, :] < length) & (start_ahead < length), other=0
+        )
+        keys_ahead_3 = start_ahead + gl.arange(0, BN, layout=layout_3)
+        value_ahead = gl.load(
+            v + base + keys_ahead_3[:, None] * D + depth[None, :],
+            mask=(keys_ahead_3[:, None] < length) & (start_ahead < length), other=0
+        )
         start_ahead += BN
-        score_product = gl.portable.mma(query, gl.convert_layout(key, key_ahead_layout_2), gl.zeros([BM, BN], gl.float32, layout=acc_layout))
+        score_product = gl.portable.mma(
+            query, gl.convert_layout(key, key_ahead_layout_2),
+            gl.zeros([BM, BN], gl.float32, layout=acc_layout)
+        )
         score = score_product * scale
         score = gl.where(keys[None, :] < length, score, -1e30)
         higher = gl.maximum(largest, gl.max(score, axis=1))
@@ -74,7 +96,10 @@ def attention(
         largest = higher
         weight_operand = weight.to(value.dtype)
         acc = acc * kept[:, None]
-        acc = gl.portable.mma(gl.convert_layout(weight_operand, place_layout), gl.convert_layout(value, key_ahead_layout_2), acc)
+        acc = gl.portable.mma(
+            gl.convert_layout(weight_operand, place_layout),
+            gl.convert_layout(value, key_ahead_layout_2), acc
+        )
     result = (acc / total[:, None]).to(out.dtype.element_ty)
     gl.store(out + place, gl.convert_layout(result, place_layout), mask=rows[:, None] < length)
 

@@ -15,7 +15,9 @@ def attention(
 ):  # fmt: skip
     # demanded by the matrix unit, line 56
     # demanded by the matrix unit, line 39
-    acc_layout: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, 64, 16])
+    acc_layout: gl.constexpr = gl.NVMMADistributedLayout(
+        version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, 64, 16]
+    )
     # load, line 17: 4 bytes a thread, 8 sectors a warp
     # store, line 61: 4 bytes a thread, 8 sectors a warp
     # next best: gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1],
@@ -33,10 +35,14 @@ def attention(
     largest_layout: gl.constexpr = gl.SliceLayout(1, acc_layout)
     # copy to it, line 28: 16 bytes a thread, no bank conflicts
     # copy to it, line 42: 16 bytes a thread, no bank conflicts
-    key_ring_layout: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2, transposed=True, fp4_padded=False)
+    key_ring_layout: gl.constexpr = gl.NVMMASharedLayout(
+        swizzle_byte_width=128, element_bitwidth=16, rank=2, transposed=True, fp4_padded=False
+    )
     # copy to it, line 29: 16 bytes a thread, no bank conflicts
     # copy to it, line 43: 16 bytes a thread, no bank conflicts
-    value_ring_layout: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2, transposed=False, fp4_padded=False)
+    value_ring_layout: gl.constexpr = gl.NVMMASharedLayout(
+        swizzle_byte_width=128, element_bitwidth=16, rank=2, transposed=False, fp4_padded=False
+    )
     keys_ahead_layout: gl.constexpr = gl.SliceLayout(0, layout)
     # copy, line 29: 16 bytes a thread, 16 sectors a warp
     # next best: gl.BlockedLayout([1, 4], [2, 16], [4, 1], [1, 0]), costs 1.7% more
@@ -58,11 +64,21 @@ def attention(
     # Rings of 3 buffers: copies run 2 steps ahead of the products.
     start_ahead = 0
     key_ring = gl.allocate_shared_memory(k.dtype.element_ty, [3, 64, 64], layout=key_ring_layout)
-    value_ring = gl.allocate_shared_memory(v.dtype.element_ty, [3, 64, 64], layout=value_ring_layout)
+    value_ring = gl.allocate_shared_memory(
+        v.dtype.element_ty, [3, 64, 64], layout=value_ring_layout
+    )
     for step in gl.static_range(2):
         keys_ahead = start_ahead + gl.arange(0, BN, layout=keys_ahead_layout)
-        gl.nvidia.ampere.async_copy.async_load(key_ring.index(step % 3), k + base + depth[:, None] + keys_ahead[None, :] * D, mask=(keys_ahead[None, :] < length) & (start_ahead < length))
-        gl.nvidia.ampere.async_copy.async_load(value_ring.index(step % 3), v + base + (start_ahead + gl.arange(0, BN, layout=layout_4))[:, None] * D + gl.arange(0, D, layout=layout_5)[None, :], mask=((start_ahead + gl.arange(0, BN, layout=layout_4))[:, None] < length) & (start_ahead < length))
+        gl.nvidia.ampere.async_copy.async_load(
+            key_ring.index(step % 3), k + base + depth[:, None] + keys_ahead[None, :] * D,
+            mask=(keys_ahead[None, :] < length) & (start_ahead < length)
+        )
+        keys_ahead_2 = start_ahead + gl.arange(0, BN, layout=layout_4)
+        gl.nvidia.ampere.async_copy.async_load(
+            value_ring.index(step % 3),
+            v + base + keys_ahead_2[:, None] * D + gl.arange(0, D, layout=layout_5)[None, :],
+            mask=(keys_ahead_2[:, None] < length) & (start_ahead < length)
+        )
         gl.nvidia.ampere.async_copy.commit_group()
         start_ahead += BN
     step = 0
@@ -72,11 +88,22 @@ def attention(
         gl.nvidia.ampere.async_copy.wait_group(1)
         gl.nvidia.hopper.fence_async_shared()
         key = key_ring.index(slot)
-        score_product = gl.nvidia.hopper.warpgroup_mma(query, key, gl.zeros([BM, BN], gl.float32, layout=acc_layout), is_async=True, use_acc=False)
+        score_product = gl.nvidia.hopper.warpgroup_mma(
+            query, key, gl.zeros([BM, BN], gl.float32, layout=acc_layout), is_async=True,
+            use_acc=False
+        )
         acc, score_product = gl.nvidia.hopper.warpgroup_mma_wait(0, deps=[acc, score_product])
         keys_ahead = start_ahead + gl.arange(0, BN, layout=keys_ahead_layout)
-        gl.nvidia.ampere.async_copy.async_load(key_ring.index((step + 2) % 3), k + base + depth[:, None] + keys_ahead[None, :] * D, mask=(keys_ahead[None, :] < length) & (start_ahead < length))
-        gl.nvidia.ampere.async_copy.async_load(value_ring.index((step + 2) % 3), v + base + (start_ahead + gl.arange(0, BN, layout=layout_4))[:, None] * D + gl.arange(0, D, layout=layout_5)[None, :], mask=((start_ahead + gl.arange(0, BN, layout=layout_4))[:, None] < length) & (start_ahead < length))
+        gl.nvidia.ampere.async_copy.async_load(
+            key_ring.index((step + 2) % 3), k + base + depth[:, None] + keys_ahead[None, :] * D,
+            mask=(keys_ahead[None, :] < length) & (start_ahead < length)
+        )
+        keys_ahead_3 = start_ahead + gl.arange(0, BN, layout=layout_4)
+        gl.nvidia.ampere.async_copy.async_load(
+            value_ring.index((step + 2) % 3),
+            v + base + keys_ahead_3[:, None] * D + gl.arange(0, D, layout=layout_5)[None, :],
+            mask=(keys_ahead_3[:, None] < length) & (start_ahead < length)
+        )
         gl.nvidia.ampere.async_copy.commit_group()
         start_ahead += BN
         score = score_product * scale
@@ -89,7 +116,9 @@ def attention(
         value = value_ring.index(slot)
         weight_operand = weight.to(value.dtype)
         acc = acc * kept[:, None]
-        acc = gl.nvidia.hopper.warpgroup_mma(gl.convert_layout(weight_operand, place_layout), value, acc, is_async=True)
+        acc = gl.nvidia.hopper.warpgroup_mma(
+            gl.convert_layout(weight_operand, place_layout), value, acc, is_async=True
+        )
         step += 1
     acc = gl.nvidia.hopper.warpgroup_mma_wait(0, deps=[acc])
     gl.nvidia.ampere.async_copy.wait_group(0)

@@ -26,7 +26,9 @@ def attention_rows(
     """Compute a part of the rows."""
     # demanded by the matrix unit, line 52
     # demanded by the matrix unit, line 32
-    acc_layout: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, 128, 16])
+    acc_layout: gl.constexpr = gl.NVMMADistributedLayout(
+        version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, 128, 16]
+    )
     largest_layout: gl.constexpr = gl.SliceLayout(1, acc_layout)
     # demanded by the matrix unit, line 16
     # demanded by the matrix unit, line 32
@@ -44,11 +46,16 @@ def attention_rows(
         start_before = 0
         nothing = gl.zeros([BM // 2, BN], gl.float32, layout=acc_layout)
         key = key_ring.wait(slot)
-        score_product = gl.nvidia.hopper.warpgroup_mma(gl.convert_layout(query, query_layout), key.permute((1, 0)), nothing, is_async=True, use_acc=False)
+        score_product = gl.nvidia.hopper.warpgroup_mma(
+            gl.convert_layout(query, query_layout), key.permute((1, 0)), nothing, is_async=True,
+            use_acc=False
+        )
         score_product = gl.nvidia.hopper.warpgroup_mma_wait(0, deps=[score_product])
         key_ring.release(slot)
         score = score_product * scale
-        score = gl.where((start_before + gl.arange(0, BN, layout=layout))[None, :] < length, score, -1e30)
+        score = gl.where(
+            (start_before + gl.arange(0, BN, layout=layout))[None, :] < length, score, -1e30
+        )
         higher = gl.maximum(largest, gl.max(score, axis=1))
         kept = gl.exp2(largest - higher)
         weight = gl.exp2(score - higher[:, None])
@@ -60,13 +67,20 @@ def attention_rows(
             next_slot = slot.next()
             nothing = gl.zeros([BM // 2, BN], gl.float32, layout=acc_layout)
             key = key_ring.wait(next_slot)
-            score_product = gl.nvidia.hopper.warpgroup_mma(gl.convert_layout(query, query_layout), key.permute((1, 0)), nothing, is_async=True, use_acc=False)
+            score_product = gl.nvidia.hopper.warpgroup_mma(
+                gl.convert_layout(query, query_layout), key.permute((1, 0)), nothing, is_async=True,
+                use_acc=False
+            )
             value = value_ring.wait(slot)
-            acc = gl.nvidia.hopper.warpgroup_mma(gl.convert_layout(weight_operand, query_layout), value, acc, is_async=True)
+            acc = gl.nvidia.hopper.warpgroup_mma(
+                gl.convert_layout(weight_operand, query_layout), value, acc, is_async=True
+            )
             score_product = gl.nvidia.hopper.warpgroup_mma_wait(1, deps=[score_product])
             key_ring.release(next_slot)
             score = score_product * scale
-            score = gl.where((start + gl.arange(0, BN, layout=layout))[None, :] < length, score, -1e30)
+            score = gl.where(
+                (start + gl.arange(0, BN, layout=layout))[None, :] < length, score, -1e30
+            )
             higher = gl.maximum(largest, gl.max(score, axis=1))
             kept = gl.exp2(largest - higher)
             weight = gl.exp2(score - higher[:, None])
@@ -80,7 +94,9 @@ def attention_rows(
             acc = acc * kept[:, None]
             slot = next_slot
         value = value_ring.wait(slot)
-        acc = gl.nvidia.hopper.warpgroup_mma(gl.convert_layout(weight_operand, query_layout), value, acc, is_async=True)
+        acc = gl.nvidia.hopper.warpgroup_mma(
+            gl.convert_layout(weight_operand, query_layout), value, acc, is_async=True
+        )
         acc = gl.nvidia.hopper.warpgroup_mma_wait(0, deps=[acc])
         value_ring.release(slot)
         slot = slot.next()

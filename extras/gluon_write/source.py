@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 import textwrap
 from dataclasses import dataclass, fields
@@ -17,6 +18,7 @@ from gluon_write.explicit import Edits, partitions_of, space_of
 from gluon_write.prices import reasons
 from gluon_write.sketch import partition_of, place_of
 from gluon_write.solve import Solution
+from gluon_write.tidy import tidied
 from gluon_write.unknowns import AnyLayout, Graph, Unknown
 
 __all__ = ["explicit_text", "replaced"]
@@ -77,7 +79,9 @@ def explicit_text(edits: Edits, graph: Graph, solution: Solution) -> str:
     ]
     start = first.lineno - 1
     text = b"\n".join([*lines[:start], *definitions, *lines[start:]]).decode() + "\n"
-    return re.sub(rf"\bdef {fn.__name__}\b", f"def {edits.name}", text, count=1)
+    text = re.sub(rf"\bdef {fn.__name__}\b", f"def {edits.name}", text, count=1)
+    user = inspect.getsource(fn.fn) if not getattr(fn, "written", False) else ""
+    return tidied(text, user, space.name)
 
 
 def _names(fn: Any, graph: Graph, solution: Solution, edits: Edits) -> dict[AnyLayout, str]:

@@ -103,7 +103,8 @@ class NarrowOps(SemanticBase):
             source = input.type.scalar
             self._check_cast(source, goal, fp_downcast_rounding)
             where = self.target.architecture.casts_by_float32.get((str(source), str(goal)))
-            if where is not None and not _triton.has(where):
+            integer = source.is_int() and goal.is_fp8()  # Triton has no such conversion
+            if integer or where is not None and not _triton.has(where):
                 input = super().cast(input, tl.float32)
         return super().cast(input, dst_ty, fp_downcast_rounding)
 

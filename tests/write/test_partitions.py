@@ -1,6 +1,8 @@
 """Attention-like kernels in partitions: one copies, two have half of the rows of each block."""
 
 import math
+import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ import gluon_write.walk
 from gluon_core import language as gl
 from gluon_sim.settings import using
 from gluon_write.preferred import preferred_form
+from gluon_write.programs import heavy_axis
 
 pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
 
@@ -167,6 +170,26 @@ def test_programs_walk_over_the_grid(sources, causal, monkeypatch):
         weight = np.exp(score - score.max(-1, keepdims=True))
         wanted = weight @ v[head].astype(np.float64) / weight.sum(-1, keepdims=True)
         assert np.abs(out[head] - wanted).max() < 5e-3
+
+
+def producer(body):
+    """Return the text of a producer with a loop, and the count of an axis along which its steps grow."""
+    text = f"def copies(ring, length):\n    slot = ring.producer()\n    {body}\n"
+    drawn = SimpleNamespace(constants={})
+    return heavy_axis(text, "copies", ["ring"], drawn, {"gl": gl}, {})
+
+
+def test_programs_are_weighed_within_bounds():
+    """Only copies count as steps; a producer whose rounds nothing bounds has no order."""
+    copies = "for i in range(0, gl.program_id({}) * 64, 64): ring.fetch(slot, [[i]])"
+    assert [producer(copies.format(axis)) for axis in range(3)] == [0, 1, 2]
+    assert producer("for i in range(0, length, 64): ring.fetch(slot, [[i]])") is None
+    began = time.monotonic()
+    nested = (
+        "for i in range(4096):\n     for j in range(4096):\n      for k in range(4096): slot.next()"
+    )
+    assert producer(nested) is None and producer("while True: slot.next()") is None
+    assert time.monotonic() - began < 20
 
 
 @pytest.fixture

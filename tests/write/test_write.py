@@ -2,6 +2,7 @@
 
 import importlib.util
 import runpy
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -184,32 +185,10 @@ def test_a_kernel_with_several_constants_chooses_among_functions(tmp_path, monke
         rows[(1,)](x, x, 128, 16, 128, False, target=f"sim:{target}")
 
 
-STAGES = """import numpy as np
-
-import gluon_core as gluon
-from gluon_core import language as gl
-
-
-@gluon.jit(layouts="auto")
-def product(a, b, c, B: gl.constexpr):
-    a_tiles = gl.portable.descriptor(a, [B, B], [B, 1], [B, 32])
-    b_tiles = gl.portable.descriptor(b, [B, B], [B, 1], [32, B])
-    acc = gl.zeros([B, B], gl.float32)
-    for k in range(0, B, 32):
-        x = gl.portable.load(a_tiles, [0, k])
-        y = gl.portable.load(b_tiles, [k, 0])
-        acc = gl.portable.mma(x, y, acc)
-    gl.store(c + gl.arange(0, B)[:, None] * B + gl.arange(0, B)[None, :], acc)
-
-
-a, c = np.ones((64, 64), np.float16), np.zeros((64, 64), np.float32)
-product[(1,)](a, a, c, 64, num_stages=4)
-"""
-
-
 def test_stages_are_those_of_the_launch(tmp_path):
     path = tmp_path / "staged.py"
-    path.write_text(STAGES)
+    text = (Path(__file__).parents[2] / "examples" / "written" / "gemm.py").read_text()
+    path.write_text(text.replace("128, 128, 64)", "128, 128, 64, num_stages=4)"))
     with preferred_form("pipelined"):
         text, _ = written(str(path), registry().target("sm_90"))
     assert "A ring of 4 buffers" in text

@@ -1,0 +1,42 @@
+"""Kernels of many kinds get layouts, and their explicit source names what it computes again."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gluon_core.registry.load import registry
+from gluon_write.command import written
+
+torch = pytest.importorskip("torch")
+from tests.write import mixed_kernels  # noqa: E402
+
+pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
+
+
+@pytest.mark.parametrize(
+    "name, target",
+    [
+        ("conv", "gfx942"), ("fp8_gemm", "gfx950"), ("column_moments", "gfx1250"),
+        ("ragged", "gfx942"), ("rotary", "sm_80"), ("int4_gemm", "sm_90"), ("dropout", "gfx942"), ("decode", "gfx1250"),
+    ],
+)  # fmt: skip
+def test_mixed_kernels(name, target, monkeypatch):
+    monkeypatch.setenv("GLUON_TARGET", f"sim:{target}")
+    result, wanted, tolerance = getattr(mixed_kernels, f"run_{name}")()
+    assert np.abs(result.float().numpy() - wanted.float().numpy()).max() <= tolerance
+
+
+def test_repeated_vectors_have_names(tmp_path):
+    """An index vector that is computed again in another layout has one name there, and unread ones are gone."""
+    path = tmp_path / "convolution.py"
+    path.write_text(Path(mixed_kernels.__file__).read_text() + "\n\nrun_conv()\n")
+    text, _ = written(str(path), registry().target("sm_90"))
+    kernel = text[text.index("def conv(") : text.index("def run_conv(")]
+    code = [line for line in kernel.splitlines() if not line.lstrip().startswith("#")]
+    assert max(map(len, code[3:])) <= 130
+    vectors = re.findall(r"c0 \+ gl\.arange\(0, BC, layout=(\w+)\)", kernel)
+    assert len(vectors) == len(set(vectors)) == 2
+    for name in re.findall(r"^ +(\w+) = [^\n]*arange", kernel, re.M):
+        assert len(re.findall(rf"\b{name}\b", kernel)) > 1, name
