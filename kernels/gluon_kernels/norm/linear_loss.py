@@ -9,12 +9,14 @@ from torch import Tensor
 
 import gluon_core as gluon
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
+from gluon_kernels.eager import direct, is_compiling, is_plain, wants_gradient
 from gluon_kernels.gemm.ops import matmul
-from gluon_kernels.norm.loss import gradient_of_logits, losses_of
+from gluon_kernels.norm.loss import gradient_of_logits, losses_of, mean_loss_of
 
 __all__ = ["linear_cross_entropy"]
 
 _AT_ONCE = 1 << 27  # logits
+_KEPT = 1 << 22  # logits that a gradient is computed from without the product again: 16 MB
 _REDUCTIONS = ("none", "sum", "mean")
 
 
@@ -90,6 +92,50 @@ def _losses(x: Tensor, weight: Tensor, labels: Tensor, ignore_index: int) -> tup
     return losses, logsum
 
 
+def _forward(
+    ctx: Any, x: Tensor, weight: Tensor, labels: Tensor, ignore_index: int, mean: bool
+) -> Tensor:
+    """Return the loss of each row or their mean past torch's dispatcher; `ctx` is None where no gradient is wanted."""
+    _checked(x, weight, labels)
+    size = len(x) * len(weight)
+    logits, inverse = None, None
+    if 0 < size <= _AT_ONCE:
+        logits = matmul(x, weight.mT, out_dtype=torch.float32)
+        if mean:
+            loss, inverse, logsum = mean_loss_of(logits, labels, ignore_index, ctx is not None)
+        else:
+            loss, logsum = losses_of(logits, labels, ignore_index)
+    else:
+        loss, logsum = _losses.function(x, weight, labels, ignore_index)
+        if mean:
+            inverse = 1 / (labels != ignore_index).sum()
+            loss = loss.sum() * inverse
+    if ctx is not None:
+        ctx.save_for_backward(x, weight, labels, logsum, inverse, logits if size <= _KEPT else None)
+        ctx.ignore_index = ignore_index
+    result: Tensor = loss
+    return result
+
+
+def _gradients_of(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+    x, weight, labels, logsum, inverse, logits = ctx.saved_tensors
+    ignored = ctx.ignore_index
+    if 0 < len(x) * len(weight) <= _AT_ONCE:
+        if logits is None:
+            logits = matmul(x, weight.mT, out_dtype=torch.float32)
+        slope = gradient_of_logits(grad, logits, labels, logsum, inverse, ignored, x.dtype)
+        needs = ctx.needs_input_grad
+        to_x = matmul(slope, weight) if needs[0] else None
+        to_weight = matmul(slope.mT, x) if needs[1] else None
+    else:
+        of_rows = grad if inverse is None else (grad * inverse).expand(len(x))
+        to_x, to_weight = _gradient.function(of_rows, x, weight, labels, logsum, ignored)
+    return to_x, to_weight, None, None, None
+
+
+_watched = direct(_forward, _gradients_of)
+
+
 def linear_cross_entropy(
     x: Tensor,
     weight: Tensor,
@@ -100,7 +146,7 @@ def linear_cross_entropy(
 ) -> Tensor:
     """Return the cross entropy of `x @ weight.mT` with labels, some rows of logits at a time.
 
-    Gradients flow to `x` and `weight`; the logits are computed again for them.
+    Gradients flow to `x` and `weight`; more than 16 MB of logits are computed again for them.
 
     Args:
         x: [rows, width], float16, bfloat16 or float32.
@@ -122,9 +168,15 @@ def linear_cross_entropy(
             expected=", ".join(_REDUCTIONS),
             got=repr(reduction),
         )
-    _checked(x, weight, labels)
-    losses: Tensor = _losses.overload(x, weight, labels, ignore_index)[0]
-    if reduction == "none":
-        return losses
-    total = losses.sum()
-    return total if reduction == "sum" else total / (labels != ignore_index).sum()
+    mean = reduction == "mean"
+    losses: Tensor
+    if not is_compiling() and is_plain(x, weight, labels):
+        losses = _forward(None, x, weight, labels, ignore_index, mean)
+    elif wants_gradient(x, weight, labels):
+        losses = _watched(x, weight, labels, ignore_index, mean)
+    else:
+        _checked(x, weight, labels)
+        losses = _losses.overload(x, weight, labels, ignore_index)[0]
+        if mean:
+            return losses.sum() / (labels != ignore_index).sum()
+    return losses.sum() if reduction == "sum" else losses

@@ -15,7 +15,7 @@ from gluon_kernels.norm.long import check_classes
 from gluon_kernels.norm.views import check_dtype, check_same_device
 from gluon_kernels.plans import Plans, key
 
-__all__ = ["cross_entropy", "gradient_of_logits", "losses_of"]
+__all__ = ["cross_entropy", "gradient_of_logits", "losses_of", "mean_loss_of"]
 
 REDUCTIONS = ("none", "sum", "mean")
 
@@ -66,7 +66,7 @@ def losses_of(x: Tensor, labels: Tensor, ignored: int) -> Any:
     return _losses((key(x, labels), ignored), x, labels, ignored)
 
 
-def _mean_loss(x: Tensor, labels: Tensor, ignored: int, keep: bool) -> Any:
+def mean_loss_of(x: Tensor, labels: Tensor, ignored: int, keep: bool) -> Any:
     """Return the mean, and for gradients 1 / the number of labels that count and the logarithms of sums."""
     if not x.shape[0]:
         nothing = x.new_full((), float("nan"), dtype=torch.float32)
@@ -122,7 +122,7 @@ def _cross_entropy(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the loss of each row or their mean, the logarithms of sums, and 1 / the number of labels that count."""
     if mean:
-        middle, inverse, logsum = _mean_loss(x, labels, ignored, True)
+        middle, inverse, logsum = mean_loss_of(x, labels, ignored, True)
         return middle, logsum, inverse
     loss, logsum = losses_of(x, labels, ignored)
     return loss, logsum, loss.new_empty(0)
@@ -132,7 +132,7 @@ def _loss_forward(ctx: Any, x: Tensor, labels: Tensor, ignored: int, mean: bool)
     loss: Tensor
     inverse: Optional[Tensor] = None
     if mean:
-        loss, inverse, logsum = _mean_loss(x, labels, ignored, True)
+        loss, inverse, logsum = mean_loss_of(x, labels, ignored, True)
     else:
         loss, logsum = losses_of(x, labels, ignored)
     ctx.save_for_backward(x, labels, logsum, inverse)
@@ -185,7 +185,7 @@ def cross_entropy(
     loss: Tensor
     if not is_compiling() and is_plain(x, labels):
         if mean:
-            loss = _mean_loss(x, labels, ignore_index, False)[0]
+            loss = mean_loss_of(x, labels, ignore_index, False)[0]
         else:
             loss = losses_of(x, labels, ignore_index)[0]
     elif wants_gradient(x, labels):

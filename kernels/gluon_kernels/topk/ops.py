@@ -9,7 +9,7 @@ from torch import Tensor
 
 import gluon_core as gluon
 from gluon_core.errors import ArgumentError
-from gluon_kernels.eager import is_compiling, is_plain
+from gluon_kernels.eager import direct, is_compiling, is_plain, wants_gradient
 from gluon_kernels.norm.views import check_dtype, check_out, check_same_device
 from gluon_kernels.plans import Plans, key
 from gluon_kernels.topk import launches
@@ -77,6 +77,22 @@ def _topk(x: Tensor, k: int, largest: bool) -> tuple[Tensor, Tensor]:
     return values, indices
 
 
+def _forward(ctx: Any, x: Tensor, k: int, largest: bool) -> tuple[Tensor, Tensor]:
+    values, indices = _plans((key(x), k, largest), x, k, largest)
+    ctx.shape = x.shape
+    ctx.save_for_backward(indices)
+    ctx.mark_non_differentiable(indices)
+    return values, indices
+
+
+def _gradients_of(ctx: Any, grad: Tensor, _: Any) -> Any:
+    (indices,) = ctx.saved_tensors
+    return grad.new_zeros(ctx.shape).scatter_(-1, indices, grad), None, None
+
+
+_watched = direct(_forward, _gradients_of)
+
+
 def topk(
     x: Tensor,
     k: int,
@@ -104,8 +120,11 @@ def topk(
         DtypeError, ShapeError: no tensor of floats, a scalar, or an `out` of another shape or dtype.
         ArgumentError: there is no such dimension or no such `k`, or `out` is on another device or has a gradient.
     """
-    if out is None and dim == -1 and not is_compiling() and is_plain(x):
-        return TopK(*_plans((key(x), k, largest), x, k, largest))
+    if out is None and dim == -1 and not is_compiling():
+        if is_plain(x):
+            return TopK(*_plans((key(x), k, largest), x, k, largest))
+        if wants_gradient(x):
+            return TopK(*_watched(x, k, largest))
     _check(x, k, dim)
     last = dim in (-1, x.ndim - 1)
     result = _topk(x if last else x.movedim(dim, -1), k, largest)

@@ -395,9 +395,9 @@ def test_measured_times_correct_the_model_for_products_like_theirs():
 
 @pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
 def test_the_loss_of_a_linear_layer(reduction, monkeypatch):
-    from gluon_kernels.gemm import loss
+    from gluon_kernels.norm import linear_loss
 
-    monkeypatch.setattr(loss, "_AT_ONCE", 1)  # several parts
+    monkeypatch.setattr(linear_loss, "_AT_ONCE", 1)  # several parts
     torch.manual_seed(0)
     x, weight = (t.requires_grad_() for t in matrices((200, 16), (40, 16), dtype=torch.float32))
     labels = torch.randint(40, (200,))

@@ -6,8 +6,9 @@ import torch.nn.functional as F
 
 import gluon_kernels as kernels
 from gluon_kernels import eager
-from gluon_kernels.norm import gated, loss, ops
+from gluon_kernels.norm import gated, linear_loss, loss, ops
 from gluon_kernels.problem import error_of
+from gluon_kernels.topk import ops as topk_ops
 from gluon_kernels.topk import sums
 
 LABELS = torch.tensor([3, 0, -100, 39, 2])
@@ -30,6 +31,15 @@ CASES = {
         lambda x, w, b: kernels.cross_entropy(x, LABELS, reduction="none"),
         lambda x, w, b: F.cross_entropy(x, LABELS, reduction="none"),
     ),
+    "linear_cross_entropy": (
+        lambda x, w, b: kernels.linear_cross_entropy(x, x * w, LABELS % 5),
+        lambda x, w, b: F.cross_entropy(x @ (x * w).mT, LABELS % 5),
+    ),
+    "linear_cross_entropy of rows": (
+        lambda x, w, b: kernels.linear_cross_entropy(x, x * w, LABELS % 5, reduction="none"),
+        lambda x, w, b: F.cross_entropy(x @ (x * w).mT, LABELS % 5, reduction="none"),
+    ),
+    "topk": (lambda x, w, b: kernels.topk(x, 7).values, lambda x, w, b: x.topk(7).values),
     "swiglu": (
         lambda x, w, b: kernels.swiglu(x, x * 2),
         lambda x, w, b: F.silu(x) * (x * 2),
@@ -57,8 +67,24 @@ def short_way(monkeypatch: pytest.MonkeyPatch) -> None:
     def plain(*tensors, gradients=False):
         return gradients or not (torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors))  # fmt: skip
 
-    for module in (eager, ops, loss, gated, sums):
+    for module in (eager, ops, loss, linear_loss, gated, sums, topk_ops):
         monkeypatch.setattr(module, "is_plain", plain)
+
+
+@pytest.mark.parametrize("most, kept", [(1 << 27, 0), (1, 0), (1 << 27, 1 << 22)])
+def test_losses_of_a_linear_layer_in_parts(most, kept, short_way, monkeypatch):
+    monkeypatch.setattr(linear_loss, "_AT_ONCE", most)
+    monkeypatch.setattr(linear_loss, "_KEPT", kept)
+    x, weight = torch.randn(200, 16, requires_grad=True), torch.randn(40, 16, requires_grad=True)
+    labels = torch.randint(40, (200,))
+    labels[::7] = -100
+    with torch.no_grad():
+        plain = kernels.linear_cross_entropy(x, weight, labels)
+    result = kernels.linear_cross_entropy(x, weight, labels)
+    right = F.cross_entropy(x @ weight.mT, labels)
+    pairs = zip(*(torch.autograd.grad(2 * loss, [x, weight]) for loss in (result, right)))
+    for mine, wanted in [(plain, right), (result, right), *pairs]:
+        assert error_of(mine, wanted) < 1e-5
 
 
 @pytest.mark.parametrize("name", CASES)
