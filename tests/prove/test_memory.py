@@ -49,7 +49,7 @@ def drain(
     columns = gl.arange(0, 32, layout=gl.SliceLayout(0, layout))[None, :]
     for i in range(much(counts, number, 4, FAULT, 0)):
         mbarrier.wait(full, i & 1)
-        value = ring.load(layout)
+        value = ring.load(layout) * 1.0  # used before the arrival
         mbarrier.arrive(empty, count=1)
         gl.store(dst + rows * 32 + columns, value)
         if FAULT == "stored meanwhile":
