@@ -84,7 +84,7 @@ def candidates(graph: Graph) -> dict[int, list[AnyLayout]]:
             lists[one.number] += shared_candidates(one.shape, one.bits, one.first)
         elif one.number in products:
             lists[one.number] += _square(one.shape, graph.lanes, one.warps)
-        elif one.accesses or one.reductions:
+        elif one.accesses or one.reductions or one.scanned:
             lists[one.number] += tilings(one.shape, graph.lanes, one.warps, _widest(one))
     _pass_on(graph, lists)
     for one in sorted(graph.unknowns, key=lambda u: (-len(u.shape), u.number)):

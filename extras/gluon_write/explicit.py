@@ -232,7 +232,11 @@ def _solved(fn: Any, drawn: Sketch, target: Target, options: Any) -> _Chosen:
     Raises:
         LayoutError: two ops demand different layouts of one value.
     """
-    graph = build(drawn, target.warp_size, int(options.num_warps))
+    warps = int(options.num_warps)
+    graph = build(drawn, target.warp_size, warps)
+    if any(one.conflict is not None for one in graph.unknowns):
+        # Products of different depths share an accumulator: each gets it in its own layout.
+        graph = build(drawn, target.warp_size, warps, apart=True)
     for one in graph.unknowns:
         if one.conflict is not None:
             raise _conflict(fn, one)
@@ -337,7 +341,9 @@ def _within(kernel: Edits, context: tuple[Place, ...], graph: Graph) -> Edits:
     edits = kernel
     for call in context:
         if call not in edits.calls:
-            fn = graph.called[call]
+            fn = graph.called.get(call)
+            if fn is None:
+                raise _plain(edits.fn, call[1])
             number = 1 + sum(1 for one in kernel.all() if one.fn is fn)
             own = kernel.name == kernel.fn.__name__
             number -= own and getattr(fn, "written", False)  # it is this kernel's alone
@@ -346,6 +352,21 @@ def _within(kernel: Edits, context: tuple[Place, ...], graph: Graph) -> Edits:
             edits.calls[call] = Edits(fn, name)
         edits = edits.calls[call]
     return edits
+
+
+def _plain(fn: Any, line: int) -> GluonError:
+    """Return the error of a call of a function of plain Triton whose layouts nobody writes."""
+    own: int = ast.parse(fn.src).body[0].lineno
+    first: int = fn.fn.__code__.co_firstlineno
+    offset = next(n for n, text in enumerate(fn.raw_src) if text.lstrip().startswith("def "))
+    return LayoutError(
+        "a function of plain Triton makes tensors, whose layouts are left out",
+        argument="layouts",
+        expected="functions of @gluon.jit",
+        got="one of @triton.jit",
+        remedy="Port the file that defines it: gluon port FILE.",
+        span=_span(fn, first + offset + line - own),
+    )
 
 
 def _agree(place: Place, one: AnyLayout, other: AnyLayout) -> None:

@@ -32,8 +32,8 @@ _ROUNDS = 8  # that a loop is taken to make
 
 
 class _Builder:
-    def __init__(self, drawn: Sketch):
-        self.drawn = drawn
+    def __init__(self, drawn: Sketch, apart: bool):
+        self.drawn, self.apart = drawn, apart
         self.parent: dict[Key, Key] = {}
         self.values: dict[Key, Any] = {}
         self.pending: list[tuple[Any, ...]] = []
@@ -154,6 +154,12 @@ class _Builder:
             self._memory(op, context, tensors, results)
         elif name == "histogram":
             self._histogram(op, context, tensors, results)
+        elif name == "scan":
+            for value in results:
+                self.join(self.key(context, results[0]), self.key(context, value))
+            for value in tensors:
+                self.relate("same", context, value, results[0], None, op, False)
+            self.note(context, results[0], ("scan",))
         elif name in ("gather", "local_gather"):  # the result has the layout of the indices
             self.join(self.key(context, tensors[-1]), self.key(context, results[0]))
         else:
@@ -192,6 +198,8 @@ class _Builder:
             if op.attrs.get("determines"):
                 self.join(self.key(context, tensors[0]), self.key(context, results[0]))
         elif name == "reduce":
+            for other in tensors[1:]:  # a reduction of several tensors takes them in one layout
+                self.join(self.key(context, tensors[0]), self.key(context, other))
             for source, result in zip(tensors, op.results):
                 self.note(context, source, ("reduction", op.args[1], source.type))
                 if isinstance(result.type, TensorType):
@@ -213,7 +221,12 @@ class _Builder:
                 self.contexts.append(inner)
         for parameter, argument in zip(function.arguments, args):
             if isinstance(parameter.type, TensorType):
-                self.join(self.key(inner, parameter), self.key(context, argument))
+                keys = self.key(context, argument), self.key(inner, parameter)
+                if _scans(function.body):  # which units' layouts do not
+                    wrap = _sited(self.operand_at(op, argument), context)
+                    self.pending.append(("same", *keys, None, wrap, op, self.weight))
+                else:
+                    self.join(keys[1], keys[0])
             self.hand_on(inner, parameter, context, argument)
             self.strides.across(inner, parameter, context, argument)
         self.walk(function.body, inner)
@@ -333,14 +346,18 @@ class _Builder:
 
     def _mma(self, op: Any, context: Any, results: list[Any]) -> None:
         *operands, acc = op.args
-        self.join(self.key(context, acc), self.key(context, results[0]))
         wanted = op.attrs.get("layouts")
+        if self.apart and wanted is not None:
+            self._demand(op, context, acc, wanted[2], 2)
+        else:
+            self.join(self.key(context, acc), self.key(context, results[0]))
         if wanted is None:
             for index, operand in enumerate(operands):
                 self.relate("operand", context, operand, acc, index, op, False)
             self.note(context, acc, ("step",))
             return
-        self.note(context, acc, ("fixed", wanted[2], f"the matrix unit, line {op.loc.line}"))
+        by = f"the matrix unit, line {op.loc.line}"
+        self.note(context, results[0], ("fixed", wanted[2], by))
         for index, operand in enumerate(operands):
             if wanted[index] is not None:
                 self._demand(op, context, operand, wanted[index], index)
@@ -371,9 +388,13 @@ class _Builder:
                 self.relate("same", context, value, pointer, None, op, False)
 
 
-def build(drawn: Sketch, lanes: int, warps: int) -> Graph:
-    """Return the unknown layouts of a sketched kernel and their relations."""
-    work = _Builder(drawn)
+def build(drawn: Sketch, lanes: int, warps: int, apart: bool = False) -> Graph:
+    """Return the unknown layouts of a sketched kernel and their relations.
+
+    Args:
+        apart: let the accumulator of a product have another layout than the sum.
+    """
+    work = _Builder(drawn, apart)
     kernel = drawn.program.kernel
     for argument, number in zip(kernel.arguments, drawn.multiples):
         element = getattr(argument.type, "pointee", None)
@@ -449,6 +470,9 @@ def _apply(one: Unknown, change: tuple[Any, ...], strides: Strides, weight: int)
             one.conflict = one.conflict or (change[1], change[2])
             return
         one.fixed, one.fixed_by = change[1], change[2]
+    elif kind == "scan":
+        one.scanned = True
+        one.steps += weight
     elif kind == "read":
         one.unit = change[1]
     elif kind == "reduction":
@@ -468,6 +492,12 @@ def _is_mask(value: Any, dims: tuple[int, ...]) -> bool:
     """Return True for an operand that says which elements an access has."""
     kind = value.type
     return isinstance(kind, TensorType) and kind.dims == dims and _bits(kind) == 1
+
+
+def _scans(region: Any) -> bool:
+    """Return True if a function scans a tensor."""
+    ops = (op for block in region.blocks for op in block.ops)
+    return any(op.name == "scan" or any(map(_scans, op.regions)) for op in ops)
 
 
 def _sited(place: Optional[tuple[str, Place]], context: tuple[Any, ...]) -> Any:

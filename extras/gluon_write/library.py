@@ -299,6 +299,70 @@ def microscaled(x, scale, kind: gl.constexpr):
     return scaled.to(gl.bfloat16)
 
 
+@gluon.constexpr_function
+def sum_dtype(dtype):
+    """Return the dtype of a sum of products: float32, or int32 and float64 for operands of these kinds."""
+    if dtype.is_int():
+        return gl.int32
+    return gl.float64 if dtype.is_fp64() else gl.float32
+
+
+@gluon.constexpr_function
+def precision_of(allowed):
+    """Return the precision of a product: "tf32" where Triton allows it, as by default."""
+    return "tf32" if allowed is None or allowed is True or allowed == "tf32" else "ieee"
+
+
+@gluon.jit
+def batched_product(a, b, acc):
+    """Return products of the matrices in two batches, added to those of a third."""
+    batch = gl.arange(0, a.shape[0])[:, None, None]
+    for i in gl.static_range(a.shape[0]):
+        x = gl.sum(gl.where(batch == i, a, 0.0).to(a.dtype), 0)
+        y = gl.sum(gl.where(batch == i, b, 0.0).to(b.dtype), 0)
+        z = gl.sum(gl.where(batch == i, acc, 0.0).to(acc.dtype), 0)
+        one = gl.portable.mma(x.to(a.dtype), y.to(b.dtype), z)
+        acc = gl.where(batch == i, one[None, :, :], acc)
+    return acc
+
+
+@gluon.jit
+def coarse(x, kind: gl.constexpr):
+    """Return float32 values rounded toward zero to the bits that a matrix unit reads."""
+    if kind == "tf32x3":
+        return (x.to(gl.int32, bitcast=True) & -8192).to(gl.float32, bitcast=True)
+    else:
+        return x.to(gl.bfloat16).to(gl.float32)
+
+
+@gluon.constexpr_function
+def part_dtype(kind):
+    """Return the dtype of the parts of float32 operands."""
+    return gl.float32 if kind == "tf32x3" else gl.bfloat16
+
+
+@gluon.jit
+def product_in_parts(a, b, acc, kind: gl.constexpr):
+    """Return a product of float32 operands as the sum of products of their parts, the smallest first."""
+    if a.dtype != gl.float32:
+        return gl.portable.mma(a, b, acc)
+    else:
+        narrow: gl.constexpr = part_dtype(kind)
+        high_a, high_b = coarse(a, kind), coarse(b, kind)
+        low_a, low_b = coarse(a - high_a, kind), coarse(b - high_b, kind)
+        x, y = high_a.to(narrow), high_b.to(narrow)
+        u, v = low_a.to(narrow), low_b.to(narrow)
+        if kind == "bf16x6":
+            rest_a = (a - high_a - low_a).to(narrow)
+            rest_b = (b - high_b - low_b).to(narrow)
+            acc = gl.portable.mma(rest_a, y, acc)
+            acc = gl.portable.mma(x, rest_b, acc)
+            acc = gl.portable.mma(u, v, acc)
+        acc = gl.portable.mma(u, y, acc, input_precision="tf32")
+        acc = gl.portable.mma(x, v, acc, input_precision="tf32")
+        return gl.portable.mma(x, y, acc, input_precision="tf32")
+
+
 @gluon.jit
 def dot_scaled(  # noqa: PLR0913 - the arguments of Triton's
     lhs, lhs_scale, lhs_format: gl.constexpr, rhs, rhs_scale, rhs_format: gl.constexpr,

@@ -6,38 +6,47 @@ The text keeps its comments and its form; edits replace parts of it, and parts w
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass, field
-from typing import Iterable, Optional
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Iterable, Optional
 
 from gluon_core import language
 from gluon_core.errors import GluonError, KernelSyntaxError, SourceSpan
 from gluon_write.form import free_name
 from gluon_write.kinds import BLOCK, TILES, Kinds
 from gluon_write.library_text import copied
-from gluon_write.port_blocks import ported_access, ported_maker, ported_method
+from gluon_write.port_blocks import arguments, ported_access, ported_maker, ported_method
+from gluon_write.port_modules import Foreign, find_function
+from gluon_write.port_modules import copied as copied_from
+from gluon_write.port_names import (
+    Names,
+    bound_by,
+    bound_in,
+    imports_of,
+    is_jit,
+    names_of,
+    rewritten,
+)
+from gluon_write.port_products import accumulated, added, ported_product
+from gluon_write.ranks import Ranks
 
 __all__ = ["Ported", "port"]
 
-_LANGUAGE = "triton.language"
 # Functions of Triton that work on tensors with layouts as they are, though the language has none of
-# that name: they are written in its own functions.
+# that name: they are written in its own functions. And values that are no functions.
 _AS_THEY_ARE = frozenset(
-    "sigmoid softmax rand randn rand4x randn4x randint randint4x philox broadcast_to swizzle2d "
-    "pair_uniform_to_normal uint_to_uniform_float condition core math const".split()
+    "sigmoid softmax rand randn rand4x randn4x randint randint4x philox philox_impl broadcast_to "
+    "swizzle2d pair_uniform_to_normal uint_to_uniform_float condition const PropagateNan "
+    "TRITON_MAX_TENSOR_NUMEL constexpr_type slice target_info extra".split()
 )
-_RENAMED = {"debug_barrier": "thread_barrier", "view": "reshape"}
+_MODULES = frozenset("core math standard random".split())
+_RENAMED = {"debug_barrier": "thread_barrier", "view": "reshape", "unsqueeze": "expand_dims"}
 _BLOCKS = frozenset(
     "make_block_ptr advance make_tensor_descriptor load_tensor_descriptor store_tensor_descriptor".split()
 )
-_COPIED = (
-    "sort",
-    "topk",
-    "flip",
-    "interleave",
-    "cat",
-    "dot_scaled",
-)  # functions of gluon_write.library
-_DESCRIPTORS = "triton.tools.tensor_descriptor"
+# Functions of gluon_write.library.
+_COPIED = frozenset("sort topk flip interleave cat dot_scaled".split())
+_OURS = "import gluon_core as gluon\nfrom gluon_core import language as gl\n"
 
 
 @dataclass
@@ -51,17 +60,6 @@ class Ported:
     text: str
     kernels: list[str]
     functions: list[str]
-
-
-@dataclass
-class _Names:
-    """Hold the file's names of Triton and its language."""
-
-    triton: set[str] = field(default_factory=set)
-    tl: set[str] = field(default_factory=set)
-    jit: set[str] = field(default_factory=set)
-    imports: list[ast.stmt] = field(default_factory=list)
-    descriptors: set[str] = field(default_factory=set)  # classes of descriptors on the host
 
 
 def port(text: str, file: str) -> Ported:
@@ -80,12 +78,8 @@ def port(text: str, file: str) -> Ported:
         raise KernelSyntaxError(
             f"the file does not parse: {error.msg}", span=SourceSpan(file, error.lineno or 1, 0)
         ) from None
-    names = _names(tree)
-    jits = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef) and any(_is_jit(d, names) for d in node.decorator_list)
-    ]
+    names = names_of(tree)
+    jits = _jits(tree, names)
     if not jits:
         raise KernelSyntaxError(
             f"{file} has no kernel of plain Triton",
@@ -95,56 +89,32 @@ def port(text: str, file: str) -> Ported:
     return _Port(text, file, names, jits).ported(tree)
 
 
-def _names(tree: ast.Module) -> _Names:
-    names = _Names()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                if alias.name == _LANGUAGE and alias.asname:
-                    names.tl.add(alias.asname)
-                    names.imports.append(node)
-                elif alias.name in ("triton", _LANGUAGE):
-                    names.triton.add(alias.asname or "triton")
-                    names.imports.append(node)
-        elif isinstance(node, ast.ImportFrom) and node.module == _DESCRIPTORS:
-            names.imports.append(node)
-            names.descriptors |= {a.asname or a.name for a in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module == "triton":
-            names.imports.append(node)
-            for alias in node.names:
-                if alias.name == "language":
-                    names.tl.add(alias.asname or "language")
-                elif alias.name == "jit":
-                    names.jit.add(alias.asname or "jit")
-    return names
-
-
-def _is_jit(decorator: ast.expr, names: _Names) -> bool:
-    called = decorator.func if isinstance(decorator, ast.Call) else decorator
-    if isinstance(called, ast.Name):
-        return called.id in names.jit
-    return (
-        isinstance(called, ast.Attribute)
-        and called.attr == "jit"
-        and isinstance(called.value, ast.Name)
-        and called.value.id in names.triton
-    )
+def _jits(tree: ast.Module, names: Names) -> list[ast.FunctionDef]:
+    return [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef) and any(is_jit(d, names) for d in node.decorator_list)
+    ]
 
 
 class _Port:
-    def __init__(self, text: str, file: str, names: _Names, jits: list[ast.FunctionDef]):
+    def __init__(self, text: str, file: str, names: Names, jits: list[ast.FunctionDef]):
         self.lines = [line.encode() for line in text.splitlines(keepends=True)]
         self.starts = [0]
         for line in self.lines:
             self.starts.append(self.starts[-1] + len(line))
         self.data = b"".join(self.lines)
         self.file, self.names, self.jits = file, names, jits
+        self.tree = ast.parse(text)
         self.edits: list[tuple[int, int, str]] = []  # first and last byte, and the new text
-        self.kept = False  # a name of Triton's language stays in a kernel
-        self.kinds = Kinds(jits, self._language)
-        self.jit = ""  # the function at hand
-        self.taken = _bound(ast.parse(text))
+        self.bound: frozenset[str] = frozenset()  # by the function at hand
+        self.kinds = Kinds(jits, self.language)
+        self.jit = jits[0].name if jits else ""  # the function at hand
+        self.values: dict[str, list[ast.expr]] = {}  # of its variables
+        self.taken = _bound(self.tree)
         self.needed: dict[str, str] = {}  # functions of the library, and their names in this file
+        self.foreign: dict[Foreign, str] = {}  # functions of other files, the same
+        self.dropped: set[str] = set()  # names whose imports are replaced
 
     # -- text -----------------------------------------------------------------------------------
 
@@ -186,68 +156,68 @@ class _Port:
 
     # -- the file -------------------------------------------------------------------------------
 
-    def ported(self, tree: ast.Module) -> Ported:
-        called = {
-            node.func.id
-            for jit in self.jits
-            for node in ast.walk(jit)
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-        }
-        launched = {
-            node.value.id
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name)
-        }
-        kernels = [jit for jit in self.jits if jit.name not in called or jit.name in launched]
+    def ported(self, tree: ast.Module, helpers: bool = False) -> Ported:
+        """Return the file; with `helpers`, no function of it is a kernel."""
+        kernels = [] if helpers else _kernels(tree, self.jits)
         inside = {id(part) for jit in self.jits for part in ast.walk(jit)}
+        self._check_names(tree)
         for jit in self.jits:
             self._function(jit, jit in kernels)
         self._constants(tree, inside)
         self._descriptors(tree, inside)
-        self._imports(tree, inside)
         self._library(tree)
-        text = self.applied(0, len(self.data))
+        text = self._imports(self.applied(0, len(self.data)))
         own = [jit.name for jit in self.jits if jit not in kernels]
         return Ported(text, [kernel.name for kernel in kernels], own)
 
-    def _imports(self, tree: ast.Module, inside: set[int]) -> None:
-        """Import the language after the imports of Triton, of which those in use stay."""
-        uses = {
-            node.id
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Name) and id(node) not in inside
-        }
-        inner = {
-            part.value.id
-            for jit in self.jits
-            for part in ast.walk(jit)
-            if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name)
-        }
-        first = min(self.names.imports, key=lambda node: node.lineno)
-        ours = "import gluon_core as gluon\nfrom gluon_core import language as gl\n"
-        for node in self.names.imports:
-            bound = {a.asname or a.name.partition(".")[0] for a in node.names}  # type: ignore[attr-defined]
-            bound -= self.names.descriptors
-            language_only = bound <= self.names.tl
-            stays = bound & self._needed(uses, inner, language_only)
-            start, end = self.span(node)
-            if not stays:
-                end += 1 if self.data[end : end + 1] == b"\n" else 0
-                self.edits.append((start, end, ours if node is first else ""))
-            elif node is first:
-                self.insert(start, ours)
+    def _check_names(self, tree: ast.Module) -> None:
+        """Refuse a file that has the names of the language for something else, or hides Triton's."""
+        for node in imports_of(tree):
+            if any(alias.name == "*" for alias in node.names):
+                raise self.error(
+                    node,
+                    f"the names that {node.module} has are not listed",  # type: ignore[union-attr]
+                    "Import them by name, or the module: import triton.language as tl.",
+                )
+        for name in ("gl", "gluon"):
+            if name in self.taken:
+                place: Any = next(n for n in ast.walk(tree) if _names(n, name))
+                raise self.error(
+                    place,
+                    f"{name} is the language's name in a ported file",
+                    f"Rename {name}, then port the file.",
+                )
 
-    def _needed(self, uses: set[str], inner: set[str], language_only: bool) -> set[str]:
-        names = uses if not (language_only and self.kept) else uses | self.names.tl
-        decorators = {
-            part.id
-            for jit in self.jits
-            for decorator in jit.decorator_list
-            if not _is_jit(decorator, self.names)
-            for part in ast.walk(decorator)
-            if isinstance(part, ast.Name)
-        }
-        return names | decorators | (inner & self.names.triton)
+    def _imports(self, text: str) -> str:
+        """Return the text with the imports of the language, and of Triton those that it uses."""
+        tree = ast.parse(text)
+        uses = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+        before = {node.id for node in ast.walk(self.tree) if isinstance(node, ast.Name)}
+        lines = text.splitlines(keepends=True)
+        first = next(
+            (top for top in tree.body if next(imports_of(top), None) is not None), tree.body[0]
+        )
+        edits: list[tuple[int, int, str]] = [(first.lineno, first.lineno - 1, _OURS)]
+        triton = {id(node) for node in imports_of(tree)}
+        for node in ast.walk(tree):
+            if not isinstance(node, (ast.Import, ast.ImportFrom)):
+                continue
+            gone = [
+                alias
+                for alias in node.names
+                if bound_by(alias) in self.dropped
+                or id(node) in triton
+                and (bound_by(alias) in self.names.descriptors or bound_by(alias) in before - uses)
+            ]
+            if gone:
+                left = rewritten(node, [alias for alias in node.names if alias not in gone])
+                if not left and _alone(tree, node):
+                    left = "pass"
+                new = f"{' ' * node.col_offset}{left}\n" if left else ""
+                edits.append((node.lineno, node.end_lineno or node.lineno, new))
+        for start, end, new in sorted(edits, reverse=True):
+            lines[start - 1 : end] = [new]
+        return "".join(lines)
 
     def _descriptors(self, tree: ast.Module, inside: set[int]) -> None:
         """Give host code a class of descriptors that kernels of every target take."""
@@ -265,15 +235,45 @@ class _Port:
                     )
 
     def _library(self, tree: ast.Module) -> None:
-        """Copy functions of the library before the first of the file's own."""
-        if not self.needed:
+        """Copy functions of the library and of other files before the first of the file's own."""
+        if not self.needed and not self.foreign:
             return
+        inside = {id(part) for jit in self.jits for part in ast.walk(jit)}
         first = next(
-            node for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))
+            node
+            for node in tree.body
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef))
+            or any(id(part) in inside for part in ast.walk(node))
         )
-        line = min([first.lineno, *(d.lineno for d in first.decorator_list)])
-        texts = copied(list(self.needed), self.needed, self.taken)
+        decorators = getattr(first, "decorator_list", [])
+        line = min([first.lineno, *(d.lineno for d in decorators)])
+        texts = self._foreign_texts()
+        texts += copied(list(self.needed), self.needed, self.taken)
         self.insert(self.starts[line - 1], "".join(f"{text}\n\n\n" for text in texts))
+
+    def _foreign_texts(self) -> list[str]:
+        """Return the ported text of functions of other files."""
+        bound = {
+            bound_by(alias): f"import {ast.unparse(alias)}"
+            if isinstance(node, ast.Import)
+            else f"from {'.' * node.level}{node.module or ''} import {ast.unparse(alias)}"
+            for node in ast.walk(self.tree)
+            if isinstance(node, (ast.Import, ast.ImportFrom))
+            for alias in node.names
+        }
+        bound |= {"gl": "from gluon_core import language as gl"}
+        bound |= {"gluon": "import gluon_core as gluon"}
+        texts: list[str] = []
+        for file in dict.fromkeys(one.file for one in self.foreign):
+            wanted = {one.name: name for one, name in self.foreign.items() if one.file == file}
+            text = file.read_text()
+            there = ast.parse(text)
+            names = names_of(there)
+            ported = _Port(text, str(file), names, _jits(there, names)).ported(there, helpers=True)
+            texts += [
+                t for t in copied_from(ported.text, wanted, self.taken, bound) if t not in texts
+            ]
+        return texts
 
     def _constants(self, tree: ast.Module, inside: set[int]) -> None:
         """Port the compile-time constants of the module, which kernels read."""
@@ -282,28 +282,45 @@ class _Port:
                 continue
             for part in ast.walk(node):
                 if id(part) not in inside and isinstance(part, ast.Attribute):
-                    if self._language(part) == "constexpr":
+                    if self.language(part) == "constexpr":
                         self.replace(part, "gl.constexpr")
+            if isinstance(node, ast.AnnAssign) and node.value is not None:
+                made = isinstance(node.value, ast.Call)
+                if self.language(node.annotation) == "constexpr" and not made:
+                    text = self.text_of(node.value)  # early releases took the annotation for it
+                    self.replace(node, f"{ast.unparse(node.target)} = gl.constexpr({text})")
 
     # -- functions ------------------------------------------------------------------------------
 
     def _function(self, jit: ast.FunctionDef, kernel: bool) -> None:
-        self.jit = jit.name
+        self.jit, self.bound = jit.name, bound_in(jit)
+        self.ranks = Ranks(jit, self.language)
+        self.values = {}
+        for node in ast.walk(jit):
+            for target in node.targets if isinstance(node, ast.Assign) else ():
+                if isinstance(target, ast.Name) and isinstance(node, ast.Assign):
+                    self.values.setdefault(target.id, []).append(node.value)
         for decorator in jit.decorator_list:
-            if _is_jit(decorator, self.names):
+            if is_jit(decorator, self.names):
                 self._decorator(decorator, kernel)
         if kernel:
             self._parameters(jit)
-        whole: list[ast.AST] = [jit.args, *jit.body]
-        for part in (inner for root in whole for inner in _innermost_first(root)):
+        for root in (jit.args, *([jit.returns] if jit.returns else []), *jit.body):
+            self.parts(root)
+
+    def parts(self, root: ast.AST) -> None:
+        """Port the expressions of a part of a function, the innermost first."""
+        for part in _innermost_first(root):
             if isinstance(part, ast.Attribute):
                 self._name(part)
+            elif isinstance(part, ast.Name):
+                self._plain_name(part)
             elif isinstance(part, ast.Call):
                 self._call(part)
             elif isinstance(part, ast.AugAssign):
-                self._accumulated(part)
+                accumulated(self, part)
             elif isinstance(part, ast.Assign):
-                self._added(part)
+                added(self, part)
 
     def _parameters(self, jit: ast.FunctionDef) -> None:
         """Let a kernel make the descriptors that host code described."""
@@ -324,44 +341,65 @@ class _Port:
             words.append('layouts="auto"')
         self.replace(decorator, "gluon.jit" + (f"({', '.join(words)})" if words else ""))
 
-    def _language(self, node: ast.AST) -> Optional[str]:
+    def language(self, node: ast.AST) -> Optional[str]:
         """Return the name that an expression has in Triton's language; None for others."""
-        parts: list[str] = []
-        while isinstance(node, ast.Attribute):
-            parts.insert(0, node.attr)
-            node = node.value
-        if not isinstance(node, ast.Name) or not parts:
-            return None
-        if node.id in self.names.tl:
-            return ".".join(parts)
-        if node.id in self.names.triton and parts[0] == "language" and len(parts) > 1:
-            return ".".join(parts[1:])
-        return None
+        return self.names.language(node, self.bound)
+
+    def _plain_name(self, node: ast.Name) -> None:
+        if not isinstance(node.ctx, ast.Load) or node.id in self.bound:
+            return
+        if node.id in self.names.functions:
+            self._renamed(node, self.names.full(node), self.language(node) or "")
+        elif self.names.own.get(node.id) in ("cdiv", "next_power_of_2"):
+            self.replace(node, f"gl.{self.names.own[node.id]}")
+        elif node.id not in self.names.modules and node.id not in self.names.triton:
+            self._elsewhere(node)
+
+    def _elsewhere(self, node: ast.Name | ast.Attribute) -> None:
+        """Name the copy of a function that comes from another file."""
+        one = find_function(self.tree, Path(self.file), node)
+        if one is None:
+            return
+        if one not in self.foreign:
+            if isinstance(node, ast.Name):
+                self.foreign[one] = node.id
+                self.dropped.add(node.id)
+            else:
+                self.foreign[one] = free_name(node.attr, self.taken)
+        self.replace(node, self.foreign[one])
 
     def _name(self, node: ast.Attribute) -> None:
-        name = self._language(node)
-        if name is None:
-            if isinstance(node.value, ast.Name) and node.value.id in self.names.triton:
-                if node.attr in ("cdiv", "next_power_of_2"):
-                    self.replace(node, "gl.cdiv" if node.attr == "cdiv" else "gl.next_power_of_2")
-            elif node.attr == "dtype" and self.kind_of(node.value) == BLOCK:
-                self.replace(node, f"{self.text_of(node.value)}.base.dtype")
-            elif node.attr == "shape" and self.kind_of(node.value) == TILES:
-                self.replace(node, f"{self.text_of(node.value)}.extents")
-            return
-        short = name.removeprefix("math.")
-        short = _RENAMED.get(short, short)
+        name = self.language(node)
+        if name is not None:
+            self._renamed(node, self.names.full(node), name)
+        elif self.names.of_triton(node, self.bound) in ("cdiv", "next_power_of_2"):
+            self.replace(node, f"gl.{node.attr}")
+        elif node.attr == "dtype" and self.kind_of(node.value) == BLOCK:
+            self.replace(node, f"{self.text_of(node.value)}.base.dtype")
+        elif node.attr == "shape" and self.kind_of(node.value) == TILES:
+            self.replace(node, f"{self.text_of(node.value)}.extents")
+        elif isinstance(node.value, (ast.Name, ast.Attribute)):
+            root: ast.expr = node.value
+            while isinstance(root, ast.Attribute):
+                root = root.value
+            if isinstance(root, ast.Name) and root.id not in self.bound:
+                self._elsewhere(node)
+
+    def _renamed(self, node: ast.Name | ast.Attribute, full: str, name: str) -> None:
+        """Write a function of Triton's language by its name here."""
+        short = _RENAMED.get(name, name)
         if short in ("dot", "trans", "range", *_BLOCKS):
             return  # with the call
         if name in _COPIED:
             self.replace(node, self.need(name))
-            return
-        if hasattr(language, short):
+        elif "." not in short and hasattr(language, short):
             self.replace(node, f"gl.{short}")
-        elif name.partition(".")[0] in _AS_THEY_ARE or name.startswith("extra."):
-            self.kept = True
-        elif "." not in name:
-            raise self.error(node, f"tl.{name} has no counterpart", None)
+        elif full.startswith("math.") and hasattr(language.extra.libdevice, name):
+            self.replace(node, f"gl.extra.libdevice.{name}")  # early releases had them there
+        elif name.partition(".")[0] in _AS_THEY_ARE or name in _MODULES:
+            return
+        else:
+            raise self.error(node, f"tl.{full} has no counterpart", None)
 
     def error(self, node: ast.expr | ast.stmt, words: str, remedy: Optional[str]) -> GluonError:
         line = self.lines[node.lineno - 1].decode().rstrip("\n")
@@ -373,15 +411,19 @@ class _Port:
     # -- calls ----------------------------------------------------------------------------------
 
     def _call(self, node: ast.Call) -> None:
-        name = self._language(node.func)
+        name = self.language(node.func)
         if name == "dot":
-            self._dot(node)
+            ported_product(self, node)
         elif name == "trans":
             dims = [self.text_of(arg) for arg in node.args[1:]]
             order = ", ".join(dims) if dims else "1, 0"
             self.replace(node, f"gl.permute({self.text_of(node.args[0])}, ({order}))")
         elif name == "range":  # its other words are hints for passes that Gluon has not
-            self.replace(node, f"range({', '.join(self.text_of(arg) for arg in node.args)})")
+            words = arguments(node, ("arg1", "arg2", "step"))
+            texts = [self.text_of(words[n]) for n in ("arg1", "arg2", "step") if n in words]
+            if "step" in words and "arg2" not in words:
+                texts = ["0", *texts]
+            self.replace(node, f"range({', '.join(texts)})")
         elif name in _BLOCKS:
             ported_maker(self, node, name)
         elif name in ("load", "store"):
@@ -389,101 +431,46 @@ class _Port:
         elif isinstance(node.func, ast.Attribute) and name is None:
             ported_method(self, node)
 
-    def _dot(self, node: ast.Call, acc: Optional[str] = None) -> None:
-        """Port a product; `acc` is the text of the sum that it is added to."""
-        words = {word.arg: word.value for word in node.keywords}
-        a, b = (
-            node.args[i] if i < len(node.args) else words[n]
-            for i, n in enumerate(("input", "other"))
-        )
-        addend = node.args[2] if len(node.args) > 2 else words.get("acc")
-        if addend is not None and not (isinstance(addend, ast.Constant) and addend.value is None):
-            acc = self.text_of(addend)
-        if acc is None:
-            dtype = self.text_of(words["out_dtype"]) if "out_dtype" in words else "gl.float32"
-            rows, columns = self._shape(a)[0], self._shape(b)[1]
-            acc = f"gl.zeros([{rows}, {columns}], {dtype})"
-        precision = self._precision(words)
-        args = ", ".join([self.text_of(a), self.text_of(b), acc, *precision])
-        self.replace(node, f"gl.portable.mma({args})")
 
-    def _precision(self, words: dict[Optional[str], ast.expr]) -> list[str]:
-        """Return the argument for the rounding of float32 operands: tf32 is Triton's default."""
-        allowed = words.get("allow_tf32")
-        if isinstance(allowed, ast.Constant) and allowed.value is False:
-            return []
-        chosen = words.get("input_precision")
-        if chosen is None:
-            return ['input_precision="tf32"']
-        if isinstance(chosen, ast.Constant) and chosen.value == "ieee":
-            return []
-        if isinstance(chosen, ast.Constant) and chosen.value not in ("tf32", None):
-            return ['input_precision="tf32"']  # several products of tf32
-        return [f"input_precision={self.text_of(chosen)}"]
+def _kernels(tree: ast.Module, jits: list[ast.FunctionDef]) -> list[ast.FunctionDef]:
+    """Return the functions that host code launches, or that no other of them names."""
+    inside = {id(part) for jit in jits for part in ast.walk(jit)}
+    named = {
+        part.id
+        for jit in jits
+        for part in ast.walk(jit)
+        if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load)
+    }
+    passed = {
+        id(argument)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        for argument in (*node.args, *(word.value for word in node.keywords))
+    }
+    launched = {
+        node.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Name) and id(node) not in inside and id(node) not in passed
+    }
+    return [jit for jit in jits if jit.name not in named or jit.name in launched]
 
-    def _shape(self, node: ast.expr) -> tuple[str, str]:
-        """Return the expressions for the two sizes of an operand."""
-        while True:
-            inner = _same_shape(node)
-            if inner is None:
-                break
-            node = inner
-        if isinstance(node, ast.Call) and self._language(node.func) == "trans":
-            rows, columns = self._shape(node.args[0])
-            return columns, rows
-        if isinstance(node, ast.Attribute) and node.attr == "T":
-            rows, columns = self._shape(node.value)
-            return columns, rows
-        text = self.text_of(node)
-        plain = isinstance(node, (ast.Name, ast.Attribute, ast.Call, ast.Subscript))
-        text = text if plain else f"({text})"
-        return f"{text}.shape[0]", f"{text}.shape[1]"
 
-    def _accumulated(self, node: ast.AugAssign) -> None:
-        """Port `acc += tl.dot(a, b)`: the product adds to its accumulator itself."""
-        product = node.value
-        if not (isinstance(node.op, ast.Add) and isinstance(product, ast.Call)):
-            return
-        if self._language(product.func) != "dot" or len(product.args) > 2:
-            return
-        if any(word.arg == "acc" for word in product.keywords):
-            return
-        acc = self.data[slice(*self.span(node.target))].decode()
-        self.replace(node, f"{acc} = {self._product(product, acc)}")
+def _alone(tree: ast.Module, node: ast.stmt) -> bool:
+    """Return True for the only statement of a block."""
+    blocks = (
+        getattr(outer, name, None)
+        for outer in ast.walk(tree)
+        for name in ("body", "orelse", "finalbody")
+    )
+    return any(isinstance(block, list) and block == [node] for block in blocks)
 
-    def _added(self, node: ast.Assign) -> None:
-        """Port `acc = acc * scale + tl.dot(a, b)`: the product adds to its accumulator itself."""
-        total, (target, *more) = node.value, node.targets
-        if more or not isinstance(target, ast.Name):
-            return
-        if not isinstance(total, ast.BinOp) or not isinstance(total.op, ast.Add):
-            return
-        sides = total.left, total.right
-        for product, other in (sides, sides[::-1]):
-            scaled = isinstance(other, ast.BinOp) and isinstance(other.op, (ast.Mult, ast.Div))
-            first = other.left if scaled and isinstance(other, ast.BinOp) else other
-            if not isinstance(first, ast.Name) or first.id != target.id:
-                continue  # only the variable itself surely has the product's shape
-            if not isinstance(product, ast.Call) or self._language(product.func) != "dot":
-                continue
-            if len(product.args) > 2 or any(word.arg == "acc" for word in product.keywords):
-                continue
-            acc = self.text_of(other)
-            self.replace(total, self._product(product, acc))
-            return
 
-    def _product(self, product: ast.Call, acc: str) -> str:
-        """Return the text of a product that is added to `acc`."""
-        first, last = self.span(product)
-        self.edits = [e for e in self.edits if not (e[0] == first and e[1] == last)]
-        for argument in (*product.args, *(word.value for word in product.keywords)):
-            for part in _innermost_first(argument):
-                if isinstance(part, ast.Attribute):
-                    self._name(part)
-                elif isinstance(part, ast.Call):
-                    self._call(part)
-        self._dot(product, acc)
-        return self.text_of(product)
+def _names(node: ast.AST, name: str) -> bool:
+    """Return True for a node that reads or binds a name."""
+    if isinstance(node, (ast.Import, ast.ImportFrom)):
+        return any(bound_by(alias) == name for alias in node.names)
+    own = getattr(node, "id", None) or getattr(node, "arg", None) or getattr(node, "name", None)
+    return own == name and hasattr(node, "lineno")
 
 
 def _bound(tree: ast.Module) -> set[str]:
@@ -496,21 +483,6 @@ def _bound(tree: ast.Module) -> set[str]:
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
             names |= {alias.asname or alias.name.partition(".")[0] for alias in node.names}
     return names
-
-
-def _same_shape(node: ast.expr) -> Optional[ast.expr]:
-    """Return the operand whose shape an expression has, where the text shows it."""
-    if (
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr == "to"
-    ):
-        return node.func.value
-    if isinstance(node, ast.UnaryOp):
-        return node.operand
-    if isinstance(node, ast.BinOp) and isinstance(node.right, ast.Constant):
-        return node.left
-    return None
 
 
 def _innermost_first(node: ast.AST) -> Iterable[ast.AST]:

@@ -7,9 +7,13 @@ from typing import Any, Optional, Sequence
 
 from gluon_write.kinds import BLOCK, TILES
 
-__all__ = ["ported_access", "ported_maker", "ported_method"]
+__all__ = ["arguments", "ported_access", "ported_maker", "ported_method"]
 
 _ATOMICS = ("add", "min", "max", "and", "or", "xor")
+_CHECKS = ("boundary_check", "padding_option")
+_HOW = ("cache_modifier", "eviction_policy")
+_LOADS = ("pointer", "mask", "other", *_CHECKS, *_HOW, "volatile")
+_STORES = ("pointer", "value", "mask", _CHECKS[0], *_HOW)
 _TILE_FUNCTIONS = {"load_tensor_descriptor": "load", "store_tensor_descriptor": "store"}
 
 
@@ -60,7 +64,7 @@ def ported_maker(port: Any, node: ast.Call, name: str) -> bool:
 
 def ported_access(port: Any, node: ast.Call, name: str) -> bool:
     """Port a load or store through a block pointer; False for other calls."""
-    words = arguments(node, ("pointer", "mask") if name == "load" else ("pointer", "value", "mask"))
+    words = arguments(node, _LOADS if name == "load" else _STORES)
     pointer = words.get("pointer")
     checked = words.pop("boundary_check", None)
     padding = words.pop("padding_option", None)

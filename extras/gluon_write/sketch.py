@@ -208,10 +208,10 @@ class _Sketcher(KernelGenerator):
         return named | {word.arg: self.visit(word.value) for word in node.keywords}
 
     def _places(self, node: Any, called: Any) -> list[Optional[Place]]:
-        """Return the places of the operands a and b of a call."""
+        """Return the places of the operands a and b and of the accumulator of a call."""
         names = list(inspect.signature(called).parameters)
         nodes = dict(zip(names, node.args)) | {word.arg: word.value for word in node.keywords}
-        return [place_of(nodes.get(name), self.number) for name in ("a", "b")]
+        return [place_of(nodes.get(name), self.number) for name in ("a", "b", "acc")]
 
     def _layouts(self, a: Any, b: Any, acc: Any, operands: str, **how: Any) -> Any:
         """Return the layouts that the target's matrix unit wants."""

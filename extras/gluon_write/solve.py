@@ -8,7 +8,7 @@ from typing import Any, Collection, Optional
 import numpy as np
 
 from gluon_core.errors import GluonError
-from gluon_core.layouts import DistributedLayout
+from gluon_core.layouts import BlockedLayout, DistributedLayout
 from gluon_write.buffers import shared_price
 from gluon_write.candidates import candidates
 from gluon_write.eliminate import Tables
@@ -112,6 +112,8 @@ class Problem:
     def _own(self, layout: Any, one: Unknown) -> float:
         if one.first is not None:
             return 0.0  # a buffer: its accesses are relations
+        if one.scanned and not isinstance(layout, BlockedLayout):
+            return float("inf")
         try:
             return price(layout, one, one.warps)
         except GluonError:

@@ -47,6 +47,7 @@ class Unknown:
         fixed: the layout that an op or the kernel's source demands.
         accesses: those to global memory through pointers with it.
         reductions: (axis, shape, weight) of each.
+        scanned: a scan takes a tensor with it: Triton scans blocked layouts alone.
         steps: elementwise ops, those in loops counted often.
         sites: calls that make a tensor with it, each with the calls around it.
         line: the first line where it occurs.
@@ -63,6 +64,7 @@ class Unknown:
     fixed_by: str = ""
     accesses: list[Access] = field(default_factory=list)
     reductions: list[tuple[int, tuple[int, ...], int]] = field(default_factory=list)
+    scanned: bool = False
     steps: int = 0
     sites: list[Site] = field(default_factory=list)
     names: list[str] = field(default_factory=list)

@@ -206,6 +206,8 @@ _MFMA: Mapping[int, Mapping[str, _Unit]] = {
         "fp8e5": _BYTE,
     },
 }
+# CDNA4 keeps the shallower instructions of CDNA3, for products of fewer columns.
+_SHALLOW: Mapping[int, Mapping[str, _Unit]] = {4: {"fp16": _HALF, "bf16": _HALF, "int8": _BYTE}}
 
 
 def mfma_accepts(request: MmaRequest) -> Union[bool, str]:
@@ -214,9 +216,18 @@ def mfma_accepts(request: MmaRequest) -> Union[bool, str]:
     refusal = _dtypes_refused(request, units, "MFMA")
     if refusal is not None:
         return refusal
-    if _mfma_rows(request, units[str(request.a_dtype)]) is None:
-        return _too_small(request, "MFMA", 16, units[str(request.a_dtype)].depth[16])
+    unit = _mfma_unit(request)
+    if _mfma_rows(request, unit) is None:
+        return _too_small(request, "MFMA", 16, unit.depth[16])
     return _layout_accepted(request, AMDMFMALayout)
+
+
+def _mfma_unit(request: MmaRequest) -> _Unit:
+    """Return the deepest instructions that the product fills, else the shallowest."""
+    version, dtype = matrix_version(request.target.architecture) or 0, str(request.a_dtype)
+    deep = _MFMA[version][dtype]
+    shallow = _SHALLOW.get(version, {}).get(dtype, deep)
+    return deep if _mfma_rows(request, deep) is not None else shallow
 
 
 def _mfma_rows(request: MmaRequest, unit: _Unit) -> Optional[int]:
@@ -231,7 +242,7 @@ def _mfma_rows(request: MmaRequest, unit: _Unit) -> Optional[int]:
 
 def mfma_layouts(request: MmaRequest) -> MmaLayouts:
     version = matrix_version(request.target.architecture) or 0
-    unit = _MFMA[version][str(request.a_dtype)]
+    unit = _mfma_unit(request)
     rows = _mfma_rows(request, unit) or 16
     accumulator = AMDMFMALayout(
         version=version,

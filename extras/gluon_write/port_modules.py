@@ -1,0 +1,185 @@
+"""Find the functions of other files that a file's kernels call, and copy them with those that they call."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Iterator, Mapping, Optional
+
+from gluon_write.form import free_name
+from gluon_write.port_names import bound_by, is_jit, names_of
+
+__all__ = ["Foreign", "copied", "definitions", "find_function"]
+
+Definition = ast.FunctionDef | ast.ClassDef | ast.Assign | ast.AnnAssign
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """Name a function of plain Triton in another file."""
+
+    file: Path
+    name: str
+
+
+def find_function(tree: ast.Module, file: Path, node: ast.expr) -> Optional[Foreign]:
+    """Return the function of plain Triton that an expression names, where an import binds it.
+
+    Args:
+        tree: of the file. node: a name, or an attribute of a module.
+    """
+    for imported in _imports(tree):
+        for alias in imported.names:
+            found = _resolved(imported, alias, file, node)
+            if found is not None:
+                return found
+    return None
+
+
+def _resolved(
+    imported: ast.Import | ast.ImportFrom, alias: ast.alias, file: Path, node: ast.expr
+) -> Optional[Foreign]:
+    bound = alias.asname or alias.name
+    level = imported.level if isinstance(imported, ast.ImportFrom) else 0
+    module = imported.module or "" if isinstance(imported, ast.ImportFrom) else alias.name
+    if isinstance(node, ast.Name):
+        if isinstance(imported, ast.Import) or node.id != bound:
+            return None
+        return _in_module(_file_of(module, level, file), alias.name)
+    if not isinstance(node, ast.Attribute) or ast.unparse(node.value) != bound:
+        return None
+    if isinstance(imported, ast.ImportFrom):
+        module = f"{module}.{alias.name}" if module else alias.name
+    return _in_module(_file_of(module, level, file), node.attr)
+
+
+def _imports(tree: ast.Module) -> Iterator[ast.Import | ast.ImportFrom]:
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            yield node
+
+
+def _in_module(file: Optional[Path], name: str, depth: int = 8) -> Optional[Foreign]:
+    """Return a function of plain Triton that a file defines, or imports from another."""
+    if file is None or not depth:
+        return None
+    tree = _parsed(file)
+    names = names_of(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and node.name == name:
+            jit = any(is_jit(decorator, names) for decorator in node.decorator_list)
+            return Foreign(file, name) if jit else None
+        if isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                if (alias.asname or alias.name) == name:
+                    there = _file_of(node.module or "", node.level, file)
+                    return _in_module(there, alias.name, depth - 1)
+    return None
+
+
+def _parsed(file: Path) -> ast.Module:
+    try:
+        return ast.parse(file.read_text())
+    except (SyntaxError, UnicodeDecodeError, OSError):
+        return ast.Module([], [])
+
+
+def _file_of(module: str, level: int, file: Path) -> Optional[Path]:
+    """Return the file of a module as Python would find it for `file`, without an import."""
+    if module.partition(".")[0] in ("triton", "torch", "numpy"):
+        return None
+    folder = file.resolve().parent
+    if level:
+        for _ in range(level - 1):
+            folder = folder.parent
+        places = [folder]
+    else:
+        places = [folder]
+        while (places[-1] / "__init__.py").exists():
+            places.append(places[-1].parent)
+        places += [Path.cwd(), *(Path(entry) for entry in sys.path if entry)]
+    parts = [part for part in module.split(".") if part]
+    for place in places:
+        path = place.joinpath(*parts)
+        for candidate in (path.with_suffix(".py") if parts else None, path / "__init__.py"):
+            if candidate is not None and candidate.is_file():
+                return candidate
+    return None
+
+
+def definitions(text: str) -> dict[str, tuple[str, ast.stmt]]:
+    """Return the definitions and imports of a module by the names that they bind, in its order."""
+    lines, texts = text.splitlines(), {}
+    for node in ast.parse(text).body:
+        names: list[str] = []
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            names = [node.name]
+        elif isinstance(node, ast.Assign):
+            names = [target.id for target in node.targets if isinstance(target, ast.Name)]
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            names = [node.target.id]
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            names = [bound_by(alias) for alias in node.names]
+        decorators = getattr(node, "decorator_list", [])
+        first = min([node.lineno, *(d.lineno for d in decorators)])
+        for name in names:
+            texts[name] = "\n".join(lines[first - 1 : node.end_lineno]), node
+    return texts
+
+
+def copied(
+    text: str, wanted: Mapping[str, str], taken: set[str], bound: Mapping[str, str]
+) -> list[str]:
+    """Return the text of definitions of a ported file, and of those that they use, in its order.
+
+    Args:
+        wanted: names of functions there, with their names in the file that gets the text.
+        taken: names that others may not have; those that are chosen are added.
+        bound: names that imports of that file bind already, with the texts of the imports.
+    """
+    texts = definitions(text)
+    used: set[str] = set()
+    left = list(wanted)
+    while left:
+        name = left.pop()
+        if name not in used:
+            used.add(name)
+            words = {n.id for n in ast.walk(texts[name][1]) if isinstance(n, ast.Name)}
+            left += [word for word in words if word in texts]
+    spelled: dict[str, str] = {}
+    for name in texts:
+        text, node = texts[name]
+        if name not in used:
+            continue
+        imported = isinstance(node, (ast.Import, ast.ImportFrom))
+        if name in wanted or imported:
+            spelled[name] = wanted.get(name, name)
+        else:
+            spelled[name] = free_name(name, taken)
+    parts: list[str] = []
+    for name in spelled:
+        text, node = texts[name]
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            alias = next(alias for alias in node.names if bound_by(alias) == name)
+            text = ast.unparse(_one_of(node, alias))
+            if bound.get(name) == text:
+                continue
+        else:
+            text = _renamed(text, spelled)
+        if text not in parts:
+            parts.append(text)
+    return parts
+
+
+def _one_of(node: ast.Import | ast.ImportFrom, alias: ast.alias) -> ast.stmt:
+    if isinstance(node, ast.Import):
+        return ast.Import([alias])
+    return ast.ImportFrom(node.module, [alias], node.level)
+
+
+def _renamed(text: str, names: Mapping[str, str]) -> str:
+    pattern = r"(?<![\w.])[A-Za-z_]\w*(?![\w\"'])"
+    return re.sub(pattern, lambda match: names.get(match[0], match[0]), text)

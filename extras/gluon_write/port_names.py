@@ -1,0 +1,154 @@
+"""Tell the names under which a file has Triton, its language, and the functions of both."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, field
+from typing import Iterator, Optional
+
+__all__ = ["Names", "bound_by", "bound_in", "imports_of", "is_jit", "names_of", "rewritten"]
+
+_LANGUAGE = "triton.language"
+_DESCRIPTORS = "triton.tools.tensor_descriptor"
+_MODULES = frozenset("core math standard random extra target_info".split())
+_SAME = (
+    "core.",
+    "math.",
+    "standard.",
+    "random.",
+)  # modules whose functions the language lists, too
+Import = ast.Import | ast.ImportFrom
+
+
+@dataclass
+class Names:
+    """Hold the file's names of Triton and its language.
+
+    Attributes:
+        triton: of the package. modules: of the language and its modules, with their place in it.
+        functions: of the language, imported one by one, with their names there. own: the same for
+            the package. descriptors: classes of descriptors on the host.
+    """
+
+    triton: set[str] = field(default_factory=set)
+    modules: dict[str, str] = field(default_factory=dict)
+    functions: dict[str, str] = field(default_factory=dict)
+    own: dict[str, str] = field(default_factory=dict)
+    descriptors: set[str] = field(default_factory=set)
+
+    def language(self, node: ast.AST, bound: frozenset[str] = frozenset()) -> Optional[str]:
+        """Return the name that an expression has in Triton's language; None for others.
+
+        Args:
+            bound: names that the function at hand binds itself.
+        """
+        full = self.full(node, bound)
+        return _short(full) if full else None
+
+    def full(self, node: ast.AST, bound: frozenset[str] = frozenset()) -> str:
+        """Return the name with that of the module within the language; "" for other expressions."""
+        parts: list[str] = []
+        while isinstance(node, ast.Attribute):
+            parts.insert(0, node.attr)
+            node = node.value
+        if not isinstance(node, ast.Name) or node.id in bound:
+            return ""
+        if node.id in self.functions and not parts:
+            return self.functions[node.id]
+        if node.id in self.modules and parts:
+            return ".".join(p for p in (self.modules[node.id], *parts) if p)
+        if node.id in self.triton and parts[:1] == ["language"] and len(parts) > 1:
+            return ".".join(parts[1:])
+        return ""
+
+    def of_triton(self, node: ast.AST, bound: frozenset[str] = frozenset()) -> Optional[str]:
+        """Return the name that an expression has in the package Triton; None for others."""
+        if isinstance(node, ast.Name) and node.id not in bound:
+            return self.own.get(node.id)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            return node.attr if node.value.id in self.triton - bound else None
+        return None
+
+
+def _short(name: str) -> str:
+    """Return the name of a function without the module that defines it."""
+    for prefix in _SAME:
+        name = name.removeprefix(prefix)
+    return name
+
+
+def imports_of(tree: ast.AST) -> Iterator[Import]:
+    """Yield the imports of Triton and of its modules."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            if any(alias.name.partition(".")[0] == "triton" for alias in node.names):
+                yield node
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            if (node.module or "").partition(".")[0] == "triton":
+                yield node
+
+
+def bound_by(alias: ast.alias) -> str:
+    """Return the name that an import binds."""
+    return alias.asname or alias.name.partition(".")[0]
+
+
+def names_of(tree: ast.AST) -> Names:
+    """Return a file's names of Triton."""
+    names = Names()
+    for node in imports_of(tree):
+        for alias in node.names:
+            if isinstance(node, ast.Import):
+                _imported(names, alias)
+            else:
+                _imported_from(names, node.module or "", alias)
+    return names
+
+
+def _imported(names: Names, alias: ast.alias) -> None:
+    if alias.name == "triton" or not alias.asname:
+        names.triton.add(bound_by(alias))
+    elif alias.name.startswith(_LANGUAGE):
+        names.modules[alias.asname] = alias.name.removeprefix(_LANGUAGE).removeprefix(".")
+
+
+def _imported_from(names: Names, module: str, alias: ast.alias) -> None:
+    name = bound_by(alias)
+    if module == _DESCRIPTORS:
+        names.descriptors.add(name)
+    elif module == "triton" and alias.name == "language":
+        names.modules[name] = ""
+    elif module == "triton":
+        names.own[name] = alias.name
+    elif module == _LANGUAGE and alias.name in _MODULES:
+        names.modules[name] = alias.name
+    elif module.startswith(_LANGUAGE):
+        inner = module.removeprefix(_LANGUAGE).removeprefix(".")
+        full = f"{inner}.{alias.name}" if inner else alias.name
+        library = inner.startswith("extra") and not inner.endswith("libdevice")
+        (names.modules if library else names.functions)[name] = full
+
+
+def is_jit(decorator: ast.expr, names: Names) -> bool:
+    """Return True for a decorator that makes a kernel of plain Triton."""
+    called = decorator.func if isinstance(decorator, ast.Call) else decorator
+    return names.of_triton(called) == "jit"
+
+
+def bound_in(jit: ast.FunctionDef) -> frozenset[str]:
+    """Return the names that a function binds: its parameters and variables."""
+    names = {node.arg for node in ast.walk(jit) if isinstance(node, ast.arg)}
+    stored = (
+        node.id
+        for node in ast.walk(jit)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    )
+    return frozenset(names | set(stored))
+
+
+def rewritten(node: Import, stays: list[ast.alias]) -> str:
+    """Return the text of an import with some of its names."""
+    left = ", ".join(f"{a.name} as {a.asname}" if a.asname else a.name for a in stays)
+    if isinstance(node, ast.Import):
+        return f"import {left}" if stays else ""
+    return f"from {'.' * node.level}{node.module or ''} import {left}" if stays else ""
