@@ -155,20 +155,27 @@ class _Builder:
         elif name == "histogram":
             self._histogram(op, context, tensors, results)
         elif name == "scan":
-            for value in results:
-                self.join(self.key(context, results[0]), self.key(context, value))
-            for value in tensors:
-                self.relate("same", context, value, results[0], None, op, False)
-            self.note(context, results[0], ("scan",))
+            self._scan(op, context, tensors, results)
         elif name in ("gather", "local_gather"):  # the result has the layout of the indices
             self.join(self.key(context, tensors[-1]), self.key(context, results[0]))
         else:
-            alike = [*tensors, *results]
-            if alike and all(v.type.dims == alike[0].type.dims for v in alike):
-                for value in alike[1:]:
-                    self.join(self.key(context, alike[0]), self.key(context, value))
-                self.note(context, alike[0], ("step",))
+            self._alike(context, [*tensors, *results])
         self.strides.take(op, context)
+
+    def _alike(self, context: Any, values: list[Any]) -> None:
+        """Join operands and results of an elementwise op."""
+        if values and all(v.type.dims == values[0].type.dims for v in values):
+            for value in values[1:]:
+                self.join(self.key(context, values[0]), self.key(context, value))
+            self.note(context, values[0], ("step",))
+
+    def _scan(self, op: Any, context: Any, tensors: list[Any], results: list[Any]) -> None:
+        """Give the results of a scan one layout, and each operand a conversion to it."""
+        for value in results:
+            self.join(self.key(context, results[0]), self.key(context, value))
+        for value in tensors:
+            self.relate("same", context, value, results[0], None, op, False)
+        self.note(context, results[0], ("scan",))
 
     def _links(self, op: Any, context: Any) -> None:
         """Join the values that control flow hands on, those of partitions included."""
