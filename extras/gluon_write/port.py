@@ -285,8 +285,8 @@ class _Port:
                     if self.language(part) == "constexpr":
                         self.replace(part, "gl.constexpr")
             if isinstance(node, ast.AnnAssign) and node.value is not None:
-                made = isinstance(node.value, ast.Call)
-                if self.language(node.annotation) == "constexpr" and not made:
+                plain = not isinstance(node.value, ast.Call)
+                if self.language(node.annotation) == "constexpr" and plain:
                     text = self.text_of(node.value)  # early releases took the annotation for it
                     self.replace(node, f"{ast.unparse(node.target)} = gl.constexpr({text})")
 

@@ -33,9 +33,9 @@ def find_function(tree: ast.Module, file: Path, node: ast.expr) -> Optional[Fore
     """
     for imported in _imports(tree):
         for alias in imported.names:
-            found = _resolved(imported, alias, file, node)
-            if found is not None:
-                return found
+            function = _resolved(imported, alias, file, node)
+            if function is not None:
+                return function
     return None
 
 

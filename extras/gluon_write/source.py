@@ -225,7 +225,7 @@ def replaced(text: str, kernel: str, line: int, head: str, definition: str) -> s
         for n in ast.walk(tree)
         if isinstance(n, ast.FunctionDef)
         and n.name == kernel
-        and n.lineno <= line + 1
+        and min([n.lineno, *(d.lineno for d in n.decorator_list)]) <= line + 1
         and line <= (n.end_lineno or n.lineno)
     )
     for decorator in node.decorator_list:
