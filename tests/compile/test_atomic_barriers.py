@@ -25,20 +25,30 @@ def between_stores(x, flag, layout: gl.constexpr, SEM: gl.constexpr, USED: gl.co
     gl.store(x + o + 512, y + before if USED else y)
 
 
+@gluon.jit
+def of_a_tensor(x, flag, layout: gl.constexpr, SEM: gl.constexpr, USED: gl.constexpr):
+    o = gl.arange(0, 128, layout=layout)
+    gl.store(x + o, o)
+    before = gl.atomic_add(flag + o, o, sem=SEM)
+    y = gl.load(x + o + 256)
+    gl.store(x + o + 512, y + before if USED else y)
+
+
 TEXTS = {"sm_90": "ptx", "gfx942": "amdgcn"}
 BARRIER = re.compile(r"^\s*(bar\.sync|barrier\.sync|s_barrier)", re.M)
 ATOMIC = re.compile(r"^\s*(@%p\d+ )?(atom|red)\.global|^\s*global_atomic", re.M)
 
 
-def barriers(architecture, sem, used):
+def barriers(architecture, sem, used, kernel=between_stores):
     """Return if there is one before the atomic, and one after it."""
     lanes = 64 if architecture.startswith("gfx") else 32
-    layout = gl.BlockedLayout([1], [lanes], [4], [0])
+    layout = gl.BlockedLayout([1], [lanes], [128 // lanes if kernel is of_a_tensor else 4], [0])
     compiled = gluon.compile(
-        between_stores,
+        kernel,
         architecture,
         signature={"x": "*i32", "flag": "*i32"},
         constexprs={"layout": layout, "SEM": sem, "USED": used},
+        options={"num_warps": layout.warps_per_cta[0]},
     )
     text = compiled.asm[TEXTS[architecture]]
     (atomic,) = ATOMIC.finditer(text)
@@ -61,3 +71,11 @@ def test_barriers_around_an_atomic(architecture, sem, used):
     before = theirs and sem in ("release", "acq_rel")
     after = used or (theirs and sem in ("acquire", "acq_rel"))
     assert barriers(architecture, sem, used) == (before, after)
+
+
+@pytest.mark.parametrize("architecture", TEXTS)
+@pytest.mark.parametrize("sem", ["relaxed", "release"])
+def test_an_atomic_of_a_tensor_has_none_after_it(architecture, sem):
+    theirs = ATOMIC_BARRIERS.held_by(TRITON_VERSION)
+    expected = theirs and sem == "release", False
+    assert barriers(architecture, sem, False, of_a_tensor) == expected

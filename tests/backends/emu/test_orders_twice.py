@@ -57,6 +57,17 @@ def last_block(
 
 
 @gluon.jit
+def histogram(bins, out, word, n, SEM: gl.constexpr, BARRIER: gl.constexpr):
+    """All blocks count by relaxed atomics; the block that comes last to a counter copies the bins."""
+    i = gl.arange(0, 128, L)
+    gl.atomic_add(bins + i * 7 % 32, 1, sem="relaxed")
+    if BARRIER:
+        gl.thread_barrier()
+    if gl.atomic_add(word, 1, sem=SEM) == n - 1:
+        gl.store(out + i, gl.load(bins + i, mask=i < 32))
+
+
+@gluon.jit
 def turns(out, word, SEM_W: gl.constexpr, SCOPE_W: gl.constexpr, SEM_R: gl.constexpr, SCOPE_R: gl.constexpr,
           BARRIER: gl.constexpr):  # fmt: skip
     """The blocks add to the same elements one after the other."""
@@ -105,6 +116,8 @@ CASES = {
     "flag by one lane": (flag, (128, 128, 1), (), 2, {**RIGHT, "MASKED": True}, BOTH),
     "last block": (last_block, (512, 128, 1), (4,), 4, {"SEM": "acq_rel", "SCOPE": "gpu", "BARRIER": True},
                    [{"SEM": "relaxed"}, {"SEM": "release"}, {"SEM": "acquire"}, {"SCOPE": "cta"}, {"BARRIER": False}]),
+    "histogram": (histogram, (32, 128, 1), (4,), 4, {"SEM": "acq_rel", "BARRIER": True},
+                  [{"SEM": "relaxed"}, {"SEM": "release"}, {"BARRIER": False}]),
     "turns": (turns, (128, 1), (), 3, RIGHT, BOTH),
     "fence": (fenced, (128, 128, 1), (), 2, {"FENCE": "fence.acq_rel.gpu;"},
               [{"FENCE": ""}, {"FENCE": "fence.acq_rel.cta;"}]),

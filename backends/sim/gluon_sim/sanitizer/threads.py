@@ -38,12 +38,12 @@ _ATOMIC = frozenset({"atomic_rmw", "atomic_cas"})
 
 def passive(op: Op) -> bool:
     """Return True if the op certainly does not wait for other threads."""
-    return op.name in _PASSIVE or op.name in ELEMENTWISE or op.name in _ATOMIC and _alone(op)
+    return op.name in _PASSIVE or op.name in ELEMENTWISE or op.name in _ATOMIC and _unanswered(op)
 
 
-def _alone(op: Op) -> bool:
-    """For an atomic: does one thread make it, whose result no other needs, and no barrier around it?"""
-    if is_used(op) or any(getattr(value.type, "dims", ()) for value in op.operands()):
+def _unanswered(op: Op) -> bool:
+    """For an atomic: does no thread need its result, and has it no barrier around it?"""
+    if is_used(op):
         return False
     return order_of(op)[:2] == (False, False) or not follows(ATOMIC_BARRIERS)
 

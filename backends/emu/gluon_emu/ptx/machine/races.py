@@ -173,6 +173,8 @@ class Races(Words):
         flat = index.ravel()
         rows, lanes = (np.repeat(a, count) for a in threads)
         self._ordered(group, shadow.write.of(flat), flat, (rows, lanes), how, plane, True)
+        if shadow.updated:
+            self._ordered(group, shadow.update.of(flat), flat, (rows, lanes), how, plane, True)
         if how[1]:
             for reads in shadow.reads:
                 self._ordered(group, reads.of(flat), flat, (rows, lanes), how, plane, False)
@@ -235,31 +237,49 @@ class Races(Words):
             np.zeros(flat.size, np.int32),
         )  # fmt: skip
         if writes:
+            kept = (
+                np.flatnonzero(self._apart(new, shadow.write.of(flat), strong))
+                if strong
+                else flat[:0]
+            )
+            if kept.size:
+                shadow.update.put(flat[kept], shadow.write.of(flat[kept]))
+            elif shadow.updated and not strong:
+                shadow.update.agent[flat] = 0
             shadow.write.put(flat, new)
+            first_of = self._first_of(flat, new, shadow.write) if strong else kept
+            if first_of.size:
+                shadow.update.put(flat[first_of], new.of(first_of))
+            shadow.updated = shadow.updated or kept.size + first_of.size > 0
             for reads in shadow.reads:
                 reads.agent[flat] = 0
             return
         first, second = shadow.reads
         # A read that is not ordered before this one stays; of several in one instruction, the first and the last.
         old = first.of(flat)
-        row, lane = (
-            np.where(new.agent > 0, new.agent - 1 >> 5, 0),
-            np.where(new.agent > 0, new.agent - 1 & 31, 0),
-        )
-        apart = (
-            ~self._covered(CAUSAL, row, lane, old)
-            if (new.agent > 0).all()
-            else old.agent != new.agent
-        )
-        kept = np.flatnonzero(apart)
+        kept = np.flatnonzero(self._apart(new, old))
         if kept.size:
             second.put(flat[kept], old.of(kept))
         first.put(flat, new)
-        backwards = np.arange(flat.size)[::-1]
-        earliest = new.of(backwards)
-        differs = np.flatnonzero(first.agent[flat[backwards]] != earliest.agent)
+        differs = self._first_of(flat, new, first)
         if differs.size:
-            second.put(flat[backwards][differs], earliest.of(differs))
+            second.put(flat[differs], new.of(differs))
+
+    @staticmethod
+    def _first_of(flat: np.ndarray, new: Accesses, last: Accesses) -> np.ndarray:
+        """Return the accesses of one instruction to units of which another agent has the last access, the first of a unit at the
+        end."""
+        backwards = np.arange(flat.size)[::-1]
+        differs = last.agent[flat[backwards]] != new.agent[backwards]
+        return np.asarray(backwards[differs])
+
+    def _apart(self, new: Accesses, old: Accesses, strong: int = 0) -> np.ndarray:
+        """Return which of the accesses `old` do not happen before `new`; with `strong`, of those that are strong, too."""
+        if (new.agent > 0).all():
+            apart = ~self._covered(CAUSAL, new.agent - 1 >> 5, new.agent - 1 & 31, old)
+        else:
+            apart = old.agent != new.agent
+        return apart & (old.agent != 0) & (old.strong > 0) if strong else apart
 
     def warps(self, group: Any, members: Optional[np.ndarray]) -> None:
         lanes = group.lanes()

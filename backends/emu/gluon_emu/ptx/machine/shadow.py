@@ -1,4 +1,4 @@
-"""The last accesses to each unit of memory: the write, and up to two reads after it."""
+"""The last accesses to each unit of memory: the write, an atomic write before it, and up to two reads after it."""
 
 from __future__ import annotations
 
@@ -52,12 +52,18 @@ class Shadow:
     Args:
         size: bytes.
         unit: the bytes of one record.
+
+    Attributes:
+        update: of each unit a strong write that did not happen before the last one, which is strong, too.
+        updated: whether there is one.
     """
 
     def __init__(self, size: int, unit: int):
         self.unit = unit
         count = -(-size // unit)
         self.write = Accesses.empty(count)
+        self.update = Accesses.empty(count)
+        self.updated = False
         self.reads = (Accesses.empty(count), Accesses.empty(count))
 
     def units(self, places: np.ndarray, size: int) -> np.ndarray:
