@@ -73,7 +73,8 @@ def _build(x: Tensor, cos: Tensor, sin: Tensor, inverse: bool) -> Any:
     empty = allocator(tuple(x.shape), x.dtype, x.device)
     if not x.numel():
         return lambda x, cos, sin, inverse: empty()
-    copied = x.stride(-1) != 1
+    far = (heads - 1) * x.stride(2) >= 1 << 31  # offsets of heads have 32 bits
+    copied = x.stride(-1) != 1 or far
     dense = not (cos.is_contiguous() and sin.is_contiguous())
     src, new = x.contiguous() if copied else x, empty()
     tensors = (src, cos.contiguous(), sin.contiguous(), new)

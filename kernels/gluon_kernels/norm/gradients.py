@@ -86,7 +86,7 @@ def norm_backward_long(
     dst_stride, CENTRED: gl.constexpr, ALIGN: gl.constexpr, PARTS: gl.constexpr, ROWS: gl.constexpr,
     PIECES: gl.constexpr, WIDTH: gl.constexpr, layout: gl.constexpr,
 ):  # fmt: skip
-    """Store the gradient of `src` alone, of rows that several programs share; see `column_sums`."""
+    """Store the gradient of `src` alone, of rows whose sums over columns no program can keep; see `column_sums`."""
     row, part = share(arrived, PARTS, ROWS)
     start = part * (PIECES * WIDTH)
     gs = load_pieces(
@@ -105,7 +105,9 @@ def norm_backward_long(
         products = products + (g * normalized(xs[i], statistics, row, rows, CENTRED, ROWS),)
     along = fold(products, PIECES)
     total = fold(scaled, PIECES)
-    all_along, totals = exchange(sums, arrived, row, part, along, total, PARTS)
+    all_along, totals = along, total
+    if PARTS > 1:
+        all_along, totals = exchange(sums, arrived, row, part, along, total, PARTS)
     slope = gl.sum(all_along, 0) / columns
     offset = 0.0
     if CENTRED:

@@ -315,7 +315,7 @@ def norm_gradient_plan(
     rows, columns = src.count, src.columns
     strides = (gs.stride, src.stride, dst.stride)
     tiles = tiling_of(*every, held=2)
-    if tiles.parts == 1:
+    if tiles.parts == 1 and columns <= MOST_SUMMED * current_target().warp_size:
         programs = min(tiles.grid(rows), 2 * multiprocessors(x))
         totals = _Totals(programs, columns, device, to_weight, to_bias)
         sums = totals.parts()
@@ -373,6 +373,9 @@ def norm_gradient_plan(
     return run_long
 
 
+MOST_SUMMED = (
+    16 * 26
+)  # columns for each lane whose sums a program keeps: more than 26 of a thread spill
 MOST_KEPT = 1 << 20  # float32 of memory that gradients keep for the next call
 
 

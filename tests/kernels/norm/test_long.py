@@ -9,6 +9,7 @@ import torch.nn.functional as F
 import gluon_kernels as kernels
 from gluon_core.errors import ShapeError
 from gluon_kernels.norm import gated, long, ops, views
+from gluon_kernels.norm import launches as norm_launches
 from gluon_kernels.topk import launches, sums
 
 pytestmark = [pytest.mark.once]
@@ -47,8 +48,7 @@ def longest(monkeypatch):
         one.forget()
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_long_rows(name, longest):
+def compare(name):
     torch.manual_seed(0)
     ours, theirs, count = CASES[name]
     inputs = [torch.randn(2, N) for _ in range(count)]
@@ -60,6 +60,11 @@ def test_long_rows(name, longest):
         results.append((result, *torch.autograd.grad(result, leaves, grad)))
     for mine, right in zip(*results, strict=True):
         torch.testing.assert_close(mine, right, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_long_rows(name, longest):
+    compare(name)
 
 
 def test_long_rows_in_memory_of_the_caller(longest):
@@ -110,3 +115,11 @@ def test_topk_of_a_row_that_no_lists_divide(monkeypatch):
     monkeypatch.setattr(launches, "is_whole", lambda *sizes: False)
     x = torch.randn(2, 900)
     assert torch.equal(kernels.topk(x, 9).values, x.topk(9).values)
+
+
+@pytest.mark.parametrize("name", ["rms_norm", "layer_norm", "residual"])
+def test_gradients_of_rows_whose_sums_no_program_keeps(name, monkeypatch):
+    monkeypatch.setattr(norm_launches, "MOST_SUMMED", 1)
+    ops._norm_gradients.forget()
+    compare(name)
+    ops._norm_gradients.forget()
