@@ -62,7 +62,8 @@ Call = Callable[[], Any]
 def worst(file: Path, count: int) -> Iterator[tuple[Problem, Shape, float]]:
     """Yield the shapes of each op with the lowest ratios in graphs."""
     rows = [row for row in json.loads(file.read_text()) if ratio(row, "graph") is not None]
-    known = {p.name: p for family in FAMILIES for p in problems_of(family, None)}
+    ways = [(family, way) for family in FAMILIES for way in (False, True)]
+    known = {p.name: p for family, way in ways for p in problems_of(family, None, way)}
     for op in dict.fromkeys(row["op"] for row in rows):
         own = sorted((row for row in rows if row["op"] == op), key=lambda row: ratio(row, "graph"))
         for row in own[:count]:

@@ -48,7 +48,7 @@ def problems_of(family: str, op: str | None, gradients: bool = False) -> list[Pr
     module = importlib.import_module(f"gluon_kernels.{family}.problem")
     problems = (*module.PROBLEMS, *getattr(module, "OF_HOPPER", ()))
     if gradients:
-        problems = module.GRADIENTS
+        problems = getattr(module, "WITH_GRADIENTS", ())
     return [problem for problem in problems if op in (None, problem.name)]
 
 

@@ -14,7 +14,15 @@ from gluon_kernels.norm.loss import cross_entropy
 from gluon_kernels.norm.ops import layer_norm, rms_norm, softmax
 from gluon_kernels.problem import Problem, Shape, with_gradients
 
-__all__ = ["CROSS_ENTROPY", "GRADIENTS", "LAYER_NORM", "PROBLEMS", "RMS_NORM", "SOFTMAX", "SWIGLU"]
+__all__ = [
+    "CROSS_ENTROPY",
+    "LAYER_NORM",
+    "PROBLEMS",
+    "RMS_NORM",
+    "SOFTMAX",
+    "SWIGLU",
+    "WITH_GRADIENTS",
+]
 
 _ELEMENTS = 2**28
 
@@ -214,7 +222,7 @@ SWIGLU = Problem(
 
 PROBLEMS = (SOFTMAX, RMS_NORM, LAYER_NORM, CROSS_ENTROPY, SWIGLU)
 
-GRADIENTS = (
+WITH_GRADIENTS = (
     with_gradients(SOFTMAX, "x", draw=lambda draw: half_of(SOFTMAX.draw(draw))),
     with_gradients(RMS_NORM, "x", "weight", draw=lambda draw: half_of(RMS_NORM.draw(draw))),
     with_gradients(

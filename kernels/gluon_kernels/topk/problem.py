@@ -13,7 +13,7 @@ from gluon_kernels.problem import Problem, Shape, with_gradients
 from gluon_kernels.topk.ops import topk
 from gluon_kernels.topk.sums import cumsum
 
-__all__ = ["CUMSUM", "GRADIENTS", "PROBLEMS", "TOPK"]
+__all__ = ["CUMSUM", "PROBLEMS", "TOPK", "WITH_GRADIENTS"]
 
 
 def _arguments(shape: Shape, device: Any) -> dict[str, Any]:
@@ -94,4 +94,4 @@ CUMSUM = Problem(
 PROBLEMS = (TOPK, CUMSUM)
 
 # Those of top-k depend on which of equal elements is taken.
-GRADIENTS = (with_gradients(CUMSUM, "x", draw=lambda draw: half_of(CUMSUM.draw(draw))),)
+WITH_GRADIENTS = (with_gradients(CUMSUM, "x", draw=lambda draw: half_of(CUMSUM.draw(draw))),)

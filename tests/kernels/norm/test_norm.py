@@ -12,9 +12,9 @@ import gluon_kernels as kernels
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
 from gluon_kernels import eager
 from gluon_kernels.norm import gated, launches, loss, ops, portable, rows
-from gluon_kernels.norm.problem import GRADIENTS, PROBLEMS
+from gluon_kernels.norm.problem import PROBLEMS, WITH_GRADIENTS
 from gluon_kernels.plans import Plans
-from gluon_kernels.topk.problem import GRADIENTS as OF_SUMS
+from gluon_kernels.topk.problem import WITH_GRADIENTS as OF_SUMS
 
 pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
 
@@ -68,7 +68,7 @@ def test_every_form(problem, shape):
     assert problem.check(shape, "cpu") is None
 
 
-@pytest.mark.parametrize("problem", (*GRADIENTS, *OF_SUMS), ids=lambda problem: problem.name)
+@pytest.mark.parametrize("problem", (*WITH_GRADIENTS, *OF_SUMS), ids=lambda problem: problem.name)
 def test_problems_with_gradients(problem):
     assert problem.check(problem.small[0], "cpu") is None
 
