@@ -15,6 +15,7 @@ from gluon_core import _triton, language
 from gluon_core.errors import GluonError, KernelWarning, LayoutError, SourceSpan
 from gluon_core.plugin.targets import Target
 from gluon_write.accumulate import accumulated
+from gluon_write.apart import apart
 from gluon_write.buffered import buffered
 from gluon_write.conflict import conflict_of
 from gluon_write.describe import described
@@ -111,6 +112,9 @@ def chosen_for(
         return sketch(fn, signature, constexprs, attrs, target, asked)
 
     drawn = traced(fn)
+    single = apart(fn, drawn)
+    if single is not fn:
+        fn, drawn = single, traced(single)
     fn, drawn = _with_tiles(fn, drawn, traced, target)
     fn, drawn = _formed(fn, drawn, traced, stages, target, int(options.num_warps))
     room = target.architecture.limits.shared_memory
@@ -156,9 +160,9 @@ def _formed(
     warps: int,
 ) -> tuple[Any, Sketch]:
     """Return a kernel with its loops of products in the form that costs least, and its trace."""
-    apart = hoisted(fn, drawn.jits)
-    if apart is not fn:
-        fn, drawn = apart, traced(apart)
+    alone = hoisted(fn, drawn.jits)
+    if alone is not fn:
+        fn, drawn = alone, traced(alone)
     pipelined = staged(fn, drawn, stages, transposes=target.has("nvidia.tma"))
     if pipelined is fn:
         pipelined = tiles_ahead(fn, drawn, stages, target, warps)

@@ -40,3 +40,32 @@ def test_repeated_vectors_have_names(tmp_path):
     assert len(vectors) == len(set(vectors)) == 2
     for name in re.findall(r"^ +(\w+) = [^\n]*arange", kernel, re.M):
         assert len(re.findall(rf"\b{name}\b", kernel)) > 1, name
+
+
+def test_common_assignments_are_taken_apart(tmp_path):
+    """Tensors that one statement assigns have a statement each; a swap stays."""
+    path = tmp_path / "pairs.py"
+    path.write_text(PAIRS)
+    text, _ = written(str(path), registry().target("sm_90"))
+    kernel = text[text.index("def moved(") : text.index("\nx = ")]
+    assert len(re.findall(r"^    (?:i|j|first|last) = ", kernel, re.M)) == 4
+    assert "first, last = last, first" in kernel
+
+
+PAIRS = """import numpy as np
+
+import gluon_core as gluon
+from gluon_core import language as gl
+
+
+@gluon.jit(layouts="auto")
+def moved(x, out, N, B: gl.constexpr):
+    i, j = gl.arange(0, B), gl.program_id(0) * B + gl.arange(0, B)
+    first, last = gl.load(x + i[:, None] * N + j[None, :]), gl.load(x + j[None, :] * N + i[:, None])
+    first, last = last, first
+    gl.store(out + j[:, None] * N + i[None, :], (first - last).T)
+
+
+x = np.ones((64, 64), np.float32)
+moved[(1,)](x, x, 64, 64)
+"""

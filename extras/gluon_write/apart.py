@@ -1,0 +1,80 @@
+"""Give each tensor of a common assignment a statement of its own, which other forms can read.
+
+    m, n = gl.arange(0, BM), gl.arange(0, BN)
+
+becomes
+
+    m = gl.arange(0, BM)
+    n = gl.arange(0, BN)
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import Any, Optional
+
+from gluon_write.form import Form, changed_copy
+from gluon_write.loops import reads
+from gluon_write.sketch import Sketch, place_of
+
+__all__ = ["apart"]
+
+
+def apart(fn: Any, drawn: Sketch) -> Any:
+    """Return a kernel without common assignments of tensors, or the kernel.
+
+    Args:
+        drawn: the traced kernel.
+    """
+    texts: dict[int, str] = {}
+    for number, jit in enumerate(drawn.jits):
+        text = _Function(jit, number, drawn).text()
+        if text is not None:
+            texts[number] = text
+    return changed_copy(fn, drawn.jits, texts, {}) if texts else fn
+
+
+class _Function(Form):
+    def __init__(self, fn: Any, number: int, drawn: Sketch):
+        super().__init__(fn)
+        self.number, self.drawn = number, drawn
+
+    def text(self) -> Optional[str]:
+        """Return the text of the function; None where nothing changes."""
+        lines = self.source.splitlines()
+        statements = [s for s in ast.walk(self.tree) if isinstance(s, ast.Assign)]
+        changed = False
+        for statement in sorted(statements, key=lambda s: s.lineno, reverse=True):
+            pairs = self._pairs(statement)
+            last = lines[(statement.end_lineno or 0) - 1].encode()[statement.end_col_offset or 0 :]
+            alone = not lines[statement.lineno - 1].encode()[: statement.col_offset].strip()
+            if not pairs or not alone or last.strip() and not last.lstrip().startswith(b"#"):
+                continue
+            indent = " " * statement.col_offset
+            new = [f"{indent}{name} = {value}" for name, value in pairs]
+            new[-1] += last.decode()
+            lines[statement.lineno - 1 : statement.end_lineno] = "\n".join(new).splitlines()
+            changed = True
+        return "\n".join(lines) + "\n" if changed else None
+
+    def _pairs(self, statement: ast.Assign) -> list[tuple[str, str]]:
+        """Return the names and values of a common assignment with tensors; none where their order counts."""
+        target, value = statement.targets[0], statement.value
+        if len(statement.targets) != 1 or not isinstance(target, ast.Tuple):
+            return []
+        if not isinstance(value, ast.Tuple) or len(value.elts) != len(target.elts):
+            return []
+        names = [node.id for node in target.elts if isinstance(node, ast.Name)]
+        if len(names) != len(target.elts) or any(isinstance(v, ast.Starred) for v in value.elts):
+            return []
+        if any(reads(v) & set(names[:i]) for i, v in enumerate(value.elts)):
+            return []
+        if not any(self._is_tensor(v) for v in value.elts):
+            return []
+        texts = [self.text_of(v) for v in value.elts]
+        return [(n, f"({t})" if "\n" in t else t) for n, t in zip(names, texts)]
+
+    def _is_tensor(self, node: ast.expr) -> bool:
+        place = place_of(node, self.number)
+        values = self.drawn.returned.get(place, ()) if place else ()
+        return any(getattr(value.type, "dims", ()) for value in values)
