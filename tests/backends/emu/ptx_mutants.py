@@ -153,7 +153,7 @@ CASES = {
 
 
 def _launched(case: Case) -> Any:
-    from gluon_kernels.gemm import launches, ops, tilings, vendors
+    from gluon_kernels.gemm import choice, launches, ops, tilings, vendors
 
     ops.plans.forget()
     target = patch.dict(os.environ, {"GLUON_TARGET": case.target})
@@ -161,7 +161,7 @@ def _launched(case: Case) -> Any:
         if case.tiling is None:
             return case.run()
         chosen = tilings.TILINGS[case.tiling]
-        with patch.object(tilings, "choose", lambda size: chosen), patch.object(launches, "choose", lambda size: chosen), patch.object(launches, "multiprocessors", lambda tensor: case.units):  # fmt: skip
+        with patch.object(choice, "choose", lambda size: chosen), patch.object(launches, "choose", lambda size: chosen), patch.object(launches, "multiprocessors", lambda tensor: case.units):  # fmt: skip
             return case.run()
 
 
