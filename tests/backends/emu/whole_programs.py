@@ -1,9 +1,9 @@
 """Operators, examples, tutorials and cases on the emulator, each against its reference, as one table.
 
-    python -m tests.backends.emu.whole_programs FILE.json [--kind KIND ...] [--target TARGET ...] [--seconds N]
+    python -m tests.backends.emu.whole_programs FILE.json [--kind KIND ...] [--target TARGET ...] [--seconds N] [--retry]
 
 FILE keeps each outcome with the commit that it is of: a run that was stopped, or that `--seconds` ended, goes on, and another commit begins
-anew. A tree with changes is refused, so that the commit is the code that ran. KIND is operators, examples, tutorials or cases; TARGET is
+anew; with `--retry` another commit runs again only the programs that failed or warned before. A tree with changes is refused, so that the commit is the code that ran. KIND is operators, examples, tutorials or cases; TARGET is
 emu:sm_80 and emu:sm_90 by default. Warnings about kernels are listed below the table.
 """
 
@@ -119,12 +119,13 @@ def _run(path):
 
 
 def ended(kind, name, target):
-    """Return how a program ends on a target: "passed", "refused: ..." for a lacking capability, "launched nothing", or the mistake; the seconds; and the warnings."""
+    """Return how a program ends on a target, the seconds, and the warnings. It ends as "passed", "refused: ..." where the target lacks a unit or has
+    other warps, "launched nothing", or with the mistake."""
     import warnings
 
     import torch
 
-    from gluon_core.errors import CapabilityError, KernelWarning
+    from gluon_core.errors import CapabilityError, KernelWarning, LayoutError
     from gluon_core.registry.load import registry
     from gluon_core.simulation.evidence import recording
     from gluon_emu.settings import using
@@ -147,8 +148,12 @@ def ended(kind, name, target):
             outcome = "launched nothing"
         elif wrong is None and ran != {str(registry().target(target))}:
             outcome = f"wrong: ran on {', '.join(sorted(ran))}"
-    except CapabilityError as error:
-        outcome = f"refused: {str(error).splitlines()[0]}"
+    except (CapabilityError, LayoutError) as error:
+        narrow = isinstance(error, LayoutError) and "threads per warp are not the target's" in str(
+            error
+        )
+        lacks = narrow or isinstance(error, CapabilityError)
+        outcome = f"{'refused' if lacks else 'LayoutError'}: {str(error).splitlines()[0]}"
     except Exception as error:
         outcome = f"{type(error).__name__}: {error}"
     warned = {str(one.message) for one in shown if issubclass(one.category, KernelWarning)}
@@ -159,31 +164,44 @@ def _git(*words):
     return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True).stdout.strip()
 
 
-def _kept(path):
-    """Return the content of the file, begun anew for another commit."""
+def _kept(path, retry):
+    """Return the content of the file; of another commit nothing, or with `retry` what passed or was refused there."""
     import triton
 
     commit = _git("rev-parse", "--short", "HEAD")
     head = {"commit": commit, "triton": triton.__version__, "date": str(datetime.date.today())}
+    outcomes = {}
     if path.exists():
         kept = json.loads(path.read_text())
-        if kept["commit"] == commit and kept["triton"] == head["triton"]:
-            return kept
-    return {**head, "outcomes": {}}
+        if kept["triton"] == head["triton"] and (retry or kept["commit"] == commit):
+            outcomes = kept["outcomes"]
+    if retry:
+        outcomes = {
+            key: entry
+            for key, entry in outcomes.items()
+            if entry[3] == commit or _word(entry[0]) != "failed" and not entry[2]
+        }
+    return {**head, "outcomes": outcomes}
+
+
+def _word(outcome):
+    word = outcome.partition(":")[0]
+    return word if word in WORDS else "failed"
 
 
 def table(kept):
     """Return the lines of the table: by kind and target, how many passed, and each other outcome."""
     counts, others = {}, []
-    for key, (outcome, _, warned) in sorted(kept["outcomes"].items()):
+    for key, (outcome, _, warned, _) in sorted(kept["outcomes"].items()):
         kind, name, target = key.split("|")
-        word = outcome.partition(":")[0]
-        word = word if word in WORDS else "failed"
+        word = _word(outcome)
         counts.setdefault((kind, target), Counter())[word] += 1
         if word != "passed":
             others.append(f"{kind} {name} on {target}: {outcome}")
         others += [f"{kind} {name} on {target} warns: {text}" for text in warned]
-    lines = [f"commit {kept['commit']}, Triton {kept['triton']}, {kept['date']}", ""]
+    commits = Counter(entry[3] for entry in kept["outcomes"].values())
+    of = ", ".join(f"{commit} ({count})" for commit, count in commits.items())
+    lines = [f"commit {of}, Triton {kept['triton']}, {kept['date']}", ""]
     lines += [
         "| programs | target | passed | failed | refused |",
         "| --- | --- | --- | --- | --- |",
@@ -194,10 +212,10 @@ def table(kept):
     return [*lines, "", *others]
 
 
-def main(file, kinds, targets, seconds, processes):
+def main(file, kinds, targets, seconds, processes, retry):
     if _git("status", "--porcelain", "--untracked-files=no"):
         raise SystemExit("commit the changes first: the table names the commit")
-    kept = _kept(file)
+    kept = _kept(file, retry)
     wanted = [(kind, name, target) for kind in kinds for name in KINDS[kind][0]() for target in targets]  # fmt: skip
     jobs = [job for job in wanted if "|".join(job) not in kept["outcomes"]]
     until = time.monotonic() + seconds
@@ -212,7 +230,7 @@ def main(file, kinds, targets, seconds, processes):
                 break
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 job = running.pop(future)
-                kept["outcomes"]["|".join(job)] = future.result()
+                kept["outcomes"]["|".join(job)] = *future.result(), kept["commit"]
                 file.write_text(json.dumps(kept, indent=0))
                 if future.result()[0] != "passed" or future.result()[2]:
                     print(*job, *future.result(), flush=True)
@@ -226,6 +244,7 @@ if __name__ == "__main__":
     parser.add_argument("--kind", dest="kinds", action="append", choices=KINDS)
     parser.add_argument("--target", dest="targets", action="append")
     parser.add_argument("--seconds", type=float, default=float("inf"))
+    parser.add_argument("--retry", action="store_true")
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     options = vars(parser.parse_args())
     options["kinds"] = options["kinds"] or [*KINDS]
