@@ -27,6 +27,9 @@ BUFFER_SIGNED_EXTREMA = Feature((3, 8), "buffer_atomic_max and _min of signed in
 BUFFER_COPY_OTHER = Feature(
     (3, 8), "copies from buffers into LDS write `other` where the mask is off"
 )
+ALL_WAVES_COPY = Feature(
+    (3, 8), "waves for which a copy into LDS is masked off issue it, too, as waits count it"
+)
 UNALIGNED_COPIES = Feature(
     (3, 7), "copies into swizzled LDS are refused where rows are not aligned; before, they overlap"
 )

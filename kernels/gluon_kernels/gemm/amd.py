@@ -273,12 +273,13 @@ def matmul_scaled_cdna4(
         # The last round reads its own tile again, which nobody uses.
         ahead = min(tile + 1, tiles - 1)
         now, after = tile % 2, (tile + 1) % 2
+        # For all copies: not every wave issues those of scales, which Triton before 3.8 counts for each.
+        async_copy.wait_group(0)
         async_copy.buffer_load_to_shared(a_smem.index(after), a + ahead * bytes_k, a_offsets)
         async_copy.buffer_load_to_shared(b_smem.index(after), b + ahead * bytes_k, b_offsets)
         async_copy.buffer_load_to_shared(s_smem.index(after), a_scale + ahead * blocks, s_offsets)
         async_copy.buffer_load_to_shared(t_smem.index(after), b_scale + ahead * blocks, t_offsets)
         async_copy.commit_group()
-        async_copy.wait_group(1)
         x = async_copy.load_shared_relaxed(a_smem.index(now), a_layout)
         y = async_copy.load_shared_relaxed(b_smem.index(now).permute([1, 0]), b_layout)
         s = async_copy.load_shared_relaxed(s_smem.index(now), a_scale_layout)

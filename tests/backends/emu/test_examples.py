@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 
 from gluon_core.registry.load import registry
-from gluon_core.testing import TRITON_VERSION
 from gluon_core.testing.conformance.kernels import COLS, KERNELS, ROWS
-from gluon_emu.errors import MissingWaitError, RaceError
 from gluon_report.example import Arrays
 from tests.kernels import cases
 
@@ -23,12 +21,6 @@ TARGETS = [
 ]
 FOUND = cases.load_cases()
 EXAMPLES = {e.name: e for e in FOUND.values()}
-# docs/known-compiler-bugs.md: waits that count copies which some waves do not issue
-RACES_BEFORE_3_8 = {
-    ("gfx950", "matmul, CDNA4, mxfp8"),
-    ("gfx950", "matmul, CDNA4, mxfp4"),
-    ("gfx1250", "matmul"),
-}
 
 
 def results(example, target):
@@ -55,12 +47,6 @@ def cases():
 def test_examples(name, arch):
     example = EXAMPLES[name]
     emulated = registry().target(f"emu:{arch}")
-    if (arch, name) in RACES_BEFORE_3_8 and TRITON_VERSION < (3, 8):
-        with pytest.raises(
-            (RaceError, MissingWaitError), match="no wait before the barrier|may not have written"
-        ):
-            results(example, emulated)
-        return
     got, wanted = results(example, emulated)
     assert example.difference(got, wanted) is None
     simulated, _ = results(example, registry().target(f"sim:{arch}"))
