@@ -183,3 +183,31 @@ def test_instructions_of_other_units_are_named(line, words):
 def test_malformed_texts_name_their_line(text, words):
     with pytest.raises(BackendError, match=words):
         run(text)
+
+
+def test_products_of_bits_by_a_warpgroup():
+    """64 rows of 256 bits in registers, 8 columns in shared memory as two matrices of 8 x 16 bytes."""
+    body = f"""
+    .shared .align 1024 .b8 room[256]; ld.param.u64 %d3, [x]; mul.wide.u32 %d4, %r0, 16; add.u64 %d4, %d4, %d3;
+    ld.global.v4.b32 {{%r10, %r11, %r12, %r13}}, [%d4]; setp.gt.u32 %p0, %r0, 63; @%p0 bra $IN; mul.wide.u32 %d4, %r0, 4;
+    add.u64 %d4, %d4, %d3; ld.global.b32 %r14, [%d4+2048]; mov.u32 %r4, room; mad.lo.u32 %r5, %r0, 4, %r4;
+    st.shared.b32 [%r5], %r14; $IN: fence.proxy.async.shared::cta; bar.sync 0; mov.u32 %r4, room; shr.u32 %r4, %r4, 4;
+    cvt.u64.u32 %d5, %r4; or.b64 %d5, %d5, {(128 >> 4) << 16 | (256 >> 4) << 32:#x}; setp.ne.u32 %p1, 0, 0;
+    wgmma.fence.sync.aligned;
+    wgmma.mma_async.sync.aligned.m64n8k256.s32.b1.b1.and.popc {{%r20, %r21, %r22, %r23}}, {{%r10, %r11, %r12, %r13}}, %d5, %p1;
+    wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0; shl.b32 %r21, %r21, 8; shl.b32 %r22, %r22, 16;
+    shl.b32 %r23, %r23, 24; or.b32 %r20, %r20, %r21; or.b32 %r22, %r22, %r23; or.b32 %r20, %r20, %r22; st.global.u32 [%d1], %r20;"""
+    x = np.random.default_rng(0).integers(0, 1 << 32, 576, dtype=np.uint32)
+    out = run(module(body, parameters=".param .u64 out, .param .u64 x"), 128, arrays=[x])
+    words, lane = x[:512].reshape(128, 4), np.arange(128)
+    rows = np.zeros((64, 8), np.uint32)
+    row = lane // 32 * 16 + lane % 32 // 4
+    for register in range(4):
+        rows[row + 8 * (register % 2), register // 2 * 4 + lane % 4] = words[:, register]
+    columns = x[512:].reshape(2, 8, 4).swapaxes(0, 1).reshape(8, 8)
+    both = rows[:, None] & columns[None]
+    wanted = np.unpackbits(both.view(np.uint8), axis=-1).sum(-1)
+    for register in range(4):
+        column = lane % 4 * 2 + register % 2
+        got = out >> (8 * register) & 255
+        np.testing.assert_array_equal(got, wanted[row + register // 2 * 8, column])

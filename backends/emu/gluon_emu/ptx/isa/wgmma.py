@@ -208,6 +208,22 @@ class _Form:
         return products(x, y, z, (left, right), result, self.generation, True)
 
 
+def _types(call: Any) -> tuple[list[str], bool]:
+    """Return the types of the sums and the factors, and whether these are bits; eight steps along K are a byte then."""
+    ones = call.flag("and") and call.flag("popc")
+    types, call.left = list(call.left), []
+    if ones and types == ["s32", "b1", "b1"]:
+        return ["s32", "u8", "u8"], True
+    if ones or len(types) != 3 or any(t not in ELEMENTS or t == "b1" for t in types[1:]):
+        raise call.refuse("`wgmma` of these types is not known")
+    return types, False
+
+
+def _bits(x: np.ndarray, axis: int) -> np.ndarray:
+    """Return the bits of bytes along an axis, as numbers."""
+    return np.unpackbits(x.astype(np.uint8), axis).astype(np.float64)
+
+
 @instruction("wgmma.mma_async")
 def mma_async(call: Any) -> Step:
     call.flag("mma_async"), call.flag("sync"), call.flag("aligned")
@@ -218,10 +234,8 @@ def mma_async(call: Any) -> Step:
     call.left.remove(shape)
     n, k = map(int, _SHAPE.fullmatch(shape).groups())  # type: ignore[union-attr]
     saturate = call.flag("satfinite")
-    types = list(call.left)
-    if len(types) != 3 or types[1] not in ELEMENTS or types[2] not in ELEMENTS:
-        raise call.refuse("`wgmma` of these types is not known")
-    call.left = []
+    types, ones = _types(call)
+    k = k // 8 if ones else k
     result, left, right = types
     each = max(1, 32 // ELEMENTS[left])
     out = 2 if result == "f16" else 1
@@ -281,6 +295,8 @@ def mma_async(call: Any) -> Step:
         def compute(elements: list[np.ndarray], old: Optional[np.ndarray]) -> np.ndarray:
             y = np.swapaxes(_numbers(elements[0], right), 1, 2)
             x = _numbers(elements[1], left) if held_here is None else held_here
+            if ones:
+                return form.sums(_bits(x.reshape(-1, 64, held), 2), _bits(y, 1), old, keeps, True)
             if places is not None:
                 y = gathered(y, places)
             return form.sums(x.reshape(-1, 64, held), y, old, keeps, exact)
