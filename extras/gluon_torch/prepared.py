@@ -28,7 +28,7 @@ if _ENGINE is not None:
 _signature: Callable[..., Any] = getattr(_ENGINE, "signature", lambda *tensors: None)
 
 try:
-    _any_requires_grad, _grad_enabled = _C._any_requires_grad, _C.is_grad_enabled
+    _grad_enabled = _C.is_grad_enabled
     _modes, _functions = _C._len_torch_dispatch_stack, _C._len_torch_function_stack
     _transforms = _C._functorch.peek_interpreter_stack
     _autocast, _tracing = _C._is_any_autocast_enabled, _C._get_tracing_state
@@ -48,11 +48,15 @@ def is_plain(*tensors: Optional[torch.Tensor], gradients: bool = False) -> bool:
     Args:
         gradients: tensors may require one, as for a `torch.autograd.Function` around the call.
     """
-    if not _POSSIBLE or not (gradients or not _grad_enabled() or not _any_requires_grad(*tensors)):
+    if not _POSSIBLE:
         return False
+    allowed = gradients or not _grad_enabled()
     for tensor in tensors:
         if tensor is not None and (
-            type(tensor) not in _PLAIN or not tensor.is_cuda or tensor.is_neg()
+            type(tensor) not in _PLAIN
+            or (tensor.requires_grad and not allowed)
+            or not tensor.is_cuda
+            or tensor.is_neg()
         ):
             return False
     return not (

@@ -17,9 +17,13 @@ from gluon_kernels.plans import Plans, key
 __all__ = ["swiglu"]
 
 
+def _check_dtypes(gate: Tensor, up: Tensor) -> None:
+    for name, x in (("gate", gate), ("up", up)):
+        check_dtype("swiglu", x, name)
+
+
 def _check(gate: Tensor, up: Tensor) -> None:
-    check_dtype("swiglu", gate, "gate")
-    check_dtype("swiglu", up, "up")
+    _check_dtypes(gate, up)
     if up.shape != gate.shape:
         raise ShapeError(
             "both have one shape", argument="up", expected=list(gate.shape), got=list(up.shape)
@@ -101,6 +105,7 @@ def swiglu(gate: Tensor, up: Tensor) -> Tensor:
     if wants_gradient(gate, up):
         result = _watched(gate, up)
         return result
+    _check_dtypes(gate, up)
     if not gate.is_meta and torch.is_autocast_enabled(gate.device.type):
         dtype = torch.promote_types(gate.dtype, up.dtype)
         gate, up = gate.to(dtype), up.to(dtype)

@@ -282,6 +282,8 @@ MISTAKES = [
     (lambda: kernels.rms_norm(X, residual=torch.zeros(4, 9)), ShapeError, "residual: "),
     (lambda: kernels.swiglu(X, X[:3]), ShapeError, "up: "),
     (lambda: kernels.swiglu(X, X.half()), DtypeError, "up: "),
+    (lambda: kernels.swiglu(X, [1.0]), DtypeError, "up: .*list"),
+    (lambda: kernels.linear_cross_entropy([1.0], X, LABELS), DtypeError, "x: .*list"),
     (lambda: kernels.cross_entropy(X, LABELS[:3]), ShapeError, "labels: "),
     (lambda: kernels.cross_entropy(X, LABELS.float()), DtypeError, "labels: "),
     (lambda: kernels.cross_entropy(X, LABELS, reduction="man"), ArgumentError, "mean"),
