@@ -46,6 +46,8 @@ _COMPARE = {
     "gt": operator.gt,
     "ge": operator.ge,
 }
+_BRANCHES = {"beq": "eq", "bne": "ne", "blt": "lt", "ble": "le", "bgt": "gt", "bge": "ge"}
+_OUTCOME = "?"  # the register of their comparison
 _PROXY_ACCESS = {"suld": "surface", "sust": "surface", "tex": "texture"}
 
 
@@ -71,7 +73,7 @@ def decode(cell: Piece, objects: Mapping[str, int]) -> list[Step]:
         cell.offset + len(cell.text) - len(text), cell.offset + len(cell.text)
     )
     if piece.text:
-        steps.append(_Reader(piece, objects).step())
+        steps += _Reader(piece, objects).steps()
     return steps
 
 
@@ -89,6 +91,25 @@ class _Reader:
 
     def error(self, message: str, within: str = "", **facts: Any) -> LitmusError:
         return self.piece.error(message, within, **facts)
+
+    def steps(self) -> list[Step]:
+        """Return the steps of an instruction; those of the branches that test formats have are a comparison and a branch."""
+        if self.name == "nop":
+            self._count(0)
+            return []
+        if self.name == "goto":
+            self.name = "bra"
+        compare = _BRANCHES.get(self.name)
+        if compare is None or self.guard is not None:
+            return [self.step()]
+        self._count(3)
+        function = _COMPARE[compare]
+        values = self._value(0), self._value(1)
+        test = self._make(
+            "alu", to=_OUTCOME, values=values, function=lambda a, b: int(function(a, b)), detail={}
+        )
+        jump = self._make("bra", to=self.operands[2].text, guard=(_OUTCOME, False), detail={})
+        return [test, jump]
 
     def step(self) -> Step:
         decoders = {
