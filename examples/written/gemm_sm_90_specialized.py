@@ -58,8 +58,8 @@ def matmul(a, b, c, M, N, K, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexp
     a_tiles = gl.portable.descriptor(a, [M, K], [K, 1], [BM, BK])
     b_tiles = gl.portable.descriptor(b, [K, N], [N, 1], [BK, BN])
     c_tiles = gl.portable.descriptor(c, [M, N], [N, 1], [BM, BN // 2])
-    # One partition copies, through rings of 3 slots; the other multiplies.
-    tiles = gl.nvidia.hopper.tma_ring([a_tiles, b_tiles], 3)
+    # One partition copies, through rings of 4 slots; the other multiplies.
+    tiles = gl.nvidia.hopper.tma_ring([a_tiles, b_tiles], 4)
     # A tile is on its way to memory while the next one is computed.
     c_writer = gl.portable.writer(c_tiles, parts=2)
     gl.warp_specialize(

@@ -19,6 +19,7 @@ __all__ = ["GROUP", "Function", "NoForm", "RingPlan", "is_text"]
 
 GROUP = 4  # warps
 _BARRIERS = 1024  # bytes of shared memory
+_MOST_SLOTS = 4
 
 
 class NoForm(Exception):
@@ -49,7 +50,7 @@ class RingPlan:
     Args:
         fn: a kernel of one part of the rows, as `rows.parted` writes it, and `drawn`, its trace.
         stages: slots of a ring. parts: consumers. part: the name of a part's number, "" of one part.
-        group: warps of a consumer.
+        group: warps of a consumer. walks: one program on each multiprocessor walks over the grid.
 
     Raises:
         NoForm: the kernel has no such form.
@@ -64,16 +65,19 @@ class RingPlan:
         parts: int,
         part: str,
         group: int = GROUP,
+        walks: bool = False,
     ):
         self.fn, self.drawn, self.target = fn, drawn, target
-        self.stages, self.parts, self.part, self.group = stages, parts, part, group
+        self.stages, self.parts, self.part = stages, parts, part
+        self.group, self.walks = group, walks
         self.readers = [
             LoopsOfTiles(jit, i, drawn, target, group) for i, jit in enumerate(drawn.jits)
         ]
         self.taken = {
             word for one in self.readers for word in (*re.findall(r"\w+", one.source), *one.scope)
         }
-        self.slot = free_name("slot", self.taken)
+        self.slot, self.turn = free_name("slot", self.taken), free_name("turn", self.taken)
+        self.order = free_name("order", self.taken)
         self.functions: dict[int, Function] = {}
         self.rings: dict[str, list[Tile]] = {}  # name -> the tiles of a slot in one of the loops
         self.descriptors: dict[str, str] = {}  # the kernel's name of a descriptor -> its ring
@@ -203,7 +207,9 @@ class RingPlan:
             NoForm: there is no memory for two.
         """
         room = self.target.architecture.limits.shared_memory - self._other_memory()
-        self.depth = min(max(self.stages, 2), room // self._slot_bytes)
+        # A program that walks has its multiprocessor for itself: one partition takes the memory that is there.
+        wanted = _MOST_SLOTS if self.walks and self.parts == 1 else 2
+        self.depth = min(max(self.stages, wanted), room // self._slot_bytes)
         if self.depth < 2:
             raise NoForm
 

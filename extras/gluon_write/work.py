@@ -39,11 +39,18 @@ _FREE = (language.zeros, language.full, language.arange, language.permute, langu
 
 @dataclass(frozen=True)
 class Forms:
-    """Hold the cycles of a round of each form, and the schedule of the specialized one."""
+    """Hold the cycles of a round of each form, and the schedule of the specialized one.
+
+    Attributes:
+        blocks: of the pipelined form that a multiprocessor holds.
+        ordered: groups that start their products in turns hide arithmetic that takes as long behind them.
+    """
 
     pipelined: float
     specialized: float
     schedule: Schedule
+    blocks: int
+    ordered: bool
 
 
 class _Work:
@@ -125,6 +132,7 @@ def forms_of(
     target: Target,
     warps: int,
     parts: int = 1,
+    walks: bool = False,
 ) -> Forms:
     """Return the cost of a round in both forms.
 
@@ -134,6 +142,7 @@ def forms_of(
     Args:
         depth: buffers of each tile. results: names that the loop returns.
         warps: of a partition that multiplies. parts: such partitions, which share the units.
+        walks: programs begin once for all blocks.
     """
     timing: Any = timing_of(target)
     work = _Work(reader, loop, timing, warps)
@@ -162,10 +171,13 @@ def forms_of(
 
     schedule = scheduled(steps, lanes, skewed)
     signal = timing.latency["signal"] + timing.latency["arrive"]
-    special = max(schedule.interval, work.copies()) + signal + _START / _ROUNDS
+    begin = 0.0 if walks else _START / _ROUNDS
+    special = max(schedule.interval, work.copies()) + signal + begin
     held = min(_MOST_REGISTERS, work.registers(()) + _OWN)
     shared = depth * sum(tile.bytes for tile in loop.tiles.values()) + timing.block_shared
     blocks = max(1, min(timing.registers // (threads * held), timing.shared // shared))
     alone = scheduled(steps, lanes * blocks, lambda late: False).interval
     issue = len(loop.tiles) * timing.copy_issue + timing.latency["pass"] + timing.latency["barrier"]
-    return Forms(max(alone, work.copies()) + issue, special, schedule)
+    held_by = {u: sum(s.busy for s in steps if s.unit == u) for u in ("matrix", "warps")}
+    ordered = parts > 1 and bool(schedule.late) and held_by["warps"] >= held_by["matrix"]
+    return Forms(max(alone, work.copies()) + issue, special, schedule, blocks, ordered)
