@@ -11,7 +11,7 @@ __all__ = ["transpose"]
 def transpose(v, out, strides, of_sequence, length, padded, KEYS: gl.constexpr, D: gl.constexpr):
     """Store [heads, length, D], bytes with strides of batches, heads and rows, as [heads, D, padded], zeros behind the last key.
 
-    Each 16 keys are renamed as in `hopper.weights_operand`: pairs of the second 8 come behind pairs of the first 8. The grid has tiles of KEYS
+    Each 16 keys are renamed as in `hopper_fp8.weights_operand`: pairs of the second 8 come behind pairs of the first 8. The grid has tiles of KEYS
     keys and heads, `of_sequence` in each batch.
     """
     wait_for_predecessor()

@@ -2,8 +2,8 @@
 
 One warp copies tiles of Q, K and V. Two or three groups of four warps have 64 rows of Q each and walk
 over the keys, the last ones first: with a causal mask only those need masking. Scores of the next tile
-are multiplied while the softmax of this one is computed, and in heads of 64 or of 8-bit floats, where exponentials take as
-long as products, so is the weighted sum of the last one.
+are multiplied while the softmax of this one is computed, and in heads of 64, where exponentials take as long as products, so is the
+weighted sum of the last one. Tensors of 8-bit floats have `hopper_fp8.py`.
 
 Softmax is online (Milakov and Gimelshein, 2018); its overlap with the matrix unit is that of
 FlashAttention-3 (Shah et al., 2024). Programs walk over many tiles, in an order that gives all of them
@@ -29,9 +29,6 @@ from gluon_kernels.attention.tiles import (
 )
 from gluon_kernels.dependent import wait_for_predecessor
 
-FP8_SHIFT = gl.constexpr(8)  # weights up to 256 use the range of e4m3
-
-
 @gluon.jit
 def copy_tiles(queries, keys, values, sizes, SETTINGS: gl.constexpr):
     """Copy the queries of each tile, and keys and values from the last ones on."""
@@ -52,56 +49,14 @@ def copy_tiles(queries, keys, values, sizes, SETTINGS: gl.constexpr):
                 key = (stop - 1 - j) * BLOCK_N
                 with gl.scope("copy K and V"):
                     keys.fetch(position, [[batch, head // SHARED, key, 0]])
-                    if values.dtype.primitive_bitwidth == 8:  # transposed
-                        values.fetch(position, [[batch, head // SHARED, 0, key]])
-                    else:
-                        values.fetch(position, [[batch, head // SHARED, key, 0]])
+                    values.fetch(position, [[batch, head // SHARED, key, 0]])
                 position = position.next()
-
-
-FOUR_BYTES = gl.constexpr(
-    """{
-.reg .b16 low, high;
-cvt.rn.satfinite.e4m3x2.f32 low, $2, $1;
-cvt.rn.satfinite.e4m3x2.f32 high, $4, $3;
-mov.b32 $0, {low, high};
-}"""
-)
-
-
-@gluon.jit
-def weights_operand(p, dtype: gl.constexpr, layout: gl.constexpr):
-    """Return weights as the left operand of a product.
-
-    A thread has pairs of neighbouring sums, but four neighbouring 8-bit operands. Keys of a product may have any order: those of each 16
-    are renamed here, as they are in the values (see `fp8_values.transpose`), so that nothing moves between threads. Four at a time become
-    a register: Triton's conversion takes two, whose bytes LLVM takes apart and puts together again.
-    """
-    if dtype.primitive_bitwidth == 8:
-        M: gl.constexpr = p.shape[0]
-        N: gl.constexpr = p.shape[1]
-        p = p.reshape([M, N // 16, 2, 4, 2]).permute((0, 1, 3, 2, 4)).reshape([M, N])
-        p = gl.convert_layout(p, layout)
-        operand = gl.inline_asm_elementwise(FOUR_BYTES, "=r,r,r,r,r", [p], dtype, True, 4)
-    else:
-        operand = gl.convert_layout(p.to(dtype), layout)
-    return operand
-
-
-@gluon.jit
-def value_tile(tile, BLOCK_N: gl.constexpr, D: gl.constexpr):
-    """Return a tile of values as [keys, D]; 8-bit ones are transposed in memory."""
-    if tile.dtype.primitive_bitwidth == 8:
-        values = tile.reshape([D, BLOCK_N]).permute((1, 0))
-    else:
-        values = tile.reshape([BLOCK_N, D])
-    return values
 
 
 @gluon.jit
 def attend(work, SETTINGS: gl.constexpr, part: gl.constexpr):
     """Compute the result of 64 rows of each tile."""
-    rings, order, writer, logsums, sinks, sizes, scale, scales = work
+    rings, order, writer, logsums, sinks, sizes, scale = work
     queries, keys, values = rings
     heads, length, key_length, of_sequence, _, splits = sizes
     CAUSAL: gl.constexpr = SETTINGS[2]
@@ -110,14 +65,10 @@ def attend(work, SETTINGS: gl.constexpr, part: gl.constexpr):
     BLOCK_N: gl.constexpr = keys.block_shape[2]
     D: gl.constexpr = keys.block_shape[3]
     # Where exponentials take as long as products, the weighted sum goes on during softmax, too.
-    OVERLAP: gl.constexpr = D <= 64 or dtype.primitive_bitwidth == 8
-    WIDTH: gl.constexpr = 32 // dtype.primitive_bitwidth  # elements of a register
-    # Between iterations 8-bit weights would be bytes, each in a register of its own.
-    LATE: gl.constexpr = WIDTH == 4
-    score_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 8 * WIDTH])
-    out_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 8 * WIDTH])
-    p_layout: gl.constexpr = gl.DotOperandLayout(0, out_layout, WIDTH)
-    SHIFT: gl.constexpr = FP8_SHIFT if WIDTH == 4 else 0
+    OVERLAP: gl.constexpr = D <= 64
+    score_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
+    out_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
+    p_layout: gl.constexpr = gl.DotOperandLayout(0, out_layout, 2)
     row: gl.constexpr = gl.SliceLayout(1, score_layout)
 
     position = keys.consumer()
@@ -130,10 +81,6 @@ def attend(work, SETTINGS: gl.constexpr, part: gl.constexpr):
     for round in range(rounds(sizes, SETTINGS)):
         first, head, split, start, stop = work_at(round, sizes, SETTINGS)
         if head < heads:
-            factor = scale
-            if scales is not None:
-                of_keys = head // SETTINGS[3]
-                factor = scale * gl.load(scales[0] + head) * gl.load(scales[1] + of_keys)
             first += part * ROWS
             rows = first + gl.arange(0, ROWS, layout=row)
             if CAUSAL and BLOCK_N % SETTINGS[0] != 0:
@@ -151,7 +98,7 @@ def attend(work, SETTINGS: gl.constexpr, part: gl.constexpr):
                 q_tile = queries.wait(query).reshape([ROWS, D])
             if not OVERLAP:
                 # There are registers for it, and less is read from shared memory.
-                q_tile = q_tile.load(gl.DotOperandLayout(0, score_layout, WIDTH))
+                q_tile = q_tile.load(gl.DotOperandLayout(0, score_layout, 2))
             k_tile = keys.wait(position).reshape([BLOCK_N, D]).permute((1, 0))
             score = warpgroup_mma(q_tile, k_tile, nothing, use_acc=False)
             if not OVERLAP:
@@ -161,24 +108,22 @@ def attend(work, SETTINGS: gl.constexpr, part: gl.constexpr):
             keys.release(position)
             score = mask_scores(score, rows, (stop - 1) * BLOCK_N + key, key_length, CAUSAL)
             # Finite even where none of these keys is seen.
-            top = gl.maximum(gl.max(score, 1) * factor - SHIFT, -1e30)
-            p = gl.exp2(score * factor - top[:, None])
+            top = gl.maximum(gl.max(score, 1) * scale, -1e30)
+            p = gl.exp2(score * scale - top[:, None])
             total = sums_of_lanes(p)
             lanes: gl.constexpr = gl.SliceLayout(1, total.type.layout)
-            if not LATE:
-                p = weights_operand(p, dtype, p_layout)
+            p_tile = gl.convert_layout(p.to(dtype), p_layout)
             acc = warpgroup_mma_init(gl.zeros([ROWS, D], gl.float32, out_layout))
             behind, position = position, position.next()
 
             for _ in range(start + 1, stop):
-                p_tile = weights_operand(p, dtype, p_layout) if LATE else p
                 with gl.scope("wait for K"):
                     k_tile = keys.wait(position).reshape([BLOCK_N, D]).permute((1, 0))
                 if ORDERED:
                     order.wait(turn)
                 coming = warpgroup_mma(q_tile, k_tile, nothing, use_acc=False, is_async=True)
                 with gl.scope("wait for V"):
-                    v_tile = value_tile(values.wait(behind), BLOCK_N, D)
+                    v_tile = values.wait(behind).reshape([BLOCK_N, D])
                 acc = warpgroup_mma(p_tile, v_tile, acc, is_async=True)
                 if ORDERED:
                     order.arrive(turn)
@@ -187,7 +132,7 @@ def attend(work, SETTINGS: gl.constexpr, part: gl.constexpr):
                     score = warpgroup_mma_wait(1, deps=[coming])
                 gl.scope_begin("softmax" if OVERLAP else "row maxima")
                 keys.release(position)
-                higher = gl.maximum(top, gl.max(score, 1) * factor - SHIFT)
+                higher = gl.maximum(top, gl.max(score, 1) * scale)
                 if not OVERLAP:
                     # While scopes are recorded, ptxas moves the wait up to the last of them, and conversions behind one
                     # at the end: the exponentials have none.
@@ -195,7 +140,7 @@ def attend(work, SETTINGS: gl.constexpr, part: gl.constexpr):
                     done = warpgroup_mma_wait(0, deps=[acc])
                     values.release(behind)
                 kept = gl.exp2(top - higher)
-                p = gl.exp2(score * factor - higher[:, None])
+                p = gl.exp2(score * scale - higher[:, None])
                 fresh = sums_of_lanes(p)
                 total = total * gl.convert_layout(kept, lanes)[:, None] + fresh
                 top = higher
@@ -209,15 +154,13 @@ def attend(work, SETTINGS: gl.constexpr, part: gl.constexpr):
                 acc = warpgroup_mma_init(
                     done * gl.convert_layout(kept, gl.SliceLayout(1, out_layout))[:, None]
                 )
-                if not LATE:
-                    p = weights_operand(p, dtype, p_layout)
+                p_tile = gl.convert_layout(p.to(dtype), p_layout)
                 behind, position = position, position.next()
 
             if OVERLAP:
                 queries.release(query)
                 query = query.next()
-            v_tile = value_tile(values.wait(behind), BLOCK_N, D)
-            p_tile = weights_operand(p, dtype, p_layout) if LATE else p
+            v_tile = values.wait(behind).reshape([BLOCK_N, D])
             acc = warpgroup_mma(p_tile, v_tile, acc, is_async=True)
             whole = gl.convert_layout(gl.sum(total, 1), row)
             result = warpgroup_mma_wait(0, deps=[acc])
@@ -225,10 +168,7 @@ def attend(work, SETTINGS: gl.constexpr, part: gl.constexpr):
             kept = 1.0
             if sinks is not None:
                 top, whole, kept = with_sink(gl.load(sinks + head % of_sequence), top, whole)
-            share = kept / whole
-            if scales is not None:
-                share = share * gl.load(scales[2] + head // SETTINGS[3])
-            result = result * gl.convert_layout(share, gl.SliceLayout(1, out_layout))[:, None]
+            result = result * gl.convert_layout(kept / whole, gl.SliceLayout(1, out_layout))[:, None]
             if logsums is not None:
                 place = head * length + rows
                 if SETTINGS[4]:
@@ -244,7 +184,7 @@ def attend(work, SETTINGS: gl.constexpr, part: gl.constexpr):
 
 @gluon.jit
 def attention_hopper(
-    q_desc, k_desc, v_desc, out_desc, logsums, sinks, scales, heads, length, key_length, of_sequence, order, splits, scale,
+    q_desc, k_desc, v_desc, out_desc, logsums, sinks, heads, length, key_length, of_sequence, order, splits, scale,
     SHARED: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
     CAUSAL: gl.constexpr, SPLIT: gl.constexpr, ORDERED: gl.constexpr,
 ):  # fmt: skip
@@ -252,9 +192,7 @@ def attention_hopper(
 
     Q and the result are [batch, of_sequence, length, D], K and V [batch, of_sequence / SHARED, key_length, D]; there are
     `heads` in all. For the gradients, the logarithm (base 2) of each row's sum, goes to `logsums`, [heads,
-    length], if that is not None. `sinks`, if not None, are scores without values, one for each of `of_sequence` heads. `scale` is that of the scores times log2(e): exponentials are powers of 2. Tensors of 8-bit floats have `scales`, pointers to one number for
-    each head of queries, keys and values; their values are [batch, of_sequence / SHARED, D, key_length], with keys renamed as in
-    `weights_operand`.
+    length], if that is not None. `sinks`, if not None, are scores without values, one for each of `of_sequence` heads. `scale` is that of the scores times log2(e): exponentials are powers of 2.
 
     `order` is a code of `order.py`. With SPLIT each tile of queries is computed for `splits` parts of the keys, without a mask: the result is
     float32 [heads, length, splits, D], and `logsums` are [heads, length, splits]. With ORDERED, two groups of warps start their products in a
@@ -280,8 +218,8 @@ def attention_hopper(
             BLOCK_M == 128 and BLOCK_N % 128 == 0, "two groups with as many tiles of keys"
         )
         order = ordered_barrier(2)
-    a = ((q0, keys, values), order, tma_writer(out_desc), logsums, sinks, sizes, scale, scales)
-    b = ((q1, keys, values), order, tma_writer(out_desc), logsums, sinks, sizes, scale, scales)
+    a = ((q0, keys, values), order, tma_writer(out_desc), logsums, sinks, sizes, scale)
+    b = ((q1, keys, values), order, tma_writer(out_desc), logsums, sinks, sizes, scale)
     if PARTS == 2:
         gl.warp_specialize(
             [
@@ -294,7 +232,7 @@ def attention_hopper(
         )
     else:
         q2 = tma_ring(q_desc, AHEAD)
-        c = ((q2, keys, values), order, tma_writer(out_desc), logsums, sinks, sizes, scale, scales)
+        c = ((q2, keys, values), order, tma_writer(out_desc), logsums, sinks, sizes, scale)
         gl.warp_specialize(
             [
                 (attend, (a, SETTINGS, 0)),

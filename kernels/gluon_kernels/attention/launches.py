@@ -130,7 +130,7 @@ def forward_plan(
     launch = Launch(
         hopper.attention_hopper,
         (min(count * splits, processors),),
-        (*descriptors, described, sums_of_parts, own_sinks, None, *sizes, *constants),
+        (*descriptors, described, sums_of_parts, own_sinks, *sizes, *constants),
         (*operands, stored, sums_of_parts, own_sinks),
         num_warps=4,
         **overlapping_tensors(*operands, stored),
