@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Callable, NamedTuple, Optional
 
 import torch
@@ -27,6 +28,10 @@ STAGES = 3
 GRID = 65535  # programs along the second axis
 MOST_SPLITS = 128
 PROGRAMS = 2  # for each processor, whose shared memory holds the steps under way of both
+MOST_PROGRAMS = 4
+HALF = 0.5  # half of the programs that fit reach halfway between this and the whole rate
+PARTIAL = 0.15  # of the rate is lost while a last round is nearly empty
+FILL = 1.0  # tiles that a program takes until its first loads are there
 STEPS = 2  # of a part, at least
 JOINED = 1 << 15  # numbers of parts that one program puts together; of more, a launch of its own
 
@@ -42,16 +47,30 @@ class Tiles(NamedTuple):
 
 def tiles_of(programs: int, longest: int, width: int, processors: int) -> Tiles:
     """Return the tiles for so many heads of keys in all sequences."""
-    block, splits = 64, 1
+    block = 64
     memory = current_target().limits.shared_memory
     while block > 32 and PROGRAMS * _bytes(block, width) > memory:
         block //= 2
     if _bytes(block, width) > memory:
         block //= 2
-    most = min(MOST_SPLITS, PROGRAMS * processors // programs, longest // (STEPS * block))
-    while 2 * splits <= most:
-        splits *= 2
+    tiles = max(1, longest // block)
+    resident = processors * max(1, min(MOST_PROGRAMS, memory // _bytes(block, width)))
+    choices = [1 << i for i in range(MOST_SPLITS.bit_length()) if STEPS << i <= tiles] or [1]
+    splits = min(choices, key=lambda splits: _time(programs * splits / resident, tiles / splits))
     return Tiles(block, STAGES, splits, 4)
+
+
+def _time(rounds: float, tiles: float) -> float:
+    """Return the time for so many rounds of programs with so many tiles, in that of an even share.
+
+    Programs of less than a round leave processors with fewer loads under way; of several rounds, the last one may be partial.
+    """
+    whole = math.ceil(rounds)
+    if rounds <= 1:
+        even = min((2 - HALF) * rounds, HALF + (1 - HALF) * rounds)
+    else:
+        even = 1 - PARTIAL * (whole - rounds) / whole
+    return (math.ceil(tiles) + FILL) / tiles / even
 
 
 def _bytes(block: int, width: int) -> int:

@@ -11,9 +11,9 @@ from torch import Tensor
 import gluon_core as gluon
 from gluon_core.errors import ArgumentError, CapabilityError, DtypeError, ShapeError
 from gluon_kernels.attention import fp8_values
-from gluon_kernels.attention.launches import STAGES, descriptor_of
+from gluon_kernels.attention.launches import descriptor_of
 from gluon_kernels.attention.masks import LOG2E
-from gluon_kernels.attention.order import rows_of
+from gluon_kernels.attention.order import PACKED, order_of
 from gluon_kernels.dependent import overlapping_tensors
 from gluon_kernels.eager import is_compiling, is_plain
 from gluon_kernels.plans import Launch, Plans, allocator, current_target, key, multiprocessors
@@ -23,8 +23,7 @@ __all__ = ["attention_fp8"]
 WIDTHS = (64, 128)
 DTYPE = torch.float8_e4m3fn
 TILE = 128
-STEP = (128, 64)  # keys
-WIDE_STEP = (128, 128)  # for heads of 64 without a mask, which takes registers
+FORMS = {64: (192, 128, 2), 128: (192, 64, 3)}  # rows, keys and slots, by the width of heads
 
 
 def _check(
@@ -160,16 +159,18 @@ def _build(
     processors = multiprocessors(q)
     shared, depth = heads // k.shape[1], k.shape[2]
     of_head = 2 * width * depth // shared
-    _, order = rows_of(length, depth, batch * heads, TILE, causal, processors, of_head)
+    rows, keys, stages = FORMS[width]
+    order, _ = (
+        order_of(length, depth, batch * heads, rows, processors, of_head) if causal else (PACKED, 0)
+    )
     sizes = (batch * heads, length, depth, heads, order, scale * LOG2E)
-    step = WIDE_STEP if width == 64 and not causal else STEP
     launch = Launch(
         hopper_fp8.attention_fp8,
-        (min(gluon.cdiv(length, TILE) * batch * heads, processors),),
+        (min(gluon.cdiv(length, rows) * batch * heads, processors),),
         (
-            descriptor_of(tensors[0], 1, 1, 64, width), tuple(descriptor_of(tensors[1], 1, 1, n, width) for n in step),
-            tuple(descriptor_of(tensors[2], 1, 1, width, n) for n in step), descriptor_of(written, 1, 1, 64, width),
-            scales, *sizes, shared, STAGES, causal,
+            descriptor_of(tensors[0], 1, 1, 64, width), descriptor_of(tensors[1], 1, 1, keys, width),
+            descriptor_of(tensors[2], 1, 1, width, keys), descriptor_of(written, 1, 1, 64, width), scales, *sizes,
+            shared, rows, stages, causal,
         ),
         (*tensors, written, *scales),
         num_warps=4,

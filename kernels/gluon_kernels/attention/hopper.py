@@ -29,6 +29,7 @@ from gluon_kernels.attention.tiles import (
 )
 from gluon_kernels.dependent import wait_for_predecessor
 
+
 @gluon.jit
 def copy_tiles(queries, keys, values, sizes, SETTINGS: gl.constexpr):
     """Copy the queries of each tile, and keys and values from the last ones on."""
@@ -168,7 +169,9 @@ def attend(work, SETTINGS: gl.constexpr, part: gl.constexpr):
             kept = 1.0
             if sinks is not None:
                 top, whole, kept = with_sink(gl.load(sinks + head % of_sequence), top, whole)
-            result = result * gl.convert_layout(kept / whole, gl.SliceLayout(1, out_layout))[:, None]
+            result = (
+                result * gl.convert_layout(kept / whole, gl.SliceLayout(1, out_layout))[:, None]
+            )
             if logsums is not None:
                 place = head * length + rows
                 if SETTINGS[4]:

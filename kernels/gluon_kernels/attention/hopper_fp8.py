@@ -1,8 +1,8 @@
 """Flash attention of 8-bit floats on Hopper: TMA, `wgmma` and warp specialization.
 
-The roles are those of `hopper.py`. Products take half as long as those of 16 bits, so that exponentials bound the rate, and the steps'
-fixed costs count twice: a step has 192 keys, as a tile of 128 and one of 64, or 256 in heads of 64. The weighted sum of a step goes on during the softmax of the
-next one, and the weights become bytes at the end of a step, four to a register.
+The roles are those of `hopper.py`. Products take half as long as those of 16 bits, so that a step is bound by the latency of its
+instructions, 4 cycles each in a group of warps: three groups hide more of it than two. The weighted sum of a step goes on during the softmax of
+the next one, and the weights become bytes at the end of a step, four to a register.
 """
 
 import gluon_core as gluon
@@ -32,7 +32,6 @@ mov.b32 $0, {low, high};
 @gluon.jit
 def copy_tiles(queries, keys, values, sizes, SETTINGS: gl.constexpr):
     """Copy the queries of each tile, and keys and values from the last ones on."""
-    FIRST: gl.constexpr = SETTINGS[5]
     position = keys.producer()
     query = queries[0].producer()
     for round in range(rounds(sizes, SETTINGS)):
@@ -46,8 +45,8 @@ def copy_tiles(queries, keys, values, sizes, SETTINGS: gl.constexpr):
             of_keys = head // SETTINGS[3]
             for j in range(stop - start):
                 key = (stop - 1 - j) * SETTINGS[1]
-                keys.fetch(position, [[batch, of_keys, key, 0], [batch, of_keys, key + FIRST, 0]])
-                values.fetch(position, [[batch, of_keys, 0, key], [batch, of_keys, 0, key + FIRST]])
+                keys.fetch(position, [[batch, of_keys, key, 0]])
+                values.fetch(position, [[batch, of_keys, 0, key]])
                 position = position.next()
 
 
@@ -67,45 +66,9 @@ def weights_operand(p, dtype: gl.constexpr, layout: gl.constexpr):
 
 
 @gluon.jit
-def keys_of(tile):
-    """Return a tile of keys as a right operand."""
+def matrix_of(tile):
+    """Return a tile of keys or of transposed values as a right operand."""
     return tile.reshape([tile.shape[2], tile.shape[3]]).permute((1, 0))
-
-
-@gluon.jit
-def lane_maxima(x):
-    """Return the maxima of the four threads that hold a row of a `wgmma` result, [rows, 4]."""
-    pairs = x.reshape([x.shape[0], x.shape[1] // 8, 4, 2])
-    return gl.max(gl.max(pairs, 3), 1)
-
-
-@gluon.jit
-def row_maxima(scores):
-    """Return the maxima of the rows of both tiles, in the layout of the first one's rows."""
-    first = lane_maxima(scores[0])
-    second = gl.convert_layout(lane_maxima(scores[1]), first.type.layout)
-    row: gl.constexpr = gl.SliceLayout(1, scores[0].type.layout)
-    return gl.convert_layout(gl.max(gl.maximum(first, second), 1), row)
-
-
-@gluon.jit
-def powers(scores, factor, top):
-    """Return the weights of both tiles relative to the maxima, and the sums of each thread's."""
-    first = gl.exp2(scores[0] * factor - top[:, None])
-    other: gl.constexpr = gl.SliceLayout(1, scores[1].type.layout)
-    second = gl.exp2(scores[1] * factor - gl.convert_layout(top, other)[:, None])
-    fresh = sums_of_lanes(first)
-    fresh += gl.convert_layout(sums_of_lanes(second), fresh.type.layout)
-    return (first, second), fresh
-
-
-@gluon.jit
-def add_values(p, values, acc, dtype: gl.constexpr, layout: gl.constexpr):
-    """Start to add the values of both tiles."""
-    for i in gl.static_range(2):
-        tile = values[i].reshape([values[i].shape[2], values[i].shape[3]]).permute((1, 0))
-        acc = warpgroup_mma(p[i], tile, acc, is_async=True)
-    return acc
 
 
 @gluon.jit
@@ -115,24 +78,19 @@ def attend(work, SETTINGS: gl.constexpr, part: gl.constexpr):
     queries, keys, values = rings
     heads, length, key_length, of_sequence, _, _ = sizes
     CAUSAL: gl.constexpr = SETTINGS[2]
-    dtype: gl.constexpr = queries.dtype
+    dtype: gl.constexpr = keys.dtype
     ROWS: gl.constexpr = queries.block_shape[2]
-    D: gl.constexpr = queries.block_shape[3]
-    BLOCK_N: gl.constexpr = SETTINGS[1]
-    FIRST: gl.constexpr = SETTINGS[5]
-    SECOND: gl.constexpr = BLOCK_N - FIRST
-    first_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, FIRST, 32])
-    second_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, SECOND, 32])
+    BLOCK_N: gl.constexpr = keys.block_shape[2]
+    D: gl.constexpr = keys.block_shape[3]
+    score_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 32])
     out_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 32])
     p_layout: gl.constexpr = gl.DotOperandLayout(0, out_layout, 4)
-    row: gl.constexpr = gl.SliceLayout(1, first_layout)
+    row: gl.constexpr = gl.SliceLayout(1, score_layout)
 
     position = keys.consumer()
     query = queries.consumer()
-    nothing = gl.zeros([ROWS, FIRST], gl.float32, first_layout)
-    nothing_more = gl.zeros([ROWS, SECOND], gl.float32, second_layout)
-    key = gl.arange(0, FIRST, layout=gl.SliceLayout(0, first_layout))
-    key_more = FIRST + gl.arange(0, SECOND, layout=gl.SliceLayout(0, second_layout))
+    nothing = gl.zeros([ROWS, BLOCK_N], gl.float32, score_layout)
+    key = gl.arange(0, BLOCK_N, layout=gl.SliceLayout(0, score_layout))
     for round in range(rounds(sizes, SETTINGS)):
         first, head, _, start, stop = work_at(round, sizes, SETTINGS)
         if head < heads:
@@ -140,8 +98,8 @@ def attend(work, SETTINGS: gl.constexpr, part: gl.constexpr):
             factor = scale * gl.load(scales[0] + head) * gl.load(scales[1] + of_keys)
             first += part * ROWS
             rows = first + gl.arange(0, ROWS, layout=row)
-            if CAUSAL:
-                # The other group's rows may see more. Without those tiles the first alone needs the mask.
+            if CAUSAL and BLOCK_N % SETTINGS[0] != 0:
+                # Other groups' rows may see more. Without those tiles the first alone needs the mask.
                 seen = gl.maximum(gl.cdiv(gl.minimum(first + ROWS, key_length), BLOCK_N), 1)
                 for _ in range(seen, stop):
                     keys.wait(position)
@@ -152,45 +110,29 @@ def attend(work, SETTINGS: gl.constexpr, part: gl.constexpr):
                 stop = gl.minimum(stop, seen)
 
             q_tile = queries.wait(query).reshape([ROWS, D])
-            tiles = keys.wait(position)
-            score = warpgroup_mma(q_tile, keys_of(tiles[0]), nothing, use_acc=False, is_async=True)
-            more = warpgroup_mma(
-                q_tile, keys_of(tiles[1]), nothing_more, use_acc=False, is_async=True
-            )
-            score, more = warpgroup_mma_wait(0, deps=[score, more])
+            score = warpgroup_mma(q_tile, matrix_of(keys.wait(position)), nothing, use_acc=False)
             keys.release(position)
-            begin = (stop - 1) * BLOCK_N
-            score = mask_scores(score, rows, begin + key, key_length, CAUSAL)
-            other: gl.constexpr = gl.SliceLayout(1, second_layout)
-            more = mask_scores(
-                more, gl.convert_layout(rows, other), begin + key_more, key_length, CAUSAL
-            )
+            score = mask_scores(score, rows, (stop - 1) * BLOCK_N + key, key_length, CAUSAL)
             # Finite even where none of these keys is seen.
-            top = gl.maximum(row_maxima((score, more)) * factor - SHIFT, -1e30)
-            p, total = powers((score, more), factor, top)
+            top = gl.maximum(gl.max(score, 1) * factor - SHIFT, -1e30)
+            p = gl.exp2(score * factor - top[:, None])
+            total = sums_of_lanes(p)
             lanes: gl.constexpr = gl.SliceLayout(1, total.type.layout)
             acc = warpgroup_mma_init(gl.zeros([ROWS, D], gl.float32, out_layout))
             behind, position = position, position.next()
 
             for _ in range(start + 1, stop):
-                weights = (
-                    weights_operand(p[0], dtype, p_layout),
-                    weights_operand(p[1], dtype, p_layout),
-                )
-                tiles = keys.wait(position)
-                score = warpgroup_mma(
-                    q_tile, keys_of(tiles[0]), nothing, use_acc=False, is_async=True
-                )
-                more = warpgroup_mma(
-                    q_tile, keys_of(tiles[1]), nothing_more, use_acc=False, is_async=True
-                )
-                acc = add_values(weights, values.wait(behind), acc, dtype, p_layout)
-                score, more = warpgroup_mma_wait(2, deps=[score, more])
+                # Between iterations bytes would have a register each.
+                weights = weights_operand(p, dtype, p_layout)
+                k_tile = matrix_of(keys.wait(position))
+                score = warpgroup_mma(q_tile, k_tile, nothing, use_acc=False, is_async=True)
+                acc = warpgroup_mma(weights, matrix_of(values.wait(behind)), acc, is_async=True)
+                score = warpgroup_mma_wait(1, deps=[score])
                 keys.release(position)
-                higher = gl.maximum(top, row_maxima((score, more)) * factor - SHIFT)
+                higher = gl.maximum(top, gl.max(score, 1) * factor - SHIFT)
                 kept = gl.exp2(top - higher)
-                p, fresh = powers((score, more), factor, higher)
-                total = total * gl.convert_layout(kept, lanes)[:, None] + fresh
+                p = gl.exp2(score * factor - higher[:, None])
+                total = total * gl.convert_layout(kept, lanes)[:, None] + sums_of_lanes(p)
                 top = higher
                 # Came long ago. But ptxas moves a wait for `wgmma` up to the last branch, and here
                 # that is one behind softmax.
@@ -204,11 +146,8 @@ def attend(work, SETTINGS: gl.constexpr, part: gl.constexpr):
 
             queries.release(query)
             query = query.next()
-            weights = (
-                weights_operand(p[0], dtype, p_layout),
-                weights_operand(p[1], dtype, p_layout),
-            )
-            acc = add_values(weights, values.wait(behind), acc, dtype, p_layout)
+            weights = weights_operand(p, dtype, p_layout)
+            acc = warpgroup_mma(weights, matrix_of(values.wait(behind)), acc, is_async=True)
             share = gl.load(scales[2] + of_keys) / gl.convert_layout(gl.sum(total, 1), row)
             result = warpgroup_mma_wait(0, deps=[acc])
             values.release(behind)
@@ -219,34 +158,48 @@ def attend(work, SETTINGS: gl.constexpr, part: gl.constexpr):
 
 @gluon.jit
 def attention_fp8(
-    q_desc, k_descs, v_descs, out_desc, scales, heads, length, key_length, of_sequence, order, scale,
-    SHARED: gl.constexpr, STAGES: gl.constexpr, CAUSAL: gl.constexpr,
+    q_desc, k_desc, v_desc, out_desc, scales, heads, length, key_length, of_sequence, order, scale,
+    SHARED: gl.constexpr, BLOCK_M: gl.constexpr, STAGES: gl.constexpr, CAUSAL: gl.constexpr,
 ):  # fmt: skip
     """Store softmax(Q K^T * scale) V of 8-bit floats.
 
     Q and the result are [batch, of_sequence, length, D], K [batch, of_sequence / SHARED, key_length, D] and V [batch, of_sequence / SHARED, D,
-    key_length], with keys renamed as in `weights_operand`; there are `heads` in all. K and V have two descriptors each: of the first keys of
-    a step and of the others. `scales` are pointers to one number for each head of queries, keys and values. `scale` is that of the scores
-    times log2(e), `order` a code of `order.py`.
+    key_length], with keys renamed as in `weights_operand`; there are `heads` in all. `scales` are pointers to one number for each head of
+    queries, keys and values. `scale` is that of the scores times log2(e), `order` a code of `order.py`.
     """
+    PARTS: gl.constexpr = BLOCK_M // 64
+    gl.static_assert(PARTS == 2 or PARTS == 3, "two or three groups of warps with 64 rows each")
     gl.assume(key_length > 0)  # without keys, groups would wait for tiles that nobody copies
     wait_for_predecessor()
-    keys = tma_ring(k_descs, STAGES, consumers=2)
-    values = tma_ring(v_descs, STAGES, consumers=2)
-    FIRST: gl.constexpr = k_descs[0].block_type.shape[2]
-    STEP: gl.constexpr = FIRST + k_descs[1].block_type.shape[2]
-    SETTINGS: gl.constexpr = (128, STEP, CAUSAL, SHARED, False, FIRST)
+    keys = tma_ring(k_desc, STAGES, consumers=PARTS)
+    values = tma_ring(v_desc, STAGES, consumers=PARTS)
+    SETTINGS: gl.constexpr = (BLOCK_M, k_desc.block_type.shape[2], CAUSAL, SHARED, False)
     sizes = (heads, length, key_length, of_sequence, order, 1)
-    q0 = tma_ring(q_desc, 1)
-    q1 = tma_ring(q_desc, 1)
+    AHEAD: gl.constexpr = PARTS - 1
+    q0 = tma_ring(q_desc, AHEAD)
+    q1 = tma_ring(q_desc, AHEAD)
     a = ((q0, keys, values), tma_writer(out_desc), sizes, scale, scales)
     b = ((q1, keys, values), tma_writer(out_desc), sizes, scale, scales)
-    gl.warp_specialize(
-        [
-            (attend, (a, SETTINGS, 0)),
-            (attend, (b, SETTINGS, 1)),
-            (copy_tiles, ((q0, q1), keys, values, sizes, SETTINGS)),
-        ],
-        [4, 1],
-        [240, 24],
-    )
+    if PARTS == 2:
+        gl.warp_specialize(
+            [
+                (attend, (a, SETTINGS, 0)),
+                (attend, (b, SETTINGS, 1)),
+                (copy_tiles, ((q0, q1), keys, values, sizes, SETTINGS)),
+            ],
+            [4, 1],
+            [240, 24],
+        )
+    else:
+        q2 = tma_ring(q_desc, AHEAD)
+        c = ((q2, keys, values), tma_writer(out_desc), sizes, scale, scales)
+        gl.warp_specialize(
+            [
+                (attend, (a, SETTINGS, 0)),
+                (attend, (b, SETTINGS, 1)),
+                (attend, (c, SETTINGS, 2)),
+                (copy_tiles, ((q0, q1, q2), keys, values, sizes, SETTINGS)),
+            ],
+            [4, 4, 1],
+            [160, 160, 24],
+        )

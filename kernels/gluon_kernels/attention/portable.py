@@ -108,6 +108,8 @@ def paged_attention(
     for i in gl.static_range(STAGES - 1):
         places = places_of(table, first + i, end, tile_layout, PAGE, BLOCK)
         fetch_both(buffers, caches, (first + i) % STAGES, places, row_strides, tile_layout)
+    # A page is known a step before it is copied, as the table is in memory, too.
+    places = places_of(table, first + STAGES - 1, end, tile_layout, PAGE, BLOCK)
 
     q_row = gl.arange(0, M, gl.SliceLayout(1, q_layout))
     q_column = gl.arange(0, D, gl.SliceLayout(0, q_layout))
@@ -120,7 +122,7 @@ def paged_attention(
     total = gl.zeros([M], gl.float32, by_row)
     acc = gl.zeros([M, D], gl.float32, values.accumulator)
     for tile in range(first, last):
-        places = places_of(table, tile + STAGES - 1, end, tile_layout, PAGE, BLOCK)
+        coming = places_of(table, tile + STAGES, end, tile_layout, PAGE, BLOCK)
         gl.portable.wait(STAGES - 2)
         k_tile = k_smem.index(tile % STAGES).permute((1, 0)).load(scores.b)
         zero = gl.zeros([M, BLOCK], gl.float32, scores.accumulator)
@@ -141,6 +143,7 @@ def paged_attention(
         acc = gl.portable.mma(p_tile, v_smem.index(tile % STAGES).load(values.b), acc)
         slot = (tile + STAGES - 1) % STAGES
         fetch_both(buffers, caches, slot, places, row_strides, tile_layout)
+        places = coming
     gl.portable.wait(0)
 
     score_row = gl.arange(0, M, by_row)

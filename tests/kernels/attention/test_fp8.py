@@ -7,6 +7,7 @@ import torch
 
 from gluon_core.errors import ArgumentError, CapabilityError, DtypeError, ShapeError
 from gluon_kernels import attention_fp8
+from gluon_kernels.attention import fp8
 from gluon_kernels.problem import error_of
 
 pytestmark = pytest.mark.once
@@ -15,6 +16,7 @@ pytestmark = pytest.mark.once
 @pytest.fixture(autouse=True)
 def hopper(monkeypatch):
     monkeypatch.setenv("GLUON_TARGET", "sim:sm_90")
+    fp8._plans.forget()
 
 
 def inputs(heads=2, of_keys=1, length=200, keys=200, width=128):
@@ -47,9 +49,12 @@ def test_heads_with_scales(causal, width, keys):
     assert error_of(result, reference(*tensors, causal)) < 5e-2
 
 
-@pytest.mark.parametrize("causal, keys", [(True, 400), (False, 450)])
-def test_several_steps_of_keys(causal, keys):
-    """A step has 192 keys, and rows of a tile see different numbers of steps."""
+@pytest.mark.parametrize(
+    "causal, keys, rows", [(True, 400, 192), (False, 450, 192), (True, 300, 128)]
+)
+def test_several_steps_of_keys(causal, keys, rows, monkeypatch):
+    """Groups of warps with other rows of a tile see other numbers of steps."""
+    monkeypatch.setitem(fp8.FORMS, 128, (rows, 64, 3))
     tensors = inputs(1, 1, 400, keys, 128)
     assert error_of(attention_fp8(*tensors, causal=causal), reference(*tensors, causal)) < 5e-2
 
