@@ -101,11 +101,13 @@ _FEW: dict[int, tuple[tuple[int, int], ...]] = {
 _BLOCKS = (8, 16, 32, 48, 64, 80, 96, 112, 128, 144, 160, 192, 224, 256)
 _GROUPS = (
     (64, ((1, 4), (2, 2), (4, 1), (1, 2), (2, 1))),
-    (128, ((1, 3), (1, 2), (2, 1))),
+    (128, ((1, 3), (1, 2), (2, 1), (3, 1))),
+    (192, ((1, 2), (2, 1), (3, 1))),
     (256, ((1, 2), (2, 1))),
 )
 _DEPTHS = (128, 64)  # weights along K of a step of "groups"
-_SHARED = 190_000  # bytes of the steps and sums of "groups"
+_SHARED = 231_000  # bytes of the steps and sums of "groups"
+_STORED = 256  # bytes of these through which each row of weights passes on its way to the result
 _FEWEST, _EIGHT = 4, 8  # rows of `x` at most of "rows" and "tokens"
 _ROWS = ((4, 1), (2, 1), (4, 4), (2, 4), (1, 4))  # weights' rows of a thread, warps that share one
 
@@ -140,7 +142,7 @@ def tilings(m: int, k: int, group: int, exponents: bool) -> Iterator[Tiling]:
 
 def stages(tiling: Tiling, packed: int) -> int:
     """Return how many steps of "groups" are in shared memory at a time."""
-    exchanged = (tiling.along - 1) * tiling.columns * tiling.block * 4
+    exchanged = (tiling.along - 1) * tiling.columns * tiling.block * 4 + tiling.columns * _STORED
     slot = tiling.depth * (tiling.columns // packed + 2 * tiling.block)
     return min(8, (_SHARED - exchanged) // slot)
 
