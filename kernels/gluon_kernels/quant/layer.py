@@ -274,7 +274,7 @@ def linear(
         x: [..., K], float16, bfloat16 or float32.
         weight: [N, K] of the dtype of `x`, int8, float8_e4m3fn or float8_e5m2; or uint8 [N, K / 2] of two weights of 4 bits, the
             low half first: signed integers, or with scales of uint8 the elements of mxfp4 (OCP Microscaling, 2023).
-        bias: [N], floating-point.
+        bias: [N], floating-point, of any stride.
         scales: of each row, [N], or of each group of its columns, [N, groups], which are multiples of 32 columns; floating-point,
             or uint8 exponents for mxfp4. Optional for floats of 8 bits; none for weights of the dtype of `x`.
         activation: "relu", "silu", "gelu" or "gelu_tanh".
@@ -291,6 +291,8 @@ def linear(
         dtype = torch.get_autocast_dtype(x.device.type)
         weight = weight.to(dtype) if weight.dtype == x.dtype else weight
         x = x.to(dtype)
+    if bias is not None and not bias.is_contiguous():
+        bias = bias.contiguous()
     if weight.dtype == x.dtype:
         if scales is not None:
             raise ArgumentError(

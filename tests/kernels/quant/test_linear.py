@@ -173,6 +173,37 @@ def test_scales_of_any_strides(rows):
         assert torch.equal(LINEAR.op(**{**arguments, "scales": scales}), right)
 
 
+@pytest.mark.parametrize(
+    "rows, format, group", [(3, "int4", 64), (20, "int8", 64), (20, "e4m3", 0)]
+)
+def test_operands_of_any_strides(rows, format, group):
+    shape = {"M": rows, "N": 72, "K": 256, "format": format, "group": group, "bias": True}
+    arguments = LINEAR.arguments(shape, "cpu")
+    right = LINEAR.op(**arguments)
+
+    def apart(x):
+        return torch.stack([x, torch.zeros_like(x)], -1)[..., 0]
+
+    def transposed(x):
+        return x.t().contiguous().t()
+
+    def from_one_byte_on(x):
+        bytes = torch.empty(x.numel() + 1, dtype=torch.uint8)[1:]
+        return bytes.copy_(x.contiguous().view(torch.uint8).flatten()).view(x.dtype).view(x.shape)
+
+    ways = {
+        "x": [apart, transposed],
+        "weight": [apart, transposed, from_one_byte_on],
+        "scales": [apart],
+        "bias": [apart],
+    }
+    for name, forms in ways.items():
+        for form in forms:
+            other = form(arguments[name])
+            assert torch.equal(other.float(), arguments[name].float())
+            assert error_of(LINEAR.op(**{**arguments, name: other}), right) < 8e-3, (name, form)
+
+
 def test_one_graph_serves_all_sizes_and_autocast_casts():
     weight, scales = quantized()
     graphs = []
