@@ -64,7 +64,7 @@ TILINGS = [
 ]
 
 
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize("number, tiling", TILINGS)
 def test_every_tiling(number, tiling, monkeypatch):
     monkeypatch.setattr(tilings, "best", lambda *sizes, **more: tiling)
