@@ -242,7 +242,10 @@ def multiply_share(
             )  # fmt: skip
             if ALONG > 1:
                 if order is not None:  # groups with fewer steps pass as often
-                    for _ in range((count - along + ALONG - 1) // ALONG * (DEPTH // PART), gl.cdiv(count, ALONG) * (DEPTH // PART)):
+                    for _ in range(
+                        (count - along + ALONG - 1) // ALONG * (DEPTH // PART),
+                        gl.cdiv(count, ALONG) * (DEPTH // PART),
+                    ):
                         order.wait(turn)
                         order.arrive(turn)
                         turn = turn.next()

@@ -61,22 +61,23 @@ class Groups(NamedTuple):
     Args:
         launch: of a launch.
         moved: bytes of a step that arrive in one.
-        multiplied: products in one.
-        issue: to convert 64 x 64 weights, which the groups of a processor do one after the other, and `scaling` more with scales of groups.
-        step, weights, rows: of a step of one group: at least, for each 64 weights along K, and for these with 64 rows of `x`.
+        product: of 64 x 64 weights with 64 rows of `x`, in the matrix unit.
+        conversion: of 64 x 64 weights, and `scaling` more with scales of groups.
+        both: of the shorter of these two that passes while the other one does not.
+        step, part: of a step of one group, and of each of its products, besides these.
         tile: of a tile besides its steps.
         gathered: of sums of groups that share rows.
-        shared, each: of sums that programs share, and for each 128 rows of `x` of these.
+        shared, each: of sums that programs share, and for each kilobyte of them that a processor writes.
     """
 
     launch: float
     moved: float
-    multiplied: float
-    issue: float
+    product: float
+    conversion: float
     scaling: float
+    both: float
     step: float
-    weights: float
-    rows: float
+    part: float
     tile: float
     gathered: float
     shared: float
@@ -88,7 +89,7 @@ _FEW_TIMES = {
     64: Few(2.1, 0.221, 0.149, 0.185, 0.061, 0.185, 0.173, 0.26, 2.05),
     128: Few(2.6, 0.192, 0.300, 0.054, 0.115, 0.119, 0.168, 0.26, 2.2),
 }
-_GROUPS_TIMES = Groups(2.4, 67e3, 2.8e6, 0.06, 0.02, 0.12, 0.08, 0.07, 1.0, 0.5, 2.8, 0.15)
+_GROUPS_TIMES = Groups(2.4, 67e3, 0.075, 0.09, 0.01, 0.8, 0.2, 0.05, 1.0, 0.4, 2.5, 0.04)
 _TOKENS = 1.23  # of the time that was expected of `linear_tokens`
 
 # Weights' rows of a tile and the depths of its steps, by the rows of `x` of a tile.
@@ -107,7 +108,8 @@ _GROUPS = (
 )
 _DEPTHS = (128, 64)  # weights along K of a step of "groups"
 _SHARED = 231_000  # bytes of the steps and sums of "groups"
-_STORED = 256  # bytes of these through which each row of weights passes on its way to the result
+# Bytes of these through which each row of weights passes on its way to the result: for tiles that are one part, and for those of several.
+_STORED, _STORED_IN_PARTS = 256, 384
 _FEWEST, _EIGHT = 4, 8  # rows of `x` at most of "rows" and "tokens"
 _ROWS = ((4, 1), (2, 1), (4, 4), (2, 4), (1, 4))  # weights' rows of a thread, warps that share one
 
@@ -142,15 +144,17 @@ def tilings(m: int, k: int, group: int, exponents: bool) -> Iterator[Tiling]:
 
 def stages(tiling: Tiling, packed: int) -> int:
     """Return how many steps of "groups" are in shared memory at a time."""
-    exchanged = (tiling.along - 1) * tiling.columns * tiling.block * 4 + tiling.columns * _STORED
+    stored = _STORED if tiling.block & (tiling.block - 1) == 0 else _STORED_IN_PARTS
+    exchanged = tiling.columns * ((tiling.along - 1) * tiling.block * 4 + stored)
     slot = tiling.depth * (tiling.columns // packed + 2 * tiling.block)
     return min(8, (_SHARED - exchanged) // slot)
 
 
 def _groups(m: int, k: int) -> Iterator[Tiling]:
     """Yield the tilings of `linear_groups`. Each group holds a step while it waits for its next."""
-    fitting = [block for block in _BLOCKS if block >= min(m, 256)]
-    blocks = fitting[:1] if m <= 256 else [block for block in _BLOCKS if block >= 128]
+    # One tile of all rows of `x`, or as few rows as two, three or four tiles need; tiles of many rows for more.
+    fitting = {next((b for b in _BLOCKS if b >= m / tiles), 256) for tiles in (1, 2, 3, 4)}
+    blocks = sorted(b for b in (fitting if m <= 512 else _BLOCKS) if b >= min(m, 64))
     for block, depth in itertools.product(blocks, _DEPTHS):
         forms = next(forms for most, forms in _GROUPS if block <= most)
         if depth == 64 and block <= 128:
@@ -235,13 +239,15 @@ def _of_groups(tiling: Tiling, m: int, share: int, busy: int, packed: int, group
     times, parts, down = _GROUPS_TIMES, tiling.depth // 64, tiling.columns // 64
     rows = min(m, tiling.block)  # TMA reads no rows behind the last one
     moved = tiling.depth * (tiling.columns / packed + 2 * rows) / times.moved
-    multiplied = tiling.columns * tiling.block * tiling.depth / times.multiplied
-    issue = (times.issue + (times.scaling if grouped else 0.0)) * parts * down
-    latency = times.step + (times.weights + times.rows * tiling.block / 64) * parts
-    steps = max(share * max(moved, multiplied, issue), _up(share, tiling.along) * latency)
+    product = times.product * tiling.block / 64
+    conversion = times.conversion + (times.scaling if grouped else 0.0)
+    most, least = max(product, conversion), min(product, conversion)
+    taken = parts * down * (most + times.both * least)
+    latency = times.step + parts * (product + conversion + times.part)
+    steps = max(share * max(moved, taken), _up(share, tiling.along) * latency)
     after = times.tile + (times.gathered if tiling.along > 1 else 0.0)
     if tiling.splits != 1:
-        after += times.shared + times.each * max(2, tiling.splits) * tiling.block / 128
+        after += times.shared + times.each * tiling.columns * tiling.block / 256
     return times.launch + busy * (steps + after)
 
 
