@@ -120,12 +120,13 @@ def of_int8(dtype):
     """Return PTX that converts two signed bytes of a 32-bit number to 16-bit floats.
 
     A float16 holds a byte, plus 128, in the last bits of its mantissa. That of bfloat16 has room for seven bits: the eighth selects the
-    number that is subtracted.
+    number that is subtracted. 0xEA is `(a & b) | c` (PTX ISA, lop3).
     """
     if dtype == gl.bfloat16:
         return (
-            "{ .reg .b32 both, low, base; prmt.b32 both, $1, 0x43, 0x4140; and.b32 low, both, 0xFF7FFF7F; "
-            "and.b32 base, both, 0xFF80FF80; sub.rn.bf16x2 $0, low, base; }"
+            "{ .reg .b32 both, low, high, base; prmt.b32 both, $1, 0, 0x4140; mov.b32 base, 0x43004300; "
+            "lop3.b32 low, both, 0x007F007F, base, 0xEA; lop3.b32 high, both, 0x00800080, base, 0xEA; "
+            "sub.rn.bf16x2 $0, low, high; }"
         )
     return (
         "{ .reg .b32 both, base; prmt.b32 both, $1, 0x64, 0x4140; xor.b32 both, both, 0x00800080; "
@@ -163,11 +164,21 @@ def left_operand(raw, dtype: gl.constexpr, FORMAT: gl.constexpr, SHAPE: gl.const
 
 
 @gluon.jit
+def factor_of(scale, dtype: gl.constexpr):
+    """Return the scale; an exponent of 8 bits as the power of two that it stands for: bfloat16 has it in its bits from the seventh on."""
+    if scale.dtype == gl.uint8 and dtype == gl.bfloat16:
+        bits = scale.to(gl.int16)
+        return gl.where(bits == 0, 0x0040, bits << 7).to(gl.int16).to(dtype, bitcast=True)
+    else:
+        return power_of_two(scale)
+
+
+@gluon.jit
 def converted(raw, scale, dtype: gl.constexpr, FORMAT: gl.constexpr, SHAPE: gl.constexpr, operand: gl.constexpr):  # fmt: skip
     """Return the weights of a step as `wgmma` reads them, times their scales where groups have some."""
     numbers = left_operand(raw, dtype, FORMAT, SHAPE, operand)
     if scale is not None:
-        factors = power_of_two(scale)[:, :, None]
+        factors = factor_of(scale, dtype)[:, :, None]
         parts = numbers.reshape([SHAPE[0], scale.shape[1], SHAPE[1] // scale.shape[1]])
         if FORMAT == "mxfp4" or scale.dtype == dtype:  # powers of two, or rounded once
             scaled = times(parts, factors, dtype)

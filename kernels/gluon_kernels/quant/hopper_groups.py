@@ -108,13 +108,13 @@ def start(weights, slot, sums, first: gl.constexpr):
 
 
 @gluon.jit
-def waited(sums, pending: gl.constexpr, older, weights):
-    """Wait for all products but the last that are `pending`; return the sums and `weights`. Products that are over read `older`, in registers."""
-    results = warpgroup_mma_wait(pending, deps=sums + (older, weights))
+def waited(sums, pending: gl.constexpr, weights):
+    """Wait for all products but the last that are `pending`, and keep the registers of `weights` until then, which those that are over have read."""
+    results = warpgroup_mma_wait(pending, deps=sums + (weights,))
     again = ()
     for i in gl.static_range(len(sums)):
         again = again + (warpgroup_mma_init(results[i]),)
-    return again, results[len(sums) + 1]
+    return again
 
 
 @gluon.jit
@@ -136,7 +136,7 @@ def multiply_step(
             order.arrive(turn)
             turn = turn.next()
         if part > 0:
-            sums, weights = waited(sums, len(sums), older, weights)
+            sums = waited(sums, len(sums), older)
         if part + 1 < DEPTH // PART:
             older = weights
             weights = part_of(slot[down], factors, part + 1, dtype, FORMAT)
@@ -203,7 +203,8 @@ def products_of(
         following = position.next(ALONG)
         next_weights = part_of(ring.wait(following)[down], coming, 0, dtype, FORMAT)
         ring.wait(following)  # a branch: ptxas moves no conversion behind it
-        sums, weights = waited(sums, 0, weights, next_weights)
+        sums = waited(sums, 0, weights)
+        weights = next_weights
         ring.release(position)
         position = following
         if scales is not None:
