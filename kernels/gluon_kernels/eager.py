@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
 import torch
 from torch.autograd.function import once_differentiable
@@ -37,7 +37,7 @@ def differentiable(
         setup_context(ctx, arguments, output)
         return output
 
-    return direct(forward_and_keep, backward, again)
+    return direct(forward_and_keep, backward, backward if again else None)
 
 
 def kept(
@@ -67,16 +67,18 @@ def kept(
 
 
 def direct(
-    forward: Callable[..., Any], backward: Callable[..., Any], again: bool = False
+    forward: Callable[..., Any],
+    backward: Callable[..., Any],
+    again: Optional[Callable[..., Any]] = None,
 ) -> Callable[..., Any]:
     """Return `f(*arguments) -> result` with a gradient, by the shortest way.
 
     Args:
         forward: `forward(ctx, *arguments) -> result` of `torch.autograd.Function`.
         backward: `backward(ctx, *grads)`, the gradients of all arguments.
-        again: `backward` is made of functions that have gradients.
+        again: `backward` by functions that have gradients, for calls whose gradients need some.
     """
-    twice = backward if again else once_differentiable(backward)
+    twice = once_differentiable(backward) if again is None else again
 
     def run_backward(ctx: Any, *grads: Any) -> Any:
         return (twice if _grad_enabled() else backward)(ctx, *grads)

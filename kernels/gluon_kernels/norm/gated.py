@@ -10,7 +10,7 @@ from torch import Tensor
 import gluon_core as gluon
 from gluon_core.errors import DtypeError, ShapeError
 from gluon_kernels.eager import direct, is_compiling, is_plain, wants_gradient
-from gluon_kernels.norm import launches
+from gluon_kernels.norm import composite, launches
 from gluon_kernels.norm.views import check_dtype, check_same_device
 from gluon_kernels.plans import Plans, key
 
@@ -55,7 +55,13 @@ def _keep(ctx: Any, inputs: Any, output: Tensor) -> None:
 
 
 def _gradient(ctx: Any, grad: Tensor) -> Any:
+    if torch.is_grad_enabled():
+        return _gradients_again(ctx, grad)
     return _backward(grad, *ctx.saved_tensors)
+
+
+def _gradients_again(ctx: Any, grad: Tensor) -> Any:
+    return composite.swiglu_gradient(grad, *ctx.saved_tensors)
 
 
 @gluon.torch.op(
@@ -81,7 +87,7 @@ def _gradients_of(ctx: Any, grad: Tensor) -> Any:
     return _gradient_plans(key(grad, gate, up), grad, gate, up)
 
 
-_watched = direct(_forward, _gradients_of)
+_watched = direct(_forward, _gradients_of, _gradients_again)
 
 
 def swiglu(gate: Tensor, up: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from typing import Any, Callable, Optional
 import torch
 from torch import Tensor
 
-from gluon_kernels.norm import gates, gradients, long, portable
+from gluon_kernels.norm import composite, gates, gradients, portable
 from gluon_kernels.norm.rows import Tiling, block_tiling, tiling
 from gluon_kernels.norm.views import Rows, common_align
 from gluon_kernels.plans import (
@@ -124,8 +124,8 @@ def softmax_plan(x: Tensor, dtype: torch.dtype, out: Optional[Tensor]) -> Plan:
     target = Destination(x, dtype, out)
     if not x.numel():
         return lambda x, dtype, out: finished(target.new(x, out), out)
-    if x.shape[-1] > long.LONGEST:
-        return long.softmax_of_long_rows
+    if x.shape[-1] > composite.LONGEST:
+        return composite.softmax
     src = Rows.of(x)
     written = target.new(x, out)
     dst = Rows.of(written)
@@ -166,8 +166,8 @@ def softmax_gradient_plan(grad: Tensor, result: Tensor, dtype: torch.dtype) -> P
     """Return `run(grad, result, dtype)`."""
     if not result.numel():
         return lambda grad, result, dtype: torch.empty_like(result, dtype=dtype)
-    if result.shape[-1] > long.LONGEST:
-        return long.softmax_gradient_of_long_rows
+    if result.shape[-1] > composite.LONGEST:
+        return composite.softmax_gradient
     gs, ys = Rows.of(grad), Rows.of(result)
     empty = allocator(result.shape, dtype, result.device)
     new = empty()
@@ -198,8 +198,8 @@ def norm_plan(
     centred: bool, dtype: torch.dtype, keep: bool, out: Optional[Tensor], alone: bool = False,
 ) -> Plan:  # fmt: skip
     """Return `run(x, weight, bias, residual, ..., out) -> (result, sum, statistics)`, None where nobody asked; see `norm_alone_plan`."""
-    if x.shape[-1] > long.LONGEST:
-        of_long = long.norm_of_long_rows(centred, epsilon, keep)
+    if x.shape[-1] > composite.LONGEST:
+        of_long = composite.norm(centred, epsilon, keep)
         if alone:
             return lambda x, weight, bias, *rest: of_long(x, weight, bias, None, dtype, False, None)[0]  # fmt: skip
         return of_long
@@ -303,8 +303,8 @@ def norm_gradient_plan(
             return torch.empty_like(x), *zeros
 
         return nothing
-    if x.shape[-1] > long.LONGEST:
-        return long.norm_gradient_of_long_rows
+    if x.shape[-1] > composite.LONGEST:
+        return composite.norm_gradient
     gs, src = Rows.of(grad), Rows.of(x)
     empty = allocator(x.shape, x.dtype, x.device)
     new = empty()
@@ -553,8 +553,8 @@ def swiglu_plan(gate: Tensor, up: Tensor) -> Plan:
     """Return `run(gate, up)`."""
     if not gate.numel():
         return lambda gate, up: torch.empty_like(gate)
-    if gate.shape[-1] > long.WIDEST:
-        return long.swiglu_of_long_rows
+    if gate.shape[-1] > composite.WIDEST:
+        return composite.swiglu
     first, second = Rows.of(gate), Rows.of(up)
     empty = allocator(tuple(gate.shape), gate.dtype, gate.device)
     new = empty()
@@ -576,8 +576,8 @@ def swiglu_gradient_plan(grad: Tensor, gate: Tensor, up: Tensor) -> Plan:
     """Return `run(grad, gate, up) -> (gradient of gate, of up)`."""
     if not gate.numel():
         return lambda grad, gate, up: (torch.empty_like(gate), torch.empty_like(up))
-    if gate.shape[-1] > long.WIDEST:
-        return long.swiglu_gradient_of_long_rows
+    if gate.shape[-1] > composite.WIDEST:
+        return composite.swiglu_gradient
     views = [Rows.of(x) for x in (grad, gate, up)]
     news = [allocator(tuple(x.shape), x.dtype, x.device) for x in (gate, up)]
     written = [new() for new in news]

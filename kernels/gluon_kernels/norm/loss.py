@@ -10,8 +10,7 @@ from torch import Tensor
 import gluon_core as gluon
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError, did_you_mean
 from gluon_kernels.eager import direct, is_compiling, is_plain, wants_gradient
-from gluon_kernels.norm import launches
-from gluon_kernels.norm.long import check_classes
+from gluon_kernels.norm import composite, launches
 from gluon_kernels.norm.views import check_dtype, check_same_device
 from gluon_kernels.plans import Plans, key
 
@@ -39,7 +38,7 @@ def _check_loss(x: Tensor, labels: Tensor) -> None:
             expected="[rows, classes], at least one class",
             got=list(x.shape),
         )
-    check_classes(x)
+    composite.check_classes(x)
     if labels.dtype not in (torch.int64, torch.int32):
         raise DtypeError(
             "labels are numbers of classes",
@@ -102,6 +101,8 @@ def _keep_loss(ctx: Any, inputs: Any, output: Any) -> None:
 
 def _loss_gradient(ctx: Any, grad: Tensor, *_: Any) -> Any:
     x, labels, logsum, inverse = ctx.saved_tensors
+    if torch.is_grad_enabled():
+        return composite.loss_gradient(grad, x, labels, ctx.ignored, ctx.mean), None, None, None
     if ctx.mean:
         grad = grad * inverse
     return _loss_backward(grad, x, labels, logsum, ctx.ignored), None, None, None
@@ -146,7 +147,13 @@ def _loss_gradients_of(ctx: Any, grad: Tensor) -> Any:
     return to_x, None, None, None
 
 
-_watched_loss = direct(_loss_forward, _loss_gradients_of)
+def _loss_gradients_again(ctx: Any, grad: Tensor) -> Any:
+    x, labels, _, inverse = ctx.saved_tensors
+    to_x = composite.loss_gradient(grad, x, labels, ctx.ignored, inverse is not None)
+    return to_x, None, None, None
+
+
+_watched_loss = direct(_loss_forward, _loss_gradients_of, _loss_gradients_again)
 
 
 def cross_entropy(

@@ -10,7 +10,7 @@ from torch import Tensor
 import gluon_core as gluon
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
 from gluon_kernels.eager import differentiable, direct, is_compiling, is_plain, wants_gradient
-from gluon_kernels.norm import launches
+from gluon_kernels.norm import composite, launches
 from gluon_kernels.norm.columns import (
     columns_plan,
     softmax_backward_of_columns,
@@ -95,6 +95,8 @@ def _keep_softmax(ctx: Any, inputs: Any, output: Tensor) -> None:
 
 
 def _softmax_gradient(ctx: Any, grad: Tensor) -> Any:
+    if torch.is_grad_enabled():
+        return _softmax_gradients_again(ctx, grad)
     return _softmax_backward(grad, *ctx.saved_tensors, ctx.dtype), None
 
 
@@ -131,7 +133,12 @@ def _softmax_gradients_of(ctx: Any, grad: Tensor) -> Any:
     return _softmax_gradients((key(grad, result), dtype), grad, result, dtype), None
 
 
-_watched_softmax = direct(_softmax_forward, _softmax_gradients_of)
+def _softmax_gradients_again(ctx: Any, grad: Tensor) -> Any:
+    (result,) = ctx.saved_tensors
+    return composite.softmax_gradient(grad, result, ctx.dtype), None
+
+
+_watched_softmax = direct(_softmax_forward, _softmax_gradients_of, _softmax_gradients_again)
 
 
 def _columns_forward(ctx: Any, x: Tensor, dim: int, dtype: torch.dtype) -> Tensor:
@@ -147,7 +154,12 @@ def _columns_gradients_of(ctx: Any, grad: Tensor) -> Any:
     return _column_gradients(known_by, grad, result, ctx.dim, ctx.dtype), None, None
 
 
-_watched_columns = direct(_columns_forward, _columns_gradients_of)
+def _columns_gradients_again(ctx: Any, grad: Tensor) -> Any:
+    (result,) = ctx.saved_tensors
+    return composite.softmax_gradient(grad, result, ctx.dtype, ctx.dim), None, None
+
+
+_watched_columns = direct(_columns_forward, _columns_gradients_of, _columns_gradients_again)
 
 
 def softmax(
@@ -300,7 +312,7 @@ def _norm_shapes(
 
 
 def _keep_norm(ctx: Any, inputs: Any, output: Any) -> None:
-    x, weight, bias, residual, _, ctx.centred, _ = inputs
+    x, weight, bias, residual, ctx.epsilon, ctx.centred, _ = inputs
     ctx.dtypes = (
         None if bias is None else bias.dtype,
         None if residual is None else residual.dtype,
@@ -315,8 +327,15 @@ def _norm_gradient(ctx: Any, grad: Tensor, of_sum: Tensor, *_: Any) -> Any:
     bias_dtype, residual_dtype = ctx.dtypes
     needs = ctx.needs_input_grad
     wanted = [weight is not None and needs[1], bias_dtype is not None and needs[2]]
-    dense = weight if weight is None else weight.contiguous()
-    to_x, to_weight, to_bias = _norm_backward(grad, x, dense, statistics, ctx.centred, wanted)
+    parts: Any
+    if torch.is_grad_enabled():
+        kinds = [torch.float32 if one else None for one in wanted]
+        statistics = composite.norm_statistics(x, ctx.centred, ctx.epsilon)
+        parts = composite.norm_gradient(grad, x, weight, statistics, ctx.centred, *kinds)
+    else:
+        dense = weight if weight is None else weight.contiguous()
+        parts = _norm_backward(grad, x, dense, statistics, ctx.centred, wanted)
+    to_x, to_weight, to_bias = parts
     if residual_dtype is not None:
         to_x = to_x + of_sum
     return (
@@ -349,7 +368,7 @@ def _norm(
     return result, x.new_empty(0) if summed is None else summed, statistics
 
 
-_watched_norm = differentiable(_norm.function, _keep_norm, _norm_gradient)
+_watched_norm = differentiable(_norm.function, _keep_norm, _norm_gradient, again=True)
 
 
 def _norm_forward(
@@ -360,6 +379,7 @@ def _norm_forward(
     results = _norms(known_by, x, weight, bias, None, epsilon, centred, dtype, True, None)
     result: Tensor = results[0]
     ctx.save_for_backward(x, weight, results[2])
+    ctx.epsilon = epsilon
     ctx.settings = (
         centred,
         None if weight is None or not weight.requires_grad else weight.dtype,
@@ -377,7 +397,13 @@ def _norm_gradients_of(ctx: Any, grad: Tensor) -> Any:
     return (*_norm_gradients(known_by, grad, x, weight, statistics, *settings), None, None)
 
 
-_watched_norm_alone = direct(_norm_forward, _norm_gradients_of)
+def _norm_gradients_again(ctx: Any, grad: Tensor) -> Any:
+    x, weight, _ = ctx.saved_tensors
+    statistics = composite.norm_statistics(x, ctx.settings[0], ctx.epsilon)
+    return (*composite.norm_gradient(grad, x, weight, statistics, *ctx.settings), None, None)
+
+
+_watched_norm_alone = direct(_norm_forward, _norm_gradients_of, _norm_gradients_again)
 
 
 @gluon.torch.op("gluon_kernels::norm_out", mutates_args=("out",))

@@ -154,7 +154,7 @@ def check_out(out: torch.Tensor, shape: Any, dtype: torch.dtype, *inputs: Any) -
 
     Raises:
         ShapeError, DtypeError: another shape or dtype.
-        ArgumentError: a gradient is wanted.
+        ArgumentError: a gradient is wanted, or elements of it share memory.
     """
     if tuple(out.shape) != tuple(shape):
         raise ShapeError(
@@ -163,6 +163,13 @@ def check_out(out: torch.Tensor, shape: Any, dtype: torch.dtype, *inputs: Any) -
     if out.dtype != dtype:
         raise DtypeError(
             "not the dtype of the result", argument="out", expected=str(dtype), got=str(out.dtype)
+        )
+    if any(size > 1 and step == 0 for size, step in zip(out.shape, out.stride())):
+        raise ArgumentError(
+            "elements of the result share memory",
+            argument="out",
+            expected="a tensor that is not expanded",
+            got=f"strides {list(out.stride())}",
         )
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (out, *inputs)):
         raise ArgumentError(

@@ -90,7 +90,7 @@ def _gradients_of(ctx: Any, grad: Tensor, _: Any) -> Any:
     return grad.new_zeros(ctx.shape).scatter_(-1, indices, grad), None, None
 
 
-_watched = direct(_forward, _gradients_of)
+_watched = direct(_forward, _gradients_of, _gradients_of)
 
 
 def topk(

@@ -219,7 +219,11 @@ def _gradients_of(ctx: Any, grad: Tensor) -> Any:
     return _sums(grad, ctx.dim, ctx.dtype, True), None, None
 
 
-_watched = direct(_forward, _gradients_of)
+def _gradients_again(ctx: Any, grad: Tensor) -> Any:
+    return _cumsum(grad.movedim(ctx.dim, -1), ctx.dtype, True).movedim(-1, ctx.dim), None, None
+
+
+_watched = direct(_forward, _gradients_of, _gradients_again)
 
 
 def _sums(x: Tensor, dim: int, dtype: torch.dtype, reverse: bool) -> Tensor:

@@ -71,6 +71,34 @@ def short_way(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "is_plain", plain)
 
 
+TWICE = [name for name in CASES if "linear" not in name and "long" not in name]
+
+
+@pytest.mark.parametrize("past", [True, False], ids=["past the dispatcher", "operator"])
+@pytest.mark.parametrize("name", TWICE)
+def test_gradients_have_gradients(name, past, request):
+    if past:
+        request.getfixturevalue("short_way")
+    torch.manual_seed(0)
+    inputs = [torch.randn(5, 40), torch.randn(40), torch.randn(40)]
+    results = []
+    for call in CASES[name]:
+        leaves = [x.clone().requires_grad_() for x in inputs]
+        result = call(*leaves)
+        weight = torch.linspace(0.5, 2, result.numel()).reshape(result.shape)
+        wanted = {"create_graph": True, "allow_unused": True}
+        first = torch.autograd.grad((result * weight).sum(), leaves, **wanted)
+        total = sum(((part * part.detach().cos()) ** 2).sum() for part in first if part is not None)
+        if not total.requires_grad:  # linear
+            results.append(())
+            continue
+        results.append(torch.autograd.grad(total, leaves, allow_unused=True))
+    for mine, right in zip(*results, strict=True):
+        right = torch.zeros(()) if right is None else right
+        mine = torch.zeros_like(right) if mine is None else mine
+        torch.testing.assert_close(mine, right.expand_as(mine), rtol=1e-3, atol=1e-4)
+
+
 @pytest.mark.parametrize("most, kept", [(1 << 27, 0), (1, 0), (1 << 27, 1 << 22)])
 def test_losses_of_a_linear_layer_in_parts(most, kept, short_way, monkeypatch):
     monkeypatch.setattr(linear_loss, "_AT_ONCE", most)
@@ -106,9 +134,10 @@ def test_gradients_past_the_dispatcher(name: str, short_way: None) -> None:
             assert mine is None or error_of(mine, right) < limit
 
 
-def test_gradients_of_gradients_are_refused(short_way: None) -> None:
-    x = torch.randn(5, 40, requires_grad=True)
-    (first,) = torch.autograd.grad(kernels.softmax(x).square().sum(), x, create_graph=True)
+def test_gradients_of_gradients_of_a_linear_layer_are_refused(short_way: None) -> None:
+    x, weight = torch.randn(5, 40, requires_grad=True), torch.randn(6, 40)
+    loss = kernels.linear_cross_entropy(x, weight, LABELS % 5)
+    (first,) = torch.autograd.grad(loss.square(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         first.sum().backward()
 

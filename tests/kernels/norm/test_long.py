@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 import gluon_kernels as kernels
 from gluon_core.errors import ShapeError
-from gluon_kernels.norm import gated, long, ops, views
+from gluon_kernels.norm import composite, gated, ops, views
 from gluon_kernels.norm import launches as norm_launches
 from gluon_kernels.topk import launches, sums
 
@@ -38,8 +38,8 @@ CASES = {
 
 @pytest.fixture
 def longest(monkeypatch):
-    monkeypatch.setattr(long, "LONGEST", N - 1)
-    monkeypatch.setattr(long, "WIDEST", N - 1)
+    monkeypatch.setattr(composite, "LONGEST", N - 1)
+    monkeypatch.setattr(composite, "WIDEST", N - 1)
     plans = (ops._softmaxes, ops._norms, ops._norm_gradients, ops._softmax_gradients, gated._plans)
     for one in plans:
         one.forget()

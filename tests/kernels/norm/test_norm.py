@@ -277,6 +277,7 @@ MISTAKES = [
     (lambda: kernels.softmax(torch.zeros(())), ShapeError, "scalar"),
     (lambda: kernels.softmax(X, out=torch.zeros(4, 9)), ShapeError, "out: "),
     (lambda: kernels.softmax(X.clone().requires_grad_(), out=X.clone()), ArgumentError, "out: "),
+    (lambda: kernels.softmax(X, out=torch.zeros(8).expand(4, 8)), ArgumentError, "out: .*expanded"),
     (lambda: kernels.rms_norm(X, torch.zeros(9)), ShapeError, r"weight: .*\[8\].*\[9\]"),
     (lambda: kernels.layer_norm(X, bias=torch.zeros(8).int()), DtypeError, "bias: "),
     (lambda: kernels.rms_norm(X, residual=torch.zeros(4, 9)), ShapeError, "residual: "),
