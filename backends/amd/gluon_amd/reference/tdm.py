@@ -137,15 +137,6 @@ def _live(pred: Any) -> np.ndarray:
     return live
 
 
-def _where(desc: Switched, rank: int) -> Optional[np.ndarray]:
-    return None if desc.live is None else desc.live.reshape(-1, *[1] * rank)
-
-
-def _load(machine: Machine, desc: Switched, dest: SharedBuffer) -> None:
-    addresses, inside = _box(desc)
-    _fill(machine, desc, dest, addresses, inside)
-
-
 def _fill(
     machine: Machine,
     desc: Switched,
@@ -154,28 +145,42 @@ def _fill(
     inside: np.ndarray,
     moved: Any = None,
 ) -> None:
-    live = _where(desc, inside.ndim - 1)
-    if moved is not None:
-        live = moved if live is None else live & moved
-    if live is not None and not np.any(live):
-        return  # nothing is copied, and nothing written
-    wanted = inside if live is None else inside & live
-    machine.store_shared(dest, machine.load_global(addresses, desc.dtype, wanted), live)
+    machine.store_shared(dest, machine.load_global(addresses, desc.dtype, inside), moved)
 
 
 def _issue(
-    machine: Machine, desc: Switched, perform: Any, barrier: Any, warps: Optional[int] = None
+    machine: Machine,
+    live: Optional[np.ndarray],
+    perform: Any,
+    barrier: Any,
+    warps: Optional[int] = None,
 ) -> None:
-    if desc.live is not None and not desc.live.any():
-        return  # switched off everywhere: nothing is under way
+    """Start a copy in the programs in which it is not switched off; `perform` works on their operands."""
+    if live is not None and not live.any():
+        return
     signal = None
     if barrier is not None:
         count = machine.num_warps if warps is None else warps
+        signalled = machine.select(barrier, live)
 
         def signal() -> None:
-            machine.barrier_arrive(barrier, count, desc.live)
+            machine.barrier_arrive(signalled, count)
 
-    machine.issue(_QUEUE, perform, signal, barrier=barrier)
+        machine.issue(_QUEUE, perform, signal, barrier=signalled, where=live)
+    else:
+        machine.issue(_QUEUE, perform, where=live)
+
+
+def _load(
+    machine: Machine,
+    desc: Switched,
+    dest: SharedBuffer,
+    barrier: Any = None,
+    warps: Optional[int] = None,
+) -> None:
+    """Start copying a box to LDS."""
+    here, into = machine.select(desc, desc.live), machine.select(dest, desc.live)
+    _issue(machine, desc.live, lambda: _fill(machine, here, into, *_box(here)), barrier, warps)
 
 
 def async_tdm_copy_global_to_local(machine: Machine, desc: Descriptor, *args: Any) -> None:
@@ -190,7 +195,7 @@ def async_tdm_copy_global_to_local(machine: Machine, desc: Descriptor, *args: An
     else:
         barrier, hint = rest[0], rest[2] if len(rest) > 2 else None
         warps = None if hint is None else bin(hint).count("1")
-    _issue(machine, placed, lambda: _load(machine, placed, dest), barrier, warps)
+    _load(machine, placed, dest, barrier, warps)
     machine.commit(_QUEUE)
 
 
@@ -203,7 +208,7 @@ def async_tdm_fused_copy_global_to_local(
 ) -> None:
     """Several loads, which count as one."""
     for desc, dest in zip(map(_switched, descs), dests):
-        _issue(machine, desc, lambda desc=desc, dest=dest: _load(machine, desc, dest), None)
+        _load(machine, desc, dest)
     machine.commit(_QUEUE)
 
 
@@ -211,15 +216,14 @@ def async_tdm_copy_local_to_global(machine: Machine, desc: Descriptor, *args: An
     """LDS to a box, nothing outside the tensor; (offsets, source, [barrier]) before Triton 3.8,
     (source, barrier, cache modifier) from then on."""
     placed, (source, *rest) = _placed(desc, args)
+    live = placed.live
+    here, out = machine.select(placed, live), machine.select(source, live)
 
     def perform() -> None:
-        addresses, inside = _box(placed)
-        live = _where(placed, inside.ndim - 1)
-        machine.store_global(
-            addresses, machine.load_shared(source), inside if live is None else inside & live
-        )
+        addresses, inside = _box(here)
+        machine.store_global(addresses, machine.load_shared(out), inside)
 
-    _issue(machine, placed, perform, rest[0] if rest else None)
+    _issue(machine, live, perform, rest[0] if rest else None)
     machine.commit(_QUEUE)
 
 
@@ -241,26 +245,27 @@ def _rows(
         moved = (np.arange(plain.block_shape[0]) < count).reshape(1, -1, 1)
         own = np.broadcast_arrays(addresses, inside, np.empty((1, count, 1)))[:2]
         addresses, inside = (np.pad(part, ((0, 0), (0, missing), (0, 0))) for part in own)
+    addresses, inside = (machine.select(part, plain.live) for part in (addresses, inside))
     return plain, args[0], args[1] if len(args) > 1 else None, addresses, inside, moved
 
 
 def async_tdm_gather(machine: Machine, desc: Descriptor, rows: np.ndarray, *args: Any) -> None:
     """Rows of a matrix to LDS; ([column], dest, barrier)."""
     plain, dest, barrier, *places = _rows(machine, desc, rows, args)
-    _issue(machine, plain, lambda: _fill(machine, plain, dest, *places), barrier)
+    into = machine.select(dest, plain.live)
+    _issue(machine, plain.live, lambda: _fill(machine, plain, into, *places), barrier)
     machine.commit(_QUEUE)
 
 
 def async_tdm_scatter(machine: Machine, desc: Descriptor, rows: np.ndarray, *args: Any) -> None:
     """LDS to rows of a matrix; ([column], source, barrier)."""
     plain, source, barrier, addresses, inside, moved = _rows(machine, desc, rows, args)
-    live = _where(plain, 2)
-    wanted = inside if live is None else inside & live
+    out = machine.select(source, plain.live)
 
     def perform() -> None:
-        machine.store_global(addresses, machine.load_shared(source, moved), wanted)
+        machine.store_global(addresses, machine.load_shared(out, moved), inside)
 
-    _issue(machine, plain, perform, barrier)
+    _issue(machine, plain.live, perform, barrier)
     machine.commit(_QUEUE)
 
 

@@ -76,6 +76,27 @@ def test_a_predicate_that_is_0_copies_nothing():
     assert (out == 7).all()
 
 
+@gluon.jit
+def load_in_some(p, out, count):
+    d = tdm.make_tensor_descriptor(p, [32, 64], [64, 1], [32, 64], PADDED)
+    smem = gl.allocate_shared_memory(d.dtype, d.block_shape, d.layout)
+    bar = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
+    mbarrier.init(bar, 4)
+    program = gl.program_id(0)
+    tdm.async_load(d, [0, 0], smem, pred=(program < count).to(gl.int32), mbarrier=bar)
+    if program < count:
+        mbarrier.wait(bar, 0)
+        put(out + program * 32 * 64, smem.load(L))
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_programs_in_which_a_copy_is_switched_off_leave_none_in_flight(count):
+    x, out = matrix(32, 64), np.zeros((3, 32, 64), np.float32)
+    with using(tolerated="error"):
+        load_in_some[(3,)](x, out, count)
+    assert all((out[i] == (x if i < count else 0)).all() for i in range(3))
+
+
 def test_a_load_that_nobody_waits_for_is_reported():
     x, out = matrix(), np.empty((32, 64), np.float32)
     with pytest.raises(RaceError, match="tdm.async_load"):
