@@ -13,18 +13,18 @@ from gluon_core import language as gl
 def attention(
     q, k, v, out, length, scale, D: gl.constexpr, BM: gl.constexpr, BN: gl.constexpr
 ):  # fmt: skip
-    # demanded by the matrix unit, line 45
+    # demanded by the matrix unit, line 47
     # demanded by the matrix unit, line 35
     acc_layout: gl.constexpr = gl.AMDMFMALayout(
         version=3, instr_shape=[32, 32, 8], transposed=True, warps_per_cta=[2, 2],
         element_bitwidth=32, tiles_per_warp=[1, 1]
     )
     # load, line 17: 8 bytes a thread, 32 sectors a warp
-    # store, line 47: 8 bytes a thread, 32 sectors a warp
+    # store, line 49: 8 bytes a thread, 32 sectors a warp
     # next best: gl.AMDMFMALayout(version=3, instr_shape=[32, 32, 8], transposed=True,
     #   warps_per_cta=[2, 2], element_bitwidth=32, tiles_per_warp=[1, 1]), costs 8.6% more
     # demanded by the matrix unit, line 35
-    # demanded by the matrix unit, line 45
+    # demanded by the matrix unit, line 47
     place_layout: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=acc_layout, k_width=4)
     rows_layout: gl.constexpr = gl.SliceLayout(1, place_layout)
     # load, line 25: 16 bytes a thread, 32 sectors a warp
@@ -43,7 +43,7 @@ def attention(
     layout_3: gl.constexpr = gl.SliceLayout(1, value_ahead_layout)
     keys_layout: gl.constexpr = gl.SliceLayout(0, acc_layout)
     # demanded by the matrix unit, line 35
-    # demanded by the matrix unit, line 45
+    # demanded by the matrix unit, line 47
     key_ahead_layout_2: gl.constexpr = gl.DotOperandLayout(
         operand_index=1, parent=acc_layout, k_width=4
     )
@@ -88,7 +88,9 @@ def attention(
             gl.zeros([BM, BN], gl.float32, layout=acc_layout)
         )
         score = score_product * scale
-        score = gl.where(keys[None, :] < length, score, -1e30)
+        # The mask leaves all other steps as they are.
+        if start + (BN - 1) >= length:
+            score = gl.where(keys[None, :] < length, score, -1e30)
         higher = gl.maximum(largest, gl.max(score, axis=1))
         kept = gl.exp(largest - higher)
         weight = gl.exp(score - higher[:, None])

@@ -13,17 +13,17 @@ from gluon_core import language as gl
 def attention(
     q, k, v, out, length, scale, D: gl.constexpr, BM: gl.constexpr, BN: gl.constexpr
 ):  # fmt: skip
-    # demanded by the matrix unit, line 56
+    # demanded by the matrix unit, line 58
     # demanded by the matrix unit, line 39
     acc_layout: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, 64, 16]
     )
     # load, line 17: 4 bytes a thread, 8 sectors a warp
-    # store, line 61: 4 bytes a thread, 8 sectors a warp
+    # store, line 63: 4 bytes a thread, 8 sectors a warp
     # next best: gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1],
     #   instr_shape=[16, 64, 16]), costs 0.0% more
     # demanded by the matrix unit, line 39
-    # demanded by the matrix unit, line 56
+    # demanded by the matrix unit, line 58
     place_layout: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=acc_layout, k_width=2)
     rows_layout: gl.constexpr = gl.SliceLayout(1, place_layout)
     # copy, line 28: 16 bytes a thread, 16 sectors a warp
@@ -107,7 +107,9 @@ def attention(
         gl.nvidia.ampere.async_copy.commit_group()
         start_ahead += BN
         score = score_product * scale
-        score = gl.where(keys[None, :] < length, score, -1e30)
+        # The mask leaves all other steps as they are.
+        if start + (BN - 1) >= length:
+            score = gl.where(keys[None, :] < length, score, -1e30)
         higher = gl.maximum(largest, gl.max(score, axis=1))
         kept = gl.exp(largest - higher)
         weight = gl.exp(score - higher[:, None])

@@ -24,16 +24,16 @@ def attention_rows(
     BN: gl.constexpr, out_tiles, q_tiles, part: gl.constexpr
 ):
     """Compute a part of the rows."""
-    # demanded by the matrix unit, line 52
-    # demanded by the matrix unit, line 32
+    # demanded by the matrix unit, line 56
+    # demanded by the matrix unit, line 34
     acc_layout: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, 128, 16]
     )
     largest_layout: gl.constexpr = gl.SliceLayout(1, acc_layout)
     # demanded by the matrix unit, line 16
-    # demanded by the matrix unit, line 32
     # demanded by the matrix unit, line 34
-    # demanded by the matrix unit, line 52
+    # demanded by the matrix unit, line 36
+    # demanded by the matrix unit, line 56
     query_layout: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=acc_layout, k_width=2)
     layout: gl.constexpr = gl.SliceLayout(0, acc_layout)
     slot = key_ring.consumer()
@@ -53,9 +53,11 @@ def attention_rows(
         score_product = gl.nvidia.hopper.warpgroup_mma_wait(0, deps=[score_product])
         key_ring.release(slot)
         score = score_product * scale
-        score = gl.where(
-            (start_before + gl.arange(0, BN, layout=layout))[None, :] < length, score, -1e30
-        )
+        # The mask leaves all other steps as they are.
+        if start_before + (BN - 1) >= length:
+            score = gl.where(
+                (start_before + gl.arange(0, BN, layout=layout))[None, :] < length, score, -1e30
+            )
         higher = gl.maximum(largest, gl.max(score, axis=1))
         kept = gl.exp2(largest - higher)
         weight = gl.exp2(score - higher[:, None])
@@ -78,9 +80,11 @@ def attention_rows(
             score_product = gl.nvidia.hopper.warpgroup_mma_wait(1, deps=[score_product])
             key_ring.release(next_slot)
             score = score_product * scale
-            score = gl.where(
-                (start + gl.arange(0, BN, layout=layout))[None, :] < length, score, -1e30
-            )
+            # The mask leaves all other steps as they are.
+            if start + (BN - 1) >= length:
+                score = gl.where(
+                    (start + gl.arange(0, BN, layout=layout))[None, :] < length, score, -1e30
+                )
             higher = gl.maximum(largest, gl.max(score, axis=1))
             kept = gl.exp2(largest - higher)
             weight = gl.exp2(score - higher[:, None])

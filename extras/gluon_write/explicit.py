@@ -20,6 +20,7 @@ from gluon_write.buffered import buffered
 from gluon_write.conflict import conflict_of
 from gluon_write.describe import described
 from gluon_write.graph import build
+from gluon_write.guard import guarded
 from gluon_write.hoist import hoisted
 from gluon_write.partitions import in_partitions
 from gluon_write.preferred import chosen_form
@@ -163,6 +164,9 @@ def _formed(
     alone = hoisted(fn, drawn.jits)
     if alone is not fn:
         fn, drawn = alone, traced(alone)
+    rare = guarded(fn, drawn)
+    if rare is not fn:
+        fn, drawn = rare, traced(rare)
     pipelined = staged(fn, drawn, stages, transposes=target.has("nvidia.tma"))
     if pipelined is fn:
         pipelined = tiles_ahead(fn, drawn, stages, target, warps)

@@ -16,7 +16,7 @@ from gluon_core import language
 from gluon_write.form import Form, changed_copy, edited
 from gluon_write.sketch import Place, Sketch, place_of
 
-__all__ = ["recomputed"]
+__all__ = ["Definitions", "recomputed"]
 
 _MOST_DEEP = 8
 
@@ -42,11 +42,16 @@ def recomputed(fn: Any, drawn: Sketch, conversions: Iterable[Place]) -> Any:
     return changed_copy(fn, drawn.jits, texts, {}) if texts else fn
 
 
-class _Function(Form):
+class Definitions(Form):
+    """Find the definitions of a function's variables, and the scalars that keep their values.
+
+    Args:
+        number: of the function in the traced kernel `drawn`.
+    """
+
     def __init__(self, fn: Any, number: int, drawn: Sketch):
         super().__init__(fn)
         self.number, self.drawn = number, drawn
-        self.others: list[_Function] = []
         self.parents: dict[int, ast.AST] = {}
         self.stores: dict[str, list[ast.AST]] = {}
         for node in ast.walk(self.tree):
@@ -79,55 +84,6 @@ class _Function(Form):
             if isinstance(node, ast.Name) and self._rank(node) is not None
         }
         return any(isinstance(node, ast.Name) and node.id in tensors for node in parts)
-
-    def vectors(self, node: ast.AST) -> dict[ast.expr, str]:
-        """Return the names of index vectors in an expression, and the texts that compute them."""
-        if isinstance(node, ast.Name):
-            text = self.again(node, node, None, _MOST_DEEP)
-            return {} if text is None or text == node.id else {node: text}
-        texts: dict[ast.expr, str] = {}
-        for child in ast.iter_child_nodes(node):
-            texts |= self.vectors(child)
-        return texts
-
-    def again(
-        self, node: ast.expr, use: ast.AST, since: Optional[ast.stmt], deep: int
-    ) -> Optional[str]:
-        """Return the text that computes an index vector again; None where it cannot be done.
-
-        Args:
-            use: where the text will be. since: the statement that `node` is a part of, None at `use`.
-        """
-        if deep == 0 or not self.space:
-            return None
-        if self._rank(node) is None:
-            return self._scalar(node, use, since)
-        if isinstance(node, ast.Name):
-            definition = self._definition(node)
-            if definition is not None:
-                return self.again(definition.value, use, definition, deep - 1)
-            size = self._size_of_range(node)
-            return None if size is None else f"{self.space}.arange(0, {size})"
-        if self.called(node) is language.arange:
-            assert isinstance(node, ast.Call)
-            words = [self._scalar(arg, use, since) for arg in node.args]
-            plain = not node.keywords and None not in words
-            return " ".join(self.text_of(node).split()) if plain else None
-        if isinstance(node, ast.Subscript):
-            inner = self.again(node.value, use, since, deep - 1)
-            return None if inner is None else f"{inner}[{self.text_of(node.slice)}]"
-        x, y = ast.Name("x", ast.Load()), ast.Name("y", ast.Load())
-        if isinstance(node, ast.BinOp):
-            sides = node.left, node.right
-            shown: ast.expr = ast.BinOp(x, node.op, y)
-        elif isinstance(node, ast.Compare) and len(node.ops) == 1:
-            sides = node.left, node.comparators[0]
-            shown = ast.Compare(x, node.ops, [y])
-        else:
-            return None
-        left, right = (self.again(side, use, since, deep - 1) for side in sides)
-        operator = ast.unparse(shown)[2:-2]
-        return None if left is None or right is None else f"({left} {operator} {right})"
 
     def _rank(self, node: ast.expr) -> Optional[int]:
         """Return the rank of the tensors that an expression gave; None of scalars."""
@@ -203,6 +159,61 @@ class _Function(Form):
         while node is not outer and id(node) in self.parents:
             node = self.parents[id(node)]
         return node is outer
+
+
+class _Function(Definitions):
+    def __init__(self, fn: Any, number: int, drawn: Sketch):
+        super().__init__(fn, number, drawn)
+        self.others: list[_Function] = []
+
+    def vectors(self, node: ast.AST) -> dict[ast.expr, str]:
+        """Return the names of index vectors in an expression, and the texts that compute them."""
+        if isinstance(node, ast.Name):
+            text = self.again(node, node, None, _MOST_DEEP)
+            return {} if text is None or text == node.id else {node: text}
+        texts: dict[ast.expr, str] = {}
+        for child in ast.iter_child_nodes(node):
+            texts |= self.vectors(child)
+        return texts
+
+    def again(
+        self, node: ast.expr, use: ast.AST, since: Optional[ast.stmt], deep: int
+    ) -> Optional[str]:
+        """Return the text that computes an index vector again; None where it cannot be done.
+
+        Args:
+            use: where the text will be. since: the statement that `node` is a part of, None at `use`.
+        """
+        if deep == 0 or not self.space:
+            return None
+        if self._rank(node) is None:
+            return self._scalar(node, use, since)
+        if isinstance(node, ast.Name):
+            definition = self._definition(node)
+            if definition is not None:
+                return self.again(definition.value, use, definition, deep - 1)
+            size = self._size_of_range(node)
+            return None if size is None else f"{self.space}.arange(0, {size})"
+        if self.called(node) is language.arange:
+            assert isinstance(node, ast.Call)
+            words = [self._scalar(arg, use, since) for arg in node.args]
+            plain = not node.keywords and None not in words
+            return " ".join(self.text_of(node).split()) if plain else None
+        if isinstance(node, ast.Subscript):
+            inner = self.again(node.value, use, since, deep - 1)
+            return None if inner is None else f"{inner}[{self.text_of(node.slice)}]"
+        x, y = ast.Name("x", ast.Load()), ast.Name("y", ast.Load())
+        if isinstance(node, ast.BinOp):
+            sides = node.left, node.right
+            shown: ast.expr = ast.BinOp(x, node.op, y)
+        elif isinstance(node, ast.Compare) and len(node.ops) == 1:
+            sides = node.left, node.comparators[0]
+            shown = ast.Compare(x, node.ops, [y])
+        else:
+            return None
+        left, right = (self.again(side, use, since, deep - 1) for side in sides)
+        operator = ast.unparse(shown)[2:-2]
+        return None if left is None or right is None else f"({left} {operator} {right})"
 
     def _size_of_range(self, name: ast.Name) -> Optional[int]:
         """Return n if a parameter is `arange(0, n)` in all calls, None if not."""
