@@ -222,7 +222,7 @@ def expected(
         if sharers <= shared:
             return float("inf")  # no gain
         share = tiles // processors * steps + _up(shared * steps, sharers)
-        return max(_of_groups(tiling, m, share, 1, packed, grouped), _read(n * k / packed))
+        return _bounded(_of_groups(tiling, m, share, 1, packed, grouped), n * k / packed)
     programs = tiles * tiling.splits
     resident = _resident(tiling)
     if tiling.splits > 1 and programs > processors * resident:
@@ -231,12 +231,16 @@ def expected(
     busy = _up(programs, processors)
     if tiling.kernel == "few":
         return _few(tiling, share, busy, resident)
-    return max(_of_groups(tiling, m, share, busy, packed, grouped), _read(n * k / packed))
+    return _bounded(_of_groups(tiling, m, share, busy, packed, grouped), n * k / packed)
 
 
-def _read(size: float) -> float:
-    """Return the microseconds that weights of so many bytes take to come from memory; smaller ones may be in the L2 cache."""
-    return _GROUPS_TIMES.launch + size / 4.2e6 if size > 4.5e7 else 0.0
+def _bounded(time: float, size: float) -> float:
+    """Return the microseconds of a product that would take `time` if its weights, of so many bytes, came at once.
+
+    Those that the L2 cache holds may be there. A shorter `time` is the better choice still.
+    """
+    least = _GROUPS_TIMES.launch + size / 4.2e6 if size > 4.5e7 else 0.0
+    return max(time, least + time / 10)
 
 
 def _of_groups(tiling: Tiling, m: int, share: int, busy: int, packed: int, grouped: bool) -> float:
