@@ -53,7 +53,9 @@ def restoring(
         raw, scales, result, n, k, raw.stride(0), strides, k, 1, format, group, rows, columns, vector
     )  # fmt: skip
     tensors = [x for x in (raw, scales, result) if x is not None]
-    launch = gluon.torch.prepare(restore_weights, grid, arguments, tensors, num_warps=4)
+    moved = float(raw.numel() + n * k * dtype.itemsize)
+    options = overlapping(moved) if current_target().has("nvidia.tma") else {}
+    launch = gluon.torch.prepare(restore_weights, grid, arguments, tensors, num_warps=4, **options)
 
     def run(weight: Tensor, scales: Optional[Tensor]) -> Tensor:
         result = empty()

@@ -2,6 +2,7 @@
 
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_kernels.dependent import wait_for_predecessor
 
 
 @gluon.constexpr_function
@@ -78,6 +79,8 @@ def restore_weights(
     layout: gl.constexpr = gl.BlockedLayout(
         [1, VECTOR], [gl.target.warp_size() // lanes, lanes], [gl.num_warps(), 1], [1, 0]
     )
+    if gl.target.has("nvidia.tma"):  # as have all targets with dependent launches
+        wait_for_predecessor()
     row = gl.program_id(1) * ROWS
     left = gl.program_id(0) * BYTES
     rows = row + gl.arange(0, ROWS, gl.SliceLayout(1, layout))
