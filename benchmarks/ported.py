@@ -1,8 +1,8 @@
 """Time every kernel of tests/write/triton_kernels as `gluon port` writes it against the same kernel in plain Triton.
 
-The launches of a test case are recorded, with its small operands. Each program of a launch runs many times at once, on a
-grid that an axis the kernel does not read makes larger: the time is that of a full device that works from its
-caches. Both run in one process, in CUDA graphs, in random order.
+The launch of a test case is repeated along the third axis of its grid, each time on operands of its own: a line
+at the beginning of the kernel adds the distance to its pointers. Both kernels take the same operands, in one
+process, in CUDA graphs, in random order.
 
   python benchmarks/ported.py [--only WORDS] [--seconds N] [--part I/N] [--compile] [--json FILE]
 """
@@ -10,9 +10,9 @@ caches. Both run in one process, in CUDA graphs, in random order.
 from __future__ import annotations
 
 import argparse
+import ast
 import importlib.util
 import json
-import re
 import sys
 import tempfile
 import time
@@ -23,9 +23,14 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 KERNELS = ROOT / "tests" / "write" / "triton_kernels"
 PROGRAMS = 8448  # of a launch: 64 for each multiprocessor of an H100 or H200
+BYTES = 1 << 29  # of the operands of a launch
+STEP = 256  # elements, which the distance of two operands is a multiple of
 GRAPH = 4e-4  # seconds of one replay
-# Cases that no replica may run twice at once, or whose operands hold addresses.
-EXCLUDED = ("locked", "grouped_gemm", "host_descriptors", "tuned")
+# Operands that hold addresses or are descriptors, tuples, or counted by all programs; grids of three axes.
+EXCLUDED = frozenset(
+    "locked grouped_gemm host_descriptors tuned tuples btrans_result rotary rotary_interleaved "
+    "layer_norm_backward".split()
+)
 
 
 def imported(path: Path, name: str) -> Any:
@@ -51,76 +56,94 @@ class Recorder:
     """Record launches in place of running them."""
 
     def __init__(self) -> None:
-        self.launches: list[tuple[Any, Any, list[Any], dict[str, Any]]] = []
+        self.launches: list[tuple[Any, Any, tuple[Any, ...], dict[str, Any]]] = []
 
     def __enter__(self) -> "Recorder":
         from triton.runtime.jit import KernelInterface
 
-        from gluon_core.launch import jit as ours
-
-        own = (v for v in vars(ours).values() if isinstance(v, type) and "gluon" in v.__module__)
-        kinds = {KernelInterface, *own}
-        self.before = [(k, vars(k)["__getitem__"]) for k in kinds if "__getitem__" in vars(k)]
-        for kind, _ in self.before:
-            kind.__getitem__ = lambda kernel, grid: self.recorded(kernel, grid)
+        self.before = KernelInterface.__getitem__
+        KernelInterface.__getitem__ = lambda kernel, grid: self.recorded(kernel, grid)
         return self
 
     def recorded(self, kernel: Any, grid: Any) -> Any:
         def launch(*args: Any, **words: Any) -> None:
             size = grid(words) if callable(grid) else grid
-            self.launches.append((kernel, size, [moved(a) for a in args], words))
+            self.launches.append((kernel, size, args, words))
 
         return launch
 
     def __exit__(self, *_: object) -> None:
-        for kind, method in self.before:
-            kind.__getitem__ = method
+        from triton.runtime.jit import KernelInterface
+
+        KernelInterface.__getitem__ = self.before
 
 
-def moved(value: Any) -> Any:
-    """Return a value with its tensors on the device."""
+def launches(file: str, name: str) -> list[tuple[Any, Any, tuple[Any, ...], dict[str, Any]]]:
+    """Return kernel, grid, arguments and keywords of the launches of a case."""
+    module = imported(KERNELS / f"{file}.py", f"case_{file}")
+    with Recorder() as recorder:
+        try:
+            getattr(module, name)()
+        except Exception:
+            pass  # it looks at results, which are not there
+    return recorder.launches
+
+
+def extent(tensor: Any) -> int:
+    """Return the elements between two copies of a tensor."""
+    last = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride()))
+    return -(-(last + 1) // STEP) * STEP
+
+
+def apart(text: str, kernel: str, steps: dict[str, int]) -> str:
+    """Return a file whose kernel adds a distance to its pointers for each program of the third axis."""
+    node = next(
+        n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef) and n.name == kernel
+    )
+    first = node.body[0]
+    if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+        first = node.body[1]
+    lines = text.splitlines()
+    indent = " " * first.col_offset
+    own = [f"{indent}copy_number = tl.program_id(2).to(tl.int64)"]
+    own += [f"{indent}{name} = {name} + copy_number * {step}" for name, step in steps.items()]
+    return "\n".join([*lines[: first.lineno - 1], *own, *lines[first.lineno - 1 :]]) + "\n"
+
+
+def runs_of(file: str, launch: Any, folder: Path, tag: str, device: str) -> dict[str, Any]:
+    """Return functions that launch a kernel of Triton, and the ported one, on many operands."""
     import torch
 
-    if isinstance(value, torch.Tensor):
-        return value.clone().cuda() if value.is_contiguous() else value.cuda()
-    if type(value) is tuple:
-        return tuple(moved(v) for v in value)
-    return value
+    from gluon_write.port import port
 
-
-def replicated(grid: Any, source: str) -> tuple[int, ...]:
-    """Return a grid of many programs, by an axis that the kernel does not read."""
+    kernel, grid, args, words = launch
+    inner = kernel
+    while not hasattr(inner, "arg_names") or not hasattr(inner, "src"):
+        inner = inner.fn
+    named = dict(zip(inner.arg_names, args)) | words
+    tensors = {n: v for n, v in named.items() if isinstance(v, torch.Tensor)}
     sizes = [*(grid if isinstance(grid, (tuple, list)) else (grid,)), 1, 1][:3]
-    free = [a for a in (2, 1) if not re.search(rf"(program_id|num_programs)\((axis=)?{a}", source)]
-    free = [a for a in free if sizes[a] == 1]
-    if free:
-        programs = sizes[0] * sizes[1] * sizes[2]
-        sizes[free[0]] = max(1, PROGRAMS // programs)
-    return tuple(int(size) for size in sizes)
-
-
-def pairs(file: str, name: str, modules: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the launches of a case, each with the kernel of Triton and the ported one."""
-    recorded = []
-    for kind in ("triton", "ours"):
-        with Recorder() as recorder:
-            try:
-                getattr(modules[f"{kind}_{file}"], name)()
-            except Exception:
-                pass  # the results are not there
-        recorded.append(recorder.launches)
-    return [dict(zip(("triton", "ours"), both)) for both in zip(*recorded)]
-
-
-def runs_of(both: dict[str, Any], path: Path) -> dict[str, Any]:
-    """Return functions that launch both kernels on a grid of many programs."""
-    name = getattr(both["triton"][0], "__name__", None) or both["triton"][0].fn.__name__
-    text = path.read_text()
-    source = text[text.index(f"def {name}(") :].partition("\n@")[0]
+    bytes_of = sum(extent(t) * t.element_size() for t in tensors.values())
+    copies = max(1, min(PROGRAMS // (sizes[0] * sizes[1]), BYTES // bytes_of))
+    moved = {}
+    for name, tensor in tensors.items():
+        whole = torch.zeros(copies, extent(tensor), dtype=tensor.dtype, device=device)
+        whole.as_strided((copies, *tensor.shape), (extent(tensor), *tensor.stride())).copy_(tensor)
+        moved[name] = whole.view(-1)
+    text = apart(
+        (KERNELS / f"{file}.py").read_text(),
+        inner.__name__,
+        {name: extent(tensor) for name, tensor in tensors.items()},
+    )
+    texts = {"triton": text, "ours": port(text, f"{file}.py").text}
     runs = {}
-    for kind, (kernel, grid, args, words) in both.items():
-        size = replicated(grid, source)
-        runs[kind] = lambda k=kernel, s=size, a=args, w=words: k[s](*a, **w)
+    for kind, own in texts.items():
+        path = folder / f"{kind}_{tag}.py"
+        path.write_text(own)
+        one = getattr(imported(path, path.stem), inner.__name__)
+        passed = {name: moved.get(name, value) for name, value in named.items()}
+        size = (sizes[0], sizes[1], copies)
+        runs[kind] = lambda k=one, g=size, w=passed: k[g](**w)
     return runs
 
 
@@ -136,32 +159,26 @@ def main() -> int:
     import triton
     from layout_free import seconds_of
 
-    from gluon_write.port import port
-
     if not torch.cuda.is_available():
         print("there is no GPU here", file=sys.stderr)
         return 3
-    triton.set_allocator(
-        lambda size, align, stream: torch.empty(size, device="cuda", dtype=torch.int8)
-    )
+
+    def allocated(size: int, align: int, stream: Any) -> Any:
+        return torch.empty(size, device="cuda", dtype=torch.int8)
+
     began, table, failed = time.monotonic(), [], 0
     index, count = map(int, asked.part.split("/"))
     words = asked.only.split(";")
     chosen = [c for c in cases() if c[1] not in EXCLUDED and any(w in ":".join(c) for w in words)]
-    modules = {}
     with tempfile.TemporaryDirectory() as folder:
-        for file in {file for file, _ in chosen}:
-            path = Path(folder) / f"ours_{file}.py"
-            path.write_text(port((KERNELS / f"{file}.py").read_text(), f"{file}.py").text)
-            modules[f"ours_{file}"] = imported(path, f"ours_{file}")
-            modules[f"triton_{file}"] = imported(KERNELS / f"{file}.py", f"triton_{file}")
         for file, name in chosen[index - 1 :: count]:
-            for number, both in enumerate(pairs(file, name, modules)):
+            for number, launch in enumerate(launches(file, name)):
                 if time.monotonic() - began > asked.seconds:
                     break
                 label = f"{file}:{name}" + (f" {number + 1}" if number else "")
                 try:
-                    runs = runs_of(both, KERNELS / f"{file}.py")
+                    triton.set_allocator(allocated)  # a case may set another
+                    runs = runs_of(file, launch, Path(folder), f"{file}_{name}_{number}", "cuda")
                     for run in runs.values():
                         run()
                     torch.cuda.synchronize()

@@ -145,6 +145,8 @@ def _plain(port: Any, node: ast.expr) -> bool:
 def _is_sum(port: Any, name: str) -> bool:
     """Return False for a variable that is loaded or cast: the sum has the type of the product."""
     for value in port.values.get(name, ()):
+        if isinstance(value, ast.Subscript):
+            return False
         if not isinstance(value, ast.Call):
             continue
         function = port.language(value.func)
