@@ -40,7 +40,7 @@ PAD = (1.2, 2.0e6)  # microseconds of a launch that copies operands, and bytes t
 # Microseconds that a launch of copies, and a launch in parts, may take more on the device than one launch that needs neither: calls are
 # not only made in graphs, and their host takes several times as long.
 HOST = (4.0, 0.5)
-UNSURE = 0.1  # of the time that a tiling is expected to take more which is like no measured one: the least of many uncertain times is too low
+UNSURE = 0.15  # of the time that a tiling is expected to take more which is like no measured one: the least of many uncertain times is too low
 # Differences that make a time half as telling, about: octaves of the sides, of those of a tile, of parts, of steps, of programs for each processor and of
 # the elements that are multiplied in vain; pitches, copies and 8-bit elements; stages; buffers; the last round's share of the processors; kernels.
 SIDE, TILE, PARTS, STEPS, ROUNDS, WASTE = 0.3, 0.5, 0.4, 0.25, 0.25, 0.65

@@ -13,7 +13,7 @@ from gluon_core.errors import LimitError
 from gluon_core.nvidia.hopper import TensorDescriptor
 from gluon_kernels.dependent import overlapping
 from gluon_kernels.gemm.call import Call
-from gluon_kernels.gemm.choice import choose, predicted, ranked
+from gluon_kernels.gemm.choice import choose, ranked
 from gluon_kernels.gemm.hopper import DTYPES, gemm, widths
 from gluon_kernels.gemm.hopper_cooperative_k import gemm_cooperative_k
 from gluon_kernels.gemm.hopper_direct import gemm_direct
@@ -28,7 +28,6 @@ __all__ = ["Operand", "describe", "operand", "plan", "split_scales", "takes", "v
 Run = Callable[..., Any]
 EIGHT = (torch.float8_e4m3fn, torch.float8_e5m2)
 _ROW = 16  # bytes that addresses and strides of TMA are multiples of
-GAIN = 0.95  # of the time without copies that TMA reads at less cost: a launch more costs time on the host, too
 
 
 class Operand(NamedTuple):
@@ -184,15 +183,7 @@ def _size(call: Call, operands: Operands) -> Size:
 
 def _first_that_fits(call: Call, out: Optional[torch.Tensor], operands: Operands) -> Run:
     """Return the plan of the best tiling whose compiled kernel has enough shared memory."""
-    size = _size(call, operands)
-    if any(size.pitches):
-        left, right = _copy(call.a, operands[0]), _copy(call.b, operands[1])
-        forms = ((left, operands[1]), (operands[0], right), (left, right))
-        times = [_expected(_size(call, form)) for form in forms]
-        if min(times) < GAIN * _expected(size):
-            operands = forms[times.index(min(times))]
-            size = _size(call, operands)
-    tilings = _tilings_for(size)
+    tilings = _tilings_for(_size(call, operands))
     for tiling in tilings[:-1]:
         try:
             return plan(call, out, tiling, operands)
@@ -201,21 +192,8 @@ def _first_that_fits(call: Call, out: Optional[torch.Tensor], operands: Operands
     return plan(call, out, tilings[-1], operands)
 
 
-def _copy(matrix: torch.Tensor, of: Operand) -> Operand:
-    """Return how TMA reads a copy whose rows begin at sectors of memory; `of` where they do."""
-    if of.strides[1] * matrix.element_size() % SECTOR == 0:
-        return of
-    return _padded(_rows(matrix, of.transposed), of.transposed)
-
-
 def _tilings_for(size: Size) -> list[Tiling]:
     return _of_eight_bits(size) if size.bits == 8 else [choose(size), *ranked(size)[1:]]
-
-
-def _expected(size: Size) -> float:
-    """Return the microseconds that the model expects of the chosen tiling."""
-    size = _half(size) if size.bits == 8 else size
-    return predicted([choose(size)], size)[0] or 0.0
 
 
 def _half(size: Size) -> Size:

@@ -139,23 +139,6 @@ def test_any_number_of_programs_shares_a_tile(name, k):
         assert torch.equal(run(a, b, None, None), first)
 
 
-@pytest.mark.parametrize("stored", ["NN", "NT", "TN"])
-@pytest.mark.parametrize("m, n, k", [(72, 88, 104), (33, 70, 1032), (40, 24, 45), (5, 7, 1100)])
-def test_operands_are_copied_to_rows_that_begin_at_sectors(m, n, k, stored, monkeypatch):
-    from gluon_kernels.gemm import launches
-
-    monkeypatch.setattr(launches, "GAIN", 1e9)
-    monkeypatch.setattr(launches, "choose", lambda size: tilings.TILINGS["split_k 64x64x64 s4"])
-    a, b = (
-        x.mT.contiguous().mT if s == "T" else x for x, s in zip(matrices((m, k), (k, n)), stored)
-    )
-    call = checked("matmul", a, b, None, None, None)
-    operands = tuple(map(launches.operand, (a, b)))
-    copies = [launches._copy(x, of) for x, of in zip((a, b), operands)]
-    assert all(of.strides[1] % 16 == 0 for of in copies)
-    assert error_of(launches.plan(call, None)(a, b, None, None), a.double() @ b.double()) < 5e-3
-
-
 @pytest.mark.parametrize(
     "name", ["split_k 16x64x128 s6/2", "split_k 64x64x128 s6", "cooperative_k 128x192x64 s5/2"]
 )
