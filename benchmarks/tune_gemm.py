@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import operator
 import random
 import statistics
 import subprocess
@@ -37,9 +36,6 @@ from gluon_kernels.gemm.problem import BMM, MATMUL, MATMUL_FP8  # noqa: E402
 from gluon_kernels.problem import Problem, error_of  # noqa: E402
 
 EACH = 400e-6  # seconds of a graph
-PRIOR = 60  # shapes for which the factors of a kernel count as measurements of each of its families, of this weight
-PRIOR_WEIGHT = 0.3
-LEAST = 1.5  # microseconds of a launch
 NEAR = 0.6  # of the weight of the best tilings: those far from it correct nothing
 NOISE = 0.09  # of the variance of an error of the model, that measurements have
 PROCESSORS = torch.cuda.get_device_properties(0).multi_processor_count if torch.cuda.is_available() else 132  # fmt: skip
@@ -264,15 +260,6 @@ def samples_of(measured: dict[str, Any]) -> Iterator[tuple[tilings.Tiling, tilin
                 yield tiling, size, time_alone, min(1.0, 1.2 * least / seconds) * row.get("weight", 1.0)  # fmt: skip
 
 
-def pooled(tiling: tilings.Tiling, size: tilings.Size) -> tuple[float, ...]:
-    """Return the quantities of `features`, with those of a tile or a step also by its products and by its sides: for all tilings of a kernel."""
-    m, n, k = tiling.block
-    one, waves, across, load, *rest = choice.features(tiling, size)
-    area, products, sides = m * n / 2**14, m * n * k / 2**20, (m + n) * k / 2**14
-    more = (load, load * area) if tiling.kernel == "stream_k" else (load, load * products, load * sides)  # fmt: skip
-    return (one, waves, waves * area, across, across * products, across * sides, *more, *rest)
-
-
 def written(table: dict[str, Any]) -> str:
     """Return JSON with a line for each entry."""
     parts = []
@@ -296,32 +283,15 @@ def use(table: dict[str, Any]) -> None:
 
 
 def fitted(measured: dict[str, Any]) -> dict[str, Any]:
-    """Return a table: non-negative factors for the times of each family of tilings, with least relative errors, and these errors.
-
-    A family that few shapes measured borrows from the others of its kernel: factors for all of these give times of random shapes, which count as
-    measurements of little weight.
-    """
-    families: dict[tuple[bool, str], list[Sample]] = {}
-    kernels: dict[tuple[bool, str, bool], list[Sample]] = {}
+    """Return a table: non-negative factors for the times of the tilings of each kernel, with least relative errors, and corrections of them."""
+    kinds: dict[str, list[Sample]] = {}
     for tiling, size, time_alone, weight in samples_of(measured):
-        kernel = (size.eight, tiling.kernel, tiling.swapped)
-        kernels.setdefault(kernel, []).append((pooled(tiling, size), time_alone, weight))
-        own = (choice.features(tiling, size), time_alone, weight)
-        families.setdefault((size.eight, tiling.family), []).append(own)
-    common = {kernel: _factors(*zip(*rows)) for kernel, rows in kernels.items()}
-    for size in map(size_of, shapes_of(99, PRIOR)):
-        for tiling in tilings.TILINGS.values():
-            factors = common.get((size.eight, tiling.kernel, tiling.swapped))
-            if factors is not None and tilings.fits(tiling, size):
-                expected = sum(map(operator.mul, factors, pooled(tiling, size)))
-                sample = (choice.features(tiling, size), max(expected, LEAST), PRIOR_WEIGHT)
-                families.setdefault((size.eight, tiling.family), []).append(sample)
-    table: dict[str, Any] = {"model": {}, "eight": {}, "shapes": {}}
-    for (eight, family), rows in families.items():
-        if len(rows) >= 4:
-            factors = [float(f"{x:.5g}") for x in _factors(*zip(*rows))]
-            table["eight" if eight else "model"][family] = factors
-    return corrected(table, measured)
+        sample = (choice.features(tiling, size), time_alone, weight)
+        kinds.setdefault(choice.kind_of(tiling), []).append(sample)
+    model = {
+        kind: [float(f"{x:.5g}") for x in _factors(*zip(*rows))] for kind, rows in kinds.items()
+    }
+    return corrected({"model": model, "shapes": {}}, measured)
 
 
 def corrected(table: dict[str, Any], measured: dict[str, Any]) -> dict[str, Any]:
@@ -400,7 +370,9 @@ def fit(measured: dict[str, Any], file: Path) -> None:
         if chosen in ours:
             ratios.append(worse)
             of_torch.append(row["times"]["torch"] / ours[chosen])
-        if 1.05 < worse < math.inf and len(ours) > 3:  # a tiling that was not measured may be better yet
+        if (
+            1.05 < worse < math.inf and len(ours) > 3
+        ):  # a tiling that was not measured may be better yet
             shapes[size.name] = best
             print(f"{row['shape']}: {chosen} instead of {best}, {worse:.3f}")
     mean = float(np.exp(np.mean(np.log(ratios))))

@@ -40,7 +40,7 @@ PAD = (1.2, 2.0e6)  # microseconds of a launch that copies operands, and bytes t
 # Microseconds that a launch of copies, and a launch in parts, may take more on the device than one launch that needs neither: calls are
 # not only made in graphs, and their host takes several times as long.
 HOST = (4.0, 0.5)
-UNSURE = 0.15  # of the time that a tiling is expected to take more which is like no measured one: the least of many uncertain times is too low
+UNSURE = 0.25  # of the time that a tiling is expected to take more which is like no measured one: the least of many uncertain times is too low
 # Differences that make a time half as telling, about: octaves of the sides, of those of a tile, of parts, of steps, of programs for each processor and of
 # the elements that are multiplied in vain; pitches, copies and 8-bit elements; stages; buffers; the last round's share of the processors; kernels.
 SIDE, TILE, PARTS, STEPS, ROUNDS, WASTE = 0.3, 0.5, 0.4, 0.25, 0.25, 0.65
@@ -50,12 +50,12 @@ FILE = Path(__file__).parent / "tuned" / "hopper.json"
 
 
 def features(tiling: Tiling, size: Size) -> tuple[float, ...]:
-    """Return the quantities in which the time of a tiling is linear.
+    """Return the quantities in which the time of a tiling is linear, with the same factors for all tilings of a kernel.
 
-    They are: 1; tiles one after the other; steps of these, one after the other; steps of a processor, which its programs do at a time, or under
-    stream-K the parts that are added one after the other; rows of these steps that do not begin at a sector of memory, or loads of threads; bytes moved in
-    all; 1 where programs share a tile; kilobytes of sums that a processor writes then; thousands of stores of a processor where rows of the result do
-    not begin at 16 bytes.
+    They are: 1; tiles one after the other, alone and by the area of a tile; steps of these, one after the other, alone, by the products of a step and by its
+    sides; steps of a processor, which its programs do at a time, likewise, or under stream-K the parts that are added one after the other; rows of
+    these steps that do not begin at a sector of memory, or loads of threads; bytes moved in all; bytes of the result; 1 where programs share a tile; kilobytes
+    of sums that a processor writes then; thousands of stores of a processor where rows of the result do not begin at 16 bytes.
     """
     m, n, k = tiling.block
     tiles, steps = tiling.tiles(size), cdiv(size.k, k)
@@ -88,21 +88,25 @@ def features(tiling: Tiling, size: Size) -> tuple[float, ...]:
     stores = size.batch * size.m * size.n / vector / size.processors / 1000
     if vector * size.out_bits == 128:
         stores = 0.0
-    return 1.0, float(waves), across, load, loaded, size.memory, shares, written, stores
+    result = size.batch * size.m * size.n * size.out_bits / 8 / size.processors / 1e4
+    area, products, sides = m * n / 2**14, m * n * k / 2**20, (m + n) * k / 2**14
+    return (
+        1.0, float(waves), waves * area, across, across * products, across * sides, load,
+        load * (area if tiling.kernel == "stream_k" else products), load * sides, loaded, size.memory, result, shares, written, stores,
+    )  # fmt: skip
 
 
 class Table(NamedTuple):
     """The fitted table.
 
     Args:
-        model, eight: factors of `features` by family, for elements of 16 bits and for pairs of 8-bit ones.
+        model: factors of `features` by the kernel of tilings, and whether they are swapped.
         shapes: tilings of products that the model gets wrong.
         points: traits of the measured tilings of products.
         weights: of the process at these.
     """
 
     model: dict[str, list[float]]
-    eight: dict[str, list[float]]
     shapes: dict[str, str]
     points: np.ndarray
     weights: np.ndarray
@@ -117,7 +121,7 @@ def read(table: dict[str, Any]) -> Table:
             points.append(traits(TILINGS[name], sizes[number]))
             weights.append(weight)
     return Table(
-        table["model"], table.get("eight", {}), table.get("shapes", {}), np.array(points, np.float32),
+        table["model"], table.get("shapes", {}), np.array(points, np.float32),
         np.array(weights, np.float32),
     )  # fmt: skip
 
@@ -140,11 +144,14 @@ def _table() -> Table:
     return read(json.loads(FILE.read_text()))
 
 
+def kind_of(tiling: Tiling) -> str:
+    """Return the name of the tilings that share the factors of the model."""
+    return tiling.kernel + " swapped" * tiling.swapped
+
+
 def expected(tiling: Tiling, size: Size, table: Table) -> Optional[float]:
-    """Return the microseconds by the factors of the tiling's family, without copies; None where it has none."""
-    numbers = table.model.get(tiling.family)
-    if size.eight:
-        numbers = table.eight.get(tiling.family, numbers)
+    """Return the microseconds by the factors of the tiling's kernel, without copies; None where it has none."""
+    numbers = table.model.get(kind_of(tiling))
     if numbers is None:
         return None
     quantities = features(tiling, size)
@@ -153,7 +160,7 @@ def expected(tiling: Tiling, size: Size, table: Table) -> Optional[float]:
     copied = tiling.tiles(size) * cdiv(size.k, k) * (m + n) * k * size.bits / 8
     time = max(time, float(numbers[0]) + copied / L2)
     written = WRITE * size.batch * size.m * size.n * size.out_bits / 8
-    return max(time, LAUNCH + (quantities[5] + written - CACHE) / MEMORY)
+    return max(time, LAUNCH + (size.memory + written - CACHE) / MEMORY)
 
 
 def traits(tiling: Tiling, size: Size) -> tuple[float, ...]:

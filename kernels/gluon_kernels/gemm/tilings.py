@@ -85,7 +85,7 @@ class Tiling:
 
     @property
     def family(self) -> str:
-        """Return the name without that of splits, for which the factors of the model hold."""
+        """Return the name without the number of splits."""
         m, n, k = self.block
         return f"{self.kernel} {m}x{n}x{k} s{self.stages}{' swapped' * self.swapped}{' whole' * self.whole}"
 
