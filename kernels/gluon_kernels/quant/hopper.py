@@ -266,7 +266,7 @@ def linear_few(
     raw = ring.wait(position)[0].load(raw_at)
     weights = converted(raw, scale, dtype, FORMAT, SHAPE, operand)
     for step in range(1, count):
-        x_tile = ring.wait(position)[1].permute((1, 0))
+        x_tile = ring.tiles(position)[1].permute((1, 0))
         part = warpgroup_mma(weights, x_tile, acc, use_acc=not PROMOTED, is_async=True)
         following = position.next()
         raw = ring.wait(following)[0].load(raw_at)
@@ -292,7 +292,7 @@ def linear_few(
         put = put.next()
         position = following
         weights = waited[2]
-    x_tile = ring.wait(position)[1].permute((1, 0))
+    x_tile = ring.tiles(position)[1].permute((1, 0))
     part = warpgroup_mma(weights, x_tile, acc, use_acc=not PROMOTED, is_async=True)
     part = warpgroup_mma_wait(0, deps=[part, weights])[0]
     if PROMOTED:
