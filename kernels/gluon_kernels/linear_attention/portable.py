@@ -27,15 +27,28 @@ def add(a, b):
 
 
 @gluon.constexpr_function
+def column_shares(warps, lanes):
+    """Return how threads share [4, 16, 16], blocks of rows and columns: rows of a thread, threads along rows and along columns of a warp, and warps
+    along blocks and along columns."""
+    along = max(warps // 4, 1)
+    across = min(lanes, max(16 // along, 1))
+    return max(16 // (lanes // across), 1), lanes // across, across, min(warps, 4), along
+
+
+@gluon.constexpr_function
 def column_layout(warps, lanes):
-    """Return a layout of [4, 16, 16] that gives a column of one of the 4 blocks to each thread."""
-    return gl.BlockedLayout([1, 16, 1], [1, 1, lanes], [warps, 1, 1], [2, 1, 0])
+    """Return a layout of [4, 16, 16] in which few threads share a column of one of the 4 blocks, and none has a copy."""
+    rows, down, across, blocks, along = column_shares(warps, lanes)
+    return gl.BlockedLayout([1, rows, 1], [1, down, across], [blocks, 1, along], [2, 1, 0])
 
 
 @gluon.constexpr_function
 def factor_layout(warps, lanes):
     """Return the layout of a column of each block, [1, 4, 16], that `column_layout` broadcasts."""
-    whole = gl.BlockedLayout([1, 1, 16, 1], [1, 1, 1, lanes], [1, warps, 1, 1], [3, 2, 1, 0])
+    rows, down, across, blocks, along = column_shares(warps, lanes)
+    whole = gl.BlockedLayout(
+        [1, 1, rows, 1], [1, 1, down, across], [1, blocks, 1, along], [3, 2, 1, 0]
+    )
     return gl.SliceLayout(3, whole)
 
 
@@ -77,7 +90,7 @@ def decay_size(K, C):
 def inverse_blocks(lower):
     """Return (I + L)^-1 of the 16 x 16 blocks L on the diagonal of a strictly lower triangle, [4, 16, 16] in shared memory.
 
-    A thread substitutes a column of a block, and reads the factors of each step from shared memory: those of a step follow each other.
+    The threads of a column substitute it, and read the factors of each step from shared memory: those of a step follow each other.
     """
     warps: gl.constexpr = gl.num_warps()
     lanes: gl.constexpr = gl.target.warp_size()
