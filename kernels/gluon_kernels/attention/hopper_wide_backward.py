@@ -1,10 +1,10 @@
-"""The gradients of attention with heads of up to 256 elements on Hopper in one kernel, which adds to those of queries as it goes.
+"""The gradients of attention with heads of up to 256 elements on Hopper, in one kernel for keys and values and one for queries.
 
 Sums of 64 keys by 256 columns leave registers for few scores. So two groups of four warps share a tile of 64 keys: each computes the
 weights and changes of half of a step's queries, sees those of the other group in shared memory, and multiplies them all for its
-half of the columns: of the gradients of keys, of values, and of queries, which TMA adds to float32 sums in the order of registers
-(see `sums.py`). Tiles, weights and statistics are those of `hopper_varlen_gradients.py`. In which order programs add is not known, so that
-equal inputs have nearly equal bits only.
+half of the columns. Sums of queries in memory, as `hopper_backward.py` has them, would be added to twice as often as with tiles of 128 keys, which bounds the rate:
+each group of the other kernel has 64 queries instead, and computes the weights again. Tiles, weights and statistics are those of
+`hopper_varlen_gradients.py`. Equal inputs give equal bits.
 """
 
 import gluon_core as gluon
@@ -12,20 +12,18 @@ from gluon_core import language as gl
 from gluon_core.language.nvidia.hopper import (
     fence_async_shared,
     mbarrier,
-    tma,
     tma_ring,
     warpgroup_mma,
     warpgroup_mma_init,
     warpgroup_mma_wait,
 )
-from gluon_kernels.attention.hopper_exchange import add_to_sums
 from gluon_kernels.attention.hopper_varlen_gradients import own_tile, weights_of
 from gluon_kernels.attention.varlen_sums import padded_start
 from gluon_kernels.dependent import wait_for_predecessor
 
 
 @gluon.jit
-def walk(rings, lists, rows, SETTINGS: gl.constexpr):
+def walk_queries(rings, lists, rows, SETTINGS: gl.constexpr):
     """Copy the program's keys and values, then the queries that it walks over, of each head."""
     own, queries, results = rings
     STEP: gl.constexpr = SETTINGS[0][1]
@@ -59,13 +57,13 @@ def store_columns(out, result, first_column, end_column, place):
 
 
 @gluon.jit
-def gradients_of_half(
-    rings, exchange, outs, lists, scales, rows, half: gl.constexpr, SETTINGS: gl.constexpr
+def key_gradients_of_half(
+    rings, exchange, outs, lists, scales, half: gl.constexpr, SETTINGS: gl.constexpr
 ):
-    """Compute the weights of half of the queries, and half of the columns of all gradients."""
+    """Compute the weights of half of the queries, and half of the columns of the gradients of keys and values."""
     own, queries, results = rings
     weights, changes, written, used = exchange
-    (to_keys, to_values), (depth, width), sums = outs
+    (to_keys, to_values), (depth, width) = outs
     dtype: gl.constexpr = weights.dtype
     SIZE: gl.constexpr = SETTINGS[0][0]
     STEP: gl.constexpr = SETTINGS[0][1]
@@ -83,7 +81,6 @@ def gradients_of_half(
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, PART, 16])
     key_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D // 2, 16])
     value_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, V // 2, 16])
-    square: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16])
     column: gl.constexpr = gl.SliceLayout(0, layout)
     work = own_tile(lists, 4, SETTINGS)
     sequence, row = work[0]
@@ -95,19 +92,14 @@ def gradients_of_half(
         valid = work[1][1] - work[1][0] - row
     if sequence < lists[2]:
         nothing = gl.zeros([SIZE, PART], gl.float32, layout)
-        zeros = gl.zeros([STEP, 64], gl.float32, square)
         for_keys = warpgroup_mma_init(gl.zeros([SIZE, D // 2], gl.float32, key_layout))
         for_values = warpgroup_mma_init(gl.zeros([SIZE, V // 2], gl.float32, value_layout))
-        buffer = gl.allocate_shared_memory(gl.float32, [16, 256], sums.layout)
         k, v = own.wait(own.consumer())
         k = k.reshape([SIZE, D])
         v = v.reshape([SIZE, V])
         query = queries.consumer()
         result = results.consumer()
         i = start
-        # Where a step's sums lie, 16 rows for 64 columns of them.
-        to = gl.program_id(1) * SETTINGS[5] * rows + padded_start(work[2][0], sequence, STEP)
-        to = (to // STEP + start) * (D // 4) + half * (D // 8)
         for n in range(SETTINGS[5] * (stop - start)):
             q, statistics = queries.wait(query)
             grad = results.wait(result)
@@ -128,17 +120,10 @@ def gradients_of_half(
             fence_async_shared()
             mbarrier.arrive(written)
             mbarrier.wait(written, n % 2)
-            every = changes.permute((1, 0))
-            first = k.slice(half * (D // 2), 64, dim=1)
-            second = k.slice(half * (D // 2) + 64, 64, dim=1)
-            one = warpgroup_mma(every, first, zeros, use_acc=False, is_async=True)
-            other = warpgroup_mma(every, second, zeros, use_acc=False, is_async=True)
             columns = grad.slice(half * (V // 2), V // 2, dim=1)
             for_values = warpgroup_mma(weights, columns, for_values, is_async=True)
             columns = q.slice(half * (D // 2), D // 2, dim=1)
             for_keys = warpgroup_mma(changes, columns, for_keys, is_async=True)
-            add_to_sums(sums, buffer, warpgroup_mma_wait(3, deps=[one]), to)
-            add_to_sums(sums, buffer, warpgroup_mma_wait(2, deps=[other]), to + 16)
             for_values, for_keys = warpgroup_mma_wait(0, deps=[for_values, for_keys])
             for_values = warpgroup_mma_init(for_values)
             for_keys = warpgroup_mma_init(for_keys)
@@ -147,10 +132,7 @@ def gradients_of_half(
             results.release(result)
             query = query.next()
             result = result.next()
-            last_step = i + 1 == stop  # the next head's
-            to += gl.where(last_step, rows // STEP - (stop - start) + 1, 1) * (D // 4)
-            i = gl.where(last_step, start, i + 1)
-        tma.store_wait(0)
+            i = gl.where(i + 1 < stop, i + 1, start)  # of the next head
         done = warpgroup_mma_wait(0, deps=[for_values, for_keys])
         # Computed again: numbers that the loop does not need would take registers in it.
         tile = own_tile(lists, 4, SETTINGS)
@@ -160,14 +142,14 @@ def gradients_of_half(
 
 
 @gluon.jit
-def wide_gradients_atomic(
-    q_desc, k_desc, v_desc, grad_desc, to_keys, to_values, statistics, sums, rows, of_queries, of_keys, count, scale,
+def wide_key_gradients(
+    q_desc, k_desc, v_desc, grad_desc, to_keys, to_values, statistics, rows, of_queries, of_keys, count, scale,
     log_scale, cap, depth, width, SHARED: gl.constexpr, WINDOW: gl.constexpr, CAPPED: gl.constexpr,
     MOST: gl.constexpr,
 ):  # fmt: skip
-    """Store the gradients of keys and values, [tokens, heads, depth] and [tokens, heads, width], and add to those of queries.
+    """Store the gradients of keys and values, [tokens, heads, depth] and [tokens, heads, width].
 
-    Operands are those of `varlen_gradients_atomic`; blocks of queries and keys have 256 columns, those of values and of the result's gradients
+    Operands are those of `varlen_key_gradients`; blocks of queries and keys have 256 columns, those of values and of the result's gradients
     128 or 256.
     """
     SIZE: gl.constexpr = k_desc.block_type.shape[0]
@@ -180,7 +162,7 @@ def wide_gradients_atomic(
     rings = (
         tma_ring([k_desc, v_desc], 1, consumers=2),
         tma_ring([q_desc, statistics], 2, consumers=2),
-        tma_ring(grad_desc, 1, consumers=2),
+        tma_ring(grad_desc, 2, consumers=2),
     )
     by_half: gl.constexpr = gl.NVMMASharedLayout(64, 16, rank=2)  # 32 columns are contiguous
     weights = gl.allocate_shared_memory(q_desc.dtype, [SIZE, STEP], by_half)
@@ -190,14 +172,117 @@ def wide_gradients_atomic(
     mbarrier.init(written, 2)
     mbarrier.init(used, 2)
     exchange = (weights, changes, written, used)
-    outs = ((to_keys, to_values), (depth, width), sums)
+    outs = ((to_keys, to_values), (depth, width))
     lists = (of_keys, of_queries, count)
     scales = (scale, (log_scale, cap))
     gl.warp_specialize(
         [
-            (gradients_of_half, (rings, exchange, outs, lists, scales, rows, 0, SETTINGS)),
-            (gradients_of_half, (rings, exchange, outs, lists, scales, rows, 1, SETTINGS)),
-            (walk, (rings, lists, rows, SETTINGS)),
+            (key_gradients_of_half, (rings, exchange, outs, lists, scales, 0, SETTINGS)),
+            (key_gradients_of_half, (rings, exchange, outs, lists, scales, 1, SETTINGS)),
+            (walk_queries, (rings, lists, rows, SETTINGS)),
+        ],
+        [4, 1],
+        [240, 24],
+    )
+
+
+@gluon.jit
+def walk_keys(rings, lists, SETTINGS: gl.constexpr):
+    """Copy the program's queries and the gradients of their results, then the keys and values that they see."""
+    own, keys, values = rings
+    STEP: gl.constexpr = SETTINGS[0][1]
+    (sequence, row), (first, _), (other, _), (start, stop) = own_tile(lists, 1, SETTINGS)
+    head = gl.program_id(1)
+    if sequence < lists[2]:
+        own.fetch(own.producer(), [[first + row, head, 0], [first + row, head, 0]])
+        key = keys.producer()
+        value = values.producer()
+        of = head // SETTINGS[5]
+        for i in range(start, stop):
+            line = other + i * STEP
+            keys.fetch(key, [[line, of, 0]])
+            values.fetch(value, [[line, of, 0]])
+            key = key.next()
+            value = value.next()
+
+
+@gluon.jit
+def query_gradients_of_half(
+    rings, out, known, lists, scales, half: gl.constexpr, SETTINGS: gl.constexpr
+):
+    """Compute the gradients of half of a tile of queries."""
+    own, keys, values = rings
+    statistics, rows, depth = known
+    dtype: gl.constexpr = keys.dtype
+    SIZE: gl.constexpr = SETTINGS[0][0]
+    ROWS: gl.constexpr = SIZE // 2
+    STEP: gl.constexpr = SETTINGS[0][1]
+    D: gl.constexpr = keys.block_shape[2]
+    V: gl.constexpr = values.block_shape[2]
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, STEP, 16])
+    out_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
+    operand: gl.constexpr = gl.DotOperandLayout(0, out_layout, 2)
+    (sequence, row), (first, end), (_, length), (start, stop) = own_tile(lists, 4, SETTINGS)
+    row += half * ROWS
+    low = row + length - (end - first)
+    head = gl.program_id(1)
+    if sequence < lists[2]:
+        near = row + gl.arange(0, ROWS, gl.SliceLayout(1, layout))
+        place = (
+            statistics + 2 * (head * rows + padded_start(first, sequence, 64) + row) + near - row
+        )
+        valid = near < end - first
+        logsum = gl.load(place, mask=valid, other=float("inf"))[:, None]
+        delta = gl.load(place + 64, mask=valid, other=0.0)[:, None]
+        zeros = gl.zeros([ROWS, STEP], gl.float32, layout)
+        acc = warpgroup_mma_init(gl.zeros([ROWS, D], gl.float32, out_layout))
+        q, grad = own.wait(own.consumer())
+        q = q.reshape([SIZE, D]).slice(half * ROWS, ROWS, dim=0)
+        grad = grad.reshape([SIZE, V]).slice(half * ROWS, ROWS, dim=0)
+        key = keys.consumer()
+        value = values.consumer()
+        for i in range(start, stop):
+            k = keys.wait(key).reshape([STEP, D])
+            score = warpgroup_mma(q, k.permute((1, 0)), zeros, use_acc=False, is_async=True)
+            v = values.wait(value).reshape([STEP, V]).permute((1, 0))
+            change = warpgroup_mma(grad, v, zeros, use_acc=False, is_async=True)
+            score = warpgroup_mma_wait(1, deps=[score])
+            p, slope = weights_of(score, logsum, low, i, length, scales[1], SETTINGS)
+            change = warpgroup_mma_wait(0, deps=[change])
+            values.release(value)
+            change = gl.convert_layout((slope * (change - delta)).to(dtype), operand)
+            acc = warpgroup_mma(change, k, acc, is_async=True)
+            acc = warpgroup_mma_init(warpgroup_mma_wait(0, deps=[acc]))
+            keys.release(key)
+            key = key.next()
+            value = value.next()
+        done = warpgroup_mma_wait(0, deps=[acc])
+        store_columns(out, done * scales[0], 0, depth, (first + row, end, head))
+
+
+@gluon.jit
+def wide_query_gradients(
+    q_desc, k_desc, v_desc, grad_desc, to_queries, statistics, rows, of_queries, of_keys, count, scale, log_scale, cap,
+    depth, SHARED: gl.constexpr, WINDOW: gl.constexpr, CAPPED: gl.constexpr, MOST: gl.constexpr,
+):  # fmt: skip
+    """Store the gradients of queries, [tokens, heads, depth]; operands are those of `wide_key_gradients`, `statistics` a pointer."""
+    SIZE: gl.constexpr = q_desc.block_type.shape[0]
+    STEP: gl.constexpr = k_desc.block_type.shape[0]
+    SETTINGS: gl.constexpr = ((SIZE, STEP), WINDOW, CAPPED, MOST, False, SHARED)
+    wait_for_predecessor()
+    rings = (
+        tma_ring([q_desc, grad_desc], 1, consumers=2),
+        tma_ring(k_desc, 2, consumers=2),
+        tma_ring(v_desc, 1, consumers=2),
+    )
+    known = (statistics, rows, depth)
+    lists = (of_queries, of_keys, count)
+    scales = (scale, (log_scale, cap))
+    gl.warp_specialize(
+        [
+            (query_gradients_of_half, (rings, to_queries, known, lists, scales, 0, SETTINGS)),
+            (query_gradients_of_half, (rings, to_queries, known, lists, scales, 1, SETTINGS)),
+            (walk_keys, (rings, lists, SETTINGS)),
         ],
         [4, 1],
         [240, 24],

@@ -48,7 +48,7 @@ def packed_backward(
     if _on_hopper():
         from gluon_kernels.attention import varlen_launches
 
-        if varlen_launches.differentiates(q.shape[-1], v.shape[-1], repeatable):
+        if varlen_launches.differentiates(q.shape[-1], v.shape[-1]):
             return varlen_launches.backward_plan(
                 grad, q, k, v, out, logsums, of_queries, of_keys, mask, scale, repeatable
             )
@@ -124,7 +124,7 @@ def batch_backward(
         if mask.is_plain and q.shape[-1] == v.shape[-1] <= 128:
             causal = mask.right is not None
             return launches.backward_plan(grad, q, k, v, out, logsums, causal, scale, repeatable)
-        if varlen_launches.differentiates(q.shape[-1], v.shape[-1], repeatable):
+        if varlen_launches.differentiates(q.shape[-1], v.shape[-1]):
             return _packed_batch_gradients(grad, q, k, v, out, logsums, mask, scale, repeatable)
     from gluon_kernels.attention import portable_launches
 

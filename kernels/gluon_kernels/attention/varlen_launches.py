@@ -44,9 +44,9 @@ def blocks_of(depth: int, width: int) -> tuple[int, int]:
     return (192, 128) if depth <= 192 and width <= 128 else (256, 256)
 
 
-def differentiates(depth: int, width: int, repeatable: bool) -> bool:
-    """Return True if the kernels for Hopper have gradients of heads of these widths, with equal bits each time if `repeatable`."""
-    return max(depth, width) <= (128 if repeatable else 256)
+def differentiates(depth: int, width: int) -> bool:
+    """Return True if the kernels for Hopper have gradients of heads of these widths."""
+    return max(depth, width) <= 256
 
 
 def step_of(wide: int) -> int:
@@ -167,7 +167,7 @@ def backward_plan(
     rows = sums.rows_of(tokens, min(count, SEQUENCES), step)
     new_statistics = allocator((2 * heads * rows,), torch.float32, device)
     new_sums = allocator(
-        (1 if repeatable else heads * rows * wide // 256, 256), torch.float32, device
+        (1 if repeatable or wide > 128 else heads * rows * wide // 256, 256), torch.float32, device
     )
     make = (
         _repeatable_launches if repeatable else _wide_launches if wide > 128 else _atomic_launches
@@ -260,7 +260,16 @@ def _atomic_launches(
         num_warps=4,
         **overlapping_tensors(*operands, added),
     )  # fmt: skip
-    finish = _finish(added, to_q, lists, scale, rows, step, wide)
+    flat = gl.BlockedLayout([4], [32], [4], [0])
+    tile = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
+    finish = Launch(
+        sums.finish,
+        (rows // 64 * (wide // 64), heads),
+        (added, to_q, lists[0], count, heads, to_q.shape[2], scale, wide, _bound(count), step, flat, tile),
+        (added, to_q, lists[0]),
+        num_warps=4,
+        **overlapping_tensors(added, to_q),
+    )  # fmt: skip
 
     def launch(operands: Any, lists: Any, gradients: Any, workspace: Any) -> None:
         q, k, v, grad, out, logsums = operands
@@ -271,23 +280,6 @@ def _atomic_launches(
         finish(added, to_q, lists[0])
 
     return launch
-
-
-def _finish(
-    added: Tensor, to_q: Tensor, lists: Any, scale: float, rows: int, step: int, wide: int
-) -> Launch:
-    """Return `launch(added, to_q, first tokens)`, which brings sums back into their order."""
-    heads, count = to_q.shape[1], lists[0].shape[0] - 1
-    flat = gl.BlockedLayout([4], [32], [4], [0])
-    tile = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
-    return Launch(
-        sums.finish,
-        (rows // 64 * (wide // 64), heads),
-        (added, to_q, lists[0], count, heads, to_q.shape[2], scale, wide, _bound(count), step, flat, tile),
-        (added, to_q, lists[0]),
-        num_warps=4,
-        **overlapping_tensors(added, to_q),
-    )  # fmt: skip
 
 
 def _wide_launches(
@@ -303,34 +295,47 @@ def _wide_launches(
     """Return `launch(operands, lists, gradients, workspace)` for heads of more than 128 elements."""
     q, k, v, grad, _, _ = operands
     to_q, to_k, to_v = gradients
-    statistics, added = workspace
+    statistics, _ = workspace
     heads, count = grad.shape[1], lists[0].shape[0] - 1
     step = step_of(wide)
     values = 128 if v.shape[2] <= 128 else 256
-    prepare = _prepare(operands, lists, statistics, added, rows, step, wide)
+    prepare = _prepare(operands, lists, statistics, None, rows, step, wide)
     factors = (scale, *mask.scales(scale))
     constants = (heads // k.shape[1], (mask.left, mask.right), bool(mask.cap), _bound(count))
-    main = Launch(
-        hopper_wide_backward.wide_gradients_atomic,
+    numbers = (rows, *lists, count, *factors)
+    options = overlapping_tensors(*operands)
+
+    def described(queries: int, keys: int) -> tuple[Any, ...]:
+        sizes = ((q, queries, wide), (k, keys, wide), (v, keys, values), (grad, queries, values))
+        return tuple(descriptor_of(x, many, 1, columns) for x, many, columns in sizes)
+
+    of_keys = Launch(
+        hopper_wide_backward.wide_key_gradients,
         (k.shape[0] // 64 + count, k.shape[1]),
         (
-            descriptor_of(q, step, 1, wide), descriptor_of(k, 64, 1, wide), descriptor_of(v, 64, 1, values),
-            descriptor_of(grad, step, 1, values), to_k, to_v, descriptor_of(statistics, 2 * step),
-            descriptor_of(added, 16, 256), rows, *lists, count, *factors, to_k.shape[2], to_v.shape[2], *constants,
+            *described(64, 64), to_k, to_v, descriptor_of(statistics, 2 * step), *numbers, to_k.shape[2],
+            to_v.shape[2], *constants,
         ),
-        (q, k, v, grad, to_k, to_v, statistics, added, *lists),
+        (q, k, v, grad, to_k, to_v, statistics, *lists),
         num_warps=4,
-        **overlapping_tensors(*operands, added),
+        **options,
     )  # fmt: skip
-    finish = _finish(added, to_q, lists, scale, rows, step, wide)
+    of_queries = Launch(
+        hopper_wide_backward.wide_query_gradients,
+        (q.shape[0] // 128 + count, heads),
+        (*described(128, 64), to_q, statistics, *numbers, to_q.shape[2], *constants),
+        (q, k, v, grad, to_q, statistics, *lists),
+        num_warps=4,
+        **options,
+    )
 
     def launch(operands: Any, lists: Any, gradients: Any, workspace: Any) -> None:
         q, k, v, grad, out, logsums = operands
         to_q, to_k, to_v = gradients
-        statistics, added = workspace
-        prepare(out, grad, logsums, statistics, added, lists[0])
-        main(q, k, v, grad, to_k, to_v, statistics, added, *lists)
-        finish(added, to_q, lists[0])
+        statistics, _ = workspace
+        prepare(out, grad, logsums, statistics, None, lists[0])
+        of_keys(q, k, v, grad, to_k, to_v, statistics, *lists)
+        of_queries(q, k, v, grad, to_q, statistics, *lists)
 
     return launch
 
