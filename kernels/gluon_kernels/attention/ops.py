@@ -291,7 +291,7 @@ def attention(
 ) -> Tensor:
     """Return `softmax(q @ k.mT * scale) @ v` of each head.
 
-    Scores and sums are float32. Gradients flow to `q`, `k` and `v`; on Hopper those of `q` are added up in any order, unless
+    Scores and sums are float32. Gradients flow to `q`, `k` and `v`; on Hopper those of `q` are added up in any order in heads of up to 128, unless
     `torch.use_deterministic_algorithms` asks for equal bits. Under `torch.autocast` operands are cast. On Hopper, TMA reads tensors whose
     strides are multiples of 16 bytes in place; others, and heads of other widths than 64 and 128, are copied.
 

@@ -294,7 +294,7 @@ def attention_varlen(
     """Return the attention of each of several sequences, packed one behind the other.
 
     With fewer or more queries than keys, the last query of a sequence is at the place of its last key. Scores and sums are float32.
-    Gradients flow to `q`, `k` and `v`; on Hopper those of `q` are added up in any order, unless
+    Gradients flow to `q`, `k` and `v`; on Hopper those of `q` are added up in any order in heads of up to 128, unless
     `torch.use_deterministic_algorithms` asks for equal bits. Values must be finite, those of padding tokens included. Under
     `torch.autocast` operands are cast. The host reads no lengths: a CUDA graph serves any of them.
 
