@@ -76,7 +76,8 @@ def in_partitions(
         except (NoForm, GluonError):
             pass  # each program has its own block
     if parts == 1:
-        return fn
+        pays = written.walks and written.alone and written.gain > 1
+        return written.kernel if written.walks and form or pays else fn
     ordered = reversed_programs(fn, drawn, heavy) if heavy is not None else None
     if ordered is not None:
         try:

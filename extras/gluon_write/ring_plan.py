@@ -50,7 +50,8 @@ class RingPlan:
     Args:
         fn: a kernel of one part of the rows, as `rows.parted` writes it, and `drawn`, its trace.
         stages: slots of a ring. parts: consumers. part: the name of a part's number, "" of one part.
-        group: warps of a consumer. walks: one program on each multiprocessor walks over the grid.
+        group: warps of a consumer. walks: one program on each multiprocessor walks over the grid;
+            a loop around loops counts as such a walk.
 
     Raises:
         NoForm: the kernel has no such form.
@@ -69,7 +70,7 @@ class RingPlan:
     ):
         self.fn, self.drawn, self.target = fn, drawn, target
         self.stages, self.parts, self.part = stages, parts, part
-        self.group, self.walks = group, walks
+        self.group = group
         self.readers = [
             LoopsOfTiles(jit, i, drawn, target, group) for i, jit in enumerate(drawn.jits)
         ]
@@ -91,6 +92,9 @@ class RingPlan:
             if self.describes(kernel.reader, s)
             for name in stores(s)
         }
+        own_walk = any(isinstance(s, ast.For) and id(s) not in kernel.loops and self.has_loops(kernel, s)
+                       for s in kernel.reader.tree.body)  # fmt: skip
+        self.walks = walks or own_walk
         self.stored = own_stores(
             kernel.reader, lambda loop: self.has_loops(kernel, loop), self.described, self.taken
         )

@@ -271,6 +271,32 @@ def product(a, b, c, M, N, K, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constex
     gl.portable.store(c_tiles, [row, column], gl.maximum(acc, 0.0).to(c.dtype.element_ty))
 
 
+@gluon.jit(layouts="auto")
+def own_walk(a, b, c, M, N, K, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr):
+    """The product of a program that walks over the tiles by itself."""
+    a_tiles = gl.portable.descriptor(a, [M, K], [K, 1], [BM, BK])
+    b_tiles = gl.portable.descriptor(b, [K, N], [N, 1], [BK, BN])
+    c_tiles = gl.portable.descriptor(c, [M, N], [N, 1], [BM, BN])
+    across = gl.cdiv(N, BN)
+    for tile in range(gl.program_id(0), gl.cdiv(M, BM) * across, gl.num_programs(0)):
+        row, column = tile // across * BM, tile % across * BN
+        acc = gl.zeros([BM, BN], gl.float32)
+        for k in range(0, K, BK):
+            x = gl.portable.load(a_tiles, [row, k])
+            y = gl.portable.load(b_tiles, [k, column])
+            acc = gl.portable.mma(x, y, acc)
+        gl.portable.store(c_tiles, [row, column], gl.maximum(acc, 0.0).to(c.dtype.element_ty))
+
+
+def test_the_walk_of_a_kernel_keeps_its_order(sources):
+    a, b, c = halves(256, 96), halves(96, 512, seed=1), np.ones((256, 512), np.float16)
+    with preferred_form(None):
+        own_walk[(3,)](a, b, c, 256, 512, 96, 128, 256, 32, num_warps=8, num_stages=5, target="sim:hopper")  # fmt: skip
+    assert "c_writer.store(" in sources[0] and "program in range" not in sources[0]
+    wanted = np.maximum(a.astype(np.float32) @ b.astype(np.float32), 0)
+    assert np.abs(c - wanted).max() < 5e-2
+
+
 @pytest.mark.parametrize("N, K, walks", [(512, 96, True), (64, 96, False)])
 def test_products_walk_where_a_block_fills_a_multiprocessor(sources, N, K, walks, monkeypatch):
     """Two multiprocessors have four blocks; one partition stores tiles in parts of 64 columns."""
