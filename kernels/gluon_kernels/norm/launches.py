@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gluon_kernels.norm import composite, gates, gradients, portable
-from gluon_kernels.norm.rows import Tiling, block_tiling, tiling
+from gluon_kernels.norm.rows import Tiling, block_tiling, stacked, tiling
 from gluon_kernels.norm.views import Rows, common_align
 from gluon_kernels.plans import (
     Counters,
@@ -316,6 +316,7 @@ def norm_gradient_plan(
     strides = (gs.stride, src.stride, dst.stride)
     tiles = tiling_of(*every, held=2)
     if tiles.parts == 1 and columns <= MOST_SUMMED * current_target().warp_size:
+        tiles = stacked(tiles)
         programs = min(tiles.grid(rows), 2 * multiprocessors(x))
         totals = _Totals(programs, columns, device, to_weight, to_bias)
         sums = totals.parts()

@@ -11,7 +11,7 @@ access may have.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import gluon_core as gluon
@@ -25,6 +25,7 @@ __all__ = [
     "load_pieces",
     "row_start",
     "share",
+    "stacked",
     "tiling",
 ]
 
@@ -207,8 +208,13 @@ def tiling(
             deep //= 2
         layout = gl.BlockedLayout([1, vector], [near, threads], [1, 1], [1, 0])
         return Tiling(align, 1, near * deep, 1, threads * vector, 1, layout)
-    alone = 16 * warp_size * (104 if waits else 32) // held  # columns of a program that has a row
-    shared = 4 * warp_size * 64 // held  # and of one that shares it
+    # Elements loaded one or two at a time have registers of their own, and take instructions rather than time to arrive.
+    narrow = waits and vector * bits < 64
+    most = 80 if narrow else 104 if waits else 32
+    alone = 16 * warp_size * most // held  # columns of a program that has a row
+    shared = (
+        8 * warp_size * 16 if narrow else 4 * warp_size * 64
+    ) // held  # and of one that shares it
     most_parts = 1 << min(6, processors.bit_length() - 1) if waits else 1024
     parts = 1
     if columns > alone:
@@ -217,9 +223,8 @@ def tiling(
     while parts * rows < processors and columns > parts * 4096 and 2 * parts <= most_parts:
         parts *= 2
     of_part = -(-columns // parts)
-    # As many warps as hold about 32 elements each, or 64 of a part; of the near ones that which pads least. Elements loaded one or
-    # two at a time have registers of their own: with 64 there were 8 warps on a multiprocessor.
-    own = 64 if parts > 1 and not (waits and vector * bits < 64) else 32
+    # As many warps as hold about 32 elements each, or 64 of a part, 16 of a narrow one; of the near ones that which pads least.
+    own = 32 if parts == 1 else 16 if narrow else 64
     aim = of_part * held / (warp_size * own)
     aim = max(1.0, min(16.0, aim))
     candidates = []
@@ -237,6 +242,19 @@ def tiling(
             deep *= 2
     layout = gl.BlockedLayout([1, vector], [1, warp_size], [1, warps], [1, 0])
     return Tiling(align, parts, deep, pieces, width, warps, layout)
+
+
+def stacked(tiles: Tiling, warps: int = 8) -> Tiling:
+    """Return a tiling whose programs have several times the rows, in warps of their own: for programs that are few."""
+    times = max(1, warps // tiles.num_warps)
+    layout = tiles.layout
+    across = gl.BlockedLayout(
+        layout.size_per_thread,
+        layout.threads_per_warp,
+        [times, tiles.num_warps],
+        layout.order,
+    )
+    return replace(tiles, rows=times * tiles.rows, num_warps=times * tiles.num_warps, layout=across)
 
 
 @functools.lru_cache(maxsize=4096)

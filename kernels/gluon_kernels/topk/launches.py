@@ -20,6 +20,8 @@ GROUP = 8  # elements that are looked at by their largest one
 LISTED = 256  # elements that the lists of a row order
 SORTED = 1024  # elements that a program sorts
 MOST_GROUPS = 64  # of a thread
+REGISTERS = {"nvidia": {"maxnreg": 96}}  # of a thread: more warps hide the waits for each other
+SHORT = 1200  # columns of which lists are not worth it
 HELD = 1 << 15  # bytes of a row that a program holds
 
 
@@ -76,8 +78,12 @@ def divided(
 
 
 def is_whole(columns: int, bits: int, count: int) -> bool:
-    """Return True if a program holds a row, of up to 32 KB, and sorts the elements wanted."""
-    return columns * bits <= 8 * HELD and count <= SORTED
+    """Return True if a program holds a row, of up to 32 KB, and sorts the elements wanted.
+
+    Lists of groups look at an eighth of the elements, which pays where few of many are wanted.
+    """
+    fits = columns * bits <= 8 * HELD and count <= SORTED
+    return fits and (columns <= SHORT or columns <= 64 * count)
 
 
 def held(columns: int, bits: int, align: int, count: int, warp_size: int = 32) -> dict[str, Any]:
@@ -131,6 +137,7 @@ def whole_plan(src: Rows, count: int, largest: bool) -> Callable[..., Any]:
         (*tensors, *sizes, *(constants[name] for name in names)),
         tensors,
         num_warps=warps,
+        **REGISTERS.get(current_target().architecture.backend, {}),
     )
 
     def run(x: Tensor, count: int, largest: bool) -> Any:

@@ -24,9 +24,14 @@ def hopper(monkeypatch):
 @pytest.fixture(params=["lists", "whole rows"])
 def form(request, monkeypatch):
     """Each way to select: by lists of parts of rows, and by programs that hold a row."""
-    if request.param == "lists":
-        monkeypatch.setattr(launches, "is_whole", lambda *sizes: False)
+    monkeypatch.setattr(launches, "is_whole", lambda *sizes: request.param == "whole rows")
     return request.param
+
+
+def test_the_form_of_a_row():
+    assert launches.is_whole(8704, 16, 256) and launches.is_whole(225, 32, 1)
+    assert not launches.is_whole(16384, 16, 8)  # few of many
+    assert not launches.is_whole(16385, 16, 1000) and not launches.is_whole(8193, 32, 1000)
 
 
 def compare(x, k, largest=True, dim=-1):
