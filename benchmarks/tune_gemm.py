@@ -279,6 +279,7 @@ def use(table: dict[str, Any]) -> None:
     """Let tilings be chosen by a table."""
     read = choice.read(table)
     choice._table = lambda: read  # type: ignore[assignment]
+    choice.ranked.cache_clear()
     choice.choose.cache_clear()
 
 

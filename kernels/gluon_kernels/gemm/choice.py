@@ -1,9 +1,9 @@
 """Which tiling of which kernel a product takes on Hopper: the one with the least time by a fitted model.
 
-The time of a tiling is taken to be linear in a few quantities (`features`). The factors of each tiling were fitted to measurements
-(`tuned/hopper.json`, `python benchmarks/tune_gemm.py`), for shapes of all kinds and whatever number of programs shares a tile. Measured times of
-products and tilings like these (`traits`) correct the model: a Gaussian process (Rasmussen and Williams, Gaussian Processes for Machine Learning, 2.2)
-over all of them, whose weights are in the table. Products whose choice is wrong yet have an entry of their own.
+The time of a tiling is linear in a few quantities (`features`). The factors of each kernel are fitted to measurements
+(`tuned/hopper.json`, `python benchmarks/tune_gemm.py`) of shapes of all kinds. The errors of measured products and tilings like the ones at hand (`traits`)
+correct the model: a Gaussian process (Rasmussen and Williams, Gaussian Processes for Machine Learning, 2.2) over all of them, whose weights are in
+the table. Products whose choice is wrong yet have an entry of their own.
 """
 
 from __future__ import annotations
@@ -205,7 +205,8 @@ def padding(size: Size) -> float:
     return PAD[0] + size.padded / PAD[1] if size.padded else 0.0
 
 
-def ranked(size: Size) -> list[Tiling]:
+@functools.lru_cache(maxsize=256)
+def ranked(size: Size) -> tuple[Tiling, ...]:
     """Return the tilings for a product, the one with the least expected time first."""
     fitting = [tiling for tiling in TILINGS.values() if fits(tiling, size)]
     times = []
@@ -218,7 +219,7 @@ def ranked(size: Size) -> list[Tiling]:
     first = [t for t in best if t.name == measured]
     if not best:
         raise LookupError(f"the table of {FILE} has no tiling for {size}")
-    return first + [t for t in best if t not in first]
+    return (*first, *(t for t in best if t not in first))
 
 
 @functools.lru_cache(maxsize=4096)
