@@ -217,7 +217,9 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 def _gradients(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     """Return the gradients of `x` and of the bias; quantized weights have none."""
     x, weight, scales, bias = ctx.saved_tensors
-    numbers = _restored(weight, scales, x.dtype, x.shape[-1])
+    direct = not is_compiling() and is_plain(grad, weight, scales)
+    restore = _restore if direct else _restored
+    numbers = restore(weight, scales, x.dtype, x.shape[-1])
     if ctx.activation is not None:
         before = matmul(x.reshape(-1, x.shape[-1]), numbers.mT, bias=bias, out_dtype=torch.float32)
         before = before.view(grad.shape).detach().requires_grad_()
@@ -227,8 +229,11 @@ def _gradients(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     needs = ctx.needs_input_grad
     to_x = to_bias = None
     if needs[0]:
-        own = grad.to(x.dtype).reshape(-1, grad.shape[-1])
-        to_x = matmul(own, numbers).view(x.shape)
+        own = grad if grad.dtype is x.dtype else grad.to(x.dtype)
+        if own.ndim == 2:
+            to_x = matmul(own, numbers)
+        else:
+            to_x = matmul(own.reshape(-1, grad.shape[-1]), numbers).view(x.shape)
     if bias is not None and needs[3]:
         to_bias = grad.float().reshape(-1, grad.shape[-1]).sum(0).to(bias.dtype)
     return to_x, None, None, to_bias, None, None
