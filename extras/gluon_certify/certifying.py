@@ -64,7 +64,7 @@ def certify(
         except GluonError as error:
             examiner.part.problem = f"{type(error).__name__}: {str(error).splitlines()[0]}"
         except Exception as error:
-            examiner.part.problem = f"{type(error).__name__}: {error}"
+            examiner.part.problem = f"{type(error).__name__}: {error}{_advice(error)}"
         finally:
             evidence.observers.remove(examiner)
             sys.path[:] = before
@@ -74,6 +74,16 @@ def certify(
         certificate.targets.append(examiner.part)
     certificate.digest = hashlib.sha256(Path(file).read_bytes()).hexdigest()
     return certificate
+
+
+def _advice(error: Exception) -> str:
+    """Return the remedy for a program whose kernels are not Gluon's: the simulator runs Gluon alone."""
+    if isinstance(error, RuntimeError) and "active drivers" in str(error):
+        return (
+            " A kernel under @triton.jit has no simulator to be compared with. Run `python -m gluon_standin` to execute "
+            "its machine code on the emulator, or make it a Gluon kernel: gluon port FILE."
+        )
+    return ""
 
 
 def _executors(text: str, simulator: Backend) -> tuple[Target, Backend]:

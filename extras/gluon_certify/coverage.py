@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ class Counted:
         self._lines = text.splitlines()
         self._counts: list[int] = []
         self._places: list[int] = []
+        self._sources: list[str] = []
         self._branches: dict[int, list[int]] = {}
         self._forms: set[str] = set()
 
@@ -37,7 +39,7 @@ class Counted:
         if len(counts) != len(self._counts):
             self._counts = [0] * len(counts)
         self._counts = [a + b for a, b in zip(self._counts, counts)]
-        self._places = launch["code_lines"]
+        self._places, self._sources = launch["code_lines"], launch["sources"]
         for index, jumped, stayed in launch["branches"]:
             sides = self._branches.setdefault(index, [0, 0])
             sides[0] += jumped
@@ -46,16 +48,33 @@ class Counted:
 
     def coverage(self) -> Coverage:
         """Return the sums."""
-        missed = [place for place, count in zip(self._places, self._counts) if not count]
+        start = self._entry()
+        known = [i for i in range(start, len(self._counts)) if self._text(self._places[i]) != "}"]
+        missed = [i for i in known if not self._counts[i]]
         sides = [side for both in self._branches.values() for side in both]
         return Coverage(
-            len(self._counts),
-            sum(count > 0 for count in self._counts),
+            len(known),
+            len(known) - len(missed),
             len(sides),
             sum(side > 0 for side in sides),
-            [f"line {place}: {self._text(place)}" for place in missed[:_SHOWN]],
+            [self._shown(i) for i in missed[:_SHOWN]],
             sorted(self._forms),
         )
+
+    def _entry(self) -> int:
+        """Return the first instruction behind the entry for firmware that preloads no arguments, which AMD's compiler puts first."""
+        if not self._counts or self._counts[0]:
+            return 0
+        jumps = (
+            i for i, line in enumerate(self._places) if self._text(line).startswith("s_branch")
+        )
+        last = next(jumps, -1)
+        return 0 if any(self._counts[: last + 1]) else last + 1
+
+    def _shown(self, index: int) -> str:
+        place, source = self._places[index], self._sources[index]
+        where = f"{os.path.basename(source)}, " if source else ""
+        return f"{where}line {place} of the machine code: {self._text(place)}"
 
     def _text(self, place: int) -> str:
         known = 0 < place <= len(self._lines)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Callable, Iterator, Optional, cast
 
-from gluon_core.errors import ArgumentError, CapabilityError, DeviceError, GluonError
+from gluon_core.errors import MACHINERY, ArgumentError, CapabilityError, DeviceError, GluonError
 from gluon_core.plugin.launcher import Compiled, Launcher
 
 __all__ = [
@@ -258,13 +258,12 @@ def refused(name: str, error: GluonError) -> None:
 
 
 def caller() -> tuple[str, int]:
-    """(file, line) of the nearest frame that is not Gluon Core's or made by it."""
+    """(file, line) of the nearest frame that is not of Gluon Core or a plugin, or made by them."""
     frame = sys._getframe(1)
     while frame.f_back is not None:
         module = str(frame.f_globals.get("__name__", ""))
         file = frame.f_code.co_filename
-        own = module.partition(".")[0] in ("gluon_core", "gluon_runtime", "triton")
-        if not own and not file.startswith("<"):
+        if module.partition(".")[0] not in MACHINERY and not file.startswith("<"):
             break
         frame = frame.f_back
     return frame.f_code.co_filename, frame.f_lineno

@@ -189,3 +189,56 @@ def test_bundles_keep_the_certificate_and_the_runtime_shows_it(tmp_path):
 def test_architectures_without_a_measured_gpu_are_marked(arch, marked):
     lines = not_modelled("nvidia", arch, ["add.s32"], [])
     assert any("not been compared with silicon" in line for line in lines) == marked
+
+
+UNTAKEN = """
+import triton
+
+@triton.autotune([triton.Config({"N": 128}), triton.Config({"N": 256})], key=["n"])
+@gluon.jit
+def clipped(x, n, limit, N: gl.constexpr):
+    i = gl.program_id(0) * N + gl.arange(0, N, gl.portable.blocked_layout([N], gl.float32))
+    if limit > 0:
+        gl.store(x + i, limit.to(gl.float32) * 7, mask=i < n)
+    gl.store(x + 512 + i, i.to(gl.float32), mask=i < n)
+
+clipped[lambda meta: (gluon.cdiv(500, meta["N"]),)](np.zeros(1024, np.float32), 500, 0)
+"""
+
+
+def test_code_behind_a_branch_that_no_launch_takes_is_named_by_its_line(tmp_path):
+    file = program(tmp_path, UNTAKEN)
+    certificate = certify(file, ["sm_90", "gfx942"], plan=PLAN)
+    assert certificate.verdict == "certified"
+    source = (HEAD + UNTAKEN).splitlines()
+    untaken, launch = (
+        next(i for i, text in enumerate(source, 1) if part in text) for part in ("* 7", "clipped[")
+    )
+    for target in certificate.targets:
+        assert len(target.kernels) == 2
+        for kernel in target.kernels:
+            missed = kernel.coverage.missed
+            assert kernel.coverage.taken < kernel.coverage.sides
+            assert any(text.startswith(f"program.py:{untaken}, line ") for text in missed)
+            assert not any(text.endswith(": }") for text in missed)
+            assert {one.where.rpartition("/")[2] for one in kernel.launches} == {
+                f"program.py:{launch}"
+            }
+
+
+PLAIN = """
+import torch, triton
+import triton.language as tl
+
+@triton.jit
+def one(x):
+    tl.store(x, 1)
+
+one[(1,)](torch.zeros(1))
+"""
+
+
+def test_a_kernel_of_plain_triton_is_not_certified(tmp_path):
+    done = gluon("certify", program(tmp_path, PLAIN), "--target", "sm_90")
+    assert done.returncode == 3, done.stdout
+    assert "no kernel was launched" in done.stdout and "gluon port FILE" in done.stdout

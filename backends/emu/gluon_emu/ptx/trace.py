@@ -58,6 +58,9 @@ def summary(launch: Launch, counts: Counts) -> dict[str, Any]:
         "families": dict(families.most_common()),
         "counts": list(counts.counts),
         "code_lines": [bound.source.line for bound in code.steps],
+        "sources": [
+            f"{place.file}:{place.line}" if (place := bound.source.location) and place.line else "" for bound in code.steps
+        ],
         "branches": [
             [bound.index, counts.jumped[bound.index], count - counts.whole[bound.index]]
             for bound, count in zip(code.steps, counts.counts)

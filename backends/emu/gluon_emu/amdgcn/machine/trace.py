@@ -107,6 +107,10 @@ def summary(code: Any, tally: Tally, grid: tuple[int, int, int]) -> dict[str, An
         "families": dict(families.most_common()),
         "counts": list(tally.counts),
         "code_lines": [ins.line for ins in code.program.instructions],
+        "sources": [
+            f"{place.file}:{place.line}" if (place := ins.location) and place.line else ""
+            for ins in code.program.instructions
+        ],
         "branches": [
             [ins.index, tally.jumped[ins.index], count - tally.jumped[ins.index]]
             for ins, count in zip(code.program.instructions, tally.counts)
