@@ -72,3 +72,22 @@ def test_texts_that_are_wrong(emu, old, new, words):
 @pytest.mark.parametrize("arch", "20 35 52 60 75 80 86 87 89 90 90a 100 100a 101a 103f 110a 120 121a".split())  # fmt: skip
 def test_architectures_of_the_isa(emu, arch):
     assert emu(*BOTH, text=TEXT.replace("90a", arch)).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"\x7fELF\x02\x01\x01" + bytes(11) + b"\xbe\x00" + bytes(64), b"\x50\xed\x55\xba" + bytes(64)],
+)
+def test_machine_code_of_nvidia_is_named(tmp_path, content):
+    path = tmp_path / "kernel.cubin"
+    path.write_bytes(content)
+    done = CliRunner().invoke(app, ["emu", str(path), "--coverage"])
+    assert done.exit_code == 1 and "machine code of NVIDIA" in done.output
+    assert "cuobjdump --dump-ptx" in done.output
+
+
+def test_a_file_of_ptx_without_a_target_is_no_assembly_of_amd(emu):
+    done = emu(*BOTH, text="hello")
+    assert done.exit_code == 1 and "AMD" not in done.output and "line 1 of the PTX" in done.output
+    done = emu(*BOTH, text=TEXT.replace(".target sm", ".target\tsm").replace("\n", "\r\n"))
+    assert done.exit_code == 0 and "32 changed: 5 6 7 8" in done.output

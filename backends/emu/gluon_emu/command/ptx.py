@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Iterator, Optional, Sequence
 
 import numpy as np
 
-from gluon_core.errors import ArgumentError
+from gluon_core.errors import ArgumentError, BackendError
 from gluon_emu.arguments import allocation_of
 from gluon_emu.command.arrays import saved, show
 from gluon_emu.command.values import value_of
@@ -21,13 +22,28 @@ from gluon_emu.settings import current, using
 __all__ = ["Schedules", "is_ptx", "run_ptx"]
 
 _SHARED = 227 << 10  # bytes of a block
+_FATBIN = b"\x50\xed\x55\xba"
+_CUDA = b"\xbe\x00"  # EM_CUDA
+_TARGET = re.compile(rb"\.target\s+sm_")
 Three = tuple[int, int, int]
 
 
 def is_ptx(file: Path) -> bool:
-    """Return True if a file holds PTX."""
+    """Return True if a file holds PTX.
+
+    Raises:
+        BackendError: it holds NVIDIA's machine code.
+    """
     head = file.read_bytes()[:65536]
-    return not head.startswith(b"\x7fELF") and b".version" in head and b".target sm_" in head
+    if head.startswith(_FATBIN) or head.startswith(b"\x7fELF") and head[18:20] == _CUDA:
+        raise BackendError(
+            f"{file} is machine code of NVIDIA, which the emulator does not execute",
+            expected="PTX",
+            remedy=f"Extract it by `cuobjdump --dump-ptx {file}`, or compile with `nvcc -ptx`.",
+        )
+    if head.startswith(b"\x7fELF"):
+        return False
+    return file.suffix == ".ptx" or b".version" in head and _TARGET.search(head) is not None
 
 
 @dataclass(frozen=True)
