@@ -23,6 +23,7 @@ and prepares; every later call looks it up, allocates its results and launches t
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Callable, Hashable, Optional
 
 import torch
@@ -63,7 +64,7 @@ def allocator(
     short = getattr(guards, "_empty_strided_cuda", None)
     if device.type != "cuda" or short is None or torch.cuda.device_count() > 1:
         return lambda: torch.empty(shape, dtype=dtype, device=device)
-    return lambda: short(shape, strides, dtype)
+    return partial(short, shape, strides, dtype)
 
 
 class Plans:
@@ -78,6 +79,7 @@ class Plans:
         self._build = build
         self._limit = limit
         self._plans: dict[Hashable, Plan] = {}
+        self.get = self._plans.get  # the plan of a key, None before its first call
 
     def __call__(self, known_by: Hashable, *arguments: Any) -> Any:
         """Return what the plan of a key returns for `arguments`, which are those of `build`, too."""

@@ -229,7 +229,11 @@ _watched = direct(_forward, _gradients_of, _gradients_again)
 def _sums(x: Tensor, dim: int, dtype: torch.dtype, reverse: bool) -> Tensor:
     result: Tensor
     if dim == -1 or dim == x.ndim - 1:
-        result = _plans((key(x), dtype, reverse), x, dtype, reverse)
+        known_by = key(x), dtype, reverse
+        plan = _plans.get(known_by)  # a frame less than a call of the plans
+        if plan is None:
+            plan = _plans.find(known_by, x, dtype, reverse)
+        result = plan(x, dtype, reverse)
     else:
         dim %= x.ndim
         result = _plans_of_columns((key(x), dim, dtype, reverse), x, dim, dtype, reverse)
