@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Optional
+from typing import Any, Optional
 
 import numpy as np
 
@@ -36,7 +36,7 @@ def narrow_sums(
     Args:
         a, b, c: (products, M, K), (products, M or 1, K, N) and (products, M, N), float32.
         least: exponents of the smallest normal numbers of a and b.
-        steps: along K that are added at once: 16, of more only where `bits` is at most 24.
+        steps: along K that are added at once; their sum, at most steps << bits + 2, has to fit in 32 bits.
         bits: that are kept below the largest exponent.
     """
     ea, eb = _exponents(a, least[0]), _exponents(b, least[1])
@@ -44,22 +44,21 @@ def narrow_sums(
     if not (_within(ea, _SMALL, _LARGE) and _within(eb, _SMALL, _LARGE) and _within(ec, _LEAST, _MOST)):  # fmt: skip
         return None
     inner = c.shape[2] < _NARROW and b.shape[1] == 1 and c.shape[0] > c.shape[2]
-    if inner:  # (M, K or N, products)
-        a, ea, c = (np.ascontiguousarray(x.transpose(1, 2, 0)) for x in (a, ea, c))
-        b, eb = (np.ascontiguousarray(x[:, 0].transpose(1, 2, 0)) for x in (b, eb))
+    if inner:  # products follow each other in memory
+        left = [np.ascontiguousarray(x.transpose(2, 1, 0))[:, :, None] for x in (a, ea)]
+        right = [np.ascontiguousarray(x[:, 0].transpose(1, 2, 0))[:, None] for x in (b, eb)]
+        c = np.ascontiguousarray(c.transpose(1, 2, 0))
+    else:
+        left = [np.moveaxis(x, 2, 0)[..., None] for x in (a, ea)]
+        right = [np.moveaxis(x, 2, 0) for x in (b, eb)]
     total = np.empty_like(c)
     count = c.shape[2] if inner else c.shape[0]
     each = max(1, _CHUNK * count // c.size)
     for first in range(0, count, each):
-        some = slice(first, first + each)
-        if inner:
-            part = [x[:, :, None, some] for x in (a, ea)] + [x[None, :, :, some] for x in (b, eb)]
-            left, right = [x.swapaxes(0, 1) for x in part[:2]], [x.swapaxes(0, 1) for x in part[2:]]
-            total[..., some] = _sums(left, right, c[..., some], steps, bits)
-        else:
-            left = [np.moveaxis(x[some], 2, 0)[..., None] for x in (a, ea)]
-            right = [np.moveaxis(x[some], 2, 0) for x in (b, eb)]
-            total[some] = _sums(left, right, c[some], steps, bits)
+        some: Any = (..., slice(first, first + each)) if inner else slice(first, first + each)
+        factors: Any = some if inner else (slice(None), some)
+        parts = [[x[factors] for x in side] for side in (left, right)]
+        total[some] = _sums(parts[0], parts[1], c[some], steps, bits)
     return np.ascontiguousarray(total.transpose(2, 0, 1)) if inner else total
 
 
