@@ -83,7 +83,7 @@ def test_simulated(problem, shape, spec):
 
 
 # Both branches of gates, and three sums of 64 x 128 next to two of 64 x 64.
-SPILLING = {"prepare_channels": 256, "channel_gradients": 2048}
+SPILLING = {"prepare_channels": 320, "channel_gradients": 2048}
 
 
 @pytest.mark.sampled(300)

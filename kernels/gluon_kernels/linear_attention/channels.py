@@ -52,8 +52,8 @@ def channel_layout(C, K, warps, lanes):
 
 @gluon.constexpr_function
 def pair_layout(C, K, warps, lanes):
-    """Return a layout of [C, K] that gives 16 rows of two adjacent channels to a thread."""
-    pair = 2 if K >= 2 * lanes else 1
+    """Return a layout of [C, K] that gives 16 rows of two adjacent channels to a thread, or of one where there are more threads."""
+    pair = 2 if K >= 2 * lanes and C * K >= 32 * warps * lanes else 1
     across = min(lanes, K // pair)
     blocks = C // 16
     down = max(min(warps, blocks // (lanes // across)), 1)
