@@ -29,26 +29,18 @@ def _power(number: int) -> int:
     return 1 << max(number - 1, 0).bit_length()
 
 
-def warps_of(columns: int, count: int) -> int:
-    """Return the warps of a program; the one of a row that comes last looks at up to 32 elements for each wanted."""
-    if columns <= 1024:
-        return 1
-    return 8 if count > 128 else 4
-
-
 @functools.lru_cache(maxsize=4096)
 def divided(
     rows: int, columns: int, bits: int, align: int, count: int, processors: int, warp_size: int = 32
 ) -> dict[str, Any]:
     """Return the constants of `portable.topk`, and `num_warps`."""
-    # Where groups are few for the elements wanted, each element is one.
-    size = GROUP if columns >= 4 * GROUP * count else 1
-    vector = min(align, 128 // bits, size)
-    pair = size // vector
-    warps = warps_of(columns, count)
+    vector = min(align, 128 // bits, GROUP)
+    pair = GROUP // vector
+    # The program of a row that comes last looks at up to 32 elements for each wanted.
+    warps = 8 if count > 128 else 4
     lanes = warps * warp_size
-    of_group = lanes * size  # columns that one group of each thread covers
-    groups = min(8 if size > 1 else 32, -(-columns // of_group))
+    of_group = lanes * GROUP  # columns that one group of each thread covers
+    groups = min(8, -(-columns // of_group))
     parts = _power(-(-columns // (groups * of_group)))
     # Few rows: shorter parts, so that all processors have some.
     while parts * rows < 4 * processors and groups > 1:
