@@ -7,7 +7,7 @@ becomes
     product = gl.portable.mma(q, k, zeros)
     score = product * scale
 
-and the arithmetic of its operands, too.
+and the arithmetic and loads of its operands, too.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import ast
 import re
 from typing import Any, Iterator, Optional
 
-from gluon_core import portable
+from gluon_core import language, portable
 from gluon_write.form import Form, changed_copy, free_name
-from gluon_write.loops import argument, mentions
+from gluon_write.loops import argument, mentions, operands_of
 
 __all__ = ["hoisted"]
 
@@ -42,8 +42,13 @@ def hoisted(fn: Any, jits: list[Any]) -> Any:
 class _Hoister(Form):
     def text(self) -> Optional[str]:
         """Return the text of the function; None where nothing changes."""
-        taken = set(re.findall(r"\w+", self.source))
-        lines = self.source.splitlines()
+        loads = self._loads()
+        if loads is not None:
+            self.source, self.tree = loads, ast.parse(loads).body[0]
+        return self._products_alone() or loads
+
+    def _statements(self) -> list[ast.Assign | ast.AugAssign]:
+        """Return the assignments within loops, the last one first."""
         statements = {
             id(s): s
             for loop in ast.walk(self.tree)
@@ -51,8 +56,52 @@ class _Hoister(Form):
             for s in ast.walk(loop)
             if isinstance(s, (ast.Assign, ast.AugAssign))
         }
+        return sorted(statements.values(), key=lambda s: s.lineno, reverse=True)
+
+    def _loads(self) -> Optional[str]:
+        """Return the text with the loads of operands in statements of their own; None where nothing changes."""
+        taken = set(re.findall(r"\w+", self.source))
+        lines = self.source.splitlines()
         changed = False
-        for statement in sorted(statements.values(), key=lambda s: s.lineno, reverse=True):
+        for statement in self._statements():
+            own = self.text_of(statement)
+            if lines[statement.lineno - 1][: statement.col_offset].strip():
+                continue
+            before = []
+            for load, word in self._loaded(statement):
+                call = self.text_of(load)
+                if own.count(call) == 1:
+                    name = free_name(word, taken)
+                    before.append(f"{name} = {call}")
+                    own = own.replace(call, name)
+            if before:
+                indent = " " * statement.col_offset
+                new = "\n".join(f"{indent}{line}" for line in (*before, own)).splitlines()
+                lines[statement.lineno - 1 : statement.end_lineno] = new
+                changed = True
+        return "\n".join(lines) + "\n" if changed else None
+
+    def _loaded(self, statement: ast.Assign | ast.AugAssign) -> Iterator[tuple[ast.Call, str]]:
+        """Yield the loads that are operands of a statement's products, and names for them."""
+        for product in self._products(statement.value):
+            for operand, word in zip(operands_of(product), ("left", "right")):
+                if isinstance(operand, ast.Attribute) and operand.attr == "T":
+                    operand = operand.value
+                if not isinstance(operand, ast.Call):
+                    continue
+                called = self.called(operand)
+                if called is portable.load and isinstance(argument(operand, 0, "ptr"), ast.Name):
+                    tiles = self.text_of(operand.args[0]) if operand.args else word
+                    yield operand, f"{re.sub('_(tiles|desc)$', '', tiles)}_tile"
+                elif called in (portable.load, language.load):
+                    yield operand, word
+
+    def _products_alone(self) -> Optional[str]:
+        """Return the text with each product in a statement of its own; None where nothing changes."""
+        taken = set(re.findall(r"\w+", self.source))
+        lines = self.source.splitlines()
+        changed = False
+        for statement in self._statements():
             target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
             first = lines[statement.lineno - 1][: statement.col_offset]
             product = self._product_of(statement)

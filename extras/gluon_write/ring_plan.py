@@ -208,13 +208,13 @@ class RingPlan:
         """Choose the slots of the rings.
 
         Raises:
-            NoForm: there is no memory for two.
+            NoForm: there is no memory for two, or in one partition for as many as are asked for.
         """
         room = self.target.architecture.limits.shared_memory - self._other_memory()
         # A program that walks has its multiprocessor for itself: one partition takes the memory that is there.
         wanted = _MOST_SLOTS if self.walks and self.parts == 1 else 2
         self.depth = min(max(self.stages, wanted), room // self._slot_bytes)
-        if self.depth < 2:
+        if self.depth < (self.stages if self.parts == 1 else 2):
             raise NoForm
 
     @property

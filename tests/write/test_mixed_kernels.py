@@ -69,3 +69,13 @@ def moved(x, out, N, B: gl.constexpr):
 x = np.ones((64, 64), np.float32)
 moved[(1,)](x, x, 64, 64)
 """
+
+
+def test_loads_within_products_are_copied_ahead(tmp_path):
+    path = tmp_path / "inline.py"
+    gemm = (Path(__file__).parents[2] / "examples" / "written" / "gemm.py").read_text()
+    lines = [line for line in gemm.splitlines() if " = gl.portable.load(" not in line]
+    loads = "gl.portable.load(a_tiles, [row, k]), gl.portable.load(b_tiles, [k, column])"
+    path.write_text("\n".join(lines).replace("gl.portable.mma(x, y", f"gl.portable.mma({loads}"))
+    text, _ = written(str(path), registry().target("sm_90"))
+    assert "a_tile, b_tile = tiles.wait(step)" in text
