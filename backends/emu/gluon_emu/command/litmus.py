@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -36,13 +37,20 @@ def litmus(
 ) -> int:
     """Decide litmus tests by all executions that PTX's memory model allows.
 
-    Exit code 0: every final condition holds. 1: one does not, and a witness follows. 3: one cannot be
-    decided within the bounds.
+    Exit code 0: every final condition holds. 1: one does not, and a witness follows. 2: a file is no
+    litmus test. 3: one cannot be decided within the bounds.
     """
+    from gluon_emu.litmus.form import LitmusError
     from gluon_emu.litmus.parse import parse
     from gluon_emu.litmus.search import Limits, decide
 
-    tests = [parse(str(path), _text(path)) for path in _paths(files)]
+    tests, malformed = [], []
+    for path in _paths(files):
+        try:
+            tests.append(parse(str(path), _text(path)))
+        except LitmusError as error:
+            malformed.append(error)
+            print(f"LitmusError: {error}", file=sys.stderr)
     outcomes = [decide(test, Limits(unroll, most, within)) for test in tests]
     if json:
         print(json_.dumps([_as_dict(outcome) for outcome in outcomes], indent=2))
@@ -57,6 +65,8 @@ def litmus(
                 f"{answers.count(None)} undecided",
             )
             print(f"{len(outcomes)} tests: {', '.join(counts)}")
+    if malformed:
+        return 2
     if any(outcome.holds is False for outcome in outcomes):
         return 1
     return _UNDECIDED if any(outcome.holds is None for outcome in outcomes) else 0

@@ -286,7 +286,10 @@ class _Builder:
 
         if words.peek() is None:
             raise piece.error("the condition is empty", expected="such as (P0:r1 = 1 /\\ x = 2)")
-        holds = _either(words, atom)
+        try:
+            holds = _either(words, atom)
+        except RecursionError:
+            raise piece.error("the condition is nested too deeply") from None
         if words.peek() is not None:
             raise words.error("unexpected word after the condition")
         return Condition(

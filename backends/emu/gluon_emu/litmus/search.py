@@ -10,7 +10,7 @@ from typing import Any, Iterator, Mapping, Optional
 from gluon_emu.litmus.axioms import Candidate, Combination
 from gluon_emu.litmus.form import Condition, Test
 from gluon_emu.litmus.relations import Relation, members
-from gluon_emu.litmus.threads import Run, runs
+from gluon_emu.litmus.threads import MOST_STEPS, Run, runs
 
 __all__ = ["Limits", "Outcome", "decide"]
 
@@ -114,7 +114,7 @@ def _nothing(outcome: Outcome, whole: list[list[Run]]) -> str:
     if outcome.stuck:
         return "no execution ends: a barrier waits for good"
     if not all(whole):
-        return "no execution ends within the bound on loops"
+        return f"no execution ends within the bound on loops, and {MOST_STEPS} instructions of a thread"
     return "no execution meets the filter" if outcome.test.kept_by else "no execution is consistent"
 
 

@@ -7,9 +7,9 @@ from typing import Any, Iterator, Mapping, Optional, Union
 
 from gluon_emu.litmus.form import LitmusError, Operand, Program, Step, Test
 
-__all__ = ["Event", "Run", "runs"]
+__all__ = ["MOST_STEPS", "Event", "Run", "runs"]
 
-_MOST_STEPS = 400
+MOST_STEPS = 400
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class _Thread:
             step = steps[index]
             index += 1
             count += 1
-            if count > _MOST_STEPS:
+            if count > MOST_STEPS:
                 self.result.cut = True
                 break
             guard = self._guard(step)
