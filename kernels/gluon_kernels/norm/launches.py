@@ -21,16 +21,17 @@ from gluon_kernels.plans import (
 )
 
 __all__ = [
-    "cross_entropy_plan",
-    "loss_gradient_plan",
-    "mean_loss_plan",
+    "Workspace",
+    "blocks_of",
     "norm_alone_plan",
     "norm_gradient_plan",
     "norm_plan",
+    "prepared",
     "softmax_gradient_plan",
     "softmax_plan",
     "swiglu_gradient_plan",
     "swiglu_plan",
+    "tiling_of",
 ]
 
 Plan = Callable[..., Any]
@@ -434,122 +435,6 @@ class _Totals:
         return results
 
 
-def cross_entropy_plan(x: Tensor, labels: Tensor, ignored: int) -> Plan:
-    """Return `run(x, labels, ignored) -> (loss, logarithm of the sum)` of each row."""
-    src = Rows.of(x)
-    tiles = tiling_of(src, waits=False)
-    space = Workspace.of_rows(tiles, src.count)
-    empty = allocator((src.count,), torch.float32, x.device)
-    launch = _loss_launch(
-        src, labels, tiles, ignored, (empty(), empty(), *space(x.device), None, None)
-    )
-
-    def run(x: Tensor, labels: Tensor, ignored: int) -> Any:
-        loss, logsum = empty(), empty()
-        x = x.contiguous() if src.copied else x
-        launch(x, labels, loss, logsum, *space(x.device), None, None)
-        return loss, logsum
-
-    return run
-
-
-def _loss_launch(
-    src: Rows, labels: Tensor, tiles: Tiling, ignored: int, results: tuple[Optional[Tensor], ...]
-) -> Launch:
-    """Prepare `portable.cross_entropy`; `results` are loss to inverse."""
-    tensors = (src.tensor, labels, *results)
-    sizes = (src.count, src.columns, src.stride, labels.stride(0), ignored)
-    grid = (tiles.grid(src.count),)
-    return prepared(portable.cross_entropy, grid, (*tensors, *sizes), tensors, **tiles.constants())
-
-
-MOST_TO_COUNT = 2048  # programs that may add to one counter: more would wait for each other
-
-
-def mean_loss_plan(x: Tensor, labels: Tensor, ignored: int, keep: bool) -> Plan:
-    """Return `run(x, labels, ignored, keep) -> (mean, 1 / number of labels that count, logarithm of the sum of each row)`;
-    the latter two are None unless `keep`."""
-    src = Rows.of(x)
-    tiles = tiling_of(src, waits=False)
-    if tiles.parts > 1 or tiles.grid(src.count) > MOST_TO_COUNT:
-        return _mean_loss_of_many(x, labels, ignored, keep)
-    device, copied = x.device, src.copied
-    of_rows, of_all = (allocator(size, torch.float32, device) for size in ((src.count,), ()))
-    space = Workspace(src.count, 1)
-    kept = (of_rows(), of_all()) if keep else (None, None)
-    loss, arrived = space(device)
-    results = (loss, kept[0], None, arrived, of_all(), kept[1])
-    launch = _loss_launch(src, labels, tiles, ignored, results)
-
-    def run(x: Tensor, labels: Tensor, ignored: int, keep: bool) -> Any:
-        mean = of_all()
-        inverse, logsum = (of_all(), of_rows()) if keep else (None, None)
-        loss, arrived = space(device)
-        launch(x.contiguous() if copied else x, labels, loss, logsum, None, arrived, mean, inverse)
-        return mean, inverse, logsum
-
-    return run
-
-
-def _mean_loss_of_many(x: Tensor, labels: Tensor, ignored: int, keep: bool) -> Plan:
-    """Return the plan of a mean in a launch of its own."""
-    from gluon_core import language as gl
-
-    of_rows = cross_entropy_plan(x, labels, ignored)
-    rows, warps, size = x.shape[0], 16, current_target().warp_size
-    wide = max(warps * size, min(2048, 1 << (rows - 1).bit_length()))
-    layout = gl.BlockedLayout([wide // (warps * size)], [size], [warps], [0])
-    empty = allocator((), torch.float32, x.device)
-    loss = torch.empty(rows, dtype=torch.float32, device=x.device)
-    tensors = (loss, labels, empty(), empty() if keep else None)
-    launch = prepared(
-        portable.mean_of,
-        (1,),
-        (*tensors, rows, labels.stride(0), ignored),
-        tensors,
-        WIDTH=wide,
-        layout=layout,
-        num_warps=warps,
-    )
-
-    def run(x: Tensor, labels: Tensor, ignored: int, keep: bool) -> Any:
-        loss, logsum = of_rows(x, labels, ignored)
-        mean, inverse = empty(), empty() if keep else None
-        launch(loss, labels, mean, inverse)
-        return mean, inverse, logsum
-
-    return run
-
-
-def loss_gradient_plan(
-    grad: Tensor, x: Tensor, labels: Tensor, logsum: Tensor, inverse: Optional[Tensor], ignored: int,
-    dtype: torch.dtype,
-) -> Plan:  # fmt: skip
-    """Return `run(...)`, the gradient of logits in a dtype; `grad` has one element for each row, or one for all, which `inverse` multiplies."""
-    src = Rows.of(x)
-    empty = allocator(x.shape, dtype, x.device)
-    new = empty()
-    dst = Rows.of(new)
-    tiles, grid = _blocks(src, dst)
-    arguments = (grad, src.tensor, labels, logsum, inverse, new)
-    step = 0 if grad.ndim == 0 else grad.stride(0)
-    sizes = (src.count, src.columns, step, src.stride, labels.stride(0), dst.stride, ignored)
-    launch = prepared(
-        portable.cross_entropy_backward,
-        grid,
-        (*arguments, *sizes),
-        arguments,
-        **tiles.constants(),
-    )
-
-    def run(grad: Tensor, x: Tensor, labels: Tensor, logsum: Tensor, inverse: Any, *known: Any) -> Tensor:  # fmt: skip
-        new = empty()
-        launch(grad, x.contiguous() if src.copied else x, labels, logsum, inverse, new)
-        return new
-
-    return run
-
-
 def swiglu_plan(gate: Tensor, up: Tensor) -> Plan:
     """Return `run(gate, up)`."""
     if not gate.numel():
@@ -560,7 +445,7 @@ def swiglu_plan(gate: Tensor, up: Tensor) -> Plan:
     empty = allocator(tuple(gate.shape), gate.dtype, gate.device)
     new = empty()
     dst = Rows.of(new)
-    tiles, grid = _blocks(first, second, dst)
+    tiles, grid = blocks_of(first, second, dst)
     tensors = (first.tensor, second.tensor, new)
     sizes = (first.count, first.columns, first.stride, second.stride, dst.stride)
     launch = prepared(gates.swiglu, grid, (*tensors, *sizes), tensors, **tiles.constants())
@@ -583,7 +468,7 @@ def swiglu_gradient_plan(grad: Tensor, gate: Tensor, up: Tensor) -> Plan:
     news = [allocator(tuple(x.shape), x.dtype, x.device) for x in (gate, up)]
     written = [new() for new in news]
     every = (*views, *(Rows.of(x) for x in written))
-    tiles, grid = _blocks(*every)
+    tiles, grid = blocks_of(*every)
     tensors = tuple(row.tensor for row in every)
     sizes = (every[0].count, every[0].columns, *(row.stride for row in every))
     launch = prepared(gates.swiglu_backward, grid, (*tensors, *sizes), tensors, **tiles.constants())
@@ -597,7 +482,7 @@ def swiglu_gradient_plan(grad: Tensor, gate: Tensor, up: Tensor) -> Plan:
     return run
 
 
-def _blocks(*rows: Rows) -> tuple[Tiling, tuple[int, int]]:
+def blocks_of(*rows: Rows) -> tuple[Tiling, tuple[int, int]]:
     """Return the tiling of a kernel that looks at no neighbours, and its grid."""
     first, bits = rows[0], max(8 * row.tensor.element_size() for row in rows)
     size = current_target().warp_size

@@ -10,7 +10,7 @@ from torch import Tensor
 import gluon_core as gluon
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError, did_you_mean
 from gluon_kernels.eager import direct, is_compiling, is_plain, wants_gradient
-from gluon_kernels.norm import composite, launches
+from gluon_kernels.norm import composite, loss_launches
 from gluon_kernels.norm.views import check_dtype, check_same_device
 from gluon_kernels.plans import Plans, key
 
@@ -21,12 +21,12 @@ REDUCTIONS = ("none", "sum", "mean")
 
 def _build_loss(x: Tensor, labels: Tensor, ignored: int) -> Any:
     _check_loss(x, labels)
-    return launches.cross_entropy_plan(x, labels, ignored)
+    return loss_launches.cross_entropy_plan(x, labels, ignored)
 
 
 def _build_mean_loss(x: Tensor, labels: Tensor, ignored: int, keep: bool) -> Any:
     _check_loss(x, labels)
-    return launches.mean_loss_plan(x, labels, ignored, keep)
+    return loss_launches.mean_loss_plan(x, labels, ignored, keep)
 
 
 def _check_loss(x: Tensor, labels: Tensor) -> None:
@@ -55,7 +55,7 @@ def _check_loss(x: Tensor, labels: Tensor) -> None:
 
 _losses = Plans(_build_loss)
 _mean_losses = Plans(_build_mean_loss)
-_loss_gradients = Plans(launches.loss_gradient_plan)
+_loss_gradients = Plans(loss_launches.loss_gradient_plan)
 
 
 def losses_of(x: Tensor, labels: Tensor, ignored: int) -> Any:
@@ -77,7 +77,7 @@ def gradient_of_logits(
     grad: Tensor, x: Tensor, labels: Tensor, logsum: Tensor, inverse: Optional[Tensor], ignored: int,
     dtype: torch.dtype,
 ) -> Tensor:  # fmt: skip
-    """Return the gradient of logits in a dtype; see `launches.loss_gradient_plan`."""
+    """Return the gradient of logits in a dtype; see `loss_launches.loss_gradient_plan`."""
     if not x.numel():
         return torch.empty_like(x, dtype=dtype)
     known_by = (key(grad, x, labels, inverse), ignored, dtype)
