@@ -23,6 +23,7 @@ import tempfile
 import time
 from collections import Counter
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import numpy as np
@@ -212,6 +213,28 @@ def table(kept):
     return [*lines, "", *others]
 
 
+def _share(jobs, kept, file, until, processes):
+    """Run jobs in processes of their own, until all are done or one ends its process."""
+    # Twelve programs for a process: an example leaves modules and settings.
+    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), max_tasks_per_child=12) as pool:  # fmt: skip
+        running = {}
+        while (jobs or running) and (running or time.monotonic() < until):
+            while jobs and len(running) < processes and time.monotonic() < until:
+                job = jobs.pop(0)
+                running[pool.submit(ended, *job)] = job
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                job = running.pop(future)
+                crashed = isinstance(future.exception(), BrokenProcessPool)
+                end = ("the process crashed", 0.0, []) if crashed else future.result()
+                kept["outcomes"]["|".join(job)] = *end, kept["commit"]
+                file.write_text(json.dumps(kept, indent=0))
+                if end[0] != "passed" or end[2]:
+                    print(*job, *end, flush=True)
+                if crashed:
+                    jobs += running.values()
+                    return
+
+
 def main(file, kinds, targets, seconds, processes, retry):
     if _git("status", "--porcelain", "--untracked-files=no"):
         raise SystemExit("commit the changes first: the table names the commit")
@@ -219,21 +242,8 @@ def main(file, kinds, targets, seconds, processes, retry):
     wanted = [(kind, name, target) for kind in kinds for name in KINDS[kind][0]() for target in targets]  # fmt: skip
     jobs = [job for job in wanted if "|".join(job) not in kept["outcomes"]]
     until = time.monotonic() + seconds
-    # A process for each program: an example leaves modules and settings.
-    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), max_tasks_per_child=12) as pool:  # fmt: skip
-        running = {}
-        while jobs or running:
-            while jobs and len(running) < processes and time.monotonic() < until:
-                job = jobs.pop(0)
-                running[pool.submit(ended, *job)] = job
-            if not running:
-                break
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
-                job = running.pop(future)
-                kept["outcomes"]["|".join(job)] = *future.result(), kept["commit"]
-                file.write_text(json.dumps(kept, indent=0))
-                if future.result()[0] != "passed" or future.result()[2]:
-                    print(*job, *future.result(), flush=True)
+    while jobs and time.monotonic() < until:
+        _share(jobs, kept, file, until, processes)
     print(*table(kept), sep="\n")
     print(f"{len(jobs)} programs left")
 
