@@ -86,6 +86,15 @@ class Barriers:
                 report="barrier.initialised",
                 remedy="Invalidate it first, before its memory serves anything else.",
             )
+        coming = self.dead[places] & (self.bytes[places] > 0)
+        if coming.any() and self.strict:
+            raise BarrierError(
+                "a barrier is initialized again whose copies had not all come when it was invalidated",
+                report="barrier.initialised",
+                expected="no bytes to come",
+                got=f"{int(self.bytes[places][coming][0])} bytes",
+                remedy="Wait for its phase before you invalidate it: late copies complete the new barrier.",
+            )
         self.count[places] = count
         self.pending[places] = count
         self.bytes[places] = self.due[places] = self.come[places] = 0
