@@ -159,7 +159,8 @@ def measure(path, text=None, *names):
         from tests.backends.emu.measure_ptx import Driver
 
         driver = Driver()
-        for program in (p for p in programs() if p.name in names):
+        own = [p for p in programs() if p.file == text.partition(".")[0] and p.name in names]
+        for program in own:
             print(json.dumps([driver.name, program.name, _measured(driver, content["texts"][text], program)]), flush=True)  # fmt: skip
         return
     for text in content["texts"]:
