@@ -12,7 +12,6 @@ import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.language.nvidia.hopper import (
     mbarrier,
-    ordered_barrier,
     tma_ring,
     warpgroup_mma,
     warpgroup_mma_init,
@@ -119,28 +118,19 @@ def waited(sums, pending: gl.constexpr, weights):
 
 @gluon.jit
 def multiply_step(
-    slot, weights, sums, factors, order, turn, down: gl.constexpr, DOWN: gl.constexpr, DEPTH: gl.constexpr, FORMAT: gl.constexpr
+    slot, weights, sums, factors, down: gl.constexpr, DOWN: gl.constexpr, DEPTH: gl.constexpr, FORMAT: gl.constexpr
 ):  # fmt: skip
-    """Multiply the weights of a step, of which `weights` are the first 64 along K.
-
-    Returns:
-        The sums, the last 64 weights, which a product still reads, and the next turn.
-    """
+    """Multiply the weights of a step, of which `weights` are the first 64 along K; return the sums and the last 64, which a product still reads."""
     dtype: gl.constexpr = weights.dtype
     older = weights
     for part in gl.static_range(DEPTH // PART):
-        if order is not None:
-            order.wait(turn)
         sums = start(weights, slot, sums, DOWN + part * len(sums))
-        if order is not None:
-            order.arrive(turn)
-            turn = turn.next()
         if part > 0:
             sums = waited(sums, len(sums), older)
         if part + 1 < DEPTH // PART:
             older = weights
             weights = part_of(slot[down], factors, part + 1, dtype, FORMAT)
-    return sums, weights, turn
+    return sums, weights
 
 
 @gluon.jit
@@ -168,13 +158,13 @@ def factors_of(scales, strides, rows, near, k, N, K, DEPTH: gl.constexpr, SIZE: 
 
 @gluon.jit
 def products_of(
-    ring, position, order, turn, scales, strides, row, first, end, sizes, group: gl.constexpr, dtype: gl.constexpr, WIDTHS: gl.constexpr,
+    ring, position, scales, strides, row, first, end, sizes, group: gl.constexpr, dtype: gl.constexpr, WIDTHS: gl.constexpr,
     DOWN: gl.constexpr, ALONG: gl.constexpr, DEPTH: gl.constexpr, SIZE: gl.constexpr, FORMAT: gl.constexpr,
 ):  # fmt: skip
     """Multiply a group's rows of weights, from `row` on, with the rows of `x` of a tile, in every ALONGth step from `first` to before `end`; there is one.
 
     Returns:
-        The sums of each part of the tile, and the group's next position and turn.
+        The sums of each part of the tile, and the group's next position.
     """
     _, N, K = sizes
     down: gl.constexpr = group % DOWN
@@ -199,7 +189,7 @@ def products_of(
     for _ in range(first + ALONG, end, ALONG):
         k += ALONG * DEPTH
         later = factors_of(scales, strides, rows, near, k, N, K, DEPTH, SIZE)
-        sums, weights, turn = multiply_step(ring.tiles(position), weights, sums, factors, order, turn, down, DOWN, DEPTH, FORMAT)  # fmt: skip
+        sums, weights = multiply_step(ring.tiles(position), weights, sums, factors, down, DOWN, DEPTH, FORMAT)  # fmt: skip
         following = position.next(ALONG)
         next_weights = part_of(ring.wait(following)[down], coming, 0, dtype, FORMAT)
         ring.wait(following)  # a branch: ptxas moves no conversion behind it
@@ -210,15 +200,15 @@ def products_of(
         if scales is not None:
             factors = coming
             coming = later
-    sums, weights, turn = multiply_step(ring.tiles(position), weights, sums, factors, order, turn, down, DOWN, DEPTH, FORMAT)  # fmt: skip
+    sums, weights = multiply_step(ring.tiles(position), weights, sums, factors, down, DOWN, DEPTH, FORMAT)  # fmt: skip
     results = warpgroup_mma_wait(0, deps=sums + (weights,))[: len(sums)]
     ring.release(position)
-    return results, position.next(ALONG), turn
+    return results, position.next(ALONG)
 
 
 @gluon.jit
 def multiply_share(
-    ring, order, tiles, shares, outs, exchange, scales, strides, sizes, group: gl.constexpr, dtype: gl.constexpr, WIDTHS: gl.constexpr,
+    ring, tiles, shares, outs, exchange, scales, strides, sizes, group: gl.constexpr, dtype: gl.constexpr, WIDTHS: gl.constexpr,
     DOWN: gl.constexpr, ALONG: gl.constexpr, DEPTH: gl.constexpr, SIZE: gl.constexpr, FORMAT: gl.constexpr,
     SPLITS: gl.constexpr, VECTOR: gl.constexpr,
 ):  # fmt: skip
@@ -229,27 +219,16 @@ def multiply_share(
     along: gl.constexpr = group // DOWN
     steps = gl.cdiv(K, DEPTH)
     position = ring.consumer().next(along)
-    turn = position
-    if order is not None:
-        turn = order.first(group)
     if SPLITS > 0:
         first, count = share_of(steps, SPLITS)
         for tile in range(gl.program_id(1), tiles.count(), gl.num_programs(1)):
             row, column = tiles.at(tile)
             row += down * ROWS
-            results, position, turn = products_of(
-                ring, position, order, turn, scales, strides, row, first + along, first + count, sizes, group, dtype, WIDTHS, DOWN, ALONG, DEPTH,
+            results, position = products_of(
+                ring, position, scales, strides, row, first + along, first + count, sizes, group, dtype, WIDTHS, DOWN, ALONG, DEPTH,
                 SIZE, FORMAT,
             )  # fmt: skip
             if ALONG > 1:
-                if order is not None:  # groups with fewer steps pass as often
-                    for _ in range(
-                        (count - along + ALONG - 1) // ALONG * (DEPTH // PART),
-                        gl.cdiv(count, ALONG) * (DEPTH // PART),
-                    ):
-                        order.wait(turn)
-                        order.arrive(turn)
-                        turn = turn.next()
                 results = gathered(exchange, results, group, DOWN, ALONG)
             if along == 0:
                 store_sums(
@@ -264,8 +243,8 @@ def multiply_share(
             tile, low, high = segment_of(left, whole, begin, steps)
             row, column = tiles.at(tile)
             row += down * ROWS
-            results, position, turn = products_of(
-                ring, position, order, turn, scales, strides, row, low, high, sizes, group, dtype, WIDTHS, DOWN, ALONG, DEPTH, SIZE, FORMAT
+            results, position = products_of(
+                ring, position, scales, strides, row, low, high, sizes, group, dtype, WIDTHS, DOWN, ALONG, DEPTH, SIZE, FORMAT
             )  # fmt: skip
             if high < steps:
                 number = program * DOWN + down
@@ -407,8 +386,7 @@ def add_up(c, parts, value, place, sizes, stride, end, SPLITS: gl.constexpr, VEC
 def linear_groups(
     w_desc, x_descs, c, sums, counters, bias, scales, strides, row_scales, M, N, K, c_row, shared, sharers,
     SIZE: gl.constexpr, FORMAT: gl.constexpr, BLOCK_M: gl.constexpr, DOWN: gl.constexpr, ALONG: gl.constexpr,
-    DEPTH: gl.constexpr, STAGES: gl.constexpr, SPLITS: gl.constexpr, ORDERED: gl.constexpr, VECTOR: gl.constexpr,
-    ACTIVATION: gl.constexpr,
+    DEPTH: gl.constexpr, STAGES: gl.constexpr, SPLITS: gl.constexpr, VECTOR: gl.constexpr, ACTIVATION: gl.constexpr,
 ):  # fmt: skip
     """Store `x @ weight.T + bias`: `x` is [M, K], `weight` [N, K] in bytes, of which `w_desc` reads pairs of weights. The grid is [parts of K, programs].
 
@@ -422,9 +400,6 @@ def linear_groups(
     WIDTHS: gl.constexpr = columns_of(BLOCK_M)
     ring = tma_ring((w_desc,) * DOWN + x_descs * (DEPTH // PART), STAGES, consumers=DOWN)
     exchange = exchange_of(WIDTHS, DOWN, ALONG)
-    order = None
-    if ORDERED:
-        order = ordered_barrier(DOWN * ALONG)
     wait_for_predecessor()
     tiles = gl.portable.swizzled_tiles([N, M], [DOWN * ROWS, BLOCK_M], 8)
     end = of_columns(M, N, bias, ACTIVATION, None, None, row_scales)
@@ -435,8 +410,8 @@ def linear_groups(
     if DOWN * ALONG == 2:
         gl.warp_specialize(
             [
-                (multiply_share, (ring, order, tiles, shares, outs, exchange, scales, strides, sizes, 0, dtype, WIDTHS, DOWN, ALONG, DEPTH, SIZE, FORMAT, SPLITS, VECTOR)),
-                (multiply_share, (ring, order, tiles, shares, outs, exchange, scales, strides, sizes, 1, dtype, WIDTHS, DOWN, ALONG, DEPTH, SIZE, FORMAT, SPLITS, VECTOR)),
+                (multiply_share, (ring, tiles, shares, outs, exchange, scales, strides, sizes, 0, dtype, WIDTHS, DOWN, ALONG, DEPTH, SIZE, FORMAT, SPLITS, VECTOR)),
+                (multiply_share, (ring, tiles, shares, outs, exchange, scales, strides, sizes, 1, dtype, WIDTHS, DOWN, ALONG, DEPTH, SIZE, FORMAT, SPLITS, VECTOR)),
                 (copy_tiles, (ring, tiles, shares, K, DOWN, WIDTHS, DEPTH, SPLITS)),
             ],
             [4, 1],
@@ -445,9 +420,9 @@ def linear_groups(
     elif DOWN * ALONG == 3:
         gl.warp_specialize(
             [
-                (multiply_share, (ring, order, tiles, shares, outs, exchange, scales, strides, sizes, 0, dtype, WIDTHS, DOWN, ALONG, DEPTH, SIZE, FORMAT, SPLITS, VECTOR)),
-                (multiply_share, (ring, order, tiles, shares, outs, exchange, scales, strides, sizes, 1, dtype, WIDTHS, DOWN, ALONG, DEPTH, SIZE, FORMAT, SPLITS, VECTOR)),
-                (multiply_share, (ring, order, tiles, shares, outs, exchange, scales, strides, sizes, 2, dtype, WIDTHS, DOWN, ALONG, DEPTH, SIZE, FORMAT, SPLITS, VECTOR)),
+                (multiply_share, (ring, tiles, shares, outs, exchange, scales, strides, sizes, 0, dtype, WIDTHS, DOWN, ALONG, DEPTH, SIZE, FORMAT, SPLITS, VECTOR)),
+                (multiply_share, (ring, tiles, shares, outs, exchange, scales, strides, sizes, 1, dtype, WIDTHS, DOWN, ALONG, DEPTH, SIZE, FORMAT, SPLITS, VECTOR)),
+                (multiply_share, (ring, tiles, shares, outs, exchange, scales, strides, sizes, 2, dtype, WIDTHS, DOWN, ALONG, DEPTH, SIZE, FORMAT, SPLITS, VECTOR)),
                 (copy_tiles, (ring, tiles, shares, K, DOWN, WIDTHS, DEPTH, SPLITS)),
             ],
             [4, 4, 1],
@@ -457,10 +432,10 @@ def linear_groups(
         gl.static_assert(DOWN * ALONG == 4, "two, three or four groups share a tile")
         gl.warp_specialize(
             [
-                (multiply_share, (ring, order, tiles, shares, outs, exchange, scales, strides, sizes, 0, dtype, WIDTHS, DOWN, ALONG, DEPTH, SIZE, FORMAT, SPLITS, VECTOR)),
-                (multiply_share, (ring, order, tiles, shares, outs, exchange, scales, strides, sizes, 1, dtype, WIDTHS, DOWN, ALONG, DEPTH, SIZE, FORMAT, SPLITS, VECTOR)),
-                (multiply_share, (ring, order, tiles, shares, outs, exchange, scales, strides, sizes, 2, dtype, WIDTHS, DOWN, ALONG, DEPTH, SIZE, FORMAT, SPLITS, VECTOR)),
-                (multiply_share, (ring, order, tiles, shares, outs, exchange, scales, strides, sizes, 3, dtype, WIDTHS, DOWN, ALONG, DEPTH, SIZE, FORMAT, SPLITS, VECTOR)),
+                (multiply_share, (ring, tiles, shares, outs, exchange, scales, strides, sizes, 0, dtype, WIDTHS, DOWN, ALONG, DEPTH, SIZE, FORMAT, SPLITS, VECTOR)),
+                (multiply_share, (ring, tiles, shares, outs, exchange, scales, strides, sizes, 1, dtype, WIDTHS, DOWN, ALONG, DEPTH, SIZE, FORMAT, SPLITS, VECTOR)),
+                (multiply_share, (ring, tiles, shares, outs, exchange, scales, strides, sizes, 2, dtype, WIDTHS, DOWN, ALONG, DEPTH, SIZE, FORMAT, SPLITS, VECTOR)),
+                (multiply_share, (ring, tiles, shares, outs, exchange, scales, strides, sizes, 3, dtype, WIDTHS, DOWN, ALONG, DEPTH, SIZE, FORMAT, SPLITS, VECTOR)),
                 (copy_tiles, (ring, tiles, shares, K, DOWN, WIDTHS, DEPTH, SPLITS)),
             ],
             [4, 4, 4, 1],

@@ -26,7 +26,6 @@ from gluon_kernels.quant.weights import restore_weights
 __all__ = ["converting", "restoring"]
 
 _SHARED = 50_000  # bytes of the slots of a program, of which four share a processor; two with more than 64 rows
-_IN_TURN = 8  # rows of `x` of a tile from which on groups of warps issue their products one after the other
 _WHOLE = 1 << 30  # weights that share a scale, where a row has one
 _INTEGERS = {torch.uint8: gl.uint8, torch.int16: gl.int16}
 _ROW = 16  # bytes that addresses and strides of TMA are multiples of
@@ -216,7 +215,7 @@ def _groups(layer: Any, x: Tensor, raw: Tensor, tiling: Tiling, processors: int)
     )
     shared, sharers = tilings.shares(tiles, gluon.cdiv(layer.k, depth), processors)
     rest = (
-        layer.n, shared, sharers, size, layer.format, block, down, along, depth, stages, splits, block >= _IN_TURN
+        layer.n, shared, sharers, size, layer.format, block, down, along, depth, stages, splits
     )  # fmt: skip
     if splits == 0:
         programs = max(sharers, min(tiles, processors))

@@ -62,12 +62,13 @@ class Groups(NamedTuple):
         launch: of a launch.
         moved: bytes of a step that arrive in one.
         product: of 64 x 64 weights with 64 rows of `x`, in the matrix unit.
-        conversion: of 64 x 64 weights, and `scaling` more with scales of groups.
+        conversion: of 64 x 64 weights, `scaling` more with scales of groups, and `exponents` more with those of mxfp4.
         both: of the shorter of these two that passes while the other one does not.
         step, part: of a step of one group, and of each of its products, besides these.
         tile: of a tile besides its steps.
         gathered: of sums of groups that share rows.
-        shared, each: of sums that programs share, and for each kilobyte of them that a processor writes.
+        shared, each, added: of sums that programs share, for each kilobyte of them that a processor writes, and for each program whose sums another one
+            adds to its own under equal shares.
     """
 
     launch: float
@@ -75,6 +76,7 @@ class Groups(NamedTuple):
     product: float
     conversion: float
     scaling: float
+    exponents: float
     both: float
     step: float
     part: float
@@ -82,6 +84,7 @@ class Groups(NamedTuple):
     gathered: float
     shared: float
     each: float
+    added: float
 
 
 # By the weights' rows of a tile; fitted to 261 times of 35 shapes on an H200.
@@ -89,7 +92,8 @@ _FEW_TIMES = {
     64: Few(2.1, 0.221, 0.149, 0.185, 0.061, 0.185, 0.173, 0.26, 2.05),
     128: Few(2.6, 0.192, 0.300, 0.054, 0.115, 0.119, 0.168, 0.26, 2.2),
 }
-_GROUPS_TIMES = Groups(2.4, 67e3, 0.075, 0.09, 0.01, 0.8, 0.2, 0.05, 1.0, 0.4, 2.5, 0.04)
+# Fitted to 159 times of 126 shapes on an H200.
+_GROUPS_TIMES = Groups(1.3, 61.5e3, 0.079, 0.094, 0.014, 0.063, 0.69, 0.16, 0.059, 0.89, 0.66, 0.79, 0.07, 0.52)  # fmt: skip
 _TOKENS = 1.23  # of the time that was expected of `linear_tokens`
 
 # Weights' rows of a tile and the depths of its steps, by the rows of `x` of a tile.
@@ -185,13 +189,21 @@ def scaled(block: int, group: int, exponents: bool) -> bool:
 
 
 def expected(
-    tiling: Tiling, m: int, n: int, k: int, packed: int, grouped: bool, processors: int
+    tiling: Tiling,
+    m: int,
+    n: int,
+    k: int,
+    packed: int,
+    group: int,
+    exponents: bool,
+    processors: int,
 ) -> float:
     """Return the expected microseconds of a product [m, k] by [n, k].
 
     Args:
         packed: weights of a byte.
-        grouped: scales are multiplied with weights.
+        group: weights that share a scale, 0 where all of a row do.
+        exponents: scales are those of mxfp4.
     """
     if tiling.kernel == "restored":
         moved = n * k * (1 / packed + 2)
@@ -217,12 +229,13 @@ def expected(
         shared = 2.05 if tiling.splits > 1 else 0.0
         return 2.6 + max(max(1.0, busy / resident) * steps, n * k / packed / 4e6) + shared
     tiles, steps = _up(n, columns) * _up(m, tiling.block), _up(k, tiling.depth)
+    sizes = (tiling, m, packed, group, exponents)
     if tiling.splits == 0:
         shared, sharers = shares(tiles, steps, processors)
         if sharers <= shared:
             return float("inf")  # no gain
         share = tiles // processors * steps + _up(shared * steps, sharers)
-        return _bounded(_of_groups(tiling, m, share, 1, packed, grouped), n * k / packed)
+        return _bounded(_of_groups(*sizes, share, 1, _up(sharers, shared)), n * k / packed)
     programs = tiles * tiling.splits
     resident = _resident(tiling)
     if tiling.splits > 1 and programs > processors * resident:
@@ -231,7 +244,7 @@ def expected(
     busy = _up(programs, processors)
     if tiling.kernel == "few":
         return _few(tiling, share, busy, resident)
-    return _bounded(_of_groups(tiling, m, share, busy, packed, grouped), n * k / packed)
+    return _bounded(_of_groups(*sizes, share, busy, 0), n * k / packed)
 
 
 def _bounded(time: float, size: float) -> float:
@@ -243,20 +256,33 @@ def _bounded(time: float, size: float) -> float:
     return max(time, least + time / 10)
 
 
-def _of_groups(tiling: Tiling, m: int, share: int, busy: int, packed: int, grouped: bool) -> float:
-    """Return the expected microseconds of programs of several groups of warps, of which each processor has `busy` one after the other, with `share` steps each."""
+def _of_groups(
+    tiling: Tiling, m: int, packed: int, group: int, exponents: bool, share: int, busy: int, adding: int
+) -> float:  # fmt: skip
+    """Return the expected microseconds of programs of several groups of warps.
+
+    Args:
+        share: steps of a tile that a program has.
+        busy: programs that a processor has one after the other.
+        adding: programs whose sums one of them adds up.
+    """
     times, parts, down = _GROUPS_TIMES, tiling.depth // 64, tiling.columns // 64
     rows = min(m, tiling.block)  # TMA reads no rows behind the last one
     moved = tiling.depth * (tiling.columns / packed + 2 * rows) / times.moved
     product = times.product * tiling.block / 64
-    conversion = times.conversion + (times.scaling if grouped else 0.0)
+    conversion = times.conversion
+    if exponents:
+        conversion += times.exponents
+    elif group:
+        conversion += times.scaling
     most, least = max(product, conversion), min(product, conversion)
     taken = parts * down * (most + times.both * least)
     latency = times.step + parts * (product + conversion + times.part)
     steps = max(share * max(moved, taken), _up(share, tiling.along) * latency)
     after = times.tile + (times.gathered if tiling.along > 1 else 0.0)
     if tiling.splits != 1:
-        after += times.shared + times.each * tiling.columns * tiling.block / 256
+        kilobytes = tiling.columns * tiling.block / 256
+        after += times.shared + times.each * kilobytes + times.added * adding
     return times.launch + busy * (steps + after)
 
 
@@ -287,5 +313,5 @@ def best(
     fitting = (t for t in tilings(m, k, group, exponents) if hopper or t.kernel in ("rows", "restored"))  # fmt: skip
     return min(
         fitting,
-        key=lambda t: expected(t, m, n, k, packed, exponents or group > 0, processors),
+        key=lambda t: expected(t, m, n, k, packed, group, exponents, processors),
     )
