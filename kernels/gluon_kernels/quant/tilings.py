@@ -66,7 +66,7 @@ class Groups(NamedTuple):
         both: of the shorter of these two that passes while the other one does not.
         step, part: of a step of one group, and of each of its products, besides these.
         tile: of a tile besides its steps.
-        gathered: of sums of groups that share rows.
+        gathered: of sums of each other group that shares rows.
         shared, each, added: of sums that programs share, for each kilobyte of them that a processor writes, and for each program whose sums another one
             adds to its own under equal shares.
     """
@@ -93,7 +93,7 @@ _FEW_TIMES = {
     128: Few(2.6, 0.192, 0.300, 0.054, 0.115, 0.119, 0.168, 0.26, 2.2),
 }
 # Fitted to 159 times of 126 shapes on an H200.
-_GROUPS_TIMES = Groups(1.3, 61.5e3, 0.079, 0.094, 0.014, 0.063, 0.69, 0.16, 0.059, 0.89, 0.66, 0.79, 0.07, 0.52)  # fmt: skip
+_GROUPS_TIMES = Groups(1.28, 60.8e3, 0.078, 0.092, 0.014, 0.066, 0.7, 0.16, 0.065, 0.93, 0.26, 0.71, 0.071, 0.53)  # fmt: skip
 _TOKENS = 1.23  # of the time that was expected of `linear_tokens`
 
 # Weights' rows of a tile and the depths of its steps, by the rows of `x` of a tile.
@@ -279,7 +279,7 @@ def _of_groups(
     taken = parts * down * (most + times.both * least)
     latency = times.step + parts * (product + conversion + times.part)
     steps = max(share * max(moved, taken), _up(share, tiling.along) * latency)
-    after = times.tile + (times.gathered if tiling.along > 1 else 0.0)
+    after = times.tile + times.gathered * (tiling.along - 1)
     if tiling.splits != 1:
         kilobytes = tiling.columns * tiling.block / 256
         after += times.shared + times.each * kilobytes + times.added * adding
