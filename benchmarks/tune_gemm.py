@@ -310,7 +310,7 @@ def corrected(table: dict[str, Any], measured: dict[str, Any]) -> dict[str, Any]
             errors.setdefault((tiling.name, choice.row_of(size)), []).append(
                 math.log(time_alone / expected)
             )
-    points = [choice.traits(tilings.TILINGS[name], choice._size_of(row)) for name, row in errors]
+    points = [choice.traits(tilings.TILINGS[name], choice.size_of(row)) for name, row in errors]
     like = choice.likeness(*(np.array(points),) * 2) + NOISE * np.eye(len(points))
     solved = np.linalg.solve(like, np.array([statistics.median(x) for x in errors.values()]))
     numbers = {row: n for n, row in enumerate(dict.fromkeys(row for _, row in errors))}
@@ -328,7 +328,7 @@ def add(measured: dict[str, Any], file: Path) -> None:
 
 def validate(measured: dict[str, Any], parts: int = 4) -> None:
     """Print how much longer the chosen tilings of shapes take than the best measured ones, where the table does not know the shapes."""
-    rows = [row for row in measured["rows"] if len(row["times"]) > 4]
+    rows = [row for row in measured["rows"] if len(tilings.TILINGS.keys() & row["times"]) > 3]
     random.Random(1).shuffle(rows)
     worse, of_torch = [], []
     for part in range(parts):
@@ -371,9 +371,8 @@ def fit(measured: dict[str, Any], file: Path) -> None:
         if chosen in ours:
             ratios.append(worse)
             of_torch.append(row["times"]["torch"] / ours[chosen])
-        if (
-            1.05 < worse < math.inf and len(ours) > 3
-        ):  # a tiling that was not measured may be better yet
+        # A tiling that was not measured may be better yet.
+        if 1.05 < worse < math.inf and len(ours) > 3:
             shapes[size.name] = best
             print(f"{row['shape']}: {chosen} instead of {best}, {worse:.3f}")
     mean = float(np.exp(np.mean(np.log(ratios))))

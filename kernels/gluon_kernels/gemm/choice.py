@@ -24,10 +24,14 @@ __all__ = [
     "choose",
     "expected",
     "features",
+    "kind_of",
     "likeness",
     "padding",
     "predicted",
     "ranked",
+    "read",
+    "row_of",
+    "size_of",
     "traits",
 ]
 
@@ -114,7 +118,7 @@ class Table(NamedTuple):
 
 def read(table: dict[str, Any]) -> Table:
     """Return the table that a file has: weights of measured sizes by tiling."""
-    sizes = [_size_of(row) for row in table.get("sizes", ())]
+    sizes = [size_of(row) for row in table.get("sizes", ())]
     points, weights = [], []
     for name, rows in table.get("weights", {}).items():
         for number, weight in rows:
@@ -126,7 +130,8 @@ def read(table: dict[str, Any]) -> Table:
     )  # fmt: skip
 
 
-def _size_of(row: Sequence[int]) -> Size:
+def size_of(row: Sequence[int]) -> Size:
+    """Return a size of which the table keeps `row`."""
     batch, m, n, k, kind = row
     pitches = (16 * (kind & 1), 8 * (kind & 2))
     return Size(batch, m, n, k, padded=kind >> 2 & 1, pitches=pitches, eight=bool(kind & 8))

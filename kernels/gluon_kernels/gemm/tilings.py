@@ -81,13 +81,10 @@ class Tiling:
 
     @property
     def name(self) -> str:
-        return f"{self.family}/{self.splits}" if self.splits > 1 else self.family
-
-    @property
-    def family(self) -> str:
-        """Return the name without the number of splits."""
         m, n, k = self.block
-        return f"{self.kernel} {m}x{n}x{k} s{self.stages}{' swapped' * self.swapped}{' whole' * self.whole}"
+        parts = f"/{self.splits}" if self.splits > 1 else ""
+        forms = " swapped" * self.swapped + " whole" * self.whole
+        return f"{self.kernel} {m}x{n}x{k} s{self.stages}{forms}{parts}"
 
     @property
     def warps(self) -> int:
