@@ -20,6 +20,8 @@ _BARRIER = 40.0
 _BARRIERS = 480.0  # of a conversion: all warps wait for its stores, and for the loads after them
 _FAR = 4096  # elements between neighbours whose distance is not known
 _SECTOR = 32
+_LINE = 128
+_LINE_PRICE = 4.0  # L1 looks up a line while each of the four schedulers issues an instruction
 _WIDEST = 128
 LEAST_COPY_BITS = 32
 _MOST_REGISTERS = 128  # of a thread for one tensor; more are spilled
@@ -64,13 +66,18 @@ def vector_of(layout: DistributedLayout, access: Access) -> int:
 
 def sectors_of(layout: DistributedLayout, access: Access) -> int:
     """Return how many 32-byte sectors one instruction of a warp touches."""
+    return _parts_of(layout, access, _SECTOR)
+
+
+def _parts_of(layout: DistributedLayout, access: Access, part: int) -> int:
+    """Return how many aligned parts of memory, of some bytes, one instruction of a warp touches."""
     rank = len(access.shape)
     steps = [_FAR * (2 * d + 1) if s is None else s for d, s in enumerate(access.strides)]
     lanes = _coordinates(_bases(layout, access.shape).get("lane", ()), rank)
     vector = vector_of(layout, access)
     size = max(1, access.bits // 8)
     starts = (lanes @ np.array(steps, dtype=np.int64)) * size
-    firsts, lasts = starts // _SECTOR, (starts + vector * size - 1) // _SECTOR
+    firsts, lasts = starts // part, (starts + vector * size - 1) // part
     return len(np.unique(np.concatenate([firsts, lasts])))
 
 
@@ -79,7 +86,8 @@ def _access_price(layout: DistributedLayout, access: Access, warps: int) -> floa
         return float("inf")  # an asynchronous copy has at least 4 bytes of each thread
     registers = 1 << len(_registers(layout, access.shape))
     count = registers / vector_of(layout, access) * warps
-    return count * (_ISSUE + sectors_of(layout, access)) * access.weight
+    moved = max(sectors_of(layout, access), _LINE_PRICE * _parts_of(layout, access, _LINE))
+    return count * (_ISSUE + moved) * access.weight
 
 
 def _reduction_price(
