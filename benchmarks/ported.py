@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 KERNELS = ROOT / "tests" / "write" / "triton_kernels"
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks"), str(KERNELS)]
 PROGRAMS = 8448  # of a launch: 64 for each multiprocessor of an H100 or H200
 BYTES = 1 << 29  # of the operands of a launch
 STEP = 256  # elements, which the distance of two operands is a multiple of
@@ -135,7 +135,7 @@ def runs_of(file: str, launch: Any, folder: Path, tag: str, device: str) -> dict
         inner.__name__,
         {name: extent(tensor) for name, tensor in tensors.items()},
     )
-    texts = {"triton": text, "ours": port(text, f"{file}.py").text}
+    texts = {"triton": text, "ours": port(text, str(KERNELS / f"{file}.py")).text}
     runs = {}
     for kind, own in texts.items():
         path = folder / f"{kind}_{tag}.py"

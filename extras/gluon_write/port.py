@@ -16,7 +16,7 @@ from gluon_write.form import free_name
 from gluon_write.kinds import BLOCK, TILES, Kinds
 from gluon_write.library_text import copied
 from gluon_write.port_blocks import arguments, ported_access, ported_maker, ported_method
-from gluon_write.port_modules import Foreign, find_function
+from gluon_write.port_modules import Foreign, find_function, import_text
 from gluon_write.port_modules import copied as copied_from
 from gluon_write.port_names import (
     Names,
@@ -115,6 +115,7 @@ class _Port:
         self.needed: dict[str, str] = {}  # functions of the library, and their names in this file
         self.foreign: dict[Foreign, str] = {}  # functions of other files, the same
         self.dropped: set[str] = set()  # names whose imports are replaced
+        self.modules: set[str] = set()  # names of the modules of those functions
 
     # -- text -----------------------------------------------------------------------------------
 
@@ -206,6 +207,7 @@ class _Port:
                 alias
                 for alias in node.names
                 if bound_by(alias) in self.dropped
+                or bound_by(alias) in self.modules - uses
                 or id(node) in triton
                 and (bound_by(alias) in self.names.descriptors or bound_by(alias) in before - uses)
             ]
@@ -249,14 +251,15 @@ class _Port:
         line = min([first.lineno, *(d.lineno for d in decorators)])
         texts = self._foreign_texts()
         texts += copied(list(self.needed), self.needed, self.taken)
-        self.insert(self.starts[line - 1], "".join(f"{text}\n\n\n" for text in texts))
+        imports = "".join(f"{t}\n" for t in texts if t.startswith(("import ", "from ")))
+        others = (t for t in texts if not t.startswith(("import ", "from ")))
+        imports += "\n\n" if imports else ""
+        self.insert(self.starts[line - 1], imports + "".join(f"{t}\n\n\n" for t in others))
 
     def _foreign_texts(self) -> list[str]:
         """Return the ported text of functions of other files."""
         bound = {
-            bound_by(alias): f"import {ast.unparse(alias)}"
-            if isinstance(node, ast.Import)
-            else f"from {'.' * node.level}{node.module or ''} import {ast.unparse(alias)}"
+            bound_by(alias): import_text(node, alias)
             for node in ast.walk(self.tree)
             if isinstance(node, (ast.Import, ast.ImportFrom))
             for alias in node.names
@@ -366,6 +369,7 @@ class _Port:
                 self.dropped.add(node.id)
             else:
                 self.foreign[one] = free_name(node.attr, self.taken)
+                self.modules |= {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
         self.replace(node, self.foreign[one])
 
     def _name(self, node: ast.Attribute) -> None:

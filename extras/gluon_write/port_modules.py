@@ -12,7 +12,7 @@ from typing import Iterator, Mapping, Optional
 from gluon_write.form import free_name
 from gluon_write.port_names import bound_by, is_jit, names_of
 
-__all__ = ["Foreign", "copied", "definitions", "find_function"]
+__all__ = ["Foreign", "copied", "definitions", "find_function", "import_text"]
 
 Definition = ast.FunctionDef | ast.ClassDef | ast.Assign | ast.AnnAssign
 
@@ -164,7 +164,7 @@ def copied(
         text, node = texts[name]
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             alias = next(alias for alias in node.names if bound_by(alias) == name)
-            text = ast.unparse(_one_of(node, alias))
+            text = import_text(node, alias)
             if bound.get(name) == text:
                 continue
         else:
@@ -174,10 +174,13 @@ def copied(
     return parts
 
 
-def _one_of(node: ast.Import | ast.ImportFrom, alias: ast.alias) -> ast.stmt:
+def import_text(node: ast.Import | ast.ImportFrom, alias: ast.alias) -> str:
+    """Return an import of one name, in one form for Triton's language."""
     if isinstance(node, ast.Import):
-        return ast.Import([alias])
-    return ast.ImportFrom(node.module, [alias], node.level)
+        return f"import {ast.unparse(alias)}"
+    if node.module == "triton" and alias.name == "language" and not node.level:
+        return f"import triton.language as {bound_by(alias)}"
+    return f"from {'.' * node.level}{node.module or ''} import {ast.unparse(alias)}"
 
 
 def _renamed(text: str, names: Mapping[str, str]) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gluon_core.errors import KernelSyntaxError
+from gluon_core.errors import KernelSyntaxError, LayoutError
 from gluon_write.port import port
 from tests import warm
 
@@ -60,6 +60,20 @@ def test_ported_kernels(ported, case, target, monkeypatch):
     result, wanted = getattr(ported[file], name)()
     atol = 2e-2 if result.dtype == torch.float16 else 2e-3
     torch.testing.assert_close(result.float(), wanted.float(), atol=atol, rtol=1e-2)
+
+
+@pytest.mark.parametrize(
+    "case, target",
+    [
+        ("decayed", "emu:sm_90"), ("decayed", "emu:gfx950"), ("integer", "emu:gfx950"),
+        ("batched", "emu:gfx942"),
+    ],
+)  # fmt: skip
+def test_ported_kernels_compile(ported, case, target, monkeypatch):
+    """Scans have layouts that Triton compiles, and units are found for shallow products."""
+    monkeypatch.setenv("GLUON_TARGET", target)
+    result, wanted = getattr(ported["imported"], case)()
+    torch.testing.assert_close(result.float(), wanted.float(), atol=2e-2, rtol=1e-2)
 
 
 @pytest.mark.once
@@ -140,6 +154,44 @@ def test_a_function_that_is_launched_and_called_is_a_kernel():
         "@triton.jit\ndef two(p):\n    one(p)\n\n\ndef run(p):\n    one[(1,)](p)\n    two[(1,)](p)\n"
     )
     assert port(text, "kernels.py").kernels == ["one", "two"]
+
+
+def test_functions_of_other_files_come_with_those_that_they_call():
+    result = port((FOLDER / "imported.py").read_text(), str(FOLDER / "imported.py"))
+    assert "def quick_gelu(x):" in result.text and "def _scaled(x):" in result.text
+    assert (
+        "SLOPE = gl.constexpr(1.702)" in result.text and "BASE = gl.constexpr(2.0)" in result.text
+    )
+    assert "from shared" not in result.text and "triton.language" not in result.text
+    assert "from triton import heuristics, next_power_of_2\n" in result.text
+    assert "quick_gelu" not in result.kernels and "helped_kernel" in result.kernels
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("from triton.language import *\n", "the names that triton.language has are not listed"),
+        ("import triton.language as tl\nimport glob as gl\n", "gl is the language's name"),
+    ],
+)
+def test_names_that_a_ported_file_cannot_have(text, words):
+    kernel = "\n\n@triton.jit\ndef k(p):\n    return\n"
+    with pytest.raises(KernelSyntaxError, match=words):
+        port(f"import triton\n{text}{kernel}", "kernels.py")
+
+
+def test_calls_of_plain_triton_that_make_tensors_are_errors(tmp_path, monkeypatch):
+    monkeypatch.setenv("GLUON_TARGET", "sim:hopper")
+    path = tmp_path / "plain.py"
+    path.write_text(
+        "import triton\nimport triton.language as tl\nimport gluon_core as gluon\n"
+        "from gluon_core import language as gl\n\n\n@triton.jit\ndef places(p, N: tl.constexpr):\n"
+        "    return p + tl.arange(0, N)\n\n\n@gluon.jit(layouts='auto')\ndef k(p, N: gl.constexpr):\n"
+        "    gl.store(places(p, N), 1.0)\n"
+    )
+    with pytest.raises(LayoutError, match="function of plain Triton") as error:
+        imported(path, "plain").k[(1,)](torch.empty(64), 64)
+    assert "plain.py:14" in str(error.value) and "gluon port FILE" in str(error.value)
 
 
 def test_files_without_kernels():
