@@ -22,6 +22,7 @@ _FAR = 4096  # elements between neighbours whose distance is not known
 _SECTOR = 32
 _LINE = 128
 _LINE_PRICE = 4.0  # L1 looks up a line while each of the four schedulers issues an instruction
+_NVIDIA_LANES = 5  # bits of a lane; AMD's price of a line is not measured
 _WIDEST = 128
 LEAST_COPY_BITS = 32
 _MOST_REGISTERS = 128  # of a thread for one tensor; more are spilled
@@ -86,7 +87,9 @@ def _access_price(layout: DistributedLayout, access: Access, warps: int) -> floa
         return float("inf")  # an asynchronous copy has at least 4 bytes of each thread
     registers = 1 << len(_registers(layout, access.shape))
     count = registers / vector_of(layout, access) * warps
-    moved = max(sectors_of(layout, access), _LINE_PRICE * _parts_of(layout, access, _LINE))
+    moved = float(sectors_of(layout, access))
+    if len(_bases(layout, access.shape).get("lane", ())) == _NVIDIA_LANES:
+        moved = max(moved, _LINE_PRICE * _parts_of(layout, access, _LINE))
     return count * (_ISSUE + moved) * access.weight
 
 
