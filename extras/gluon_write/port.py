@@ -396,7 +396,7 @@ class _Port:
             return  # with the call
         if name in _COPIED:
             self.replace(node, self.need(name))
-        elif "." not in short and hasattr(language, short):
+        elif "." not in short and short != "extra" and hasattr(language, short):
             self.replace(node, f"gl.{short}")
         elif full.startswith("math.") and hasattr(language.extra.libdevice, name):
             self.replace(node, f"gl.extra.libdevice.{name}")  # early releases had them there

@@ -388,6 +388,16 @@ class ShapeOps(SemanticBase):
         handle = self.builder.create_broadcast(input.handle, result_type.to_ir(self.builder))
         return self.make_tensor(handle, result_type)
 
+    def _of_rank(self, value: Any, rank: int) -> Any:
+        """Return a tensor with leading dimensions of size 1, as far as its layout has them."""
+        while len(shape_of(value)) < rank:
+            layout = value.type.layout
+            sliced = isinstance(layout, SliceLayout) and layout.dim == 0
+            if not sliced and not is_placeholder(layout):
+                break
+            value = self.expand_dims(value, 0)
+        return value
+
     def broadcast_impl_value(self, lhs: Any, rhs: Any) -> Any:
         if not lhs.type.is_block() and not rhs.type.is_block():
             return lhs, rhs
@@ -396,6 +406,7 @@ class ShapeOps(SemanticBase):
         if not lhs.type.is_block():
             return self._splat_like(lhs, rhs), rhs
         self._require_distributed_pair(lhs, rhs)
+        lhs, rhs = self._of_rank(lhs, len(shape_of(rhs))), self._of_rank(rhs, len(shape_of(lhs)))
         left, right = shape_of(lhs), shape_of(rhs)
         if len(left) != len(right):
             raise ShapeError(

@@ -66,7 +66,7 @@ def test_ported_kernels(ported, case, target, monkeypatch):
     "case, target",
     [
         ("decayed", "emu:sm_90"), ("decayed", "emu:gfx950"), ("integer", "emu:gfx950"),
-        ("batched", "emu:gfx942"),
+        ("batched", "emu:gfx942"), ("ranks", "emu:sm_90"),
     ],
 )  # fmt: skip
 def test_ported_kernels_compile(ported, case, target, monkeypatch):
