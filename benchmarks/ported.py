@@ -28,7 +28,7 @@ STEP = 256  # elements, which the distance of two operands is a multiple of
 GRAPH = 4e-4  # seconds of one replay
 # Operands that hold addresses or are descriptors, tuples, or counted by all programs; grids of three axes.
 EXCLUDED = frozenset(
-    "locked grouped_gemm host_descriptors tuned tuples btrans_result rotary rotary_interleaved "
+    "locked grouped_gemm host_descriptors tuned tuples bmm btrans_result rotary rotary_interleaved "
     "layer_norm_backward".split()
 )
 
@@ -123,6 +123,8 @@ def runs_of(file: str, launch: Any, folder: Path, tag: str, device: str) -> dict
     named = dict(zip(inner.arg_names, args)) | words
     tensors = {n: v for n, v in named.items() if isinstance(v, torch.Tensor)}
     sizes = [*(grid if isinstance(grid, (tuple, list)) else (grid,)), 1, 1][:3]
+    if sizes[2] != 1:
+        raise ValueError("the launch has three axes")
     bytes_of = sum(extent(t) * t.element_size() for t in tensors.values())
     copies = max(1, min(PROGRAMS // (sizes[0] * sizes[1]), BYTES // bytes_of))
     moved = {}
