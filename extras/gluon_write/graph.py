@@ -363,11 +363,23 @@ class _Builder:
                 self.relate("operand", context, operand, acc, index, op, False)
             self.note(context, acc, ("step",))
             return
-        by = f"the matrix unit, line {op.loc.line}"
-        self.note(context, results[0], ("fixed", wanted[2], by))
+        place = self.result_at(op)
+        if self.apart and place is not None:
+            self._give(op, context, results[0], wanted[2], place)
+        else:
+            by = f"the matrix unit, line {op.loc.line}"
+            self.note(context, results[0], ("fixed", wanted[2], by))
         for index, operand in enumerate(operands):
             if wanted[index] is not None:
                 self._demand(op, context, operand, wanted[index], index)
+
+    def _give(self, op: Any, context: Any, result: Any, layout: Any, place: Any) -> None:
+        """Give the result of a matrix unit its layout, or a conversion from it."""
+        key = ("mma", context, id(op), len(op.args))
+        self.parent[key], self.values[key] = key, result
+        self.about.append((key, ("fixed", layout, f"the matrix unit, line {op.loc.line}"), 1))
+        ends = key, self.key(context, result)
+        self.pending.append(("same", *ends, None, _sited(place, context), op, self.weight))
 
     def _demand(self, op: Any, context: Any, operand: Any, layout: Any, index: int) -> None:
         """Give an operand of a matrix unit the layout that it demands, or a conversion to it."""
@@ -399,7 +411,7 @@ def build(drawn: Sketch, lanes: int, warps: int, apart: bool = False) -> Graph:
     """Return the unknown layouts of a sketched kernel and their relations.
 
     Args:
-        apart: let the accumulator of a product have another layout than the sum.
+        apart: let the accumulator and the result of a product have other layouts than the sum.
     """
     work = _Builder(drawn, apart)
     kernel = drawn.program.kernel

@@ -311,3 +311,25 @@ def run_int4_gemm():
     out = torch.zeros(64, 64)
     int4_gemm[(1,)](x, packed, scales, out, 64, 128, 64, 64, 32, 32)
     return out, x.float() @ ((q - 8).float() * scales.repeat_interleave(32, 0)), 0.2
+
+
+@gluon.jit(layouts="auto")
+def two_depths(a, b, c, d, out, B: gl.constexpr, DEEP: gl.constexpr, FLAT: gl.constexpr):
+    """The sum of products whose matrix units have layouts of their own on some targets."""
+    i, deep, flat = gl.arange(0, B), gl.arange(0, DEEP), gl.arange(0, FLAT)
+    x = gl.load(a + i[:, None] * DEEP + deep[None, :])
+    y = gl.load(b + deep[:, None] * B + i[None, :])
+    both = gl.portable.mma(x, y, gl.zeros([B, B], gl.float32))
+    x = gl.load(c + i[:, None] * FLAT + flat[None, :])
+    both += gl.portable.mma(
+        x, gl.load(d + flat[:, None] * B + i[None, :]), gl.zeros([B, B], gl.float32)
+    )
+    gl.store(out + i[:, None] * B + i[None, :], both)
+
+
+def run_two_depths():
+    a, b = rand(32, 32, dtype=torch.float16), rand(32, 32, seed=1, dtype=torch.float16)
+    c, d = rand(32, 16, seed=2, dtype=torch.float16), rand(16, 32, seed=3, dtype=torch.float16)
+    out = torch.zeros(32, 32)
+    two_depths[(1,)](a, b, c, d, out, 32, 32, 16)
+    return out, a.float() @ b.float() + c.float() @ d.float(), 5e-2

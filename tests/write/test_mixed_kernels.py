@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
     "name, target",
     [
         ("conv", "gfx942"), ("fp8_gemm", "gfx950"), ("column_moments", "gfx1250"),
-        ("ragged", "gfx942"), ("rotary", "sm_80"), ("int4_gemm", "sm_90"), ("dropout", "gfx942"), ("decode", "gfx1250"),
+        ("ragged", "gfx942"), ("two_depths", "gfx1250"), ("rotary", "sm_80"), ("int4_gemm", "sm_90"), ("dropout", "gfx942"), ("decode", "gfx1250"),
     ],
 )  # fmt: skip
 def test_mixed_kernels(name, target, monkeypatch):
