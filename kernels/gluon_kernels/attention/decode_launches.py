@@ -26,12 +26,17 @@ ROWS = 16  # of a matrix unit: the queries that share a head of keys
 WIDTHS = (16, 32, 64, 128, 256)
 STAGES = 3
 GRID = 65535  # programs along the second axis
-MOST_SPLITS = 128
+SPLITS = (
+    1,
+    2,
+    3,
+    *(n << i for i in range(5) for n in (4, 5, 6, 7)),
+    128,
+)  # few, since each is compiled
 PROGRAMS = 2  # for each processor, whose shared memory holds the steps under way of both
 MOST_PROGRAMS = 4
-HALF = 0.5  # half of the programs that fit reach halfway between this and the whole rate
-PARTIAL = 0.15  # of the rate is lost while a last round is nearly empty
-FILL = 1.0  # tiles that a program takes until its first loads are there
+ALONE = 2 / 3  # of the time that a program takes next to another one
+FILL = 0.5  # tiles that a program takes until its first loads are there
 STEPS = 2  # of a part, at least
 JOINED = 1 << 15  # numbers of parts that one program puts together; of more, a launch of its own
 
@@ -55,22 +60,22 @@ def tiles_of(programs: int, longest: int, width: int, processors: int) -> Tiles:
         block //= 2
     tiles = max(1, longest // block)
     resident = processors * max(1, min(MOST_PROGRAMS, memory // _bytes(block, width)))
-    choices = [1 << i for i in range(MOST_SPLITS.bit_length()) if STEPS << i <= tiles] or [1]
-    splits = min(choices, key=lambda splits: _time(programs * splits / resident, tiles / splits))
+    splits = min(
+        (parts for parts in SPLITS if parts == 1 or STEPS * parts <= tiles),
+        key=lambda parts: _time(programs * parts / resident, tiles / parts),
+    )
     return Tiles(block, STAGES, splits, 4)
 
 
 def _time(rounds: float, tiles: float) -> float:
-    """Return the time for so many rounds of programs with so many tiles, in that of an even share.
+    """Return the time for so many rounds of programs with so many tiles, in that of an even share on all processors.
 
-    Programs of less than a round leave processors with fewer loads under way; of several rounds, the last one may be partial.
+    A program alone on a processor ends earlier than two that share one, but not in half of the time.
     """
-    whole = math.ceil(rounds)
-    if rounds <= 1:
-        even = min((2 - HALF) * rounds, HALF + (1 - HALF) * rounds)
-    else:
-        even = 1 - PARTIAL * (whole - rounds) / whole
-    return (math.ceil(tiles) + FILL) / tiles / even
+    whole = int(rounds)
+    last = rounds - whole
+    spent = whole + (ALONE + 2 * (1 - ALONE) * max(last - 0.5, 0) if last > 1e-9 else 0.0)
+    return spent / rounds * (math.ceil(tiles) + FILL) / tiles
 
 
 def _bytes(block: int, width: int) -> int:
@@ -168,7 +173,7 @@ def _join_launch(
     return Launch(
         portable.join,
         (rows, sequences * heads),
-        (parts, None, out, totals, sinks, out.stride()[:3], heads, tokens, width, width, splits, splits),
+        (parts, None, out, totals, sinks, out.stride()[:3], heads, tokens, width, width, splits, 1 << (splits - 1).bit_length()),
         (parts, out, totals, sinks),
         num_warps=1 if numbers <= 2048 else 4 if numbers <= 8192 else 8,
     )  # fmt: skip

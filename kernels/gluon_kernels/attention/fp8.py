@@ -23,7 +23,7 @@ __all__ = ["attention_fp8"]
 WIDTHS = (64, 128)
 DTYPE = torch.float8_e4m3fn
 TILE = 128
-FORMS = {64: (192, 128, 2), 128: (192, 64, 3)}  # rows, keys and slots, by the width of heads
+FORMS = {64: (192, 128, 2), 128: (128, 128, 2)}  # rows, keys and slots, by the width of heads
 
 
 def _check(

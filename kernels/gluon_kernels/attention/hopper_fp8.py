@@ -1,8 +1,8 @@
 """Flash attention of 8-bit floats on Hopper: TMA, `wgmma` and warp specialization.
 
-The roles are those of `hopper.py`. Products take half as long as those of 16 bits, so that a step is bound by the latency of its
-instructions, 4 cycles each in a group of warps: three groups hide more of it than two. The weighted sum of a step goes on during the softmax of
-the next one, and the weights become bytes at the end of a step, four to a register.
+The roles are those of `hopper.py`. Products take half as long as those of 16 bits, so that a step of two groups is bound by the latency of its
+instructions; three groups fit the registers in heads of 64. The weighted sum of a step goes on during the softmax of the next one, and the
+weights become bytes at the end of a step, four to a register.
 """
 
 import gluon_core as gluon

@@ -55,7 +55,7 @@ def paged_attention(
     scale, window, cap, ROWS: gl.constexpr, TOKENS: gl.constexpr, D: gl.constexpr, PAGE: gl.constexpr, BLOCK: gl.constexpr, STAGES: gl.constexpr,
     SPLITS: gl.constexpr, CAPPED: gl.constexpr, JOINED: gl.constexpr,
 ):  # fmt: skip
-    """Attend to the keys of each sequence; the grid has heads of keys, sequences and SPLITS parts, a power of two.
+    """Attend to the keys of each sequence; the grid has heads of keys, sequences and SPLITS parts.
 
     Each head of keys has ROWS rows of queries, `q` and `out` are [sequences, heads, ROWS, D]. Caches are [pages, PAGE, heads, D] with a table
     [sequences, pages of the longest] of `table_stride`, or, where PAGE is 0, [sequences, length, heads, D]. `strides` are those of `q` and `out`:
@@ -64,8 +64,8 @@ def paged_attention(
     see the last `window` keys; None is no bound. If CAPPED, `cap` bounds scores.
 
     With more than one part, the results of each go to `parts` [sequences, heads, ROWS, SPLITS, D], float32, and the logarithms (base 2) of their
-    sums behind these, [sequences, heads, ROWS, SPLITS]. If JOINED, programs count in `counters` [sequences, heads], modulo SPLITS, and the last one
-    puts the parts together; else that is left to `join`. The logarithms of
+    sums behind these, [sequences, heads, ROWS, SPLITS]. If JOINED, programs count in `counters` [sequences, heads], zeros before and after, and the
+    last one puts the parts together; else that is left to `join`. The logarithms of
     whole sums go to `totals` [sequences, heads, ROWS], if that is not None. `sinks`, if not None, are scores without values, one for each head of
     queries, which has TOKENS rows.
     """
@@ -177,7 +177,8 @@ def paged_attention(
         if JOINED:
             gl.barrier()  # all of the program have stored before it counts
             before = gl.atomic_add(counters + of_head, 1, sem="acq_rel", scope="gpu")
-            if before % SPLITS == SPLITS - 1:
+            if before == SPLITS - 1:
+                gl.store(counters + of_head, 0)  # for the next launch
                 if totals is not None:
                     totals += of_head * ROWS
                 place = (parts, logsums, sinks, out, strides[1][2], totals)
@@ -197,10 +198,12 @@ def join_rows(
     M: gl.constexpr = power_of_two(ROWS)
     TOGETHER: gl.constexpr = 8 if SPLITS > 8 else SPLITS  # parts whose loads are under way
     layout: gl.constexpr = gl.portable.blocked_layout([M, D], gl.float32)
-    flat: gl.constexpr = gl.portable.blocked_layout([M, SPLITS], gl.float32)
+    MOST: gl.constexpr = power_of_two(SPLITS)
+    flat: gl.constexpr = gl.portable.blocked_layout([M, MOST], gl.float32)
     row = gl.arange(0, M, gl.SliceLayout(1, flat))[:, None]
-    split = gl.arange(0, SPLITS, gl.SliceLayout(0, flat))[None, :]
-    logsum = gl.load(logsums + row * SPLITS + split, mask=row < ROWS, other=-float("inf"))
+    split = gl.arange(0, MOST, gl.SliceLayout(0, flat))[None, :]
+    inside = (row < ROWS) & (split < SPLITS)
+    logsum = gl.load(logsums + row * SPLITS + split, mask=inside, other=-float("inf"))
     largest = gl.maximum(gl.max(logsum, axis=1), -1e30)
     largest = gl.convert_layout(largest, gl.SliceLayout(1, layout))
     query = gl.arange(0, M, gl.SliceLayout(1, layout))
@@ -211,8 +214,10 @@ def join_rows(
     for first in range(0, SPLITS, TOGETHER):
         for i in gl.static_range(TOGETHER):
             offsets = query * SPLITS + first + i
-            weight = gl.exp2(gl.load(logsums + offsets, mask=there, other=-float("inf")) - largest)
-            part = gl.load(parts + offsets[:, None] * D + column, mask=there[:, None], other=0.0)
+            exists = there & (first + i < SPLITS)
+            share = gl.load(logsums + offsets, mask=exists, other=-float("inf"))
+            weight = gl.exp2(share - largest)
+            part = gl.load(parts + offsets[:, None] * D + column, mask=exists[:, None], other=0.0)
             total += weight
             acc += part * weight[:, None]
     kept = 1.0

@@ -185,6 +185,7 @@ def prepare_launch(
             ),
             tensors,
             num_warps=8,
+            **({"maxnreg": 128} if target.has("nvidia.wgmma") else {}),  # two programs for a processor
         )  # fmt: skip
     else:
         tensors = (q, k, g, beta, *squares)

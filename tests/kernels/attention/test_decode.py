@@ -49,7 +49,7 @@ def test_parts_widths_and_strides(monkeypatch):
 
 def test_parts_keep_the_processors_busy():
     splits = [decode_launches.tiles_of(n, 8192, 128, 132).splits for n in (1, 8, 200, 4096)]
-    assert splits == [64, 32, 2, 1]  # of two steps at least; 200 programs fill three quarters
+    assert splits == [64, 32, 5, 1]  # of two steps at least; 200 programs fill three quarters
 
 
 @pytest.mark.parametrize("numbers", [0, 1 << 20])
@@ -58,6 +58,17 @@ def test_parts_are_joined_in_the_launch_or_after_it(numbers, monkeypatch):
     monkeypatch.setattr(decode_launches, "multiprocessors", lambda tensor: 32)
     tensors = inputs([3000, 70])
     assert error_of(attention_decode(*tensors), reference(*tensors)) < 1e-2
+
+
+@pytest.mark.parametrize("parts", [3, 11])
+def test_any_number_of_parts(parts, monkeypatch):
+    """The last program of each launch leaves the counters as it found them."""
+    tiles = decode_launches.Tiles(32, 2, parts, 4)
+    monkeypatch.setattr(decode_launches, "tiles_of", lambda *arguments: tiles)
+    tensors = inputs([600, 70])
+    result = attention_decode(*tensors)
+    assert error_of(result, reference(*tensors)) < 1e-2
+    assert torch.equal(attention_decode(*tensors), result)
 
 
 @pytest.mark.parametrize("target", ["sim:sm_90", "sim:gfx942"])
