@@ -82,8 +82,8 @@ def test_simulated(problem, shape, spec):
         assert problem.check(shape, "cpu") is None
 
 
-# Both branches of gates, and three sums of 64 x 128 next to two of 64 x 64.
-SPILLING = {"prepare_channels": 320, "channel_gradients": 2048}
+# Both branches of gates in 128 registers, and three sums of 64 x 128 next to two of 64 x 64.
+SPILLING = {"prepare_channels": 512, "channel_gradients": 2048}
 
 
 @pytest.mark.sampled(300)
