@@ -11,7 +11,7 @@ from gluon_emu.memory import Allocation
 from gluon_emu.ptx.launcher import execute, prepared
 from gluon_emu.ptx.loaded import code_of
 from gluon_emu.settings import Settings
-from tests.backends.emu.cuda_programs import ROOM, WORDS, inputs, load, programs, words_of
+from tests.backends.emu.cuda_programs import ROOM, STORED, WORDS, inputs, load, programs, words_of
 
 pytestmark = [pytest.mark.once, pytest.mark.filterwarnings("ignore::RuntimeWarning")]
 PROGRAMS = programs()
@@ -84,3 +84,52 @@ def test_the_results_are_those_of_the_gpu(text, capfd):
             assert printed == result["printed"]
             different[program.name] = differences(program, words, words_of(result))
     assert not any(different.values()), different
+
+
+RARE = [p for p in PROGRAMS if p.file == "rare"]
+
+
+@lru_cache(maxsize=1)
+def unmeasured():
+    return load(STORED.with_name("rare.xz"))["texts"]
+
+
+def _scan(u):
+    few = u[:128] & 1023
+    return np.cumsum(few) - few + few.sum()
+
+
+def _sorted(u):
+    """Return keys by 26 of their bits, falling, equal ones in their order, each with its index."""
+    order = np.argsort(-(u[:512] >> 3 & (1 << 26) - 1).astype(np.int64), kind="stable")
+    return u[order] ^ order.astype(np.uint32)
+
+
+def _staged(u):
+    total = np.zeros(128, np.uint32)
+    for i in range(6):
+        total = total * np.uint32(3) + np.roll(u[i * 128 : i * 128 + 128], -1)
+    return total
+
+
+# Program -> (first word, words by NumPy) of some of its results.
+BY_NUMPY = {
+    "block_collectives": [(0, _scan), (128, _sorted), (700, lambda u: np.bincount(u[:512] & 63, minlength=64))],
+    "staged_pipeline": [(0, _staged)],
+    "thread_pipeline": [(0, lambda u: (u[0:256:4] + u[259:512:4] * np.uint32(2)) ^ u[513:768:4])],
+    "semaphore": [(0, lambda u: np.full(128, (u[:64] % 1000).sum()))],
+    "arrivals_that_are_missing": [(1, lambda u: np.ones(64))],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("program", RARE, ids=str)
+def test_rare_programs_have_one_result_on_both_architectures(program):
+    """No GPU has run these yet: code for two architectures agrees, and with NumPy where that is short."""
+    both = [emulated(unmeasured()["rare.90"], program)]
+    if program.name not in OF_90:
+        both.append(emulated(unmeasured()["rare.80"], program))
+        np.testing.assert_array_equal(*both)
+    assert both[0].any()
+    for first, wanted in BY_NUMPY.get(program.name, ()):
+        words = wanted(inputs()[0])
+        np.testing.assert_array_equal(both[0][first : first + words.size], words)
