@@ -208,11 +208,18 @@ def products_of(
 
 @gluon.jit
 def multiply_share(
-    ring, tiles, shares, outs, exchange, scales, strides, sizes, group: gl.constexpr, dtype: gl.constexpr, WIDTHS: gl.constexpr,
-    DOWN: gl.constexpr, ALONG: gl.constexpr, DEPTH: gl.constexpr, SIZE: gl.constexpr, FORMAT: gl.constexpr,
-    SPLITS: gl.constexpr, VECTOR: gl.constexpr,
+    ring, tiles, shares, outs, exchange, scales, strides, sizes, group: gl.constexpr, KIND: gl.constexpr
 ):  # fmt: skip
     """Multiply a group's rows of weights of each tile of the program, or its part of their steps."""
+    dtype: gl.constexpr = KIND[0]
+    WIDTHS: gl.constexpr = KIND[1]
+    DOWN: gl.constexpr = KIND[2]
+    ALONG: gl.constexpr = KIND[3]
+    DEPTH: gl.constexpr = KIND[4]
+    SIZE: gl.constexpr = KIND[5]
+    FORMAT: gl.constexpr = KIND[6]
+    SPLITS: gl.constexpr = KIND[7]
+    VECTOR: gl.constexpr = KIND[8]
     c, c_row, parts, counters, end = outs
     M, N, K = sizes
     down: gl.constexpr = group % DOWN
@@ -407,11 +414,12 @@ def linear_groups(
     outs = (c, c_row, sums, counters, end)
     sizes = (M, N, K)
     shares = (shared, sharers)
+    KIND: gl.constexpr = (dtype, WIDTHS, DOWN, ALONG, DEPTH, SIZE, FORMAT, SPLITS, VECTOR)
     if DOWN * ALONG == 2:
         gl.warp_specialize(
             [
-                (multiply_share, (ring, tiles, shares, outs, exchange, scales, strides, sizes, 0, dtype, WIDTHS, DOWN, ALONG, DEPTH, SIZE, FORMAT, SPLITS, VECTOR)),
-                (multiply_share, (ring, tiles, shares, outs, exchange, scales, strides, sizes, 1, dtype, WIDTHS, DOWN, ALONG, DEPTH, SIZE, FORMAT, SPLITS, VECTOR)),
+                (multiply_share, (ring, tiles, shares, outs, exchange, scales, strides, sizes, 0, KIND)),
+                (multiply_share, (ring, tiles, shares, outs, exchange, scales, strides, sizes, 1, KIND)),
                 (copy_tiles, (ring, tiles, shares, K, DOWN, WIDTHS, DEPTH, SPLITS)),
             ],
             [4, 1],
@@ -420,9 +428,9 @@ def linear_groups(
     elif DOWN * ALONG == 3:
         gl.warp_specialize(
             [
-                (multiply_share, (ring, tiles, shares, outs, exchange, scales, strides, sizes, 0, dtype, WIDTHS, DOWN, ALONG, DEPTH, SIZE, FORMAT, SPLITS, VECTOR)),
-                (multiply_share, (ring, tiles, shares, outs, exchange, scales, strides, sizes, 1, dtype, WIDTHS, DOWN, ALONG, DEPTH, SIZE, FORMAT, SPLITS, VECTOR)),
-                (multiply_share, (ring, tiles, shares, outs, exchange, scales, strides, sizes, 2, dtype, WIDTHS, DOWN, ALONG, DEPTH, SIZE, FORMAT, SPLITS, VECTOR)),
+                (multiply_share, (ring, tiles, shares, outs, exchange, scales, strides, sizes, 0, KIND)),
+                (multiply_share, (ring, tiles, shares, outs, exchange, scales, strides, sizes, 1, KIND)),
+                (multiply_share, (ring, tiles, shares, outs, exchange, scales, strides, sizes, 2, KIND)),
                 (copy_tiles, (ring, tiles, shares, K, DOWN, WIDTHS, DEPTH, SPLITS)),
             ],
             [4, 4, 1],
@@ -432,10 +440,10 @@ def linear_groups(
         gl.static_assert(DOWN * ALONG == 4, "two, three or four groups share a tile")
         gl.warp_specialize(
             [
-                (multiply_share, (ring, tiles, shares, outs, exchange, scales, strides, sizes, 0, dtype, WIDTHS, DOWN, ALONG, DEPTH, SIZE, FORMAT, SPLITS, VECTOR)),
-                (multiply_share, (ring, tiles, shares, outs, exchange, scales, strides, sizes, 1, dtype, WIDTHS, DOWN, ALONG, DEPTH, SIZE, FORMAT, SPLITS, VECTOR)),
-                (multiply_share, (ring, tiles, shares, outs, exchange, scales, strides, sizes, 2, dtype, WIDTHS, DOWN, ALONG, DEPTH, SIZE, FORMAT, SPLITS, VECTOR)),
-                (multiply_share, (ring, tiles, shares, outs, exchange, scales, strides, sizes, 3, dtype, WIDTHS, DOWN, ALONG, DEPTH, SIZE, FORMAT, SPLITS, VECTOR)),
+                (multiply_share, (ring, tiles, shares, outs, exchange, scales, strides, sizes, 0, KIND)),
+                (multiply_share, (ring, tiles, shares, outs, exchange, scales, strides, sizes, 1, KIND)),
+                (multiply_share, (ring, tiles, shares, outs, exchange, scales, strides, sizes, 2, KIND)),
+                (multiply_share, (ring, tiles, shares, outs, exchange, scales, strides, sizes, 3, KIND)),
                 (copy_tiles, (ring, tiles, shares, K, DOWN, WIDTHS, DEPTH, SPLITS)),
             ],
             [4, 4, 4, 1],
