@@ -41,6 +41,7 @@ __all__ = [
     "current_target",
     "key",
     "multiprocessors",
+    "registers",
     "stream_of_launch",
 ]
 
@@ -245,6 +246,11 @@ def _reserve_of(device: torch.device) -> _Reserve:
 def current_target() -> Target:
     """Return the target of launches: `GLUON_TARGET`, the device of this machine, or the simulator."""
     return registry().target(None)
+
+
+def registers(most: int) -> dict[str, int]:
+    """Return the options of a launch that bound the registers of a thread, where the compiler takes such a bound."""
+    return {"maxnreg": most} if current_target().architecture.backend == "nvidia" else {}
 
 
 def multiprocessors(tensor: torch.Tensor) -> int:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Mapping, Optional
 
 import torch
 from torch import Tensor
 
 from gluon_kernels.norm import composite, gates, gradients, portable
 from gluon_kernels.norm.rows import Tiling, block_tiling, stacked, tiling
-from gluon_kernels.norm.views import Rows, common_align
+from gluon_kernels.norm.views import Rows, as_it_is, common_align
 from gluon_kernels.plans import (
     Counters,
     Launch,
@@ -17,6 +17,7 @@ from gluon_kernels.plans import (
     allocator,
     current_target,
     multiprocessors,
+    registers,
     stream_of_launch,
 )
 
@@ -53,12 +54,18 @@ def tiling_of(*rows: Rows, held: int = 1, waits: bool = True) -> Tiling:
 
 
 def prepared(
-    kernel: Any, grid: Any, arguments: Any, tensors: Any, num_warps: int, **constants: Any
+    kernel: Any,
+    grid: Any,
+    arguments: Any,
+    tensors: Any,
+    num_warps: int,
+    options: Mapping[str, Any] = {},
+    **constants: Any,
 ) -> Launch:
     """Prepare a launch whose last parameters are constants, given by name; more may be given than it has."""
     names = kernel.arg_names[len(arguments) :]
     values = [constants[name] for name in names]
-    return Launch(kernel, grid, (*arguments, *values), tensors, num_warps=num_warps)
+    return Launch(kernel, grid, (*arguments, *values), tensors, num_warps=num_warps, **options)
 
 
 class Workspace:
@@ -185,10 +192,11 @@ def softmax_gradient_plan(grad: Tensor, result: Tensor, dtype: torch.dtype) -> P
         **tiles.constants(),
     )
 
+    read_grad, read_result = gs.read, ys.read
+
     def run(grad: Tensor, result: Tensor, dtype: Any) -> Tensor:
         new = empty()
-        dense = grad.contiguous() if gs.copied else grad
-        launch(dense, result.contiguous() if ys.copied else result, new, *space(result.device))
+        launch(read_grad(grad), read_result(result), new, *space(result.device))
         return new
 
     return run
@@ -247,6 +255,7 @@ def norm_plan(
     )
     apart = any(not v.is_contiguous() for v in vectors)
     copied = src.copied or apart or (more is not None and more.copied)
+    read, read_residual = src.read, as_it_is if more is None else more.read
     if alone and not copied:
         empty, device = target.empty, x.device
 
@@ -267,11 +276,10 @@ def norm_plan(
         result = target.new(x, out)
         summed = None if residual is None else torch.empty_like(result, dtype=x.dtype)
         if copied:
-            x = x.contiguous() if src.copied else x
+            x = read(x)
             weight = weight if weight is None else weight.contiguous()
             bias = bias if bias is None else bias.contiguous()
-            if more is not None and more.copied:
-                residual = residual.contiguous()
+            residual = read_residual(residual)
         statistics = new_statistics()
         launch(x, weight, bias, result, residual, summed, statistics, *space(x.device))
         return finished(result, out), summed, statistics
@@ -315,6 +323,7 @@ def norm_gradient_plan(
     device = x.device
     rows, columns = src.count, src.columns
     strides = (gs.stride, src.stride, dst.stride)
+    read_grad, read = gs.read, src.read
     tiles = tiling_of(*every, held=2)
     if tiles.parts == 1 and columns <= MOST_SUMMED * current_target().warp_size:
         tiles = stacked(tiles)
@@ -327,13 +336,14 @@ def norm_gradient_plan(
             (programs,),
             (*arguments, rows, columns, *strides),
             arguments,
+            options=registers(128),  # else 8 warps on a multiprocessor
             CENTRED=centred,
             **tiles.constants(),
         )
 
         def run(grad: Tensor, x: Tensor, weight: Any, statistics: Tensor, *rest: Any) -> Any:
             new, sums = empty(), totals.parts()
-            grad, x = grad.contiguous() if gs.copied else grad, x.contiguous() if src.copied else x
+            grad, x = read_grad(grad), read(x)
             launch(grad, x, weight, statistics, new, *sums)
             return new, *totals(*sums)
 
@@ -366,7 +376,7 @@ def norm_gradient_plan(
 
     def run_long(grad: Tensor, x: Tensor, weight: Any, statistics: Tensor, *rest: Any) -> Any:
         new, sums = empty(), totals.parts()
-        grad, x = grad.contiguous() if gs.copied else grad, x.contiguous() if src.copied else x
+        grad, x = read_grad(grad), read(x)
         sharing(grad, x, weight, statistics, new, *space(device))
         if totals.wanted:
             summing(grad, x, statistics, *sums)
@@ -448,11 +458,12 @@ def swiglu_plan(gate: Tensor, up: Tensor) -> Plan:
     tiles, grid = blocks_of(first, second, dst)
     tensors = (first.tensor, second.tensor, new)
     sizes = (first.count, first.columns, first.stride, second.stride, dst.stride)
+    read_gate, read_up = first.read, second.read
     launch = prepared(gates.swiglu, grid, (*tensors, *sizes), tensors, **tiles.constants())
 
     def run(gate: Tensor, up: Tensor) -> Tensor:
         new = empty()
-        launch(_rows(gate, first), _rows(up, second), new)
+        launch(read_gate(gate), read_up(up), new)
         return new
 
     return run
@@ -471,11 +482,12 @@ def swiglu_gradient_plan(grad: Tensor, gate: Tensor, up: Tensor) -> Plan:
     tiles, grid = blocks_of(*every)
     tensors = tuple(row.tensor for row in every)
     sizes = (every[0].count, every[0].columns, *(row.stride for row in every))
+    reads = [view.read for view in views]
     launch = prepared(gates.swiglu_backward, grid, (*tensors, *sizes), tensors, **tiles.constants())
 
     def run(grad: Tensor, gate: Tensor, up: Tensor) -> tuple[Tensor, Tensor]:
         to_gate, to_up = (new() for new in news)
-        inputs = (_rows(x, view) for x, view in zip((grad, gate, up), views))
+        inputs = (read(x) for read, x in zip(reads, (grad, gate, up)))
         launch(*inputs, to_gate, to_up)
         return to_gate, to_up
 
@@ -490,7 +502,3 @@ def blocks_of(*rows: Rows) -> tuple[Tiling, tuple[int, int]]:
         first.count, first.columns, bits, common_align(*rows), size, multiprocessors(first.tensor)
     )
     return tiles, (-(-first.count // tiles.rows), -(-first.columns // tiles.width))
-
-
-def _rows(x: Tensor, view: Rows) -> Tensor:
-    return x.contiguous() if view.copied else x

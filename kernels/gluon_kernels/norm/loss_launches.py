@@ -27,9 +27,11 @@ def cross_entropy_plan(x: Tensor, labels: Tensor, ignored: int) -> Plan:
         src, labels, tiles, ignored, (empty(), empty(), *space(x.device), None, None)
     )
 
+    read = src.read
+
     def run(x: Tensor, labels: Tensor, ignored: int) -> Any:
         loss, logsum = empty(), empty()
-        x = x.contiguous() if src.copied else x
+        x = read(x)
         launch(x, labels, loss, logsum, *space(x.device), None, None)
         return loss, logsum
 
@@ -123,9 +125,11 @@ def loss_gradient_plan(
         **tiles.constants(),
     )
 
+    read = src.read
+
     def run(grad: Tensor, x: Tensor, labels: Tensor, logsum: Tensor, inverse: Any, *known: Any) -> Tensor:  # fmt: skip
         new = empty()
-        launch(grad, x.contiguous() if src.copied else x, labels, logsum, inverse, new)
+        launch(grad, read(x), labels, logsum, inverse, new)
         return new
 
     return run

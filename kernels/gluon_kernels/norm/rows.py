@@ -223,8 +223,8 @@ def tiling(
     while parts * rows < processors and columns > parts * 4096 and 2 * parts <= most_parts:
         parts *= 2
     of_part = -(-columns // parts)
-    # As many warps as hold about 32 elements each, or 64 of a part, 16 of a narrow one; of the near ones that which pads least.
-    own = 32 if parts == 1 else 16 if narrow else 64
+    # As many warps as hold about 32 elements each, or 64 of a part, 12 of a narrow one; of the near ones that which pads least.
+    own = 32 if parts == 1 else 12 if narrow else 64
     aim = of_part * held / (warp_size * own)
     aim = max(1.0, min(16.0, aim))
     candidates = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 import torch
 
@@ -26,9 +26,14 @@ FARTHEST = 1 << 23  # elements between the rows of a program, of which it has up
 FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 
 
+def as_it_is(x: torch.Tensor) -> torch.Tensor:
+    """Return the tensor."""
+    return x
+
+
 @dataclass(frozen=True)
 class Rows:
-    """A tensor whose last dimension is seen as rows.
+    """A tensor whose last dimension is seen as rows. Plans keep `read` of it, not the tensor with its memory and its graph of gradients.
 
     Args:
         tensor: as a kernel may read it.
@@ -43,6 +48,11 @@ class Rows:
     columns: int
     stride: int
     align: int
+
+    @property
+    def read(self) -> Callable[[torch.Tensor], torch.Tensor]:
+        """Return `f(x)`, which returns a tensor like this one as a kernel may read it."""
+        return torch.Tensor.contiguous if self.copied else as_it_is
 
     @classmethod
     def of(cls, x: torch.Tensor) -> Rows:

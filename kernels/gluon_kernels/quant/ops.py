@@ -99,7 +99,7 @@ def _build(x: Tensor, dtype: torch.dtype, scaling: str) -> Any:
     of_stored = (stored.shape[0], pitch) if by_columns else tuple(scales.shape)
     new_scales = allocator(of_stored, scales.dtype, x.device)
     of_scales, strides = scales.shape, scales.stride()
-    dst = Rows.of(written)
+    dst, read = Rows.of(written), src.read
     if scaling == "row":
         tiles = tiling_of(src, dst)
         space = Workspace.of_rows(tiles, src.count)
@@ -114,7 +114,7 @@ def _build(x: Tensor, dtype: torch.dtype, scaling: str) -> Any:
 
         def by_row(x: Tensor, dtype: Any, scaling: Any) -> Any:
             result, scales = new(), new_scales()
-            launch(x.contiguous() if src.copied else x, result, scales, *space(x.device))
+            launch(read(x), result, scales, *space(x.device))
             return result, scales
 
         return by_row
@@ -139,7 +139,7 @@ def _build(x: Tensor, dtype: torch.dtype, scaling: str) -> Any:
 
     def by_block(x: Tensor, dtype: Any, scaling: Any) -> Any:
         result, scales = new(), new_scales()
-        launch(x.contiguous() if src.copied else x, result, scales)
+        launch(read(x), result, scales)
         return result, scales.as_strided(of_scales, strides) if by_columns else scales
 
     return by_block

@@ -10,7 +10,14 @@ from torch import Tensor
 
 from gluon_core import language as gl
 from gluon_kernels.norm.views import Rows
-from gluon_kernels.plans import Counters, Launch, allocator, current_target, multiprocessors
+from gluon_kernels.plans import (
+    Counters,
+    Launch,
+    allocator,
+    current_target,
+    multiprocessors,
+    registers,
+)
 from gluon_kernels.topk import portable, whole
 
 __all__ = ["divided", "held", "topk_plan", "whole_plan"]
@@ -20,7 +27,6 @@ GROUP = 8  # elements that are looked at by their largest one
 LISTED = 256  # elements that the lists of a row order
 SORTED = 1024  # elements that a program sorts
 MOST_GROUPS = 64  # of a thread
-REGISTERS = {"nvidia": {"maxnreg": 96}}  # of a thread: more warps hide the waits for each other
 SHORT = 1200  # columns of which lists are not worth it
 HELD = 1 << 15  # bytes of a row that a program holds
 
@@ -83,7 +89,7 @@ def held(columns: int, bits: int, align: int, count: int, warp_size: int = 32) -
     wide = bits > 16
     vector = min(align, 128 // bits)
     warps = 1
-    while warps < 16 and columns > warps * warp_size * (24 if wide else 48):
+    while warps < 16 and columns > warps * warp_size * (26 if wide else 52):
         warps *= 2
     most = max(16, _power(count))
     return {
@@ -129,12 +135,14 @@ def whole_plan(src: Rows, count: int, largest: bool) -> Callable[..., Any]:
         (*tensors, *sizes, *(constants[name] for name in names)),
         tensors,
         num_warps=warps,
-        **REGISTERS.get(current_target().architecture.backend, {}),
+        **registers(96),  # more warps hide the waits for each other
     )
+
+    read = src.read
 
     def run(x: Tensor, count: int, largest: bool) -> Any:
         values, places = new_values(), new_places()
-        launch(x.contiguous() if src.copied else x, values, places, lists())
+        launch(read(x), values, places, lists())
         return values, places
 
     return run
@@ -191,9 +199,11 @@ def topk_plan(x: Tensor, count: int, largest: bool) -> Callable[..., Any]:
         **options,
     )
 
+    read = src.read
+
     def run(x: Tensor, count: int, largest: bool) -> Any:
         values, places = new_values(), new_places()
-        launch(x.contiguous() if src.copied else x, values, places, *workspace())
+        launch(read(x), values, places, *workspace())
         return values, places
 
     return run

@@ -138,11 +138,12 @@ def _build(x: Tensor, dtype: torch.dtype, reverse: bool) -> Any:
         tensors,
         num_warps=warps,
     )
+    read = src.read
     if scratch is None:
 
         def run(x: Tensor, dtype: Any, reverse: Any) -> Tensor:
             new = empty()
-            launch(x.contiguous() if src.copied else x, new, None)
+            launch(read(x), new, None)
             return new
 
         return run
@@ -157,7 +158,7 @@ def _build(x: Tensor, dtype: torch.dtype, reverse: bool) -> Any:
 
     def in_parts(x: Tensor, dtype: Any, reverse: Any) -> Tensor:
         new, sums = empty(), memory()
-        x = x.contiguous() if src.copied else x
+        x = read(x)
         summing(x, sums)
         launch(x, new, sums)
         return new
