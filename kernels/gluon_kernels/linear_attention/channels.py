@@ -148,7 +148,7 @@ def across(i, j, HALF: gl.constexpr):
 
 @gluon.jit
 def is_mild(behind, ahead):
-    """Return True if the sums within blocks, negative, have exponents that can be negated."""
+    """Return True if sums of halves of blocks, negative, have exponents that can be negated."""
     least = gl.minimum(behind, ahead)
     return gl.min(gl.min(least, 0), 0) > -MILD
 
@@ -409,12 +409,11 @@ def prepare_channels(
         own_weight = gl.zeros([C, C], gl.float32, layout)
         own_shares = own_weight
         halves = rows_of_block(own, 16)
-        least = gl.minimum(halves[0], halves[1])
         if dtype != gl.bfloat16:
             own_weight, own_shares = of_strong_gates(
                 q_tile, k_tile, own, left, right, targets, places, scale, i, j, products
             )
-        elif gl.min(gl.min(least, 0), 0) > -MILD:
+        elif is_mild(halves[0], halves[1]):
             own_weight, own_shares = of_mild_gates(
                 q_tile,
                 k_tile,
