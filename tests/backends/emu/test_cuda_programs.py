@@ -122,6 +122,7 @@ BY_NUMPY = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("program", RARE, ids=str)
 def test_rare_programs_have_one_result_on_both_architectures(program):
     """No GPU has run these yet: code for two architectures agrees, and with NumPy where that is short."""
