@@ -114,6 +114,8 @@ class _Port:
         self.taken = _bound(self.tree)
         self.needed: dict[str, str] = {}  # functions of the library, and their names in this file
         self.foreign: dict[Foreign, str] = {}  # functions of other files, the same
+        self.outer: tuple[Path, ...] = ()  # files for which this one is ported
+        self.defined = {getattr(node, "name", "") for node in self.tree.body}
         self.dropped: set[str] = set()  # names whose imports are replaced
         self.modules: set[str] = set()  # names of the modules of those functions
 
@@ -194,12 +196,12 @@ class _Port:
         tree = ast.parse(text)
         uses = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
         before = {node.id for node in ast.walk(self.tree) if isinstance(node, ast.Name)}
-        lines = text.splitlines(keepends=True)
+        lines = [line.encode() for line in text.splitlines(keepends=True)]
         first = next(
             (top for top in tree.body if next(imports_of(top), None) is not None), tree.body[0]
         )
-        edits: list[tuple[int, int, str]] = [(first.lineno, first.lineno - 1, _OURS)]
         triton = {id(node) for node in imports_of(tree)}
+        edits = [(first.lineno, 0, first.lineno, 0, _OURS)]
         for node in ast.walk(tree):
             if not isinstance(node, (ast.Import, ast.ImportFrom)):
                 continue
@@ -213,13 +215,17 @@ class _Port:
             ]
             if gone:
                 left = rewritten(node, [alias for alias in node.names if alias not in gone])
-                if not left and _alone(tree, node):
-                    left = "pass"
-                new = f"{' ' * node.col_offset}{left}\n" if left else ""
-                edits.append((node.lineno, node.end_lineno or node.lineno, new))
-        for start, end, new in sorted(edits, reverse=True):
-            lines[start - 1 : end] = [new]
-        return "".join(lines)
+                start, end = node.lineno, node.end_lineno or node.lineno
+                column = node.end_col_offset or 0
+                shared = lines[start - 1][: node.col_offset] + lines[end - 1][column:]
+                if left or shared.strip() or node.col_offset:  # a block may not become empty
+                    edits.append((start, node.col_offset, end, column, left or "pass"))
+                else:
+                    edits.append((start, 0, end + 1, 0, ""))
+        for start, column, end, last, new in sorted(edits, reverse=True):
+            before_it, after_it = lines[start - 1][:column], b"".join(lines[end - 1 : end])[last:]
+            lines[start - 1 : end] = [before_it + new.encode() + after_it]
+        return b"".join(lines).decode()
 
     def _descriptors(self, tree: ast.Module, inside: set[int]) -> None:
         """Give host code a class of descriptors that kernels of every target take."""
@@ -240,12 +246,11 @@ class _Port:
         """Copy functions of the library and of other files before the first of the file's own."""
         if not self.needed and not self.foreign:
             return
-        inside = {id(part) for jit in self.jits for part in ast.walk(jit)}
         first = next(
             node
             for node in tree.body
             if isinstance(node, (ast.FunctionDef, ast.ClassDef))
-            or any(id(part) in inside for part in ast.walk(node))
+            or any(part in self.jits for part in ast.walk(node))
         )
         decorators = getattr(first, "decorator_list", [])
         line = min([first.lineno, *(d.lineno for d in decorators)])
@@ -272,7 +277,15 @@ class _Port:
             text = file.read_text()
             there = ast.parse(text)
             names = names_of(there)
-            ported = _Port(text, str(file), names, _jits(there, names)).ported(there, helpers=True)
+            if file in self.outer:
+                raise self.error(
+                    self.jits[0],
+                    f"the file and {file.name} import each other's functions",
+                    "Move the functions that both call to a third file.",
+                )
+            inner = _Port(text, str(file), names, _jits(there, names))
+            inner.outer = (*self.outer, Path(self.file).resolve())
+            ported = inner.ported(there, helpers=True)
             texts += [
                 t for t in copied_from(ported.text, wanted, self.taken, bound) if t not in texts
             ]
@@ -355,8 +368,9 @@ class _Port:
             self._renamed(node, self.names.full(node), self.language(node) or "")
         elif self.names.own.get(node.id) in ("cdiv", "next_power_of_2"):
             self.replace(node, f"gl.{self.names.own[node.id]}")
-        elif node.id not in self.names.modules and node.id not in self.names.triton:
-            self._elsewhere(node)
+        elif not (node.id in self.names.modules or node.id in self.names.triton):
+            if node.id not in self.defined:
+                self._elsewhere(node)
 
     def _elsewhere(self, node: ast.Name | ast.Attribute) -> None:
         """Name the copy of a function that comes from another file."""
@@ -457,16 +471,6 @@ def _kernels(tree: ast.Module, jits: list[ast.FunctionDef]) -> list[ast.Function
         if isinstance(node, ast.Name) and id(node) not in inside and id(node) not in passed
     }
     return [jit for jit in jits if jit.name not in named or jit.name in launched]
-
-
-def _alone(tree: ast.Module, node: ast.stmt) -> bool:
-    """Return True for the only statement of a block."""
-    blocks = (
-        getattr(outer, name, None)
-        for outer in ast.walk(tree)
-        for name in ("body", "orelse", "finalbody")
-    )
-    return any(isinstance(block, list) and block == [node] for block in blocks)
 
 
 def _names(node: ast.AST, name: str) -> bool:

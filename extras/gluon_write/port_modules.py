@@ -12,7 +12,7 @@ from typing import Iterator, Mapping, Optional
 from gluon_write.form import free_name
 from gluon_write.port_names import bound_by, is_jit, names_of
 
-__all__ = ["Foreign", "copied", "definitions", "find_function", "import_text"]
+__all__ = ["Foreign", "copied", "find_function", "import_text"]
 
 Definition = ast.FunctionDef | ast.ClassDef | ast.Assign | ast.AnnAssign
 
@@ -106,11 +106,11 @@ def _file_of(module: str, level: int, file: Path) -> Optional[Path]:
         path = place.joinpath(*parts)
         for candidate in (path.with_suffix(".py") if parts else None, path / "__init__.py"):
             if candidate is not None and candidate.is_file():
-                return candidate
+                return candidate.resolve()
     return None
 
 
-def definitions(text: str) -> dict[str, tuple[str, ast.stmt]]:
+def _definitions(text: str) -> dict[str, tuple[str, ast.stmt]]:
     """Return the definitions and imports of a module by the names that they bind, in its order."""
     lines, texts = text.splitlines(), {}
     for node in ast.parse(text).body:
@@ -140,7 +140,7 @@ def copied(
         taken: names that others may not have; those that are chosen are added.
         bound: names that imports of that file bind already, with the texts of the imports.
     """
-    texts = definitions(text)
+    texts = _definitions(text)
     used: set[str] = set()
     left = list(wanted)
     while left:

@@ -194,6 +194,25 @@ def test_calls_of_plain_triton_that_make_tensors_are_errors(tmp_path, monkeypatc
     assert "plain.py:14" in str(error.value) and "gluon port FILE" in str(error.value)
 
 
+def test_imports_that_share_a_line_or_a_block(tmp_path):
+    helper, path = tmp_path / "helper.py", tmp_path / "kernels.py"
+    helper.write_text("import triton\n\n\n@triton.jit\ndef g(x):\n    return x * 2\n")
+    path.write_text(
+        "try:\n    import triton; import triton.language as tl\n    from helper import g\n"
+        "except ImportError:\n    triton = None\n\n\n@triton.jit\ndef k(p, N: tl.constexpr):\n"
+        "    i = tl.arange(0, N)\n    tl.store(p + i, g(tl.load(p + i)))\n"
+    )
+    result = port(path.read_text(), str(path)).text
+    compile(result, "ported.py", "exec")
+    assert "from helper" not in result and result.index("except") < result.index("def g(x):")
+    helper.write_text(
+        "import triton\nfrom kernels import f\n\n\n@triton.jit\ndef g(x):\n    return f(x)\n"
+    )
+    path.write_text(path.read_text() + "\n\n@triton.jit\ndef f(x):\n    return x\n")
+    with pytest.raises(KernelSyntaxError, match="import each other's functions"):
+        port(path.read_text(), str(path))
+
+
 def test_files_without_kernels():
     with pytest.raises(KernelSyntaxError, match="no kernel of plain Triton"):
         port("import triton\nx = 1\n", "plain.py")
