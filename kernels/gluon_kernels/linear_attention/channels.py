@@ -38,7 +38,8 @@ __all__ = [
 LEVELS = gl.constexpr(6)  # halves of 1 to 32 tokens, for chunks of 64
 LOG2E = gl.constexpr(1.4426950408889634)
 CHANNELS = gl.constexpr(128)  # that a program has in registers
-MILD = gl.constexpr(60.0)  # exponent (base 2) of a bfloat16, far from its ends
+# An exponent (base 2): two factors of it and the decay between their middles are bfloat16, or their product is negligible.
+MILD = gl.constexpr(50.0)
 
 
 @gluon.constexpr_function

@@ -90,7 +90,15 @@ def forgetting(*shape):
     return torch.where(torch.rand(*shape) < 0.05, -torch.inf, -0.02)
 
 
-@pytest.mark.parametrize("gates", [strong, forgetting, torch.zeros], ids=lambda f: f.__name__)
+def barely_mild(batch, length, *shape):
+    """Return gates of which some halves of blocks decay almost as far as products with one anchor may."""
+    strong = torch.rand(batch, -(-length // 8), *shape) < 0.5
+    return torch.where(strong, -4.2, -0.05).repeat_interleave(8, 1)[:, :length].contiguous()
+
+
+@pytest.mark.parametrize(
+    "gates", [strong, barely_mild, forgetting, torch.zeros], ids=lambda f: f.__name__
+)
 def test_gates_of_any_strength(gates):
     inputs, state = by_channel(gates)
     results = kda(*inputs, initial_state=state, return_state=True)
