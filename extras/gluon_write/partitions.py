@@ -36,7 +36,6 @@ _REGISTERS = {
 }  # of threads that multiply and copy, by the kernel's warps
 # Registers that all threads have when such partitions are launched, by the kernel's warps and the parts.
 _LAUNCHED = {(4, 1): 255, (8, 1): 168, (4, 2): 168, (8, 2): 128}
-_ORDERED = True
 _OPERANDS = 32  # registers of a product besides its sums
 _COMPOUND = (ast.For, ast.While, ast.If)
 
@@ -135,9 +134,6 @@ class _Partitions(RingPlan):
         self.texts: dict[str, str] = {}  # of the functions that are written
         self.cycles = [0.0, 0.0]  # of a round of each loop, pipelined and in partitions
         self.alone = True  # a multiprocessor holds one block of the pipelined form
-        self.ordered = (
-            _ORDERED and parts > 1 and self._exchanges()
-        )  # groups start products in turns
         for number in self.callees_first([n for n in self.functions if n] + [0]):
             self._write(number, self.before if number == 0 else [])
         self.kernel = self._whole(self.functions[0], self.before)
@@ -174,8 +170,6 @@ class _Partitions(RingPlan):
         reader = one.reader
         first, *_ = self.rings
         body = [f"{self.slot} = {first}.consumer()"] if number == 0 else []
-        if self.ordered and number == 0:
-            body.append(f"{self.turn} = {self.order}.first({self.part})")
         body += [tile.begun("consumer", self.parts) for tile in self.own if number == 0]
         rest = [s for s in reader.tree.body if s not in skipped and not is_text(s)]
         for statement in rest:
@@ -185,7 +179,7 @@ class _Partitions(RingPlan):
             if not alone:  # else only descriptors need it
                 body += self._consumed(one, statement, False)
         if number and not isinstance(reader.tree.body[-1], ast.Return):
-            body.append(f"return {', '.join(self._threaded)}")
+            body.append(f"return {self.slot}")
         parameters = self._parameters(number, one, body, skipped)
         words = (
             "Compute a part of the rows."
@@ -209,25 +203,9 @@ class _Partitions(RingPlan):
             read = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
             kept = [p for p in own if p in read]
             own_names = [*(tile.ring for tile in self.own), *(s.writer for s in self.stored)]
-            own_names += [self.order] if self.ordered else []
             return [*self.rings, *own_names, *kept, *([self.part] if self.part else [])]
         read = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
-        order = [self.order] if self.ordered else []
-        return [*self.rings, *order, *self._threaded, *(p for p in own if p in read)]
-
-    @property
-    def _threaded(self) -> list[str]:
-        """Return the names that a consumer's functions take and return."""
-        return [self.slot, self.turn] if self.ordered else [self.slot]
-
-    def _exchanges(self) -> bool:
-        """Return True if a loop's arithmetic takes as long as its products."""
-        for one in self.functions.values():
-            for loop in one.loops.values():
-                results = one.reader.results_of(loop)
-                if results is not None and self._forms(one, loop, results)[1].ordered:
-                    return True
-        return False
+        return [*self.rings, self.slot, *(p for p in own if p in read)]
 
     def _forms(self, one: Function, loop: Loop, results: list[str]) -> tuple[Rounds, Forms]:
         """Return the rounds of a loop, and their cost."""
@@ -256,7 +234,7 @@ class _Partitions(RingPlan):
             value = statement.value
             listed = value.elts if isinstance(value, ast.Tuple) else [value] if value else []
             values = [reader.text_of(value) for value in listed]
-            return [f"return {', '.join([*values, *self._threaded])}"]
+            return [f"return {', '.join([*values, self.slot])}"]
         if isinstance(statement, _COMPOUND) and self.has_loops(one, statement):
             lines = self._compound(
                 reader,
@@ -325,15 +303,12 @@ class _Partitions(RingPlan):
                 raise NoForm
             nodes = target.elts if isinstance(target, ast.Tuple) else [target]
             targets = [reader.text_of(node) for node in nodes]
-        threaded = self._threaded if consumer else [self.slot]
-        order = [self.order] if consumer and self.ordered else []
-        begin = f"{', '.join([*targets, *threaded])} = {name}("
-        return wrapped(begin, [*self.rings, *order, *threaded, *passed], ")")
+        begin = f"{', '.join([*targets, self.slot])} = {name}("
+        return wrapped(begin, [*self.rings, self.slot, *passed], ")")
 
     def _taken_by(self, callee: Function, consumer: bool) -> list[str]:
         written = self.written[callee.products if consumer else callee.copies]
-        threaded = {*self.rings, self.slot, self.turn, self.order}
-        return [a for a in written.arg_names if a not in threaded]
+        return [a for a in written.arg_names if a not in self.rings and a != self.slot]
 
     def _rounds(self, one: Function, loop: Loop, inner: bool) -> list[str]:
         """Return the consumer's loop in the order of its schedule."""
@@ -343,8 +318,6 @@ class _Partitions(RingPlan):
             raise NoForm
         rounds, forms = self._forms(one, loop, results)
         rounds.slot = self.slot
-        if self.ordered:
-            rounds.order, rounds.turn = self.order, self.turn
         self.alone &= forms.blocks == 1
         words = max(
             math.prod(shape) // (self.group * 32)
@@ -501,8 +474,6 @@ class _Partitions(RingPlan):
                 f"{ring} = {gl}.nvidia.hopper.tma_ring([{one.tile.tiles}], {DEPTH})"
                 for ring in one.rings(self.parts)
             ]
-        if self.ordered:
-            lines.append(f"{self.order} = {gl}.nvidia.hopper.ordered_barrier({self.parts})")
         if self.stored:
             lines.append("# A tile is on its way to memory while the next one is computed.")
         for store in self.stored:

@@ -77,8 +77,7 @@ class RingPlan:
         self.taken = {
             word for one in self.readers for word in (*re.findall(r"\w+", one.source), *one.scope)
         }
-        self.slot, self.turn = free_name("slot", self.taken), free_name("turn", self.taken)
-        self.order = free_name("order", self.taken)
+        self.slot = free_name("slot", self.taken)
         self.functions: dict[int, Function] = {}
         self.rings: dict[str, list[Tile]] = {}  # name -> the tiles of a slot in one of the loops
         self.descriptors: dict[str, str] = {}  # the kernel's name of a descriptor -> its ring

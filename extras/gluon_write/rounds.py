@@ -60,9 +60,6 @@ class Rounds:
         self.first = ""  # the loop's first step
         self.variable = ""  # of the loop, as releases read it
         self.threads = False  # another loop goes on with the slots
-        self.order = self.turn = (
-            ""  # names of an ordered barrier and its position, for groups in turns
-        )
         loads = [tile.statement for tile in loop.tiles.values()]
         self.all = [s for s in loop.node.body if s not in loads]
         taken = {*re.findall(r"\w+", reader.source), *reader.scope}
@@ -226,8 +223,6 @@ class Rounds:
         body += self._begun(left)
         start = step if first == "0" else f"{first} + {factor(step)}"
         body.append(f"for {target.id} in range({start}, {last}, {step}):")
-        if self.order:
-            inner = self._in_turn(inner)
         inner.insert(0, f"{self.next} = {self.slot}.next()")
         inner += [f"{name} = {new}" for name, new in ahead.items()]
         inner.append(f"{self.slot} = {self.next}")
@@ -242,17 +237,6 @@ class Rounds:
         if threads:
             body.append(f"{self.slot} = {self.slot}.next()")
         return [f"if {first} < {last}:", *_indented(body)]
-
-    def _in_turn(self, lines: list[str]) -> list[str]:
-        """Return the lines of a round with the products between the begin and the end of a turn."""
-        issues = [i for i, line in enumerate(lines) if ".warpgroup_mma(" in line]
-        first, last = issues[0], issues[-1]
-        begin = [
-            "# The other group's exponentials run during these products, and the other way round.",
-            f"{self.order}.wait({self.turn})",
-        ]
-        end = [f"{self.order}.arrive({self.turn})", f"{self.turn} = {self.turn}.next()"]
-        return [*lines[:first], *begin, *lines[first : last + 1], *end, *lines[last + 1 :]]
 
     def _begun(self, pending: list[_Pending]) -> list[str]:
         """Return lines that let sums be under way at the begin of a loop."""

@@ -43,14 +43,12 @@ class Forms:
 
     Attributes:
         blocks: of the pipelined form that a multiprocessor holds.
-        ordered: groups that start their products in turns hide arithmetic that takes as long behind them.
     """
 
     pipelined: float
     specialized: float
     schedule: Schedule
     blocks: int
-    ordered: bool
 
 
 class _Work:
@@ -178,6 +176,4 @@ def forms_of(
     blocks = max(1, min(timing.registers // (threads * held), timing.shared // shared))
     alone = scheduled(steps, lanes * blocks, lambda late: False).interval
     issue = len(loop.tiles) * timing.copy_issue + timing.latency["pass"] + timing.latency["barrier"]
-    held_by = {u: sum(s.busy for s in steps if s.unit == u) for u in ("matrix", "warps")}
-    ordered = parts > 1 and bool(schedule.late) and held_by["warps"] >= held_by["matrix"]
-    return Forms(max(alone, work.copies()) + issue, special, schedule, blocks, ordered)
+    return Forms(max(alone, work.copies()) + issue, special, schedule, blocks)

@@ -241,8 +241,6 @@ def test_variants_of_attention(sources, kind, causal, warps, D, BN, group):
                 num_warps=warps, num_stages=2, target="sim:hopper",
             )  # fmt: skip
         assert "consumers=2" in sources[0] and "attention_rows" in sources[0]
-        # Exponentials of narrow heads take as long as their products: the groups alternate.
-        assert "order.arrive(" in sources[0] or D > 64
         # Programs with a long row of keys start first.
         assert ("num_programs(0) - 1 - program" in sources[0]) == causal
         for head in range(heads):
