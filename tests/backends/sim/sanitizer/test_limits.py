@@ -328,12 +328,14 @@ def test_overflow_is_not_followed_through_everything(via):
 @gluon.jit
 def asm(out):
     o = gl.arange(0, 128, L)
-    lane_found = gl.inline_asm_elementwise("fns.b32 $0, $1, 0, 1;", "=r,r", [o], gl.int32, True, 1)
-    gl.store(out + o, lane_found)
+    mean: gl.constexpr = "vavrg4.u32.u32.u32 $0, $1, $1, $1;"
+    gl.store(out + o, gl.inline_asm_elementwise(mean, "=r,r", [o], gl.int32, True, 1))
 
 
 def test_an_op_without_a_model_is_named():
-    with pytest.raises(SimulatorError, match="`fns` of inline assembly is not simulated") as caught:
+    with pytest.raises(
+        SimulatorError, match="`vavrg4` of inline assembly is not simulated"
+    ) as caught:
         asm[(1,)](np.zeros(128, np.int32), target="sim:sm_80")
     assert "Write it in the language" in caught.value.remedy
     gluon.compile(asm, "sm_80", signature={"out": "*i32"})

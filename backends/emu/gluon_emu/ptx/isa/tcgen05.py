@@ -80,7 +80,9 @@ def alloc(call: Any) -> Step:
         if group.mask.any():
             ((_, places, _),) = machine.memory.places(group, space, where(group), 4, True)
             done = group.mask.any(1)
-            machine.memory.view("shared", 4)[group.full(places)[done, 0] // 4] = starts[done, 0]
+            into = group.full(places)[done, 0]
+            machine.memory.view("shared", 4)[into // 4] = starts[done, 0]
+            machine.tensor.addressed.update(into.tolist())
             machine.changes += 1
         if not late.any():
             return None

@@ -139,8 +139,14 @@ class Races(Words):
         self._check(group, shadow, index, (rows, lane), (space, writes, strong), CAUSAL)
         agents = (rows * LANES + lane + 1).astype(np.int32)
         self._record(group, shadow, index, agents, self.now[rows], writes, strong)
-        if kind == "load" and space == "shared":
+        if kind == "load" and space == "shared" and not self._of_allocation(address[lanes]):
             self.fetches.start(self.machine.steps[group.pc], index, agents)
+
+    def _of_allocation(self, places: np.ndarray) -> bool:
+        """Return whether a load reads the address of tensor memory. The compiler has a barrier after it and reuses the word;
+        Triton 3.9 does in every kernel."""
+        addressed = self.machine.tensor.addressed
+        return bool(addressed) and addressed.issuperset(np.unique(places).tolist())
 
     def consumed(self, group: Any, bound: Any) -> None:
         self.fetches.used(group.rows[group.lanes().any(1)], bound, self.now)

@@ -77,6 +77,7 @@ class TensorMemory:
         self.used: np.ndarray = np.zeros((blocks, COLUMNS), bool)
         self.allocated: list[dict[int, int]] = [{} for _ in range(blocks)]  # first column -> number
         self.reserved: list[deque[tuple[int, int]]] = [deque() for _ in range(blocks)]
+        self.addressed: set[int] = set()  # bytes of shared memory with the address of columns
         self.closed = np.zeros(blocks, bool)
         self.waiting: list[Group] = []
         self.loads: list[_Load] = []
