@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Optional, Sequence
 
 from gluon_certify.certificate import Certificate
-from gluon_certify.examine import Examiner, Plan
+from gluon_certify.examine import PLAIN, Examiner, Plan
 from gluon_certify.subject import settings_of
 from gluon_cli.output import UsageError
 from gluon_cli.run import run_file
@@ -78,12 +78,8 @@ def certify(
 
 def _advice(error: Exception) -> str:
     """Return the remedy for a program whose kernels are not Gluon's: the simulator runs Gluon alone."""
-    if isinstance(error, RuntimeError) and "active drivers" in str(error):
-        return (
-            " A kernel under @triton.jit has no simulator to be compared with. Run `python -m gluon_standin` to execute "
-            "its machine code on the emulator, or make it a Gluon kernel: gluon port FILE."
-        )
-    return ""
+    no_driver = isinstance(error, RuntimeError) and "active drivers" in str(error)
+    return f" {PLAIN[0].upper()}{PLAIN[1:]}" if no_driver else ""
 
 
 def _executors(text: str, simulator: Backend) -> tuple[Target, Backend]:

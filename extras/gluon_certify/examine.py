@@ -34,7 +34,12 @@ from gluon_core.plugin.backend import Backend
 from gluon_core.plugin.targets import Target
 from gluon_core.simulation import evidence
 
-__all__ = ["Examiner", "Plan"]
+__all__ = ["PLAIN", "Examiner", "Plan"]
+
+PLAIN = (
+    "a kernel under @triton.jit has no simulator to be compared with. Run `python -m gluon_standin` to execute its machine "
+    "code on the emulator, or make it a Gluon kernel: gluon port FILE."
+)
 
 _NARROWED = re.compile(
     r"(?:truncf|fp_to_fp).*->.*?x?(f16|bf16|f8E\w+)\b|truncf.* to .*?x(f16|bf16|f8E\w+)"
@@ -116,7 +121,8 @@ class Examiner:
             return
         plain = getattr(compiled, "hardware", None) is None
         if compiled.target != self.target or plain:
-            self._elsewhere(f"{compiled.name} on {compiled.target}")
+            remedy = f": {PLAIN}" if plain and compiled.target == self.target else ""
+            self._elsewhere(f"{compiled.name} on {compiled.target}{remedy}")
             pending()
             return
         subject = self.subjects.get(id(compiled))

@@ -122,7 +122,7 @@ def run_file(
     if target is not None:
         os.environ["GLUON_TARGET"] = str(registry().target(target))
     asked_for = target is not None and not runs.check  # `--check` compares with a device
-    stand_in = _stand_in()
+    stand_in = _stand_in(target)
     if stand_in is not None:
         stand_in.begin(target, Path(file).read_bytes().decode(errors="replace"), asked_for)
     if wish or runs:
@@ -199,9 +199,14 @@ def _together(runs: Runs, wish: Optional[Watch]) -> None:
         raise UsageError("belongs to --explore", argument=lacking)
 
 
-def _stand_in() -> Any:
-    """Return the substitute for a device that is not there; None where no plugin does."""
-    return registry().service("standin") if "standin" in registry().offers("service") else None
+def _stand_in(target: Optional[str] = None) -> Any:
+    """Return the substitute for a device that is not there, active on a target; None where no plugin does."""
+    if "standin" not in registry().offers("service"):
+        return None
+    stand_in = registry().service("standin")
+    if target is not None:  # `gluon.jit` did so if the variable was set before its first use
+        stand_in.activate(target)
+    return stand_in
 
 
 def _verdict(file: str, target: Optional[str], runs: Runs) -> Verdict:
