@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("importlinter")
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
 
 ROOT = Path(__file__).parents[2]
 PARTS = (

@@ -15,7 +15,7 @@ from tests.kernels.launched import launches_of, on_target
 pytestmark = [
     pytest.mark.once,
     pytest.mark.filterwarnings("ignore::UserWarning"),
-    pytest.mark.sampled(2),
+    pytest.mark.sampled(4),
 ]
 
 FAMILIES = ("gemm", "moe", "attention", "norm", "quant", "topk", "linear_attention")
@@ -66,7 +66,7 @@ def test_every_family_has_problems():
     assert len({problem.name for problem in PROBLEMS}) >= 15
 
 
-@pytest.mark.sampled(300)
+@pytest.mark.sampled(1000)
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("problem, shape", SMALL)
 def test_machine_code(problem, shape, spec):
@@ -74,7 +74,7 @@ def test_machine_code(problem, shape, spec):
         assert problem.check(shape, "cpu") is None
 
 
-@pytest.mark.sampled(300)
+@pytest.mark.sampled(1000)
 @pytest.mark.parametrize("spec", SIMULATED)
 @pytest.mark.parametrize("problem, shape", SMALL)
 def test_simulated(problem, shape, spec):
@@ -86,7 +86,7 @@ def test_simulated(problem, shape, spec):
 SPILLING = {"prepare_channels": 512, "channel_gradients": 2048}
 
 
-@pytest.mark.sampled(300)
+@pytest.mark.sampled(1000)
 @pytest.mark.parametrize("spec", ["sm_80", "sm_90", "sm_100", "gfx942", "gfx950", "gfx1250"])
 @pytest.mark.parametrize("problem, shape", SMALL)
 def test_compiled(problem, shape, spec):

@@ -93,7 +93,7 @@ def test_nothing_is_reported_of_right_kernels():
     distributed.simulate(back_to_back(all_reduce), 2, SIM)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("label, text", MUTANTS, ids=[label for label, _ in MUTANTS])
 def test_a_missing_signal_is_reported(label, text, tmp_path, world=2):
     module = mutants.load(text, tmp_path)

@@ -8,7 +8,7 @@ import pytest
 from tests import warm
 
 # Triton asks a driver for little, and for the same in its releases.
-pytestmark = [pytest.mark.once, pytest.mark.sampled(3)]
+pytestmark = [pytest.mark.once, pytest.mark.sampled(6)]
 
 pytest.importorskip("torch")
 

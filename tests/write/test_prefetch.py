@@ -12,7 +12,7 @@ from gluon_core import language as gl
 from gluon_sim.settings import using
 from gluon_write.port import port
 
-pytestmark = [pytest.mark.once, pytest.mark.sampled(3)]
+pytestmark = [pytest.mark.once, pytest.mark.sampled(5)]
 
 FOLDER = Path(__file__).parent / "triton_kernels"
 
