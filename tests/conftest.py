@@ -19,7 +19,7 @@ def pytest_addoption(parser):
         "--share",
         default="1/1",
         metavar="K-L/N",
-        help="of the tests marked `once` only the K-th to the L-th of N shares: runs side by side divide them",
+        help="run shares K to L of N of the tests marked `once`, which parallel runs divide among them",
     )
 
 

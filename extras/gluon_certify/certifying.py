@@ -79,7 +79,7 @@ def certify(
 def _advice(error: Exception) -> str:
     """Return the remedy for a program whose kernels are not Gluon's: the simulator runs Gluon alone."""
     no_driver = isinstance(error, RuntimeError) and "active drivers" in str(error)
-    return f" {PLAIN[0].upper()}{PLAIN[1:]}" if no_driver else ""
+    return f" {PLAIN}" if no_driver else ""
 
 
 def _executors(text: str, simulator: Backend) -> tuple[Target, Backend]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import ast
 from typing import Any, Optional
 
-from gluon_write.form import Form, changed_copy
+from gluon_write.form import Form, rewritten
 from gluon_write.loops import reads
 from gluon_write.sketch import Sketch, place_of
 
@@ -26,12 +26,7 @@ def apart(fn: Any, drawn: Sketch) -> Any:
     Args:
         drawn: the traced kernel.
     """
-    texts: dict[int, str] = {}
-    for number, jit in enumerate(drawn.jits):
-        text = _Function(jit, number, drawn).text()
-        if text is not None:
-            texts[number] = text
-    return changed_copy(fn, drawn.jits, texts, {}) if texts else fn
+    return rewritten(fn, drawn.jits, lambda jit, number: _Function(jit, number, drawn).text())
 
 
 class _Function(Form):

@@ -7,12 +7,21 @@ import copy
 import linecache
 import re
 import zlib
-from typing import Any, Mapping, Sequence
+from typing import Any, Callable, Mapping, Optional, Sequence
 
 from gluon_core._triton import unwrap
 from gluon_core.launch.jit import jit
 
-__all__ = ["Form", "bounds_of", "changed_copy", "edited", "factor", "free_name", "function_of"]
+__all__ = [
+    "Form",
+    "bounds_of",
+    "changed_copy",
+    "edited",
+    "factor",
+    "free_name",
+    "function_of",
+    "rewritten",
+]
 
 
 class Form:
@@ -85,6 +94,13 @@ def edited(source: str, edits: Sequence[tuple[ast.expr, str]]) -> str:
         rest = held[node.end_col_offset or 0 :]
         lines[node.lineno - 1] = held[: node.col_offset] + text.encode() + rest
     return b"\n".join(lines).decode() + "\n"
+
+
+def rewritten(fn: Any, jits: list[Any], text_of: Callable[[Any, int], Optional[str]]) -> Any:
+    """Return a kernel whose functions have the texts of `text_of(jit, number)`, None for the same; itself if all are."""
+    texts = {number: text_of(jit, number) for number, jit in enumerate(jits)}
+    changed = {number: text for number, text in texts.items() if text is not None}
+    return changed_copy(fn, jits, changed, {}) if changed else fn
 
 
 def changed_copy(

@@ -18,7 +18,7 @@ import ast
 from typing import Any, Optional
 
 from gluon_core import language, portable
-from gluon_write.form import changed_copy, factor
+from gluon_write.form import factor, rewritten
 from gluon_write.loops import argument, reads
 from gluon_write.recompute import Definitions
 from gluon_write.sketch import Sketch, place_of
@@ -41,12 +41,7 @@ def guarded(fn: Any, drawn: Sketch) -> Any:
     Args:
         drawn: the traced kernel.
     """
-    texts: dict[int, str] = {}
-    for number, jit in enumerate(drawn.jits):
-        text = _Guard(jit, number, drawn).text()
-        if text is not None:
-            texts[number] = text
-    return changed_copy(fn, drawn.jits, texts, {}) if texts else fn
+    return rewritten(fn, drawn.jits, lambda jit, number: _Guard(jit, number, drawn).text())
 
 
 class _Guard(Definitions):

@@ -70,7 +70,8 @@ class OwnStore:
 
     Attributes:
         loop: the loop around loops. tiles: name of the descriptor, `maker` its statement.
-        writer: name in the consumer. parts: blocks side by side that a tile is stored as.
+        writer: its name in the consumer.
+        parts: number of adjacent blocks that store a tile.
         tile_bytes: of the tile.
     """
 
