@@ -31,21 +31,21 @@ def _check(q: Tensor, k_cache: Tensor, v_cache: Tensor, table: Tensor, lengths: 
             )
     if q.ndim != 3 or q.shape[2] not in WIDTHS:
         raise ShapeError(
-            "queries are one token of each sequence",
+            "decoding takes one query token for each sequence",
             argument="q",
             expected=f"[sequences, heads, width], {WIDTHS} wide",
             got=list(q.shape),
         )
     if k_cache.ndim != 4 or k_cache.shape[3] != q.shape[2]:
         raise ShapeError(
-            "caches hold pages",
+            "the cache must be paged",
             argument="k_cache",
             expected=f"[pages, tokens of a page, heads, {q.shape[2]}]",
             got=list(k_cache.shape),
         )
     if v_cache.shape != k_cache.shape:
         raise ShapeError(
-            "caches have one shape",
+            "the caches must have the same shape",
             argument="v_cache",
             expected=list(k_cache.shape),
             got=list(v_cache.shape),
@@ -53,7 +53,7 @@ def _check(q: Tensor, k_cache: Tensor, v_cache: Tensor, table: Tensor, lengths: 
     heads = k_cache.shape[2]
     if not heads or q.shape[1] % heads or q.shape[1] // heads > ROWS:
         raise ShapeError(
-            f"each head of keys serves as many heads of queries, at most {ROWS}",
+            f"the number of query heads must be a multiple of the number of key heads, at most {ROWS}",
             argument="k_cache",
             expected=f"a divisor of {q.shape[1]} heads",
             got=heads,
@@ -61,10 +61,12 @@ def _check(q: Tensor, k_cache: Tensor, v_cache: Tensor, table: Tensor, lengths: 
     sequences = q.shape[0]
     for name, x, shape in (("page_table", table, 2), ("lengths", lengths, 1)):
         if x.dtype != torch.int32:
-            raise DtypeError("not int32", argument=name, expected="int32", got=str(x.dtype))
+            raise DtypeError(
+                "expected int32 indices", argument=name, expected="int32", got=str(x.dtype)
+            )
         if x.ndim != shape or x.shape[0] != sequences:
             raise ShapeError(
-                "one for each sequence",
+                "expected one entry for each sequence",
                 argument=name,
                 expected=[sequences, "pages"][:shape],
                 got=list(x.shape),
@@ -81,7 +83,7 @@ def _check(q: Tensor, k_cache: Tensor, v_cache: Tensor, table: Tensor, lengths: 
             )
         if name != "page_table" and not x.is_contiguous():
             raise ArgumentError(
-                "caches and lengths are read in place",
+                "the caches, the table and the lengths must be contiguous",
                 argument=name,
                 expected="a contiguous tensor",
                 got=f"strides {list(x.stride())}",

@@ -46,34 +46,34 @@ def _check(
             )
         if x.ndim != 4 or x.shape[3] not in WIDTHS:
             raise ShapeError(
-                "attention takes heads of sequences",
+                "attention takes tensors of four dimensions",
                 argument=name,
                 expected=f"[batch, heads, length, width], {' or '.join(map(str, WIDTHS))} wide",
                 got=list(x.shape),
             )
     if k.shape != v.shape:
         raise ShapeError(
-            "keys and values differ in shape",
+            "keys and values have different shapes",
             argument="v",
             expected=list(k.shape),
             got=list(v.shape),
         )
     if k.shape[0] != q.shape[0] or k.shape[3] != q.shape[3]:
         raise ShapeError(
-            "queries and keys have the same batch and width",
+            "queries and keys must have the same batch and head width",
             argument="k",
             expected=f"[{q.shape[0]}, heads, length, {q.shape[3]}]",
             got=list(k.shape),
         )
     if not k.shape[1] or q.shape[1] % k.shape[1]:
         raise ShapeError(
-            "each head of keys serves as many heads of queries",
+            "the number of query heads must be a multiple of the number of key heads",
             argument="k",
             expected=f"a divisor of {q.shape[1]} heads",
             got=k.shape[1],
         )
     if not k.shape[2] and q.numel():
-        raise ShapeError("there is no key to attend to", argument="k", got=list(k.shape))
+        raise ShapeError("there are no keys to attend to", argument="k", got=list(k.shape))
     for name, scale, x in (
         ("q_scale", q_scale, q),
         ("k_scale", k_scale, k),
@@ -81,7 +81,7 @@ def _check(
     ):
         if scale.dtype != torch.float32 or scale.shape != x.shape[:2] or not scale.is_contiguous():
             raise ShapeError(
-                "a scale for each head",
+                "expected one scale for each head",
                 argument=name,
                 expected=f"contiguous float32 {list(x.shape[:2])}",
                 got=f"{scale.dtype} {list(scale.shape)}",

@@ -39,7 +39,7 @@ class Mask:
             right = 0
         if not 0 <= cap < math.inf:
             raise ArgumentError(
-                "the cap bounds scores",
+                "the cap must be positive",
                 argument="softcap",
                 expected="a positive number, or 0 for none",
                 got=cap,
@@ -76,7 +76,7 @@ def _window(window: Optional[Sequence[Optional[int]]]) -> tuple[Optional[int], O
     sides = list(window) if isinstance(window, (tuple, list)) else []
     if len(sides) != 2 or any(type(side) not in (int, type(None)) for side in sides):
         raise ArgumentError(
-            "a window is the number of keys before and after a query's own",
+            "a window is a pair: the keys before and after each query",
             argument="window",
             expected="(before, after), None or -1 for no bound",
             got=repr(window),
@@ -84,7 +84,7 @@ def _window(window: Optional[Sequence[Optional[int]]]) -> tuple[Optional[int], O
     for side in sides:
         if side is not None and side < UNBOUNDED:
             raise ArgumentError(
-                "a window has no negative number of keys",
+                "a window cannot be negative",
                 argument="window",
                 expected="0 or more, None or -1 for no bound",
                 got=side,

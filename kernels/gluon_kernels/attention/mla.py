@@ -33,7 +33,7 @@ def _check(q: Tensor, cache: Tensor, table: Tensor, lengths: Tensor, latent: int
             )
     if q.ndim != 3:
         raise ShapeError(
-            "queries are one token of each sequence",
+            "decoding takes one query token for each sequence",
             argument="q",
             expected="[sequences, heads, latent + rotated elements]",
             got=list(q.shape),
@@ -54,10 +54,12 @@ def _check(q: Tensor, cache: Tensor, table: Tensor, lengths: Tensor, latent: int
         )
     for name, x, rank in (("page_table", table, 2), ("lengths", lengths, 1)):
         if x.dtype != torch.int32:
-            raise DtypeError("not int32", argument=name, expected="int32", got=str(x.dtype))
+            raise DtypeError(
+                "expected int32 indices", argument=name, expected="int32", got=str(x.dtype)
+            )
         if x.ndim != rank or x.shape[0] != q.shape[0]:
             raise ShapeError(
-                "one for each sequence",
+                "expected one entry for each sequence",
                 argument=name,
                 expected=[q.shape[0], "pages"][:rank],
                 got=list(x.shape),
@@ -72,7 +74,7 @@ def _check(q: Tensor, cache: Tensor, table: Tensor, lengths: Tensor, latent: int
             )
         if name != "page_table" and not x.is_contiguous():
             raise ArgumentError(
-                "cache and lengths are read in place",
+                "the cache, the table and the lengths must be contiguous",
                 argument=name,
                 expected="a contiguous tensor",
                 got=f"strides {list(x.stride())}",

@@ -34,7 +34,7 @@ def _check(q: Tensor, k: Tensor, v: Tensor) -> None:
             )
         if x.ndim != 4:
             raise ShapeError(
-                "attention takes heads of sequences",
+                "attention takes tensors of four dimensions",
                 argument=name,
                 expected="[batch, heads, length, width]",
                 got=list(x.shape),
@@ -48,21 +48,21 @@ def _check(q: Tensor, k: Tensor, v: Tensor) -> None:
             )
     if k.shape[:3] != v.shape[:3]:
         raise ShapeError(
-            "keys and values differ in shape",
+            "keys and values have different shapes",
             argument="v",
             expected=f"{[*k.shape[:3]]} and a width",
             got=list(v.shape),
         )
     if k.shape[0] != q.shape[0] or k.shape[3] != q.shape[3]:
         raise ShapeError(
-            "queries and keys have the same batch and width",
+            "queries and keys must have the same batch and head width",
             argument="k",
             expected=f"[{q.shape[0]}, heads, length, {q.shape[3]}]",
             got=list(k.shape),
         )
     if not k.shape[1] or q.shape[1] % k.shape[1]:
         raise ShapeError(
-            "each head of keys serves as many heads of queries",
+            "the number of query heads must be a multiple of the number of key heads",
             argument="k",
             expected=f"a divisor of {q.shape[1]} heads",
             got=k.shape[1],
@@ -70,13 +70,13 @@ def _check(q: Tensor, k: Tensor, v: Tensor) -> None:
     for name, x in (("q", q), ("v", v)):
         if not 0 < x.shape[3] <= WIDEST:
             raise ShapeError(
-                "no such width of heads",
+                "the head width is out of range",
                 argument=name,
                 expected=f"1 to {WIDEST} elements",
                 got=x.shape[3],
             )
     if not k.shape[2] and q.numel():
-        raise ShapeError("there is no key to attend to", argument="k", got=list(k.shape))
+        raise ShapeError("there are no keys to attend to", argument="k", got=list(k.shape))
 
 
 def _build(
@@ -261,7 +261,7 @@ def _scored(
     more = tuple(x for x in extra if isinstance(x, Tensor))
     if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v, *more)):
         raise ArgumentError(
-            "a function of scores has no gradient",
+            "score_mod does not support gradients",
             argument="score_mod",
             expected="tensors that need none",
             got="requires_grad=True",
@@ -339,7 +339,7 @@ def attention(
         if softcap or out is not None or sinks is not None:
             tensors = ("None" if x is None else "a tensor" for x in (out, sinks))
             raise ArgumentError(
-                "a function of scores excludes softcap, out and sinks",
+                "score_mod cannot be combined with softcap, out or sinks",
                 argument="score_mod",
                 got="softcap={}, out={}, sinks={}".format(softcap, *tensors),
                 remedy="Let the function cap the scores.",

@@ -212,7 +212,7 @@ GRADIENTS = Problem(
 
 
 def lists_of(lengths: Sequence[int], device: Any) -> Tensor:
-    """Return the first token of each sequence, and the number of all tokens."""
+    """Return the offset of each sequence and the total number of tokens."""
     firsts = torch.tensor([0, *lengths]).cumsum(0).to(torch.int32).to(device)
     firsts.longest = max(lengths, default=0)  # for rivals that ask for it
     return firsts

@@ -49,7 +49,7 @@ def _check(x: Tensor, cos: Tensor, sin: Tensor) -> None:
     check_dtype("rotary", x)
     if x.ndim != 4 or x.shape[-1] % 2:
         raise ShapeError(
-            "rotary takes heads of an even width",
+            "rotary takes heads of even width",
             argument="x",
             expected="[batch, length, heads, width]",
             got=list(x.shape),
@@ -59,7 +59,7 @@ def _check(x: Tensor, cos: Tensor, sin: Tensor) -> None:
         wanted = (x.shape[1], x.shape[3] // 2)
         if tuple(angles.shape) != wanted:
             raise ShapeError(
-                "an angle for each position and pair of elements",
+                "expected one angle for each position and pair of elements",
                 argument=name,
                 expected=list(wanted),
                 got=list(angles.shape),

@@ -21,7 +21,7 @@ def check_sinks(sinks: Optional[Tensor], q: Tensor) -> None:
         return
     if sinks.dtype not in DTYPES:
         raise DtypeError(
-            "sinks are scores",
+            "sinks must be floating-point scores",
             argument="sinks",
             expected="float32, float16 or bfloat16",
             got=str(sinks.dtype),
@@ -29,7 +29,7 @@ def check_sinks(sinks: Optional[Tensor], q: Tensor) -> None:
     heads = q.shape[1]
     if sinks.shape != (heads,) or not sinks.is_contiguous():
         raise ShapeError(
-            "one sink for each head of queries",
+            "expected one sink for each query head",
             argument="sinks",
             expected=f"[{heads}], contiguous",
             got=list(sinks.shape),

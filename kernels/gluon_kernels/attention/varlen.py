@@ -33,25 +33,28 @@ def _check(q: Tensor, k: Tensor, v: Tensor, of_queries: Tensor, of_keys: Tensor)
             )
         if x.ndim != 3 or not 0 < x.shape[2] <= WIDEST:
             raise ShapeError(
-                "attention takes heads of packed tokens",
+                "attention_varlen takes packed tokens of three dimensions",
                 argument=name,
                 expected=f"[tokens, heads, width], 1 to {WIDEST} wide",
                 got=list(x.shape),
             )
     if k.shape[2] != q.shape[2]:
         raise ShapeError(
-            "queries and keys have one width", argument="k", expected=q.shape[2], got=k.shape[2]
+            "queries and keys must have the same head width",
+            argument="k",
+            expected=q.shape[2],
+            got=k.shape[2],
         )
     if k.shape[:2] != v.shape[:2]:
         raise ShapeError(
-            "keys and values differ in shape",
+            "keys and values have different shapes",
             argument="v",
             expected=[*k.shape[:2], "width"],
             got=list(v.shape),
         )
     if not k.shape[1] or q.shape[1] % k.shape[1]:
         raise ShapeError(
-            "each head of keys serves as many heads of queries",
+            "the number of query heads must be a multiple of the number of key heads",
             argument="k",
             expected=f"a divisor of {q.shape[1]} heads",
             got=k.shape[1],
@@ -59,7 +62,7 @@ def _check(q: Tensor, k: Tensor, v: Tensor, of_queries: Tensor, of_keys: Tensor)
     for name, x in (("cu_seqlens_q", of_queries), ("cu_seqlens_k", of_keys)):
         if x.dtype != torch.int32:
             raise DtypeError(
-                "the first tokens of sequences are int32",
+                "cumulative lengths must be int32",
                 argument=name,
                 expected="int32",
                 got=str(x.dtype),
@@ -67,14 +70,14 @@ def _check(q: Tensor, k: Tensor, v: Tensor, of_queries: Tensor, of_keys: Tensor)
             )
         if x.ndim != 1 or not x.shape[0] or not x.is_contiguous():
             raise ShapeError(
-                "the first token of each sequence, and the number of all tokens",
+                "expected the offset of each sequence and the total number of tokens",
                 argument=name,
                 expected="[sequences + 1], contiguous",
                 got=list(x.shape),
             )
     if of_queries.shape != of_keys.shape:
         raise ShapeError(
-            "as many sequences of keys as of queries",
+            "queries and keys must have the same number of sequences",
             argument="cu_seqlens_k",
             expected=list(of_queries.shape),
             got=list(of_keys.shape),
@@ -102,7 +105,7 @@ def _check_values(name: str, firsts: Tensor, tokens: int) -> None:
     values = firsts.tolist()
     if values[0] != 0 or values[-1] != tokens or values != sorted(values):
         raise ArgumentError(
-            "the first tokens of sequences ascend",
+            "cumulative lengths must not decrease",
             argument=name,
             expected=f"numbers from 0 up to {tokens}",
             got=values[:8],
@@ -302,7 +305,7 @@ def attention_varlen(
         q: [tokens, heads, width], float16 or bfloat16, up to 256 wide.
         k: [tokens of keys, heads of keys, width] of the same dtype; the heads of queries are a multiple of those of keys (GQA).
         v: like `k`, of any width up to 256.
-        cu_seqlens_q: int32 [sequences + 1]: the first token of each sequence, and the number of all tokens.
+        cu_seqlens_q: int32 [sequences + 1]: the offset of each sequence and the total number of tokens.
         cu_seqlens_k: the same of keys; `cu_seqlens_q` by default.
         causal: a query sees the keys up to its own place.
         window: `(before, after)`: a query at place i sees the keys from `i - before` to `i + after`; None or -1 is no bound. A query

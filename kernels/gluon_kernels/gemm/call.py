@@ -61,14 +61,14 @@ def result_shape(a: torch.Tensor, b: torch.Tensor, op: str) -> tuple[int, ...]:
     """
     if a.ndim != b.ndim or a.ndim not in (2, 3):
         raise ShapeError(
-            f"{op} multiplies matrices, or batches of them",
+            f"{op} multiplies matrices or batches of matrices",
             argument="a, b",
-            expected="both of two dimensions, or both of three",
+            expected="two or three dimensions, the same number in both",
             got=f"{list(a.shape)} and {list(b.shape)}",
         )
     if a.shape[-1] != b.shape[-2]:
         raise ShapeError(
-            "the columns of a are not as many as the rows of b",
+            "the inner dimensions of a and b differ",
             argument="b",
             expected=f"{a.shape[-1]} rows",
             got=list(b.shape),
@@ -76,7 +76,7 @@ def result_shape(a: torch.Tensor, b: torch.Tensor, op: str) -> tuple[int, ...]:
         )
     if a.ndim == 3 and a.shape[0] != b.shape[0]:
         raise ShapeError(
-            "the batches have different sizes",
+            "the batch sizes of a and b differ",
             argument="b",
             expected=f"{a.shape[0]} matrices",
             got=b.shape[0],
@@ -94,7 +94,7 @@ def result_dtype(a: torch.Tensor, out_dtype: Optional[torch.dtype]) -> torch.dty
         return a.dtype
     if a.dtype not in _OUT_OF_HALF or out_dtype not in _OUT_OF_HALF:
         raise DtypeError(
-            "no such result of these operands",
+            "these operands cannot give this dtype",
             argument="out_dtype",
             expected="float16, bfloat16 or float32",
             got=str(out_dtype),
@@ -162,14 +162,14 @@ def check_bias(bias: Optional[torch.Tensor], columns: int) -> None:
         return
     if tuple(bias.shape) != (columns,) or (columns > 1 and bias.stride(0) != 1):
         raise ShapeError(
-            "a bias is a contiguous vector with a number for each column",
+            "the bias must be a contiguous vector with one element for each column",
             argument="bias",
             expected=[columns],
             got=f"{list(bias.shape)} with strides {list(bias.stride())}",
         )
     if bias.dtype not in _OUT_OF_HALF:
         raise DtypeError(
-            "not a floating-point bias",
+            "the bias must be floating-point",
             argument="bias",
             expected="float16, bfloat16 or float32",
             got=str(bias.dtype),
@@ -201,14 +201,14 @@ def check_out(out: torch.Tensor, shape: Sequence[int], dtype: torch.dtype) -> No
     """
     if tuple(out.shape) != tuple(shape):
         raise ShapeError(
-            "not the shape of the result",
+            "out has the wrong shape",
             argument="out",
             expected=list(shape),
             got=list(out.shape),
         )
     if out.dtype != dtype:
         raise DtypeError(
-            "not the dtype of the result", argument="out", expected=str(dtype), got=str(out.dtype)
+            "out has the wrong dtype", argument="out", expected=str(dtype), got=str(out.dtype)
         )
 
 
@@ -221,11 +221,11 @@ def check_apart(out: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
     for name, tensor in (("a", a), ("b", b)):
         if shares_memory(out, tensor):
             raise ArgumentError(
-                "the result would overwrite an operand",
+                "out shares memory with an operand",
                 argument="out",
                 expected=f"memory that {name} does not share",
                 got="the same memory",
-                remedy="Give another tensor as out=, or none.",
+                remedy="Pass another tensor as out=, or omit it.",
             )
 
 

@@ -74,11 +74,16 @@ def _checked(
         )
     for name, scale in (("a_scale", a_scale), ("b_scale", b_scale)):
         if scale.dtype != torch.float32:
-            raise DtypeError("not a scale", argument=name, expected="float32", got=str(scale.dtype))
+            raise DtypeError(
+                "the scale has the wrong dtype",
+                argument=name,
+                expected="float32",
+                got=str(scale.dtype),
+            )
     _check_scales(a, b, {"a_scale": a_scale, "b_scale": b_scale})
     if out_dtype not in _OUT:
         raise DtypeError(
-            "no such result",
+            "unsupported dtype of the result",
             argument="out_dtype",
             expected="bfloat16, float16 or float32",
             got=str(out_dtype),
@@ -259,7 +264,7 @@ def matmul_fp8(
         _checked(a, b, a_scale, b_scale, out.dtype, out)
         if any(t.requires_grad for t in (a_scale, b_scale)) and torch.is_grad_enabled():
             raise ArgumentError(
-                "a result in memory of yours has no gradient",
+                "out= does not support gradients",
                 argument="out",
                 remedy="Drop out=, or call under torch.no_grad().",
             )

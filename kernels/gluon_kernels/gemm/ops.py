@@ -283,7 +283,7 @@ def _into(
     needs = (t for t in (a, b, bias) if t is not None)
     if torch.is_grad_enabled() and any(t.requires_grad for t in needs):
         raise gluon.errors.ArgumentError(
-            "a result in memory of yours has no gradient",
+            "out= does not support gradients",
             argument="out",
             remedy="Drop out=, or call under torch.no_grad().",
         )
@@ -316,7 +316,7 @@ def _fronts(a: Tensor, b: Tensor) -> tuple[int, ...]:
         return tuple(torch.broadcast_shapes(a.shape[:-2], b.shape[:-2]))
     except RuntimeError:
         raise gluon.errors.ShapeError(
-            "the dimensions in front of the matrices do not fit each other",
+            "the batch dimensions do not broadcast",
             argument="b",
             expected=f"dimensions that broadcast with {list(a.shape[:-2])}",
             got=list(b.shape),
@@ -368,7 +368,7 @@ def _folded(
         return _product(flat_a, flat_b, bias, activation, out_dtype).reshape(wanted)
     if tuple(out.shape) != wanted:
         raise gluon.errors.ShapeError(
-            "not the shape of the result",
+            "out has the wrong shape",
             argument="out",
             expected=list(wanted),
             got=list(out.shape),

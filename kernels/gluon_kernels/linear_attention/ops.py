@@ -36,14 +36,14 @@ def _check(
             )
         if x.ndim != 4 or not x.shape[3]:
             raise ShapeError(
-                "linear attention takes heads of sequences",
+                "linear attention takes tensors of four dimensions",
                 argument=name,
                 expected="[batch, length, heads, width]",
                 got=list(x.shape),
             )
     if k.shape != q.shape:
         raise ShapeError(
-            "queries and keys have one shape",
+            "queries and keys must have the same shape",
             argument="k",
             expected=list(q.shape),
             got=list(k.shape),
@@ -54,14 +54,14 @@ def _check(
         )
     if v.shape[:2] != q.shape[:2]:
         raise ShapeError(
-            "keys and values differ in shape",
+            "keys and values have different shapes",
             argument="v",
             expected=f"{list(q.shape[:2])}, heads, width",
             got=list(v.shape),
         )
     if not q.shape[2] or v.shape[2] % q.shape[2]:
         raise ShapeError(
-            "each head of keys serves as many heads of values",
+            "the number of value heads must be a multiple of the number of key heads",
             argument="v",
             expected=f"a multiple of {q.shape[2]} heads",
             got=v.shape[2],
@@ -71,7 +71,7 @@ def _check(
             continue
         if gate.dtype not in FLOATS:
             raise DtypeError(
-                "gates are floating-point numbers",
+                "gates must be floating-point",
                 argument=name,
                 expected="float16, bfloat16 or float32",
                 got=str(gate.dtype),
@@ -90,7 +90,7 @@ def _check(
     state = (v.shape[0], v.shape[2], q.shape[3], v.shape[3])
     if initial is not None and (initial.shape != state or initial.dtype != torch.float32):
         raise ShapeError(
-            "the state of each head is a float32 matrix",
+            "the state must be one float32 matrix for each head",
             argument="initial_state",
             expected=f"float32 {list(state)}",
             got=f"{initial.dtype} {list(initial.shape)}",

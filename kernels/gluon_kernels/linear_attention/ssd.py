@@ -18,7 +18,7 @@ __all__ = ["ssd"]
 def _check(x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, d: Optional[Tensor]) -> None:
     if x.ndim != 4:
         raise ShapeError(
-            "the scan takes heads of sequences",
+            "the scan takes tensors of four dimensions",
             argument="x",
             expected="[batch, length, heads, width]",
             got=list(x.shape),
@@ -30,14 +30,17 @@ def _check(x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, d: Optional[T
             continue
         if tensor.dtype not in FLOATS:
             raise DtypeError(
-                "gates are floating-point numbers",
+                "gates must be floating-point",
                 argument=name,
                 expected="float16, bfloat16 or float32",
                 got=str(tensor.dtype),
             )
         if list(tensor.shape) != wanted:
             raise ShapeError(
-                "a number for each head", argument=name, expected=wanted, got=list(tensor.shape)
+                "expected one number for each head",
+                argument=name,
+                expected=wanted,
+                got=list(tensor.shape),
             )
         if tensor.device != x.device:
             raise ArgumentError(
@@ -48,14 +51,17 @@ def _check(x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, d: Optional[T
             )
     if b.ndim != 4 or b.shape[:2] != x.shape[:2] or not b.shape[2] or heads % b.shape[2]:
         raise ShapeError(
-            "groups of heads share b and c",
+            "the number of heads must be a multiple of the number of groups",
             argument="b",
             expected=f"{[*x.shape[:2]]}, a divisor of {heads} heads, state size",
             got=list(b.shape),
         )
     if c.shape != b.shape:
         raise ShapeError(
-            "b and c have one shape", argument="c", expected=list(b.shape), got=list(c.shape)
+            "b and c must have the same shape",
+            argument="c",
+            expected=list(b.shape),
+            got=list(c.shape),
         )
 
 

@@ -44,14 +44,14 @@ def _checked(
         )
     if x.ndim != 2 or gate_up.ndim != 3 or down.ndim != 3:
         raise ShapeError(
-            "not tokens and the matrices of experts",
+            "moe takes tokens and the weights of the experts",
             argument="x, gate_up, down",
             expected="[tokens, width], [experts, width, 2 * inner] and [experts, inner, width]",
             got=f"{list(x.shape)}, {list(gate_up.shape)} and {list(down.shape)}",
         )
     if experts.shape != weights.shape or experts.ndim != 2 or experts.shape[0] != x.shape[0]:
         raise ShapeError(
-            "not an expert and a weight for each choice of each token",
+            "expected one expert and one weight for each choice of each token",
             argument="weights, experts",
             expected=f"[{x.shape[0]}, choices] both",
             got=f"{list(weights.shape)} and {list(experts.shape)}",
@@ -59,25 +59,25 @@ def _checked(
     width, count = x.shape[1], gate_up.shape[0]
     if gate_up.shape[1] != width or tuple(down.shape) != (count, gate_up.shape[2] // 2, width) or gate_up.shape[2] % 2:  # fmt: skip
         raise ShapeError(
-            "the matrices of the experts do not fit the tokens or each other",
+            "the weights of the experts do not match the tokens or each other",
             argument="gate_up, down",
             expected=f"[experts, {width}, 2 * inner] and [experts, inner, {width}]",
             got=f"{list(gate_up.shape)} and {list(down.shape)}",
         )
     if x.dtype not in _DTYPES or gate_up.dtype != x.dtype or down.dtype != x.dtype:
         raise DtypeError(
-            "moe takes tokens and matrices of the same 16-bit dtype",
+            "moe takes tokens and expert weights of the same 16-bit dtype",
             argument="x, gate_up, down",
             expected="float16 or bfloat16",
             got=f"{x.dtype}, {gate_up.dtype} and {down.dtype}",
         )
     if not weights.is_floating_point():
-        raise DtypeError("not weights", argument="weights", expected="floating-point", got=str(weights.dtype))  # fmt: skip
+        raise DtypeError("routing weights must be floating-point", argument="weights", expected="floating-point", got=str(weights.dtype))  # fmt: skip
     if experts.dtype not in (torch.int32, torch.int64):
-        raise DtypeError("not experts", argument="experts", expected="int32 or int64", got=str(experts.dtype))  # fmt: skip
+        raise DtypeError("expert indices must be integers", argument="experts", expected="int32 or int64", got=str(experts.dtype))  # fmt: skip
     if width % 8 or down.shape[1] % 8:
         raise ShapeError(
-            "rows do not begin at multiples of 16 bytes",
+            "rows are not aligned to 16 bytes",
             argument="gate_up, down",
             expected="width and inner divisible by 8",
             got=f"{list(gate_up.shape)} and {list(down.shape)}",
@@ -265,7 +265,7 @@ def moe(
         _checked(*tensors, activation, out)
         if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
             raise ArgumentError(
-                "a result in memory of yours has no gradient",
+                "out= does not support gradients",
                 argument="out",
                 remedy="Drop out=, or call under torch.no_grad().",
             )

@@ -32,14 +32,14 @@ def _checked(a: Tensor, b: Tensor, offs: Tensor) -> tuple[int, int]:
     """
     if a.ndim != 2 or b.ndim != 3 or offs.ndim != 1:
         raise ShapeError(
-            "not rows, matrices and ends of groups",
+            "grouped_matmul takes rows, one matrix for each group, and the ends of the groups",
             argument="a, b, offs",
             expected="[rows, K], [groups, K, N] and [groups]",
             got=f"{list(a.shape)}, {list(b.shape)} and {list(offs.shape)}",
         )
     if a.shape[1] != b.shape[1] or b.shape[0] != offs.shape[0]:
         raise ShapeError(
-            "the matrices do not fit the rows or the groups",
+            "the matrices do not match the rows or the groups",
             argument="b",
             expected=[offs.shape[0], a.shape[1], "N"],
             got=list(b.shape),
@@ -70,7 +70,7 @@ def _checked(a: Tensor, b: Tensor, offs: Tensor) -> tuple[int, int]:
         )
     if a.shape[1] % 8 or b.shape[2] % 8:
         raise ShapeError(
-            "rows do not begin at multiples of 16 bytes",
+            "rows are not aligned to 16 bytes",
             argument="b",
             expected="K and N divisible by 8",
             got=list(b.shape),
@@ -224,7 +224,7 @@ def grouped_matmul(a: Tensor, b: Tensor, offs: Tensor, *, out: Optional[Tensor] 
         check_devices({"a": a, "out": out})
         if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):
             raise ArgumentError(
-                "a result in memory of yours has no gradient",
+                "out= does not support gradients",
                 argument="out",
                 remedy="Drop out=, or call under torch.no_grad().",
             )

@@ -136,7 +136,7 @@ def check_classes(x: Tensor) -> None:
     """
     if x.shape[-1] > WIDEST:
         raise ShapeError(
-            "more classes than the programs of a row hold",
+            "too many classes",
             argument="x",
             expected=f"up to {WIDEST} columns",
             got=list(x.shape),

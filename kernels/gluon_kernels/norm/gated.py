@@ -26,11 +26,17 @@ def _check(gate: Tensor, up: Tensor) -> None:
     _check_dtypes(gate, up)
     if up.shape != gate.shape:
         raise ShapeError(
-            "both have one shape", argument="up", expected=list(gate.shape), got=list(up.shape)
+            "gate and up must have the same shape",
+            argument="up",
+            expected=list(gate.shape),
+            got=list(up.shape),
         )
     if up.dtype != gate.dtype:
         raise DtypeError(
-            "both have one dtype", argument="up", expected=str(gate.dtype), got=str(up.dtype)
+            "gate and up must have the same dtype",
+            argument="up",
+            expected=str(gate.dtype),
+            got=str(up.dtype),
         )
     check_same_device(gate, up=up)
 

@@ -26,18 +26,24 @@ def _checked(x: Tensor, weight: Tensor, labels: Tensor) -> None:
         check_dtype("linear_cross_entropy", one, name)
     if x.ndim != 2 or weight.ndim != 2 or x.shape[1] != weight.shape[1]:
         raise ShapeError(
-            "the rows do not fit the weights of the layer",
+            "the weights of the layer do not match the rows",
             argument="x, weight",
             expected="[rows, width] and [classes, width]",
             got=f"{list(x.shape)} and {list(weight.shape)}",
         )
     if labels.shape != x.shape[:1]:
         raise ShapeError(
-            "not a label for each row", argument="labels", expected=[len(x)], got=list(labels.shape)
+            "expected one label for each row",
+            argument="labels",
+            expected=[len(x)],
+            got=list(labels.shape),
         )
     if labels.dtype not in (torch.int64, torch.int32):
         raise DtypeError(
-            "not labels", argument="labels", expected="int64 or int32", got=str(labels.dtype)
+            "labels must be integers",
+            argument="labels",
+            expected="int64 or int32",
+            got=str(labels.dtype),
         )
 
 

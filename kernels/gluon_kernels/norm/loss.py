@@ -33,7 +33,7 @@ def _check_loss(x: Tensor, labels: Tensor) -> None:
     check_dtype("cross_entropy", x)
     if x.ndim != 2 or not x.shape[1]:
         raise ShapeError(
-            "logits are a row for each label",
+            "logits must have one row for each label",
             argument="x",
             expected="[rows, classes], at least one class",
             got=list(x.shape),
@@ -41,14 +41,17 @@ def _check_loss(x: Tensor, labels: Tensor) -> None:
     composite.check_classes(x)
     if labels.dtype not in (torch.int64, torch.int32):
         raise DtypeError(
-            "labels are numbers of classes",
+            "labels must be integers",
             argument="labels",
             expected="int64 or int32",
             got=str(labels.dtype),
         )
     if tuple(labels.shape) != (x.shape[0],):
         raise ShapeError(
-            "a label for each row", argument="labels", expected=[x.shape[0]], got=list(labels.shape)
+            "expected one label for each row",
+            argument="labels",
+            expected=[x.shape[0]],
+            got=list(labels.shape),
         )
     check_same_device(x, labels=labels)
 

@@ -36,7 +36,7 @@ def _result_dtype(x: Tensor, dtype: Optional[torch.dtype]) -> torch.dtype:
         return torch.float32 if kind != "meta" and torch.is_autocast_enabled(kind) else x.dtype
     if dtype not in FLOATS:
         raise DtypeError(
-            "no such result",
+            "unsupported dtype of the result",
             argument="dtype",
             expected="float16, bfloat16 or float32",
             got=str(dtype),
@@ -182,7 +182,7 @@ def softmax(
 
     Raises:
         DtypeError, ShapeError: no tensor of floats, a scalar, or an `out` of another shape or dtype.
-        ArgumentError: there is no such dimension, or `out` is on another device or has a gradient.
+        ArgumentError: the dimension is out of range, or `out` is on another device or has a gradient.
     """
     result: Tensor
     if out is None and not is_compiling():
@@ -207,7 +207,7 @@ def softmax(
     check_dtype("softmax", x)
     if not -x.ndim <= dim < x.ndim:
         raise ArgumentError(
-            "there is no such dimension",
+            "the dimension is out of range",
             argument="dim",
             expected=f"{-x.ndim} to {x.ndim - 1}",
             got=dim,
@@ -242,7 +242,7 @@ def _check_norm(
         check_dtype(op, residual, "residual")
         if residual.shape != x.shape:
             raise ShapeError(
-                "what is added has the shape of x",
+                "the residual must have the shape of x",
                 argument="residual",
                 expected=list(x.shape),
                 got=list(residual.shape),

@@ -120,9 +120,7 @@ def check_dtype(op: str, x: Any, name: str = "x") -> None:
             remedy="Convert it: x.float()." if not x.is_complex() else None,
         )
     if x.ndim == 0:
-        raise ShapeError(
-            f"{op} works along a dimension, and a scalar has none", argument=name, got="[]"
-        )
+        raise ShapeError(f"{op} needs at least one dimension", argument=name, got="[]")
 
 
 def check_same_device(x: torch.Tensor, **others: Optional[torch.Tensor]) -> None:
@@ -152,7 +150,7 @@ def check_vector(name: str, vector: Optional[torch.Tensor], columns: int) -> Non
     check_dtype("a norm", vector, name)
     if tuple(vector.shape) != (columns,):
         raise ShapeError(
-            "a vector with a number for each column",
+            "expected a vector with one element for each column",
             argument=name,
             expected=[columns],
             got=list(vector.shape),
@@ -168,22 +166,22 @@ def check_out(out: torch.Tensor, shape: Any, dtype: torch.dtype, *inputs: Any) -
     """
     if tuple(out.shape) != tuple(shape):
         raise ShapeError(
-            "not the shape of the result", argument="out", expected=list(shape), got=list(out.shape)
+            "out has the wrong shape", argument="out", expected=list(shape), got=list(out.shape)
         )
     if out.dtype != dtype:
         raise DtypeError(
-            "not the dtype of the result", argument="out", expected=str(dtype), got=str(out.dtype)
+            "out has the wrong dtype", argument="out", expected=str(dtype), got=str(out.dtype)
         )
     if any(size > 1 and step == 0 for size, step in zip(out.shape, out.stride())):
         raise ArgumentError(
-            "elements of the result share memory",
+            "the elements of out share memory",
             argument="out",
             expected="a tensor that is not expanded",
             got=f"strides {list(out.stride())}",
         )
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (out, *inputs)):
         raise ArgumentError(
-            "a result in memory of yours has no gradient",
+            "out= does not support gradients",
             argument="out",
             remedy="Drop out=, or call under torch.no_grad().",
         )
@@ -205,9 +203,9 @@ def check_apart(out: torch.Tensor, in_place: Optional[str] = None, **inputs: Any
         if name == in_place and same and out.dtype == x.dtype:
             continue
         raise ArgumentError(
-            "the result would overwrite an input",
+            "out shares memory with an input",
             argument="out",
             expected=f"memory that {name} does not share",
             got="the same memory",
-            remedy="Give another tensor as out=, or none.",
+            remedy="Pass another tensor as out=, or omit it.",
         )

@@ -57,7 +57,7 @@ def _format(weight: Tensor, scales: Optional[Tensor]) -> str:
         return "mxfp4" if scales is not None and scales.dtype is torch.uint8 else "int4"
     if weight.dtype not in _FORMATS:
         raise DtypeError(
-            "no such weights",
+            "unsupported dtype of the weights",
             argument="weight",
             expected="the dtype of x, int8, float8_e4m3fn, float8_e5m2, or uint8 of two weights of 4 bits",
             got=str(weight.dtype),
@@ -71,7 +71,7 @@ def _checked(
 ) -> Layer:  # fmt: skip
     if x.dtype not in _FLOATS:
         raise DtypeError(
-            "not activations",
+            "activations must be floating-point",
             argument="x",
             expected="float16, bfloat16 or float32",
             got=str(x.dtype),
@@ -79,7 +79,7 @@ def _checked(
     format = _format(weight, scales)
     if x.ndim < 1 or weight.ndim != 2:
         raise ShapeError(
-            "not rows and the weights of a layer",
+            "linear takes rows and the weights of a layer",
             argument="x, weight",
             expected="[..., K] and [N, K]",
             got=f"{list(x.shape)} and {list(weight.shape)}",
@@ -88,7 +88,7 @@ def _checked(
     packed = 2 if format in ("int4", "mxfp4") else 1
     if weight.shape[1] * packed != k:
         raise ShapeError(
-            "the weights have other columns than x",
+            "the weights and x have different numbers of columns",
             argument="weight",
             expected=f"[N, {k}]" if packed == 1 else f"[N, {k} / 2] of two weights in a byte",
             got=list(weight.shape),
@@ -111,7 +111,7 @@ def _group(scales: Optional[Tensor], format: str, n: int, k: int) -> int:
     if scales is None:
         if format in ("int8", "int4", "mxfp4"):
             raise ArgumentError(
-                "integers need scales",
+                "integer weights need scales",
                 argument="scales",
                 expected=f"[{n}] or [{n}, groups]",
                 got=None,
@@ -120,7 +120,7 @@ def _group(scales: Optional[Tensor], format: str, n: int, k: int) -> int:
     exponents = format == "mxfp4"
     if not exponents and scales.dtype not in _FLOATS:
         raise DtypeError(
-            "not scales",
+            "the scales have the wrong dtype",
             argument="scales",
             expected="float16, bfloat16 or float32; uint8 exponents for weights of 4 bits",
             got=str(scales.dtype),
@@ -128,7 +128,7 @@ def _group(scales: Optional[Tensor], format: str, n: int, k: int) -> int:
     groups = 1 if scales.ndim == 1 else scales.shape[-1]
     if tuple(scales.shape) not in ((n,), (n, groups)) or groups < 1 or k % groups:
         raise ShapeError(
-            "a scale belongs to a row of the weights, or to a group of its columns",
+            "scales must be per row of the weights, or per group of its columns",
             argument="scales",
             expected=f"[{n}] or [{n}, groups], where groups divide {k} columns",
             got=list(scales.shape),
@@ -137,7 +137,7 @@ def _group(scales: Optional[Tensor], format: str, n: int, k: int) -> int:
         return 0
     if k // groups % 32:
         raise ShapeError(
-            "groups are multiples of 32 columns",
+            "groups must be multiples of 32 columns",
             argument="scales",
             expected=f"[{n}, {k} / group]",
             got=f"{list(scales.shape)}, groups of {k // groups}",
@@ -301,7 +301,7 @@ def linear(
     if weight.dtype == x.dtype:
         if scales is not None:
             raise ArgumentError(
-                "weights of the dtype of x have no scales", argument="scales", expected=None, got=list(scales.shape)
+                "weights of the dtype of x take no scales", argument="scales", expected=None, got=list(scales.shape)
             )  # fmt: skip
         return _plain(x, weight, bias, activation, out, out_dtype)
     if out is not None:
@@ -309,7 +309,7 @@ def linear(
             check_out(out, out.shape, out_dtype)
         if torch.is_grad_enabled() and (x.requires_grad or (bias is not None and bias.requires_grad)):  # fmt: skip
             raise ArgumentError(
-                "a result in memory of yours has no gradient",
+                "out= does not support gradients",
                 argument="out",
                 remedy="Drop out=, or call under torch.no_grad().",
             )
@@ -331,7 +331,7 @@ def _plain(
     out: Optional[Tensor], out_dtype: Optional[torch.dtype],
 ) -> Tensor:  # fmt: skip
     if weight.ndim != 2:
-        raise ShapeError("not the weights of a layer", argument="weight", expected="[N, K]", got=list(weight.shape))  # fmt: skip
+        raise ShapeError("the weights must be a matrix", argument="weight", expected="[N, K]", got=list(weight.shape))  # fmt: skip
     rows = x[None] if x.ndim == 1 else x
     to = out[None] if out is not None and x.ndim == 1 else out
     result = matmul(rows, weight.mT, bias=bias, activation=activation, out=to, out_dtype=out_dtype)

@@ -31,7 +31,7 @@ def _check(x: Tensor, dtype: torch.dtype, scaling: str) -> None:
     check_dtype("quantize", x)
     if dtype not in LIMITS:
         raise DtypeError(
-            "no such 8-bit dtype",
+            "unsupported 8-bit dtype",
             argument="dtype",
             expected=", ".join(str(one) for one in LIMITS),
             got=str(dtype),
@@ -48,14 +48,14 @@ def _check(x: Tensor, dtype: torch.dtype, scaling: str) -> None:
     most = LONGEST if scaling == "row" else 65535 * WIDTH
     if x.shape[-1] > most:
         raise ShapeError(
-            "a longer row than the programs of one quantize",
+            "the row is too long",
             argument="x",
             expected=f"up to {most} columns",
             got=list(x.shape),
         )
     if scaling == "mx" and dtype not in EXPONENTS:
         raise DtypeError(
-            "scales that are powers of two are for floats",
+            "power-of-two scales need a floating-point dtype",
             argument="dtype",
             expected=", ".join(str(one) for one in EXPONENTS),
             got=str(dtype),
@@ -170,7 +170,7 @@ def quantize(
         `(values, scales)`, the values of the shape of `x`. Rows and blocks of zeros have the scale 1.
 
     Raises:
-        DtypeError, ShapeError: no tensor of floats, or no such 8-bit dtype.
+        DtypeError, ShapeError: no tensor of floats, or an unsupported 8-bit dtype.
         ArgumentError: an unknown scaling.
     """
     dtype = torch.float8_e4m3fn if dtype is None else dtype

@@ -28,14 +28,14 @@ def _check(x: Tensor, k: int, dim: int) -> None:
     check_dtype("topk", x)
     if not -x.ndim <= dim < x.ndim:
         raise ArgumentError(
-            "there is no such dimension",
+            "the dimension is out of range",
             argument="dim",
             expected=f"{-x.ndim} to {x.ndim - 1}",
             got=dim,
         )
     if not isinstance(k, (int, torch.SymInt)) or isinstance(k, bool) or not 0 <= k <= x.shape[dim]:
         raise ArgumentError(
-            "no such number of elements",
+            "k is out of range",
             argument="k",
             expected=f"0 to {x.shape[dim]}, the size of the dimension",
             got=k,
@@ -118,7 +118,7 @@ def topk(
 
     Raises:
         DtypeError, ShapeError: no tensor of floats, a scalar, or an `out` of another shape or dtype.
-        ArgumentError: there is no such dimension or no such `k`, or `out` is on another device or has a gradient.
+        ArgumentError: the dimension is out of range, `k` is, or `out` is on another device or has a gradient.
     """
     if out is None and dim == -1 and not is_compiling():
         if is_plain(x):

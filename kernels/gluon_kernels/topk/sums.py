@@ -109,7 +109,7 @@ def _checked(x: Tensor, dtype: Optional[torch.dtype]) -> torch.dtype:
     check_dtype("cumsum", x)
     if dtype is not None and dtype not in FLOATS:
         raise ArgumentError(
-            "no such result",
+            "unsupported dtype of the result",
             argument="dtype",
             expected="float16, bfloat16 or float32",
             got=str(dtype),
@@ -254,7 +254,7 @@ def cumsum(x: Tensor, dim: int = -1, *, dtype: Optional[torch.dtype] = None) -> 
 
     Raises:
         DtypeError, ShapeError: no tensor of floats, or a scalar.
-        ArgumentError: there is no such dimension, or no such result.
+        ArgumentError: the dimension is out of range, or the dtype is not supported.
     """
     result: Tensor
     if not is_compiling():
@@ -268,7 +268,7 @@ def cumsum(x: Tensor, dim: int = -1, *, dtype: Optional[torch.dtype] = None) -> 
     kind = _checked(x, dtype)
     if not -x.ndim <= dim < x.ndim:
         raise ArgumentError(
-            "there is no such dimension",
+            "the dimension is out of range",
             argument="dim",
             expected=f"{-x.ndim} to {x.ndim - 1}",
             got=dim,
