@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Callable, Iterator, Mapping, Optional, Sequence
@@ -71,17 +71,21 @@ def file_of(name: str) -> Path:
 # -- one job -------------------------------------------------------------------------------------
 
 
-Job = tuple[str, str, str]  # kind, example, target
+Job = tuple[str, str, str, bool]  # kind, example, target, whether the instructions are counted
 
 
-def run_one(kind: str, name: str, spec: str) -> Row:
-    """Simulate, compile or run one example on one target; "" simulates on the first one that has its capabilities."""
+def run_one(kind: str, name: str, spec: str, counted: bool = True) -> Row:
+    """Simulate, compile or run one example on one target; "" simulates on the first one that has its capabilities.
+
+    Args:
+        counted: count the instructions of compiled kernels; disassembling takes a third of a second.
+    """
     started = time.perf_counter()
     tried = [registry().target(spec)] if spec else _simulated()
     missing: Optional[CapabilityError] = None
     for target in tried:
         try:
-            return _job(kind, name, target, started)
+            return _job(kind, name, target, started, counted)
         except CapabilityError as error:
             missing = error
         except Exception as error:
@@ -91,7 +95,7 @@ def run_one(kind: str, name: str, spec: str) -> Row:
     return Row(name, spec or str(tried[0]), kind, "skipped", str(missing).splitlines()[0])
 
 
-def _job(kind: str, name: str, target: Target, started: float) -> Row:
+def _job(kind: str, name: str, target: Target, started: float, counted: bool) -> Row:
     if kind != "compile":
         _run_file(name, target)
         return Row(name, str(target), kind, "passed", seconds=time.perf_counter() - started)
@@ -100,16 +104,23 @@ def _job(kind: str, name: str, target: Target, started: float) -> Row:
     with recording(record):
         _run_file(name, Target(simulator.name if simulator else "", target.architecture))
     # One row for each example: its largest kernel.
-    reports = [hardware_kernel(kernel, target).report() for kernel in gluon_kernels(record)]
-    report = max(reports, key=lambda report: report.registers or 0)
-    return Row(
+    kernels = [hardware_kernel(kernel, target) for kernel in gluon_kernels(record)]
+    largest = max(kernels, key=lambda kernel: kernel.n_regs or 0)
+    row = Row(
         name,
         str(target),
         kind,
         "passed",
         seconds=time.perf_counter() - started,
-        registers=report.registers,
-        spills=report.spills,
+        registers=largest.n_regs,
+        spills=largest.n_spills,
+    )
+    if not counted:
+        return row
+    report = largest.report()
+    return replace(
+        row,
+        seconds=time.perf_counter() - started,
         shared_memory=report.shared_memory,
         instruction_count=report.instruction_count,
         instruction_mix=dict(report.instruction_mix),
@@ -160,7 +171,7 @@ def show(
     chosen = _chosen(only, everything)
     compile_for = _targets(targets)
     device = device_target()
-    work = {name: _jobs(name, compile_for, device) for name in chosen}
+    work = {name: _jobs(name, compile_for, device, counted=json) for name in chosen}
     columns = [("compile", spec) for spec in compile_for]
     if registry().simulator() is not None:
         columns.insert(0, ("simulate", ""))
@@ -211,12 +222,12 @@ def _names() -> tuple[str, ...]:
     return names
 
 
-def _jobs(name: str, compile_for: Sequence[str], device: Any) -> list[Job]:
+def _jobs(name: str, compile_for: Sequence[str], device: Any, counted: bool) -> list[Job]:
     """Return the jobs of an example, in the order of the columns."""
-    jobs: list[Job] = [("compile", name, spec) for spec in compile_for]
+    jobs: list[Job] = [("compile", name, spec, counted) for spec in compile_for]
     if registry().simulator() is not None:
-        jobs.insert(0, ("simulate", name, ""))
-    return jobs if device is None else [*jobs, ("run", name, str(device))]
+        jobs.insert(0, ("simulate", name, "", counted))
+    return jobs if device is None else [*jobs, ("run", name, str(device), counted)]
 
 
 def _nothing(json: bool) -> int:
@@ -332,6 +343,6 @@ def _in_processes(work: Sequence[Job], processes: int, done: Callable[[Job, Row]
     # Fresh processes: a fork would inherit the threads and the device of this one.
     for job, row in each(f"{__name__}:run_one", work, processes):
         if isinstance(row, Ended):
-            kind, name, target = job
+            kind, name, target, _ = job
             row = Row(name, target, kind, "failed", str(row))
         done(job, row)

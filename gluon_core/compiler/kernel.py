@@ -215,7 +215,7 @@ class CompiledKernel:
     @property
     def n_regs(self) -> Optional[int]:
         """32-bit registers per thread: the driver's word once loaded, else read from the code."""
-        return self._get("n_regs") if "n_regs" in self._loaded else self._machine_report().registers
+        return self._get("n_regs") if "n_regs" in self._loaded else self._registers[0]
 
     @n_regs.setter
     def n_regs(self, value: Any) -> None:
@@ -224,9 +224,7 @@ class CompiledKernel:
     @property
     def n_spills(self) -> Optional[int]:
         """Spills per thread, see `Report.spills`."""
-        return (
-            self._get("n_spills") if "n_spills" in self._loaded else self._machine_report().spills
-        )
+        return self._get("n_spills") if "n_spills" in self._loaded else self._registers[1]
 
     @n_spills.setter
     def n_spills(self, value: Any) -> None:
@@ -270,9 +268,15 @@ class CompiledKernel:
             cache.store_companion(self.hash, self.src.name, "report", maker, asdict(report))
         return report
 
-    def _machine_report(self) -> Report:
-        """Return the machine code's report, that of the architecture where this kernel is simulated."""
-        return self.report() if self.hardware is None else self.hardware.kernel().report()
+    def _compiled(self) -> CompiledKernel:
+        """Return the kernel with machine code, that of the architecture where this one is simulated."""
+        return self if self.hardware is None else self.hardware.kernel()
+
+    @functools.cached_property
+    def _registers(self) -> tuple[Optional[int], Optional[int]]:
+        """Return registers and spills of the machine code."""
+        kernel = self._compiled()
+        return kernel.backend.compiler.registers(kernel)
 
     def signature_types(self) -> tuple[Any, ...]:
         """Return the type of each parameter in order, nested for tuples."""
@@ -395,9 +399,9 @@ class CompiledKernel:
         return f"{self.name} for {self.target}: {stages}"
 
     def _repr_html_(self) -> str:
-        return f"<p><b>{escape(self._heading())}</b></p>{self._machine_report()._repr_html_()}"
+        return f"<p><b>{escape(self._heading())}</b></p>{self._compiled().report()._repr_html_()}"
 
     def __rich__(self) -> Any:
-        table = self._machine_report().__rich__()
+        table = self._compiled().report().__rich__()
         table.title = self._heading()
         return table

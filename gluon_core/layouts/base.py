@@ -271,6 +271,7 @@ class Layout:
     def _set(self, **values: Any) -> None:
         """Replace fields of this frozen value; only for `__post_init__`."""
         self.__dict__.pop("_known_key", None)
+        self.__dict__.pop("_known_hash", None)
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
@@ -297,7 +298,15 @@ class Layout:
         return type(self) is type(other) and self._key() == other._key()
 
     def __hash__(self) -> int:
-        return hash((type(self).__name__, self._key()))
+        known: Optional[int] = self.__dict__.get("_known_hash")
+        if known is None:
+            known = hash((type(self).__name__, self._key()))
+            object.__setattr__(self, "_known_hash", known)
+        return known
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Hashes of strings differ between processes.
+        return {name: value for name, value in self.__dict__.items() if name != "_known_hash"}
 
     def verify(self) -> None:
         """Raise LayoutError if no compiler or no hardware supports this layout."""

@@ -216,6 +216,12 @@ class Compiler:
         """
         raise compiled.target.lacks("compiler")
 
+    def registers(self, compiled: Compiled) -> tuple[Optional[int], Optional[int]]:
+        """Return `registers` and `spills` of the report; a backend that reads them without the instructions does
+        it here."""
+        report = self.inspect(compiled)
+        return report.registers, report.spills
+
     def emitted(self, compiled: Compiled) -> Sequence[Instruction]:
         """Return the machine instructions that reach global memory, and matrix products, each with its
         line of the kernel; none where the backend does not read the machine code.

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
+import subprocess
+import sys
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -54,6 +57,20 @@ def test_layouts_are_values(layout):
     assert layout != "layout"
     with pytest.raises(AttributeError):
         layout.rank_of_something = 1
+
+
+def test_a_hash_stays_in_its_process():
+    hash(BLOCKED)
+    program = (
+        "import pickle, sys; layout = pickle.loads(sys.stdin.buffer.read());"
+        "assert hash(layout) == hash(eval(repr(layout), vars(sys.modules[layout.__module__])))"
+    )
+    subprocess.run(
+        [sys.executable, "-c", program],
+        input=pickle.dumps(BLOCKED),
+        env={**os.environ, "PYTHONHASHSEED": "77"},
+        check=True,
+    )
 
 
 def test_layouts_differ_from_each_other():

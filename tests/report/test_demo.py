@@ -97,6 +97,24 @@ def test_a_line_is_printed_when_its_example_is_done(monkeypatch, capsys):
     assert demo.show(None, None, False, None, False) == 0
 
 
+def test_instructions_are_counted_for_json_alone(monkeypatch):
+    def run(work, processes, done):
+        counted.update(job[3] for job in work)
+
+    monkeypatch.setattr(demo, "_in_processes", run)
+    for json_wanted in (False, True):
+        counted = set()
+        demo.show(None, ["vector"], False, None, json_wanted)
+        assert counted == {json_wanted}
+
+
+def test_registers_are_known_without_counting():
+    row = demo.run_one("compile", "basics/vector_add", "nvidia:sm_90", counted=False)
+    full = demo.run_one("compile", "basics/vector_add", "nvidia:sm_90")
+    assert (row.registers, row.spills, row.instruction_count) == (full.registers, 0, None)
+    assert full.registers > 0 and full.instruction_count > 10
+
+
 @pytest.mark.parametrize(
     "name, target", [("basics/vector_add", "sim:sm_90"), ("amd/buffer_copy", "sim:gfx908")]
 )

@@ -64,6 +64,11 @@ class NvidiaCompiler(TritonCompiler):
 
         return report(compiled)
 
+    def registers(self, compiled: Any) -> tuple[Optional[int], Optional[int]]:
+        from gluon_nvidia.inspect import registers
+
+        return registers(compiled)
+
 
 class NvidiaDevice(TritonDevice):
     """GPUs behind the CUDA driver."""
