@@ -33,7 +33,7 @@ ROOMS = (
             "reference semantic simulation targets triton_compiler"
         ).split()
     ),
-    *(f"simulation.{name}" for name in ("assembly", "host_memory", "ranks", "recorder", "settings", "watch")),
+    *(f"simulation.{name}" for name in ("assembly", "host_memory", "ranks", "recorder", "settings", "stored_addresses", "watch")),
     "portable.requests",
     "registry.load",
 )

@@ -11,7 +11,9 @@ import numpy as np
 
 from gluon_core.plugin.launcher import Compiled
 from gluon_core.simulation.host_memory import storage_of
+from gluon_core.simulation.stored_addresses import behind_addresses
 from gluon_core.values.descriptors import split_descriptor
+from gluon_runtime.arrays import dtype_name
 
 __all__ = ["Memory", "Region", "memory_of", "typed"]
 
@@ -26,10 +28,10 @@ _DTYPES: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Region:
-    """The memory behind an argument.
+    """The memory behind an argument, or behind an address stored in one.
 
     Args:
-        name: of the argument.
+        name: of the argument, or the place of the address.
         element: the type of its elements, as in a signature.
         data: all bytes that can be reached, uint8.
     """
@@ -68,8 +70,20 @@ class Memory:
         digest = hashlib.sha256(repr(self.scalars).encode())
         for region in self.regions:
             digest.update(f"{region.name} {region.element} {region.data.size}".encode())
-            digest.update(np.ascontiguousarray(region.data).tobytes())
+            digest.update(self._placeless(region).tobytes())
         return digest.hexdigest()
+
+    def _placeless(self, region: Region) -> np.ndarray:
+        """Return the bytes of a region, with the numbers of regions and offsets where it holds addresses into them."""
+        data = np.ascontiguousarray(region.data)
+        if region.element not in ("i64", "u64"):
+            return data
+        words: np.ndarray = typed(data, "i64").copy()
+        for number, other in enumerate(self.regions):
+            start = other.data.ctypes.data
+            inside = (words >= start) & (words < start + other.data.size)
+            words[inside] += (number << 48) - start
+        return words
 
 
 def memory_of(compiled: Compiled, arguments: Sequence[Any]) -> Memory:
@@ -81,8 +95,10 @@ def memory_of(compiled: Compiled, arguments: Sequence[Any]) -> Memory:
     regions: dict[tuple[int, int], Region] = {}
     bare: list[str] = []
     scalars: list[str] = []
+    roots: list[tuple[str, Any]] = []
     names = compiled.src.fn.arg_names
     for name, element, value in _leaves(compiled.signature_types(), names, arguments):
+        roots.append((name, value))
         if element is None:
             scalars.append(f"{name}={value!r}")
             continue
@@ -94,6 +110,12 @@ def memory_of(compiled: Compiled, arguments: Sequence[Any]) -> Memory:
         place = storage.data.ctypes.data, storage.data.size
         if storage.data.size:
             regions.setdefault(place, Region(name, element, storage.data))
+    for one in behind_addresses(roots, "certifier"):
+        place = one.start, one.storage.data.size
+        regions.setdefault(place, Region(one.name, dtype_name(one.dtype), one.storage.data))
+        scalars = [
+            f"{one.name[1:]}={one.name}" if t.startswith(f"{one.name[1:]}=") else t for t in scalars
+        ]
     return Memory(tuple(regions.values()), tuple(bare), tuple(scalars))
 
 

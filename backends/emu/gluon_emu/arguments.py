@@ -12,6 +12,7 @@ from gluon_core.errors import ArgumentError
 from gluon_core.plugin.host_descriptor import HostDescriptor
 from gluon_core.plugin.triton_compiler import TritonDevice
 from gluon_core.simulation.host_memory import address_of, storage_of
+from gluon_core.simulation.stored_addresses import behind_addresses
 from gluon_core.values.descriptors import split_descriptor
 from gluon_emu.memory import Allocation
 
@@ -55,6 +56,7 @@ def arguments_of(compiled: Any, grid: Any, stream: Any, values: Any, box: Box) -
     cluster = int(metadata.num_ctas or 1)
     size = (x * cluster, y, z)
     allocations: list[Allocation] = []
+    roots: list[tuple[str, Any]] = []
     metas = iter(getattr(metadata, "tensordesc_meta", None) or [])
 
     def address(name: str, value: Any) -> int:
@@ -70,9 +72,15 @@ def arguments_of(compiled: Any, grid: Any, stream: Any, values: Any, box: Box) -
             elif split_descriptor(kind) is not None:
                 yield from _descriptor(name, value, next(metas, None), address, box)
             elif kind != "constexpr":
+                roots.append((name, value))
                 yield name, kind, address(name, value) if str(kind).startswith("*") else value
 
     opened = list(leaves(compiled.signature_types(), compiled.src.fn.arg_names, values))
+    for one in behind_addresses(roots, "emulator"):
+        apart = all(one.end <= a.start or a.end <= one.start for a in allocations)
+        if apart:
+            storage = one.storage
+            allocations.append(Allocation(one.name, storage.data, storage.writable, storage.owner))
     scratch = _global_scratch(metadata, size, allocations, stream)
     return Arguments(size, cluster, opened, scratch, allocations)
 

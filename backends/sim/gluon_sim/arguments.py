@@ -10,6 +10,7 @@ from gluon_core.errors import ArgumentError
 from gluon_core.plugin.host_descriptor import HostDescriptor
 from gluon_core.plugin.reference import Descriptor
 from gluon_core.simulation.host_memory import Storage, address_of, storage_of
+from gluon_core.simulation.stored_addresses import behind_addresses
 from gluon_core.values.descriptors import split_descriptor
 from gluon_sim.memory.global_memory import Home
 from gluon_sim.tracing.dtypes import numpy_dtype
@@ -23,7 +24,7 @@ class Bound(NamedTuple):
 
     Attributes:
         values: of the inputs, as the machine keeps them.
-        storages: the memory behind pointers, each with the name of its argument.
+        storages: the memory behind pointers, each with the name of its argument; then that behind stored addresses.
         homes: for each input, the bytes that a pointer made from it may reach.
     """
 
@@ -62,7 +63,7 @@ class Signature:
             DeviceError: a tensor that is not in the host's memory.
         """
         bound = Bound([], [], [])
-        leaves = _leaves(self._kinds, self._names, arguments)
+        leaves = list(_leaves(self._kinds, self._names, arguments))
         with np.errstate(all="ignore"):  # a float32 argument of 1e300 is infinite, as on a GPU
             for type, dtype, (name, value) in zip(self.inputs, self._dtypes, leaves):
                 _bind(bound, name, type, dtype, value, views)
@@ -72,6 +73,8 @@ class Signature:
                 expected=f"{len(self.inputs)} values",
                 got=len(bound.values),
             )
+        stored = behind_addresses(leaves, "simulator")
+        bound.storages.extend((one.name, one.storage) for one in stored)
         return bound
 
     def integers(self, values: Sequence[np.ndarray]) -> dict[int, int]:

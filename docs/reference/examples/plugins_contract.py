@@ -26,7 +26,7 @@ from gluon_core.plugin import (
 from gluon_core.portable import requests
 from gluon_core.registry import load as plugins
 from gluon_core.testing import declared
-from gluon_core.simulation import assembly, host_memory, ranks, recorder, settings, watch
+from gluon_core.simulation import assembly, host_memory, ranks, recorder, settings, stored_addresses, watch
 
 LINE = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
 x = np.arange(128, dtype=np.float32)
@@ -280,6 +280,12 @@ host_memory.refuse_where(lambda tensor: None)  # no tensor is refused
 memory: host_memory.Storage = host_memory.storage_of("x", x[32:], "Anvil")
 print(host_memory.address_of("x", x) == x.ctypes.data, memory.data.nbytes, memory.writable)
 #> True 512 True
+
+# -- gluon_core.simulation.stored_addresses.Stored, gluon_core.simulation.stored_addresses.behind_addresses: the memory behind addresses that arguments hold, such as an array of pointers
+table = np.array([0, x.ctypes.data])
+behind: list[stored_addresses.Stored] = stored_addresses.behind_addresses([("table", table)], "Anvil")
+print([(one.name, one.storage.data.nbytes, str(one.dtype)) for one in behind])
+#> [('table[1]', 512, 'float32')]
 
 # -- gluon_core.plugin.reference.Machine, gluon_core.plugin.reference.SharedBuffer, gluon_core.plugin.reference.Descriptor: the models of ops: functions of NumPy arrays, and of the machine where they start work
 def anvil_add_clamped(a, b, low, high):
