@@ -52,11 +52,12 @@ class Signature:
         self._dtypes = [_dtype(type) for type in inputs]
         self.leaves = [name for name, _ in _leaves(kinds, names, names)]
 
-    def bind(self, arguments: Sequence[Any], views: bool) -> Bound:
+    def bind(self, arguments: Sequence[Any], views: bool, stored: bool = True) -> Bound:
         """Return the arguments of a launch as the machine takes them.
 
         Args:
             views: whether a pointer made from a view of an array may reach only that view.
+            stored: whether addresses in integers reach the memory behind them.
 
         Raises:
             ArgumentError: an argument that the machine cannot take.
@@ -73,8 +74,8 @@ class Signature:
                 expected=f"{len(self.inputs)} values",
                 got=len(bound.values),
             )
-        stored = behind_addresses(leaves, "simulator")
-        bound.storages.extend((one.name, one.storage) for one in stored)
+        behind = behind_addresses(leaves, "simulator") if stored else []
+        bound.storages.extend((one.name, one.storage) for one in behind)
         return bound
 
     def integers(self, values: Sequence[np.ndarray]) -> dict[int, int]:

@@ -67,7 +67,8 @@ class SimulatedKernel:
         if settings.capacity and not self.program.fits:
             self.program.refuse_excess()
         rank = current()
-        bound = self.signature.bind(arguments, settings.views)
+        # A rank reaches other ranks' memory where they share it, although all are of one process.
+        bound = self.signature.bind(arguments, settings.views, stored=rank is None)
         memory = GlobalMemory() if rank is None else rank.memory()
         memory.hold(bound.storages, bound.homes)
         if rank is not None:
