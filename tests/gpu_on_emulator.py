@@ -18,10 +18,12 @@ TARGET = "emu:sm_90"
 def emulate():
     """Let torch, Triton and NVIDIA's plugin answer as the emulated device, in this process."""
     from gluon_core import testing
+    from gluon_emu.cuda import serve
     from gluon_standin import stand_in
     from gluon_tune import bench
 
     stand_in(TARGET)
+    serve(TARGET)
     target = registry().target(TARGET)
     device = registry().backend("nvidia").device
     object.__setattr__(device, "target", lambda index=0: target)

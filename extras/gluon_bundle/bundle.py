@@ -153,6 +153,9 @@ class Bundle:
         kernel = forms.kernel_of(source.fn)
         there = self.kernels.setdefault(called, kernel)
         check_same_kernel(called, there, kernel)
+        others = [form["target"] for form in there["forms"]]
+        others += [str(r.target) for r in self._waiting if r.name == called]
+        forms.check_one_code(called, target, others)
         key = forms.form_key(source, target, forms.given_options(options, backend, target))
         known = {form["key"] for form in there["forms"]}
         known |= {_key(r) for r in self._waiting if r.name == called}

@@ -17,6 +17,7 @@ from gluon_core.compiler.parameters import Parameter, parameters_of
 from gluon_core.compiler.source import GluonASTSource
 from gluon_core.plugin.backend import Backend
 from gluon_core.plugin.targets import Target
+from gluon_core.registry.load import registry
 from gluon_core.values.constants import identity, text_of
 from gluon_core.values.descriptors import split_descriptor
 from gluon_runtime import rules
@@ -26,6 +27,7 @@ __all__ = [
     "form_key",
     "form_of",
     "given_options",
+    "has_code",
     "identity_of",
     "kernel_of",
     "pattern_of",
@@ -265,19 +267,40 @@ def _scratch(metadata: Any, kind: str) -> tuple[int, int]:
     return (size, getattr(metadata, f"{kind}_scratch_align", 1) or 1)
 
 
+def has_code(target: Target) -> bool:
+    """Return whether kernels for `target` become code that a driver loads."""
+    return not target.simulated or registry().backend(target.backend).simulation.machine_code
+
+
 def check_target(target: Target) -> None:
-    """See that kernels for `target` have machine code.
+    """See that kernels for `target` have machine code. Those for an emulator have the code that it executes.
 
     Raises:
         BundleTargetError: it simulates, or nothing launches its code.
     """
-    if target.architecture.triton_backend is None or target.simulated:
+    if target.architecture.triton_backend is None or not has_code(target):
         raise BundleTargetError(
             "kernels for this target have no machine code",
             argument="target",
             got=str(target),
             remedy=f"Name the hardware: {target.architecture.backend}:{target.architecture.name}.",
         )
+
+
+def check_one_code(kernel: str, target: Target, others: Sequence[str]) -> None:
+    """See that a bundle has machine code or an emulator's code of a kernel for one architecture, not both.
+
+    Raises:
+        BundleTargetError: it has the other.
+    """
+    for other in others:
+        if other != str(target) and registry().target(other).architecture == target.architecture:
+            raise BundleTargetError(
+                f"the bundle has {kernel} for this architecture, as {other}",
+                argument="target",
+                got=str(target),
+                remedy="Build two bundles: one for the hardware, one for the emulator.",
+            )
 
 
 def form_of(
@@ -319,4 +342,8 @@ def form_of(
         "metadata": {"tmem_size": getattr(metadata, "tmem_size", 0) or 0},
         "source": None,
     }
-    return form, compiled.kernel, list(compiled.asm)[-1]
+    stage = list(compiled.asm)[-1]
+    code = compiled.asm[stage]
+    if isinstance(code, str):  # drivers read texts up to a zero
+        code = code.encode() + b"\0"
+    return form, code, stage

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Iterator, Mapping, Optional
 
-from gluon_bundle.form import form_key, given_options
+from gluon_bundle.form import form_key, given_options, has_code
 from gluon_core import _triton
 from gluon_core.compiler.source import GluonASTSource
 from gluon_core.launch.miss import OBSERVERS
@@ -39,7 +39,9 @@ class Recorded:
 
     @property
     def hardware(self) -> Target:
-        """Return the target that it is compiled for: the simulated hardware, for a simulated target."""
+        """Return the target that it is compiled for: the simulated hardware, where nothing executes machine code."""
+        if has_code(self.target):
+            return self.target
         architecture = self.target.architecture
         return Target(architecture.backend, architecture)
 

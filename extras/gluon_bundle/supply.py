@@ -77,7 +77,7 @@ def take(
     Raises:
         BundleError: a bundle is damaged.
     """
-    if target.simulated:
+    if not forms.has_code(target):
         return None
     listed = _supply().kernels.get(source.fn.fn.__qualname__)
     if not listed:
@@ -183,7 +183,8 @@ def _compiled(
         size, align = launch[f"{kind}_scratch"]
         metadata[f"{kind}_scratch_size"], metadata[f"{kind}_scratch_align"] = size, align
     stage = form["code"].rpartition(".")[2]
-    return CompiledKernel(source, target, backend, {stage: code}, metadata, form["key"])
+    asm: dict[str, Any] = {stage: code.rstrip(b"\0").decode() if stage == "ptx" else code}
+    return CompiledKernel(source, target, backend, asm, metadata, form["key"])
 
 
 def nearest(
@@ -191,7 +192,7 @@ def nearest(
 ) -> Optional[Nearest]:
     """Return the reason why no form of the bundles fits a launch; None where they lack the kernel."""
     listed = _supply().kernels.get(source.fn.fn.__qualname__)
-    if not listed or target.simulated:
+    if not listed or not forms.has_code(target):
         return None
     manifests, select = runtime("manifest"), runtime("select")
     rules = manifests.rules_of(forms.RULES)

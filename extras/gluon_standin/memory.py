@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Any, Iterator, Optional
 
 import torch
+
+from gluon_core.simulation import host_memory
 
 __all__ = ["Memory"]
 
@@ -49,6 +51,7 @@ class Memory:
         self.bytes = _Counter()
         self.blocks = _Counter()
         self._places: dict[int, bool] = {}  # a storage -> whether it is on the device
+        self._living: dict[int, Any] = {}  # a storage of the device -> a weak reference
         self._buffers: dict[int, Any] = {}
 
     def on_device(self, tensor: torch.Tensor) -> Optional[bool]:
@@ -74,13 +77,23 @@ class Memory:
         self._places[key] = on_device
         weakref.finalize(storage, self._free, key, size).atexit = False
         if on_device:
+            self._living[key] = weakref.ref(storage)
             self.bytes.add(size)
             self.blocks.add(1)
 
     def _free(self, key: int, size: int) -> None:
         if self._places.pop(key, False):
+            del self._living[key]
             self.bytes.remove(size)
             self.blocks.remove(1)
+
+    def living(self) -> Iterator[tuple[Any, Any]]:
+        """Yield the bytes of each storage of the device, as an array that shares them, and their owner."""
+        for reference in list(self._living.values()):
+            storage = reference()
+            if storage is not None and storage.nbytes():
+                flat = host_memory.bytes_of(storage)
+                yield flat.numpy(), flat
 
     def allocate(self, size: int) -> int:
         """Return the address of `size` new bytes that live until `release`."""

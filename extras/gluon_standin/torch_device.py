@@ -30,6 +30,7 @@ __all__ = ["OnCpu", "Standing", "stand_in", "standing"]
 
 _CPU = torch.device("cpu")
 _Device = torch.device
+_INTERFACE = torch.Tensor.__cuda_array_interface__.__get__
 
 
 class OnCpu(TorchFunctionMode):  # type: ignore[misc]  # torch is not required
@@ -56,6 +57,9 @@ class OnCpu(TorchFunctionMode):  # type: ignore[misc]  # torch is not required
             tensor.tolist: self._read,
             tensor.pin_memory: lambda func, tensor, *args, **kwargs: tensor,
             tensor.is_pinned: lambda func, tensor, *args, **kwargs: True,
+            _INTERFACE: lambda func, tensor: (
+                _interface(tensor) if self._is_here(tensor) else func(tensor)
+            ),
             tensor.get_device: lambda func, tensor: 0 if self._is_here(tensor) else -1,
             getattr(tensor, f"is_{kind}").__get__: lambda func, tensor, *args: self._is_here(
                 tensor
@@ -181,6 +185,20 @@ class OnCpu(TorchFunctionMode):  # type: ignore[misc]  # torch is not required
         return func(tensor, *args, **kwargs)
 
 
+def _interface(tensor: torch.Tensor) -> dict[str, Any]:
+    """Return the `__cuda_array_interface__` of a tensor of the device."""
+    width = tensor.element_size()
+    kind = "f" if tensor.is_floating_point() else "b" if tensor.dtype == torch.bool else "i"
+    strides = tuple(step * width for step in tensor.stride())
+    return {
+        "typestr": f"<{'u' if tensor.dtype == torch.uint8 else kind}{width}",
+        "shape": tuple(tensor.shape),
+        "strides": None if tensor.is_contiguous() else strides,
+        "data": (tensor.data_ptr() if tensor.numel() else 0, False),
+        "version": 2,
+    }
+
+
 @dataclass(frozen=True)
 class Standing:
     """The stand-in of this process.
@@ -247,6 +265,8 @@ def stand_in(wanted: str, instead: bool = False) -> Any:
         host_memory.refuse_where(
             lambda tensor: f"Move it with .{kind}()." if memory.on_device(tensor) is False else None
         )
+        host_memory.take_memory_from(memory.living)
+        os.environ["GLUON_DRIVER"] = target.name  # bundles run there, too
     mode.__enter__()
     _in_new_threads(mode)
     return target

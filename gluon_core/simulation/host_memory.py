@@ -5,15 +5,25 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Iterator, Optional
 
 import numpy as np
 
 from gluon_core.errors import ArgumentError, DeviceError
 
-__all__ = ["Storage", "address_of", "refuse_where", "storage_of"]
+__all__ = [
+    "Storage",
+    "address_of",
+    "bytes_of",
+    "device_memory",
+    "refusal",
+    "refuse_where",
+    "storage_of",
+    "take_memory_from",
+]
 
 _refusals: list[Callable[[Any], Optional[str]]] = []
+_memories: list[Callable[[], Iterator[tuple[np.ndarray, Any]]]] = []
 
 
 def refuse_where(refusal: Callable[[Any], Optional[str]]) -> None:
@@ -23,6 +33,27 @@ def refuse_where(refusal: Callable[[Any], Optional[str]]) -> None:
         refusal: `f(tensor)` returns the remedy, None for a tensor of the device.
     """
     _refusals.append(refusal)
+
+
+def refusal(value: Any) -> Optional[str]:
+    """Return the remedy for a tensor that the simulated device cannot reach; None for one of the device."""
+    if not hasattr(value, "untyped_storage"):
+        return None
+    return next((text for one in _refusals if (text := one(value)) is not None), None)
+
+
+def take_memory_from(memory: Callable[[], Iterator[tuple[np.ndarray, Any]]]) -> None:
+    """Let launches by addresses reach the memory of a simulated device, to the end of the process.
+
+    Args:
+        memory: yields the bytes of each allocation, flat uint8 arrays that share them, and its owner.
+    """
+    _memories.append(memory)
+
+
+def device_memory() -> Optional[list[tuple[np.ndarray, Any]]]:
+    """Return the allocations of the simulated device; None where nobody knows them."""
+    return [one for memory in _memories for one in memory()] if _memories else None
 
 
 @dataclass(frozen=True)
@@ -102,18 +133,22 @@ def storage_of(name: str, value: Any, runner: str) -> Optional[Storage]:
             remedy="Pass x.cpu(), or launch on that device.",
         )
     if runner == "emulator":
-        for refusal in _refusals:
-            remedy = refusal(value)
-            if remedy is not None:
-                raise DeviceError(
-                    "the tensor is in the memory of the host",
-                    argument=name,
-                    expected="a tensor of the device",
-                    remedy=remedy,
-                )
-    torch = sys.modules["torch"]
+        remedy = refusal(value)
+        if remedy is not None:
+            raise DeviceError(
+                "the tensor is in the memory of the host",
+                argument=name,
+                expected="a tensor of the device",
+                remedy=remedy,
+            )
     storage = value.untyped_storage()
     if not storage.size():
         return None
-    flat = torch.empty(0, dtype=torch.uint8).set_(storage, 0, (storage.size(),), (1,))
+    flat = bytes_of(storage)
     return Storage(flat.numpy(), True, flat)
+
+
+def bytes_of(storage: Any) -> Any:
+    """Return a storage of torch as a flat uint8 tensor that shares it."""
+    torch = sys.modules["torch"]
+    return torch.empty(0, dtype=torch.uint8).set_(storage, 0, (storage.size(),), (1,))

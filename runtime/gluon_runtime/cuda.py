@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Optional
 
 from gluon_runtime import native
+from gluon_runtime.arrays import Seen
 from gluon_runtime.described import Spread
 from gluon_runtime.driver import torch_cuda, torch_stream
 from gluon_runtime.errors import BundleDeviceError, BundleDriverError
@@ -131,6 +132,9 @@ class CudaDriver:
             return current
         device = ctypes.c_int()
         return device.value if not self.calls.cuCtxGetDevice(ctypes.byref(device)) else 0
+
+    def reaches(self, seen: Seen) -> bool:
+        return seen.device is not None and seen.device[0] == self.tensor_device
 
     def stream(self, device: int) -> int:
         return torch_stream(device, "cuda")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any, Callable, Optional, Protocol
 
+from gluon_runtime.arrays import Seen
 from gluon_runtime.described import Spread
 from gluon_runtime.manifest import Launch, TensorMap
 from gluon_runtime.pack import Arguments
@@ -31,6 +32,9 @@ class Driver(Protocol):
 
     def stream(self, device: int) -> int:
         """Return the current stream of a device."""
+
+    def reaches(self, seen: Seen) -> bool:
+        """Return whether kernels can work on the memory of an argument."""
 
     def load(self, device: int, code: bytes, launch: Launch) -> Any:
         """Return a code object on a device, ready to be launched."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+from importlib.metadata import entry_points
 from typing import Optional, Sequence
 
 from gluon_runtime.driver import Driver
@@ -15,12 +17,13 @@ _lock = threading.Lock()
 
 
 def find(names: Sequence[str]) -> Driver:
-    """Return the first of these drivers (`cuda`, `hip`) that has a device.
+    """Return the first of these drivers (`cuda`, `hip`) that has a device, or the one that `GLUON_DRIVER` names.
 
     Raises:
         BundleDeviceError: none has; the message says why of each.
     """
-    wanted = tuple(names)
+    chosen = os.environ.get("GLUON_DRIVER")
+    wanted = (chosen,) if chosen else tuple(names)
     known = _by_names.get(wanted)
     if known is not None:
         return known
@@ -48,4 +51,7 @@ def _open(name: str) -> tuple[Optional[Driver], Optional[str]]:
         from gluon_runtime import hip
 
         return hip.open_driver()
-    return None, f"this release has no driver {name!r}"
+    for plugin in entry_points(group="gluon_runtime.drivers", name=name.partition(":")[0]):
+        opened: tuple[Optional[Driver], Optional[str]] = plugin.load()(name)
+        return opened
+    return None, f"nothing installed has a driver {name!r}"

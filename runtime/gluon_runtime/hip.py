@@ -9,6 +9,7 @@ import ctypes
 from dataclasses import dataclass
 from typing import Any, Optional
 
+from gluon_runtime.arrays import Seen
 from gluon_runtime.cuda import Attribute, Config
 from gluon_runtime.described import Spread
 from gluon_runtime.driver import torch_cuda, torch_stream
@@ -79,6 +80,9 @@ class HipDriver:
         device = ctypes.c_int()
         self._check(self.calls.hipGetDevice(ctypes.byref(device)), "hipGetDevice")
         return device.value
+
+    def reaches(self, seen: Seen) -> bool:
+        return seen.device is not None and seen.device[0] == self.tensor_device
 
     def stream(self, device: int) -> int:
         return torch_stream(device, "hip")

@@ -22,9 +22,10 @@ def device_of(kernel: str, seen: Mapping[str, Any], driver: Driver) -> int:
     Raises:
         BundleDeviceError: the tensors are where the driver runs no kernels, or on several devices.
     """
-    places = {name: where for pair in seen.items() for name, where in _places(*pair)}
+    arguments = {name: one for pair in seen.items() for name, one in _placed(*pair)}
+    places = {name: one.device for name, one in arguments.items()}
     for name, (kind, _) in places.items():
-        if kind != driver.tensor_device:
+        if not driver.reaches(arguments[name]):
             raise BundleDeviceError(
                 f"the tensor is not where {driver.name} kernels run",
                 argument=f"{kernel}({name})",
@@ -39,12 +40,13 @@ def device_of(kernel: str, seen: Mapping[str, Any], driver: Driver) -> int:
     return known.pop() if known else driver.current_device()
 
 
-def _places(name: str, seen: Any) -> Iterator[tuple[str, tuple[str, int]]]:
+def _placed(name: str, seen: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the arguments whose place is known."""
     if seen is not ABSENT and seen.kind == "tuple":
         for index, item in enumerate(seen.value):
-            yield from _places(f"{name}[{index}]", item)
+            yield from _placed(f"{name}[{index}]", item)
     elif seen is not ABSENT and seen.device is not None:
-        yield name, seen.device
+        yield name, seen
 
 
 def forms_for(device: int, driver: Driver, name: str, kernel: Kernel, path: str) -> list[Form]:

@@ -30,6 +30,9 @@ class Double:
     launches: list = field(default_factory=list)
     memory: list = field(default_factory=list)
 
+    def reaches(self, seen):
+        return seen.device[0] == self.tensor_device
+
     def device_count(self):
         return self.count
 

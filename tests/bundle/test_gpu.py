@@ -65,7 +65,7 @@ def path(tmp_path_factory):
         bundle.add(kernels.scale, {**kernels.SCALE, "n": n}, constants, target=here, grid=4)
     bundle.add(kernels.many, kernels.MANY, target=here)
     bundle.add(kernels.ones, {"y": "*i32:16", "stride": "i32:1"}, target=here)
-    if here.backend == "nvidia":
+    if here.architecture.backend == "nvidia":
         bundle.add(shifted, {"x": "*fp32:16", "y": "*fp32:16"}, WIDE, target=here)
     bundle.add(
         counted, {"total": "*i32:16"}, {"BLOCK": 1}, target=here, launch_cooperative_grid=True
@@ -116,7 +116,7 @@ def test_every_width_of_arguments(path):
 
 
 def test_more_shared_memory_than_the_default(path):
-    if target().backend != "nvidia":
+    if target().architecture.backend != "nvidia":
         pytest.skip("the limit is NVIDIA's")
     x = torch.randn(16384, device="cuda")
     y = torch.zeros_like(x)

@@ -46,7 +46,10 @@ class GlobalMemory:
             known = merged.get(one.start)
             if one.data.size and (known is None or known.data.size < one.data.size):
                 merged[one.start] = one
-        self.allocations = sorted(merged.values(), key=lambda a: a.start)
+        self.allocations: list[Allocation] = []
+        for one in sorted(merged.values(), key=lambda a: a.start):  # one may be within another
+            if not self.allocations or one.end > self.allocations[-1].end:
+                self.allocations.append(one)
         self._starts = [a.start for a in self.allocations]
         self.starts = np.array(self._starts, np.uint64)
         self.ends = np.array([a.end for a in self.allocations], np.uint64)

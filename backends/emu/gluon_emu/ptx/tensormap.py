@@ -12,7 +12,7 @@ from typing import Any
 
 from gluon_emu.errors import EmulatorError
 
-__all__ = ["BYTES", "FIELDS", "GROUPS", "TensorMap", "encode_map"]
+__all__ = ["BYTES", "FIELDS", "GROUPS", "TensorMap", "check_map", "encode_map"]
 
 BYTES = 128
 _FORMAT = "<Q8B5I4x4Q5H5H6h2H"
@@ -122,11 +122,16 @@ def encode_map(
         () if tiled else tuple(extra["pixel_box_lower_corner"][::-1]),
         () if tiled else tuple(extra["pixel_box_upper_corner"][::-1]),
     )  # fmt: skip
-    _check(encoded)
+    check_map(encoded)
     return encoded.encode()
 
 
-def _check(map_: TensorMap) -> None:
+def check_map(map_: TensorMap) -> None:
+    """Check that a driver encodes such a map.
+
+    Raises:
+        EmulatorError: it does not.
+    """
     most, inner = 1 << 32, map_.box[0] * map_.size
     if any(not 1 <= extent <= most for extent in map_.shape):
         raise EmulatorError(f"a tensor map of extents {map_.shape}: each is 1 to 2^32")

@@ -1,0 +1,38 @@
+"""NVIDIA's driver on a CPU: the calls of `libcuda` that bundles use, with PTX executed by the emulator.
+
+    GLUON_DRIVER=emu:sm_90 python serve.py
+
+runs a program that launches the kernels of a bundle (`gluon_runtime.open_bundle`) without a GPU; the bundle was built for
+`emu:sm_90`, so that it has PTX. Programs in C that load `libcuda.so.1` in a process of Python find the emulated driver after `serve`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["open_driver", "serve"]
+
+
+def open_driver(target: str = "emu:sm_90") -> tuple[Any, Any]:
+    """Return the driver of bundles for an emulated device, see `gluon_runtime.driver.Driver`, and None.
+
+    Args:
+        target: such as `emu:sm_90`.
+
+    Raises:
+        TargetError: it is unknown.
+    """
+    from gluon_emu.cuda.driver import driver_of
+
+    return driver_of(target), None
+
+
+def serve(target: str = "emu:sm_90") -> str:
+    """Let `dlopen("libcuda.so.1")` find the emulated driver in this process; return the library's path.
+
+    Raises:
+        BackendError: there is no C compiler, or the process has another `libcuda`.
+    """
+    from gluon_emu.cuda.shim import serve
+
+    return serve(target)

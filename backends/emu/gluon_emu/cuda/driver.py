@@ -1,0 +1,96 @@
+"""The emulated driver for bundles that Python opens."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from gluon_core.plugin.targets import Target
+from gluon_core.registry.load import registry
+from gluon_core.simulation.evidence import note, witnessed
+from gluon_core.simulation.host_memory import refusal
+from gluon_emu.cuda.library import Library, Request
+from gluon_emu.settings import of_launch
+from gluon_runtime.cuda import CudaDriver, Loaded
+from gluon_runtime.driver import torch_stream
+from gluon_runtime.manifest import Form, Launch
+from gluon_runtime.pack import Arguments
+
+__all__ = ["EmulatedDriver", "driver_of", "library_of"]
+
+_PLACES = ("cpu", "cuda")  # of tensors that an emulated kernel can work on
+
+
+@dataclass(frozen=True)
+class _Kernel:
+    """The kernel of a bundle as records of launches have it."""
+
+    name: str
+    target: Target
+
+
+class EmulatedDriver(CudaDriver):
+    """See `gluon_runtime.driver.Driver`: kernels on the memory of the host, whose reports are raised."""
+
+    def __init__(self, library: Library):
+        super().__init__(library)
+        self._library = library
+
+    def engaged(self, loaded: Loaded, form: Form) -> None:
+        """Return nothing: each launch comes to `launch`."""
+
+    def architecture(self, device: int) -> str:
+        return self._library.target.architecture.name
+
+    def current_device(self) -> int:
+        return 0
+
+    def stream(self, device: int) -> int:
+        return torch_stream(device, "cuda")
+
+    def reaches(self, seen: Any) -> bool:
+        return seen.device[0] in _PLACES and refusal(seen.owner) is None
+
+    def launch(
+        self,
+        loaded: Loaded,
+        launch: Launch,
+        grid: tuple[int, int, int],
+        stream: int,
+        arguments: Arguments,
+    ) -> None:
+        config, _ = self._config(loaded, launch)
+        sizes = (grid[0] * launch.num_ctas, grid[1], grid[2])
+        config.grid[:] = sizes
+        function = int(loaded.function.value or 0)
+        request = self._library.request(ctypes.addressof(config), function, arguments.pointers)
+        kernel: Any = _Kernel(launch.entry, self._library.target)
+        witnessed(kernel, _runs(self._library, request))(sizes, stream)
+
+
+def _runs(library: Library, request: Request) -> Any:
+    def run(grid: Any, stream: Any) -> None:
+        settings, overridden = of_launch()
+        note(settings.off, overridden)
+        library.run(request)
+
+    return run
+
+
+@lru_cache
+def library_of(target: str) -> Library:
+    """Return the functions of `libcuda` for an emulated device.
+
+    Raises:
+        TargetError: it is unknown, or no device of NVIDIA's that the emulator executes.
+    """
+    wanted = registry().target(target)
+    return Library(wanted)
+
+
+@lru_cache
+def driver_of(target: str) -> EmulatedDriver:
+    """Return the driver of an emulated device, such as `emu:sm_90`."""
+    return EmulatedDriver(library_of(target))
