@@ -235,7 +235,7 @@ class Process:
         """
         magic, size = _HEADER.unpack(self._received(_HEADER.size, deadline))
         if magic != _MAGIC or size > _MOST:
-            raise Ended(f"{self.name} sent something that is no answer")
+            raise Ended(f"{self.name} sent a malformed answer")
         data = self._received(size, deadline)
         try:
             kind, value = self._loads(data)

@@ -391,7 +391,7 @@ class Bundle:
         if others:
             raise BundleFormatError("parts that the manifest does not name", got=sorted(others))
         if index.build(manifest) != parts[container.INDEX]:
-            raise BundleHashError("the index contradicts the manifest", argument=container.INDEX)
+            raise BundleHashError("the index does not match the manifest", argument=container.INDEX)
         count = sum(len(kernel.forms) for kernel in manifest.kernels.values())
         return Evidence(len(manifest.kernels), count, len(manifest.members), self.digest)
 

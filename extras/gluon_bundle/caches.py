@@ -92,7 +92,7 @@ def import_cache(bundle: Bundle) -> int:
                 if name != documents[0]
             }
             if document["gluon"]["key"] != key or document["gluon"]["format"] != cache.FORMAT:
-                raise BundleFormatError("the entry is of another cache", argument=key)
+                raise BundleFormatError("the entry belongs to another cache", argument=key)
             text = data[documents[0]].decode()
             files[documents[0]] = manager.put(text, documents[0], binary=False)
             manager.put_group(documents[0], files)

@@ -83,7 +83,7 @@ def read(path: str) -> list[Spec]:
     except OSError as error:
         raise UsageError(f"cannot be read: {error.strerror}", argument="SPEC", got=path) from None
     except ValueError as error:
-        raise UsageError(f"is no TOML: {error}", argument="SPEC", got=path) from None
+        raise UsageError(f"is not valid TOML: {error}", argument="SPEC", got=path) from None
     entries = document.pop("kernel", None)
     if document or not isinstance(entries, list) or not entries:
         raise UsageError(
@@ -97,7 +97,7 @@ def read(path: str) -> list[Spec]:
 
 def _spec(entry: Any, where: str, path: str) -> Spec:
     if not isinstance(entry, dict) or "kernel" not in entry:
-        raise UsageError("is no kernel", argument=where, expected='kernel = "FILE:KERNEL"')
+        raise UsageError("is not a kernel", argument=where, expected='kernel = "FILE:KERNEL"')
     for name, value in entry.items():
         kind = _KINDS.get(name)
         if kind is None:

@@ -367,9 +367,7 @@ def _timed(
     from gluon_core.registry.load import registry
 
     if many:
-        raise UsageError(
-            "goes with one target", argument="--timeline", remedy="Choose it by --target."
-        )
+        raise UsageError("takes one target", argument="--timeline", remedy="Choose it by --target.")
     chosen = registry().target(target)
     backend = registry().backend(chosen.backend)
     pages = registry().service("timeline.page")
@@ -430,7 +428,7 @@ def _for_many(
             return code
         return many.on_each(context, chosen, json)
     if watched or runs.check or runs.count or runs.explore:
-        raise UsageError("compiles only, and neither checks nor watches", argument="--compile-for")
+        raise UsageError("only compiles: it neither checks nor watches", argument="--compile-for")
     return compile_all(context, many.listed(compile_for, "--compile-for"), runs, json)
 
 

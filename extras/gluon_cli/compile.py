@@ -57,7 +57,7 @@ def show(
     source, options = form.source, form.options
     compiled = compile(source, chosen, options)
     if trace_isa is not None and "report" not in names:
-        raise UsageError("goes with a report", argument="--trace-isa", got=f"--emit {emit}")
+        raise UsageError("needs a report", argument="--trace-isa", got=f"--emit {emit}")
     counts = None
     if trace_isa is not None:
         counts = registry().backend(chosen.backend).simulation.executed(compiled, trace_isa)

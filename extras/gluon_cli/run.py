@@ -177,7 +177,7 @@ def _readable(file: str) -> None:
     except OSError as error:
         raise UsageError("cannot be read", argument="FILE", got=str(error)) from error
     if path.suffix == ".py" and b"\0" in source:
-        raise UsageError("no Python source: there are null bytes in it", argument="FILE", got=file)
+        raise UsageError("not Python source: it contains null bytes", argument="FILE", got=file)
 
 
 def _together(runs: Runs, wish: Optional[Watch]) -> None:

@@ -101,9 +101,7 @@ def _find(wanted: Any) -> tuple[str, Any]:
         try:
             wanted = torch.distributed.distributed_c10d._resolve_process_group(wanted)
         except Exception as error:
-            raise GroupError(
-                "there is no such group", argument="process_group", got=wanted
-            ) from error
+            raise GroupError("unknown group", argument="process_group", got=wanted) from error
     if wanted == dist.GroupMember.NON_GROUP_MEMBER or not isinstance(wanted, dist.ProcessGroup):
         none = wanted == dist.GroupMember.NON_GROUP_MEMBER
         raise GroupError(

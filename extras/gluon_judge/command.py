@@ -28,7 +28,9 @@ def show(
         argument = "CANDIDATE" if candidate is None else "--reference"
         raise UsageError("is missing", argument=argument, expected="a Python file")
     if within <= 0:
-        raise UsageError("is no time", argument="--within", got=within, expected="seconds above 0")
+        raise UsageError(
+            "is not a time", argument="--within", got=within, expected="seconds above 0"
+        )
     if html is not None and not html.resolve().parent.is_dir():
         raise UsageError("the folder does not exist", argument="--html", got=str(html))
     report = judge(

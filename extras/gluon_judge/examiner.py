@@ -54,7 +54,7 @@ class Examiner:
         if "PROBLEM" in self.values:
             return read(reference)
         raise ProblemError(
-            "nothing says which inputs the reference takes",
+            "the inputs of the reference are unknown",
             argument="--problem",
             expected="a TOML file, or a name PROBLEM in the reference",
             got=reference,

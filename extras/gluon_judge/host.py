@@ -275,7 +275,7 @@ def _answered(answer: Any, token: str) -> Any:
         Malformed: it answers another question, or none.
     """
     if type(answer) is not tuple or len(answer) != 2 or answer[0] != token:
-        raise wire.Malformed("somebody else wrote into its pipe")
+        raise wire.Malformed("another process wrote into its pipe")
     return wire.restored(answer[1])
 
 
@@ -331,4 +331,4 @@ def folder() -> str:
     try:
         return tempfile.mkdtemp()
     except OSError as error:
-        raise JudgeError("there is no temporary folder", got=str(error)) from error
+        raise JudgeError("no temporary folder is writable", got=str(error)) from error

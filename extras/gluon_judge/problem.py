@@ -123,7 +123,7 @@ def _toml(text: str) -> dict[str, Any]:
     try:
         parsed: dict[str, Any] = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ProblemError("no TOML", argument="--problem", got=str(error)) from error
+        raise ProblemError("not valid TOML", argument="--problem", got=str(error)) from error
     return parsed
 
 
@@ -131,7 +131,7 @@ def _parsed(value: Any, where: str) -> Problem:
     if isinstance(value, Problem):
         return _checked(value)
     if not isinstance(value, Mapping):
-        raise ProblemError("PROBLEM is no problem", got=type(value).__name__, expected="a dict")
+        raise ProblemError("PROBLEM is not a Problem", got=type(value).__name__, expected="a dict")
     entries = dict(value)
     _only(entries, Problem, where)
     for name in ("inputs", "outputs"):
@@ -146,7 +146,7 @@ def _built(kind: Any, value: Any, name: str) -> Any:
     if kind is Input and not isinstance(value, Mapping):
         value = {"value": value}
     if not isinstance(value, Mapping):
-        raise ProblemError("is no table", argument=name, got=repr(value))
+        raise ProblemError("is not a table", argument=name, got=repr(value))
     entries = dict(value)
     _only(entries, kind, name)
     if "shape" in entries:
@@ -159,7 +159,9 @@ def _only(entries: Mapping[str, Any], kind: Any, where: str) -> None:
     for name in entries:
         if name not in known:
             raise ProblemError(
-                "is no field of a problem", argument=f"{where}: {name}", expected=", ".join(known)
+                "is not a field of a Problem",
+                argument=f"{where}: {name}",
+                expected=", ".join(known),
             )
 
 
@@ -168,14 +170,14 @@ def _checked(problem: Problem) -> Problem:
         raise ProblemError("a problem needs inputs", argument="inputs")
     for name, one in {**problem.inputs, **problem.outputs}.items():
         if (one.shape is None) == (one.value is None):
-            raise ProblemError("needs a shape, or a value of a scalar", argument=name)
+            raise ProblemError("needs a shape unless the value is a scalar", argument=name)
         if one.values not in VALUES:
             raise ProblemError(
                 "no such distribution", argument=name, got=one.values, expected=", ".join(VALUES)
             )
     if problem.special not in SPECIAL:
         raise ProblemError(
-            "no such rule", argument="special", got=problem.special, expected=", ".join(SPECIAL)
+            "unknown rule", argument="special", got=problem.special, expected=", ".join(SPECIAL)
         )
     unknown = [name for name in problem.layouts if name not in LAYOUTS]
     if unknown:
@@ -185,7 +187,7 @@ def _checked(problem: Problem) -> Problem:
     for field_name in ("mutates", "constants"):
         for name in getattr(problem, field_name):
             if name not in problem.inputs:
-                raise ProblemError("is no input", argument=field_name, got=name)
+                raise ProblemError("is not an input", argument=field_name, got=name)
     return problem
 
 
@@ -235,4 +237,4 @@ def evaluate(text: Any, names: Mapping[str, float]) -> Any:
     try:
         return value(ast.parse(text, mode="eval").body)
     except SyntaxError as error:
-        raise ProblemError("is no expression", got=text) from error
+        raise ProblemError("is not an expression", got=text) from error

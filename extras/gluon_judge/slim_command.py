@@ -29,7 +29,9 @@ def show(
         CapabilityError: no prover is installed.
     """
     if within <= 0:
-        raise UsageError("is no time", argument="--within", got=within, expected="seconds above 0")
+        raise UsageError(
+            "is not a time", argument="--within", got=within, expected="seconds above 0"
+        )
     try:
         from gluon_judge.slim import Slimmed, slimmed
         from gluon_sim.launcher import Launch, Verdict, proving

@@ -31,7 +31,7 @@ def load(path: str, name: str = "", guard: Optional[Guard] = None) -> dict[str, 
     locate = importlib.util.spec_from_file_location if guard is None else guard.spec
     spec = locate(name, path)
     if spec is None or spec.loader is None:
-        raise JudgeError("is no Python file", argument=path)
+        raise JudgeError("is not a Python file", argument=path)
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
@@ -69,7 +69,7 @@ def entry(values: Mapping[str, Any], wanted: str, path: str) -> Callable[..., An
             return own[name]
     if len(own) != 1:
         raise JudgeError(
-            "which function is to be judged?",
+            "several functions could be judged",
             argument=path,
             expected="FILE:FUNCTION, or one public function",
             got=", ".join(own) or "no function",

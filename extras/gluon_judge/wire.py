@@ -110,7 +110,7 @@ def _message(name: Any, named: Any, depth: int) -> Any:
     ):
         raise Malformed(f"no finding: {message.code!r}")
     if isinstance(message, Sample) and not all(isinstance(one, Packed) for one in message.results):
-        raise Malformed("a result is no tensor")
+        raise Malformed("a result is not a tensor")
     return message
 
 

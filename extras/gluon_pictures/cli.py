@@ -80,7 +80,7 @@ def layout(
     if compare:
         if json or view != "explain":
             raise UsageError(
-                "goes with one layout, not with two",
+                "takes one layout, not two",
                 argument="--json" if json else "--view",
                 got="--compare",
             )

@@ -101,7 +101,7 @@ class Picture:
         page = {".svg": self.svg, ".html": self.html}.get(path.suffix.lower())
         if page is None:
             raise ArgumentError(
-                "not a picture's name", argument="path", expected=".svg or .html", got=str(path)
+                "not a name for a picture", argument="path", expected=".svg or .html", got=str(path)
             )
         path.write_text(page(), encoding="utf-8")
 
@@ -248,7 +248,7 @@ def checked(layout: Layout, shape: Sequence[int]) -> LinearLayout:
     linear = layout.to_linear(shape)
     if linear.total_out_size > _MOST_ELEMENTS or linear.total_in_size > _MOST_INPUTS:
         raise LayoutError(
-            "too large for a picture",
+            "too large to draw",
             argument="shape",
             expected=f"at most {_MOST_ELEMENTS} elements and {_MOST_INPUTS} places",
             got=list(shape),

@@ -27,7 +27,9 @@ def show(
         GluonError: the simulator's report of a counterexample, or of the file.
     """
     if within <= 0:
-        raise UsageError("is no time", argument="--within", got=within, expected="seconds above 0")
+        raise UsageError(
+            "is not a time", argument="--within", got=within, expected="seconds above 0"
+        )
     file, named = file_and_kernel(spec)
     kernel = named or "*"
     record = Record()

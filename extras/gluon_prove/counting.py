@@ -104,7 +104,7 @@ class Counting(Equal):
         if branch is not None and branch.free:
             return self._decide()
         if isinstance(value, Number):
-            raise CannotSay("a condition counts up without end")
+            raise CannotSay("the loop of a condition never ends")
         if isinstance(value, int):
             return int(bool(value & 1))
         if not isinstance(value, Term):

@@ -168,7 +168,7 @@ def apply(name: str, args: list[Any], bits: int, many: Many) -> Scalar:
     """
     if name == "select":
         if isinstance(args[0], Number):
-            raise CannotSay("a choice depends on a counter itself")
+            raise CannotSay("a condition depends on the value of a counter")
         chosen: Scalar = args[1] if args[0] else args[2]
         return chosen
     if name == "zero_extend":

@@ -187,7 +187,7 @@ class World:
         apart = self.places.all[place].proxied
         if kind == "write" and self.places.holds_barrier(place):
             if any(s.wanted for s in self.slots):
-                raise CannotSay("data is written where barriers are", loc)
+                raise CannotSay("data overwrites a barrier", loc)
         kept = []
         for s in self.seen:
             if not meet(place, s.place):

@@ -285,7 +285,7 @@ def _chosen(only: Optional[Sequence[str]], everything: bool) -> list[str]:
     for word in only:
         if not any(word.lower() in name for name in names):
             raise UsageError(
-                "no example is called that",
+                "no example has this name",
                 argument="--only",
                 got=repr(word),
                 remedy=did_you_mean(word, names) or f"There are: {'; '.join(names)}.",

@@ -123,7 +123,7 @@ def show(name: str, folder: Path) -> int:
     texts = {f"{name}.py": _KERNEL, f"test_{name}.py": _TEST, f"bench_{name}.py": _BENCH}
     for file in texts:
         if (folder / file).exists():
-            raise UsageError("is there already", argument="NAME", got=str(folder / file))
+            raise UsageError("already exists", argument="NAME", got=str(folder / file))
     folder.mkdir(parents=True, exist_ok=True)
     targets = ", ".join(f'"{spec}"' for spec in _some_targets()) or '"sim"'
     for file, text in texts.items():

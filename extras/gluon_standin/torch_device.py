@@ -240,7 +240,7 @@ def stand_in(wanted: str, instead: bool = False) -> Any:
     if _standing:
         other = _standing[0].target
         if other != target:
-            raise DeviceError("another device is simulated", expected=other, got=target)
+            raise DeviceError("a different device is being simulated", expected=other, got=target)
         return target
     vendor = registry().backend(target.architecture.backend)
     kind = vendor.device.tensor_device

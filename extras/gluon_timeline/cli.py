@@ -85,7 +85,7 @@ def _content(file: str, argument: str) -> Any:
         return {"traceEvents": events(content)}
     except (OSError, ValueError) as error:
         raise UsageError(
-            "cannot be read as JSON or as a trace of Perfetto",
+            "is neither JSON nor a Perfetto trace",
             argument=argument,
             got=f"{file}: {error}",
         ) from error
@@ -94,5 +94,5 @@ def _content(file: str, argument: str) -> Any:
 def _read(file: str, argument: str) -> dict[str, Any]:
     content = _content(file, argument)
     if not isinstance(content, dict):
-        raise UsageError("is no trace", argument=argument, got=file)
+        raise UsageError("is not a trace", argument=argument, got=file)
     return content

@@ -57,7 +57,7 @@ def events(content: bytes) -> list[dict[str, Any]]:
     trace = _Trace()
     for number, packet in _fields(content):
         if number != 1 or not isinstance(packet, bytes):
-            raise ValueError("it is no trace of Perfetto")
+            raise ValueError("it is not a Perfetto trace")
         trace.add(_known(packet))
     return trace.written()
 

@@ -107,7 +107,7 @@ def _compare(overload: Any, result: Any, declared: Any) -> None:
     name = overload._schema.name
     if len(real) != len(fake):
         raise FakeResultError(
-            "the fake gives another number of results",
+            "the fake returns a different number of results",
             argument=name,
             expected=f"{len(real)}",
             got=len(fake),

@@ -251,7 +251,7 @@ def get(name: str) -> Op:
     known = _ops.get(name)
     if known is None:
         raise OpNameError(
-            "no op of this name was made with gluon_core.torch.op",
+            "gluon_core.torch.op defined no op of this name",
             argument="name",
             got=repr(name),
             remedy=did_you_mean(name, _ops) or "Import the module that makes it first.",

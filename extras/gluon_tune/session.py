@@ -104,7 +104,7 @@ def key_of(future: Future[dict[str, Any]], settings: Settings) -> tuple[Key, dic
         raise TuneWorkerError(f"a worker cannot load the task: {error}") from None
     if about["versions"] != versions():
         raise TuneWorkerError(
-            "workers have other releases than this process",
+            "the workers' releases differ from this process's",
             expected=versions(),
             got=about["versions"],
         )

@@ -240,7 +240,7 @@ def strategy_of(
     """
     if name not in STRATEGIES:
         raise TuneError(
-            "not a way to search",
+            "unknown way to search",
             argument="search",
             expected=", ".join(STRATEGIES),
             got=repr(name),

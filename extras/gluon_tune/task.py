@@ -62,7 +62,7 @@ class Task:
         if self.space is None:
             object.__setattr__(self, "space", configs_of(self.kernel))
         if (self.reference is None) != (self.output is None):
-            raise TuneError("`reference` and `output` belong together", argument="output")
+            raise TuneError("`reference` and `output` must be passed together", argument="output")
         if not self.shapes:
             raise TuneError("no shapes to tune for", argument="shapes")
         taken, options = set(self.function.arg_names), set(self.searched.values)

@@ -52,7 +52,7 @@ def write(
 
     if form not in (None, *FORMS):
         raise UsageError(
-            "no such form", argument="--form", expected=" or ".join(FORMS), got=str(form)
+            "unsupported form", argument="--form", expected=" or ".join(FORMS), got=str(form)
         )
     with preferred_form(form):
         return show(kernel, target, to, prove)

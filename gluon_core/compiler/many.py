@@ -97,7 +97,7 @@ def compile_many(
     """
     if errors not in ("raise", "return"):
         raise ArgumentError(
-            "not a way to treat errors",
+            "unknown way to handle errors",
             argument="errors",
             expected="'raise' or 'return'",
             got=repr(errors),

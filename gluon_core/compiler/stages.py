@@ -339,7 +339,7 @@ class _Job:
             )
         if kind == "cannot":
             return None
-        raise Ended(f"the compiler sent something that is no answer ({kind!r})")
+        raise Ended(f"the compiler sent a malformed answer ({kind!r})")
 
     def _tell(self, link: Link) -> None:
         """Do the work in the child and send the result."""

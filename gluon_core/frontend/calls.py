@@ -54,7 +54,7 @@ def explain_call(generator: Any, node: ast.Call, root: Any) -> Optional[GluonErr
     axis = re.match(r"invalid axis (-?\d+)\. Expected (-?\d+) <= axis < (\d+)", str(root))
     if axis is not None:
         return ShapeError(
-            "no such axis",
+            "the axis is out of range",
             argument="axis",
             expected=f"{axis[2]} to {int(axis[3]) - 1}",
             got=axis[1],

@@ -18,5 +18,5 @@ def next_power_of_2(n: int) -> int:
         ArgumentError: `n` is negative, or no integer.
     """
     if not hasattr(n, "__index__") or n < 0:
-        raise ArgumentError("must be an integer of 0 or more", argument="n", got=repr(n))
+        raise ArgumentError("must be a non-negative integer", argument="n", got=repr(n))
     return 1 << max(0, int(n) - 1).bit_length()

@@ -49,7 +49,7 @@ def device_print(prefix: Const[str], *args: Operand, hex: Const[bool] = False) -
     text = unwrap(prefix)
     if not isinstance(text, str):
         raise ArgumentError(
-            "a text that is known while compiling comes first",
+            "the first argument must be a compile-time string",
             argument="prefix",
             expected="gl.device_print('x', x)",
             got=describe(text),
@@ -119,7 +119,10 @@ def _check_axis(axis: Const[int]) -> None:
     index = unwrap(axis)
     if not isinstance(index, int) or not 0 <= index <= 2:
         raise ShapeError(
-            "no such grid axis", argument="axis", expected="0, 1 or 2", got=describe(index)
+            "the grid axis is out of range",
+            argument="axis",
+            expected="0, 1 or 2",
+            got=describe(index),
         )
 
 

@@ -101,7 +101,7 @@ def preload(kernel: Any, data: str) -> Any:
     own = f"{kernel.fn.__module__}.{kernel.fn.__qualname__}"
     if record["name"] != own:
         raise ArgumentError(
-            "the record is of another kernel",
+            "the record belongs to another kernel",
             argument="specialization_data",
             expected=own,
             got=record["name"],

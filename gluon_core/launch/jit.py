@@ -113,7 +113,7 @@ class GluonJITFunction(_triton.ParsedOnce, Generic[P, R]):
         self.strict = strict
         if layouts not in (None, "auto"):
             raise ArgumentError(
-                "no such choice", argument="layouts", expected="'auto' or None", got=f"{layouts!r}"
+                "unknown choice", argument="layouts", expected="'auto' or None", got=f"{layouts!r}"
             )
         self.layouts = layouts
         self._dispatcher: Optional[Dispatcher] = None
@@ -245,7 +245,7 @@ class GluonJITFunction(_triton.ParsedOnce, Generic[P, R]):
             if span is None:
                 raise
             raise KernelSyntaxError(
-                "kernels cannot unpack into targets within targets",
+                "kernels cannot unpack into nested targets",
                 remedy="Unpack the outer tuple first, then the inner one.",
                 span=span,
             ) from None

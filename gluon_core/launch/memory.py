@@ -107,7 +107,7 @@ def check_memory(value: Any) -> None:
         )
     if value.layout is not torch.strided:
         raise TensorError(
-            "kernels address strided tensors",
+            "kernels take strided tensors",
             expected="torch.strided",
             got=str(value.layout),
             remedy="Pass its parts, such as x.values() and x.indices(), or x.to_dense().",
@@ -119,7 +119,7 @@ def check_memory(value: Any) -> None:
         )
     if wrapper:
         raise TensorError(
-            "the tensor is made of others and has no memory of its own",
+            "the tensor is composed of others and has no memory of its own",
             got=type(value).__name__,
             remedy="Pass the tensors that it is made of.",
         )

@@ -79,14 +79,14 @@ def check_int(value: Any, argument: str, low: int = 0, high: Optional[int] = Non
     value = unwrap(value)
     if not is_int(value) or value < low or (high is not None and value > high):
         wanted = f"an integer from {low} to {high}" if high is not None else f"an integer >= {low}"
-        raise LayoutError("not a legal value", argument=argument, expected=wanted, got=repr(value))
+        raise LayoutError("invalid value", argument=argument, expected=wanted, got=repr(value))
     return index(value)
 
 
 def check_bool(value: Any, argument: str) -> bool:
     value = unwrap(value)
     if value not in (True, False):
-        raise LayoutError("not a truth value", argument=argument, got=repr(value))
+        raise LayoutError("not a boolean", argument=argument, got=repr(value))
     return bool(value)
 
 
@@ -345,7 +345,7 @@ class Layout:
         """Return the type of this value inside a kernel: a constexpr."""
         if _type_factory is None:
             raise LayoutError(
-                "layout types exist once the kernel language is loaded",
+                "layout types need the kernel language",
                 remedy="import gluon_core first.",
             )
         return _type_factory(self)

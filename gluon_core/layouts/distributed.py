@@ -145,7 +145,7 @@ class BlockedLayout(DistributedLayout):
     def _check_dot_operand(self, operand_index: int, k_width: int) -> None:
         if k_width != 0:
             raise LayoutError(
-                "a blocked parent takes no k_width", argument="k_width", expected=0, got=k_width
+                "a blocked parent has no k_width", argument="k_width", expected=0, got=k_width
             )
 
     def dot_operand_linear(
@@ -423,7 +423,7 @@ def check_one_hot(named: dict[str, list[list[int]]], shape: Sequence[int]) -> No
                 continue
             if len(hot) > 1 or not is_power_of_two(hot[0][1]):
                 raise LayoutError(
-                    "a basis moves by something else than a power of two in one dimension",
+                    "a basis does not move by a power of two in one dimension",
                     argument=where,
                     expected="zeros and at most one power of two",
                     got=row,

@@ -185,7 +185,7 @@ class PaddedSharedLayout(SharedLayout):
         name = "interval_padding_pairs"
         if not isinstance(pairs, list) or not pairs:
             raise LayoutError(
-                "at least one pair is needed", argument=name, expected="e.g. [[128, 8]]", got=pairs
+                "needs at least one pair", argument=name, expected="e.g. [[128, 8]]", got=pairs
             )
         for i, pair in enumerate(pairs):
             if not isinstance(pair, list) or len(pair) != 2 or not all(map(is_power_of_two, pair)):
@@ -238,7 +238,7 @@ class PaddedSharedLayout(SharedLayout):
         blocks = _tile_of(cga, rank)
         if any(b > s for b, s in zip(blocks, shape)):
             raise LayoutError(
-                "more blocks than elements in a dimension",
+                "a dimension has more blocks than elements",
                 argument="cga_layout",
                 expected=f"at most {shape} blocks",
                 got=blocks,

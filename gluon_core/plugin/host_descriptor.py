@@ -109,7 +109,7 @@ class HostDescriptor:
             refuse(LayoutError, "layout", message, expected=wanted, got=f"rank {own}")
         if self.padding not in ("zero", "nan"):
             about = {"expected": '"zero" or "nan"', "got": repr(self.padding)}
-            refuse(ArgumentError, "padding", "no such padding", **about)
+            refuse(ArgumentError, "padding", "unsupported padding", **about)
         if self.padding == "nan" and not self.is_floating:
             message = 'the padding "nan" is for floating-point elements'
             refuse(DtypeError, "padding", message, got=str(self.base.dtype))
@@ -185,7 +185,7 @@ class HostDescriptor:
         array: Any = tensor
         strides, size = array.strides, array.dtype.itemsize
         if any(step % size for step in strides):
-            raise ShapeError("the strides are no whole elements", argument="tensor", got=strides)
+            raise ShapeError("the strides are not whole elements", argument="tensor", got=strides)
         return tuple(step // size for step in strides)
 
     def __repr__(self) -> str:

@@ -84,7 +84,7 @@ def check_precision(options: Any) -> None:
     precision, allowed = options.default_dot_input_precision, options.allowed_dot_input_precisions
     if precision not in allowed:
         name, choices = "default_dot_input_precision", " or ".join(map(repr, allowed))
-        message = "no such precision"
+        message = "unsupported precision"
         raise OptionError(message, argument=name, expected=choices, got=repr(precision))
 
 

@@ -199,7 +199,7 @@ def epilogue(
     semantic = semantic_layer()
     sizes = _listed(shape, "shape")
     if len(sizes) != 2:
-        raise ShapeError("not the sides of a matrix", argument="shape", expected=2, got=len(sizes))
+        raise ShapeError("not the shape of a matrix", argument="shape", expected=2, got=len(sizes))
     extents = [scalar_int32(semantic, size, "shape") for size in sizes]
     numbers = {"scale": scale, "result_scale": result_scale}
     vectors = {"row_scale": row_scale, "column_scale": column_scale, "bias": bias}
@@ -214,7 +214,7 @@ def epilogue(
         operands["stride"] = extents[1] if step is None else scalar_int32(semantic, step, "stride")
     elif step is not None:
         raise ArgumentError(
-            "of no residual", argument="stride", remedy="Pass residual=, or drop it."
+            "needs a residual", argument="stride", remedy="Pass residual=, or drop it."
         )
     function = unwrap(activation)
     if function is not None and not isinstance(function, JITFunction) and not is_builtin(function):

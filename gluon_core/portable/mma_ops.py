@@ -246,7 +246,7 @@ def mma(
     shared = isinstance(a, shared_memory_descriptor) and isinstance(b, shared_memory_descriptor)
     if shared != isinstance(acc, mma_accumulator):
         raise ArgumentError(
-            "an accumulator goes with operands in shared memory, a tensor with those in registers",
+            "operands in shared memory need an accumulator, operands in registers a tensor",
             argument="acc",
             expected="gl.portable.accumulator(layouts)" if shared else "a tensor",
             got=str(getattr(acc, "type", type(acc).__name__)),
@@ -437,7 +437,7 @@ def _precision(value: Any) -> str:
     name = unwrap(value) or "ieee"
     if name not in ("ieee", "tf32"):
         raise ArgumentError(
-            "no such precision",
+            "unsupported precision",
             argument="input_precision",
             expected="'ieee' or 'tf32'",
             got=repr(name),

@@ -120,7 +120,7 @@ def load(
     """
     if isinstance(ptr, tile_descriptor):
         if unwrap(mask) is not None or unwrap(other) is not None:
-            raise ArgumentError("a tile needs none", argument="mask", got=str(mask))
+            raise ArgumentError("a single tile needs none", argument="mask", got=str(mask))
         return load_tile(ptr, offsets)
     semantic = semantic_layer()
     check_address(semantic, ptr, offsets)
@@ -156,7 +156,7 @@ def store(
     """
     if isinstance(ptr, tile_descriptor):
         if unwrap(mask) is not None:
-            raise ArgumentError("a tile needs none", argument="mask", got=str(mask))
+            raise ArgumentError("a single tile needs none", argument="mask", got=str(mask))
         return store_tile(ptr, offsets, value)
     semantic = semantic_layer()
     check_address(semantic, ptr, offsets)

@@ -69,7 +69,7 @@ def _sharing(x: tensor) -> constexpr:
     semantic = layer()
     held = semantic.require_distributed(x, "x")
     if held.dtype != tl.float32:
-        raise DtypeError("exponentials are of float32", argument="x", got=held.dtype)
+        raise DtypeError("exponentials take float32", argument="x", got=held.dtype)
     shape, layout = shape_of(held), held.type.layout
     if len(shape) != 2:
         raise ShapeError("not rows", argument="x", expected="[rows, columns]", got=shape)

@@ -171,7 +171,10 @@ def peer(pointers: Union[Values, Sequence[Any]], rank: Scalar[int]) -> tensor:
         index = compile_time_int(wanted, "rank", 0)
         if index >= len(listed):
             raise ArgumentError(
-                "there is no such rank", argument="rank", expected=f"below {len(listed)}", got=index
+                "the rank is out of range",
+                argument="rank",
+                expected=f"below {len(listed)}",
+                got=index,
             )
         return listed[index]
     selected = listed[0]

@@ -188,7 +188,7 @@ def stream_k_tiles(
     sizes, block = unwrap(shape), tuple(unwrap_shape(block_shape, "block_shape"))
     if not isinstance(sizes, (list, tuple, tl_tuple)) or len(sizes) != 3 or len(block) != 3:
         raise ShapeError(
-            "not the sizes of a GEMM", argument="shape", expected="M, N, K", got=describe(sizes)
+            "not the shape of a GEMM", argument="shape", expected="M, N, K", got=describe(sizes)
         )
     m, n, k = sizes
     order = swizzled_tiles([m, n], list(block[:2]), group)

@@ -151,7 +151,7 @@ def descriptor(
     for argument, values in (("shape", sizes), ("strides", steps)):
         if len(values) != len(block) or not 1 <= len(block) <= 5:
             raise ShapeError(
-                "not one for each dimension of the tile",
+                "needs one for each dimension of the tile",
                 argument=argument,
                 expected=f"{len(block)}, 1 to 5",
                 got=len(values),
@@ -236,7 +236,7 @@ class tile_pipeline(Record):
         places = _listed(coordinates, "coordinates")
         if len(places) != len(tiles):
             raise ShapeError(
-                "not one for each descriptor",
+                "needs one for each descriptor",
                 argument="coordinates",
                 expected=len(tiles),
                 got=len(places),
@@ -404,7 +404,7 @@ def tile_place(semantic: SemanticLayer, tile: tile_descriptor, place: Any) -> li
     listed = _listed(place, "coordinates")
     if len(listed) != len(tile.facts.block_shape):
         raise ShapeError(
-            "not one for each dimension",
+            "needs one for each dimension",
             argument="coordinates",
             expected=len(tile.facts.block_shape),
             got=len(listed),

@@ -104,7 +104,7 @@ def swizzled_tiles(
     sizes, block = unwrap(shape), tuple(unwrap_shape(block_shape, "block_shape"))
     if not isinstance(sizes, (list, tuple, tl_tuple)) or len(sizes) != 2 or len(block) != 2:
         raise ShapeError(
-            "not the sides of a matrix", argument="shape", expected="2 sizes", got=describe(sizes)
+            "not the shape of a matrix", argument="shape", expected="2 sizes", got=describe(sizes)
         )
     tiles: list[Any] = []
     for size, side in zip(sizes, block):

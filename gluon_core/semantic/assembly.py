@@ -105,7 +105,7 @@ def _check_piece(
     if any(_refused_code(code) for code in _CODE.findall(codes)) or len(body) - len(codes) > 2:
         raise refuse("not a constraint")
     if result and any(not earlier.startswith("=") for earlier in before):
-        raise refuse("a result follows an argument", "Name the results first.")
+        raise refuse("a result comes after an argument", "Name the results first.")
     for code in _CODE.findall(codes):
         results = sum(earlier.startswith("=") for earlier in before)
         if code.isdigit() and (result or int(code) >= results):

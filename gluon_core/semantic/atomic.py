@@ -141,7 +141,7 @@ class AtomicOps(MemoryOps):
         pointer = self.check_pointer(pointer)
         if not pointer.type.scalar.element_ty.is_int():
             raise DtypeError(
-                "polls integers",
+                "takes integers",
                 argument="pointer",
                 expected="pointers to integers",
                 got=describe(pointer),

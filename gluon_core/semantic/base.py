@@ -159,7 +159,7 @@ class SemanticBase(TritonSemantic):  # type: ignore[misc]  # Triton has no types
         lanes, warps, ctas = thread_counts(layout, tuple(int(s) for s in shape), is_strict())
         if lanes != self.target.warp_size:
             raise LayoutError(
-                "the layout's threads per warp are not the target's",
+                "the layout and the target have different numbers of threads per warp",
                 argument=argument,
                 expected=f"{self.target.warp_size} threads per warp on {self.target}",
                 got=f"{lanes}: {layout}",
@@ -167,7 +167,7 @@ class SemanticBase(TritonSemantic):  # type: ignore[misc]  # Triton has no types
             )
         if warps != self.num_warps:
             raise LayoutError(
-                "the layout's warps are not those that the kernel runs with",
+                "the layout and the kernel have different numbers of warps",
                 argument=argument,
                 expected=f"{self.num_warps} warps",
                 got=f"{warps}: {layout}",
@@ -299,7 +299,7 @@ class SemanticBase(TritonSemantic):  # type: ignore[misc]  # Triton has no types
         value = unwrap(value)
         if isinstance(value, (tl.tensor, bool, int, float)):
             return self.to_tensor(value)
-        raise DtypeError("no number", argument=argument, got=describe(value))
+        raise DtypeError("not a number", argument=argument, got=describe(value))
 
     def require_distributed(self, value: Any, argument: str) -> Any:
         """`value` if it is a tensor with a shape and a layout."""

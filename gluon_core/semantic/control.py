@@ -112,7 +112,7 @@ class ControlOps(SemanticBase):
     def mark_scope(self, name: Any, begins: bool) -> None:
         """Mark the begin or the end of a span; see `gl.scope`."""
         if not isinstance(name, str) or not name.strip() or not name.isprintable():
-            raise ArgumentError("must be text of one line", argument="name", got=describe(name))
+            raise ArgumentError("must be a string of one line", argument="name", got=describe(name))
         file, line = self.place()
         if begins:
             self.scopes.append((name, line))

@@ -66,7 +66,7 @@ def like(semantic: SemanticLayer, source: Any, value: Any, argument: str, subjec
         have, want = shape_of(value), shape_of(source)
         if len(have) != len(want) or any(h not in (1, w) for h, w in zip(have, want)):
             raise ShapeError(
-                f"does not fit the {subject}", argument=argument, expected=want, got=have
+                f"does not match the {subject}", argument=argument, expected=want, got=have
             )
     return semantic.broadcast_impl_value(source, value)[1]
 

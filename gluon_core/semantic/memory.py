@@ -200,11 +200,13 @@ class MemoryOps(SemanticBase):
             w in (1, h) or (widens and h == 1) for h, w in zip(have, want)
         )
         if not fits:
-            raise ShapeError("does not fit the pointer", argument=argument, expected=have, got=want)
+            raise ShapeError(
+                "does not match the pointer", argument=argument, expected=have, got=want
+            )
         layouts = pointer.type.layout, value.type.layout
         if have == want and layouts[0] != layouts[1] and not any(map(is_placeholder, layouts)):
             raise LayoutError(
-                "the pointers and this have different layouts",
+                "the layout differs from that of the pointers",
                 argument=argument,
                 expected=layouts[0],
                 got=layouts[1],
@@ -276,7 +278,7 @@ class MemoryOps(SemanticBase):
     def advance(self, base: Any, offsets: Any) -> Any:
         """Refuse a tensor's method: Gluon makes no pointers to blocks, and the compiler aborts."""
         raise DtypeError(
-            "only a pointer to a block advances, and Gluon has none",
+            "only block pointers advance, and Gluon has none",
             argument="base",
             got=describe(base),
             remedy="Add to the offsets, or use a tensor descriptor.",

@@ -112,7 +112,10 @@ def wrap_axis(axis: Any, rank: int) -> int:
     axis = unwrap(axis)
     if not isinstance(axis, int) or not -rank <= axis < rank:
         raise ShapeError(
-            "no such axis", argument="axis", expected=f"{-rank} to {rank - 1}", got=describe(axis)
+            "the axis is out of range",
+            argument="axis",
+            expected=f"{-rank} to {rank - 1}",
+            got=describe(axis),
         )
     return axis % rank
 

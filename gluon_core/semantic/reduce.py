@@ -195,7 +195,7 @@ class ReduceOps(SemanticBase):
         for argument, value in (("src", src), ("index", index)):
             if is_placeholder(value.type.layout):
                 raise LayoutError(
-                    "compilers do not find the layouts of the gathered tensor",
+                    "the compiler cannot infer the layout of the gathered tensor",
                     argument=argument,
                     expected="a tensor with a layout",
                     got=repr(value.type.layout),

@@ -204,7 +204,7 @@ class ShapeOps(SemanticBase):
             )
         layout = self.check_layout(layout, shape_of(value))
         if isinstance(layout, AutoLayout):
-            raise LayoutError("must be a definite layout", argument="layout", got=repr(layout))
+            raise LayoutError("must be a resolved layout", argument="layout", got=repr(layout))
         handle = self.builder.create_set_auto_layout(layout._to_ir(self.builder), value.handle)
         return self.make_tensor(
             handle, distributed_type(value.type.scalar, shape_of(value), layout)
@@ -266,7 +266,7 @@ class ShapeOps(SemanticBase):
                 )
         elif layout.dim != axis:
             raise LayoutError(
-                "the axis to add is not the one that the layout leaves out",
+                "the axis to add is not the dimension of the SliceLayout",
                 argument="axis",
                 expected=f"{layout.dim}, the dim of {layout}",
                 got=axis,

@@ -198,7 +198,10 @@ class SharedOps(SemanticBase):
         length, dim = compile_time_int(length, "length"), compile_time_int(dim, "dim")
         if not -mem.rank <= dim < mem.rank:
             raise ShapeError(
-                "no such dimension", argument="dim", expected=f"0 to {mem.rank - 1}", got=dim
+                "the dimension is out of range",
+                argument="dim",
+                expected=f"0 to {mem.rank - 1}",
+                got=dim,
             )
         dim %= mem.rank
         check_even(mem, "self")
@@ -376,7 +379,7 @@ class SharedOps(SemanticBase):
                 h != w and 1 not in (h, w) for h, w in zip(have, want)
             ):
                 raise ShapeError(
-                    "does not fit the indices", argument="values", expected=want, got=have
+                    "does not match the indices", argument="values", expected=want, got=have
                 )
         values, indices = self.broadcast_impl_value(values, indices)
         self._check_indexed(mem, indices, axis)

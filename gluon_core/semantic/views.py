@@ -81,7 +81,7 @@ def check_view_place(memory: Any, view: Any) -> None:
     part, whole = list(memory.shape), _whole(memory)
     if _gaps(memory.type) != _gaps(view):
         raise LayoutError(
-            "a view has the gaps of the buffer",
+            "a view must have the padding of its buffer",
             argument="layout",
             expected=f"padding as in {memory.layout!r}",
             got=repr(view.layout),

@@ -136,7 +136,7 @@ def storage_of(name: str, value: Any, runner: str) -> Optional[Storage]:
         remedy = refusal(value)
         if remedy is not None:
             raise DeviceError(
-                "the tensor is in the memory of the host",
+                "the tensor is in host memory",
                 argument=name,
                 expected="a tensor of the device",
                 remedy=remedy,

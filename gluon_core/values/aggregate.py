@@ -40,7 +40,7 @@ def aggregate_replace(instance: T, **changes: Any) -> T:
     for name in changes:
         if name not in fields:
             raise ArgumentError(
-                "no such field",
+                "unknown field",
                 argument=name,
                 expected=", ".join(fields),
                 remedy=did_you_mean(name, fields),

@@ -22,7 +22,7 @@ def one_of(argument: str, value: Any, choices: Sequence[T]) -> T:
     if isinstance(value, bool) or value not in choices:
         named = [choice for choice in choices if choice != ""]
         raise ArgumentError(
-            "no such choice",
+            "unknown choice",
             argument=argument,
             expected=", ".join(map(repr, named)),
             got=repr(value),

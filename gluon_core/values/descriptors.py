@@ -316,7 +316,7 @@ def parse_layout(text: str) -> Layout:
     try:
         call = ast.parse(text, mode="eval").body
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
-            raise ValueError("no call")
+            raise ValueError("not a call")
         cls = layout_class(call.func.id)
         if cls is None:
             raise ValueError("no such layout")

@@ -93,7 +93,7 @@ def width_of(dtype: Optional[str]) -> int:
     """
     if dtype is None:
         raise BundleArgumentError(
-            "a descriptor wants to know the element type",
+            "a descriptor needs an element type",
             remedy='Say it: Pointer(address, "fp16").',
         )
     bits = re.match(r"[a-z]+(\d+)", dtype)

@@ -200,7 +200,7 @@ class Calls:
             scope["function"](*arguments, **own, **options)
         except TypeError as error:
             return self.refused(str(error), left, options)
-        raise AssertionError("the call fits")
+        raise AssertionError("the call matches")
 
     # -- learning ----------------------------------------------------------------------------------------
 

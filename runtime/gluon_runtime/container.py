@@ -126,7 +126,7 @@ def unpack(data: bytes, where: str, digest: Optional[str] = None) -> Container:
         )
     if digest is not None and digest.lower() != really:
         raise BundleHashError(
-            "this is another bundle than the one asked for",
+            "this is not the requested bundle",
             argument=where,
             expected=f"sha256 {digest}",
             got=really,

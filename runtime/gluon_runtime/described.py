@@ -81,7 +81,7 @@ def spread(value: Any, base: Seen) -> Seen:
         )
     if value.padding not in ("zero", "nan"):
         raise BundleArgumentError(
-            "no such padding", expected="'zero' or 'nan'", got=repr(value.padding)
+            "unsupported padding", expected="'zero' or 'nan'", got=repr(value.padding)
         )
     layout, box = getattr(value, "layout", None), value.block_shape
     spread = Spread(

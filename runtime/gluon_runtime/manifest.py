@@ -402,7 +402,9 @@ def parse(data: bytes, where: str) -> Manifest:
     try:
         document = json.loads(data)
     except ValueError as error:
-        raise BundleFormatError("the manifest is no JSON", argument=where, got=str(error)) from None
+        raise BundleFormatError(
+            "the manifest is not JSON", argument=where, got=str(error)
+        ) from None
     manifest: Manifest = schema.read(Manifest, document, where)
     return manifest
 

@@ -116,7 +116,7 @@ def test_verify(bundle_file, tmp_path):
     (tmp_path / "bad.glb").write_bytes(data)
     assert "BundleDamagedError" in gluon("bundle", "verify", tmp_path / "bad.glb", code=1).stderr
     wrong = gluon("bundle", "verify", bundle_file, "--digest", "00", code=1)
-    assert "another bundle than the one asked for" in wrong.stderr
+    assert "not the requested bundle" in wrong.stderr
 
 
 def test_diff_and_merge(bundle_file, tmp_path):
@@ -171,9 +171,9 @@ class TestSpecs:
     @pytest.mark.parametrize(
         "text, message",
         [
-            ("[[kernel]", "is no TOML"),
+            ("[[kernel]", "is not valid TOML"),
             ("a = 1", "names no kernels"),
-            ("[[kernel]]\nname = 'x'", "is no kernel"),
+            ("[[kernel]]\nname = 'x'", "is not a kernel"),
             ("[[kernel]]\nkernel = 'k.py:x'\ntarget = 'hopper'", "Did you mean 'targets'"),
             ("[[kernel]]\nkernel = 'k.py:x'\ntargets = 'hopper'", "targets is of another type"),
             ("[[kernel]]\nkernel = 'none.py:x'", "no such file"),

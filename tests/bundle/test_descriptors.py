@@ -129,7 +129,7 @@ class TestPython:
             (lambda: Described(Pointer(72, "fp16"), (8, 8)), "multiple of 16"),
             (lambda: Described(Pointer(64, "fp16"), (8, 9)), "multiple of 16"),
             (lambda: Described(Pointer(64), (8, 8)), "element type"),
-            (lambda: Described(Pointer(64, "fp16"), (8, 8), padding="one"), "no such padding"),
+            (lambda: Described(Pointer(64, "fp16"), (8, 8), padding="one"), "unsupported padding"),
         ],
     )
     def test_objects_that_cannot_be_described(self, path, value, words):

@@ -155,7 +155,7 @@ class TestNew:
 
     def test_nothing_is_overwritten(self, tmp_path):
         (tmp_path / "test_mine.py").write_text("precious")
-        assert "is there already" in gluon("new", "mine", "--to", tmp_path, code=2).stderr
+        assert "already exists" in gluon("new", "mine", "--to", tmp_path, code=2).stderr
         assert [p.name for p in tmp_path.iterdir()] == ["test_mine.py"]
 
     @pytest.mark.parametrize("name", ["3d", "a-b", "class", "../up"])

@@ -151,7 +151,7 @@ DIFFERENCES = [
     Difference(
         "`SwizzledSharedLayout` with an entry of 0",
         "the compiler divides by it.",
-        r"(vec|per_phase|max_phase): not a legal value",
+        r"(vec|per_phase|max_phase): invalid value",
         _shared(
             "gl.SwizzledSharedLayout(8, 2, 0, [1, 0])",
             "[32, 32]",

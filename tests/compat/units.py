@@ -233,7 +233,7 @@ UNITS: list[tuple[str, str, str, str]] = [
     (
         "A copy with more or fewer coordinates than its descriptor has dimensions",
         "an illegal instruction (PTX 9.7.9.27.1).",
-        r"^coord: not one for each dimension",
+        r"^coord: needs one for each dimension",
         _copied([32, 32], "gl.NVMMASharedLayout(128, 32, 2)", "[n]"),
     ),
     (

@@ -40,7 +40,7 @@ def compiled(text, registers, target="sm_90", dtype="i32", pack=1):
         ("mov.b32 $0, $1;", "=r,[a]", "constraints", "not a constraint"),
         ("mov.b32 $0, $1;", "=r,{", "constraints", "not a constraint"),
         ("mov.b32 $0, $1;", "=r,r,~memory", "constraints", "not a constraint.*'~{memory}'"),
-        ("mov.b32 $0, $1;", "r,=r", "constraints", "follows an argument.*results first"),
+        ("mov.b32 $0, $1;", "r,=r", "constraints", "comes after an argument.*results first"),
         ("mov.b32 $0, $1;", "=r,1", "constraints", "register of result 1.*There is 1 result"),
         ("mov.b32 $0, $1;", "=r,*m", "constraints", "a star marks.*the pointer as an argument"),
         ("mov.b32 $0, $1;", "=m,r", "constraints", "'m' is memory, and results are values"),

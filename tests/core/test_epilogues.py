@@ -191,12 +191,12 @@ def test_each_inner_wait_and_fence_is_needed(no_implied_fences):
 
 @mistakes("""
 error | text | line
-ShapeError | sides of a matrix | gl.portable.epilogue([8])
+ShapeError | shape of a matrix | gl.portable.epilogue([8])
 ShapeError | not a sequence | gl.portable.epilogue(8)
 DtypeError | bias | gl.portable.epilogue([8, 8], bias=3)
 DtypeError | row_scale | gl.portable.epilogue([8, 8], row_scale=out + COLUMN)
 DtypeError | must be a scalar | gl.portable.epilogue([8, 8], scale=out)
-ArgumentError | of no residual | gl.portable.epilogue([8, 8], stride=3)
+ArgumentError | needs a residual | gl.portable.epilogue([8, 8], stride=3)
 ArgumentError | activation | gl.portable.epilogue([8, 8], activation=3)
 ShapeError | two dimensions | gl.portable.epilogue([8, 8]).apply(COLUMN, [0, 0])
 ShapeError | not a sequence | gl.portable.epilogue([8, 8]).apply(TILE, 0)

@@ -90,11 +90,11 @@ exponential of integers | DtypeError | gl.exp(o) | needs a floating dtype && .to
 exponential of halves | DtypeError | gl.exp(h) | expected fp32 or fp64, got fp16 && h.to(gl.float32) |
     h = v.to(gl.float16)
     gl.exp(h)  # <--
-a mask of another shape | ShapeError | - | mask: does not fit the pointer; expected [128], got [64] | gl.store(x + o, v, mask=gl.arange(0, 64, L) < n)
-a mask of another layout | LayoutError | - | mask: the pointers and this have different layouts && gl.convert_layout |
+a mask of another shape | ShapeError | - | mask: does not match the pointer; expected [128], got [64] | gl.store(x + o, v, mask=gl.arange(0, 64, L) < n)
+a mask of another layout | LayoutError | - | mask: the layout differs from that of the pointers && gl.convert_layout |
     w = gl.arange(0, 128, gl.BlockedLayout([2], [32], [4], [0]))
     gl.load(x + o, mask=w < n)  # <--
-other of another shape | ShapeError | - | other: does not fit the pointer; expected [128], got [64] | gl.load(x + o, mask=o < n, other=gl.zeros([64], gl.float32, L))
+other of another shape | ShapeError | - | other: does not match the pointer; expected [128], got [64] | gl.load(x + o, mask=o < n, other=gl.zeros([64], gl.float32, L))
 append | TraceError | vs.append | 'vs' is a tuple in a kernel && vs = vs + (item,) | vs = [] ;; vs.append(v)  # <--
 value before pointer | DtypeError | gl.store(v, x + o) | the pointer and the value are swapped && gl.store(pointer, value) | gl.store(v, x + o)
 number before pointer | DtypeError | gl.atomic_add(1.0, x + o) | the pointer and the value are swapped && gl.atomic_add(pointer, value) | gl.atomic_add(1.0, x + o)

@@ -260,7 +260,7 @@ def kernel(x, y):
 
 @mistakes("""
 error | message | line
-ArgumentError | acc: an accumulator goes with operands | gl.portable.mma(a, b, zeros)
+ArgumentError | acc: operands in shared memory need | gl.portable.mma(a, b, zeros)
 ArgumentError | expected a tensor | gl.portable.mma(zeros, zeros, acc)
 ShapeError | the shapes do not multiply | gl.portable.mma(b, a, acc)
 ArgumentError | is_async | gl.portable.mma(a, b, acc, is_async=x)
@@ -273,18 +273,18 @@ DtypeError | start: not what | gl.portable.accumulator(layouts, zeros.to(gl.int3
 ArgumentError | operands: no such place | gl.portable.mma_layouts(64, 64, 32, gl.float16, gl.float16, operands='smem')
 ArgumentError | b_transposed | gl.portable.mma_layouts(64, 64, 32, gl.float16, gl.float16, b_transposed=True)
 GluonError | base | gl.portable.descriptor(zeros, [64], [1], [64])
-ShapeError | shape: not one for | gl.portable.descriptor(x, [64], [64, 1], [32, 64])
+ShapeError | shape: needs one for | gl.portable.descriptor(x, [64], [64, 1], [32, 64])
 ShapeError | constant 1 | gl.portable.descriptor(x, [64, 64], [1, 64], [32, 64])
 ShapeError | power-of-two | gl.portable.descriptor(x, [64, 64], [64, 1], [32, 48])
 LayoutError | shared_layout | gl.portable.descriptor(x, [64, 64], [64, 1], [32, 64], wide)
 ArgumentError | descriptors: not a descriptor | gl.portable.pipeline([x], 2)
 ArgumentError | descriptors: none | gl.portable.pipeline([], 2)
 ArgumentError | stages: out of range | gl.portable.pipeline([tiles], 0)
-ShapeError | not one for each descriptor | gl.portable.pipeline([tiles], 2).fetch(0, [])
-ShapeError | not one for each dimension | gl.portable.pipeline([tiles], 2).fetch(0, [[0]])
+ShapeError | needs one for each descriptor | gl.portable.pipeline([tiles], 2).fetch(0, [])
+ShapeError | needs one for each dimension | gl.portable.pipeline([tiles], 2).fetch(0, [[0]])
 ShapeError | step: must be a scalar | gl.portable.pipeline([tiles], 2).wait(zeros)
 ShapeError | value: not the shape of a tile | gl.portable.store(tiles, [0, 0], zeros)
-ArgumentError | mask: a tile needs | gl.portable.store(tiles, [0, 0], zeros, mask=zeros)
+ArgumentError | mask: a single tile needs | gl.portable.store(tiles, [0, 0], zeros, mask=zeros)
 """)
 @pytest.mark.parametrize("target", ["sm_80", "sm_90", "sm_100", "gfx942"])
 def test_mistakes_are_named_under_the_kernels_line(tmp_path, target, line, error, message):

@@ -152,7 +152,7 @@ def test_each_barrier_and_order_within_is_needed():
 @pytest.mark.parametrize(
     "line, words",
     [
-        ("gl.portable.stream_k_tiles([8, 8], [4, 4])", "not the sizes of a GEMM"),
+        ("gl.portable.stream_k_tiles([8, 8], [4, 4])", "not the shape of a GEMM"),
         ("gl.portable.stream_k_tiles([8, 8, 8], [4, 4, 4], 0)", "group"),
         ("gl.portable.split_k_reduce(row, sums, counters, 0, 2)", "parts are added in float32"),
         (

@@ -176,7 +176,7 @@ def wrong(out, WAY: gl.constexpr):
         gl.portable.tile_scheduler(8, partitions=0)
     if WAY == "no slot":
         gl.portable.tile_scheduler(8, slots=0)
-    if WAY == "no number":
+    if WAY == "not a number":
         gl.portable.tile_scheduler(out)
 
 
@@ -188,7 +188,7 @@ def wrong(out, WAY: gl.constexpr):
         ("another scheduler", ArgumentError, "one of 2 partitions"),
         ("no partition", ArgumentError, "partitions"),
         ("no slot", ArgumentError, "slots"),
-        ("no number", DtypeError, "tiles"),
+        ("not a number", DtypeError, "tiles"),
     ],
 )
 def test_misuse_is_an_error(way, error, words):

@@ -71,7 +71,7 @@ layout-clusters | LayoutError |  | num_ctas | gl.arange(0, 128, gl.BlockedLayout
 layout-registers-for-shared | LayoutError |  | shared memory | gl.allocate_shared_memory(gl.float32, [128], L1)  # <--
 layout-slice-dim | LayoutError |  | dim | gl.arange(0, 32, gl.SliceLayout(2, L2))  # <--
 layouts-differ | LayoutError | x | convert_layout | x + gl.zeros([128], gl.float32, gl.BlockedLayout([2], [32], [4], [0]))  # <--
-layout-store | LayoutError | o | different layouts | gl.store(fp + o, gl.zeros([128], gl.float32, gl.BlockedLayout([2], [32], [4], [0])))  # <--
+layout-store | LayoutError | o | layout differs | gl.store(fp + o, gl.zeros([128], gl.float32, gl.BlockedLayout([2], [32], [4], [0])))  # <--
 convert-not-trivial | LayoutError | x | assert_trivial | gl.convert_layout(x, gl.BlockedLayout([2], [32], [4], [0]), assert_trivial=True)  # <--
 convert-to-auto-trivially | LayoutError | x | assert_trivial | gl.convert_layout(x, gl.AutoLayout(), assert_trivial=True)  # <--
 set-auto-twice | LayoutError | x | already | gl.set_auto_layout(x, L1)  # <--

@@ -62,7 +62,7 @@ matrix-unit-without-k | LayoutError | gfx942 | instr_shape: not an MFMA instruct
     gl.store(p + gl.full([64, 64], 0, gl.int32, M), 1.0)  # <--
 size-as-a-shape | ShapeError | sm_90 | shape: a shape is a sequence of integers; expected [256], got 256 | gl.full(256, 1.0, gl.float32, L)  # <--
 size-as-a-buffer's-shape | ShapeError | sm_90 | shape: a shape is a sequence of integers; expected [256], got 256 | gl.allocate_shared_memory(gl.float32, 256, gl.SwizzledSharedLayout(1, 1, 1, [0]))  # <--
-precision-of-another-name | ArgumentError | sm_90 | input_precision: no such precision && got 'tf23' |
+precision-of-another-name | ArgumentError | sm_90 | input_precision: unsupported precision && got 'tf23' |
     M: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [2, 2], [16, 8])
     a = gl.full([64, 64], 1.0, gl.float32, gl.DotOperandLayout(0, M, 1))
     b = gl.full([64, 64], 1.0, gl.float32, gl.DotOperandLayout(1, M, 1))
@@ -108,7 +108,7 @@ def test_lossless_conversions_are_accepted(name):
         (dict(num_stages="two"), "expected 0 or more, got 'two'"),
         (dict(num_stages=-1), "expected 0 or more, got -1"),
         (dict(num_stages=2.5), "expected 0 or more, got 2.5"),
-        (dict(default_dot_input_precision="tf23"), "no such precision"),
+        (dict(default_dot_input_precision="tf23"), "unsupported precision"),
     ],
 )
 @pytest.mark.parametrize("target", ["sm_90", "gfx942", "sim:sm_90"])

@@ -232,5 +232,5 @@ def test_every_judgement_has_inputs_of_its_own(gluon_judge, tmp_path):
 
 def test_a_constant_must_be_an_input(tmp_path):
     (tmp_path / "problem.toml").write_text('constants = ["w"]\n[inputs.x]\nshape = [3]\n')
-    with pytest.raises(Exception, match="is no input"):
+    with pytest.raises(Exception, match="is not an input"):
         read(tmp_path / "problem.toml")

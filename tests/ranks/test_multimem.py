@@ -110,7 +110,7 @@ def test_refusals():
     good = Multicast(one, (one, one))
     refused("nvidia.multimem", errors.CapabilityError, good, "sm_89")
     refused("not all copies", errors.ArgumentError, one)
-    refused("not so many neighbours", errors.LayoutError, good, width=8)
+    refused("fewer neighbouring elements", errors.LayoutError, good, width=8)
     wide = one.double()
     refused("no form", errors.DtypeError, Multicast(wide, (wide, wide)))
 

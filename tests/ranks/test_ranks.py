@@ -280,7 +280,7 @@ def test_a_rank_that_there_is_not():
     def reach(x):
         gl.store(gl.portable.peer(x.peers, 2), 1)
 
-    with pytest.raises(errors.ArgumentError, match="there is no such rank") as caught:
+    with pytest.raises(errors.ArgumentError, match="the rank is out of range") as caught:
         distributed.simulate(lambda g: reach[(1,)](g.empty(1, np.int32)), 2, SIM)
     assert caught.value.span is not None
 

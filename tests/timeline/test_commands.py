@@ -123,7 +123,7 @@ def test_auto_writes_a_page_with_automatic_scopes(file, tmp_path, monkeypatch):
         (["--timeline", "t.txt", "-t", "emu:sm_90"], "FILE.html, FILE.json or auto"),
         (["--timeline", "t.html", "-t", "sim:gfx1201"], "no model of time is known"),
         (["--timeline-auto"], "belongs to --timeline"),
-        (["--timeline", "t.html", "--targets", "emu:sm_90"], "goes with one target"),
+        (["--timeline", "t.html", "--targets", "emu:sm_90"], "takes one target"),
         (["--timeline", "no/such/t.html", "-t", "emu:sm_90"], "folder does not exist"),
     ],
 )

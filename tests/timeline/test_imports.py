@@ -223,7 +223,7 @@ def test_binary_traces_of_perfetto(packed):
 @pytest.mark.parametrize(
     "content, words",
     [
-        (b"hello", "no trace"),
+        (b"hello", "not a Perfetto trace"),
         (TRACE[:-3], "ends within a field"),
         (b"\x0a\x80", "ends within a number"),
         (gzip.compress(TRACE)[:-9], "compression is damaged"),
@@ -262,4 +262,4 @@ def test_a_binary_trace_below_lanes(tmp_path):
     assert "block 0, wave 3" in shown.read_text()
     trace.write_bytes(b"hello")
     result = CliRunner().invoke(app, command)
-    assert result.exit_code == 2 and "no trace of Perfetto" in " ".join(result.output.split())
+    assert result.exit_code == 2 and "not a Perfetto trace" in " ".join(result.output.split())

@@ -297,7 +297,7 @@ def test_a_kernel_that_is_not_recorded_has_no_instruction_of_scopes():
 
 @pytest.mark.parametrize("mode", ["timeline:3", "timeline:auto:0", "timelines"])
 def test_wrong_modes(mode):
-    with pytest.raises(OptionError, match="no such recording"):
+    with pytest.raises(OptionError, match="unknown recording"):
         gluon.compile(
             rounds,
             "sm_90",
@@ -429,7 +429,7 @@ def test_scopes_that_each_path_ends(target):
         (without_end, "begun in line .* has no end"),
         (without_begin, "not the innermost open one"),
         (crossed, "expected 'b', got 'a'"),
-        (numbered, "text of one line"),
+        (numbered, "string of one line"),
     ],
 )
 @pytest.mark.parametrize("target", ["sm_90", "sim:gfx942"])

@@ -69,7 +69,7 @@ def test_arguments_of_the_kernel_are_not_searched():
         tune.Task(
             kernel=tasks.scale, space=tune.space(n=[1]), arguments=tasks.arguments, grid=tasks.grid
         )
-    with pytest.raises(TuneError, match="belong together"):
+    with pytest.raises(TuneError, match="together"):
         tune.Task(
             kernel=tasks.scale,
             space=tune.space(BLOCK=[1]),

@@ -112,7 +112,7 @@ def _check_padding(layout: PaddedSharedLayout, bits: int, name: Callable[[str], 
     pairs = layout.interval_padding_pairs
     if len(pairs) != 1:
         raise LayoutError(
-            "TDM makes gaps of one kind",
+            "TDM supports one interval of padding",
             argument=name("layout"),
             expected="one [interval, padding] pair",
             got=pairs,

@@ -102,7 +102,7 @@ class NVMMADistributedLayout(DistributedLayout):
         """
         if not self.version or self.version[0] not in (2, 3):
             raise errors.LayoutError(
-                "no such matrix unit",
+                "unknown matrix unit",
                 argument="version",
                 expected="[2, 0] for mma.sync or [3, 0] for wgmma",
                 got=self.version,
@@ -293,7 +293,7 @@ class NVMMASharedLayout(SharedLayout):
         swizzle, bits = self.swizzle_byte_width, self.element_bitwidth
         if swizzle not in (0, 32, 64, 128):
             raise errors.LayoutError(
-                "no such swizzle",
+                "unsupported swizzle",
                 argument="swizzle_byte_width",
                 expected="0, 32, 64 or 128",
                 got=swizzle,

@@ -67,7 +67,7 @@ def register_layout(
     variant = Layout.unwrap(variant)
     if variant not in VARIANTS:
         raise errors.LayoutError(
-            "no such instruction",
+            "unsupported instruction",
             argument="instr_variant",
             expected=", ".join(map(repr, VARIANTS)),
             got=repr(variant),
@@ -130,7 +130,7 @@ def _packed(
     """Return the elements that share a 32-bit column, and the bits of the 32-bit columns."""
     if bitwidth not in (8, 16, 32):
         raise errors.LayoutError(
-            "no element of tensor memory",
+            "not an element type of tensor memory",
             argument="element_ty",
             expected="8, 16 or 32 bits",
             got=f"{bitwidth} bits",

@@ -110,7 +110,7 @@ def instrumented(run: _Run, mode: str) -> _Run:
     events = int(parts["events"] or _EVENTS) if parts else 0
     if parts is None or events < 2 or events & (events - 1):
         raise errors.OptionError(
-            "no such recording",
+            "unknown recording",
             argument="instrumentation_mode",
             expected="'timeline' or 'timeline:auto', and ':N' with a power of two of events per warp",
             got=repr(mode),

@@ -70,7 +70,7 @@ class Signature:
                 _bind(bound, name, type, dtype, value, views)
         if len(bound.values) != len(self.inputs):
             raise ArgumentError(
-                "the simulator cannot take an argument of this kind apart",
+                "the simulator cannot unpack an argument of this kind",
                 expected=f"{len(self.inputs)} values",
                 got=len(bound.values),
             )

@@ -74,7 +74,7 @@ show_error(errors.BundleVersionError, lambda: Bundle.open(changed("later.glb", l
 
 # -- BundleHashError: fetch the bundle that you asked for; this one is whole, and another
 show_error(errors.BundleHashError, lambda: Bundle.open(good, digest="0" * 64))
-#> BundleHashError: good.glb: this is another bundle than the one asked for; expected sha256 ..., got ...
+#> BundleHashError: good.glb: this is not the requested bundle; expected sha256 ..., got ...
 
 # -- BundleKernelError: ask for one of those it has: `gluon bundle inspect` lists them
 show_error(errors.BundleKernelError, lambda: bundle.code("onne", ""))

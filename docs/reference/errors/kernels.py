@@ -40,7 +40,7 @@ def ones(x):
 
 
 show_error(errors.LayoutError, lambda: run(ones, x, num_warps=8))
-#> LayoutError: layout: the layout's warps are not those that the kernel runs with; expected 8 warps, got 4: BlockedLayout(size_per_thread=[1], threads_per_warp=[32], warps_per_cta=[4], order=[0], cga_layout=[]). Change the layout, or launch with num_warps=4.
+#> LayoutError: layout: the layout and the kernel have different numbers of warps; expected 8 warps, got 4: BlockedLayout(size_per_thread=[1], threads_per_warp=[32], warps_per_cta=[4], order=[0], cga_layout=[]). Change the layout, or launch with num_warps=4.
 
 # -- ArgumentError: the message says which values there are
 @gluon.jit
@@ -49,7 +49,7 @@ def modified(x):
 
 
 show_error(errors.ArgumentError, lambda: run(modified, x))
-#> ArgumentError: cache_modifier: no such choice; expected '.wb', '.cg', '.cs', '.wt', got '.often'
+#> ArgumentError: cache_modifier: unknown choice; expected '.wb', '.cg', '.cs', '.wt', got '.often'
 
 # -- GlobalVariableError: write `SIZE = gl.constexpr(128)`, or pass it
 SIZE = 128

@@ -19,7 +19,7 @@ def ones(x):
 
 # -- TensorError: pass `x.to_dense()`; of a FakeTensor, a subclass, or under vmap, register an op (`gluon_core.torch.op`)
 show_error(errors.TensorError, lambda: ones[(1,)](torch.ones(128).to_sparse()))
-#> TensorError: ones(x): kernels address strided tensors; expected torch.strided, got torch.sparse_coo. Pass its parts, such as x.values() and x.indices(), or x.to_dense().
+#> TensorError: ones(x): kernels take strided tensors; expected torch.strided, got torch.sparse_coo. Pass its parts, such as x.values() and x.indices(), or x.to_dense().
 
 # -- OpNameError: ops are called `namespace::name`
 show_error(errors.OpNameError, lambda: gluon_torch.op("ones")(torch.clone))

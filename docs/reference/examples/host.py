@@ -29,7 +29,7 @@ for target in ("sm_90", "gfx942"):
         continue
     print(target, sorted(compiled.asm)[:3], isinstance(compiled, gluon.CompiledKernel))
 #> sm_90 ['cubin', 'llir', 'ptx'] True
-#> gfx942 layout: the layout's threads per warp are not the target's
+#> gfx942 layout: the layout and the target have different numbers of threads per warp
 
 # -- gluon.GluonASTSource: the source that `gluon.compile` builds from a kernel and its types
 source = gluon.GluonASTSource(scale, kinds, {"N": 32})

@@ -113,7 +113,7 @@ packed = [x[0].transpose(0, 1).contiguous() for x in (q, k, v)]
 print(gluon_kernels.attention_varlen(*packed, ends, causal=True).shape)
 #> torch.Size([70, 4, 64])
 
-# -- gluon_kernels.attention_fp8: a scale for each head, on Hopper
+# -- gluon_kernels.attention_fp8: expected one scale for each head, on Hopper
 fp8 = [x.to(torch.float8_e4m3fn) for x in (q, k, v)]
 ones = [torch.ones(1, x.shape[1]) for x in (q, k, v)]
 print(gluon_kernels.attention_fp8(*fp8, *ones).shape)

@@ -269,6 +269,6 @@ refused(lambda: values.one_of("how", "fats", ("fast", "safe")))
 refused(lambda: values.check_block_shape([3, 32], "a tile"))
 print(values.CachePolicy("cg"), values.MBarrierLayout())
 #> [4, 32] fast
-#> ArgumentError: how: no such choice; expected 'fast', 'safe', got 'fats'. Did you mean 'fast'?
+#> ArgumentError: how: unknown choice; expected 'fast', 'safe', got 'fats'. Did you mean 'fast'?
 #> ShapeError: shape: a tile must have power-of-two dimensions; got [3, 32] (dimension 0 is 3). Round up to 4 and mask the rest.
 #> CachePolicy(cache_modifier='cg', eviction_policy='evict_normal') MBarrierLayout(vec=1, per_phase=1, max_phase=1, order=[0], cga_layout=[])

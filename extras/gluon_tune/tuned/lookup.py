@@ -148,7 +148,7 @@ class Lookup:
             rows = self._of_store()
         else:
             raise ArgumentError(
-                "not a way to find a configuration",
+                "unknown way to find a configuration",
                 argument="config",
                 expected="'tuned', 'tuned:nearest' or a table that `gluon tune --export` wrote",
                 got=repr(how),

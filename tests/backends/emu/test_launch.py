@@ -274,8 +274,8 @@ def test_reports_count_executed_instructions(tmp_path):
     assert other["launches"] == 3 and not other["same_code"]
     assert "no launch of the kernel" in report("emu:gfx950", 256, code=2).stderr
     assert "does not count" in report("gfx942", 256, code=3).stderr
-    assert "goes with a report" in report("emu:gfx942", 256, "--emit", "ttgir", code=2).stderr
-    trace.write_text("no JSON")
+    assert "needs a report" in report("emu:gfx942", 256, "--emit", "ttgir", code=2).stderr
+    trace.write_text("not JSON")
     assert "wrote" in report("emu:gfx942", 256, code=2).stderr
 
 

@@ -150,7 +150,7 @@ def ended(kind, name, target):
         elif wrong is None and ran != {str(registry().target(target))}:
             outcome = f"wrong: ran on {', '.join(sorted(ran))}"
     except (CapabilityError, LayoutError) as error:
-        narrow = isinstance(error, LayoutError) and "threads per warp are not the target's" in str(
+        narrow = isinstance(error, LayoutError) and "different numbers of threads per warp" in str(
             error
         )
         lacks = narrow or isinstance(error, CapabilityError)

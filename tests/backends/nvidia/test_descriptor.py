@@ -131,7 +131,7 @@ WRONG = {
     "no layout": (LayoutError, "shared memory", lambda: describe(layout="row")),
     "layout's rank": (LayoutError, "rank", lambda: describe(layout=NVMMASharedLayout(128, 16, 3))),
     "layout's width": (LayoutError, "width", lambda: describe(layout=NVMMASharedLayout(128, 8, 2))),
-    "padding": (ArgumentError, "no such padding", lambda: describe(padding="one")),
+    "padding": (ArgumentError, "unsupported padding", lambda: describe(padding="one")),
     "nan of ints": (
         DtypeError,
         "floating",
@@ -140,12 +140,12 @@ WRONG = {
     "tf32 of halves": (DtypeError, "float32", lambda: describe(round_f32_to_tf32=True)),
     "bool": (
         DtypeError,
-        "no such elements",
+        "does not support this element type",
         lambda: describe(BYTES.bool(), layout=NVMMASharedLayout(64, 8, 2)),
     ),
     "complex": (
         DtypeError,
-        "no such elements",
+        "does not support this element type",
         lambda: describe(FLOAT.to(torch.complex128), layout=NVMMASharedLayout(128, 64, 2)),
     ),
     "fp4 stride": (

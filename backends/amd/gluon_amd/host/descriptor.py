@@ -36,7 +36,7 @@ class TensorDescriptor(HostDescriptor):
         super().check()
         if self.padding != "zero":
             raise ArgumentError(
-                "TDM brings zero for elements outside the tensor",
+                "TDM fills elements outside the tensor with zero",
                 argument=self._field("padding"),
                 expected='"zero"',
                 got=repr(self.padding),

@@ -309,7 +309,9 @@ def _together(semantic: SemanticLayer, offsets: tl.tensor, **operands: Any) -> t
         have, want = semantic.shape_of(value), semantic.shape_of(offsets)
         fits = len(have) == len(want) and all(h == w or 1 in (h, w) for h, w in zip(have, want))
         if not fits:
-            raise ShapeError("does not fit the offsets", argument=argument, expected=want, got=have)
+            raise ShapeError(
+                "does not match the offsets", argument=argument, expected=want, got=have
+            )
         if have == want and semantic.is_placeholder(value.type.layout):
             continue  # takes theirs, once it has its dtype
         offsets, _ = semantic.broadcast_impl_value(offsets, value)

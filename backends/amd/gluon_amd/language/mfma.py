@@ -141,7 +141,7 @@ def check_regclass(name: str, value: Optional[Const[str]]) -> Optional[str]:
     semantic_layer().require(CD_REGCLASS, f"{name}(cd_regclass=...)")
     if regclass not in ("a", "v"):
         raise ArgumentError(
-            "no such registers",
+            "unsupported number of registers",
             argument="cd_regclass",
             expected="None, 'a' or 'v'",
             got=repr(regclass),
@@ -178,7 +178,7 @@ def _check_dtypes(semantic: SemanticLayer, a: tl.tensor, b: tl.tensor, acc: tl.t
     bits = acc.type.layout.element_bitwidth
     if bits != wanted.primitive_bitwidth:
         raise LayoutError(
-            "the layout is for another accumulator",
+            "the layout belongs to a different accumulator",
             argument="acc",
             expected=f"element_bitwidth={wanted.primitive_bitwidth}",
             got=bits,

@@ -249,7 +249,7 @@ def _check_block_scales(source: tl.tensor, scale: tl.tensor, axis: int) -> None:
 def _check_known(argument: str, layout: Any) -> None:
     if semantic_layer().is_placeholder(layout):
         raise LayoutError(
-            "the compiler wants to know the layout",
+            "the compiler needs a known layout",
             argument=argument,
             expected="a tensor with a layout",
             got=repr(layout),

@@ -272,7 +272,7 @@ def row_indices(semantic: SemanticLayer, rows: tl.tensor, count: int, op: str) -
     layout = rows.type.layout
     if semantic.is_placeholder(layout):
         raise LayoutError(
-            "the compiler wants to know the layout of the rows",
+            "the compiler needs a known layout of the rows",
             argument=name,
             expected="a tensor with a layout",
             got=repr(layout),

@@ -194,7 +194,9 @@ def make_partitioned_dot_layouts(
     is_transposed = Layout.check_bool(transposed, "transposed")
     warps = unwrap(num_warps)
     if warps not in (4, 8):
-        raise ArgumentError("for 4 or 8 warps", argument="num_warps", expected="4 or 8", got=warps)
+        raise ArgumentError(
+            "needs 4 or 8 warps", argument="num_warps", expected="4 or 8", got=warps
+        )
     slices = [unwrap(slice_m), unwrap(slice_n)]
     # The instruction's tall side is along the columns of a transposed accumulator.
     unit = [instr[1], instr[0]] if is_transposed else instr[:2]

@@ -68,7 +68,7 @@ class AMDMFMALayout(DistributedLayout):
             raise self._no_instruction()
         if self.element_bitwidth not in (32, 64):
             raise LayoutError(
-                "no such accumulator",
+                "unsupported accumulator",
                 argument="element_bitwidth",
                 expected="32 or 64",
                 got=self.element_bitwidth,

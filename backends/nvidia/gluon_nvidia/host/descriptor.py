@@ -86,7 +86,7 @@ class TensorDescriptor(HostDescriptor):
         super().check()
         if not isinstance(self.layout, NVMMASharedLayout):
             raise errors.LayoutError(
-                "TMA writes another layout",
+                "TMA writes a different layout",
                 argument=self._field("layout"),
                 expected="NVMMASharedLayout",
                 got=type(self.layout).__name__,
@@ -105,7 +105,7 @@ class TensorDescriptor(HostDescriptor):
         dtype = str(self.base.dtype)
         if bits not in _ELEMENT_BITS or dtype.endswith("bool"):
             raise errors.DtypeError(
-                "TMA has no such elements",
+                "TMA does not support this element type",
                 argument=self._field("base"),
                 expected="numbers of 8, 16, 32 or 64 bits",
                 got=dtype,
@@ -113,7 +113,7 @@ class TensorDescriptor(HostDescriptor):
             )
         if self.layout.element_bitwidth != bits:
             raise errors.LayoutError(
-                "the layout is for elements of another width",
+                "the layout is for elements of a different width",
                 argument=self._field("layout"),
                 expected=f"element_bitwidth={bits} for {dtype}",
                 got=f"element_bitwidth={self.layout.element_bitwidth}",

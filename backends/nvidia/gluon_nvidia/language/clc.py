@@ -100,7 +100,7 @@ def _check_result(value: shared_memory_descriptor, argument: str) -> shared_memo
     layout = value.layout
     if not isinstance(layout, SwizzledSharedLayout):
         raise errors.LayoutError(
-            "the answer must lie plainly in memory",
+            "the answer must be dense in memory",
             argument=argument,
             expected="SwizzledSharedLayout(1, 1, 1, [0])",
             got=repr(layout),

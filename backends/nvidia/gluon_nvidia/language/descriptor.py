@@ -161,7 +161,7 @@ def make_tensor_descriptor(
     for argument, values in (("strides", steps), ("block_shape", block)):
         if len(values) != len(sizes):
             raise errors.ShapeError(
-                "not one for each dimension of the tensor",
+                "needs one for each dimension of the tensor",
                 argument=argument,
                 expected=f"{len(sizes)} as in shape",
                 got=len(values),
@@ -223,7 +223,7 @@ def check_box(element: tl.dtype, block: list[int], layout: NVMMASharedLayout) ->
         )
     if layout.element_bitwidth != bits:
         raise errors.LayoutError(
-            "the layout is for elements of another size",
+            "the layout is for elements of a different size",
             argument="layout",
             expected=f"element_bitwidth={bits} for {element}",
             got=repr(layout),
@@ -275,7 +275,7 @@ def _padding(option: Const[str], element: tl.dtype) -> str:
     padding: str = unwrap(option)
     if padding not in _PADDINGS:
         raise errors.ArgumentError(
-            "no such padding",
+            "unsupported padding",
             argument="padding_option",
             expected=", ".join(map(repr, _PADDINGS)),
             got=repr(padding),

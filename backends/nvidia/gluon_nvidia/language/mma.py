@@ -145,7 +145,7 @@ def check_precision(precision: object, dtype: tl.dtype, argument: str, unit: str
     name = precision.lower() if isinstance(precision, str) else ""
     if name not in _PRECISIONS:
         raise errors.ArgumentError(
-            "no such precision",
+            "unsupported precision",
             argument=argument,
             expected=", ".join(map(repr, _PRECISIONS)),
             got=repr(precision),

@@ -192,7 +192,7 @@ class _Access:
         )
         if count & (count - 1) or count > most or count < least or held % count:
             raise errors.LayoutError(
-                "not so many neighbours of a thread",
+                "a thread has fewer neighbouring elements",
                 argument="width",
                 expected=f"a power of two from {least} to {most} that divides {held}, which a thread has",
                 got=count,

@@ -160,7 +160,7 @@ def _unpacked(operands: dict[str, tl.tensor], result: tl.dtype) -> distributed_t
         doubled = _doubled(own, half, axis)
         if not semantic.same_places(doubled, layout, shape):
             raise errors.LayoutError(
-                "a thread holds other elements of fp4 than of the result",
+                "a thread holds different elements of the fp4 operand and of the result",
                 argument=name,
                 expected=f"a layout that unpacks to {layout!r}",
                 got=repr(own),
@@ -202,7 +202,7 @@ def _scalar(semantic: SemanticLayer, name: str, value: Any, dtype: tl.dtype) -> 
         value = semantic.to_tensor(unwrap(value))
     if value.dtype.is_ptr():
         raise errors.DtypeError(
-            "a pointer is no number", argument=name, expected=dtype, got=value.dtype
+            "a pointer is not a number", argument=name, expected=dtype, got=value.dtype
         )
     return semantic.cast(value, dtype)
 
@@ -212,7 +212,7 @@ def _result_dtype(kind: str, values: list[Any], wanted: Optional[Const[tl.dtype]
     if wanted is not None:
         if not isinstance(wanted, tl.dtype) or not wanted.is_floating():
             raise errors.DtypeError(
-                "not a dtype of floats",
+                "not a floating-point dtype",
                 argument="dtype",
                 expected="float32",
                 got=semantic_layer().describe(wanted),

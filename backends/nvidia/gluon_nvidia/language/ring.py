@@ -181,7 +181,7 @@ class tile_ring(Record):
         places = listed(coordinates)
         if len(places) != len(descs):
             raise errors.ShapeError(
-                "not one for each tensor",
+                "needs one for each tensor",
                 argument="coordinates",
                 expected=len(descs),
                 got=len(places),
@@ -391,7 +391,7 @@ def _shared(
     shared = tuple(bool(split) and not any(map(any, split)) for split in splits)
     if not any(shared):
         raise errors.ArgumentError(
-            "the blocks share no tile",
+            "the blocks do not share a tile",
             argument="multicast",
             expected="a descriptor whose layout has cga_layout=[[0, 0]]",
             got=splits,
@@ -408,7 +408,7 @@ def check_position(facts: RingFacts, position: Any, role: str) -> None:
             else semantic_layer().describe(position)
         )
         raise errors.ArgumentError(
-            "not a position to do this with",
+            "this needs another source position",
             argument="position",
             expected=f"one of a {role}, in {wanted.stages} slots",
             got=shown,

@@ -245,7 +245,7 @@ def tcgen05_commit(
     operands = [semantic.shared_memory(item, "descs") for item in semantic.items_of(descs)]
     if len(operands) > 2 and not semantic.has(COMMIT_ANY_OPERANDS):
         raise errors.ArgumentError(
-            "a multiplication has two operands",
+            "a multiplication takes two operands",
             argument="descs",
             expected=f"at most 2 buffers, or {COMMIT_ANY_OPERANDS.releases}",
             got=len(operands),

@@ -139,7 +139,7 @@ def check_operand(value: Matrix, argument: str) -> None:
     # Without a swizzle rows lie as they come, whatever the width.
     if layout.swizzle_byte_width and layout.element_bitwidth != bits:
         raise errors.LayoutError(
-            "the layout is for elements of another width",
+            "the layout is for elements of a different width",
             argument=argument,
             expected=f"element_bitwidth={bits}",
             got=repr(layout),
@@ -245,7 +245,7 @@ def control_operands(
     predicates = semantic.items_of(mbarrier_preds)
     if predicates and len(predicates) != len(barriers):
         raise errors.ArgumentError(
-            "not one for each barrier",
+            "needs one for each barrier",
             argument="mbarrier_preds",
             expected=f"{len(barriers)} scalars",
             got=len(predicates),

@@ -126,7 +126,7 @@ def load_reduced(
     nan = tl.PropagateNan.NONE if nan is None else nan
     if not isinstance(nan, tl.PropagateNan):
         raise errors.ArgumentError(
-            "no such choice",
+            "unknown choice",
             argument="propagate_nan",
             expected="triton.language.PropagateNan.NONE or PropagateNan.ALL",
             got=semantic.describe(nan),

@@ -32,7 +32,7 @@ def check_dtype(dtype: tl.dtype, layout: object) -> None:
     bits = dtype.primitive_bitwidth if isinstance(dtype, tl.dtype) else 0
     if bits not in _BITS or dtype.is_ptr():
         raise errors.DtypeError(
-            "no element of tensor memory",
+            "not an element type of tensor memory",
             argument="element_ty",
             expected="a dtype of 8, 16 or 32 bits",
             got=repr(dtype),
@@ -66,7 +66,7 @@ def check_buffer(
     check_dtype(dtype, layout)
     if len(shape) not in (2, 3):
         raise errors.ShapeError(
-            "a buffer has two dimensions, or a third that counts copies",
+            "a buffer has two dimensions, or three if the first counts copies",
             argument="shape",
             expected="[M, N] or [copies, M, N]",
             got=shape,
@@ -114,7 +114,9 @@ def sliced(semantic: SemanticLayer, memory: M, start: Any, length: Any, dim: Any
     if not isinstance(layout, TensorMemoryLayout):
         semantic.require(TMEM_ROW_SLICES, f"{_SLICE} of scales")
         if dim not in (0, 1):
-            raise errors.ShapeError("no such dimension", argument="dim", expected="0 or 1", got=dim)
+            raise errors.ShapeError(
+                "the dimension is out of range", argument="dim", expected="0 or 1", got=dim
+            )
         return _part(semantic, memory, start, length, dim)
     if memory.rank == 3 and dim == 0 and semantic.has(TMEM_ROW_SLICES):
         return _copies(semantic, memory, start, length)
@@ -122,7 +124,9 @@ def sliced(semantic: SemanticLayer, memory: M, start: Any, length: Any, dim: Any
         return _part(semantic, memory, start, length, dim)  # a view that nothing reads yet
     check_matrix(memory.shape)
     if dim not in (0, 1):
-        raise errors.ShapeError("no such dimension", argument="dim", expected="0 or 1", got=dim)
+        raise errors.ShapeError(
+            "the dimension is out of range", argument="dim", expected="0 or 1", got=dim
+        )
     if dim == 0:
         semantic.require(TMEM_ROW_SLICES, f"{_SLICE}(dim=0)")
     size = memory.shape[dim]

@@ -227,7 +227,7 @@ def rows_of(semantic: SemanticLayer, desc: tensor_descriptor, x_offsets: object)
     if not semantic.is_placeholder(layout):
         problem = _spread(layout, shape)
     else:
-        problem = None if semantic.has(OPEN_ROWS) else "the compiler wants to know their layout"
+        problem = None if semantic.has(OPEN_ROWS) else "the compiler needs a known layout"
     if problem is not None:
         warps = semantic.num_warps
         raise errors.LayoutError(
@@ -355,7 +355,7 @@ def _integers(
             else semantic.describe(values)
         )
         raise errors.ShapeError(
-            "not one for each dimension",
+            "needs one for each dimension",
             argument=argument,
             expected=f"{count} integers",
             got=description,

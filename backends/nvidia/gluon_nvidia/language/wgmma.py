@@ -439,7 +439,7 @@ def _check_shared(value: Any, argument: str, fast: int) -> None:
     # Without a swizzle rows lie as they come, whatever the width.
     if layout.swizzle_byte_width and layout.element_bitwidth != bits:
         raise errors.LayoutError(
-            "the layout is for elements of another width",
+            "the layout is for elements of a different width",
             argument=argument,
             expected=f"element_bitwidth={bits} for {value.dtype}",
             got=layout.element_bitwidth,

@@ -135,7 +135,7 @@ def _endless(task: Task, live: np.ndarray, by: np.ndarray) -> None:
         return
     row = int(np.argmax(live))
     raise DeadlockError(
-        "a loop never comes to its end: its step is not above 0",
+        "the loop never ends: its step is not positive",
         argument="step",
         expected="at least 1",
         got=str(int(by[row])),

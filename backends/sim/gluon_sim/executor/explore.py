@@ -83,7 +83,7 @@ class Steps:
             )  # fmt: skip
         except OSError as error:
             raise ArgumentError(
-                "no such schedule", argument="schedule", got=path, remedy=str(error.strerror)
+                "unknown schedule", argument="schedule", got=path, remedy=str(error.strerror)
             ) from None
         except (ValueError, KeyError, TypeError) as error:
             raise ArgumentError(

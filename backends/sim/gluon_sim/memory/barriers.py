@@ -82,14 +82,14 @@ class Barriers:
         live = self.count[places] != 0
         if live.any() and self.strict:
             raise BarrierError(
-                "a barrier is initialized again while it is in use",
+                "a barrier in use is initialized again",
                 report="barrier.initialised",
                 remedy="Invalidate it first, before its memory serves anything else.",
             )
         coming = self.dead[places] & (self.bytes[places] > 0)
         if coming.any() and self.strict:
             raise BarrierError(
-                "a barrier is initialized again whose copies had not all come when it was invalidated",
+                "a barrier is initialized again, but was invalidated before all of its copies had arrived",
                 report="barrier.initialised",
                 expected="no bytes to come",
                 got=f"{int(self.bytes[places][coming][0])} bytes",

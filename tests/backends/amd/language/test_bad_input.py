@@ -137,7 +137,7 @@ def test_strides_of_tdm(call, error, match):
 @pytest.mark.parametrize(
     "pads, match",
     [
-        ("[[64, 8], [512, 16]]", "gaps of one kind"),
+        ("[[64, 8], [512, 16]]", "one interval of padding"),
         ("[[64, 1]]", r"the padding is not one that TDM has.*\(1 to 128 dwords\)"),
         ("[[1024, 8]]", r"the interval is not one that TDM has.*\(2 to 256 dwords\)"),
         ("[[64, 512]]", r"the padding is not one that TDM has.*\(1 to 128 dwords\)"),

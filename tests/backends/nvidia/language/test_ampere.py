@@ -396,9 +396,9 @@ COLUMNS = "gl.BlockedLayout([8, 1], [4, 8], [1, 4], [0, 1])"
         ({"call": "copy(smem, n)"}, DtypeError, "pointer: not a pointer"),
         ({"call": "copy(smem, gl.load(ptrs))"}, DtypeError, "pointer: not a pointer"),
         ({"call": "copy(smem, ptrs, mask=n)"}, DtypeError, "mask: must be boolean"),
-        ({"call": "copy(smem, ptrs, mask=gl.full([32, 32], 1, gl.int1, L))"}, ShapeError, "does not fit"),
+        ({"call": "copy(smem, ptrs, mask=gl.full([32, 32], 1, gl.int1, L))"}, ShapeError, "does not match"),
         ({"call": "copy(smem, ptrs, mask=gl.full([64], 1, gl.int1, "
-                  "gl.SliceLayout(0, L)))"}, ShapeError, "does not fit"),
+                  "gl.SliceLayout(0, L)))"}, ShapeError, "does not match"),
         ({"call": "copy(smem, ptrs, cache_modifier='.wb')"}, ArgumentError, "cache_modifier"),
         ({"call": "copy(smem, ptrs, cache_modifier=3)"}, ArgumentError, "cache_modifier"),
         ({"call": "copy(smem, ptrs, eviction_policy='never')"}, ArgumentError, "eviction"),

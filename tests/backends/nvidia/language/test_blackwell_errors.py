@@ -40,7 +40,7 @@ pytestmark = pytest.mark.once  # checks of our own
         ({"acc_type": "gl.int32"}, DtypeError, "acc"),
         ({"acc_type": "gl.float16"}, LayoutError, "col_stride=2"),
         ({"b": "gl.SwizzledSharedLayout(1, 1, 1, [1, 0])"}, LayoutError, "does not read"),
-        ({"a": "gl.NVMMASharedLayout(128, 8, 2)"}, LayoutError, "another width"),
+        ({"a": "gl.NVMMASharedLayout(128, 8, 2)"}, LayoutError, "a different width"),
         ({"a": "gl.NVMMASharedLayout(0, 16, 2)"}, LayoutError, "not swizzled"),
         ({"dtype": "gl.float32"}, LayoutError, "K contiguous"),
         ({"acc_shape": [128, 8], "b_shape": [128, 8], "b": "gl.NVMMASharedLayout(0, 16, 2)",

@@ -334,10 +334,10 @@ def test_mistakes(call, error, match):
 @mistakes("""
 error | match | body
 DtypeError | got <.*fp16 | float2.pack(h, 1)  # HERE
-ShapeError | no such axis | float2.pack(a, 2)  # HERE
+ShapeError | the axis is out of range | float2.pack(a, 2)  # HERE
 DtypeError | fill_value | float2.full_like(float2.pack(a, 1), n)  # HERE
 ShapeError | odd number | float2.pack(gl.sum(a.reshape(1, 2048), 1), 0)  # HERE
-ShapeError | no such axis | float2.unpack(float2.pack(a, 1), -3)  # HERE
+ShapeError | the axis is out of range | float2.unpack(float2.pack(a, 1), -3)  # HERE
 DtypeError | x: not pairs | float2.unpack2(a)  # HERE
 DtypeError | b: not pairs | float2.fma(float2.pack(a, 1), a, 2.0)  # HERE
 """)

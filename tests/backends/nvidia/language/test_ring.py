@@ -257,7 +257,7 @@ def test_each_inner_wait_and_arrival_of_a_pair_is_needed(no_implied_fences, part
     [
         ({}, {}, "expected num_ctas=2"),
         ({"num_ctas": 2}, {"two_ctas": True}, "hold different parts"),
-        ({"num_ctas": 2}, {"alone": True}, "share no tile"),
+        ({"num_ctas": 2}, {"alone": True}, "do not share a tile"),
         ({"num_ctas": 2}, {"empty": True}, "two barriers"),
     ],
     ids=["one block", "two_ctas", "nothing shared", "empty"],
@@ -352,7 +352,7 @@ ArgumentError | consumer | ring.wait(ring.producer())
 ArgumentError | consumer | ring.tiles(ring.producer())
 ArgumentError | 2 slots | ring.release(other.consumer())
 ArgumentError | ring.consumer() | ring.wait(0)
-ShapeError | not one for each tensor | ring.fetch(ring.producer(), [[0, 0]])
+ShapeError | needs one for each tensor | ring.fetch(ring.producer(), [[0, 0]])
 ShapeError | not a sequence | ring.fetch(ring.producer(), 0)
 ArgumentError | none | tma_ring([], 2)
 ArgumentError/ShapeError | not a | tma_ring(ring, 2)
@@ -364,7 +364,7 @@ ArgumentError | does not divide the parts | tma_writer(out, 3, buffers=2)
 ShapeError | not that of the writer | writer.store([0, 0], gl.zeros([16, 32], gl.float32, LAYOUT))
 ArgumentError | does not fit the writer's buffers | writer.store([0, 0], gl.zeros([16, 16], gl.float32, LAYOUT), a)
 ArgumentError | not a | writer.store([0, 0], gl.zeros([16, 16], gl.float32, LAYOUT), 3)
-ShapeError | sides of a matrix | gl.portable.swizzled_tiles([8], [4])
+ShapeError | shape of a matrix | gl.portable.swizzled_tiles([8], [4])
 ArgumentError | group | gl.portable.swizzled_tiles([8, 8], [4, 4], 0)
 """)
 def test_misuse_is_an_error_where_it_is(tmp_path, line, error, text):

@@ -25,8 +25,8 @@ BUFFER = r"s = gl.allocate_shared_memory(\1); load(desc, [0, 0], bar, s)  # HERE
 @mistakes("""
 error | match | body
 DtypeError | not a descriptor | load(p, [0, 0], bar, smem)  # HERE
-ShapeError | not one for each dimension | load(desc, [0], bar, smem)  # HERE
-ShapeError | not one for each dimension | load(desc, n, bar, smem)  # HERE
+ShapeError | needs one for each dimension | load(desc, [0], bar, smem)  # HERE
+ShapeError | needs one for each dimension | load(desc, n, bar, smem)  # HERE
 DtypeError | must be int32 .PTX 9.7 | load(desc, [0, n.to(gl.int64)], bar, smem)  # HERE
 DtypeError | must be int32 | load(desc, [0, n.to(gl.int16)], bar, smem)  # HERE
 DtypeError | must be int32 | load(desc, [0, 1.5], bar, smem)  # HERE
@@ -86,20 +86,20 @@ error | match | arguments
 DtypeError | not a scalar pointer | n, [m, n], [n, 1], [64, 64], F16
 ShapeError | contiguous | p, [m, n], [n, n], [64, 64], F16
 ShapeError | contiguous | p, [m, n], [n, 2], [64, 64], F16
-ShapeError | not one for each dimension | p, [m, n], [1], [64, 64], F16
-ShapeError | not one for each dimension | p, [m, n], [n, 1], [64], F16
+ShapeError | needs one for each dimension | p, [m, n], [1], [64, 64], F16
+ShapeError | needs one for each dimension | p, [m, n], [n, 1], [64], F16
 ShapeError | not a sequence | p, m, [n, 1], [64, 64], F16
 ShapeError | 1 to 5 dimensions | p, [m] * 6, [n] * 5 + [1], [1] * 5 + [64], F16
 ShapeError | power-of-two | p, [m, n], [n, 1], [48, 64], F16
 ShapeError | multiple of 16 bytes | p, [m, n], [n, 1], [64, 4], gl.NVMMASharedLayout(0, 16, 2)
-LayoutError | another size | p, [m, n], [n, 1], [64, 64], gl.NVMMASharedLayout(128, 32, 2)
+LayoutError | a different size | p, [m, n], [n, 1], [64, 64], gl.NVMMASharedLayout(128, 32, 2)
 LayoutError | rank | p, [m, n], [n, 1], [64, 64], FLAT
 LayoutError | its own layouts | p, [m, n], [n, 1], [64, 64], gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
 ShapeError | an illegal extent | p, [0, n], [n, 1], [64, 64], F16
 ShapeError | an illegal extent | p, [2**31, n], [n, 1], [64, 64], F16
 ShapeError | an illegal stride.* | p, [m, n], [12, 1], [64, 64], F16
 DtypeError | must be integers | p, [m, n], [1.5, 1], [64, 64], F16
-ArgumentError | no such padding | p, [m, n], [n, 1], [64, 64], F16, 'one'
+ArgumentError | unsupported padding | p, [m, n], [n, 1], [64, 64], F16, 'one'
 ShapeError | compile-time | p, [m, n], [n, 1], [64, n], F16
 ArgumentError | only floats | p.to(gl.pointer_type(gl.int16)), [m, n], [n, 1], [64, 64], F16, 'nan'
 DtypeError | does not copy such elements | p.to(gl.pointer_type(gl.int1)), [m, n], [n, 1], [64, 64], F16
