@@ -312,8 +312,15 @@ def block_cases(folder: Path, words: list[str]) -> Cases:
             num_warps=8, num_stages=3,
         )  # fmt: skip
 
+    def persistent(module: Any) -> Callable[[], Any]:
+        return lambda: module.persistent_kernel[(132,)](
+            a, b, c, size, size, size, 128, 256, 64, 8, 132, num_warps=8, num_stages=3
+        )
+
     if wanted("gemm, blocks", words):
         yield "gemm, blocks", {"ours": product(ported), "triton": product(plain)}
+    if wanted("gemm, persistent", words):
+        yield "gemm, persistent", {"ours": persistent(ported), "triton": persistent(plain)}
     q, k, v = (torch.randn(4, 16, 4096, 64, device="cuda", dtype=torch.float16) for _ in range(3))
     o, m = torch.empty_like(q), torch.empty(64, 4096, device="cuda")
 

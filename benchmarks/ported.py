@@ -1,8 +1,8 @@
 """Time every kernel of tests/write/triton_kernels as `gluon port` writes it against the same kernel in plain Triton.
 
 The launch of a test case is repeated along the third axis of its grid, each time on operands of its own: a line
-at the beginning of the kernel adds the distance to its pointers. Both kernels take the same operands, in one
-process, in CUDA graphs, in random order.
+at the beginning of the kernel adds the distance to its pointers. Some cases are launched as they are. Both kernels
+take the same operands, in one process, in CUDA graphs, in random order.
 
   python benchmarks/ported.py [--only WORDS] [--seconds N] [--part I/N] [--compile] [--json FILE]
 """
@@ -13,6 +13,7 @@ import argparse
 import ast
 import importlib.util
 import json
+import re
 import sys
 import tempfile
 import time
@@ -24,13 +25,16 @@ KERNELS = ROOT / "tests" / "write" / "triton_kernels"
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks"), str(KERNELS)]
 PROGRAMS = 8448  # of a launch: 64 for each multiprocessor of an H100 or H200
 BYTES = 1 << 29  # of the operands of a launch
+THIRD = re.compile(r"tl\.program_id\((axis=)?2\)")
 STEP = 256  # elements, which the distance of two operands is a multiple of
 GRAPH = 4e-4  # seconds of one replay
-# Operands that hold addresses or are descriptors, tuples, or counted by all programs; grids of three axes.
-EXCLUDED = frozenset(
-    "locked grouped_gemm host_descriptors tuned tuples bmm btrans_result rotary rotary_interleaved "
-    "layer_norm_backward".split()
-)
+# `tuned`: its configurations are timed by the launch itself; `listed` has a constant that Triton 3.6 refuses.
+EXCLUDED = frozenset(["tuned", "listed"])
+# Operands that hold addresses or are descriptors, tuples, or counted by all programs: launched as they are.
+ALONE = frozenset("locked grouped_gemm host_descriptors tuples layer_norm_backward".split())
+
+
+KEPT: list[Any] = []
 
 
 def imported(path: Path, name: str) -> Any:
@@ -53,14 +57,27 @@ def cases() -> list[tuple[str, str]]:
 
 
 class Recorder:
-    """Record launches in place of running them."""
+    """Record launches in place of running them.
 
-    def __init__(self) -> None:
+    Args:
+        device: on which the operands are made.
+    """
+
+    def __init__(self, device: str = "cpu") -> None:
         self.launches: list[tuple[Any, Any, tuple[Any, ...], dict[str, Any]]] = []
+        self.device = device
+        self.kept: list[
+            Any
+        ] = []  # variables of the cases, whose tensors operands have addresses of
 
     def __enter__(self) -> "Recorder":
+        import torch
         from triton.runtime.jit import KernelInterface
 
+        torch.set_default_device(self.device)
+        self.generator = torch.Generator
+        if self.device != "cpu":
+            torch.Generator = lambda: self.generator(self.device)  # type: ignore[assignment, misc]
         self.before = KernelInterface.__getitem__
         KernelInterface.__getitem__ = lambda kernel, grid: self.recorded(kernel, grid)
         return self
@@ -69,23 +86,28 @@ class Recorder:
         def launch(*args: Any, **words: Any) -> None:
             size = grid(words) if callable(grid) else grid
             self.launches.append((kernel, size, args, words))
+            self.kept.append(sys._getframe(1).f_locals)
 
         return launch
 
     def __exit__(self, *_: object) -> None:
+        import torch
         from triton.runtime.jit import KernelInterface
 
+        torch.set_default_device("cpu")
+        torch.Generator = self.generator  # type: ignore[misc]
         KernelInterface.__getitem__ = self.before
 
 
 def launches(file: str, name: str) -> list[tuple[Any, Any, tuple[Any, ...], dict[str, Any]]]:
     """Return kernel, grid, arguments and keywords of the launches of a case."""
     module = imported(KERNELS / f"{file}.py", f"case_{file}")
-    with Recorder() as recorder:
+    with Recorder("cuda" if name in ALONE else "cpu") as recorder:
         try:
             getattr(module, name)()
         except Exception:
             pass  # it looks at results, which are not there
+    KEPT.append(recorder.kept)
     return recorder.launches
 
 
@@ -95,8 +117,12 @@ def extent(tensor: Any) -> int:
     return -(-(last + 1) // STEP) * STEP
 
 
-def apart(text: str, kernel: str, steps: dict[str, int]) -> str:
-    """Return a file whose kernel adds a distance to its pointers for each program of the third axis."""
+def apart(text: str, kernel: str, steps: dict[str, int], third: int) -> str:
+    """Return a file whose kernel adds a distance to its pointers for each program of the third axis.
+
+    Args:
+        third: programs of one launch along that axis.
+    """
     node = next(
         n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef) and n.name == kernel
     )
@@ -104,13 +130,43 @@ def apart(text: str, kernel: str, steps: dict[str, int]) -> str:
     if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
         first = node.body[1]
     lines = text.splitlines()
+    if third > 1:
+        for number in range(node.lineno - 1, node.end_lineno or 0):
+            lines[number] = THIRD.sub(f"(tl.program_id(2) % {third})", lines[number])
     indent = " " * first.col_offset
-    own = [f"{indent}copy_number = tl.program_id(2).to(tl.int64)"]
+    own = [f"{indent}copy_number = (tl.program_id(2) // {third}).to(tl.int64)"]
     own += [f"{indent}{name} = {name} + copy_number * {step}" for name, step in steps.items()]
     return "\n".join([*lines[: first.lineno - 1], *own, *lines[first.lineno - 1 :]]) + "\n"
 
 
-def runs_of(file: str, launch: Any, folder: Path, tag: str, device: str) -> dict[str, Any]:
+def runs_alone(
+    file: str, name: str, named: dict[str, Any], sizes: list[int], folder: Path, tag: str
+) -> dict[str, Any]:
+    """Return functions that launch a kernel of Triton, and the ported one, as a case does."""
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    from gluon_write.port import port
+
+    source = KERNELS / f"{file}.py"
+    path = folder / f"ours_{tag}.py"
+    path.write_text(port(source.read_text(), str(source)).text)
+    ported = imported(path, path.stem)
+    own = {
+        word: ported.TensorDescriptor(v.base, v.shape, v.strides, v.block_shape)
+        if isinstance(v, TensorDescriptor)
+        else v
+        for word, v in named.items()
+    }
+    plain = getattr(sys.modules[f"case_{file}"], name)
+    return {
+        "triton": lambda: plain[tuple(sizes)](**named),
+        "ours": lambda: getattr(ported, name)[tuple(sizes)](**own),
+    }
+
+
+def runs_of(
+    file: str, launch: Any, folder: Path, tag: str, device: str, alone: bool
+) -> dict[str, Any]:
     """Return functions that launch a kernel of Triton, and the ported one, on many operands."""
     import torch
 
@@ -123,10 +179,10 @@ def runs_of(file: str, launch: Any, folder: Path, tag: str, device: str) -> dict
     named = dict(zip(inner.arg_names, args)) | words
     tensors = {n: v for n, v in named.items() if isinstance(v, torch.Tensor)}
     sizes = [*(grid if isinstance(grid, (tuple, list)) else (grid,)), 1, 1][:3]
-    if sizes[2] != 1:
-        raise ValueError("the launch has three axes")
+    if alone:
+        return runs_alone(file, inner.__name__, named, sizes, folder, tag)
     bytes_of = sum(extent(t) * t.element_size() for t in tensors.values())
-    copies = max(1, min(PROGRAMS // (sizes[0] * sizes[1]), BYTES // bytes_of))
+    copies = max(1, min(PROGRAMS // (sizes[0] * sizes[1] * sizes[2]), BYTES // bytes_of))
     moved = {}
     for name, tensor in tensors.items():
         whole = torch.zeros(copies, extent(tensor), dtype=tensor.dtype, device=device)
@@ -136,6 +192,7 @@ def runs_of(file: str, launch: Any, folder: Path, tag: str, device: str) -> dict
         (KERNELS / f"{file}.py").read_text(),
         inner.__name__,
         {name: extent(tensor) for name, tensor in tensors.items()},
+        sizes[2],
     )
     texts = {"triton": text, "ours": port(text, str(KERNELS / f"{file}.py")).text}
     runs = {}
@@ -144,7 +201,7 @@ def runs_of(file: str, launch: Any, folder: Path, tag: str, device: str) -> dict
         path.write_text(own)
         one = getattr(imported(path, path.stem), inner.__name__)
         passed = {name: moved.get(name, value) for name, value in named.items()}
-        size = (sizes[0], sizes[1], copies)
+        size = (sizes[0], sizes[1], sizes[2] * copies)
         runs[kind] = lambda k=one, g=size, w=passed: k[g](**w)
     return runs
 
@@ -180,7 +237,9 @@ def main() -> int:
                 label = f"{file}:{name}" + (f" {number + 1}" if number else "")
                 try:
                     triton.set_allocator(allocated)  # a case may set another
-                    runs = runs_of(file, launch, Path(folder), f"{file}_{name}_{number}", "cuda")
+                    runs = runs_of(
+                        file, launch, Path(folder), f"{file}_{name}_{number}", "cuda", name in ALONE
+                    )
                     for run in runs.values():
                         run()
                     torch.cuda.synchronize()

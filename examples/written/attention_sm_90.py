@@ -13,49 +13,49 @@ from gluon_core import language as gl
 def attention(
     q, k, v, out, length, scale, D: gl.constexpr, BM: gl.constexpr, BN: gl.constexpr
 ):  # fmt: skip
-    # demanded by the matrix unit, line 58
-    # demanded by the matrix unit, line 39
+    # load, line 17: 16 bytes a thread, 16 sectors a warp
+    # store, line 64: 16 bytes a thread, 16 sectors a warp
+    # next best: gl.BlockedLayout([1, 4], [2, 16], [4, 1], [1, 0]), costs 2.0% more
+    # copy, line 29: 16 bytes a thread, 16 sectors a warp
+    # next best: gl.BlockedLayout([1, 4], [2, 16], [4, 1], [1, 0]), costs 7.4% more
+    # copy, line 44: 16 bytes a thread, 16 sectors a warp
+    # next best: gl.BlockedLayout([1, 4], [2, 16], [4, 1], [1, 0]), costs 14.5% more
+    place_layout: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
+    rows_layout: gl.constexpr = gl.SliceLayout(1, place_layout)
+    depth_layout: gl.constexpr = gl.SliceLayout(0, place_layout)
+    # demanded by the matrix unit, line 59
+    # demanded by the matrix unit, line 40
     acc_layout: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, 64, 16]
     )
-    # load, line 17: 4 bytes a thread, 8 sectors a warp
-    # store, line 63: 4 bytes a thread, 8 sectors a warp
-    # next best: gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1],
-    #   instr_shape=[16, 64, 16]), costs 0.0% more
-    # demanded by the matrix unit, line 39
-    # demanded by the matrix unit, line 58
-    place_layout: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=acc_layout, k_width=2)
-    rows_layout: gl.constexpr = gl.SliceLayout(1, place_layout)
-    # copy, line 28: 16 bytes a thread, 16 sectors a warp
-    # next best: gl.BlockedLayout([4, 1], [16, 2], [1, 4], [0, 1]), costs 5.8% more
-    # copy, line 42: 16 bytes a thread, 16 sectors a warp
-    layout: gl.constexpr = gl.BlockedLayout([8, 1], [8, 4], [1, 4], [0, 1])
-    depth_layout: gl.constexpr = gl.SliceLayout(1, layout)
-    layout_2: gl.constexpr = gl.SliceLayout(0, place_layout)
     largest_layout: gl.constexpr = gl.SliceLayout(1, acc_layout)
     # copy to it, line 28: 16 bytes a thread, no bank conflicts
-    # copy to it, line 42: 16 bytes a thread, no bank conflicts
+    # copy to it, line 43: 16 bytes a thread, no bank conflicts
     key_ring_layout: gl.constexpr = gl.NVMMASharedLayout(
         swizzle_byte_width=128, element_bitwidth=16, rank=2, transposed=True, fp4_padded=False
     )
     # copy to it, line 29: 16 bytes a thread, no bank conflicts
-    # copy to it, line 43: 16 bytes a thread, no bank conflicts
+    # copy to it, line 44: 16 bytes a thread, no bank conflicts
     value_ring_layout: gl.constexpr = gl.NVMMASharedLayout(
         swizzle_byte_width=128, element_bitwidth=16, rank=2, transposed=False, fp4_padded=False
     )
-    keys_ahead_layout: gl.constexpr = gl.SliceLayout(0, layout)
-    # copy, line 29: 16 bytes a thread, 16 sectors a warp
-    # next best: gl.BlockedLayout([1, 4], [2, 16], [4, 1], [1, 0]), costs 1.6% more
+    # copy, line 28: 16 bytes a thread, 16 sectors a warp
+    # next best: gl.BlockedLayout([4, 1], [16, 2], [1, 4], [0, 1]), costs 7.0% more
     # copy, line 43: 16 bytes a thread, 16 sectors a warp
-    # next best: gl.BlockedLayout([1, 4], [2, 16], [4, 1], [1, 0]), costs 5.9% more
-    layout_3: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
-    layout_4: gl.constexpr = gl.SliceLayout(1, layout_3)
-    layout_5: gl.constexpr = gl.SliceLayout(0, layout_3)
+    # next best: gl.BlockedLayout([4, 1], [16, 2], [1, 4], [0, 1]), costs 14.5% more
+    layout: gl.constexpr = gl.BlockedLayout([8, 1], [8, 4], [1, 4], [0, 1])
+    keys_ahead_layout: gl.constexpr = gl.SliceLayout(0, layout)
+    layout_2: gl.constexpr = gl.SliceLayout(1, layout)
+    # demanded by the matrix unit, line 40
+    # demanded by the matrix unit, line 59
+    query_operand_layout: gl.constexpr = gl.DotOperandLayout(
+        operand_index=0, parent=acc_layout, k_width=2
+    )
     keys_layout: gl.constexpr = gl.SliceLayout(0, acc_layout)
     base = gl.program_id(1) * length * D
     rows = gl.program_id(0) * BM + gl.arange(0, BM, layout=rows_layout)
     depth = gl.arange(0, D, layout=depth_layout)
-    place = base + rows[:, None] * D + gl.arange(0, D, layout=layout_2)[None, :]
+    place = base + rows[:, None] * D + depth[None, :]
     query = gl.load(q + place, mask=rows[:, None] < length, other=0.0)
     largest = gl.full([BM], -1e30, gl.float32, layout=largest_layout)
     total = gl.zeros([BM], gl.float32, layout=largest_layout)
@@ -70,18 +70,19 @@ def attention(
     for step in gl.static_range(2):
         keys_ahead = start_ahead + gl.arange(0, BN, layout=keys_ahead_layout)
         gl.nvidia.ampere.async_copy.async_load(
-            key_ring.index(step % 3), k + base + depth[:, None] + keys_ahead[None, :] * D,
+            key_ring.index(step % 3),
+            k + base + gl.convert_layout(depth, layout_2)[:, None] + keys_ahead[None, :] * D,
             mask=(keys_ahead[None, :] < length) & (start_ahead < length)
         )
-        keys_ahead_2 = start_ahead + gl.arange(0, BN, layout=layout_4)
         gl.nvidia.ampere.async_copy.async_load(
             value_ring.index(step % 3),
-            v + base + keys_ahead_2[:, None] * D + gl.arange(0, D, layout=layout_5)[None, :],
-            mask=(keys_ahead_2[:, None] < length) & (start_ahead < length)
+            v + base + gl.convert_layout(keys_ahead, rows_layout)[:, None] * D + depth[None, :],
+            mask=(gl.convert_layout(keys_ahead, rows_layout)[:, None] < length) & (start_ahead < length)
         )
         gl.nvidia.ampere.async_copy.commit_group()
         start_ahead += BN
     step = 0
+    query_operand = gl.convert_layout(query, layout=query_operand_layout)
     for start in range(0, length, BN):
         keys = start + gl.arange(0, BN, layout=keys_layout)
         slot = step % 3
@@ -89,20 +90,20 @@ def attention(
         gl.nvidia.hopper.fence_async_shared()
         key = key_ring.index(slot)
         score_product = gl.nvidia.hopper.warpgroup_mma(
-            query, key, gl.zeros([BM, BN], gl.float32, layout=acc_layout), is_async=True,
+            query_operand, key, gl.zeros([BM, BN], gl.float32, layout=acc_layout), is_async=True,
             use_acc=False
         )
         acc, score_product = gl.nvidia.hopper.warpgroup_mma_wait(0, deps=[acc, score_product])
         keys_ahead = start_ahead + gl.arange(0, BN, layout=keys_ahead_layout)
         gl.nvidia.ampere.async_copy.async_load(
-            key_ring.index((step + 2) % 3), k + base + depth[:, None] + keys_ahead[None, :] * D,
+            key_ring.index((step + 2) % 3),
+            k + base + gl.convert_layout(depth, layout_2)[:, None] + keys_ahead[None, :] * D,
             mask=(keys_ahead[None, :] < length) & (start_ahead < length)
         )
-        keys_ahead_3 = start_ahead + gl.arange(0, BN, layout=layout_4)
         gl.nvidia.ampere.async_copy.async_load(
             value_ring.index((step + 2) % 3),
-            v + base + keys_ahead_3[:, None] * D + gl.arange(0, D, layout=layout_5)[None, :],
-            mask=(keys_ahead_3[:, None] < length) & (start_ahead < length)
+            v + base + gl.convert_layout(keys_ahead, rows_layout)[:, None] * D + depth[None, :],
+            mask=(gl.convert_layout(keys_ahead, rows_layout)[:, None] < length) & (start_ahead < length)
         )
         gl.nvidia.ampere.async_copy.commit_group()
         start_ahead += BN
@@ -119,7 +120,7 @@ def attention(
         weight_operand = weight.to(value.dtype)
         acc = acc * kept[:, None]
         acc = gl.nvidia.hopper.warpgroup_mma(
-            gl.convert_layout(weight_operand, place_layout), value, acc, is_async=True
+            gl.convert_layout(weight_operand, query_operand_layout), value, acc, is_async=True
         )
         step += 1
     acc = gl.nvidia.hopper.warpgroup_mma_wait(0, deps=[acc])

@@ -21,6 +21,7 @@ from gluon_write.conflict import conflict_of
 from gluon_write.describe import described
 from gluon_write.graph import build
 from gluon_write.guard import guarded
+from gluon_write.held import held
 from gluon_write.hoist import hoisted
 from gluon_write.partitions import in_partitions
 from gluon_write.preferred import chosen_form
@@ -121,10 +122,10 @@ def chosen_for(
     room = target.architecture.limits.shared_memory
     for ahead in _ahead(fn, drawn, stages, target, int(options.num_warps), room):
         if ahead is not fn:
-            chosen = _solved(ahead, traced(ahead), target, options)
+            chosen = _solved(ahead, traced(ahead), traced, target, options)
             if np.isfinite(chosen.solution.price) and _copied(chosen.graph):
                 return _improved(chosen, traced, target, options)
-    chosen = _solved(fn, drawn, target, options)
+    chosen = _solved(fn, drawn, traced, target, options)
     if not np.isfinite(chosen.solution.price):
         raise _no_solution(fn, chosen.solution)
     return _improved(chosen, traced, target, options)
@@ -213,7 +214,7 @@ def _again(
     edits = edits_of(chosen.graph, solution)
     places = [place for one in edits.all() for place in one.conversions]
     again = recomputed(chosen.fn, chosen.drawn, places)
-    return None if again is chosen.fn else _solved(again, traced(again), target, options)
+    return None if again is chosen.fn else _solved(again, traced(again), traced, target, options)
 
 
 def _ahead(
@@ -234,13 +235,18 @@ def _copied(graph: Graph) -> bool:
     return all(access.together * access.bits >= LEAST_COPY_BITS for access in copies)
 
 
-def _solved(fn: Any, drawn: Sketch, target: Target, options: Any) -> _Chosen:
+def _solved(
+    fn: Any, drawn: Sketch, traced: Callable[..., Sketch], target: Target, options: Any
+) -> _Chosen:
     """Return the unknown layouts of a traced kernel, and the best choice.
 
     Raises:
         LayoutError: two ops demand different layouts of one value.
     """
     warps = int(options.num_warps)
+    kept = held(fn, drawn)
+    if kept is not fn:
+        fn, drawn = kept, traced(kept)
     graph = build(drawn, target.warp_size, warps)
     if any(one.conflict is not None for one in graph.unknowns):
         # Products of different depths share an accumulator: each gets it in its own layout.

@@ -202,8 +202,12 @@ class _Builder:
         elif name == "trans":
             self.relate("trans", context, tensors[0], results[0], op.args[1], op, True)
         elif name == "convert_layout":
+            node = self.drawn.nodes.get(id(op))
             if op.attrs.get("determines"):
                 self.join(self.key(context, tensors[0]), self.key(context, results[0]))
+            elif node in self.drawn.opened:
+                self.note(context, results[0], ("site", (context, node)))
+                self.relate("convert", context, tensors[0], results[0], None, op, False)
         elif name == "reduce":
             for other in tensors[1:]:  # a reduction of several tensors takes them in one layout
                 self.join(self.key(context, tensors[0]), self.key(context, other))

@@ -158,22 +158,42 @@ def bits_of(dtype):
 
 
 @gluon.jit
-def partner(cube, axis: gl.constexpr):
-    """Return the elements on the other side of an axis of two."""
-    bits = cube.to(bits_of(cube.dtype), bitcast=True)
-    return (bits ^ gl.xor_sum(bits, axis, keep_dims=True)).to(cube.dtype, bitcast=True)
+def keys_of(x):
+    """Return integers that are in the order of the elements."""
+    if x.dtype.is_floating():
+        bits = x.to(bits_of(x.dtype), bitcast=True)
+        last: gl.constexpr = x.dtype.primitive_bitwidth - 1
+        return bits ^ ((bits >> last) & ((1 << last) - 1))
+    else:
+        return x
 
 
 @gluon.jit
-def merged(cube, length: gl.constexpr, bit: gl.constexpr, descending: gl.constexpr):
-    """Sort bitonic runs of 2**length elements, those downwards whose index has (or lacks) a bit."""
+def values_of(keys, dtype: gl.constexpr):
+    """Return the elements of a dtype that have these keys."""
+    if dtype.is_floating():
+        last: gl.constexpr = dtype.primitive_bitwidth - 1
+        return (keys ^ ((keys >> last) & ((1 << last) - 1))).to(dtype, bitcast=True)
+    else:
+        return keys
+
+
+@gluon.jit
+def partner(cube, axis: gl.constexpr):
+    """Return the elements on the other side of an axis of two."""
+    return cube ^ gl.xor_sum(cube, axis, keep_dims=True)
+
+
+@gluon.jit
+def merged(cube, length: gl.constexpr, descending: gl.constexpr):
+    """Sort bitonic runs of 2**length elements, every other one downwards, the odd (or even) ones."""
     steps: gl.constexpr = len(cube.shape) - 1
     index = gl.reshape(gl.arange(0, cube.numel), cube.shape) & ((1 << steps) - 1)
-    downwards = ((index >> bit) & 1) != descending
+    downwards = ((index >> length) & 1) != descending
     for j in gl.static_range(length):
         other = partner(cube, steps - length + j + 1)
         larger = (((index >> (length - 1 - j)) & 1) != 0) != downwards
-        cube = gl.where((larger & (other > cube)) | ((other < cube) & (larger == 0)), other, cube)
+        cube = gl.where((cube > other) != larger, other, cube)
     return cube
 
 
@@ -184,16 +204,28 @@ def sort(x, dim: gl.constexpr = None, descending: gl.constexpr = False):
         dim is None or dim == len(x.shape) - 1 or dim == -1, "sorts the last dimension"
     )
     steps: gl.constexpr = log2_of(x.shape[len(x.shape) - 1])
-    cube = gl.reshape(x, cube_of(x.numel, steps))
+    cube = gl.reshape(keys_of(x), cube_of(x.numel, steps))
     for length in gl.static_range(1, steps + 1):
-        cube = merged(cube, length, length, descending)
-    return gl.reshape(cube, x.shape)
+        cube = merged(cube, length, descending)
+    return values_of(gl.reshape(cube, x.shape), x.dtype)
 
 
 @gluon.constexpr_function
 def shape_with(shape, size):
     """Return a shape with another last dimension."""
     return [*shape[:-1], size]
+
+
+@gluon.jit
+def best_of(cube, length: gl.constexpr):
+    """Return the best of the sorted runs of 2**length elements as one such run."""
+    steps: gl.constexpr = len(cube.shape) - 1
+    if steps == length:
+        return cube
+    else:
+        # The larger elements of two runs, one up and one down, are a bitonic run.
+        larger = gl.max(cube, steps - length).to(cube.dtype)
+        return best_of(merged(larger, length, True), length)
 
 
 @gluon.jit
@@ -204,18 +236,10 @@ def topk(x, k: gl.constexpr, dim: gl.constexpr = None):
     )
     steps: gl.constexpr = log2_of(x.shape[len(x.shape) - 1])
     kept: gl.constexpr = log2_of(k)
-    cube = gl.reshape(x, cube_of(x.numel, steps))
+    cube = gl.reshape(keys_of(x), cube_of(x.numel, steps))
     for length in gl.static_range(1, kept + 1):
-        cube = merged(cube, length, length, True)
-    for bit in gl.static_range(kept, steps):
-        # Both of two runs, one up and one down, keep the larger of each pair of elements.
-        other = partner(cube, steps - bit)
-        cube = merged(gl.where(other > cube, other, cube), kept, bit + 1, True)
-    runs = gl.reshape(cube, [x.numel >> steps, 1 << (steps - kept), k])
-    bits = runs.to(bits_of(runs.dtype), bitcast=True)
-    first = gl.arange(0, 1 << (steps - kept))[None, :, None] == 0
-    best = gl.xor_sum(gl.where(first, bits, 0), 1).to(runs.dtype, bitcast=True)
-    return gl.reshape(best, shape_with(x.shape, k))
+        cube = merged(cube, length, True)
+    return values_of(gl.reshape(best_of(cube, kept), shape_with(x.shape, k)), x.dtype)
 
 
 @gluon.constexpr_function

@@ -17,7 +17,7 @@ __all__ = ["LEAST_COPY_BITS", "conversion_price", "price", "reasons"]
 
 _ISSUE = 4.0  # a memory instruction, next to an arithmetic one
 _BARRIER = 40.0
-_BARRIERS = 480.0  # of a conversion: all warps wait for its stores, and for the loads after them
+_BARRIERS = 200.0  # of a conversion: all warps wait for its stores, and for the loads after them
 _FAR = 4096  # elements between neighbours whose distance is not known
 _SECTOR = 32
 _LINE = 128

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Mapping, Optional
 
-from gluon_core import portable
+from gluon_core import language, portable
 from gluon_core._triton import tl, unwrap
 from gluon_core.errors import CapabilityError
 from gluon_core.frontend.generator import KernelGenerator
@@ -25,11 +25,12 @@ from gluon_core.values import distributed_type, shared_memory_descriptor
 from gluon_core.values.tensors import unwrap_shape
 from gluon_write.buffers import first_layout
 
-__all__ = ["Place", "Site", "Sketch", "partition_of", "place_of", "sketch"]
+__all__ = ["Place", "Site", "Sketch", "multiplies", "partition_of", "place_of", "sketch"]
 
 # Functions whose result has no layout but the one that they take -> its position.
 _TAKE_LAYOUT = {
     "gl.allocate_shared_memory": 2,
+    "gl.convert_layout": 1,
     "shared_memory_descriptor.load": 0,
     "gl.histogram": 3,
 }
@@ -184,12 +185,14 @@ class _Sketcher(KernelGenerator):
             if isinstance(called, GluonJITFunction):
                 self.drawn.called[place] = called
         if name in _TAKE_LAYOUT and not _names_layout(node, name):
+            if called is language.convert_layout:
+                return self._converted(node, called, place)
             return self._open(node, name, called, place)
         if called in (portable.mma, dot_fma):
             return self._mma(node, called)
         if called is portable.store or name == "tile_output.store":
             return self._store(node, called)
-        if _multiplies(name, called):
+        if multiplies(name, called):
             return self._unit(node, called)
         if name.endswith(("mma_init", "mma_wait")):
             named = self._operands(node, called)
@@ -321,6 +324,15 @@ class _Sketcher(KernelGenerator):
             self.drawn.opened.add(place)
         return self._with_layout(node, layout)
 
+    def _converted(self, node: Any, called: Any, place: Optional[Place]) -> Any:
+        """Record a conversion whose layout was left out."""
+        named = self._operands(node, called)
+        value = self.semantic.require_tensor(named.get("value"), "value")
+        if place is not None:
+            self.drawn.opened.add(place)
+        op = self.builder.record("convert_layout", (value.handle,), [value.handle.type])
+        return self.semantic.make_tensor(op.results[0], value.type)
+
     def _with_layout(self, node: Any, layout: Any) -> Any:
         word = ast.keyword("layout", ast.Constant(layout))
         return super().visit_Call(
@@ -348,7 +360,7 @@ def _names_layout(node: Any, name: str) -> bool:
     return starred or len(node.args) > position or "layout" in words
 
 
-def _multiplies(name: str, called: Any) -> bool:
+def multiplies(name: str, called: Any) -> bool:
     """Return True for a vendor's matrix unit with operands a, b and acc."""
     if not re.search(r"mma|mfma", name.rpartition(".")[2]) or not callable(called):
         return False

@@ -76,6 +76,9 @@ def plan_of(
         if relation.kind == "view":
             cost = shared_price(source, result, relation.detail, warps) * relation.weight
             return cost, None
+        if relation.kind == "convert":
+            cost = conversion_price(source, result, relation.source_shape, relation.bits, warps)
+            return cost * relation.weight, None
         if relation.wrap is None or relation.wrap[0] == "after":
             inferred = relation.forward(source)
             if inferred == result:

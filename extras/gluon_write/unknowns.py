@@ -80,8 +80,8 @@ class Relation:
     """Hold an op between two unknown layouts, and the expression where a conversion can go.
 
     Attributes:
-        kind: "same", "expand", "reduce", "trans", "infer", "operand", or "view": of a shared buffer, the
-            result, from a tensor's registers.
+        kind: "same", "expand", "reduce", "trans", "infer", "operand", "convert": to whatever layout, or
+            "view": of a shared buffer, the result, from a tensor's registers.
         detail: axis, order, function, operand index, or `View`.
         wrap: ("before" or "after", site), None where no conversion is possible.
         inverse: of "infer", the function from the result's layout to an operand's.
@@ -124,7 +124,7 @@ class Relation:
         return result
 
     def _forward(self, layout: DistributedLayout) -> Optional[DistributedLayout]:
-        if self.kind == "same":
+        if self.kind in ("same", "convert"):
             return layout
         if self.kind == "reduce":
             return SliceLayout(self.detail, layout)
@@ -143,7 +143,7 @@ class Relation:
         return None
 
     def _backward(self, layout: DistributedLayout) -> Optional[DistributedLayout]:
-        if self.kind == "same":
+        if self.kind in ("same", "convert"):
             return layout
         if self.kind == "expand":
             return SliceLayout(self.detail, layout)

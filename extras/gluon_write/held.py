@@ -1,0 +1,121 @@
+"""Convert an operand that all steps of a loop multiply once, before the loop.
+
+    for k in range(0, K, BK):
+        score = gl.portable.mma(q, gl.load(k_ptrs), zeros)
+
+becomes
+
+    q_operand = gl.convert_layout(q)
+    for k in range(0, K, BK):
+        score = gl.portable.mma(q_operand, gl.load(k_ptrs), zeros)
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import Any, Iterator, Optional
+
+from gluon_core import language
+from gluon_sim.tracing.types import TensorType
+from gluon_write.form import Form, edited, free_name, rewritten
+from gluon_write.loops import mentions, operands_of, stores
+from gluon_write.sketch import Sketch, multiplies, place_of
+
+__all__ = ["held"]
+
+
+def held(fn: Any, drawn: Sketch) -> Any:
+    """Return a kernel whose loops multiply operands that were converted before, or the kernel.
+
+    Args:
+        drawn: the traced kernel.
+    """
+    return rewritten(fn, drawn.jits, lambda jit, number: _Function(jit, number, drawn).text())
+
+
+class _Function(Form):
+    def __init__(self, fn: Any, number: int, drawn: Sketch):
+        super().__init__(fn)
+        self.number, self.drawn = number, drawn
+        self.space = next((n for n, value in self.scope.items() if value is language), "")
+        self.converted = {
+            name
+            for node in ast.walk(self.tree)
+            if isinstance(node, ast.Assign) and self.called(node.value) is language.convert_layout
+            for name in stores(node)
+        }
+
+    def text(self) -> Optional[str]:
+        """Return the text of the function; None where nothing changes."""
+        if not self.space:
+            return None
+        taken = set(re.findall(r"\w+", self.source))
+        names: dict[tuple[int, str], str] = {}  # line of a loop, and text of an operand
+        edits: list[tuple[ast.expr, str]] = []
+        for operand, loop in self._operands(self.tree, []):
+            text = self.text_of(operand)
+            key = loop.lineno, text
+            if key not in names:
+                parts = (n for n in ast.walk(operand) if isinstance(n, ast.Name))
+                first = next(part.id for part in parts if self._is_tensor(part))
+                names[key] = free_name(f"{first}_operand", taken)
+            edits.append((operand, names[key]))
+        if not edits:
+            return None
+        lines = edited(self.source, edits).splitlines()
+        for (line, text), name in sorted(names.items(), reverse=True):
+            indent = re.match(r"\s*", lines[line - 1])
+            assert indent is not None
+            new = f"{indent[0]}{name} = {self.space}.convert_layout({text})"
+            lines.insert(line - 1, new)
+        return "\n".join(lines) + "\n"
+
+    def _operands(
+        self, node: ast.AST, loops: list[ast.For | ast.While]
+    ) -> Iterator[tuple[ast.expr, ast.For | ast.While]]:
+        """Yield operands of products, with the outermost loop that keeps their values."""
+        if isinstance(node, (ast.For, ast.While)):
+            loops = [*loops, node]
+        if isinstance(node, ast.Call) and loops and self._multiplies(node):
+            for operand in operands_of(node):
+                loop = self._kept(operand, loops)
+                if loop is not None:
+                    yield operand, loop
+        for child in ast.iter_child_nodes(node):
+            yield from self._operands(child, loops)
+
+    def _kept(
+        self, operand: ast.expr, loops: list[ast.For | ast.While]
+    ) -> Optional[ast.For | ast.While]:
+        """Return the outermost loop whose steps all have one value of an operand; None without one."""
+        if operand.lineno != operand.end_lineno or not self._is_tensor(operand):
+            return None
+        if not self._plain(operand) or mentions(operand) & self.converted:
+            return None
+        outermost = None
+        for loop in reversed(loops):
+            if mentions(operand) & stores(loop):
+                break
+            outermost = loop
+        return outermost
+
+    def _multiplies(self, node: ast.Call) -> bool:
+        called = self.called(node)
+        name = str(getattr(called, "public", None) or getattr(called, "__name__", ""))
+        return called is not None and multiplies(name, called)
+
+    def _plain(self, node: ast.expr) -> bool:
+        """Return True for a name, which may be transposed or cast."""
+        if isinstance(node, ast.Call):
+            if isinstance(node.func, ast.Attribute) and node.func.attr == "to":
+                return self._plain(node.func.value)
+            return self.called(node) is language.permute and self._plain(node.args[0])
+        if isinstance(node, ast.Attribute) and node.attr == "T":
+            node = node.value
+        return isinstance(node, ast.Name)
+
+    def _is_tensor(self, node: ast.expr) -> bool:
+        place = place_of(node, self.number)
+        values = self.drawn.returned.get(place, ()) if place else ()
+        return bool(values) and all(isinstance(value.type, TensorType) for value in values)
