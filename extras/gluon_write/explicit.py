@@ -33,7 +33,7 @@ from gluon_write.solve import Solution, plan_of, solve
 from gluon_write.specialize import specialized
 from gluon_write.stage import staged
 from gluon_write.tiles_ahead import has_several_products, tiles_ahead
-from gluon_write.unknowns import AnyLayout, Graph, Relation, Unknown
+from gluon_write.unknowns import Access, AnyLayout, Graph, Relation, Unknown
 from gluon_write.walk import walking
 
 __all__ = ["Edits", "chosen_for", "edits_of", "explicit", "partitions_of"]
@@ -225,14 +225,29 @@ def _ahead(
         yield accumulated(fn, drawn, stages, room)
     if stages > 1 and target.has("nvidia.cp_async"):
         yield prefetched(fn, drawn, stages, target.has, warps, room)
+        narrow = _narrow(build(drawn, target.warp_size, warps))
+        if narrow:
+            yield prefetched(fn, drawn, stages, target.has, warps, room, narrow)
     elif stages > 1:
         yield buffered(fn, drawn, warps, target.warp_size)
 
 
 def _copied(graph: Graph) -> bool:
     """Return True if every address that is copied ahead is known to be aligned as copies need it."""
-    copies = [a for one in graph.unknowns for a in one.accesses if "copy" in a.name]
-    return all(access.together * access.bits >= LEAST_COPY_BITS for access in copies)
+    return not any("copy" in access.name for access in _unaligned(graph))
+
+
+def _narrow(graph: Graph) -> set[Place]:
+    """Return the places of loads whose addresses are not known to be aligned as copies need it."""
+    places = (access.place for access in _unaligned(graph) if "load" in access.name)
+    return {place for place in places if place is not None}
+
+
+def _unaligned(graph: Graph) -> Iterator[Access]:
+    for one in graph.unknowns:
+        for access in one.accesses:
+            if access.together * access.bits < LEAST_COPY_BITS:
+                yield access
 
 
 def _solved(

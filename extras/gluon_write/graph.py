@@ -403,7 +403,8 @@ class _Builder:
             pointer, pointee = _offsets(tensors), bases[0].type.pointee
         else:
             return
-        self.note(context, pointer, ("access", op, pointer, pointee, context))
+        place = self.drawn.nodes.get(id(op))
+        self.note(context, pointer, ("access", op, pointer, pointee, context, place))
         for value in results:
             self.join(self.key(context, pointer), self.key(context, value))
         for value in tensors:
@@ -501,10 +502,10 @@ def _apply(one: Unknown, change: tuple[Any, ...], strides: Strides, weight: int)
     elif kind == "reduction":
         one.reductions.append((change[1], change[2].dims, weight))
     else:
-        _, op, pointer, pointee, context = change
+        _, op, pointer, pointee, context, place = change
         dims, bits = pointer.type.dims, getattr(pointee, "bits", 32)
         steps = strides.of(context, pointer, len(dims))
-        access = Access(op.name, op.loc.line, steps, dims, bits, weight)
+        access = Access(op.name, op.loc.line, steps, dims, bits, weight, place=place)
         mask = next((v for v in op.operands() if _is_mask(v, dims)), None)
         dim = next((d for d, step in enumerate(steps) if step == 1), len(dims) - 1)
         access.together = strides.aligned(context, pointer, mask, dim)

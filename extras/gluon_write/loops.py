@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass, field
-from typing import Any, Callable, Mapping, Optional
+from typing import Any, Callable, Collection, Mapping, Optional
 
 from gluon_core import language, portable
 from gluon_core._triton import tl
 from gluon_write.form import Form
-from gluon_write.sketch import Sketch, place_of
+from gluon_write.sketch import Place, Sketch, place_of
 
 __all__ = [
     "Edit",
@@ -102,12 +102,16 @@ class LoopReader(Form):
 
     Args:
         number: of the function in the traced kernel. wgmma: products of 64 rows read shared memory.
+        excluded: places of loads that are no tiles.
     """
 
     takes_falling = False
 
-    def __init__(self, fn: Any, number: int, drawn: Sketch, wgmma: bool):
+    def __init__(
+        self, fn: Any, number: int, drawn: Sketch, wgmma: bool, excluded: Collection[Place] = ()
+    ):
         super().__init__(fn)
+        self.excluded = excluded
         self.number, self.drawn, self.stages = number, drawn, 0
         self.wgmma = wgmma
         self.space = next((n for n, value in self.scope.items() if value is language), "")
@@ -182,6 +186,8 @@ class LoopReader(Form):
         """Return the load of a statement `name = gl.load(pointers, mask=, other=0)`."""
         call, target = statement.value, statement.targets[0]
         if self.called(call) is not language.load or not isinstance(target, ast.Name):
+            return None
+        if place_of(call, self.number) in self.excluded:
             return None
         assert isinstance(call, ast.Call)
         words = {word.arg: word.value for word in call.keywords}

@@ -17,11 +17,11 @@ from __future__ import annotations
 
 import ast
 import re
-from typing import Any, Iterable, Mapping, Optional
+from typing import Any, Collection, Iterable, Mapping, Optional
 
 from gluon_write.form import bounds_of, changed_copy, free_name
 from gluon_write.loops import Edit, Loop, LoopReader, Tile, mentions, reads, stores
-from gluon_write.sketch import Sketch
+from gluon_write.sketch import Place, Sketch
 
 __all__ = ["Prefetcher", "carried", "changed", "one_line", "prefetched", "renamed"]
 
@@ -36,6 +36,7 @@ def prefetched(
     has: Any,
     warps: int,
     room: int,
+    excluded: Collection[Place] = (),
 ) -> Any:
     """Return a kernel with the operands of its loops of products prefetched, or the kernel.
 
@@ -44,13 +45,14 @@ def prefetched(
         stages: buffers for each operand.
         has: tells of a capability whether the target has it.
         warps: of the program. room: bytes of shared memory of a program.
+        excluded: places of loads that stay loads.
     """
     if stages < 2 or not has("nvidia.cp_async"):
         return fn
     wgmma = has("nvidia.wgmma") and warps >= _LEAST_WARPS
     texts: dict[int, str] = {}
     for number, jit in enumerate(drawn.jits):
-        text = Prefetcher(jit, number, drawn, wgmma).text(stages, room)
+        text = Prefetcher(jit, number, drawn, wgmma, excluded).text(stages, room)
         if text is not None:
             texts[number] = text
     return changed_copy(fn, drawn.jits, texts, {}) if texts else fn

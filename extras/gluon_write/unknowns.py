@@ -27,6 +27,7 @@ class Access:
     Attributes:
         strides: the elements per step of each dimension (None: far).
         together: neighbours that are surely aligned, and that a mask treats alike.
+        place: of the call.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Access:
     bits: int
     weight: int
     together: int = 64
+    place: Optional[Place] = None
 
 
 @dataclass
