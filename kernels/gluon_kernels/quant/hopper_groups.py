@@ -32,7 +32,7 @@ from gluon_kernels.gemm.hopper_stream_k import share_of as steps_before
 from gluon_kernels.quant.hopper import converted, left_operand, raw_dtype, raw_layout, scales_at
 
 ROWS = gl.constexpr(64)  # of weights, of a group of warps
-PART = gl.constexpr(64)  # weights along K of a product
+BOX = gl.constexpr(64)  # columns of a tile of `x`
 
 
 @gluon.constexpr_function
@@ -62,10 +62,10 @@ def copy_steps(
         places = ()
         for i in gl.static_range(DOWN):
             places = places + ([row + i * ROWS, k // 2],)
-        for part in gl.static_range(DEPTH // PART):
+        for box in gl.static_range(DEPTH // BOX):
             left = column
             for i in gl.static_range(len(WIDTHS)):
-                places = places + ([left, k + part * PART],)
+                places = places + ([left, k + box * BOX],)
                 left += WIDTHS[i]
         ring.fetch(position, places)
         position = position.next()
@@ -96,11 +96,13 @@ def copy_tiles(
 
 
 @gluon.jit
-def start(weights, slot, sums, first: gl.constexpr):
-    """Start the products of 64 weights along K with all rows of `x`, whose tiles are those of the slot from `first` on."""
+def start(weights, slot, sums, DOWN: gl.constexpr, part: gl.constexpr):
+    """Start the products of a part of a step, `weights`, with all rows of `x`."""
+    PART: gl.constexpr = weights.shape[1]
+    first: gl.constexpr = DOWN + part * PART // BOX * len(sums)
     started = ()
     for i in gl.static_range(len(sums)):
-        right = slot[first + i].permute((1, 0))
+        right = slot[first + i].slice(part * PART % BOX, PART, dim=1).permute((1, 0))
         left = gl.convert_layout(weights, gl.DotOperandLayout(0, layout_of(right.shape[1]), 2))
         started = started + (warpgroup_mma(left, right, sums[i], is_async=True),)
     return started
@@ -118,35 +120,42 @@ def waited(sums, pending: gl.constexpr, weights):
 
 @gluon.jit
 def multiply_step(
-    slot, weights, sums, factors, down: gl.constexpr, DOWN: gl.constexpr, DEPTH: gl.constexpr, FORMAT: gl.constexpr
+    ring, position, before, behind, weights, older, sums, factors, down: gl.constexpr, DOWN: gl.constexpr, PARTS: gl.constexpr,
+    FORMAT: gl.constexpr,
 ):  # fmt: skip
-    """Multiply the weights of a step, of which `weights` are the first 64 along K; return the sums and the last 64, which a product still reads."""
-    dtype: gl.constexpr = weights.dtype
-    older = weights
-    for part in gl.static_range(DEPTH // PART):
-        sums = start(weights, slot, sums, DOWN + part * len(sums))
+    """Multiply the weights of a step, of which `weights` are the first part.
+
+    Args:
+        before: the position of the step before, whose last product reads `older`; it is released if there is one, `behind`.
+
+    Returns:
+        The sums, and the last part, which a product still reads.
+    """
+    slot = ring.tiles(position)
+    for part in gl.static_range(PARTS):
+        sums = start(weights, slot, sums, DOWN, part)
         if part > 0:
             sums = waited(sums, len(sums), older)
-        if part + 1 < DEPTH // PART:
-            older = weights
-            weights = part_of(slot[down], factors, part + 1, dtype, FORMAT)
-    return sums, weights
+        older = weights
+        if part + 1 < PARTS:
+            weights = part_of(slot[down], factors, part + 1, weights, FORMAT)
+    return sums, older
 
 
 @gluon.jit
-def part_of(tile, factors, part: gl.constexpr, dtype: gl.constexpr, FORMAT: gl.constexpr):
-    """Return 64 weights along K of a tile as `wgmma` reads them, times their scales."""
-    operand: gl.constexpr = gl.DotOperandLayout(0, layout_of(64), 2)
+def part_of(tile, factors, part: gl.constexpr, like, FORMAT: gl.constexpr):
+    """Return a part of a tile of weights as `wgmma` reads them, times their scales; its dtype and its length along K are those of `like`."""
+    PART: gl.constexpr = like.shape[1]
     raw = tile.slice(part * (PART // 2), PART // 2, dim=1).load(raw_layout(ROWS, PART // 2, 4))
     factor = None
     if len(factors) > 0:
         factor = factors[part % len(factors)]
-    return converted(raw, factor, dtype, FORMAT, [ROWS, PART], operand)
+    return converted(raw, factor, like.dtype, FORMAT, [ROWS, PART], like.type.layout)
 
 
 @gluon.jit
-def factors_of(scales, strides, rows, near, k, N, K, DEPTH: gl.constexpr, SIZE: gl.constexpr):
-    """Return the scales of a step: one tensor for each 64 weights along K, or one for all; none without scales."""
+def factors_of(scales, strides, rows, near, k, N, K, DEPTH: gl.constexpr, PART: gl.constexpr, SIZE: gl.constexpr):  # fmt: skip
+    """Return the scales of a step: one tensor for each part, or one for all; none without scales."""
     factors = ()
     if scales is not None:
         for part in gl.static_range(1 if SIZE % DEPTH == 0 else DEPTH // PART):
@@ -159,7 +168,7 @@ def factors_of(scales, strides, rows, near, k, N, K, DEPTH: gl.constexpr, SIZE: 
 @gluon.jit
 def products_of(
     ring, position, scales, strides, row, first, end, sizes, group: gl.constexpr, dtype: gl.constexpr, WIDTHS: gl.constexpr,
-    DOWN: gl.constexpr, ALONG: gl.constexpr, DEPTH: gl.constexpr, SIZE: gl.constexpr, FORMAT: gl.constexpr,
+    DOWN: gl.constexpr, ALONG: gl.constexpr, DEPTH: gl.constexpr, PART: gl.constexpr, SIZE: gl.constexpr, FORMAT: gl.constexpr,
 ):  # fmt: skip
     """Multiply a group's rows of weights, from `row` on, with the rows of `x` of a tile, in every ALONGth step from `first` to before `end`; there is one.
 
@@ -168,12 +177,13 @@ def products_of(
     """
     _, N, K = sizes
     down: gl.constexpr = group % DOWN
-    SCALED: gl.constexpr = 64 if SIZE % 64 == 0 else 32  # weights that share a scale at least
+    PARTS: gl.constexpr = DEPTH // PART
+    SCALED: gl.constexpr = PART if SIZE % PART == 0 else 32  # weights that share a scale at least
     operand: gl.constexpr = gl.DotOperandLayout(0, layout_of(64), 2)
-    like = gl.full([ROWS, PART // 2], 0, raw_dtype(FORMAT), raw_layout(ROWS, PART // 2, 4))
-    like = left_operand(like, dtype, FORMAT, [ROWS, PART], operand)
+    raw = gl.full([ROWS, PART // 2], 0, raw_dtype(FORMAT), raw_layout(ROWS, PART // 2, 4))
+    older = left_operand(raw, dtype, FORMAT, [ROWS, PART], operand)
     of_groups: gl.constexpr = gl.SliceLayout(
-        2, like.reshape([ROWS, PART // SCALED, SCALED]).type.layout
+        2, older.reshape([ROWS, PART // SCALED, SCALED]).type.layout
     )
     rows = row + gl.arange(0, ROWS, gl.SliceLayout(1, of_groups))
     near = gl.arange(0, PART // SCALED, gl.SliceLayout(0, of_groups)) * SCALED
@@ -182,26 +192,28 @@ def products_of(
         zeros = gl.zeros([ROWS, WIDTHS[i]], gl.float32, layout_of(WIDTHS[i]))
         sums = sums + (warpgroup_mma_init(zeros),)
     k = first * DEPTH
-    factors = factors_of(scales, strides, rows, near, k, N, K, DEPTH, SIZE)
+    factors = factors_of(scales, strides, rows, near, k, N, K, DEPTH, PART, SIZE)
     k += ALONG * DEPTH
-    coming = factors_of(scales, strides, rows, near, k, N, K, DEPTH, SIZE)
-    weights = part_of(ring.wait(position)[down], factors, 0, dtype, FORMAT)
-    for _ in range(first + ALONG, end, ALONG):
+    coming = factors_of(scales, strides, rows, near, k, N, K, DEPTH, PART, SIZE)
+    weights = part_of(ring.wait(position)[down], factors, 0, older, FORMAT)
+    before = position
+    for step in range(first + ALONG, end, ALONG):
         k += ALONG * DEPTH
-        later = factors_of(scales, strides, rows, near, k, N, K, DEPTH, SIZE)
-        sums, weights = multiply_step(ring.tiles(position), weights, sums, factors, down, DOWN, DEPTH, FORMAT)  # fmt: skip
-        following = position.next(ALONG)
-        next_weights = part_of(ring.wait(following)[down], coming, 0, dtype, FORMAT)
-        ring.wait(following)  # a branch: ptxas moves no conversion behind it
-        sums = waited(sums, 0, weights)
-        weights = next_weights
-        ring.release(position)
-        position = following
+        later = factors_of(scales, strides, rows, near, k, N, K, DEPTH, PART, SIZE)
+        behind = step > first + ALONG
+        sums, older = multiply_step(ring, position, before, behind, weights, older, sums, factors, down, DOWN, PARTS, FORMAT)  # fmt: skip
+        before = position
+        position = position.next(ALONG)
+        weights = part_of(ring.wait(position)[down], coming, 0, older, FORMAT)
+        ring.wait(position)
+        sums = waited(sums, 0, older)
+        ring.release(before)
         if scales is not None:
             factors = coming
             coming = later
-    sums, weights = multiply_step(ring.tiles(position), weights, sums, factors, down, DOWN, DEPTH, FORMAT)  # fmt: skip
-    results = warpgroup_mma_wait(0, deps=sums + (weights,))[: len(sums)]
+    behind = first + ALONG < end
+    sums, older = multiply_step(ring, position, before, behind, weights, older, sums, factors, down, DOWN, PARTS, FORMAT)  # fmt: skip
+    results = warpgroup_mma_wait(0, deps=sums + (older,))[: len(sums)]
     ring.release(position)
     return results, position.next(ALONG)
 
@@ -220,6 +232,7 @@ def multiply_share(
     FORMAT: gl.constexpr = KIND[6]
     SPLITS: gl.constexpr = KIND[7]
     VECTOR: gl.constexpr = KIND[8]
+    PART: gl.constexpr = KIND[9]
     c, c_row, parts, counters, end = outs
     M, N, K = sizes
     down: gl.constexpr = group % DOWN
@@ -233,7 +246,7 @@ def multiply_share(
             row += down * ROWS
             results, position = products_of(
                 ring, position, scales, strides, row, first + along, first + count, sizes, group, dtype, WIDTHS, DOWN, ALONG, DEPTH,
-                SIZE, FORMAT,
+                PART, SIZE, FORMAT,
             )  # fmt: skip
             if ALONG > 1:
                 results = gathered(exchange, results, group, DOWN, ALONG)
@@ -251,7 +264,7 @@ def multiply_share(
             row, column = tiles.at(tile)
             row += down * ROWS
             results, position = products_of(
-                ring, position, scales, strides, row, low, high, sizes, group, dtype, WIDTHS, DOWN, ALONG, DEPTH, SIZE, FORMAT
+                ring, position, scales, strides, row, low, high, sizes, group, dtype, WIDTHS, DOWN, ALONG, DEPTH, PART, SIZE, FORMAT
             )  # fmt: skip
             if high < steps:
                 number = program * DOWN + down
@@ -393,7 +406,7 @@ def add_up(c, parts, value, place, sizes, stride, end, SPLITS: gl.constexpr, VEC
 def linear_groups(
     w_desc, x_descs, c, sums, counters, bias, scales, strides, row_scales, M, N, K, c_row, shared, sharers,
     SIZE: gl.constexpr, FORMAT: gl.constexpr, BLOCK_M: gl.constexpr, DOWN: gl.constexpr, ALONG: gl.constexpr,
-    DEPTH: gl.constexpr, STAGES: gl.constexpr, SPLITS: gl.constexpr, VECTOR: gl.constexpr, ACTIVATION: gl.constexpr,
+    DEPTH: gl.constexpr, PART: gl.constexpr, STAGES: gl.constexpr, SPLITS: gl.constexpr, VECTOR: gl.constexpr, ACTIVATION: gl.constexpr,
 ):  # fmt: skip
     """Store `x @ weight.T + bias`: `x` is [M, K], `weight` [N, K] in bytes, of which `w_desc` reads pairs of weights. The grid is [parts of K, programs].
 
@@ -405,7 +418,7 @@ def linear_groups(
     """
     gl.static_assert(gl.num_warps() == 4, "a group of four warps multiplies")
     WIDTHS: gl.constexpr = columns_of(BLOCK_M)
-    ring = tma_ring((w_desc,) * DOWN + x_descs * (DEPTH // PART), STAGES, consumers=DOWN)
+    ring = tma_ring((w_desc,) * DOWN + x_descs * (DEPTH // BOX), STAGES, consumers=DOWN)
     exchange = exchange_of(WIDTHS, DOWN, ALONG)
     wait_for_predecessor()
     tiles = gl.portable.swizzled_tiles([N, M], [DOWN * ROWS, BLOCK_M], 8)
@@ -414,7 +427,7 @@ def linear_groups(
     outs = (c, c_row, sums, counters, end)
     sizes = (M, N, K)
     shares = (shared, sharers)
-    KIND: gl.constexpr = (dtype, WIDTHS, DOWN, ALONG, DEPTH, SIZE, FORMAT, SPLITS, VECTOR)
+    KIND: gl.constexpr = (dtype, WIDTHS, DOWN, ALONG, DEPTH, SIZE, FORMAT, SPLITS, VECTOR, PART)
     if DOWN * ALONG == 2:
         gl.warp_specialize(
             [

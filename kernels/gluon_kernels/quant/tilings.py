@@ -154,6 +154,11 @@ def stages(tiling: Tiling, packed: int) -> int:
     return min(8, (_SHARED - exchanged) // slot)
 
 
+def part(block: int) -> int:
+    """Return the weights along K of a product of "groups": fewer, where conversions and products of many rows pass by turns."""
+    return 32 if block >= 64 else 64
+
+
 def _groups(m: int, k: int) -> Iterator[Tiling]:
     """Yield the tilings of `linear_groups`. Each group holds a step while it waits for its next."""
     # One tile of all rows of `x`, or as few rows as two, three or four tiles need; tiles of many rows for more.
