@@ -12,11 +12,17 @@ def packed(FORMAT):
 
 
 @gluon.jit
-def mxfp4(code):
-    """Return bfloat16 of 4 bits: sign, two bits of exponent and one of mantissa, which bfloat16 has at other places."""
-    bits = code.to(gl.int16)
-    bits = ((bits & 8) << 12) | ((bits & 7) << 6)
-    return (bits.to(gl.bfloat16, bitcast=True) * 2.0**126).to(gl.bfloat16)
+def of_int4(byte, SHIFT: gl.constexpr):
+    """Return float32 of a signed integer of 4 bits of a byte: the last bits of a mantissa, whose value is subtracted again."""
+    bits = ((byte >> SHIFT) & 15) ^ 0x4B000008
+    return bits.to(gl.float32, bitcast=True) - (2.0**23 + 8)
+
+
+@gluon.jit
+def of_mxfp4(code):
+    """Return float32 of the first 4 bits of 32: sign, two bits of exponent and one of mantissa, which a power of two gives the bias."""
+    bits = (code & -0x80000000) | ((code >> 6) & 0x01C00000)
+    return bits.to(gl.float32, bitcast=True) * 2.0**126
 
 
 @gluon.constexpr_function
@@ -42,12 +48,12 @@ def e4m3(raw):
 def restored(raw, FORMAT: gl.constexpr, SHAPE: gl.constexpr):
     """Return the numbers of a tile of bytes, float32; of two in a byte the low half is first."""
     if FORMAT == "int4":
-        low = ((raw & 15) ^ 8).to(gl.float32) - 8.0
-        high = ((raw >> 4) ^ 8).to(gl.float32) - 8.0
-        return gl.join(low, high).reshape(SHAPE)
+        byte = raw.to(gl.int32)
+        low = of_int4(byte, 0)
+        return gl.join(low, of_int4(byte, 4)).reshape(SHAPE)
     elif FORMAT == "mxfp4":
-        low = mxfp4(raw & 15).to(gl.float32)
-        return gl.join(low, mxfp4(raw >> 4).to(gl.float32)).reshape(SHAPE)
+        byte = raw.to(gl.int32)
+        return gl.join(of_mxfp4(byte << 28), of_mxfp4(byte << 24)).reshape(SHAPE)
     elif FORMAT == "e4m3":
         return e4m3(raw)
     else:
@@ -62,6 +68,12 @@ def power_of_two(scale):
         return gl.where(bits == 0, 2.0**-127, bits.to(gl.float32, bitcast=True))
     else:
         return scale.to(gl.float32)
+
+
+@gluon.constexpr_function
+def run_of(group, columns):
+    """Return the largest power of two that divides a group, `columns` at most."""
+    return min(group & -group, columns)
 
 
 @gluon.jit(do_not_specialize=["N", "K", "groups"])
@@ -96,12 +108,23 @@ def restore_weights(
     extent = K // (PACKED * VECTOR) * (PACKED * VECTOR)
     inside = (rows < N)[:, None] & (columns < extent)[None, :]
     if scales is not None:
-        of_row = scales + rows.to(gl.int64) * scale_strides[0]
         if GROUP == 0:
-            scale = gl.load(of_row, mask=rows < N, other=0)[:, None]
-        else:
-            group = columns // GROUP * scale_strides[1]
-            scale = gl.load(of_row[:, None] + group[None, :], mask=inside, other=0)
-        numbers = numbers * power_of_two(scale)
+            of_row = scales + rows.to(gl.int64) * scale_strides[0]
+            numbers = numbers * power_of_two(gl.load(of_row, mask=rows < N, other=0))[:, None]
+        else:  # a thread loads one scale for elements in a row
+            EACH: gl.constexpr = run_of(GROUP, COLUMNS)
+            parts = numbers.reshape([ROWS, COLUMNS // EACH, EACH])
+            by_group: gl.constexpr = gl.SliceLayout(2, parts.type.layout)
+            near = row + gl.arange(0, ROWS, gl.SliceLayout(1, by_group))
+            start = (
+                left * PACKED + gl.arange(0, COLUMNS // EACH, gl.SliceLayout(0, by_group)) * EACH
+            )
+            there = (near < N)[:, None] & (start < K)[None, :]
+            places = (
+                near.to(gl.int64)[:, None] * scale_strides[0]
+                + (start // GROUP * scale_strides[1])[None, :]
+            )
+            scale = power_of_two(gl.load(scales + places, mask=there, other=0))
+            numbers = gl.convert_layout((parts * scale[:, :, None]).reshape([ROWS, COLUMNS]), wide)
     to = out + rows.to(gl.int64)[:, None] * (out_row // VECTOR * VECTOR) + columns[None, :]
     gl.store(to, numbers.to(out.dtype.element_ty), mask=inside)
