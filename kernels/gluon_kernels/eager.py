@@ -8,12 +8,38 @@ import torch
 from torch.autograd.function import once_differentiable
 
 import gluon_core as gluon
+from gluon_core.errors import DtypeError
 
-__all__ = ["differentiable", "direct", "is_compiling", "is_plain", "kept", "wants_gradient"]
+__all__ = [
+    "check_tensors",
+    "differentiable",
+    "direct",
+    "is_compiling",
+    "is_plain",
+    "kept",
+    "wants_gradient",
+]
 
 is_plain: Callable[..., bool] = gluon.torch.is_plain
 is_compiling = torch.compiler.is_compiling
 _grad_enabled: Callable[[], bool] = torch._C.is_grad_enabled
+
+
+def check_tensors(op: str, optional: Optional[dict[str, Any]] = None, /, **tensors: Any) -> None:
+    """Check that arguments are tensors; those of `optional` may be None.
+
+    Raises:
+        DtypeError: one is not.
+    """
+    present = {name: x for name, x in (optional or {}).items() if x is not None}
+    for name, x in {**tensors, **present}.items():
+        if not isinstance(x, torch.Tensor):
+            raise DtypeError(
+                f"{op} takes tensors",
+                argument=name,
+                expected="a torch.Tensor",
+                got=type(x).__name__,
+            )
 
 
 def wants_gradient(*tensors: Any) -> bool:

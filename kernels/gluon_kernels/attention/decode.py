@@ -14,13 +14,16 @@ from gluon_kernels.attention import decode_launches
 from gluon_kernels.attention.decode_launches import ROWS, WIDTHS
 from gluon_kernels.attention.masks import Mask
 from gluon_kernels.attention.sinks import check_sinks
-from gluon_kernels.eager import is_compiling, is_plain
+from gluon_kernels.eager import check_tensors, is_compiling, is_plain
 from gluon_kernels.plans import Plans, allocator, key
 
 __all__ = ["attention_decode"]
 
 
 def _check(q: Tensor, k_cache: Tensor, v_cache: Tensor, table: Tensor, lengths: Tensor) -> None:
+    check_tensors(
+        "attention_decode", q=q, k_cache=k_cache, v_cache=v_cache, page_table=table, lengths=lengths
+    )
     for name, x in (("q", q), ("k_cache", k_cache), ("v_cache", v_cache)):
         if x.dtype not in (torch.float16, torch.bfloat16) or x.dtype != q.dtype:
             raise DtypeError(
@@ -183,6 +186,8 @@ def attention_decode(
         DtypeError, ShapeError: tensors of other dtypes or shapes.
         ArgumentError: tensors on different devices, caches that are not contiguous, or a window or cap that is none.
     """
+    if type(q) is not Tensor:
+        check_tensors("attention_decode", q=q)
     scale = 1 / math.sqrt(max(q.shape[-1], 1)) if scale is None else scale
     window = tuple(window) if type(window) is list else window
     tensors = (q, k_cache, v_cache, page_table, lengths)

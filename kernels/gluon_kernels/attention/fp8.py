@@ -15,7 +15,7 @@ from gluon_kernels.attention.launches import descriptor_of
 from gluon_kernels.attention.masks import LOG2E
 from gluon_kernels.attention.order import PACKED, order_of
 from gluon_kernels.dependent import overlapping_tensors
-from gluon_kernels.eager import is_compiling, is_plain
+from gluon_kernels.eager import check_tensors, is_compiling, is_plain
 from gluon_kernels.plans import Launch, Plans, allocator, current_target, key, multiprocessors
 
 __all__ = ["attention_fp8"]
@@ -35,6 +35,8 @@ def _check(
     v_scale: Tensor,
     out_dtype: torch.dtype,
 ) -> None:
+    scales = {"q_scale": q_scale, "k_scale": k_scale, "v_scale": v_scale}
+    check_tensors("attention_fp8", q=q, k=k, v=v, **scales)
     for name, x in (("q", q), ("k", k), ("v", v)):
         if x.dtype != DTYPE:
             raise DtypeError(
@@ -251,6 +253,8 @@ def attention_fp8(
         ArgumentError: tensors on different devices.
         CapabilityError: another device than Hopper.
     """
+    if type(q) is not Tensor:
+        check_tensors("attention_fp8", q=q)
     if scale is None:
         scale = 1 / math.sqrt(max(q.shape[-1], 1)) if q.ndim else 1.0
     tensors = (q, k, v, q_scale, k_scale, v_scale)

@@ -13,7 +13,7 @@ from gluon_core.errors import ArgumentError, DtypeError, ShapeError
 from gluon_kernels.attention import portable_mla
 from gluon_kernels.attention.launches import descriptor_of, is_readable
 from gluon_kernels.attention.masks import LOG2E
-from gluon_kernels.eager import is_compiling, is_plain
+from gluon_kernels.eager import check_tensors, is_compiling, is_plain
 from gluon_kernels.plans import Launch, Plans, allocator, current_target, key, multiprocessors
 
 __all__ = ["mla_decode"]
@@ -23,6 +23,7 @@ ROTATED = (16, 32, 64, 128)
 
 
 def _check(q: Tensor, cache: Tensor, table: Tensor, lengths: Tensor, latent: int) -> None:
+    check_tensors("mla_decode", q=q, cache=cache, page_table=table, lengths=lengths)
     for name, x in (("q", q), ("cache", cache)):
         if x.dtype not in (torch.float16, torch.bfloat16) or x.dtype != q.dtype:
             raise DtypeError(
@@ -238,6 +239,8 @@ def mla_decode(
         DtypeError, ShapeError: tensors of other dtypes or shapes.
         ArgumentError: tensors on different devices, or a cache that is not contiguous.
     """
+    if type(q) is not Tensor:
+        check_tensors("mla_decode", q=q)
     scale = 1 / math.sqrt(max(q.shape[-1], 1)) if scale is None else scale
     tensors = (q, cache, page_table, lengths)
     result: Tensor

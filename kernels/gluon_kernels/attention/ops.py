@@ -13,7 +13,7 @@ from gluon_core.errors import ArgumentError, DtypeError, ShapeError
 from gluon_kernels.attention import routes
 from gluon_kernels.attention.masks import Mask
 from gluon_kernels.attention.sinks import check_sinks, gradient_of_sinks
-from gluon_kernels.eager import is_compiling, is_plain, kept, wants_gradient
+from gluon_kernels.eager import check_tensors, is_compiling, is_plain, kept, wants_gradient
 from gluon_kernels.norm.views import check_apart, check_out
 from gluon_kernels.plans import Plans, key
 
@@ -23,6 +23,7 @@ WIDEST = 256
 
 
 def _check(q: Tensor, k: Tensor, v: Tensor) -> None:
+    check_tensors("attention", q=q, k=k, v=v)
     for name, x in (("q", q), ("k", k), ("v", v)):
         if x.dtype not in (torch.float16, torch.bfloat16) or x.dtype != q.dtype:
             raise DtypeError(
@@ -321,9 +322,11 @@ def attention(
     direct = out is None and score_mod is None and not is_compiling()
     plain = direct and is_plain(q, k, v, *(() if sinks is None else (sinks,)))
     watched = direct and not plain and sinks is None and wants_gradient(q, k, v)
-    if not (plain or watched) and not q.is_meta and torch.is_autocast_enabled(q.device.type):
-        dtype = torch.get_autocast_dtype(q.device.type)
-        q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
+    if not (plain or watched) or q is None:
+        check_tensors("attention", {"sinks": sinks, "out": out}, q=q, k=k, v=v)
+        if not q.is_meta and torch.is_autocast_enabled(q.device.type):
+            dtype = torch.get_autocast_dtype(q.device.type)
+            q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
     if scale is None:
         scale = 1 / math.sqrt(max(q.shape[-1], 1)) if q.ndim else 1.0
     if type(window) is list:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
 from gluon_kernels.attention.masks import LOG2E
+from gluon_kernels.eager import check_tensors
 
 __all__ = ["check_sinks", "gradient_of_sinks"]
 
@@ -19,6 +20,7 @@ def check_sinks(sinks: Optional[Tensor], q: Tensor) -> None:
     """Raise an error if `sinks` are not one number for each head of `q`, [.., heads, length, width] or [tokens, heads, width]."""
     if sinks is None:
         return
+    check_tensors("attention", sinks=sinks)
     if sinks.dtype not in DTYPES:
         raise DtypeError(
             "sinks must be floating-point scores",

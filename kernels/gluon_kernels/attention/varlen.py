@@ -14,7 +14,7 @@ from gluon_kernels.attention import routes
 from gluon_kernels.attention.masks import Mask
 from gluon_kernels.attention.ops import WIDEST
 from gluon_kernels.attention.sinks import check_sinks, gradient_of_sinks
-from gluon_kernels.eager import is_compiling, is_plain, kept, wants_gradient
+from gluon_kernels.eager import check_tensors, is_compiling, is_plain, kept, wants_gradient
 from gluon_kernels.norm.views import check_apart, check_out
 from gluon_kernels.plans import Plans, key
 
@@ -22,6 +22,7 @@ __all__ = ["attention_varlen"]
 
 
 def _check(q: Tensor, k: Tensor, v: Tensor, of_queries: Tensor, of_keys: Tensor) -> None:
+    check_tensors("attention_varlen", q=q, k=k, v=v, cu_seqlens_q=of_queries, cu_seqlens_k=of_keys)
     for name, x in (("q", q), ("k", k), ("v", v)):
         if x.dtype not in (torch.float16, torch.bfloat16) or x.dtype != q.dtype:
             raise DtypeError(
@@ -330,9 +331,11 @@ def attention_varlen(
     direct = out is None and not is_compiling()
     plain = direct and is_plain(*tensors, *(() if sinks is None else (sinks,)))
     watched = direct and not plain and sinks is None and wants_gradient(*tensors)
-    if not (plain or watched) and not q.is_meta and torch.is_autocast_enabled(q.device.type):
-        dtype = torch.get_autocast_dtype(q.device.type)
-        q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
+    if not (plain or watched) or q is None:
+        check_tensors("attention_varlen", {"sinks": sinks, "out": out}, q=q, k=k, v=v)
+        if not q.is_meta and torch.is_autocast_enabled(q.device.type):
+            dtype = torch.get_autocast_dtype(q.device.type)
+            q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
     if scale is None:
         scale = 1 / math.sqrt(max(q.shape[-1], 1)) if q.ndim else 1.0
     if type(window) is list:

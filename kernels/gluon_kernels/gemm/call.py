@@ -8,6 +8,7 @@ from typing import Callable, Optional, Sequence
 import torch
 
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError, did_you_mean
+from gluon_kernels.eager import check_tensors
 
 __all__ = [
     "ACTIVATIONS",
@@ -116,6 +117,7 @@ def checked(
     Raises:
         ShapeError, DtypeError, ArgumentError: they do not fit each other, or no kernel takes them.
     """
+    check_tensors(op, {"bias": bias, "out": out}, a=a, b=b)
     shape = result_shape(a, b, op)
     if a.dtype != b.dtype or a.dtype not in _OUT_OF_HALF:
         raise DtypeError(

@@ -9,6 +9,7 @@ from torch import Tensor
 
 import gluon_core as gluon
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
+from gluon_kernels.eager import check_tensors
 from gluon_kernels.gemm.call import Call, check_apart, check_devices, check_out, result_shape
 from gluon_kernels.gemm.ops import matmul
 from gluon_kernels.plans import Plans, current_target
@@ -62,6 +63,7 @@ def _checked(
     a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, out_dtype: torch.dtype,
     out: Optional[Tensor] = None,
 ) -> tuple[int, ...]:  # fmt: skip
+    check_tensors("matmul_fp8", {"out": out}, a=a, b=b, a_scale=a_scale, b_scale=b_scale)
     shape = result_shape(a, b, "matmul_fp8")
     if a.ndim != 2:
         raise ShapeError("matmul_fp8 multiplies matrices", argument="a", expected="[M, K]", got=list(a.shape))  # fmt: skip
@@ -259,6 +261,7 @@ def matmul_fp8(
         ShapeError, DtypeError, ArgumentError: the arguments do not fit each other.
     """
     if out is not None:
+        check_tensors("matmul_fp8", out=out)
         if out_dtype is not None and out_dtype != out.dtype:
             check_out(out, out.shape, out_dtype)
         _checked(a, b, a_scale, b_scale, out.dtype, out)
@@ -277,5 +280,6 @@ def matmul_fp8(
     dtype = torch.bfloat16 if out_dtype is None else out_dtype
     if not is_compiling() and is_plain(a, b, a_scale, b_scale):
         return _run(a, b, a_scale, b_scale, dtype, fast_accum)
+    check_tensors("matmul_fp8", a=a, b=b, a_scale=a_scale, b_scale=b_scale)
     result: Any = _matmul_fp8.overload(a, b, a_scale, b_scale, dtype, fast_accum)
     return result

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 import gluon_core as gluon
+from gluon_kernels.eager import check_tensors
 from gluon_kernels.gemm.batch_invariant import gemm_batch_invariant
 from gluon_kernels.gemm.call import Call, checked
 from gluon_kernels.gemm.ops import matmul
@@ -124,5 +125,6 @@ def matmul_batch_invariant(
         ShapeError: other than two dimensions, or sizes that do not fit each other.
         DtypeError: other dtypes.
     """
+    check_tensors("matmul_batch_invariant", a=a, b=b)
     result: Tensor = _matmul_batch_invariant(a, b, out_dtype)
     return result

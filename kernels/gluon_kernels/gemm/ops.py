@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import gluon_core as gluon
-from gluon_kernels.eager import differentiable, wants_gradient
+from gluon_kernels.eager import check_tensors, differentiable, wants_gradient
 from gluon_kernels.gemm import portable
 from gluon_kernels.gemm.call import Call, check_apart, checked
 from gluon_kernels.plans import Plans, current_target
@@ -217,19 +217,22 @@ def matmul(
         DtypeError: other dtypes.
         ArgumentError: an unknown activation, tensors on different devices, or an `out` that shares memory with an operand.
     """
-    if not is_compiling() and b.ndim == 2:
+    if not (is_compiling() or a is None or b is None):
         if out is not None:
-            if out_dtype in (None, out.dtype) and a.ndim == 2 and is_plain(a, b, bias, out):
+            plain = is_plain(a, b, bias, out) and a.ndim == 2 and b.ndim == 2
+            if plain and out_dtype in (None, out.dtype):
                 return _run_into(a, b, bias, activation, out)
         elif is_plain(a, b, bias):
-            if a.ndim == 2:
-                return _run(a, b, bias, activation, out_dtype)
-            if a.ndim > 2:
-                rows = _run(a.flatten(0, -2), b, bias, activation, out_dtype)
-                return rows.view(*a.shape[:-1], b.shape[1])
-        elif a.ndim == 2 and wants_gradient(a, b, bias):
+            if b.ndim == 2:
+                if a.ndim == 2:
+                    return _run(a, b, bias, activation, out_dtype)
+                if a.ndim > 2:
+                    rows = _run(a.flatten(0, -2), b, bias, activation, out_dtype)
+                    return rows.view(*a.shape[:-1], b.shape[1])
+        elif wants_gradient(a, b, bias) and a.ndim == 2 and b.ndim == 2:
             watched: Tensor = _watched(a, b, bias, activation, out_dtype)
             return watched
+    check_tensors("matmul", {"bias": bias, "out": out}, a=a, b=b)
     if not a.is_meta and torch.is_autocast_enabled(a.device.type):
         return _under_autocast(matmul, a, b, bias=bias, activation=activation, out=out, out_dtype=out_dtype)  # fmt: skip
     if a.ndim != 2 or b.ndim != 2:
@@ -254,10 +257,13 @@ def bmm(
         ShapeError: other than three dimensions, or sizes that do not fit each other.
         DtypeError, ArgumentError: as those of `matmul`.
     """
+    if type(a) is not Tensor or type(b) is not Tensor:
+        check_tensors("bmm", a=a, b=b)
     if a.ndim != 3 or b.ndim != 3:
         checked("bmm", a.unsqueeze(0) if a.ndim == 2 else a, b, bias, activation, out_dtype)
     if out is None and not is_compiling() and is_plain(a, b, bias):
         return _run(a, b, bias, activation, out_dtype)
+    check_tensors("bmm", {"bias": bias, "out": out}, a=a, b=b)
     if not a.is_meta and torch.is_autocast_enabled(a.device.type):
         return _under_autocast(bmm, a, b, bias=bias, activation=activation, out=out, out_dtype=out_dtype)  # fmt: skip
     if out is None:

@@ -11,7 +11,13 @@ from torch import Tensor
 
 import gluon_core as gluon
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
-from gluon_kernels.eager import differentiable, is_compiling, is_plain, wants_gradient
+from gluon_kernels.eager import (
+    check_tensors,
+    differentiable,
+    is_compiling,
+    is_plain,
+    wants_gradient,
+)
 from gluon_kernels.linear_attention import gradients, launches
 from gluon_kernels.norm.views import FLOATS
 from gluon_kernels.plans import Plans, key
@@ -25,6 +31,7 @@ def _check(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Optional[Tensor], initial: Optional[Tensor],
     channels: bool,
 ) -> None:  # fmt: skip
+    check_tensors("linear attention", {"beta": beta, "initial_state": initial}, q=q, k=k, v=v, g=g)
     for name, x in (("q", q), ("k", k), ("v", v)):
         if x.dtype not in (torch.float16, torch.bfloat16) or x.dtype != q.dtype:
             raise DtypeError(
@@ -250,9 +257,9 @@ def _call(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Optional[Tensor], scale: Optional[float],
     initial_state: Optional[Tensor], return_state: bool, channels: bool = False,
 ) -> Any:  # fmt: skip
+    _check(q, k, v, g, beta, initial_state, channels)
     if scale is None:
         scale = 1 / math.sqrt(max(q.shape[-1], 1)) if q.ndim else 1.0
-    _check(q, k, v, g, beta, initial_state, channels)
     initial = None if initial_state is None else initial_state.mT.contiguous()
     if not is_compiling() and is_plain(q, k, v, g, beta, initial):
         out, final = _linear.function(q, k, v, g, beta, initial, scale)
@@ -300,6 +307,7 @@ def gated_delta_rule(
         DtypeError, ShapeError: tensors of other dtypes or shapes.
         ArgumentError: tensors on different devices.
     """
+    check_tensors("gated_delta_rule", beta=beta)
     result: Union[Tensor, tuple[Tensor, Tensor]] = _call(
         q, k, v, g, beta, scale, initial_state, return_state
     )
@@ -351,6 +359,7 @@ def kda(
 
     The other arguments, results, errors, precision, segments, gradients and determinism are those of `gated_delta_rule`.
     """
+    check_tensors("kda", beta=beta)
     result: Union[Tensor, tuple[Tensor, Tensor]] = _call(
         q, k, v, g, beta, scale, initial_state, return_state, channels=True
     )

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
+from gluon_kernels.eager import check_tensors
 from gluon_kernels.linear_attention.ops import gated_linear_attention
 from gluon_kernels.norm.views import FLOATS
 
@@ -16,6 +17,7 @@ __all__ = ["ssd"]
 
 
 def _check(x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, d: Optional[Tensor]) -> None:
+    check_tensors("ssd", {"d": d}, x=x, dt=dt, a=a, b=b, c=c)
     if x.ndim != 4:
         raise ShapeError(
             "the scan takes tensors of four dimensions",
@@ -105,6 +107,7 @@ def ssd(
         ArgumentError: tensors on different devices.
     """
     _check(x, dt, a, b, c, d)
+    check_tensors("ssd", {"dt_bias": dt_bias, "initial_state": initial_state})
     step = dt.float()
     if dt_bias is not None:
         step = step + dt_bias

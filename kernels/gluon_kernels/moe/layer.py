@@ -9,7 +9,7 @@ from torch import Tensor
 
 import gluon_core as gluon
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError, did_you_mean
-from gluon_kernels.eager import differentiable, wants_gradient
+from gluon_kernels.eager import check_tensors, differentiable, wants_gradient
 from gluon_kernels.gemm.call import check_apart, check_devices, check_out
 from gluon_kernels.moe import routing
 from gluon_kernels.moe.ops import grouped_matmul
@@ -34,6 +34,7 @@ def _checked(
     x: Tensor, weights: Tensor, experts: Tensor, gate_up: Tensor, down: Tensor, activation: str,
     out: Optional[Tensor] = None,
 ) -> None:  # fmt: skip
+    check_tensors("moe", x=x, weights=weights, experts=experts, gate_up=gate_up, down=down)
     if activation not in _ACTIVATIONS:
         raise ArgumentError(
             "unknown activation",
@@ -257,6 +258,9 @@ def moe(
     Raises:
         ShapeError, DtypeError, ArgumentError: the arguments do not fit each other.
     """
+    check_tensors(
+        "moe", {"out": out}, x=x, weights=weights, experts=experts, gate_up=gate_up, down=down
+    )
     if not x.is_meta and torch.is_autocast_enabled(x.device.type):
         dtype = torch.get_autocast_dtype(x.device.type)
         x, gate_up, down = x.to(dtype), gate_up.to(dtype), down.to(dtype)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 import gluon_core as gluon
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
-from gluon_kernels.eager import differentiable, wants_gradient
+from gluon_kernels.eager import check_tensors, differentiable, wants_gradient
 from gluon_kernels.gemm.call import check_apart, check_devices, check_out
 from gluon_kernels.moe import portable
 from gluon_kernels.plans import Launch, Plans, allocator, current_target
@@ -30,6 +30,7 @@ def _checked(a: Tensor, b: Tensor, offs: Tensor) -> tuple[int, int]:
     Raises:
         ShapeError, DtypeError, ArgumentError: the arguments do not fit each other.
     """
+    check_tensors("grouped_matmul", a=a, b=b, offs=offs)
     if a.ndim != 2 or b.ndim != 3 or offs.ndim != 1:
         raise ShapeError(
             "grouped_matmul takes rows, one matrix for each group, and the ends of the groups",
@@ -216,6 +217,9 @@ def grouped_matmul(a: Tensor, b: Tensor, offs: Tensor, *, out: Optional[Tensor] 
     Raises:
         ShapeError, DtypeError, ArgumentError: the arguments do not fit each other.
     """
+    if out is None and not is_compiling() and is_plain(a, b, offs):
+        return _run(a, b, offs)
+    check_tensors("grouped_matmul", {"out": out}, a=a, b=b, offs=offs)
     if not a.is_meta and torch.is_autocast_enabled(a.device.type):
         dtype = torch.get_autocast_dtype(a.device.type)
         a, b = a.to(dtype), b.to(dtype)
@@ -234,8 +238,6 @@ def grouped_matmul(a: Tensor, b: Tensor, offs: Tensor, *, out: Optional[Tensor] 
         else:
             _grouped_out.overload(a, b, offs, out)
         return out
-    if not is_compiling() and is_plain(a, b, offs):
-        return _run(a, b, offs)
     call = _watched if wants_gradient(a, b, offs) else _grouped.overload
     result: Tensor = call(a, b, offs)
     return result

@@ -9,7 +9,7 @@ from torch import Tensor
 
 import gluon_core as gluon
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
-from gluon_kernels.eager import direct, is_compiling, is_plain, wants_gradient
+from gluon_kernels.eager import check_tensors, direct, is_compiling, is_plain, wants_gradient
 from gluon_kernels.gemm.ops import matmul
 from gluon_kernels.norm.loss import gradient_of_logits, losses_of, mean_loss_of
 from gluon_kernels.norm.views import check_dtype
@@ -22,6 +22,7 @@ _REDUCTIONS = ("none", "sum", "mean")
 
 
 def _checked(x: Tensor, weight: Tensor, labels: Tensor) -> None:
+    check_tensors("linear_cross_entropy", x=x, weight=weight, labels=labels)
     for name, one in (("x", x), ("weight", weight)):
         check_dtype("linear_cross_entropy", one, name)
     if x.ndim != 2 or weight.ndim != 2 or x.shape[1] != weight.shape[1]:

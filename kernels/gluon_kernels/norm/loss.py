@@ -9,7 +9,7 @@ from torch import Tensor
 
 import gluon_core as gluon
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError, did_you_mean
-from gluon_kernels.eager import direct, is_compiling, is_plain, wants_gradient
+from gluon_kernels.eager import check_tensors, direct, is_compiling, is_plain, wants_gradient
 from gluon_kernels.norm import composite, loss_launches
 from gluon_kernels.norm.views import check_dtype, check_same_device
 from gluon_kernels.plans import Plans, key
@@ -30,6 +30,7 @@ def _build_mean_loss(x: Tensor, labels: Tensor, ignored: int, keep: bool) -> Any
 
 
 def _check_loss(x: Tensor, labels: Tensor) -> None:
+    check_tensors("cross_entropy", x=x, labels=labels)
     check_dtype("cross_entropy", x)
     if x.ndim != 2 or not x.shape[1]:
         raise ShapeError(
@@ -193,6 +194,8 @@ def cross_entropy(
         )
     mean = reduction == "mean"
     loss: Tensor
+    if x is None:
+        check_tensors("cross_entropy", x=x)
     if not is_compiling() and is_plain(x, labels):
         if mean:
             loss = mean_loss_of(x, labels, ignore_index, False)[0]

@@ -9,7 +9,14 @@ from torch import Tensor
 
 import gluon_core as gluon
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
-from gluon_kernels.eager import differentiable, direct, is_compiling, is_plain, wants_gradient
+from gluon_kernels.eager import (
+    check_tensors,
+    differentiable,
+    direct,
+    is_compiling,
+    is_plain,
+    wants_gradient,
+)
 from gluon_kernels.norm import composite, launches
 from gluon_kernels.norm.columns import (
     columns_plan,
@@ -185,7 +192,7 @@ def softmax(
         ArgumentError: the dimension is out of range, or `out` is on another device or has a gradient.
     """
     result: Tensor
-    if out is None and not is_compiling():
+    if not (x is None or out is not None or is_compiling()):
         if is_plain(x):
             kind = x.dtype if dtype is None else _result_dtype(x, dtype)
             if dim == -1 or dim == x.ndim - 1:
@@ -214,6 +221,7 @@ def softmax(
         )
     kind = _result_dtype(x, dtype)
     if out is not None:
+        check_tensors("softmax", out=out)
         check_out(out, x.shape, kind if dtype is not None else out.dtype, x)
         check_dtype("softmax", out, "out")
         check_same_device(x, out=out)

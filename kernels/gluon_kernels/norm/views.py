@@ -9,6 +9,7 @@ from typing import Any, Callable, Optional
 import torch
 
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
+from gluon_kernels.eager import check_tensors
 from gluon_kernels.gemm.call import shares_memory
 
 __all__ = [
@@ -107,10 +108,7 @@ def check_dtype(op: str, x: Any, name: str = "x") -> None:
     Raises:
         DtypeError, ShapeError: it is not.
     """
-    if not isinstance(x, torch.Tensor):
-        raise DtypeError(
-            f"{op} takes tensors", argument=name, expected="a torch.Tensor", got=type(x).__name__
-        )
+    check_tensors(op, **{name: x})
     if x.dtype not in FLOATS:
         raise DtypeError(
             f"{op} takes floating-point numbers",

@@ -9,7 +9,7 @@ from torch import Tensor
 
 import gluon_core as gluon
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
-from gluon_kernels.eager import differentiable, wants_gradient
+from gluon_kernels.eager import check_tensors, differentiable, wants_gradient
 from gluon_kernels.gemm.call import (
     check_activation,
     check_apart,
@@ -69,6 +69,8 @@ def _checked(
     x: Tensor, weight: Tensor, scales: Optional[Tensor], bias: Optional[Tensor],
     activation: Optional[str], out_dtype: Optional[torch.dtype], out: Optional[Tensor] = None,
 ) -> Layer:  # fmt: skip
+    tensors = {"scales": scales, "bias": bias, "out": out}
+    check_tensors("linear", tensors, x=x, weight=weight)
     if x.dtype not in _FLOATS:
         raise DtypeError(
             "activations must be floating-point",
@@ -292,6 +294,15 @@ def linear(
     Raises:
         ShapeError, DtypeError, ArgumentError: the arguments do not fit each other.
     """
+    if out is None and not (is_compiling() or x is None or weight is None):
+        dense = bias is None or is_plain(bias, gradients=True) and bias.is_contiguous()
+        if dense and is_plain(x, weight, scales, bias):
+            if weight.dtype is not x.dtype:
+                return _run(x, weight, scales, bias, activation, out_dtype)
+        elif dense and wants_gradient(x, weight, scales, bias) and weight.dtype is not x.dtype:
+            watched: Tensor = _watched(x, weight, scales, bias, activation, out_dtype)
+            return watched
+    check_tensors("linear", {"scales": scales, "bias": bias, "out": out}, x=x, weight=weight)
     if not x.is_meta and torch.is_autocast_enabled(x.device.type) and x.is_floating_point():
         dtype = torch.get_autocast_dtype(x.device.type)
         weight = weight.to(dtype) if weight.dtype == x.dtype else weight

@@ -257,7 +257,7 @@ def cumsum(x: Tensor, dim: int = -1, *, dtype: Optional[torch.dtype] = None) -> 
         ArgumentError: the dimension is out of range, or the dtype is not supported.
     """
     result: Tensor
-    if not is_compiling():
+    if not (x is None or is_compiling()):
         if is_plain(x):
             kind = x.dtype if dtype is None else dtype
             if dim == -1 or -x.ndim <= dim < x.ndim:
