@@ -6,9 +6,11 @@ pytest -p tests.gpu_on_emulator --gluon-standin emu:sm_90 -m gpu tests/backends/
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from gluon_core.errors import BackendError
 from gluon_core.launch import place
 from gluon_core.registry.load import registry
 
@@ -23,7 +25,8 @@ def emulate():
     from gluon_tune import bench
 
     stand_in(TARGET)
-    serve(TARGET)
+    with suppress(BackendError):  # no C compiler, or a driver is loaded: tests of C fail
+        serve(TARGET)
     target = registry().target(TARGET)
     device = registry().backend("nvidia").device
     object.__setattr__(device, "target", lambda index=0: target)
