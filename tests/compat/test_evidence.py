@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gluon_core.launch.place import device_target
 from gluon_core.testing import TRITON_VERSION
 from tests.compat import evidence
 from tests.compat.differences import DIFFERENCES
@@ -40,6 +41,8 @@ def test_each_title_is_a_row():
 @pytest.mark.parametrize("name", PROBES)
 def test_the_gpu_gives_the_recorded_result(name):
     kinds = {_kind(result) for result in evidence.results(name)}
+    if kinds == {"wrong"} and str(device_target()).startswith("emu:"):
+        kinds = {"error"}  # the emulator reports the mistake behind wrong numbers
     assert _kind(evidence.ended(name, "theirs")) in kinds
 
 
