@@ -1,19 +1,23 @@
 """PTX of pipelined kernels with one wait, fence, arrival or commit deleted or weakened, and the emulator's report.
 
-python -m tests.backends.emu.ptx_mutants [--most N] [CASE] prints the table of docs/emulator-ptx.md, of at most N mutants of
-each kind.
+    python -m tests.backends.emu.ptx_mutants FILE.json [--case CASE ...] [--most N] [--seconds N] [--processes N]
+
+prints the table of docs/emulator-ptx.md, of at most N mutants of each kind. FILE keeps the report on each mutant: a run that `--seconds` ended goes on.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
+import multiprocessing
 import os
 import re
-import sys
 import tempfile
 import time
 from collections import Counter
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Callable, Iterator, Optional
 from unittest.mock import patch
@@ -217,36 +221,82 @@ def _sampled(mutants: list[Mutant], most: int) -> list[Mutant]:
     return chosen
 
 
-def table(name: str, most: int = 1 << 30) -> tuple[Counter[tuple[str, str]], list[Mutant]]:
-    """Return the reports on all mutants of a case by kind, and the mutants without one."""
+@lru_cache(maxsize=1)
+def _prepared(name: str) -> tuple[str, str, Any, set[int]]:
+    """Return the kernel of a case, its PTX, its result, and the lines that its launches execute."""
     case = CASES[name]
     kernel, text = code_of(case)
-    right = _launched(case)
-    counts: Counter[tuple[str, str]] = Counter()
-    silent = []
-    executed = executed_lines(case, kernel)
-    listed = list(mutants(text))
-    counts.update((one.kind, "not executed") for one in listed if one.line not in executed)
-    for mutant in _sampled([one for one in listed if one.line in executed], most):
-        begun = time.monotonic()
-        verdict = report(case, kernel, mutant, right)
-        counts[mutant.kind, verdict or "no report"] += 1
-        if verdict is None:
-            silent.append(mutant)
-        print(f"{name}: {mutant}: {verdict or 'no report'} ({time.monotonic() - begun:.1f} s)", file=sys.stderr, flush=True)  # fmt: skip
-    return counts, silent
+    return kernel, text, _launched(case), executed_lines(case, kernel)
+
+
+def listed(name: str, most: int) -> tuple[list[Mutant], list[Mutant]]:
+    """Return the mutants of a case at executed lines, at most so many of each kind, and the others."""
+    _, text, _, executed = _prepared(name)
+    every = list(mutants(text))
+    return (
+        _sampled([one for one in every if one.line in executed], most),
+        [one for one in every if one.line not in executed],
+    )
+
+
+def tried(name: str, most: int, number: int) -> tuple[str, float]:
+    """Return the report on a mutant of `listed`, and the seconds."""
+    torch.set_num_threads(1)
+    kernel, _, right, _ = _prepared(name)
+    begun = time.monotonic()
+    verdict = report(CASES[name], kernel, listed(name, most)[0][number], right) or "no report"
+    return verdict, round(time.monotonic() - begun, 1)
+
+
+def lines_of(kept: dict[str, Any]) -> Iterator[str]:
+    """Yield the table: by kind and case, the reported deletions and all of them; below it those without a report."""
+    columns = list(dict.fromkeys(key.split("|")[0] for key in kept))
+    counts: dict[str, Counter[str]] = {}
+    for key, (kind, verdict, _, _) in kept.items():
+        name = key.split("|")[0]
+        counts.setdefault(kind, Counter())[f"{name} all"] += verdict != "not executed"
+        counts[kind][name] += verdict not in ("no report", "not executed")
+    yield f"| deleted or weakened | {' | '.join(columns)} |"
+    yield f"| --- |{' --- |' * len(columns)}"
+    for kind, count in counts.items():
+        cells = [f"{count[n]} of {count[f'{n} all']}" if count[f"{n} all"] else "" for n in columns]
+        yield f"| {kind} | {' | '.join(cells)} |"
+    yield ""
+    for key, (kind, verdict, line, _) in kept.items():
+        if verdict == "no report":
+            yield f"{key.split('|')[0]}: {kind}: {line}"
 
 
 def main() -> None:
-    chosen, most = sys.argv[1:], 1 << 30
-    if chosen[:1] == ["--most"]:
-        chosen, most = chosen[2:], int(chosen[1])
-    for name in chosen or CASES:
-        counts, silent = table(name, most)
-        for (kind, verdict), count in sorted(counts.items()):
-            print(f"| {name} | {kind} | {verdict} | {count} |", flush=True)
-        for mutant in silent:
-            print(f"    {mutant}", flush=True)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--case", dest="cases", action="append", choices=CASES)
+    parser.add_argument("--most", type=int, default=1 << 30)
+    parser.add_argument("--seconds", type=float, default=float("inf"))
+    parser.add_argument("--processes", type=int, default=os.cpu_count())
+    options = parser.parse_args()
+    until = time.monotonic() + options.seconds
+    kept = json.loads(options.file.read_text()) if options.file.exists() else {}
+    left = 0
+    with ProcessPoolExecutor(options.processes, multiprocessing.get_context("spawn")) as pool:
+        for name in options.cases or CASES:
+            run, others = pool.submit(listed, name, options.most).result()
+            for one in others:
+                kept[f"{name}|{one.kind}|{one.line}"] = one.kind, "not executed", str(one), 0.0
+            jobs = [n for n, one in enumerate(run) if f"{name}|{one.kind}|{one.line}" not in kept]
+            waiting: dict[Any, Mutant] = {}
+            while waiting or jobs and time.monotonic() < until:
+                while jobs and len(waiting) < options.processes and time.monotonic() < until:
+                    number = jobs.pop(0)
+                    waiting[pool.submit(tried, name, options.most, number)] = run[number]
+                for future in wait(waiting, return_when=FIRST_COMPLETED).done:
+                    one = waiting.pop(future)
+                    verdict, seconds = future.result()
+                    kept[f"{name}|{one.kind}|{one.line}"] = one.kind, verdict, str(one), seconds
+                    options.file.write_text(json.dumps(kept, indent=0))
+            left += len(jobs)
+    print(*lines_of(kept), sep="\n")
+    print(f"{left} left, {sum(entry[3] for entry in kept.values()):.0f} s", flush=True)
 
 
 if __name__ == "__main__":
