@@ -24,16 +24,16 @@ def attention_rows(
     BN: gl.constexpr, out_tiles, q_tiles, part: gl.constexpr
 ):
     """Compute a part of the rows."""
-    # demanded by the matrix unit, line 56
-    # demanded by the matrix unit, line 34
+    # demanded by the matrix unit, line 57
+    # demanded by the matrix unit, line 35
     acc_layout: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, 128, 16]
     )
     largest_layout: gl.constexpr = gl.SliceLayout(1, acc_layout)
     # demanded by the matrix unit, line 16
-    # demanded by the matrix unit, line 34
-    # demanded by the matrix unit, line 36
-    # demanded by the matrix unit, line 56
+    # demanded by the matrix unit, line 35
+    # demanded by the matrix unit, line 37
+    # demanded by the matrix unit, line 57
     query_layout: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=acc_layout, k_width=2)
     layout: gl.constexpr = gl.SliceLayout(0, acc_layout)
     slot = key_ring.consumer()
@@ -65,13 +65,13 @@ def attention_rows(
         largest = higher
         weight_operand = weight.to(value_ring.dtype)
         acc = acc * kept[:, None]
+        query_operand = gl.convert_layout(query, layout=query_layout)
         for start in range(BN, length, BN):
             next_slot = slot.next()
             nothing = gl.zeros([BM // 2, BN], gl.float32, layout=acc_layout)
             key = key_ring.wait(next_slot)
             score_product = gl.nvidia.hopper.warpgroup_mma(
-                gl.convert_layout(query, query_layout), key.permute((1, 0)), nothing, is_async=True,
-                use_acc=False
+                query_operand, key.permute((1, 0)), nothing, is_async=True, use_acc=False
             )
             value = value_ring.wait(slot)
             acc = gl.nvidia.hopper.warpgroup_mma(

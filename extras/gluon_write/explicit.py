@@ -168,7 +168,8 @@ def _formed(
     rare = guarded(fn, drawn)
     if rare is not fn:
         fn, drawn = rare, traced(rare)
-    pipelined = staged(fn, drawn, stages, transposes=target.has("nvidia.tma"))
+    room = target.architecture.limits.shared_memory
+    pipelined = staged(fn, drawn, stages, target.has("nvidia.tma"), room)
     if pipelined is fn:
         pipelined = tiles_ahead(fn, drawn, stages, target, warps)
     form = chosen_form() or (None if pipelined is not fn else "specialized")

@@ -330,8 +330,9 @@ class _Sketcher(KernelGenerator):
         value = self.semantic.require_tensor(named.get("value"), "value")
         if place is not None:
             self.drawn.opened.add(place)
-        op = self.builder.record("convert_layout", (value.handle,), [value.handle.type])
-        return self.semantic.make_tensor(op.results[0], value.type)
+        kind = distributed_type(value.dtype, shape_of(value), AutoLayout())
+        op = self.builder.record("convert_layout", (value.handle,), [kind.to_ir(self.builder)])
+        return self.semantic.make_tensor(op.results[0], kind)
 
     def _with_layout(self, node: Any, layout: Any) -> Any:
         word = ast.keyword("layout", ast.Constant(layout))

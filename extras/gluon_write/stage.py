@@ -15,16 +15,19 @@ import ast
 import copy
 import re
 from dataclasses import dataclass, field
-from typing import Any, Iterator, Optional
+from typing import Any, Callable, Iterator, Optional
 
 from gluon_core import language, portable
+from gluon_write.flat import Around, around, lines_of, room_of
 from gluon_write.form import Form, bounds_of, factor, free_name
-from gluon_write.loops import falling, viewed
+from gluon_write.loops import falling, mentions, viewed
+from gluon_write.prefetch import one_line, renamed
 from gluon_write.sketch import Sketch
 
 __all__ = ["staged"]
 
 _INDENT = "    "
+_BARRIERS = 2048  # bytes for barriers and the padding of buffers
 
 
 @dataclass
@@ -48,15 +51,16 @@ class _Loop:
     transposed: bool = False
 
 
-def staged(fn: Any, drawn: Sketch, stages: int, transposes: bool = False) -> Any:
+def staged(fn: Any, drawn: Sketch, stages: int, transposes: bool = False, room: int = 0) -> Any:
     """Return a function with its mainloop pipelined; `fn` itself where it has none of that form.
 
     Args:
         drawn: the traced function. stages: buffers for each tile. transposes: the unit reads transposed tiles.
+        room: bytes of shared memory of a program.
     """
     if stages < 2:
         return fn
-    text = _Stager(fn, drawn, transposes).text(stages)
+    text = _Stager(fn, drawn, transposes).text(stages, room)
     if text is None:
         return fn
     own: Any = copy.copy(fn)
@@ -197,7 +201,7 @@ class _Stager(Form):
 
     # -- the text -------------------------------------------------------------------------------
 
-    def text(self, stages: int) -> Optional[str]:
+    def text(self, stages: int, room: int) -> Optional[str]:
         """Return the function with its first such loop staged; None without one."""
         loop = next(self._loops(), None)
         if loop is None or not self._operands_fit(loop):
@@ -205,7 +209,13 @@ class _Stager(Form):
         taken = set(re.findall(r"\w+", self.source))
         names = {word: free_name(word, taken) for word in ("tiles", "step", "steps", "layouts")}
         space = next(n for n, value in self.scope.items() if value is language)
-        edits = [*self._before(loop, names, space), *self._loop(loop, names, space, stages)]
+        outer = self._around(loop, taken, stages, room)
+        written = (
+            self._loop(loop, names, space, stages)
+            if outer is None
+            else self._rounds(loop, outer, names, space, stages, free_name("step_ahead", taken))
+        )
+        edits = [*self._before(loop, names, space), *written]
         lines = list(self.lines)
         for first, last, new in sorted(edits, reverse=True):
             lines[first - 1 : last] = new
@@ -326,27 +336,8 @@ class _Stager(Form):
             before.append(f"{inner}{variable} = {offset(step)}")
         edits: list[Any] = [(loop.node.lineno, body[0].lineno - 1, before)]
         edits += [(later.lineno, later.end_lineno, []) for later in moved]
-        statements = [statement for _, _, statement in loop.loads.values()]
-        last_load = max(statements, key=lambda node: node.lineno)
-        taken = f"{inner}{', '.join(loop.loads)} = {tiles}.wait({step})"
-        for statement in statements:
-            new = [taken] if statement is last_load else []
-            edits.append((statement.lineno, statement.end_lineno, new))
-        call = loop.product.value
-        assert isinstance(call, ast.Call)
-        words = [
-            f", {w.arg}={self.text_of(w.value)}"
-            for w in call.keywords
-            if w.arg not in ("a", "b", "acc")
-        ]
-        first, second = loop.loads
-        second = f"{second}.permute((1, 0))" if loop.transposed else second
-        operands = f"{first}, {second}, {loop.acc}"
-        product = [
-            f"{inner}{loop.acc} = {self.text_of(call.func)}({operands}{''.join(words)}, is_async=True)",
-            f"{inner}{loop.acc} = {space}.portable.mma_wait({loop.acc}, pending=1)  # frees the step before",
-            *fetch(inner, f"{step} + {stages - 1}"),
-        ]
+        edits += self._waits(loop, f"{tiles}.wait({step})")
+        product = [*self._product(loop, space), *fetch(inner, f"{step} + {stages - 1}")]
         edits.append((loop.product.lineno, loop.product.end_lineno, product))
         end = loop.node.end_lineno or loop.node.lineno
         after = [
@@ -357,6 +348,110 @@ class _Stager(Form):
             edits[-1] = (edits[-1][0], edits[-1][1], [*product, *after])
         else:
             edits.append((end + 1, end, after))
+        return edits
+
+    def _waits(self, loop: _Loop, wait: str) -> list[Any]:
+        """Return edits that take the tiles from the ring where the last of them was loaded."""
+        statements = [statement for _, _, statement in loop.loads.values()]
+        last_load = max(statements, key=lambda node: node.lineno)
+        taken = f"{' ' * last_load.col_offset}{', '.join(loop.loads)} = {wait}"
+        return [
+            (one.lineno, one.end_lineno, [taken] if one is last_load else []) for one in statements
+        ]
+
+    def _product(self, loop: _Loop, space: str) -> list[str]:
+        """Return the lines of the asynchronous product, after which the buffers of the step before are free."""
+        assert loop.product is not None and isinstance(loop.product.value, ast.Call)
+        call, inner = loop.product.value, " " * loop.product.col_offset
+        words = [
+            f", {w.arg}={self.text_of(w.value)}"
+            for w in call.keywords
+            if w.arg not in ("a", "b", "acc")
+        ]
+        first, second = loop.loads
+        second = f"{second}.permute((1, 0))" if loop.transposed else second
+        operands = f"{first}, {second}, {loop.acc}"
+        return [
+            f"{inner}{loop.acc} = {self.text_of(call.func)}({operands}{''.join(words)}, is_async=True)",
+            f"{inner}{loop.acc} = {space}.portable.mma_wait({loop.acc}, pending=1)  # frees the step before",
+        ]
+
+    # -- loops around the loop ------------------------------------------------------------------
+
+    def _around(self, loop: _Loop, taken: set[str], stages: int, room: int) -> Optional[Around]:
+        """Return the loop around a loop whose rounds the copies can walk over; None without one."""
+        assert isinstance(loop.node.target, ast.Name)
+        texts = [text for _, place, _ in loop.loads.values() for text in place]
+        names = {name for text in texts for name in mentions(ast.parse(text.strip()))}
+        outer = around(self, self.drawn, loop.node, names - {loop.node.target.id}, taken)
+        if outer is None or room_of(self, self.drawn, outer.node, stages) > room - _BARRIERS:
+            return None
+        inside = {id(node) for node in ast.walk(outer.node)}
+        descriptors = {id(self.descriptors[tiles]) for tiles, _, _ in loop.loads.values()}
+        return None if inside & descriptors else outer
+
+    def _rounds(
+        self, loop: _Loop, outer: Around, names: dict[str, str], space: str, stages: int, count: str
+    ) -> list[Any]:
+        """Return edits that copy ahead across the rounds of the loop around."""
+        assert isinstance(loop.node.target, ast.Name) and loop.product is not None
+        indent, inner = " " * outer.node.col_offset, " " * loop.node.body[0].col_offset
+        tiles, step, steps = (names[word] for word in ("tiles", "step", "steps"))
+        one = loop.step == "1"
+        total = loop.last if loop.first == "0" else f"{loop.last} - ({loop.first})"
+        moved = count if one else f"{count} * {factor(loop.step)}"
+        place_ahead = moved if loop.first == "0" else f"{loop.first} + {moved}"
+
+        def fetch(number: str) -> Callable[[str, str], list[str]]:
+            places = [
+                "[" + ", ".join(
+                    renamed(_replaced(text, loop.node.target.id, place_ahead), outer.moved)  # type: ignore[attr-defined]
+                    for text in place
+                ) + "]"
+                for _, place, _ in loop.loads.values()
+            ]  # fmt: skip
+            return lambda indent, pred: [
+                f"{indent}{tiles}.fetch(",
+                f"{indent}    {number}, [{', '.join(places)}], pred={pred}",
+                f"{indent})",
+            ]
+
+        def moved_on(statement: ast.stmt, names: dict[str, str]) -> str:
+            return one_line(renamed(self.text_of(statement), names))
+
+        def copied(number: str, indent: str) -> list[str]:
+            return list(lines_of(outer, moved_on, fetch(number), steps, count, indent))
+
+        rings = ", ".join(name for name, _, _ in loop.loads.values())
+        before = [
+            f"{indent}# A ring of {stages} buffers for each tile: copies run {stages - 1} ahead of the products,",
+            f"{indent}# and go on to the next round while the last one ends.",
+            f"{indent}{tiles} = {space}.portable.pipeline([{rings}], {stages})",
+            f"{indent}{steps} = {total if one else f'{space}.cdiv({total}, {loop.step})'}",
+            f"{indent}{outer.moved[outer.variable]} = {outer.first}",
+            *(f"{indent}{moved_on(statement, outer.moved)}" for statement in outer.ahead),
+            f"{indent}{count} = 0",
+            f"{indent}for {step} in {space}.static_range({stages - 1}):",
+            *copied(step, indent + _INDENT),
+            f"{indent}{step} = 0",
+        ]
+        product = [
+            *self._product(loop, space),
+            *copied(f"{step} + {stages - 1}", inner),
+            f"{inner}{step} += 1",
+        ]
+        end, last = loop.node.end_lineno or 0, outer.node.end_lineno or 0
+        read = f"{' ' * loop.node.col_offset}{loop.acc} = {space}.portable.read({loop.acc})"
+        edits = [
+            (outer.node.lineno, outer.node.lineno - 1, before),
+            *self._waits(loop, f"{tiles}.wait({step})"),
+            (loop.product.lineno, loop.product.end_lineno, product),
+            (last + 1, last, [f"{indent}{tiles}.close()"]),
+        ]
+        if loop.node.body[-1] is loop.product:
+            edits[-2] = (loop.product.lineno, loop.product.end_lineno, [*product, read])
+        else:
+            edits.append((end + 1, end, [read]))
         return edits
 
 

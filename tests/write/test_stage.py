@@ -56,6 +56,28 @@ def scaled(a, b, c, K, BM: gl.constexpr, BK: gl.constexpr):
     gl.store(c + i[:, None] * BM + i[None, :], acc)
 
 
+@gluon.jit
+def place_of(tile, columns, BM: gl.constexpr, BN: gl.constexpr):
+    return tile // columns * BM, tile % columns * BN
+
+
+@gluon.jit(layouts="auto")
+def rounds(a, b, c, M, N, K, first, programs, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr):  # fmt: skip
+    """Walk over the tiles; the result of each goes to memory before the next one begins."""
+    a_tiles = gl.portable.descriptor(a, [M, K], [K, 1], [BM, BK])
+    b_tiles = gl.portable.descriptor(b, [K, N], [N, 1], [BK, BN])
+    c_tiles = gl.portable.descriptor(c, [M, N], [N, 1], [BM, BN])
+    columns = gl.cdiv(N, BN)
+    for tile in range(gl.program_id(0), gl.cdiv(M, BM) * columns, programs):
+        row, column = place_of(tile, columns, BM, BN)
+        acc = gl.zeros([BM, BN], gl.float32)
+        for k in range(first, K, BK):
+            x = gl.portable.load(a_tiles, [row, k])
+            y = gl.portable.load(b_tiles, [k, column])
+            acc = gl.portable.mma(x, y, acc)
+        gl.portable.store(c_tiles, [row, column], acc + 1.0)
+
+
 def operands(m, n, k):
     rng = np.random.default_rng(0)
     a, b = (rng.standard_normal(s).astype(np.float16) for s in ((m, k), (k, n)))
@@ -93,6 +115,32 @@ def test_ring_is_written_where_the_form_allows_it():
     assert "tiles_2 = gl.portable.pipeline(" in text  # `tiles` is the kernel's own
     assert "k = first + step * BK" in text  # counted needs it
     assert "tiles.fetch" not in matmul.src
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("target", ["sim:sm_80", "sim:hopper", "sim:gfx942"])
+@pytest.mark.parametrize("depth, first", [(168, 0), (40, 32), (32, 32), (168, 64)])
+def test_copies_walk_over_the_rounds(target, depth, first):
+    """With more and fewer steps in a round than buffers, with none, and programs without a round."""
+    a, b, c, _ = operands(96, 72, depth)
+    wanted = a[:, first:].astype(np.float32) @ b[first:].astype(np.float32) + 1
+    for schedule, programs in (("eager", 4), ("latest", 4), ("latest", 11)):
+        c[:] = 0
+        with using(schedule=schedule):
+            rounds[(programs,)](
+                a, b, c, 96, 72, depth, first, programs, 32, 32, 32, num_stages=3, target=target
+            )
+        assert np.allclose(c, wanted, atol=1e-3), schedule
+
+
+def test_ring_outlives_the_rounds():
+    signature = dict.fromkeys(("a", "b"), "*fp16:16") | {"c": "*fp16:16", "first": "i32"}
+    signature |= dict.fromkeys(("M", "N", "K"), "i32:16") | {"programs": "i32"}
+    sizes = {"BM": 32, "BN": 32, "BK": 32}
+    text = gluon.compile(rounds, target="sm_90", signature=signature, constexprs=sizes).asm["ttgir"]
+    body = text[text.index("scf.for") :]
+    assert "init_barrier" in text and "init_barrier" not in body
+    assert body.count("async_tma_copy_global_to_local") == 2
 
 
 def test_wgmma_reads_the_ring():
