@@ -10,7 +10,7 @@ from torch import Tensor
 
 import gluon_core as gluon
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
-from gluon_kernels.attention import decode_launches
+from gluon_kernels.attention import decode_launches, full_precision
 from gluon_kernels.attention.decode_launches import ROWS, WIDTHS
 from gluon_kernels.attention.masks import Mask
 from gluon_kernels.attention.sinks import check_sinks
@@ -25,11 +25,11 @@ def _check(q: Tensor, k_cache: Tensor, v_cache: Tensor, table: Tensor, lengths: 
         "attention_decode", q=q, k_cache=k_cache, v_cache=v_cache, page_table=table, lengths=lengths
     )
     for name, x in (("q", q), ("k_cache", k_cache), ("v_cache", v_cache)):
-        if x.dtype not in (torch.float16, torch.bfloat16) or x.dtype != q.dtype:
+        if x.dtype not in (torch.float16, torch.bfloat16, torch.float32) or x.dtype != q.dtype:
             raise DtypeError(
-                "attention takes tensors of one 16-bit dtype",
+                "attention takes tensors of one floating-point dtype",
                 argument=name,
-                expected="float16 or bfloat16, all alike",
+                expected="float16, bfloat16 or float32, all alike",
                 got=str(x.dtype),
             )
     if q.ndim != 3 or q.shape[2] not in WIDTHS:
@@ -104,6 +104,9 @@ def _build(
     empty = allocator((sequences, queries, width), q.dtype, q.device)
     if not q.numel():
         return lambda *unused: empty()
+    if q.dtype == torch.float32:
+        attend = full_precision.decode_plan(mask, scale)
+        return lambda q, k, v, table, lengths, sinks, *settings: attend(q, k, v, table, lengths, sinks)  # fmt: skip
 
     def grouped(x: Tensor) -> Tensor:
         return x.unflatten(1, (heads, queries // heads))
@@ -169,7 +172,7 @@ def attention_decode(
     pages of `longest` tokens, with a table of one page for each.
 
     Args:
-        q: [sequences, heads, width], float16 or bfloat16; 16, 32, 64, 128 or 256 wide.
+        q: [sequences, heads, width], float16, bfloat16 or float32, whose pages are gathered first; 16, 32, 64, 128 or 256 wide.
         k_cache, v_cache: contiguous [pages, tokens of a page, heads of keys, width] of the same dtype; up to 16 heads of
             queries share one of keys (GQA).
         page_table: int32 [sequences, pages of the longest]: the pages of each sequence, in order.

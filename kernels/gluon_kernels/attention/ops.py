@@ -20,16 +20,17 @@ from gluon_kernels.plans import Plans, key
 __all__ = ["attention"]
 
 WIDEST = 256
+DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 
 def _check(q: Tensor, k: Tensor, v: Tensor) -> None:
     check_tensors("attention", q=q, k=k, v=v)
     for name, x in (("q", q), ("k", k), ("v", v)):
-        if x.dtype not in (torch.float16, torch.bfloat16) or x.dtype != q.dtype:
+        if x.dtype not in DTYPES or x.dtype != q.dtype:
             raise DtypeError(
-                "attention takes tensors of one 16-bit dtype",
+                "attention takes tensors of one floating-point dtype",
                 argument=name,
-                expected="float16 or bfloat16, as q has" if name != "q" else "float16 or bfloat16",
+                expected="float16, bfloat16 or float32" + (", as q has" if name != "q" else ""),
                 got=str(x.dtype),
                 remedy="Convert them: q.bfloat16().",
             )
@@ -259,6 +260,14 @@ def _scored(
     q: Tensor, k: Tensor, v: Tensor, causal: bool, window: Any, scale: float, score: Any, extra: Any
 ) -> Tensor:
     _check(q, k, v)
+    if q.dtype == torch.float32:
+        raise DtypeError(
+            "score_mod takes tensors of 16 bits",
+            argument="q",
+            expected="float16 or bfloat16",
+            got=str(q.dtype),
+            remedy="Convert them: q.bfloat16().",
+        )
     more = tuple(x for x in extra if isinstance(x, Tensor))
     if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v, *more)):
         raise ArgumentError(
@@ -297,7 +306,8 @@ def attention(
     strides are multiples of 16 bytes in place; others, and heads of other widths than 64 and 128, are copied.
 
     Args:
-        q: [batch, heads, length, width], float16 or bfloat16 of any strides, up to 256 wide.
+        q: [batch, heads, length, width], float16, bfloat16 or float32 of any strides, up to 256 wide. Products of float32 have its precision;
+            their scores are in memory, those of some rows at a time.
         k: [batch, heads of keys, length of keys, width] of the same dtype; the heads of queries are a multiple of those of keys (GQA).
         v: like `k`, of any width up to 256.
         causal: a query sees the keys up to its own place.
@@ -308,7 +318,7 @@ def attention(
         sinks: [heads], a floating-point dtype: a score that each query of the head has in addition, of no key and without a value. Gradients
             flow to it.
         score_mod: a jit function `f(score, row, key, head, extra) -> score`, called for tiles of scores times log2(e) with the places of
-            their queries and keys; without gradients, and not together with `softcap`, `sinks` and `out`.
+            their queries and keys; of 16 bits, without gradients, and not together with `softcap`, `sinks` and `out`.
         score_args: tensors and numbers that it gets as `extra`; one alone is passed by itself.
         out: the result is stored here, of the shape of the result; not for calls with gradients.
 

@@ -76,6 +76,10 @@ def batch_forward(
     q: Tensor, k: Tensor, v: Tensor, sinks: Optional[Tensor], mask: Mask, scale: float, keep: bool, out: Optional[Tensor]
 ) -> Plan:  # fmt: skip
     """Return `run(q, k, v, sinks, out) -> (result, logarithms of sums)` for [batch, heads, length, width]."""
+    if q.dtype == torch.float32:
+        from gluon_kernels.attention import full_precision
+
+        return full_precision.forward_plan(mask, scale)
     if mask == Mask(None, None, 0.0):
         from gluon_kernels.attention import decode_launches
 
@@ -118,6 +122,10 @@ def batch_backward(
     repeatable: bool,
 ) -> Plan:  # fmt: skip
     """Return `run(grad, q, k, v, out, logsums) -> (gradients of q, k and v)` for [batch, heads, length, width]."""
+    if q.dtype == torch.float32:
+        from gluon_kernels.attention import full_precision
+
+        return full_precision.backward_plan(mask, scale)
     if _on_hopper():
         from gluon_kernels.attention import launches, varlen_launches
 

@@ -21,7 +21,7 @@ is_plain, signature, is_compiling = (
     gluon.torch.signature,
     torch.compiler.is_compiling,
 )
-_DTYPES = (torch.float16, torch.bfloat16)
+_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 
 def _checked(a: Tensor, b: Tensor, offs: Tensor) -> tuple[int, int]:
@@ -50,9 +50,9 @@ def _checked(a: Tensor, b: Tensor, offs: Tensor) -> tuple[int, int]:
         )
     if a.dtype != b.dtype or a.dtype not in _DTYPES:
         raise DtypeError(
-            "grouped_matmul takes two operands of the same 16-bit dtype",
+            "grouped_matmul takes two operands of the same floating-point dtype",
             argument="a, b",
-            expected="float16 or bfloat16",
+            expected="float16, bfloat16 or float32",
             got=f"{a.dtype} and {b.dtype}",
         )
     if offs.dtype != torch.int32 or (len(offs) > 1 and offs.stride(0) != 1):
@@ -69,11 +69,12 @@ def _checked(a: Tensor, b: Tensor, offs: Tensor) -> tuple[int, int]:
             argument="a, b, offs",
             got=f"{a.device}, {b.device} and {offs.device}",
         )
-    if a.shape[1] % 8 or b.shape[2] % 8:
+    unit = 16 // a.element_size()
+    if a.shape[1] % unit or b.shape[2] % unit:
         raise ShapeError(
             "rows are not aligned to 16 bytes",
             argument="b",
-            expected="K and N divisible by 8",
+            expected=f"K and N divisible by {unit}",
             got=list(b.shape),
         )
     return a.shape[0], b.shape[2]
@@ -90,14 +91,17 @@ def _build(a: Tensor, b: Tensor, offs: Tensor) -> Callable[..., Tensor]:
     if rows * n * a.shape[1] * b.shape[0] == 0:
         return lambda a, b, offs, out=None: (empty() if out is None else out).zero_()
     target = current_target()
-    if target.has("nvidia.wgmma"):
+    wide = a.dtype == torch.float32
+    if target.has("nvidia.wgmma") and not wide:
         from gluon_kernels.moe import launches
 
         return launches.plan(a, b, offs, empty)
     block, warps = (128, 128, 32), 4
     # 16 KiB of operands in each stage, and the conversion of the result.
     stages = 3 if target.limits.shared_memory >= 81920 else 2
-    if target.has("amd.wmma_v1") or target.has("amd.wmma_v2"):
+    if wide:  # twice the bytes, and no matrix unit of full precision
+        block = 64, 64, 16
+    elif target.has("amd.wmma_v1") or target.has("amd.wmma_v2"):
         warps = 8
     here = gluon.multiprocessors(a)
     x, y, out = a.contiguous(), b.contiguous(), empty()
@@ -126,6 +130,8 @@ def _build_gradient(a: Tensor, grad: Tensor, offs: Tensor) -> Callable[..., Tens
     if rows * k * n * groups == 0:
         return lambda a, grad, offs: empty().zero_()
     m, across, depth = (64, 128, 32) if gluon.multiprocessors(a) else (32, 32, 32)
+    if a.dtype == torch.float32:  # threads hold whole rows of a step
+        m, across, depth = 64, 64, 8
     tiles = gluon.cdiv(k, m) * gluon.cdiv(n, across)
     x, y, out = a.contiguous(), grad.contiguous(), empty()
     arguments = (x, y, out, offs, groups, rows, n, k, m, across, depth)
@@ -206,8 +212,8 @@ def grouped_matmul(a: Tensor, b: Tensor, offs: Tensor, *, out: Optional[Tensor] 
     last group are not computed: their results are undefined. Gradients flow to `a` and `b`. Equal inputs give equal bits.
 
     Args:
-        a: [rows, K], float16 or bfloat16; K divisible by 8.
-        b: [groups, K, N] of the same dtype, contiguous or transposed; N divisible by 8.
+        a: [rows, K], float16, bfloat16 or float32; rows are multiples of 16 bytes.
+        b: [groups, K, N] of the same dtype, contiguous or transposed; rows are multiples of 16 bytes.
         offs: [groups], int32, not falling, at most `rows`.
         out: the result is stored here, [rows, N]; not for calls with gradients.
 

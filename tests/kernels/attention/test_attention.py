@@ -245,7 +245,7 @@ def test_functions_of_scores():
 
 X = torch.zeros(1, 2, 8, 64).bfloat16()
 MISTAKES = [
-    (lambda: attention(X.float(), X.float(), X.float()), DtypeError, "q: "),
+    (lambda: attention(X.double(), X.double(), X.double()), DtypeError, "q: "),
     (lambda: attention(X, X.half(), X), DtypeError, "k: "),
     (lambda: attention(X[0], X[0], X[0]), ShapeError, "q: "),
     (lambda: attention(X, X, X[:, :1]), ShapeError, "v: "),

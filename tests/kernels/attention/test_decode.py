@@ -96,7 +96,7 @@ def test_declaration():
 def test_mistakes_are_named_before_a_launch():
     q, k, v, table, lengths = inputs([40, 20])
     for call, error, words in (
-        (lambda: attention_decode(q.float(), k, v, table, lengths), DtypeError, "q: "),
+        (lambda: attention_decode(q.double(), k, v, table, lengths), DtypeError, "q: "),
         (lambda: attention_decode(q, k, v[:1], table, lengths), ShapeError, "v_cache: "),
         (lambda: attention_decode(q[:, :5], k, v, table, lengths), ShapeError, "k_cache: "),
         (lambda: attention_decode(q, k, v, table.long(), lengths), DtypeError, "page_table: "),
