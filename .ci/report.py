@@ -16,7 +16,7 @@ LIMITS = {
     "lines of gluon_core": 33_000,
     "lines of gluon_core.plugin": 3_300,
     "lines of gluon_core.registry": 1_100,
-    "lines of the launch engine": 4_000,
+    "lines of the launch engine": 4_900,
     "lines of the vendor in tests/plugin_acme": 249,
     "names that gluon_nvidia takes from the core": 60,
     "names that gluon_amd takes from the core": 60,
@@ -31,20 +31,18 @@ LIMITS = {
     "stays of (c) simulated launch": 38,
     "returns of (c) simulated launch": 14,
 }
-# The launch engine classifies arguments, picks the compiled form, and packs them: its files are those
-# of these folders, but for the surroundings of a launch. They are the same for the compiler's kernels and for those of
-# bundles: where a launch runs, its grid, descriptors that the host makes, drivers, and files.
+# The launch engine as a review counted it: eleven files of 7c1b16f2 (`dispatch`, `specialize`, `place` and `foreign` of the
+# core, `kernel`, `select`, `native` and `values` of the runtime, `_launch.c`, `_call.h` and `gluon_bundle.c`). Their
+# counterparts are all files of these folders but for those that had counterparts outside of the eleven.
+REVIEWED = 5_962
 ENGINE = ("gluon_core/launch", "runtime/gluon_runtime")
 AROUND = {
-    "gluon_core/launch": ("__init__ ahead jit memory opaque place placeholder"),
+    "gluon_core/launch": "__init__ ahead arguments device jit opaque placeholder",
     "runtime/gluon_runtime": (
-        "__init__ arrays bundle container cuda described driver drivers errors grid hip index manifest pack place"
-        " schema"
+        "__init__ bundle container cuda driver drivers errors hip index manifest pack schema"
     ),
 }
-# Their counterparts in C: the interface of the loader, the readers of files (`container`, `index`, `manifest`, `schema`),
-# the drivers (`cuda`, `driver`, `hip`), and host descriptors, which NVIDIA's plugin makes.
-AROUND_IN_C = ("bundle_driver.h", "bundle_file.h", "descriptors.h", "gluon_bundle.h", "sha256.h")
+AROUND_IN_C = ("gluon_bundle.h",)
 LARGEST = 8
 
 Table = list[tuple[str, int]]
@@ -178,7 +176,8 @@ def report(graph: Graph, figures: dict[str, int]) -> list[str]:
     for package in packages:
         print_table(f"Lines per room of {package}", sizes(graph, package))
     figures = {**counted(graph), **figures}
-    for title, around in (("Files of the launch engine", False), ("Its surroundings", True)):
+    engine = f"Files of the launch engine, {REVIEWED:,} lines in the review"
+    for title, around in ((engine, False), ("Its surroundings", True)):
         listed = [(str(f.relative_to(ROOT)), lines_of(f)) for f in engine_files(around)]
         print_table(f"{title}: {sum(n for _, n in listed):,} lines", listed)
     files = [(str(imports.file_of(module).relative_to(ROOT)), module) for module in graph]

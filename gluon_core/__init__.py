@@ -33,8 +33,8 @@ if _typing.TYPE_CHECKING:
     from gluon_core.compiler import CompiledKernel, GluonASTSource, compile, compile_many
     from gluon_core.language._host import cdiv, next_power_of_2
     from gluon_core.launch.arguments import ArgumentKind, register_argument_kind
+    from gluon_core.launch.device import multiprocessors
     from gluon_core.launch.jit import GluonJITFunction, jit, must_use_result
-    from gluon_core.launch.place import multiprocessors
     from gluon_core.simulation.unwritten import uninitialised
     from gluon_core.values.aggregate import aggregate, aggregate_replace
 
@@ -73,7 +73,7 @@ _WHERE = {
     "compile_many": "compiler",
     "constexpr_function": "_triton",
     "jit": "launch.jit",
-    "multiprocessors": "launch.place",
+    "multiprocessors": "launch.device",
     "must_use_result": "launch.jit",
     "next_power_of_2": "language._host",
     "register_argument_kind": "launch.arguments",

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Optional
 
 from gluon_core.errors import ArgumentError, CapabilityError, DeviceError, GluonError, TargetError
-from gluon_core.launch.place import device_target
+from gluon_core.launch.device import device_target
 from gluon_core.plugin.targets import Target
 from gluon_core.registry.load import registry
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from gluon_core.errors import CapabilityError, GluonError
 from gluon_core.launch.cache import source_of
-from gluon_core.launch.place import device_target
+from gluon_core.launch.device import device_target
 from gluon_core.launch.placeholder import Placeholder
 from gluon_core.plugin.targets import Target
 from gluon_core.registry.load import registry

@@ -205,26 +205,6 @@ static int address_of(PyObject *value, uint64_t *out)
     return failed ? -1 : 0;
 }
 
-/* Read one argument into an 8-byte slot; little-endian, so narrow types are at its start. */
-static inline int read_argument(char kind, PyObject *value, uint64_t *slot)
-{
-    double real;
-    float single;
-    if (kind == 'P')
-        return address_of(value, slot);
-    if (kind != 'f' && kind != 'd')
-        return read_integer(value, kind, slot);
-    real = PyFloat_AsDouble(value);
-    if (real == -1.0 && PyErr_Occurred())
-        return -1;
-    single = (float)real;
-    if (kind == 'f')
-        memcpy(slot, &single, sizeof single);
-    else
-        memcpy(slot, &real, sizeof real);
-    return 0;
-}
-
 /* Return a tuple of values, after `first` where that is there. */
 static PyObject *tuple_of(PyObject *first, PyObject *const *values, Py_ssize_t count)
 {
@@ -365,4 +345,23 @@ static inline void put_word(Packed *to, uint64_t word)
 {
     to->slots[to->used] = word;
     put(to, &to->slots[to->used]);
+}
+
+/* Put one argument that is no descriptor; little-endian, so narrow types are at the start of their slots. */
+static inline int put_argument(char kind, PyObject *value, Packed *to)
+{
+    uint64_t *slot = &to->slots[to->used];
+    double real;
+    float single;
+    if (kind == 'P' ? address_of(value, slot) : kind != 'f' && kind != 'd' ? read_integer(value, kind, slot) : 0)
+        return -1;
+    if (kind == 'f' || kind == 'd') {
+        real = PyFloat_AsDouble(value);
+        if (real == -1.0 && PyErr_Occurred())
+            return -1;
+        single = (float)real;
+        memcpy(slot, kind == 'f' ? (void *)&single : (void *)&real, kind == 'f' ? sizeof single : sizeof real);
+    }
+    put(to, slot);
+    return 0;
 }

@@ -94,13 +94,10 @@ static gb_status open_driver(gb_device *self, const Driver *driver, gb_error *er
 static int has_code_for(const gb_bundle *bundle, const Driver *driver)
 {
     size_t k, f;
-    gb_form_info info;
-    for (k = 0; k < bundle->kernel_count; k++)
-        for (f = 0; f < bundle->kernels[k].count; f++) {
-            gb_form_get(&bundle->kernels[k].forms[f], &info);
-            if (strcmp(info.driver, driver->name) == 0)
+    for (k = 0; k < gb_kernel_count(bundle); k++)
+        for (f = 0; f < gb_form_count(&bundle->kernels[k]); f++)
+            if (strcmp(bundle->kernels[k].forms[f].info.driver, driver->name) == 0)
                 return 1;
-        }
     return 0;
 }
 
@@ -171,9 +168,9 @@ static gb_status set_up(gb_device *self, void *function, const gb_form_info *inf
                   : GB_OK;
 }
 
-static gb_status load(gb_device *self, gb_form *form, const gb_form_info *info, void **function,
-                      gb_error *error)
+static gb_status load(gb_device *self, gb_form *form, void **function, gb_error *error)
 {
+    const gb_form_info *info = &form->info;
     Loaded *loaded;
     char digest[DIGITS + 1];
     void *module = NULL;
@@ -183,11 +180,12 @@ static gb_status load(gb_device *self, gb_form *form, const gb_form_info *info, 
             *function = loaded->function;
             return GB_OK;
         }
-    if (!form->checked)
-        digest_of(form->code, form->code_size, digest);
-    if (!form->checked && strcmp(digest, text_at(form->kernel->bundle, word(form->row + 20))) != 0)
-        return fail(error, GB_HASH, "the code of %s was exchanged: its sha256 is %s", info->entry, digest);
-    form->checked = 1;
+    if (!form->checked) {
+        digest_of(info->code, info->code_size, digest);
+        if (strcmp(digest, text_at(form->kernel->bundle, form->row->text[DIGEST])) != 0)
+            return fail(error, GB_HASH, "the code of %s was exchanged: its sha256 is %s", info->entry, digest);
+        form->checked = 1;
+    }
     (void)((status = need(self, self->driver->load)(&module, info->code)) ||
            (status = need(self, self->driver->find)(function, module, info->entry)));
     if (status)
@@ -250,16 +248,17 @@ static int scratch(gb_device *self, const uint32_t size_and_alignment[2], uint64
 }
 
 /* Encode the map of a descriptor; `into` is aligned to 64. */
-static int encode(gb_device *self, const unsigned char *map, const gb_descriptor *it, unsigned char *into)
+static int encode(gb_device *self, const void *record, const gb_descriptor *it, unsigned char *into)
 {
     static const int of_ptx[] = {0, 1, 2, 3, 4, 5, 6, 7, 10, 8, 9}; /* element types; more are as in PTX */
+    const MapRow *map = record;
     int i, version = 0, unmark = !need(self, "cuDriverGetVersion")(&version) && version <= 13010;
-    MapKind kind = {.rank = (int)it->rank, .swizzle = (int)word(map), .type = (int)word(map + 4),
-                    .bytes = (int)word(map + 8), .fp4_padded = (int)word(map + 12)};
-    if (word(map + 4) < sizeof of_ptx / sizeof *of_ptx)
-        kind.type = of_ptx[word(map + 4)];
+    MapKind kind = {.rank = (int)it->rank, .swizzle = (int)map->swizzle, .type = (int)map->type,
+                    .bytes = (int)map->bytes, .fp4_padded = (int)map->fp4_padded};
+    if (map->type < sizeof of_ptx / sizeof *of_ptx)
+        kind.type = of_ptx[map->type];
     for (i = 0; i < kind.rank; i++)
-        kind.box[i] = word(map + 20 + 4 * (kind.rank - 1 - i));
+        kind.box[i] = map->box[kind.rank - 1 - i];
     return encode_map((EncodeTiled)need(self, "cuTensorMapEncodeTiled"), &kind,
                       (uint64_t)(uintptr_t)it->address, it->shape, it->strides, it->tf32, it->nan, unmark,
                       into);

@@ -2,49 +2,69 @@
 
 #define FORMAT 1
 #define INDEX_VERSION 3
-#define HEADER 40
-#define ROW_KERNEL 20
-#define ROW_PARAMETER 8
-#define ROW_FORM 100
-#define ROW_ARGUMENT 80
-#define ROW_MAP 40
-#define NONE ((size_t)-1)
+#define MOST_BUFFER (1 << 20)
+
+/* Records of the file, at any address. Those of the index are gluon_runtime.index's, whose texts are places in the
+ * strings, and other places count from its start. */
+#define RECORD __attribute__((packed, may_alias))
+typedef struct RECORD {
+    char magic[4];
+    uint16_t version, flags, method, time, date;
+    uint32_t checksum, packed, size;
+    uint16_t name, more;
+} LocalHeader; /* of a member of the archive; its name and more follow, then its content */
+typedef struct RECORD {
+    char magic[8];
+    uint32_t version, kernels, strings, strings_size, divisibility, unused;
+    uint64_t small;
+} Header;
+typedef struct RECORD { uint32_t name, parameter_count, parameters, form_count, forms; } KernelRow;
+typedef struct RECORD { uint32_t name, flags; } ParameterRow;
+enum { TARGET, DRIVER, ARCHITECTURE, ENTRY, CODE, DIGEST, OPTIONS, TEXTS };
+typedef struct RECORD {
+    uint32_t text[TEXTS];
+    uint32_t num_warps, warp_size, num_ctas, shared, flags, grid[3], global_scratch[2], profile_scratch[2];
+    uint32_t argument_count, arguments, size, scratch[2], unused;
+} FormRow;
+enum { COOPERATIVE_FORM = 1, DEPENDENT_FORM = 2, GRID_FORM = 4 }; /* its flags */
+/* The conditions of an argument, those of gluon_runtime.rules.Condition; tuples are taken apart. */
+typedef struct RECORD {
+    uint32_t parameter, kind;
+    uint32_t text; /* the type, the element type of a pointer, or the constant */
+    uint32_t rank;
+    uint32_t code; /* a letter, or the place of a map */
+    uint32_t offset, divisor, words;
+    int8_t scores[8]; /* by gb_kind */
+    int64_t least;
+    uint64_t most;
+    int64_t narrow_least;
+    uint64_t narrow_most, small;
+} ArgumentRow;
+enum { CONSTANT, VALUE, DESCRIPTOR }; /* its kinds */
+typedef struct RECORD { uint32_t swizzle, type, bytes, fp4_padded, rank, box[RANK]; } MapRow;
 
 struct gb_kernel {
     const gb_bundle *bundle;
-    const unsigned char *row;
+    const KernelRow *row;
+    const ParameterRow *parameters;
     gb_form *forms;
-    size_t count;
 };
 
 struct gb_form {
     const gb_kernel *kernel;
-    const unsigned char *row;
-    const void *code;
-    size_t code_size;
+    const FormRow *row;
+    const ArgumentRow *arguments;
+    gb_form_info info;
     int checked; /* the hash of the code is right */
 };
 
-typedef struct {
-    const char *name;
-    size_t name_size;
-    const unsigned char *data;
-    size_t size;
-} Member;
-
 struct gb_bundle {
-    const unsigned char *data;
-    size_t size;
+    const unsigned char *data, *index;
+    size_t size, index_size;
     void *owned;
     char digest[DIGITS + 1];
-    Member *members;
-    size_t member_count;
-    const unsigned char *index;
-    size_t index_size;
-    const char *strings;
-    uint32_t strings_size;
+    const Header *header;
     gb_kernel *kernels;
-    size_t kernel_count;
 };
 
 static gb_status fail(gb_error *error, gb_status status, const char *format, ...)
@@ -59,204 +79,171 @@ static gb_status fail(gb_error *error, gb_status status, const char *format, ...
     return status;
 }
 
-static uint32_t word(const unsigned char *at)
-{
-    return (uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
-}
-
-static uint16_t half(const unsigned char *at) { return (uint16_t)(at[0] | at[1] << 8); }
-
 /* -- the archive ---------------------------------------------------------------------------------- */
 
-/* Where the comment starts, counted from the end of the file at most; NONE without one. */
-static size_t find_comment(const unsigned char *data, size_t size)
-{
-    static const char head[] = "gluon-bundle/";
-    size_t length = sizeof head - 1, i, least = size > 256 ? size - 256 : 0;
-    if (size < length)
-        return NONE;
-    for (i = size - length + 1; i-- > least;)
-        if (memcmp(data + i, head, length) == 0)
-            return i + length;
-    return NONE;
-}
-
+/* Check the comment at the end, `gluon-bundle/<version> sha256=<hex>`, and the hash in it. */
 static gb_status check_file(gb_bundle *self, const char *where, gb_error *error)
 {
-    static const char middle[] = " sha256=";
-    const unsigned char *data = self->data;
-    size_t size = self->size, place = find_comment(data, size), digits = 0;
-    unsigned version = 0;
-    if (place == NONE) {
-        int begins = size >= 4 && memcmp(data, "PK\3\4", 4) == 0 &&
-                     (size < 43 || memcmp(data + 30, "manifest.json", 13) == 0);
-        int starts = size > 0 && size < 4 && memcmp(data, "PK\3\4", size) == 0;
-        if (begins || starts)
+    static const char head[] = "gluon-bundle/", first[] = "manifest.json";
+    char tail[257] = "";
+    size_t length = self->size < 256 ? self->size : 256, i = length + 1;
+    unsigned version = FORMAT;
+    int digits = 0;
+    memcpy(tail, self->data + self->size - length, length);
+    while (i-- > 0 && strncmp(tail + i, head, sizeof head - 1) != 0) {
+    }
+    if (i == (size_t)-1) {
+        size_t named = sizeof(LocalHeader), more = sizeof first - 1;
+        int begins = self->size > 0 && memcmp(self->data, "PK\3\4", self->size < 4 ? self->size : 4) == 0;
+        if (begins && (self->size < named + more || memcmp(self->data + named, first, more) == 0))
             return fail(error, GB_TRUNCATED, "%s: the end of the file is missing", where);
         return fail(error, GB_FORMAT, "%s: not a bundle", where);
     }
-    while (place + digits < size && data[place + digits] >= '0' && data[place + digits] <= '9' &&
-           digits < 6)
-        version = version * 10 + (data[place + digits++] - '0');
-    place += digits;
-    if (size - place >= sizeof middle - 1 && memcmp(data + place, middle, sizeof middle - 1) == 0) {
-        if (digits && version != FORMAT)
-            return fail(error, GB_VERSION, "%s: the bundle has format %u, this loader reads %d", where,
-                        version, FORMAT);
-    }
-    if (size - place < sizeof middle - 1 + DIGITS)
+    i += sizeof head - 1;
+    if (sscanf(tail + i, "%5u sha256=%n", &version, &digits) == 1 && digits && version != FORMAT)
+        return fail(error, GB_VERSION, "%s: the bundle has format %u, this loader reads %d", where, version, FORMAT);
+    if (!digits || length - i - (size_t)digits < DIGITS)
         return fail(error, GB_TRUNCATED, "%s: the end of the file is missing", where);
-    digest_of(data, size - DIGITS, self->digest);
-    if (memcmp(data + size - DIGITS, self->digest, DIGITS) != 0)
-        return fail(error, GB_DAMAGED, "%s: the file is damaged or was changed: its sha256 is %s", where,
-                    self->digest);
+    digest_of(self->data, self->size - DIGITS, self->digest);
+    if (memcmp(tail + length - DIGITS, self->digest, DIGITS) != 0)
+        return fail(error, GB_DAMAGED, "%s: the file is damaged or was changed: its sha256 is %s", where, self->digest);
     return GB_OK;
 }
 
-static gb_status read_members(gb_bundle *self, const char *where, gb_error *error)
+/* Find a member by its name; NULL where there is none, or one before it is not stored as bundles do. */
+static const unsigned char *member(const gb_bundle *self, const char *name, size_t *size)
 {
-    size_t place = 0, room = 0;
-    while (self->size - place >= 30 && memcmp(self->data + place, "PK\3\4", 4) == 0) {
-        const unsigned char *at = self->data + place;
-        size_t packed = word(at + 18), size = word(at + 22), name = half(at + 26), more = half(at + 28);
-        size_t start = place + 30 + name + more;
-        if (half(at + 6) & ~0x800 || half(at + 8) || packed != size || start > self->size ||
-            size > self->size - start)
-            return fail(error, GB_FORMAT, "%s: a member is not stored as bundles do", where);
-        if (self->member_count == room) {
-            Member *grown = realloc(self->members, (room = 2 * room + 16) * sizeof *grown);
-            if (grown == NULL)
-                return fail(error, GB_MEMORY, "out of memory");
-            self->members = grown;
-        }
-        self->members[self->member_count++] =
-            (Member){(const char *)at + 30, name, self->data + start, size};
-        place = start + size;
+    size_t place = 0, left;
+    while ((left = self->size - place) >= sizeof(LocalHeader)) {
+        const LocalHeader *head = (const LocalHeader *)(self->data + place);
+        const unsigned char *text = self->data + place + sizeof *head;
+        size_t before = sizeof *head + head->name + head->more;
+        if (memcmp(head->magic, "PK\3\4", 4) != 0 || head->flags & ~0x800 || head->method ||
+            head->packed != head->size || before > left || head->size > left - before)
+            return NULL;
+        *size = head->size;
+        if (head->name == strlen(name) && memcmp(text, name, head->name) == 0)
+            return self->data + place + before;
+        place += before + head->size;
     }
-    return GB_OK;
-}
-
-static const Member *find_member(const gb_bundle *self, const char *name)
-{
-    size_t i;
-    for (i = 0; i < self->member_count; i++)
-        if (self->members[i].name_size == strlen(name) &&
-            memcmp(self->members[i].name, name, strlen(name)) == 0)
-            return &self->members[i];
     return NULL;
 }
 
 /* -- the index ------------------------------------------------------------------------------------ */
 
-static const char *text_at(const gb_bundle *self, uint32_t place) { return self->strings + place; }
-
-/* Return whether `count` rows of `size` bytes at `place` are in the index. */
-static int inside(const gb_bundle *self, uint32_t place, uint32_t count, size_t size)
+static const char *text_at(const gb_bundle *self, uint32_t place)
 {
-    return place <= self->index_size && count <= (self->index_size - place) / size;
+    return (const char *)self->index + self->header->strings + place;
 }
 
-static gb_status read_form(gb_form *form, const char *where, gb_error *error)
+/* Return the record at a place; NULL where `count` of them are not in the index. */
+static const void *record_at(const gb_bundle *self, uint32_t place, uint32_t count, size_t size)
+{
+    return place <= self->index_size && count <= (self->index_size - place) / size ? self->index + place : NULL;
+}
+
+/* Return whether all that an argument names is in the index, and its value in the buffer. */
+static int is_argument(const gb_form *form, const ArgumentRow *row)
+{
+    const gb_kernel *kernel = form->kernel;
+    uint32_t size = form->row->size, room = row->kind == CONSTANT ? 0 : 8, texts = kernel->bundle->header->strings_size;
+    if (row->kind == DESCRIPTOR) {
+        const MapRow *map = record_at(kernel->bundle, row->code, 1, sizeof *map);
+        if (row->rank < 1 || row->rank > RANK || map == NULL || map->rank != row->rank)
+            return 0;
+        room = MAP_BYTES + 4 * (row->rank + row->rank % 2) + 8 * row->rank;
+    }
+    return row->kind <= DESCRIPTOR && row->divisor && row->parameter < kernel->row->parameter_count &&
+           row->text < texts && row->words < texts && row->offset <= size && size - row->offset >= room;
+}
+
+/* Read a form; GB_HASH where its code is not in the file. */
+static gb_status read_form(gb_form *form)
 {
     const gb_bundle *self = form->kernel->bundle;
-    const unsigned char *row = form->row;
-    uint32_t i, count = word(row + 76), place = word(row + 80), buffer = word(row + 84);
-    uint32_t scratch = word(row + 88), other = word(row + 92);
-    const Member *code;
-    for (i = 0; i < 7; i++)
-        if (word(row + 4 * i) >= self->strings_size)
-            return fail(error, GB_FORMAT, "%s: the index names a text that is not there", where);
-    if (!inside(self, place, count, ROW_ARGUMENT) || buffer > 1 << 20 || scratch > buffer ||
-        other > buffer || buffer - scratch < 8 || buffer - other < 8)
-        return fail(error, GB_FORMAT, "%s: a form leads out of the index", where);
-    for (i = 0; i < count; i++) {
-        const unsigned char *argument = self->index + place + ROW_ARGUMENT * i;
-        uint32_t kind = word(argument + 4), rank = word(argument + 12), map = word(argument + 16);
-        uint32_t room = kind == 0 ? 0 : 8;
-        if (kind == 2) {
-            if (rank < 1 || rank > 5 || !inside(self, map, 1, ROW_MAP) ||
-                word(self->index + map + 16) != rank)
-                return fail(error, GB_FORMAT, "%s: a descriptor leads out of the index", where);
-            room = MAP_BYTES + 4 * (rank + rank % 2) + 8 * rank;
-        }
-        if (kind > 2 || word(argument + 8) >= self->strings_size || word(argument + 20) > buffer ||
-            buffer - word(argument + 20) < room || word(argument) >= word(form->kernel->row + 4) ||
-            word(argument + 24) == 0 || word(argument + 28) >= self->strings_size)
-            return fail(error, GB_FORMAT, "%s: an argument leads out of the index", where);
+    const FormRow *row = form->row;
+    const char *text[TEXTS];
+    size_t size;
+    const unsigned char *code;
+    uint32_t i;
+    for (i = 0; i < TEXTS; i++) {
+        if (row->text[i] >= self->header->strings_size)
+            return GB_FORMAT;
+        text[i] = text_at(self, row->text[i]);
     }
-    code = find_member(self, text_at(self, word(row + 16)));
-    if (code == NULL)
-        return fail(error, GB_HASH, "%s: a part is missing: %s", where, text_at(self, word(row + 16)));
-    form->code = code->data;
-    form->code_size = code->size;
+    form->arguments = record_at(self, row->arguments, row->argument_count, sizeof *form->arguments);
+    if (form->arguments == NULL || row->size > MOST_BUFFER)
+        return GB_FORMAT;
+    for (i = 0; i < 2; i++)
+        if (row->scratch[i] > row->size || row->size - row->scratch[i] < 8)
+            return GB_FORMAT;
+    for (i = 0; i < row->argument_count; i++)
+        if (!is_argument(form, &form->arguments[i]))
+            return GB_FORMAT;
+    if ((code = member(self, text[CODE], &size)) == NULL)
+        return GB_HASH;
+    form->info = (gb_form_info){
+        text[TARGET], text[DRIVER], text[ARCHITECTURE], text[ENTRY], text[OPTIONS],
+        row->num_warps, row->warp_size, row->num_ctas, row->shared,
+        (row->flags & COOPERATIVE_FORM) != 0, (row->flags & DEPENDENT_FORM) != 0, (row->flags & GRID_FORM) != 0,
+        {row->grid[0], row->grid[1], row->grid[2]}, {row->global_scratch[0], row->global_scratch[1]},
+        {row->profile_scratch[0], row->profile_scratch[1]}, row->size, code, size};
     return GB_OK;
 }
 
-static gb_status read_kernel(gb_kernel *kernel, const char *where, gb_error *error)
+static gb_status read_kernel(gb_kernel *kernel)
 {
     const gb_bundle *self = kernel->bundle;
-    const unsigned char *row = kernel->row;
-    uint32_t i, parameters = word(row + 4), forms = word(row + 12);
-    if (word(row) >= self->strings_size || !inside(self, word(row + 8), parameters, ROW_PARAMETER) ||
-        !inside(self, word(row + 16), forms, ROW_FORM))
-        return fail(error, GB_FORMAT, "%s: a kernel leads out of the index", where);
-    for (i = 0; i < parameters; i++)
-        if (word(self->index + word(row + 8) + ROW_PARAMETER * i) >= self->strings_size)
-            return fail(error, GB_FORMAT, "%s: a parameter leads out of the index", where);
-    kernel->forms = calloc(forms ? forms : 1, sizeof *kernel->forms);
-    if (kernel->forms == NULL)
-        return fail(error, GB_MEMORY, "out of memory");
-    kernel->count = forms;
-    for (i = 0; i < forms; i++) {
-        gb_status status;
+    const KernelRow *row = kernel->row;
+    const FormRow *forms = record_at(self, row->forms, row->form_count, sizeof *forms);
+    gb_status status = GB_OK;
+    uint32_t i;
+    kernel->parameters = record_at(self, row->parameters, row->parameter_count, sizeof *kernel->parameters);
+    if (row->name >= self->header->strings_size || kernel->parameters == NULL || forms == NULL)
+        return GB_FORMAT;
+    for (i = 0; i < row->parameter_count; i++)
+        if (kernel->parameters[i].name >= self->header->strings_size)
+            return GB_FORMAT;
+    kernel->forms = calloc((size_t)row->form_count + 1, sizeof *kernel->forms);
+    for (i = 0; kernel->forms != NULL && !status && i < row->form_count; i++) {
         kernel->forms[i].kernel = kernel;
-        kernel->forms[i].row = self->index + word(row + 16) + ROW_FORM * i;
-        status = read_form(&kernel->forms[i], where, error);
-        if (status)
-            return status;
+        kernel->forms[i].row = &forms[i];
+        status = read_form(&kernel->forms[i]);
     }
-    return GB_OK;
+    return kernel->forms == NULL ? GB_MEMORY : status;
 }
 
-static gb_status read_index(gb_bundle *self, const char *where, gb_error *error)
+static gb_status read_index(gb_bundle *self)
 {
-    const Member *index = find_member(self, "index.bin");
-    const unsigned char *data;
-    uint32_t i, strings, count;
-    if (index == NULL || index->size < HEADER || memcmp(index->data, "GLBINDEX", 8) != 0)
-        return fail(error, GB_FORMAT, "%s: a part is missing: index.bin", where);
-    self->index = data = index->data;
-    self->index_size = index->size;
-    if (word(data + 8) != INDEX_VERSION)
-        return fail(error, GB_VERSION, "%s: the index has version %u", where, word(data + 8));
-    count = word(data + 12);
-    strings = word(data + 16);
-    self->strings_size = word(data + 20);
-    if (strings > index->size || self->strings_size != index->size - strings || !self->strings_size ||
-        data[index->size - 1] || !inside(self, HEADER, count, ROW_KERNEL))
-        return fail(error, GB_FORMAT, "%s: the index is not as the format says", where);
-    self->strings = (const char *)data + strings;
-    self->kernels = calloc(count ? count : 1, sizeof *self->kernels);
-    if (self->kernels == NULL)
-        return fail(error, GB_MEMORY, "out of memory");
-    self->kernel_count = count;
-    for (i = 0; i < count; i++) {
-        gb_status status;
+    const Header *header = (const Header *)(self->index = member(self, "index.bin", &self->index_size));
+    const KernelRow *rows;
+    gb_status status = GB_OK;
+    uint32_t i;
+    if (header == NULL || self->index_size < sizeof *header || memcmp(header->magic, "GLBINDEX", 8) != 0)
+        return GB_FORMAT;
+    if (header->version != INDEX_VERSION)
+        return GB_VERSION;
+    rows = record_at(self, sizeof *header, header->kernels, sizeof *rows);
+    if (header->strings > self->index_size || header->strings_size != self->index_size - header->strings ||
+        !header->strings_size || self->index[self->index_size - 1] || rows == NULL)
+        return GB_FORMAT;
+    self->kernels = calloc((size_t)header->kernels + 1, sizeof *self->kernels);
+    self->header = header;
+    for (i = 0; self->kernels != NULL && !status && i < header->kernels; i++) {
         self->kernels[i].bundle = self;
-        self->kernels[i].row = data + HEADER + ROW_KERNEL * i;
-        status = read_kernel(&self->kernels[i], where, error);
-        if (status)
-            return status;
+        self->kernels[i].row = &rows[i];
+        status = read_kernel(&self->kernels[i]);
     }
-    return GB_OK;
+    return self->kernels == NULL ? GB_MEMORY : status;
 }
 
-static gb_bundle *open_named(const void *data, size_t size, void *owned, const char *where,
-                             gb_error *error)
+static gb_bundle *open_named(const void *data, size_t size, void *owned, const char *where, gb_error *error)
 {
+    gb_error own;
     gb_bundle *self = calloc(1, sizeof *self);
-    if (error != NULL)
-        *error = (gb_error){GB_OK, ""};
+    gb_status status;
+    error = error == NULL ? &own : error;
+    *error = (gb_error){GB_OK, ""};
     if (self == NULL) {
         fail(error, GB_MEMORY, "out of memory");
         free(owned);
@@ -265,8 +252,12 @@ static gb_bundle *open_named(const void *data, size_t size, void *owned, const c
     self->data = data;
     self->size = size;
     self->owned = owned;
-    if (check_file(self, where, error) || read_members(self, where, error) ||
-        read_index(self, where, error)) {
+    if (!check_file(self, where, error) && (status = read_index(self)) != GB_OK)
+        fail(error, status, status == GB_VERSION ? "%s: this loader does not read the version of the index"
+                            : status == GB_HASH  ? "%s: code that the index names is missing"
+                            : status == GB_MEMORY ? "%s: out of memory"
+                                                  : "%s: the index is not as the format says", where);
+    if (error->status) {
         gb_close(self);
         return NULL;
     }
@@ -302,10 +293,9 @@ void gb_close(gb_bundle *self)
     size_t i;
     if (self == NULL)
         return;
-    for (i = 0; i < self->kernel_count; i++)
+    for (i = 0; self->kernels != NULL && i < self->header->kernels; i++)
         free(self->kernels[i].forms);
     free(self->kernels);
-    free(self->members);
     free(self->owned);
     free(self);
 }
@@ -313,74 +303,33 @@ void gb_close(gb_bundle *self)
 /* -- its kernels and forms ------------------------------------------------------------------------- */
 
 const char *gb_digest(const gb_bundle *self) { return self->digest; }
-size_t gb_kernel_count(const gb_bundle *self) { return self->kernel_count; }
+size_t gb_kernel_count(const gb_bundle *self) { return self->header->kernels; }
+size_t gb_parameter_count(const gb_kernel *kernel) { return kernel->row->parameter_count; }
+size_t gb_form_count(const gb_kernel *kernel) { return kernel->row->form_count; }
+void gb_form_get(const gb_form *form, gb_form_info *info) { *info = form->info; }
+const char *gb_kernel_name(const gb_kernel *kernel) { return text_at(kernel->bundle, kernel->row->name); }
 
 const gb_kernel *gb_kernel_at(const gb_bundle *self, size_t index)
 {
-    return index < self->kernel_count ? &self->kernels[index] : NULL;
+    return index < gb_kernel_count(self) ? &self->kernels[index] : NULL;
+}
+
+const gb_form *gb_form_at(const gb_kernel *kernel, size_t index)
+{
+    return index < gb_form_count(kernel) ? &kernel->forms[index] : NULL;
+}
+
+const char *gb_parameter_name(const gb_kernel *kernel, size_t index)
+{
+    return index < gb_parameter_count(kernel) ? text_at(kernel->bundle, kernel->parameters[index].name) : NULL;
 }
 
 const gb_kernel *gb_find(const gb_bundle *self, const char *name, gb_error *error)
 {
     size_t i;
-    for (i = 0; i < self->kernel_count; i++)
+    for (i = 0; i < gb_kernel_count(self); i++)
         if (strcmp(gb_kernel_name(&self->kernels[i]), name) == 0)
             return &self->kernels[i];
     fail(error, GB_KERNEL, "the bundle has no kernel '%s'", name);
     return NULL;
-}
-
-const char *gb_kernel_name(const gb_kernel *kernel)
-{
-    return text_at(kernel->bundle, word(kernel->row));
-}
-
-size_t gb_parameter_count(const gb_kernel *kernel) { return word(kernel->row + 4); }
-
-static const unsigned char *parameter(const gb_kernel *kernel, size_t index)
-{
-    return kernel->bundle->index + word(kernel->row + 8) + ROW_PARAMETER * index;
-}
-
-const char *gb_parameter_name(const gb_kernel *kernel, size_t index)
-{
-    if (index >= gb_parameter_count(kernel))
-        return NULL;
-    return text_at(kernel->bundle, word(parameter(kernel, index)));
-}
-
-size_t gb_form_count(const gb_kernel *kernel) { return kernel->count; }
-
-const gb_form *gb_form_at(const gb_kernel *kernel, size_t index)
-{
-    return index < kernel->count ? &kernel->forms[index] : NULL;
-}
-
-void gb_form_get(const gb_form *form, gb_form_info *info)
-{
-    const gb_bundle *self = form->kernel->bundle;
-    const unsigned char *row = form->row;
-    uint32_t flags = word(row + 44);
-    int i;
-    info->target = text_at(self, word(row));
-    info->driver = text_at(self, word(row + 4));
-    info->architecture = text_at(self, word(row + 8));
-    info->entry = text_at(self, word(row + 12));
-    info->options = text_at(self, word(row + 24));
-    info->num_warps = word(row + 28);
-    info->warp_size = word(row + 32);
-    info->num_ctas = word(row + 36);
-    info->shared = word(row + 40);
-    info->cooperative = (flags & 1) != 0;
-    info->dependent = (flags & 2) != 0;
-    info->has_grid = (flags & 4) != 0;
-    for (i = 0; i < 3; i++)
-        info->grid[i] = word(row + 48 + 4 * i);
-    for (i = 0; i < 2; i++) {
-        info->global_scratch[i] = word(row + 60 + 4 * i);
-        info->profile_scratch[i] = word(row + 68 + 4 * i);
-    }
-    info->buffer_size = word(row + 84);
-    info->code = form->code;
-    info->code_size = form->code_size;
 }

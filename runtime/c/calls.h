@@ -35,7 +35,7 @@ typedef struct {
     PyObject *door; /* an object whose attribute `entry` answers all other calls */
     PyObject *runtime, *enter, *enter_calls, *leave, *leave_calls, *before; /* hooks of launches;
                                                                                runtime may be None */
-    PyObject *settings; /* the dictionary of `runtime`, empty where nobody set a hook; or NULL */
+    PyObject *settings; /* the dictionary of `runtime`, empty where nobody set a hook; or None */
     PyObject *globals, *changed;
     PyObject *stream; /* the name that calls give a stream by, or None */
     PyObject *is_small; /* returns whether the storage of a tensor is small */
@@ -44,22 +44,9 @@ typedef struct {
     Rules rules;
     Known *table[BUCKETS];
     size_t used;
-    struct Over *latest; /* that has sizes */
+    PyObject *latest;      /* the last function of `over` for a grid of known sizes, */
+    unsigned int sizes[3]; /* and these */
 } Calls;
-
-/* `kernel[grid]`, called by the protocol of PEP 590. */
-typedef PyObject *(*Vectorcall)(PyObject *, PyObject *const *args, size_t count, PyObject *keywords);
-typedef struct Over {
-    PyObject_HEAD
-    Vectorcall call;
-    Calls *calls;
-    PyObject *grid;
-    unsigned int sizes[3]; /* zeros for a grid that only Python can read, and for functions */
-} Over;
-#define COUNT(flagged) ((Py_ssize_t)((flagged) & ~((size_t)1 << (8 * sizeof(size_t) - 1))))
-#define HAVE_VECTORCALL (1UL << 11) /* Py_TPFLAGS_HAVE_VECTORCALL, which the stable ABI has from 3.12 */
-extern PyObject *PyVectorcall_Call(PyObject *, PyObject *, PyObject *);
-static PyTypeObject *over_type;
 
 /* Find the link to the answer of a call, or the end of its bucket. */
 static Known **find(Calls *self, const Reader *key, uint64_t hash)
@@ -91,7 +78,7 @@ static int is_watched(const Calls *self)
     if (self->runtime == Py_None)
         return 0;
     if (has_some(self->enter_calls) || has_some(self->leave_calls) || has_some(self->before) ||
-        ((self->settings == NULL || PyDict_Size(self->settings) > 0) &&
+        ((self->settings == Py_None || PyDict_Size(self->settings) > 0) &&
          (!is_still(self->runtime, names[ENTER], self->enter) ||
           !is_still(self->runtime, names[LEAVE], self->leave))))
         return 1;
@@ -194,24 +181,24 @@ static inline int read_call(const Calls *self, Call *call, PyObject *equals)
     return 0;
 }
 
-static PyObject *decide(const Over *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+static PyObject *decide(const Calls *self, PyObject *grid, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
 {
-    PyObject *result = NULL, *entry = PyObject_GetAttr(self->calls->door, names[ENTRY]);
+    PyObject *result = NULL, *entry = PyObject_GetAttr(self->door, names[ENTRY]);
     if (entry != NULL)
-        result = call_python(entry, self->grid, args, count, keywords);
+        result = call_python(entry, grid, args, count, keywords);
     Py_XDECREF(entry);
     return result;
 }
 
-/* Launch over a grid that may be a function. Return NULL with an exception of that function, or without one: then
- * nothing was launched, and `*asked` is the grid that the function gave. */
-static PyObject *answer(const Over *over, Call *call, const Known *known, PyObject **asked)
+/* Launch over the grid of `bound`, which may be a function. Return NULL with an exception of that function, or without
+ * one: then nothing was launched, and `*asked` is the grid that the function gave. */
+static PyObject *answer(const Calls *self, PyObject *bound, Call *call, const Known *known, PyObject **asked)
 {
-    const Calls *self = over->calls;
-    PyObject *grid = over->grid == Py_None ? known->sizes : over->grid;
+    PyObject *grid = PyTuple_GetItem(bound, 1);
     unsigned int sizes[3];
-    if (over->sizes[0])
-        memcpy(sizes, over->sizes, sizeof sizes);
+    grid = grid == Py_None ? known->sizes : grid;
+    if (self->latest != NULL && PyCFunction_GetSelf(self->latest) == bound)
+        memcpy(sizes, self->sizes, sizeof sizes);
     else if (read_grid(grid, sizes) < 0) {
         if (!PyCallable_Check(grid))
             return NULL;
@@ -262,12 +249,11 @@ static int names_device(const Reader *from)
     return 0;
 }
 
-static PyObject *over_call(PyObject *object, PyObject *const *args, size_t flagged, PyObject *keywords)
+/* `kernel[grid](...)`; `bound` is a tuple of the calls and the grid. */
+static PyObject *over_call(PyObject *bound, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
 {
-    const Over *over = (Over *)object;
-    Calls *self = over->calls;
-    PyObject *result = NULL, *asked = NULL;
-    Py_ssize_t count = COUNT(flagged);
+    Calls *self = (Calls *)PyTuple_GetItem(bound, 0);
+    PyObject *result = NULL, *asked = NULL, *grid = PyTuple_GetItem(bound, 1);
     Call call;
     Known known, *found;
     int elsewhere = 0;
@@ -275,69 +261,42 @@ static PyObject *over_call(PyObject *object, PyObject *const *args, size_t flagg
         (found = search(self, &call)) == NULL ||
         (found->launch != NULL && (elsewhere = is_elsewhere(found->launch)) && !names_device(&call.reader))) {
         PyErr_Clear();
-        return decide(over, args, count, keywords);
+        return decide(self, grid, args, count, keywords);
     }
     known = *found; /* functions that are called from here on may make this object forget the call */
     Py_INCREF(known.answer);
     if (known.launch != NULL && !elsewhere)
-        result = answer(over, &call, &known, &asked);
+        result = answer(self, bound, &call, &known, &asked);
     if (result == NULL && !PyErr_Occurred()) /* a function for the grid has been asked once */
-        result = run(self, &call, &known, asked == NULL || PyCallable_Check(asked) ? over->grid : asked);
+        result = run(self, &call, &known, asked == NULL || PyCallable_Check(asked) ? grid : asked);
     Py_XDECREF(asked);
     Py_DECREF(known.answer);
     return result;
 }
 
-static int over_traverse(PyObject *object, visitproc visit, void *arg)
-{
-    Py_VISIT(((Over *)object)->calls);
-    Py_VISIT(((Over *)object)->grid);
-    Py_VISIT(Py_TYPE(object));
-    return 0;
-}
+static PyMethodDef over_method = {"over", (PyCFunction)(void (*)(void))over_call, METH_FASTCALL | METH_KEYWORDS,
+                                  "over(*arguments, **options)"};
 
-static void over_free(PyObject *object)
-{
-    PyTypeObject *cls = Py_TYPE(object);
-    PyObject_GC_UnTrack(object);
-    Py_DECREF(((Over *)object)->calls);
-    Py_DECREF(((Over *)object)->grid);
-    PyObject_GC_Del(object);
-    Py_DECREF(cls);
-}
-
-/* over(grid): one object for all grids of the same sizes in a row. */
+/* over(grid): one function for all grids of the same sizes in a row. */
 static PyObject *calls_over(PyObject *object, PyObject *grid)
 {
     Calls *self = (Calls *)object;
     unsigned int sizes[3];
     int fixed = read_grid(grid, sizes) == 0;
-    Over *over = self->latest;
-    if (fixed && over != NULL && memcmp(over->sizes, sizes, sizeof sizes) == 0) {
-        Py_INCREF(over);
-        return (PyObject *)over;
+    PyObject *function = fixed && memcmp(self->sizes, sizes, sizeof sizes) == 0 ? self->latest : NULL;
+    Py_XINCREF(function);
+    if (function == NULL) {
+        PyObject *before = self->latest, *bound = PyTuple_Pack(2, object, grid);
+        function = bound == NULL ? NULL : PyCFunction_NewEx(&over_method, bound, NULL);
+        Py_XDECREF(bound);
+        if (fixed && function != NULL) {
+            memcpy(self->sizes, sizes, sizeof sizes);
+            Py_INCREF(self->latest = function);
+            Py_XDECREF(before);
+        }
     }
-    over = (Over *)PyType_GenericAlloc(over_type, 0);
-    if (over == NULL)
-        return NULL;
-    over->call = over_call;
-    Py_INCREF(over->calls = self);
-    Py_INCREF(over->grid = grid);
-    if (fixed) {
-        Over *before = self->latest;
-        memcpy(over->sizes, sizes, sizeof sizes);
-        Py_INCREF(self->latest = over);
-        Py_XDECREF(before);
-    }
-    return (PyObject *)over;
+    return function;
 }
-
-static PyMemberDef over_members[] = {{"__vectorcalloffset__", T_PYSSIZET, offsetof(Over, call), READONLY, NULL},
-                                     {NULL, 0, 0, 0, NULL}};
-static PyType_Slot over_slots[] = {{Py_tp_call, PyVectorcall_Call}, {Py_tp_dealloc, over_free},
-                                   {Py_tp_traverse, over_traverse}, {Py_tp_members, over_members}, {0, NULL}};
-static PyType_Spec over_spec = {"gluon_runtime._engine.Over", sizeof(Over), 0,
-                                Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | HAVE_VECTORCALL, over_slots};
 
 static void release(Known *known)
 {
@@ -359,67 +318,50 @@ static void forget_calls(Calls *self)
         PyDict_Clear(self->equals);
 }
 
-/* Read a call from the values of all parameters, and its options; -1 where C cannot. */
-static int read_all(Call *call, Calls *self, PyObject *values, PyObject *options, PyObject *equals)
-{
-    PyObject *name, *value;
-    Py_ssize_t i, place = 0;
-    call->optional = 0;
-    if (PyTuple_Size(values) != self->count || PyDict_Size(options) > MAX_OPTIONS)
-        return -1;
-    for (i = 0; i < self->count; i++)
-        call->values[i] = PyTuple_GetItem(values, i);
-    while (PyDict_Next(options, &place, &name, &value)) {
-        call->options[call->optional++] = name;
-        call->options[call->optional++] = value;
-    }
-    i = read_call(self, call, equals);
-    PyErr_Clear();
-    return (int)i;
-}
-
-static PyObject *calls_remember(PyObject *object, PyObject *args)
+/* See calls_methods. */
+static PyObject *calls_remember(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
 {
     Calls *self = (Calls *)object;
-    PyObject *values, *options, *answer, *equals, *launch, *owners;
-    int ranged;
+    PyObject *launch, *owners;
+    Known fresh, *known, *before, **link;
     Call call;
-    Known *known, *before, **link;
     size_t bytes;
     Py_ssize_t i;
-    if (!PyArg_ParseTuple(args, "O!O!O!pO!", &PyTuple_Type, &values, &PyDict_Type, &options, &PyTuple_Type,
-                          &answer, &ranged, &PyTuple_Type, &equals))
+    int ranged = count == 3 ? PyObject_IsTrue(args[1]) : 0;
+    if (count != 3 || !PyTuple_Check(args[0]) || !PyTuple_Check(args[2])) {
+        PyErr_SetString(PyExc_TypeError, "remember takes an answer, whether it is ranged, and constants");
         return NULL;
+    }
+    if (!PyArg_ParseTuple(args[0], "OOOOOOO", &fresh.hit, &launch, &fresh.stream_of, &fresh.compiled, &fresh.sizes,
+                          &fresh.constants, &owners))
+        return NULL;
+    fresh.launch = launch == Py_None ? NULL : PyCapsule_GetPointer(launch, LAUNCH);
     if ((ranged && !self->ranged) || self->used >= MOST_CALLS)
         forget_calls(self);
     self->ranged |= ranged;
-    for (i = 0; i < PyTuple_Size(equals); i++) {
-        PyObject *constant = PyTuple_GetItem(equals, i);
+    for (i = 0; i < PyTuple_Size(args[2]); i++) {
+        PyObject *constant = PyTuple_GetItem(args[2], i);
         if (PyDict_Contains(self->equals, constant) == 0)
             PyDict_SetItem(self->equals, constant, constant);
     }
     if (PyErr_Occurred())
         return NULL;
-    if (read_all(&call, self, values, options, self->equals) < 0)
+    if (place_arguments(self, args + count, 0, keywords, &call) < 0 || read_call(self, &call, self->equals) < 0) {
+        PyErr_Clear();
         Py_RETURN_FALSE;
-    bytes = call.reader.words * sizeof *known->words;
-    known = PyMem_Malloc(sizeof *known + bytes);
-    if (known == NULL)
-        return PyErr_NoMemory();
-    known->launch = NULL;
-    if (!PyArg_ParseTuple(answer, "OOOOOOO", &known->hit, &launch, &known->stream_of, &known->compiled,
-                          &known->sizes, &known->constants, &owners) ||
-        (launch != Py_None && (known->launch = PyCapsule_GetPointer(launch, LAUNCH)) == NULL)) {
-        PyMem_Free(known);
-        return NULL;
     }
-    Py_INCREF(known->answer = answer);
-    known->hash = hash_words(call.reader.word, call.reader.words);
-    known->count = call.reader.words;
-    memcpy(known->words, call.reader.word, bytes);
-    link = find(self, &call.reader, known->hash);
+    fresh.answer = args[0];
+    fresh.count = call.reader.words;
+    fresh.hash = hash_words(call.reader.word, fresh.count);
+    link = find(self, &call.reader, fresh.hash);
     before = *link;
-    known->next = before == NULL ? NULL : before->next;
+    fresh.next = before == NULL ? NULL : before->next;
+    bytes = fresh.count * sizeof *known->words;
+    if ((known = PyMem_Malloc(sizeof *known + bytes)) == NULL)
+        return PyErr_NoMemory();
+    *known = fresh;
+    memcpy(known->words, call.reader.word, bytes);
+    Py_INCREF(known->answer);
     *link = known;
     self->used += before == NULL;
     if (before != NULL)
@@ -440,7 +382,6 @@ static int calls_traverse(PyObject *object, visitproc visit, void *arg)
     size_t i;
     Py_VISIT(self->owner);
     Py_VISIT(self->equals);
-    Py_VISIT(self->settings);
     Py_VISIT(self->latest);
     for (i = 0; i < BUCKETS; i++)
         for (known = self->table[i]; known != NULL; known = known->next)
@@ -465,7 +406,6 @@ static void calls_free(PyObject *object)
     calls_clear(object);
     Py_XDECREF(self->owner);
     Py_XDECREF(self->equals);
-    Py_XDECREF(self->settings);
     give_back(object);
     Py_DECREF(cls);
 }
@@ -496,25 +436,22 @@ static PyObject *calls_new(PyTypeObject *cls, PyObject *args, PyObject *keywords
     Py_INCREF(self->owner = args);
     self->equals = PyDict_New();
     if (self->equals == NULL ||
-        !PyArg_ParseTuple(args, "O!OO(OOOOOOOO)OO(LLLL)", &PyTuple_Type, &parameters, &absent, &self->door,
-                          &self->runtime, &self->enter, &self->enter_calls, &self->leave,
-                          &self->leave_calls, &self->before, &self->globals, &self->changed,
-                          &self->stream, &self->is_small, &self->rules.divides, &self->rules.constant,
-                          &self->rules.least, &self->rules.most) ||
-        declare(self, parameters, absent) < 0) {
-        Py_DECREF(self);
-        return NULL;
-    }
-    self->settings = fields_of(self->runtime);
+        !PyArg_ParseTuple(args, "O!OO(OOOOOOOO)OOO(LLLL)", &PyTuple_Type, &parameters, &absent, &self->door,
+                          &self->runtime, &self->enter, &self->enter_calls, &self->leave, &self->leave_calls,
+                          &self->before, &self->globals, &self->changed, &self->settings, &self->stream,
+                          &self->is_small, &self->rules.divides, &self->rules.constant, &self->rules.least,
+                          &self->rules.most) ||
+        declare(self, parameters, absent) < 0)
+        Py_CLEAR(self);
     return (PyObject *)self;
 }
 
 static PyMethodDef calls_methods[] = {
     {"over", calls_over, METH_O, "over(grid)\n\nReturn `f(*arguments, **options)`, which answers calls."},
-    {"remember", calls_remember, METH_VARARGS,
-     "remember(values, options, answer, ranged, equals)\n\n"
-     "Answer calls like this one from now on; False where C cannot. The answer is a tuple: hit, launch (None for\n"
-     "one that the door makes), stream_of, the result of the call, the grid of calls that give None for\n"
+    {"remember", (PyCFunction)(void (*)(void))calls_remember, METH_FASTCALL | METH_KEYWORDS,
+     "remember(answer, ranged, equals, **arguments)\n\n"
+     "Answer calls with these arguments from now on; False where C cannot. The answer is a tuple: hit, launch (None\n"
+     "for one that the door makes), stream_of, the result of the call, the grid of calls that give None for\n"
      "it, the constants that grid functions get (one per parameter, or None), and objects to keep alive. The code\n"
      "depends on the size of storages if `ranged`; `equals` are constants whose equals compile alike."},
     {"forget", calls_forget, METH_NOARGS, "forget()\n\nForget all calls."},

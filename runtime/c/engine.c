@@ -13,7 +13,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#define VERSION 12     /* of this interface; native.py leaves any other alone */
+#define VERSION 13     /* of this interface; native.py leaves any other alone */
 #define MAX_KINDS 512  /* letters that describe the arguments, brackets of tuples included */
 #define MAX_PARAMETERS 128
 #define MAX_VALUES 512 /* parameters of the kernel, scratch memory included */
@@ -26,49 +26,29 @@
 #include "driver.h"
 #include "arguments.h"
 #include "keys.h"
-
 #include "launches.h"
-
-static int read_map_kind(PyObject *fields, MapKind *kind)
-{
-    uint32_t *box = kind->box;
-    Py_ssize_t sizes = PyTuple_Size(fields) - 7;
-    if (!PyArg_ParseTuple(fields, "IiiiiiiI|IIII", &kind->number, &kind->tiled, &kind->rank,
-                          &kind->swizzle, &kind->type, &kind->bytes, &kind->fp4_padded, &box[0],
-                          &box[1], &box[2], &box[3], &box[4]))
-        return -1;
-    if (kind->rank >= 1 && kind->rank <= RANK && (!kind->tiled || kind->rank == sizes))
-        return 0;
-    PyErr_SetString(PyExc_ValueError, "not a rank of tensor maps");
-    return -1;
-}
 
 static PyObject *make(PyObject *module, PyObject *args, PyObject *keywords)
 {
-    static char *known[] = {"letters", "call",  "function", "threads",   "shared", "attributes",
-                            "number",  "num_ctas", "count", "values",    "owner",  "device",
-                            "current_device",      "allocate", "maps",   "encode", "encode_tiled",
-                            "unmark",  NULL};
+    static char *known[] = {"letters", "call", "function", "threads", "shared", "attributes", "number", "num_ctas",
+                            "count", "values", "owner", "device", "current_device", "allocate", "maps", "encode",
+                            "encode_tiled", "unmark", NULL};
     unsigned long long call, function, attributes, current_device, encode_tiled = 0;
-    const char *kinds;
-    Py_ssize_t length, values, i;
-    PyObject *maps = NULL;
+    const char *kinds, *maps = "";
+    Py_ssize_t length, values, size = 0;
     Launch self;
     memset(&self, 0, sizeof self);
     self.allocate = self.encode = Py_None;
     if (!PyArg_ParseTupleAndKeywords(
-            args, keywords, "s#KKIIKIInnOOK|OO!OKp", known, &kinds, &length, &call, &function,
-            &self.config.block[0], &self.config.shared, &attributes, &self.config.number, &self.ctas,
-            &self.count, &values, &self.owner, &self.device, &current_device, &self.allocate,
-            &PyTuple_Type, &maps, &self.encode, &encode_tiled, &self.unmark) ||
+            args, keywords, "s#KKIIKIInnOOK|Oy#OKp", known, &kinds, &length, &call, &function, &self.config.block[0],
+            &self.config.shared, &attributes, &self.config.number, &self.ctas, &self.count, &values, &self.owner,
+            &self.device, &current_device, &self.allocate, &maps, &size, &self.encode, &encode_tiled, &self.unmark) ||
         ((self.index = (int)PyLong_AsLong(self.device)) == -1 && PyErr_Occurred()))
         return NULL;
     if (call == 0 || length > MAX_KINDS || self.count > MAX_PARAMETERS || values > MAX_VALUES ||
-        (maps != NULL && PyTuple_Size(maps) > MAX_MAPS))
+        size > (Py_ssize_t)sizeof self.maps)
         Py_RETURN_NONE;
-    for (i = 0; maps != NULL && i < PyTuple_Size(maps); i++)
-        if (read_map_kind(PyTuple_GetItem(maps, i), &self.maps[i]) < 0)
-            return NULL;
+    memcpy(self.maps, maps, (size_t)size);
     self.call = (LaunchEx)(uintptr_t)call;
     self.function = (void *)(uintptr_t)function;
     self.config.block[1] = self.config.block[2] = 1;
@@ -172,7 +152,6 @@ PyMODINIT_FUNC PyInit__engine(void)
     for (i = 0; i < NAMES; i++)
         names[i] = PyUnicode_InternFromString(texts[i]);
     calls = PyType_FromSpec(&calls_spec);
-    over_type = (PyTypeObject *)PyType_FromSpec(&over_spec);
     if (module == NULL || PyErr_Occurred() || PyModule_AddObject(module, "Calls", calls) < 0 ||
         PyModule_AddIntConstant(module, "VERSION", VERSION) < 0 ||
         PyModule_AddIntConstant(module, "MOST_PARAMETERS", MAX_PARAMETERS) < 0) {

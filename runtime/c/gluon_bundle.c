@@ -2,6 +2,7 @@
 #include "gluon_bundle.h"
 
 #include <dlfcn.h>
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,34 +15,7 @@
 
 /* -- which form fits ------------------------------------------------------------------------------ */
 
-/* A row of the index: the conditions of an argument, those of gluon_runtime.rules.Condition. */
-typedef struct {
-    uint32_t parameter, kind, text, rank, code, offset, divisor, words; /* code: a letter, or the place of a map */
-    int8_t scores[8];                                                    /* by gb_kind */
-    int64_t least;
-    uint64_t most;
-    int64_t narrow_least;
-    uint64_t narrow_most, small;
-} Row;
-
-typedef struct {
-    Row row;
-    const char *text; /* the type, the element type of a pointer, or the constant */
-} Argument;
-
-enum { CONSTANT, VALUE, DESCRIPTOR };             /* kinds */
 enum { NEVER = -128, WIDER = -2, UNFIT = -1000 }; /* scores */
-
-static uint32_t argument_count(const gb_form *form) { return word(form->row + 76); }
-
-static Argument argument_at(const gb_form *form, uint32_t index)
-{
-    const gb_bundle *self = form->kernel->bundle;
-    Argument argument;
-    memcpy(&argument.row, self->index + word(form->row + 80) + ROW_ARGUMENT * (size_t)index, ROW_ARGUMENT);
-    argument.text = text_at(self, argument.row.text);
-    return argument;
-}
 
 static const gb_descriptor *descriptor_of(const gb_value *value)
 {
@@ -56,103 +30,97 @@ static int within(const gb_value *value, int64_t least, uint64_t most)
 }
 
 /* Return whether a descriptor is of the element type, rank and box that an argument was compiled for. */
-static int descriptor_fits(const gb_form *form, const Argument *argument, const gb_value *value)
+static int descriptor_fits(const gb_bundle *self, const ArgumentRow *row, const gb_value *value)
 {
     const gb_descriptor *it = descriptor_of(value);
-    const unsigned char *map = form->kernel->bundle->index + argument->row.code;
-    const char *element = strchr(argument->text, '<'), *end = strchr(argument->text, '[');
-    uint32_t i, bytes = word(map + 8);
-    if (value->kind != GB_DESCRIPTOR || it->rank != argument->row.rank || element == NULL || end == NULL)
-        return 0;
-    if (it->type == NULL || strlen(it->type) != (size_t)(end - element - 1) ||
-        memcmp(it->type, element + 1, strlen(it->type)) != 0)
-        return 0;
-    if ((uintptr_t)it->address % 16 || it->strides[it->rank - 1] != 1)
+    const MapRow *map = (const MapRow *)(self->index + row->code);
+    const char *element = strchr(text_at(self, row->text), '<'), *end = strchr(text_at(self, row->text), '[');
+    uint32_t i;
+    if (it->rank != row->rank || element == NULL || end == NULL || it->type == NULL ||
+        strlen(it->type) != (size_t)(end - ++element) || memcmp(it->type, element, strlen(it->type)) != 0 ||
+        (uintptr_t)it->address % 16 || it->strides[it->rank - 1] != 1)
         return 0;
     for (i = 0; i < it->rank; i++)
-        if (it->shape[i] < 1 || it->shape[i] > INT32_MAX ||
-            (it->box[i] && it->box[i] != word(map + 20 + 4 * i)) ||
-            (i + 1 < it->rank && it->strides[i] * bytes % 16))
+        if (it->shape[i] < 1 || it->shape[i] > INT32_MAX || (it->box[i] && it->box[i] != map->box[i]) ||
+            (i + 1 < it->rank && it->strides[i] * map->bytes % 16))
             return 0;
     return 1;
 }
 
-static int is_constant(const Argument *argument, const gb_value *value)
+static int is_constant(const char *expected, const gb_value *value)
 {
     char room[32];
     const char *text = room;
     if (value->kind == GB_CONSTANT)
         text = value->text;
-    else if (value->kind == GB_INTEGER)
-        snprintf(room, sizeof room, "%lld", (long long)value->bits);
-    else if (value->kind == GB_UNSIGNED)
-        snprintf(room, sizeof room, "%llu", (unsigned long long)value->bits);
-    else
+    else if (value->kind == GB_BOOLEAN)
         text = value->bits ? "true" : "false";
-    return value->kind == GB_LEFT_OUT || strcmp(text, argument->text) == 0;
+    else
+        snprintf(room, sizeof room, value->kind == GB_INTEGER ? "%" PRId64 : "%" PRIu64, value->bits);
+    return value->kind == GB_LEFT_OUT || strcmp(text, expected) == 0;
 }
 
 /* Return the score of a value, or UNFIT. */
-static int score(const gb_form *form, const Argument *argument, const gb_value *value)
+static int score(const gb_form *form, const ArgumentRow *row, const gb_value *value)
 {
-    const Row *row = &argument->row;
+    const gb_bundle *self = form->kernel->bundle;
     int points = value->kind <= GB_DESCRIPTOR ? row->scores[value->kind] : NEVER;
     int is_pointer = value->kind == GB_POINTER;
-    const char *element = is_pointer && value->text != NULL ? value->text : argument->text;
-    if (points == NEVER || (row->kind == CONSTANT && !is_constant(argument, value)) ||
-        (row->kind == DESCRIPTOR && !descriptor_fits(form, argument, value)))
+    const char *expected = text_at(self, row->text);
+    const char *element = is_pointer && value->text != NULL ? value->text : expected;
+    element = strcmp(element, "i1") == 0 ? "u1" : element;
+    if (points == NEVER || (row->kind == CONSTANT && !is_constant(expected, value)) ||
+        (row->kind == DESCRIPTOR && (value->kind != GB_DESCRIPTOR || !descriptor_fits(self, row, value))))
         return UNFIT;
     if (row->kind != VALUE || (!is_pointer && value->kind != GB_INTEGER && value->kind != GB_UNSIGNED))
         return points;
-    if (strcmp(strcmp(element, "i1") == 0 ? "u1" : element, argument->text) != 0 && is_pointer)
+    if (is_pointer && (strcmp(element, expected) != 0 || value->size > row->small))
         return UNFIT;
-    if (!within(value, row->least, row->most) || value->bits % row->divisor ||
-        (is_pointer && value->size > row->small))
+    if (!within(value, row->least, row->most) || value->bits % row->divisor)
         return UNFIT;
     return points + (within(value, row->narrow_least, row->narrow_most) ? WIDER : 0);
 }
 
-/* Report that no form fits an argument. */
-static gb_status misfit(const gb_form *form, const Argument *argument, const char *before, const char *after,
+/* Report that a value is not the one that an argument was compiled for. */
+static gb_status misfit(const gb_form *form, const ArgumentRow *row, const char *before, const char *after,
                         gb_error *error)
 {
-    return fail(error, GB_MISSING, "%s: %s%s; expected %s",
-                gb_parameter_name(form->kernel, argument->row.parameter), before, after,
-                text_at(form->kernel->bundle, argument->row.words));
+    return fail(error, GB_MISSING, "%s: %s%s; expected %s", gb_parameter_name(form->kernel, row->parameter), before,
+                after, text_at(form->kernel->bundle, row->words));
+}
+
+static gb_status miscounted(const gb_form *form, size_t count, gb_error *error)
+{
+    return fail(error, GB_ARGUMENT, "%s takes %u arguments, got %zu", gb_kernel_name(form->kernel),
+                form->row->argument_count, count);
 }
 
 const gb_form *gb_select(const gb_kernel *kernel, const char *driver, const char *architecture,
                          const gb_value *values, size_t count, gb_error *error)
 {
-    const gb_form *best = NULL, *near = NULL;
-    int most = 0, several = 0, there = 0;
-    uint32_t wrong = 0, fewest = UINT32_MAX, i, expected = 0;
-    size_t f;
-    for (f = 0; f < kernel->count; f++) {
-        const gb_form *form = &kernel->forms[f];
-        gb_form_info info;
+    const gb_form *best = NULL, *near = NULL, *form = kernel->forms, *end = form + gb_form_count(kernel);
+    int most = 0, several = 0;
+    uint32_t wrong = 0, fewest = UINT32_MAX, i;
+    for (; form < end; form++) {
         uint32_t bad = 0, first = 0;
         int total = 0, rank;
-        gb_form_get(form, &info);
-        if (strcmp(info.driver, driver) != 0 || strcmp(info.architecture, architecture) != 0)
+        if (strcmp(form->info.driver, driver) != 0 || strcmp(form->info.architecture, architecture) != 0)
             continue;
-        there = 1;
-        expected = argument_count(form);
-        if (expected != count)
+        near = near == NULL ? form : near;
+        if (form->row->argument_count != count)
             continue;
-        for (i = 0; i < expected; i++) {
-            Argument argument = argument_at(form, i);
-            int points = score(form, &argument, &values[i]);
+        for (i = 0; i < count; i++) {
+            int points = score(form, &form->arguments[i], &values[i]);
             if (points == UNFIT && bad++ == 0)
                 first = i;
             total += points;
         }
-        rank = 2 * total + (strcmp(info.options, "{}") == 0); /* usual options decide between equals */
-        if (bad && bad < fewest) {
+        if (bad < fewest) {
             fewest = bad;
             near = form;
             wrong = first;
         }
+        rank = 2 * total + (strcmp(form->info.options, "{}") == 0); /* usual options decide between equals */
         if (bad)
             continue;
         several = best != NULL && (rank == most || (several && rank < most));
@@ -166,15 +134,13 @@ const gb_form *gb_select(const gb_kernel *kernel, const char *driver, const char
     if (best != NULL)
         fail(error, GB_AMBIGUOUS, "several forms of %s fit: give the constants that were left out, or "
                                   "choose one with gb_form_at", gb_kernel_name(kernel));
-    else if (!there)
-        fail(error, GB_TARGET, "%s was not compiled for %s", gb_kernel_name(kernel), architecture);
     else if (near == NULL)
-        fail(error, GB_ARGUMENT, "%s takes %u arguments, got %zu", gb_kernel_name(kernel), expected,
-             count);
-    else {
-        Argument argument = argument_at(near, wrong);
-        misfit(near, &argument, gb_kernel_name(kernel), " is not in the bundle for these arguments", error);
-    }
+        fail(error, GB_TARGET, "%s was not compiled for %s", gb_kernel_name(kernel), architecture);
+    else if (fewest == UINT32_MAX)
+        miscounted(near, count, error);
+    else
+        misfit(near, &near->arguments[wrong], gb_kernel_name(kernel), " is not in the bundle for these arguments",
+               error);
     return NULL;
 }
 
@@ -218,51 +184,44 @@ static void put(unsigned char *at, uint32_t code, const gb_value *value)
         memcpy(at, &value->bits, letter_bits((char)code) / 8);
 }
 
-static void list(void ***pointers, void *place)
-{
-    if (*pointers != NULL)
-        *(*pointers)++ = place;
-}
-
 /* Write the arguments of a form. A device encodes the maps; `pointers` get the places of all values. */
 static gb_status pack(gb_device *device, const gb_form *form, const gb_value *values, size_t count,
                       unsigned char *buffer, void **pointers, gb_error *error)
 {
+    const FormRow *to = form->row;
+    void *unused[2 * RANK + 1];
     uint32_t i, d;
-    int status;
-    if (count != argument_count(form))
-        return fail(error, GB_ARGUMENT, "%s takes %u arguments, got %zu", gb_kernel_name(form->kernel),
-                    argument_count(form), count);
-    memset(buffer, 0, word(form->row + 84));
+    if (count != to->argument_count)
+        return miscounted(form, count, error);
+    memset(buffer, 0, to->size);
     for (i = 0; i < count; i++) {
-        Argument argument = argument_at(form, i);
-        const Row *row = &argument.row;
+        const ArgumentRow *row = &form->arguments[i];
         const gb_descriptor *it = descriptor_of(&values[i]);
         unsigned char *place = buffer + row->offset;
-        if (score(form, &argument, &values[i]) == UNFIT)
-            return misfit(form, &argument, "not the argument that the form was compiled for", "", error);
+        void **next = pointers == NULL ? unused : pointers;
+        int status;
+        if (score(form, row, &values[i]) == UNFIT)
+            return misfit(form, row, "not the argument that the form was compiled for", "", error);
         if (row->kind == VALUE)
             put(place, row->code, &values[i]);
         if (row->kind != CONSTANT)
-            list(&pointers, place);
-        if (row->kind != DESCRIPTOR)
-            continue;
-        status = device == NULL ? 0 : encode(device, form->kernel->bundle->index + row->code, it, place);
-        if (status)
-            return fail(error, GB_DRIVER, "%s: the driver cannot encode the descriptor: error %d",
-                        gb_parameter_name(form->kernel, row->parameter), status);
-        for (d = 0, place += MAP_BYTES; d < it->rank; d++, place += 4) {
-            int32_t extent = (int32_t)it->shape[d];
-            memcpy(place, &extent, 4);
-            list(&pointers, place);
+            *next++ = place;
+        if (row->kind == DESCRIPTOR) {
+            status = device == NULL ? 0 : encode(device, form->kernel->bundle->index + row->code, it, place);
+            if (status)
+                return fail(error, GB_DRIVER, "%s: the driver cannot encode the descriptor: error %d",
+                            gb_parameter_name(form->kernel, row->parameter), status);
+            place += MAP_BYTES;
+            for (d = 0; d < it->rank; d++, place += 4)
+                memcpy(*next++ = place, &(int32_t){(int32_t)it->shape[d]}, 4);
+            place += 4 * (it->rank % 2);
+            for (d = 0; d < it->rank; d++, place += 8)
+                memcpy(*next++ = place, &it->strides[d], 8);
         }
-        for (d = 0, place += 4 * (it->rank % 2); d < it->rank; d++, place += 8) {
-            memcpy(place, &it->strides[d], 8);
-            list(&pointers, place);
-        }
+        pointers = pointers == NULL ? NULL : next;
     }
-    list(&pointers, buffer + word(form->row + 88));
-    list(&pointers, buffer + word(form->row + 92));
+    for (i = 0; pointers != NULL && i < 2; i++)
+        pointers[i] = buffer + to->scratch[i];
     return GB_OK;
 }
 
@@ -274,16 +233,16 @@ gb_status gb_pack(const gb_form *form, const gb_value *values, size_t count, voi
 
 /* -- launching ------------------------------------------------------------------------------------ */
 
-static gb_status launch_packed(gb_device *self, const gb_form *form, const gb_form_info *info, void *function,
-                               const uint32_t *grid, void *stream, unsigned char *buffer, void **pointers,
-                               gb_error *error)
+static gb_status launch_packed(gb_device *self, const gb_form *form, void *function, const uint32_t *grid, void *stream,
+                               unsigned char *buffer, void **pointers, gb_error *error)
 {
+    const gb_form_info *info = &form->info;
+    const uint32_t *needs[2] = {info->global_scratch, info->profile_scratch};
     uint64_t owned[2] = {0, 0}, blocks = (uint64_t)grid[0] * grid[1] * grid[2] * info->num_ctas;
-    const unsigned char *places = form->row + 88;
-    int i, code;
-    (void)((code = scratch(self, info->global_scratch, blocks, stream, buffer + word(places), &owned[0])) ||
-           (code = scratch(self, info->profile_scratch, blocks, stream, buffer + word(places + 4), &owned[1])) ||
-           (code = launch_now(self, function, info, grid, stream, pointers)));
+    int i, code = 0;
+    for (i = 0; !code && i < 2; i++)
+        code = scratch(self, needs[i], blocks, stream, buffer + form->row->scratch[i], &owned[i]);
+    code = code ? code : launch_now(self, function, info, grid, stream, pointers);
     for (i = 0; i < 2; i++) /* the stream keeps later users behind the kernel */
         if (owned[i])
             need(self, self->driver->free)(owned[i], stream);
@@ -295,34 +254,32 @@ static gb_status launch_packed(gb_device *self, const gb_form *form, const gb_fo
 gb_status gb_launch_form(gb_device *self, const gb_form *form, const uint32_t *grid, void *stream,
                          const gb_value *values, size_t count, gb_error *error)
 {
-    gb_form_info info;
+    const gb_form_info *info = &form->info;
     void **pointers, *function = NULL;
     unsigned char *room, *buffer;
-    gb_status status;
+    gb_status status = GB_OK;
     int empty;
-    gb_form_get(form, &info);
-    if (grid == NULL && !info.has_grid)
-        return fail(error, GB_ARGUMENT, "the bundle does not say over which grid %s runs", info.entry);
-    if (strcmp(info.driver, self->driver->name) != 0 ||
-        strcmp(info.architecture, self->architecture) != 0)
-        return fail(error, GB_TARGET, "%s: the form is for %s, the device is %s", info.entry, info.target,
+    if (grid == NULL && !info->has_grid)
+        return fail(error, GB_ARGUMENT, "the bundle does not say over which grid %s runs", info->entry);
+    if (strcmp(info->driver, self->driver->name) != 0 || strcmp(info->architecture, self->architecture) != 0)
+        return fail(error, GB_TARGET, "%s: the form is for %s, the device is %s", info->entry, info->target,
                     self->architecture);
-    grid = grid == NULL ? info.grid : grid;
+    grid = grid == NULL ? info->grid : grid;
     if (grid[1] > 65535 || grid[2] > 65535 || grid[0] > INT32_MAX)
         return fail(error, GB_ARGUMENT, "not a grid: %u x %u x %u", grid[0], grid[1], grid[2]);
     empty = !grid[0] || !grid[1] || !grid[2];
     if (!empty && ((status = enter(self, error)) || /* a form is the bundle's, which may mark it as checked */
-                   (status = load(self, (gb_form *)form, &info, &function, error))))
+                   (status = load(self, (gb_form *)form, &function, error))))
         return status;
-    room = calloc(1, info.buffer_size + 72);
-    pointers = calloc((size_t)argument_count(form) * 11 + 2, sizeof *pointers);
+    room = calloc(1, info->buffer_size + 72);
+    pointers = calloc(count * (2 * RANK + 1) + 2, sizeof *pointers);
     buffer = room == NULL ? NULL : room + (64 - (uintptr_t)room % 64) % 64; /* as maps are aligned */
     if (buffer == NULL || pointers == NULL)
         status = fail(error, GB_MEMORY, "out of memory");
     else
         status = pack(empty ? NULL : self, form, values, count, buffer, pointers, error);
     if (!status && !empty)
-        status = launch_packed(self, form, &info, function, grid, stream, buffer, pointers, error);
+        status = launch_packed(self, form, function, grid, stream, buffer, pointers, error);
     free(pointers);
     free(room);
     return status;
@@ -338,7 +295,5 @@ gb_status gb_launch(gb_device *self, const gb_kernel *kernel, const uint32_t *gr
     if (kernel == NULL)
         return fail(error, GB_KERNEL, "no kernel");
     form = gb_select(kernel, self->driver->name, self->architecture, values, count, error);
-    if (form == NULL)
-        return error->status;
-    return gb_launch_form(self, form, grid, stream, values, count, error);
+    return form == NULL ? error->status : gb_launch_form(self, form, grid, stream, values, count, error);
 }

@@ -23,7 +23,7 @@ static int find_stream(const Launch *self, PyObject *stream_of, void **out)
 }
 
 /* Put one descriptor: its map, then shape and strides. */
-static int put_descriptor(const Launch *self, const Leaf *leaf, Key *key, Packed *to)
+static __attribute__((noinline)) int put_descriptor(const Launch *self, const Leaf *leaf, Key *key, Packed *to)
 {
     const MapKind *kind = &self->maps[to->map];
     unsigned char *map = to->maps[to->map];
@@ -56,12 +56,10 @@ static inline int put_leaf(const Launch *self, char kind, const Leaf *leaf, Key 
     int is_integer = kind != 'P' && kind != 'f' && kind != 'd';
     if (kind == 'T' || leaf->what == DESCRIPTOR)
         return kind == 'T' && leaf->what == DESCRIPTOR ? put_descriptor(self, leaf, key, to) : -1;
-    if (leaf->what == ADDRESS ? kind == 'P'
-                              : leaf->what == NUMBER && is_integer && holds(kind, (long long)leaf->word))
-        to->slots[to->used] = leaf->word;
-    else if (read_argument(kind, leaf->value, &to->slots[to->used]) < 0)
-        return -1;
-    put(to, &to->slots[to->used]);
+    if (leaf->what == ADDRESS ? kind != 'P'
+                              : leaf->what != NUMBER || !is_integer || !holds(kind, (long long)leaf->word))
+        return put_argument(kind, leaf->value, to);
+    put_word(to, leaf->word);
     return 0;
 }
 
@@ -69,39 +67,16 @@ static inline int put_leaf(const Launch *self, char kind, const Leaf *leaf, Key 
  * NULL with or without an error. */
 static PyObject *take_scratch(const Launch *self, const Config *config, Packed *to)
 {
-    int i;
-    PyObject *answer = NULL;
-    uint64_t *slots = &to->slots[to->used];
-    put_word(to, 0);
-    put_word(to, 0);
-    if (self->allocate == Py_None)
-        return NULL;
-    answer = PyObject_CallFunction(
-        self->allocate, "KK",
-        (unsigned long long)config->grid[0] * config->grid[1] * config->grid[2],
-        (unsigned long long)(uintptr_t)config->stream);
-    for (i = 0; answer != NULL && i < 2; i++) {
-        PyObject *item = PyTuple_GetItem(answer, i);
-        if (item != NULL)
-            slots[i] = PyLong_AsUnsignedLongLong(item);
-    }
-    if (PyErr_Occurred())
+    const unsigned int *grid = config->grid;
+    unsigned long long global = 0, profile = 0, programs = (unsigned long long)grid[0] * grid[1] * grid[2];
+    PyObject *owners, *answer = NULL;
+    if (self->allocate != Py_None)
+        answer = PyObject_CallFunction(self->allocate, "KK", programs, (unsigned long long)(uintptr_t)config->stream);
+    if (answer != NULL && !PyArg_ParseTuple(answer, "KKO", &global, &profile, &owners))
         Py_CLEAR(answer);
+    put_word(to, global);
+    put_word(to, profile);
     return answer;
-}
-
-/* Pack arguments none of which is a tuple or a descriptor; constants at the end may be missing. */
-static inline int pack_flat(const Launch *self, PyObject *const *args, Packed *to)
-{
-    const char *kind;
-    for (kind = self->kinds; *kind; kind++) {
-        uint64_t *slot = &to->slots[to->used];
-        if (*kind != 'x' && read_argument(*kind, args[kind - self->kinds], slot) < 0)
-            return -1;
-        if (*kind != 'x')
-            put(to, slot);
-    }
-    return 0;
 }
 
 /* Launch with the leaves of the arguments, or with `flat` ones, on `stream`, the current one where it is NULL. Unless it
@@ -121,7 +96,10 @@ static int send(const Launch *self, PyObject *stream_of, Reader *from, PyObject 
         config.stream = (void *)(uintptr_t)PyLong_AsUnsignedLongLong(stream);
     if (stream != NULL ? PyErr_Occurred() != NULL : find_stream(self, stream_of, &config.stream) != 0)
         return -1;
-    for (kind = self->kinds; flat == NULL && *kind; kind++) {
+    for (kind = self->kinds; flat != NULL && *kind; kind++)
+        if (*kind != 'x' && put_argument(*kind, flat[kind - self->kinds], &packed) < 0)
+            return -1;
+    for (; *kind; kind++) {
         Leaf *next = &from->leaf[leaf];
         if (*kind == '(' || *kind == ')')
             continue;
@@ -131,7 +109,7 @@ static int send(const Launch *self, PyObject *stream_of, Reader *from, PyObject 
             return -1;
         descriptor += next->what == DESCRIPTOR;
     }
-    if (flat != NULL ? pack_flat(self, flat, &packed) : leaf != from->leaves)
+    if (flat == NULL && leaf != from->leaves)
         return -1;
     owners = take_scratch(self, &config, &packed);
     if (owners == NULL && PyErr_Occurred())

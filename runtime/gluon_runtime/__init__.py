@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gluon_runtime import errors as errors
     from gluon_runtime.bundle import Bundle, BundledKernel, open_bundle
-    from gluon_runtime.described import TensorDescriptor
     from gluon_runtime.driver import Driver
     from gluon_runtime.errors import BundleError
-    from gluon_runtime.values import Pointer
+    from gluon_runtime.values import Pointer, TensorDescriptor
 
 __version__ = "0.1.0"
 
@@ -44,7 +43,7 @@ _HOMES = {
     "BundledKernel": "bundle",
     "Driver": "driver",
     "Pointer": "values",
-    "TensorDescriptor": "described",
+    "TensorDescriptor": "values",
     "open_bundle": "bundle",
 }
 

@@ -17,10 +17,15 @@ from typing import Any, Callable, Mapping, NamedTuple, Optional, Sequence
 from gluon_runtime import native
 from gluon_runtime.rules import ABSENT, CONSTANT, Parameter, Rules
 
-__all__ = ["Calls", "Hit", "Parameter", "Watch", "stream_handle"]
+__all__ = ["Calls", "Hit", "Parameter", "Watch"]
 
 Values = tuple[Any, ...]
 Options = Mapping[str, Any]
+_KINDS = {
+    "plain": inspect.Parameter.POSITIONAL_OR_KEYWORD,
+    "keyword": inspect.Parameter.KEYWORD_ONLY,
+    "variadic": inspect.Parameter.VAR_POSITIONAL,
+}
 
 
 class Hit(NamedTuple):
@@ -79,24 +84,24 @@ class Calls:
         watch: Watch = Watch(),  # noqa: B008 - a tuple
         takes_stream: bool = False,
     ):
-        self.name = name
-        self.rules = rules
-        self.declared = tuple(declared)
-        self._takes_stream = takes_stream
+        self.name, self.rules, self._takes_stream = name, rules, takes_stream
+        self.declared = tuple(p._replace(name=sys.intern(p.name)) for p in declared)
+        self.names = tuple(p.name for p in self.declared)
+        self._variadic = any(p.kind == "variadic" for p in self.declared)
         self._engine = engine = native.module()
-        power = rules.divisibility & (rules.divisibility - 1) == 0
-        told_apart = power and len(rules.constants) == 1
-        told_apart &= all(p.kind != "variadic" for p in self.declared)
-        self.front = None
-        if told_apart and engine is not None and len(self.declared) <= engine.MOST_PARAMETERS:
+        told_apart = len(rules.constants) == 1 and rules.divisibility.bit_count() == 1
+        self.front, self.over = None, partial(partial, self.entry)
+        if engine is None or self._variadic or not told_apart:
+            return
+        if len(self.declared) <= engine.MOST_PARAMETERS:
             native.teach(engine)
-            parameters = tuple(p._replace(name=sys.intern(p.name)) for p in self.declared)
-            table = (rules.divisibility - 1, rules.constants[0], *rules.integers[0][1:])
+            settings = getattr(watch.runtime, "__dict__", None)
             stream = "stream" if takes_stream else None
+            table = (rules.divisibility - 1, rules.constants[0], *rules.integers[0][1:])
             self.front = engine.Calls(
-                parameters, ABSENT, self, tuple(watch), stream, rules.is_small, table
+                self.declared, ABSENT, self, tuple(watch), settings, stream, rules.is_small, table
             )
-        self.over = partial(partial, self.entry) if self.front is None else self.front.over
+            self.over = self.front.over
 
     # -- asked of a kernel -------------------------------------------------------------------------------
 
@@ -139,26 +144,18 @@ class Calls:
         sizes = self.measure(grid, values, hit)
         if sizes is None:
             return hit.result
-        on = hit.stream_of(hit.device) if stream is None else stream_handle(stream)
+        for name in ("cuda_stream", "ptr"):  # of a stream of torch, or of CuPy
+            stream = getattr(stream, name, stream)
+        on = hit.stream_of(hit.device) if stream is None else operator.index(stream)
         return hit.launch(sizes, on, *values) or hit.result
 
     @cached_property
     def _signature(self) -> inspect.Signature:
         """Return the parameters as those of a function of Python."""
-        empty = inspect.Parameter.empty
-        kinds = {
-            "plain": inspect.Parameter.POSITIONAL_OR_KEYWORD,
-            "keyword": inspect.Parameter.KEYWORD_ONLY,
-            "variadic": inspect.Parameter.VAR_POSITIONAL,
-        }
-        return inspect.Signature(
-            [
-                inspect.Parameter(
-                    p.name, kinds[p.kind], default=empty if p.default is ABSENT else 0
-                )
-                for p in self.declared
-            ]
-        )
+        parameters = [inspect.Parameter(p.name, _KINDS[p.kind]) for p in self.declared]
+        optional = [p.replace(default=0) for p in parameters]
+        pairs = zip(self.declared, parameters, optional)
+        return inspect.Signature([one if p.default is ABSENT else two for p, one, two in pairs])
 
     def placed(
         self, arguments: Sequence[Any], named: Mapping[str, Any]
@@ -166,14 +163,13 @@ class Calls:
         """Return the values of all parameters in order, `ABSENT` for those that were left out and have no default, and the
         keywords that are none of them."""
         options = dict(named)
-        own = {p.name: options.pop(p.name) for p in self.declared if p.name in options}
+        own = {name: options.pop(name) for name in self.names if name in options}
         try:
             bound = self._signature.bind_partial(*arguments, **own).arguments
         except TypeError:
             raise self.mistake(arguments, own, options) from None
         defaults = [() if p.kind == "variadic" else p.default for p in self.declared]
-        values = [bound.get(p.name, default) for p, default in zip(self.declared, defaults)]
-        return tuple(values), options
+        return tuple(map(bound.get, self.names, defaults)), options
 
     def check(self, values: Values, options: Options, optional: int = 0) -> None:
         """Check that no parameter is `ABSENT` but those with one of the flags `optional`."""
@@ -224,16 +220,23 @@ class Calls:
         """
         if self.front is None:
             return
-        launcher = getattr(hit.launch, "engine", None)
-        native.teach(self._engine)
-        stream = launcher and native.stream(self._engine, hit.stream_of, hit.device)
+        launcher, stream = self._in_c(hit)
         owners: list[Any] = [*options, *options.values()]
         for parameter, value in zip(self.declared, values):
             constant = parameter.flags & CONSTANT
             owners.extend([value] if constant else native.owned(self._engine, value))
         answer = (hit, launcher, stream, hit.result, grid, constants, owners)
         equals = tuple([owner for owner in owners if isinstance(owner, self.comparable)])
-        self.front.remember(values, options, answer, ranged, equals)
+        named = dict(zip(self.names, values))
+        self.front.remember(answer, ranged, equals, **named, **options)
+
+    def _in_c(self, hit: Hit) -> tuple[Any, Any]:
+        """Return the launch in C, None where there is none, and how it finds its stream."""
+        if self._engine is None:
+            return None, None
+        native.teach(self._engine)
+        launcher = getattr(hit.launch, "engine", None)
+        return launcher, launcher and native.stream(self._engine, hit.stream_of, hit.device)
 
     def forget(self) -> None:
         """Know no call any more."""
@@ -249,41 +252,25 @@ class Calls:
         """
         launch, stream_of, device, _ = hit
         count = len(self.declared)
-        plain = all(p.kind != "variadic" for p in self.declared)
-        plain &= all(map(operator.is_, self.taken(passed), passed))
+        plain = not self._variadic and all(map(operator.is_, self.taken(passed), passed))
 
         def handle(*values: Any, **named: Any) -> None:
             grid = sizes
             if named or len(values) != count or not plain:
-                values, grid = self._bound(values, named, hit, sizes)
+                values, options = self.placed(values, named)
+                grid = options.pop("grid", None)
+                self.check(values, options, CONSTANT)
+                if options:
+                    raise self.mistake((), dict(zip(self.names, values)), options)
+                values = self.taken(values)
+                grid = sizes if grid is None else self.measure(grid, values, hit)
             if grid is not None:
                 launch(grid, stream_of(device), *values)
 
-        door, launcher = self.sealed(handle), getattr(launch, "engine", None)
-        if self._engine is None or launcher is None or sizes is None:
+        door, (launcher, stream) = self.sealed(handle), self._in_c(hit)
+        if launcher is None or sizes is None:
             return door
-        native.teach(self._engine)
         for value in passed:
             list(native.owned(self._engine, value))
-        stream = native.stream(self._engine, stream_of, device)
         bound: Callable[..., None] = self._engine.bind(launcher, sizes, stream, door)
         return bound
-
-    def _bound(
-        self, arguments: Values, named: Mapping[str, Any], hit: Hit, sizes: Any
-    ) -> tuple[Values, Any]:
-        """Return the values of a prepared call, and its grid."""
-        values, options = self.placed(arguments, named)
-        grid = options.pop("grid", None)
-        self.check(values, options, CONSTANT)
-        if options:
-            raise self.mistake((), dict(zip([p.name for p in self.declared], values)), options)
-        values = self.taken(values)
-        return values, sizes if grid is None else self.measure(grid, values, hit)
-
-
-def stream_handle(stream: Any) -> int:
-    """Return the handle of a stream: an int, or a stream with the `cuda_stream` of torch or the `ptr` of CuPy."""
-    for name in ("cuda_stream", "ptr"):
-        stream = getattr(stream, name, stream)
-    return operator.index(stream)

@@ -12,11 +12,11 @@ from typing import Any, Optional
 
 from gluon_runtime import native
 from gluon_runtime.arrays import Seen
-from gluon_runtime.described import Spread
 from gluon_runtime.driver import torch_cuda, torch_stream
 from gluon_runtime.errors import BundleDeviceError, BundleDriverError
 from gluon_runtime.manifest import MAP_ALIGNMENT, MAP_BYTES, Form, Launch, TensorMap, letters_of
 from gluon_runtime.pack import Arguments
+from gluon_runtime.values import Spread
 
 __all__ = ["CudaDriver", "open_driver"]
 

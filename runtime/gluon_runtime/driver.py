@@ -6,9 +6,9 @@ import sys
 from typing import Any, Callable, Optional, Protocol
 
 from gluon_runtime.arrays import Seen
-from gluon_runtime.described import Spread
 from gluon_runtime.manifest import Launch, TensorMap
 from gluon_runtime.pack import Arguments
+from gluon_runtime.values import Spread
 
 __all__ = ["Driver", "torch_stream"]
 

@@ -11,11 +11,11 @@ from typing import Any, Optional
 
 from gluon_runtime.arrays import Seen
 from gluon_runtime.cuda import Attribute, Config
-from gluon_runtime.described import Spread
 from gluon_runtime.driver import torch_cuda, torch_stream
 from gluon_runtime.errors import BundleDriverError, BundleTargetError
 from gluon_runtime.manifest import Launch, TensorMap
 from gluon_runtime.pack import Arguments
+from gluon_runtime.values import Spread
 
 __all__ = ["HipDriver", "open_driver"]
 

@@ -6,24 +6,27 @@ import math
 import operator
 import threading
 from functools import lru_cache, reduce
-from typing import Any, Callable, Mapping, Optional, Protocol, Sequence
+from typing import Any, Callable, Iterator, Mapping, Optional, Protocol, Sequence, Union
 
 from gluon_runtime import manifest as manifests
-from gluon_runtime import place
-from gluon_runtime.arrays import Seen
 from gluon_runtime.calls import Calls, Hit
 from gluon_runtime.driver import Driver
-from gluon_runtime.errors import BundleArgumentError, BundleGridError
-from gluon_runtime.grid import Grid, checked
-from gluon_runtime.manifest import Constant, Field, Form, Kernel
+from gluon_runtime.errors import (
+    BundleArgumentError,
+    BundleDeviceError,
+    BundleGridError,
+    BundleTargetError,
+)
+from gluon_runtime.manifest import Constant, Form, Kernel
 from gluon_runtime.pack import Packer
 from gluon_runtime.rules import ABSENT, ALIGN, CONSTANT, SPECIALIZE, WIDTH, Parameter
 from gluon_runtime.select import Choice
-from gluon_runtime.values import look
+from gluon_runtime.values import Seen, look
 
 __all__ = ["BundledKernel", "Grid"]
 
-
+Grid = Union[int, Sequence[int], Callable[[dict[str, Any]], Any]]
+_MOST_SIZES = (2**31 - 1, 65535, 65535)  # of a grid
 _MOST_MAPS = 4096  # of one form that are kept
 
 
@@ -40,14 +43,19 @@ class _Loaded:
         self._driver = driver
         self.loaded = driver.load(device, code, form.launch)
         self._packer = Packer(form.packing, names)
-        self._encoded = lru_cache(_MOST_MAPS)(self._encode)
+        self._encode = lru_cache(_MOST_MAPS)(lambda *of: driver.tensor_map(device, *of))
         self._scratch = (form.launch.global_scratch, form.launch.profile_scratch)
         needs_scratch = any(size for size, _ in self._scratch)
         make = None if needs_scratch else getattr(driver, "engaged", None)
         self.engine: Any = make and make(self.loaded, form)
 
     def __call__(self, sizes: tuple[int, int, int], stream: int, *values: Any) -> None:
-        flat = [self._value(field, values) for field in self.form.packing.fields]
+        flat: list[Any] = []
+        for field in self.form.packing.fields:
+            value = look(reduce(operator.getitem, field.path, values)).value
+            if field.map is not None:
+                value = (self._encode(field.map, value), *value.shape, *value.strides)
+            flat.append(value)
         owned: list[int] = []
         try:
             scratch = [self._take(*need, sizes, stream, owned) for need in self._scratch]
@@ -59,15 +67,6 @@ class _Loaded:
         finally:
             for address in owned:  # the stream keeps later users behind the kernel
                 self._driver.free(self.device, address, stream)
-
-    def _value(self, field: Field, values: Any) -> Any:
-        """Return the value of a field as the code takes it; the maps of descriptors are kept."""
-        value = look(reduce(operator.getitem, field.path, values)).value
-        return value if field.map is None else self._encoded(field.map, value)
-
-    def _encode(self, kind: manifests.TensorMap, value: Any) -> tuple[Any, ...]:
-        encoded = self._driver.tensor_map(self.device, kind, value)
-        return (encoded, *value.shape, *value.strides)
 
     def _take(
         self, size: int, alignment: int, sizes: Sequence[int], stream: int, owned: list[int]
@@ -105,16 +104,12 @@ class BundledKernel(Calls):
     def __init__(self, bundle: Source, name: str, kernel: Kernel):
         self.bundle = bundle
         self.kernel = kernel
-        self.names = [parameter.name for parameter in kernel.parameters]
-        self._ranged = any(
-            getattr(pattern, "small", False)
-            for form in kernel.forms
-            for _, pattern in manifests.leaves_of(form.arguments)
-        )
+        leaves = [leaf for form in kernel.forms for _, leaf in manifests.leaves_of(form.arguments)]
+        self._ranged = any(getattr(pattern, "small", False) for pattern in leaves)
         self._loaded: dict[tuple[str, int], _Loaded] = {}
         self._lock = threading.Lock()
         declared = [_parameter(p) for p in kernel.parameters]
-        takes_stream = "stream" not in self.names
+        takes_stream = "stream" not in [p.name for p in declared]
         super().__init__(name, declared, bundle.manifest.rules, takes_stream=takes_stream)
 
     def __repr__(self) -> str:
@@ -159,18 +154,32 @@ class BundledKernel(Calls):
 
     def measure(self, grid: Any, values: Sequence[Any], hit: Any) -> Optional[tuple[int, int, int]]:
         form = hit.launch.form
+        grid = form.grid if grid is None else grid
         if grid is None:
-            if form.grid is None:
-                raise BundleGridError(
-                    f"the bundle does not say over which grid {self.name} runs",
-                    argument="grid",
-                    remedy=f'Give it: bundle["{self.name}"][grid](...).',
-                )
-            grid = form.grid
+            raise BundleGridError(
+                f"the bundle does not say over which grid {self.name} runs",
+                argument="grid",
+                remedy=f'Give it: bundle["{self.name}"][grid](...).',
+            )
         if callable(grid):
             known = map(_known, form.arguments, values)
             grid = grid(dict(zip(self.names, known)))
-        return checked(grid)
+        sizes = grid if isinstance(grid, (tuple, list)) else (grid,)
+        try:
+            counts = [operator.index(size) for size in sizes]
+        except TypeError:
+            counts = []
+        limits = zip(counts, _MOST_SIZES)
+        if not 1 <= len(counts) <= 3 or any(not 0 <= n <= most for n, most in limits):
+            raise BundleGridError(
+                "not a grid",
+                argument="grid",
+                expected="one to three sizes of at most 2**31 - 1, 65535 and 65535, or a function of the "
+                "arguments that returns those",
+                got=repr(grid),
+            )
+        x, y, z = *counts, *[1] * (3 - len(counts))
+        return (x, y, z) if x and y and z else None
 
     def refused(self, text: str, left: Sequence[str], options: Mapping[str, Any]) -> Exception:
         listed = ", ".join(left) or None
@@ -182,41 +191,89 @@ class BundledKernel(Calls):
         """Return the launch of the form that fits, on the device of the arguments."""
         seen = list(map(self._look, self.kernel.parameters, passed))
         self.check(tuple(seen), options, CONSTANT)
-        driver = self.bundle.driver
-        device = place.device_of(self.name, dict(zip(self.names, seen)), driver)
+        driver, device = self.bundle.driver, self._device(seen)
         choice = Choice(self.name, self.kernel, seen, options, self.rules)
-        forms = place.forms_for(device, driver, self.name, self.kernel, self.bundle.path)
-        form = choice.among(forms)
-        return Hit(self._load(form, device), driver.stream, device, None)
+        form = choice.among(self._forms_for(device))
+        with self._lock:
+            loaded = self._loaded.get((form.key, device))
+            if loaded is None:
+                code = self.bundle.member(form.code)
+                loaded = _Loaded(driver, form, device, code, self.names)
+                self._loaded[form.key, device] = loaded
+        return Hit(loaded, driver.stream, device, None)
 
     def _look(self, parameter: manifests.Parameter, value: Any) -> Any:
         """Return an argument as it was seen, or `ABSENT`."""
         if parameter.constexpr or value is ABSENT:
             return value if value is ABSENT else Seen("constant", value)
-        name = parameter.name
+        argument = f"{self.name}({parameter.name})"
         try:
             seen = look(value)
         except BundleArgumentError as error:
-            error.argument = f"{self.name}({name})"
+            error.argument = argument
             raise
         if seen.kind == "other":
             raise BundleArgumentError(
                 "kernels cannot take a value of this type",
-                argument=f"{self.name}({name})",
+                argument=argument,
                 expected="a tensor, an array with __cuda_array_interface__ or __dlpack__, an int, "
                 "float, bool, None, tuple, gluon_runtime.TensorDescriptor or Pointer",
                 got=type(seen.value).__name__,
             )
         return seen
 
-    def _load(self, form: Form, device: int) -> _Loaded:
-        with self._lock:
-            loaded = self._loaded.get((form.key, device))
-            if loaded is None:
-                code = self.bundle.member(form.code)
-                loaded = _Loaded(self.bundle.driver, form, device, code, self.names)
-                self._loaded[form.key, device] = loaded
-        return loaded
+    def _device(self, seen: Sequence[Any]) -> int:
+        """Return the index of the device that holds the arguments.
+
+        Raises:
+            BundleDeviceError: they are where the driver runs no kernels, or on several devices.
+        """
+        driver = self.bundle.driver
+        arguments = dict(placed for pair in zip(self.names, seen) for placed in _placed(*pair))
+        places = {name: one.device for name, one in arguments.items()}
+        for name, (kind, _) in places.items():
+            if not driver.reaches(arguments[name]):
+                raise BundleDeviceError(
+                    f"the tensor is not where {driver.name} kernels run",
+                    argument=f"{self.name}({name})",
+                    expected=driver.tensor_device,
+                    got=kind,
+                    remedy=f"Move it with .{driver.tensor_device}().",
+                )
+        known = {index for _, index in places.values() if index >= 0}
+        if len(known) > 1:
+            listed = ", ".join(f"{name} on {kind}:{i}" for name, (kind, i) in places.items())
+            raise BundleDeviceError("the tensors of a launch are on different devices", got=listed)
+        return known.pop() if known else driver.current_device()
+
+    def _forms_for(self, device: int) -> list[Form]:
+        """Return the forms for the architecture of a device; at least one.
+
+        Raises:
+            BundleTargetError: there is none.
+        """
+        driver, forms = self.bundle.driver, self.kernel.forms
+        architecture = driver.architecture(device)
+        here = (driver.name, architecture)
+        fitting = [form for form in forms if (form.driver, form.architecture) == here]
+        if not fitting:
+            raise BundleTargetError(
+                f"{self.name} was not compiled for this device",
+                argument=self.bundle.path,
+                expected=architecture,
+                got=", ".join(sorted({form.architecture for form in forms})) or "no code at all",
+                remedy=f"Build the bundle with --target {architecture} as well.",
+            )
+        return fitting
+
+
+def _placed(name: str, seen: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the arguments whose place is known, by names."""
+    if seen is not ABSENT and seen.kind == "tuple":
+        for index, item in enumerate(seen.value):
+            yield from _placed(f"{name}[{index}]", item)
+    elif seen is not ABSENT and seen.device is not None:
+        yield name, seen
 
 
 def _parameter(parameter: manifests.Parameter) -> Parameter:

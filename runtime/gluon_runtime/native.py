@@ -15,7 +15,7 @@ from typing import Any, Callable, Iterator
 __all__ = ["launch", "module", "owned", "stream", "teach"]
 
 _TENSOR, _DESCRIBED, _ARRAY = range(3)  # kinds of classes that C reads
-_VERSION = 12  # of the interface of `engine.c`
+_VERSION = 13  # of the interface of `engine.c`
 
 
 def module() -> Any:
@@ -79,8 +79,8 @@ def launch(
         parts: the index of its `device`; `call`, the address of `cuLaunchKernelEx`; the `function`, its `threads` per block, bytes of
             `shared` memory and `num_ctas`; `count`, the number of arguments, and `values`, the number of
             those that the kernel takes after tuples and descriptors are taken apart. Optional:
-            `allocate(programs, stream) -> (address, address, owners)` of scratch memory; `maps`, how the maps
-            of its descriptors are encoded; `encode(number, descriptor) -> bytes`, for maps that the engine
+            `allocate(programs, stream) -> (address, address, owners)` of scratch memory; `maps`, a `MapKind` of
+            `c/driver.h` for each descriptor; `encode(number, descriptor) -> bytes`, for maps that the engine
             leaves to it; `encode_tiled`, the address of `cuTensorMapEncodeTiled`; `unmark`, to clear the
             mark of small tensors in maps.
     """

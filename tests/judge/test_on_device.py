@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gluon_core.launch.place import device_target
+from gluon_core.launch.device import device_target
 from gluon_judge import Judge
 from tests.judge.candidates import CORPUS
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gluon_core.errors import CapabilityError
-from gluon_core.launch.place import device_target
+from gluon_core.launch.device import device_target
 from gluon_core.registry.load import registry
 from gluon_emu.settings import using as emulated
 from gluon_report.demo import examples_package, file_of, run_one

@@ -7,6 +7,7 @@ metadata. Encoding is pure arithmetic on the host, but slow next to a launch, so
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Callable, Mapping, NoReturn, Optional, Sequence
 
@@ -81,13 +82,15 @@ class MapKind:
         """Return a small positive number that equal kinds share."""
         return _numbers.setdefault(self, len(_numbers) + 1)
 
-    def packed(self) -> tuple[int, ...]:
-        """For the launch in C: number, then the fields in order, the box fastest first."""
+    def packed(self) -> bytes:
+        """Return a `MapKind` of the launch in C: number, then the fields in order, the box fastest first."""
         head = (self.tiled, self.rank, self.swizzle, self.element_type, self.element_bytes)
-        return (self.number, *map(int, head), int(self.fp4_padded), *self.box[::-1])
+        box = (*self.box[::-1], *[0] * (5 - len(self.box)))
+        return _PACKED.pack(self.number, *map(int, head), self.fp4_padded, *box)
 
 
 _numbers: dict[MapKind, int] = {}
+_PACKED = struct.Struct("I6i5I")
 
 
 def map_kinds(name: str, signature: Sequence[Any], metadata: Any) -> list[MapKind]:

@@ -320,7 +320,7 @@ class _Launcher:
             count=len(letters),
             values=len(self._layout.offsets),
             allocate=self.allocate,
-            maps=tuple(kind.packed() for kind in self.maps),
+            maps=b"".join(kind.packed() for kind in self.maps),
             encode=self._encode if self.maps else None,
             encode_tiled=self.cuda.encode_tiled_address if self.maps else 0,
             unmark=bool(self.maps) and self.cuda.version <= MARKED_UP_TO,

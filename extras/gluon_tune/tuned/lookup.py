@@ -14,7 +14,7 @@ from gluon_bundle.form import identity_of
 from gluon_core.errors import ArgumentError, did_you_mean
 from gluon_core.launch import arguments
 from gluon_core.launch.arguments import Parameter
-from gluon_core.launch.place import choose
+from gluon_core.launch.place import chosen
 from gluon_core.plugin.targets import Target
 from gluon_core.values.constants import text_of
 from gluon_runtime.rules import ABSENT
@@ -207,7 +207,7 @@ class Lookup:
                 place = arguments.place_of(value)
                 if place is not None:
                     places[param.name] = place
-        target, index = choose(options.get("target"), places)
+        target, index, _ = chosen(options.get("target"), places)
         if target.simulated:
             architecture = target.architecture
             return Target(architecture.backend, architecture), ""

@@ -419,7 +419,8 @@ class Door(Calls):
         """Return whether calls are one to C; None where it leaves the first to Python."""
         self.front.forget()
         answer = (None, None, None, None, None, None, list(one))
-        if not self.front.remember(one, {}, answer, False, ()):
+        named = zip([parameter.name for parameter in self.declared], one)
+        if not self.front.remember(answer, False, (), **dict(named)):
             return None
         before = self.known
         self.front.over(None)(*other[:-1], last=other[-1])
