@@ -24,6 +24,15 @@ is_plain: Callable[..., bool] = gluon.torch.is_plain
 is_compiling = torch.compiler.is_compiling
 _grad_enabled: Callable[[], bool] = torch._C.is_grad_enabled
 
+# Torch asks each class for these at each call: in the class itself they need no search through its bases.
+_ASKED = ("setup_context", "clear_saved_tensors_on_access", "boxed_grads_call")
+_INHERITED = {
+    name: vars(base)[name]
+    for base in reversed(torch.autograd.Function.__mro__)
+    for name in _ASKED
+    if name in vars(base)
+}
+
 
 def check_tensors(op: str, optional: Optional[dict[str, Any]] = None, /, **tensors: Any) -> None:
     """Check that arguments are tensors; those of `optional` may be None.
@@ -80,7 +89,7 @@ def kept(
 
     def forward_and_keep(ctx: Any, *arguments: Any) -> torch.Tensor:
         result, tensors = forward(*arguments)
-        ctx.save_for_backward(*tensors)
+        ctx.to_save = tensors
         ctx.settings = tuple([x for x in arguments if not isinstance(x, torch.Tensor)])
         ctx.count = len(arguments)
         return result
@@ -99,6 +108,10 @@ def direct(
 ) -> Callable[..., Any]:
     """Return `f(*arguments) -> result` with a gradient, by the shortest way.
 
+    A call costs least with tensors as its only arguments, and with `ctx.to_save = (...)` as the only thing that `forward` keeps: that is
+    all that `save_for_backward` does, and the first other attribute makes a dictionary. An op with settings makes a function for each
+    combination of them.
+
     Args:
         forward: `forward(ctx, *arguments) -> result` of `torch.autograd.Function`.
         backward: `backward(ctx, *grads)`, the gradients of all arguments.
@@ -110,7 +123,7 @@ def direct(
         return (twice if _grad_enabled() else backward)(ctx, *grads)
 
     methods = {"forward": staticmethod(forward), "backward": staticmethod(run_backward)}
-    function: Any = type("Direct", (torch.autograd.Function,), methods)
+    function: Any = type("Direct", (torch.autograd.Function,), {**_INHERITED, **methods})
     function._backward_cls.apply = run_backward  # torch's own looks up the method at each call
     # Past the part that asks for transforms: where `wants_gradient`, there are none.
     apply: Callable[..., Any] = super(torch.autograd.Function, function).apply

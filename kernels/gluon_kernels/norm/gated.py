@@ -83,7 +83,7 @@ def _swiglu(gate: Tensor, up: Tensor) -> Tensor:
 
 
 def _forward(ctx: Any, gate: Tensor, up: Tensor) -> Tensor:
-    ctx.save_for_backward(gate, up)
+    ctx.to_save = (gate, up)
     result: Tensor = _plans(key(gate, up), gate, up)
     return result
 

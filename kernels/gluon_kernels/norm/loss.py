@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from functools import lru_cache
+from typing import Any, Callable, Optional
 
 import torch
 from torch import Tensor
@@ -133,31 +134,29 @@ def _cross_entropy(
     return loss, logsum, loss.new_empty(0)
 
 
-def _loss_forward(ctx: Any, x: Tensor, labels: Tensor, ignored: int, mean: bool) -> Tensor:
-    loss: Tensor
-    inverse: Optional[Tensor] = None
-    if mean:
-        loss, inverse, logsum = mean_loss_of(x, labels, ignored, True)
-    else:
-        loss, logsum = losses_of(x, labels, ignored)
-    ctx.save_for_backward(x, labels, logsum, inverse)
-    ctx.ignored = ignored
-    return loss
+@lru_cache(maxsize=256)
+def _watched_loss(ignored: int, mean: bool) -> Callable[..., Tensor]:
+    """Return `f(x, labels) -> losses or their mean` with a gradient."""
 
+    def forward(ctx: Any, x: Tensor, labels: Tensor) -> Tensor:
+        loss: Tensor
+        inverse: Optional[Tensor] = None
+        if mean:
+            loss, inverse, logsum = mean_loss_of(x, labels, ignored, True)
+        else:
+            loss, logsum = losses_of(x, labels, ignored)
+        ctx.to_save = (x, labels, logsum, inverse)
+        return loss
 
-def _loss_gradients_of(ctx: Any, grad: Tensor) -> Any:
-    x, labels, logsum, inverse = ctx.saved_tensors
-    to_x = gradient_of_logits(grad, x, labels, logsum, inverse, ctx.ignored, x.dtype)
-    return to_x, None, None, None
+    def gradients_of(ctx: Any, grad: Tensor) -> Any:
+        x, labels, logsum, inverse = ctx.saved_tensors
+        return gradient_of_logits(grad, x, labels, logsum, inverse, ignored, x.dtype), None
 
+    def gradients_again(ctx: Any, grad: Tensor) -> Any:
+        x, labels, _, _ = ctx.saved_tensors
+        return composite.loss_gradient(grad, x, labels, ignored, mean), None
 
-def _loss_gradients_again(ctx: Any, grad: Tensor) -> Any:
-    x, labels, _, inverse = ctx.saved_tensors
-    to_x = composite.loss_gradient(grad, x, labels, ctx.ignored, inverse is not None)
-    return to_x, None, None, None
-
-
-_watched_loss = direct(_loss_forward, _loss_gradients_of, _loss_gradients_again)
+    return direct(forward, gradients_of, gradients_again)
 
 
 def cross_entropy(
@@ -202,7 +201,7 @@ def cross_entropy(
         else:
             loss = losses_of(x, labels, ignore_index)[0]
     elif wants_gradient(x, labels):
-        loss = _watched_loss(x, labels, ignore_index, mean)
+        loss = _watched_loss(ignore_index, mean)(x, labels)
     else:
         _check_loss(x, labels)
         loss, _, _ = _cross_entropy(x, labels, ignore_index, mean)

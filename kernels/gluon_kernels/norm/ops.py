@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from functools import lru_cache
+from typing import Any, Callable, Optional
 
 import torch
 from torch import Tensor
@@ -102,9 +103,10 @@ def _keep_softmax(ctx: Any, inputs: Any, output: Tensor) -> None:
 
 
 def _softmax_gradient(ctx: Any, grad: Tensor) -> Any:
+    (result,) = ctx.saved_tensors
     if torch.is_grad_enabled():
-        return _softmax_gradients_again(ctx, grad)
-    return _softmax_backward(grad, *ctx.saved_tensors, ctx.dtype), None
+        return composite.softmax_gradient(grad, result, ctx.dtype), None
+    return _softmax_backward(grad, result, ctx.dtype), None
 
 
 @gluon.torch.op(
@@ -127,46 +129,47 @@ def _softmax_out(x: Tensor, out: Tensor) -> None:
 _call_softmax = _softmax.overload
 
 
-def _softmax_forward(ctx: Any, x: Tensor, dtype: torch.dtype) -> Tensor:
-    result: Tensor = _softmaxes((key(x), dtype), x, dtype, None)
-    ctx.dtype = x.dtype
-    ctx.save_for_backward(result)
+def _softmax_forward(ctx: Any, x: Tensor) -> Tensor:
+    known_by = key(x)
+    plan = _softmaxes.get(known_by)
+    if plan is None:
+        plan = _softmaxes.find(known_by, x, x.dtype, None)
+    result: Tensor = plan(x, x.dtype, None)
+    ctx.to_save = (result,)
     return result
 
 
 def _softmax_gradients_of(ctx: Any, grad: Tensor) -> Any:
     (result,) = ctx.saved_tensors
-    dtype = ctx.dtype
-    return _softmax_gradients((key(grad, result), dtype), grad, result, dtype), None
+    return _softmax_gradients(key(grad, result), grad, result, result.dtype)
 
 
 def _softmax_gradients_again(ctx: Any, grad: Tensor) -> Any:
     (result,) = ctx.saved_tensors
-    return composite.softmax_gradient(grad, result, ctx.dtype), None
+    return composite.softmax_gradient(grad, result, result.dtype)
 
 
 _watched_softmax = direct(_softmax_forward, _softmax_gradients_of, _softmax_gradients_again)
 
 
-def _columns_forward(ctx: Any, x: Tensor, dim: int, dtype: torch.dtype) -> Tensor:
-    result: Tensor = _softmaxes_of_columns((key(x), dim, dtype), x, dim, dtype)
-    ctx.dim, ctx.dtype = dim, x.dtype
-    ctx.save_for_backward(result)
-    return result
+@lru_cache(maxsize=64)
+def _watched_columns(dim: int) -> Callable[..., Tensor]:
+    """Return `f(x) -> softmax along dim` with a gradient."""
 
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        result: Tensor = _softmaxes_of_columns((key(x), dim, x.dtype), x, dim, x.dtype)
+        ctx.to_save = (result,)
+        return result
 
-def _columns_gradients_of(ctx: Any, grad: Tensor) -> Any:
-    (result,) = ctx.saved_tensors
-    known_by = (key(grad, result), ctx.dim, ctx.dtype)
-    return _column_gradients(known_by, grad, result, ctx.dim, ctx.dtype), None, None
+    def gradients_of(ctx: Any, grad: Tensor) -> Any:
+        (result,) = ctx.saved_tensors
+        return _column_gradients((key(grad, result), dim), grad, result, dim, result.dtype)
 
+    def gradients_again(ctx: Any, grad: Tensor) -> Any:
+        (result,) = ctx.saved_tensors
+        return composite.softmax_gradient(grad, result, result.dtype, dim)
 
-def _columns_gradients_again(ctx: Any, grad: Tensor) -> Any:
-    (result,) = ctx.saved_tensors
-    return composite.softmax_gradient(grad, result, ctx.dtype, ctx.dim), None, None
-
-
-_watched_columns = direct(_columns_forward, _columns_gradients_of, _columns_gradients_again)
+    return direct(forward, gradients_of, gradients_again)
 
 
 def softmax(
@@ -196,7 +199,7 @@ def softmax(
         if is_plain(x):
             kind = x.dtype if dtype is None else _result_dtype(x, dtype)
             if dim == -1 or dim == x.ndim - 1:
-                known_by = key(x), kind
+                known_by = key(x) if dtype is None else (key(x), kind)
                 plan = _softmaxes.get(known_by)  # a frame less than a call of the plans
                 if plan is None:
                     plan = _softmaxes.find(known_by, x, kind, None)
@@ -206,10 +209,9 @@ def softmax(
                 dim %= x.ndim
                 result = _softmaxes_of_columns((key(x), dim, kind), x, dim, kind)
                 return result
-        elif wants_gradient(x) and -x.ndim <= dim < x.ndim:
-            kind = x.dtype if dtype is None else _result_dtype(x, dtype)
-            last = dim in (-1, x.ndim - 1)
-            result = _watched_softmax(x, kind) if last else _watched_columns(x, dim % x.ndim, kind)
+        elif dtype in (None, x.dtype) and wants_gradient(x) and -x.ndim <= dim < x.ndim:
+            last = dim == -1 or dim == x.ndim - 1
+            result = _watched_softmax(x) if last else _watched_columns(dim % x.ndim)(x)
             return result
     check_dtype("softmax", x)
     if not -x.ndim <= dim < x.ndim:
@@ -383,39 +385,47 @@ def _norm(
 _watched_norm = differentiable(_norm.function, _keep_norm, _norm_gradient, again=True)
 
 
-def _norm_forward(
-    ctx: Any, x: Tensor, weight: Optional[Tensor], bias: Optional[Tensor], epsilon: float, centred: bool
-) -> Tensor:  # fmt: skip
-    dtype = x.dtype
-    known_by = (key(x, weight, bias, None, None), epsilon, centred, dtype, True)
-    results = _norms(known_by, x, weight, bias, None, epsilon, centred, dtype, True, None)
-    result: Tensor = results[0]
-    ctx.save_for_backward(x, weight, results[2])
-    ctx.epsilon = epsilon
-    ctx.settings = (
-        centred,
-        None if weight is None or not weight.requires_grad else weight.dtype,
-        None if bias is None or not bias.requires_grad else bias.dtype,
-    )
-    return result
+@lru_cache(maxsize=256)
+def _watched_norm_alone(
+    epsilon: float, centred: bool, bias_dtype: Optional[torch.dtype]
+) -> Callable[..., Tensor]:
+    """Return `f(x, weight, bias) -> norm` with a gradient."""
+    settings = (epsilon, centred)
 
+    def forward(ctx: Any, x: Tensor, weight: Optional[Tensor], bias: Optional[Tensor]) -> Tensor:
+        known_by = (key(x, weight, bias), settings)
+        plan = _norms.get(known_by)
+        if plan is None:
+            plan = _norms.find(
+                known_by, x, weight, bias, None, epsilon, centred, x.dtype, True, None
+            )
+        results = plan(x, weight, bias, None, epsilon, centred, x.dtype, True, None)
+        ctx.to_save = (x, weight, results[2])
+        result: Tensor = results[0]
+        return result
 
-def _norm_gradients_of(ctx: Any, grad: Tensor) -> Any:
-    x, weight, statistics = ctx.saved_tensors
-    if weight is not None and not weight.is_contiguous():
-        weight = weight.contiguous()
-    settings = ctx.settings
-    known_by = (key(grad, x, weight), settings)
-    return (*_norm_gradients(known_by, grad, x, weight, statistics, *settings), None, None)
+    def kinds(ctx: Any, weight: Optional[Tensor]) -> tuple[Any, ...]:
+        _, to_weight, to_bias = ctx.needs_input_grad
+        return (
+            centred,
+            weight.dtype if to_weight and weight is not None else None,
+            bias_dtype if to_bias else None,
+        )
 
+    def gradients_of(ctx: Any, grad: Tensor) -> Any:
+        x, weight, statistics = ctx.saved_tensors
+        wanted = kinds(ctx, weight)
+        if weight is not None and not weight.is_contiguous():
+            weight = weight.contiguous()
+        known_by = (key(grad, x, weight), wanted)
+        return _norm_gradients(known_by, grad, x, weight, statistics, *wanted)
 
-def _norm_gradients_again(ctx: Any, grad: Tensor) -> Any:
-    x, weight, _ = ctx.saved_tensors
-    statistics = composite.norm_statistics(x, ctx.settings[0], ctx.epsilon)
-    return (*composite.norm_gradient(grad, x, weight, statistics, *ctx.settings), None, None)
+    def gradients_again(ctx: Any, grad: Tensor) -> Any:
+        x, weight, _ = ctx.saved_tensors
+        statistics = composite.norm_statistics(x, centred, epsilon)
+        return composite.norm_gradient(grad, x, weight, statistics, *kinds(ctx, weight))
 
-
-_watched_norm_alone = direct(_norm_forward, _norm_gradients_of, _norm_gradients_again)
+    return direct(forward, gradients_of, gradients_again)
 
 
 @gluon.torch.op("gluon_kernels::norm_out", mutates_args=("out",))
@@ -455,7 +465,8 @@ def _any_norm(
         return result, summed
     watched = out is None and wants_gradient(x, weight, bias, residual)
     if watched and residual is None:
-        return _watched_norm_alone(x, weight, bias, epsilon, centred)
+        bias_dtype = None if bias is None else bias.dtype
+        return _watched_norm_alone(epsilon, centred, bias_dtype)(x, weight, bias)
     _check_norm("layer_norm" if centred else "rms_norm", x, weight, bias, residual)
     if out is None:
         kind = _result_dtype(x, None)

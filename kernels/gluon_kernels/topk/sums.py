@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from functools import lru_cache
+from typing import Any, Callable, Optional
 
 import torch
 from torch import Tensor
@@ -211,20 +212,20 @@ def _cumsum(x: Tensor, dtype: torch.dtype, reverse: bool) -> Tensor:
     return result
 
 
-def _forward(ctx: Any, x: Tensor, dim: int, dtype: torch.dtype) -> Tensor:
-    ctx.dim, ctx.dtype = dim, x.dtype
-    return _sums(x, dim, dtype, False)
+@lru_cache(maxsize=256)
+def _watched(dim: int, dtype: torch.dtype, of: torch.dtype) -> Callable[..., Tensor]:
+    """Return `f(x) -> sums along dim` with a gradient; `of` is the dtype of `x`."""
 
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return _sums(x, dim, dtype, False)
 
-def _gradients_of(ctx: Any, grad: Tensor) -> Any:
-    return _sums(grad, ctx.dim, ctx.dtype, True), None, None
+    def gradients_of(ctx: Any, grad: Tensor) -> Any:
+        return _sums(grad, dim, of, True)
 
+    def gradients_again(ctx: Any, grad: Tensor) -> Any:
+        return _cumsum(grad.movedim(dim, -1), of, True).movedim(-1, dim)
 
-def _gradients_again(ctx: Any, grad: Tensor) -> Any:
-    return _cumsum(grad.movedim(ctx.dim, -1), ctx.dtype, True).movedim(-1, ctx.dim), None, None
-
-
-_watched = direct(_forward, _gradients_of, _gradients_again)
+    return direct(forward, gradients_of, gradients_again)
 
 
 def _sums(x: Tensor, dim: int, dtype: torch.dtype, reverse: bool) -> Tensor:
@@ -263,7 +264,7 @@ def cumsum(x: Tensor, dim: int = -1, *, dtype: Optional[torch.dtype] = None) -> 
             if dim == -1 or -x.ndim <= dim < x.ndim:
                 return _sums(x, dim, kind, False)
         elif wants_gradient(x) and -x.ndim <= dim < x.ndim:
-            result = _watched(x, dim, x.dtype if dtype is None else dtype)
+            result = _watched(dim, x.dtype if dtype is None else dtype, x.dtype)(x)
             return result
     kind = _checked(x, dtype)
     if not -x.ndim <= dim < x.ndim:
