@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Sequence
+from typing import Any, Callable, Optional, Sequence
 
 import torch
 from torch.utils._pytree import tree_map, tree_map_only
@@ -12,14 +12,16 @@ from gluon_core.errors import ArgumentError
 __all__ = ["one_by_one"]
 
 
-def one_by_one(overload: Any) -> Callable[..., Any]:
+def one_by_one(overload: Any, call: Optional[Callable[..., Any]] = None) -> Callable[..., Any]:
     """Return a vmap rule that calls the op once for each element of the batch, and stacks the results.
 
     Each call is given contiguous tensors, whichever dimension the batch is.
 
     Args:
         overload: the op, as `torch.ops` has it.
+        call: is called for it.
     """
+    call = overload if call is None else call
     arguments = overload._schema.arguments
     written = {a.name for a in arguments if a.alias_info is not None and a.alias_info.is_write}
 
@@ -38,7 +40,7 @@ def one_by_one(overload: Any) -> Callable[..., Any]:
         for index in range(info.batch_size):
             parts = [_element(value, dim, index) for value, dim in zip(args, in_dims)]
             dense = tree_map_only(torch.Tensor, torch.Tensor.contiguous, parts)
-            results.append(overload(*dense))
+            results.append(call(*dense))
             for argument, part, copy in zip(arguments, parts, dense):
                 if argument.name in written:
                     tree_map(_put_back, part, copy)

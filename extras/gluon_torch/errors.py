@@ -10,6 +10,7 @@ __all__ = [
     "NondeterministicError",
     "OpNameError",
     "OpSchemaError",
+    "TangentError",
 ]
 
 
@@ -31,3 +32,7 @@ class FakeResultError(GluonError, RuntimeError):
 
 class NondeterministicError(GluonError, RuntimeError):
     """An op whose result depends on timing, while torch was asked for deterministic ones."""
+
+
+class TangentError(ArgumentError):
+    """A tensor with a tangent came to an op by a way that has no forward mode."""

@@ -15,12 +15,14 @@ from typing import Any, Callable, Iterable, Mapping, Optional, Sequence, Union
 import torch
 from torch._library.custom_ops import OPDEFS
 from torch._library.utils import fill_defaults
+from torch.autograd import forward_ad
 
 from gluon_core.errors import did_you_mean
 from gluon_torch import checks
 from gluon_torch.batch import one_by_one
 from gluon_torch.calls import shorten_autograd, shorten_kernel
 from gluon_torch.errors import NondeterministicError, OpNameError, OpSchemaError
+from gluon_torch.forward_mode import in_forward_mode, tangents_of
 
 __all__ = ["Op", "get", "op"]
 
@@ -47,6 +49,10 @@ class Op:
         self._deterministic = deterministic
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if forward_ad._current_level >= 0:
+            tangents = tangents_of(args, kwargs)
+            if tangents:
+                return in_forward_mode(self.overload, tangents, args, kwargs)
         return self.overload(*args, **kwargs)
 
     def __repr__(self) -> str:
@@ -118,7 +124,7 @@ class Op:
                 raise OpSchemaError(
                     "unknown rule", argument="vmap", expected='a function or "one_by_one"', got=rule
                 )
-            rule = one_by_one(self.overload)
+            rule = one_by_one(self.overload, self)
         self._definition.register_vmap(rule)
 
     def _guarded(self, function: Function) -> Function:

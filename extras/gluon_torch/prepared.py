@@ -12,6 +12,7 @@ from typing import Any, Callable, Hashable, Optional, Sequence
 
 import torch
 from torch import _C
+from torch.autograd import forward_ad
 from torch.nn import Parameter
 
 from gluon_runtime import native
@@ -41,7 +42,7 @@ except AttributeError:  # another torch: every call takes the dispatcher
 
 def is_plain(*tensors: Optional[torch.Tensor], gradients: bool = False) -> bool:
     """Return True if an operator may be called past torch's dispatcher: all tensors are plain ones on a GPU, none
-    requires a gradient, and nothing (autocast, modes, transforms, tracing, the profiler, the debug mode) watches.
+    requires a gradient, and nothing (autocast, modes, transforms, forward mode, tracing, the profiler, the debug mode) watches.
 
     Ask `torch.compiler.is_compiling()` first: `torch.compile` needs the operator in its graph.
 
@@ -64,6 +65,7 @@ def is_plain(*tensors: Optional[torch.Tensor], gradients: bool = False) -> bool:
         or _functions()
         or _autocast()
         or checks.wanted
+        or forward_ad._current_level >= 0
         or _transforms() is not None
         or _tracing() is not None
         or _profiling()

@@ -52,6 +52,17 @@ with gluon_torch.debug():
     show_error(errors.FakeResultError, lambda: halved(torch.zeros(128)))
 #> FakeResultError: result 0 of docs::halved: the fake's result differs from the kernel's; expected float32[128] with strides [1] on cpu, got float32[64] with strides [1] on cpu. Correct fake= or shape=: torch.compile allocates and indexes by it.
 
+# -- TangentError: call `doubled` itself; for a Hessian, `torch.func.jacrev` twice
+@gluon_torch.op("docs::doubled", backward=lambda ctx, grad: grad * 2)
+def doubled(x: Tensor) -> Tensor:
+    return x * 2
+
+
+with torch.autograd.forward_ad.dual_level():
+    dual = torch.autograd.forward_ad.make_dual(torch.ones(4), torch.ones(4))
+    show_error(errors.TangentError, lambda: torch.ops.docs.doubled(dual))
+#> TangentError: docs::doubled(x): forward mode has no way through torch.ops, and none through torch.func.grad; got a tensor with a tangent. Call the op that gluon_core.torch.op returned, or gluon_core.torch.get(name); for a Hessian take torch.func.jacrev twice.
+
 # -- NondeterministicError: leave deterministic mode, or take another op
 @gluon_torch.op("docs::by_chance", deterministic=False)
 def by_chance(x: Tensor) -> Tensor:

@@ -168,7 +168,7 @@ def _matmul_out(
     _run_into(a, b, bias, activation, out)
 
 
-_call, _call_out = _matmul.overload, _matmul_out.overload
+_call, _call_out = _matmul, _matmul_out.overload
 _watched = differentiable(_run, _keep, _gradients, again=True)
 
 

@@ -281,6 +281,6 @@ def moe(
         return out
     if not is_compiling() and is_plain(*tensors):
         return _run(*tensors, activation)
-    call = _watched if wants_gradient(*tensors) else _moe.overload
+    call = _watched if wants_gradient(*tensors) else _moe
     result: Tensor = call(*tensors, activation)
     return result

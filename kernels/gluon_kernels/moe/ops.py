@@ -244,6 +244,6 @@ def grouped_matmul(a: Tensor, b: Tensor, offs: Tensor, *, out: Optional[Tensor] 
         else:
             _grouped_out.overload(a, b, offs, out)
         return out
-    call = _watched if wants_gradient(a, b, offs) else _grouped.overload
+    call = _watched if wants_gradient(a, b, offs) else _grouped
     result: Tensor = call(a, b, offs)
     return result

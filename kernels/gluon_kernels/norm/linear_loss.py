@@ -186,7 +186,7 @@ def linear_cross_entropy(
         losses = _watched(x, weight, labels, ignore_index, mean)
     else:
         _checked(x, weight, labels)
-        losses = _losses.overload(x, weight, labels, ignore_index)[0]
+        losses = _losses(x, weight, labels, ignore_index)[0]
         if mean:
             return losses.sum() / (labels != ignore_index).sum()
     return losses.sum() if reduction == "sum" else losses

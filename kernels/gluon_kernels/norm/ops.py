@@ -126,9 +126,6 @@ def _softmax_out(x: Tensor, out: Tensor) -> None:
     _softmaxes(key(x, out), x, out.dtype, out)
 
 
-_call_softmax = _softmax.overload
-
-
 def _softmax_forward(ctx: Any, x: Tensor) -> Tensor:
     known_by = key(x)
     plan = _softmaxes.get(known_by)
@@ -233,7 +230,7 @@ def softmax(
         softmax(x.movedim(dim, -1), out=out.movedim(dim, -1))
         return out
     if out is None:
-        result = _call_softmax(x, kind)
+        result = _softmax(x, kind)
         return result
     _softmax_out(x, out)
     return out

@@ -332,7 +332,7 @@ def linear(
         return out
     if not is_compiling() and is_plain(x, weight, scales, bias):
         return _run(x, weight, scales, bias, activation, out_dtype)
-    call = _watched if wants_gradient(x, weight, scales, bias) else _linear.overload
+    call = _watched if wants_gradient(x, weight, scales, bias) else _linear
     result: Tensor = call(x, weight, scales, bias, activation, out_dtype)
     return result
 
