@@ -206,7 +206,7 @@ def softmax(
                 dim %= x.ndim
                 result = _softmaxes_of_columns((key(x), dim, kind), x, dim, kind)
                 return result
-        elif dtype in (None, x.dtype) and wants_gradient(x) and -x.ndim <= dim < x.ndim:
+        elif wants_gradient(x) and dtype in (None, x.dtype) and -x.ndim <= dim < x.ndim:
             last = dim == -1 or dim == x.ndim - 1
             result = _watched_softmax(x) if last else _watched_columns(dim % x.ndim)(x)
             return result
