@@ -12,6 +12,7 @@ from gluon_core.plugin.targets import Target
 from gluon_core.plugin.triton_compiler import TritonCompiler, TritonDevice
 from gluon_nvidia.arch import ARCHITECTURES, properties
 from gluon_nvidia.lowerings import LOWERINGS
+from gluon_nvidia.pairs import paired
 from gluon_nvidia.timeline import instrumented, recorded
 
 __all__ = ["NVIDIA"]
@@ -33,12 +34,13 @@ class NvidiaCompiler(TritonCompiler):
     def around(self, target: Target, options: Any) -> Mapping[str, Callable[..., Any]]:
         from gluon_nvidia.assembler import keep_spills, keep_warnings, located
 
-        around: dict[str, Callable[..., Any]] = {"ptx": located}
+        threads = 32 * int(options.num_warps)
+        around: dict[str, Callable[..., Any]] = {"ptx": lambda run: paired(located(run), threads)}
         if target.has("nvidia.wgmma"):
             around["cubin"] = keep_warnings
         if recorded(options):
             mode = str(options.instrumentation_mode)
-            around["ptx"] = lambda run: instrumented(located(run), mode)
+            around["ptx"] = lambda run: instrumented(paired(located(run), threads), mode)
             around["cubin"] = lambda run: keep_spills(keep_warnings(run))
         return around
 

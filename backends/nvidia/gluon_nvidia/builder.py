@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, NamedTuple, Optional, Sequence
 
+from gluon_nvidia import pairs
 from gluon_nvidia.timeline import marker, recorded
 
 __all__ = ["MultimemOperands", "NvidiaOps"]
@@ -43,6 +44,10 @@ class NvidiaOps:
             self.create_inline_asm(
                 marker(name, begins, line), "=r", [], [self.get_int32_ty()], False, 1
             )
+
+    def mark_pair(self, word: str) -> None:
+        """Leave a mark for `pairs.paired`."""
+        self.create_inline_asm(pairs.marker(word), "=r", [], [self.get_int32_ty()], False, 1)
 
     def create_multimem_load_reduce(
         self, type: Any, copies: Any, mask: Any, kind: str, width: int, axis: int,

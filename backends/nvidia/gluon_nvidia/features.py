@@ -18,6 +18,9 @@ CLUSTER_WIDE_BARRIERS = features.Feature(
 ARRIVE_MULTICAST = features.Feature((3, 8), "arrivals at the barriers of several blocks")
 ARRIVE_MASK_FIRST = features.Feature((3, 8), "those blocks stand before the predicate", last=(3, 8))
 PAIRS_ARRIVE = features.Feature((3, 8), "a barrier of a pair counts the arrivals of both blocks")
+PAIRS_WRITTEN = features.Feature(
+    (3, 6), "rings by multicast that the stage of PTX writes", last=(3, 6)
+)
 FROM_CTA = features.Feature((3, 9), "arrivals and expected bytes of one block of the cluster alone")
 CLUSTER_HALVES = features.Feature((3, 7), "the two halves of the cluster's barrier", last=(3, 8))
 INIT_FENCE = features.Feature((3, 7), "the fence after a barrier's initialization", last=(3, 8))

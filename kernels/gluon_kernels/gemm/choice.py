@@ -49,6 +49,7 @@ UNSURE = 0.25  # of the time that a tiling is expected to take more which is lik
 # the elements that are multiplied in vain; pitches, copies and 8-bit elements; stages; buffers; the last round's share of the processors; kernels.
 SIDE, TILE, PARTS, STEPS, ROUNDS, WASTE = 0.3, 0.5, 0.4, 0.25, 0.25, 0.65
 KIND, STAGES, WHOLE, LAST, KERNEL = 0.6, 0.07, 0.4, 0.8, 0.65
+PAIR = 0.5  # pairs of blocks
 KERNELS = ("pingpong", "cooperative", "stream_k", "split_k", "direct", "cooperative_k")
 FILE = Path(__file__).parent / "tuned" / "hopper.json"
 
@@ -79,13 +80,13 @@ def features(tiling: Tiling, size: Size) -> tuple[float, ...]:
         if tiling.splits > 1:
             shares, written = 1.0, each * m * n * 4 / 1024
     else:
-        waves = cdiv(tiles, size.processors)
+        waves = cdiv(tiles, size.processors // tiling.blocks)
         across = busy = float(waves * steps)
-        load = tiles * steps / size.processors
+        load = tiles * steps * tiling.blocks / size.processors
     rows = sum(
         x for x, pitch in zip((n, m) if tiling.swapped else (m, n), size.pitches) if pitch % 32
     )
-    loaded = busy * rows / 128
+    loaded = busy * rows / tiling.blocks / 128
     if tiling.kernel == "direct":
         loaded = busy * k * (m / size.vectors[0] + n / size.vectors[1]) / 8192
     vector = math.gcd(size.n, 128 // size.out_bits)
@@ -93,7 +94,9 @@ def features(tiling: Tiling, size: Size) -> tuple[float, ...]:
     if vector * size.out_bits == 128:
         stores = 0.0
     result = size.batch * size.m * size.n * size.out_bits / 8 / size.processors / 1e4
-    area, products, sides = m * n / 2**14, m * n * k / 2**20, (m + n) * k / 2**14
+    m, n = m / tiling.blocks, float(n)  # of a block, which gets the columns, and copies half of them
+    area, products = m * n / 2**14, m * n * k / 2**20
+    sides = (m + n / tiling.blocks) * k / 2**14
     return (
         1.0, float(waves), waves * area, across, across * products, across * sides, load,
         load * (area if tiling.kernel == "stream_k" else products), load * sides, loaded, size.memory, result, shares, written, stores,
@@ -151,7 +154,7 @@ def _table() -> Table:
 
 def kind_of(tiling: Tiling) -> str:
     """Return the name of the tilings that share the factors of the model."""
-    return tiling.kernel + " swapped" * tiling.swapped
+    return tiling.kernel + " swapped" * tiling.swapped + " pair" * (tiling.blocks == 2)
 
 
 def expected(tiling: Tiling, size: Size, table: Table) -> Optional[float]:
@@ -172,7 +175,8 @@ def traits(tiling: Tiling, size: Size) -> tuple[float, ...]:
     """Return a point for a tiling of a product: times at points near each other err alike."""
     m, n, k = tiling.block
     rows, columns = (size.n, size.m) if tiling.swapped else (size.m, size.n)
-    rounds = tiling.tiles(size) * tiling.splits / size.processors / tiling.resident(size)
+    programs = tiling.tiles(size) * tiling.splits * tiling.blocks
+    rounds = programs / size.processors / tiling.resident(size)
     log = math.log2
     return (
         *(SIDE * log(side) for side in (size.m, size.n, size.k, size.batch)),
@@ -180,7 +184,7 @@ def traits(tiling: Tiling, size: Size) -> tuple[float, ...]:
         *(TILE * log(side) for side in tiling.block), STAGES * tiling.stages, PARTS * log(tiling.splits), TILE * tiling.swapped,
         WHOLE * tiling.whole, ROUNDS * log(rounds), LAST * rounds / math.ceil(rounds), STEPS * log(cdiv(size.k, k) / tiling.splits),
         WASTE * log(cdiv(rows, m) * m / rows), WASTE * log(cdiv(columns, n) * n / columns),
-        *(KERNEL * (tiling.kernel == kernel) for kernel in KERNELS),
+        *(KERNEL * (tiling.kernel == kernel) for kernel in KERNELS), PAIR * (tiling.blocks == 2),
     )  # fmt: skip
 
 

@@ -75,16 +75,29 @@ def of_scaled(M, N, bias, ACTIVATION: gl.constexpr, scales):
 
 
 @gluon.constexpr_function
-def stored_rows(columns, vector, lanes, warps):
-    """Return the layout of a part of a tile whose rows are stored, or loaded, `vector` elements at a time."""
+def stored_rows(columns, vector, lanes, warps, split=()):
+    """Return the layout of a part of a tile whose rows are stored, or loaded, `vector` elements at a time.
+
+    Args:
+        split: `cga_layout`, by which the blocks of a cluster have parts of the rows or columns.
+    """
+    for _, half in split:
+        columns >>= half
     across = min(columns // vector, 8 if vector == 8 else lanes)
-    return gl.BlockedLayout([1, vector], [lanes // across, across], [warps, 1], [1, 0])
+    return gl.BlockedLayout([1, vector], [lanes // across, across], [warps, 1], [1, 0], list(split))
+
+
+@gluon.constexpr_function
+def exchanged(split):
+    """Return `cga_layout` of a transposed tile."""
+    return [[column, row] for row, column in split]
 
 
 @gluon.jit
 def store_part(
-    c, value, row, column, sizes, stride, end, COLUMNS: gl.constexpr, VECTOR: gl.constexpr
-):
+    c, value, row, column, sizes, stride, end, COLUMNS: gl.constexpr, VECTOR: gl.constexpr,
+    SPLIT: gl.constexpr = (),
+):  # fmt: skip
     """Store a part of a tile of sums, VECTOR elements at a time.
 
     Args:
@@ -93,6 +106,7 @@ def store_part(
         stride: elements from a row to the next; with COLUMNS from a column to the next, and columns are contiguous.
         end: the epilogue, of the matrix whose rows are contiguous.
         VECTOR: `stride` and the contiguous side are multiples of it; 1 to 8.
+        SPLIT: `cga_layout` of `value`, in clusters.
     """
     across = sizes[1]
     down = sizes[0]
@@ -103,7 +117,8 @@ def store_part(
         across, down = down, across
         top, left = left, top
     WARP: gl.constexpr = gl.target.warp_size()
-    wide: gl.constexpr = stored_rows(value.shape[1], VECTOR, WARP, gl.num_warps())
+    OWN: gl.constexpr = exchanged(SPLIT) if COLUMNS else SPLIT
+    wide: gl.constexpr = stored_rows(value.shape[1], VECTOR, WARP, gl.num_warps(), OWN)
     value = end.apply(gl.convert_layout(value, wide), [top, left])
     across = across // VECTOR * VECTOR  # the compiler sees the multiples
     stride = stride // VECTOR * VECTOR

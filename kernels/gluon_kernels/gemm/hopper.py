@@ -9,8 +9,8 @@ of 16 is a sum of such. Shared memory is filled at 64 bytes per clock, so that t
 Operands may be stored transposed: `wgmma` reads 16-bit tiles of either orientation. Matrices of a batch are one more
 dimension of the descriptors, of which a tile covers one.
 
-With two blocks to a cluster (`num_ctas=2`, from Triton 3.8 on) a tile of the ping-pong schedule has twice the rows, and each
-block half of them: one copies the columns of B for both by multicast, so that the L2 cache gives them once.
+With two blocks to a cluster (`num_ctas=2`) a tile has twice the rows, and each block half of those of each group: one block
+copies the columns of B for both by multicast, so that the L2 cache gives them once.
 """
 
 import gluon_core as gluon
@@ -50,7 +50,7 @@ def widths(columns):
 
 @gluon.constexpr_function
 def split(ctas, dim):
-    """Return `cga_layout` of tiles of which each block of a cluster has half along `dim`; with None, all."""
+    """Return `cga_layout` of [1, rows, columns], of which each block of a cluster has half along rows, 0, or columns, 1; with None, all."""
     return [[0, int(dim == 0), int(dim == 1)]] if ctas == 2 else []
 
 
@@ -166,7 +166,10 @@ def store(outs, sums, matrix, row, column, FORM: gl.constexpr, VECTOR: gl.conste
             writers[i].store([matrix, row, column], sums[i])
         else:
             to = c + matrix.to(gl.int64) * (strides[0] // VECTOR * VECTOR)
-            store_part(to, sums[i], row, column, sizes, strides[1], end, FORM == "columns", VECTOR)
+            store_part(
+                to, sums[i], row, column, sizes, strides[1], end, FORM == "columns", VECTOR,
+                rows_of(gl.num_ctas()),
+            )  # fmt: skip
         column += sums[i].shape[1]
 
 
@@ -343,8 +346,7 @@ def gemm(
             [4, 4, 1],
             [160, 160, 24],
         )
-    if CTAS == 2:
-        gl.barrier(cluster=True)  # neither block is gone while the other uses its barriers
+    ring.close()
 
 
 # -- descriptors ----------------------------------------------------------------------------------

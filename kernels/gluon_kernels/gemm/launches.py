@@ -15,6 +15,7 @@ from gluon_kernels.dependent import overlapping
 from gluon_kernels.gemm.call import Call
 from gluon_kernels.gemm.choice import choose, ranked
 from gluon_kernels.gemm.hopper import DTYPES, gemm, widths
+from gluon_kernels.gemm.hopper import split as cga
 from gluon_kernels.gemm.hopper_cooperative_k import gemm_cooperative_k
 from gluon_kernels.gemm.hopper_direct import gemm_direct
 from gluon_kernels.gemm.hopper_small_m import gemm_split_k
@@ -94,9 +95,13 @@ def has_contiguous_side(matrix: torch.Tensor) -> bool:
     )
 
 
-def describe(base: torch.Tensor, of: Operand, block: tuple[int, int]) -> Any:
+def describe(
+    base: torch.Tensor, of: Operand, block: tuple[int, int], blocks: int = 1, split: Optional[int] = None
+) -> Any:  # fmt: skip
+    """Return the descriptor of an operand for tiles of `block`, of which each of the `blocks` of a cluster has a part along
+    the dimension `split`, 0 or 1, or all."""
     layout = gl.NVMMASharedLayout.get_default_for(
-        [1, *block], DTYPES[str(base.dtype).rpartition(".")[2]]
+        [1, *block], DTYPES[str(base.dtype).rpartition(".")[2]], cga_layout=cga(blocks, split)
     )
     return TensorDescriptor(base, list(of.shape), list(of.strides), [1, *block], layout)
 
@@ -275,13 +280,13 @@ def _persistent(
         of_batch = strides[0] if call.batch > 1 else call.m * of_rows
         of_c = Operand(shape, (of_batch, of_rows, 1), False)
         box = tiling.box(size) // c.element_size()
-        descriptors = tuple(describe(c, of_c, (share, min(box, w))) for w in widths(n))
+        descriptors = tuple(describe(c, of_c, (share, min(box, w)), tiling.blocks, 0) for w in widths(n))  # fmt: skip
     extents = (call.m, call.n)
     scales = split_scales(call.scales if by_rows else call.scales[::-1], extents if by_rows else extents[::-1])  # fmt: skip
     forms = (stored, vector, flipped, call.activation)
     arguments: tuple[Any, ...] = (
-        describe(a, left, (k, share) if flipped[0] else (share, k)),
-        tuple(describe(b, right, (w, k) if flipped[1] else (k, w)) for w in widths(n)),
+        describe(a, left, (k, share) if flipped[0] else (share, k), tiling.blocks, int(flipped[0])),
+        tuple(describe(b, right, (w, k) if flipped[1] else (k, w), tiling.blocks) for w in widths(n)),
         c, descriptors, strides[0] if call.batch > 1 else 0, along, call.bias, scales,
         call.batch, rows, columns, call.k,
     )  # fmt: skip
@@ -292,7 +297,7 @@ def _persistent(
     arguments += (m, n, k, tiling.stages, tiling.walk, tiling.groups, tiling.whole, *forms)
     grid = (tiling.programs(size),)
     launch: Callable[..., None] = gluon.torch.prepare(
-        gemm, grid, arguments, tensors, num_warps=4, **options
+        gemm, grid, arguments, tensors, num_warps=4, num_ctas=tiling.blocks, **options
     )
     return launch
 

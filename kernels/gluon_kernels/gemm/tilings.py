@@ -68,6 +68,7 @@ class Tiling:
         swapped: the transposed result is computed, whose columns are the rows of A.
         walk: rows of tiles that are walked at a time.
         whole: a group has buffers for all that it stores of a tile, not for a part of it.
+        blocks: of a cluster: 2 share the columns of a tile, and each has half of the rows of each group.
     """
 
     kernel: str
@@ -78,12 +79,13 @@ class Tiling:
     swapped: bool = False
     walk: int = 8
     whole: bool = False
+    blocks: int = 1
 
     @property
     def name(self) -> str:
         m, n, k = self.block
         parts = f"/{self.splits}" if self.splits > 1 else ""
-        forms = " swapped" * self.swapped + " whole" * self.whole
+        forms = " swapped" * self.swapped + " whole" * self.whole + " pair" * (self.blocks == 2)
         return f"{self.kernel} {m}x{n}x{k} s{self.stages}{forms}{parts}"
 
     @property
@@ -111,11 +113,11 @@ class Tiling:
         return max(shared, min(size.processors, shared * steps // 4))
 
     def programs(self, size: Size) -> int:
-        """Return how many persistent programs there are: at most one for each processor."""
+        """Return how many persistent programs there are: at most one for each processor, or pair of them."""
         tiles = self.tiles(size)
         if self.kernel == "stream_k" and tiles < size.processors:
             return self.sharers(size)
-        return min(tiles, size.processors)
+        return min(tiles, size.processors // self.blocks)
 
     def resident(self, size: Size) -> int:
         """Return how many programs a processor runs at a time."""
@@ -127,11 +129,12 @@ class Tiling:
     def shared(self, size: Size, box: int = 128) -> int:
         """Return the bytes of shared memory of a block, where results are stored in boxes of so many bytes."""
         m, n, k = self.block
+        m //= self.blocks
         ring = (m + n) * k * self.stages * size.bits // 8 + 1024
         if self.kernel in IN_PARTS:
             return ring
         if self.swapped:  # a part at a time, through registers
-            return ring + 2 * max(1, self.groups) * 4 * 128 * 17
+            return ring + 2 * max(self.blocks, self.groups) * self.blocks * 4 * 128 * 17
         rows, users = (m, 2) if self.groups == 0 else (m // self.groups, self.groups)
         boxes = sum(width * size.out_bits // 8 if self.whole else min(box, width * size.out_bits // 8) for width in parts_of(n))  # fmt: skip
         return ring + users * boxes * rows
@@ -159,9 +162,11 @@ IN_PARTS = (
 _PINGPONG = (
     ((128, 192, 64), 4), ((128, 192, 32), 8), ((128, 160, 64), 4), ((128, 128, 64), 6),
     ((64, 352, 64), 3), ((64, 256, 64), 5), ((64, 192, 64), 6), ((64, 128, 64), 8),
-    ((64, 96, 64), 9), ((64, 64, 128), 6), ((64, 32, 128), 8),
+    ((64, 96, 64), 9), ((64, 64, 128), 6), ((64, 32, 128), 8), ((64, 160, 64), 7), ((64, 112, 64), 8), ((64, 80, 64), 10), ((64, 48, 128), 6),
 )  # fmt: skip
 _COOPERATIVE = (
+    (2, (128, 320, 64), 3), (2, (128, 288, 64), 3), (2, (128, 160, 64), 5), (2, (128, 144, 64), 6), (2, (128, 112, 64), 7), (2, (128, 96, 64), 7), (2, (128, 80, 64), 8),
+    (2, (256, 144, 64), 4), (2, (256, 112, 64), 4), (2, (256, 96, 64), 5), (2, (256, 80, 64), 5),
     (2, (128, 256, 64), 4), (2, (128, 224, 64), 4), (2, (128, 128, 64), 6), (2, (128, 192, 64), 5),
     (2, (256, 128, 64), 4), (2, (256, 160, 64), 3), (2, (256, 192, 64), 3),
     (3, (192, 128, 64), 4), (3, (192, 192, 64), 3),
@@ -197,7 +202,18 @@ _SWAPPED = (
     (2, (128, 304, 64), 3), (2, (128, 304, 32), 7), (2, (128, 256, 64), 4), (2, (128, 224, 64), 4), (2, (128, 160, 64), 5),
     (2, (256, 128, 64), 4), (2, (256, 160, 64), 3), (2, (128, 96, 64), 6), (2, (128, 64, 128), 4),
     (2, (256, 64, 64), 5), (2, (256, 32, 64), 5), (2, (128, 32, 128), 5),
-    (0, (64, 96, 64), 9), (0, (64, 64, 128), 6), (0, (64, 32, 128), 8),
+    (0, (64, 96, 64), 9), (0, (64, 64, 128), 6), (0, (64, 32, 128), 8), (0, (64, 128, 64), 7), (0, (64, 112, 64), 8), (0, (64, 80, 64), 9), (0, (64, 48, 128), 6),
+    (2, (128, 144, 64), 5), (2, (128, 112, 64), 6), (2, (128, 80, 64), 7), (2, (128, 48, 128), 4), (2, (256, 96, 64), 4), (2, (256, 80, 64), 4),
+)  # fmt: skip
+_PAIRS = (
+    (False, 2, (256, 320, 64), 3), (False, 2, (256, 256, 64), 4), (False, 2, (256, 192, 64), 5), (False, 2, (256, 160, 64), 5), (False, 2, (256, 144, 64), 5),
+    (False, 2, (256, 128, 64), 6), (False, 2, (256, 112, 64), 6), (False, 2, (256, 96, 64), 7), (False, 2, (256, 80, 64), 7), (False, 2, (256, 64, 128), 4),
+    (False, 2, (512, 128, 64), 4), (False, 2, (512, 160, 64), 3), (False, 2, (512, 192, 64), 3), (False, 2, (512, 64, 64), 5), (False, 3, (384, 192, 64), 3),
+    (True, 2, (256, 256, 64), 3), (True, 2, (256, 304, 32), 5), (True, 2, (256, 160, 64), 4), (True, 2, (256, 96, 64), 5), (True, 2, (256, 64, 128), 3),
+    (True, 2, (512, 128, 64), 3), (True, 2, (512, 160, 64), 3),
+    (False, 0, (128, 256, 64), 5), (False, 0, (128, 192, 64), 6), (False, 0, (128, 128, 64), 8), (False, 0, (128, 96, 64), 9), (False, 0, (128, 64, 128), 6),
+    (False, 0, (256, 128, 64), 6), (False, 0, (256, 192, 64), 4), (False, 0, (256, 160, 64), 4),
+    (True, 0, (128, 128, 64), 6), (True, 0, (128, 112, 64), 6), (True, 0, (128, 96, 64), 7), (True, 0, (128, 80, 64), 8), (True, 0, (128, 64, 128), 4), (True, 0, (128, 48, 128), 5),
 )  # fmt: skip
 
 
@@ -213,6 +229,9 @@ def _tilings() -> Iterator[Tiling]:
     for groups, block, stages in _SWAPPED:
         kernel = "cooperative" if groups else "pingpong"
         yield Tiling(kernel, block, stages, groups=groups, swapped=True)
+    for swapped, groups, block, stages in _PAIRS:
+        kernel = "cooperative" if groups else "pingpong"
+        yield Tiling(kernel, block, stages, groups=groups, swapped=swapped, blocks=2)
     for swapped, block, stages in _STREAM_K:
         yield Tiling("stream_k", block, stages, groups=2, swapped=swapped)
     for splits in _SPLITS[1:]:

@@ -18,7 +18,8 @@ Each slot has a barrier that says it is full, which the copies complete, and one
 empty, at which every consumer arrives. Phases are the positions' business.
 
 Each block of a cluster has its own slots and barriers. With multicast the even block of a pair copies
-the shared tiles for both, so it also waits for the other's consumers, at a barrier of the pair.
+the shared tiles for both, so it also waits for the other's consumers, at a barrier of the pair. On Triton 3.6 the
+blocks take turns by slots, and both wait for the consumers of both (`gluon_nvidia.pairs`).
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from gluon_core.plugin.semantic import SemanticLayer
 from gluon_core.plugin.typing import Const, Scalar
 from gluon_core.portable.records import Record
 from gluon_core.values import shared_memory_descriptor
-from gluon_nvidia.features import PAIRS_ARRIVE
+from gluon_nvidia.features import PAIRS_ARRIVE, PAIRS_WRITTEN
 from gluon_nvidia.language import mbarrier, tma
 from gluon_nvidia.language.descriptor import tensor_descriptor
 from gluon_nvidia.language.mbarrier_counted import arrive
@@ -193,7 +194,12 @@ class tile_ring(Record):
         views = [semantic.memdesc_index(buffer, position.index) for buffer in buffers]
         mbarrier.expect(ready, sum(view.nbytes_per_cta for view in views), pred)
         for desc, view, place, shared in zip(descs, views, places, self.facts.shared):
-            tma.async_load(desc, place, ready, view, pred, shared)
+            if shared and semantic.has(PAIRS_WRITTEN):
+                _mark("load")
+                tma.async_load(desc, place, ready, view, pred)
+                _mark("end")
+            else:
+                tma.async_load(desc, place, ready, view, pred, shared)
 
     @builtin(name="tile_ring.wait")
     def wait(self, position: ring_position) -> Union[shared_memory_descriptor, tl.tuple]:
@@ -246,8 +252,19 @@ class tile_ring(Record):
             ArgumentError: no position of a consumer on this ring.
         """
         check_position(self.facts, position, "consumer")
+        written = any(self.facts.shared) and semantic_layer().has(PAIRS_WRITTEN)
+        if written:
+            _mark("release")
         for empty in _parts(self)[3:]:
-            arrive(semantic_layer().memdesc_index(empty, position.index), count=1, pred=pred)
+            arrive(
+                semantic_layer().memdesc_index(empty, position.index), count=1 + written, pred=pred
+            )
+
+    @builtin(name="tile_ring.close")
+    def close(self) -> None:
+        """Wait until no block uses the slots of another; call it behind `gl.warp_specialize`. Without multicast it does nothing."""
+        if any(self.facts.shared) and not semantic_layer().has(PAIRS_WRITTEN):
+            semantic_layer().barrier(True)
 
     @builtin(name="tile_ring.empty")
     def empty(self, position: ring_position) -> shared_memory_descriptor:
@@ -293,7 +310,7 @@ def tma_ring(
         consumers: compile-time integer; each of so many partitions releases every slot.
         two_ctas: the blocks of a pair multiply together: the even one waits until a slot of both is full.
         multicast: of tensors whose `cga_layout` repeats the block in both blocks of a cluster of two, one
-            copies for both, and their slots go around together. Triton 3.8.
+            copies for both, and their slots go around together. Triton 3.6, and 3.8 on; call `ring.close()` at the end.
 
     Returns:
         A `tile_ring`.
@@ -322,7 +339,8 @@ def tma_ring(
     ]
     full = mbarrier.allocate_mbarrier(batch=count, two_ctas=two_ctas)
     empties = [mbarrier.allocate_mbarrier(batch=count)]
-    if any(shared):
+    written = any(shared) and semantic.has(PAIRS_WRITTEN)
+    if any(shared) and not written:
         empties.append(mbarrier.allocate_mbarrier(batch=count, two_ctas=True))
     semantic.record("call_buffer", full, "the full slots", _FULL)
     for empty in empties:
@@ -330,7 +348,9 @@ def tma_ring(
     for slot in range(count):
         mbarrier.init(semantic.memdesc_index(full, slot), 1)
         for empty in empties:
-            mbarrier.init(semantic.memdesc_index(empty, slot), users)
+            mbarrier.init(semantic.memdesc_index(empty, slot), users * (1 + written))
+    if written:
+        _mark("begin")
     # Where blocks use each other's barriers, compilers that have PAIRS_ARRIVE let them wait after this.
     return tile_ring(
         [tl.tuple(descs), tl.tuple(buffers), full, *empties], RingFacts(count, users, shared)
@@ -346,6 +366,13 @@ def begin(facts: RingFacts, role: str) -> ring_position:
     first = semantic.scalar_constant(0, tl.int32)
     phase = semantic.scalar_constant(int(role == "producer"), tl.int32)
     return ring_position([first, phase], PositionFacts(facts.stages, role))
+
+
+def _mark(word: str) -> None:
+    """Leave a mark where machine code is written; simulators run the ring as it is."""
+    builder = semantic_layer().builder
+    if hasattr(type(builder), "mark_pair"):
+        builder.mark_pair(word)
 
 
 def _by_tma(desc: Any) -> Any:
@@ -372,7 +399,8 @@ def _shared(
     """Return the tensors that one block copies for both."""
     if not semantic.compile_time_bool(multicast, "multicast"):
         return (False,) * len(descs)
-    semantic.require(PAIRS_ARRIVE, "tma_ring(multicast=True)")
+    if not semantic.has(PAIRS_WRITTEN):
+        semantic.require(PAIRS_ARRIVE, "tma_ring(multicast=True)")
     if semantic.num_ctas != 2:
         raise errors.ArgumentError(
             "needs a cluster of two blocks",

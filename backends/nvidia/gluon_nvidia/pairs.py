@@ -1,0 +1,118 @@
+"""Rings by multicast on Triton 3.6, which has no such loads: PTX in which the blocks of a pair copy for each other.
+
+`tma_ring(multicast=True)` leaves marks in the PTX, instructions without effect and a comment. The stage that writes PTX replaces:
+
+- a load behind the mark `load` by one that brings the tile to both blocks (`.multicast::cluster`) and counts its bytes at the barrier of each.
+  The blocks take turns by slots: the index of a slot is in the address of its barrier.
+- the arrival behind the mark `release`, which counts two, by one at the barrier of each block: a slot is empty once both have used it.
+- the mark `begin`, behind the barriers' initialization, by a barrier of the cluster. Warps that wait for a partition pass it at the kernel's begin.
+- the kernel's returns: a block ends once the other one has stopped to use its memory.
+
+Source: PTX ISA, 9.7.9.27.1 (cp.async.bulk.tensor), 9.7.13.15 (mbarrier), 9.7.13.3 (barrier.cluster), 9.7.9.25 (mapa).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Callable
+
+__all__ = ["marker", "paired"]
+
+_Run = Callable[[Any, "dict[str, Any]"], Any]
+
+_ASM = re.compile(r"// begin inline asm\n.*?// end inline asm", re.S)
+_MARK = re.compile(r"[^\n]*// gluon\.pair (\w+)[^\n]*")
+_LOAD = re.compile(
+    r"@(?P<guard>%p\d+) (?P<name>cp\.async\.bulk\.tensor\.\dd\.shared::cluster\.global\.mbarrier::complete_tx::bytes) "
+    r"(?P<places>\[[^\]]*\], \[[^\]]*\]), \[(?P<barrier>%r\d+)\];"
+)
+_ARRIVE = re.compile(
+    r"@(?P<guard>%p\d+) mbarrier\.arrive\.shared::cta\.b64 _, \[(?P<barrier>%r\d+)\], 2;"
+)
+_ENTRY = re.compile(r"\.entry\s+[\w$.]+\s*\(.*?\n\{\n", re.S)
+_RETURN = re.compile(r"^([ \t]*)ret;", re.M)
+
+_LOADED = """{{
+	.reg .pred turn;
+	.reg .b32 rank, slot;
+	.reg .b16 both;
+	mov.u32 rank, %cluster_ctarank;
+	shr.u32 slot, {barrier}, 3;
+	xor.b32 rank, rank, slot;
+	and.b32 rank, rank, 1;
+	setp.eq.and.u32 turn, rank, 0, {guard};
+	mov.b16 both, 3;
+	@turn {name}.multicast::cluster {places}, [{barrier}], both;
+}}"""
+_RELEASED = """{{
+	.reg .b32 rank, there;
+	mov.u32 rank, %cluster_ctarank;
+	xor.b32 rank, rank, 1;
+	mapa.shared::cluster.u32 there, {barrier}, rank;
+	@{guard} mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];
+	@{guard} mbarrier.arrive.release.cluster.shared::cta.b64 _, [{barrier}];
+}}"""
+_BEGUN = """fence.mbarrier_init.release.cluster;
+	barrier.cluster.arrive.release.aligned;
+	barrier.cluster.wait.acquire.aligned;"""
+_WAITING = """{{
+	.reg .pred waits;
+	.reg .b32 thread;
+	mov.u32 thread, %tid.x;
+	setp.ge.u32 waits, thread, {threads};
+	@!waits bra begins;
+	barrier.cluster.arrive.relaxed.aligned;
+	barrier.cluster.wait.acquire.aligned;
+begins:
+}}
+"""
+_ENDED = "barrier.cluster.arrive.release;\n\\1barrier.cluster.wait.acquire;\n\\1ret;"
+
+
+def marker(word: str) -> str:
+    """Return the inline assembly of a mark; its 32-bit result is unused."""
+    return f"mov.b32 $0, 0; // gluon.pair {word}"
+
+
+def paired(run: _Run, threads: int) -> _Run:
+    """Return the stage `run`, which writes PTX, with marks replaced.
+
+    Args:
+        threads: of a block, that do not wait for a partition.
+    """
+
+    def stage(source: Any, metadata: dict[str, Any]) -> Any:
+        ptx = run(source, metadata)
+        if "// gluon.pair begin" not in ptx:
+            return ptx
+        ptx = _replaced(ptx)
+        entry = _ENTRY.search(ptx)
+        if entry is None:
+            raise ValueError("PTX without an entry")
+        head, body = ptx[: entry.end()], ptx[entry.end() :]
+        return head + _WAITING.format(threads=threads) + _RETURN.sub("\\1" + _ENDED, body)
+
+    return stage
+
+
+def _replaced(ptx: str) -> str:
+    """Return PTX with the instructions that marks announce replaced."""
+    word, last = "", ptx.rindex("// gluon.pair begin")
+
+    def block(match: re.Match[str]) -> str:
+        nonlocal word
+        text = match[0]
+        mark = _MARK.search(text)
+        if mark:
+            word = mark[1]
+            if match.start() < last < match.end():
+                return text.replace(mark[0], f"{mark[0]}\n\t{_BEGUN}")
+            return text
+        if word == "load":
+            return _LOAD.sub(lambda load: _LOADED.format(**load.groupdict()), text)
+        if word == "release" and _ARRIVE.search(text):
+            word = ""
+            return _ARRIVE.sub(lambda arrival: _RELEASED.format(**arrival.groupdict()), text)
+        return text
+
+    return _ASM.sub(block, ptx)
