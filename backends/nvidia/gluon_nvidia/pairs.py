@@ -5,7 +5,8 @@
 - a load behind the mark `load` by one that brings the tile to both blocks (`.multicast::cluster`) and counts its bytes at the barrier of each.
   The blocks take turns by slots: the index of a slot is in the address of its barrier.
 - the arrival behind the mark `release`, which counts two, by one at the barrier of each block: a slot is empty once both have used it.
-- the mark `begin`, behind the barriers' initialization, by a barrier of the cluster. Warps that wait for a partition pass it at the kernel's begin.
+- the mark `begin`, behind the barriers' initialization, by a barrier of the cluster. Warps that wait for a partition arrive at the kernel's begin and do not
+  wait there: those of the first partition take registers over that they give back.
 - the kernel's returns: a block ends once the other one has stopped to use its memory.
 
 Source: PTX ISA, 9.7.9.27.1 (cp.async.bulk.tensor), 9.7.13.15 (mbarrier), 9.7.13.3 (barrier.cluster), 9.7.9.25 (mapa).
@@ -30,7 +31,7 @@ _ARRIVE = re.compile(
     r"@(?P<guard>%p\d+) mbarrier\.arrive\.shared::cta\.b64 _, \[(?P<barrier>%r\d+)\], 2;"
 )
 _ENTRY = re.compile(r"\.entry\s+[\w$.]+\s*\(.*?\n\{\n", re.S)
-_RETURN = re.compile(r"^([ \t]*)ret;", re.M)
+_RETURN = re.compile(r"^[ \t]*ret;", re.M)
 
 _LOADED = """{{
 	.reg .pred turn;
@@ -55,18 +56,28 @@ _RELEASED = """{{
 _BEGUN = """fence.mbarrier_init.release.cluster;
 	barrier.cluster.arrive.release.aligned;
 	barrier.cluster.wait.acquire.aligned;"""
-_WAITING = """{{
-	.reg .pred waits;
+_ARRIVED = """{{
+	.reg .pred first;
 	.reg .b32 thread;
 	mov.u32 thread, %tid.x;
-	setp.ge.u32 waits, thread, {threads};
-	@!waits bra begins;
+	setp.lt.u32 first, thread, {threads};
+	@first bra begins;
 	barrier.cluster.arrive.relaxed.aligned;
-	barrier.cluster.wait.acquire.aligned;
 begins:
 }}
 """
-_ENDED = "barrier.cluster.arrive.release;\n\\1barrier.cluster.wait.acquire;\n\\1ret;"
+_ENDED = """{{
+	.reg .pred first;
+	.reg .b32 thread;
+	mov.u32 thread, %tid.x;
+	setp.lt.u32 first, thread, {threads};
+	@first bra ends;
+	barrier.cluster.wait.acquire;
+ends:
+	barrier.cluster.arrive.release;
+	barrier.cluster.wait.acquire;
+}}
+	ret;"""
 
 
 def marker(word: str) -> str:
@@ -90,7 +101,8 @@ def paired(run: _Run, threads: int) -> _Run:
         if entry is None:
             raise ValueError("PTX without an entry")
         head, body = ptx[: entry.end()], ptx[entry.end() :]
-        return head + _WAITING.format(threads=threads) + _RETURN.sub("\\1" + _ENDED, body)
+        body = _RETURN.sub(_ENDED.format(threads=threads), body)
+        return head + _ARRIVED.format(threads=threads) + body
 
     return stage
 
