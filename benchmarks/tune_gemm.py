@@ -161,10 +161,11 @@ class Pick(NamedTuple):
 
 def candidates(size: tilings.Size, pick: Pick) -> list[tilings.Tiling]:
     """Return the tilings that fit and are picked."""
+    fits = tilings.columns().fitting(size)
     fitting = [
         tiling
-        for tiling in tilings.TILINGS.values()
-        if tilings.fits(tiling, size) and not (size.eight and tiling.kernel == "direct")
+        for tiling, fit in zip(tilings.TILINGS.values(), fits)
+        if fit and not (size.eight and tiling.kernel == "direct")
     ]
     names = [tiling.name for tiling in fitting]
     expected = dict(zip(names, choice.predicted(fitting, size)))
@@ -279,7 +280,7 @@ def use(table: dict[str, Any]) -> None:
     """Let tilings be chosen by a table."""
     read = choice.read(table)
     choice._table = lambda: read  # type: ignore[assignment]
-    choice.ranked.cache_clear()
+    choice._order.cache_clear()
     choice.choose.cache_clear()
 
 
@@ -287,7 +288,8 @@ def fitted(measured: dict[str, Any]) -> dict[str, Any]:
     """Return a table: non-negative factors for the times of the tilings of each kernel, with least relative errors, and corrections of them."""
     kinds: dict[str, list[Sample]] = {}
     for tiling, size, time_alone, weight in samples_of(measured):
-        sample = (choice.features(tiling, size), time_alone, weight)
+        quantities = choice.features(choice.Columns([tiling]), size)
+        sample = (tuple(float(np.ravel(x)[0]) for x in quantities), time_alone, weight)
         kinds.setdefault(choice.kind_of(tiling), []).append(sample)
     model = {
         kind: [float(f"{x:.5g}") for x in _factors(*zip(*rows))] for kind, rows in kinds.items()
@@ -305,13 +307,16 @@ def corrected(table: dict[str, Any], measured: dict[str, Any]) -> dict[str, Any]
         places = [(name, sizes[n]) for name, rows in table["weights"].items() for n, _ in rows]
         errors = {place: [float(error)] for place, error in zip(places, old)}
     for tiling, size, time_alone, weight in samples_of(measured):
-        expected = choice.expected(tiling, size, known)
-        if expected and weight > NEAR:
+        expected = float(choice.expected(choice.Columns([tiling]), size, known)[0])
+        if expected == expected and weight > NEAR:
             errors.setdefault((tiling.name, choice.row_of(size)), []).append(
                 math.log(time_alone / expected)
             )
-    points = [choice.traits(tilings.TILINGS[name], choice.size_of(row)) for name, row in errors]
-    like = choice.likeness(*(np.array(points),) * 2) + NOISE * np.eye(len(points))
+    points = [
+        choice.traits(choice.Columns([tilings.TILINGS[name]]), choice.size_of(row))[0]
+        for name, row in errors
+    ]
+    like = choice.likeness(*(np.array(points, float),) * 2) + NOISE * np.eye(len(points))
     solved = np.linalg.solve(like, np.array([statistics.median(x) for x in errors.values()]))
     numbers = {row: n for n, row in enumerate(dict.fromkeys(row for _, row in errors))}
     weights: dict[str, list[tuple[int, float]]] = {}

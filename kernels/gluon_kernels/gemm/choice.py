@@ -11,17 +11,20 @@ from __future__ import annotations
 import functools
 import json
 import math
-import operator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Optional, Sequence
+from typing import Any, Optional, Sequence
 
 import numpy as np
 
-from gluon_kernels.gemm.tilings import IN_PARTS, TILINGS, Size, Tiling, cdiv, fits
+from gluon_kernels.gemm.measures import IN_PARTS, KERNELS, Columns, Size, cdiv
+from gluon_kernels.gemm.tilings import Tiling, columns
 
 __all__ = [
     "FILE",
+    "Columns",
     "choose",
+    "corrections",
     "expected",
     "features",
     "kind_of",
@@ -50,87 +53,105 @@ UNSURE = 0.25  # of the time that a tiling is expected to take more which is lik
 SIDE, TILE, PARTS, STEPS, ROUNDS, WASTE = 0.3, 0.5, 0.4, 0.25, 0.25, 0.65
 KIND, STAGES, WHOLE, LAST, KERNEL = 0.6, 0.07, 0.4, 0.8, 0.65
 PAIR = 0.5  # pairs of blocks
-KERNELS = ("pingpong", "cooperative", "stream_k", "split_k", "direct", "cooperative_k")
+MOST = 28  # tilings that measurements correct, the best by the model
+QUANTITIES, SIZES, TRAITS = (
+    15,
+    8,
+    27,
+)  # numbers of `features`, of traits that all tilings of a product have, and of all
 FILE = Path(__file__).parent / "tuned" / "hopper.json"
 
 
-def features(tiling: Tiling, size: Size) -> tuple[float, ...]:
-    """Return the quantities in which the time of a tiling is linear, with the same factors for all tilings of a kernel.
+def features(of: Columns, size: Size) -> tuple[Any, ...]:
+    """Return the QUANTITIES in which the time of a tiling is linear, with the same factors for all tilings of a kernel: numbers, or one for each tiling.
 
     They are: 1; tiles one after the other, alone and by the area of a tile; steps of these, one after the other, alone, by the products of a step and by its
     sides; steps of a processor, which its programs do at a time, likewise, or under stream-K the parts that are added one after the other; rows of
     these steps that do not begin at a sector of memory, or loads of threads; bytes moved in all; bytes of the result; 1 where programs share a tile; kilobytes
     of sums that a processor writes then; thousands of stores of a processor where rows of the result do not begin at 16 bytes.
     """
-    m, n, k = tiling.block
-    tiles, steps = tiling.tiles(size), cdiv(size.k, k)
-    shares, written = 0.0, 0.0
-    if tiling.kernel == "stream_k":
-        shared, sharers = tiling.shared_tiles(size), tiling.sharers(size)
-        waves = cdiv(tiles, size.processors)
-        across = (tiles // size.processors) * steps + float(cdiv(shared * steps, max(sharers, 1)))
-        load, busy = float(cdiv(sharers, max(shared, 1))), across
-    elif tiling.kernel in IN_PARTS:
-        steps = cdiv(steps, tiling.splits)
-        programs = tiles * tiling.splits
-        waves = cdiv(programs, size.processors * tiling.resident(size))
-        each = max(1.0, programs / size.processors)
-        across, load = float(waves * steps), each * steps
-        busy = load
-        if tiling.splits > 1:
-            shares, written = 1.0, each * m * n * 4 / 1024
-    else:
-        waves = cdiv(tiles, size.processors // tiling.blocks)
-        across = busy = float(waves * steps)
-        load = tiles * steps * tiling.blocks / size.processors
-    rows = sum(
-        x for x, pitch in zip((n, m) if tiling.swapped else (m, n), size.pitches) if pitch % 32
-    )
-    loaded = busy * rows / tiling.blocks / 128
-    if tiling.kernel == "direct":
-        loaded = busy * k * (m / size.vectors[0] + n / size.vectors[1]) / 8192
+    m, n, k = of.block
+    stream_k, in_parts, direct = of.runs("stream_k"), of.runs(*IN_PARTS), of.runs("direct")
+    tiles, depth = of.tiles(size), cdiv(size.k, k)
+    steps = cdiv(depth, of.splits)  # of a program
+    at_once = size.processors // of.blocks * of.resident(size)
+    waves = np.where(stream_k, cdiv(tiles, size.processors), cdiv(tiles * of.splits, at_once))
+    each = tiles * of.splits * of.blocks / size.processors  # tiles, or parts, of a processor
+    across, load = waves * steps, np.where(in_parts, np.maximum(1.0, each), each) * steps
+    busy = np.where(in_parts, load, across)
+    if stream_k.any():
+        shared, sharers = of.shared_tiles(size), of.sharers(size)
+        own = tiles // size.processors * depth + cdiv(shared * depth, np.maximum(sharers, 1))
+        across, busy = (np.where(stream_k, own, x) for x in (across, busy))
+        load = np.where(stream_k, cdiv(sharers, np.maximum(shared, 1)), load)
+    in_splits = np.greater(of.splits, 1)
+    written = np.where(in_splits, np.maximum(1.0, each) * m * n * 4 / 1024, 0.0)
+    apart = [pitch % 32 > 0 for pitch in size.pitches]
+    rows = np.where(of.swapped, n * apart[0] + m * apart[1], m * apart[0] + n * apart[1])
+    loads = k * (m / size.vectors[0] + n / size.vectors[1]) / 8192
+    loaded = busy * np.where(direct, loads, rows / of.blocks / 128)
     vector = math.gcd(size.n, 128 // size.out_bits)
     stores = size.batch * size.m * size.n / vector / size.processors / 1000
     if vector * size.out_bits == 128:
         stores = 0.0
     result = size.batch * size.m * size.n * size.out_bits / 8 / size.processors / 1e4
-    m, n = m / tiling.blocks, float(n)  # of a block, which gets the columns, and copies half of them
+    m = m / of.blocks  # of a block, which gets all columns, and copies half of them
     area, products = m * n / 2**14, m * n * k / 2**20
-    sides = (m + n / tiling.blocks) * k / 2**14
+    sides = (m + n / of.blocks) * k / 2**14
     return (
-        1.0, float(waves), waves * area, across, across * products, across * sides, load,
-        load * (area if tiling.kernel == "stream_k" else products), load * sides, loaded, size.memory, result, shares, written, stores,
+        1.0, waves, waves * area, across, across * products, across * sides, load,
+        load * np.where(stream_k, area, products), load * sides, loaded, size.memory, result, in_splits, written, stores,
     )  # fmt: skip
 
 
-class Table(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Table:
     """The fitted table.
 
     Args:
         model: factors of `features` by the kernel of tilings, and whether they are swapped.
         shapes: tilings of products that the model gets wrong.
-        points: traits of the measured tilings of products.
+        points: traits of the measured tilings of products, [points, TRAITS], and `others` for `_like`.
         weights: of the process at these.
     """
 
     model: dict[str, list[float]]
     shapes: dict[str, str]
     points: np.ndarray
+    others: np.ndarray
     weights: np.ndarray
+
+
+@functools.lru_cache(maxsize=8)
+def _factors(table: Table, of: Columns) -> np.ndarray:
+    """Return the factors of each tiling, [quantities, tilings]; not a number where there are none."""
+    none = [math.nan] * QUANTITIES
+    factors = [table.model.get(kind_of(tiling), none) for tiling in of.tilings]
+    return np.ascontiguousarray(np.array(factors).T)
 
 
 def read(table: dict[str, Any]) -> Table:
     """Return the table that a file has: weights of measured sizes by tiling."""
     sizes = [size_of(row) for row in table.get("sizes", ())]
-    points, weights = [], []
+    places: dict[int, list[tuple[str, float]]] = {}
     for name, rows in table.get("weights", {}).items():
         for number, weight in rows:
-            points.append(traits(TILINGS[name], sizes[number]))
-            weights.append(weight)
+            places.setdefault(number, []).append((name, weight))
+    every = columns()
+    indices = {tiling.name: i for i, tiling in enumerate(every.tilings)}
+    points, weights = [np.zeros((0, TRAITS), np.float32)], []
+    for number, of_size in places.items():
+        some = every.at(np.array([indices[name] for name, _ in of_size]))
+        points.append(traits(some, sizes[number]))
+        weights += [weight for _, weight in of_size]
+    joined = np.concatenate(points)
     return Table(
-        table["model"], table.get("shapes", {}), np.array(points, np.float32),
+        table["model"],
+        table.get("shapes", {}),
+        joined,
+        _second(joined),
         np.array(weights, np.float32),
-    )  # fmt: skip
+    )
 
 
 def size_of(row: Sequence[int]) -> Size:
@@ -157,56 +178,92 @@ def kind_of(tiling: Tiling) -> str:
     return tiling.kernel + " swapped" * tiling.swapped + " pair" * (tiling.blocks == 2)
 
 
-def expected(tiling: Tiling, size: Size, table: Table) -> Optional[float]:
-    """Return the microseconds by the factors of the tiling's kernel, without copies; None where it has none."""
-    numbers = table.model.get(kind_of(tiling))
-    if numbers is None:
-        return None
-    quantities = features(tiling, size)
-    time = float(sum(map(operator.mul, numbers, quantities)))
-    m, n, k = tiling.block
-    copied = tiling.tiles(size) * cdiv(size.k, k) * (m + n) * k * size.bits / 8
-    time = max(time, float(numbers[0]) + copied / L2)
+def expected(of: Columns, size: Size, table: Table) -> np.ndarray:
+    """Return the microseconds by the factors of each tiling's kernel, without copies; not a number where it has none."""
+    factors = _factors(table, of)
+    time = np.zeros(len(of))
+    for factor, quantity in zip(factors, features(of, size)):
+        time += factor * quantity
+    m, n, k = of.block
+    copied = of.tiles(size) * cdiv(size.k, k) * (m + n) * k * size.bits / 8
+    time = np.maximum(time, factors[0] + copied / L2)
     written = WRITE * size.batch * size.m * size.n * size.out_bits / 8
-    return max(time, LAUNCH + (size.memory + written - CACHE) / MEMORY)
+    return np.asarray(np.maximum(time, LAUNCH + (size.memory + written - CACHE) / MEMORY))
 
 
-def traits(tiling: Tiling, size: Size) -> tuple[float, ...]:
-    """Return a point for a tiling of a product: times at points near each other err alike."""
-    m, n, k = tiling.block
-    rows, columns = (size.n, size.m) if tiling.swapped else (size.m, size.n)
-    programs = tiling.tiles(size) * tiling.splits * tiling.blocks
-    rounds = programs / size.processors / tiling.resident(size)
-    log = math.log2
-    return (
-        *(SIDE * log(side) for side in (size.m, size.n, size.k, size.batch)),
-        *(KIND * (pitch % 32 > 0) for pitch in size.pitches), KIND * (size.padded > 0), KIND * size.eight,
-        *(TILE * log(side) for side in tiling.block), STAGES * tiling.stages, PARTS * log(tiling.splits), TILE * tiling.swapped,
-        WHOLE * tiling.whole, ROUNDS * log(rounds), LAST * rounds / math.ceil(rounds), STEPS * log(cdiv(size.k, k) / tiling.splits),
-        WASTE * log(cdiv(rows, m) * m / rows), WASTE * log(cdiv(columns, n) * n / columns),
-        *(KERNEL * (tiling.kernel == kernel) for kernel in KERNELS), PAIR * (tiling.blocks == 2),
+def traits(of: Columns, size: Size) -> np.ndarray:
+    """Return a point for each tiling of a product, [tilings, TRAITS]: times at points near each other err alike."""
+    m, n, k = of.block
+    rows, across = np.where(of.swapped, size.n, size.m), np.where(of.swapped, size.m, size.n)
+    rounds = of.tiles(size) * of.splits * of.blocks / size.processors / of.resident(size)
+    last = rounds / np.ceil(rounds)
+    logs = (rounds, cdiv(size.k, k) / of.splits, cdiv(rows, m) * m / rows, cdiv(across, n) * n / across)  # fmt: skip
+    points: np.ndarray = of.once("traits", _traits_of_tilings).copy()
+    points[:, :SIZES] = _traits_of(size)
+    points[:, SIZES : SIZES + 4] = np.log2(np.stack(logs, 1)) * (ROUNDS, STEPS, WASTE, WASTE)
+    points[:, SIZES + 4] = LAST * last
+    return points
+
+
+def _traits_of_tilings(of: Columns) -> np.ndarray:
+    """Return the traits that tilings have for all products, [tilings, TRAITS], with zeros in place of the others."""
+    log = np.log2
+    m, n, k = of.block
+    values = (
+        TILE * log(m), TILE * log(n), TILE * log(k), STAGES * of.stages, PARTS * log(of.splits), TILE * of.swapped, WHOLE * of.whole,
+        *(KERNEL * of.runs(kernel) for kernel in KERNELS), PAIR * (of.blocks == 2),
     )  # fmt: skip
+    points = np.zeros((len(of), TRAITS), np.float32)
+    points[:, SIZES + 5 :] = np.stack(values, 1)
+    return points
+
+
+def _traits_of(size: Size) -> tuple[float, ...]:
+    """Return the traits that all tilings of a product have."""
+    sides = (SIDE * math.log2(side) for side in (size.m, size.n, size.k, size.batch))
+    pitches = (KIND * (pitch % 32 > 0) for pitch in size.pitches)
+    return *sides, *pitches, KIND * (size.padded > 0), KIND * size.eight
 
 
 def likeness(points: np.ndarray, others: np.ndarray) -> np.ndarray:
     """Return how much the error at each point says of that at each of the others: 1 at the same point."""
-    squares = (points**2).sum(1)[:, None] + (others**2).sum(1)[None, :] - 2 * points @ others.T
-    return np.asarray(np.exp(-np.maximum(squares, 0) / 2))
+    return _like(_first(points), _second(others))
+
+
+def _first(points: np.ndarray) -> np.ndarray:
+    """Return rows whose product with those of `_second` is minus half of the squared distance, [points, traits + 2]."""
+    ones = np.ones_like(points[:, :1])
+    return np.hstack([points, ones, -0.5 * (points**2).sum(1, keepdims=True)])
+
+
+def _second(points: np.ndarray) -> np.ndarray:
+    ones = np.ones_like(points[:, :1])
+    return np.hstack([points, -0.5 * (points**2).sum(1, keepdims=True), ones])
+
+
+def _like(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    like = first @ second.T
+    return np.asarray(np.exp(like, out=like))
 
 
 def predicted(
     tilings: Sequence[Tiling], size: Size, table: Optional[Table] = None
 ) -> list[Optional[float]]:
     """Return the microseconds that the model expects of each tiling; None where it was not measured."""
-    table = table or _table()
-    times = [expected(tiling, size, table) for tiling in tilings]
-    if len(table.weights) and tilings:
-        points = np.array([traits(tiling, size) for tiling in tilings], np.float32)
-        like = likeness(points, table.points)
-        factors = np.exp(like @ table.weights + UNSURE * (1 - like.max(1)))
-        times = [t if t is None else t * float(factor) for t, factor in zip(times, factors)]
-    copies = [padding(size) if tiling.kernel != "direct" else 0.0 for tiling in tilings]
-    return [t if t is None else t + copy for t, copy in zip(times, copies)]
+    if not tilings:
+        return []
+    table, of = table or _table(), Columns(tilings)
+    times = expected(of, size, table) * corrections(of, size, table)
+    times += np.where(of.runs("direct"), 0.0, padding(size))
+    return [None if math.isnan(time) else float(time) for time in times]
+
+
+def corrections(of: Columns, size: Size, table: Table) -> np.ndarray:
+    """Return the factors of the expected times that the measurements of sizes like this one give."""
+    if not len(table.weights):
+        return np.ones(len(of))
+    like = _like(_first(traits(of, size)), table.others)
+    return np.asarray(np.exp(like @ table.weights + UNSURE * (1 - like.max(1))))
 
 
 def padding(size: Size) -> float:
@@ -214,24 +271,34 @@ def padding(size: Size) -> float:
     return PAD[0] + size.padded / PAD[1] if size.padded else 0.0
 
 
-@functools.lru_cache(maxsize=256)
-def ranked(size: Size) -> tuple[Tiling, ...]:
-    """Return the tilings for a product, the one with the least expected time first."""
-    fitting = [tiling for tiling in TILINGS.values() if fits(tiling, size)]
-    times = []
-    for tiling, time in zip(fitting, predicted(fitting, size)):
-        if time is not None:
-            copied = size.padded > 0 and tiling.kernel != "direct"
-            times.append((time + HOST[0] * copied + HOST[1] * (tiling.splits > 1), tiling))
-    best = [tiling for _, tiling in sorted(times, key=lambda pair: pair[0])]
-    measured = _table().shapes.get(size.name)
-    first = [t for t in best if t.name == measured]
-    if not best:
-        raise LookupError(f"the table of {FILE} has no tiling for {size}")
-    return (*first, *(t for t in best if t not in first))
-
-
 @functools.lru_cache(maxsize=4096)
 def choose(size: Size) -> Tiling:
-    """Return the first of `ranked`."""
-    return ranked(size)[0]
+    """Return the tiling with the least expected time, or the best measured one of a product that the model gets wrong."""
+    chosen: Tiling = columns().tilings[_order(size)[0]]
+    return chosen
+
+
+def ranked(size: Size) -> tuple[Tiling, ...]:
+    """Return the tilings for a product, the chosen one first, then by the expected time."""
+    tilings = columns().tilings
+    return tuple(tilings[place] for place in _order(size))
+
+
+@functools.lru_cache(maxsize=256)
+def _order(size: Size) -> list[int]:
+    """Return the places of the tilings that fit in `columns`, the best first. The measurements correct the times of the MOST best ones by the model alone."""
+    every, table = columns(), _table()
+    times = np.where(every.fitting(size), expected(every, size, table), math.nan)
+    more = HOST[1] * (every.splits > 1)
+    if size.padded:
+        more = more + np.where(every.runs("direct"), 0.0, padding(size) + HOST[0])
+    order = np.argsort(times + more)[: np.count_nonzero(times == times)]  # no numbers are last
+    if not len(order):
+        raise LookupError(f"the table of {FILE} has no tiling for {size}")
+    best = order[:MOST]
+    times = times[best] * corrections(every.at(best), size, table) + more[best]
+    places: list[int] = [*best[np.argsort(times)].tolist(), *order[MOST:].tolist()]
+    measured = table.shapes.get(size.name)
+    if measured:
+        places.sort(key=lambda place: every.tilings[place].name != measured)
+    return places

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Callable, NamedTuple, Optional
+from typing import Any, Callable, Iterator, NamedTuple, Optional
 
 import torch
 
@@ -188,17 +188,22 @@ def _size(call: Call, operands: Operands) -> Size:
 
 def _first_that_fits(call: Call, out: Optional[torch.Tensor], operands: Operands) -> Run:
     """Return the plan of the best tiling whose compiled kernel has enough shared memory."""
-    tilings = _tilings_for(_size(call, operands))
-    for tiling in tilings[:-1]:
+    lacking: Optional[LimitError] = None
+    for tiling in _tilings_for(_size(call, operands)):
         try:
             return plan(call, out, tiling, operands)
-        except LimitError:  # conversions of layouts take what the compiler decides
-            continue
-    return plan(call, out, tilings[-1], operands)
+        except LimitError as error:  # conversions of layouts take what the compiler decides
+            lacking = error
+    raise lacking or LookupError("no tiling")
 
 
-def _tilings_for(size: Size) -> list[Tiling]:
-    return _of_eight_bits(size) if size.bits == 8 else [choose(size), *ranked(size)[1:]]
+def _tilings_for(size: Size) -> Iterator[Tiling]:
+    """Yield the tilings for a product, the chosen one first."""
+    if size.bits == 8:
+        yield from _of_eight_bits(size)
+    else:
+        yield choose(size)
+        yield from ranked(size)[1:]
 
 
 def _half(size: Size) -> Size:
@@ -206,9 +211,9 @@ def _half(size: Size) -> Size:
     return replace(size, k=gluon.cdiv(size.k, 2), bits=16, eight=True)
 
 
-def _of_eight_bits(size: Size) -> list[Tiling]:
-    """Return the tilings of half as many elements of 16 bits along K, which are as many bytes."""
-    return [of_eight(tiling) for tiling in ranked(_half(size)) if tiling.kernel != "direct"]
+def _of_eight_bits(size: Size) -> Iterator[Tiling]:
+    """Yield the tilings of half as many elements of 16 bits along K, which are as many bytes."""
+    return (of_eight(tiling) for tiling in ranked(_half(size)) if tiling.kernel != "direct")
 
 
 def of_eight(tiling: Tiling) -> Tiling:
@@ -279,7 +284,7 @@ def _persistent(
         of_rows = strides[1] if call.m > 1 else -(-call.n // unit) * unit
         of_batch = strides[0] if call.batch > 1 else call.m * of_rows
         of_c = Operand(shape, (of_batch, of_rows, 1), False)
-        box = tiling.box(size) // c.element_size()
+        box = int(tiling.box(size)) // c.element_size()
         descriptors = tuple(describe(c, of_c, (share, min(box, w)), tiling.blocks, 0) for w in widths(n))  # fmt: skip
     extents = (call.m, call.n)
     scales = split_scales(call.scales if by_rows else call.scales[::-1], extents if by_rows else extents[::-1])  # fmt: skip
@@ -295,7 +300,7 @@ def _persistent(
     if tiling.kernel == "stream_k":
         return _stream_k(arguments, tensors, tiling, size, forms, options)
     arguments += (m, n, k, tiling.stages, tiling.walk, tiling.groups, tiling.whole, *forms)
-    grid = (tiling.programs(size),)
+    grid = (int(tiling.programs(size)),)
     launch: Callable[..., None] = gluon.torch.prepare(
         gemm, grid, arguments, tensors, num_warps=4, num_ctas=tiling.blocks, **options
     )
@@ -307,12 +312,11 @@ def _stream_k(
     options: dict[str, Any],
 ) -> Callable[..., None]:  # fmt: skip
     m, n, k = tiling.block
-    programs = tiling.programs(size)
+    programs = int(tiling.programs(size))
     device = tensors[0].device
     scratch, counters = Scratch(programs * m * n, device), Counters(2 * programs)
     parts, signals = scratch(), counters(device)
-    shared = tiling.shared_tiles(size)
-    shares = (shared, tiling.sharers(size))
+    shares = (int(tiling.shared_tiles(size)), int(tiling.sharers(size)))
     arguments += (parts, signals, *shares, m, n, k, tiling.stages, tiling.walk)
     launch = gluon.torch.prepare(
         gemm_stream_k,
@@ -441,7 +445,7 @@ def _in_parts(
     sums, count = scratch(), counters(device)
     launch = gluon.torch.prepare(
         kernel, (splits, tiles, call.batch), arguments(sums, count), (*tensors, sums, count),
-        num_warps=tiling.warps, **options,
+        num_warps=int(tiling.warps), **options,
     )  # fmt: skip
     if splits == 1:
         return lambda *tensors: launch(*tensors, sums, count)

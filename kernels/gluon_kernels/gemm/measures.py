@@ -1,0 +1,239 @@
+"""The quantities of tilings, which decide what fits and how long it takes: of one `Tiling`, or of many at once, as the arrays of `Columns`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Callable, Optional, Sequence
+
+import numpy as np
+
+__all__ = ["IN_PARTS", "KERNELS", "Columns", "Measures", "Size", "cdiv", "parts_of"]
+
+SHARED = 232448  # bytes of shared memory that a block of sm_90 may have
+MULTIPROCESSOR = 233472  # bytes that the blocks of one share, with 1024 more for each
+FEW_STEPS = 16  # of K, with which the stores of tiles take as long as their products
+WIDTHS = (256, 128, 64, 32, 16)  # of accumulators, which the columns of a tile are the sum of
+KERNELS = ("pingpong", "cooperative", "stream_k", "split_k", "direct", "cooperative_k")
+IN_PARTS = ("split_k", "direct", "cooperative_k")  # their programs have a tile, or a part of its K
+
+
+def cdiv(a: Any, b: Any) -> Any:
+    return -(-a // b)
+
+
+def parts_of(columns: int) -> tuple[int, ...]:
+    """Return how many accumulators of each of the WIDTHS a tile's columns are the sum of."""
+    counts = []
+    for width in WIDTHS:
+        counts.append(columns // width)
+        columns %= width
+    return tuple(counts)
+
+
+@dataclass(frozen=True)
+class Size:
+    """Hold the facts that decide the choice of a tiling.
+
+    Args:
+        batch, m, n, k: sizes.
+        bits, out_bits: of an element, and of one of the result.
+        transposed: A is stored as [K, M], B as [N, K].
+        processors: of the device.
+        vectors: elements of A and of B that one load of a thread takes.
+        padded: bytes of the operands that TMA reads from a padded copy.
+        pitches: bytes from a row to the next, of A and B as TMA reads them; 0 if that is a multiple of 32.
+        eight: elements are pairs of 8-bit ones along K.
+    """
+
+    batch: int
+    m: int
+    n: int
+    k: int
+    bits: int = 16
+    out_bits: int = 16
+    transposed: tuple[bool, bool] = (False, True)
+    processors: int = 132
+    vectors: tuple[int, int] = (8, 8)
+    padded: int = 0
+    pitches: tuple[int, int] = (0, 0)
+    eight: bool = False
+
+    @property
+    def memory(self) -> float:
+        """Return the bytes of the operands and the result."""
+        operands = (self.m * self.k + self.k * self.n) * self.bits // 8
+        return float(self.batch * (operands + self.m * self.n * self.out_bits // 8))
+
+    @property
+    def name(self) -> str:
+        return f"{self.batch}x{self.m}x{self.n}x{self.k}" + "e" * self.eight
+
+
+class Measures:
+    """Quantities of a tiling and a size; numbers of one tiling, arrays of several.
+
+    Args:
+        block: rows, columns and depth of a tile.
+        parts: `parts_of` its columns.
+        stages, splits, groups, swapped, whole, blocks: those of `Tiling`.
+    """
+
+    block: Any
+    parts: Any
+    stages: Any
+    splits: Any
+    groups: Any
+    swapped: Any
+    whole: Any
+    blocks: Any
+
+    def runs(self, *kernels: str) -> Any:
+        """Return True for tilings of one of these kernels."""
+        raise NotImplementedError
+
+    @property
+    def warps(self) -> Any:
+        """Return the warps of a program, of the first role where it has roles; without roles as many as hold the loads of a step."""
+        return np.where(self.runs("direct") & (self.block[0] * self.block[1] > 8192), 8, 4)
+
+    def tiles(self, size: Size) -> Any:
+        """Return the number of tiles of all matrices."""
+        rows = np.where(self.swapped, size.n, size.m)
+        columns = np.where(self.swapped, size.m, size.n)
+        return cdiv(rows, self.block[0]) * cdiv(columns, self.block[1]) * size.batch
+
+    def shared_tiles(self, size: Size) -> Any:
+        """Return how many tiles programs share along K under stream-K: those that do not fill a round of the processors."""
+        return self.tiles(size) % size.processors
+
+    def sharers(self, size: Size) -> Any:
+        """Return how many programs share these tiles, with several steps each: as many for each tile, or all where they are less than twice as many."""
+        shared, steps = self.shared_tiles(size), cdiv(size.k, self.block[2])
+        parts = np.minimum(size.processors // np.maximum(shared, 1), steps // 4)
+        few = np.maximum(shared, np.minimum(size.processors, shared * steps // 4))
+        return np.where(parts > 1, shared * parts, few)
+
+    def programs(self, size: Size) -> Any:
+        """Return how many persistent programs there are: at most one for each processor, or pair of them."""
+        tiles = self.tiles(size)
+        shared = self.runs("stream_k") & (tiles < size.processors)
+        return np.where(
+            shared, self.sharers(size), np.minimum(tiles, size.processors // self.blocks)
+        )
+
+    def resident(self, size: Size) -> Any:
+        """Return how many programs a processor runs at a time."""
+        most = np.where(np.greater(self.groups, 0), 1, 16 // self.warps)
+        room = np.minimum(MULTIPROCESSOR // (self.shared(size) + 1024), most)
+        return np.where(self.runs(*IN_PARTS), np.maximum(1, room), 1)
+
+    def shared(self, size: Size, box: Any = 128) -> Any:
+        """Return the bytes of shared memory of a block, where results are stored in boxes of so many bytes."""
+        m, n, k = self.block
+        ring = (m // self.blocks + n) * k * self.stages * size.bits // 8 + 1024
+        # A part at a time, through registers; conversions of a pair have room for both blocks.
+        swapped = 2 * np.maximum(self.blocks, self.groups) * self.blocks * (4 * 128 * 17)
+        users = np.where(np.equal(self.groups, 0), 2, self.groups)
+        rows = m // self.blocks // np.maximum(self.groups, 1)
+        boxes = 0
+        for count, width in zip(self.parts, WIDTHS):
+            row = width * size.out_bits // 8
+            boxes = boxes + count * np.where(self.whole, row, np.minimum(box, row))
+        stored = np.where(self.swapped, swapped, users * boxes * rows)
+        return ring + np.where(self.runs(*IN_PARTS), 0, stored)
+
+    def box(self, size: Size) -> Any:
+        """Return the bytes of a row that one store by TMA takes: 128, or 64 where shared memory is scarce."""
+        return np.where(self.shared(size) <= SHARED, 128, 64)
+
+    def fitting(self, size: Size) -> Any:
+        """Return True for tilings that can run a product of this size, and do not multiply far more than is asked for."""
+        m, n, k = self.block
+        tiles, steps = self.tiles(size), cdiv(size.k, k)
+        in_parts, stream_k = self.runs(*IN_PARTS), self.runs("stream_k")
+        vain = (size.m < m) & (m > 64) & (tiles * m * n > 3 * size.m * size.n * size.batch)
+        short = self.whole & (steps > FEW_STEPS)  # a longer ring is worth more
+        slow = self.runs("direct") & (not _loads_pay(size))
+        narrow = ((m < 64) & (size.m > 16 * m)) | ((n < 64) & (size.n > 8 * n) & (size.m > m))
+        # 8 columns are 16 bytes, too narrow to swizzle. Steps along K then add to the base offset of the descriptor, which PTX
+        # (ISA 9.7.15.5.1) wants to be 0 where a pattern begins at its alignment: an H100 reports an illegal address.
+        crossed = (m < 16) & size.transposed[0]
+        many = (tiles // max(size.batch, 1) > 65535) | (size.batch > 65535)
+        # The programs of a tile wait for each other.
+        waits = (tiles * self.splits > size.processors * self.resident(size)) | (steps < 2 * self.splits)  # fmt: skip
+        unfit = narrow | crossed | many | (np.greater(self.splits, 1) & waits)
+        # Programs gain by a share of the last round's tiles if each of these has several parts.
+        shared = self.shared_tiles(size)
+        shares = (self.sharers(size) > shared) & (shared > 0) & (shared * steps * size.processors < 2**31)  # fmt: skip
+        alone = in_parts & unfit
+        unfit = vain | short | slow | alone | (stream_k & np.logical_not(shares))
+        return self.has_room(size) & np.logical_not(unfit)
+
+    def has_room(self, size: Size) -> Any:
+        """Return True for tilings whose shared memory a block has."""
+        return self.shared(size, self.box(size)) <= SHARED
+
+
+def _loads_pay(size: Size) -> bool:
+    """Return True for products that loads of threads may bring sooner than TMA: small ones, and those that it reads from copies only."""
+    products = size.batch * size.m * size.n * size.k
+    return size.bits == 16 and products <= (2**36 if size.padded else 2**26)
+
+
+class Columns(Measures):
+    """Tilings as columns of a table: an array for each field."""
+
+    def __init__(self, tilings: Sequence[Any]) -> None:
+        self.tilings = tuple(tilings)
+        self.block = tuple(np.array([t.block[i] for t in tilings], int) for i in range(3))
+        self.parts = np.array([t.parts for t in tilings], int).reshape(-1, len(WIDTHS)).T
+        for name in ("stages", "splits", "groups", "blocks"):
+            setattr(self, name, np.array([getattr(t, name) for t in tilings], int))
+        for name in ("swapped", "whole"):
+            setattr(self, name, np.array([getattr(t, name) for t in tilings], bool))
+        self._kernels = np.array([KERNELS.index(t.kernel) for t in tilings], int)
+        self._known: dict[Any, np.ndarray] = {}
+        self._tiles: tuple[Optional[Size], Any] = (None, None)  # of the last size
+
+    def __len__(self) -> int:
+        return len(self.tilings)
+
+    def runs(self, *kernels: str) -> Any:
+        numbers = [KERNELS.index(kernel) for kernel in kernels]
+        return self.once(kernels, lambda of: np.isin(of._kernels, numbers))
+
+    def has_room(self, size: Size) -> Any:
+        return self._of_elements("has_room", size)
+
+    def resident(self, size: Size) -> Any:
+        return self._of_elements("resident", size)
+
+    def tiles(self, size: Size) -> Any:
+        known, tiles = self._tiles
+        if known is not size:
+            tiles = super().tiles(size)
+            self._tiles = size, tiles
+        return tiles
+
+    def _of_elements(self, name: str, size: Size) -> Any:
+        """Return a quantity that depends on the elements of a size alone."""
+        key = name, size.bits, size.out_bits
+        return self.once(key, lambda of: getattr(super(), name)(size))
+
+    def once(self, key: Any, measure: Callable[[Columns], np.ndarray]) -> Any:
+        """Return an array of the tilings, [tilings, ...], measured once."""
+        if key not in self._known:
+            self._known[key] = measure(self)
+        return self._known[key]
+
+    def at(self, places: np.ndarray) -> Columns:
+        """Return the columns of the tilings at some places."""
+        some = Columns.__new__(Columns)
+        some.tilings = tuple(self.tilings[i] for i in places)
+        some.block = tuple(side[places] for side in self.block)
+        some.parts = self.parts[:, places]
+        for name in ("stages", "splits", "groups", "blocks", "swapped", "whole", "_kernels"):
+            setattr(some, name, getattr(self, name)[places])
+        some._known = {key: array[places] for key, array in self._known.items()}
+        some._tiles = (None, None)
+        return some
