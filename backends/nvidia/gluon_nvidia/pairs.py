@@ -78,6 +78,7 @@ ends:
 	barrier.cluster.wait.acquire;
 }}
 	ret;"""
+_FORMS = {"load": (_LOAD, _LOADED), "release": (_ARRIVE, _RELEASED)}
 
 
 def marker(word: str) -> str:
@@ -108,23 +109,30 @@ def paired(run: _Run, threads: int) -> _Run:
 
 
 def _replaced(ptx: str) -> str:
-    """Return PTX with the instructions that marks announce replaced."""
-    word, last = "", ptx.rindex("// gluon.pair begin")
+    """Return PTX with the instructions that marks announce replaced.
+
+    Raises:
+        ValueError: a mark without an instruction.
+    """
+    word, waits, begin = "", False, ptx.rindex("// gluon.pair begin")  # waits for an instruction
 
     def block(match: re.Match[str]) -> str:
-        nonlocal word
+        nonlocal word, waits
         text = match[0]
         mark = _MARK.search(text)
         if mark:
-            word = mark[1]
-            if match.start() < last < match.end():
-                return text.replace(mark[0], f"{mark[0]}\n\t{_BEGUN}")
+            if waits:
+                raise ValueError(f"PTX without an instruction for the mark {word}")
+            word, waits = mark[1], mark[1] in _FORMS
+            last = match.start() < begin < match.end()
+            return text.replace(mark[0], f"{mark[0]}\n\t{_BEGUN}") if last else text
+        if word not in _FORMS:
             return text
-        if word == "load":
-            return _LOAD.sub(lambda load: _LOADED.format(**load.groupdict()), text)
-        if word == "release" and _ARRIVE.search(text):
-            word = ""
-            return _ARRIVE.sub(lambda arrival: _RELEASED.format(**arrival.groupdict()), text)
+        pattern, form = _FORMS[word]
+        text, replaced = pattern.subn(lambda place: form.format(**place.groupdict()), text)
+        if replaced:
+            waits = False
+            word = word if word == "load" else ""  # a tile may take several loads
         return text
 
     return _ASM.sub(block, ptx)

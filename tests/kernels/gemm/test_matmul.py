@@ -71,6 +71,8 @@ TILINGS = [
         "stream_k 128x304x32 s7 swapped",
         "cooperative_k 128x128x64 s6/3",
         "cooperative_k 256x112x64 s4 swapped/2",
+        "pingpong 128x96x64 s9 pair",
+        "cooperative 256x96x64 s5 swapped pair",
     )
 ]
 
@@ -85,7 +87,7 @@ def test_every_kernel_multiplies_any_orientation(name, stored, monkeypatch):
     monkeypatch.setattr(launches, "multiprocessors", lambda tensor: 3)
     shape = {"M": 136, "N": 208, "K": 520, "dtype": "bfloat16", "stored": stored, "bias": True}
     assert MATMUL.check({**shape, "activation": "silu"}, "cpu") is None
-    assert len(TILINGS) == 17
+    assert len(TILINGS) == 19
 
 
 @pytest.mark.parametrize("name", ["direct 64x64x64 s4", "split_k 64x64x64 s4"])
@@ -356,6 +358,36 @@ def test_the_table_knows_every_tiling_and_takes_those_that_fit():
             assert tilings.fits(choice.choose(size), size)
     assert choice.choose(tilings.Size(1, 4, 8192, 8192)).kernel == "split_k"
     assert choice.choose(tilings.Size(1, 8192, 8192, 8192)).kernel != "split_k"
+
+
+SIZES = [
+    tilings.Size(batch, m, n, k, out_bits=bits, pitches=(16, 0), padded=padded, eight=eight)
+    for batch, m, n, k in [(1, 75, 6384, 2648), (1, 11614, 288, 1912), (16, 2432, 1856, 1536), (3, 40, 3088, 568), (1, 7, 9, 11), (1, 1984, 784, 15216)]
+    for bits, padded, eight in [(16, 0, False), (32, 1000, False), (16, 0, True)]
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size.name} {size.out_bits}")
+def test_many_tilings_have_the_quantities_of_each(size):
+    every = tilings.columns()
+    assert every.fitting(size).tolist() == [tilings.fits(t, size) for t in every.tilings]
+    for quantity in ("tiles", "programs", "resident", "shared", "box", "sharers"):
+        together = getattr(every, quantity)(size).tolist()
+        assert together == [int(getattr(t, quantity)(size)) for t in every.tilings], quantity
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size.name} {size.out_bits}")
+def test_the_chosen_tiling_is_the_best_of_all_by_the_model(size):
+    fitting = [t for t in tilings.TILINGS.values() if tilings.fits(t, size)]
+    times = {
+        t.name: time
+        + choice.HOST[0] * (size.padded > 0 and t.kernel != "direct")
+        + choice.HOST[1] * (t.splits > 1)
+        for t, time in zip(fitting, choice.predicted(fitting, size))
+        if time is not None
+    }
+    assert len(times) > choice.MOST  # the model alone decides which of them are corrected
+    assert times[choice.choose(size).name] <= 1.01 * min(times.values())
 
 
 def test_measured_times_correct_the_model_for_products_like_theirs():
