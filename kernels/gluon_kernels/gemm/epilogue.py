@@ -75,28 +75,29 @@ def of_scaled(M, N, bias, ACTIVATION: gl.constexpr, scales):
 
 
 @gluon.constexpr_function
-def stored_rows(columns, vector, lanes, warps, split=()):
+def stored_rows(columns, vector, lanes, warps, split=None):
     """Return the layout of a part of a tile whose rows are stored, or loaded, `vector` elements at a time.
 
     Args:
-        split: `cga_layout`, by which the blocks of a cluster have parts of the rows or columns.
+        split: `cga_layout`, by which the blocks of a cluster have parts of the rows or columns; None outside of clusters.
     """
+    split = split or []
     for _, half in split:
         columns >>= half
     across = min(columns // vector, 8 if vector == 8 else lanes)
-    return gl.BlockedLayout([1, vector], [lanes // across, across], [warps, 1], [1, 0], list(split))
+    return gl.BlockedLayout([1, vector], [lanes // across, across], [warps, 1], [1, 0], split)
 
 
 @gluon.constexpr_function
 def exchanged(split):
     """Return `cga_layout` of a transposed tile."""
-    return [[column, row] for row, column in split]
+    return [[column, row] for row, column in split or []]
 
 
 @gluon.jit
 def store_part(
     c, value, row, column, sizes, stride, end, COLUMNS: gl.constexpr, VECTOR: gl.constexpr,
-    SPLIT: gl.constexpr = (),
+    SPLIT: gl.constexpr = None,
 ):  # fmt: skip
     """Store a part of a tile of sums, VECTOR elements at a time.
 
