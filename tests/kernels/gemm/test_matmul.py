@@ -56,6 +56,7 @@ TILINGS = [
     in (
         "pingpong 128x192x32 s8",
         "pingpong 64x128x64 s8",
+        "pingpong 128x96x64 s9 pair",
         "cooperative 256x128x64 s4",
         "split_k 128x128x64 s6/2",
         "split_k 64x64x128 s6",
@@ -71,7 +72,6 @@ TILINGS = [
         "stream_k 128x304x32 s7 swapped",
         "cooperative_k 128x128x64 s6/3",
         "cooperative_k 256x112x64 s4 swapped/2",
-        "pingpong 128x96x64 s9 pair",
         "cooperative 256x96x64 s5 swapped pair",
     )
 ]
