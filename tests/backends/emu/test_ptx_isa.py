@@ -19,7 +19,7 @@ REGISTERS = (
 )
 UNKNOWN = {
     "90": "tex|txq|istypep|suld|sust|sured|multimem|vsub.*%r3$",
-    "100": r"cvt\.rs|tcgen05\.mma\.sp|tcgen05\.mma\.ws.*%d2|tcgen05\.cp.*b8x16|ldmatrix.*b8|stmatrix.*b8|"
+    "100": r"cvt\.rs|tcgen05\.mma\.sp|tcgen05\.mma\.ws.*%d2|tcgen05\.cp.*b8x16|"
     r"cp\.async\.bulk\.tensor.*im2col::w",
 }
 

@@ -1,6 +1,6 @@
 """Operators, examples, tutorials and cases on the emulator, each against its reference, as one table.
 
-    python -m tests.backends.emu.whole_programs FILE.json [--kind KIND ...] [--target TARGET ...] [--seconds N] [--retry]
+    python -m tests.backends.emu.whole_programs FILE.json [--kind KIND ...] [--target TARGET ...] [--seconds N] [--retry] [--commit NAME]
 
 FILE keeps each outcome with the commit that it is of: a run that was stopped, or that `--seconds` ended, goes on, and another commit begins
 anew; with `--retry` another commit runs again only the programs that failed or warned before. A tree with changes is refused, so that the commit is the code that ran. KIND is operators, examples, tutorials or cases; TARGET is
@@ -165,11 +165,11 @@ def _git(*words):
     return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True).stdout.strip()
 
 
-def _kept(path, retry):
+def _kept(path, retry, commit):
     """Return the content of the file; of another commit nothing, or with `retry` what passed or was refused there."""
     import triton
 
-    commit = _git("rev-parse", "--short", "HEAD")
+    commit = commit or _git("rev-parse", "--short", "HEAD")
     head = {"commit": commit, "triton": triton.__version__, "date": str(datetime.date.today())}
     outcomes = {}
     if path.exists():
@@ -235,10 +235,10 @@ def _share(jobs, kept, file, until, processes):
                     return
 
 
-def main(file, kinds, targets, seconds, processes, retry):
-    if _git("status", "--porcelain", "--untracked-files=no"):
+def main(file, kinds, targets, seconds, processes, retry, commit):
+    if not commit and _git("status", "--porcelain", "--untracked-files=no"):
         raise SystemExit("commit the changes first: the table names the commit")
-    kept = _kept(file, retry)
+    kept = _kept(file, retry, commit)
     wanted = [(kind, name, target) for kind in kinds for name in KINDS[kind][0]() for target in targets]  # fmt: skip
     jobs = [job for job in wanted if "|".join(job) not in kept["outcomes"]]
     until = time.monotonic() + seconds
@@ -256,6 +256,7 @@ if __name__ == "__main__":
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--retry", action="store_true")
     parser.add_argument("--processes", type=int, default=os.cpu_count())
+    parser.add_argument("--commit", help="the commit of a tree that is no repository")
     options = vars(parser.parse_args())
     options["kinds"] = options["kinds"] or [*KINDS]
     options["targets"] = options["targets"] or [*TARGETS]

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from gluon_emu.ptx.isa.barrier import synchronous
+from gluon_emu.ptx.isa.matrix_bytes import is_of_bytes, load, row_places, store
 from gluon_emu.ptx.isa.memory import addresses, space_of
 from gluon_emu.ptx.isa.table import Step, instruction
 from gluon_emu.ptx.machine.group import LANES
@@ -36,17 +37,8 @@ def _form(call: Any) -> tuple[int, bool, str]:
 
 def _rows(group: Any, space: str, address: np.ndarray, count: int, write: bool) -> np.ndarray:
     """Return the place of each row in all of the shared memory, (warps, matrices, 8), in elements."""
-    before = group.mask
-    if count < 4:  # only the first threads give addresses
-        group.mask = group.lanes() & (_LANE < 8 * count)
-    places = group.machine.memory.places(group, space, address, 16, write)
-    if group.machine.observer is not None:
-        group.machine.observer.access("store" if write else "load", group, places, 16)
-    group.mask = before
-    if len(places) != 1 or places[0][0] != "shared":
-        raise ValueError("a row that is not in shared memory")
-    full = group.full(places[0][1])[:, : 8 * count]
-    return np.asarray(full.reshape(-1, count, 8)) >> 1
+    places = row_places(group, space, address, 8 * count, write)
+    return places.reshape(-1, count, 8) >> 1
 
 
 def _words(rows: np.ndarray, number: int, transposed: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -60,6 +52,8 @@ def _words(rows: np.ndarray, number: int, transposed: bool) -> tuple[np.ndarray,
 
 @instruction("ldmatrix")
 def ldmatrix(call: Any) -> Step:
+    if is_of_bytes(call):
+        return load(call)
     count, transposed, space = _form(call)
     call.count(2)
     d = call.operands[0]
@@ -81,6 +75,8 @@ def ldmatrix(call: Any) -> Step:
 
 @instruction("stmatrix")
 def stmatrix(call: Any) -> Step:
+    if is_of_bytes(call):
+        return store(call)
     count, transposed, space = _form(call)
     call.count(2)
     source = call.operands[1]
