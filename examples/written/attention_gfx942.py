@@ -13,40 +13,50 @@ from gluon_core import language as gl
 def attention(
     q, k, v, out, length, scale, D: gl.constexpr, BM: gl.constexpr, BN: gl.constexpr
 ):  # fmt: skip
-    # demanded by the matrix unit, line 47
-    # demanded by the matrix unit, line 35
+    # demanded by the matrix unit, line 72
+    # demanded by the matrix unit, line 37
+    # demanded by the matrix unit, line 62
     acc_layout: gl.constexpr = gl.AMDMFMALayout(
         version=3, instr_shape=[32, 32, 8], transposed=True, warps_per_cta=[2, 2],
         element_bitwidth=32, tiles_per_warp=[1, 1]
     )
     # load, line 17: 8 bytes a thread, 32 sectors a warp
-    # store, line 49: 8 bytes a thread, 32 sectors a warp
+    # store, line 74: 8 bytes a thread, 32 sectors a warp
     # next best: gl.AMDMFMALayout(version=3, instr_shape=[32, 32, 8], transposed=True,
-    #   warps_per_cta=[2, 2], element_bitwidth=32, tiles_per_warp=[1, 1]), costs 8.6% more
-    # demanded by the matrix unit, line 35
-    # demanded by the matrix unit, line 47
+    #   warps_per_cta=[2, 2], element_bitwidth=32, tiles_per_warp=[1, 1]), costs 12.7% more
+    # demanded by the matrix unit, line 37
+    # demanded by the matrix unit, line 46
+    # demanded by the matrix unit, line 62
+    # demanded by the matrix unit, line 72
     place_layout: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=acc_layout, k_width=4)
     rows_layout: gl.constexpr = gl.SliceLayout(1, place_layout)
-    # load, line 25: 16 bytes a thread, 32 sectors a warp
-    # load, line 33: 16 bytes a thread, 32 sectors a warp
-    # next best: gl.BlockedLayout([1, 4], [4, 16], [4, 1], [1, 0]), costs 2.0% more
+    # load, line 27: 16 bytes a thread, 32 sectors a warp
+    # load, line 35: 16 bytes a thread, 32 sectors a warp
+    # next best: gl.BlockedLayout([1, 4], [4, 16], [4, 1], [1, 0]), costs 2.2% more
+    # load, line 52: 16 bytes a thread, 32 sectors a warp
+    # load, line 60: 16 bytes a thread, 32 sectors a warp
     value_ahead_layout: gl.constexpr = gl.BlockedLayout([1, 8], [8, 8], [4, 1], [1, 0])
     depth_layout: gl.constexpr = gl.SliceLayout(0, value_ahead_layout)
     layout: gl.constexpr = gl.SliceLayout(0, place_layout)
     largest_layout: gl.constexpr = gl.SliceLayout(1, acc_layout)
-    # load, line 24: 16 bytes a thread, 32 sectors a warp
-    # load, line 32: 16 bytes a thread, 32 sectors a warp
-    # next best: gl.BlockedLayout([4, 1], [16, 4], [1, 4], [0, 1]), costs 1.1% more
+    # load, line 26: 16 bytes a thread, 32 sectors a warp
+    # load, line 34: 16 bytes a thread, 32 sectors a warp
+    # next best: gl.BlockedLayout([4, 1], [16, 4], [1, 4], [0, 1]), costs 0.6% more
+    # load, line 51: 16 bytes a thread, 32 sectors a warp
+    # load, line 59: 16 bytes a thread, 32 sectors a warp
     key_ahead_layout: gl.constexpr = gl.BlockedLayout([8, 1], [8, 8], [1, 4], [0, 1])
     keys_ahead_layout: gl.constexpr = gl.SliceLayout(0, key_ahead_layout)
     layout_2: gl.constexpr = gl.SliceLayout(1, key_ahead_layout)
     layout_3: gl.constexpr = gl.SliceLayout(1, value_ahead_layout)
-    keys_layout: gl.constexpr = gl.SliceLayout(0, acc_layout)
-    # demanded by the matrix unit, line 35
-    # demanded by the matrix unit, line 47
+    keys_layout: gl.constexpr = gl.BlockedLayout([1], [64], [4], [0])
+    # demanded by the matrix unit, line 37
+    # demanded by the matrix unit, line 46
+    # demanded by the matrix unit, line 62
+    # demanded by the matrix unit, line 72
     key_ahead_layout_2: gl.constexpr = gl.DotOperandLayout(
         operand_index=1, parent=acc_layout, k_width=4
     )
+    keys_layout_2: gl.constexpr = gl.SliceLayout(0, acc_layout)
     base = gl.program_id(1) * length * D
     rows = gl.program_id(0) * BM + gl.arange(0, BM, layout=rows_layout)
     depth = gl.arange(0, D, layout=depth_layout)
@@ -55,32 +65,34 @@ def attention(
     largest = gl.full([BM], -1e30, gl.float32, layout=largest_layout)
     total = gl.zeros([BM], gl.float32, layout=largest_layout)
     acc = gl.zeros([BM, D], gl.float32, layout=acc_layout)
+    # The masks leave the steps before this one as they are.
+    masked_from = gl.cdiv(max(min(length, length - BN + 1), 0), BN) * BN
     # The loads of a step are under way during the products of the step before.
     start_ahead = 0
     keys_ahead = start_ahead + gl.arange(0, BN, layout=keys_ahead_layout)
     key_ahead = gl.load(
         k + base + gl.arange(0, D, layout=layout_2)[:, None] + keys_ahead[None, :] * D,
-        mask=(keys_ahead[None, :] < length) & (start_ahead < length), other=0
+        mask=(keys_ahead[None, :] < length) & (start_ahead < masked_from), other=0
     )
-    keys_ahead_2 = start_ahead + gl.arange(0, BN, layout=layout_3)
+    keys_ahead_3 = start_ahead + gl.arange(0, BN, layout=layout_3)
     value_ahead = gl.load(
-        v + base + keys_ahead_2[:, None] * D + depth[None, :],
-        mask=(keys_ahead_2[:, None] < length) & (start_ahead < length), other=0
+        v + base + keys_ahead_3[:, None] * D + depth[None, :],
+        mask=(keys_ahead_3[:, None] < length) & (start_ahead < masked_from), other=0
     )
     start_ahead += BN
-    for start in range(0, length, BN):
+    for start in range(0, masked_from, BN):
         keys = start + gl.arange(0, BN, layout=keys_layout)
         key = key_ahead
         value = value_ahead
         keys_ahead = start_ahead + gl.arange(0, BN, layout=keys_ahead_layout)
         key_ahead = gl.load(
             k + base + gl.arange(0, D, layout=layout_2)[:, None] + keys_ahead[None, :] * D,
-            mask=(keys_ahead[None, :] < length) & (start_ahead < length), other=0
+            mask=(keys_ahead[None, :] < length) & (start_ahead < masked_from), other=0
         )
-        keys_ahead_3 = start_ahead + gl.arange(0, BN, layout=layout_3)
+        keys_ahead_4 = start_ahead + gl.arange(0, BN, layout=layout_3)
         value_ahead = gl.load(
-            v + base + keys_ahead_3[:, None] * D + depth[None, :],
-            mask=(keys_ahead_3[:, None] < length) & (start_ahead < length), other=0
+            v + base + keys_ahead_4[:, None] * D + depth[None, :],
+            mask=(keys_ahead_4[:, None] < length) & (start_ahead < masked_from), other=0
         )
         start_ahead += BN
         score_product = gl.portable.mma(
@@ -88,9 +100,52 @@ def attention(
             gl.zeros([BM, BN], gl.float32, layout=acc_layout)
         )
         score = score_product * scale
-        # The mask leaves all other steps as they are.
-        if start + (BN - 1) >= length:
-            score = gl.where(keys[None, :] < length, score, -1e30)
+        higher = gl.maximum(largest, gl.max(score, axis=1))
+        kept = gl.exp(largest - higher)
+        weight = gl.exp(score - higher[:, None])
+        total = total * kept + gl.sum(weight, axis=1)
+        largest = higher
+        weight_operand = weight.to(value.dtype)
+        acc = acc * kept[:, None]
+        acc = gl.portable.mma(
+            gl.convert_layout(weight_operand, place_layout),
+            gl.convert_layout(value, key_ahead_layout_2), acc
+        )
+    # All others.
+    # The loads of a step are under way during the products of the step before.
+    start_ahead_2 = masked_from
+    keys_ahead_2 = start_ahead_2 + gl.arange(0, BN, layout=keys_ahead_layout)
+    key_ahead_2 = gl.load(
+        k + base + gl.arange(0, D, layout=layout_2)[:, None] + keys_ahead_2[None, :] * D,
+        mask=(keys_ahead_2[None, :] < length) & (start_ahead_2 < length), other=0
+    )
+    keys_ahead_2_2 = start_ahead_2 + gl.arange(0, BN, layout=layout_3)
+    value_ahead_2 = gl.load(
+        v + base + keys_ahead_2_2[:, None] * D + depth[None, :],
+        mask=(keys_ahead_2_2[:, None] < length) & (start_ahead_2 < length), other=0
+    )
+    start_ahead_2 += BN
+    for start in range(masked_from, length, BN):
+        keys = start + gl.arange(0, BN, layout=keys_layout_2)
+        key = key_ahead_2
+        value = value_ahead_2
+        keys_ahead_2 = start_ahead_2 + gl.arange(0, BN, layout=keys_ahead_layout)
+        key_ahead_2 = gl.load(
+            k + base + gl.arange(0, D, layout=layout_2)[:, None] + keys_ahead_2[None, :] * D,
+            mask=(keys_ahead_2[None, :] < length) & (start_ahead_2 < length), other=0
+        )
+        keys_ahead_2_3 = start_ahead_2 + gl.arange(0, BN, layout=layout_3)
+        value_ahead_2 = gl.load(
+            v + base + keys_ahead_2_3[:, None] * D + depth[None, :],
+            mask=(keys_ahead_2_3[:, None] < length) & (start_ahead_2 < length), other=0
+        )
+        start_ahead_2 += BN
+        score_product = gl.portable.mma(
+            query, gl.convert_layout(key, key_ahead_layout_2),
+            gl.zeros([BM, BN], gl.float32, layout=acc_layout)
+        )
+        score = score_product * scale
+        score = gl.where(keys[None, :] < length, score, -1e30)
         higher = gl.maximum(largest, gl.max(score, axis=1))
         kept = gl.exp(largest - higher)
         weight = gl.exp(score - higher[:, None])

@@ -13,6 +13,7 @@ from gluon_write.unknowns import AnyLayout, Graph, Unknown
 __all__ = ["candidates"]
 
 _MOST = 32  # of one unknown
+_MOST_DEMANDED = 4  # that relations pass on from demanded layouts alone
 _WIDTHS = (1, 2, 4, 8, 16)
 _MOST_PERMUTED = 3  # dimensions whose orders are all tried
 
@@ -74,6 +75,10 @@ def _square(shape: Sequence[int], lanes: int, warps: int) -> Iterator[Distribute
 def candidates(graph: Graph) -> dict[int, list[AnyLayout]]:
     """Return the layouts that each unknown may have, by its number, in a fixed order."""
     lists: dict[int, list[AnyLayout]] = {one.number: [] for one in graph.unknowns}
+    demanded: dict[int, list[AnyLayout]] = {
+        one.number: [] if one.fixed is None else [one.fixed] for one in graph.unknowns
+    }
+    _pass_on(graph, demanded, _MOST_DEMANDED)
     products = {r.result.number for r in graph.relations if r.kind == "operand"}
     for one in graph.unknowns:
         if one.fixed is not None:
@@ -86,6 +91,8 @@ def candidates(graph: Graph) -> dict[int, list[AnyLayout]]:
             lists[one.number] += _square(one.shape, graph.lanes, one.warps)
         elif one.accesses or one.reductions or one.scanned:
             lists[one.number] += tilings(one.shape, graph.lanes, one.warps, _widest(one))
+    for number, layouts in lists.items():  # tilings leave room for the layouts of units
+        layouts += [layout for layout in demanded[number] if layout not in layouts]
     _pass_on(graph, lists)
     for one in sorted(graph.unknowns, key=lambda u: (-len(u.shape), u.number)):
         if not lists[one.number]:
@@ -94,8 +101,12 @@ def candidates(graph: Graph) -> dict[int, list[AnyLayout]]:
     return lists
 
 
-def _pass_on(graph: Graph, lists: dict[int, list[Any]]) -> None:
-    """Add the layouts that relations give at their other end, until nothing is new."""
+def _pass_on(graph: Graph, lists: dict[int, list[Any]], limit: int = _MOST) -> None:
+    """Add the layouts that relations give at their other end, until nothing is new.
+
+    Args:
+        limit: of the layouts of one unknown.
+    """
     changed = True
     while changed:
         changed = False
@@ -106,7 +117,7 @@ def _pass_on(graph: Graph, lists: dict[int, list[Any]]) -> None:
                 (result, source, relation.backward),
             ):
                 # A split has results of its own kind of layout: few, and no others will do.
-                most = 2 * _MOST if relation.kind == "infer" else _MOST
+                most = 2 * limit if relation.kind == "infer" else limit
                 if end.fixed is None and relation.kind != "view":
                     changed |= _add(lists[start.number], lists[end.number], rule, end, most)
 

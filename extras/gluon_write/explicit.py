@@ -23,6 +23,7 @@ from gluon_write.graph import build
 from gluon_write.guard import guarded
 from gluon_write.held import held
 from gluon_write.hoist import hoisted
+from gluon_write.lane_sums import summed_by_lanes
 from gluon_write.partitions import in_partitions
 from gluon_write.preferred import chosen_form
 from gluon_write.prefetch import prefetched
@@ -165,6 +166,9 @@ def _formed(
     alone = hoisted(fn, drawn.jits)
     if alone is not fn:
         fn, drawn = alone, traced(alone)
+    apart_by_lanes = summed_by_lanes(fn, drawn, target)
+    if apart_by_lanes is not fn:
+        fn, drawn = apart_by_lanes, traced(apart_by_lanes)
     rare = guarded(fn, drawn)
     if rare is not fn:
         fn, drawn = rare, traced(rare)

@@ -4,7 +4,8 @@
         columns = start + gl.arange(0, BN)
         score = gl.where(columns[None, :] < length, score, -1e30)
 
-masks the scores of each step, and only the last one has columns beyond the length:
+masks the scores of each step, and only the last one has columns beyond the length. Where such steps are the
+last ones, they get a loop of their own (see `parting`); else a condition:
 
         if start + (BN - 1) >= length:
             score = gl.where(columns[None, :] < length, score, -1e30)
@@ -19,7 +20,8 @@ from typing import Any, Optional
 
 from gluon_core import language, portable
 from gluon_write.form import factor, rewritten
-from gluon_write.loops import argument, reads
+from gluon_write.loops import argument, falling, reads
+from gluon_write.parting import Masked, parts_of
 from gluon_write.recompute import Definitions
 from gluon_write.sketch import Sketch, place_of
 
@@ -41,37 +43,57 @@ def guarded(fn: Any, drawn: Sketch) -> Any:
     Args:
         drawn: the traced kernel.
     """
-    return rewritten(fn, drawn.jits, lambda jit, number: _Guard(jit, number, drawn).text())
+    guards = [_Guard(jit, number, drawn) for number, jit in enumerate(drawn.jits)]
+    for guard in guards:
+        guard.others = guards
+    return rewritten(fn, drawn.jits, lambda jit, number: guards[number].text())
 
 
 class _Guard(Definitions):
+    def __init__(self, fn: Any, number: int, drawn: Sketch):
+        super().__init__(fn, number, drawn)
+        self.constants = {
+            arg.arg
+            for arg in ast.walk(self.tree)
+            if isinstance(arg, ast.arg) and "constexpr" in ast.unparse(arg.annotation or arg)
+        }
+
     def text(self) -> Optional[str]:
         """Return the text of the function; None where nothing changes."""
         if not self.space:
             return None
         lines = self.source.splitlines()
         changed = False
-        for statement in sorted(self._statements(), key=lambda s: s.lineno, reverse=True):
-            new = self._guarded(statement)
-            if new is not None:
-                indent = " " * statement.col_offset
-                lines[statement.lineno - 1 : statement.end_lineno] = [indent + one for one in new]
-                changed = True
+        loops = [n for n in ast.walk(self.tree) if isinstance(n, ast.For) and self._multiplies(n)]
+        for loop in sorted(loops, key=lambda n: n.lineno, reverse=True):
+            if any(inner is not loop and inner in loops for inner in ast.walk(loop)):
+                continue
+            masked = [m for m in map(self._masked, loop.body) if m is not None]
+            if not masked:
+                continue
+            changed = True
+            parts = self._parts(loop, masked)
+            if parts is not None:
+                lines[loop.lineno - 1 : loop.end_lineno] = parts
+                continue
+            for one in reversed(masked):
+                at = one.statement
+                indent = " " * at.col_offset
+                lines[at.lineno - 1 : at.end_lineno] = [indent + line for line in one.guarded]
         return "\n".join(lines) + "\n" if changed else None
 
-    def _statements(self) -> list[ast.Assign]:
-        """Return the statements of loops of products, without those of loops within."""
-        return [
-            statement
-            for loop in ast.walk(self.tree)
-            if isinstance(loop, ast.For)
-            and any(self.called(node) is portable.mma for node in ast.walk(loop))
-            for statement in loop.body
-            if isinstance(statement, ast.Assign) and len(statement.targets) == 1
-        ]
+    def _multiplies(self, loop: ast.For) -> bool:
+        return any(self.called(node) is portable.mma for node in ast.walk(loop))
 
-    def _guarded(self, statement: ast.Assign) -> Optional[list[str]]:
-        """Return the lines of `x = where(mask, value, other)` under a condition; None where there is none."""
+    def _parts(self, loop: ast.For, masked: list[Masked]) -> Optional[list[str]]:
+        """Return the lines of a loop over the steps without masks, and of one over the others; None where they mix."""
+        falls = falling(loop, self.number, self.drawn)
+        return None if falls else parts_of(self, self.space, loop, masked, self.constants)
+
+    def _masked(self, statement: ast.stmt) -> Optional[Masked]:
+        """Return `x = where(mask, value, other)` with its condition; None of others, and of masks without one."""
+        if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
+            return None
         target, call = statement.targets[0], statement.value
         if not isinstance(target, ast.Name) or self.called(call) is not language.where:
             return None
@@ -89,13 +111,13 @@ class _Guard(Definitions):
         name = self.text_of(call.func)
         cond, own, rest = (self._line_of(one) for one in (mask, value, other))
         first = [f"{target.id} = {own}"] if own != target.id else []
-        masked = f"{name}({cond}, {target.id}, {rest})"
-        return [
+        guarded = [
             *first,
             "# The mask leaves all other steps as they are.",
             f"if {ast.unparse(ast.parse(condition))}:",
-            f"    {target.id} = {masked}",
+            f"    {target.id} = {name}({cond}, {target.id}, {rest})",
         ]
+        return Masked(statement, ast.parse(condition, mode="eval").body, first, guarded)
 
     def _line_of(self, node: ast.expr) -> str:
         """Return an expression in one line."""
@@ -143,11 +165,10 @@ class _Guard(Definitions):
             return self._scalar(node, use, since)
         if isinstance(node, ast.Name):
             definition = self._definition(node)
-            return (
-                None
-                if definition is None
-                else self._bound(definition.value, highest, use, definition, deep - 1)
-            )
+            if definition is not None:
+                return self._bound(definition.value, highest, use, definition, deep - 1)
+            count = self._size_of_range(node)
+            return None if count is None else str(count - 1) if highest else "0"
         if isinstance(node, ast.Subscript):
             return self._bound(node.value, highest, use, since, deep - 1)
         if self.called(node) is language.arange:

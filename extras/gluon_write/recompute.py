@@ -10,7 +10,7 @@ The two uses of `columns` may want two layouts. An expression in place of the na
 from __future__ import annotations
 
 import ast
-from typing import Any, Iterable, Mapping, Optional
+from typing import Any, Iterable, Mapping, Optional, Sequence
 
 from gluon_core import language
 from gluon_write.form import Form, changed_copy, edited
@@ -47,11 +47,15 @@ class Definitions(Form):
 
     Args:
         number: of the function in the traced kernel `drawn`.
+
+    Attributes:
+        others: all functions of the kernel, whose calls say what parameters are; none unless they are given.
     """
 
     def __init__(self, fn: Any, number: int, drawn: Sketch):
         super().__init__(fn)
         self.number, self.drawn = number, drawn
+        self.others: Sequence[Definitions] = ()
         self.parents: dict[int, ast.AST] = {}
         self.stores: dict[str, list[ast.AST]] = {}
         for node in ast.walk(self.tree):
@@ -160,12 +164,37 @@ class Definitions(Form):
             node = self.parents[id(node)]
         return node is outer
 
+    def _size_of_range(self, name: ast.Name) -> Optional[int]:
+        """Return n if a parameter is `arange(0, n)` in all calls, None if not."""
+        if name.id not in self.parameters or self.stores.get(name.id):
+            return None
+        values = self.drawn.returned.get(place_of(name, self.number) or ("", 0, 0, 0, 0, 0), ())
+        sizes = {value.type.dims[0] for value in values}
+        index = self.parameters.index(name.id)
+        calls = 0
+        for caller in self.others:
+            for node in ast.walk(caller.tree):
+                place = place_of(node, caller.number) if isinstance(node, ast.Call) else None
+                called = self.drawn.called.get(place) if place else None
+                if called is None or called is not self.drawn.jits[self.number]:
+                    continue
+                calls += 1
+                assert isinstance(node, ast.Call)
+                words: Mapping[Optional[str], ast.expr] = {w.arg: w.value for w in node.keywords}
+                passed = node.args[index] if index < len(node.args) else words.get(name.id)
+                if isinstance(passed, ast.Name):
+                    definition = caller._definition(passed)
+                    passed = definition.value if definition is not None else None
+                if passed is None or caller.called(passed) is not language.arange:
+                    return None
+                assert isinstance(passed, ast.Call)
+                first = passed.args[0]
+                if not (isinstance(first, ast.Constant) and first.value == 0):
+                    return None
+        return int(sizes.pop()) if calls and len(sizes) == 1 else None
+
 
 class _Function(Definitions):
-    def __init__(self, fn: Any, number: int, drawn: Sketch):
-        super().__init__(fn, number, drawn)
-        self.others: list[_Function] = []
-
     def vectors(self, node: ast.AST) -> dict[ast.expr, str]:
         """Return the names of index vectors in an expression, and the texts that compute them."""
         if isinstance(node, ast.Name):
@@ -214,32 +243,3 @@ class _Function(Definitions):
         left, right = (self.again(side, use, since, deep - 1) for side in sides)
         operator = ast.unparse(shown)[2:-2]
         return None if left is None or right is None else f"({left} {operator} {right})"
-
-    def _size_of_range(self, name: ast.Name) -> Optional[int]:
-        """Return n if a parameter is `arange(0, n)` in all calls, None if not."""
-        if name.id not in self.parameters or self.stores.get(name.id):
-            return None
-        values = self.drawn.returned.get(place_of(name, self.number) or ("", 0, 0, 0, 0, 0), ())
-        sizes = {value.type.dims[0] for value in values}
-        index = self.parameters.index(name.id)
-        calls = 0
-        for caller in self.others:
-            for node in ast.walk(caller.tree):
-                place = place_of(node, caller.number) if isinstance(node, ast.Call) else None
-                called = self.drawn.called.get(place) if place else None
-                if called is None or called is not self.drawn.jits[self.number]:
-                    continue
-                calls += 1
-                assert isinstance(node, ast.Call)
-                words: Mapping[Optional[str], ast.expr] = {w.arg: w.value for w in node.keywords}
-                passed = node.args[index] if index < len(node.args) else words.get(name.id)
-                if isinstance(passed, ast.Name):
-                    definition = caller._definition(passed)
-                    passed = definition.value if definition is not None else None
-                if passed is None or caller.called(passed) is not language.arange:
-                    return None
-                assert isinstance(passed, ast.Call)
-                first = passed.args[0]
-                if not (isinstance(first, ast.Constant) and first.value == 0):
-                    return None
-        return int(sizes.pop()) if calls and len(sizes) == 1 else None

@@ -29,28 +29,66 @@ def top_scores(q, k, out, length, D: gl.constexpr, BM: gl.constexpr, BN: gl.cons
     gl.store(out + rows, largest)
 
 
-@pytest.mark.parametrize("target", ["sim:hopper", "sim:gfx942"])
-def test_masks_have_conditions(target, monkeypatch):
-    sources = []
+@gluon.jit(layouts="auto")
+def top_near(q, k, out, length, D: gl.constexpr, BM: gl.constexpr, BN: gl.constexpr):  # fmt: skip
+    """The largest score of each row among the columns that begin 48 before it."""
+    rows = gl.program_id(0) * BM + gl.arange(0, BM)
+    d = gl.arange(0, D)
+    query = gl.load(q + rows[:, None] * D + d[None, :])
+    largest = gl.full([BM], -1e30, gl.float32)
+    for start in range(0, length, BN):
+        columns = start + gl.arange(0, BN)
+        key = gl.load(k + d[:, None] + columns[None, :] * D)
+        score = gl.portable.mma(query, key, gl.zeros([BM, BN], gl.float32))
+        score = gl.where(columns[None, :] > rows[:, None] - 48, score, -1e30)
+        largest = gl.maximum(largest, gl.max(score, 1))
+    gl.store(out + rows, largest)
+
+
+@pytest.fixture
+def sources(monkeypatch):
+    """Collect the sources of the kernels that get layouts."""
+    texts = []
     chosen_for = gluon_write.explicit.chosen_for
 
     def kept(*args):
         graph, solution = chosen_for(*args)
-        sources.append(graph.jits[0].src)
+        texts.append(graph.jits[0].src)
         return graph, solution
 
     monkeypatch.setattr(gluon_write.explicit, "chosen_for", kept)
+    return texts
+
+
+def right(kernel, target, length, seen):
+    """Return True if the largest scores are those of NumPy. `seen` has True where a row sees a column."""
     q, k = (
         np.random.default_rng(seed).standard_normal((256, 64)).astype(np.float16) for seed in (0, 1)
     )
     out = np.zeros(256, np.float32)
-    top_scores[(2,)](q, k, out, 256, 64, 128, 32, target=target, num_warps=4, num_stages=2)
-    row, column = np.arange(256)[:, None], np.arange(256)[None, :]
-    seen = (row >= column) & (column < 253) & (column % 2 == 0)
+    kernel[(2,)](q, k, out, length, 64, 128, 32, target=target, num_warps=4, num_stages=2)
     score = np.where(seen, q.astype(np.float32) @ k.astype(np.float32).T, -1e30)
-    assert np.allclose(out, score.max(1), atol=1e-2)
+    return np.allclose(out, score.max(1), atol=1e-2)
+
+
+ROW, COLUMN = np.arange(256)[:, None], np.arange(256)[None, :]
+
+
+@pytest.mark.parametrize("target", ["sim:hopper", "sim:gfx942"])
+def test_last_steps_have_masks(target, sources):
+    """Steps in front of the diagonal and the end have a loop of their own; parities are no order and stay in both."""
+    for length in (256, 200):
+        seen = (ROW >= COLUMN) & (COLUMN < length - 3) & (COLUMN % 2 == 0)
+        assert right(top_scores, target, length, seen)
     assert (
-        "if gl.program_id(0) * BM < start + (BN - 1) or start + (BN - 1) >= length - 3:"
+        "masked_from = gl.cdiv(max(min(length, gl.program_id(0) * BM - BN + 2, length - 3 - BN + 1), 0), BN)"
         in sources[0]
     )
-    assert sources[0].count("if ") == 1  # parities are no order
+    assert sources[0].count("columns % 2") == 2 and sources[0].count("length - 3") == 2
+
+
+def test_first_steps_have_conditions(sources):
+    """A window begins behind the first steps, which keep their place in the loop."""
+    assert right(top_near, "sim:hopper", 256, COLUMN > ROW - 48)
+    assert "if start <= gl.program_id(0) * BM + (BM - 1) - 48:" in sources[0]
+    assert "masked_from" not in sources[0]
