@@ -13,46 +13,45 @@ from gluon_core import language as gl
 def attention(
     q, k, v, out, length, scale, D: gl.constexpr, BM: gl.constexpr, BN: gl.constexpr
 ):  # fmt: skip
-    # demanded by the matrix unit, line 72
-    # demanded by the matrix unit, line 37
-    # demanded by the matrix unit, line 62
+    # load, line 17: 16 bytes a thread, 32 sectors a warp
+    # store, line 76: 16 bytes a thread, 32 sectors a warp
+    # next best: gl.BlockedLayout([1, 4], [4, 16], [4, 1], [1, 0]), costs 0.8% more
+    # load, line 27: 16 bytes a thread, 32 sectors a warp
+    # load, line 36: 16 bytes a thread, 32 sectors a warp
+    # next best: gl.BlockedLayout([1, 4], [4, 16], [4, 1], [1, 0]), costs 4.2% more
+    # load, line 53: 16 bytes a thread, 32 sectors a warp
+    # load, line 62: 16 bytes a thread, 32 sectors a warp
+    place_layout: gl.constexpr = gl.BlockedLayout([1, 8], [8, 8], [4, 1], [1, 0])
+    rows_layout: gl.constexpr = gl.SliceLayout(1, place_layout)
+    depth_layout: gl.constexpr = gl.SliceLayout(0, place_layout)
+    # demanded by the matrix unit, line 74
+    # demanded by the matrix unit, line 38
+    # demanded by the matrix unit, line 64
     acc_layout: gl.constexpr = gl.AMDMFMALayout(
         version=3, instr_shape=[32, 32, 8], transposed=True, warps_per_cta=[2, 2],
         element_bitwidth=32, tiles_per_warp=[1, 1]
     )
-    # load, line 17: 8 bytes a thread, 32 sectors a warp
-    # store, line 74: 8 bytes a thread, 32 sectors a warp
-    # next best: gl.AMDMFMALayout(version=3, instr_shape=[32, 32, 8], transposed=True,
-    #   warps_per_cta=[2, 2], element_bitwidth=32, tiles_per_warp=[1, 1]), costs 12.7% more
-    # demanded by the matrix unit, line 37
-    # demanded by the matrix unit, line 46
-    # demanded by the matrix unit, line 62
-    # demanded by the matrix unit, line 72
-    place_layout: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=acc_layout, k_width=4)
-    rows_layout: gl.constexpr = gl.SliceLayout(1, place_layout)
-    # load, line 27: 16 bytes a thread, 32 sectors a warp
-    # load, line 35: 16 bytes a thread, 32 sectors a warp
-    # next best: gl.BlockedLayout([1, 4], [4, 16], [4, 1], [1, 0]), costs 2.2% more
-    # load, line 52: 16 bytes a thread, 32 sectors a warp
-    # load, line 60: 16 bytes a thread, 32 sectors a warp
-    value_ahead_layout: gl.constexpr = gl.BlockedLayout([1, 8], [8, 8], [4, 1], [1, 0])
-    depth_layout: gl.constexpr = gl.SliceLayout(0, value_ahead_layout)
-    layout: gl.constexpr = gl.SliceLayout(0, place_layout)
     largest_layout: gl.constexpr = gl.SliceLayout(1, acc_layout)
     # load, line 26: 16 bytes a thread, 32 sectors a warp
-    # load, line 34: 16 bytes a thread, 32 sectors a warp
-    # next best: gl.BlockedLayout([4, 1], [16, 4], [1, 4], [0, 1]), costs 0.6% more
-    # load, line 51: 16 bytes a thread, 32 sectors a warp
-    # load, line 59: 16 bytes a thread, 32 sectors a warp
+    # load, line 35: 16 bytes a thread, 32 sectors a warp
+    # next best: gl.BlockedLayout([4, 1], [16, 4], [1, 4], [0, 1]), costs 4.2% more
+    # load, line 52: 16 bytes a thread, 32 sectors a warp
+    # load, line 61: 16 bytes a thread, 32 sectors a warp
     key_ahead_layout: gl.constexpr = gl.BlockedLayout([8, 1], [8, 8], [1, 4], [0, 1])
     keys_ahead_layout: gl.constexpr = gl.SliceLayout(0, key_ahead_layout)
-    layout_2: gl.constexpr = gl.SliceLayout(1, key_ahead_layout)
-    layout_3: gl.constexpr = gl.SliceLayout(1, value_ahead_layout)
+    layout: gl.constexpr = gl.SliceLayout(1, key_ahead_layout)
+    # demanded by the matrix unit, line 38
+    # demanded by the matrix unit, line 47
+    # demanded by the matrix unit, line 64
+    # demanded by the matrix unit, line 74
+    query_operand_layout: gl.constexpr = gl.DotOperandLayout(
+        operand_index=0, parent=acc_layout, k_width=4
+    )
     keys_layout: gl.constexpr = gl.BlockedLayout([1], [64], [4], [0])
-    # demanded by the matrix unit, line 37
-    # demanded by the matrix unit, line 46
-    # demanded by the matrix unit, line 62
-    # demanded by the matrix unit, line 72
+    # demanded by the matrix unit, line 38
+    # demanded by the matrix unit, line 47
+    # demanded by the matrix unit, line 64
+    # demanded by the matrix unit, line 74
     key_ahead_layout_2: gl.constexpr = gl.DotOperandLayout(
         operand_index=1, parent=acc_layout, k_width=4
     )
@@ -60,7 +59,7 @@ def attention(
     base = gl.program_id(1) * length * D
     rows = gl.program_id(0) * BM + gl.arange(0, BM, layout=rows_layout)
     depth = gl.arange(0, D, layout=depth_layout)
-    place = base + rows[:, None] * D + gl.arange(0, D, layout=layout)[None, :]
+    place = base + rows[:, None] * D + depth[None, :]
     query = gl.load(q + place, mask=rows[:, None] < length, other=0.0)
     largest = gl.full([BM], -1e30, gl.float32, layout=largest_layout)
     total = gl.zeros([BM], gl.float32, layout=largest_layout)
@@ -71,32 +70,33 @@ def attention(
     start_ahead = 0
     keys_ahead = start_ahead + gl.arange(0, BN, layout=keys_ahead_layout)
     key_ahead = gl.load(
-        k + base + gl.arange(0, D, layout=layout_2)[:, None] + keys_ahead[None, :] * D,
+        k + base + gl.convert_layout(depth, layout)[:, None] + keys_ahead[None, :] * D,
         mask=(keys_ahead[None, :] < length) & (start_ahead < masked_from), other=0
     )
-    keys_ahead_3 = start_ahead + gl.arange(0, BN, layout=layout_3)
     value_ahead = gl.load(
-        v + base + keys_ahead_3[:, None] * D + depth[None, :],
-        mask=(keys_ahead_3[:, None] < length) & (start_ahead < masked_from), other=0
+        v + base + gl.convert_layout(keys_ahead, rows_layout)[:, None] * D + depth[None, :],
+        mask=(gl.convert_layout(keys_ahead, rows_layout)[:, None] < length) & (start_ahead < masked_from),
+        other=0
     )
     start_ahead += BN
+    query_operand = gl.convert_layout(query, layout=query_operand_layout)
     for start in range(0, masked_from, BN):
         keys = start + gl.arange(0, BN, layout=keys_layout)
         key = key_ahead
         value = value_ahead
         keys_ahead = start_ahead + gl.arange(0, BN, layout=keys_ahead_layout)
         key_ahead = gl.load(
-            k + base + gl.arange(0, D, layout=layout_2)[:, None] + keys_ahead[None, :] * D,
+            k + base + gl.convert_layout(depth, layout)[:, None] + keys_ahead[None, :] * D,
             mask=(keys_ahead[None, :] < length) & (start_ahead < masked_from), other=0
         )
-        keys_ahead_4 = start_ahead + gl.arange(0, BN, layout=layout_3)
         value_ahead = gl.load(
-            v + base + keys_ahead_4[:, None] * D + depth[None, :],
-            mask=(keys_ahead_4[:, None] < length) & (start_ahead < masked_from), other=0
+            v + base + gl.convert_layout(keys_ahead, rows_layout)[:, None] * D + depth[None, :],
+            mask=(gl.convert_layout(keys_ahead, rows_layout)[:, None] < length) & (start_ahead < masked_from),
+            other=0
         )
         start_ahead += BN
         score_product = gl.portable.mma(
-            query, gl.convert_layout(key, key_ahead_layout_2),
+            query_operand, gl.convert_layout(key, key_ahead_layout_2),
             gl.zeros([BM, BN], gl.float32, layout=acc_layout)
         )
         score = score_product * scale
@@ -108,7 +108,7 @@ def attention(
         weight_operand = weight.to(value.dtype)
         acc = acc * kept[:, None]
         acc = gl.portable.mma(
-            gl.convert_layout(weight_operand, place_layout),
+            gl.convert_layout(weight_operand, query_operand_layout),
             gl.convert_layout(value, key_ahead_layout_2), acc
         )
     # All others.
@@ -116,32 +116,33 @@ def attention(
     start_ahead_2 = masked_from
     keys_ahead_2 = start_ahead_2 + gl.arange(0, BN, layout=keys_ahead_layout)
     key_ahead_2 = gl.load(
-        k + base + gl.arange(0, D, layout=layout_2)[:, None] + keys_ahead_2[None, :] * D,
+        k + base + gl.convert_layout(depth, layout)[:, None] + keys_ahead_2[None, :] * D,
         mask=(keys_ahead_2[None, :] < length) & (start_ahead_2 < length), other=0
     )
-    keys_ahead_2_2 = start_ahead_2 + gl.arange(0, BN, layout=layout_3)
     value_ahead_2 = gl.load(
-        v + base + keys_ahead_2_2[:, None] * D + depth[None, :],
-        mask=(keys_ahead_2_2[:, None] < length) & (start_ahead_2 < length), other=0
+        v + base + gl.convert_layout(keys_ahead_2, rows_layout)[:, None] * D + depth[None, :],
+        mask=(gl.convert_layout(keys_ahead_2, rows_layout)[:, None] < length) & (start_ahead_2 < length),
+        other=0
     )
     start_ahead_2 += BN
+    query_operand_2 = gl.convert_layout(query, layout=query_operand_layout)
     for start in range(masked_from, length, BN):
         keys = start + gl.arange(0, BN, layout=keys_layout_2)
         key = key_ahead_2
         value = value_ahead_2
         keys_ahead_2 = start_ahead_2 + gl.arange(0, BN, layout=keys_ahead_layout)
         key_ahead_2 = gl.load(
-            k + base + gl.arange(0, D, layout=layout_2)[:, None] + keys_ahead_2[None, :] * D,
+            k + base + gl.convert_layout(depth, layout)[:, None] + keys_ahead_2[None, :] * D,
             mask=(keys_ahead_2[None, :] < length) & (start_ahead_2 < length), other=0
         )
-        keys_ahead_2_3 = start_ahead_2 + gl.arange(0, BN, layout=layout_3)
         value_ahead_2 = gl.load(
-            v + base + keys_ahead_2_3[:, None] * D + depth[None, :],
-            mask=(keys_ahead_2_3[:, None] < length) & (start_ahead_2 < length), other=0
+            v + base + gl.convert_layout(keys_ahead_2, rows_layout)[:, None] * D + depth[None, :],
+            mask=(gl.convert_layout(keys_ahead_2, rows_layout)[:, None] < length) & (start_ahead_2 < length),
+            other=0
         )
         start_ahead_2 += BN
         score_product = gl.portable.mma(
-            query, gl.convert_layout(key, key_ahead_layout_2),
+            query_operand_2, gl.convert_layout(key, key_ahead_layout_2),
             gl.zeros([BM, BN], gl.float32, layout=acc_layout)
         )
         score = score_product * scale
@@ -154,7 +155,7 @@ def attention(
         weight_operand = weight.to(value.dtype)
         acc = acc * kept[:, None]
         acc = gl.portable.mma(
-            gl.convert_layout(weight_operand, place_layout),
+            gl.convert_layout(weight_operand, query_operand_layout),
             gl.convert_layout(value, key_ahead_layout_2), acc
         )
     result = (acc / total[:, None]).to(out.dtype.element_ty)

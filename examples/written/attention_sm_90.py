@@ -14,52 +14,85 @@ def attention(
     q, k, v, out, length, scale, D: gl.constexpr, BM: gl.constexpr, BN: gl.constexpr
 ):  # fmt: skip
     # load, line 17: 16 bytes a thread, 16 sectors a warp
-    # store, line 64: 16 bytes a thread, 16 sectors a warp
-    # next best: gl.BlockedLayout([1, 4], [2, 16], [4, 1], [1, 0]), costs 2.0% more
-    # copy, line 29: 16 bytes a thread, 16 sectors a warp
-    # next best: gl.BlockedLayout([1, 4], [2, 16], [4, 1], [1, 0]), costs 7.4% more
-    # copy, line 44: 16 bytes a thread, 16 sectors a warp
-    # next best: gl.BlockedLayout([1, 4], [2, 16], [4, 1], [1, 0]), costs 14.5% more
+    # store, line 109: 16 bytes a thread, 16 sectors a warp
+    # next best: gl.BlockedLayout([1, 4], [2, 16], [4, 1], [1, 0]), costs 1.1% more
+    # copy, line 33: 16 bytes a thread, 16 sectors a warp
+    # next best: gl.BlockedLayout([1, 4], [2, 16], [4, 1], [1, 0]), costs 3.9% more
+    # copy, line 48: 16 bytes a thread, 16 sectors a warp
+    # next best: gl.BlockedLayout([1, 4], [2, 16], [4, 1], [1, 0]), costs 15.0% more
+    # copy, line 74: 16 bytes a thread, 16 sectors a warp
+    # copy, line 89: 16 bytes a thread, 16 sectors a warp
     place_layout: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
     rows_layout: gl.constexpr = gl.SliceLayout(1, place_layout)
     depth_layout: gl.constexpr = gl.SliceLayout(0, place_layout)
-    # demanded by the matrix unit, line 59
-    # demanded by the matrix unit, line 40
+    # demanded by the matrix unit, line 103
+    # demanded by the matrix unit, line 44
+    # demanded by the matrix unit, line 85
     acc_layout: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, 64, 16]
     )
     largest_layout: gl.constexpr = gl.SliceLayout(1, acc_layout)
-    # copy to it, line 28: 16 bytes a thread, no bank conflicts
-    # copy to it, line 43: 16 bytes a thread, no bank conflicts
+    # reduction over dimension 3: within a warp
+    # next best: gl.BlockedLayout([1, 1, 1, 2], [1, 8, 4, 1], [4, 1, 1, 1], [3, 2, 1, 0]), costs
+    #   18.1% more
+    pairs_layout: gl.constexpr = gl.DistributedLinearLayout(
+        reg_bases=[[0, 0, 0, 1], [8, 0, 0, 0], [0, 1, 0, 0], [0, 2, 0, 0], [0, 4, 0, 0]],
+        lane_bases=[[0, 0, 1, 0], [0, 0, 2, 0], [1, 0, 0, 0], [2, 0, 0, 0], [4, 0, 0, 0]],
+        warp_bases=[[16, 0, 0, 0], [32, 0, 0, 0]], block_bases=[], shape=[64, 8, 4, 2]
+    )
+    # reduction over dimension 1: within a warp
+    # next best: gl.BlockedLayout([1, 1, 2], [16, 1, 2], [4, 1, 1], [2, 0, 1]), costs 3.3% more
+    input_layout: gl.constexpr = gl.SliceLayout(3, pairs_layout)
+    # reduction over dimension 1: within a warp
+    # next best: gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1],
+    #   instr_shape=[16, 64, 16]), costs 8.7% more
+    total_lanes_layout: gl.constexpr = gl.SliceLayout(1, input_layout)
+    total_layout: gl.constexpr = gl.SliceLayout(1, total_lanes_layout)
+    layout: gl.constexpr = gl.SliceLayout(0, total_lanes_layout)
+    # copy to it, line 32: 16 bytes a thread, no bank conflicts
+    # copy to it, line 47: 16 bytes a thread, no bank conflicts
+    # copy to it, line 73: 16 bytes a thread, no bank conflicts
+    # copy to it, line 88: 16 bytes a thread, no bank conflicts
     key_ring_layout: gl.constexpr = gl.NVMMASharedLayout(
         swizzle_byte_width=128, element_bitwidth=16, rank=2, transposed=True, fp4_padded=False
     )
-    # copy to it, line 29: 16 bytes a thread, no bank conflicts
-    # copy to it, line 44: 16 bytes a thread, no bank conflicts
+    # copy to it, line 33: 16 bytes a thread, no bank conflicts
+    # copy to it, line 48: 16 bytes a thread, no bank conflicts
+    # copy to it, line 74: 16 bytes a thread, no bank conflicts
+    # copy to it, line 89: 16 bytes a thread, no bank conflicts
     value_ring_layout: gl.constexpr = gl.NVMMASharedLayout(
         swizzle_byte_width=128, element_bitwidth=16, rank=2, transposed=False, fp4_padded=False
     )
-    # copy, line 28: 16 bytes a thread, 16 sectors a warp
-    # next best: gl.BlockedLayout([4, 1], [16, 2], [1, 4], [0, 1]), costs 7.0% more
-    # copy, line 43: 16 bytes a thread, 16 sectors a warp
-    # next best: gl.BlockedLayout([4, 1], [16, 2], [1, 4], [0, 1]), costs 14.5% more
-    layout: gl.constexpr = gl.BlockedLayout([8, 1], [8, 4], [1, 4], [0, 1])
-    keys_ahead_layout: gl.constexpr = gl.SliceLayout(0, layout)
-    layout_2: gl.constexpr = gl.SliceLayout(1, layout)
-    # demanded by the matrix unit, line 40
-    # demanded by the matrix unit, line 59
+    # copy, line 32: 16 bytes a thread, 16 sectors a warp
+    # next best: gl.BlockedLayout([4, 1], [16, 2], [1, 4], [0, 1]), costs 3.7% more
+    # copy, line 47: 16 bytes a thread, 16 sectors a warp
+    # next best: gl.BlockedLayout([4, 1], [16, 2], [1, 4], [0, 1]), costs 14.9% more
+    # copy, line 73: 16 bytes a thread, 16 sectors a warp
+    # copy, line 88: 16 bytes a thread, 16 sectors a warp
+    layout_2: gl.constexpr = gl.BlockedLayout([8, 1], [8, 4], [1, 4], [0, 1])
+    keys_ahead_layout: gl.constexpr = gl.SliceLayout(0, layout_2)
+    layout_3: gl.constexpr = gl.SliceLayout(1, layout_2)
+    # demanded by the matrix unit, line 44
+    # demanded by the matrix unit, line 61
+    # demanded by the matrix unit, line 85
+    # demanded by the matrix unit, line 103
     query_operand_layout: gl.constexpr = gl.DotOperandLayout(
         operand_index=0, parent=acc_layout, k_width=2
     )
-    keys_layout: gl.constexpr = gl.SliceLayout(0, acc_layout)
+    keys_layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    keys_layout_2: gl.constexpr = gl.SliceLayout(0, acc_layout)
     base = gl.program_id(1) * length * D
     rows = gl.program_id(0) * BM + gl.arange(0, BM, layout=rows_layout)
     depth = gl.arange(0, D, layout=depth_layout)
     place = base + rows[:, None] * D + depth[None, :]
     query = gl.load(q + place, mask=rows[:, None] < length, other=0.0)
     largest = gl.full([BM], -1e30, gl.float32, layout=largest_layout)
-    total = gl.zeros([BM], gl.float32, layout=largest_layout)
+    total = gl.zeros([BM], gl.float32, layout=total_layout)
     acc = gl.zeros([BM, D], gl.float32, layout=acc_layout)
+    # Each thread adds up its part of a row; the four parts are added up behind the loop.
+    total_lanes = gl.where((gl.arange(0, 4, layout=layout) == 0)[None, :], total[:, None], 0.0)
+    # The masks leave the steps before this one as they are.
+    masked_from = gl.cdiv(max(min(length, length - BN + 1), 0), BN) * BN
     acc = gl.nvidia.hopper.warpgroup_mma_init(acc)
     # Rings of 3 buffers: copies run 2 steps ahead of the products.
     start_ahead = 0
@@ -71,19 +104,19 @@ def attention(
         keys_ahead = start_ahead + gl.arange(0, BN, layout=keys_ahead_layout)
         gl.nvidia.ampere.async_copy.async_load(
             key_ring.index(step % 3),
-            k + base + gl.convert_layout(depth, layout_2)[:, None] + keys_ahead[None, :] * D,
-            mask=(keys_ahead[None, :] < length) & (start_ahead < length)
+            k + base + gl.convert_layout(depth, layout_3)[:, None] + keys_ahead[None, :] * D,
+            mask=(keys_ahead[None, :] < length) & (start_ahead < masked_from)
         )
         gl.nvidia.ampere.async_copy.async_load(
             value_ring.index(step % 3),
             v + base + gl.convert_layout(keys_ahead, rows_layout)[:, None] * D + depth[None, :],
-            mask=(gl.convert_layout(keys_ahead, rows_layout)[:, None] < length) & (start_ahead < length)
+            mask=(gl.convert_layout(keys_ahead, rows_layout)[:, None] < length) & (start_ahead < masked_from)
         )
         gl.nvidia.ampere.async_copy.commit_group()
         start_ahead += BN
     step = 0
     query_operand = gl.convert_layout(query, layout=query_operand_layout)
-    for start in range(0, length, BN):
+    for start in range(0, masked_from, BN):
         keys = start + gl.arange(0, BN, layout=keys_layout)
         slot = step % 3
         gl.nvidia.ampere.async_copy.wait_group(1)
@@ -97,24 +130,22 @@ def attention(
         keys_ahead = start_ahead + gl.arange(0, BN, layout=keys_ahead_layout)
         gl.nvidia.ampere.async_copy.async_load(
             key_ring.index((step + 2) % 3),
-            k + base + gl.convert_layout(depth, layout_2)[:, None] + keys_ahead[None, :] * D,
-            mask=(keys_ahead[None, :] < length) & (start_ahead < length)
+            k + base + gl.convert_layout(depth, layout_3)[:, None] + keys_ahead[None, :] * D,
+            mask=(keys_ahead[None, :] < length) & (start_ahead < masked_from)
         )
         gl.nvidia.ampere.async_copy.async_load(
             value_ring.index((step + 2) % 3),
             v + base + gl.convert_layout(keys_ahead, rows_layout)[:, None] * D + depth[None, :],
-            mask=(gl.convert_layout(keys_ahead, rows_layout)[:, None] < length) & (start_ahead < length)
+            mask=(gl.convert_layout(keys_ahead, rows_layout)[:, None] < length) & (start_ahead < masked_from)
         )
         gl.nvidia.ampere.async_copy.commit_group()
         start_ahead += BN
         score = score_product * scale
-        # The mask leaves all other steps as they are.
-        if start + (BN - 1) >= length:
-            score = gl.where(keys[None, :] < length, score, -1e30)
         higher = gl.maximum(largest, gl.max(score, axis=1))
         kept = gl.exp(largest - higher)
         weight = gl.exp(score - higher[:, None])
-        total = total * kept + gl.sum(weight, axis=1)
+        pairs = weight.reshape([weight.shape[0], weight.shape[1] // 8, 4, 2])
+        total_lanes = total_lanes * gl.convert_layout(kept[:, None], total_lanes_layout) + gl.sum(gl.sum(pairs, 3), 1)
         largest = higher
         value = value_ring.index(slot)
         weight_operand = weight.to(value.dtype)
@@ -125,6 +156,72 @@ def attention(
         step += 1
     acc = gl.nvidia.hopper.warpgroup_mma_wait(0, deps=[acc])
     gl.nvidia.ampere.async_copy.wait_group(0)
+    # All others.
+    acc = gl.nvidia.hopper.warpgroup_mma_init(acc)
+    # Rings of 3 buffers: copies run 2 steps ahead of the products.
+    start_ahead_2 = masked_from
+    key_ring_2 = gl.allocate_shared_memory(k.dtype.element_ty, [3, 64, 64], layout=key_ring_layout)
+    value_ring_2 = gl.allocate_shared_memory(
+        v.dtype.element_ty, [3, 64, 64], layout=value_ring_layout
+    )
+    for step_2 in gl.static_range(2):
+        keys_ahead_2 = start_ahead_2 + gl.arange(0, BN, layout=keys_ahead_layout)
+        gl.nvidia.ampere.async_copy.async_load(
+            key_ring_2.index(step_2 % 3),
+            k + base + gl.convert_layout(depth, layout_3)[:, None] + keys_ahead_2[None, :] * D,
+            mask=(keys_ahead_2[None, :] < length) & (start_ahead_2 < length)
+        )
+        gl.nvidia.ampere.async_copy.async_load(
+            value_ring_2.index(step_2 % 3),
+            v + base + gl.convert_layout(keys_ahead_2, rows_layout)[:, None] * D + depth[None, :],
+            mask=(gl.convert_layout(keys_ahead_2, rows_layout)[:, None] < length) & (start_ahead_2 < length)
+        )
+        gl.nvidia.ampere.async_copy.commit_group()
+        start_ahead_2 += BN
+    step_2 = 0
+    query_operand_2 = gl.convert_layout(query, layout=query_operand_layout)
+    for start in range(masked_from, length, BN):
+        keys = start + gl.arange(0, BN, layout=keys_layout_2)
+        slot_2 = step_2 % 3
+        gl.nvidia.ampere.async_copy.wait_group(1)
+        gl.nvidia.hopper.fence_async_shared()
+        key = key_ring_2.index(slot_2)
+        score_product = gl.nvidia.hopper.warpgroup_mma(
+            query_operand_2, key, gl.zeros([BM, BN], gl.float32, layout=acc_layout), is_async=True,
+            use_acc=False
+        )
+        acc, score_product = gl.nvidia.hopper.warpgroup_mma_wait(0, deps=[acc, score_product])
+        keys_ahead_2 = start_ahead_2 + gl.arange(0, BN, layout=keys_ahead_layout)
+        gl.nvidia.ampere.async_copy.async_load(
+            key_ring_2.index((step_2 + 2) % 3),
+            k + base + gl.convert_layout(depth, layout_3)[:, None] + keys_ahead_2[None, :] * D,
+            mask=(keys_ahead_2[None, :] < length) & (start_ahead_2 < length)
+        )
+        gl.nvidia.ampere.async_copy.async_load(
+            value_ring_2.index((step_2 + 2) % 3),
+            v + base + gl.convert_layout(keys_ahead_2, rows_layout)[:, None] * D + depth[None, :],
+            mask=(gl.convert_layout(keys_ahead_2, rows_layout)[:, None] < length) & (start_ahead_2 < length)
+        )
+        gl.nvidia.ampere.async_copy.commit_group()
+        start_ahead_2 += BN
+        score = score_product * scale
+        score = gl.where(keys[None, :] < length, score, -1e30)
+        higher = gl.maximum(largest, gl.max(score, axis=1))
+        kept = gl.exp(largest - higher)
+        weight = gl.exp(score - higher[:, None])
+        pairs = weight.reshape([weight.shape[0], weight.shape[1] // 8, 4, 2])
+        total_lanes = total_lanes * gl.convert_layout(kept[:, None], total_lanes_layout) + gl.sum(gl.sum(pairs, 3), 1)
+        largest = higher
+        value = value_ring_2.index(slot_2)
+        weight_operand = weight.to(value.dtype)
+        acc = acc * kept[:, None]
+        acc = gl.nvidia.hopper.warpgroup_mma(
+            gl.convert_layout(weight_operand, query_operand_layout), value, acc, is_async=True
+        )
+        step_2 += 1
+    acc = gl.nvidia.hopper.warpgroup_mma_wait(0, deps=[acc])
+    gl.nvidia.ampere.async_copy.wait_group(0)
+    total = gl.convert_layout(gl.sum(total_lanes, 1), largest_layout)
     result = (acc / total[:, None]).to(out.dtype.element_ty)
     gl.store(out + place, gl.convert_layout(result, place_layout), mask=rows[:, None] < length)
 

@@ -91,8 +91,10 @@ def candidates(graph: Graph) -> dict[int, list[AnyLayout]]:
             lists[one.number] += _square(one.shape, graph.lanes, one.warps)
         elif one.accesses or one.reductions or one.scanned:
             lists[one.number] += tilings(one.shape, graph.lanes, one.warps, _widest(one))
-    for number, layouts in lists.items():  # tilings leave room for the layouts of units
-        layouts += [layout for layout in demanded[number] if layout not in layouts]
+    for one in graph.unknowns:  # tilings of reductions leave room for the layouts of units
+        if not one.accesses:
+            layouts = lists[one.number]
+            layouts += [layout for layout in demanded[one.number] if layout not in layouts]
     _pass_on(graph, lists)
     for one in sorted(graph.unknowns, key=lambda u: (-len(u.shape), u.number)):
         if not lists[one.number]:
