@@ -77,9 +77,9 @@ class _Guard(Definitions):
                 lines[loop.lineno - 1 : loop.end_lineno] = parts
                 continue
             for one in reversed(masked):
-                at = one.statement
-                indent = " " * at.col_offset
-                lines[at.lineno - 1 : at.end_lineno] = [indent + line for line in one.guarded]
+                own = one.statement
+                indent = " " * own.col_offset
+                lines[own.lineno - 1 : own.end_lineno] = [indent + line for line in one.guarded]
         return "\n".join(lines) + "\n" if changed else None
 
     def _multiplies(self, loop: ast.For) -> bool:

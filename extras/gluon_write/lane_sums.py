@@ -209,20 +209,20 @@ class _Lanes(Form):
             after.append(f"{outer}{one.name} = {gl}.sum({name}, 1)")
             texts = {call: self._by_lanes(call) for call in one.rows}
             for statement in loop.body:
-                made = [call for call, home in one.rows.items() if home is statement]
-                new = [line for call in made for line in texts[call][0]]
+                calls = [call for call, home in one.rows.items() if home is statement]
+                new = [line for call in calls for line in texts[call][0]]
                 if one.name not in mentions(statement):
-                    if made:
+                    if calls:
                         assert isinstance(statement, ast.Assign)
                         target = self.text_of(statement.targets[0])
-                        edits.append((statement, [*new, f"{target} = {texts[made[0]][1]}"]))
+                        edits.append((statement, [*new, f"{target} = {texts[calls[0]][1]}"]))
                     continue
                 parts = self._step(one.name, statement)
                 assert parts is not None
                 factor_of, added = parts
                 text = name if factor_of is None else f"{name} * {self._column(factor_of)}"
                 if added is not None:
-                    text += f" + {texts[made[0]][1] if made else self.text_of(added)}"
+                    text += f" + {texts[calls[0]][1] if calls else self.text_of(added)}"
                 edits.append((statement, [*new, f"{name} = {text}"]))
         for statement, new in sorted(edits, key=lambda e: e[0].lineno, reverse=True):
             begin = statement.lineno - loop.lineno
