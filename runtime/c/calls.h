@@ -44,8 +44,8 @@ typedef struct {
     Rules rules;
     Known *table[BUCKETS];
     size_t used;
-    PyObject *latest;      /* the last function of `over` for a grid of known sizes, */
-    unsigned int sizes[3]; /* and these */
+    PyObject *latest, *bound; /* the last function of `over` for a grid of known sizes, its tuple, */
+    unsigned int sizes[3];    /* and these */
 } Calls;
 
 /* Find the link to the answer of a call, or the end of its bucket. */
@@ -190,14 +190,13 @@ static PyObject *decide(const Calls *self, PyObject *grid, PyObject *const *args
     return result;
 }
 
-/* Launch over the grid of `bound`, which may be a function. Return NULL with an exception of that function, or without
- * one: then nothing was launched, and `*asked` is the grid that the function gave. */
-static PyObject *answer(const Calls *self, PyObject *bound, Call *call, const Known *known, PyObject **asked)
+/* Launch over a grid, which may be a function. Return NULL with an exception of that function, or without one: then
+ * nothing was launched, and `*asked` is the grid that the function gave. `fixed`: the grid has the latest sizes. */
+static PyObject *answer(const Calls *self, PyObject *grid, int fixed, Call *call, const Known *known, PyObject **asked)
 {
-    PyObject *grid = PyTuple_GetItem(bound, 1);
     unsigned int sizes[3];
     grid = grid == Py_None ? known->sizes : grid;
-    if (self->latest != NULL && PyCFunction_GetSelf(self->latest) == bound)
+    if (fixed)
         memcpy(sizes, self->sizes, sizeof sizes);
     else if (read_grid(grid, sizes) < 0) {
         if (!PyCallable_Check(grid))
@@ -266,7 +265,7 @@ static PyObject *over_call(PyObject *bound, PyObject *const *args, Py_ssize_t co
     known = *found; /* functions that are called from here on may make this object forget the call */
     Py_INCREF(known.answer);
     if (known.launch != NULL && !elsewhere)
-        result = answer(self, bound, &call, &known, &asked);
+        result = answer(self, grid, bound == self->bound, &call, &known, &asked);
     if (result == NULL && !PyErr_Occurred()) /* a function for the grid has been asked once */
         result = run(self, &call, &known, asked == NULL || PyCallable_Check(asked) ? grid : asked);
     Py_XDECREF(asked);
@@ -291,6 +290,7 @@ static PyObject *calls_over(PyObject *object, PyObject *grid)
         Py_XDECREF(bound);
         if (fixed && function != NULL) {
             memcpy(self->sizes, sizes, sizeof sizes);
+            self->bound = bound; /* the function has it */
             Py_INCREF(self->latest = function);
             Py_XDECREF(before);
         }
@@ -393,6 +393,7 @@ static int calls_traverse(PyObject *object, visitproc visit, void *arg)
 static int calls_clear(PyObject *object)
 {
     forget_calls((Calls *)object);
+    ((Calls *)object)->bound = NULL;
     Py_CLEAR(((Calls *)object)->latest);
     return 0;
 }
