@@ -267,9 +267,24 @@ def stand_in(wanted: str, instead: bool = False) -> Any:
         )
         host_memory.take_memory_from(memory.living)
         os.environ["GLUON_DRIVER"] = target.name  # bundles run there, too
+    _leave_uncompiled(OnCpu.__torch_function__)
     mode.__enter__()
     _in_new_threads(mode)
     return target
+
+
+def _leave_uncompiled(function: Any) -> None:
+    """Keep the compiler's hook from tracing a function, and what it calls, where it is called under a frame of its own."""
+    try:
+        from torch._C._dynamo.eval_frame import (
+            _FrameAction,
+            _FrameExecStrategy,
+            set_code_exec_strategy,
+        )
+    except ImportError:  # torch before 2.7
+        return
+    skip = _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP)
+    set_code_exec_strategy(function.__code__, skip)
 
 
 def _in_new_threads(mode: OnCpu) -> None:
