@@ -9,8 +9,10 @@ import textwrap
 import numpy as np
 import pytest
 
+import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.bundle import Bundle
+from gluon_core.compiler.source import GluonASTSource
 from gluon_core.errors import GluonError
 from gluon_runtime import Pointer, errors, open_bundle
 from tests.bundle import kernels
@@ -122,3 +124,9 @@ def test_calls_of_libcuda_in_a_process(path):
     )
     assert done.stdout.strip() == "launched", done.stderr
     assert "a store to 4 bytes at 0x40: a null pointer" in done.stderr
+
+
+def test_the_report_of_a_kernel_is_that_of_the_assembled_code():
+    source = GluonASTSource(kernels.scale, kernels.SCALE, CONSTANTS)
+    ours, theirs = (gluon.compile(source, target=name).report() for name in ("emu:sm_90", "sm_90"))
+    assert ours == theirs and ours.registers

@@ -68,7 +68,26 @@ class EmuCompiler(Compiler):
         raise KeyError(name)
 
     def inspect(self, compiled: Any) -> Report:
-        return _vendor(compiled.target).compiler.inspect(compiled)
+        """Return the facts of the machine code; PTX is assembled for them."""
+        real, compiler = _real(compiled.target), _vendor(compiled.target).compiler
+        stages = compiler.pipeline(real, compiler.options(real, {}))
+        missing = [stage for stage in stages if stage.name == "cubin"]
+        if not missing or "cubin" in compiled.asm:
+            return compiler.inspect(compiled)
+        code = missing[0].run(compiled.asm["ptx"], compiled.metadata._asdict())
+        return compiler.inspect(_Assembled(compiled, code))
+
+
+class _Assembled:
+    """A compiled kernel with the machine code that its PTX becomes."""
+
+    def __init__(self, compiled: Any, code: bytes):
+        self._compiled = compiled
+        self.kernel = code
+        self.asm = {**dict(compiled.asm), "cubin": code}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._compiled, name)
 
 
 class Host(Device):
