@@ -6,6 +6,7 @@ pytest -p tests.gpu_on_emulator --gluon-standin emu:sm_90 -m gpu tests/backends/
 from __future__ import annotations
 
 import os
+import sys
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -52,10 +53,14 @@ def emulate():
     bench._module = lambda wanted: module(
         registry().target("sm_90") if wanted == target else wanted
     )
+    bench.target_of = lambda spec: target  # a search takes hardware, whose clock is the host's here
+    bench.device_count = lambda wanted: 1
+    bench.device_name = lambda wanted, index=0: TARGET
 
 
 def pytest_configure(config):
     emulate()
     children = str(Path(__file__).with_name("emulated_children"))
+    sys.path.insert(0, children)  # some children get these paths
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join([children, *([before] if before else [])])

@@ -455,9 +455,11 @@ def test_a_hang_or_fault_on_a_device_costs_one_configuration(store, engine):
     settings = tune.Settings(run_limit=2.0)
     (result,) = tune.search(tasks.MISBEHAVES, settings, store=store, engine=engine)
     outcomes = {trial.config["HOW"]: (trial.status, trial.reason) for trial in result.trials}
-    assert outcomes[0][0] == "ok" and outcomes[1][0] == outcomes[2][0] == "bad", outcomes
+    assert outcomes[0][0] == "ok" and outcomes[1][0] == "bad", outcomes
+    assert outcomes[2][0] in ("bad", "failed"), outcomes  # on the emulator a fault ends no process
     assert "was killed" in outcomes[1][1]
-    assert "illegal" in outcomes[2][1] or "fault" in outcomes[2][1], outcomes[2]
+    words = "illegal", "fault", "AccessError"  # of GPUs, and of the emulator
+    assert any(word in outcomes[2][1] for word in words), outcomes[2]
     (after,) = tune.search(tasks.SCALE, tune.Settings(trials=1), store=store, engine=engine)
     assert after.best is not None  # the device works on
 
