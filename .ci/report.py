@@ -34,6 +34,8 @@ LIMITS = {
 # The launch engine as a review counted it: eleven files of 7c1b16f2 (`dispatch`, `specialize`, `place` and `foreign` of the
 # core, `kernel`, `select`, `native` and `values` of the runtime, `_launch.c`, `_call.h` and `gluon_bundle.c`). Their
 # counterparts are all files of these folders but for those that had counterparts outside of the eleven.
+# The goal was 4,000. The C loader works without Python and the Python loader without a compiler, so each selects, packs
+# and launches by itself, and the engine in C may be missing from a wheel.
 REVIEWED = 5_962
 ENGINE = ("gluon_core/launch", "runtime/gluon_runtime")
 AROUND = {
