@@ -15,17 +15,21 @@ import argparse
 import datetime
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
 TARGET = "emu:sm_90"
+BEGUN = time.monotonic()
+GRACE = 3.0  # seconds after which processes are killed that run a test
 GROUPS = {
     "tests/backends": "launches, descriptors, TMA, Hopper, the language",
     "tests/bundle": "bundles, from Python, from C and under the JIT",
@@ -40,14 +44,22 @@ GROUPS = {
 }
 
 
+@dataclass(eq=False)
+class Running:
+    """A process that runs tests, and the file of their outcomes."""
+
+    number: int
+    log: Path
+    crashed: bool = False
+
+
 class Campaign:
     """Divides the collected tests among forked processes and keeps their outcomes."""
 
     def __init__(self, file, kept, options):
         self.file, self.kept, self.options = file, kept, options
-        self.until = time.monotonic() + options.seconds
+        self.until = BEGUN + options.seconds
         self.folder = Path(tempfile.mkdtemp(prefix="gpu-campaign-"))
-        self.log = None
         self.ended = {}  # phases of the test that runs
 
     @pytest.hookimpl(tryfirst=True)
@@ -55,54 +67,55 @@ class Campaign:
         """Run the tests that have no outcome, the longest first."""
         outcomes = self.kept["outcomes"]
         known = {name: entry[1] for name, entry in outcomes.items()}
-        named = {_name(item): item for item in session.items}
+        named = {item.nodeid: item for item in session.items}
         self.kept["collected"] = sorted({*self.kept.get("collected", ()), *named})
         left = [name for name in named if name not in outcomes or outcomes[name][0] == "again"]
-        left.sort(
-            key=lambda name: -known.get(name, 1e9 if "large" in name or "named" in name else 5)
-        )
-        running = {}
-        for _ in range(min(self.options.processes, len(left))):
-            self._fork(running, left, named)
+        left.sort(key=lambda name: -known.get(name, 5))
+        running = {self._fork(left, named) for _ in range(min(self.options.processes, len(left)))}
         while running:
-            process, status = os.wait()
-            if process in running:
-                crashed = status != 0
-                log = running.pop(process)
-                self._read(log, crashed)
-                if crashed and time.monotonic() < self.until:
-                    self._fork(running, left, named)
+            time.sleep(0.3)
+            for process in list(running):
+                ended, status = os.waitpid(process.number, os.WNOHANG)
+                if ended:
+                    running.remove(process)
+                    process.crashed = status != 0
+                    if process.crashed and time.monotonic() < self.until:
+                        running.add(self._fork(left, named))
+                elif time.monotonic() > self.until + GRACE:
+                    os.killpg(process.number, signal.SIGKILL)
+                self._read(process)
+            self.file.write_text(json.dumps(self.kept, indent=0))
         return True
 
-    def _fork(self, running, left, named):
+    def _fork(self, left, named):
         log = self.folder / f"{len(list(self.folder.glob('*.log')))}.log"
         log.touch()
-        process = os.fork()
-        if process:
-            running[process] = log
-            return
+        number = os.fork()
+        if number:
+            return Running(number, log)
         code = 1
         try:
-            self.log = log.open("a", buffering=1)
-            for number, name in enumerate(left):
-                if time.monotonic() > self.until:
-                    break
-                try:
-                    os.close(os.open(self.folder / f"{number}.begun", os.O_CREAT | os.O_EXCL))
-                except FileExistsError:
-                    continue
-                self.log.write(json.dumps([name]) + "\n")
-                self.ended = {}
-                begun = time.monotonic()
-                item = named[name]
-                item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
-                outcome = next((e for e in self.ended.values() if e != "passed"), "passed")
-                self.log.write(
-                    json.dumps([name, outcome, round(time.monotonic() - begun, 1)]) + "\n"
-                )
+            os.setpgid(0, 0)  # with the processes that tests start
+            with log.open("a", buffering=1) as lines:
+                self._work(left, named, lines)
             code = 0
         finally:
             os._exit(code)
+
+    def _work(self, left, named, lines):
+        for number, name in enumerate(left):
+            if time.monotonic() > self.until:
+                return
+            try:
+                os.close(os.open(self.folder / f"{number}.begun", os.O_CREAT | os.O_EXCL))
+            except FileExistsError:
+                continue
+            lines.write(json.dumps([name]) + "\n")
+            self.ended = {}
+            begun, item = time.monotonic(), named[name]
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
+            outcome = next((e for e in self.ended.values() if e != "passed"), "passed")
+            lines.write(json.dumps([name, outcome, round(time.monotonic() - begun, 1)]) + "\n")
 
     def pytest_runtest_logreport(self, report):
         outcome = report.outcome
@@ -119,23 +132,16 @@ class Campaign:
                 print(f"\n{report.nodeid} {report.when}\n{report.longreprtext[-6000:]}", flush=True)
         self.ended[report.when] = outcome
 
-    def _read(self, log, crashed):
-        """Keep the outcomes of a process; the test in which it ended counts as crashed."""
-        entries = [json.loads(line) for line in log.read_text().splitlines()]
+    def _read(self, process):
+        """Keep the outcomes of a process; the test in which it ended by itself counts as failed."""
+        entries = [json.loads(line) for line in process.log.read_text().splitlines()]
+        commit = self.kept["commit"]
         for entry in entries:
             if len(entry) == 3:
-                self.kept["outcomes"][entry[0]] = [*entry[1:], self.kept["commit"]]
-        if crashed and entries and len(entries[-1]) == 1:
-            self.kept["outcomes"][entries[-1][0]] = [
-                "failed: the process ended",
-                0.0,
-                self.kept["commit"],
-            ]
-        self.file.write_text(json.dumps(self.kept, indent=0))
-
-
-def _name(item):
-    return item.nodeid
+                self.kept["outcomes"][entry[0]] = [*entry[1:], commit]
+        late = time.monotonic() > self.until
+        if process.crashed and not late and entries and len(entries[-1]) == 1:
+            self.kept["outcomes"][entries[-1][0]] = ["failed: the process ended", 0.0, commit]
 
 
 def _git(*words):
