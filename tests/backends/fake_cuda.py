@@ -176,3 +176,16 @@ class FakeCuda:
             return 0
 
         return succeed
+
+
+def plug_cuda(monkeypatch, fake):
+    """Let `fake` be this process's driver of NVIDIA, and return the `Driver` of it.
+
+    A CUDA build of torch would look for a real driver, and there may be none.
+    """
+    from gluon_nvidia import driver
+
+    state = driver.Driver(fake)
+    monkeypatch.setattr(driver, "_state", state)
+    monkeypatch.setattr(driver, "_torch", lambda: None)
+    return state

@@ -13,8 +13,7 @@ import pytest
 from gluon_core import errors
 from gluon_core.bundle import Bundle, record
 from gluon_core.compiler import driver as compiler
-from gluon_nvidia import driver as nvidia
-from tests.backends.fake_cuda import FakeCuda
+from tests.backends.fake_cuda import FakeCuda, plug_cuda
 from tests.bundle import kernels
 from tests.bundle.double import Tensor
 
@@ -26,7 +25,7 @@ ALL = (kernels.scale, kernels.loose, kernels.many, kernels.ones)
 def device(monkeypatch, bundle_file, tmp_path):
     """A machine with a Hopper GPU, an empty cache, and a bundle."""
     fake = FakeCuda([8, 8, 4, 4, 8, 8])
-    monkeypatch.setattr(nvidia, "_state", nvidia.Driver(fake))
+    plug_cuda(monkeypatch, fake)
     monkeypatch.setenv("GLUON_BUNDLE", str(bundle_file))
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.delenv("GLUON_TARGET", raising=False)

@@ -485,13 +485,11 @@ def test_the_decorated_function_still_looks_like_one():
 @pytest.fixture
 def cuda(monkeypatch):
     """An NVIDIA device that records launches and takes CPU tensors."""
-    from gluon_nvidia import driver
-    from tests.backends.fake_cuda import FakeCuda
+    from tests.backends.fake_cuda import FakeCuda, plug_cuda
 
     fake = FakeCuda([8, 8, 4, 4])
-    cuda_driver = driver.Driver(fake)
     backend = plug_in(monkeypatch)
-    monkeypatch.setattr(driver, "_state", cuda_driver)
+    plug_cuda(monkeypatch, fake)
     monkeypatch.setattr(type(backend.device), "tensor_device", "cpu")
     monkeypatch.setenv("GLUON_TARGET", "nvidia:sm_90")
     return fake

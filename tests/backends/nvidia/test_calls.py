@@ -22,7 +22,7 @@ from gluon_nvidia import driver
 from gluon_runtime import native
 from gluon_runtime.calls import Calls
 from gluon_runtime.rules import RULES
-from tests.backends.fake_cuda import FakeCuda
+from tests.backends.fake_cuda import FakeCuda, plug_cuda
 
 pytestmark = [
     pytest.mark.once,
@@ -58,7 +58,7 @@ def cuda(monkeypatch, tmp_path):
     backend = registry().backend("nvidia")
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("GLUON_TARGET", "nvidia:sm_90")
-    monkeypatch.setattr(driver, "_state", driver.Driver(fake))
+    plug_cuda(monkeypatch, fake)
     monkeypatch.setattr(type(backend.device), "tensor_device", "cpu")
     for kernel in (scale, anything, described):
         kernel.forget()
@@ -255,9 +255,8 @@ def current(cuda, monkeypatch):
         return 0
 
     cuda.devices = 2
-    cuda_driver = driver.Driver(cuda)
+    cuda_driver = plug_cuda(monkeypatch, cuda)
     cuda_driver.current_device_address = ctypes.cast(device, ctypes.c_void_p).value
-    monkeypatch.setattr(driver, "_state", cuda_driver)
     monkeypatch.setattr(type(registry().backend("nvidia").device), "count", lambda self: 2)
     yield index
 

@@ -12,7 +12,7 @@ from gluon_nvidia import driver as driver_module
 from gluon_nvidia.driver import Driver
 from gluon_nvidia.launcher import generate
 from gluon_runtime import native
-from tests.backends.fake_cuda import FakeCuda
+from tests.backends.fake_cuda import FakeCuda, plug_cuda
 from tests.backends.nvidia.descriptors import (
     BYTES,
     FLOAT,
@@ -260,7 +260,7 @@ def test_the_whole_way_from_the_kernel_to_the_driver(form, monkeypatch, tmp_path
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     monkeypatch.delenv("GLUON_TARGET", raising=False)
     fake = FakeCuda([128, 4, 4, 8, 8, 128, 4, 4, 8, 8, 8, 4, 8, 8])
-    monkeypatch.setattr(driver_module, "_state", Driver(fake))
+    plug_cuda(monkeypatch, fake)
     facts.forget()
     out = Address(torch.int32, 1 << 21)
     try:
