@@ -61,7 +61,7 @@ def again(
         for more in _MORE:
             wanted = [*bounds, *((core, more + 1, None) for core in lowered.roots if core.fixed)]
             wanted += [(core, -1 << 31, more + 1) for core in lowered.roots if core.fixed]
-            for limits in (wanted, [*bounds, *wanted[len(bounds) : len(bounds) + 1]]):
+            for limits in (wanted, [*bounds, *wanted[len(bounds) : len(bounds) + 1]], bounds):
                 try:
                     arguments = arithmetic.arguments(arithmetic.constraints(limits, chosen), usual)
                 except TimeIsOver:

@@ -1,5 +1,7 @@
 """Verdicts on pipelines of other kinds: groups of copies, stores by a partition of its own, matrix units."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -16,7 +18,10 @@ from gluon_core.language.nvidia.hopper import (
 )
 from gluon_core.language.nvidia.hopper.tma import async_load, async_store, store_wait
 from gluon_core.nvidia.hopper import TensorDescriptor
+from gluon_core.simulation.evidence import Proved
 from gluon_kernels.dependent import wait_for_predecessor
+from gluon_sim.launcher import proving
+from gluon_sim.settings import using
 from tests.prove.proofs import LAYOUT, describe, judged
 
 pytestmark = pytest.mark.once
@@ -233,3 +238,48 @@ def test_a_copy_that_is_off_is_not_waited_for(fault, wanted):
     )
     assert verdict.verdict == wanted, verdict
     assert "under way" not in " ".join(verdict.lines)
+
+
+# ---- no round at all ------------------------------------------------------------------------------
+
+
+@gluon.jit
+def ahead(box, dst, tiles):
+    """The first copy goes out even where there is no tile."""
+    ring = gl.allocate_shared_memory(gl.float32, [2, 8, 32], gl.NVMMASharedLayout(128, 32, 2))
+    bars = mbarrier.allocate_mbarrier(batch=2)
+    for s in gl.static_range(2):
+        mbarrier.init(bars.index(s), 1)
+    mbarrier.expect(bars.index(0), 1024)
+    async_load(box, [0, 0], bars.index(0), ring.index(0))
+    total = gl.zeros([8, 32], gl.float32, LAYOUT)
+    for i in range(tiles):
+        late = (i + 1) % 2
+        mbarrier.expect(bars.index(late), 1024, pred=i + 1 < tiles)
+        async_load(box, [8 * i + 8, 0], bars.index(late), ring.index(late), pred=i + 1 < tiles)
+        mbarrier.wait(bars.index(i % 2), (i // 2) & 1)
+        total += ring.index(i % 2).load(LAYOUT)
+    for s in gl.static_range(2):
+        mbarrier.invalidate(bars.index(s))
+    rows = gl.arange(0, 8, gl.SliceLayout(1, LAYOUT))[:, None]
+    gl.store(dst + rows * 32 + gl.arange(0, 32, gl.SliceLayout(0, LAYOUT))[None, :], total)
+
+
+def test_a_loop_without_a_round():
+    x, dst = np.ones((24, 32), np.float32), np.zeros((8, 32), np.float32)
+    verdict, error = judged(ahead, (1,), describe(x), dst, 3, target="sim:sm_90")
+    assert verdict.verdict == "counterexample" and "tiles=0" in verdict.lines[0]
+    assert type(error).__name__ == "BarrierError"
+
+
+def test_a_launch_without_checks_does_not_race_with_the_runs_of_its_proof():
+    x, dst = np.ones((24, 32), np.float32), np.zeros((8, 32), np.float32)
+
+    def runs_longer(launch):
+        values = [*launch.values[:-1], np.full(1, 3, np.int32)]
+        launch.machine(settings=replace(launch.settings, races=True)).run(values)
+        return Proved("cannot say", "ahead", 0, 0.0, ()), None
+
+    with proving(runs_longer), using(prove="*", races=False):
+        ahead[(1,)](describe(x), dst, 2, target="sim:sm_100")
+    assert (dst == 2).all()

@@ -63,6 +63,7 @@ REPORTS = {
     "barrier.uninitialised": "barriers",
     "barrier.arrivals": "barriers",
     "barrier.bytes": "barriers",
+    "barrier.missed": "barriers",  # a phase, by a wait
     "barrier.reused": "barriers",
     "barrier.overwritten": "barriers",
     "barrier.unused": "barriers",  # and its bytes a buffer's, which a copy engine writes

@@ -7,6 +7,7 @@ from typing import Optional
 import numpy as np
 
 from gluon_sim.executor.frame import Frame
+from gluon_sim.memory.barriers import Barriers
 from gluon_sim.memory.flight import Queue
 from gluon_sim.memory.shared import SharedBuffer
 from gluon_sim.sanitizer.agents import Agents
@@ -63,6 +64,7 @@ class Batch:
         # Pipelines of tiles by the first of their buffers, and the steps that each task has fetched.
         self.rings: dict[SharedBuffer, Ring] = {}
         self.fetched: dict[str, np.ndarray] = {}
+        self.barriers: list[Barriers] = []
         # Barriers that other blocks of a cluster may not know to be initialized: released yet?
         self.unannounced: dict[SharedBuffer, bool] = {}
         self.blocks: Optional[Blocks] = (

@@ -307,6 +307,7 @@ class Machine:
 
     def _track(self, arguments: Sequence[np.ndarray]) -> None:
         self.memory.mark()
+        self.memory.tracking = None  # that of an earlier run, such as a prover's
         if self.settings.races:
             program = self.program.program
             across = None if self.place is None else self.place.across
@@ -384,6 +385,8 @@ class Machine:
         yield from run_function(task, self.program.kernel, arguments, rows)
         if task.agent is not None:
             self.flights.finish(task, self.settings.leaks)
+            for barriers in task.batch.barriers:
+                barriers.finish()
         if task.batch.blocks is not None:
             ended(task, task.batch.blocks)
         if self.unstarted is not None:

@@ -433,6 +433,7 @@ class Task:
             strict = self.machine.settings.barriers
             buffer.barriers = Barriers(buffer.data.shape[0], buffer.size, strict, buffer.name)
             buffer.barriers.remedy = buffer.remedy
+            self.batch.barriers.append(buffer.barriers)
             if self.batch.blocks is not None:
                 buffer.barriers.leads = leaders(view.type.layout, self.batch.blocks.count)
         slot = (view.base + int(view.table.min())) // 8

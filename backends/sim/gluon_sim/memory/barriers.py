@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Optional, Protocol
 
 import numpy as np
@@ -15,6 +16,7 @@ from gluon_sim.sanitizer.observed import Buffer, View
 from gluon_sim.sanitizer.rows import Rows
 from gluon_sim.tracing.ir import Op
 from gluon_sim.tracing.origins import unawaited, users_of
+from gluon_sim.tracing.source import span_of
 from gluon_sim.tracing.words import buffer_name, expression
 
 __all__ = ["Barriers", "Batch", "Places", "Task"]
@@ -77,6 +79,9 @@ class Barriers:
         self.others: set[str] = set()  # ops that use barriers, and do not arrive
         # By slot and task: line and parity of its last wait.
         self.waited: dict[tuple[int, str], tuple[int, int]] = {}
+        # By slot and agent: its last wait. By slot: waits that may miss their phase.
+        self.passes: dict[int, dict[int, _Pass]] = {}
+        self.doubts: dict[int, list[_Pass]] = {}
 
     def init(self, places: Places, count: int) -> None:
         live = self.count[places] != 0
@@ -100,9 +105,12 @@ class Barriers:
         self.bytes[places] = self.due[places] = self.come[places] = 0
         self.phase[places] = 0
         self.dead[places] = False
+        for slot in _distinct(places[1]):
+            self.passes.pop(slot, None)
 
     def invalidate(self, places: Places) -> None:
         self.check(places, "invalidate")
+        self.finish(places)
         self.count[places] = 0
         self.dead[places] = True
 
@@ -145,6 +153,8 @@ class Barriers:
                 remedy="Expect the bytes of all copies of a phase, before its last arrival.",
             )
         self._release(places, task, everywhere)
+        if self.doubts:
+            self._without(places, count, task)
         self._turn(places)
 
     def raised(self, places: Places, count: int) -> None:
@@ -224,6 +234,8 @@ class Barriers:
     def _turn(self, places: Places) -> None:
         left = self.bytes[places] if self.strict else np.maximum(self.bytes[places], 0)
         done = (self.pending[places] <= 0) & (left == 0)
+        if self.passes and done.any():
+            self._may_be_missed((places[0][done], places[1][done]))
         self.phase[places] += done
         self.pending[places] = np.where(done, self.count[places], self.pending[places])
         self.due[places] = np.where(done, 0, self.due[places])
@@ -237,6 +249,64 @@ class Barriers:
                     rows = places[0][done & (places[1] == slot)]
                     whole = None if len(rows) == self.rows else rows
                     self.over.setdefault(slot, Clock()).join(coming, whole, self.rows)
+
+    def _may_be_missed(self, places: Places) -> None:
+        """Note waits that may come after the end of the phase that ends now, the next one after theirs.
+
+        Nothing makes the arrivals of this phase come after such a wait. Where it comes late it waits for the second
+        phase after its own, which needs as many arrivals again that do not come after it.
+        """
+        for slot in _distinct(places[1]):
+            rows = places[0][places[1] == slot]
+            seen = self.coming[slot].seen if slot in self.coming else np.zeros((2, 1, 1), np.int64)
+            for one in self.passes.get(slot, {}).values():
+                late = np.isin(one.rows, rows) & (self.phase[one.rows, slot] == one.phase + 1)
+                late &= ~one.known(seen, self.rows)
+                if late.any():
+                    self.doubts.setdefault(slot, []).append(one.part(late))
+
+    def _without(self, places: Places, count: int, task: Optional[Task]) -> None:
+        """Count arrivals that come although a wait that may miss its phase has not passed."""
+        for slot in _distinct(places[1]):
+            rows = places[0][places[1] == slot]
+            for one in self.doubts.pop(slot, []):
+                apart = np.isin(one.rows, rows)
+                if task is not None and task.agent is not None:
+                    apart &= ~one.known(task.agent.known.seen, self.rows)
+                one.without[apart] += count
+                left = one.without < self.count[one.rows, slot]
+                if left.any():
+                    self.doubts.setdefault(slot, []).append(one.part(left))
+
+    def _error(self, slot: int, one: _Pass) -> BarrierError:
+        line = one.op.loc.line
+        return BarrierError(
+            f"the wait of {one.name} for {self._of(slot)} may come after two phases are over: nothing makes the arrivals "
+            "of the second come after it, and then it waits for a phase that never ends",
+            report="barrier.missed",
+            remedy=f"{self.history(slot)} Let those who arrive for the next phase wait until {one.name} has passed "
+            f"line {line} and has arrived at another barrier.".lstrip(),
+            span=span_of(one.op.loc),
+        )
+
+    def _of(self, slot: int) -> str:
+        return (
+            f"the barrier {self.name}"
+            if self.count.shape[1] == 1
+            else f"the barrier at byte {slot * 8} of {self.name}"
+        )
+
+    def finish(self, places: Optional[Places] = None) -> None:
+        """Report waits that nothing holds before the end of the next phase: no phase comes that would release them.
+
+        Args:
+            places: the barriers whose last phase is over; None for all.
+        """
+        slots = list(self.doubts) if places is None else _distinct(places[1])
+        for slot in slots:
+            for one in self.doubts.pop(slot, []):
+                if self.strict and (places is None or np.isin(one.rows, places[0]).any()):
+                    raise self._error(slot, one)
 
     def passed(self, places: Places, parity: np.ndarray) -> np.ndarray:
         """Per program: has the phase with this parity completed?"""
@@ -254,10 +324,19 @@ class Barriers:
             return
         for slot in _distinct(places[1]):
             over = self.over.get(slot)
+            rows = places[0][places[1] == slot]
             if over is not None:
-                rows = places[0][places[1] == slot]
                 whole = None if len(rows) == self.rows else rows
                 task.agent.known.join(over, whole, self.rows)
+            self.passes.setdefault(slot, {})[task.agent.slot] = _Pass(
+                task.name,
+                task.op,
+                task.agent.slot,
+                task.agent.clock,
+                rows,
+                self.phase[rows, slot] - 1,
+                np.zeros(len(rows), np.int64),
+            )
 
     def _too_early(self, slot: int, task: Optional[Task]) -> Optional[str]:
         """Return the missing wait of an arrival that came before the last phase was over."""
@@ -342,6 +421,37 @@ class Barriers:
                 report="barrier.overwritten",
                 remedy="Invalidate the barrier first.",
             )
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """The last wait of an agent at a barrier.
+
+    Args:
+        agent, clock: its slot, and its clock then.
+        rows: the programs that waited.
+        phase: of each, the phase that was over.
+        without: of each, the arrivals after the end of the next phase that did not come after this wait.
+    """
+
+    name: str
+    op: Op
+    agent: int
+    clock: int
+    rows: np.ndarray
+    phase: np.ndarray
+    without: np.ndarray
+
+    def part(self, which: np.ndarray) -> "_Pass":
+        arrays = (self.rows[which], self.phase[which], self.without[which])
+        return _Pass(self.name, self.op, self.agent, self.clock, *arrays)
+
+    def known(self, seen: np.ndarray, rows: int) -> np.ndarray:
+        """Return for each program if the wait comes before everything that has these clocks."""
+        if seen.shape[2] <= self.agent:
+            return np.zeros(len(self.rows), bool)
+        clocks = np.broadcast_to(seen[0, :, self.agent], rows)[self.rows]
+        return np.asarray(clocks >= self.clock)
 
 
 def _place_of(task: Task, buffer: Buffer, slot: int) -> str:

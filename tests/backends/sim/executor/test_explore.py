@@ -19,7 +19,7 @@ from gluon_core.registry.load import registry
 from gluon_core.simulation.evidence import Record, recording
 from gluon_report.example import Arrays
 from gluon_sim import launcher
-from gluon_sim.errors import BarrierError, DeadlockError, RaceError, SimulatorError
+from gluon_sim.errors import BarrierError, RaceError, SimulatorError
 from gluon_sim.executor.explore import Exploration
 from gluon_sim.executor.reduction import Node, Walk
 from gluon_sim.settings import using
@@ -162,7 +162,7 @@ CASES = {
     "crossed": (crossed, (1,), boxes, RaceError, ()),
     "too early": (too_early, (1,), boxes, BarrierError, ("eager",)),
     "too late": (too_late, (1,), boxes, BarrierError, ("latest",)),
-    "overtaken": (overtaken, (1,), tuple, DeadlockError, ()),
+    "overtaken": (overtaken, (1,), tuple, BarrierError, ("latest", "eager")),
     "last one adds": (last_one_adds, (3,), parts, SimulatorError, ()),
 }
 
@@ -369,12 +369,12 @@ def compare(monkeypatch, seed):
     return more, runs, all_runs
 
 
-# Three that some schedules make fail, one of them by a copy that lands, and two that none does.
-@pytest.mark.parametrize("seed, schedules", [(97, 2), (210, 2), (381, 2), (140, 3), (2, 1)])
+# Two that some schedules make fail, and two that none does.
+@pytest.mark.parametrize("seed, schedules", [(763, 3), (804, 3), (140, 3), (2, 1)])
 def test_nothing_is_forgotten(monkeypatch, seed, schedules):
     outcomes, runs, all_runs = compare(monkeypatch, seed)
     assert runs == schedules < all_runs
-    assert any(isinstance(end, str) for end in outcomes) == (seed in (97, 210, 381))
+    assert any(isinstance(end, str) for end in outcomes) == (seed in (763, 804))
 
 
 def test_a_wait_that_could_have_passed_two_phases_before(monkeypatch):

@@ -218,6 +218,28 @@ def misuses_a_barrier(a, out, HOW: gl.constexpr):
 
 
 @gluon.jit
+def answers(go, bar):
+    mbarrier.wait(go, 0)
+    mbarrier.arrive(bar)
+
+
+@gluon.jit
+def asks(go, bar):
+    mbarrier.arrive(go)
+    mbarrier.arrive(bar)
+    mbarrier.wait(bar, 0)  # too late, if the answer has come
+
+
+@gluon.jit
+def asks_and_answers(a, out):
+    go = mbarrier.allocate_mbarrier()
+    bar = mbarrier.allocate_mbarrier()
+    mbarrier.init(go, 1)
+    mbarrier.init(bar, 1)
+    gl.warp_specialize([(asks, (go, bar)), (answers, (go, bar))], [4], [64])
+
+
+@gluon.jit
 def uses_a_barrier_in_each_round(a, out):
     for _ in range(2):
         bar = mbarrier.allocate_mbarrier()
@@ -460,6 +482,7 @@ CASES = {
     "barrier.bytes": barrier(
         "bytes", "mbarrier.arrive(bar)", patch={"mbarrier_arrive": completes_too_much}
     ),
+    "barrier.missed": Case(asks_and_answers, "mbarrier.wait(bar, 0)  # too late"),
     "barrier.reused": Case(uses_a_barrier_in_each_round, "mbarrier.init(bar, 1)"),
     "barrier.overwritten": barrier("overwritten", "bar.store("),
     "barrier.unused": Case(
