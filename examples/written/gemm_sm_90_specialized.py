@@ -9,15 +9,16 @@ from gluon_core import language as gl
 
 
 @gluon.jit
-def matmul_products(
-    tiles, c_writer, c, K, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr
-):
+def matmul_products(tiles, c, M, N, K, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr):
     """Multiply the tiles of each step."""
-    # demanded by the matrix unit, line 14
+    # demanded by the matrix unit, line 15
     acc_layout: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, 128, 16]
     )
     slot = tiles.consumer()
+    # Described here, while the first tiles come.
+    c_tiles = gl.portable.descriptor(c, [M, N], [N, 1], [BM, BN // 2])
+    c_writer = gl.portable.writer(c_tiles, parts=2)
     units = gl.inline_asm_elementwise("mov.u32 $0, %nsmid;", "=r", [], gl.int32, True, 1)
     for program in range(gl.program_id(1) * gl.num_programs(0) + gl.program_id(0), gl.num_programs(0) * gl.num_programs(1), units):
         index_0 = program % gl.num_programs(0)
@@ -57,14 +58,11 @@ def matmul(a, b, c, M, N, K, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexp
         return
     a_tiles = gl.portable.descriptor(a, [M, K], [K, 1], [BM, BK])
     b_tiles = gl.portable.descriptor(b, [K, N], [N, 1], [BK, BN])
-    c_tiles = gl.portable.descriptor(c, [M, N], [N, 1], [BM, BN // 2])
     # One partition copies, through rings of 4 slots; the other multiplies.
     tiles = gl.nvidia.hopper.tma_ring([a_tiles, b_tiles], 4)
-    # A tile is on its way to memory while the next one is computed.
-    c_writer = gl.portable.writer(c_tiles, parts=2)
     gl.warp_specialize(
         [
-            (matmul_products, (tiles, c_writer, c, K, BM, BN, BK)),
+            (matmul_products, (tiles, c, M, N, K, BM, BN, BK)),
             (matmul_copies, (tiles, K, BM, BN, BK)),
         ],
         [1],

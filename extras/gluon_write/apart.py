@@ -1,4 +1,4 @@
-"""Give each tensor of a common assignment a statement of its own, which other forms can read.
+"""Give each tensor and each index of a program in a common assignment a statement of its own, which other forms can read.
 
     m, n = gl.arange(0, BM), gl.arange(0, BN)
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 import ast
 from typing import Any, Optional
 
+from gluon_core import language
 from gluon_write.form import Form, rewritten
 from gluon_write.loops import reads
 from gluon_write.sketch import Sketch, place_of
@@ -53,7 +54,7 @@ class _Function(Form):
         return "\n".join(lines) + "\n" if changed else None
 
     def _pairs(self, statement: ast.Assign) -> list[tuple[str, str]]:
-        """Return the names and values of a common assignment with tensors; none where their order counts."""
+        """Return the names and values of a common assignment with tensors or indices; none where their order counts."""
         target, value = statement.targets[0], statement.value
         if len(statement.targets) != 1 or not isinstance(target, ast.Tuple):
             return []
@@ -64,10 +65,14 @@ class _Function(Form):
             return []
         if any(reads(v) & set(names[:i]) for i, v in enumerate(value.elts)):
             return []
-        if not any(self._is_tensor(v) for v in value.elts):
+        if not any(self._is_tensor(v) or self._is_index(v) for v in value.elts):
             return []
         texts = [self.text_of(v) for v in value.elts]
         return [(n, f"({t})" if "\n" in t else t) for n, t in zip(names, texts)]
+
+    def _is_index(self, node: ast.expr) -> bool:
+        """Return True for the index of a program, of which blocks may need one and not the other."""
+        return self.called(node) is language.program_id
 
     def _is_tensor(self, node: ast.expr) -> bool:
         place = place_of(node, self.number)

@@ -24,7 +24,7 @@ from gluon_write.guard import guarded
 from gluon_write.held import held
 from gluon_write.hoist import hoisted
 from gluon_write.lane_sums import summed_by_lanes
-from gluon_write.partitions import in_partitions
+from gluon_write.partition_choice import in_partitions
 from gluon_write.preferred import chosen_form
 from gluon_write.prefetch import prefetched
 from gluon_write.prices import LEAST_COPY_BITS

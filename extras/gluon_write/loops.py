@@ -19,6 +19,7 @@ __all__ = [
     "Tile",
     "argument",
     "falling",
+    "is_new",
     "mentions",
     "operands_of",
     "reads",
@@ -316,7 +317,8 @@ class LoopReader(Form):
                       and n.id == acc.id and isinstance(n.ctx, ast.Store)]  # fmt: skip
             values = [s.value for s in ast.walk(self.tree) if isinstance(s, ast.Assign)
                       and any(target in stored for target in s.targets)]  # fmt: skip
-            return len(stored) == len(values) == 1 and self.called(values[0]) is language.zeros
+            zeros = [value for value in values if self.called(value) is language.zeros]
+            return 0 < len(stored) == len(zeros)
         return self.called(acc) is language.zeros
 
     # -- the text of statements ------------------------------------------------------------------
@@ -466,6 +468,14 @@ def reads(node: Any) -> set[str]:
 
 def mentions(node: ast.AST) -> set[str]:
     return {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+
+
+def is_new(name: str, loop: ast.For) -> bool:
+    """Return True if each step assigns a name before it reads it."""
+    if name in stores(loop.target):
+        return True
+    first = next((s for s in loop.body if name in mentions(s)), None)
+    return isinstance(first, ast.Assign) and name in stores(first) and name not in reads(first)
 
 
 def stores(node: ast.AST) -> set[str]:

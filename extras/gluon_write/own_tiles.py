@@ -9,11 +9,11 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass
-from typing import Callable, Collection
+from typing import Callable, Collection, Iterator, Sequence
 
 from gluon_core import portable
 from gluon_write.form import factor, free_name
-from gluon_write.loops import Tile, stores
+from gluon_write.loops import Tile, reads, stores
 from gluon_write.tile_loops import LoopsOfTiles
 
 __all__ = ["DEPTH", "OwnStore", "OwnTile", "names_of", "own_stores", "own_tiles"]
@@ -45,18 +45,44 @@ class OwnTile:
         ring = self.ring if role == "consumer" else self.rings(parts)[0]
         return f"{self.slot} = {ring}.{role}()"
 
-    def taken(self) -> list[str]:
-        """Return the lines of the load in the consumer."""
-        return [f"{self.tile.name} = {self.ring}.wait({self.slot}).load()"]
+    def taken(self, shared: bool) -> list[str]:
+        """Return the lines of the load in the consumer; with `shared`, units read the tile where it is."""
+        load = "" if shared else ".load()"
+        return [f"{self.tile.name} = {self.ring}.wait({self.slot}){load}"]
+
+    def passed(self) -> list[str]:
+        """Return the lines of a consumer that lets the tile pass."""
+        return [f"{self.ring}.wait({self.slot})"]
+
+    def slice(self, part: str) -> tuple[list[ast.stmt], set[str]]:
+        """Return the statements of a round that the place needs and that differ by part, and the other names that it needs."""
+        before = self.loop.body[: self.loop.body.index(self.tile.statement)]
+        differing, names = [], {part}
+        for statement in before:
+            if reads(statement) & names:
+                differing.append(statement)
+                names |= stores(statement)
+        needed = self.tile.reads()
+        chosen: list[ast.stmt] = []
+        for statement in reversed(differing):
+            if stores(statement) & needed:
+                chosen.insert(0, statement)
+                needed |= reads(statement)
+        return chosen, needed - names
 
     def fetched(self, reader: LoopsOfTiles, parts: int, part: str) -> list[str]:
         """Return the lines of the load in the producer, where `part` has the number of each part."""
         place = ", ".join(reader.text_of(one) for one in self.tile.place)
-        word = re.compile(rf"\b{part}\b")
-        return [
-            f"{ring}.fetch({self.slot}, [[{word.sub(str(number), place)}]])"
-            for number, ring in enumerate(self.rings(parts))
-        ]
+        chosen, _ = self.slice(part)
+        names = {name for statement in chosen for name in stores(statement)}
+        lines = []
+        for number, ring in enumerate(self.rings(parts)):
+            new = {part: str(number), **{name: f"{name}_{number}" for name in names}}
+            words = re.compile(rf"\b({'|'.join(new)})\b")
+            texts = [*(line for s in chosen for line in reader.piece(s)), place]
+            *own, there = (words.sub(lambda m, new=new: new[m[1]], text) for text in texts)  # type: ignore[misc]
+            lines += [*own, f"{ring}.fetch({self.slot}, [[{there}]])"]
+        return lines
 
     def over(self, consumer: bool) -> list[str]:
         """Return the lines at the end of a round."""
@@ -100,6 +126,11 @@ class OwnStore:
             block = f"[{rows}, {factor(columns)} // {self.parts}]"
         return f"{self.tiles} = {reader.text_of(call.func)}({', '.join([*first, block])})"
 
+    def opened(self, reader: LoopsOfTiles, writer: str = "") -> str:
+        """Return the statement that makes a writer, of this name or the consumer's."""
+        parts = f", parts={self.parts}" if self.parts > 1 else ""
+        return f"{writer or self.writer} = {reader.space}.portable.writer({self.tiles}{parts})"
+
     def lines(self, reader: LoopsOfTiles) -> list[str]:
         """Return the lines of the store."""
         assert isinstance(self.statement.value, ast.Call)
@@ -127,7 +158,7 @@ def own_stores(
     for loop in reader.tree.body:
         if not isinstance(loop, ast.For) or not around(loop):
             continue
-        for statement in loop.body:
+        for statement in _each(loop.body):
             if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Call):
                 continue
             call = statement.value
@@ -147,6 +178,14 @@ def own_stores(
             size = line * kind[0][0]
             listed.append(OwnStore(loop, statement, tiles.id, maker, writer, parts, size))
     return listed
+
+
+def _each(block: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+    """Yield the statements of a block, and those of its branches without an alternative."""
+    for statement in block:
+        yield statement
+        if isinstance(statement, ast.If) and not statement.orelse:
+            yield from statement.body
 
 
 def own_tiles(

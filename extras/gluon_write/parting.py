@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Collection, Optional, Sequence
 
 from gluon_write.form import Form, bounds_of, factor, free_name
-from gluon_write.loops import mentions, reads, stores
+from gluon_write.loops import is_new, mentions, reads, stores
 
 __all__ = ["Masked", "parts_of"]
 
@@ -137,7 +137,7 @@ def _unmasked(form: Form, loop: ast.For, masked: Sequence[Masked]) -> list[str]:
         if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)
         and not loop.lineno <= n.lineno <= (loop.end_lineno or 0)
     }  # fmt: skip
-    later |= {name for name in needed if not _is_new(name, loop)}
+    later |= {name for name in needed if not is_new(name, loop)}
     changing = True
     while changing:
         changing = False
@@ -146,7 +146,7 @@ def _unmasked(form: Form, loop: ast.For, masked: Sequence[Masked]) -> list[str]:
             own = stores(statement)
             if _assigns(statement) and own <= needed and not own & (later | others):
                 needed |= reads(statement)
-                later |= {name for name in reads(statement) if not _is_new(name, loop)}
+                later |= {name for name in reads(statement) if not is_new(name, loop)}
                 kept.remove(statement)
                 changing = True
                 break
@@ -162,12 +162,6 @@ def _unmasked(form: Form, loop: ast.For, masked: Sequence[Masked]) -> list[str]:
             line[min(statement.col_offset, len(line) - len(line.lstrip())) :] for line in text
         ]
     return lines
-
-
-def _is_new(name: str, loop: ast.For) -> bool:
-    """Return True if each step assigns a name before it reads it."""
-    first = next((s for s in loop.body if name in mentions(s)), None)
-    return isinstance(first, ast.Assign) and name in stores(first) and name not in reads(first)
 
 
 def _assigns(statement: ast.stmt) -> bool:

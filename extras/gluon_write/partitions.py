@@ -12,105 +12,39 @@ import ast
 import math
 from typing import Any, Callable, Optional, Sequence
 
-from gluon_core.errors import GluonError
 from gluon_core.plugin.targets import Target
-from gluon_write.form import bounds_of, changed_copy, function_of
-from gluon_write.loops import Loop, Tile, reads, stores
-from gluon_write.own_tiles import DEPTH, names_of
-from gluon_write.programs import heavy_axis, reversed_programs
+from gluon_write.form import bounds_of, changed_copy, free_name, function_of
+from gluon_write.loops import Loop, Tile, operands_of, reads, stores
+from gluon_write.own_tiles import DEPTH, OwnStore, names_of
+from gluon_write.programs import heavy_axis
 from gluon_write.ring_plan import GROUP, Function, NoForm, RingPlan, is_text
 from gluon_write.rounds import Rounds
-from gluon_write.rows import parted
 from gluon_write.sketch import Sketch
 from gluon_write.tile_loops import LoopsOfTiles, wrapped
-from gluon_write.tiles_ahead import has_several_products
-from gluon_write.walk import walking
+from gluon_write.walk import Walk
 from gluon_write.work import Forms, forms_of
 
-__all__ = ["in_partitions"]
+__all__ = ["LAUNCHED", "MOST_PARTS", "REGISTERS", "SHARERS", "Partitions"]
 
-_MOST_PARTS = 2
-_REGISTERS = {
+MOST_PARTS = 2
+REGISTERS = {
     4: (240, 24),
     8: (232, 24),
 }  # of threads that multiply and copy, by the kernel's warps
 # Registers that all threads have when such partitions are launched, by the kernel's warps and the parts.
-_LAUNCHED = {(4, 1): 255, (8, 1): 168, (4, 2): 168, (8, 2): 128}
+LAUNCHED = {(4, 1): 255, (8, 1): 168, (4, 2): 168, (8, 2): 128, (4, 3): 128}
+_SHARED_REGISTERS = 160  # where three groups of warps share tiles
+SHARERS = 3
 _OPERANDS = 32  # registers of a product besides its sums
 _COMPOUND = (ast.For, ast.While, ast.If)
 
 
-def in_partitions(
-    fn: Any,
-    drawn: Sketch,
-    traced: Callable[..., Sketch],
-    stages: int,
-    target: Target,
-    warps: int,
-    form: Optional[str] = None,
-) -> Any:
-    """Return a kernel with a producer and consumers of their own rows, or the kernel where that does not pay.
-
-    Args:
-        drawn: the traced kernel. traced: traces another one, with other warps.
-        stages: buffers for each tile. warps: of the program.
-        form: "specialized" or "pipelined" to have that one; None for the one that costs less.
-    """
-    able = target.has("nvidia.wgmma") and target.has("nvidia.tma") and warps in _REGISTERS
-    if stages < 2 or not able or not drawn.copied or drawn.warps or form == "pipelined":
-        return fn
-    parts = _MOST_PARTS if has_several_products(drawn, target) else 1
-    try:
-        written = _with_parts(fn, drawn, traced, target, stages, warps, parts)
-    except (NoForm, GluonError):
-        return fn
-    heavy = written.heavy_axis()
-    walk = walking(fn, drawn, heavy)
-    if walk is not None:
-        try:
-            other = traced(walk.kernel)
-            walks = _with_parts(walk.kernel, other, traced, target, stages, warps, parts, walk.ends)
-            pays = walks.gain > 1 and (parts > 1 or walks.alone)
-            return walks.kernel if form or pays else fn
-        except (NoForm, GluonError):
-            pass  # each program has its own block
-    if parts == 1:
-        pays = written.walks and written.alone and written.gain > 1
-        return written.kernel if written.walks and form or pays else fn
-    ordered = reversed_programs(fn, drawn, heavy) if heavy is not None else None
-    if ordered is not None:
-        try:
-            other = traced(ordered)
-            written = _with_parts(ordered, other, traced, target, stages, warps, parts)
-        except (NoForm, GluonError):
-            pass  # in the order of the grid
-    return written.kernel if form or written.gain > 1 else fn
-
-
-def _with_parts(
-    fn: Any,
-    drawn: Sketch,
-    traced: Callable[..., Sketch],
-    target: Target,
-    stages: int,
-    warps: int,
-    parts: int,
-    ends: Sequence[str] = (),
-) -> _Partitions:
-    if parts == 1:
-        return _Partitions(fn, drawn, target, stages, warps, 1, "", ends)
-    halved = parted(fn, drawn, parts)
-    if halved is None:
-        raise NoForm
-    fn, part = halved
-    return _Partitions(fn, traced(fn, GROUP), target, stages, warps, parts, part, ends)
-
-
-class _Partitions(RingPlan):
+class Partitions(RingPlan):
     """Hold a kernel in partitions.
 
     Args:
         warps: of the program. ends: lines that let programs without blocks return.
+        sharing: the walk whose consumers share tiles; None where each has a part of one block.
 
     Attributes:
         kernel: the function.
@@ -126,17 +60,31 @@ class _Partitions(RingPlan):
         parts: int,
         part: str,
         ends: Sequence[str],
+        sharing: Optional[Walk] = None,
     ):
         group = GROUP if parts > 1 else warps
         super().__init__(fn, drawn, target, stages, parts, part, group, bool(ends))
-        self.warps, self.ends = warps, ends
+        self.warps, self.ends, self.sharing = warps, ends, sharing
+        self.passing = False  # the copies of a consumer that lets tiles pass are written
         self.written: dict[str, Any] = {}
         self.texts: dict[str, str] = {}  # of the functions that are written
         self.cycles = [0.0, 0.0]  # of a round of each loop, pipelined and in partitions
+        self.spare = ""
         self.alone = True  # a multiprocessor holds one block of the pipelined form
         for number in self.callees_first([n for n in self.functions if n] + [0]):
             self._write(number, self.before if number == 0 else [])
         self.kernel = self._whole(self.functions[0], self.before)
+
+    @property
+    def late(self) -> list[OwnStore]:
+        """Return the stores whose descriptors the only consumer makes: no copy waits for them."""
+        reader = self.functions[0].reader
+        known = reader.parameters
+        return [
+            one
+            for one in self.stored
+            if self.parts == 1 and reads(one.maker) & reader.locals <= known
+        ]
 
     @property
     def gain(self) -> float:
@@ -163,6 +111,12 @@ class _Partitions(RingPlan):
                         if isinstance(s, ast.AnnAssign) and self.part in stores(s)]  # fmt: skip
         self._consumer(number, one, skipped, before)
         self._producer(number, one, skipped)
+        if self.sharing is not None:
+            self.passing = True
+            self._producer(number, one, skipped)
+            self.passing = False
+            if number == 0:
+                self._spare(one, self.sharing)
 
     def _consumer(
         self, number: int, one: Function, skipped: Sequence[ast.stmt], before: Sequence[ast.stmt]
@@ -171,6 +125,9 @@ class _Partitions(RingPlan):
         first, *_ = self.rings
         body = [f"{self.slot} = {first}.consumer()"] if number == 0 else []
         body += [tile.begun("consumer", self.parts) for tile in self.own if number == 0]
+        if number == 0 and self.late:
+            body.append("# Described here, while the first tiles come.")
+            body += [line for s in self.late for line in (s.described(reader), s.opened(reader))]
         rest = [s for s in reader.tree.body if s not in skipped and not is_text(s)]
         for statement in rest:
             alone = statement in before and not any(
@@ -201,8 +158,10 @@ class _Partitions(RingPlan):
         if number == 0:
             own += sorted({name for s in skipped for name in stores(s)} - {self.part})
             read = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
-            kept = [p for p in own if p in read]
-            own_names = [*(tile.ring for tile in self.own), *(s.writer for s in self.stored)]
+            described = {s.tiles for s in self.late}
+            kept = [p for p in own if p in read and p not in described]
+            stored = [s.writer for s in self.stored if s not in self.late]
+            own_names = [*(tile.ring for tile in self.own), *stored]
             return [*self.rings, *own_names, *kept, *([self.part] if self.part else [])]
         read = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
         return [*self.rings, self.slot, *(p for p in own if p in read)]
@@ -223,10 +182,17 @@ class _Partitions(RingPlan):
             return self._rounds(one, loop, inner)
         own = self.own_of(statement)
         if own and not isinstance(statement, ast.For):
-            return own[0].taken()
+            return own[0].taken(
+                self.sharing is not None and self._is_operand(one, own[0].tile.name)
+            )
         for store in self.stored:
             if statement is store.statement:
                 return store.lines(reader)
+        if isinstance(statement, ast.If) and any(
+            s.statement in statement.body for s in self.stored
+        ):
+            lines = [line for s in statement.body for line in self._consumed(one, s, inner)]
+            return [f"if {reader.text_of(statement.test)}:", *(f"    {line}" for line in lines)]
         calls = [call for call, _ in self.calls_in(reader) if call in list(ast.walk(statement))]
         if isinstance(statement, ast.Return) and one is not self.functions[0]:
             if calls:
@@ -289,7 +255,7 @@ class _Partitions(RingPlan):
         call = calls[0]
         callee = self.functions[self.number_of(reader, call)]
         bound = self.bound(call, callee.reader)
-        name = callee.products if consumer else callee.copies
+        name = callee.products if consumer else self._copy_of(callee)
         taken = self._taken_by(callee, consumer)
         passed = [f"{p}={reader.text_of(bound[p])}" for p in taken if p in bound]
         targets: list[str] = []
@@ -306,8 +272,38 @@ class _Partitions(RingPlan):
         begin = f"{', '.join([*targets, self.slot])} = {name}("
         return wrapped(begin, [*self.rings, self.slot, *passed], ")")
 
+    def _copy_of(self, one: Function) -> str:
+        """Return the name of the copy that is written: the producer's, or that of a consumer that lets tiles pass."""
+        return one.passes if self.passing else one.copies
+
+    def _is_operand(self, one: Function, name: str) -> bool:
+        """Return True if units alone read a tile, in this function and those that it is passed to."""
+        reader = one.reader
+        inner = {
+            id(node)
+            for loop in one.loops.values()
+            for product in loop.products
+            for node in operands_of(product)[:1]
+        }
+        asked = {
+            id(node.value)
+            for node in ast.walk(reader.tree)
+            if isinstance(node, ast.Attribute) and node.attr in ("shape", "dtype")
+        }
+        passed: set[int] = set()
+        for call, number in self.calls_in(reader):
+            callee = self.functions[number]
+            for parameter, value in self.bound(call, callee.reader).items():
+                if isinstance(value, ast.Name) and value.id == name:
+                    if not self._is_operand(callee, parameter):
+                        return False
+                    passed.add(id(value))
+        names = [n for n in ast.walk(reader.tree) if isinstance(n, ast.Name) and n.id == name]
+        read = [n for n in names if isinstance(n.ctx, ast.Load)]
+        return all(id(n) in inner | asked | passed for n in read)
+
     def _taken_by(self, callee: Function, consumer: bool) -> list[str]:
-        written = self.written[callee.products if consumer else callee.copies]
+        written = self.written[callee.products if consumer else self._copy_of(callee)]
         return [a for a in written.arg_names if a not in self.rings and a != self.slot]
 
     def _rounds(self, one: Function, loop: Loop, inner: bool) -> list[str]:
@@ -325,7 +321,7 @@ class _Partitions(RingPlan):
             for shape in reader.shapes_of(statement)
         )
         if (
-            words + _OPERANDS > _LAUNCHED[self.warps, self.parts]
+            words + _OPERANDS > LAUNCHED[self.warps, self.parts]
         ):  # ptxas: no product has more than these
             raise NoForm
         self.cycles = [self.cycles[0] + forms.pipelined, self.cycles[1] + forms.specialized]
@@ -338,8 +334,9 @@ class _Partitions(RingPlan):
         reader = one.reader
         first, *_ = self.rings
         needed = self._slice(one)
-        body = [f"{self.slot} = {first}.producer()"] if number == 0 else []
-        body += [tile.begun("producer", self.parts) for tile in self.own if number == 0]
+        role, copy = "consumer" if self.passing else "producer", self._copy_of(one)
+        body = [f"{self.slot} = {first}.{role}()"] if number == 0 else []
+        body += [tile.begun(role, self.parts) for tile in self.own if number == 0]
         for statement in reader.tree.body:
             if not is_text(statement) and statement not in skipped:
                 body += self._fetched(one, statement, needed)
@@ -352,12 +349,20 @@ class _Partitions(RingPlan):
         own = [p for p in reader.parameters_in_order() if p in read]
         if number == 0:
             own += sorted({name for s in skipped for name in stores(s)} & read)
-        rings = [ring for tile in self.own if number == 0 for ring in tile.rings(self.parts)]
+        rings = [
+            ring
+            for tile in self.own
+            if number == 0
+            for ring in ([tile.ring] if self.passing else tile.rings(self.parts))
+        ]
         parameters = [*self.rings, *rings, *([self.slot] if number else []), *own]
-        text = reader.function_text(one.copies, "Copy the tiles of each step.", parameters, body)
-        self.texts[one.copies] = text
-        self.written[one.copies] = function_of(text, one.copies, {**reader.scope, **self.written})
-        one.taken = own
+        words = (
+            "Let the tiles of each step pass." if self.passing else "Copy the tiles of each step."
+        )
+        text = reader.function_text(copy, words, parameters, body)
+        self.texts[copy] = text
+        self.written[copy] = function_of(text, copy, {**reader.scope, **self.written})
+        one.taken = one.taken if self.passing else own
 
     def _slice(self, one: Function) -> set[str]:
         """Return the names that the copies and the control flow around them need."""
@@ -372,7 +377,7 @@ class _Partitions(RingPlan):
                 head = node.iter if isinstance(node, ast.For) else node.test
                 needed |= reads(head)
         if one is self.functions[0]:
-            needed |= {n for own in self.own for n in own.tile.reads()} - {self.part}
+            needed |= {n for own in self.own for n in own.slice(self.part)[1]}
         for call, callee in self.calls_in(reader):
             inner = self.functions[callee]
             for name, value in self.bound(call, inner.reader).items():
@@ -401,7 +406,8 @@ class _Partitions(RingPlan):
             return []
         own = self.own_of(statement)
         if own and not isinstance(statement, ast.For):
-            return own[0].fetched(reader, self.parts, self.part)
+            passed = own[0].passed() if self.passing else None
+            return passed or own[0].fetched(reader, self.parts, self.part)
         if isinstance(statement, _COMPOUND):
             if self.has_loops(one, statement):
                 return self._compound(
@@ -409,7 +415,7 @@ class _Partitions(RingPlan):
                     statement,
                     lambda s, _: self._fetched(one, s, needed),
                     False,
-                    [line for tile in own for line in tile.over(False)],
+                    [line for tile in own for line in tile.over(self.passing)],
                 )
             if not stores(statement) & needed:
                 return []
@@ -437,7 +443,9 @@ class _Partitions(RingPlan):
         last = {tile.ring: tile for tile in loop.tiles.values()}
         for statement in node.body:
             tile = loads.get(id(statement))
-            if tile is not None and tile is last[tile.ring]:
+            if tile is not None and tile is last[tile.ring] and self.passing:
+                lines += [f"    {tile.ring}.{word}({self.slot})" for word in ("wait", "release")]
+            elif tile is not None and tile is last[tile.ring]:
                 places = ", ".join(
                     f"[{', '.join(reader.text_of(part) for part in one.place)}]"
                     for one in _by_ring(loop)[tile.ring]
@@ -446,6 +454,27 @@ class _Partitions(RingPlan):
             elif tile is None and statement in loop.ahead:
                 lines += [f"    {line}" for line in reader.piece(statement)]
         return [*lines, f"    {self.slot} = {self.slot}.next()"]
+
+    def _spare(self, kernel: Function, sharing: Walk) -> None:
+        """Write the function of a consumer that computes where enough of them share tiles, and lets tiles pass elsewhere."""
+        reader = kernel.reader
+        self.spare = free_name(f"{reader.tree.name}_spare", self.taken)
+        lines, together = sharing.together
+        products, passes = self.written[kernel.products], self.written[kernel.passes]
+        body = [
+            *lines,
+            f"if {together} > {self.part}:",
+            *(f"    {line}" for line in wrapped(f"{kernel.products}(", products.arg_names, ")")),
+            "else:",
+            *(f"    {line}" for line in wrapped(f"{kernel.passes}(", passes.arg_names, ")")),
+        ]
+        parameters = [*products.arg_names]
+        parameters[-1:-1] = [n for n in passes.arg_names if n not in parameters]
+        text = reader.function_text(
+            self.spare, "Compute a part of the rows, or let its tiles pass.", parameters, body
+        )
+        self.texts[self.spare] = text
+        self.written[self.spare] = function_of(text, self.spare, {**reader.scope, **self.written})
 
     # -- the kernel -------------------------------------------------------------------------------
 
@@ -456,6 +485,8 @@ class _Partitions(RingPlan):
         makers = {id(store.maker): store for store in self.stored}
         for statement in before:
             store = makers.get(id(statement))
+            if store in self.late:
+                continue
             lines += [store.described(reader)] if store else reader.piece(statement)
         shared = (
             "the other multiplies"
@@ -474,14 +505,11 @@ class _Partitions(RingPlan):
                 f"{ring} = {gl}.nvidia.hopper.tma_ring([{one.tile.tiles}], {DEPTH})"
                 for ring in one.rings(self.parts)
             ]
-        if self.stored:
+        early = [store for store in self.stored if store not in self.late]
+        if early:
             lines.append("# A tile is on its way to memory while the next one is computed.")
-        for store in self.stored:
-            parts = f", parts={store.parts}" if store.parts > 1 else ""
-            lines += [
-                f"{writer} = {gl}.portable.writer({store.tiles}{parts})"
-                for writer in names_of(store.writer, self.parts)
-            ]
+        for store in early:
+            lines += [store.opened(reader, name) for name in names_of(store.writer, self.parts)]
         calls = []
         taken = self.written[kernel.products].arg_names
         owned = {one.ring: one.rings(self.parts) for one in self.own}
@@ -489,9 +517,11 @@ class _Partitions(RingPlan):
         for number in range(self.parts):
             names_passed = [owned[n][number] if n in owned else n for n in taken if n != self.part]
             passed = [*names_passed, *([str(number)] if self.part else [])]
-            calls.append(wrapped(f"({kernel.products}, (", passed, ")),"))
+            spare = self.sharing is not None and number >= MOST_PARTS
+            calls.append(wrapped(f"({self.spare if spare else kernel.products}, (", passed, ")),"))
         copies = wrapped(f"({kernel.copies}, (", self.written[kernel.copies].arg_names, ")),")
-        many, copying = _REGISTERS[self.warps]
+        many, copying = REGISTERS[self.warps]
+        many = _SHARED_REGISTERS if self.sharing is not None else many
         if self.warps == self.group:  # the first part has the kernel's own warps
             workers = [GROUP] * (self.parts - 1) + [1]
             registers = [many] * (self.parts - 1) + [copying]

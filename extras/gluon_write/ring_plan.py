@@ -33,6 +33,7 @@ class Function:
     Attributes:
         loops: id of a loop's node -> the loop. rings: name of a descriptor -> that of its ring.
         products, copies: names of the consumer's and the producer's copy.
+        passes: name of the copy of a consumer that lets all tiles pass.
         taken: parameters of the producer's copy.
     """
 
@@ -41,6 +42,7 @@ class Function:
     rings: dict[str, str] = field(default_factory=dict)
     products: str = ""
     copies: str = ""
+    passes: str = ""
     taken: list[str] = field(default_factory=list)
 
 
@@ -124,6 +126,7 @@ class RingPlan:
             word = f"{name}_rows" if number == 0 and self.parts > 1 else f"{name}_products"
             one.products = free_name(word, self.taken)
             one.copies = free_name(f"{name}_copies", self.taken)
+            one.passes = free_name(f"{name}_passes", self.taken)
             returns = [n for n in ast.walk(one.reader.tree) if isinstance(n, ast.Return)]
             last = one.reader.tree.body[-1]
             if any(r is not last for r in returns) or number == 0 and returns:

@@ -9,7 +9,7 @@ from typing import Any, Optional, Sequence
 
 from gluon_core import portable
 from gluon_core.plugin.targets import Target
-from gluon_write.loops import Loop, LoopReader, Tile, argument, stores
+from gluon_write.loops import Loop, LoopReader, Tile, argument, is_new, stores
 from gluon_write.sketch import Sketch, place_of
 
 __all__ = ["LoopsOfTiles", "wrapped"]
@@ -135,7 +135,15 @@ class LoopsOfTiles(LoopReader):
         names = [n for n in ast.walk(self.tree) if isinstance(n, ast.Name)]
         assigned = {n.id for n in ast.walk(loop.node) if isinstance(n, ast.Name)
                     and isinstance(n.ctx, ast.Store)}  # fmt: skip
-        later = {n.id for n in names if isinstance(n.ctx, ast.Load)
+        others = [n for n in ast.walk(self.tree) if isinstance(n, ast.For)
+                  and not any(part is loop.node for part in ast.walk(n))]  # fmt: skip
+        renewed = {
+            id(name)
+            for other in others
+            for name in ast.walk(other)
+            if isinstance(name, ast.Name) and is_new(name.id, other)
+        }
+        later = {n.id for n in names if isinstance(n.ctx, ast.Load) and id(n) not in renewed
                  and (n.lineno > end or again and n.lineno < loop.node.lineno)}  # fmt: skip
         before = {n.id for n in names if n.lineno < loop.node.lineno} | self.parameters
         results = sorted(assigned & later)

@@ -27,11 +27,28 @@ from gluon_write.form import Form, changed_copy, edited, factor, free_name
 from gluon_write.loops import reads, stores
 from gluon_write.sketch import Sketch
 
-__all__ = ["Walk", "walking"]
+__all__ = ["Sharing", "Walk", "walking"]
 
 _AXES = 3
 _UNITS = "%nsmid"  # a special register, the number of multiprocessors (PTX ISA 10.5)
 _PLAIN = (ast.Assign, ast.AugAssign, ast.AnnAssign)
+_EFFECTS = re.compile(r"store|print|(?<!static_)assert|asm")
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """Say that consumers take parts of the rows of consecutive blocks along an axis, and share the tiles of their steps.
+
+    Attributes:
+        parts: of the rows of a block; the kernel computes the one with the number `part`.
+        consumers: that share tiles. cost: percents of the time of a round with `consumers` over that with `parts`.
+    """
+
+    axis: int
+    part: str
+    parts: int
+    consumers: int
+    cost: int
 
 
 @dataclass(frozen=True)
@@ -40,26 +57,35 @@ class Walk:
 
     Attributes:
         kernel: the function. ends: lines that let programs without blocks return.
+        member: name of the constant that numbers the consumers which share tiles, "" without them.
+        together: lines that compute how many do, and the name of that number.
     """
 
     kernel: Any
     ends: tuple[str, ...]
+    member: str = ""
+    together: tuple[tuple[str, ...], str] = ((), "")
 
 
-def walking(fn: Any, drawn: Sketch, heavy: Optional[int] = None) -> Optional[Walk]:
+def walking(
+    fn: Any, drawn: Sketch, heavy: Optional[int] = None, sharing: Optional[Sharing] = None
+) -> Optional[Walk]:
     """Return a kernel whose programs walk over the blocks of its grid; None where they cannot.
 
     Programs that wait for each other by atomics keep their own blocks.
 
     Args:
         heavy: the axis along which blocks have more and more steps; None without one.
+        sharing: how consumers share tiles; None where each has a part of the same block.
     """
     if any("atomic" in op.name for op in drawn.program.walk_ops()):
         return None
     for number, jit in enumerate(drawn.jits):
         if number and re.search(r"\b(program_id|num_programs)\b", jit.src):
             return None
-    return _Walker(fn, drawn).walk(heavy)
+        if number and sharing is not None and _EFFECTS.search(jit.src):
+            return None
+    return _Walker(fn, drawn).walk(heavy, sharing)
 
 
 class _Walker(Form):
@@ -68,7 +94,7 @@ class _Walker(Form):
         self.fn, self.drawn = fn, drawn
         self.space = next((n for n, value in self.scope.items() if value is language), "")
 
-    def walk(self, heavy: Optional[int]) -> Optional[Walk]:
+    def walk(self, heavy: Optional[int], sharing: Optional[Sharing]) -> Optional[Walk]:
         """Return the kernel; None where a program's index has no such form."""
         calls = [
             n for n in ast.walk(self.tree)
@@ -99,7 +125,26 @@ class _Walker(Form):
         lines = [line for s in once for line in parts[body.index(s)]]
         lines.append(f"{units} = {count}  # multiprocessors")
         blocks = " * ".join(sides.values())
-        if heavy in sides:
+        member, guard = "", ""
+        together: tuple[tuple[str, ...], str] = ((), "")
+        if sharing is not None:
+            if sharing.axis not in sides:
+                return None
+            names = [
+                free_name(word, taken)
+                for word in ("member", "share", "shares", "together", "groups")
+            ]
+            member, share, shares = names[:3]
+            lines = [one for one in lines if not re.match(rf"{sharing.part}\b", one)]
+            lines.insert(0, f"{member}: {gl}.constexpr = 0")
+            counted = self._counted(names, units, sides, sharing)
+            together = ((f"{units} = {count}", *counted), names[3])
+            before, indices = self._shared(
+                names, program, units, _bare(first), index, sides, sharing
+            )
+            lines += [*counted, *before]
+            guard = f"if {share} < {shares}:"
+        elif heavy in sides:
             names = [free_name(word, taken) for word in ("first", "blocks", "turns", "turn")]
             before, indices = self._dealt(names, program, units, _bare(first), blocks)
             lines += before
@@ -110,13 +155,68 @@ class _Walker(Form):
         else:
             lines.append(f"for {program} in range({_bare(first)}, {blocks}, {units}):")
             indices = _digits(program, list(sides), index, sides)
-        inner = [line for s in body if s not in once for line in parts[body.index(s)]]
+        inner = []
+        for statement in body:
+            own = parts[body.index(statement)]
+            if statement in once:
+                continue
+            if guard and self._stores(statement):
+                own = [guard, *(f"    {line}" if line else "" for line in own)]
+            inner += own
         lines += [f"    {line}" if line else "" for line in (*indices, *inner)]
         head = self.source.splitlines()[: body[0].lineno - 1]
         indent = " " * body[0].col_offset
         whole = "\n".join([*head, *(f"{indent}{line}" if line else "" for line in lines)]) + "\n"
         ends = (f"if {_bare(first)} >= {count}:", "    return")
-        return Walk(changed_copy(self.fn, self.drawn.jits, {0: whole}, {}), ends)
+        kernel = changed_copy(self.fn, self.drawn.jits, {0: whole}, {})
+        return Walk(kernel, ends, member, together)
+
+    def _stores(self, statement: ast.stmt) -> bool:
+        """Return True for a statement that changes memory, without loops."""
+        return bool(_EFFECTS.search(self.text_of(statement)))
+
+    def _counted(
+        self, names: Sequence[str], units: str, sides: Mapping[int, str], sharing: Sharing
+    ) -> list[str]:
+        """Return the lines that compute how many consumers share tiles: that which takes the least time."""
+        _, _, shares, together, _ = names
+        gl, parts, consumers = self.space, sharing.parts, sharing.consumers
+        others = [f" * {side}" for axis, side in sides.items() if axis != sharing.axis]
+        rounds = [
+            f"{gl}.cdiv({gl}.cdiv({shares}, {count}){''.join(others)}, {units})"
+            for count in (consumers, parts)
+        ]
+        return [
+            f"{shares} = {sides[sharing.axis]} * {parts}",
+            f"# {consumers} parts share the tiles of a step where all rounds take less time then.",
+            f"{together} = {gl}.where({rounds[0]} * {sharing.cost} < {rounds[1]} * 100, {consumers}, {parts})",
+        ]
+
+    def _shared(
+        self,
+        names: Sequence[str],
+        program: str,
+        units: str,
+        first: str,
+        index: Mapping[int, str],
+        sides: Mapping[int, str],
+        sharing: Sharing,
+    ) -> tuple[list[str], list[str]]:
+        """Return the head of the loop over groups of parts, and the lines that begin a round."""
+        member, share, shares, together, groups = names
+        gl, axis, parts = self.space, sharing.axis, sharing.parts
+        others = [one for one in sides if one != axis]
+        count = " * ".join([groups, *(sides[one] for one in others)])
+        before = [
+            f"{groups} = {gl}.cdiv({shares}, {together})",
+            f"for {program} in range({first}, {count}, {units}):",
+        ]
+        indices = [
+            f"{share} = {program} % {groups} * {together} + {member}",
+            f"{index[axis]} = {gl}.minimum({share} // {parts}, {sides[axis]} - 1)",
+            f"{sharing.part} = {share} % {parts}",
+        ]
+        return before, [*indices, *_digits(f"{program} // {groups}", others, index, sides)]
 
     def _dealt(
         self, names: Sequence[str], program: str, units: str, index: str, count: str

@@ -28,6 +28,7 @@ _COPYING = 24 * _GROUP * _LANES  # registers of the group of a warp that copies
 _START = 7000.0  # cycles that partitions cost a block, measured on an H200 (a GEMM of 4096)
 _ROUNDS = 64  # of a loop whose rounds are not known
 _OWN = 48  # registers for addresses, indices and the like
+_LEAST_OWN = 32  # where three groups share the unit
 _SPECIAL = (
     language.exp, language.exp2, language.log, language.log2, language.sqrt, language.rsqrt, language.sin,
     language.cos, language.erf,
@@ -110,9 +111,9 @@ class _Work:
         held = 0
         for statement, name in self.loop.issued.items():
             assert isinstance(statement, ast.Assign)
-            # Weights take the place of the scores that they come from.
+            # Weights take the place of the scores that they come from; operands have half of their bits.
             words = self.elements(statement.value) // (self.warps * _LANES)
-            held += words * (2 if name in names else 1)
+            held += words * 3 // 2 if name in names else words
         return held
 
     def copies(self) -> float:
@@ -165,7 +166,8 @@ def forms_of(
 
     def skewed(late: Collection[int]) -> bool:
         names = {name for s, name in loop.issued.items() if statements.index(s) not in late}
-        return rounds.possible(statements, late) and work.registers(names) + _OWN <= most
+        own = _OWN if parts < 3 else _LEAST_OWN
+        return rounds.possible(statements, late) and work.registers(names) + own <= most
 
     schedule = scheduled(steps, lanes, skewed)
     signal = timing.latency["signal"] + timing.latency["arrive"]

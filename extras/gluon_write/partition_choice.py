@@ -1,0 +1,141 @@
+"""Choose the partitions of a kernel: one that copies, and as many that have a part of the rows as pay."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Optional, Sequence
+
+from gluon_core.errors import GluonError
+from gluon_core.plugin.targets import Target
+from gluon_write.branches import taken_alone
+from gluon_write.partitions import LAUNCHED, MOST_PARTS, REGISTERS, SHARERS, Partitions
+from gluon_write.programs import reversed_programs
+from gluon_write.ring_plan import GROUP, NoForm
+from gluon_write.rows import parted
+from gluon_write.sketch import Sketch
+from gluon_write.tiles_ahead import has_several_products
+from gluon_write.walk import Sharing, walking
+
+__all__ = ["in_partitions"]
+
+_PAYS = 97  # percents of the time of two groups that three may take at most
+_AXES = 2  # of a grid along which consumers may share tiles
+
+
+def in_partitions(
+    fn: Any,
+    drawn: Sketch,
+    traced: Callable[..., Sketch],
+    stages: int,
+    target: Target,
+    warps: int,
+    form: Optional[str] = None,
+) -> Any:
+    """Return a kernel with a producer and consumers of their own rows, or the kernel where that does not pay.
+
+    Args:
+        drawn: the traced kernel. traced: traces another one, with other warps.
+        stages: buffers for each tile. warps: of the program.
+        form: "specialized" or "pipelined" to have that one; None for the one that costs less.
+    """
+    able = target.has("nvidia.wgmma") and target.has("nvidia.tma") and warps in REGISTERS
+    if stages < 2 or not able or not drawn.copied or drawn.warps or form == "pipelined":
+        return fn
+    parts = MOST_PARTS if has_several_products(drawn, target) else 1
+    try:
+        written = _with_parts(fn, drawn, traced, target, stages, warps, parts)
+    except (NoForm, GluonError):
+        return fn
+    heavy = written.heavy_axis()
+    walk = walking(fn, drawn, heavy)
+    if walk is not None:
+        try:
+            other = traced(walk.kernel)
+            walks = _with_parts(walk.kernel, other, traced, target, stages, warps, parts, walk.ends)
+            pays = walks.gain > 1 and (parts > 1 or walks.alone)
+            shared = (
+                _sharing(fn, drawn, traced, target, stages, warps, walks) if parts > 1 else None
+            )
+            chosen = walks if shared is None else shared
+            return chosen.kernel if form or pays else fn
+        except (NoForm, GluonError):
+            pass  # each program has its own block
+    if parts == 1:
+        pays = written.walks and written.alone and written.gain > 1
+        return written.kernel if written.walks and form or pays else fn
+    ordered = reversed_programs(fn, drawn, heavy) if heavy is not None else None
+    if ordered is not None:
+        try:
+            other = traced(ordered)
+            written = _with_parts(ordered, other, traced, target, stages, warps, parts)
+        except (NoForm, GluonError):
+            pass  # in the order of the grid
+    return written.kernel if form or written.gain > 1 else fn
+
+
+def _with_parts(
+    fn: Any,
+    drawn: Sketch,
+    traced: Callable[..., Sketch],
+    target: Target,
+    stages: int,
+    warps: int,
+    parts: int,
+    ends: Sequence[str] = (),
+) -> Partitions:
+    if parts == 1:
+        return Partitions(fn, drawn, target, stages, warps, 1, "", ends)
+    halved = parted(fn, drawn, parts)
+    if halved is None:
+        raise NoForm
+    fn, part = halved
+    return Partitions(fn, traced(fn, GROUP), target, stages, warps, parts, part, ends)
+
+
+def _sharing(
+    fn: Any,
+    drawn: Sketch,
+    traced: Callable[..., Sketch],
+    target: Target,
+    stages: int,
+    warps: int,
+    other: Partitions,
+) -> Optional[Partitions]:
+    """Return a kernel of which three consumers share the tiles of a step; None where two take less time, or have to.
+
+    The tiles have to be the same for blocks that follow each other along an axis of the grid.
+
+    Args:
+        other: the walk whose consumers have a part of one block each.
+    """
+    parts = other.parts
+    if (warps, SHARERS) not in LAUNCHED:
+        return None
+    alone = taken_alone(fn, drawn)  # other branches may have other tiles
+    if alone is not fn:
+        fn, drawn = alone, traced(alone)
+    halved = parted(fn, drawn, parts)
+    if halved is None:
+        return None
+    kernel, part = halved
+    half = traced(kernel, GROUP)
+    cost = 0
+    for axis in range(_AXES):
+        # Written twice: the cost, which the kernel compares, comes from its schedule.
+        for _ in range(2):
+            sharing = Sharing(axis, part, parts, SHARERS, cost)
+            walk = walking(kernel, half, sharing=sharing)
+            if walk is None:
+                break
+            try:
+                shared = Partitions(
+                    walk.kernel, traced(walk.kernel, GROUP), target, stages, warps, SHARERS,
+                    walk.member, walk.ends, walk,
+                )  # fmt: skip
+            except (NoForm, GluonError):
+                break
+            cost = round(100 * shared.cycles[1] / other.cycles[1])
+            if cost * parts > _PAYS * SHARERS:
+                return None
+        else:
+            return shared
+    return None

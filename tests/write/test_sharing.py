@@ -1,0 +1,106 @@
+"""Three groups of warps share the tiles of a step, each with a part of the rows of consecutive blocks."""
+
+import numpy as np
+import pytest
+
+import gluon_core as gluon
+import gluon_write.explicit
+import gluon_write.walk
+from gluon_core import language as gl
+from gluon_sim.settings import using
+
+pytestmark = [pytest.mark.once, pytest.mark.sampled(3)]
+
+
+@gluon.jit(layouts="auto")
+def attention(
+    q, k, v, out, logs, scale, rows, length, D: gl.constexpr, BM: gl.constexpr, BN: gl.constexpr,
+    CAUSAL: gl.constexpr,
+):  # fmt: skip
+    """Attention of heads along the second axis of the grid, with a logarithm of the sum of each row."""
+    block, head = gl.program_id(0), gl.program_id(1)
+    heads = gl.num_programs(1)
+    q_tiles = gl.portable.descriptor(q, [heads * rows, D], [D, 1], [BM, D])
+    k_tiles = gl.portable.descriptor(k, [heads * length, D], [D, 1], [BN, D])
+    v_tiles = gl.portable.descriptor(v, [heads * length, D], [D, 1], [BN, D])
+    out_tiles = gl.portable.descriptor(out, [heads * rows, D], [D, 1], [BM, D])
+    row = block * BM + gl.arange(0, BM)
+    acc = gl.zeros([BM, D], gl.float32)
+    total = gl.zeros([BM], gl.float32)
+    largest = gl.full([BM], -1e30, gl.float32)
+    query = gl.portable.load(q_tiles, [head * rows + block * BM, 0])
+    if CAUSAL:
+        last = (block + 1) * BM
+    else:
+        last = length
+    for start in range(0, last, BN):
+        key = gl.portable.load(k_tiles, [head * length + start, 0])
+        score = gl.portable.mma(query, key.T, gl.zeros([BM, BN], gl.float32)) * scale
+        if CAUSAL:
+            score = gl.where(row[:, None] >= (start + gl.arange(0, BN))[None, :], score, -1e30)
+        higher = gl.maximum(largest, gl.max(score, 1))
+        kept = gl.exp2(largest - higher)
+        weight = gl.exp2(score - higher[:, None])
+        total = total * kept + gl.sum(weight, 1)
+        value = gl.portable.load(v_tiles, [head * length + start, 0])
+        acc = gl.portable.mma(weight.to(value.dtype), value, acc * kept[:, None])
+        largest = higher
+    gl.store(logs + head * rows + row, largest + gl.log2(total))
+    result = acc / total[:, None]
+    gl.portable.store(out_tiles, [head * rows + block * BM, 0], result.to(out.dtype.element_ty))
+
+
+@pytest.fixture
+def sources(monkeypatch):
+    """Collect the sources of the kernels that get layouts; a device has one multiprocessor."""
+    monkeypatch.setattr(gluon_write.walk, "_UNITS", "1")
+    texts = []
+    chosen_for = gluon_write.explicit.chosen_for
+
+    def kept(*args):
+        graph, solution = chosen_for(*args)
+        texts.append("\n".join(jit.src for jit in graph.jits))
+        return graph, solution
+
+    monkeypatch.setattr(gluon_write.explicit, "chosen_for", kept)
+    return texts
+
+
+def right(blocks, heads=1, warps=4, causal=False, length=256, schedule="latest"):
+    """Return True if outputs are those of NumPy, after a launch of a program for each block."""
+    rows = length = blocks * 128 if causal else length
+    rows, D = blocks * 128, 64
+    q, k, v = (
+        np.random.default_rng(s).standard_normal((heads, n, D)).astype(np.float16)
+        for s, n in enumerate((rows, length, length))
+    )
+    out, logs = np.zeros_like(q), np.zeros((heads, rows), np.float32)
+    with using(schedule=schedule):
+        attention[(blocks, heads)](
+            q, k, v, out, logs, 0.125, rows, length, D, 128, 128, causal,
+            num_warps=warps, num_stages=2, target="sim:hopper",
+        )  # fmt: skip
+    score = q.astype(np.float64) @ k.astype(np.float64).transpose(0, 2, 1) * 0.125
+    if causal:
+        score = np.where(np.tril(np.ones((rows, rows), bool)), score, -1e30)
+    weight = np.exp2(score - score.max(-1, keepdims=True))
+    total = weight.sum(-1)
+    wanted = weight @ v.astype(np.float64) / total[..., None]
+    return np.abs(out - wanted).max() < 5e-3 and np.allclose(
+        logs, score.max(-1) + np.log2(total), atol=2e-2
+    )
+
+
+def test_three_groups(sources):
+    """Rows for two rounds of three groups, for five of which the last has two, and for two groups alone."""
+    for blocks, heads, schedule in ((3, 2, "eager"), (7, 1, "latest"), (1, 2, "latest")):
+        assert right(blocks, heads, schedule=schedule)
+    assert "consumers=3" in sources[0] and "attention_spare" in sources[0]
+    assert "query = query_ring.wait(query_slot)\n" in sources[0]  # the unit reads it there
+
+
+@pytest.mark.parametrize("warps, causal", [(8, False), (4, True)])
+def test_two_groups(sources, warps, causal):
+    """Eight warps leave no registers for three groups; with a causal mask blocks have other tiles."""
+    assert right(2, warps=warps, causal=causal, length=128)
+    assert "consumers=2" in sources[0]
