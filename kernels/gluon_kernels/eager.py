@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, Callable, Optional
 
 import torch
@@ -78,27 +79,27 @@ def differentiable(
 def kept(
     forward: Callable[..., tuple[torch.Tensor, tuple[torch.Tensor, ...]]],
     backward: Callable[..., tuple[Any, ...]],
-) -> Callable[..., torch.Tensor]:
-    """Return `f(*tensors and settings) -> result` with a gradient.
+) -> Callable[..., Callable[..., torch.Tensor]]:
+    """Return `f(*settings)`, which returns `g(*tensors) -> result` with a gradient.
 
     Args:
-        forward: returns the result, and the tensors that `backward` needs.
-        backward: `backward(grad, *those tensors, *settings)`, with the arguments of `forward` that are no tensors; it returns the
-            gradients of the tensors.
+        forward: `forward(*tensors, *settings)` returns the result, and the tensors that `backward` needs.
+        backward: `backward(grad, *those tensors, *settings)` returns the gradients of the tensors, None at the end left out.
     """
 
-    def forward_and_keep(ctx: Any, *arguments: Any) -> torch.Tensor:
-        result, tensors = forward(*arguments)
-        ctx.to_save = tensors
-        ctx.settings = tuple([x for x in arguments if not isinstance(x, torch.Tensor)])
-        ctx.count = len(arguments)
-        return result
+    @lru_cache(maxsize=256)
+    def of(*settings: Any) -> Callable[..., torch.Tensor]:
+        def forward_and_keep(ctx: Any, *tensors: torch.Tensor) -> torch.Tensor:
+            result, ctx.to_save = forward(*tensors, *settings)
+            return result
 
-    def gradients(ctx: Any, grad: torch.Tensor) -> Any:
-        results = backward(grad, *ctx.saved_tensors, *ctx.settings)
-        return results + (None,) * (ctx.count - len(results))
+        def gradients(ctx: Any, grad: torch.Tensor) -> Any:
+            results = backward(grad, *ctx.saved_tensors, *settings)
+            return results + (None,) * (len(ctx.needs_input_grad) - len(results))
 
-    return direct(forward_and_keep, gradients)
+        return direct(forward_and_keep, gradients)
+
+    return of
 
 
 def direct(

@@ -347,7 +347,7 @@ def attention(
         result, _ = _plans((key(q, k, v, sinks), *settings), q, k, v, sinks, *settings, None)
         return result
     if watched:
-        return _watched(q, k, v, causal, window, softcap, scale)
+        return _watched(causal, window, softcap, scale)(q, k, v)
     if score_mod is not None:
         if softcap or out is not None or sinks is not None:
             tensors = ("None" if x is None else "a tensor" for x in (out, sinks))

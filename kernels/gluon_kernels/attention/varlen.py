@@ -346,7 +346,7 @@ def attention_varlen(
         result, _ = _plans((key(*tensors, sinks), *settings), *tensors, sinks, *settings, None)
         return result
     if watched:
-        return _watched(*tensors, causal, window, softcap, scale)
+        return _watched(causal, window, softcap, scale)(*tensors)
     tensors = (q, k, v, cu_seqlens_q, cu_seqlens_k)
     _check(*tensors)
     mask = Mask.of(False, window, softcap)
