@@ -130,12 +130,7 @@ class Counters:
     def __init__(self, count: int):
         self._count = count
         self._by_stream: dict[Hashable, torch.Tensor] = {}
-        self._reserve: Optional[_Reserve] = None
-
-    @property
-    def enough(self) -> bool:
-        """Return False if the reserve for graphs waits for a call that fills it."""
-        return self._reserve is not None and not self._reserve.low
+        self.reserve = _NO_RESERVE  # for graphs; a low one waits for a call that fills it
 
     def __call__(self, device: torch.device) -> torch.Tensor:
         if device.type != "cuda":
@@ -150,7 +145,7 @@ class Counters:
         counters = self._by_stream.get(known_by)
         if counters is None:
             counters = self._by_stream[known_by] = self._zeros(device)
-        self._reserve = reserve = _reserve_of(device)
+        self.reserve = reserve = _reserve_of(device)
         if reserve.low:
             reserve.fill()
         return counters
@@ -199,30 +194,30 @@ def stream_of_launch(device: torch.device) -> Hashable:
 
 
 class _Reserve:
-    """Zeros for launches in CUDA graphs of one device; what a graph has taken remains its own."""
+    """Zeros for launches in CUDA graphs of one device; what a graph has taken remains its own.
+
+    Attributes:
+        low: less than half of the zeros are left.
+    """
 
     SIZE = 1 << 18  # int32
     MOST = (
         1 << 13
     )  # for one launch: where there are more, clearing them costs little next to the launch
 
-    def __init__(self, device: torch.device):
+    def __init__(self, device: Optional[torch.device]):
         self._device = device
+        self.low = True
         self._zeros: list[
             torch.Tensor
         ] = []  # the last ones are handed out; graphs use those before
         self._taken = 0
 
-    @property
-    def low(self) -> bool:
-        """Return True if less than half of the zeros are left."""
-        return not self._zeros or 2 * self._taken > self.SIZE
-
     def fill(self) -> None:
         """Add zeros; not while a graph is captured."""
         self._zeros.append(torch.zeros(self.SIZE, dtype=torch.int32, device=self._device))
         torch.cuda.current_stream(self._device).synchronize()  # graphs run on any stream
-        self._taken = 0
+        self._taken, self.low = 0, False
 
     def take(self, count: int) -> Optional[torch.Tensor]:
         """Return zeros that no other launch has; None where too few are left."""
@@ -230,9 +225,11 @@ class _Reserve:
         if not self._zeros or count > self.MOST or self._taken + count > self.SIZE:
             return None
         self._taken += count
+        self.low = 2 * self._taken > self.SIZE
         return self._zeros[-1][self._taken - count : self._taken]
 
 
+_NO_RESERVE = _Reserve(None)
 _reserves: dict[Optional[int], _Reserve] = {}
 
 

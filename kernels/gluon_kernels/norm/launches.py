@@ -94,15 +94,16 @@ class Workspace:
         return self._counters is not None
 
     def __call__(self, device: torch.device) -> tuple[Optional[Tensor], Optional[Tensor]]:
-        if self._counters is None:
+        counters = self._counters
+        if counters is None:
             return None, None
         last, memory = self._last
         stream = stream_of_launch(device)
-        if stream is not None and stream == last and self._counters.enough:
+        if stream is not None and stream == last and not counters.reserve.low:
             return memory
         if self._scratch is None:
             self._scratch = Scratch(self._numbers, device)
-        memory = self._scratch(), self._counters(device)
+        memory = self._scratch(), counters(device)
         self._last = stream, memory
         return memory
 
