@@ -1,7 +1,8 @@
 """The gradients of layer norm and RMS norm.
 
 The gradient of a weight is a sum over rows. Each program sums over its own and stores that; `add_parts` adds up the few rows
-that are left, always in the same order.
+that are left, always in the same order. Memory is read once, but for rows that are too long for all programs to walk over some
+at a time.
 """
 
 import gluon_core as gluon
@@ -78,6 +79,106 @@ def norm_backward(
             gl.store(to_weight + offsets, gl.sum(columns_sums[i], axis=0), mask=column < columns)
         if to_bias is not None:
             gl.store(to_bias + offsets, gl.sum(bias_sums[i], axis=0), mask=column < columns)
+
+
+@gluon.jit
+def exchange_rows(
+    sums, counter, part, one, other, PARTS: gl.constexpr, ROWS: gl.constexpr, BOTH: gl.constexpr
+):
+    """Return the sums over all parts of two numbers for each row, [ROWS], the second ones zeros without BOTH; see `rows.exchange`.
+
+    Args:
+        sums: float32 [PARTS, 2, ROWS] of these rows, of any content.
+        counter: int32 of these rows; it grows by PARTS with each launch.
+    """
+    layout: gl.constexpr = one.type.layout
+    near = gl.arange(0, ROWS, layout)
+    mine = sums + part * (2 * ROWS)
+    gl.store(mine + near, one)
+    if BOTH:
+        gl.store(mine + ROWS + near, other)
+    gl.barrier()
+    now = gl.atomic_add(counter, 1, sem="acq_rel", scope="gpu")
+    goal = (now & -PARTS) + PARTS
+    now += 1
+    while now - goal < 0:
+        now = gl.atomic_add(counter, 0, sem="acquire", scope="gpu")
+    gl.barrier()
+    square: gl.constexpr = gl.portable.blocked_layout([PARTS, ROWS], gl.float32)
+    place = gl.arange(0, PARTS, gl.SliceLayout(1, square))[:, None] * (2 * ROWS)
+    place += gl.arange(0, ROWS, gl.SliceLayout(0, square))[None, :]
+    first = gl.convert_layout(gl.sum(gl.load(sums + place), 0), layout)
+    second = gl.zeros([ROWS], gl.float32, layout)
+    if BOTH:
+        second = gl.convert_layout(gl.sum(gl.load(sums + ROWS + place), 0), layout)
+    return first, second
+
+
+@gluon.jit
+def norm_backward_walk(
+    grad, src, weight, statistics, dst, to_weight, to_bias, sums, arrived, rows, columns, grad_stride,
+    src_stride, dst_stride, CENTRED: gl.constexpr, ALIGN: gl.constexpr, PARTS: gl.constexpr,
+    ROWS: gl.constexpr, PIECES: gl.constexpr, WIDTH: gl.constexpr, layout: gl.constexpr,
+):  # fmt: skip
+    """Do as `norm_backward` for rows of PARTS programs, each of which walks over its columns of ROWS rows at a time."""
+    group, part = share(arrived, PARTS, ROWS)
+    start = part * (PIECES * WIDTH)
+    of_columns: gl.constexpr = gl.SliceLayout(0, layout)
+    near = gl.arange(0, ROWS, gl.SliceLayout(1, layout))
+    weight_sums = ()
+    bias_sums = ()
+    for _ in gl.static_range(PIECES):
+        weight_sums = weight_sums + (gl.zeros([WIDTH], gl.float32, of_columns),)
+        bias_sums = bias_sums + (gl.zeros([WIDTH], gl.float32, of_columns),)
+    groups = gl.num_programs(0) // PARTS
+    for row in range(group * ROWS, rows, groups * ROWS):
+        gs = load_pieces(
+            grad, row, rows, columns, start, grad_stride, 0, ALIGN, ROWS, PIECES, WIDTH, layout
+        )
+        xs = load_pieces(
+            src, row, rows, columns, start, src_stride, 0, ALIGN, ROWS, PIECES, WIDTH, layout
+        )
+        scaled = ()
+        products = ()
+        next_weight = ()
+        next_bias = ()
+        for i in gl.static_range(PIECES):
+            g = gs[i].to(gl.float32)
+            normal = normalized(xs[i], statistics, row, rows, CENTRED, ROWS)
+            next_weight = next_weight + (weight_sums[i] + gl.sum(g * normal, 0),)
+            next_bias = next_bias + (bias_sums[i] + gl.sum(g, 0),)
+            if weight is not None:
+                g = g * load_columns(weight, columns, start + i * WIDTH, ALIGN, WIDTH, layout)
+            scaled = scaled + (g,)
+            products = products + (g * normal,)
+        weight_sums = next_weight
+        bias_sums = next_bias
+        along = fold(products, PIECES)
+        total = along
+        if CENTRED:
+            total = fold(scaled, PIECES)
+        place = row // ROWS
+        exchanged = sums + place.to(gl.int64) * (PARTS * 2 * ROWS)
+        slope, offset = exchange_rows(
+            exchanged, arrived + 1 + place, part, along, total, PARTS, ROWS, CENTRED
+        )
+        slope = (slope / columns)[:, None]
+        offset = (offset / columns)[:, None]
+        spread = gl.load(statistics + row + near, mask=row + near < rows, other=0.0)[:, None]
+        for i in gl.static_range(PIECES):
+            g = gs[i].to(gl.float32)
+            if weight is not None:
+                g = g * load_columns(weight, columns, start + i * WIDTH, ALIGN, WIDTH, layout)
+            normal = normalized(xs[i], statistics, row, rows, CENTRED, ROWS)
+            value = (g - normal * slope - offset) * spread
+            store_piece(dst, value, row, rows, columns, start + i * WIDTH, dst_stride, ALIGN)
+    for i in gl.static_range(PIECES):
+        column = start + i * WIDTH + gl.arange(0, WIDTH, of_columns)
+        offsets = group.to(gl.int64) * columns + column
+        if to_weight is not None:
+            gl.store(to_weight + offsets, weight_sums[i], mask=column < columns)
+        if to_bias is not None:
+            gl.store(to_bias + offsets, bias_sums[i], mask=column < columns)
 
 
 @gluon.jit

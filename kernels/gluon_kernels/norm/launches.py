@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gluon_kernels.norm import composite, gates, gradients, portable
-from gluon_kernels.norm.rows import Tiling, block_tiling, stacked, tiling
+from gluon_kernels.norm.rows import Tiling, block_tiling, stacked, tiling, walking_tiling
 from gluon_kernels.norm.views import Rows, as_it_is, common_align
 from gluon_kernels.plans import (
     Counters,
@@ -349,6 +349,34 @@ def norm_gradient_plan(
             return new, *totals(*sums)
 
         return run
+    processors = multiprocessors(x)
+    bits = max(8 * row.tensor.element_size() for row in every)
+    size = current_target().warp_size
+    walking = walking_tiling(columns, bits, common_align(*every), size, processors)
+    if walking is not None and (to_weight is not None or to_bias is not None):
+        steps = -(-rows // walking.rows)
+        groups = max(1, min(steps, 2 * processors // walking.parts))
+        totals = _Totals(groups, columns, device, to_weight, to_bias)
+        space = Workspace(2 * walking.parts * walking.rows * steps, 1 + steps)
+        sums = totals.parts()
+        arguments = (gs.tensor, src.tensor, weight, statistics, new, *sums, *space(device))
+        walk = prepared(
+            gradients.norm_backward_walk,
+            (groups * walking.parts,),
+            (*arguments, rows, columns, *strides),
+            arguments,
+            options=registers(128),  # two programs for a multiprocessor
+            CENTRED=centred,
+            **walking.constants(),
+        )
+
+        def run_walk(grad: Tensor, x: Tensor, weight: Any, statistics: Tensor, *rest: Any) -> Any:
+            new, sums = empty(), totals.parts()
+            grad, x = read_grad(grad), read(x)
+            walk(grad, x, weight, statistics, new, *sums, *space(device))
+            return new, *totals(*sums)
+
+        return run_walk
     space = Workspace.of_rows(tiles, rows)
     arguments = (gs.tensor, src.tensor, weight, statistics, new, *space(device))
     sharing = prepared(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Optional
 
 import gluon_core as gluon
 from gluon_core import language as gl
@@ -27,6 +27,7 @@ __all__ = [
     "share",
     "stacked",
     "tiling",
+    "walking_tiling",
 ]
 
 
@@ -255,6 +256,33 @@ def stacked(tiles: Tiling, warps: int = 8) -> Tiling:
         layout.order,
     )
     return replace(tiles, rows=times * tiles.rows, num_warps=times * tiles.num_warps, layout=across)
+
+
+WALKED = 2048  # columns of a program that walks over rows
+
+
+def walking_tiling(
+    columns: int, bits: int, align: int, warp_size: int = 32, processors: int = 132
+) -> Optional[Tiling]:
+    """Return the tiling of programs that each walk over their columns of all rows, and wait for the others of a row.
+
+    Args:
+        columns, bits, align, processors: see `tiling`.
+
+    Returns:
+        None where a row has more columns than all programs.
+    """
+    vector, warps = min(align, 128 // bits), 8
+    width = warps * warp_size * vector
+    pieces = max(1, WALKED // width)
+    parts = 2
+    while parts * pieces * width < columns:
+        parts *= 2
+    if parts > 1 << min(6, processors.bit_length() - 1):
+        return None
+    rows = 4 if bits == 16 and vector >= 4 else 2  # more would not fit into 128 registers
+    layout = gl.BlockedLayout([rows, vector], [1, warp_size], [1, warps], [1, 0])
+    return Tiling(align, parts, rows, pieces, width, warps, layout)
 
 
 @functools.lru_cache(maxsize=4096)
