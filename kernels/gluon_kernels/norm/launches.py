@@ -356,7 +356,8 @@ def norm_gradient_plan(
     if walking is not None and (to_weight is not None or to_bias is not None):
         steps = -(-rows // walking.rows)
         groups = max(1, min(steps, 2 * processors // walking.parts))
-        totals = _Totals(groups, columns, device, to_weight, to_bias)
+        # One launch has both, and memory for each is that of all launches of a stream.
+        totals = _Totals(groups, columns, device, to_weight, to_bias, apart=True)
         space = Workspace(2 * walking.parts * walking.rows * steps, 1 + steps)
         sums = totals.parts()
         arguments = (gs.tensor, src.tensor, weight, statistics, new, *sums, *space(device))
@@ -388,7 +389,9 @@ def norm_gradient_plan(
         **tiles.constants(),
     )
     block = tiling(256, 16, common_align(gs, src), current_target().warp_size)
-    share = max(block.rows, -(-rows // 8))
+    share = (
+        -(-rows // (8 * block.rows)) * block.rows
+    )  # whole tiles: none has rows of the next share
     shares = -(-rows // share)
     totals = _Totals(shares, columns, device, to_weight, to_bias)
     sums = totals.parts()
@@ -421,17 +424,21 @@ MOST_KEPT = 1 << 20  # float32 of memory that gradients keep for the next call
 
 
 class _Totals:
-    """The sums over rows of the gradients of weight and bias: a part for each program, and the launch that adds them up."""
+    """The sums over rows of the gradients of weight and bias: a part for each program, and the launch that adds them up.
+
+    Args:
+        apart: the launch that stores the parts has a `Workspace`, too.
+    """
 
     def __init__(
         self, programs: int, columns: int, device: torch.device, to_weight: Optional[torch.dtype],
-        to_bias: Optional[torch.dtype],
+        to_bias: Optional[torch.dtype], apart: bool = False,
     ):  # fmt: skip
         self._kinds = (to_weight, to_bias)
         self.wanted = to_weight is not None or to_bias is not None
         self._size = -(-programs * columns // 4) * 4  # the second part begins at 16 bytes, too
         count = self._size * (2 - self._kinds.count(None))
-        self._kept = count <= MOST_KEPT
+        self._kept = count <= MOST_KEPT and not apart
         self._memory: Callable[[], Tensor] = (
             Scratch(count, device) if self._kept else allocator((count,), torch.float32, device)
         )

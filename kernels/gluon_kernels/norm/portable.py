@@ -44,20 +44,70 @@ def softmax(
     """`dst = exp(src) / sum(exp(src))` along rows."""
     row, part = share(arrived, PARTS, ROWS)
     start = part * (PIECES * WIDTH)
+    low = -float("inf")
     pieces = load_pieces(
-        src,
+        src, row, rows, columns, start, src_stride, low, ALIGN, ROWS, PIECES, WIDTH, layout
+    )
+    store_softmax(
+        dst,
+        pieces,
+        sums,
+        arrived,
         row,
+        part,
         rows,
         columns,
-        start,
-        src_stride,
-        -float("inf"),
+        dst_stride,
         ALIGN,
-        ROWS,
+        PARTS,
         PIECES,
         WIDTH,
-        layout,
     )
+
+
+@gluon.jit
+def softmax_walk(
+    src, dst, sums, arrived, rows, columns, src_stride, dst_stride, ALIGN: gl.constexpr,
+    PARTS: gl.constexpr, ROWS: gl.constexpr, PIECES: gl.constexpr, WIDTH: gl.constexpr,
+    layout: gl.constexpr,
+):  # fmt: skip
+    """Do as `softmax` for long rows; each program walks over its columns of many rows, and loads the next one before it waits."""
+    row, part = share(arrived, PARTS, ROWS)
+    start = part * (PIECES * WIDTH)
+    step = gl.num_programs(0) // PARTS
+    low = -float("inf")
+    pieces = load_pieces(
+        src, row, rows, columns, start, src_stride, low, ALIGN, ROWS, PIECES, WIDTH, layout
+    )
+    for current in range(row, rows, step):
+        after = gl.minimum(current + step, rows - 1)
+        coming = load_pieces(
+            src, after, rows, columns, start, src_stride, low, ALIGN, ROWS, PIECES, WIDTH, layout
+        )
+        store_softmax(
+            dst,
+            pieces,
+            sums,
+            arrived,
+            current,
+            part,
+            rows,
+            columns,
+            dst_stride,
+            ALIGN,
+            PARTS,
+            PIECES,
+            WIDTH,
+        )
+        pieces = coming
+
+
+@gluon.jit
+def store_softmax(
+    dst, pieces, sums, arrived, row, part, rows, columns, dst_stride, ALIGN: gl.constexpr, PARTS: gl.constexpr,
+    PIECES: gl.constexpr, WIDTH: gl.constexpr,
+):  # fmt: skip
+    """Store the softmax of rows whose tiles are in registers."""
     most = largest(pieces, PIECES)
     raised, total = exponentials(pieces, most, PIECES)
     if PARTS == 1:
@@ -68,9 +118,8 @@ def softmax(
         scale = 1 / gl.sum(totals * gl.exp2((of_all - highest) * LOG2E), 0)
         scale *= gl.exp2((gl.max(most, 0) - highest) * LOG2E)
     for i in gl.static_range(PIECES):
-        store_piece(
-            dst, raised[i] * scale, row, rows, columns, start + i * WIDTH, dst_stride, ALIGN
-        )
+        column = part * (PIECES * WIDTH) + i * WIDTH
+        store_piece(dst, raised[i] * scale, row, rows, columns, column, dst_stride, ALIGN)
 
 
 @gluon.jit
@@ -262,6 +311,45 @@ def norm(
             store_piece(summed, value, row, rows, columns, start + i * WIDTH, dst_stride, ALIGN)
             added = added + (value,)
         loaded = added
+    store_norm(
+        loaded, weight, bias, dst, statistics, sums, arrived, row, part, rows, columns, dst_stride, epsilon,
+        CENTRED, ALIGN, PARTS, ROWS, PIECES, WIDTH, layout,
+    )  # fmt: skip
+
+
+@gluon.jit
+def norm_walk(
+    src, weight, bias, dst, statistics, sums, arrived, rows, columns, src_stride, dst_stride, epsilon,
+    CENTRED: gl.constexpr, ALIGN: gl.constexpr, PARTS: gl.constexpr, ROWS: gl.constexpr,
+    PIECES: gl.constexpr, WIDTH: gl.constexpr, layout: gl.constexpr,
+):  # fmt: skip
+    """Do as `norm` for long rows without a residual; see `softmax_walk`."""
+    row, part = share(arrived, PARTS, ROWS)
+    start = part * (PIECES * WIDTH)
+    step = gl.num_programs(0) // PARTS
+    pieces = load_pieces(
+        src, row, rows, columns, start, src_stride, 0, ALIGN, ROWS, PIECES, WIDTH, layout
+    )
+    for current in range(row, rows, step):
+        after = gl.minimum(current + step, rows - 1)
+        coming = load_pieces(
+            src, after, rows, columns, start, src_stride, 0, ALIGN, ROWS, PIECES, WIDTH, layout
+        )
+        store_norm(
+            pieces, weight, bias, dst, statistics, sums, arrived, current, part, rows, columns, dst_stride,
+            epsilon, CENTRED, ALIGN, PARTS, ROWS, PIECES, WIDTH, layout,
+        )  # fmt: skip
+        pieces = coming
+
+
+@gluon.jit
+def store_norm(
+    loaded, weight, bias, dst, statistics, sums, arrived, row, part, rows, columns, dst_stride, epsilon,
+    CENTRED: gl.constexpr, ALIGN: gl.constexpr, PARTS: gl.constexpr, ROWS: gl.constexpr,
+    PIECES: gl.constexpr, WIDTH: gl.constexpr, layout: gl.constexpr,
+):  # fmt: skip
+    """Store the norm of rows whose tiles are in registers, and their statistics."""
+    start = part * (PIECES * WIDTH)
     pieces = ()
     for i in gl.static_range(PIECES):
         pieces = pieces + (loaded[i].to(gl.float32),)

@@ -123,3 +123,20 @@ def test_gradients_of_rows_whose_sums_no_program_keeps(name, monkeypatch):
     ops._norm_gradients.forget()
     compare(name)
     ops._norm_gradients.forget()
+
+
+@pytest.mark.parametrize("walking", [True, False])
+def test_gradients_of_weights_over_shares_of_rows(walking, monkeypatch):
+    monkeypatch.setattr(norm_launches, "MOST_SUMMED", 1)
+    if not walking:
+        monkeypatch.setattr(norm_launches, "walking_tiling", lambda *sizes: None)
+    monkeypatch.setattr(norm_launches, "multiprocessors", lambda tensor: 3)
+    ops._norm_gradients.forget()
+    x, grad = torch.randn(37, 2100), torch.randn(37, 2100)  # shares of 5 rows, tiles of 4
+    results = []
+    for call in (kernels.layer_norm, lambda x, w, b: F.layer_norm(x, (2100,), w, b)):
+        leaves = [t.requires_grad_() for t in (x.clone(), torch.ones(2100), torch.zeros(2100))]
+        results.append(torch.autograd.grad(call(*leaves), leaves, grad))
+    ops._norm_gradients.forget()
+    for mine, right in zip(*results, strict=True):
+        torch.testing.assert_close(mine, right, rtol=1e-4, atol=1e-4)
