@@ -28,6 +28,42 @@ def normalized(x, statistics, row, rows, CENTRED: gl.constexpr, ROWS: gl.constex
 
 
 @gluon.jit
+def in_memory_of_warps(x, WARPS: gl.constexpr):
+    """Return shared memory [WARPS, WIDTH] with the sums of the rows of each warp."""
+    parts = gl.sum(x.reshape([WARPS, x.shape[0] // WARPS, x.shape[1]]), 1)
+    shared: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
+    return gl.allocate_shared_memory(gl.float32, [WARPS, x.shape[1]], shared, parts)
+
+
+@gluon.jit
+def store_sums(
+    pointer, sums, columns, PIECES: gl.constexpr, WIDTH: gl.constexpr, layout: gl.constexpr
+):
+    """Store the sums over the rows of all tiles, unless there is no pointer.
+
+    Sums over warps meet in shared memory, those of all tiles at once: a reduction of each tile waits for all warps several times.
+    """
+    if pointer is not None:
+        WARPS: gl.constexpr = layout.warps_per_cta[0]
+        if WARPS == 1:
+            column = gl.arange(0, WIDTH, gl.SliceLayout(0, layout))
+            for i in gl.static_range(PIECES):
+                total = gl.sum(sums[i], axis=0)
+                gl.store(pointer + i * WIDTH + column, total, mask=i * WIDTH + column < columns)
+        else:
+            parts = ()
+            for i in gl.static_range(PIECES):
+                parts = parts + (in_memory_of_warps(sums[i], WARPS),)
+            rows: gl.constexpr = gl.BlockedLayout(
+                [WARPS, 1], [1, gl.target.warp_size()], [1, gl.num_warps()], [1, 0]
+            )
+            column = gl.arange(0, WIDTH, gl.SliceLayout(0, rows))
+            for i in gl.static_range(PIECES):
+                total = gl.sum(parts[i].load(rows), 0)
+                gl.store(pointer + i * WIDTH + column, total, mask=i * WIDTH + column < columns)
+
+
+@gluon.jit
 def norm_backward(
     grad, src, weight, statistics, dst, to_weight, to_bias, rows, columns, grad_stride, src_stride,
     dst_stride, CENTRED: gl.constexpr, ALIGN: gl.constexpr, PARTS: gl.constexpr, ROWS: gl.constexpr,
@@ -72,13 +108,13 @@ def norm_backward(
         for i in gl.static_range(PIECES):
             value = (scaled[i] - normals[i] * along[:, None] - offset[:, None]) * spread[:, None]
             store_piece(dst, value, row, rows, columns, i * WIDTH, dst_stride, ALIGN)
-    for i in gl.static_range(PIECES):
-        column = i * WIDTH + gl.arange(0, WIDTH, gl.SliceLayout(0, layout))
-        offsets = gl.program_id(0).to(gl.int64) * columns + column
-        if to_weight is not None:
-            gl.store(to_weight + offsets, gl.sum(columns_sums[i], axis=0), mask=column < columns)
-        if to_bias is not None:
-            gl.store(to_bias + offsets, gl.sum(bias_sums[i], axis=0), mask=column < columns)
+    first = gl.program_id(0).to(gl.int64) * columns
+    if to_weight is not None:
+        to_weight += first
+    if to_bias is not None:
+        to_bias += first
+    store_sums(to_weight, columns_sums, columns, PIECES, WIDTH, layout)
+    store_sums(to_bias, bias_sums, columns, PIECES, WIDTH, layout)
 
 
 @gluon.jit

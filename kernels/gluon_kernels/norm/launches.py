@@ -108,6 +108,17 @@ class Workspace:
         return memory
 
 
+RESIDENT = 16  # warps of a multiprocessor, with 128 registers each
+WALKS = True  # over rows, where programs of long rows have several each
+
+
+def walkers(tiles: Tiling, rows: int, x: Tensor) -> int:
+    """Return how many programs walk over long rows, each over its columns of several; 0 where rows are short or few."""
+    groups = max(1, RESIDENT * multiprocessors(x) // (tiles.num_warps * tiles.parts))
+    walk = tiles.parts > 1 and rows >= 2 * groups and x.element_size() == 2  # others spill
+    return groups * tiles.parts if WALKS and walk else 0
+
+
 class Destination:
     """The memory of a result: a new tensor, yours, or a copy that goes to yours."""
 
@@ -141,11 +152,13 @@ def softmax_plan(x: Tensor, dtype: torch.dtype, out: Optional[Tensor]) -> Plan:
     tiles = tiling_of(src, dst)
     space = Workspace.of_rows(tiles, src.count)
     sums, arrived = space(x.device)
+    walking = walkers(tiles, src.count, x)
     launch = prepared(
-        portable.softmax,
-        (tiles.grid(src.count),),
+        portable.softmax_walk if walking else portable.softmax,
+        (walking or tiles.grid(src.count),),
         (src.tensor, written, sums, arrived, src.count, src.columns, src.stride, dst.stride),
         (src.tensor, written, sums, arrived),
+        options=registers(128) if walking else {},  # 16 warps for a multiprocessor
         **tiles.constants(),
     )
     copied, empty, device = src.copied, target.empty, x.device
@@ -246,11 +259,13 @@ def norm_plan(
         written, None if more is None else more.tensor, summed, new_statistics(), sums, arrived, src.count, src.columns,
         src.stride, dst.stride, src.stride if more is None else more.stride, epsilon,
     )  # fmt: skip
+    walking = walkers(tiles, src.count, x) if more is None else 0
     launch = prepared(
-        portable.norm,
-        (tiles.grid(src.count),),
+        portable.norm_walk if walking else portable.norm,
+        (walking or tiles.grid(src.count),),
         arguments,
         arguments[:9],
+        options=registers(128) if walking else {},
         CENTRED=centred,
         **tiles.constants(),
     )
@@ -325,7 +340,9 @@ def norm_gradient_plan(
     rows, columns = src.count, src.columns
     strides = (gs.stride, src.stride, dst.stride)
     read_grad, read = gs.read, src.read
-    tiles = tiling_of(*every, held=2)
+    bits = max(8 * row.tensor.element_size() for row in every)
+    narrow = common_align(*every) * bits < 64  # each element has an address
+    tiles = tiling_of(*every, held=4 if narrow else 2)
     if tiles.parts == 1 and columns <= MOST_SUMMED * current_target().warp_size:
         tiles = stacked(tiles)
         programs = min(tiles.grid(rows), 2 * multiprocessors(x))
@@ -350,7 +367,6 @@ def norm_gradient_plan(
 
         return run
     processors = multiprocessors(x)
-    bits = max(8 * row.tensor.element_size() for row in every)
     size = current_target().warp_size
     walking = walking_tiling(columns, bits, common_align(*every), size, processors)
     if walking is not None and (to_weight is not None or to_bias is not None):
@@ -445,14 +461,14 @@ class _Totals:
         self._last: tuple[Any, Any] = None, (None, None)  # memory, and its parts
         self._new = [None if kind is None else allocator((columns,), kind, device) for kind in self._kinds]  # fmt: skip
         if self.wanted:
-            width = 32
+            width, rows = 32, min(128, max(32, 1 << (programs - 1).bit_length()))
             tensors = (*self.parts(), *self._results())
             self._launch = Launch(
                 gradients.add_parts,
                 (-(-columns // width),),
-                (*tensors, programs, columns, 32, width),
+                (*tensors, programs, columns, rows, width),
                 tensors,
-                num_warps=4,
+                num_warps=8 if rows > 32 else 4,  # 16 elements of a thread arrive at once
             )
 
     def parts(self) -> tuple[Optional[Tensor], Optional[Tensor]]:

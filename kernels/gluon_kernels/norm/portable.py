@@ -319,11 +319,13 @@ def norm(
 
 @gluon.jit
 def norm_walk(
-    src, weight, bias, dst, statistics, sums, arrived, rows, columns, src_stride, dst_stride, epsilon,
+    src, weight, bias, dst, residual, summed, statistics, sums, arrived, rows, columns, src_stride,
+    dst_stride, residual_stride, epsilon,
     CENTRED: gl.constexpr, ALIGN: gl.constexpr, PARTS: gl.constexpr, ROWS: gl.constexpr,
     PIECES: gl.constexpr, WIDTH: gl.constexpr, layout: gl.constexpr,
 ):  # fmt: skip
     """Do as `norm` for long rows without a residual; see `softmax_walk`."""
+    gl.static_assert(residual is None and summed is None, "a residual is not loaded in advance")
     row, part = share(arrived, PARTS, ROWS)
     start = part * (PIECES * WIDTH)
     step = gl.num_programs(0) // PARTS
