@@ -231,18 +231,20 @@ def likeness(points: np.ndarray, others: np.ndarray) -> np.ndarray:
 
 
 def _first(points: np.ndarray) -> np.ndarray:
-    """Return rows whose product with those of `_second` is minus half of the squared distance, [points, traits + 2]."""
+    """Return rows whose product with columns of `_second` is minus half of the squared distance, [points, traits + 2]."""
     ones = np.ones_like(points[:, :1])
     return np.hstack([points, ones, -0.5 * (points**2).sum(1, keepdims=True)])
 
 
 def _second(points: np.ndarray) -> np.ndarray:
+    """Return columns for `_first`, [traits + 2, points]."""
     ones = np.ones_like(points[:, :1])
-    return np.hstack([points, -0.5 * (points**2).sum(1, keepdims=True), ones])
+    rows = np.hstack([points, -0.5 * (points**2).sum(1, keepdims=True), ones])
+    return np.ascontiguousarray(rows.T)
 
 
 def _like(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    like = first @ second.T
+    like = first @ second
     return np.asarray(np.exp(like, out=like))
 
 
@@ -296,6 +298,7 @@ def _order(size: Size) -> list[int]:
     if not len(order):
         raise LookupError(f"the table of {FILE} has no tiling for {size}")
     best = order[:MOST]
+    every.once("traits", _traits_of_tilings)  # those of the best are taken from there
     times = times[best] * corrections(every.at(best), size, table) + more[best]
     places: list[int] = [*best[np.argsort(times)].tolist(), *order[MOST:].tolist()]
     measured = table.shapes.get(size.name)
