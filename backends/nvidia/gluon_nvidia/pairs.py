@@ -4,10 +4,12 @@
 
 - a load behind the mark `load` by one that brings the tile to both blocks (`.multicast::cluster`) and counts its bytes at the barrier of each.
   The blocks take turns by slots: the index of a slot is in the address of its barrier.
-- the arrival behind the mark `release`, which counts two, by one at the barrier of each block: a slot is empty once both have used it.
-- the mark `begin`, behind the barriers' initialization, by a barrier of the cluster. Warps that wait for a partition arrive at the kernel's begin and do not
-  wait there: those of the first partition take registers over that they give back.
-- the kernel's returns: a block ends once the other one has stopped to use its memory.
+- the arrival behind the mark `release`, which counts two, by one at the barrier of each block: a slot is empty once both have used it. The tiles are
+  read by then, and no other memory is passed on: a release at the scope of the cluster would wait for all accesses of the thread, half a microsecond.
+- the mark `begin`, behind the barriers' initialization, by a barrier of the cluster. Warps that wait for a partition arrive at the kernel's begin and wait
+  at its end: those of the first partition take registers over that they give back.
+
+A block ends once its slots are empty (`ring.drain`): nothing that the other block sends is under way then.
 
 Source: PTX ISA, 9.7.9.27.1 (cp.async.bulk.tensor), 9.7.13.15 (mbarrier), 9.7.13.3 (barrier.cluster), 9.7.9.25 (mapa).
 """
@@ -50,11 +52,11 @@ _RELEASED = """{{
 	mov.u32 rank, %cluster_ctarank;
 	xor.b32 rank, rank, 1;
 	mapa.shared::cluster.u32 there, {barrier}, rank;
-	@{guard} mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];
-	@{guard} mbarrier.arrive.release.cluster.shared::cta.b64 _, [{barrier}];
+	@{guard} mbarrier.arrive.shared::cluster.b64 _, [there];
+	@{guard} mbarrier.arrive.shared::cta.b64 _, [{barrier}];
 }}"""
 _BEGUN = """fence.mbarrier_init.release.cluster;
-	barrier.cluster.arrive.release.aligned;
+	barrier.cluster.arrive.relaxed.aligned;
 	barrier.cluster.wait.acquire.aligned;"""
 _ARRIVED = """{{
 	.reg .pred first;
@@ -74,8 +76,6 @@ _ENDED = """{{
 	@first bra ends;
 	barrier.cluster.wait.acquire;
 ends:
-	barrier.cluster.arrive.release;
-	barrier.cluster.wait.acquire;
 }}
 	ret;"""
 _FORMS = {"load": (_LOAD, _LOADED), "release": (_ARRIVE, _RELEASED)}

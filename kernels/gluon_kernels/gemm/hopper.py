@@ -92,6 +92,7 @@ def copy_tiles(ring, tiles, batch, K, SHAPES: gl.constexpr, TRANSPOSED: gl.const
         for k in range(0, K, SHAPES[2]):
             copy_step(ring, position, place, k, SHAPES, TRANSPOSED)
             position = position.next()
+    ring.drain(position)
 
 
 @gluon.jit

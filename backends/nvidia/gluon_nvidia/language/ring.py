@@ -201,6 +201,27 @@ class tile_ring(Record):
             else:
                 tma.async_load(desc, place, ready, view, pred, shared)
 
+    @builtin(name="tile_ring.drain")
+    def drain(self, position: ring_position) -> None:
+        """Wait until all slots are empty, in the partition that copies, when it is done. Without multicast it does nothing.
+
+        A block must not exit while the other one arrives at its barriers.
+
+        Args:
+            position: the producer's, behind its last copy.
+
+        Raises:
+            ArgumentError: no position of a producer on this ring.
+        """
+        check_position(self.facts, position, "producer")
+        if not any(self.facts.shared):
+            return
+        semantic = semantic_layer()
+        for _ in range(self.facts.stages):
+            for empty in _parts(self)[3:]:
+                mbarrier.wait(semantic.memdesc_index(empty, position.index), position.phase)
+            position = position.next()
+
     @builtin(name="tile_ring.wait")
     def wait(self, position: ring_position) -> Union[shared_memory_descriptor, tl.tuple]:
         """Wait until the slot's tiles are there.
@@ -262,7 +283,7 @@ class tile_ring(Record):
 
     @builtin(name="tile_ring.close")
     def close(self) -> None:
-        """Wait until no block uses the slots of another; call it behind `gl.warp_specialize`. Without multicast it does nothing."""
+        """Wait for the other block; call it behind `gl.warp_specialize`. Without multicast, or with Triton 3.6, it does nothing."""
         if any(self.facts.shared) and not semantic_layer().has(PAIRS_WRITTEN):
             semantic_layer().barrier(True)
 
@@ -310,7 +331,7 @@ def tma_ring(
         consumers: compile-time integer; each of so many partitions releases every slot.
         two_ctas: the blocks of a pair multiply together: the even one waits until a slot of both is full.
         multicast: of tensors whose `cga_layout` repeats the block in both blocks of a cluster of two, one
-            copies for both, and their slots go around together. Triton 3.6, and 3.8 on; call `ring.close()` at the end.
+            copies for both, and their slots go around together. Triton 3.6, and 3.8 on; end with `ring.drain(position)` and `ring.close()`.
 
     Returns:
         A `tile_ring`.

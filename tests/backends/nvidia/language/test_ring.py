@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import pytest
 
@@ -184,23 +182,25 @@ def multiply(ring, writer, steps, role: gl.constexpr):
 
 
 @gluon.jit
-def copy_steps(ring, steps):
+def copy_steps(ring, steps, DRAIN: gl.constexpr):
     position = ring.producer()
     for i in range(2 * steps):
         k = i % steps * 16
         ring.fetch(position, [[0, k], [k, 0]])
         position = position.next()
+    if DRAIN:
+        ring.drain(position)
 
 
 @gluon.jit
-def product_of_pairs(a, b, out, steps, MULTICAST: gl.constexpr):
+def product_of_pairs(a, b, out, steps, MULTICAST: gl.constexpr, DRAIN: gl.constexpr = True):
     ring = tma_ring([a, b], 2, consumers=2, multicast=MULTICAST)
     first, second = tma_writer(out), tma_writer(out)
     gl.warp_specialize(
         [
             (multiply, (ring, first, steps, 0)),
             (multiply, (ring, second, steps, 1)),
-            (copy_steps, (ring, steps)),
+            (copy_steps, (ring, steps, DRAIN)),
         ],
         [4, 1],
         [64, 24],
@@ -242,22 +242,21 @@ def test_the_stage_of_ptx_writes_multicast_for_triton_3_6():
     ptx = compiled.asm["ptx"]
     assert ptx.count(".multicast::cluster") == 1  # of b; each block loads its own rows of a
     assert ptx.count("mapa.shared::cluster") == ptx.count("gluon.pair release") >= 2
-    assert ptx.count("barrier.cluster.arrive.release") == 1 + len(
-        re.findall(r"^\s*ret;", ptx, re.M)
-    )
+    assert "release.cluster" not in ptx.replace("fence.mbarrier_init.release.cluster", "")  # slow
+    assert ptx.count("barrier.cluster.arrive") == 2  # behind the barriers, and by waiting warps
 
 
 @PAIRS
 @pytest.mark.parametrize("parts", [3, pytest.param(1, marks=pytest.mark.campaign)])
 def test_each_inner_wait_and_arrival_of_a_pair_is_needed(no_implied_fences, parts):
     compiled = product_of_pairs[(1,)](
-        *operands_of_pairs(matrices()), target=SIM, num_warps=4, num_ctas=2
-    )
+        *operands_of_pairs(matrices()), False, target=SIM, num_warps=4, num_ctas=2
+    )  # no simulated block exits while another runs
     case = Case(
         compiled,
         (1,),
         matrices,
-        operands_of_pairs,
+        lambda args: [*operands_of_pairs(args), False],
         "out",
         lambda args: np.tile(args["a"].astype(np.float32) @ args["b"].astype(np.float32), (4, 1)),
     )
