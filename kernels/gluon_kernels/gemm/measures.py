@@ -154,6 +154,12 @@ class Measures:
         vain = (size.m < m) & (m > 64) & (tiles * m * n > 3 * size.m * size.n * size.batch)
         short = self.whole & (steps > FEW_STEPS)  # a longer ring is worth more
         slow = self.runs("direct") & (not _loads_pay(size))
+        # Without stores by TMA, conversions of a pair take more shared memory than is left.
+        crowded = (
+            np.greater(self.blocks, 1)
+            & np.logical_not(self.swapped)
+            & (size.n * size.out_bits % 128 > 0)
+        )
         narrow = ((m < 64) & (size.m > 16 * m)) | ((n < 64) & (size.n > 8 * n) & (size.m > m))
         # 8 columns are 16 bytes, too narrow to swizzle. Steps along K then add to the base offset of the descriptor, which PTX
         # (ISA 9.7.15.5.1) wants to be 0 where a pattern begins at its alignment: an H100 reports an illegal address.
@@ -166,7 +172,7 @@ class Measures:
         shared = self.shared_tiles(size)
         shares = (self.sharers(size) > shared) & (shared > 0) & (shared * steps * size.processors < 2**31)  # fmt: skip
         alone = in_parts & unfit
-        unfit = vain | short | slow | alone | (stream_k & np.logical_not(shares))
+        unfit = vain | short | slow | crowded | alone | (stream_k & np.logical_not(shares))
         return self.has_room(size) & np.logical_not(unfit)
 
     def has_room(self, size: Size) -> Any:
