@@ -36,6 +36,7 @@ _LANES, _WIDTH = (
     2,
 )  # that hold a row of a product, and the adjacent elements of each (PTX 9.7.15)
 _BITS = 32
+_LEAST_ROWS = 64  # of a product of a warp group: warps have rows of their own
 
 
 def summed_by_lanes(fn: Any, drawn: Sketch, target: Target) -> Any:
@@ -191,6 +192,8 @@ class _Lanes(Form):
             return ()
         shape, bits = kinds.pop()
         if len(shape) != 2 or shape[1] % (_LANES * _WIDTH) or bits != _BITS:
+            return ()
+        if shape[0] < _LEAST_ROWS:
             return ()
         return shape[:1], bits
 

@@ -17,12 +17,14 @@ __all__ = ["LEAST_COPY_BITS", "conversion_price", "price", "reasons"]
 
 _ISSUE = 4.0  # a memory instruction, next to an arithmetic one
 _BARRIER = 40.0
-# A conversion waits: all warps for its stores, and for the loads after them. Measured on an H200 alone.
-_BARRIERS, _BARRIERS_OF_WIDE_WARPS = 200.0, 480.0
+# A conversion waits: all warps for its stores, and for the loads after them. Measured on an H200 alone. Vectors
+# had better be computed again: a mask that was converted behind a loop kept ptxas from overlapping its `wgmma`.
+_BARRIERS, _BARRIERS_OF_VECTORS = 200.0, 480.0
 _FAR = 4096  # elements between neighbours whose distance is not known
 _SECTOR = 32
 _LINE = 128
 _LINE_PRICE = 4.0  # L1 looks up a line while each of the four schedulers issues an instruction
+_MATRIX = 2
 _NVIDIA_LANES = 5  # bits of a lane; AMD's price of a line is not measured
 _WIDEST = 128
 LEAST_COPY_BITS = 32
@@ -147,8 +149,9 @@ def conversion_price(
             words = -(-wanted * max(bits, 8) // 32) if wanted * max(bits, 8) >= 32 else wanted
             return warps * (words * 2 + wanted)  # a copy in several lanes goes through memory
     moved = sum(-(-count * max(bits, 8) // _WIDEST) for count in (held, wanted))
+    vector = sum(size > 1 for size in shape) < _MATRIX
     wide = len(_bases(source, shape).get("lane", ())) > _NVIDIA_LANES
-    waits = _BARRIERS_OF_WIDE_WARPS if wide else _BARRIERS
+    waits = _BARRIERS_OF_VECTORS if vector or wide else _BARRIERS
     return waits + warps * moved * _ISSUE * 2
 
 
