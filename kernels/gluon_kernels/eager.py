@@ -9,10 +9,8 @@ import torch
 from torch.autograd.function import once_differentiable
 
 import gluon_core as gluon
-from gluon_core.errors import DtypeError
 
 __all__ = [
-    "check_tensors",
     "differentiable",
     "direct",
     "is_compiling",
@@ -33,23 +31,6 @@ _INHERITED = {
     for name in _ASKED
     if name in vars(base)
 }
-
-
-def check_tensors(op: str, optional: Optional[dict[str, Any]] = None, /, **tensors: Any) -> None:
-    """Check that arguments are tensors; those of `optional` may be None.
-
-    Raises:
-        DtypeError: one is not.
-    """
-    present = {name: x for name, x in (optional or {}).items() if x is not None}
-    for name, x in {**tensors, **present}.items():
-        if not isinstance(x, torch.Tensor):
-            raise DtypeError(
-                f"{op} takes tensors",
-                argument=name,
-                expected="a torch.Tensor",
-                got=type(x).__name__,
-            )
 
 
 def wants_gradient(*tensors: Any) -> bool:

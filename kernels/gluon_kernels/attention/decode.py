@@ -9,12 +9,20 @@ import torch
 from torch import Tensor
 
 import gluon_core as gluon
-from gluon_core.errors import ArgumentError, DtypeError, ShapeError
+from gluon_core.errors import ShapeError
 from gluon_kernels.attention import decode_launches, full_precision
 from gluon_kernels.attention.decode_launches import ROWS, WIDTHS
 from gluon_kernels.attention.masks import Mask
 from gluon_kernels.attention.sinks import check_sinks
-from gluon_kernels.eager import check_tensors, is_compiling, is_plain
+from gluon_kernels.checks import (
+    FLOATS,
+    check_contiguous,
+    check_devices,
+    check_entries,
+    check_one_dtype,
+    check_tensors,
+)
+from gluon_kernels.eager import is_compiling, is_plain
 from gluon_kernels.plans import Plans, allocator, key
 
 __all__ = ["attention_decode"]
@@ -24,14 +32,7 @@ def _check(q: Tensor, k_cache: Tensor, v_cache: Tensor, table: Tensor, lengths: 
     check_tensors(
         "attention_decode", q=q, k_cache=k_cache, v_cache=v_cache, page_table=table, lengths=lengths
     )
-    for name, x in (("q", q), ("k_cache", k_cache), ("v_cache", v_cache)):
-        if x.dtype not in (torch.float16, torch.bfloat16, torch.float32) or x.dtype != q.dtype:
-            raise DtypeError(
-                "attention takes tensors of one floating-point dtype",
-                argument=name,
-                expected="float16, bfloat16 or float32, all alike",
-                got=str(x.dtype),
-            )
+    check_one_dtype("attention_decode", FLOATS, q=q, k_cache=k_cache, v_cache=v_cache)
     if q.ndim != 3 or q.shape[2] not in WIDTHS:
         raise ShapeError(
             "decoding takes one query token for each sequence",
@@ -61,36 +62,9 @@ def _check(q: Tensor, k_cache: Tensor, v_cache: Tensor, table: Tensor, lengths: 
             expected=f"a divisor of {q.shape[1]} heads",
             got=heads,
         )
-    sequences = q.shape[0]
-    for name, x, shape in (("page_table", table, 2), ("lengths", lengths, 1)):
-        if x.dtype != torch.int32:
-            raise DtypeError(
-                "expected int32 indices", argument=name, expected="int32", got=str(x.dtype)
-            )
-        if x.ndim != shape or x.shape[0] != sequences:
-            raise ShapeError(
-                "expected one entry for each sequence",
-                argument=name,
-                expected=[sequences, "pages"][:shape],
-                got=list(x.shape),
-            )
-    for name, x in (
-        ("k_cache", k_cache), ("v_cache", v_cache), ("page_table", table), ("lengths", lengths),
-    ):  # fmt: skip
-        if x.device != q.device:
-            raise ArgumentError(
-                "the tensors are on different devices",
-                argument=name,
-                expected=str(q.device),
-                got=str(x.device),
-            )
-        if name != "page_table" and not x.is_contiguous():
-            raise ArgumentError(
-                "the caches, the table and the lengths must be contiguous",
-                argument=name,
-                expected="a contiguous tensor",
-                got=f"strides {list(x.stride())}",
-            )
+    check_entries(q.shape[0], page_table=(table, 2), lengths=(lengths, 1))
+    check_devices(q, k_cache=k_cache, v_cache=v_cache, page_table=table, lengths=lengths)
+    check_contiguous(k_cache=k_cache, v_cache=v_cache, lengths=lengths)
 
 
 def _build(

@@ -9,13 +9,14 @@ import torch
 from torch import Tensor
 
 import gluon_core as gluon
-from gluon_core.errors import ArgumentError, CapabilityError, DtypeError, ShapeError
+from gluon_core.errors import CapabilityError, DtypeError, ShapeError
 from gluon_kernels.attention import fp8_values
 from gluon_kernels.attention.launches import descriptor_of
 from gluon_kernels.attention.masks import LOG2E
 from gluon_kernels.attention.order import PACKED, order_of
+from gluon_kernels.checks import check_devices, check_query_heads, check_tensors
 from gluon_kernels.dependent import overlapping_tensors
-from gluon_kernels.eager import check_tensors, is_compiling, is_plain
+from gluon_kernels.eager import is_compiling, is_plain
 from gluon_kernels.plans import Launch, Plans, allocator, current_target, key, multiprocessors
 
 __all__ = ["attention_fp8"]
@@ -67,13 +68,7 @@ def _check(
             expected=f"[{q.shape[0]}, heads, length, {q.shape[3]}]",
             got=list(k.shape),
         )
-    if not k.shape[1] or q.shape[1] % k.shape[1]:
-        raise ShapeError(
-            "the number of query heads must be a multiple of the number of key heads",
-            argument="k",
-            expected=f"a divisor of {q.shape[1]} heads",
-            got=k.shape[1],
-        )
+    check_query_heads(q.shape[1], k.shape[1])
     if not k.shape[2] and q.numel():
         raise ShapeError("there are no keys to attend to", argument="k", got=list(k.shape))
     for name, scale, x in (
@@ -88,16 +83,7 @@ def _check(
                 expected=f"contiguous float32 {list(x.shape[:2])}",
                 got=f"{scale.dtype} {list(scale.shape)}",
             )
-    for name, other in (
-        ("k", k), ("v", v), ("q_scale", q_scale), ("k_scale", k_scale), ("v_scale", v_scale),
-    ):  # fmt: skip
-        if other.device != q.device:
-            raise ArgumentError(
-                "the tensors are on different devices",
-                argument=name,
-                expected=str(q.device),
-                got=str(other.device),
-            )
+    check_devices(q, k=k, v=v, q_scale=q_scale, k_scale=k_scale, v_scale=v_scale)
     if out_dtype not in (torch.float16, torch.bfloat16):
         raise DtypeError(
             "the result is a 16-bit float",

@@ -9,11 +9,19 @@ import torch
 from torch import Tensor
 
 import gluon_core as gluon
-from gluon_core.errors import ArgumentError, DtypeError, ShapeError
+from gluon_core.errors import ShapeError
 from gluon_kernels.attention import portable_mla
 from gluon_kernels.attention.launches import descriptor_of, is_readable
 from gluon_kernels.attention.masks import LOG2E
-from gluon_kernels.eager import check_tensors, is_compiling, is_plain
+from gluon_kernels.checks import (
+    HALVES,
+    check_contiguous,
+    check_devices,
+    check_entries,
+    check_one_dtype,
+    check_tensors,
+)
+from gluon_kernels.eager import is_compiling, is_plain
 from gluon_kernels.plans import Launch, Plans, allocator, current_target, key, multiprocessors
 
 __all__ = ["mla_decode"]
@@ -24,14 +32,7 @@ ROTATED = (16, 32, 64, 128)
 
 def _check(q: Tensor, cache: Tensor, table: Tensor, lengths: Tensor, latent: int) -> None:
     check_tensors("mla_decode", q=q, cache=cache, page_table=table, lengths=lengths)
-    for name, x in (("q", q), ("cache", cache)):
-        if x.dtype not in (torch.float16, torch.bfloat16) or x.dtype != q.dtype:
-            raise DtypeError(
-                "attention takes tensors of one 16-bit dtype",
-                argument=name,
-                expected="float16 or bfloat16, both alike",
-                got=str(x.dtype),
-            )
+    check_one_dtype("mla_decode", HALVES, q=q, cache=cache)
     if q.ndim != 3:
         raise ShapeError(
             "decoding takes one query token for each sequence",
@@ -53,33 +54,9 @@ def _check(q: Tensor, cache: Tensor, table: Tensor, lengths: Tensor, latent: int
             expected=f"[pages, tokens of a page, {q.shape[2]}]",
             got=list(cache.shape),
         )
-    for name, x, rank in (("page_table", table, 2), ("lengths", lengths, 1)):
-        if x.dtype != torch.int32:
-            raise DtypeError(
-                "expected int32 indices", argument=name, expected="int32", got=str(x.dtype)
-            )
-        if x.ndim != rank or x.shape[0] != q.shape[0]:
-            raise ShapeError(
-                "expected one entry for each sequence",
-                argument=name,
-                expected=[q.shape[0], "pages"][:rank],
-                got=list(x.shape),
-            )
-    for name, x in (("cache", cache), ("page_table", table), ("lengths", lengths)):
-        if x.device != q.device:
-            raise ArgumentError(
-                "the tensors are on different devices",
-                argument=name,
-                expected=str(q.device),
-                got=str(x.device),
-            )
-        if name != "page_table" and not x.is_contiguous():
-            raise ArgumentError(
-                "the cache, the table and the lengths must be contiguous",
-                argument=name,
-                expected="a contiguous tensor",
-                got=f"strides {list(x.stride())}",
-            )
+    check_entries(q.shape[0], page_table=(table, 2), lengths=(lengths, 1))
+    check_devices(q, cache=cache, page_table=table, lengths=lengths)
+    check_contiguous(cache=cache, lengths=lengths)
 
 
 def _chunk(capacity: int, heads: int) -> int:

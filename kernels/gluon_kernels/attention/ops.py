@@ -13,8 +13,16 @@ from gluon_core.errors import ArgumentError, DtypeError, ShapeError
 from gluon_kernels.attention import routes
 from gluon_kernels.attention.masks import Mask
 from gluon_kernels.attention.sinks import check_sinks, gradient_of_sinks
-from gluon_kernels.eager import check_tensors, is_compiling, is_plain, kept, wants_gradient
-from gluon_kernels.norm.views import check_apart, check_out
+from gluon_kernels.checks import (
+    FLOATS,
+    check_apart,
+    check_devices,
+    check_one_dtype,
+    check_out,
+    check_query_heads,
+    check_tensors,
+)
+from gluon_kernels.eager import is_compiling, is_plain, kept, wants_gradient
 from gluon_kernels.plans import Plans, key
 
 __all__ = ["attention"]
@@ -25,28 +33,15 @@ DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 def _check(q: Tensor, k: Tensor, v: Tensor) -> None:
     check_tensors("attention", q=q, k=k, v=v)
+    check_one_dtype("attention", FLOATS, q=q, k=k, v=v)
+    check_devices(q, k=k, v=v)
     for name, x in (("q", q), ("k", k), ("v", v)):
-        if x.dtype not in DTYPES or x.dtype != q.dtype:
-            raise DtypeError(
-                "attention takes tensors of one floating-point dtype",
-                argument=name,
-                expected="float16, bfloat16 or float32" + (", as q has" if name != "q" else ""),
-                got=str(x.dtype),
-                remedy="Convert them: q.bfloat16().",
-            )
         if x.ndim != 4:
             raise ShapeError(
                 "attention takes tensors of four dimensions",
                 argument=name,
                 expected="[batch, heads, length, width]",
                 got=list(x.shape),
-            )
-        if x.device != q.device:
-            raise ArgumentError(
-                "the tensors are on different devices",
-                argument=name,
-                expected=str(q.device),
-                got=str(x.device),
             )
     if k.shape[:3] != v.shape[:3]:
         raise ShapeError(
@@ -62,13 +57,7 @@ def _check(q: Tensor, k: Tensor, v: Tensor) -> None:
             expected=f"[{q.shape[0]}, heads, length, {q.shape[3]}]",
             got=list(k.shape),
         )
-    if not k.shape[1] or q.shape[1] % k.shape[1]:
-        raise ShapeError(
-            "the number of query heads must be a multiple of the number of key heads",
-            argument="k",
-            expected=f"a divisor of {q.shape[1]} heads",
-            got=k.shape[1],
-        )
+    check_query_heads(q.shape[1], k.shape[1])
     for name, x in (("q", q), ("v", v)):
         if not 0 < x.shape[3] <= WIDEST:
             raise ShapeError(

@@ -9,8 +9,8 @@ from torch import Tensor
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.errors import ShapeError
+from gluon_kernels.checks import check_devices, check_dtype
 from gluon_kernels.eager import differentiable, is_compiling, is_plain, wants_gradient
-from gluon_kernels.norm.views import check_dtype, check_same_device
 from gluon_kernels.plans import Launch, Plans, allocator, key
 
 __all__ = ["rotary"]
@@ -64,7 +64,7 @@ def _check(x: Tensor, cos: Tensor, sin: Tensor) -> None:
                 expected=list(wanted),
                 got=list(angles.shape),
             )
-    check_same_device(x, cos=cos, sin=sin)
+    check_devices(x, cos=cos, sin=sin)
 
 
 def _build(x: Tensor, cos: Tensor, sin: Tensor, inverse: bool) -> Any:

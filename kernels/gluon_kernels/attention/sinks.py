@@ -7,13 +7,11 @@ from typing import Optional
 import torch
 from torch import Tensor
 
-from gluon_core.errors import ArgumentError, DtypeError, ShapeError
+from gluon_core.errors import ShapeError
 from gluon_kernels.attention.masks import LOG2E
-from gluon_kernels.eager import check_tensors
+from gluon_kernels.checks import check_devices, check_floats, check_tensors
 
 __all__ = ["check_sinks", "gradient_of_sinks"]
-
-DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def check_sinks(sinks: Optional[Tensor], q: Tensor) -> None:
@@ -21,13 +19,7 @@ def check_sinks(sinks: Optional[Tensor], q: Tensor) -> None:
     if sinks is None:
         return
     check_tensors("attention", sinks=sinks)
-    if sinks.dtype not in DTYPES:
-        raise DtypeError(
-            "sinks must be floating-point scores",
-            argument="sinks",
-            expected="float32, float16 or bfloat16",
-            got=str(sinks.dtype),
-        )
+    check_floats("sinks must be floating-point scores", sinks=sinks)
     heads = q.shape[1]
     if sinks.shape != (heads,) or not sinks.is_contiguous():
         raise ShapeError(
@@ -36,13 +28,7 @@ def check_sinks(sinks: Optional[Tensor], q: Tensor) -> None:
             expected=f"[{heads}], contiguous",
             got=list(sinks.shape),
         )
-    if sinks.device != q.device:
-        raise ArgumentError(
-            "the tensors are on different devices",
-            argument="sinks",
-            expected=str(q.device),
-            got=str(sinks.device),
-        )
+    check_devices(q, sinks=sinks)
 
 
 def gradient_of_sinks(sinks: Tensor, grad: Tensor, out: Tensor, logsums: Tensor) -> Tensor:

@@ -14,8 +14,16 @@ from gluon_kernels.attention import routes
 from gluon_kernels.attention.masks import Mask
 from gluon_kernels.attention.ops import WIDEST
 from gluon_kernels.attention.sinks import check_sinks, gradient_of_sinks
-from gluon_kernels.eager import check_tensors, is_compiling, is_plain, kept, wants_gradient
-from gluon_kernels.norm.views import check_apart, check_out
+from gluon_kernels.checks import (
+    HALVES,
+    check_apart,
+    check_devices,
+    check_one_dtype,
+    check_out,
+    check_query_heads,
+    check_tensors,
+)
+from gluon_kernels.eager import is_compiling, is_plain, kept, wants_gradient
 from gluon_kernels.plans import Plans, key
 
 __all__ = ["attention_varlen"]
@@ -23,15 +31,8 @@ __all__ = ["attention_varlen"]
 
 def _check(q: Tensor, k: Tensor, v: Tensor, of_queries: Tensor, of_keys: Tensor) -> None:
     check_tensors("attention_varlen", q=q, k=k, v=v, cu_seqlens_q=of_queries, cu_seqlens_k=of_keys)
+    check_one_dtype("attention_varlen", HALVES, q=q, k=k, v=v)
     for name, x in (("q", q), ("k", k), ("v", v)):
-        if x.dtype not in (torch.float16, torch.bfloat16) or x.dtype != q.dtype:
-            raise DtypeError(
-                "attention takes tensors of one 16-bit dtype",
-                argument=name,
-                expected="float16 or bfloat16, as q has" if name != "q" else "float16 or bfloat16",
-                got=str(x.dtype),
-                remedy="Convert them: q.bfloat16().",
-            )
         if x.ndim != 3 or not 0 < x.shape[2] <= WIDEST:
             raise ShapeError(
                 "attention_varlen takes packed tokens of three dimensions",
@@ -53,13 +54,7 @@ def _check(q: Tensor, k: Tensor, v: Tensor, of_queries: Tensor, of_keys: Tensor)
             expected=[*k.shape[:2], "width"],
             got=list(v.shape),
         )
-    if not k.shape[1] or q.shape[1] % k.shape[1]:
-        raise ShapeError(
-            "the number of query heads must be a multiple of the number of key heads",
-            argument="k",
-            expected=f"a divisor of {q.shape[1]} heads",
-            got=k.shape[1],
-        )
+    check_query_heads(q.shape[1], k.shape[1])
     for name, x in (("cu_seqlens_q", of_queries), ("cu_seqlens_k", of_keys)):
         if x.dtype != torch.int32:
             raise DtypeError(
@@ -83,16 +78,7 @@ def _check(q: Tensor, k: Tensor, v: Tensor, of_queries: Tensor, of_keys: Tensor)
             expected=list(of_queries.shape),
             got=list(of_keys.shape),
         )
-    for name, x in (
-        ("k", k), ("v", v), ("cu_seqlens_q", of_queries), ("cu_seqlens_k", of_keys),
-    ):  # fmt: skip
-        if x.device != q.device:
-            raise ArgumentError(
-                "the tensors are on different devices",
-                argument=name,
-                expected=str(q.device),
-                got=str(x.device),
-            )
+    check_devices(q, k=k, v=v, cu_seqlens_q=of_queries, cu_seqlens_k=of_keys)
     if (
         q.device.type == "cpu" and not is_compiling()
     ):  # elsewhere a look at the values would wait for the device

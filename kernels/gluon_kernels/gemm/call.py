@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Callable, Optional, Sequence
+from typing import Optional
 
 import torch
 
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError, did_you_mean
-from gluon_kernels.eager import check_tensors
+from gluon_kernels.checks import FLOATS, check_devices, check_out, check_tensors
 
 __all__ = [
     "ACTIVATIONS",
     "Call",
-    "check_apart",
-    "check_devices",
-    "check_out",
     "checked",
     "result_dtype",
     "result_shape",
 ]
 
 ACTIVATIONS = ("relu", "silu", "gelu", "gelu_tanh")
-_OUT_OF_HALF = (torch.float16, torch.bfloat16, torch.float32)
 
 
 @dataclass(frozen=True)
@@ -93,7 +89,7 @@ def result_dtype(a: torch.Tensor, out_dtype: Optional[torch.dtype]) -> torch.dty
     """
     if out_dtype is None or out_dtype == a.dtype:
         return a.dtype
-    if a.dtype not in _OUT_OF_HALF or out_dtype not in _OUT_OF_HALF:
+    if a.dtype not in FLOATS or out_dtype not in FLOATS:
         raise DtypeError(
             "these operands cannot give this dtype",
             argument="out_dtype",
@@ -119,7 +115,7 @@ def checked(
     """
     check_tensors(op, {"bias": bias, "out": out}, a=a, b=b)
     shape = result_shape(a, b, op)
-    if a.dtype != b.dtype or a.dtype not in _OUT_OF_HALF:
+    if a.dtype != b.dtype or a.dtype not in FLOATS:
         raise DtypeError(
             f"{op} takes two operands of the same floating-point dtype",
             argument="a, b",
@@ -130,7 +126,7 @@ def checked(
     dtype = result_dtype(a, out_dtype)
     check_bias(bias, shape[-1])
     check_activation(activation)
-    check_devices({"a": a, "b": b, "bias": bias, "out": out})
+    check_devices(a, b=b, bias=bias, out=out)
     if out is not None:
         check_out(out, shape, dtype)
     batch = a.shape[0] if a.ndim == 3 else 1
@@ -169,89 +165,10 @@ def check_bias(bias: Optional[torch.Tensor], columns: int) -> None:
             expected=[columns],
             got=f"{list(bias.shape)} with strides {list(bias.stride())}",
         )
-    if bias.dtype not in _OUT_OF_HALF:
+    if bias.dtype not in FLOATS:
         raise DtypeError(
             "the bias must be floating-point",
             argument="bias",
             expected="float16, bfloat16 or float32",
             got=str(bias.dtype),
         )
-
-
-def check_devices(tensors: dict[str, Optional[torch.Tensor]], first: str = "a") -> None:
-    """Check that tensors are on the device of the first.
-
-    Raises:
-        ArgumentError: one is not.
-    """
-    devices = {name: t.device for name, t in tensors.items() if t is not None}
-    for name, device in devices.items():
-        if device != devices[first]:
-            raise ArgumentError(
-                "the tensors are on different devices",
-                argument=name,
-                expected=str(devices[first]),
-                got=str(device),
-            )
-
-
-def check_out(out: torch.Tensor, shape: Sequence[int], dtype: torch.dtype) -> None:
-    """Check the tensor that a result is stored in.
-
-    Raises:
-        ShapeError, DtypeError: it has another shape or dtype.
-    """
-    if tuple(out.shape) != tuple(shape):
-        raise ShapeError(
-            "out has the wrong shape",
-            argument="out",
-            expected=list(shape),
-            got=list(out.shape),
-        )
-    if out.dtype != dtype:
-        raise DtypeError(
-            "out has the wrong dtype", argument="out", expected=str(dtype), got=str(out.dtype)
-        )
-
-
-def check_apart(out: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
-    """Check that a result does not overwrite its operands.
-
-    Raises:
-        ArgumentError: they share memory.
-    """
-    for name, tensor in (("a", a), ("b", b)):
-        if shares_memory(out, tensor):
-            raise ArgumentError(
-                "out shares memory with an operand",
-                argument="out",
-                expected=f"memory that {name} does not share",
-                got="the same memory",
-                remedy="Pass another tensor as out=, or omit it.",
-            )
-
-
-_is_alias_of: Callable[[torch.Tensor, torch.Tensor], bool] = getattr(torch._C, "_is_alias_of", lambda one, other: True)  # fmt: skip
-
-
-def shares_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Return True if tensors share elements; columns of one matrix that lie side by side do not."""
-    if not _is_alias_of(one, other) or not one.numel() or not other.numel():
-        return False
-    (begin, end), (start, stop) = _span(one), _span(other)
-    if end <= start or stop <= begin:
-        return False
-    pitch = one.stride(0) * one.element_size()
-    if one.ndim == other.ndim == 2 and pitch == other.stride(0) * other.element_size() > 0:
-        aside = one.stride(1) == other.stride(1) == 1
-        widths = [x.shape[1] * x.element_size() for x in (one, other)]
-        offset = (start - begin) % pitch
-        return not (aside and widths[0] <= offset and offset + widths[1] <= pitch)
-    return True
-
-
-def _span(tensor: torch.Tensor) -> tuple[int, int]:
-    """Return the first byte of a tensor, and the one behind its last."""
-    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
-    begin = tensor.data_ptr()
-    return begin, begin + (last + 1) * tensor.element_size()

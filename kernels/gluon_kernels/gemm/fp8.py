@@ -8,9 +8,15 @@ import torch
 from torch import Tensor
 
 import gluon_core as gluon
-from gluon_core.errors import ArgumentError, DtypeError, ShapeError
-from gluon_kernels.eager import check_tensors
-from gluon_kernels.gemm.call import Call, check_apart, check_devices, check_out, result_shape
+from gluon_core.errors import DtypeError, ShapeError
+from gluon_kernels.checks import (
+    check_apart,
+    check_devices,
+    check_no_gradients,
+    check_out,
+    check_tensors,
+)
+from gluon_kernels.gemm.call import Call, result_shape
 from gluon_kernels.gemm.ops import matmul
 from gluon_kernels.plans import Plans, current_target
 
@@ -90,7 +96,7 @@ def _checked(
             expected="bfloat16, float16 or float32",
             got=str(out_dtype),
         )
-    check_devices({"a": a, "b": b, "a_scale": a_scale, "b_scale": b_scale, "out": out})
+    check_devices(a, b=b, a_scale=a_scale, b_scale=b_scale, out=out)
     if out is not None:
         check_out(out, shape, out_dtype)
     return shape
@@ -224,7 +230,7 @@ def _matmul_fp8(
 def _matmul_fp8_out(
     a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, fast: bool, out: Tensor
 ) -> None:
-    check_apart(out, a, b)
+    check_apart(out, a=a, b=b)
     _run(a, b, a_scale, b_scale, out.dtype, fast, out)
 
 
@@ -265,14 +271,9 @@ def matmul_fp8(
         if out_dtype is not None and out_dtype != out.dtype:
             check_out(out, out.shape, out_dtype)
         _checked(a, b, a_scale, b_scale, out.dtype, out)
-        if any(t.requires_grad for t in (a_scale, b_scale)) and torch.is_grad_enabled():
-            raise ArgumentError(
-                "out= does not support gradients",
-                argument="out",
-                remedy="Drop out=, or call under torch.no_grad().",
-            )
+        check_no_gradients(a_scale, b_scale)
         if not is_compiling() and is_plain(a, b, a_scale, b_scale, out):
-            check_apart(out, a, b)
+            check_apart(out, a=a, b=b)
             torch.autograd.graph.increment_version(out)
             return _run(a, b, a_scale, b_scale, out.dtype, fast_accum, out)
         _matmul_fp8_out.overload(a, b, a_scale, b_scale, fast_accum, out)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import gluon_core as gluon
-from gluon_kernels.eager import check_tensors
+from gluon_kernels.checks import check_tensors
 from gluon_kernels.gemm.batch_invariant import gemm_batch_invariant
 from gluon_kernels.gemm.call import Call, checked
 from gluon_kernels.gemm.ops import matmul

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 import gluon_core as gluon
-from gluon_kernels.eager import check_tensors, differentiable, wants_gradient
+from gluon_kernels.checks import check_apart, check_no_gradients, check_tensors
+from gluon_kernels.eager import differentiable, wants_gradient
 from gluon_kernels.gemm import portable
-from gluon_kernels.gemm.call import Call, check_apart, checked
+from gluon_kernels.gemm.call import Call, checked
 from gluon_kernels.plans import Plans, current_target
 
 __all__ = ["bmm", "matmul"]
@@ -273,7 +274,7 @@ def bmm(
 
 def _run_into(a: Tensor, b: Tensor, bias: Optional[Tensor], activation: Optional[str], out: Tensor) -> Tensor:  # fmt: skip
     """Store a product in `out`, a change that autograd notices."""
-    check_apart(out, a, b)
+    check_apart(out, a=a, b=b)
     known_by = (signature(a, b, bias, out), activation)
     plans.find(known_by, a, b, bias, activation, out.dtype, out)(a, b, bias, out)
     _increment_version((out,))
@@ -286,13 +287,7 @@ def _into(
 ) -> Tensor:  # fmt: skip
     if out_dtype is not None and out_dtype != out.dtype:
         checked("matmul", a, b, bias, activation, out_dtype, out)  # says which does not fit
-    needs = (t for t in (a, b, bias) if t is not None)
-    if torch.is_grad_enabled() and any(t.requires_grad for t in needs):
-        raise gluon.errors.ArgumentError(
-            "out= does not support gradients",
-            argument="out",
-            remedy="Drop out=, or call under torch.no_grad().",
-        )
+    check_no_gradients(a, b, bias)
     if not is_compiling() and is_plain(a, b, bias, out):
         _run_into(a, b, bias, activation, out)
     else:

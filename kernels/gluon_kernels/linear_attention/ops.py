@@ -10,16 +10,10 @@ import torch
 from torch import Tensor
 
 import gluon_core as gluon
-from gluon_core.errors import ArgumentError, DtypeError, ShapeError
-from gluon_kernels.eager import (
-    check_tensors,
-    differentiable,
-    is_compiling,
-    is_plain,
-    wants_gradient,
-)
+from gluon_core.errors import ShapeError
+from gluon_kernels.checks import HALVES, check_devices, check_floats, check_one_dtype, check_tensors
+from gluon_kernels.eager import differentiable, is_compiling, is_plain, wants_gradient
 from gluon_kernels.linear_attention import gradients, launches
-from gluon_kernels.norm.views import FLOATS
 from gluon_kernels.plans import Plans, key
 
 __all__ = ["gated_delta_rule", "gated_linear_attention", "kda"]
@@ -32,15 +26,8 @@ def _check(
     channels: bool,
 ) -> None:  # fmt: skip
     check_tensors("linear attention", {"beta": beta, "initial_state": initial}, q=q, k=k, v=v, g=g)
+    check_one_dtype("linear attention", HALVES, q=q, k=k, v=v)
     for name, x in (("q", q), ("k", k), ("v", v)):
-        if x.dtype not in (torch.float16, torch.bfloat16) or x.dtype != q.dtype:
-            raise DtypeError(
-                "linear attention takes tensors of one 16-bit dtype",
-                argument=name,
-                expected="float16 or bfloat16, as q has" if name != "q" else "float16 or bfloat16",
-                got=str(x.dtype),
-                remedy="Convert them: q.bfloat16().",
-            )
         if x.ndim != 4 or not x.shape[3]:
             raise ShapeError(
                 "linear attention takes tensors of four dimensions",
@@ -73,16 +60,10 @@ def _check(
             expected=f"a multiple of {q.shape[2]} heads",
             got=v.shape[2],
         )
+    check_floats("gates must be floating-point", g=g, beta=beta)
     for name, gate in (("g", g), ("beta", beta)):
         if gate is None:
             continue
-        if gate.dtype not in FLOATS:
-            raise DtypeError(
-                "gates must be floating-point",
-                argument=name,
-                expected="float16, bfloat16 or float32",
-                got=str(gate.dtype),
-            )
         wide = channels and name == "g"
         expected = [*v.shape[:3], q.shape[3]] if wide else [*v.shape[:3]]
         if list(gate.shape) != expected:
@@ -102,14 +83,7 @@ def _check(
             expected=f"float32 {list(state)}",
             got=f"{initial.dtype} {list(initial.shape)}",
         )
-    for name, other in (("k", k), ("v", v), ("g", g), ("beta", beta), ("initial_state", initial)):
-        if other is not None and other.device != q.device:
-            raise ArgumentError(
-                "the tensors are on different devices",
-                argument=name,
-                expected=str(q.device),
-                got=str(other.device),
-            )
+    check_devices(q, k=k, v=v, g=g, beta=beta, initial_state=initial)
 
 
 def _state_shape(k: Tensor, v: Tensor) -> tuple[int, int, int, int]:

@@ -8,10 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gluon_core.errors import ArgumentError, DtypeError, ShapeError
-from gluon_kernels.eager import check_tensors
+from gluon_core.errors import ShapeError
+from gluon_kernels.checks import check_devices, check_floats, check_tensors
 from gluon_kernels.linear_attention.ops import gated_linear_attention
-from gluon_kernels.norm.views import FLOATS
 
 __all__ = ["ssd"]
 
@@ -27,29 +26,17 @@ def _check(x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, d: Optional[T
         )
     heads = x.shape[2]
     shapes = (("dt", dt, [*x.shape[:3]]), ("a", a, [heads]), ("d", d, [heads]))
+    check_floats("gates must be floating-point", dt=dt, a=a, d=d)
+    check_devices(x, dt=dt, a=a, d=d)
     for name, tensor, wanted in shapes:
         if tensor is None:
             continue
-        if tensor.dtype not in FLOATS:
-            raise DtypeError(
-                "gates must be floating-point",
-                argument=name,
-                expected="float16, bfloat16 or float32",
-                got=str(tensor.dtype),
-            )
         if list(tensor.shape) != wanted:
             raise ShapeError(
                 "expected one number for each head",
                 argument=name,
                 expected=wanted,
                 got=list(tensor.shape),
-            )
-        if tensor.device != x.device:
-            raise ArgumentError(
-                "the tensors are on different devices",
-                argument=name,
-                expected=str(x.device),
-                got=str(tensor.device),
             )
     if b.ndim != 4 or b.shape[:2] != x.shape[:2] or not b.shape[2] or heads % b.shape[2]:
         raise ShapeError(

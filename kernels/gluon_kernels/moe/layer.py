@@ -9,8 +9,14 @@ from torch import Tensor
 
 import gluon_core as gluon
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError, did_you_mean
-from gluon_kernels.eager import check_tensors, differentiable, wants_gradient
-from gluon_kernels.gemm.call import check_apart, check_devices, check_out
+from gluon_kernels.checks import (
+    check_apart,
+    check_devices,
+    check_no_gradients,
+    check_out,
+    check_tensors,
+)
+from gluon_kernels.eager import differentiable, wants_gradient
 from gluon_kernels.moe import routing
 from gluon_kernels.moe.ops import grouped_matmul
 from gluon_kernels.plans import Launch, Plans, allocator, current_target
@@ -83,8 +89,7 @@ def _checked(
             expected="width and inner divisible by 8",
             got=f"{list(gate_up.shape)} and {list(down.shape)}",
         )
-    tensors = {"x": x, "weights": weights, "experts": experts, "gate_up": gate_up, "down": down}
-    check_devices({**tensors, "out": out}, "x")
+    check_devices(x, weights=weights, experts=experts, gate_up=gate_up, down=down, out=out)
     if out is not None:
         check_out(out, x.shape, x.dtype)
 
@@ -222,7 +227,7 @@ def _moe_out(
     x: Tensor, weights: Tensor, experts: Tensor, gate_up: Tensor, down: Tensor, activation: str,
     out: Tensor,
 ) -> None:  # fmt: skip
-    check_apart(out, gate_up, down)
+    check_apart(out, gate_up=gate_up, down=down)
     _run(x, weights, experts, gate_up, down, activation, out)
 
 
@@ -267,14 +272,9 @@ def moe(
     tensors = (x, weights, experts, gate_up, down)
     if out is not None:
         _checked(*tensors, activation, out)
-        if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
-            raise ArgumentError(
-                "out= does not support gradients",
-                argument="out",
-                remedy="Drop out=, or call under torch.no_grad().",
-            )
+        check_no_gradients(*tensors)
         if not is_compiling() and is_plain(*tensors, out):
-            check_apart(out, gate_up, down)
+            check_apart(out, gate_up=gate_up, down=down)
             torch.autograd.graph.increment_version(out)
             return _run(*tensors, activation, out)
         _moe_out.overload(*tensors, activation, out)

@@ -8,9 +8,15 @@ import torch
 from torch import Tensor
 
 import gluon_core as gluon
-from gluon_core.errors import ArgumentError, DtypeError, ShapeError
-from gluon_kernels.eager import check_tensors, differentiable, wants_gradient
-from gluon_kernels.gemm.call import check_apart, check_devices, check_out
+from gluon_core.errors import DtypeError, ShapeError
+from gluon_kernels.checks import (
+    check_apart,
+    check_devices,
+    check_no_gradients,
+    check_out,
+    check_tensors,
+)
+from gluon_kernels.eager import differentiable, wants_gradient
 from gluon_kernels.moe import portable
 from gluon_kernels.plans import Launch, Plans, allocator, current_target
 
@@ -63,12 +69,7 @@ def _checked(a: Tensor, b: Tensor, offs: Tensor) -> tuple[int, int]:
             got=str(offs.dtype),
             remedy="Pass counts.cumsum(0, dtype=torch.int32).",
         )
-    if not a.device == b.device == offs.device:
-        raise ArgumentError(
-            "the tensors are on different devices",
-            argument="a, b, offs",
-            got=f"{a.device}, {b.device} and {offs.device}",
-        )
+    check_devices(a, b=b, offs=offs)
     unit = 16 // a.element_size()
     if a.shape[1] % unit or b.shape[2] % unit:
         raise ShapeError(
@@ -198,7 +199,7 @@ def _grouped_out(a: Tensor, b: Tensor, offs: Tensor, out: Tensor) -> None:
 
 
 def _into(a: Tensor, b: Tensor, offs: Tensor, out: Tensor) -> None:
-    check_apart(out, a, b)
+    check_apart(out, a=a, b=b)
     if out.is_contiguous() and out.data_ptr() % 16 == 0:
         plans.find((signature(a, b, offs), "out"), a, b, offs)(a, b, offs, out)
     else:
@@ -231,13 +232,8 @@ def grouped_matmul(a: Tensor, b: Tensor, offs: Tensor, *, out: Optional[Tensor] 
         a, b = a.to(dtype), b.to(dtype)
     if out is not None:
         check_out(out, _checked(a, b, offs), a.dtype)
-        check_devices({"a": a, "out": out})
-        if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):
-            raise ArgumentError(
-                "out= does not support gradients",
-                argument="out",
-                remedy="Drop out=, or call under torch.no_grad().",
-            )
+        check_devices(a, out=out)
+        check_no_gradients(a, b)
         if not is_compiling() and is_plain(a, b, offs, out):
             torch.autograd.graph.increment_version(out)
             _into(a, b, offs, out)

@@ -9,9 +9,9 @@ from torch import Tensor
 
 import gluon_core as gluon
 from gluon_core.errors import DtypeError, ShapeError
+from gluon_kernels.checks import check_devices, check_dtype
 from gluon_kernels.eager import direct, is_compiling, is_plain, wants_gradient
 from gluon_kernels.norm import composite, launches
-from gluon_kernels.norm.views import check_dtype, check_same_device
 from gluon_kernels.plans import Plans, key
 
 __all__ = ["swiglu"]
@@ -38,7 +38,7 @@ def _check(gate: Tensor, up: Tensor) -> None:
             expected=str(gate.dtype),
             got=str(up.dtype),
         )
-    check_same_device(gate, up=up)
+    check_devices(gate, up=up)
 
 
 def _build(gate: Tensor, up: Tensor) -> Any:

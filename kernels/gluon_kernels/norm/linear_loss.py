@@ -9,10 +9,10 @@ from torch import Tensor
 
 import gluon_core as gluon
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
-from gluon_kernels.eager import check_tensors, direct, is_compiling, is_plain, wants_gradient
+from gluon_kernels.checks import check_dtype, check_tensors
+from gluon_kernels.eager import direct, is_compiling, is_plain, wants_gradient
 from gluon_kernels.gemm.ops import matmul
 from gluon_kernels.norm.loss import gradient_of_logits, losses_of, mean_loss_of
-from gluon_kernels.norm.views import check_dtype
 
 __all__ = ["linear_cross_entropy"]
 

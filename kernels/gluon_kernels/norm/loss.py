@@ -10,9 +10,9 @@ from torch import Tensor
 
 import gluon_core as gluon
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError, did_you_mean
-from gluon_kernels.eager import check_tensors, direct, is_compiling, is_plain, wants_gradient
+from gluon_kernels.checks import check_devices, check_dtype, check_tensors
+from gluon_kernels.eager import direct, is_compiling, is_plain, wants_gradient
 from gluon_kernels.norm import composite, loss_launches
-from gluon_kernels.norm.views import check_dtype, check_same_device
 from gluon_kernels.plans import Plans, key
 
 __all__ = ["cross_entropy", "gradient_of_logits", "losses_of", "mean_loss_of"]
@@ -55,7 +55,7 @@ def _check_loss(x: Tensor, labels: Tensor) -> None:
             expected=[x.shape[0]],
             got=list(labels.shape),
         )
-    check_same_device(x, labels=labels)
+    check_devices(x, labels=labels)
 
 
 _losses = Plans(_build_loss)

@@ -10,28 +10,22 @@ from torch import Tensor
 
 import gluon_core as gluon
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
-from gluon_kernels.eager import (
+from gluon_kernels.checks import (
+    FLOATS,
+    check_apart,
+    check_devices,
+    check_dtype,
+    check_out,
     check_tensors,
-    differentiable,
-    direct,
-    is_compiling,
-    is_plain,
-    wants_gradient,
 )
+from gluon_kernels.eager import differentiable, direct, is_compiling, is_plain, wants_gradient
 from gluon_kernels.norm import composite, launches
 from gluon_kernels.norm.columns import (
     columns_plan,
     softmax_backward_of_columns,
     softmax_of_columns,
 )
-from gluon_kernels.norm.views import (
-    FLOATS,
-    check_apart,
-    check_dtype,
-    check_out,
-    check_same_device,
-    check_vector,
-)
+from gluon_kernels.norm.views import check_vector
 from gluon_kernels.plans import Plans, key
 
 __all__ = ["layer_norm", "rms_norm", "softmax"]
@@ -223,7 +217,7 @@ def softmax(
         check_tensors("softmax", out=out)
         check_out(out, x.shape, kind if dtype is not None else out.dtype, x)
         check_dtype("softmax", out, "out")
-        check_same_device(x, out=out)
+        check_devices(x, out=out)
     if dim not in (-1, x.ndim - 1):
         if out is None:
             return softmax(x.movedim(dim, -1), dtype=kind).movedim(-1, dim)
@@ -254,7 +248,7 @@ def _check_norm(
                 expected=list(x.shape),
                 got=list(residual.shape),
             )
-    check_same_device(x, weight=weight, bias=bias, residual=residual)
+    check_devices(x, weight=weight, bias=bias, residual=residual)
 
 
 def _build_norm(
@@ -472,7 +466,7 @@ def _any_norm(
     else:
         check_dtype("a norm", out, "out")
         check_out(out, x.shape, out.dtype, x, weight, bias, residual)
-        check_same_device(x, out=out)
+        check_devices(x, out=out)
         summed = _norm_out(x, weight, bias, residual, epsilon, centred, out)
         result = out
     return result if residual is None else (result, summed)

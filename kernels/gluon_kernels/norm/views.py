@@ -4,27 +4,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Callable, Optional
+from typing import Callable, Optional
 
 import torch
 
-from gluon_core.errors import ArgumentError, DtypeError, ShapeError
-from gluon_kernels.eager import check_tensors
-from gluon_kernels.gemm.call import shares_memory
+from gluon_core.errors import ShapeError
+from gluon_kernels.checks import check_dtype
 
 __all__ = [
-    "FLOATS",
     "Rows",
-    "check_apart",
-    "check_dtype",
-    "check_out",
-    "check_same_device",
     "check_vector",
     "common_align",
 ]
 
 FARTHEST = 1 << 23  # elements between the rows of a program, of which it has up to 256
-FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 
 
 def as_it_is(x: torch.Tensor) -> torch.Tensor:
@@ -102,41 +95,6 @@ def _row_stride(x: torch.Tensor) -> Optional[int]:
     return columns if stride is None else stride
 
 
-def check_dtype(op: str, x: Any, name: str = "x") -> None:
-    """Check that `x` is a tensor of floats with a last dimension.
-
-    Raises:
-        DtypeError, ShapeError: it is not.
-    """
-    check_tensors(op, **{name: x})
-    if x.dtype not in FLOATS:
-        raise DtypeError(
-            f"{op} takes floating-point numbers",
-            argument=name,
-            expected="float16, bfloat16 or float32",
-            got=str(x.dtype),
-            remedy="Convert it: x.float()." if not x.is_complex() else None,
-        )
-    if x.ndim == 0:
-        raise ShapeError(f"{op} needs at least one dimension", argument=name, got="[]")
-
-
-def check_same_device(x: torch.Tensor, **others: Optional[torch.Tensor]) -> None:
-    """Check that all tensors are on the device of `x`.
-
-    Raises:
-        ArgumentError: one is not.
-    """
-    for name, other in others.items():
-        if other is not None and other.device != x.device:
-            raise ArgumentError(
-                "the tensors are on different devices",
-                argument=name,
-                expected=str(x.device),
-                got=str(other.device),
-            )
-
-
 def check_vector(name: str, vector: Optional[torch.Tensor], columns: int) -> None:
     """Check a vector that all rows share.
 
@@ -152,58 +110,4 @@ def check_vector(name: str, vector: Optional[torch.Tensor], columns: int) -> Non
             argument=name,
             expected=[columns],
             got=list(vector.shape),
-        )
-
-
-def check_out(out: torch.Tensor, shape: Any, dtype: torch.dtype, *inputs: Any) -> None:
-    """Check a tensor that a result is stored to.
-
-    Raises:
-        ShapeError, DtypeError: another shape or dtype.
-        ArgumentError: a gradient is wanted, or elements of it share memory.
-    """
-    if tuple(out.shape) != tuple(shape):
-        raise ShapeError(
-            "out has the wrong shape", argument="out", expected=list(shape), got=list(out.shape)
-        )
-    if out.dtype != dtype:
-        raise DtypeError(
-            "out has the wrong dtype", argument="out", expected=str(dtype), got=str(out.dtype)
-        )
-    if any(size > 1 and step == 0 for size, step in zip(out.shape, out.stride())):
-        raise ArgumentError(
-            "the elements of out share memory",
-            argument="out",
-            expected="a tensor that is not expanded",
-            got=f"strides {list(out.stride())}",
-        )
-    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (out, *inputs)):
-        raise ArgumentError(
-            "out= does not support gradients",
-            argument="out",
-            remedy="Drop out=, or call under torch.no_grad().",
-        )
-
-
-def check_apart(out: torch.Tensor, in_place: Optional[str] = None, **inputs: Any) -> None:
-    """Check that a result overwrites no input, but for the one that it may be.
-
-    Args:
-        in_place: the name of an input that `out` may be, as a whole.
-
-    Raises:
-        ArgumentError: they share memory.
-    """
-    for name, x in inputs.items():
-        if x is None or not shares_memory(out, x):
-            continue
-        same = out.data_ptr() == x.data_ptr() and out.stride() == x.stride()
-        if name == in_place and same and out.dtype == x.dtype:
-            continue
-        raise ArgumentError(
-            "out shares memory with an input",
-            argument="out",
-            expected=f"memory that {name} does not share",
-            got="the same memory",
-            remedy="Pass another tensor as out=, or omit it.",
         )

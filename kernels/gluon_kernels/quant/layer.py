@@ -9,15 +9,16 @@ from torch import Tensor
 
 import gluon_core as gluon
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
-from gluon_kernels.eager import check_tensors, differentiable, wants_gradient
-from gluon_kernels.gemm.call import (
-    check_activation,
+from gluon_kernels.checks import (
+    FLOATS,
     check_apart,
-    check_bias,
     check_devices,
+    check_no_gradients,
     check_out,
-    result_dtype,
+    check_tensors,
 )
+from gluon_kernels.eager import differentiable, wants_gradient
+from gluon_kernels.gemm.call import check_activation, check_bias, result_dtype
 from gluon_kernels.gemm.ops import activated, matmul
 from gluon_kernels.plans import Plans, current_target, multiprocessors
 from gluon_kernels.quant import launches
@@ -29,7 +30,6 @@ is_plain, signature, is_compiling = (
     gluon.torch.signature,
     torch.compiler.is_compiling,
 )
-_FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 _FORMATS = {torch.int8: "int8", torch.float8_e4m3fn: "e4m3", torch.float8_e5m2: "e5m2"}
 
 
@@ -71,7 +71,7 @@ def _checked(
 ) -> Layer:  # fmt: skip
     tensors = {"scales": scales, "bias": bias, "out": out}
     check_tensors("linear", tensors, x=x, weight=weight)
-    if x.dtype not in _FLOATS:
+    if x.dtype not in FLOATS:
         raise DtypeError(
             "activations must be floating-point",
             argument="x",
@@ -99,7 +99,7 @@ def _checked(
     check_bias(bias, n)
     check_activation(activation)
     shape, dtype = (*x.shape[:-1], n), result_dtype(x, out_dtype)
-    check_devices({"x": x, "weight": weight, "scales": scales, "bias": bias, "out": out}, "x")
+    check_devices(x, weight=weight, scales=scales, bias=bias, out=out)
     if out is not None:
         check_out(out, shape, dtype)
     rows = 1
@@ -120,7 +120,7 @@ def _group(scales: Optional[Tensor], format: str, n: int, k: int) -> int:
             )
         return 0
     exponents = format == "mxfp4"
-    if not exponents and scales.dtype not in _FLOATS:
+    if not exponents and scales.dtype not in FLOATS:
         raise DtypeError(
             "the scales have the wrong dtype",
             argument="scales",
@@ -257,7 +257,7 @@ def _linear_out(
     x: Tensor, weight: Tensor, scales: Optional[Tensor], bias: Optional[Tensor],
     activation: Optional[str], out: Tensor,
 ) -> None:  # fmt: skip
-    check_apart(out, x, weight)
+    check_apart(out, x=x, weight=weight)
     _run(x, weight, scales, bias, activation, out.dtype, out)
 
 
@@ -318,14 +318,9 @@ def linear(
     if out is not None:
         if out_dtype is not None and out_dtype != out.dtype:
             check_out(out, out.shape, out_dtype)
-        if torch.is_grad_enabled() and (x.requires_grad or (bias is not None and bias.requires_grad)):  # fmt: skip
-            raise ArgumentError(
-                "out= does not support gradients",
-                argument="out",
-                remedy="Drop out=, or call under torch.no_grad().",
-            )
+        check_no_gradients(x, bias)
         if not is_compiling() and is_plain(x, weight, scales, bias, out):
-            check_apart(out, x, weight)
+            check_apart(out, x=x, weight=weight)
             torch.autograd.graph.increment_version(out)
             return _run(x, weight, scales, bias, activation, out.dtype, out)
         _linear_out.overload(x, weight, scales, bias, activation, out)

@@ -11,10 +11,11 @@ from torch import Tensor
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError, did_you_mean
+from gluon_kernels.checks import check_dtype
 from gluon_kernels.eager import is_compiling, is_plain
 from gluon_kernels.norm.composite import LONGEST
 from gluon_kernels.norm.launches import Workspace, prepared, tiling_of
-from gluon_kernels.norm.views import Rows, check_dtype, common_align
+from gluon_kernels.norm.views import Rows, common_align
 from gluon_kernels.plans import Plans, allocator, current_target, key
 from gluon_kernels.quant import portable
 

@@ -9,8 +9,8 @@ from torch import Tensor
 
 import gluon_core as gluon
 from gluon_core.errors import ArgumentError
+from gluon_kernels.checks import check_devices, check_dtype, check_out
 from gluon_kernels.eager import direct, is_compiling, is_plain, wants_gradient
-from gluon_kernels.norm.views import check_dtype, check_out, check_same_device
 from gluon_kernels.plans import Plans, key
 from gluon_kernels.topk import launches
 
@@ -134,6 +134,6 @@ def topk(
         return TopK(*result)
     for part, target in zip(result, out, strict=True):
         check_out(target, part.shape, part.dtype, x)
-        check_same_device(x, out=target)
+        check_devices(x, out=target)
         target.copy_(part)
     return TopK(*out)

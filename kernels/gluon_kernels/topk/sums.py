@@ -11,10 +11,11 @@ from torch import Tensor
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.errors import ArgumentError
+from gluon_kernels.checks import FLOATS, check_dtype
 from gluon_kernels.eager import direct, is_compiling, is_plain, wants_gradient
 from gluon_kernels.norm.columns import columns_plan, running_sums_of_columns
 from gluon_kernels.norm.rows import row_start
-from gluon_kernels.norm.views import FLOATS, Rows, check_dtype
+from gluon_kernels.norm.views import Rows
 from gluon_kernels.plans import (
     Launch,
     Plans,
