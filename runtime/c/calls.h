@@ -136,8 +136,8 @@ typedef struct {
 } Call;
 
 /* Find the argument of each parameter, and the options. Below 0 where Python reports a missing one. */
-static int place_arguments(const Calls *self, PyObject *const *args, Py_ssize_t count,
-                           PyObject *keywords, Call *to)
+static inline __attribute__((always_inline)) int place_arguments(const Calls *self, PyObject *const *args,
+                                                                 Py_ssize_t count, PyObject *keywords, Call *to)
 {
     Py_ssize_t i, j, named = keywords == NULL ? 0 : PyTuple_Size(keywords);
     to->stream = NULL;

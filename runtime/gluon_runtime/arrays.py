@@ -7,7 +7,9 @@ library is imported.
 from __future__ import annotations
 
 import ctypes
+import math
 import re
+import struct
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -131,33 +133,11 @@ def _extent(shape: Any, strides: Any, width: int) -> int:
     if 0 in shape:
         return 0
     if strides is None:
-        size = width
-        for extent in shape:
-            size *= int(extent)
-        return size
+        return width * math.prod(map(int, shape))
     return width + sum((int(n) - 1) * abs(int(s)) for n, s in zip(shape, strides))
 
 
-class _DLDevice(ctypes.Structure):
-    _fields_ = [("type", ctypes.c_int32), ("index", ctypes.c_int32)]
-
-
-class _DLTensor(ctypes.Structure):
-    """DLPack's `DLTensor`, the head of the content of a capsule."""
-
-    _fields_ = [
-        ("data", ctypes.c_void_p),
-        ("device", _DLDevice),
-        ("ndim", ctypes.c_int32),
-        ("code", ctypes.c_uint8),
-        ("bits", ctypes.c_uint8),
-        ("lanes", ctypes.c_uint16),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("byte_offset", ctypes.c_uint64),
-    ]
-
-
+_DLTENSOR = struct.Struct("PiiiBBHPPQ")  # DLPack's `DLTensor`, the head of the content of a capsule
 _PLACES = {1: "cpu", 2: "cuda", 10: "cuda"}  # kDLCPU, kDLCUDA; torch calls ROCm's cuda as well
 
 
@@ -166,24 +146,23 @@ def from_dlpack(value: Any) -> Seen:
         capsule = value.__dlpack__()
         pointer = ctypes.pythonapi.PyCapsule_GetPointer
         pointer.restype, pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
-        tensor = ctypes.cast(pointer(capsule, b"dltensor"), ctypes.POINTER(_DLTensor)).contents
+        head = ctypes.string_at(pointer(capsule, b"dltensor"), _DLTENSOR.size)
     except Exception as error:  # whatever the library that owns it raises
         raise BundleArgumentError(
             "the array cannot be taken through DLPack", got=f"{type(value).__name__}: {error}"
         ) from error
-    kind = _DLPACK.get(tensor.code)
-    if kind is None or tensor.lanes != 1:
+    start, place, index, rank, code, bits, lanes, sizes, steps, offset = _DLTENSOR.unpack(head)
+    kind, extents = _DLPACK.get(code), ctypes.c_int64 * rank
+    if kind is None or lanes != 1:
         raise BundleArgumentError(
-            "kernels cannot take elements of this type", got=f"DLPack code {tensor.code}"
+            "kernels cannot take elements of this type", got=f"DLPack code {code}"
         )
-    shape = tensor.shape[: tensor.ndim]
-    width = tensor.bits // 8
-    strides = [width * s for s in tensor.strides[: tensor.ndim]] if tensor.strides else None
+    strides = [bits // 8 * step for step in extents.from_address(steps)] if steps else None
     return Seen(
         "pointer",
-        (tensor.data or 0) + tensor.byte_offset,
-        dtype_name(kind if kind == "bool" else f"{kind}{tensor.bits}"),
-        _extent(shape, strides, width),
-        (_PLACES.get(tensor.device.type, f"DLPack {tensor.device.type}"), tensor.device.index),
+        start + offset,
+        dtype_name(kind if kind == "bool" else f"{kind}{bits}"),
+        _extent(extents.from_address(sizes) if rank else (), strides, bits // 8),
+        (_PLACES.get(place, f"DLPack {place}"), index),
         (value, capsule),  # the capsule frees the tensor when it goes
     )

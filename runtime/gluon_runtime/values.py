@@ -133,15 +133,13 @@ def _spread(value: Any, base: Seen) -> Seen:
     return Seen("descriptor", spread, base.dtype, base.size, base.device, base.owner)
 
 
-def _strides(value: Any, shape: tuple[int, ...], dtype: Optional[str]) -> Sequence[int]:
+def _strides(value: Any, shape: tuple[int, ...], dtype: Optional[str]) -> Any:
     """Return the strides in elements."""
     if value.strides is not None:
-        steps: Sequence[int] = value.strides
-        return steps
+        return value.strides
     base = value.base
     if value.shape is None and callable(getattr(base, "stride", None)):
-        own: Sequence[int] = base.stride()
-        return own
+        return base.stride()
     in_bytes = getattr(base, "strides", None) if value.shape is None else None
     if in_bytes is not None:  # NumPy's and CuPy's, in bytes
         return [step // width_of(dtype) for step in in_bytes]
