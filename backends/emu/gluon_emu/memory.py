@@ -52,7 +52,8 @@ class GlobalMemory:
                 self.allocations.append(one)
         self._starts = [a.start for a in self.allocations]
         self.starts = np.array(self._starts, np.uint64)
-        self.ends = np.array([a.end for a in self.allocations], np.uint64)
+        self._ends = [a.end for a in self.allocations]
+        self.ends = np.array(self._ends, np.uint64)
         self.writable = np.array([a.writable for a in self.allocations], bool)
         self.low = (self._starts[0] & ~15) if self._starts else 0
         high = max((a.end for a in self.allocations), default=0)
@@ -72,7 +73,7 @@ class GlobalMemory:
             return mask if mask.any() else None
         low, high = int(address.min()), int(address.max())
         place = bisect_right(self._starts, low) - 1
-        if place >= 0 and high + size <= self.allocations[place].end:
+        if place >= 0 and high + size <= self._ends[place]:
             if not write or self.allocations[place].writable:
                 return None
         index = np.searchsorted(self.starts, address, "right").astype(np.int64) - 1

@@ -25,6 +25,7 @@ from gluon_emu.ptx.text import Immediate, Register, Vector
 __all__ = ["offsets_of"]
 
 _SHAPE = re.compile(r"m64n(\d+)k(\d+)")
+_SHAPES = np.uint64(3 << 62 | 0x3FFF << 32 | 0x3FFF << 16)  # strides and swizzle of a descriptor
 _MODES = {0: 0, 1: 3, 2: 2, 3: 1}  # of descriptors -> 1 for 32, 2 for 64, 3 for 128 bytes
 
 
@@ -85,9 +86,8 @@ def _matrices(
     """Return the matrices (warpgroups, extent, depth) that descriptors point to."""
     memory, size = group.machine.memory, ELEMENTS[kind] // 8
     blocks = group.block[::4]
-    first = int(descriptors[0])
-    shape = first >> 14
-    if ((descriptors.astype(np.int64) >> 14) != shape).any():
+    shapes = descriptors & _SHAPES
+    if (shapes != shapes[0]).any():
         parts = [
             _places(
                 memory, blocks[i : i + 1], descriptors[i : i + 1], (extent, depth, size), across

@@ -56,6 +56,7 @@ class Agents:
         )
         self.tasks: deque[Task] = deque()
         threads = machine.block_of.size * 32
+        self.clusters = np.unique(machine.block_of // machine.cluster_size).size
         # By kind: how many groups a thread has committed, and the tasks with the groups they are in.
         self.committed = {kind: np.zeros(threads, np.int64) for kind in ("cp", "bulk")}
         self.grouped: dict[str, list[tuple[Task, np.ndarray, np.ndarray]]] = {"cp": [], "bulk": []}
@@ -95,20 +96,23 @@ class Agents:
             self._do(self.tasks.popleft())
             return
         served: set[int] = set()
-        tasks, self.tasks = self.tasks, deque()
+        tasks, self.tasks = iter(self.tasks), deque()
         later = []
         for task in tasks:
-            clusters = self._clusters(task)
+            clusters = task.clusters or self._clusters(task)
             if served.isdisjoint(clusters):
                 self._do(task)
             elif not task.done:
                 later.append(task)
             served |= clusters
+            if len(served) == self.clusters:
+                later.extend(tasks)
         self.tasks.extendleft(reversed(later))
 
     def _clusters(self, task: Task) -> frozenset[int]:
         if task.clusters is None:
-            blocks = self.machine.block_of[np.unique(task.threads // 32)]
+            rows = task.threads // 32
+            blocks = self.machine.block_of[rows if rows.size == 1 else np.unique(rows)]
             task.clusters = frozenset((blocks // self.machine.cluster_size).tolist())
         return task.clusters
 
