@@ -72,7 +72,7 @@ TILINGS = [
         "cooperative_k 128x128x64 s6/3",
         "cooperative_k 256x112x64 s4 swapped/2",
         "cooperative 256x96x64 s5 swapped pair",
-        *(t.name for t in tilings.TILINGS.values() if (t.blocks, t.block) == (2, (128, 96, 64))),
+        *(t.name for t in tilings.TILINGS.values() if (t.blocks, t.block) == (2, (128, 128, 64))),
     )
 ]
 
