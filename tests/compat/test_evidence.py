@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gluon_core.launch.place import device_target
+from gluon_core.launch.device import device_target
 from gluon_core.testing import TRITON_VERSION
 from tests.compat import evidence
 from tests.compat.differences import DIFFERENCES
