@@ -58,7 +58,7 @@ def test_an_arrival_that_may_come_in_an_earlier_phase_is_not_left_where_it_came(
     out = np.zeros(128, np.int32)
     verdict, error = judged(two_arrive, (1,), out, 0, target="sim:sm_90")
     assert verdict.verdict == "counterexample", verdict
-    assert error.report in ("race.shared", "deadlock.tasks")
+    assert error.report in ("race.shared", "deadlock.tasks", "barrier.missed")
 
 
 def test_a_phase_that_may_end_before_a_wait_is_passed_is_found():
@@ -66,7 +66,7 @@ def test_a_phase_that_may_end_before_a_wait_is_passed_is_found():
     out = np.zeros(128, np.int32)
     verdict, error = judged(two_arrive, (1,), out, 0, True, target="sim:sm_90")
     assert verdict.verdict == "counterexample", verdict
-    assert error.report == "deadlock.tasks"
+    assert error.report == "barrier.missed"  # a deadlock in other schedules
 
 
 def test_knowledge_of_completed_phases():
