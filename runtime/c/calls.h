@@ -369,7 +369,7 @@ static PyObject *calls_remember(PyObject *object, PyObject *const *args, Py_ssiz
     Py_RETURN_TRUE;
 }
 
-static PyObject *calls_forget(PyObject *object, PyObject *unused)
+static PyObject *calls_forget(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
     forget_calls((Calls *)object);
     Py_RETURN_NONE;
@@ -427,7 +427,7 @@ static int declare(Calls *self, PyObject *parameters, PyObject *absent)
     return 0;
 }
 
-static PyObject *calls_new(PyTypeObject *cls, PyObject *args, PyObject *keywords)
+static PyObject *calls_new(PyTypeObject *cls, PyObject *args, PyObject *Py_UNUSED(keywords))
 {
     PyObject *parameters, *absent;
     allocfunc allocate = (allocfunc)PyType_GetSlot(cls, Py_tp_alloc);

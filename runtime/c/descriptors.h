@@ -45,7 +45,7 @@ static Legal *find_legal(PyObject *const *fields, uint64_t *words, size_t *words
     return &legal[hash_words(words, count) % MOST_DESCRIPTORS];
 }
 
-static PyObject *learn_descriptor(PyObject *module, PyObject *args)
+static PyObject *learn_descriptor(PyObject *Py_UNUSED(module), PyObject *args)
 {
     PyObject *descriptor, *fields, *known[FIELDS];
     Legal *place, entry;
@@ -71,7 +71,7 @@ static PyObject *learn_descriptor(PyObject *module, PyObject *args)
     Py_RETURN_TRUE;
 }
 
-static PyObject *describe(PyObject *module, PyObject *const *args, Py_ssize_t count)
+static PyObject *describe(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
 {
     Legal asked, *place;
     PyObject *descriptor = NULL, *fields;

@@ -28,7 +28,7 @@
 #include "keys.h"
 #include "launches.h"
 
-static PyObject *make(PyObject *module, PyObject *args, PyObject *keywords)
+static PyObject *make(PyObject *Py_UNUSED(module), PyObject *args, PyObject *keywords)
 {
     static char *known[] = {"letters", "call", "function", "threads", "shared", "attributes", "number", "num_ctas",
                             "count", "values", "owner", "device", "current_device", "allocate", "maps", "encode",
@@ -64,7 +64,7 @@ static PyObject *make(PyObject *module, PyObject *args, PyObject *keywords)
     return enclose(&self, sizeof self, LAUNCH);
 }
 
-static PyObject *forget_maps(PyObject *module, PyObject *unused)
+static PyObject *forget_maps(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 {
     memset(cache, 0, sizeof cache);
     Py_RETURN_NONE;
@@ -72,7 +72,7 @@ static PyObject *forget_maps(PyObject *module, PyObject *unused)
 
 enum { TENSOR, DESCRIBED, ARRAY }; /* kinds of classes, see native.py */
 
-static PyObject *teach(PyObject *module, PyObject *args)
+static PyObject *teach(PyObject *Py_UNUSED(module), PyObject *args)
 {
     PyObject *cls, *capsule;
     const Exchange *table;
@@ -96,7 +96,7 @@ static PyObject *teach(PyObject *module, PyObject *args)
     Py_RETURN_TRUE;
 }
 
-static PyObject *current_stream(PyObject *module, PyObject *index)
+static PyObject *current_stream(PyObject *Py_UNUSED(module), PyObject *index)
 {
     void *stream;
     long device = PyLong_AsLong(index);
@@ -113,17 +113,14 @@ static PyObject *current_stream(PyObject *module, PyObject *index)
 #include "descriptors.h"
 
 static PyMethodDef methods[] = {
-    {"forget_maps", forget_maps, METH_NOARGS,
-     "forget_maps()\n\nEncode every descriptor anew when it comes next."},
+    {"forget_maps", forget_maps, METH_NOARGS, "forget_maps()\n\nEncode every descriptor anew when it comes next."},
     {"make", (PyCFunction)(void (*)(void))make, METH_VARARGS | METH_KEYWORDS,
      "Return a launch, see `native.launch`; None for more arguments than fit."},
     {"bind", bind, METH_VARARGS,
-     "bind(launch, sizes, stream_of, fallback)\n\nReturn `handle(*arguments)` that launches over `sizes` on `stream_of(device)`; calls with keywords, with\n"
-     "another number of arguments (constants at the end may be left out), while another device is current, and\n"
-     "those that fail go to `fallback`."},
+     "bind(launch, sizes, stream_of, fallback)\n\nReturn `handle(*arguments)` that launches over `sizes`; calls with\n"
+     "keywords or another number of arguments, on another device, and those that fail go to `fallback`."},
     {"current_stream", current_stream, METH_O,
-     "current_stream(index)\n\nReturn the stream of a device, of the library whose tensors were taught; None\n"
-     "where it does not say. Where it does, None stands for a `stream_of`."},
+     "current_stream(index)\n\nReturn the stream of a device of the tensors' library, None where it does not say."},
     {"describe", (PyCFunction)(void (*)(void))describe, METH_FASTCALL,
      "describe(base, block_shape, layout, padding, rounded)\n\n"
      "Return the descriptor of all of a tensor where one like it was learnt, else None."},
@@ -131,15 +128,13 @@ static PyMethodDef methods[] = {
      "learn_descriptor(descriptor, fields)\n\n"
      "Describe tensors like that of `descriptor` without checking; False where C cannot tell them."},
     {"refill", refill, METH_VARARGS,
-     "refill(handle, arguments, marks, fallback)\n\n"
-     "Return `handle(*tensors)`, which launches a prepared call with tensors in place of `marks`, integers among the\n"
-     "arguments or bases of descriptors; unusual calls go to `fallback`. None where C cannot."},
+     "refill(handle, arguments, marks, fallback)\n\nReturn `handle(*tensors)`, which launches with tensors in place\n"
+     "of `marks`, integers among the arguments or bases of descriptors; None where C cannot."},
     {"signature", (PyCFunction)(void (*)(void))signature, METH_FASTCALL,
-     "signature(*tensors)\n\nReturn dtype, device, sizes, strides and alignment to 16 bytes of each as bytes;\n"
-     "None where C cannot read one."},
+     "signature(*tensors)\n\nReturn the facts of tensors as bytes, see launches.h; None where C cannot read one."},
     {"teach", teach, METH_VARARGS,
-     "teach(cls, kind)\n\nRead tensors (0) of exactly this class through DLPack's table of functions, which the\n"
-     "class must offer, descriptors (1) by their fields, arrays of NumPy (2); False where it cannot."},
+     "teach(cls, kind)\n\nRead tensors (0) of exactly this class through DLPack's table of functions, descriptors (1)\n"
+     "by their fields, arrays of NumPy (2); False where it cannot."},
     {NULL, NULL, 0, NULL}};
 
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_engine", NULL, -1, methods,

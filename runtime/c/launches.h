@@ -79,8 +79,8 @@ static PyObject *take_scratch(const Launch *self, const Config *config, Packed *
     return answer;
 }
 
-/* Launch with the leaves of the arguments, or with `flat` ones, on `stream`, the current one where it is NULL. Unless it
- * returns 0, nothing was launched, with or without an exception. */
+/* Launch with the leaves of the arguments, or with `flat` ones, on `stream`, the current one where it is NULL. Unless
+ * it returns 0, nothing was launched, with or without an exception. */
 static int send(const Launch *self, PyObject *stream_of, Reader *from, PyObject *const *flat, const unsigned int *grid,
                 PyObject *stream)
 {
@@ -134,7 +134,8 @@ typedef struct {
     Key keys[MAX_MAPS];
 } Handle;
 
-/* Read the arguments of a launch by its letters, those outside tuples when they are put; constants at the end may be missing. */
+/* Read the arguments of a launch by its letters, those outside tuples when they are put; constants at the end may be
+ * missing. */
 static int read_arguments(const Launch *launch, PyObject *const *args, Py_ssize_t count, Reader *to)
 {
     const char *kind = launch->kinds;
@@ -198,7 +199,7 @@ static PyObject *as_function(const Handle *self, size_t size)
     return result;
 }
 
-static PyObject *bind(PyObject *module, PyObject *args)
+static PyObject *bind(PyObject *Py_UNUSED(module), PyObject *args)
 {
     PyObject *launch;
     Handle self;
@@ -227,7 +228,7 @@ static int mark_of(const Leaf *leaf, PyObject *marks)
     return i;
 }
 
-static PyObject *refill(PyObject *module, PyObject *args)
+static PyObject *refill(PyObject *Py_UNUSED(module), PyObject *args)
 {
     PyObject *bound, *arguments, *marks, *fallback, *capsule, *values[MAX_PARAMETERS];
     const Handle *source;
@@ -265,8 +266,8 @@ static PyObject *refill(PyObject *module, PyObject *args)
     return as_function(&self, sizeof self);
 }
 
-/* signature(*tensors): dtype, device, sizes, strides and alignment of each as bytes; None stands for itself. */
-static PyObject *signature(PyObject *module, PyObject *const *args, Py_ssize_t count)
+/* Return dtype, device, sizes, strides and alignment to 16 bytes of each tensor; None stands for itself. */
+static PyObject *signature(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
 {
     Reader to;
     Py_ssize_t i;

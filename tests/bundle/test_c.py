@@ -9,6 +9,7 @@ import random
 import shutil
 import struct
 import subprocess
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,21 @@ def program(folder):
         return done.stdout.splitlines()
 
     return run
+
+
+def test_the_engine_compiles_without_warnings():
+    flags = [
+        "-fsyntax-only",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        f"-I{sysconfig.get_paths()['include']}",
+    ]
+    engine = Path(c_sources()) / "engine.c"
+    if not engine.is_file():
+        pytest.skip("a wheel has no source of the engine")
+    done = subprocess.run([GCC, *flags, str(engine)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_header_is_c_plus_plus(tmp_path):
