@@ -260,7 +260,9 @@ def attention_cases(folder: Path, words: list[str]) -> Cases:
     if wanted("attention, pointers", words):
         yield "attention, pointers", {"ours": by_pointers(ported), "triton": by_pointers(plain)}
     tiles, tiles_ported = both("tiles", folder)
-    for head, columns, causal in ((64, 128, False), (128, 128, False), (128, 128, True)):
+    for head, warps, causal in (
+        (64, 8, False), (64, 4, False), (64, 4, True), (128, 8, False), (128, 8, True)
+    ):  # fmt: skip
         heads = 64 if head == 64 else 32
         x = [
             torch.randn(1, heads, 4096, head, device="cuda", dtype=torch.float16) for _ in range(3)
@@ -272,15 +274,16 @@ def attention_cases(folder: Path, words: list[str]) -> Cases:
             x: Any = x,
             y: Any = y,
             head: int = head,
-            n: int = columns,
+            warps: int = warps,
             causal: bool = causal,
         ) -> Any:
             return lambda: module.tile_attention_kernel[(32, x[0].shape[1])](
-                *x, y, head**-0.5, x[0].shape[1], 4096, head, 128, n, causal,
-                num_warps=8, num_stages=2,
+                *x, y, head**-0.5, x[0].shape[1], 4096, head, 128, 128, causal,
+                num_warps=warps, num_stages=2,
             )  # fmt: skip
 
-        name = f"attention, tiles, heads of {head}{', causal' if causal else ''}"
+        words_of = f"heads of {head}, {warps} warps{', causal' if causal else ''}"
+        name = f"attention, tiles, {words_of}"
         if wanted(name, words):
             yield (
                 name,

@@ -9,66 +9,129 @@ becomes
 
     gl.static_assert(not CAUSAL)
     acc = attend(acc, q, k_tiles, 0, length)
+
+In a function, constants are those that all of its calls pass.
 """
 
 from __future__ import annotations
 
 import ast
-from typing import Any, Optional
+from typing import Any, Mapping, Optional
 
 from gluon_core import language
 from gluon_core._triton import unwrap
 from gluon_write.form import Form, changed_copy, factor
-from gluon_write.loops import mentions
 from gluon_write.sketch import Sketch
 
 __all__ = ["taken_alone"]
 
+_UNKNOWN = object()
+
 
 def taken_alone(fn: Any, drawn: Sketch) -> Any:
-    """Return a kernel with one branch of each condition of constants in its body, or the kernel.
+    """Return a kernel with one branch of each condition of constants in its functions, or the kernel.
 
     Args:
         drawn: the traced kernel, whose constants are known.
     """
-    while True:
-        text = _Branches(fn, drawn).text()
-        if text is None:
-            return fn
-        fn = changed_copy(fn, [fn, *drawn.jits[1:]], {0: text}, {})
+    known: dict[int, dict[str, Any]] = {
+        0: {name: unwrap(value) for name, value in drawn.constants.items()}
+    }
+    texts: dict[int, str] = {}
+    done: set[int] = set()
+    while len(done) < len(known):
+        number = next(n for n in known if n not in done)
+        done.add(number)
+        reader = _Branches(drawn.jits[number])
+        text = reader.text(known[number])
+        if text is not None:
+            texts[number] = text
+        for called, constants in reader.passed(drawn.jits, known[number]):
+            if called in done:  # a call that comes late, or a function that calls itself
+                return fn
+            old = known.setdefault(called, constants)
+            known[called] = {n: v for n, v in old.items() if constants.get(n, _UNKNOWN) == v}
+    return changed_copy(fn, drawn.jits, texts, {}) if texts else fn
 
 
 class _Branches(Form):
-    def __init__(self, fn: Any, drawn: Sketch):
+    def __init__(self, fn: Any):
         super().__init__(fn)
-        self.drawn = drawn
         self.space = next((n for n, value in self.scope.items() if value is language), "")
 
-    def text(self) -> Optional[str]:
-        """Return the kernel with the first such condition in its body replaced; None without one."""
-        for statement in self.tree.body:
-            if not isinstance(statement, ast.If) or not self.space:
-                continue
-            if not mentions(statement.test) <= set(self.drawn.constants):
-                continue
-            names = {name: unwrap(value) for name, value in self.drawn.constants.items()}
-            test = ast.Expression(statement.test)
-            holds = bool(eval(compile(test, "<condition>", "eval"), {"__builtins__": {}}, names))
-            return self._replaced(statement, holds)
-        return None
+    def text(self, constants: Mapping[str, Any]) -> Optional[str]:
+        """Return the function with one branch of each condition in its body; None where nothing changes.
 
-    def _replaced(self, statement: ast.If, holds: bool) -> str:
-        """Return the text with one branch in place of a condition."""
+        Its own text is that one from then on.
+        """
+        lines, changed = self.source.splitlines(), False
+        for statement in reversed(self.tree.body):
+            if isinstance(statement, ast.If) and self.space:
+                new = self._taken(statement, constants)
+                if new is not None:
+                    lines[statement.lineno - 1 : statement.end_lineno] = new
+                    changed = True
+        if not changed:
+            return None
+        self.source = "\n".join(lines) + "\n"
+        self.tree = ast.parse(self.source).body[0]
+        return self.source
+
+    def passed(
+        self, jits: list[Any], constants: Mapping[str, Any]
+    ) -> list[tuple[int, dict[str, Any]]]:
+        """Return the functions that the text calls, by number, with the constants that each call passes."""
+        listed = []
+        for node in ast.walk(self.tree):
+            number = next((i for i, jit in enumerate(jits) if self.called(node) is jit), None)
+            if number is None or not isinstance(node, ast.Call):
+                continue
+            names = [param.name for param in jits[number].params]
+            words = {w.arg: w.value for w in node.keywords if w.arg}
+            values = {
+                n: _value(v, constants) for n, v in {**dict(zip(names, node.args)), **words}.items()
+            }
+            listed.append((number, {n: v for n, v in values.items() if v is not _UNKNOWN}))
+        return listed
+
+    def _taken(self, statement: ast.If, constants: Mapping[str, Any]) -> Optional[list[str]]:
+        """Return the lines of the branch that is taken; None where that is not known."""
+        conditions, block = [], [statement]
+        while len(block) == 1 and isinstance(block[0], ast.If):
+            inner = block[0]
+            holds = _value(inner.test, constants)
+            if holds is _UNKNOWN:
+                break
+            shown = ast.unparse(inner.test)
+            if isinstance(holds, bool):
+                conditions.append(factor(shown) if holds else f"not {factor(shown)}")
+            else:
+                conditions.append(f"{factor(shown)} {'!=' if holds else '=='} 0")
+            block = inner.body if holds else inner.orelse  # type: ignore[assignment]
+        if not conditions:
+            return None
         lines, outer = self.source.splitlines(), " " * statement.col_offset
-        shown = ast.unparse(statement.test)
-        known = shown if holds else f"not {factor(shown)}"
-        block = statement.body if holds else statement.orelse
-        inner: list[str] = []
+        inner_lines: list[str] = []
         if block:
-            depth = block[0].col_offset
-            part = lines[block[0].lineno - 1 : block[-1].end_lineno]
+            first, depth = block[0], block[0].col_offset
+            part = lines[first.lineno - 1 : block[-1].end_lineno]
+            if part[0].lstrip().startswith("elif "):
+                part[0] = part[0].replace("elif ", "if ", 1)
             part[0] = " " * depth + part[0].lstrip()
-            inner = [outer + line[min(depth, len(line) - len(line.lstrip())) :] for line in part]
-        asserted = f"{outer}{self.space}.static_assert({known})"
-        lines[statement.lineno - 1 : statement.end_lineno] = [asserted, *inner]
-        return "\n".join(lines) + "\n"
+            inner_lines = [
+                outer + line[min(depth, len(line) - len(line.lstrip())) :] for line in part
+            ]
+        asserted = f"{outer}{self.space}.static_assert({' and '.join(conditions)})"
+        return [asserted, *inner_lines]
+
+
+def _value(node: ast.expr, constants: Mapping[str, Any]) -> Any:
+    """Return the value of an expression of constants."""
+    names = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+    if not names <= set(constants) or any(isinstance(n, ast.Call) for n in ast.walk(node)):
+        return _UNKNOWN
+    try:
+        code = compile(ast.Expression(node), "<constants>", "eval")
+        return eval(code, {"__builtins__": {}}, dict(constants))
+    except Exception:  # such as an attribute that the value lacks
+        return _UNKNOWN

@@ -13,7 +13,9 @@ becomes
         x = gl.portable.load(block, [block_0, block_1 + k])
 
 where one dimension is known to be contiguous. A dimension that no access checks has no end, so that an
-access reads what pointers would read.
+access reads what pointers would read. A block without checks may begin at `a + offset`, which differs by
+program: its descriptor begins at `a`, and its places `offset // stride` rows and `offset % stride` columns on,
+so that all programs have one descriptor.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from gluon_core._triton import unwrap
 from gluon_write.form import Form, bounds_of, changed_copy, factor
 from gluon_write.library_text import library_texts
 from gluon_write.loops import mentions, stores
-from gluon_write.sketch import Sketch
+from gluon_write.sketch import Sketch, place_of
 
 __all__ = ["described"]
 
@@ -36,6 +38,7 @@ _NAMES = ("block_of", "block_moved", "block_pointers", "block_mask")
 _ENDLESS = "2147483647"
 _HINTS = ("cache_modifier", "eviction_policy")
 _RANK = 2
+_LEAST_LINE = 128  # bytes: 2**31 rows of so many are more than a device has
 
 
 class _Unable(Exception):
@@ -319,15 +322,52 @@ class _Reader(Form):
                 extents[dim] = _ENDLESS
         steps = [self.text_of(part) for part in self.parts(strides)]
         order = (1, 0) if family.flipped else (0, 1)
+        where = self.text_of(base)
+        moved = self._begin(base, family, self._line_of(call, order[1]))
+        if moved is not None:
+            where, offset = moved
+            extents = [_ENDLESS] * _RANK
+            across = factor(steps[order[0]])
+            for dim, operator in zip(order, ("//", "%")):
+                more = f"({factor(offset)} {operator} {across}).to({self.space}.int32)"
+                starts[dim] = more if starts[dim] == "0" else f"{starts[dim]} + {more}"
         listed = [
             f"[{', '.join(values[dim] for dim in order)}]" for values in (extents, [*steps], blocks)
         ]
         listed[1] = f"[{steps[order[0]]}, 1]"
-        text = (
-            f"{name} = {self.space}.portable.descriptor({self.text_of(base)}, {', '.join(listed)})"
-        )
+        text = f"{name} = {self.space}.portable.descriptor({where}, {', '.join(listed)})"
         indent = "\n" + " " * call_column(self, call)
         return f"{text}{indent}{name}_0, {name}_1 = {starts[0]}, {starts[1]}"
+
+    def _line_of(self, call: ast.Call, dim: int) -> int:
+        """Return the bytes along a dimension of a block; 0 where they are not known."""
+        size = self.parts(call.args[4])[dim]
+        count = size.value if isinstance(size, ast.Constant) else 0
+        if isinstance(size, ast.Name):
+            count = unwrap(self.drawn.constants.get(size.id))
+        place = place_of(call.args[0], self.number)
+        values = self.drawn.returned.get(place, ()) if place else ()
+        bits = [getattr(getattr(value.type, "pointee", None), "bits", 0) for value in values]
+        return count * min(bits, default=0) // 8 if isinstance(count, int) else 0
+
+    def _begin(self, base: ast.expr, family: _Family, line: int) -> Optional[tuple[str, str]]:
+        """Return a parameter that points to a tensor, and the offset from it at which a block begins; None of others.
+
+        Args:
+            line: bytes of a row of a tile. Where they are few, there may be more rows than coordinates.
+        """
+        if not isinstance(base, ast.BinOp) or not isinstance(base.op, ast.Add):
+            return None
+        pointer, offset = base.left, base.right
+        arguments = {arg.arg for arg in self.tree.args.args}
+        if not isinstance(pointer, ast.Name) or pointer.id not in arguments or family.checked:
+            return None
+        place = place_of(offset, self.number)
+        values = self.drawn.returned.get(place, ()) if place else ()
+        scalars = [v for v in values if not getattr(v.type, "dims", ()) and hasattr(v.type, "bits")]
+        if line < _LEAST_LINE or not values or len(scalars) != len(values):
+            return None
+        return pointer.id, " ".join(self.text_of(offset).split())
 
     def _call(self, node: ast.Call, names: dict[str, _Family], steps: Any) -> None:
         called = self.called(node)

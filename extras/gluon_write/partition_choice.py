@@ -52,9 +52,10 @@ def in_partitions(
             other = traced(walk.kernel)
             walks = _with_parts(walk.kernel, other, traced, target, stages, warps, parts, walk.ends)
             pays = walks.gain > 1 and (parts > 1 or walks.alone)
-            shared = (
-                _sharing(fn, drawn, traced, target, stages, warps, walks) if parts > 1 else None
-            )
+            try:
+                shared = _sharing(fn, drawn, traced, target, stages, warps, walks)
+            except GluonError:  # a part of the kernel that no trace has seen
+                shared = None
             chosen = walks if shared is None else shared
             return chosen.kernel if form or pays else fn
         except (NoForm, GluonError):
@@ -108,7 +109,10 @@ def _sharing(
         other: the walk whose consumers have a part of one block each.
     """
     parts = other.parts
-    if (warps, SHARERS) not in LAUNCHED:
+    if parts == 1 or (warps, SHARERS) not in LAUNCHED:
+        return None
+    cost = round(100 * other.cycles_of(SHARERS) / other.cycles_of(parts))
+    if cost * parts > _PAYS * SHARERS:
         return None
     alone = taken_alone(fn, drawn)  # other branches may have other tiles
     if alone is not fn:
@@ -118,24 +122,15 @@ def _sharing(
         return None
     kernel, part = halved
     half = traced(kernel, GROUP)
-    cost = 0
     for axis in range(_AXES):
-        # Written twice: the cost, which the kernel compares, comes from its schedule.
-        for _ in range(2):
-            sharing = Sharing(axis, part, parts, SHARERS, cost)
-            walk = walking(kernel, half, sharing=sharing)
-            if walk is None:
-                break
-            try:
-                shared = Partitions(
-                    walk.kernel, traced(walk.kernel, GROUP), target, stages, warps, SHARERS,
-                    walk.member, walk.ends, walk,
-                )  # fmt: skip
-            except (NoForm, GluonError):
-                break
-            cost = round(100 * shared.cycles[1] / other.cycles[1])
-            if cost * parts > _PAYS * SHARERS:
-                return None
-        else:
-            return shared
+        walk = walking(kernel, half, sharing=Sharing(axis, part, parts, SHARERS, cost))
+        if walk is None:
+            continue
+        try:
+            own = traced(walk.kernel, GROUP)
+            return Partitions(
+                walk.kernel, own, target, stages, warps, SHARERS, walk.member, walk.ends, walk
+            )
+        except (NoForm, GluonError):
+            pass
     return None

@@ -166,13 +166,21 @@ class Partitions(RingPlan):
         read = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
         return [*self.rings, self.slot, *(p for p in own if p in read)]
 
-    def _forms(self, one: Function, loop: Loop, results: list[str]) -> tuple[Rounds, Forms]:
-        """Return the rounds of a loop, and their cost."""
+    def _forms(
+        self, one: Function, loop: Loop, results: list[str], parts: int
+    ) -> tuple[Rounds, Forms]:
+        """Return the rounds of a loop, and their cost where so many parts share the tiles."""
         rounds = Rounds(one.reader, loop, _by_ring(loop))
         depth = min(self.depth, max(self.stages, 2))
         return rounds, forms_of(
-            one.reader, loop, rounds, results, depth, self.target, self.group, self.parts, self.walks
+            one.reader, loop, rounds, results, depth, self.target, self.group, parts, self.walks
         )  # fmt: skip
+
+    def cycles_of(self, parts: int) -> float:
+        """Return the cycles of a round of each loop where so many parts share the tiles."""
+        loops = [(one, loop) for one in self.functions.values() for loop in one.loops.values()]
+        listed = [(one, loop, one.reader.results_of(loop) or []) for one, loop in loops]
+        return sum(self._forms(*each, parts)[1].specialized for each in listed)
 
     def _consumed(self, one: Function, statement: ast.stmt, inner: bool) -> list[str]:
         """Return the lines of a statement in the consumer."""
@@ -312,7 +320,7 @@ class Partitions(RingPlan):
         results = reader.results_of(loop, inner)
         if results is None or not isinstance(loop.node.iter, ast.Call):
             raise NoForm
-        rounds, forms = self._forms(one, loop, results)
+        rounds, forms = self._forms(one, loop, results, self.parts)
         rounds.slot = self.slot
         self.alone &= forms.blocks == 1
         words = max(
