@@ -34,11 +34,11 @@ _ROW = 16  # bytes that addresses and strides of TMA are multiples of
 def restoring(
     weight: Tensor, scales: Optional[Tensor], format: str, dtype: torch.dtype, k: int, group: int
 ) -> Callable[..., Tensor]:
-    """Return `run(weight, scales) -> [N, K]`, the weights times their scales."""
+    """Return `run(weight, scales, dtype, k) -> [N, K]`, the weights times their scales."""
     n = weight.shape[0]
     empty = allocator((n, k), dtype, weight.device)
     if n * k == 0:
-        return lambda weight, scales: empty()
+        return lambda *unused: empty()
     copied = weight.stride(1) != 1
     raw, result = _bytes(weight), empty()
     packed = k // raw.shape[1]
@@ -56,7 +56,7 @@ def restoring(
     options = overlapping(moved) if current_target().has("nvidia.tma") else {}
     launch = gluon.torch.prepare(restore_weights, grid, arguments, tensors, num_warps=4, **options)
 
-    def run(weight: Tensor, scales: Optional[Tensor]) -> Tensor:
+    def run(weight: Tensor, scales: Optional[Tensor], *settings: Any) -> Tensor:
         result = empty()
         raw = _bytes(weight.contiguous() if copied else weight)
         launch(*(x for x in (raw, scales, result) if x is not None))

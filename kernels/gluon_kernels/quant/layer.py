@@ -169,8 +169,15 @@ def _build(
     return run
 
 
-plans = Plans(_build)
-restoring = Plans(launches.restoring)
+def _build_restoring(
+    weight: Tensor, scales: Optional[Tensor], dtype: torch.dtype, k: int
+) -> Callable[..., Tensor]:
+    format = _format(weight, scales)
+    group = _group(scales, format, weight.shape[0], k)
+    return launches.restoring(weight, scales, format, dtype, k, group)
+
+
+plans, restoring = Plans(_build), Plans(_build_restoring)
 
 
 @gluon.torch.op(
@@ -183,13 +190,7 @@ def _restored(weight: Tensor, scales: Optional[Tensor], dtype: torch.dtype, k: i
 
 
 def _restore(weight: Tensor, scales: Optional[Tensor], dtype: torch.dtype, k: int) -> Tensor:
-    known_by = (signature(weight, scales), dtype)
-    group = _group(scales, _format(weight, scales), weight.shape[0], k)
-    result: Tensor = restoring.find(
-        known_by, weight, scales, _format(weight, scales), dtype, k, group
-    )(  # fmt: skip
-        weight, scales
-    )
+    result: Tensor = restoring((signature(weight, scales), dtype), weight, scales, dtype, k)
     return result
 
 
