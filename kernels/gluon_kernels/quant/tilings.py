@@ -172,7 +172,7 @@ def _groups(m: int, k: int) -> Iterator[Tiling]:
             tiling = Tiling("groups", block, depth, splits, 64 * down, along)
             if splits == 0 and along > 1 or stages(tiling, 1) < max(2, along + 1):
                 continue
-            if _up(k, depth) >= max(1, splits) * along and splits <= max(1, block // 8):
+            if _up(k, depth) >= max(1, splits) * along and splits <= max(8, block // 8):
                 yield tiling
 
 
