@@ -24,7 +24,7 @@ __all__ = ["ROWS", "WIDTHS", "Tiles", "folded", "forward_plan", "plan", "tiles_o
 
 ROWS = 16  # of a matrix unit: the queries that share a head of keys
 WIDTHS = (16, 32, 64, 128, 256)
-STAGES = 3
+STAGES = (3, 2)  # steps under way: the more of these, the fewer programs share a processor
 GRID = 65535  # programs along the second axis
 SPLITS = (
     1,
@@ -33,10 +33,11 @@ SPLITS = (
     *(n << i for i in range(5) for n in (4, 5, 6, 7)),
     128,
 )  # few, since each is compiled
-PROGRAMS = 2  # for each processor, whose shared memory holds the steps under way of both
-MOST_PROGRAMS = 4
-ALONE = 2 / 3  # of the time that a program takes next to another one
-FILL = 0.5  # tiles that a program takes until its first loads are there
+PROGRAMS = 2  # for each processor, at least, whose shared memory holds the steps under way of both
+MOST_PROGRAMS = 5
+ALONE = 2 / 3  # of the time that a program takes next to others
+JOINING = 1.02  # of the time, with several parts
+FILL = 1.0  # tiles that the programs of a processor together take until their first loads are there
 STEPS = 2  # of a part, at least
 JOINED = 1 << 15  # numbers of parts that one program puts together; of more, a launch of its own
 
@@ -52,35 +53,47 @@ class Tiles(NamedTuple):
 
 def tiles_of(programs: int, longest: int, width: int, processors: int) -> Tiles:
     """Return the tiles for so many heads of keys in all sequences."""
-    block = 64
+    block, most = 64, STAGES[0]
     memory = current_target().limits.shared_memory
-    while block > 32 and PROGRAMS * _bytes(block, width) > memory:
+    while block > 32 and PROGRAMS * _bytes(block, most, width) > memory:
         block //= 2
-    if _bytes(block, width) > memory:
+    if _bytes(block, most, width) > memory:
         block //= 2
     tiles = max(1, longest // block)
-    resident = processors * max(1, min(MOST_PROGRAMS, memory // _bytes(block, width)))
-    splits = min(
-        (parts for parts in SPLITS if parts == 1 or STEPS * parts <= tiles),
-        key=lambda parts: _time(programs * parts / resident, tiles / parts),
-    )
-    return Tiles(block, STAGES, splits, 4)
+    choices = [
+        (_time(programs, parts, tiles, _resident(block, stages, width), processors), parts, stages)
+        for stages in STAGES
+        for parts in SPLITS
+        if parts == 1 or STEPS * parts <= tiles
+    ]
+    _, splits, stages = min(choices, key=lambda choice: choice[0])
+    return Tiles(block, stages, splits, 4)
 
 
-def _time(rounds: float, tiles: float) -> float:
-    """Return the time for so many rounds of programs with so many tiles, in that of an even share on all processors.
+def _resident(block: int, stages: int, width: int) -> int:
+    """Return how many programs share a processor, by their shared memory and their registers."""
+    of_memory = current_target().limits.shared_memory // _bytes(block, stages, width)
+    of_registers = 512 // min(36 + width, 255)  # 65536 of a processor, of 128 threads
+    return max(1, min(MOST_PROGRAMS, of_memory, of_registers))
 
-    A program alone on a processor ends earlier than two that share one, but not in half of the time.
+
+def _time(programs: int, parts: int, tiles: int, resident: int, processors: int) -> float:
+    """Return the time for so many heads in so many parts, in that of an even share on all processors.
+
+    A program alone on a processor ends earlier than several that share one, but not as much as they are more.
     """
+    rounds = programs * parts / (resident * processors)
     whole = int(rounds)
     last = rounds - whole
     spent = whole + (ALONE + 2 * (1 - ALONE) * max(last - 0.5, 0) if last > 1e-9 else 0.0)
-    return spent / rounds * (math.ceil(tiles) + FILL) / tiles
+    share = tiles / parts
+    joining = JOINING if parts > 1 else 1.0
+    return joining * spent / rounds * (math.ceil(share) + FILL / resident) / share
 
 
-def _bytes(block: int, width: int) -> int:
+def _bytes(block: int, stages: int, width: int) -> int:
     """Return the shared memory of the steps under way, and of sums."""
-    return 4 * STAGES * block * width + 4096
+    return 4 * stages * block * width + 4096
 
 
 def folded(x: Optional[Tensor], shared: int) -> Optional[Tensor]:
