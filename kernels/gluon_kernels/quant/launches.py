@@ -215,7 +215,7 @@ def _groups(layer: Any, x: Tensor, raw: Tensor, tiling: Tiling, processors: int)
     )
     shared, sharers = tilings.shares(tiles, gluon.cdiv(layer.k, depth), processors)
     rest = (
-        layer.n, shared, sharers, size, layer.format, block, down, along, depth, tilings.part(block), stages, splits
+        layer.n, shared, sharers, size, layer.format, block, down, along, depth, tilings.part(block, layer.format == "mxfp4"), stages, splits
     )  # fmt: skip
     if splits == 0:
         programs = max(sharers, min(tiles, processors))

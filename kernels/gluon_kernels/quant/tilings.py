@@ -61,12 +61,13 @@ class Groups(NamedTuple):
     Args:
         launch: of a launch.
         moved: bytes of a step that arrive in one.
-        product: of 64 x 64 weights with 64 rows of `x`, in the matrix unit.
+        product: of 64 x 64 weights with 64 rows of `x`, in the matrix unit; `narrow` more for each further part of the tile.
         conversion: of 64 x 64 weights, `scaling` more with scales of groups, and `exponents` more with those of mxfp4.
         both: of the shorter of these two that passes while the other one does not.
+        drained: of a step, at whose end products are waited for.
         step, part: of a step of one group, and of each of its products, besides these.
         tile: of a tile besides its steps.
-        gathered: of sums of each other group that shares rows.
+        gathered: of 64 x 64 sums of each other group that shares rows.
         shared, each, added: of sums that programs share, for each kilobyte of them that a processor writes, and for each program whose sums another one
             adds to its own under equal shares.
     """
@@ -74,10 +75,12 @@ class Groups(NamedTuple):
     launch: float
     moved: float
     product: float
+    narrow: float
     conversion: float
     scaling: float
     exponents: float
     both: float
+    drained: float
     step: float
     part: float
     tile: float
@@ -92,8 +95,8 @@ _FEW_TIMES = {
     64: Few(2.1, 0.221, 0.149, 0.185, 0.061, 0.185, 0.173, 0.26, 2.05),
     128: Few(2.6, 0.192, 0.300, 0.054, 0.115, 0.119, 0.168, 0.26, 2.2),
 }
-# Fitted to 159 times of 126 shapes on an H200.
-_GROUPS_TIMES = Groups(1.28, 60.8e3, 0.078, 0.092, 0.014, 0.066, 0.7, 0.16, 0.065, 0.93, 0.26, 0.71, 0.071, 0.53)  # fmt: skip
+# Fitted to 139 times of 43 shapes on an H200.
+_GROUPS_TIMES = Groups(1.19, 85e3, 0.0727, 0.0155, 0.0746, 0.0156, 0.057, 0.59, 0.049, 0.217, 0.06, 1.82, 0.344, 0.533, 0.0476, 0.665)  # fmt: skip
 _TOKENS = 1.23  # of the time that was expected of `linear_tokens`
 
 # Weights' rows of a tile and the depths of its steps, by the rows of `x` of a tile.
@@ -154,9 +157,9 @@ def stages(tiling: Tiling, packed: int) -> int:
     return min(8, (_SHARED - exchanged) // slot)
 
 
-def part(block: int) -> int:
-    """Return the weights along K of a product of "groups": fewer, where conversions and products of many rows pass by turns."""
-    return 32 if block >= 64 else 64
+def part(block: int, exponents: bool) -> int:
+    """Return the weights along K of a product of "groups": fewer, where one of many rows takes longer than a conversion."""
+    return 32 if block >= 160 and not exponents else 64
 
 
 def _groups(m: int, k: int) -> Iterator[Tiling]:
@@ -216,7 +219,7 @@ def expected(
         tiles = _up(m, 128) * _up(n, 256)
         # Whole rounds, or tiles that programs share.
         product = min(_up(tiles, processors) * processors, 1.15 * tiles) * tile
-        return 6.5 + moved / 3.9e6 + max(product, n * k * 2 / 4e6)
+        return 4.5 + moved / 3.7e6 + max(product, n * k * 2 / 4e6)
     if tiling.kernel == "rows":
         width = 128 * tiling.splits * 4 * packed  # weights of a row that a step multiplies
         steps = _up(k, width)
@@ -274,17 +277,17 @@ def _of_groups(
     times, parts, down = _GROUPS_TIMES, tiling.depth // 64, tiling.columns // 64
     rows = min(m, tiling.block)  # TMA reads no rows behind the last one
     moved = tiling.depth * (tiling.columns / packed + 2 * rows) / times.moved
-    product = times.product * tiling.block / 64
+    product = times.product * tiling.block / 64 + times.narrow * (tiling.block.bit_count() - 1)
     conversion = times.conversion
     if exponents:
         conversion += times.exponents
     elif group:
         conversion += times.scaling
     most, least = max(product, conversion), min(product, conversion)
-    taken = parts * down * (most + times.both * least)
+    taken = parts * down * (most + times.both * least) + times.drained
     latency = times.step + parts * (product + conversion + times.part)
     steps = max(share * max(moved, taken), _up(share, tiling.along) * latency)
-    after = times.tile + times.gathered * (tiling.along - 1)
+    after = times.tile + times.gathered * (tiling.along - 1) * tiling.block / 64
     if tiling.splits != 1:
         kilobytes = tiling.columns * tiling.block / 256
         after += times.shared + times.each * kilobytes + times.added * adding
