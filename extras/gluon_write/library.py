@@ -140,6 +140,12 @@ def tile_block(tiles, offsets):
 
 
 @gluon.constexpr_function
+def multiple(dtype, tma):
+    """Return how many elements descriptors demand rows to be multiples of: 16 bytes, for TMA alone."""
+    return 128 // dtype.element_ty.primitive_bitwidth if tma else 1
+
+
+@gluon.constexpr_function
 def cube_of(size, steps):
     """Return a shape with a dimension of two for each bit of the last index."""
     return [size >> steps] + [2] * steps

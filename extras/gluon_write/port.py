@@ -108,6 +108,8 @@ class _Port:
         self.tree = ast.parse(text)
         self.edits: list[tuple[int, int, str]] = []  # first and last byte, and the new text
         self.bound: frozenset[str] = frozenset()  # by the function at hand
+        self.kept: set[str] = set()  # its parameters that keep their values
+        self.constants: set[str] = set()  # those at compile time
         self.kinds = Kinds(jits, self.language)
         self.jit = jits[0].name if jits else ""  # the function at hand
         self.values: dict[str, list[ast.expr]] = {}  # of its variables
@@ -310,6 +312,16 @@ class _Port:
 
     def _function(self, jit: ast.FunctionDef, kernel: bool) -> None:
         self.jit, self.bound = jit.name, bound_in(jit)
+        stored = {
+            n.id for n in ast.walk(jit) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+        }
+        arguments = [arg for arg in ast.walk(jit.args) if isinstance(arg, ast.arg)]
+        self.kept = {arg.arg for arg in arguments} - stored
+        self.constants = {
+            arg.arg
+            for arg in arguments
+            if arg.annotation is not None and self.language(arg.annotation) == "constexpr"
+        } - stored
         self.ranks = Ranks(jit, self.language)
         self.values = {}
         for node in ast.walk(jit):

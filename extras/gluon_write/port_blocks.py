@@ -14,6 +14,7 @@ _CHECKS = ("boundary_check", "padding_option")
 _HOW = ("cache_modifier", "eviction_policy")
 _LOADS = ("pointer", "mask", "other", *_CHECKS, *_HOW, "volatile")
 _STORES = ("pointer", "value", "mask", _CHECKS[0], *_HOW)
+_TMA = 'gl.target.has("nvidia.tma")'
 _TILE_FUNCTIONS = {"load_tensor_descriptor": "load", "store_tensor_descriptor": "store"}
 
 
@@ -53,6 +54,9 @@ def ported_maker(port: Any, node: ast.Call, name: str) -> bool:
                 "Use block pointers, or pointers with a mask.",
             )
         parts = [port.text_of(words[n]) for n in names]
+        if not _is_parameter(port, words["base"]):
+            parts[0] = f"gl.multiple_of({parts[0]}, 16 if {_TMA} else 1)"
+        parts[2] = _aligned_strides(port, words["strides"], words["base"])
         port.replace(node, f"gl.portable.descriptor({', '.join(parts)})")
     elif name in _TILE_FUNCTIONS:
         parts = [port.text_of(arg) for arg in node.args]
@@ -60,6 +64,26 @@ def ported_maker(port: Any, node: ast.Call, name: str) -> bool:
     else:
         return False
     return True
+
+
+def _is_parameter(port: Any, node: ast.expr) -> bool:
+    """Return True for a parameter that keeps its value: launches know its alignment."""
+    return isinstance(node, ast.Name) and node.id in port.kept
+
+
+def _aligned_strides(port: Any, node: ast.expr, base: ast.expr) -> str:
+    """Return the text of a descriptor's strides, which Triton demands to be multiples of 16 bytes."""
+    if not isinstance(node, (ast.List, ast.Tuple)):
+        text: str = port.text_of(node)
+        return text
+    steps = []
+    for step in node.elts:
+        text = port.text_of(step)
+        if not isinstance(step, ast.Constant) and text not in port.constants:
+            demanded = f"{port.need('multiple')}({_pointer(port, base)}.dtype, {_TMA})"
+            text = f"gl.multiple_of(gl.to_tensor({text}), {demanded})"
+        steps.append(text)
+    return f"[{', '.join(steps)}]"
 
 
 def ported_access(port: Any, node: ast.Call, name: str) -> bool:
@@ -109,3 +133,9 @@ def ported_method(port: Any, node: ast.Call) -> bool:
     else:
         return False
     return True
+
+
+def _pointer(port: Any, node: ast.expr) -> str:
+    """Return the text of an address that an attribute can follow."""
+    text: str = port.text_of(node)
+    return text if isinstance(node, (ast.Name, ast.Attribute, ast.Call)) else f"({text})"

@@ -30,6 +30,8 @@ __all__ = [
     "store",
 ]
 
+_WIDEST = 128  # bits of an access of a thread
+
 
 def make(request: TileRequest, _semantic: SemanticLayer) -> Sequence[Any]:
     """Accept any base, shape and strides."""
@@ -51,7 +53,8 @@ def begin(stages: int, tiles: int, _semantic: SemanticLayer) -> Sequence[Any]:
 def fetch(fetch: Any, _semantic: SemanticLayer) -> None:
     for tile, buffer, place in zip(fetch.tiles, fetch.buffers, fetch.coordinates):
         block = tile.block_shape
-        base, offsets, mask = _addresses(_semantic, tile, place, block)
+        layout = _blocked(_semantic, block, tile.dtype.primitive_bitwidth)
+        base, offsets, mask = _addresses(_semantic, tile, place, block, layout)
         if fetch.pred is not None:
             mask = _semantic.and_(mask, fetch.pred)
         around = (_semantic.target, _semantic.num_warps, _triton.VERSION)
@@ -77,9 +80,9 @@ def store(request: TileStoreRequest, _semantic: SemanticLayer) -> None:
     for i, part in enumerate(_semantic.split_columns(request.value, width)):
         shape = [int(size) for size in part.shape]
         place = _semantic.moved_right(request.coordinates, i * width)
-        layout = _blocked(_semantic, shape, request.tile.dtype.primitive_bitwidth)
+        layout = _aligned(_semantic, request.tile, shape)
         value = _semantic.convert_layout(part, layout)
-        base, offsets, mask = _addresses(_semantic, request.tile, place, shape)
+        base, offsets, mask = _addresses(_semantic, request.tile, place, shape, layout)
         asked = StoreRequest(
             request.target, request.num_warps, request.triton, base, offsets, value, mask
         )
@@ -88,7 +91,8 @@ def store(request: TileStoreRequest, _semantic: SemanticLayer) -> None:
 
 def load(tile: Any, place: Sequence[Any], _semantic: SemanticLayer) -> Any:
     """Return a tile in registers, zero where it leaves the tensor."""
-    base, offsets, mask = _addresses(_semantic, tile, place, tile.block_shape)
+    layout = _aligned(_semantic, tile, tile.block_shape)
+    base, offsets, mask = _addresses(_semantic, tile, place, tile.block_shape, layout)
     around = (_semantic.target, _semantic.num_warps, _triton.VERSION)
     zero = _semantic.scalar_constant(0, tile.dtype)
     return lower("load", LoadRequest(*around, base, offsets, mask, zero, ""))
@@ -99,14 +103,23 @@ def _blocked(semantic: SemanticLayer, shape: Sequence[int], bits: int) -> Any:
     return blocked_layout(shape, bits, semantic.num_warps, semantic.target.warp_size, order)
 
 
+def _aligned(semantic: SemanticLayer, tile: Any, shape: Sequence[int]) -> Any:
+    """Return a layout whose threads have as many neighbours as rows are surely aligned to.
+
+    Where no two elements move together, neighbours belong to neighbouring lanes.
+    """
+    return _blocked(
+        semantic, shape, max(tile.dtype.primitive_bitwidth, _WIDEST // tile.facts.together)
+    )
+
+
 def _addresses(
-    semantic: SemanticLayer, tile: Any, place: Sequence[Any], shape: Sequence[int]
+    semantic: SemanticLayer, tile: Any, place: Sequence[Any], shape: Sequence[int], layout: Any
 ) -> tuple[Any, Any, Any]:
     """Pointer to the tile, offsets in it, and which of its elements the tensor has.
 
     The scalar pointer moves from tile to tile: offsets are small, and the same for all.
     """
-    layout = _blocked(semantic, shape, tile.dtype.primitive_bitwidth)
     moved = semantic.cast(place[-1], tl.int64)
     offsets = mask = None
     for dim, (first, extent) in enumerate(zip(place, tile.extents)):

@@ -30,12 +30,14 @@ class TileFacts:
         block_shape: of a tile.
         layout: of a tile in shared memory.
         lowering: of `tile_copy` that was taken.
+        together: neighbours of a row that are surely aligned.
     """
 
     dtype: Any
     block_shape: tuple[int, ...]
     layout: Any
     lowering: str
+    together: int = 16
 
 
 @dataclass(frozen=True)

@@ -187,7 +187,9 @@ def descriptor(
     )
     chosen = choose("tile_copy", request).chosen
     layout = layout or _own_layout(request, chosen)
-    facts = TileFacts(dtype, block, layout, chosen.name)
+    rows = min((1 << 30, *request.multiples)) if len(block) > 1 else request.alignment
+    together = min(rows, request.alignment * 8 // dtype.primitive_bitwidth)
+    facts = TileFacts(dtype, block, layout, chosen.name, max(1, together))
     native = code(chosen)(request, _semantic=semantic)
     return tile_descriptor(
         [base, tl_tuple(sizes), tl_tuple(scalars), tl_tuple(list(native))], facts
