@@ -89,9 +89,13 @@ def batch_forward(
     if _on_hopper():
         from gluon_kernels.attention import launches
 
+        causal = mask.right is not None
         if mask.is_plain and q.shape[-1] == v.shape[-1] <= 128:
-            causal = mask.right is not None
             return launches.forward_plan(q, k, v, sinks, causal, scale, keep, out)
+        if mask.is_plain and 128 < q.shape[-1] == v.shape[-1]:
+            from gluon_kernels.attention import wide_launches
+
+            return wide_launches.forward_plan(q, k, v, sinks, causal, scale, keep, out)
         return _packed_batches(q, k, v, sinks, mask, scale, keep)
     from gluon_kernels.attention import portable_launches
 

@@ -1,0 +1,71 @@
+"""The plans of attention over whole sequences of heads of 129 to 256 columns, on Hopper."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+import torch
+from torch import Tensor
+
+from gluon_kernels.attention import hopper_wide
+from gluon_kernels.attention.launches import (
+    LOG2E,
+    STAGES,
+    Plan,
+    columns_of,
+    descriptor_of,
+    is_readable,
+    readable,
+)
+from gluon_kernels.attention.order import PACKED, order_of
+from gluon_kernels.dependent import overlapping_tensors
+from gluon_kernels.plans import Launch, allocator, multiprocessors
+
+__all__ = ["forward_plan"]
+
+
+def forward_plan(
+    q: Tensor, k: Tensor, v: Tensor, sinks: Optional[Tensor], causal: bool, scale: float, keep: bool, out: Optional[Tensor]
+) -> Plan:  # fmt: skip
+    """Return `run(q, k, v, sinks, out) -> (result, logarithms of sums)`, the last None if `keep` is not set."""
+    batch, heads, length, width = q.shape
+    of_keys, depth = k.shape[1:3]
+    columns, device = columns_of(width), q.device
+    exact = columns == width
+    target = None if out is None or not is_readable(out) else out
+    empty = allocator((batch, heads, length, columns), q.dtype, device)
+    empty_logsums = allocator((batch, heads, length), torch.float32, device)
+    processors = multiprocessors(q)
+    operands = [readable(x) for x in (q, k, v)]
+    written = empty() if target is None else target
+    logsums = empty_logsums() if keep else None
+    shared = heads // of_keys
+    order = PACKED
+    if causal:
+        of_head = 4 * width * depth // shared  # bytes of keys and values
+        order, _ = order_of(length, depth, batch * heads, 128, processors, of_head)
+    parts = (128, 64 if width <= 192 else 128)
+    pairs = [tuple(descriptor_of(x, 1, 1, 64, part) for part in parts) for x in operands]
+    launch = Launch(
+        hopper_wide.attention_wide,
+        (min(-(-length // 128) * batch * heads, processors),),
+        (
+            *pairs, descriptor_of(written, 1, 1, 64, 64), logsums, sinks, batch * heads, length, depth, heads, order,
+            scale * LOG2E, shared, STAGES, causal,
+        ),
+        (*operands, written, logsums, sinks),
+        num_warps=4,
+        **overlapping_tensors(*operands, written),
+    )  # fmt: skip
+
+    def run(q: Tensor, k: Tensor, v: Tensor, sinks: Optional[Tensor], out: Optional[Tensor]) -> Any:
+        result = empty() if target is None or out is None else out
+        logsums = empty_logsums() if keep else None
+        launch(readable(q), readable(k), readable(v), result, logsums, sinks)
+        if out is not None and result is not out:
+            result = out.copy_(result[..., :width])
+        elif not exact and out is None:
+            result = result[..., :width].contiguous()
+        return result, logsums
+
+    return run
