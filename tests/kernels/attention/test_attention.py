@@ -83,6 +83,17 @@ def test_gradients_of_wide_heads(shape):
     assert PROBLEMS[1].check({"batch": 1, **shape}, "cpu") is None
 
 
+@pytest.mark.parametrize(
+    "shape",
+    [
+        {"heads": 2, "length": 140, "width": 192, "heads of keys": 1, "causal": True},
+        {"heads": 1, "length": 70, "width": 136, "keys": 150, "packed": True},
+    ],
+)
+def test_wide_heads_in_two_parts(shape):
+    assert PROBLEMS[0].check({"batch": 2, **shape}, "cpu") is None
+
+
 def test_groups_in_a_ping_pong_schedule(monkeypatch):
     from gluon_kernels.attention import launches
 
