@@ -32,8 +32,8 @@ def copy_tiles(queries, keys, values, sizes, SETTINGS: gl.constexpr):
             batch = head // sizes[3]
             head = head % sizes[3]
             for i in gl.static_range(2):
-                at = row + i * 64
-                queries[i].fetch(query, [[batch, head, at, 0], [batch, head, at, FIRST]])
+                top = row + i * 64
+                queries[i].fetch(query, [[batch, head, top, 0], [batch, head, top, FIRST]])
             query = query.next()
             for j in range(stop - start):
                 key = (stop - 1 - j) * KEYS
@@ -139,10 +139,10 @@ def attend(work, SETTINGS: gl.constexpr, SECOND: gl.constexpr, part: gl.constexp
             whole = gl.convert_layout(gl.sum(total, 1), row)
             done, other = warpgroup_mma_wait(0, deps=[left, right])
             values.release(behind)
-            factor = 1.0
+            kept = 1.0
             if sinks is not None:
-                top, whole, factor = with_sink(gl.load(sinks + head % of_sequence), top, whole)
-            factor = factor / whole
+                top, whole, kept = with_sink(gl.load(sinks + head % of_sequence), top, whole)
+            factor = kept / whole
             if logsums is not None:
                 gl.store(logsums + head * length + rows, top + gl.log2(whole), mask=rows < length)
             batch = head // of_sequence
