@@ -9,7 +9,7 @@ import torch
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_core.errors import LimitError
+from gluon_core.errors import CapabilityError, GluonError, LimitError
 from gluon_core.nvidia.hopper import TensorDescriptor
 from gluon_kernels.dependent import overlapping
 from gluon_kernels.gemm.call import Call
@@ -187,12 +187,13 @@ def _size(call: Call, operands: Operands) -> Size:
 
 
 def _first_that_fits(call: Call, out: Optional[torch.Tensor], operands: Operands) -> Run:
-    """Return the plan of the best tiling whose compiled kernel has enough shared memory."""
-    lacking: Optional[LimitError] = None
+    """Return the plan of the best tiling that compiles, and has enough shared memory."""
+    lacking: Optional[GluonError] = None
     for tiling in _tilings_for(_size(call, operands)):
         try:
             return plan(call, out, tiling, operands)
-        except LimitError as error:  # conversions of layouts take what the compiler decides
+        except (LimitError, CapabilityError) as error:
+            # Conversions of layouts take what the compiler decides, and Triton 3.7 has no pairs.
             lacking = error
     raise lacking or LookupError("no tiling")
 

@@ -12,7 +12,13 @@ import pytest
 import torch
 
 import gluon_kernels
-from gluon_core.errors import ArgumentError, DtypeError, ShapeError
+from gluon_core.errors import (
+    ArgumentError,
+    CapabilityError,
+    DtypeError,
+    LimitError,
+    ShapeError,
+)
 from gluon_kernels import eager
 from gluon_kernels.gemm import choice, fp8, ops, tilings
 from gluon_kernels.gemm.call import checked
@@ -462,8 +468,8 @@ def test_products_of_8_bits_with_scales_of_blocks():
         gluon_kernels.matmul_fp8(a, b.mT, a_scale, b_scale.mT, out=out, out_dtype=torch.float16)
 
 
-def test_a_tiling_without_room_gives_way_to_the_next(monkeypatch):
-    from gluon_core.errors import LimitError
+@pytest.mark.parametrize("error", [LimitError, CapabilityError])
+def test_a_tiling_that_does_not_compile_gives_way_to_the_next(error, monkeypatch):
     from gluon_kernels.gemm import launches
 
     refused, prepare = [], launches.gluon.torch.prepare
@@ -471,7 +477,7 @@ def test_a_tiling_without_room_gives_way_to_the_next(monkeypatch):
     def scarce(kernel, *arguments, **options):
         if len(refused) < 2:
             refused.append(kernel)
-            raise LimitError("the kernel needs more shared memory than there is")
+            raise error("the kernel needs more than there is")
         return prepare(kernel, *arguments, **options)
 
     monkeypatch.setattr(launches.gluon.torch, "prepare", scarce)
