@@ -1,7 +1,7 @@
 """Say what limits the shapes of a sweep that are slowest against their rivals, with the numbers of a profiler.
 
     python benchmarks/sweep.py gemm --op matmul --seed 1 --out sweep.json
-    python benchmarks/misses.py sweep.json [--count 5] [--limit 60]
+    python benchmarks/misses.py sweep.json [--count 5] [--below 0.9] [--limit 60]
     python benchmarks/misses.py sweep.json --timeline      # where performance counters are not permitted
     python benchmarks/misses.py --check                    # without a GPU: a timeline of the emulator
 
@@ -19,6 +19,7 @@ import argparse
 import ast
 import csv
 import json
+import math
 import shutil
 import statistics
 import subprocess
@@ -59,9 +60,9 @@ LIMITS = {
 Call = Callable[[], Any]
 
 
-def worst(file: Path, count: int) -> Iterator[tuple[Problem, Shape, float]]:
-    """Yield the shapes of each op with the lowest ratios in graphs."""
-    rows = [row for row in json.loads(file.read_text()) if ratio(row, "graph") is not None]
+def worst(file: Path, count: int, below: float) -> Iterator[tuple[Problem, Shape, float]]:
+    """Yield the shapes of each op with the lowest ratios in graphs, so many, and lower than `below`."""
+    rows = [row for row in json.loads(file.read_text()) if (ratio(row, "graph") or below) < below]
     ways = [(family, way) for family in FAMILIES for way in (False, True)]
     known = {p.name: p for family, way in ways for p in problems_of(family, None, way)}
     for op in dict.fromkeys(row["op"] for row in rows):
@@ -193,14 +194,14 @@ def calls(todo: list[tuple[Problem, Shape, float]], limit: float) -> None:
         torch.cuda.cudart().cudaProfilerStop()
 
 
-def profiled(files: list[Path], count: int, limit: float) -> list[list[dict[str, Any]]]:
+def profiled(files: list[Path], choice: list[str], limit: float) -> list[list[dict[str, Any]]]:
     """Return the kernels of each call, ours and the rival's of each shape, with their metrics."""
     ncu = shutil.which("ncu") or "/usr/local/cuda/bin/ncu"
     command = [ncu, "--csv", "--page", "details", "--profile-from-start", "off"]
     command += ["--cache-control", "none", "--clock-control", "none"]
     command += [word for section in SECTIONS for word in ("--section", section)]
     command += [sys.executable, "-W", "ignore", __file__, *map(str, files)]
-    command += ["--count", str(count), "--calls", str(limit)]
+    command += [*choice, "--calls", str(limit)]
     text = subprocess.run(command, capture_output=True, text=True, timeout=10 * limit + 60).stdout
     lines = text.splitlines()
     head = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), len(lines))
@@ -314,6 +315,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("sweeps", nargs="*", type=Path)
     parser.add_argument("--count", type=int, default=5, help="shapes of each op")
+    parser.add_argument(
+        "--below", type=float, default=math.inf, help="shapes with lower ratios alone"
+    )
     parser.add_argument("--limit", type=float, default=1e9, help="seconds, then the rest is left")
     parser.add_argument("--timeline", action="store_true", help="CUPTI and scopes, not counters")
     parser.add_argument("--calls", type=float, help="make the calls that ncu profiles")
@@ -322,7 +326,7 @@ def main() -> int:
     chosen = parser.parse_args()
     if chosen.check:
         return check()
-    columns = [list(worst(file, chosen.count)) for file in chosen.sweeps]
+    columns = [list(worst(file, chosen.count, chosen.below)) for file in chosen.sweeps]
     todo = [one for rank in zip_longest(*columns) for one in rank if one]  # the worst of all first
     if chosen.warm:
         number, parts = map(int, chosen.warm.split("/"))
@@ -336,7 +340,8 @@ def main() -> int:
         return 0
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}\n")
     if not chosen.timeline:
-        sides = profiled(chosen.sweeps, chosen.count, chosen.limit)
+        choice = ["--count", str(chosen.count), "--below", str(chosen.below)]
+        sides = profiled(chosen.sweeps, choice, chosen.limit)
         print(*counted_rows(todo, sides), sep="\n")
         return 0 if sides else 3
     print(
