@@ -53,7 +53,8 @@ UNSURE = 0.25  # of the time that a tiling is expected to take more which is lik
 SIDE, TILE, PARTS, STEPS, ROUNDS, WASTE = 0.3, 0.5, 0.4, 0.25, 0.25, 0.65
 KIND, STAGES, WHOLE, LAST, KERNEL = 0.6, 0.07, 0.4, 0.8, 0.65
 PAIR = 0.5  # pairs of blocks
-MOST = 28  # tilings that measurements correct, the best by the model
+MOST = 40  # tilings that measurements correct, the best by the model
+NEARLY = 1.35  # times the time of the best, from which on they correct no tiling
 QUANTITIES, SIZES, TRAITS = (
     15,
     8,
@@ -288,19 +289,21 @@ def ranked(size: Size) -> tuple[Tiling, ...]:
 
 @functools.lru_cache(maxsize=256)
 def _order(size: Size) -> list[int]:
-    """Return the places of the tilings that fit in `columns`, the best first. The measurements correct the times of the MOST best ones by the model alone."""
+    """Return the places of the tilings that fit in `columns`, the best first. The measurements correct the best ones by the model alone."""
     every, table = columns(), _table()
     times = np.where(every.fitting(size), expected(every, size, table), math.nan)
     more = HOST[1] * (every.splits > 1)
     if size.padded:
         more = more + np.where(every.runs("direct"), 0.0, padding(size) + HOST[0])
-    order = np.argsort(times + more)[: np.count_nonzero(times == times)]  # no numbers are last
+    total = times + more
+    order = np.argsort(total)[: np.count_nonzero(times == times)]  # no numbers are last
     if not len(order):
         raise LookupError(f"the table of {FILE} has no tiling for {size}")
-    best = order[:MOST]
+    count = np.count_nonzero(total[order[:MOST]] <= NEARLY * total[order[0]])
+    best, rest = order[:count], order[count:]
     every.once("traits", _traits_of_tilings)  # those of the best are taken from there
     times = times[best] * corrections(every.at(best), size, table) + more[best]
-    places: list[int] = [*best[np.argsort(times)].tolist(), *order[MOST:].tolist()]
+    places: list[int] = [*best[np.argsort(times)].tolist(), *rest.tolist()]
     measured = table.shapes.get(size.name)
     if measured:
         places.sort(key=lambda place: every.tilings[place].name != measured)
