@@ -22,6 +22,7 @@ def emulate():
     """Let torch, Triton and NVIDIA's plugin answer as the emulated device, in this process."""
     from gluon_core import testing
     from gluon_emu.cuda import serve
+    from gluon_judge import Judge
     from gluon_standin import stand_in
     from gluon_tune import bench
 
@@ -56,6 +57,14 @@ def emulate():
     bench.target_of = lambda spec: target  # a search takes hardware, whose clock is the host's here
     bench.device_count = lambda wanted: 1
     bench.device_name = lambda wanted, index=0: TARGET
+    judge = Judge.__init__
+
+    def on_emulator(self, *arguments, **named):
+        """Let the processes of `--on-gpu` run on the emulator, too."""
+        judge(self, *arguments, **named)
+        self.gpu_target = TARGET
+
+    Judge.__init__ = on_emulator
 
 
 def pytest_configure(config):

@@ -148,7 +148,10 @@ class Host:
             from gluon_judge.warm import warm_up
 
             on_target(target)
-            warm_up(registry().target(target).warp_size)
+            chosen = registry().target(target)
+            refuses = registry().backend(chosen.backend).simulation.machine_code
+            vendor = registry().backend(chosen.architecture.backend)
+            warm_up(chosen.warp_size, str(vendor.device.tensor_device) if refuses else "cpu")
         self._sessions: dict[int, Process] = {}
         self._folders: dict[int, str] = {}
         self._asked: dict[int, tuple[float, str, Optional[Ended]]] = {}  # deadline, token

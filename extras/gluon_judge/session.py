@@ -112,11 +112,12 @@ class Session:
             self._timer = Timer()
 
     def _prepare(self) -> None:
-        for name in [name for name in os.environ if name not in _ALLOWED]:
-            del os.environ[name]
+        allowed = {name: os.environ[name] for name in _ALLOWED if name in os.environ}
+        os.environ.clear()
         posix = sys.modules.get("posix")
         if posix is not None:
-            vars(posix)["environ"].clear()  # the variables as they were
+            vars(posix)["environ"].clear()  # the variables as they were, or the same dictionary
+        os.environ.update(allowed)
         folder = self._spec.folder
         own = {
             name: folder

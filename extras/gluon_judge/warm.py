@@ -17,9 +17,9 @@ def _add_one(x, BLOCK: gl.constexpr, layout: gl.constexpr):  # type: ignore[no-u
     gl.store(pointers, gl.exp(gl.load(pointers)) + 1.0)
 
 
-def warm_up(warp_size: int) -> None:
-    """Launch a kernel, and call operations of torch under observation."""
-    x = torch.zeros(128)
+def warm_up(warp_size: int, device: str = "cpu") -> None:
+    """Launch a kernel on tensors of a device, and call operations of torch under observation."""
+    x = torch.zeros(128, device=device)
     _add_one[(1,)](x, 128, gl.BlockedLayout([1], [warp_size], [4], [0]))
     with Operations(0xFF):
         y = torch.empty_like(x).copy_(x)
