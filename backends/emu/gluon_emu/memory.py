@@ -83,6 +83,13 @@ class GlobalMemory:
         wrong = mask & ~inside
         return wrong if wrong.any() else None
 
+    def holds(self, start: int, end: int, write: bool) -> bool:
+        """Return whether one allocation has all bytes from `start` to `end`."""
+        place = bisect_right(self._starts, start) - 1
+        if place < 0 or end > self._ends[place]:
+            return False
+        return not write or self.allocations[place].writable
+
     def nearest(self, address: int, size: int) -> str:
         """Describe the place of an address."""
         if address < 4096:

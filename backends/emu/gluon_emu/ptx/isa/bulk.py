@@ -44,8 +44,7 @@ def _bytes_at(group: Any, address: int) -> bytes:
     arrays = group.machine.memory.arrays
     if address % 64:
         raise EmulatorError(f"a tensor map at {address:#x}, which is no multiple of 64")
-    place = np.array([[address]], np.uint64)
-    if arrays.bad(place, BYTES, np.ones((1, 1), bool), False) is not None:
+    if not arrays.holds(address, address + BYTES, False):
         raise EmulatorError(f"a tensor map at {address:#x}: {arrays.nearest(address, BYTES)}")
     start = address - arrays.low
     return bytes(arrays.bytes[start : start + BYTES])
@@ -134,9 +133,9 @@ def tensor(call: Any) -> Step:
         places = _shared_places(group, starts)
         for lane in _lanes(group):
             raw = _bytes_at(group, int(maps[lane]))
-            numbers = [int(w[lane]) for w in where]
+            numbers = tuple(int(w[lane]) for w in where)
             box = (
-                rows_of(raw, numbers[0], numbers[1:])
+                rows_of(raw, numbers[0], list(numbers[1:]))
                 if form.rows
                 else box_of(raw, numbers, tuple(int(f[lane]) for f in far), load, reduction is None)
             )

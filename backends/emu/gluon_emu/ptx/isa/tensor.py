@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, Callable, Optional
+from functools import cached_property, lru_cache
+from typing import Any, Callable, Optional, Sequence
 
 import numpy as np
 
@@ -48,6 +48,9 @@ class _Inner:
         source: byte of each unit in global memory.
         offsets: byte of each in shared memory, before swizzling.
         permuted: the same after swizzling, for a box that starts at a multiple of 1024 bytes.
+        from_units, to_units: the units of `source` and of `permuted`.
+        span: bytes of global memory from the first to the end of the last.
+        reach: the same of shared memory.
     """
 
     unit: int
@@ -55,6 +58,10 @@ class _Inner:
     inside: np.ndarray
     offsets: np.ndarray
     permuted: np.ndarray
+    from_units: np.ndarray
+    to_units: np.ndarray
+    span: int
+    reach: int
 
 
 @lru_cache(maxsize=256)
@@ -76,7 +83,11 @@ def _inner(
     # A row takes the bytes that the swizzle permutes, however short it is.
     offsets = np.arange(source.size) * unit // row * max(row, _SPAN[mode]) + column * unit
     inside = np.ones(source.size, bool)
-    return _Inner(unit, source, inside, offsets, swizzled(offsets, mode))
+    permuted = swizzled(offsets, mode)
+    return _Inner(
+        unit, source, inside, offsets, permuted, source // unit, permuted // unit,
+        int(source.max()) + unit, int(offsets.max()) + unit,
+    )  # fmt: skip
 
 
 class Box:
@@ -90,12 +101,15 @@ class Box:
         offsets: byte of each in the box in shared memory, before swizzling.
     """
 
-    _permuted: Optional[np.ndarray] = None
+    inner: Optional[_Inner] = (
+        None  # of a box that is inside of its tensor, and `start` its first byte
+    )
+    start = 0
 
     def __init__(
         self,
         map_: TensorMap,
-        coordinates: list[int],
+        coordinates: Sequence[int],
         offsets: tuple[int, ...] = (),
         rows: tuple[int, ...] = (),
         whole: bool = False,
@@ -135,16 +149,16 @@ class Box:
         self.offsets = number // inner * pitch + number % inner * self.unit
 
     def _inside(
-        self, coordinates: list[int], counts: tuple[int, ...], steps: list[int], whole: bool
+        self, coordinates: Sequence[int], counts: tuple[int, ...], steps: list[int], whole: bool
     ) -> None:
         map_ = self.map
         box = _inner(map_.size, counts, tuple(steps), map_.strides, map_.swizzle, whole)
         start = map_.address + coordinates[0] * map_.size
         start += sum(place * stride for place, stride in zip(coordinates[1:], map_.strides))
         self.unit, self.inside, self.before = box.unit, box.inside, False
-        self.source, self.offsets, self._permuted = box.source + start, box.offsets, box.permuted
+        self.inner, self.start, self.offsets = box, start, box.offsets
 
-    def _groups(self, coordinates: list[int], rows: tuple[int, ...]) -> None:
+    def _groups(self, coordinates: Sequence[int], rows: tuple[int, ...]) -> None:
         """Place the words of elements of 4 or 6 bits, 16 of which are a group."""
         map_ = self.map
         size, room = GROUPS[map_.element]
@@ -167,24 +181,29 @@ class Box:
         self.source, self.inside = element, inside
         self.offsets = np.arange(element.size) // counts[0] * room + word * 4
 
+    @cached_property
+    def source(self) -> np.ndarray:
+        assert self.inner is not None
+        return np.asarray(self.inner.source + self.start)
+
     @property
     def bytes(self) -> int:
-        return int(self.source.size) * self.unit
+        return int(self.offsets.size) * self.unit
 
     @property
     def reach(self) -> int:
         """Return the bytes of shared memory from the first to the last of the box."""
-        return int(self.offsets.max()) + self.unit
+        return int(self.offsets.max()) + self.unit if self.inner is None else self.inner.reach
 
     def places(self, start: int) -> np.ndarray:
         """Return the byte of each element in a block's shared memory, for a box that starts at `start`."""
-        if self._permuted is not None and start % 1024 == 0:
-            return self._permuted + start
+        if self.inner is not None and start % 1024 == 0:
+            return self.inner.permuted + start
         return swizzled(start + self.offsets, self.map.swizzle)
 
 
 def _pixels(
-    map_: TensorMap, coordinates: list[int], offsets: tuple[int, ...]
+    map_: TensorMap, coordinates: Sequence[int], offsets: tuple[int, ...]
 ) -> tuple[tuple[int, ...], list[np.ndarray]]:
     """Return the elements of an im2col box: channels, then pixels that walk over the bounding box of
     the image."""
@@ -215,7 +234,7 @@ def _walked(
     return place, np.where(anew, 1 + later // count, 0)
 
 
-def _check(map_: TensorMap, coordinates: list[int], load: bool) -> None:
+def _check(map_: TensorMap, coordinates: Sequence[int], load: bool) -> None:
     """Refuse what is an illegal instruction, as seen on an H100 and an H200; the ISA does not name it.
 
     Raises:
@@ -248,8 +267,9 @@ def _check(map_: TensorMap, coordinates: list[int], load: bool) -> None:
                 )
 
 
+@lru_cache(maxsize=256)  # blocks in a row or column copy the same boxes
 def box_of(
-    raw: bytes, coordinates: list[int], offsets: tuple[int, ...] = (), load: bool = True,
+    raw: bytes, coordinates: tuple[int, ...], offsets: tuple[int, ...] = (), load: bool = True,
     whole: bool = False,
 ) -> Box:  # fmt: skip
     """Return the box of a tensor map at some coordinates, the fastest first.
@@ -299,6 +319,17 @@ def move(
     """
     unit = box.unit
     shared, arrays = memory.view("shared", unit), memory.arrays
+    inner, first = box.inner, block * memory.stride + start
+    plain = reduce is None and not (load and box.map.element in _ROUNDED)
+    if inner is not None and plain and start % 1024 == first % unit == 0:
+        far = box.start - arrays.low
+        if far % unit == 0 and arrays.holds(box.start, box.start + inner.span, not load):
+            view = memory.view("global", unit)
+            if load:
+                shared[inner.to_units + first // unit] = view[inner.from_units + far // unit]
+            else:
+                view[inner.from_units + far // unit] = shared[inner.to_units + first // unit]
+            return
     index = (block * memory.stride + box.places(start)) // unit
     inside = box.inside
     wrong = arrays.bad(box.source.astype(np.uint64), unit, inside, not load)
