@@ -378,7 +378,9 @@ def product_in_parts(a, b, acc, kind: gl.constexpr):
         return gl.portable.mma(a, b, acc)
     else:
         narrow: gl.constexpr = part_dtype(kind)
-        a, b = gl.convert_layout(a), gl.convert_layout(b)  # once, for all parts
+        # Once, for all parts.
+        a = gl.convert_layout(a)  # type: ignore[call-arg]
+        b = gl.convert_layout(b)  # type: ignore[call-arg]
         high_a, high_b = coarse(a, kind), coarse(b, kind)
         low_a, low_b = coarse(a - high_a, kind), coarse(b - high_b, kind)
         x, y = high_a.to(narrow), high_b.to(narrow)
