@@ -33,6 +33,7 @@ from gluon_write.sketch import Place, Sketch, partition_of, place_of, sketch
 from gluon_write.solve import Solution, plan_of, solve
 from gluon_write.specialize import specialized
 from gluon_write.stage import staged
+from gluon_write.tensor_memory import in_tensor_memory
 from gluon_write.tiles_ahead import has_several_products, tiles_ahead
 from gluon_write.unknowns import Access, AnyLayout, Graph, Relation, Unknown
 from gluon_write.walk import walking
@@ -179,6 +180,7 @@ def _formed(
     form = chosen_form() or (None if pipelined is not fn else "specialized")
     for write in (
         partial(in_partitions, fn, drawn, traced, stages, target, warps, form),
+        partial(in_tensor_memory, fn, drawn, traced, stages, target, warps, form),
         partial(specialized, fn, drawn, stages, target, warps, form),
     ):
         special = write()

@@ -118,12 +118,27 @@ class Partitions(RingPlan):
             if number == 0:
                 self._spare(one, self.sharing)
 
+    def _opening(self, role: str) -> list[str]:
+        """Return the lines that a partition begins with; role is "consumer" or "producer"."""
+        return [f"{self.slot} = {next(iter(self.rings))}.{role}()"]
+
+    def _words(self, role: str) -> str:
+        """Return the docstring of a partition's function."""
+        return {
+            "consumer": "Multiply the tiles of each step.",
+            "producer": "Copy the tiles of each step.",
+            "passing": "Let the tiles of each step pass.",
+        }[role]
+
+    def _handed(self, role: str) -> list[str]:
+        """Return the names of what a partition shares with others; role is "consumer", "producer" or "passing"."""
+        return [*self.rings]
+
     def _consumer(
         self, number: int, one: Function, skipped: Sequence[ast.stmt], before: Sequence[ast.stmt]
     ) -> None:
         reader = one.reader
-        first, *_ = self.rings
-        body = [f"{self.slot} = {first}.consumer()"] if number == 0 else []
+        body = self._opening("consumer") if number == 0 else []
         body += [tile.begun("consumer", self.parts) for tile in self.own if number == 0]
         if number == 0 and self.late:
             body.append("# Described here, while the first tiles come.")
@@ -138,11 +153,8 @@ class Partitions(RingPlan):
         if number and not isinstance(reader.tree.body[-1], ast.Return):
             body.append(f"return {self.slot}")
         parameters = self._parameters(number, one, body, skipped)
-        words = (
-            "Compute a part of the rows."
-            if number == 0 and self.part
-            else "Multiply the tiles of each step."
-        )
+        part = number == 0 and bool(self.part)
+        words = "Compute a part of the rows." if part else self._words("consumer")
         text = reader.function_text(one.products, words, parameters, body)
         self.texts[one.products] = text
         self.written[one.products] = function_of(
@@ -162,7 +174,12 @@ class Partitions(RingPlan):
             kept = [p for p in own if p in read and p not in described]
             stored = [s.writer for s in self.stored if s not in self.late]
             own_names = [*(tile.ring for tile in self.own), *stored]
-            return [*self.rings, *own_names, *kept, *([self.part] if self.part else [])]
+            return [
+                *self._handed("consumer"),
+                *own_names,
+                *kept,
+                *([self.part] if self.part else []),
+            ]
         read = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
         return [*self.rings, self.slot, *(p for p in own if p in read)]
 
@@ -340,10 +357,9 @@ class Partitions(RingPlan):
 
     def _producer(self, number: int, one: Function, skipped: Sequence[ast.stmt]) -> None:
         reader = one.reader
-        first, *_ = self.rings
         needed = self._slice(one)
         role, copy = "consumer" if self.passing else "producer", self._copy_of(one)
-        body = [f"{self.slot} = {first}.{role}()"] if number == 0 else []
+        body = self._opening(role) if number == 0 else []
         body += [tile.begun(role, self.parts) for tile in self.own if number == 0]
         for statement in reader.tree.body:
             if not is_text(statement) and statement not in skipped:
@@ -363,10 +379,9 @@ class Partitions(RingPlan):
             if number == 0
             for ring in ([tile.ring] if self.passing else tile.rings(self.parts))
         ]
-        parameters = [*self.rings, *rings, *([self.slot] if number else []), *own]
-        words = (
-            "Let the tiles of each step pass." if self.passing else "Copy the tiles of each step."
-        )
+        handed = self._handed("passing" if self.passing else role)
+        parameters = [*handed, *rings, *([self.slot] if number else []), *own]
+        words = self._words("passing" if self.passing else role)
         text = reader.function_text(copy, words, parameters, body)
         self.texts[copy] = text
         self.written[copy] = function_of(text, copy, {**reader.scope, **self.written})
@@ -486,38 +501,18 @@ class Partitions(RingPlan):
 
     # -- the kernel -------------------------------------------------------------------------------
 
-    def _whole(self, kernel: Function, before: Sequence[ast.stmt]) -> Any:
-        reader = kernel.reader
-        gl = reader.space
-        lines = [*self.ends]
-        makers = {id(store.maker): store for store in self.stored}
-        for statement in before:
-            store = makers.get(id(statement))
-            if store in self.late:
-                continue
-            lines += [store.described(reader)] if store else reader.piece(statement)
-        shared = (
-            "the other multiplies"
-            if self.parts == 1
-            else f"{self.parts} have a part of the rows each"
-        )
-        lines.append(f"# One partition copies, through rings of {self.depth} slots; {shared}.")
-        consumers = f", consumers={self.parts}" if self.parts > 1 else ""
-        for ring in self.rings:
-            names = ", ".join(n for n, one in self.descriptors.items() if one == ring)
-            lines.append(
-                f"{ring} = {gl}.nvidia.hopper.tma_ring([{names}], {self.depth}{consumers})"
-            )
-        for one in self.own:
-            lines += [
-                f"{ring} = {gl}.nvidia.hopper.tma_ring([{one.tile.tiles}], {DEPTH})"
-                for ring in one.rings(self.parts)
-            ]
-        early = [store for store in self.stored if store not in self.late]
-        if early:
-            lines.append("# A tile is on its way to memory while the next one is computed.")
-        for store in early:
-            lines += [store.opened(reader, name) for name in names_of(store.writer, self.parts)]
+    def _others(self) -> str:
+        """Return what the other partitions do, for a comment."""
+        if self.parts == 1:
+            return "the other multiplies"
+        return f"{self.parts} have a part of the rows each"
+
+    def _opened(self, reader: LoopsOfTiles) -> list[str]:
+        """Return lines that make what partitions share besides rings of tiles."""
+        return []
+
+    def _calls(self, kernel: Function) -> tuple[list[list[str]], list[int], list[int]]:
+        """Return the lines of each partition's call, and the warps and registers of the workers."""
         calls = []
         taken = self.written[kernel.products].arg_names
         owned = {one.ring: one.rings(self.parts) for one in self.own}
@@ -537,6 +532,39 @@ class Partitions(RingPlan):
         else:
             workers, registers = [GROUP] * self.parts, [many] * self.parts
             calls.insert(0, copies)
+        return calls, workers, registers
+
+    def _whole(self, kernel: Function, before: Sequence[ast.stmt]) -> Any:
+        reader = kernel.reader
+        gl = reader.space
+        lines = [*self.ends]
+        makers = {id(store.maker): store for store in self.stored}
+        for statement in before:
+            store = makers.get(id(statement))
+            if store in self.late:
+                continue
+            lines += [store.described(reader)] if store else reader.piece(statement)
+        lines.append(
+            f"# One partition copies, through rings of {self.depth} slots; {self._others()}."
+        )
+        consumers = f", consumers={self.parts}" if self.parts > 1 else ""
+        for ring in self.rings:
+            names = ", ".join(n for n, one in self.descriptors.items() if one == ring)
+            lines.append(
+                f"{ring} = {gl}.nvidia.hopper.tma_ring([{names}], {self.depth}{consumers})"
+            )
+        for one in self.own:
+            lines += [
+                f"{ring} = {gl}.nvidia.hopper.tma_ring([{one.tile.tiles}], {DEPTH})"
+                for ring in one.rings(self.parts)
+            ]
+        early = [store for store in self.stored if store not in self.late]
+        if early:
+            lines.append("# A tile is on its way to memory while the next one is computed.")
+        for store in early:
+            lines += [store.opened(reader, name) for name in names_of(store.writer, self.parts)]
+        calls, workers, registers = self._calls(kernel)
+        lines += self._opened(reader)
         lines += [
             f"{gl}.warp_specialize(",
             "    [",

@@ -1,0 +1,82 @@
+"""A GEMM on Blackwell gets partitions: one copies, one issues products, one stores sums from tensor memory."""
+
+import numpy as np
+import pytest
+
+import gluon_core as gluon
+import gluon_write.explicit
+import gluon_write.walk
+from gluon_core import language as gl
+from gluon_sim.settings import using
+from gluon_write.preferred import preferred_form
+
+pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
+
+
+@gluon.jit(layouts="auto")
+def product(a, b, bias, c, M, N, K, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr):
+    """Add a bias to a product; B has its columns as rows."""
+    a_tiles = gl.portable.descriptor(a, [M, K], [K, 1], [BM, BK])
+    b_tiles = gl.portable.descriptor(b, [N, K], [K, 1], [BN, BK])
+    c_tiles = gl.portable.descriptor(c, [M, N], [N, 1], [BM, BN])
+    row, column = gl.program_id(0) * BM, gl.program_id(1) * BN
+    acc = gl.zeros([BM, BN], gl.float32)
+    for k in range(0, K, BK):
+        x = gl.portable.load(a_tiles, [row, k])
+        y = gl.portable.load(b_tiles, [column, k])
+        acc = gl.portable.mma(x, y.T, acc)
+    columns = column + gl.arange(0, BN)
+    more = gl.load(bias + columns, mask=columns < N, other=0.0)
+    gl.portable.store(c_tiles, [row, column], (acc + more[None, :]).to(c.dtype.element_ty))
+
+
+@pytest.fixture
+def sources(monkeypatch):
+    """Collect the sources of the kernels that get layouts; a device has two multiprocessors."""
+    monkeypatch.setattr(gluon_write.walk, "_UNITS", "2")
+    texts = []
+    chosen_for = gluon_write.explicit.chosen_for
+
+    def kept(*args):
+        graph, solution = chosen_for(*args)
+        texts.append("\n".join(jit.src for jit in graph.jits))
+        return graph, solution
+
+    monkeypatch.setattr(gluon_write.explicit, "chosen_for", kept)
+    return texts
+
+
+def right(M, N, warps):
+    """Return True if the products are those of NumPy."""
+    K, BN = 160, 64
+    rng = np.random.default_rng(M + N)
+    a, b = (rng.standard_normal((rows, K)).astype(np.float16) for rows in (M, N))
+    bias, c = rng.standard_normal(N).astype(np.float32), np.zeros((M, N), np.float16)
+    product[(-(-M // 128), -(-N // BN))](
+        a, b, bias, c, M, N, K, 128, BN, 64, num_warps=warps, num_stages=3, target="sim:sm_100"
+    )
+    wanted = a.astype(np.float32) @ b.astype(np.float32).T + bias
+    return np.abs(c - wanted).max() < 3e-2
+
+
+@pytest.mark.parametrize("warps, schedule", [(4, "eager"), (8, "latest")])
+def test_partitions(sources, warps, schedule):
+    """Each multiprocessor has several blocks, some of which reach over the ends."""
+    with using(schedule=schedule):
+        assert right(300, 200, warps)
+        assert right(128, 64, warps)
+    for word in (
+        "tcgen05_commit(tiles.empty(slot))",
+        "acc = sums.wait(turn).load()",
+        "product_stores",
+    ):
+        assert word in sources[0]
+    assert "y.permute((1, 0))" in sources[0] and "program in range" in sources[0]
+
+
+@pytest.mark.parametrize("warps, form", [(2, None), (4, "pipelined")])
+def test_other_forms(sources, warps, form):
+    """Tensor memory is read by four warps at least, and callers may ask for the other form."""
+    with preferred_form(form):
+        assert right(128, 128, warps)
+    assert "product_stores" not in sources[0]
