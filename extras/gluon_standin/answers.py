@@ -12,6 +12,7 @@ from typing import Any, Callable, Iterator, Mapping, Optional
 import torch
 
 from gluon_core.errors import DeviceError
+from gluon_standin import profiler
 from gluon_standin.exchange import exchange, exchange_around, replace
 from gluon_standin.graphs import (
     capturing,
@@ -72,6 +73,7 @@ def install(module: types.ModuleType, mode: Any, properties: Mapping[str, Any]) 
     _install_defaults(mode)
     _install_autocast(mode)
     _install_libraries(mode)
+    profiler.install()
 
 
 def _exchange_present(module: types.ModuleType, new: Mapping[str, Callable[..., Any]]) -> None:

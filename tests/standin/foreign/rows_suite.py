@@ -25,6 +25,22 @@ def test_scaled_leaves_its_input():
     torch.testing.assert_close(y.cpu(), host * 3)
 
 
+def test_the_profiler_lists_the_kernels():
+    x = torch.randn(300, device=DEVICE)
+    rowlib.scaled(x, 3.0)
+    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities) as profile:
+        rowlib.scaled(x, 3.0)
+        torch.cuda.synchronize()
+    kernels = [
+        event
+        for event in profile.events()
+        if event.device_type == torch.autograd.DeviceType.CUDA and "scale_kernel" in event.name
+    ]
+    assert len(kernels) == 1 and kernels[0].time_range.elapsed_us() > 0
+    assert "scale_kernel" in profile.key_averages().table()
+
+
 @pytest.mark.parametrize("columns", [32, 50])
 def test_row_sum_is_tuned(columns):
     x = torch.randn(2, columns, device=DEVICE)
