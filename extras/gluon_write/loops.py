@@ -44,6 +44,7 @@ class Tile:
         shape, bits: of the tensor and its elements. tiles: name of the descriptor.
         ring: name of the buffers. number: of the tile among those of a slot of the ring.
         transposed: the load transposes the tile.
+        stored: each step loads the tile and stores it in a buffer: its addresses are not aligned as copies need it.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Tile:
     bits: int
     tiles: str = ""
     transposed: bool = False
+    stored: bool = False
     ring: str = ""
     number: int = 0
 
@@ -93,6 +95,11 @@ class Loop:
     issued: dict[ast.stmt, str] = field(default_factory=dict)
     falls: bool = False
 
+    @property
+    def copied(self) -> list[Tile]:
+        """Return the tiles that are copied ahead."""
+        return [tile for tile in self.tiles.values() if not tile.stored]
+
     def inside(self, variable: str, last: str) -> str:
         """Return the condition that a step is one of the loop."""
         return f"{variable} {'>' if self.falls else '<'} {last}"
@@ -103,16 +110,16 @@ class LoopReader(Form):
 
     Args:
         number: of the function in the traced kernel. wgmma: products of 64 rows read shared memory.
-        excluded: places of loads that are no tiles.
+        unaligned: places of loads whose addresses are not known to be aligned as copies need it.
     """
 
     takes_falling = False
 
     def __init__(
-        self, fn: Any, number: int, drawn: Sketch, wgmma: bool, excluded: Collection[Place] = ()
+        self, fn: Any, number: int, drawn: Sketch, wgmma: bool, unaligned: Collection[Place] = ()
     ):
         super().__init__(fn)
-        self.excluded = excluded
+        self.unaligned = unaligned
         self.number, self.drawn, self.stages = number, drawn, 0
         self.wgmma = wgmma
         self.space = next((n for n, value in self.scope.items() if value is language), "")
@@ -188,8 +195,6 @@ class LoopReader(Form):
         call, target = statement.value, statement.targets[0]
         if self.called(call) is not language.load or not isinstance(target, ast.Name):
             return None
-        if place_of(call, self.number) in self.excluded:
-            return None
         assert isinstance(call, ast.Call)
         words = {word.arg: word.value for word in call.keywords}
         words |= dict(zip(("pointer", "mask", "other"), call.args))
@@ -202,7 +207,8 @@ class LoopReader(Form):
         if kind is None:
             return None
         mask = [words["mask"]] if "mask" in words else []
-        return Tile(target.id, statement, [words["pointer"], *mask], *kind)
+        stored = place_of(call, self.number) in self.unaligned
+        return Tile(target.id, statement, [words["pointer"], *mask], *kind, stored=stored)
 
     def type_of(self, call: ast.expr) -> Optional[tuple[tuple[int, ...], int]]:
         """Return shape and bits of the tiles that an expression gave; None of other values."""
@@ -218,7 +224,7 @@ class LoopReader(Form):
     def _slice(self, loop: Loop) -> bool:
         """Collect the statements that the addresses need; False if one of them is no arithmetic."""
         wanted: set[str] = set()
-        for tile in loop.tiles.values():
+        for tile in loop.copied:
             wanted |= tile.reads()
         loads = [tile.statement for tile in loop.tiles.values()]
         chosen: list[ast.stmt] = []

@@ -36,7 +36,7 @@ def prefetched(
     has: Any,
     warps: int,
     room: int,
-    excluded: Collection[Place] = (),
+    unaligned: Collection[Place] = (),
 ) -> Any:
     """Return a kernel with the operands of its loops of products prefetched, or the kernel.
 
@@ -45,14 +45,14 @@ def prefetched(
         stages: buffers for each operand.
         has: tells of a capability whether the target has it.
         warps: of the program. room: bytes of shared memory of a program.
-        excluded: places of loads that stay loads.
+        unaligned: places of loads whose addresses are not known to be aligned as copies need it.
     """
     if stages < 2 or not has("nvidia.cp_async"):
         return fn
     wgmma = has("nvidia.wgmma") and warps >= _LEAST_WARPS
     texts: dict[int, str] = {}
     for number, jit in enumerate(drawn.jits):
-        text = Prefetcher(jit, number, drawn, wgmma, excluded).text(stages, room)
+        text = Prefetcher(jit, number, drawn, wgmma, unaligned).text(stages, room)
         if text is not None:
             texts[number] = text
     return changed_copy(fn, drawn.jits, texts, {}) if texts else fn
@@ -67,13 +67,24 @@ class Prefetcher(LoopReader):
         """Return the function with its loops of products changed; None without one."""
 
         def edits_of(loop: Loop, taken: set[str]) -> list[Edit]:
-            size = sum(_size(tile.shape) * tile.bits // 8 for tile in loop.tiles.values())
-            fitting = min(stages, room // size)
-            if loop.issued and room // size == room // (size * (fitting + 1)) + fitting:
+            if not loop.copied:
+                loop.issued.clear()  # ptxas would wait after each `wgmma` among so many loads
+            size = sum(tile.bytes for tile in loop.copied)
+            left = room - sum(
+                self._buffers(tile, loop) * tile.bytes for tile in loop.tiles.values()
+            )
+            if not size:
+                return self._written(loop, stages, taken) if left >= 0 else []
+            fitting = min(stages, left // size)
+            if loop.issued and left // size == left // (size * (fitting + 1)) + fitting:
                 fitting += 1
             return self._written(loop, fitting, taken) if fitting >= 2 else []
 
         return self.edited(edits_of)
+
+    def _buffers(self, tile: Tile, loop: Loop) -> int:
+        """Return how many buffers a tile has that is stored: a product under way reads one of them."""
+        return (2 if loop.issued else 1) if tile.stored else 0
 
     def _written(self, loop: Loop, stages: int, taken: set[str]) -> list[Edit]:
         """Return the edits of a loop: first and last line, and the new lines."""
@@ -87,36 +98,71 @@ class Prefetcher(LoopReader):
         ahead = moved.setdefault(variable, free_name(f"{variable}_ahead", taken))
         self.named(loop, taken)
         outer, inner = " " * node.col_offset, " " * node.body[0].col_offset
-        before = [
-            f"{outer}# Rings of {stages} buffers: copies run {stages - 1} steps ahead of the products."
-        ]
-        before += [f"{outer}{moved[n]} = {n}" for n in carried(loop) if n != variable]
-        before.append(f"{outer}{ahead} = {first}")
+        before = []
         fetch = self._fetch(loop, moved, last, stride, ahead)
+        if loop.copied:
+            before.append(
+                f"{outer}# Rings of {stages} buffers: copies run {stages - 1} steps ahead of the products."
+            )
+            before += [f"{outer}{moved[n]} = {n}" for n in carried(loop) if n != variable]
+            before.append(f"{outer}{ahead} = {first}")
+        else:
+            before.append(f"{outer}# No copies: the addresses may have any alignment.")
         before += [f"{outer}{line}" for line in self.rings_of(loop, moved)]
-        before.append(f"{outer}for {step} in {gl}.static_range({stages - 1}):")
-        before += [f"{outer}    {line}" for line in fetch(step)]
+        if loop.copied:
+            before.append(f"{outer}for {step} in {gl}.static_range({stages - 1}):")
+            before += [f"{outer}    {line}" for line in fetch(step)]
         before.append(f"{outer}{step} = 0")
         edits: list[Edit] = [(node.lineno, node.lineno - 1, before)]
         waited = [f"{inner}{line}" for line in self.waited(loop, step, slot)]
         # The copies overwrite the buffers of the step before, whose products must be over.
         copies = [f"{inner}{line}" for line in fetch(f"{step} + {stages - 1}")]
+        if not loop.copied:
+            copies = []
         begun, new_lines, over = self.waits(loop, copies, inner, outer)
         edits.append((node.lineno, node.lineno - 1, begun))
         loads = [tile.statement for tile in loop.tiles.values()]
         earliest = min(loads, key=lambda s: s.lineno)
+        latest = max(loads, key=lambda s: s.lineno)
+        stored = len(loop.copied) < len(loads)
         for tile in loop.tiles.values():
             new = [f"{inner}{line}" for line in self.loaded(tile, loop, slot)]
+            if tile.stored:
+                place = f"{tile.ring}.index({self._stored(tile, loop, step)})"
+                new = [*self._own(tile), f"{inner}{place}.store({tile.name})", *new[1:]]
             if tile.statement is earliest:
                 new = [*waited, *([] if loop.issued else copies), *new]
+            if tile.statement is latest and stored:
+                new += [f"{inner}{line}" for line in self._seen(loop, step)]
             edits.append((tile.statement.lineno, tile.statement.end_lineno or 0, new))
         for call in loop.products:
             edits += self.product(call, loop)
         end = node.body[-1].end_lineno or 0
-        over.append(f"{outer}{self.ended()}")
+        if loop.copied:
+            over.append(f"{outer}{self.ended()}")
         edits.append((end + 1, end, [*new_lines.pop(end + 1, []), f"{inner}{step} += 1", *over]))
         edits += [(line, line - 1, lines) for line, lines in new_lines.items()]
         return edits
+
+    def _own(self, tile: Tile) -> list[str]:
+        """Return the lines of a tile's load."""
+        return self.source.splitlines()[tile.statement.lineno - 1 : tile.statement.end_lineno]
+
+    def _stored(self, tile: Tile, loop: Loop, step: str) -> str:
+        """Return the number of the buffer that a step stores a tile in."""
+        return f"{step} % 2" if self._buffers(tile, loop) > 1 else "0"
+
+    def _seen(self, loop: Loop, step: str) -> list[str]:
+        """Return the lines behind the stores of a step: products read the buffers from here on."""
+        lines = []
+        if self.on_shared(loop):
+            lines.append(f"{self.space}.nvidia.hopper.fence_async_shared()")
+        for tile in loop.tiles.values():
+            if tile.stored:
+                load = "" if self.shared(tile, loop) else ".load()"
+                buffer = f"{tile.ring}.index({self._stored(tile, loop, step)})"
+                lines.append(f"{tile.name} = {buffer}{load}")
+        return lines
 
     def named(self, loop: Loop, taken: set[str]) -> None:
         """Name the rings of the tiles."""
@@ -126,7 +172,12 @@ class Prefetcher(LoopReader):
     def rings_of(self, loop: Loop, moved: Mapping[str, str]) -> list[str]:
         """Return the lines that make the rings."""
         return [
-            self.opened(tile, loop, self.dtype_of(tile, moved), self.stages)
+            self.opened(
+                tile,
+                loop,
+                self.dtype_of(tile, {} if tile.stored else moved),
+                self._buffers(tile, loop) or self.stages,
+            )
             for tile in loop.tiles.values()
         ]
 
@@ -137,11 +188,13 @@ class Prefetcher(LoopReader):
 
     def waited(self, loop: Loop, step: str, slot: str) -> list[str]:
         """Return the lines that wait for the tiles of a step."""
+        if not loop.copied:
+            return []
         lines = [
             f"{slot} = {step} % {self.stages}",
             f"{self.space}.{_COPY}.wait_group({self.stages - 2})",
         ]
-        if self.on_shared(loop):
+        if self.on_shared(loop) and len(loop.copied) == len(loop.tiles):
             lines.append(f"{self.space}.nvidia.hopper.fence_async_shared()")
         return lines
 
@@ -239,6 +292,8 @@ class Prefetcher(LoopReader):
             text = []
             for statement in loop.node.body:
                 tile = loads.get(id(statement))
+                if tile is not None and tile.stored:
+                    continue
                 if tile is not None:
                     inside = loop.inside(ahead, last)
                     mask = (
@@ -269,7 +324,7 @@ def carried(loop: Loop) -> list[str]:
     names: list[str] = []
     moved = changed(loop)
     for statement in loop.node.body:
-        tile = next((t for t in loop.tiles.values() if t.statement is statement), None)
+        tile = next((t for t in loop.copied if t.statement is statement), None)
         if tile is not None:
             read = tile.reads()
         elif statement in loop.ahead:
