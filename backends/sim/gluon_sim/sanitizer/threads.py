@@ -3,7 +3,7 @@
 Warps of a partition run in step here, on a GPU they do not. Within shared memory the compiler puts
 the barriers; a store to global memory by one thread and a load by another are ordered only by a barrier
 of the program. Only certain races are reported: every op that may hold a barrier counts as one, and of
-threads that hold the same element only the first counts, for the others may have no use for it.
+threads that hold the same element only the first counts, unless stores of others certainly take the values that they have loaded.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from gluon_core.layouts import Layout
 from gluon_core.layouts.dialect import follows
 from gluon_sim.sanitizer.access import holders
 from gluon_sim.sanitizer.agents import Task
+from gluon_sim.sanitizer.copies import used_elsewhere
 from gluon_sim.sanitizer.program_order import order_of
 from gluon_sim.tracing.arith import ELEMENTWISE
 from gluon_sim.tracing.ir import Op
@@ -135,6 +136,11 @@ class ThreadShadow:
         # An address that repeats along an axis is everybody's; a scalar is the first thread's.
         if owners is None or shape[1:] != dims:
             return None
+        if kind == "read":
+            program, lanes = task.machine.program.program, task.machine.target.warp_size
+            several = used_elsewhere(program, task.op, _owners, lanes)
+            if several is not None:
+                owners = np.where(several, np.int32(SEVERAL), owners)
         whole = np.broadcast_to(owners, shape)
         mine = whole.reshape(index.shape) if live is None else whole[live]
         meeting = None

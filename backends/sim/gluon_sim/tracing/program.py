@@ -4,8 +4,10 @@ The builder writes it, the machine runs it, `str(program)` prints it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Iterator, Optional, Union
+
+import numpy as np
 
 from gluon_sim.tracing.ir import Function, Op, Region
 from gluon_sim.tracing.text import render
@@ -29,6 +31,7 @@ class Findings:
         users: by id of a value, the ops that take it.
         columns: of tensor memory in use at once, and the op that allocates most.
         lifetimes: of its buffers.
+        copies: by id of a load, the elements of which several warps use what they loaded.
     """
 
     origins: Optional[dict[int, set[Origin]]] = None
@@ -39,6 +42,7 @@ class Findings:
     users: Optional[dict[int, list[Op]]] = None
     columns: Optional[tuple[int, Optional[Op]]] = None
     lifetimes: Any = None
+    copies: dict[int, Optional[np.ndarray]] = field(default_factory=dict)
 
 
 class Program:

@@ -7,7 +7,7 @@ from typing import Optional
 from gluon_sim.tracing.ir import Op, Region, Value
 from gluon_sim.tracing.program import Program
 
-__all__ = ["first_use", "is_late", "is_used"]
+__all__ = ["first_use", "is_late", "is_used", "users_in"]
 
 # Ops that give their operand on as it is, in another place or shape.
 _PASS = frozenset(
@@ -19,7 +19,7 @@ _PUT = {"store": 1, "masked_store": 1, "local_store": 1}
 
 def first_use(program: Program, op: Op) -> Optional[Op]:
     """Return the first op that does more with the results of `op` than to store them; None for none."""
-    users = _users(program)
+    users = users_in(program)
     readers: list[Op] = []
     seen: set[int] = set()
     left = list(op.results)
@@ -38,7 +38,8 @@ def first_use(program: Program, op: Op) -> Optional[Op]:
     return min(readers, key=lambda user: (user.loc.file, user.loc.line), default=None)
 
 
-def _users(program: Program) -> dict[int, list[Op]]:
+def users_in(program: Program) -> dict[int, list[Op]]:
+    """Return the ops that take a value, by its id."""
     known = program.found.users
     if known is None:
         known = program.found.users = {}

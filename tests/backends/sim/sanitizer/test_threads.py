@@ -136,3 +136,51 @@ def turned_in_place(x):
 def test_a_race_within_one_line_asks_for_two():
     error = reported(turned_in_place, np.zeros(128, np.int32))
     assert error.remedy.startswith("Put gl.barrier() between the two, each in a line of its own")
+
+
+@gluon.jit
+def counts_and_tells(x, out, N: gl.constexpr, BARRIER: gl.constexpr):
+    """One thread stores the next count; the others write the one that they have loaded."""
+    o = gl.arange(0, N, layout=L1)
+    count = gl.load(x)
+    if BARRIER:
+        gl.barrier()
+    gl.store(x, count + 1)
+    gl.store(out + o, count + o)
+
+
+@gluon.jit
+def a_row_for_all(x, out, ROWS: gl.constexpr, BARRIER: gl.constexpr):
+    tall: gl.constexpr = gl.BlockedLayout([1, 1], [32, 1], [4, 1], [0, 1])
+    rows = gl.arange(0, ROWS, gl.SliceLayout(1, tall))
+    columns = gl.arange(0, 2, gl.SliceLayout(0, tall))
+    row = gl.load(x + columns)
+    if BARRIER:
+        gl.barrier()
+    gl.store(x + columns, row + 1)
+    gl.store(out + rows[:, None] * 2 + columns[None, :], gl.expand_dims(row, 0) + rows[:, None])
+
+
+@pytest.mark.parametrize("target", ["sim:sm_90", "sim:gfx1250"])
+@pytest.mark.parametrize("kernel", [counts_and_tells, a_row_for_all])
+def test_values_that_all_threads_have_loaded(kernel, target):
+    x, out = np.zeros(2, np.int32), np.zeros(256, np.int32)
+    with pytest.raises(RaceError) as caught:
+        kernel[(1,)](x, out, 128, False, target=target)
+    assert caught.value.report == "race.threads"
+    x[:], out[:] = 0, 0
+    kernel[(1,)](x, out, 128, True, target=target)
+    assert x[0] == 1 and out[-1] == (0 if kernel is counts_and_tells else 127)
+
+
+@gluon.jit
+def in_place(x, N: gl.constexpr):
+    """Warps that hold the same element, of which one stores."""
+    o = gl.arange(0, N, layout=L1)
+    gl.store(x + o, gl.load(x + o) * 2)
+
+
+def test_values_that_the_storing_thread_alone_uses():
+    x = np.ones(32, np.int32)
+    in_place[(1,)](x, 32)
+    assert (x == 2).all()
