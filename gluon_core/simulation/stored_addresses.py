@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import warnings
 import weakref
 from dataclasses import dataclass
 from types import FrameType
@@ -155,9 +156,11 @@ def _extent(owner: Any) -> Optional[_Owner]:
         try:
             if owner.device.type != "cpu":
                 return None
-            storage = owner.untyped_storage()
-            start, size = storage.data_ptr(), storage.nbytes()
-        except (NotImplementedError, RuntimeError):  # a tensor without memory, such as a fake one
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of tensors without memory
+                storage = owner.untyped_storage()
+                start, size = storage.data_ptr(), storage.nbytes()
+        except (NotImplementedError, RuntimeError):
             return None
     return (start, start + size, owner) if start and size else None
 

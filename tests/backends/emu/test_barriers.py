@@ -160,3 +160,37 @@ def test_workgroups_of_a_cluster_load_the_same(kernel, instruction):
     compiled = kernel[(1,)](x, out, **OPTIONS)
     assert instruction in compiled.asm["amdgcn"]
     np.testing.assert_array_equal(out, x)
+
+
+# Wave 0 of the first workgroup waits at the second barrier when the others come there, some of them from the first.
+LATE = """
+s_load_dwordx2 s[4:5], s[0:1], 0x0
+v_readfirstlane_b32 s6, v0
+s_lshl_b32 s7, s2, 9
+v_lshl_add_u32 v1, v0, 2, s7
+v_mov_b32_e32 v2, 1
+s_or_b32 s6, s6, s2
+s_cmp_lg_u32 s6, 0
+s_cbranch_scc1 .Lfar
+s_branch .Lsecond
+.Lfirst:
+s_cmp_eq_u32 s2, 1
+s_cbranch_scc0 .Lmiddle
+s_barrier
+.Lmiddle:
+v_add_u32_e32 v2, 0, v2
+.Lsecond:
+s_barrier
+s_waitcnt lgkmcnt(0)
+global_store_dword v1, v2, s[4:5]
+s_branch .Lend
+.Lfar:
+s_branch .Lfirst
+.Lend:
+"""
+
+
+def test_waves_that_join_others_at_a_barrier_arrive():
+    out = np.zeros(256, np.uint32)
+    run(LATE, out, waves=2, grid=2)
+    assert (out == 1).all()

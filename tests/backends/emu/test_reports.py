@@ -141,6 +141,23 @@ global_store_dword v4, v3, s[4:5]
         run(body.format("v0"), np.zeros(128, np.uint32), waves=2, lds=256)
 
 
+@pytest.mark.parametrize("bits, right", [(20, False), (2, True)])
+def test_waves_store_copies_of_floats_that_are_rounded_otherwise(bits, right):
+    body = f"""
+v_and_b32_e32 v1, 63, v0
+v_lshlrev_b32_e32 v2, 2, v1
+v_lshrrev_b32_e32 v3, 6, v0
+v_lshlrev_b32_e32 v3, {bits}, v3
+v_add_u32_e32 v3, 1.0, v3
+ds_write_b32 v2, v3
+"""
+    if right:
+        run(body, np.zeros(128, np.uint32), waves=2, lds=256)
+    else:
+        with pytest.raises(RaceError, match="writes what wave"):
+            run(body, np.zeros(128, np.uint32), waves=2, lds=256)
+
+
 def test_split_barriers():
     body = """
 s_load_b64 s[4:5], s[0:1], 0x0

@@ -22,7 +22,7 @@ __all__ = ["Owners", "used_elsewhere"]
 
 # The thread that stores each element of a tensor; None where it is not known.
 Owners = Callable[[Layout, tuple[int, ...]], Optional[np.ndarray]]
-# Of each dimension of a value the one of the loaded tensor; None of one along which it repeats.
+# For each dimension of a value the one of the loaded tensor; None for one along which it repeats.
 _Axes = tuple[Optional[int], ...]
 
 _CASTS = frozenset(

@@ -325,7 +325,7 @@ def s_barrier(ins: Instruction, ctx: Context) -> Step:
     """Wait until all waves of the workgroup that have not ended are here."""
 
     def step(b: Any) -> Any:
-        b.machine.arrive_once(b)
+        b.machine.arrive_once(b, ins.index)
         return b.machine.pass_barrier(b, _WORKGROUP, ins.index + 1)
 
     return step

@@ -216,11 +216,16 @@ class Machine:
         self.batches += self.blocked
         self.blocked = []
 
-    def arrive_once(self, b: Batch) -> None:
-        """Arrive at the workgroup's barrier, unless the waves did and wait there."""
-        barriers = self.barriers
-        if (barriers.arrived[b.waves] == barriers.passed[b.waves]).all():
+    def arrive_once(self, b: Batch, here: int) -> None:
+        """Arrive at the workgroup's barrier at `here`, but for waves that did and wait there."""
+        new = self.barriers.arrived[b.waves] == self.barriers.passed[b.waves]
+        if new.all():
             self.arrive(b, WORKGROUP)
+        elif new.any():  # others waited when these joined them
+            other = b.split(new)
+            other.pc = here
+            self.arrive(other, WORKGROUP)
+            self.batches.append(other)
 
     def pass_barrier(self, b: Batch, which: int, behind: int) -> Any:
         """Let waves whose barrier is complete go on to `behind`."""
