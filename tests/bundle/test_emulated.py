@@ -77,9 +77,17 @@ def test_a_bundle_has_one_code_for_an_architecture():
         bundle.add(kernels.scale, kernels.SCALE, CONSTANTS, target="emu:sm_90", grid=4)
 
 
-def test_an_unknown_driver(path, monkeypatch):
-    monkeypatch.setenv("GLUON_DRIVER", "nowhere")
-    with pytest.raises(errors.BundleDeviceError, match="driver 'nowhere'"):
+@pytest.mark.parametrize(
+    "driver, words",
+    [
+        ("nowhere", "driver 'nowhere'"),
+        ("emu:gfx942", "got emu:gfx942"),
+        ("emu:sm_9000", "sm_9000"),
+    ],
+)
+def test_an_unknown_driver(path, monkeypatch, driver, words):
+    monkeypatch.setenv("GLUON_DRIVER", driver)
+    with pytest.raises(errors.BundleDeviceError, match=words):
         open_bundle(path)["scale"][4](_aligned(16), _aligned(16), 16, 1.0, 512)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from gluon_core.errors import DeviceError
 from gluon_core.plugin.targets import Target
 from gluon_core.registry.load import registry
 from gluon_core.simulation.evidence import note, witnessed
@@ -84,9 +85,17 @@ def library_of(target: str) -> Library:
     """Return the functions of `libcuda` for an emulated device.
 
     Raises:
-        TargetError: it is unknown, or no device of NVIDIA's that the emulator executes.
+        TargetError: it is unknown.
+        DeviceError: it is no GPU of NVIDIA's that the emulator executes.
     """
     wanted = registry().target(target)
+    if wanted.backend != "emu" or wanted.architecture.backend != "nvidia":
+        raise DeviceError(
+            "the emulated driver is that of NVIDIA's GPUs",
+            argument="target",
+            expected="e.g. emu:sm_90",
+            got=str(wanted),
+        )
     return Library(wanted)
 
 
