@@ -454,17 +454,20 @@ def _install_autocast(mode: Any) -> None:
 
 
 def _install_libraries(mode: Any) -> None:
-    """Let operators that are registered for the accelerator serve the CPU's tensors."""
+    """Let operators that are registered for the accelerator, or for every device, serve the CPU's tensors."""
     from torch._library.custom_ops import CustomOpDef
 
     definition: Any = CustomOpDef
     register = definition.register_kernel
 
     def register_kernel(self: Any, device_types: Any, fn: Any = None, /) -> Any:
-        if isinstance(device_types, str):
-            device_types = mode.place(device_types)
-        elif device_types is not None:
-            device_types = list(dict.fromkeys(map(mode.place, device_types)))
+        if device_types is not None:
+            named = [device_types] if isinstance(device_types, str) else list(device_types)
+            if self._backend_fns and mode.kind not in named:  # which tensors of the device take
+                named = [name for name in named if name != "cpu"]
+            if not named:
+                return (lambda fn: fn) if fn is None else fn
+            device_types = list(dict.fromkeys(map(mode.place, named)))
         return register(self, device_types, fn)
 
     definition.register_kernel = register_kernel

@@ -116,8 +116,8 @@ def shorten_kernel(definition: Any, device_type: Optional[str], function: Functi
         device_type: where it is that, None for everywhere.
         function: the implementation.
     """
-    if not _plain(definition):
-        return
+    if not _plain(definition) or device_type not in definition._backend_fns:
+        return  # a stand-in for a device may leave the CPU's implementation out
     torchs, disabled = definition._backend_fns[device_type], definition._disabled_kernel
     name, compiler, check_aliases = definition._name, get_eval_frame_callback, _check_aliases
 
