@@ -126,7 +126,7 @@ def ended(kind, name, target):
 
     import torch
 
-    from gluon_core.errors import CapabilityError, KernelWarning, LayoutError
+    from gluon_core.errors import CapabilityError, DtypeError, KernelWarning, LayoutError
     from gluon_core.registry.load import registry
     from gluon_core.simulation.evidence import recording
     from gluon_emu.settings import using
@@ -149,12 +149,10 @@ def ended(kind, name, target):
             outcome = "launched nothing"
         elif wrong is None and ran != {str(registry().target(target))}:
             outcome = f"wrong: ran on {', '.join(sorted(ran))}"
-    except (CapabilityError, LayoutError) as error:
-        narrow = isinstance(error, LayoutError) and "different numbers of threads per warp" in str(
-            error
-        )
-        lacks = narrow or isinstance(error, CapabilityError)
-        outcome = f"{'refused' if lacks else 'LayoutError'}: {str(error).splitlines()[0]}"
+    except (CapabilityError, DtypeError, LayoutError) as error:
+        words = "different numbers of threads per warp", "not supported in this architecture"
+        lacks = isinstance(error, CapabilityError) or any(word in str(error) for word in words)
+        outcome = f"{'refused' if lacks else type(error).__name__}: {str(error).splitlines()[0]}"
     except Exception as error:
         outcome = f"{type(error).__name__}: {error}"
     warned = {str(one.message) for one in shown if issubclass(one.category, KernelWarning)}
