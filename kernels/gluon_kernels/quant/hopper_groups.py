@@ -2,7 +2,7 @@
 
 The transposed product is computed, as in `hopper.py`: weights are the left operand, which `wgmma` reads from registers. One warp
 copies bytes of weights and rows of `x` by TMA. Groups of four warps have 64 rows of weights each: DOWN groups have the rows of a tile,
-and ALONG groups of each of these take steps along K in turn, whose sums meet in shared memory. A step is two halves of 64 weights; a half is converted while
+and ALONG groups of each of these take steps along K in turn, whose sums meet in shared memory. A step is parts of 64 or 32 weights; a part is converted while
 the one before is multiplied, so that the matrix unit has work when the next product is issued. Scales of groups along K are multiplied in
 registers and rounded to the dtype of `x`, as restored weights are; scales of rows are applied to the sums. Few tiles are split along K
 among programs, which add up their sums in order.

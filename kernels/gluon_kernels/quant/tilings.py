@@ -63,10 +63,10 @@ class Groups(NamedTuple):
         moved: bytes of a step that arrive in one.
         product: of 64 x 64 weights with 64 rows of `x`, in the matrix unit; `narrow` more for each further part of the tile.
         conversion: of 64 x 64 weights, `scaling` more with scales of groups, and `exponents` more with those of mxfp4.
-        both: of the shorter of these two that passes while the other one does not.
+        both, three: of the shorter of these two that passes while the other one does not; with three groups that share no rows, `three`.
         drained: of a step, at whose end products are waited for.
         step, part: of a step of one group, and of each of its products, besides these.
-        tile: of a tile besides its steps.
+        tile, group: of a tile besides its steps, and for each group but two.
         gathered: of 64 x 64 sums of each other group that shares rows.
         shared, each, added: of sums that programs share, for each kilobyte of them that a processor writes, and for each program whose sums another one
             adds to its own under equal shares.
@@ -80,10 +80,12 @@ class Groups(NamedTuple):
     scaling: float
     exponents: float
     both: float
+    three: float
     drained: float
     step: float
     part: float
     tile: float
+    group: float
     gathered: float
     shared: float
     each: float
@@ -95,8 +97,8 @@ _FEW_TIMES = {
     64: Few(2.1, 0.221, 0.149, 0.185, 0.061, 0.185, 0.173, 0.26, 2.05),
     128: Few(2.6, 0.192, 0.300, 0.054, 0.115, 0.119, 0.168, 0.26, 2.2),
 }
-# Fitted to 139 times of 43 shapes on an H200.
-_GROUPS_TIMES = Groups(1.19, 85e3, 0.0727, 0.0155, 0.0746, 0.0156, 0.057, 0.59, 0.049, 0.217, 0.06, 1.82, 0.344, 0.533, 0.0476, 0.665)  # fmt: skip
+# Fitted to 239 times of 75 shapes on an H200.
+_GROUPS_TIMES = Groups(1.09, 80.6e3, 0.0714, 0.0178, 0.0831, 0.0112, 0.063, 0.609, 0.475, 0.0322, 0.21, 0.0543, 1.86, 0.234, 0.261, 0.49, 0.0515, 0.648)  # fmt: skip
 _TOKENS = 1.23  # of the time that was expected of `linear_tokens`
 
 # Weights' rows of a tile and the depths of its steps, by the rows of `x` of a tile.
@@ -113,7 +115,7 @@ _GROUPS = (
     (192, ((1, 2), (2, 1), (3, 1))),
     (256, ((1, 2), (2, 1))),
 )
-_DEPTHS = (128, 64)  # weights along K of a step of "groups"
+_DEPTH = 128  # weights along K of a step of "groups"
 _SHARED = 231_000  # bytes of the steps and sums of "groups"
 # Bytes of these through which each row of weights passes on its way to the result: for tiles that are one part, and for those of several.
 _STORED, _STORED_IN_PARTS = 256, 384
@@ -167,15 +169,13 @@ def _groups(m: int, k: int) -> Iterator[Tiling]:
     # One tile of all rows of `x`, or as few rows as two, three or four tiles need; tiles of many rows for more.
     fitting = {next((b for b in _BLOCKS if b >= m / tiles), 256) for tiles in (1, 2, 3, 4)}
     blocks = sorted(b for b in (fitting if m <= 512 else _BLOCKS) if b >= min(m, 64))
-    for block, depth in itertools.product(blocks, _DEPTHS):
+    for block in blocks:
         forms = next(forms for most, forms in _GROUPS if block <= most)
-        if depth == 64 and block <= 128:
-            continue
         for (down, along), splits in itertools.product(forms, (0, 1, 2, 3, 4, 5, 6, 8, 12, 16)):
-            tiling = Tiling("groups", block, depth, splits, 64 * down, along)
+            tiling = Tiling("groups", block, _DEPTH, splits, 64 * down, along)
             if splits == 0 and along > 1 or stages(tiling, 1) < max(2, along + 1):
                 continue
-            if _up(k, depth) >= max(1, splits) * along and splits <= max(8, block // 8):
+            if _up(k, _DEPTH) >= max(1, splits) * along and splits <= max(8, block // 8):
                 yield tiling
 
 
@@ -215,11 +215,10 @@ def expected(
     """
     if tiling.kernel == "restored":
         moved = n * k * (1 / packed + 2)
-        tile = 2.0 * 128 * 256 * k / 7.8e8  # of all processors at once
-        tiles = _up(m, 128) * _up(n, 256)
-        # Whole rounds, or tiles that programs share.
-        product = min(_up(tiles, processors) * processors, 1.15 * tiles) * tile
-        return 4.5 + moved / 3.7e6 + max(product, n * k * 2 / 4e6)
+        tiles = _up(m, 128) * _up(
+            n, 256
+        )  # those of a product that are too few leave processors idle
+        return 6.5 + moved / 3.7e6 + 2.0 * m * n * k / 6.8e8 * (1 + 10 / tiles)
     if tiling.kernel == "rows":
         width = 128 * tiling.splits * 4 * packed  # weights of a row that a step multiplies
         steps = _up(k, width)
@@ -284,10 +283,12 @@ def _of_groups(
     elif group:
         conversion += times.scaling
     most, least = max(product, conversion), min(product, conversion)
-    taken = parts * down * (most + times.both * least) + times.drained
+    both = times.three if down == 3 else times.both
+    taken = parts * down * (most + both * least) + times.drained
     latency = times.step + parts * (product + conversion + times.part)
     steps = max(share * max(moved, taken), _up(share, tiling.along) * latency)
-    after = times.tile + times.gathered * (tiling.along - 1) * tiling.block / 64
+    after = times.tile + times.group * (down * tiling.along - 2)
+    after += times.gathered * (tiling.along - 1) * tiling.block / 64
     if tiling.splits != 1:
         kilobytes = tiling.columns * tiling.block / 256
         after += times.shared + times.each * kilobytes + times.added * adding
