@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Optional
+from functools import lru_cache
+from typing import Any, Callable, NamedTuple, Optional
 
 import torch
 from torch import Tensor
@@ -77,20 +78,24 @@ def _topk(x: Tensor, k: int, largest: bool) -> tuple[Tensor, Tensor]:
     return values, indices
 
 
-def _forward(ctx: Any, x: Tensor, k: int, largest: bool) -> tuple[Tensor, Tensor]:
-    values, indices = _plans((key(x), k, largest), x, k, largest)
-    ctx.shape = x.shape
-    ctx.save_for_backward(indices)
-    ctx.mark_non_differentiable(indices)
-    return values, indices
+@lru_cache(maxsize=256)
+def _watched(k: int, largest: bool, columns: int) -> Callable[..., tuple[Tensor, Tensor]]:
+    """Return `f(x) -> (values, indices)` with a gradient."""
 
+    def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+        values, indices = _plans((key(x), k, largest), x, k, largest)
+        ctx.to_save = (indices,)
+        ctx.mark_non_differentiable(indices)
+        ctx.set_materialize_grads(False)  # else torch makes zeros for the indices
+        return values, indices
 
-def _gradients_of(ctx: Any, grad: Tensor, _: Any) -> Any:
-    (indices,) = ctx.saved_tensors
-    return grad.new_zeros(ctx.shape).scatter_(-1, indices, grad), None, None
+    def gradients_of(ctx: Any, grad: Optional[Tensor], _: Any) -> Any:
+        if grad is None:
+            return None
+        (indices,) = ctx.saved_tensors
+        return grad.new_zeros((*grad.shape[:-1], columns)).scatter_(-1, indices, grad)
 
-
-_watched = direct(_forward, _gradients_of, _gradients_of)
+    return direct(forward, gradients_of, gradients_of)
 
 
 def topk(
@@ -123,8 +128,8 @@ def topk(
     if out is None and dim == -1 and not is_compiling():
         if is_plain(x):
             return TopK(*_plans((key(x), k, largest), x, k, largest))
-        if wants_gradient(x):
-            return TopK(*_watched(x, k, largest))
+        if wants_gradient(x) and x.ndim:
+            return TopK(*_watched(k, largest, x.shape[-1])(x))
     _check(x, k, dim)
     last = dim in (-1, x.ndim - 1)
     result = _topk(x if last else x.movedim(dim, -1), k, largest)
