@@ -32,7 +32,7 @@ try:
     _grad_enabled = _C.is_grad_enabled
     _modes, _functions = _C._len_torch_dispatch_stack, _C._len_torch_function_stack
     _transforms = _C._functorch.peek_interpreter_stack
-    _autocast, _tracing = _C._is_any_autocast_enabled, _C._get_tracing_state
+    _autocast, _tracing = torch.is_autocast_enabled, _C._get_tracing_state  # on a GPU
     _autograd: Any = getattr(_C, "_autograd")  # noqa: B009  # a module that type checkers do not see
     _profiling = _autograd._profiler_enabled
     _POSSIBLE = True
