@@ -5,6 +5,8 @@ weights and changes of half of a step's queries, sees those of the other group i
 half of the columns. Sums of queries in memory, as `hopper_backward.py` has them, would be added to twice as often as with tiles of 128 keys, which bounds the rate:
 each group of the other kernel has 64 queries instead, and computes the weights again. Tiles, weights and statistics are those of
 `hopper_varlen_gradients.py`. Equal inputs give equal bits.
+
+Tiles have 256 columns in memory. Heads of up to 192 have only so many of them multiplied, in parts of 128 and 64.
 """
 
 import gluon_core as gluon
@@ -57,6 +59,32 @@ def store_columns(out, result, first_column, end_column, place):
 
 
 @gluon.jit
+def start_product(a, b, nothing, COLUMNS: gl.constexpr):
+    """Start to multiply the first columns of `a` with those of `b`, [rows, rows of b]."""
+    if COLUMNS == 192:
+        first = b.slice(0, 128, dim=1).permute((1, 0))
+        last = b.slice(128, 64, dim=1).permute((1, 0))
+        part = warpgroup_mma(a.slice(0, 128, dim=1), first, nothing, use_acc=False, is_async=True)
+        return warpgroup_mma(a.slice(128, 64, dim=1), last, part, is_async=True)
+    else:
+        return warpgroup_mma(a, b.permute((1, 0)), nothing, use_acc=False, is_async=True)
+
+
+@gluon.constexpr_function
+def columns_of_half(half, columns):
+    """Return the columns of the gradients that a group of warps computes."""
+    if columns == 192:
+        return 64 if half else 128
+    return columns // 2
+
+
+@gluon.constexpr_function
+def first_of_half(half, columns):
+    """Return the first one of them."""
+    return half * 128 if columns == 192 else half * (columns // 2)
+
+
+@gluon.jit
 def key_gradients_of_half(
     rings, exchange, outs, lists, scales, half: gl.constexpr, SETTINGS: gl.constexpr
 ):
@@ -68,8 +96,14 @@ def key_gradients_of_half(
     SIZE: gl.constexpr = SETTINGS[0][0]
     STEP: gl.constexpr = SETTINGS[0][1]
     PART: gl.constexpr = STEP // 2
-    D: gl.constexpr = SETTINGS[6]
+    D: gl.constexpr = 256
     V: gl.constexpr = results.block_shape[2]
+    DEPTH: gl.constexpr = SETTINGS[6][0]
+    VALUES: gl.constexpr = SETTINGS[6][1]
+    KEYS_FROM: gl.constexpr = first_of_half(half, DEPTH)
+    KEYS_OF: gl.constexpr = columns_of_half(half, DEPTH)
+    VALUES_FROM: gl.constexpr = first_of_half(half, VALUES)
+    VALUES_OF: gl.constexpr = columns_of_half(half, VALUES)
     OF_PART: gl.constexpr = (
         (SIZE, PART),
         SETTINGS[1],
@@ -79,8 +113,8 @@ def key_gradients_of_half(
         SETTINGS[5],
     )
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, PART, 16])
-    key_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D // 2, 16])
-    value_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, V // 2, 16])
+    key_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, KEYS_OF, 16])
+    value_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, VALUES_OF, 16])
     column: gl.constexpr = gl.SliceLayout(0, layout)
     work = own_tile(lists, 4, SETTINGS)
     sequence, row = work[0]
@@ -92,8 +126,8 @@ def key_gradients_of_half(
         valid = work[1][1] - work[1][0] - row
     if sequence < lists[2]:
         nothing = gl.zeros([SIZE, PART], gl.float32, layout)
-        for_keys = warpgroup_mma_init(gl.zeros([SIZE, D // 2], gl.float32, key_layout))
-        for_values = warpgroup_mma_init(gl.zeros([SIZE, V // 2], gl.float32, value_layout))
+        for_keys = warpgroup_mma_init(gl.zeros([SIZE, KEYS_OF], gl.float32, key_layout))
+        for_values = warpgroup_mma_init(gl.zeros([SIZE, VALUES_OF], gl.float32, value_layout))
         k, v = own.wait(own.consumer())
         k = k.reshape([SIZE, D])
         v = v.reshape([SIZE, V])
@@ -104,11 +138,9 @@ def key_gradients_of_half(
             q, statistics = queries.wait(query)
             grad = results.wait(result)
             q, grad = q.reshape([STEP, D]), grad.reshape([STEP, V])
-            own_queries = q.slice(half * PART, PART, dim=0).permute((1, 0))
-            own_results = grad.slice(half * PART, PART, dim=0).permute((1, 0))
-            score = warpgroup_mma(k, own_queries, nothing, use_acc=False, is_async=True)
-            change = warpgroup_mma(v, own_results, nothing, use_acc=False, is_async=True)
-            score = warpgroup_mma_wait(1, deps=[score])
+            score = start_product(k, q.slice(half * PART, PART, dim=0), nothing, DEPTH)
+            change = start_product(v, grad.slice(half * PART, PART, dim=0), nothing, VALUES)
+            score = warpgroup_mma_wait(2 if VALUES == 192 else 1, deps=[score])
             logsum = statistics.slice(half * PART, PART).load(column)[None, :]
             p, slope = weights_of(score, logsum, low, 2 * i + half, valid, scales[1], OF_PART)
             change = warpgroup_mma_wait(0, deps=[change])
@@ -120,9 +152,9 @@ def key_gradients_of_half(
             fence_async_shared()
             mbarrier.arrive(written)
             mbarrier.wait(written, n % 2)
-            columns = grad.slice(half * (V // 2), V // 2, dim=1)
+            columns = grad.slice(VALUES_FROM, VALUES_OF, dim=1)
             for_values = warpgroup_mma(weights, columns, for_values, is_async=True)
-            columns = q.slice(half * (D // 2), D // 2, dim=1)
+            columns = q.slice(KEYS_FROM, KEYS_OF, dim=1)
             for_keys = warpgroup_mma(changes, columns, for_keys, is_async=True)
             for_values, for_keys = warpgroup_mma_wait(0, deps=[for_values, for_keys])
             for_values = warpgroup_mma_init(for_values)
@@ -137,27 +169,27 @@ def key_gradients_of_half(
         # Computed again: numbers that the loop does not need would take registers in it.
         tile = own_tile(lists, 4, SETTINGS)
         place = (tile[1][0] + tile[0][1], tile[1][1], gl.program_id(1))
-        store_columns(to_values, done[0], half * (V // 2), width, place)
-        store_columns(to_keys, done[1] * scales[0], half * (D // 2), depth, place)
+        store_columns(to_values, done[0], VALUES_FROM, width, place)
+        store_columns(to_keys, done[1] * scales[0], KEYS_FROM, depth, place)
 
 
 @gluon.jit
 def wide_key_gradients(
     q_desc, k_desc, v_desc, grad_desc, to_keys, to_values, statistics, rows, of_queries, of_keys, count, scale,
     log_scale, cap, depth, width, SHARED: gl.constexpr, WINDOW: gl.constexpr, CAPPED: gl.constexpr,
-    MOST: gl.constexpr,
+    MOST: gl.constexpr, COLUMNS: gl.constexpr,
 ):  # fmt: skip
     """Store the gradients of keys and values, [tokens, heads, depth] and [tokens, heads, width].
 
     Operands are those of `varlen_key_gradients`; blocks of queries and keys have 256 columns, those of values and of the result's gradients
-    128 or 256.
+    128 or 256. COLUMNS are those of both that are multiplied: 192 or 256, and 128, 192 or 256.
     """
     SIZE: gl.constexpr = k_desc.block_type.shape[0]
     STEP: gl.constexpr = q_desc.block_type.shape[0]
     D: gl.constexpr = k_desc.block_type.shape[2]
     gl.static_assert(SIZE == 64 and STEP == 64 and D == 256, "64 keys and queries of 256 columns")
     REVERSED: gl.constexpr = (WINDOW[1], WINDOW[0])
-    SETTINGS: gl.constexpr = ((SIZE, STEP), REVERSED, CAPPED, MOST, True, SHARED, D)
+    SETTINGS: gl.constexpr = ((SIZE, STEP), REVERSED, CAPPED, MOST, True, SHARED, COLUMNS)
     wait_for_predecessor()
     rings = (
         tma_ring([k_desc, v_desc], 1, consumers=2),
@@ -213,6 +245,9 @@ def query_gradients_of_half(
     """Compute the gradients of half of a tile of queries."""
     own, keys, values = rings
     statistics, rows, depth = known
+    DEPTH: gl.constexpr = SETTINGS[6][0]
+    VALUES: gl.constexpr = SETTINGS[6][1]
+    FIRST: gl.constexpr = 128 if DEPTH == 192 else DEPTH
     dtype: gl.constexpr = keys.dtype
     SIZE: gl.constexpr = SETTINGS[0][0]
     ROWS: gl.constexpr = SIZE // 2
@@ -220,8 +255,10 @@ def query_gradients_of_half(
     D: gl.constexpr = keys.block_shape[2]
     V: gl.constexpr = values.block_shape[2]
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, STEP, 16])
-    out_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
+    out_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, FIRST, 16])
     operand: gl.constexpr = gl.DotOperandLayout(0, out_layout, 2)
+    rest_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16])
+    rest_operand: gl.constexpr = gl.DotOperandLayout(0, rest_layout, 2)
     (sequence, row), (first, end), (_, length), (start, stop) = own_tile(lists, 4, SETTINGS)
     row += half * ROWS
     low = row + length - (end - first)
@@ -235,7 +272,10 @@ def query_gradients_of_half(
         logsum = gl.load(place, mask=valid, other=float("inf"))[:, None]
         delta = gl.load(place + 64, mask=valid, other=0.0)[:, None]
         zeros = gl.zeros([ROWS, STEP], gl.float32, layout)
-        acc = warpgroup_mma_init(gl.zeros([ROWS, D], gl.float32, out_layout))
+        acc = warpgroup_mma_init(gl.zeros([ROWS, FIRST], gl.float32, out_layout))
+        rest = acc
+        if DEPTH == 192:
+            rest = warpgroup_mma_init(gl.zeros([ROWS, 64], gl.float32, rest_layout))
         q, grad = own.wait(own.consumer())
         q = q.reshape([SIZE, D]).slice(half * ROWS, ROWS, dim=0)
         grad = grad.reshape([SIZE, V]).slice(half * ROWS, ROWS, dim=0)
@@ -243,32 +283,47 @@ def query_gradients_of_half(
         value = values.consumer()
         for i in range(start, stop):
             k = keys.wait(key).reshape([STEP, D])
-            score = warpgroup_mma(q, k.permute((1, 0)), zeros, use_acc=False, is_async=True)
-            v = values.wait(value).reshape([STEP, V]).permute((1, 0))
-            change = warpgroup_mma(grad, v, zeros, use_acc=False, is_async=True)
-            score = warpgroup_mma_wait(1, deps=[score])
+            score = start_product(q, k, zeros, DEPTH)
+            v = values.wait(value).reshape([STEP, V])
+            change = start_product(grad, v, zeros, VALUES)
+            score = warpgroup_mma_wait(2 if VALUES == 192 else 1, deps=[score])
             p, slope = weights_of(score, logsum, low, i, length, scales[1], SETTINGS)
             change = warpgroup_mma_wait(0, deps=[change])
             values.release(value)
-            change = gl.convert_layout((slope * (change - delta)).to(dtype), operand)
-            acc = warpgroup_mma(change, k, acc, is_async=True)
-            acc = warpgroup_mma_init(warpgroup_mma_wait(0, deps=[acc]))
+            change = (slope * (change - delta)).to(dtype)
+            if DEPTH == 192:
+                left = gl.convert_layout(change, operand)
+                acc = warpgroup_mma(left, k.slice(0, 128, dim=1), acc, is_async=True)
+                right = gl.convert_layout(change, rest_operand)
+                rest = warpgroup_mma(right, k.slice(128, 64, dim=1), rest, is_async=True)
+                acc, rest = warpgroup_mma_wait(0, deps=[acc, rest])
+                acc, rest = warpgroup_mma_init(acc), warpgroup_mma_init(rest)
+            else:
+                change = gl.convert_layout(change, operand)
+                acc = warpgroup_mma(change, k, acc, is_async=True)
+                acc = warpgroup_mma_init(warpgroup_mma_wait(0, deps=[acc]))
             keys.release(key)
             key = key.next()
             value = value.next()
-        done = warpgroup_mma_wait(0, deps=[acc])
-        store_columns(out, done * scales[0], 0, depth, (first + row, end, head))
+        place = (first + row, end, head)
+        if DEPTH == 192:
+            done, last = warpgroup_mma_wait(0, deps=[acc, rest])
+            store_columns(out, last * scales[0], 128, depth, place)
+        else:
+            done = warpgroup_mma_wait(0, deps=[acc])
+        store_columns(out, done * scales[0], 0, depth, place)
 
 
 @gluon.jit
 def wide_query_gradients(
     q_desc, k_desc, v_desc, grad_desc, to_queries, statistics, rows, of_queries, of_keys, count, scale, log_scale, cap,
     depth, SHARED: gl.constexpr, WINDOW: gl.constexpr, CAPPED: gl.constexpr, MOST: gl.constexpr,
+    COLUMNS: gl.constexpr,
 ):  # fmt: skip
     """Store the gradients of queries, [tokens, heads, depth]; operands are those of `wide_key_gradients`, `statistics` a pointer."""
     SIZE: gl.constexpr = q_desc.block_type.shape[0]
     STEP: gl.constexpr = k_desc.block_type.shape[0]
-    SETTINGS: gl.constexpr = ((SIZE, STEP), WINDOW, CAPPED, MOST, False, SHARED)
+    SETTINGS: gl.constexpr = ((SIZE, STEP), WINDOW, CAPPED, MOST, False, SHARED, COLUMNS)
     wait_for_predecessor()
     rings = (
         tma_ring([q_desc, grad_desc], 1, consumers=2),

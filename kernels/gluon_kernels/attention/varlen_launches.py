@@ -282,6 +282,11 @@ def _atomic_launches(
     return launch
 
 
+def _multiplied(width: int) -> int:
+    """Return how many columns of values of this width the gradients of wide heads multiply."""
+    return 128 if width <= 128 else 192 if width <= 192 else 256
+
+
 def _wide_launches(
     operands: Any,
     lists: Any,
@@ -301,7 +306,10 @@ def _wide_launches(
     values = 128 if v.shape[2] <= 128 else 256
     prepare = _prepare(operands, lists, statistics, None, rows, step, wide)
     factors = (scale, *mask.scales(scale))
-    constants = (heads // k.shape[1], (mask.left, mask.right), bool(mask.cap), _bound(count))
+    multiplied = (192 if q.shape[2] <= 192 else 256, _multiplied(v.shape[2]))
+    constants = (
+        heads // k.shape[1], (mask.left, mask.right), bool(mask.cap), _bound(count), multiplied,
+    )  # fmt: skip
     numbers = (rows, *lists, count, *factors)
     options = overlapping_tensors(*operands)
 

@@ -76,6 +76,7 @@ def test_three_groups_of_warps(monkeypatch):
     [
         {"heads": 2, "length": 130, "width": 256, "heads of keys": 1, "causal": True},
         {"heads": 1, "length": 70, "width": 200, "keys": 100},
+        {"heads": 1, "length": 130, "width": 192, "causal": True},
     ],
 )
 def test_gradients_of_wide_heads(shape):
