@@ -239,7 +239,7 @@ UNITS: list[tuple[str, str, str, str]] = [
     (
         "A descriptor of a tensor whose elements are not as wide as those of its layout",
         "the box is cut for elements of one width, and copied for those of the other.",
-        r"^(TensorDescriptor.)?layout: the layout is for elements of another (width|size)",
+        r"^(TensorDescriptor.)?layout: the layout is for elements of a different (width|size)",
         # On the host 3.9 refuses it, too.
         _kernel(
             "L: gl.constexpr = gl.NVMMASharedLayout(64, 8, 2)",

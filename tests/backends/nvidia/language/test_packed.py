@@ -181,7 +181,7 @@ DtypeError | no packed add | add2(codes, codes, gl.float8e4nv)
 DtypeError | no packed add | add2(e4, codes)
 DtypeError | no such result | add2(codes, e4, gl.float8e5)
 DtypeError | no packed min | min2(codes, codes, gl.float8e5)
-LayoutError | lhs.*holds other elements | add2(wrong, e4)
+LayoutError | lhs.*holds different elements | add2(wrong, e4)
 ShapeError | rhs.*two to a byte | mul2(codes, tall, gl.float8e4nv)
 """)
 def test_fp4_errors(call, error, match):

@@ -210,7 +210,7 @@ def steps(HOW: gl.constexpr):
     "how, match, line",
     [
         ("never initialized", "arrive on a barrier that is not initialized", "arrive(bar)"),
-        ("initialized twice", "initialized again while it is in use", "init(bar, 2)"),
+        ("initialized twice", "in use is initialized again", "init(bar, 2)"),
         ("wait after the end", "wait on a barrier that was invalidated", "wait(bar, 0)"),
         ("invalidated twice", "invalidate on a barrier that was invalidated", "invalidate(bar)"),
     ],
