@@ -53,8 +53,8 @@ UNSURE = 0.25  # of the time that a tiling is expected to take more which is lik
 SIDE, TILE, PARTS, STEPS, ROUNDS, WASTE = 0.3, 0.5, 0.4, 0.25, 0.25, 0.65
 KIND, STAGES, WHOLE, LAST, KERNEL = 0.6, 0.07, 0.4, 0.8, 0.65
 PAIR = 0.5  # pairs of blocks
-MOST = 40  # tilings that measurements correct, the best by the model
-NEARLY = 1.35  # times the time of the best, from which on they correct no tiling
+MOST = 48  # tilings that measurements correct, the best by the model
+NEARLY = 1.3  # times the time of the best, from which on they correct no tiling
 QUANTITIES, SIZES, TRAITS = (
     15,
     8,

@@ -392,7 +392,6 @@ def test_the_chosen_tiling_is_the_best_of_all_by_the_model(size):
         for t, time in zip(fitting, choice.predicted(fitting, size))
         if time is not None
     }
-    assert len(times) > choice.MOST  # the model alone decides which of them are corrected
     assert times[choice.choose(size).name] <= 1.01 * min(times.values())
 
 
