@@ -14,12 +14,11 @@ from gluon_kernels.dependent import wait_for_predecessor
 
 
 @gluon.jit
-def rows_of(table, tile, end, layout: gl.constexpr, PAGE: gl.constexpr, BLOCK: gl.constexpr):
-    """Return where the keys of a tile are in the cache, and which exist."""
+def rows_of(table, tile, end, most, layout: gl.constexpr, PAGE: gl.constexpr, BLOCK: gl.constexpr):
+    """Return where the keys of a tile are in the cache, and which exist. Pages are loaded up to `most` keys, so that they do not wait for `end`."""
     key = tile * BLOCK + gl.arange(0, BLOCK, gl.SliceLayout(1, layout))
-    there = key < end
-    page = gl.load(table + key // PAGE, mask=there, other=0)
-    return page * PAGE + key % PAGE, there
+    page = gl.load(table + key // PAGE, mask=key < most, other=0)
+    return page * PAGE + key % PAGE, key < end
 
 
 @gluon.jit
@@ -31,10 +30,12 @@ def fetch(smem, cache, rows, there, row_stride, layout: gl.constexpr):
 
 
 @gluon.jit
-def places_of(table, tile, end, layout: gl.constexpr, PAGE: gl.constexpr, BLOCK: gl.constexpr):
+def places_of(
+    table, tile, end, most, layout: gl.constexpr, PAGE: gl.constexpr, BLOCK: gl.constexpr
+):
     """Return where the keys of a tile are, in pages or, if PAGE is 0, in a row, and which exist."""
     if PAGE:
-        rows, there = rows_of(table, tile, end, layout, PAGE, BLOCK)
+        rows, there = rows_of(table, tile, end, most, layout, PAGE, BLOCK)
     else:
         rows = tile * BLOCK + gl.arange(0, BLOCK, gl.SliceLayout(1, layout))
         there = rows < end
@@ -87,6 +88,7 @@ def paged_attention(
     split = gl.program_id(2)
     of_sequence = sequence.to(gl.int64)
     of_keys = head.to(gl.int64)
+    most = length
     if lengths is not None:
         length = gl.load(lengths + sequence)
     tiles = gl.cdiv(length, BLOCK)
@@ -95,7 +97,9 @@ def paged_attention(
         low = gl.maximum(length - window, 0)
     start = low // BLOCK
     share = gl.cdiv(tiles - start, SPLITS)
-    first = start + split * share
+    first = start
+    if SPLITS > 1:
+        first += split * share
     last = gl.minimum(first + share, tiles)
     end = gl.minimum(last * BLOCK, length)
     if PAGE:
@@ -106,10 +110,10 @@ def paged_attention(
     caches = (k_cache, v_cache)
     row_strides = (strides[2][1], strides[3][1])
     for i in gl.static_range(STAGES - 1):
-        places = places_of(table, first + i, end, tile_layout, PAGE, BLOCK)
+        places = places_of(table, first + i, end, most, tile_layout, PAGE, BLOCK)
         fetch_both(buffers, caches, (first + i) % STAGES, places, row_strides, tile_layout)
     # A page is known a step before it is copied, as the table is in memory, too.
-    places = places_of(table, first + STAGES - 1, end, tile_layout, PAGE, BLOCK)
+    places = places_of(table, first + STAGES - 1, end, most, tile_layout, PAGE, BLOCK)
 
     q_row = gl.arange(0, M, gl.SliceLayout(1, q_layout))
     q_column = gl.arange(0, D, gl.SliceLayout(0, q_layout))
@@ -122,7 +126,7 @@ def paged_attention(
     total = gl.zeros([M], gl.float32, by_row)
     acc = gl.zeros([M, D], gl.float32, values.accumulator)
     for tile in range(first, last):
-        coming = places_of(table, tile + STAGES, end, tile_layout, PAGE, BLOCK)
+        coming = places_of(table, tile + STAGES, end, most, tile_layout, PAGE, BLOCK)
         gl.portable.wait(STAGES - 2)
         k_tile = k_smem.index(tile % STAGES).permute((1, 0)).load(scores.b)
         zero = gl.zeros([M, BLOCK], gl.float32, scores.accumulator)

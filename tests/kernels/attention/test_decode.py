@@ -71,6 +71,20 @@ def test_any_number_of_parts(parts, monkeypatch):
     assert torch.equal(attention_decode(*tensors), result)
 
 
+@pytest.mark.parametrize("longest", [40, 600])
+def test_pages_behind_the_end_are_not_read(longest, monkeypatch):
+    """The table holds no page there, with one part of a sequence and with several."""
+    monkeypatch.setattr(decode_launches, "multiprocessors", lambda tensor: 4)
+    lengths = [longest, 0, 21]
+    q, k, v, table, known = inputs(lengths)
+    right = reference(q, k, v, table, known)
+    page = k.shape[1]
+    starts = torch.arange(0, table.shape[1] * page, page)
+    for nowhere in (-1, 1 << 20):
+        empty = table.masked_fill(starts >= known[:, None], nowhere)
+        assert error_of(attention_decode(q, k, v, empty, known), right) < 1e-2
+
+
 @pytest.mark.parametrize("target", ["sim:sm_90", "sim:gfx942"])
 def test_windows_and_caps(target, monkeypatch):
     monkeypatch.setenv("GLUON_TARGET", target)
