@@ -4,7 +4,7 @@ Each kernel of tests/write/triton_kernels runs as plain Triton and as `gluon por
 same configuration; GEMM, attention, transposes and rows also run against gluon_kernels and torch. All
 in one process, in random order, in CUDA graphs.
 
-  python benchmarks/layout_free.py [--only WORDS] [--seconds N] [--form pipelined|specialized] [--json FILE]
+  python benchmarks/layout_free.py [--only WORDS] [--seconds N] [--seed N] [--form pipelined|specialized] [--json FILE]
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def graphed(run: Callable[[], Any], repeats: int) -> Any:
     return graph
 
 
-def seconds_of(runs: Runs, rounds: int = 7, repeats: int = 10) -> dict[str, float]:
+def seconds_of(runs: Runs, rounds: int = 7, repeats: int = 10, seed: int = 0) -> dict[str, float]:
     """Return medians of `rounds`, in random order."""
     import torch
 
@@ -45,7 +45,7 @@ def seconds_of(runs: Runs, rounds: int = 7, repeats: int = 10) -> dict[str, floa
     times: dict[str, list[float]] = {name: [] for name in runs}
     order = list(runs)
     for number in range(rounds + 1):
-        random.Random(number).shuffle(order)
+        random.Random(seed + number).shuffle(order)
         for name in order:
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             start.record()
@@ -66,6 +66,7 @@ def main() -> int:
     parser.add_argument(
         "--compile", action="store_true", help="run each kernel once, without times"
     )
+    parser.add_argument("--seed", type=int, default=0, help="of operands and of the order")
     parser.add_argument("--json", help="file for the table")
     asked = parser.parse_args()
     import torch
@@ -81,6 +82,7 @@ def main() -> int:
     triton.set_allocator(
         lambda size, align, stream: torch.empty(size, device="cuda", dtype=torch.int8)
     )
+    torch.manual_seed(asked.seed)
     began, table, failed = time.monotonic(), [], 0
     print(
         f"| case | ours |{''.join(f' ratio of {n} |' for n in RIVALS)}\n| --- | ---: |{' ---: |' * len(RIVALS)}"
@@ -96,7 +98,7 @@ def main() -> int:
                         for run in runs.values():
                             run()
                         continue
-                    times = seconds_of(runs)
+                    times = seconds_of(runs, seed=asked.seed)
                 except Exception as error:
                     print(
                         f"| {name} | {type(error).__name__}: {str(error)[:300]} | | | |", flush=True

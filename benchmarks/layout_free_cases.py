@@ -232,9 +232,9 @@ def gemm_cases(folder: Path, words: list[str]) -> Cases:
         if wanted(f"gemm {size}, tiles", words):
             runs = {"ours": by_tiles(tiles_ported), "triton": by_tiles(tiles)}
             yield f"gemm {size}, tiles", {**runs, **others}
-        if wanted(f"gemm {size}, tiles in four stages", words):
+        if wanted(f"gemm {size} in four stages, tiles", words):
             runs = {"ours": by_tiles(tiles_ported, stages=4), "triton": by_tiles(tiles, stages=4)}
-            yield f"gemm {size}, tiles in four stages", {**runs, **others}
+            yield f"gemm {size} in four stages, tiles", {**runs, **others}
         if wanted(f"gemm {size}, pointers", words):
             yield (
                 f"gemm {size}, pointers",

@@ -29,6 +29,7 @@ HAND = {
     "rms norm": "gluon_kernels.rms_norm(torch.randn(8, 4096).half(), torch.randn(4096).half())",
     "layer norm": "gluon_kernels.layer_norm(torch.randn(8, 4096).half(), torch.randn(4096).half(), torch.randn(4096).half())",
     "gemm": "gluon_kernels.matmul(torch.randn(256, 256).half(), torch.randn(256, 256).half())",
+    "gemm tiles": "gluon_kernels.matmul(torch.randn(256, 256).half(), torch.randn(256, 256).half())",
     "attention": "gluon_kernels.attention(*(torch.randn(1, 2, 256, 64).half() for _ in range(3)))",
 }
 FREE = {
@@ -42,6 +43,10 @@ FREE = {
         "matmul",
         "matmul_kernel[(4,)](a, a, c, 256, 256, 256, 256, 1, 256, 1, 256, 1, BLOCK_M=128, BLOCK_N=128,"
         " BLOCK_K=64, GROUP_M=8, ACTIVATION='', num_warps=4, num_stages=2)",
+    ),
+    "gemm tiles": (
+        "tiles",
+        "tile_matmul_kernel[(4,)](a, a, c, 256, 256, 256, BM=128, BN=128, BK=64, GROUP=8, num_warps=4, num_stages=3)",
     ),
     "attention": (
         "products",
