@@ -17,6 +17,7 @@ from gluon_emu.errors import (
     DeadlockError,
     EmulatorError,
     GluonError,
+    RaceError,
     UnknownInstructionError,
 )
 from gluon_emu.settings import Settings, using
@@ -569,3 +570,20 @@ def test_programs(program, schedule):
     checks = not str(program).startswith("pair_of_blocks")
     with using(schedule=schedule, search=checks, timeout=60):
         program.run(target)
+
+
+# The word of an allocation is read, and a bulk copy goes over it: the address may be on its way, data that came there later may not.
+REUSED = f"""{FIRST} {GATE} @%p9 tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [room], 64; bar.sync 0;
+ld.shared.u32 %r20, [room]; bar.sync 0; {{data}}
+@%p8 mbarrier.arrive.expect_tx.shared.b64 _, [gate], 128;
+@%p8 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [room], [%d0], 128, [gate];
+{WAIT} add.u32 %r22, %r22, 1; {FREE} st.global.u32 [%d1], %r22;"""
+DATA = """mov.u32 %r23, 7; st.shared.u32 [room], %r23; fence.proxy.async.shared::cta; bar.sync 0;
+ld.shared.u32 %r22, [room]; bar.sync 0;"""
+
+
+def test_data_over_the_address_of_tensor_memory_is_watched():
+    settings = Settings(search=True)
+    run(for_sm_100(REUSED.format(data="mov.u32 %r22, 1;")), 128, settings=settings)
+    with pytest.raises(RaceError, match="nothing used the value before its warp arrived"):
+        run(for_sm_100(REUSED.format(data=DATA)), 128, settings=settings)

@@ -140,15 +140,26 @@ class Races(Words):
         if not index.size:
             return
         writes = kind in ("store", "atomic", "mbarrier.init")
+        if writes:
+            self._written(space, address[lanes], size)
         self._check(group, shadow, index, (rows, lane), (space, writes, strong), CAUSAL)
         agents = (rows * LANES + lane + 1).astype(np.int32)
         self._record(group, shadow, index, agents, self.now[rows], writes, strong)
         if kind == "load" and space == "shared" and not self._of_allocation(address[lanes]):
             self.fetches.start(self.machine.steps[group.pc], index, agents)
 
+    def _written(self, space: str, places: np.ndarray, size: int) -> None:
+        """Note that bytes of shared memory no longer hold the address that an allocation of tensor memory wrote."""
+        addressed = self.machine.tensor.addressed
+        if space == "shared" and addressed:
+            held = [p for p in addressed if ((places < p + 4) & (places + size > p)).any()]
+            addressed.difference_update(held)
+
     def _of_allocation(self, places: np.ndarray) -> bool:
-        """Return whether a load reads the address of tensor memory. The compiler has a barrier after it and reuses the word;
-        Triton 3.9 does in every kernel."""
+        """Return whether a load reads the address of tensor memory, which nothing has overwritten since the allocation.
+
+        The compiler has a barrier after it and reuses the word; Triton 3.9 does in every kernel.
+        """
         addressed = self.machine.tensor.addressed
         return bool(addressed) and addressed.issuperset(np.unique(places).tolist())
 
@@ -401,6 +412,7 @@ class Races(Words):
         row, lane = np.nonzero(lanes)
         rows = group.rows[row]
         index = self.shared.units(into, size)
+        self._written("shared", into, size)
         self._check(group, self.shared, index, (rows, lane), ("shared", True, 0), CAUSAL)
         self.serial += 1
         agents = np.asarray(-((self.cluster_of[rows] << COLUMNS) + PENDING) - 1, np.int32)
@@ -474,6 +486,8 @@ class Races(Words):
         space, address, size = places
         if space == "global" and self.globals is None or not address.size:
             return
+        if writes:
+            self._written(space, address.ravel(), size)
         shadow, index, keep = self._units(space, address.ravel(), size)
         flat = np.unique(index)[:, None]
         rows = np.full(flat.shape[0], thread[0])
