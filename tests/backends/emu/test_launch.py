@@ -17,7 +17,7 @@ from gluon_core.testing import TRITON_VERSION
 from gluon_core.testing.conformance.kernels import COLS, KERNELS, ROWS
 from gluon_emu.amdgcn import launcher
 from gluon_emu.amdgcn.decode.codeobject import assembly_of
-from gluon_emu.errors import AccessError
+from gluon_emu.errors import AccessError, MissingWaitError, RaceError
 from gluon_emu.settings import Settings, using
 from tests.backends.emu.assembly import MISCOUNTED, run
 
@@ -373,3 +373,30 @@ def test_every_line_of_a_kernels_own_assembly_counts(arch, text):
     x = np.arange(n, dtype=np.int32)
     several_lines[(1,)](x, text.format(n=n), n, target=f"emu:{arch}", num_warps=1)
     assert (x == 7).all()
+
+
+@gluon.jit
+def doubles_tiles(x, out, n, WAIT: gl.constexpr, WARPS: gl.constexpr = 4):
+    tiles: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [WARPS, 1], [1, 0])
+    plain: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
+    sink = gl.amd.gfx1250.tdm.make_tensor_descriptor(out, [n * 32, 64], [64, 1], [32, 64], plain)
+    tile = gl.allocate_shared_memory(gl.float16, [32, 64], plain)
+    rows = gl.arange(0, 32, gl.SliceLayout(1, tiles))[:, None]
+    offsets = rows * 64 + gl.arange(0, 64, gl.SliceLayout(0, tiles))[None, :]
+    for i in range(n):
+        values = gl.load(x + i * 2048 + offsets)
+        if WAIT:
+            gl.amd.gfx1250.tdm.async_wait(0)
+        tile.store(values + values)
+        gl.amd.gfx1250.tdm.async_store(sink, [i * 32, 0], tile)
+    gl.amd.gfx1250.tdm.async_wait(0)
+
+
+def test_a_copy_from_lds_that_has_not_read_is_waited_for():
+    x, out = np.ones((96, 64), np.float16), np.zeros((96, 64), np.float16)
+    doubles_tiles[(1,)](x, out, 3, True, target="emu:gfx1250")
+    assert (out == 2).all()
+    with pytest.raises(RaceError, match="writes what wave 0 reads"):
+        doubles_tiles[(1,)](x, out, 3, False, target="emu:gfx1250")
+    with pytest.raises(MissingWaitError, match="a copy before it may not have read"):
+        doubles_tiles[(1,)](x, out, 3, False, 1, target="emu:gfx1250", num_warps=1)

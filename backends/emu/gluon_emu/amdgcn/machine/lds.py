@@ -48,7 +48,8 @@ class Lds:
             self.write_number = np.zeros(count, np.int32)
             self.write_where = np.zeros(count, np.int32)
             self.atomic = np.zeros(count, bool)
-            self.read_number = np.zeros((waves, count), np.int32)
+            # By class of operation, each wave's last read.
+            self.read_number = {0: np.zeros((waves, count), np.int32)}
         # The operations that each wave knew to be done at its last two barriers, by class and parity.
         self.released = np.zeros((len(CLASSES), groups * waves, 2), np.int64)
         # Barrier objects: byte address -> the operations that each arriving wave knew to be done, by class;
@@ -158,8 +159,9 @@ class Lds:
         self._against_writes(b, ins, index, row, "reads")
         inside = (b.waves % self.waves)[row]
         numbers = np.broadcast_to(np.asarray(number), (b.waves.size,))[row]
-        if kind == 0:
-            self.read_number[inside, index] = numbers
+        if kind not in self.read_number:
+            self.read_number[kind] = np.zeros_like(self.read_number[0])
+        self.read_number[kind][inside, index] = numbers
 
     def note_write(
         self,
@@ -336,28 +338,35 @@ class Lds:
         own = (b.waves % self.waves)[row]
         parity = self.machine.barriers.passed[b.waves][row] & 1
         base = (b.groups * self.waves)[row]
-        for wave in range(self.waves):
-            reads = self.read_number[wave][index]
-            if not reads.any():
-                continue
-            bad = (own != wave) & (reads > self.released[0, base + wave, parity])
-            if self.objects:
-                bad &= reads > self.acquired[0, b.waves[row], wave]
-            if bad.any() and self.machine.settings.races:
-                self._race(b, ins, index, row, bad, f"writes what wave {wave} reads", wave)
-            if kind and self.machine.settings.waits:
-                done = self.done(b)[0][row]
-                bad = (own == wave) & (reads > done)
-                if bad.any():
-                    first = int(np.nonzero(bad)[0][0])
-                    raise self.machine.report(
-                        MissingWaitError,
-                        "a copy writes LDS that an instruction before it may not have read yet: "
-                        f"missing {self.machine.wait_name(self.machine.lds_keys[0][0])} before it",
-                        ins,
-                        b,
-                        int(row[first]),
+        for of in self.read_number:
+            for wave in range(self.waves):
+                reads = self.read_number[of][wave][index]
+                if not reads.any():
+                    continue
+                bad = (own != wave) & (reads > self.released[of, base + wave, parity])
+                if self.objects:
+                    bad &= reads > self.acquired[of, b.waves[row], wave]
+                if bad.any() and self.machine.settings.races:
+                    self._race(b, ins, index, row, bad, f"writes what wave {wave} reads", wave)
+                if kind != of and self.machine.settings.waits:
+                    self._own_reads(
+                        b, ins, row, (own == wave) & (reads > self.done(b)[of][row]), of
                     )
+
+    def _own_reads(self, b: Any, ins: Any, row: np.ndarray, bad: np.ndarray, of: int) -> None:
+        """Report a write over LDS that an operation of another class before it, of the same wave, may not have read."""
+        if not bad.any():
+            return
+        early = "a copy" if of == 0 else "an instruction"
+        late = "an instruction" if of == 0 else "a copy"
+        raise self.machine.report(
+            MissingWaitError,
+            f"{early} writes LDS that {late} before it may not have read yet: "
+            f"missing {self.machine.wait_name(self.machine.lds_keys[of][0])} before it",
+            ins,
+            b,
+            int(row[int(np.nonzero(bad)[0][0])]),
+        )
 
     def _race(
         self,
