@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -138,3 +139,36 @@ def test_the_report_of_a_kernel_is_that_of_the_assembled_code():
     source = GluonASTSource(kernels.scale, kernels.SCALE, CONSTANTS)
     ours, theirs = (gluon.compile(source, target=name).report() for name in ("emu:sm_90", "sm_90"))
     assert ours == theirs and ours.registers
+
+
+STANDS_IN = """
+import sys, torch
+from gluon_emu.errors import AccessError
+from gluon_runtime import open_bundle, errors
+kernel = open_bundle(sys.argv[1])["scale"]
+x, y = torch.randn(2048, device="cuda"), torch.zeros(2048, device="cuda")
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    kernel[4](x, y, 2048, 2.0, 512)
+assert not y.any()
+graph.replay()
+assert torch.equal(y, x * 2)
+for wrong, kind in ((x.cpu(), errors.BundleDeviceError), (x[:1024].clone(), AccessError)):
+    try:
+        kernel[4](wrong, y, 2048, 2.0, 512)
+    except kind as error:
+        print(kind.__name__)
+"""
+
+
+@pytest.mark.once
+def test_tensors_of_the_stand_in(path, tmp_path):
+    (tmp_path / "script.py").write_text(STANDS_IN)
+    command = ["-m", "gluon_core.standin", "--target", "emu:sm_90", str(tmp_path / "script.py")]
+    done = subprocess.run(
+        [sys.executable, *command, str(path)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+    )
+    assert done.stdout.split() == ["BundleDeviceError", "AccessError"], done.stderr
