@@ -3,7 +3,7 @@
 `tma_ring(multicast=True)` leaves marks in the PTX, instructions without effect and a comment. The stage that writes PTX replaces:
 
 - a load behind the mark `load` by one that brings the tile to both blocks (`.multicast::cluster`) and counts its bytes at the barrier of each.
-  The blocks take turns by slots: the index of a slot is in the address of its barrier.
+  The blocks take turns by slots, whose index is in the address of the barrier, and by loads of a slot.
 - the arrival behind the mark `release`, which counts two, by one at the barrier of each block: a slot is empty once both have used it. The tiles are
   read by then, and no other memory is passed on: a release at the scope of the cluster would wait for all accesses of the thread, half a microsecond.
 - the mark `begin`, behind the barriers' initialization, by a barrier of the cluster. Warps that wait for a partition arrive at the kernel's begin and wait
@@ -16,6 +16,7 @@ Source: PTX ISA, 9.7.9.27.1 (cp.async.bulk.tensor), 9.7.13.15 (mbarrier), 9.7.13
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import Any, Callable
 
@@ -41,6 +42,7 @@ _LOADED = """{{
 	.reg .b16 both;
 	mov.u32 rank, %cluster_ctarank;
 	shr.u32 slot, {barrier}, 3;
+	add.u32 slot, slot, {number};
 	xor.b32 rank, rank, slot;
 	and.b32 rank, rank, 1;
 	setp.eq.and.u32 turn, rank, 0, {guard};
@@ -114,6 +116,7 @@ def _replaced(ptx: str) -> str:
     Raises:
         ValueError: a mark without an instruction.
     """
+    numbers = itertools.count()
     word, waits, begin = "", False, ptx.rindex("// gluon.pair begin")  # waits for an instruction
 
     def block(match: re.Match[str]) -> str:
@@ -129,7 +132,9 @@ def _replaced(ptx: str) -> str:
         if word not in _FORMS:
             return text
         pattern, form = _FORMS[word]
-        text, replaced = pattern.subn(lambda place: form.format(**place.groupdict()), text)
+        text, replaced = pattern.subn(
+            lambda place: form.format(number=next(numbers), **place.groupdict()), text
+        )
         if replaced:
             waits = False
             word = word if word == "load" else ""  # a tile may take several loads
