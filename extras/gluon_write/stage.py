@@ -202,9 +202,14 @@ class _Stager(Form):
     # -- the text -------------------------------------------------------------------------------
 
     def text(self, stages: int, room: int) -> Optional[str]:
-        """Return the function with its first such loop staged; None without one."""
+        """Return the function with its first such loop staged, in as many stages as there is room for; None without one."""
         loop = next(self._loops(), None)
         if loop is None or not self._operands_fit(loop):
+            return None
+        free = room - (_BARRIERS if self.transposes else 0)
+        while room and stages > 1 and room_of(self, self.drawn, loop.node, stages) > free:
+            stages -= 1  # more than there is memory for
+        if stages < 2:
             return None
         taken = set(re.findall(r"\w+", self.source))
         names = {word: free_name(word, taken) for word in ("tiles", "step", "steps", "layouts")}

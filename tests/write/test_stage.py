@@ -133,6 +133,14 @@ def test_copies_walk_over_the_rounds(target, depth, first):
         assert np.allclose(c, wanted, atol=1e-3), schedule
 
 
+@pytest.mark.parametrize("stages, depth", [(3, 64), (2, 128)])
+def test_stages_have_room(stages, depth):
+    """64 KiB hold two stages of 32 KiB, and one of 64 KiB."""
+    a, b, c, wanted = operands(64, 64, 256)
+    matmul[(1, 1)](a, b, c, 64, 64, 256, 128, 128, depth, num_stages=stages, target="sim:gfx942")
+    assert np.allclose(c, np.maximum(wanted, 0), atol=1e-2)
+
+
 def test_ring_outlives_the_rounds():
     signature = dict.fromkeys(("a", "b"), "*fp16:16") | {"c": "*fp16:16", "first": "i32"}
     signature |= dict.fromkeys(("M", "N", "K"), "i32:16") | {"programs": "i32"}
