@@ -21,7 +21,13 @@ from gluon_kernels.attention.hopper_exchange import (
     half_of,
     start_exchange,
 )
-from gluon_kernels.attention.hopper_varlen_gradients import own_tile, store_rows, walk, weights_of
+from gluon_kernels.attention.hopper_varlen_gradients import (
+    own_tile,
+    place_of_program,
+    store_rows,
+    walk,
+    weights_of,
+)
 from gluon_kernels.attention.varlen_sums import padded_start
 from gluon_kernels.dependent import wait_for_predecessor
 
@@ -61,7 +67,7 @@ def gradients_of_half(
         start_exchange(exchange, zeros, half)
         i = start
         # Where a step's sums lie, 16 rows for half of them.
-        to = gl.program_id(1) * SETTINGS[5] * rows + padded_start(work[2][0], sequence, STEP)
+        to = place_of_program()[1] * SETTINGS[5] * rows + padded_start(work[2][0], sequence, STEP)
         to = to // STEP * 32 + start * 32 + half * 16
         previous = to
         for _ in range(SETTINGS[5] * (stop - start)):
@@ -101,7 +107,7 @@ def gradients_of_half(
         done = warpgroup_mma_wait(0, deps=[for_values, for_keys])
         # Computed again: numbers that the loop does not need would take registers in it.
         tile = own_tile(lists, 4, SETTINGS)
-        place = (tile[1][0] + tile[0][1] + half * ROWS, tile[1][1], gl.program_id(1))
+        place = (tile[1][0] + tile[0][1] + half * ROWS, tile[1][1], place_of_program()[1])
         store_rows(writer, to_values, done[0], place, SETTINGS)
         store_rows(writer, to_keys, done[1] * scales[0], place, SETTINGS)
     writer.close()

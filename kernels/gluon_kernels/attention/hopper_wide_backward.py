@@ -19,7 +19,11 @@ from gluon_core.language.nvidia.hopper import (
     warpgroup_mma_init,
     warpgroup_mma_wait,
 )
-from gluon_kernels.attention.hopper_varlen_gradients import own_tile, weights_of
+from gluon_kernels.attention.hopper_varlen_gradients import (
+    own_tile,
+    place_of_program,
+    weights_of,
+)
 from gluon_kernels.attention.varlen_sums import padded_start
 from gluon_kernels.dependent import wait_for_predecessor
 
@@ -30,7 +34,7 @@ def walk_queries(rings, lists, rows, SETTINGS: gl.constexpr):
     own, queries, results = rings
     STEP: gl.constexpr = SETTINGS[0][1]
     (sequence, row), (first, _), (other, _), (start, stop) = own_tile(lists, 1, SETTINGS)
-    head = gl.program_id(1)
+    _, head = place_of_program()
     if sequence < lists[2]:
         own.fetch(own.producer(), [[first + row, head, 0], [first + row, head, 0]])
         query = queries.producer()
@@ -168,7 +172,7 @@ def key_gradients_of_half(
         done = warpgroup_mma_wait(0, deps=[for_values, for_keys])
         # Computed again: numbers that the loop does not need would take registers in it.
         tile = own_tile(lists, 4, SETTINGS)
-        place = (tile[1][0] + tile[0][1], tile[1][1], gl.program_id(1))
+        place = (tile[1][0] + tile[0][1], tile[1][1], place_of_program()[1])
         store_columns(to_values, done[0], VALUES_FROM, width, place)
         store_columns(to_keys, done[1] * scales[0], KEYS_FROM, depth, place)
 
@@ -224,7 +228,7 @@ def walk_keys(rings, lists, SETTINGS: gl.constexpr):
     own, keys, values = rings
     STEP: gl.constexpr = SETTINGS[0][1]
     (sequence, row), (first, _), (other, _), (start, stop) = own_tile(lists, 1, SETTINGS)
-    head = gl.program_id(1)
+    _, head = place_of_program()
     if sequence < lists[2]:
         own.fetch(own.producer(), [[first + row, head, 0], [first + row, head, 0]])
         key = keys.producer()
@@ -262,7 +266,7 @@ def query_gradients_of_half(
     (sequence, row), (first, end), (_, length), (start, stop) = own_tile(lists, 4, SETTINGS)
     row += half * ROWS
     low = row + length - (end - first)
-    head = gl.program_id(1)
+    _, head = place_of_program()
     if sequence < lists[2]:
         near = row + gl.arange(0, ROWS, gl.SliceLayout(1, layout))
         place = (
