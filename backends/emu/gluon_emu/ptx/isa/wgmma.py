@@ -113,7 +113,13 @@ def _numbers(raw: np.ndarray, kind: str) -> np.ndarray:
         return np.asarray((raw & np.uint32(0xFFFFE000)).view(np.float32))
     if raw.itemsize == 1 and kind in ("s8", "u8"):
         return np.asarray((raw.view(np.int8) if kind == "s8" else raw).astype(np.float64))
-    return decode(raw, kind)
+    return np.asarray(_eight(kind)[raw]) if raw.itemsize == 1 else decode(raw, kind)
+
+
+@lru_cache(maxsize=None)
+def _eight(kind: str) -> np.ndarray:
+    """Return the numbers of all patterns of an 8-bit float, as float32."""
+    return decode(np.arange(256, dtype=np.uint8), kind).astype(np.float32)
 
 
 def _places(
