@@ -104,6 +104,9 @@ GROUPS = [
     (130, 144, 1, 128, 1, "int8", 0),
     (130, 144, 0, 128, 1, "int4", 128),
     (200, 96, 0, 128, 1, "mxfp4", 32),
+    (6, 8, 4, 64, 2, "int8", 0),  # more programs than programs that add up
+    (170, 192, 1, 192, 1, "int8", 128),  # products of 32 weights, as of the next one
+    (150, 160, 0, 128, 1, "int4", 96),
 ]
 
 
@@ -138,8 +141,9 @@ def test_tilings_are_chosen_by_their_sizes():
     ):
         assert tilings.best(rows, 8192, 8192, 2, 128, False, 132).kernel in kernels
     assert tilings.best(1, 8192, 8192, 2, 128, False, 132, hopper=False).kernel == "rows"
-    few = tilings.best(16, 1024, 8192, 1, 0, False, 132)
-    assert few.splits > 1  # 16 tiles for 132 processors
+    for rows in (6, 16):  # 16 tiles for 132 processors
+        few = tilings.best(rows, 1024, 8192, 1, 0, False, 132)
+        assert few.splits * few.along > 4
 
 
 def test_weights_of_the_dtype_of_the_rows():
