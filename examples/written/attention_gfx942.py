@@ -19,7 +19,7 @@ def attention(
     #   warps_per_cta=[2, 2], element_bitwidth=32, tiles_per_warp=[1, 1]), costs 0.9% more
     # load, line 27: 16 bytes a thread, 32 sectors a warp
     # load, line 36: 16 bytes a thread, 32 sectors a warp
-    # next best: gl.BlockedLayout([1, 4], [4, 16], [4, 1], [1, 0]), costs 3.3% more
+    # next best: gl.BlockedLayout([1, 4], [4, 16], [4, 1], [1, 0]), costs 4.0% more
     # load, line 53: 16 bytes a thread, 32 sectors a warp
     # load, line 62: 16 bytes a thread, 32 sectors a warp
     place_layout: gl.constexpr = gl.BlockedLayout([1, 8], [8, 8], [4, 1], [1, 0])
@@ -35,7 +35,7 @@ def attention(
     largest_layout: gl.constexpr = gl.SliceLayout(1, acc_layout)
     # load, line 26: 16 bytes a thread, 32 sectors a warp
     # load, line 35: 16 bytes a thread, 32 sectors a warp
-    # next best: gl.BlockedLayout([4, 1], [16, 4], [1, 4], [0, 1]), costs 3.3% more
+    # next best: gl.BlockedLayout([4, 1], [16, 4], [1, 4], [0, 1]), costs 4.0% more
     # load, line 52: 16 bytes a thread, 32 sectors a warp
     # load, line 61: 16 bytes a thread, 32 sectors a warp
     key_ahead_layout: gl.constexpr = gl.BlockedLayout([8, 1], [8, 8], [1, 4], [0, 1])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any, Iterable, Optional
 
 from gluon_core.layouts import (
     AutoLayout,
@@ -480,7 +480,26 @@ def build(drawn: Sketch, lanes: int, warps: int, apart: bool = False) -> Graph:
                 inverse,
             )
         )
+    _note_runs(unknowns.values(), relations)
     return Graph(list(unknowns.values()), relations, lanes, drawn.jits, drawn.called, work.contexts)
+
+
+def _note_runs(unknowns: Iterable[Unknown], relations: list[Relation]) -> None:
+    """Note of index vectors how many neighbours the accesses move together that they lead to."""
+    results: dict[int, list[Unknown]] = {}
+    for relation in relations:
+        if relation.kind in ("same", "expand", "convert"):
+            results.setdefault(relation.source.number, []).append(relation.result)
+    for vector in unknowns:
+        if sum(size > 1 for size in vector.shape) > 1 or vector.accesses:
+            continue
+        front, seen = [vector], {vector.number}
+        while front:
+            one = front.pop()
+            vector.run = max([vector.run, *(access.together for access in one.accesses)])
+            following = [r for r in results.get(one.number, ()) if r.number not in seen]
+            seen |= {r.number for r in following}
+            front += following
 
 
 def _apply(one: Unknown, change: tuple[Any, ...], strides: Strides, weight: int) -> None:

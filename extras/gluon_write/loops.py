@@ -32,6 +32,7 @@ Edit = tuple[int, int, list[str]]
 
 _PURE = (ast.Assign, ast.AugAssign)
 _LEAST_ROWS = 64  # of a product of a warp group
+_HALVES = {"fp16": "float16", "bf16": "bfloat16"}
 
 
 @dataclass
@@ -45,6 +46,7 @@ class Tile:
         ring: name of the buffers. number: of the tile among those of a slot of the ring.
         transposed: the load transposes the tile.
         stored: each step loads the tile and stores it in a buffer: its addresses are not aligned as copies need it.
+        dtype: name of that of a tile that a step computes, which has no place.
     """
 
     name: str
@@ -55,6 +57,7 @@ class Tile:
     tiles: str = ""
     transposed: bool = False
     stored: bool = False
+    dtype: str = ""
     ring: str = ""
     number: int = 0
 
@@ -114,6 +117,7 @@ class LoopReader(Form):
     """
 
     takes_falling = False
+    takes_computed = False  # second operands that a step computes
 
     def __init__(
         self, fn: Any, number: int, drawn: Sketch, wgmma: bool, unaligned: Collection[Place] = ()
@@ -172,6 +176,11 @@ class LoopReader(Form):
             used = [o for o in operands if viewed(o, self) == tile.name]
             if len(used) == 1 and len(plain) == 1 and len(names) - len(read) == 1:
                 tiles[tile.name] = tile
+        if self.takes_computed and self.wgmma:
+            for product in products:
+                tile = self.computed(product, node)
+                if tile is not None and tile.name not in tiles:
+                    tiles[tile.name] = tile
         falls = falling(node, self.number, self.drawn)
         loop = Loop(node, tiles, products, falls=falls)
         if falls and not self.takes_falling or not tiles or not self._slice(loop):
@@ -209,6 +218,33 @@ class LoopReader(Form):
         mask = [words["mask"]] if "mask" in words else []
         stored = place_of(call, self.number) in self.unaligned
         return Tile(target.id, statement, [words["pointer"], *mask], *kind, stored=stored)
+
+    def computed(self, product: ast.Call, node: ast.For) -> Optional[Tile]:
+        """Return the second operand of a product of a warp group that a step computes; None of others."""
+        operand = operands_of(product)[1]
+        name = viewed(operand, self)
+        if name is None or self._rows(product) < _LEAST_ROWS:
+            return None
+        names = [n for n in ast.walk(node) if isinstance(n, ast.Name) and n.id == name]
+        read = [n for n in names if isinstance(n.ctx, ast.Load) and not _only_asked(n, node)]
+        makers = [s for s in node.body if isinstance(s, ast.Assign) and name in stores(s)]
+        stored = sum(isinstance(n.ctx, ast.Store) for n in names)
+        if len(read) != 1 or stored != 1 or len(makers) != 1:
+            return None
+        target, value = makers[0].targets[0], makers[0].value
+        place = place_of(value, self.number)
+        values = self.drawn.returned.get(place, ()) if place else ()
+        kinds = {str(one.type.element) for one in values}
+        kind = self.type_of(value)
+        if not isinstance(target, ast.Name) or kind is None or not kinds <= set(_HALVES):
+            return None
+        return Tile(name, makers[0], [], *kind, stored=True, dtype=_HALVES[kinds.pop()])
+
+    def _rows(self, product: ast.Call) -> int:
+        """Return the rows of a product."""
+        place = place_of(operands_of(product)[0], self.number)
+        values = self.drawn.returned.get(place, ()) if place else ()
+        return max((value.type.dims[0] for value in values if value.type.dims), default=0)
 
     def type_of(self, call: ast.expr) -> Optional[tuple[tuple[int, ...], int]]:
         """Return shape and bits of the tiles that an expression gave; None of other values."""
@@ -272,10 +308,7 @@ class LoopReader(Form):
         first = loop.tiles.get(a or "")
         if second is None or second.bits != 16 or first is not None and first.bits != 16:
             return False
-        place = place_of(operands_of(call)[0], self.number)
-        values = self.drawn.returned.get(place, ()) if place else ()
-        rows = max((value.type.dims[:1] for value in values), default=(0,))
-        return rows >= (_LEAST_ROWS,)
+        return self._rows(call) >= _LEAST_ROWS
 
     def shared(self, tile: Tile, loop: Loop) -> bool:
         """Return True if the product of a tile reads it from shared memory."""

@@ -62,6 +62,7 @@ class Prefetcher(LoopReader):
     """Write loops whose tiles are copied ahead to rings."""
 
     takes_falling = True
+    takes_computed = True
 
     def text(self, stages: int, room: int) -> Optional[str]:
         """Return the function with its loops of products changed; None without one."""
@@ -275,6 +276,8 @@ class Prefetcher(LoopReader):
 
     def dtype_of(self, tile: Tile, moved: Mapping[str, str]) -> str:
         """Return the dtype of a tile as text: of the pointer's base where the text shows it."""
+        if tile.dtype:
+            return f"{self.space}.{tile.dtype}"
         root = tile.pointer
         while isinstance(root, ast.BinOp):
             root = root.left

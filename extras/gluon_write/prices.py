@@ -18,7 +18,8 @@ __all__ = ["LEAST_COPY_BITS", "conversion_price", "price", "reasons"]
 _ISSUE = 4.0  # a memory instruction, next to an arithmetic one
 _BARRIER = 40.0
 # A conversion waits: all warps for its stores, and for the loads after them. Measured on an H200 alone. Vectors
-# had better be computed again: a mask that was converted behind a loop kept ptxas from overlapping its `wgmma`.
+# had better be computed again outside of loops: a mask that was converted behind a loop kept ptxas from
+# overlapping its `wgmma`.
 _BARRIERS, _BARRIERS_OF_VECTORS = 200.0, 480.0
 _FAR = 4096  # elements between neighbours whose distance is not known
 _SECTOR = 32
@@ -27,6 +28,7 @@ _LINE_PRICE = 4.0  # L1 looks up a line while each of the four schedulers issues
 _MATRIX = 2
 _NVIDIA_LANES = 5  # bits of a lane; AMD's price of a line is not measured
 _WIDEST = 128
+_LONGEST_RUN = 16  # elements of the widest access
 LEAST_COPY_BITS = 32
 _MOST_REGISTERS = 128  # of a thread for one tensor; more are spilled
 
@@ -107,10 +109,26 @@ def _reduction_price(
     return warps * (within + held * lanes * 2) + (_BARRIER + warps * held * 4 if across else 0)
 
 
+def _is_vector(shape: tuple[int, ...]) -> bool:
+    return sum(size > 1 for size in shape) < _MATRIX
+
+
+def _run(layout: DistributedLayout, shape: tuple[int, ...], most: int) -> int:
+    """Return how many neighbours of a vector a thread holds at a time, up to the most of an access."""
+    held = {max(row) for row in _registers(layout, shape)}
+    run = 1
+    while run in held and run < min(most, _LONGEST_RUN):
+        run *= 2
+    return run
+
+
 def price(layout: DistributedLayout, unknown: Unknown, warps: int) -> float:
     """Return the price of all ops on values with `layout`."""
     registers = 1 << len(_registers(layout, unknown.shape))
-    total = float(warps * registers * (1 + unknown.steps))
+    computed = registers
+    if unknown.run > 1:
+        computed //= _run(layout, unknown.shape, unknown.run)
+    total = float(warps * computed * (1 + unknown.steps))
     words = registers * max(unknown.bits, 32) // 32
     if words > _MOST_REGISTERS:
         total += warps * (words - _MOST_REGISTERS) * 8
@@ -129,8 +147,13 @@ def conversion_price(
     shape: tuple[int, ...],
     bits: int,
     warps: int,
+    once: bool = False,
 ) -> float:
-    """Return the price of converting a tensor; 0 for one and the same layout."""
+    """Return the price of converting a tensor; 0 for one and the same layout.
+
+    Args:
+        once: the conversion is in no loop.
+    """
     if source == result:
         return 0.0
     held = 1 << len(_registers(source, shape))
@@ -149,9 +172,8 @@ def conversion_price(
             words = -(-wanted * max(bits, 8) // 32) if wanted * max(bits, 8) >= 32 else wanted
             return warps * (words * 2 + wanted)  # a copy in several lanes goes through memory
     moved = sum(-(-count * max(bits, 8) // _WIDEST) for count in (held, wanted))
-    vector = sum(size > 1 for size in shape) < _MATRIX
     wide = len(_bases(source, shape).get("lane", ())) > _NVIDIA_LANES
-    waits = _BARRIERS_OF_VECTORS if vector or wide else _BARRIERS
+    waits = _BARRIERS_OF_VECTORS if _is_vector(shape) and once or wide else _BARRIERS
     return waits + warps * moved * _ISSUE * 2
 
 

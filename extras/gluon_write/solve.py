@@ -77,8 +77,8 @@ def plan_of(
             cost = shared_price(source, result, relation.detail, warps) * relation.weight
             return cost, None
         if relation.kind == "convert":
-            cost = conversion_price(source, result, relation.source_shape, relation.bits, warps)
-            return cost * relation.weight, None
+            around = relation.source_shape, relation.bits, warps, relation.weight == 1
+            return conversion_price(source, result, *around) * relation.weight, None
         if relation.wrap is None or relation.wrap[0] == "after":
             inferred = relation.forward(source)
             if inferred == result:
@@ -93,8 +93,8 @@ def plan_of(
             if wanted is None or relation.kind == "infer" and relation.forward(wanted) != result:
                 return np.inf, None
             pair, shape = (source, wanted), relation.source_shape
-        cost = conversion_price(*pair, shape, relation.bits, warps) * relation.weight
-        return cost, pair
+        cost = conversion_price(*pair, shape, relation.bits, warps, relation.weight == 1)
+        return cost * relation.weight, pair
     except GluonError:
         return np.inf, None
 

@@ -57,6 +57,7 @@ class Unknown:
         unit: the matrix unit that reads a buffer, "" without one.
         first: of a buffer, the layout with which the kernel was traced; None of tensors.
         warps: over which a tensor is spread: those of the program, or of a partition.
+        run: of an index vector, how many neighbours an access moves together at most: it takes the first index.
     """
 
     number: int
@@ -75,6 +76,7 @@ class Unknown:
     unit: str = ""
     first: Optional[SharedLayout] = None
     warps: int = 0
+    run: int = 1
 
 
 @dataclass

@@ -69,6 +69,20 @@ def falling_tiles(a, b, c, K, B: gl.constexpr, BK: gl.constexpr):
     gl.store(c + rows[:, None] * B + rows[None, :], acc)
 
 
+@gluon.jit(layouts="auto")
+def dequantized(a, q, scale, c, N, K, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr):
+    """Multiply by bytes with a scale for each column: each step computes its second operand."""
+    rows, columns, along = gl.arange(0, BM), gl.arange(0, BN), gl.arange(0, BK)
+    scales = gl.load(scale + columns)
+    acc = gl.zeros([BM, BN], gl.float32)
+    for k in range(0, K, BK):
+        x = gl.load(a + rows[:, None] * K + (k + along)[None, :])
+        codes = gl.load(q + (k + along)[:, None] * N + columns[None, :])
+        y = (codes.to(gl.float32) * scales[None, :]).to(gl.float16)
+        acc = gl.portable.mma(x, y, acc)
+    gl.store(c + rows[:, None] * N + columns[None, :], acc)
+
+
 def operands(m, n, k):
     rng = np.random.default_rng(0)
     a, b = (rng.standard_normal(s).astype(np.float16) for s in ((m, k), (k, n)))
@@ -97,6 +111,31 @@ def test_operands_that_are_not_aligned_are_stored(target, n):
         with using(schedule=schedule):
             product[(1,)](a, b, c, n, 147, 64, 64, 32, num_stages=3, target=target)
         assert np.allclose(c[:, :64], wanted[:, :64], atol=1e-3), schedule
+
+
+@pytest.mark.parametrize("target", ["sim:hopper", "sim:sm_80", "sim:gfx942"])
+@pytest.mark.parametrize("depth", [64, 160])
+def test_second_operand_is_computed(target, depth):
+    a, _, c, _ = operands(64, 64, depth)
+    rng = np.random.default_rng(3)
+    q = rng.integers(-8, 8, (depth, 64)).astype(np.int8)
+    scale = rng.uniform(0.5, 2, 64).astype(np.float16)
+    wanted = a.astype(np.float32) @ (q * scale.astype(np.float32)).astype(np.float16).astype(
+        np.float32
+    )
+    for schedule in ("eager", "latest"):
+        c[:] = 0
+        with using(schedule=schedule):
+            dequantized[(1,)](a, q, scale, c, 64, depth, 64, 64, 32, num_stages=3, target=target)
+        assert np.allclose(c, wanted, atol=1e-2, rtol=1e-3), schedule
+
+
+def test_units_read_computed_operands():
+    signature = {"a": "*fp16:16", "q": "*i8:16", "scale": "*fp16:16", "c": "*fp32:16"}
+    signature |= {"N": "i32:16", "K": "i32:16"}
+    sizes = {"BM": 64, "BN": 64, "BK": 32}
+    asked = gluon.compile(dequantized, target="sm_90", signature=signature, constexprs=sizes)
+    assert "wgmma.mma_async" in asked.asm["ptx"] and "mma.sync" not in asked.asm["ptx"]
 
 
 def code(kernel, target, kind="ptx", **constants):
