@@ -311,9 +311,10 @@ def microscaled(x, scale, kind: gl.constexpr):
         codes = gl.reshape(gl.join(x & 0xF, x >> 4), shape_with(x.shape, 2 * x.shape[1])).to(
             gl.int32
         )
-        power = (codes >> 1) & 3
-        half = 0.5 * (codes & 1).to(gl.float32)
-        size = gl.where(power == 0, half, (1.0 + half) * gl.exp2((power - 1).to(gl.float32)))
+        # Two bits e and one m: 2**(e - 1) * (1 + m / 2), but m / 2 where e is 0.
+        small = codes & 7
+        normal = ((small << 22) + (126 << 23)).to(gl.float32, bitcast=True)
+        size = gl.where(small < 2, 2.0 * normal - 1.0, normal)
         wide = gl.where((codes & 8) != 0, 0.0 - size, size)
     elif kind == "e4m3" or kind == "e5m2":
         wide = x.to(float_of(kind), bitcast=True).to(gl.float32)
