@@ -34,6 +34,7 @@ _ARRIVE = re.compile(
     r"@(?P<guard>%p\d+) mbarrier\.arrive\.shared::cta\.b64 _, \[(?P<barrier>%r\d+)\], 2;"
 )
 _ENTRY = re.compile(r"\.entry\s+[\w$.]+\s*\(.*?\n\{\n", re.S)
+_BRACE = re.compile(r"//[^\n]*|[{}]")  # comments are skipped
 _RETURN = re.compile(r"^[ \t]*ret;", re.M)
 
 _LOADED = """{{
@@ -103,11 +104,21 @@ def paired(run: _Run, threads: int) -> _Run:
         entry = _ENTRY.search(ptx)
         if entry is None:
             raise ValueError("PTX without an entry")
-        head, body = ptx[: entry.end()], ptx[entry.end() :]
-        body = _RETURN.sub(_ENDED.format(threads=threads), body)
-        return head + _ARRIVED.format(threads=threads) + body
+        end = _end(ptx, entry.end())
+        body = _RETURN.sub(_ENDED.format(threads=threads), ptx[entry.end() : end])
+        return f"{ptx[: entry.end()]}{_ARRIVED.format(threads=threads)}{body}{ptx[end:]}"
 
     return stage
+
+
+def _end(ptx: str, begin: int) -> int:
+    """Return the place of the brace that closes the body which begins at `begin`; functions that are not inlined follow."""
+    depth = 1
+    for brace in _BRACE.finditer(ptx, begin):
+        depth += {"{": 1, "}": -1}.get(brace[0], 0)
+        if depth == 0:
+            return brace.start()
+    raise ValueError("PTX whose entry does not end")
 
 
 def _replaced(ptx: str) -> str:
