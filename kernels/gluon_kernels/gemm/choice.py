@@ -55,11 +55,8 @@ KIND, STAGES, WHOLE, LAST, KERNEL = 0.6, 0.07, 0.4, 0.8, 0.65
 PAIR = 0.5  # pairs of blocks
 MOST = 48  # tilings that measurements correct, the best by the model
 NEARLY = 1.3  # times the time of the best, from which on they correct no tiling
-QUANTITIES, SIZES, TRAITS = (
-    15,
-    8,
-    27,
-)  # numbers of `features`, of traits that all tilings of a product have, and of all
+# Numbers of `features`, of traits that all tilings of a product have, and of all traits.
+QUANTITIES, SIZES, TRAITS = 15, 8, 27
 FILE = Path(__file__).parent / "tuned" / "hopper.json"
 
 
