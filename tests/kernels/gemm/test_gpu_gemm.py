@@ -9,7 +9,9 @@ import torch
 
 import gluon_core as gluon
 import gluon_kernels
+from gluon_kernels.gemm import launches, tilings
 from gluon_kernels.gemm import problem as gemm
+from gluon_kernels.gemm.call import checked
 from gluon_kernels.moe import problem as moe
 from gluon_kernels.problem import error_of
 from gluon_kernels.quant import problem as quant
@@ -38,6 +40,19 @@ def test_small_and_random_shapes(problem):
         problem.check(s, "cuda") for s in (*problem.small, *(problem.draw(draw) for _ in range(10)))
     ]
     assert not any(wrong), wrong
+
+
+@pytest.mark.parametrize(
+    "tiling", [t for t in tilings.TILINGS.values() if t.blocks == 2][::5], ids=lambda t: t.name
+)
+def test_pairs_of_blocks_have_the_same_bits_each_time(tiling):
+    """More tiles than pairs, an odd number of tiles, steps of which a block loads more than the other, and launches behind each other."""
+    for m, n, k in ((136, 208, 392), (5000, 4104, 712), (8192, 320, 64)):
+        a, b = (torch.randn(size, k, device="cuda").bfloat16() for size in (m, n))
+        run = launches.plan(checked("matmul", a, b.T, None, None, None), None, tiling)
+        results = [run(a, b.T, None, None) for _ in range(20)]
+        assert error_of(results[0], a.float() @ b.float().T) < 5e-3
+        assert all(torch.equal(result, results[0]) for result in results)
 
 
 def test_a_graph_and_streams_share_a_plan_with_parts_of_k():
