@@ -47,6 +47,8 @@ def accumulated(fn: Any, drawn: Sketch, stages: int, room: int) -> Any:
 class _Accumulator(Prefetcher):
     layouts = ""
 
+    takes_computed = False
+
     def read(self, node: ast.For) -> Optional[Loop]:
         """Return a loop with one product whose sum nothing else in it uses."""
         loop = super().read(node)

@@ -20,7 +20,17 @@ import re
 from typing import Any, Collection, Iterable, Mapping, Optional
 
 from gluon_write.form import bounds_of, changed_copy, free_name
-from gluon_write.loops import Edit, Loop, LoopReader, Tile, mentions, reads, stores
+from gluon_write.loops import (
+    Edit,
+    Loop,
+    LoopReader,
+    Tile,
+    mentions,
+    operands_of,
+    reads,
+    stores,
+    viewed,
+)
 from gluon_write.sketch import Place, Sketch
 
 __all__ = ["Prefetcher", "carried", "changed", "one_line", "prefetched", "renamed"]
@@ -124,8 +134,6 @@ class Prefetcher(LoopReader):
         edits.append((node.lineno, node.lineno - 1, begun))
         loads = [tile.statement for tile in loop.tiles.values()]
         earliest = min(loads, key=lambda s: s.lineno)
-        latest = max(loads, key=lambda s: s.lineno)
-        stored = len(loop.copied) < len(loads)
         for tile in loop.tiles.values():
             new = [f"{inner}{line}" for line in self.loaded(tile, loop, slot)]
             if tile.stored:
@@ -133,8 +141,7 @@ class Prefetcher(LoopReader):
                 new = [*self._own(tile), f"{inner}{place}.store({tile.name})", *new[1:]]
             if tile.statement is earliest:
                 new = [*waited, *([] if loop.issued else copies), *new]
-            if tile.statement is latest and stored:
-                new += [f"{inner}{line}" for line in self._seen(loop, step)]
+            new += [f"{inner}{line}" for line in self._seen(tile, loop, step)]
             edits.append((tile.statement.lineno, tile.statement.end_lineno or 0, new))
         for call in loop.products:
             edits += self.product(call, loop)
@@ -153,17 +160,31 @@ class Prefetcher(LoopReader):
         """Return the number of the buffer that a step stores a tile in."""
         return f"{step} % 2" if self._buffers(tile, loop) > 1 else "0"
 
-    def _seen(self, loop: Loop, step: str) -> list[str]:
-        """Return the lines behind the stores of a step: products read the buffers from here on."""
+    def _seen(self, latest: Tile, loop: Loop, step: str) -> list[str]:
+        """Return the lines behind a tile's statement that let products read what was stored.
+
+        The tiles of a product are stored one after the other, and read behind the last of them.
+        """
+        stored = [tile for tile in loop.tiles.values() if tile.stored]
+        stored = [tile for tile in stored if self._last_before(tile, loop) is latest.statement]
         lines = []
-        if self.on_shared(loop):
+        if stored and self.on_shared(loop):
             lines.append(f"{self.space}.nvidia.hopper.fence_async_shared()")
-        for tile in loop.tiles.values():
-            if tile.stored:
-                load = "" if self.shared(tile, loop) else ".load()"
-                buffer = f"{tile.ring}.index({self._stored(tile, loop, step)})"
-                lines.append(f"{tile.name} = {buffer}{load}")
+        for tile in stored:
+            load = "" if self.shared(tile, loop) else ".load()"
+            buffer = f"{tile.ring}.index({self._stored(tile, loop, step)})"
+            lines.append(f"{tile.name} = {buffer}{load}")
         return lines
+
+    def _last_before(self, tile: Tile, loop: Loop) -> ast.stmt:
+        """Return the last statement of a tile before the product of this one."""
+        line = next(
+            call.lineno
+            for call in loop.products
+            if tile.name in [viewed(operand, self) for operand in operands_of(call)]
+        )
+        statements = (one.statement for one in loop.tiles.values())
+        return max((s for s in statements if s.lineno < line), key=lambda s: s.lineno)
 
     def named(self, loop: Loop, taken: set[str]) -> None:
         """Name the rings of the tiles."""

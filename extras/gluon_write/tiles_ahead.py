@@ -55,6 +55,8 @@ class _TilePrefetcher(LoopsOfTiles, Prefetcher):
 
     tiles = ""  # the name of a loop's pipeline
 
+    takes_computed = False
+
     def read(self, node: Any) -> Any:
         loop = super().read(node)
         if loop is None or len(loop.issued) < 2 or not self.suits(loop) or self._moves(loop):

@@ -83,6 +83,21 @@ def dequantized(a, q, scale, c, N, K, BM: gl.constexpr, BN: gl.constexpr, BK: gl
     gl.store(c + rows[:, None] * N + columns[None, :], acc)
 
 
+@gluon.jit(layouts="auto")
+def two_in_turn(q, k, v, out, length, stride, D: gl.constexpr, B: gl.constexpr):
+    """Multiply by one operand before the other is loaded; rows are `stride` apart."""
+    rows, columns = gl.arange(0, B), gl.arange(0, D)
+    query = gl.load(q + rows[:, None] * D + columns[None, :])
+    acc = gl.zeros([B, D], gl.float32)
+    for start in range(0, length, B):
+        key = gl.load(k + columns[:, None] + (start + rows)[None, :] * stride)
+        score = gl.portable.mma(query, key, gl.zeros([B, B], gl.float32))
+        weight = gl.exp2(gl.minimum(score, 1.0)).to(gl.float16)
+        value = gl.load(v + (start + rows)[:, None] * stride + columns[None, :])
+        acc = gl.portable.mma(weight, value, acc)
+    gl.store(out + rows[:, None] * D + columns[None, :], acc)
+
+
 def operands(m, n, k):
     rng = np.random.default_rng(0)
     a, b = (rng.standard_normal(s).astype(np.float16) for s in ((m, k), (k, n)))
@@ -111,6 +126,22 @@ def test_operands_that_are_not_aligned_are_stored(target, n):
         with using(schedule=schedule):
             product[(1,)](a, b, c, n, 147, 64, 64, 32, num_stages=3, target=target)
         assert np.allclose(c[:, :64], wanted[:, :64], atol=1e-3), schedule
+
+
+@pytest.mark.parametrize("target", ["sim:hopper", "sim:sm_80"])
+@pytest.mark.parametrize("stride", [64, 65])
+def test_operands_are_read_before_the_others_are_stored(target, stride):
+    rng = np.random.default_rng(4)
+    q = rng.standard_normal((64, 64)).astype(np.float16) / 8
+    k, v = (rng.standard_normal((128, stride)).astype(np.float16) for _ in range(2))
+    out = np.zeros((64, 64), np.float32)
+    score = q.astype(np.float32) @ k[:, :64].astype(np.float32).T
+    weight = np.exp2(np.minimum(score, 1)).astype(np.float16).astype(np.float32)
+    for schedule in ("eager", "latest"):
+        with using(schedule=schedule):
+            two_in_turn[(1,)](q, k, v, out, 128, stride, 64, 64, num_stages=3, target=target)
+        wanted = weight @ v[:, :64].astype(np.float32)
+        assert np.allclose(out, wanted, atol=5e-2, rtol=1e-2), schedule
 
 
 @pytest.mark.parametrize("target", ["sim:hopper", "sim:sm_80", "sim:gfx942"])
