@@ -35,7 +35,7 @@ _LANES, _WIDTH = (
     4,
     2,
 )  # that hold a row of a product, and the adjacent elements of each (PTX 9.7.15)
-_BITS = 32
+_KIND = "fp32"
 _LEAST_ROWS = 64  # of a product of a warp group: warps have rows of their own
 
 
@@ -178,24 +178,23 @@ class _Lanes(Form):
         return [value.type for value in (self.drawn.returned.get(place, ()) if place else ())]
 
     def _kind(self, statement: ast.stmt) -> Any:
-        """Return the shape and the bits of the sum that a statement assigns; None where they differ."""
+        """Return the shape and the dtype of the sum that a statement assigns; None where they differ."""
         kinds = {
-            (tuple(t.dims), getattr(t.element, "bits", 0))
-            for t in self._values(getattr(statement, "value", None))
+            (tuple(t.dims), str(t.element)) for t in self._values(getattr(statement, "value", None))
         }
         return kinds.pop() if len(kinds) == 1 else None
 
     def _kind_of_rows(self, call: ast.Call) -> Any:
-        """Return the shape and the bits of sums of rows of so many columns that lanes have equal parts."""
-        kinds = {(tuple(t.dims), getattr(t.element, "bits", 0)) for t in self._values(call.args[0])}
+        """Return the shape and the dtype of sums of rows of so many columns that lanes have equal parts."""
+        kinds = {(tuple(t.dims), str(t.element)) for t in self._values(call.args[0])}
         if len(kinds) != 1:
             return ()
-        shape, bits = kinds.pop()
-        if len(shape) != 2 or shape[1] % (_LANES * _WIDTH) or bits != _BITS:
+        shape, kind = kinds.pop()
+        if len(shape) != 2 or shape[1] % (_LANES * _WIDTH) or kind != _KIND:
             return ()
         if shape[0] < _LEAST_ROWS:
             return ()
-        return shape[:1], bits
+        return shape[:1], kind
 
     # -- the text --------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ def sums(q, k, out, last, length, D: gl.constexpr, BM: gl.constexpr, BN: gl.cons
     plain = gl.zeros([BM], gl.float32)
     watched = gl.zeros([BM], gl.float32)
     highest = gl.zeros([BM], gl.float32)
+    counted = gl.zeros([BM], gl.int32)
     for start in range(0, length, BN):
         columns = start + gl.arange(0, BN)
         key = gl.load(k + d[:, None] + columns[None, :] * D)
@@ -29,13 +30,14 @@ def sums(q, k, out, last, length, D: gl.constexpr, BM: gl.constexpr, BN: gl.cons
         total = total * half + step
         plain += gl.sum(score * score, 1)
         watched += gl.sum(score, 1)
+        counted += gl.sum((score > 0).to(gl.int32), 1)
         highest = gl.maximum(highest, watched)
     gl.store(out + rows, total + plain)
-    gl.store(last + rows, highest)
+    gl.store(last + rows, highest + counted)
 
 
 def test_sums(monkeypatch):
-    """A sum that a step reads for something else stays whole."""
+    """A sum that a step reads for something else stays whole, and so does one of integers."""
     texts = []
     chosen_for = gluon_write.explicit.chosen_for
 
@@ -52,6 +54,8 @@ def test_sums(monkeypatch):
     total = 0.0625 + sum(scores[:, step].sum(1) * 0.5 ** (3 - step) for step in range(4))
     highest = np.maximum(np.cumsum(scores.sum(2), 1).max(1), 0)
     assert np.allclose(out, total + (scores**2).sum((1, 2)), rtol=1e-3)
-    assert np.allclose(last, highest, rtol=1e-3, atol=1e-2)
+    counted = (scores > 0).sum((1, 2))
+    assert np.allclose(last, highest + counted, rtol=1e-3, atol=1e-2)
     assert "total_lanes" in texts[0] and "step = gl.sum(gl.sum(" in texts[0]
     assert "plain_lanes" in texts[0] and "watched_lanes" not in texts[0]
+    assert "counted_lanes" not in texts[0]
