@@ -50,6 +50,7 @@ class Signature:
         self._names = names
         self.inputs = inputs
         self._dtypes = [_dtype(type) for type in inputs]
+        self._wide = any(map(_may_hold_addresses, inputs))
         self.leaves = [name for name, _ in _leaves(kinds, names, names)]
 
     def bind(self, arguments: Sequence[Any], views: bool, stored: bool = True) -> Bound:
@@ -74,7 +75,7 @@ class Signature:
                 expected=f"{len(self.inputs)} values",
                 got=len(bound.values),
             )
-        behind = behind_addresses(leaves, "simulator") if stored else []
+        behind = behind_addresses(leaves, "simulator") if stored and self._wide else []
         bound.storages.extend((one.name, one.storage) for one in behind)
         return bound
 
@@ -116,6 +117,12 @@ def _descriptor_leaves(name: str, value: Any, rank: int) -> Iterator[tuple[str, 
                 got=list(own),
             )
         yield from ((f"{name}.{field}[{i}]", own[i]) for i in range(rank))
+
+
+def _may_hold_addresses(type: Type) -> bool:
+    """Return True for integers of 64 bits, and pointers to them."""
+    element = type.pointee if isinstance(type, PointerType) else type
+    return isinstance(element, ScalarType) and not element.is_float and element.bits == 64
 
 
 def _dtype(type: Type) -> Optional[np.dtype]:

@@ -6,11 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from gluon_emu.errors import MissingWaitError, OrderError, RaceError
+from gluon_emu.errors import EmulatorError, MissingWaitError, OrderError, RaceError
 from gluon_emu.ptx.machine.clocks import CAUSAL
+from gluon_emu.ptx.machine.group import LANES
+from gluon_emu.ptx.machine.shadow import Accesses
 from gluon_emu.ptx.machine.tensor import COLUMNS, ROWS
 
-__all__ = ["refuse", "spoken"]
+__all__ = ["refuse", "refuse_used", "spoken"]
 
 
 def refuse(
@@ -46,6 +48,33 @@ def refuse(
     elif space == "shared":
         remedy = "Put a barrier between the two."
     raise machine.report(kind, words, bound, group, (row, int(thread[1])), remedy)
+
+
+def refuse_used(
+    races: Any, group: Any, earlier: Accesses, flat: np.ndarray, threads: tuple[np.ndarray, np.ndarray],
+    how: tuple[str, bool, int], wrote: bool,
+) -> None:  # fmt: skip
+    """Report accesses without an order; of loads whose values may be unused, once a value is used."""
+    rows, lanes = threads
+    weak = (earlier.agent > 0) & (earlier.strong == 0)
+    if how[1]:
+        readers, places, weak = earlier.agent - 1, earlier.place, weak & (not wrote)
+    else:
+        readers, places = rows * LANES + lanes, np.full(rows.size, group.pc)
+        weak &= how[2] == 0
+    sure = ~weak
+    for place, thread in {*zip(places[weak].tolist(), readers[weak].tolist())}:
+        if not races.unused.may_be(place, thread):
+            sure |= (places == place) & (readers == thread)
+    for place in [None] if sure.any() else np.unique(places).tolist():
+        first = int(np.argmax(sure if place is None else places == place))
+        where = (rows[first], lanes[first])
+        try:
+            refuse(races, group, earlier.of(first), flat[first], where, how, wrote, False)
+        except EmulatorError as error:
+            if place is None:
+                raise
+            races.unused.doubt(place, readers[places == place].tolist(), error)
 
 
 def _signalled_for_others(races: Any, thread: tuple[Any, Any], earlier: Any) -> bool:

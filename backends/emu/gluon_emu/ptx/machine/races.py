@@ -12,13 +12,13 @@ from typing import Any, Optional, Sequence
 
 import numpy as np
 
-from gluon_emu.errors import EmulatorError, MissingWaitError, RaceError
+from gluon_emu.errors import MissingWaitError, RaceError
 from gluon_emu.ptx.machine.clocks import CAUSAL, PROXIED, Clock
 from gluon_emu.ptx.machine.fetches import Fetches
 from gluon_emu.ptx.machine.group import LANES
 from gluon_emu.ptx.machine.knowledge import COLUMNS, PENDING
 from gluon_emu.ptx.machine.observe import CLUSTER, DEVICE, Order, Places
-from gluon_emu.ptx.machine.race_reports import refuse, spoken
+from gluon_emu.ptx.machine.race_reports import refuse, refuse_used, spoken
 from gluon_emu.ptx.machine.shadow import LATE, Accesses, Shadow
 from gluon_emu.ptx.machine.unused import Unused
 from gluon_emu.ptx.machine.words import Words
@@ -225,35 +225,9 @@ class Races(Words):
                 refuse(self, group, earlier.of(wrong[0]), flat[wrong[0]], (rows[wrong[0]], lanes[wrong[0]]), how, wrote, True)  # fmt: skip
             return
         if wrong.size:
-            self._refused(
-                group, earlier.of(wrong), flat[wrong], (rows[wrong], lanes[wrong]), how, wrote
+            refuse_used(
+                self, group, earlier.of(wrong), flat[wrong], (rows[wrong], lanes[wrong]), how, wrote
             )
-
-    def _refused(
-        self, group: Any, earlier: Accesses, flat: np.ndarray, threads: tuple[np.ndarray, np.ndarray],
-        how: tuple[str, bool, int], wrote: bool,
-    ) -> None:  # fmt: skip
-        """Report accesses without an order; of loads whose values may be unused, once a value is used."""
-        rows, lanes = threads
-        weak = (earlier.agent > 0) & (earlier.strong == 0)
-        if how[1]:
-            readers, places, weak = earlier.agent - 1, earlier.place, weak & (not wrote)
-        else:
-            readers, places = rows * LANES + lanes, np.full(rows.size, group.pc)
-            weak &= how[2] == 0
-        sure = ~weak
-        for place, thread in {*zip(places[weak].tolist(), readers[weak].tolist())}:
-            if not self.unused.may_be(place, thread):
-                sure |= (places == place) & (readers == thread)
-        for place in [None] if sure.any() else np.unique(places).tolist():
-            first = int(np.argmax(sure if place is None else places == place))
-            where = (rows[first], lanes[first])
-            try:
-                refuse(self, group, earlier.of(first), flat[first], where, how, wrote, False)
-            except EmulatorError as error:
-                if place is None:
-                    raise
-                self.unused.doubt(place, readers[places == place].tolist(), error)
 
     def _includes(self, rows: np.ndarray, earlier: Accesses, strong: int) -> np.ndarray:
         """Return whether the scopes of two strong accesses include each other."""
