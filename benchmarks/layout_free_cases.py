@@ -123,7 +123,7 @@ def stripped_cases(folder: Path, words: list[str]) -> Cases:
             w: Any = w,
             a: Any = (sizes, last, grid, words_of),
         ) -> Any:
-            more = (w if centred else None, y, None, None, None, None, None, None)
+            more = (w if centred else None, y, None, None, None, None, None)
             return free.norm[a[2]](x, w, *more, *a[0], 0, 1e-5, centred, *a[1], **a[3])
 
         pairs: dict[str, tuple[Any, Any]] = {

@@ -31,10 +31,8 @@ from gluon_write.sketch import Sketch, place_of
 
 __all__ = ["summed_by_lanes"]
 
-_LANES, _WIDTH = (
-    4,
-    2,
-)  # that hold a row of a product, and the adjacent elements of each (PTX 9.7.15)
+_LANES = 4  # that hold a row of a product (PTX 9.7.15)
+_WIDTH = 2  # adjacent elements of each
 _KIND = "fp32"
 _LEAST_ROWS = 64  # of a product of a warp group: warps have rows of their own
 
