@@ -66,43 +66,6 @@ def softmax(
 
 
 @gluon.jit
-def softmax_walk(
-    src, dst, sums, arrived, rows, columns, src_stride, dst_stride, ALIGN: gl.constexpr,
-    PARTS: gl.constexpr, ROWS: gl.constexpr, PIECES: gl.constexpr, WIDTH: gl.constexpr,
-    layout: gl.constexpr,
-):  # fmt: skip
-    """Do as `softmax` for long rows; each program walks over its columns of many rows, and loads the next one before it waits."""
-    row, part = share(arrived, PARTS, ROWS)
-    start = part * (PIECES * WIDTH)
-    step = gl.num_programs(0) // PARTS
-    low = -float("inf")
-    pieces = load_pieces(
-        src, row, rows, columns, start, src_stride, low, ALIGN, ROWS, PIECES, WIDTH, layout
-    )
-    for current in range(row, rows, step):
-        after = gl.minimum(current + step, rows - 1)
-        coming = load_pieces(
-            src, after, rows, columns, start, src_stride, low, ALIGN, ROWS, PIECES, WIDTH, layout
-        )
-        store_softmax(
-            dst,
-            pieces,
-            sums,
-            arrived,
-            current,
-            part,
-            rows,
-            columns,
-            dst_stride,
-            ALIGN,
-            PARTS,
-            PIECES,
-            WIDTH,
-        )
-        pieces = coming
-
-
-@gluon.jit
 def store_softmax(
     dst, pieces, sums, arrived, row, part, rows, columns, dst_stride, ALIGN: gl.constexpr, PARTS: gl.constexpr,
     PIECES: gl.constexpr, WIDTH: gl.constexpr,
@@ -315,33 +278,6 @@ def norm(
         loaded, weight, bias, dst, statistics, sums, arrived, row, part, rows, columns, dst_stride, epsilon,
         CENTRED, ALIGN, PARTS, ROWS, PIECES, WIDTH, layout,
     )  # fmt: skip
-
-
-@gluon.jit
-def norm_walk(
-    src, weight, bias, dst, residual, summed, statistics, sums, arrived, rows, columns, src_stride,
-    dst_stride, residual_stride, epsilon,
-    CENTRED: gl.constexpr, ALIGN: gl.constexpr, PARTS: gl.constexpr, ROWS: gl.constexpr,
-    PIECES: gl.constexpr, WIDTH: gl.constexpr, layout: gl.constexpr,
-):  # fmt: skip
-    """Do as `norm` for long rows without a residual; see `softmax_walk`."""
-    gl.static_assert(residual is None and summed is None, "a residual is not loaded in advance")
-    row, part = share(arrived, PARTS, ROWS)
-    start = part * (PIECES * WIDTH)
-    step = gl.num_programs(0) // PARTS
-    pieces = load_pieces(
-        src, row, rows, columns, start, src_stride, 0, ALIGN, ROWS, PIECES, WIDTH, layout
-    )
-    for current in range(row, rows, step):
-        after = gl.minimum(current + step, rows - 1)
-        coming = load_pieces(
-            src, after, rows, columns, start, src_stride, 0, ALIGN, ROWS, PIECES, WIDTH, layout
-        )
-        store_norm(
-            pieces, weight, bias, dst, statistics, sums, arrived, current, part, rows, columns, dst_stride,
-            epsilon, CENTRED, ALIGN, PARTS, ROWS, PIECES, WIDTH, layout,
-        )  # fmt: skip
-        pieces = coming
 
 
 @gluon.jit
