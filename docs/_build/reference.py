@@ -356,6 +356,8 @@ SETTINGS = {
     "GLUON_COMPILE_ISOLATION": "`0`: compile in this process, not in a child that an abort may end.",
     "GLUON_COMPILE_TIMEOUT": "Seconds after which a stage of the compiler is ended; 600.",
     "GLUON_COMPILE_WORKERS": "How many processes `gluon.compile_many` and the configurations of `triton.autotune` are compiled in; the number of cores.",
+    "GLUON_DRIVER": "The driver that launches the kernels of bundles: `cuda`, `hip` or an emulated device such as `emu:sm_90`; the first "
+    "that has a device by default.",
     "GLUON_BUNDLE": "Bundles, as in `PATH`: launches take from them the kernels that they would compile.",
     "GLUON_TIMELINE": "`1`: record the timelines of this process and write them to a page at its end; `auto`: with "
     "automatic scopes.",

@@ -281,6 +281,20 @@ memory: host_memory.Storage = host_memory.storage_of("x", x[32:], "Anvil")
 print(host_memory.address_of("x", x) == x.ctypes.data, memory.data.nbytes, memory.writable)
 #> True 512 True
 
+# -- gluon_core.simulation.host_memory.take_memory_from, gluon_core.simulation.host_memory.device_memory, gluon_core.simulation.host_memory.refusal: the memory of a simulated device
+print(host_memory.device_memory(), host_memory.refusal(x))
+host_memory.take_memory_from(lambda: iter([(x.view(np.uint8), x)]))
+((data, owner),) = host_memory.device_memory() or ()
+print(data.nbytes, owner is x)
+#> None None
+#> 512 True
+
+# -- gluon_core.simulation.host_memory.bytes_of: the bytes of a storage of torch
+import torch
+
+print(host_memory.bytes_of(torch.zeros(3).untyped_storage()).shape)
+#> torch.Size([12])
+
 # -- gluon_core.simulation.stored_addresses.Stored, gluon_core.simulation.stored_addresses.behind_addresses: the memory behind addresses that arguments hold, such as an array of pointers
 table = np.array([0, x.ctypes.data])
 behind: list[stored_addresses.Stored] = stored_addresses.behind_addresses([("table", table)], "Anvil")
