@@ -31,7 +31,9 @@ GRAPH = 4e-4  # seconds of one replay
 # `tuned`: its configurations are timed by the launch itself; `listed` has a constant that Triton 3.6 refuses.
 EXCLUDED = frozenset(["tuned", "listed"])
 # Operands that hold addresses or are descriptors, tuples, or counted by all programs: launched as they are.
-ALONE = frozenset("locked grouped_gemm host_descriptors tuples layer_norm_backward".split())
+ALONE = frozenset(
+    "locked grouped_gemm host_descriptors tuples layer_norm_backward grouped lock_sum last_block".split()
+)
 
 
 KEPT: list[Any] = []
