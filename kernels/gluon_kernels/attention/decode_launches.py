@@ -34,7 +34,7 @@ SPLITS = (
     128,
 )  # few, since each is compiled
 PROGRAMS = 2  # for each processor, at least, whose shared memory holds the steps under way of both
-MOST_PROGRAMS = 5
+MOST_PROGRAMS = 4  # those of heads of 64 with eight queries have 104 registers a thread
 ALONE = 2 / 3  # of the time that a program takes next to others
 JOINING = 1.02  # of the time, with several parts
 FILL = 1.0  # tiles that the programs of a processor together take until their first loads are there
