@@ -21,6 +21,7 @@ class Driver(Protocol):
 
     name: str  # `cuda` or `hip`: which forms of a bundle it launches
     tensor_device: str  # the device type of tensors that it works on, as torch calls it
+    # A driver with `looks_at_each = True` is asked of the tensors of every call, also of those that look alike.
 
     def device_count(self) -> int: ...
 

@@ -147,7 +147,8 @@ class BundledKernel(Calls):
         """Choose a form, launch it, and have the next call of this kind find it."""
         hit = self._choose(passed, options)
         parameters, form = self.kernel.parameters, hit.launch.form  # type: ignore[attr-defined]
-        if all(_settled(v) for p, v in zip(parameters, passed) if p.constexpr):
+        settled = all(_settled(v) for p, v in zip(parameters, passed) if p.constexpr)
+        if settled and not getattr(self.bundle.driver, "looks_at_each", False):
             constants = tuple(map(_known, form.arguments, passed))
             self.learn(passed, options, hit, self._ranged, form.grid, constants)
         self.run(hit, grid, stream, passed)

@@ -318,7 +318,7 @@ error | match | call
 DtypeError | no packed add | add2(f64, f64)
 DtypeError | got fp32, fp16 | add2(f32, f16)
 DtypeError | plain arithmetic | min2(f32, f32)
-DtypeError | floats | add2(f32, f32, gl.int32)
+DtypeError | floating-point | add2(f32, f32, gl.int32)
 DtypeError | has no such result | add2(f32, f32, gl.float8e5)
 ArgumentError | at least one tensor | add2(1.0, 2.0)
 ArgumentError | at least one tensor | add2(f, f)
