@@ -11,7 +11,7 @@ import numpy as np
 
 from gluon_core.plugin.launcher import Compiled
 from gluon_core.simulation.host_memory import storage_of
-from gluon_core.simulation.stored_addresses import behind_addresses
+from gluon_core.simulation.stored_addresses import behind_addresses, makes_pointers
 from gluon_core.values.descriptors import split_descriptor
 from gluon_runtime.arrays import dtype_name
 
@@ -110,7 +110,7 @@ def memory_of(compiled: Compiled, arguments: Sequence[Any]) -> Memory:
         place = storage.data.ctypes.data, storage.data.size
         if storage.data.size:
             regions.setdefault(place, Region(name, element, storage.data))
-    for one in behind_addresses(roots, "certifier"):
+    for one in behind_addresses(roots, "certifier") if makes_pointers(compiled.asm) else ():
         place = one.start, one.storage.data.size
         regions.setdefault(place, Region(one.name, dtype_name(one.dtype), one.storage.data))
         scalars = [

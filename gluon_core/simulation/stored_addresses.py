@@ -19,7 +19,10 @@ import numpy as np
 
 from gluon_core.simulation.host_memory import Storage, storage_of
 
-__all__ = ["Stored", "behind_addresses"]
+__all__ = ["Stored", "behind_addresses", "makes_pointers"]
+
+# An operation of Triton's that makes a pointer of an integer or of memory, or may do so.
+_MAKERS = ("tt.int_to_ptr", "!tt.ptr<!tt.ptr", "inline_asm", "extern_elementwise")
 
 # The heap grows upwards, so no array of the process is far below this one. User space has 48 bits at most.
 _LOWEST = np.empty(16, np.uint8).ctypes.data // 2
@@ -47,6 +50,18 @@ class Stored:
     @property
     def end(self) -> int:
         return self.start + self.storage.data.nbytes
+
+
+def makes_pointers(asm: Any) -> bool:
+    """Return False if a compiled kernel makes no pointer but by adding to those of its arguments.
+
+    Integers of 64 bits need no search then: memory that was never written often holds old addresses.
+
+    Args:
+        asm: the kernel's stages, by name.
+    """
+    text = str(asm["ttgir"]) if "ttgir" in asm else ""
+    return not text or any(maker in text for maker in _MAKERS)
 
 
 def behind_addresses(roots: Iterable[tuple[str, Any]], runner: str) -> list[Stored]:

@@ -12,7 +12,7 @@ from gluon_core.errors import ArgumentError
 from gluon_core.plugin.host_descriptor import HostDescriptor
 from gluon_core.plugin.triton_compiler import TritonDevice
 from gluon_core.simulation.host_memory import address_of, storage_of
-from gluon_core.simulation.stored_addresses import behind_addresses
+from gluon_core.simulation.stored_addresses import behind_addresses, makes_pointers
 from gluon_core.values.descriptors import split_descriptor
 from gluon_emu.memory import Allocation
 
@@ -76,7 +76,7 @@ def arguments_of(compiled: Any, grid: Any, stream: Any, values: Any, box: Box) -
                 yield name, kind, address(name, value) if str(kind).startswith("*") else value
 
     opened = list(leaves(compiled.signature_types(), compiled.src.fn.arg_names, values))
-    for one in behind_addresses(roots, "emulator"):
+    for one in behind_addresses(roots, "emulator") if makes_pointers(compiled.asm) else ():
         apart = all(one.end <= a.start or a.end <= one.start for a in allocations)
         if apart:
             storage = one.storage

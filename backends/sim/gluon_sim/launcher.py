@@ -68,7 +68,8 @@ class SimulatedKernel:
             self.program.refuse_excess()
         rank = current()
         # A rank reaches other ranks' memory where they share it, although all are of one process.
-        bound = self.signature.bind(arguments, settings.views, stored=rank is None)
+        stored = rank is None and self.program.pointer_casts
+        bound = self.signature.bind(arguments, settings.views, stored)
         memory = GlobalMemory() if rank is None else rank.memory()
         memory.hold(bound.storages, bound.homes)
         if rank is not None:

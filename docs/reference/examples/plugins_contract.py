@@ -295,11 +295,13 @@ import torch
 print(host_memory.bytes_of(torch.zeros(3).untyped_storage()).shape)
 #> torch.Size([12])
 
-# -- gluon_core.simulation.stored_addresses.Stored, gluon_core.simulation.stored_addresses.behind_addresses: the memory behind addresses that arguments hold, such as an array of pointers
+# -- gluon_core.simulation.stored_addresses.Stored, gluon_core.simulation.stored_addresses.behind_addresses, gluon_core.simulation.stored_addresses.makes_pointers: the memory behind addresses that arguments hold, such as an array of pointers
 table = np.array([0, x.ctypes.data])
 behind: list[stored_addresses.Stored] = stored_addresses.behind_addresses([("table", table)], "Anvil")
 print([(one.name, one.storage.data.nbytes, str(one.dtype)) for one in behind])
+print(stored_addresses.makes_pointers({"ttgir": "%1 = tt.load %0"}))  # nothing to look for
 #> [('table[1]', 512, 'float32')]
+#> False
 
 # -- gluon_core.plugin.reference.Machine, gluon_core.plugin.reference.SharedBuffer, gluon_core.plugin.reference.Descriptor: the models of ops: functions of NumPy arrays, and of the machine where they start work
 def anvil_add_clamped(a, b, low, high):

@@ -116,3 +116,24 @@ assert all(torch.equal(y, x.float() * 2) for x, y in zip(sources, results))
     names = [one["name"] for one in first["targets"][0]["kernels"][0]["launches"][0]["arrays"]]
     assert names == ["sources", "results", "results[0]", "results[1]", "sources[0]"]
     assert json.dumps(first) == json.dumps(second)
+
+
+@gluon.jit
+def copied(src, out, LANES: gl.constexpr):
+    i = gl.arange(0, 128, gl.BlockedLayout([1], [LANES], [4], [0]))
+    gl.store(out + i, gl.load(src + i))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_integers_that_look_like_addresses_cost_no_search(target, monkeypatch):
+    lanes = 64 if "gfx942" in target else 32
+    values = torch.full((128,), torch.zeros(4).data_ptr())
+    out = torch.zeros_like(values)
+    copied[(1,)](values, out, lanes, target=target)  # compiled
+
+    def search(*arguments):
+        raise AssertionError("the objects of the process are searched")
+
+    monkeypatch.setattr(gc, "get_objects", search)
+    copied[(1,)](values, out, lanes, target=target)
+    assert torch.equal(out, values)
