@@ -15,7 +15,7 @@ from gluon_sim.settings import using
 from gluon_write.preferred import preferred_form
 from gluon_write.programs import heavy_axis
 
-pytestmark = [pytest.mark.once, pytest.mark.sampled(4)]
+pytestmark = [pytest.mark.once, pytest.mark.sampled(7)]
 
 PLAIN, ALIBI, WINDOW, CAPPED = range(4)
 LOG2E = gl.constexpr(1.4426950408889634)

@@ -13,7 +13,7 @@ from gluon_kernels.attention import ops
 from gluon_kernels.attention.problem import ATTENTION, GRADIENTS
 from gluon_kernels.problem import error_of
 
-pytestmark = [pytest.mark.once, pytest.mark.sampled(4)]
+pytestmark = [pytest.mark.once, pytest.mark.sampled(7)]
 
 PROBLEMS = (ATTENTION, GRADIENTS)
 CASES = [pytest.param(p, s, id=f"{p.name}-{i}") for p in PROBLEMS for i, s in enumerate(p.small)]

@@ -10,7 +10,7 @@ from gluon_kernels import attention_fp8
 from gluon_kernels.attention import fp8
 from gluon_kernels.problem import error_of
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.sampled(3)]
 
 
 @pytest.fixture(autouse=True)

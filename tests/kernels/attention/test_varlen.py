@@ -11,7 +11,7 @@ from gluon_kernels.attention import varlen, varlen_launches
 from gluon_kernels.attention.problem import VARLEN, VARLEN_GRADIENTS, lists_of
 from gluon_kernels.problem import error_of
 
-pytestmark = [pytest.mark.once, pytest.mark.sampled(4)]
+pytestmark = [pytest.mark.once, pytest.mark.sampled(7)]
 
 CASES = [pytest.param(s, id=str(i)) for i, s in enumerate(VARLEN_GRADIENTS.small)]
 

@@ -15,7 +15,11 @@ from gluon_core import language as gl
 from gluon_core.errors import GluonError
 from gluon_sim.settings import using
 
-pytestmark = [pytest.mark.once, pytest.mark.filterwarnings("ignore::UserWarning")]
+pytestmark = [
+    pytest.mark.once,
+    pytest.mark.sampled(3),
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+]
 TARGETS = ["sim:sm_90", "emu:sm_90", "sim:gfx942", "emu:gfx942"]
 
 
