@@ -14,7 +14,7 @@ from gluon_tune import numpy_of
 from tests.kernels import cases
 from tests.kernels.launched import on_target
 
-pytestmark = [pytest.mark.once, pytest.mark.sampled(4)]
+pytestmark = [pytest.mark.once, pytest.mark.sampled(6)]
 SIMULATED = ["sim:sm_90", "sim:gfx942"]
 
 

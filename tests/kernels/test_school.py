@@ -23,7 +23,7 @@ TARGETS = ("sm_80", "sm_90", "sm_100", "gfx942", "gfx950", "gfx1100", "gfx1201",
 # Folders whose examples run on every architecture; of `patterns` those that name no vendor's unit.
 PORTABLE = ("basics/", "reductions/", "gemm/", "attention/", "patterns/persistent")
 
-pytestmark = [pytest.mark.once, pytest.mark.sampled(3)]
+pytestmark = [pytest.mark.once, pytest.mark.sampled(5)]
 
 
 def run(name, spec, monkeypatch):

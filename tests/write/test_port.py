@@ -14,7 +14,7 @@ from tests import warm
 
 torch = pytest.importorskip("torch")
 
-pytestmark = [pytest.mark.once, pytest.mark.sampled(8)]
+pytestmark = [pytest.mark.once, pytest.mark.sampled(14)]
 FOLDER = Path(__file__).parent / "triton_kernels"
 FILES = sorted(FOLDER.glob("*.py"))
 

@@ -9,7 +9,7 @@ from gluon_sim.settings import using
 from gluon_write.sketch import Sketch
 from gluon_write.stage import staged
 
-pytestmark = [pytest.mark.once, pytest.mark.sampled(5)]
+pytestmark = [pytest.mark.once, pytest.mark.sampled(8)]
 
 
 @gluon.jit(layouts="auto")

@@ -21,7 +21,7 @@ from gluon_kernels.linear_attention.problem import (
 )
 from gluon_kernels.problem import error_of
 
-pytestmark = [pytest.mark.once, pytest.mark.sampled(7)]
+pytestmark = [pytest.mark.once, pytest.mark.sampled(10)]
 
 CASES = [pytest.param(p, s, id=f"{p.name}-{i}") for p in PROBLEMS for i, s in enumerate(p.small)]
 

@@ -11,7 +11,7 @@ from gluon_kernels.problem import error_of
 from gluon_kernels.topk import ops as topk_ops
 from gluon_kernels.topk import sums
 
-pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
+pytestmark = [pytest.mark.once, pytest.mark.sampled(4)]
 LABELS = torch.tensor([3, 0, -100, 39, 2])
 
 CASES = {

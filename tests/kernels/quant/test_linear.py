@@ -13,7 +13,7 @@ from gluon_kernels.problem import error_of
 from gluon_kernels.quant import layer, tilings
 from gluon_kernels.quant.problem import LINEAR
 
-pytestmark = [pytest.mark.once, pytest.mark.sampled(6)]
+pytestmark = [pytest.mark.once, pytest.mark.sampled(9)]
 
 
 @pytest.fixture(autouse=True)
