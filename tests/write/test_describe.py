@@ -10,7 +10,7 @@ from gluon_write.port import port
 
 torch = pytest.importorskip("torch")
 
-pytestmark = [pytest.mark.once, pytest.mark.sampled(5)]
+pytestmark = [pytest.mark.once, pytest.mark.sampled(4)]
 FOLDER = Path(__file__).parent / "triton_kernels"
 SHIFTED = '''
 import triton
