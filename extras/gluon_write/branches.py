@@ -47,7 +47,7 @@ def taken_alone(fn: Any, drawn: Sketch) -> Any:
         if text is not None:
             texts[number] = text
         for called, constants in reader.passed(drawn.jits, known[number]):
-            if called in done:  # a call that comes late, or a function that calls itself
+            if called in done:  # a recursive call, or a second caller of a function that is done
                 return fn
             old = known.setdefault(called, constants)
             known[called] = {n: v for n, v in old.items() if constants.get(n, _UNKNOWN) == v}

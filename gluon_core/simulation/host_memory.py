@@ -52,7 +52,7 @@ def take_memory_from(memory: Callable[[], Iterator[tuple[np.ndarray, Any]]]) -> 
 
 
 def device_memory() -> Optional[list[tuple[np.ndarray, Any]]]:
-    """Return the allocations of the simulated device; None where nobody knows them."""
+    """Return the allocations of the simulated device; None if no device registered its memory."""
     return [one for memory in _memories for one in memory()] if _memories else None
 
 

@@ -240,7 +240,7 @@ _is_alias_of: Callable[[Tensor, Tensor], bool] = getattr(torch._C, "_is_alias_of
 
 
 def shares_memory(one: Tensor, other: Tensor) -> bool:
-    """Return True if tensors share elements; columns of one matrix that lie side by side do not."""
+    """Return True if tensors share elements; disjoint columns of one matrix do not."""
     if not _is_alias_of(one, other) or not one.numel() or not other.numel():
         return False
     (begin, end), (start, stop) = _span(one), _span(other)

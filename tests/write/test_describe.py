@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-import gluon_write.explicit
 from gluon_write.port import port
 
 torch = pytest.importorskip("torch")
@@ -35,19 +34,10 @@ def product_kernel(a, b, c, rows, stride, K, BM: tl.constexpr, BK: tl.constexpr)
 
 
 @pytest.fixture
-def sources(monkeypatch):
+def sources(monkeypatch, chosen_sources):
     """Collect the sources of the kernels that get layouts."""
     monkeypatch.setenv("GLUON_TARGET", "sim:hopper")
-    texts = []
-    chosen_for = gluon_write.explicit.chosen_for
-
-    def kept(*args):
-        graph, solution = chosen_for(*args)
-        texts.append("\n".join(jit.src for jit in graph.jits))
-        return graph, solution
-
-    monkeypatch.setattr(gluon_write.explicit, "chosen_for", kept)
-    return texts
+    return chosen_sources
 
 
 def ported(text, folder):
@@ -78,7 +68,7 @@ def test_blocks_of_heads(sources, tmp_path, stage, checked):
     if checked:
         text = text.replace("tl.load(V_block_ptr)", "tl.load(V_block_ptr, boundary_check=(0,))")
     module = ported(text, tmp_path)
-    # Two sequences of two heads, with columns side by side.
+    # Two sequences of two heads; the heads of a token are contiguous.
     q, k, v = (halves(2, 256, 2, 64, seed=seed).transpose(1, 2) for seed in range(3))
     out, logs = torch.empty_like(q), torch.empty(4, 256)
     module.attention_kernel[(2, 4)](

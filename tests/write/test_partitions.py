@@ -193,19 +193,10 @@ def test_programs_are_weighed_within_bounds():
 
 
 @pytest.fixture
-def sources(monkeypatch):
+def sources(monkeypatch, chosen_sources):
     """Collect the sources of the kernels that get layouts, with loops in partitions."""
-    texts = []
-    chosen_for = gluon_write.explicit.chosen_for
-
-    def kept(*args):
-        graph, solution = chosen_for(*args)
-        texts.append("\n".join(jit.src for jit in graph.jits))
-        return graph, solution
-
-    monkeypatch.setattr(gluon_write.explicit, "chosen_for", kept)
     with preferred_form("specialized"):
-        yield texts
+        yield chosen_sources
 
 
 def halves(*shape, seed=0):

@@ -51,19 +51,10 @@ def attention(
 
 
 @pytest.fixture
-def sources(monkeypatch):
+def sources(monkeypatch, chosen_sources):
     """Collect the sources of the kernels that get layouts; a device has one multiprocessor."""
     monkeypatch.setattr(gluon_write.walk, "_UNITS", "1")
-    texts = []
-    chosen_for = gluon_write.explicit.chosen_for
-
-    def kept(*args):
-        graph, solution = chosen_for(*args)
-        texts.append("\n".join(jit.src for jit in graph.jits))
-        return graph, solution
-
-    monkeypatch.setattr(gluon_write.explicit, "chosen_for", kept)
-    return texts
+    return chosen_sources
 
 
 def right(blocks, heads=1, warps=4, causal=False, length=256, schedule="latest"):

@@ -253,8 +253,8 @@ class Barriers:
     def _may_be_missed(self, places: Places) -> None:
         """Note waits that may come after the end of the phase that ends now, the next one after theirs.
 
-        Nothing makes the arrivals of this phase come after such a wait. Where it comes late it waits for the second
-        phase after its own, which needs as many arrivals again that do not come after it.
+        No arrival of this phase happens after such a wait. A late wait sees the parity of the phase after its own and blocks until
+        that one ends, too, which takes as many further arrivals that do not depend on the wait.
         """
         for slot in _distinct(places[1]):
             rows = places[0][places[1] == slot]
