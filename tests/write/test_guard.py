@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 import gluon_core as gluon
-import gluon_write.explicit
 from gluon_core import language as gl
 
 pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
@@ -45,21 +44,6 @@ def top_near(q, k, out, length, D: gl.constexpr, BM: gl.constexpr, BN: gl.conste
     gl.store(out + rows, largest)
 
 
-@pytest.fixture
-def sources(monkeypatch):
-    """Collect the sources of the kernels that get layouts."""
-    texts = []
-    chosen_for = gluon_write.explicit.chosen_for
-
-    def kept(*args):
-        graph, solution = chosen_for(*args)
-        texts.append(graph.jits[0].src)
-        return graph, solution
-
-    monkeypatch.setattr(gluon_write.explicit, "chosen_for", kept)
-    return texts
-
-
 def right(kernel, target, length, seen):
     """Return True if the largest scores are those of NumPy. `seen` has True where a row sees a column."""
     q, k = (
@@ -75,20 +59,22 @@ ROW, COLUMN = np.arange(256)[:, None], np.arange(256)[None, :]
 
 
 @pytest.mark.parametrize("target", ["sim:hopper", "sim:gfx942"])
-def test_last_steps_have_masks(target, sources):
+def test_last_steps_have_masks(target, chosen_sources):
     """Steps in front of the diagonal and the end have a loop of their own; parities are no order and stay in both."""
     for length in (256, 200):
         seen = (ROW >= COLUMN) & (COLUMN < length - 3) & (COLUMN % 2 == 0)
         assert right(top_scores, target, length, seen)
     assert (
         "masked_from = gl.cdiv(max(min(length, gl.program_id(0) * BM - BN + 2, length - 3 - BN + 1), 0), BN)"
-        in sources[0]
+        in chosen_sources[0]
     )
-    assert sources[0].count("columns % 2") == 2 and sources[0].count("length - 3") == 2
+    assert (
+        chosen_sources[0].count("columns % 2") == 2 and chosen_sources[0].count("length - 3") == 2
+    )
 
 
-def test_first_steps_have_conditions(sources):
+def test_first_steps_have_conditions(chosen_sources):
     """A window begins behind the first steps, which keep their place in the loop."""
     assert right(top_near, "sim:hopper", 256, COLUMN > ROW - 48)
-    assert "if start <= gl.program_id(0) * BM + (BM - 1) - 48:" in sources[0]
-    assert "masked_from" not in sources[0]
+    assert "if start <= gl.program_id(0) * BM + (BM - 1) - 48:" in chosen_sources[0]
+    assert "masked_from" not in chosen_sources[0]
