@@ -32,6 +32,43 @@ def place_of_program():
 
 
 @gluon.jit
+def tiles_above(packed, level, SETTINGS: gl.constexpr):
+    """Return how many tiles of each sequence have this level or a higher one, and with it as much work or more.
+
+    Where a mask falls to the right, the last tile of a sequence has the highest level and each one before it one less; where it falls
+    to the left, the first tile has. Without a mask all tiles of a sequence have the level of its others.
+    """
+    first, end, first_other, last_other = packed
+    SIZE: gl.constexpr = SETTINGS[0][0]
+    WINDOW: gl.constexpr = SETTINGS[1]
+    tiles = gl.cdiv(end - first, SIZE)
+    others = gl.cdiv(last_other - first_other, SIZE)
+    if WINDOW[0] is None and WINDOW[1] is None:
+        count = gl.where(others >= level, tiles, 0)
+    else:
+        high = tiles if WINDOW[1] is None else others
+        count = gl.minimum(gl.maximum(high - level, 0), tiles)
+    return count
+
+
+@gluon.jit
+def level_of(nth, packed, SETTINGS: gl.constexpr):
+    """Return the level of the n-th tile of all sequences, in the order of falling levels."""
+    first, end, first_other, last_other = packed
+    SIZE: gl.constexpr = SETTINGS[0][0]
+    tiles = gl.cdiv(end - first, SIZE)
+    others = gl.cdiv(last_other - first_other, SIZE)
+    below = gl.minimum(gl.min(others - tiles, 0), 0)
+    over = gl.max(gl.maximum(others, tiles), 0) + 1
+    while over - below > 1:
+        middle = (below + over) // 2
+        enough = gl.sum(tiles_above(packed, middle, SETTINGS), 0) > nth
+        below = gl.where(enough, middle, below)
+        over = gl.where(enough, over, middle)
+    return below
+
+
+@gluon.jit
 def own_tile(lists, warps: gl.constexpr, SETTINGS: gl.constexpr):
     """Return the tile of a program and the others that it walks over.
 
@@ -44,18 +81,25 @@ def own_tile(lists, warps: gl.constexpr, SETTINGS: gl.constexpr):
     SIZE: gl.constexpr = SETTINGS[0][0]
     STEP: gl.constexpr = SETTINGS[0][1]
     WINDOW: gl.constexpr = SETTINGS[1]
-    flat: gl.constexpr = gl.BlockedLayout([1], [32], [warps], [0])
-    index = gl.arange(0, SETTINGS[3], flat)
-    first, end, _, _ = bounds(lists, index)
-    tiles = gl.cdiv(end - first, SIZE)
-    above = gl.associative_scan(tiles, 0, add)
+    # Each warp has all sequences.
+    flat: gl.constexpr = gl.BlockedLayout([SETTINGS[3] // 32], [32], [warps], [0])
+    packed = bounds(lists, gl.arange(0, SETTINGS[3], flat))
     nth, _ = place_of_program()
-    sequence = gl.sum((above <= nth).to(gl.int32), 0)
-    here = index == sequence
-    nth = select(above, here) - 1 - nth  # long tiles first: the last ones of a sequence
-    if WINDOW[1] is None:  # without that bound the first ones see most
-        nth = select(tiles, here) - 1 - nth
-    first, end, first_other, last_other = bounds(lists, sequence)
+    level = level_of(nth, packed, SETTINGS)
+    above = tiles_above(packed, level + 1, SETTINGS)
+    here = tiles_above(packed, level, SETTINGS) - above
+    nth -= gl.sum(above, 0)
+    last = gl.associative_scan(here, 0, add)
+    sequence = gl.sum((last <= nth).to(gl.int32), 0)
+    mine = gl.arange(0, SETTINGS[3], flat) == sequence
+    first, end = select(packed[0], mine), select(packed[1], mine)
+    first_other, last_other = select(packed[2], mine), select(packed[3], mine)
+    if WINDOW[1] is not None:
+        nth = level - gl.cdiv(last_other - first_other, SIZE) + gl.cdiv(end - first, SIZE)
+    elif WINDOW[0] is not None:
+        nth = gl.cdiv(end - first, SIZE) - 1 - level
+    else:
+        nth -= select(last - here, mine)
     length = last_other - first_other
     row = nth * SIZE
     low = row + length - (end - first)
