@@ -257,11 +257,6 @@ def main() -> None:
     if chosen.json:
         print(json.dumps({**times, **described}))
         return
-    from gluon_runtime import native
-
-    print(
-        f"The launch in C is {'in use' if native.module() else 'not built, or is switched off'}.\n"
-    )
     if times:
         show(times)
     if described:

@@ -367,9 +367,6 @@ SETTINGS = {
     "GLUON_TRACEBACK": "`full`: errors show the frames of this package and of Triton, too.",
     "GLUON_STRICT": "`0`: kernels without a setting of their own are compiled as with `strict=False`: a kernel that we refuse and Triton's "
     "Gluon compiles gives a `KernelWarning`, as [the table](../compatibility.md) says. Read when a kernel is compiled.",
-    "GLUON_NATIVE_LAUNCH": "`0`: key, look-up and launch in Python and `ctypes`, not in the C module.",
-    "GLUON_BUILD_NATIVE": "When the wheel of the NVIDIA plugin is built: `0` leaves the C module out, "
-    "`1` fails where it cannot be built.",
     "GLUON_TORCH_DEBUG": "`1`: check each call of an operator that is made of kernels.",
 }
 

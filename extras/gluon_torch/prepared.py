@@ -23,10 +23,7 @@ __all__ = ["is_plain", "prepare", "signature"]
 _PLAIN = (torch.Tensor, Parameter)
 _MARK = 1 << 40  # addresses divisible by 16 that stand for tensors
 
-_ENGINE = native.module()
-if _ENGINE is not None:
-    native.teach(_ENGINE)
-_signature: Callable[..., Any] = getattr(_ENGINE, "signature", lambda *tensors: None)
+native.teach()
 
 try:
     _grad_enabled = _C.is_grad_enabled
@@ -74,7 +71,7 @@ def is_plain(*tensors: Optional[torch.Tensor], gradients: bool = False) -> bool:
 
 def signature(*tensors: Optional[torch.Tensor]) -> Hashable:
     """Return what prepared launches depend on: dtype, device, sizes, strides and alignment to 16 bytes of each tensor."""
-    known: Hashable = _signature(*tensors)
+    known: Hashable = native.engine.signature(*tensors)
     return tuple(map(_facts, tensors)) if known is None else known
 
 
@@ -109,11 +106,11 @@ def prepare(
     """
     handle = kernel.prepare(*arguments, grid=grid, **options)
     python = _filling(handle, arguments, tensors)
-    if _ENGINE is None or type(handle) is not type(len):
+    if type(handle) is not type(len):
         return python
     marks = tuple(_MARK + 16 * i for i in range(len(tensors)))
     fixed = tuple(_marked(argument, tensors, marks) for argument in arguments)
-    refilled: Any = _ENGINE.refill(handle, fixed, marks, python)
+    refilled: Any = native.engine.refill(handle, fixed, marks, python)
     return python if refilled is None else refilled
 
 

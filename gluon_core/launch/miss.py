@@ -130,7 +130,7 @@ class Dispatcher(Calls):
     def miss(self, grid: Any, stream: Any, passed: tuple[Any, ...], options: dict[str, Any]) -> Any:
         values, left = self._completed(self.taken(passed), options)
         changed = "config" in options or any(map(operator.is_not, passed, values))
-        if self.front is not None and changed:
+        if self.learns and changed:
             # It may know this call without a configuration, and with the values that kernels take.
             return self.over(grid)(**dict(zip(self.names, values)), **left)
         options = left

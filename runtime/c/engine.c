@@ -1,9 +1,6 @@
 /* The launch engine in C: reads the arguments, writes the parameter array, calls cuLaunchKernelEx; and
  * before it, for `kernel[grid](...)`, finds the compiled kernel that fits the arguments.
- *
- * Optional. It is built when the wheel is built and a C compiler is there; where it is missing, Python decides on each
- * call. Stable ABI of Python 3.10, no CUDA headers: the one driver
- * function it calls comes in by address.
+ * Stable ABI of Python 3.10, no CUDA headers: the one driver function that it calls comes in by address.
  */
 #define Py_LIMITED_API 0x030A0000
 #define PY_SSIZE_T_CLEAN
@@ -13,7 +10,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#define VERSION 13     /* of this interface; native.py leaves any other alone */
+#define VERSION 13     /* of this interface; native.py takes no other */
 #define MAX_KINDS 512  /* letters that describe the arguments, brackets of tuples included */
 #define MAX_PARAMETERS 128
 #define MAX_VALUES 512 /* parameters of the kernel, scratch memory included */

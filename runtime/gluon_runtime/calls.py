@@ -2,8 +2,7 @@
 
 The facts about the arguments that the choice of the code depends on (`rules`) are the key of a call. The C engine
 makes and knows the keys: it reads arguments of the usual classes, and launches calls that it learned, or has `run` do
-so. Every other call, and every call where the engine was not built, goes to `Calls.miss`, which decides, launches, and
-teaches the engine with `learn`.
+so. Every other call goes to `Calls.miss`, which decides, launches, and teaches the engine with `learn`.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 import inspect
 import operator
 import sys
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, Callable, Mapping, NamedTuple, Optional, Sequence
 
 from gluon_runtime import native
@@ -68,8 +67,9 @@ class Calls:
         takes_stream: the keyword `stream` names the stream of a call.
 
     Attributes:
-        over: `over(grid)(*arguments, **options)` answers any call: that of the C engine, or by `entry`.
-        front: the C engine; None where it was not built or cannot tell the calls apart.
+        over: `over(grid)(*arguments, **options)` answers any call.
+        front: the calls that the C engine knows.
+        learns: the engine may learn calls: it can tell them apart.
         comparable: classes of constants whose equals compile alike.
     """
 
@@ -88,20 +88,18 @@ class Calls:
         self.declared = tuple(p._replace(name=sys.intern(p.name)) for p in declared)
         self.names = tuple(p.name for p in self.declared)
         self._variadic = any(p.kind == "variadic" for p in self.declared)
-        self._engine = engine = native.module()
         told_apart = len(rules.constants) == 1 and rules.divisibility.bit_count() == 1
-        self.front, self.over = None, partial(partial, self.entry)
-        if engine is None or self._variadic or not told_apart:
-            return
-        if len(self.declared) <= engine.MOST_PARAMETERS:
-            native.teach(engine)
-            settings = getattr(watch.runtime, "__dict__", None)
-            stream = "stream" if takes_stream else None
-            table = (rules.divisibility - 1, rules.constants[0], *rules.integers[0][1:])
-            self.front = engine.Calls(
-                self.declared, ABSENT, self, tuple(watch), settings, stream, rules.is_small, table
-            )
-            self.over = self.front.over
+        fits = len(self.declared) <= native.engine.MOST_PARAMETERS and not self._variadic
+        self.learns = told_apart and fits
+        native.teach()
+        settings = getattr(watch.runtime, "__dict__", None)
+        stream = "stream" if takes_stream else None
+        known, constant = (self.declared, rules.constants[0]) if self.learns else ((), 0)
+        table = (rules.divisibility - 1, constant, *rules.integers[0][1:])
+        self.front = native.engine.Calls(
+            known, ABSENT, self, tuple(watch), settings, stream, rules.is_small, table
+        )
+        self.over = self.front.over
 
     # -- asked of a kernel -------------------------------------------------------------------------------
 
@@ -218,30 +216,28 @@ class Calls:
             grid: three sizes for calls without a grid.
             constants: per parameter, the value that functions for the grid get for a constant.
         """
-        if self.front is None:
+        if not self.learns:
             return
         launcher, stream = self._in_c(hit)
         owners: list[Any] = [*options, *options.values()]
         for parameter, value in zip(self.declared, values):
             constant = parameter.flags & CONSTANT
-            owners.extend([value] if constant else native.owned(self._engine, value))
+            owners.extend([value] if constant else native.owned(value))
         answer = (hit, launcher, stream, hit.result, grid, constants, owners)
         equals = tuple([owner for owner in owners if isinstance(owner, self.comparable)])
         named = dict(zip(self.names, values))
         self.front.remember(answer, ranged, equals, **named, **options)
 
-    def _in_c(self, hit: Hit) -> tuple[Any, Any]:
+    @staticmethod
+    def _in_c(hit: Hit) -> tuple[Any, Any]:
         """Return the launch in C, None where there is none, and how it finds its stream."""
-        if self._engine is None:
-            return None, None
-        native.teach(self._engine)
+        native.teach()
         launcher = getattr(hit.launch, "engine", None)
-        return launcher, launcher and native.stream(self._engine, hit.stream_of, hit.device)
+        return launcher, launcher and native.stream(hit.stream_of, hit.device)
 
     def forget(self) -> None:
         """Know no call any more."""
-        if self.front is not None:
-            self.front.forget()
+        self.front.forget()
 
     def handle(self, passed: Values, hit: Hit, sizes: Any) -> Callable[..., None]:
         """Return `f(*arguments)`, which launches and decides nothing; constants may be left out.
@@ -271,6 +267,6 @@ class Calls:
         if launcher is None or sizes is None:
             return door
         for value in passed:
-            list(native.owned(self._engine, value))
-        bound: Callable[..., None] = self._engine.bind(launcher, sizes, stream, door)
+            list(native.owned(value))
+        bound: Callable[..., None] = native.engine.bind(launcher, sizes, stream, door)
         return bound

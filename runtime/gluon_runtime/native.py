@@ -1,35 +1,43 @@
 """The door to the C engine, `c/engine.c`.
 
-It is built with the wheel if a C compiler is there. Without it, from another state of its source, or with
-`GLUON_NATIVE_LAUNCH=0`, each call is decided in Python.
+It is built with the wheel, and launches do not work without it.
 """
 
 from __future__ import annotations
 
 import ctypes
 import importlib
-import os
 import sys
 from typing import Any, Callable, Iterator
 
-__all__ = ["launch", "module", "owned", "stream", "teach"]
+__all__ = ["engine", "launch", "owned", "stream", "teach"]
 
 _TENSOR, _DESCRIBED, _ARRAY = range(3)  # kinds of classes that C reads
 _VERSION = 13  # of the interface of `engine.c`
 
 
-def module() -> Any:
-    """Return the extension module, or None."""
-    if os.environ.get("GLUON_NATIVE_LAUNCH", "1") == "0":
-        return None
+def _opened() -> Any:
+    """Return the extension module.
+
+    Raises:
+        ImportError: it is missing, or was built from another state of its source.
+    """
     try:
-        engine = importlib.import_module("gluon_runtime._engine")
-    except ImportError:
-        return None
-    return engine if getattr(engine, "VERSION", 0) == _VERSION else None
+        module = importlib.import_module("gluon_runtime._engine")
+        version = getattr(module, "VERSION", 0)
+        if version == _VERSION:
+            return module
+        reason = f"has version {version} of its interface, {_VERSION} is needed"
+    except ImportError as error:
+        reason = f"cannot be imported: {error}"
+    remedy = "Reinstall gluon-runtime: in a checkout `pip install -e runtime`, which compiles it."
+    raise ImportError(f"the launch engine gluon_runtime._engine {reason}. {remedy}")
 
 
-def teach(engine: Any) -> None:
+engine = _opened()
+
+
+def teach() -> None:
     """Let C read NumPy's arrays, and torch's tensors without a call into Python, if torch offers that (from 2.10)."""
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     if torch is not None:
@@ -42,7 +50,7 @@ def teach(engine: Any) -> None:
 _streams: dict[int, bool] = {}  # device -> whether C may find the stream
 
 
-def stream(engine: Any, stream_of: Callable[[int], int], device: int) -> Any:
+def stream(stream_of: Callable[[int], int], device: int) -> Any:
     """Return how C finds the current stream: None for its own way, or `stream_of`.
 
     Its own way is taken if both were seen to give the same stream, one that is not the default.
@@ -84,8 +92,7 @@ def launch(
             leaves to it; `encode_tiled`, the address of `cuTensorMapEncodeTiled`; `unmark`, to clear the
             mark of small tensors in maps.
     """
-    engine = module()
-    if engine is None or (several and not current_device):
+    if several and not current_device:
         return None
     buffer, number = attributes
     address = ctypes.addressof(buffer) if number else 0
@@ -93,13 +100,13 @@ def launch(
     return engine.make(letters, attributes=address, number=number, **parts)
 
 
-def owned(engine: Any, value: Any) -> Iterator[Any]:
+def owned(value: Any) -> Iterator[Any]:
     """Have C read descriptors; yield the objects of an argument whose addresses are part of a key, which must not
     be used again."""
     yield type(value)
     if isinstance(value, tuple):
         for item in value:
-            yield from owned(engine, item)
+            yield from owned(item)
     elif hasattr(value, "block_shape") and hasattr(value, "base"):
         engine.teach(type(value), _DESCRIBED)
         yield type(value.base)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import configparser
 import email
 import functools
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -289,3 +291,41 @@ def test_the_wheels_work_where_nothing_else_of_ours_is(built, tmp_path):
         ),
     }
     assert report["versions"]["gluon-core"] == "0.1.0"
+
+
+@pytest.mark.parametrize("commands, needed", [((), ["ziglang"]), (("gcc",), []), (("clang",), [])])
+def test_a_build_brings_a_compiler_where_there_is_none(tmp_path, commands, needed):
+    for command in commands:
+        (tmp_path / command).write_text("#!/bin/sh\n")
+        (tmp_path / command).chmod(0o755)
+    script = "from hatchling.build import *; print(get_requires_for_build_wheel(), get_requires_for_build_editable())"
+    environment = {name: value for name, value in os.environ.items() if name != "CC"}
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=ROOT / "runtime",
+        env={**environment, "PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    lists = ast.literal_eval(done.stdout.replace("] [", "], ["))
+    assert all([need for need in each if need == "ziglang"] == needed for each in lists), (
+        done.stderr
+    )
+
+
+@pytest.mark.parametrize("version, reason", [(None, "cannot be imported"), (1, "has version 1")])
+def test_an_engine_that_is_missing_or_old_is_an_error_with_a_remedy(tmp_path, version, reason):
+    package = tmp_path / "gluon_runtime"
+    ignored = shutil.ignore_patterns("*.so", "__pycache__")
+    shutil.copytree(ROOT / "runtime" / "gluon_runtime", package, ignore=ignored)
+    if version is not None:
+        (package / "_engine.py").write_text(f"VERSION = {version}\n")
+    done = subprocess.run(
+        [sys.executable, "-c", "import gluon_runtime.calls"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("ImportError: the launch engine") and reason in last
+    assert "pip install -e runtime" in last

@@ -88,10 +88,6 @@ print("well")
 
 
 def test_the_engine_launches_with_the_tensors_of_the_call():
-    from gluon_runtime import native
-
-    if native.module() is None:
-        pytest.skip("no launch engine in C")
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", SCRIPT], cwd=ROOT, capture_output=True, text=True
     )

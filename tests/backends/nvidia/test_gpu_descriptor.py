@@ -391,9 +391,7 @@ def gpu(monkeypatch, tmp_path):
 class TestOnGpu:
     pytestmark = gpu_only
 
-    @pytest.mark.parametrize("native", ["0", "1"])
-    def test_both_forms_of_the_launch(self, gpu, monkeypatch, native):
-        monkeypatch.setenv("GLUON_NATIVE_LAUNCH", native)
+    def test_launches_with_descriptors_made_anew(self, gpu):
         src = random([32, 64], "float16", "cuda")
         out = torch.zeros_like(src)
         for _ in range(3):

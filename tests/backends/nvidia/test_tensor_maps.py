@@ -35,12 +35,10 @@ KIND = f"tensordesc<fp16[64, 64],{L128!r}>"
 
 @pytest.fixture(params=["python", "native"])
 def form(request, monkeypatch):
-    monkeypatch.setenv("GLUON_NATIVE_LAUNCH", "1" if request.param == "native" else "0")
+    if request.param == "python":
+        monkeypatch.setattr(native, "launch", lambda *letters, **parts: None)
     monkeypatch.setattr(driver_module, "_torch", lambda: None)  # whose memory it would be on a GPU
-    if request.param == "native":
-        if native.module() is None:
-            pytest.skip("the launch in C is not built")
-        native.module().forget_maps()
+    native.engine.forget_maps()
     return request.param
 
 
@@ -58,10 +56,9 @@ def prepared(fake, signature, meta, **fields):
             launch(sizes, stream, *values)
             pytest.fail("the launch came to Python")
 
-        module = native.module()
         for argument in arguments:
-            list(native.owned(module, argument))
-        module.bind(engine, sizes, lambda device: stream, in_python)(*arguments)
+            list(native.owned(argument))
+        native.engine.bind(engine, sizes, lambda device: stream, in_python)(*arguments)
 
     return launch_in_c
 

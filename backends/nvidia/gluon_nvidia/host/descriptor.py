@@ -216,11 +216,9 @@ _known: Callable[..., Optional[TensorDescriptor]] = _unknown  # earlier descript
 def _learn(descriptor: TensorDescriptor) -> TensorDescriptor:
     """Have tensors like this one described without checking again; `made` itself."""
     global _known
-    module = native.module()
-    if module is not None:
-        native.teach(module)
-        if module.learn_descriptor(descriptor, descriptor.__dict__):
-            _known = module.describe
+    native.teach()
+    if native.engine.learn_descriptor(descriptor, descriptor.__dict__):
+        _known = native.engine.describe
     return descriptor
 
 
