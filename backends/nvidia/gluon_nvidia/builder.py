@@ -11,6 +11,16 @@ __all__ = ["MultimemOperands", "NvidiaOps"]
 
 _SUFFIX = {"fp16": "f16x2", "bf16": "bf16x2", "fp32": "f32", "int32": "s32", "uint32": "u32"}
 
+_OWN_PART = """{{
+	.reg .b32 rank, part;
+	mov.u32 rank, %cluster_ctarank;
+	shr.u32 part, rank, {first};
+	and.b32 part, part, {last};
+	and.b32 rank, rank, {last};
+	sub.s32 part, part, rank;
+	mad.lo.s32 $0, part, {size}, $1;
+}}"""
+
 
 class MultimemOperands(NamedTuple):
     """The operands of a multimem instruction beyond those of its reference model.
@@ -48,6 +58,24 @@ class NvidiaOps:
     def mark_pair(self, word: str) -> None:
         """Leave a mark for `pairs.paired`."""
         self.create_inline_asm(pairs.marker(word), "=r", [], [self.get_int32_ty()], False, 1)
+
+    def own_coordinates(
+        self, coord: Sequence[Any], cga_layout: Sequence[Sequence[int]], block: Sequence[int]
+    ) -> list[Any]:
+        """Return coordinates of a box of which blocks have parts, so that Triton 3.6 finds a block's own.
+
+        It takes the lowest bits of the rank for the part, even where these do not divide the box.
+        """
+        places = list(coord)
+        divided = [bit for bit, base in enumerate(cga_layout) if any(base)]
+        dims = {d for bit in divided for d, step in enumerate(cga_layout[bit]) if step}
+        if not divided or divided[0] == 0 or len(dims) != 1:
+            return places
+        (dim,), parts = dims, 1 << len(divided)
+        text = _OWN_PART.format(first=divided[0], last=parts - 1, size=block[dim] // parts)
+        call = self.create_inline_asm(text, "=r,r", [places[dim]], [self.get_int32_ty()], True, 1)
+        places[dim] = call.get_result(0)
+        return places
 
     def create_multimem_load_reduce(
         self, type: Any, copies: Any, mask: Any, kind: str, width: int, axis: int,

@@ -21,6 +21,9 @@ PAIRS_ARRIVE = features.Feature((3, 8), "a barrier of a pair counts the arrivals
 PAIRS_WRITTEN = features.Feature(
     (3, 6), "rings by multicast that the stage of PTX writes", last=(3, 6)
 )
+PARTS_BY_LOW_BITS = features.Feature(
+    (3, 6), "TMA finds a block's part of a box by the lowest bits of its rank", last=(3, 6)
+)
 FROM_CTA = features.Feature((3, 9), "arrivals and expected bytes of one block of the cluster alone")
 CLUSTER_HALVES = features.Feature((3, 7), "the two halves of the cluster's barrier", last=(3, 8))
 INIT_FENCE = features.Feature((3, 7), "the fence after a barrier's initialization", last=(3, 8))

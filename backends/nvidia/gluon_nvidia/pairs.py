@@ -1,11 +1,12 @@
-"""Rings by multicast on Triton 3.6, which has no such loads: PTX in which the blocks of a pair copy for each other.
+"""Rings by multicast on Triton 3.6, which has no such loads: PTX in which the blocks of a cluster copy for each other.
 
 `tma_ring(multicast=True)` leaves marks in the PTX, instructions without effect and a comment. The stage that writes PTX replaces:
 
-- a load behind the mark `load` by one that brings the tile to both blocks (`.multicast::cluster`) and counts its bytes at the barrier of each.
-  The blocks take turns by slots, whose index is in the address of the barrier, and by loads of a slot.
-- the arrival behind the mark `release`, which counts two, by one at the barrier of each block: a slot is empty once both have used it. The tiles are
-  read by then, and no other memory is passed on: a release at the scope of the cluster would wait for all accesses of the thread, half a microsecond.
+- a load behind the mark `load BITS` by one that brings the tile to the blocks whose ranks differ in these bits alone (`.multicast::cluster`) and counts
+  its bytes at the barrier of each. The blocks take turns by slots, whose index is in the address of the barrier, and by loads of a slot.
+- the arrival behind the mark `release PEERS`, which counts all blocks that share a tile with this one, by one at the barrier of each: a slot is empty once
+  all have used it. Bit x of PEERS says that the block whose rank is this one's XOR x is one of them. The tiles are read by then, and no other memory is
+  passed on: a release at the scope of the cluster would wait for all accesses of the thread, half a microsecond.
 - the mark `begin`, behind the barriers' initialization, by a barrier of the cluster. Warps that wait for a partition arrive at the kernel's begin and wait
   at its end: those of the first partition take registers over that they give back.
 
@@ -20,18 +21,18 @@ import itertools
 import re
 from typing import Any, Callable
 
-__all__ = ["marker", "paired"]
+__all__ = ["marker", "paired", "parts_of"]
 
 _Run = Callable[[Any, "dict[str, Any]"], Any]
 
 _ASM = re.compile(r"// begin inline asm\n.*?// end inline asm", re.S)
-_MARK = re.compile(r"[^\n]*// gluon\.pair (\w+)[^\n]*")
+_MARK = re.compile(r"[^\n]*// gluon\.pair (\w+)(?: (\d+))?[^\n]*")
 _LOAD = re.compile(
     r"@(?P<guard>%p\d+) (?P<name>cp\.async\.bulk\.tensor\.\dd\.shared::cluster\.global\.mbarrier::complete_tx::bytes) "
     r"(?P<places>\[[^\]]*\], \[[^\]]*\]), \[(?P<barrier>%r\d+)\];"
 )
 _ARRIVE = re.compile(
-    r"@(?P<guard>%p\d+) mbarrier\.arrive\.shared::cta\.b64 _, \[(?P<barrier>%r\d+)\], 2;"
+    r"@(?P<guard>%p\d+) mbarrier\.arrive\.shared::cta\.b64 _, \[(?P<barrier>%r\d+)\], \d+;"
 )
 _ENTRY = re.compile(r"\.entry\s+[\w$.]+\s*\(.*?\n\{\n", re.S)
 _BRACE = re.compile(r"//[^\n]*|[{}]")  # comments are skipped
@@ -39,25 +40,30 @@ _RETURN = re.compile(r"^[ \t]*ret;", re.M)
 
 _LOADED = """{{
 	.reg .pred turn;
-	.reg .b32 rank, slot;
-	.reg .b16 both;
+	.reg .b32 rank, slot, first;
+	.reg .b16 sharers;
 	mov.u32 rank, %cluster_ctarank;
 	shr.u32 slot, {barrier}, 3;
 	add.u32 slot, slot, {number};
-	xor.b32 rank, rank, slot;
-	and.b32 rank, rank, 1;
-	setp.eq.and.u32 turn, rank, 0, {guard};
-	mov.b16 both, 3;
-	@turn {name}.multicast::cluster {places}, [{barrier}], both;
+	shl.b32 slot, slot, {shift};
+	xor.b32 slot, slot, rank;
+	and.b32 slot, slot, {bits};
+	setp.eq.and.u32 turn, slot, 0, {guard};
+	and.b32 first, rank, {others};
+	mov.u32 slot, {sharers};
+	shl.b32 slot, slot, first;
+	cvt.u16.u32 sharers, slot;
+	@turn {name}.multicast::cluster {places}, [{barrier}], sharers;
 }}"""
 _RELEASED = """{{
-	.reg .b32 rank, there;
+	.reg .b32 rank, peer, there;
 	mov.u32 rank, %cluster_ctarank;
-	xor.b32 rank, rank, 1;
-	mapa.shared::cluster.u32 there, {barrier}, rank;
-	@{guard} mbarrier.arrive.shared::cluster.b64 _, [there];
-	@{guard} mbarrier.arrive.shared::cta.b64 _, [{barrier}];
+{peers}	@{guard} mbarrier.arrive.shared::cta.b64 _, [{barrier}];
 }}"""
+_PEER = """	xor.b32 peer, rank, {peer};
+	mapa.shared::cluster.u32 there, {barrier}, peer;
+	@{guard} mbarrier.arrive.shared::cluster.b64 _, [there];
+"""
 _BEGUN = """fence.mbarrier_init.release.cluster;
 	barrier.cluster.arrive.relaxed.aligned;
 	barrier.cluster.wait.acquire.aligned;"""
@@ -81,7 +87,32 @@ _ENDED = """{{
 ends:
 }}
 	ret;"""
-_FORMS = {"load": (_LOAD, _LOADED), "release": (_ARRIVE, _RELEASED)}
+
+
+def parts_of(bits: int) -> list[int]:
+    """Return the numbers whose set bits are among `bits`, in rising order."""
+    return [number for number in range(bits + 1) if number & bits == number]
+
+
+def _loaded(bits: int, number: int, place: dict[str, str]) -> str:
+    """Return a load for all blocks whose ranks differ in `bits`, the load's `number` giving who makes it first."""
+    return _LOADED.format(
+        number=number,
+        bits=bits,
+        shift=(bits & -bits).bit_length() - 1,
+        others=7 & ~bits,
+        sharers=sum(1 << part for part in parts_of(bits)),
+        **place,
+    )
+
+
+def _released(peers: int, number: int, place: dict[str, str]) -> str:
+    """Return arrivals at the barriers of this block and of its peers."""
+    each = [_PEER.format(peer=x, **place) for x in range(8) if peers >> x & 1]
+    return _RELEASED.format(peers="".join(each), **place)
+
+
+_FORMS = {"load": (_LOAD, _loaded), "release": (_ARRIVE, _released)}
 
 
 def marker(word: str) -> str:
@@ -128,23 +159,24 @@ def _replaced(ptx: str) -> str:
         ValueError: a mark without an instruction.
     """
     numbers = itertools.count()
-    word, waits, begin = "", False, ptx.rindex("// gluon.pair begin")  # waits for an instruction
+    word, value, waits = "", 0, False  # waits for an instruction
+    begin = ptx.rindex("// gluon.pair begin")
 
     def block(match: re.Match[str]) -> str:
-        nonlocal word, waits
+        nonlocal word, value, waits
         text = match[0]
         mark = _MARK.search(text)
         if mark:
             if waits:
                 raise ValueError(f"PTX without an instruction for the mark {word}")
-            word, waits = mark[1], mark[1] in _FORMS
+            word, value, waits = mark[1], int(mark[2] or 0), mark[1] in _FORMS
             last = match.start() < begin < match.end()
             return text.replace(mark[0], f"{mark[0]}\n\t{_BEGUN}") if last else text
         if word not in _FORMS:
             return text
         pattern, form = _FORMS[word]
         text, replaced = pattern.subn(
-            lambda place: form.format(number=next(numbers), **place.groupdict()), text
+            lambda place: form(value, next(numbers), place.groupdict()), text
         )
         if replaced:
             waits = False

@@ -52,7 +52,7 @@ UNSURE = 0.25  # of the time that a tiling is expected to take more which is lik
 # the elements that are multiplied in vain; pitches, copies and 8-bit elements; stages; buffers; the last round's share of the processors; kernels.
 SIDE, TILE, PARTS, STEPS, ROUNDS, WASTE = 0.3, 0.5, 0.4, 0.25, 0.25, 0.65
 KIND, STAGES, WHOLE, LAST, KERNEL = 0.6, 0.07, 0.4, 0.8, 0.65
-PAIR = 0.5  # pairs of blocks
+PAIR = 0.5  # octaves of the blocks of a cluster
 MOST = 48  # tilings that measurements correct, the best by the model
 NEARLY = 1.3  # times the time of the best, from which on they correct no tiling
 # Numbers of `features`, of traits that all tilings of a product have, and of all traits.
@@ -72,7 +72,7 @@ def features(of: Columns, size: Size) -> tuple[Any, ...]:
     stream_k, in_parts, direct = of.runs("stream_k"), of.runs(*IN_PARTS), of.runs("direct")
     tiles, depth = of.tiles(size), cdiv(size.k, k)
     steps = cdiv(depth, of.splits)  # of a program
-    at_once = size.processors // of.blocks * of.resident(size)
+    at_once = of.clusters(size) * of.resident(size)
     waves = np.where(stream_k, cdiv(tiles, size.processors), cdiv(tiles * of.splits, at_once))
     each = tiles * of.splits * of.blocks / size.processors  # tiles, or parts, of a processor
     across, load = waves * steps, np.where(in_parts, np.maximum(1.0, each), each) * steps
@@ -93,9 +93,10 @@ def features(of: Columns, size: Size) -> tuple[Any, ...]:
     if vector * size.out_bits == 128:
         stores = 0.0
     result = size.batch * size.m * size.n * size.out_bits / 8 / size.processors / 1e4
-    m = m / of.blocks  # of a block, which gets all columns, and copies half of them
+    stacked = of.blocks // of.abreast
+    m, n = m / stacked, n / of.abreast  # of a block, which copies its part of what blocks share
     area, products = m * n / 2**14, m * n * k / 2**20
-    sides = (m + n / of.blocks) * k / 2**14
+    sides = (m / of.abreast + n / stacked) * k / 2**14
     return (
         1.0, waves, waves * area, across, across * products, across * sides, load,
         load * np.where(stream_k, area, products), load * sides, loaded, size.memory, result, in_splits, written, stores,
@@ -173,7 +174,8 @@ def _table() -> Table:
 
 def kind_of(tiling: Tiling) -> str:
     """Return the name of the tilings that share the factors of the model."""
-    return tiling.kernel + " swapped" * tiling.swapped + " pair" * (tiling.blocks == 2)
+    cluster = {1: "", 2: " pair"}.get(tiling.blocks, " cluster")
+    return tiling.kernel + " swapped" * tiling.swapped + cluster
 
 
 def expected(of: Columns, size: Size, table: Table) -> np.ndarray:
@@ -209,7 +211,7 @@ def _traits_of_tilings(of: Columns) -> np.ndarray:
     m, n, k = of.block
     values = (
         TILE * log(m), TILE * log(n), TILE * log(k), STAGES * of.stages, PARTS * log(of.splits), TILE * of.swapped, WHOLE * of.whole,
-        *(KERNEL * of.runs(kernel) for kernel in KERNELS), PAIR * (of.blocks == 2),
+        *(KERNEL * of.runs(kernel) for kernel in KERNELS), PAIR * log(of.blocks),
     )  # fmt: skip
     points = np.zeros((len(of), TRAITS), np.float32)
     points[:, SIZES + 5 :] = np.stack(values, 1)

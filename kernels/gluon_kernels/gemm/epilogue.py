@@ -82,8 +82,8 @@ def stored_rows(columns, vector, lanes, warps, split=None):
         split: `cga_layout`, by which the blocks of a cluster have parts of the rows or columns; None outside of clusters.
     """
     split = split or []
-    for _, half in split:
-        columns >>= half
+    for _, column in split:
+        columns >>= column > 0
     across = min(columns // vector, 8 if vector == 8 else lanes)
     return gl.BlockedLayout([1, vector], [lanes // across, across], [warps, 1], [1, 0], split)
 

@@ -9,8 +9,8 @@ of 16 is a sum of such. Shared memory is filled at 64 bytes per clock, so that t
 Operands may be stored transposed: `wgmma` reads 16-bit tiles of either orientation. Matrices of a batch are one more
 dimension of the descriptors, of which a tile covers one.
 
-With two blocks to a cluster (`num_ctas=2`) a tile has twice the rows, and each block half of those of each group: one block
-copies the columns of B for both by multicast, so that the L2 cache gives them once.
+With several blocks to a cluster (`num_ctas`) each block has a part of the rows of each group, and, with ABREAST blocks along the columns, a part of
+these: one block copies by multicast for all that share the rows of A, or the columns of B, so that the L2 cache gives them once.
 """
 
 import gluon_core as gluon
@@ -49,14 +49,22 @@ def widths(columns):
 
 
 @gluon.constexpr_function
-def split(ctas, dim):
-    """Return `cga_layout` of [1, rows, columns], of which each block of a cluster has half along rows, 0, or columns, 1; with None, all."""
-    return [[0, int(dim == 0), int(dim == 1)]] if ctas == 2 else []
+def split(blocks, abreast, rows, columns, rank=3):
+    """Return `cga_layout` of a tile, of which the blocks of a cluster have parts: `abreast` of them along dimension `columns`, the others along `rows`; all of
+    what a dimension of None would divide."""
+    bases = []
+    for count, dim in ((blocks // abreast, rows), (abreast, columns)):
+        step = 1
+        while step < count:
+            bases.append([step * (i == dim) for i in range(rank)])
+            step *= 2
+    return bases
 
 
 @gluon.constexpr_function
-def rows_of(ctas):
-    return [[1, 0]] if ctas == 2 else []
+def of_sums(blocks, abreast):
+    """Return `cga_layout` of [rows, columns] of a result."""
+    return split(blocks, abreast, 0, 1, rank=2)
 
 
 @gluon.jit
@@ -110,19 +118,24 @@ def right_of(tile, TRANSPOSED: gl.constexpr):
 
 
 @gluon.jit
-def zeros(ROWS: gl.constexpr, WIDTH: gl.constexpr, BITS: gl.constexpr):
+def zeros(ROWS: gl.constexpr, WIDTH: gl.constexpr, BITS: gl.constexpr, ABREAST: gl.constexpr):
     layout: gl.constexpr = gl.NVMMADistributedLayout(
-        [3, 0], [4, 1], [16, WIDTH, 256 // BITS], cga_layout=rows_of(gl.num_ctas())
+        [3, 0],
+        [4, 1],
+        [16, WIDTH // ABREAST, 256 // BITS],
+        cga_layout=of_sums(gl.num_ctas(), ABREAST),
     )
     return warpgroup_mma_init(gl.zeros([ROWS, WIDTH], gl.float32, layout))
 
 
 @gluon.jit
-def cleared(ROWS: gl.constexpr, WIDTHS: gl.constexpr, BITS: gl.constexpr):
+def cleared(
+    ROWS: gl.constexpr, WIDTHS: gl.constexpr, BITS: gl.constexpr, ABREAST: gl.constexpr = 1
+):
     """Return accumulators side by side."""
     sums = ()
     for i in gl.static_range(len(WIDTHS)):
-        sums = sums + (zeros(ROWS, WIDTHS[i], BITS),)
+        sums = sums + (zeros(ROWS, WIDTHS[i], BITS, ABREAST),)
     return sums
 
 
@@ -159,24 +172,35 @@ def finished(sums):
 
 
 @gluon.jit
-def store(outs, sums, matrix, row, column, FORM: gl.constexpr, VECTOR: gl.constexpr):
+def store(
+    outs,
+    sums,
+    matrix,
+    row,
+    column,
+    FORM: gl.constexpr,
+    VECTOR: gl.constexpr,
+    ABREAST: gl.constexpr = 1,
+):
     """Store accumulators side by side: by the writer of each, or at once where there is none."""
     writers, c, strides, sizes, end = outs
     for i in gl.static_range(len(sums)):
         if FORM == "tma":
             writers[i].store([matrix, row, column], sums[i])
+        elif FORM == "tma columns":
+            writers[i].store([matrix, column, row], gl.permute(sums[i], (1, 0)))
         else:
             to = c + matrix.to(gl.int64) * (strides[0] // VECTOR * VECTOR)
             store_part(
                 to, sums[i], row, column, sizes, strides[1], end, FORM == "columns", VECTOR,
-                rows_of(gl.num_ctas()),
+                of_sums(gl.num_ctas(), ABREAST),
             )  # fmt: skip
         column += sums[i].shape[1]
 
 
 @gluon.jit
 def close(outs, FORM: gl.constexpr):
-    if FORM == "tma":
+    if FORM == "tma" or FORM == "tma columns":
         outs[0][0].close()
 
 
@@ -191,7 +215,7 @@ def multiply_own_tiles(
     turn = order.first(partition)
     first = gl.program_id(0) + partition * gl.num_programs(0)
     for tile in range(first, tiles.count() * batch, 2 * gl.num_programs(0)):
-        sums = cleared(tiles.block[0], SHAPES[1], ring.dtype.primitive_bitwidth)
+        sums = cleared(tiles.block[0], SHAPES[1], ring.dtype.primitive_bitwidth, SHAPES[3])
         with gl.scope("wait for the turn"):
             order.wait(turn)
         for step in range(steps):
@@ -209,7 +233,7 @@ def multiply_own_tiles(
         position = position.next(steps)
         matrix, row, column = place_of(tile, tiles)
         with gl.scope("store"):
-            store(outs, sums, matrix, row, column, FORM, VECTOR)
+            store(outs, sums, matrix, row, column, FORM, VECTOR, SHAPES[3])
     close(outs, FORM)
 
 
@@ -222,7 +246,7 @@ def multiply_share(
     ROWS: gl.constexpr = SHAPES[0][0]
     position = ring.consumer()
     for tile in range(gl.program_id(0), tiles.count() * batch, gl.num_programs(0)):
-        sums = cleared(ROWS, SHAPES[1], ring.dtype.primitive_bitwidth)
+        sums = cleared(ROWS, SHAPES[1], ring.dtype.primitive_bitwidth, SHAPES[3])
         for k in range(0, K, SHAPES[2]):
             with gl.scope("wait for A and B"):
                 slot = ring.wait(position)
@@ -234,7 +258,7 @@ def multiply_share(
         ring.release(position.before(), pred=K > 0)
         matrix, row, column = place_of(tile, tiles)
         with gl.scope("store"):
-            store(outs, sums, matrix, row + group * ROWS, column, FORM, VECTOR)
+            store(outs, sums, matrix, row + group * ROWS, column, FORM, VECTOR, SHAPES[3])
     close(outs, FORM)
 
 
@@ -265,33 +289,35 @@ def gemm(
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
     STAGES: gl.constexpr, GROUP: gl.constexpr, GROUPS: gl.constexpr,
     WHOLE: gl.constexpr, FORM: gl.constexpr, VECTOR: gl.constexpr,
-    TRANSPOSED: gl.constexpr, ACTIVATION: gl.constexpr,
+    TRANSPOSED: gl.constexpr, ACTIVATION: gl.constexpr, ABREAST: gl.constexpr = 1,
 ):  # fmt: skip
     """Multiply [batch, M, K] by [batch, K, N].
 
     `a_desc` is of the rows of a group, `b_descs` of the columns of a tile, BLOCK_N in all, from left to right. TRANSPOSED says of A
     and of B whether they are stored as [K, M] and [N, K]. GROUPS is the number of groups that share a tile, 0 under
-    the ping-pong schedule. With WHOLE a group has buffers for all that it stores of a tile. FORM says how C is stored: by "tma" through `c_descs`, else by pointers as "rows" of `c`, or as its "columns",
-    which are contiguous then; `c_matrix` and `c_row` are the strides of matrices and of rows, or columns; VECTOR
+    the ping-pong schedule. With WHOLE a group has buffers for all that it stores of a tile. FORM says how C is stored: by "tma" through `c_descs`, or as its "tma columns",
+    else by pointers as "rows" of `c`, or as its "columns", which are contiguous then; `c_matrix` and `c_row` are the strides of matrices and of rows, or columns; VECTOR
     divides them and the contiguous side. `bias` belongs to the contiguous side of C, `scales` to the other side and to this one,
-    each None or float32, and a tuple of numbers in memory for all.
+    each None or float32, and a tuple of numbers in memory for all. ABREAST blocks of a cluster divide the columns of a tile, the others its rows.
     """
     gl.static_assert(gl.num_warps() == 4, "a group of four warps multiplies")
     CTAS: gl.constexpr = gl.num_ctas()
     SHARES: gl.constexpr = max(GROUPS, 1)
-    SHAPES: gl.constexpr = ((BLOCK_M // SHARES,) * SHARES, widths(BLOCK_N), BLOCK_K)
-    ring = tma_ring((a_desc,) * SHARES + b_descs, STAGES, consumers=SHARES, multicast=CTAS == 2)
+    SHAPES: gl.constexpr = ((BLOCK_M // SHARES,) * SHARES, widths(BLOCK_N), BLOCK_K, ABREAST)
+    ring = tma_ring((a_desc,) * SHARES + b_descs, STAGES, consumers=SHARES, multicast=CTAS > 1)
     wait_for_predecessor()
     tiles = gl.portable.swizzled_tiles([M, N], [BLOCK_M, BLOCK_N], GROUP)
-    if FORM == "columns":
+    if FORM == "columns" or FORM == "tma columns":
         end = of_scaled(N, M, bias, ACTIVATION, scales)
     else:
         end = of_scaled(M, N, bias, ACTIVATION, scales)
     SCALED: gl.constexpr = scales[0] is not None or scales[1] is not None or len(scales[2]) > 0
     PLAIN: gl.constexpr = bias is None and ACTIVATION is None and not SCALED
+    # Of a part of a tile that is stored; the rows of a group are contiguous where columns are.
+    SIDES: gl.constexpr = SHAPES[1] if FORM == "tma" else (SHAPES[0][0],) * len(SHAPES[1])
     rest = (c, (c_matrix, c_row), (M, N), end)
-    first = (writers_for(c_descs, end, SHAPES[1], PLAIN, WHOLE),) + rest
-    second = (writers_for(c_descs, end, SHAPES[1], PLAIN, WHOLE),) + rest
+    first = (writers_for(c_descs, end, SIDES, PLAIN, WHOLE),) + rest
+    second = (writers_for(c_descs, end, SIDES, PLAIN, WHOLE),) + rest
     if GROUPS == 0:
         order = ordered_barrier(2)
         gl.warp_specialize(
@@ -327,7 +353,7 @@ def gemm(
         )
     else:
         gl.static_assert(GROUPS == 3, "two or three groups share a tile")
-        third = (writers_for(c_descs, end, SHAPES[1], PLAIN, WHOLE),) + rest
+        third = (writers_for(c_descs, end, SIDES, PLAIN, WHOLE),) + rest
         gl.warp_specialize(
             [
                 (
@@ -353,10 +379,10 @@ def gemm(
 # -- descriptors ----------------------------------------------------------------------------------
 
 
-def describe(matrices, block, ctas=1, dim=None):
-    """Return the descriptor of [batch, rows, columns] for tiles of `block`, its last two sides."""
+def describe(matrices, block, cga=()):
+    """Return the descriptor of [batch, rows, columns] for tiles of `block`, its last two sides, of which blocks of a cluster have parts by `cga`."""
     dtype = DTYPES[str(matrices.dtype).rpartition(".")[2]]
-    layout = gl.NVMMASharedLayout.get_default_for([1, *block], dtype, cga_layout=split(ctas, dim))
+    layout = gl.NVMMASharedLayout.get_default_for([1, *block], dtype, cga_layout=list(cga))
     return TensorDescriptor(
         matrices, list(matrices.shape), list(matrices.stride()), [1, *block], layout
     )

@@ -95,13 +95,18 @@ def has_contiguous_side(matrix: torch.Tensor) -> bool:
     )
 
 
+Cluster = tuple[int, int]  # blocks, and how many of them divide the columns
+
+
 def describe(
-    base: torch.Tensor, of: Operand, block: tuple[int, int], blocks: int = 1, split: Optional[int] = None
+    base: torch.Tensor, of: Operand, block: tuple[int, int], cluster: Cluster = (1, 1),
+    rows: Optional[int] = None, columns: Optional[int] = None,
 ) -> Any:  # fmt: skip
-    """Return the descriptor of an operand for tiles of `block`, of which each of the `blocks` of a cluster has a part along
-    the dimension `split`, 0 or 1, or all."""
+    """Return the descriptor of an operand for tiles of `block`, of which blocks of a cluster have parts along the dimensions, 0 or 1, that are the `rows` and the
+    `columns` of the result."""
+    dims = (None if dim is None else dim + 1 for dim in (rows, columns))
     layout = gl.NVMMASharedLayout.get_default_for(
-        [1, *block], DTYPES[str(base.dtype).rpartition(".")[2]], cga_layout=cga(blocks, split)
+        [1, *block], DTYPES[str(base.dtype).rpartition(".")[2]], cga_layout=cga(*cluster, *dims)
     )
     return TensorDescriptor(base, list(of.shape), list(of.strides), [1, *block], layout)
 
@@ -270,7 +275,7 @@ def _persistent(
         a, b, left, right, rows, columns = b, a, right, left, columns, rows
     flipped = (left.transposed != tiling.swapped, right.transposed != tiling.swapped)
     m, n, k = tiling.block
-    share = m // max(1, tiling.groups)
+    share, cluster = m // max(1, tiling.groups), (tiling.blocks, tiling.abreast)
     stored = "rows" if by_rows != tiling.swapped else "columns"
     strides = c.stride() if c.ndim == 3 else (0, *c.stride())
     along = strides[1] if by_rows else strides[2]
@@ -279,20 +284,23 @@ def _persistent(
     vector = vector_of(c, across, along, strides[0] if call.batch > 1 else 0)
     descriptors: tuple[Any, ...] = ()
     fitting = strides[1] % unit == strides[0] % unit == 0 and c.data_ptr() % _ROW == 0
-    if stored == "rows" and by_rows and fitting and (call.m == 1 or strides[1] >= call.n):
-        stored = "tma"
+    if by_rows and fitting and (call.m == 1 or strides[1] >= call.n) and tiling.by_tma(size):
+        stored = "tma columns" if tiling.swapped else "tma"
         shape = (call.batch, call.m, call.n)
         of_rows = strides[1] if call.m > 1 else -(-call.n // unit) * unit
         of_batch = strides[0] if call.batch > 1 else call.m * of_rows
         of_c = Operand(shape, (of_batch, of_rows, 1), False)
-        box = int(tiling.box(size)) // c.element_size()
-        descriptors = tuple(describe(c, of_c, (share, min(box, w)), tiling.blocks, 0) for w in widths(n))  # fmt: skip
+        box = int(tiling.box(size)) // c.element_size() if tiling.abreast == 1 else n
+        if tiling.swapped:
+            descriptors = tuple(describe(c, of_c, (w, share), cluster, 1, 0) for w in widths(n))
+        else:
+            descriptors = tuple(describe(c, of_c, (share, min(box, w)), cluster, 0, 1) for w in widths(n))  # fmt: skip
     extents = (call.m, call.n)
     scales = split_scales(call.scales if by_rows else call.scales[::-1], extents if by_rows else extents[::-1])  # fmt: skip
     forms = (stored, vector, flipped, call.activation)
     arguments: tuple[Any, ...] = (
-        describe(a, left, (k, share) if flipped[0] else (share, k), tiling.blocks, int(flipped[0])),
-        tuple(describe(b, right, (w, k) if flipped[1] else (k, w), tiling.blocks) for w in widths(n)),
+        describe(a, left, (k, share) if flipped[0] else (share, k), cluster, rows=int(flipped[0])),
+        tuple(describe(b, right, (w, k) if flipped[1] else (k, w), cluster, columns=int(not flipped[1])) for w in widths(n)),
         c, descriptors, strides[0] if call.batch > 1 else 0, along, call.bias, scales,
         call.batch, rows, columns, call.k,
     )  # fmt: skip
@@ -300,7 +308,17 @@ def _persistent(
     tensors = (*tensors[:2], call.bias, c, *_present(call.scales))
     if tiling.kernel == "stream_k":
         return _stream_k(arguments, tensors, tiling, size, forms, options)
-    arguments += (m, n, k, tiling.stages, tiling.walk, tiling.groups, tiling.whole, *forms)
+    arguments += (
+        m,
+        n,
+        k,
+        tiling.stages,
+        tiling.walk,
+        tiling.groups,
+        tiling.whole,
+        *forms,
+        tiling.abreast,
+    )
     grid = (int(tiling.programs(size)),)
     launch: Callable[..., None] = gluon.torch.prepare(
         gemm, grid, arguments, tensors, num_warps=4, num_ctas=tiling.blocks, **options

@@ -65,6 +65,11 @@ class Size:
         return float(self.batch * (operands + self.m * self.n * self.out_bits // 8))
 
     @property
+    def aligned(self) -> bool:
+        """Return True if rows of the result begin at multiples of 16 bytes."""
+        return self.n * self.out_bits % 128 == 0
+
+    @property
     def name(self) -> str:
         return f"{self.batch}x{self.m}x{self.n}x{self.k}" + "e" * self.eight
 
@@ -75,7 +80,7 @@ class Measures:
     Args:
         block: rows, columns and depth of a tile.
         parts: `parts_of` its columns.
-        stages, splits, groups, swapped, whole, blocks: those of `Tiling`.
+        stages, splits, groups, swapped, whole, blocks, abreast: those of `Tiling`.
     """
 
     block: Any
@@ -86,6 +91,7 @@ class Measures:
     swapped: Any
     whole: Any
     blocks: Any
+    abreast: Any
 
     def runs(self, *kernels: str) -> Any:
         """Return True for tilings of one of these kernels."""
@@ -114,12 +120,16 @@ class Measures:
         return np.where(parts > 1, shared * parts, few)
 
     def programs(self, size: Size) -> Any:
-        """Return how many persistent programs there are: at most one for each processor, or pair of them."""
+        """Return how many persistent programs there are: at most one for each processor, or cluster of them."""
         tiles = self.tiles(size)
         shared = self.runs("stream_k") & (tiles < size.processors)
-        return np.where(
-            shared, self.sharers(size), np.minimum(tiles, size.processors // self.blocks)
-        )
+        return np.where(shared, self.sharers(size), np.minimum(tiles, self.clusters(size)))
+
+    def clusters(self, size: Size) -> Any:
+        """Return how many clusters the device runs at a time. Its processors are in groups of 16 or 18, of which a cluster takes some of one."""
+        whole = size.processors // 16 * 16
+        of_groups = np.where(np.greater(self.blocks, 2), whole, size.processors)
+        return np.maximum(1, of_groups // self.blocks)
 
     def resident(self, size: Size) -> Any:
         """Return how many programs a processor runs at a time."""
@@ -130,17 +140,44 @@ class Measures:
     def shared(self, size: Size, box: Any = 128) -> Any:
         """Return the bytes of shared memory of a block, where results are stored in boxes of so many bytes."""
         m, n, k = self.block
-        ring = (m // self.blocks + n) * k * self.stages * size.bits // 8 + 1024
-        # A part at a time, through registers; conversions of a pair have room for both blocks.
-        swapped = 2 * np.maximum(self.blocks, self.groups) * self.blocks * (4 * 128 * 17)
-        users = np.where(np.equal(self.groups, 0), 2, self.groups)
-        rows = m // self.blocks // np.maximum(self.groups, 1)
+        stacked = self.blocks // self.abreast
+        ring = self._ring(size)
+        swapped = np.where(self.by_tma(size), self._columns(size), self._converted())
+        users = self._users()
+        rows = m // stacked // np.maximum(self.groups, 1)
+        whole = self.whole | np.greater(self.abreast, 1)
         boxes = 0
         for count, width in zip(self.parts, WIDTHS):
-            row = width * size.out_bits // 8
-            boxes = boxes + count * np.where(self.whole, row, np.minimum(box, row))
+            row = width // self.abreast * size.out_bits // 8
+            boxes = boxes + count * np.where(whole, row, np.minimum(box, row))
         stored = np.where(self.swapped, swapped, users * boxes * rows)
         return ring + np.where(self.runs(*IN_PARTS), 0, stored)
+
+    def _ring(self, size: Size) -> Any:
+        """Return the bytes of the ring, and of barriers."""
+        m, n, k = self.block
+        sides = m // (self.blocks // self.abreast) + n // self.abreast
+        return sides * k * self.stages * size.bits // 8 + 1024
+
+    def _users(self) -> Any:
+        """Return how many groups store at a time."""
+        return np.where(np.equal(self.groups, 0), 2, self.groups)
+
+    def _converted(self) -> Any:
+        """Return the bytes through which columns are transposed, a part at a time; conversions in a cluster have room for all blocks."""
+        return 2 * np.maximum(self.blocks, self.groups) * self.blocks * (4 * 128 * 17)
+
+    def _columns(self, size: Size) -> Any:
+        """Return the bytes of buffers for the columns of a tile, from which TMA stores them."""
+        m, n, _ = self.block
+        elements = m // np.maximum(1, self.groups) * n // self.blocks
+        return self._users() * elements * size.out_bits // 8
+
+    def by_tma(self, size: Size) -> Any:
+        """Return True if TMA stores the result, where it can: columns go through registers where memory has no room for them, or rows begin anywhere."""
+        room = self._ring(size) + self._columns(size) <= SHARED
+        columns = room & size.aligned & np.logical_not(self.runs("stream_k"))
+        return np.logical_not(self.swapped) | columns
 
     def box(self, size: Size) -> Any:
         """Return the bytes of a row that one store by TMA takes: 128, or 64 where shared memory is scarce."""
@@ -155,11 +192,7 @@ class Measures:
         short = self.whole & (steps > FEW_STEPS)  # a longer ring is worth more
         slow = self.runs("direct") & (not _loads_pay(size))
         # Without stores by TMA, conversions of a pair take more shared memory than is left.
-        crowded = (
-            np.greater(self.blocks, 1)
-            & np.logical_not(self.swapped)
-            & (size.n * size.out_bits % 128 > 0)
-        )
+        crowded = np.greater(self.blocks, 1) & np.logical_not(self.swapped) & (not size.aligned)
         narrow = ((m < 64) & (size.m > 16 * m)) | ((n < 64) & (size.n > 8 * n) & (size.m > m))
         # 8 columns are 16 bytes, too narrow to swizzle. Steps along K then add to the base offset of the descriptor, which PTX
         # (ISA 9.7.15.5.1) wants to be 0 where a pattern begins at its alignment: an H100 reports an illegal address.
@@ -193,7 +226,7 @@ class Columns(Measures):
         self.tilings = tuple(tilings)
         self.block = tuple(np.array([t.block[i] for t in tilings], int) for i in range(3))
         self.parts = np.array([t.parts for t in tilings], int).reshape(-1, len(WIDTHS)).T
-        for name in ("stages", "splits", "groups", "blocks"):
+        for name in ("stages", "splits", "groups", "blocks", "abreast"):
             setattr(self, name, np.array([getattr(t, name) for t in tilings], int))
         for name in ("swapped", "whole"):
             setattr(self, name, np.array([getattr(t, name) for t in tilings], bool))
@@ -222,8 +255,8 @@ class Columns(Measures):
         return tiles
 
     def _of_elements(self, name: str, size: Size) -> Any:
-        """Return a quantity that depends on the elements of a size alone."""
-        key = name, size.bits, size.out_bits
+        """Return a quantity that depends on the elements of a size alone, and on where rows of the result begin."""
+        key = name, size.bits, size.out_bits, size.aligned
         return self.once(key, lambda of: getattr(super(), name)(size))
 
     def once(self, key: Any, measure: Callable[[Columns], np.ndarray]) -> Any:
@@ -238,7 +271,7 @@ class Columns(Measures):
         some.tilings = tuple(self.tilings[i] for i in places)
         some.block = tuple(side[places] for side in self.block)
         some.parts = self.parts[:, places]
-        for name in ("stages", "splits", "groups", "blocks", "swapped", "whole", "_kernels"):
+        for name in ("stages", "splits", "groups", "blocks", "abreast", "swapped", "whole", "_kernels"):  # fmt: skip
             setattr(some, name, getattr(self, name)[places])
         some._known = {key: array[places] for key, array in self._known.items()}
         some._tiles = (None, None)

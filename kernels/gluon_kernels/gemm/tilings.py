@@ -24,7 +24,8 @@ class Tiling(Measures):
         swapped: the transposed result is computed, whose columns are the rows of A.
         walk: rows of tiles that are walked at a time.
         whole: a group has buffers for all that it stores of a tile, not for a part of it.
-        blocks: of a cluster: 2 share the columns of a tile, and each has half of the rows of each group.
+        blocks: of a cluster, 1, 2, 4 or 8, which divide the rows of each group, and the columns of a tile.
+        abreast: those of them that divide the columns.
     """
 
     kernel: str
@@ -36,12 +37,15 @@ class Tiling(Measures):
     walk: int = 8
     whole: bool = False
     blocks: int = 1
+    abreast: int = 1
 
     @property
     def name(self) -> str:
         m, n, k = self.block
         parts = f"/{self.splits}" if self.splits > 1 else ""
         forms = " swapped" * self.swapped + " whole" * self.whole + " pair" * (self.blocks == 2)
+        if self.blocks > 2:
+            forms += f" {self.blocks // self.abreast}by{self.abreast}"
         return f"{self.kernel} {m}x{n}x{k} s{self.stages}{forms}{parts}"
 
     @property
@@ -107,6 +111,21 @@ _PAIRS = (
     (False, 0, (256, 128, 64), 6), (False, 0, (256, 192, 64), 4),
     (True, 0, (128, 128, 64), 6), (True, 0, (128, 112, 64), 6), (True, 0, (128, 80, 64), 8), (True, 0, (128, 64, 128), 4),
 )  # fmt: skip
+_CLUSTERS = (
+    (False, 0, (256, 64, 128), 6, 4, 1), (False, 0, (256, 80, 64), 10, 4, 1), (False, 0, (256, 96, 64), 9, 4, 1), (False, 0, (256, 128, 64), 8, 4, 1),
+    (False, 0, (256, 192, 64), 6, 4, 1), (False, 0, (128, 128, 128), 6, 4, 2), (False, 0, (128, 160, 64), 10, 4, 2), (False, 0, (128, 192, 64), 9, 4, 2),
+    (False, 0, (128, 256, 64), 8, 4, 2), (False, 0, (256, 128, 128), 6, 8, 2), (False, 0, (256, 160, 64), 10, 8, 2), (False, 0, (256, 192, 64), 9, 8, 2),
+    (False, 0, (256, 256, 64), 8, 8, 2), (False, 0, (128, 256, 128), 6, 8, 4), (False, 0, (128, 384, 64), 9, 8, 4),
+    (False, 2, (512, 64, 128), 4, 4, 1), (False, 2, (512, 96, 64), 7, 4, 1), (False, 2, (512, 128, 64), 6, 4, 1), (False, 2, (512, 192, 64), 5, 4, 1),
+    (False, 2, (256, 192, 64), 7, 4, 2), (False, 2, (256, 256, 64), 6, 4, 2), (False, 2, (256, 320, 64), 5, 4, 2), (False, 2, (256, 384, 64), 4, 4, 2),
+    (False, 2, (512, 192, 64), 7, 8, 2), (False, 2, (512, 256, 64), 6, 8, 2), (False, 2, (512, 320, 64), 5, 8, 2), (False, 2, (256, 384, 64), 7, 8, 4),
+    (False, 2, (256, 512, 64), 6, 8, 4),
+    (True, 0, (256, 64, 128), 6, 4, 1), (True, 0, (256, 80, 64), 10, 4, 1), (True, 0, (256, 96, 64), 9, 4, 1), (True, 0, (256, 112, 64), 8, 4, 1),
+    (True, 0, (256, 128, 64), 8, 4, 1), (True, 0, (256, 128, 128), 6, 8, 2), (True, 0, (256, 160, 64), 10, 8, 2), (True, 0, (256, 192, 64), 9, 8, 2),
+    (True, 0, (256, 256, 64), 8, 8, 2),
+    (True, 2, (512, 64, 128), 4, 4, 1), (True, 2, (512, 96, 64), 7, 4, 1), (True, 2, (512, 128, 64), 6, 4, 1), (True, 2, (512, 192, 64), 7, 8, 2),
+    (True, 2, (512, 256, 64), 6, 8, 2),
+)  # fmt: skip
 
 
 def _tilings() -> Iterator[Tiling]:
@@ -124,6 +143,11 @@ def _tilings() -> Iterator[Tiling]:
     for swapped, groups, block, stages in _PAIRS:
         kernel = "cooperative" if groups else "pingpong"
         yield Tiling(kernel, block, stages, groups=groups, swapped=swapped, blocks=2)
+    for swapped, groups, block, stages, blocks, abreast in _CLUSTERS:
+        kernel = "cooperative" if groups else "pingpong"
+        yield Tiling(
+            kernel, block, stages, groups=groups, swapped=swapped, blocks=blocks, abreast=abreast
+        )
     for swapped, block, stages in _STREAM_K:
         yield Tiling("stream_k", block, stages, groups=2, swapped=swapped)
     for splits in _SPLITS[1:]:

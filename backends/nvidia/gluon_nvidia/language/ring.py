@@ -18,8 +18,8 @@ Each slot has a barrier that says it is full, which the copies complete, and one
 empty, at which every consumer arrives. Phases are the positions' business.
 
 Each block of a cluster has its own slots and barriers. With multicast the even block of a pair copies
-the shared tiles for both, so it also waits for the other's consumers, at a barrier of the pair. On Triton 3.6 the
-blocks take turns by slots, and both wait for the consumers of both (`gluon_nvidia.pairs`).
+the shared tiles for both, so it also waits for the other's consumers, at a barrier of the pair. On Triton 3.6 clusters have
+up to eight blocks; those that share a tile take turns by slots, and wait for the consumers of each other (`gluon_nvidia.pairs`).
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from gluon_nvidia.language import mbarrier, tma
 from gluon_nvidia.language.descriptor import tensor_descriptor
 from gluon_nvidia.language.mbarrier_counted import arrive
 from gluon_nvidia.language.writer import block_of, check_descriptor, listed
+from gluon_nvidia.pairs import parts_of
 
 __all__ = [
     "PositionFacts",
@@ -72,11 +73,17 @@ class PositionFacts:
 
 @dataclass(frozen=True)
 class RingFacts:
-    """The slots of the ring, the partitions that use each, and the tensors whose tiles one block copies for both."""
+    """The slots of the ring, the partitions that use each, and for each tensor the bits of a block's rank that its tile does not depend on: one of
+    the blocks that differ in them copies it for all."""
 
     stages: int
     consumers: int
-    shared: tuple[bool, ...] = ()
+    shared: tuple[int, ...] = ()
+
+    @property
+    def peers(self) -> int:
+        """Return a mask: bit x says that a block shares a tile with the one whose rank is its own XOR x."""
+        return sum(1 << x for x in {x for bits in self.shared for x in parts_of(bits)} if x)
 
 
 class ring_position(Record):
@@ -195,11 +202,11 @@ class tile_ring(Record):
         mbarrier.expect(ready, sum(view.nbytes_per_cta for view in views), pred)
         for desc, view, place, shared in zip(descs, views, places, self.facts.shared):
             if shared and semantic.has(PAIRS_WRITTEN):
-                _mark("load")
+                _mark(f"load {shared}")
                 tma.async_load(desc, place, ready, view, pred)
                 _mark("end")
             else:
-                tma.async_load(desc, place, ready, view, pred, shared)
+                tma.async_load(desc, place, ready, view, pred, bool(shared))
 
     @builtin(name="tile_ring.drain")
     def drain(self, position: ring_position) -> None:
@@ -275,11 +282,10 @@ class tile_ring(Record):
         check_position(self.facts, position, "consumer")
         written = any(self.facts.shared) and semantic_layer().has(PAIRS_WRITTEN)
         if written:
-            _mark("release")
+            _mark(f"release {self.facts.peers}")
+        count = 1 + self.facts.peers.bit_count() if written else 1
         for empty in _parts(self)[3:]:
-            arrive(
-                semantic_layer().memdesc_index(empty, position.index), count=1 + written, pred=pred
-            )
+            arrive(semantic_layer().memdesc_index(empty, position.index), count=count, pred=pred)
 
     @builtin(name="tile_ring.close")
     def close(self) -> None:
@@ -330,15 +336,16 @@ def tma_ring(
         stages: compile-time integer.
         consumers: compile-time integer; each of so many partitions releases every slot.
         two_ctas: the blocks of a pair multiply together: the even one waits until a slot of both is full.
-        multicast: of tensors whose `cga_layout` repeats the block in both blocks of a cluster of two, one
-            copies for both, and their slots go around together. Triton 3.6, and 3.8 on; end with `ring.drain(position)` and `ring.close()`.
+        multicast: of tensors whose `cga_layout` repeats the block in several blocks of a cluster, one
+            copies for all of these, and their slots go around together. Clusters of two with Triton 3.6, and 3.8 on, of four and eight
+            with 3.6; end with `ring.drain(position)` and `ring.close()`.
 
     Returns:
         A `tile_ring`.
 
     Raises:
-        ArgumentError: no descriptors, or an illegal number; `multicast` without a cluster of two
-            blocks, of tensors that they do not share, or together with `two_ctas`.
+        ArgumentError: no descriptors, or an illegal number; `multicast` without such a cluster, of tensors
+            that its blocks do not share, or together with `two_ctas`.
         CapabilityError: `multicast` with an older Triton.
 
     ISA: PTX 9.7.9.27.1, cp.async.bulk.tensor; 9.7.13.15, mbarrier.
@@ -360,7 +367,9 @@ def tma_ring(
     ]
     full = mbarrier.allocate_mbarrier(batch=count, two_ctas=two_ctas)
     empties = [mbarrier.allocate_mbarrier(batch=count)]
+    facts = RingFacts(count, users, shared)
     written = any(shared) and semantic.has(PAIRS_WRITTEN)
+    arrivals = users * (1 + facts.peers.bit_count() if written else 1)
     if any(shared) and not written:
         empties.append(mbarrier.allocate_mbarrier(batch=count, two_ctas=True))
     semantic.record("call_buffer", full, "the full slots", _FULL)
@@ -369,13 +378,11 @@ def tma_ring(
     for slot in range(count):
         mbarrier.init(semantic.memdesc_index(full, slot), 1)
         for empty in empties:
-            mbarrier.init(semantic.memdesc_index(empty, slot), users * (1 + written))
+            mbarrier.init(semantic.memdesc_index(empty, slot), arrivals)
     if written:
         _mark("begin")
     # Where blocks use each other's barriers, compilers that have PAIRS_ARRIVE let them wait after this.
-    return tile_ring(
-        [tl.tuple(descs), tl.tuple(buffers), full, *empties], RingFacts(count, users, shared)
-    )
+    return tile_ring([tl.tuple(descs), tl.tuple(buffers), full, *empties], facts)
 
 
 # -- shared --------------------------------------------------------------------------------------
@@ -416,17 +423,18 @@ def _parts(ring: tile_ring) -> tuple[Any, ...]:
 
 def _shared(
     semantic: SemanticLayer, descs: Sequence[Any], multicast: Const[bool], two_ctas: Const[bool]
-) -> tuple[bool, ...]:
-    """Return the tensors that one block copies for both."""
+) -> tuple[int, ...]:
+    """Return for each tensor the bits of a block's rank that its tile does not depend on; 0 for those that each block copies itself."""
     if not semantic.compile_time_bool(multicast, "multicast"):
-        return (False,) * len(descs)
+        return (0,) * len(descs)
     if not semantic.has(PAIRS_WRITTEN):
         semantic.require(PAIRS_ARRIVE, "tma_ring(multicast=True)")
-    if semantic.num_ctas != 2:
+    sizes = (2, 4, 8) if semantic.has(PAIRS_WRITTEN) else (2,)
+    if semantic.num_ctas not in sizes:
         raise errors.ArgumentError(
-            "needs a cluster of two blocks",
+            "needs a cluster of blocks",
             argument="multicast",
-            expected="num_ctas=2",
+            expected=" or ".join(f"num_ctas={size}" for size in sizes),
             got=semantic.num_ctas,
         )
     if semantic.compile_time_bool(two_ctas, "two_ctas"):
@@ -437,12 +445,12 @@ def _shared(
             got="both",
         )
     splits = [desc.layout.cga_layout for desc in descs]
-    shared = tuple(bool(split) and not any(map(any, split)) for split in splits)
+    shared = tuple(sum(1 << bit for bit, base in enumerate(split) if not any(base)) for split in splits)  # fmt: skip
     if not any(shared):
         raise errors.ArgumentError(
             "the blocks do not share a tile",
             argument="multicast",
-            expected="a descriptor whose layout has cga_layout=[[0, 0]]",
+            expected="a descriptor whose layout has a base of zeros in its cga_layout, such as [[0, 0]]",
             got=splits,
         )
     return shared

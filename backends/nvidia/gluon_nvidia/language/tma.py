@@ -7,7 +7,7 @@ threads' writes to shared memory only after `fence_async_shared`.
 
 from __future__ import annotations
 
-from typing import Optional, Protocol, Sequence
+from typing import Any, Optional, Protocol, Sequence
 
 from gluon_core import errors, features
 from gluon_core.layouts import BlockedLayout
@@ -19,6 +19,7 @@ from gluon_nvidia.features import (
     GATHER_MULTICAST,
     IM2COL,
     MULTICAST_IF_SHARED,
+    PARTS_BY_LOW_BITS,
     STORE_WAIT_WRITTEN,
     TMA_MULTICAST,
 )
@@ -192,7 +193,7 @@ def _load(
     if im2col:
         coord = coordinates(semantic, coord, len(desc.shape))
     else:
-        coord = box_start(semantic, desc, coord)
+        coord = _own(semantic, desc, box_start(semantic, desc, coord))
     pred = semantic.predicate(pred)
     builder = semantic.builder
     operands = [desc.handle, coord, barrier.handle, result.handle, pred.handle]
@@ -203,6 +204,16 @@ def _load(
         operands.append(im2col_offsets(semantic, offsets, len(desc.shape)) if im2col else None)
     operands += cache_policy_operands(builder, cache_policy, _HOPPER + name)
     builder.create_async_tma_copy_global_to_local(*operands)
+
+
+def _own(semantic: SemanticLayer, desc: tensor_descriptor, coord: Any) -> Any:
+    """Return coordinates that give a block of a cluster its own part of the box; simulators find it by the layout."""
+    builder = semantic.builder
+    if semantic.num_ctas == 1 or not semantic.has(PARTS_BY_LOW_BITS):
+        return coord
+    if not hasattr(type(builder), "own_coordinates"):
+        return coord
+    return builder.own_coordinates(coord, desc.layout.cga_layout, desc.block_type.shape)
 
 
 def _multicast(
@@ -314,7 +325,7 @@ def async_store(
     semantic = semantic_layer()
     desc = require_descriptor(semantic, tensor_desc, False)
     src = source_buffer(desc, src)
-    coord = box_start(semantic, desc, coord, written=True)
+    coord = _own(semantic, desc, box_start(semantic, desc, coord, written=True))
     builder = semantic.builder
     policy = cache_policy_operands(builder, cache_policy, _HOPPER + "async_store")
     builder.create_async_tma_copy_local_to_global(desc.handle, coord, src.handle, *policy)

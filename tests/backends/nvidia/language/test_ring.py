@@ -182,7 +182,7 @@ def multiply(ring, writer, steps, role: gl.constexpr):
 
 
 @gluon.jit
-def copy_steps(ring, steps, DRAIN: gl.constexpr):
+def copy_steps(ring, steps, DRAIN: gl.constexpr = True):
     position = ring.producer()
     for i in range(2 * steps):
         k = i % steps * 16
@@ -246,6 +246,58 @@ def test_the_stage_of_ptx_writes_multicast_for_triton_3_6():
     assert ptx.count("barrier.cluster.arrive") == 2  # behind the barriers, and by waiting warps
 
 
+QUARTERS = gl.constexpr(
+    gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 32, 16], cga_layout=[[1, 0], [0, 1]])
+)
+
+
+@gluon.jit
+def multiply_quarter(ring, writer, steps):
+    """`a @ b` twice, of which each block has half of the rows and half of the columns."""
+    position = ring.consumer()
+    for tile in range(2):
+        acc = gl.zeros([128, 64], gl.float32, QUARTERS)
+        for _ in range(steps):
+            a, b = ring.wait(position)
+            acc = warpgroup_mma(a, b, acc)
+            ring.release(position)
+            position = position.next()
+        writer.store([tile * 128, 0], acc)
+    writer.close()
+
+
+@gluon.jit
+def product_of_four(a, b, out, steps):
+    ring = tma_ring([a, b], 3, multicast=True)
+    gl.warp_specialize(
+        [(multiply_quarter, (ring, tma_writer(out), steps)), (copy_steps, (ring, steps))], [1], [24]
+    )
+    ring.close()
+
+
+@WRITTEN
+@pytest.mark.parametrize("target", ["emu:sm_90", "sim:sm_90"])
+def test_four_blocks_share_rows_with_one_and_columns_with_another(target):
+    rng = np.random.default_rng(1)
+    a, b = (rng.integers(-4, 5, shape).astype(np.float16) for shape in ((128, 80), (80, 64)))
+    out = np.full((256, 64), np.nan, np.float32)
+    arguments = []
+    for x, block, split in (
+        (a, [128, 16], [[1, 0], [0, 0]]),
+        (b, [16, 64], [[0, 0], [0, 1]]),
+        (out, [128, 64], [[1, 0], [0, 1]]),
+    ):
+        dtype = gl.float32 if x is out else gl.float16
+        layout = gl.NVMMASharedLayout.get_default_for(block, dtype, cga_layout=split)
+        arguments.append(TensorDescriptor.from_tensor(x, block, layout))
+    compiled = product_of_four[(1,)](*arguments, 5, target=target, num_warps=4, num_ctas=4)
+    np.testing.assert_array_equal(out, np.tile(a.astype(np.float32) @ b.astype(np.float32), (2, 1)))
+    if target == "emu:sm_90":
+        ptx = compiled.asm["ptx"]
+        assert ptx.count(".multicast::cluster") == 2
+        assert ptx.count("mapa.shared::cluster") == 2 * ptx.count("gluon.pair release")
+
+
 @PAIRS
 @pytest.mark.parametrize("parts", [3, pytest.param(1, marks=pytest.mark.campaign)])
 def test_each_inner_wait_and_arrival_of_a_pair_is_needed(no_implied_fences, parts):
@@ -275,16 +327,17 @@ def test_each_inner_wait_and_arrival_of_a_pair_is_needed(no_implied_fences, part
     "options, operands, words",
     [
         ({}, {}, "expected num_ctas=2"),
+        ({"num_ctas": 16}, {}, "got 16"),
         ({"num_ctas": 2}, {"two_ctas": True}, "hold different parts"),
         ({"num_ctas": 2}, {"alone": True}, "do not share a tile"),
         ({"num_ctas": 2}, {"empty": True}, "two barriers"),
     ],
-    ids=["one block", "two_ctas", "nothing shared", "empty"],
+    ids=["one block", "sixteen", "two_ctas", "nothing shared", "empty"],
 )
 def test_misuse_of_multicast(options, operands, words):
     flags = [operands.get(name, False) for name in ("two_ctas", "alone", "empty")]
     a, b, _, _, _ = operands_of_pairs(matrices())
-    if not options:
+    if options.get("num_ctas") != 2:
         a, b = (described(np.zeros((16, 16), np.float32), [16, 16]) for _ in range(2))
     with pytest.raises(ArgumentError, match=words):
         misused[(1,)](a, b, *flags, target=SIM, num_warps=4, **options)
