@@ -313,7 +313,7 @@ def gemm(
         end = of_scaled(M, N, bias, ACTIVATION, scales)
     SCALED: gl.constexpr = scales[0] is not None or scales[1] is not None or len(scales[2]) > 0
     PLAIN: gl.constexpr = bias is None and ACTIVATION is None and not SCALED
-    # Of a part of a tile that is stored; the rows of a group are contiguous where columns are.
+    # The contiguous sides of stored parts: the rows of a group where columns of the result are contiguous.
     SIDES: gl.constexpr = SHAPES[1] if FORM == "tma" else (SHAPES[0][0],) * len(SHAPES[1])
     rest = (c, (c_matrix, c_row), (M, N), end)
     first = (writers_for(c_descs, end, SIDES, PLAIN, WHOLE),) + rest
