@@ -57,11 +57,20 @@ def build(
     target: Annotated[
         Optional[list[str]],
         typer.Option(
-            "--target", "-t", help="Compile for it; repeatable.", autocompletion=complete.targets
+            "--target",
+            "-t",
+            metavar="TARGET[,TARGET...]",
+            help="Compile for them; repeatable.",
+            autocompletion=complete.targets,
         ),
     ] = None,
     signature: Annotated[
-        Optional[str], typer.Option("--signature", "-s", help="Types, as in `gluon compile`.")
+        Optional[str],
+        typer.Option(
+            "--signature",
+            "-s",
+            help="Types, as in `gluon compile`; by default those of the file's launches on the simulator.",
+        ),
     ] = None,
     constexpr: Annotated[
         Optional[list[str]],
@@ -131,7 +140,7 @@ def build(
     if cache:
         export_cache(bundle)
     if certify is not None:
-        code = _certify(bundle, str(certify), target or ())
+        code = _certify(bundle, str(certify), targets)
         if code:
             return code
     digest = bundle.write(out)
@@ -145,7 +154,7 @@ def _certify(bundle: Bundle, program: str, targets: Sequence[str]) -> int:
 
     if not targets:
         raise UsageError("names no target to certify for", argument="--target")
-    certificate = registry().service("certify")(program, list(targets))
+    certificate = registry().service("certify")(program, targets)
     if certificate.exit:
         for line in registry().service("certify.text")(certificate.as_json()):
             print(line)

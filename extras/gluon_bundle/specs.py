@@ -23,9 +23,11 @@ from pathlib import Path
 from typing import Any, Iterator, Mapping, Optional, Sequence
 
 from gluon_bundle.bundle import Bundle
+from gluon_bundle.form import check_target
 from gluon_bundle.recording import Recorded, record
-from gluon_cli.output import UsageError
-from gluon_cli.parse import find_kernel, parse_value, source_of
+from gluon_cli.launched import forms
+from gluon_cli.output import UsageError, file_and_kernel
+from gluon_cli.parse import parse_value
 from gluon_core.errors import GluonError, did_you_mean
 from gluon_core.registry.load import registry
 
@@ -39,7 +41,7 @@ class Spec:
     Args:
         kernel: `FILE:KERNEL`.
         targets: in any spelling; empty for the device that is there.
-        signature: as `gluon compile --signature` takes it; None takes that of the file's example.
+        signature: as `gluon compile --signature` takes it; None takes those of the file's example or of its launches.
         constexprs, options: values by name.
         attrs: parameter -> list of [attribute, value].
         grid: the number of programs, where it is always the same.
@@ -135,26 +137,34 @@ def add(bundle: Bundle, spec: Spec, source_map: bool = False) -> None:
     """Add a spec to a bundle.
 
     Raises:
-        UsageError: no such file or kernel.
+        UsageError: no such file or kernel, or one name for several kernels.
         GluonError: as `Bundle.add`.
     """
     from gluon_core.compiler import GluonASTSource
 
-    kernel = find_kernel(spec.kernel)
     for wanted in spec.targets or (None,):
         target = registry().target(wanted)
-        source, options = source_of(kernel, target, spec.signature, spec.constexprs, spec.options)
-        if spec.attrs:
-            attrs = {**source.attrs, **spec.attrs}
-            source = GluonASTSource(source.fn, source.signature, source.constants, attrs)
-        bundle.add(
-            source,
-            target=target,
-            name=spec.name,
-            grid=spec.grid,
-            source_map=source_map,
-            **options,
-        )
+        if Path(file_and_kernel(spec.kernel)[0]).is_file():  # else `forms` reports it
+            check_target(target)
+        launched = forms(spec.kernel, target, spec.signature, spec.constexprs, spec.options)
+        names = ", ".join(sorted({form.name for form in launched}))
+        if spec.name is not None and "," in names:
+            raise UsageError(
+                f"cannot be the name of several kernels: {names}", argument="name", got=spec.name
+            )
+        for form in launched:
+            source = form.source
+            if spec.attrs:
+                attrs = {**source.attrs, **spec.attrs}
+                source = GluonASTSource(source.fn, source.signature, source.constants, attrs)
+            bundle.add(
+                source,
+                target=target,
+                name=spec.name,
+                grid=spec.grid,
+                source_map=source_map,
+                **form.options,
+            )
 
 
 # -- recording -------------------------------------------------------------------------------------

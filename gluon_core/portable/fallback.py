@@ -72,12 +72,35 @@ def wait(outstanding: int, _semantic: SemanticLayer) -> None:
     _semantic.record("deferred_wait", outstanding)
 
 
-def mma_accepts(request: MmaRequest) -> Union[bool, str]:
-    if request.acc_dtype not in (tl.float16, tl.float32, tl.float64):
-        return f"multiply-add accumulates in float16, float32 or float64, not {request.acc_dtype}"
+_EXACT = 2**24  # float32 holds each integer up to it
+_BYTES = {tl.int8: 2**7, tl.uint8: 2**8}  # the largest magnitudes
+
+
+def _integers(request: MmaRequest) -> Union[bool, str]:
+    """Return True if float32 holds the sums of a product of integers, else the reason."""
+    most = request.k
     for name, dtype in (("a", request.a_dtype), ("b", request.b_dtype)):
-        if not dtype.is_floating():
-            return f"{name} is {dtype}, not a floating point type"
+        if dtype not in _BYTES:
+            return f"{name} is {dtype}, and multiply-add of integers takes int8 and uint8"
+        most *= _BYTES[dtype]
+    if most > _EXACT:
+        return (
+            f"sums of {request.k} products can exceed 2^24, up to which float32 holds every integer"
+        )
+    return True
+
+
+def mma_accepts(request: MmaRequest) -> Union[bool, str]:
+    if request.acc_dtype == tl.int32:
+        integers = _integers(request)
+        if integers is not True:
+            return integers
+    elif request.acc_dtype not in (tl.float16, tl.float32, tl.float64):
+        return f"multiply-add accumulates in float16, float32, float64 or int32, not {request.acc_dtype}"
+    else:
+        for name, dtype in (("a", request.a_dtype), ("b", request.b_dtype)):
+            if not dtype.is_floating():
+                return f"{name} is {dtype}, not a floating point type"
     layout = request.acc_layout
     if layout is not None and not isinstance(layout, BlockedLayout):
         return f"the accumulator's layout is {type(layout).__name__}, not BlockedLayout"
@@ -85,6 +108,11 @@ def mma_accepts(request: MmaRequest) -> Union[bool, str]:
 
 
 def mma(request: MmaRequest, _semantic: SemanticLayer) -> Any:
+    if request.acc_dtype == tl.int32:
+        a, b = (_semantic.cast(x, tl.float32) for x in (request.a, request.b))
+        zeros = _semantic.full([request.m, request.n], 0.0, tl.float32, request.acc_layout)
+        product = _semantic.cast(_semantic.dot_fma(a, b, zeros), tl.int32)
+        return _semantic.add(request.acc, product, False)
     a = _semantic.cast(request.a, request.acc_dtype)
     b = _semantic.cast(request.b, request.acc_dtype)
     return _semantic.dot_fma(a, b, request.acc)

@@ -235,3 +235,13 @@ def test_the_cache(tmp_path, monkeypatch):
     assert "1 cache entry" in gluon("bundle", tmp_path / "c.glb", "--cache").stdout
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "there"))
     assert "1 cache entry written" in gluon("bundle", "import-cache", tmp_path / "c.glb").stdout
+
+
+def test_without_a_signature_the_forms_are_those_that_the_file_launches(tmp_path):
+    program, out = tmp_path / "program.py", tmp_path / "k.glb"
+    program.write_text(PROGRAM.replace(', target="sim:hopper"', ""))
+    gluon("bundle", out, f"{program}:scale", "-t", "sm_80,sm_90")
+    targets = [form["target"] for form in Bundle.open(out).kernels["scale"]["forms"]]
+    assert targets == ["nvidia:sm_80"] * 2 + ["nvidia:sm_90"] * 2  # n is 128 or 96, and 100
+    result = gluon("bundle", out, f"{program}:scale", code=1)
+    assert "Name the hardware" in result.stderr and "ran" not in result.stderr

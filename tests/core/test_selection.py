@@ -309,7 +309,7 @@ ShapeError | dest.*128.*64 |
     s = gl.allocate_shared_memory(gl.float32, [64], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     gl.portable.async_copy(s, x, at)
 ShapeError | k: must be a power of two | L: gl.constexpr = gl.portable.mma_layouts(32, 32, 24, gl.float16, gl.float16)
-CapabilityError | no lowering of gl.portable.mma fits on acme:acme1(?s:.)*fma: multiply-add accumulates | L: gl.constexpr = gl.portable.mma_layouts(32, 32, 16, gl.int8, gl.int8)
+CapabilityError | no lowering of gl.portable.mma fits on acme:acme1(?s:.)*fma: a is int16, and multiply-add | L: gl.constexpr = gl.portable.mma_layouts(32, 32, 16, gl.int16, gl.int16)
 ArgumentError | input_precision | L: gl.constexpr = gl.portable.mma_layouts(32, 32, 16, gl.float16, gl.float16, input_precision='tf23')
 LayoutError | a: not the layout of this operand.*Take all three layouts |
     L: gl.constexpr = gl.portable.mma_layouts(32, 32, 16, gl.float32, gl.float32)

@@ -9,6 +9,9 @@ import numpy as np
 import pytest
 import torch
 
+import gluon_core as gluon
+from gluon_core import language as gl
+from gluon_core.errors import CapabilityError
 from gluon_sim.tracing.arith import ELEMENTWISE
 from gluon_sim.tracing.dtypes import cast_float, float_to_int, int_cast, round_tf32
 
@@ -197,3 +200,30 @@ def test_erf_matches_the_math_library():
     x = rng.standard_normal(50).astype(np.float32)
     result = ELEMENTWISE["erf"](x)
     np.testing.assert_array_equal(result, np.float32([math.erf(float(v)) for v in x]))
+
+
+@pytest.mark.parametrize("dtype, k", [(np.int8, 1024), (np.uint8, 256)])
+def test_bytes_multiply_exactly_without_a_matrix_unit(dtype, k):
+    @gluon.jit
+    def kernel(a, b, c, K: gl.constexpr):
+        layouts: gl.constexpr = gl.portable.mma_layouts(
+            8, 4, K, a.dtype.element_ty, b.dtype.element_ty
+        )
+        gl.static_assert(layouts.lowering == "fma")
+        i = gl.arange(0, 8, gl.SliceLayout(1, layouts.a))[:, None]
+        x = gl.load(a + i * K + gl.arange(0, K, gl.SliceLayout(0, layouts.a))[None, :])
+        j = gl.arange(0, 4, gl.SliceLayout(0, layouts.b))[None, :]
+        y = gl.load(b + gl.arange(0, K, gl.SliceLayout(1, layouts.b))[:, None] * 4 + j)
+        acc = gl.full([8, 4], 7, gl.int32, layouts.accumulator)
+        acc = gl.portable.mma(x, y, acc)
+        rows = gl.arange(0, 8, gl.SliceLayout(1, layouts.accumulator))[:, None]
+        gl.store(c + rows * 4 + gl.arange(0, 4, gl.SliceLayout(0, layouts.accumulator))[None, :], acc)  # fmt: skip
+
+    a = np.full((8, k), np.iinfo(dtype).min or 255, dtype)
+    b = a.reshape(k, 8)[:, :4].copy()
+    b[0, 0] = 1
+    c = np.zeros((8, 4), np.int32)
+    kernel[(1,)](a, b, c, k, target="sim:sm_80", num_warps=1)
+    assert (c == a.astype(np.int32) @ b.astype(np.int32) + 7).all()
+    with pytest.raises(CapabilityError, match="can exceed 2\\^24"):
+        kernel[(1,)](a, b, c, 2 * k, target="sim:sm_80", num_warps=1)
