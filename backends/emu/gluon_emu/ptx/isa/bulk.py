@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any, Callable, Optional
 
 import numpy as np
@@ -125,22 +126,32 @@ def tensor(call: Any) -> Step:
     def run(group: Any) -> None:
         machine = group.machine
         full = group.full
-        maps, starts = full(at_map(group)), full(at_shared(group))
+        at_maps, starts = full(at_map(group)), full(at_shared(group))
         where = [full(get(group)) for get in coordinates]
         far = [full(get(group)) for get in offsets]
         masks = None if mask is None else full(mask(group))
         barriers = None if at_barrier is None else full(_barrier(group, at_barrier))
-        places = _shared_places(group, starts)
-        for lane in _lanes(group):
-            raw = _bytes_at(group, int(maps[lane]))
-            numbers = tuple(int(w[lane]) for w in where)
+        lanes = _lanes(group)
+        chosen = tuple(zip(*lanes)) or ((), ())
+        numbers = zip(*(values[chosen].tolist() for values in where))
+        pixels = zip(*(values[chosen].tolist() for values in far)) if far else repeat(())
+        maps = {address: _bytes_at(group, address) for address in set(at_maps[chosen].tolist())}
+        rest = zip(
+            at_maps[chosen].tolist(),
+            (starts[chosen] & 0xFFFFFF).tolist(),
+            _shared_places(group, starts)[chosen].tolist(),
+            repeat(None) if barriers is None else barriers[chosen].tolist(),
+        )
+        for lane, number, pixel, (address, start, place, barrier) in zip(
+            lanes, numbers, pixels, rest
+        ):
+            raw = maps[address]
             box = (
-                rows_of(raw, numbers[0], list(numbers[1:]))
+                rows_of(raw, number[0], list(number[1:]))
                 if form.rows
-                else box_of(raw, numbers, tuple(int(f[lane]) for f in far), load, reduction is None)
+                else box_of(raw, number, pixel, load, reduction is None)
             )
-            blocks = _blocks(group, lane, int(places[lane]), masks)
-            start = int(starts[lane]) & 0xFFFFFF
+            blocks = _blocks(group, lane, place, masks)
             if start % 128:
                 raise EmulatorError(
                     f"a box at {start:#x} of shared memory, which is no multiple of 128"
@@ -148,7 +159,6 @@ def tensor(call: Any) -> Step:
             if start + box.reach > machine.memory.shared_bytes:
                 past = start + box.reach - machine.memory.shared_bytes
                 raise EmulatorError(f"a box that ends {past} bytes past the end of shared memory")
-            barrier = None if barriers is None else int(barriers[lane])
             parity = None
             if form.paired and barrier is not None:
                 parity = barrier // machine.memory.stride & 1
@@ -212,8 +222,9 @@ def _launch(
 
     for place in signals:
         machine.mbarriers.at(place)
-    thread = np.array([int(group.rows[lane[0]]) * 32 + lane[1]])
-    task = Task("bulk", copy, thread, group.pc, barrier is not None)
+    row = int(group.rows[lane[0]])
+    task = Task("bulk", copy, np.array([row * 32 + lane[1]]), group.pc, barrier is not None)
+    task.clusters = frozenset((row // machine.warps // machine.cluster_size,))
     if machine.observer is not None:
         inside = np.flatnonzero(box.inside)
         far = box.source[inside] - memory.arrays.low
@@ -365,8 +376,9 @@ def _copy_range(
                 place = barrier if peers is None else far + barrier % memory.stride
                 machine.mbarriers.complete(place, range_.size)
 
-    thread = np.array([int(group.rows[lane[0]]) * 32 + lane[1]])
-    task = Task("bulk", copy, thread, group.pc, barrier is not None)
+    row = int(group.rows[lane[0]])
+    task = Task("bulk", copy, np.array([row * 32 + lane[1]]), group.pc, barrier is not None)
+    task.clusters = frozenset((row // machine.warps // machine.cluster_size,))
     if machine.observer is not None and range_.size:
         units = np.arange(0, range_.size, 16)
         offsets = [0] if peers is None else [block * memory.stride for block in peers]

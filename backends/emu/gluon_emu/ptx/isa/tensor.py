@@ -44,7 +44,7 @@ class _Inner:
     """A box that is inside of its tensor, from its first element on.
 
     Args:
-        unit: bytes that a copy moves at once: eight where rows have so many, else an element.
+        unit: bytes that a copy moves at once: 16 or eight where rows are multiples of so many, else an element.
         source: byte of each unit in global memory.
         offsets: byte of each in shared memory, before swizzling.
         permuted: the same after swizzling, for a box that starts at a multiple of 1024 bytes.
@@ -75,7 +75,7 @@ def _inner(
         whole: copy rows, not elements.
     """
     row = counts[0] * size
-    unit = 8 if whole and row % 8 == 0 else size
+    unit = next((unit for unit in (16, 8) if whole and row % unit == 0), size)
     column, *axes = _grid((row // unit, *counts[1:]))
     source = column * unit
     for axis, step, stride in zip(axes, steps[1:], strides):

@@ -18,14 +18,14 @@ from gluon_emu.ptx.isa.table import Step, instruction
 from gluon_emu.ptx.isa.tensor import swizzled
 from gluon_emu.ptx.machine.code import SHARED_START
 from gluon_emu.ptx.machine.warpgroups import Operand, Product
-from gluon_emu.ptx.numbers import decode
+from gluon_emu.ptx.numbers import decode, uint
 from gluon_emu.ptx.program import TYPES
 from gluon_emu.ptx.text import Immediate, Register, Vector
 
 __all__ = ["offsets_of"]
 
 _SHAPE = re.compile(r"m64n(\d+)k(\d+)")
-_SHAPES = np.uint64(3 << 62 | 0x3FFF << 32 | 0x3FFF << 16)  # strides and swizzle of a descriptor
+_PATTERNS = {1: np.uint8, 2: np.uint16, 4: np.uint32}
 _MODES = {0: 0, 1: 3, 2: 2, 3: 1}  # of descriptors -> 1 for 32, 2 for 64, 3 for 128 bytes
 
 
@@ -80,33 +80,85 @@ def offsets_of(
     return np.asarray(inner // span * leading + inner % span + k // 8 * stride + k % 8 * span)
 
 
+@lru_cache(maxsize=1024)
+def _atoms(
+    descriptor: int, extent: int, depth: int, size: int, across: bool
+) -> tuple[np.ndarray, int]:
+    """Return the byte in a block's shared memory of each 16 bytes of a matrix, and the end of the last.
+
+    Args:
+        descriptor: of the matrix.
+
+    Returns:
+        (extent, depth * size / 16), or (extent * size / 16, depth) if elements along `extent` are next to each other.
+    """
+    leading, stride = (descriptor >> 16 & 0x3FFF) << 4, (descriptor >> 32 & 0x3FFF) << 4
+    mode = _MODES[descriptor >> 62 & 3]
+    offsets = offsets_of(extent, depth, size, leading, stride, mode, across)
+    each = 16 // size
+    offsets = offsets[::each] if across else offsets[:, ::each]
+    address = swizzled(((descriptor & 0x3FFF) << 4) + offsets, mode) & 0x3FFFF
+    return address, int(address.max()) + 16
+
+
 def _matrices(
     group: Any, descriptors: np.ndarray, extent: int, depth: int, kind: str, across: bool
 ) -> Operand:
-    """Return the matrices (warpgroups, extent, depth) that descriptors point to."""
+    """Return the matrices (extent, depth) that the descriptors of warpgroups point to.
+
+    Raises:
+        AccessError: a matrix begins before the shared memory, or ends behind it.
+    """
     memory, size = group.machine.memory, ELEMENTS[kind] // 8
     blocks = group.block[::4]
-    shapes = descriptors & _SHAPES
-    if (shapes != shapes[0]).any():
-        parts = [
-            _places(
-                memory, blocks[i : i + 1], descriptors[i : i + 1], (extent, depth, size), across
+    sharing = _sharing(blocks, descriptors)
+    blocks, descriptors = blocks[::sharing], descriptors[::sharing]
+    different, which = np.unique(descriptors, return_inverse=True)
+    parts = []
+    for descriptor in different.tolist():
+        address, high = _atoms(descriptor, extent, depth, size, across)
+        low = int(address.min())
+        if low < SHARED_START or high > memory.shared_bytes:
+            raise AccessError(
+                f"a matrix from {low:#x} to {high:#x} of shared memory, which is from {SHARED_START:#x} "
+                f"to {memory.shared_bytes:#x}"
             )
-            for i in range(descriptors.size)
-        ]
-        places = np.concatenate(parts)
-    else:
-        places = _places(memory, blocks, descriptors, (extent, depth, size), across)
+        parts.append(address)
+    address = parts[0] if len(parts) == 1 else np.stack(parts)[which]
+    places = (blocks * memory.stride)[:, None, None] + address
     if group.machine.observer is not None:
-        group.machine.observer.product(group, [places], size)
-    index = places // size
-    return Operand(index, memory.view("shared", size)[index])
+        group.machine.observer.product(group, [places.repeat(sharing, 0)], 16)
+    index = places >> 4
+    return Operand(index, memory.atoms.take(index, 0), sharing)
+
+
+def _sharing(blocks: np.ndarray, descriptors: np.ndarray) -> int:
+    """Return how many warpgroups in a row, all those of a block, have one descriptor."""
+    count = int(np.count_nonzero(blocks == blocks[0]))
+    if count == 1 or blocks.size % count:
+        return 1
+    those = np.stack((blocks, descriptors.view(np.int64))).reshape(2, -1, count)
+    return count if bool((those == those[:, :, :1]).all()) else 1
+
+
+def _matrix(operand: Operand, depth: int, kind: str, across: bool) -> np.ndarray:
+    """Return the numbers of an operand, (matrices, extent, depth)."""
+    count, size = operand.index.shape[0], ELEMENTS[kind] // 8
+    raw = operand.values.view(_PATTERNS[size]).reshape(
+        count, -1, depth * (16 // size if across else 1)
+    )
+    if not across:
+        return _numbers(raw, kind)
+    raw = raw.reshape(count, -1, depth, 16 // size).swapaxes(1, 2).reshape(count, depth, -1)
+    return np.swapaxes(_numbers(raw, kind), 1, 2)
 
 
 def _numbers(raw: np.ndarray, kind: str) -> np.ndarray:
     """Return elements of shared memory as float32, or float64."""
     if kind == "bf16":
-        return np.asarray((raw.astype(np.uint32) << np.uint32(16)).view(np.float32))
+        words = raw.astype(np.uint32)
+        words <<= np.uint32(16)
+        return words.view(np.float32)
     if kind == "f16":
         return raw.view(np.float16).astype(np.float32)
     if kind == "tf32":
@@ -120,30 +172,6 @@ def _numbers(raw: np.ndarray, kind: str) -> np.ndarray:
 def _eight(kind: str) -> np.ndarray:
     """Return the numbers of all patterns of an 8-bit float, as float32."""
     return decode(np.arange(256, dtype=np.uint8), kind).astype(np.float32)
-
-
-def _places(
-    memory: Any,
-    blocks: np.ndarray,
-    descriptors: np.ndarray,
-    shape: tuple[int, int, int],
-    across: bool,
-) -> np.ndarray:
-    """Return the byte of each element in all of the shared memory."""
-    extent, depth, size = shape
-    first = int(descriptors[0])
-    leading, stride = (first >> 16 & 0x3FFF) << 4, (first >> 32 & 0x3FFF) << 4
-    mode = _MODES[first >> 62 & 3]
-    offsets = offsets_of(extent, depth, size, leading, stride, mode, across)
-    start = (descriptors.astype(np.int64) & 0x3FFF) << 4
-    address = swizzled(start[:, None, None] + offsets, mode) & 0x3FFFF
-    low, high = int(address.min()), int(address.max()) + size
-    if low < SHARED_START or high > memory.shared_bytes:
-        raise AccessError(
-            f"a matrix from {low:#x} to {high:#x} of shared memory, which is from {SHARED_START:#x} "
-            f"to {memory.shared_bytes:#x}"
-        )
-    return np.asarray((blocks * memory.stride)[:, None, None] + address)
 
 
 @dataclass(frozen=True)
@@ -189,7 +217,8 @@ class _Form:
         """Return the sums, as patterns (warpgroups, 64, n).
 
         Args:
-            x, y: (warpgroups, 64, k) and (warpgroups, k, n), or (warpgroups, 64, k, n) if each row has its own.
+            x: (warpgroups, 64, k).
+            y: (warpgroups or less, k, n), fewer if neighbours share theirs; (warpgroups, 64, k, n) if each row has its own.
             old: the patterns before, None for zero.
             keeps: the threads (warps, 32) that add to them.
             exact: add as the hardware does.
@@ -202,16 +231,20 @@ class _Form:
                 words = self.words(old)
                 old = self.matrix(np.where(keeps, words, np.zeros((), words.dtype)))
             z = _sums(old, result)
+        if y.ndim == 3:
+            x, z = x.reshape(y.shape[0], -1, x.shape[2]), z.reshape(y.shape[0], -1, self.n)
         if result == "s32":
-            return integer_products(x, y, z, self.saturate)
+            total = integer_products(x, y, z, self.saturate)
+            return total.reshape(-1, 64, self.n)
         x = x if self.sign > 0 else -x
-        if not exact and y.ndim == 3:
-            total = np.matmul(x.astype(np.float32, copy=False), y.astype(np.float32, copy=False))
-            total += z
-            if result == "f16":
-                return np.asarray(total.astype(np.float16).view(np.uint16))
-            return np.asarray(total.view(np.uint32))
-        return products(x, y, z, (left, right), result, self.generation, True)
+        if exact or y.ndim > 3:
+            total = products(x, y, z, (left, right), result, self.generation, True)
+            return total.reshape(-1, 64, self.n)
+        total = np.matmul(x.astype(np.float32, copy=False), y.astype(np.float32, copy=False))
+        total += z
+        if result == "f16":
+            total = total.astype(np.float16)
+        return np.asarray(total.view(uint(8 * total.itemsize)).reshape(-1, 64, self.n))
 
 
 def _types(call: Any) -> tuple[list[str], bool]:
@@ -270,6 +303,7 @@ def mma_async(call: Any) -> Step:
     across_b = bool(flipped[-1]) if flipped else False
     form = _Form(n, (left, right, result), sign[0] * sign[1], saturate, call.program.module.arch)
     rows_a, depth_a = left_places(16, held, each)
+    wide = np.float64 if result == "s32" else np.float32
     targets = {i.name: number for number, i in enumerate(items) if isinstance(i, Register)}
     call.sums = frozenset(names)
 
@@ -285,7 +319,7 @@ def mma_async(call: Any) -> Step:
         held_here = None
         if registers:
             words = np.stack([group.full(get(group)) for get in get_a], -1)
-            held_here = np.zeros((warps, 16, held))
+            held_here = np.zeros((warps, 16, held), wide)
             held_here[:, rows_a, depth_a] = unpack(words, left, each)
         else:
             descriptors = group.full(get_a(group))[::4, 0]
@@ -298,17 +332,26 @@ def mma_async(call: Any) -> Step:
         if keeps.any() and before is None:
             kept = np.stack([group.full(get(group)) for get in gets])
 
-        def compute(elements: list[np.ndarray], old: Optional[np.ndarray]) -> np.ndarray:
-            y = np.swapaxes(_numbers(elements[0], right), 1, 2)
-            x = _numbers(elements[1], left) if held_here is None else held_here
+        def factors_of(stored: list[Operand]) -> tuple[np.ndarray, np.ndarray]:
+            y = _matrix(stored[0], k, right, across_b).swapaxes(1, 2)
+            if held_here is not None:
+                x = held_here.reshape(-1, 64, held)
+            else:
+                x = _matrix(stored[1], held, left, across_a).repeat(stored[1].sharing, 0)
             if ones:
-                return form.sums(_bits(x.reshape(-1, 64, held), 2), _bits(y, 1), old, keeps, True)
+                return _bits(x, 2), _bits(y, 1)
             if places is not None:
-                y = gathered(y, places)
-            return form.sums(x.reshape(-1, 64, held), y, old, keeps, exact)
+                y = gathered(y.repeat(stored[0].sharing, 0), places)
+            return x, y
+
+        def add(x: np.ndarray, y: np.ndarray, old: Optional[np.ndarray]) -> np.ndarray:
+            return form.sums(x, y, old, keeps, exact)
 
         group.machine.changes += 1
-        pending.start(group, Product(group, targets, operands, before or kept, form, compute))
+        product = Product(group, targets, operands, before or kept, form, factors_of, add)
+        product.library = not exact and choose is None and result == "f32"
+        product.adds = bool(keeps.all())
+        pending.start(group, product)
 
     return run
 

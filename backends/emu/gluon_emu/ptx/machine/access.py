@@ -33,6 +33,8 @@ class Memory:
 
     Attributes:
         stride: bytes from one block's shared memory to that of the next.
+        shared: the bytes of the shared memory of all blocks.
+        atoms: the same as pairs of words, the 16 bytes that swizzles keep together.
     """
 
     def __init__(self, machine: Any, arrays: GlobalMemory, local_bytes: int):
@@ -45,6 +47,7 @@ class Memory:
         self.shared_bytes = dynamic + launch.shared
         self.stride = -(-self.shared_bytes // 1024) * 1024
         self.shared = np.full(machine.blocks * self.stride, _FILL, np.uint8)
+        self.atoms = self.shared.view(np.uint64).reshape(-1, 2)
         self.local_bytes = -(-local_bytes // 16) * 16
         self.local = np.full(machine.block_of.size * LANES * self.local_bytes, _FILL, np.uint8)
         self.cluster_first = (

@@ -8,7 +8,7 @@ sums when an instruction uses them, so that products that go on with the same su
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Callable, Optional, Protocol, Union
+from typing import Any, Callable, Optional, Protocol, Sequence, Union
 
 import numpy as np
 
@@ -25,12 +25,14 @@ class Operand:
     """A matrix in shared memory.
 
     Args:
-        index: elements (warpgroups, ...) of the shared memory of all blocks.
-        values: the elements when the product started.
+        index: (matrices, ...), which 16 bytes of the shared memory of all blocks.
+        values: (matrices, ..., 2), their words when the product started.
+        sharing: warpgroups that have each matrix.
     """
 
     index: np.ndarray
     values: np.ndarray
+    sharing: int = 1
 
 
 class Form(Protocol):
@@ -50,9 +52,12 @@ class Product:
         operands: in shared memory.
         sums: the words before it (registers, warps, 32), or the product under way that has them; None for zero.
         form: how words (registers, warps, 32) make a matrix (warpgroups, 64, columns) of sums, and back.
-        compute: `f(elements of each operand, sums)` returns the new matrix of sums.
+        factors: `f(operands)` returns the two factors, (..., M, K) and (..., K, N).
+        add: `f(factor, factor, sums)` returns the new matrix of sums.
 
     Attributes:
+        library: whether the sums are those of a library, which may add several products in a row at once.
+        adds: whether each of its sums goes on with the one before.
         order: which of the words of the product before it are its sums.
         serial: how many products were started until it.
         number: how many groups each warp had committed.
@@ -70,11 +75,14 @@ class Product:
         operands: list[Operand],
         sums: Union["Product", np.ndarray, None],
         form: Form,
-        compute: Callable[[list[np.ndarray], Optional[np.ndarray]], np.ndarray],
+        factors: Callable[[list[Operand]], tuple[np.ndarray, np.ndarray]],
+        add: Callable[[np.ndarray, np.ndarray, Optional[np.ndarray]], np.ndarray],
     ):
         self.rows, self.place = group.rows, group.pc
         self.targets = dict(targets)
-        self.operands, self.sums, self.form, self.compute = operands, sums, form, compute
+        self.operands, self.sums, self.form = operands, sums, form
+        self.factors, self.add = factors, add
+        self.library = self.adds = False
         self.order: list[int] = []
         self.serial = 0
         if isinstance(sums, Product):  # nobody sees its own results in these registers any more
@@ -116,16 +124,34 @@ class Product:
     def before(self) -> Optional["Product"]:
         return self.sums if isinstance(self.sums, Product) else None
 
-    def run(self) -> None:
-        sums = self.sums
+    def joins(self, before: "Product") -> bool:
+        """Return whether it can be computed together with the product that it goes on with, whose sums nobody else gets."""
+        one_form = self.form == before.form and self.order == list(range(len(self.order)))
+        return self.library and before.library and self.adds and one_form and not before.targets
+
+    def run(self, earlier: Sequence["Product"] = ()) -> None:
+        """Compute the sums.
+
+        Args:
+            earlier: products that it goes on with and joins, the first one first.
+        """
+        first = earlier[0] if earlier else self
+        sums = first.sums
         if not isinstance(sums, Product):
             before = None if sums is None else self.form.matrix(sums)
-        elif self.order == list(range(len(self.order))) and sums.form == self.form:
+        elif first.order == list(range(len(first.order))) and sums.form == self.form:
             before = sums.matrix
         else:
-            before = self.form.matrix(sums.words()[self.order])
-        self.matrix = self.compute([operand.values for operand in self.operands], before)
+            before = self.form.matrix(sums.words()[first.order])
+        x, y = self.factors(self.operands)
+        if earlier:
+            pairs = [one.factors(one.operands) for one in earlier]
+            x = np.concatenate([*(pair[0] for pair in pairs), x], -1)
+            y = np.concatenate([*(pair[1] for pair in pairs), y], -2)
+        self.matrix = first.add(x, y, before)
         self.sums = None
+        for one in earlier:
+            one.matrix, one.sums = self.matrix[:0], None
 
     def words(self) -> np.ndarray:
         """Return the new words (registers, warps, 32) of a product that is not under way any more."""
@@ -246,13 +272,15 @@ class Products:
             over = (product.number < last[product.rows]) & product.open
             over &= product.of(group)
             if over.any():
-                if product.matrix is None:
-                    self._run(group, product)
-                else:
+                if product.matrix is not None:
                     self._compare(group, product, over)
-                product.open &= ~over
-                waited.append(product)
-        self._tidy(waited)
+                waited.append((product, over))
+        for product, _ in reversed(waited):  # the last one of a chain first, with those before it
+            if product.matrix is None:
+                self._run(group, product)
+        for product, over in waited:
+            product.open &= ~over
+        self._tidy([product for product, _ in waited])
 
     def _tidy(self, changed: list[Product]) -> None:
         """Forget products that nobody needs any more, and their registers."""
@@ -271,11 +299,17 @@ class Products:
         chain = [product]
         while (before := chain[-1].before()) is not None:
             chain.append(before)
+        together: list[Product] = []
         for one in reversed(chain):
             if one.matrix is None:
                 self._compare(group, one, one.open)
                 self.under_way[one.rows] -= 1
-                one.run()
+                if together and not one.joins(together[-1]):
+                    together.pop().run(together)
+                    together = []
+                together.append(one)
+        if together:
+            together.pop().run(together)
 
     def _deliver(self, group: Any, product: Product, chosen: np.ndarray) -> None:
         """Write the results of some threads, all of which are in the group, to their registers."""
@@ -307,17 +341,21 @@ class Products:
         """
         memory = self.machine.memory
         for operand in product.operands:
-            size = operand.values.dtype.itemsize
-            changed = memory.view("shared", size)[operand.index] != operand.values
+            changed = memory.atoms.take(operand.index, 0) != operand.values
             if not changed.any():
                 continue
-            changed &= warps[::4].reshape(-1, *(1,) * (changed.ndim - 1))
+            those = warps[::4].reshape(-1, operand.sharing)
+            changed &= those.any(1).reshape(-1, *(1,) * (changed.ndim - 1))
             if not changed.any():
                 continue
-            first = tuple(np.argwhere(changed)[0])
+            *first, _ = np.argwhere(changed)[0]
             source = self.machine.steps[product.place].source
-            byte = int(operand.index[first]) * size % memory.stride
-            row = int(np.searchsorted(group.rows, product.rows[4 * first[0]]))
+            atom = operand.index[tuple(first)]
+            old, new = operand.values[tuple(first)], memory.atoms[atom]
+            wrong = int(np.argmax(old.view(np.uint8) != new.view(np.uint8)))
+            byte = (int(atom) * 16 + wrong) % memory.stride
+            own = first[0] * operand.sharing + int(np.argmax(those[first[0]]))
+            row = int(np.searchsorted(group.rows, product.rows[4 * own]))
             raise self.machine.report(
                 MissingWaitError,
                 f"byte {byte:#x} of the block's shared memory was written while the product of line {source.line} of the "
