@@ -72,7 +72,7 @@ class EmuCompiler(Compiler):
         real, compiler = _real(compiled.target), _vendor(compiled.target).compiler
         stages = compiler.pipeline(real, compiler.options(real, {}))
         missing = [stage for stage in stages if stage.name == "cubin"]
-        if not missing or "cubin" in compiled.asm:
+        if not missing or isinstance(compiled.kernel, bytes):
             return compiler.inspect(compiled)
         code = missing[0].run(compiled.asm["ptx"], compiled.metadata._asdict())
         return compiler.inspect(_Assembled(compiled, code))

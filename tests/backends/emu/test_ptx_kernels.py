@@ -58,3 +58,12 @@ def test_threads_launch_at_once():
     filled[(8,)](np.zeros(1024, np.int32), 0, 128, target="emu:sm_90")
     with ThreadPoolExecutor(4) as pool:
         assert all(pool.map(work, range(2, 10)))
+
+
+def test_the_report_of_a_kernel_just_compiled(tmp_path, monkeypatch):
+    """Its PTX is assembled for it."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    types = {"out": "*i32", "value": "i32"}
+    kernel = gluon.compile(filled, signature=types, constexprs={"BLOCK": 1024}, target="emu:sm_90")
+    report = kernel.report()
+    assert report.registers and report.instruction_mix["STG"]
