@@ -52,6 +52,7 @@ class OnCpu(TorchFunctionMode):  # type: ignore[misc]  # torch is not required
         self._special: dict[Any, Callable[..., Any]] = {
             getattr(tensor, kind): self._to_device,
             _Device: lambda func, *args, **kwargs: _Device(*args, **kwargs),  # it says its own name
+            torch._C._nn._parse_to: lambda func, *args, **kwargs: func(*args, **kwargs),  # likewise
             tensor.cpu: self._to_host,
             tensor.numpy: self._read,
             tensor.tolist: self._read,

@@ -214,6 +214,14 @@ FOR_ITS_DEVICE = """
             double[(1,)](x.cpu(), 64, BLOCK=64)
         assert (x == 2).all()
 
+    def test_parameters_of_a_module_move():
+        layer = torch.nn.Linear(8, 8)
+        with pytest.raises(gluon.errors.DeviceError, match="host memory"):
+            double[(1,)](layer.weight, 64, BLOCK=64)
+        weight = layer.weight.detach().clone()
+        double[(1,)](layer.to("cuda").weight, 64, BLOCK=64)
+        assert torch.equal(layer.weight, weight * 2)
+
     def test_a_stream_sleeps_on():
         side, other = torch.cuda.Stream(), torch.cuda.Stream()
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -253,7 +261,7 @@ def test_an_emulated_device_has_streams_and_memory_of_its_own(tmp_path):
     command = ["-m", "pytest", "-q", "--gluon-standin", "emu:sm_90", tmp_path]
     done = warm.run(command, timeout=120, cwd=tmp_path, env={**os.environ, **HIDDEN}, torch=True)
     assert done.returncode == 0, done.stdout
-    assert "3 passed" in done.stdout
+    assert "4 passed" in done.stdout
 
 
 @pytest.mark.parametrize("target, words", [("sm_90", "simulated"), ("sim:hoper", "hopper")])
