@@ -24,6 +24,7 @@ def emulate():
     from gluon_emu.cuda import serve
     from gluon_judge import Judge
     from gluon_standin import stand_in
+    from gluon_torch import prepared
     from gluon_tune import bench
 
     stand_in(TARGET)
@@ -65,6 +66,8 @@ def emulate():
         self.gpu_target = TARGET
 
     Judge.__init__ = on_emulator
+    modes = prepared._functions
+    prepared._functions = lambda: max(modes() - 1, 0)  # the mode that answers is no user's
 
 
 def pytest_configure(config):

@@ -42,7 +42,7 @@ def test_each_title_is_a_row():
 def test_the_gpu_gives_the_recorded_result(name):
     kinds = {_kind(result) for result in evidence.results(name)}
     if kinds == {"wrong"} and str(device_target()).startswith("emu:"):
-        kinds = {"error"}  # the emulator reports the mistake behind wrong numbers
+        kinds = {"wrong", "error"}  # the emulator may report the mistake behind wrong numbers
     assert _kind(evidence.ended(name, "theirs")) in kinds
 
 

@@ -12,6 +12,7 @@ from gluon_kernels import attention, eager
 from gluon_kernels.attention import ops
 from gluon_kernels.attention.problem import ATTENTION, GRADIENTS
 from gluon_kernels.problem import error_of
+from tests.kernels.sizes import repeated
 
 pytestmark = [pytest.mark.once, pytest.mark.sampled(7)]
 
@@ -288,7 +289,7 @@ def test_calls_on_a_gpu_repeat(monkeypatch):
     """A tile of one or two tiles of keys releases its queries while the copy of the next ones waits for that: loads must have read them."""
     monkeypatch.delenv("GLUON_TARGET", raising=False)
     shape = {"batch": 1, "heads": 32, "length": 2048, "width": 128, "causal": True}
-    for seed in range(20):
+    for seed in repeated(20, 1):
         torch.manual_seed(seed)
         arguments = ATTENTION.arguments({**shape, "heads of keys": 4}, "cuda")
         assert torch.equal(attention(**arguments), attention(**arguments)), seed

@@ -15,6 +15,7 @@ from gluon_kernels.gemm.call import checked
 from gluon_kernels.moe import problem as moe
 from gluon_kernels.problem import error_of
 from gluon_kernels.quant import problem as quant
+from tests.kernels.sizes import repeated, sized
 
 pytestmark = pytest.mark.gpu
 
@@ -30,15 +31,14 @@ def device():
 
 @pytest.mark.parametrize("problem, shape", NAMED)
 def test_named_shapes(problem, shape):
-    assert problem.check(shape, "cuda") is None
+    assert problem.check(sized(problem, shape), "cuda") is None
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda p: p.name)
 def test_small_and_random_shapes(problem):
     draw = random.Random(7)
-    wrong = [
-        problem.check(s, "cuda") for s in (*problem.small, *(problem.draw(draw) for _ in range(10)))
-    ]
+    shapes = (*problem.small, *(problem.draw(draw) for _ in range(10)))
+    wrong = [problem.check(sized(problem, shape), "cuda") for shape in shapes]
     assert not any(wrong), wrong
 
 
@@ -50,7 +50,7 @@ def test_pairs_of_blocks_have_the_same_bits_each_time(tiling):
     for m, n, k in ((136, 208, 392), (5000, 4104, 712), (8192, 320, 64)):
         a, b = (torch.randn(size, k, device="cuda").bfloat16() for size in (m, n))
         run = launches.plan(checked("matmul", a, b.T, None, None, None), None, tiling)
-        results = [run(a, b.T, None, None) for _ in range(20)]
+        results = [run(a, b.T, None, None) for _ in repeated(20, 2)]
         assert error_of(results[0], a.float() @ b.float().T) < 5e-3
         assert all(torch.equal(result, results[0]) for result in results)
 
@@ -83,7 +83,7 @@ def test_a_chain_of_overlapping_launches_has_the_bits_of_single_ones(rows):
     weights = [(torch.randn(1000, 1000, device="cuda") / 31.6).bfloat16() for _ in range(3)]
 
     def chain(x, wait):
-        for step in range(30):
+        for step in repeated(30, 10):
             wait()
             x = gluon_kernels.matmul(x, weights[step % 3])
             wait()
@@ -95,7 +95,7 @@ def test_a_chain_of_overlapping_launches_has_the_bits_of_single_ones(rows):
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         captured = chain(x, lambda: None)
-    for _ in range(10):
+    for _ in repeated(10, 1):
         captured.zero_()
         graph.replay()
         assert torch.equal(captured, right)
