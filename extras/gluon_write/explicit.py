@@ -24,6 +24,7 @@ from gluon_write.guard import guarded
 from gluon_write.held import held
 from gluon_write.hoist import hoisted
 from gluon_write.lane_sums import summed_by_lanes
+from gluon_write.loads_ahead import loaded_ahead
 from gluon_write.partition_choice import in_partitions
 from gluon_write.preferred import chosen_form
 from gluon_write.prefetch import prefetched
@@ -126,11 +127,32 @@ def chosen_for(
         if ahead is not fn:
             chosen = _solved(ahead, traced(ahead), traced, target, options)
             if np.isfinite(chosen.solution.price) and _copied(chosen.graph):
+                chosen = _loading_ahead(chosen, traced, stages, target, options)
                 return _improved(chosen, traced, target, options)
     chosen = _solved(fn, drawn, traced, target, options)
     if not np.isfinite(chosen.solution.price):
         raise _no_solution(fn, chosen.solution)
+    chosen = _loading_ahead(chosen, traced, stages, target, options)
     return _improved(chosen, traced, target, options)
+
+
+def _loading_ahead(
+    chosen: _Chosen, traced: Callable[..., Sketch], stages: int, target: Target, options: Any
+) -> _Chosen:
+    """Return layouts of a kernel that loads ahead what nothing copies ahead, or those of the kernel."""
+    if stages < 2 or not target.has("nvidia.cp_async") or chosen.drawn.warps:
+        return chosen
+    threads = int(options.num_warps) * target.warp_size
+    accesses = [access for one in chosen.graph.unknowns for access in one.accesses]
+    together = {one.place: one.together for one in accesses if one.place is not None}
+    try:
+        ahead = loaded_ahead(chosen.fn, traced, chosen.drawn, threads, together)
+        other = (
+            chosen if ahead is chosen.fn else _solved(ahead, traced(ahead), traced, target, options)
+        )
+    except GluonError:  # a mask that an access cannot have
+        return chosen
+    return other if np.isfinite(other.solution.price) else chosen
 
 
 def _with_tiles(

@@ -1,0 +1,346 @@
+"""Load ahead into registers: loads of a loop of products that nothing copies in the background run a step ahead.
+
+    for k in range(0, K, BK):
+        packed = gl.load(b_ptrs, mask=...)
+        weights = unpack(packed)
+        acc = gl.portable.mma(x, weights, acc)
+        b_ptrs += BK * N
+
+becomes a loop that loads the words of the next step before it unpacks those of this one. Addresses that come
+from memory are loaded two steps ahead: the numbers of pages, of rows to gather.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass, field
+from typing import Any, Callable, Iterator, Mapping, Optional, Sequence
+
+from gluon_core import language, portable
+from gluon_write.form import bounds_of, changed_copy, free_name
+from gluon_write.loops import LoopReader, argument, falling, reads, stores
+from gluon_write.prefetch import one_line, renamed
+from gluon_write.sketch import Place, Sketch, place_of
+
+__all__ = ["loaded_ahead"]
+
+_MOST_WORDS = (
+    8  # registers of a thread for the loads of the next step: blocks share a multiprocessor
+)
+_LATER = (ast.IfExp, ast.BoolOp, ast.Lambda, ast.comprehension)  # parts may not be evaluated
+_WRITES = re.compile(
+    r"store|atomic|inline_asm|print|barrier|scatter|shared_to_global|async_copy_local"
+)
+_PRODUCTS = re.compile(r"mma|dot")
+Edit = tuple[int, int, list[str]]
+
+
+@dataclass
+class _Load:
+    """Hold a load of a loop.
+
+    Attributes:
+        call: the load. statement: the one of the loop's body with it.
+        words: registers of a thread for its result. name: of the result of the next step.
+    """
+
+    call: ast.Call
+    statement: ast.stmt
+    words: int
+    name: str = ""
+
+    @property
+    def place(self) -> list[ast.expr]:
+        """Return the expressions of its address, mask and replacement."""
+        return [*self.call.args, *(word.value for word in self.call.keywords)]
+
+    def reads(self) -> set[str]:
+        """Return the names that these need."""
+        return {name for part in self.place for name in reads(part)}
+
+
+@dataclass
+class _Loop:
+    """Hold a loop whose loads run ahead.
+
+    Attributes:
+        ahead: the statements that their addresses need. inner: loads within these.
+    """
+
+    node: ast.For
+    loads: list[_Load]
+    ahead: list[ast.stmt] = field(default_factory=list)
+    inner: list[_Load] = field(default_factory=list)
+
+
+def loaded_ahead(
+    fn: Any,
+    traced: Callable[[Any], Sketch],
+    drawn: Sketch,
+    threads: int,
+    together: Mapping[Place, int],
+) -> Any:
+    """Return a kernel whose loops of products load ahead, or the kernel.
+
+    Args:
+        traced: traces another kernel. drawn: the traced kernel. threads: of the program.
+        together: place of a load -> neighbours that one instruction can move.
+    """
+    for addresses in (False, True):  # those that loads of the first round read
+        texts: dict[int, str] = {}
+        for number, jit in enumerate(drawn.jits):
+            text = _Reader(jit, number, drawn, addresses, together).text(threads)
+            if text is not None:
+                texts[number] = text
+        if not texts:
+            return fn
+        fn = changed_copy(fn, drawn.jits, texts, {})
+        drawn, together = traced(fn), {}
+    return fn
+
+
+class _Reader(LoopReader):
+    """Write loops whose loads run ahead.
+
+    Args:
+        addresses: take the loads alone from which others get their addresses.
+        together: place of a load -> neighbours that one instruction can move.
+    """
+
+    takes_falling = True
+
+    def __init__(
+        self, fn: Any, number: int, drawn: Sketch, addresses: bool, together: Mapping[Place, int]
+    ):
+        super().__init__(fn, number, drawn, wgmma=False)
+        self.addresses, self.together = addresses, together
+
+    def text(self, threads: int) -> Optional[str]:
+        """Return the function with its loops of products changed; None without one."""
+        if not self.space:
+            return None
+        taken = set(re.findall(r"\w+", self.source))
+        edits: list[Edit] = []
+        for node in ast.walk(self.tree):
+            loop = self._loop(node, threads) if isinstance(node, ast.For) else None
+            if loop is not None:
+                edits += self._written(loop, taken)
+        if not edits:
+            return None
+        lines = self.source.splitlines()
+        for start, stop, new in sorted(edits, key=lambda e: (e[0], e[1]), reverse=True):
+            lines[start - 1 : stop] = new
+        return "\n".join(lines) + "\n"
+
+    # -- the loop -------------------------------------------------------------------------------
+
+    def _loop(self, node: ast.For, threads: int) -> Optional[_Loop]:
+        """Return a loop of products with the loads that can run ahead; None of other loops."""
+        bounds = node.iter
+        if not isinstance(bounds, ast.Call) or bounds.keywords or node.orelse:
+            return None
+        if ast.unparse(bounds.func) != "range" or not isinstance(node.target, ast.Name):
+            return None
+        body = [part for statement in node.body for part in ast.walk(statement)]
+        if node.target.id in {name for s in node.body for name in stores(s)}:
+            return None
+        if any(
+            isinstance(p, (ast.For, ast.While, ast.Return, ast.Break, ast.Continue)) for p in body
+        ):
+            return None
+        calls = [part for part in body if isinstance(part, ast.Call)]
+        if not any(self._multiplies(call) for call in calls) or any(map(self._writes, calls)):
+            return None
+        loads = [load for s in node.body for load in self._loads(s, threads)]
+        feeding = {id(load.call) for load in loads if self._feeds(load, loads, node)}
+        loop = _Loop(node, [])
+        for load in loads:
+            if (id(load.call) in feeding) == self.addresses:
+                if self._needs(load, loop, loads) is not None:
+                    loop.loads.append(load)
+        if not loop.loads or sum(load.words for load in loop.loads) > _MOST_WORDS:
+            return None
+        wanted = [self._needs(load, loop, loads) or [] for load in loop.loads]
+        loop.ahead = [s for s in node.body if any(s in one for one in wanted)]
+        loop.inner = [load for load in loads if load.statement in loop.ahead]
+        return loop
+
+    def _loads(self, statement: ast.stmt, threads: int) -> Iterator[_Load]:
+        """Yield the loads of one statement that is always executed."""
+        if not isinstance(statement, (ast.Assign, ast.AugAssign)):
+            return
+        before = self.source.splitlines()[statement.lineno - 1][: statement.col_offset]
+        if before.strip() or any(isinstance(node, _LATER) for node in ast.walk(statement)):
+            return
+        for node in ast.walk(statement.value):
+            if not isinstance(node, ast.Call) or self.called(node) is not language.load:
+                continue
+            volatile = argument(node, 6, "volatile")
+            place = place_of(node, self.number)
+            values = self.drawn.returned.get(place, ()) if place else ()
+            run = self.together.get(place, 64) if place else 64
+            sizes = {_words(value, threads, run) for value in values}
+            if values and volatile is None and not any(w.arg is None for w in node.keywords):
+                yield _Load(node, statement, max(sizes))
+
+    def _multiplies(self, call: ast.Call) -> bool:
+        name = str(getattr(self.called(call), "__name__", ""))
+        return self.called(call) is portable.mma or bool(_PRODUCTS.search(name))
+
+    def _writes(self, call: ast.Call) -> bool:
+        """Return True for a call that may change global memory, or is under way when it returns."""
+        words = {word.arg: word.value for word in call.keywords}
+        started = words.get("is_async")
+        if isinstance(started, ast.Constant) and started.value is True:
+            return True  # ptxas would wait after each `wgmma` among so many loads
+        called = self.called(call)
+        if called is None:
+            function = call.func
+            method = function.attr if isinstance(function, ast.Attribute) else ""
+            index = isinstance(function, ast.Attribute) and "index(" in ast.unparse(function.value)
+            return bool(_WRITES.search(method)) and not index  # of a ring in shared memory
+        if called in self.drawn.jits:
+            return bool(_WRITES.search(called.src))
+        return bool(_WRITES.search(str(getattr(called, "__name__", ""))))
+
+    def _feeds(self, load: _Load, loads: Sequence[_Load], node: ast.For) -> bool:
+        """Return True if another load of the loop gets its address from a load."""
+        names = set(stores(load.statement))
+        changed = True
+        while changed:
+            changed = False
+            for statement in node.body:
+                if reads(statement) & names and not stores(statement) <= names:
+                    if not any(load.statement is statement for load in loads):
+                        names |= stores(statement)
+                        changed = True
+        return any(one.reads() & names for one in loads if one.statement is not load.statement)
+
+    def _needs(self, load: _Load, loop: _Loop, loads: Sequence[_Load]) -> Optional[list[ast.stmt]]:
+        """Return the statements that an address needs; None if one of them cannot run ahead."""
+        wanted = load.reads()
+        chosen: list[ast.stmt] = []
+        variable = stores(loop.node.target)
+        changed = True
+        while changed:
+            changed = False
+            for statement in loop.node.body:
+                if statement in chosen or not stores(statement) & wanted:
+                    continue
+                if not isinstance(statement, (ast.Assign, ast.AugAssign)):
+                    return None
+                if statement is load.statement or not self._runs_ahead(statement, loads):
+                    return None
+                chosen.append(statement)
+                wanted |= reads(statement)
+                changed = True
+        return chosen if chosen or wanted & variable else None
+
+    def _runs_ahead(self, statement: ast.stmt, loads: Sequence[_Load]) -> bool:
+        """Return True for arithmetic, and for loads of addresses."""
+        known = [load.call for load in loads if load.statement is statement and load.words <= 2]
+        for call in ast.walk(statement):
+            if not isinstance(call, ast.Call) or call in known:
+                continue
+            called = self.called(call)
+            if called in (language.load, portable.load) or self._multiplies(call):
+                return False
+            if called in self.drawn.jits and re.search(r"load|mma", called.src):
+                return False
+        return True
+
+    # -- the text -------------------------------------------------------------------------------
+
+    def _written(self, loop: _Loop, taken: set[str]) -> list[Edit]:
+        """Return the edits of a loop: first and last line, and the new lines."""
+        node = loop.node
+        assert isinstance(node.target, ast.Name) and isinstance(node.iter, ast.Call)
+        first, last, stride = bounds_of([self.text_of(arg) for arg in node.iter.args])
+        names = {name for statement in loop.ahead for name in stores(statement)}
+        moved = {name: free_name(f"{name}_ahead", taken) for name in sorted(names)}
+        ahead = moved.setdefault(node.target.id, free_name(f"{node.target.id}_ahead", taken))
+        for load in loop.loads:
+            word = sorted(stores(load.statement))[0]
+            load.name = free_name(f"{word}_ahead", taken)
+        falls = falling(node, self.number, self.drawn)
+        inside = f"{ahead} {'>' if falls else '<'} {last}"
+        fetch = [*self._fetch(loop, moved, inside), f"{ahead} += {stride}"]
+        outer, inner = " " * node.col_offset, " " * node.body[0].col_offset
+        before = [f"{outer}# The loads of a step are under way during the step before."]
+        before += [f"{outer}{moved[name]} = {name}" for name in self._carried(loop, names)]
+        before.append(f"{outer}{ahead} = {first}")
+        before += [f"{outer}{line}" for line in fetch]
+        edits: list[Edit] = [(node.lineno, node.lineno - 1, before)]
+        now = {id(load): free_name(f"{load.name}_now", taken) for load in loop.loads}
+        earliest = min((load.statement for load in loop.loads), key=lambda s: s.lineno)
+        taken_over = [f"{now[id(load)]} = {load.name}" for load in loop.loads]
+        statements = {id(load.statement): load.statement for load in loop.loads}
+        for statement in statements.values():
+            calls = [load for load in loop.loads if load.statement is statement]
+            text = self._replaced(statement, [(load.call, now[id(load)]) for load in calls])
+            new = [*taken_over, *fetch] if statement is earliest else []
+            lines = [f"{inner}{line}" for line in (*new, *text.splitlines())]
+            edits.append((statement.lineno, statement.end_lineno or 0, lines))
+        return edits
+
+    def _fetch(self, loop: _Loop, moved: dict[str, str], inside: str) -> list[str]:
+        """Return the lines that load for a step ahead."""
+        lines = []
+        for statement in loop.node.body:
+            for load in loop.loads:
+                if load.statement is statement:
+                    lines.append(f"{load.name} = {renamed(self._masked(load, inside), moved)}")
+            if statement in loop.ahead:
+                calls = [load for load in loop.inner if load.statement is statement]
+                text = self._replaced(
+                    statement, [(load.call, self._masked(load, inside)) for load in calls]
+                )
+                lines.append(one_line(renamed(text, moved)))
+        return lines
+
+    def _masked(self, load: _Load, inside: str) -> str:
+        """Return the text of a load that is executed in the steps of the loop alone."""
+        words = {w.arg: one_line(self.text_of(w.value)) for w in load.call.keywords if w.arg}
+        listed = ("pointer", "mask", "other")
+        words |= {n: one_line(self.text_of(arg)) for n, arg in zip(listed, load.call.args)}
+        mask = words.pop("mask", None)
+        pointer, other = words.pop("pointer"), words.pop("other", "0")
+        mask = inside if mask in (None, "None") else f"({mask}) & ({inside})"
+        more = "".join(f", {word}={text}" for word, text in words.items())
+        other = "0" if other == "None" else other
+        return f"{self.space}.load({pointer}, mask={mask}, other={other}{more})"
+
+    def _replaced(self, statement: ast.stmt, calls: Sequence[tuple[ast.Call, str]]) -> str:
+        """Return the text of a statement with calls replaced, without its indent."""
+        first, last = self.range_of(statement)
+        data, text, copied = self.source.encode(), b"", first
+        for call, new in sorted(calls, key=lambda pair: self.range_of(pair[0])):
+            start, end = self.range_of(call)
+            text += data[copied:start] + new.encode()
+            copied = end
+        whole = (text + data[copied:last]).decode().splitlines()
+        indent = statement.col_offset
+        rest = [line[min(indent, len(line) - len(line.lstrip())) :] for line in whole[1:]]
+        return "\n".join([whole[0], *rest])
+
+    def _carried(self, loop: _Loop, names: set[str]) -> list[str]:
+        """Return those that a step takes from the one before: they are read before they are assigned."""
+        assigned: set[str] = set()
+        carried: list[str] = []
+        for statement in loop.node.body:
+            read = {n for load in loop.loads if load.statement is statement for n in load.reads()}
+            read |= reads(statement) if statement in loop.ahead else set()
+            carried += sorted(n for n in read & names if n not in assigned and n not in carried)
+            if statement in loop.ahead:
+                assigned |= stores(statement)
+        return carried
+
+
+def _words(value: Any, threads: int, together: int) -> int:
+    """Return the registers of a thread for a tensor, at least one for each of its loads."""
+    size = 1
+    for extent in getattr(value.type, "dims", ()):
+        size *= extent
+    bits = getattr(getattr(value.type, "element", value.type), "bits", 32)
+    return max(1, -(-size * bits // (32 * threads)), -(-size // (threads * together)))

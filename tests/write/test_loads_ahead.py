@@ -1,0 +1,111 @@
+"""Loads that nothing copies in the background run a step ahead, and those of their addresses two."""
+
+import re
+
+import numpy as np
+import pytest
+
+import gluon_core as gluon
+from gluon_core import language as gl
+
+pytestmark = [pytest.mark.once, pytest.mark.sampled(3)]
+
+
+@gluon.jit(layouts="auto")
+def weighted(a, q, c, N, K, B: gl.constexpr, BK: gl.constexpr):
+    """Multiply by bytes, whose scale each step loads."""
+    rows, along = gl.arange(0, B), gl.arange(0, BK)
+    acc = gl.zeros([B, B], gl.float32)
+    for k in range(0, K, BK):
+        inside = along < K - k
+        x = gl.load(a + rows[:, None] * K + (k + along)[None, :], mask=inside[None, :], other=0.0)
+        codes = gl.load(q + (k + along)[:, None] * N + rows[None, :], mask=inside[:, None], other=0)
+        acc = gl.portable.mma(x, (codes.to(gl.float16) / 8).to(gl.float16), acc)
+    gl.store(c + rows[:, None] * B + rows[None, :], acc)
+
+
+@gluon.jit(layouts="auto")
+def gathered(a, b, c, pages, K, B: gl.constexpr, BK: gl.constexpr):
+    """Multiply by pages that a table names."""
+    rows, along = gl.arange(0, B), gl.arange(0, BK)
+    acc = gl.zeros([B, B], gl.float32)
+    for k in range(0, K, BK):
+        x = gl.load(a + rows[:, None] * K + (k + along)[None, :])
+        page = gl.load(pages + k // BK).to(gl.int64)
+        y = gl.load(b + (page * BK + along)[:, None] * B + rows[None, :])
+        acc = gl.portable.mma(x, y, acc)
+    gl.store(c + rows[:, None] * B + rows[None, :], acc)
+
+
+@gluon.jit(layouts="auto")
+def handed_on(a, b, c, K, B: gl.constexpr, BK: gl.constexpr):
+    """Store in each step the words that the next step loads."""
+    rows, along = gl.arange(0, B), gl.arange(0, BK)
+    acc = gl.zeros([B, B], gl.float32)
+    for k in range(0, K, BK):
+        x = gl.load(a + rows[:, None] * K + (k + along)[None, :])
+        y = gl.load(b + (k + along)[:, None] * B + rows[None, :])
+        acc = gl.portable.mma(x, (y + 1).to(gl.float16), acc)
+        gl.store(b + (k + BK + along)[:, None] * B + rows[None, :], (y + 1).to(gl.float16))
+        gl.barrier()
+    gl.store(c + rows[:, None] * B + rows[None, :], acc)
+
+
+def loop_of(kernel, signature, **constants):
+    """Return the loop of a compiled kernel, which a load within feeds or not."""
+    asked = gluon.compile(kernel, target="sm_90", signature=signature, constexprs=constants)
+    text = asked.asm["ttgir"]
+    return text[text.index("scf.for") : text.index("scf.yield")]
+
+
+def is_late(loop, element):
+    """Return True if a loop converts or stores the result of a load of this very step."""
+    names = re.findall(rf"(%\S+) = tt\.load [^\n]*!tt\.ptr<{element}>", loop)
+    assert names
+    return any(loop.count(f"{name} ") + loop.count(f"{name},") > 1 for name in names)
+
+
+@pytest.mark.parametrize("target", ["sim:hopper", "sim:sm_80", "sim:gfx942"])
+@pytest.mark.parametrize("depth", [32, 160, 150])
+def test_words_of_the_next_step(target, depth):
+    rng = np.random.default_rng(1)
+    a = rng.standard_normal((32, depth)).astype(np.float16)
+    q = rng.integers(-8, 8, (depth, 32)).astype(np.int8)
+    c = np.zeros((32, 32), np.float32)
+    weighted[(1,)](a, q, c, 32, depth, 32, 32, num_stages=3, target=target)
+    assert np.allclose(c, a.astype(np.float32) @ (q / 8), atol=1e-2, rtol=1e-3)
+
+
+@pytest.mark.parametrize("target", ["sim:hopper", "sim:sm_80"])
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_pages_of_the_next_step(target, count):
+    rng = np.random.default_rng(2)
+    pages = rng.permutation(count).astype(np.int32)
+    a = rng.standard_normal((32, 16 * count)).astype(np.float16)
+    b = rng.standard_normal((count, 16, 32)).astype(np.float16)
+    c = np.zeros((32, 32), np.float32)
+    gathered[(1,)](a, b, c, pages, 16 * count, 32, 16, num_stages=3, target=target)
+    assert np.allclose(c, a.astype(np.float32) @ b[pages].reshape(-1, 32), atol=1e-2, rtol=1e-3)
+
+
+def test_loads_of_a_loop_that_stores_stay():
+    rng = np.random.default_rng(3)
+    a = rng.standard_normal((32, 64)).astype(np.float16)
+    b = np.zeros((96, 32), np.float16)
+    b[:16] = rng.integers(-4, 4, (16, 32))
+    wanted = sum(a[:, i * 16 :][:, :16].astype(np.float32) @ (b[:16] + i + 1) for i in range(4))
+    c = np.zeros((32, 32), np.float32)
+    handed_on[(1,)](a, b, c, 64, 32, 16, num_stages=3, target="sim:hopper")
+    assert np.allclose(c, wanted, atol=1e-2, rtol=1e-3)
+
+
+def test_the_step_uses_no_load_of_its_own():
+    pointers = {"a": "*fp16:16", "c": "*fp32:16", "N": "i32:16", "K": "i32:16"}
+    loop = loop_of(weighted, {**pointers, "q": "*i8:16"}, B=32, BK=32)
+    assert "async_copy_global_to_local" in loop and not is_late(loop, "i8")
+    signature = {"a": "*fp16:16", "b": "*fp16:16", "c": "*fp32:16"}
+    signature |= {"pages": "*i32:16", "K": "i32:16"}
+    loop = loop_of(gathered, signature, B=32, BK=16)
+    assert not is_late(loop, "f16")
+    pages = re.search(r"(%\S+) = tt\.load [^\n]*!tt\.ptr<i32>", loop)
+    assert pages and f"extsi {pages[1]} " not in loop
