@@ -28,6 +28,8 @@ __all__ = [
     "wait",
 ]
 
+_BANKS = 32  # of shared memory, with 4 bytes each
+
 
 def load(request: LoadRequest, _semantic: SemanticLayer) -> Any:
     other = request.other
@@ -121,16 +123,17 @@ def mma(request: MmaRequest, _semantic: SemanticLayer) -> Any:
 def mma_layouts(request: MmaRequest) -> MmaLayouts:
     m, n, lanes = request.m, request.n, request.target.warp_size
     # 4 x 4 outputs per thread reuse each operand four times; fewer where the tile is too small to
-    # give every thread that many.
+    # give every thread that many. Rows of `a` are read 16 bytes at a time along K, and all lanes of a
+    # row share them: a row costs less than a column. The lanes of a row read one line of banks of `b`.
     per_thread = max(1, m * n // (lanes * request.num_warps))
     rows = columns = 4
     while rows * columns > per_thread:
-        if rows >= columns:
-            rows //= 2
-        else:
+        if columns >= rows:
             columns //= 2
+        else:
+            rows //= 2
     rows, columns = min(rows, m), min(columns, n)
-    lanes_n = max(1, min(n // columns, 8, lanes))
+    lanes_n = max(1, min(n // columns, _BANKS // columns, lanes))
     lanes_m = lanes // lanes_n
     warps = split_warps(m, n, request.num_warps, rows * lanes_m, columns * lanes_n)
     accumulator = BlockedLayout([rows, columns], [lanes_m, lanes_n], warps, [1, 0])
