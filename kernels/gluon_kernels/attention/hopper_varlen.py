@@ -20,8 +20,10 @@ from gluon_kernels.dependent import wait_for_predecessor
 
 
 @gluon.jit
-def copy_tiles(rings, lists, heads, SHARED: gl.constexpr, SETTINGS: gl.constexpr):
-    """Copy the queries of each tile, and keys and values from the last ones on."""
+def copy_tiles(
+    rings, lists, heads, SHARED: gl.constexpr, MORE_VALUES: gl.constexpr, SETTINGS: gl.constexpr
+):  # fmt: skip
+    """Copy the queries of each tile, and keys and values from the last ones on; values have a second part from MORE_VALUES on."""
     BLOCKS: gl.constexpr = SETTINGS[0]
     queries, keys, values = rings
     packed = sequences(lists, 1, SETTINGS)
@@ -38,7 +40,7 @@ def copy_tiles(rings, lists, heads, SHARED: gl.constexpr, SETTINGS: gl.constexpr
             for j in range(start, stop):
                 key = first_key + (stop - 1 - (j - start)) * BLOCKS[1]
                 fetch_rows(keys, position, key, head // SHARED, SETTINGS[4])
-                values.fetch(position, [[key, head // SHARED, 0]])
+                fetch_rows(values, position, key, head // SHARED, MORE_VALUES)
                 position = position.next()
 
 
@@ -185,7 +187,7 @@ def attention_varlen(
         [
             (attend, ((upper, keys, values), first, lists, heads, scales, 0, SETTINGS)),
             (attend, ((lower, keys, values), second, lists, heads, scales, 1, SETTINGS)),
-            (copy_tiles, (((upper, lower), keys, values), lists, heads, SHARED, SETTINGS)),
+            (copy_tiles, (((upper, lower), keys, values), lists, heads, SHARED, 0, SETTINGS)),
         ],
         [4, 1],
         [232, 40],

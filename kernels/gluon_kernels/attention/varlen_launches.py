@@ -13,6 +13,7 @@ from gluon_kernels.attention import (
     hopper_varlen,
     hopper_varlen_backward,
     hopper_varlen_repeatable,
+    hopper_varlen_wide,
     hopper_wide_backward,
 )
 from gluon_kernels.attention import varlen_sums as sums
@@ -94,14 +95,23 @@ def forward_plan(
     tensors = (readable(q), readable(k), readable(v))
     written, logsums = new(out), empty_logsums() if keep else None
     rows, keys = 128, 128 if narrow <= 128 else 64
-    more = 128 if wide != narrow else 0
-    widths = (128, 64) if more else (wide,)
-    descriptors = [
-        tuple(descriptor_of(x, size, 1, part) for part in widths)
-        for x, size in zip(tensors, (rows // 2, keys))
-    ]
-    flat = descriptors if more else [one for (one,) in descriptors]
-    result = descriptor_of(written, rows // 2, 1, 64 if wide > 128 else narrow)
+
+    def parts(x: Tensor, size: int, width: int, block: int) -> Any:
+        """Return the descriptor of heads of `width`, two if their blocks of 128 and more columns are parts."""
+        widths = (block,) if block <= 128 else (128, 64 if width <= 192 else 128)
+        described = tuple(descriptor_of(x, size, 1, part) for part in widths)
+        return described if len(described) > 1 else described[0]
+
+    descriptors = (
+        parts(tensors[0], rows // 2, depth, wide),
+        parts(tensors[1], keys, depth, wide),
+        parts(tensors[2], keys, width, narrow),
+        descriptor_of(written, rows // 2, 1, 64 if wide > 128 else narrow),
+    )
+    if narrow > 128:
+        kernel, ends = hopper_varlen_wide.attention_varlen_wide, (PACKED,)
+    else:
+        kernel, ends = hopper_varlen.attention_varlen, (128 if wide > 128 else 0, PACKED)
     programs = min(multiprocessors(q), (tokens // rows + min(count, SEQUENCES)) * heads)
     factors = mask.scales(scale)
 
@@ -117,13 +127,11 @@ def forward_plan(
             window,
             bool(mask.cap),
             _bound(many),
-            more,
-            PACKED,
         )
         return Launch(
-            hopper_varlen.attention_varlen,
+            kernel,
             (programs,),
-            (*flat, descriptor_of(tensors[2], keys, 1, narrow), result, written, logsums, sinks, *lists, *sizes, *constants),
+            (*descriptors, written, logsums, sinks, *lists, *sizes, *constants, *ends),
             (*tensors, written, logsums, sinks, *lists),
             num_warps=4,
             **overlapping_tensors(*tensors, written),
