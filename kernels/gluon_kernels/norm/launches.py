@@ -257,20 +257,22 @@ def norm_plan(
     apart = any(not v.is_contiguous() for v in vectors)
     copied = src.copied or apart or (more is not None and more.copied)
     read, read_residual = src.read, as_it_is if more is None else more.read
-    if alone and not copied:
-        empty, device = target.empty, x.device
+    if target.plain and residual is None and not copied:
+        empty, device, exchanged = target.empty, x.device, space.needed
 
         def short(x: Tensor, weight: Any, bias: Any, *rest: Any) -> Any:
             result = empty()
-            launch(x, weight, bias, result, None, None, None, None, None)
+            memory = space(device) if exchanged else (None, None)
+            launch(x, weight, bias, result, None, None, None, *memory)
             return result
 
-        def shared(x: Tensor, weight: Any, bias: Any, *rest: Any) -> Any:
-            result = empty()
-            launch(x, weight, bias, result, None, None, None, *space(device))
-            return result
+        def short_kept(x: Tensor, weight: Any, bias: Any, *rest: Any) -> Any:
+            result, statistics = empty(), new_statistics()
+            memory = space(device) if exchanged else (None, None)
+            launch(x, weight, bias, result, None, None, statistics, *memory)
+            return result, None, statistics
 
-        return shared if space.needed else short
+        return short if alone else short_kept
 
     def run(x: Tensor, weight: Any, bias: Any, residual: Any, *rest: Any) -> Any:
         out = rest[-1]
