@@ -21,7 +21,18 @@ if _typing.TYPE_CHECKING:
     from gluon_torch.launches import launch
     from gluon_torch.ops import Op, get, op
 
-__all__ = ["Op", "debug", "get", "is_plain", "launch", "one_by_one", "op", "prepare", "signature"]
+__all__ = [
+    "Op",
+    "debug",
+    "get",
+    "is_plain",
+    "launch",
+    "one_by_one",
+    "op",
+    "prepare",
+    "route",
+    "signature",
+]
 
 _MODULES = {
     "Op": "ops",
@@ -32,6 +43,7 @@ _MODULES = {
     "op": "ops",
     "is_plain": "prepared",
     "prepare": "prepared",
+    "route": "prepared",
     "signature": "prepared",
 }
 

@@ -18,7 +18,7 @@ from torch.nn import Parameter
 from gluon_runtime import native
 from gluon_torch import checks
 
-__all__ = ["is_plain", "prepare", "signature"]
+__all__ = ["is_plain", "prepare", "route", "signature"]
 
 _PLAIN = (torch.Tensor, Parameter)
 _MARK = 1 << 40  # addresses divisible by 16 that stand for tensors
@@ -29,7 +29,7 @@ try:
     _grad_enabled = _C.is_grad_enabled
     _modes, _functions = _C._len_torch_dispatch_stack, _C._len_torch_function_stack
     _transforms = _C._functorch.peek_interpreter_stack
-    _autocast, _tracing = torch.is_autocast_enabled, _C._get_tracing_state  # on a GPU
+    _autocast, _tracing = torch.is_autocast_enabled, _C._is_tracing  # on a GPU
     _autograd: Any = getattr(_C, "_autograd")  # noqa: B009  # a module that type checkers do not see
     _profiling = _autograd._profiler_enabled
     _POSSIBLE = True
@@ -46,27 +46,36 @@ def is_plain(*tensors: Optional[torch.Tensor], gradients: bool = False) -> bool:
     Args:
         gradients: tensors may require one, as for a `torch.autograd.Function` around the call.
     """
+    way = route(*tensors)
+    return way == 1 or (gradients and way == 2)
+
+
+def route(*tensors: Optional[torch.Tensor]) -> int:
+    """Return 1 if `is_plain`, 2 if a call needs autograd and nothing else of torch, 0 for the dispatcher: both questions for the price of one.
+
+    Ask `torch.compiler.is_compiling()` first, as for `is_plain`.
+    """
     if not _POSSIBLE:
-        return False
-    allowed = gradients or not _grad_enabled()
+        return 0
+    way = 1
     for tensor in tensors:
-        if tensor is not None and (
-            type(tensor) not in _PLAIN
-            or (tensor.requires_grad and not allowed)
-            or not tensor.is_cuda
-            or tensor.is_neg()
-        ):
-            return False
-    return not (
+        if tensor is not None:
+            if type(tensor) not in _PLAIN or not tensor.is_cuda or tensor.is_neg():
+                return 0
+            if tensor.requires_grad:
+                way = 2
+    if (
         _modes()
         or _functions()
         or _autocast()
         or checks.wanted
         or forward_ad._current_level >= 0
         or _transforms() is not None
-        or _tracing() is not None
+        or _tracing()
         or _profiling()
-    )
+    ):
+        return 0
+    return way if way == 1 or _grad_enabled() else 1
 
 
 def signature(*tensors: Optional[torch.Tensor]) -> Hashable:

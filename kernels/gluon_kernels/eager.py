@@ -16,10 +16,12 @@ __all__ = [
     "is_compiling",
     "is_plain",
     "kept",
+    "route",
     "wants_gradient",
 ]
 
 is_plain: Callable[..., bool] = gluon.torch.is_plain
+route: Callable[..., int] = gluon.torch.route
 is_compiling = torch.compiler.is_compiling
 _grad_enabled: Callable[[], bool] = torch._C.is_grad_enabled
 
@@ -35,7 +37,7 @@ _INHERITED = {
 
 def wants_gradient(*tensors: Any) -> bool:
     """Return True if a call that is not plain needs autograd and nothing else of torch; see `gluon_core.torch.is_plain`."""
-    return not is_compiling() and _grad_enabled() and is_plain(*tensors, gradients=True)
+    return not is_compiling() and route(*tensors) == 2
 
 
 def differentiable(

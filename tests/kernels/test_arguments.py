@@ -14,6 +14,7 @@ import torch
 import gluon_kernels
 from gluon_core.errors import DtypeError
 from tests.kernels.launched import on_target
+from tests.kernels.routes import plain, route
 
 pytestmark = pytest.mark.once
 
@@ -88,12 +89,11 @@ ARGUMENTS = arguments()
 
 def as_on_a_gpu():
     """Let operators take their way past the dispatcher of torch, which plain tensors on a GPU take."""
-
-    def plain(*tensors: Any, gradients: bool = False) -> bool:
-        return all(x is None or type(x) is torch.Tensor for x in tensors)
-
-    modules = [m for name, m in sys.modules.items() if name.startswith("gluon_kernels") and hasattr(m, "is_plain")]  # fmt: skip
-    return [patch.object(module, "is_plain", plain) for module in modules]
+    ours = [module for name, module in sys.modules.items() if name.startswith("gluon_kernels")]
+    ways = {"is_plain": plain, "route": route}
+    return [
+        patch.object(m, name, way) for m in ours for name, way in ways.items() if hasattr(m, name)
+    ]
 
 
 def test_every_operator_is_here():

@@ -46,11 +46,11 @@ with gluon.torch.debug():
     print(doubled(torch.ones(128)).sum().item())
 #> 256.0
 
-# -- gluon.torch.prepare, gluon.torch.signature, gluon.torch.is_plain: a launch whose tensors are those of each call
+# -- gluon.torch.prepare, gluon.torch.signature, gluon.torch.is_plain, gluon.torch.route: a launch whose tensors are those of each call
 x, out = torch.ones(128), torch.empty(128)
 launch = gluon.torch.prepare(twice, (1,), (x, out, 128), (x, out))
 other, result = torch.full((128,), 3.0), torch.empty(128)
 if gluon.torch.signature(other, result) == gluon.torch.signature(x, out):
     launch(other, result)
-print(result[0].item(), gluon.torch.is_plain(x))  # tensors of a CPU take torch's dispatcher
-#> 6.0 False
+print(result[0].item(), gluon.torch.is_plain(x), gluon.torch.route(x))  # tensors of a CPU take torch's dispatcher
+#> 6.0 False 0

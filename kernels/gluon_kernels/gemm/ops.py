@@ -9,7 +9,7 @@ from torch import Tensor
 
 import gluon_core as gluon
 from gluon_kernels.checks import check_apart, check_no_gradients, check_tensors
-from gluon_kernels.eager import differentiable, wants_gradient
+from gluon_kernels.eager import differentiable, route
 from gluon_kernels.gemm import portable
 from gluon_kernels.gemm.call import Call, checked
 from gluon_kernels.plans import Plans, current_target
@@ -178,12 +178,8 @@ def _product(
     out_dtype: Optional[torch.dtype] = None,
 ) -> Tensor:  # fmt: skip
     """Multiply matrices, or as many by as many, by the shortest way that torch allows."""
-    if is_compiling():
-        call = _call
-    elif is_plain(a, b, bias):
-        call = _run
-    else:
-        call = _watched if wants_gradient(a, b, bias) else _call
+    way = 0 if is_compiling() else route(a, b, bias)
+    call = (_call, _run, _watched)[way]
     result: Tensor = call(a, b, bias, activation, out_dtype)
     return result
 
@@ -223,16 +219,14 @@ def matmul(
             plain = is_plain(a, b, bias, out) and a.ndim == 2 and b.ndim == 2
             if plain and out_dtype in (None, out.dtype):
                 return _run_into(a, b, bias, activation, out)
-        elif is_plain(a, b, bias):
-            if b.ndim == 2:
-                if a.ndim == 2:
-                    return _run(a, b, bias, activation, out_dtype)
-                if a.ndim > 2:
-                    rows = _run(a.flatten(0, -2), b, bias, activation, out_dtype)
-                    return rows.view(*a.shape[:-1], b.shape[1])
-        elif wants_gradient(a, b, bias) and a.ndim == 2 and b.ndim == 2:
-            watched: Tensor = _watched(a, b, bias, activation, out_dtype)
-            return watched
+        else:
+            way = route(a, b, bias)
+            if way and a.ndim == b.ndim == 2:
+                result: Tensor = (_run if way == 1 else _watched)(a, b, bias, activation, out_dtype)
+                return result
+            if way == 1 and b.ndim == 2 and a.ndim > 2:
+                rows = _run(a.flatten(0, -2), b, bias, activation, out_dtype)
+                return rows.view(*a.shape[:-1], b.shape[1])
     check_tensors("matmul", {"bias": bias, "out": out}, a=a, b=b)
     if not a.is_meta and torch.is_autocast_enabled(a.device.type):
         return _under_autocast(matmul, a, b, bias=bias, activation=activation, out=out, out_dtype=out_dtype)  # fmt: skip

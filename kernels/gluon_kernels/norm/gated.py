@@ -10,7 +10,7 @@ from torch import Tensor
 import gluon_core as gluon
 from gluon_core.errors import DtypeError, ShapeError
 from gluon_kernels.checks import check_devices, check_dtype
-from gluon_kernels.eager import direct, is_compiling, is_plain, wants_gradient
+from gluon_kernels.eager import direct, is_compiling, route
 from gluon_kernels.norm import composite, launches
 from gluon_kernels.plans import Plans, key
 
@@ -111,10 +111,11 @@ def swiglu(gate: Tensor, up: Tensor) -> Tensor:
         ArgumentError: tensors on different devices.
     """
     result: Tensor
-    if not is_compiling() and is_plain(gate, up):
+    way = 0 if is_compiling() else route(gate, up)
+    if way == 1:
         result = _plans(key(gate, up), gate, up)
         return result
-    if wants_gradient(gate, up):
+    if way == 2:
         result = _watched(gate, up)
         return result
     _check_dtypes(gate, up)

@@ -10,7 +10,7 @@ from torch import Tensor
 import gluon_core as gluon
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
 from gluon_kernels.checks import check_dtype, check_tensors
-from gluon_kernels.eager import direct, is_compiling, is_plain, wants_gradient
+from gluon_kernels.eager import direct, is_compiling, route
 from gluon_kernels.gemm.ops import matmul
 from gluon_kernels.norm.loss import gradient_of_logits, losses_of, mean_loss_of
 
@@ -180,9 +180,10 @@ def linear_cross_entropy(
         )
     mean = reduction == "mean"
     losses: Tensor
-    if not is_compiling() and is_plain(x, weight, labels):
+    way = 0 if is_compiling() else route(x, weight, labels)
+    if way == 1:
         losses = _forward(None, x, weight, labels, ignore_index, mean)
-    elif wants_gradient(x, weight, labels):
+    elif way == 2:
         losses = _watched(x, weight, labels, ignore_index, mean)
     else:
         _checked(x, weight, labels)

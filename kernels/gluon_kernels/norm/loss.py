@@ -11,7 +11,7 @@ from torch import Tensor
 import gluon_core as gluon
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError, did_you_mean
 from gluon_kernels.checks import check_devices, check_dtype, check_tensors
-from gluon_kernels.eager import direct, is_compiling, is_plain, wants_gradient
+from gluon_kernels.eager import direct, is_compiling, route
 from gluon_kernels.norm import composite, loss_launches
 from gluon_kernels.plans import Plans, key
 
@@ -195,12 +195,13 @@ def cross_entropy(
     loss: Tensor
     if x is None:
         check_tensors("cross_entropy", x=x)
-    if not is_compiling() and is_plain(x, labels):
+    way = 0 if is_compiling() else route(x, labels)
+    if way == 1:
         if mean:
             loss = mean_loss_of(x, labels, ignore_index, False)[0]
         else:
             loss = losses_of(x, labels, ignore_index)[0]
-    elif wants_gradient(x, labels):
+    elif way == 2:
         loss = _watched_loss(ignore_index, mean)(x, labels)
     else:
         _check_loss(x, labels)

@@ -18,7 +18,7 @@ from gluon_kernels.checks import (
     check_out,
     check_tensors,
 )
-from gluon_kernels.eager import differentiable, direct, is_compiling, is_plain, wants_gradient
+from gluon_kernels.eager import differentiable, direct, is_compiling, route
 from gluon_kernels.norm import composite, launches
 from gluon_kernels.norm.columns import (
     columns_plan,
@@ -187,7 +187,8 @@ def softmax(
     """
     result: Tensor
     if not (x is None or out is not None or is_compiling()):
-        if is_plain(x):
+        way = route(x)
+        if way == 1:
             kind = x.dtype if dtype is None else _result_dtype(x, dtype)
             if dim == -1 or dim == x.ndim - 1:
                 known_by = key(x) if dtype is None else (key(x), kind)
@@ -200,7 +201,7 @@ def softmax(
                 dim %= x.ndim
                 result = _softmaxes_of_columns((key(x), dim, kind), x, dim, kind)
                 return result
-        elif wants_gradient(x) and dtype in (None, x.dtype) and -x.ndim <= dim < x.ndim:
+        elif way == 2 and dtype in (None, x.dtype) and -x.ndim <= dim < x.ndim:
             last = dim == -1 or dim == x.ndim - 1
             result = _watched_softmax(x) if last else _watched_columns(dim % x.ndim)(x)
             return result
@@ -446,7 +447,8 @@ def _any_norm(
     x: Tensor, weight: Optional[Tensor], bias: Optional[Tensor], residual: Optional[Tensor], epsilon: float,
     centred: bool, out: Optional[Tensor],
 ) -> Any:  # fmt: skip
-    if out is None and not is_compiling() and is_plain(x, weight, bias, residual):
+    way = 0 if out is not None or is_compiling() else route(x, weight, bias, residual)
+    if way == 1:
         if residual is None:
             known_by = (key(x, weight, bias), epsilon, centred)
             return _norms_alone(known_by, x, weight, bias, epsilon, centred)
@@ -454,14 +456,13 @@ def _any_norm(
             x, weight, bias, residual, epsilon, centred, x.dtype, False, None
         )
         return result, summed
-    watched = out is None and wants_gradient(x, weight, bias, residual)
-    if watched and residual is None:
+    if way == 2 and residual is None:
         bias_dtype = None if bias is None else bias.dtype
         return _watched_norm_alone(epsilon, centred, bias_dtype)(x, weight, bias)
     _check_norm("layer_norm" if centred else "rms_norm", x, weight, bias, residual)
     if out is None:
         kind = _result_dtype(x, None)
-        call = _watched_norm if watched else _norm
+        call = _watched_norm if way == 2 else _norm
         result, summed, _ = call(x, weight, bias, residual, epsilon, centred, kind)
     else:
         check_dtype("a norm", out, "out")

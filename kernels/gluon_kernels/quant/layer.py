@@ -17,7 +17,7 @@ from gluon_kernels.checks import (
     check_out,
     check_tensors,
 )
-from gluon_kernels.eager import differentiable, wants_gradient
+from gluon_kernels.eager import differentiable, route
 from gluon_kernels.gemm.call import check_activation, check_bias, result_dtype
 from gluon_kernels.gemm.ops import activated, matmul
 from gluon_kernels.plans import Plans, current_target, multiprocessors
@@ -296,13 +296,11 @@ def linear(
         ShapeError, DtypeError, ArgumentError: the arguments do not fit each other.
     """
     if out is None and not (is_compiling() or x is None or weight is None):
-        dense = bias is None or is_plain(bias, gradients=True) and bias.is_contiguous()
-        if dense and is_plain(x, weight, scales, bias):
-            if weight.dtype is not x.dtype:
-                return _run(x, weight, scales, bias, activation, out_dtype)
-        elif dense and wants_gradient(x, weight, scales, bias) and weight.dtype is not x.dtype:
-            watched: Tensor = _watched(x, weight, scales, bias, activation, out_dtype)
-            return watched
+        way = route(x, weight, scales, bias)
+        if way and weight.dtype is not x.dtype and (bias is None or bias.is_contiguous()):
+            call = _run if way == 1 else _watched
+            result: Tensor = call(x, weight, scales, bias, activation, out_dtype)
+            return result
     check_tensors("linear", {"scales": scales, "bias": bias, "out": out}, x=x, weight=weight)
     if not x.is_meta and torch.is_autocast_enabled(x.device.type) and x.is_floating_point():
         dtype = torch.get_autocast_dtype(x.device.type)
@@ -326,10 +324,9 @@ def linear(
             return _run(x, weight, scales, bias, activation, out.dtype, out)
         _linear_out.overload(x, weight, scales, bias, activation, out)
         return out
-    if not is_compiling() and is_plain(x, weight, scales, bias):
-        return _run(x, weight, scales, bias, activation, out_dtype)
-    call = _watched if wants_gradient(x, weight, scales, bias) else _linear
-    result: Tensor = call(x, weight, scales, bias, activation, out_dtype)
+    way = 0 if is_compiling() else route(x, weight, scales, bias)
+    call = (_linear, _run, _watched)[way]
+    result = call(x, weight, scales, bias, activation, out_dtype)
     return result
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 import gluon_core as gluon
 from gluon_core.errors import ArgumentError
 from gluon_kernels.checks import check_devices, check_dtype, check_out
-from gluon_kernels.eager import direct, is_compiling, is_plain, wants_gradient
+from gluon_kernels.eager import direct, is_compiling, route
 from gluon_kernels.plans import Plans, key
 from gluon_kernels.topk import launches
 
@@ -126,9 +126,10 @@ def topk(
         ArgumentError: the dimension is out of range, `k` is, or `out` is on another device or has a gradient.
     """
     if out is None and dim == -1 and not is_compiling():
-        if is_plain(x):
+        way = route(x)
+        if way == 1:
             return TopK(*_plans((key(x), k, largest), x, k, largest))
-        if wants_gradient(x) and x.ndim:
+        if way == 2 and x.ndim:
             return TopK(*_watched(k, largest, x.shape[-1])(x))
     _check(x, k, dim)
     last = dim in (-1, x.ndim - 1)

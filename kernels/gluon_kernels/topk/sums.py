@@ -12,7 +12,7 @@ import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.errors import ArgumentError
 from gluon_kernels.checks import FLOATS, check_dtype
-from gluon_kernels.eager import direct, is_compiling, is_plain, wants_gradient
+from gluon_kernels.eager import direct, is_compiling, route
 from gluon_kernels.norm.columns import columns_plan, running_sums_of_columns
 from gluon_kernels.norm.rows import row_start
 from gluon_kernels.norm.views import Rows
@@ -260,11 +260,12 @@ def cumsum(x: Tensor, dim: int = -1, *, dtype: Optional[torch.dtype] = None) -> 
     """
     result: Tensor
     if not (x is None or is_compiling()):
-        if is_plain(x):
+        way = route(x)
+        if way == 1:
             kind = x.dtype if dtype is None else dtype
             if dim == -1 or -x.ndim <= dim < x.ndim:
                 return _sums(x, dim, kind, False)
-        elif wants_gradient(x) and -x.ndim <= dim < x.ndim:
+        elif way == 2 and -x.ndim <= dim < x.ndim:
             result = _watched(dim, x.dtype if dtype is None else dtype, x.dtype)(x)
             return result
     kind = _checked(x, dtype)

@@ -12,6 +12,7 @@ from gluon_kernels import attention, eager
 from gluon_kernels.attention import ops
 from gluon_kernels.attention.problem import ATTENTION, GRADIENTS
 from gluon_kernels.problem import error_of
+from tests.kernels.routes import route
 from tests.kernels.sizes import repeated
 
 pytestmark = [pytest.mark.once, pytest.mark.sampled(7)]
@@ -156,7 +157,7 @@ def test_calls_past_the_operators(monkeypatch):
     def plain(*tensors, gradients=False):
         return gradients or not (torch.is_grad_enabled() and any(t.requires_grad for t in tensors))
 
-    monkeypatch.setattr(eager, "is_plain", plain)
+    monkeypatch.setattr(eager, "route", route)
     monkeypatch.setattr(ops, "is_plain", plain)
     for problem in PROBLEMS:
         assert problem.check(problem.small[2], "cpu") is None

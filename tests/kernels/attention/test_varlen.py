@@ -10,6 +10,7 @@ from gluon_kernels import attention, attention_varlen, eager
 from gluon_kernels.attention import varlen, varlen_launches
 from gluon_kernels.attention.problem import VARLEN, VARLEN_GRADIENTS, lists_of
 from gluon_kernels.problem import error_of
+from tests.kernels.routes import route
 
 pytestmark = [pytest.mark.once, pytest.mark.sampled(7)]
 
@@ -102,7 +103,7 @@ def test_calls_past_the_operators(monkeypatch):
     def plain(*tensors, gradients=False):
         return gradients or not (torch.is_grad_enabled() and any(t.requires_grad for t in tensors))
 
-    monkeypatch.setattr(eager, "is_plain", plain)
+    monkeypatch.setattr(eager, "route", route)
     monkeypatch.setattr(varlen, "is_plain", plain)
     for problem in (VARLEN, VARLEN_GRADIENTS):
         assert problem.check(problem.small[1], "cpu") is None

@@ -19,11 +19,11 @@ from gluon_core.errors import (
     LimitError,
     ShapeError,
 )
-from gluon_kernels import eager
 from gluon_kernels.gemm import choice, fp8, ops, tilings
 from gluon_kernels.gemm.call import checked
 from gluon_kernels.gemm.problem import BMM, MATMUL, MATMUL_FP8, PROBLEMS
 from gluon_kernels.problem import error_of
+from tests.kernels.routes import plain, route
 
 pytestmark = [pytest.mark.once, pytest.mark.sampled(6)]
 
@@ -246,17 +246,12 @@ def test_gradients_have_gradients(activation, way, monkeypatch):
         assert error_of(grad, wanted) < 1e-4
 
 
-def plain(*tensors, gradients=False):
-    wanted = not gradients and any(t is not None and t.requires_grad for t in tensors)
-    return not (torch.is_grad_enabled() and wanted or torch.is_autocast_enabled("cpu"))
-
-
 @pytest.mark.parametrize("stored", ["NN", "NT"])
 @pytest.mark.parametrize("front", [(), (3,), (2, 2)])
 def test_calls_past_the_operators(front, stored, monkeypatch):
     """The way of tensors on a GPU: results, gradients, `out=`."""
     monkeypatch.setattr(ops, "is_plain", plain)
-    monkeypatch.setattr(eager, "is_plain", plain)
+    monkeypatch.setattr(ops, "route", route)
     a, b = matrices((*front, 24, 16), (40, 16) if stored == "NT" else (16, 40), dtype=torch.float32)
     b = b.mT if stored == "NT" else b
     wide = [x.double().requires_grad_() for x in (a, b)]

@@ -20,6 +20,7 @@ from gluon_kernels.linear_attention.problem import (
     recurrence,
 )
 from gluon_kernels.problem import error_of
+from tests.kernels.routes import route
 
 pytestmark = [pytest.mark.once, pytest.mark.sampled(10)]
 
@@ -213,7 +214,7 @@ def test_calls_past_the_operators(monkeypatch):
             torch.is_grad_enabled() and any(t.requires_grad for t in tensors if t is not None)
         )
 
-    monkeypatch.setattr(eager, "is_plain", plain)
+    monkeypatch.setattr(eager, "route", route)
     monkeypatch.setattr(ops, "is_plain", plain)
     for problem in (DELTA, DELTA_GRADIENTS):
         assert problem.check(problem.small[2], "cpu") is None

@@ -5,11 +5,11 @@ import torch
 import torch.nn.functional as F
 
 import gluon_kernels as kernels
-from gluon_kernels import eager
 from gluon_kernels.norm import gated, linear_loss, loss, ops
 from gluon_kernels.problem import error_of
 from gluon_kernels.topk import ops as topk_ops
 from gluon_kernels.topk import sums
+from tests.kernels.routes import route
 
 pytestmark = [pytest.mark.once, pytest.mark.sampled(4)]
 LABELS = torch.tensor([3, 0, -100, 39, 2])
@@ -65,11 +65,8 @@ CASES = {
 
 @pytest.fixture
 def short_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    def plain(*tensors, gradients=False):
-        return gradients or not (torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors))  # fmt: skip
-
-    for module in (eager, ops, loss, linear_loss, gated, sums, topk_ops):
-        monkeypatch.setattr(module, "is_plain", plain)
+    for module in (ops, loss, linear_loss, gated, sums, topk_ops):
+        monkeypatch.setattr(module, "route", route)
 
 
 TWICE = [name for name in CASES if "linear" not in name and "long" not in name]

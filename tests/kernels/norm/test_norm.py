@@ -10,11 +10,11 @@ import torch.nn.functional as F
 
 import gluon_kernels as kernels
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
-from gluon_kernels import eager
 from gluon_kernels.norm import gated, launches, loss, ops, portable, rows
 from gluon_kernels.norm.problem import PROBLEMS, WITH_GRADIENTS
 from gluon_kernels.plans import Plans
 from gluon_kernels.topk.problem import WITH_GRADIENTS as OF_SUMS
+from tests.kernels.routes import route
 
 pytestmark = [pytest.mark.once, pytest.mark.sampled(4)]
 
@@ -54,13 +54,8 @@ def programs(request, monkeypatch):
 def way(request, monkeypatch):
     """Calls through the operators, and calls past them, which tensors on a GPU take."""
     if request.param == "direct":
-
-        def plain(*tensors, gradients=False):
-            wanted = not gradients and any(t is not None and t.requires_grad for t in tensors)
-            return not (torch.is_grad_enabled() and wanted)
-
-        for module in (eager, ops, loss, gated):
-            monkeypatch.setattr(module, "is_plain", plain)
+        for module in (ops, loss, gated):
+            monkeypatch.setattr(module, "route", route)
 
 
 @pytest.mark.parametrize("problem, shape", CASES)
