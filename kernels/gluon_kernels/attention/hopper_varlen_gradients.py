@@ -15,6 +15,7 @@ from gluon_kernels.attention.packed import add, bounds, select
 from gluon_kernels.attention.varlen_sums import padded_start
 
 HEADS = gl.constexpr(8)  # that are walked together
+LEVELS = gl.constexpr(4)  # of a sequence's tiles that are walked together
 
 
 @gluon.jit
@@ -53,19 +54,21 @@ def tiles_above(packed, level, SETTINGS: gl.constexpr):
 
 @gluon.jit
 def level_of(nth, packed, SETTINGS: gl.constexpr):
-    """Return the level of the n-th tile of all sequences, in the order of falling levels."""
+    """Return the lowest one of the levels that are walked together and have the n-th tile of all sequences, highest levels first."""
     first, end, first_other, last_other = packed
     SIZE: gl.constexpr = SETTINGS[0][0]
     tiles = gl.cdiv(end - first, SIZE)
     others = gl.cdiv(last_other - first_other, SIZE)
-    below = gl.minimum(gl.min(others - tiles, 0), 0)
-    over = gl.max(gl.maximum(others, tiles), 0) + 1
-    while over - below > 1:
-        middle = (below + over) // 2
-        enough = gl.sum(tiles_above(packed, middle, SETTINGS), 0) > nth
-        below = gl.where(enough, middle, below)
-        over = gl.where(enough, over, middle)
-    return below
+    lowest = gl.minimum(gl.min(others - tiles, 0), 0)
+    highest = gl.max(gl.maximum(others, tiles), 0)
+    group = 0
+    past = (highest - lowest) // LEVELS + 1
+    while past - group > 1:
+        middle = (group + past) // 2
+        enough = gl.sum(tiles_above(packed, lowest + middle * LEVELS, SETTINGS), 0) > nth
+        group = gl.where(enough, middle, group)
+        past = gl.where(enough, past, middle)
+    return lowest + group * LEVELS
 
 
 @gluon.jit
@@ -86,7 +89,7 @@ def own_tile(lists, warps: gl.constexpr, SETTINGS: gl.constexpr):
     packed = bounds(lists, gl.arange(0, SETTINGS[3], flat))
     nth, _ = place_of_program()
     level = level_of(nth, packed, SETTINGS)
-    above = tiles_above(packed, level + 1, SETTINGS)
+    above = tiles_above(packed, level + LEVELS, SETTINGS)
     here = tiles_above(packed, level, SETTINGS) - above
     nth -= gl.sum(above, 0)
     last = gl.associative_scan(here, 0, add)
@@ -94,12 +97,9 @@ def own_tile(lists, warps: gl.constexpr, SETTINGS: gl.constexpr):
     mine = gl.arange(0, SETTINGS[3], flat) == sequence
     first, end = select(packed[0], mine), select(packed[1], mine)
     first_other, last_other = select(packed[2], mine), select(packed[3], mine)
+    nth -= select(last - here - above, mine)  # tiles of the sequence that come before
     if WINDOW[1] is not None:
-        nth = level - gl.cdiv(last_other - first_other, SIZE) + gl.cdiv(end - first, SIZE)
-    elif WINDOW[0] is not None:
-        nth = gl.cdiv(end - first, SIZE) - 1 - level
-    else:
-        nth -= select(last - here, mine)
+        nth = gl.cdiv(end - first, SIZE) - 1 - nth
     length = last_other - first_other
     row = nth * SIZE
     low = row + length - (end - first)
