@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import gluon_core as gluon
-from gluon_core.errors import CapabilityError, DtypeError, ShapeError
+from gluon_core.errors import ArgumentError, CapabilityError, DtypeError, ShapeError
 from gluon_kernels.attention import fp8_values
 from gluon_kernels.attention.launches import descriptor_of
 from gluon_kernels.attention.masks import LOG2E
@@ -228,7 +228,7 @@ def attention_fp8(
         k, v: [batch, heads of keys, length of keys, width] of the same dtype; the heads of queries are a multiple of those of keys.
         q_scale, k_scale, v_scale: contiguous float32 [batch, heads], of keys and values [batch, heads of keys].
         causal: a query sees the keys up to its own place.
-        scale: of the scores; 1 / sqrt(width) by default.
+        scale: of the scores, positive; 1 / sqrt(width) by default.
         out_dtype: float16 or bfloat16.
 
     Returns:
@@ -236,13 +236,21 @@ def attention_fp8(
 
     Raises:
         DtypeError, ShapeError: tensors of other dtypes or shapes.
-        ArgumentError: tensors on different devices.
+        ArgumentError: tensors on different devices, or a scale that is not positive.
         CapabilityError: another device than Hopper.
     """
     if type(q) is not Tensor:
         check_tensors("attention_fp8", q=q)
     if scale is None:
         scale = 1 / math.sqrt(max(q.shape[-1], 1)) if q.ndim else 1.0
+    elif not scale > 0:  # a row's largest product is its largest score
+        raise ArgumentError(
+            "the scale of the scores must be positive",
+            argument="scale",
+            expected="a positive number, or None for 1 / sqrt(width)",
+            got=scale,
+            remedy="Negate q and the scale.",
+        )
     tensors = (q, k, v, q_scale, k_scale, v_scale)
     settings = (causal, scale, out_dtype)
     result: Tensor

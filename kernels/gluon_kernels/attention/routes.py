@@ -90,9 +90,10 @@ def batch_forward(
         from gluon_kernels.attention import launches
 
         causal = mask.right is not None
-        if mask.is_plain and q.shape[-1] == v.shape[-1] <= 128:
+        plain = mask.is_plain and scale > 0  # a row's largest product is its largest score
+        if plain and q.shape[-1] == v.shape[-1] <= 128:
             return launches.forward_plan(q, k, v, sinks, causal, scale, keep, out)
-        if mask.is_plain and 128 < q.shape[-1] == v.shape[-1]:
+        if plain and 128 < q.shape[-1] == v.shape[-1]:
             from gluon_kernels.attention import wide_launches
 
             return wide_launches.forward_plan(q, k, v, sinks, causal, scale, keep, out)

@@ -46,6 +46,15 @@ def test_repeatable_gradients(number):
         torch.use_deterministic_algorithms(before)
 
 
+@pytest.mark.parametrize("width, scale", [(64, 0.0), (64, -0.3), (192, -0.3)])
+def test_scales_that_are_not_positive(width, scale):
+    q, k, v = (torch.randn(1, 1, 70, width).bfloat16() for _ in "qkv")
+    score = q.float() @ k.float().mT * scale
+    hidden = torch.ones(70, 70).triu(1).bool()
+    right = score.masked_fill(hidden, -torch.inf).softmax(-1) @ v.float()
+    assert error_of(attention(q, k, v, causal=True, scale=scale), right) < 2e-2
+
+
 @pytest.mark.parametrize("each", [4, 2, 1])
 @pytest.mark.parametrize("number", [0, 1])
 def test_programs_take_heads_that_share_keys(number, each, monkeypatch):

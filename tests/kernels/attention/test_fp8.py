@@ -86,6 +86,7 @@ MISTAKES = [
     (lambda: attention_fp8(Q, K, V, S[1], *S[1:]), ShapeError, "q_scale: "),
     (lambda: attention_fp8(Q, K, V, S[0], S[1].to("meta"), S[2]), ArgumentError, "k_scale: "),
     (lambda: attention_fp8(Q, K, V, *S, out_dtype=torch.float32), DtypeError, "out_dtype: "),
+    (lambda: attention_fp8(Q, K, V, *S, scale=0.0), ArgumentError, "must be positive"),
 ]
 
 
