@@ -8,6 +8,7 @@ that take the tensors of each call.
 
 from __future__ import annotations
 
+import os
 from typing import Any, Callable, Hashable, Optional, Sequence
 
 import torch
@@ -79,7 +80,8 @@ def route(*tensors: Optional[torch.Tensor]) -> int:
 
 
 def signature(*tensors: Optional[torch.Tensor]) -> Hashable:
-    """Return what prepared launches depend on: dtype, device, sizes, strides and alignment to 16 bytes of each tensor."""
+    """Return what prepared launches depend on: dtype, device, sizes, strides and alignment to 16 bytes of each tensor, and for
+    tensors of the host the target that the environment names."""
     known: Hashable = native.engine.signature(*tensors)
     return tuple(map(_facts, tensors)) if known is None else known
 
@@ -88,7 +90,9 @@ def _facts(tensor: Optional[torch.Tensor]) -> Hashable:
     if tensor is None:
         return None
     aligned = tensor.data_ptr() & 15
-    return tensor.dtype, tensor.shape, tensor.stride(), tensor.get_device(), aligned
+    device = tensor.get_device()
+    place = os.environ.get("GLUON_TARGET") if device < 0 else device
+    return tensor.dtype, tensor.shape, tensor.stride(), place, aligned
 
 
 def prepare(

@@ -128,7 +128,7 @@ static PyMethodDef methods[] = {
      "refill(handle, arguments, marks, fallback)\n\nReturn `handle(*tensors)`, which launches with tensors in place\n"
      "of `marks`, integers among the arguments or bases of descriptors; None where C cannot."},
     {"signature", (PyCFunction)(void (*)(void))signature, METH_FASTCALL,
-     "signature(*tensors)\n\nReturn the facts of tensors as bytes, see launches.h; None where C cannot read one."},
+     "signature(*tensors)\n\nReturn the facts of tensors as bytes, see launches.h; None where C cannot read one, or a CPU has it."},
     {"teach", teach, METH_VARARGS,
      "teach(cls, kind)\n\nRead tensors (0) of exactly this class through DLPack's table of functions, descriptors (1)\n"
      "by their fields, arrays of NumPy (2); False where it cannot."},

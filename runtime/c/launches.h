@@ -266,7 +266,7 @@ static PyObject *refill(PyObject *Py_UNUSED(module), PyObject *args)
     return as_function(&self, sizeof self);
 }
 
-/* Return dtype, device, sizes, strides and alignment to 16 bytes of each tensor; None stands for itself. */
+/* Return dtype, device, sizes, strides and alignment to 16 bytes of each tensor of a GPU; None stands for itself. */
 static PyObject *signature(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
 {
     Reader to;
@@ -274,7 +274,7 @@ static PyObject *signature(PyObject *Py_UNUSED(module), PyObject *const *args, P
     start(&to, NULL, NULL);
     for (i = 0; i < count; i++) {
         View view = {0};
-        int dim, failed = args[i] != Py_None && (!view_of(args[i], &view) || view.strides == NULL);
+        int dim, failed = args[i] != Py_None && (!view_of(args[i], &view) || !view.strides || view.device.type == DEVICE_CPU);
         failed |= add(&to, args[i] != Py_None ? 1 + (uint64_t)view.rank : 0) | add(&to, word_of_view(&view, 15));
         for (dim = 0; !failed && dim < view.rank; dim++)
             failed = add(&to, (uint64_t)view.shape[dim]) | add(&to, (uint64_t)view.strides[dim]);

@@ -48,6 +48,15 @@ def test_signatures_distinguish_all_dependencies_of_a_launch():
     assert gluon.torch.signature(x) != same != gluon.torch.signature(None, x)
 
 
+def test_signatures_of_the_host_distinguish_targets(monkeypatch):
+    """An operator's plans for one target are not those for the next, in one process."""
+    monkeypatch.setenv("GLUON_TARGET", "sim:sm_90")
+    x = torch.randn(8, 16)
+    same = gluon.torch.signature(x)
+    monkeypatch.setenv("GLUON_TARGET", "sim:gfx942")
+    assert gluon.torch.signature(x) != same
+
+
 def test_tensors_of_the_host_take_the_dispatcher():
     assert not gluon.torch.is_plain(torch.ones(2))
 

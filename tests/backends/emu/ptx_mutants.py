@@ -2,7 +2,7 @@
 
     python -m tests.backends.emu.ptx_mutants FILE.json [--case CASE ...] [--most N] [--seconds N] [--processes N]
 
-prints the table of docs/emulator-ptx.md, of at most N mutants of each kind. FILE keeps the report on each mutant: a run that `--seconds` ended goes on.
+prints the table of docs/emulator-ptx.md, of at most N mutants of each kind, and the report on all that have none, at once. FILE keeps the report on each mutant: a run that `--seconds` ended goes on.
 """
 
 from __future__ import annotations
@@ -140,6 +140,12 @@ def _attention() -> Any:
     return gluon_kernels.attention(*(_bf16(1, 1, 256, 64) for _ in range(3)), causal=True)
 
 
+def _attention_around() -> Any:
+    """More tiles of keys than the ring has slots."""
+    keys, values = (_bf16(1, 1, 512, 64) for _ in range(2))
+    return gluon_kernels.attention(_bf16(1, 1, 128, 64), keys, values)
+
+
 def _grouped() -> Any:
     offs = torch.tensor([40, 72, 150], dtype=torch.int32)
     return gluon_kernels.grouped_matmul(_bf16(150, 136), _bf16(3, 136, 208), offs)
@@ -150,6 +156,7 @@ CASES = {
     "gemm, cooperative": Case("emu:sm_90", _wide_pair, "cooperative 256x128x64 s4", 1),
     "gemm, split-K": Case("emu:sm_90", _long, "split_k 16x64x128 s6/4"),
     "attention": Case("emu:sm_90", _attention),
+    "attention, wrapped": Case("emu:sm_90", _attention_around, units=1),
     "grouped GEMM": Case("emu:sm_90", _grouped),
     "gemm, cp.async": Case("emu:sm_80", _aligned),
     "gemm, tcgen05": Case("emu:sm_100", _tiles_of_one_block, units=1),
@@ -157,11 +164,14 @@ CASES = {
 
 
 def _launched(case: Case) -> Any:
+    from gluon_kernels.attention import launches as attention
     from gluon_kernels.gemm import choice, launches, ops, tilings, vendors
 
     ops.plans.forget()
     target = patch.dict(os.environ, {"GLUON_TARGET": case.target})
-    with target, patch.object(vendors, "multiprocessors", lambda tensor: case.units):
+    modules = (vendors, attention)
+    counts = [patch.object(module, "multiprocessors", lambda tensor: case.units) for module in modules]  # fmt: skip
+    with target, counts[0], counts[1]:
         if case.tiling is None:
             return case.run()
         chosen = tilings.TILINGS[case.tiling]
@@ -248,6 +258,18 @@ def tried(name: str, most: int, number: int) -> tuple[str, float]:
     return verdict, round(time.monotonic() - begun, 1)
 
 
+def together(name: str, lines: list[int]) -> str:
+    """Return the report on all mutants at these lines in one text: each alone had none."""
+    torch.set_num_threads(1)
+    kernel, text, right, _ = _prepared(name)
+    changed = text.splitlines()
+    first = {one.line: one for one in reversed(list(mutants(text)))}
+    for line in lines:
+        changed[line - 1] = first[line].text.splitlines()[line - 1]
+    one = Mutant("together", "\n".join(changed), 0, "")
+    return report(CASES[name], kernel, one, right) or "no report"
+
+
 def lines_of(kept: dict[str, Any]) -> Iterator[str]:
     """Yield the table: by kind and case, the reported deletions and all of them; below it those without a report."""
     columns = list(dict.fromkeys(key.split("|")[0] for key in kept))
@@ -295,6 +317,17 @@ def main() -> None:
                     kept[f"{name}|{one.kind}|{one.line}"] = one.kind, verdict, str(one), seconds
                     options.file.write_text(json.dumps(kept, indent=0))
             left += len(jobs)
+        silent: dict[tuple[str, str], list[int]] = {}
+        for key, (kind, verdict, _, _) in kept.items():
+            if verdict == "no report":
+                name, _, line = key.split("|")
+                silent.setdefault((name, kind), []).append(int(line))
+        groups = {one: pool.submit(together, one[0], lines) for one, lines in silent.items()}
+        for (name, kind), group in groups.items():
+            count = len(silent[name, kind])
+            print(
+                f"{name}: the {count} of {kind!r} without a report, all at once: {group.result()}"
+            )
     print(*lines_of(kept), sep="\n")
     print(f"{left} left, {sum(entry[3] for entry in kept.values()):.0f} s", flush=True)
 
