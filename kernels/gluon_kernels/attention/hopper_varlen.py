@@ -15,7 +15,7 @@ from gluon_core.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 from gluon_kernels.attention.packed import fetch_rows, rounds, score_products, sequences, work_at
-from gluon_kernels.attention.tiles import with_sink
+from gluon_kernels.attention.tiles import sums_of_lanes, with_sink
 from gluon_kernels.dependent import wait_for_predecessor
 
 
@@ -104,7 +104,8 @@ def attend(rings, outputs, lists, heads, scale, half: gl.constexpr, SETTINGS: gl
             score = masked_scores(score, low, stop - 1, length, scale, SETTINGS)
             top = gl.maximum(gl.max(score, 1), -1e30)  # finite even where a row sees no key yet
             p = gl.exp2(score - top[:, None])
-            total = gl.sum(p, 1)
+            total = sums_of_lanes(p)
+            lanes: gl.constexpr = gl.SliceLayout(1, total.type.layout)
             p_tile = gl.convert_layout(p.to(dtype), p_layout)
             acc = warpgroup_mma_init(gl.zeros([ROWS, D], gl.float32, out_layout))
             previous, position = position, position.next()
@@ -119,8 +120,11 @@ def attend(rings, outputs, lists, heads, scale, half: gl.constexpr, SETTINGS: gl
                 higher = gl.maximum(top, gl.max(score, 1))
                 decay = gl.exp2(top - higher)
                 p = gl.exp2(score - higher[:, None])
-                total = total * decay + gl.sum(p, 1)
+                fresh = sums_of_lanes(p)
+                total = total * gl.convert_layout(decay, lanes)[:, None] + fresh
                 top = higher
+                if D <= 64:
+                    queries.wait(query)  # came long ago; see `hopper.attend`
                 done = warpgroup_mma_wait(0, deps=[acc])
                 values.release(previous)
                 acc = warpgroup_mma_init(done * gl.convert_layout(decay, out_row)[:, None])
@@ -131,6 +135,7 @@ def attend(rings, outputs, lists, heads, scale, half: gl.constexpr, SETTINGS: gl
             query = query.next()
             v_tile = values.wait(previous).reshape([BLOCKS[1], D])
             acc = warpgroup_mma(p_tile, v_tile, acc, is_async=True)
+            total = gl.convert_layout(gl.sum(total, 1), row_layout)
             kept = 1.0
             if sinks is not None:
                 top, total, kept = with_sink(gl.load(sinks + head), top, total)
