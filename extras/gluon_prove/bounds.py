@@ -67,13 +67,15 @@ class Bounds(Effects):
         """Count the unknowns that bound loops. Partitions share one where it is the same for all of
         them: it does not change, or each meets it once in the same loops and choices."""
         self._unite()
+        for _, loop in self.all_loops:
+            loop.guarded = self._is_guarded(loop)
         sites: dict[Term, list[tuple[int, Loop]]] = {}
         for task, loop in self.all_loops:
             if loop.core is not None:
                 sites.setdefault(loop.core, []).append((task, loop))
         for core, loops in sites.items():
             tasks = [task for task, _ in loops]
-            alike = len(set(tasks)) == len(tasks) and len({loop.context for _, loop in loops}) == 1
+            alike = len(set(tasks)) == len(tasks) and len({loop.place for _, loop in loops}) == 1
             if core.fixed or alike:
                 number = self._root(core)
                 for _, loop in loops:
@@ -120,6 +122,17 @@ class Bounds(Effects):
             if over:
                 held.append((term("icmpSLT", one, term("add", counted, max(over))), 1))
         return not self.arithmetic.feasible(bounds, held)
+
+    def _is_guarded(self, loop: Loop) -> bool:
+        """Return True if the innermost condition around a loop skips it, and only where it has no round."""
+        kind, place, *way = loop.context[-1] if loop.context else ("", None)
+        if kind != "if" or not way[0] or loop.core is None or loop.low is None:
+            return False
+        condition = self.alias.get(place[1]) if isinstance(place, tuple) else place
+        if not isinstance(condition, Term) or self.arithmetic is None:
+            return False
+        rounds = (loop.core, loop.low - loop.offset + 1, None)
+        return not self.arithmetic.feasible([rounds], [(condition, 0)])
 
     def _unite(self) -> None:
         """Bounds that are equal for all arguments get one name."""

@@ -5,8 +5,8 @@ Values that depend on nothing but constants, arguments and program ids are compu
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, Callable, Iterator, Optional
+from dataclasses import dataclass, field, replace
+from typing import Any, Callable, Collection, Iterator, Optional
 
 from gluon_prove.values import Term
 from gluon_sim.tracing.ir import Location, Op
@@ -189,6 +189,8 @@ class Loop:
         linear: carried variables that each round adds a constant to.
         context: the loops and choices around it.
         root: the number of the core.
+        low: where the counter begins, if that is a number.
+        guarded: a condition around the loop skips it, only where it has no round.
     """
 
     loc: Location
@@ -200,6 +202,13 @@ class Loop:
     linear: dict[int, int] = field(default_factory=dict)
     context: tuple[Any, ...] = ()
     root: Optional[int] = None
+    low: Optional[int] = None
+    guarded: bool = False
+
+    @property
+    def place(self) -> tuple[Any, ...]:
+        """Return the loops and choices that decide how often the loop is begun, or skipped without a round."""
+        return self.context[:-1] if self.guarded else self.context
 
 
 @dataclass(frozen=True)
@@ -282,6 +291,25 @@ class Code:
     def finish(self) -> None:
         """Drop unused instructions, and compute live ranges."""
         self._choices()
+        self._drop()
+        for step in self.steps:
+            if isinstance(step, Enter):
+                step.loop.linear = {v: c for v, c in step.loop.linear.items() if v in self._ever}
+        self._shorten()
+        self._live()
+
+    def without(self, places: Collection[int]) -> Code:
+        """Return the code without the effects at some places, and without all that only they need."""
+        steps = [
+            Jump(step.loc, i + 1) if i in places else replace(step) if isinstance(step, Move) else step
+            for i, step in enumerate(self.steps)
+        ]  # fmt: skip
+        code = Code(self.name, steps, active=self.active, data=self.data)
+        code._drop()
+        return code
+
+    def _drop(self) -> None:
+        """Drop unused instructions, and compute live ranges."""
         while True:
             self._live()
             idle = [
@@ -303,11 +331,6 @@ class Code:
                 self.steps[i] = Jump(self.steps[i].loc, i + 1)
             if not idle and not moved:
                 break
-        for step in self.steps:
-            if isinstance(step, Enter):
-                step.loop.linear = {v: c for v, c in step.loop.linear.items() if v in self._ever}
-        self._shorten()
-        self._live()
 
     def _choices(self) -> None:
         """Leave out choices that nothing comes of, and free those of which only data does."""

@@ -343,10 +343,16 @@ class Counting(Equal):
         env = state.tasks[task].env
         numbers = {v: x for v, x in env.items() if isinstance(x, Number)}
         env.update(self._exact(env, loop, numbers) or common(numbers, loop.root))
-        if (task, loop.root) in state.own:
-            state.own[task, loop.root] = None
+        self._over(state, task, loop)
+
+    def _over(self, state: State, task: int, loop: Loop) -> None:
+        """Count an execution of a loop that a task left, or skips where it would have no round."""
+        root = loop.root
+        assert root is not None
+        if (task, root) in state.own:
+            state.own[task, root] = None
         else:
-            state.done[task, loop.root] = state.done.get((task, loop.root), 0) + 1
+            state.done[task, root] = state.done.get((task, root), 0) + 1
 
     def _exact(self, env: dict[int, Any], loop: Loop, numbers: dict[int, Number]) -> dict[int, Any]:
         """Return the counters of a loop that is over after so few rounds that its state represents no other, where it is kept so small; else nothing."""

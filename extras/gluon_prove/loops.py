@@ -93,6 +93,7 @@ class Loops(Bounds):
                 if by == 1 and id(value) in self.flat and loop.core is not None:
                     self.counted(self.flat[id(value)], loop, low, var)
         self.flats(body, loop, low, carried)
+        loop.low = low.value if low.var is None and isinstance(low.value, int) else None
         self.all_loops.append((self.task, loop))
         self.emit(Enter(op.loc, loop, low))
         around = self.context

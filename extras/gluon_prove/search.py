@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Any, Optional, Sequence
 
+from gluon_prove.code import Effect
 from gluon_prove.effects import Lowered
 from gluon_prove.order import Depends
+from gluon_prove.reasons import Found, Overtaken, Shared, Waited, Widened
 from gluon_prove.smt import Arithmetic
 from gluon_prove.state import Decide, Facts, Impossible, Past, State, Step
 from gluon_prove.values import CannotSay, TimeIsOver
-from gluon_prove.walk import Walker
-from gluon_prove.world import Found, Overtaken, Waited, Widened
+from gluon_prove.walk import Focus, Walker
 
 __all__ = ["Outcome", "search"]
 
@@ -48,6 +50,13 @@ class Outcome:
     reason: Optional[CannotSay] = None
     rules: frozenset[tuple[str, int, int, int, int]] = frozenset()
     period: int = 1
+
+    def with_(self, other: Outcome) -> Outcome:
+        """Return the outcome of this search and then another one."""
+        return replace(
+            other, states=self.states + other.states, steps=self.steps + other.steps,
+            rules=self.rules | other.rules,
+        )  # fmt: skip
 
     def unsure(self, arithmetic: Arithmetic) -> Optional[str]:
         """Return the rule of arithmetic that was used and that the solver does not confirm; None for
@@ -165,8 +174,20 @@ class _Search:
                 return True
         return False
 
+    def next_alone(self, state: State, alone: int) -> None:
+        """Take a step of the task that is walked alone; before it begins, one of the kernel's own."""
+        walker = self.walker
+        task = alone if walker.begun(state, alone) else 0
+        if state.tasks[task].alive:
+            self.every(lambda decisions: walker.go(state, task, decisions))
+        else:
+            self.ends(state, 1 << task)
+
     def next(self, state: State) -> None:
         walker = self.walker
+        if walker.alone is not None:
+            self.next_alone(state, walker.alone)
+            return
         if walker.in_turn:
             if not self.in_turn(state):
                 self.over(state)
@@ -208,6 +229,10 @@ class _Search:
             code = walker.codes[left[0]]
             loc = code.steps[state.tasks[left[0]].position].loc
             raise Found("deadlock.tasks", "; ".join(places), loc)
+        self.ends(state, 1)  # the bit of the kernel's own task
+
+    def ends(self, state: State, known: int) -> None:
+        """Look for work under way at the end; `known` is the bit of the task that waits for it."""
         for flight in state.world.flights:
             if flight.reads:
                 raise Found(
@@ -215,10 +240,9 @@ class _Search:
                     f"the kernel ends while the work of line {flight.line} may still read",
                     None,
                 )
-        known = 1  # the bit of the kernel's own task
         for access in state.world.seen:
             if access.kind == "write" and not access.known & known:
-                walker.lowered.left[access.line] = None
+                self.walker.lowered.left[access.line] = None
 
     def trace(self) -> tuple[Step, ...]:
         steps = []
@@ -250,26 +274,23 @@ def search(
     apart: list[Facts] = []
     while True:
         if not IN_TURN:
-            return whole.walk(False, None, ())
+            return whole.decide(False, None, ())
         try:
-            outcome = whole.walk(True, None, apart)
+            outcome = whole.decide(True, None, apart)
             break
         except Depends as depends:
             facts = depends.facts
             if facts is None or facts in apart or not facts.narrow or len(apart) >= _MOST_APART:
-                return whole.walk(False, None, ())
+                return whole.decide(False, None, ())
             apart.append(facts)
     for facts in apart:
         if outcome.mistake is not None or outcome.reason is not None:
             break
         try:
-            other = whole.walk(True, facts, ())
+            other = whole.decide(True, facts, ())
         except Depends:
-            other = whole.walk(False, facts, ())
-        outcome = replace(
-            other, states=outcome.states + other.states, steps=outcome.steps + other.steps,
-            rules=outcome.rules | other.rules,
-        )  # fmt: skip
+            other = whole.decide(False, facts, ())
+        outcome = outcome.with_(other)
     return outcome
 
 
@@ -283,14 +304,66 @@ class _Whole:
     started: float
     deadline: float
     arithmetic: Optional[Arithmetic]
+    shared: set[int] = field(default_factory=set)
+    touched: dict[tuple[int, int], set[int]] = field(default_factory=dict)
 
-    def walk(self, in_turn: bool, facts: Optional[Facts], apart: Sequence[Facts]) -> Outcome:
-        """Return the outcome of a search.
+    def decide(self, in_turn: bool, facts: Optional[Facts], apart: Sequence[Facts]) -> Outcome:
+        """Return the outcome of a search, and of one for each task with buffers of its own.
+
+        A race at a buffer takes two accesses to it. Where one task alone accesses it, with its
+        work that no barrier hears of, the others and the barriers have no part in their order: the
+        task is walked by itself, and what it does there multiplies no states of the others.
 
         Args:
             in_turn: one schedule alone.
-            given: the facts about the arguments.
+            facts: the facts about the arguments.
             apart: the cases left to other searches.
+
+        Raises:
+            Depends: one schedule does not stand for all.
+        """
+        owners: dict[int, set[int]] = {}
+        outcome = self.walk(in_turn, facts, apart, owners)
+        own: dict[int, set[int]] = {}
+        for buffer, tasks in owners.items():
+            if len(tasks) == 1 and buffer not in self.shared:
+                own.setdefault(next(iter(tasks)), set()).add(buffer)
+        if outcome.mistake is not None and own:
+            return self.walk(in_turn, facts, apart)  # with all that the simulator looks at
+        for task, buffers in own.items():
+            if outcome.reason is not None:
+                break
+            other = self.walk(True, facts, apart, alone=(task, frozenset(buffers)))
+            if other.mistake is not None or other.reason is not None:
+                return self.walk(in_turn, facts, apart)
+            outcome = outcome.with_(other)
+        return outcome
+
+    def _sliced(self, task: int, watched: frozenset[int]) -> Lowered:
+        """Return the program with a task's code for some buffers alone."""
+        kept = {-1, *watched}
+        code = self.lowered.tasks[task]
+        idle = [
+            place
+            for place, step in enumerate(code.steps)
+            if isinstance(step, Effect) and not self.touched.get((task, place), set()) & kept
+        ]
+        lowered = copy.copy(self.lowered)
+        lowered.tasks = [*self.lowered.tasks]
+        lowered.tasks[task] = code.without(idle)
+        return lowered
+
+    def walk(
+        self, in_turn: bool, facts: Optional[Facts], apart: Sequence[Facts],
+        owners: Optional[dict[int, set[int]]] = None,
+        alone: Optional[tuple[int, frozenset[int]]] = None,
+    ) -> Outcome:  # fmt: skip
+        """Return the outcome of a search.
+
+        Args:
+            in_turn, facts, apart: as in `decide`.
+            owners: takes the tasks that access each buffer; those with one are not watched.
+            alone: a task that is walked by itself, and the buffers that are watched.
 
         Raises:
             Depends: one schedule does not stand for all.
@@ -303,8 +376,11 @@ class _Whole:
             one: Optional[_Search] = None
             more: dict[str, Any] = {}
             try:
+                focus = Focus(None if owners is None else frozenset(self.shared), owners)
+                focus = focus if alone is None else Focus(alone[1], None, alone[0])
                 walker = Walker(
-                    self.lowered, self.strict, least, waited, writers, self.arithmetic, in_turn, facts
+                    self.lowered if alone is None else self._sliced(*alone), self.strict, least,
+                    waited, writers, self.arithmetic, in_turn, facts, focus,
                 )  # fmt: skip
                 one = _Search(walker, self.most, self.deadline, apart)
                 one.run()
@@ -318,6 +394,8 @@ class _Whole:
                     least[past.root] = max(past.least, least.get(past.root, 0) + 1)
             except Waited as queue:
                 waited |= {queue.queue}
+            except Shared as one_of:
+                self.shared.add(one_of.buffer)
             except Widened:
                 pass
             except Overtaken:
@@ -336,6 +414,8 @@ class _Whole:
                 }
             else:
                 more = {"reason": None}
+            if owners is not None and one is not None:
+                self.touched = walker.touched
             if one is not None:
                 states, steps = len(one.came), one.steps
             if more:

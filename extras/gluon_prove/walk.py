@@ -7,6 +7,7 @@ counters, the bound and the values that count along move back by one period: the
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import lcm
 from typing import Any, Optional
 
@@ -21,6 +22,7 @@ from gluon_prove.code import (
     Join,
     Jump,
     Leave,
+    Loop,
     Move,
     Pure,
     Test,
@@ -28,19 +30,38 @@ from gluon_prove.code import (
     View,
 )
 from gluon_prove.effects import Lowered
-from gluon_prove.events import Barrier, Issue, Use, WaitGroups
+from gluon_prove.events import Access, Barrier, Issue, Use, WaitGroups
+from gluon_prove.loops import place_of
 from gluon_prove.order import Depends, Phases
+from gluon_prove.reasons import Found
 from gluon_prove.smt import Arithmetic
 from gluon_prove.state import LEAST, Bound, Decide, Facts, Past, State, Step, Task, Token
 from gluon_prove.steps import Awaited, Fetched, Steps
 from gluon_prove.symbols import truth
 from gluon_prove.values import FREE, CannotSay, NeedsPrefix, Number, TimeIsOver
-from gluon_prove.world import Flight, Found, World
+from gluon_prove.world import Flight, World
 from gluon_sim.memory.shared import SharedView
 
-__all__ = ["Walker"]
+__all__ = ["Focus", "Walker"]
 
 _RUN = 20_000  # instructions of a task between two of its events
+
+
+@dataclass(frozen=True)
+class Focus:
+    """The part of a program that a search watches.
+
+    Args:
+        watched, owners: as `World` has them.
+        alone: the task that is walked alone, past all barriers; None to walk all.
+    """
+
+    watched: Optional[frozenset[int]] = None
+    owners: Optional[dict[int, set[int]]] = None
+    alone: Optional[int] = None
+
+
+_ALL = Focus()
 
 
 class Walker(Steps):
@@ -55,12 +76,18 @@ class Walker(Steps):
         arithmetic: finds conditions that no arguments satisfy.
         in_turn: tasks take their steps in turn, and the search checks that this represents all schedules.
         facts: the facts about the arguments.
+        focus: the buffers that are watched, and by whom.
+
+    Attributes:
+        touched: by task and place in its code, the buffers that an effect there accesses, and -1
+            where it does anything else but to act on barriers; empty where owners are known.
     """
 
     def __init__(
         self, lowered: Lowered, strict: bool, least: dict[int, int], waited: frozenset[str],
         writers: Optional[dict[int, frozenset[int]]], arithmetic: Optional[Arithmetic] = None,
         in_turn: bool = False, facts: Optional[Facts] = None,
+        focus: Focus = _ALL,
     ):  # fmt: skip
         self.lowered = lowered
         self.strict = strict
@@ -70,6 +97,9 @@ class Walker(Steps):
         self.arithmetic = arithmetic
         self.in_turn = in_turn
         self.argument_facts = facts
+        self.focus, self.alone = focus, focus.alone
+        self.touched: dict[tuple[int, int], set[int]] = {}
+        self._noted_events: set[tuple[int, int, int]] = set()
         self.codes = lowered.tasks
         self.period = _period(self.codes)
         self._views: dict[Any, SharedView] = {}
@@ -78,7 +108,8 @@ class Walker(Steps):
             frozenset(
                 i
                 for i, code in enumerate(self.codes)
-                if any(isinstance(s, Enter) and s.loop.root == root for s in code.steps)
+                if self.alone in (None, i)
+                and any(isinstance(s, Enter) and s.loop.root == root for s in code.steps)
             )
             for root in range(len(lowered.roots))
         ]
@@ -93,8 +124,9 @@ class Walker(Steps):
         self.askers: dict[int, set[int]] = {}
         for i, code in enumerate(self.codes):
             for s in code.steps:
-                if isinstance(s, Branch) and s.choice is not None:
+                if isinstance(s, Branch) and s.choice is not None and self.alone in (None, i):
                     self.askers.setdefault(s.choice, set()).add(i)
+        self.skipped = [_skipped(code) for code in self.codes]
         self.rules: set[tuple[str, int, int, int, int]] = set()
         self._decisions: list[int] = []
         self._taken: list[int] = []
@@ -120,6 +152,8 @@ class Walker(Steps):
             Phases() if self.in_turn else None,
             self._idle,
             self._busy,
+            self.focus.watched,
+            self.focus.owners,
         )
         tasks = [Task() for _ in self.codes]
         tasks[0].alive = True
@@ -170,9 +204,15 @@ class Walker(Steps):
         whose = self.codes[flight.task].name
         return state, Step(f"work of {whose}", flight.line, f"{flight.queue} is over")
 
+    def begun(self, state: State, task: Optional[int]) -> bool:
+        """Return True if a task has begun, or ended."""
+        return task is not None and (state.tasks[task].alive or self._ended(state, task))
+
     def enabled(self, state: State, task: int) -> bool:
         me = state.tasks[task]
         step = self.codes[task].steps[me.position]
+        if self.alone is not None:
+            return True
         if isinstance(step, Join):
             return not any(state.tasks[t].alive for t in step.tasks)
         if isinstance(step, Effect):
@@ -240,6 +280,8 @@ class Walker(Steps):
         code, me = self.codes[task], state.tasks[task]
         rounds: set[int] = set()
         for _ in range(_RUN):
+            if self.alone not in (None, task) and self.begun(state, self.alone):
+                return
             if me.position >= len(code.steps):
                 me.alive = False
                 me.env = {}
@@ -273,6 +315,8 @@ class Walker(Steps):
     def _stops(self, state: State, task: int, step: Any) -> bool:
         """Return whether others may see the next step, or block it."""
         me = state.tasks[task]
+        if self.alone is not None:
+            return False
         if isinstance(step, Join):
             return any(state.tasks[t].alive for t in step.tasks)
         if me.ready is None:
@@ -317,6 +361,8 @@ class Walker(Steps):
         elif kind is Branch:
             value = self._value(env, step.condition)
             taken = self._truth(state, task, value, step)
+            for loop in () if taken else self.skipped[task].get(me.position, ()):
+                self._over(state, task, loop)
             me.position = me.position + 1 if taken else step.target
         elif kind is Enter:
             self._enter(state, task, step)
@@ -346,7 +392,8 @@ class Walker(Steps):
                 there = state.tasks[other]
                 there.alive = True
                 there.env = {var: self._value(env, spec) for var, spec in pairs}
-                self._run(state, other)
+                if self.alone in (None, other):
+                    self._run(state, other)
         elif kind is Join:
             self._visible(state, task)
         else:
@@ -391,13 +438,17 @@ class Walker(Steps):
             me.ready if me.ready is not None else self._operands(state, task, step)
         )
         name = self.codes[task].name
-        if self.in_turn:
+        if self.focus.owners is not None:
+            self._touches(task, me.position, step, events)
+        if self.in_turn and self.alone is None:
             self._in_order(state, task, events)
         if step.buffer is not None:
             world.allocate(step.buffer)
         filled: Optional[Token] = None
         for event in events:
             if isinstance(event, Barrier):
+                if self.alone is not None:
+                    continue
                 if event.action == "wait":
                     slots = world.slots
                     known = event.slot < len(slots) and slots[event.slot].wanted
@@ -423,6 +474,23 @@ class Walker(Steps):
                 me.env[out] = None
         me.ready = None
         me.position += 1
+
+    def _touches(self, task: int, place: int, step: Effect, events: tuple[Any, ...]) -> None:
+        """Note the buffers that an effect accesses."""
+        key = (task, place, id(events))
+        if key in self._noted_events:
+            return
+        self._noted_events.add(key)
+        buffers = self.touched.setdefault((task, place), set())
+        if step.buffer is not None:
+            buffers.add(-1)
+        for event in events:
+            accesses = event.accesses if isinstance(event, Issue) else (event,)
+            for one in accesses:
+                if isinstance(one, Access):
+                    buffers.add(self.lowered.places.all[one.place].buffer)
+                elif not isinstance(one, Barrier):
+                    buffers.add(-1)
 
     @staticmethod
     def _in_order(state: State, task: int, events: tuple[Any, ...]) -> None:
@@ -453,6 +521,23 @@ class Walker(Steps):
 
 def _identity(value: Any) -> Any:
     return value if isinstance(value, int) else ("view", id(value))
+
+
+def _skipped(code: Code) -> dict[int, list[Loop]]:
+    """Return for each branch the loops with an unknown bound that it skips where they have no round."""
+    skipped: dict[int, list[Loop]] = {}
+    for index, step in enumerate(code.steps):
+        if isinstance(step, Branch):
+            around = ("if", place_of(step.condition), True)
+            inside = (s.loop for s in code.steps[index : step.target] if isinstance(s, Enter))
+            skipped[index] = [
+                loop
+                for loop in inside
+                if loop.guarded
+                and loop.root is not None
+                and loop.context == (*step.context, around)
+            ]
+    return {index: loops for index, loops in skipped.items() if loops}
 
 
 def _period(codes: list[Code]) -> int:

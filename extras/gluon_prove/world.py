@@ -23,28 +23,15 @@ from gluon_prove.events import (
     WaitGroups,
 )
 from gluon_prove.order import Depends, Phases
+from gluon_prove.reasons import Found, Overtaken, Shared, Waited, Widened
 from gluon_prove.values import CannotSay
 from gluon_sim.tracing.ir import Location
 
-__all__ = ["Flight", "Found", "Overtaken", "Seen", "Waited", "Widened", "World"]
+__all__ = ["Flight", "Seen", "World"]
 
 BEFORE = -1  # who made an access before the partitions started
 MOST_FLIGHTS = 48
 MOST_SLOTS = 256
-
-
-class Found(Exception):
-    """A mistake in an abstract run.
-
-    Args:
-        report: the name the simulator has for it.
-    """
-
-    def __init__(self, report: str, text: str, loc: Optional[Location]):
-        super().__init__(text)
-        self.report = report
-        self.text = text
-        self.loc = loc
 
 
 class Seen(NamedTuple):
@@ -111,6 +98,8 @@ class World:
         phases: who knows of the ends of phases, where one schedule represents all; else None.
         idle: of all states, barriers that arrivals may come to in any order; None where that is not asked.
         busy: of all states, barriers at which more is done than to arrive once.
+        watched: the buffers whose accesses are followed; None for all.
+        owners: of all states, by buffer, the tasks that access it; None where that is known.
     """
 
     places: Places
@@ -126,12 +115,14 @@ class World:
     phases: Optional[Phases] = None
     idle: Optional[set[int]] = None
     busy: set[int] = field(default_factory=set)
+    watched: Optional[frozenset[int]] = None
+    owners: Optional[dict[int, set[int]]] = None
 
     def copy(self) -> "World":
         return World(
             self.places, self.tasks, self.strict, self.waited, list(self.slots), list(self.seen),
             list(self.flights), dict(self.serials), None if self.loose is None else list(self.loose),
-            self.writers, self.phases, self.idle, self.busy,
+            self.writers, self.phases, self.idle, self.busy, self.watched, self.owners,
         )  # fmt: skip
 
     # ---- bits: tasks, then two for each barrier, then flights -------------------------------------
@@ -188,6 +179,8 @@ class World:
         if kind == "write" and self.places.holds_barrier(place):
             if any(s.wanted for s in self.slots):
                 raise CannotSay("data overwrites a barrier", loc)
+        if not self._follows(access, task):
+            return
         kept = []
         for s in self.seen:
             if not meet(place, s.place):
@@ -216,6 +209,20 @@ class World:
             kept.append(s)
         kept.append(Seen(place, kind, task, proxied, loc.line, access.late, bit, 0))
         self.seen = list(dict.fromkeys(kept))
+
+    def _follows(self, access: Access, task: int) -> bool:
+        """Return True if an access of a task, or of its work, is to a buffer that is watched.
+
+        Raises:
+            Shared: another task accesses the buffer, too.
+        """
+        buffer = self.places.all[access.place].buffer
+        watched = self.watched is None or buffer in self.watched
+        if self.owners is not None:
+            self.owners.setdefault(buffer, set()).add(task)
+            if not watched and len(self.owners[buffer]) > 1:
+                raise Shared(buffer)
+        return watched
 
     def allocate(self, buffer: int) -> None:
         """Record that an op allocates its buffer again."""
@@ -272,6 +279,13 @@ class World:
                 return
 
     def _issue(self, event: Issue, task: int, loc: Location, issuer: str) -> None:
+        if event.accesses and self.watched is not None:
+            followed = [self._follows(access, task) for access in event.accesses]
+            if event.signals and self.owners is not None and not all(followed):
+                access = event.accesses[followed.index(False)]
+                raise Shared(self.places.all[access.place].buffer)
+            if not any(followed) and not event.signals and not event.fills:
+                return
         bit = self._free_bit()
         mine = 1 << bit
         source = 1 << task
@@ -566,19 +580,3 @@ class World:
             self.phases = Phases(tuple(sorted(self.phases.all)))
             loose = self.phases.all
         return (tuple(self.slots), tuple(self.seen), tuple(flights), loose), serials
-
-
-class Waited(Exception):
-    """A queue is waited for that was thought not to be: begin again."""
-
-    def __init__(self, queue: str):
-        super().__init__(queue)
-        self.queue = queue
-
-
-class Widened(Exception):
-    """A barrier has more writers than were known: begin again."""
-
-
-class Overtaken(Exception):
-    """A barrier's phase comes again before somebody has seen it: begin again, with all schedules."""

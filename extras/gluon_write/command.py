@@ -245,7 +245,7 @@ def _proofs(text: str, file: Path, target: Target, kernels: list[str]) -> tuple[
         try:
             with redirect_stdout(sys.stderr):
                 twin = str(Target("sim", architecture))
-                run_file(str(copy), twin, (), runs=Runs(prove="*", within=60.0), record=record)
+                run_file(str(copy), twin, (), runs=Runs(prove="*", within=300.0), record=record)
         except GluonError as error:
             return [f"{type(error).__name__}: {error}"], True
         finally:
