@@ -15,6 +15,7 @@ from gluon_core.errors import GluonError
 from gluon_core.registry.load import registry
 from gluon_report.example import Arrays, device_target
 from tests.kernels import cases
+from tests.kernels.sizes import example_sized
 
 pytestmark = pytest.mark.sampled(4)
 
@@ -218,4 +219,4 @@ def test_large_on_the_gpu(example):
         pytest.skip(f"{target} has no {', '.join(example.lacks(target))}")
     if example.flops is not None and example.device_reference is None:
         pytest.skip("its reference takes minutes on the CPU")
-    assert example.check(target, large=True).problem is None
+    assert example_sized(example).check(target, large=True).problem is None

@@ -51,8 +51,8 @@ def add_double_buffered(
     add_and_store(a_smem, b_smem, out, offsets, n, TILES - 1, BLOCK, layout)
 
 
-def arguments(new, large):
-    n = 2**28 if large else 10_000
+def arguments(new, large, shape=None):
+    n = shape or (2**28 if large else 10_000)
     return {"a": new.random(n), "b": new.random(n), "out": new.empty(n), "n": n}
 
 

@@ -31,8 +31,8 @@ def memcpy_autotuned(src, dst, n, THREADS: gl.constexpr, BLOCK: gl.constexpr, VE
     gl.store(dst + offsets, gl.load(src + offsets, mask=mask), mask=mask)
 
 
-def arguments(new, large):
-    n = 2**28 if large else 10_000
+def arguments(new, large, shape=None):
+    n = shape or (2**28 if large else 10_000)
     return {"src": new.random(n), "dst": new.empty(n), "n": n}
 
 

@@ -36,8 +36,8 @@ def transpose_copy(
     gl.store(dst + row[:, None] + (column * rows)[None, :], value, mask=mask)
 
 
-def arguments(new, large):
-    rows, columns = (2**14, 2**14) if large else (112, 208)
+def arguments(new, large, shape=None):
+    rows, columns = shape or ((2**14, 2**14) if large else (112, 208))
     return {
         "src": new.random((rows, columns)),
         "dst": new.empty((columns, rows)),
