@@ -14,7 +14,8 @@ pytestmark = [
     pytest.mark.timeout(300),
 ]
 # Large enough to be timed; the emulator, whose clock is the host's, needs seconds for the smaller one.
-SIZE = 1024 if str(device_target()).startswith("emu:") else 4096
+EMULATED = str(device_target()).startswith("emu:")
+SIZE = 1024 if EMULATED else 4096
 
 GEMM = CORPUS / "gemm"
 RING = (GEMM / "honest_ring.py").read_text()
@@ -84,6 +85,8 @@ def test_a_right_kernel_is_accepted_with_its_rates(judged):
 
 
 def test_work_on_another_stream_is_seen(judged):
+    if EMULATED:
+        pytest.skip("all work of an emulated device has ended when the call returns")
     stream = "    with torch.cuda.stream(torch.cuda.Stream()):\n    " + JOINS
     report = judged(RING.replace(JOINS, stream), within=SHORT)
     assert "gpu.late" in report.codes, report
