@@ -19,6 +19,7 @@ _BYTES = 5e8
 # Arguments of the large examples: tiles for several waves of blocks, or for several rounds of each block.
 _EXAMPLES: dict[str, Any] = {
     "memcpy, autotuned": 2**22,
+    "transpose copy": (2**12, 2**12),
     "add, double-buffered": 2**26,
     "add, TMA": (2**18, 32),
     "add, TMA, warp-specialized": (2**18, 32),

@@ -9,6 +9,7 @@ import pytest
 
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_emu import settings
 from gluon_emu.errors import AccessError
 
 pytestmark = [pytest.mark.once, pytest.mark.filterwarnings("ignore::UserWarning")]
@@ -67,3 +68,17 @@ def test_the_report_of_a_kernel_just_compiled(tmp_path, monkeypatch):
     kernel = gluon.compile(filled, signature=types, constexprs={"BLOCK": 1024}, target="emu:sm_90")
     report = kernel.report()
     assert report.registers and report.instruction_mix["STG"]
+
+
+@pytest.mark.parametrize("schedule", ["latest", "eager", "random"])
+@pytest.mark.parametrize("rows", [40, 200])
+def test_sums_of_a_library(rows, schedule, monkeypatch):
+    """Products in a row are added at once, and warpgroups that read one matrix share it."""
+    torch = pytest.importorskip("torch")
+    kernels = pytest.importorskip("gluon_kernels")
+    monkeypatch.setenv("GLUON_TARGET", "emu:sm_90")
+    torch.manual_seed(0)
+    a, b = torch.randn(rows, 328).bfloat16(), torch.randn(272, 328).bfloat16().T
+    with settings.using(sums="float32", schedule=schedule):
+        result = kernels.matmul(a, b, out_dtype=torch.float32)
+    torch.testing.assert_close(result, a.float() @ b.float(), atol=1e-4, rtol=1e-5)
