@@ -341,19 +341,21 @@ def pick_extreme(
         nan: NaN where one is; else the other number.
         xor: of magnitudes, with the exclusive or of the signs.
     """
-    sign = np.signbit(a) ^ np.signbit(b)
+    sign = np.signbit(a) ^ np.signbit(b) if xor else None
     if xor:
         a, b = np.abs(a), np.abs(b)
-    if least:
-        first = (a < b) | ((a == b) & np.signbit(a))
-    else:
-        first = (a > b) | ((a == b) & ~np.signbit(a))
-    extreme = np.where((first | np.isnan(b)) & ~(np.isnan(a) & np.isnan(b)), a, b)
-    if xor:
+    extreme = np.fmin(a, b) if least else np.fmax(a, b)
+    equal, unknown = a == b, np.isnan(extreme)
+    if equal.any():  # zeros may differ in their signs
+        one, other = a.view(np.int64), b.view(np.int64)
+        extreme = np.where(equal, (one | other if least else one & other).view(np.float64), extreme)
+    if unknown.any():
+        extreme = np.where(unknown, b, extreme)
+    if sign is not None:
         extreme = np.where(sign, -extreme, extreme)
     if nan:
         extreme = np.where(np.isnan(a) | np.isnan(b), np.nan, extreme)
-    return extreme
+    return np.asarray(extreme)
 
 
 def float_extreme(call: Call) -> Step:

@@ -108,10 +108,15 @@ def encode(x: np.ndarray, name: str) -> np.ndarray:
     elif name == "ue8m0":
         raw = (np.frexp(np.where(nan, 1.0, x))[1] + 126).astype(np.uint8)
     else:
-        half = _values(name)[: 1 << (form.bits - 1)]
-        size = np.abs(np.where(nan, 0, x))
-        order = np.argsort(half)  # NaN last, infinity before it
-        raw = order[np.searchsorted(half[order], size)].astype(np.uint8)
+        size, fraction = np.abs(np.where(nan, 0, x)), form.digits - 1
+        code = size.view(np.int64) >> 52 - fraction  # exponent and fraction
+        code -= 1022 + form.least << fraction
+        low = np.ldexp(np.minimum(size, 2.0**form.least), fraction - form.least)
+        code = np.where(size < 2.0**form.least, low.astype(np.int64), code)
+        if np.isinf(size).any():
+            top = (1 << form.bits - 1) - (1 << fraction) if form.infinite else form.nan
+            code = np.where(np.isinf(size), np.int64(top or 0), code)
+        raw = code.astype(np.uint8)
         raw = np.where(np.signbit(x), raw | (1 << (form.bits - 1)), raw).astype(np.uint8)
     if form.nan is None or not nan.any():
         return raw

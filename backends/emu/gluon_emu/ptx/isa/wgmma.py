@@ -113,7 +113,9 @@ def _matrices(
     blocks = group.block[::4]
     sharing = _sharing(blocks, descriptors)
     blocks, descriptors = blocks[::sharing], descriptors[::sharing]
-    different, which = np.unique(descriptors, return_inverse=True)
+    different, which = descriptors[:1], None
+    if (descriptors != descriptors[0]).any():
+        different, which = np.unique(descriptors, return_inverse=True)
     parts = []
     for descriptor in different.tolist():
         address, high = _atoms(descriptor, extent, depth, size, across)
@@ -124,7 +126,7 @@ def _matrices(
                 f"to {memory.shared_bytes:#x}"
             )
         parts.append(address)
-    address = parts[0] if len(parts) == 1 else np.stack(parts)[which]
+    address = parts[0] if which is None else np.stack(parts)[which]
     places = (blocks * memory.stride)[:, None, None] + address
     if group.machine.observer is not None:
         group.machine.observer.product(group, [places.repeat(sharing, 0)], 16)
