@@ -61,6 +61,7 @@ class Campaign:
         self.until = BEGUN + options.seconds
         self.folder = Path(tempfile.mkdtemp(prefix="gpu-campaign-"))
         self.ended = {}  # phases of the test that runs
+        self.written = ""
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session):
@@ -84,8 +85,17 @@ class Campaign:
                 elif time.monotonic() > self.until + GRACE:
                     os.killpg(process.number, signal.SIGKILL)
                 self._read(process)
-            self.file.write_text(json.dumps(self.kept, indent=0))
+            self._keep()
         return True
+
+    def _keep(self):
+        """Write the outcomes, so that a run that is stopped meanwhile leaves the file whole."""
+        text = json.dumps(self.kept, indent=0)
+        if text != self.written:
+            written = self.file.with_suffix(".new")
+            written.write_text(text)
+            written.replace(self.file)
+            self.written = text
 
     def _fork(self, left, named):
         log = self.folder / f"{len(list(self.folder.glob('*.log')))}.log"
