@@ -17,8 +17,11 @@ from gluon_core import language as gl
 from gluon_core.compiler import stages
 from gluon_core.errors import KernelWarning, StageError
 from gluon_core.registry.load import registry
+from gluon_core.simulation.evidence import recording
 from gluon_core.testing import triton_at_least
-from gluon_emu.errors import UninitialisedError
+from gluon_emu.errors import HazardError, RaceError, UninitialisedError
+from gluon_emu.settings import using
+from tests.kernels.launched import on_target
 
 pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
 FNUZ = pytest.mark.parametrize("goal", [gl.float8e5b16, gl.float8e4b8], ids=str)
@@ -204,3 +207,47 @@ def test_lanes_of_a_wave_part_at_a_barrier(target):
         return
     with pytest.raises(UninitialisedError, match="reads LDS byte 0, which nobody has written"):
         repeats_an_atomic[(1,)](flag, out, target=f"emu:{target}")
+
+
+ONLY_3_8 = triton_at_least(3, 8) and not triton_at_least(3, 9)
+
+
+def _product():
+    generator = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(*shape, generator=generator).bfloat16() for shape in ((72, 81), (81, 200)))
+    torch.testing.assert_close(gluon_kernels.matmul(a, b), a @ b, atol=0.2, rtol=0.02)
+
+
+def _attention():
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(2, heads, 70, 128, generator=generator).half() for heads in (2, 1, 1))
+    wanted = torch.nn.functional.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+    torch.testing.assert_close(gluon_kernels.attention(q, k, v), wanted, atol=0.01, rtol=0.02)
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize(
+    "target, run, report, words, place, wait",
+    [
+        pytest.param(
+            "emu:gfx950", _product, RaceError, "no wait before the barrier",
+            r"(\n)(\ts_barrier\n)", "s_waitcnt lgkmcnt(0)", id="stores to LDS",
+        ),
+        pytest.param(
+            "emu:gfx1250", _attention, HazardError, "depctr_vm_vsrc(0)",
+            r"(s_wait_xcnt 0x0\n)(.*)", "s_wait_alu depctr_vm_vsrc(0)", id="sources of a store",
+        ),
+    ],
+)  # fmt: skip
+def test_a_wait_is_missing_and_suffices(target, run, report, words, place, wait, tmp_path):
+    with on_target(target):
+        if not ONLY_3_8:
+            run()
+            return
+        with recording() as record, pytest.raises(report, match=re.escape(words)):
+            run()
+        (kernel,) = record.kernels.values()
+        text = re.sub(place, rf"\1\t{wait}\n\2", kernel.asm["amdgcn"])
+        (tmp_path / "waits.s").write_text(text)
+        with using(assembly=f"{kernel.metadata.name}={tmp_path / 'waits.s'}"):
+            run()
