@@ -81,3 +81,20 @@ def test_values_that_other_threads_use(kernel, use):
         assert "of x: this" in str(caught.value)
     x, y = np.zeros(32, np.int32), np.zeros(128, np.int32)
     checked(kernel, x, y, "after a barrier" if use else True)
+
+
+@gluon.jit
+def under_a_lock(x, lock):
+    while gl.atomic_cas(lock, 0, 1, sem="acquire") == 1:
+        pass
+    gl.store(x, gl.load(x, volatile=True) + 1)
+    gl.barrier()
+    gl.atomic_xchg(lock, 0, sem="release")
+
+
+def test_a_volatile_load_of_a_value_that_one_thread_uses():
+    x, lock = np.zeros(1, np.int32), np.zeros(1, np.int32)
+    for schedule, seed in SCHEDULES:
+        with using(search=True, schedule=schedule, seed=seed, timeout=60.0):
+            under_a_lock[(3,)](x, lock, target="emu:sm_90")
+    assert x[0] == 3 * len(SCHEDULES)

@@ -160,6 +160,7 @@ def spin_kernel(x_ptr, lock_ptr, count_ptr, total_ptr, N: tl.constexpr):
     while tl.atomic_cas(lock_ptr, 0, 1) == 1:
         pass
     count = tl.load(count_ptr)
+    tl.debug_barrier()  # all threads have loaded the count before one changes it
     if count == 0:
         tl.store(total_ptr, total)
     else:

@@ -229,6 +229,7 @@ def layer_norm_backward_kernel(
     while tl.atomic_cas(lock_ptr, 0, 1) == 1:
         pass
     count = tl.load(count_ptr)
+    tl.debug_barrier()  # all threads have loaded the count before one changes it
     if count == 0:
         tl.atomic_xchg(count_ptr, 1)
     else:

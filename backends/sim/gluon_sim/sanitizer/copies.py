@@ -2,12 +2,12 @@
 
 All threads load a scalar, and threads of several warps load an element where a layout gives it to them. As long as the one
 that stores it uses its copy alone, the others may load whatever they find there. Where the value reaches a
-store of a tensor whose elements other warps store, those warps use the copies that they have loaded.
+store of a tensor whose elements other warps store, or decides whether such a store happens, those warps use the copies that they have loaded.
 """
 
 from __future__ import annotations
 
-from typing import Callable, Optional
+from typing import Callable, Iterator, NamedTuple, Optional
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from gluon_sim.tracing.program import Program
 from gluon_sim.tracing.types import Type
 from gluon_sim.tracing.uses import users_in
 
-__all__ = ["Owners", "used_elsewhere"]
+__all__ = ["Copies", "Owners", "only_decide", "used_elsewhere"]
 
 # The thread that stores each element of a tensor; None where it is not known.
 Owners = Callable[[Layout, tuple[int, ...]], Optional[np.ndarray]]
@@ -31,12 +31,30 @@ _CASTS = frozenset(
 _STORES = frozenset("store masked_store atomic_rmw".split())
 
 
+class Copies(NamedTuple):
+    """The elements of a load whose copies other warps use than that of their owner.
+
+    Args:
+        used: by element.
+        decide: the copies decide about stores, and no store takes them.
+    """
+
+    used: np.ndarray
+    decide: bool
+
+
+def only_decide(program: Program, op: Op) -> bool:
+    """Return True for a load of `used_elsewhere` whose copies only decide about stores."""
+    copies: Optional[Copies] = program.found.copies.get(id(op))
+    return copies is not None and copies.decide
+
+
 def _dims(type: Type) -> tuple[int, ...]:
     return tuple(getattr(type, "dims", ()))
 
 
-def used_elsewhere(program: Program, op: Op, owners: Owners, lanes: int) -> Optional[np.ndarray]:
-    """Return which elements of a load other warps store than the one that counts as their owner; None for none.
+def used_elsewhere(program: Program, op: Op, owners: Owners, lanes: int) -> Optional[Copies]:
+    """Return which elements of a load other warps use than the one that counts as their owner; None for none.
 
     Args:
         lanes: threads of a warp.
@@ -44,7 +62,8 @@ def used_elsewhere(program: Program, op: Op, owners: Owners, lanes: int) -> Opti
     known = program.found.copies
     if id(op) not in known:
         known[id(op)] = _followed(program, op, owners, lanes)
-    return known[id(op)]
+    copies: Optional[Copies] = known[id(op)]
+    return copies
 
 
 def _owning(type: Type, owners: Owners) -> Optional[np.ndarray]:
@@ -52,7 +71,7 @@ def _owning(type: Type, owners: Owners) -> Optional[np.ndarray]:
     return owners(type.layout, dims) if dims else np.zeros((), np.int32)
 
 
-def _followed(program: Program, op: Op, owners: Owners, lanes: int) -> Optional[np.ndarray]:
+def _followed(program: Program, op: Op, owners: Owners, lanes: int) -> Optional[Copies]:
     if not op.results:
         return None
     loaded = op.results[0]
@@ -60,7 +79,7 @@ def _followed(program: Program, op: Op, owners: Owners, lanes: int) -> Optional[
     if mine is None:
         return None
     users = users_in(program)
-    used = np.zeros(dims, bool)
+    used, decided = np.zeros(dims, bool), np.zeros(dims, bool)
     left: list[tuple[Value, _Axes]] = [(loaded, tuple(range(len(dims))))]
     seen: set[tuple[int, _Axes]] = set()
     while left:
@@ -74,10 +93,41 @@ def _followed(program: Program, op: Op, owners: Owners, lanes: int) -> Optional[
                 if theirs is not None:
                     used |= _apart(mine // lanes, theirs // lanes, axes)
                 continue
+            controlled = _controlled(user, value)
+            if controlled is not None:
+                for inner in _inside(controlled):
+                    if inner.name in _STORES:
+                        address = next(iter(inner.operands())).type
+                        theirs = _owning(address, owners)
+                        if theirs is not None:
+                            axes = (None,) * theirs.ndim
+                            decided |= _apart(mine // lanes, theirs // lanes, axes)
+                left += [(result, (None,) * len(_dims(result.type))) for result in controlled.results]  # fmt: skip
+                continue
             after = _after(user, value, axes)
             if after is not None:
                 left += [(result, after) for result in user.results]
-    return used if used.any() else None
+    either = used | decided
+    return Copies(either, not used.any()) if either.any() else None
+
+
+def _controlled(op: Op, value: Value) -> Optional[Op]:
+    """Return the branch or loop that executes as `value` says; None where `op` takes the value for something else."""
+    decides = op.args[:3] if op.name == "for" else op.args[:1]
+    if not any(isinstance(one, Value) and one.resolve() is value for one in decides):
+        return None
+    if op.name == "condition_op":
+        region = op.block.region if op.block is not None else None
+        return region.owner if region is not None and isinstance(region.owner, Op) else None
+    return op if op.name in ("if", "for") else None
+
+
+def _inside(op: Op) -> Iterator[Op]:
+    for region in op.regions:
+        for block in region.blocks:
+            for inner in block.ops:
+                yield inner
+                yield from _inside(inner)
 
 
 def _after(op: Op, value: Value, axes: _Axes) -> Optional[_Axes]:

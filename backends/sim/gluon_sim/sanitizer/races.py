@@ -506,8 +506,10 @@ def report(
     tolerate(error, task.machine.settings.tolerated, task.memory.warned)
 
 
-def report_threads(task: Task, kind: str, op: Op, met: Met, name: str) -> None:
-    """Raise the error for two threads of a partition that meet without a barrier."""
+def report_threads(
+    task: Task, kind: str, op: Op, met: Met, name: str, tolerated: bool = False
+) -> None:
+    """Raise the error for two threads of a partition that meet without a barrier, unless it is tolerated."""
     program = task.batch.program(int(task.rows.index[0]))
     now = access_of(task.op, kind, task.agent, task.name, program)
     then = access_of(op, met.kind, task.agent, task.name, program)
@@ -532,7 +534,9 @@ def report_threads(task: Task, kind: str, op: Op, met: Met, name: str) -> None:
         span=span_of(task.op.loc),
     )
     error.related = related(error.span, span_of(op.loc))
-    raise error
+    if not tolerated:
+        raise error
+    tolerate(error, task.machine.settings.tolerated, task.memory.warned)
 
 
 def access_of(

@@ -140,7 +140,7 @@ class ThreadShadow:
             program, lanes = task.machine.program.program, task.machine.target.warp_size
             several = used_elsewhere(program, task.op, _owners, lanes)
             if several is not None:
-                owners = np.where(several, np.int32(SEVERAL), owners)
+                owners = np.where(several.used, np.int32(SEVERAL), owners)
         whole = np.broadcast_to(owners, shape)
         mine = whole.reshape(index.shape) if live is None else whole[live]
         meeting = None

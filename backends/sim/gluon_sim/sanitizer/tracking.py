@@ -11,6 +11,7 @@ from gluon_core.features import ATOMIC_BARRIERS
 from gluon_core.layouts.dialect import follows
 from gluon_sim.sanitizer.agents import Task
 from gluon_sim.sanitizer.blocks import stays_within
+from gluon_sim.sanitizer.copies import only_decide
 from gluon_sim.sanitizer.epochs import Epochs
 from gluon_sim.sanitizer.observed import Allocation, Machine, Memory
 from gluon_sim.sanitizer.partition_order import PartitionOrder
@@ -23,9 +24,9 @@ from gluon_sim.sanitizer.races import (
     report_threads,
 )
 from gluon_sim.sanitizer.ranks import AcrossRanks
-from gluon_sim.sanitizer.threads import ThreadShadow, by_others
+from gluon_sim.sanitizer.threads import ThreadShadow, by_others, passive
 from gluon_sim.tracing.ir import Op
-from gluon_sim.tracing.origins import Reached, Traffic
+from gluon_sim.tracing.origins import Reached, Traffic, unanswered
 from gluon_sim.tracing.uses import is_used
 
 __all__ = ["Tracking"]
@@ -163,8 +164,10 @@ class Tracking:
             return
         if not self._alone or task.agent is not None:
             self._agents(task, access, kind, allocation, index, live, shape, size, run)
-        if self.threads and id(allocation) in self._met and access in _PLAIN:
-            self._thread(task, kind, allocation, index, live, shape, size)
+        if self.threads and id(allocation) in self._met:
+            one = unanswered(task.op) and passive(task.op)
+            if one or access in _PLAIN:
+                self._thread(task, "write" if one else kind, allocation, index, live, shape, size)
 
     def _agents(
         self, task: Task, access: str, kind: str, allocation: Allocation, index: np.ndarray,
@@ -267,7 +270,9 @@ class Tracking:
         if meeting is not None:
             earlier = self._ops[meeting.time]
             assert earlier is not None
-            report_threads(task, kind, earlier, meeting, allocation.name)
+            program = task.machine.program.program
+            tolerated = any(unanswered(op) or only_decide(program, op) for op in (earlier, task.op))
+            report_threads(task, kind, earlier, meeting, allocation.name, tolerated)
 
     def _orders(
         self, task: Task, kind: str, allocation: Allocation, index: np.ndarray,

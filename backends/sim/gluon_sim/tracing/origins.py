@@ -8,6 +8,7 @@ from typing import Iterable, Iterator, NamedTuple, Optional
 from gluon_sim.tracing.ir import Block, Op, Region, Value
 from gluon_sim.tracing.program import Origin, Program
 from gluon_sim.tracing.types import DescriptorType, MemDescType, PointerType
+from gluon_sim.tracing.uses import is_used
 
 __all__ = [
     "ANYWHERE",
@@ -16,6 +17,7 @@ __all__ = [
     "pointed_at",
     "positions_in",
     "traffic",
+    "unanswered",
     "unawaited",
     "users_of",
     "written_arguments",
@@ -195,8 +197,8 @@ class Traffic:
 
     Attributes:
         written: through which it may write; None where an address may come from anywhere.
-        loaded, stored: through which plain loads read and plain stores write; empty where an address
-            of one may come from anywhere.
+        loaded, stored: through which plain loads read, and plain stores and atomics of one thread write; empty where an
+            address of one may come from anywhere.
         atomic: whether it has atomics.
     """
 
@@ -225,7 +227,7 @@ def traffic(program: Program) -> Traffic:
     atomic = False
     for op in program.walk_ops():
         atomic |= "atomic" in op.name or bool(op.attrs.get("atomic"))
-        kind = op.name.removeprefix("masked_")
+        kind = "store" if unanswered(op) else op.name.removeprefix("masked_")
         if kind in plain:
             pointer = next(iter(op.operands())).resolve()
             plain[kind].update(known.get(id(pointer), {ANYWHERE}))
@@ -238,6 +240,13 @@ def traffic(program: Program) -> Traffic:
         frozenset(positions_in(plain["store"])),
         atomic,
     )
+
+
+def unanswered(op: Op) -> bool:
+    """Return True for an atomic on a scalar whose result nothing reads: one thread executes it, and no thread waits for it."""
+    if op.name != "atomic_rmw" or is_used(op):
+        return False
+    return not getattr(next(iter(op.operands())).type, "dims", ())
 
 
 def unawaited(program: Program) -> list[tuple[Op, list[Op]]]:

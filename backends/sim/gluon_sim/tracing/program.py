@@ -7,8 +7,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Iterator, Optional, Union
 
-import numpy as np
-
 from gluon_sim.tracing.ir import Function, Op, Region
 from gluon_sim.tracing.text import render
 
@@ -42,7 +40,7 @@ class Findings:
     users: Optional[dict[int, list[Op]]] = None
     columns: Optional[tuple[int, Optional[Op]]] = None
     lifetimes: Any = None
-    copies: dict[int, Optional[np.ndarray]] = field(default_factory=dict)
+    copies: dict[int, Any] = field(default_factory=dict)
 
 
 class Program:

@@ -7,7 +7,8 @@ import pytest
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_sim.errors import RaceError
+from gluon_core.testing import triton_at_least
+from gluon_sim.errors import RaceError, SimulatorWarning
 from gluon_sim.settings import using
 
 L1 = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
@@ -184,3 +185,47 @@ def test_values_that_the_storing_thread_alone_uses():
     x = np.ones(32, np.int32)
     in_place[(1,)](x, 32)
     assert (x == 2).all()
+
+
+@gluon.jit
+def first_of_its_kind(count, out, BARRIER: gl.constexpr):
+    """The first program stores, the others add: each warp decides by the count that it has loaded."""
+    i = gl.arange(0, 128, gl.BlockedLayout([1], [32], [4], [0]))
+    value = i + 1
+    seen = gl.load(count)
+    if BARRIER:
+        gl.barrier()
+    if seen == 0:
+        gl.atomic_xchg(count, 1)
+    else:
+        value += gl.load(out + i)
+    gl.store(out + i, value)
+
+
+@pytest.mark.parametrize("barrier", [True, False])
+def test_a_loaded_value_that_decides_about_stores_of_others(barrier):
+    count, out = np.zeros(1, np.int32), np.zeros(128, np.int32)
+    if barrier or triton_at_least(3, 9):  # which puts a barrier before the atomic
+        first_of_its_kind[(1,)](count, out, barrier, target="sim:sm_90")
+        assert (out == np.arange(128) + 1).all()
+        return
+    with pytest.raises(RaceError, match="no barrier orders") as caught, using(checks=True):
+        first_of_its_kind[(1,)](count, out, barrier, target="sim:sm_90")
+    assert caught.value.report == "race.threads"
+    count[:] = 0
+    with pytest.warns(SimulatorWarning, match="no barrier orders"):
+        first_of_its_kind[(1,)](count, out, barrier, target="sim:sm_90")
+
+
+@gluon.jit
+def marks(flag, out):
+    """The value decides about an effect of one thread alone, which is the one that stores."""
+    if gl.load(flag) == 0:
+        gl.store(flag, 1)
+        gl.store(out, 2)
+
+
+def test_a_loaded_value_that_decides_about_a_store_of_its_thread():
+    flag, out = np.zeros(1, np.int32), np.zeros(1, np.int32)
+    marks[(1,)](flag, out, target="sim:sm_90")
+    assert out[0] == 2

@@ -9,7 +9,7 @@ import numpy as np
 from gluon_emu.errors import EmulatorError, MissingWaitError, OrderError, RaceError
 from gluon_emu.ptx.machine.clocks import CAUSAL
 from gluon_emu.ptx.machine.group import LANES
-from gluon_emu.ptx.machine.shadow import Accesses
+from gluon_emu.ptx.machine.shadow import LATE, Accesses
 from gluon_emu.ptx.machine.tensor import COLUMNS, ROWS
 
 __all__ = ["refuse", "refuse_used", "spoken"]
@@ -56,14 +56,13 @@ def refuse_used(
 ) -> None:  # fmt: skip
     """Report accesses without an order; of loads whose values may be unused, once a value is used."""
     rows, lanes = threads
-    weak = (earlier.agent > 0) & (earlier.strong == 0)
+    doubtful = (earlier.agent > 0) & (earlier.strong != LATE)
     if how[1]:
-        readers, places, weak = earlier.agent - 1, earlier.place, weak & (not wrote)
+        readers, places, doubtful = earlier.agent - 1, earlier.place, doubtful & (not wrote)
     else:
         readers, places = rows * LANES + lanes, np.full(rows.size, group.pc)
-        weak &= how[2] == 0
-    sure = ~weak
-    for place, thread in {*zip(places[weak].tolist(), readers[weak].tolist())}:
+    sure = ~doubtful
+    for place, thread in {*zip(places[doubtful].tolist(), readers[doubtful].tolist())}:
         if not races.unused.may_be(place, thread):
             sure |= (places == place) & (readers == thread)
     for place in [None] if sure.any() else np.unique(places).tolist():

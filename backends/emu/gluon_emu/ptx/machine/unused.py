@@ -105,7 +105,8 @@ class Unused:
 
     def _followed(self, place: int) -> Optional[frozenset[int]]:
         load = self.steps[place]
-        if load.source.statement.name != "ld":
+        statement = load.source.statement
+        if statement.name != "ld" or "acquire" in statement.modifiers:
             return None
         values, needs = set(load.writes), set()
         grown = True
