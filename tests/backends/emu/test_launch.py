@@ -400,3 +400,32 @@ def test_a_copy_from_lds_that_has_not_read_is_waited_for():
         doubles_tiles[(1,)](x, out, 3, False, target="emu:gfx1250")
     with pytest.raises(MissingWaitError, match="a copy before it may not have read"):
         doubles_tiles[(1,)](x, out, 3, False, 1, target="emu:gfx1250", num_warps=1)
+
+
+@gluon.jit
+def stored_and_loaded(x, out, WAIT: gl.constexpr, WARPS: gl.constexpr):
+    """A tile goes to memory from LDS, and comes back by ordinary loads, of other waves, too."""
+    tiles: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [WARPS, 1], [1, 0])
+    plain: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
+    sink = gl.amd.gfx1250.tdm.make_tensor_descriptor(x, [32, 64], [64, 1], [32, 64], plain)
+    tile = gl.allocate_shared_memory(gl.float16, [32, 64], plain)
+    rows = gl.arange(0, 32, gl.SliceLayout(1, tiles))[:, None]
+    offsets = rows * 64 + gl.arange(0, 64, gl.SliceLayout(0, tiles))[None, :]
+    tile.store(gl.load(x + offsets) * 2)
+    gl.amd.gfx1250.tdm.async_store(sink, [0, 0], tile)
+    if WAIT:
+        gl.amd.gfx1250.tdm.async_wait(0)
+    gl.barrier()
+    gl.store(out + offsets, gl.load(x + offsets))
+    gl.amd.gfx1250.tdm.async_wait(0)
+
+
+@pytest.mark.parametrize("warps", [1, 4])
+def test_a_load_waits_for_the_copy_from_lds_that_stores_its_data(warps):
+    x, out = np.ones((32, 64), np.float16), np.zeros((32, 64), np.float16)
+    stored_and_loaded[(1,)](x, out, True, warps, target="emu:gfx1250", num_warps=warps)
+    assert (out == 2).all()
+    with pytest.raises(
+        MissingWaitError, match=r"missing s_wait_tensorcnt 0.*which reads global memory"
+    ):
+        stored_and_loaded[(1,)](x, out, False, warps, target="emu:gfx1250", num_warps=warps)

@@ -115,6 +115,7 @@ def _bound_load(
     def step(b: Any) -> None:
         address, mask = find(b)
         address = locate(b, ins, address, mask, size, False)
+        b.machine.copied.check(b, ins, address, size, mask)
         values = b.machine.memory.load(address, size)
         values[0] = placed(values[0], b.v[rows[0]], size, signed, half)
         put(b, rows, values, mask)
@@ -163,6 +164,7 @@ def _store(name: str) -> Optional[Op]:
         def step(b: Any) -> None:
             address, mask = find(b)
             address = locate(b, ins, address, mask, size, True)
+            b.machine.copied.check(b, ins, address, size, mask, "writes")
             values = [b.v[row] for row in rows]
             if high:
                 values[0] = values[0] >> _U32(16)
@@ -261,6 +263,7 @@ def _to_lds(ins: Instruction, ctx: Context, space: str, size: int) -> Step:
         machine = b.machine
         address, mask = find(b)
         address = locate(b, ins, address, mask, size, False)
+        machine.copied.check(b, ins, address, size, mask)
         values = [np.where(mask, v, _U32(0)) for v in machine.memory.load(address, size)]
         base = b.s[M0].astype(np.int64) + offset
         # Waves that are not to write have M0 past the end of LDS: their loads are dropped.
@@ -318,11 +321,13 @@ def _async(ins: Instruction, ctx: Context, size: int, load: bool) -> Step:
         elif order is not None:
             order.store(b, ins, place, size, mask, key, number, False)
         if load:
+            machine.copied.check(b, ins, place, size, mask)
             machine.lds.note_write(b, ins, local, size, mask, number, 2)
             machine.lds.store(local, size, machine.memory.load(place, size), mask)
         else:
             machine.lds.note_read(b, ins, local, size, mask, number, 2)
             machine.memory.store(place, size, machine.lds.load(local, size), mask)
+            machine.copied.add(b, ins, place, size, mask, key, number)
         machine.moved(ins.index, size * int(mask.sum()))
 
     return step

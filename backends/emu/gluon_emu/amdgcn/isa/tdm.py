@@ -165,6 +165,7 @@ def _move(ins: Instruction, b: Any, row: int, number: Any, load: bool) -> None:
             key = ("tensor", "tensor")
             machine.order.store(one, ins, *every_byte, key, wave_number, False)
     if load:
+        machine.copied.check(one, ins, address[None, :], box.size, inside[None, :])
         lds.note_write(one, ins, place, box.size, every, wave_number, 3)
         raw = memory.bytes[
             (address - np.uint64(memory.low)).astype(np.int64)[:, None] + np.arange(box.size)
@@ -176,6 +177,9 @@ def _move(ins: Instruction, b: Any, row: int, number: Any, load: bool) -> None:
         raw = lds.bytes[place[0][:, None] + np.arange(box.size)]
         start = (address - np.uint64(memory.low)).astype(np.int64)[inside]
         memory.bytes[start[:, None] + np.arange(box.size)] = raw[inside]
+        machine.copied.add(
+            one, ins, address[None, :], box.size, inside[None, :], ("tensor", "tensor"), wave_number
+        )
     machine.moved(ins.index, int(inside.sum()) * box.size)
     if box.barrier is not None:
         known = lds.done(one)[:, 0].copy()

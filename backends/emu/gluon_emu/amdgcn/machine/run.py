@@ -20,6 +20,7 @@ from gluon_emu.amdgcn.isa.smem import SCALAR
 from gluon_emu.amdgcn.machine.assertions import describe
 from gluon_emu.amdgcn.machine.barriers import WORKGROUP, Barriers
 from gluon_emu.amdgcn.machine.code import Code
+from gluon_emu.amdgcn.machine.copied import Copied
 from gluon_emu.amdgcn.machine.lds import Lds
 from gluon_emu.amdgcn.machine.scratch import Scratch
 from gluon_emu.amdgcn.machine.state import Batch
@@ -99,6 +100,7 @@ class Machine:
             ("tensor", "tensor"),
         )
         self.lds = Lds(len(groups), waves, lds_bytes, code.granule, self)
+        self.copied = Copied(self)
         self.scratch = Scratch(total, code.context.lanes, code.scratch_bytes, self)
         self.barriers = Barriers(len(groups), waves, cluster, self)
         self.ended = np.zeros(total, bool)
