@@ -2,7 +2,8 @@
 
 All threads load a scalar, and threads of several warps load an element where a layout gives it to them. As long as the one
 that stores it uses its copy alone, the others may load whatever they find there. Where the value reaches a
-store of a tensor whose elements other warps store, or decides whether such a store happens, those warps use the copies that they have loaded.
+store of a tensor whose elements other warps store, or decides whether such a store happens, those warps use the copies that they have loaded,
+and so do all warps at a store to shared memory, where each stores its copy.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Callable, Iterator, NamedTuple, Optional
 import numpy as np
 
 from gluon_core.layouts import Layout
+from gluon_sim.sanitizer.access import holders
 from gluon_sim.tracing.arith import ELEMENTWISE
 from gluon_sim.tracing.ir import Op, Value
 from gluon_sim.tracing.program import Program
@@ -29,6 +31,7 @@ _CASTS = frozenset(
     "bitcast int_cast fp_to_fp fp_ext fp_trunc fp_to_si fp_to_ui si_to_fp ui_to_fp addptr clampf".split()
 )
 _STORES = frozenset("store masked_store atomic_rmw".split())
+_LOCAL = frozenset("local_store local_alloc".split())  # every thread stores its copy
 
 
 class Copies(NamedTuple):
@@ -93,6 +96,12 @@ def _followed(program: Program, op: Op, owners: Owners, lanes: int) -> Optional[
                 if theirs is not None:
                     used |= _apart(mine // lanes, theirs // lanes, axes)
                 continue
+            if user.name in _LOCAL:
+                theirs = _owning(value.type, owners)
+                if theirs is not None:
+                    used |= _apart(mine // lanes, theirs // lanes, axes)
+                    used |= _of_loaded(_repeated(value.type), axes, mine.shape)
+                continue
             controlled = _controlled(user, value)
             if controlled is not None:
                 for inner in _inside(controlled):
@@ -144,6 +153,26 @@ def _after(op: Op, value: Value, axes: _Axes) -> Optional[_Axes]:
         before = _dims(value.type)
         return tuple(a if n == b else None for a, n, b in zip(axes, dims, before))
     return None
+
+
+def _repeated(type: Type) -> np.ndarray:
+    """Return which elements several warps hold."""
+    dims = _dims(type)
+    held = holders(type.layout, dims)
+    if held is None:
+        return np.zeros(dims, bool)
+    warps = np.zeros((held.index.shape[0], int(np.prod(dims))), bool)
+    for warp, index in enumerate(held.index):
+        warps[warp, index.ravel()] = True
+    return np.asarray(warps.sum(0) > 1).reshape(dims)
+
+
+def _of_loaded(flags: np.ndarray, axes: _Axes, shape: tuple[int, ...]) -> np.ndarray:
+    """Return the loaded elements of which any copy in a value has its flag."""
+    gone = tuple(i for i, axis in enumerate(axes) if axis is None)
+    kept = [axis for axis in axes if axis is not None]
+    flags = np.asarray(flags.any(axis=gone))
+    return flags.reshape(shape) if kept == sorted(kept) and flags.size == int(np.prod(shape)) else np.zeros(shape, bool)  # fmt: skip
 
 
 def _apart(mine: np.ndarray, theirs: np.ndarray, axes: _Axes) -> np.ndarray:

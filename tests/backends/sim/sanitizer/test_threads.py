@@ -229,3 +229,30 @@ def test_a_loaded_value_that_decides_about_a_store_of_its_thread():
     flag, out = np.zeros(1, np.int32), np.zeros(1, np.int32)
     marks[(1,)](flag, out, target="sim:sm_90")
     assert out[0] == 2
+
+
+@gluon.jit
+def copied_in_place(x, y, BARRIER: gl.constexpr, SCALAR: gl.constexpr):
+    """Four warps hold what one of them stores, and each puts its copy into shared memory."""
+    i = gl.arange(0, 32, L1)
+    values = gl.full([32], gl.load(x), gl.int32, L1) if SCALAR else gl.load(x + i)
+    if BARRIER:
+        gl.barrier()
+    if SCALAR:
+        gl.store(x, 7)
+    else:
+        gl.store(x + i, values * 2)
+    copy = gl.allocate_shared_memory(gl.int32, [32], FLAT, values)
+    gl.store(y + i, copy.load(L1))
+
+
+@pytest.mark.parametrize("scalar", [False, True])
+@pytest.mark.parametrize("barrier", [False, True])
+def test_copies_that_go_into_shared_memory(barrier, scalar):
+    x, y = np.ones(32, np.int32), np.zeros(32, np.int32)
+    if barrier:
+        copied_in_place[(1,)](x, y, True, scalar, target="sim:sm_90")
+        assert (y == 1).all()
+        return
+    with pytest.raises(RaceError, match="no barrier orders"):
+        copied_in_place[(1,)](x, y, False, scalar, target="sim:sm_90")
