@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Optional, Sequence
 from gluon_prove.code import Branch, Loop
 from gluon_prove.effects import Effects
 from gluon_prove.smt import Arithmetic
+from gluon_prove.symbols import linear
 from gluon_prove.values import Term, term
 
 __all__ = ["Bounds", "Range"]
@@ -67,8 +68,10 @@ class Bounds(Effects):
         """Count the unknowns that bound loops. Partitions share one where it is the same for all of
         them: it does not change, or each meets it once in the same loops and choices."""
         self._unite()
-        for _, loop in self.all_loops:
+        for task, loop in self.all_loops:
             loop.guarded = self._is_guarded(loop)
+            if loop.guarded:
+                self._mean(task, loop)
         sites: dict[Term, list[tuple[int, Loop]]] = {}
         for task, loop in self.all_loops:
             if loop.core is not None:
@@ -133,6 +136,24 @@ class Bounds(Effects):
             return False
         rounds = (loop.core, loop.low - loop.offset + 1, None)
         return not self.arithmetic.feasible([rounds], [(condition, 0)])
+
+    def _mean(self, task: int, loop: Loop) -> None:
+        """Let the branch around a guarded loop compare the loop's core, where the condition says that."""
+        assert self.arithmetic is not None and loop.core is not None and loop.low is not None
+        *around, (_, place, _) = loop.context
+        least = loop.low - loop.offset - 1
+        for of, branch in self.branches:
+            condition = branch.condition.value
+            if of != task or branch.context != tuple(around) or condition != place:
+                continue
+            sides = [linear(a)[0] for a in getattr(condition, "args", ()) if isinstance(a, Term)]
+            if (
+                isinstance(condition, Term)
+                and loop.core not in sides
+                and not self.arithmetic.feasible([(loop.core, -1 << 31, least)], [(condition, 1)])
+            ):
+                if not self.arithmetic.feasible([(loop.core, least + 1, None)], [(condition, 0)]):
+                    branch.means = loop, least
 
     def _unite(self) -> None:
         """Bounds that are equal for all arguments get one name."""

@@ -164,6 +164,7 @@ class Branch(Instruction):
             None where each partition chooses alone.
         end: where both ways meet again, while code is made; None where that is not known.
         free: nothing that is followed depends on it: each goes both ways.
+        means: a loop and a number: the condition holds where the number is below the loop's core.
     """
 
     condition: Spec
@@ -172,6 +173,7 @@ class Branch(Instruction):
     choice: Optional[int] = None
     end: Optional[int] = None
     free: bool = False
+    means: Optional[tuple[Loop, int]] = None
 
     def uses(self) -> Iterator[int]:
         return iter(()) if self.free else _vars([self.condition])

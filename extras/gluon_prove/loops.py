@@ -154,17 +154,27 @@ class Loops(Bounds):
         elif not all(known):
             if any(s.var is not None for s in bounds):
                 raise CannotSay("the bounds of this loop cannot be followed", op.loc)
+            low, skipped = self._start(low, step)
             core = term("trips", low.value, high.value, step.value)
             name = term("induction", core, *self.context[:1])
             counts = Spec(value=name)
             inductions = self.residues.inductions
             parts = (counter, low.value, step.value)
             inductions[name] = None if name in inductions else parts  # two loops may have a name
-            low, step, high = Spec(value=0), Spec(value=1), Spec(value=core)
+            low, step, high = Spec(value=skipped), Spec(value=1), Spec(value=core)
         for value in induction:
             env[id(value)] = counts
         loop = Loop(op.loc, counter, step, high, core, offset, context=self.context)
         return loop, low, scaled
+
+    @staticmethod
+    def _start(low: Spec, step: Spec) -> tuple[Spec, int]:
+        """Return the start of a loop without a number of rounds that it skips, and that number."""
+        if isinstance(low.value, Term) and isinstance(step.value, int) and step.value > 0:
+            core, more = linear(low.value)
+            if more > 0 and more % step.value == 0:
+                return Spec(value=core), more // step.value
+        return low, 0
 
     def flats(self, body: Block, loop: Loop, low: Spec, carried: list[_Carried]) -> None:
         """Record the carried values that only serve inner loops, which continue a count over all rounds of this one.

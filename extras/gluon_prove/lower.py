@@ -373,7 +373,7 @@ class _Lowering(Loops):
                 int(warps[i]) if i < len(warps) else main[2].num_warps,
                 self.out.stores,
             )
-            self.context = ()
+            self.context = main[1]
             inner = {k: s for k, s in env.items() if s.var is None}
             pairs = []
             for value, passed in zip(block.arguments, operand_specs):

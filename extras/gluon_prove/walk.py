@@ -359,8 +359,10 @@ class Walker(Steps):
             if len(env) > 2 * len(live) + 32:
                 me.env = {v: x for v, x in env.items() if v in live}
         elif kind is Branch:
-            value = self._value(env, step.condition)
-            taken = self._truth(state, task, value, step)
+            if step.means is not None and step.means[0].root is not None:
+                taken = self._below(state, task, step.means[0].root, step.means[1], 0)
+            else:
+                taken = self._truth(state, task, self._value(env, step.condition), step)
             for loop in () if taken else self.skipped[task].get(me.position, ()):
                 self._over(state, task, loop)
             me.position = me.position + 1 if taken else step.target

@@ -77,6 +77,9 @@ class OwnTile:
         names = {name for statement in chosen for name in stores(statement)}
         lines = []
         for number, ring in enumerate(self.rings(parts)):
+            if not part:
+                lines.append(f"{ring}.fetch({self.slot}, [[{place}]])")
+                continue
             new = {part: str(number), **{name: f"{name}_{number}" for name in names}}
             words = re.compile(rf"\b({'|'.join(new)})\b")
             texts = [*(line for s in chosen for line in reader.piece(s)), place]
@@ -193,17 +196,20 @@ def own_tiles(
     around: Callable[[ast.For], bool],
     described: Collection[str],
     taken: set[str],
+    once: bool = False,
 ) -> list[OwnTile]:
     """Return the tiles that rounds of a kernel's loops around loops load.
 
     Args:
         around: returns True for a loop around loops of tiles.
         described: names of the descriptors that are made before all loops. taken: names in use.
+        once: the kernel's body counts as the only round of a loop.
     """
     tiles = []
-    for loop in reader.tree.body:
-        if not isinstance(loop, ast.For) or not around(loop):
-            continue
+    loops = [one for one in reader.tree.body if isinstance(one, ast.For) and around(one)]
+    if once and not loops:
+        loops = [ast.For(ast.Name("_"), ast.Tuple([]), reader.tree.body, [])]
+    for loop in loops:
         for statement in loop.body:
             tile = reader.tile(statement) if isinstance(statement, ast.Assign) else None
             if tile is not None and not tile.transposed and tile.tiles in described:

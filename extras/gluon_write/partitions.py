@@ -75,6 +75,13 @@ class Partitions(RingPlan):
             self._write(number, self.before if number == 0 else [])
         self.kernel = self._whole(self.functions[0], self.before)
 
+    own_depth = DEPTH  # slots of the rings of tiles that a part has for itself
+
+    @property
+    def users(self) -> int:
+        """Return the number of partitions that use the tiles of a step."""
+        return self.parts
+
     @property
     def late(self) -> list[OwnStore]:
         """Return the stores whose descriptors the only consumer makes: no copy waits for them."""
@@ -547,7 +554,7 @@ class Partitions(RingPlan):
         lines.append(
             f"# One partition copies, through rings of {self.depth} slots; {self._others()}."
         )
-        consumers = f", consumers={self.parts}" if self.parts > 1 else ""
+        consumers = f", consumers={self.users}" if self.users > 1 else ""
         for ring in self.rings:
             names = ", ".join(n for n, one in self.descriptors.items() if one == ring)
             lines.append(
@@ -555,7 +562,7 @@ class Partitions(RingPlan):
             )
         for one in self.own:
             lines += [
-                f"{ring} = {gl}.nvidia.hopper.tma_ring([{one.tile.tiles}], {DEPTH})"
+                f"{ring} = {gl}.nvidia.hopper.tma_ring([{one.tile.tiles}], {self.own_depth})"
                 for ring in one.rings(self.parts)
             ]
         early = [store for store in self.stored if store not in self.late]

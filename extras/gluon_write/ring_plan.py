@@ -93,11 +93,11 @@ class RingPlan:
             if self.describes(kernel.reader, s)
             for name in stores(s)
         }
-        own_walk = any(isinstance(s, ast.For) and id(s) not in kernel.loops and self.has_loops(kernel, s)
+        own_walk = any(isinstance(s, ast.For) and self.is_around(kernel, s)
                        for s in kernel.reader.tree.body)  # fmt: skip
         self.walks = walks or own_walk
         self.stored = own_stores(
-            kernel.reader, lambda loop: self.has_loops(kernel, loop), self.described, self.taken
+            kernel.reader, lambda loop: self.is_around(kernel, loop), self.described, self.taken
         )
         self._place_rings()
         self._share_slots()
@@ -254,7 +254,7 @@ class RingPlan:
     def _place_own(self, kernel: Function) -> None:
         """Give each part rings of the tiles that a round of a loop around loops loads, where there is memory."""
         own = own_tiles(
-            kernel.reader, lambda loop: self.has_loops(kernel, loop), self.described, self.taken
+            kernel.reader, lambda loop: self.is_around(kernel, loop), self.described, self.taken
         )
         size = self.depth * self._slot_bytes
         more = DEPTH * self.parts * sum(one.tile.bytes for one in own)
@@ -336,6 +336,10 @@ class RingPlan:
                 chosen.append(statement)
                 needed |= reads(statement)
         return [s for s in body if s in chosen]
+
+    def is_around(self, one: Function, loop: ast.For) -> bool:
+        """Return True for a loop around loops of tiles."""
+        return id(loop) not in one.loops and self.has_loops(one, loop)
 
     def has_loops(self, one: Function, statement: ast.stmt) -> bool:
         nodes = list(ast.walk(statement))

@@ -295,7 +295,10 @@ class _Sketcher(KernelGenerator):
     def _with_values(self, node: Any, named: Mapping[str, Any]) -> Any:
         """Evaluate a call with arguments that are values already: none is evaluated twice."""
         words = [ast.keyword(name, self._name(name, value)) for name, value in named.items()]
-        return super().visit_Call(self._bound(node, ast.Call(node.func, [], words)))
+        result = super().visit_Call(self._bound(node, ast.Call(node.func, [], words)))
+        for name in named:  # a loop would carry them
+            self.lscope.pop(f"the {name}", None)
+        return result
 
     def _name(self, word: str, value: Any) -> ast.Name:
         """Return an expression for a value; no kernel has variables with such names."""

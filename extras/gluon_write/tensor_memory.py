@@ -30,8 +30,10 @@ from gluon_core.plugin.targets import Target
 from gluon_write.form import bounds_of, factor, free_name
 from gluon_write.loops import Loop, argument, mentions, operands_of, stores, viewed
 from gluon_write.partitions import Partitions
-from gluon_write.ring_plan import Function, NoForm
+from gluon_write.ring_plan import GROUP, Function, NoForm
+from gluon_write.rows import parted
 from gluon_write.sketch import Sketch
+from gluon_write.tensor_rows import RowsInTensorMemory
 from gluon_write.tile_loops import LoopsOfTiles, wrapped
 from gluon_write.walk import walking
 
@@ -60,15 +62,43 @@ def in_tensor_memory(
     able = target.has("nvidia.tcgen05") and target.has("nvidia.tma") and warps in _WARPS
     if stages < 2 or not able or not drawn.copied or drawn.warps or form == "pipelined":
         return fn
-    try:
-        walk = walking(fn, drawn)
-        walks = fn if walk is None else walk.kernel
-        own = drawn if walk is None else traced(walks)
-        ends = () if walk is None else walk.ends
-        written = _TensorMemory(walks, own, target, stages, warps, 1, "", ends)
-    except (NoForm, GluonError):
-        return fn
-    return written.kernel if written.walks else fn
+    for form_of, parts in ((_TensorMemory, 1), (RowsInTensorMemory, 1), (RowsInTensorMemory, 2)):
+        try:
+            written = _walked(form_of, fn, drawn, traced, target, stages, warps, parts)
+        except (NoForm, GluonError):
+            continue
+        if written.walks or form_of is RowsInTensorMemory:
+            return written.kernel
+    return fn
+
+
+def _walked(
+    form_of: type[Partitions],
+    fn: Any,
+    drawn: Sketch,
+    traced: Callable[..., Sketch],
+    target: Target,
+    stages: int,
+    warps: int,
+    parts: int,
+) -> Partitions:
+    """Return a form of a kernel whose programs walk over the grid, where they can.
+
+    Raises:
+        NoForm: the kernel has no such form.
+    """
+    walk = walking(fn, drawn)
+    ends = () if walk is None else walk.ends
+    if walk is not None:
+        fn, drawn = walk.kernel, traced(walk.kernel)
+    part = ""
+    if parts > 1:
+        halved = parted(fn, drawn, parts)
+        if halved is None:
+            raise NoForm
+        fn, part = halved
+        drawn = traced(fn, GROUP)
+    return form_of(fn, drawn, target, stages, warps, parts, part, ends)
 
 
 class _TensorMemory(Partitions):
