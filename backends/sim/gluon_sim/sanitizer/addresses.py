@@ -175,6 +175,8 @@ def _of(program: tuple[int, ...], element: tuple[int, ...]) -> str:
 # ---- promises of a kernel to the compiler ------------------------------------------------------
 
 _HINTS = ("tt.divisibility", "tt.contiguity", "tt.constancy")
+# Ops that bring indices behind an end back into a tensor: their results are in runs up to there.
+_BOUNDED = ("srem", "urem", "select", "minsi", "minui")
 _SPELLED = dict(zip(_HINTS, ("multiple_of", "max_contiguous", "max_constancy")))
 
 
@@ -198,7 +200,7 @@ def promised(op: Op, run: Callable[..., Any], simple: bool) -> Callable[..., Any
             outs = out if isinstance(out, (tuple, list)) else (out,)
             for i, promises in hints:
                 if isinstance(outs[i], np.ndarray):
-                    _keep(task, outs[i], op.results[i].type, promises)
+                    _keep(task, outs[i], op, i, promises)
         return out
 
     return handler
@@ -217,7 +219,15 @@ def _continues(full: np.ndarray, type: Any) -> np.ndarray:
     return follows
 
 
-def _keep(task: Task, value: np.ndarray, type: Any, hints: dict[str, Any]) -> None:
+def _keep(task: Task, value: np.ndarray, op: Op, result: int, hints: dict[str, Any]) -> None:
+    """Check hints about a result. A run that ends where `%`, `where` or `minimum` bounds indices is tolerated.
+
+    Kernels mask what they compute from such elements; hardware loads the elements that follow in memory instead.
+
+    Raises:
+        MisalignedError: another hint does not hold.
+    """
+    type = op.results[result].type
     dims: tuple[int, ...] = type.dims
     full = np.asarray(np.broadcast_to(value, (value.shape[0], *dims)))
     runs = hints.get("tt.contiguity") or (1,) * max(1, len(dims))
@@ -238,7 +248,7 @@ def _keep(task: Task, value: np.ndarray, type: Any, hints: dict[str, Any]) -> No
             if bad.any():
                 program, element = place(task, bad)
                 first = np.unravel_index(int(np.argmax(bad)), bad.shape)
-                raise MisalignedError(
+                error = MisalignedError(
                     f"{_SPELLED[name]}({factor}) does not hold for {_of(program, element)}, and the "
                     "width of vector accesses may rely on it",
                     report="alignment.promise",
@@ -246,4 +256,8 @@ def _keep(task: Task, value: np.ndarray, type: Any, hints: dict[str, Any]) -> No
                     remedy="Claim only facts that always hold.",
                     program=program,
                     element=element,
+                    span=span_of(op.loc),
                 )
+                if name != "tt.contiguity" or op.name not in _BOUNDED:
+                    raise error
+                tolerate(error, task.machine.settings.tolerated, task.memory.warned)

@@ -17,6 +17,7 @@ from gluon_sim.errors import (
     MisalignedError,
     OffsetOverflowError,
     OutOfBoundsError,
+    SimulatorWarning,
     UninitialisedError,
 )
 from gluon_sim.settings import Settings, current, using
@@ -276,6 +277,27 @@ def test_promised_runs_must_be_runs():
         element=(6,),
     )  # fmt: skip
     refused(promises_runs, MisalignedError, "max_constancy", "gl.load", (1,), same, dst, 128, True)
+
+
+@gluon.jit
+def wraps(src, dst, size, N: gl.constexpr, CLAMPED: gl.constexpr):
+    index = gl.arange(0, N, layout=L1)
+    if CLAMPED:
+        there = gl.max_contiguous(gl.multiple_of(gl.where(index < size, index, 0), 16), 16)
+    else:
+        there = gl.max_contiguous(gl.multiple_of(index % size, 16), 16)
+    gl.store(dst + index, gl.load(src + there), mask=index < size)
+
+
+@pytest.mark.parametrize("clamped", [False, True])
+def test_runs_may_end_where_indices_are_bounded(clamped):
+    """Public kernels claim runs of `rows % M`, and mask what they store."""
+    src, dst = np.arange(128, dtype=np.float32), np.zeros(128, np.float32)
+    with pytest.warns(SimulatorWarning, match="max_contiguous.16. does not hold"):
+        wraps[(1,)](src, dst, 100, 128, clamped)
+    assert (dst[:100] == src[:100]).all() and not dst[100:].any()
+    with using(tolerated="error"), pytest.raises(MisalignedError):
+        wraps[(1,)](src, dst, 100, 128, clamped)
 
 
 @gluon.jit
