@@ -62,9 +62,11 @@ def certify(
         except UsageError:
             raise
         except GluonError as error:
-            examiner.part.problem = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+            cause = error.__cause__ or error
+            first = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+            examiner.part.problem = PLAIN if _lacks_driver(cause) else first
         except Exception as error:
-            examiner.part.problem = f"{type(error).__name__}: {error}{_advice(error)}"
+            examiner.part.problem = f"{type(error).__name__}: {error}"
         finally:
             evidence.observers.remove(examiner)
             sys.path[:] = before
@@ -76,10 +78,9 @@ def certify(
     return certificate
 
 
-def _advice(error: Exception) -> str:
-    """Return the remedy for a program whose kernels are not Gluon's: the simulator runs Gluon alone."""
-    no_driver = isinstance(error, RuntimeError) and "active drivers" in str(error)
-    return f" {PLAIN}" if no_driver else ""
+def _lacks_driver(error: BaseException) -> bool:
+    """Return whether a kernel that is not Gluon's asked Triton for a device: the simulator runs Gluon alone."""
+    return isinstance(error, RuntimeError) and "active drivers" in str(error)
 
 
 def _executors(text: str, simulator: Backend) -> tuple[Target, Backend]:

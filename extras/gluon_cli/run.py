@@ -294,6 +294,8 @@ def _run(file: str, watching: ContextManager[Any]) -> int:
                 runpy.run_path(file, run_name="__main__")
             except (AssertionError, RuntimeError) as error:
                 # A module that the file imports asks torch for a device that is not there.
+                if "active drivers" in str(error):
+                    raise _without_a_device(file) from error
                 stand_in = _stand_in()
                 if stand_in is None or not stand_in.asks(error):
                     raise
@@ -309,6 +311,25 @@ def _run(file: str, watching: ContextManager[Any]) -> int:
         print(end.code, file=sys.stderr)
         return 1
     return 0
+
+
+def _without_a_device(file: str) -> CapabilityError:
+    """Return the error of a kernel of Triton's own, which asked Triton for its driver and got none."""
+    twin = simulated_twin(None)
+    emulators = [
+        f"--target {backend.name}:{twin.architecture.name}"
+        for backend in registry().backends.values()
+        if backend.simulates and backend.simulation.machine_code
+    ]
+    return CapabilityError(
+        "a kernel under @triton.jit needs a device, and there is none here",
+        remedy=" or ".join(
+            [
+                *(f"Execute its machine code: gluon run {file} {option}," for option in emulators),
+                f"make it a Gluon kernel: gluon port {file}.",
+            ]
+        ),
+    )
 
 
 def _watching(wish: Optional[Watch], target: Optional[str]) -> ContextManager[Any]:

@@ -64,6 +64,17 @@ def test_run(tmp_path, target, executed):
     assert "right on" in done.stdout and ANSWERS in done.stderr and executed in done.stderr
 
 
+def test_a_triton_kernel_of_cpu_tensors_needs_a_target(tmp_path):
+    script = SCRIPT.replace('torch.rand(100, device="cuda")', "torch.rand(100)")
+    script = script.replace(".cuda()", "").replace("torch.cuda.get_device_name()", '"a CPU"')
+    done = gluon(tmp_path, "run", plain=True, script=script)
+    assert done.returncode == 3 and "Traceback" not in done.stderr
+    assert "CapabilityError: a kernel under @triton.jit needs a device" in done.stderr
+    assert "script.py --target emu:sm_90, or make it a Gluon kernel" in done.stderr
+    executed = gluon(tmp_path, "run", "--target", "emu:sm_90", plain=True, script=script)
+    assert executed.returncode == 0, executed.stderr
+
+
 def test_check_counts_the_checked_launches(tmp_path):
     done = gluon(tmp_path, "run", "--check", "--json", "--target", "sim:hopper")
     assert done.returncode == 0, done.stderr
