@@ -193,11 +193,15 @@ def softmax_gradient_plan(grad: Tensor, result: Tensor, dtype: torch.dtype) -> P
         **tiles.constants(),
     )
 
+    copied, exchanged, device = gs.copied or ys.copied, space.needed, result.device
     read_grad, read_result = gs.read, ys.read
 
     def run(grad: Tensor, result: Tensor, dtype: Any) -> Tensor:
         new = empty()
-        launch(read_grad(grad), read_result(result), new, *space(result.device))
+        if copied:
+            grad, result = read_grad(grad), read_result(result)
+        memory = space(device) if exchanged else (None, None)
+        launch(grad, result, new, *memory)
         return new
 
     return run
@@ -346,9 +350,12 @@ def norm_gradient_plan(
             **tiles.constants(),
         )
 
+        copied = gs.copied or src.copied
+
         def run(grad: Tensor, x: Tensor, weight: Any, statistics: Tensor, *rest: Any) -> Any:
             new, sums = empty(), totals.parts()
-            grad, x = read_grad(grad), read(x)
+            if copied:
+                grad, x = read_grad(grad), read(x)
             launch(grad, x, weight, statistics, new, *sums)
             return new, *totals(*sums)
 

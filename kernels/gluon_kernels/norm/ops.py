@@ -132,7 +132,11 @@ def _softmax_forward(ctx: Any, x: Tensor) -> Tensor:
 
 def _softmax_gradients_of(ctx: Any, grad: Tensor) -> Any:
     (result,) = ctx.saved_tensors
-    return _softmax_gradients(key(grad, result), grad, result, result.dtype)
+    known_by = key(grad, result)
+    plan = _softmax_gradients.get(known_by)  # a frame less than a call of the plans
+    if plan is None:
+        plan = _softmax_gradients.find(known_by, grad, result, result.dtype)
+    return plan(grad, result, result.dtype)
 
 
 def _softmax_gradients_again(ctx: Any, grad: Tensor) -> Any:
@@ -410,7 +414,10 @@ def _watched_norm_alone(
         if weight is not None and not weight.is_contiguous():
             weight = weight.contiguous()
         known_by = (key(grad, x, weight), wanted)
-        return _norm_gradients(known_by, grad, x, weight, statistics, *wanted)
+        plan = _norm_gradients.get(known_by)
+        if plan is None:
+            plan = _norm_gradients.find(known_by, grad, x, weight, statistics, *wanted)
+        return plan(grad, x, weight, statistics, *wanted)
 
     def gradients_again(ctx: Any, grad: Tensor) -> Any:
         x, weight, _ = ctx.saved_tensors
