@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Optional, Sequence
 
@@ -53,6 +53,10 @@ UNSURE = 0.25  # of the time that a tiling is expected to take more which is lik
 SIDE, TILE, PARTS, STEPS, ROUNDS, WASTE = 0.3, 0.5, 0.4, 0.25, 0.25, 0.65
 KIND, STAGES, WHOLE, LAST, KERNEL = 0.6, 0.07, 0.4, 0.8, 0.65
 PAIR = 0.5  # octaves of the blocks of a cluster
+UNIT, FEW = (
+    16,
+    32,
+)  # rows that the sides of tiles are multiples of, and up to which there are smaller ones
 MOST = 48  # tilings that measurements correct, the best by the model
 NEARLY = 1.3  # times the time of the best, from which on they correct no tiling
 # Numbers of `features`, of traits that all tilings of a product have, and of all traits.
@@ -276,14 +280,21 @@ def padding(size: Size) -> float:
 @functools.lru_cache(maxsize=4096)
 def choose(size: Size) -> Tiling:
     """Return the tiling with the least expected time, or the best measured one of a product that the model gets wrong."""
-    chosen: Tiling = columns().tilings[_order(size)[0]]
+    chosen: Tiling = columns().tilings[_order(_alike(size))[0]]
     return chosen
 
 
 def ranked(size: Size) -> tuple[Tiling, ...]:
     """Return the tilings for a product, the chosen one first, then by the expected time."""
     tilings = columns().tilings
-    return tuple(tilings[place] for place in _order(size))
+    return tuple(tilings[place] for place in _order(_alike(size)))
+
+
+def _alike(size: Size) -> Size:
+    """Return one size for all that have as many rows of tiles: callers change M from call to call."""
+    if size.m <= FEW or size.m % UNIT == 0 or size.name in _table().shapes:
+        return size
+    return replace(size, m=cdiv(size.m, UNIT) * UNIT)
 
 
 @functools.lru_cache(maxsize=256)

@@ -232,7 +232,8 @@ class Columns(Measures):
             setattr(self, name, np.array([getattr(t, name) for t in tilings], bool))
         self._kernels = np.array([KERNELS.index(t.kernel) for t in tilings], int)
         self._known: dict[Any, np.ndarray] = {}
-        self._tiles: tuple[Optional[Size], Any] = (None, None)  # of the last size
+        self._last: Optional[Size] = None
+        self._of: dict[str, np.ndarray] = {}  # quantities of the last size
 
     def __len__(self) -> int:
         return len(self.tilings)
@@ -248,11 +249,24 @@ class Columns(Measures):
         return self._of_elements("resident", size)
 
     def tiles(self, size: Size) -> Any:
-        known, tiles = self._tiles
-        if known is not size:
-            tiles = super().tiles(size)
-            self._tiles = size, tiles
-        return tiles
+        return self._of_last(size, "tiles")
+
+    def shared_tiles(self, size: Size) -> Any:
+        return self._of_last(size, "shared_tiles")
+
+    def sharers(self, size: Size) -> Any:
+        return self._of_last(size, "sharers")
+
+    def clusters(self, size: Size) -> Any:
+        return self.once(("clusters", size.processors), lambda of: super().clusters(size))
+
+    def _of_last(self, size: Size, name: str) -> Any:
+        """Return a quantity of the last size, measured once."""
+        if self._last is not size:
+            self._last, self._of = size, {}
+        if name not in self._of:
+            self._of[name] = getattr(super(), name)(size)
+        return self._of[name]
 
     def _of_elements(self, name: str, size: Size) -> Any:
         """Return a quantity that depends on the elements of a size alone, and on where rows of the result begin."""
@@ -274,5 +288,5 @@ class Columns(Measures):
         for name in ("stages", "splits", "groups", "blocks", "abreast", "swapped", "whole", "_kernels"):  # fmt: skip
             setattr(some, name, getattr(self, name)[places])
         some._known = {key: array[places] for key, array in self._known.items()}
-        some._tiles = (None, None)
+        some._last, some._of = None, {}
         return some

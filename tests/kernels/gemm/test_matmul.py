@@ -479,3 +479,17 @@ def test_a_tiling_that_does_not_compile_gives_way_to_the_next(error, monkeypatch
     monkeypatch.setattr(launches.gluon.torch, "prepare", scarce)
     assert MATMUL.check(MATMUL.small[0], "cpu") is None
     assert len(refused) == 2
+
+
+def test_sizes_of_as_many_rows_of_tiles_share_a_choice():
+    """Callers change M from call to call; up to 32 rows there are tiles of 8."""
+    choice._order.cache_clear()
+    rows = [*range(33, 49), 5]
+    sizes = [tilings.Size(1, m, 4096, 1024) for m in rows]
+    chosen = {choice.choose(size) for size in sizes[:-1]}
+    assert len(chosen) == 1
+    assert choice._order.cache_info().misses == 1
+    assert choice.ranked(sizes[0])[0] in chosen
+    choice.choose(sizes[-1])
+    assert choice._order.cache_info().misses == 2
+    assert all(x.tiles(sizes[0]) == x.tiles(sizes[15]) for x in tilings.TILINGS.values() if x.block[0] % 16 == 0)  # fmt: skip
