@@ -304,7 +304,9 @@ def corrected(table: dict[str, Any], measured: dict[str, Any]) -> dict[str, Any]
     sizes = [tuple(row) for row in table.get("sizes", ())]
     if len(known.weights):  # the errors that gave the weights
         old = choice.likeness(known.points, known.points) @ known.weights + NOISE * known.weights
-        places = [(name, sizes[n]) for name, rows in table["weights"].items() for n, _ in rows]
+        places = [
+            (name, sizes[n]) for n, of_size in choice.by_size(table).items() for name, _ in of_size
+        ]
         errors = {place: [float(error)] for place, error in zip(places, old)}
     for tiling, size, time_alone, weight in samples_of(measured):
         expected = float(choice.expected(choice.Columns([tiling]), size, known)[0])

@@ -23,6 +23,7 @@ from gluon_kernels.gemm.tilings import Tiling, columns
 __all__ = [
     "FILE",
     "Columns",
+    "by_size",
     "choose",
     "corrections",
     "expected",
@@ -136,10 +137,7 @@ def _factors(table: Table, of: Columns) -> np.ndarray:
 def read(table: dict[str, Any]) -> Table:
     """Return the table that a file has: weights of measured sizes by tiling."""
     sizes = [size_of(row) for row in table.get("sizes", ())]
-    places: dict[int, list[tuple[str, float]]] = {}
-    for name, rows in table.get("weights", {}).items():
-        for number, weight in rows:
-            places.setdefault(number, []).append((name, weight))
+    places = by_size(table)
     every = columns()
     indices = {tiling.name: i for i, tiling in enumerate(every.tilings)}
     points, weights = [np.zeros((0, TRAITS), np.float32)], []
@@ -155,6 +153,15 @@ def read(table: dict[str, Any]) -> Table:
         _second(joined),
         np.array(weights, np.float32),
     )
+
+
+def by_size(table: dict[str, Any]) -> dict[int, list[tuple[str, float]]]:
+    """Return the tilings of each measured size, by its number, with their weights: the order of the points of `read`."""
+    places: dict[int, list[tuple[str, float]]] = {}
+    for name, rows in table.get("weights", {}).items():
+        for number, weight in rows:
+            places.setdefault(number, []).append((name, weight))
+    return places
 
 
 def size_of(row: Sequence[int]) -> Size:

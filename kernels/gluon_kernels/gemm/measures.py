@@ -174,10 +174,8 @@ class Measures:
         return self._users() * elements * size.out_bits // 8
 
     def by_tma(self, size: Size) -> Any:
-        """Return True if TMA stores the result, where it can: columns go through registers where memory has no room for them, or rows begin anywhere."""
-        room = self._ring(size) + self._columns(size) <= SHARED
-        columns = room & size.aligned & np.logical_not(self.runs("stream_k"))
-        return np.logical_not(self.swapped) | columns
+        """Return True if TMA stores the result, where it can: columns go through registers but in large clusters, whose conversions take too much memory."""
+        return np.logical_not(self.swapped) | (np.greater(self.blocks, 2) & size.aligned)
 
     def box(self, size: Size) -> Any:
         """Return the bytes of a row that one store by TMA takes: 128, or 64 where shared memory is scarce."""

@@ -481,6 +481,21 @@ def test_a_tiling_that_does_not_compile_gives_way_to_the_next(error, monkeypatch
     assert len(refused) == 2
 
 
+def test_times_that_are_added_to_a_table_keep_those_before():
+    """The errors behind the weights belong to the tilings and sizes that had them."""
+    from benchmarks import tune_gemm
+
+    sizes = [tilings.Size(1, m, 512, 4096) for m in (16, 512, 4096)]
+    names = ["split_k 64x64x64 s4/2", "split_k 64x64x64 s4/3"]
+    weights = {names[1]: [(2, 0.5), (0, -0.3)], names[0]: [(1, 0.7), (2, -0.6)]}
+    table = {"model": {"split_k": [1.0] * 15}, "sizes": [choice.row_of(s) for s in sizes], "weights": weights}  # fmt: skip
+    again = tune_gemm.corrected(table, {"rows": []})
+    kinds = [tilings.TILINGS[name] for name in names]
+    for size in sizes:
+        before, after = (choice.predicted(kinds, size, choice.read(t)) for t in (table, again))
+        assert after == pytest.approx(before, rel=5e-3)
+
+
 def test_sizes_of_as_many_rows_of_tiles_share_a_choice():
     """Callers change M from call to call; up to 32 rows there are tiles of 8."""
     choice._order.cache_clear()
