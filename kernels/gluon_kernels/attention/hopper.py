@@ -23,6 +23,7 @@ from gluon_core.language.nvidia.hopper import (
 from gluon_kernels.attention.tiles import (
     mask_scores,
     rounds,
+    skip_unseen,
     sums_of_lanes,
     with_sink,
     work_at,
@@ -31,8 +32,17 @@ from gluon_kernels.dependent import wait_for_predecessor
 
 
 @gluon.jit
-def copy_tiles(queries, keys, values, sizes, SETTINGS: gl.constexpr):
-    """Copy the queries of each tile, and keys and values from the last ones on."""
+def places_of(batch, head, row, COLUMNS: gl.constexpr):
+    """Return where the parts of a tile begin."""
+    places = ()
+    for i in gl.static_range(len(COLUMNS)):
+        places = places + ([batch, head, row, COLUMNS[i]],)
+    return places
+
+
+@gluon.jit
+def copy_tiles(queries, keys, values, sizes, SETTINGS: gl.constexpr, COLUMNS: gl.constexpr):
+    """Copy the queries of each tile, and keys and values from the last ones on; COLUMNS are those at which parts of a head begin."""
     BLOCK_N: gl.constexpr = SETTINGS[1]
     SHARED: gl.constexpr = SETTINGS[3]
     position = keys.producer()
@@ -44,13 +54,13 @@ def copy_tiles(queries, keys, values, sizes, SETTINGS: gl.constexpr):
             head = head % sizes[3]
             with gl.scope("copy Q"):
                 for i in gl.static_range(len(queries)):
-                    queries[i].fetch(query, [[batch, head, row + i * 64, 0]])
+                    queries[i].fetch(query, places_of(batch, head, row + i * 64, COLUMNS))
             query = query.next()
             for j in range(stop - start):
                 key = (stop - 1 - j) * BLOCK_N
                 with gl.scope("copy K and V"):
-                    keys.fetch(position, [[batch, head // SHARED, key, 0]])
-                    values.fetch(position, [[batch, head // SHARED, key, 0]])
+                    keys.fetch(position, places_of(batch, head // SHARED, key, COLUMNS))
+                    values.fetch(position, places_of(batch, head // SHARED, key, COLUMNS))
                 position = position.next()
 
 
@@ -85,15 +95,9 @@ def attend(work, SETTINGS: gl.constexpr, part: gl.constexpr):
             first += part * ROWS
             rows = first + gl.arange(0, ROWS, layout=row)
             if CAUSAL and BLOCK_N % SETTINGS[0] != 0:
-                # Other groups' rows may see more. Without those tiles the first alone needs the mask.
-                seen = gl.maximum(gl.cdiv(gl.minimum(first + ROWS, key_length), BLOCK_N), 1)
-                for _ in range(seen, stop):
-                    keys.wait(position)
-                    keys.release(position)
-                    values.wait(position)
-                    values.release(position)
-                    position = position.next()
-                stop = gl.minimum(stop, seen)
+                position, stop = skip_unseen(
+                    keys, values, position, stop, gl.minimum(first + ROWS, key_length), BLOCK_N
+                )
 
             with gl.scope("wait for Q"):
                 q_tile = queries.wait(query).reshape([ROWS, D])
@@ -228,7 +232,7 @@ def attention_hopper(
             [
                 (attend, (a, SETTINGS, 0)),
                 (attend, (b, SETTINGS, 1)),
-                (copy_tiles, ((q0, q1), keys, values, sizes, SETTINGS)),
+                (copy_tiles, ((q0, q1), keys, values, sizes, SETTINGS, (0,))),
             ],
             [4, 1],
             [240, 24],
@@ -241,7 +245,7 @@ def attention_hopper(
                 (attend, (a, SETTINGS, 0)),
                 (attend, (b, SETTINGS, 1)),
                 (attend, (c, SETTINGS, 2)),
-                (copy_tiles, ((q0, q1, q2), keys, values, sizes, SETTINGS)),
+                (copy_tiles, ((q0, q1, q2), keys, values, sizes, SETTINGS, (0,))),
             ],
             [4, 4, 1],
             [160, 160, 24],

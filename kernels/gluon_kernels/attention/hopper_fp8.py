@@ -14,7 +14,13 @@ from gluon_core.language.nvidia.hopper import (
     warpgroup_mma_init,
     warpgroup_mma_wait,
 )
-from gluon_kernels.attention.tiles import mask_scores, rounds, sums_of_lanes, work_at
+from gluon_kernels.attention.tiles import (
+    mask_scores,
+    rounds,
+    skip_unseen,
+    sums_of_lanes,
+    work_at,
+)
 from gluon_kernels.dependent import wait_for_predecessor
 
 SHIFT = gl.constexpr(8)  # weights up to 256 use the range of e4m3
@@ -99,15 +105,9 @@ def attend(work, SETTINGS: gl.constexpr, part: gl.constexpr):
             first += part * ROWS
             rows = first + gl.arange(0, ROWS, layout=row)
             if CAUSAL and BLOCK_N % SETTINGS[0] != 0:
-                # Other groups' rows may see more. Without those tiles the first alone needs the mask.
-                seen = gl.maximum(gl.cdiv(gl.minimum(first + ROWS, key_length), BLOCK_N), 1)
-                for _ in range(seen, stop):
-                    keys.wait(position)
-                    keys.release(position)
-                    values.wait(position)
-                    values.release(position)
-                    position = position.next()
-                stop = gl.minimum(stop, seen)
+                position, stop = skip_unseen(
+                    keys, values, position, stop, gl.minimum(first + ROWS, key_length), BLOCK_N
+                )
 
             q_tile = queries.wait(query).reshape([ROWS, D])
             score = warpgroup_mma(q_tile, matrix_of(keys.wait(position)), nothing, use_acc=False)

@@ -13,34 +13,19 @@ from gluon_core.language.nvidia.hopper import (
     warpgroup_mma_init,
     warpgroup_mma_wait,
 )
-from gluon_kernels.attention.tiles import mask_scores, rounds, sums_of_lanes, with_sink, work_at
+from gluon_kernels.attention.hopper import copy_tiles
+from gluon_kernels.attention.tiles import (
+    mask_scores,
+    rounds,
+    skip_unseen,
+    sums_of_lanes,
+    with_sink,
+    work_at,
+)
 from gluon_kernels.dependent import wait_for_predecessor
 
 FIRST = gl.constexpr(128)  # columns of the first part
 KEYS = gl.constexpr(64)  # of a tile
-
-
-@gluon.jit
-def copy_tiles(queries, keys, values, sizes, SETTINGS: gl.constexpr):
-    """Copy the queries of each tile, and keys and values from the last ones on."""
-    SHARED: gl.constexpr = SETTINGS[3]
-    position = keys.producer()
-    query = queries[0].producer()
-    for round in range(rounds(sizes, SETTINGS)):
-        row, head, _, start, stop = work_at(round, sizes, SETTINGS)
-        if head < sizes[0]:
-            batch = head // sizes[3]
-            head = head % sizes[3]
-            for i in gl.static_range(2):
-                top = row + i * 64
-                queries[i].fetch(query, [[batch, head, top, 0], [batch, head, top, FIRST]])
-            query = query.next()
-            for j in range(stop - start):
-                key = (stop - 1 - j) * KEYS
-                of = head // SHARED
-                keys.fetch(position, [[batch, of, key, 0], [batch, of, key, FIRST]])
-                values.fetch(position, [[batch, of, key, 0], [batch, of, key, FIRST]])
-                position = position.next()
 
 
 @gluon.jit
@@ -84,15 +69,9 @@ def attend(work, SETTINGS: gl.constexpr, SECOND: gl.constexpr, part: gl.constexp
             first += part * ROWS
             rows = first + gl.arange(0, ROWS, layout=row)
             if SETTINGS[2]:
-                # The other group's rows may see one tile more. Without that one the first alone needs the mask.
-                seen = gl.maximum(gl.cdiv(gl.minimum(first + ROWS, key_length), KEYS), 1)
-                for _ in range(seen, stop):
-                    keys.wait(position)
-                    keys.release(position)
-                    values.wait(position)
-                    values.release(position)
-                    position = position.next()
-                stop = gl.minimum(stop, seen)
+                position, stop = skip_unseen(
+                    keys, values, position, stop, gl.minimum(first + ROWS, key_length), KEYS
+                )
 
             q_tiles = queries.wait(query)
             coming = start_scores(q_tiles, keys.wait(position), nothing)
@@ -178,7 +157,7 @@ def attention_wide(
         [
             (attend, (a, SETTINGS, SECOND, 0)),
             (attend, (b, SETTINGS, SECOND, 1)),
-            (copy_tiles, ((upper, lower), keys, values, sizes, SETTINGS)),
+            (copy_tiles, ((upper, lower), keys, values, sizes, SETTINGS, (0, FIRST))),
         ],
         [4, 1],
         [240, 24],

@@ -68,6 +68,20 @@ def rounds(sizes, SETTINGS: gl.constexpr):
 
 
 @gluon.jit
+def skip_unseen(keys, values, position, stop, end, SIZE: gl.constexpr):
+    """Release the tiles of SIZE keys that other groups' rows see and this one's do not, which see keys before `end`: the first tile left alone
+    needs a mask. Return the position and the end of those left."""
+    seen = gl.maximum(gl.cdiv(end, SIZE), 1)
+    for _ in range(seen, stop):
+        keys.wait(position)
+        keys.release(position)
+        values.wait(position)
+        values.release(position)
+        position = position.next()
+    return position, gl.minimum(stop, seen)
+
+
+@gluon.jit
 def mask_scores(score, rows, keys, length, CAUSAL: gl.constexpr):
     """Put -inf where a key comes after its row, or after the last key."""
     inside = (keys < length)[None, :] & (rows >= 0)[:, None]
