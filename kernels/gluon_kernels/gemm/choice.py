@@ -58,7 +58,7 @@ UNIT, FEW = (
     16,
     32,
 )  # rows that the sides of tiles are multiples of, and up to which there are smaller ones
-MOST = 48  # tilings that measurements correct, the best by the model
+MOST = 24  # tilings that measurements correct, the best by the model
 NEARLY = 1.3  # times the time of the best, from which on they correct no tiling
 # Numbers of `features`, of traits that all tilings of a product have, and of all traits.
 QUANTITIES, SIZES, TRAITS = 15, 8, 27
