@@ -19,6 +19,7 @@ from gluon_core.errors import (
     LimitError,
     ShapeError,
 )
+from gluon_core.testing import TRITON_VERSION
 from gluon_kernels.gemm import choice, fp8, ops, tilings
 from gluon_kernels.gemm.call import checked
 from gluon_kernels.gemm.problem import BMM, MATMUL, MATMUL_FP8, PROBLEMS
@@ -55,7 +56,8 @@ def test_the_portable_kernel_elsewhere(target, monkeypatch):
 
 
 # One of each kernel, more tiles than programs, an odd number of tiles, and parts of K.
-CLUSTERS = ((128, 160, 64), (256, 80, 64), (256, 384, 64))  # tiles
+# Tiles of clusters, which Triton 3.6 has.
+CLUSTERS = ((128, 160, 64), (256, 80, 64), (256, 384, 64)) if TRITON_VERSION < (3, 7) else ()
 TILINGS = [
     name
     for name in tilings.TILINGS
@@ -95,7 +97,7 @@ def test_every_kernel_multiplies_any_orientation(name, stored, monkeypatch):
     monkeypatch.setattr(launches, "multiprocessors", lambda tensor: 3)
     shape = {"M": 136, "N": 208, "K": 520, "dtype": "bfloat16", "stored": stored, "bias": True}
     assert MATMUL.check({**shape, "activation": "silu"}, "cpu") is None
-    assert len(TILINGS) == 25
+    assert len(TILINGS) == (25 if CLUSTERS else 20)
 
 
 @pytest.mark.parametrize("name", ["direct 64x64x64 s4", "split_k 64x64x64 s4"])

@@ -346,7 +346,7 @@ def tma_ring(
     Raises:
         ArgumentError: no descriptors, or an illegal number; `multicast` without such a cluster, of tensors
             that its blocks do not share, or together with `two_ctas`.
-        CapabilityError: `multicast` with an older Triton.
+        CapabilityError: `multicast` with another Triton.
 
     ISA: PTX 9.7.9.27.1, cp.async.bulk.tensor; 9.7.13.15, mbarrier.
     """
@@ -429,13 +429,16 @@ def _shared(
         return (0,) * len(descs)
     if not semantic.has(PAIRS_WRITTEN):
         semantic.require(PAIRS_ARRIVE, "tma_ring(multicast=True)")
-    sizes = (2, 4, 8) if semantic.has(PAIRS_WRITTEN) else (2,)
-    if semantic.num_ctas not in sizes:
+    if semantic.num_ctas not in (2, 4, 8):
         raise errors.ArgumentError(
             "needs a cluster of blocks",
             argument="multicast",
-            expected=" or ".join(f"num_ctas={size}" for size in sizes),
+            expected="num_ctas=2, 4 or 8",
             got=semantic.num_ctas,
+        )
+    if semantic.num_ctas > 2:
+        semantic.require(
+            PAIRS_WRITTEN, "tma_ring(multicast=True) in clusters of four and eight blocks"
         )
     if semantic.compile_time_bool(two_ctas, "two_ctas"):
         raise errors.ArgumentError(

@@ -275,6 +275,13 @@ def product_of_four(a, b, out, steps):
     ring.close()
 
 
+@pytest.mark.skipif(TRITON_VERSION < (3, 8), reason="Triton 3.6 has them, 3.7 none at all")
+def test_larger_clusters_name_the_release_that_has_them():
+    args = operands_of_pairs(matrices())
+    with pytest.raises(CapabilityError, match="Triton"):
+        product_of_four[(1,)](*args[:3], 3, target=SIM, num_warps=4, num_ctas=4)
+
+
 @WRITTEN
 @pytest.mark.parametrize("target", ["emu:sm_90", "sim:sm_90"])
 def test_four_blocks_share_rows_with_one_and_columns_with_another(target):
