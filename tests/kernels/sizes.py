@@ -14,7 +14,7 @@ from gluon_report.example import Example
 
 __all__ = ["emulated", "example_sized", "repeated", "sized"]
 
-_PRODUCTS = 5e10
+_PRODUCTS = 2e10
 _BYTES = 5e8
 # Arguments of the large examples: tiles for several waves of blocks, or for several rounds of each block.
 _EXAMPLES: dict[str, Any] = {
