@@ -28,11 +28,12 @@ BYTES = 1 << 29  # of the operands of a launch
 THIRD = re.compile(r"tl\.program_id\((axis=)?2\)")
 STEP = 256  # elements, which the distance of two operands is a multiple of
 GRAPH = 4e-4  # seconds of one replay
-# `tuned`: its configurations are timed by the launch itself; `listed` has a constant that Triton 3.6 refuses.
-EXCLUDED = frozenset(["tuned", "listed"])
+# `tuned`: its configurations are timed by the launch itself; `listed` has a constant that Triton 3.6 refuses;
+# the others count in memory that a second launch would have to find zeroed.
+EXCLUDED = frozenset(["tuned", "listed", "lookback", "sorted_experts"])
 # Operands that hold addresses or are descriptors, tuples, or counted by all programs: launched as they are.
 ALONE = frozenset(
-    "locked grouped_gemm host_descriptors tuples layer_norm_backward grouped lock_sum last_block".split()
+    "locked grouped_gemm host_descriptors tuples layer_norm_backward grouped lock_sum last_block constants".split()
 )
 
 
