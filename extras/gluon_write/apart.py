@@ -6,16 +6,27 @@ becomes
 
     m = gl.arange(0, BM)
     n = gl.arange(0, BN)
+
+and a loop that assigns its own variable
+
+    for start in range(0, length, BN):
+        start = gl.multiple_of(start, BN)
+
+counts with another one:
+
+    for start_step in range(0, length, BN):
+        start = gl.multiple_of(start_step, BN)
 """
 
 from __future__ import annotations
 
 import ast
+import re
 from typing import Any, Optional
 
 from gluon_core import language
-from gluon_write.form import Form, rewritten
-from gluon_write.loops import reads
+from gluon_write.form import Form, edited, free_name, rewritten
+from gluon_write.loops import mentions, reads, stores
 from gluon_write.sketch import Sketch, place_of
 
 __all__ = ["apart"]
@@ -37,6 +48,9 @@ class _Function(Form):
 
     def text(self) -> Optional[str]:
         """Return the text of the function; None where nothing changes."""
+        counted = self._counted()
+        if counted is not None:  # statements after that have other places in the trace
+            return counted
         lines = self.source.splitlines()
         statements = [s for s in ast.walk(self.tree) if isinstance(s, ast.Assign)]
         changed = False
@@ -52,6 +66,24 @@ class _Function(Form):
             lines[statement.lineno - 1 : statement.end_lineno] = "\n".join(new).splitlines()
             changed = True
         return "\n".join(lines) + "\n" if changed else None
+
+    def _counted(self) -> Optional[str]:
+        """Return the text with a variable of its own for each loop that assigns its variable; None where none does."""
+        taken = set(re.findall(r"\w+", self.source))
+        edits: list[tuple[ast.Name, str]] = []
+        for node in ast.walk(self.tree):
+            if not isinstance(node, ast.For) or not isinstance(node.target, ast.Name):
+                continue
+            name = node.target.id
+            users = [s for s in node.body if name in mentions(s)]
+            first = users[0] if users else None
+            if not isinstance(first, ast.Assign) or name not in stores(first):
+                continue
+            fresh = free_name(f"{name}_step", taken)
+            edits.append((node.target, fresh))
+            edits += [(n, fresh) for n in ast.walk(first.value)
+                      if isinstance(n, ast.Name) and n.id == name]  # fmt: skip
+        return edited(self.source, edits) if edits else None
 
     def _pairs(self, statement: ast.Assign) -> list[tuple[str, str]]:
         """Return the names and values of a common assignment with tensors or indices; none where their order counts."""

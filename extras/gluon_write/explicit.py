@@ -117,8 +117,7 @@ def chosen_for(
         return sketch(fn, signature, constexprs, attrs, target, asked)
 
     drawn = traced(fn)
-    single = apart(fn, drawn)
-    if single is not fn:
+    while (single := apart(fn, drawn)) is not fn:
         fn, drawn = single, traced(single)
     fn, drawn = _with_tiles(fn, drawn, traced, target)
     fn, drawn = _formed(fn, drawn, traced, stages, target, int(options.num_warps))

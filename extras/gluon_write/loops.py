@@ -160,6 +160,8 @@ class LoopReader(Form):
             return None
         if not all(_plain(statement) for statement in node.body):
             return None
+        if any(stores(statement) & stores(node.target) for statement in node.body):
+            return None  # steps ahead would count from its value
         products = [
             c for c in ast.walk(node)
             if isinstance(c, ast.Call) and self.called(c) is portable.mma and operands_of(c)

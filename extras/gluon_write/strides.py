@@ -15,6 +15,7 @@ _ADDED = frozenset("add sub addptr srem urem minsi maxsi minui maxui".split())
 _SAME = frozenset(
     "splat broadcast expand_dims convert_layout int_cast bitcast trans reshape".split()
 )
+_DIVISIONS = ("sdiv", "udiv")
 _KEEPS = ("int_cast", "convert_layout", "bitcast")
 _RISING = "icmpSLT", "icmpULT", "icmpSGE", "icmpUGE"  # the index comes first
 _FALLING = "icmpSGT", "icmpUGT", "icmpSLE", "icmpULE"
@@ -115,6 +116,12 @@ class Strides:
             return min(_ALIGNED, known[0] * known[1])
         if op.name in (*_ADDED, "select"):
             return min(known[-2:], default=1)
+        constant = self._constants.get(id(list(op.operands())[-1])) if len(known) == 2 else None
+        if op.name in _DIVISIONS and constant is not None and constant > 0:
+            whole, rest = divmod(known[0], constant)
+            return 1 if rest else whole
+        if op.name == "shl" and constant is not None and constant >= 0:
+            return min(_ALIGNED, known[0] << min(constant, 6))
         return known[0] if op.name in _SAME and known else 1
 
     def _starts(

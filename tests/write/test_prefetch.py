@@ -45,6 +45,20 @@ def by_index(a, b, c, places, K, BM: gl.constexpr, BK: gl.constexpr):
 
 
 @gluon.jit(layouts="auto")
+def own_variable(a, b, c, stride, K, B: gl.constexpr, BK: gl.constexpr, GROUP: gl.constexpr):
+    """Assign the variable of the loop, and divide a stride."""
+    rows, along = gl.arange(0, B), gl.arange(0, BK)
+    width = stride // GROUP
+    acc = gl.zeros([B, B], gl.float32)
+    for k in range(0, K, BK):
+        k = gl.multiple_of(k, BK)
+        x = gl.load(a + rows[:, None] * width + (k + along)[None, :])
+        y = gl.load(b + (k + along)[:, None] * B + rows[None, :])
+        acc = gl.portable.mma(x, y, acc)
+    gl.store(c + rows[:, None] * B + rows[None, :], acc)
+
+
+@gluon.jit(layouts="auto")
 def falling(a, b, c, K, B: gl.constexpr, BK: gl.constexpr):
     """Sum products from the last step to the first."""
     rows, along = gl.arange(0, B), gl.arange(0, BK)
@@ -209,6 +223,25 @@ def test_steps_that_fall(target, kernel):
     a, b, c, wanted = operands(64, 64, 160)
     kernel[(1,)](a, b, c, 160, 64, 32, num_stages=3, target=target)
     assert np.allclose(c, wanted, atol=1e-3)
+
+
+@pytest.mark.parametrize("target", ["sim:hopper", "sim:sm_80", "sim:gfx942"])
+def test_loops_that_assign_their_variable(target):
+    a, b, c, wanted = operands(64, 64, 160)
+    own_variable[(1,)](a, b, c, 320, 160, 64, 32, 2, num_stages=3, target=target)
+    assert np.allclose(c, wanted, atol=1e-3)
+
+
+def test_a_part_of_a_stride_is_aligned():
+    signature = {"a": "*fp16:16", "b": "*fp16:16", "c": "*fp32:16", "stride": "i32:16"}
+    for group, copies in ((2, 2), (3, 1)):
+        sizes = {"B": 64, "BK": 32, "GROUP": group}
+        asked = gluon.compile(
+            own_variable, target="sm_90", signature={**signature, "K": "i32:16"}, constexprs=sizes
+        )
+        text = asked.asm["ttgir"]
+        loop = text[text.index("scf.for") : text.index("scf.yield")]
+        assert loop.count("async_copy_global_to_local") == copies
 
 
 @pytest.mark.parametrize("target", ["sim:hopper", "sim:sm_80"])
