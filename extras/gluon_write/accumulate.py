@@ -48,6 +48,7 @@ class _Accumulator(Prefetcher):
     layouts = ""
 
     takes_computed = False
+    takes_several = False
 
     def read(self, node: ast.For) -> Optional[Loop]:
         """Return a loop with one product whose sum nothing else in it uses."""

@@ -26,6 +26,7 @@ from gluon_write.hoist import hoisted
 from gluon_write.lane_sums import summed_by_lanes
 from gluon_write.loads_ahead import loaded_ahead
 from gluon_write.partition_choice import in_partitions
+from gluon_write.per_call import per_call
 from gluon_write.preferred import chosen_form
 from gluon_write.prefetch import prefetched
 from gluon_write.prices import LEAST_COPY_BITS
@@ -119,6 +120,9 @@ def chosen_for(
     drawn = traced(fn)
     while (single := apart(fn, drawn)) is not fn:
         fn, drawn = single, traced(single)
+    copied = per_call(fn, drawn)
+    if copied is not fn:
+        fn, drawn = copied, traced(copied)
     fn, drawn = _with_tiles(fn, drawn, traced, target)
     fn, drawn = _formed(fn, drawn, traced, stages, target, int(options.num_warps))
     room = target.architecture.limits.shared_memory

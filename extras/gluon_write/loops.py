@@ -47,6 +47,7 @@ class Tile:
         transposed: the load transposes the tile.
         stored: each step loads the tile and stores it in a buffer: its addresses are not aligned as copies need it.
         dtype: name of that of a tile that a step computes, which has no place.
+        uses: operands of products that are the tile; each of several reads the buffer itself.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Tile:
     transposed: bool = False
     stored: bool = False
     dtype: str = ""
+    uses: int = 1
     ring: str = ""
     number: int = 0
 
@@ -118,6 +120,7 @@ class LoopReader(Form):
 
     takes_falling = False
     takes_computed = False  # second operands that a step computes
+    takes_several = False  # operands of several products
 
     def __init__(
         self, fn: Any, number: int, drawn: Sketch, wgmma: bool, unaligned: Collection[Place] = ()
@@ -176,7 +179,9 @@ class LoopReader(Form):
             read = [n for n in names if isinstance(n.ctx, ast.Load)]
             plain = [n for n in read if not _only_asked(n, node)]
             used = [o for o in operands if viewed(o, self) == tile.name]
-            if len(used) == 1 and len(plain) == 1 and len(names) - len(read) == 1:
+            most = len(used) if self.takes_several else 1
+            if 0 < len(used) == len(plain) <= most and len(names) - len(read) == 1:
+                tile.uses = len(used)
                 tiles[tile.name] = tile
         if self.takes_computed and self.wgmma:
             for product in products:
@@ -313,18 +318,17 @@ class LoopReader(Form):
         return self._rows(call) >= _LEAST_ROWS
 
     def shared(self, tile: Tile, loop: Loop) -> bool:
-        """Return True if the product of a tile reads it from shared memory."""
-        for call in loop.products:
-            if tile.name in [viewed(operand, self) for operand in operands_of(call)]:
-                return self.unit_reads(call, loop)
-        return False
+        """Return True if the products of a tile read it from shared memory."""
+        calls = [call for call in loop.products
+                 if tile.name in [viewed(operand, self) for operand in operands_of(call)]]  # fmt: skip
+        return tile.uses > 1 or any(self.unit_reads(call, loop) for call in calls)
 
     def on_shared(self, loop: Loop) -> bool:
         return any(self.unit_reads(call, loop) for call in loop.products)
 
     def product(self, call: ast.Call, loop: Loop) -> list[tuple[int, int, list[str]]]:
-        """Return the edit that lets a unit read shared memory."""
-        if not self.unit_reads(call, loop):
+        """Return the edit that lets a unit read shared memory, or loads the tiles of several products."""
+        if not self.unit_reads(call, loop) and not self._several(call, loop):
             return []
         first, last = call.lineno, call.end_lineno or call.lineno
         lines = self.source.splitlines()
@@ -333,8 +337,31 @@ class LoopReader(Form):
         text = f"{before}{self.spelled(call, loop, {}, {})}{after}"
         return [(first, last, text.split("\n"))]
 
+    def _several(self, call: ast.Call, loop: Loop) -> bool:
+        """Return True if an operand of a product is one of another product, too."""
+        names = (viewed(operand, self) or "" for operand in operands_of(call))
+        return any(name in loop.tiles and loop.tiles[name].uses > 1 for name in names)
+
+    def _loading(self, call: ast.Call, loop: Loop, spelled: Callable[[ast.expr], str]) -> str:
+        """Return the text of a product that loads those operands which others read, too."""
+        text: str = self.text_of(call)
+        for operand in operands_of(call):
+            tile = loop.tiles.get(viewed(operand, self) or "")
+            if tile is not None and tile.uses > 1:
+                flipped = "" if isinstance(operand, ast.Name) else ".permute((1, 0))"
+                whole = self.text_of(operand)
+                text = re.sub(
+                    rf"(?<![\w.]){re.escape(whole)}(?!\w)",
+                    f"{tile.name}{flipped}.load()",
+                    text,
+                    count=1,
+                )
+        return text
+
     def multiplied(self, call: ast.Call, loop: Loop, spelled: Callable[[ast.expr], str]) -> str:
-        """Return the text of a product whose unit reads shared memory."""
+        """Return the text of a product whose unit reads shared memory, or of one that loads shared tiles."""
+        if not self.unit_reads(call, loop):
+            return self._loading(call, loop, spelled)
         parts = []
         for operand in operands_of(call):
             name = viewed(operand, self) or ""

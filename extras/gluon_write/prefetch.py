@@ -73,6 +73,7 @@ class Prefetcher(LoopReader):
 
     takes_falling = True
     takes_computed = True
+    takes_several = True
 
     def text(self, stages: int, room: int) -> Optional[str]:
         """Return the function with its loops of products changed; None without one."""

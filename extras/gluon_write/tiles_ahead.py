@@ -56,6 +56,7 @@ class _TilePrefetcher(LoopsOfTiles, Prefetcher):
     tiles = ""  # the name of a loop's pipeline
 
     takes_computed = False
+    takes_several = False
 
     def read(self, node: Any) -> Any:
         loop = super().read(node)

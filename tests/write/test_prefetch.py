@@ -58,6 +58,30 @@ def own_variable(a, b, c, stride, K, B: gl.constexpr, BK: gl.constexpr, GROUP: g
     gl.store(c + rows[:, None] * B + rows[None, :], acc)
 
 
+@gluon.jit
+def both_ways(acc, other, a, b, K, first, last, B: gl.constexpr, BK: gl.constexpr):
+    """Multiply by a tile, and by its transpose."""
+    rows, along = gl.arange(0, B), gl.arange(0, BK)
+    left = gl.load(a + rows[:, None] * B + rows[None, :])
+    for k in range(first, last, BK):
+        y = gl.load(b + (k + along)[:, None] * B + rows[None, :])
+        weights = gl.portable.mma(left, gl.permute(y, (1, 0)), gl.zeros([B, BK], gl.float32))
+        acc = gl.portable.mma(weights.to(gl.float16), y, acc)
+        other += gl.sum(weights, 1)
+    return acc, other
+
+
+@gluon.jit(layouts="auto")
+def in_two_steps(a, b, c, d, K, half, B: gl.constexpr):
+    """Call one function with tiles of two shapes."""
+    rows = gl.arange(0, B)
+    acc, other = gl.zeros([B, B], gl.float32), gl.zeros([B], gl.float32)
+    acc, other = both_ways(acc, other, a, b, K, 0, half, B, 16)
+    acc, other = both_ways(acc, other, a, b, K, half, K, B, 32)
+    gl.store(c + rows[:, None] * B + rows[None, :], acc)
+    gl.store(d + rows, other)
+
+
 @gluon.jit(layouts="auto")
 def falling(a, b, c, K, B: gl.constexpr, BK: gl.constexpr):
     """Sum products from the last step to the first."""
@@ -230,6 +254,32 @@ def test_loops_that_assign_their_variable(target):
     a, b, c, wanted = operands(64, 64, 160)
     own_variable[(1,)](a, b, c, 320, 160, 64, 32, 2, num_stages=3, target=target)
     assert np.allclose(c, wanted, atol=1e-3)
+
+
+@pytest.mark.parametrize("target", ["sim:hopper", "sim:sm_80", "sim:gfx942"])
+@pytest.mark.parametrize("depth", [64, 160])
+def test_tiles_of_two_shapes_and_products(target, depth):
+    rng = np.random.default_rng(5)
+    a, b = (rng.standard_normal((n, 64)).astype(np.float16) / 8 for n in (64, depth))
+    wanted = (a.astype(np.float32) @ b.astype(np.float32).T).astype(np.float16).astype(np.float32)
+    for schedule in ("eager", "latest"):
+        c, d = np.zeros((64, 64), np.float32), np.zeros(64, np.float32)
+        with using(schedule=schedule):
+            in_two_steps[(1,)](a, b, c, d, depth, 32, 64, num_stages=3, target=target)
+        assert np.allclose(c, wanted @ b.astype(np.float32), atol=1e-2), schedule
+        assert np.allclose(d, wanted.sum(1), atol=1e-2)
+
+
+def test_units_read_tiles_of_two_products():
+    signature = {"a": "*fp16:16", "b": "*fp16:16", "c": "*fp32:16", "d": "*fp32:16"}
+    signature |= {"K": "i32:16", "half": "i32:16"}
+    asked = gluon.compile(in_two_steps, target="sm_90", signature=signature, constexprs={"B": 64})
+    loops = asked.asm["ttgir"].split("scf.for")[1:]
+    assert len(loops) == 2
+    for loop in loops:
+        inside = loop[: loop.index("scf.yield")]
+        assert inside.count("warp_group_dot ") == 2
+        assert inside.count("async_copy_global_to_local") == 1 and "tt.load" not in inside
 
 
 def test_a_part_of_a_stride_is_aligned():
