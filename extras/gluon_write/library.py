@@ -249,21 +249,24 @@ def topk(x, k: gl.constexpr, dim: gl.constexpr = None):
 
 
 @gluon.constexpr_function
-def after(shape, dim):
-    """Return how many elements a step along `dim` passes."""
-    count = 1
-    for size in shape[dim + 1 :]:
-        count *= size
-    return count
+def bits_apart(shape, dim):
+    """Return a shape with a dimension of two for each bit of the index along `dim`."""
+    return [*shape[:dim], *([2] * (shape[dim].bit_length() - 1)), *shape[dim + 1 :]]
 
 
 @gluon.jit
 def flip(x, dim: gl.constexpr = None):
-    """Reverse the order of the elements along a dimension, the last by default."""
+    """Reverse the order of the elements along a dimension, the last by default: swap along each bit of the index."""
     axis: gl.constexpr = len(x.shape) - 1 if dim is None else dim % len(x.shape)
-    size: gl.constexpr = x.shape[axis]
-    index = gl.reshape(gl.arange(0, x.numel), x.shape) // after(x.shape, axis) % size
-    return gl.gather(x, size - 1 - index, axis)
+    if x.dtype.is_bool():
+        return flip(x.to(gl.int8), axis) != 0
+    else:
+        cube = x.to(bits_of(x.dtype), bitcast=True) if x.dtype.is_floating() else x
+        cube = gl.reshape(cube, bits_apart(x.shape, axis))
+        for bit in gl.static_range(log2_of(x.shape[axis])):
+            cube = partner(cube, axis + bit)
+        cube = gl.reshape(cube, x.shape)
+        return cube.to(x.dtype, bitcast=True) if x.dtype.is_floating() else cube
 
 
 @gluon.jit
