@@ -114,7 +114,7 @@ def ported_method(port: Any, node: ast.Call) -> bool:
     assert isinstance(node.func, ast.Attribute)
     owner, name = node.func.value, node.func.attr
     if port.kind_of(owner) != TILES:
-        return False
+        return name in ("view", "reshape") and _reshaped(port, node)
     tiles, parts = port.text_of(owner), [port.text_of(arg) for arg in node.args]
     parts += [port.text_of(word.value) for word in node.keywords]
     passed = ", ".join([tiles, *parts])
@@ -132,6 +132,19 @@ def ported_method(port: Any, node: ast.Call) -> bool:
         port.replace(node, f"gl.{name}({pointers}, {parts[1]}, mask={mask})")
     else:
         return False
+    return True
+
+
+def _reshaped(port: Any, node: ast.Call) -> bool:
+    """Port `x.view(...)` and `x.reshape(...)`, which keep the order of the elements here."""
+    assert isinstance(node.func, ast.Attribute)
+    kept = [port.text_of(arg) for arg in node.args]
+    words = [w for w in node.keywords if w.arg != "can_reorder"]
+    kept += [f"{w.arg}={port.text_of(w.value)}" for w in words]
+    owner: str = port.text_of(node.func.value)
+    if not isinstance(node.func.value, (ast.Name, ast.Attribute, ast.Call, ast.Subscript)):
+        owner = f"({owner})"
+    port.replace(node, f"{owner}.reshape({', '.join(kept)})")
     return True
 
 

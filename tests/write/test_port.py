@@ -148,6 +148,16 @@ def test_products_add_to_the_variable_that_they_are_added_to():
     assert "y = bias + gl.portable.mma(a, b, gl.zeros(" in result  # a bias may have another shape
 
 
+def test_views_keep_the_order_of_the_elements():
+    text = (
+        "import triton\nimport triton.language as tl\n\n\n@triton.jit\ndef k(x, y, N: tl.constexpr):\n"
+        "    a = (x + y).view(N, 2)\n    b = tl.reshape(a * 2, (N, 2), can_reorder=True)\n    return a.reshape([2, N]) + b.T\n"
+    )
+    result = port(text, "kernels.py").text
+    assert "a = (x + y).reshape(N, 2)" in result and "b = gl.reshape(a * 2, (N, 2))" in result
+    assert "return a.reshape([2, N]) + b.T" in result
+
+
 def test_a_function_that_is_launched_and_called_is_a_kernel():
     text = (
         "import triton\nimport triton.language as tl\n\n\n@triton.jit\ndef one(p):\n    tl.store(p, 1)\n\n\n"
