@@ -16,6 +16,7 @@ from gluon_write.unknowns import Access, Unknown
 __all__ = ["LEAST_COPY_BITS", "conversion_price", "price", "reasons"]
 
 _ISSUE = 4.0  # a memory instruction, next to an arithmetic one
+_COPY = 1.0  # the address in a ring and the condition of a step, which each copy has besides
 _BARRIER = 40.0
 # A conversion waits: all warps for its stores, and for the loads after them. Measured on an H200 alone. Vectors
 # had better be computed again outside of loops: a mask that was converted behind a loop kept ptxas from
@@ -95,7 +96,8 @@ def _access_price(layout: DistributedLayout, access: Access, warps: int) -> floa
     moved = float(sectors_of(layout, access))
     if len(_bases(layout, access.shape).get("lane", ())) == _NVIDIA_LANES:
         moved = max(moved, _LINE_PRICE * _parts_of(layout, access, _LINE))
-    return count * (_ISSUE + moved) * access.weight
+    issue = _ISSUE + _COPY if "copy" in access.name else _ISSUE
+    return count * (issue + moved) * access.weight
 
 
 def _reduction_price(
