@@ -106,14 +106,14 @@ def scan_kernel(
     x_ptr, best_ptr, place_ptr, product_ptr, back_ptr, M: tl.constexpr, N: tl.constexpr
 ):
     m, n = tl.arange(0, M), tl.arange(0, N)
-    at = m[:, None] * N + n[None, :]
-    x = tl.load(x_ptr + at)
+    cell = m[:, None] * N + n[None, :]
+    x = tl.load(x_ptr + cell)
     index = tl.broadcast_to(n[None, :], (M, N))
     best, place = tl.associative_scan((x, index), 1, larger)
-    tl.store(best_ptr + at, best)
-    tl.store(place_ptr + at, place)
-    tl.store(product_ptr + at, tl.cumprod(x, axis=0))
-    tl.store(back_ptr + at, tl.associative_scan(x, 1, times, reverse=True))
+    tl.store(best_ptr + cell, best)
+    tl.store(place_ptr + cell, place)
+    tl.store(product_ptr + cell, tl.cumprod(x, axis=0))
+    tl.store(back_ptr + cell, tl.associative_scan(x, 1, times, reverse=True))
 
 
 def scans():

@@ -496,35 +496,37 @@ def group_norm_backward_kernel(
     c2 = 0.0
     N = hidden * PER_GROUP
     for channel in tl.static_range(PER_GROUP):
-        at = group * PER_GROUP + channel
-        w = tl.load(W + at)
+        index = group * PER_GROUP + channel
+        w = tl.load(W + index)
         dw = 0.0
         db = 0.0
         for i in range(0, hidden, BLOCK):
             offs = i + tl.arange(0, BLOCK)
             mask = offs < hidden
-            x = tl.load(X + batch * X_row + at * X_col + offs, mask=mask, other=0.0)
-            dy = tl.load(DY + batch * X_row + at * X_col + offs, mask=mask, other=0.0)
+            x = tl.load(X + batch * X_row + index * X_col + offs, mask=mask, other=0.0)
+            dy = tl.load(DY + batch * X_row + index * X_col + offs, mask=mask, other=0.0)
             x_hat = tl.where(mask, (x - mean) * rstd, 0.0)
             dw += tl.sum(dy * x_hat)
             db += tl.sum(dy)
             c1 += tl.sum(x_hat * w * dy)
             c2 += tl.sum(w * dy)
-        tl.atomic_add(DW + at, dw, sem="relaxed")
-        tl.atomic_add(DB + at, db, sem="relaxed")
+        tl.atomic_add(DW + index, dw, sem="relaxed")
+        tl.atomic_add(DB + index, db, sem="relaxed")
     c1 = c1 / N
     c2 = c2 / N
     for channel in tl.static_range(PER_GROUP):
-        at = group * PER_GROUP + channel
-        w = tl.load(W + at)
+        index = group * PER_GROUP + channel
+        w = tl.load(W + index)
         for i in range(0, hidden, BLOCK):
             offs = i + tl.arange(0, BLOCK)
             mask = offs < hidden
-            x = tl.load(X + batch * X_row + at * X_col + offs, mask=mask, other=0.0)
-            dy = tl.load(DY + batch * X_row + at * X_col + offs, mask=mask, other=0.0)
+            x = tl.load(X + batch * X_row + index * X_col + offs, mask=mask, other=0.0)
+            dy = tl.load(DY + batch * X_row + index * X_col + offs, mask=mask, other=0.0)
             x_hat = (x - mean) * rstd
             tl.store(
-                DX + batch * X_row + at * X_col + offs, (w * dy - x_hat * c1 - c2) * rstd, mask=mask
+                DX + batch * X_row + index * X_col + offs,
+                (w * dy - x_hat * c1 - c2) * rstd,
+                mask=mask,
             )
 
 
