@@ -43,10 +43,10 @@ def test_small_and_random_shapes(problem):
 
 
 @pytest.mark.parametrize(
-    "tiling", [t for t in tilings.TILINGS.values() if t.blocks == 2][::5], ids=lambda t: t.name
+    "tiling", [t for t in tilings.TILINGS.values() if t.blocks > 1][::6], ids=lambda t: t.name
 )
-def test_pairs_of_blocks_have_the_same_bits_each_time(tiling):
-    """More tiles than pairs, an odd number of tiles, steps of which a block loads more than the other, and launches behind each other."""
+def test_clusters_have_the_same_bits_each_time(tiling):
+    """More tiles than clusters, an odd number of tiles, steps of which a block loads more than the other, and launches behind each other."""
     for m, n, k in ((136, 208, 392), (5000, 4104, 712), (8192, 320, 64)):
         a, b = (torch.randn(size, k, device="cuda").bfloat16() for size in (m, n))
         run = launches.plan(checked("matmul", a, b.T, None, None, None), None, tiling)
