@@ -16,7 +16,7 @@ LIMITS = {
     "lines of gluon_core": 33_000,
     "lines of gluon_core.plugin": 3_300,
     "lines of gluon_core.registry": 1_100,
-    "lines of the launch engine": 4_873,
+    "lines of the launch engine": 4_860,
     "lines of the vendor in tests/plugin_acme": 249,
     "names that gluon_nvidia takes from the core": 60,
     "names that gluon_amd takes from the core": 60,
@@ -34,14 +34,15 @@ LIMITS = {
 # The launch engine as a review counted it: eleven files of 7c1b16f2 (`dispatch`, `specialize`, `place` and `foreign` of the
 # core, `kernel`, `select`, `native` and `values` of the runtime, `_launch.c`, `_call.h` and `gluon_bundle.c`). Their
 # counterparts are all files of these folders but for those that had counterparts outside of the eleven.
-# The goal was 4,000. The C loader works without Python and the Python loader without a compiler, so each selects, packs
-# and launches by itself, and the engine in C may be missing from a wheel.
+# The goal was 4,000. The engine took over work of files outside of the eleven: the launch in Python of gluon_nvidia, `pack`
+# and the launches of `cuda`, 560 lines then. The C loader works without Python, so it reads files, loads code and
+# chooses among forms by itself; scores, values, attributes and maps it has in common with the engine.
 REVIEWED = 5_962
 ENGINE = ("gluon_core/launch", "runtime/gluon_runtime")
 AROUND = {
     "gluon_core/launch": "__init__ ahead arguments device jit opaque placeholder",
     "runtime/gluon_runtime": (
-        "__init__ bundle container cuda driver drivers errors hip index manifest pack schema"
+        "__init__ bundle container cuda driver drivers errors hip index manifest schema"
     ),
 }
 AROUND_IN_C = ("gluon_bundle.h",)

@@ -99,7 +99,7 @@ def raw_loop(
 ) -> Optional[Callable[[int], None]]:
     """`run(n)`: n launches from a loop in C; None without a C compiler."""
     from gluon_nvidia import driver
-    from gluon_nvidia.launcher import _CONFIG, Layout, _Slot
+    from gluon_runtime.cuda import Config
 
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
@@ -113,25 +113,22 @@ def raw_loop(
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
 
-    import struct
-
-    types = [kind for kind in compiled.signature_types() if kind != "constexpr"]
-    layout = Layout(types)
-    slot = _Slot(layout)
     values = [a.data_ptr() if hasattr(a, "data_ptr") else a for a in arguments]
-    config = (*GRID, 1, 1, 32 * compiled.metadata.num_warps, 1, 1, compiled.metadata.shared)
-    if stream is None:
-        stream = torch.cuda.current_stream().cuda_stream
-    struct.pack_into(_CONFIG + layout.format, slot.buffer, 0, *config, stream, 0, 0, *values, 0, 0)
+    slots = (ctypes.c_uint64 * (len(values) + 2))(*values)  # two of scratch memory
+    pointers = (ctypes.c_void_p * len(slots))()
+    pointers[:] = [ctypes.addressof(slots) + 8 * place for place in range(len(slots))]
+    config = Config(grid=(*GRID, 1, 1), block=(32 * compiled.metadata.num_warps, 1, 1))
+    config.shared = compiled.metadata.shared
+    config.stream = torch.cuda.current_stream().cuda_stream if stream is None else stream
     entry = ctypes.cast(driver.driver().calls.cuLaunchKernelEx, ctypes.c_void_p).value
     many, operands = (
         module.many,
-        (entry, slot.config.value, compiled.function, slot.parameters.value),
+        (entry, ctypes.addressof(config), compiled.function, ctypes.addressof(pointers)),
     )
 
     def run(count: int) -> None:
         status = many(count, *operands)
-        assert status == 0 and slot is not None, status
+        assert status == 0 and slots is not None, status
 
     return run
 

@@ -52,7 +52,8 @@ def build(source: Path, output: Path) -> None:
     built = output.with_name(f".{os.getpid()}{output.suffix}")  # two builds may run at a time
     command = [
         *(compiler() or [sys.executable, "-m", ZIG, "cc"]),
-        "-O2",
+        "-O3",
+        "-fno-plt",  # a launch calls Python some thirty times
         "-falign-functions=32",  # the time of a launch does not depend on the code before it
         "-shared",
         "-fPIC",

@@ -15,14 +15,11 @@ def number(value: Any) -> Any:
     """Return a scalar of NumPy, or of ml_dtypes, as Python's number of the same value; all else as it is."""
     if type(value).__module__ not in ("numpy", "ml_dtypes") or getattr(value, "ndim", None) != 0:
         return value
-    kind = value.dtype.kind
     if hasattr(value, "__array_finalize__"):  # an array of no dimensions is memory
         return value
-    if kind == "b":
-        return bool(value)
-    if kind in "iu":
-        return int(value)
-    return float(value) if kind == "f" or type(value).__module__ == "ml_dtypes" else value
+    own = float if type(value).__module__ == "ml_dtypes" else None
+    convert = {"b": bool, "i": int, "u": int, "f": float}.get(value.dtype.kind, own)
+    return value if convert is None else convert(value)
 
 
 _CPU = 1  # DLPack's number for the memory of the host
@@ -42,7 +39,7 @@ def through_dlpack(value: Any) -> Any:
 
             return numpy.from_dlpack(value)
         return torch.from_dlpack(value)
-    except Exception as error:  # whatever the library that owns it raises
+    except Exception as error:  # of the library that owns it
         raise ArgumentError(
             "the array cannot be taken through DLPack",
             expected="an array that torch.from_dlpack accepts",

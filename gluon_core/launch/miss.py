@@ -75,16 +75,9 @@ class Dispatcher(Calls):
         runtime = self._runtime = _triton.knobs.runtime
         names = ("launch_enter_hook", "launch_exit_hook")
         enter, leave = (getattr(type(runtime), name, None) for name in names)  # nobody set one
-        watch = Watch(
-            runtime,
-            enter,
-            getattr(enter, "calls", ()),
-            leave,
-            getattr(leave, "calls", ()),
-            kernel.pre_run_hooks,
-            self.forms.globals,
-            self.forms.globals_changed,
-        )
+        listeners = (*(getattr(hook, "calls", ()) for hook in (enter, leave)), kernel.pre_run_hooks)
+        globals_read = self.forms.globals, self.forms.globals_changed
+        watch = Watch(runtime, enter, leave, listeners, *globals_read)
         super().__init__(kernel.__name__, [p.of_call() for p in self.parameters], RULES, watch)
 
     # -- as one of `calls` -----------------------------------------------------------------------------
@@ -266,11 +259,8 @@ class Dispatcher(Calls):
 
 def _on_device(launch: Callable[..., Any], backend: Backend, device: int) -> Callable[..., Any]:
     """Return a launch for a machine with several devices: it makes `device` the current one."""
-    current = backend.device.current
 
     def launch_there(*values: Any, **named: Any) -> Any:
-        if current() == device:
-            return launch(*values, **named)
         with backend.device.scope(device):
             return launch(*values, **named)
 

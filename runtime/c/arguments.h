@@ -20,13 +20,15 @@ static Entry cache[CACHE_SIZE];
 
 /* A compiled kernel on a device, in a capsule. */
 typedef struct {
-    PyObject *owner; /* keeps all objects below alive, and the attributes */
+    PyObject *owner; /* keeps all objects below alive */
     PyObject *device;
     int index;                         /* the same as `device` */
     int (*current_device)(int *index); /* cuCtxGetDevice; NULL where there is one device */
     LaunchEx call;
+    PyObject *stand_in; /* where `call` is NULL: f(address of a Config, address of the parameters) -> status */
     void *function;
-    Config config;            /* all but grid and stream */
+    Config config;            /* all but grid and stream; the attributes are the next: */
+    Attribute attributes[MOST_ATTRIBUTES];
     unsigned int ctas;        /* blocks per cluster multiply the grid */
     Py_ssize_t count, least;  /* arguments, with all constants and without those at the end */
     PyObject *allocate;       /* allocate(programs, stream) -> (address, address, owners), or None */
@@ -37,14 +39,6 @@ typedef struct {
     int flat;                  /* no argument is a tuple or a descriptor */
     char kinds[MAX_KINDS + 1]; /* ends with 0 */
 } Launch;
-
-/* The arguments of one launch as the driver wants them. */
-typedef struct {
-    void *parameters[MAX_VALUES];
-    uint64_t slots[MAX_VALUES];
-    _Alignas(64) unsigned char maps[MAX_MAPS][MAP_BYTES];
-    int used, map;
-} Packed;
 
 /* Attributes of objects of Python; PyInit__engine interns them. */
 enum { ARRAY_STRUCT, BASE, BLOCK_SHAPE, DATA_PTR, DICT, ENTER, ENTRY, LAYOUT, LEAVE, PADDING, ROUND, RUN, SELF,
@@ -336,32 +330,17 @@ static Entry *find_map(const Key *key, int *known)
     return *known || (first->key.number && !second->key.number) ? second : first;
 }
 
-static inline void put(Packed *to, void *value)
-{
-    to->parameters[to->used++] = value;
-}
-
-static inline void put_word(Packed *to, uint64_t word)
-{
-    to->slots[to->used] = word;
-    put(to, &to->slots[to->used]);
-}
-
 /* Put one argument that is no descriptor; little-endian, so narrow types are at the start of their slots. */
 static inline int put_argument(char kind, PyObject *value, Packed *to)
 {
     uint64_t *slot = &to->slots[to->used];
-    double real;
-    float single;
-    if (kind == 'P' ? address_of(value, slot) : kind != 'f' && kind != 'd' ? read_integer(value, kind, slot) : 0)
-        return -1;
-    if (kind == 'f' || kind == 'd') {
-        real = PyFloat_AsDouble(value);
-        if (real == -1.0 && PyErr_Occurred())
-            return -1;
-        single = (float)real;
-        memcpy(slot, kind == 'f' ? (void *)&single : (void *)&real, kind == 'f' ? sizeof single : sizeof real);
+    int failed = kind == 'P' ? address_of(value, slot) : is_real(kind) ? 0 : read_integer(value, kind, slot);
+    if (kind != 'P' && is_real(kind)) {
+        double real = PyFloat_AsDouble(value);
+        failed = (real == -1.0 && PyErr_Occurred()) || write_real(kind, real, slot);
     }
+    if (failed)
+        return -1;
     put(to, slot);
     return 0;
 }

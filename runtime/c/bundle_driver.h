@@ -1,12 +1,5 @@
 /* The drivers of CUDA and HIP: devices, code that is loaded, memory, one launch. Part of gluon_bundle.c. */
 
-/* CUlaunchAttribute and hipLaunchAttribute. */
-typedef struct {
-    unsigned id, pad;
-    unsigned value[16];
-} Attribute;
-enum { COOPERATIVE = 2, CLUSTER = 4, CLUSTER_POLICY = 5, DEPENDENT = 6 }; /* ids */
-
 /* The functions of a driver that both have. */
 typedef struct {
     const char *name, *libraries[4], *load, *find, *launch, *allocate, *free;
@@ -200,63 +193,45 @@ static gb_status load(gb_device *self, gb_form *form, void **function, gb_error 
     return GB_OK;
 }
 
-static void add(Config *config, int wanted, unsigned id, unsigned first)
-{
-    Attribute *next = (Attribute *)config->attributes + config->number;
-    if (!wanted)
-        return;
-    next->id = id;
-    next->value[0] = first;
-    next->value[1] = next->value[2] = id == CLUSTER;
-    config->number++;
-}
-
 static int launch_now(gb_device *self, void *function, const gb_form_info *info, const uint32_t *grid,
                       void *stream, void **pointers)
 {
-    Attribute attributes[4] = {{0}};
+    Attribute attributes[MOST_ATTRIBUTES];
     unsigned threads = info->num_warps * info->warp_size;
     Config config = {.grid = {grid[0] * info->num_ctas, grid[1], grid[2]}, .block = {threads, 1, 1},
-                     .shared = info->shared, .stream = stream, .attributes = attributes};
+                     .shared = info->shared, .stream = stream};
     if (self->hip && info->num_ctas == 1)
         return need(self, info->cooperative ? "hipModuleLaunchCooperativeKernel"
                                             : "hipModuleLaunchKernel")(
             function, grid[0], grid[1], grid[2], threads, 1u, 1u, info->shared, stream, pointers,
             (void *)NULL);
-    add(&config, info->dependent && !self->hip, DEPENDENT, 1);
-    add(&config, info->cooperative, COOPERATIVE, 1);
-    add(&config, info->num_ctas != 1, CLUSTER, info->num_ctas);
-    add(&config, info->num_ctas != 1 && !self->hip, CLUSTER_POLICY, 1);
+    set_attributes(&config, attributes, info->num_ctas, info->cooperative, info->dependent, self->hip);
     return need(self, self->driver->launch)(&config, function, pointers, (void *)NULL);
 }
 
-/* Allocate memory for one launch; its address goes into the buffer. `*owned` is to be freed. */
+/* Allocate memory for one launch. `*owned` is to be freed. */
 static int scratch(gb_device *self, const uint32_t size_and_alignment[2], uint64_t blocks, void *stream,
-                   unsigned char *at, uint64_t *owned)
+                   uint64_t *address, uint64_t *owned)
 {
-    uint64_t size = size_and_alignment[0] * blocks, address = 0;
     uint64_t align = size_and_alignment[1] ? size_and_alignment[1] : 1;
+    size_t size = (size_t)(size_and_alignment[0] * blocks + (align > 256 ? align : 0));
     int status;
+    *address = 0;
     if (!size_and_alignment[0])
         return 0;
-    status = need(self, self->driver->allocate)(
-        &address, (size_t)(size + (align > 256 ? align : 0)), stream);
-    *owned = status ? 0 : address;
-    address = (address + align - 1) / align * align;
-    memcpy(at, &address, 8);
+    status = need(self, self->driver->allocate)(address, size, stream);
+    *owned = status ? 0 : *address;
+    *address = (*address + align - 1) / align * align;
     return status;
 }
 
 /* Encode the map of a descriptor; `into` is aligned to 64. */
 static int encode(gb_device *self, const void *record, const gb_descriptor *it, unsigned char *into)
 {
-    static const int of_ptx[] = {0, 1, 2, 3, 4, 5, 6, 7, 10, 8, 9}; /* element types; more are as in PTX */
     const MapRow *map = record;
     int i, version = 0, unmark = !need(self, "cuDriverGetVersion")(&version) && version <= 13010;
     MapKind kind = {.rank = (int)it->rank, .swizzle = (int)map->swizzle, .type = (int)map->type,
                     .bytes = (int)map->bytes, .fp4_padded = (int)map->fp4_padded};
-    if (map->type < sizeof of_ptx / sizeof *of_ptx)
-        kind.type = of_ptx[map->type];
     for (i = 0; i < kind.rank; i++)
         kind.box[i] = map->box[kind.rank - 1 - i];
     return encode_map((EncodeTiled)need(self, "cuTensorMapEncodeTiled"), &kind,

@@ -6,7 +6,6 @@
 
 /* Records of the file, at any address. Those of the index are gluon_runtime.index's, whose texts are places in the
  * strings, and other places count from its start. */
-#define RECORD __attribute__((packed, may_alias))
 typedef struct RECORD {
     char magic[4];
     uint16_t version, flags, method, time, date;
@@ -27,20 +26,6 @@ typedef struct RECORD {
     uint32_t argument_count, arguments, size, scratch[2], unused;
 } FormRow;
 enum { COOPERATIVE_FORM = 1, DEPENDENT_FORM = 2, GRID_FORM = 4 }; /* its flags */
-/* The conditions of an argument, those of gluon_runtime.rules.Condition; tuples are taken apart. */
-typedef struct RECORD {
-    uint32_t parameter, kind;
-    uint32_t text; /* the type, the element type of a pointer, or the constant */
-    uint32_t rank;
-    uint32_t code; /* a letter, or the place of a map */
-    uint32_t offset, divisor, words;
-    int8_t scores[8]; /* by gb_kind */
-    int64_t least;
-    uint64_t most;
-    int64_t narrow_least;
-    uint64_t narrow_most, small;
-} ArgumentRow;
-enum { CONSTANT, VALUE, DESCRIPTOR }; /* its kinds */
 typedef struct RECORD { uint32_t swizzle, type, bytes, fp4_padded, rank, box[RANK]; } MapRow;
 
 struct gb_kernel {
@@ -146,14 +131,14 @@ static const void *record_at(const gb_bundle *self, uint32_t place, uint32_t cou
 static int is_argument(const gb_form *form, const ArgumentRow *row)
 {
     const gb_kernel *kernel = form->kernel;
-    uint32_t size = form->row->size, room = row->kind == CONSTANT ? 0 : 8, texts = kernel->bundle->header->strings_size;
-    if (row->kind == DESCRIPTOR) {
+    uint32_t size = form->row->size, room = row->kind == ROW_CONSTANT ? 0 : 8, texts = kernel->bundle->header->strings_size;
+    if (row->kind == ROW_DESCRIPTOR) {
         const MapRow *map = record_at(kernel->bundle, row->code, 1, sizeof *map);
         if (row->rank < 1 || row->rank > RANK || map == NULL || map->rank != row->rank)
             return 0;
         room = MAP_BYTES + 4 * (row->rank + row->rank % 2) + 8 * row->rank;
     }
-    return row->kind <= DESCRIPTOR && row->divisor && row->parameter < kernel->row->parameter_count &&
+    return row->kind <= ROW_DESCRIPTOR && row->divisor && row->parameter < kernel->row->parameter_count &&
            row->text < texts && row->words < texts && row->offset <= size && size - row->offset >= room;
 }
 

@@ -33,8 +33,7 @@ typedef struct {
     Parameter parameters[MAX_PARAMETERS];
     Py_ssize_t count, positional;
     PyObject *door; /* an object whose attribute `entry` answers all other calls */
-    PyObject *runtime, *enter, *enter_calls, *leave, *leave_calls, *before; /* hooks of launches;
-                                                                               runtime may be None */
+    PyObject *runtime, *enter, *leave, *listeners[3]; /* see Watch in calls.py; runtime may be None */
     PyObject *settings; /* the dictionary of `runtime`, empty where nobody set a hook; or None */
     PyObject *globals, *changed;
     PyObject *stream; /* the name that calls give a stream by, or None */
@@ -77,10 +76,10 @@ static int is_watched(const Calls *self)
     int changed = 0;
     if (self->runtime == Py_None)
         return 0;
-    if (has_some(self->enter_calls) || has_some(self->leave_calls) || has_some(self->before) ||
-        ((self->settings == Py_None || PyDict_Size(self->settings) > 0) &&
-         (!is_still(self->runtime, names[ENTER], self->enter) ||
-          !is_still(self->runtime, names[LEAVE], self->leave))))
+    if (has_some(self->listeners[0]) || has_some(self->listeners[1]) || has_some(self->listeners[2]))
+        return 1;
+    if ((self->settings == Py_None || PyDict_Size(self->settings) > 0) &&
+        (!is_still(self->runtime, names[ENTER], self->enter) || !is_still(self->runtime, names[LEAVE], self->leave)))
         return 1;
     if (has_some(self->globals)) {
         PyObject *answer = PyObject_CallNoArgs(self->changed);
@@ -328,10 +327,8 @@ static PyObject *calls_remember(PyObject *object, PyObject *const *args, Py_ssiz
     size_t bytes;
     Py_ssize_t i;
     int ranged = count == 3 ? PyObject_IsTrue(args[1]) : 0;
-    if (count != 3 || !PyTuple_Check(args[0]) || !PyTuple_Check(args[2])) {
-        PyErr_SetString(PyExc_TypeError, "remember takes an answer, whether it is ranged, and constants");
-        return NULL;
-    }
+    if (count != 3 || !PyTuple_Check(args[0]) || !PyTuple_Check(args[2]))
+        return PyErr_Format(PyExc_TypeError, "remember takes an answer, whether it is ranged, and constants");
     if (!PyArg_ParseTuple(args[0], "OOOOOOO", &fresh.hit, &launch, &fresh.stream_of, &fresh.compiled, &fresh.sizes,
                           &fresh.constants, &owners))
         return NULL;
@@ -437,9 +434,9 @@ static PyObject *calls_new(PyTypeObject *cls, PyObject *args, PyObject *Py_UNUSE
     Py_INCREF(self->owner = args);
     self->equals = PyDict_New();
     if (self->equals == NULL ||
-        !PyArg_ParseTuple(args, "O!OO(OOOOOOOO)OOO(LLLL)", &PyTuple_Type, &parameters, &absent, &self->door,
-                          &self->runtime, &self->enter, &self->enter_calls, &self->leave, &self->leave_calls,
-                          &self->before, &self->globals, &self->changed, &self->settings, &self->stream,
+        !PyArg_ParseTuple(args, "O!OO(OOO(OOO)OO)OOO(LLLL)", &PyTuple_Type, &parameters, &absent, &self->door,
+                          &self->runtime, &self->enter, &self->leave, &self->listeners[0], &self->listeners[1],
+                          &self->listeners[2], &self->globals, &self->changed, &self->settings, &self->stream,
                           &self->is_small, &self->rules.divides, &self->rules.constant, &self->rules.least,
                           &self->rules.most) ||
         declare(self, parameters, absent) < 0)
@@ -451,10 +448,8 @@ static PyMethodDef calls_methods[] = {
     {"over", calls_over, METH_O, "over(grid)\n\nReturn `f(*arguments, **options)`, which answers calls."},
     {"remember", (PyCFunction)(void (*)(void))calls_remember, METH_FASTCALL | METH_KEYWORDS,
      "remember(answer, ranged, equals, **arguments)\n\n"
-     "Answer calls with these arguments from now on; False where C cannot. The answer is a tuple: hit, launch (None\n"
-     "for one that the door makes), stream_of, the result of the call, the grid of calls that give None for\n"
-     "it, the constants that grid functions get (one per parameter, or None), and objects to keep alive. The code\n"
-     "depends on the size of storages if `ranged`; `equals` are constants whose equals compile alike."},
+     "Answer calls with these arguments from now on, see `Calls.learn`; False where C cannot. The answer has the fields of\n"
+     "`Known` from `hit` on, and objects to keep alive; `equals` are constants whose equals compile alike."},
     {"forget", calls_forget, METH_NOARGS, "forget()\n\nForget all calls."},
     {NULL, NULL, 0, NULL}};
 

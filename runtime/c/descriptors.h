@@ -75,10 +75,8 @@ static PyObject *describe(PyObject *Py_UNUSED(module), PyObject *const *args, Py
 {
     Legal asked, *place;
     PyObject *descriptor = NULL, *fields;
-    if (count != FIELDS) {
-        PyErr_SetString(PyExc_TypeError, "describe takes 5 arguments");
-        return NULL;
-    }
+    if (count != FIELDS)
+        return PyErr_Format(PyExc_TypeError, "describe takes %d arguments", FIELDS);
     place = find_legal(args, asked.words, &asked.count);
     if (place == NULL || place->count != asked.count ||
         memcmp(place->words, asked.words, asked.count * sizeof *asked.words) != 0)

@@ -6,50 +6,59 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <structmember.h>
+#include <math.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
-#define VERSION 13     /* of this interface; native.py takes no other */
+#define VERSION 14     /* of this interface; native.py takes no other */
 #define MAX_KINDS 512  /* letters that describe the arguments, brackets of tuples included */
 #define MAX_PARAMETERS 128
-#define MAX_VALUES 512 /* parameters of the kernel, scratch memory included */
-#define MAX_MAPS 16
 #define CACHE_SIZE 1024 /* tensor maps kept; a power of two */
 #define DEVICE_CPU 1    /* DLPack's numbers */
 #define DEVICE_CUDA 2
-#define MAX_CLASSES 8   /* of tensors and descriptors that are read without a call into Python */
+#define MAX_CLASSES 16  /* of tensors and descriptors that are read without a call into Python */
 
 #include "driver.h"
+#include "gluon_bundle.h"
+#include "choice.h"
 #include "arguments.h"
 #include "keys.h"
 #include "launches.h"
 
 static PyObject *make(PyObject *Py_UNUSED(module), PyObject *args, PyObject *keywords)
 {
-    static char *known[] = {"letters", "call", "function", "threads", "shared", "attributes", "number", "num_ctas",
-                            "count", "values", "owner", "device", "current_device", "allocate", "maps", "encode",
-                            "encode_tiled", "unmark", NULL};
-    unsigned long long call, function, attributes, current_device, encode_tiled = 0;
-    const char *kinds, *maps = "";
-    Py_ssize_t length, values, size = 0;
+    static char *known[] = {"letters", "call", "device", "threads", "shared", "num_ctas", "maps", "cooperative", "dependent",
+                            "hip", "function", "current_device", "allocate", "encode", "encode_tiled", "unmark", NULL};
+    unsigned long long function = 0, current_device = 0, encode_tiled = 0;
+    PyObject *call;
+    const char *kinds, *maps;
+    Py_ssize_t length, size, i, depth = 0, values = 2;
+    int cooperative = 0, dependent = 0, hip = 0;
     Launch self;
     memset(&self, 0, sizeof self);
     self.allocate = self.encode = Py_None;
-    if (!PyArg_ParseTupleAndKeywords(
-            args, keywords, "s#KKIIKIInnOOK|Oy#OKp", known, &kinds, &length, &call, &function, &self.config.block[0],
-            &self.config.shared, &attributes, &self.config.number, &self.ctas, &self.count, &values, &self.owner,
-            &self.device, &current_device, &self.allocate, &maps, &size, &self.encode, &encode_tiled, &self.unmark) ||
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "s#OOIIIy#|pppKKOOKp", known, &kinds, &length, &call, &self.device,
+                                     &self.config.block[0], &self.config.shared, &self.ctas, &maps, &size, &cooperative,
+                                     &dependent, &hip, &function, &current_device, &self.allocate, &self.encode,
+                                     &encode_tiled, &self.unmark) ||
         ((self.index = (int)PyLong_AsLong(self.device)) == -1 && PyErr_Occurred()))
         return NULL;
-    if (call == 0 || length > MAX_KINDS || self.count > MAX_PARAMETERS || values > MAX_VALUES ||
-        size > (Py_ssize_t)sizeof self.maps)
-        Py_RETURN_NONE;
+    for (i = 0; i < length; i++) {
+        depth += (kinds[i] == '(') - (kinds[i] == ')');
+        self.count += kinds[i] == '(' ? depth == 1 : kinds[i] != ')' && depth == 0;
+        values += kinds[i] == 'T' ? 1 + 2 * RANK : kinds[i] != 'x';
+    }
+    if (length > MAX_KINDS || values > MAX_VALUES || size > (Py_ssize_t)sizeof self.maps)
+        return PyErr_Format(PyExc_ValueError, "a launch takes at most %d values, %d of them descriptors", MAX_VALUES, MAX_MAPS);
     memcpy(self.maps, maps, (size_t)size);
-    self.call = (LaunchEx)(uintptr_t)call;
+    if (PyLong_Check(call))
+        self.call = (LaunchEx)(uintptr_t)PyLong_AsUnsignedLongLong(call);
+    else
+        self.stand_in = call;
     self.function = (void *)(uintptr_t)function;
     self.config.block[1] = self.config.block[2] = 1;
-    self.config.attributes = (void *)(uintptr_t)attributes;
+    set_attributes(&self.config, self.attributes, self.ctas, cooperative, dependent, hip);
     self.encode_tiled = (EncodeTiled)(uintptr_t)encode_tiled;
     self.current_device = (int (*)(int *))(uintptr_t)current_device;
     memcpy(self.kinds, kinds, (size_t)length);
@@ -57,14 +66,8 @@ static PyObject *make(PyObject *Py_UNUSED(module), PyObject *args, PyObject *key
     self.least = self.count;
     for (; length > 0 && self.least > 0 && kinds[length - 1] == 'x'; length--)
         self.least--;
-    self.owner = Py_BuildValue("OOOO", self.owner, self.device, self.allocate, self.encode);
+    self.owner = Py_BuildValue("OOOO", call, self.device, self.allocate, self.encode);
     return enclose(&self, sizeof self, LAUNCH);
-}
-
-static PyObject *forget_maps(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
-{
-    memset(cache, 0, sizeof cache);
-    Py_RETURN_NONE;
 }
 
 enum { TENSOR, DESCRIBED, ARRAY }; /* kinds of classes, see native.py */
@@ -106,13 +109,29 @@ static PyObject *current_stream(PyObject *Py_UNUSED(module), PyObject *index)
     return PyLong_FromVoidPtr(stream);
 }
 
+/* See the methods. */
+static PyObject *score(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    const char *row, *expected;
+    Py_ssize_t size;
+    int points, kind;
+    gb_value value = gb_left_out();
+    if (!PyArg_ParseTuple(args, "y#siKzK", &row, &size, &expected, &kind, &value.bits, &value.text, &value.size))
+        return NULL;
+    value.kind = (gb_kind)kind;
+    points = size == sizeof(ArgumentRow) ? score_value((const ArgumentRow *)row, expected, &value) : UNFIT;
+    return points == UNFIT ? Py_BuildValue("") : PyLong_FromLong(points);
+}
+
 #include "calls.h"
 #include "descriptors.h"
 
 static PyMethodDef methods[] = {
-    {"forget_maps", forget_maps, METH_NOARGS, "forget_maps()\n\nEncode every descriptor anew when it comes next."},
     {"make", (PyCFunction)(void (*)(void))make, METH_VARARGS | METH_KEYWORDS,
-     "Return a launch, see `native.launch`; None for more arguments than fit."},
+     "Return a launch, see `native.launch`."},
+    {"launch", (PyCFunction)(void (*)(void))launch, METH_FASTCALL,
+     "launch(launch, sizes, stream, *arguments)\n\nLaunch once on the current device; return the driver's status. Raise\n"
+     "TypeError, OverflowError or AttributeError for an argument that does not fit."},
     {"bind", bind, METH_VARARGS,
      "bind(launch, sizes, stream_of, fallback)\n\nReturn `handle(*arguments)` that launches over `sizes`; calls with\n"
      "keywords or another number of arguments, on another device, and those that fail go to `fallback`."},
@@ -127,6 +146,8 @@ static PyMethodDef methods[] = {
     {"refill", refill, METH_VARARGS,
      "refill(handle, arguments, marks, fallback)\n\nReturn `handle(*tensors)`, which launches with tensors in place\n"
      "of `marks`, integers among the arguments or bases of descriptors; None where C cannot."},
+    {"score", score, METH_VARARGS,
+     "score(row, text, kind, bits, element, size)\n\nReturn the score of a `gb_value`, see choice.h; None for none."},
     {"signature", (PyCFunction)(void (*)(void))signature, METH_FASTCALL,
      "signature(*tensors)\n\nReturn the facts of tensors as bytes, see launches.h; None where C cannot read one, or a CPU has it."},
     {"teach", teach, METH_VARARGS,

@@ -3,6 +3,7 @@
 
 #include <dlfcn.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,23 +11,15 @@
 
 #include "driver.h"
 #include "sha256.h"
+#include "choice.h"
 #include "bundle_file.h"
 #include "bundle_driver.h"
 
 /* -- which form fits ------------------------------------------------------------------------------ */
 
-enum { NEVER = -128, WIDER = -2, UNFIT = -1000 }; /* scores */
-
 static const gb_descriptor *descriptor_of(const gb_value *value)
 {
     return (const gb_descriptor *)(uintptr_t)value->bits;
-}
-
-static int within(const gb_value *value, int64_t least, uint64_t most)
-{
-    if (value->kind == GB_INTEGER && (int64_t)value->bits < 0)
-        return (int64_t)value->bits >= least && (most > INT64_MAX || (int64_t)value->bits <= (int64_t)most);
-    return value->bits <= most && (least < 0 || value->bits >= (uint64_t)least);
 }
 
 /* Return whether a descriptor is of the element type, rank and box that an argument was compiled for. */
@@ -64,21 +57,11 @@ static int is_constant(const char *expected, const gb_value *value)
 static int score(const gb_form *form, const ArgumentRow *row, const gb_value *value)
 {
     const gb_bundle *self = form->kernel->bundle;
-    int points = value->kind <= GB_DESCRIPTOR ? row->scores[value->kind] : NEVER;
-    int is_pointer = value->kind == GB_POINTER;
     const char *expected = text_at(self, row->text);
-    const char *element = is_pointer && value->text != NULL ? value->text : expected;
-    element = strcmp(element, "i1") == 0 ? "u1" : element;
-    if (points == NEVER || (row->kind == CONSTANT && !is_constant(expected, value)) ||
-        (row->kind == DESCRIPTOR && (value->kind != GB_DESCRIPTOR || !descriptor_fits(self, row, value))))
+    if ((row->kind == ROW_CONSTANT && !is_constant(expected, value)) ||
+        (row->kind == ROW_DESCRIPTOR && (value->kind != GB_DESCRIPTOR || !descriptor_fits(self, row, value))))
         return UNFIT;
-    if (row->kind != VALUE || (!is_pointer && value->kind != GB_INTEGER && value->kind != GB_UNSIGNED))
-        return points;
-    if (is_pointer && (strcmp(element, expected) != 0 || value->size > row->small))
-        return UNFIT;
-    if (!within(value, row->least, row->most) || value->bits % row->divisor)
-        return UNFIT;
-    return points + (within(value, row->narrow_least, row->narrow_most) ? WIDER : 0);
+    return score_value(row, expected, value);
 }
 
 /* Report that a value is not the one that an argument was compiled for. */
@@ -146,103 +129,73 @@ const gb_form *gb_select(const gb_kernel *kernel, const char *driver, const char
 
 /* -- packing -------------------------------------------------------------------------------------- */
 
-/* Return IEEE 754 binary16, rounded once, to nearest even: the sum with 1.5 * 2^52 units of the last place has the
- * units in its lowest bits. */
-static uint16_t to_half(double value)
+/* Put the arguments of a form; a device encodes the maps. */
+static gb_status put_values(gb_device *device, const gb_form *form, const gb_value *values, size_t count, Packed *to,
+                            gb_error *error)
 {
-    uint64_t bits, magic, units;
-    uint16_t sign;
-    int exponent;
-    double sum;
-    memcpy(&bits, &value, sizeof bits);
-    sign = (uint16_t)(bits >> 48 & 0x8000);
-    exponent = (int)(bits >> 52 & 0x7ff) - 1023;
-    if (exponent > 15)
-        return (uint16_t)(sign | 0x7c00 | (value != value ? 0x200 : 0));
-    exponent = exponent < -14 ? -14 : exponent;
-    magic = (uint64_t)(exponent + 42 + 1023) << 52 | UINT64_C(1) << 51;
-    memcpy(&sum, &magic, sizeof sum);
-    sum += sign ? -value : value;
-    memcpy(&units, &sum, sizeof units);
-    return (uint16_t)(sign | (((uint64_t)(exponent + 14) << 10) + (units - magic)));
-}
-
-static void put(unsigned char *at, uint32_t code, const gb_value *value)
-{
-    float single = (float)value->real;
-    uint16_t narrow = to_half(value->real);
-    const unsigned char *bytes = (const unsigned char *)&single;
-    if (code == 'f')
-        memcpy(at, bytes, 4);
-    else if (code == 'd')
-        memcpy(at, &value->real, 8);
-    else if (code == 'e')
-        memcpy(at, &narrow, 2);
-    else if (code == 'y') /* bfloat16: the upper half of the float */
-        memcpy(at, bytes + 2, 2);
-    else
-        memcpy(at, &value->bits, letter_bits((char)code) / 8);
-}
-
-/* Write the arguments of a form. A device encodes the maps; `pointers` get the places of all values. */
-static gb_status pack(gb_device *device, const gb_form *form, const gb_value *values, size_t count,
-                      unsigned char *buffer, void **pointers, gb_error *error)
-{
-    const FormRow *to = form->row;
-    void *unused[2 * RANK + 1];
-    uint32_t i, d;
-    if (count != to->argument_count)
+    uint32_t i;
+    int status;
+    to->used = to->map = 0;
+    if (count != form->row->argument_count)
         return miscounted(form, count, error);
-    memset(buffer, 0, to->size);
     for (i = 0; i < count; i++) {
         const ArgumentRow *row = &form->arguments[i];
         const gb_descriptor *it = descriptor_of(&values[i]);
-        unsigned char *place = buffer + row->offset;
-        void **next = pointers == NULL ? unused : pointers;
-        int status;
+        uint64_t word = values[i].bits;
         if (score(form, row, &values[i]) == UNFIT)
             return misfit(form, row, "not the argument that the form was compiled for", "", error);
-        if (row->kind == VALUE)
-            put(place, row->code, &values[i]);
-        if (row->kind != CONSTANT)
-            *next++ = place;
-        if (row->kind == DESCRIPTOR) {
-            status = device == NULL ? 0 : encode(device, form->kernel->bundle->index + row->code, it, place);
+        if (to->used + 2 * RANK + 3 > MAX_VALUES || to->map == MAX_MAPS)
+            return fail(error, GB_ARGUMENT, "%s takes too many arguments", gb_kernel_name(form->kernel));
+        if (row->kind == ROW_VALUE) {
+            if (is_real((char)row->code))
+                (void)write_real((char)row->code, values[i].real, &word);
+            put_word(to, word);
+        } else if (row->kind == ROW_DESCRIPTOR) {
+            status = device == NULL ? 0 : encode(device, form->kernel->bundle->index + row->code, it, to->maps[to->map]);
             if (status)
                 return fail(error, GB_DRIVER, "%s: the driver cannot encode the descriptor: error %d",
                             gb_parameter_name(form->kernel, row->parameter), status);
-            place += MAP_BYTES;
-            for (d = 0; d < it->rank; d++, place += 4)
-                memcpy(*next++ = place, &(int32_t){(int32_t)it->shape[d]}, 4);
-            place += 4 * (it->rank % 2);
-            for (d = 0; d < it->rank; d++, place += 8)
-                memcpy(*next++ = place, &it->strides[d], 8);
+            put_described(to, it->shape, it->strides, (int)it->rank);
         }
-        pointers = pointers == NULL ? NULL : next;
     }
-    for (i = 0; pointers != NULL && i < 2; i++)
-        pointers[i] = buffer + to->scratch[i];
     return GB_OK;
 }
 
-gb_status gb_pack(const gb_form *form, const gb_value *values, size_t count, void *buffer,
-                  gb_error *error)
+gb_status gb_pack(const gb_form *form, const gb_value *values, size_t count, void *buffer, gb_error *error)
 {
-    return pack(NULL, form, values, count, buffer, NULL, error);
+    Packed packed;
+    gb_status status = put_values(NULL, form, values, count, &packed, error);
+    uint32_t i, d;
+    int next = 0;
+    memset(buffer, 0, form->row->size);
+    for (i = 0; !status && i < count; i++) {
+        const ArgumentRow *row = &form->arguments[i];
+        unsigned char *place = (unsigned char *)buffer + row->offset;
+        if (row->kind == ROW_VALUE)
+            memcpy(place, packed.parameters[next++], (size_t)letter_bits((char)row->code) / 8);
+        for (d = 0; row->kind == ROW_DESCRIPTOR && d <= 2 * row->rank; d++) { /* the map, shape, strides */
+            size_t size = d == 0 ? 0 : d <= row->rank ? 4 : 8;
+            memcpy(place, packed.parameters[next++], size);
+            place += d == 0 ? MAP_BYTES : size + (d == row->rank ? 4 * (row->rank % 2) : 0);
+        }
+    }
+    return status;
 }
 
 /* -- launching ------------------------------------------------------------------------------------ */
 
 static gb_status launch_packed(gb_device *self, const gb_form *form, void *function, const uint32_t *grid, void *stream,
-                               unsigned char *buffer, void **pointers, gb_error *error)
+                               Packed *packed, gb_error *error)
 {
     const gb_form_info *info = &form->info;
     const uint32_t *needs[2] = {info->global_scratch, info->profile_scratch};
-    uint64_t owned[2] = {0, 0}, blocks = (uint64_t)grid[0] * grid[1] * grid[2] * info->num_ctas;
+    uint64_t owned[2] = {0, 0}, address, blocks = (uint64_t)grid[0] * grid[1] * grid[2] * info->num_ctas;
     int i, code = 0;
-    for (i = 0; !code && i < 2; i++)
-        code = scratch(self, needs[i], blocks, stream, buffer + form->row->scratch[i], &owned[i]);
-    code = code ? code : launch_now(self, function, info, grid, stream, pointers);
+    for (i = 0; !code && i < 2; i++) {
+        code = scratch(self, needs[i], blocks, stream, &address, &owned[i]);
+        put_word(packed, address);
+    }
+    code = code ? code : launch_now(self, function, info, grid, stream, packed->parameters);
     for (i = 0; i < 2; i++) /* the stream keeps later users behind the kernel */
         if (owned[i])
             need(self, self->driver->free)(owned[i], stream);
@@ -255,8 +208,8 @@ gb_status gb_launch_form(gb_device *self, const gb_form *form, const uint32_t *g
                          const gb_value *values, size_t count, gb_error *error)
 {
     const gb_form_info *info = &form->info;
-    void **pointers, *function = NULL;
-    unsigned char *room, *buffer;
+    void *function = NULL;
+    Packed packed;
     gb_status status = GB_OK;
     int empty;
     if (grid == NULL && !info->has_grid)
@@ -271,18 +224,8 @@ gb_status gb_launch_form(gb_device *self, const gb_form *form, const uint32_t *g
     if (!empty && ((status = enter(self, error)) || /* a form is the bundle's, which may mark it as checked */
                    (status = load(self, (gb_form *)form, &function, error))))
         return status;
-    room = calloc(1, info->buffer_size + 72);
-    pointers = calloc(count * (2 * RANK + 1) + 2, sizeof *pointers);
-    buffer = room == NULL ? NULL : room + (64 - (uintptr_t)room % 64) % 64; /* as maps are aligned */
-    if (buffer == NULL || pointers == NULL)
-        status = fail(error, GB_MEMORY, "out of memory");
-    else
-        status = pack(empty ? NULL : self, form, values, count, buffer, pointers, error);
-    if (!status && !empty)
-        status = launch_packed(self, form, function, grid, stream, buffer, pointers, error);
-    free(pointers);
-    free(room);
-    return status;
+    status = put_values(empty ? NULL : self, form, values, count, &packed, error);
+    return status || empty ? status : launch_packed(self, form, function, grid, stream, &packed, error);
 }
 
 gb_status gb_launch(gb_device *self, const gb_kernel *kernel, const uint32_t *grid, void *stream,

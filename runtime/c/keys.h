@@ -147,10 +147,8 @@ static int width_of(long long number)
 {
     static const int most[] = {0, 1, 7, 8, 15, 16, 31, 32};
     unsigned long long left = (unsigned long long)(number < 0 ? ~number : number);
-    int bits = 0, class = number < 0 ? 16 : 0;
+    int bits = left ? 64 - __builtin_clzll(left) : 0, class = number < 0 ? 16 : 0;
     size_t i;
-    for (; left; left >>= 1)
-        bits++;
     for (i = 0; i < sizeof most / sizeof *most; i++)
         class += bits > most[i];
     return class;
@@ -162,7 +160,7 @@ static int read_number(Reader *to, PyObject *value, int flags)
     const Rules *rules = to->rules;
     int overflow, wide, even, one, width;
     long long number = PyLong_AsLongLongAndOverflow(value, &overflow);
-    if (overflow || add_leaf(to, value, NUMBER, (uint64_t)number))
+    if ((overflow && rules != NULL) || add_leaf(to, value, overflow ? PLAIN : NUMBER, (uint64_t)number))
         return -1;
     if (rules == NULL)
         return 0;
@@ -215,7 +213,7 @@ static int read_value(Reader *to, PyObject *value, int flags)
                 return -1;
         return 0;
     }
-    if (class_of(cls) >= 0)
+    if (class_of(cls) >= 0 || (to->rules == NULL && PyObject_HasAttr(value, names[BLOCK_SHAPE])))
         return read_descriptor(to, value);
     return to->rules == NULL ? add_leaf(to, value, PLAIN, 0) : -1;
 }

@@ -28,12 +28,10 @@ static __attribute__((noinline)) int put_descriptor(const Launch *self, const Le
     const MapKind *kind = &self->maps[to->map];
     unsigned char *map = to->maps[to->map];
     Entry *entry = NULL;
-    int i, known = 0;
-    if ((int)(key->flags & 15) != kind->rank)
-        return -1;
+    int known = 0;
     key->number = kind->number;
     key->address = leaf->word;
-    if (kind->tiled)
+    if (kind->tiled && (int)(key->flags & 15) == kind->rank)
         entry = find_map(key, &known);
     if (known)
         memcpy(map, entry->map, MAP_BYTES);
@@ -43,21 +41,17 @@ static __attribute__((noinline)) int put_descriptor(const Launch *self, const Le
         entry->key = *key;
         memcpy(entry->map, map, MAP_BYTES);
     }
-    to->map++;
-    put(to, map);
-    for (i = 0; i < 2 * kind->rank; i++) /* int32 shapes are at the start of their slots */
-        put_word(to, (uint64_t)(i < kind->rank ? key->shape[i] : key->strides[i - kind->rank]));
+    put_described(to, (const uint64_t *)key->shape, (const uint64_t *)key->strides, kind->rank);
     return 0;
 }
 
 /* Put one leaf by its letter. Its address, its number, or the `key` of a descriptor is known. */
 static inline int put_leaf(const Launch *self, char kind, const Leaf *leaf, Key *key, Packed *to)
 {
-    int is_integer = kind != 'P' && kind != 'f' && kind != 'd';
+    int fits = leaf->what == NUMBER && kind != 'P' && !is_real(kind) && holds(kind, (long long)leaf->word);
     if (kind == 'T' || leaf->what == DESCRIPTOR)
         return kind == 'T' && leaf->what == DESCRIPTOR ? put_descriptor(self, leaf, key, to) : -1;
-    if (leaf->what == ADDRESS ? kind != 'P'
-                              : leaf->what != NUMBER || !is_integer || !holds(kind, (long long)leaf->word))
+    if (leaf->what == ADDRESS ? kind != 'P' : !fits)
         return put_argument(kind, leaf->value, to);
     put_word(to, leaf->word);
     return 0;
@@ -79,6 +73,16 @@ static PyObject *take_scratch(const Launch *self, const Config *config, Packed *
     return answer;
 }
 
+/* Launch through a driver in Python. */
+static __attribute__((noinline)) int launch_in_python(const Launch *self, const Config *config, void **parameters)
+{
+    PyObject *answer = PyObject_CallFunction(self->stand_in, "KK", (unsigned long long)(uintptr_t)config,
+                                             (unsigned long long)(uintptr_t)parameters);
+    int status = answer == NULL ? -1 : (int)PyLong_AsLong(answer);
+    Py_XDECREF(answer);
+    return status;
+}
+
 /* Launch with the leaves of the arguments, or with `flat` ones, on `stream`, the current one where it is NULL. Unless
  * it returns 0, nothing was launched, with or without an exception. */
 static int send(const Launch *self, PyObject *stream_of, Reader *from, PyObject *const *flat, const unsigned int *grid,
@@ -91,6 +95,7 @@ static int send(const Launch *self, PyObject *stream_of, Reader *from, PyObject 
     PyObject *owners;
     int status;
     memcpy(config.grid, grid, sizeof config.grid);
+    config.attributes = (void *)self->attributes;
     packed.used = packed.map = 0;
     if (stream != NULL)
         config.stream = (void *)(uintptr_t)PyLong_AsUnsignedLongLong(stream);
@@ -115,24 +120,16 @@ static int send(const Launch *self, PyObject *stream_of, Reader *from, PyObject 
     if (owners == NULL && PyErr_Occurred())
         return -1;
     config.grid[0] *= self->ctas;
-    Py_BEGIN_ALLOW_THREADS
-    status = self->call(&config, self->function, packed.parameters, NULL);
-    Py_END_ALLOW_THREADS
+    if (self->call == NULL)
+        status = launch_in_python(self, &config, packed.parameters);
+    else {
+        Py_BEGIN_ALLOW_THREADS
+        status = self->call(&config, self->function, packed.parameters, NULL);
+        Py_END_ALLOW_THREADS
+    }
     Py_XDECREF(owners);
     return status;
 }
-
-/* A prepared launch. `fallback`, written in Python, knows defaults, keywords, another grid, and mistakes. */
-typedef struct {
-    PyObject *owner; /* the arguments of `bind` or `refill`, which own the others */
-    const Launch *launch;
-    PyObject *stream_of, *fallback;
-    unsigned int grid[3];
-    Py_ssize_t least, most; /* arguments */
-    size_t leaves, descriptors; /* from here on, only where all but some tensors is fixed */
-    Leaf leaf[MAX_LEAVES];
-    Key keys[MAX_MAPS];
-} Handle;
 
 /* Read the arguments of a launch by its letters, those outside tuples when they are put; constants at the end may be
  * missing. */
@@ -152,6 +149,35 @@ static int read_arguments(const Launch *launch, PyObject *const *args, Py_ssize_
     }
     return 0;
 }
+
+/* See the methods of engine.c. */
+static __attribute__((cold)) PyObject *launch(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
+{
+    const Launch *self = count < 3 ? NULL : PyCapsule_GetPointer(args[0], LAUNCH);
+    Reader reader;
+    unsigned int grid[3];
+    int status;
+    if (self == NULL || !PyArg_ParseTuple(args[1], "III", &grid[0], &grid[1], &grid[2]))
+        return NULL;
+    status = read_arguments(self, args + 3, count - 3, &reader);
+    if (!status)
+        status = send(self, NULL, &reader, NULL, grid, args[2]);
+    if (status < 0 && !PyErr_Occurred())
+        PyErr_SetString(PyExc_OverflowError, "the value is too large, or has another structure");
+    return PyErr_Occurred() ? NULL : PyLong_FromLong(status);
+}
+
+/* A prepared launch. `fallback`, written in Python, knows defaults, keywords, another grid, and mistakes. */
+typedef struct {
+    PyObject *owner; /* the arguments of `bind` or `refill`, which own the others */
+    const Launch *launch;
+    PyObject *stream_of, *fallback;
+    unsigned int grid[3];
+    Py_ssize_t least, most; /* arguments */
+    size_t leaves, descriptors; /* from here on, only where all but some tensors is fixed */
+    Leaf leaf[MAX_LEAVES];
+    Key keys[MAX_MAPS];
+} Handle;
 
 /* Take the fixed arguments, and put the tensors of a call in their places. */
 static int fill(const Handle *self, PyObject *const *args, Reader *to)

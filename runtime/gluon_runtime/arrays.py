@@ -43,14 +43,9 @@ class Seen:
 _NAMES = {
     "bool": "u1",
     "i1": "u1",
-    "int8": "i8",
-    "int16": "i16",
-    "int32": "i32",
-    "int64": "i64",
-    "uint8": "u8",
-    "uint16": "u16",
-    "uint32": "u32",
-    "uint64": "u64",
+    **{
+        f"{kind}int{bits}": f"{kind or 'i'}{bits}" for kind in ("", "u") for bits in (8, 16, 32, 64)
+    },
     "float8e4nv": "fp8e4nv",
     "float8_e4m3fn": "fp8e4nv",
     "float8e5": "fp8e5",

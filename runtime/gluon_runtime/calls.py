@@ -41,17 +41,15 @@ class Watch(NamedTuple):
 
     Args:
         runtime: has the attributes `launch_enter_hook` and `launch_exit_hook`.
-        enter, leave: their values while nobody listens; `enter_calls` and `leave_calls` are empty then.
-        before: another such sequence.
+        enter, leave: their values while nobody listens.
+        listeners: three sequences that are empty then.
         globals: a list; if it has entries, `changed()` returns whether one has another value.
     """
 
     runtime: Any = None
     enter: Any = None
-    enter_calls: Sequence[Any] = ()
     leave: Any = None
-    leave_calls: Sequence[Any] = ()
-    before: Sequence[Any] = ()
+    listeners: tuple[Sequence[Any], ...] = ((), (), ())
     globals: Sequence[Any] = ()
     changed: Optional[Callable[[], bool]] = None
 
@@ -247,19 +245,18 @@ class Calls:
             sizes: the grid where a call names none; None where that is empty.
         """
         launch, stream_of, device, _ = hit
-        count = len(self.declared)
         plain = not self._variadic and all(map(operator.is_, self.taken(passed), passed))
 
         def handle(*values: Any, **named: Any) -> None:
             grid = sizes
-            if named or len(values) != count or not plain:
+            if named or len(values) != len(self.declared) or not plain:
                 values, options = self.placed(values, named)
-                grid = options.pop("grid", None)
+                other = options.pop("grid", None)
                 self.check(values, options, CONSTANT)
                 if options:
                     raise self.mistake((), dict(zip(self.names, values)), options)
                 values = self.taken(values)
-                grid = sizes if grid is None else self.measure(grid, values, hit)
+                grid = sizes if other is None else self.measure(other, values, hit)
             if grid is not None:
                 launch(grid, stream_of(device), *values)
 

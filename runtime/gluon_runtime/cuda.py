@@ -6,16 +6,15 @@ Sources: CUDA Driver API reference, sections Module Management and Execution Con
 from __future__ import annotations
 
 import ctypes
+import functools
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Optional
 
-from gluon_runtime import native
 from gluon_runtime.arrays import Seen
 from gluon_runtime.driver import torch_cuda, torch_stream
 from gluon_runtime.errors import BundleDeviceError, BundleDriverError
-from gluon_runtime.manifest import MAP_ALIGNMENT, MAP_BYTES, Form, Launch, TensorMap, letters_of
-from gluon_runtime.pack import Arguments
+from gluon_runtime.manifest import MAP_ALIGNMENT, MAP_BYTES, Form, Launch, TensorMap
 from gluon_runtime.values import Spread
 
 __all__ = ["CudaDriver", "open_driver"]
@@ -26,23 +25,12 @@ _MAX_THREADS, _SHARED_STATIC, _SHARED_DYNAMIC, _NON_PORTABLE = 0, 1, 8, 14  # CU
 _DEFAULT_SHARED = 48 * 1024
 _PREFER_SHARED = 1
 _CAPTURE_RELAXED = 2
-_COOPERATIVE, _CLUSTER, _CLUSTER_POLICY, _DEPENDENT = 2, 4, 5, 6  # CUlaunchAttributeID
-_SPREAD = 1
 # PTX numbers element types as CUtensorMapDataType does but for three.
 _PTX_TO_DRIVER = {8: 10, 9: 8, 10: 9}
 _TF32 = 11
 _PROMOTION_128 = 2
 # Drivers up to this one mark the maps of small tensors so that copies may fail; the bit is cleared.
 _MARKED_UP_TO, _SMALL, _MARK = 13010, 128 * 1024, 1 << 21
-
-
-def _address_of(library: Any, name: str) -> int:
-    """Return the address of a function of a library; 0 for one that it lacks, or that is none of C."""
-    function: Any = getattr(library, name, None)
-    try:
-        return ctypes.cast(function, ctypes.c_void_p).value or 0
-    except (ctypes.ArgumentError, TypeError):
-        return 0
 
 
 class Config(ctypes.Structure):
@@ -58,29 +46,6 @@ class Config(ctypes.Structure):
     ]
 
 
-class Attribute(ctypes.Structure):
-    """CUlaunchAttribute: the value is a union of 64 bytes."""
-
-    _fields_ = [("id", ctypes.c_uint), ("_pad", ctypes.c_uint), ("value", ctypes.c_uint * 16)]
-
-
-def attributes_of(launch: Launch) -> Any:
-    """Return the launch attributes as an array."""
-    wanted: list[tuple[int, tuple[int, ...]]] = []
-    if launch.dependent:
-        wanted.append((_DEPENDENT, (1,)))
-    if launch.cooperative:
-        wanted.append((_COOPERATIVE, (1,)))
-    if launch.num_ctas != 1:
-        wanted.append((_CLUSTER, (launch.num_ctas, 1, 1)))
-        wanted.append((_CLUSTER_POLICY, (_SPREAD,)))
-    attributes = (Attribute * len(wanted))()
-    for attribute, (kind, values) in zip(attributes, wanted):
-        attribute.id = kind
-        attribute.value[: len(values)] = values
-    return attributes
-
-
 @dataclass
 class Loaded:
     """A kernel on a device. The module stays loaded for the life of the process: unloading would
@@ -88,8 +53,6 @@ class Loaded:
 
     device: int
     function: ctypes.c_void_p
-    attributes: Any
-    configs: list[Any] = field(default_factory=list)  # not in use by a thread
 
 
 class CudaDriver:
@@ -106,7 +69,7 @@ class CudaDriver:
         self.calls = library
         self._contexts: dict[int, int] = {}
         self._lock = threading.Lock()
-        self._launch = library.cuLaunchKernelEx
+        self._launch = library.cuLaunchKernelEx  # an old driver has none
         count = ctypes.c_int()
         self._check(library.cuDeviceGetCount(ctypes.byref(count)), "cuDeviceGetCount")
         self._count = count.value
@@ -138,6 +101,10 @@ class CudaDriver:
 
     def stream(self, device: int) -> int:
         return torch_stream(device, "cuda")
+
+    def enter(self, device: int) -> None:
+        if self._count > 1:
+            self._enter(device)
 
     def _enter(self, index: int) -> None:
         """Make the primary context of a device current in this thread."""
@@ -198,7 +165,7 @@ class CudaDriver:
         if launch.num_ctas > 8:  # more blocks than every device of the generation can hold
             status = lib.cuFuncSetAttribute(function, _NON_PORTABLE, 1)
             self._check(status, "cuFuncSetAttribute")
-        return Loaded(device, function, attributes_of(launch))
+        return Loaded(device, function)
 
     def _of(self, function: ctypes.c_void_p, attribute: int) -> int:
         value = ctypes.c_int()
@@ -206,67 +173,45 @@ class CudaDriver:
         self._check(status, "cuFuncGetAttribute")
         return value.value
 
-    def launch(
-        self,
-        loaded: Loaded,
-        launch: Launch,
-        grid: tuple[int, int, int],
-        stream: int,
-        arguments: Arguments,
-    ) -> None:
-        if self._count > 1:
-            self._enter(loaded.device)
+    def _address_of(self, name: str) -> int:
+        """Return the address of a function of the library; 0 for one that it lacks, or that is none of C."""
+        function: Any = getattr(self.calls, name, None)
         try:
-            config, sizes = loaded.configs.pop()
-        except IndexError:
-            config, sizes = self._config(loaded, launch)
-        sizes[0], sizes[1], sizes[2] = grid[0] * launch.num_ctas, grid[1], grid[2]
-        config.stream = stream
-        operands = (ctypes.byref(config), loaded.function, arguments.operand, None)
-        status = self._launch(*operands)
-        if status == _INVALID_CONTEXT:  # a thread that has no context yet
-            self._enter(loaded.device)
-            status = self._launch(*operands)
-        loaded.configs.append((config, sizes))
-        if status:
-            clusters = f"clusters of {launch.num_ctas} blocks, each " if launch.num_ctas > 1 else ""
-            raise BundleDriverError(
-                "the driver refused the launch",
-                argument=launch.entry,
-                expected=f"grid {grid} of {clusters}{launch.threads} threads, {launch.shared} bytes "
-                "of shared memory",
-                got=self._text(status),
-            )
+            return ctypes.cast(function, ctypes.c_void_p).value or 0
+        except (ctypes.ArgumentError, TypeError):
+            return 0
 
-    def engaged(self, loaded: Loaded, form: Form) -> Any:
-        """Return the launch of a form in C; None where that cannot."""
-        letters, launch = letters_of(form), form.launch
-        if letters is None:
-            return None
-        return native.launch(
-            letters,
-            device=loaded.device,
-            several=self._count > 1,
-            current_device=_address_of(self.calls, "cuCtxGetDevice"),
-            call=_address_of(self.calls, "cuLaunchKernelEx"),
-            function=loaded.function.value or 0,
-            threads=launch.threads,
-            shared=launch.shared,
-            attributes=(loaded.attributes, len(loaded.attributes)),
-            num_ctas=launch.num_ctas,
-            count=len(form.arguments),
-            values=len(form.packing.fields) + 2,
+    def parts(self, loaded: Loaded, form: Form) -> dict[str, Any]:
+        address, current = map(self._address_of, ("cuLaunchKernelEx", "cuCtxGetDevice"))
+        alone = address and (current or self._count == 1)
+        maps = any(field.map for field in form.packing.fields)
+        return {
+            "call": address if alone else functools.partial(self._launch_in_python, loaded),
+            "function": loaded.function.value or 0,
+            "current_device": current if self._count > 1 else 0,
+            "encode_tiled": self._address_of("cuTensorMapEncodeTiled") if maps else 0,
+            "unmark": maps and self._version() <= _MARKED_UP_TO,
+        }
+
+    def _launch_in_python(self, loaded: Loaded, config: int, parameters: int) -> int:
+        operands = (ctypes.byref(Config.from_address(config)), loaded.function)
+        status: int = self._launch(*operands, ctypes.c_void_p(parameters), None)
+        return status
+
+    def refuse(
+        self, status: int, launch: Launch, device: int, grid: tuple[int, int, int], last: bool
+    ) -> None:
+        if status == _INVALID_CONTEXT and not last:  # a thread that has no context yet
+            self._enter(device)
+            return
+        clusters = f"clusters of {launch.num_ctas} blocks, each " if launch.num_ctas > 1 else ""
+        raise BundleDriverError(
+            "the driver refused the launch",
+            argument=launch.entry,
+            expected=f"grid {grid} of {clusters}{launch.threads} threads, {launch.shared} bytes "
+            "of shared memory",
+            got=self._text(status),
         )
-
-    @staticmethod
-    def _config(loaded: Loaded, launch: Launch) -> tuple[Config, Any]:
-        """Return the parts that the launches of a kernel share, and the place of the grid in them."""
-        config = Config()
-        config.block[:] = (launch.threads, 1, 1)
-        config.shared, config.count = launch.shared, len(loaded.attributes)
-        if config.count:
-            config.attributes = ctypes.addressof(loaded.attributes)
-        return config, config.grid
 
     def tensor_map(self, device: int, kind: TensorMap, value: Spread) -> bytes:
         """`cuTensorMapEncodeTiled` (CUDA Driver API reference, Tensor Map Object Management)."""

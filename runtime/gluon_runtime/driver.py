@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from typing import Any, Callable, Optional, Protocol
 
+from gluon_runtime import native
 from gluon_runtime.arrays import Seen
-from gluon_runtime.manifest import Launch, TensorMap
-from gluon_runtime.pack import Arguments
+from gluon_runtime.manifest import Form, Launch, TensorMap
 from gluon_runtime.values import Spread
 
 __all__ = ["Driver", "torch_stream"]
@@ -40,14 +40,20 @@ class Driver(Protocol):
     def load(self, device: int, code: bytes, launch: Launch) -> Any:
         """Return a code object on a device, ready to be launched."""
 
-    def launch(
-        self,
-        loaded: Any,
-        launch: Launch,
-        grid: tuple[int, int, int],
-        stream: int,
-        arguments: Arguments,
-    ) -> None: ...
+    def parts(self, loaded: Any, form: Form) -> dict[str, Any]:
+        """Return the arguments of `gluon_runtime.native.launch` that depend on the driver, `call` among them."""
+
+    def enter(self, device: int) -> None:
+        """Make a device current in this thread."""
+
+    def refuse(
+        self, status: int, launch: Launch, device: int, grid: tuple[int, int, int], last: bool
+    ) -> None:
+        """Raise the error for a launch that was refused with `status`.
+
+        Args:
+            last: return instead where another try may help; then it is made, the last one.
+        """
 
     def tensor_map(self, device: int, kind: TensorMap, value: Spread) -> bytes:
         """Return the map that a kernel takes for a descriptor, 128 bytes."""
@@ -56,6 +62,12 @@ class Driver(Protocol):
         """Memory of the device in the order of `stream`, aligned to 256 bytes."""
 
     def free(self, device: int, address: int, stream: int) -> None: ...
+
+
+def map_kind(encoding: TensorMap) -> bytes:
+    """Return how the engine makes the maps of a descriptor, see `native.map_kind`."""
+    head = (1, len(encoding.box), encoding.swizzle, encoding.element_type, encoding.element_bytes)
+    return native.map_kind(object(), *head, int(encoding.fp4_padded), box=encoding.box)
 
 
 def torch_cuda(built_for: str) -> Optional[Any]:

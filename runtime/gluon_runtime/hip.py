@@ -10,17 +10,15 @@ from dataclasses import dataclass
 from typing import Any, Optional
 
 from gluon_runtime.arrays import Seen
-from gluon_runtime.cuda import Attribute, Config
+from gluon_runtime.cuda import Config
 from gluon_runtime.driver import torch_cuda, torch_stream
 from gluon_runtime.errors import BundleDriverError, BundleTargetError
-from gluon_runtime.manifest import Launch, TensorMap
-from gluon_runtime.pack import Arguments
+from gluon_runtime.manifest import Form, Launch, TensorMap
 from gluon_runtime.values import Spread
 
 __all__ = ["HipDriver", "open_driver"]
 
 _LIBRARIES = ("libamdhip64.so", "libamdhip64.so.7", "libamdhip64.so.6")
-_COOPERATIVE, _CLUSTER = 2, 4  # hipLaunchAttributeID
 _PROPERTIES = 4096  # more than hipDeviceProp_t of any release has
 
 
@@ -30,7 +28,6 @@ class Loaded:
 
     device: int
     function: int
-    attributes: Any
 
 
 class HipDriver:
@@ -87,12 +84,12 @@ class HipDriver:
     def stream(self, device: int) -> int:
         return torch_stream(device, "hip")
 
-    def _enter(self, index: int) -> None:
-        if self._count > 1 and self.current_device() != index:
-            self._check(self.calls.hipSetDevice(index), "hipSetDevice")
+    def enter(self, device: int) -> None:
+        if self._count > 1 and self.current_device() != device:
+            self._check(self.calls.hipSetDevice(device), "hipSetDevice")
 
     def load(self, device: int, code: bytes, launch: Launch) -> Loaded:
-        self._enter(device)
+        self.enter(device)
         module, function = ctypes.c_void_p(), ctypes.c_void_p()
         status = self.calls.hipModuleLoadData(ctypes.byref(module), code)
         self._check(status, "hipModuleLoadData")
@@ -100,31 +97,20 @@ class HipDriver:
             ctypes.byref(function), module, launch.entry.encode()
         )
         self._check(status, "hipModuleGetFunction")
-        attributes = (Attribute * 2)()
-        attributes[0].id = _CLUSTER
-        attributes[0].value[:3] = (launch.num_ctas, 1, 1)
-        attributes[1].id = _COOPERATIVE
-        attributes[1].value[0] = int(launch.cooperative)
-        return Loaded(device, int(function.value or 0), attributes)
+        return Loaded(device, int(function.value or 0))
 
-    def launch(
-        self,
-        loaded: Loaded,
-        launch: Launch,
-        grid: tuple[int, int, int],
-        stream: int,
-        arguments: Arguments,
-    ) -> None:
-        self._enter(loaded.device)
-        function = ctypes.c_void_p(loaded.function)
-        pointers = ctypes.c_void_p(arguments.pointers)
+    def parts(self, loaded: Loaded, form: Form) -> dict[str, Any]:
+        launch = form.launch
+
+        def call(config: int, parameters: int) -> int:
+            self._launch(loaded, launch, Config.from_address(config), ctypes.c_void_p(parameters))
+            return 0
+
+        return {"call": call, "function": loaded.function, "hip": True}
+
+    def _launch(self, loaded: Loaded, launch: Launch, config: Config, pointers: Any) -> None:
+        function, stream = ctypes.c_void_p(loaded.function), ctypes.c_void_p(config.stream)
         if launch.num_ctas > 1:
-            config = Config()
-            config.grid[:] = (grid[0] * launch.num_ctas, grid[1], grid[2])
-            config.block[:] = (launch.threads, 1, 1)
-            config.shared, config.stream = launch.shared, stream
-            config.attributes = ctypes.addressof(loaded.attributes)
-            config.count = len(loaded.attributes)
             call = getattr(self.calls, "hipDrvLaunchKernelEx", None)
             if call is None:
                 raise BundleDriverError(
@@ -132,22 +118,25 @@ class HipDriver:
                 )
             status = call(ctypes.byref(config), function, pointers, None)
         else:
-            sizes = [ctypes.c_uint(size) for size in (*grid, launch.threads, 1, 1, launch.shared)]
+            sizes = map(ctypes.c_uint, (*config.grid, *config.block, config.shared))
             if launch.cooperative:
                 status = self.calls.hipModuleLaunchCooperativeKernel(
-                    function, *sizes, ctypes.c_void_p(stream), pointers
+                    function, *sizes, stream, pointers
                 )
             else:
-                status = self.calls.hipModuleLaunchKernel(
-                    function, *sizes, ctypes.c_void_p(stream), pointers, None
-                )
+                status = self.calls.hipModuleLaunchKernel(function, *sizes, stream, pointers, None)
         self._check(status, f"the launch of {launch.entry}")
+
+    def refuse(
+        self, status: int, launch: Launch, device: int, grid: tuple[int, int, int], last: bool
+    ) -> None:
+        """Do nothing: `_launch` raises the error."""
 
     def tensor_map(self, device: int, kind: TensorMap, value: Spread) -> bytes:
         raise BundleTargetError("kernels for AMD GPUs take no tensor maps", argument=str(kind))
 
     def allocate(self, device: int, size: int, stream: int) -> int:
-        self._enter(device)
+        self.enter(device)
         address = ctypes.c_void_p()
         status = self.calls.hipMallocAsync(
             ctypes.byref(address), ctypes.c_size_t(size), ctypes.c_void_p(stream)

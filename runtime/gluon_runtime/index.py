@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import struct
-from typing import Callable
+from typing import Callable, Mapping, NamedTuple
 
 from gluon_runtime.manifest import (
     Constant,
@@ -16,16 +16,16 @@ from gluon_runtime.manifest import (
     Form,
     Kernel,
     Manifest,
+    Parameter,
     Rules,
     TensorMap,
     Value,
-    condition_of,
     leaves_of,
     spoken,
 )
-from gluon_runtime.rules import ALIGN, CONSTANT, CONSTANT_SCORE, SPECIALIZE, Condition
+from gluon_runtime.rules import ALIGN, CONSTANT, SPECIALIZE
 
-__all__ = ["MAGIC", "VERSION", "build"]
+__all__ = ["CONSTANT_SCORE", "KINDS", "MAGIC", "VERSION", "build", "condition"]
 
 MAGIC = b"GLBINDEX"
 VERSION = 3
@@ -38,8 +38,12 @@ _MAP = struct.Struct("<10I")
 
 _COOPERATIVE, _DEPENDENT, _GRID = 1, 2, 4
 # The kinds of values in C, `gb_kind`, and the score of one that code does not take.
-_KINDS = ("pointer", "integer", "unsigned", "real", "boolean", "constant", "left out", "descriptor")
+KINDS = ("pointer", "integer", "unsigned", "real", "boolean", "constant", "left out", "descriptor")
+_OTHERS = {*KINDS} - {"integer", "unsigned"}
 _NEVER = -128
+CONSTANT_SCORE = 4  # of an argument that is a constant of the code
+_RAW, _WIDER = -3, -2  # scores of an address for a pointer, and of a type wider than the usual one
+_ANY, _NONE = (-(2**1024), 2**1024), (1, 0)  # integers
 
 
 class _Strings:
@@ -114,6 +118,82 @@ def _parameters(kernel: Kernel, strings: _Strings) -> list[bytes]:
     ]
 
 
+class Condition(NamedTuple):
+    """The arguments that code takes for a parameter, and the score of each: launches choose the code of the highest sum.
+
+    Args:
+        scores: by the kind of the argument, one of `KINDS`; the code takes no others.
+        within: the least and the most of an integer or address.
+        narrower: of integers that have a narrower type of their own, which cost two points.
+        divisor: of integers and addresses.
+        text: the element type of a pointer, or the type.
+        small: the most bytes of storage behind a pointer.
+    """
+
+    scores: Mapping[str, int]
+    within: tuple[int, int] = (0, 0)
+    narrower: tuple[int, int] = (1, 0)
+    divisor: int = 1
+    text: str = ""
+    small: int = 2**64 - 1
+
+    def packed(
+        self,
+        kind: int,
+        parameter: int = 0,
+        text: int = 0,
+        rank: int = 0,
+        code: int = 0,
+        offset: int = 0,
+        words: int = 0,
+    ) -> bytes:
+        """Return an `ArgumentRow` of `c/choice.h`."""
+        scores = [self.scores.get(name, _NEVER) for name in KINDS]
+        least, most = (-(2**63), 0) * 2, (2**63 - 1, 2**64 - 1) * 2
+        limits = zip(least, (*self.within, *self.narrower), most)
+        clamped = [max(low, min(number, high)) for low, number, high in limits]
+        head = (parameter, kind, text, rank, code, offset, self.divisor, words)
+        return _ARGUMENT.pack(*head, *scores, *clamped, self.small)
+
+
+def condition(parameter: Parameter, pattern: Value, rules: Rules) -> Condition:
+    """Return the arguments that fit a value of a form. An integer may be an address or a float."""
+    kind, annotated = pattern.type, parameter.type == pattern.type
+    marks, divisor = pattern.divisible + pattern.small, 1
+    if pattern.divisible:
+        divisor = rules.divisibility
+    if kind.startswith("*"):
+        element = kind.removeprefix("*k").removeprefix("*")
+        scores = {"pointer": marks, "integer": marks + _RAW, "unsigned": marks + _RAW}
+        small = rules.small if pattern.small else 2**64 - 1
+        return Condition(
+            scores, (0, 2**64 - 1), _NONE, divisor, "u1" if element == "i1" else element, small
+        )
+    if kind[:2] in ("fp", "bf") or kind == "f32":
+        scores = {"real": 0 if kind in ("fp32", "f32") else _WIDER}
+        scores |= {"integer": 0, "unsigned": 0} if annotated else {}
+        return Condition(scores, _ANY, text=kind)
+    if kind in ("u1", "i1"):
+        scores = {"boolean": 0, "integer": 0, "unsigned": 0} if parameter.type else {"boolean": 0}
+        return Condition(scores, (0, 1), text=kind)
+    bits = int(kind[1:]) if kind[:1] in "iu" and kind[1:].isdigit() else 0
+    sign = 2 ** (bits - 1) if kind[:1] == "i" and bits else 0
+    within = (-sign, 2**bits - 1 - sign) if bits else _NONE
+    usual, narrower = [name for name, _, _ in rules.integers], _ANY
+    if annotated or kind == usual[0]:
+        narrower = _NONE
+    elif kind in usual:
+        narrower = rules.integers[usual.index(kind) - 1][1:]
+    return Condition({"integer": marks, "unsigned": marks}, within, narrower, divisor, kind)
+
+
+def _strict(known: Condition, code: str) -> Condition:
+    """Return the condition for programs in C, where an integer is neither an address nor a float."""
+    if "pointer" not in known.scores and code not in ("e", "bf16", "f", "d"):
+        return known
+    return known._replace(scores={k: known.scores[k] for k in known.scores.keys() & _OTHERS})
+
+
 def _arguments(
     kernel: Kernel, form: Form, rules: Rules, strings: _Strings, put: Callable[[bytes], int]
 ) -> list[bytes]:
@@ -121,47 +201,26 @@ def _arguments(
     rows = []
     for path, pattern in leaves_of(form.arguments):
         parameter, field = kernel.parameters[path[0]], fields.get(path)
-        offset = 0 if field is None else field.offset
-        condition, code, rank = Condition({}, (0, 0), (1, 0)), 0, 0
+        offset, code, rank = 0 if field is None else field.offset, 0, 0
         if isinstance(pattern, Value):
             assert field is not None
-            condition = condition_of(parameter, pattern, rules)
-            number, text = 1, condition.element or pattern.type
+            known = _strict(condition(parameter, pattern, rules), field.code)
+            number, text = 1, known.text
             code = ord("y") if field.code == "bf16" else ord(field.code)
-            scores = _scores_of_value(condition, field.code)
         elif isinstance(pattern, Described):
             assert field is not None and field.map is not None
             number, text, rank, code = 2, pattern.text, pattern.rank, put(_map(field.map))
-            scores = {"descriptor": 0}
+            known = Condition({"descriptor": 0})
         else:
             assert isinstance(pattern, Constant)
             number, text = 0, text_of(pattern)
             scores = dict.fromkeys(("integer", "unsigned", "constant"), CONSTANT_SCORE)
             if parameter.constexpr:
                 scores = dict.fromkeys((*scores, "boolean", "left out"), 0)
+            known = Condition(scores)
         words = strings(spoken(pattern, rules))
-        head = (path[0], number, strings(text), rank, code, offset, condition.divisor, words)
-        listed = [scores.get(kind, _NEVER) for kind in _KINDS]
-        small = 2**64 - 1 if condition.small is None else condition.small
-        limits = (*condition.within, *condition.narrower)
-        least, most = (-(2**63), 0) * 2, (2**63 - 1, 2**64 - 1) * 2
-        clamped = [max(low, min(n, high)) for n, low, high in zip(limits, least, most)]
-        rows.append(_ARGUMENT.pack(*head, *listed, *clamped, small))
+        rows.append(known.packed(number, path[0], strings(text), rank, code, offset, words))
     return rows
-
-
-def _scores_of_value(condition: Condition, code: str) -> dict[str, int]:
-    """Return the scores of C's kinds of values. There an integer is no address and no float."""
-    known = dict(condition.scores)
-    number = None if condition.element or code in ("e", "bf16", "f", "d") else known.get("int")
-    scores = {
-        "pointer": known.get("pointer"),
-        "integer": number,
-        "unsigned": number,
-        "real": known.get("float"),
-        "boolean": known.get("bool"),
-    }
-    return {kind: score for kind, score in scores.items() if score is not None}
 
 
 def _map(encoding: TensorMap) -> bytes:

@@ -2,95 +2,113 @@
 
 from __future__ import annotations
 
-import math
 import operator
+import struct
 import threading
-from functools import lru_cache, reduce
-from typing import Any, Callable, Iterator, Mapping, Optional, Protocol, Sequence, Union
+from functools import reduce
+from typing import Any, Callable, Iterator, Mapping, Optional, Sequence, Union
 
 from gluon_runtime import manifest as manifests
+from gluon_runtime import native
 from gluon_runtime.calls import Calls, Hit
-from gluon_runtime.driver import Driver
+from gluon_runtime.driver import Driver, map_kind
 from gluon_runtime.errors import (
     BundleArgumentError,
     BundleDeviceError,
+    BundleError,
     BundleGridError,
     BundleTargetError,
 )
 from gluon_runtime.manifest import Constant, Form, Kernel
-from gluon_runtime.pack import Packer
 from gluon_runtime.rules import ABSENT, ALIGN, CONSTANT, SPECIALIZE, WIDTH, Parameter
 from gluon_runtime.select import Choice
-from gluon_runtime.values import Seen, look
+from gluon_runtime.values import Seen, Spread, look
 
 __all__ = ["BundledKernel", "Grid"]
 
 Grid = Union[int, Sequence[int], Callable[[dict[str, Any]], Any]]
-_MOST_SIZES = (2**31 - 1, 65535, 65535)  # of a grid
-_MOST_MAPS = 4096  # of one form that are kept
 
 
 class _Loaded:
     """One form on one device: launches it with one value per parameter.
 
     Attributes:
-        engine: the same in C, see `native.launch`; None where C cannot.
+        engine: the launch in C; None where each call must come to Python.
     """
 
     def __init__(self, driver: Driver, form: Form, device: int, code: bytes, names: Sequence[str]):
-        self.form = form
-        self.device = device
-        self._driver = driver
+        self._names = names
+        self.form, self._driver, self._device = form, driver, device
         self.loaded = driver.load(device, code, form.launch)
-        self._packer = Packer(form.packing, names)
-        self._encode = lru_cache(_MOST_MAPS)(lambda *of: driver.tensor_map(device, *of))
-        self._scratch = (form.launch.global_scratch, form.launch.profile_scratch)
-        needs_scratch = any(size for size, _ in self._scratch)
-        make = None if needs_scratch else getattr(driver, "engaged", None)
-        self.engine: Any = make and make(self.loaded, form)
+        launch, parts = form.launch, driver.parts(self.loaded, form)
+        maps = [field.map for field in form.packing.fields if field.map is not None]
+        needs_scratch = launch.global_scratch[0] or launch.profile_scratch[0]
+        self._launch = native.launch(
+            manifests.letters_of(form),
+            device=device,
+            threads=launch.threads,
+            shared=launch.shared,
+            num_ctas=launch.num_ctas,
+            cooperative=launch.cooperative,
+            dependent=launch.dependent,
+            allocate=self._allocate if needs_scratch else None,
+            maps=list(map(map_kind, maps)),
+            encode=lambda i, value: driver.tensor_map(device, maps[i], _passed(None, value)),
+            **parts,
+        )
+        self.engine = self._launch if isinstance(parts["call"], int) else None
 
     def __call__(self, sizes: tuple[int, int, int], stream: int, *values: Any) -> None:
-        flat: list[Any] = []
-        for field in self.form.packing.fields:
-            value = look(reduce(operator.getitem, field.path, values)).value
-            if field.map is not None:
-                value = (self._encode(field.map, value), *value.shape, *value.strides)
-            flat.append(value)
-        owned: list[int] = []
-        try:
-            scratch = [self._take(*need, sizes, stream, owned) for need in self._scratch]
-            packed = self._packer.take(flat, *scratch)
+        arguments = list(map(_passed, self.form.arguments, values))
+        self._driver.enter(self._device)
+        for last in (False, True):
             try:
-                self._driver.launch(self.loaded, self.form.launch, sizes, stream, packed)
-            finally:
-                self._packer.put(packed)
+                status = native.engine.launch(self._launch, sizes, stream, *arguments)
+            except BundleError:
+                raise
+            except (TypeError, OverflowError, AttributeError) as error:
+                raise self._misfit(arguments, error) from error
+            if not status:
+                return
+            self._driver.refuse(status, self.form.launch, self._device, sizes, last)
+
+    def _misfit(self, arguments: Sequence[Any], error: Exception) -> BundleArgumentError:
+        for field in self.form.packing.fields:
+            value = reduce(operator.getitem, field.path, arguments)
+            try:
+                struct.pack({"bf16": "f", "map": "0s"}.get(field.code, field.code), value)
+            except (struct.error, OverflowError, TypeError) as reason:
+                name = self._names[field.path[0]]
+                return BundleArgumentError(str(reason), argument=name, got=repr(value))
+        return BundleArgumentError(str(error))
+
+    def _allocate(self, programs: int, stream: int) -> tuple[Any, ...]:
+        """Return the addresses of global and profile scratch memory, and the object that keeps it."""
+        memory = self._scratch(programs * self.form.launch.num_ctas, stream)
+        return (*next(memory), memory)
+
+    def _scratch(self, blocks: int, stream: int) -> Iterator[list[int]]:
+        """Yield the addresses of scratch memory, and free it: the stream keeps later users behind the kernel."""
+        launch, owned, addresses = self.form.launch, list[int](), list[int]()
+        try:
+            for size, alignment in (launch.global_scratch, launch.profile_scratch):
+                size = size * blocks + (alignment if size and alignment > 256 else 0)
+                owned.append(self._driver.allocate(self._device, size, stream) if size else 0)
+                addresses.append(owned[-1] + -owned[-1] % alignment)
+            yield addresses
         finally:
-            for address in owned:  # the stream keeps later users behind the kernel
-                self._driver.free(self.device, address, stream)
-
-    def _take(
-        self, size: int, alignment: int, sizes: Sequence[int], stream: int, owned: list[int]
-    ) -> int:
-        """Return the address of scratch memory of `size` bytes per block, 0 for none."""
-        if not size:
-            return 0
-        extra = alignment if alignment > 256 else 0
-        size *= math.prod(sizes) * self.form.launch.num_ctas
-        start = self._driver.allocate(self.device, size + extra, stream)
-        owned.append(start)
-        return start + -start % alignment
+            for address in filter(None, owned):
+                self._driver.free(self._device, address, stream)
 
 
-class Source(Protocol):
-    """The bundle of a kernel, see `gluon_runtime.bundle.Bundle`."""
-
-    path: str
-    manifest: manifests.Manifest
-
-    @property
-    def driver(self) -> Driver: ...
-
-    def member(self, name: str) -> bytes: ...
+def _passed(pattern: Any, value: Any) -> Any:
+    """Return an argument as the engine takes it."""
+    if isinstance(pattern, Constant) or isinstance(value, Spread):
+        return value
+    seen = look(value)
+    if seen.kind == "tuple":
+        return tuple(map(_passed, pattern.items, value))
+    return seen.value
 
 
 class BundledKernel(Calls):
@@ -99,9 +117,12 @@ class BundledKernel(Calls):
     Compile-time constants may be left out if only one form of the bundle is left then. `stream=`
     names a stream other than the current one; other keywords are compile options such as
     `num_warps`, which choose among forms.
+
+    Args:
+        bundle: the `Bundle` that it is in.
     """
 
-    def __init__(self, bundle: Source, name: str, kernel: Kernel):
+    def __init__(self, bundle: Any, name: str, kernel: Kernel):
         self.bundle = bundle
         self.kernel = kernel
         leaves = [leaf for form in kernel.forms for _, leaf in manifests.leaves_of(form.arguments)]
@@ -163,15 +184,14 @@ class BundledKernel(Calls):
                 remedy=f'Give it: bundle["{self.name}"][grid](...).',
             )
         if callable(grid):
-            known = map(_known, form.arguments, values)
-            grid = grid(dict(zip(self.names, known)))
-        sizes = grid if isinstance(grid, (tuple, list)) else (grid,)
+            grid = grid(dict(zip(self.names, map(_known, form.arguments, values))))
+        sizes = list(grid) if isinstance(grid, (tuple, list)) else [grid]
         try:
-            counts = [operator.index(size) for size in sizes]
-        except TypeError:
-            counts = []
-        limits = zip(counts, _MOST_SIZES)
-        if not 1 <= len(counts) <= 3 or any(not 0 <= n <= most for n, most in limits):
+            x, y, z = map(operator.index, sizes + [1] * (3 - len(sizes)) * bool(sizes))
+            fits = 0 <= x < 2**31 and 0 <= y <= 65535 and 0 <= z <= 65535
+        except (TypeError, ValueError):
+            fits = False
+        if not fits:
             raise BundleGridError(
                 "not a grid",
                 argument="grid",
@@ -179,7 +199,6 @@ class BundledKernel(Calls):
                 "arguments that returns those",
                 got=repr(grid),
             )
-        x, y, z = *counts, *[1] * (3 - len(counts))
         return (x, y, z) if x and y and z else None
 
     def refused(self, text: str, left: Sequence[str], options: Mapping[str, Any]) -> Exception:
@@ -229,7 +248,7 @@ class BundledKernel(Calls):
         Raises:
             BundleDeviceError: they are where the driver runs no kernels, or on several devices.
         """
-        driver = self.bundle.driver
+        driver: Driver = self.bundle.driver
         arguments = dict(placed for pair in zip(self.names, seen) for placed in _placed(*pair))
         places = {name: one.device for name, one in arguments.items()}
         for name, (kind, _) in places.items():
@@ -289,15 +308,13 @@ def _parameter(parameter: manifests.Parameter) -> Parameter:
 
 def _settled(value: Any) -> bool:
     """Return True if a constant never changes as long as it lives, so that its address stands for it."""
-    if value is None or value is ABSENT:
-        return True
     try:
         hash(value)
     except TypeError:  # a list, or a tuple that holds one
         return False
-    how: Any = type(value).__hash__
-    # An object with that hash is equal to itself alone, whatever it says it is.
-    return how is not object.__hash__
+    own: Any = type(value).__hash__
+    # An object with the hash of all objects is equal to itself alone, whatever it says it is.
+    return value is None or value is ABSENT or own is not object.__hash__
 
 
 def _known(pattern: Any, value: Any) -> Any:

@@ -12,7 +12,7 @@ from typing import Any, Mapping, Optional, Sequence, Union
 
 from gluon_runtime import schema
 from gluon_runtime.errors import BundleFormatError
-from gluon_runtime.rules import Condition, Rules
+from gluon_runtime.rules import Rules
 from gluon_runtime.schema import Natural, mistake, written
 
 __all__ = [
@@ -31,7 +31,6 @@ __all__ = [
     "Tuple",
     "Value",
     "canonical",
-    "condition_of",
     "digest_of",
     "leaves_of",
     "parse",
@@ -140,14 +139,6 @@ class Parameter:
     def check(self) -> None:
         if self.kind not in ("plain", "keyword", "variadic"):
             raise mistake(".kind", "plain, keyword or variadic", self.kind)
-
-
-def condition_of(parameter: Parameter, pattern: Value, rules: Rules) -> Condition:
-    """Return the arguments that fit a value of a form."""
-    kind, annotated = pattern.type, parameter.type == pattern.type
-    if kind in ("u1", "i1"):
-        annotated = bool(parameter.type)
-    return rules.condition(kind, annotated, pattern.divisible, pattern.small)
 
 
 @dataclass(frozen=True)
@@ -453,12 +444,8 @@ def digest_of(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-_LETTERS = "bBhHiIqQfd"  # of struct that C packs; 16-bit floats are left to Python
-
-
-def letters_of(form: Form) -> Optional[str]:
-    """Return one letter per parameter for the C engine: P for a pointer, x for a constant, those of a tuple in
-    parentheses; None for a form that it does not launch."""
+def letters_of(form: Form) -> str:
+    """Return one letter per parameter for the C engine, see `native.launch`."""
     codes = {field.path: field.code for field in form.packing.fields}
 
     def letter(pattern: Pattern, path: tuple[int, ...]) -> str:
@@ -467,10 +454,8 @@ def letters_of(form: Form) -> Optional[str]:
         if isinstance(pattern, Tuple):
             items = enumerate(pattern.items)
             return f"({''.join(letter(item, (*path, i)) for i, item in items)})"
-        code = codes[path] if isinstance(pattern, Value) else ""
-        if isinstance(pattern, Value) and pattern.type.startswith("*"):
-            return "P"
-        return code if code and code in _LETTERS else "?"
+        if isinstance(pattern, Described):
+            return "T"
+        return "P" if pattern.type.startswith("*") else {"bf16": "y"}.get(codes[path], codes[path])
 
-    letters = "".join(letter(pattern, (i,)) for i, pattern in enumerate(form.arguments))
-    return None if "?" in letters else letters
+    return "".join(letter(pattern, (i,)) for i, pattern in enumerate(form.arguments))

@@ -5,15 +5,16 @@ It is built with the wheel, and launches do not work without it.
 
 from __future__ import annotations
 
-import ctypes
 import importlib
+import itertools
+import struct
 import sys
-from typing import Any, Callable, Iterator
+from typing import Any, Callable, Iterator, Sequence
 
-__all__ = ["engine", "launch", "owned", "stream", "teach"]
+__all__ = ["engine", "launch", "map_kind", "owned", "stream", "teach"]
 
 _TENSOR, _DESCRIBED, _ARRAY = range(3)  # kinds of classes that C reads
-_VERSION = 13  # of the interface of `engine.c`
+_VERSION = 14  # of the interface of `engine.c`
 
 
 def _opened() -> Any:
@@ -59,45 +60,47 @@ def stream(stream_of: Callable[[int], int], device: int) -> Any:
     if torch is None or not torch.version.cuda or not torch.cuda.is_initialized():
         return stream_of
     same = _streams.get(device)
-    if same is None:
-        if torch.cuda.is_current_stream_capturing():
-            return stream_of
+    if same is None and not torch.cuda.is_current_stream_capturing():
         with torch.cuda.stream(torch.cuda.Stream(device)):
-            same = engine.current_stream(device) == stream_of(device) != 0
-        _streams[device] = same
+            same = _streams[device] = engine.current_stream(device) == stream_of(device) != 0
     return None if same else stream_of
 
 
-def launch(
-    letters: str,
-    *,
-    attributes: tuple[Any, int],
-    several: bool = False,
-    current_device: int = 0,
-    **parts: Any,
-) -> Any:
-    """Return the launch of a loaded kernel, which a launcher has as its attribute `engine`; None where C cannot make it.
+def launch(letters: str, *, call: Any, maps: Sequence[bytes] = (), **parts: Any) -> Any:
+    """Return the launch of a loaded kernel, for `engine.launch`; a launcher has it as its attribute `engine` if C may make launches alone.
 
     Args:
-        letters: one per argument: P for pointers, T for descriptors, x for constants, else that of the
+        letters: one per argument: P for pointers, T for descriptors, x for constants, y for bfloat16, else that of the
             struct module; those of a tuple in parentheses.
-        attributes: of the launch, an array or buffer of `CUlaunchAttribute`, and their number.
-        several: there is more than one device.
-        current_device: the address of `cuCtxGetDevice`, 0 for a driver that does not offer it.
-        parts: the index of its `device`; `call`, the address of `cuLaunchKernelEx`; the `function`, its `threads` per block, bytes of
-            `shared` memory and `num_ctas`; `count`, the number of arguments, and `values`, the number of
-            those that the kernel takes after tuples and descriptors are taken apart. Optional:
-            `allocate(programs, stream) -> (address, address, owners)` of scratch memory; `maps`, a `MapKind` of
-            `c/driver.h` for each descriptor; `encode(number, descriptor) -> bytes`, for maps that the engine
-            leaves to it; `encode_tiled`, the address of `cuTensorMapEncodeTiled`; `unmark`, to clear the
-            mark of small tensors in maps.
+        call: the address of `cuLaunchKernelEx`, or `f(config, parameters) -> status`, which gets addresses.
+        maps: of each descriptor, from `map_kind`.
+        parts: the index of its `device`, its `threads` per block, bytes of `shared` memory and `num_ctas`. Optional:
+            `cooperative` and `dependent` launches, `hip` for HIP's attributes; the `function`; `current_device`, the
+            address of `cuCtxGetDevice` where there are several devices; `allocate(programs, stream) -> (address, address,
+            owner)` of scratch memory; `encode(number, descriptor) -> bytes`, for maps that the engine leaves to it;
+            `encode_tiled`, the address of `cuTensorMapEncodeTiled`; `unmark`, to clear the mark of small tensors in maps.
+
+    Raises:
+        ValueError: the kernel takes more values than a launch can have.
     """
-    if several and not current_device:
-        return None
-    buffer, number = attributes
-    address = ctypes.addressof(buffer) if number else 0
-    parts.update(owner=buffer, current_device=current_device if several else 0)
-    return engine.make(letters, attributes=address, number=number, **parts)
+    return engine.make(letters, call, maps=b"".join(maps), **parts)
+
+
+_MAP_KIND = struct.Struct("I6i5I")
+_numbers: dict[Any, int] = {}
+_count = itertools.count(1)
+
+
+def map_kind(key: Any, *facts: int, box: Sequence[int]) -> bytes:
+    """Return a `MapKind` of `c/driver.h`.
+
+    Args:
+        key: kinds of equal keys are one.
+        facts: its fields from `tiled` to `fp4_padded`.
+        box: its extents, the slowest dimension first.
+    """
+    number = _numbers.setdefault(key, next(_count))
+    return _MAP_KIND.pack(number, *facts, *box[::-1], *[0] * (5 - len(box)))
 
 
 def owned(value: Any) -> Iterator[Any]:

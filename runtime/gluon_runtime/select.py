@@ -10,8 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Iterable, Mapping, Optional, Sequence
 
+from gluon_runtime import native
 from gluon_runtime.arrays import Seen
 from gluon_runtime.errors import BundleAmbiguousError, BundleArgumentError, BundleMissingError
+from gluon_runtime.index import CONSTANT_SCORE, KINDS, condition
 from gluon_runtime.manifest import (
     Constant,
     Described,
@@ -21,10 +23,10 @@ from gluon_runtime.manifest import (
     Pattern,
     Rules,
     Tuple,
-    condition_of,
+    Value,
     spoken,
 )
-from gluon_runtime.rules import ABSENT, CONSTANT_SCORE
+from gluon_runtime.rules import ABSENT
 
 __all__ = ["Choice"]
 
@@ -99,8 +101,7 @@ class Choice:
         if isinstance(pattern, Constant):
             points = 0 if parameter.constexpr else CONSTANT_SCORE
             return points if _constant_fits(pattern, seen) else None
-        condition = condition_of(parameter, pattern, self.rules)
-        return condition.score(seen.kind, seen.value, seen.dtype, seen.size)
+        return score(parameter, pattern, seen, self.rules)
 
     # -- errors ------------------------------------------------------------------------------------
 
@@ -112,25 +113,20 @@ class Choice:
             return " or ".join(dict.fromkeys(spoken(each, self.rules) for each in patterns))
         return " or ".join(dict.fromkeys(repr(form.options.get(name)) for form in forms))
 
-    def _missing(
-        self, forms: Sequence[Form], misfits: Sequence[Sequence[str]]
-    ) -> BundleMissingError:
+    def _missing(self, forms: Sequence[Form], misfits: Sequence[Any]) -> BundleMissingError:
         wrong = min(misfits, key=len)
         near = [form for form, names in zip(forms, misfits) if names == wrong]
         passed = {p.name: s for p, s in zip(self.kernel.parameters, self.seen)}
-        got = {**{name: repr(value) for name, value in self.options.items()}}
-        got.update({name: _described(passed[name], self.rules) for name in wrong if name in passed})
-        remedy = (
-            "Add this form to the bundle, or keep the argument from changing the compiled code."
-        )
-        if len(forms) > 1:
-            remedy += f" That is the nearest of {len(forms)} forms."
+        got = {name: repr(value) for name, value in self.options.items()}
+        got |= {name: _described(passed[name], self.rules) for name in wrong if name in passed}
+        nearest = f" That is the nearest of {len(forms)} forms." if len(forms) > 1 else ""
         return BundleMissingError(
             f"{self.name} is not in the bundle for these arguments",
             argument=", ".join(wrong),
             expected="; ".join(f"{name}: {self._words(near, name)}" for name in wrong),
             got="; ".join(f"{name}: {got[name]}" for name in wrong),
-            remedy=remedy,
+            remedy="Add this form to the bundle, or keep the argument from changing the compiled "
+            f"code.{nearest}",
         )
 
     def _ambiguous(self, forms: Sequence[Form]) -> BundleAmbiguousError:
@@ -155,6 +151,19 @@ def _same(ours: Any, theirs: Any) -> bool:
     return type(ours) is type(theirs) and bool(ours == theirs)
 
 
+def score(parameter: Parameter, pattern: Value, seen: Seen, rules: Rules) -> Optional[int]:
+    """Return the score of an argument for a value that code takes, by the engine; None where it does not fit."""
+    names = {"pointer": "pointer", "int": "integer", "float": "real", "bool": "boolean"}
+    kind, bits = names.get(seen.kind), 0 if seen.kind == "float" else seen.value
+    if kind is None or not -(2**63) <= bits < 2**64:
+        return None
+    kind = "unsigned" if kind == "integer" and bits >= 2**63 else kind
+    known, most = condition(parameter, pattern, rules), 2**64 - 1
+    value = (KINDS.index(kind), bits & most, seen.dtype, most if seen.size is None else seen.size)
+    points: Optional[int] = native.engine.score(known.packed(1), known.text, *value)
+    return points
+
+
 def _constant_fits(pattern: Constant, seen: Seen) -> bool:
     value, as_object = seen.value, seen.kind in ("constant", "other")
     if pattern.opaque:
@@ -168,12 +177,9 @@ def _descriptor_fits(pattern: Described, seen: Seen) -> bool:
     element = "u1" if pattern.element == "i1" else pattern.element
     if seen.kind != "descriptor" or seen.dtype != element:
         return False
-    value = seen.value
-    return (
-        len(value.shape) == pattern.rank
-        and value.block_shape in (None, pattern.block)
-        and value.layout in (None, pattern.layout)
-    )
+    value, layouts = seen.value, (None, pattern.layout)
+    fits = len(value.shape) == pattern.rank and value.block_shape in (None, pattern.block)
+    return fits and value.layout in layouts
 
 
 def _described(seen: Seen, rules: Rules) -> str:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import struct
 from dataclasses import dataclass, field
+
+from gluon_runtime.cuda import Config
 
 
 @dataclass
@@ -15,7 +18,6 @@ class Launched:
     shared: int
     stream: int
     content: bytes
-    pointed: list  # offsets in the buffer that the array of pointers leads to
     device: int
     cooperative: bool
 
@@ -49,26 +51,40 @@ class Double:
         self.loads.append((device, code, launch.entry))
         return device, len(self.loads)
 
-    def launch(self, loaded, launch, grid, stream, arguments):
-        content = arguments.content()
-        start = ctypes.addressof(arguments.buffer)
-        pointers, address = [], arguments.pointers
-        while True:  # the array ends where its last pointer, to profile scratch, is
-            pointers.append(ctypes.c_uint64.from_address(address).value - start)
-            address += 8
-            if pointers[-1] == arguments.size - 8:
-                break
+    def parts(self, loaded, form):
+        def call(config, parameters):
+            self.record(loaded[0], form, Config.from_address(config), parameters)
+            return 0
+
+        return {"call": call}
+
+    def enter(self, device):
+        pass
+
+    def record(self, device, form, config, parameters):
+        """Keep a launch, with its arguments at the places that the manifest gives them."""
+        launch, packing = form.launch, form.packing
+        content = bytearray(packing.size)
+        places = [(one, place) for one in packing.fields for place in one.places]
+        for number, (one, place) in enumerate(
+            [*places, *((None, place) for place in packing.scratch)]
+        ):
+            address = ctypes.c_uint64.from_address(parameters + 8 * number).value
+            code = "Q" if one is None else {"bf16": "H", "map": "128s"}.get(one.code, one.code)
+            size = struct.calcsize(f"<{code}")
+            if one is not None and one.map is not None and place != one.offset:
+                size = 4 if place < one.offset + 128 + 4 * len(one.map.box) else 8
+            content[place : place + size] = ctypes.string_at(address, size)
         self.launches.append(
             Launched(
                 launch.entry,
-                grid,
-                launch.threads,
+                (config.grid[0] // launch.num_ctas, *config.grid[1:]),
+                config.block[0],
                 launch.num_ctas,
-                launch.shared,
-                stream,
-                content,
-                pointers,
-                loaded[0],
+                config.shared,
+                config.stream or 0,
+                bytes(content),
+                device,
                 launch.cooperative,
             )
         )

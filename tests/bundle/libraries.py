@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import ctypes
 
-from gluon_runtime.cuda import Attribute, Config
+from gluon_runtime.cuda import Config
+
+
+class Attribute(ctypes.Structure):
+    """CUlaunchAttribute: the value is a union of 64 bytes."""
+
+    _fields_ = [("id", ctypes.c_uint), ("_pad", ctypes.c_uint), ("value", ctypes.c_uint * 16)]
 
 
 def value_of(operand):

@@ -10,6 +10,7 @@ import shutil
 import struct
 import subprocess
 import sysconfig
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,10 @@ from hypothesis import strategies as st
 
 from gluon_core.bundle import Bundle
 from gluon_runtime import Pointer, c_sources, container, errors, open_bundle
+from gluon_runtime.arrays import Seen
+from gluon_runtime.manifest import Parameter, Value
 from gluon_runtime.rules import RULES
+from gluon_runtime.select import score
 from tests.bundle.double import Double
 from tests.bundle.test_bundle import repacked
 
@@ -106,6 +110,9 @@ def test_the_header_is_c_plus_plus(tmp_path):
     assert subprocess.run([str(tmp_path / "a")]).returncode == 0
 
 
+PARAMETER = Parameter("n", False, True, True, "", "plain", None)
+
+
 @pytest.mark.parametrize("kind", ["i8", "u8", "i32", "u32", "i64", "u64"])
 def test_conditions_of_integers_are_those_of_the_rules(kind):
     """A type costs nothing where the rules choose it, and two points where they choose a narrower one."""
@@ -115,9 +122,10 @@ def test_conditions_of_integers_are_those_of_the_rules(kind):
     for value in {0, 3, *limits, *(n - 1 for n in limits), *(n + 1 for n in limits)}:
         usual = RULES.integer_type(value) == kind
         expected = (0 if usual else -2) if least <= value <= most else None
-        assert RULES.condition(kind, False).score("int", value, None, None) == expected, value
+        seen, annotated = Seen("int", value), replace(PARAMETER, type=kind)
+        assert score(PARAMETER, Value(kind), seen, RULES) == expected, value
         within = None if expected is None else 0
-        assert RULES.condition(kind, True).score("int", value, None, None) == within, value
+        assert score(annotated, Value(kind), seen, RULES) == within, value
 
 
 def test_it_reads_the_manifest(program, bundle_file):

@@ -142,7 +142,7 @@ class TestHip:
         assert hip.named("cooperative")[0][0] == 0xF0
         kernel_of(bundle_file, HipDriver(hip), num_ctas=2)[4](*ARGUMENTS)
         assert hip.launched[1]["grid"] == (8, 1, 1) and hip.launched[1]["block"] == (256, 1, 1)
-        assert hip.launched[1]["attributes"] == [(4, (2, 1, 1)), (2, (0, 0, 0))]
+        assert hip.launched[1]["attributes"] == [(4, (2, 1, 1))]
 
     def test_refusals_of_the_driver(self, bundle_file, hip):
         hip.fails["launch"] = 7
@@ -157,7 +157,7 @@ class TestPreparedInC:
     def both(self, request, bundle_file, cuda, monkeypatch):
         """A kernel, and (config, bytes of the arguments) of its launches."""
         if request.param == "0":
-            monkeypatch.setattr(CudaDriver, "engaged", lambda *of: None)
+            monkeypatch.setattr(CudaDriver, "_address_of", lambda *of: 0)
         seen = []
 
         def launch(config, function, pointers, extra):

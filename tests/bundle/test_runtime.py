@@ -81,7 +81,6 @@ def test_a_process_that_can_import_neither_triton_nor_gluon_core_launches(bundle
         kernels["many"][3](Tensor(0x7fff00000010), -3, -2**40, 1.5, 0.5, -2.0, True, (-7, 3.25))
         for launch in driver.launches:
             print(launch.entry, launch.grid, launch.threads, launch.stream, launch.content.hex())
-            print(launch.pointed)
         code = driver.loads[0][1]
         print(code[:4] == b"\\x7fELF", len(driver.loads))
         """,
@@ -89,12 +88,10 @@ def test_a_process_that_can_import_neither_triton_nor_gluon_core_launches(bundle
     lines = out.splitlines()
     scale = struct.pack("<QQif", 0x1000, 0x2000, 500, 2.5) + bytes(16)
     assert lines[0] == f"scale (4, 2, 1) 128 7 {scale.hex()}"
-    assert lines[1] == "[0, 8, 16, 20, 24, 32]"
     many = struct.pack("<Qb7xqfe", 0x7FFF00000010, -3, -(2**40), 1.5, 0.5)
     many += struct.pack("<HBxh", 0xC000, 1, -7) + bytes(4) + struct.pack("<dQQ", 3.25, 0, 0)
-    assert lines[2] == f"many (3, 1, 1) 128 7 {many.hex()}"
-    assert lines[3] == "[0, 8, 16, 24, 28, 30, 32, 34, 40, 48, 56]"
-    assert lines[4] == "True 2"
+    assert lines[1] == f"many (3, 1, 1) 128 7 {many.hex()}"
+    assert lines[2] == "True 2"
 
 
 def test_the_command_of_the_drivers_is_clear_where_there_is_none(bundle_file):

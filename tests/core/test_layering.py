@@ -155,7 +155,7 @@ print(tracer.walk)
             "import gluon_core.errors",
             "runtime needs nothing else",
         ),
-        ("runtime/gluon_runtime/errors.py", "import gluon_runtime.pack", "rooms of the runtime"),
+        ("runtime/gluon_runtime/errors.py", "import gluon_runtime.select", "rooms of the runtime"),
     ],
 )
 def test_a_broken_contract_is_named(house, file, line, contract):

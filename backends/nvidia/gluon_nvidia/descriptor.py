@@ -7,21 +7,18 @@ metadata. Encoding is pure arithmetic on the host, but slow next to a launch, so
 
 from __future__ import annotations
 
-import struct
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Callable, Mapping, NoReturn, Optional, Sequence
+from dataclasses import astuple, dataclass
+from typing import TYPE_CHECKING, Any, Mapping, NoReturn, Sequence
 
 from gluon_core import errors
 from gluon_core.values import descriptors
 from gluon_nvidia.driver import SUCCESS, Driver
+from gluon_runtime import native
 
 if TYPE_CHECKING:
     from gluon_nvidia.host.descriptor import TensorDescriptor
 
-__all__ = ["MAP_ALIGNMENT", "MAP_BYTES", "MapKind", "TensorMaps", "map_kinds"]
-
-MAP_BYTES = 128
-MAP_ALIGNMENT = 64
+__all__ = ["MapKind", "TensorMaps", "map_kinds"]
 
 # The compiler numbers element types as PTX's tensormap.replace does, the driver as
 # CUtensorMapDataType; they differ in three.
@@ -49,7 +46,7 @@ class MapKind:
         tiled: False for im2col.
         rank: of the tensor.
         swizzle: CUtensorMapSwizzle.
-        element_type: CUtensorMapDataType.
+        element_type: as PTX numbers it.
         element_bytes: bytes of the unit of strides.
         fp4_padded: two elements of the tensor are one byte, the shape counts bytes.
         box: extent of one copy; pixels and channels for im2col.
@@ -66,31 +63,20 @@ class MapKind:
     @classmethod
     def of(cls, rank: int, metadata: Mapping[str, Any]) -> MapKind:
         """Return the kind of a descriptor of a tensor of `rank`, by its entry in `tensordesc_meta`."""
-        code = int(metadata["elem_type"])
         return cls(
             tiled=not metadata.get("is_im2col", False),
             rank=rank,
             swizzle=int(metadata["swizzle"]),
-            element_type=_PTX_TO_DRIVER.get(code, code),
+            element_type=int(metadata["elem_type"]),
             element_bytes=int(metadata["elem_size"]),
             fp4_padded=bool(metadata["fp4_padded"]),
             box=tuple(int(size) for size in metadata["block_size"]),
         )
 
-    @property
-    def number(self) -> int:
-        """Return a small positive number that equal kinds share."""
-        return _numbers.setdefault(self, len(_numbers) + 1)
-
     def packed(self) -> bytes:
-        """Return a `MapKind` of the launch in C: number, then the fields in order, the box fastest first."""
-        head = (self.tiled, self.rank, self.swizzle, self.element_type, self.element_bytes)
-        box = (*self.box[::-1], *[0] * (5 - len(self.box)))
-        return _PACKED.pack(self.number, *map(int, head), self.fp4_padded, *box)
-
-
-_numbers: dict[MapKind, int] = {}
-_PACKED = struct.Struct("I6i5I")
+        """Return the kind for the launch in C, see `native.map_kind`."""
+        *head, box = astuple(self)
+        return native.map_kind(self, *map(int, head), box=box)
 
 
 def map_kinds(name: str, signature: Sequence[Any], metadata: Any) -> list[MapKind]:
@@ -121,10 +107,6 @@ def map_kinds(name: str, signature: Sequence[Any], metadata: Any) -> list[MapKin
     return [MapKind.of(rank, entry) for rank, entry in zip(ranks, recorded)]
 
 
-def _frozen(extra: Mapping[str, Any]) -> tuple[Optional[tuple[Any, ...]], ...]:
-    return tuple(None if value is None else tuple(value) for value in extra.values())
-
-
 class TensorMaps:
     """Encodes descriptors through the driver.
 
@@ -136,39 +118,30 @@ class TensorMaps:
     def __init__(self, cuda: Driver, index: int):
         self.cuda = cuda
         self.index = index
+        self._known: dict[Any, bytes] = {}
 
-    def expander(self, kind: MapKind) -> Callable[[TensorDescriptor], tuple[Any, ...]]:
-        """Return a function from a descriptor to the kernel's values: the map, then shape and strides.
-        It keeps its results.
+    def encode(self, kind: MapKind, descriptor: TensorDescriptor) -> bytes:
+        """Return the map of a descriptor.
 
-        Raises (what it returns):
+        Raises:
             CapabilityError: the driver has no tensor maps, or not of this kind.
             ArgumentError, ShapeError, LayoutError, DtypeError: the descriptor is not legal.
             LaunchError: the driver refuses it for another reason.
         """
-        known: dict[tuple[Any, ...], tuple[Any, ...]] = {}
-        tiled = kind.tiled
+        if kind.tiled:  # the engine keeps these
+            return self._encode(kind, descriptor)
+        base: Any = descriptor.base
+        place = (base.data_ptr(), tuple(descriptor.shape), tuple(descriptor.strides))
+        modes = (descriptor.padding, descriptor.round_f32_to_tf32)
+        corners = [value and tuple(value) for value in descriptor.extra.values()]
+        key = (kind, *place, *modes, *corners)
+        if key not in self._known:
+            if len(self._known) >= _MOST_MAPS:
+                self._known.clear()
+            self._known[key] = self._encode(kind, descriptor)
+        return self._known[key]
 
-        def expand(descriptor: Any) -> tuple[Any, ...]:
-            key = (
-                descriptor.base.data_ptr(),
-                tuple(descriptor.shape),
-                tuple(descriptor.strides),
-                descriptor.padding,
-                descriptor.round_f32_to_tf32,
-                () if tiled else _frozen(descriptor.extra),
-            )
-            entry = known.get(key)
-            if entry is None:
-                if len(known) >= _MOST_MAPS:
-                    known.clear()
-                entry = (self._map_of(kind, descriptor), *descriptor.shape, *descriptor.strides)
-                known[key] = entry
-            return entry
-
-        return expand
-
-    def _map_of(self, kind: MapKind, descriptor: TensorDescriptor) -> bytes:
+    def _encode(self, kind: MapKind, descriptor: TensorDescriptor) -> bytes:
         if len(descriptor.shape) != kind.rank or len(descriptor.strides) != kind.rank:
             raise errors.ArgumentError(
                 "the kernel was compiled for a descriptor of another rank",
@@ -176,9 +149,6 @@ class TensorMaps:
                 expected=kind.rank,
                 got=len(descriptor.shape),
             )
-        return self._encode(kind, descriptor)
-
-    def _encode(self, kind: MapKind, descriptor: TensorDescriptor) -> bytes:
         descriptor.check_launch()
         self.cuda.ensure_context(self.index)
         base: Any = descriptor.base
@@ -186,8 +156,9 @@ class TensorMaps:
         strides = [int(stride) * kind.element_bytes for stride in descriptor.strides[::-1]]
         if kind.fp4_padded:
             shape[0] *= 2
+        element = _PTX_TO_DRIVER.get(kind.element_type, kind.element_type)
         common = (
-            TF32 if descriptor.round_f32_to_tf32 else kind.element_type,
+            TF32 if descriptor.round_f32_to_tf32 else element,
             base.data_ptr(),
             shape,
             strides[1:],

@@ -1,15 +1,7 @@
-"""The launch in Python: packs the arguments and calls `cuLaunchKernelEx`.
-
-Configuration, arguments and the array of pointers to them live in one buffer. The first launch of a form comes here, and
-those that the engine in C does not make.
-"""
+"""The launch: loads a kernel and has the engine in C pack its arguments and call `cuLaunchKernelEx`."""
 
 from __future__ import annotations
 
-import ctypes
-import functools
-import operator
-import struct
 import threading
 from typing import Any, Callable, NoReturn, Optional, Sequence
 
@@ -18,30 +10,13 @@ from gluon_core.plugin.triton_compiler import TritonDevice
 from gluon_core.values import descriptors
 from gluon_nvidia import driver as driver_module
 from gluon_nvidia import scratch as scratch_module
-from gluon_nvidia.descriptor import (
-    MAP_ALIGNMENT,
-    MAP_BYTES,
-    MARKED_UP_TO,
-    TensorMaps,
-    map_kinds,
-)
+from gluon_nvidia.descriptor import MARKED_UP_TO, TensorMaps, map_kinds
 from gluon_nvidia.driver import ERROR_INVALID_CONTEXT, Driver
 from gluon_runtime import native
 
-__all__ = ["Layout", "make_launcher"]
+__all__ = ["make_launcher"]
 
-# CUlaunchConfig: grid 0, block 12, shared 24, stream 32, attributes 40, their number 48; 56 bytes,
-# and a gap that keeps the rest aligned.
-_CONFIG = "<3I3II4xQQI4x8x"
-_CONFIG_SIZE = 64
-_ATTRIBUTE_SIZE = 72  # CUlaunchAttribute: id 0, value 8
-_ATTRIBUTE_COOPERATIVE = 2
-_ATTRIBUTE_CLUSTER = 4
-_ATTRIBUTE_CLUSTER_POLICY = 5
-_ATTRIBUTE_DEPENDENT = 6
-_CLUSTER_SPREAD = 1
-
-_FORMATS = {
+_LETTERS = {
     "i1": "b",
     "i8": "b",
     "i16": "h",
@@ -53,159 +28,27 @@ _FORMATS = {
     "u32": "I",
     "u64": "Q",
     "fp16": "e",
-    "bf16": "H",
+    "bf16": "y",
     "fp32": "f",
     "f32": "f",
     "fp64": "d",
 }
 
 
-def _bfloat16(value: float) -> int:
-    """Return the upper half of the float32, as Triton's launcher passes it."""
-    bits: int = struct.unpack("<I", struct.pack("<f", value))[0]
-    return bits >> 16
-
-
-def _native_kind(kind: Any) -> Optional[str]:
-    """Return the code of a parameter's type for the launch in C, None for types that it does not take."""
+def _letters(kind: Any) -> str:
+    """Return the letters of a parameter's type for the engine, see `native.launch`."""
     if isinstance(kind, (tuple, list)):
-        items = [_native_kind(item) for item in kind]
-        return None if None in items else f"({''.join(items)})"  # type: ignore[arg-type]
+        return f"({''.join(map(_letters, kind))})"
     if descriptors.split_descriptor(kind) is not None:
         return "T"
-    if kind == "constexpr":
-        return "x"
-    if kind.startswith("*"):
-        return "P"
-    code = _FORMATS.get(kind)
-    return code if kind not in ("fp16", "bf16") else None
-
-
-def _address(value: Any) -> int:
-    """Return the device address of a pointer argument."""
-    if value is None:
-        return 0
-    if isinstance(value, int):
-        return value
-    data_ptr = getattr(value, "data_ptr", None)
-    if data_ptr is None:
+    letter = "x" if kind == "constexpr" else "P" if kind.startswith("*") else _LETTERS.get(kind)
+    if letter is None:
         raise errors.ArgumentError(
-            "not a pointer",
-            expected="a tensor, an object with data_ptr(), an int or None",
-            got=type(value).__name__,
+            "the launcher cannot pass a value of this type",
+            expected=f"a pointer or one of {', '.join(_LETTERS)}",
+            got=kind,
         )
-    address: int = data_ptr()
-    return address
-
-
-class Layout:
-    """The places of the arguments: struct format, offsets, and the functions that read the values.
-
-    Args:
-        signature: the type of each parameter of the kernel, nested for tuples.
-
-    Attributes:
-        described: the paths of descriptors, each the index of a parameter and the indices into tuples.
-    """
-
-    def __init__(self, signature: Any):
-        self.format = ""
-        self.offsets: list[int] = []
-        self.size = 0
-        self.described: list[tuple[int, ...]] = []
-        self._readers: list[tuple[tuple[int, ...], Optional[Callable[[Any], Any]]]] = []
-        for index, kind in enumerate(signature):
-            self._add(kind, (index,))
-        for _ in range(2):  # pointers to global and profile scratch
-            self._field("Q")
-
-    def _add(self, kind: Any, path: tuple[int, ...]) -> None:
-        if isinstance(kind, (tuple, list)):
-            for index, item in enumerate(kind):
-                self._add(item, (*path, index))
-            return
-        if kind == "constexpr":
-            return
-        descriptor = descriptors.split_descriptor(kind)
-        code = "Q" if kind.startswith("*") else _FORMATS.get(kind)
-        if descriptor is not None:
-            self.described.append(path)
-            self._readers.append((path, None))
-            self._field(f"{MAP_BYTES}s", align=MAP_ALIGNMENT)
-            for index in range(2 * descriptor.rank):
-                self._field("i" if index < descriptor.rank else "q")
-        elif code is None:
-            raise errors.ArgumentError(
-                "the launcher cannot pass a value of this type",
-                expected=f"a pointer or one of {', '.join(_FORMATS)}",
-                got=kind,
-            )
-        else:
-            read = _address if kind.startswith("*") else _bfloat16 if kind == "bf16" else _itself
-            self._readers.append((path, read))
-            self._field(code)
-
-    def _field(self, code: str, align: Optional[int] = None) -> None:
-        size = struct.calcsize("<" + code)
-        gap = -self.size % (align or size)
-        self.format += f"{gap}x" * bool(gap) + code
-        self.offsets.append(self.size + gap)
-        self.size += gap + size
-
-    def values(self, arguments: Sequence[Any], expanded: Sequence[Sequence[Any]]) -> list[Any]:
-        """Return the values of all fields but scratch.
-
-        Args:
-            expanded: the values of each descriptor.
-        """
-        flat: list[Any] = []
-        described = iter(expanded)
-        for path, read in self._readers:
-            flat.extend(next(described) if read is None else [read(_at(arguments, path))])
-        return flat
-
-
-def _itself(value: Any) -> Any:
-    return value
-
-
-def _at(arguments: Any, path: Sequence[int]) -> Any:
-    return functools.reduce(operator.getitem, path, arguments)
-
-
-class _Slot:
-    """One buffer: configuration, then the arguments; and the array of pointers to them."""
-
-    __slots__ = ("buffer", "config", "parameters", "pointers")
-
-    def __init__(self, layout: Layout):
-        size = _CONFIG_SIZE + layout.size + 8
-        room = (ctypes.c_char * (size + MAP_ALIGNMENT))()
-        gap = -ctypes.addressof(room) % MAP_ALIGNMENT
-        self.buffer = (ctypes.c_char * size).from_buffer(room, gap)
-        start = ctypes.addressof(self.buffer)
-        self.config = ctypes.c_void_p(start)
-        addresses = [start + _CONFIG_SIZE + offset for offset in layout.offsets]
-        self.pointers = (ctypes.c_void_p * max(1, len(addresses)))(*addresses)
-        self.parameters = ctypes.c_void_p(ctypes.addressof(self.pointers))
-
-
-def _attributes(num_ctas: int, cooperative: bool, dependent: bool) -> tuple[Any, int]:
-    """Return the launch attributes as a buffer (kept by the caller) and their number."""
-    places: list[tuple[int, tuple[int, ...]]] = []
-    if dependent:
-        places.append((_ATTRIBUTE_DEPENDENT, (1,)))
-    if cooperative:
-        places.append((_ATTRIBUTE_COOPERATIVE, (1,)))
-    if num_ctas != 1:
-        places.append((_ATTRIBUTE_CLUSTER, (num_ctas, 1, 1)))
-        places.append((_ATTRIBUTE_CLUSTER_POLICY, (_CLUSTER_SPREAD,)))
-    buffer = (ctypes.c_char * (_ATTRIBUTE_SIZE * max(1, len(places))))()
-    for index, (kind, values) in enumerate(places):
-        base = index * _ATTRIBUTE_SIZE
-        struct.pack_into("<I", buffer, base, kind)
-        struct.pack_into(f"<{len(values)}I", buffer, base + 8, *values)
-    return buffer, len(places)
+    return letter
 
 
 def make_launcher(compiled: Any, cuda: Optional[Driver] = None) -> Callable[..., None]:
@@ -252,84 +95,63 @@ def generate(
     def launch(sizes: Any, stream: int, *arguments: Any) -> None:
         launcher.launch(sizes, stream, arguments)
 
-    launch.engine = launcher.engine(handle)  # type: ignore[attr-defined]
+    # The engine launches on another device's behalf only if it can ask which is current.
+    alone = cuda.device_count == 1 or cuda.current_device_address
+    launch.engine = launcher.engine if alone else None  # type: ignore[attr-defined]
     return launch
 
 
 class _Launcher:
-    """Launches one loaded kernel."""
+    """Launches one loaded kernel.
+
+    Attributes:
+        engine: the launch in C, see `native.launch`.
+    """
 
     def __init__(self, signature: Any, metadata: Any, handle: int, cuda: Driver, index: int):
         self.signature = signature
         self.metadata = metadata
         self.cuda = cuda
         self.index = index
-        self.attributes, self.number = _attributes(
-            metadata.num_ctas,
-            bool(getattr(metadata, "launch_cooperative_grid", False)),
-            bool(getattr(metadata, "launch_pdl", False)),
-        )
-        self.maps = map_kinds(metadata.name, signature, metadata)
-        encoder = TensorMaps(cuda, index)
-        self.expanders = [encoder.expander(kind) for kind in self.maps]
-        self.allocate = scratch_module.allocator(metadata, cuda, index)
-        self._layout = Layout(signature)
-        self._struct = struct.Struct(_CONFIG + self._layout.format)
-        self._function = ctypes.c_void_p(handle)
         self._retrying: set[int] = set()
+        maps = map_kinds(metadata.name, signature, metadata)
+        encoder, letters = TensorMaps(cuda, index), "".join(map(_letters, signature))
+        try:
+            self.engine = native.launch(
+                letters,
+                device=index,
+                current_device=cuda.current_device_address if cuda.device_count > 1 else 0,
+                call=cuda.launch_ex_address or 0,
+                function=handle,
+                threads=32 * metadata.num_warps,
+                shared=metadata.shared,
+                num_ctas=metadata.num_ctas,
+                cooperative=bool(getattr(metadata, "launch_cooperative_grid", False)),
+                dependent=bool(getattr(metadata, "launch_pdl", False)),
+                allocate=scratch_module.allocator(metadata, cuda, index),
+                maps=[kind.packed() for kind in maps],
+                encode=lambda number, descriptor: encoder.encode(maps[number], descriptor),
+                encode_tiled=cuda.encode_tiled_address if maps else 0,
+                unmark=bool(maps) and cuda.version <= MARKED_UP_TO,
+            )
+        except ValueError as error:
+            raise errors.LimitError(str(error), argument=metadata.name) from None
 
     def launch(self, sizes: Any, stream: int, arguments: Sequence[Any]) -> None:
-        (x, y, z), layout, scratch = sizes, self._layout, (0, 0, None)
-        paired = zip(self.expanders, layout.described)
-        expanded = [expand(_at(arguments, path)) for expand, path in paired]
-        if self.allocate is not None:
-            scratch = self.allocate(x * y * z, stream)  # the last owns the memory
-        grid = (x * self.metadata.num_ctas, y, z)
-        block = (32 * self.metadata.num_warps, 1, 1)
-        address = ctypes.addressof(self.attributes) if self.number else 0
-        config = (*grid, *block, self.metadata.shared, stream, address, self.number)
-        slot = _Slot(layout)
         try:
-            values = layout.values(arguments, expanded)
-            self._struct.pack_into(slot.buffer, 0, *config, *values, *scratch[:2])
-        except (struct.error, OverflowError, TypeError) as problem:
+            status = native.engine.launch(self.engine, sizes, stream, *arguments)
+        except errors.GluonError:
+            raise
+        except AttributeError as problem:
+            raise errors.ArgumentError(
+                "not a pointer",
+                expected="a tensor, an object with data_ptr(), an int or None",
+                got=type(problem.obj).__name__,
+            ) from problem
+        except (TypeError, OverflowError) as problem:
             self._refuse(problem, arguments)
-        status = self.cuda.launch_ex(slot.config, self._function, slot.parameters, None)
         if status:
             self._again(status, sizes, stream, arguments)
-
-    def engine(self, handle: int) -> Any:
-        """Return the same launch in C, see `native.launch`; None where it cannot take these arguments.
-
-        16-bit float scalars are left to the Python form.
-        """
-        letters = [_native_kind(kind) for kind in self.signature]
-        if None in letters:
-            return None
-        return native.launch(
-            "".join(map(str, letters)),
-            device=self.index,
-            several=self.cuda.device_count > 1,
-            current_device=self.cuda.current_device_address,
-            call=getattr(self.cuda, "launch_ex_address", None) or 0,
-            function=handle,
-            threads=32 * self.metadata.num_warps,
-            shared=self.metadata.shared,
-            attributes=(self.attributes, self.number),
-            num_ctas=self.metadata.num_ctas,
-            count=len(letters),
-            values=len(self._layout.offsets),
-            allocate=self.allocate,
-            maps=b"".join(kind.packed() for kind in self.maps),
-            encode=self._encode if self.maps else None,
-            encode_tiled=self.cuda.encode_tiled_address if self.maps else 0,
-            unmark=bool(self.maps) and self.cuda.version <= MARKED_UP_TO,
-        )
-
-    def _encode(self, number: int, descriptor: Any) -> bytes:
-        """Return the map of the kernel's descriptor `number`, for the launch in C."""
-        encoded: bytes = self.expanders[number](descriptor)[0]
-        return encoded
 
     def _refuse(self, problem: Exception, values: Sequence[Any]) -> NoReturn:
         raise errors.ArgumentError(

@@ -23,6 +23,8 @@ from gluon_core.nvidia import NVMMASharedLayout, blackwell, hopper
 from gluon_core.nvidia.hopper import TensorDescriptor
 from gluon_core.testing import MockTensor
 from gluon_nvidia import launcher as launcher_module
+from gluon_nvidia.driver import Driver
+from tests.backends.fake_cuda import FakeCuda
 from tests.backends.nvidia.descriptors import (
     BYTES,
     FLOAT,
@@ -362,13 +364,17 @@ def test_passed_arguments_are_those_of_the_compiled_kernel(target):
     args = (describe(), (1, other), torch.zeros(4, dtype=torch.int32), 16)
     compiled = facts.warmup(*args, grid=1, target=target)
     types = compiled.signature_types()
-    layout = launcher_module.Layout(types)
-    assert len(layout.offsets) == len(parameters_of(compiled.asm["ptx"])) == 5 + 7 + 2 + 2
-    position = 0
-    for offset_, (size, align) in zip(layout.offsets, parameters_of(compiled.asm["ptx"])):
-        position += -position % align
-        assert offset_ == position
-        position += size
+    sizes = [size for size, _ in parameters_of(compiled.asm["ptx"])]
+    fake = FakeCuda(sizes)
+    launch = launcher_module.generate(types, compiled.metadata, 0x30, Driver(fake), 0)
+    launch((1, 1, 1), 0, *args)
+    ((first, *parameters),) = [launched.parameters for launched in fake.launches]
+    second = parameters.pop(4)
+    numbers = [int.from_bytes(value, "little") for value in parameters]
+    shapes = [*args[0].shape, *args[0].strides, *other.shape, *other.strides]
+    assert sizes == [128, 4, 4, 8, 8, 128, *[4] * 3, *[8] * 3, 8, 4, 8, 8]
+    assert (first, second) == (fake.map_bytes(1), fake.map_bytes(2))
+    assert numbers == [*shapes, args[2].data_ptr(), 16, 0, 0]
     kinds = launcher_module.map_kinds("facts", types, compiled.metadata)
     assert [(k.rank, k.swizzle, k.element_type, k.element_bytes, k.box) for k in kinds] == [
         (2, 3, 6, 2, (64, 64)),

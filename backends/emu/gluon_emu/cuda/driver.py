@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -14,10 +13,9 @@ from gluon_core.simulation.evidence import note, witnessed
 from gluon_core.simulation.host_memory import refusal
 from gluon_emu.cuda.library import Library, Request
 from gluon_emu.settings import of_launch
-from gluon_runtime.cuda import CudaDriver, Loaded
+from gluon_runtime.cuda import Config, CudaDriver, Loaded
 from gluon_runtime.driver import torch_stream
-from gluon_runtime.manifest import Form, Launch
-from gluon_runtime.pack import Arguments
+from gluon_runtime.manifest import Form
 
 __all__ = ["EmulatedDriver", "driver_of", "library_of"]
 
@@ -41,9 +39,6 @@ class EmulatedDriver(CudaDriver):
         super().__init__(library)
         self._library = library
 
-    def engaged(self, loaded: Loaded, form: Form) -> None:
-        """Return nothing: each launch comes to `launch`."""
-
     def architecture(self, device: int) -> str:
         return self._library.target.architecture.name
 
@@ -56,21 +51,19 @@ class EmulatedDriver(CudaDriver):
     def reaches(self, seen: Any) -> bool:
         return seen.device[0] in _PLACES and refusal(seen.owner) is None
 
-    def launch(
-        self,
-        loaded: Loaded,
-        launch: Launch,
-        grid: tuple[int, int, int],
-        stream: int,
-        arguments: Arguments,
-    ) -> None:
-        config, _ = self._config(loaded, launch)
-        sizes = (grid[0] * launch.num_ctas, grid[1], grid[2])
-        config.grid[:] = sizes
+    def parts(self, loaded: Loaded, form: Form) -> dict[str, Any]:
+        kernel: Any = _Kernel(form.launch.entry, self._library.target)
         function = int(loaded.function.value or 0)
-        request = self._library.request(ctypes.addressof(config), function, arguments.pointers)
-        kernel: Any = _Kernel(launch.entry, self._library.target)
-        witnessed(kernel, _runs(self._library, request))(sizes, stream)
+
+        def call(config: int, parameters: int) -> int:
+            request = self._library.request(config, function, parameters)
+            settings = Config.from_address(config)
+            witnessed(kernel, _runs(self._library, request))(
+                tuple(settings.grid), settings.stream or 0
+            )
+            return 0
+
+        return {**super().parts(loaded, form), "call": call}
 
 
 def _runs(library: Library, request: Request) -> Any:
