@@ -318,7 +318,7 @@ def _conflict(fn: Any, one: Unknown) -> GluonError:
     return LayoutError(
         "two ops demand different layouts of one value",
         argument=one.names[0] if one.names else "layouts",
-        expected=f"for {one.fixed_by}: {one.fixed}",
+        expected=f"for {one.fixed_by}{f', line {one.fixed_line}' if one.fixed_line else ''}: {one.fixed}",
         got=f"for {by}: {layout}",
         remedy="Put gl.convert_layout between the two ops.",
         span=_span(fn, one.line),

@@ -445,7 +445,11 @@ def build(drawn: Sketch, lanes: int, warps: int, apart: bool = False) -> Graph:
             one.first, one.bits = layout, bits
         stays = layout is not None and not isinstance(layout, AutoLayout) and key[0] != "mma"
         if stays and key not in work.open:
-            one.fixed, one.fixed_by = layout, "the kernel's source"
+            line = value.get_loc().line
+            if one.fixed is None or not isinstance(value.type, TensorType):
+                one.fixed, one.fixed_by, one.fixed_line = layout, "the kernel's source", line
+            elif one.fixed != layout:
+                one.conflict = one.conflict or (layout, f"the kernel's source, line {line}")
         name = getattr(value, "name", None)
         if name and name not in one.names:
             one.names.append(name)

@@ -46,7 +46,7 @@ class Unknown:
 
     Attributes:
         shape: of the largest value with it.
-        fixed: the layout that an op or the kernel's source demands.
+        fixed, fixed_by, fixed_line: the layout that an op or the kernel's source demands, which, and its line in the source.
         accesses: those to global memory through pointers with it.
         reductions: (axis, shape, weight) of each.
         scanned: a scan takes a tensor with it: Triton scans blocked layouts alone.
@@ -65,6 +65,7 @@ class Unknown:
     bits: int = 32
     fixed: Optional[AnyLayout] = None
     fixed_by: str = ""
+    fixed_line: int = 0
     accesses: list[Access] = field(default_factory=list)
     reductions: list[tuple[int, tuple[int, ...], int]] = field(default_factory=list)
     scanned: bool = False

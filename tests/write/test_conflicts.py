@@ -86,3 +86,24 @@ def test_large_problems_say_how_good_their_layouts_are(monkeypatch):
     ):
         scaled[(1,)](x, out, 32, target="sim:hopper")
     assert np.allclose(out, (x / x.sum(1, keepdims=True)).T)
+
+
+@gluon.jit(layouts="auto")
+def two_written(x, out, N: gl.constexpr):
+    """Use a value with two layouts of the source."""
+    value = gl.load(x + gl.arange(0, N))
+    narrow = value + gl.arange(0, N, layout=gl.BlockedLayout([1], [32], [4], [0]))
+    wide = value * gl.arange(0, N, layout=gl.BlockedLayout([4], [32], [4], [0]))
+    gl.store(out + gl.arange(0, N, layout=gl.BlockedLayout([1], [32], [4], [0])), narrow)
+    gl.store(out + N + gl.arange(0, N, layout=gl.BlockedLayout([4], [32], [4], [0])), wide)
+
+
+def test_two_layouts_of_the_source_are_named_with_both_lines():
+    x, out = np.zeros(512, np.float32), np.zeros(1024, np.float32)
+    with pytest.raises(LayoutError) as report:
+        two_written[(1,)](x, out, 512, target="sim:sm_90")
+    first = two_written.fn.__code__.co_firstlineno
+    text = str(report.value)
+    assert "value: two ops demand different layouts" in text
+    assert f"line {first + 4}: BlockedLayout(size_per_thread=[1]" in text
+    assert f"line {first + 5}: BlockedLayout(size_per_thread=[4]" in text
