@@ -31,6 +31,7 @@ HAND = {
     "gemm": "gluon_kernels.matmul(torch.randn(256, 256).half(), torch.randn(256, 256).half())",
     "gemm tiles": "gluon_kernels.matmul(torch.randn(256, 256).half(), torch.randn(256, 256).half())",
     "attention": "gluon_kernels.attention(*(torch.randn(1, 2, 256, 64).half() for _ in range(3)))",
+    "attention tiles": "gluon_kernels.attention(*(torch.randn(1, 2, 256, 64).half() for _ in range(3)))",
 }
 FREE = {
     "softmax": ("rows", "softmax_kernel[(8,)](y, x, 4096, 4096, 4096, BLOCK=4096, num_warps=8)"),
@@ -52,6 +53,10 @@ FREE = {
         "products",
         "attention_kernel[(2, 2)](q, q, q, o, 0.125, 256, HEAD=64, BLOCK_M=128, BLOCK_N=64, CAUSAL=False,"
         " num_warps=4, num_stages=2)",
+    ),
+    "attention tiles": (
+        "examples/written/attention_tiles.py",
+        "attention[(2, 2)](q, q, q, o, 256, 0.18, D=64, BM=128, BN=64, num_warps=4, num_stages=2)",
     ),
 }
 TENSORS = """
@@ -143,8 +148,12 @@ def main() -> int:
         vendor = target.backend
         for case in filter(lambda case: asked.only in case, HAND):
             file, call = FREE[case]
-            source = (ROOT / "tests" / "write" / "triton_kernels" / f"{file}.py").read_text()
-            free = f"{port(source, file).text}\n{TENSORS}\n{call}\n"
+            if "/" in file:  # a source without layouts
+                source, _, _ = (ROOT / file).read_text().partition("\nif __name__")
+            else:
+                source = (ROOT / "tests" / "write" / "triton_kernels" / f"{file}.py").read_text()
+                source = port(source, file).text
+            free = f"{source}\nimport torch\n{TENSORS}\n{call}\n"
             hand = f"import torch, gluon_kernels\n{HAND[case]}\n"
             try:
                 with tempfile.TemporaryDirectory() as folder:
