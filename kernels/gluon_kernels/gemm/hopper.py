@@ -23,7 +23,6 @@ from gluon_core.language.nvidia.hopper import (
     warpgroup_mma_init,
     warpgroup_mma_wait,
 )
-from gluon_core.nvidia.hopper import TensorDescriptor
 from gluon_kernels.dependent import wait_for_predecessor
 from gluon_kernels.gemm.epilogue import of_scaled, store_part
 
@@ -374,15 +373,3 @@ def gemm(
             [160, 160, 24],
         )
     ring.close()
-
-
-# -- descriptors ----------------------------------------------------------------------------------
-
-
-def describe(matrices, block, cga=()):
-    """Return the descriptor of [batch, rows, columns] for tiles of `block`, its last two sides, of which blocks of a cluster have parts by `cga`."""
-    dtype = DTYPES[str(matrices.dtype).rpartition(".")[2]]
-    layout = gl.NVMMASharedLayout.get_default_for([1, *block], dtype, cga_layout=list(cga))
-    return TensorDescriptor(
-        matrices, list(matrices.shape), list(matrices.stride()), [1, *block], layout
-    )
