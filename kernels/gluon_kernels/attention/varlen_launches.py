@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Optional
+from operator import attrgetter
+from typing import Any, Callable, NamedTuple, Optional
 
 import torch
 import torch.nn.functional as F
@@ -161,6 +162,41 @@ def forward_plan(
     return run
 
 
+class Tensors(NamedTuple):
+    """The tensors of a call of the gradients; `sums` is None where no kernel adds to the gradient of queries."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    grad: Tensor
+    out: Tensor
+    logsums: Tensor
+    to_q: Tensor
+    to_k: Tensor
+    to_v: Tensor
+    statistics: Tensor
+    sums: Optional[Tensor]
+    of_queries: Tensor
+    of_keys: Tensor
+
+
+class Settings(NamedTuple):
+    """The rest of a call of the gradients.
+
+    Args:
+        rows: of the statistics of a head.
+        wide: columns of the blocks of queries.
+    """
+
+    mask: Mask
+    scale: float
+    rows: int
+    wide: int
+
+
+Step = Callable[[Tensors], None]
+
+
 def backward_plan(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, logsums: Tensor, of_queries: Tensor,
     of_keys: Tensor, mask: Mask, scale: float, repeatable: bool,
@@ -171,123 +207,111 @@ def backward_plan(
     exact = columns_of(depth) == depth and columns_of(width) == width
     device, count = q.device, of_queries.shape[0] - 1
     new = [allocator((*x.shape[:2], columns_of(x.shape[2])), q.dtype, device) for x in (q, k, v)]
-    step = 64 if repeatable else step_of(wide)
-    rows = sums.rows_of(tokens, min(count, SEQUENCES), step)
+    rows = sums.rows_of(tokens, min(count, SEQUENCES), 64 if repeatable else step_of(wide))
     new_statistics = allocator((2 * heads * rows,), torch.float32, device)
-    new_sums = allocator(
-        (1 if repeatable or wide > 128 else heads * rows * wide // 256, 256), torch.float32, device
-    )
-    make = (
-        _repeatable_launches if repeatable else _wide_launches if wide > 128 else _atomic_launches
-    )
+    adds = not repeatable and wide <= 128
+    new_sums = allocator((heads * rows * wide // 256, 256), torch.float32, device)
+    make = _repeatable_steps if repeatable else _atomic_steps if adds else _wide_steps
 
     def dense(x: Tensor) -> Tensor:
         more = -x.shape[2] % COLUMNS
         return readable((F.pad(x, (0, more)) if more else x).contiguous())
 
-    def known(q: Tensor, k: Tensor, v: Tensor, grad: Tensor, out: Tensor, logsums: Tensor) -> Any:
-        return readable(q), readable(k), readable(v), dense(grad), dense(out), logsums
-
-    operands = known(q, k, v, grad, out, logsums)
-    gradients = [f() for f in new]
-    workspace = (new_statistics(), new_sums())
-    # The sums of a slice cover the tokens before it, too: those of earlier slices are stored later.
-    slices = [
-        make(operands, lists, gradients, workspace, mask, scale, rows, wide)
-        for lists in reversed(_parts((of_queries, of_keys), count))
-    ]
-
-    def run(
+    def calls(
         grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, logsums: Tensor, of_queries: Tensor, of_keys: Tensor,
-    ) -> Any:  # fmt: skip
-        operands = known(q, k, v, grad, out, logsums)
-        gradients = [f() for f in new]
-        workspace = (new_statistics(), new_sums())
-        parts = reversed(_parts((of_queries, of_keys), count))
-        for launch, lists in zip(slices, parts):
-            launch(operands, lists, gradients, workspace)
+    ) -> list[Tensors]:  # fmt: skip
+        """Return the tensors of the launches, those of later sequences first.
+
+        The sums of a slice cover the tokens before it, too: those of earlier slices are stored later.
+        """
+        operands = readable(q), readable(k), readable(v), dense(grad), dense(out), logsums
+        workspace = new_statistics(), new_sums() if adds else None
+        shared = (*operands, *(f() for f in new), *workspace)
+        return [
+            Tensors(*shared, *lists) for lists in reversed(_parts((of_queries, of_keys), count))
+        ]
+
+    settings = Settings(mask, scale, rows, wide)
+    tensors = (grad, q, k, v, out, logsums, of_queries, of_keys)
+    slices = [make(call, settings) for call in calls(*tensors)]
+
+    def run(*tensors: Tensor) -> Any:
+        called = calls(*tensors)
+        for steps, call in zip(slices, called):
+            for step in steps:
+                step(call)
+        gradients = called[0].to_q, called[0].to_k, called[0].to_v
         if exact:
-            return tuple(gradients)
+            return gradients
         ends = (depth, depth, width)
         return tuple(x[..., :end].contiguous() for x, end in zip(gradients, ends))
 
     return run
 
 
-def _prepare(
-    operands: Any,
-    lists: Any,
-    statistics: Tensor,
-    added: Optional[Tensor],
-    rows: int,
-    step: int,
-    wide: int,
-) -> Launch:
-    _, _, _, grad, out, logsums = operands
-    heads, width, count = grad.shape[1], grad.shape[2], lists[0].shape[0] - 1
+def _step(
+    tensors: Tensors, kernel: Any, grid: tuple[int, ...], arguments: tuple[Any, ...], names: str, **options: Any
+) -> Step:  # fmt: skip
+    """Return a prepared launch that takes the named ones of a call's tensors."""
+    chosen = attrgetter(*names.split())
+    launch = Launch(kernel, grid, arguments, chosen(tensors), num_warps=4, **options)
+    return lambda tensors: launch(*chosen(tensors))
+
+
+def _overlap(tensors: Tensors) -> dict[str, Any]:
+    return overlapping_tensors(*tensors[:6], tensors.sums)
+
+
+def _prepare(tensors: Tensors, settings: Settings, step: int) -> Step:
+    heads, width = tensors.grad.shape[1:]
+    count, wide = tensors.of_queries.shape[0] - 1, settings.wide
     layout = gl.BlockedLayout([1, 8], [256 // wide, wide // 8], [4, 1], [1, 0])
-    return Launch(
+    return _step(
+        tensors,
         sums.prepare,
-        (rows // step, heads),
-        (out, grad, logsums, statistics, added, lists[0], count, heads, width, wide, _bound(count), step, layout),
-        (out, grad, logsums, statistics, added, lists[0]),
-        num_warps=4,
-        **overlapping_tensors(*operands, added),
+        (settings.rows // step, heads),
+        (
+            tensors.out, tensors.grad, tensors.logsums, tensors.statistics, tensors.sums, tensors.of_queries, count,
+            heads, width, wide, _bound(count), step, layout,
+        ),
+        "out grad logsums statistics sums of_queries",
+        **_overlap(tensors),
     )  # fmt: skip
 
 
-def _atomic_launches(
-    operands: Any,
-    lists: Any,
-    gradients: Any,
-    workspace: Any,
-    mask: Mask,
-    scale: float,
-    rows: int,
-    wide: int,
-) -> Plan:
-    """Return `launch(operands, lists, gradients, workspace)`: one kernel, which adds to the gradient of queries."""
-    q, k, v, grad, _, _ = operands
-    to_q, to_k, to_v = gradients
-    statistics, added = workspace
-    heads, count = grad.shape[1], lists[0].shape[0] - 1
+def _atomic_steps(tensors: Tensors, settings: Settings) -> list[Step]:
+    """Return the launches of one kernel, which adds to the gradient of queries, and of those around it."""
+    q, k, v, grad, _, _, to_q, to_k, to_v, statistics, added, of_queries, of_keys = tensors
+    mask, scale, rows, wide = settings
+    assert added is not None
+    heads, count = grad.shape[1], of_queries.shape[0] - 1
     step = step_of(wide)
-    prepare = _prepare(operands, lists, statistics, added, rows, step, wide)
     factors = (scale, *mask.scales(scale))
     constants = (heads // k.shape[1], 2, (mask.left, mask.right), bool(mask.cap), _bound(count))
-    main = Launch(
+    main = _step(
+        tensors,
         hopper_varlen_backward.varlen_gradients_atomic,
         (k.shape[0] // 128 + count, k.shape[1]),
         (
             descriptor_of(q, step, 1, wide), descriptor_of(k, 128, 1, wide), descriptor_of(v, 128, 1, wide),
             descriptor_of(grad, step, 1, wide), descriptor_of(to_k, 64, 1, wide), descriptor_of(to_v, 64, 1, wide),
-            to_k, to_v, descriptor_of(statistics, 2 * step), descriptor_of(added, 16, 256), rows, *lists, count,
-            *factors, *constants,
+            to_k, to_v, descriptor_of(statistics, 2 * step), descriptor_of(added, 16, 256), rows, of_queries, of_keys,
+            count, *factors, *constants,
         ),
-        (q, k, v, grad, to_k, to_v, statistics, added, *lists),
-        num_warps=4,
-        **overlapping_tensors(*operands, added),
+        "q k v grad to_k to_v statistics sums of_queries of_keys",
+        **_overlap(tensors),
     )  # fmt: skip
     flat = gl.BlockedLayout([4], [32], [4], [0])
     tile = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
-    finish = Launch(
+    finish = _step(
+        tensors,
         sums.finish,
         (rows // 64 * (wide // 64), heads),
-        (added, to_q, lists[0], count, heads, to_q.shape[2], scale, wide, _bound(count), step, flat, tile),
-        (added, to_q, lists[0]),
-        num_warps=4,
+        (added, to_q, of_queries, count, heads, to_q.shape[2], scale, wide, _bound(count), step, flat, tile),
+        "sums to_q of_queries",
         **overlapping_tensors(added, to_q),
     )  # fmt: skip
-
-    def launch(operands: Any, lists: Any, gradients: Any, workspace: Any) -> None:
-        q, k, v, grad, out, logsums = operands
-        to_q, to_k, to_v = gradients
-        statistics, added = workspace
-        prepare(out, grad, logsums, statistics, added, lists[0])
-        main(q, k, v, grad, to_k, to_v, statistics, added, *lists)
-        finish(added, to_q, lists[0])
-
-    return launch
+    return [_prepare(tensors, settings, step), main, finish]
 
 
 def _multiplied(width: int) -> int:
@@ -295,114 +319,78 @@ def _multiplied(width: int) -> int:
     return 128 if width <= 128 else 192 if width <= 192 else 256
 
 
-def _wide_launches(
-    operands: Any,
-    lists: Any,
-    gradients: Any,
-    workspace: Any,
-    mask: Mask,
-    scale: float,
-    rows: int,
-    wide: int,
-) -> Plan:
-    """Return `launch(operands, lists, gradients, workspace)` for heads of more than 128 elements."""
-    q, k, v, grad, _, _ = operands
-    to_q, to_k, to_v = gradients
-    statistics, _ = workspace
-    heads, count = grad.shape[1], lists[0].shape[0] - 1
+def _wide_steps(tensors: Tensors, settings: Settings) -> list[Step]:
+    """Return the launches for heads of more than 128 elements."""
+    q, k, v, grad, _, _, to_q, to_k, to_v, statistics, _, of_queries, of_keys = tensors
+    mask, scale, rows, wide = settings
+    heads, count = grad.shape[1], of_queries.shape[0] - 1
     step = step_of(wide)
     values = 128 if v.shape[2] <= 128 else 256
-    prepare = _prepare(operands, lists, statistics, None, rows, step, wide)
     factors = (scale, *mask.scales(scale))
     multiplied = (192 if q.shape[2] <= 192 else 256, _multiplied(v.shape[2]))
     constants = (
         heads // k.shape[1], (mask.left, mask.right), bool(mask.cap), _bound(count), multiplied,
     )  # fmt: skip
-    numbers = (rows, *lists, count, *factors)
-    options = overlapping_tensors(*operands)
+    numbers = (rows, of_queries, of_keys, count, *factors)
 
     def described(queries: int, keys: int) -> tuple[Any, ...]:
         sizes = ((q, queries, wide), (k, keys, wide), (v, keys, values), (grad, queries, values))
         return tuple(descriptor_of(x, many, 1, columns) for x, many, columns in sizes)
 
-    of_keys = Launch(
+    key_gradients = _step(
+        tensors,
         hopper_wide_backward.wide_key_gradients,
         (k.shape[0] // 64 + count, k.shape[1]),
         (
             *described(64, 64), to_k, to_v, descriptor_of(statistics, 2 * step), *numbers, to_k.shape[2],
             to_v.shape[2], *constants,
         ),
-        (q, k, v, grad, to_k, to_v, statistics, *lists),
-        num_warps=4,
-        **options,
+        "q k v grad to_k to_v statistics of_queries of_keys",
+        **_overlap(tensors),
     )  # fmt: skip
-    of_queries = Launch(
+    query_gradients = _step(
+        tensors,
         hopper_wide_backward.wide_query_gradients,
         (q.shape[0] // 128 + count, heads),
         (*described(128, 64), to_q, statistics, *numbers, to_q.shape[2], *constants),
-        (q, k, v, grad, to_q, statistics, *lists),
-        num_warps=4,
-        **options,
+        "q k v grad to_q statistics of_queries of_keys",
+        **_overlap(tensors),
     )
-
-    def launch(operands: Any, lists: Any, gradients: Any, workspace: Any) -> None:
-        q, k, v, grad, out, logsums = operands
-        to_q, to_k, to_v = gradients
-        statistics, _ = workspace
-        prepare(out, grad, logsums, statistics, None, lists[0])
-        of_keys(q, k, v, grad, to_k, to_v, statistics, *lists)
-        of_queries(q, k, v, grad, to_q, statistics, *lists)
-
-    return launch
+    return [_prepare(tensors, settings, step), key_gradients, query_gradients]
 
 
-def _repeatable_launches(
-    operands: Any,
-    lists: Any,
-    gradients: Any,
-    workspace: Any,
-    mask: Mask,
-    scale: float,
-    rows: int,
-    wide: int,
-) -> Plan:
-    """Return `launch(operands, lists, gradients, workspace)`: two kernels whose results have equal bits each time."""
-    q, k, v, grad, _, _ = operands
-    to_q, to_k, to_v = gradients
-    statistics, _ = workspace
-    heads, count = grad.shape[1], lists[0].shape[0] - 1
-    prepare = _prepare(operands, lists, statistics, None, rows, 64, wide)
+def _repeatable_steps(tensors: Tensors, settings: Settings) -> list[Step]:
+    """Return the launches of two kernels whose results have equal bits each time."""
+    q, k, v, grad, _, _, to_q, to_k, to_v, statistics, _, of_queries, of_keys = tensors
+    mask, scale, rows, wide = settings
+    heads, count = grad.shape[1], of_queries.shape[0] - 1
     factors = (scale, *mask.scales(scale))
     constants = (heads // k.shape[1], 2, (mask.left, mask.right), bool(mask.cap), _bound(count))
 
-    def prepared(kernel: Any, own: Tensor, outs: tuple[Tensor, ...], known: Any) -> Launch:
+    def prepared(
+        kernel: Any, own: Tensor, outs: tuple[Tensor, ...], known: Any, names: str
+    ) -> Step:
         mine, theirs = (64, 128) if own is k else (128, 64)
         descriptors = (
             descriptor_of(q, mine, 1, wide), descriptor_of(k, theirs, 1, wide), descriptor_of(v, theirs, 1, wide),
             descriptor_of(grad, mine, 1, wide), *(descriptor_of(x, 64, 1, wide) for x in outs),
         )  # fmt: skip
-        return Launch(
+        return _step(
+            tensors,
             kernel,
             (own.shape[0] // 128 + count, own.shape[1]),
-            (*descriptors, *outs, known, rows, *lists, count, *factors, *constants),
-            (q, k, v, grad, *outs, statistics, *lists),
-            num_warps=4,
+            (*descriptors, *outs, known, rows, of_queries, of_keys, count, *factors, *constants),
+            f"q k v grad {names} statistics of_queries of_keys",
         )
 
-    of_keys = prepared(
+    key_gradients = prepared(
         hopper_varlen_repeatable.varlen_key_gradients,
         k,
         (to_k, to_v),
         descriptor_of(statistics, 128),
+        "to_k to_v",
     )
-    of_queries = prepared(hopper_varlen_repeatable.varlen_query_gradients, q, (to_q,), statistics)
-
-    def launch(operands: Any, lists: Any, gradients: Any, workspace: Any) -> None:
-        q, k, v, grad, out, logsums = operands
-        to_q, to_k, to_v = gradients
-        statistics, _ = workspace
-        prepare(out, grad, logsums, statistics, None, lists[0])
-        of_keys(q, k, v, grad, to_k, to_v, statistics, *lists)
-        of_queries(q, k, v, grad, to_q, statistics, *lists)
-
-    return launch
+    query_gradients = prepared(
+        hopper_varlen_repeatable.varlen_query_gradients, q, (to_q,), statistics, "to_q"
+    )
+    return [_prepare(tensors, settings, 64), key_gradients, query_gradients]
