@@ -1,7 +1,8 @@
-"""Attention of heads of 129 to 256 columns, forward, on Hopper.
+"""Attention of heads of 65 to 96 and of 129 to 256 columns, forward, on Hopper.
 
-The roles are those of `hopper.py`. Heads have 128 columns and a second part of 64 or 128, so that those of 192 are not padded: scores are the
-sum of two products, and a group of warps has two accumulators. The weighted sum of a tile goes on during softmax of the next one.
+The roles are those of `hopper.py`. Heads have two parts, of 64 and 32 columns or of 128 and 64 or 128, so that those of 96 and 192 are not padded:
+scores are the sum of two products, and a group of warps has two accumulators. The weighted sum of a tile goes on during softmax of the
+next one.
 """
 
 import gluon_core as gluon
@@ -23,9 +24,6 @@ from gluon_kernels.attention.tiles import (
     work_at,
 )
 from gluon_kernels.dependent import wait_for_predecessor
-
-FIRST = gl.constexpr(128)  # columns of the first part
-KEYS = gl.constexpr(64)  # of a tile
 
 
 @gluon.jit
@@ -53,6 +51,8 @@ def attend(work, SETTINGS: gl.constexpr, SECOND: gl.constexpr, part: gl.constexp
     heads, length, key_length, of_sequence, _, _ = sizes
     dtype: gl.constexpr = keys.dtype
     ROWS: gl.constexpr = 64
+    KEYS: gl.constexpr = SETTINGS[1]
+    FIRST: gl.constexpr = SETTINGS[5]
     score_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, KEYS, 16])
     left_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, FIRST, 16])
     right_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, SECOND, 16])
@@ -142,15 +142,24 @@ def attention_wide(
     """Store softmax(Q K^T * scale) V; arguments are those of `hopper.attention_hopper`, descriptors of operands pairs for both parts."""
     gl.assume(key_length > 0)  # without keys, groups would wait for tiles that nobody copies
     wait_for_predecessor()
+    KEYS: gl.constexpr = k_desc[0].block_type.shape[2]
+    FIRST: gl.constexpr = v_desc[0].block_type.shape[3]
     SECOND: gl.constexpr = v_desc[1].block_type.shape[3]
+    STORED: gl.constexpr = out_desc.block_type.shape[3]
     keys = tma_ring(k_desc, STAGES, consumers=2)
     values = tma_ring(v_desc, STAGES, consumers=2)
-    SETTINGS: gl.constexpr = (128, KEYS, CAUSAL, SHARED, False)
+    SETTINGS: gl.constexpr = (128, KEYS, CAUSAL, SHARED, False, FIRST)
     sizes = (heads, length, key_length, of_sequence, order, 1)
     upper = tma_ring(q_desc, 1)
     lower = tma_ring(q_desc, 1)
-    first = (tma_writer(out_desc, 2, 1), tma_writer(out_desc, SECOND // 64, 1))
-    second = (tma_writer(out_desc, 2, 1), tma_writer(out_desc, SECOND // 64, 1))
+    first = (
+        tma_writer(out_desc, FIRST // STORED, 1),
+        tma_writer(out_desc, SECOND // STORED, 1),
+    )
+    second = (
+        tma_writer(out_desc, FIRST // STORED, 1),
+        tma_writer(out_desc, SECOND // STORED, 1),
+    )
     a = ((upper, keys, values), first, logsums, sinks, sizes, scale)
     b = ((lower, keys, values), second, logsums, sinks, sizes, scale)
     gl.warp_specialize(

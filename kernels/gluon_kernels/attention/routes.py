@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gluon_kernels.attention.masks import Mask
-from gluon_kernels.plans import current_target
+from gluon_kernels.plans import current_target, multiprocessors
 
 __all__ = ["batch_backward", "batch_forward", "packed_backward", "packed_forward", "score_forward"]
 
@@ -72,6 +72,18 @@ def _lists(batch: int, length: int, device: torch.device) -> Tensor:
     return torch.arange(0, (batch + 1) * length, max(length, 1), dtype=torch.int32, device=device)
 
 
+def _in_parts(q: Tensor, k: Tensor, causal: bool) -> bool:
+    """Return True if heads of queries and values are computed in two parts: 64 and 32 columns, or more than 128.
+
+    Narrow ones are where programs have whole tiles: that kernel neither splits keys nor joins heads.
+    """
+    batch, heads, length, width = q.shape
+    if not 64 < width <= 96:
+        return width > 128
+    tiles = -(-length // 128) * batch * heads
+    return causal or (heads == k.shape[1] and 2 * tiles > multiprocessors(q))
+
+
 def batch_forward(
     q: Tensor, k: Tensor, v: Tensor, sinks: Optional[Tensor], mask: Mask, scale: float, keep: bool, out: Optional[Tensor]
 ) -> Plan:  # fmt: skip
@@ -91,9 +103,10 @@ def batch_forward(
 
         causal = mask.right is not None
         plain = mask.is_plain and scale > 0  # a row's largest product is its largest score
-        if plain and q.shape[-1] == v.shape[-1] <= 128:
+        parts = _in_parts(q, k, causal)
+        if plain and not parts and q.shape[-1] == v.shape[-1] <= 128:
             return launches.forward_plan(q, k, v, sinks, causal, scale, keep, out)
-        if plain and 128 < q.shape[-1] == v.shape[-1]:
+        if plain and q.shape[-1] == v.shape[-1]:
             from gluon_kernels.attention import wide_launches
 
             return wide_launches.forward_plan(q, k, v, sinks, causal, scale, keep, out)

@@ -1,4 +1,4 @@
-"""The plans of attention over whole sequences of heads of 129 to 256 columns, on Hopper."""
+"""The plans of attention over whole sequences of heads of 65 to 96 and of 129 to 256 columns, on Hopper."""
 
 from __future__ import annotations
 
@@ -23,6 +23,9 @@ from gluon_kernels.plans import Launch, allocator, multiprocessors
 
 __all__ = ["forward_plan"]
 
+# By the width, rounded up to 64: the columns of both parts, and the keys of a tile.
+PARTS = {128: ((64, 32), 128), 192: ((128, 64), 64), 256: ((128, 128), 64)}
+
 
 def forward_plan(
     q: Tensor, k: Tensor, v: Tensor, sinks: Optional[Tensor], causal: bool, scale: float, keep: bool, out: Optional[Tensor]
@@ -44,13 +47,16 @@ def forward_plan(
     if causal:
         of_head = 4 * width * depth // shared  # bytes of keys and values
         order, _ = order_of(length, depth, batch * heads, 128, processors, of_head)
-    parts = (128, 64 if width <= 192 else 128)
-    pairs = [tuple(descriptor_of(x, 1, 1, 64, part) for part in parts) for x in operands]
+    parts, keys = PARTS[-(-width // 64) * 64]
+    pairs = [
+        tuple(descriptor_of(x, 1, 1, size, part) for part in parts)
+        for x, size in zip(operands, (64, keys, keys))
+    ]
     launch = Launch(
         hopper_wide.attention_wide,
         (min(-(-length // 128) * batch * heads, processors),),
         (
-            *pairs, descriptor_of(written, 1, 1, 64, 64), logsums, sinks, batch * heads, length, depth, heads, order,
+            *pairs, descriptor_of(written, 1, 1, 64, min(parts[1], 64)), logsums, sinks, batch * heads, length, depth, heads, order,
             scale * LOG2E, shared, STAGES, causal,
         ),
         (*operands, written, logsums, sinks),
