@@ -15,7 +15,6 @@ from gluon_kernels.attention.packed import add, bounds, select
 from gluon_kernels.attention.varlen_sums import padded_start
 
 HEADS = gl.constexpr(8)  # that are walked together
-LEVELS = gl.constexpr(4)  # of a sequence's tiles that are walked together
 
 
 @gluon.jit
@@ -30,6 +29,12 @@ def place_of_program():
     many = gl.minimum(gl.num_programs(1) - group * HEADS, HEADS)
     inside = number - group * (tiles * HEADS)
     return inside // many, group * HEADS + inside % many
+
+
+@gluon.jit
+def levels_together():
+    """Return how many tiles of a sequence are walked together: more where there are few heads, so that fewer sequences are in the cache."""
+    return 4 * gl.maximum(4 // gl.minimum(gl.num_programs(1), HEADS), 1)
 
 
 @gluon.jit
@@ -62,13 +67,14 @@ def level_of(nth, packed, SETTINGS: gl.constexpr):
     lowest = gl.minimum(gl.min(others - tiles, 0), 0)
     highest = gl.max(gl.maximum(others, tiles), 0)
     group = 0
-    past = (highest - lowest) // LEVELS + 1
+    together = levels_together()
+    past = (highest - lowest) // together + 1
     while past - group > 1:
         middle = (group + past) // 2
-        enough = gl.sum(tiles_above(packed, lowest + middle * LEVELS, SETTINGS), 0) > nth
+        enough = gl.sum(tiles_above(packed, lowest + middle * together, SETTINGS), 0) > nth
         group = gl.where(enough, middle, group)
         past = gl.where(enough, past, middle)
-    return lowest + group * LEVELS
+    return lowest + group * together
 
 
 @gluon.jit
@@ -89,7 +95,7 @@ def own_tile(lists, warps: gl.constexpr, SETTINGS: gl.constexpr):
     packed = bounds(lists, gl.arange(0, SETTINGS[3], flat))
     nth, _ = place_of_program()
     level = level_of(nth, packed, SETTINGS)
-    above = tiles_above(packed, level + LEVELS, SETTINGS)
+    above = tiles_above(packed, level + levels_together(), SETTINGS)
     here = tiles_above(packed, level, SETTINGS) - above
     nth -= gl.sum(above, 0)
     last = gl.associative_scan(here, 0, add)

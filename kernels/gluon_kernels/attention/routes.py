@@ -13,6 +13,7 @@ from gluon_kernels.plans import current_target, multiprocessors
 __all__ = ["batch_backward", "batch_forward", "packed_backward", "packed_forward", "score_forward"]
 
 Plan = Callable[..., Any]
+MANY = 256  # sequences of one launch
 
 
 def _on_hopper() -> bool:
@@ -162,20 +163,27 @@ def _packed_batch_gradients(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, logsums: Tensor, mask: Mask, scale: float,
     repeatable: bool,
 ) -> Plan:  # fmt: skip
-    batch, length, keys = q.shape[0], q.shape[2], k.shape[2]
-    lists = _lists(batch, length, q.device), _lists(batch, keys, q.device)
+    batch, heads, length, keys = *q.shape[:3], k.shape[2]
+    # Heads that share no keys are sequences, too: contiguous ones need no copy then.
+    alone = heads == k.shape[1] and batch * heads <= MANY
+    alone = alone and all(x.is_contiguous() for x in (q, k, v))
+    count = batch * heads if alone else batch
+    lists = _lists(count, length, q.device), _lists(count, keys, q.device)
 
     def packed(*tensors: Tensor) -> Any:
+        if alone:
+            return [x.flatten(0, 2).unsqueeze(1) for x in tensors]
         # Logarithms are read as [tokens, heads] in a row.
         return [*(_as_packed(x) for x in tensors[:-1]), _as_packed(tensors[-1]).contiguous()]
 
     operands = packed(grad, q, k, v, out, logsums)
     shifted = mask.shifted(keys - length)
-    grad, q, k, v, out, logsums = operands
-    plan = packed_backward(grad, q, k, v, out, logsums, *lists, shifted, scale, repeatable)
+    plan = packed_backward(*operands, *lists, shifted, scale, repeatable)
 
     def run(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, logsums: Tensor) -> Any:
         gradients = plan(*packed(grad, q, k, v, out, logsums), *lists)
+        if alone:
+            return tuple(x.view_as(one) for x, one in zip(gradients, (q, k, v)))
         return tuple(_as_batch(x, batch) for x in gradients)
 
     return run

@@ -7,7 +7,7 @@ import torch
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_kernels.attention.hopper_varlen_gradients import LEVELS, own_tile
+from gluon_kernels.attention.hopper_varlen_gradients import own_tile, place_of_program
 from tests.kernels.launched import on_target
 
 pytestmark = [pytest.mark.once]
@@ -27,7 +27,8 @@ def tiles_of_programs(out, own, others, count, WINDOW: gl.constexpr, MOST: gl.co
     """Store the sequence, the first row, and the first and last step of each program."""
     SETTINGS: gl.constexpr = ((SIZE, STEP), WINDOW, False, MOST, True, 1)
     (sequence, row), _, _, (start, stop) = own_tile((own, others, count), 1, SETTINGS)
-    to = out + gl.program_id(0) * 4
+    nth, head = place_of_program()
+    to = out + (head * gl.num_programs(0) + nth) * 4
     gl.store(to, sequence)
     gl.store(to + 1, row)
     gl.store(to + 2, start)
@@ -38,17 +39,20 @@ def firsts(lengths):
     return torch.tensor([0, *lengths]).cumsum(0).to(torch.int32)
 
 
+@pytest.mark.parametrize("heads", [1, 8])
 @pytest.mark.parametrize("window", MASKS)
 @pytest.mark.parametrize("own, others", LISTS)
-def test_long_tiles_of_all_sequences_come_first(own, others, window):
+def test_long_tiles_of_all_sequences_come_first(own, others, window, heads):
     others = others or own
     count = len(own)
     tiles = sum(-(-n // SIZE) for n in own)
-    out = torch.full((tiles + 3, 4), -1, dtype=torch.int32)
+    out = torch.full((heads, tiles + 3, 4), -1, dtype=torch.int32)
     most = 32 if count <= 32 else 64
     lists = firsts(own), firsts(others)
     with on_target("sim:sm_90"):
-        tiles_of_programs[(tiles + 3,)](out, *lists, count, window, most, num_warps=1)
+        tiles_of_programs[(tiles + 3, heads)](out, *lists, count, window, most, num_warps=1)
+    assert (out == out[0]).all()
+    out = out[0]
     assert (out[tiles:, 0] >= count).all()
     rows = {(s, r) for s, r, _, _ in out[:tiles].tolist()}
     assert rows == {(s, r) for s, n in enumerate(own) for r in range(0, n, SIZE)}
@@ -57,7 +61,7 @@ def test_long_tiles_of_all_sequences_come_first(own, others, window):
         assert steps == stop - start == steps_of(own[s], others[s], row, window)
     if window in MASKS[:3] and own is others:
         # Tiles that are walked together differ by less than so many tiles' steps.
-        most = LEVELS.value * SIZE.value // STEP.value
+        most = (16 if heads == 1 else 4) * SIZE.value // STEP.value
         assert all(after < before + most for before, after in zip(work, work[1:]))
         assert work[0] > max(work) - most
 
