@@ -6,7 +6,8 @@ half of the columns. Sums of queries in memory, as `hopper_backward.py` has them
 each group of the other kernel has 64 queries instead, and computes the weights again. Tiles, weights and statistics are those of
 `hopper_varlen_gradients.py`. Equal inputs give equal bits.
 
-Tiles have 256 columns in memory. Heads of up to 192 have only so many of them multiplied, in parts of 128 and 64.
+Heads are in two parts: of 128 columns and of 64 or 128, values of up to 128 columns in halves. A group of the first kernel computes the gradients of a
+part.
 """
 
 import gluon_core as gluon
@@ -29,6 +30,22 @@ from gluon_kernels.dependent import wait_for_predecessor
 
 
 @gluon.jit
+def fetch_own(own, line, head, COLUMNS: gl.constexpr):
+    """Copy both parts of the program's keys and values, or queries and gradients of results."""
+    keys = [line, head, COLUMNS[0][0]]
+    values = [line, head, COLUMNS[1][0]]
+    own.fetch(own.producer(), [[line, head, 0], keys, [line, head, 0], values])
+
+
+@gluon.jit
+def rows_of(blocks, FIRST: gl.constexpr, ROWS: gl.constexpr):
+    """Return some rows of both parts of a tile, as matrices."""
+    left = blocks[0].reshape([blocks[0].shape[0], blocks[0].shape[2]])
+    right = blocks[1].reshape([blocks[1].shape[0], blocks[1].shape[2]])
+    return left.slice(FIRST, ROWS, dim=0), right.slice(FIRST, ROWS, dim=0)
+
+
+@gluon.jit
 def walk_queries(rings, lists, rows, SETTINGS: gl.constexpr):
     """Copy the program's keys and values, then the queries that it walks over, of each head."""
     own, queries, results = rings
@@ -36,15 +53,17 @@ def walk_queries(rings, lists, rows, SETTINGS: gl.constexpr):
     (sequence, row), (first, _), (other, _), (start, stop) = own_tile(lists, 1, SETTINGS)
     _, head = place_of_program()
     if sequence < lists[2]:
-        own.fetch(own.producer(), [[first + row, head, 0], [first + row, head, 0]])
+        fetch_own(own, first + row, head, SETTINGS[6])
         query = queries.producer()
         result = results.producer()
         for of in range(head * SETTINGS[5], (head + 1) * SETTINGS[5]):
             begin = 2 * (of * rows + padded_start(other, sequence, STEP))
             for i in range(start, stop):
                 line = other + i * STEP
-                queries.fetch(query, [[line, of, 0], [begin + 2 * i * STEP]])
-                results.fetch(result, [[line, of, 0]])
+                COLUMNS: gl.constexpr = SETTINGS[6]
+                behind = [line, of, COLUMNS[0][0]]
+                queries.fetch(query, [[line, of, 0], behind, [begin + 2 * i * STEP]])
+                results.fetch(result, [[line, of, 0], [line, of, COLUMNS[1][0]]])
                 query = query.next()
                 result = result.next()
 
@@ -63,29 +82,10 @@ def store_columns(out, result, first_column, end_column, place):
 
 
 @gluon.jit
-def start_product(a, b, nothing, COLUMNS: gl.constexpr):
-    """Start to multiply the first columns of `a` with those of `b`, [rows, rows of b]."""
-    if COLUMNS == 192:
-        first = b.slice(0, 128, dim=1).permute((1, 0))
-        last = b.slice(128, 64, dim=1).permute((1, 0))
-        part = warpgroup_mma(a.slice(0, 128, dim=1), first, nothing, use_acc=False, is_async=True)
-        return warpgroup_mma(a.slice(128, 64, dim=1), last, part, is_async=True)
-    else:
-        return warpgroup_mma(a, b.permute((1, 0)), nothing, use_acc=False, is_async=True)
-
-
-@gluon.constexpr_function
-def columns_of_half(half, columns):
-    """Return the columns of the gradients that a group of warps computes."""
-    if columns == 192:
-        return 64 if half else 128
-    return columns // 2
-
-
-@gluon.constexpr_function
-def first_of_half(half, columns):
-    """Return the first one of them."""
-    return half * 128 if columns == 192 else half * (columns // 2)
+def start_product(a, b, nothing):
+    """Start to multiply both parts of `a` with those of `b`, [rows, rows of b]."""
+    part = warpgroup_mma(a[0], b[0].permute((1, 0)), nothing, use_acc=False, is_async=True)
+    return warpgroup_mma(a[1], b[1].permute((1, 0)), part, is_async=True)
 
 
 @gluon.jit
@@ -100,14 +100,11 @@ def key_gradients_of_half(
     SIZE: gl.constexpr = SETTINGS[0][0]
     STEP: gl.constexpr = SETTINGS[0][1]
     PART: gl.constexpr = STEP // 2
-    D: gl.constexpr = 256
-    V: gl.constexpr = results.block_shape[2]
-    DEPTH: gl.constexpr = SETTINGS[6][0]
-    VALUES: gl.constexpr = SETTINGS[6][1]
-    KEYS_FROM: gl.constexpr = first_of_half(half, DEPTH)
-    KEYS_OF: gl.constexpr = columns_of_half(half, DEPTH)
-    VALUES_FROM: gl.constexpr = first_of_half(half, VALUES)
-    VALUES_OF: gl.constexpr = columns_of_half(half, VALUES)
+    COLUMNS: gl.constexpr = SETTINGS[6]
+    KEYS_FROM: gl.constexpr = half * COLUMNS[0][0]
+    KEYS_OF: gl.constexpr = COLUMNS[0][half]
+    VALUES_FROM: gl.constexpr = half * COLUMNS[1][0]
+    VALUES_OF: gl.constexpr = COLUMNS[1][half]
     OF_PART: gl.constexpr = (
         (SIZE, PART),
         SETTINGS[1],
@@ -132,19 +129,20 @@ def key_gradients_of_half(
         nothing = gl.zeros([SIZE, PART], gl.float32, layout)
         for_keys = warpgroup_mma_init(gl.zeros([SIZE, KEYS_OF], gl.float32, key_layout))
         for_values = warpgroup_mma_init(gl.zeros([SIZE, VALUES_OF], gl.float32, value_layout))
-        k, v = own.wait(own.consumer())
-        k = k.reshape([SIZE, D])
-        v = v.reshape([SIZE, V])
+        mine = own.wait(own.consumer())
+        k = rows_of((mine[0], mine[1]), 0, SIZE)
+        v = rows_of((mine[2], mine[3]), 0, SIZE)
         query = queries.consumer()
         result = results.consumer()
         i = start
         for n in range(SETTINGS[5] * (stop - start)):
-            q, statistics = queries.wait(query)
+            tiles = queries.wait(query)
+            statistics = tiles[2]
             grad = results.wait(result)
-            q, grad = q.reshape([STEP, D]), grad.reshape([STEP, V])
-            score = start_product(k, q.slice(half * PART, PART, dim=0), nothing, DEPTH)
-            change = start_product(v, grad.slice(half * PART, PART, dim=0), nothing, VALUES)
-            score = warpgroup_mma_wait(2 if VALUES == 192 else 1, deps=[score])
+            q_rows = rows_of((tiles[0], tiles[1]), half * PART, PART)
+            score = start_product(k, q_rows, nothing)
+            change = start_product(v, rows_of(grad, half * PART, PART), nothing)
+            score = warpgroup_mma_wait(2, deps=[score])
             logsum = statistics.slice(half * PART, PART).load(column)[None, :]
             p, slope = weights_of(score, logsum, low, 2 * i + half, valid, scales[1], OF_PART)
             change = warpgroup_mma_wait(0, deps=[change])
@@ -156,9 +154,9 @@ def key_gradients_of_half(
             fence_async_shared()
             mbarrier.arrive(written)
             mbarrier.wait(written, n % 2)
-            columns = grad.slice(VALUES_FROM, VALUES_OF, dim=1)
+            columns = grad[half].reshape([STEP, VALUES_OF])
             for_values = warpgroup_mma(weights, columns, for_values, is_async=True)
-            columns = q.slice(KEYS_FROM, KEYS_OF, dim=1)
+            columns = tiles[half].reshape([STEP, KEYS_OF])
             for_keys = warpgroup_mma(changes, columns, for_keys, is_async=True)
             for_values, for_keys = warpgroup_mma_wait(0, deps=[for_values, for_keys])
             for_values = warpgroup_mma_init(for_values)
@@ -181,28 +179,31 @@ def key_gradients_of_half(
 def wide_key_gradients(
     q_desc, k_desc, v_desc, grad_desc, to_keys, to_values, statistics, rows, of_queries, of_keys, count, scale,
     log_scale, cap, depth, width, SHARED: gl.constexpr, WINDOW: gl.constexpr, CAPPED: gl.constexpr,
-    MOST: gl.constexpr, COLUMNS: gl.constexpr,
+    MOST: gl.constexpr,
 ):  # fmt: skip
     """Store the gradients of keys and values, [tokens, heads, depth] and [tokens, heads, width].
 
-    Operands are those of `varlen_key_gradients`; blocks of queries and keys have 256 columns, those of values and of the result's gradients
-    128 or 256. COLUMNS are those of both that are multiplied: 192 or 256, and 128, 192 or 256.
+    Operands are those of `varlen_key_gradients`, their descriptors pairs: of 128 columns of queries and keys and of the 64 or 128 behind, and of two parts of
+    values and of the gradients of results.
     """
-    SIZE: gl.constexpr = k_desc.block_type.shape[0]
-    STEP: gl.constexpr = q_desc.block_type.shape[0]
-    D: gl.constexpr = k_desc.block_type.shape[2]
-    gl.static_assert(SIZE == 64 and STEP == 64 and D == 256, "64 keys and queries of 256 columns")
+    SIZE: gl.constexpr = k_desc[0].block_type.shape[0]
+    STEP: gl.constexpr = q_desc[0].block_type.shape[0]
+    COLUMNS: gl.constexpr = (
+        (k_desc[0].block_type.shape[2], k_desc[1].block_type.shape[2]),
+        (v_desc[0].block_type.shape[2], v_desc[1].block_type.shape[2]),
+    )
+    gl.static_assert(SIZE == 64 and STEP == 64, "64 keys and queries")
     REVERSED: gl.constexpr = (WINDOW[1], WINDOW[0])
     SETTINGS: gl.constexpr = ((SIZE, STEP), REVERSED, CAPPED, MOST, True, SHARED, COLUMNS)
     wait_for_predecessor()
     rings = (
-        tma_ring([k_desc, v_desc], 1, consumers=2),
-        tma_ring([q_desc, statistics], 2, consumers=2),
+        tma_ring([k_desc[0], k_desc[1], v_desc[0], v_desc[1]], 1, consumers=2),
+        tma_ring([q_desc[0], q_desc[1], statistics], 2, consumers=2),
         tma_ring(grad_desc, 2, consumers=2),
     )
     by_half: gl.constexpr = gl.NVMMASharedLayout(64, 16, rank=2)  # 32 columns are contiguous
-    weights = gl.allocate_shared_memory(q_desc.dtype, [SIZE, STEP], by_half)
-    changes = gl.allocate_shared_memory(q_desc.dtype, [SIZE, STEP], by_half)
+    weights = gl.allocate_shared_memory(q_desc[0].dtype, [SIZE, STEP], by_half)
+    changes = gl.allocate_shared_memory(q_desc[0].dtype, [SIZE, STEP], by_half)
     written = mbarrier.allocate_mbarrier()
     used = mbarrier.allocate_mbarrier()
     mbarrier.init(written, 2)
@@ -222,6 +223,12 @@ def wide_key_gradients(
     )
 
 
+@gluon.constexpr_function
+def slots_of_values(columns):
+    """Return how many tiles of values fit the shared memory with 128 rows of queries and two tiles of keys."""
+    return 2 if sum(columns[0]) + sum(columns[1]) <= 448 else 1
+
+
 @gluon.jit
 def walk_keys(rings, lists, SETTINGS: gl.constexpr):
     """Copy the program's queries and the gradients of their results, then the keys and values that they see."""
@@ -230,14 +237,15 @@ def walk_keys(rings, lists, SETTINGS: gl.constexpr):
     (sequence, row), (first, _), (other, _), (start, stop) = own_tile(lists, 1, SETTINGS)
     _, head = place_of_program()
     if sequence < lists[2]:
-        own.fetch(own.producer(), [[first + row, head, 0], [first + row, head, 0]])
+        fetch_own(own, first + row, head, SETTINGS[6])
         key = keys.producer()
         value = values.producer()
         of = head // SETTINGS[5]
         for i in range(start, stop):
             line = other + i * STEP
-            keys.fetch(key, [[line, of, 0]])
-            values.fetch(value, [[line, of, 0]])
+            COLUMNS: gl.constexpr = SETTINGS[6]
+            keys.fetch(key, [[line, of, 0], [line, of, COLUMNS[0][0]]])
+            values.fetch(value, [[line, of, 0], [line, of, COLUMNS[1][0]]])
             key = key.next()
             value = value.next()
 
@@ -249,19 +257,16 @@ def query_gradients_of_half(
     """Compute the gradients of half of a tile of queries."""
     own, keys, values = rings
     statistics, rows, depth = known
-    DEPTH: gl.constexpr = SETTINGS[6][0]
-    VALUES: gl.constexpr = SETTINGS[6][1]
-    FIRST: gl.constexpr = 128 if DEPTH == 192 else DEPTH
+    FIRST: gl.constexpr = SETTINGS[6][0][0]
+    SECOND: gl.constexpr = SETTINGS[6][0][1]
     dtype: gl.constexpr = keys.dtype
     SIZE: gl.constexpr = SETTINGS[0][0]
     ROWS: gl.constexpr = SIZE // 2
     STEP: gl.constexpr = SETTINGS[0][1]
-    D: gl.constexpr = keys.block_shape[2]
-    V: gl.constexpr = values.block_shape[2]
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, STEP, 16])
     out_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, FIRST, 16])
     operand: gl.constexpr = gl.DotOperandLayout(0, out_layout, 2)
-    rest_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16])
+    rest_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, SECOND, 16])
     rest_operand: gl.constexpr = gl.DotOperandLayout(0, rest_layout, 2)
     (sequence, row), (first, end), (_, length), (start, stop) = own_tile(lists, 4, SETTINGS)
     row += half * ROWS
@@ -277,62 +282,54 @@ def query_gradients_of_half(
         delta = gl.load(place + 64, mask=valid, other=0.0)[:, None]
         zeros = gl.zeros([ROWS, STEP], gl.float32, layout)
         acc = warpgroup_mma_init(gl.zeros([ROWS, FIRST], gl.float32, out_layout))
-        rest = acc
-        if DEPTH == 192:
-            rest = warpgroup_mma_init(gl.zeros([ROWS, 64], gl.float32, rest_layout))
-        q, grad = own.wait(own.consumer())
-        q = q.reshape([SIZE, D]).slice(half * ROWS, ROWS, dim=0)
-        grad = grad.reshape([SIZE, V]).slice(half * ROWS, ROWS, dim=0)
+        rest = warpgroup_mma_init(gl.zeros([ROWS, SECOND], gl.float32, rest_layout))
+        tiles = own.wait(own.consumer())
+        q = rows_of((tiles[0], tiles[1]), half * ROWS, ROWS)
+        grad = rows_of((tiles[2], tiles[3]), half * ROWS, ROWS)
         key = keys.consumer()
         value = values.consumer()
         for i in range(start, stop):
-            k = keys.wait(key).reshape([STEP, D])
-            score = start_product(q, k, zeros, DEPTH)
-            v = values.wait(value).reshape([STEP, V])
-            change = start_product(grad, v, zeros, VALUES)
-            score = warpgroup_mma_wait(2 if VALUES == 192 else 1, deps=[score])
+            k = rows_of(keys.wait(key), 0, STEP)
+            score = start_product(q, k, zeros)
+            change = start_product(grad, rows_of(values.wait(value), 0, STEP), zeros)
+            score = warpgroup_mma_wait(2, deps=[score])
             p, slope = weights_of(score, logsum, low, i, length, scales[1], SETTINGS)
             change = warpgroup_mma_wait(0, deps=[change])
             values.release(value)
             change = (slope * (change - delta)).to(dtype)
-            if DEPTH == 192:
-                left = gl.convert_layout(change, operand)
-                acc = warpgroup_mma(left, k.slice(0, 128, dim=1), acc, is_async=True)
-                right = gl.convert_layout(change, rest_operand)
-                rest = warpgroup_mma(right, k.slice(128, 64, dim=1), rest, is_async=True)
-                acc, rest = warpgroup_mma_wait(0, deps=[acc, rest])
-                acc, rest = warpgroup_mma_init(acc), warpgroup_mma_init(rest)
-            else:
-                change = gl.convert_layout(change, operand)
-                acc = warpgroup_mma(change, k, acc, is_async=True)
-                acc = warpgroup_mma_init(warpgroup_mma_wait(0, deps=[acc]))
+            left = gl.convert_layout(change, operand)
+            acc = warpgroup_mma(left, k[0], acc, is_async=True)
+            right = gl.convert_layout(change, rest_operand)
+            rest = warpgroup_mma(right, k[1], rest, is_async=True)
+            acc, rest = warpgroup_mma_wait(0, deps=[acc, rest])
+            acc, rest = warpgroup_mma_init(acc), warpgroup_mma_init(rest)
             keys.release(key)
             key = key.next()
             value = value.next()
         place = (first + row, end, head)
-        if DEPTH == 192:
-            done, last = warpgroup_mma_wait(0, deps=[acc, rest])
-            store_columns(out, last * scales[0], 128, depth, place)
-        else:
-            done = warpgroup_mma_wait(0, deps=[acc])
+        done, last = warpgroup_mma_wait(0, deps=[acc, rest])
         store_columns(out, done * scales[0], 0, depth, place)
+        store_columns(out, last * scales[0], FIRST, depth, place)
 
 
 @gluon.jit
 def wide_query_gradients(
     q_desc, k_desc, v_desc, grad_desc, to_queries, statistics, rows, of_queries, of_keys, count, scale, log_scale, cap,
     depth, SHARED: gl.constexpr, WINDOW: gl.constexpr, CAPPED: gl.constexpr, MOST: gl.constexpr,
-    COLUMNS: gl.constexpr,
 ):  # fmt: skip
     """Store the gradients of queries, [tokens, heads, depth]; operands are those of `wide_key_gradients`, `statistics` a pointer."""
-    SIZE: gl.constexpr = q_desc.block_type.shape[0]
-    STEP: gl.constexpr = k_desc.block_type.shape[0]
+    SIZE: gl.constexpr = q_desc[0].block_type.shape[0]
+    STEP: gl.constexpr = k_desc[0].block_type.shape[0]
+    COLUMNS: gl.constexpr = (
+        (k_desc[0].block_type.shape[2], k_desc[1].block_type.shape[2]),
+        (v_desc[0].block_type.shape[2], v_desc[1].block_type.shape[2]),
+    )
     SETTINGS: gl.constexpr = ((SIZE, STEP), WINDOW, CAPPED, MOST, False, SHARED, COLUMNS)
     wait_for_predecessor()
     rings = (
-        tma_ring([q_desc, grad_desc], 1, consumers=2),
+        tma_ring([q_desc[0], q_desc[1], grad_desc[0], grad_desc[1]], 1, consumers=2),
         tma_ring(k_desc, 2, consumers=2),
-        tma_ring(v_desc, 1, consumers=2),
+        tma_ring(v_desc, slots_of_values(COLUMNS), consumers=2),
     )
     known = (statistics, rows, depth)
     lists = (of_queries, of_keys, count)

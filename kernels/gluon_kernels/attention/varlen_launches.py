@@ -314,9 +314,14 @@ def _atomic_steps(tensors: Tensors, settings: Settings) -> list[Step]:
     return [_prepare(tensors, settings, step), main, finish]
 
 
-def _multiplied(width: int) -> int:
-    """Return how many columns of values of this width the gradients of wide heads multiply."""
-    return 128 if width <= 128 else 192 if width <= 192 else 256
+def _halves(x: Tensor) -> tuple[int, int]:
+    """Return the columns of both parts of heads of values."""
+    return (64, 64) if x.shape[2] <= 128 else _parts_of(x)
+
+
+def _parts_of(x: Tensor) -> tuple[int, int]:
+    """Return the columns of both parts of heads of more than 128."""
+    return 128, 64 if x.shape[2] <= 192 else 128
 
 
 def _wide_steps(tensors: Tensors, settings: Settings) -> list[Step]:
@@ -325,17 +330,18 @@ def _wide_steps(tensors: Tensors, settings: Settings) -> list[Step]:
     mask, scale, rows, wide = settings
     heads, count = grad.shape[1], of_queries.shape[0] - 1
     step = step_of(wide)
-    values = 128 if v.shape[2] <= 128 else 256
     factors = (scale, *mask.scales(scale))
-    multiplied = (192 if q.shape[2] <= 192 else 256, _multiplied(v.shape[2]))
-    constants = (
-        heads // k.shape[1], (mask.left, mask.right), bool(mask.cap), _bound(count), multiplied,
-    )  # fmt: skip
+    constants = (heads // k.shape[1], (mask.left, mask.right), bool(mask.cap), _bound(count))
     numbers = (rows, of_queries, of_keys, count, *factors)
 
     def described(queries: int, keys: int) -> tuple[Any, ...]:
-        sizes = ((q, queries, wide), (k, keys, wide), (v, keys, values), (grad, queries, values))
-        return tuple(descriptor_of(x, many, 1, columns) for x, many, columns in sizes)
+        sizes = (
+            (q, queries, _parts_of(q)), (k, keys, _parts_of(k)), (v, keys, _halves(v)),
+            (grad, queries, _halves(v)),
+        )  # fmt: skip
+        return tuple(
+            tuple(descriptor_of(x, many, 1, part) for part in parts) for x, many, parts in sizes
+        )
 
     key_gradients = _step(
         tensors,
