@@ -56,16 +56,21 @@ def walk_queries(rings, lists, rows, SETTINGS: gl.constexpr):
         fetch_own(own, first + row, head, SETTINGS[6])
         query = queries.producer()
         result = results.producer()
-        for of in range(head * SETTINGS[5], (head + 1) * SETTINGS[5]):
+        COLUMNS: gl.constexpr = SETTINGS[6]
+        of = head * SETTINGS[5]
+        i = start
+        # Consumers that are a product ahead start one more, of any queries.
+        for _ in range(SETTINGS[5] * (stop - start) + SETTINGS[7]):
             begin = 2 * (of * rows + padded_start(other, sequence, STEP))
-            for i in range(start, stop):
-                line = other + i * STEP
-                COLUMNS: gl.constexpr = SETTINGS[6]
-                behind = [line, of, COLUMNS[0][0]]
-                queries.fetch(query, [[line, of, 0], behind, [begin + 2 * i * STEP]])
-                results.fetch(result, [[line, of, 0], [line, of, COLUMNS[1][0]]])
-                query = query.next()
-                result = result.next()
+            line = other + i * STEP
+            behind = [line, of, COLUMNS[0][0]]
+            queries.fetch(query, [[line, of, 0], behind, [begin + 2 * i * STEP]])
+            results.fetch(result, [[line, of, 0], [line, of, COLUMNS[1][0]]])
+            query = query.next()
+            result = result.next()
+            last_step = i + 1 >= stop
+            of += gl.where(last_step, 1, 0)
+            i = gl.where(last_step, start, i + 1)
 
 
 @gluon.jit
@@ -86,6 +91,14 @@ def start_product(a, b, nothing):
     """Start to multiply both parts of `a` with those of `b`, [rows, rows of b]."""
     part = warpgroup_mma(a[0], b[0].permute((1, 0)), nothing, use_acc=False, is_async=True)
     return warpgroup_mma(a[1], b[1].permute((1, 0)), part, is_async=True)
+
+
+@gluon.jit
+def start_step(k, v, queries, results, nothing, first: gl.constexpr):
+    """Start to multiply keys and values with some rows of a step."""
+    PART: gl.constexpr = nothing.shape[1]
+    score = start_product(k, rows_of((queries[0], queries[1]), first, PART), nothing)
+    return score, start_product(v, rows_of(results, first, PART), nothing)
 
 
 @gluon.jit
@@ -135,38 +148,81 @@ def key_gradients_of_half(
         query = queries.consumer()
         result = results.consumer()
         i = start
-        for n in range(SETTINGS[5] * (stop - start)):
+        if SETTINGS[7]:
             tiles = queries.wait(query)
-            statistics = tiles[2]
             grad = results.wait(result)
-            q_rows = rows_of((tiles[0], tiles[1]), half * PART, PART)
-            score = start_product(k, q_rows, nothing)
-            change = start_product(v, rows_of(grad, half * PART, PART), nothing)
-            score = warpgroup_mma_wait(2, deps=[score])
-            logsum = statistics.slice(half * PART, PART).load(column)[None, :]
+            score, change = start_step(k, v, tiles, grad, nothing, half * PART)
+            score, change = warpgroup_mma_wait(0, deps=[score, change])
+            logsum = tiles[2].slice(half * PART, PART).load(column)[None, :]
             p, slope = weights_of(score, logsum, low, 2 * i + half, valid, scales[1], OF_PART)
-            change = warpgroup_mma_wait(0, deps=[change])
-            delta = statistics.slice(STEP + half * PART, PART).load(column)[None, :]
-            change = slope * (change - delta)
-            mbarrier.wait(used, n % 2 ^ 1)
-            weights.slice(half * PART, PART, dim=1).store(p.to(dtype))
-            changes.slice(half * PART, PART, dim=1).store(change.to(dtype))
-            fence_async_shared()
-            mbarrier.arrive(written)
-            mbarrier.wait(written, n % 2)
-            columns = grad[half].reshape([STEP, VALUES_OF])
-            for_values = warpgroup_mma(weights, columns, for_values, is_async=True)
-            columns = tiles[half].reshape([STEP, KEYS_OF])
-            for_keys = warpgroup_mma(changes, columns, for_keys, is_async=True)
-            for_values, for_keys = warpgroup_mma_wait(0, deps=[for_values, for_keys])
-            for_values = warpgroup_mma_init(for_values)
-            for_keys = warpgroup_mma_init(for_keys)
-            mbarrier.arrive(used)
-            queries.release(query)
-            results.release(result)
-            query = query.next()
-            result = result.next()
-            i = gl.where(i + 1 < stop, i + 1, start)  # of the next head
+            delta = tiles[2].slice(STEP + half * PART, PART).load(column)[None, :]
+            p = p.to(dtype)
+            fresh = (slope * (change - delta)).to(dtype)
+            behind, behind_result = query, result
+            for n in range(SETTINGS[5] * (stop - start)):
+                i = gl.where(i + 1 < stop, i + 1, start)  # of the next head
+                coming = queries.wait(query.next())
+                coming_grad = results.wait(result.next())
+                score, change = start_step(k, v, coming, coming_grad, nothing, half * PART)
+                for_values, for_keys = warpgroup_mma_wait(4, deps=[for_values, for_keys])
+                for_values = warpgroup_mma_init(for_values)
+                for_keys = warpgroup_mma_init(for_keys)
+                slot = n % 2
+                if n > 0:
+                    mbarrier.arrive(used.index(slot ^ 1))
+                    queries.release(behind)
+                    results.release(behind_result)
+                mbarrier.wait(used.index(slot), n // 2 % 2 ^ 1)
+                weights.index(slot).slice(half * PART, PART, dim=1).store(p)
+                changes.index(slot).slice(half * PART, PART, dim=1).store(fresh)
+                fence_async_shared()
+                mbarrier.arrive(written.index(slot))
+                mbarrier.wait(written.index(slot), n // 2 % 2)
+                columns = grad[half].reshape([STEP, VALUES_OF])
+                for_values = warpgroup_mma(weights.index(slot), columns, for_values, is_async=True)
+                columns = tiles[half].reshape([STEP, KEYS_OF])
+                for_keys = warpgroup_mma(changes.index(slot), columns, for_keys, is_async=True)
+                behind, query = query, query.next()
+                behind_result, result = result, result.next()
+                tiles, grad = coming, coming_grad
+                score = warpgroup_mma_wait(4, deps=[score])
+                logsum = tiles[2].slice(half * PART, PART).load(column)[None, :]
+                p, slope = weights_of(score, logsum, low, 2 * i + half, valid, scales[1], OF_PART)
+                change = warpgroup_mma_wait(2, deps=[change])
+                delta = tiles[2].slice(STEP + half * PART, PART).load(column)[None, :]
+                p = p.to(dtype)
+                fresh = (slope * (change - delta)).to(dtype)
+        else:
+            for n in range(SETTINGS[5] * (stop - start)):
+                tiles = queries.wait(query)
+                statistics = tiles[2]
+                grad = results.wait(result)
+                score, change = start_step(k, v, tiles, grad, nothing, half * PART)
+                score = warpgroup_mma_wait(2, deps=[score])
+                logsum = statistics.slice(half * PART, PART).load(column)[None, :]
+                p, slope = weights_of(score, logsum, low, 2 * i + half, valid, scales[1], OF_PART)
+                change = warpgroup_mma_wait(0, deps=[change])
+                delta = statistics.slice(STEP + half * PART, PART).load(column)[None, :]
+                change = slope * (change - delta)
+                mbarrier.wait(used.index(0), n % 2 ^ 1)
+                weights.index(0).slice(half * PART, PART, dim=1).store(p.to(dtype))
+                changes.index(0).slice(half * PART, PART, dim=1).store(change.to(dtype))
+                fence_async_shared()
+                mbarrier.arrive(written.index(0))
+                mbarrier.wait(written.index(0), n % 2)
+                columns = grad[half].reshape([STEP, VALUES_OF])
+                for_values = warpgroup_mma(weights.index(0), columns, for_values, is_async=True)
+                columns = tiles[half].reshape([STEP, KEYS_OF])
+                for_keys = warpgroup_mma(changes.index(0), columns, for_keys, is_async=True)
+                for_values, for_keys = warpgroup_mma_wait(0, deps=[for_values, for_keys])
+                for_values = warpgroup_mma_init(for_values)
+                for_keys = warpgroup_mma_init(for_keys)
+                mbarrier.arrive(used.index(0))
+                queries.release(query)
+                results.release(result)
+                query = query.next()
+                result = result.next()
+                i = gl.where(i + 1 < stop, i + 1, start)  # of the next head
         done = warpgroup_mma_wait(0, deps=[for_values, for_keys])
         # Computed again: numbers that the loop does not need would take registers in it.
         tile = own_tile(lists, 4, SETTINGS)
@@ -179,7 +235,7 @@ def key_gradients_of_half(
 def wide_key_gradients(
     q_desc, k_desc, v_desc, grad_desc, to_keys, to_values, statistics, rows, of_queries, of_keys, count, scale,
     log_scale, cap, depth, width, SHARED: gl.constexpr, WINDOW: gl.constexpr, CAPPED: gl.constexpr,
-    MOST: gl.constexpr,
+    MOST: gl.constexpr, AHEAD: gl.constexpr,
 ):  # fmt: skip
     """Store the gradients of keys and values, [tokens, heads, depth] and [tokens, heads, width].
 
@@ -194,20 +250,22 @@ def wide_key_gradients(
     )
     gl.static_assert(SIZE == 64 and STEP == 64, "64 keys and queries")
     REVERSED: gl.constexpr = (WINDOW[1], WINDOW[0])
-    SETTINGS: gl.constexpr = ((SIZE, STEP), REVERSED, CAPPED, MOST, True, SHARED, COLUMNS)
+    SLOTS: gl.constexpr = 3 if AHEAD else 2
+    SETTINGS: gl.constexpr = ((SIZE, STEP), REVERSED, CAPPED, MOST, True, SHARED, COLUMNS, AHEAD)
     wait_for_predecessor()
     rings = (
         tma_ring([k_desc[0], k_desc[1], v_desc[0], v_desc[1]], 1, consumers=2),
-        tma_ring([q_desc[0], q_desc[1], statistics], 2, consumers=2),
-        tma_ring(grad_desc, 2, consumers=2),
+        tma_ring([q_desc[0], q_desc[1], statistics], SLOTS, consumers=2),
+        tma_ring(grad_desc, SLOTS, consumers=2),
     )
     by_half: gl.constexpr = gl.NVMMASharedLayout(64, 16, rank=2)  # 32 columns are contiguous
-    weights = gl.allocate_shared_memory(q_desc[0].dtype, [SIZE, STEP], by_half)
-    changes = gl.allocate_shared_memory(q_desc[0].dtype, [SIZE, STEP], by_half)
-    written = mbarrier.allocate_mbarrier()
-    used = mbarrier.allocate_mbarrier()
-    mbarrier.init(written, 2)
-    mbarrier.init(used, 2)
+    weights = gl.allocate_shared_memory(q_desc[0].dtype, [SLOTS - 1, SIZE, STEP], by_half)
+    changes = gl.allocate_shared_memory(q_desc[0].dtype, [SLOTS - 1, SIZE, STEP], by_half)
+    written = mbarrier.allocate_mbarrier(batch=SLOTS - 1)
+    used = mbarrier.allocate_mbarrier(batch=SLOTS - 1)
+    for slot in gl.static_range(SLOTS - 1):
+        mbarrier.init(written.index(slot), 2)
+        mbarrier.init(used.index(slot), 2)
     exchange = (weights, changes, written, used)
     outs = ((to_keys, to_values), (depth, width))
     lists = (of_keys, of_queries, count)
