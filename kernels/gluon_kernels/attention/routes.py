@@ -80,9 +80,9 @@ def _in_parts(q: Tensor, k: Tensor, causal: bool) -> bool:
     """
     batch, heads, length, width = q.shape
     if not 64 < width <= 96:
-        return width > 128
+        return bool(width > 128)
     tiles = -(-length // 128) * batch * heads
-    return causal or (heads == k.shape[1] and 2 * tiles > multiprocessors(q))
+    return causal or bool(heads == k.shape[1] and 2 * tiles > multiprocessors(q))
 
 
 def batch_forward(
@@ -163,7 +163,7 @@ def _packed_batch_gradients(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, logsums: Tensor, mask: Mask, scale: float,
     repeatable: bool,
 ) -> Plan:  # fmt: skip
-    batch, heads, length, keys = *q.shape[:3], k.shape[2]
+    (batch, heads, length), keys = q.shape[:3], k.shape[2]
     # Heads that share no keys are sequences, too: contiguous ones need no copy then.
     alone = heads == k.shape[1] and batch * heads <= MANY
     alone = alone and all(x.is_contiguous() for x in (q, k, v))
@@ -178,7 +178,8 @@ def _packed_batch_gradients(
 
     operands = packed(grad, q, k, v, out, logsums)
     shifted = mask.shifted(keys - length)
-    plan = packed_backward(*operands, *lists, shifted, scale, repeatable)
+    grad, q, k, v, out, logsums = operands
+    plan = packed_backward(grad, q, k, v, out, logsums, *lists, shifted, scale, repeatable)
 
     def run(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, logsums: Tensor) -> Any:
         gradients = plan(*packed(grad, q, k, v, out, logsums), *lists)
