@@ -32,7 +32,7 @@ class Settings(LaunchSettings):
             warps go in a random order. They change nothing for AMD, where an operation that may be late is reported
             in any case.
         sums: of PTX: `wgmma` adds as the hardware does ("hardware"), or in float32 by a library ("float32"), which takes
-            a third of the time and differs in the last bits.
+            a seventh of the time and differs in the last bits.
         progress: show on standard error how far a launch is that takes more than two seconds.
     """
 
