@@ -56,7 +56,8 @@ def device_print(prefix: Const[str], *args: Operand, hex: Const[bool] = False) -
         )
     if not isinstance(unwrap(hex), (bool, int, type(None))):
         raise ArgumentError("must be a compile-time boolean", argument="hex", got=describe(hex))
-    tl_core.device_print(prefix, *args, hex=hex, _semantic=semantic_layer())
+    escaped = text.replace("%", "%%")  # it becomes part of the format of a `printf`
+    tl_core.device_print(escaped, *args, hex=hex, _semantic=semantic_layer())
 
 
 @builtin

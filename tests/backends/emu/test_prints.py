@@ -140,3 +140,15 @@ def test_other_services_are_not_there():
     service._put(service.headers + 16, 1, "<I")  # calls of functions of the host
     service._put(32, service.count)
     assert service.serve() == 1
+
+
+@gluon.jit
+def percents(n):
+    gl.device_print("100% of %d", n)
+
+
+@pytest.mark.parametrize("target", ["emu:gfx942", "emu:sm_90", "sim:sm_90"])
+def test_a_percent_sign_is_text(target, capfd):
+    percents[(1,)](7, target=target)
+    lines = capfd.readouterr().out.splitlines()
+    assert lines and all(line.endswith("100% of %d: 7") for line in lines)

@@ -54,6 +54,7 @@ def device_print(
 ) -> None:
     out = task.machine.output or sys.stdout
     types = [v.type for v in task.op.operands()]
+    prefix = prefix.replace("%%", "%")
     part = f" {task.name.split(' of ')[0]}" if task.name.startswith("partition") else ""
     for position in range(task.programs):
         x, y, z = task.program_id(position)
