@@ -327,41 +327,39 @@ class LoopReader(Form):
         return any(self.unit_reads(call, loop) for call in loop.products)
 
     def product(self, call: ast.Call, loop: Loop) -> list[tuple[int, int, list[str]]]:
-        """Return the edit that lets a unit read shared memory, or loads the tiles of several products."""
-        if not self.unit_reads(call, loop) and not self._several(call, loop):
+        """Return the edit of the statement whose first product is `call`: units read shared memory, tiles of several
+        products are loaded for each."""
+        within = next(s for s in loop.node.body if any(node is call for node in ast.walk(s)))
+        nodes = set(map(id, ast.walk(within)))
+        read = [p for p in loop.products if id(p) in nodes]
+        read = [p for p in read if self.unit_reads(p, loop) or self._several(p, loop)]
+        if not read or call is not read[0]:
             return []
-        first, last = call.lineno, call.end_lineno or call.lineno
+        first, last = within.lineno, within.end_lineno or within.lineno
         lines = self.source.splitlines()
-        before = lines[first - 1].encode()[: call.col_offset].decode()
-        after = lines[last - 1].encode()[call.end_col_offset or 0 :].decode()
-        text = f"{before}{self.spelled(call, loop, {}, {})}{after}"
+        before = lines[first - 1].encode()[: within.col_offset].decode()
+        after = lines[last - 1].encode()[within.end_col_offset or 0 :].decode()
+        text = f"{before}{self.spelled(within, loop, {}, {})}{after}"
         return [(first, last, text.split("\n"))]
 
-    def _several(self, call: ast.Call, loop: Loop) -> bool:
-        """Return True if an operand of a product is one of another product, too."""
-        names = (viewed(operand, self) or "" for operand in operands_of(call))
-        return any(name in loop.tiles and loop.tiles[name].uses > 1 for name in names)
+    def _is_read(self, node: ast.AST, loop: Loop) -> bool:
+        """Return True for a product that is written for a unit which reads shared memory."""
+        if not isinstance(node, ast.Call) or node not in loop.products:
+            return False
+        return not self.takes_several or self.unit_reads(node, loop)
 
-    def _loading(self, call: ast.Call, loop: Loop, spelled: Callable[[ast.expr], str]) -> str:
-        """Return the text of a product that loads those operands which others read, too."""
-        text: str = self.text_of(call)
+    def _several(self, call: ast.Call, loop: Loop) -> dict[int, str]:
+        """Return the operands of a product, by id, that other products read, too, and the texts that load them."""
+        texts: dict[int, str] = {}
         for operand in operands_of(call):
             tile = loop.tiles.get(viewed(operand, self) or "")
             if tile is not None and tile.uses > 1:
-                flipped = "" if isinstance(operand, ast.Name) else ".permute((1, 0))"
-                whole = self.text_of(operand)
-                text = re.sub(
-                    rf"(?<![\w.]){re.escape(whole)}(?!\w)",
-                    f"{tile.name}{flipped}.load()",
-                    text,
-                    count=1,
-                )
-        return text
+                across = "" if isinstance(operand, ast.Name) else ".permute((1, 0))"
+                texts[id(operand)] = f"{tile.name}{across}.load()"
+        return texts
 
     def multiplied(self, call: ast.Call, loop: Loop, spelled: Callable[[ast.expr], str]) -> str:
-        """Return the text of a product whose unit reads shared memory, or of one that loads shared tiles."""
-        if not self.unit_reads(call, loop):
-            return self._loading(call, loop, spelled)
+        """Return the text of a product whose unit reads shared memory."""
         parts = []
         for operand in operands_of(call):
             name = viewed(operand, self) or ""
@@ -432,9 +430,17 @@ class LoopReader(Form):
     ) -> str:
         """Return the text of a node with variables renamed, and products in the form of the unit."""
         edits: list[tuple[int, int, str]] = []
+        loaded: dict[int, str] = {}
+        for product in loop.products if loop is not None and self.takes_several else ():
+            assert loop is not None
+            if not self.unit_reads(product, loop):
+                loaded |= self._several(product, loop)
 
         def visit(part: ast.AST) -> None:
-            if loop is not None and part in loop.products:
+            if id(part) in loaded and isinstance(part, ast.expr):
+                edits.append((*self.range_of(part), loaded[id(part)]))
+                return
+            if loop is not None and self._is_read(part, loop):
                 assert isinstance(part, ast.Call)
                 text = self.multiplied(
                     part, loop, lambda inner: self.spelled(inner, loop, loads, writes)

@@ -458,12 +458,11 @@ class _Port:
             ported_maker(self, node, name)
         elif name in ("load", "store"):
             ported_access(self, node, name)
-        elif name in ("reshape", "view"):
-            words = [self.text_of(arg) for arg in node.args]
-            words += [
-                f"{w.arg}={self.text_of(w.value)}" for w in node.keywords if w.arg != "can_reorder"
-            ]
-            self.replace(node, f"gl.reshape({', '.join(words)})")
+        elif name in ("reshape", "view"):  # which keep the order of the elements here
+            texts = [self.text_of(arg) for arg in node.args]
+            kept = [w for w in node.keywords if w.arg != "can_reorder"]
+            texts += [f"{w.arg}={self.text_of(w.value)}" for w in kept]
+            self.replace(node, f"gl.reshape({', '.join(texts)})")
         elif isinstance(node.func, ast.Attribute) and name is None:
             ported_method(self, node)
 
