@@ -102,14 +102,75 @@ def start_step(k, v, queries, results, nothing, first: gl.constexpr):
 
 
 @gluon.jit
+def half_step(
+    pending,
+    statistics,
+    place,
+    scale,
+    dtype: gl.constexpr,
+    half: gl.constexpr,
+    AFTER: gl.constexpr,
+    SETTINGS: gl.constexpr,
+):
+    """Return the weights and changes of half of a step's queries.
+
+    Args:
+        pending: both products of `start_step`, with AFTER others begun since.
+        place: where row 0 is, the step, and the number of keys or None.
+    """
+    low, step, valid = place
+    STEP: gl.constexpr = SETTINGS[0][1]
+    PART: gl.constexpr = STEP // 2
+    OF_PART: gl.constexpr = (
+        (SETTINGS[0][0], PART),
+        SETTINGS[1],
+        SETTINGS[2],
+        SETTINGS[3],
+        SETTINGS[4],
+        SETTINGS[5],
+    )
+    score = warpgroup_mma_wait(AFTER + 2, deps=[pending[0]])
+    column: gl.constexpr = gl.SliceLayout(0, score.type.layout)
+    logsum = statistics.slice(half * PART, PART).load(column)[None, :]
+    p, slope = weights_of(score, logsum, low, 2 * step + half, valid, scale, OF_PART)
+    change = warpgroup_mma_wait(AFTER, deps=[pending[1]])
+    delta = statistics.slice(STEP + half * PART, PART).load(column)[None, :]
+    return p.to(dtype), (slope * (change - delta)).to(dtype)
+
+
+@gluon.jit
+def exchanged(exchange, slot, use, p, change, half: gl.constexpr):
+    """Store this group's weights and changes, and return those of both groups."""
+    weights, changes, written, used = exchange
+    PART: gl.constexpr = p.shape[1]
+    mbarrier.wait(used.index(slot), use % 2 ^ 1)
+    weights.index(slot).slice(half * PART, PART, dim=1).store(p)
+    changes.index(slot).slice(half * PART, PART, dim=1).store(change)
+    fence_async_shared()
+    mbarrier.arrive(written.index(slot))
+    mbarrier.wait(written.index(slot), use % 2)
+    return weights.index(slot), changes.index(slot)
+
+
+@gluon.jit
+def add_step(gradients, tiles, grad, weights, changes, half: gl.constexpr):
+    """Start to add a step to the gradients of a part of keys and values."""
+    for_keys, for_values = gradients
+    columns = grad[half].reshape([grad[half].shape[0], grad[half].shape[2]])
+    for_values = warpgroup_mma(weights, columns, for_values, is_async=True)
+    columns = tiles[half].reshape([tiles[half].shape[0], tiles[half].shape[2]])
+    return warpgroup_mma(changes, columns, for_keys, is_async=True), for_values
+
+
+@gluon.jit
 def key_gradients_of_half(
     rings, exchange, outs, lists, scales, half: gl.constexpr, SETTINGS: gl.constexpr
 ):
     """Compute the weights of half of the queries, and half of the columns of the gradients of keys and values."""
     own, queries, results = rings
-    weights, changes, written, used = exchange
+    used = exchange[3]
     (to_keys, to_values), (depth, width) = outs
-    dtype: gl.constexpr = weights.dtype
+    dtype: gl.constexpr = exchange[0].dtype
     SIZE: gl.constexpr = SETTINGS[0][0]
     STEP: gl.constexpr = SETTINGS[0][1]
     PART: gl.constexpr = STEP // 2
@@ -118,18 +179,9 @@ def key_gradients_of_half(
     KEYS_OF: gl.constexpr = COLUMNS[0][half]
     VALUES_FROM: gl.constexpr = half * COLUMNS[1][0]
     VALUES_OF: gl.constexpr = COLUMNS[1][half]
-    OF_PART: gl.constexpr = (
-        (SIZE, PART),
-        SETTINGS[1],
-        SETTINGS[2],
-        SETTINGS[3],
-        SETTINGS[4],
-        SETTINGS[5],
-    )
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, PART, 16])
     key_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, KEYS_OF, 16])
     value_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, VALUES_OF, 16])
-    column: gl.constexpr = gl.SliceLayout(0, layout)
     work = own_tile(lists, 4, SETTINGS)
     sequence, row = work[0]
     start, stop = work[3]
@@ -151,19 +203,16 @@ def key_gradients_of_half(
         if SETTINGS[7]:
             tiles = queries.wait(query)
             grad = results.wait(result)
-            score, change = start_step(k, v, tiles, grad, nothing, half * PART)
-            score, change = warpgroup_mma_wait(0, deps=[score, change])
-            logsum = tiles[2].slice(half * PART, PART).load(column)[None, :]
-            p, slope = weights_of(score, logsum, low, 2 * i + half, valid, scales[1], OF_PART)
-            delta = tiles[2].slice(STEP + half * PART, PART).load(column)[None, :]
-            p = p.to(dtype)
-            fresh = (slope * (change - delta)).to(dtype)
+            pending = start_step(k, v, tiles, grad, nothing, half * PART)
+            p, change = half_step(
+                pending, tiles[2], (low, i, valid), scales[1], dtype, half, 0, SETTINGS
+            )
             behind, behind_result = query, result
             for n in range(SETTINGS[5] * (stop - start)):
                 i = gl.where(i + 1 < stop, i + 1, start)  # of the next head
                 coming = queries.wait(query.next())
                 coming_grad = results.wait(result.next())
-                score, change = start_step(k, v, coming, coming_grad, nothing, half * PART)
+                pending = start_step(k, v, coming, coming_grad, nothing, half * PART)
                 for_values, for_keys = warpgroup_mma_wait(4, deps=[for_values, for_keys])
                 for_values = warpgroup_mma_init(for_values)
                 for_keys = warpgroup_mma_init(for_keys)
@@ -172,48 +221,28 @@ def key_gradients_of_half(
                     mbarrier.arrive(used.index(slot ^ 1))
                     queries.release(behind)
                     results.release(behind_result)
-                mbarrier.wait(used.index(slot), n // 2 % 2 ^ 1)
-                weights.index(slot).slice(half * PART, PART, dim=1).store(p)
-                changes.index(slot).slice(half * PART, PART, dim=1).store(fresh)
-                fence_async_shared()
-                mbarrier.arrive(written.index(slot))
-                mbarrier.wait(written.index(slot), n // 2 % 2)
-                columns = grad[half].reshape([STEP, VALUES_OF])
-                for_values = warpgroup_mma(weights.index(slot), columns, for_values, is_async=True)
-                columns = tiles[half].reshape([STEP, KEYS_OF])
-                for_keys = warpgroup_mma(changes.index(slot), columns, for_keys, is_async=True)
+                every = exchanged(exchange, slot, n // 2, p, change, half)
+                for_keys, for_values = add_step(
+                    (for_keys, for_values), tiles, grad, every[0], every[1], half
+                )
                 behind, query = query, query.next()
                 behind_result, result = result, result.next()
                 tiles, grad = coming, coming_grad
-                score = warpgroup_mma_wait(4, deps=[score])
-                logsum = tiles[2].slice(half * PART, PART).load(column)[None, :]
-                p, slope = weights_of(score, logsum, low, 2 * i + half, valid, scales[1], OF_PART)
-                change = warpgroup_mma_wait(2, deps=[change])
-                delta = tiles[2].slice(STEP + half * PART, PART).load(column)[None, :]
-                p = p.to(dtype)
-                fresh = (slope * (change - delta)).to(dtype)
+                p, change = half_step(
+                    pending, tiles[2], (low, i, valid), scales[1], dtype, half, 2, SETTINGS
+                )
         else:
             for n in range(SETTINGS[5] * (stop - start)):
                 tiles = queries.wait(query)
-                statistics = tiles[2]
                 grad = results.wait(result)
-                score, change = start_step(k, v, tiles, grad, nothing, half * PART)
-                score = warpgroup_mma_wait(2, deps=[score])
-                logsum = statistics.slice(half * PART, PART).load(column)[None, :]
-                p, slope = weights_of(score, logsum, low, 2 * i + half, valid, scales[1], OF_PART)
-                change = warpgroup_mma_wait(0, deps=[change])
-                delta = statistics.slice(STEP + half * PART, PART).load(column)[None, :]
-                change = slope * (change - delta)
-                mbarrier.wait(used.index(0), n % 2 ^ 1)
-                weights.index(0).slice(half * PART, PART, dim=1).store(p.to(dtype))
-                changes.index(0).slice(half * PART, PART, dim=1).store(change.to(dtype))
-                fence_async_shared()
-                mbarrier.arrive(written.index(0))
-                mbarrier.wait(written.index(0), n % 2)
-                columns = grad[half].reshape([STEP, VALUES_OF])
-                for_values = warpgroup_mma(weights.index(0), columns, for_values, is_async=True)
-                columns = tiles[half].reshape([STEP, KEYS_OF])
-                for_keys = warpgroup_mma(changes.index(0), columns, for_keys, is_async=True)
+                pending = start_step(k, v, tiles, grad, nothing, half * PART)
+                p, change = half_step(
+                    pending, tiles[2], (low, i, valid), scales[1], dtype, half, 0, SETTINGS
+                )
+                every = exchanged(exchange, 0, n, p, change, half)
+                for_keys, for_values = add_step(
+                    (for_keys, for_values), tiles, grad, every[0], every[1], half
+                )
                 for_values, for_keys = warpgroup_mma_wait(0, deps=[for_values, for_keys])
                 for_values = warpgroup_mma_init(for_values)
                 for_keys = warpgroup_mma_init(for_keys)
