@@ -16,6 +16,7 @@ from gluon_core.errors import GluonError, KernelWarning, LayoutError, SourceSpan
 from gluon_core.plugin.targets import Target
 from gluon_write.accumulate import accumulated
 from gluon_write.apart import apart
+from gluon_write.branches import taken_alone
 from gluon_write.buffered import buffered
 from gluon_write.conflict import conflict_of
 from gluon_write.describe import described
@@ -23,6 +24,7 @@ from gluon_write.graph import build
 from gluon_write.guard import guarded
 from gluon_write.held import held
 from gluon_write.hoist import hoisted
+from gluon_write.inline import inlined
 from gluon_write.lane_sums import summed_by_lanes
 from gluon_write.loads_ahead import loaded_ahead
 from gluon_write.partition_choice import in_partitions
@@ -198,6 +200,10 @@ def _formed(
     rare = guarded(fn, drawn)
     if rare is not fn:
         fn, drawn = rare, traced(rare)
+    if target.has("nvidia.tcgen05") and chosen_form() != "pipelined":
+        special = _in_one(fn, drawn, traced, stages, target, warps)
+        if special is not fn:
+            return special, traced(special)
     room = target.architecture.limits.shared_memory
     pipelined = staged(fn, drawn, stages, target.has("nvidia.tma"), room)
     if pipelined is fn:
@@ -212,6 +218,26 @@ def _formed(
         if special is not fn:
             return special, traced(special)
     return (pipelined, traced(pipelined)) if pipelined is not fn else (fn, drawn)
+
+
+def _in_one(
+    fn: Any, drawn: Sketch, traced: Callable[..., Sketch], stages: int, target: Target, warps: int
+) -> Any:
+    """Return a kernel in partitions with the loops of its functions in its own text; the kernel where that cannot be."""
+    try:
+        alone = taken_alone(fn, drawn)
+        before = drawn if alone is fn else traced(alone)
+        whole = inlined(alone, before)
+        if whole is alone:
+            return fn
+        own = traced(whole)
+        lifted = hoisted(whole, own.jits)
+        if lifted is not whole:
+            whole, own = lifted, traced(lifted)
+        written = in_tensor_memory(whole, own, traced, stages, target, warps)
+        return fn if written is whole else written
+    except GluonError:  # a part of the kernel that no trace has seen
+        return fn
 
 
 def _improved(

@@ -74,10 +74,10 @@ class RowsInTensorMemory(Partitions):
         self.role = "rows"
         reader = kernel.reader
         self.steps = {id(loop.node): self._step(reader, loop) for loop in kernel.loops.values()}
-        names = {(one.name, one.kept) for one in self.steps.values()}
+        names = {(one.name, bool(one.kept)) for one in self.steps.values()}
         if len(names) != 1:
             raise NoForm
-        self.sum, self.kept = names.pop()
+        self.sum, self.corrects = names.pop()
         self.last = max(kernel.loops.values(), key=lambda loop: loop.node.lineno)
         self.start = min(kernel.loops.values(), key=lambda loop: loop.node.lineno)
         self.turn, self.phase = free_name("turn", self.taken), free_name("phase", self.taken)
@@ -178,7 +178,7 @@ class RowsInTensorMemory(Partitions):
         queries, self.own = self.own, []
         self.queries: list[OwnTile] = queries
         self._consumer(0, kernel, skipped, before)
-        roles = ["products", "corrections"] if self.kept else ["products"]
+        roles = ["products", "corrections"] if self.corrects else ["products"]
         for self.role in roles:
             self.passing = True
             self._producer(0, kernel, skipped)
@@ -228,7 +228,7 @@ class RowsInTensorMemory(Partitions):
                             "factors_free"],
             "copies": [],
         }[self.role]  # fmt: skip
-        words = [word for word in words if self.kept or not word.startswith("factors")]
+        words = [word for word in words if self.corrects or not word.startswith("factors")]
         if self.role == "rows":
             return [_word(every[word][0], self.parts) for word in words]
         rings = [] if self.role == "corrections" else [*self.rings]
@@ -278,7 +278,7 @@ class RowsInTensorMemory(Partitions):
             raise NoForm
         rounds = Rounds(reader, loop, {})
         needed = [name for name in results if name != self.sum]
-        kept = self._kept(rounds, step, [*needed, *([self.kept] if self.kept else [])])
+        kept = self._kept(rounds, step, [*needed, *([step.kept] if step.kept else [])])
         scores, weights, sums = (
             _word(self.shared[w][0], self.parts) for w in ("scores", "weights", "sums")
         )
@@ -301,10 +301,10 @@ class RowsInTensorMemory(Partitions):
                 lines += self._next
             elif statement is not step.scaling:
                 lines += reader.piece(statement, loop)
-                if self.kept and self.kept in stores(statement):
+                if step.kept and step.kept in stores(statement):
                     lines.append(self._barrier("wait before", "factors_free"))
                     lines.append(
-                        f"{_word(self.shared['factors'][0], self.parts)}.store({self.kept})"
+                        f"{_word(self.shared['factors'][0], self.parts)}.store({step.kept})"
                     )
                     lines.append(self._barrier("arrive", "factors_ready"))
         bounds = bounds_of([reader.text_of(arg) for arg in loop.node.iter.args])
@@ -380,7 +380,10 @@ class RowsInTensorMemory(Partitions):
         bounds = bounds_of([one.reader.text_of(arg) for arg in loop.node.iter.args])
         head = [f"{self.begun} = 0"] if loop is self.start else []
         if self.role == "corrections":
-            return [*head, *self._corrected(loop.node.target.id, bounds)]
+            return [
+                *head,
+                *self._corrected(loop.node.target.id, bounds, self.steps[id(loop.node)].kept),
+            ]
         first, last, by = bounds
         following = free_name(f"next_{self.slot}", {*self.taken})
         begin = by if first == "0" else f"{first} + {factor(by)}"
@@ -435,18 +438,18 @@ class RowsInTensorMemory(Partitions):
         lines.append(f"{self._unit('tcgen05_commit')}({ring}.empty({self.slot}))")
         return [*lines, *self._next]
 
-    def _corrected(self, variable: str, bounds: Iterable[str]) -> list[str]:
+    def _corrected(self, variable: str, bounds: Iterable[str], kept: str) -> list[str]:
         """Return the loop that multiplies sums by the factors of each step."""
         lines = []
         for part, (factors, sums) in enumerate(
             zip(self.shared["factors"], self.shared["sums"], strict=True)
         ):
             lines.append(self._barrier("wait", "factors_ready", part))
-            lines.append(f"{self.kept} = {factors}.load({self.layout})")
+            lines.append(f"{kept} = {factors}.load({self.layout})")
             lines.append(self._barrier("arrive", "factors_free", part))
             lines.append(f"if {self.begun} != 0:")
             lines.append(f"    {self._barrier('wait before', 'weights_free', part)}")
-            lines.append(f"    {sums}.store({sums}.load() * {self.kept}[:, None])")
+            lines.append(f"    {sums}.store({sums}.load() * {kept}[:, None])")
             lines.append(self._barrier("arrive", "weights_ready", part))
         lines += self._next
         return [
@@ -457,7 +460,7 @@ class RowsInTensorMemory(Partitions):
     # -- the kernel -----------------------------------------------------------------------------
 
     def _others(self) -> str:
-        more = ", one corrects sums" if self.kept else ""
+        more = ", one corrects sums" if self.corrects else ""
         rows = (
             f"{self.parts} have a part of the rows each" if self.parts > 1 else "one has the rows"
         )
@@ -481,8 +484,8 @@ class RowsInTensorMemory(Partitions):
             ):
                 layout = f"{unit}.TensorMemoryLayout([{_ROWS}, {size}], col_stride=1)"
                 lines.append(f"{name} = {memory}({dtype}, [{_ROWS}, {size}], {layout})")
-            barriers = {"weights_ready": 2 if self.kept else 1, "weights_free": 1}
-            if self.kept:
+            barriers = {"weights_ready": 2 if self.corrects else 1, "weights_free": 1}
+            if self.corrects:
                 lines.append(
                     f"{every['factors'][part]} = {gl}.allocate_shared_memory({gl}.float32, [{_ROWS}])"
                 )
@@ -505,7 +508,7 @@ class RowsInTensorMemory(Partitions):
         roles = [
             role
             for role in ("corrections", "products", "copies")
-            if self.kept or role != "corrections"
+            if self.corrects or role != "corrections"
         ]
         for role in roles:
             name = self.names[role]
