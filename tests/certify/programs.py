@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import os
 import random
 import tempfile
 import time
 from collections import Counter
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any, Iterator
+
+from tests.backends.emu.whole_programs import shared
 
 OPERATOR = """
 from tests.kernels.test_targets import SMALL
@@ -127,28 +126,11 @@ def main() -> None:
     jobs = [job for job in jobs if "|".join(job) not in kept]
     draw.shuffle(jobs)  # a run that `--seconds` ends has some of each kind
     until = time.monotonic() + options.seconds
-    while jobs and time.monotonic() < until:
-        _share(jobs, kept, options.file, until, options.processes)
+    for job, end in shared(certified, jobs, until, options.processes, each=8):
+        kept["|".join(job)] = end or ("failed", "the process crashed", 0.0, 0)
+        options.file.write_text(json.dumps(kept, indent=0))
     print(*lines_of(kept), sep="\n")
     print(f"{len(jobs)} programs left")
-
-
-def _share(jobs: list[Any], kept: dict[str, Any], file: Path, until: float, processes: int) -> None:
-    """Certify until all are done, or a process ends."""
-    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), max_tasks_per_child=8) as pool:  # fmt: skip
-        running: dict[Any, Any] = {}
-        while (jobs or running) and (running or time.monotonic() < until):
-            while jobs and len(running) < processes and time.monotonic() < until:
-                job = jobs.pop(0)
-                running[pool.submit(certified, *job)] = job
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
-                job = running.pop(future)
-                crashed = isinstance(future.exception(), BrokenProcessPool)
-                kept["|".join(job)] = ("failed", "the process crashed", 0.0, 0) if crashed else future.result()  # fmt: skip
-                file.write_text(json.dumps(kept, indent=0))
-                if crashed:
-                    jobs += running.values()
-                    return
 
 
 if __name__ == "__main__":

@@ -213,26 +213,28 @@ def table(kept):
     return [*lines, "", *others]
 
 
-def _share(jobs, kept, file, until, processes):
-    """Run jobs in processes of their own, until all are done or one ends its process."""
-    # Twelve programs for a process: an example leaves modules and settings.
-    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), max_tasks_per_child=12) as pool:  # fmt: skip
-        running = {}
-        while (jobs or running) and (running or time.monotonic() < until):
-            while jobs and len(running) < processes and time.monotonic() < until:
-                job = jobs.pop(0)
-                running[pool.submit(ended, *job)] = job
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
-                job = running.pop(future)
-                crashed = isinstance(future.exception(), BrokenProcessPool)
-                end = ("the process crashed", 0.0, []) if crashed else future.result()
-                kept["outcomes"]["|".join(job)] = *end, kept["commit"]
-                file.write_text(json.dumps(kept, indent=0))
-                if end[0] != "passed" or end[2]:
-                    print(*job, *end, flush=True)
-                if crashed:
-                    jobs += running.values()
-                    return
+def shared(function, jobs, until, processes, each=12):
+    """Yield each job with its result, from processes of their own, until all are done or the time is over; None for one that ended its process.
+
+    Args:
+        jobs: the arguments of each call; those that are left stay.
+        each: calls of a process: a program leaves modules and settings.
+    """
+    while jobs and time.monotonic() < until:
+        with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), max_tasks_per_child=each) as pool:  # fmt: skip
+            running = {}
+            crashed = False
+            while not crashed and (jobs or running) and (running or time.monotonic() < until):
+                while jobs and len(running) < processes and time.monotonic() < until:
+                    job = jobs.pop(0)
+                    running[pool.submit(function, *job)] = job
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    job = running.pop(future)
+                    crashed = isinstance(future.exception(), BrokenProcessPool)
+                    yield job, None if crashed else future.result()
+                    if crashed:
+                        jobs += running.values()
+                        break
 
 
 def main(file, kinds, targets, seconds, processes, retry, commit):
@@ -242,8 +244,12 @@ def main(file, kinds, targets, seconds, processes, retry, commit):
     wanted = [(kind, name, target) for kind in kinds for name in KINDS[kind][0]() for target in targets]  # fmt: skip
     jobs = [job for job in wanted if "|".join(job) not in kept["outcomes"]]
     until = time.monotonic() + seconds
-    while jobs and time.monotonic() < until:
-        _share(jobs, kept, file, until, processes)
+    for job, end in shared(ended, jobs, until, processes):
+        end = end or ("the process crashed", 0.0, [])
+        kept["outcomes"]["|".join(job)] = *end, kept["commit"]
+        file.write_text(json.dumps(kept, indent=0))
+        if end[0] != "passed" or end[2]:
+            print(*job, *end, flush=True)
     print(*table(kept), sep="\n")
     print(f"{len(jobs)} programs left")
 
