@@ -349,8 +349,9 @@ def pick_extreme(
     if equal.any():  # zeros may differ in their signs
         one, other = a.view(np.int64), b.view(np.int64)
         extreme = np.where(equal, (one | other if least else one & other).view(np.float64), extreme)
-    if unknown.any():
-        extreme = np.where(unknown, b, extreme)
+    if unknown.any():  # of a signalling NaN, too, NumPy makes NaN
+        extreme = np.where(unknown, np.where(np.isnan(b), a, b), extreme)
+        extreme = np.where(np.isnan(a), b, extreme)
     if sign is not None:
         extreme = np.where(sign, -extreme, extreme)
     if nan:
