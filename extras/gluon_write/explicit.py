@@ -431,7 +431,7 @@ def _within(kernel: Edits, context: tuple[Place, ...], graph: Graph) -> Edits:
             fn = graph.called.get(call)
             if fn is None:
                 raise _plain(edits.fn, call[1])
-            number = 1 + sum(1 for one in kernel.all() if one.fn is fn)
+            number = 1 + sum(one.fn.__name__ == fn.__name__ for one in kernel.all())
             own = kernel.name == kernel.fn.__name__
             number -= own and getattr(fn, "written", False)  # it is this kernel's alone
             name = f"{fn.__name__}_{kernel.name}" if number else fn.__name__

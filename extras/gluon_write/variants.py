@@ -13,6 +13,7 @@ that calls the one for its own.
 from __future__ import annotations
 
 import ast
+import re
 from itertools import combinations
 from typing import Any, Mapping, Optional, Sequence
 
@@ -25,11 +26,17 @@ _MOST_FACTS = 4  # that tell the variants of a kernel apart
 _PLAIN = (bool, int, float, str)
 
 
+def _letter(name: re.Match[str]) -> str:
+    """Return the letter with which signatures begin the name of an integer dtype."""
+    return name[1] or "i"
+
+
 def facts_of(source: Any, warps: int, space: str) -> dict[str, str]:
     """Return what a kernel can ask about a launch: expression -> the text of its value."""
     fn = source.fn
     facts = {}
     dtypes = {str(v): n for n, v in vars(language).items() if isinstance(v, tl.dtype)}
+    kinds = dtypes | {re.sub("^(u?)int", _letter, name): n for name, n in dtypes.items()}
     for index, param in enumerate(fn.params):
         value = unwrap(source.constants.get((index,)))
         kind = source.signature.get(param.name)
@@ -39,8 +46,8 @@ def facts_of(source: Any, warps: int, space: str) -> dict[str, str]:
                 facts[param.name] = text
             continue
         facts[f"{param.name} is None"] = str(kind == "constexpr" and value is None)
-        if isinstance(kind, str) and kind.startswith("*") and kind[1:] in dtypes:
-            facts[f"{param.name}.dtype.element_ty"] = f"{space}.{dtypes[kind[1:]]}"
+        if isinstance(kind, str) and kind.startswith("*") and kind[1:] in kinds:
+            facts[f"{param.name}.dtype.element_ty"] = f"{space}.{kinds[kind[1:]]}"
     return {**facts, f"{space}.num_warps()": str(warps)}
 
 
@@ -62,11 +69,12 @@ def conditions(variants: Sequence[Sequence[Mapping[str, str]]]) -> list[str]:
     """
     while len(variants) > 1:
         launches = [facts for variant in variants for facts in variant]
-        keys = [key for key in launches[0] if len({facts.get(key) for facts in launches}) > 1]
+        keys = [key for key in launches[0] if all(key in facts for facts in launches)]
+        keys = [key for key in keys if len({facts[key] for facts in launches}) > 1]
         for size in range(1, min(len(keys), _MOST_FACTS) + 1):
             for chosen in combinations(keys, size):
                 texts = [
-                    {tuple(facts.get(key, "") for key in chosen): None for facts in variant}
+                    {tuple(facts[key] for key in chosen): None for facts in variant}
                     for variant in variants
                 ]
                 if sum(map(len, texts)) == len({values for text in texts for values in text}):

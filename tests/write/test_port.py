@@ -62,6 +62,47 @@ def test_ported_kernels(ported, case, target, monkeypatch):
     torch.testing.assert_close(result.float(), wanted.float(), atol=atol, rtol=1e-2)
 
 
+_RUNS = """
+
+if __name__ == "__main__":
+    for case in CASES:
+        result, wanted = case()
+        atol = 2e-2 if result.dtype == torch.float16 else 2e-3
+        torch.testing.assert_close(result.float(), wanted.float(), atol=atol, rtol=1e-2)
+"""
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("file", [file.stem for file in FILES])
+def test_explicit_forms_compute_the_same(file, tmp_path, monkeypatch):
+    """All cases of a file, in one process each: written with layouts, and run."""
+    source = tmp_path / f"{file}.py"
+    source.write_text((FOLDER / source.name).read_text() + _RUNS)
+    (tmp_path / "shared").symlink_to(FOLDER / "shared")
+    folder, around = tmp_path / "written", {**os.environ, "PYTHONPATH": str(tmp_path)}
+    command = [
+        "-m",
+        "gluon_cli",
+        "port",
+        str(source),
+        "--explicit",
+        "--no-prove",
+        "--target",
+        "sm_90",
+    ]
+    run = [sys.executable, "-W", "ignore", *command, "--to", str(folder)]
+    done = subprocess.run(run, env=around, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    text = (folder / f"{file}_sm_90.py").read_text()
+    names = [line for line in text.splitlines() if line.startswith("def ")]
+    assert len(names) == len({name.partition("(")[0] for name in names})
+    run = [sys.executable, "-W", "ignore", str(folder / f"{file}_sm_90.py")]
+    around |= {"GLUON_TARGET": "sim:hopper"}
+    done = subprocess.run(run, env=around, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.mark.parametrize(
     "case, target",
     [

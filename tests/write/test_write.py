@@ -159,7 +159,7 @@ def rows(x, out, N, ROWS: gl.constexpr, BLOCK: gl.constexpr, ACROSS: gl.constexp
 if __name__ == "__main__":
     for dtype, size, across, warps in (
         (np.float32, 64, False, 4), (np.float32, 32, False, 4), (np.float16, 64, False, 4),
-        (np.float32, 64, True, 4), (np.float32, 64, False, 8),
+        (np.float32, 64, True, 4), (np.float32, 64, False, 8), (np.int8, 64, True, 4), (np.uint16, 64, True, 4),
     ):
         x = (np.arange(16 * size) % 7).astype(dtype).reshape(16, size)
         out = np.zeros_like(x)
