@@ -6,6 +6,7 @@ from typing import Any, Iterable, Optional
 
 from gluon_core.layouts import (
     AutoLayout,
+    BlockedLayout,
     infer,
 )
 from gluon_sim.tracing.ir import TERMINATORS
@@ -445,11 +446,12 @@ def build(drawn: Sketch, lanes: int, warps: int, apart: bool = False) -> Graph:
             one.first, one.bits = layout, bits
         stays = layout is not None and not isinstance(layout, AutoLayout) and key[0] != "mma"
         if stays and key not in work.open:
+            both = isinstance(one.fixed, BlockedLayout) and isinstance(layout, BlockedLayout)
             line = value.get_loc().line
-            if one.fixed is None or not isinstance(value.type, TensorType):
-                one.fixed, one.fixed_by, one.fixed_line = layout, "the kernel's source", line
-            elif one.fixed != layout:
+            if both and one.fixed != layout and isinstance(value.type, TensorType):
                 one.conflict = one.conflict or (layout, f"the kernel's source, line {line}")
+            else:  # units' layouts are those of their operands, which are converted
+                one.fixed, one.fixed_by, one.fixed_line = layout, "the kernel's source", line
         name = getattr(value, "name", None)
         if name and name not in one.names:
             one.names.append(name)
