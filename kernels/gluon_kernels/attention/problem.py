@@ -173,6 +173,7 @@ SMALL = (
     _case(1, 1, 300, 128, True, keys=100),
     _case(1, 2, 70, 80, True),
     _case(1, 6, 140, 64, True, **{"heads of keys": 2}),
+    _case(2, 2, 70, 192, True),
 )
 
 ATTENTION = Problem(
@@ -406,6 +407,7 @@ VARLEN_SMALL = (
     _varlen((70, 30), 2, 128, False, **{"window": (39, 0), "heads of keys": 1}),
     _varlen((70, 30), 2, 80, True),
     _varlen((40, 30), 2, 192, True, values=128),
+    _varlen((130, 30), 1, 200, False, **{"keys": (40, 150)}),
 )
 
 VARLEN = Problem(
