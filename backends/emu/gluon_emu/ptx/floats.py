@@ -350,8 +350,7 @@ def pick_extreme(
         one, other = a.view(np.int64), b.view(np.int64)
         extreme = np.where(equal, (one | other if least else one & other).view(np.float64), extreme)
     if unknown.any():  # of a signalling NaN, too, NumPy makes NaN
-        extreme = np.where(unknown, np.where(np.isnan(b), a, b), extreme)
-        extreme = np.where(np.isnan(a), b, extreme)
+        extreme = np.where(unknown, np.where(np.isnan(a), b, a), extreme)
     if sign is not None:
         extreme = np.where(sign, -extreme, extreme)
     if nan:
