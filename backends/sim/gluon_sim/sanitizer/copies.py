@@ -83,39 +83,35 @@ def _followed(program: Program, op: Op, owners: Owners, lanes: int) -> Optional[
         return None
     users = users_in(program)
     used, decided = np.zeros(dims, bool), np.zeros(dims, bool)
-    left: list[tuple[Value, _Axes]] = [(loaded, tuple(range(len(dims))))]
-    seen: set[tuple[int, _Axes]] = set()
+    # Values with a copy, and the array that notes a store of theirs.
+    left: list[tuple[Value, _Axes, np.ndarray]] = [(loaded, tuple(range(len(dims))), used)]
+    seen: set[tuple[int, _Axes, int]] = set()
     while left:
-        value, axes = left.pop()
-        if (id(value), axes) in seen:
+        value, axes, noted = left.pop()
+        if (id(value), axes, id(noted)) in seen:
             continue
-        seen.add((id(value), axes))
+        seen.add((id(value), axes, id(noted)))
         for user in users.get(id(value), ()):
-            if user.name in _STORES:
+            if user.name in _STORES or user.name in _LOCAL:
                 theirs = _owning(value.type, owners)
-                if theirs is not None:
-                    used |= _apart(mine // lanes, theirs // lanes, axes)
-                continue
-            if user.name in _LOCAL:
-                theirs = _owning(value.type, owners)
-                if theirs is not None:
-                    used |= _apart(mine // lanes, theirs // lanes, axes)
-                    used |= _of_loaded(_repeated(value.type), axes, mine.shape)
+                if theirs is None:
+                    continue
+                noted |= _apart(mine // lanes, theirs // lanes, axes)
+                if user.name in _LOCAL:
+                    noted |= _of_loaded(_repeated(value.type), axes, mine.shape)
                 continue
             controlled = _controlled(user, value)
             if controlled is not None:
                 for inner in _inside(controlled):
-                    if inner.name in _STORES:
-                        address = next(iter(inner.operands())).type
-                        theirs = _owning(address, owners)
-                        if theirs is not None:
-                            axes = (None,) * theirs.ndim
-                            decided |= _apart(mine // lanes, theirs // lanes, axes)
-                left += [(result, (None,) * len(_dims(result.type))) for result in controlled.results]  # fmt: skip
+                    address = next(iter(inner.operands())).type if inner.name in _STORES else None
+                    theirs = None if address is None else _owning(address, owners)
+                    if theirs is not None:
+                        decided |= _apart(mine // lanes, theirs // lanes, (None,) * theirs.ndim)
+                left += [(one, (None,) * len(_dims(one.type)), decided) for one in controlled.results]  # fmt: skip
                 continue
             after = _after(user, value, axes)
             if after is not None:
-                left += [(result, after) for result in user.results]
+                left += [(result, after, noted) for result in user.results]
     either = used | decided
     return Copies(either, not used.any()) if either.any() else None
 

@@ -188,7 +188,7 @@ def test_values_that_the_storing_thread_alone_uses():
 
 
 @gluon.jit
-def first_of_its_kind(count, out, BARRIER: gl.constexpr):
+def first_of_its_kind(count, out, BARRIER: gl.constexpr, ATOMIC: gl.constexpr):
     """The first program stores, the others add: each warp decides by the count that it has loaded."""
     i = gl.arange(0, 128, gl.BlockedLayout([1], [32], [4], [0]))
     value = i + 1
@@ -196,25 +196,29 @@ def first_of_its_kind(count, out, BARRIER: gl.constexpr):
     if BARRIER:
         gl.barrier()
     if seen == 0:
-        gl.atomic_xchg(count, 1)
+        if ATOMIC:
+            gl.atomic_xchg(count, 1)
+        else:
+            gl.store(count, 1)
     else:
         value += gl.load(out + i)
     gl.store(out + i, value)
 
 
+@pytest.mark.parametrize("atomic", [True, False])
 @pytest.mark.parametrize("barrier", [True, False])
-def test_a_loaded_value_that_decides_about_stores_of_others(barrier):
+def test_a_loaded_value_that_decides_about_stores_of_others(barrier, atomic):
     count, out = np.zeros(1, np.int32), np.zeros(128, np.int32)
-    if barrier or triton_at_least(3, 9):  # which puts a barrier before the atomic
-        first_of_its_kind[(1,)](count, out, barrier, target="sim:sm_90")
+    if barrier or (atomic and triton_at_least(3, 9)):  # which puts a barrier before the atomic
+        first_of_its_kind[(1,)](count, out, barrier, atomic, target="sim:sm_90")
         assert (out == np.arange(128) + 1).all()
         return
     with pytest.raises(RaceError, match="no barrier orders") as caught, using(checks=True):
-        first_of_its_kind[(1,)](count, out, barrier, target="sim:sm_90")
+        first_of_its_kind[(1,)](count, out, barrier, atomic, target="sim:sm_90")
     assert caught.value.report == "race.threads"
     count[:] = 0
     with pytest.warns(SimulatorWarning, match="no barrier orders"):
-        first_of_its_kind[(1,)](count, out, barrier, target="sim:sm_90")
+        first_of_its_kind[(1,)](count, out, barrier, atomic, target="sim:sm_90")
 
 
 @gluon.jit
