@@ -159,6 +159,8 @@ class _Builder:
             self._scan(op, context, tensors, results)
         elif name in ("gather", "local_gather"):  # the result has the layout of the indices
             self.join(self.key(context, tensors[-1]), self.key(context, results[0]))
+        elif "dot" in name or "mma" in name:  # whose operands may have the shape of the sum
+            self._alike(context, [*tensors[-1:], *results])
         else:
             self._alike(context, [*tensors, *results])
         self.strides.take(op, context)

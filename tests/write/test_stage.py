@@ -206,3 +206,10 @@ def test_persistent_on_the_units_of_tiles():
         )
         ptx = asked.asm["ptx"]
         assert word in ptx and "mma.sync" not in ptx and "cp.async.bulk.tensor" in ptx
+
+
+def test_operands_that_have_the_shape_of_the_sum():
+    """The operands of one instruction have other layouts than its sum, though all are 32x32."""
+    a, b, c, wanted = operands(64, 32, 96)
+    matmul[(2, 1)](a, b, c, 64, 32, 96, 32, 32, 32, num_stages=3, target="sim:hopper")
+    assert np.allclose(c, np.maximum(wanted, 0), atol=1e-3)
