@@ -15,7 +15,6 @@ from gluon_runtime.driver import Driver, map_kind
 from gluon_runtime.errors import (
     BundleArgumentError,
     BundleDeviceError,
-    BundleError,
     BundleGridError,
     BundleTargetError,
 )
@@ -64,19 +63,19 @@ class _Loaded:
         for last in (False, True):
             try:
                 status = native.engine.launch(self._launch, sizes, stream, *arguments)
-            except BundleError:
-                raise
             except (TypeError, OverflowError, AttributeError) as error:
+                if getattr(error.__traceback__, "tb_next", None):  # of a driver
+                    raise
                 raise self._misfit(arguments, error) from error
             if not status:
                 return
             self._driver.refuse(status, self.form.launch, self._device, sizes, last)
 
     def _misfit(self, arguments: Sequence[Any], error: Exception) -> BundleArgumentError:
-        for field in self.form.packing.fields:
+        for field in [field for field in self.form.packing.fields if field.map is None]:
             value = reduce(operator.getitem, field.path, arguments)
             try:
-                struct.pack({"bf16": "f", "map": "0s"}.get(field.code, field.code), value)
+                struct.pack("f" if field.code == "bf16" else field.code, value)
             except (struct.error, OverflowError, TypeError) as reason:
                 name = self._names[field.path[0]]
                 return BundleArgumentError(str(reason), argument=name, got=repr(value))

@@ -112,6 +112,8 @@ class TestPython:
         handle = kernel.prepare(theirs, pointer, 7, grid=1)
         handle(theirs, pointer, 9)
         assert driver.launches[0].content == packed((64, 1), 9)
+        with pytest.raises(errors.BundleArgumentError, match="row: .*got 1099511627776"):
+            handle(theirs, pointer, 2**40)
         other = gl.NVMMASharedLayout(swizzle_byte_width=64, element_bitwidth=16, rank=2)
         other_box = TensorDescriptor(Base(), (100, 64), (64, 1), (32, 32), other)
         with pytest.raises(errors.BundleMissingError, match="swizzle_byte_width=64"):
