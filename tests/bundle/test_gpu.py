@@ -16,6 +16,7 @@ import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.bundle import Bundle, record
 from gluon_core.compiler import driver as compiler
+from gluon_core.errors import BackendError
 from gluon_core.registry.load import registry
 from gluon_runtime import TensorDescriptor, c_sources, errors, open_bundle
 from tests.bundle import described, kernels
@@ -253,6 +254,13 @@ def loader(tmp_path_factory):
     compiler_ = shutil.which("gcc") or shutil.which("cc")
     if compiler_ is None:
         pytest.skip("there is no C compiler")
+    if target().simulated:
+        from gluon_emu.cuda import serve
+
+        try:
+            serve(str(target()))
+        except BackendError as error:  # such as a torch for CUDA, which loads NVIDIA's driver
+            pytest.skip(f"code in C does not find the emulated driver: {error}")
     library_path = tmp_path_factory.mktemp("c") / "libgluon_bundle.so"
     source = str(c_sources() / "gluon_bundle.c")
     flags = ["-std=c11", "-shared", "-fPIC", "-O2"]
