@@ -54,6 +54,7 @@ UNSURE = 0.25  # of the time that a tiling is expected to take more which is lik
 SIDE, TILE, PARTS, STEPS, ROUNDS, WASTE = 0.3, 0.5, 0.4, 0.25, 0.25, 0.65
 KIND, STAGES, WHOLE, LAST, KERNEL = 0.6, 0.07, 0.4, 0.8, 0.65
 PAIR = 0.5  # octaves of the blocks of a cluster
+DOUBT = 1.25  # times the expected time, of a tiling that was not measured at products so large
 UNIT, FEW = (
     16,
     32,
@@ -309,6 +310,7 @@ def _order(size: Size) -> list[int]:
     """Return the places of the tilings that fit in `columns`, the best first. The measurements correct the best ones by the model alone."""
     every, table = columns(), _table()
     times = np.where(every.fitting(size), expected(every, size, table), math.nan)
+    times = times * np.where(every.doubtful(size), DOUBT, 1.0)
     more = HOST[1] * (every.splits > 1)
     if size.padded:
         more = more + np.where(every.runs("direct"), 0.0, padding(size) + HOST[0])

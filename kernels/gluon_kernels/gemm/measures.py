@@ -12,6 +12,8 @@ __all__ = ["IN_PARTS", "KERNELS", "Columns", "Measures", "Size", "cdiv", "parts_
 SHARED = 232448  # bytes of shared memory that a block of sm_90 may have
 MULTIPROCESSOR = 233472  # bytes that the blocks of one share, with 1024 more for each
 FEW_STEPS = 16  # of K, with which the stores of tiles take as long as their products
+LONGEST = 4  # tiles of a cluster of four blocks or more, up to which its times were measured
+LARGE = 8e10  # multiplications and additions of one matrix, up to which times of all tilings were measured
 WIDTHS = (256, 128, 64, 32, 16)  # of accumulators, which the columns of a tile are the sum of
 KERNELS = ("pingpong", "cooperative", "stream_k", "split_k", "direct", "cooperative_k")
 IN_PARTS = ("split_k", "direct", "cooperative_k")  # their programs have a tile, or a part of its K
@@ -202,9 +204,21 @@ class Measures:
         # Programs gain by a share of the last round's tiles if each of these has several parts.
         shared = self.shared_tiles(size)
         shares = (self.sharers(size) > shared) & (shared > 0) & (shared * steps * size.processors < 2**31)  # fmt: skip
+        # With more than forty tiles for each cluster 8192x8192x8192 took twice the time of blocks alone on an H200.
+        far = np.greater(self.blocks, 2) & (tiles > LONGEST * self.clusters(size))
         alone = in_parts & unfit
-        unfit = vain | short | slow | crowded | alone | (stream_k & np.logical_not(shares))
+        unfit = vain | short | slow | crowded | alone | far | (stream_k & np.logical_not(shares))
         return self.has_room(size) & np.logical_not(unfit)
+
+    def doubtful(self, size: Size) -> Any:
+        """Return True where no time of a product of this size was measured, but for tiles of 128x256, which run it at the rate of cuBLAS."""
+        m, n, _ = self.block
+        known = (
+            self.runs("cooperative", "stream_k")
+            & np.equal(self.blocks, 1)
+            & np.equal(m * n, 128 * 256)
+        )
+        return (2.0 * size.m * size.n * size.k > LARGE) & np.logical_not(known)
 
     def has_room(self, size: Size) -> Any:
         """Return True for tilings whose shared memory a block has."""
