@@ -492,7 +492,41 @@ def four_dims():
     return y, w + w.sum(3).sum(1)[:, None, :, None]
 
 
+@triton.jit
+def softmax_backward_kernel(dy, y, dx, stride, n_cols, BLOCK: tl.constexpr, MULTI: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    dy += row * stride
+    y += row * stride
+    dx += row * stride
+    acc = tl.zeros((BLOCK,), tl.float32) if MULTI else 0.0
+    for i in tl.range(0, n_cols, BLOCK, num_stages=2):
+        offs = i + tl.arange(0, BLOCK)
+        g = tl.load(dy + offs, mask=offs < n_cols, other=0.0, eviction_policy="evict_last")
+        p = tl.load(y + offs, mask=offs < n_cols, other=0.0, cache_modifier=".ca")
+        if MULTI:
+            acc += g * p
+        else:
+            acc += tl.sum(g * p, axis=0)
+    total = tl.sum(acc, axis=0) if MULTI else acc
+    for i in tl.range(0, n_cols, BLOCK):
+        offs = i + tl.arange(0, BLOCK)
+        g = tl.load(dy + offs, mask=offs < n_cols, other=0.0)
+        p = tl.load(y + offs, mask=offs < n_cols, other=0.0)
+        tl.store(dx + offs, p * (g - total), mask=offs < n_cols, cache_modifier=".wb")
+
+
+def softmax_backward():
+    y, dy = normal(4, 300).softmax(-1), normal(4, 300, seed=1)
+    results = []
+    for multi in (True, False):
+        results.append(torch.empty_like(y))
+        softmax_backward_kernel[(4,)](dy, y, results[-1], 300, 300, BLOCK=128, MULTI=multi)
+    wanted = y * (dy - (dy * y).sum(-1, keepdim=True))
+    return torch.stack(results), torch.stack([wanted, wanted])
+
+
 CASES = [
+    softmax_backward,
     gathers, stochastic_rounding, assembly_nibbles, scans, reductions_of_tuples, lookback, fp8_blocks, int4_groups,
     hadamard, radix_sort, constants, atomics, sampled_image, hashes, four_dims,
 ]  # fmt: skip
