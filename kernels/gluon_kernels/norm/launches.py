@@ -7,8 +7,16 @@ from typing import Any, Callable, Mapping, Optional
 import torch
 from torch import Tensor
 
-from gluon_kernels.norm import composite, gates, gradients, portable
-from gluon_kernels.norm.rows import Tiling, block_tiling, stacked, tiling, walking_tiling
+from gluon_kernels.norm import composite, gates, gradients, hopper, portable
+from gluon_kernels.norm.rows import (
+    ClusterTiling,
+    Tiling,
+    block_tiling,
+    cluster_tiling,
+    stacked,
+    tiling,
+    walking_tiling,
+)
 from gluon_kernels.norm.views import Rows, as_it_is, common_align
 from gluon_kernels.plans import (
     Counters,
@@ -51,6 +59,22 @@ def tiling_of(*rows: Rows, held: int = 1, waits: bool = True) -> Tiling:
         waits,
         multiprocessors(first.tensor),
     )
+
+
+def tiling_or_cluster(*rows: Rows, held: int = 1) -> tuple[Tiling, dict[str, Any]]:
+    """Return the tiling for matrices of one shape and the options of the launch: clusters that share long rows, on Hopper.
+
+    The simulator runs no assembly that reaches other blocks.
+    """
+    first, target, tiles = rows[0], current_target(), tiling_of(*rows)
+    if tiles.parts > 1 and target.has("nvidia.wgmma") and target.backend != "sim":
+        bits = max(8 * row.tensor.element_size() for row in rows)
+        align, processors = common_align(*rows), multiprocessors(first.tensor)
+        shared = cluster_tiling(first.columns, bits, align, first.count, processors, held)
+        if shared is not None:
+            own = held * shared.pieces * shared.layout.size_per_thread[1] * bits  # of a thread
+            return shared, {"num_ctas": shared.blocks, **registers(80 if own <= 1024 else 128)}
+    return tiles, {}
 
 
 def prepared(
@@ -138,14 +162,15 @@ def softmax_plan(x: Tensor, dtype: torch.dtype, out: Optional[Tensor]) -> Plan:
     src = Rows.of(x)
     written = target.new(x, out)
     dst = Rows.of(written)
-    tiles = tiling_of(src, dst)
+    tiles, options = tiling_or_cluster(src, dst)
     space = Workspace.of_rows(tiles, src.count)
     sums, arrived = space(x.device)
     launch = prepared(
-        portable.softmax,
+        hopper.cluster_softmax if isinstance(tiles, ClusterTiling) else portable.softmax,
         (tiles.grid(src.count),),
         (src.tensor, written, sums, arrived, src.count, src.columns, src.stride, dst.stride),
         (src.tensor, written, sums, arrived),
+        options=options,
         **tiles.constants(),
     )
     copied, empty, device = src.copied, target.empty, x.device
@@ -181,15 +206,17 @@ def softmax_gradient_plan(grad: Tensor, result: Tensor, dtype: torch.dtype) -> P
     empty = allocator(result.shape, dtype, result.device)
     new = empty()
     dst = Rows.of(new)
-    tiles = tiling_of(gs, ys, dst)
+    tiles, options = tiling_or_cluster(gs, ys, dst, held=2)
     space = Workspace.of_rows(tiles, ys.count)
     sums, arrived = space(result.device)
     sizes = (ys.count, ys.columns, gs.stride, ys.stride, dst.stride)
+    shared = isinstance(tiles, ClusterTiling)
     launch = prepared(
-        portable.softmax_backward,
+        hopper.cluster_softmax_backward if shared else portable.softmax_backward,
         (tiles.grid(ys.count),),
         (gs.tensor, ys.tensor, new, sums, arrived, *sizes),
         (gs.tensor, ys.tensor, new, sums, arrived),
+        options=options,
         **tiles.constants(),
     )
 
@@ -242,7 +269,7 @@ def norm_plan(
 
         return (lambda x, *rest: torch.empty_like(x)) if alone else nothing
     # A second matrix is not kept: one is loaded, added and dropped.
-    tiles = tiling_of(*all_rows)
+    tiles, options = (tiling_of(*all_rows), {}) if residual is not None else tiling_or_cluster(*all_rows)  # fmt: skip
     space = Workspace.of_rows(tiles, src.count)
     sums, arrived = space(x.device)
     arguments = (
@@ -251,10 +278,11 @@ def norm_plan(
         src.stride, dst.stride, src.stride if more is None else more.stride, epsilon,
     )  # fmt: skip
     launch = prepared(
-        portable.norm,
+        hopper.cluster_norm if isinstance(tiles, ClusterTiling) else portable.norm,
         (tiles.grid(src.count),),
         arguments,
         arguments[:9],
+        options=options,
         CENTRED=centred,
         **tiles.constants(),
     )

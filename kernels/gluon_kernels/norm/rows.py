@@ -18,8 +18,10 @@ import gluon_core as gluon
 from gluon_core import language as gl
 
 __all__ = [
+    "ClusterTiling",
     "Tiling",
     "block_tiling",
+    "cluster_tiling",
     "exchange",
     "fold",
     "load_pieces",
@@ -174,6 +176,18 @@ class Tiling:
         }
 
 
+@dataclass(frozen=True)
+class ClusterTiling(Tiling):
+    """Hold the distribution of a row over the warps of a cluster: a row of a tile for each, see `hopper`."""
+
+    blocks: int = 8
+
+    def constants(self) -> dict[str, Any]:
+        warps = self.blocks * self.num_warps
+        own = {"BLOCKS": self.blocks, "WARPS": warps, "SPAN": self.width // warps}
+        return {**super().constants(), **own}
+
+
 @functools.lru_cache(maxsize=4096)
 def tiling(
     columns: int,
@@ -283,6 +297,36 @@ def walking_tiling(
     rows = 4 if bits == 16 and vector >= 4 else 2  # more would not fit into 128 registers
     layout = gl.BlockedLayout([rows, vector], [1, warp_size], [1, warps], [1, 0])
     return Tiling(align, parts, rows, pieces, width, warps, layout)
+
+
+def cluster_tiling(
+    columns: int, bits: int, align: int, rows: int, processors: int = 132, held: int = 1, blocks: int = 8
+) -> Optional[ClusterTiling]:  # fmt: skip
+    """Return the tiling of rows that the warps of a cluster share, on a device with clusters.
+
+    Args:
+        columns, bits, align, rows, processors: see `tiling`.
+        held: matrices of which a thread keeps elements as they were loaded.
+        blocks: of a cluster.
+
+    Returns:
+        None for rows that are too long for the registers of a cluster, or too few, or whose elements are not loaded 8 bytes at a time.
+    """
+    vector = min(align, 128 // bits)
+    if vector * bits < 64 or rows * blocks < processors:
+        return None
+    candidates = []
+    for warps in (8, 4):
+        width = blocks * warps * 32 * vector
+        pieces = -(-columns // width)
+        if pieces * vector * bits * held <= 2048:  # of a thread
+            candidates.append((pieces * width, -warps, pieces))
+    if not candidates:
+        return None
+    width, warps, pieces = min(candidates)
+    of_blocks = [[1 << i, 0] for i in range(blocks.bit_length() - 1)]
+    layout = gl.BlockedLayout([1, vector], [1, 32], [-warps, 1], [1, 0], of_blocks)
+    return ClusterTiling(align, 1, 1, pieces, width // pieces, -warps, layout, blocks)
 
 
 @functools.lru_cache(maxsize=4096)
