@@ -150,16 +150,15 @@ def prepared(
 
 
 @contextmanager
-def _frozen() -> Iterator[None]:
-    """Let the garbage collector pass over all objects made before, which a launch would have it visit again and again."""
-    if gc.get_freeze_count():
-        yield
-        return
-    gc.freeze()
+def _no_collection() -> Iterator[None]:
+    """Keep the garbage collector off the objects of the process, which a launch would have it visit again and again."""
+    enabled = gc.isenabled()
+    gc.disable()
     try:
         yield
     finally:
-        gc.unfreeze()
+        if enabled:
+            gc.enable()
 
 
 def execute(request: Launch, settings: Settings) -> Counts:
@@ -187,7 +186,7 @@ def execute(request: Launch, settings: Settings) -> Counts:
     started = time.monotonic()
     deadline = None if settings.timeout is None else started + settings.timeout
     tally = Counts([0] * len(code.steps))
-    with np.errstate(all="ignore"), _frozen():
+    with np.errstate(all="ignore"), _no_collection():
         while waiting:
             if deadline is not None and time.monotonic() > deadline:
                 raise TimeLimitError(
@@ -196,6 +195,7 @@ def execute(request: Launch, settings: Settings) -> Counts:
                 )
             numbers = waiting.take(together)
             Machine(request, memory, waiting, numbers, settings, deadline, tally).run()
+            gc.collect(0)  # the state of these blocks, which refers to itself
             if settings.progress and time.monotonic() - started > 2:
                 print(
                     f"{code.kernel.name}: block {int(numbers[-1]) + 1} of {total}", file=sys.stderr
