@@ -13,7 +13,6 @@ from gluon_core.plugin.triton_compiler import TritonCompiler, TritonDevice
 from gluon_nvidia.arch import ARCHITECTURES, properties
 from gluon_nvidia.lowerings import LOWERINGS
 from gluon_nvidia.pairs import paired
-from gluon_nvidia.tensor_maps import acquired_late
 from gluon_nvidia.timeline import instrumented, recorded
 
 __all__ = ["NVIDIA"]
@@ -36,16 +35,12 @@ class NvidiaCompiler(TritonCompiler):
         from gluon_nvidia.assembler import keep_spills, keep_warnings, located
 
         threads = 32 * int(options.num_warps)
-        mode = str(options.instrumentation_mode)
-
-        def written(run: Any) -> Any:
-            return acquired_late(paired(located(run), threads))
-
-        around: dict[str, Callable[..., Any]] = {"ptx": written}
+        around: dict[str, Callable[..., Any]] = {"ptx": lambda run: paired(located(run), threads)}
         if target.has("nvidia.wgmma"):
             around["cubin"] = keep_warnings
         if recorded(options):
-            around["ptx"] = lambda run: instrumented(written(run), mode)
+            mode = str(options.instrumentation_mode)
+            around["ptx"] = lambda run: instrumented(paired(located(run), threads), mode)
             around["cubin"] = lambda run: keep_spills(keep_warnings(run))
         return around
 
