@@ -259,8 +259,11 @@ class Dispatcher(Calls):
 
 def _on_device(launch: Callable[..., Any], backend: Backend, device: int) -> Callable[..., Any]:
     """Return a launch for a machine with several devices: it makes `device` the current one."""
+    current = backend.device.current
 
     def launch_there(*values: Any, **named: Any) -> Any:
+        if current() == device:
+            return launch(*values, **named)
         with backend.device.scope(device):
             return launch(*values, **named)
 
