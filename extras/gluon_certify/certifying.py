@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Optional, Sequence
 
 from gluon_certify.certificate import Certificate
-from gluon_certify.examine import PLAIN, Examiner, Plan
+from gluon_certify.examine import Examiner, Plan
 from gluon_certify.subject import settings_of
 from gluon_cli.output import UsageError
 from gluon_cli.run import run_file
@@ -62,9 +62,7 @@ def certify(
         except UsageError:
             raise
         except GluonError as error:
-            cause = error.__cause__ or error
-            first = f"{type(error).__name__}: {str(error).splitlines()[0]}"
-            examiner.part.problem = PLAIN if _lacks_driver(cause) else first
+            examiner.part.problem = f"{type(error).__name__}: {str(error).splitlines()[0]}"
         except Exception as error:
             examiner.part.problem = f"{type(error).__name__}: {error}"
         finally:
@@ -76,11 +74,6 @@ def certify(
         certificate.targets.append(examiner.part)
     certificate.digest = hashlib.sha256(Path(file).read_bytes()).hexdigest()
     return certificate
-
-
-def _lacks_driver(error: BaseException) -> bool:
-    """Return whether a kernel that is not Gluon's asked Triton for a device: the simulator runs Gluon alone."""
-    return isinstance(error, RuntimeError) and "active drivers" in str(error)
 
 
 def _executors(text: str, simulator: Backend) -> tuple[Target, Backend]:

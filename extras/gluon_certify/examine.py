@@ -34,9 +34,9 @@ from gluon_core.plugin.backend import Backend
 from gluon_core.plugin.targets import Target
 from gluon_core.simulation import evidence
 
-__all__ = ["PLAIN", "Examiner", "Plan"]
+__all__ = ["Examiner", "Plan"]
 
-PLAIN = (
+_PLAIN = (
     "A kernel under @triton.jit has no simulator to be compared with. Run `python -m gluon_standin` to execute its machine "
     "code on the emulator, or make it a Gluon kernel: gluon port FILE."
 )
@@ -121,7 +121,7 @@ class Examiner:
             return
         plain = getattr(compiled, "hardware", None) is None
         if compiled.target != self.target or plain:
-            remedy = f". {PLAIN}" if plain and compiled.target == self.target else ""
+            remedy = f". {_PLAIN}" if plain and compiled.target == self.target else ""
             self._elsewhere(f"{compiled.name} on {compiled.target}{remedy}")
             pending()
             return
