@@ -22,6 +22,30 @@ _SIZE = 4096  # of the integers that a launch passes
 _SAMPLES = 8  # programs
 _MOST = 1 << 18  # rounds of a program's loops; one with more says nothing in a second
 _AXES = 3
+_TYPES = "int8 int16 int32 int64 uint8 uint16 uint32 uint64".split()
+
+
+class _Integer(int):
+    """Behave as a scalar of a kernel: its arithmetic, and conversions to other integers."""
+
+    def to(self, *_: Any, **__: Any) -> "_Integer":
+        """Return the integer, which has any width."""
+        return self
+
+
+def _arithmetic(name: str) -> Any:
+    plain = getattr(int, name)
+
+    def method(one: _Integer, other: Any) -> Any:
+        value = plain(one, other)
+        return value if value is NotImplemented else _Integer(value)
+
+    return method
+
+
+for _name in "add sub mul floordiv mod and or xor lshift rshift".split():
+    for _method in (f"__{_name}__", f"__r{_name}__"):
+        setattr(_Integer, _method, _arithmetic(_method))
 
 
 def heavy_axis(text: str, name: str, rings: Sequence[str], drawn: Sketch, scope: Mapping[str, Any],
@@ -65,21 +89,25 @@ def _steps(
     slot: Any = SimpleNamespace()
     slot.next = lambda: slot
     ring = SimpleNamespace(producer=lambda: slot, fetch=fetch)
-    space: Any = SimpleNamespace(
-        program_id=lambda a: index if a == axis else 0, num_programs=lambda a: _SAMPLES,
-        minimum=min, maximum=max, cdiv=lambda a, b: -(-a // b), constexpr=int,
-        multiple_of=lambda value, _: value,
+    space = SimpleNamespace(
+        **{name: getattr(language, name) for name in _TYPES},
+        program_id=lambda a: _Integer(index if a == axis else 0),
+        num_programs=lambda a: _Integer(_SAMPLES),
+        minimum=min, maximum=max, cdiv=lambda a, b: _Integer(-(-a // b)), constexpr=_Integer,
+        multiple_of=lambda value, _: value, static_assert=lambda *_: None,
+        where=lambda holds, value, other: value if holds else other,
     )  # fmt: skip
     names = {n: space if value is language else unwrap(value) for n, value in scope.items()}
-    names["range"] = rounds
-    for one in (*functions.values(), text):
+    names |= {"range": rounds, "min": space.minimum, "max": space.maximum}
+    helpers = [jit.src for jit in drawn.jits if jit.__name__ not in (name, *functions)]
+    for one in (*helpers, *functions.values(), text):
         if any(isinstance(node, ast.While) for node in ast.walk(ast.parse(one))):
             raise NotImplementedError  # rounds that nothing bounds
         exec(compile(one, "<steps>", "exec"), names)
     function = names[name]
     parameters = function.__code__.co_varnames[: function.__code__.co_argcount]
     passed = {n: unwrap(value) for n, value in drawn.constants.items()}
-    function(*(ring if p in rings else passed.get(p, _SIZE) for p in parameters))
+    function(*(ring if p in rings else passed.get(p, _Integer(_SIZE)) for p in parameters))
     return fetched[0]
 
 

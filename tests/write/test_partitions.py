@@ -175,7 +175,7 @@ def test_programs_walk_over_the_grid(sources, causal, monkeypatch):
 def producer(body):
     """Return the text of a producer with a loop, and the count of an axis along which its steps grow."""
     text = f"def copies(ring, length):\n    slot = ring.producer()\n    {body}\n"
-    drawn = SimpleNamespace(constants={})
+    drawn = SimpleNamespace(constants={}, jits=[])
     return heavy_axis(text, "copies", ["ring"], drawn, {"gl": gl}, {})
 
 
@@ -184,6 +184,9 @@ def test_programs_are_weighed_within_bounds():
     copies = "for i in range(0, gl.program_id({}) * 64, 64): ring.fetch(slot, [[i]])"
     assert [producer(copies.format(axis)) for axis in range(3)] == [0, 1, 2]
     assert producer("for i in range(0, length, 64): ring.fetch(slot, [[i]])") is None
+    bounds = "last = (gl.program_id({}) + 1).to(gl.int64) * 64 % gl.cdiv(length, 1).to(gl.int32)"
+    wide = f"{bounds}\n    for i in range(min(0, last), last, 64): ring.fetch(slot, [[i]])"
+    assert [producer(wide.format(axis)) for axis in range(3)] == [0, 1, 2]
     began = time.monotonic()
     nested = (
         "for i in range(4096):\n     for j in range(4096):\n      for k in range(4096): slot.next()"
