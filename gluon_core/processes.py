@@ -30,7 +30,16 @@ import warnings
 import weakref
 from typing import Any, Callable, Iterable, Iterator, Mapping, NoReturn, Optional, Union
 
-__all__ = ["Ended", "ForkLock", "Link", "Process", "each", "fork_lock", "usable_cores"]
+__all__ = [
+    "Ended",
+    "ForkLock",
+    "Link",
+    "Process",
+    "each",
+    "fork_lock",
+    "no_collection",
+    "usable_cores",
+]
 
 IDLE = 30.0  # seconds after which a forked process that has nothing to do ends itself
 _HEADER = struct.Struct("<4sQ")
@@ -73,6 +82,19 @@ _locks: weakref.WeakSet[ForkLock] = weakref.WeakSet()
 # Held while this process forks and while a compiler runs in it, so that no thread of ours is inside
 # LLVM when it forks.
 fork_lock = ForkLock()
+
+
+@contextlib.contextmanager
+def no_collection() -> Iterator[None]:
+    """Switch the garbage collector off: work that makes many objects would have it visit those of the whole process
+    again and again."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def usable_cores() -> int:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import os
 import time
 import warnings
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, Iterable, Iterator, Literal, Mapping, Optional, overload
+from typing import TYPE_CHECKING, Any, Iterable, Literal, Mapping, Optional, overload
 
 from gluon_core import _triton
 from gluon_core.compiler import cache
@@ -22,7 +20,7 @@ from gluon_core.plugin.backend import Backend
 from gluon_core.plugin.compiler import Stage
 from gluon_core.plugin.language import OPS
 from gluon_core.plugin.targets import Target
-from gluon_core.processes import ForkLock
+from gluon_core.processes import ForkLock, no_collection
 from gluon_core.registry.load import registry
 from gluon_core.registry.verify import checked
 from gluon_core.values.constants import Identity
@@ -36,18 +34,6 @@ __all__ = ["compile", "compile_source", "trace_source"]
 
 # Threads compile at once, but Triton's code generator was not written for that.
 _tracing = ForkLock()
-
-
-@contextlib.contextmanager
-def _no_collection() -> Iterator[None]:
-    """Python's collector at rest: a trace makes many small objects, in a process full of others."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 @trims
@@ -293,7 +279,7 @@ def compile_source(
     while True:
         context = _triton.ready_context(backend.compiler.load_dialects)
         sessions: list[Session] = []
-        with _tracing, _no_collection():
+        with _tracing, no_collection():
             module = trace_source(
                 source,
                 target,
@@ -381,7 +367,7 @@ def _verify(module: Any, name: str) -> None:
 def _module_text(source: GluonASTSource, target: Target, backend: Backend, options: Any) -> str:
     """Return the module before any stage, traced again."""
     context = _triton.ready_context(backend.compiler.load_dialects)
-    with _tracing, _no_collection():
+    with _tracing, no_collection():
         return str(trace_source(source, target, options, context))
 
 

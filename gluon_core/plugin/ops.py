@@ -153,10 +153,7 @@ def builtin(
             if outer is None:
                 if host:
                     return body(*args, **kwargs)
-                raise NotInKernelError(
-                    f"{public} was called outside a kernel",
-                    remedy="Call it from a function decorated with @gluon.jit.",
-                )
+                raise _outside(public)
             _semantic, _generator = outer  # called by another op
         if checked:
             if since is not None:
@@ -175,12 +172,14 @@ def builtin(
     if wants_semantic or wants_generator:
         op.__signature__ = _shown(fn)  # type: ignore[attr-defined]
     _name(op, public)
-    setattr(op, _MARK, True)
-    op.public = public  # type: ignore[attr-defined]
-    op.requires = tuple(requires)  # type: ignore[attr-defined]
-    op.since = since  # type: ignore[attr-defined]
-    op.signature = _ASKS  # type: ignore[attr-defined]
+    facts = {"public": public, "requires": tuple(requires), "since": since, "signature": _ASKS}
+    vars(op).update(facts, **{_MARK: True})
     return op
+
+
+def _outside(name: str) -> NotInKernelError:
+    remedy = "Call it from a function decorated with @gluon.jit."
+    return NotInKernelError(f"{name} was called outside a kernel", remedy=remedy)
 
 
 def _name(op: Any, public: str) -> None:
@@ -209,8 +208,7 @@ def compile_time(fn: F) -> F:
         result = fn(*map(_triton.unwrap, args), **plain)
         return result if _semantic is None else _triton.constexpr(result)
 
-    setattr(op, _MARK, True)
-    op.signature = _ASKS_NOTHING  # type: ignore[attr-defined]
+    vars(op).update({_MARK: True, "signature": _ASKS_NOTHING})
     return op  # type: ignore[return-value]
 
 
@@ -229,10 +227,7 @@ class TracedFunction(_triton.ParsedOnce):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.host is not None:
             return self.host(*args, **kwargs)
-        raise NotInKernelError(
-            f"gl.{self.__name__} was called outside a kernel",
-            remedy="Call it from a function decorated with @gluon.jit.",
-        )
+        raise _outside(f"gl.{self.__name__}")
 
 
 def is_builtin(value: Any) -> bool:

@@ -7,6 +7,7 @@ limits are refused here, the same way for each.
 from __future__ import annotations
 
 import functools
+import re
 from typing import Any, Callable, Mapping, Optional
 
 from gluon_core.errors import BackendError, LimitError, OptionError
@@ -86,6 +87,25 @@ class TritonCompiler(Compiler):
     ) -> Mapping[str, Callable[[StageFunction], StageFunction]]:
         """Return functions that take a stage of Triton's and return the one to run, by stage."""
         return {}
+
+    @staticmethod
+    def recording(options: Any) -> Optional[tuple[int, bool]]:
+        """Return the number of events that each warp keeps and True for automatic scopes, if kernels with these options
+        record a timeline (`instrumentation_mode` is `timeline` or `timeline:auto`, maybe with `:N` events), else None.
+
+        Raises:
+            OptionError: another mode, or a number of events that is no power of two.
+        """
+        mode = str(getattr(options, "instrumentation_mode", None) or "")
+        if not mode.startswith("timeline"):
+            return None
+        parts = re.fullmatch(r"timeline(:auto)?(?::(\d+))?", mode)
+        events = int(parts[2] or 256) if parts else 0
+        if events < 2 or events & (events - 1):
+            known = "'timeline' or 'timeline:auto', and ':N' with a power of two of events per warp"
+            message, name = "unknown recording", "instrumentation_mode"
+            raise OptionError(message, argument=name, expected=known, got=repr(mode))
+        return events, ":auto" in mode
 
     @staticmethod
     def has(feature: Feature) -> bool:

@@ -14,7 +14,7 @@ from gluon_amd.features import (
     VOLATILE_LOADS,
 )
 from gluon_amd.lowerings import LOWERINGS
-from gluon_amd.timeline import instrumented, keep_spills, recorded
+from gluon_amd.timeline import instrumented, keep_spills
 from gluon_amd.workarounds import fewer_preloaded, warned_of_volatile
 from gluon_core.plugin import machine_code
 from gluon_core.plugin.backend import Backend
@@ -49,8 +49,9 @@ class AmdCompiler(TritonCompiler):
             llir.append(warned_of_volatile)
         if arch == "gfx1250" and not self.has(ALL_PRELOADED):
             llir.append(fewer_preloaded)
-        if recorded(options):
-            llir.append(lambda run: instrumented(run, options, arch))
+        recording, width = self.recording(options), int(options.warp_size)
+        if recording is not None:
+            llir.append(lambda run: instrumented(run, recording, width, arch))
             around["amdgcn"] = keep_spills
         if llir:
             around["llir"] = lambda run: reduce(lambda stage, more: more(stage), llir, run)

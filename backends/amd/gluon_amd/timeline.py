@@ -23,19 +23,17 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Callable
 
-from gluon_core import errors
+from gluon_core.plugin.triton_compiler import TritonCompiler
 
-__all__ = ["Marks", "instrumented", "keep_spills", "recorded"]
+__all__ = ["Marks", "instrumented", "keep_spills"]
 
 _MAGIC = 0x6C676C75
 _HEADER = 64  # bytes of a wave in front of the rings
 _SLOT = 8  # bytes of a span
-_EVENTS = 256
 _PERIOD = 10  # nanoseconds of the steady counter
 
 _Run = Callable[[Any, "dict[str, Any]"], Any]
 
-_MODE = re.compile(r"timeline(?::(?P<auto>auto))?(?::(?P<events>\d+))?")
 _MARK = re.compile(r'asm sideeffect "; gluon\.scope (begin|end) (\d+) ([^"]*)"')
 _KERNEL = re.compile(r"^define amdgpu_kernel void @([\w.$]+)\((.*)\)(.*)\{[^\n]*\n", re.M)
 _THREADS = re.compile(r'"amdgpu-flat-work-group-size"="\d+,(\d+)"')
@@ -64,43 +62,21 @@ class Marks:
     options: Any
 
     def mark_scope(self, name: str, begins: bool, line: int) -> None:
-        if recorded(self.options):
+        if TritonCompiler.recording(self.options) is not None:
             text = f"; gluon.scope {'begin' if begins else 'end'} {line} {name.replace('$', '$$')}"
             self.create_inline_asm(text, "=v", [], [self.get_int32_ty()], False, 1)
 
 
-def recorded(options: Any) -> bool:
-    """Return whether kernels with these compile options record a timeline."""
-    return str(getattr(options, "instrumentation_mode", "") or "").startswith("timeline")
-
-
-def instrumented(run: _Run, options: Any, arch: str) -> _Run:
+def instrumented(run: _Run, recording: tuple[int, bool], warp_size: int, arch: str) -> _Run:
     """Return the stage `run`, which writes LLVM IR, with code that records the timeline.
 
     Args:
-        options: compile options; `instrumentation_mode` is `timeline` or `timeline:auto`, with the number of events
-            that each wave keeps behind it, a power of two: `timeline:1024`.
+        recording: see `TritonCompiler.recording`; a wave is a warp there.
         arch: LLVM's name of the architecture.
-
-    Raises:
-        OptionError: another mode.
     """
-    mode = str(options.instrumentation_mode)
-    parts = _MODE.fullmatch(mode)
-    events = int(parts["events"] or _EVENTS) if parts else 0
-    if parts is None or events < 2 or events & (events - 1):
-        raise errors.OptionError(
-            "unknown recording",
-            argument="instrumentation_mode",
-            expected="'timeline' or 'timeline:auto', and ':N' with a power of two of events per warp",
-            got=repr(mode),
-        )
-    automatic = parts["auto"] is not None
 
     def stage(source: Any, metadata: dict[str, Any]) -> Any:
-        return _Writer(events, automatic, int(options.warp_size), arch).written(
-            run(source, metadata), metadata
-        )
+        return _Writer(*recording, warp_size, arch).written(run(source, metadata), metadata)
 
     return stage
 

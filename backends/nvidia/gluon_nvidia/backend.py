@@ -13,7 +13,7 @@ from gluon_core.plugin.triton_compiler import TritonCompiler, TritonDevice
 from gluon_nvidia.arch import ARCHITECTURES, properties
 from gluon_nvidia.lowerings import LOWERINGS
 from gluon_nvidia.pairs import paired
-from gluon_nvidia.timeline import instrumented, recorded
+from gluon_nvidia.timeline import instrumented
 
 __all__ = ["NVIDIA"]
 
@@ -38,9 +38,9 @@ class NvidiaCompiler(TritonCompiler):
         around: dict[str, Callable[..., Any]] = {"ptx": lambda run: paired(located(run), threads)}
         if target.has("nvidia.wgmma"):
             around["cubin"] = keep_warnings
-        if recorded(options):
-            mode = str(options.instrumentation_mode)
-            around["ptx"] = lambda run: instrumented(paired(located(run), threads), mode)
+        recording = self.recording(options)
+        if recording is not None:
+            around["ptx"] = lambda run: instrumented(paired(located(run), threads), *recording)
             around["cubin"] = lambda run: keep_spills(keep_warnings(run))
         return around
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Callable, NamedTuple, Optional, Sequence
 
+from gluon_core.plugin.triton_compiler import TritonCompiler
 from gluon_nvidia import pairs
-from gluon_nvidia.timeline import marker, recorded
+from gluon_nvidia.timeline import marker
 
 __all__ = ["MultimemOperands", "NvidiaOps"]
 
@@ -50,7 +51,7 @@ class NvidiaOps:
     options: Any
 
     def mark_scope(self, name: str, begins: bool, line: int) -> None:
-        if recorded(self.options):
+        if TritonCompiler.recording(self.options) is not None:
             self.create_inline_asm(
                 marker(name, begins, line), "=r", [], [self.get_int32_ty()], False, 1
             )

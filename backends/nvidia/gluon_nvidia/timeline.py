@@ -40,18 +40,14 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Callable, Optional
 
-from gluon_core import errors
-
-__all__ = ["HEADER", "MAGIC", "instrumented", "marker", "plain", "recorded"]
+__all__ = ["HEADER", "MAGIC", "instrumented", "marker", "plain"]
 
 MAGIC = 0x6C676C75
 HEADER = 64  # bytes of a warp in front of the rings
 _SLOT = 8  # bytes of a span
-_EVENTS = 256
 
 _Run = Callable[[Any, "dict[str, Any]"], Any]
 
-_MODE = re.compile(r"timeline(?::(?P<auto>auto))?(?::(?P<events>\d+))?")
 _MARK = re.compile(r"gluon\.scope (begin|end) (\d+) (.*)")
 _ENTRY = re.compile(r"\.entry\s+([\w$.]+)\s*\(", re.M)
 _THREADS = re.compile(r"\.(?:reqntid|maxntid)\s+(\d+)(?:,\s*(\d+))?(?:,\s*(\d+))?")
@@ -85,37 +81,18 @@ _AUTOMATIC: tuple[tuple[re.Pattern[str], Optional[re.Pattern[str]], str], ...] =
 )
 
 
-def recorded(options: Any) -> bool:
-    """Return whether kernels with these compile options record a timeline."""
-    return str(getattr(options, "instrumentation_mode", "") or "").startswith("timeline")
-
-
 def marker(name: str, begins: bool, line: int) -> str:
     """Return the inline assembly of a mark of the scope that begins in `line`; its 32-bit result is unused."""
     word = "begin" if begins else "end"
     return f"mov.b32 $0, 0; // gluon.scope {word} {line} {name.replace('$', '$$')}"
 
 
-def instrumented(run: _Run, mode: str) -> _Run:
+def instrumented(run: _Run, events: int, automatic: bool) -> _Run:
     """Return the stage `run`, which writes PTX, with code that records the timeline.
 
     Args:
-        mode: the option `instrumentation_mode`: `timeline`, `timeline:auto`, with the number of events that
-            each warp keeps behind it, a power of two: `timeline:1024`.
-
-    Raises:
-        OptionError: another mode.
+        events, automatic: see `TritonCompiler.recording`.
     """
-    parts = _MODE.fullmatch(mode)
-    events = int(parts["events"] or _EVENTS) if parts else 0
-    if parts is None or events < 2 or events & (events - 1):
-        raise errors.OptionError(
-            "unknown recording",
-            argument="instrumentation_mode",
-            expected="'timeline' or 'timeline:auto', and ':N' with a power of two of events per warp",
-            got=repr(mode),
-        )
-    automatic = parts["auto"] is not None
 
     def stage(source: Any, metadata: dict[str, Any]) -> Any:
         return _Writer(events, automatic).written(run(source, metadata), metadata)

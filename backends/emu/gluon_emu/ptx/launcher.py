@@ -5,12 +5,12 @@ from __future__ import annotations
 import gc
 import sys
 import time
-from contextlib import contextmanager
-from typing import Any, Callable, Iterator, Optional
+from typing import Any, Callable, Optional
 
 import numpy as np
 
 from gluon_core.errors import ArgumentError, BackendError
+from gluon_core.processes import no_collection
 from gluon_core.simulation.evidence import note
 from gluon_emu.arguments import arguments_of, encode
 from gluon_emu.errors import TimeLimitError
@@ -149,18 +149,6 @@ def prepared(
     )
 
 
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Keep the garbage collector off the objects of the process, which a launch would have it visit again and again."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
 def execute(request: Launch, settings: Settings) -> Counts:
     """Run all blocks, as many at once as fit; return the executed instructions.
 
@@ -186,7 +174,7 @@ def execute(request: Launch, settings: Settings) -> Counts:
     started = time.monotonic()
     deadline = None if settings.timeout is None else started + settings.timeout
     tally = Counts([0] * len(code.steps))
-    with np.errstate(all="ignore"), _no_collection():
+    with np.errstate(all="ignore"), no_collection():
         while waiting:
             if deadline is not None and time.monotonic() > deadline:
                 raise TimeLimitError(
