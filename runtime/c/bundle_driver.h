@@ -69,9 +69,10 @@ static int open_hip(gb_device *self)
     return -1;
 }
 
-static gb_status open_driver(gb_device *self, const Driver *driver, gb_error *error)
+static gb_status open_driver(gb_device *self, const Driver *driver, int index, gb_error *error)
 {
     size_t i;
+    self->index = index;
     self->driver = driver;
     self->hip = strcmp(driver->name, "hip") == 0;
     self->library = NULL;
@@ -86,33 +87,27 @@ static gb_status open_driver(gb_device *self, const Driver *driver, gb_error *er
 
 static int has_code_for(const gb_bundle *bundle, const Driver *driver)
 {
-    size_t k, f;
-    for (k = 0; k < gb_kernel_count(bundle); k++)
-        for (f = 0; f < gb_form_count(&bundle->kernels[k]); f++)
-            if (strcmp(bundle->kernels[k].forms[f].info.driver, driver->name) == 0)
-                return 1;
-    return 0;
+    uint32_t i = 0;
+    while (i < bundle->header->forms && strcmp(bundle->forms[i].info.driver, driver->name) != 0)
+        i++;
+    return i < bundle->header->forms;
 }
 
 gb_device *gb_device_open(const gb_bundle *bundle, int index, gb_error *error)
 {
     size_t i;
     gb_device *self = calloc(1, sizeof *self);
-    gb_status status = fail(error, GB_DEVICE, "the bundle has no code for a driver that is known");
-    if (self == NULL) {
-        fail(error, GB_MEMORY, "out of memory");
-        return NULL;
-    }
-    self->index = index;
-    for (i = 0; status && i < sizeof DRIVERS / sizeof *DRIVERS; i++)
+    gb_status status = self == NULL ? fail(error, GB_MEMORY, "out of memory")
+                                    : fail(error, GB_DEVICE, "the bundle has no code for a driver that is known");
+    for (i = 0; self != NULL && status && i < sizeof DRIVERS / sizeof *DRIVERS; i++)
         if (has_code_for(bundle, &DRIVERS[i]))
-            status = open_driver(self, &DRIVERS[i], error);
-    if (status) {
+            status = open_driver(self, &DRIVERS[i], index, error);
+    if (!status)
+        fail(error, GB_OK, "%s", "");
+    else {
         free(self);
-        return NULL;
+        self = NULL;
     }
-    if (error != NULL)
-        *error = (gb_error){GB_OK, ""};
     return self;
 }
 
@@ -161,7 +156,7 @@ static gb_status set_up(gb_device *self, void *function, const gb_form_info *inf
                   : GB_OK;
 }
 
-static gb_status load(gb_device *self, gb_form *form, void **function, gb_error *error)
+static gb_status load(gb_device *self, const gb_form *form, void **function, gb_error *error)
 {
     const gb_form_info *info = &form->info;
     Loaded *loaded;
@@ -173,12 +168,9 @@ static gb_status load(gb_device *self, gb_form *form, void **function, gb_error 
             *function = loaded->function;
             return GB_OK;
         }
-    if (!form->checked) {
-        digest_of(info->code, info->code_size, digest);
-        if (strcmp(digest, text_at(form->kernel->bundle, form->row->text[DIGEST])) != 0)
-            return fail(error, GB_HASH, "the code of %s was exchanged: its sha256 is %s", info->entry, digest);
-        form->checked = 1;
-    }
+    digest_of(info->code, info->code_size, digest);
+    if (strcmp(digest, form->kernel->bundle->strings + form->row->text[DIGEST].place) != 0)
+        return fail(error, GB_HASH, "the code of %s was exchanged: its sha256 is %s", info->entry, digest);
     (void)((status = need(self, self->driver->load)(&module, info->code)) ||
            (status = need(self, self->driver->find)(function, module, info->entry)));
     if (status)
@@ -226,14 +218,9 @@ static int scratch(gb_device *self, const uint32_t size_and_alignment[2], uint64
 }
 
 /* Encode the map of a descriptor; `into` is aligned to 64. */
-static int encode(gb_device *self, const void *record, const gb_descriptor *it, unsigned char *into)
+static int encode(gb_device *self, MapKind kind, const gb_descriptor *it, void *into)
 {
-    const MapRow *map = record;
-    int i, version = 0, unmark = !need(self, "cuDriverGetVersion")(&version) && version <= 13010;
-    MapKind kind = {.rank = (int)it->rank, .swizzle = (int)map->swizzle, .type = (int)map->type,
-                    .bytes = (int)map->bytes, .fp4_padded = (int)map->fp4_padded};
-    for (i = 0; i < kind.rank; i++)
-        kind.box[i] = map->box[kind.rank - 1 - i];
+    int version = 0, unmark = !need(self, "cuDriverGetVersion")(&version) && version <= 13010;
     return encode_map((EncodeTiled)need(self, "cuTensorMapEncodeTiled"), &kind,
                       (uint64_t)(uintptr_t)it->address, it->shape, it->strides, it->tf32, it->nan, unmark,
                       into);

@@ -1,11 +1,11 @@
 /* The file of a bundle, an archive with an index: part of gluon_bundle.c, which includes it. */
 
 #define FORMAT 1
-#define INDEX_VERSION 3
-#define MOST_BUFFER (1 << 20)
+#define INDEX_VERSION 4
+#define MOST_BUFFER (1 << 15) /* bytes of the arguments of a launch; no driver takes more */
 
-/* Records of the file, at any address. Those of the index are gluon_runtime.index's, whose texts are places in the
- * strings, and other places count from its start. */
+/* Records of the file, at any address. Those of the index are gluon_runtime.index's: the header, then each kernel, its
+ * parameters, and its forms, each in front of its arguments. Texts are places in the strings. */
 typedef struct RECORD {
     char magic[4];
     uint16_t version, flags, method, time, date;
@@ -14,25 +14,22 @@ typedef struct RECORD {
 } LocalHeader; /* of a member of the archive; its name and more follow, then its content */
 typedef struct RECORD {
     char magic[8];
-    uint32_t version, kernels, strings, strings_size, divisibility, unused;
-    uint64_t small;
+    uint32_t version, kernels, forms, strings_size;
 } Header;
-typedef struct RECORD { uint32_t name, parameter_count, parameters, form_count, forms; } KernelRow;
-typedef struct RECORD { uint32_t name, flags; } ParameterRow;
-enum { TARGET, DRIVER, ARCHITECTURE, ENTRY, CODE, DIGEST, OPTIONS, TEXTS };
+typedef struct RECORD { uint32_t place; } TextRow;
+typedef struct RECORD { TextRow name; uint32_t parameters, forms; } KernelRow;
+enum { TARGET, DRIVER, ARCHITECTURE, ENTRY, OPTIONS, CODE, DIGEST, TEXTS };
 typedef struct RECORD {
-    uint32_t text[TEXTS];
-    uint32_t num_warps, warp_size, num_ctas, shared, flags, grid[3], global_scratch[2], profile_scratch[2];
-    uint32_t argument_count, arguments, size, scratch[2], unused;
+    TextRow text[TEXTS];
+    uint32_t facts[15]; /* those of gb_form_info from num_warps to buffer_size */
+    uint32_t scratch[2], arguments;
 } FormRow;
-enum { COOPERATIVE_FORM = 1, DEPENDENT_FORM = 2, GRID_FORM = 4 }; /* its flags */
-typedef struct RECORD { uint32_t swizzle, type, bytes, fp4_padded, rank, box[RANK]; } MapRow;
 
 struct gb_kernel {
     const gb_bundle *bundle;
     const KernelRow *row;
-    const ParameterRow *parameters;
-    gb_form *forms;
+    const TextRow *parameters;
+    const gb_form *forms;
 };
 
 struct gb_form {
@@ -40,16 +37,17 @@ struct gb_form {
     const FormRow *row;
     const ArgumentRow *arguments;
     gb_form_info info;
-    int checked; /* the hash of the code is right */
 };
 
 struct gb_bundle {
-    const unsigned char *data, *index;
-    size_t size, index_size;
+    const unsigned char *data, *next; /* next: of the records, of which `left` bytes are not read */
+    size_t size, left;
     void *owned;
     char digest[DIGITS + 1];
     const Header *header;
+    const char *strings;
     gb_kernel *kernels;
+    gb_form *forms;
 };
 
 static gb_status fail(gb_error *error, gb_status status, const char *format, ...)
@@ -116,110 +114,108 @@ static const unsigned char *member(const gb_bundle *self, const char *name, size
 
 /* -- the index ------------------------------------------------------------------------------------ */
 
-static const char *text_at(const gb_bundle *self, uint32_t place)
+/* Return the next `count` records; NULL where the index has fewer. */
+static const void *take(gb_bundle *self, size_t count, size_t size)
 {
-    return (const char *)self->index + self->header->strings + place;
+    const unsigned char *first = self->next;
+    if (count > self->left / size)
+        return NULL;
+    self->next += count * size;
+    self->left -= count * size;
+    return first;
 }
 
-/* Return the record at a place; NULL where `count` of them are not in the index. */
-static const void *record_at(const gb_bundle *self, uint32_t place, uint32_t count, size_t size)
+/* Return whether `count` texts are in the index. */
+static int are_texts(const gb_bundle *self, const TextRow *texts, size_t count)
 {
-    return place <= self->index_size && count <= (self->index_size - place) / size ? self->index + place : NULL;
+    while (count > 0 && texts[count - 1].place < self->header->strings_size)
+        count--;
+    return count == 0;
 }
 
-/* Return whether all that an argument names is in the index, and its value in the buffer. */
+/* Return whether `size` bytes of a buffer are within it. */
+static int is_within(const gb_form *form, uint32_t place, uint32_t size)
+{
+    return place <= form->info.buffer_size && size <= form->info.buffer_size - place;
+}
+
 static int is_argument(const gb_form *form, const ArgumentRow *row)
 {
-    const gb_kernel *kernel = form->kernel;
-    uint32_t size = form->row->size, room = row->kind == ROW_CONSTANT ? 0 : 8, texts = kernel->bundle->header->strings_size;
-    if (row->kind == ROW_DESCRIPTOR) {
-        const MapRow *map = record_at(kernel->bundle, row->code, 1, sizeof *map);
-        if (row->rank < 1 || row->rank > RANK || map == NULL || map->rank != row->rank)
-            return 0;
-        room = MAP_BYTES + 4 * (row->rank + row->rank % 2) + 8 * row->rank;
-    }
-    return row->kind <= ROW_DESCRIPTOR && row->divisor && row->parameter < kernel->row->parameter_count &&
-           row->text < texts && row->words < texts && row->offset <= size && size - row->offset >= room;
+    uint32_t texts = form->kernel->bundle->header->strings_size, rank = (uint32_t)row->map.rank;
+    if (row->parameter >= form->kernel->row->parameters || row->text >= texts || row->words >= texts || !row->divisor)
+        return 0;
+    if (row->kind == ROW_DESCRIPTOR)
+        return rank >= 1 && rank <= RANK && is_within(form, row->offset, MAP_BYTES + 4 * (rank + rank % 2) + 8 * rank);
+    return row->kind == ROW_CONSTANT || (row->kind == ROW_VALUE && is_within(form, row->offset, 8));
 }
 
 /* Read a form; GB_HASH where its code is not in the file. */
-static gb_status read_form(gb_form *form)
+static gb_status read_form(gb_bundle *self, gb_form *form)
 {
-    const gb_bundle *self = form->kernel->bundle;
-    const FormRow *row = form->row;
+    const FormRow *row = form->row = take(self, 1, sizeof *row);
+    gb_form_info *info = &form->info;
     const char *text[TEXTS];
-    size_t size;
-    const unsigned char *code;
     uint32_t i;
-    for (i = 0; i < TEXTS; i++) {
-        if (row->text[i] >= self->header->strings_size)
-            return GB_FORMAT;
-        text[i] = text_at(self, row->text[i]);
-    }
-    form->arguments = record_at(self, row->arguments, row->argument_count, sizeof *form->arguments);
-    if (form->arguments == NULL || row->size > MOST_BUFFER)
+    if (row == NULL || (form->arguments = take(self, row->arguments, sizeof *form->arguments)) == NULL ||
+        !are_texts(self, row->text, TEXTS))
         return GB_FORMAT;
-    for (i = 0; i < 2; i++)
-        if (row->scratch[i] > row->size || row->size - row->scratch[i] < 8)
-            return GB_FORMAT;
-    for (i = 0; i < row->argument_count; i++)
-        if (!is_argument(form, &form->arguments[i]))
-            return GB_FORMAT;
-    if ((code = member(self, text[CODE], &size)) == NULL)
-        return GB_HASH;
-    form->info = (gb_form_info){
-        text[TARGET], text[DRIVER], text[ARCHITECTURE], text[ENTRY], text[OPTIONS],
-        row->num_warps, row->warp_size, row->num_ctas, row->shared,
-        (row->flags & COOPERATIVE_FORM) != 0, (row->flags & DEPENDENT_FORM) != 0, (row->flags & GRID_FORM) != 0,
-        {row->grid[0], row->grid[1], row->grid[2]}, {row->global_scratch[0], row->global_scratch[1]},
-        {row->profile_scratch[0], row->profile_scratch[1]}, row->size, code, size};
-    return GB_OK;
+    for (i = 0; i < TEXTS; i++)
+        text[i] = self->strings + row->text[i].place;
+    *info = (gb_form_info){.target = text[TARGET], .driver = text[DRIVER], .architecture = text[ARCHITECTURE],
+                           .entry = text[ENTRY], .options = text[OPTIONS]};
+    memcpy((char *)info + offsetof(gb_form_info, num_warps), row->facts, sizeof row->facts);
+    for (i = 0; i < row->arguments && is_argument(form, &form->arguments[i]); i++) {
+    }
+    if (i < row->arguments || info->buffer_size > MOST_BUFFER || !is_within(form, row->scratch[0], 8) ||
+        !is_within(form, row->scratch[1], 8))
+        return GB_FORMAT;
+    info->code = member(self, text[CODE], &info->code_size);
+    return info->code == NULL ? GB_HASH : GB_OK;
 }
 
-static gb_status read_kernel(gb_kernel *kernel)
+/* Read a kernel, whose forms come to `*forms`. */
+static gb_status read_kernel(gb_bundle *self, gb_kernel *kernel, gb_form **forms)
 {
-    const gb_bundle *self = kernel->bundle;
-    const KernelRow *row = kernel->row;
-    const FormRow *forms = record_at(self, row->forms, row->form_count, sizeof *forms);
+    const KernelRow *row = kernel->row = take(self, 1, sizeof *row);
     gb_status status = GB_OK;
-    uint32_t i;
-    kernel->parameters = record_at(self, row->parameters, row->parameter_count, sizeof *kernel->parameters);
-    if (row->name >= self->header->strings_size || kernel->parameters == NULL || forms == NULL)
+    kernel->bundle = self;
+    kernel->forms = *forms;
+    if (row == NULL || (kernel->parameters = take(self, row->parameters, sizeof *kernel->parameters)) == NULL ||
+        !are_texts(self, &row->name, 1) || !are_texts(self, kernel->parameters, row->parameters) ||
+        row->forms > self->header->forms - (size_t)(*forms - self->forms))
         return GB_FORMAT;
-    for (i = 0; i < row->parameter_count; i++)
-        if (kernel->parameters[i].name >= self->header->strings_size)
-            return GB_FORMAT;
-    kernel->forms = calloc((size_t)row->form_count + 1, sizeof *kernel->forms);
-    for (i = 0; kernel->forms != NULL && !status && i < row->form_count; i++) {
-        kernel->forms[i].kernel = kernel;
-        kernel->forms[i].row = &forms[i];
-        status = read_form(&kernel->forms[i]);
+    for (; !status && *forms < kernel->forms + row->forms; (*forms)++) {
+        (*forms)->kernel = kernel;
+        status = read_form(self, *forms);
     }
-    return kernel->forms == NULL ? GB_MEMORY : status;
+    return status;
 }
 
 static gb_status read_index(gb_bundle *self)
 {
-    const Header *header = (const Header *)(self->index = member(self, "index.bin", &self->index_size));
-    const KernelRow *rows;
+    const Header *header = NULL;
+    gb_form *forms;
     gb_status status = GB_OK;
     uint32_t i;
-    if (header == NULL || self->index_size < sizeof *header || memcmp(header->magic, "GLBINDEX", 8) != 0)
+    if ((self->next = member(self, "index.bin", &self->left)) != NULL)
+        header = take(self, 1, sizeof *header);
+    if (header == NULL || memcmp(header->magic, "GLBINDEX", 8) != 0)
         return GB_FORMAT;
     if (header->version != INDEX_VERSION)
         return GB_VERSION;
-    rows = record_at(self, sizeof *header, header->kernels, sizeof *rows);
-    if (header->strings > self->index_size || header->strings_size != self->index_size - header->strings ||
-        !header->strings_size || self->index[self->index_size - 1] || rows == NULL)
+    if (!header->strings_size || header->strings_size > self->left || self->next[self->left - 1] ||
+        header->kernels > self->left / sizeof(KernelRow) || header->forms > self->left / sizeof(FormRow))
         return GB_FORMAT;
-    self->kernels = calloc((size_t)header->kernels + 1, sizeof *self->kernels);
+    self->left -= header->strings_size;
+    self->strings = (const char *)self->next + self->left;
     self->header = header;
-    for (i = 0; self->kernels != NULL && !status && i < header->kernels; i++) {
-        self->kernels[i].bundle = self;
-        self->kernels[i].row = &rows[i];
-        status = read_kernel(&self->kernels[i]);
-    }
-    return self->kernels == NULL ? GB_MEMORY : status;
+    self->kernels = calloc((size_t)header->kernels + 1, sizeof *self->kernels);
+    self->forms = forms = calloc((size_t)header->forms + 1, sizeof *forms);
+    if (self->kernels == NULL || forms == NULL)
+        return GB_MEMORY;
+    for (i = 0; !status && i < header->kernels; i++)
+        status = read_kernel(self, &self->kernels[i], &forms);
+    return status || (!self->left && forms == self->forms + header->forms) ? status : GB_FORMAT;
 }
 
 static gb_bundle *open_named(const void *data, size_t size, void *owned, const char *where, gb_error *error)
@@ -275,12 +271,10 @@ gb_bundle *gb_open(const char *path, gb_error *error)
 
 void gb_close(gb_bundle *self)
 {
-    size_t i;
     if (self == NULL)
         return;
-    for (i = 0; self->kernels != NULL && i < self->header->kernels; i++)
-        free(self->kernels[i].forms);
     free(self->kernels);
+    free(self->forms);
     free(self->owned);
     free(self);
 }
@@ -289,10 +283,10 @@ void gb_close(gb_bundle *self)
 
 const char *gb_digest(const gb_bundle *self) { return self->digest; }
 size_t gb_kernel_count(const gb_bundle *self) { return self->header->kernels; }
-size_t gb_parameter_count(const gb_kernel *kernel) { return kernel->row->parameter_count; }
-size_t gb_form_count(const gb_kernel *kernel) { return kernel->row->form_count; }
+size_t gb_parameter_count(const gb_kernel *kernel) { return kernel->row->parameters; }
+size_t gb_form_count(const gb_kernel *kernel) { return kernel->row->forms; }
 void gb_form_get(const gb_form *form, gb_form_info *info) { *info = form->info; }
-const char *gb_kernel_name(const gb_kernel *kernel) { return text_at(kernel->bundle, kernel->row->name); }
+const char *gb_kernel_name(const gb_kernel *kernel) { return kernel->bundle->strings + kernel->row->name.place; }
 
 const gb_kernel *gb_kernel_at(const gb_bundle *self, size_t index)
 {
@@ -306,7 +300,7 @@ const gb_form *gb_form_at(const gb_kernel *kernel, size_t index)
 
 const char *gb_parameter_name(const gb_kernel *kernel, size_t index)
 {
-    return index < gb_parameter_count(kernel) ? text_at(kernel->bundle, kernel->parameters[index].name) : NULL;
+    return index < gb_parameter_count(kernel) ? kernel->bundle->strings + kernel->parameters[index].place : NULL;
 }
 
 const gb_kernel *gb_find(const gb_bundle *self, const char *name, gb_error *error)

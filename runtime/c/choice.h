@@ -5,14 +5,14 @@
 typedef struct RECORD {
     uint32_t parameter, kind;
     uint32_t text; /* the type, the element type of a pointer, or the constant */
-    uint32_t rank;
-    uint32_t code; /* a letter, or the place of a map */
+    uint32_t code; /* a letter */
     uint32_t offset, divisor, words;
     int8_t scores[8]; /* by gb_kind */
     int64_t least;
     uint64_t most;
     int64_t narrow_least;
     uint64_t narrow_most, small;
+    MapKind map; /* of a descriptor */
 } ArgumentRow;
 enum { ROW_CONSTANT, ROW_VALUE, ROW_DESCRIPTOR }; /* its kinds */
 enum { NEVER = -128, WIDER = -2, UNFIT = -1000 };  /* scores */

@@ -23,19 +23,18 @@ static const gb_descriptor *descriptor_of(const gb_value *value)
 }
 
 /* Return whether a descriptor is of the element type, rank and box that an argument was compiled for. */
-static int descriptor_fits(const gb_bundle *self, const ArgumentRow *row, const gb_value *value)
+static int descriptor_fits(const ArgumentRow *row, const char *type, const gb_value *value)
 {
     const gb_descriptor *it = descriptor_of(value);
-    const MapRow *map = (const MapRow *)(self->index + row->code);
-    const char *element = strchr(text_at(self, row->text), '<'), *end = strchr(text_at(self, row->text), '[');
+    const char *element = strchr(type, '<'), *end = strchr(type, '[');
     uint32_t i;
-    if (it->rank != row->rank || element == NULL || end == NULL || it->type == NULL ||
+    if (it->rank != (uint32_t)row->map.rank || element == NULL || end == NULL || it->type == NULL ||
         strlen(it->type) != (size_t)(end - ++element) || memcmp(it->type, element, strlen(it->type)) != 0 ||
         (uintptr_t)it->address % 16 || it->strides[it->rank - 1] != 1)
         return 0;
     for (i = 0; i < it->rank; i++)
-        if (it->shape[i] < 1 || it->shape[i] > INT32_MAX || (it->box[i] && it->box[i] != map->box[i]) ||
-            (i + 1 < it->rank && it->strides[i] * map->bytes % 16))
+        if (it->shape[i] < 1 || it->shape[i] > INT32_MAX || (it->box[i] && it->box[i] != row->map.box[it->rank - 1 - i]) ||
+            (i + 1 < it->rank && it->strides[i] * (uint64_t)row->map.bytes % 16))
             return 0;
     return 1;
 }
@@ -56,10 +55,9 @@ static int is_constant(const char *expected, const gb_value *value)
 /* Return the score of a value, or UNFIT. */
 static int score(const gb_form *form, const ArgumentRow *row, const gb_value *value)
 {
-    const gb_bundle *self = form->kernel->bundle;
-    const char *expected = text_at(self, row->text);
+    const char *expected = form->kernel->bundle->strings + row->text;
     if ((row->kind == ROW_CONSTANT && !is_constant(expected, value)) ||
-        (row->kind == ROW_DESCRIPTOR && (value->kind != GB_DESCRIPTOR || !descriptor_fits(self, row, value))))
+        (row->kind == ROW_DESCRIPTOR && (value->kind != GB_DESCRIPTOR || !descriptor_fits(row, expected, value))))
         return UNFIT;
     return score_value(row, expected, value);
 }
@@ -69,13 +67,13 @@ static gb_status misfit(const gb_form *form, const ArgumentRow *row, const char 
                         gb_error *error)
 {
     return fail(error, GB_MISSING, "%s: %s%s; expected %s", gb_parameter_name(form->kernel, row->parameter), before,
-                after, text_at(form->kernel->bundle, row->words));
+                after, form->kernel->bundle->strings + row->words);
 }
 
 static gb_status miscounted(const gb_form *form, size_t count, gb_error *error)
 {
     return fail(error, GB_ARGUMENT, "%s takes %u arguments, got %zu", gb_kernel_name(form->kernel),
-                form->row->argument_count, count);
+                form->row->arguments, count);
 }
 
 const gb_form *gb_select(const gb_kernel *kernel, const char *driver, const char *architecture,
@@ -90,7 +88,7 @@ const gb_form *gb_select(const gb_kernel *kernel, const char *driver, const char
         if (strcmp(form->info.driver, driver) != 0 || strcmp(form->info.architecture, architecture) != 0)
             continue;
         near = near == NULL ? form : near;
-        if (form->row->argument_count != count)
+        if (form->row->arguments != count)
             continue;
         for (i = 0; i < count; i++) {
             int points = score(form, &form->arguments[i], &values[i]);
@@ -129,63 +127,57 @@ const gb_form *gb_select(const gb_kernel *kernel, const char *driver, const char
 
 /* -- packing -------------------------------------------------------------------------------------- */
 
-/* Put the arguments of a form; a device encodes the maps. */
-static gb_status put_values(gb_device *device, const gb_form *form, const gb_value *values, size_t count, Packed *to,
-                            gb_error *error)
+/* Write the arguments of a form into its buffer, and list the places of its parameters; a device encodes the maps. */
+static gb_status put_values(gb_device *device, const gb_form *form, const gb_value *values, size_t count,
+                            unsigned char *buffer, void **parameters, gb_error *error)
 {
-    uint32_t i;
-    int status;
-    to->used = to->map = 0;
-    if (count != form->row->argument_count)
+    void **last = parameters + MAX_VALUES - 2 * RANK - 3;
+    uint32_t i, d;
+    memset(buffer, 0, form->info.buffer_size);
+    if (count != form->row->arguments)
         return miscounted(form, count, error);
     for (i = 0; i < count; i++) {
         const ArgumentRow *row = &form->arguments[i];
         const gb_descriptor *it = descriptor_of(&values[i]);
+        unsigned char *place = buffer + row->offset;
         uint64_t word = values[i].bits;
+        uint32_t rank = row->kind == ROW_DESCRIPTOR ? (uint32_t)row->map.rank : 0;
+        int status;
         if (score(form, row, &values[i]) == UNFIT)
             return misfit(form, row, "not the argument that the form was compiled for", "", error);
-        if (to->used + 2 * RANK + 3 > MAX_VALUES || to->map == MAX_MAPS)
+        if (parameters > last)
             return fail(error, GB_ARGUMENT, "%s takes too many arguments", gb_kernel_name(form->kernel));
-        if (row->kind == ROW_VALUE) {
-            if (is_real((char)row->code))
-                (void)write_real((char)row->code, values[i].real, &word);
-            put_word(to, word);
-        } else if (row->kind == ROW_DESCRIPTOR) {
-            status = device == NULL ? 0 : encode(device, form->kernel->bundle->index + row->code, it, to->maps[to->map]);
-            if (status)
-                return fail(error, GB_DRIVER, "%s: the driver cannot encode the descriptor: error %d",
-                            gb_parameter_name(form->kernel, row->parameter), status);
-            put_described(to, it->shape, it->strides, (int)it->rank);
+        if (row->kind != ROW_CONSTANT)
+            *parameters++ = place;
+        if (row->kind == ROW_VALUE && is_real((char)row->code))
+            (void)write_real((char)row->code, values[i].real, &word);
+        if (row->kind == ROW_VALUE)
+            memcpy(place, &word, (size_t)letter_bits((char)row->code) / 8);
+        if (rank && device != NULL && (status = encode(device, row->map, it, place)) != 0)
+            return fail(error, GB_DRIVER, "%s: the driver cannot encode the descriptor: error %d",
+                        gb_parameter_name(form->kernel, row->parameter), status);
+        for (d = 0; d < 2 * rank; d++) { /* the shape in 32 bits each, the strides in 64 */
+            unsigned char *part = place + MAP_BYTES + (d < rank ? 4 * d : 8 * d - 4 * rank + 4 * (rank % 2));
+            memcpy(part, d < rank ? &it->shape[d] : &it->strides[d - rank], d < rank ? 4 : 8);
+            *parameters++ = part;
         }
     }
+    for (i = 0; i < 2; i++)
+        parameters[i] = buffer + form->row->scratch[i];
     return GB_OK;
 }
 
 gb_status gb_pack(const gb_form *form, const gb_value *values, size_t count, void *buffer, gb_error *error)
 {
-    Packed packed;
-    gb_status status = put_values(NULL, form, values, count, &packed, error);
-    uint32_t i, d;
-    int next = 0;
-    memset(buffer, 0, form->row->size);
-    for (i = 0; !status && i < count; i++) {
-        const ArgumentRow *row = &form->arguments[i];
-        unsigned char *place = (unsigned char *)buffer + row->offset;
-        if (row->kind == ROW_VALUE)
-            memcpy(place, packed.parameters[next++], (size_t)letter_bits((char)row->code) / 8);
-        for (d = 0; row->kind == ROW_DESCRIPTOR && d <= 2 * row->rank; d++) { /* the map, shape, strides */
-            size_t size = d == 0 ? 0 : d <= row->rank ? 4 : 8;
-            memcpy(place, packed.parameters[next++], size);
-            place += d == 0 ? MAP_BYTES : size + (d == row->rank ? 4 * (row->rank % 2) : 0);
-        }
-    }
-    return status;
+    void *parameters[MAX_VALUES];
+    return put_values(NULL, form, values, count, buffer, parameters, error);
 }
 
 /* -- launching ------------------------------------------------------------------------------------ */
 
+/* Launch with arguments that are in their buffer but for the addresses of scratch memory. */
 static gb_status launch_packed(gb_device *self, const gb_form *form, void *function, const uint32_t *grid, void *stream,
-                               Packed *packed, gb_error *error)
+                               unsigned char *buffer, void **parameters, gb_error *error)
 {
     const gb_form_info *info = &form->info;
     const uint32_t *needs[2] = {info->global_scratch, info->profile_scratch};
@@ -193,9 +185,9 @@ static gb_status launch_packed(gb_device *self, const gb_form *form, void *funct
     int i, code = 0;
     for (i = 0; !code && i < 2; i++) {
         code = scratch(self, needs[i], blocks, stream, &address, &owned[i]);
-        put_word(packed, address);
+        memcpy(buffer + form->row->scratch[i], &address, sizeof address);
     }
-    code = code ? code : launch_now(self, function, info, grid, stream, packed->parameters);
+    code = code ? code : launch_now(self, function, info, grid, stream, parameters);
     for (i = 0; i < 2; i++) /* the stream keeps later users behind the kernel */
         if (owned[i])
             need(self, self->driver->free)(owned[i], stream);
@@ -208,8 +200,8 @@ gb_status gb_launch_form(gb_device *self, const gb_form *form, const uint32_t *g
                          const gb_value *values, size_t count, gb_error *error)
 {
     const gb_form_info *info = &form->info;
-    void *function = NULL;
-    Packed packed;
+    void *function = NULL, *parameters[MAX_VALUES];
+    _Alignas(64) unsigned char buffer[MOST_BUFFER];
     gb_status status = GB_OK;
     int empty;
     if (grid == NULL && !info->has_grid)
@@ -221,11 +213,10 @@ gb_status gb_launch_form(gb_device *self, const gb_form *form, const uint32_t *g
     if (grid[1] > 65535 || grid[2] > 65535 || grid[0] > INT32_MAX)
         return fail(error, GB_ARGUMENT, "not a grid: %u x %u x %u", grid[0], grid[1], grid[2]);
     empty = !grid[0] || !grid[1] || !grid[2];
-    if (!empty && ((status = enter(self, error)) || /* a form is the bundle's, which may mark it as checked */
-                   (status = load(self, (gb_form *)form, &function, error))))
+    if (!empty && ((status = enter(self, error)) || (status = load(self, form, &function, error))))
         return status;
-    status = put_values(empty ? NULL : self, form, values, count, &packed, error);
-    return status || empty ? status : launch_packed(self, form, function, grid, stream, &packed, error);
+    status = put_values(empty ? NULL : self, form, values, count, buffer, parameters, error);
+    return status || empty ? status : launch_packed(self, form, function, grid, stream, buffer, parameters, error);
 }
 
 gb_status gb_launch(gb_device *self, const gb_kernel *kernel, const uint32_t *grid, void *stream,

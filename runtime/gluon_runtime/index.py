@@ -1,14 +1,14 @@
 """`index.bin`: the manifest in a form that C reads without a parser of JSON.
 
-Little-endian words of 32 bits; a place is given in bytes behind the start. Strings end
-with 0 and are at the end. `c/gluon_bundle.h` reads it, docs/bundles.md lists the records.
+Little-endian records, one behind the other, each followed by those that it counts. Strings end with 0 and are at the
+end. `c/bundle_file.h` reads it, docs/bundles.md lists the records.
 """
 
 from __future__ import annotations
 
 import json
 import struct
-from typing import Callable, Mapping, NamedTuple
+from typing import Iterator, Mapping, NamedTuple, Optional
 
 from gluon_runtime.manifest import (
     Constant,
@@ -23,20 +23,17 @@ from gluon_runtime.manifest import (
     leaves_of,
     spoken,
 )
-from gluon_runtime.rules import ALIGN, CONSTANT, SPECIALIZE
 
 __all__ = ["CONSTANT_SCORE", "KINDS", "MAGIC", "VERSION", "build", "condition"]
 
 MAGIC = b"GLBINDEX"
-VERSION = 3
-_HEADER = struct.Struct("<8s6IQ")
-_KERNEL = struct.Struct("<5I")
-_PARAMETER = struct.Struct("<2I")
+VERSION = 4
+_HEADER = struct.Struct("<8s4I")
+_KERNEL = struct.Struct("<3I")
 _FORM = struct.Struct("<25I")
-_ARGUMENT = struct.Struct("<8I8bqQqQQ")
-_MAP = struct.Struct("<10I")
+_ARGUMENT = struct.Struct("<7I8bqQqQQ48s")
+_MAP = struct.Struct("<I6i5I")  # `MapKind` of `c/driver.h`
 
-_COOPERATIVE, _DEPENDENT, _GRID = 1, 2, 4
 # The kinds of values in C, `gb_kind`, and the score of one that code does not take.
 KINDS = ("pointer", "integer", "unsigned", "real", "boolean", "constant", "left out", "descriptor")
 _OTHERS = {*KINDS} - {"integer", "unsigned"}
@@ -69,53 +66,24 @@ def text_of(constant: Constant) -> str:
 def build(manifest: Manifest) -> bytes:
     """Return the index of a manifest; the same for the same manifest."""
     strings = _Strings()
-    blocks: list[bytes] = []
-    place = _HEADER.size + _KERNEL.size * len(manifest.kernels)
-
-    def put(data: bytes) -> int:
-        nonlocal place
-        offset, place = place, place + len(data)
-        blocks.append(data)
-        return offset
-
-    rows = b""
-    for name, kernel in sorted(manifest.kernels.items()):
-        parameters = put(b"".join(_parameters(kernel, strings)))
-        listed = [
-            _form(
-                form,
-                manifest.members[form.code],
-                put(b"".join(_arguments(kernel, form, manifest.rules, strings, put))),
-                strings,
-            )
-            for form in kernel.forms
-        ]
-        forms = put(b"".join(listed))
-        row = (strings(name), len(kernel.parameters), parameters, len(listed), forms)
-        rows += _KERNEL.pack(*row)
-    head = _HEADER.pack(
-        MAGIC,
-        VERSION,
-        len(manifest.kernels),
-        place,
-        len(strings.data),
-        manifest.rules.divisibility,
-        0,
-        manifest.rules.small,
-    )
-    return b"".join([head, rows, *blocks, bytes(strings.data)])
-
-
-def _parameters(kernel: Kernel, strings: _Strings) -> list[bytes]:
-    return [
-        _PARAMETER.pack(
-            strings(parameter.name),
-            CONSTANT * parameter.constexpr
-            | SPECIALIZE * parameter.specialize
-            | ALIGN * parameter.align,
-        )
-        for parameter in kernel.parameters
+    records = [
+        record
+        for name, kernel in sorted(manifest.kernels.items())
+        for record in _kernel(name, kernel, manifest, strings)
     ]
+    forms = sum(len(kernel.forms) for kernel in manifest.kernels.values())
+    head = _HEADER.pack(MAGIC, VERSION, len(manifest.kernels), forms, len(strings.data))
+    return b"".join([head, *records, bytes(strings.data)])
+
+
+def _kernel(name: str, kernel: Kernel, manifest: Manifest, strings: _Strings) -> Iterator[bytes]:
+    """Yield the records of a kernel."""
+    yield _KERNEL.pack(strings(name), len(kernel.parameters), len(kernel.forms))
+    for parameter in kernel.parameters:
+        yield strings(parameter.name).to_bytes(4, "little")
+    for form in kernel.forms:
+        yield _form(form, manifest.members[form.code], strings)
+        yield from _arguments(kernel, form, manifest.rules, strings)
 
 
 class Condition(NamedTuple):
@@ -137,23 +105,23 @@ class Condition(NamedTuple):
     text: str = ""
     small: int = 2**64 - 1
 
-    def packed(
+    def packed(  # noqa: PLR0913 - the fields of the record
         self,
         kind: int,
         parameter: int = 0,
         text: int = 0,
-        rank: int = 0,
         code: int = 0,
         offset: int = 0,
         words: int = 0,
+        encoding: Optional[TensorMap] = None,
     ) -> bytes:
         """Return an `ArgumentRow` of `c/choice.h`."""
         scores = [self.scores.get(name, _NEVER) for name in KINDS]
         least, most = (-(2**63), 0) * 2, (2**63 - 1, 2**64 - 1) * 2
         limits = zip(least, (*self.within, *self.narrower), most)
         clamped = [max(low, min(number, high)) for low, number, high in limits]
-        head = (parameter, kind, text, rank, code, offset, self.divisor, words)
-        return _ARGUMENT.pack(*head, *scores, *clamped, self.small)
+        head = (parameter, kind, text, code, offset, self.divisor, words)
+        return _ARGUMENT.pack(*head, *scores, *clamped, self.small, _map(encoding))
 
 
 def condition(parameter: Parameter, pattern: Value, rules: Rules) -> Condition:
@@ -194,14 +162,12 @@ def _strict(known: Condition, code: str) -> Condition:
     return known._replace(scores={k: known.scores[k] for k in known.scores.keys() & _OTHERS})
 
 
-def _arguments(
-    kernel: Kernel, form: Form, rules: Rules, strings: _Strings, put: Callable[[bytes], int]
-) -> list[bytes]:
+def _arguments(kernel: Kernel, form: Form, rules: Rules, strings: _Strings) -> Iterator[bytes]:
+    """Yield the records of the arguments of a form, those of tuples in a row."""
     fields = {field.path: field for field in form.packing.fields}
-    rows = []
     for path, pattern in leaves_of(form.arguments):
         parameter, field = kernel.parameters[path[0]], fields.get(path)
-        offset, code, rank = 0 if field is None else field.offset, 0, 0
+        offset, code, encoding = 0 if field is None else field.offset, 0, None
         if isinstance(pattern, Value):
             assert field is not None
             known = _strict(condition(parameter, pattern, rules), field.code)
@@ -209,7 +175,7 @@ def _arguments(
             code = ord("y") if field.code == "bf16" else ord(field.code)
         elif isinstance(pattern, Described):
             assert field is not None and field.map is not None
-            number, text, rank, code = 2, pattern.text, pattern.rank, put(_map(field.map))
+            number, text, encoding = 2, pattern.text, field.map
             known = Condition({"descriptor": 0})
         else:
             assert isinstance(pattern, Constant)
@@ -219,36 +185,42 @@ def _arguments(
                 scores = dict.fromkeys((*scores, "boolean", "left out"), 0)
             known = Condition(scores)
         words = strings(spoken(pattern, rules))
-        rows.append(known.packed(number, path[0], strings(text), rank, code, offset, words))
-    return rows
+        yield known.packed(number, path[0], strings(text), code, offset, words, encoding)
 
 
-def _map(encoding: TensorMap) -> bytes:
-    box = [*encoding.box, *[0] * (5 - len(encoding.box))]
-    head = (encoding.swizzle, encoding.element_type, encoding.element_bytes, encoding.fp4_padded)
-    return _MAP.pack(*map(int, head), len(encoding.box), *box)
+def _map(encoding: Optional[TensorMap]) -> bytes:
+    if encoding is None:
+        return bytes(_MAP.size)
+    head = (len(encoding.box), encoding.swizzle, encoding.element_type, encoding.element_bytes)
+    box = [*encoding.box[::-1], *[0] * (5 - len(encoding.box))]
+    return _MAP.pack(0, 1, *head, encoding.fp4_padded, *box)
 
 
-def _form(form: Form, digest: str, arguments: int, strings: _Strings) -> bytes:
+def _form(form: Form, digest: str, strings: _Strings) -> bytes:
     launch, packing = form.launch, form.packing
     options = {name: form.options[name] for name in form.explicit}
-    flags = _COOPERATIVE * launch.cooperative | _DEPENDENT * launch.dependent
+    texts = (
+        form.target,
+        form.driver,
+        form.architecture,
+        launch.entry,
+        json.dumps(options, sort_keys=True, separators=(",", ":")),
+        form.code,
+        digest,
+    )
     return _FORM.pack(
-        *map(
-            strings, (form.target, form.driver, form.architecture, launch.entry, form.code, digest)
-        ),
-        strings(json.dumps(options, sort_keys=True, separators=(",", ":"))),
+        *map(strings, texts),
         launch.num_warps,
         launch.warp_size,
         launch.num_ctas,
         launch.shared,
-        flags | _GRID * (form.grid is not None),
+        launch.cooperative,
+        launch.dependent,
+        form.grid is not None,
         *(form.grid or (0, 0, 0)),
         *launch.global_scratch,
         *launch.profile_scratch,
-        len(leaves_of(form.arguments)),
-        arguments,
         packing.size,
         *packing.scratch,
-        0,
+        len(leaves_of(form.arguments)),
     )

@@ -196,9 +196,10 @@ class TestWrongFiles:
         """Whoever computes the hash anew still reaches nothing outside of the file."""
         data = bundle_file.read_bytes()
         index = container.unpack(data, "test").members["index.bin"]
-        (form,) = struct.unpack_from("<I", index, 40 + 16)  # of the first kernel
-        (argument,) = struct.unpack_from("<I", index, form + 80)
-        places = [*range(8, 60, 4), *range(form, form + 96, 4), *range(argument, argument + 24, 4)]
+        (parameters,) = struct.unpack_from("<I", index, 24 + 4)  # of the first kernel
+        form = 24 + 12 + 4 * parameters
+        argument = form + 100
+        places = [*range(8, 40, 4), *range(form, argument + 24, 4)]
         files = []
         for place in places:
 
@@ -212,9 +213,9 @@ class TestWrongFiles:
         refused = {place for place, (status, _) in statuses.items() if status}
         assert {statuses[place][0] for place in refused} <= {FORMAT, VERSION, HASH}
         texts = {form + 4 * word for word in range(7)}  # a form names seven
-        counts = {form + 76, form + 80, form + 84, form + 88, form + 92}
-        assert {8, 12, 16, 20, 40, 44, 48, 52, 56} | texts | counts <= refused
-        assert {argument, argument + 8, argument + 20} <= refused
+        sizes = {form + 84, form + 88, form + 92, form + 96}  # the buffer, scratch, arguments
+        assert {8, 12, 16, 20, 24, 28, 32, 36} | texts | sizes <= refused
+        assert {argument, argument + 4, argument + 8, argument + 16} <= refused
         for number, place in enumerate(places):
             if place not in refused:
                 program("list", tmp_path / f"{number}.glb")
