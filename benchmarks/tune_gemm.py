@@ -1,13 +1,8 @@
-"""Measure every tiling of a product on Hopper for shapes of all kinds, and fit the table that chooses between them.
+"""Measure the tilings of a product on Hopper for shapes of all kinds; `fit_gemm.py` fits the table that chooses between them.
 
-    python benchmarks/tune_gemm.py --measure times.json [--count 60] [--seed 1]     # on the GPU
-    python benchmarks/tune_gemm.py --measure times.json --shapes 84x3936x4096:NN,1000x1000x1000:NT
-    python benchmarks/tune_gemm.py --fit times.json                                 # writes tuned/hopper.json, anywhere
-    python benchmarks/tune_gemm.py --fit old.json,new.json                          # of several measurements
-    python benchmarks/tune_gemm.py --add times.json                                 # corrects it by more shapes
-    python benchmarks/tune_gemm.py --validate old.json,new.json                     # by tables of three quarters of the shapes
-
-`--fit` prints the shapes that the model gets wrong by more than 5 %; those get an entry of their own.
+python benchmarks/tune_gemm.py --measure times.json [--count 60] [--seed 1]     # on the GPU
+python benchmarks/tune_gemm.py --measure times.json --shapes 84x3936x4096:NN,1000x1000x1000:NT
+python benchmarks/fit_gemm.py --add times.json                                  # anywhere
 """
 
 from __future__ import annotations
@@ -23,12 +18,11 @@ import time
 from collections import Counter
 from functools import partial
 from pathlib import Path
-from typing import Any, Callable, Iterator, NamedTuple, Sequence
+from typing import Any, Callable, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "kernels")]
 
-import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
 from gluon_kernels.gemm import choice, tilings  # noqa: E402
@@ -36,8 +30,6 @@ from gluon_kernels.gemm.problem import BMM, MATMUL, MATMUL_FP8  # noqa: E402
 from gluon_kernels.problem import Problem, error_of  # noqa: E402
 
 EACH = 400e-6  # seconds of a graph
-NEAR = 0.6  # of the weight of the best tilings: those far from it correct nothing
-NOISE = 0.09  # of the variance of an error of the model, that measurements have
 PROCESSORS = torch.cuda.get_device_properties(0).multi_processor_count if torch.cuda.is_available() else 132  # fmt: skip
 
 
@@ -245,176 +237,9 @@ def measure(shapes: list[dict[str, Any]], pick: Pick, limit: float) -> dict[str,
     return {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": rows}
 
 
-Sample = tuple[tuple[float, ...], float, float]  # quantities, microseconds, weight
-
-
-def samples_of(measured: dict[str, Any]) -> Iterator[tuple[tilings.Tiling, tilings.Size, float, float]]:  # fmt: skip
-    """Yield each measured tiling with the size, its microseconds without copies, and a weight: those far from the best need no exact time."""
-    for row in measured["rows"]:
-        least = min((t for n, t in row["times"].items() if n in tilings.TILINGS), default=0.0)
-        size = size_of(row["shape"])
-        for name, seconds in {**row.get("rough", {}), **row["times"]}.items():
-            tiling = tilings.TILINGS.get(name)
-            if tiling is not None:
-                copies = choice.padding(size) if tiling.kernel != "direct" else 0.0
-                time_alone = max(seconds * 1e6 - copies, 0.5 * seconds * 1e6)
-                yield tiling, size, time_alone, min(1.0, 1.2 * least / seconds) * row.get("weight", 1.0)  # fmt: skip
-
-
-def written(table: dict[str, Any]) -> str:
-    """Return JSON with a line for each entry."""
-    parts = []
-    for key, value in table.items():
-        if isinstance(value, dict):
-            lines = (
-                f"  {json.dumps(k)}: {json.dumps(v, separators=(',', ':'))}"
-                for k, v in value.items()
-            )
-            parts.append(f" {json.dumps(key)}: {{\n" + ",\n".join(lines) + "\n }")
-        else:
-            parts.append(f" {json.dumps(key)}: {json.dumps(value, separators=(',', ':'))}")
-    return "{\n" + ",\n".join(parts) + "\n}\n"
-
-
-def use(table: dict[str, Any]) -> None:
-    """Let tilings be chosen by a table."""
-    read = choice.read(table)
-    choice._table = lambda: read  # type: ignore[assignment]
-    choice._order.cache_clear()
-    choice.choose.cache_clear()
-
-
-def fitted(measured: dict[str, Any]) -> dict[str, Any]:
-    """Return a table: non-negative factors for the times of the tilings of each kernel, with least relative errors, and corrections of them."""
-    kinds: dict[str, list[Sample]] = {}
-    for tiling, size, time_alone, weight in samples_of(measured):
-        quantities = choice.features(choice.Columns([tiling]), size)
-        sample = (tuple(float(np.ravel(x)[0]) for x in quantities), time_alone, weight)
-        kinds.setdefault(choice.kind_of(tiling), []).append(sample)
-    model = {
-        kind: [float(f"{x:.5g}") for x in _factors(*zip(*rows))] for kind, rows in kinds.items()
-    }
-    return corrected({"model": model, "shapes": {}}, measured)
-
-
-def corrected(table: dict[str, Any], measured: dict[str, Any]) -> dict[str, Any]:
-    """Return the table with corrections of the model by measured times, besides those that it has."""
-    known = choice.read(table)
-    errors: dict[tuple[str, tuple[int, ...]], list[float]] = {}
-    sizes = [tuple(row) for row in table.get("sizes", ())]
-    if len(known.weights):  # the errors that gave the weights
-        old = choice.likeness(known.points, known.points) @ known.weights + NOISE * known.weights
-        places = [
-            (name, sizes[n]) for n, of_size in choice.by_size(table).items() for name, _ in of_size
-        ]
-        errors = {place: [float(error)] for place, error in zip(places, old)}
-    for tiling, size, time_alone, weight in samples_of(measured):
-        expected = float(choice.expected(choice.Columns([tiling]), size, known)[0])
-        if expected == expected and weight > NEAR:
-            errors.setdefault((tiling.name, choice.row_of(size)), []).append(
-                math.log(time_alone / expected)
-            )
-    points = [
-        choice.traits(choice.Columns([tilings.TILINGS[name]]), choice.size_of(row))[0]
-        for name, row in errors
-    ]
-    like = choice.likeness(*(np.array(points, float),) * 2) + NOISE * np.eye(len(points))
-    solved = np.linalg.solve(like, np.array([statistics.median(x) for x in errors.values()]))
-    numbers = {row: n for n, row in enumerate(dict.fromkeys(row for _, row in errors))}
-    weights: dict[str, list[tuple[int, float]]] = {}
-    for (name, row), weight in zip(errors, solved):
-        weights.setdefault(name, []).append((numbers[row], float(f"{weight:.3g}")))
-    return {**table, "sizes": list(numbers), "weights": weights}
-
-
-def add(measured: dict[str, Any], file: Path) -> None:
-    """Correct the table by more measured times, with the factors that it has, and write it."""
-    table = corrected(json.loads(file.read_text()), measured)
-    file.write_text(written(table))
-
-
-def validate(measured: dict[str, Any], parts: int = 4) -> None:
-    """Print how much longer the chosen tilings of shapes take than the best measured ones, where the table does not know the shapes."""
-    rows = [row for row in measured["rows"] if len(tilings.TILINGS.keys() & row["times"]) > 3]
-    random.Random(1).shuffle(rows)
-    worse, of_torch = [], []
-    for part in range(parts):
-        held = rows[part::parts]
-        use(fitted({**measured, "rows": [row for row in rows if row not in held]}))
-        for row in held:
-            size = size_of(row["shape"])
-            ours = {n: t for n, t in row["times"].items() if n in tilings.TILINGS}
-            kinds = [tilings.TILINGS[name] for name in ours]
-            pairs = zip(choice.predicted(kinds, size), ours.values())
-            taken = min((time, seconds) for time, seconds in pairs if time is not None)[1]
-            worse.append(taken / min(ours.values()))
-            of_torch.append(row["times"]["torch"] / taken)
-    for name, ratios in (("the best tiling", [1 / x for x in worse]), ("torch", of_torch)):
-        ratios.sort()
-        mean = float(np.exp(np.mean(np.log(ratios))))
-        print(f"of {name}: mean {mean:.3f}, 5th percentile {ratios[len(ratios) // 20]:.3f}, worst {ratios[0]:.3f}, {len(ratios)} shapes")  # fmt: skip
-
-
-def read(files: str) -> dict[str, Any]:
-    """Return the measurements of several files as one."""
-    several = [json.loads(Path(file).read_text()) for file in files.split(",")]
-    return {**several[-1], "rows": [row for measured in several for row in measured["rows"]]}
-
-
-def fit(measured: dict[str, Any], file: Path) -> None:
-    """Fit the model to measured times, and write the table."""
-    table = fitted(measured)
-    use(table)
-    shapes: dict[str, str] = table["shapes"]
-    ratios, of_torch = [], []
-    for row in measured["rows"]:
-        size = size_of(row["shape"])
-        ours = {n: t for n, t in row["times"].items() if n in tilings.TILINGS}
-        if not ours:
-            continue
-        chosen = choice.choose(size).name
-        best = min(ours, key=ours.__getitem__)
-        worse = ours.get(chosen, float("inf")) / ours[best]
-        if chosen in ours:
-            ratios.append(worse)
-            of_torch.append(row["times"]["torch"] / ours[chosen])
-        # A tiling that was not measured may be better yet.
-        if 1.05 < worse < math.inf and len(ours) > 3:
-            shapes[size.name] = best
-            print(f"{row['shape']}: {chosen} instead of {best}, {worse:.3f}")
-    mean = float(np.exp(np.mean(np.log(ratios))))
-    print(f"chosen against the best tiling: mean {mean:.3f}, worst {max(ratios):.3f}; "
-          f"{len(measured['rows']) - len(ratios)} chosen ones were not measured")  # fmt: skip
-    mean = float(np.exp(np.mean(np.log(of_torch))))
-    print(f"torch against the chosen: mean {mean:.3f}, worst {min(of_torch):.3f}")
-    table["device"] = measured["device"]
-    file.write_text(written(table))
-
-
-def _factors(rows: Sequence[Any], times: Sequence[float], weights: Sequence[float]) -> list[float]:
-    """Return non-negative factors of least relative squares, by coordinate descent on the normal equations."""
-    matrix = np.array(rows) * (np.array(weights) / np.array(times))[:, None]
-    scale = np.sqrt((matrix**2).sum(0)) + 1e-30
-    matrix = matrix / scale
-    gram, right = matrix.T @ matrix, matrix.T @ np.array(weights, dtype=float)
-    numbers = np.zeros(len(scale))
-    for _ in range(2000):
-        before = numbers.copy()
-        for i in range(len(numbers)):
-            numbers[i] = max(
-                0.0, numbers[i] + (right[i] - gram[i] @ numbers) / max(gram[i, i], 1e-30)
-            )
-        if np.abs(numbers - before).max() < 1e-7:
-            break
-    return [float(x) for x in numbers / scale]
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--measure", type=Path)
-    parser.add_argument("--fit")
-    parser.add_argument("--validate")
-    parser.add_argument("--add", type=Path, help="correct the table, keep its factors")
+    parser.add_argument("--measure", type=Path, required=True)
     parser.add_argument("--warm", help="K/N: compile a share only")
     parser.add_argument("--count", type=int, default=60)
     parser.add_argument("--seed", type=int, default=1)
@@ -427,15 +252,6 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=100, help="tilings of each kernel")
     chosen = parser.parse_args()
     pick = Pick(chosen.near, chosen.most)
-    if chosen.fit:
-        fit(read(chosen.fit), choice.FILE)
-        return
-    if chosen.validate:
-        validate(read(chosen.validate))
-        return
-    if chosen.add:
-        add(json.loads(chosen.add.read_text()), choice.FILE)
-        return
     shapes = shapes_of(chosen.seed, chosen.count, chosen.shapes)
     if chosen.warm:
         number, parts = map(int, chosen.warm.split("/"))

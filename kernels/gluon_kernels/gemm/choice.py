@@ -2,12 +2,14 @@
 
 The time of a tiling is linear in a few quantities (`features`). The factors of each kernel are fitted to measurements
 (`tuned/hopper.json`, `python benchmarks/tune_gemm.py`) of shapes of all kinds. The errors of measured products and tilings like the ones at hand (`traits`)
-correct the model: a Gaussian process (Rasmussen and Williams, Gaussian Processes for Machine Learning, 2.2) over all of them, whose weights are in
-the table. Products whose choice is wrong yet have an entry of their own.
+correct the model: a Gaussian process with a rational quadratic kernel (Rasmussen and Williams, Gaussian Processes for Machine Learning, 2.2 and 4.2.1)
+whose weights belong to some of the measured points, the others regressed on these (8.3.1). The table has the points and the weights. Products whose
+choice is wrong yet have an entry of their own.
 """
 
 from __future__ import annotations
 
+import base64
 import functools
 import json
 import math
@@ -23,13 +25,13 @@ from gluon_kernels.gemm.tilings import Tiling, columns
 __all__ = [
     "FILE",
     "Columns",
-    "by_size",
     "choose",
     "corrections",
     "expected",
     "features",
     "kind_of",
     "likeness",
+    "packed",
     "padding",
     "predicted",
     "ranked",
@@ -48,12 +50,7 @@ PAD = (1.2, 2.0e6)  # microseconds of a launch that copies operands, and bytes t
 # Microseconds that a launch of copies, and a launch in parts, may take more on the device than one launch that needs neither: calls are
 # not only made in graphs, and their host takes several times as long.
 HOST = (4.0, 0.5)
-UNSURE = 0.25  # of the time that a tiling is expected to take more which is like no measured one: the least of many uncertain times is too low
-# Differences that make a time half as telling, about: octaves of the sides, of those of a tile, of parts, of steps, of programs for each processor and of
-# the elements that are multiplied in vain; pitches, copies and 8-bit elements; stages; buffers; the last round's share of the processors; kernels.
-SIDE, TILE, PARTS, STEPS, ROUNDS, WASTE = 0.3, 0.5, 0.4, 0.25, 0.25, 0.65
-KIND, STAGES, WHOLE, LAST, KERNEL = 0.6, 0.07, 0.4, 0.8, 0.65
-PAIR = 0.5  # octaves of the blocks of a cluster
+UNSURE = 0.5  # of the time that a tiling is expected to take more which is like no measured one: the least of many uncertain times is too low
 DOUBT = 1.25  # times the expected time, of a tiling that was not measured at products so large
 UNIT, FEW = (
     16,
@@ -61,8 +58,38 @@ UNIT, FEW = (
 )  # rows that the sides of tiles are multiples of, and up to which there are smaller ones
 MOST = 24  # tilings that measurements correct, the best by the model
 NEARLY = 1.3  # times the time of the best, from which on they correct no tiling
-# Numbers of `features`, of traits that all tilings of a product have, and of all traits.
-QUANTITIES, SIZES, TRAITS = 15, 8, 27
+PRODUCTS = 4e8  # multiplications of 16 bits per microsecond of the device
+TRACE = 0.02  # of the expected time, below which a bound says nothing
+QUANTITIES = 15  # numbers of `features`
+OF_PRODUCT = ("m", "n", "k", "batch", "pitch of A", "pitch of B", "padded", "eight")
+OF_BOTH = (
+    "rounds",
+    "steps",
+    "rows in vain",
+    "columns in vain",
+    "last round",
+    "time",
+    "memory",
+    "L2",
+    "products",
+    "parts",
+)
+OF_TILING = (
+    "tile rows",
+    "tile columns",
+    "tile depth",
+    "stages",
+    "splits",
+    "swapped",
+    "whole",
+    *KERNELS,
+    "blocks",
+)
+TRAITS = (
+    *OF_PRODUCT,
+    *OF_BOTH,
+    *OF_TILING,
+)  # the table has a scale for each: how much a difference matters
 FILE = Path(__file__).parent / "tuned" / "hopper.json"
 
 
@@ -116,14 +143,15 @@ class Table:
     Args:
         model: factors of `features` by the kernel of tilings, and whether they are swapped.
         shapes: tilings of products that the model gets wrong.
-        points: traits of the measured tilings of products, [points, TRAITS], and `others` for `_like`.
+        scales: of the traits, [TRAITS].
+        points: scaled traits of measured tilings of products, for `_like`.
         weights: of the process at these.
     """
 
     model: dict[str, list[float]]
     shapes: dict[str, str]
+    scales: np.ndarray
     points: np.ndarray
-    others: np.ndarray
     weights: np.ndarray
 
 
@@ -136,33 +164,21 @@ def _factors(table: Table, of: Columns) -> np.ndarray:
 
 
 def read(table: dict[str, Any]) -> Table:
-    """Return the table that a file has: weights of measured sizes by tiling."""
-    sizes = [size_of(row) for row in table.get("sizes", ())]
-    places = by_size(table)
-    every = columns()
-    indices = {tiling.name: i for i, tiling in enumerate(every.tilings)}
-    points, weights = [np.zeros((0, TRAITS), np.float32)], []
-    for number, of_size in places.items():
-        some = every.at(np.array([indices[name] for name, _ in of_size]))
-        points.append(traits(some, sizes[number]))
-        weights += [weight for _, weight in of_size]
-    joined = np.concatenate(points)
-    return Table(
-        table["model"],
-        table.get("shapes", {}),
-        joined,
-        _second(joined),
-        np.array(weights, np.float32),
-    )
+    """Return the table that a file has: scales of traits, and points with their weights."""
+    scales = np.array([table["scales"][name] for name in TRAITS], np.float32)
+    packed = np.frombuffer(base64.b85decode(table["points"]), np.float16)
+    points = packed.reshape(-1, len(TRAITS)).astype(np.float32)
+    weights = np.frombuffer(base64.b85decode(table["weights"]), np.float32)
+    return Table(table["model"], table.get("shapes", {}), scales, _second(points), weights)
 
 
-def by_size(table: dict[str, Any]) -> dict[int, list[tuple[str, float]]]:
-    """Return the tilings of each measured size, by its number, with their weights: the order of the points of `read`."""
-    places: dict[int, list[tuple[str, float]]] = {}
-    for name, rows in table.get("weights", {}).items():
-        for number, weight in rows:
-            places.setdefault(number, []).append((name, weight))
-    return places
+def packed(points: np.ndarray, weights: np.ndarray) -> dict[str, str]:
+    """Return what a file has of the points, [points, TRAITS], of which it keeps eleven bits, and of the weights."""
+    arrays: dict[str, np.ndarray] = {
+        "points": points.astype(np.float16),
+        "weights": weights.astype(np.float32),
+    }
+    return {name: base64.b85encode(array.tobytes()).decode() for name, array in arrays.items()}
 
 
 def size_of(row: Sequence[int]) -> Size:
@@ -203,17 +219,24 @@ def expected(of: Columns, size: Size, table: Table) -> np.ndarray:
     return np.asarray(np.maximum(time, LAUNCH + (size.memory + written - CACHE) / MEMORY))
 
 
-def traits(of: Columns, size: Size) -> np.ndarray:
-    """Return a point for each tiling of a product, [tilings, TRAITS]: times at points near each other err alike."""
+def traits(of: Columns, size: Size, times: np.ndarray) -> np.ndarray:
+    """Return a point for each tiling of a product, [tilings, TRAITS]: times at points near each other err alike. `times` are the expected ones."""
     m, n, k = of.block
     rows, across = np.where(of.swapped, size.n, size.m), np.where(of.swapped, size.m, size.n)
-    rounds = of.tiles(size) * of.splits * of.blocks / size.processors / of.resident(size)
-    last = rounds / np.ceil(rounds)
-    logs = (rounds, cdiv(size.k, k) / of.splits, cdiv(rows, m) * m / rows, cdiv(across, n) * n / across)  # fmt: skip
+    tiles, steps = of.tiles(size), cdiv(size.k, k)
+    parts = tiles * of.splits
+    rounds = parts * of.blocks / size.processors / of.resident(size)
+    bounds = np.stack((
+        size.memory / MEMORY + 0 * times, tiles * steps * (m + n) * k * size.bits / 8 / L2, tiles * steps * m * n * k / PRODUCTS,
+    ))  # fmt: skip
+    written = np.where(of.splits > 1, parts * m * n * 4 / size.processors / 1e4, 0.0)
+    logs = np.stack((rounds, steps / of.splits, cdiv(rows, m) * m / rows, cdiv(across, n) * n / across, times, 1 + written))  # fmt: skip
     points: np.ndarray = of.once("traits", _traits_of_tilings).copy()
-    points[:, :SIZES] = _traits_of(size)
-    points[:, SIZES : SIZES + 4] = np.log2(np.stack(logs, 1)) * (ROUNDS, STEPS, WASTE, WASTE)
-    points[:, SIZES + 4] = LAST * last
+    points[:, : len(OF_PRODUCT)] = _traits_of(size)
+    both = points[:, len(OF_PRODUCT) : len(OF_PRODUCT) + len(OF_BOTH)]
+    both[:, [0, 1, 2, 3, 5, 9]] = np.log2(logs).T
+    both[:, 4] = rounds / np.ceil(rounds)
+    both[:, 6:9] = np.log2(bounds / times + TRACE).T
     return points
 
 
@@ -221,43 +244,51 @@ def _traits_of_tilings(of: Columns) -> np.ndarray:
     """Return the traits that tilings have for all products, [tilings, TRAITS], with zeros in place of the others."""
     log = np.log2
     m, n, k = of.block
+    kernels = (of.runs(kernel) for kernel in KERNELS)
     values = (
-        TILE * log(m), TILE * log(n), TILE * log(k), STAGES * of.stages, PARTS * log(of.splits), TILE * of.swapped, WHOLE * of.whole,
-        *(KERNEL * of.runs(kernel) for kernel in KERNELS), PAIR * log(of.blocks),
-    )  # fmt: skip
-    points = np.zeros((len(of), TRAITS), np.float32)
-    points[:, SIZES + 5 :] = np.stack(values, 1)
+        log(m),
+        log(n),
+        log(k),
+        of.stages,
+        log(of.splits),
+        of.swapped,
+        of.whole,
+        *kernels,
+        log(of.blocks),
+    )
+    points = np.zeros((len(of), len(TRAITS)), np.float32)
+    points[:, -len(OF_TILING) :] = np.stack(values, 1)
     return points
 
 
 def _traits_of(size: Size) -> tuple[float, ...]:
     """Return the traits that all tilings of a product have."""
-    sides = (SIDE * math.log2(side) for side in (size.m, size.n, size.k, size.batch))
-    pitches = (KIND * (pitch % 32 > 0) for pitch in size.pitches)
-    return *sides, *pitches, KIND * (size.padded > 0), KIND * size.eight
+    sides = (math.log2(side) for side in (size.m, size.n, size.k, size.batch))
+    pitches = (float(pitch % 32 > 0) for pitch in size.pitches)
+    return *sides, *pitches, float(size.padded > 0), float(size.eight)
 
 
 def likeness(points: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Return how much the error at each point says of that at each of the others: 1 at the same point."""
+    """Return how much the error at each point says of that at each of the others, both scaled: 1 at the same point."""
     return _like(_first(points), _second(others))
 
 
 def _first(points: np.ndarray) -> np.ndarray:
-    """Return rows whose product with columns of `_second` is minus half of the squared distance, [points, traits + 2]."""
+    """Return rows whose product with columns of `_second` is one and half of the squared distance, [points, traits + 2]."""
     ones = np.ones_like(points[:, :1])
-    return np.hstack([points, ones, -0.5 * (points**2).sum(1, keepdims=True)])
+    return np.hstack([-points, ones, 1 + 0.5 * (points**2).sum(1, keepdims=True)])
 
 
 def _second(points: np.ndarray) -> np.ndarray:
     """Return columns for `_first`, [traits + 2, points]."""
     ones = np.ones_like(points[:, :1])
-    rows = np.hstack([points, -0.5 * (points**2).sum(1, keepdims=True), ones])
+    rows = np.hstack([points, 0.5 * (points**2).sum(1, keepdims=True), ones])
     return np.ascontiguousarray(rows.T)
 
 
 def _like(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    like = first @ second
-    return np.asarray(np.exp(like, out=like))
+    distances = first @ second
+    return np.asarray(np.reciprocal(distances, out=distances))
 
 
 def predicted(
@@ -267,16 +298,18 @@ def predicted(
     if not tilings:
         return []
     table, of = table or _table(), Columns(tilings)
-    times = expected(of, size, table) * corrections(of, size, table)
+    times = expected(of, size, table)
+    times = times * corrections(of, size, table, times)
     times += np.where(of.runs("direct"), 0.0, padding(size))
     return [None if math.isnan(time) else float(time) for time in times]
 
 
-def corrections(of: Columns, size: Size, table: Table) -> np.ndarray:
+def corrections(of: Columns, size: Size, table: Table, times: np.ndarray) -> np.ndarray:
     """Return the factors of the expected times that the measurements of sizes like this one give."""
     if not len(table.weights):
         return np.ones(len(of))
-    like = _like(_first(traits(of, size)), table.others)
+    points = traits(of, size, times).astype(np.float32) * table.scales
+    like = _like(_first(points), table.points)
     return np.asarray(np.exp(like @ table.weights + UNSURE * (1 - like.max(1))))
 
 
@@ -310,18 +343,19 @@ def _order(size: Size) -> list[int]:
     """Return the places of the tilings that fit in `columns`, the best first. The measurements correct the best ones by the model alone."""
     every, table = columns(), _table()
     times = np.where(every.fitting(size), expected(every, size, table), math.nan)
-    times = times * np.where(every.doubtful(size), DOUBT, 1.0)
+    doubt = np.where(every.doubtful(size), DOUBT, 1.0)
     more = HOST[1] * (every.splits > 1)
     if size.padded:
         more = more + np.where(every.runs("direct"), 0.0, padding(size) + HOST[0])
-    total = times + more
+    total = times * doubt + more
     order = np.argsort(total)[: np.count_nonzero(times == times)]  # no numbers are last
     if not len(order):
         raise LookupError(f"the table of {FILE} has no tiling for {size}")
     count = np.count_nonzero(total[order[:MOST]] <= NEARLY * total[order[0]])
     best, rest = order[:count], order[count:]
     every.once("traits", _traits_of_tilings)  # those of the best are taken from there
-    times = times[best] * corrections(every.at(best), size, table) + more[best]
+    alone = times[best]
+    times = alone * corrections(every.at(best), size, table, alone) * doubt[best] + more[best]
     places: list[int] = [*best[np.argsort(times)].tolist(), *rest.tolist()]
     measured = table.shapes.get(size.name)
     if measured:

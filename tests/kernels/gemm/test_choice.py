@@ -1,12 +1,26 @@
-"""The tilings of products that are larger than the measured ones."""
+"""The choice of tilings: the table that measured times give, and products that are larger than the measured ones."""
+
+import json
+import math
 
 import pytest
 
 pytest.importorskip("torch")
 
+from benchmarks import fit_gemm
 from gluon_kernels.gemm import choice, tilings
 
 pytestmark = pytest.mark.once
+
+SCALES = dict.fromkeys(choice.TRAITS, 0.3)
+PAIR = ["split_k 64x64x64 s4/2", "split_k 64x64x64 s4/3"]
+BARE = {"model": {"split_k": [1.0] * choice.QUANTITIES}, "shapes": {}, "scales": SCALES}
+
+
+def expected(size, table=None):
+    """Return the microseconds of the pair: by the model alone without a table."""
+    kinds = [tilings.TILINGS[name] for name in PAIR]
+    return choice.predicted(kinds, size, table or fit_gemm.uncorrected(BARE))
 
 
 @pytest.mark.parametrize(
@@ -15,3 +29,75 @@ pytestmark = pytest.mark.once
 def test_large_products_take_tiles_that_reach_the_rate_of_the_library(sides):
     large = choice.choose(tilings.Size(1, *sides))
     assert large.blocks == 1 and {128, 256} == set(large.block[:2])
+
+
+def test_measured_times_correct_the_model_for_products_like_theirs():
+    size = tilings.Size(1, 512, 512, 4096, pitches=(16, 0))
+    before = expected(size)
+    times = {choice.row_of(size): {PAIR[0]: 2 * before[0]}}
+    corrected = choice.read(fit_gemm.corrected(BARE, times))
+    after = expected(size, corrected)
+    assert after[0] == pytest.approx(2 ** (1 / (1 + fit_gemm.NOISE)) * before[0], rel=0.01)
+    assert before[1] < after[1] < 2 * before[1]  # a tiling like that one errs alike
+    far = tilings.Size(8, 16384, 16, 64)
+    more = [a / b for a, b in zip(expected(far, corrected), expected(far))]
+    assert 1 < more[0] < after[0] / before[0]  # in part like it, in part unknown
+    direct = [tilings.TILINGS["direct 16x64x128 s4"]]
+    assert choice.predicted(direct, size, corrected) == [None]
+
+
+def test_a_tiling_like_no_measured_one_is_expected_to_take_longer():
+    size, far = (tilings.Size(1, m, 512, 4096) for m in (512, 8192))
+    table = fit_gemm.corrected(BARE, {choice.row_of(size): {PAIR[0]: expected(size)[0]}})
+    scaled = {**table, "scales": dict.fromkeys(choice.TRAITS, 300.0)}
+    assert expected(far, choice.read(scaled))[0] == pytest.approx(
+        math.exp(choice.UNSURE) * expected(far)[0], rel=0.01
+    )
+
+
+def test_fewer_points_than_times_keep_all_errors():
+    """Points that are left out are regressed on those of the table."""
+    sizes = [tilings.Size(1, m, 512, 4096) for m in range(128, 2048, 64)]
+    times = {}
+    for number, size in enumerate(sizes):
+        off = 1 + number / len(sizes)
+        times[choice.row_of(size)] = {n: off * t for n, t in zip(PAIR, expected(size))}
+    few = choice.read(fit_gemm.corrected(BARE, times, count=20))
+    assert len(few.weights) == 20
+    for size in sizes:
+        ours = times[choice.row_of(size)]
+        assert expected(size, few) == pytest.approx([ours[name] for name in PAIR], rel=0.06)
+
+
+def test_times_that_are_added_are_kept_with_those_before(tmp_path):
+    """Each time belongs to the tiling and the size that had it; of two, the later one counts."""
+    sizes = [tilings.Size(1, m, 512, 4096) for m in (16, 512, 4096)]
+    times = {choice.row_of(size): {PAIR[0]: 1.5 * m} for m, size in enumerate(sizes, 1)}
+    shapes = [{"M": size.m, "N": 512, "K": 4096, "stored": "NT"} for size in (sizes[1], sizes[0])]
+    rows = [{"shape": s, "times": {"torch": 1.0, n: u * 1e-6}} for s, n, u in zip(shapes, PAIR, (7, 8))]  # fmt: skip
+    from benchmarks.tune_gemm import size_of
+
+    fit_gemm.add(times, {"rows": rows}, size_of)
+    fit_gemm.write(times, tmp_path / "times.json")
+    first, second, third = map(choice.row_of, sizes)
+    assert fit_gemm.read(tmp_path / "times.json") == {
+        first: {PAIR[0]: 1.5, PAIR[1]: 8.0},
+        second: {PAIR[0]: 7.0},
+        third: {PAIR[0]: 4.5},
+    }
+    assert json.loads((tmp_path / "times.json").read_text())["sizes"][0] == list(first)
+
+
+def test_the_table_is_that_of_the_measured_times():
+    """Its points are measured tilings, each with a weight; the scales name every trait."""
+    table = choice._table()
+    assert len(table.weights) == table.points.shape[1] > 1000
+    assert list(json.loads(choice.FILE.read_text())["scales"]) == list(choice.TRAITS)
+    times = fit_gemm.read()
+    errors = []
+    for row, of in list(times.items())[::40]:
+        size, kinds, measured = fit_gemm.of_product(row, of)
+        guess = choice.expected(kinds, size, table)
+        guess = guess * choice.corrections(kinds, size, table, guess)
+        errors += [math.log(a / b) for a, b in zip(measured, guess) if b == b]
+    assert math.sqrt(sum(e * e for e in errors) / len(errors)) < 0.1

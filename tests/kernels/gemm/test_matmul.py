@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import math
 import re
 import weakref
 from dataclasses import replace
@@ -394,23 +393,6 @@ def test_the_chosen_tiling_is_the_best_of_all_by_the_model(size):
     assert times[choice.choose(size).name] <= 1.01 * min(times.values())
 
 
-def test_measured_times_correct_the_model_for_products_like_theirs():
-    size = tilings.Size(1, 512, 512, 4096, pitches=(16, 0))
-    first, second = "split_k 64x64x64 s4/2", "split_k 64x64x64 s4/3"
-    table = {"model": {"split_k": [1.0] * 15}, "sizes": [choice.row_of(size)]}
-    plain, corrected = (
-        choice.read({**table, "weights": w}) for w in ({}, {first: [(0, math.log(2))]})
-    )
-    pair = [tilings.TILINGS[first], tilings.TILINGS[second]]
-    before, after = (choice.predicted(pair, size, t) for t in (plain, corrected))
-    assert after[0] == pytest.approx(2 * before[0])
-    assert before[1] < after[1] < 2 * before[1]  # a tiling like that one errs alike
-    far = tilings.Size(8, 16384, 16, 64)
-    times = [choice.predicted(pair[:1], far, t)[0] for t in (plain, corrected)]
-    assert times[1] == pytest.approx(times[0] * math.exp(choice.UNSURE), rel=0.01)
-    assert choice.predicted([tilings.TILINGS["direct 16x64x128 s4"]], size, plain) == [None]
-
-
 @pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
 def test_the_loss_of_a_linear_layer(reduction, monkeypatch):
     from gluon_kernels.norm import linear_loss
@@ -481,21 +463,6 @@ def test_a_tiling_that_does_not_compile_gives_way_to_the_next(error, monkeypatch
     monkeypatch.setattr(launches.gluon.torch, "prepare", scarce)
     assert MATMUL.check(MATMUL.small[0], "cpu") is None
     assert len(refused) == 2
-
-
-def test_times_that_are_added_to_a_table_keep_those_before():
-    """The errors behind the weights belong to the tilings and sizes that had them."""
-    from benchmarks import tune_gemm
-
-    sizes = [tilings.Size(1, m, 512, 4096) for m in (16, 512, 4096)]
-    names = ["split_k 64x64x64 s4/2", "split_k 64x64x64 s4/3"]
-    weights = {names[1]: [(2, 0.5), (0, -0.3)], names[0]: [(1, 0.7), (2, -0.6)]}
-    table = {"model": {"split_k": [1.0] * 15}, "sizes": [choice.row_of(s) for s in sizes], "weights": weights}  # fmt: skip
-    again = tune_gemm.corrected(table, {"rows": []})
-    kinds = [tilings.TILINGS[name] for name in names]
-    for size in sizes:
-        before, after = (choice.predicted(kinds, size, choice.read(t)) for t in (table, again))
-        assert after == pytest.approx(before, rel=5e-3)
 
 
 def test_sizes_of_as_many_rows_of_tiles_share_a_choice():
