@@ -16,6 +16,7 @@ second half and j in the first, both e_i / e_m and e_m / e_j are at most one. Ha
 The exponents are sums of gates between a token and the middle, never differences of sums, so that any gate is safe, minus infinity too.
 Where the gates of 8 tokens sum up to a number that bfloat16 raises either way, each token is anchored in the middle of its block of 16
 instead, once for all pairs: e_i / e_j is (e_i / e_m) (e_m / e_n) (e_n / e_j), and the decay between the middles m and n is at most one.
+Where those of 32 tokens do, as most gates that models learn, all tokens are anchored in the middle of the chunk: two products make A and P.
 """
 
 import gluon_core as gluon
@@ -40,6 +41,8 @@ LOG2E = gl.constexpr(1.4426950408889634)
 CHANNELS = gl.constexpr(128)  # that a program has in registers
 # An exponent (base 2): two factors of it and the decay between their middles are bfloat16, or their product is negligible.
 MILD = gl.constexpr(50.0)
+# One for a factor of each token alone, whose product with a query or key is bfloat16.
+GENTLE = gl.constexpr(100.0)
 
 
 @gluon.constexpr_function
@@ -124,12 +127,12 @@ def doubled(behind, ahead, total, HALF: gl.constexpr):
 
 
 @gluon.jit
-def sums_of(x):
-    """Return the sums of rows, to each one from the first, inclusive, and after each to the last."""
+def sums_of(x, LEVEL: gl.constexpr = LEVELS):
+    """Return the sums of rows within blocks of 2^LEVEL: to each one from the first, inclusive, and after each to the last."""
     behind = x
     ahead = gl.zeros(x.shape, gl.float32, x.type.layout)
     total = x
-    for level in gl.static_range(LEVELS):
+    for level in gl.static_range(LEVEL):
         behind, ahead, total = doubled(behind, ahead, total, 1 << level)
     return behind, ahead
 
@@ -148,17 +151,17 @@ def across(i, j, HALF: gl.constexpr):
 
 
 @gluon.jit
-def is_mild(behind, ahead):
+def is_mild(behind, ahead, LIMIT: gl.constexpr = MILD):
     """Return True if sums of halves of blocks, negative, have exponents that can be negated."""
     least = gl.minimum(behind, ahead)
-    return gl.min(gl.min(least, 0), 0) > -MILD
+    return gl.min(gl.min(least, 0), 0) > -LIMIT
 
 
 @gluon.jit
-def around_middle(behind, ahead):
-    """Return the decays of the tokens of 16 after their middle, and their inverses, from sums within blocks of 8."""
+def around_middle(behind, ahead, HALF: gl.constexpr):
+    """Return the decays of tokens after the middle of their block of two halves, and their inverses, from sums within halves."""
     near = gl.arange(0, behind.shape[0], gl.SliceLayout(1, behind.type.layout))
-    exponent = gl.where((near // 8 % 2 == 1)[:, None], behind, -ahead)
+    exponent = gl.where((near // HALF % 2 == 1)[:, None], behind, -ahead)
     return gl.exp2(exponent), gl.exp2(-exponent)
 
 
@@ -234,6 +237,57 @@ def add_pairs(weight, shares, operands, right, pairs, products: gl.constexpr):
 
 
 @gluon.jit
+def store_operands(q_parts, row_parts, column_parts, factors, q, targets, places, dtype: gl.constexpr):  # fmt: skip
+    """Store the walk's operands from queries and keys as rows, and keys as columns, by their anchors.
+
+    `factors` are the decays from the first token to the anchor, with the scale and without, and from the anchor to the last token.
+    """
+    queries, keys, seen = targets
+    first, length, step, width = places
+    offsets, inside = chunk_places(q.type.layout, q.shape[0], q.shape[1], first, length, step, width)  # fmt: skip
+    gl.store(queries + offsets, tile_of(q_parts * factors[0], q, dtype), mask=inside)
+    gl.store(seen + offsets, tile_of(row_parts * factors[1], q, dtype), mask=inside)
+    gl.store(keys + offsets, tile_of(column_parts * factors[2], q, dtype), mask=inside)
+
+
+@gluon.jit
+def of_gentle_gates(q, k, own, totals, left, right, targets, places, scale, i, j, products: gl.constexpr):  # fmt: skip
+    """Return P and A, and store the walk's operands, where the gates of 32 tokens sum up to little.
+
+    Both factors of a pair are anchored in the middle of the chunk. `totals` are the sums of blocks of 16 tokens, [4, K].
+    """
+    dtype: gl.constexpr = right.dtype
+    parts = own.reshape([4, q.shape[0] // 4, q.shape[1]])
+    layout: gl.constexpr = parts.type.layout
+    t0 = block_row(totals, 0, layout)
+    t1 = block_row(totals, 1, layout)
+    t2 = block_row(totals, 2, layout)
+    t3 = block_row(totals, 3, layout)
+    block = gl.arange(0, 4, gl.SliceLayout(1, gl.SliceLayout(2, layout)))[:, None, None]
+    start = gl.where(block < 2, gl.where(block == 0, -(t0 + t1), -t1), gl.where(block == 2, 0.0, t2))  # fmt: skip
+    exponent = gl.associative_scan(parts, 1, add) + start
+    after = gl.exp2(exponent)
+    q_parts = q.reshape(parts.shape).to(gl.float32) * after
+    k_parts = k.reshape(parts.shape).to(gl.float32)
+    row_parts = k_parts * after
+    column_parts = k_parts * gl.exp2(-exponent)
+    left.store(tile_of(q_parts, q, dtype))
+    right.store(tile_of(column_parts, q, dtype))
+    rows = gl.allocate_shared_memory(dtype, q.shape, products.a_shared, tile_of(row_parts, q, dtype))  # fmt: skip
+    from_first = gl.exp2(t0 + t1)
+    factors = (from_first * scale, from_first, gl.exp2(t2 + t3))
+    store_operands(q_parts, row_parts, column_parts, factors, q, targets[:3], places[:4], dtype)
+    column = places[4]
+    whole = gl.sum(totals, 0)
+    gl.store(targets[3] + column, gl.convert_layout(gl.exp2(whole), column.type.layout))
+    gl.portable.fence()
+    columns = right.permute((1, 0))
+    weight = product(left, columns, gl.portable.accumulator(products))
+    shares = product(rows, columns, gl.portable.accumulator(products))
+    return gl.where(i >= j, weight, 0.0), gl.where(i > j, shares, 0.0)
+
+
+@gluon.jit
 def of_mild_gates(q, k, own, halves, left, rights, targets, places, scale, i, j, few: gl.constexpr, products: gl.constexpr):  # fmt: skip
     """Return P and A, and store the walk's operands, where the gates of 8 tokens sum up to little.
 
@@ -264,15 +318,11 @@ def of_mild_gates(q, k, own, halves, left, rights, targets, places, scale, i, j,
     column_parts = k_parts * gl.exp2(-exponent)
     left.store(tile_of(q_parts, q, dtype))
     rows = gl.allocate_shared_memory(dtype, [C, K], products.a_shared, tile_of(row_parts, q, dtype))
-    queries, keys, seen, decays = targets
-    first, length, step, width, column = places
     from_first = gl.exp2(middle)
-    offsets, inside = chunk_places(q.type.layout, C, K, first, length, step, width)
-    gl.store(queries + offsets, tile_of(q_parts * (from_first * scale), q, dtype), mask=inside)
-    gl.store(seen + offsets, tile_of(row_parts * from_first, q, dtype), mask=inside)
-    to_last = column_parts * gl.exp2(end - middle)
-    gl.store(keys + offsets, tile_of(to_last, q, dtype), mask=inside)
-    gl.store(decays + column, gl.convert_layout(gl.exp2(whole), column.type.layout))
+    factors = (from_first * scale, from_first, gl.exp2(end - middle))
+    store_operands(q_parts, row_parts, column_parts, factors, q, targets[:3], places[:4], dtype)
+    column = places[4]
+    gl.store(targets[3] + column, gl.convert_layout(gl.exp2(whole), column.type.layout))
 
     to_next = gl.exp2(
         gl.where(block % 2 == 0, gl.where(block == 0, m1 - m0, m3 - m2), float("-inf"))
@@ -410,9 +460,15 @@ def prepare_channels(
         own_weight = gl.zeros([C, C], gl.float32, layout)
         own_shares = own_weight
         halves = rows_of_block(own, 16)
+        totals = gl.convert_layout(halves[0] + halves[1], few)
+        of_halves_of_chunk = rows_of_block(totals, 4)
         if dtype != gl.bfloat16:
             own_weight, own_shares = of_strong_gates(
                 q_tile, k_tile, own, left, right, targets, places, scale, i, j, products
+            )
+        elif is_mild(of_halves_of_chunk[0], of_halves_of_chunk[1], GENTLE):
+            own_weight, own_shares = of_gentle_gates(
+                q_tile, k_tile, own, totals, left, right, targets, places, scale, i, j, products
             )
         elif is_mild(halves[0], halves[1]):
             own_weight, own_shares = of_mild_gates(

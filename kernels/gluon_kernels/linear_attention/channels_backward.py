@@ -9,6 +9,7 @@ its gradient is the sum over these of `q dq`, and of `k dk` where k is a row, le
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_kernels.linear_attention.channels import (
+    GENTLE,
     LEVELS,
     across,
     around_middle,
@@ -112,20 +113,31 @@ def add_blocks(grads, tiles, operands, buffers, squares, own, wide: gl.constexpr
 
 
 @gluon.jit
+def add_joined(grads, tiles, operands, buffers, squares, own, wide: gl.constexpr, AMPLE: gl.constexpr):  # fmt: skip
+    """Add the gradients by the pairs across blocks of 16 tokens."""
+    for level in gl.static_range(4, LEVELS):
+        behind, ahead = sums_of(own, level)
+        grads = add_halves(
+            grads, tiles, operands, buffers, squares, behind, ahead, 1 << level, wide, AMPLE
+        )
+    return grads
+
+
+@gluon.jit
 def add_mild_blocks(
-    grads, tiles, operands, buffers, squares, behind, ahead, keys: gl.constexpr, wide: gl.constexpr
-):
-    """Add the gradients by the pairs of each block of 16 tokens from sums within blocks of 8, where `is_mild`."""
+    grads, tiles, operands, buffers, squares, behind, ahead, HALF: gl.constexpr, keys: gl.constexpr, wide: gl.constexpr
+):  # fmt: skip
+    """Add the gradients by the pairs of each block of two halves from sums within halves, where `is_mild`."""
     left, right = operands
     dtype: gl.constexpr = left.dtype
     q, k = read_tiles(tiles, behind.type.layout, True)
-    after, inverse = around_middle(behind, ahead)
+    after, inverse = around_middle(behind, ahead, HALF)
     rows = gl.allocate_shared_memory(dtype, left.shape, keys.a_shared)
     left.store((q.to(gl.float32) * after).to(dtype))
     rows.store((k.to(gl.float32) * after).to(dtype))
     right.store((k.to(gl.float32) * inverse).to(dtype))
     i, j = places_of(squares[0])
-    same = i // 16 == j // 16
+    same = i // (2 * HALF) == j // (2 * HALF)
     pairs = (same & (i >= j), same & (i > j))
     operands = (left, rows, right)
     return add_pairs(grads, operands, buffers, squares, pairs, (after, inverse), wide)
@@ -206,23 +218,23 @@ def channel_gradients(
     operands = (left, right)
     buffers = (p_smem, a_smem, rated_smem)
     grads = (for_queries, for_rows, for_keys)
-    behind = own
-    ahead = gl.zeros([C, K], gl.float32, rows)
-    total = own
-    for level in gl.static_range(3):
-        behind, ahead, total = doubled(behind, ahead, total, 1 << level)
+    behind, ahead = sums_of(own, 5)
     if dtype != gl.bfloat16 or not AMPLE:
         grads = add_blocks(grads, tiles, operands, buffers, squares, own, wide, AMPLE)
-    elif is_mild(behind, ahead):
-        grads = add_mild_blocks(grads, tiles, operands, buffers, squares, behind, ahead, keys, wide)
-    else:
-        grads = add_blocks(grads, tiles, operands, buffers, squares, own, wide, AMPLE)
-    behind, ahead, total = doubled(behind, ahead, total, 8)
-    for level in gl.static_range(4, LEVELS):
-        grads = add_halves(
-            grads, tiles, operands, buffers, squares, behind, ahead, 1 << level, wide, AMPLE
+        grads = add_joined(grads, tiles, operands, buffers, squares, own, wide, AMPLE)
+    elif is_mild(behind, ahead, GENTLE):
+        grads = add_mild_blocks(
+            grads, tiles, operands, buffers, squares, behind, ahead, 32, keys, wide
         )
-        behind, ahead, total = doubled(behind, ahead, total, 1 << level)
+    else:
+        near_behind, near_ahead = sums_of(own, 3)
+        if is_mild(near_behind, near_ahead):
+            grads = add_mild_blocks(
+                grads, tiles, operands, buffers, squares, near_behind, near_ahead, 8, keys, wide
+            )
+        else:
+            grads = add_blocks(grads, tiles, operands, buffers, squares, own, wide, AMPLE)
+        grads = add_joined(grads, tiles, operands, buffers, squares, own, wide, AMPLE)
     for_queries, for_rows, for_keys = grads
 
     q_wide, k_wide = read_tiles(tiles, layout, AMPLE)

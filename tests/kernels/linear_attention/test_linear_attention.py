@@ -97,8 +97,14 @@ def barely_mild(batch, length, *shape):
     return torch.where(strong, -4.2, -0.05).repeat_interleave(8, 1)[:, :length].contiguous()
 
 
+def barely_gentle(batch, length, *shape):
+    """Return gates of which some halves of chunks decay almost as far as products with one anchor for the chunk may."""
+    strong = torch.rand(batch, -(-length // 32), *shape) < 0.5
+    return torch.where(strong, -2.15, -0.05).repeat_interleave(32, 1)[:, :length].contiguous()
+
+
 @pytest.mark.parametrize(
-    "gates", [strong, barely_mild, forgetting, torch.zeros], ids=lambda f: f.__name__
+    "gates", [strong, barely_mild, barely_gentle, forgetting, torch.zeros], ids=lambda f: f.__name__
 )
 def test_gates_of_any_strength(gates):
     inputs, state = by_channel(gates)
@@ -107,8 +113,9 @@ def test_gates_of_any_strength(gates):
         assert error_of(one, other) < 2e-2
 
 
-def test_gradients_of_strong_gates():
-    inputs, state = by_channel(strong)
+@pytest.mark.parametrize("gates", [strong, barely_mild, barely_gentle], ids=lambda f: f.__name__)
+def test_gradients_of_gates_of_any_strength(gates):
+    inputs, state = by_channel(gates)
     leaves = [x.requires_grad_() for x in (*inputs, state)]
     grad = torch.randn_like(inputs[2])
     ours = torch.autograd.grad(kda(*inputs, initial_state=state), leaves, grad)
