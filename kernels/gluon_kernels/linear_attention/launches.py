@@ -315,7 +315,7 @@ def combine_launch(
             power(sizes.width), CHUNK, tile, sizes.delta, reverse,
         ),
         tensors,
-        num_warps=8,
+        num_warps=16 if sizes.width >= 128 else 8,  # a map in few registers each
     )  # fmt: skip
 
 

@@ -468,27 +468,38 @@ def combine(
     map_offsets = map_row * widths[0] + map_column
     if REVERSE:
         map_offsets = map_column * widths[0] + map_row
+    fresh += head * segments * (rows * widths[0])
+    if DELTA:
+        rows_of_map = (widths[1] + widths[0]) * widths[0]
+        maps += head * segments * rows_of_map + size
+    # The loads of a step are under way during the one before: each waits for memory as long as the product takes.
+    begin = gl.to_tensor(0).to(gl.int64)
+    if REVERSE:
+        begin += segments - 1
+    taken = gl.load(fresh + begin * (rows * widths[0]) + offsets, mask=inside, other=0.0)
+    if DELTA:
+        factor = gl.load(maps + begin * rows_of_map + map_offsets, mask=in_map, other=0.0)
     for step in range(segments):
         segment = step
+        following = gl.minimum(step + 1, segments - 1)
         if REVERSE:
             segment = segments - 1 - step
+            following = gl.maximum(segment - 1, 0)
         gl.store(firsts + (head * segments + segment) * size + offsets, state, mask=inside)
-        source = fresh + (head * segments + segment) * (rows * widths[0])
+        now = taken
+        source = fresh + following.to(gl.int64) * (rows * widths[0])
         taken = gl.load(source + offsets, mask=inside, other=0.0)
         if DELTA:
-            source = (
-                maps + (head * segments + segment) * ((widths[1] + widths[0]) * widths[0]) + size
-            )
+            map_now = gl.convert_layout(factor, products.b)
+            source = maps + following.to(gl.int64) * rows_of_map
             factor = gl.load(source + map_offsets, mask=in_map, other=0.0)
-            state = gl.portable.mma(
-                gl.convert_layout(state, products.a), gl.convert_layout(factor, products.b), taken,
-                input_precision="tf32",
-            )  # fmt: skip
+            state = gl.convert_layout(state, products.a)
+            state = gl.portable.mma(state, map_now, now, input_precision="tf32")
         else:
             total = gl.to_tensor(0.0)
             for chunk in range(
                 segment * per_segment, gl.minimum((segment + 1) * per_segment, chunks)
             ):
                 total += gl.load(decays + (head * chunks + chunk) * (4 * C) + C - 1)
-            state = state * gl.exp2(total) + taken
+            state = state * gl.exp2(total) + now
     gl.store(final + head * size + offsets, state, mask=inside)
