@@ -32,6 +32,7 @@ from gluon_write.loops import (
     viewed,
 )
 from gluon_write.sketch import Place, Sketch
+from gluon_write.step_masks import excludes_later_steps
 
 __all__ = ["Prefetcher", "carried", "changed", "one_line", "prefetched", "renamed"]
 
@@ -125,10 +126,17 @@ class Prefetcher(LoopReader):
             before.append(f"{outer}for {step} in {gl}.static_range({stages - 1}):")
             before += [f"{outer}    {line}" for line in fetch(step)]
         before.append(f"{outer}{step} = 0")
+        arrived = self.arrived(loop, stages - 2)
+        # The tiles of the next step are awaited before its copies: a fence would wait for those, too.
+        early = len(loop.issued) == 1 and len(arrived) > 1 and stages > 2
+        before += [f"{outer}{line}" for line in (arrived if early else [])]
         edits: list[Edit] = [(node.lineno, node.lineno - 1, before)]
         waited = [f"{inner}{line}" for line in self.waited(loop, step, slot)]
+        waited += [f"{inner}{line}" for line in ([] if early else arrived)]
         # The copies overwrite the buffers of the step before, whose products must be over.
         copies = [f"{inner}{line}" for line in fetch(f"{step} + {stages - 1}")]
+        if early:
+            copies = [*(f"{inner}{line}" for line in self.arrived(loop, stages - 3)), *copies]
         if not loop.copied:
             copies = []
         begun, new_lines, over = self.waits(loop, copies, inner, outer)
@@ -210,13 +218,14 @@ class Prefetcher(LoopReader):
         return f"{tile.ring} = {self.space}.allocate_shared_memory({dtype}, {shape})"
 
     def waited(self, loop: Loop, step: str, slot: str) -> list[str]:
-        """Return the lines that wait for the tiles of a step."""
+        """Return the lines that begin a step."""
+        return [f"{slot} = {step} % {self.stages}"] if loop.copied else []
+
+    def arrived(self, loop: Loop, later: int) -> list[str]:
+        """Return the lines that wait for the tiles of a step, while those of `later` steps are on their way."""
         if not loop.copied:
             return []
-        lines = [
-            f"{slot} = {step} % {self.stages}",
-            f"{self.space}.{_COPY}.wait_group({self.stages - 2})",
-        ]
+        lines = [f"{self.space}.{_COPY}.wait_group({later})"]
         if self.on_shared(loop) and len(loop.copied) == len(loop.tiles):
             lines.append(f"{self.space}.nvidia.hopper.fence_async_shared()")
         return lines
@@ -321,11 +330,12 @@ class Prefetcher(LoopReader):
                     continue
                 if tile is not None:
                     inside = loop.inside(ahead, last)
-                    mask = (
-                        f"({renamed(self.text_of(tile.mask), moved)}) & ({inside})"
-                        if tile.mask
-                        else inside
-                    )
+                    mask = renamed(self.text_of(tile.mask), moved) if tile.mask else inside
+                    falls = loop.falls
+                    if tile.mask and (
+                        falls or not excludes_later_steps(self, tile.mask, loop.node)
+                    ):
+                        mask = f"({mask}) & ({inside})"
                     pointer = renamed(self.text_of(tile.pointer), moved)
                     ring = f"{tile.ring}.index({slot} % {self.stages})"
                     text.append(

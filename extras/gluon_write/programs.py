@@ -89,7 +89,7 @@ def _steps(
     slot: Any = SimpleNamespace()
     slot.next = lambda: slot
     ring = SimpleNamespace(producer=lambda: slot, fetch=fetch)
-    space = SimpleNamespace(
+    space: Any = SimpleNamespace(
         **{name: getattr(language, name) for name in _TYPES},
         program_id=lambda a: _Integer(index if a == axis else 0),
         num_programs=lambda a: _Integer(_SAMPLES),

@@ -95,6 +95,9 @@ class _TilePrefetcher(LoopsOfTiles, Prefetcher):
         names = ", ".join(loop.tiles)
         return [f"{names} = {self.tiles}.wait({step})"]
 
+    def arrived(self, loop: Loop, later: int) -> list[str]:
+        return []  # the pipeline waits
+
     def loaded(self, tile: Tile, loop: Loop, slot: str) -> list[str]:
         return []
 

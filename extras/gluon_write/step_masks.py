@@ -1,0 +1,104 @@
+"""Tell whether the mask of a load already excludes the steps behind the last one of its loop.
+
+    for k in range(0, gl.cdiv(K, BK)):
+        x = gl.load(pointers, mask=gl.arange(0, BK)[None, :] < K - k * BK)
+
+Copies that run ahead of such a loop need no other mask: K - k * BK is at most zero there.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from typing import Iterator, Optional
+
+from gluon_core import language
+from gluon_write.form import Form
+from gluon_write.loops import stores
+
+__all__ = ["excludes_later_steps"]
+
+Product = tuple[str, ...]  # the factors of a term, sorted
+Terms = Counter[Product]
+
+
+def excludes_later_steps(form: Form, mask: Optional[ast.expr], loop: ast.For) -> bool:
+    """Return True if a mask is false in every step from the end of a loop on.
+
+    Args:
+        form: the function with the loop, which counts up to its end.
+    """
+    bounds = loop.iter
+    if mask is None or not isinstance(bounds, ast.Call) or not isinstance(loop.target, ast.Name):
+        return False
+    names = {
+        node.id for part in (mask, bounds) for node in ast.walk(part) if isinstance(node, ast.Name)
+    }
+    if names & {name for statement in loop.body for name in stores(statement)}:
+        return False
+    end = bounds.args[0] if len(bounds.args) == 1 else bounds.args[1]
+    extent, step = end, ""  # (the elements of all steps, the factors of those of one)
+    if form.called(end) is language.cdiv and isinstance(end, ast.Call) and len(end.args) == 2:
+        extent, step = end.args[0], ast.unparse(end.args[1])
+    consumed = tuple(sorted([loop.target.id, *(_factors(step) if step else [])]))
+    limit = _terms(extent)
+    return any(_excludes(form, part, limit, consumed) for part in _conditions(mask))
+
+
+def _excludes(form: Form, condition: ast.expr, limit: Terms, consumed: Product) -> bool:
+    """Return True for `consumed + places < limit`, in any order of its terms, of places that are not negative."""
+    if not isinstance(condition, ast.Compare) or len(condition.ops) != 1:
+        return False
+    low, high = condition.left, condition.comparators[0]
+    if isinstance(condition.ops[0], ast.Gt):
+        low, high = high, low
+    elif not isinstance(condition.ops[0], ast.Lt):
+        return False
+    rest = Counter(_terms(low))
+    rest.subtract(_terms(high))
+    rest.update(limit)
+    rest.subtract(Counter([consumed]))
+    return all(
+        count == 0 or count > 0 and len(product) == 1 and _is_place(form, product[0])
+        for product, count in rest.items()
+    )
+
+
+def _conditions(mask: ast.expr) -> Iterator[ast.expr]:
+    """Yield the conditions that a mask joins."""
+    if isinstance(mask, ast.BinOp) and isinstance(mask.op, ast.BitAnd):
+        yield from _conditions(mask.left)
+        yield from _conditions(mask.right)
+    else:
+        yield mask
+
+
+def _terms(node: ast.expr) -> Terms:
+    """Return the terms of a sum, how often each is added."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub)):
+        terms = Counter(_terms(node.left))
+        (terms.update if isinstance(node.op, ast.Add) else terms.subtract)(_terms(node.right))
+        return terms
+    return Counter([tuple(sorted(_factors(ast.unparse(node))))])
+
+
+def _factors(text: str) -> list[str]:
+    """Return the factors of a product; views of a vector count as the vector."""
+    node = ast.parse(text, mode="eval").body
+    while isinstance(node, ast.Subscript):
+        node = node.value
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        return [*_factors(ast.unparse(node.left)), *_factors(ast.unparse(node.right))]
+    return [ast.unparse(node)]
+
+
+def _is_place(form: Form, text: str) -> bool:
+    """Return True for `gl.arange`, and for a name of nothing else."""
+    node = ast.parse(text, mode="eval").body
+    if isinstance(node, ast.Name):
+        stored = [n for n in ast.walk(form.tree) if isinstance(n, ast.Name)
+                  and n.id == node.id and isinstance(n.ctx, ast.Store)]  # fmt: skip
+        values = [s.value for s in ast.walk(form.tree) if isinstance(s, ast.Assign)
+                  and len(s.targets) == 1 and s.targets[0] in stored]  # fmt: skip
+        return len(stored) == 1 == len(values) and _is_place(form, ast.unparse(values[0]))
+    return form.called(node) is language.arange
