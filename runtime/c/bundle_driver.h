@@ -1,14 +1,25 @@
 /* The drivers of CUDA and HIP: devices, code that is loaded, memory, one launch. Part of gluon_bundle.c. */
 
-/* The functions of a driver that both have. */
+/* The functions that drivers have: both, CUDA, HIP. */
+enum { SET_DEVICE, LOAD, FIND, LAUNCH, ALLOCATE, FREE,
+       INIT, GET_DEVICE, GET_ATTRIBUTE, RETAIN, GET_CONTEXT, OF_FUNCTION, SET_FUNCTION, PREFER, VERSION, ENCODE,
+       PROPERTIES, OLDER_PROPERTIES, LAUNCH_PLAIN, LAUNCH_COOPERATIVE, CALLS };
+
+typedef int (*Call)();
+
 typedef struct {
-    const char *name, *libraries[4], *load, *find, *launch, *allocate, *free;
+    const char *name, *libraries[4], *calls[CALLS];
 } Driver;
 static const Driver DRIVERS[] = {
-    {"cuda", {"libcuda.so.1"}, "cuModuleLoadData", "cuModuleGetFunction", "cuLaunchKernelEx",
-     "cuMemAllocAsync", "cuMemFreeAsync"},
-    {"hip", {"libamdhip64.so", "libamdhip64.so.7", "libamdhip64.so.6"}, "hipModuleLoadData",
-     "hipModuleGetFunction", "hipDrvLaunchKernelEx", "hipMallocAsync", "hipFreeAsync"}};
+    {"cuda", {"libcuda.so.1"},
+     {"cuCtxSetCurrent", "cuModuleLoadData", "cuModuleGetFunction", "cuLaunchKernelEx", "cuMemAllocAsync",
+      "cuMemFreeAsync", "cuInit", "cuDeviceGet", "cuDeviceGetAttribute", "cuDevicePrimaryCtxRetain", "cuCtxGetCurrent",
+      "cuFuncGetAttribute", "cuFuncSetAttribute", "cuFuncSetCacheConfig", "cuDriverGetVersion",
+      "cuTensorMapEncodeTiled"}},
+    {"hip", {"libamdhip64.so", "libamdhip64.so.7", "libamdhip64.so.6"},
+     {"hipSetDevice", "hipModuleLoadData", "hipModuleGetFunction", "hipDrvLaunchKernelEx", "hipMallocAsync",
+      "hipFreeAsync", [PROPERTIES] = "hipGetDevicePropertiesR0600", "hipGetDeviceProperties", "hipModuleLaunchKernel",
+      "hipModuleLaunchCooperativeKernel"}}};
 
 typedef struct Loaded {
     const gb_form *form;
@@ -18,33 +29,23 @@ typedef struct Loaded {
 
 struct gb_device {
     const Driver *driver;
+    Call calls[CALLS];
     int hip, index;
-    void *library, *context;
+    void *context;
     char architecture[64];
     Loaded *loaded;
 };
 
-typedef int (*Call)();
-
 static int missing_call(void) { return 999; }
-
-static Call need(const gb_device *self, const char *name)
-{
-    void *symbol = dlsym(self->library, name);
-    Call call = (Call)missing_call;
-    if (symbol != NULL)
-        memcpy(&call, &symbol, sizeof call);
-    return call;
-}
 
 /* Name the architecture of a CUDA device; 0 where there is such a device. */
 static int open_cuda(gb_device *self)
 {
     int device = 0, major = 0, minor = 0;
-    if (need(self, "cuInit")(0) || need(self, "cuDeviceGet")(&device, self->index) ||
-        need(self, "cuDeviceGetAttribute")(&major, 75, device) ||
-        need(self, "cuDeviceGetAttribute")(&minor, 76, device) ||
-        need(self, "cuDevicePrimaryCtxRetain")(&self->context, device))
+    if (self->calls[INIT](0) || self->calls[GET_DEVICE](&device, self->index) ||
+        self->calls[GET_ATTRIBUTE](&major, 75, device) ||
+        self->calls[GET_ATTRIBUTE](&minor, 76, device) ||
+        self->calls[RETAIN](&self->context, device))
         return -1;
     snprintf(self->architecture, sizeof self->architecture, "sm_%d%d", major, minor);
     return 0;
@@ -54,13 +55,10 @@ static int open_hip(gb_device *self)
 {
     static char room[4096]; /* more than hipDeviceProp_t of any release has */
     size_t i, length = sizeof self->architecture - 1;
-    int status;
-    if (need(self, "hipSetDevice")(self->index))
+    Call ask = self->calls[self->calls[PROPERTIES] == (Call)missing_call ? OLDER_PROPERTIES : PROPERTIES];
+    if (self->calls[SET_DEVICE](self->index) || ask(room, self->index))
         return -1;
-    status = need(self, "hipGetDevicePropertiesR0600")(room, self->index);
-    if (status == missing_call())
-        status = need(self, "hipGetDeviceProperties")(room, self->index);
-    for (i = 256; !status && i + length + 1 < sizeof room; i++) /* behind the device's own name */
+    for (i = 256; i + length + 1 < sizeof room; i++) /* behind the device's own name */
         if (memcmp(room + i, "gfx", 3) == 0) {
             size_t own = strcspn(room + i, ":");
             memcpy(self->architecture, room + i, own < length ? own : length);
@@ -71,15 +69,20 @@ static int open_hip(gb_device *self)
 
 static gb_status open_driver(gb_device *self, const Driver *driver, int index, gb_error *error)
 {
+    void *library = NULL, *symbol;
     size_t i;
     self->index = index;
     self->driver = driver;
     self->hip = strcmp(driver->name, "hip") == 0;
-    self->library = NULL;
-    for (i = 0; self->library == NULL && driver->libraries[i] != NULL; i++)
-        self->library = dlopen(driver->libraries[i], RTLD_NOW);
-    if (self->library == NULL)
+    for (i = 0; library == NULL && driver->libraries[i] != NULL; i++)
+        library = dlopen(driver->libraries[i], RTLD_NOW);
+    if (library == NULL)
         return fail(error, GB_DEVICE, "%s is not installed", driver->libraries[0]);
+    for (i = 0; i < CALLS; i++) {
+        self->calls[i] = (Call)missing_call;
+        if (driver->calls[i] != NULL && (symbol = dlsym(library, driver->calls[i])) != NULL)
+            memcpy(&self->calls[i], &symbol, sizeof symbol);
+    }
     if (self->hip ? open_hip(self) : open_cuda(self))
         return fail(error, GB_DEVICE, "%s sees no device %d", driver->libraries[0], self->index);
     return GB_OK;
@@ -102,12 +105,11 @@ gb_device *gb_device_open(const gb_bundle *bundle, int index, gb_error *error)
     for (i = 0; self != NULL && status && i < sizeof DRIVERS / sizeof *DRIVERS; i++)
         if (has_code_for(bundle, &DRIVERS[i]))
             status = open_driver(self, &DRIVERS[i], index, error);
-    if (!status)
-        fail(error, GB_OK, "%s", "");
-    else {
+    if (status) {
         free(self);
-        self = NULL;
+        return NULL;
     }
+    fail(error, GB_OK, "%s", "");
     return self;
 }
 
@@ -128,26 +130,26 @@ static gb_status enter(gb_device *self, gb_error *error)
     void *current = NULL;
     int status;
     if (self->hip)
-        status = need(self, "hipSetDevice")(self->index);
-    else if ((status = need(self, "cuCtxGetCurrent")(&current)) == 0 && current != self->context)
-        status = need(self, "cuCtxSetCurrent")(self->context);
+        status = self->calls[SET_DEVICE](self->index);
+    else if ((status = self->calls[GET_CONTEXT](&current)) == 0 && current != self->context)
+        status = self->calls[SET_DEVICE](self->context);
     return status ? fail(error, GB_DRIVER, "the device cannot be used: error %d of the driver", status)
                   : GB_OK;
 }
 
 static gb_status set_up(gb_device *self, void *function, const gb_form_info *info, gb_error *error)
 {
-    Call of_device = need(self, "cuDeviceGetAttribute"), of_function = need(self, "cuFuncGetAttribute");
-    Call set = need(self, "cuFuncSetAttribute");
+    Call of_device = self->calls[GET_ATTRIBUTE], of_function = self->calls[OF_FUNCTION];
+    Call set = self->calls[SET_FUNCTION];
     int device = 0, most = 0, own = 0, limit = 0, status;
     unsigned threads = info->num_warps * info->warp_size;
-    (void)((status = need(self, "cuDeviceGet")(&device, self->index)) ||
+    (void)((status = self->calls[GET_DEVICE](&device, self->index)) ||
            (status = of_device(&most, 97, device)) || (status = of_function(&limit, 0, function)));
     if (!status && (info->shared > (unsigned)most || threads > (unsigned)limit))
         return fail(error, GB_DEVICE, "%s needs %u bytes of shared memory and %u threads; the device has "
                                       "%d and %d", info->entry, info->shared, threads, most, limit);
     if (!status && info->shared > 48 * 1024)
-        (void)((status = need(self, "cuFuncSetCacheConfig")(function, 1)) ||
+        (void)((status = self->calls[PREFER](function, 1)) ||
                (status = of_function(&own, 1, function)) || (status = set(function, 8, most - own)));
     if (!status && info->num_ctas > 8)
         status = set(function, 14, 1);
@@ -171,9 +173,8 @@ static gb_status load(gb_device *self, const gb_form *form, void **function, gb_
     digest_of(info->code, info->code_size, digest);
     if (strcmp(digest, form->kernel->bundle->strings + form->row->text[DIGEST].place) != 0)
         return fail(error, GB_HASH, "the code of %s was exchanged: its sha256 is %s", info->entry, digest);
-    (void)((status = need(self, self->driver->load)(&module, info->code)) ||
-           (status = need(self, self->driver->find)(function, module, info->entry)));
-    if (status)
+    if ((status = self->calls[LOAD](&module, info->code)) ||
+        (status = self->calls[FIND](function, module, info->entry)))
         return fail(error, GB_DRIVER, "%s cannot be loaded: error %d of the driver", info->entry, status);
     if (!self->hip && (status = set_up(self, *function, info, error)) != 0)
         return (gb_status)status;
@@ -193,12 +194,10 @@ static int launch_now(gb_device *self, void *function, const gb_form_info *info,
     Config config = {.grid = {grid[0] * info->num_ctas, grid[1], grid[2]}, .block = {threads, 1, 1},
                      .shared = info->shared, .stream = stream};
     if (self->hip && info->num_ctas == 1)
-        return need(self, info->cooperative ? "hipModuleLaunchCooperativeKernel"
-                                            : "hipModuleLaunchKernel")(
-            function, grid[0], grid[1], grid[2], threads, 1u, 1u, info->shared, stream, pointers,
-            (void *)NULL);
+        return self->calls[info->cooperative ? LAUNCH_COOPERATIVE : LAUNCH_PLAIN](
+            function, grid[0], grid[1], grid[2], threads, 1u, 1u, info->shared, stream, pointers, (void *)NULL);
     set_attributes(&config, attributes, info->num_ctas, info->cooperative, info->dependent, self->hip);
-    return need(self, self->driver->launch)(&config, function, pointers, (void *)NULL);
+    return self->calls[LAUNCH](&config, function, pointers, (void *)NULL);
 }
 
 /* Allocate memory for one launch. `*owned` is to be freed. */
@@ -211,7 +210,7 @@ static int scratch(gb_device *self, const uint32_t size_and_alignment[2], uint64
     *address = 0;
     if (!size_and_alignment[0])
         return 0;
-    status = need(self, self->driver->allocate)(address, size, stream);
+    status = self->calls[ALLOCATE](address, size, stream);
     *owned = status ? 0 : *address;
     *address = (*address + align - 1) / align * align;
     return status;
@@ -220,8 +219,8 @@ static int scratch(gb_device *self, const uint32_t size_and_alignment[2], uint64
 /* Encode the map of a descriptor; `into` is aligned to 64. */
 static int encode(gb_device *self, MapKind kind, const gb_descriptor *it, void *into)
 {
-    int version = 0, unmark = !need(self, "cuDriverGetVersion")(&version) && version <= 13010;
-    return encode_map((EncodeTiled)need(self, "cuTensorMapEncodeTiled"), &kind,
+    int version = 0, unmark = !self->calls[VERSION](&version) && version <= 13010;
+    return encode_map((EncodeTiled)self->calls[ENCODE], &kind,
                       (uint64_t)(uintptr_t)it->address, it->shape, it->strides, it->tf32, it->nan, unmark,
                       into);
 }

@@ -190,7 +190,7 @@ static gb_status launch_packed(gb_device *self, const gb_form *form, void *funct
     code = code ? code : launch_now(self, function, info, grid, stream, parameters);
     for (i = 0; i < 2; i++) /* the stream keeps later users behind the kernel */
         if (owned[i])
-            need(self, self->driver->free)(owned[i], stream);
+            self->calls[FREE](owned[i], stream);
     return code ? fail(error, GB_DRIVER, "the driver refused the launch of %s over %u x %u x %u: error %d",
                        info->entry, grid[0], grid[1], grid[2], code)
                 : GB_OK;

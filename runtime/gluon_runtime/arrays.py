@@ -7,6 +7,7 @@ library is imported.
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
 import re
 import struct
@@ -63,22 +64,19 @@ _NAMES = {
 }
 _TYPESTR = {"f": "float", "i": "int", "u": "uint", "b": "bool"}
 _DLPACK = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 6: "bool"}
-_dtypes: dict[Any, Optional[str]] = {}
 
 
+@functools.cache
 def dtype_name(dtype: Any) -> str:
     """Return the short name of an element type.
 
     Raises:
         BundleArgumentError: kernels have no such elements.
     """
-    name = _dtypes.get(dtype)
+    text = str(dtype).split(".")[-1]
+    name = _NAMES.get(text, text if text in _NAMES.values() else None)
     if name is None:
-        text = str(dtype).split(".")[-1]
-        name = _NAMES.get(text, text if text in _NAMES.values() else None)
-        if name is None:
-            raise BundleArgumentError("kernels cannot take elements of this type", got=str(dtype))
-        _dtypes[dtype] = name
+        raise BundleArgumentError("kernels cannot take elements of this type", got=str(dtype))
     return name
 
 
