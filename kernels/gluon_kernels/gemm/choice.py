@@ -182,16 +182,21 @@ def packed(points: np.ndarray, weights: np.ndarray) -> dict[str, str]:
 
 
 def size_of(row: Sequence[int]) -> Size:
-    """Return a size of which the table keeps `row`."""
+    """Return a size of which measured times keep `row`."""
     batch, m, n, k, kind = row
     pitches = (16 * (kind & 1), 8 * (kind & 2))
-    return Size(batch, m, n, k, padded=kind >> 2 & 1, pitches=pitches, eight=bool(kind & 8))
+    vectors = (8 >> (kind >> 4 & 3), 8 >> (kind >> 6))
+    return Size(
+        batch, m, n, k, vectors=vectors, padded=kind >> 2 & 1, pitches=pitches, eight=bool(kind & 8)
+    )
 
 
 def row_of(size: Size) -> tuple[int, ...]:
-    """Return how the table keeps a size: its sides, and of what kind it is."""
+    """Return how measured times keep a size: its sides, and a number for its pitches, copies, elements and loads."""
     first, second = (pitch % 32 > 0 for pitch in size.pitches)
     kind = first + 2 * second + 4 * (size.padded > 0) + 8 * size.eight
+    for shift, vector in zip((4, 6), size.vectors):
+        kind += (4 - vector.bit_length()) << shift
     return size.batch, size.m, size.n, size.k, kind
 
 

@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from benchmarks import fit_gemm
+from benchmarks import fit_gemm, tune_gemm
 from gluon_kernels.gemm import choice, tilings
 
 pytestmark = pytest.mark.once
@@ -70,20 +70,18 @@ def test_fewer_points_than_times_keep_all_errors():
 
 
 def test_times_that_are_added_are_kept_with_those_before(tmp_path):
-    """Each time belongs to the tiling and the size that had it; of two, the later one counts."""
+    """Each time belongs to the tiling and the size that had it; of two, that of the larger run counts, else the later one."""
     sizes = [tilings.Size(1, m, 512, 4096) for m in (16, 512, 4096)]
     times = {choice.row_of(size): {PAIR[0]: 1.5 * m} for m, size in enumerate(sizes, 1)}
-    shapes = [{"M": size.m, "N": 512, "K": 4096, "stored": "NT"} for size in (sizes[1], sizes[0])]
-    rows = [{"shape": s, "times": {"torch": 1.0, n: u * 1e-6}} for s, n, u in zip(shapes, PAIR, (7, 8))]  # fmt: skip
-    from benchmarks.tune_gemm import size_of
-
-    fit_gemm.add(times, {"rows": rows}, size_of)
+    runs = [(16, {PAIR[1]: 8e-6}), (512, {PAIR[0]: 7e-6, PAIR[1]: 5e-6}), (512, {PAIR[0]: 9e-6}), (4096, {PAIR[0]: 6e-6})]  # fmt: skip
+    rows = [{"shape": {"M": m, "N": 512, "K": 4096, "stored": "NT"}, "times": {"torch": 1.0, **of}} for m, of in runs]  # fmt: skip
+    fit_gemm.add(times, {"rows": rows}, tune_gemm.size_of)
     fit_gemm.write(times, tmp_path / "times.json")
     first, second, third = map(choice.row_of, sizes)
     assert fit_gemm.read(tmp_path / "times.json") == {
         first: {PAIR[0]: 1.5, PAIR[1]: 8.0},
-        second: {PAIR[0]: 7.0},
-        third: {PAIR[0]: 4.5},
+        second: {PAIR[0]: 7.0, PAIR[1]: 5.0},
+        third: {PAIR[0]: 6.0},
     }
     assert json.loads((tmp_path / "times.json").read_text())["sizes"][0] == list(first)
 
