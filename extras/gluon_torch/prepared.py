@@ -89,6 +89,8 @@ def signature(*tensors: Optional[torch.Tensor]) -> Hashable:
 def _facts(tensor: Optional[torch.Tensor]) -> Hashable:
     if tensor is None:
         return None
+    if tensor.layout is not torch.strided or tensor.is_nested:  # for checks to refuse
+        return tensor.dtype, tensor.layout, tensor.is_nested
     aligned = tensor.data_ptr() & 15
     device = tensor.get_device()
     place = os.environ.get("GLUON_TARGET") if device < 0 else device

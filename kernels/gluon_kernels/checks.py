@@ -36,10 +36,11 @@ def _listed(dtypes: Sequence[torch.dtype]) -> str:
 
 
 def check_tensors(op: str, optional: Optional[dict[str, Any]] = None, /, **tensors: Any) -> None:
-    """Check that arguments are tensors; those of `optional` may be None.
+    """Check that arguments are dense tensors; those of `optional` may be None.
 
     Raises:
-        DtypeError: one is not.
+        DtypeError: one is no tensor.
+        ArgumentError: one is sparse, nested, or of another layout without strides.
     """
     present = {name: x for name, x in (optional or {}).items() if x is not None}
     for name, x in {**tensors, **present}.items():
@@ -50,6 +51,14 @@ def check_tensors(op: str, optional: Optional[dict[str, Any]] = None, /, **tenso
                 expected="a torch.Tensor",
                 got=type(x).__name__,
             )
+        if x.layout is not torch.strided or x.is_nested:
+            raise ArgumentError(
+                f"{op} takes dense tensors",
+                argument=name,
+                expected="layout torch.strided",
+                got="a nested tensor" if x.is_nested else f"layout {x.layout}",
+                remedy=f"Pad it: torch.nested.to_padded_tensor({name}, 0)." if x.is_nested else f"Convert it: {name}.to_dense().",
+            )  # fmt: skip
 
 
 def check_dtype(op: str, x: Any, name: str = "x") -> None:
@@ -68,7 +77,9 @@ def check_dtype(op: str, x: Any, name: str = "x") -> None:
             remedy="Convert it: x.float()." if not x.is_complex() else None,
         )
     if x.ndim == 0:
-        raise ShapeError(f"{op} needs at least one dimension", argument=name, got="[]")
+        raise ShapeError(
+            f"{op} needs at least one dimension", argument=name, expected="[..., columns]", got="[]"
+        )
 
 
 def check_floats(message: str, **tensors: Optional[Tensor]) -> None:
@@ -135,6 +146,7 @@ def check_contiguous(**tensors: Tensor) -> None:
                 argument=name,
                 expected="a contiguous tensor",
                 got=f"strides {list(x.stride())}",
+                remedy=f"Pass {name}.contiguous().",
             )
 
 

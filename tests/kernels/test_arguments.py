@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import sys
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 import torch
 
 import gluon_kernels
-from gluon_core.errors import DtypeError
+from gluon_core.errors import ArgumentError, DtypeError
 from tests.kernels.launched import on_target
 from tests.kernels.routes import plain, route
 
@@ -24,6 +25,12 @@ OTHERS = {
     "an array": np.ones((4, 4)),
     "a string": "x",
     "an integer": 3,
+}
+SPARSE = {
+    "sparse": lambda x: x.to_sparse(),
+    "sparse by rows": lambda x: x.to_sparse_csr() if x.ndim >= 2 else None,
+    "nested": lambda x: torch.nested.nested_tensor([x, x]),
+    "of mkldnn": lambda x: x.float().to_mkldnn(),
 }
 OPERATORS = [name for name in gluon_kernels.__all__ if inspect.isfunction(getattr(gluon_kernels, name))]  # fmt: skip
 
@@ -100,30 +107,53 @@ def test_every_operator_is_here():
     assert sorted(ARGUMENTS) == sorted(OPERATORS) and len(OPERATORS) == 26
 
 
-@pytest.mark.parametrize("way", ["past the dispatcher", "by the dispatcher"])
+@contextlib.contextmanager
+def taking(way: str):
+    """Run operators on the simulator, by the way that plain tensors on a GPU take or by torch's dispatcher."""
+    with on_target("sim:sm_90"), contextlib.ExitStack() as stack:
+        for one in as_on_a_gpu() if way == "past the dispatcher" else []:
+            stack.enter_context(one)
+        yield
+
+
+WAYS = pytest.mark.parametrize("way", ["past the dispatcher", "by the dispatcher"])
+
+
+@WAYS
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_tensors_without_strides(operator, way):
+    function, right = getattr(gluon_kernels, operator), ARGUMENTS[operator]
+    with taking(way):
+        for name, x in right.items():
+            for kind, convert in SPARSE.items() if isinstance(x, torch.Tensor) else ():
+                try:
+                    value = convert(x)
+                except (RuntimeError, NotImplementedError):  # torch has none of this dtype
+                    continue
+                if value is None:
+                    continue
+                with pytest.raises(ArgumentError, match=f"{name}: .* takes dense tensors; expected layout torch.strided, got .*"):  # fmt: skip
+                    function(**{**right, name: value})
+                    pytest.fail(f"{operator} took a tensor {kind} for {name}")
+
+
+@WAYS
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_arguments_that_are_no_tensors(operator, way):
     function, right = getattr(gluon_kernels, operator), ARGUMENTS[operator]
     parameters = inspect.signature(function).parameters
-    ways = as_on_a_gpu() if way == "past the dispatcher" else []
     tensors = [name for name, x in right.items() if isinstance(x, torch.Tensor)]
     assert {n for n, p in parameters.items() if "Tensor" in str(p.annotation)} - {*tensors} <= {
         "out"
     }
-    with on_target("sim:sm_90"):
-        for one in ways:
-            one.start()
-        try:
-            for name in tensors:
-                for kind, value in OTHERS.items():
-                    if value is None and parameters[name].default is None:
-                        continue
-                    with pytest.raises(DtypeError, match=f"(?s){name}: .* takes tensors.*a torch.Tensor"):  # fmt: skip
-                        function(**{**right, name: value})
-                        pytest.fail(f"{operator} took {kind} for {name}")
-        finally:
-            for one in ways:
-                one.stop()
+    with taking(way):
+        for name in tensors:
+            for kind, value in OTHERS.items():
+                if value is None and parameters[name].default is None:
+                    continue
+                with pytest.raises(DtypeError, match=f"(?s){name}: .* takes tensors.*a torch.Tensor"):  # fmt: skip
+                    function(**{**right, name: value})
+                    pytest.fail(f"{operator} took {kind} for {name}")
 
 
 @pytest.mark.sampled(13)

@@ -163,11 +163,11 @@ def attention_decode(
         DtypeError, ShapeError: tensors of other dtypes or shapes.
         ArgumentError: tensors on different devices, caches that are not contiguous, or a window or cap that is none.
     """
-    if type(q) is not Tensor:
-        check_tensors("attention_decode", q=q)
+    tensors = (q, k_cache, v_cache, page_table, lengths)
+    if type(q) is not Tensor or q.is_nested or not q.ndim:
+        _check(*tensors)
     scale = 1 / math.sqrt(max(q.shape[-1], 1)) if scale is None else scale
     window = tuple(window) if type(window) is list else window
-    tensors = (q, k_cache, v_cache, page_table, lengths)
     result: Tensor
     if not is_compiling() and is_plain(*tensors, *(() if sinks is None else (sinks,))):
         settings = (window, softcap, scale)

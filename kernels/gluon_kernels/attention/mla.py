@@ -216,10 +216,10 @@ def mla_decode(
         DtypeError, ShapeError: tensors of other dtypes or shapes.
         ArgumentError: tensors on different devices, or a cache that is not contiguous.
     """
-    if type(q) is not Tensor:
-        check_tensors("mla_decode", q=q)
-    scale = 1 / math.sqrt(max(q.shape[-1], 1)) if scale is None else scale
     tensors = (q, cache, page_table, lengths)
+    if type(q) is not Tensor or q.is_nested or not q.ndim:
+        _check(*tensors, latent)
+    scale = 1 / math.sqrt(max(q.shape[-1], 1)) if scale is None else scale
     result: Tensor
     if not is_compiling() and is_plain(*tensors):
         result = _plans((key(*tensors), latent, scale), *tensors, latent, scale)

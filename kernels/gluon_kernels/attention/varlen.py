@@ -17,6 +17,7 @@ from gluon_kernels.attention.sinks import check_sinks, gradient_of_sinks
 from gluon_kernels.checks import (
     HALVES,
     check_apart,
+    check_contiguous,
     check_devices,
     check_one_dtype,
     check_out,
@@ -64,13 +65,14 @@ def _check(q: Tensor, k: Tensor, v: Tensor, of_queries: Tensor, of_keys: Tensor)
                 got=str(x.dtype),
                 remedy=f"Convert them: {name}.int().",
             )
-        if x.ndim != 1 or not x.shape[0] or not x.is_contiguous():
+        if x.ndim != 1 or not x.shape[0]:
             raise ShapeError(
                 "expected the offset of each sequence and the total number of tokens",
                 argument=name,
-                expected="[sequences + 1], contiguous",
+                expected="[sequences + 1]",
                 got=list(x.shape),
             )
+        check_contiguous(**{name: x})
     if of_queries.shape != of_keys.shape:
         raise ShapeError(
             "queries and keys must have the same number of sequences",

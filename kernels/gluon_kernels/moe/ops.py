@@ -11,6 +11,7 @@ import gluon_core as gluon
 from gluon_core.errors import DtypeError, ShapeError
 from gluon_kernels.checks import (
     check_apart,
+    check_contiguous,
     check_devices,
     check_no_gradients,
     check_out,
@@ -61,14 +62,15 @@ def _checked(a: Tensor, b: Tensor, offs: Tensor) -> tuple[int, int]:
             expected="float16, bfloat16 or float32",
             got=f"{a.dtype} and {b.dtype}",
         )
-    if offs.dtype != torch.int32 or (len(offs) > 1 and offs.stride(0) != 1):
+    if offs.dtype != torch.int32:
         raise DtypeError(
-            "the ends of groups must be a contiguous int32 tensor",
+            "the ends of groups must be int32",
             argument="offs",
             expected="int32",
             got=str(offs.dtype),
             remedy="Pass counts.cumsum(0, dtype=torch.int32).",
         )
+    check_contiguous(offs=offs)
     check_devices(a, b=b, offs=offs)
     unit = 16 // a.element_size()
     if a.shape[1] % unit or b.shape[2] % unit:

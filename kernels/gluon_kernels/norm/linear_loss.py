@@ -161,7 +161,7 @@ def linear_cross_entropy(
     Args:
         x: [rows, width], float16, bfloat16 or float32.
         weight: [classes, width] of the same dtype.
-        labels: int64 or int32 [rows], each below `classes` or `ignore_index`.
+        labels: int64 or int32 [rows], each below `classes` or `ignore_index`. The loss of another label on a GPU is NaN.
         ignore_index: rows with this label have the loss 0 and do not count for the mean.
         reduction: "none" for the loss of each row, "sum", or "mean" over the rows that count.
 

@@ -63,8 +63,26 @@ _mean_losses = Plans(_build_mean_loss)
 _loss_gradients = Plans(loss_launches.loss_gradient_plan)
 
 
+def _check_labels(labels: Tensor, classes: int, ignored: int) -> None:
+    """Check labels that the host can read; a label of a GPU that is no class gives NaN.
+
+    Raises:
+        ArgumentError: one is no class.
+    """
+    wrong = labels[((labels < 0) | (labels >= classes)) & (labels != ignored)]
+    if len(wrong):
+        raise ArgumentError(
+            "a label is no class",
+            argument="labels",
+            expected=f"0 to {classes - 1}, or {ignored} for rows that do not count",
+            got=int(wrong[0]),
+        )
+
+
 def losses_of(x: Tensor, labels: Tensor, ignored: int) -> Any:
     """Return the losses of rows of logits, and the logarithms of their sums, float32."""
+    if labels.is_cpu:
+        _check_labels(labels, x.shape[1], ignored)
     if not x.shape[0]:
         return x.new_empty(0, dtype=torch.float32), x.new_empty(0, dtype=torch.float32)
     return _losses((key(x, labels), ignored), x, labels, ignored)
@@ -72,6 +90,8 @@ def losses_of(x: Tensor, labels: Tensor, ignored: int) -> Any:
 
 def mean_loss_of(x: Tensor, labels: Tensor, ignored: int, keep: bool) -> Any:
     """Return the mean, and for gradients 1 / the number of labels that count and the logarithms of sums."""
+    if labels.is_cpu:
+        _check_labels(labels, x.shape[1], ignored)
     if not x.shape[0]:
         nothing = x.new_full((), float("nan"), dtype=torch.float32)
         return nothing, nothing.clone(), x.new_empty(0, dtype=torch.float32)
@@ -172,7 +192,7 @@ def cross_entropy(
 
     Args:
         x: [rows, classes], float16, bfloat16 or float32 of any strides.
-        labels: int64 or int32 [rows], each below `classes` or `ignore_index`.
+        labels: int64 or int32 [rows], each below `classes` or `ignore_index`. The loss of another label on a GPU is NaN.
         ignore_index: rows with this label have the loss 0 and do not count for the mean.
         reduction: "none" for the loss of each row, "sum", or "mean" over the rows that count.
 
@@ -181,7 +201,7 @@ def cross_entropy(
 
     Raises:
         DtypeError, ShapeError: tensors of other dtypes or shapes.
-        ArgumentError: tensors on different devices, or an unknown reduction.
+        ArgumentError: tensors on different devices, an unknown reduction, or a label on a CPU that is no class.
     """
     if reduction not in REDUCTIONS:
         raise ArgumentError(
@@ -193,7 +213,7 @@ def cross_entropy(
         )
     mean = reduction == "mean"
     loss: Tensor
-    if x is None:
+    if type(x) is not Tensor or x.is_nested:
         check_tensors("cross_entropy", x=x)
     way = 0 if is_compiling() else route(x, labels)
     if way == 1:

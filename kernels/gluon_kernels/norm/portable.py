@@ -148,7 +148,7 @@ def cross_entropy(
 ):  # fmt: skip
     """Store the loss of each row, 0 for the label `ignored`, and unless `logsum` is None the logarithm of its sum for the gradient.
 
-    The last program of a long row to come finishes it; none waits. Where `mean` is not None, PARTS is 1, and the last program
+    A label that is no class gives NaN; no memory is read for it. The last program of a long row to come finishes it; none waits. Where `mean` is not None, PARTS is 1, and the last program
     stores the mean of all rows, see `store_mean`; `arrived` is one counter, which it leaves at 0.
     """
     if PARTS == 1:
@@ -176,8 +176,9 @@ def cross_entropy(
     exists = row + near < rows
     label = gl.load(labels + (row + near).to(gl.int64) * label_stride, mask=exists, other=0)
     counts = exists & (label != ignored)
+    known = counts & (label >= 0) & (label < columns)
     hit = row_start(src, row, src_stride) + near * src_stride + label
-    hit = gl.load(hit, mask=counts, other=0.0).to(gl.float32)
+    hit = gl.load(hit, mask=known, other=float("nan")).to(gl.float32)
     most = largest(pieces, PIECES)
     _, total = exponentials(pieces, most, PIECES)
     if PARTS > 1:

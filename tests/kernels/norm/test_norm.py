@@ -285,7 +285,10 @@ MISTAKES = [
     (lambda: kernels.cross_entropy(X, LABELS, reduction="man"), ArgumentError, "mean"),
     (lambda: kernels.cross_entropy(X[None], LABELS), ShapeError, "x: "),
     (lambda: kernels.cross_entropy(X, LABELS.to("meta")), ArgumentError, "labels: "),
-]
+    (lambda: kernels.cross_entropy(X, LABELS + 8), ArgumentError, "labels: .*0 to 7.*got 8"),
+    (lambda: kernels.cross_entropy(X, LABELS - 1, reduction="sum"), ArgumentError, "labels: .*got -1"),
+    (lambda: kernels.linear_cross_entropy(X, X, LABELS + 4), ArgumentError, "labels: .*0 to 3"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("number", range(len(MISTAKES)))
@@ -293,6 +296,15 @@ def test_mistakes_are_named_before_a_launch(number):
     call, error, words = MISTAKES[number]
     with pytest.raises(error, match=words):
         call()
+
+
+@pytest.mark.parametrize("columns", [64, 70000])
+def test_labels_that_are_no_class_read_nothing(columns, monkeypatch):
+    """As on a GPU, where the host does not read labels."""
+    monkeypatch.setattr(loss, "_check_labels", lambda *labels: None)
+    labels = torch.tensor([3, -1, columns, -100, 1 << 29])
+    losses = kernels.cross_entropy(torch.randn(5, columns), labels, reduction="none")
+    assert losses.isnan().tolist() == [False, True, True, False, True] and losses[3] == 0
 
 
 def test_tilings_cover_rows():
