@@ -10,12 +10,13 @@ from gluon_amd.arch import ARCHITECTURES, properties
 from gluon_amd.features import (
     ALL_PRELOADED,
     ANY_TARGET_FP8,
+    CONVERGENT_WMMA,
     RESOLVES_COALESCED,
     VOLATILE_LOADS,
 )
 from gluon_amd.lowerings import LOWERINGS
 from gluon_amd.timeline import instrumented, keep_spills
-from gluon_amd.workarounds import fewer_preloaded, warned_of_volatile
+from gluon_amd.workarounds import anchored_products, fewer_preloaded, warned_of_volatile
 from gluon_core.plugin import machine_code
 from gluon_core.plugin.backend import Backend
 from gluon_core.plugin.compiler import Report
@@ -49,6 +50,8 @@ class AmdCompiler(TritonCompiler):
             llir.append(warned_of_volatile)
         if arch == "gfx1250" and not self.has(ALL_PRELOADED):
             llir.append(fewer_preloaded)
+        if not self.has(CONVERGENT_WMMA):
+            llir.append(anchored_products)
         recording, width = self.recording(options), int(options.warp_size)
         if recording is not None:
             llir.append(lambda run: instrumented(run, recording, width, arch))

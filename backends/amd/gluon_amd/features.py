@@ -16,6 +16,9 @@ ANY_TARGET_FP8 = Feature((3, 7), "one process makes conversions to fp8 for sever
 BF16_AND_FNUZ = Feature(
     (3, 8), "bfloat16 to fp8 of the fnuz kind, and back, on hardware without it"
 )
+CONVERGENT_WMMA = Feature(
+    (3, 8), "products of WMMA stay in front of the branches of masked stores that take them"
+)
 FNUZ_FP4 = Feature((3, 7), "fp4 to bfloat16 on gfx942; before, an abort")
 
 # -- memory -------------------------------------------------------------------------------------

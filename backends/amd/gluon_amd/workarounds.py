@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, Callable
 
-__all__ = ["fewer_preloaded", "warned_of_volatile"]
+__all__ = ["anchored_products", "fewer_preloaded", "warned_of_volatile"]
 
 # The descriptor of a kernel counts the scalar registers that the launch fills in five bits, and two hold the
 # address of the arguments.
@@ -17,6 +17,11 @@ _TYPE = re.compile(
 )
 _NEXT = re.compile(r", (?=ptr\b|i\d|half\b|bfloat\b|float\b|double\b|[<\[{])")
 _BITS = {"ptr": 64, "double": 64, "float": 32, "half": 16, "bfloat": 16}
+
+_LABEL = re.compile(r"^([-\w.$]+:)", re.M)  # begins a block
+_PRODUCT = re.compile(
+    r"^  (?P<value>%[-\w.$]+) = (?:tail )?call (?P<type><[^>]+>) @llvm\.amdgcn\.s?wmma.*$", re.M
+)
 
 _Run = Callable[[Any, "dict[str, Any]"], Any]
 
@@ -52,6 +57,33 @@ def fewer_preloaded(run: _Run) -> _Run:
         )
 
     return stage
+
+
+def anchored_products(run: _Run) -> _Run:
+    """Return the stage `run`, which writes LLVM IR, with a use behind the last product of each chain.
+
+    LLVM moves the products of WMMA into the block of a masked store that alone uses them, and fetches spilled operands there for
+    the lanes of the mask; it leaves a product that has a use in its own block.
+    """
+
+    def stage(source: Any, metadata: dict[str, Any]) -> Any:
+        text: str = run(source, metadata)
+        anchored = "".join(map(_anchored, _LABEL.split(text)))
+        return text if anchored == text else f"{anchored}\ndeclare void @llvm.fake.use(...)\n"
+
+    return stage
+
+
+def _anchored(block: str) -> str:
+    """Return a block with a use behind each product that no other product or loop of the block takes."""
+
+    def used(product: re.Match[str]) -> str:
+        line, value, kind = product.group(0, "value", "type")
+        if re.search(rf"^  %.* = (?:phi .*|.*wmma.*[( ]){value}\b(?![-.$])", block, re.M):
+            return line
+        return f"{line}\n  call void (...) @llvm.fake.use({kind} {value})"
+
+    return _PRODUCT.sub(used, block)
 
 
 def _limited(head: str, arguments: str, tail: str) -> tuple[str, str, str]:

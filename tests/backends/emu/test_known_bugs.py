@@ -251,3 +251,27 @@ def test_a_wait_is_missing_and_suffices(target, run, report, words, place, wait,
         (tmp_path / "waits.s").write_text(text)
         with using(assembly=f"{kernel.metadata.name}={tmp_path / 'waits.s'}"):
             run()
+
+
+@gluon.jit
+def masked_product(a, b, out, left):
+    layouts: gl.constexpr = gl.portable.mma_layouts(64, 64, 32, gl.float16, gl.float16)
+    rows = gl.arange(0, 64, gl.SliceLayout(1, layouts.accumulator))
+    columns = gl.arange(0, 64, gl.SliceLayout(0, layouts.accumulator))
+    of_a = gl.arange(0, 64, gl.SliceLayout(1, layouts.a))
+    along_a = gl.arange(0, 32, gl.SliceLayout(0, layouts.a))
+    along_b = gl.arange(0, 32, gl.SliceLayout(1, layouts.b))
+    of_b = gl.arange(0, 64, gl.SliceLayout(0, layouts.b))
+    x = gl.load(a + of_a[:, None] * 32 + along_a[None, :])
+    y = gl.load(b + along_b[:, None] * 64 + of_b[None, :])
+    acc = gl.portable.mma(x, y, gl.zeros([64, 64], gl.float32, layouts.accumulator))
+    gl.store(out + rows[:, None] * 64 + columns[None, :], acc, mask=rows[:, None] < left)
+
+
+@pytest.mark.parametrize("target", ["gfx1100", "gfx1201", "gfx1250"])
+def test_no_product_moves_behind_a_mask(target):
+    signature = {"a": "*fp16:16", "b": "*fp16:16", "out": "*fp32:16", "left": "i32"}
+    compiled = gluon.compile(masked_product, target=target, signature=signature)
+    places = re.findall(r"v_wmma|s_and_saveexec|s_or_b32 exec_lo", compiled.asm["amdgcn"])
+    assert "v_wmma" in places and "s_and_saveexec" in places
+    assert "v_wmma" not in places[places.index("s_and_saveexec") :]
