@@ -24,7 +24,7 @@ up to eight blocks; those that share a tile take turns by slots, and wait for th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Sequence, Union
 
 from gluon_core import errors
@@ -37,7 +37,7 @@ from gluon_nvidia.features import PAIRS_ARRIVE, PAIRS_WRITTEN
 from gluon_nvidia.language import mbarrier, tma
 from gluon_nvidia.language.descriptor import tensor_descriptor
 from gluon_nvidia.language.mbarrier_counted import arrive
-from gluon_nvidia.language.writer import block_of, check_descriptor, listed
+from gluon_nvidia.language.writer import block_of, check_descriptor, fitting, listed
 from gluon_nvidia.pairs import parts_of
 
 __all__ = [
@@ -72,12 +72,21 @@ class PositionFacts:
 
 
 @dataclass(frozen=True)
+class TileFacts:
+    """The dtype and shape of a tile, and the layout of its buffers."""
+
+    block_type: tl.block_type
+    layout: Any
+
+
+@dataclass(frozen=True)
 class RingFacts:
-    """The slots of the ring, the partitions that use each, and for each tensor the bits of a block's rank that its tile does not depend on: one of
-    the blocks that differ in them copies it for all."""
+    """The slots of the ring, the partitions that use each, the tile of each tensor, and for each tensor the bits of a block's rank that its tile does
+    not depend on: one of the blocks that differ in them copies it for all."""
 
     stages: int
     consumers: int
+    tiles: tuple[TileFacts, ...] = ()
     shared: tuple[int, ...] = ()
 
     @property
@@ -147,13 +156,38 @@ class tile_ring(Record):
     @property
     def dtype(self) -> tl.dtype:
         """dtype of the first tensor's elements."""
-        dtype: tl.dtype = _parts(self)[0][0].dtype
+        dtype: tl.dtype = self.facts.tiles[0].block_type.element_ty
         return dtype
 
     @property
     def block_shape(self) -> list[int]:
         """Shape of the first tensor's tiles."""
-        return block_of(_parts(self)[0][0])
+        return [int(size) for size in self.facts.tiles[0].block_type.shape]
+
+    @builtin(name="tile_ring.part")
+    def part(self, number: Const[int], descriptor: tensor_descriptor) -> tile_ring:
+        """Return the ring of one tensor's tiles alone, for one of several producers: `tma_ring(..., producers=2)`.
+
+        Args:
+            number: compile-time integer: the index of the tensor's descriptor among those of the ring.
+            descriptor: the one to copy by, which the partition made, with the same type, block and layout.
+
+        Raises:
+            ArgumentError: no such tensor, or a descriptor that does not fit the buffers.
+        """
+        _, buffers, *barriers = _parts(self)
+        index = semantic_layer().compile_time_int(number, "number", 0)
+        if index >= len(self.facts.tiles):
+            raise errors.ArgumentError(
+                "no tensor of the ring",
+                argument="number",
+                expected=f"less than {len(self.facts.tiles)}",
+                got=index,
+            )
+        desc = fitting(self.facts.tiles[index], _by_tma(unwrap(descriptor)), "ring")
+        alone = slice(index, index + 1)
+        facts = replace(self.facts, tiles=self.facts.tiles[alone], shared=self.facts.shared[alone])
+        return tile_ring([tl.tuple([desc]), tl.tuple([buffers[index]]), *barriers], facts)
 
     @builtin(name="tile_ring.producer")
     def producer(self) -> ring_position:
@@ -187,6 +221,14 @@ class tile_ring(Record):
         check_position(self.facts, position, "producer")
         descs, buffers, full, *empties = _parts(self)
         places = listed(coordinates)
+        if len(descs) != len(self.facts.tiles):
+            raise errors.ArgumentError(
+                "each of several producers copies the tiles of its own tensors",
+                argument="ring",
+                expected="tma_ring(..., producers=1)",
+                got="a ring without descriptors",
+                remedy="Copy by `ring.part(number, descriptor)`, which has a tensor and its descriptor.",
+            )
         if len(places) != len(descs):
             raise errors.ShapeError(
                 "needs one for each tensor",
@@ -326,6 +368,7 @@ def tma_ring(
     consumers: Const[int] = 1,
     two_ctas: Const[bool] = False,
     multicast: Const[bool] = False,
+    producers: Const[int] = 1,
 ) -> tile_ring:
     """Allocate a ring of `stages` slots for a tile of each of `descriptors`, which one partition fills by
     TMA and `consumers` partitions use. Make it before `gl.warp_specialize`, and hand it to the partitions.
@@ -339,6 +382,9 @@ def tma_ring(
         multicast: of tensors whose `cga_layout` repeats the block in several blocks of a cluster, one
             copies for all of these, and their slots go around together. Clusters of two with Triton 3.6, and 3.8 on, of four and eight
             with 3.6; end with `ring.drain(position)` and `ring.close()`.
+        producers: compile-time integer; a slot is full when each of so many partitions has copied the tile of
+            its tensor, by `ring.part(number, descriptor)`. Such a ring keeps no descriptors but their blocks, so that
+            each partition can make its own while the others make theirs.
 
     Returns:
         A `tile_ring`.
@@ -353,6 +399,7 @@ def tma_ring(
     semantic = semantic_layer()
     count = semantic.compile_time_int(stages, "stages", 1)
     users = semantic.compile_time_int(consumers, "consumers", 1)
+    makers = semantic.compile_time_int(producers, "producers", 1)
     sequence = unwrap(descriptors)
     single = not isinstance(sequence, (list, tuple, tl.tuple))
     descs = [_by_tma(one) for one in ([sequence] if single else listed(sequence))]
@@ -367,7 +414,8 @@ def tma_ring(
     ]
     full = mbarrier.allocate_mbarrier(batch=count, two_ctas=two_ctas)
     empties = [mbarrier.allocate_mbarrier(batch=count)]
-    facts = RingFacts(count, users, shared)
+    tiles = tuple(TileFacts(desc.type.block_type, desc.layout) for desc in descs)
+    facts = RingFacts(count, users, tiles, shared)
     written = any(shared) and semantic.has(PAIRS_WRITTEN)
     arrivals = users * (1 + facts.peers.bit_count() if written else 1)
     if any(shared) and not written:
@@ -376,13 +424,14 @@ def tma_ring(
     for empty in empties:
         semantic.record("call_buffer", empty, "the empty slots", _EMPTY.format(users))
     for slot in range(count):
-        mbarrier.init(semantic.memdesc_index(full, slot), 1)
+        mbarrier.init(semantic.memdesc_index(full, slot), makers)
         for empty in empties:
             mbarrier.init(semantic.memdesc_index(empty, slot), arrivals)
     if written:
         _mark("begin")
     # Where blocks use each other's barriers, compilers that have PAIRS_ARRIVE let them wait after this.
-    return tile_ring([tl.tuple(descs), tl.tuple(buffers), full, *empties], facts)
+    kept = descs if makers == 1 else []
+    return tile_ring([tl.tuple(kept), tl.tuple(buffers), full, *empties], facts)
 
 
 # -- shared --------------------------------------------------------------------------------------

@@ -24,7 +24,15 @@ from gluon_nvidia.language.descriptor import tensor_descriptor
 from gluon_nvidia.language.fence import fence_async_shared
 from gluon_nvidia.language.tensor_memory import tensor_memory_descriptor
 
-__all__ = ["block_of", "check_descriptor", "finishing", "listed", "tile_writer", "tma_writer"]
+__all__ = [
+    "block_of",
+    "check_descriptor",
+    "finishing",
+    "fitting",
+    "listed",
+    "tile_writer",
+    "tma_writer",
+]
 
 
 @dataclass(frozen=True)
@@ -80,7 +88,7 @@ class tile_writer(Record):
         semantic = semantic_layer()
         desc, buffers, end = self.parts.values
         if unwrap(descriptor) is not None:
-            desc = _fitting(desc, unwrap(descriptor))
+            desc = fitting(desc.type, unwrap(descriptor), "writer")
         block, shape = block_of(desc), semantic.shape_of(value)
         plain = [size for size in block if size > 1] if len(shape) < len(block) else block
         if shape != [*plain[:-1], plain[-1] * self.facts.parts]:
@@ -205,14 +213,18 @@ def check_descriptor(value: Any, argument: str) -> None:
         )
 
 
-def _fitting(desc: Any, other: Any) -> Any:
-    """Another descriptor, which stores from buffers that were made for `desc`."""
+def fitting(tile: Any, other: Any, owner: str) -> Any:
+    """Return another descriptor, for buffers of `owner` that were made for tiles with such a `block_type` and `layout`.
+
+    Raises:
+        ArgumentError: it has another type, block or layout.
+    """
     check_descriptor(other, "descriptor")
-    if other.type.block_type != desc.type.block_type or other.layout != desc.layout:
+    if other.type.block_type != tile.block_type or other.layout != tile.layout:
         raise errors.ArgumentError(
-            "does not fit the writer's buffers",
+            f"does not fit the {owner}'s buffers",
             argument="descriptor",
-            expected=f"{desc.type.block_type} in {desc.layout}",
+            expected=f"{tile.block_type} in {tile.layout}",
             got=f"{other.type.block_type} in {other.layout}",
         )
     return other

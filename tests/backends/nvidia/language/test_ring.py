@@ -15,10 +15,12 @@ from gluon_core.language.nvidia.hopper import (
     tma_writer,
     warpgroup_mma,
 )
+from gluon_core.language.nvidia.hopper.tma import make_tensor_descriptor
 from gluon_core.nvidia.hopper import TensorDescriptor
 from gluon_core.registry.load import registry
 from gluon_core.testing import TRITON_VERSION
 from gluon_sim.errors import BarrierError, DeadlockError, RaceError
+from gluon_sim.settings import using
 from tests.backends.sim.sanitizer.test_mutations import Case
 from tests.tables import mistakes
 
@@ -97,6 +99,97 @@ def test_tiles_go_through(rounds, stages, parts):
     args = arrays(rounds)
     through_a_ring[(1,)](*operands(args, rounds, stages, parts), target=SIM, num_warps=4)
     np.testing.assert_array_equal(args["out"], args["a"] + args["b"].T)
+
+
+@gluon.jit
+def copy_first(ring, source, rounds, ROWS: gl.constexpr, COLUMNS: gl.constexpr):
+    desc = make_tensor_descriptor(
+        gl.multiple_of(source, 16), [rounds * ROWS, COLUMNS], [COLUMNS, 1], [ROWS, COLUMNS],
+        gl.NVMMASharedLayout.get_default_for([ROWS, COLUMNS], gl.float32),
+    )  # fmt: skip
+    rows, position = ring.part(0, desc), ring.producer()
+    for i in range(rounds):
+        rows.fetch(position, [[i * ROWS, 0]])
+        position = position.next()
+
+
+@gluon.jit
+def copy_second(ring, desc, rounds, ROWS: gl.constexpr):
+    columns, position = ring.part(1, desc), ring.producer()
+    for i in range(rounds):
+        columns.fetch(position, [[0, i * ROWS]])
+        position = position.next()
+
+
+@gluon.jit
+def by_two_producers(
+    a, b, source, out, rounds, ROWS: gl.constexpr, COLUMNS: gl.constexpr, MAKERS: gl.constexpr
+):
+    ring = tma_ring([a, b], 3, producers=MAKERS)
+    gl.static_assert(ring.dtype == gl.float32 and ring.block_shape[0] == ROWS)
+    writer = tma_writer(out, 1)
+    gl.warp_specialize(
+        [
+            (add_whole, (ring, writer, rounds, ROWS)),
+            (copy_first, (ring, source, rounds, ROWS, COLUMNS)),
+            (copy_second, (ring, b, rounds, ROWS)),
+        ],
+        [1, 1],
+        [24, 24],
+    )
+
+
+@gluon.jit
+def add_whole(ring, writer, rounds, ROWS: gl.constexpr):
+    position = ring.consumer()
+    for i in range(rounds):
+        a, b = ring.wait(position)
+        result = a.load(LAYOUT) + b.permute((1, 0)).load(LAYOUT)
+        ring.release(position)
+        position = position.next()
+        writer.store([i * ROWS, 0], result)
+    writer.close()
+
+
+def test_producers_make_their_own_descriptors():
+    rounds = 7
+    args = arrays(rounds)
+    blocks = {"a": [ROWS, COLUMNS], "b": [COLUMNS, ROWS], "out": [ROWS, COLUMNS]}
+    a, b, out = (described(args[name], block) for name, block in blocks.items())
+    for schedule in ("eager", "latest"):
+        args["out"][:] = np.nan
+        with using(schedule=schedule):
+            by_two_producers[(1,)](
+                a, b, args["a"], out, rounds, ROWS, COLUMNS, 2, target=SIM, num_warps=4
+            )
+        np.testing.assert_array_equal(args["out"], args["a"] + args["b"].T)
+
+
+@gluon.jit
+def misused_parts(a, b, CASE: gl.constexpr):
+    ring = tma_ring([a, b], 2, producers=2)
+    if CASE == "no part":
+        ring.fetch(ring.producer(), [[0, 0], [0, 0]])
+    if CASE == "number":
+        ring.part(2, a)
+    if CASE == "descriptor":
+        ring.part(1, a)
+
+
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        ("no part", "each of several producers copies the tiles of its own tensors"),
+        ("number", "number: no tensor of the ring; expected less than 2, got 2"),
+        ("descriptor", "descriptor: does not fit the ring's buffers"),
+    ],
+)
+def test_misused_parts_of_rings(case, words):
+    args = arrays(1)
+    a, b = described(args["a"], [ROWS, COLUMNS]), described(args["b"], [COLUMNS, ROWS])
+    with pytest.raises(ArgumentError) as report:
+        misused_parts[(1,)](a, b, case, target=SIM, num_warps=4)
+    assert words in str(report.value)
 
 
 @gluon.jit
