@@ -211,13 +211,9 @@ class Measures:
         return self.has_room(size) & np.logical_not(unfit)
 
     def doubtful(self, size: Size) -> Any:
-        """Return True where no time of a product of this size was measured, but for tiles of 128x256, which run it at the rate of cuBLAS."""
+        """Return True where no time of a product of this size was measured, but for blocks with tiles of 128x192 and more, which run it at the rate of cuBLAS."""
         m, n, _ = self.block
-        known = (
-            self.runs("cooperative", "stream_k")
-            & np.equal(self.blocks, 1)
-            & np.equal(m * n, 128 * 256)
-        )
+        known = m * n >= 128 * 192 * self.blocks
         return (2.0 * size.m * size.n * size.k > LARGE) & np.logical_not(known)
 
     def has_room(self, size: Size) -> Any:

@@ -28,7 +28,8 @@ def expected(size, table=None):
 )
 def test_large_products_take_tiles_that_reach_the_rate_of_the_library(sides):
     large = choice.choose(tilings.Size(1, *sides))
-    assert large.blocks == 1 and {128, 256} == set(large.block[:2])
+    m, n, _ = large.block
+    assert large.blocks <= 2 and m * n >= 128 * 192 * large.blocks
 
 
 def test_measured_times_correct_the_model_for_products_like_theirs():
