@@ -14,6 +14,7 @@ import functools
 import json
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Optional, Sequence
 
@@ -101,8 +102,8 @@ def features(of: Columns, size: Size) -> tuple[Any, ...]:
     these steps that do not begin at a sector of memory, or loads of threads; bytes moved in all; bytes of the result; 1 where programs share a tile; kilobytes
     of sums that a processor writes then; thousands of stores of a processor where rows of the result do not begin at 16 bytes.
     """
-    m, n, k = of.block
-    stream_k, in_parts, direct = of.runs("stream_k"), of.runs(*IN_PARTS), of.runs("direct")
+    _, _, k = of.block
+    stream_k, in_parts = of.runs("stream_k"), of.runs(*IN_PARTS)
     tiles, depth = of.tiles(size), cdiv(size.k, k)
     steps = cdiv(depth, of.splits)  # of a program
     at_once = of.clusters(size) * of.resident(size)
@@ -115,25 +116,42 @@ def features(of: Columns, size: Size) -> tuple[Any, ...]:
         own = tiles // size.processors * depth + cdiv(shared * depth, np.maximum(sharers, 1))
         across, busy = (np.where(stream_k, own, x) for x in (across, busy))
         load = np.where(stream_k, cdiv(sharers, np.maximum(shared, 1)), load)
-    in_splits = np.greater(of.splits, 1)
-    written = np.where(in_splits, np.maximum(1.0, each) * m * n * 4 / 1024, 0.0)
-    apart = [pitch % 32 > 0 for pitch in size.pitches]
-    rows = np.where(of.swapped, n * apart[0] + m * apart[1], m * apart[0] + n * apart[1])
-    loads = k * (m / size.vectors[0] + n / size.vectors[1]) / 8192
-    loaded = busy * np.where(direct, loads, rows / of.blocks / 128)
+    area, products, sides, sums, in_splits, worth = of.once("tile", _of_tiles).T
+    written = np.maximum(1.0, each) * sums
+    apart = tuple(pitch % 32 > 0 for pitch in size.pitches)
+    loaded = busy * of.once(
+        (apart, size.vectors), partial(_rows_apart, apart=apart, vectors=size.vectors)
+    )
     vector = math.gcd(size.n, 128 // size.out_bits)
     stores = size.batch * size.m * size.n / vector / size.processors / 1000
     if vector * size.out_bits == 128:
         stores = 0.0
     result = size.batch * size.m * size.n * size.out_bits / 8 / size.processors / 1e4
+    return (
+        1.0, waves, waves * area, across, across * products, across * sides, load,
+        load * worth, load * sides, loaded, size.memory, result, in_splits, written, stores,
+    )  # fmt: skip
+
+
+def _of_tiles(of: Columns) -> np.ndarray:
+    """Return the areas, products and sides of the tiles of a block, the kilobytes of sums, 1 where programs share a tile, and the area or the products."""
+    m, n, k = of.block
+    in_splits = np.greater(of.splits, 1)
+    sums = np.where(in_splits, m * n * 4 / 1024, 0.0)
     stacked = of.blocks // of.abreast
     m, n = m / stacked, n / of.abreast  # of a block, which copies its part of what blocks share
     area, products = m * n / 2**14, m * n * k / 2**20
     sides = (m / of.abreast + n / stacked) * k / 2**14
-    return (
-        1.0, waves, waves * area, across, across * products, across * sides, load,
-        load * np.where(stream_k, area, products), load * sides, loaded, size.memory, result, in_splits, written, stores,
-    )  # fmt: skip
+    worth = np.where(of.runs("stream_k"), area, products)
+    return np.stack((area, products, sides, sums, in_splits, worth), 1)
+
+
+def _rows_apart(of: Columns, apart: tuple[bool, ...], vectors: tuple[int, ...]) -> np.ndarray:
+    """Return the rows of a step of K that do not begin at a sector of memory, or the loads of threads."""
+    m, n, k = of.block
+    rows = np.where(of.swapped, n * apart[0] + m * apart[1], m * apart[0] + n * apart[1])
+    loads = k * (m / vectors[0] + n / vectors[1]) / 8192
+    return np.asarray(np.where(of.runs("direct"), loads, rows / of.blocks / 128))
 
 
 @dataclass(frozen=True, eq=False)

@@ -240,6 +240,7 @@ class Columns(Measures):
             setattr(self, name, np.array([getattr(t, name) for t in tilings], bool))
         self._kernels = np.array([KERNELS.index(t.kernel) for t in tilings], int)
         self._known: dict[Any, np.ndarray] = {}
+        self._taken: Optional[tuple[Columns, np.ndarray]] = None  # from where, and which places
         self._last: Optional[Size] = None
         self._of: dict[str, np.ndarray] = {}  # quantities of the last size
 
@@ -284,7 +285,11 @@ class Columns(Measures):
     def once(self, key: Any, measure: Callable[[Columns], np.ndarray]) -> Any:
         """Return an array of the tilings, [tilings, ...], measured once."""
         if key not in self._known:
-            self._known[key] = measure(self)
+            if self._taken and key in self._taken[0]._known:
+                every, places = self._taken
+                self._known[key] = every._known[key][places]
+            else:
+                self._known[key] = measure(self)
         return self._known[key]
 
     def at(self, places: np.ndarray) -> Columns:
@@ -295,6 +300,6 @@ class Columns(Measures):
         some.parts = self.parts[:, places]
         for name in ("stages", "splits", "groups", "blocks", "abreast", "swapped", "whole", "_kernels"):  # fmt: skip
             setattr(some, name, getattr(self, name)[places])
-        some._known = {key: array[places] for key, array in self._known.items()}
+        some._known, some._taken = {}, (self, places)
         some._last, some._of = None, {}
         return some
