@@ -9,7 +9,7 @@ from torch import Tensor
 
 import gluon_core as gluon
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
-from gluon_kernels.checks import check_dtype, check_tensors
+from gluon_kernels.checks import check_devices, check_dtype, check_tensors
 from gluon_kernels.eager import direct, is_compiling, route
 from gluon_kernels.gemm.ops import matmul
 from gluon_kernels.norm.loss import gradient_of_logits, losses_of, mean_loss_of
@@ -46,6 +46,7 @@ def _checked(x: Tensor, weight: Tensor, labels: Tensor) -> None:
             expected="int64 or int32",
             got=str(labels.dtype),
         )
+    check_devices(x, weight=weight, labels=labels)
 
 
 def _parts(x: Tensor, weight: Tensor) -> Iterator[slice]:

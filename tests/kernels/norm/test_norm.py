@@ -288,6 +288,7 @@ MISTAKES = [
     (lambda: kernels.cross_entropy(X, LABELS + 8), ArgumentError, "labels: .*0 to 7.*got 8"),
     (lambda: kernels.cross_entropy(X, LABELS - 1, reduction="sum"), ArgumentError, "labels: .*got -1"),
     (lambda: kernels.linear_cross_entropy(X, X, LABELS + 4), ArgumentError, "labels: .*0 to 3"),
+    (lambda: kernels.linear_cross_entropy(X, X.to("meta"), LABELS), ArgumentError, "weight: "),
 ]  # fmt: skip
 
 
