@@ -1,6 +1,6 @@
 """Minimize a sum of tables over the choices of all variables, by eliminating the variables one by one.
 
-Exact where no table gets large (bucket elimination; Dechter, 1999). Where one would, the best choice among
+Exact where no table gets large, nor all together (bucket elimination; Dechter, 1999). Else the best choice among
 the promising values of each variable is taken, and split tables bound the least sum from below
 (mini-buckets; Dechter and Rish, 2003).
 """
@@ -16,6 +16,7 @@ __all__ = ["Best", "Factor", "Tables"]
 
 Factor = tuple[tuple[int, ...], np.ndarray]
 _MOST_CELLS = 1 << 22  # of one table
+_MOST_WORK = 1 << 24  # cells of all tables: a quarter of a second
 _SPLIT_CELLS = 1 << 16
 _PROMISING = (6, 10, 16)  # values of each variable
 _ROUNDS = 4  # of changes of one variable
@@ -98,24 +99,36 @@ class Tables:
             keep: a variable that stays: the sum is by its values. cells: of the largest table.
             split: split larger tables, which makes the sum a bound; None without.
         """
-        factors = list(self.factors)
-        left = set(self.sizes) - {keep}
-        steps = []
+        holding: dict[int, list[Factor]] = {number: [] for number in self.sizes}
+        rest = [factor for factor in self.factors if not factor[0]]
+        for factor in self.factors:
+            for name in factor[0]:
+                holding[name].append(factor)
+        left = {number: self._cells(holding[number]) for number in self.sizes if number != keep}
+        steps, work = [], 0
         while left:
-            number = min(left, key=lambda n: (self._cells(n, factors), n))
-            left.discard(number)
-            mine = [f for f in factors if number in f[0]]
-            factors = [f for f in factors if number not in f[0]]
-            groups = self._groups(mine, cells) if split else [mine]
-            for group in groups:
-                around = sorted({n for names, _ in group for n in names} - {number})
-                names = (*around, number)
-                if self._product(names) > cells and not split:
+            number = min(left, key=lambda n: (left[n], n))
+            del left[number]
+            mine = holding.pop(number)
+            around = {name for names, _ in mine for name in names} - {number}
+            for name in around:
+                holding[name] = [f for f in holding[name] if number not in f[0]]
+            for group in self._groups(mine, cells) if split else [mine]:
+                others = sorted({n for names, _ in group for n in names} - {number})
+                names = (*others, number)
+                work += self._product(names)
+                if not split and (self._product(names) > cells or work > _MOST_WORK):
                     return None
                 table = sum(self._spread(f, names) for f in group)
-                steps.append((number, around, np.argmin(table, axis=-1)))
-                factors.append((tuple(around), np.min(table, axis=-1)))
-        return steps, np.asarray(sum(f[1] for f in factors))
+                steps.append((number, others, np.argmin(table, axis=-1)))
+                new = (tuple(others), np.min(table, axis=-1))
+                for name in others:
+                    holding[name].append(new)
+                if not others:
+                    rest.append(new)
+            left |= {name: self._cells(holding[name]) for name in around if name in left}
+        rest += holding.get(keep, []) if keep is not None else []
+        return steps, np.asarray(sum(f[1] for f in rest))
 
     def _groups(self, factors: list[Factor], cells: int) -> list[list[Factor]]:
         """Split factors into groups whose tables are small."""
@@ -166,8 +179,9 @@ class Tables:
             cells *= self.sizes[n]
         return cells
 
-    def _cells(self, number: int, factors: list[Factor]) -> int:
-        return self._product({n for names, _ in factors if number in names for n in names})
+    def _cells(self, factors: list[Factor]) -> int:
+        """Return the cells of the table that the factors of one variable make together."""
+        return self._product({n for names, _ in factors for n in names})
 
     def _spread(self, factor: Factor, names: tuple[int, ...]) -> np.ndarray:
         have, table = factor

@@ -1,6 +1,9 @@
 """Kernels without a solution, and problems that are too large to solve exactly."""
 
+import importlib.util
 import itertools
+import re
+from textwrap import indent
 
 import numpy as np
 import pytest
@@ -8,7 +11,9 @@ import pytest
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.errors import KernelWarning, LayoutError
+from gluon_core.registry.load import registry
 from gluon_write import eliminate
+from gluon_write.command import written
 from gluon_write.eliminate import Tables
 
 pytestmark = pytest.mark.once
@@ -27,9 +32,10 @@ def test_error_names_the_ops_and_the_layout_to_write():
     x, out = np.arange(256, dtype=np.float32), np.zeros(128, np.float32)
     with pytest.raises(LayoutError) as error:
         halves[(1,)](x, out, 256, target="sim:hopper")
-    words = str(error.value)
-    assert "no layouts fit" in words and "gl.split" in words and "test_conflicts.py:20" in words
-    assert "by hand: for gl.split in line 20" in words and "BlockedLayout" in words
+    words, line = str(error.value), halves.fn.__code__.co_firstlineno + 3
+    assert "no layouts fit" in words and "gl.split" in words
+    assert f"test_conflicts.py:{line}" in words
+    assert f"by hand: for gl.split in line {line}" in words and "BlockedLayout" in words
 
 
 def tables_of(seed, sizes, pairs, impossible=0.0):
@@ -86,6 +92,42 @@ def test_large_problems_say_how_good_their_layouts_are(monkeypatch):
     ):
         scaled[(1,)](x, out, 32, target="sim:hopper")
     assert np.allclose(out, (x / x.sum(1, keepdims=True)).T)
+
+
+def mixed_text(count):
+    """Return a kernel in which the layout of each of some matrices depends on those of all others."""
+    lines = [f"v{i} = gl.load(x + ({i} * N + i[:, None]) * N + i[None, :])" for i in range(count)]
+    for one, other in itertools.combinations(range(count), 2):
+        first, second = (one, other) if (one + other) % 2 else (other, one)
+        lines.append(f"v{first} = v{first} + v{second}.T")
+    for i in range(count):
+        lines.append(f"gl.store(out + ({i} * N + i[:, None]) * N + i[None, :], v{i})")
+    head = 'import gluon_core as gluon\nfrom gluon_core import language as gl\n\n\n@gluon.jit(layouts="auto")\n'
+    body = "".join(f"    {line}\n" for line in ["i = gl.arange(0, N)", *lines])
+    return f"{head}def mixed(x, out, N: gl.constexpr):\n{body}"
+
+
+def test_a_kernel_beyond_the_solver_gets_the_best_layouts_found_with_their_bound(tmp_path):
+    """Eight matrices, each pair added transposed: no order of elimination has small tables."""
+    count = 8
+    launch = f"import numpy as np\nx = np.zeros(({count}, 32, 32), np.float32)\nmixed[(1,)](x, x.copy(), 32)\n"
+    path = tmp_path / "mixed.py"
+    path.write_text(f'{mixed_text(count)}\n\nif __name__ == "__main__":\n{indent(launch, "    ")}')
+    spec = importlib.util.spec_from_file_location("mixed", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    x = np.random.default_rng(0).random((count, 32, 32)).astype(np.float32)
+    wanted, out = [*x], np.zeros_like(x)
+    for one, other in itertools.combinations(range(count), 2):
+        first, second = (one, other) if (one + other) % 2 else (other, one)
+        wanted[first] = wanted[first] + wanted[second].T
+    with pytest.warns(KernelWarning, match="too large to solve exactly") as notes:
+        module.mixed[(1,)](x, out, 32, target="sim:hopper")
+        text, names = written(str(path), registry().target("sm_90"))
+    assert np.allclose(out, np.stack(wanted), rtol=1e-5)
+    (percents,) = {re.search(r"none costs more than (\d+)% less", str(n.message))[1] for n in notes}
+    assert 0 < int(percents) < 60
+    assert names == ["mixed"] and f"none costs more than {percents}% less" in text
 
 
 @gluon.jit(layouts="auto")
