@@ -94,7 +94,7 @@ class NvidiaDevice(TritonDevice):
         from gluon_nvidia import driver
 
         cuda = driver.find()
-        if cuda is None or index >= cuda.device_count:
+        if cuda is None or index >= cuda.count:
             return None
         try:
             capability = cuda.capability(index)
@@ -107,7 +107,7 @@ class NvidiaDevice(TritonDevice):
         from gluon_nvidia import driver
 
         cuda = driver.find()
-        return cuda.device_count if cuda is not None else 0
+        return cuda.count if cuda is not None else 0
 
     def current(self) -> int:
         from gluon_nvidia import driver

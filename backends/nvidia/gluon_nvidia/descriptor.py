@@ -7,33 +7,19 @@ metadata. Encoding is pure arithmetic on the host, but slow next to a launch, so
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Any, Mapping, NoReturn, Sequence
 
 from gluon_core import errors
 from gluon_core.values import descriptors
-from gluon_nvidia.driver import SUCCESS, Driver
+from gluon_nvidia.driver import Driver
 from gluon_runtime import native
 
 if TYPE_CHECKING:
     from gluon_nvidia.host.descriptor import TensorDescriptor
 
 __all__ = ["MapKind", "TensorMaps", "map_kinds"]
-
-# The compiler numbers element types as PTX's tensormap.replace does, the driver as
-# CUtensorMapDataType; they differ in three.
-_PTX_TO_DRIVER = {8: 10, 9: 8, 10: 9}
-TF32 = 11  # CU_TENSOR_MAP_DATA_TYPE_TFLOAT32
-
-INTERLEAVE_NONE = 0
-L2_PROMOTION_128B = 2
-FILL = {"zero": 0, "nan": 1}  # CUtensorMapFloatOOBfill
-
-# Drivers up to this one mark the maps of small tensors so that copies may fail; the bit is cleared
-# for them, as CUTLASS does.
-MARKED_UP_TO = 13010
-_SMALL = 128 * 1024
-_MARK = 1 << 21
 
 _MOST_MAPS = 4096
 
@@ -152,39 +138,31 @@ class TensorMaps:
         descriptor.check_launch()
         self.cuda.ensure_context(self.index)
         base: Any = descriptor.base
-        shape = [int(extent) for extent in descriptor.shape[::-1]]
-        strides = [int(stride) * kind.element_bytes for stride in descriptor.strides[::-1]]
-        if kind.fp4_padded:
-            shape[0] *= 2
-        element = _PTX_TO_DRIVER.get(kind.element_type, kind.element_type)
-        common = (
-            TF32 if descriptor.round_f32_to_tf32 else element,
-            base.data_ptr(),
-            shape,
-            strides[1:],
-        )
-        modes = (INTERLEAVE_NONE, kind.swizzle, L2_PROMOTION_128B, FILL[descriptor.padding])
+        sizes = [list(map(int, values)) for values in (descriptor.shape, descriptor.strides)]
+        modes = (descriptor.round_f32_to_tf32, descriptor.padding == "nan")
+        tensor = (base.data_ptr(), *sizes, *modes)
         if kind.tiled:
-            box = list(kind.box[::-1])
-            status, encoded = self.cuda.encode_tiled(*common, box, [1] * kind.rank, *modes)
+            status, encoded = self.cuda.encode_tiled(kind, *tensor)
         else:
-            pixels, channels = kind.box
-            extra = descriptor.extra
-            steps = list((extra["element_strides"] or [1] * kind.rank)[::-1])
-            lower = list(extra["pixel_box_lower_corner"][::-1])
-            upper = list(extra["pixel_box_upper_corner"][::-1])
-            status, encoded = self.cuda.encode_im2col(
-                *common, lower, upper, channels, pixels, steps, *modes
-            )
-        if status != SUCCESS:
+            operands = self._corners(kind, descriptor.extra)
+            status, encoded = self.cuda.encode("cuTensorMapEncodeIm2col", kind, tensor, operands)
+        if status:
             self._refuse(status, kind, descriptor)
-        reach = sum(
-            (extent - 1) * step for extent, step in zip(shape, [kind.element_bytes, *strides[1:]])
-        )
-        if kind.tiled and reach + 1 < _SMALL and self.cuda.version <= MARKED_UP_TO:
-            word = int.from_bytes(encoded[8:16], "little") & ~_MARK
-            encoded = encoded[:8] + word.to_bytes(8, "little") + encoded[16:]
         return encoded
+
+    @staticmethod
+    def _corners(kind: MapKind, extra: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Return the operands of `cuTensorMapEncodeIm2col` between the strides and the modes."""
+        pixels, channels = kind.box
+        lower, upper = extra["pixel_box_lower_corner"], extra["pixel_box_upper_corner"]
+        steps = extra["element_strides"] or [1] * kind.rank
+        return (
+            (ctypes.c_int * len(lower))(*lower[::-1]),
+            (ctypes.c_int * len(upper))(*upper[::-1]),
+            ctypes.c_uint32(channels),
+            ctypes.c_uint32(pixels),
+            (ctypes.c_uint32 * len(steps))(*steps[::-1]),
+        )
 
     def _refuse(self, status: int, kind: MapKind, descriptor: TensorDescriptor) -> NoReturn:
         capability = self.cuda.capability(self.index)

@@ -1,4 +1,4 @@
-"""`libcuda` through ctypes: devices, modules and launches, with neither a compiler nor torch.
+"""The CUDA driver of this machine: devices, modules and launches, with neither a compiler nor torch.
 
 The library is loaded on first use. `Driver` takes the library as an argument so that a recording
 stand-in can replace it.
@@ -13,27 +13,10 @@ from dataclasses import dataclass
 from typing import Any, Callable, ContextManager, Optional
 
 from gluon_core import errors
+from gluon_runtime import libcuda
+from gluon_runtime.libcuda import CudaCalls
 
 __all__ = ["Driver", "Function", "driver", "problem"]
-
-SUCCESS = 0
-ERROR_INVALID_CONTEXT = 201
-
-# CUdevice_attribute
-ATTRIBUTE_CAPABILITY_MAJOR = 75
-ATTRIBUTE_CAPABILITY_MINOR = 76
-ATTRIBUTE_SHARED_OPTIN = 97
-# CUfunction_attribute
-FUNCTION_MAX_THREADS = 0
-FUNCTION_SHARED_SIZE = 1
-FUNCTION_LOCAL_SIZE = 3
-FUNCTION_REGISTERS = 4
-FUNCTION_MAX_DYNAMIC_SHARED = 8
-FUNCTION_NON_PORTABLE_CLUSTER = 14
-
-DEFAULT_DYNAMIC_SHARED = 48 * 1024
-CACHE_PREFER_SHARED = 1
-CAPTURE_MODE_RELAXED = 2
 
 
 @dataclass(frozen=True)
@@ -56,234 +39,44 @@ class Function:
     max_threads: int
 
 
-class Driver:
+class Driver(CudaCalls):
     """The calls into `libcuda` that launching needs.
 
     Args:
         library: `ctypes.CDLL("libcuda.so.1")`, initialised.
     """
 
+    failure, lacking = errors.LaunchError, errors.CapabilityError
+
     def __init__(self, library: Any):
-        self.calls = library
-        self._lock = threading.Lock()
-        self._contexts: dict[int, int] = {}
-        self.launch_ex = library.cuLaunchKernelEx
-        self.launch_ex.restype = ctypes.c_int
-        self.launch_ex_address = ctypes.cast(self.launch_ex, ctypes.c_void_p).value
-        self.encode_tiled_address = _address_of(library, "cuTensorMapEncodeTiled")
-        self.current_device_address = _address_of(library, "cuCtxGetDevice")
-        self._version: Optional[int] = None
-        count = ctypes.c_int()
-        self.check(library.cuDeviceGetCount(ctypes.byref(count)), "cuDeviceGetCount")
-        self.device_count: int = count.value
-
-    # -- devices -----------------------------------------------------------------------------------
-
-    def device_attribute(self, index: int, attribute: int) -> int:
-        device, value = ctypes.c_int(), ctypes.c_int()
-        self.check(self.calls.cuDeviceGet(ctypes.byref(device), index), "cuDeviceGet")
-        status = self.calls.cuDeviceGetAttribute(ctypes.byref(value), attribute, device)
-        self.check(status, "cuDeviceGetAttribute")
-        return value.value
+        super().__init__(library)
+        self._capabilities: dict[int, int] = {}
+        self.launch_ex_address = self._address_of("cuLaunchKernelEx")
+        self.encode_tiled_address = self._address_of("cuTensorMapEncodeTiled")
+        self.current_device_address = self._address_of("cuCtxGetDevice")
 
     def capability(self, index: int) -> int:
-        """Compute capability as `10 * major + minor`."""
-        major = self.device_attribute(index, ATTRIBUTE_CAPABILITY_MAJOR)
-        return 10 * major + self.device_attribute(index, ATTRIBUTE_CAPABILITY_MINOR)
+        """Return the compute capability as `10 * major + minor`; each miss of a launch asks."""
+        if index not in self._capabilities:
+            major = self.device_attribute(index, libcuda.CAPABILITY_MAJOR)
+            minor = self.device_attribute(index, libcuda.CAPABILITY_MINOR)
+            self._capabilities[index] = 10 * major + minor
+        return self._capabilities[index]
 
     def current_device(self) -> int:
         torch = _torch()
         if torch is not None and torch.cuda.is_initialized():
             current: int = torch.cuda.current_device()
             return current
-        device = ctypes.c_int()
-        if self.calls.cuCtxGetDevice(ctypes.byref(device)) == SUCCESS:
-            return device.value
-        return 0
-
-    def ensure_context(self, index: int) -> None:
-        """Make the primary context of device `index` current when this thread has none, or another's."""
-        context = self._contexts.get(index)
-        if context is None:
-            with self._lock:
-                device, primary = ctypes.c_int(), ctypes.c_void_p()
-                self.check(self.calls.cuDeviceGet(ctypes.byref(device), index), "cuDeviceGet")
-                status = self.calls.cuDevicePrimaryCtxRetain(ctypes.byref(primary), device)
-                self.check(status, "cuDevicePrimaryCtxRetain")
-                context = self._contexts[index] = int(primary.value or 0)
-        current = ctypes.c_void_p()
-        self.check(self.calls.cuCtxGetCurrent(ctypes.byref(current)), "cuCtxGetCurrent")
-        if current.value != context:
-            status = self.calls.cuCtxSetCurrent(ctypes.c_void_p(context))
-            self.check(status, "cuCtxSetCurrent")
-
-    # -- modules -----------------------------------------------------------------------------------
+        return self.device_of_context()
 
     def load(self, cubin: bytes, name: str, shared: int, clusters: int, index: int) -> Function:
         """Load `cubin` on device `index` and set the function up for `shared` bytes."""
-        self.ensure_context(index)
-        lib = self.calls
-        # Loading is not allowed while this thread captures a graph in a stricter mode.
-        mode = ctypes.c_int(CAPTURE_MODE_RELAXED)
-        swapped = lib.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode)) == SUCCESS
-        try:
-            module, function = ctypes.c_void_p(), ctypes.c_void_p()
-            self.check(lib.cuModuleLoadData(ctypes.byref(module), cubin), "cuModuleLoadData")
-            status = lib.cuModuleGetFunction(ctypes.byref(function), module, name.encode())
-            self.check(status, "cuModuleGetFunction")
-            if shared > DEFAULT_DYNAMIC_SHARED:
-                self.check(
-                    lib.cuFuncSetCacheConfig(function, CACHE_PREFER_SHARED), "cuFuncSetCacheConfig"
-                )
-                most = self.device_attribute(index, ATTRIBUTE_SHARED_OPTIN)
-                most -= self._function_attribute(function, FUNCTION_SHARED_SIZE)
-                status = lib.cuFuncSetAttribute(function, FUNCTION_MAX_DYNAMIC_SHARED, most)
-                self.check(status, "cuFuncSetAttribute")
-            if clusters > 8:  # more blocks than every device of the generation can hold
-                status = lib.cuFuncSetAttribute(function, FUNCTION_NON_PORTABLE_CLUSTER, 1)
-                self.check(status, "cuFuncSetAttribute")
-            return Function(
-                handle=int(function.value or 0),
-                module=int(module.value or 0),
-                registers=self._function_attribute(function, FUNCTION_REGISTERS),
-                spills=self._function_attribute(function, FUNCTION_LOCAL_SIZE) // 4,
-                max_threads=self._function_attribute(function, FUNCTION_MAX_THREADS),
-            )
-        finally:
-            if swapped:
-                lib.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
-
-    def _function_attribute(self, function: ctypes.c_void_p, attribute: int) -> int:
-        value = ctypes.c_int()
-        status = self.calls.cuFuncGetAttribute(ctypes.byref(value), attribute, function)
-        self.check(status, "cuFuncGetAttribute")
-        return value.value
-
-    # -- tensor maps -------------------------------------------------------------------------------
-
-    @property
-    def version(self) -> int:
-        """Return the version of the driver as CUDA counts: 13010 is 13.1."""
-        if self._version is None:
-            version = ctypes.c_int()
-            self.check(self.calls.cuDriverGetVersion(ctypes.byref(version)), "cuDriverGetVersion")
-            self._version = version.value
-        return self._version
-
-    def encode_tiled(
-        self,
-        element_type: int,
-        address: int,
-        shape: list[int],
-        strides: list[int],
-        box: list[int],
-        steps: list[int],
-        *modes: int,
-    ) -> tuple[int, bytes]:
-        """`cuTensorMapEncodeTiled`: its status and the map.
-
-        Args:
-            shape, strides, box, steps: fastest dimension first; strides in bytes, without the first.
-            modes: interleave, swizzle, L2 promotion, fill.
-        """
-        operands = (_array(ctypes.c_uint32, box), _array(ctypes.c_uint32, steps))
-        call = "cuTensorMapEncodeTiled"
-        return self._encode(call, element_type, address, shape, strides, operands, modes)
-
-    def encode_im2col(
-        self,
-        element_type: int,
-        address: int,
-        shape: list[int],
-        strides: list[int],
-        lower: list[int],
-        upper: list[int],
-        channels: int,
-        pixels: int,
-        steps: list[int],
-        *modes: int,
-    ) -> tuple[int, bytes]:
-        """`cuTensorMapEncodeIm2col`, with operands like those of `encode_tiled`."""
-        operands = (
-            _array(ctypes.c_int, lower),
-            _array(ctypes.c_int, upper),
-            ctypes.c_uint32(channels),
-            ctypes.c_uint32(pixels),
-            _array(ctypes.c_uint32, steps),
-        )
-        call = "cuTensorMapEncodeIm2col"
-        return self._encode(call, element_type, address, shape, strides, operands, modes)
-
-    def _encode(
-        self,
-        call: str,
-        element_type: int,
-        address: int,
-        shape: list[int],
-        strides: list[int],
-        operands: tuple[Any, ...],
-        modes: tuple[int, ...],
-    ) -> tuple[int, bytes]:
-        encode = getattr(self.calls, call, None)
-        if encode is None:
-            raise errors.CapabilityError(
-                f"the driver has no {call}", expected="a driver for CUDA 12 or later"
-            )
-        room = (ctypes.c_char * 192)()  # 128 bytes, aligned to 64
-        start = -ctypes.addressof(room) % 64
-        status = encode(
-            ctypes.c_void_p(ctypes.addressof(room) + start),
-            ctypes.c_int(element_type),
-            ctypes.c_uint32(len(shape)),
-            ctypes.c_void_p(address),
-            _array(ctypes.c_uint64, shape),
-            _array(ctypes.c_uint64, strides or [0]),
-            *operands,
-            *(ctypes.c_int(mode) for mode in modes),
-        )
-        return int(status), room.raw[start : start + 128]
-
-    # -- memory ------------------------------------------------------------------------------------
-
-    def allocate(self, size: int, stream: int) -> int:
-        """`size` bytes of the device, in the order of `stream`."""
-        address = ctypes.c_uint64()
-        status = self.calls.cuMemAllocAsync(
-            ctypes.byref(address), ctypes.c_size_t(size), ctypes.c_void_p(stream)
-        )
-        self.check(status, "cuMemAllocAsync")
-        return address.value
-
-    def free(self, address: int, stream: int) -> None:
-        """Free memory from `allocate` once `stream` is through with it."""
-        status = self.calls.cuMemFreeAsync(ctypes.c_uint64(address), ctypes.c_void_p(stream))
-        self.check(status, "cuMemFreeAsync")
-
-    # -- errors ------------------------------------------------------------------------------------
-
-    def error_text(self, status: int) -> str:
-        name, text = ctypes.c_char_p(), ctypes.c_char_p()
-        self.calls.cuGetErrorName(status, ctypes.byref(name))
-        self.calls.cuGetErrorString(status, ctypes.byref(text))
-        head = (name.value or b"CUDA error").decode()
-        return f"{head} ({status}): {(text.value or b'no description').decode()}"
-
-    def check(self, status: int, call: str) -> None:
-        if status != SUCCESS:
-            raise errors.LaunchError(f"{call} failed", got=self.error_text(status))
-
-
-def _array(kind: Any, values: list[int]) -> Any:
-    return (kind * len(values))(*values)
-
-
-def _address_of(library: Any, name: str) -> int:
-    """Return the address of a function of the library; 0 for one that it lacks, or that is Python."""
-    function: Any = getattr(library, name, None)
-    try:
-        return ctypes.cast(function, ctypes.c_void_p).value or 0
-    except (ctypes.ArgumentError, TypeError):
-        return 0
+        module, handle = self.load_function(index, cubin, name, shared, clusters)
+        wanted = (libcuda.REGISTERS, libcuda.LOCAL_SIZE, libcuda.MAX_THREADS)
+        function = ctypes.c_void_p(handle)
+        registers, local, threads = [self.function_attribute(function, w) for w in wanted]
+        return Function(handle, module, registers, local // 4, threads)
 
 
 _UNKNOWN = object()
@@ -303,14 +96,14 @@ def _open() -> Optional[Driver]:
         status = library.cuInit(0)
         if status == 100:  # CUDA_ERROR_NO_DEVICE
             return None
-        if status != SUCCESS:
+        if status:
             _problem = f"libcuda.so.1 is there, but cuInit failed with error {status}"
             return None
         driver = Driver(library)
     except (AttributeError, errors.LaunchError) as error:
         _problem = f"libcuda.so.1 is too old or broken: {error}"
         return None
-    return driver if driver.device_count else None
+    return driver if driver.count else None
 
 
 def find() -> Optional[Driver]:

@@ -10,9 +10,10 @@ from gluon_core.plugin.triton_compiler import TritonDevice
 from gluon_core.values import descriptors
 from gluon_nvidia import driver as driver_module
 from gluon_nvidia import scratch as scratch_module
-from gluon_nvidia.descriptor import MARKED_UP_TO, TensorMaps, map_kinds
-from gluon_nvidia.driver import ERROR_INVALID_CONTEXT, Driver
+from gluon_nvidia.descriptor import TensorMaps, map_kinds
+from gluon_nvidia.driver import Driver
 from gluon_runtime import native
+from gluon_runtime.libcuda import INVALID_CONTEXT, MARKED_UP_TO, SHARED_OPTIN
 
 __all__ = ["make_launcher"]
 
@@ -66,7 +67,7 @@ def make_launcher(compiled: Any, cuda: Optional[Driver] = None) -> Callable[...,
     cuda = cuda or driver_module.driver()
     metadata = compiled.metadata
     index = cuda.current_device()
-    most = cuda.device_attribute(index, driver_module.ATTRIBUTE_SHARED_OPTIN)
+    most = cuda.device_attribute(index, SHARED_OPTIN)
     TritonDevice.check_shared(compiled, most)
     function = cuda.load(compiled.kernel, metadata.name, metadata.shared, metadata.num_ctas, index)
     threads = 32 * metadata.num_warps
@@ -96,7 +97,7 @@ def generate(
         launcher.launch(sizes, stream, arguments)
 
     # The engine launches on another device's behalf only if it can ask which is current.
-    alone = cuda.device_count == 1 or cuda.current_device_address
+    alone = cuda.count == 1 or cuda.current_device_address
     launch.engine = launcher.engine if alone else None  # type: ignore[attr-defined]
     return launch
 
@@ -120,7 +121,7 @@ class _Launcher:
             self.engine = native.launch(
                 letters,
                 device=index,
-                current_device=cuda.current_device_address if cuda.device_count > 1 else 0,
+                current_device=cuda.current_device_address if cuda.count > 1 else 0,
                 call=cuda.launch_ex_address or 0,
                 function=handle,
                 threads=32 * metadata.num_warps,
@@ -162,7 +163,7 @@ class _Launcher:
 
     def _again(self, status: int, grid: Any, stream: int, values: Sequence[Any]) -> None:
         me = threading.get_ident()
-        if status == ERROR_INVALID_CONTEXT and me not in self._retrying:
+        if status == INVALID_CONTEXT and me not in self._retrying:
             self._retrying.add(me)  # a thread that has no context yet
             try:
                 self.cuda.ensure_context(self.index)

@@ -108,7 +108,7 @@ class _Block(_Aligned):
         self.cuda = cuda
         self.stream = stream
         self.align = align
-        self.start = cuda.allocate(size, stream)
+        self.start = cuda.allocate_on(stream, size)
 
     def data_ptr(self) -> int:
         return self.start + -self.start % self.align
@@ -116,4 +116,4 @@ class _Block(_Aligned):
     def __del__(self) -> None:
         start = getattr(self, "start", 0)
         if start:
-            self.cuda.free(start, self.stream)
+            self.cuda.free_on(self.stream, start)

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from gluon_core.errors import ArgumentError, LaunchError, LimitError
-from gluon_nvidia import driver as driver_module
 from gluon_nvidia.driver import Driver
 from gluon_nvidia.launcher import generate, make_launcher
+from gluon_runtime.libcuda import INVALID_CONTEXT
 from tests.backends.fake_cuda import FakeCuda
 
 
@@ -133,14 +133,14 @@ def test_clusters_beyond_the_portable_size_are_opted_in(clusters, allowed):
 
 
 def test_a_thread_without_a_context_gets_one_and_launches():
-    fake = FakeCuda([4], status=[driver_module.ERROR_INVALID_CONTEXT])
+    fake = FakeCuda([4], status=[INVALID_CONTEXT])
     launcher(["i32"], fake)((1, 1, 1), 0, 5)
     assert len(fake.launches) == 2
     assert "cuDevicePrimaryCtxRetain" in [call[0] for call in fake.calls]
 
 
 def test_a_context_that_cannot_be_had_is_an_error():
-    fake = FakeCuda(status=[driver_module.ERROR_INVALID_CONTEXT] * 2)
+    fake = FakeCuda(status=[INVALID_CONTEXT] * 2)
     with pytest.raises(LaunchError):
         launcher([], fake)((1, 1, 1), 0)
 
