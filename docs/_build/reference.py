@@ -368,6 +368,7 @@ SETTINGS = {
     "GLUON_STRICT": "`0`: kernels without a setting of their own are compiled as with `strict=False`: a kernel that we refuse and Triton's "
     "Gluon compiles gives a `KernelWarning`, as [the table](../compatibility.md) says. Read when a kernel is compiled.",
     "GLUON_TORCH_DEBUG": "`1`: check each call of an operator that is made of kernels.",
+    "GLUON_TORCH_SHORTCUT": "the folder of the operators' part in C++, `~/.gluon/torch` unless set; `0` neither builds nor loads it.",
 }
 
 

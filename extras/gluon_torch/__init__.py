@@ -32,6 +32,7 @@ __all__ = [
     "prepare",
     "route",
     "signature",
+    "with_gradient",
 ]
 
 _MODULES = {
@@ -45,6 +46,7 @@ _MODULES = {
     "prepare": "prepared",
     "route": "prepared",
     "signature": "prepared",
+    "with_gradient": "gradients",
 }
 
 

@@ -8,8 +8,9 @@ that take the tensors of each call.
 
 from __future__ import annotations
 
+import functools
 import os
-from typing import Any, Callable, Hashable, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Hashable, Optional, Sequence
 
 import torch
 from torch import _C
@@ -17,7 +18,7 @@ from torch.autograd import forward_ad
 from torch.nn import Parameter
 
 from gluon_runtime import native
-from gluon_torch import checks
+from gluon_torch import checks, shortcut
 
 __all__ = ["is_plain", "prepare", "route", "signature"]
 
@@ -79,6 +80,11 @@ def route(*tensors: Optional[torch.Tensor]) -> int:
     return way if way == 1 or _grad_enabled() else 1
 
 
+compiled: Any = shortcut.loaded() if _POSSIBLE else None
+if compiled is not None and not TYPE_CHECKING:
+    route = compiled.route
+
+
 def signature(*tensors: Optional[torch.Tensor]) -> Hashable:
     """Return what prepared launches depend on: dtype, device, sizes, strides and alignment to 16 bytes of each tensor, and for
     tensors of the host the target that the environment names."""
@@ -95,6 +101,9 @@ def _facts(tensor: Optional[torch.Tensor]) -> Hashable:
     device = tensor.get_device()
     place = os.environ.get("GLUON_TARGET") if device < 0 else device
     return tensor.dtype, tensor.shape, tensor.stride(), place, aligned
+
+
+_build_soon = functools.cache(shortcut.build_soon)
 
 
 def prepare(
@@ -120,6 +129,8 @@ def prepare(
         given here. It holds no tensor.
     """
     handle = kernel.prepare(*arguments, grid=grid, **options)
+    if compiled is None and any(tensor is not None and tensor.is_cuda for tensor in tensors):
+        _build_soon()
     python = _filling(handle, arguments, tensors)
     if type(handle) is not type(len):
         return python

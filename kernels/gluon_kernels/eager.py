@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, Callable, Optional
+from typing import Any, Callable
 
 import torch
-from torch.autograd.function import once_differentiable
 
 import gluon_core as gluon
 
@@ -23,16 +22,7 @@ __all__ = [
 is_plain: Callable[..., bool] = gluon.torch.is_plain
 route: Callable[..., int] = gluon.torch.route
 is_compiling = torch.compiler.is_compiling
-_grad_enabled: Callable[[], bool] = torch._C.is_grad_enabled
-
-# Torch asks each class for these at each call: in the class itself they need no search through its bases.
-_ASKED = ("setup_context", "clear_saved_tensors_on_access", "boxed_grads_call")
-_INHERITED = {
-    name: vars(base)[name]
-    for base in reversed(torch.autograd.Function.__mro__)
-    for name in _ASKED
-    if name in vars(base)
-}
+direct: Callable[..., Callable[..., Any]] = gluon.torch.with_gradient
 
 
 def wants_gradient(*tensors: Any) -> bool:
@@ -56,7 +46,7 @@ def differentiable(
         setup_context(ctx, arguments, output)
         return output
 
-    return direct(forward_and_keep, backward, backward if again else None)
+    return direct(forward_and_keep, backward, backward if again else None, whole_context=True)
 
 
 def kept(
@@ -83,32 +73,3 @@ def kept(
         return direct(forward_and_keep, gradients)
 
     return of
-
-
-def direct(
-    forward: Callable[..., Any],
-    backward: Callable[..., Any],
-    again: Optional[Callable[..., Any]] = None,
-) -> Callable[..., Any]:
-    """Return `f(*arguments) -> result` with a gradient, by the shortest way.
-
-    A call costs least with tensors as its only arguments, and with `ctx.to_save = (...)` as the only thing that `forward` keeps: that is
-    all that `save_for_backward` does, and the first other attribute makes a dictionary. An op with settings makes a function for each
-    combination of them.
-
-    Args:
-        forward: `forward(ctx, *arguments) -> result` of `torch.autograd.Function`.
-        backward: `backward(ctx, *grads)`, the gradients of all arguments.
-        again: `backward` by functions that have gradients, for calls whose gradients need some.
-    """
-    twice = once_differentiable(backward) if again is None else again
-
-    def run_backward(ctx: Any, *grads: Any) -> Any:
-        return (twice if _grad_enabled() else backward)(ctx, *grads)
-
-    methods = {"forward": staticmethod(forward), "backward": staticmethod(run_backward)}
-    function: Any = type("Direct", (torch.autograd.Function,), {**_INHERITED, **methods})
-    function._backward_cls.apply = run_backward  # torch's own looks up the method at each call
-    # Past the part that asks for transforms: where `wants_gradient`, there are none.
-    apply: Callable[..., Any] = super(torch.autograd.Function, function).apply
-    return apply

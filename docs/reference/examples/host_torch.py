@@ -54,3 +54,19 @@ if gluon.torch.signature(other, result) == gluon.torch.signature(x, out):
     launch(other, result)
 print(result[0].item(), gluon.torch.is_plain(x), gluon.torch.route(x))  # tensors of a CPU take torch's dispatcher
 #> 6.0 False 0
+
+# -- gluon.torch.with_gradient: a function with a gradient, past torch's dispatcher
+def forward(ctx, x):
+    ctx.to_save = (x,)
+    return x * x
+
+
+def gradient(ctx, grad):
+    (x,) = ctx.saved_tensors
+    return 2 * x * grad
+
+
+squared = gluon.torch.with_gradient(forward, gradient, gradient)
+x = torch.tensor([3.0], requires_grad=True)
+print(torch.autograd.grad(squared(x), x)[0].item())
+#> 6.0

@@ -144,7 +144,7 @@ def _gradients_of(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     return to_x, to_weight, None, None, None
 
 
-_watched = direct(_forward, _gradients_of)
+_watched = direct(_forward, _gradients_of, whole_context=True)
 
 
 def linear_cross_entropy(

@@ -205,10 +205,13 @@ def softmax(
                 dim %= x.ndim
                 result = _softmaxes_of_columns((key(x), dim, kind), x, dim, kind)
                 return result
-        elif way == 2 and dtype in (None, x.dtype) and -x.ndim <= dim < x.ndim:
-            last = dim == -1 or dim == x.ndim - 1
-            result = _watched_softmax(x) if last else _watched_columns(dim % x.ndim)(x)
-            return result
+        elif way == 2 and (dtype is None or dtype == x.dtype):
+            if dim == -1 or dim == x.ndim - 1:
+                result = _watched_softmax(x)
+                return result
+            if -x.ndim <= dim < x.ndim:
+                result = _watched_columns(dim % x.ndim)(x)
+                return result
     check_dtype("softmax", x)
     if not -x.ndim <= dim < x.ndim:
         raise ArgumentError(

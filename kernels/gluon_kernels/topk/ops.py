@@ -95,7 +95,7 @@ def _watched(k: int, largest: bool, columns: int) -> Callable[..., tuple[Tensor,
         (indices,) = ctx.saved_tensors
         return grad.new_zeros((*grad.shape[:-1], columns)).scatter_(-1, indices, grad)
 
-    return direct(forward, gradients_of, gradients_of)
+    return direct(forward, gradients_of, gradients_of, whole_context=True)
 
 
 def topk(

@@ -218,6 +218,7 @@ def _watched(dim: int, dtype: torch.dtype, of: torch.dtype) -> Callable[..., Ten
     """Return `f(x) -> sums along dim` with a gradient; `of` is the dtype of `x`."""
 
     def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.to_save = ()
         return _sums(x, dim, dtype, False)
 
     def gradients_of(ctx: Any, grad: Tensor) -> Any:
@@ -265,7 +266,7 @@ def cumsum(x: Tensor, dim: int = -1, *, dtype: Optional[torch.dtype] = None) -> 
             kind = x.dtype if dtype is None else dtype
             if dim == -1 or -x.ndim <= dim < x.ndim:
                 return _sums(x, dim, kind, False)
-        elif way == 2 and -x.ndim <= dim < x.ndim:
+        elif way == 2 and (dim == -1 or -x.ndim <= dim < x.ndim):
             result = _watched(dim, x.dtype if dtype is None else dtype, x.dtype)(x)
             return result
     kind = _checked(x, dtype)

@@ -1,0 +1,58 @@
+"""Calls with gradients past the operators of `torch.library`, whose way through autograd takes longer than several launches."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Optional
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from gluon_torch import shortcut
+from gluon_torch.prepared import compiled
+
+__all__ = ["with_gradient"]
+
+_grad_enabled: Callable[[], bool] = torch._C.is_grad_enabled
+
+# Torch asks each class for these at each call: in the class itself they need no search through its bases.
+_ASKED = ("setup_context", "clear_saved_tensors_on_access", "boxed_grads_call")
+_INHERITED = {
+    name: vars(base)[name]
+    for base in reversed(torch.autograd.Function.__mro__)
+    for name in _ASKED
+    if name in vars(base)
+}
+
+
+def with_gradient(
+    forward: Callable[..., Any],
+    backward: Callable[..., Any],
+    again: Optional[Callable[..., Any]] = None,
+    *,
+    whole_context: bool = False,
+) -> Callable[..., Any]:
+    """Return `f(*arguments) -> result` with a gradient, by the shortest way; for calls whose `route` is 2.
+
+    A call costs least with tensors as its only arguments. An op with settings makes a function for each combination of them, and keeps it: a node
+    of a graph may need it as long as the process lives.
+
+    Args:
+        forward: `forward(ctx, *arguments) -> tensor`, without gradients; `ctx.to_save = (...)` keeps tensors and None for the gradients.
+        backward: `backward(ctx, grad)`, the gradients of all arguments, or of the first alone; `ctx` has `saved_tensors` and `needs_input_grad`.
+        again: `backward` by functions that have gradients, for calls whose gradients need some; without it those raise an error.
+        whole_context: `ctx` is that of `torch.autograd.Function`, with all of its methods, and `forward` may return several tensors; a call costs more.
+    """
+    twice = once_differentiable(backward) if again is None else again
+
+    def run_backward(ctx: Any, *grads: Any) -> Any:
+        return (twice if _grad_enabled() else backward)(ctx, *grads)
+
+    if compiled is not None and not whole_context:
+        apply: Callable[..., Any] = compiled.function(forward, run_backward, shortcut.Context)
+        return apply
+    methods = {"forward": staticmethod(forward), "backward": staticmethod(run_backward)}
+    function: Any = type("Direct", (torch.autograd.Function,), {**_INHERITED, **methods})
+    function._backward_cls.apply = run_backward  # torch's own looks up the method at each call
+    # Past the part that asks for transforms: where `route` is 2, there are none.
+    apply = super(torch.autograd.Function, function).apply
+    return apply
