@@ -2,7 +2,7 @@
 
 The launch of a test case is repeated along the third axis of its grid, each time on operands of its own: a line
 at the beginning of the kernel adds the distance to its pointers. Some cases are launched as they are. Both kernels
-take the same operands, in one process, in CUDA graphs, in random order.
+take the same operands, in one process, in CUDA graphs, in random order; before that their results are compared.
 
   python benchmarks/ported.py [--only WORDS] [--seconds N] [--part I/N] [--compile] [--json FILE]
 """
@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Iterator, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 KERNELS = ROOT / "tests" / "write" / "triton_kernels"
@@ -28,13 +28,18 @@ BYTES = 1 << 29  # of the operands of a launch
 THIRD = re.compile(r"tl\.program_id\((axis=)?2\)")
 STEP = 256  # elements, which the distance of two operands is a multiple of
 GRAPH = 4e-4  # seconds of one replay
-# `tuned`: its configurations are timed by the launch itself; `listed` has a constant that Triton 3.6 refuses;
-# the others count in memory that a second launch would have to find zeroed.
-EXCLUDED = frozenset(["tuned", "listed", "lookback", "sorted_experts"])
-# Operands that hold addresses or are descriptors, tuples, or counted by all programs: launched as they are.
+# `tuned`: its configurations are timed by the launch itself; `listed` has a constant that Triton 3.6 refuses.
+EXCLUDED = frozenset(["tuned", "listed"])
+# Operands that hold addresses or are descriptors, tuples, results of a launch before, or counted by all programs:
+# launched as they are.
 ALONE = frozenset(
-    "locked grouped_gemm host_descriptors tuples layer_norm_backward grouped lock_sum last_block constants".split()
+    "locked grouped_gemm host_descriptors tuples layer_norm_backward grouped lock_sum last_block constants "
+    "lookback sorted_experts".split()
 )
+# A launch counts in memory that it has to find as it was: restored before each, whose time is taken off.
+RESTORED = frozenset(["lookback"])
+TOLERANCE = 2e-2  # of results in float16 and less; the others have a tenth
+MOST_APART = 1e-3  # share of a result's elements beyond it
 
 
 KEPT: list[Any] = []
@@ -59,15 +64,40 @@ def cases() -> list[tuple[str, str]]:
     return names
 
 
+class Launch(NamedTuple):
+    """A launch of a case: kernel, grid, arguments, and the tensors among them with their first content."""
+
+    kernel: Any
+    grid: Any
+    args: tuple[Any, ...]
+    words: dict[str, Any]
+    first: list[tuple[Any, Any]]
+
+
+def tensors_in(value: Any) -> Iterator[Any]:
+    """Yield the tensors that an argument holds."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        if all(step or size < 2 for size, step in zip(value.shape, value.stride())):
+            yield value
+    elif isinstance(value, (tuple, list)):
+        for part in value:
+            yield from tensors_in(part)
+    elif hasattr(value, "base"):
+        yield from tensors_in(value.base)
+
+
 class Recorder:
-    """Record launches in place of running them.
+    """Record launches.
 
     Args:
-        device: on which the operands are made.
+        device: on which the operands are made. On the CPU nothing runs; elsewhere a launch runs once it is
+            recorded, so that the next one finds its results.
     """
 
     def __init__(self, device: str = "cpu") -> None:
-        self.launches: list[tuple[Any, Any, tuple[Any, ...], dict[str, Any]]] = []
+        self.launches: list[Launch] = []
         self.device = device
         self.kept: list[
             Any
@@ -88,8 +118,12 @@ class Recorder:
     def recorded(self, kernel: Any, grid: Any) -> Any:
         def launch(*args: Any, **words: Any) -> None:
             size = grid(words) if callable(grid) else grid
-            self.launches.append((kernel, size, args, words))
+            runs = self.device != "cpu"
+            first = [(t, t.clone()) for t in tensors_in([*args, *words.values()]) if runs]
+            self.launches.append(Launch(kernel, size, args, words, first))
             self.kept.append(sys._getframe(1).f_locals)
+            if runs:
+                self.before(kernel, grid)(*args, **words)
 
         return launch
 
@@ -102,8 +136,8 @@ class Recorder:
         KernelInterface.__getitem__ = self.before
 
 
-def launches(file: str, name: str) -> list[tuple[Any, Any, tuple[Any, ...], dict[str, Any]]]:
-    """Return kernel, grid, arguments and keywords of the launches of a case."""
+def launches(file: str, name: str) -> list[Launch]:
+    """Return the launches of a case."""
     module = imported(KERNELS / f"{file}.py", f"case_{file}")
     with Recorder("cuda" if name in ALONE else "cpu") as recorder:
         try:
@@ -112,6 +146,35 @@ def launches(file: str, name: str) -> list[tuple[Any, Any, tuple[Any, ...], dict
             pass  # it looks at results, which are not there
     KEPT.append(recorder.kept)
     return recorder.launches
+
+
+def restore(contents: list[tuple[Any, Any]]) -> None:
+    """Give tensors their first content again."""
+    for tensor, first in contents:
+        tensor.copy_(first)
+
+
+def compared(runs: dict[str, Any], contents: list[tuple[Any, Any]]) -> str:
+    """Run both kernels once and compare what they leave in their operands; return the differences."""
+    import torch
+
+    results: dict[str, list[Any]] = {}
+    for kind, run in runs.items():
+        restore(contents)
+        run()
+        torch.cuda.synchronize()
+        results[kind] = [tensor.clone() for tensor, _ in contents]
+    restore(contents)
+    changed, worst = 0, 0.0
+    for (_, first), plain, ours in zip(contents, results["triton"], results["ours"]):
+        changed += not torch.equal(plain, first)
+        atol = TOLERANCE if plain.element_size() < 4 else TOLERANCE / 10
+        pair = (ours.float(), plain.float())
+        same = torch.isclose(*pair, rtol=TOLERANCE / 2, atol=atol, equal_nan=True)
+        worst = max(worst, 1 - same.float().mean().item())
+    if worst > MOST_APART:
+        return f"{worst:.2%} of a result differ"
+    return "same" if changed else "writes nothing that its arguments hold"
 
 
 def extent(tensor: Any) -> int:
@@ -142,6 +205,9 @@ def apart(text: str, kernel: str, steps: dict[str, int], third: int) -> str:
     return "\n".join([*lines[: first.lineno - 1], *own, *lines[first.lineno - 1 :]]) + "\n"
 
 
+Runs = tuple[dict[str, Any], list[tuple[Any, Any]]]
+
+
 def runs_alone(
     file: str, name: str, named: dict[str, Any], sizes: list[int], folder: Path, tag: str
 ) -> dict[str, Any]:
@@ -167,15 +233,17 @@ def runs_alone(
     }
 
 
-def runs_of(
-    file: str, launch: Any, folder: Path, tag: str, device: str, alone: bool
-) -> dict[str, Any]:
-    """Return functions that launch a kernel of Triton, and the ported one, on many operands."""
+def runs_of(file: str, launch: Launch, folder: Path, tag: str, device: str, alone: bool) -> Runs:
+    """Return functions that launch a kernel of Triton, and the ported one, on many operands.
+
+    Returns:
+        the functions, and the operands with their first content.
+    """
     import torch
 
     from gluon_write.port import port
 
-    kernel, grid, args, words = launch
+    kernel, grid, args, words, first = launch
     inner = kernel
     while not hasattr(inner, "arg_names") or not hasattr(inner, "src"):
         inner = inner.fn
@@ -183,7 +251,7 @@ def runs_of(
     tensors = {n: v for n, v in named.items() if isinstance(v, torch.Tensor)}
     sizes = [*(grid if isinstance(grid, (tuple, list)) else (grid,)), 1, 1][:3]
     if alone:
-        return runs_alone(file, inner.__name__, named, sizes, folder, tag)
+        return runs_alone(file, inner.__name__, named, sizes, folder, tag), first
     bytes_of = sum(extent(t) * t.element_size() for t in tensors.values())
     copies = max(1, min(PROGRAMS // (sizes[0] * sizes[1] * sizes[2]), BYTES // bytes_of))
     moved = {}
@@ -206,7 +274,20 @@ def runs_of(
         passed = {name: moved.get(name, value) for name, value in named.items()}
         size = (sizes[0], sizes[1], sizes[2] * copies)
         runs[kind] = lambda k=one, g=size, w=passed: k[g](**w)
-    return runs
+    return runs, [(whole, whole.clone()) for whole in moved.values()]
+
+
+def timed(
+    runs: dict[str, Any], contents: list[tuple[Any, Any]], repeats: int, restored: bool
+) -> dict[str, float]:
+    """Return seconds of a launch of each kernel."""
+    from layout_free import seconds_of
+
+    if not restored:
+        return seconds_of(runs, 5, repeats)
+    whole = {kind: lambda run=run: (restore(contents), run()) for kind, run in runs.items()}
+    times = seconds_of({**whole, "restore": lambda: restore(contents)}, 5, repeats)
+    return {kind: times[kind] - times["restore"] for kind in runs}
 
 
 def main() -> int:
@@ -219,7 +300,6 @@ def main() -> int:
     asked = parser.parse_args()
     import torch
     import triton
-    from layout_free import seconds_of
 
     if not torch.cuda.is_available():
         print("there is no GPU here", file=sys.stderr)
@@ -240,13 +320,12 @@ def main() -> int:
                 label = f"{file}:{name}" + (f" {number + 1}" if number else "")
                 try:
                     triton.set_allocator(allocated)  # a case may set another
-                    runs = runs_of(
-                        file, launch, Path(folder), f"{file}_{name}_{number}", "cuda", name in ALONE
-                    )
-                    for run in runs.values():
-                        run()
-                    torch.cuda.synchronize()
+                    tag = f"{file}_{name}_{number}"
+                    runs, contents = runs_of(file, launch, Path(folder), tag, "cuda", name in ALONE)
+                    result = compared(runs, contents)
+                    failed += "differ" in result
                     if asked.compile:
+                        print(f"| {label} | {result} |", flush=True)
                         continue
                     start = time.perf_counter()
                     for _ in range(5):
@@ -254,13 +333,14 @@ def main() -> int:
                     torch.cuda.synchronize()
                     once = (time.perf_counter() - start) / 5
                     repeats = max(1, min(40, int(GRAPH / once)))
-                    times = seconds_of(runs, 5, repeats)
+                    times = timed(runs, contents, repeats, name in RESTORED)
                 except Exception as error:
                     print(f"| {label} | {type(error).__name__}: {str(error)[:200]} |", flush=True)
                     failed += 1
                     continue
                 ratio = times["triton"] / times["ours"]
-                print(f"| {label} | {times['ours'] * 1e6:.1f} us | {ratio:.3f} |", flush=True)
+                row = f"| {label} | {times['ours'] * 1e6:.1f} us | {ratio:.3f} | {result} |"
+                print(row, flush=True)
                 table.append({"case": label, **times})
     if asked.json:
         Path(asked.json).write_text(json.dumps(table))

@@ -4,16 +4,24 @@
     x = gl.load(x_ptr + columns[None, :])
     seen = gl.where(columns[None, :] < length, x, 0)
 
-The two uses of `columns` may want two layouts. An expression in place of the name has its own.
+The two uses of `columns` may want two layouts. An expression in place of the name has its own. A vector that
+a loop moves on gets a twin that the loop moves on, too:
+
+    for k in range(0, K, BK):
+        x = gl.load(a_ptr + columns[None, :])
+        y = gl.load(b_ptr + columns_2[:, None])
+        columns_2 += BK
+        columns += BK
 """
 
 from __future__ import annotations
 
 import ast
+import re
 from typing import Any, Iterable, Mapping, Optional, Sequence
 
 from gluon_core import language
-from gluon_write.form import Form, changed_copy, edited
+from gluon_write.form import Form, changed_copy, edited, free_name
 from gluon_write.sketch import Place, Sketch, place_of
 
 __all__ = ["Definitions", "recomputed"]
@@ -37,6 +45,7 @@ def recomputed(fn: Any, drawn: Sketch, conversions: Iterable[Place]) -> Any:
             place = place_of(node, form.number)
             if place in wanted:
                 edits |= form.vectors(node)
+        edits |= form.carried
         if edits:
             texts[form.number] = edited(form.source, list(edits.items()))
     return changed_copy(fn, drawn.jits, texts, {}) if texts else fn
@@ -195,6 +204,18 @@ class Definitions(Form):
 
 
 class _Function(Definitions):
+    """Write the vectors of one function again.
+
+    Attributes:
+        carried: edits around loops that move vectors on.
+    """
+
+    def __init__(self, fn: Any, number: int, drawn: Sketch):
+        super().__init__(fn, number, drawn)
+        self.carried: dict[ast.expr, str] = {}
+        self.twins: dict[tuple[str, int], str] = {}
+        self.taken = set(re.findall(r"\w+", self.source))
+
     def vectors(self, node: ast.AST) -> dict[ast.expr, str]:
         """Return the names of index vectors in an expression, and the texts that compute them."""
         if isinstance(node, ast.Name):
@@ -221,6 +242,9 @@ class _Function(Definitions):
             definition = self._definition(node)
             if definition is not None:
                 return self.again(definition.value, use, definition, deep - 1)
+            loop = self._moved_by(node)
+            if loop is not None:
+                return self._twin(node.id, loop, deep - 1)
             size = self._size_of_range(node)
             return None if size is None else f"{self.space}.arange(0, {size})"
         if self.called(node) is language.arange:
@@ -243,3 +267,62 @@ class _Function(Definitions):
         left, right = (self.again(side, use, since, deep - 1) for side in sides)
         operator = ast.unparse(shown)[2:-2]
         return None if left is None or right is None else f"({left} {operator} {right})"
+
+    def _moved_by(self, name: ast.Name) -> Optional[ast.For]:
+        """Return the loop around a use of a vector whose steps add a scalar to it, once each."""
+        loop = self._loop(name)
+        stored = [one for one in self.stores.get(name.id, ()) if self._encloses(loop, one)]
+        if not isinstance(loop, ast.For) or len(stored) != 1:
+            return None
+        move = self.parents[id(stored[0])]
+        return loop if self._moves(move) and move in loop.body else None
+
+    def _moves(self, statement: ast.AST) -> bool:
+        """Return True for a statement on a line of its own that adds a scalar to a variable."""
+        if not isinstance(statement, ast.AugAssign) or statement.lineno != statement.end_lineno:
+            return False
+        before = self.source.splitlines()[statement.lineno - 1][: statement.col_offset]
+        moves = isinstance(statement.op, (ast.Add, ast.Sub)) and not before.strip()
+        return moves and self._rank(statement.value) is None
+
+    def _twin(self, name: str, loop: ast.For, deep: int) -> Optional[str]:
+        """Return the name of another vector with the values of one that a loop moves on.
+
+        A vector that begins as a copy of another begins with an expression of its own instead: both names
+        shared a layout. Then None is returned.
+        """
+        key = name, id(loop)
+        if key in self.twins:
+            return self.twins[key]
+        stored = self.stores[name]
+        block = self._before(loop)
+        own = [s for s in block if isinstance(s, ast.Assign) and s.targets[0] in stored]
+        if not own or own[-1].lineno != own[-1].end_lineno:
+            return None
+        first = own[-1]
+        text = self.again(first.value, first.value, None, deep)
+        if text is None:
+            return None
+        if isinstance(first.value, ast.Name):
+            if text != first.value.id:
+                self.carried[first.value] = text
+            return None
+        since = [*block[block.index(first) + 1 :], loop]
+        moves = [
+            self.parents[id(one)] for one in stored if any(self._encloses(s, one) for s in since)
+        ]
+        if not all(map(self._moves, moves)):
+            return None
+        twin = self.twins[key] = free_name(name, self.taken)
+        self._insert(first, f"{twin} = {text}")
+        for move in moves:
+            assert isinstance(move, ast.AugAssign)
+            sign = "+=" if isinstance(move.op, ast.Add) else "-="
+            self._insert(move, f"{twin} {sign} {self.text_of(move.value)}")
+        return twin
+
+    def _insert(self, statement: ast.stmt, line: str) -> None:
+        """Insert a line before a statement."""
+        place = {"lineno": statement.lineno, "col_offset": statement.col_offset}
+        here = ast.Name("", ast.Load(), end_col_offset=statement.col_offset, **place)
+        self.carried[here] = f"{line}\n{' ' * statement.col_offset}"
