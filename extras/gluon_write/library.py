@@ -417,6 +417,14 @@ def dot_scaled(  # noqa: PLR0913 - the arguments of Triton's
     return total.to(out_dtype)
 
 
+@gluon.jit
+def described(tiles):
+    """Return the descriptor of a tensor that host code describes; a pointer or a descriptor as it is."""
+    if isinstance(tiles, gl.tuple):
+        tiles = gl.portable.descriptor(tiles.base, tiles.shape, tiles.strides, tiles.block_shape)
+    return tiles
+
+
 class TensorDescriptor(tuple[object, ...]):
     """A tensor on the host that a kernel moves in blocks; kernels of every target take it."""
 

@@ -357,6 +357,10 @@ class _Port:
             first = jit.body[1]
         indent = " " * first.col_offset
         for name in self.kinds.described(jit):
+            if name not in self.kept:  # the kernel itself may make it
+                line = f"{name} = {self.need('described')}({name})\n{indent}"
+                self.insert(self.span(first)[0], line)
+                continue
             fields = ", ".join(f"{name}.{f}" for f in ("base", "shape", "strides", "block_shape"))
             line = f"{name} = gl.portable.descriptor({fields})\n{indent}"
             self.insert(self.span(first)[0], line)
@@ -418,7 +422,7 @@ class _Port:
     def _renamed(self, node: ast.Name | ast.Attribute, full: str, name: str) -> None:
         """Write a function of Triton's language by its name here."""
         short = _RENAMED.get(name, name)
-        if short in ("dot", "trans", "range", *_BLOCKS):
+        if short in ("dot", "trans", "range", "tensor_descriptor", *_BLOCKS):
             return  # with the call
         if name in _COPIED:
             self.replace(node, self.need(name))
@@ -442,7 +446,11 @@ class _Port:
 
     def _call(self, node: ast.Call) -> None:
         name = self.language(node.func)
-        if name == "dot":
+        if isinstance(node.func, ast.Name) and node.func.id == "isinstance" and len(node.args) == 2:
+            if self.language(node.args[1]) == "tensor_descriptor":
+                value = self.text_of(node.args[0])
+                self.replace(node, f'hasattr({value}, "block_shape")')
+        elif name == "dot":
             ported_product(self, node)
         elif name == "trans":
             dims = [self.text_of(arg) for arg in node.args[1:]]
@@ -482,12 +490,10 @@ def _kernels(tree: ast.Module, jits: list[ast.FunctionDef]) -> list[ast.Function
         if isinstance(node, ast.Call)
         for argument in (*node.args, *(word.value for word in node.keywords))
     }
-    launched = {
-        node.id
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Name) and id(node) not in inside and id(node) not in passed
-    }
-    return [jit for jit in jits if jit.name not in named or jit.name in launched]
+    outside = [n for n in ast.walk(tree) if isinstance(n, ast.Name) and id(n) not in inside]
+    launched = {node.id for node in outside if id(node) not in passed}
+    constants = {node.id for node in outside if id(node) in passed} - launched
+    return [jit for jit in jits if jit.name in launched or jit.name not in named | constants]
 
 
 def _names(node: ast.AST, name: str) -> bool:
