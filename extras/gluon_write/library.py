@@ -421,7 +421,7 @@ def dot_scaled(  # noqa: PLR0913 - the arguments of Triton's
 def described(tiles):
     """Return the descriptor of a tensor that host code describes; a pointer or a descriptor as it is."""
     if isinstance(tiles, gl.tuple):
-        tiles = gl.portable.descriptor(tiles.base, tiles.shape, tiles.strides, tiles.block_shape)
+        tiles = gl.portable.descriptor(tiles[0], tiles[1], tiles[2], tiles[3])
     return tiles
 
 

@@ -255,7 +255,28 @@ class _Stager(Form):
                 return False
             if not isinstance(call.args[3], (ast.List, ast.Tuple)) or len(call.args[3].elts) != 2:
                 return False
+            root = self._root(call.args[0])
+            stored = [
+                n.lineno
+                for n in ast.walk(self.tree)
+                if isinstance(n, ast.Name)
+                and isinstance(n.ctx, ast.Store)
+                and n.id in mentions(root)
+            ]
+            if any(line >= self._earliest(loop).lineno for line in stored):
+                return False
         return id(self.accumulators[loop.acc]) not in inside
+
+    def _earliest(self, loop: _Loop) -> ast.Assign:
+        """Return the first statement that makes a descriptor of a loop's tiles."""
+        made = (self.descriptors[tiles] for tiles, _, _ in loop.loads.values())
+        return min(made, key=lambda node: node.lineno)
+
+    def _root(self, pointer: ast.expr) -> ast.expr:
+        """Return the pointer that an address begins with, of the same dtype: other parts may be computed later."""
+        while isinstance(pointer, ast.BinOp) or self.called(pointer) is language.multiple_of:
+            pointer = pointer.left if isinstance(pointer, ast.BinOp) else pointer.args[0]  # type: ignore[attr-defined]
+        return pointer
 
     def _before(self, loop: _Loop, names: dict[str, str], space: str) -> list[Any]:
         """Return edits that give the descriptors and the accumulator the layouts of the unit."""
@@ -269,9 +290,9 @@ class _Stager(Form):
             [self.text_of(size) for size in call.args[3].elts]  # type: ignore[attr-defined]
             for call in calls
         ]
-        dtypes = [f"{self.text_of(call.args[0])}.dtype.element_ty" for call in calls]
+        dtypes = [f"{self.text_of(self._root(call.args[0]))}.dtype.element_ty" for call in calls]
         sizes = f"{blocks[0][0]}, {blocks[1][not loop.transposed]}, {blocks[0][1]}"
-        earliest = min((self.descriptors[t] for t in (a, b)), key=lambda node: node.lineno)
+        earliest = self._earliest(loop)
         indent = " " * earliest.col_offset
         head = [
             f"{indent}{names['layouts']}: {space}.constexpr = {space}.portable.mma_layouts(",

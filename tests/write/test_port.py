@@ -264,6 +264,15 @@ def test_imports_that_share_a_line_or_a_block(tmp_path):
         port(path.read_text(), str(path))
 
 
+def test_functions_that_are_passed_as_constants_are_no_kernels():
+    text = (FOLDER / "fused_attention.py").read_text()
+    result = port(text, "fused_attention.py")
+    assert {"relative_bias", "causal_window"} <= set(result.functions)
+    assert "flex_kernel" in result.kernels
+    assert 'if hasattr(desc_or_ptr, "block_shape"):' in result.text
+    assert "desc_q = described(desc_q)" in result.text
+
+
 def test_files_without_kernels():
     with pytest.raises(KernelSyntaxError, match="no kernel of plain Triton"):
         port("import triton\nx = 1\n", "plain.py")
