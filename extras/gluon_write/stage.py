@@ -269,8 +269,8 @@ class _Stager(Form):
 
     def _earliest(self, loop: _Loop) -> ast.Assign:
         """Return the first statement that makes a descriptor of a loop's tiles."""
-        made = (self.descriptors[tiles] for tiles, _, _ in loop.loads.values())
-        return min(made, key=lambda node: node.lineno)
+        statements = (self.descriptors[tiles] for tiles, _, _ in loop.loads.values())
+        return min(statements, key=lambda node: node.lineno)
 
     def _root(self, pointer: ast.expr) -> ast.expr:
         """Return the pointer that an address begins with, of the same dtype: other parts may be computed later."""
