@@ -141,13 +141,6 @@ class CudaDriver(CudaCalls):
             )
         return encoded
 
-    def allocate(self, device: int, size: int, stream: int) -> int:
-        self.ensure_context(device)
-        return self.allocate_on(stream, size)
-
-    def free(self, device: int, address: int, stream: int) -> None:
-        self.free_on(stream, address)
-
 
 def open_driver() -> tuple[Optional[CudaDriver], Optional[str]]:
     """Return the driver, or None and why."""

@@ -10,7 +10,7 @@ from gluon_runtime.arrays import Seen
 from gluon_runtime.manifest import Form, Launch, TensorMap
 from gluon_runtime.values import Spread
 
-__all__ = ["Driver", "torch_stream"]
+__all__ = ["Block", "Driver", "torch_stream"]
 
 
 WITH_MAPS = ("cuda",)  # drivers whose kernels take maps of tensors
@@ -62,6 +62,30 @@ class Driver(Protocol):
         """Memory of the device in the order of `stream`, aligned to 256 bytes."""
 
     def free(self, device: int, address: int, stream: int) -> None: ...
+
+
+class Block:
+    """Memory of one launch, given back when this object goes: the stream keeps later users of it behind the kernel.
+
+    Args:
+        driver: a `Driver`, or another object that allocates and frees as it does.
+        size: bytes; 0 for no memory, at the address 0.
+    """
+
+    def __init__(self, driver: Any, device: int, size: int, alignment: int, stream: int):
+        self._alignment, self._start = alignment, 0
+        self._driver, self._device, self._stream = driver, device, stream
+        if size:
+            size += alignment if alignment > 256 else 0
+            self._start = driver.allocate(device, size, stream)
+
+    def data_ptr(self) -> int:
+        """Return the first aligned address."""
+        return self._start + -self._start % self._alignment
+
+    def __del__(self) -> None:
+        if self._start:
+            self._driver.free(self._device, self._start, self._stream)
 
 
 def map_kind(encoding: TensorMap) -> bytes:

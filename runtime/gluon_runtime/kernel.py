@@ -11,7 +11,7 @@ from typing import Any, Callable, Iterator, Mapping, Optional, Sequence, Union
 from gluon_runtime import manifest as manifests
 from gluon_runtime import native
 from gluon_runtime.calls import Calls, Hit
-from gluon_runtime.driver import Driver, map_kind
+from gluon_runtime.driver import Block, Driver, map_kind
 from gluon_runtime.errors import (
     BundleArgumentError,
     BundleDeviceError,
@@ -81,23 +81,13 @@ class _Loaded:
                 return BundleArgumentError(str(reason), argument=name, got=repr(value))
         return BundleArgumentError(str(error))
 
-    def _allocate(self, programs: int, stream: int) -> tuple[Any, ...]:
-        """Return the addresses of global and profile scratch memory, and the object that keeps it."""
-        memory = self._scratch(programs * self.form.launch.num_ctas, stream)
-        return (*next(memory), memory)
-
-    def _scratch(self, blocks: int, stream: int) -> Iterator[list[int]]:
-        """Yield the addresses of scratch memory, and free it: the stream keeps later users behind the kernel."""
-        launch, owned, addresses = self.form.launch, list[int](), list[int]()
-        try:
-            for size, alignment in (launch.global_scratch, launch.profile_scratch):
-                size = size * blocks + (alignment if size and alignment > 256 else 0)
-                owned.append(self._driver.allocate(self._device, size, stream) if size else 0)
-                addresses.append(owned[-1] + -owned[-1] % alignment)
-            yield addresses
-        finally:
-            for address in filter(None, owned):
-                self._driver.free(self._device, address, stream)
+    def _allocate(self, programs: int, stream: int) -> tuple[int, int, Any]:
+        """Return the addresses of global and profile scratch memory, and the objects that keep it."""
+        launch, count = self.form.launch, programs * self.form.launch.num_ctas
+        parts = launch.global_scratch, launch.profile_scratch
+        place = self._driver, self._device
+        blocks = [Block(*place, size * count, alignment, stream) for size, alignment in parts]
+        return blocks[0].data_ptr(), blocks[1].data_ptr(), blocks
 
 
 def _passed(pattern: Any, value: Any) -> Any:

@@ -198,15 +198,16 @@ class CudaCalls:
 
     # -- memory ------------------------------------------------------------------------------------
 
-    def allocate_on(self, stream: int, size: int) -> int:
-        """Return the address of `size` bytes of the current device, in the order of `stream`."""
+    def allocate(self, device: int, size: int, stream: int) -> int:
+        """Return the address of `size` bytes of a device, in the order of `stream`."""
+        self.ensure_context(device)
         address = ctypes.c_uint64()
         operands = ctypes.c_size_t(size), ctypes.c_void_p(stream)
         self.check(self.calls.cuMemAllocAsync(ctypes.byref(address), *operands), "cuMemAllocAsync")
         return address.value
 
-    def free_on(self, stream: int, address: int) -> None:
-        """Free memory from `allocate_on` once `stream` is through with it."""
+    def free(self, device: int, address: int, stream: int) -> None:
+        """Free memory from `allocate` once `stream` is through with it."""
         status = self.calls.cuMemFreeAsync(ctypes.c_uint64(address), ctypes.c_void_p(stream))
         self.check(status, "cuMemFreeAsync")
 

@@ -74,7 +74,9 @@ class _Own:
     def __call__(self, size: int, align: int, stream: int) -> Any:
         torch = driver_module._torch()
         if torch is None or not torch.cuda.is_initialized():
-            return _Block(self.cuda, size + align, align, stream)
+            from gluon_runtime.driver import Block  # not needed with torch
+
+            return Block(self.cuda, self.index, size + align, align, stream)
         if align > _TORCH_ALIGNMENT:
             size += align
         if driver_module.stream_getter()(self.index) == stream:
@@ -99,21 +101,3 @@ class _Aligned:
     def data_ptr(self) -> int:
         address: int = self.tensor.data_ptr()
         return address + -address % self.align
-
-
-class _Block(_Aligned):
-    """Memory from the driver, given back in the order of its stream."""
-
-    def __init__(self, cuda: Driver, size: int, align: int, stream: int):
-        self.cuda = cuda
-        self.stream = stream
-        self.align = align
-        self.start = cuda.allocate_on(stream, size)
-
-    def data_ptr(self) -> int:
-        return self.start + -self.start % self.align
-
-    def __del__(self) -> None:
-        start = getattr(self, "start", 0)
-        if start:
-            self.cuda.free_on(self.stream, start)
