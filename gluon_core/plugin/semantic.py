@@ -119,9 +119,9 @@ class Operands(Protocol):
     # -- known while the kernel is traced ---------------------------------------------------------
 
     def compile_time_int(
-        self, value: object, argument: str, low: Optional[int] = None, high: Optional[int] = None
-    ) -> int:
-        """Return a compile-time integer of `low` to `high`; ArgumentError for anything else."""
+        self, value: object, argument: str, low: Optional[int] = None, high: Optional[int] = None, loose: bool = False,
+    ) -> int:  # fmt: skip
+        """Return a compile-time integer of `low` to `high`; ArgumentError for anything else, but `loose` by `errors.refuse`."""
 
     def compile_time_bool(self, value: object, argument: str) -> bool:
         """Return a compile-time boolean, which 0, 1 and None are, too; ArgumentError for anything else."""

@@ -93,9 +93,17 @@ def items_of(values: Any) -> list[Any]:
 
 
 def compile_time_int(
-    value: Any, argument: str, low: Optional[int] = None, high: Optional[int] = None
+    value: Any,
+    argument: str,
+    low: Optional[int] = None,
+    high: Optional[int] = None,
+    loose: bool = False,
 ) -> int:
-    """Return a compile-time integer of `low` to `high`; where these are left out, any one."""
+    """Return a compile-time integer of `low` to `high`; where these are left out, any one.
+
+    Args:
+        loose: take others, too, where the kernel is not strict; see `errors.refuse`.
+    """
     value = unwrap(value)
     if not isinstance(value, int):  # True is 1, as Triton has it
         raise ArgumentError(
@@ -103,7 +111,10 @@ def compile_time_int(
         )
     if (low is not None and value < low) or (high is not None and value > high):
         wanted = f"at least {low}" if high is None else f"{low} to {high}"
-        raise ArgumentError("out of range", argument=argument, expected=wanted, got=value)
+        error = ArgumentError("out of range", argument=argument, expected=wanted, got=value)
+        if not loose:
+            raise error
+        refuse(error)
     return int(value)
 
 

@@ -162,6 +162,12 @@ UNITS: list[tuple[str, str, str, str]] = [
         _kernel(_BAR, "mbarrier.init(bar, 1 << 20)"),
     ),
     (
+        "A wait for all but a negative number of groups",
+        "the number has no sign (PTX 9.7.9.25.3.3): nothing is waited for.",
+        r"^num_outstanding: out of range",
+        _kernel("gl.nvidia.ampere.async_copy.wait_group(-1)"),
+    ),
+    (
         "`warpgroup_mma` with warps that are not stacked four high",
         "each warp of a group holds 16 of 64 rows (PTX 9.7.15.5.1), whatever a layout says.",
         r"wgmma runs on groups of four warps, stacked along the rows",

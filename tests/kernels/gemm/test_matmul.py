@@ -232,7 +232,7 @@ def test_gradients(activation):
 @pytest.mark.parametrize("activation", [None, "silu"])
 def test_gradients_have_gradients(activation, way, monkeypatch):
     if way == "function":  # calls with gradients on a GPU
-        monkeypatch.setattr(ops, "wants_gradient", lambda *tensors: torch.is_grad_enabled())
+        monkeypatch.setattr(ops, "route", lambda *tensors: 2 * torch.is_grad_enabled())
     inputs = [x.requires_grad_() for x in matrices((8, 16), (16, 24), (24,), dtype=torch.float32)]
     a, b, bias = inputs
     wide = [x.detach().double().requires_grad_() for x in inputs]

@@ -166,7 +166,7 @@ def wait_group(num_outstanding: Const[int] = 0) -> None:
     ISA: CDNA3 4.4, s_waitcnt vmcnt.
     """
     semantic = semantic_layer()
-    count = semantic.compile_time_int(num_outstanding, "num_outstanding", 0)
+    count = semantic.compile_time_int(num_outstanding, "num_outstanding", 0, loose=True)
     semantic.builder.create_async_wait_group(count)
 
 

@@ -100,6 +100,8 @@ def mfma(
     | float8e4b8, float8e5b16, also mixed (gfx942) | float32 | 16 | 32 | - |
     | float8e4nv, float8e5, also mixed (gfx950) | float32 | 16 | 32 | - |
 
+    gfx950 multiplies float8e4b8 and float8e5b16 as float16, with a `KernelWarning`.
+
     Returns:
         A tensor like `acc`.
 
@@ -125,6 +127,12 @@ def mfma(
             got=repr(layout),
         )
     _check_version(semantic, layout)
+    if {a.dtype, b.dtype} & {*_FNUZ} and semantic.target.has("amd.fp8_ocp"):
+        semantic.warn(
+            f"{_NAME} of {a.dtype} and {b.dtype}: {semantic.target} has fp8 of the OCP kind, and multiplies these as float16. "
+            "Use float8e4nv or float8e5."
+        )
+        a, b = (semantic.cast(value, tl.float16) for value in (a, b))
     _check_dtypes(semantic, a, b, acc)
     _check_instruction(layout, a.dtype)
     _check_kept(semantic, layout, a.dtype)

@@ -106,7 +106,7 @@ def wait_group(num_outstanding: Const[int] = 0) -> None:
     ISA: PTX 9.7.9.25.3.3, cp.async.wait_group.
     """
     semantic = semantic_layer()
-    count = semantic.compile_time_int(num_outstanding, "num_outstanding", 0)
+    count = semantic.compile_time_int(num_outstanding, "num_outstanding", 0, loose=True)
     semantic.builder.create_async_wait_group(count)
 
 

@@ -414,7 +414,7 @@ class Flights:
 
     def wait_groups(self, task: Issuer, queue: str, pending: int, reads: bool = False) -> None:
         home = task.queues.get(queue)
-        if home is None or not home.flights:
+        if home is None or not home.flights or pending < 0:  # as unsigned, more than there are
             return
         agent = task.active()
         limit = home.closed - int(pending)

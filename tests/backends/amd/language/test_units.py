@@ -13,6 +13,7 @@ from gluon_core.errors import (
     ArgumentError,
     CapabilityError,
     DtypeError,
+    KernelWarning,
     LayoutError,
     NotInKernelError,
     ShapeError,
@@ -123,6 +124,16 @@ def test_mfma_of_tiles_smaller_than_the_instruction():
 def test_mfma_of_narrow_tiles():
     agree(mfma(instr=(64, 4, 64)))
     agree(mfma(instr=(4, 64, 64), dtype="gl.int8", acc="gl.int32").replace("True", "False"))
+
+
+@pytest.mark.filterwarnings("ignore:fp8e:UserWarning")
+@pytest.mark.parametrize("kinds", [("4b8", "4b8"), ("5b16", "4b8"), ("4b8", "5"), ("4nv", "5b16")])
+def test_mfma_of_fnuz_fp8_multiplies_float16_without_them(kinds):
+    of_a, of_b = (f"gl.float8e{kind}" for kind in kinds)
+    with pytest.warns(
+        KernelWarning, match="has fp8 of the OCP kind, and multiplies these as float16"
+    ):
+        agree(mfma(4, (16, 16, 32), of_a, width=8, b_type=of_b), gpu("gfx950"))
 
 
 def test_mfma_of_two_kinds_of_fp8():
