@@ -468,6 +468,7 @@ def combine(
     map_offsets = map_row * widths[0] + map_column
     if REVERSE:
         map_offsets = map_column * widths[0] + map_row
+    flat: gl.constexpr = gl.portable.blocked_layout([128], gl.float32)
     fresh += head * segments * (rows * widths[0])
     if DELTA:
         rows_of_map = (widths[1] + widths[0]) * widths[0]
@@ -496,10 +497,11 @@ def combine(
             state = gl.convert_layout(state, products.a)
             state = gl.portable.mma(state, map_now, now, input_precision="tf32")
         else:
+            end = gl.minimum((segment + 1) * per_segment, chunks)
             total = gl.to_tensor(0.0)
-            for chunk in range(
-                segment * per_segment, gl.minimum((segment + 1) * per_segment, chunks)
-            ):
-                total += gl.load(decays + (head * chunks + chunk) * (4 * C) + C - 1)
+            for begin_chunk in range(segment * per_segment, end, 128):
+                chunk = begin_chunk + gl.arange(0, 128, flat)
+                place = (head * chunks + chunk) * (4 * C) + C - 1
+                total += gl.sum(gl.load(decays + place, mask=chunk < end, other=0.0), 0)
             state = state * gl.exp2(total) + now
     gl.store(final + head * size + offsets, state, mask=inside)
