@@ -50,7 +50,10 @@ def target() -> Optional[Path]:
     chosen = os.environ.get("GLUON_TORCH_SHORTCUT", "")
     if chosen == "0":
         return None
-    folder = Path(chosen) if chosen else Path.home() / ".gluon" / "torch"
+    try:
+        folder = Path(chosen) if chosen else Path.home() / ".gluon" / "torch"
+    except RuntimeError:  # no home
+        return None
     of = (
         torch.__version__,
         torch.version.git_version,

@@ -157,6 +157,51 @@ def test_the_nodes_in_c_do_the_same(tmp_path):
     assert again.returncode == 0, again.stdout[-4000:]
 
 
+WAYS = """
+import torch, gluon_core as gluon
+from torch.utils._python_dispatch import TorchDispatchMode
+ways, x, p = {}, torch.ones(3, device="cuda"), torch.nn.Parameter(torch.ones(3, device="cuda"))
+def ask(name, *tensors):
+    ways.setdefault(name, gluon.torch.route(*(tensors or (x, None, p))))
+class Mode(TorchDispatchMode):
+    def __torch_dispatch__(self, function, types, arguments=(), keywords=None):
+        return function(*arguments, **(keywords or {}))
+class Other(torch.Tensor): pass
+ask("plain", x), ask("gradient"), ask("subclass", x.as_subclass(Other)), ask("host", x.cpu()), ask("number", 1)
+ask("negative", torch.ones(2, dtype=torch.complex64, device="cuda").conj().imag)
+for name, mode in {
+    "no_grad": torch.no_grad(), "inference": torch.inference_mode(), "autocast": torch.autocast("cuda"), "device": torch.device("meta"),
+    "dispatch": Mode(), "forward": torch.autograd.forward_ad.dual_level(), "profiler": torch.profiler.profile(), "debug": gluon.torch.debug(),
+}.items():
+    with mode:
+        ask(name)
+torch.vmap(lambda y: ask("vmap") or y)(x)
+torch.func.grad(lambda y: ask("grad") or y.sum())(x)
+torch.jit.trace(lambda y: ask("trace") or y * 2, x, check_trace=False)
+ask("after")
+print(type(gluon.torch.route) is type(len), ways)
+"""
+
+
+@pytest.mark.gpu
+@pytest.mark.campaign
+def test_both_ways_of_a_call_are_equal(tmp_path):
+    environment = {
+        **os.environ,
+        "GLUON_TORCH_SHORTCUT": str(tmp_path),
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
+    subprocess.run([sys.executable, "-m", "gluon_torch.shortcut"], env=environment, check=True)
+    ways = []
+    for folder in (str(tmp_path), "0"):
+        command = [sys.executable, "-W", "ignore", "-c", WAYS]
+        environment["GLUON_TORCH_SHORTCUT"] = folder
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        ways.append(done.stdout.split(" ", 1))
+    assert [way[0] for way in ways] == ["True", "False"]
+    assert ways[0][1] == ways[1][1]
+
+
 # -- the build, with compilers that take no time -----------------------------------------------------
 
 
