@@ -115,17 +115,8 @@ class CudaDriver(CudaCalls):
     def refuse(
         self, status: int, launch: Launch, device: int, grid: tuple[int, int, int], last: bool
     ) -> None:
-        if status == libcuda.INVALID_CONTEXT and not last:  # a thread that has no context yet
-            self.ensure_context(device)
-            return
-        clusters = f"clusters of {launch.num_ctas} blocks, each " if launch.num_ctas > 1 else ""
-        raise BundleDriverError(
-            "the driver refused the launch",
-            argument=launch.entry,
-            expected=f"grid {grid} of {clusters}{launch.threads} threads, {launch.shared} bytes "
-            "of shared memory",
-            got=self.error_text(status),
-        )
+        facts = grid, launch.num_ctas, launch.threads, launch.shared
+        self.refuse_launch(status, device, last, facts, argument=launch.entry)
 
     def tensor_map(self, device: int, kind: TensorMap, value: Spread) -> bytes:
         self.ensure_context(device)

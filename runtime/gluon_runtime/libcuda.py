@@ -213,6 +213,30 @@ class CudaCalls:
 
     # -- errors ------------------------------------------------------------------------------------
 
+    def refuse_launch(
+        self, status: int, index: int, last: bool, facts: tuple[Any, int, int, int], **named: Any
+    ) -> None:
+        """Raise the error for a launch that was refused with `status`; return where another try may help, since this
+        thread had no context yet.
+
+        Args:
+            index: of the device.
+            last: no other try follows.
+            facts: the grid, blocks per cluster, threads per block, bytes of shared memory.
+            named: further parts of the error.
+        """
+        if status == INVALID_CONTEXT and not last:
+            self.ensure_context(index)
+            return
+        grid, num_ctas, threads, shared = facts
+        clusters = f"clusters of {num_ctas} blocks, each " if num_ctas > 1 else ""
+        raise self.failure(
+            "the driver refused the launch",
+            expected=f"grid {tuple(grid)} of {clusters}{threads} threads, {shared} bytes of shared memory",
+            got=self.error_text(status),
+            **named,
+        )
+
     def error_text(self, status: int) -> str:
         name, text = ctypes.c_char_p(), ctypes.c_char_p()
         self.calls.cuGetErrorName(status, ctypes.byref(name))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any, Callable, NoReturn, Optional, Sequence
 
 from gluon_core import errors
@@ -13,7 +12,7 @@ from gluon_nvidia import scratch as scratch_module
 from gluon_nvidia.descriptor import TensorMaps, map_kinds
 from gluon_nvidia.driver import Driver
 from gluon_runtime import native
-from gluon_runtime.libcuda import INVALID_CONTEXT, MARKED_UP_TO, SHARED_OPTIN
+from gluon_runtime.libcuda import MARKED_UP_TO, SHARED_OPTIN
 
 __all__ = ["make_launcher"]
 
@@ -114,7 +113,6 @@ class _Launcher:
         self.metadata = metadata
         self.cuda = cuda
         self.index = index
-        self._retrying: set[int] = set()
         maps = map_kinds(metadata.name, signature, metadata)
         encoder, letters = TensorMaps(cuda, index), "".join(map(_letters, signature))
         try:
@@ -139,20 +137,24 @@ class _Launcher:
             raise errors.LimitError(str(error), argument=metadata.name) from None
 
     def launch(self, sizes: Any, stream: int, arguments: Sequence[Any]) -> None:
-        try:
-            status = native.engine.launch(self.engine, sizes, stream, *arguments)
-        except errors.GluonError:
-            raise
-        except AttributeError as problem:
-            raise errors.ArgumentError(
-                "not a pointer",
-                expected="a tensor, an object with data_ptr(), an int or None",
-                got=type(problem.obj).__name__,
-            ) from problem
-        except (TypeError, OverflowError) as problem:
-            self._refuse(problem, arguments)
-        if status:
-            self._again(status, sizes, stream, arguments)
+        for last in (False, True):
+            try:
+                status = native.engine.launch(self.engine, sizes, stream, *arguments)
+            except errors.GluonError:
+                raise
+            except AttributeError as problem:
+                raise errors.ArgumentError(
+                    "not a pointer",
+                    expected="a tensor, an object with data_ptr(), an int or None",
+                    got=type(problem.obj).__name__,
+                ) from problem
+            except (TypeError, OverflowError) as problem:
+                self._refuse(problem, arguments)
+            if not status:
+                return
+            known = self.metadata
+            facts = sizes, known.num_ctas, 32 * known.num_warps, known.shared
+            self.cuda.refuse_launch(status, self.index, last, facts)
 
     def _refuse(self, problem: Exception, values: Sequence[Any]) -> NoReturn:
         raise errors.ArgumentError(
@@ -160,22 +162,3 @@ class _Launcher:
             expected=f"values of types {', '.join(map(str, self.signature))}",
             got=", ".join(f"{type(value).__name__}" for value in values),
         ) from problem
-
-    def _again(self, status: int, grid: Any, stream: int, values: Sequence[Any]) -> None:
-        me = threading.get_ident()
-        if status == INVALID_CONTEXT and me not in self._retrying:
-            self._retrying.add(me)  # a thread that has no context yet
-            try:
-                self.cuda.ensure_context(self.index)
-                self.launch(grid, stream, values)
-                return
-            finally:
-                self._retrying.discard(me)
-        num_ctas = self.metadata.num_ctas
-        clusters = f"clusters of {num_ctas} blocks, each " if num_ctas != 1 else ""
-        raise errors.LaunchError(
-            "the driver refused the launch",
-            got=self.cuda.error_text(status),
-            expected=f"grid {tuple(grid)} of {clusters}{32 * self.metadata.num_warps} threads, "
-            f"{self.metadata.shared} bytes of shared memory",
-        )
