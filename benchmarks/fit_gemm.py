@@ -137,7 +137,7 @@ def factors_of(times: Times) -> dict[str, list[float]]:
         quantities = np.stack([x + np.zeros(len(of)) for x in choice.features(columns, size)], 1)
         weights = np.minimum(1.0, 1.2 * measured.min() / measured)
         for tiling, *sample in zip(columns.tilings, quantities, measured, weights):
-            kinds.setdefault(choice.kind_of(tiling), []).append(tuple(sample))  # type: ignore[arg-type]
+            kinds.setdefault(choice.kind_of(tiling), []).append(tuple(sample))
     return {
         kind: [float(f"{x:.5g}") for x in _factors(*zip(*rows))] for kind, rows in kinds.items()
     }
@@ -246,7 +246,7 @@ def searched(
     points = points_of({row: times[row] for row in several[:products]}, choice.read(table))
     scales = np.array([table["scales"][name] for name in choice.TRAITS])
     least = within(points, scales, NOISE)
-    for step in (1.6, 1.25)[:rounds]:
+    for step in (1.6, 1.25):
         for i in range(len(scales)):
             for factor in (step, 1 / step):
                 others = scales.copy()

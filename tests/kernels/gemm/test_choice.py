@@ -3,6 +3,7 @@
 import json
 import math
 
+import numpy as np
 import pytest
 
 pytest.importorskip("torch")
@@ -100,3 +101,23 @@ def test_the_table_is_that_of_the_measured_times():
         guess = guess * choice.corrections(kinds, size, table, guess)
         errors += [math.log(a / b) for a, b in zip(measured, guess) if b == b]
     assert math.sqrt(sum(e * e for e in errors) / len(errors)) < 0.1
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {},
+        {"vectors": (1, 2), "padded": 4000},
+        {"vectors": (4, 8), "pitches": (16, 0)},
+        {"pitches": (0, 16), "eight": True},
+    ],
+)
+def test_measured_times_keep_the_facts_of_a_size(facts):
+    size = tilings.Size(3, 40, 3088, 568, **facts)
+    again = choice.size_of(choice.row_of(size))
+    kinds = tilings.columns()
+    ours, theirs = (
+        [x + np.zeros(len(kinds)) for x in choice.features(kinds, s)] for s in (size, again)
+    )
+    assert np.array_equal(ours, theirs)
+    assert (again.padded > 0) == (size.padded > 0)
