@@ -8,15 +8,23 @@ import re
 import sys
 from typing import Any, Optional
 
-from gluon_core import _triton
 from gluon_core._triton import tl
-from gluon_core.errors import ArgumentError, DtypeError, GluonError, KernelSyntaxError, ShapeError
+from gluon_core.errors import (
+    ArgumentError,
+    DtypeError,
+    GluonError,
+    KernelSyntaxError,
+    LayoutError,
+    ShapeError,
+    SourceSpan,
+)
 from gluon_core.frontend import constructs
 from gluon_core.frontend.host_calls import host_function
 from gluon_core.frontend.scope import make_constant, value_of
-from gluon_core.values.tensors import describe
 
 __all__ = ["EXPLAIN"]
+
+_LEFT_OUT = "AutoLayout()"  # of values that get their layout later
 
 
 def _assign(generator: Any, node: Any, root: Any) -> Optional[GluonError]:
@@ -96,25 +104,21 @@ def _unpack(target: Any, node: Any, root: Any) -> Optional[GluonError]:
 def _if(generator: Any, node: ast.If, root: Any) -> Optional[GluonError]:
     text = str(root)
     match = re.search(r"Mismatched type for (\w+) between then block \((.*)\) and else", text)
-    kinds = re.search(r"else block \((.*)\)", text)
-    if match is not None and kinds is not None:
-        return DtypeError(
-            f"{match[1]!r} has different types in the branches of an `if`",
-            expected=match[2],
-            got=kinds[1],
-            remedy="Convert one of them with .to(dtype) or gl.convert_layout.",
-        )
+    other = re.search(r"else block \((.*)\)", text)
+    if match is not None and other is not None:
+        return _differing(
+            match[1], match[2], other[1], "from branch to branch of an `if`", "",
+            generator._span(_setting(node, match[1])),
+        )  # fmt: skip
     match = re.search(
-        r"initial value for `(\w+)` is of type (.*), but the (\w+) block redefines", text
+        r"initial value for `(\w+)` is of type (.*), but the \w+ block redefines it as (.*)", text
     )
     if match is not None:
-        before = generator.lscope.get(match[1])
-        expected = describe(before) if isinstance(before, _triton.base_value) else match[2]
-        return DtypeError(
-            f"{match[1]!r} changes its type in one branch of an `if`",
-            expected=f"{expected}, as before the `if`",
-            remedy="Convert the new value with .to(dtype) or gl.convert_layout.",
-        )
+        before, after = _redefined(root) or (match[2], match[3])
+        return _differing(
+            match[1], before, after, "in one branch of an `if`", "as before the `if`",
+            generator._span(_setting(node, match[1])),
+        )  # fmt: skip
     if "NoneType" in text and not isinstance(root, GluonError):
         stores = (n for n in ast.walk(node) if isinstance(n, ast.Assign))
         empty = [
@@ -139,6 +143,69 @@ def _if(generator: Any, node: ast.If, root: Any) -> Optional[GluonError]:
     return None
 
 
+def _differing(
+    name: str, first: str, second: str, where: str, note: str, span: SourceSpan
+) -> GluonError:
+    """Return the error of a value that has one type and then another.
+
+    Args:
+        name: of the variable. first, second: the types as Triton prints them, `<[64], fp32, LAYOUT>`.
+        where: it changes. note: of the first type. span: of the second.
+    """
+    shapes, dtypes, layouts = zip(*(_parts_of(kind) for kind in (first, second)))
+    error: type[GluonError]
+    shown = repr(name) if name.isidentifier() else name
+    if shapes[0] != shapes[1]:
+        error, word, parts = ShapeError, "shape", shapes
+        remedy = "Give the value of another shape a name of its own."
+    elif dtypes[0] != dtypes[1]:
+        error, word, parts = DtypeError, "type", dtypes
+        remedy = "Convert one of them: value.to(dtype)."
+    elif all(layouts):
+        error, word = LayoutError, "layout"
+        parts = tuple("one that is left out" if one == _LEFT_OUT else one for one in layouts)
+        written = next(one for one in layouts if one != _LEFT_OUT)
+        remedy = f"Convert the other value: gl.convert_layout(value, gl.{written})."
+    else:  # such as two buffers
+        error, word, parts = DtypeError, "type", (first, second)
+        remedy = "Give it one type."
+    old, new = (part or "a scalar" for part in parts)
+    return error(
+        f"{shown} changes its {word} {where}",
+        expected=f"{old}, {note}" if note else old,
+        got=new,
+        remedy=remedy,
+        span=span,
+    )
+
+
+def _setting(node: ast.AST, name: str) -> ast.AST:
+    """Return the statement of a branch or loop that sets a variable; all of it where several do."""
+    kinds = (ast.Assign, ast.AugAssign, ast.AnnAssign)
+    setting = [
+        part for part in ast.walk(node) if isinstance(part, kinds)
+        and any(isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Store) for n in ast.walk(part))
+    ]  # fmt: skip
+    return setting[0] if len(setting) == 1 else node
+
+
+def _redefined(root: BaseException) -> Optional[tuple[str, str]]:
+    """Return the types of a value before an `if` and in its branch; Triton's text leaves their layouts out."""
+    trace = root.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    names = trace.tb_frame.f_locals if trace is not None else {}
+    values = names.get("value"), names.get("defs", {}).get(names.get("name"))
+    kinds = [getattr(value, "type", None) for value in values]
+    return None if None in kinds else (str(kinds[0]), str(kinds[1]))
+
+
+def _parts_of(kind: str) -> tuple[str, str, str]:
+    """Return shape, dtype and layout of a type as Triton prints it, "" for those that it lacks."""
+    match = re.fullmatch(r"<(\[[^]]*\]), ([^,>]+)(?:, (.*))?>", kind)
+    return (match[1].replace("'", ""), match[2], match[3] or "") if match else ("", kind, "")
+
+
 def _return_in_loop(generator: Any, node: ast.Return) -> KernelSyntaxError:
     return KernelSyntaxError(
         "`return` within a loop is not supported in kernels",
@@ -155,12 +222,13 @@ def _returns(generator: Any, node: Any, root: Any) -> Optional[GluonError]:
     returns = [n for n in ast.walk(node) if isinstance(n, ast.Return)]
     if match is None or not returns:
         return None
-    return DtypeError(
-        f"{generator.jit_fn.__name__} returns values of different types",
-        expected=match[1].replace("triton.language.", ""),
-        got=match[2].replace("triton.language.", ""),
-        remedy="Convert one with .to(dtype) or gl.convert_layout.",
-        span=generator._span(max(returns, key=lambda statement: statement.lineno)),
+    return _differing(
+        f"the result of {generator.jit_fn.__name__}",
+        match[1].replace("triton.language.", ""),
+        match[2].replace("triton.language.", ""),
+        "from `return` to `return`",
+        "",
+        generator._span(max(returns, key=lambda statement: statement.lineno)),
     )
 
 
@@ -170,12 +238,10 @@ def _carried(generator: Any, node: Any, root: Any) -> Optional[GluonError]:
         r"variable (\w+) has initial type (.*) but is re-assigned to (.*?) in loop", text
     )
     if match is not None:
-        return DtypeError(
-            f"{match[1]!r} changes its type in a loop",
-            expected=f"{match[2]}, as before the loop",
-            got=match[3],
-            remedy="Convert the new value with .to(dtype) or gl.convert_layout, or start with its type.",
-        )
+        return _differing(
+            match[1], match[2], match[3], "in a loop", "as before the loop",
+            generator._span(_setting(node, match[1])),
+        )  # fmt: skip
     match = re.search(
         r"variable (\w+) changed type, was <class '(.*)'> but is now <class '(.*)'>", text
     )

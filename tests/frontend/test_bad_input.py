@@ -159,7 +159,7 @@ class | KernelSyntaxError | x | `class` | class A:  # <-- ;;     pass
 dict | KernelSyntaxError | x | dictionary | d2 = {1: x}  # <--
 for-in-list | GluonError | x |  | for k in [1, 2]:  # <-- ;;     x += k
 constexpr-reassigned | GluonError | x | constexpr | k: gl.constexpr = 3 ;; k: gl.constexpr = 4  # <--
-type-changes-in-loop | GluonError | x i | x | for k in range(n):  # <-- ;;     x = i
+type-changes-in-loop | GluonError | x i | x | for k in range(n): ;;     x = i  # <--
 type-differs-in-if | GluonError | x i | z | if n > 3:  # <-- ;;     z = x ;; else: ;;     z = i
 tensor-as-condition | GluonError | x |  | if x > 0:  # <-- ;;     x += 1
 plain-function | GlobalVariableError | x | @gluon.jit | plain(x)  # <--

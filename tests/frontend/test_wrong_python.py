@@ -97,7 +97,7 @@ misspelt | KernelSyntaxError | layout | 'layuot' | layuot = v ;; gl.store(x + o,
 choice-of-types | DtypeError | v if n > 3 else 1 | gl.where | z = v if n > 3 else 1
 branch-types | DtypeError | if n > 3:  # <-- | 'z' && branches | if n > 3:  # <-- ;;     z = v ;; else: ;;     z = o
 branch-changes | DtypeError | if n > 3:  # <-- | 'v' && as before the `if` | if n > 3:  # <-- ;;     v = o
-loop-changes | DtypeError | for i in range(n):  # <-- | 'v' && as before the loop | for i in range(n):  # <-- ;;     v = o
+loop-changes | GluonError | v = o  # <-- | 'v' && as before the loop | for i in range(n): ;;     v = o  # <--
 tensor-condition | DtypeError | if v > 0:  # <-- | gl.where | if v > 0:  # <-- ;;     v += 1
 too-many | ArgumentError | one(v, v, v) | at most 2 && one(a, b) | one(v, v, v)
 too-few | ArgumentError | one(v) | 'b' && one(a, b) | one(v)

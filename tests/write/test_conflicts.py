@@ -10,7 +10,7 @@ import pytest
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_core.errors import KernelWarning, LayoutError
+from gluon_core.errors import KernelWarning, LayoutError, ShapeError
 from gluon_core.registry.load import registry
 from gluon_write import eliminate
 from gluon_write.command import written
@@ -149,3 +149,60 @@ def test_two_layouts_of_the_source_are_named_with_both_lines():
     assert "value: two ops demand different layouts" in text
     assert f"line {first + 4}: BlockedLayout(size_per_thread=[1]" in text
     assert f"line {first + 5}: BlockedLayout(size_per_thread=[4]" in text
+
+
+WIDE = gl.constexpr(gl.BlockedLayout([4], [32], [4], [0]))
+
+
+@gluon.jit(layouts="auto")
+def changed_in_a_branch(x, out, flag, CASE: gl.constexpr, N: gl.constexpr):
+    value = gl.load(x + gl.arange(0, N))
+    if CASE == "converted":
+        value = gl.convert_layout(value, WIDE)
+    if flag > 1:
+        if CASE == "shape":
+            value = gl.load(x + gl.arange(0, N // 2))
+        else:
+            value = gl.load(x + gl.arange(0, N, layout=WIDE)) * 2
+    gl.store(out + gl.arange(0, N), value)
+
+
+@gluon.jit(layouts="auto")
+def changed_in_a_loop(x, out, flag, CASE: gl.constexpr, N: gl.constexpr):
+    value = gl.load(x + gl.arange(0, N, layout=WIDE))
+    for i in range(flag):
+        value = gl.load(x + gl.arange(0, N)) * 2
+    gl.store(out + gl.arange(0, N), value)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "case", "words"),
+    [
+        (changed_in_a_branch, "layout",
+         "'value' changes its layout in one branch of an `if`; expected one that is left out, as before the `if`, got Blocked"),
+        (changed_in_a_branch, "shape",
+         "'value' changes its shape in one branch of an `if`; expected [512], as before the `if`, got [256]"),
+        (changed_in_a_loop, "layout",
+         "'value' changes its layout in a loop; expected BlockedLayout"),
+    ],
+)  # fmt: skip
+def test_values_that_change_in_a_branch_or_loop(kernel, case, words):
+    x, out = np.arange(512, dtype=np.float32), np.zeros(512, np.float32)
+    with pytest.raises(ShapeError if case == "shape" else LayoutError) as report:
+        kernel[(1,)](x, out, 3, case, 512, target="sim:sm_90")
+    text = str(report.value)
+    assert words in text and "AutoLayout" not in text
+    if case == "layout":
+        assert "got one that is left out" in text or "expected one that is left out" in text
+        assert "gl.convert_layout(value, gl.BlockedLayout(size_per_thread=[4]" in text
+    shown = (
+        "value = gl.load(x + gl.arange(0, N)) * 2" if kernel is changed_in_a_loop else "if flag > 1"
+    )
+    assert shown in text  # the statement that sets it, or the branch that has several
+
+
+def test_the_remedy_of_a_changed_layout_helps():
+    x, out = np.arange(512, dtype=np.float32), np.zeros(512, np.float32)
+    for flag in (0, 3):
+        changed_in_a_branch[(1,)](x, out, flag, "converted", 512, target="sim:sm_90")
+        assert np.array_equal(out, x * (2 if flag > 1 else 1))
