@@ -466,8 +466,6 @@ def combine(
     map_column = gl.arange(0, K, gl.SliceLayout(0, map_layout))[None, :]
     in_map = (map_row < widths[0]) & (map_column < widths[0])
     map_offsets = map_row * widths[0] + map_column
-    if REVERSE:
-        map_offsets = map_column * widths[0] + map_row
     flat: gl.constexpr = gl.portable.blocked_layout([128], gl.float32)
     fresh += head * segments * (rows * widths[0])
     if DELTA:
@@ -491,7 +489,10 @@ def combine(
         source = fresh + following.to(gl.int64) * (rows * widths[0])
         taken = gl.load(source + offsets, mask=inside, other=0.0)
         if DELTA:
-            map_now = gl.convert_layout(factor, products.b)
+            map_now = factor
+            if REVERSE:
+                map_now = factor.permute((1, 0))
+            map_now = gl.convert_layout(map_now, products.b)
             source = maps + following.to(gl.int64) * rows_of_map
             factor = gl.load(source + map_offsets, mask=in_map, other=0.0)
             state = gl.convert_layout(state, products.a)
