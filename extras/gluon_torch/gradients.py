@@ -8,7 +8,6 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from gluon_torch import shortcut
-from gluon_torch.prepared import compiled
 
 __all__ = ["with_gradient"]
 
@@ -47,12 +46,20 @@ def with_gradient(
     def run_backward(ctx: Any, *grads: Any) -> Any:
         return (twice if _grad_enabled() else backward)(ctx, *grads)
 
-    if compiled is not None and not whole_context:
-        apply: Callable[..., Any] = compiled.function(forward, run_backward, shortcut.Context)
-        return apply
     methods = {"forward": staticmethod(forward), "backward": staticmethod(run_backward)}
     function: Any = type("Direct", (torch.autograd.Function,), {**_INHERITED, **methods})
     function._backward_cls.apply = run_backward  # torch's own looks up the method at each call
     # Past the part that asks for transforms: where `route` is 2, there are none.
-    apply = super(torch.autograd.Function, function).apply
-    return apply
+    way: Callable[..., Any] = super(torch.autograd.Function, function).apply
+    if whole_context:
+        return way
+
+    def take(module: Any) -> None:
+        nonlocal way
+        way = module.function(forward, run_backward, shortcut.Context)
+
+    def by_the_shortest(*arguments: Any) -> Any:
+        return way(*arguments)
+
+    shortcut.when_loaded(take)
+    return by_the_shortest if shortcut.loaded() is None else way

@@ -8,7 +8,6 @@ that take the tensors of each call.
 
 from __future__ import annotations
 
-import functools
 import os
 from typing import TYPE_CHECKING, Any, Callable, Hashable, Optional, Sequence
 
@@ -57,6 +56,8 @@ def route(*tensors: Optional[torch.Tensor]) -> int:
 
     Ask `torch.compiler.is_compiling()` first, as for `is_plain`.
     """
+    if compiled is not None:
+        return compiled.route(*tensors)  # type: ignore[no-any-return]
     if not _POSSIBLE:
         return 0
     way = 1
@@ -80,9 +81,18 @@ def route(*tensors: Optional[torch.Tensor]) -> int:
     return way if way == 1 or _grad_enabled() else 1
 
 
-compiled: Any = shortcut.loaded() if _POSSIBLE else None
+compiled: Any = None  # the same in C++
+
+
+def _take(module: Any) -> None:
+    global compiled
+    compiled = module
+
+
+if _POSSIBLE:
+    shortcut.when_loaded(_take)
 if compiled is not None and not TYPE_CHECKING:
-    route = compiled.route
+    route = compiled.route  # a frame less
 
 
 def signature(*tensors: Optional[torch.Tensor]) -> Hashable:
@@ -101,9 +111,6 @@ def _facts(tensor: Optional[torch.Tensor]) -> Hashable:
     device = tensor.get_device()
     place = os.environ.get("GLUON_TARGET") if device < 0 else device
     return tensor.dtype, tensor.shape, tensor.stride(), place, aligned
-
-
-_build_soon = functools.cache(shortcut.build_soon)
 
 
 def prepare(
@@ -129,8 +136,9 @@ def prepare(
         given here. It holds no tensor.
     """
     handle = kernel.prepare(*arguments, grid=grid, **options)
-    if compiled is None and any(tensor is not None and tensor.is_cuda for tensor in tensors):
-        _build_soon()
+    on_gpu = any(tensor is not None and tensor.is_cuda for tensor in tensors)
+    if compiled is None and _POSSIBLE and on_gpu:
+        shortcut.seek()
     python = _filling(handle, arguments, tensors)
     if type(handle) is not type(len):
         return python

@@ -1,6 +1,7 @@
 """The shortest way of operators through torch, in C++: built once for each torch by a compiler of this machine, in the background.
 
-The first call of an operator on a GPU starts the build, which takes about a quarter of a minute of one core; processes that begin later load the result.
+The first call of an operator on a GPU starts the build, which takes about a quarter of a minute of one core; the first call of another shape
+after it, and processes that begin later, load the result.
 Without it calls go the same way in Python, which costs half a microsecond more, and twice that where a gradient is wanted: `torch.autograd.Function`
 looks up each of its methods by name at each call.
 
@@ -11,7 +12,6 @@ looks up each of its methods by name at each call.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import importlib.machinery
 import importlib.util
@@ -23,9 +23,9 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
-__all__ = ["build", "build_soon", "command", "loaded", "target"]
+__all__ = ["Context", "build", "build_soon", "command", "loaded", "seek", "target", "when_loaded"]
 
 SOURCE = Path(__file__).with_name("shortcut.cpp")
 WAIT = 900.0  # seconds after which a build of another process is taken for dead
@@ -64,12 +64,18 @@ def target() -> Optional[Path]:
     return folder / f"shortcut-{digest[:16]}.so"
 
 
-@functools.cache
+_module: Any = None
+_unfit: Optional[Path] = None
+_waiting: list[Callable[[Any], None]] = []
+_builds: list[Any] = []
+
+
 def loaded() -> Any:
-    """Return the module in C++; None where it is not built, or does not fit."""
+    """Return the module in C++; None where it is not built yet, or does not fit."""
+    global _module, _unfit
     path = target()
-    if path is None or not path.exists():
-        return None
+    if _module is not None or path is None or path == _unfit or not path.exists():
+        return _module
     import torch
     from torch.autograd import forward_ad
 
@@ -80,10 +86,31 @@ def loaded() -> Any:
         module: Any = importlib.util.module_from_spec(
             importlib.util.spec_from_loader("shortcut", loader)  # type: ignore[arg-type]
         )
-    except ImportError:  # another build of the same torch
+    except ImportError:  # of another machine
+        _unfit = path
         return None
     module.watch(torch.nn.Parameter, vars(checks), vars(forward_ad))
+    _module = module
     return module
+
+
+def when_loaded(take: Callable[[Any], None]) -> None:
+    """Call `take(module)`, now or once it is loaded."""
+    module = loaded()
+    if module is None:
+        _waiting.append(take)
+    else:
+        take(module)
+
+
+def seek() -> None:
+    """Load the module if it is there; start its build if that has not been tried."""
+    module = loaded()
+    if module is None:
+        build_soon()
+        return
+    while _waiting:
+        _waiting.pop()(module)
 
 
 def command(result: Path) -> Optional[list[str]]:
@@ -125,11 +152,12 @@ def build_soon() -> None:
         compiling = command(_temporary(path))
         if compiling is not None:
             mark.touch()
-            subprocess.Popen(
+            build = subprocess.Popen(
                 [sys.executable, "-S", __file__, str(path), str(mark), *compiling],
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                start_new_session=True, close_fds=True,
+                start_new_session=True,
             )  # fmt: skip
+            _builds.append(build)  # else Python complains that it goes on
     except OSError:
         return  # no folder to keep it in
 

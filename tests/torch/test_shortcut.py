@@ -279,12 +279,29 @@ def test_a_build_that_is_impossible_is_left_out(folder, monkeypatch):
     shortcut.build_soon()
 
 
-def test_a_file_that_does_not_fit_is_ignored(folder):
+def test_a_file_that_does_not_fit_is_ignored(folder, monkeypatch):
+    monkeypatch.setattr(shortcut, "_module", None)
+    monkeypatch.setattr(shortcut, "_unfit", None)
+    monkeypatch.setattr(shortcut, "_waiting", [])
     result = shortcut.target()
     result.parent.mkdir()
     result.write_bytes(b"no library")
-    shortcut.loaded.cache_clear()
-    try:
-        assert shortcut.loaded() is None
-    finally:
-        shortcut.loaded.cache_clear()
+    taken = []
+    shortcut.when_loaded(taken.append)
+    shortcut.seek()
+    assert shortcut.loaded() is None and not taken
+
+
+def test_functions_made_before_the_build_use_it(folder, monkeypatch):
+    class Module:
+        def function(self, forward, backward, context):
+            return lambda *arguments: "in C++"
+
+    monkeypatch.setattr(shortcut, "_module", None)
+    monkeypatch.setattr(shortcut, "_waiting", [])
+    x, factor = operands()
+    call = scaled_square()
+    assert torch.equal(call(x, factor, None), x * x * factor)
+    monkeypatch.setattr(shortcut, "_module", Module())
+    shortcut.seek()
+    assert call(x, factor, None) == "in C++" == scaled_square()(x, factor, None)
