@@ -23,7 +23,7 @@ __all__ = [
     "storage_size",
 ]
 
-# The choice of the code depends, at one parameter, on these; the C engine and bundles have the same bits.
+# The choice of the code depends, at one parameter, on these; the C engine has the same bits.
 CONSTANT = 1  # the value is compiled in
 SPECIALIZE = 2  # whether the value is one of `Rules.constants`, and ALIGN
 ALIGN = 4  # whether it is divisible by `Rules.divisibility`
