@@ -2,26 +2,32 @@
 
 Heads share keys and values (GQA), a window bounds the keys that a query sees, and a cap bounds the scores. The roles are those of
 `hopper.py`. A tile of queries looks at the keys from its first row's window to its last row's end, and only tiles that a
-border crosses are masked.
+border crosses are masked: the first ones, and with a window the last ones, have loops of their own. The warp that copies finds the work of each
+round and passes it to the others (`packed.pass_work`).
 """
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_core.language.nvidia.hopper import (
-    tma_ring,
-    tma_writer,
-    warpgroup_mma,
-    warpgroup_mma_init,
-    warpgroup_mma_wait,
+from gluon_core.language.nvidia.hopper import tma_ring, tma_writer
+from gluon_kernels.attention.online import add_tiles, finish_tiles, start_tiles, store_rows
+from gluon_kernels.attention.packed import (
+    fetch_rows,
+    pass_work,
+    rounds,
+    sequences,
+    take_work,
+    use_work,
+    work_at,
+    work_slots,
 )
-from gluon_kernels.attention.packed import fetch_rows, rounds, score_products, sequences, work_at
-from gluon_kernels.attention.tiles import sums_of_lanes, with_sink
 from gluon_kernels.dependent import wait_for_predecessor
+
+FIRST = gl.constexpr(128)  # columns of the first part of wide heads
 
 
 @gluon.jit
 def copy_tiles(
-    rings, lists, heads, SHARED: gl.constexpr, MORE_VALUES: gl.constexpr, SETTINGS: gl.constexpr
+    rings, slots, lists, heads, SHARED: gl.constexpr, MORE_VALUES: gl.constexpr, SETTINGS: gl.constexpr
 ):  # fmt: skip
     """Copy the queries of each tile, and keys and values from the last ones on; values have a second part from MORE_VALUES on."""
     BLOCKS: gl.constexpr = SETTINGS[0]
@@ -29,10 +35,11 @@ def copy_tiles(
     packed = sequences(lists, 1, SETTINGS)
     position = keys.producer()
     query = queries[0].producer()
-    for round in range(rounds(packed, heads)):
-        head, first, row, _, first_key, _, _, start, stop = work_at(
-            round, lists, packed, heads, SETTINGS
-        )
+    count = rounds(packed, heads)
+    for round in range(count):
+        work = work_at(round, lists, packed, heads, SETTINGS)
+        head, first, row, _, first_key, _, _, start, stop = work
+        pass_work(slots, round, work)
         if head < heads:
             for i in gl.static_range(2):
                 fetch_rows(queries[i], query, first + row + i * (BLOCKS[0] // 2), head, SETTINGS[4])
@@ -42,123 +49,175 @@ def copy_tiles(
                 fetch_rows(keys, position, key, head // SHARED, SETTINGS[4])
                 fetch_rows(values, position, key, head // SHARED, MORE_VALUES)
                 position = position.next()
+    # No work is left: a head past the last one.
+    pass_work(slots, count, (heads, 0, 0, 0, 0, 0, 0, 0, 1))
 
 
 @gluon.jit
-def masked_scores(score, low, tile, length, scale, SETTINGS: gl.constexpr):
-    """Return capped scores of a tile of keys times log2(e), -inf where a row does not see a key; row 0 is at key `low`."""
-    BLOCK_N: gl.constexpr = SETTINGS[0][1]
-    WINDOW: gl.constexpr = SETTINGS[1]
+def changed(score, tile, place, facts: gl.constexpr):
+    """Return scores times log2(e), where that is no factor of their exponents, or capped ones."""
+    SETTINGS: gl.constexpr = facts[4]
+    _, _, scale = place
     if SETTINGS[2]:
         # cap tanh(s / cap); the first factor makes the exponent of tanh, the second is the cap
         score = scale[1] - 2 * scale[1] / (gl.exp2(score * scale[0]) + 1)
-    else:
+    elif not SETTINGS[6]:
         score = score * scale[0]
-    first = tile * BLOCK_N
-    crossed = first + BLOCK_N > length
-    if WINDOW[0] is not None:
-        crossed = crossed | (first < low + score.shape[0] - 1 - WINDOW[0])
-    if WINDOW[1] is not None:
-        crossed = crossed | (first + BLOCK_N - 1 > low + WINDOW[1])
-    if crossed:
-        key = (first + gl.arange(0, BLOCK_N, gl.SliceLayout(0, score.type.layout)))[None, :]
-        place = low + gl.arange(0, score.shape[0], gl.SliceLayout(1, score.type.layout))[:, None]
-        inside = key < length
-        if WINDOW[0] is not None:
-            inside = inside & (key >= place - WINDOW[0])
-        if WINDOW[1] is not None:
-            inside = inside & (key <= place + WINDOW[1])
-        score = gl.where(inside, score, float("-inf"))
     return score
 
 
 @gluon.jit
-def attend(rings, outputs, lists, heads, scale, half: gl.constexpr, SETTINGS: gl.constexpr):
+def masked(score, tile, place, facts: gl.constexpr):
+    """Return the changed scores of a tile of keys, -inf where a row does not see a key; row 0 is at key `place[0]`."""
+    score = changed(score, tile, place, facts)
+    low, length, _ = place
+    WINDOW: gl.constexpr = facts[4][1]
+    key = tile * facts[2][1] + gl.arange(0, facts[2][1], gl.SliceLayout(0, facts[0]))[None, :]
+    row = low + gl.arange(0, facts[2][0], gl.SliceLayout(1, facts[0]))[:, None]
+    inside = key < length
+    if WINDOW[0] is not None:
+        inside = inside & (key >= row - WINDOW[0])
+    if WINDOW[1] is not None:
+        inside = inside & (key <= row + WINDOW[1])
+    return gl.where(inside, score, float("-inf"))
+
+
+@gluon.jit
+def whole_tiles(low, length, start, last, SETTINGS: gl.constexpr, ROWS: gl.constexpr):
+    """Return the first and the end of the tiles of keys from `start` to before `last` that no border crosses."""
+    KEYS: gl.constexpr = SETTINGS[0][1]
+    WINDOW: gl.constexpr = SETTINGS[1]
+    first, end = start, last
+    if WINDOW[1] is not None:
+        end = gl.minimum(length, gl.maximum(low + WINDOW[1] + 1, 0)) // KEYS
+        end = gl.minimum(gl.maximum(end, start), last)
+    if WINDOW[0] is not None:
+        first = gl.cdiv(gl.maximum(low + ROWS - 1 - WINDOW[0], 0), KEYS)
+        first = gl.minimum(gl.maximum(first, start), end)
+    return first, end
+
+
+@gluon.jit
+def skip_tiles(rings, position, low, stop, start, SETTINGS: gl.constexpr, ROWS: gl.constexpr):
+    """Release the tiles behind the last key that this group's rows see; return the position and the end of the others."""
+    keys, values = rings
+    seen = gl.cdiv(low + ROWS + SETTINGS[1][1], SETTINGS[0][1])
+    seen = gl.minimum(gl.maximum(seen, start + 1), stop)
+    for _ in range(seen, stop):
+        keys.wait(position)
+        keys.release(position)
+        values.wait(position)
+        values.release(position)
+        position = position.next()
+    return position, seen
+
+
+@gluon.jit
+def query_tile(ring, query, LAYOUT: gl.constexpr, SETTINGS: gl.constexpr):
+    """Wait for the queries of a tile; return them as matrices, in registers where these suffice."""
+    blocks = ring.wait(query)
+    if SETTINGS[4]:
+        left = blocks[0].reshape([blocks[0].shape[0], blocks[0].shape[2]])
+        right = blocks[1].reshape([blocks[1].shape[0], blocks[1].shape[2]])
+        tiles = (left, right)
+    else:
+        tiles = (blocks.reshape([blocks.shape[0], blocks.shape[2]]),)
+    if SETTINGS[7]:
+        operand: gl.constexpr = gl.DotOperandLayout(0, LAYOUT, 2)
+        loaded = ()
+        for i in gl.static_range(len(tiles)):
+            loaded = loaded + (tiles[i].load(operand),)
+        tiles = loaded
+    return tiles
+
+
+@gluon.constexpr_function
+def layouts_of(columns):
+    """Return the layouts of the accumulators."""
+    return tuple(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, n, 16]) for n in columns)
+
+
+@gluon.jit
+def attend(rings, slots, outputs, heads, scale, half: gl.constexpr, SETTINGS: gl.constexpr):
     """Compute the result of half of the rows of each tile."""
     queries, keys, values = rings
-    writer, out, logsums, sinks, width = outputs
-    BLOCKS: gl.constexpr = SETTINGS[0]
-    dtype: gl.constexpr = values.dtype
-    ROWS: gl.constexpr = BLOCKS[0] // 2
-    D: gl.constexpr = values.block_shape[2]
-    score_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCKS[1], 16])
-    out_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
-    p_layout: gl.constexpr = gl.DotOperandLayout(0, out_layout, 2)
-    row_layout: gl.constexpr = gl.SliceLayout(1, score_layout)
-    out_row: gl.constexpr = gl.SliceLayout(1, out_layout)
-    zeros = gl.zeros([ROWS, BLOCKS[1]], gl.float32, score_layout)
-    packed = sequences(lists, 4, SETTINGS)
+    writers, out, logsums, sinks, width = outputs
+    ROWS: gl.constexpr = SETTINGS[0][0] // 2
+    KEYS: gl.constexpr = SETTINGS[0][1]
+    COLUMNS: gl.constexpr = SETTINGS[8]
+    score_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, KEYS, 16])
+    LAYOUTS: gl.constexpr = layouts_of(COLUMNS)
+    OVERLAP: gl.constexpr = len(COLUMNS) == 2 or COLUMNS[0] <= 64
+    facts: gl.constexpr = (score_layout, LAYOUTS, (ROWS, KEYS), OVERLAP, SETTINGS)
+    # Of a positive factor the exponents take care: the largest product is the largest score.
+    factor = scale[0] if SETTINGS[6] else 1.0
+    of_keys = (keys, values)
     position = keys.consumer()
     query = queries.consumer()
-    for round in range(rounds(packed, heads)):
-        head, first, row, end, _, length, shift, start, stop = work_at(
-            round, lists, packed, heads, SETTINGS
-        )
-        if head < heads:
-            row += half * ROWS
-            low = row + shift
-            q_tile = queries.wait(query)
-            pending = score_products(q_tile, keys.wait(position), zeros, SETTINGS[4])
-            score = warpgroup_mma_wait(0, deps=[pending])
-            keys.release(position)
-            score = masked_scores(score, low, stop - 1, length, scale, SETTINGS)
-            top = gl.maximum(gl.max(score, 1), -1e30)  # finite even where a row sees no key yet
-            p = gl.exp2(score - top[:, None])
-            total = sums_of_lanes(p)
-            lanes: gl.constexpr = gl.SliceLayout(1, total.type.layout)
-            p_tile = gl.convert_layout(p.to(dtype), p_layout)
-            acc = warpgroup_mma_init(gl.zeros([ROWS, D], gl.float32, out_layout))
-            previous, position = position, position.next()
-
-            for j in range(start + 1, stop):
-                pending = score_products(q_tile, keys.wait(position), zeros, SETTINGS[4])
-                v_tile = values.wait(previous).reshape([BLOCKS[1], D])
-                acc = warpgroup_mma(p_tile, v_tile, acc, is_async=True)
-                score = warpgroup_mma_wait(1, deps=[pending])
-                keys.release(position)
-                score = masked_scores(score, low, start + stop - 1 - j, length, scale, SETTINGS)
-                higher = gl.maximum(top, gl.max(score, 1))
-                decay = gl.exp2(top - higher)
-                p = gl.exp2(score - higher[:, None])
-                fresh = sums_of_lanes(p)
-                total = total * gl.convert_layout(decay, lanes)[:, None] + fresh
-                top = higher
-                if D <= 64:
-                    queries.wait(query)  # came long ago; see `hopper.attend`
-                done = warpgroup_mma_wait(0, deps=[acc])
-                values.release(previous)
-                acc = warpgroup_mma_init(done * gl.convert_layout(decay, out_row)[:, None])
-                p_tile = gl.convert_layout(p.to(dtype), p_layout)
-                previous, position = position, position.next()
-
+    nth = 0
+    head, first, row, end, length, shift, start, stop = take_work(slots, nth)
+    while head < heads:
+        row += half * ROWS
+        low = row + shift
+        place = (low, length, scale)
+        if SETTINGS[1][1] is not None and KEYS <= ROWS:
+            position, stop = skip_tiles(of_keys, position, low, stop, start, SETTINGS, ROWS)
+        q = query_tile(queries, query, score_layout, SETTINGS)
+        state = start_tiles(q, of_keys, position, stop - 1, place, factor, facts, masked)
+        if SETTINGS[7] and not OVERLAP:
+            # An arrival does not wait for the loads before it; the product has their registers.
             queries.release(query)
-            query = query.next()
-            v_tile = values.wait(previous).reshape([BLOCKS[1], D])
-            acc = warpgroup_mma(p_tile, v_tile, acc, is_async=True)
-            total = gl.convert_layout(gl.sum(total, 1), row_layout)
-            kept = 1.0
-            if sinks is not None:
-                top, total, kept = with_sink(gl.load(sinks + head), top, total)
-            seen = total > 0
-            factor = gl.where(seen, kept / gl.where(seen, total, 1.0), 0.0)
-            if logsums is not None:
-                rows = row + gl.arange(0, ROWS, row_layout)
-                logsum = gl.where(seen, top + gl.log2(gl.where(seen, total, 1.0)), float("-inf"))
-                row_position = (first + rows).to(gl.int64) * heads + head
-                gl.store(logsums + row_position, logsum, mask=rows < end - first)
-            result = warpgroup_mma_wait(0, deps=[acc])
-            values.release(previous)
-            result = result * gl.convert_layout(factor, out_row)[:, None]
-            if first + row + ROWS <= end:
-                writer.store([first + row, head, 0], result)
-            else:
-                # Rows past the sequence's last belong to the next one.
-                lines = first + row + gl.arange(0, ROWS, out_row)
-                columns = gl.arange(0, D, gl.SliceLayout(0, out_layout))
-                to = out + (lines.to(gl.int64) * heads + head)[:, None] * width + columns[None, :]
-                inside = (lines < end)[:, None] & (columns < width)[None, :]
-                gl.store(to, result.to(dtype), mask=inside)
-    writer.close()
+        places = (position, position.next())
+        mine = (queries, query)
+        whole, whole_end = whole_tiles(low, length, start, stop - 1, SETTINGS, ROWS)
+        if SETTINGS[1][1] is not None:
+            tiles = (stop - 1, whole_end)
+            state, places = add_tiles(state, q, mine, of_keys, places, tiles, place, factor, facts, masked)
+        tiles = (whole_end, whole)
+        state, places = add_tiles(state, q, mine, of_keys, places, tiles, place, factor, facts, changed)
+        if SETTINGS[1][0] is not None:
+            tiles = (whole, start)
+            state, places = add_tiles(state, q, mine, of_keys, places, tiles, place, factor, facts, masked)
+        behind, position = places
+        if OVERLAP or not SETTINGS[7]:
+            queries.release(query)
+        query = query.next()
+        sink = None
+        if sinks is not None:
+            sink = gl.load(sinks + head)
+        results, logsum = finish_tiles(state, of_keys, behind, sink, facts)
+        line = first + row
+        if logsums is not None:
+            rows = line + gl.arange(0, ROWS, gl.SliceLayout(1, score_layout))
+            gl.store(logsums + rows.to(gl.int64) * heads + head, logsum, mask=rows < end)
+        if line + ROWS <= end:
+            for i in gl.static_range(len(COLUMNS)):
+                writers[i].store([line, head, i * COLUMNS[0]], results[i])
+        else:
+            # Rows past the sequence's last belong to the next one.
+            for i in gl.static_range(len(COLUMNS)):
+                store_rows(out, results[i], i * COLUMNS[0], (line, end, head), heads, width)
+        use_work(slots, nth)
+        nth += 1
+        head, first, row, end, length, shift, start, stop = take_work(slots, nth)
+    for i in gl.static_range(len(COLUMNS)):
+        writers[i].close()
+
+
+@gluon.constexpr_function
+def in_registers(columns, more):
+    """Return True if registers suffice for the queries of a group: less is read from shared memory then."""
+    return tuple(columns) == (128,) and not more or tuple(columns) == (128, 64)
+
+
+@gluon.jit
+def writers_of(desc, COLUMNS: gl.constexpr):
+    """Return a writer for each part of results."""
+    STORED: gl.constexpr = desc.block_type.shape[2]
+    writers = ()
+    for i in gl.static_range(len(COLUMNS)):
+        writers = writers + (tma_writer(desc, COLUMNS[i] // STORED, 1),)
+    return writers
 
 
 @gluon.jit
@@ -166,33 +225,42 @@ def attention_varlen(
     q_desc, k_desc, v_desc, out_desc, out, logsums, sinks, of_queries, of_keys, count, heads, width,
     scale, cap, SHARED: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
     STAGES: gl.constexpr, WINDOW: gl.constexpr, CAPPED: gl.constexpr, MOST: gl.constexpr,
-    MORE: gl.constexpr, ORDER: gl.constexpr,
+    POSITIVE: gl.constexpr, ORDER: gl.constexpr,
 ):  # fmt: skip
     """Store softmax(scores) V of packed sequences.
 
     Q and the result are [tokens, heads, D], K and V [tokens, heads / SHARED, D]; the pointer `out` has `width` columns. `of_queries`
     and `of_keys` hold the first tokens of the `count` sequences, at most MOST, and the token past the last. With queries at the end of
     their sequence's keys, one at place i sees keys from i - WINDOW[0] to i + WINDOW[1]; None is no bound. `scale` is that of the scores
-    times log2(e), or, if CAPPED, times 2 log2(e) over the cap; `cap`, times log2(e), bounds the scores. `logsums` is [tokens, heads],
-    logarithms of base 2, or None; `sinks` scores without values, one for each head, or None. Queries and keys wider than values come as pairs of descriptors, the second one's blocks behind MORE
-    elements; MORE is 0 otherwise. ORDER is a code of `order.py`. Values of other sequences are multiplied by zeros: they must be finite.
+    times log2(e), POSITIVE or not, or, if CAPPED, times 2 log2(e) over the cap; `cap`, times log2(e), bounds the scores. `logsums` is [tokens, heads],
+    logarithms of base 2, or None; `sinks` scores without values, one for each head, or None. Heads wider than 128 come as pairs of descriptors, the second
+    one's blocks behind 128 columns. ORDER is a code of `order.py`. Values of other sequences are multiplied by zeros: they must be finite.
     """
-    SETTINGS: gl.constexpr = ((BLOCK_M, BLOCK_N), WINDOW, CAPPED, MOST, MORE, ORDER)
+    MORE: gl.constexpr = FIRST if len(q_desc) == 2 else 0
+    MORE_VALUES: gl.constexpr = FIRST if len(v_desc) == 2 else 0
+    if len(v_desc) == 2:
+        COLUMNS: gl.constexpr = (v_desc[0].block_type.shape[2], v_desc[1].block_type.shape[2])
+    else:
+        COLUMNS: gl.constexpr = (v_desc[0].block_type.shape[2],)
+    IN_REGISTERS: gl.constexpr = in_registers(COLUMNS, MORE)
+    SETTINGS: gl.constexpr = (
+        (BLOCK_M, BLOCK_N), WINDOW, CAPPED, MOST, MORE, ORDER, POSITIVE and not CAPPED, IN_REGISTERS, COLUMNS,
+    )  # fmt: skip
     wait_for_predecessor()
     upper = tma_ring(q_desc, 1)
     lower = tma_ring(q_desc, 1)
     keys = tma_ring(k_desc, STAGES, consumers=2)
     values = tma_ring(v_desc, STAGES, consumers=2)
+    slots = work_slots(2)
     lists = (of_queries, of_keys, count)
-    PARTS: gl.constexpr = v_desc.block_type.shape[2] // out_desc.block_type.shape[2]
-    first = (tma_writer(out_desc, PARTS, 1), out, logsums, sinks, width)
-    second = (tma_writer(out_desc, PARTS, 1), out, logsums, sinks, width)
+    first = (writers_of(out_desc, COLUMNS), out, logsums, sinks, width)
+    second = (writers_of(out_desc, COLUMNS), out, logsums, sinks, width)
     scales = (scale, cap)
     gl.warp_specialize(
         [
-            (attend, ((upper, keys, values), first, lists, heads, scales, 0, SETTINGS)),
-            (attend, ((lower, keys, values), second, lists, heads, scales, 1, SETTINGS)),
-            (copy_tiles, (((upper, lower), keys, values), lists, heads, SHARED, 0, SETTINGS)),
+            (attend, ((upper, keys, values), slots, first, heads, scales, 0, SETTINGS)),
+            (attend, ((lower, keys, values), slots, second, heads, scales, 1, SETTINGS)),
+            (copy_tiles, (((upper, lower), keys, values), slots, lists, heads, SHARED, MORE_VALUES, SETTINGS)),
         ],
         [4, 1],
         [232, 40],

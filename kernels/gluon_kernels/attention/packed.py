@@ -8,18 +8,25 @@ part of wide queries begins (0: one part), and the order of tiles (see `order.py
 
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_core.language.nvidia.hopper import mbarrier
 from gluon_kernels.attention.tiles import dealt
 
 __all__ = [
     "add",
     "bounds",
     "fetch_rows",
+    "pass_work",
     "rounds",
-    "score_products",
     "select",
     "sequences",
+    "take_work",
+    "use_work",
     "work_at",
+    "work_slots",
 ]
+
+
+FIELDS = gl.constexpr(8)  # of the work of a round
 
 
 @gluon.jit
@@ -146,21 +153,45 @@ def fetch_rows(ring, position, row, head, MORE: gl.constexpr):
 
 
 @gluon.jit
-def product(queries, keys, acc, use_acc: gl.constexpr):
-    """Start to multiply one part of queries with keys."""
-    D: gl.constexpr = queries.shape[2]
-    k_tile = keys.reshape([keys.shape[0], D]).permute((1, 0))
-    q_tile = queries.reshape([queries.shape[0], D])
-    mma: gl.constexpr = gl.nvidia.hopper.warpgroup_mma
-    return mma(q_tile, k_tile, acc, use_acc=use_acc, is_async=True)
+def work_slots(consumers: gl.constexpr):
+    """Allocate slots for the work of two rounds, which one warp finds and `consumers` groups of warps take, before `gl.warp_specialize`."""
+    slots = gl.allocate_shared_memory(gl.int32, [2 * FIELDS, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    written = mbarrier.allocate_mbarrier(batch=2)
+    used = mbarrier.allocate_mbarrier(batch=2)
+    for slot in gl.static_range(2):
+        mbarrier.init(written.index(slot), 1)
+        mbarrier.init(used.index(slot), consumers)
+    return slots, written, used
 
 
 @gluon.jit
-def score_products(queries, keys, zeros, MORE: gl.constexpr):
-    """Start to multiply queries with keys, of one part or of two."""
-    if MORE:
-        pending = product(queries[0], keys[0], zeros, False)
-        pending = product(queries[1], keys[1], pending, True)
-    else:
-        pending = product(queries, keys, zeros, False)
-    return pending
+def pass_work(slots, nth, work):
+    """Store the n-th work, as `work_at` returns it, for the groups that compute, once they have used that of two rounds before."""
+    fields, written, used = slots
+    slot = nth % 2
+    one: gl.constexpr = gl.BlockedLayout([1], [32], [1], [0])
+    head, first, row, end, _, length, shift, start, stop = work
+    numbers = (head, first, row, end, length, shift, start, stop)
+    mbarrier.wait(used.index(slot), nth // 2 % 2 ^ 1)
+    for i in gl.static_range(FIELDS):
+        fields.index(slot * FIELDS + i).store(gl.full([1], numbers[i], gl.int32, one))
+    mbarrier.arrive(written.index(slot))
+
+
+@gluon.jit
+def take_work(slots, nth):
+    """Wait for the n-th work; return it without the first token of its keys."""
+    fields, written, _ = slots
+    slot = nth % 2
+    one: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    mbarrier.wait(written.index(slot), nth // 2 % 2)
+    numbers = ()
+    for i in gl.static_range(FIELDS):
+        numbers = numbers + (gl.sum(fields.index(slot * FIELDS + i).load(one), 0),)
+    return numbers
+
+
+@gluon.jit
+def use_work(slots, nth):
+    """Say that this group is done with the n-th work."""
+    mbarrier.arrive(slots[2].index(nth % 2))

@@ -14,7 +14,6 @@ from gluon_kernels.attention import (
     hopper_varlen,
     hopper_varlen_backward,
     hopper_varlen_repeatable,
-    hopper_varlen_wide,
     hopper_wide_backward,
 )
 from gluon_kernels.attention import varlen_sums as sums
@@ -99,10 +98,9 @@ def forward_plan(
     rows, keys = 128, 128 if narrow <= 128 else 64
 
     def parts(x: Tensor, size: int, width: int, block: int) -> Any:
-        """Return the descriptor of heads of `width`, two if their blocks of 128 and more columns are parts."""
+        """Return the descriptors of heads of `width`: of two parts if blocks of 128 columns do not hold them."""
         widths = (block,) if block <= 128 else (128, 64 if width <= 192 else 128)
-        described = tuple(descriptor_of(x, size, 1, part) for part in widths)
-        return described if len(described) > 1 else described[0]
+        return tuple(descriptor_of(x, size, 1, part) for part in widths)
 
     descriptors = (
         parts(tensors[0], rows // 2, depth, wide),
@@ -110,10 +108,6 @@ def forward_plan(
         parts(tensors[2], keys, width, narrow),
         descriptor_of(written, rows // 2, 1, 64 if wide > 128 else narrow),
     )
-    if narrow > 128:
-        kernel, ends = hopper_varlen_wide.attention_varlen_wide, (PACKED,)
-    else:
-        kernel, ends = hopper_varlen.attention_varlen, (128 if wide > 128 else 0, PACKED)
     programs = min(multiprocessors(q), (tokens // rows + min(count, SEQUENCES)) * heads)
     factors = mask.scales(scale)
 
@@ -129,11 +123,13 @@ def forward_plan(
             window,
             bool(mask.cap),
             _bound(many),
+            scale > 0,
+            PACKED,
         )
         return Launch(
-            kernel,
+            hopper_varlen.attention_varlen,
             (programs,),
-            (*descriptors, written, logsums, sinks, *lists, *sizes, *constants, *ends),
+            (*descriptors, written, logsums, sinks, *lists, *sizes, *constants),
             (*tensors, written, logsums, sinks, *lists),
             num_warps=4,
             **overlapping_tensors(*tensors, written),

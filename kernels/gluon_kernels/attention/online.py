@@ -1,0 +1,185 @@
+"""The online softmax of one group of four warps on Hopper, whose heads are in one part or in two.
+
+Scores are sums of the products of all parts, and each part of the values has an accumulator of its own: heads of 96 or 192 columns are not padded
+to a power of two. A step multiplies the next scores and the weighted sum of the last ones, and computes a softmax
+meanwhile. The state of a group is the maximum and the sum of each row, the weights of the last tile, and the accumulators.
+
+`rings` are those of keys and of values. `facts` are the layout of scores, those of the accumulators, the rows and the keys of a tile, True if a weighted
+sum goes on during exponentials, and more that a kernel's masks read.
+"""
+
+import gluon_core as gluon
+from gluon_core import language as gl
+from gluon_core.language.nvidia.hopper import (
+    warpgroup_mma,
+    warpgroup_mma_init,
+    warpgroup_mma_wait,
+)
+from gluon_kernels.attention.tiles import sums_of_lanes, with_sink
+
+__all__ = ["add_tiles", "finish_tiles", "start_tiles", "store_rows"]
+
+
+@gluon.jit
+def blocks_at(ring, position, PARTS: gl.constexpr):
+    """Wait for the tiles in a slot; return them as a tuple."""
+    blocks = ring.wait(position)
+    if PARTS == 1:
+        blocks = (blocks,)
+    return blocks
+
+
+@gluon.jit
+def matrix(block, ROWS: gl.constexpr):
+    """Return the block of one head as a matrix."""
+    return block.reshape([ROWS, block.shape[len(block.shape) - 1]])
+
+
+@gluon.jit
+def start_scores(queries, blocks, nothing):
+    """Start to multiply all parts of queries with those of a tile of keys."""
+    pending = nothing
+    for i in gl.static_range(len(queries)):
+        keys = matrix(blocks[i], nothing.shape[1]).permute((1, 0))
+        pending = warpgroup_mma(queries[i], keys, pending, use_acc=i > 0, is_async=True)
+    return pending
+
+
+@gluon.jit
+def start_sums(accs, p, blocks, LAYOUTS: gl.constexpr):
+    """Start to add the weighted sum of a tile of values to the accumulators."""
+    started = ()
+    for i in gl.static_range(len(LAYOUTS)):
+        weights = gl.convert_layout(p, gl.DotOperandLayout(0, LAYOUTS[i], 2))
+        values = matrix(blocks[i], p.shape[1])
+        started = started + (warpgroup_mma(weights, values, accs[i], is_async=True),)
+    return started
+
+
+@gluon.jit
+def wait_sums(accs):
+    """Wait until the accumulators hold what was started last."""
+    done = warpgroup_mma_wait(0, deps=accs)
+    if len(accs) == 1:
+        done = (done,)
+    return done
+
+
+@gluon.jit
+def scaled(sums, factor, LAYOUTS: gl.constexpr):
+    """Multiply the rows of each part by a factor."""
+    results = ()
+    for i in gl.static_range(len(LAYOUTS)):
+        of_rows = gl.convert_layout(factor, gl.SliceLayout(1, LAYOUTS[i]))
+        results = results + (sums[i] * of_rows[:, None],)
+    return results
+
+
+@gluon.jit
+def accumulators(sums):
+    """Return the accumulators of the next products."""
+    results = ()
+    for i in gl.static_range(len(sums)):
+        results = results + (warpgroup_mma_init(sums[i]),)
+    return results
+
+
+@gluon.jit
+def start_tiles(q, rings, position, tile, mask, scale, facts: gl.constexpr, MASK: gl.constexpr):
+    """Return the state after the first tile of keys, which has a mask."""
+    keys, _ = rings
+    LAYOUTS: gl.constexpr = facts[1]
+    nothing = gl.zeros(facts[2], gl.float32, facts[0])
+    pending = start_scores(q, blocks_at(keys, position, len(q)), nothing)
+    score = warpgroup_mma_wait(0, deps=[pending])
+    keys.release(position)
+    score = MASK(score, tile, mask, facts)
+    # Finite even where a row sees none of these keys.
+    top = gl.maximum(gl.max(score, 1) * scale, -1e30)
+    p = gl.exp2(score * scale - top[:, None])
+    total = sums_of_lanes(p)
+    zeros = ()
+    for i in gl.static_range(len(LAYOUTS)):
+        acc = gl.zeros([facts[2][0], LAYOUTS[i].instr_shape[1]], gl.float32, LAYOUTS[i])
+        zeros = zeros + (warpgroup_mma_init(acc),)
+    return top, total, p.to(keys.dtype), zeros
+
+
+@gluon.jit
+def add_tiles(
+    state, q, queries, rings, places, tiles, mask, scale, facts: gl.constexpr, MASK: gl.constexpr
+):  # fmt: skip
+    """Return the state and the places once the tiles of keys before `tiles[0]` have joined, the last one first, down to `tiles[1]`.
+
+    Args:
+        mask: an argument of MASK, which changes scores: `MASK(score, tile, mask, facts) -> score`.
+        queries: the ring and the position of the queries `q`.
+        places: the slot whose values are not added yet, and that of the next keys.
+    """
+    keys, values = rings
+    behind, position = places
+    top, total, p, accs = state
+    LAYOUTS: gl.constexpr = facts[1]
+    PARTS: gl.constexpr = len(LAYOUTS)
+    nothing = gl.zeros(facts[2], gl.float32, facts[0])
+    lanes: gl.constexpr = gl.SliceLayout(1, total.type.layout)
+    for j in range(tiles[0] - tiles[1]):
+        pending = start_scores(q, blocks_at(keys, position, len(q)), nothing)
+        accs = start_sums(accs, p, blocks_at(values, behind, PARTS), LAYOUTS)
+        score = warpgroup_mma_wait(PARTS, deps=[pending])
+        keys.release(position)
+        score = MASK(score, tiles[0] - 1 - j, mask, facts)
+        higher = gl.maximum(top, gl.max(score, 1) * scale)
+        if not facts[3]:
+            done = wait_sums(accs)
+            values.release(behind)
+        kept = gl.exp2(top - higher)
+        p = gl.exp2(score * scale - higher[:, None])
+        fresh = sums_of_lanes(p)
+        total = total * gl.convert_layout(kept, lanes)[:, None] + fresh
+        top = higher
+        p = p.to(keys.dtype)
+        if facts[3]:
+            queries[0].wait(queries[1])  # came long ago; see `hopper.attend`
+            done = wait_sums(accs)
+            values.release(behind)
+        accs = accumulators(scaled(done, kept, LAYOUTS))
+        behind, position = position, position.next()
+    return (top, total, p, accs), (behind, position)
+
+
+@gluon.jit
+def finish_tiles(state, rings, behind, sink, facts: gl.constexpr):
+    """Add the last tile of values; return the parts of the result, the logarithm (base 2) of each row's sum, and True where a row has seen a key.
+
+    `sink` is a score without a value, or None.
+    """
+    _, values = rings
+    LAYOUTS: gl.constexpr = facts[1]
+    top, total, p, accs = state
+    accs = start_sums(accs, p, blocks_at(values, behind, len(LAYOUTS)), LAYOUTS)
+    total = gl.convert_layout(gl.sum(total, 1), gl.SliceLayout(1, facts[0]))
+    kept = 1.0
+    if sink is not None:
+        top, total, kept = with_sink(sink, top, total)
+    seen = total > 0
+    safe = gl.where(seen, total, 1.0)
+    factor = gl.where(seen, kept / safe, 0.0)
+    logsum = gl.where(seen, top + gl.log2(safe), float("-inf"))
+    done = wait_sums(accs)
+    values.release(behind)
+    return scaled(done, factor, LAYOUTS), logsum
+
+
+@gluon.jit
+def store_rows(out, result, column, place, heads, width):
+    """Store some columns of the rows of a head that a sequence has: those before the token `place[1]`, the first one at `place[0]`."""
+    line, end, head = place
+    layout: gl.constexpr = result.type.layout
+    lines = line + gl.arange(0, result.shape[0], gl.SliceLayout(1, layout))
+    columns = column + gl.arange(0, result.shape[1], gl.SliceLayout(0, layout))
+    rows = lines.to(gl.int64) * heads + head
+    inside = (lines < end)[:, None] & (columns < width)[None, :]
+    gl.store(
+        out + rows[:, None] * width + columns[None, :], result.to(out.dtype.element_ty), mask=inside
+    )
