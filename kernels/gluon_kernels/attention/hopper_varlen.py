@@ -2,7 +2,7 @@
 
 Heads share keys and values (GQA), a window bounds the keys that a query sees, and a cap bounds the scores. The roles are those of
 `hopper.py`. A tile of queries looks at the keys from its first row's window to its last row's end, and only tiles that a
-border crosses are masked: the first ones, and with a window the last ones, have loops of their own. The warp that copies finds the work of each
+border crosses are masked. The warp that copies finds the work of each
 round and passes it to the others (`packed.pass_work`).
 """
 
@@ -20,6 +20,7 @@ from gluon_kernels.attention.packed import (
     work_at,
     work_slots,
 )
+from gluon_kernels.attention.tiles import hide
 from gluon_kernels.dependent import wait_for_predecessor
 
 FIRST = gl.constexpr(128)  # columns of the first part of wide heads
@@ -54,46 +55,42 @@ def copy_tiles(
 
 
 @gluon.jit
-def changed(score, tile, place, facts: gl.constexpr):
-    """Return scores times log2(e), where that is no factor of their exponents, or capped ones."""
+def masked(score, tile, place, facts: gl.constexpr):
+    """Return scores, capped or times log2(e) where that is no factor of their exponents; -inf where a row does not see a key.
+
+    `place` are the key of row 0, the number of keys, the tiles of keys that no border crosses, and the scales.
+    """
+    low, length, whole, scale = place
     SETTINGS: gl.constexpr = facts[4]
-    _, _, scale = place
+    WINDOW: gl.constexpr = SETTINGS[1]
     if SETTINGS[2]:
         # cap tanh(s / cap); the first factor makes the exponent of tanh, the second is the cap
         score = scale[1] - 2 * scale[1] / (gl.exp2(score * scale[0]) + 1)
     elif not SETTINGS[6]:
         score = score * scale[0]
+    if (tile < whole[0]) | (tile >= whole[1]):
+        row = low - tile * facts[2][1] + gl.arange(0, facts[2][0], gl.SliceLayout(1, facts[0]))
+        last = length - 1 - tile * facts[2][1] + gl.zeros_like(row)
+        if WINDOW[1] is not None:
+            last = gl.minimum(last, row + WINDOW[1])
+        first = None
+        if WINDOW[0] is not None:
+            first = row - WINDOW[0]
+        score = hide(score, first, last)
     return score
 
 
 @gluon.jit
-def masked(score, tile, place, facts: gl.constexpr):
-    """Return the changed scores of a tile of keys, -inf where a row does not see a key; row 0 is at key `place[0]`."""
-    score = changed(score, tile, place, facts)
-    low, length, _ = place
-    WINDOW: gl.constexpr = facts[4][1]
-    key = tile * facts[2][1] + gl.arange(0, facts[2][1], gl.SliceLayout(0, facts[0]))[None, :]
-    row = low + gl.arange(0, facts[2][0], gl.SliceLayout(1, facts[0]))[:, None]
-    inside = key < length
-    if WINDOW[0] is not None:
-        inside = inside & (key >= row - WINDOW[0])
-    if WINDOW[1] is not None:
-        inside = inside & (key <= row + WINDOW[1])
-    return gl.where(inside, score, float("-inf"))
-
-
-@gluon.jit
-def whole_tiles(low, length, start, last, SETTINGS: gl.constexpr, ROWS: gl.constexpr):
-    """Return the first and the end of the tiles of keys from `start` to before `last` that no border crosses."""
+def whole_tiles(low, length, SETTINGS: gl.constexpr, ROWS: gl.constexpr):
+    """Return the first and the end of the tiles of keys that no border crosses."""
     KEYS: gl.constexpr = SETTINGS[0][1]
     WINDOW: gl.constexpr = SETTINGS[1]
-    first, end = start, last
+    first = 0
+    end = length // KEYS
     if WINDOW[1] is not None:
         end = gl.minimum(length, gl.maximum(low + WINDOW[1] + 1, 0)) // KEYS
-        end = gl.minimum(gl.maximum(end, start), last)
     if WINDOW[0] is not None:
         first = gl.cdiv(gl.maximum(low + ROWS - 1 - WINDOW[0], 0), KEYS)
-        first = gl.minimum(gl.maximum(first, start), end)
     return first, end
 
 
@@ -159,27 +156,19 @@ def attend(rings, slots, outputs, heads, scale, half: gl.constexpr, SETTINGS: gl
     while head < heads:
         row += half * ROWS
         low = row + shift
-        place = (low, length, scale)
+        place = (low, length, whole_tiles(low, length, SETTINGS, ROWS), scale)
         if SETTINGS[1][1] is not None and KEYS <= ROWS:
             position, stop = skip_tiles(of_keys, position, low, stop, start, SETTINGS, ROWS)
         q = query_tile(queries, query, score_layout, SETTINGS)
         state = start_tiles(q, of_keys, position, stop - 1, place, factor, facts, masked)
-        if SETTINGS[7] and not OVERLAP:
+        if SETTINGS[7]:
             # An arrival does not wait for the loads before it; the product has their registers.
             queries.release(query)
+        tiles = (stop - 1, start)
         places = (position, position.next())
-        mine = (queries, query)
-        whole, whole_end = whole_tiles(low, length, start, stop - 1, SETTINGS, ROWS)
-        if SETTINGS[1][1] is not None:
-            tiles = (stop - 1, whole_end)
-            state, places = add_tiles(state, q, mine, of_keys, places, tiles, place, factor, facts, masked)
-        tiles = (whole_end, whole)
-        state, places = add_tiles(state, q, mine, of_keys, places, tiles, place, factor, facts, changed)
-        if SETTINGS[1][0] is not None:
-            tiles = (whole, start)
-            state, places = add_tiles(state, q, mine, of_keys, places, tiles, place, factor, facts, masked)
+        state, places = add_tiles(state, q, of_keys, places, tiles, place, factor, facts, masked)
         behind, position = places
-        if OVERLAP or not SETTINGS[7]:
+        if not SETTINGS[7]:
             queries.release(query)
         query = query.next()
         sink = None

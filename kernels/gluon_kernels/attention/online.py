@@ -46,13 +46,21 @@ def start_scores(queries, blocks, nothing):
 
 
 @gluon.jit
-def start_sums(accs, p, blocks, LAYOUTS: gl.constexpr):
+def operands(p, LAYOUTS: gl.constexpr):
+    """Return weights as the operand of the products with each part of values; loops carry them so, in pairs of 16 bits."""
+    weights = ()
+    for i in gl.static_range(len(LAYOUTS)):
+        weights = weights + (gl.convert_layout(p, gl.DotOperandLayout(0, LAYOUTS[i], 2)),)
+    return weights
+
+
+@gluon.jit
+def start_sums(accs, weights, blocks):
     """Start to add the weighted sum of a tile of values to the accumulators."""
     started = ()
-    for i in gl.static_range(len(LAYOUTS)):
-        weights = gl.convert_layout(p, gl.DotOperandLayout(0, LAYOUTS[i], 2))
-        values = matrix(blocks[i], p.shape[1])
-        started = started + (warpgroup_mma(weights, values, accs[i], is_async=True),)
+    for i in gl.static_range(len(accs)):
+        values = matrix(blocks[i], weights[i].shape[1])
+        started = started + (warpgroup_mma(weights[i], values, accs[i], is_async=True),)
     return started
 
 
@@ -102,35 +110,34 @@ def start_tiles(q, rings, position, tile, mask, scale, facts: gl.constexpr, MASK
     for i in gl.static_range(len(LAYOUTS)):
         acc = gl.zeros([facts[2][0], LAYOUTS[i].instr_shape[1]], gl.float32, LAYOUTS[i])
         zeros = zeros + (warpgroup_mma_init(acc),)
-    return top, total, p.to(keys.dtype), zeros
+    return top, total, operands(p.to(keys.dtype), LAYOUTS), zeros
 
 
 @gluon.jit
-def add_tiles(
-    state, q, queries, rings, places, tiles, mask, scale, facts: gl.constexpr, MASK: gl.constexpr
-):  # fmt: skip
+def add_tiles(state, q, rings, places, tiles, mask, scale, facts: gl.constexpr, MASK: gl.constexpr):
     """Return the state and the places once the tiles of keys before `tiles[0]` have joined, the last one first, down to `tiles[1]`.
 
     Args:
+        q: the parts of the queries, in registers or in shared memory.
         mask: an argument of MASK, which changes scores: `MASK(score, tile, mask, facts) -> score`.
-        queries: the ring and the position of the queries `q`.
         places: the slot whose values are not added yet, and that of the next keys.
     """
     keys, values = rings
     behind, position = places
-    top, total, p, accs = state
+    top, total, weights, accs = state
     LAYOUTS: gl.constexpr = facts[1]
     PARTS: gl.constexpr = len(LAYOUTS)
     nothing = gl.zeros(facts[2], gl.float32, facts[0])
     lanes: gl.constexpr = gl.SliceLayout(1, total.type.layout)
     for j in range(tiles[0] - tiles[1]):
         pending = start_scores(q, blocks_at(keys, position, len(q)), nothing)
-        accs = start_sums(accs, p, blocks_at(values, behind, PARTS), LAYOUTS)
+        accs = start_sums(accs, weights, blocks_at(values, behind, PARTS))
         score = warpgroup_mma_wait(PARTS, deps=[pending])
         keys.release(position)
         score = MASK(score, tiles[0] - 1 - j, mask, facts)
         higher = gl.maximum(top, gl.max(score, 1) * scale)
         if not facts[3]:
+            values.wait(behind)  # a branch, as below
             done = wait_sums(accs)
             values.release(behind)
         kept = gl.exp2(top - higher)
@@ -138,14 +145,15 @@ def add_tiles(
         fresh = sums_of_lanes(p)
         total = total * gl.convert_layout(kept, lanes)[:, None] + fresh
         top = higher
-        p = p.to(keys.dtype)
         if facts[3]:
-            queries[0].wait(queries[1])  # came long ago; see `hopper.attend`
+            # Came long ago. But ptxas moves a wait for `wgmma` up to the last branch, and here that is one behind softmax.
+            values.wait(behind)
             done = wait_sums(accs)
             values.release(behind)
         accs = accumulators(scaled(done, kept, LAYOUTS))
+        weights = operands(p.to(keys.dtype), LAYOUTS)
         behind, position = position, position.next()
-    return (top, total, p, accs), (behind, position)
+    return (top, total, weights, accs), (behind, position)
 
 
 @gluon.jit
@@ -156,8 +164,8 @@ def finish_tiles(state, rings, behind, sink, facts: gl.constexpr):
     """
     _, values = rings
     LAYOUTS: gl.constexpr = facts[1]
-    top, total, p, accs = state
-    accs = start_sums(accs, p, blocks_at(values, behind, len(LAYOUTS)), LAYOUTS)
+    top, total, weights, accs = state
+    accs = start_sums(accs, weights, blocks_at(values, behind, len(LAYOUTS)))
     total = gl.convert_layout(gl.sum(total, 1), gl.SliceLayout(1, facts[0]))
     kept = 1.0
     if sink is not None:

@@ -110,3 +110,29 @@ def sums_of_lanes(x):
     """
     pairs = x.reshape([x.shape[0], x.shape[1] // 8, 4, 2])
     return gl.sum(gl.sum(pairs, 3), 1)
+
+
+@gluon.jit
+def hide(score, first, last):
+    """Put -inf where a column is before its row's `first` or after its `last`, one of which may be None.
+
+    A thread's columns of a `wgmma` result are constants but for its place in a group of four. Compared with bounds relative to that place they
+    are immediate operands, and no loop carries them in registers.
+    """
+    KEYS: gl.constexpr = score.shape[1]
+    x = score.reshape([score.shape[0], KEYS // 8, 4, 2])
+    LAYOUT: gl.constexpr = x.type.layout
+    by_row: gl.constexpr = gl.SliceLayout(1, gl.SliceLayout(2, gl.SliceLayout(3, LAYOUT)))
+    by_eight: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(2, gl.SliceLayout(3, LAYOUT)))
+    by_lane: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(1, gl.SliceLayout(3, LAYOUT)))
+    by_pair: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(1, gl.SliceLayout(2, LAYOUT)))
+    eight = 8 * gl.arange(0, KEYS // 8, by_eight)[None, :][:, :, None][:, :, :, None]
+    column = eight + gl.arange(0, 2, by_pair)[None, :][:, None, :][:, :, None, :]
+    place = 2 * gl.arange(0, 4, by_lane)[None, :][:, None, :][:, :, :, None]
+    if last is not None:
+        bound = gl.convert_layout(last, by_row)[:, None][:, :, None][:, :, :, None] - place
+        x = gl.where(column <= bound, x, float("-inf"))
+    if first is not None:
+        bound = gl.convert_layout(first, by_row)[:, None][:, :, None][:, :, :, None] - place
+        x = gl.where(column >= bound, x, float("-inf"))
+    return gl.convert_layout(x.reshape(score.shape), score.type.layout)
