@@ -8,8 +8,16 @@ round and passes it to the others (`packed.pass_work`).
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_core.language.nvidia.hopper import tma_ring, tma_writer
-from gluon_kernels.attention.online import add_tiles, finish_tiles, start_tiles, store_rows
+from gluon_core.language.nvidia.hopper import tma_ring
+from gluon_kernels.attention.online import (
+    add_tiles,
+    finish_tiles,
+    layouts_of,
+    query_tile,
+    start_tiles,
+    store_rows,
+    writers_of,
+)
 from gluon_kernels.attention.packed import (
     fetch_rows,
     pass_work,
@@ -110,31 +118,6 @@ def skip_tiles(rings, position, low, stop, start, SETTINGS: gl.constexpr, ROWS: 
 
 
 @gluon.jit
-def query_tile(ring, query, LAYOUT: gl.constexpr, SETTINGS: gl.constexpr):
-    """Wait for the queries of a tile; return them as matrices, in registers where these suffice."""
-    blocks = ring.wait(query)
-    if SETTINGS[4]:
-        left = blocks[0].reshape([blocks[0].shape[0], blocks[0].shape[2]])
-        right = blocks[1].reshape([blocks[1].shape[0], blocks[1].shape[2]])
-        tiles = (left, right)
-    else:
-        tiles = (blocks.reshape([blocks.shape[0], blocks.shape[2]]),)
-    if SETTINGS[7]:
-        operand: gl.constexpr = gl.DotOperandLayout(0, LAYOUT, 2)
-        loaded = ()
-        for i in gl.static_range(len(tiles)):
-            loaded = loaded + (tiles[i].load(operand),)
-        tiles = loaded
-    return tiles
-
-
-@gluon.constexpr_function
-def layouts_of(columns):
-    """Return the layouts of the accumulators."""
-    return tuple(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, n, 16]) for n in columns)
-
-
-@gluon.jit
 def attend(rings, slots, outputs, heads, scale, half: gl.constexpr, SETTINGS: gl.constexpr):
     """Compute the result of half of the rows of each tile."""
     queries, keys, values = rings
@@ -145,7 +128,7 @@ def attend(rings, slots, outputs, heads, scale, half: gl.constexpr, SETTINGS: gl
     score_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, KEYS, 16])
     LAYOUTS: gl.constexpr = layouts_of(COLUMNS)
     OVERLAP: gl.constexpr = len(COLUMNS) == 2 or COLUMNS[0] <= 64
-    facts: gl.constexpr = (score_layout, LAYOUTS, (ROWS, KEYS), OVERLAP, SETTINGS)
+    facts: gl.constexpr = (score_layout, LAYOUTS, (ROWS, KEYS), OVERLAP, SETTINGS, SETTINGS[7])
     # Of a positive factor the exponents take care: the largest product is the largest score.
     factor = scale[0] if SETTINGS[6] else 1.0
     of_keys = (keys, values)
@@ -159,7 +142,7 @@ def attend(rings, slots, outputs, heads, scale, half: gl.constexpr, SETTINGS: gl
         place = (low, length, whole_tiles(low, length, SETTINGS, ROWS), scale)
         if SETTINGS[1][1] is not None and KEYS <= ROWS:
             position, stop = skip_tiles(of_keys, position, low, stop, start, SETTINGS, ROWS)
-        q = query_tile(queries, query, score_layout, SETTINGS)
+        q = query_tile(queries, query, 2 if SETTINGS[4] else 1, facts)
         state = start_tiles(q, of_keys, position, stop - 1, place, factor, facts, masked)
         if SETTINGS[7]:
             # An arrival does not wait for the loads before it; the product has their registers.
@@ -197,16 +180,6 @@ def attend(rings, slots, outputs, heads, scale, half: gl.constexpr, SETTINGS: gl
 def in_registers(columns, more):
     """Return True if registers suffice for the queries of a group: less is read from shared memory then."""
     return tuple(columns) == (128,) and not more or tuple(columns) == (128, 64)
-
-
-@gluon.jit
-def writers_of(desc, COLUMNS: gl.constexpr):
-    """Return a writer for each part of results."""
-    STORED: gl.constexpr = desc.block_type.shape[2]
-    writers = ()
-    for i in gl.static_range(len(COLUMNS)):
-        writers = writers + (tma_writer(desc, COLUMNS[i] // STORED, 1),)
-    return writers
 
 
 @gluon.jit

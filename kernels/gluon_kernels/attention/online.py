@@ -5,19 +5,28 @@ to a power of two. A step multiplies the next scores and the weighted sum of the
 meanwhile. The state of a group is the maximum and the sum of each row, the weights of the last tile, and the accumulators.
 
 `rings` are those of keys and of values. `facts` are the layout of scores, those of the accumulators, the rows and the keys of a tile, True if a weighted
-sum goes on during exponentials, and more that a kernel's masks read.
+sum goes on during exponentials, facts of a kernel's masks, and True if the queries of a group are in registers.
 """
 
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.language.nvidia.hopper import (
+    tma_writer,
     warpgroup_mma,
     warpgroup_mma_init,
     warpgroup_mma_wait,
 )
 from gluon_kernels.attention.tiles import sums_of_lanes, with_sink
 
-__all__ = ["add_tiles", "finish_tiles", "start_tiles", "store_rows"]
+__all__ = [
+    "add_tiles",
+    "finish_tiles",
+    "layouts_of",
+    "query_tile",
+    "start_tiles",
+    "store_rows",
+    "writers_of",
+]
 
 
 @gluon.jit
@@ -33,6 +42,35 @@ def blocks_at(ring, position, PARTS: gl.constexpr):
 def matrix(block, ROWS: gl.constexpr):
     """Return the block of one head as a matrix."""
     return block.reshape([ROWS, block.shape[len(block.shape) - 1]])
+
+
+@gluon.jit
+def query_tile(ring, query, PARTS: gl.constexpr, facts: gl.constexpr):
+    """Wait for the queries of a tile; return their parts as matrices, in registers if `facts` say so."""
+    tiles = blocks_at(ring, query, PARTS)
+    parts = ()
+    for i in gl.static_range(PARTS):
+        part = matrix(tiles[i], facts[2][0])
+        if facts[5]:
+            part = part.load(gl.DotOperandLayout(0, facts[0], 2))
+        parts = parts + (part,)
+    return parts
+
+
+@gluon.constexpr_function
+def layouts_of(columns):
+    """Return the layouts of the accumulators."""
+    return tuple(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, n, 16]) for n in columns)
+
+
+@gluon.jit
+def writers_of(desc, COLUMNS: gl.constexpr):
+    """Return a writer for each part of results."""
+    STORED: gl.constexpr = desc.block_type.shape[len(desc.block_type.shape) - 1]
+    writers = ()
+    for i in gl.static_range(len(COLUMNS)):
+        writers = writers + (tma_writer(desc, COLUMNS[i] // STORED, 1),)
+    return writers
 
 
 @gluon.jit

@@ -23,8 +23,12 @@ from gluon_kernels.plans import Launch, allocator, multiprocessors
 
 __all__ = ["forward_plan"]
 
-# By the width, rounded up to 64: the columns of both parts, and the keys of a tile.
-PARTS = {128: ((64, 32), 128), 192: ((128, 64), 64), 256: ((128, 128), 64)}
+# By the width, rounded up to 64: the columns of both parts, the keys of a tile, the groups of warps, and if they overlap and have queries in registers.
+FORMS = {
+    128: ((64, 32), 128, 2, True, False),
+    192: ((128, 64), 64, 2, True, False),
+    256: ((128, 128), 64, 2, True, False),
+}
 
 
 def forward_plan(
@@ -43,21 +47,22 @@ def forward_plan(
     written = empty() if target is None else target
     logsums = empty_logsums() if keep else None
     shared = heads // of_keys
+    parts, keys, *form = FORMS[-(-width // 64) * 64]
+    rows = 64 * form[0]
     order = PACKED
     if causal:
         of_head = 4 * width * depth // shared  # bytes of keys and values
-        order, _ = order_of(length, depth, batch * heads, 128, processors, of_head)
-    parts, keys = PARTS[-(-width // 64) * 64]
+        order, _ = order_of(length, depth, batch * heads, rows, processors, of_head)
     pairs = [
         tuple(descriptor_of(x, 1, 1, size, part) for part in parts)
         for x, size in zip(operands, (64, keys, keys))
     ]
     launch = Launch(
         hopper_wide.attention_wide,
-        (min(-(-length // 128) * batch * heads, processors),),
+        (min(-(-length // rows) * batch * heads, processors),),
         (
             *pairs, descriptor_of(written, 1, 1, 64, min(parts[1], 64)), logsums, sinks, batch * heads, length, depth, heads, order,
-            scale * LOG2E, shared, STAGES, causal,
+            scale * LOG2E, shared, STAGES, causal, *form,
         ),
         (*operands, written, logsums, sinks),
         num_warps=4,
