@@ -84,7 +84,7 @@ def masked(score, tile, place, facts: gl.constexpr):
         first = None
         if WINDOW[0] is not None:
             first = row - WINDOW[0]
-        score = hide(score, first, last)
+        score = hide(score, first, last, float("-inf"))
     return score
 
 

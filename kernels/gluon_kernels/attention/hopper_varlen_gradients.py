@@ -12,6 +12,7 @@ from gluon_core.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 from gluon_kernels.attention.packed import add, bounds, select
+from gluon_kernels.attention.tiles import hide
 from gluon_kernels.attention.varlen_sums import padded_start
 
 HEADS = gl.constexpr(8)  # that are walked together
@@ -170,16 +171,16 @@ def weights_of(score, logsums, low, tile, length, scale, SETTINGS: gl.constexpr)
     if WINDOW[1] is not None:
         crossed = crossed | (last > low + WINDOW[1])
     if crossed:
-        other = (first + gl.arange(0, STEP, gl.SliceLayout(0, p.type.layout)))[None, :]
-        place = low + gl.arange(0, p.shape[0], gl.SliceLayout(1, p.type.layout))[:, None]
-        inside = other >= 0
-        if length is not None:
-            inside = inside & ((place - low if SETTINGS[4] else other) < length)
+        row = gl.arange(0, p.shape[0], gl.SliceLayout(1, p.type.layout))
+        begin, end = None, None
         if WINDOW[0] is not None:
-            inside = inside & (other >= place - WINDOW[0])
+            begin = low + row - WINDOW[0] - first
         if WINDOW[1] is not None:
-            inside = inside & (other <= place + WINDOW[1])
-        p = gl.where(inside, p, 0.0)
+            end = low + row + WINDOW[1] - first
+        if length is not None:
+            stop = gl.where(row < length, STEP, 0) if SETTINGS[4] else length - first + 0 * row
+            end = stop - 1 if end is None else gl.minimum(end, stop - 1)
+        p = hide(p, begin, end, 0.0)
     if away is not None:
         slope = p * (4 * away * (1 - away))
     else:

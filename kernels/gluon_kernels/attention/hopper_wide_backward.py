@@ -1,19 +1,17 @@
 """The gradients of attention with heads of up to 256 elements on Hopper, in one kernel for keys and values and one for queries.
 
-Sums of 64 keys by 256 columns leave registers for few scores. So two groups of four warps share a tile of 64 keys: each computes the
-weights and changes of half of a step's queries, sees those of the other group in shared memory, and multiplies them all for its
-half of the columns. Sums of queries in memory, as `hopper_backward.py` has them, would be added to twice as often as with tiles of 128 keys, which bounds the rate:
-each group of the other kernel has 64 queries instead, and computes the weights again. Tiles, weights and statistics are those of
-`hopper_varlen_gradients.py`. Equal inputs give equal bits.
+Sums of 64 keys by 256 columns leave registers for few scores. So two groups of four warps share a tile of 64 keys: one computes the weights and adds to the
+gradients of values, the other one the changes of scores, for which it takes the weights from shared memory, and adds to the gradients of keys. Both multiply
+their weights or changes from registers: shared memory, whose rate is the bound, is read for 64 x 64 products only. Sums of queries in memory, as
+`hopper_backward.py` has them, would be added to twice as often as with tiles of 128 keys: each group of the other kernel has 64 queries instead, and computes the weights
+again. Tiles, weights and statistics are those of `hopper_varlen_gradients.py`. Equal inputs give equal bits.
 
-Heads are in two parts: of 128 columns and of 64 or 128, values of up to 128 columns in halves. A group of the first kernel computes the gradients of a
-part.
+Heads are in two parts: of 128 columns and of 64 or 128, values of up to 128 columns in halves.
 """
 
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.language.nvidia.hopper import (
-    fence_async_shared,
     mbarrier,
     tma_ring,
     warpgroup_mma,
@@ -24,6 +22,15 @@ from gluon_kernels.attention.hopper_varlen_gradients import (
     own_tile,
     place_of_program,
     weights_of,
+)
+from gluon_kernels.attention.online import (
+    accumulators,
+    layouts_of,
+    operands,
+    start_sums,
+    store_rows,
+    wait_sums,
+    zeros_of,
 )
 from gluon_kernels.attention.varlen_sums import padded_start
 from gluon_kernels.dependent import wait_for_predecessor
@@ -59,8 +66,7 @@ def walk_queries(rings, lists, rows, SETTINGS: gl.constexpr):
         COLUMNS: gl.constexpr = SETTINGS[6]
         of = head * SETTINGS[5]
         i = start
-        # Consumers that are a product ahead start one more, of any queries.
-        for _ in range(SETTINGS[5] * (stop - start) + SETTINGS[7]):
+        for _ in range(SETTINGS[5] * (stop - start)):
             begin = 2 * (of * rows + padded_start(other, sequence, STEP))
             line = other + i * STEP
             behind = [line, of, COLUMNS[0][0]]
@@ -74,19 +80,6 @@ def walk_queries(rings, lists, rows, SETTINGS: gl.constexpr):
 
 
 @gluon.jit
-def store_columns(out, result, first_column, end_column, place):
-    """Store some columns of the rows of a head that the sequence has."""
-    line, end, head = place
-    layout: gl.constexpr = result.type.layout
-    lines = line + gl.arange(0, result.shape[0], gl.SliceLayout(1, layout))
-    columns = first_column + gl.arange(0, result.shape[1], gl.SliceLayout(0, layout))
-    rows = lines.to(gl.int64) * gl.num_programs(1) + head
-    inside = (lines < end)[:, None] & (columns < end_column)[None, :]
-    target = out + rows[:, None] * end_column + columns[None, :]
-    gl.store(target, result.to(out.dtype.element_ty), mask=inside)
-
-
-@gluon.jit
 def start_product(a, b, nothing):
     """Start to multiply both parts of `a` with those of `b`, [rows, rows of b]."""
     part = warpgroup_mma(a[0], b[0].permute((1, 0)), nothing, use_acc=False, is_async=True)
@@ -94,94 +87,47 @@ def start_product(a, b, nothing):
 
 
 @gluon.jit
-def start_step(k, v, queries, results, nothing, first: gl.constexpr):
-    """Start to multiply keys and values with some rows of a step."""
-    PART: gl.constexpr = nothing.shape[1]
-    score = start_product(k, rows_of((queries[0], queries[1]), first, PART), nothing)
-    return score, start_product(v, rows_of(results, first, PART), nothing)
-
-
-@gluon.jit
-def half_step(
-    pending,
-    statistics,
-    place,
-    scale,
-    dtype: gl.constexpr,
-    half: gl.constexpr,
-    AFTER: gl.constexpr,
-    SETTINGS: gl.constexpr,
-):
-    """Return the weights and changes of half of a step's queries.
+def step_operand(product, statistics, exchange, n, place, scale, half: gl.constexpr, SETTINGS: gl.constexpr):
+    """Return the weights of a step, or with `half` 1 the changes, of the product of keys with queries or of values with gradients of results.
 
     Args:
-        pending: both products of `start_step`, with AFTER others begun since.
-        place: where row 0 is, the step, and the number of keys or None.
+        n: the step's number; the first group passes the weights (their derivatives with a cap) to the second one.
+        place: where row 0 is, the step's tile of queries, and the number of keys or None.
     """
-    low, step, valid = place
+    buffers, written, used = exchange
     STEP: gl.constexpr = SETTINGS[0][1]
-    PART: gl.constexpr = STEP // 2
-    OF_PART: gl.constexpr = (
-        (SETTINGS[0][0], PART),
-        SETTINGS[1],
-        SETTINGS[2],
-        SETTINGS[3],
-        SETTINGS[4],
-        SETTINGS[5],
-    )
-    score = warpgroup_mma_wait(AFTER + 2, deps=[pending[0]])
-    column: gl.constexpr = gl.SliceLayout(0, score.type.layout)
-    logsum = statistics.slice(half * PART, PART).load(column)[None, :]
-    p, slope = weights_of(score, logsum, low, 2 * step + half, valid, scale, OF_PART)
-    change = warpgroup_mma_wait(AFTER, deps=[pending[1]])
-    delta = statistics.slice(STEP + half * PART, PART).load(column)[None, :]
-    return p.to(dtype), (slope * (change - delta)).to(dtype)
+    dtype: gl.constexpr = buffers.dtype
+    layout: gl.constexpr = product.type.layout
+    column: gl.constexpr = gl.SliceLayout(0, layout)
+    slot = n % 2
+    known = statistics.slice(half * STEP, STEP).load(column)[None, :]
+    if half == 0:
+        low, tile, valid = place
+        p, slope = weights_of(product, known, low, tile, valid, scale, SETTINGS)
+        mbarrier.wait(used.index(slot), n // 2 % 2 ^ 1)
+        buffers.index(slot).store(slope.to(dtype))
+        mbarrier.arrive(written.index(slot))
+        result = p.to(dtype)
+    else:
+        mbarrier.wait(written.index(slot), n // 2 % 2)
+        slope = buffers.index(slot).load(layout).to(gl.float32)
+        result = (slope * (product - known)).to(dtype)
+    return result
 
 
 @gluon.jit
-def exchanged(exchange, slot, use, p, change, half: gl.constexpr):
-    """Store this group's weights and changes, and return those of both groups."""
-    weights, changes, written, used = exchange
-    PART: gl.constexpr = p.shape[1]
-    mbarrier.wait(used.index(slot), use % 2 ^ 1)
-    weights.index(slot).slice(half * PART, PART, dim=1).store(p)
-    changes.index(slot).slice(half * PART, PART, dim=1).store(change)
-    fence_async_shared()
-    mbarrier.arrive(written.index(slot))
-    mbarrier.wait(written.index(slot), use % 2)
-    return weights.index(slot), changes.index(slot)
+def gradients_of(rings, exchange, out, lists, scales, half: gl.constexpr, SETTINGS: gl.constexpr):
+    """Compute the gradients of a tile of values, or with `half` 1 of keys.
 
-
-@gluon.jit
-def add_step(gradients, tiles, grad, weights, changes, half: gl.constexpr):
-    """Start to add a step to the gradients of a part of keys and values."""
-    for_keys, for_values = gradients
-    columns = grad[half].reshape([grad[half].shape[0], grad[half].shape[2]])
-    for_values = warpgroup_mma(weights, columns, for_values, is_async=True)
-    columns = tiles[half].reshape([tiles[half].shape[0], tiles[half].shape[2]])
-    return warpgroup_mma(changes, columns, for_keys, is_async=True), for_values
-
-
-@gluon.jit
-def key_gradients_of_half(
-    rings, exchange, outs, lists, scales, half: gl.constexpr, SETTINGS: gl.constexpr
-):
-    """Compute the weights of half of the queries, and half of the columns of the gradients of keys and values."""
+    A step multiplies the next queries (or gradients of results) with the tile, and adds the last ones to the gradients meanwhile.
+    """
     own, queries, results = rings
-    used = exchange[3]
-    (to_keys, to_values), (depth, width) = outs
-    dtype: gl.constexpr = exchange[0].dtype
+    used = exchange[2]
     SIZE: gl.constexpr = SETTINGS[0][0]
     STEP: gl.constexpr = SETTINGS[0][1]
-    PART: gl.constexpr = STEP // 2
-    COLUMNS: gl.constexpr = SETTINGS[6]
-    KEYS_FROM: gl.constexpr = half * COLUMNS[0][0]
-    KEYS_OF: gl.constexpr = COLUMNS[0][half]
-    VALUES_FROM: gl.constexpr = half * COLUMNS[1][0]
-    VALUES_OF: gl.constexpr = COLUMNS[1][half]
-    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, PART, 16])
-    key_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, KEYS_OF, 16])
-    value_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, VALUES_OF, 16])
+    COLUMNS: gl.constexpr = SETTINGS[6][1 - half]
+    LAYOUTS: gl.constexpr = layouts_of(COLUMNS)
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, STEP, 16])
     work = own_tile(lists, 4, SETTINGS)
     sequence, row = work[0]
     start, stop = work[3]
@@ -191,80 +137,64 @@ def key_gradients_of_half(
     if SETTINGS[1][0] is None or SETTINGS[1][0] != 0:
         valid = work[1][1] - work[1][0] - row
     if sequence < lists[2]:
-        nothing = gl.zeros([SIZE, PART], gl.float32, layout)
-        for_keys = warpgroup_mma_init(gl.zeros([SIZE, KEYS_OF], gl.float32, key_layout))
-        for_values = warpgroup_mma_init(gl.zeros([SIZE, VALUES_OF], gl.float32, value_layout))
-        mine = own.wait(own.consumer())
-        k = rows_of((mine[0], mine[1]), 0, SIZE)
-        v = rows_of((mine[2], mine[3]), 0, SIZE)
-        query = queries.consumer()
-        result = results.consumer()
-        i = start
-        if SETTINGS[7]:
-            tiles = queries.wait(query)
-            grad = results.wait(result)
-            pending = start_step(k, v, tiles, grad, nothing, half * PART)
-            p, change = half_step(
-                pending, tiles[2], (low, i, valid), scales[1], dtype, half, 0, SETTINGS
-            )
-            behind, behind_result = query, result
-            for n in range(SETTINGS[5] * (stop - start)):
+        accs = accumulators(zeros_of(SIZE, LAYOUTS))
+        if start < stop:
+            nothing = gl.zeros([SIZE, STEP], gl.float32, layout)
+            blocks = own.wait(own.consumer())
+            mine = rows_of((blocks[2 * half], blocks[2 * half + 1]), 0, SIZE)
+            if half == 0:
+                ahead, behind = queries, results
+            else:
+                ahead, behind = results, queries
+            here, last = ahead.consumer(), behind.consumer()
+            coming = ahead.wait(here)
+            pending = start_product(mine, rows_of((coming[0], coming[1]), 0, STEP), nothing)
+            product = warpgroup_mma_wait(0, deps=[pending])
+            known = queries.wait(queries.consumer())[2]
+            place = (low, start, valid)
+            change = step_operand(product, known, exchange, 0, place, scales[1], half, SETTINGS)
+            operand = operands(change, LAYOUTS)
+            ahead.release(here)
+            here = here.next()
+            i = start
+            for n in range(1, SETTINGS[5] * (stop - start)):
                 i = gl.where(i + 1 < stop, i + 1, start)  # of the next head
-                coming = queries.wait(query.next())
-                coming_grad = results.wait(result.next())
-                pending = start_step(k, v, coming, coming_grad, nothing, half * PART)
-                for_values, for_keys = warpgroup_mma_wait(4, deps=[for_values, for_keys])
-                for_values = warpgroup_mma_init(for_values)
-                for_keys = warpgroup_mma_init(for_keys)
-                slot = n % 2
-                if n > 0:
-                    mbarrier.arrive(used.index(slot ^ 1))
-                    queries.release(behind)
-                    results.release(behind_result)
-                every = exchanged(exchange, slot, n // 2, p, change, half)
-                for_keys, for_values = add_step(
-                    (for_keys, for_values), tiles, grad, every[0], every[1], half
-                )
-                behind, query = query, query.next()
-                behind_result, result = result, result.next()
-                tiles, grad = coming, coming_grad
-                p, change = half_step(
-                    pending, tiles[2], (low, i, valid), scales[1], dtype, half, 2, SETTINGS
-                )
-        else:
-            for n in range(SETTINGS[5] * (stop - start)):
-                tiles = queries.wait(query)
-                grad = results.wait(result)
-                pending = start_step(k, v, tiles, grad, nothing, half * PART)
-                p, change = half_step(
-                    pending, tiles[2], (low, i, valid), scales[1], dtype, half, 0, SETTINGS
-                )
-                every = exchanged(exchange, 0, n, p, change, half)
-                for_keys, for_values = add_step(
-                    (for_keys, for_values), tiles, grad, every[0], every[1], half
-                )
-                for_values, for_keys = warpgroup_mma_wait(0, deps=[for_values, for_keys])
-                for_values = warpgroup_mma_init(for_values)
-                for_keys = warpgroup_mma_init(for_keys)
-                mbarrier.arrive(used.index(0))
-                queries.release(query)
-                results.release(result)
-                query = query.next()
-                result = result.next()
-                i = gl.where(i + 1 < stop, i + 1, start)  # of the next head
-        done = warpgroup_mma_wait(0, deps=[for_values, for_keys])
+                coming = ahead.wait(here)
+                pending = start_product(mine, rows_of((coming[0], coming[1]), 0, STEP), nothing)
+                accs = start_sums(accs, operand, behind.wait(last))
+                product = warpgroup_mma_wait(2, deps=[pending])
+                if half == 0:
+                    known = coming[2]
+                else:
+                    ahead.release(here)
+                    known = queries.wait(last.next())[2]
+                place = (low, i, valid)
+                change = step_operand(product, known, exchange, n, place, scales[1], half, SETTINGS)
+                if half == 0:
+                    ahead.release(here)
+                done = wait_sums(accs)
+                behind.release(last)
+                if half == 1:
+                    mbarrier.arrive(used.index((n - 1) % 2))
+                accs = accumulators(done)
+                operand = operands(change, LAYOUTS)
+                here, last = here.next(), last.next()
+            accs = start_sums(accs, operand, behind.wait(last))
+        done = wait_sums(accs)
         # Computed again: numbers that the loop does not need would take registers in it.
         tile = own_tile(lists, 4, SETTINGS)
         place = (tile[1][0] + tile[0][1], tile[1][1], place_of_program()[1])
-        store_columns(to_values, done[0], VALUES_FROM, width, place)
-        store_columns(to_keys, done[1] * scales[0], KEYS_FROM, depth, place)
+        factor = scales[0] if half == 1 else 1.0
+        to, width = out
+        store_rows(to, done[0] * factor, 0, place, gl.num_programs(1), width)
+        store_rows(to, done[1] * factor, COLUMNS[0], place, gl.num_programs(1), width)
 
 
 @gluon.jit
 def wide_key_gradients(
     q_desc, k_desc, v_desc, grad_desc, to_keys, to_values, statistics, rows, of_queries, of_keys, count, scale,
     log_scale, cap, depth, width, SHARED: gl.constexpr, WINDOW: gl.constexpr, CAPPED: gl.constexpr,
-    MOST: gl.constexpr, AHEAD: gl.constexpr,
+    MOST: gl.constexpr,
 ):  # fmt: skip
     """Store the gradients of keys and values, [tokens, heads, depth] and [tokens, heads, width].
 
@@ -279,35 +209,39 @@ def wide_key_gradients(
     )
     gl.static_assert(SIZE == 64 and STEP == 64, "64 keys and queries")
     REVERSED: gl.constexpr = (WINDOW[1], WINDOW[0])
-    SLOTS: gl.constexpr = 3 if AHEAD else 2
-    SETTINGS: gl.constexpr = ((SIZE, STEP), REVERSED, CAPPED, MOST, True, SHARED, COLUMNS, AHEAD)
+    SETTINGS: gl.constexpr = ((SIZE, STEP), REVERSED, CAPPED, MOST, True, SHARED, COLUMNS)
+    SLOTS: gl.constexpr = slots_of_queries(COLUMNS)
     wait_for_predecessor()
     rings = (
         tma_ring([k_desc[0], k_desc[1], v_desc[0], v_desc[1]], 1, consumers=2),
         tma_ring([q_desc[0], q_desc[1], statistics], SLOTS, consumers=2),
         tma_ring(grad_desc, SLOTS, consumers=2),
     )
-    by_half: gl.constexpr = gl.NVMMASharedLayout(64, 16, rank=2)  # 32 columns are contiguous
-    weights = gl.allocate_shared_memory(q_desc[0].dtype, [SLOTS - 1, SIZE, STEP], by_half)
-    changes = gl.allocate_shared_memory(q_desc[0].dtype, [SLOTS - 1, SIZE, STEP], by_half)
-    written = mbarrier.allocate_mbarrier(batch=SLOTS - 1)
-    used = mbarrier.allocate_mbarrier(batch=SLOTS - 1)
-    for slot in gl.static_range(SLOTS - 1):
-        mbarrier.init(written.index(slot), 2)
-        mbarrier.init(used.index(slot), 2)
-    exchange = (weights, changes, written, used)
-    outs = ((to_keys, to_values), (depth, width))
+    layout: gl.constexpr = gl.NVMMASharedLayout(128, 16, rank=2)
+    weights = gl.allocate_shared_memory(q_desc[0].dtype, [2, SIZE, STEP], layout)
+    written = mbarrier.allocate_mbarrier(batch=2)
+    used = mbarrier.allocate_mbarrier(batch=2)
+    for slot in gl.static_range(2):
+        mbarrier.init(written.index(slot), 1)
+        mbarrier.init(used.index(slot), 1)
+    exchange = (weights, written, used)
     lists = (of_keys, of_queries, count)
     scales = (scale, (log_scale, cap))
     gl.warp_specialize(
         [
-            (key_gradients_of_half, (rings, exchange, outs, lists, scales, 0, SETTINGS)),
-            (key_gradients_of_half, (rings, exchange, outs, lists, scales, 1, SETTINGS)),
+            (gradients_of, (rings, exchange, (to_values, width), lists, scales, 0, SETTINGS)),
+            (gradients_of, (rings, exchange, (to_keys, depth), lists, scales, 1, SETTINGS)),
             (walk_queries, (rings, lists, rows, SETTINGS)),
         ],
         [4, 1],
         [240, 24],
     )
+
+
+@gluon.constexpr_function
+def slots_of_queries(columns):
+    """Return how many steps of queries and gradients of results fit the shared memory with a tile of keys and values."""
+    return 3 if sum(columns[0]) + sum(columns[1]) <= 384 else 2
 
 
 @gluon.constexpr_function
@@ -395,8 +329,8 @@ def query_gradients_of_half(
             value = value.next()
         place = (first + row, end, head)
         done, last = warpgroup_mma_wait(0, deps=[acc, rest])
-        store_columns(out, done * scales[0], 0, depth, place)
-        store_columns(out, last * scales[0], FIRST, depth, place)
+        store_rows(out, done * scales[0], 0, place, gl.num_programs(1), depth)
+        store_rows(out, last * scales[0], FIRST, place, gl.num_programs(1), depth)
 
 
 @gluon.jit

@@ -19,13 +19,18 @@ from gluon_core.language.nvidia.hopper import (
 from gluon_kernels.attention.tiles import sums_of_lanes, with_sink
 
 __all__ = [
+    "accumulators",
     "add_tiles",
     "finish_tiles",
     "layouts_of",
+    "operands",
     "query_tile",
+    "start_sums",
     "start_tiles",
     "store_rows",
+    "wait_sums",
     "writers_of",
+    "zeros_of",
 ]
 
 
@@ -122,6 +127,15 @@ def scaled(sums, factor, LAYOUTS: gl.constexpr):
 
 
 @gluon.jit
+def zeros_of(ROWS: gl.constexpr, LAYOUTS: gl.constexpr):
+    """Return zeros in the layouts of all parts."""
+    parts = ()
+    for i in gl.static_range(len(LAYOUTS)):
+        parts = parts + (gl.zeros([ROWS, LAYOUTS[i].instr_shape[1]], gl.float32, LAYOUTS[i]),)
+    return parts
+
+
+@gluon.jit
 def accumulators(sums):
     """Return the accumulators of the next products."""
     results = ()
@@ -144,11 +158,8 @@ def start_tiles(q, rings, position, tile, mask, scale, facts: gl.constexpr, MASK
     top = gl.maximum(gl.max(score, 1) * scale, -1e30)
     p = gl.exp2(score * scale - top[:, None])
     total = sums_of_lanes(p)
-    zeros = ()
-    for i in gl.static_range(len(LAYOUTS)):
-        acc = gl.zeros([facts[2][0], LAYOUTS[i].instr_shape[1]], gl.float32, LAYOUTS[i])
-        zeros = zeros + (warpgroup_mma_init(acc),)
-    return top, total, operands(p.to(keys.dtype), LAYOUTS), zeros
+    accs = accumulators(zeros_of(facts[2][0], LAYOUTS))
+    return top, total, operands(p.to(keys.dtype), LAYOUTS), accs
 
 
 @gluon.jit

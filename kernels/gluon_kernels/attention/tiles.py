@@ -113,8 +113,8 @@ def sums_of_lanes(x):
 
 
 @gluon.jit
-def hide(score, first, last):
-    """Put -inf where a column is before its row's `first` or after its `last`, one of which may be None.
+def hide(score, first, last, hidden: gl.constexpr):
+    """Put `hidden` where a column is before its row's `first` or after its `last`, one of which may be None.
 
     A thread's columns of a `wgmma` result are constants but for its place in a group of four. Compared with bounds relative to that place they
     are immediate operands, and no loop carries them in registers.
@@ -131,8 +131,8 @@ def hide(score, first, last):
     place = 2 * gl.arange(0, 4, by_lane)[None, :][:, None, :][:, :, :, None]
     if last is not None:
         bound = gl.convert_layout(last, by_row)[:, None][:, :, None][:, :, :, None] - place
-        x = gl.where(column <= bound, x, float("-inf"))
+        x = gl.where(column <= bound, x, hidden)
     if first is not None:
         bound = gl.convert_layout(first, by_row)[:, None][:, :, None][:, :, :, None] - place
-        x = gl.where(column >= bound, x, float("-inf"))
+        x = gl.where(column >= bound, x, hidden)
     return gl.convert_layout(x.reshape(score.shape), score.type.layout)

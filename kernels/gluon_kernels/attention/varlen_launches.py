@@ -33,7 +33,6 @@ from gluon_kernels.plans import Launch, allocator, multiprocessors
 __all__ = ["backward_plan", "differentiates", "forward_plan"]
 
 Plan = Callable[..., Any]
-AHEAD = True  # products of the next step of wide heads begin before those of this one end
 SEQUENCES = 256  # of one launch: each thread of a producer holds 8 of them
 
 
@@ -340,14 +339,13 @@ def _wide_steps(tensors: Tensors, settings: Settings) -> list[Step]:
             tuple(descriptor_of(x, many, 1, part) for part in parts) for x, many, parts in sizes
         )
 
-    ahead = AHEAD and sum(_parts_of(q)) + sum(_halves(v)) <= 384
     key_gradients = _step(
         tensors,
         hopper_wide_backward.wide_key_gradients,
         (k.shape[0] // 64 + count, k.shape[1]),
         (
             *described(64, 64), to_k, to_v, descriptor_of(statistics, 2 * step), *numbers, to_k.shape[2],
-            to_v.shape[2], *constants, int(ahead),
+            to_v.shape[2], *constants,
         ),
         "q k v grad to_k to_v statistics of_queries of_keys",
         **_overlap(tensors),
