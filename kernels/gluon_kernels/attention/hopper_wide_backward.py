@@ -53,6 +53,12 @@ def rows_of(blocks, FIRST: gl.constexpr, ROWS: gl.constexpr):
 
 
 @gluon.jit
+def steps_of(start, stop, SETTINGS: gl.constexpr):
+    """Return the steps of a program: one for keys that no query sees, which leave the result alone, since ptxas serializes products in a branch."""
+    return gl.maximum(SETTINGS[5] * (stop - start), 1)
+
+
+@gluon.jit
 def walk_queries(rings, lists, rows, SETTINGS: gl.constexpr):
     """Copy the program's keys and values, then the queries that it walks over, of each head."""
     own, queries, results = rings
@@ -66,7 +72,7 @@ def walk_queries(rings, lists, rows, SETTINGS: gl.constexpr):
         COLUMNS: gl.constexpr = SETTINGS[6]
         of = head * SETTINGS[5]
         i = start
-        for _ in range(SETTINGS[5] * (stop - start)):
+        for _ in range(steps_of(start, stop, SETTINGS)):
             begin = 2 * (of * rows + padded_start(other, sequence, STEP))
             line = other + i * STEP
             behind = [line, of, COLUMNS[0][0]]
@@ -138,56 +144,58 @@ def gradients_of(rings, exchange, out, lists, scales, half: gl.constexpr, SETTIN
         valid = work[1][1] - work[1][0] - row
     if sequence < lists[2]:
         accs = accumulators(zeros_of(SIZE, LAYOUTS))
-        if start < stop:
-            nothing = gl.zeros([SIZE, STEP], gl.float32, layout)
-            blocks = own.wait(own.consumer())
-            mine = rows_of((blocks[2 * half], blocks[2 * half + 1]), 0, SIZE)
-            if half == 0:
-                ahead, behind = queries, results
-            else:
-                ahead, behind = results, queries
-            here, last = ahead.consumer(), behind.consumer()
+        nothing = gl.zeros([SIZE, STEP], gl.float32, layout)
+        blocks = own.wait(own.consumer())
+        mine = rows_of((blocks[2 * half], blocks[2 * half + 1]), 0, SIZE)
+        if half == 0:
+            ahead, behind = queries, results
+        else:
+            ahead, behind = results, queries
+        here, last = ahead.consumer(), behind.consumer()
+        coming = ahead.wait(here)
+        pending = start_product(mine, rows_of((coming[0], coming[1]), 0, STEP), nothing)
+        product = warpgroup_mma_wait(0, deps=[pending])
+        known = queries.wait(queries.consumer())[2]
+        place = (low, start, valid)
+        change = step_operand(product, known, exchange, 0, place, scales[1], half, SETTINGS)
+        operand = operands(change, LAYOUTS)
+        ahead.release(here)
+        here = here.next()
+        i = start
+        for n in range(1, steps_of(start, stop, SETTINGS)):
+            i = gl.where(i + 1 < stop, i + 1, start)  # of the next head
             coming = ahead.wait(here)
             pending = start_product(mine, rows_of((coming[0], coming[1]), 0, STEP), nothing)
-            product = warpgroup_mma_wait(0, deps=[pending])
-            known = queries.wait(queries.consumer())[2]
-            place = (low, start, valid)
-            change = step_operand(product, known, exchange, 0, place, scales[1], half, SETTINGS)
-            operand = operands(change, LAYOUTS)
-            ahead.release(here)
-            here = here.next()
-            i = start
-            for n in range(1, SETTINGS[5] * (stop - start)):
-                i = gl.where(i + 1 < stop, i + 1, start)  # of the next head
-                coming = ahead.wait(here)
-                pending = start_product(mine, rows_of((coming[0], coming[1]), 0, STEP), nothing)
-                accs = start_sums(accs, operand, behind.wait(last))
-                product = warpgroup_mma_wait(2, deps=[pending])
-                if half == 0:
-                    known = coming[2]
-                else:
-                    ahead.release(here)
-                    known = queries.wait(last.next())[2]
-                place = (low, i, valid)
-                change = step_operand(product, known, exchange, n, place, scales[1], half, SETTINGS)
-                if half == 0:
-                    ahead.release(here)
-                done = wait_sums(accs)
-                behind.release(last)
-                if half == 1:
-                    mbarrier.arrive(used.index((n - 1) % 2))
-                accs = accumulators(done)
-                operand = operands(change, LAYOUTS)
-                here, last = here.next(), last.next()
             accs = start_sums(accs, operand, behind.wait(last))
+            product = warpgroup_mma_wait(2, deps=[pending])
+            if half == 0:
+                known = coming[2]
+            else:
+                ahead.release(here)
+                known = queries.wait(last.next())[2]
+            place = (low, i, valid)
+            change = step_operand(product, known, exchange, n, place, scales[1], half, SETTINGS)
+            if half == 0:
+                ahead.release(here)
+            done = wait_sums(accs)
+            behind.release(last)
+            if half == 1:
+                mbarrier.arrive(used.index((n - 1) % 2))
+            accs = accumulators(done)
+            operand = operands(change, LAYOUTS)
+            here, last = here.next(), last.next()
+        accs = start_sums(accs, operand, behind.wait(last))
         done = wait_sums(accs)
         # Computed again: numbers that the loop does not need would take registers in it.
         tile = own_tile(lists, 4, SETTINGS)
         place = (tile[1][0] + tile[0][1], tile[1][1], place_of_program()[1])
         factor = scales[0] if half == 1 else 1.0
         to, width = out
-        store_rows(to, done[0] * factor, 0, place, gl.num_programs(1), width)
-        store_rows(to, done[1] * factor, COLUMNS[0], place, gl.num_programs(1), width)
+        seen = tile[3][0] < tile[3][1]
+        left = gl.where(seen, done[0] * factor, 0.0)
+        right = gl.where(seen, done[1] * factor, 0.0)
+        store_rows(to, left, 0, place, gl.num_programs(1), width)
+        store_rows(to, right, COLUMNS[0], place, gl.num_programs(1), width)
 
 
 @gluon.jit
