@@ -14,6 +14,7 @@ from gluon_kernels.attention.online import (
     finish_tiles,
     layouts_of,
     query_tile,
+    skip_tiles,
     start_tiles,
     store_rows,
     writers_of,
@@ -103,21 +104,6 @@ def whole_tiles(low, length, SETTINGS: gl.constexpr, ROWS: gl.constexpr):
 
 
 @gluon.jit
-def skip_tiles(rings, position, low, stop, start, SETTINGS: gl.constexpr, ROWS: gl.constexpr):
-    """Release the tiles behind the last key that this group's rows see; return the position and the end of the others."""
-    keys, values = rings
-    seen = gl.cdiv(low + ROWS + SETTINGS[1][1], SETTINGS[0][1])
-    seen = gl.minimum(gl.maximum(seen, start + 1), stop)
-    for _ in range(seen, stop):
-        keys.wait(position)
-        keys.release(position)
-        values.wait(position)
-        values.release(position)
-        position = position.next()
-    return position, seen
-
-
-@gluon.jit
 def attend(rings, slots, outputs, heads, scale, half: gl.constexpr, SETTINGS: gl.constexpr):
     """Compute the result of half of the rows of each tile."""
     queries, keys, values = rings
@@ -132,7 +118,7 @@ def attend(rings, slots, outputs, heads, scale, half: gl.constexpr, SETTINGS: gl
     # Of a positive factor the exponents take care: the largest product is the largest score.
     factor = scale[0] if SETTINGS[6] else 1.0
     of_keys = (keys, values)
-    position = keys.consumer()
+    position, value = keys.consumer(), values.consumer()
     query = queries.consumer()
     nth = 0
     head, first, row, end, length, shift, start, stop = take_work(slots, nth)
@@ -141,23 +127,25 @@ def attend(rings, slots, outputs, heads, scale, half: gl.constexpr, SETTINGS: gl
         low = row + shift
         place = (low, length, whole_tiles(low, length, SETTINGS, ROWS), scale)
         if SETTINGS[1][1] is not None and KEYS <= ROWS:
-            position, stop = skip_tiles(of_keys, position, low, stop, start, SETTINGS, ROWS)
+            seen = gl.maximum(gl.cdiv(low + ROWS + SETTINGS[1][1], KEYS), start + 1)
+            (value, position), stop = skip_tiles(of_keys, (value, position), stop, seen)
         q = query_tile(queries, query, 2 if SETTINGS[4] else 1, facts)
         state = start_tiles(q, of_keys, position, stop - 1, place, factor, facts, masked)
         if SETTINGS[7]:
             # An arrival does not wait for the loads before it; the product has their registers.
             queries.release(query)
         tiles = (stop - 1, start)
-        places = (position, position.next())
+        places = (value, position.next())
         state, places = add_tiles(state, q, of_keys, places, tiles, place, factor, facts, masked)
-        behind, position = places
+        value, position = places
         if not SETTINGS[7]:
             queries.release(query)
         query = query.next()
         sink = None
         if sinks is not None:
             sink = gl.load(sinks + head)
-        results, logsum = finish_tiles(state, of_keys, behind, sink, facts)
+        results, logsum = finish_tiles(state, of_keys, value, sink, facts)
+        value = value.next()
         line = first + row
         if logsums is not None:
             rows = line + gl.arange(0, ROWS, gl.SliceLayout(1, score_layout))
@@ -174,6 +162,12 @@ def attend(rings, slots, outputs, heads, scale, half: gl.constexpr, SETTINGS: gl
         head, first, row, end, length, shift, start, stop = take_work(slots, nth)
     for i in gl.static_range(len(COLUMNS)):
         writers[i].close()
+
+
+@gluon.constexpr_function
+def first_of(count, *values):
+    """Return the first ones of some values."""
+    return values[:count]
 
 
 @gluon.constexpr_function
@@ -200,10 +194,9 @@ def attention_varlen(
     """
     MORE: gl.constexpr = FIRST if len(q_desc) == 2 else 0
     MORE_VALUES: gl.constexpr = FIRST if len(v_desc) == 2 else 0
-    if len(v_desc) == 2:
-        COLUMNS: gl.constexpr = (v_desc[0].block_type.shape[2], v_desc[1].block_type.shape[2])
-    else:
-        COLUMNS: gl.constexpr = (v_desc[0].block_type.shape[2],)
+    COLUMNS: gl.constexpr = first_of(
+        len(v_desc), v_desc[0].block_type.shape[2], v_desc[len(v_desc) - 1].block_type.shape[2]
+    )
     IN_REGISTERS: gl.constexpr = in_registers(COLUMNS, MORE)
     SETTINGS: gl.constexpr = (
         (BLOCK_M, BLOCK_N), WINDOW, CAPPED, MOST, MORE, ORDER, POSITIVE and not CAPPED, IN_REGISTERS, COLUMNS,
@@ -222,7 +215,18 @@ def attention_varlen(
         [
             (attend, ((upper, keys, values), slots, first, heads, scales, 0, SETTINGS)),
             (attend, ((lower, keys, values), slots, second, heads, scales, 1, SETTINGS)),
-            (copy_tiles, (((upper, lower), keys, values), slots, lists, heads, SHARED, MORE_VALUES, SETTINGS)),
+            (
+                copy_tiles,
+                (
+                    ((upper, lower), keys, values),
+                    slots,
+                    lists,
+                    heads,
+                    SHARED,
+                    MORE_VALUES,
+                    SETTINGS,
+                ),
+            ),
         ],
         [4, 1],
         [232, 40],

@@ -93,7 +93,9 @@ def start_product(a, b, nothing):
 
 
 @gluon.jit
-def step_operand(product, statistics, exchange, n, place, scale, half: gl.constexpr, SETTINGS: gl.constexpr):
+def step_operand(
+    product, statistics, exchange, n, place, scale, half: gl.constexpr, SETTINGS: gl.constexpr
+):
     """Return the weights of a step, or with `half` 1 the changes, of the product of keys with queries or of values with gradients of results.
 
     Args:
@@ -253,9 +255,10 @@ def slots_of_queries(columns):
 
 
 @gluon.constexpr_function
-def slots_of_values(columns):
-    """Return how many tiles of values fit the shared memory with 128 rows of queries and two tiles of keys."""
-    return 2 if sum(columns[0]) + sum(columns[1]) <= 448 else 1
+def slots_of_tiles(columns):
+    """Return how many tiles of keys and of values fit the shared memory with 128 rows of queries and gradients of results."""
+    both = sum(columns[0]) + sum(columns[1])
+    return (3, 2) if both <= 384 else (2, 2) if both <= 448 else (2, 1)
 
 
 @gluon.jit
@@ -263,16 +266,16 @@ def walk_keys(rings, lists, SETTINGS: gl.constexpr):
     """Copy the program's queries and the gradients of their results, then the keys and values that they see."""
     own, keys, values = rings
     STEP: gl.constexpr = SETTINGS[0][1]
+    COLUMNS: gl.constexpr = SETTINGS[6]
     (sequence, row), (first, _), (other, _), (start, stop) = own_tile(lists, 1, SETTINGS)
     _, head = place_of_program()
     if sequence < lists[2]:
-        fetch_own(own, first + row, head, SETTINGS[6])
+        fetch_own(own, first + row, head, COLUMNS)
         key = keys.producer()
         value = values.producer()
         of = head // SETTINGS[5]
-        for i in range(start, stop):
+        for i in range(start, gl.maximum(stop, start + 1)):
             line = other + i * STEP
-            COLUMNS: gl.constexpr = SETTINGS[6]
             keys.fetch(key, [[line, of, 0], [line, of, COLUMNS[0][0]]])
             values.fetch(value, [[line, of, 0], [line, of, COLUMNS[1][0]]])
             key = key.next()
@@ -280,65 +283,79 @@ def walk_keys(rings, lists, SETTINGS: gl.constexpr):
 
 
 @gluon.jit
+def start_query_step(tiles, keys, values, key, value, nothing):
+    """Start to multiply queries with a tile of keys, and gradients of results with one of values."""
+    k = rows_of(keys.wait(key), 0, nothing.shape[1])
+    score = start_product(tiles[0], k, nothing)
+    v = rows_of(values.wait(value), 0, nothing.shape[1])
+    return score, start_product(tiles[1], v, nothing)
+
+
+@gluon.jit
+def changes_of(products, known, place, outstanding: gl.constexpr, scale, SETTINGS: gl.constexpr):
+    """Return the changes of scores; so many products begun since the two are not waited for."""
+    low, tile, length = place
+    score = warpgroup_mma_wait(outstanding + 2, deps=[products[0]])
+    p, slope = weights_of(score, known[0][:, None], low, tile, length, scale, SETTINGS)
+    change = warpgroup_mma_wait(outstanding, deps=[products[1]])
+    return slope * (change - known[1][:, None])
+
+
+@gluon.jit
 def query_gradients_of_half(
     rings, out, known, lists, scales, half: gl.constexpr, SETTINGS: gl.constexpr
 ):
-    """Compute the gradients of half of a tile of queries."""
+    """Compute the gradients of half of a tile of queries, while the products of the next step are under way."""
     own, keys, values = rings
     statistics, rows, depth = known
-    FIRST: gl.constexpr = SETTINGS[6][0][0]
-    SECOND: gl.constexpr = SETTINGS[6][0][1]
+    COLUMNS: gl.constexpr = SETTINGS[6][0]
+    LAYOUTS: gl.constexpr = layouts_of(COLUMNS)
     dtype: gl.constexpr = keys.dtype
     SIZE: gl.constexpr = SETTINGS[0][0]
     ROWS: gl.constexpr = SIZE // 2
     STEP: gl.constexpr = SETTINGS[0][1]
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, STEP, 16])
-    out_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, FIRST, 16])
-    operand: gl.constexpr = gl.DotOperandLayout(0, out_layout, 2)
-    rest_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, SECOND, 16])
-    rest_operand: gl.constexpr = gl.DotOperandLayout(0, rest_layout, 2)
     (sequence, row), (first, end), (_, length), (start, stop) = own_tile(lists, 4, SETTINGS)
     row += half * ROWS
     low = row + length - (end - first)
     _, head = place_of_program()
     if sequence < lists[2]:
         near = row + gl.arange(0, ROWS, gl.SliceLayout(1, layout))
-        place = (
-            statistics + 2 * (head * rows + padded_start(first, sequence, 64) + row) + near - row
-        )
+        to = statistics + 2 * (head * rows + padded_start(first, sequence, 64) + row) + near - row
         valid = near < end - first
-        logsum = gl.load(place, mask=valid, other=float("inf"))[:, None]
-        delta = gl.load(place + 64, mask=valid, other=0.0)[:, None]
-        zeros = gl.zeros([ROWS, STEP], gl.float32, layout)
-        acc = warpgroup_mma_init(gl.zeros([ROWS, FIRST], gl.float32, out_layout))
-        rest = warpgroup_mma_init(gl.zeros([ROWS, SECOND], gl.float32, rest_layout))
-        tiles = own.wait(own.consumer())
-        q = rows_of((tiles[0], tiles[1]), half * ROWS, ROWS)
-        grad = rows_of((tiles[2], tiles[3]), half * ROWS, ROWS)
-        key = keys.consumer()
-        value = values.consumer()
-        for i in range(start, stop):
-            k = rows_of(keys.wait(key), 0, STEP)
-            score = start_product(q, k, zeros)
-            change = start_product(grad, rows_of(values.wait(value), 0, STEP), zeros)
-            score = warpgroup_mma_wait(2, deps=[score])
-            p, slope = weights_of(score, logsum, low, i, length, scales[1], SETTINGS)
-            change = warpgroup_mma_wait(0, deps=[change])
+        logsum = gl.load(to, mask=valid, other=float("inf"))
+        delta = gl.load(to + 64, mask=valid, other=0.0)
+        nothing = gl.zeros([ROWS, STEP], gl.float32, layout)
+        accs = accumulators(zeros_of(ROWS, LAYOUTS))
+        blocks = own.wait(own.consumer())
+        q = rows_of((blocks[0], blocks[1]), half * ROWS, ROWS)
+        grad = rows_of((blocks[2], blocks[3]), half * ROWS, ROWS)
+        key, value = keys.consumer(), values.consumer()
+        place = (low, start, length)
+        products = start_query_step((q, grad), keys, values, key, value, nothing)
+        change = changes_of(products, (logsum, delta), place, 0, scales[1], SETTINGS)
+        operand = operands(change.to(dtype), LAYOUTS)
+        values.release(value)
+        for i in range(start + 1, stop):
+            value = value.next()
+            products = start_query_step((q, grad), keys, values, key.next(), value, nothing)
+            accs = start_sums(accs, operand, keys.tiles(key))
+            place = (low, i, length)
+            change = changes_of(products, (logsum, delta), place, 2, scales[1], SETTINGS)
             values.release(value)
-            change = (slope * (change - delta)).to(dtype)
-            left = gl.convert_layout(change, operand)
-            acc = warpgroup_mma(left, k[0], acc, is_async=True)
-            right = gl.convert_layout(change, rest_operand)
-            rest = warpgroup_mma(right, k[1], rest, is_async=True)
-            acc, rest = warpgroup_mma_wait(0, deps=[acc, rest])
-            acc, rest = warpgroup_mma_init(acc), warpgroup_mma_init(rest)
+            keys.wait(key)  # a branch behind the changes; see `online.add_tiles`
+            accs = accumulators(wait_sums(accs))
             keys.release(key)
             key = key.next()
-            value = value.next()
+            operand = operands(change.to(dtype), LAYOUTS)
+        accs = start_sums(accs, operand, keys.tiles(key))
+        done = wait_sums(accs)
         place = (first + row, end, head)
-        done, last = warpgroup_mma_wait(0, deps=[acc, rest])
-        store_rows(out, done * scales[0], 0, place, gl.num_programs(1), depth)
-        store_rows(out, last * scales[0], FIRST, place, gl.num_programs(1), depth)
+        seen = start < stop  # the step of queries that see no key is dropped, as in `steps_of`
+        left = gl.where(seen, done[0] * scales[0], 0.0)
+        right = gl.where(seen, done[1] * scales[0], 0.0)
+        store_rows(out, left, 0, place, gl.num_programs(1), depth)
+        store_rows(out, right, COLUMNS[0], place, gl.num_programs(1), depth)
 
 
 @gluon.jit
@@ -354,11 +371,12 @@ def wide_query_gradients(
         (v_desc[0].block_type.shape[2], v_desc[1].block_type.shape[2]),
     )
     SETTINGS: gl.constexpr = ((SIZE, STEP), WINDOW, CAPPED, MOST, False, SHARED, COLUMNS)
+    SLOTS: gl.constexpr = slots_of_tiles(COLUMNS)
     wait_for_predecessor()
     rings = (
         tma_ring([q_desc[0], q_desc[1], grad_desc[0], grad_desc[1]], 1, consumers=2),
-        tma_ring(k_desc, 2, consumers=2),
-        tma_ring(v_desc, slots_of_values(COLUMNS), consumers=2),
+        tma_ring(k_desc, SLOTS[0], consumers=2),
+        tma_ring(v_desc, SLOTS[1], consumers=2),
     )
     known = (statistics, rows, depth)
     lists = (of_queries, of_keys, count)

@@ -25,6 +25,7 @@ __all__ = [
     "layouts_of",
     "operands",
     "query_tile",
+    "skip_tiles",
     "start_sums",
     "start_tiles",
     "store_rows",
@@ -145,6 +146,20 @@ def accumulators(sums):
 
 
 @gluon.jit
+def skip_tiles(rings, places, stop, seen):
+    """Release the tiles of keys from `seen` to before `stop`, which other groups' rows see and this one's do not; return the places and the end."""
+    keys, values = rings
+    value, position = places
+    for _ in range(seen, stop):
+        keys.wait(position)
+        keys.release(position)
+        values.wait(value)
+        values.release(value)
+        value, position = value.next(), position.next()
+    return (value, position), gl.minimum(stop, seen)
+
+
+@gluon.jit
 def start_tiles(q, rings, position, tile, mask, scale, facts: gl.constexpr, MASK: gl.constexpr):
     """Return the state after the first tile of keys, which has a mask."""
     keys, _ = rings
@@ -201,7 +216,7 @@ def add_tiles(state, q, rings, places, tiles, mask, scale, facts: gl.constexpr, 
             values.release(behind)
         accs = accumulators(scaled(done, kept, LAYOUTS))
         weights = operands(p.to(keys.dtype), LAYOUTS)
-        behind, position = position, position.next()
+        behind, position = behind.next(), position.next()
     return (top, total, weights, accs), (behind, position)
 
 

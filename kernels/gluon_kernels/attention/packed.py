@@ -155,7 +155,9 @@ def fetch_rows(ring, position, row, head, MORE: gl.constexpr):
 @gluon.jit
 def work_slots(consumers: gl.constexpr):
     """Allocate slots for the work of two rounds, which one warp finds and `consumers` groups of warps take, before `gl.warp_specialize`."""
-    slots = gl.allocate_shared_memory(gl.int32, [2 * FIELDS, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    slots = gl.allocate_shared_memory(
+        gl.int32, [2 * FIELDS, 1], gl.SwizzledSharedLayout(1, 1, 1, [0])
+    )
     written = mbarrier.allocate_mbarrier(batch=2)
     used = mbarrier.allocate_mbarrier(batch=2)
     for slot in gl.static_range(2):

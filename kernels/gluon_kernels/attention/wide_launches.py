@@ -10,7 +10,6 @@ from torch import Tensor
 from gluon_kernels.attention import hopper_wide
 from gluon_kernels.attention.launches import (
     LOG2E,
-    STAGES,
     Plan,
     columns_of,
     descriptor_of,
@@ -23,11 +22,12 @@ from gluon_kernels.plans import Launch, allocator, multiprocessors
 
 __all__ = ["forward_plan"]
 
-# By the width, rounded up to 64: the columns of both parts, the keys of a tile, the groups of warps, and if they overlap and have queries in registers.
-FORMS = {
-    128: ((64, 32), 128, 2, True, False),
-    192: ((128, 64), 64, 2, True, False),
-    256: ((128, 128), 64, 2, True, False),
+# By the width, rounded up to 64: the columns of both parts, the keys of a tile, their stages and those of values, the groups of warps, and if these
+# overlap and have queries in registers.
+FORMS: dict[int, tuple[Any, ...]] = {
+    128: ((64, 32), 128, (2, 2), 2, True, False),
+    192: ((128, 64), 64, (2, 2), 2, True, False),
+    256: ((128, 128), 64, (2, 2), 2, True, False),
 }
 
 
@@ -48,7 +48,7 @@ def forward_plan(
     logsums = empty_logsums() if keep else None
     shared = heads // of_keys
     parts, keys, *form = FORMS[-(-width // 64) * 64]
-    rows = 64 * form[0]
+    rows = 64 * form[1]
     order = PACKED
     if causal:
         of_head = 4 * width * depth // shared  # bytes of keys and values
@@ -62,7 +62,7 @@ def forward_plan(
         (min(-(-length // rows) * batch * heads, processors),),
         (
             *pairs, descriptor_of(written, 1, 1, 64, min(parts[1], 64)), logsums, sinks, batch * heads, length, depth, heads, order,
-            scale * LOG2E, shared, STAGES, causal, *form,
+            scale * LOG2E, shared, causal, *form,
         ),
         (*operands, written, logsums, sinks),
         num_warps=4,
