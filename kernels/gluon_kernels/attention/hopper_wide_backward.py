@@ -15,7 +15,6 @@ from gluon_core.language.nvidia.hopper import (
     mbarrier,
     tma_ring,
     warpgroup_mma,
-    warpgroup_mma_init,
     warpgroup_mma_wait,
 )
 from gluon_kernels.attention.hopper_varlen_gradients import (
