@@ -22,6 +22,7 @@ from gluon_core.language.nvidia.hopper import (
 )
 from gluon_kernels.attention.tiles import (
     mask_scores,
+    powers,
     rounds,
     skip_unseen,
     sums_of_lanes,
@@ -145,7 +146,7 @@ def attend(work, SETTINGS: gl.constexpr, part: gl.constexpr):
                     done = warpgroup_mma_wait(0, deps=[acc])
                     values.release(behind)
                 kept = gl.exp2(top - higher)
-                p = gl.exp2(score * scale - higher[:, None])
+                p = powers(score * scale - higher[:, None], SETTINGS[5])
                 fresh = sums_of_lanes(p)
                 total = total * gl.convert_layout(kept, lanes)[:, None] + fresh
                 top = higher
@@ -193,7 +194,7 @@ def attend(work, SETTINGS: gl.constexpr, part: gl.constexpr):
 def attention_hopper(
     q_desc, k_desc, v_desc, out_desc, logsums, sinks, heads, length, key_length, of_sequence, order, splits, scale,
     SHARED: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
-    CAUSAL: gl.constexpr, SPLIT: gl.constexpr, ORDERED: gl.constexpr,
+    CAUSAL: gl.constexpr, SPLIT: gl.constexpr, ORDERED: gl.constexpr, COMPUTED: gl.constexpr,
 ):  # fmt: skip
     """Store softmax(Q K^T * scale) V.
 
@@ -214,7 +215,7 @@ def attention_hopper(
     wait_for_predecessor()
     keys = tma_ring(k_desc, STAGES, consumers=PARTS)
     values = tma_ring(v_desc, STAGES, consumers=PARTS)
-    SETTINGS: gl.constexpr = (BLOCK_M, BLOCK_N, CAUSAL, SHARED, SPLIT)
+    SETTINGS: gl.constexpr = (BLOCK_M, BLOCK_N, CAUSAL, SHARED, SPLIT, COMPUTED)
     sizes = (heads, length, key_length, of_sequence, order, splits)
     AHEAD: gl.constexpr = PARTS - 1  # three groups keep the rows until their last product
     q0 = tma_ring(q_desc, AHEAD)

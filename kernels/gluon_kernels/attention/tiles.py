@@ -136,3 +136,31 @@ def hide(score, first, last, hidden: gl.constexpr):
         bound = gl.convert_layout(first, by_row)[:, None][:, :, None][:, :, :, None] - place
         x = gl.where(column >= bound, x, hidden)
     return gl.convert_layout(x.reshape(score.shape), score.type.layout)
+
+
+@gluon.jit
+def polynomial_power(x):
+    """Return 2^x for x up to 0 by arithmetic alone, to 1e-4 of its value: Cody and Waite's reduction, a cubic polynomial, and a shifted exponent."""
+    SHIFT: gl.constexpr = 12582912.0  # 1.5 * 2^23: the sum's last bits are the nearest integer
+    x = gl.maximum(x, -125.0)
+    shifted = x + SHIFT
+    rest = x - (shifted - SHIFT)
+    power = ((0.05517132 * rest + 0.24261054) * rest + 0.69326099) * rest + 0.99992811
+    exponent = shifted.to(gl.int32, bitcast=True) << 23
+    return (power.to(gl.int32, bitcast=True) + exponent).to(gl.float32, bitcast=True)
+
+
+@gluon.jit
+def powers(x, COMPUTED: gl.constexpr):
+    """Return 2^x, x up to 0: that of COMPUTED columns of 8 times 8 by arithmetic, while the unit for exponentials has the others."""
+    if COMPUTED == 0:
+        result = gl.exp2(x)
+    else:
+        y = x.reshape([x.shape[0], x.shape[1] // 8, 4, 2])
+        LAYOUT: gl.constexpr = y.type.layout
+        by_eight: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(2, gl.SliceLayout(3, LAYOUT)))
+        # A constant of each register: the compiler leaves one of both ways.
+        eight = gl.arange(0, x.shape[1] // 8, by_eight)[None, :][:, :, None][:, :, :, None]
+        y = gl.where(eight * COMPUTED % 8 < COMPUTED, polynomial_power(y), gl.exp2(y))
+        result = gl.convert_layout(y.reshape(x.shape), x.type.layout)
+    return result
