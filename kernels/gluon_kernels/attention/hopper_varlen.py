@@ -115,7 +115,7 @@ def attend(rings, slots, outputs, heads, scale, half: gl.constexpr, SETTINGS: gl
     LAYOUTS: gl.constexpr = layouts_of(COLUMNS)
     OVERLAP: gl.constexpr = len(COLUMNS) == 2 or COLUMNS[0] <= 64
     facts: gl.constexpr = (score_layout, LAYOUTS, (ROWS, KEYS), OVERLAP, SETTINGS, SETTINGS[7])
-    # Of a positive factor the exponents take care: the largest product is the largest score.
+    # Exponents apply a positive factor: the largest product is the largest score.
     factor = scale[0] if SETTINGS[6] else 1.0
     of_keys = (keys, values)
     position, value = keys.consumer(), values.consumer()
