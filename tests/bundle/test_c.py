@@ -373,6 +373,20 @@ class TestLaunch:
         failed = program(*words, LD_LIBRARY_PATH=str(folder), FAKE_FAIL="cuLaunchKernelEx")
         assert failed.count("free abc000 on 0x5") == 2
 
+    @pytest.mark.parametrize("release", [[], ["-DOLDER"]])
+    def test_through_the_driver_of_amd(self, program, bundle_file, tmp_path, release):
+        fake = [GCC, "-shared", "-fPIC", *release, str(HERE / "fake_hip.c"), "-o"]
+        subprocess.run([*fake, str(tmp_path / "libamdhip64.so")], check=True)
+        words = ("launch", bundle_file, "scale", 4, 2, 1, 33, *self.ARGUMENTS)
+        lines = program(*words, LD_LIBRARY_PATH=str(tmp_path))
+        if " sm_" in lines[-1]:
+            pytest.skip("this machine has NVIDIA's driver")
+        launch = (
+            "launch 0xf0 grid 4,2,1 block 256,1,1 shared 0 stream 0x21 extra (nil) "
+            "arguments 1000 2000 500 2.5"
+        )
+        assert lines == ["load ELF", "function scale of 0xd0", launch, launch, "0 gfx942 "]
+
     @pytest.mark.parametrize(
         "call, message",
         [
