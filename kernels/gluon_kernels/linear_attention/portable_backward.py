@@ -147,6 +147,12 @@ def store_rows(pointer, tile, first, rows, stride, width):
 
 
 @gluon.jit
+def multiplied(a, b, acc):
+    """Return acc plus the product of operands in shared memory, which may still read them."""
+    return gl.portable.mma(a, b, acc, is_async=True)
+
+
+@gluon.jit
 def over_values(
     v, grad, news, changes, states, state_changes, to_v, rates, dense, steps, first, length, heads, place, widths,
     K: gl.constexpr, C: gl.constexpr, BV: gl.constexpr, DELTA: gl.constexpr,
@@ -179,44 +185,52 @@ def over_values(
     grad_smem = gl.allocate_shared_memory(dtype, [C, BV], wide.a_shared)
     news_smem = gl.allocate_shared_memory(dtype, [C, BV], wide.a_shared)
     state_smem = gl.allocate_shared_memory(dtype, [BV, K], wide.b_shared)
+    to_state_smem = gl.allocate_shared_memory(dtype, [BV, K], wide.b_shared)
+    change_smem = grad_smem
+    if DELTA:
+        change_smem = gl.allocate_shared_memory(dtype, [C, BV], wide.a_shared)
+    news += dense
     for start in range(0, widths[1], BV):
+        # All loads first: each waits for memory as long as the products take.
         left = widths[1] - start
-        grad_smem.store(tile_rows(grad + start, first, length, steps[1], left, columns, C, BV))
-        news_smem.store(
-            tile_rows(news + dense + start, first, length, row_step, left, columns, C, BV)
-        )
+        of_out = tile_rows(grad + start, first, length, steps[1], left, columns, C, BV)
+        new = tile_rows(news + start, first, length, row_step, left, columns, C, BV)
         state_row = start + gl.arange(0, BV, gl.SliceLayout(1, of_state))
         state_column = gl.arange(0, K, gl.SliceLayout(0, of_state))
         in_state = (state_row < widths[1])[:, None] & (state_column < widths[0])[None, :]
         offsets = state_row[:, None] * widths[0] + state_column[None, :]
         size = place * (widths[0] * widths[1])
         state = gl.portable.load(states + size, offsets, in_state)
-        state_change = gl.portable.load(state_changes + size, offsets, in_state)
-        of_whole += gl.sum(state.to(gl.float32) * state_change.to(gl.float32), 0)
-        state_smem.store(state)
-        gl.portable.fence()
-        acc = gl.portable.accumulator(wide, from_out)
-        from_out = product(grad_smem, state_smem, acc)
-        acc = gl.portable.accumulator(narrow, to_weights)
-        to_weights = product(grad_smem, news_smem.permute((1, 0)), acc)
+        to_state = gl.portable.load(state_changes + size, offsets, in_state)
         if DELTA:
             change = tile_rows(
                 changes + dense + start, first, length, row_step, left, columns, C, BV
             )
             value = tile_rows(v + start, first, length, steps[0], left, columns, C, BV)
+            change_smem.store(change)
+        grad_smem.store(of_out)
+        news_smem.store(new)
+        state_smem.store(state)
+        to_state_smem.store(to_state)
+        gl.portable.fence()
+        by_out = multiplied(grad_smem, state_smem, gl.portable.accumulator(wide, from_out))
+        acc = gl.portable.accumulator(narrow, to_weights)
+        by_weights = multiplied(grad_smem, news_smem.permute((1, 0)), acc)
+        by_news = multiplied(news_smem, to_state_smem, gl.portable.accumulator(wide, from_news))
+        if DELTA:
+            acc = gl.portable.accumulator(wide, from_change)
+            by_change = multiplied(change_smem, state_smem, acc)
+            acc = gl.portable.accumulator(narrow, to_lower)
+            by_lower = multiplied(change_smem, news_smem.permute((1, 0)), acc)
             change = change.to(gl.float32)
             to_rate += gl.sum(change * value.to(gl.float32), 1)
             store_rows(to_v + dense + start, change * rate[:, None], first, length, row_step, left)
-            grad_smem.store(change.to(dtype))
-            gl.portable.fence()
-            acc = gl.portable.accumulator(wide, from_change)
-            from_change = product(grad_smem, state_smem, acc)
-            acc = gl.portable.accumulator(narrow, to_lower)
-            to_lower = product(grad_smem, news_smem.permute((1, 0)), acc)
-        state_smem.store(state_change)
-        gl.portable.fence()
-        acc = gl.portable.accumulator(wide, from_news)
-        from_news = product(news_smem, state_smem, acc)
+            from_change = gl.portable.read(by_change)
+            to_lower = gl.portable.read(by_lower)
+        of_whole += gl.sum(state.to(gl.float32) * to_state.to(gl.float32), 0)
+        from_out = gl.portable.read(by_out)
+        to_weights = gl.portable.read(by_weights)
+        from_news = gl.portable.read(by_news)
     return from_out, from_change, from_news, to_weights, to_lower, to_rate, of_whole
 
 
