@@ -34,10 +34,10 @@ EXCLUDED = frozenset(["tuned", "listed"])
 # launched as they are.
 ALONE = frozenset(
     "locked grouped_gemm host_descriptors tuples layer_norm_backward grouped lock_sum last_block constants "
-    "lookback sorted_experts".split()
+    "lookback sorted_experts stream_k adam_list tutorial_full tutorial_causal named".split()
 )
 # A launch counts in memory that it has to find as it was: restored before each, whose time is taken off.
-RESTORED = frozenset(["lookback"])
+RESTORED = frozenset(["lookback", "stream_k"])
 TOLERANCE = 2e-2  # of results in float16 and less; the others have a tenth
 MOST_APART = 1e-3  # share of a result's elements beyond it
 
@@ -270,8 +270,14 @@ def runs_of(file: str, launch: Launch, folder: Path, tag: str, device: str, alon
     for kind, own in texts.items():
         path = folder / f"{kind}_{tag}.py"
         path.write_text(own)
-        one = getattr(imported(path, path.stem), inner.__name__)
-        passed = {name: moved.get(name, value) for name, value in named.items()}
+        module = imported(path, path.stem)
+        one = getattr(module, inner.__name__)
+        functions = {
+            name: getattr(module, value.__name__)
+            for name, value in named.items()
+            if hasattr(value, "src") and hasattr(module, value.__name__)
+        }
+        passed = {name: moved.get(name, value) for name, value in named.items()} | functions
         size = (sizes[0], sizes[1], sizes[2] * copies)
         runs[kind] = lambda k=one, g=size, w=passed: k[g](**w)
     return runs, [(whole, whole.clone()) for whole in moved.values()]
