@@ -49,6 +49,7 @@ class _Accumulator(Prefetcher):
 
     takes_computed = False
     takes_several = False
+    takes_addresses = False
 
     def read(self, node: ast.For) -> Optional[Loop]:
         """Return a loop with one product whose sum nothing else in it uses."""

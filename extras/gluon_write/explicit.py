@@ -24,7 +24,7 @@ from gluon_write.graph import build
 from gluon_write.guard import guarded
 from gluon_write.held import held
 from gluon_write.hoist import hoisted
-from gluon_write.inline import inlined
+from gluon_write.inline import inlined, steps_inlined
 from gluon_write.lane_sums import summed_by_lanes
 from gluon_write.loads_ahead import loaded_ahead
 from gluon_write.partition_choice import in_partitions
@@ -122,6 +122,9 @@ def chosen_for(
     drawn = traced(fn)
     while (single := apart(fn, drawn)) is not fn:
         fn, drawn = single, traced(single)
+    whole = steps_inlined(fn, drawn)
+    if whole is not fn:
+        fn, drawn = whole, traced(whole)
     copied = per_call(fn, drawn)
     if copied is not fn:
         fn, drawn = copied, traced(copied)

@@ -20,6 +20,7 @@ __all__ = [
     "factor",
     "free_name",
     "function_of",
+    "one_line",
     "rewritten",
 ]
 
@@ -94,6 +95,11 @@ def edited(source: str, edits: Sequence[tuple[ast.expr, str]]) -> str:
         rest = held[node.end_col_offset or 0 :]
         lines[node.lineno - 1] = held[: node.col_offset] + text.encode() + rest
     return b"\n".join(lines).decode() + "\n"
+
+
+def one_line(text: str) -> str:
+    """Return an expression on one line, without the spaces that its line breaks leave in parentheses."""
+    return re.sub(r"(?<=[(\[{]) | (?=[)\]}])", "", " ".join(text.split()))
 
 
 def rewritten(fn: Any, jits: list[Any], text_of: Callable[[Any, int], Optional[str]]) -> Any:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import ast
 import re
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 from gluon_core import portable
-from gluon_write.form import Form, changed_copy, factor, free_name
+from gluon_write.form import Form, changed_copy, factor, free_name, one_line
 from gluon_write.loops import stores
 from gluon_write.sketch import Sketch
 
-__all__ = ["inlined"]
+__all__ = ["inlined", "steps_inlined"]
 
 
 def inlined(fn: Any, drawn: Sketch) -> Any:
@@ -24,6 +24,40 @@ def inlined(fn: Any, drawn: Sketch) -> Any:
 
     Args:
         drawn: the traced kernel.
+    """
+    return _with_bodies(
+        fn, drawn, lambda statement, kernel, one: _multiplies(one), all_of_them=True
+    )
+
+
+def steps_inlined(fn: Any, drawn: Sketch) -> Any:
+    """Return a kernel with the functions in its text that multiply in each step of a loop, or the kernel.
+
+    Such a loop loads ahead as one does that multiplies itself.
+
+    Args:
+        drawn: the traced kernel.
+    """
+
+    def wanted(statement: ast.Assign, kernel: Form, one: Form) -> bool:
+        loops = [n for n in ast.walk(kernel.tree) if isinstance(n, ast.For) and statement in n.body]
+        own = any(isinstance(n, (ast.For, ast.While)) for n in ast.walk(one.tree))
+        return bool(loops) and not own and _multiplies(one)
+
+    return _with_bodies(fn, drawn, wanted, all_of_them=False)
+
+
+def _with_bodies(
+    fn: Any,
+    drawn: Sketch,
+    wanted: Callable[[ast.Assign, Form, Form], bool],
+    all_of_them: bool,
+) -> Any:
+    """Return a kernel with functions in its text.
+
+    Args:
+        wanted: tells of a statement, the kernel and a function that it calls whether the text is wanted.
+        all_of_them: return the kernel where one of them cannot be.
     """
     kernel = Form(fn)
     taken = {*re.findall(r"\w+", kernel.source), *kernel.scope}
@@ -34,16 +68,22 @@ def inlined(fn: Any, drawn: Sketch) -> Any:
         for statement in ast.walk(kernel.tree)
         if isinstance(statement, ast.Assign)
         for one in drawn.jits
-        if one is not fn and kernel.called(statement.value) is one and _multiplies(Form(one))
+        if one is not fn
+        and kernel.called(statement.value) is one
+        and wanted(statement, kernel, Form(one))
     ]
+    changed = False
     for statement, one in sorted(calls, key=lambda pair: pair[0].lineno, reverse=True):
         text = _Body(kernel, Form(one), statement, taken, more).text()
         if text is None:
-            return fn
+            if all_of_them:
+                return fn
+            continue
+        changed = True
         indent = " " * statement.col_offset
         new = [f"{indent}{line}" if line else "" for line in text]
         lines[statement.lineno - 1 : statement.end_lineno] = new
-    if not calls:
+    if not changed:
         return fn
     return changed_copy(fn, drawn.jits, {0: "\n".join(lines) + "\n"}, {}, more)
 
@@ -81,7 +121,8 @@ class _Body:
         assigned = stores(ast.Module(body, []))
         names, lines = {}, []
         for parameter, value in bound.items():
-            text = " ".join(self.kernel.text_of(value).split())
+            default = any(value is one for one in tree.args.defaults)
+            text = one_line((self.function if default else self.kernel).text_of(value))
             if parameter not in assigned:
                 plain = isinstance(value, (ast.Name, ast.Constant))
                 if not plain and parameter not in self._constants():
@@ -105,8 +146,10 @@ class _Body:
         texts = [self._word(result, names) for result in results]
         if len(texts) != len(self.targets):
             return None
-        if texts != self.targets:
-            lines.append(f"{', '.join(self.targets)} = {', '.join(texts)}")
+        pairs = [pair for pair in zip(self.targets, texts) if pair[0] != pair[1]]
+        if pairs:
+            targets, texts = map(list, zip(*pairs))
+            lines.append(f"{', '.join(targets)} = {', '.join(texts)}")
         return lines
 
     def _bound(self) -> Optional[dict[str, ast.expr]]:

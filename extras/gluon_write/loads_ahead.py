@@ -19,15 +19,13 @@ from typing import Any, Callable, Iterator, Mapping, Optional, Sequence
 
 from gluon_core import language, portable
 from gluon_write.form import bounds_of, changed_copy, free_name
+from gluon_write.loads import MOST_WORDS, masked, replaced
 from gluon_write.loops import LoopReader, argument, falling, reads, stores
 from gluon_write.prefetch import one_line, renamed
 from gluon_write.sketch import Place, Sketch, place_of
 
 __all__ = ["loaded_ahead"]
 
-_MOST_WORDS = (
-    8  # registers of a thread for the loads of the next step: blocks share a multiprocessor
-)
 _LATER = (ast.IfExp, ast.BoolOp, ast.Lambda, ast.comprehension)  # parts may not be evaluated
 _WRITES = re.compile(
     r"store|atomic|inline_asm|print|barrier|scatter|shared_to_global|async_copy_local"
@@ -159,7 +157,7 @@ class _Reader(LoopReader):
             if (id(load.call) in feeding) == self.addresses:
                 if self._needs(load, loop, loads) is not None:
                     loop.loads.append(load)
-        if not loop.loads or sum(load.words for load in loop.loads) > _MOST_WORDS:
+        if not loop.loads or sum(load.words for load in loop.loads) > MOST_WORDS:
             return None
         wanted = [self._needs(load, loop, loads) or [] for load in loop.loads]
         loop.ahead = [s for s in node.body if any(s in one for one in wanted)]
@@ -278,7 +276,7 @@ class _Reader(LoopReader):
         statements = {id(load.statement): load.statement for load in loop.loads}
         for statement in statements.values():
             calls = [load for load in loop.loads if load.statement is statement]
-            text = self._replaced(statement, [(load.call, now[id(load)]) for load in calls])
+            text = replaced(self, statement, [(load.call, now[id(load)]) for load in calls])
             new = [*taken_over, *fetch] if statement is earliest else []
             lines = [f"{inner}{line}" for line in (*new, *text.splitlines())]
             edits.append((statement.lineno, statement.end_lineno or 0, lines))
@@ -290,39 +288,16 @@ class _Reader(LoopReader):
         for statement in loop.node.body:
             for load in loop.loads:
                 if load.statement is statement:
-                    lines.append(f"{load.name} = {renamed(self._masked(load, inside), moved)}")
+                    lines.append(f"{load.name} = {renamed(masked(self, load.call, inside), moved)}")
             if statement in loop.ahead:
                 calls = [load for load in loop.inner if load.statement is statement]
-                text = self._replaced(
-                    statement, [(load.call, self._masked(load, inside)) for load in calls]
+                text = replaced(
+                    self,
+                    statement,
+                    [(load.call, masked(self, load.call, inside)) for load in calls],
                 )
                 lines.append(one_line(renamed(text, moved)))
         return lines
-
-    def _masked(self, load: _Load, inside: str) -> str:
-        """Return the text of a load that is executed in the steps of the loop alone."""
-        words = {w.arg: one_line(self.text_of(w.value)) for w in load.call.keywords if w.arg}
-        listed = ("pointer", "mask", "other")
-        words |= {n: one_line(self.text_of(arg)) for n, arg in zip(listed, load.call.args)}
-        mask = words.pop("mask", None)
-        pointer, other = words.pop("pointer"), words.pop("other", "0")
-        mask = inside if mask in (None, "None") else f"({mask}) & ({inside})"
-        more = "".join(f", {word}={text}" for word, text in words.items())
-        other = "0" if other == "None" else other
-        return f"{self.space}.load({pointer}, mask={mask}, other={other}{more})"
-
-    def _replaced(self, statement: ast.stmt, calls: Sequence[tuple[ast.Call, str]]) -> str:
-        """Return the text of a statement with calls replaced, without its indent."""
-        first, last = self.range_of(statement)
-        data, text, copied = self.source.encode(), b"", first
-        for call, new in sorted(calls, key=lambda pair: self.range_of(pair[0])):
-            start, end = self.range_of(call)
-            text += data[copied:start] + new.encode()
-            copied = end
-        whole = (text + data[copied:last]).decode().splitlines()
-        indent = statement.col_offset
-        rest = [line[min(indent, len(line) - len(line.lstrip())) :] for line in whole[1:]]
-        return "\n".join([whole[0], *rest])
 
     def _carried(self, loop: _Loop, names: set[str]) -> list[str]:
         """Return those that a step takes from the one before: they are read before they are assigned."""

@@ -32,6 +32,7 @@ Edit = tuple[int, int, list[str]]
 
 _PURE = (ast.Assign, ast.AugAssign)
 _LEAST_ROWS = 64  # of a product of a warp group
+_WRITES = re.compile(r"store|atomic|asm|print|barrier|scatter")
 _HALVES = {"fp16": "float16", "bf16": "bfloat16"}
 
 
@@ -121,6 +122,7 @@ class LoopReader(Form):
     takes_falling = False
     takes_computed = False  # second operands that a step computes
     takes_several = False  # operands of several products
+    takes_addresses = False  # scalars that memory holds, in addresses
 
     def __init__(
         self, fn: Any, number: int, drawn: Sketch, wgmma: bool, unaligned: Collection[Place] = ()
@@ -283,12 +285,41 @@ class LoopReader(Form):
                 wanted |= reads(statement)
                 changed = True
         loop.ahead = [s for s in loop.node.body if s in chosen]
+        if any(map(self.addresses_in, loop.ahead)) and self._changes_memory(loop.node):
+            return False
         return not wanted & set(loop.tiles)
+
+    def _changes_memory(self, node: ast.For) -> bool:
+        """Return True if a step may change global memory."""
+        calls = [call for call in ast.walk(node) if isinstance(call, ast.Call)]
+        called = [self.called(call) for call in calls]
+        texts = [one.src for one in called if one in self.drawn.jits]
+        return any(map(_WRITES.search, [*(ast.unparse(call.func) for call in calls), *texts]))
 
     def ahead(self, statement: ast.stmt) -> bool:
         """Return True if a statement may run steps ahead: it reads no memory, and multiplies nothing."""
-        calls = (c for c in ast.walk(statement) if isinstance(c, ast.Call))
-        return not any(self.called(call) in _forbidden() for call in calls)
+        calls = [c for c in ast.walk(statement) if isinstance(c, ast.Call)]
+        known = self.addresses_in(statement)
+        return not any(self.called(call) in _forbidden() and call not in known for call in calls)
+
+    def addresses_in(self, statement: ast.stmt) -> list[ast.Call]:
+        """Return the loads of scalars in a statement that may run steps ahead, as parts of addresses."""
+        if not self.takes_addresses or not isinstance(statement, ast.Assign):
+            return []
+        calls = [c for c in ast.walk(statement) if isinstance(c, ast.Call)]
+        return [call for call in calls if self._is_scalar_load(call)]
+
+    def _is_scalar_load(self, call: ast.Call) -> bool:
+        place = place_of(call, self.number)
+        values = self.drawn.returned.get(place, ()) if place else ()
+        plain = self.called(call) is language.load and argument(call, 6, "volatile") is None
+        named = all(word.arg is not None for word in call.keywords) and len(call.args) <= 3
+        return (
+            plain
+            and named
+            and bool(values)
+            and not any(getattr(value.type, "dims", ()) for value in values)
+        )
 
     def adds(self, statement: ast.stmt, loop: Loop) -> bool:
         """Return True if a product adds to a sum of the steps before."""

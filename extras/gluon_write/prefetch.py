@@ -19,7 +19,8 @@ import ast
 import re
 from typing import Any, Collection, Iterable, Mapping, Optional
 
-from gluon_write.form import bounds_of, changed_copy, free_name
+from gluon_write.form import bounds_of, changed_copy, free_name, one_line
+from gluon_write.loads import MOST_WORDS, masked, replaced
 from gluon_write.loops import (
     Edit,
     Loop,
@@ -63,18 +64,34 @@ def prefetched(
     wgmma = has("nvidia.wgmma") and warps >= _LEAST_WARPS
     texts: dict[int, str] = {}
     for number, jit in enumerate(drawn.jits):
-        text = Prefetcher(jit, number, drawn, wgmma, unaligned).text(stages, room)
+        reader = Prefetcher(jit, number, drawn, wgmma, unaligned)
+        reader.held = MOST_WORDS * 4 * 32 * warps
+        text = reader.text(stages, room)
         if text is not None:
             texts[number] = text
     return changed_copy(fn, drawn.jits, texts, {}) if texts else fn
 
 
 class Prefetcher(LoopReader):
-    """Write loops whose tiles are copied ahead to rings."""
+    """Write loops whose tiles are copied ahead to rings.
+
+    Attributes:
+        held: bytes of tiles that registers hold a step ahead.
+    """
+
+    held = 0
 
     takes_falling = True
     takes_computed = True
     takes_several = True
+    takes_addresses = True
+
+    def read(self, node: ast.For) -> Optional[Loop]:
+        """Return a loop of products; None of one whose addresses memory holds, and whose tiles registers hold."""
+        loop = super().read(node)
+        if loop is None or not any(map(self.addresses_in, loop.ahead)):
+            return loop
+        return loop if sum(tile.bytes for tile in loop.copied) > self.held else None
 
     def text(self, stages: int, room: int) -> Optional[str]:
         """Return the function with its loops of products changed; None without one."""
@@ -119,6 +136,7 @@ class Prefetcher(LoopReader):
             )
             before += [f"{outer}{moved[n]} = {n}" for n in carried(loop) if n != variable]
             before.append(f"{outer}{ahead} = {first}")
+            before += [f"{outer}{line}" for line in self._places(loop, moved, last, ahead)]
         else:
             before.append(f"{outer}# No copies: the addresses may have any alignment.")
         before += [f"{outer}{line}" for line in self.rings_of(loop, moved)]
@@ -320,6 +338,7 @@ class Prefetcher(LoopReader):
     ) -> Any:
         """Return a function of the step that returns the lines which copy it."""
         loads = {id(tile.statement): tile for tile in loop.tiles.values()}
+        early = self._early(loop)
 
         def lines(step: str) -> list[str]:
             slot = step if re.fullmatch(r"\w+", step) else f"({step})"
@@ -341,11 +360,41 @@ class Prefetcher(LoopReader):
                     text.append(
                         f"{self.space}.{_COPY}.async_load({ring}, {one_line(pointer)}, mask={one_line(mask)})"
                     )
-                elif statement in loop.ahead:
-                    text.append(one_line(renamed(self.text_of(statement), moved)))
-            return [*text, f"{self.space}.{_COPY}.commit_group()", f"{ahead} += {stride}"]
+                elif statement in loop.ahead and statement not in early:
+                    text.append(self._moved(statement, loop, moved, last, ahead))
+            over = [f"{self.space}.{_COPY}.commit_group()", f"{ahead} += {stride}"]
+            return [*text, *over, *self._places(loop, moved, last, ahead)]
 
         return lines
+
+    def _moved(
+        self, statement: ast.stmt, loop: Loop, moved: Mapping[str, str], last: str, ahead: str
+    ) -> str:
+        """Return a statement of the addresses for the step that is copied, whose loads stay within the loop."""
+        inside = loop.inside(ahead, last)
+        calls = [(call, masked(self, call, inside)) for call in self.addresses_in(statement)]
+        return one_line(renamed(replaced(self, statement, calls), moved))
+
+    def _early(self, loop: Loop) -> list[ast.stmt]:
+        """Return the statements up to the last address that memory holds, if they need the step's number alone.
+
+        They run at the end of the step before: nothing waits for such an address.
+        """
+        loading = [statement for statement in loop.ahead if self.addresses_in(statement)]
+        if not loading:
+            return []
+        early = loop.ahead[: loop.ahead.index(loading[-1]) + 1]
+        assigned: set[str] = set()
+        for statement in early:
+            if reads(statement) & changed(loop) - assigned:
+                return []
+            assigned |= stores(statement)
+        late = [statement for statement in loop.ahead if statement not in early]
+        return [] if any(stores(statement) & assigned for statement in late) else early
+
+    def _places(self, loop: Loop, moved: Mapping[str, str], last: str, ahead: str) -> list[str]:
+        """Return the lines that compute the addresses of a step which memory holds."""
+        return [self._moved(statement, loop, moved, last, ahead) for statement in self._early(loop)]
 
 
 def changed(loop: Loop) -> set[str]:
@@ -390,7 +439,3 @@ def _targets(text: str, names: Mapping[str, str]) -> str:
     for name, new in names.items():
         text = re.sub(rf"(?<![\w.(,]){name}(?=\s*=[^=])", new, text)
     return text
-
-
-def one_line(text: str) -> str:
-    return " ".join(text.split())

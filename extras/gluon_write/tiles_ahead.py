@@ -57,6 +57,7 @@ class _TilePrefetcher(LoopsOfTiles, Prefetcher):
 
     takes_computed = False
     takes_several = False
+    takes_addresses = False
 
     def read(self, node: Any) -> Any:
         loop = super().read(node)

@@ -109,3 +109,45 @@ def test_the_step_uses_no_load_of_its_own():
     assert not is_late(loop, "f16")
     pages = re.search(r"(%\S+) = tt\.load [^\n]*!tt\.ptr<i32>", loop)
     assert pages and f"extsi {pages[1]} " not in loop
+
+
+@gluon.jit
+def multiplied(acc, a, b, page, K, k, B: gl.constexpr, BK: gl.constexpr):
+    rows, along = gl.arange(0, B), gl.arange(0, BK)
+    x = gl.load(a + rows[:, None] * K + (k + along)[None, :])
+    y = gl.load(b + (page * BK + along)[:, None] * B + rows[None, :])
+    return gl.portable.mma(x, y, acc)
+
+
+@gluon.jit(layouts="auto")
+def through_steps(a, b, c, pages, K, B: gl.constexpr, BK: gl.constexpr):
+    """Multiply by pages in a function that each step calls."""
+    rows = gl.arange(0, B)
+    acc = gl.zeros([B, B], gl.float32)
+    for k in range(0, K, BK):
+        page = gl.load(pages + k // BK)
+        acc = multiplied(acc, a, b, page, K, k, B, BK)
+    gl.store(c + rows[:, None] * B + rows[None, :], acc)
+
+
+@pytest.mark.parametrize("target", ["sim:hopper", "sim:sm_80", "sim:gfx942"])
+@pytest.mark.parametrize("count", [0, 1, 5])
+def test_pages_of_functions_that_steps_call(target, count):
+    """Pages beyond the table are not read: its last number is followed by nothing."""
+    rng = np.random.default_rng(4)
+    pages = rng.permutation(max(count, 1)).astype(np.int32)
+    a = rng.standard_normal((64, max(64 * count, 1))).astype(np.float16)
+    b = rng.standard_normal((max(count, 1), 64, 64)).astype(np.float16)
+    c = np.zeros((64, 64), np.float32)
+    through_steps[(1,)](a, b, c, pages, 64 * count, 64, 64, num_stages=3, target=target)
+    wanted = a[:, : 64 * count].astype(np.float32) @ b[pages[:count]].reshape(-1, 64)
+    assert np.allclose(c, wanted, atol=1e-2, rtol=1e-3)
+
+
+def test_large_pages_are_copied_ahead():
+    signature = {"a": "*fp16:16", "b": "*fp16:16", "c": "*fp32:16"}
+    signature |= {"pages": "*i32:16", "K": "i32:16"}
+    loop = loop_of(through_steps, signature, B=64, BK=64)
+    assert loop.count("ttg.async_copy_global_to_local") == 2 and "f16>" not in "".join(
+        line for line in loop.splitlines() if "tt.load" in line
+    )

@@ -238,7 +238,7 @@ def test_loads_run_ahead_on_amd():
     loop = text[text.index("for start in range") :]
     for load in ("key_ahead = gl.load(", "value_ahead = gl.load("):
         assert loop.index(load) < loop.index("gl.portable.mma")
-    assert "start_ahead < length" in loop
+    assert "start_ahead < masked_from" in loop
 
 
 @pytest.mark.parametrize("target", ["sim:hopper", "sim:sm_80", "sim:gfx942"])
