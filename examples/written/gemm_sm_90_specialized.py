@@ -38,8 +38,11 @@ def matmul_products(tiles, c, M, N, K, BM: gl.constexpr, BN: gl.constexpr, BK: g
 
 
 @gluon.jit
-def matmul_copies(tiles, K, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr):
+def matmul_copies_0(tiles, a, M, K, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr):
     """Copy the tiles of each step."""
+    # Described here, while other partitions describe other tensors.
+    a_tiles = gl.portable.descriptor(a, [M, K], [K, 1], [BM, BK])
+    tiles = tiles.part(0, a_tiles)
     slot = tiles.producer()
     units = gl.inline_asm_elementwise("mov.u32 $0, %nsmid;", "=r", [], gl.int32, True, 1)
     for program in range(gl.program_id(1) * gl.num_programs(0) + gl.program_id(0), gl.num_programs(0) * gl.num_programs(1), units):
@@ -47,7 +50,24 @@ def matmul_copies(tiles, K, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr
         index_1 = program // gl.num_programs(0)
         row, column = index_0 * BM, index_1 * BN
         for k in range(0, K, BK):
-            tiles.fetch(slot, [[row, k], [k, column]])
+            tiles.fetch(slot, [[row, k]])
+            slot = slot.next()
+
+
+@gluon.jit
+def matmul_copies_1(tiles, b, N, K, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr):
+    """Copy the tiles of each step."""
+    # Described here, while other partitions describe other tensors.
+    b_tiles = gl.portable.descriptor(b, [K, N], [N, 1], [BK, BN])
+    tiles = tiles.part(1, b_tiles)
+    slot = tiles.producer()
+    units = gl.inline_asm_elementwise("mov.u32 $0, %nsmid;", "=r", [], gl.int32, True, 1)
+    for program in range(gl.program_id(1) * gl.num_programs(0) + gl.program_id(0), gl.num_programs(0) * gl.num_programs(1), units):
+        index_0 = program % gl.num_programs(0)
+        index_1 = program // gl.num_programs(0)
+        row, column = index_0 * BM, index_1 * BN
+        for k in range(0, K, BK):
+            tiles.fetch(slot, [[k, column]])
             slot = slot.next()
 
 
@@ -58,15 +78,16 @@ def matmul(a, b, c, M, N, K, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexp
         return
     a_tiles = gl.portable.descriptor(a, [M, K], [K, 1], [BM, BK])
     b_tiles = gl.portable.descriptor(b, [K, N], [N, 1], [BK, BN])
-    # One partition copies, through rings of 4 slots; the other multiplies.
-    tiles = gl.nvidia.hopper.tma_ring([a_tiles, b_tiles], 4)
+    # Partitions copy a tensor each, through rings of 4 slots; the other multiplies.
+    tiles = gl.nvidia.hopper.tma_ring([a_tiles, b_tiles], 4, producers=2)
     gl.warp_specialize(
         [
             (matmul_products, (tiles, c, M, N, K, BM, BN, BK)),
-            (matmul_copies, (tiles, K, BM, BN, BK)),
+            (matmul_copies_0, (tiles, a, M, K, BM, BN, BK)),
+            (matmul_copies_1, (tiles, b, N, K, BM, BN, BK)),
         ],
-        [1],
-        [24],
+        [1, 1],
+        [24, 24],
     )
 
 

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import ast
 import math
+from functools import cached_property
 from typing import Any, Callable, Optional, Sequence
 
 from gluon_core.plugin.targets import Target
 from gluon_write.form import bounds_of, changed_copy, free_name, function_of
-from gluon_write.loops import Loop, Tile, operands_of, reads, stores
+from gluon_write.loops import Loop, Tile, reads, stores
 from gluon_write.own_tiles import DEPTH, OwnStore, names_of
 from gluon_write.programs import heavy_axis
-from gluon_write.ring_plan import GROUP, Function, NoForm, RingPlan, is_text
+from gluon_write.ring_plan import COMPOUND, GROUP, Function, NoForm, RingPlan, is_text
 from gluon_write.rounds import Rounds
 from gluon_write.sketch import Sketch
 from gluon_write.tile_loops import LoopsOfTiles, wrapped
@@ -36,7 +37,6 @@ LAUNCHED = {(4, 1): 255, (8, 1): 168, (4, 2): 168, (8, 2): 128, (4, 3): 128}
 _SHARED_REGISTERS = 160  # where three groups of warps share tiles
 SHARERS = 3
 _OPERANDS = 32  # registers of a product besides its sums
-_COMPOUND = (ast.For, ast.While, ast.If)
 
 
 class Partitions(RingPlan):
@@ -66,6 +66,7 @@ class Partitions(RingPlan):
         super().__init__(fn, drawn, target, stages, parts, part, group, bool(ends))
         self.warps, self.ends, self.sharing = warps, ends, sharing
         self.passing = False  # the copies of a consumer that lets tiles pass are written
+        self.copying: Optional[int] = None  # the number of the tile whose copies are written
         self.written: dict[str, Any] = {}
         self.texts: dict[str, str] = {}  # of the functions that are written
         self.cycles = [0.0, 0.0]  # of a round of each loop, pipelined and in partitions
@@ -75,6 +76,9 @@ class Partitions(RingPlan):
             self._write(number, self.before if number == 0 else [])
         self.kernel = self._whole(self.functions[0], self.before)
 
+    splits_copies = (
+        True  # partitions that copy one operand each pay where a kernel makes its descriptors
+    )
     own_depth = DEPTH  # slots of the rings of tiles that a part has for itself
 
     @property
@@ -93,6 +97,20 @@ class Partitions(RingPlan):
             if self.parts == 1 and reads(one.maker) & reader.locals <= known
         ]
 
+    @cached_property
+    def makers(self) -> list[ast.stmt]:
+        """Return the statements that make the descriptors of the only ring, one for each partition that copies; [] where one copies all.
+
+        A descriptor takes most of a microsecond, in which no other tile of a short kernel is copied.
+        """
+        reader = self.functions[0].reader
+        if not self.splits_copies or self.parts > 1 or len(self.rings) > 1 or self.own:
+            return []
+        by_name = {name: s for s in self.before if self.describes(reader, s) for name in stores(s)}
+        makers = [by_name[name] for name in self.descriptors]
+        known = all(reads(s) & reader.locals <= reader.parameters for s in makers)
+        return makers if known and len(makers) > 1 else []
+
     @property
     def gain(self) -> float:
         """Return the time of the pipelined form over that of this one."""
@@ -101,10 +119,14 @@ class Partitions(RingPlan):
     def heavy_axis(self) -> Optional[int]:
         """Return the axis along which programs have more and more steps; None without one."""
         kernel = self.functions[0]
-        texts = {one.copies: self.texts[one.copies] for n, one in self.functions.items() if n}
-        text, scope = self.texts[kernel.copies], kernel.reader.scope
+        name, *inner = (
+            names_of(one.copies, len(self.makers))[0]
+            for one in (kernel, *(one for n, one in self.functions.items() if n))
+        )
+        texts = {one: self.texts[one] for one in inner}
+        text, scope = self.texts[name], kernel.reader.scope
         rings = [*self.rings, *(ring for one in self.own for ring in one.rings(self.parts))]
-        return heavy_axis(text, kernel.copies, rings, self.drawn, scope, texts)
+        return heavy_axis(text, name, rings, self.drawn, scope, texts)
 
     # -- the copies of a function -----------------------------------------------------------------
 
@@ -117,7 +139,10 @@ class Partitions(RingPlan):
             skipped += [s for s in one.reader.tree.body
                         if isinstance(s, ast.AnnAssign) and self.part in stores(s)]  # fmt: skip
         self._consumer(number, one, skipped, before)
-        self._producer(number, one, skipped)
+        for tile in range(len(self.makers)) if self.makers else [None]:
+            self.copying = tile
+            self._producer(number, one, skipped)
+        self.copying = None
         if self.sharing is not None:
             self.passing = True
             self._producer(number, one, skipped)
@@ -127,7 +152,16 @@ class Partitions(RingPlan):
 
     def _opening(self, role: str) -> list[str]:
         """Return the lines that a partition begins with; role is "consumer" or "producer"."""
-        return [f"{self.slot} = {next(iter(self.rings))}.{role}()"]
+        ring, lines = next(iter(self.rings)), []
+        if self.copying is not None:
+            reader, maker = self.functions[0].reader, self.makers[self.copying]
+            (name,) = stores(maker)
+            lines = [
+                "# Described here, while other partitions describe other tensors.",
+                *reader.piece(maker),
+                f"{ring} = {ring}.part({self.copying}, {name})",
+            ]
+        return [*lines, f"{self.slot} = {ring}.{role}()"]
 
     def _words(self, role: str) -> str:
         """Return the docstring of a partition's function."""
@@ -214,9 +248,7 @@ class Partitions(RingPlan):
             return self._rounds(one, loop, inner)
         own = self.own_of(statement)
         if own and not isinstance(statement, ast.For):
-            return own[0].taken(
-                self.sharing is not None and self._is_operand(one, own[0].tile.name)
-            )
+            return own[0].taken(self.sharing is not None and self.is_operand(one, own[0].tile.name))
         for store in self.stored:
             if statement is store.statement:
                 return store.lines(reader)
@@ -233,7 +265,7 @@ class Partitions(RingPlan):
             listed = value.elts if isinstance(value, ast.Tuple) else [value] if value else []
             values = [reader.text_of(value) for value in listed]
             return [f"return {', '.join([*values, self.slot])}"]
-        if isinstance(statement, _COMPOUND) and self.has_loops(one, statement):
+        if isinstance(statement, COMPOUND) and self.has_loops(one, statement):
             lines = self._compound(
                 reader,
                 statement,
@@ -306,33 +338,9 @@ class Partitions(RingPlan):
 
     def _copy_of(self, one: Function) -> str:
         """Return the name of the copy that is written: the producer's, or that of a consumer that lets tiles pass."""
+        if self.copying is not None:
+            return names_of(one.copies, len(self.makers))[self.copying]
         return one.passes if self.passing else one.copies
-
-    def _is_operand(self, one: Function, name: str) -> bool:
-        """Return True if units alone read a tile, in this function and those that it is passed to."""
-        reader = one.reader
-        inner = {
-            id(node)
-            for loop in one.loops.values()
-            for product in loop.products
-            for node in operands_of(product)[:1]
-        }
-        asked = {
-            id(node.value)
-            for node in ast.walk(reader.tree)
-            if isinstance(node, ast.Attribute) and node.attr in ("shape", "dtype")
-        }
-        passed: set[int] = set()
-        for call, number in self.calls_in(reader):
-            callee = self.functions[number]
-            for parameter, value in self.bound(call, callee.reader).items():
-                if isinstance(value, ast.Name) and value.id == name:
-                    if not self._is_operand(callee, parameter):
-                        return False
-                    passed.add(id(value))
-        names = [n for n in ast.walk(reader.tree) if isinstance(n, ast.Name) and n.id == name]
-        read = [n for n in names if isinstance(n.ctx, ast.Load)]
-        return all(id(n) in inner | asked | passed for n in read)
 
     def _taken_by(self, callee: Function, consumer: bool) -> list[str]:
         written = self.written[callee.products if consumer else self._copy_of(callee)]
@@ -364,7 +372,7 @@ class Partitions(RingPlan):
 
     def _producer(self, number: int, one: Function, skipped: Sequence[ast.stmt]) -> None:
         reader = one.reader
-        needed = self._slice(one)
+        needed = self.slice_of(one)
         role, copy = "consumer" if self.passing else "producer", self._copy_of(one)
         body = self._opening(role) if number == 0 else []
         body += [tile.begun(role, self.parts) for tile in self.own if number == 0]
@@ -378,7 +386,7 @@ class Partitions(RingPlan):
         if self.part in read:
             raise NoForm
         own = [p for p in reader.parameters_in_order() if p in read]
-        if number == 0:
+        if number == 0 and not self.makers:
             own += sorted({name for s in skipped for name in stores(s)} & read)
         rings = [
             ring
@@ -394,38 +402,6 @@ class Partitions(RingPlan):
         self.written[copy] = function_of(text, copy, {**reader.scope, **self.written})
         one.taken = one.taken if self.passing else own
 
-    def _slice(self, one: Function) -> set[str]:
-        """Return the names that the copies and the control flow around them need."""
-        reader = one.reader
-        needed: set[str] = set()
-        for node in ast.walk(reader.tree):
-            loop = one.loops.get(id(node))
-            if loop is not None:
-                needed |= {name for tile in loop.tiles.values() for name in tile.reads()}
-                needed |= {name for arg in loop.node.iter.args for name in reads(arg)}  # type: ignore[attr-defined]
-            elif isinstance(node, _COMPOUND) and self.has_loops(one, node):
-                head = node.iter if isinstance(node, ast.For) else node.test
-                needed |= reads(head)
-        if one is self.functions[0]:
-            needed |= {n for own in self.own for n in own.slice(self.part)[1]}
-        for call, callee in self.calls_in(reader):
-            inner = self.functions[callee]
-            for name, value in self.bound(call, inner.reader).items():
-                if name in inner.taken:
-                    needed |= reads(value)
-        changed = True
-        while changed:
-            before = set(needed)
-            for node in ast.walk(reader.tree):
-                if isinstance(node, ast.stmt) and not isinstance(node, ast.FunctionDef):
-                    if not isinstance(node, _COMPOUND) and stores(node) & needed:
-                        needed |= reads(node)
-                    elif isinstance(node, _COMPOUND) and stores(node) & needed:
-                        head = node.iter if isinstance(node, ast.For) else node.test
-                        needed |= reads(head)
-            changed = needed != before
-        return needed
-
     def _fetched(self, one: Function, statement: ast.stmt, needed: set[str]) -> list[str]:
         """Return the lines of a statement in the producer."""
         reader = one.reader
@@ -438,7 +414,7 @@ class Partitions(RingPlan):
         if own and not isinstance(statement, ast.For):
             passed = own[0].passed() if self.passing else None
             return passed or own[0].fetched(reader, self.parts, self.part)
-        if isinstance(statement, _COMPOUND):
+        if isinstance(statement, COMPOUND):
             if self.has_loops(one, statement):
                 return self._compound(
                     reader,
@@ -479,6 +455,7 @@ class Partitions(RingPlan):
                 places = ", ".join(
                     f"[{', '.join(reader.text_of(part) for part in one.place)}]"
                     for one in _by_ring(loop)[tile.ring]
+                    if self.copying in (None, one.number)
                 )
                 lines.append(f"    {tile.ring}.fetch({self.slot}, [{places}])")
             elif tile is None and statement in loop.ahead:
@@ -529,16 +506,19 @@ class Partitions(RingPlan):
             passed = [*names_passed, *([str(number)] if self.part else [])]
             spare = self.sharing is not None and number >= MOST_PARTS
             calls.append(wrapped(f"({self.spare if spare else kernel.products}, (", passed, ")),"))
-        copies = wrapped(f"({kernel.copies}, (", self.written[kernel.copies].arg_names, ")),")
+        copying_parts = names_of(kernel.copies, len(self.makers))
+        copies = [
+            wrapped(f"({name}, (", self.written[name].arg_names, ")),") for name in copying_parts
+        ]
         many, copying = REGISTERS[self.warps]
         many = _SHARED_REGISTERS if self.sharing is not None else many
         if self.warps == self.group:  # the first part has the kernel's own warps
-            workers = [GROUP] * (self.parts - 1) + [1]
-            registers = [many] * (self.parts - 1) + [copying]
-            calls.append(copies)
+            workers = [GROUP] * (self.parts - 1) + [1] * len(copies)
+            registers = [many] * (self.parts - 1) + [copying] * len(copies)
+            calls += copies
         else:
             workers, registers = [GROUP] * self.parts, [many] * self.parts
-            calls.insert(0, copies)
+            calls = [*copies, *calls]
         return calls, workers, registers
 
     def _whole(self, kernel: Function, before: Sequence[ast.stmt]) -> Any:
@@ -551,15 +531,13 @@ class Partitions(RingPlan):
             if store in self.late:
                 continue
             lines += [store.described(reader)] if store else reader.piece(statement)
-        lines.append(
-            f"# One partition copies, through rings of {self.depth} slots; {self._others()}."
-        )
-        consumers = f", consumers={self.users}" if self.users > 1 else ""
+        copying = "Partitions copy a tensor each" if self.makers else "One partition copies"
+        lines.append(f"# {copying}, through rings of {self.depth} slots; {self._others()}.")
+        more = f", consumers={self.users}" if self.users > 1 else ""
+        more += f", producers={len(self.makers)}" if self.makers else ""
         for ring in self.rings:
             names = ", ".join(n for n, one in self.descriptors.items() if one == ring)
-            lines.append(
-                f"{ring} = {gl}.nvidia.hopper.tma_ring([{names}], {self.depth}{consumers})"
-            )
+            lines.append(f"{ring} = {gl}.nvidia.hopper.tma_ring([{names}], {self.depth}{more})")
         for one in self.own:
             lines += [
                 f"{ring} = {gl}.nvidia.hopper.tma_ring([{one.tile.tiles}], {self.own_depth})"

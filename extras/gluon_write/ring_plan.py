@@ -15,8 +15,9 @@ from gluon_write.own_tiles import DEPTH, OwnTile, own_stores, own_tiles
 from gluon_write.sketch import Sketch
 from gluon_write.tile_loops import LoopsOfTiles
 
-__all__ = ["GROUP", "Function", "NoForm", "RingPlan", "is_text"]
+__all__ = ["COMPOUND", "GROUP", "Function", "NoForm", "RingPlan", "is_text"]
 
+COMPOUND = (ast.For, ast.While, ast.If)
 GROUP = 4  # warps
 _BARRIERS = 1024  # bytes of shared memory
 _MOST_SLOTS = 4
@@ -345,6 +346,64 @@ class RingPlan:
         nodes = list(ast.walk(statement))
         calls = [call for call, _ in self.calls_in(one.reader)]
         return any(id(n) in one.loops for n in nodes) or any(call in nodes for call in calls)
+
+    def slice_of(self, one: Function) -> set[str]:
+        """Return the names that the copies and the control flow around them need."""
+        reader = one.reader
+        needed: set[str] = set()
+        for node in ast.walk(reader.tree):
+            loop = one.loops.get(id(node))
+            if loop is not None:
+                needed |= {name for tile in loop.tiles.values() for name in tile.reads()}
+                needed |= {name for arg in loop.node.iter.args for name in reads(arg)}  # type: ignore[attr-defined]
+            elif isinstance(node, COMPOUND) and self.has_loops(one, node):
+                head = node.iter if isinstance(node, ast.For) else node.test
+                needed |= reads(head)
+        if one is self.functions[0]:
+            needed |= {n for own in self.own for n in own.slice(self.part)[1]}
+        for call, callee in self.calls_in(reader):
+            inner = self.functions[callee]
+            for name, value in self.bound(call, inner.reader).items():
+                if name in inner.taken:
+                    needed |= reads(value)
+        changed = True
+        while changed:
+            before = set(needed)
+            for node in ast.walk(reader.tree):
+                if isinstance(node, ast.stmt) and not isinstance(node, ast.FunctionDef):
+                    if not isinstance(node, COMPOUND) and stores(node) & needed:
+                        needed |= reads(node)
+                    elif isinstance(node, COMPOUND) and stores(node) & needed:
+                        head = node.iter if isinstance(node, ast.For) else node.test
+                        needed |= reads(head)
+            changed = needed != before
+        return needed
+
+    def is_operand(self, one: Function, name: str) -> bool:
+        """Return True if units alone read a tile, in this function and those that it is passed to."""
+        reader = one.reader
+        inner = {
+            id(node)
+            for loop in one.loops.values()
+            for product in loop.products
+            for node in operands_of(product)[:1]
+        }
+        asked = {
+            id(node.value)
+            for node in ast.walk(reader.tree)
+            if isinstance(node, ast.Attribute) and node.attr in ("shape", "dtype")
+        }
+        passed: set[int] = set()
+        for call, number in self.calls_in(reader):
+            callee = self.functions[number]
+            for parameter, value in self.bound(call, callee.reader).items():
+                if isinstance(value, ast.Name) and value.id == name:
+                    if not self.is_operand(callee, parameter):
+                        return False
+                    passed.add(id(value))
+        names = [n for n in ast.walk(reader.tree) if isinstance(n, ast.Name) and n.id == name]
+        read = [n for n in names if isinstance(n.ctx, ast.Load)]
+        return all(id(n) in inner | asked | passed for n in read)
 
 
 def _operands(product: ast.Call, loop: Loop, reader: LoopsOfTiles) -> list[str]:

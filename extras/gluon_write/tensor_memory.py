@@ -104,6 +104,8 @@ def _walked(
 class _TensorMemory(Partitions):
     """Hold a kernel whose only loop of products keeps its sum in tensor memory."""
 
+    splits_copies = False
+
     def _find(self) -> None:
         super()._find()
         loops = [loop for one in self.functions.values() for loop in one.loops.values()]

@@ -66,6 +66,8 @@ class _Step:
 class RowsInTensorMemory(Partitions):
     """Hold a kernel whose loops multiply twice, by scores and by weights, in partitions."""
 
+    splits_copies = False
+
     def _find(self) -> None:
         super()._find()
         if len(self.functions) != 1:
@@ -191,7 +193,7 @@ class RowsInTensorMemory(Partitions):
                  if isinstance(one.score.value, ast.Call)}  # fmt: skip
         if {tile.tile.name for tile in self.own} != names:
             raise NoForm
-        if not all(self._is_operand(kernel, name) for name in names):
+        if not all(self.is_operand(kernel, name) for name in names):
             raise NoForm
 
     def _copy_of(self, one: Function) -> str:

@@ -232,6 +232,7 @@ class ControlOps(SemanticBase):
             inner = []
             for arg in args:
                 value, cursor = arg.type._unflatten_ir(arguments, cursor)
+                self.session.multiples.copy(arg, value)
                 inner.append(value)
             returned = generator.call_JitFunction(
                 function, inner, kwargs={}, caller_context=PartitionContext(num_warps[i])

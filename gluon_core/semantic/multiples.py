@@ -58,6 +58,15 @@ class Multiples:
         parts = _parts(value)
         return self.of(value) if parts is None else tuple(map(self.within, parts))
 
+    def copy(self, value: Any, to: Any) -> None:
+        """Note the known facts of a value for another one that equals it, such as a partition's argument."""
+        parts, own = _parts(value), _parts(to)
+        if parts is None or own is None:
+            self.note(to, self.of(value))
+            return
+        for one, other in zip(parts, own):
+            self.copy(one, other)
+
     def bind(self, value: Any, multiple: Callable[[Path], int], path: Path) -> None:
         """Note the known facts of a parameter, by its path among the parameters."""
         parts = _parts(value)

@@ -172,6 +172,32 @@ def test_programs_walk_over_the_grid(sources, causal, monkeypatch):
         assert np.abs(out[head] - wanted).max() < 5e-3
 
 
+@gluon.jit(layouts="auto")
+def gemm(a, b, c, M, N, K, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr):
+    a_tiles = gl.portable.descriptor(a, [M, K], [K, 1], [BM, BK])
+    b_tiles = gl.portable.descriptor(b, [K, N], [N, 1], [BK, BN])
+    c_tiles = gl.portable.descriptor(c, [M, N], [N, 1], [BM, BN])
+    row, column = gl.program_id(0) * BM, gl.program_id(1) * BN
+    acc = gl.zeros([BM, BN], gl.float32)
+    for k in range(0, K, BK):
+        x = gl.portable.load(a_tiles, [row, k])
+        y = gl.portable.load(b_tiles, [k, column])
+        acc = gl.portable.mma(x, y, acc)
+    gl.portable.store(c_tiles, [row, column], acc.to(c.dtype.element_ty))
+
+
+def test_operands_of_a_gemm_have_a_producer_each(sources, monkeypatch):
+    """Each producer makes the descriptor of its operand; two multiprocessors have six blocks."""
+    monkeypatch.setattr(gluon_write.walk, "_UNITS", "2")
+    for depth, schedule in ((32, "eager"), (208, "eager"), (208, "latest")):
+        a, b, c = halves(256, depth), halves(depth, 192, seed=1), np.zeros((256, 192), np.float16)
+        with using(schedule=schedule):
+            gemm[(2, 3)](a, b, c, 256, 192, depth, 128, 64, 32, num_stages=3, target="sim:sm_90")
+        wanted = a.astype(np.float64) @ b.astype(np.float64)
+        assert np.abs(c - wanted).max() < 0.05
+    assert "producers=2)" in sources[0] and "tiles.part(1, b_tiles)" in sources[0]
+
+
 def producer(body):
     """Return the text of a producer with a loop, and the count of an axis along which its steps grow."""
     text = f"def copies(ring, length):\n    slot = ring.producer()\n    {body}\n"
