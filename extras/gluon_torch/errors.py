@@ -6,6 +6,7 @@ from gluon_core.errors import ArgumentError, GluonError
 
 __all__ = [
     "FakeResultError",
+    "MissingGradientError",
     "MutationError",
     "NondeterministicError",
     "OpNameError",
@@ -28,6 +29,10 @@ class MutationError(GluonError, RuntimeError):
 
 class FakeResultError(GluonError, RuntimeError):
     """An op of torch declares shapes, strides, dtypes or devices that its results do not have."""
+
+
+class MissingGradientError(GluonError, RuntimeError):
+    """A gradient was wanted of an op of torch that has none."""
 
 
 class NondeterministicError(GluonError, RuntimeError):

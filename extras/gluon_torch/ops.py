@@ -14,14 +14,19 @@ from typing import Any, Callable, Iterable, Mapping, Optional, Sequence, Union
 
 import torch
 from torch._library.custom_ops import OPDEFS
-from torch._library.utils import fill_defaults
+from torch._library.utils import fill_defaults, is_functional_schema
 from torch.autograd import forward_ad
 
 from gluon_core.errors import did_you_mean
 from gluon_torch import checks
 from gluon_torch.batch import one_by_one
 from gluon_torch.calls import shorten_autograd, shorten_kernel
-from gluon_torch.errors import NondeterministicError, OpNameError, OpSchemaError
+from gluon_torch.errors import (
+    MissingGradientError,
+    NondeterministicError,
+    OpNameError,
+    OpSchemaError,
+)
 from gluon_torch.forward_mode import in_forward_mode, tangents_of
 
 __all__ = ["Op", "get", "op"]
@@ -236,6 +241,8 @@ def op(
         new.register_fake(function if new.overload._schema.returns else _nothing)
     if backward is not None:
         new.register_autograd(backward, setup_context=setup_context)
+    elif is_functional_schema(new.overload._schema):
+        new.register_autograd(_without_gradient(name))
     if autocast is not None:
         per_device = (
             autocast if isinstance(autocast, Mapping) else dict.fromkeys(_device_types(), autocast)
@@ -246,6 +253,19 @@ def op(
         new.register_vmap(vmap)
     _ops[name] = new
     return new
+
+
+def _without_gradient(name: str) -> Function:
+    """Return the backward of an op that has none."""
+
+    def backward(ctx: Any, *grads: Any) -> Any:
+        raise MissingGradientError(
+            f"{name} has no gradient, and one of its results was differentiated",
+            remedy="Detach the tensors that it takes, or call it under torch.no_grad(); an op of your own "
+            "takes backward=.",
+        )
+
+    return backward
 
 
 def get(name: str) -> Op:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, Callable
+from typing import Any, Callable, Sequence
 
 import torch
 
@@ -12,8 +12,10 @@ import gluon_core as gluon
 __all__ = [
     "differentiable",
     "direct",
+    "gradients_through",
     "is_compiling",
     "is_plain",
+    "is_transformed",
     "kept",
     "route",
     "wants_gradient",
@@ -23,6 +25,24 @@ is_plain: Callable[..., bool] = gluon.torch.is_plain
 route: Callable[..., int] = gluon.torch.route
 is_compiling = torch.compiler.is_compiling
 direct: Callable[..., Callable[..., Any]] = gluon.torch.with_gradient
+
+
+def is_transformed() -> bool:
+    """Return True within a transform of `torch.func`, such as `vmap` or `grad`."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def gradients_through(
+    function: Callable[..., torch.Tensor], tensors: Sequence[torch.Tensor], grad: torch.Tensor
+) -> tuple[torch.Tensor, ...]:
+    """Return the gradients of `function(*tensors)`, by functions that have gradients."""
+    if is_transformed():  # which allow no new leaves
+        result: tuple[torch.Tensor, ...] = torch.func.vjp(function, *tensors)[1](grad)
+        return result
+    leaves = [x.detach().requires_grad_() for x in tensors]
+    with torch.enable_grad():
+        after = function(*leaves)
+    return tuple(torch.autograd.grad(after, leaves, grad))
 
 
 def wants_gradient(*tensors: Any) -> bool:

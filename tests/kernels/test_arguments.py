@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import gluon_kernels
-from gluon_core.errors import ArgumentError, DtypeError
+from gluon_core.errors import ArgumentError, DtypeError, GluonError
 from tests.kernels.launched import on_target
 from tests.kernels.routes import plain, route
 
@@ -31,6 +31,17 @@ SPARSE = {
     "sparse by rows": lambda x: x.to_sparse_csr() if x.ndim >= 2 else None,
     "nested": lambda x: torch.nested.nested_tensor([x, x]),
     "of mkldnn": lambda x: x.float().to_mkldnn(),
+}
+ODD = {
+    "complex": lambda x: x.float().to(torch.complex64),
+    "float64": lambda x: x.double(),
+    "bool": lambda x: x.float() > 0,
+    "of 8 bits": lambda x: x.float().to(torch.float8_e5m2),
+    "quantized": lambda x: torch.quantize_per_tensor(x.float(), 0.1, 0, torch.qint8),
+    "scalar": lambda x: torch.ones((), dtype=x.dtype),
+    "of six dimensions": lambda x: x.expand(*[1] * (6 - x.ndim), *x.shape),
+    "without elements": lambda x: x[..., :0] if x.ndim else None,
+    "elsewhere": lambda x: x.to("meta"),
 }
 OPERATORS = [name for name in gluon_kernels.__all__ if inspect.isfunction(getattr(gluon_kernels, name))]  # fmt: skip
 
@@ -135,6 +146,27 @@ def test_tensors_without_strides(operator, way):
                 with pytest.raises(ArgumentError, match=f"{name}: .* takes dense tensors; expected layout torch.strided, got .*"):  # fmt: skip
                     function(**{**right, name: value})
                     pytest.fail(f"{operator} took a tensor {kind} for {name}")
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_odd_tensors(operator):
+    """Each is taken, or refused before a launch by an error that names an argument and what it should be."""
+    function, right = getattr(gluon_kernels, operator), ARGUMENTS[operator]
+    parameters = inspect.signature(function).parameters
+    with on_target("sim:sm_90"):
+        for name, x in right.items():
+            for kind, convert in ODD.items() if isinstance(x, torch.Tensor) else ():
+                value = convert(x)
+                if value is None:
+                    continue
+                try:
+                    function(**{**right, name: value})
+                except GluonError as error:
+                    text = f"{operator} of {name} {kind}: {error}"
+                    named = str(error).partition(": ")[0].split(", ")
+                    assert set(named) <= set(parameters), text
+                    assert "expected" in str(error) or kind == "elsewhere", text
 
 
 @WAYS

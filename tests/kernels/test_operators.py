@@ -75,3 +75,20 @@ def test_gradients(name):
                 float(grad.double().norm() * along[number].norm()) / along[number].numel() ** 0.5
             )
             assert abs(analytic - right) <= case.tolerance * max(abs(right), scale), number
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_gradients_by_torch_func(name):
+    case = GRADIENTS[name]
+    inputs = tuple(x.detach() for x in case.inputs())
+
+    def loss(*inputs):
+        result = case.call(*inputs).double()
+        return (result * torch.linspace(-1, 1, result.numel()).view(result.shape)).sum()
+
+    transformed = torch.func.grad(loss, tuple(range(len(inputs))))(*inputs)
+    leaves = [x.clone().requires_grad_() for x in inputs]
+    for one, other in zip(transformed, torch.autograd.grad(loss(*leaves), leaves)):
+        torch.testing.assert_close(one, other, rtol=2e-2, atol=2e-2)

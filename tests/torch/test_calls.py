@@ -92,7 +92,7 @@ def test_a_gradient_that_nobody_gave_is_an_error(device):
     x = torch.randn(4, device=device, requires_grad=True)
     result = plus(x)
     assert result.requires_grad
-    with pytest.raises(RuntimeError, match="no autograd formula"):
+    with pytest.raises(RuntimeError, match="plus has no gradient.*torch.no_grad"):
         result.sum().backward()
 
 

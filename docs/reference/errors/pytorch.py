@@ -52,6 +52,15 @@ with gluon_torch.debug():
     show_error(errors.FakeResultError, lambda: halved(torch.zeros(128)))
 #> FakeResultError: result 0 of docs::halved: the fake's result differs from the kernel's; expected float32[128] with strides [1] on cpu, got float32[64] with strides [1] on cpu. Correct fake= or shape=: torch.compile allocates and indexes by it.
 
+# -- MissingGradientError: detach what the op takes, or give it `backward=`
+@gluon_torch.op("docs::counted")
+def counted(x: Tensor) -> Tensor:
+    return x.abs()
+
+
+show_error(errors.MissingGradientError, lambda: counted(torch.ones(4, requires_grad=True)).sum().backward())
+#> MissingGradientError: docs::counted has no gradient, and one of its results was differentiated. Detach the tensors that it takes, or call it under torch.no_grad(); an op of your own takes backward=.
+
 # -- TangentError: call `doubled` itself; for a Hessian, `torch.func.jacrev` twice
 @gluon_torch.op("docs::doubled", backward=lambda ctx, grad: grad * 2)
 def doubled(x: Tensor) -> Tensor:

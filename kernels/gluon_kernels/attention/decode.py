@@ -40,7 +40,8 @@ def _check(q: Tensor, k_cache: Tensor, v_cache: Tensor, table: Tensor, lengths: 
             expected=f"[sequences, heads, width], {WIDTHS} wide",
             got=list(q.shape),
         )
-    if k_cache.ndim != 4 or k_cache.shape[3] != q.shape[2]:
+    pages = k_cache.ndim == 4 and (k_cache.shape[0] or not q.shape[0])
+    if not pages or k_cache.shape[3] != q.shape[2]:
         raise ShapeError(
             "the cache must be paged",
             argument="k_cache",

@@ -239,7 +239,7 @@ def attention_fp8(
         ArgumentError: tensors on different devices, or a scale that is not positive.
         CapabilityError: another device than Hopper.
     """
-    if type(q) is not Tensor:
+    if type(q) is not Tensor or q.is_nested:
         check_tensors("attention_fp8", q=q)
     if scale is None:
         scale = 1 / math.sqrt(max(q.shape[-1], 1)) if q.ndim else 1.0

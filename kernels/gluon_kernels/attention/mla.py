@@ -47,7 +47,11 @@ def _check(q: Tensor, cache: Tensor, table: Tensor, lengths: Tensor, latent: int
             expected=f"one of {LATENT}, and one of {ROTATED} more elements in a query",
             got=f"{latent} of {q.shape[2]}",
         )
-    if cache.ndim != 3 or cache.shape[2] != q.shape[2] or not cache.shape[1]:
+    if (
+        cache.ndim != 3
+        or cache.shape[2] != q.shape[2]
+        or not (cache.shape[1] and (cache.shape[0] or not q.shape[0]))
+    ):
         raise ShapeError(
             "the cache holds pages of tokens that all heads share",
             argument="cache",

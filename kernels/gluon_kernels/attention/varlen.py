@@ -24,7 +24,13 @@ from gluon_kernels.checks import (
     check_query_heads,
     check_tensors,
 )
-from gluon_kernels.eager import is_compiling, is_plain, kept, wants_gradient
+from gluon_kernels.eager import (  # fmt: skip
+    is_compiling,
+    is_plain,
+    is_transformed,
+    kept,
+    wants_gradient,
+)
 from gluon_kernels.plans import Plans, key
 
 __all__ = ["attention_varlen"]
@@ -89,7 +95,9 @@ def _check(q: Tensor, k: Tensor, v: Tensor, of_queries: Tensor, of_keys: Tensor)
 
 
 def _check_values(name: str, firsts: Tensor, tokens: int) -> None:
-    if type(firsts) is not Tensor:  # a fake one has no values
+    if (
+        type(firsts) is not Tensor or is_transformed()
+    ):  # a fake one, or one of `vmap`, has no values
         return
     values = firsts.tolist()
     if values[0] != 0 or values[-1] != tokens or values != sorted(values):

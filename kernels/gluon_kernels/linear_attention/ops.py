@@ -227,10 +227,21 @@ def _linear(
 _watched = differentiable(_linear.function, _keep, partial(_gradients, backward=_backward.function))
 
 
+def autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Return tensors of the dtype that `torch.autocast` wants for products on their device."""
+    first = tensors[0]
+    if first.is_meta or not torch.is_autocast_enabled(first.device.type):
+        return tensors
+    dtype = torch.get_autocast_dtype(first.device.type)
+    return tuple(x.to(dtype) for x in tensors)
+
+
 def _call(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Optional[Tensor], scale: Optional[float],
     initial_state: Optional[Tensor], return_state: bool, channels: bool = False,
 ) -> Any:  # fmt: skip
+    check_tensors("linear attention", q=q, k=k, v=v)
+    q, k, v = autocast(q, k, v)
     _check(q, k, v, g, beta, initial_state, channels)
     if scale is None:
         scale = 1 / math.sqrt(max(q.shape[-1], 1)) if q.ndim else 1.0
@@ -261,7 +272,7 @@ def gated_delta_rule(
 
         S = exp(g) * S;  S += beta * k (v - S^T k)^T;  o = scale * S^T q
 
-    Products take 16-bit operands and add up in float32, states are float32. Keys are expected with norms of at most about 1, such as
+    Products take 16-bit operands, to which `torch.autocast` casts, and add up in float32, states are float32. Keys are expected with norms of at most about 1, such as
     after `torch.nn.functional.normalize`. Long sequences of few heads are cut into segments that are walked at a time. Gradients flow to
     all tensors; for them the states of chunks are computed again. Equal inputs give equal bits.
 

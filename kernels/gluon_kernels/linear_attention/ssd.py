@@ -9,15 +9,22 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gluon_core.errors import ShapeError
-from gluon_kernels.checks import check_devices, check_floats, check_tensors
-from gluon_kernels.linear_attention.ops import gated_linear_attention
+from gluon_kernels.checks import (  # fmt: skip
+    HALVES,
+    check_devices,
+    check_floats,
+    check_one_dtype,
+    check_tensors,
+)
+from gluon_kernels.linear_attention.ops import WIDEST, autocast, gated_linear_attention
 
 __all__ = ["ssd"]
 
 
 def _check(x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, d: Optional[Tensor]) -> None:
     check_tensors("ssd", {"d": d}, x=x, dt=dt, a=a, b=b, c=c)
-    if x.ndim != 4:
+    check_one_dtype("ssd", HALVES, x=x, b=b, c=c)
+    if x.ndim != 4 or not x.shape[3]:
         raise ShapeError(
             "the scan takes tensors of four dimensions",
             argument="x",
@@ -27,7 +34,7 @@ def _check(x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, d: Optional[T
     heads = x.shape[2]
     shapes = (("dt", dt, [*x.shape[:3]]), ("a", a, [heads]), ("d", d, [heads]))
     check_floats("gates must be floating-point", dt=dt, a=a, d=d)
-    check_devices(x, dt=dt, a=a, d=d)
+    check_devices(x, dt=dt, a=a, b=b, c=c, d=d)
     for name, tensor, wanted in shapes:
         if tensor is None:
             continue
@@ -44,6 +51,13 @@ def _check(x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, d: Optional[T
             argument="b",
             expected=f"{[*x.shape[:2]]}, a divisor of {heads} heads, state size",
             got=list(b.shape),
+        )
+    if not 0 < b.shape[3] <= WIDEST:
+        raise ShapeError(
+            "the state size is not supported",
+            argument="b",
+            expected=f"1 to {WIDEST} columns",
+            got=b.shape[3],
         )
     if c.shape != b.shape:
         raise ShapeError(
@@ -93,8 +107,9 @@ def ssd(
         DtypeError, ShapeError: tensors of other dtypes or shapes.
         ArgumentError: tensors on different devices.
     """
+    check_tensors("ssd", {"dt_bias": dt_bias, "initial_state": initial_state}, x=x, b=b, c=c)
+    x, b, c = autocast(x, b, c)
     _check(x, dt, a, b, c, d)
-    check_tensors("ssd", {"dt_bias": dt_bias, "initial_state": initial_state})
     step = dt.float()
     if dt_bias is not None:
         step = step + dt_bias

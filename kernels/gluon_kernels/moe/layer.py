@@ -16,7 +16,7 @@ from gluon_kernels.checks import (
     check_out,
     check_tensors,
 )
-from gluon_kernels.eager import differentiable, wants_gradient
+from gluon_kernels.eager import differentiable, gradients_through, wants_gradient
 from gluon_kernels.moe import routing
 from gluon_kernels.moe.ops import grouped_matmul
 from gluon_kernels.plans import Launch, Plans, allocator, current_target
@@ -200,14 +200,16 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 def _backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     """Return the gradients of a second forward pass by operators that have them."""
-    tensors = [t.detach() for t in ctx.saved_tensors]
+    tensors = list(ctx.saved_tensors)
     needed = [i for i, needs in enumerate(ctx.needs_input_grad[:5]) if needs]
-    for i in needed:
-        tensors[i].requires_grad_()
-    with torch.enable_grad():
-        result = _unfused(tensors[0], tensors[1], tensors[2], tensors[3], tensors[4], ctx.activation)  # fmt: skip
+
+    def again(*leaves: Tensor) -> Tensor:
+        for i, leaf in zip(needed, leaves):
+            tensors[i] = leaf
+        return _unfused(tensors[0], tensors[1], tensors[2], tensors[3], tensors[4], ctx.activation)  # fmt: skip
+
     grads: list[Any] = [None] * 6
-    for i, one in zip(needed, torch.autograd.grad(result, [tensors[i] for i in needed], grad)):
+    for i, one in zip(needed, gradients_through(again, [tensors[i] for i in needed], grad)):
         grads[i] = one
     return tuple(grads)
 

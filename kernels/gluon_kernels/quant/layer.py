@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Callable, NamedTuple, Optional
 
 import torch
@@ -17,7 +18,7 @@ from gluon_kernels.checks import (
     check_out,
     check_tensors,
 )
-from gluon_kernels.eager import differentiable, route
+from gluon_kernels.eager import differentiable, gradients_through, route
 from gluon_kernels.gemm.call import check_activation, check_bias, result_dtype
 from gluon_kernels.gemm.ops import activated, matmul
 from gluon_kernels.plans import Plans, current_target, multiprocessors
@@ -127,7 +128,7 @@ def _group(scales: Optional[Tensor], format: str, n: int, k: int) -> int:
             expected="float16, bfloat16 or float32; uint8 exponents for weights of 4 bits",
             got=str(scales.dtype),
         )
-    groups = 1 if scales.ndim == 1 else scales.shape[-1]
+    groups = 1 if scales.ndim < 2 else scales.shape[-1]
     if tuple(scales.shape) not in ((n,), (n, groups)) or groups < 1 or k % groups:
         raise ShapeError(
             "scales must be per row of the weights, or per group of its columns",
@@ -225,10 +226,8 @@ def _gradients(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     numbers = restore(weight, scales, x.dtype, x.shape[-1])
     if ctx.activation is not None:
         before = matmul(x.reshape(-1, x.shape[-1]), numbers.mT, bias=bias, out_dtype=torch.float32)
-        before = before.view(grad.shape).detach().requires_grad_()
-        with torch.enable_grad():
-            after = activated(before, ctx.activation)
-        (grad,) = torch.autograd.grad(after, before, grad.float())
+        activation = partial(activated, activation=ctx.activation)
+        (grad,) = gradients_through(activation, [before.view(grad.shape)], grad.float())
     needs = ctx.needs_input_grad
     to_x = to_bias = None
     if needs[0]:

@@ -52,6 +52,12 @@ def test_results_states_and_gradients():
         assert error_of(one, other) < 2e-2
 
 
+def test_autocast_casts_operands():
+    x, dt, a, b, c = inputs(8)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(ssd(x.float(), dt, a, b.float(), c.float()), ssd(x, dt, a, b, c))
+
+
 X, DT, A, B, C = inputs(8)
 MISTAKES = [
     (lambda: ssd(X[0], DT, A, B, C), ShapeError, "x: "),
@@ -61,7 +67,10 @@ MISTAKES = [
     (lambda: ssd(X, DT, A, B, C[..., :8]), ShapeError, "c: "),
     (lambda: ssd(X, DT, A, B, C, d=A[:2]), ShapeError, "d: "),
     (lambda: ssd(X, DT, A.to("meta"), B, C), ArgumentError, "a: "),
-    (lambda: ssd(X.float(), DT, A, B, C), DtypeError, "v: |q: "),
+    (lambda: ssd(X.float(), DT, A, B, C), DtypeError, "x: "),
+    (lambda: ssd(X, DT, A, B, C.float()), DtypeError, "c: ssd takes"),
+    (lambda: ssd(X[..., :0], DT, A, B, C), ShapeError, "x: "),
+    (lambda: ssd(X, DT, A, *[B.repeat(1, 1, 1, 9)] * 2), ShapeError, "b: .*1 to 256"),
 ]
 
 
