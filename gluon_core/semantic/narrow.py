@@ -11,7 +11,7 @@ from typing import Any, Optional
 
 from gluon_core import _triton
 from gluon_core._triton import tl, unwrap
-from gluon_core.errors import CapabilityError, DtypeError
+from gluon_core.errors import CapabilityError, DtypeError, refuse
 from gluon_core.features import NARROW_DIVISION
 from gluon_core.semantic.base import SemanticBase
 
@@ -23,8 +23,11 @@ _THROUGH = "Compute in a wider type: x.to(gl.float32), or gl.float16."
 class NarrowOps(SemanticBase):
     """Refuses the arithmetic and the conversions of 8-bit floats that no compiler makes."""
 
-    def refuse_narrow(self, subject: str, *operands: Any) -> None:
+    def refuse_narrow(self, subject: str, *operands: Any, loose: bool = False) -> None:
         """Raise where an op on `operands` would compute in an 8-bit float.
+
+        Args:
+            loose: of one tensor with itself, compilers take the op away; see `errors.refuse`.
 
         Raises:
             DtypeError: naming the type.
@@ -37,7 +40,10 @@ class NarrowOps(SemanticBase):
             common = self.binary_op_type_checking_impl(*operands[:2], True, True)[0]
         if _is_narrow(common):
             name = common.dtype
-            raise DtypeError(f"{subject} has no form for {name}", got=name, remedy=_THROUGH)
+            error = DtypeError(f"{subject} has no form for {name}", got=name, remedy=_THROUGH)
+            if not loose:
+                raise error
+            refuse(error)
 
     def add(self, input: Any, other: Any, *more: Any, **named: Any) -> Any:
         self.refuse_narrow("addition", input, other)
@@ -66,11 +72,11 @@ class NarrowOps(SemanticBase):
         return super().minus(input)
 
     def minimum(self, x: Any, y: Any, propagate_nan: Any) -> Any:
-        self.refuse_narrow("the minimum", x, y)
+        self.refuse_narrow("the minimum", x, y, loose=True)
         return super().minimum(x, y, propagate_nan)
 
     def maximum(self, x: Any, y: Any, propagate_nan: Any) -> Any:
-        self.refuse_narrow("the maximum", x, y)
+        self.refuse_narrow("the maximum", x, y, loose=True)
         return super().maximum(x, y, propagate_nan)
 
     def greater_than(self, input: Any, other: Any) -> Any:

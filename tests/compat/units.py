@@ -168,6 +168,22 @@ UNITS: list[tuple[str, str, str, str]] = [
         _kernel("gl.nvidia.ampere.async_copy.wait_group(-1)"),
     ),
     (
+        "A copy of the TMA with a descriptor whose layout is transposed",
+        "the engine writes rows as they come (PTX 5.5.5); the buffer has columns there.",
+        r"TMA keeps rows in the tensor's order",
+        _copied([32, 32], "gl.NVMMASharedLayout(128, 32, 2, transposed=True)", "[n, 0]"),
+    ),
+    (
+        "`gl.minimum` and `gl.maximum` of 8-bit floats",
+        "of a tensor with itself, which the compiler takes away; no compiler compares two of them.",
+        r"^the (minimum|maximum) has no form",
+        _kernel(
+            "L: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])",
+            "x = gl.load(p + gl.zeros([128], gl.int32, L) + n).to(gl.float8e5)",
+            "gl.store(p + gl.zeros([128], gl.int32, L), gl.minimum(x, x).to(gl.float32))",
+        ),
+    ),
+    (
         "`warpgroup_mma` with warps that are not stacked four high",
         "each warp of a group holds 16 of 64 rows (PTX 9.7.15.5.1), whatever a layout says.",
         r"wgmma runs on groups of four warps, stacked along the rows",

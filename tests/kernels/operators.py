@@ -114,8 +114,8 @@ def pages() -> tuple[torch.Tensor, torch.Tensor]:
 
 def norm_backward() -> tuple[Any, ...]:
     x, weight = torch.randn(5, 24), torch.randn(24)
-    _, _, mean, scale = with_results("norm", (x, weight, None, None, 1e-5, True, torch.float32))
-    return torch.randn(5, 24), x, weight, mean, scale, [True, True]
+    _, _, statistics = with_results("norm", (x, weight, None, None, 1e-5, True, torch.float32))
+    return torch.randn(5, 24), x, weight, statistics, True, [True, True]
 
 
 def loss_backward() -> tuple[Any, ...]:

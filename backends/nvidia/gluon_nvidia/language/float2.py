@@ -1,4 +1,4 @@
-"""Arithmetic on two float32 at a time (sm_100), on tensors whose elements are 64-bit pairs.
+"""Arithmetic on two float32 at a time (sm_100), on tensors whose elements are 64-bit pairs, which others store as well.
 
     pairs = float2.pack(x, axis=1)         # neighbours along dimension 1
     pairs = float2.fma(pairs, pairs, pairs)
@@ -18,6 +18,7 @@ from gluon_core.values.aggregate import aggregate
 __all__ = ["Float2Tensor", "fma", "full_like", "pack", "pack2", "unpack", "unpack2"]
 
 _REQUIRES = ("nvidia.f32x2",)
+_MOVED = ("nvidia.ldmatrix",)  # by `mov`, which all of NVIDIA's have
 _INSTEAD = "float32 tensors"
 _SPACE = "gl.nvidia.blackwell.float2"
 
@@ -133,7 +134,7 @@ def fma(a: "Float2Tensor", b: "Float2Tensor", c: "Float2Tensor") -> "Float2Tenso
     return Float2Tensor(_compute(semantic_layer(), "fma.rn", operands))
 
 
-@builtin(requires=_REQUIRES, instead=_INSTEAD, name=f"{_SPACE}.full_like")
+@builtin(requires=_MOVED, instead=_INSTEAD, name=f"{_SPACE}.full_like")
 def full_like(x: "Float2Tensor", fill_value: Operand) -> "Float2Tensor":
     """Pairs of one number, in the shape and layout of other pairs.
 
@@ -156,7 +157,7 @@ def full_like(x: "Float2Tensor", fill_value: Operand) -> "Float2Tensor":
     return pack2(same, same)
 
 
-@builtin(requires=_REQUIRES, instead=_INSTEAD, name=f"{_SPACE}.pack")
+@builtin(requires=_MOVED, instead=_INSTEAD, name=f"{_SPACE}.pack")
 def pack(x: tl.tensor, axis: Const[int]) -> "Float2Tensor":
     """Pairs of neighbours along `axis`, which a thread must hold both.
 
@@ -185,7 +186,7 @@ def pack(x: tl.tensor, axis: Const[int]) -> "Float2Tensor":
     return pack2(first, second)
 
 
-@builtin(requires=_REQUIRES, instead=_INSTEAD, name=f"{_SPACE}.pack2")
+@builtin(requires=_MOVED, instead=_INSTEAD, name=f"{_SPACE}.pack2")
 def pack2(x0: tl.tensor, x1: tl.tensor) -> "Float2Tensor":
     """Pairs of the elements of two tensors.
 
@@ -206,7 +207,7 @@ def pack2(x0: tl.tensor, x1: tl.tensor) -> "Float2Tensor":
     return Float2Tensor(_instruction(semantic, "mov.b64 $0, { $1, $2 };", "=l,r,r", both, tl.int64))
 
 
-@builtin(requires=_REQUIRES, instead=_INSTEAD, name=f"{_SPACE}.unpack")
+@builtin(requires=_MOVED, instead=_INSTEAD, name=f"{_SPACE}.unpack")
 def unpack(x: "Float2Tensor", axis: Const[int]) -> tl.tensor:
     """Unpack the result of `pack`: a float32 tensor whose dimension `axis` has both of each pair.
 
@@ -232,7 +233,7 @@ def unpack(x: "Float2Tensor", axis: Const[int]) -> tl.tensor:
     return semantic.reshape(interleaved, shape[:axis] + [2 * shape[axis]] + shape[axis + 1 :])
 
 
-@builtin(requires=_REQUIRES, instead=_INSTEAD, name=f"{_SPACE}.unpack2")
+@builtin(requires=_MOVED, instead=_INSTEAD, name=f"{_SPACE}.unpack2")
 def unpack2(x: "Float2Tensor") -> tuple[tl.tensor, tl.tensor]:
     """Return the first elements of the pairs, and the second.
 

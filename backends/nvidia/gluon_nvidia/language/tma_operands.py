@@ -59,12 +59,14 @@ def require_descriptor(semantic: SemanticLayer, value: object, im2col: bool) -> 
         )
     check_blocks(semantic, value.type)
     if value.layout.transposed:
-        raise errors.LayoutError(
-            "TMA keeps rows in the tensor's order",
-            argument="tensor_desc",
-            expected="a layout with transposed=False",
-            got=repr(value.layout),
-            remedy="Copy without, and use result.permute([1, 0]).",
+        errors.refuse(
+            errors.LayoutError(
+                "TMA keeps rows in the tensor's order",
+                argument="tensor_desc",
+                expected="a layout with transposed=False",
+                got=repr(value.layout),
+                remedy="Copy without, and use result.permute([1, 0]).",
+            )
         )
     if im2col and (len(value.block_shape) != 2 or not 3 <= len(value.shape) <= 5):
         raise errors.ShapeError(
