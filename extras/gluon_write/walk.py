@@ -10,9 +10,10 @@ becomes
 Descriptors, barriers and partitions are made once then, and copies of the next block start while the
 last one ends. Programs beyond the units return at once.
 
-Where blocks have more and more steps along an axis, as under a causal mask, the heaviest blocks of all others
-come first, and every other round deals them from the last program to the first: a program that gets the heavier
-block of one round gets the lighter one of the next.
+Where blocks have more and more steps along an axis, as under a causal mask, the heaviest blocks of a section come
+first, and every other round deals them from the last program to the first: a program that gets the heavier
+block of one round gets the lighter one of the next. The blocks of a section have indices along the other axes
+that are close to each other, so that they find tiles of each other in the cache.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ __all__ = ["Sharing", "Walk", "walking"]
 
 _AXES = 3
 _UNITS = "%nsmid"  # a special register, the number of multiprocessors (PTX ISA 10.5)
+_FULL = 95  # percents of the places of all sections that have blocks
 _PLAIN = (ast.Assign, ast.AugAssign, ast.AnnAssign)
 _EFFECTS = re.compile(r"store|print|(?<!static_)assert|asm")
 
@@ -83,7 +85,7 @@ def walking(
     for number, jit in enumerate(drawn.jits):
         if number and re.search(r"\b(program_id|num_programs)\b", jit.src):
             return None
-        if number and sharing is not None and _EFFECTS.search(jit.src):
+        if number and (sharing is not None or heavy is not None) and _EFFECTS.search(jit.src):
             return None
     return _Walker(fn, drawn).walk(heavy, sharing)
 
@@ -145,13 +147,8 @@ class _Walker(Form):
             lines += [*counted, *before]
             guard = f"if {share} < {shares}:"
         elif heavy in sides:
-            names = [free_name(word, taken) for word in ("first", "blocks", "turns", "turn")]
-            before, indices = self._dealt(names, program, units, _bare(first), blocks)
+            before, indices, guard = self._dealt(taken, units, _bare(first), index, sides, heavy)
             lines += before
-            others = [axis for axis in sides if axis != heavy]
-            across = factor(" * ".join(sides[axis] for axis in others) or "1")
-            indices.append(f"{index[heavy]} = {sides[heavy]} - 1 - {program} // {across}")
-            indices += _digits(f"{program} % {across}", others, index, sides)
         else:
             lines.append(f"for {program} in range({_bare(first)}, {blocks}, {units}):")
             indices = _digits(program, list(sides), index, sides)
@@ -219,20 +216,50 @@ class _Walker(Form):
         return before, [*indices, *_digits(f"{program} // {groups}", others, index, sides)]
 
     def _dealt(
-        self, names: Sequence[str], program: str, units: str, index: str, count: str
-    ) -> tuple[list[str], list[str]]:
-        """Return the lines up to the head of a loop over the heaviest blocks first, and those that begin a round."""
-        first, blocks, turns, turn = names
-        place = f"{first} + {{}} % 2 * ({units} - 1 - 2 * {first})"
+        self,
+        taken: set[str],
+        units: str,
+        first: str,
+        index: Mapping[int, str],
+        sides: Mapping[int, str],
+        heavy: int,
+    ) -> tuple[list[str], list[str], str]:
+        """Return the lines up to the head of a loop over blocks of equal work, those that begin a round, and the condition of a block.
+
+        The blocks of a section share what they read: two rounds long, it stays in the cache. Its last
+        round has more places than blocks, for other programs in each section: these compute the lightest for themselves.
+        """
+        gl, side = self.space, sides[heavy]
+        others = [axis for axis in sides if axis != heavy]
+        words = "start heads share sections rounds empty turn section number place blocks"
+        start, heads, share, sections, rounds, empty, turn, section, number, place, blocks = (
+            free_name(word, taken) for word in words.split()
+        )
         before = [
-            "# The heaviest blocks come first, dealt to and fro, so that all programs get equal work.",
-            f"{first} = {index}",
-            f"{blocks} = {count}",
-            f"{turns} = {blocks} // {units}",
-            f"{turns} = {self.space}.cdiv({blocks} - ({place.format(turns)}), {units})",
-            f"for {turn} in range(0, {turns}):",
+            "# The heaviest blocks of a section come first, dealt to and fro: all programs get equal work.",
+            f"{start} = {first}",
+            f"{heads} = {' * '.join(sides[axis] for axis in others) or '1'}",
+            f"{share} = {gl}.maximum(2 * {units} // {side}, 1)",
+            f"{sections} = {gl}.cdiv({heads}, {share})",
+            f"{share} = {gl}.cdiv({heads}, {sections})",
+            f"{rounds} = 2 * {gl}.cdiv({share} * {side}, 2 * {units})",
+            "# One section for all blocks where shorter ones would leave many places empty.",
+            f"if {sections} * {rounds} * {units} * {_FULL} > {heads} * {side} * 100:",
+            f"    {share} = {heads}",
+            f"    {sections} = 1",
+            f"    {rounds} = {gl}.cdiv({heads} * {side}, {units})",
+            f"{empty} = {rounds} * {units} - {share} * {side}",
+            f"for {turn} in range(0, {sections} * {rounds}):",
         ]
-        return before, [f"{program} = {turn} * {units} + {place.format(turn)}"]
+        indices = [
+            f"{section} = {turn} // {rounds}",
+            f"{number} = ({start} + {section} * {empty}) % {units}",
+            f"{place} = {turn} % {rounds} * {units} + {number} + {turn} % 2 * ({units} - 1 - 2 * {number})",
+            f"{blocks} = {gl}.minimum({share}, {heads} - {section} * {share})",
+            f"{index[heavy]} = {side} - 1 - {gl}.minimum({place} // {blocks}, {side} - 1)",
+            *_digits(f"{section} * {share} + {place} % {blocks}", others, index, sides),
+        ]
+        return before, indices, f"if {place} < {blocks} * {side}:"
 
     def _walks(self, statement: ast.stmt) -> bool:
         """Return True for a loop around loops that begins with the program's index: the kernel's own walk."""

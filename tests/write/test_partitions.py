@@ -152,18 +152,21 @@ def persistent(
         gl.portable.store(out_tiles, [tile * BM, 0], result.to(out.dtype.element_ty))
 
 
-@pytest.mark.parametrize("causal", [False, True])
-def test_programs_walk_over_the_grid(sources, causal, monkeypatch):
-    """Three multiprocessors have eight blocks; the rings go on from one block to the next."""
-    monkeypatch.setattr(gluon_write.walk, "_UNITS", "3")
-    heads, length, D = 2, 512, 32
+@pytest.mark.parametrize(("causal", "units"), [(False, 3), (True, 3), (True, 2)])
+def test_programs_walk_over_the_grid(sources, causal, units, monkeypatch):
+    """Three multiprocessors have eight blocks; the rings go on from one block to the next.
+
+    Two of them have two blocks of a head each, one head after the other.
+    """
+    monkeypatch.setattr(gluon_write.walk, "_UNITS", str(units))
+    heads, length, D = 2, 512, 32 if units == 3 else 64
     q, k, v = (halves(heads, length, D, seed=seed) for seed in range(3))
     out, logs = np.zeros_like(q), np.zeros((heads, length), np.float32)
     attention[(length // 128, heads)](
         q, k, v, out, logs, D**-0.5, heads, length, 1, D, 128, 128, PLAIN, causal,
         num_warps=8, num_stages=2, target="sim:hopper",
     )  # fmt: skip
-    head = "turn in range(0, turns)" if causal else "program in range"
+    head = "turn in range(0, sections * rounds)" if causal else "program in range"
     assert f"for {head}" in sources[0]
     for head in range(heads):
         score = scores(q[head], k[head], D**-0.5, PLAIN, causal)
