@@ -105,7 +105,7 @@ def store_part(
         c: scalar pointer to the matrix.
         value: [rows, columns] of sums, which begin at `row` and `column` of a matrix of `sizes`.
         stride: elements from a row to the next; with COLUMNS from a column to the next, and columns are contiguous.
-        end: the epilogue, of the matrix whose rows are contiguous.
+        end: the epilogue, of the matrix whose rows are contiguous; None where `value` is what is stored.
         VECTOR: `stride` and the contiguous side are multiples of it; 1 to 8.
         SPLIT: `cga_layout` of `value`, in clusters.
     """
@@ -120,7 +120,9 @@ def store_part(
     WARP: gl.constexpr = gl.target.warp_size()
     OWN: gl.constexpr = exchanged(SPLIT) if COLUMNS else SPLIT
     wide: gl.constexpr = stored_rows(value.shape[1], VECTOR, WARP, gl.num_warps(), OWN)
-    value = end.apply(gl.convert_layout(value, wide), [top, left])
+    value = gl.convert_layout(value, wide)
+    if end is not None:
+        value = end.apply(value, [top, left])
     across = across // VECTOR * VECTOR  # the compiler sees the multiples
     stride = stride // VECTOR * VECTOR
     rows = top + gl.arange(0, value.shape[0], gl.SliceLayout(1, wide))

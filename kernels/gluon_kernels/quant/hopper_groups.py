@@ -18,7 +18,7 @@ from gluon_core.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 from gluon_kernels.dependent import wait_for_predecessor
-from gluon_kernels.gemm.epilogue import of_columns, store_part
+from gluon_kernels.gemm.epilogue import activation, store_part, stored_rows
 from gluon_kernels.gemm.hopper_small_m import arrive, share_of, wait_for_all
 from gluon_kernels.gemm.hopper_stream_k import (
     added,
@@ -120,55 +120,67 @@ def waited(sums, pending: gl.constexpr, weights):
 
 @gluon.jit
 def multiply_step(
-    ring, position, before, behind, weights, older, sums, factors, down: gl.constexpr, DOWN: gl.constexpr, PARTS: gl.constexpr,
-    FORMAT: gl.constexpr,
+    slot, weights, sums, factors, near, down: gl.constexpr, DOWN: gl.constexpr, DEPTH: gl.constexpr, FORMAT: gl.constexpr
 ):  # fmt: skip
     """Multiply the weights of a step, of which `weights` are the first part.
-
-    Args:
-        before: the position of the step before, whose last product reads `older`; it is released if there is one, `behind`.
 
     Returns:
         The sums, and the last part, which a product still reads.
     """
-    slot = ring.tiles(position)
+    PARTS: gl.constexpr = DEPTH // weights.shape[1]
+    older = weights
     for part in gl.static_range(PARTS):
         sums = start(weights, slot, sums, DOWN, part)
         if part > 0:
             sums = waited(sums, len(sums), older)
         older = weights
         if part + 1 < PARTS:
-            weights = part_of(slot[down], factors, part + 1, weights, FORMAT)
+            weights = part_of(slot[down], factors, part + 1, near, weights, DEPTH, FORMAT)
     return sums, older
 
 
 @gluon.jit
-def part_of(tile, factors, part: gl.constexpr, like, FORMAT: gl.constexpr):
+def part_of(tile, factors, part: gl.constexpr, near, like, DEPTH: gl.constexpr, FORMAT: gl.constexpr):  # fmt: skip
     """Return a part of a tile of weights as `wgmma` reads them, times their scales; its dtype and its length along K are those of `like`."""
     PART: gl.constexpr = like.shape[1]
     raw = tile.slice(part * (PART // 2), PART // 2, dim=1).load(raw_layout(ROWS, PART // 2, 4))
     factor = None
     if len(factors) > 0:
-        factor = factors[part % len(factors)]
+        several = factors[part * len(factors) // (DEPTH // PART)]
+        if len(several.shape) == 1:  # four exponents in each element
+            first: gl.constexpr = part * PART % (4 * 32) // 32 * 8
+            factor = (several[:, None] >> (first + near // 32 * 8)[None, :]).to(gl.uint8)
+        else:
+            factor = several
     return converted(raw, factor, like.dtype, FORMAT, [ROWS, PART], like.type.layout)
 
 
 @gluon.jit
-def factors_of(scales, strides, rows, near, k, N, K, DEPTH: gl.constexpr, PART: gl.constexpr, SIZE: gl.constexpr):  # fmt: skip
-    """Return the scales of a step: one tensor for each part, or one for all; none without scales."""
+def factors_of(
+    scales, strides, rows, near, k, N, K, DEPTH: gl.constexpr, PART: gl.constexpr, SIZE: gl.constexpr, WORDS: gl.constexpr
+):  # fmt: skip
+    """Return the scales of a step: one tensor for each part, or one for all; with WORDS four exponents in each element; none without scales."""
     factors = ()
     if scales is not None:
-        for part in gl.static_range(1 if SIZE % DEPTH == 0 else DEPTH // PART):
-            factors = factors + (
-                scales_at(scales, strides, rows, near, k + part * PART, N, K, SIZE),
-            )
+        if WORDS:
+            words = scales.to(gl.pointer_type(gl.int32), bitcast=True)
+            words += rows.to(gl.int64) * (strides[0] // 4)
+            for i in gl.static_range(DEPTH // (4 * 32)):
+                place = k // (4 * 32) + i
+                inside = (rows < N) & (place < K // (4 * 32))
+                factors = factors + (gl.load(words + place, mask=inside, other=0),)
+        else:
+            for part in gl.static_range(1 if SIZE % DEPTH == 0 else DEPTH // PART):
+                factors = factors + (
+                    scales_at(scales, strides, rows, near, k + part * PART, N, K, SIZE),
+                )
     return factors
 
 
 @gluon.jit
 def products_of(
     ring, position, scales, strides, row, first, end, sizes, group: gl.constexpr, dtype: gl.constexpr, WIDTHS: gl.constexpr,
-    DOWN: gl.constexpr, ALONG: gl.constexpr, DEPTH: gl.constexpr, PART: gl.constexpr, SIZE: gl.constexpr, FORMAT: gl.constexpr,
+    DOWN: gl.constexpr, ALONG: gl.constexpr, DEPTH: gl.constexpr, PART: gl.constexpr, SIZE: gl.constexpr, FORMAT: gl.constexpr, WORDS: gl.constexpr,
 ):  # fmt: skip
     """Multiply a group's rows of weights, from `row` on, with the rows of `x` of a tile, in every ALONGth step from `first` to before `end`; there is one.
 
@@ -177,7 +189,6 @@ def products_of(
     """
     _, N, K = sizes
     down: gl.constexpr = group % DOWN
-    PARTS: gl.constexpr = DEPTH // PART
     SCALED: gl.constexpr = PART if SIZE % PART == 0 else 32  # weights that share a scale at least
     operand: gl.constexpr = gl.DotOperandLayout(0, layout_of(64), 2)
     raw = gl.full([ROWS, PART // 2], 0, raw_dtype(FORMAT), raw_layout(ROWS, PART // 2, 4))
@@ -192,27 +203,26 @@ def products_of(
         zeros = gl.zeros([ROWS, WIDTHS[i]], gl.float32, layout_of(WIDTHS[i]))
         sums = sums + (warpgroup_mma_init(zeros),)
     k = first * DEPTH
-    factors = factors_of(scales, strides, rows, near, k, N, K, DEPTH, PART, SIZE)
+    factors = factors_of(scales, strides, rows, near, k, N, K, DEPTH, PART, SIZE, WORDS)
     k += ALONG * DEPTH
-    coming = factors_of(scales, strides, rows, near, k, N, K, DEPTH, PART, SIZE)
-    weights = part_of(ring.wait(position)[down], factors, 0, older, FORMAT)
-    before = position
-    for step in range(first + ALONG, end, ALONG):
+    coming = factors_of(scales, strides, rows, near, k, N, K, DEPTH, PART, SIZE, WORDS)
+    weights = part_of(ring.wait(position)[down], factors, 0, near, older, DEPTH, FORMAT)
+    for _ in range(first + ALONG, end, ALONG):
         k += ALONG * DEPTH
-        later = factors_of(scales, strides, rows, near, k, N, K, DEPTH, PART, SIZE)
-        behind = step > first + ALONG
-        sums, older = multiply_step(ring, position, before, behind, weights, older, sums, factors, down, DOWN, PARTS, FORMAT)  # fmt: skip
-        before = position
-        position = position.next(ALONG)
-        weights = part_of(ring.wait(position)[down], coming, 0, older, FORMAT)
-        ring.wait(position)
+        later = factors_of(scales, strides, rows, near, k, N, K, DEPTH, PART, SIZE, WORDS)
+        slot = ring.tiles(position)
+        sums, older = multiply_step(slot, weights, sums, factors, near, down, DOWN, DEPTH, FORMAT)
+        following = position.next(ALONG)
+        weights = part_of(ring.wait(following)[down], coming, 0, near, older, DEPTH, FORMAT)
+        ring.wait(following)  # a branch: the assembler moves no conversion behind it
         sums = waited(sums, 0, older)
-        ring.release(before)
+        ring.release(position)
+        position = following
         if scales is not None:
             factors = coming
             coming = later
-    behind = first + ALONG < end
-    sums, older = multiply_step(ring, position, before, behind, weights, older, sums, factors, down, DOWN, PARTS, FORMAT)  # fmt: skip
+    slot = ring.tiles(position)
+    sums, older = multiply_step(slot, weights, sums, factors, near, down, DOWN, DEPTH, FORMAT)
     results = warpgroup_mma_wait(0, deps=sums + (older,))[: len(sums)]
     ring.release(position)
     return results, position.next(ALONG)
@@ -231,9 +241,7 @@ def multiply_share(
     SIZE: gl.constexpr = KIND[5]
     FORMAT: gl.constexpr = KIND[6]
     SPLITS: gl.constexpr = KIND[7]
-    VECTOR: gl.constexpr = KIND[8]
-    PART: gl.constexpr = KIND[9]
-    c, c_row, parts, counters, end = outs
+    c, buffers, c_row, parts, counters, of_rows = outs
     M, N, K = sizes
     down: gl.constexpr = group % DOWN
     along: gl.constexpr = group // DOWN
@@ -244,15 +252,16 @@ def multiply_share(
         for tile in range(gl.program_id(1), tiles.count(), gl.num_programs(1)):
             row, column = tiles.at(tile)
             row += down * ROWS
+            end = end_of(of_rows, row, N, layout_of(8))
             results, position = products_of(
                 ring, position, scales, strides, row, first + along, first + count, sizes, group, dtype, WIDTHS, DOWN, ALONG, DEPTH,
-                PART, SIZE, FORMAT,
+                KIND[11], SIZE, FORMAT, KIND[10],
             )  # fmt: skip
             if ALONG > 1:
                 results = gathered(exchange, results, group, DOWN, ALONG)
             if along == 0:
                 store_sums(
-                    c, results, tile * DOWN + down, (parts, counters), (column, row), (M, N), c_row, end, SPLITS, VECTOR
+                    c, buffers, down, results, tile * DOWN + down, (parts, counters), (column, row), (M, N), c_row, end, of_rows, SPLITS, KIND
                 )  # fmt: skip
     else:
         program = gl.program_id(0)
@@ -263,8 +272,9 @@ def multiply_share(
             tile, low, high = segment_of(left, whole, begin, steps)
             row, column = tiles.at(tile)
             row += down * ROWS
+            end = end_of(of_rows, row, N, layout_of(8))
             results, position = products_of(
-                ring, position, scales, strides, row, low, high, sizes, group, dtype, WIDTHS, DOWN, ALONG, DEPTH, PART, SIZE, FORMAT
+                ring, position, scales, strides, row, low, high, sizes, group, dtype, WIDTHS, DOWN, ALONG, DEPTH, KIND[11], SIZE, FORMAT, KIND[10]
             )  # fmt: skip
             if high < steps:
                 number = program * DOWN + down
@@ -278,7 +288,7 @@ def multiply_share(
                     for other in range(opener, program):
                         number = other * DOWN + down
                         results = added(parts + number.to(gl.int64) * size_of(results), results)
-                store_whole(c, results, (column, row), (M, N), c_row, end, VECTOR)
+                store_whole(c, buffers, down, results, (column, row), (M, N), c_row, end, KIND)
             left, whole = after(left, whole, begin, tile, low, steps)
 
 
@@ -338,16 +348,66 @@ def size_of(values):
 
 
 @gluon.jit
-def store_whole(c, values, place, sizes, stride, end, VECTOR: gl.constexpr):
-    """Store the transposed sums of a group's rows, each part of the tile."""
-    top = place[0]
-    for i in gl.static_range(len(values)):
-        store_part(c, gl.permute(values[i], (1, 0)), top, place[1], sizes, stride, end, False, VECTOR)  # fmt: skip
-        top += values[i].shape[1]
+def end_of(of_rows, row, N, layout: gl.constexpr):
+    """Return the scales and the bias of a group's rows of weights, from `row` on, along the rows of `layout`: tuples, empty where there is none.
+
+    They are loaded before the products of a tile: after them a processor would wait for memory.
+    """
+    row_scales, bias = of_rows
+    rows = row + gl.arange(0, ROWS, gl.SliceLayout(1, layout))
+    factor = ()
+    if row_scales is not None:
+        factor = (gl.load(row_scales + rows, mask=rows < N, other=0),)
+    more = ()
+    if bias is not None:
+        more = (gl.load(bias + rows, mask=rows < N, other=0),)
+    return factor, more
 
 
 @gluon.jit
-def store_sums(c, values, number, scratch, place, sizes, stride, end, SPLITS: gl.constexpr, VECTOR: gl.constexpr):  # fmt: skip
+def finished(value, end, dtype: gl.constexpr, ACTIVATION: gl.constexpr):
+    """Return sums, [rows of weights, rows of `x`], times their scales, with bias and activation."""
+    along: gl.constexpr = gl.SliceLayout(1, value.type.layout)
+    factor, more = end
+    for i in gl.static_range(len(factor)):
+        value = value * gl.convert_layout(factor[i].to(gl.float32), along)[:, None]
+    for i in gl.static_range(len(more)):
+        value = value + gl.convert_layout(more[i].to(gl.float32), along)[:, None]
+    if ACTIVATION is not None:
+        value = activation(ACTIVATION)(value)
+    return value.to(dtype)
+
+
+@gluon.jit
+def buffers_of(dtype: gl.constexpr, WIDTH: gl.constexpr, DOWN: gl.constexpr, SPLITS: gl.constexpr):
+    """Allocate memory through which each group's results of 16 bits are transposed, if it stores whole sums: [groups, rows of `x`, rows of weights]."""
+    buffers = ()
+    if dtype.primitive_bitwidth == 16 and SPLITS <= 1:
+        layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([WIDTH, ROWS], dtype)
+        buffers = (gl.allocate_shared_memory(dtype, [DOWN, WIDTH, ROWS], layout),)
+    return buffers
+
+
+@gluon.jit
+def store_whole(
+    c, buffers, down: gl.constexpr, values, place, sizes, stride, end, KIND: gl.constexpr
+):
+    """Store the transposed sums of a group's rows, each part of the tile; those of 16 bits through the group's one of the `buffers`."""
+    wide: gl.constexpr = stored_rows(ROWS, KIND[8], 32, gl.num_warps())
+    top = place[0]
+    for i in gl.static_range(len(values)):
+        value = finished(values[i], end, c.dtype.element_ty, KIND[9])
+        result = gl.permute(value, (1, 0))
+        if len(buffers) > 0:
+            tile = buffers[0].index(down).slice(0, result.shape[0], dim=0)
+            tile.store(result)
+            result = tile.load(wide)
+        store_part(c, result, top, place[1], sizes, stride, None, False, KIND[8])
+        top += result.shape[0]
+
+
+@gluon.jit
+def store_sums(c, buffers, down: gl.constexpr, values, number, scratch, place, sizes, stride, end, of_rows, SPLITS: gl.constexpr, KIND: gl.constexpr):  # fmt: skip
     """Store the transposed sums of a group's rows, or add up those of all programs of the tile, each a share of the rows of `x`.
 
     Args:
@@ -355,10 +415,11 @@ def store_sums(c, values, number, scratch, place, sizes, stride, end, SPLITS: gl
         number: of the tile and the group.
         scratch: memory for the sums of each program of each tile, and zeros by which they wait for each other, as in `gemm_split_k`.
         place: the first row of `x`, and the first of the weights.
-        c, sizes, stride, end: those of `store_part`.
+        c, sizes, stride: those of `store_part`.
+        end: that of `end_of` for the layout of `values`.
     """
     if SPLITS == 1:
-        store_whole(c, values, place, sizes, stride, end, VECTOR)
+        store_whole(c, buffers, down, values, place, sizes, stride, end, KIND)
     else:
         part = gl.program_id(0)
         parts = scratch[0] + number.to(gl.int64) * (SPLITS * size_of(values))
@@ -371,23 +432,26 @@ def store_sums(c, values, number, scratch, place, sizes, stride, end, SPLITS: gl
             gl.store(places_of(own, value), value, mask=(columns // 8 * 8 < left)[None, :])
             mine += SPLITS * (value.shape[0] * value.shape[1])
             left -= value.shape[1]
+        wide: gl.constexpr = gl.BlockedLayout([1, 4], [16, 2], [4, 1], [1, 0])
+        again = end_of(of_rows, place[1], sizes[1], wide)
         before = arrive(scratch[1] + number, SPLITS)
         if part < adders(SPLITS, values[0].shape[1]):
             wait_for_all(scratch[1] + number, before, SPLITS)
             top = place[0]
             for i in gl.static_range(len(values)):
-                add_up(c, parts, values[i], (top, place[1]), sizes, stride, end, SPLITS, VECTOR)
+                add_up(
+                    c, parts, values[i], (top, place[1]), sizes, stride, again, wide, SPLITS, KIND
+                )
                 parts += SPLITS * (values[i].shape[0] * values[i].shape[1])
                 top += values[i].shape[1]
 
 
 @gluon.jit
-def add_up(c, parts, value, place, sizes, stride, end, SPLITS: gl.constexpr, VECTOR: gl.constexpr):
+def add_up(c, parts, value, place, sizes, stride, end, wide: gl.constexpr, SPLITS: gl.constexpr, KIND: gl.constexpr):  # fmt: skip
     """Add up a share of the columns of `value`, which `parts` has of each program, and store it."""
     DOWN: gl.constexpr = value.shape[0]
     SIZE: gl.constexpr = DOWN * value.shape[1]
     SHARE: gl.constexpr = value.shape[1] // adders(SPLITS, value.shape[1])
-    wide: gl.constexpr = gl.BlockedLayout([1, 4], [16, 2], [4, 1], [1, 0])
     begin = gl.program_id(0) * SHARE
     if gl.program_id(0) < adders(SPLITS, value.shape[1]):
         rows = gl.arange(0, DOWN, gl.SliceLayout(1, wide)) * 8
@@ -399,19 +463,20 @@ def add_up(c, parts, value, place, sizes, stride, end, SPLITS: gl.constexpr, VEC
         )  # of `places_of`
         for split in gl.static_range(SPLITS):
             total += gl.load(places + split * SIZE, mask=inside, other=0.0)
-        store_part(c, gl.permute(total, (1, 0)), place[0] + begin, place[1], sizes, stride, end, False, VECTOR)  # fmt: skip
+        result = gl.permute(finished(total, end, c.dtype.element_ty, KIND[9]), (1, 0))
+        store_part(c, result, place[0] + begin, place[1], sizes, stride, None, False, KIND[8])
 
 
 @gluon.jit(do_not_specialize=["M", "N", "K", "c_row", "shared", "sharers"])
 def linear_groups(
     w_desc, x_descs, c, sums, counters, bias, scales, strides, row_scales, M, N, K, c_row, shared, sharers,
     SIZE: gl.constexpr, FORMAT: gl.constexpr, BLOCK_M: gl.constexpr, DOWN: gl.constexpr, ALONG: gl.constexpr,
-    DEPTH: gl.constexpr, PART: gl.constexpr, STAGES: gl.constexpr, SPLITS: gl.constexpr, VECTOR: gl.constexpr, ACTIVATION: gl.constexpr,
+    DEPTH: gl.constexpr, PART: gl.constexpr, WORDS: gl.constexpr, STAGES: gl.constexpr, SPLITS: gl.constexpr, VECTOR: gl.constexpr, ACTIVATION: gl.constexpr,
 ):  # fmt: skip
     """Store `x @ weight.T + bias`: `x` is [M, K], `weight` [N, K] in bytes, of which `w_desc` reads pairs of weights. The grid is [parts of K, programs].
 
     `x_descs` are those of `columns_of(BLOCK_M)` rows of `x` and 64 columns. `scales` is None, or has a scale for SIZE weights along K of each row, a
-    multiple of 32; `row_scales` is None, or a vector. A tile has BLOCK_M rows of `x` and DOWN * 64 of the weights; ALONG groups share its steps of DEPTH weights, 64 or
+    multiple of 32; with WORDS they are exponents of 32 weights, K is a multiple of 128 and `strides` are multiples of four and 1. `row_scales` is None, or a vector. A tile has BLOCK_M rows of `x` and DOWN * 64 of the weights; ALONG groups share its steps of DEPTH weights, 64 or
     128, of which each program of a tile has one for each of these groups at least. With ALONG or SPLITS > 1 there is a program for each tile and part: `sums` has room
     for SPLITS tiles of each tile, `counters` DOWN numbers, as in `gemm_split_k`. With SPLITS of 0 the grid is [programs]: the first `sharers` of them share
     the first `shared` tiles along K, as in `gemm_stream_k`; `sums` has room for a tile of each program, `counters` DOWN zeros.
@@ -422,12 +487,14 @@ def linear_groups(
     exchange = exchange_of(WIDTHS, DOWN, ALONG)
     wait_for_predecessor()
     tiles = gl.portable.swizzled_tiles([N, M], [DOWN * ROWS, BLOCK_M], 8)
-    end = of_columns(M, N, bias, ACTIVATION, None, None, row_scales)
     dtype: gl.constexpr = x_descs[0].dtype
-    outs = (c, c_row, sums, counters, end)
+    buffers = buffers_of(c.dtype.element_ty, WIDTHS[0], DOWN, SPLITS)
+    outs = (c, buffers, c_row, sums, counters, (row_scales, bias))
     sizes = (M, N, K)
     shares = (shared, sharers)
-    KIND: gl.constexpr = (dtype, WIDTHS, DOWN, ALONG, DEPTH, SIZE, FORMAT, SPLITS, VECTOR, PART)
+    KIND: gl.constexpr = (
+        dtype, WIDTHS, DOWN, ALONG, DEPTH, SIZE, FORMAT, SPLITS, VECTOR, ACTIVATION, WORDS, PART
+    )  # fmt: skip
     if DOWN * ALONG == 2:
         gl.warp_specialize(
             [

@@ -108,7 +108,7 @@ def converting(
         return None
     view, formed = _FORMS[tiling.kernel]
     raw = view(weight)
-    form = formed(layer, rows, raw, tiling, processors)
+    form = formed(layer, rows, raw, scales, tiling, processors)
     of_rows, grouped, strides, flattened = _scales(scales, layer)
     if flattened:
         scales = of_rows
@@ -170,7 +170,9 @@ def _pairs(weight: Tensor) -> Tensor:
     return weight if weight.dtype is torch.uint8 else weight.view(torch.int16)
 
 
-def _rows(layer: Any, x: Tensor, raw: Tensor, tiling: Tiling, processors: int) -> Form:
+def _rows(
+    layer: Any, x: Tensor, raw: Tensor, scales: Optional[Tensor], tiling: Tiling, processors: int
+) -> Form:
     size = layer.group or _WHOLE
     each = tiling.columns * tiling.splits // 4
     rest = raw.stride(0), layer.n, size, layer.format, tiling.block, each, tiling.splits
@@ -178,7 +180,9 @@ def _rows(layer: Any, x: Tensor, raw: Tensor, tiling: Tiling, processors: int) -
     return Form(linear_rows, (raw, x), rest, grid)
 
 
-def _tokens(layer: Any, x: Tensor, raw: Tensor, tiling: Tiling, processors: int) -> Form:
+def _tokens(
+    layer: Any, x: Tensor, raw: Tensor, scales: Optional[Tensor], tiling: Tiling, processors: int
+) -> Form:
     size = layer.group or _WHOLE
     rest = raw.stride(0), layer.n, size, layer.format, tiling.columns, tiling.splits
     tiles = gluon.cdiv(layer.n, tiling.columns)
@@ -186,7 +190,9 @@ def _tokens(layer: Any, x: Tensor, raw: Tensor, tiling: Tiling, processors: int)
     return Form(linear_tokens, (raw, x), rest, grid, tiles, _sums(tiling, tiles))
 
 
-def _few(layer: Any, x: Tensor, raw: Tensor, tiling: Tiling, processors: int) -> Form:
+def _few(
+    layer: Any, x: Tensor, raw: Tensor, scales: Optional[Tensor], tiling: Tiling, processors: int
+) -> Form:
     size = layer.group or _WHOLE
     _, block, depth, splits, columns, _ = tiling
     across = gluon.cdiv(layer.n, columns)
@@ -203,19 +209,21 @@ def _few(layer: Any, x: Tensor, raw: Tensor, tiling: Tiling, processors: int) ->
     return Form(linear_few, described, rest, grid, tiles, _sums(tiling, tiles))
 
 
-def _groups(layer: Any, x: Tensor, raw: Tensor, tiling: Tiling, processors: int) -> Form:
+def _groups(
+    layer: Any, x: Tensor, raw: Tensor, scales: Optional[Tensor], tiling: Tiling, processors: int
+) -> Form:
     size = layer.group or _WHOLE
     _, block, depth, splits, columns, along = tiling
     down, widths = columns // 64, columns_of(block)
     tiles = gluon.cdiv(layer.n, columns) * gluon.cdiv(layer.rows, block)
-    stages = tilings.stages(tiling, 2 // raw.element_size())
+    stages = tilings.stages(tiling, 2 // raw.element_size(), layer.dtype.itemsize)
     described = (
         _described(raw, (layer.n, layer.k // 2), _INTEGERS[raw.dtype], (64, depth // 2)),
         tuple(_described(x, (layer.rows, layer.k), _dtype(x), (w, 64)) for w in widths),
     )
     shared, sharers = tilings.shares(tiles, gluon.cdiv(layer.k, depth), processors)
     rest = (
-        layer.n, shared, sharers, size, layer.format, block, down, along, depth, tilings.part(block, layer.format == "mxfp4"), stages, splits
+        layer.n, shared, sharers, size, layer.format, block, down, along, depth, tilings.part(block, layer.format == "mxfp4"), _in_words(scales, layer), stages, splits
     )  # fmt: skip
     if splits == 0:
         programs = max(sharers, min(tiles, processors))
@@ -232,6 +240,13 @@ _FORMS = {
     "few": (_pairs, _few),
     "groups": (_pairs, _groups),
 }
+
+
+def _in_words(scales: Optional[Tensor], layer: Any) -> bool:
+    """Return True if the exponents of 128 weights of a row are four bytes that a thread may load at once."""
+    if scales is None or scales.dtype is not torch.uint8 or layer.group != 32 or layer.k % 128:
+        return False
+    return bool(scales.stride(1) == 1 and (scales.stride(0) | scales.data_ptr()) % 4 == 0)
 
 
 def _sums(tiling: Tiling, tiles: int) -> int:

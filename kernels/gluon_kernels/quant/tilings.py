@@ -92,13 +92,13 @@ class Groups(NamedTuple):
     added: float
 
 
-# By the weights' rows of a tile; fitted to 261 times of 35 shapes on an H200.
+# By the weights' rows of a tile; fitted to 261 times of 35 shapes on an H200, of which 16 later ones took 1.11 as long.
 _FEW_TIMES = {
-    64: Few(2.1, 0.221, 0.149, 0.185, 0.061, 0.185, 0.173, 0.26, 2.05),
-    128: Few(2.6, 0.192, 0.300, 0.054, 0.115, 0.119, 0.168, 0.26, 2.2),
+    64: Few(2.3, 0.245, 0.165, 0.205, 0.068, 0.205, 0.192, 0.26, 2.28),
+    128: Few(2.9, 0.213, 0.333, 0.060, 0.128, 0.132, 0.186, 0.26, 2.44),
 }
-# Fitted to 239 times of 75 shapes on an H200.
-_GROUPS_TIMES = Groups(1.09, 80.6e3, 0.0714, 0.0178, 0.0831, 0.0112, 0.063, 0.609, 0.475, 0.0322, 0.21, 0.0543, 1.86, 0.234, 0.261, 0.49, 0.0515, 0.648)  # fmt: skip
+# Fitted to 173 times of 116 shapes on an H200.
+_GROUPS_TIMES = Groups(0.847, 99.2e3, 0.0749, 0.0223, 0.0742, 0.0262, 0.0358, 0.588, 0.565, 0.0232, 0.202, 0.054, 1.66, 0.256, 0.241, 0.713, 0.0591, 0.498)  # fmt: skip
 _TOKENS = 1.23  # of the time that was expected of `linear_tokens`
 
 # Weights' rows of a tile and the depths of its steps, by the rows of `x` of a tile.
@@ -117,8 +117,7 @@ _GROUPS = (
 )
 _DEPTH = 128  # weights along K of a step of "groups"
 _SHARED = 231_000  # bytes of the steps and sums of "groups"
-# Bytes of these through which each row of weights passes on its way to the result: for tiles that are one part, and for those of several.
-_STORED, _STORED_IN_PARTS = 256, 384
+_STORED = 384  # bytes through which the float32 results of a row of weights pass
 _FEWEST, _EIGHT = 4, 8  # rows of `x` at most of "rows" and "tokens"
 _ROWS = ((4, 1), (2, 1), (4, 4), (2, 4), (1, 4))  # weights' rows of a thread, warps that share one
 
@@ -151,9 +150,11 @@ def tilings(m: int, k: int, group: int, exponents: bool) -> Iterator[Tiling]:
     yield from _groups(m, k)
 
 
-def stages(tiling: Tiling, packed: int) -> int:
-    """Return how many steps of "groups" are in shared memory at a time."""
-    stored = _STORED if tiling.block & (tiling.block - 1) == 0 else _STORED_IN_PARTS
+def stages(tiling: Tiling, packed: int, size: int = 2) -> int:
+    """Return how many steps of "groups" are in shared memory at a time; `size` is the bytes of an element of the result."""
+    widest = 1 << tiling.block.bit_length() - 1  # rows of `x` of the largest part of a tile
+    # Bytes of each row of weights on their way to the result; programs that add up store half a part at most.
+    stored = _STORED if size > 2 else widest * (2 if tiling.splits <= 1 else 1)
     exchanged = tiling.columns * ((tiling.along - 1) * tiling.block * 4 + stored)
     slot = tiling.depth * (tiling.columns // packed + 2 * tiling.block)
     return min(8, (_SHARED - exchanged) // slot)
@@ -166,14 +167,15 @@ def part(block: int, exponents: bool) -> int:
 
 def _groups(m: int, k: int) -> Iterator[Tiling]:
     """Yield the tilings of `linear_groups`. Each group holds a step while it waits for its next."""
-    # One tile of all rows of `x`, or as few rows as two, three or four tiles need; tiles of many rows for more.
-    fitting = {next((b for b in _BLOCKS if b >= m / tiles), 256) for tiles in (1, 2, 3, 4)}
-    blocks = sorted(b for b in (fitting if m <= 512 else _BLOCKS) if b >= min(m, 64))
+    # One tile of all rows of `x`, or as few rows as two, three or four tiles need, 32 at least; tiles of many rows for more.
+    even = {next((b for b in _BLOCKS if b >= m / tiles), 256) for tiles in (1, 2, 3, 4)}
+    blocks = sorted(b for b in (even if m <= 512 else _BLOCKS) if b >= min(m, 32))
     for block in blocks:
         forms = next(forms for most, forms in _GROUPS if block <= most)
         for (down, along), splits in itertools.product(forms, (0, 1, 2, 3, 4, 5, 6, 8, 12, 16)):
             tiling = Tiling("groups", block, _DEPTH, splits, 64 * down, along)
-            if splits == 0 and along > 1 or stages(tiling, 1) < max(2, along + 1):
+            least = min(stages(tiling, 1), stages(tiling, 1, 4))
+            if splits == 0 and along > 1 or least < max(2, along + 1):
                 continue
             if _up(k, _DEPTH) >= max(1, splits) * along and splits <= max(8, block // 8):
                 yield tiling
@@ -218,7 +220,9 @@ def expected(
         tiles = _up(m, 128) * _up(
             n, 256
         )  # those of a product that are too few leave processors idle
-        return 6.5 + moved / 3.7e6 + 2.0 * m * n * k / 6.8e8 * (1 + 10 / tiles)
+        operations = 2.0 * m * n * k
+        rate = 7.2e8 + 0.6e8 * min(1.0, operations / 4e11)  # large products run faster
+        return 6.1 + moved / 3.9e6 + operations / rate * (1 + 10 / tiles)
     if tiling.kernel == "rows":
         width = 128 * tiling.splits * 4 * packed  # weights of a row that a step multiplies
         steps = _up(k, width)
@@ -319,8 +323,8 @@ def best(
     m: int, n: int, k: int, packed: int, group: int, exponents: bool, processors: int, hopper: bool = True
 ) -> Tiling:  # fmt: skip
     """Return the tiling with the least expected time; without the units of `hopper`, one of few rows or that of restored weights."""
-    fitting = (t for t in tilings(m, k, group, exponents) if hopper or t.kernel in ("rows", "restored"))  # fmt: skip
+    able = (t for t in tilings(m, k, group, exponents) if hopper or t.kernel in ("rows", "restored"))  # fmt: skip
     return min(
-        fitting,
+        able,
         key=lambda t: expected(t, m, n, k, packed, group, exponents, processors),
     )

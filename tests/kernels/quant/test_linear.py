@@ -125,6 +125,29 @@ def test_groups_of_warps_share_rows_and_steps(
     assert LINEAR.check({**shape, "bias": True, "activation": "silu"}, "cpu") is None
 
 
+def forced(monkeypatch, *tiling):
+    monkeypatch.setattr(tilings, "best", lambda *sizes, **more: tilings.Tiling(*tiling))
+    layer.plans.forget()
+
+
+def test_exponents_begin_at_any_address(monkeypatch):
+    """Four of them are loaded at once where they may be."""
+    forced(monkeypatch, "groups", 32, 128, 1, 64, 2)
+    shape = {"M": 20, "N": 72, "K": 256, "format": "mxfp4", "group": 32}
+    arguments = LINEAR.arguments(shape, "cpu")
+    expected = LINEAR.op(**arguments)
+    apart = torch.zeros(72, 11, dtype=torch.uint8)
+    apart[:, 3:] = arguments["scales"]
+    assert torch.equal(LINEAR.op(**{**arguments, "scales": apart[:, 3:]}), expected)
+
+
+def test_results_of_float32_pass_shared_memory_in_parts(monkeypatch):
+    forced(monkeypatch, "groups", 256, 128, 1, 128, 1)
+    arguments = LINEAR.arguments({"M": 250, "N": 72, "K": 256, "format": "int8", "group": 0}, "cpu")
+    result = LINEAR.op(**arguments, out_dtype=torch.float32)
+    assert error_of(result, LINEAR.reference(**arguments)) < 1e-5
+
+
 def test_shares_of_tiles_cover_all_steps():
     assert tilings.shares(264, 10, 132) == (0, 0)
     assert tilings.shares(91, 50, 132) == (91, 132)  # less than two programs for a tile
