@@ -24,6 +24,7 @@ typedef struct RECORD {
     uint32_t facts[15]; /* those of gb_form_info from num_warps to buffer_size */
     uint32_t scratch[2], arguments;
 } FormRow;
+_Static_assert(offsetof(gb_form_info, num_warps) + 14 * 4 == offsetof(gb_form_info, buffer_size), "facts in a row");
 
 struct gb_kernel {
     const gb_bundle *bundle;

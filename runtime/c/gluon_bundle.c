@@ -180,11 +180,10 @@ static gb_status launch_packed(gb_device *self, const gb_form *form, void *funct
                                unsigned char *buffer, void **parameters, gb_error *error)
 {
     const gb_form_info *info = &form->info;
-    const uint32_t *needs[2] = {info->global_scratch, info->profile_scratch};
     uint64_t owned[2] = {0, 0}, address, blocks = (uint64_t)grid[0] * grid[1] * grid[2] * info->num_ctas;
     int i, code = 0;
     for (i = 0; !code && i < 2; i++) {
-        code = scratch(self, needs[i], blocks, stream, &address, &owned[i]);
+        code = scratch(self, i ? info->profile_scratch : info->global_scratch, blocks, stream, &address, &owned[i]);
         memcpy(buffer + form->row->scratch[i], &address, sizeof address);
     }
     code = code ? code : launch_now(self, function, info, grid, stream, parameters);
