@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Integral, Real
 from typing import Any, Callable, Optional, Sequence
 
 import torch
@@ -16,9 +17,14 @@ __all__ = [
     "check_contiguous",
     "check_devices",
     "check_dtype",
+    "check_dtypes",
     "check_entries",
+    "check_flags",
     "check_floats",
+    "check_integers",
+    "check_names",
     "check_no_gradients",
+    "check_numbers",
     "check_one_dtype",
     "check_out",
     "check_query_heads",
@@ -59,6 +65,62 @@ def check_tensors(op: str, optional: Optional[dict[str, Any]] = None, /, **tenso
                 got="a nested tensor" if x.is_nested else f"layout {x.layout}",
                 remedy=f"Pad it: torch.nested.to_padded_tensor({name}, 0)." if x.is_nested else f"Convert it: {name}.to_dense().",
             )  # fmt: skip
+
+
+def _check_kinds(expected: str, kinds: tuple[type, ...], values: dict[str, Any]) -> None:
+    for name, value in values.items():
+        if not isinstance(value, kinds):
+            raise ArgumentError(
+                "the argument has the wrong type",
+                argument=name,
+                expected=expected,
+                got=f"{value!r} ({type(value).__name__})",
+            )
+
+
+def check_numbers(**values: Any) -> None:
+    """Check that arguments are real numbers, or tensors of one.
+
+    Raises:
+        ArgumentError: one is not.
+    """
+    _check_kinds("a number", (Real, torch.SymInt, torch.SymFloat, Tensor), values)
+
+
+def check_integers(**values: Any) -> None:
+    """Check that arguments are integers.
+
+    Raises:
+        ArgumentError: one is not.
+    """
+    _check_kinds("an integer", (Integral, torch.SymInt), values)
+
+
+def check_flags(**values: Any) -> None:
+    """Check that arguments are True or False.
+
+    Raises:
+        ArgumentError: one is not.
+    """
+    _check_kinds("True or False", (int, torch.SymBool, torch.SymInt), values)
+
+
+def check_names(**values: Any) -> None:
+    """Check that arguments are strings or None.
+
+    Raises:
+        ArgumentError: one is not.
+    """
+    _check_kinds("a string", (str, type(None)), values)
+
+
+def check_dtypes(**values: Any) -> None:
+    """Check that arguments are dtypes or None.
+
+    Raises:
+        ArgumentError: one is not.
+    """
+    _check_kinds("a torch.dtype", (torch.dtype, type(None)), values)
 
 
 def check_dtype(op: str, x: Any, name: str = "x") -> None:

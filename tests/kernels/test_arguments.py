@@ -74,7 +74,7 @@ def arguments() -> dict[str, dict[str, Any]]:
     return {
         "attention": {**qkv, "sinks": half(2), "out": half(1, 2, 8, 16)},
         "attention_decode": {"q": half(1, 2, 16), "k_cache": half(1, 8, 2, 16), "v_cache": half(1, 8, 2, 16), **pages, "sinks": half(2)},
-        "attention_fp8": {**of_fp8, **dict.fromkeys(("q_scale", "k_scale", "v_scale"), one)},
+        "attention_fp8": {**of_fp8, **dict.fromkeys(("q_scale", "k_scale", "v_scale"), torch.ones(1, 2))},
         "attention_varlen": {**packed, **dict.fromkeys(("cu_seqlens_q", "cu_seqlens_k"), of(torch.int32, 0, 8)), "sinks": half(2), "out": half(8, 2, 16)},
         "bmm": {"a": half(2, 8, 16), "b": half(2, 16, 8), "bias": half(8), "out": half(2, 8, 8)},
         "cross_entropy": {"x": half(2, 64), "labels": labels},
@@ -167,6 +167,24 @@ def test_odd_tensors(operator):
                     named = str(error).partition(": ")[0].split(", ")
                     assert set(named) <= set(parameters), text
                     assert "expected" in str(error) or kind == "elsewhere", text
+
+
+@WAYS
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_settings_of_another_type(operator, way):
+    function, right = getattr(gluon_kernels, operator), ARGUMENTS[operator]
+    settings = {
+        name: parameter
+        for name, parameter in inspect.signature(function).parameters.items()
+        if "Tensor" not in str(parameter.annotation) and name != "score_args"
+    }
+    right = {name: x for name, x in right.items() if name != "out"}
+    with taking(way):
+        for name in settings:
+            for value in (object(), [2.0], {}, print if name != "score_mod" else 2.0):
+                with pytest.raises(GluonError, match=rf"(?s)^{name}: .*(expected|takes) .*got"):
+                    function(**{**right, name: value})
+                    pytest.fail(f"{operator} took {value} for {name}")
 
 
 @WAYS

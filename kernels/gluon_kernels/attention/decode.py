@@ -12,13 +12,14 @@ import gluon_core as gluon
 from gluon_core.errors import ShapeError
 from gluon_kernels.attention import decode_launches, full_precision
 from gluon_kernels.attention.decode_launches import ROWS, WIDTHS
-from gluon_kernels.attention.masks import Mask
+from gluon_kernels.attention.masks import Mask, checked_window
 from gluon_kernels.attention.sinks import check_sinks
 from gluon_kernels.checks import (
     FLOATS,
     check_contiguous,
     check_devices,
     check_entries,
+    check_numbers,
     check_one_dtype,
     check_tensors,
 )
@@ -167,8 +168,14 @@ def attention_decode(
     tensors = (q, k_cache, v_cache, page_table, lengths)
     if type(q) is not Tensor or q.is_nested or not q.ndim:
         _check(*tensors)
-    scale = 1 / math.sqrt(max(q.shape[-1], 1)) if scale is None else scale
-    window = tuple(window) if type(window) is list else window
+    if scale is None:
+        scale = 1 / math.sqrt(max(q.shape[-1], 1))
+    elif type(scale) is not float:
+        check_numbers(scale=scale)
+    if type(softcap) is not float:
+        check_numbers(softcap=softcap)
+    if window is not None and type(window) is not tuple:
+        window = checked_window(window)
     result: Tensor
     if not is_compiling() and is_plain(*tensors, *(() if sinks is None else (sinks,))):
         settings = (window, softcap, scale)

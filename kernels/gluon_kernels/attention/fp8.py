@@ -14,7 +14,14 @@ from gluon_kernels.attention import fp8_values
 from gluon_kernels.attention.launches import descriptor_of
 from gluon_kernels.attention.masks import LOG2E
 from gluon_kernels.attention.order import PACKED, order_of
-from gluon_kernels.checks import check_devices, check_query_heads, check_tensors
+from gluon_kernels.checks import (
+    check_devices,
+    check_dtypes,
+    check_flags,
+    check_numbers,
+    check_query_heads,
+    check_tensors,
+)
 from gluon_kernels.dependent import overlapping_tensors
 from gluon_kernels.eager import is_compiling, is_plain
 from gluon_kernels.plans import Launch, Plans, allocator, current_target, key, multiprocessors
@@ -119,6 +126,12 @@ def _readable(x: Tensor) -> Tensor:
 
 def _rows(v: Tensor) -> Tensor:
     return v if v.stride(3) == 1 else v.contiguous()
+
+
+def _positive(scale: float) -> bool:
+    if type(scale) is not float:
+        check_numbers(scale=scale)
+    return scale > 0
 
 
 def _build(
@@ -239,11 +252,14 @@ def attention_fp8(
         ArgumentError: tensors on different devices, or a scale that is not positive.
         CapabilityError: another device than Hopper.
     """
+    if type(causal) is not bool or type(out_dtype) is not torch.dtype:
+        check_flags(causal=causal)
+        check_dtypes(out_dtype=out_dtype)
     if type(q) is not Tensor or q.is_nested:
         check_tensors("attention_fp8", q=q)
     if scale is None:
         scale = 1 / math.sqrt(max(q.shape[-1], 1)) if q.ndim else 1.0
-    elif not scale > 0:  # a row's largest product is its largest score
+    elif not _positive(scale):  # a row's largest product is its largest score
         raise ArgumentError(
             "the scale of the scores must be positive",
             argument="scale",

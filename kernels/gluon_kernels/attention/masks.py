@@ -8,7 +8,7 @@ from typing import Optional, Sequence
 
 from gluon_core.errors import ArgumentError
 
-__all__ = ["LOG2E", "Mask"]
+__all__ = ["LOG2E", "Mask", "checked_window"]
 
 LOG2E = math.log2(math.e)
 UNBOUNDED = -1  # in the arguments of operators
@@ -68,6 +68,16 @@ class Mask:
         if self.cap:
             return 2 * scale * LOG2E / self.cap, self.cap * LOG2E
         return scale * LOG2E, 1.0
+
+
+def checked_window(window: Sequence[Optional[int]]) -> tuple[Optional[int], ...]:
+    """Return a window as a pair, which is part of the keys of plans.
+
+    Raises:
+        ArgumentError: it is none.
+    """
+    _window(window)
+    return tuple(window)
 
 
 def _window(window: Optional[Sequence[Optional[int]]]) -> tuple[Optional[int], Optional[int]]:

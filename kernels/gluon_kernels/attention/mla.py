@@ -18,6 +18,8 @@ from gluon_kernels.checks import (
     check_contiguous,
     check_devices,
     check_entries,
+    check_integers,
+    check_numbers,
     check_one_dtype,
     check_tensors,
 )
@@ -221,9 +223,14 @@ def mla_decode(
         ArgumentError: tensors on different devices, or a cache that is not contiguous.
     """
     tensors = (q, cache, page_table, lengths)
+    if type(latent) is not int:
+        check_integers(latent=latent)
     if type(q) is not Tensor or q.is_nested or not q.ndim:
         _check(*tensors, latent)
-    scale = 1 / math.sqrt(max(q.shape[-1], 1)) if scale is None else scale
+    if scale is None:
+        scale = 1 / math.sqrt(max(q.shape[-1], 1))
+    elif type(scale) is not float:
+        check_numbers(scale=scale)
     result: Tensor
     if not is_compiling() and is_plain(*tensors):
         result = _plans((key(*tensors), latent, scale), *tensors, latent, scale)

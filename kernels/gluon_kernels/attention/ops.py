@@ -11,12 +11,14 @@ from torch import Tensor
 import gluon_core as gluon
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
 from gluon_kernels.attention import routes
-from gluon_kernels.attention.masks import Mask
+from gluon_kernels.attention.masks import Mask, checked_window
 from gluon_kernels.attention.sinks import check_sinks, gradient_of_sinks
 from gluon_kernels.checks import (
     FLOATS,
     check_apart,
     check_devices,
+    check_flags,
+    check_numbers,
     check_one_dtype,
     check_out,
     check_query_heads,
@@ -321,6 +323,9 @@ def attention(
     direct = out is None and score_mod is None and not is_compiling()
     plain = direct and is_plain(q, k, v, *(() if sinks is None else (sinks,)))
     watched = direct and not plain and sinks is None and wants_gradient(q, k, v)
+    if type(causal) is not bool or type(softcap) is not float:
+        check_flags(causal=causal)
+        check_numbers(softcap=softcap)
     if not (plain or watched) or q is None:
         check_tensors("attention", {"sinks": sinks, "out": out}, q=q, k=k, v=v)
         if not q.is_meta and torch.is_autocast_enabled(q.device.type):
@@ -328,8 +333,10 @@ def attention(
             q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
     if scale is None:
         scale = 1 / math.sqrt(max(q.shape[-1], 1)) if q.ndim else 1.0
-    if type(window) is list:
-        window = tuple(window)
+    elif type(scale) is not float:
+        check_numbers(scale=scale)
+    if window is not None and type(window) is not tuple:
+        window = checked_window(window)
     result: Tensor
     if plain:
         settings = (causal, window, softcap, scale, False)
@@ -338,6 +345,13 @@ def attention(
     if watched:
         return _watched(causal, window, softcap, scale)(q, k, v)
     if score_mod is not None:
+        if not callable(score_mod):
+            raise ArgumentError(
+                "the argument has the wrong type",
+                argument="score_mod",
+                expected="a function of the language, or one decorated with @gluon.jit",
+                got=f"{score_mod!r} ({type(score_mod).__name__})",
+            )
         if softcap or out is not None or sinks is not None:
             tensors = ("None" if x is None else "a tensor" for x in (out, sinks))
             raise ArgumentError(

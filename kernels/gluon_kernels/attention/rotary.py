@@ -9,7 +9,11 @@ from torch import Tensor
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.errors import ShapeError
-from gluon_kernels.checks import check_devices, check_dtype
+from gluon_kernels.checks import (
+    check_devices,
+    check_dtype,
+    check_flags,
+)
 from gluon_kernels.eager import differentiable, is_compiling, is_plain, wants_gradient
 from gluon_kernels.plans import Launch, Plans, allocator, key
 
@@ -143,6 +147,8 @@ def rotary(x: Tensor, cos: Tensor, sin: Tensor, *, inverse: bool = False) -> Ten
         ArgumentError: tensors on different devices.
     """
     result: Tensor
+    if type(inverse) is not bool:
+        check_flags(inverse=inverse)
     if not is_compiling() and is_plain(x, cos, sin):
         result = _plans((key(x, cos, sin), inverse), x, cos, sin, inverse)
         return result

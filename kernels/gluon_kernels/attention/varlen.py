@@ -11,7 +11,7 @@ from torch import Tensor
 import gluon_core as gluon
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
 from gluon_kernels.attention import routes
-from gluon_kernels.attention.masks import Mask
+from gluon_kernels.attention.masks import Mask, checked_window
 from gluon_kernels.attention.ops import WIDEST
 from gluon_kernels.attention.sinks import check_sinks, gradient_of_sinks
 from gluon_kernels.checks import (
@@ -19,6 +19,8 @@ from gluon_kernels.checks import (
     check_apart,
     check_contiguous,
     check_devices,
+    check_flags,
+    check_numbers,
     check_one_dtype,
     check_out,
     check_query_heads,
@@ -327,6 +329,9 @@ def attention_varlen(
     direct = out is None and not is_compiling()
     plain = direct and is_plain(*tensors, *(() if sinks is None else (sinks,)))
     watched = direct and not plain and sinks is None and wants_gradient(*tensors)
+    if type(causal) is not bool or type(softcap) is not float:
+        check_flags(causal=causal)
+        check_numbers(softcap=softcap)
     if not (plain or watched) or q is None:
         check_tensors("attention_varlen", {"sinks": sinks, "out": out}, q=q, k=k, v=v)
         if not q.is_meta and torch.is_autocast_enabled(q.device.type):
@@ -334,8 +339,10 @@ def attention_varlen(
             q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
     if scale is None:
         scale = 1 / math.sqrt(max(q.shape[-1], 1)) if q.ndim else 1.0
-    if type(window) is list:
-        window = tuple(window)
+    elif type(scale) is not float:
+        check_numbers(scale=scale)
+    if window is not None and type(window) is not tuple:
+        window = checked_window(window)
     result: Tensor
     if plain:
         settings = (causal, window, softcap, scale, False)

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Optional
+from typing import Any, Optional
 
 import torch
 
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError, did_you_mean
-from gluon_kernels.checks import FLOATS, check_devices, check_out, check_tensors
+from gluon_kernels.checks import (
+    FLOATS,
+    check_devices,
+    check_dtypes,
+    check_names,
+    check_out,
+    check_tensors,
+)
 
 __all__ = [
     "ACTIVATIONS",
@@ -148,6 +155,16 @@ def check_activation(activation: Optional[str]) -> None:
             got=repr(activation),
             remedy=did_you_mean(activation, ACTIVATIONS) or None,
         )
+
+
+def check_settings(activation: Any, out_dtype: Any) -> None:
+    """Check the types of arguments that are no tensors.
+
+    Raises:
+        ArgumentError: one is of another type.
+    """
+    check_names(activation=activation)
+    check_dtypes(out_dtype=out_dtype)
 
 
 def check_bias(bias: Optional[torch.Tensor], columns: int) -> None:

@@ -12,6 +12,8 @@ from gluon_core.errors import DtypeError, ShapeError
 from gluon_kernels.checks import (
     check_apart,
     check_devices,
+    check_dtypes,
+    check_flags,
     check_no_gradients,
     check_out,
     check_tensors,
@@ -266,6 +268,9 @@ def matmul_fp8(
     Raises:
         ShapeError, DtypeError, ArgumentError: the arguments do not fit each other.
     """
+    if out_dtype is not None or type(fast_accum) is not bool:
+        check_dtypes(out_dtype=out_dtype)
+        check_flags(fast_accum=fast_accum)
     if out is not None:
         check_tensors("matmul_fp8", out=out)
         if out_dtype is not None and out_dtype != out.dtype:

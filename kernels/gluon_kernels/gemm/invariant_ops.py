@@ -8,7 +8,10 @@ import torch
 from torch import Tensor
 
 import gluon_core as gluon
-from gluon_kernels.checks import check_tensors
+from gluon_kernels.checks import (
+    check_dtypes,
+    check_tensors,
+)
 from gluon_kernels.gemm.batch_invariant import gemm_batch_invariant
 from gluon_kernels.gemm.call import Call, checked
 from gluon_kernels.gemm.ops import matmul
@@ -126,5 +129,6 @@ def matmul_batch_invariant(
         DtypeError: other dtypes.
     """
     check_tensors("matmul_batch_invariant", a=a, b=b)
+    check_dtypes(out_dtype=out_dtype)
     result: Tensor = _matmul_batch_invariant(a, b, out_dtype)
     return result

@@ -11,7 +11,7 @@ import gluon_core as gluon
 from gluon_kernels.checks import check_apart, check_no_gradients, check_tensors
 from gluon_kernels.eager import differentiable, route
 from gluon_kernels.gemm import portable
-from gluon_kernels.gemm.call import Call, checked
+from gluon_kernels.gemm.call import Call, check_settings, checked
 from gluon_kernels.plans import Plans, current_target
 
 __all__ = ["bmm", "matmul"]
@@ -214,6 +214,8 @@ def matmul(
         DtypeError: other dtypes.
         ArgumentError: an unknown activation, tensors on different devices, or an `out` that shares memory with an operand.
     """
+    if activation is not None or out_dtype is not None:
+        check_settings(activation, out_dtype)
     if not (is_compiling() or a is None or b is None):
         if out is not None:
             plain = is_plain(a, b, bias, out) and a.ndim == 2 and b.ndim == 2
@@ -252,6 +254,8 @@ def bmm(
         ShapeError: other than three dimensions, or sizes that do not fit each other.
         DtypeError, ArgumentError: as those of `matmul`.
     """
+    if activation is not None or out_dtype is not None:
+        check_settings(activation, out_dtype)
     if type(a) is not Tensor or type(b) is not Tensor:
         check_tensors("bmm", a=a, b=b)
     if a.ndim != 3 or b.ndim != 3:

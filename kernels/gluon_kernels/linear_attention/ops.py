@@ -11,7 +11,15 @@ from torch import Tensor
 
 import gluon_core as gluon
 from gluon_core.errors import ShapeError
-from gluon_kernels.checks import HALVES, check_devices, check_floats, check_one_dtype, check_tensors
+from gluon_kernels.checks import (
+    HALVES,
+    check_devices,
+    check_flags,
+    check_floats,
+    check_numbers,
+    check_one_dtype,
+    check_tensors,
+)
 from gluon_kernels.eager import differentiable, is_compiling, is_plain, wants_gradient
 from gluon_kernels.linear_attention import gradients, launches
 from gluon_kernels.plans import Plans, key
@@ -241,10 +249,13 @@ def _call(
     initial_state: Optional[Tensor], return_state: bool, channels: bool = False,
 ) -> Any:  # fmt: skip
     check_tensors("linear attention", q=q, k=k, v=v)
+    check_flags(return_state=return_state)
     q, k, v = autocast(q, k, v)
     _check(q, k, v, g, beta, initial_state, channels)
     if scale is None:
         scale = 1 / math.sqrt(max(q.shape[-1], 1)) if q.ndim else 1.0
+    elif type(scale) is not float:
+        check_numbers(scale=scale)
     initial = None if initial_state is None else initial_state.mT.contiguous()
     if not is_compiling() and is_plain(q, k, v, g, beta, initial):
         out, final = _linear.function(q, k, v, g, beta, initial, scale)

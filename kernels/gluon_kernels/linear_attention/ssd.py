@@ -9,9 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gluon_core.errors import ShapeError
-from gluon_kernels.checks import (  # fmt: skip
+from gluon_kernels.checks import (
     HALVES,
     check_devices,
+    check_flags,
     check_floats,
     check_one_dtype,
     check_tensors,
@@ -21,7 +22,9 @@ from gluon_kernels.linear_attention.ops import WIDEST, autocast, gated_linear_at
 __all__ = ["ssd"]
 
 
-def _check(x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, d: Optional[Tensor]) -> None:
+def _check(
+    x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, d: Optional[Tensor], dt_bias: Optional[Tensor]
+) -> None:  # fmt: skip
     check_tensors("ssd", {"d": d}, x=x, dt=dt, a=a, b=b, c=c)
     check_one_dtype("ssd", HALVES, x=x, b=b, c=c)
     if x.ndim != 4 or not x.shape[3]:
@@ -32,9 +35,14 @@ def _check(x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, d: Optional[T
             got=list(x.shape),
         )
     heads = x.shape[2]
-    shapes = (("dt", dt, [*x.shape[:3]]), ("a", a, [heads]), ("d", d, [heads]))
-    check_floats("gates must be floating-point", dt=dt, a=a, d=d)
-    check_devices(x, dt=dt, a=a, b=b, c=c, d=d)
+    shapes = (
+        ("dt", dt, [*x.shape[:3]]),
+        ("a", a, [heads]),
+        ("d", d, [heads]),
+        ("dt_bias", dt_bias, [heads]),
+    )
+    check_floats("gates must be floating-point", dt=dt, a=a, d=d, dt_bias=dt_bias)
+    check_devices(x, dt=dt, a=a, b=b, c=c, d=d, dt_bias=dt_bias)
     for name, tensor, wanted in shapes:
         if tensor is None:
             continue
@@ -108,8 +116,9 @@ def ssd(
         ArgumentError: tensors on different devices.
     """
     check_tensors("ssd", {"dt_bias": dt_bias, "initial_state": initial_state}, x=x, b=b, c=c)
+    check_flags(dt_softplus=dt_softplus)
     x, b, c = autocast(x, b, c)
-    _check(x, dt, a, b, c, d)
+    _check(x, dt, a, b, c, d, dt_bias)
     step = dt.float()
     if dt_bias is not None:
         step = step + dt_bias

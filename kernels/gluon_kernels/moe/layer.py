@@ -12,6 +12,7 @@ from gluon_core.errors import ArgumentError, DtypeError, ShapeError, did_you_mea
 from gluon_kernels.checks import (
     check_apart,
     check_devices,
+    check_names,
     check_no_gradients,
     check_out,
     check_tensors,
@@ -268,6 +269,7 @@ def moe(
     check_tensors(
         "moe", {"out": out}, x=x, weights=weights, experts=experts, gate_up=gate_up, down=down
     )
+    check_names(activation=activation)
     if not x.is_meta and torch.is_autocast_enabled(x.device.type):
         dtype = torch.get_autocast_dtype(x.device.type)
         x, gate_up, down = x.to(dtype), gate_up.to(dtype), down.to(dtype)

@@ -9,10 +9,15 @@ from torch import Tensor
 
 import gluon_core as gluon
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
-from gluon_kernels.checks import check_devices, check_dtype, check_tensors
+from gluon_kernels.checks import (
+    check_devices,
+    check_dtype,
+    check_integers,
+    check_tensors,
+)
 from gluon_kernels.eager import direct, is_compiling, route
 from gluon_kernels.gemm.ops import matmul
-from gluon_kernels.norm.loss import gradient_of_logits, losses_of, mean_loss_of
+from gluon_kernels.norm.loss import check_labels, gradient_of_logits, losses_of, mean_loss_of
 
 __all__ = ["linear_cross_entropy"]
 
@@ -96,6 +101,8 @@ def _backward(ctx: Any, grad: Tensor, _: Any) -> tuple[Any, ...]:
 def _losses(x: Tensor, weight: Tensor, labels: Tensor, ignore_index: int) -> tuple[Tensor, Tensor]:
     """Return the loss of each row, and the logarithm of the sum of its exponentials."""
     _checked(x, weight, labels)
+    if labels.is_cpu:
+        check_labels(labels, len(weight), ignore_index)
     losses, logsum = (torch.empty(len(x), dtype=torch.float32, device=x.device) for _ in "ab")
     for part in _parts(x, weight):
         logits = matmul(x[part], weight.mT, out_dtype=torch.float32)
@@ -179,6 +186,8 @@ def linear_cross_entropy(
             expected=", ".join(_REDUCTIONS),
             got=repr(reduction),
         )
+    if type(ignore_index) is not int:
+        check_integers(ignore_index=ignore_index)
     mean = reduction == "mean"
     losses: Tensor
     way = 0 if is_compiling() else route(x, weight, labels)

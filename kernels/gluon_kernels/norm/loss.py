@@ -10,12 +10,17 @@ from torch import Tensor
 
 import gluon_core as gluon
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError, did_you_mean
-from gluon_kernels.checks import check_devices, check_dtype, check_tensors
+from gluon_kernels.checks import (
+    check_devices,
+    check_dtype,
+    check_integers,
+    check_tensors,
+)
 from gluon_kernels.eager import direct, is_compiling, route
 from gluon_kernels.norm import composite, loss_launches
 from gluon_kernels.plans import Plans, key
 
-__all__ = ["cross_entropy", "gradient_of_logits", "losses_of", "mean_loss_of"]
+__all__ = ["check_labels", "cross_entropy", "gradient_of_logits", "losses_of", "mean_loss_of"]
 
 REDUCTIONS = ("none", "sum", "mean")
 
@@ -63,7 +68,7 @@ _mean_losses = Plans(_build_mean_loss)
 _loss_gradients = Plans(loss_launches.loss_gradient_plan)
 
 
-def _check_labels(labels: Tensor, classes: int, ignored: int) -> None:
+def check_labels(labels: Tensor, classes: int, ignored: int) -> None:
     """Check labels that the host can read; a label of a GPU that is no class gives NaN.
 
     Raises:
@@ -81,8 +86,6 @@ def _check_labels(labels: Tensor, classes: int, ignored: int) -> None:
 
 def losses_of(x: Tensor, labels: Tensor, ignored: int) -> Any:
     """Return the losses of rows of logits, and the logarithms of their sums, float32."""
-    if labels.is_cpu:
-        _check_labels(labels, x.shape[1], ignored)
     if not x.shape[0]:
         return x.new_empty(0, dtype=torch.float32), x.new_empty(0, dtype=torch.float32)
     return _losses((key(x, labels), ignored), x, labels, ignored)
@@ -90,8 +93,6 @@ def losses_of(x: Tensor, labels: Tensor, ignored: int) -> Any:
 
 def mean_loss_of(x: Tensor, labels: Tensor, ignored: int, keep: bool) -> Any:
     """Return the mean, and for gradients 1 / the number of labels that count and the logarithms of sums."""
-    if labels.is_cpu:
-        _check_labels(labels, x.shape[1], ignored)
     if not x.shape[0]:
         nothing = x.new_full((), float("nan"), dtype=torch.float32)
         return nothing, nothing.clone(), x.new_empty(0, dtype=torch.float32)
@@ -147,6 +148,8 @@ def _cross_entropy(
     x: Tensor, labels: Tensor, ignored: int, mean: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the loss of each row or their mean, the logarithms of sums, and 1 / the number of labels that count."""
+    if labels.is_cpu:
+        check_labels(labels, x.shape[1], ignored)
     if mean:
         middle, inverse, logsum = mean_loss_of(x, labels, ignored, True)
         return middle, logsum, inverse
@@ -213,6 +216,8 @@ def cross_entropy(
         )
     mean = reduction == "mean"
     loss: Tensor
+    if type(ignore_index) is not int:
+        check_integers(ignore_index=ignore_index)
     if type(x) is not Tensor or x.is_nested:
         check_tensors("cross_entropy", x=x)
     way = 0 if is_compiling() else route(x, labels)

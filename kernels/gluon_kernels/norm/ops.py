@@ -15,6 +15,9 @@ from gluon_kernels.checks import (
     check_apart,
     check_devices,
     check_dtype,
+    check_dtypes,
+    check_integers,
+    check_numbers,
     check_out,
     check_tensors,
 )
@@ -190,6 +193,9 @@ def softmax(
         ArgumentError: the dimension is out of range, or `out` is on another device or has a gradient.
     """
     result: Tensor
+    if type(dim) is not int or dtype is not None:
+        check_integers(dim=dim)
+        check_dtypes(dtype=dtype)
     if not (x is None or out is not None or is_compiling()):
         way = route(x)
         if way == 1:
@@ -457,6 +463,8 @@ def _any_norm(
     x: Tensor, weight: Optional[Tensor], bias: Optional[Tensor], residual: Optional[Tensor], epsilon: float,
     centred: bool, out: Optional[Tensor],
 ) -> Any:  # fmt: skip
+    if type(epsilon) is not float:
+        check_numbers(eps=epsilon)
     way = 0 if out is not None or is_compiling() else route(x, weight, bias, residual)
     if way == 1:
         if residual is None:

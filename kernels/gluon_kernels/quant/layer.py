@@ -19,7 +19,12 @@ from gluon_kernels.checks import (
     check_tensors,
 )
 from gluon_kernels.eager import differentiable, gradients_through, route
-from gluon_kernels.gemm.call import check_activation, check_bias, result_dtype
+from gluon_kernels.gemm.call import (  # fmt: skip
+    check_activation,
+    check_bias,
+    check_settings,
+    result_dtype,
+)
 from gluon_kernels.gemm.ops import activated, matmul
 from gluon_kernels.plans import Plans, current_target, multiprocessors
 from gluon_kernels.quant import launches
@@ -294,6 +299,8 @@ def linear(
     Raises:
         ShapeError, DtypeError, ArgumentError: the arguments do not fit each other.
     """
+    if activation is not None or out_dtype is not None:
+        check_settings(activation, out_dtype)
     if out is None and not (is_compiling() or x is None or weight is None):
         way = route(x, weight, scales, bias)
         if way and weight.dtype is not x.dtype and (bias is None or bias.is_contiguous()):

@@ -11,7 +11,11 @@ from torch import Tensor
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError, did_you_mean
-from gluon_kernels.checks import check_dtype
+from gluon_kernels.checks import (
+    check_dtype,
+    check_dtypes,
+    check_names,
+)
 from gluon_kernels.eager import is_compiling, is_plain
 from gluon_kernels.norm.composite import LONGEST
 from gluon_kernels.norm.launches import Workspace, prepared, tiling_of
@@ -174,6 +178,8 @@ def quantize(
         DtypeError, ShapeError: no tensor of floats, or an unsupported 8-bit dtype.
         ArgumentError: an unknown scaling.
     """
+    check_dtypes(dtype=dtype)
+    check_names(scaling=scaling)
     dtype = torch.float8_e4m3fn if dtype is None else dtype
     if not is_compiling() and is_plain(x):
         result, scales = _plans((key(x), dtype, scaling), x, dtype, scaling)

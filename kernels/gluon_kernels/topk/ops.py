@@ -10,7 +10,13 @@ from torch import Tensor
 
 import gluon_core as gluon
 from gluon_core.errors import ArgumentError
-from gluon_kernels.checks import check_devices, check_dtype, check_out
+from gluon_kernels.checks import (
+    check_devices,
+    check_dtype,
+    check_flags,
+    check_integers,
+    check_out,
+)
 from gluon_kernels.eager import direct, is_compiling, route
 from gluon_kernels.plans import Plans, key
 from gluon_kernels.topk import launches
@@ -125,6 +131,9 @@ def topk(
         DtypeError, ShapeError: no tensor of floats, a scalar, or an `out` of another shape or dtype.
         ArgumentError: the dimension is out of range, `k` is, or `out` is on another device or has a gradient.
     """
+    if type(k) is not int or type(dim) is not int or type(largest) is not bool:
+        check_integers(k=k, dim=dim)
+        check_flags(largest=largest)
     if out is None and dim == -1 and not is_compiling():
         way = route(x)
         if way == 1:

@@ -11,7 +11,12 @@ from torch import Tensor
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.errors import ArgumentError
-from gluon_kernels.checks import FLOATS, check_dtype
+from gluon_kernels.checks import (
+    FLOATS,
+    check_dtype,
+    check_dtypes,
+    check_integers,
+)
 from gluon_kernels.eager import direct, is_compiling, route
 from gluon_kernels.norm.columns import columns_plan, running_sums_of_columns
 from gluon_kernels.norm.rows import row_start
@@ -260,6 +265,9 @@ def cumsum(x: Tensor, dim: int = -1, *, dtype: Optional[torch.dtype] = None) -> 
         ArgumentError: the dimension is out of range, or the dtype is not supported.
     """
     result: Tensor
+    if type(dim) is not int or dtype is not None:
+        check_integers(dim=dim)
+        check_dtypes(dtype=dtype)
     if not (x is None or is_compiling()):
         way = route(x)
         if way == 1:
