@@ -51,7 +51,8 @@ PAD = (1.2, 2.0e6)  # microseconds of a launch that copies operands, and bytes t
 # Microseconds that a launch of copies, and a launch in parts, may take more on the device than one launch that needs neither: calls are
 # not only made in graphs, and their host takes several times as long.
 HOST = (4.0, 0.5)
-UNSURE = 0.5  # of the time that a tiling is expected to take more which is like no measured one: the least of many uncertain times is too low
+# The least of many uncertain times is too low: tilings are expected to take longer, by UNSURE for each part of the likeness to measured ones that is missing from SURE on.
+SURE, UNSURE = 0.85, 4.0
 DOUBT = 1.25  # times the expected time, of a tiling that was not measured at products so large
 UNIT, FEW = (
     16,
@@ -333,7 +334,8 @@ def corrections(of: Columns, size: Size, table: Table, times: np.ndarray) -> np.
         return np.ones(len(of))
     points = traits(of, size, times).astype(np.float32) * table.scales
     like = _like(_first(points), table.points)
-    return np.asarray(np.exp(like @ table.weights + UNSURE * (1 - like.max(1))))
+    unsure = UNSURE * np.maximum(0.0, SURE - like.max(1))
+    return np.asarray(np.exp(like @ table.weights + unsure))
 
 
 def padding(size: Size) -> float:
