@@ -421,20 +421,37 @@ def dot_scaled(  # noqa: PLR0913 - the arguments of Triton's
 def described(tiles):
     """Return the descriptor of a tensor that host code describes; a pointer or a descriptor as it is."""
     if isinstance(tiles, gl.tuple):
-        tiles = gl.portable.descriptor(tiles[0], tiles[1], tiles[2], tiles[3])
+        tiles = gl.portable.descriptor(tiles[0], tiles[1], tiles[2], tiles[3], host=tiles[4])
     return tiles
+
+
+def tensor_map(base, shape, strides, block_shape):
+    """Return the descriptor that a launch makes for the TMA of a GPU; None where the GPU or the tensor has none."""
+    if not getattr(base, "is_cuda", False):
+        return None
+    import torch
+
+    if torch.version.hip or torch.cuda.get_device_capability(base.device) < (9, 0):
+        return None
+    bits = {1: gl.int8, 2: gl.int16, 4: gl.int32, 8: gl.int64}[base.element_size()]
+    try:
+        layout = gl.NVMMASharedLayout.get_default_for(list(block_shape), bits)
+        return gluon.nvidia.hopper.TensorDescriptor(base, shape, strides, block_shape, layout)
+    except gluon.errors.GluonError:
+        return None
 
 
 class TensorDescriptor(tuple[object, ...]):
     """A tensor on the host that a kernel moves in blocks; kernels of every target take it."""
 
-    _fields = ("base", "shape", "strides", "block_shape")
+    _fields = ("base", "shape", "strides", "block_shape", "host")
 
     def __new__(cls, base, shape, strides, block_shape, padding="zero"):
         if padding != "zero":
             raise ValueError("blocks outside the tensor are zero")
         sizes = tuple(gl.constexpr(size) for size in block_shape)
-        return super().__new__(cls, (base, tuple(shape), tuple(strides), sizes))
+        host = tensor_map(base, list(shape), list(strides), list(block_shape))
+        return super().__new__(cls, (base, tuple(shape), tuple(strides), sizes, host))
 
     @classmethod
     def _make(cls, values):

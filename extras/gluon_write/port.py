@@ -362,7 +362,7 @@ class _Port:
                 self.insert(self.span(first)[0], line)
                 continue
             fields = ", ".join(f"{name}.{f}" for f in ("base", "shape", "strides", "block_shape"))
-            line = f"{name} = gl.portable.descriptor({fields})\n{indent}"
+            line = f"{name} = gl.portable.descriptor({fields}, host={name}.host)\n{indent}"
             self.insert(self.span(first)[0], line)
 
     def _decorator(self, decorator: ast.expr, kernel: bool) -> None:

@@ -251,7 +251,8 @@ class _Stager(Form):
             node = self.descriptors[tiles]
             call = node.value
             assert isinstance(call, ast.Call)
-            if id(node) in inside or len(call.args) != 4 or call.keywords:
+            known = [word.arg for word in call.keywords] in ([], ["host"])
+            if id(node) in inside or len(call.args) != 4 or not known:
                 return False
             if not isinstance(call.args[3], (ast.List, ast.Tuple)) or len(call.args[3].elts) != 2:
                 return False
@@ -303,10 +304,11 @@ class _Stager(Form):
         for tiles, call, part in zip((a, b), calls, ("a_shared", "b_shared")):
             node = self.descriptors[tiles]
             args = ", ".join(self.text_of(arg) for arg in call.args)
+            hosts = "".join(f", {w.arg}={self.text_of(w.value)}" for w in call.keywords)
             shared = "" if loop.transposed and tiles == b else f", {names['layouts']}.{part}"
             new = [
                 f"{' ' * node.col_offset}{tiles} = {self.text_of(call.func)}(",
-                f"{' ' * node.col_offset}    {args}{shared}",
+                f"{' ' * node.col_offset}    {args}{shared}{hosts}",
                 f"{' ' * node.col_offset})",
             ]
             edits.append(

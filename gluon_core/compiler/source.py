@@ -177,7 +177,8 @@ class GluonASTSource(_triton.ASTSource):  # type: ignore[misc]  # Triton has no 
     def _type(self, kind: Any, path: Path) -> Any:
         if isinstance(kind, (tuple, list)):
             items = [self._type(item, (*path, index)) for index, item in enumerate(kind)]
-            return type(kind)(*items) if hasattr(kind, "_fields") else tuple(items)
+            make: Any = getattr(type(kind), "_make", tuple)  # of tuples whose items have names
+            return make(items)
         if isinstance(kind, HostDescriptor):
             element = str(kind.base.dtype).removeprefix("torch.")
             element = _triton.type_names().get(element, element)

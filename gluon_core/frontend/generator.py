@@ -73,6 +73,15 @@ def _present(value: Any, name: str) -> bool:
     )
 
 
+def _is_instance(generator: Any, node: ast.Call) -> Any:
+    """`isinstance` in a kernel: Triton would make the tuple again first, which it cannot where an item is None."""
+    value, kinds = (generator.visit(arg) for arg in node.args)
+    listed = kinds.values if isinstance(kinds, tl.tuple) else [kinds]
+    classes = tuple(_triton.unwrap(kind) for kind in listed)
+    plain = value if isinstance(value, tl.tuple) else _triton.unwrap(value)
+    return tl.constexpr(isinstance(plain, classes))
+
+
 class KernelGenerator(LoopGenerator):
     """Triton's code generator over our builder and semantic layer. `session` is set per trace."""
 
@@ -92,6 +101,7 @@ class KernelGenerator(LoopGenerator):
             **dict.fromkeys(
                 (static_print, tl_core.static_print), _GENERATOR.static_executor(print)
             ),
+            isinstance: _is_instance,
         }
     )
 

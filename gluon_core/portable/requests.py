@@ -153,6 +153,7 @@ class TileRequest(Request):
         multiples: the powers of two, at most 16, that the strides but the last are known to be
             multiples of, in elements.
         alignment: the same of the base, in bytes.
+        host: a descriptor of the same tensor that the launch made, or None.
     """
 
     base: Any
@@ -163,6 +164,20 @@ class TileRequest(Request):
     layout: Any = None
     multiples: tuple[int, ...] = ()
     alignment: int = 1
+    host: Any = None
+
+    def made_by_launch(self, kind: type[Any], layout: Any) -> bool:
+        """Return True if the launch made a descriptor of this kind, of the same tiles.
+
+        Args:
+            kind: class of the descriptors. layout: of a tile, where the request leaves the choice.
+        """
+        host = self.host
+        if type(host) is not kind:
+            return False
+        tile = tuple(int(size) for size in host.block_shape)
+        wanted = (self.dtype, self.block_shape, self.layout or layout)
+        return (host.dtype, tile, host.layout) == wanted
 
     def descriptor_operands(self, layout: Any) -> tuple[Any, ...]:
         """Return base, shape, strides, shape of the box and layout, as ops that make descriptors take them.

@@ -35,6 +35,7 @@ from gluon_core.semantic import layer
 from gluon_core.semantic.base import shape_of
 from gluon_core.semantic.operands import compile_time_int, predicate, scalar_int32
 from gluon_core.values import check_block_shape, unwrap_shape
+from gluon_core.values.descriptors import tensor_descriptor
 from gluon_core.values.tensors import describe
 
 __all__ = [
@@ -116,6 +117,7 @@ def descriptor(
     strides: Sequence[Scalar[int]],
     block_shape: Shape,
     shared_layout: Optional[BufferLayout] = None,
+    host: Any = None,
 ) -> tile_descriptor:
     """Describe a tensor in global memory that is moved in tiles: by TMA or TDM where the target has
     it, the layout is one that it writes, and the base and the strides are known to be aligned as it
@@ -133,11 +135,15 @@ def descriptor(
         block_shape: of a tile, compile-time powers of two; a tile spans less than 2 GiB.
         shared_layout: of a tile in shared memory, such as `mma_layouts(...).a_shared`; the best for
             the target by default.
+        host: an argument of the kernel that describes the same tensor and tile, such as a
+            `TensorDescriptor` of `gluon_core.nvidia.hopper`, or None. The target's unit takes it in place of a
+            descriptor that the kernel makes, where dtype, tile and layout are the same.
 
     Returns:
         A `tile_descriptor`.
 
     Raises:
+        ArgumentError: `host` is no descriptor.
         DtypeError: `base` is no scalar pointer, or a size is no integer.
         ShapeError: ranks that differ, or strides whose last is not 1.
         LayoutError: `shared_layout` is no layout for shared memory.
@@ -170,6 +176,14 @@ def descriptor(
         raise LayoutError(
             "not a layout for shared memory", argument="shared_layout", got=repr(layout)
         )
+    described = unwrap(host)
+    if described is not None and not isinstance(described, tensor_descriptor):
+        raise ArgumentError(
+            "not a descriptor of a launch",
+            argument="host",
+            expected="an argument such as TensorDescriptor.from_tensor(tensor, block_shape), or None",
+            got=describe(described),
+        )
     sizes = [_scalar(semantic, size, tl.int32, "shape") for size in sizes]
     plain = [unwrap(step) for step in steps[:-1]]
     scalars = [_scalar(semantic, step, tl.int64, "strides") for step in plain]
@@ -184,6 +198,7 @@ def descriptor(
         layout,
         tuple(layer().known_multiple(step) for step in plain),
         layer().known_multiple(base),
+        described,
     )
     chosen = choose("tile_copy", request).chosen
     layout = layout or _own_layout(request, chosen)

@@ -9,7 +9,7 @@ from gluon_core import errors
 from gluon_core.plugin.semantic import SemanticLayer
 from gluon_core.portable import requests
 from gluon_nvidia.language import mbarrier, tma
-from gluon_nvidia.language.descriptor import check_box
+from gluon_nvidia.language.descriptor import check_box, tensor_descriptor
 from gluon_nvidia.language.fence import fence_async_shared
 from gluon_nvidia.language.writer import finishing, tile_writer, tma_writer
 from gluon_nvidia.layouts import NVMMASharedLayout
@@ -68,6 +68,8 @@ def layout(request: requests.TileRequest) -> NVMMASharedLayout:
 
 
 def make(request: requests.TileRequest, _semantic: SemanticLayer) -> Sequence[Any]:
+    if request.made_by_launch(tensor_descriptor, layout(request)):
+        return (request.host,)
     return (tma.make_tensor_descriptor(*request.descriptor_operands(layout(request))),)
 
 
