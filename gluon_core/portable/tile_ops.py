@@ -117,7 +117,7 @@ def descriptor(
     strides: Sequence[Scalar[int]],
     block_shape: Shape,
     shared_layout: Optional[BufferLayout] = None,
-    host: Any = None,
+    host: Optional[tensor_descriptor] = None,
 ) -> tile_descriptor:
     """Describe a tensor in global memory that is moved in tiles: by TMA or TDM where the target has
     it, the layout is one that it writes, and the base and the strides are known to be aligned as it
@@ -176,7 +176,7 @@ def descriptor(
         raise LayoutError(
             "not a layout for shared memory", argument="shared_layout", got=repr(layout)
         )
-    described = unwrap(host)
+    described: Any = unwrap(host)
     if described is not None and not isinstance(described, tensor_descriptor):
         raise ArgumentError(
             "not a descriptor of a launch",
