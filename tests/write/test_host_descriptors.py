@@ -37,8 +37,8 @@ def test_results(layout):
     assert (out == 2 * x).all()
 
 
-@pytest.mark.parametrize("tiles, made", [(LAYOUT, 0), (NARROW, 1), (None, 1)])
-def test_the_kernel_makes_no_descriptor_again(tiles, made):
+@pytest.mark.parametrize("tiles, count", [(LAYOUT, 0), (NARROW, 1), (None, 1)])
+def test_the_kernel_makes_no_descriptor_again(tiles, count):
     signature = {"x": "*fp16:16", "out": "*fp16:16", "N": "i32:16"}
     constants = {"B": 64}
     if tiles is None:
@@ -46,7 +46,7 @@ def test_the_kernel_makes_no_descriptor_again(tiles, made):
     else:
         signature["tiles"] = f"tensordesc<fp16[64, 64],{tiles}>"
     asked = gluon.compile(doubled, target="sm_90", signature=signature, constexprs=constants)
-    assert asked.asm["ttgir"].count("ttng.tensormap_create") == made
+    assert asked.asm["ttgir"].count("ttng.tensormap_create") == count
 
 
 def test_other_arguments():
