@@ -21,9 +21,7 @@ from gluon_kernels.dependent import wait_for_predecessor
 from gluon_kernels.gemm.epilogue import activation, store_part, stored_rows
 from gluon_kernels.gemm.hopper_small_m import arrive, share_of, wait_for_all
 from gluon_kernels.gemm.hopper_stream_k import (
-    added,
     after,
-    leave,
     owner_of,
     places_of,
     segment_of,
@@ -290,6 +288,50 @@ def multiply_share(
                         results = added(parts + number.to(gl.int64) * size_of(results), results)
                 store_whole(c, buffers, down, results, (column, row), (M, N), c_row, end, KIND)
             left, whole = after(left, whole, begin, tile, low, steps)
+
+
+@gluon.jit
+def in_fours(sums):
+    """Return [rows, columns] of a product as [fours, 4]: a thread has two adjacent columns of two rows eight apart (PTX ISA, wgmma, fragments of D)."""
+    COLUMNS: gl.constexpr = sums.shape[1]
+    fragments = sums.reshape([ROWS // 16, 2, 8, COLUMNS // 8, 4, 2]).permute((3, 0, 2, 4, 1, 5))
+    return fragments.reshape([ROWS * COLUMNS // 4, 4])
+
+
+@gluon.jit
+def out_of_fours(fours, like):
+    """Return the product of which `fours` are the numbers, in the layout of `like`."""
+    COLUMNS: gl.constexpr = like.shape[1]
+    fragments = fours.reshape([COLUMNS // 8, ROWS // 16, 8, 4, 2, 2]).permute((1, 4, 2, 0, 3, 5))
+    return gl.convert_layout(fragments.reshape(like.shape), like.type.layout)
+
+
+@gluon.jit
+def places_of_fours(parts, fours):
+    layout: gl.constexpr = fours.type.layout
+    first = gl.arange(0, fours.shape[0], gl.SliceLayout(1, layout)) * 4
+    return parts + first[:, None] + gl.arange(0, 4, gl.SliceLayout(0, layout))[None, :]
+
+
+@gluon.jit
+def leave(parts, sums):
+    """Store the sums of a segment for the program that has the end of the tile, 16 bytes of a thread at a time."""
+    for i in gl.static_range(len(sums)):
+        fours = in_fours(sums[i])
+        gl.store(places_of_fours(parts, fours), fours)
+        parts += sums[i].shape[0] * sums[i].shape[1]
+
+
+@gluon.jit
+def added(parts, sums):
+    """Return sums with those that another program left."""
+    totals = ()
+    for i in gl.static_range(len(sums)):
+        fours = in_fours(sums[i])
+        fours += gl.load(places_of_fours(parts, fours), cache_modifier=".cg")
+        totals = totals + (out_of_fours(fours, sums[i]),)
+        parts += sums[i].shape[0] * sums[i].shape[1]
+    return totals
 
 
 @gluon.constexpr_function
