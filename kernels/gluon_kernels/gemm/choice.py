@@ -1,9 +1,9 @@
 """Which tiling of which kernel a product takes on Hopper: the one with the least time by a fitted model.
 
 The time of a tiling is linear in a few quantities (`features`). The factors of each kernel are fitted to measurements
-(`tuned/hopper.json`, `python benchmarks/tune_gemm.py`) of shapes of all kinds. The errors of measured products and tilings like the ones at hand (`traits`)
+(`benchmarks/gemm_times.json`, by `benchmarks/fit_gemm.py`) of shapes of all kinds. The errors of measured products and tilings like the ones at hand (`traits`)
 correct the model: a Gaussian process with a rational quadratic kernel (Rasmussen and Williams, Gaussian Processes for Machine Learning, 2.2 and 4.2.1)
-whose weights belong to some of the measured points, the others regressed on these (8.3.1). The table has the points and the weights. Products whose
+whose weights belong to some of the measured points, the others regressed on these (8.3.1). The table (`tuned/hopper.json`) has the points and the weights. Products whose
 choice is wrong yet have an entry of their own.
 """
 
@@ -51,7 +51,7 @@ PAD = (1.2, 2.0e6)  # microseconds of a launch that copies operands, and bytes t
 # Microseconds that a launch of copies, and a launch in parts, may take more on the device than one launch that needs neither: calls are
 # not only made in graphs, and their host takes several times as long.
 HOST = (4.0, 0.5)
-# The least of many uncertain times is too low: tilings are expected to take longer, by UNSURE for each part of the likeness to measured ones that is missing from SURE on.
+# The least of many uncertain times is too low: the logarithm of a tiling's time is raised by UNSURE times the likeness to measured ones that it lacks of SURE.
 SURE, UNSURE = 0.85, 4.0
 DOUBT = 1.25  # times the expected time, of a tiling that was not measured at products so large
 UNIT, FEW = (
@@ -185,8 +185,8 @@ def _factors(table: Table, of: Columns) -> np.ndarray:
 def read(table: dict[str, Any]) -> Table:
     """Return the table that a file has: scales of traits, and points with their weights."""
     scales = np.array([table["scales"][name] for name in TRAITS], np.float32)
-    packed = np.frombuffer(base64.b85decode(table["points"]), np.float16)
-    points = packed.reshape(-1, len(TRAITS)).astype(np.float32)
+    halves = np.frombuffer(base64.b85decode(table["points"]), np.float16)
+    points = halves.reshape(-1, len(TRAITS)).astype(np.float32)
     weights = np.frombuffer(base64.b85decode(table["weights"]), np.float32)
     return Table(table["model"], table.get("shapes", {}), scales, _second(points), weights)
 
