@@ -58,8 +58,8 @@ UNIT, FEW = (
     16,
     32,
 )  # rows that the sides of tiles are multiples of, and up to which there are smaller ones
-MOST = 16  # tilings that measurements correct, the best by the model
-NEARLY = 1.3  # times the time of the best, from which on they correct no tiling
+MOST = 20  # tilings that measurements correct, the best by the model
+NEARLY = 1.35  # times the time of the best, from which on they correct no tiling
 PRODUCTS = 4e8  # multiplications of 16 bits per microsecond of the device
 TRACE = 0.02  # of the expected time, below which a bound says nothing
 QUANTITIES = 15  # numbers of `features`
