@@ -461,11 +461,13 @@ def combine(
     state = gl.zeros([BV, K], gl.float32, layout)
     if initial is not None:
         state = gl.load(initial + head * size + offsets, mask=inside, other=0.0)
-    map_layout: gl.constexpr = gl.portable.blocked_layout([K, K], gl.float32)
-    map_row = gl.arange(0, K, gl.SliceLayout(1, map_layout))[:, None]
-    map_column = gl.arange(0, K, gl.SliceLayout(0, map_layout))[None, :]
+    # As the product takes it: warps have columns of their own, so that nothing passes through shared memory.
+    map_row = gl.arange(0, K, gl.SliceLayout(1, products.b))[:, None]
+    map_column = gl.arange(0, K, gl.SliceLayout(0, products.b))[None, :]
     in_map = (map_row < widths[0]) & (map_column < widths[0])
     map_offsets = map_row * widths[0] + map_column
+    if REVERSE:
+        map_offsets = map_column * widths[0] + map_row
     flat: gl.constexpr = gl.portable.blocked_layout([128], gl.float32)
     fresh += head * segments * (rows * widths[0])
     if DELTA:
@@ -489,14 +491,11 @@ def combine(
         source = fresh + following.to(gl.int64) * (rows * widths[0])
         taken = gl.load(source + offsets, mask=inside, other=0.0)
         if DELTA:
-            map_now = factor
-            if REVERSE:
-                map_now = factor.permute((1, 0))
-            map_now = gl.convert_layout(map_now, products.b)
+            before = factor
             source = maps + following.to(gl.int64) * rows_of_map
             factor = gl.load(source + map_offsets, mask=in_map, other=0.0)
             state = gl.convert_layout(state, products.a)
-            state = gl.portable.mma(state, map_now, now, input_precision="tf32")
+            state = gl.portable.mma(state, before, now, input_precision="tf32")
         else:
             end = gl.minimum((segment + 1) * per_segment, chunks)
             total = gl.to_tensor(0.0)
