@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import copy
 import warnings
 from dataclasses import dataclass, field, replace
@@ -41,6 +42,7 @@ from gluon_write.tensor_memory import in_tensor_memory
 from gluon_write.tiles_ahead import has_several_products, tiles_ahead
 from gluon_write.unknowns import Access, AnyLayout, Graph, Relation, Unknown
 from gluon_write.walk import walking
+from gluon_write.whole_steps import in_whole_steps
 
 __all__ = ["Edits", "chosen_for", "edits_of", "explicit", "partitions_of"]
 
@@ -128,6 +130,10 @@ def chosen_for(
     copied = per_call(fn, drawn)
     if copied is not fn:
         fn, drawn = copied, traced(copied)
+    whole = in_whole_steps(fn, drawn)
+    if whole is not fn:
+        with contextlib.suppress(GluonError):  # a branch that the kernel's values cannot leave
+            fn, drawn = whole, traced(whole)
     fn, drawn = _with_tiles(fn, drawn, traced, target)
     fn, drawn = _formed(fn, drawn, traced, stages, target, int(options.num_warps))
     room = target.architecture.limits.shared_memory

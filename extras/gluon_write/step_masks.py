@@ -16,7 +16,7 @@ from gluon_core import language
 from gluon_write.form import Form
 from gluon_write.loops import stores
 
-__all__ = ["excludes_later_steps"]
+__all__ = ["Terms", "excludes_later_steps", "is_place", "terms_of"]
 
 Product = tuple[str, ...]  # the factors of a term, sorted
 Terms = Counter[Product]
@@ -41,7 +41,7 @@ def excludes_later_steps(form: Form, mask: Optional[ast.expr], loop: ast.For) ->
     if form.called(end) is language.cdiv and isinstance(end, ast.Call) and len(end.args) == 2:
         extent, step = end.args[0], ast.unparse(end.args[1])
     consumed = tuple(sorted([loop.target.id, *(_factors(step) if step else [])]))
-    limit = _terms(extent)
+    limit = terms_of(extent)
     return any(_excludes(form, part, limit, consumed) for part in _conditions(mask))
 
 
@@ -54,12 +54,12 @@ def _excludes(form: Form, condition: ast.expr, limit: Terms, consumed: Product) 
         low, high = high, low
     elif not isinstance(condition.ops[0], ast.Lt):
         return False
-    rest = Counter(_terms(low))
-    rest.subtract(_terms(high))
+    rest = Counter(terms_of(low))
+    rest.subtract(terms_of(high))
     rest.update(limit)
     rest.subtract(Counter([consumed]))
     return all(
-        count == 0 or count > 0 and len(product) == 1 and _is_place(form, product[0])
+        count == 0 or count > 0 and len(product) == 1 and is_place(form, product[0]) is not None
         for product, count in rest.items()
     )
 
@@ -73,11 +73,11 @@ def _conditions(mask: ast.expr) -> Iterator[ast.expr]:
         yield mask
 
 
-def _terms(node: ast.expr) -> Terms:
+def terms_of(node: ast.expr) -> Terms:
     """Return the terms of a sum, how often each is added."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub)):
-        terms = Counter(_terms(node.left))
-        (terms.update if isinstance(node.op, ast.Add) else terms.subtract)(_terms(node.right))
+        terms = Counter(terms_of(node.left))
+        (terms.update if isinstance(node.op, ast.Add) else terms.subtract)(terms_of(node.right))
         return terms
     return Counter([tuple(sorted(_factors(ast.unparse(node))))])
 
@@ -92,13 +92,14 @@ def _factors(text: str) -> list[str]:
     return [ast.unparse(node)]
 
 
-def _is_place(form: Form, text: str) -> bool:
-    """Return True for `gl.arange`, and for a name of nothing else."""
+def is_place(form: Form, text: str) -> Optional[ast.Call]:
+    """Return the call of `gl.arange` that a text is, or a name of nothing else; None of others."""
     node = ast.parse(text, mode="eval").body
     if isinstance(node, ast.Name):
         stored = [n for n in ast.walk(form.tree) if isinstance(n, ast.Name)
                   and n.id == node.id and isinstance(n.ctx, ast.Store)]  # fmt: skip
         values = [s.value for s in ast.walk(form.tree) if isinstance(s, ast.Assign)
                   and len(s.targets) == 1 and s.targets[0] in stored]  # fmt: skip
-        return len(stored) == 1 == len(values) and _is_place(form, ast.unparse(values[0]))
-    return form.called(node) is language.arange
+        return is_place(form, ast.unparse(values[0])) if len(stored) == 1 == len(values) else None
+    called = isinstance(node, ast.Call) and form.called(node) is language.arange
+    return node if called and isinstance(node, ast.Call) else None
