@@ -34,16 +34,19 @@ class _Rows:
         self, q: Tensor, k: Tensor, begin: int, end: int, mask: Mask, scale: float, lengths: Optional[Tensor] = None
     ) -> None:  # fmt: skip
         self.place = slice(begin, end)
-        batch, heads, keys = q.shape[0], k.shape[1], k.shape[2]
+        self.keys = (
+            slice(0, k.shape[2]) if lengths is not None else _seen(begin, end, k.shape[2], mask)
+        )
+        batch, heads, keys = q.shape[0], k.shape[1], self.keys.stop - self.keys.start
         self.shape = (batch, heads, q.shape[1] // heads, end - begin)
         self.queries = self.of(q)
-        score = bmm(self.queries, _folded(k).mT).view(*self.shape, keys) * scale
+        score = bmm(self.queries * scale, self.matrices(k).mT).view(*self.shape, keys)
         self.slope = None
         if mask.cap:
             bent = torch.tanh(score / mask.cap)
             score, self.slope = bent * mask.cap, 1 - bent * bent
         row = torch.arange(begin, end, device=q.device)[:, None]
-        key = torch.arange(keys, device=q.device)
+        key = torch.arange(self.keys.start, self.keys.stop, device=q.device)
         if lengths is not None:  # a row is the last token of its sequence
             row = lengths.view(-1, 1, 1, 1, 1) - 1
             score = score.masked_fill(key > row, -torch.inf)
@@ -52,6 +55,10 @@ class _Rows:
         if mask.right is not None:
             score = score.masked_fill(key > row + mask.right, -torch.inf)
         self.score = score
+
+    def matrices(self, x: Tensor) -> Tensor:
+        """Return the keys that some row sees, or their values, as matrices."""
+        return _folded(x[:, :, self.keys])
 
     def of(self, x: Tensor) -> Tensor:
         """Return these rows of [batch, heads, length, width] as matrices, one for each head of keys."""
@@ -69,8 +76,17 @@ class _Rows:
         return torch.exp(self.score - sums.masked_fill(sums == -torch.inf, 0.0))
 
 
-def _rows(q: Tensor, k: Tensor) -> Iterator[tuple[int, int]]:
+def _seen(begin: int, end: int, keys: int, mask: Mask) -> slice:
+    """Return the keys that some of the rows may see, at least one."""
+    first = 0 if mask.left is None else min(max(begin - mask.left, 0), keys - 1)
+    last = keys if mask.right is None else min(end + mask.right, keys)
+    return slice(first, max(last, first + 1))
+
+
+def _rows(q: Tensor, k: Tensor, mask: Mask) -> Iterator[tuple[int, int]]:
     most = max(1, SCORES // (q.shape[0] * q.shape[1] * k.shape[2]))
+    if mask.left is not None or mask.right is not None:  # a part of the keys for each eighth
+        most = min(most, max(128, -(-q.shape[2] // 8)))
     for begin in range(0, q.shape[2], most):
         yield begin, min(begin + most, q.shape[2])
 
@@ -81,7 +97,7 @@ def _attended(rows: _Rows, v: Tensor, sinks: Optional[Tensor]) -> tuple[Tensor, 
     if sinks is not None:
         logsums = torch.logaddexp(logsums, sinks.float()[:, None])
     weights = rows.weights(logsums).view(*rows.queries.shape[:2], -1)
-    return rows.back(bmm(weights, _folded(v))), logsums
+    return rows.back(bmm(weights, rows.matrices(v))), logsums
 
 
 def forward_plan(mask: Mask, scale: float) -> Callable[..., tuple[Tensor, Tensor]]:
@@ -90,7 +106,7 @@ def forward_plan(mask: Mask, scale: float) -> Callable[..., tuple[Tensor, Tensor
     def run(q: Tensor, k: Tensor, v: Tensor, sinks: Optional[Tensor], out: Optional[Tensor]) -> Any:
         result = q.new_empty(*q.shape[:3], v.shape[3]) if out is None else out
         logsums = q.new_empty(q.shape[:3])
-        for begin, end in _rows(q, k):
+        for begin, end in _rows(q, k, mask):
             part, sums = _attended(_Rows(q, k, begin, end, mask, scale), v, sinks)
             result[:, :, begin:end] = part
             logsums[:, :, begin:end] = sums * LOG2E
@@ -105,18 +121,18 @@ def backward_plan(mask: Mask, scale: float) -> Callable[..., tuple[Tensor, Tenso
     def run(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, logsums: Tensor) -> Any:
         to_q = torch.empty_like(q)
         to_k, to_v = (torch.zeros(_folded(x).shape, device=x.device) for x in (k, v))
-        for begin, end in _rows(q, k):
+        for begin, end in _rows(q, k, mask):
             rows = _Rows(q, k, begin, end, mask, scale)
             weights = rows.weights(logsums[:, :, begin:end].contiguous() / LOG2E)
             of_rows = rows.of(grad)
             delta = (of_rows * rows.of(out)).sum(-1, keepdim=True)
             flat = weights.view(*rows.queries.shape[:2], -1)
-            to_v += bmm(flat.mT, of_rows)
-            change = flat * (bmm(of_rows, _folded(v).mT) - delta) * scale
+            to_v[:, rows.keys] += bmm(flat.mT, of_rows)
+            change = flat * (bmm(of_rows, rows.matrices(v).mT) - delta) * scale
             if rows.slope is not None:
                 change = change * rows.slope.view(change.shape)
-            to_k += bmm(change.mT, rows.queries)
-            to_q[:, :, begin:end] = rows.back(bmm(change, _folded(k)))
+            to_k[:, rows.keys] += bmm(change.mT, rows.queries)
+            to_q[:, :, begin:end] = rows.back(bmm(change, rows.matrices(k)))
         return to_q, to_k.view(k.shape), to_v.view(v.shape)
 
     return run
