@@ -212,7 +212,9 @@ def products_of(
         sums, older = multiply_step(slot, weights, sums, factors, near, down, DOWN, DEPTH, FORMAT)
         following = position.next(ALONG)
         weights = part_of(ring.wait(following)[down], coming, 0, near, older, DEPTH, FORMAT)
-        ring.wait(following)  # a branch: the assembler moves no conversion behind it
+        # No round, but a branch, behind which the assembler moves no conversion. Another wait would cost a barrier.
+        for _ in range(sizes[0], 0):
+            gl.barrier()
         sums = waited(sums, 0, older)
         ring.release(position)
         position = following
