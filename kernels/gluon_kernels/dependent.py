@@ -13,7 +13,7 @@ from torch import Tensor
 import gluon_core as gluon
 from gluon_core import language as gl
 
-__all__ = ["overlapping", "overlapping_tensors", "wait_for_predecessor"]
+__all__ = ["end_behind_predecessor", "overlapping", "overlapping_tensors", "wait_for_predecessor"]
 
 SMALL = 2.5e7  # bytes: a half of the L2 cache of an H200, which each processor has next to it
 
@@ -42,3 +42,15 @@ def wait_for_predecessor():
     gl.inline_asm_elementwise(
         "griddepcontrol.wait; griddepcontrol.launch_dependents; mov.b32 $0, $1;", "=r,r", [0], gl.int32, False, 1
     )  # fmt: skip
+
+
+@gluon.jit
+def end_behind_predecessor():
+    """Wait for the kernel before, at the end of one that needs nothing of it but whatever that one has waited for.
+
+    Launched with `launch_pdl` behind a kernel that calls `wait_for_predecessor`, the programs take processors that the last ones of that kernel leave idle.
+    Stores must not overlap anything that the kernel before reads or stores.
+    """
+    gl.inline_asm_elementwise(
+        "griddepcontrol.wait; mov.b32 $0, $1;", "=r,r", [0], gl.int32, False, 1
+    )

@@ -32,7 +32,7 @@ from gluon_kernels.attention.online import (
     zeros_of,
 )
 from gluon_kernels.attention.varlen_sums import padded_start
-from gluon_kernels.dependent import wait_for_predecessor
+from gluon_kernels.dependent import end_behind_predecessor, wait_for_predecessor
 
 
 @gluon.jit
@@ -362,7 +362,10 @@ def wide_query_gradients(
     q_desc, k_desc, v_desc, grad_desc, to_queries, statistics, rows, of_queries, of_keys, count, scale, log_scale, cap,
     depth, SHARED: gl.constexpr, WINDOW: gl.constexpr, CAPPED: gl.constexpr, MOST: gl.constexpr,
 ):  # fmt: skip
-    """Store the gradients of queries, [tokens, heads, depth]; operands are those of `wide_key_gradients`, `statistics` a pointer."""
+    """Store the gradients of queries, [tokens, heads, depth]; operands are those of `wide_key_gradients`, `statistics` a pointer.
+
+    Launched behind that kernel, it fills the processors that the last programs of that one leave idle.
+    """
     SIZE: gl.constexpr = q_desc[0].block_type.shape[0]
     STEP: gl.constexpr = k_desc[0].block_type.shape[0]
     COLUMNS: gl.constexpr = (
@@ -371,7 +374,6 @@ def wide_query_gradients(
     )
     SETTINGS: gl.constexpr = ((SIZE, STEP), WINDOW, CAPPED, MOST, False, SHARED, COLUMNS)
     SLOTS: gl.constexpr = slots_of_tiles(COLUMNS)
-    wait_for_predecessor()
     rings = (
         tma_ring([q_desc[0], q_desc[1], grad_desc[0], grad_desc[1]], 1, consumers=2),
         tma_ring(k_desc, SLOTS[0], consumers=2),
@@ -389,3 +391,4 @@ def wide_query_gradients(
         [4, 1],
         [240, 24],
     )
+    end_behind_predecessor()

@@ -356,7 +356,7 @@ def _wide_steps(tensors: Tensors, settings: Settings) -> list[Step]:
         (q.shape[0] // 128 + count, heads),
         (*described(128, 64), to_q, statistics, *numbers, to_q.shape[2], *constants),
         "q k v grad to_q statistics of_queries of_keys",
-        **_overlap(tensors),
+        launch_pdl=True,
     )
     return [_prepare(tensors, settings, step), key_gradients, query_gradients]
 
