@@ -32,8 +32,6 @@ from gluon_kernels.attention.packed import (
 from gluon_kernels.attention.tiles import hide
 from gluon_kernels.dependent import wait_for_predecessor
 
-FIRST = gl.constexpr(128)  # columns of the first part of wide heads
-
 
 @gluon.jit
 def copy_tiles(
@@ -51,8 +49,8 @@ def copy_tiles(
         head, first, row, _, first_key, _, _, start, stop = work
         pass_work(slots, round, work)
         if head < heads:
-            for i in gl.static_range(2):
-                fetch_rows(queries[i], query, first + row + i * (BLOCKS[0] // 2), head, SETTINGS[4])
+            for i in gl.static_range(len(queries)):
+                fetch_rows(queries[i], query, first + row + i * 64, head, SETTINGS[4])
             query = query.next()
             for j in range(start, stop):
                 key = first_key + (stop - 1 - (j - start)) * BLOCKS[1]
@@ -104,16 +102,16 @@ def whole_tiles(low, length, SETTINGS: gl.constexpr, ROWS: gl.constexpr):
 
 
 @gluon.jit
-def attend(rings, slots, outputs, heads, scale, half: gl.constexpr, SETTINGS: gl.constexpr):
-    """Compute the result of half of the rows of each tile."""
+def attend(rings, slots, outputs, heads, scale, part: gl.constexpr, SETTINGS: gl.constexpr):
+    """Compute the result of 64 rows of each tile."""
     queries, keys, values = rings
-    writers, out, logsums, sinks, width = outputs
-    ROWS: gl.constexpr = SETTINGS[0][0] // 2
+    writers, (out, logsums, sinks, width) = outputs
+    ROWS: gl.constexpr = 64
     KEYS: gl.constexpr = SETTINGS[0][1]
     COLUMNS: gl.constexpr = SETTINGS[8]
     score_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, KEYS, 16])
     LAYOUTS: gl.constexpr = layouts_of(COLUMNS)
-    OVERLAP: gl.constexpr = len(COLUMNS) == 2 or COLUMNS[0] <= 64
+    OVERLAP: gl.constexpr = COLUMNS[0] <= 64
     facts: gl.constexpr = (score_layout, LAYOUTS, (ROWS, KEYS), OVERLAP, SETTINGS, SETTINGS[7])
     # Exponents apply a positive factor: the largest product is the largest score.
     factor = scale[0] if SETTINGS[6] else 1.0
@@ -123,7 +121,7 @@ def attend(rings, slots, outputs, heads, scale, half: gl.constexpr, SETTINGS: gl
     nth = 0
     head, first, row, end, length, shift, start, stop = take_work(slots, nth)
     while head < heads:
-        row += half * ROWS
+        row += part * ROWS
         low = row + shift
         place = (low, length, whole_tiles(low, length, SETTINGS, ROWS), scale)
         if SETTINGS[1][1] is not None and KEYS <= ROWS:
@@ -173,7 +171,7 @@ def first_of(count, *values):
 @gluon.constexpr_function
 def in_registers(columns, more):
     """Return True if registers suffice for the queries of a group: less is read from shared memory then."""
-    return tuple(columns) == (128,) and not more or tuple(columns) == (128, 64)
+    return tuple(columns) == (128,) and not more or tuple(columns) in ((64, 32), (128, 64))
 
 
 @gluon.jit
@@ -189,11 +187,11 @@ def attention_varlen(
     and `of_keys` hold the first tokens of the `count` sequences, at most MOST, and the token past the last. With queries at the end of
     their sequence's keys, one at place i sees keys from i - WINDOW[0] to i + WINDOW[1]; None is no bound. `scale` is that of the scores
     times log2(e), POSITIVE or not, or, if CAPPED, times 2 log2(e) over the cap; `cap`, times log2(e), bounds the scores. `logsums` is [tokens, heads],
-    logarithms of base 2, or None; `sinks` scores without values, one for each head, or None. Heads wider than 128 come as pairs of descriptors, the second
-    one's blocks behind 128 columns. ORDER is a code of `order.py`. Values of other sequences are multiplied by zeros: they must be finite.
+    logarithms of base 2, or None; `sinks` scores without values, one for each head, or None. Heads of 65 to 96 and more than 128 columns come as pairs of descriptors, of 64 and
+    32 columns or of 128 and 64 or 128. ORDER is a code of `order.py`. Values of other sequences are multiplied by zeros: they must be finite.
     """
-    MORE: gl.constexpr = FIRST if len(q_desc) == 2 else 0
-    MORE_VALUES: gl.constexpr = FIRST if len(v_desc) == 2 else 0
+    MORE: gl.constexpr = q_desc[0].block_type.shape[2] if len(q_desc) == 2 else 0
+    MORE_VALUES: gl.constexpr = v_desc[0].block_type.shape[2] if len(v_desc) == 2 else 0
     COLUMNS: gl.constexpr = first_of(
         len(v_desc), v_desc[0].block_type.shape[2], v_desc[len(v_desc) - 1].block_type.shape[2]
     )
@@ -202,32 +200,51 @@ def attention_varlen(
         (BLOCK_M, BLOCK_N), WINDOW, CAPPED, MOST, MORE, ORDER, POSITIVE and not CAPPED, IN_REGISTERS, COLUMNS,
     )  # fmt: skip
     wait_for_predecessor()
-    upper = tma_ring(q_desc, 1)
-    lower = tma_ring(q_desc, 1)
-    keys = tma_ring(k_desc, STAGES, consumers=2)
-    values = tma_ring(v_desc, STAGES, consumers=2)
-    slots = work_slots(2)
+    GROUPS: gl.constexpr = BLOCK_M // 64
+    q0 = tma_ring(q_desc, 1)
+    q1 = tma_ring(q_desc, 1)
+    keys = tma_ring(k_desc, STAGES, consumers=GROUPS)
+    values = tma_ring(v_desc, STAGES, consumers=GROUPS)
+    slots = work_slots(GROUPS)
     lists = (of_queries, of_keys, count)
-    first = (writers_of(out_desc, COLUMNS), out, logsums, sinks, width)
-    second = (writers_of(out_desc, COLUMNS), out, logsums, sinks, width)
     scales = (scale, cap)
-    gl.warp_specialize(
-        [
-            (attend, ((upper, keys, values), slots, first, heads, scales, 0, SETTINGS)),
-            (attend, ((lower, keys, values), slots, second, heads, scales, 1, SETTINGS)),
-            (
-                copy_tiles,
+    outs = (out, logsums, sinks, width)
+    first = (writers_of(out_desc, COLUMNS), outs)
+    second = (writers_of(out_desc, COLUMNS), outs)
+    if GROUPS == 2:
+        gl.warp_specialize(
+            [
+                (attend, ((q0, keys, values), slots, first, heads, scales, 0, SETTINGS)),
+                (attend, ((q1, keys, values), slots, second, heads, scales, 1, SETTINGS)),
                 (
-                    ((upper, lower), keys, values),
-                    slots,
-                    lists,
-                    heads,
-                    SHARED,
-                    MORE_VALUES,
-                    SETTINGS,
+                    copy_tiles,
+                    (((q0, q1), keys, values), slots, lists, heads, SHARED, MORE_VALUES, SETTINGS),
                 ),
-            ),
-        ],
-        [4, 1],
-        [232, 40],
-    )
+            ],
+            [4, 1],
+            [232, 40],
+        )
+    else:
+        q2 = tma_ring(q_desc, 1)
+        third = (writers_of(out_desc, COLUMNS), outs)
+        gl.warp_specialize(
+            [
+                (attend, ((q0, keys, values), slots, first, heads, scales, 0, SETTINGS)),
+                (attend, ((q1, keys, values), slots, second, heads, scales, 1, SETTINGS)),
+                (attend, ((q2, keys, values), slots, third, heads, scales, 2, SETTINGS)),
+                (
+                    copy_tiles,
+                    (
+                        ((q0, q1, q2), keys, values),
+                        slots,
+                        lists,
+                        heads,
+                        SHARED,
+                        MORE_VALUES,
+                        SETTINGS,
+                    ),
+                ),
+            ],
+            [4, 4, 1],
+            [160, 160, 24],
+        )

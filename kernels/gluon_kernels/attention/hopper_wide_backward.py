@@ -304,7 +304,7 @@ def changes_of(products, known, place, outstanding: gl.constexpr, scale, SETTING
 def query_gradients_of_half(
     rings, out, known, lists, scales, half: gl.constexpr, SETTINGS: gl.constexpr
 ):
-    """Compute the gradients of half of a tile of queries, while the products of the next step are under way."""
+    """Compute the gradients of half of a tile of queries; where shared memory has two tiles of values, the products of the next step are under way meanwhile."""
     own, keys, values = rings
     statistics, rows, depth = known
     COLUMNS: gl.constexpr = SETTINGS[6][0]
@@ -330,25 +330,38 @@ def query_gradients_of_half(
         q = rows_of((blocks[0], blocks[1]), half * ROWS, ROWS)
         grad = rows_of((blocks[2], blocks[3]), half * ROWS, ROWS)
         key, value = keys.consumer(), values.consumer()
-        place = (low, start, length)
-        products = start_query_step((q, grad), keys, values, key, value, nothing)
-        change = changes_of(products, (logsum, delta), place, 0, scales[1], SETTINGS)
-        operand = operands(change.to(dtype), LAYOUTS)
-        values.release(value)
-        for i in range(start + 1, stop):
-            value = value.next()
-            products = start_query_step((q, grad), keys, values, key.next(), value, nothing)
-            accs = start_sums(accs, operand, keys.tiles(key))
-            place = (low, i, length)
-            change = changes_of(products, (logsum, delta), place, 2, scales[1], SETTINGS)
-            values.release(value)
-            keys.wait(key)  # a branch behind the changes; see `online.add_tiles`
-            accs = accumulators(wait_sums(accs))
-            keys.release(key)
-            key = key.next()
+        tiles = (q, grad)
+        if SETTINGS[7]:
+            place = (low, start, length)
+            products = start_query_step(tiles, keys, values, key, value, nothing)
+            change = changes_of(products, (logsum, delta), place, 0, scales[1], SETTINGS)
             operand = operands(change.to(dtype), LAYOUTS)
-        accs = start_sums(accs, operand, keys.tiles(key))
-        done = wait_sums(accs)
+            values.release(value)
+            for i in range(start + 1, stop):
+                value = value.next()
+                products = start_query_step(tiles, keys, values, key.next(), value, nothing)
+                accs = start_sums(accs, operand, keys.tiles(key))
+                place = (low, i, length)
+                change = changes_of(products, (logsum, delta), place, 2, scales[1], SETTINGS)
+                values.release(value)
+                keys.wait(key)  # a branch behind the changes; see `online.add_tiles`
+                accs = accumulators(wait_sums(accs))
+                keys.release(key)
+                key = key.next()
+                operand = operands(change.to(dtype), LAYOUTS)
+            done = wait_sums(start_sums(accs, operand, keys.tiles(key)))
+        else:
+            for i in range(start, gl.maximum(stop, start + 1)):
+                products = start_query_step(tiles, keys, values, key, value, nothing)
+                place = (low, i, length)
+                change = changes_of(products, (logsum, delta), place, 0, scales[1], SETTINGS)
+                values.release(value)
+                operand = operands(change.to(dtype), LAYOUTS)
+                accs = start_sums(accs, operand, keys.tiles(key))
+                accs = accumulators(wait_sums(accs))
+                keys.release(key)
+                key, value = key.next(), value.next()
+            done = wait_sums(accs)
         place = (first + row, end, head)
         seen = start < stop  # the step of queries that see no key is dropped, as in `steps_of`
         left = gl.where(seen, done[0] * scales[0], 0.0)
@@ -372,8 +385,9 @@ def wide_query_gradients(
         (k_desc[0].block_type.shape[2], k_desc[1].block_type.shape[2]),
         (v_desc[0].block_type.shape[2], v_desc[1].block_type.shape[2]),
     )
-    SETTINGS: gl.constexpr = ((SIZE, STEP), WINDOW, CAPPED, MOST, False, SHARED, COLUMNS)
     SLOTS: gl.constexpr = slots_of_tiles(COLUMNS)
+    AHEAD: gl.constexpr = SLOTS[1] > 1
+    SETTINGS: gl.constexpr = ((SIZE, STEP), WINDOW, CAPPED, MOST, False, SHARED, COLUMNS, AHEAD)
     rings = (
         tma_ring([q_desc[0], q_desc[1], grad_desc[0], grad_desc[1]], 1, consumers=2),
         tma_ring(k_desc, SLOTS[0], consumers=2),

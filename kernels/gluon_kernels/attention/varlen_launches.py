@@ -33,6 +33,7 @@ from gluon_kernels.plans import Launch, allocator, multiprocessors
 __all__ = ["backward_plan", "differentiates", "forward_plan"]
 
 Plan = Callable[..., Any]
+LONG = 768  # tokens of a sequence on average, from which on tiles of 192 rows pay
 SEQUENCES = 256  # of one launch: each thread of a producer holds 8 of them
 
 
@@ -94,18 +95,25 @@ def forward_plan(
 
     tensors = (readable(q), readable(k), readable(v))
     written, logsums = new(out), empty_logsums() if keep else None
-    rows, keys = 128, 128 if narrow <= 128 else 64
+    # Three groups of warps have registers for sums of 64 columns; short sequences would leave many of their rows empty.
+    rows = 192 if wide == 64 and tokens >= LONG * (of_queries.shape[0] - 1) else 128
+    keys = 128 if narrow <= 128 else 64
+
+    together = max(depth, width) <= 96 and min(depth, width) > 64
 
     def parts(x: Tensor, size: int, width: int, block: int) -> Any:
-        """Return the descriptors of heads of `width`: of two parts if blocks of 128 columns do not hold them."""
-        widths = (block,) if block <= 128 else (128, 64 if width <= 192 else 128)
+        """Return the descriptors of heads of `width`: of two parts if a block of 64 or 128 columns does not hold or fill them."""
+        if block <= 128:
+            widths = (64, 32) if 64 < width <= 96 and together else (block,)
+        else:
+            widths = (128, 64 if width <= 192 else 128)
         return tuple(descriptor_of(x, size, 1, part) for part in widths)
 
     descriptors = (
-        parts(tensors[0], rows // 2, depth, wide),
+        parts(tensors[0], 64, depth, wide),
         parts(tensors[1], keys, depth, wide),
         parts(tensors[2], keys, width, narrow),
-        descriptor_of(written, rows // 2, 1, 64 if wide > 128 else narrow),
+        descriptor_of(written, 64, 1, 32 if together else 64 if wide > 128 else narrow),
     )
     programs = min(multiprocessors(q), (tokens // rows + min(count, SEQUENCES)) * heads)
     factors = mask.scales(scale)

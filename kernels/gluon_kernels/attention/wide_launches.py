@@ -25,9 +25,9 @@ __all__ = ["forward_plan"]
 # By the width, rounded up to 64: the columns of both parts, the keys of a tile, their stages and those of values, the groups of warps, and if these
 # overlap and have queries in registers.
 FORMS: dict[int, tuple[Any, ...]] = {
-    128: ((64, 32), 128, (2, 2), 2, True, False),
-    192: ((128, 64), 64, (2, 2), 2, True, False),
-    256: ((128, 128), 64, (2, 2), 2, True, False),
+    128: ((64, 32), 128, (2, 2), 2, True, True),
+    192: ((128, 64), 64, (2, 2), 2, False, True),
+    256: ((128, 128), 64, (2, 2), 2, False, False),
 }
 
 
