@@ -112,7 +112,15 @@ def attend(rings, slots, outputs, heads, scale, part: gl.constexpr, SETTINGS: gl
     score_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, KEYS, 16])
     LAYOUTS: gl.constexpr = layouts_of(COLUMNS)
     OVERLAP: gl.constexpr = COLUMNS[0] <= 64
-    facts: gl.constexpr = (score_layout, LAYOUTS, (ROWS, KEYS), OVERLAP, SETTINGS, SETTINGS[7])
+    facts: gl.constexpr = (
+        score_layout,
+        LAYOUTS,
+        (ROWS, KEYS),
+        OVERLAP,
+        SETTINGS,
+        SETTINGS[7],
+        SETTINGS[9],
+    )
     # Exponents apply a positive factor: the largest product is the largest score.
     factor = scale[0] if SETTINGS[6] else 1.0
     of_keys = (keys, values)
@@ -179,7 +187,7 @@ def attention_varlen(
     q_desc, k_desc, v_desc, out_desc, out, logsums, sinks, of_queries, of_keys, count, heads, width,
     scale, cap, SHARED: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
     STAGES: gl.constexpr, WINDOW: gl.constexpr, CAPPED: gl.constexpr, MOST: gl.constexpr,
-    POSITIVE: gl.constexpr, ORDER: gl.constexpr,
+    POSITIVE: gl.constexpr, ORDER: gl.constexpr, COMPUTED: gl.constexpr,
 ):  # fmt: skip
     """Store softmax(scores) V of packed sequences.
 
@@ -188,7 +196,7 @@ def attention_varlen(
     their sequence's keys, one at place i sees keys from i - WINDOW[0] to i + WINDOW[1]; None is no bound. `scale` is that of the scores
     times log2(e), POSITIVE or not, or, if CAPPED, times 2 log2(e) over the cap; `cap`, times log2(e), bounds the scores. `logsums` is [tokens, heads],
     logarithms of base 2, or None; `sinks` scores without values, one for each head, or None. Heads of 65 to 96 and more than 128 columns come as pairs of descriptors, of 64 and
-    32 columns or of 128 and 64 or 128. ORDER is a code of `order.py`. Values of other sequences are multiplied by zeros: they must be finite.
+    32 columns or of 128 and 64 or 128. ORDER is a code of `order.py`, COMPUTED how many of 8 exponentials arithmetic computes. Values of other sequences are multiplied by zeros: they must be finite.
     """
     MORE: gl.constexpr = q_desc[0].block_type.shape[2] if len(q_desc) == 2 else 0
     MORE_VALUES: gl.constexpr = v_desc[0].block_type.shape[2] if len(v_desc) == 2 else 0
@@ -197,7 +205,7 @@ def attention_varlen(
     )
     IN_REGISTERS: gl.constexpr = in_registers(COLUMNS, MORE)
     SETTINGS: gl.constexpr = (
-        (BLOCK_M, BLOCK_N), WINDOW, CAPPED, MOST, MORE, ORDER, POSITIVE and not CAPPED, IN_REGISTERS, COLUMNS,
+        (BLOCK_M, BLOCK_N), WINDOW, CAPPED, MOST, MORE, ORDER, POSITIVE and not CAPPED, IN_REGISTERS, COLUMNS, COMPUTED,
     )  # fmt: skip
     wait_for_predecessor()
     GROUPS: gl.constexpr = BLOCK_M // 64

@@ -11,6 +11,7 @@ from gluon_core.language.nvidia.hopper import (
     warpgroup_mma_init,
     warpgroup_mma_wait,
 )
+from gluon_kernels.attention.online import store_rows as store_masked
 from gluon_kernels.attention.packed import add, bounds, select
 from gluon_kernels.attention.tiles import hide
 from gluon_kernels.attention.varlen_sums import padded_start
@@ -195,17 +196,11 @@ def store_rows(writer, outputs, result, place, SETTINGS: gl.constexpr):
     width = desc.shape[2]
     line, end, head = place
     ROWS: gl.constexpr = result.shape[0]
-    D: gl.constexpr = result.shape[1]
     if line + ROWS <= end:
         writer.store([line, head, 0], result, desc)
     else:
         # Rows past the sequence's last belong to the next one.
-        lines = line + gl.arange(0, ROWS, gl.SliceLayout(1, result.type.layout))
-        columns = gl.arange(0, D, gl.SliceLayout(0, result.type.layout))
-        rows = lines.to(gl.int64) * gl.num_programs(1) + head
-        to = out + rows[:, None] * width + columns[None, :]
-        inside = (lines < end)[:, None] & (columns < width)[None, :]
-        gl.store(to, result.to(out.dtype.element_ty), mask=inside)
+        store_masked(out, result, 0, place, gl.num_programs(1), width)
 
 
 @gluon.jit

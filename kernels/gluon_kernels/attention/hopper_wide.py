@@ -114,12 +114,13 @@ def attend(work, SETTINGS: gl.constexpr, FACTS: gl.constexpr, part: gl.constexpr
 def attention_wide(
     q_desc, k_desc, v_desc, out_desc, logsums, sinks, heads, length, key_length, of_sequence, order, scale,
     SHARED: gl.constexpr, CAUSAL: gl.constexpr, STAGES: gl.constexpr, GROUPS: gl.constexpr, OVERLAP: gl.constexpr,
-    IN_REGISTERS: gl.constexpr,
+    IN_REGISTERS: gl.constexpr, COMPUTED: gl.constexpr,
 ):  # fmt: skip
     """Store softmax(Q K^T * scale) V.
 
     Arguments are those of `hopper.attention_hopper`, descriptors of operands pairs for both parts. STAGES are those of keys and of values. GROUPS of warps have 64 rows each. With OVERLAP the weighted
-    sum of a tile goes on during the exponentials of the next one; with IN_REGISTERS a group holds its queries there.
+    sum of a tile goes on during the exponentials of the next one; with IN_REGISTERS a group holds its queries there; arithmetic computes
+    COMPUTED of 8 exponentials.
     """
     gl.assume(key_length > 0)  # without keys, groups would wait for tiles that nobody copies
     wait_for_predecessor()
@@ -130,6 +131,7 @@ def attention_wide(
     SETTINGS: gl.constexpr = (64 * GROUPS, KEYS, CAUSAL, SHARED, False)
     FACTS: gl.constexpr = (
         gl.NVMMADistributedLayout([3, 0], [4, 1], [16, KEYS, 16]), layouts_of(COLUMNS), (64, KEYS), OVERLAP, CAUSAL, IN_REGISTERS,
+        COMPUTED,
     )  # fmt: skip
     sizes = (heads, length, key_length, of_sequence, order, 1)
     q0 = tma_ring(q_desc, 1)

@@ -20,6 +20,7 @@ from gluon_kernels.plans import Launch, allocator, multiprocessors
 
 __all__ = [
     "COLUMNS",
+    "COMPUTED",
     "STAGES",
     "backward_plan",
     "columns_of",
@@ -128,9 +129,8 @@ def forward_plan(
     operands = (queries, *tensors[1:])
     descriptors = [descriptor_of(x, 1, 1, n, wide) for x, n in zip(operands, (64, KEYS, KEYS))]
     sizes = (batch * heads, length, depth, heads, order, splits, scale * LOG2E)
-    computed = COMPUTED if wide == 64 else 0
     ordered = ORDERED and rows == 128
-    constants = (shared, rows, KEYS, STAGES, causal, splits > 1, ordered, computed)
+    constants = (shared, rows, KEYS, STAGES, causal, splits > 1, ordered, COMPUTED[wide])
     own_sinks = None if splits > 1 else sinks
     launch = Launch(
         hopper.attention_hopper,

@@ -5,7 +5,8 @@ to a power of two. A step multiplies the next scores and the weighted sum of the
 meanwhile. The state of a group is the maximum and the sum of each row, the weights of the last tile, and the accumulators.
 
 `rings` are those of keys and of values. `facts` are the layout of scores, those of the accumulators, the rows and the keys of a tile, True if a weighted
-sum goes on during exponentials, facts of a kernel's masks, and True if the queries of a group are in registers.
+sum goes on during exponentials, facts of a kernel's masks, True if the queries of a group are in registers, and how many of 8 exponentials arithmetic
+computes (`tiles.powers`).
 """
 
 import gluon_core as gluon
@@ -16,7 +17,7 @@ from gluon_core.language.nvidia.hopper import (
     warpgroup_mma_init,
     warpgroup_mma_wait,
 )
-from gluon_kernels.attention.tiles import sums_of_lanes, with_sink
+from gluon_kernels.attention.tiles import powers, sums_of_lanes, with_sink
 
 __all__ = [
     "accumulators",
@@ -205,7 +206,7 @@ def add_tiles(state, q, rings, places, tiles, mask, scale, facts: gl.constexpr, 
             done = wait_sums(accs)
             values.release(behind)
         kept = gl.exp2(top - higher)
-        p = gl.exp2(score * scale - higher[:, None])
+        p = powers(score * scale - higher[:, None], facts[6])
         fresh = sums_of_lanes(p)
         total = total * gl.convert_layout(kept, lanes)[:, None] + fresh
         top = higher

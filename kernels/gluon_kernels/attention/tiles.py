@@ -140,12 +140,15 @@ def hide(score, first, last, hidden: gl.constexpr):
 
 @gluon.jit
 def polynomial_power(x):
-    """Return 2^x for x up to 0 by arithmetic alone, to 1e-4 of its value: Cody and Waite's reduction, a cubic polynomial, and a shifted exponent."""
+    """Return 2^x for x up to 0 by arithmetic alone, to 1e-4 of its value: Cody and Waite's reduction, a cubic polynomial, and a shifted exponent.
+
+    The polynomial is 1 at 0, so that powers below 2^-127 are 0: their exponent cancels that of 1.
+    """
     SHIFT: gl.constexpr = 12582912.0  # 1.5 * 2^23: the sum's last bits are the nearest integer
-    x = gl.maximum(x, -125.0)
+    x = gl.maximum(x, -127.0)
     shifted = x + SHIFT
     rest = x - (shifted - SHIFT)
-    power = ((0.05517132 * rest + 0.24261054) * rest + 0.69326099) * rest + 0.99992811
+    power = ((0.05500878 * rest + 0.24221083) * rest + 0.69328293) * rest + 1.0
     exponent = shifted.to(gl.int32, bitcast=True) << 23
     return (power.to(gl.int32, bitcast=True) + exponent).to(gl.float32, bitcast=True)
 

@@ -19,6 +19,7 @@ from gluon_kernels.attention import (
 from gluon_kernels.attention import varlen_sums as sums
 from gluon_kernels.attention.launches import (
     COLUMNS,
+    COMPUTED,
     STAGES,
     columns_of,
     descriptor_of,
@@ -132,6 +133,7 @@ def forward_plan(
             _bound(many),
             scale > 0,
             PACKED,
+            COMPUTED[96 if together else narrow] if wide <= 128 else 0,
         )
         return Launch(
             hopper_varlen.attention_varlen,

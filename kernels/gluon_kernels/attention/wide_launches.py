@@ -9,6 +9,7 @@ from torch import Tensor
 
 from gluon_kernels.attention import hopper_wide
 from gluon_kernels.attention.launches import (
+    COMPUTED,
     LOG2E,
     Plan,
     columns_of,
@@ -62,7 +63,7 @@ def forward_plan(
         (min(-(-length // rows) * batch * heads, processors),),
         (
             *pairs, descriptor_of(written, 1, 1, 64, min(parts[1], 64)), logsums, sinks, batch * heads, length, depth, heads, order,
-            scale * LOG2E, shared, causal, *form,
+            scale * LOG2E, shared, causal, *form, COMPUTED.get(sum(parts), 0),
         ),
         (*operands, written, logsums, sinks),
         num_warps=4,
