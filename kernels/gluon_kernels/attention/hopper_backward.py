@@ -12,17 +12,24 @@ import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.language.nvidia.hopper import (
     tma_ring,
-    tma_writer,
-    warpgroup_mma,
-    warpgroup_mma_init,
     warpgroup_mma_wait,
 )
 from gluon_kernels.attention.hopper_exchange import (
     add_last,
     add_step,
+    columns_of,
     exchange_of,
     half_of,
     start_exchange,
+    start_product,
+)
+from gluon_kernels.attention.online import (
+    accumulators,
+    layouts_of,
+    operands,
+    wait_sums,
+    writers_of,
+    zeros_of,
 )
 from gluon_kernels.attention.sums import wrapped
 from gluon_kernels.dependent import wait_for_predecessor
@@ -94,7 +101,7 @@ def gradients_of_half(
 ):
     """Compute the gradients of half of the keys, and half of each sum of queries."""
     own, others = rings
-    writer, to_keys, sums = outs
+    writers, to_keys, sums = outs
     first, last, steps, length, padded = place
     SCALE: gl.constexpr = SETTINGS[0]
     CAUSAL: gl.constexpr = SETTINGS[1]
@@ -107,21 +114,22 @@ def gradients_of_half(
     D: gl.constexpr = own.block_shape[3]
     LOG_SCALE: gl.constexpr = SCALE * 1.4426950408889634
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, STEP, 16])
-    out_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
-    operand: gl.constexpr = gl.DotOperandLayout(0, out_layout, 2)
+    COLUMNS: gl.constexpr = SETTINGS[5]
+    LAYOUTS: gl.constexpr = layouts_of(COLUMNS)
     column: gl.constexpr = gl.SliceLayout(0, layout)
     tile, group = own_tile(deal)
     start = tile * SIZE + half * ROWS
     key = start + gl.arange(0, ROWS, gl.SliceLayout(1, layout))
     nothing = gl.zeros([ROWS, STEP], gl.float32, layout)
-    for_keys = warpgroup_mma_init(gl.zeros([ROWS, D], gl.float32, out_layout))
-    for_values = warpgroup_mma_init(gl.zeros([ROWS, D], gl.float32, out_layout))
+    for_keys = accumulators(zeros_of(ROWS, LAYOUTS))
+    for_values = accumulators(zeros_of(ROWS, LAYOUTS))
     buffer = gl.allocate_shared_memory(gl.float32, [16, 256], sums.layout)
     of_head = padded * D // 256  # rows of the sums; a step has 32, 16 for each half
     of_program = group * HEADS * of_head + half * 16
     previous = of_program + wrapped(first, steps, CAUSAL) * 32
 
     k_columns, k, v = half_of(own, half, SIZE, D)
+    k, v = columns_of(k, COLUMNS), columns_of(v, COLUMNS)
     position = others.consumer()
     start_exchange(exchange, nothing, half)
     for loop in gl.static_range(loops(SETTINGS, D)):
@@ -130,19 +138,18 @@ def gradients_of_half(
         for _ in range(HEADS):
             for i in range(begin, end):
                 q, grad, logsums, deltas = others.wait(position)
-                q = q.reshape([STEP, D])
-                grad = grad.reshape([STEP, D])
-                queries, results = q.permute((1, 0)), grad.permute((1, 0))
+                q = columns_of(q.reshape([STEP, D]), COLUMNS)
+                grad = columns_of(grad.reshape([STEP, D]), COLUMNS)
                 # With 128 columns registers are too few for both products at a time.
+                score = start_product(k, q, nothing)
                 if D == 64:
-                    score = warpgroup_mma(k, queries, nothing, use_acc=False, is_async=True)
-                    change = warpgroup_mma(v, results, nothing, use_acc=False, is_async=True)
+                    change = start_product(v, grad, nothing)
                     score = warpgroup_mma_wait(1, deps=[score])
                     p = gl.exp2(score * LOG_SCALE + logsums.load(column)[None, :])
                 else:
-                    score = warpgroup_mma(k, queries, nothing, use_acc=False)
+                    score = warpgroup_mma_wait(0, deps=[score])
                     score = score * LOG_SCALE + logsums.load(column)[None, :]
-                    change = warpgroup_mma(v, results, nothing, use_acc=False, is_async=True)
+                    change = start_product(v, grad, nothing)
                     p = gl.exp2(score)
                 if CAUSAL and loop == 0:
                     if i * STEP < start + ROWS:
@@ -150,7 +157,7 @@ def gradients_of_half(
                         p = gl.where(query[None, :] >= key[:, None], p, 0.0)
                 if not WHOLE:
                     p = gl.where((key < length)[:, None], p, 0.0)  # else perhaps infinite
-                weights = gl.convert_layout(p.to(dtype), operand)
+                weights = operands(p.to(dtype), LAYOUTS)
                 change = warpgroup_mma_wait(0, deps=[change])
                 change = (p * (change + deltas.load(column)[None, :])).to(dtype)
                 tiles = (q, grad, weights, change, k_columns)
@@ -162,26 +169,29 @@ def gradients_of_half(
                 previous = to + wrapped(i, steps, CAUSAL) * 32
             to += of_head
     add_last(exchange, k_columns, sums, buffer, position, previous, STEP, D, half)
-    done = warpgroup_mma_wait(0, deps=[for_values, for_keys])
+    for_values, for_keys = wait_sums(for_values), wait_sums(for_keys)
     # Computed again: numbers that the loop does not need would take registers in it.
     tile, group = own_tile(deal)
     row = tile * SIZE + half * ROWS
-    writer.store([group, row, 0], done[0])
-    writer.store([group, row, 0], done[1] * SCALE, to_keys)
-    writer.close()
+    for i in gl.static_range(len(COLUMNS)):
+        writers[i].store([group, row, i * COLUMNS[0]], for_values[i])
+        writers[i].store([group, row, i * COLUMNS[0]], for_keys[i] * SCALE, to_keys)
+    for i in gl.static_range(len(COLUMNS)):
+        writers[i].close()
 
 
 @gluon.jit(do_not_specialize=["groups", "size"])
 def gradients_atomic(
     q_desc, k_desc, v_desc, grad_desc, statistics, to_keys, to_values, sums, length, key_length, padded,
     of_sequence, groups, size, SCALE: gl.constexpr, CAUSAL: gl.constexpr, WHOLE: gl.constexpr, HEADS: gl.constexpr,
-    SHARED: gl.constexpr,
+    SHARED: gl.constexpr, COLUMNS: gl.constexpr,
 ):  # fmt: skip
     """Store the gradients of keys and values, and add to those of queries.
 
     Tensors are [batch, of_sequence, length, D] of queries and [batch, of_sequence / SHARED, key_length, D] of keys, the gradients of keys and
     values [batch * of_sequence / HEADS, key_length, D]: a program adds up those of HEADS heads of queries, a divisor of SHARED. `statistics` are
     what `prepare` has made, in a row. The grid has all tiles of keys of `groups` of HEADS heads, in the order of `own_tile`. `SCALE` is that of the scores; `WHOLE` says that no key past the last one is seen.
+    COLUMNS are those that heads have of D: (64, 32) or all.
     """
     SIZE: gl.constexpr = k_desc.block_type.shape[2]
     STEP: gl.constexpr = q_desc.block_type.shape[2]
@@ -193,15 +203,15 @@ def gradients_atomic(
         tma_ring([q_desc, grad_desc, statistics, statistics], 2, consumers=2),
     )
     exchange = exchange_of(q_desc.dtype, SIZE, STEP)
-    upper = (tma_writer(to_values), to_keys, sums)
-    lower = (tma_writer(to_values), to_keys, sums)
+    upper = (writers_of(to_values, COLUMNS), to_keys, sums)
+    lower = (writers_of(to_values, COLUMNS), to_keys, sums)
     steps = gl.cdiv(length, STEP)
     deal = (gl.cdiv(key_length, SIZE), groups, size)
     first = own_tile(deal)[0] * SIZE // STEP
     if not CAUSAL:
         first = first % steps
     place = (first, steps if CAUSAL else first + steps, steps, key_length, padded)
-    SETTINGS: gl.constexpr = (SCALE, CAUSAL, WHOLE, HEADS, SHARED)
+    SETTINGS: gl.constexpr = (SCALE, CAUSAL, WHOLE, HEADS, SHARED, COLUMNS)
     gl.warp_specialize(
         [
             (gradients_of_half, (rings, exchange, upper, place, deal, 0, SETTINGS)),

@@ -18,9 +18,18 @@ from gluon_core.language.nvidia.hopper import (
     warpgroup_mma_init,
     warpgroup_mma_wait,
 )
+from gluon_kernels.attention.online import accumulators, wait_sums
 from gluon_kernels.attention.sums import in_order_of_registers
 
-__all__ = ["add_last", "add_step", "exchange_of", "half_of", "start_exchange"]
+__all__ = [
+    "add_last",
+    "add_step",
+    "columns_of",
+    "exchange_of",
+    "half_of",
+    "start_exchange",
+    "start_product",
+]
 
 
 @gluon.jit
@@ -34,6 +43,33 @@ def exchange_of(dtype: gl.constexpr, SIZE: gl.constexpr, STEP: gl.constexpr):
         mbarrier.init(written.index(slot), 2)
         mbarrier.init(used.index(slot), 2)
     return changes, written, used
+
+
+@gluon.jit
+def columns_of(tile, COLUMNS: gl.constexpr):
+    """Return the parts of a tile that heads have."""
+    parts = (tile,)
+    if len(COLUMNS) == 2:
+        parts = (tile.slice(0, COLUMNS[0], dim=1), tile.slice(COLUMNS[0], COLUMNS[1], dim=1))
+    return parts
+
+
+@gluon.jit
+def start_product(a, b, nothing):
+    """Start to multiply all parts of `a` with those of `b`, [rows, rows of b]."""
+    pending = nothing
+    for i in gl.static_range(len(a)):
+        pending = warpgroup_mma(a[i], b[i].permute((1, 0)), pending, use_acc=i > 0, is_async=True)
+    return pending
+
+
+@gluon.jit
+def start_sums(accs, weights, parts):
+    """Start to add the weighted sum of rows to the accumulators of all parts."""
+    started = ()
+    for i in gl.static_range(len(accs)):
+        started = started + (warpgroup_mma(weights[i], parts[i], accs[i], is_async=True),)
+    return started
 
 
 @gluon.jit
@@ -83,34 +119,39 @@ def add_step(exchange, tiles, gradients, sums, buffer, position, row, half: gl.c
     """Add the weights and changes of a step to the gradients of keys and values, and the product of the step before to `row` of the sums.
 
     Args:
-        tiles: queries, gradients of results, weights as an operand, changes, and this group's columns of keys.
-        gradients: of keys and values.
+        tiles: parts of queries, of gradients of results, and of weights as operands, changes, and this group's columns of keys.
+        gradients: of keys and values, by parts.
     """
     changes, written, used = exchange
     q, grad, weights, change, k_columns = tiles
     for_keys, for_values = gradients
-    STEP: gl.constexpr = q.shape[0]
-    D: gl.constexpr = q.shape[1]
+    PARTS: gl.constexpr = len(for_keys)
+    STEP: gl.constexpr = changes.shape[2]
+    D: gl.constexpr = 8192 // STEP
     ROWS: gl.constexpr = change.shape[0]
     before = position.index ^ 1
     # With 128 columns registers are too few for more products at a time.
     if D != 64:
-        for_values = warpgroup_mma(weights, grad, for_values, is_async=True)
+        for_values = start_sums(for_values, weights, grad)
     mbarrier.wait(used.index(position.index), position.phase ^ before)
     changes.index(position.index).slice(half * ROWS, ROWS, dim=0).store(change)
     fence_async_shared()
     mbarrier.arrive(written.index(position.index))
     if D == 64:
-        for_values = warpgroup_mma(weights, grad, for_values, is_async=True)
+        for_values = start_sums(for_values, weights, grad)
     mbarrier.wait(written.index(before), position.phase)
     product = product_of_changes(exchange, before, k_columns, STEP, D, half)
-    operand = gl.convert_layout(change, weights.type.layout)
-    for_keys = warpgroup_mma(operand, q, for_keys, is_async=True)
-    product, for_values = warpgroup_mma_wait(1, deps=[product, for_values])
-    for_values = warpgroup_mma_init(for_values)
+    operand = ()
+    for i in gl.static_range(PARTS):
+        operand = operand + (gl.convert_layout(change, weights[i].type.layout),)
+    for_keys = start_sums(for_keys, operand, q)
+    done = warpgroup_mma_wait(PARTS, deps=(product,) + for_values)
+    for_values = ()
+    for i in gl.static_range(PARTS):
+        for_values = for_values + (warpgroup_mma_init(done[1 + i]),)
     mbarrier.arrive(used.index(before))
-    add_to_sums(sums, buffer, product, row)
-    for_keys = warpgroup_mma_init(warpgroup_mma_wait(0, deps=[for_keys]))
+    add_to_sums(sums, buffer, done[0], row)
+    for_keys = accumulators(wait_sums(for_keys))
     return for_keys, for_values
 
 

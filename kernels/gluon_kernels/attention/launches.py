@@ -27,6 +27,7 @@ __all__ = [
     "descriptor_of",
     "forward_plan",
     "is_readable",
+    "parts_of",
     "readable",
     "width_of",
 ]
@@ -74,6 +75,11 @@ def readable(x: Tensor) -> Tensor:
         return x
     more = -x.shape[-1] % COLUMNS
     return F.pad(x, (0, more)) if more else x.clone(memory_format=torch.contiguous_format)
+
+
+def parts_of(width: int) -> tuple[int, ...]:
+    """Return the columns that gradients have in tiles of `width_of(width)`: two parts where one would be padded much."""
+    return (64, 32) if 64 < width <= 96 else (width_of(width),)
 
 
 def columns_of(width: int) -> int:
@@ -293,12 +299,13 @@ def _atomic_launches(
     )
     step = 128 * 64 // width
     whole = seen % 128 == 0 or (causal and seen >= length)
+    parts = parts_of(columns)
     descriptors = (
         descriptor_of(q, 1, 1, step, width), descriptor_of(k, 1, 1, 128, width), descriptor_of(v, 1, 1, 128, width),
-        descriptor_of(grad, 1, 1, step, width), descriptor_of(statistics, step), descriptor_of(to_k, 1, 64, width),
-        descriptor_of(to_v, 1, 64, width), descriptor_of(added, 16, 256),
+        descriptor_of(grad, 1, 1, step, width), descriptor_of(statistics, step), descriptor_of(to_k, 1, 64, parts[-1]),
+        descriptor_of(to_v, 1, 64, parts[-1]), descriptor_of(added, 16, 256),
     )  # fmt: skip
-    constants = (scale, causal, whole, batch * heads // groups, heads // k.shape[1])
+    constants = (scale, causal, whole, batch * heads // groups, heads // k.shape[1], parts)
     main = Launch(
         hopper_backward.gradients_atomic,
         (gluon.cdiv(seen, 128) * groups,),

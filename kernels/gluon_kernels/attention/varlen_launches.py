@@ -24,6 +24,7 @@ from gluon_kernels.attention.launches import (
     columns_of,
     descriptor_of,
     is_readable,
+    parts_of,
     readable,
 )
 from gluon_kernels.attention.masks import Mask
@@ -293,14 +294,16 @@ def _atomic_steps(tensors: Tensors, settings: Settings) -> list[Step]:
     heads, count = grad.shape[1], of_queries.shape[0] - 1
     step = step_of(wide)
     factors = (scale, *mask.scales(scale))
-    constants = (heads // k.shape[1], 2, (mask.left, mask.right), bool(mask.cap), _bound(count))
+    parts = parts_of(max(q.shape[2], v.shape[2]))
+    window = (mask.left, mask.right)
+    constants = (heads // k.shape[1], 2, window, bool(mask.cap), _bound(count), parts)
     main = _step(
         tensors,
         hopper_varlen_backward.varlen_gradients_atomic,
         (k.shape[0] // 128 + count, k.shape[1]),
         (
             descriptor_of(q, step, 1, wide), descriptor_of(k, 128, 1, wide), descriptor_of(v, 128, 1, wide),
-            descriptor_of(grad, step, 1, wide), descriptor_of(to_k, 64, 1, wide), descriptor_of(to_v, 64, 1, wide),
+            descriptor_of(grad, step, 1, wide), descriptor_of(to_k, 64, 1, parts[-1]), descriptor_of(to_v, 64, 1, parts[-1]),
             to_k, to_v, descriptor_of(statistics, 2 * step), descriptor_of(added, 16, 256), rows, of_queries, of_keys,
             count, *factors, *constants,
         ),
