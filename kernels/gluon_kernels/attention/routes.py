@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, Callable, Optional
 
 import torch
@@ -69,7 +70,9 @@ def _as_batch(x: Tensor, batch: int) -> Tensor:
     return x.unflatten(0, (batch, -1)).transpose(1, 2).contiguous()
 
 
+@lru_cache(maxsize=None)
 def _lists(batch: int, length: int, device: torch.device) -> Tensor:
+    """Return the first tokens of sequences of one length, and their number; kept for good, since a CUDA graph may read them after its plan is gone."""
     return torch.arange(0, (batch + 1) * length, max(length, 1), dtype=torch.int32, device=device)
 
 
