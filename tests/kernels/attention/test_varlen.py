@@ -66,6 +66,36 @@ def test_launches_for_many_sequences(monkeypatch):
     assert VARLEN_GRADIENTS.check(shape, "cpu") is None
 
 
+@pytest.mark.parametrize("width, window", [(64, None), (64, (20, 0))])
+def test_tiles_of_three_groups(width, window, monkeypatch):
+    """Long sequences of narrow heads have 192 rows to a tile."""
+    monkeypatch.setattr(varlen_launches, "LONG", 1)
+    shape = {"lengths": (200, 30), "heads": 1, "width": width, "causal": True, "window": window}
+    assert VARLEN.check(shape, "cpu") is None
+
+
+def test_keys_that_no_query_sees_have_no_gradient():
+    """The kernel of wide heads takes a step for them, whose sums it drops."""
+    shape = {"lengths": (30, 0), "heads": 1, "width": 192, "causal": True}
+    shape = {**shape, "window": (20, 0), "keys": (150, 70)}
+    assert VARLEN_GRADIENTS.check(shape, "cpu") is None
+
+
+@pytest.mark.parametrize("width", [64, 96, 128])
+def test_exponentials_by_arithmetic(width, monkeypatch):
+    """They are near those of the unit, and 0 for keys that a row does not see: row 0 of the second sequence sees none."""
+    monkeypatch.setattr(varlen_launches, "COMPUTED", dict.fromkeys((64, 96, 128), 8))
+    q, k, v, firsts = tensors((300, 20), width)
+    of_keys = lists_of((300, 10), "cpu")
+    arguments = {"causal": True, "window": (200, 0)}
+    result = attention_varlen(q, k[:310], v[:310], firsts, of_keys, **arguments)
+    right = VARLEN.reference(
+        q, k[:310], v[:310], cu_seqlens_q=firsts, cu_seqlens_k=of_keys, **arguments, softcap=0.0
+    )
+    assert error_of(result, right) < 1e-2
+    assert (result[300:310] == 0).all()
+
+
 def tensors(lengths=(40, 30), width=64):
     total = sum(lengths)
     q, k, v = (torch.randn(total, 2, width).bfloat16() for _ in "qkv")
