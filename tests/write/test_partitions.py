@@ -11,6 +11,7 @@ import gluon_core as gluon
 import gluon_write.explicit
 import gluon_write.walk
 from gluon_core import language as gl
+from gluon_sim.errors import RaceError
 from gluon_sim.settings import using
 from gluon_write.preferred import preferred_form
 from gluon_write.programs import heavy_axis
@@ -199,6 +200,12 @@ def test_operands_of_a_gemm_have_a_producer_each(sources, monkeypatch):
         wanted = a.astype(np.float64) @ b.astype(np.float64)
         assert np.abs(c - wanted).max() < 0.05
     assert "producers=2)" in sources[0] and "tiles.part(1, b_tiles)" in sources[0]
+
+
+def test_a_result_over_an_operand_is_a_race(sources):
+    square = np.zeros((256, 256), np.float16)
+    with pytest.raises(RaceError):
+        gemm[(2, 2)](square, square, square, 256, 256, 256, 128, 128, 64, target="sim:sm_90")
 
 
 def producer(body):

@@ -378,9 +378,9 @@ class GlobalShadow:
             if task.agent is not None and own.any():
                 rows = np.searchsorted(task.batch.numbers, now[own])
                 fine = self.epochs.ordered(task.agent, epochs[own], rows)
-                fine |= self.epochs.clocks[epochs[own]] == 0
+                fine = fine | (self.epochs.clocks[epochs[own]] == 0)  # it may be one for all
                 if not fine.all() and self.order.orders:
-                    fine |= self.order.ordered(
+                    fine = fine | self.order.ordered(
                         task, self.epochs, before[own], epochs[own], now[own]
                     )
                 bad[own] = ~fine
