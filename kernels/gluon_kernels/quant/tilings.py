@@ -5,6 +5,7 @@ The expected times are those of a model with a few constants for each kernel, wh
 
 from __future__ import annotations
 
+import functools
 import itertools
 from typing import Iterator, NamedTuple
 
@@ -166,19 +167,29 @@ def part(block: int, exponents: bool) -> int:
 
 
 def _groups(m: int, k: int) -> Iterator[Tiling]:
-    """Yield the tilings of `linear_groups`. Each group holds a step while it waits for its next."""
+    """Yield the tilings of `linear_groups`."""
     # One tile of all rows of `x`, or as few rows as two, three or four tiles need, 32 at least; tiles of many rows for more.
     even = {next((b for b in _BLOCKS if b >= m / tiles), 256) for tiles in (1, 2, 3, 4)}
     blocks = sorted(b for b in (even if m <= 512 else _BLOCKS) if b >= min(m, 32))
-    for block in blocks:
-        forms = next(forms for most, forms in _GROUPS if block <= most)
-        for (down, along), splits in itertools.product(forms, (0, 1, 2, 3, 4, 5, 6, 8, 12, 16)):
-            tiling = Tiling("groups", block, _DEPTH, splits, 64 * down, along)
-            least = min(stages(tiling, 1), stages(tiling, 1, 4))
-            if splits == 0 and along > 1 or least < max(2, along + 1):
-                continue
-            if _up(k, _DEPTH) >= max(1, splits) * along and splits <= max(8, block // 8):
-                yield tiling
+    steps = _up(k, _DEPTH)
+    for tiling in itertools.chain.from_iterable(map(_of_block, blocks)):
+        if steps >= max(1, tiling.splits) * tiling.along:
+            yield tiling
+
+
+@functools.cache
+def _of_block(block: int) -> list[Tiling]:
+    """Return the tilings of `linear_groups` with so many rows of `x`; each group holds a step while it waits for its next."""
+    fitting = []
+    forms = next(forms for most, forms in _GROUPS if block <= most)
+    for (down, along), splits in itertools.product(forms, (0, 1, 2, 3, 4, 5, 6, 8, 12, 16)):
+        tiling = Tiling("groups", block, _DEPTH, splits, 64 * down, along)
+        least = min(stages(tiling, 1), stages(tiling, 1, 4))
+        if splits == 0 and along > 1 or least < max(2, along + 1):
+            continue
+        if splits <= max(8, block // 8):
+            fitting.append(tiling)
+    return fitting
 
 
 def shares(tiles: int, steps: int, processors: int) -> tuple[int, int]:
