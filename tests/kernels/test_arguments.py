@@ -180,8 +180,11 @@ def test_settings_of_another_type(operator, way):
     }
     right = {name: x for name, x in right.items() if name != "out"}
     with taking(way):
-        for name in settings:
-            for value in (object(), [2.0], {}, print if name != "score_mod" else 2.0):
+        for name, parameter in settings.items():
+            values = [object(), [2.0], {}, print if name != "score_mod" else 2.0]
+            if parameter.default is not None and "Optional" not in str(parameter.annotation):
+                values.append(None)
+            for value in values:
                 with pytest.raises(GluonError, match=rf"(?s)^{name}: .*(expected|takes) .*got"):
                     function(**{**right, name: value})
                     pytest.fail(f"{operator} took {value} for {name}")

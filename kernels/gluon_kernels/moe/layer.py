@@ -37,11 +37,7 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 _DTYPES = (torch.float16, torch.bfloat16)
 
 
-def _checked(
-    x: Tensor, weights: Tensor, experts: Tensor, gate_up: Tensor, down: Tensor, activation: str,
-    out: Optional[Tensor] = None,
-) -> None:  # fmt: skip
-    check_tensors("moe", x=x, weights=weights, experts=experts, gate_up=gate_up, down=down)
+def _check_activation(activation: str) -> None:
     if activation not in _ACTIVATIONS:
         raise ArgumentError(
             "unknown activation",
@@ -50,6 +46,14 @@ def _checked(
             got=repr(activation),
             remedy=did_you_mean(str(activation), list(_ACTIVATIONS)) or None,
         )
+
+
+def _checked(
+    x: Tensor, weights: Tensor, experts: Tensor, gate_up: Tensor, down: Tensor, activation: str,
+    out: Optional[Tensor] = None,
+) -> None:  # fmt: skip
+    check_tensors("moe", x=x, weights=weights, experts=experts, gate_up=gate_up, down=down)
+    _check_activation(activation)
     if x.ndim != 2 or gate_up.ndim != 3 or down.ndim != 3:
         raise ShapeError(
             "moe takes tokens and the weights of the experts",
@@ -270,6 +274,7 @@ def moe(
         "moe", {"out": out}, x=x, weights=weights, experts=experts, gate_up=gate_up, down=down
     )
     check_names(activation=activation)
+    _check_activation(activation)
     if not x.is_meta and torch.is_autocast_enabled(x.device.type):
         dtype = torch.get_autocast_dtype(x.device.type)
         x, gate_up, down = x.to(dtype), gate_up.to(dtype), down.to(dtype)
