@@ -97,8 +97,12 @@ def gemm(
     ring.close()
 
 
-def configuration(target: Target, dtype: torch.dtype) -> dict[str, Any]:
-    """Return tile, stages and warps: units that read shared memory on their own, or are fast, want large tiles."""
+def configuration(target: Target, dtype: torch.dtype, rows: int, columns: int) -> dict[str, Any]:
+    """Return tile, stages and warps for a result of `rows` by `columns`.
+
+    Units that read shared memory on their own, or are fast, want large tiles. Those of NVIDIA without `wgmma` take smaller ones, or more
+    warps, where a matrix does not fill its tiles: the masks of the copies take registers.
+    """
     block, stages, warps = (128, 128, 32), 3, 4
     if dtype == torch.float32:  # twice the bytes, and no matrix unit of full precision
         block, stages, warps = (64, 64, 16), 3, 4
@@ -106,11 +110,17 @@ def configuration(target: Target, dtype: torch.dtype) -> dict[str, Any]:
         block, stages, warps = (128, 256, 64), 4, 8
     elif target.has("nvidia.tcgen05"):
         block, stages, warps = (256, 128, 64), 4, 8
+        if rows % 256 or columns % 128:
+            block = (128, 128, 32)
     elif target.has("amd.mfma_double_rate"):
         block, stages, warps = (256, 128, 64), 2, 8
     elif target.has("amd.wmma_v3"):
         block, stages = (128, 128, 64), 2
     elif target.has("amd.wmma_v1") or target.has("amd.wmma_v2"):  # of 256 registers
+        warps = 8
+    elif target.has("nvidia.mma_v2") and rows <= 32:
+        block = (32, 128, 32)
+    elif target.has("nvidia.mma_v2") and (rows % 128 or columns % 128):
         warps = 8
     m, n, k = block
     return {"BLOCK_M": m, "BLOCK_N": n, "BLOCK_K": k, "STAGES": stages, "num_warps": warps}
@@ -120,7 +130,7 @@ def plan(call: Call, out: Optional[torch.Tensor]) -> Callable[..., Any]:
     """Return `run(a, b, bias, out) -> result`, which allocates the result where `out` is None."""
     target = current_target()
     aligned = 16 if target.has("nvidia.tma") else 1
-    config = configuration(target, call.a.dtype)
+    config = configuration(target, call.a.dtype, call.m, call.n)
     warps = config.pop("num_warps")
     a, b = _fitting(call.a, aligned), _fitting(call.b, aligned)
     copied = a is not call.a, b is not call.b

@@ -104,8 +104,8 @@ def _build(a: Tensor, b: Tensor, offs: Tensor) -> Callable[..., Tensor]:
     stages = 3 if target.limits.shared_memory >= 81920 else 2
     if wide:  # twice the bytes, and no matrix unit of full precision
         block = 64, 64, 16
-    elif target.has("amd.wmma_v1") or target.has("amd.wmma_v2"):
-        warps = 8
+    elif target.has("amd.wmma_v1") or target.has("amd.wmma_v2") or (n % 128 or a.shape[1] % 32):
+        warps = 8  # the masks of the copies take registers, too
     here = gluon.multiprocessors(a)
     x, y, out = a.contiguous(), b.contiguous(), empty()
     arguments = (
