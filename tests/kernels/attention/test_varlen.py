@@ -75,25 +75,30 @@ def test_tiles_of_three_groups(width, window, monkeypatch):
 
 
 def test_keys_that_no_query_sees_have_no_gradient():
-    """The kernel of wide heads takes a step for them, whose sums it drops."""
-    shape = {"lengths": (30, 0), "heads": 1, "width": 192, "causal": True}
-    shape = {**shape, "window": (20, 0), "keys": (150, 70)}
-    assert VARLEN_GRADIENTS.check(shape, "cpu") is None
+    """The kernel of wide heads takes a step for them, whose sums it drops: here of the next sequence, with gradients that are not numbers."""
+    q, k, v, _ = tensors((70, 140), 192)
+    q, k, v = q[:70].requires_grad_(), k.requires_grad_(), v.requires_grad_()
+    lists = lists_of((30, 0, 40), "cpu"), lists_of((100, 70, 40), "cpu")
+    grad = torch.ones_like(q)
+    grad[30:] = torch.nan
+    result = attention_varlen(q, k, v, *lists, causal=True, window=(20, 0))
+    for gradient in torch.autograd.grad(result, (k, v), grad):
+        assert (gradient[100:170] == 0).all() and gradient[170:].isnan().any()
 
 
 @pytest.mark.parametrize("width", [64, 96, 128])
 def test_exponentials_by_arithmetic(width, monkeypatch):
-    """They are near those of the unit, and 0 for keys that a row does not see: row 0 of the second sequence sees none."""
+    """They are near those of the unit, and 0 for keys that a row does not see: the first 50 rows of the second sequence see none."""
     monkeypatch.setattr(varlen_launches, "COMPUTED", dict.fromkeys((64, 96, 128), 8))
-    q, k, v, firsts = tensors((300, 20), width)
-    of_keys = lists_of((300, 10), "cpu")
+    q, k, v, firsts = tensors((300, 200), width)
+    of_keys = lists_of((300, 150), "cpu")
     arguments = {"causal": True, "window": (200, 0)}
-    result = attention_varlen(q, k[:310], v[:310], firsts, of_keys, **arguments)
+    result = attention_varlen(q, k[:450], v[:450], firsts, of_keys, **arguments)
     right = VARLEN.reference(
-        q, k[:310], v[:310], cu_seqlens_q=firsts, cu_seqlens_k=of_keys, **arguments, softcap=0.0
+        q, k[:450], v[:450], cu_seqlens_q=firsts, cu_seqlens_k=of_keys, **arguments, softcap=0.0
     )
     assert error_of(result, right) < 1e-2
-    assert (result[300:310] == 0).all()
+    assert (result[300:350] == 0).all()
 
 
 def tensors(lengths=(40, 30), width=64):
