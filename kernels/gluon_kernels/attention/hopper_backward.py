@@ -21,12 +21,12 @@ from gluon_kernels.attention.hopper_exchange import (
     exchange_of,
     half_of,
     start_exchange,
-    start_product,
 )
 from gluon_kernels.attention.online import (
     accumulators,
     layouts_of,
     operands,
+    start_product,
     wait_sums,
     writers_of,
     zeros_of,

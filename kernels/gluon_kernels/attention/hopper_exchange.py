@@ -18,7 +18,7 @@ from gluon_core.language.nvidia.hopper import (
     warpgroup_mma_init,
     warpgroup_mma_wait,
 )
-from gluon_kernels.attention.online import accumulators, wait_sums
+from gluon_kernels.attention.online import accumulators, start_sums, wait_sums
 from gluon_kernels.attention.sums import in_order_of_registers
 
 __all__ = [
@@ -28,7 +28,6 @@ __all__ = [
     "exchange_of",
     "half_of",
     "start_exchange",
-    "start_product",
 ]
 
 
@@ -52,24 +51,6 @@ def columns_of(tile, COLUMNS: gl.constexpr):
     if len(COLUMNS) == 2:
         parts = (tile.slice(0, COLUMNS[0], dim=1), tile.slice(COLUMNS[0], COLUMNS[1], dim=1))
     return parts
-
-
-@gluon.jit
-def start_product(a, b, nothing):
-    """Start to multiply all parts of `a` with those of `b`, [rows, rows of b]."""
-    pending = nothing
-    for i in gl.static_range(len(a)):
-        pending = warpgroup_mma(a[i], b[i].permute((1, 0)), pending, use_acc=i > 0, is_async=True)
-    return pending
-
-
-@gluon.jit
-def start_sums(accs, weights, parts):
-    """Start to add the weighted sum of rows to the accumulators of all parts."""
-    started = ()
-    for i in gl.static_range(len(accs)):
-        started = started + (warpgroup_mma(weights[i], parts[i], accs[i], is_async=True),)
-    return started
 
 
 @gluon.jit

@@ -15,7 +15,6 @@ from gluon_kernels.attention.hopper_exchange import (
     exchange_of,
     half_of,
     start_exchange,
-    start_product,
 )
 from gluon_kernels.attention.hopper_varlen_gradients import (
     own_tile,
@@ -27,6 +26,7 @@ from gluon_kernels.attention.online import (
     accumulators,
     layouts_of,
     operands,
+    start_product,
     store_rows,
     wait_sums,
     writers_of,

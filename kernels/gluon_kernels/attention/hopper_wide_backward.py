@@ -14,7 +14,6 @@ from gluon_core import language as gl
 from gluon_core.language.nvidia.hopper import (
     mbarrier,
     tma_ring,
-    warpgroup_mma,
     warpgroup_mma_wait,
 )
 from gluon_kernels.attention.hopper_varlen_gradients import (
@@ -25,7 +24,9 @@ from gluon_kernels.attention.hopper_varlen_gradients import (
 from gluon_kernels.attention.online import (
     accumulators,
     layouts_of,
+    matrices,
     operands,
+    start_product,
     start_sums,
     store_rows,
     wait_sums,
@@ -82,13 +83,6 @@ def walk_queries(rings, lists, rows, SETTINGS: gl.constexpr):
             last_step = i + 1 >= stop
             of += gl.where(last_step, 1, 0)
             i = gl.where(last_step, start, i + 1)
-
-
-@gluon.jit
-def start_product(a, b, nothing):
-    """Start to multiply both parts of `a` with those of `b`, [rows, rows of b]."""
-    part = warpgroup_mma(a[0], b[0].permute((1, 0)), nothing, use_acc=False, is_async=True)
-    return warpgroup_mma(a[1], b[1].permute((1, 0)), part, is_async=True)
 
 
 @gluon.jit
@@ -167,7 +161,7 @@ def gradients_of(rings, exchange, out, lists, scales, half: gl.constexpr, SETTIN
             i = gl.where(i + 1 < stop, i + 1, start)  # of the next head
             coming = ahead.wait(here)
             pending = start_product(mine, rows_of((coming[0], coming[1]), 0, STEP), nothing)
-            accs = start_sums(accs, operand, behind.wait(last))
+            accs = start_sums(accs, operand, matrices(behind.wait(last), STEP, 2))
             product = warpgroup_mma_wait(2, deps=[pending])
             if half == 0:
                 known = coming[2]
@@ -185,7 +179,7 @@ def gradients_of(rings, exchange, out, lists, scales, half: gl.constexpr, SETTIN
             accs = accumulators(done)
             operand = operands(change, LAYOUTS)
             here, last = here.next(), last.next()
-        accs = start_sums(accs, operand, behind.wait(last))
+        accs = start_sums(accs, operand, matrices(behind.wait(last), STEP, 2))
         done = wait_sums(accs)
         # Computed again: numbers that the loop does not need would take registers in it.
         tile = own_tile(lists, 4, SETTINGS)
@@ -340,7 +334,7 @@ def query_gradients_of_half(
             for i in range(start + 1, stop):
                 value = value.next()
                 products = start_query_step(tiles, keys, values, key.next(), value, nothing)
-                accs = start_sums(accs, operand, keys.tiles(key))
+                accs = start_sums(accs, operand, matrices(keys.tiles(key), STEP, 2))
                 place = (low, i, length)
                 change = changes_of(products, (logsum, delta), place, 2, scales[1], SETTINGS)
                 values.release(value)
@@ -349,7 +343,7 @@ def query_gradients_of_half(
                 keys.release(key)
                 key = key.next()
                 operand = operands(change.to(dtype), LAYOUTS)
-            done = wait_sums(start_sums(accs, operand, keys.tiles(key)))
+            done = wait_sums(start_sums(accs, operand, matrices(keys.tiles(key), STEP, 2)))
         else:
             for i in range(start, gl.maximum(stop, start + 1)):
                 products = start_query_step(tiles, keys, values, key, value, nothing)
@@ -357,7 +351,7 @@ def query_gradients_of_half(
                 change = changes_of(products, (logsum, delta), place, 0, scales[1], SETTINGS)
                 values.release(value)
                 operand = operands(change.to(dtype), LAYOUTS)
-                accs = start_sums(accs, operand, keys.tiles(key))
+                accs = start_sums(accs, operand, matrices(keys.tiles(key), STEP, 2))
                 accs = accumulators(wait_sums(accs))
                 keys.release(key)
                 key, value = key.next(), value.next()

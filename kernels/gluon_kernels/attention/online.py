@@ -24,9 +24,11 @@ __all__ = [
     "add_tiles",
     "finish_tiles",
     "layouts_of",
+    "matrices",
     "operands",
     "query_tile",
     "skip_tiles",
+    "start_product",
     "start_sums",
     "start_tiles",
     "store_rows",
@@ -37,27 +39,36 @@ __all__ = [
 
 
 @gluon.jit
-def blocks_at(ring, position, PARTS: gl.constexpr):
-    """Wait for the tiles in a slot; return them as a tuple."""
-    blocks = ring.wait(position)
-    if PARTS == 1:
-        blocks = (blocks,)
-    return blocks
-
-
-@gluon.jit
 def matrix(block, ROWS: gl.constexpr):
     """Return the block of one head as a matrix."""
     return block.reshape([ROWS, block.shape[len(block.shape) - 1]])
 
 
 @gluon.jit
-def query_tile(ring, query, PARTS: gl.constexpr, facts: gl.constexpr):
-    """Wait for the queries of a tile; return their parts as matrices, in registers if `facts` say so."""
-    tiles = blocks_at(ring, query, PARTS)
+def matrices(blocks, ROWS: gl.constexpr, PARTS: gl.constexpr):
+    """Return the first blocks as matrices."""
     parts = ()
     for i in gl.static_range(PARTS):
-        part = matrix(tiles[i], facts[2][0])
+        parts = parts + (matrix(blocks[i], ROWS),)
+    return parts
+
+
+@gluon.jit
+def tiles_at(ring, position, ROWS: gl.constexpr, PARTS: gl.constexpr):
+    """Wait for the tiles in a slot; return them as matrices."""
+    blocks = ring.wait(position)
+    if PARTS == 1:
+        blocks = (blocks,)
+    return matrices(blocks, ROWS, PARTS)
+
+
+@gluon.jit
+def query_tile(ring, query, PARTS: gl.constexpr, facts: gl.constexpr):
+    """Wait for the queries of a tile; return their parts as matrices, in registers if `facts` say so."""
+    tiles = tiles_at(ring, query, facts[2][0], PARTS)
+    parts = ()
+    for i in gl.static_range(PARTS):
+        part = tiles[i]
         if facts[5]:
             part = part.load(gl.DotOperandLayout(0, facts[0], 2))
         parts = parts + (part,)
@@ -81,12 +92,11 @@ def writers_of(desc, COLUMNS: gl.constexpr):
 
 
 @gluon.jit
-def start_scores(queries, blocks, nothing):
-    """Start to multiply all parts of queries with those of a tile of keys."""
+def start_product(a, b, nothing):
+    """Start to multiply all parts of `a` with those of `b`, [rows, rows of b]."""
     pending = nothing
-    for i in gl.static_range(len(queries)):
-        keys = matrix(blocks[i], nothing.shape[1]).permute((1, 0))
-        pending = warpgroup_mma(queries[i], keys, pending, use_acc=i > 0, is_async=True)
+    for i in gl.static_range(len(a)):
+        pending = warpgroup_mma(a[i], b[i].permute((1, 0)), pending, use_acc=i > 0, is_async=True)
     return pending
 
 
@@ -100,12 +110,11 @@ def operands(p, LAYOUTS: gl.constexpr):
 
 
 @gluon.jit
-def start_sums(accs, weights, blocks):
-    """Start to add the weighted sum of a tile of values to the accumulators."""
+def start_sums(accs, weights, parts):
+    """Start to add the weighted sum of rows to the accumulators of all parts."""
     started = ()
     for i in gl.static_range(len(accs)):
-        values = matrix(blocks[i], weights[i].shape[1])
-        started = started + (warpgroup_mma(weights[i], values, accs[i], is_async=True),)
+        started = started + (warpgroup_mma(weights[i], parts[i], accs[i], is_async=True),)
     return started
 
 
@@ -166,7 +175,7 @@ def start_tiles(q, rings, position, tile, mask, scale, facts: gl.constexpr, MASK
     keys, _ = rings
     LAYOUTS: gl.constexpr = facts[1]
     nothing = gl.zeros(facts[2], gl.float32, facts[0])
-    pending = start_scores(q, blocks_at(keys, position, len(q)), nothing)
+    pending = start_product(q, tiles_at(keys, position, facts[2][1], len(q)), nothing)
     score = warpgroup_mma_wait(0, deps=[pending])
     keys.release(position)
     score = MASK(score, tile, mask, facts)
@@ -195,8 +204,8 @@ def add_tiles(state, q, rings, places, tiles, mask, scale, facts: gl.constexpr, 
     nothing = gl.zeros(facts[2], gl.float32, facts[0])
     lanes: gl.constexpr = gl.SliceLayout(1, total.type.layout)
     for j in range(tiles[0] - tiles[1]):
-        pending = start_scores(q, blocks_at(keys, position, len(q)), nothing)
-        accs = start_sums(accs, weights, blocks_at(values, behind, PARTS))
+        pending = start_product(q, tiles_at(keys, position, facts[2][1], len(q)), nothing)
+        accs = start_sums(accs, weights, tiles_at(values, behind, facts[2][1], PARTS))
         score = warpgroup_mma_wait(PARTS, deps=[pending])
         keys.release(position)
         score = MASK(score, tiles[0] - 1 - j, mask, facts)
@@ -230,7 +239,7 @@ def finish_tiles(state, rings, behind, sink, facts: gl.constexpr):
     _, values = rings
     LAYOUTS: gl.constexpr = facts[1]
     top, total, weights, accs = state
-    accs = start_sums(accs, weights, blocks_at(values, behind, len(LAYOUTS)))
+    accs = start_sums(accs, weights, tiles_at(values, behind, facts[2][1], len(LAYOUTS)))
     total = gl.convert_layout(gl.sum(total, 1), gl.SliceLayout(1, facts[0]))
     kept = 1.0
     if sink is not None:
