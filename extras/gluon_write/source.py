@@ -143,7 +143,7 @@ def _insertions(
         size = (last - line) * 10_000 + end - column
         # Written from the back: of those at one place, what is written first ends up last.
         yield line, column, 2, size, f"{space.name}.convert_layout("
-        yield last, end, 1, -size, f", {names[layout]})"
+        yield last, end, 1, size, f", {names[layout]})"
 
 
 def _definition(
