@@ -27,6 +27,7 @@ __all__ = [
     "check_numbers",
     "check_one_dtype",
     "check_out",
+    "check_pages",
     "check_query_heads",
     "check_tensors",
     "shares_memory",
@@ -244,6 +245,39 @@ def check_entries(sequences: int, **tensors: tuple[Tensor, int]) -> None:
                 argument=name,
                 expected=[sequences, "pages"][:rank],
                 got=list(x.shape),
+            )
+
+
+def check_pages(table: Tensor, lengths: Tensor, page: int, pages: Optional[int]) -> None:
+    """Check the pages of sequences, where the host can read their numbers.
+
+    Args:
+        page: tokens of a page.
+        pages: of the cache, None to check lengths alone.
+
+    Raises:
+        ArgumentError: a sequence is longer than its pages, or one of them is not in the cache.
+    """
+    if not lengths.is_cpu:
+        return
+    capacity = table.shape[1] * page
+    longest = int(lengths.max()) if len(lengths) else 0
+    if longest > capacity:
+        raise ArgumentError(
+            "a sequence is longer than its pages",
+            argument="lengths",
+            expected=f"at most {capacity}, {table.shape[1]} pages of {page} tokens",
+            got=longest,
+        )
+    if pages is not None:
+        used = torch.arange(table.shape[1]) * page < lengths[:, None]
+        wrong = table[used & ((table < 0) | (table >= pages))]
+        if len(wrong):
+            raise ArgumentError(
+                "the cache has no such page",
+                argument="page_table",
+                expected=f"0 to {pages - 1} for pages with tokens",
+                got=int(wrong[0]),
             )
 
 

@@ -21,6 +21,7 @@ from gluon_kernels.checks import (
     check_entries,
     check_numbers,
     check_one_dtype,
+    check_pages,
     check_tensors,
 )
 from gluon_kernels.eager import is_compiling, is_plain
@@ -124,6 +125,7 @@ def _decode(
     softcap: float = 0.0,
     sinks: Optional[Tensor] = None,
 ) -> Tensor:
+    check_pages(page_table, lengths, k_cache.shape[1], k_cache.shape[0] if left is None else None)
     tensors = (q, k_cache, v_cache, page_table, lengths, sinks)
     settings = (None if left is None else (left, None), softcap, scale)
     result: Tensor = _plans((key(*tensors), *settings), *tensors, *settings)
@@ -163,7 +165,8 @@ def attention_decode(
 
     Raises:
         DtypeError, ShapeError: tensors of other dtypes or shapes.
-        ArgumentError: tensors on different devices, caches that are not contiguous, or a window or cap that is none.
+        ArgumentError: tensors on different devices, caches that are not contiguous, a window or cap that is none, or lengths and pages on a CPU that
+            do not fit the cache.
     """
     tensors = (q, k_cache, v_cache, page_table, lengths)
     if type(q) is not Tensor or q.is_nested or not q.ndim:

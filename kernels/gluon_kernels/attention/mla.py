@@ -21,6 +21,7 @@ from gluon_kernels.checks import (
     check_integers,
     check_numbers,
     check_one_dtype,
+    check_pages,
     check_tensors,
 )
 from gluon_kernels.eager import is_compiling, is_plain
@@ -187,6 +188,7 @@ _plans = Plans(_build)
 def _mla_decode(
     q: Tensor, cache: Tensor, page_table: Tensor, lengths: Tensor, latent: int, scale: float
 ) -> Tensor:
+    check_pages(page_table, lengths, cache.shape[1], cache.shape[0])
     tensors = (q, cache, page_table, lengths)
     result: Tensor = _plans((key(*tensors), latent, scale), *tensors, latent, scale)
     return result
@@ -220,7 +222,7 @@ def mla_decode(
 
     Raises:
         DtypeError, ShapeError: tensors of other dtypes or shapes.
-        ArgumentError: tensors on different devices, or a cache that is not contiguous.
+        ArgumentError: tensors on different devices, a cache that is not contiguous, or lengths and pages on a CPU that do not fit it.
     """
     tensors = (q, cache, page_table, lengths)
     if type(latent) is not int:

@@ -116,6 +116,16 @@ def test_mistakes_are_named_before_a_launch():
         (lambda: attention_decode(q, k, v, table.long(), lengths), DtypeError, "page_table: "),
         (lambda: attention_decode(q, k, v, table, lengths[:1]), ShapeError, "lengths: "),
         (lambda: attention_decode(q, k, v, table, lengths.to("meta")), ArgumentError, "lengths: "),
+        (
+            lambda: attention_decode(q, k, v, table, lengths + 2**30),
+            ArgumentError,
+            "lengths: .*at most",
+        ),
+        (
+            lambda: attention_decode(q, k, v, table + 2**20, lengths),
+            ArgumentError,
+            "page_table: .*no such page",
+        ),
         (lambda: attention_decode(q[0, 0, 0], k, v, table, lengths), ShapeError, "q: "),
         (lambda: attention_decode(q[..., :48], k, v, table, lengths), ShapeError, "q: "),
         (lambda: attention_decode(q, k, v, table, lengths, window=3), ArgumentError, "window: "),
