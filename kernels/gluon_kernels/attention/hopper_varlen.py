@@ -132,7 +132,7 @@ def attend(rings, slots, outputs, heads, scale, part: gl.constexpr, SETTINGS: gl
         row += part * ROWS
         low = row + shift
         place = (low, length, whole_tiles(low, length, SETTINGS, ROWS), scale)
-        if SETTINGS[1][1] is not None and KEYS <= ROWS:
+        if SETTINGS[1][1] is not None and KEYS % SETTINGS[0][0] != 0:
             seen = gl.maximum(gl.cdiv(low + ROWS + SETTINGS[1][1], KEYS), start + 1)
             (value, position), stop = skip_tiles(of_keys, (value, position), stop, seen)
         q = query_tile(queries, query, 2 if SETTINGS[4] else 1, facts)
