@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import gluon_core as gluon
-from gluon_core.errors import DtypeError, ShapeError
+from gluon_core.errors import ArgumentError, DtypeError, ShapeError
 from gluon_kernels.checks import (
     check_apart,
     check_contiguous,
@@ -81,6 +81,25 @@ def _checked(a: Tensor, b: Tensor, offs: Tensor) -> tuple[int, int]:
             got=list(b.shape),
         )
     return a.shape[0], b.shape[2]
+
+
+def _check_ends(a: Tensor, b: Tensor, offs: Tensor) -> None:
+    """Check the ends of groups, where the host can read them.
+
+    Raises:
+        ArgumentError: they fall, or are no rows.
+    """
+    if not offs.is_cpu:
+        return
+    rows, _ = _checked(a, b, offs)
+    ends = offs.tolist()
+    if ends and (ends != sorted(ends) or ends[0] < 0 or ends[-1] > rows):
+        raise ArgumentError(
+            "the ends of groups must not fall",
+            argument="offs",
+            expected=f"numbers from 0 up to {rows}",
+            got=ends[:8],
+        )
 
 
 def _most(groups: int) -> int:
@@ -189,6 +208,7 @@ def _gradient(a: Tensor, grad: Tensor, offs: Tensor) -> Tensor:
     "gluon_kernels::grouped_matmul", fake=_fake, backward=_gradients, setup_context=_keep
 )
 def _grouped(a: Tensor, b: Tensor, offs: Tensor) -> Tensor:
+    _check_ends(a, b, offs)
     return _run(a, b, offs)
 
 
@@ -197,6 +217,7 @@ _watched = differentiable(_run, _keep, _gradients)
 
 @gluon.torch.op("gluon_kernels::grouped_matmul_out", mutates_args=("out",))
 def _grouped_out(a: Tensor, b: Tensor, offs: Tensor, out: Tensor) -> None:
+    _check_ends(a, b, offs)
     _into(a, b, offs, out)
 
 

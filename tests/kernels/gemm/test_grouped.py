@@ -141,6 +141,8 @@ def test_a_whole_layer_and_its_gradients(way, monkeypatch):
         ({"offs": torch.zeros(2, dtype=torch.int32)}, ShapeError),
         ({"offs": torch.zeros(3)}, DtypeError),
         ({"offs": torch.zeros(6, dtype=torch.int32)[::2]}, ArgumentError),
+        ({"offs": torch.tensor([40, 20, 70], dtype=torch.int32)}, ArgumentError),
+        ({"offs": torch.tensor([20, 40, 71], dtype=torch.int32)}, ArgumentError),
         ({"a": torch.zeros(5, 20).bfloat16()}, ShapeError),
         ({"a": torch.zeros(5, 24)}, DtypeError),
     ],
