@@ -417,14 +417,6 @@ def dot_scaled(  # noqa: PLR0913 - the arguments of Triton's
     return total.to(out_dtype)
 
 
-@gluon.jit
-def described(tiles):
-    """Return the descriptor of a tensor that host code describes; a pointer or a descriptor as it is."""
-    if isinstance(tiles, gl.tuple):
-        tiles = gl.portable.descriptor(tiles[0], tiles[1], tiles[2], tiles[3], host=tiles[4])
-    return tiles
-
-
 def tensor_map(base, shape, strides, block_shape):
     """Return the descriptor that a launch makes for the TMA of a GPU; None where the GPU or the tensor has none."""
     if not getattr(base, "is_cuda", False):

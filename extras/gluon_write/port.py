@@ -357,12 +357,10 @@ class _Port:
             first = jit.body[1]
         indent = " " * first.col_offset
         for name in self.kinds.described(jit):
-            if name not in self.kept:  # the kernel itself may make it
-                line = f"{name} = {self.need('described')}({name})\n{indent}"
-                self.insert(self.span(first)[0], line)
-                continue
             fields = ", ".join(f"{name}.{f}" for f in ("base", "shape", "strides", "block_shape"))
             line = f"{name} = gl.portable.descriptor({fields}, host={name}.host)\n{indent}"
+            if name not in self.kept:  # a launch may pass a pointer, of which the kernel makes it
+                line = f"if isinstance({name}, gl.tuple):\n{indent}    {line}"
             self.insert(self.span(first)[0], line)
 
     def _decorator(self, decorator: ast.expr, kernel: bool) -> None:
