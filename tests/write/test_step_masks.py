@@ -55,17 +55,12 @@ def test_masks_that_end_with_the_loop_need_no_other(
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     rng = np.random.default_rng(0)
-    for depth in (80, 208):
-        a, b = (
-            rng.standard_normal(shape).astype(np.float16) for shape in ((64, depth), (depth, 64))
-        )
-        c = np.zeros((64, 64), np.float32)
-        for schedule in ("eager", "latest"):
-            with using(schedule=schedule):
-                module.product[(1,)](
-                    a, b, c, depth, depth, 64, 32, num_stages=4, target="sim:hopper"
-                )
-            assert np.allclose(c, a.astype(np.float32) @ b.astype(np.float32), atol=1e-3)
+    depth = 208  # six steps and a half
+    a, b = (rng.standard_normal(shape).astype(np.float16) for shape in ((64, depth), (depth, 64)))
+    c = np.zeros((64, 64), np.float32)
+    with using(schedule="latest"):
+        module.product[(1,)](a, b, c, depth, depth, 64, 32, num_stages=4, target="sim:hopper")
+    assert np.allclose(c, a.astype(np.float32) @ b.astype(np.float32), atol=1e-3)
     calls = [" ".join(text.split()) for text in chosen_sources[0].split("async_load(")[1:]]
     bounded = ["k_ahead < K" in text or "k_ahead < gl.cdiv" in text for text in calls]
     assert len(calls) == 4 and bounded == 2 * [not one for one in own]
