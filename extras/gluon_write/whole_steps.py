@@ -72,10 +72,14 @@ class _Loops(Form):
         bounds = loop.iter
         if not isinstance(bounds, ast.Call) or bounds.keywords or len(bounds.args) != 3:
             return None
+        if self.text_of(bounds.func) != "range":
+            return None
         first, last, step = bounds_of([self.text_of(one) for one in bounds.args])
         plain = all(isinstance(s, _PLAIN) for s in loop.body) and not loop.orelse
         changing = {name for s in loop.body for name in stores(s)}
-        own_line = loop.iter.end_lineno == loop.lineno < loop.body[0].lineno
+        places = [(0, bounds.end_lineno), *((s.lineno, s.end_lineno) for s in loop.body)]
+        own_line = loop.lineno == bounds.end_lineno
+        own_line &= all(one[1] < other[0] for one, other in zip(places, places[1:]))  # type: ignore[operator]
         if first != "0" or not isinstance(loop.target, ast.Name) or not plain or not own_line:
             return None
         if changing & {*reads(bounds), loop.target.id}:

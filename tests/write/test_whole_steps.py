@@ -77,6 +77,7 @@ def summed(x, y, n, limit, BLOCK: gl.constexpr, HALF: gl.constexpr):
         ("0, n, HALF", "0, BLOCK", "columns < n"),
         ("HALF, n, BLOCK", "0, BLOCK", "columns < n"),
         ("0, n, BLOCK", "HALF, BLOCK + HALF", "columns < n"),
+        ("0, n, BLOCK", "0, BLOCK); limit = max(limit, 0", "columns < n"),
     ],
 )
 def test_other_masks_stay(bounds, places, mask, tmp_path, chosen_sources):
