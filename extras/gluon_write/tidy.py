@@ -80,21 +80,39 @@ class _Vectors:
             n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)
         }
         lines = source.splitlines()
-        dead = [
+        dead: list[ast.stmt] = [
             s
             for s in tree.body
             if isinstance(s, (ast.Assign, ast.AnnAssign))
             and s.value is not None
             and not stores(s) & read
             and (self._pure(s.value) and self._has_range(s.value) or _is_layout(s))
+            and not self._kept(tree, stores(s))
         ]
-        for statement in reversed(dead):
+        names = {name for statement in dead for name in stores(statement)}
+        dead += [s for s, _ in self._moves(tree) if stores(s) & names]
+        for statement in sorted(dead, key=lambda s: s.lineno, reverse=True):
             first = statement.lineno - 1
             while _is_layout(statement) and lines[first - 1].lstrip().startswith("#"):
                 first -= 1
             del lines[first : statement.end_lineno]
         text = "\n".join(lines) + "\n"
         return self._alive(text) if dead else text
+
+    def _moves(self, tree: ast.FunctionDef) -> Iterator[tuple[ast.AugAssign, Sequence[ast.stmt]]]:
+        """Yield the statements that add to a variable, each with its block."""
+        for node in ast.walk(tree):
+            for block in (getattr(node, "body", ()), getattr(node, "orelse", ())):
+                for statement in block if isinstance(block, list) else ():
+                    if isinstance(statement, ast.AugAssign):
+                        yield statement, block
+
+    def _kept(self, tree: ast.FunctionDef, names: set[str]) -> bool:
+        """Return True if a statement adds to one of some vectors, and cannot be left out."""
+        return any(
+            stores(statement) & names and (len(block) < 2 or not self._pure(statement.value))
+            for statement, block in self._moves(tree)
+        )
 
     def _block(
         self,
@@ -236,9 +254,9 @@ def _pieces(line: str, starts: Sequence[int]) -> list[str] | None:
     return pieces
 
 
-def _is_layout(statement: ast.Assign | ast.AnnAssign) -> bool:
+def _is_layout(statement: ast.stmt) -> bool:
     """Return True for the definition of a layout."""
-    call = statement.value
+    call = getattr(statement, "value", None)
     name = call.func if isinstance(call, ast.Call) else None
     word = name.attr if isinstance(name, ast.Attribute) else ""
     return isinstance(statement, ast.AnnAssign) and word.endswith("Layout")

@@ -1,10 +1,14 @@
 """Vectors that a loop moves on and that two operands want in two layouts: each layout has its own."""
 
+import runpy
+
 import numpy as np
 import pytest
 
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_core.registry.load import registry
+from gluon_write.command import written
 
 pytestmark = [pytest.mark.once]
 
@@ -57,3 +61,42 @@ def test_no_step_converts_a_vector():
     loop = text[text.index("scf.for") : text.index("scf.yield")]
     converted = [line for line in loop.splitlines() if "ttg.convert_layout" in line]
     assert not [line for line in converted if "tensor<32xi" in line]
+
+
+FILE = '''"""A product whose steps move one vector on."""
+
+import numpy as np
+
+import gluon_core as gluon
+from gluon_core import language as gl
+
+
+@gluon.jit(layouts="auto")
+def product(a, b, c, N, K, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr):
+    rows, columns, along = gl.arange(0, BM), gl.arange(0, BN), gl.arange(0, BK)
+    acc = gl.zeros([BM, BN], gl.float32)
+    for k in range(0, gl.cdiv(K, BK)):
+        x = gl.load(a + rows[:, None] * K + along[None, :], mask=along[None, :] < K, other=0.0)
+        y = gl.load(b + along[:, None] * N + columns[None, :], mask=along[:, None] < K, other=0.0)
+        acc = gl.portable.mma(x, y, acc)
+        along += BK
+    gl.store(c + rows[:, None] * N + columns[None, :], acc)
+
+
+if __name__ == "__main__":
+    rng = np.random.default_rng(1)
+    a, b = (rng.standard_normal(s).astype(np.float16) for s in ((32, 80), (80, 64)))
+    c = np.zeros((32, 64), np.float32)
+    product[(1,)](a, b, c, 64, 80, 32, 64, 32)
+    assert np.allclose(c, a.astype(np.float32) @ b.astype(np.float32), atol=1e-3)
+'''
+
+
+def test_written_files_leave_out_a_vector_that_nothing_reads(tmp_path, monkeypatch):
+    monkeypatch.setenv("GLUON_TARGET", "sim:sm_90")
+    path, explicit = tmp_path / "auto.py", tmp_path / "explicit.py"
+    path.write_text(FILE)
+    explicit.write_text(written(str(path), registry().target("sm_90"))[0])
+    assert "along_ahead += BK" in explicit.read_text()
+    assert " along += BK" not in explicit.read_text()
+    runpy.run_path(str(explicit), run_name="__main__")
