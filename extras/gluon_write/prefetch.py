@@ -350,10 +350,8 @@ class Prefetcher(LoopReader):
                 if tile is not None:
                     inside = loop.inside(ahead, last)
                     mask = renamed(self.text_of(tile.mask), moved) if tile.mask else inside
-                    falls = loop.falls
-                    if tile.mask and (
-                        falls or not excludes_later_steps(self, tile.mask, loop.node)
-                    ):
+                    ends = not loop.falls and excludes_later_steps(self, tile.mask, loop.node)
+                    if tile.mask and not ends:
                         mask = f"({mask}) & ({inside})"
                     pointer = renamed(self.text_of(tile.pointer), moved)
                     ring = f"{tile.ring}.index({slot} % {self.stages})"
