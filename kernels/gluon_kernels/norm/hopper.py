@@ -4,7 +4,8 @@ A warp reduces its elements without the others and sends two numbers to each blo
 cluster (`st.async`), which counts their bytes at a barrier of its own; so a row costs one exchange, and no block waits for its own warps alone. The
 elements stay in registers as they were loaded: exponentials are computed twice, so that more blocks fit on a multiprocessor.
 
-The columns of a row are dealt to the warps of all blocks in runs of SPAN, PIECES times: tiles are [WARPS, SPAN], a row of a tile for each warp.
+The columns of a row are dealt to the warps of all blocks in runs of SPAN, PIECES times: tiles are [WARPS, SPAN], a row of a tile for each warp. EVEN says
+that no run goes beyond the row.
 """
 
 import gluon_core as gluon
@@ -98,56 +99,104 @@ def columns_of(i: gl.constexpr, columns, ALIGN: gl.constexpr, WARPS: gl.constexp
 
 
 @gluon.jit
+def load_columns(
+    start, i: gl.constexpr, columns, other, ALIGN: gl.constexpr, WARPS: gl.constexpr, SPAN: gl.constexpr,
+    EVEN: gl.constexpr, layout: gl.constexpr,
+):  # fmt: skip
+    """Return tile `i` of a row; `other` where there is no element."""
+    place, inside = columns_of(i, columns, ALIGN, WARPS, SPAN, layout)
+    if EVEN:
+        value = gl.load(start + place)
+    else:
+        value = gl.load(start + place, mask=inside, other=other)
+    return value
+
+
+@gluon.jit
+def store_columns(
+    start, i: gl.constexpr, value, columns, ALIGN: gl.constexpr, WARPS: gl.constexpr, SPAN: gl.constexpr,
+    EVEN: gl.constexpr, layout: gl.constexpr,
+):  # fmt: skip
+    """Store tile `i` of a row."""
+    place, inside = columns_of(i, columns, ALIGN, WARPS, SPAN, layout)
+    if EVEN:
+        gl.store(start + place, value.to(start.dtype.element_ty))
+    else:
+        gl.store(start + place, value.to(start.dtype.element_ty), mask=inside)
+
+
+@gluon.jit
 def load_row(
     src, row, columns, stride, other, ALIGN: gl.constexpr, PIECES: gl.constexpr, WARPS: gl.constexpr,
-    SPAN: gl.constexpr, layout: gl.constexpr,
+    SPAN: gl.constexpr, EVEN: gl.constexpr, layout: gl.constexpr,
 ):  # fmt: skip
     """Return the tiles of a row, [WARPS, SPAN] each; `other` where there is no element."""
     start = row_start(src, row, stride // ALIGN * ALIGN)
     pieces = ()
     for i in gl.static_range(PIECES):
-        place, inside = columns_of(i, columns, ALIGN, WARPS, SPAN, layout)
-        pieces = pieces + (gl.portable.load(start, place, inside, other),)
+        piece = load_columns(start, i, columns, other, ALIGN, WARPS, SPAN, EVEN, layout)
+        pieces = pieces + (piece,)
     return pieces
+
+
+@gluon.jit
+def exponent_of(most):
+    """Return `factor` and `low`, such that exp2(x * factor - low) is exp(x - most) but for `rest`, one for all x: exp2(-rest) makes up for it.
+
+    A fused multiply-add rounds x * log2(e) - low once, however `low` was rounded. Beyond 2^30 numbers differ by 64 at least, whose exponentials are 0 or 1
+    with any factor; there 1 keeps `rest` from growing.
+    """
+    factor = gl.where(gl.abs(most) < 1073741824.0, LOG2E, 1.0)
+    low = most * factor
+    return factor, low, gl.fma(most, factor, 0.0 - low)
+
+
+@gluon.jit
+def raised(x, factor, low):
+    """Return exp2(x * factor - low) of a tile in float32; `factor` and `low` have its shape, or are numbers."""
+    zeros = gl.zeros(x.shape, gl.float32, x.type.layout)
+    return gl.exp2(gl.fma(x.to(gl.float32), zeros + factor, zeros - low))
 
 
 @gluon.jit
 def cluster_softmax(
     src, dst, sums, arrived, rows, columns, src_stride, dst_stride, ALIGN: gl.constexpr, PIECES: gl.constexpr,
-    BLOCKS: gl.constexpr, WARPS: gl.constexpr, SPAN: gl.constexpr, layout: gl.constexpr,
+    BLOCKS: gl.constexpr, WARPS: gl.constexpr, SPAN: gl.constexpr, EVEN: gl.constexpr, layout: gl.constexpr,
 ):  # fmt: skip
     """Do as `portable.softmax`, a row for each cluster; `sums` and `arrived` are not used."""
     row = gl.program_id(0)
     barrier = begin_exchange(WARPS)
-    pieces = load_row(src, row, columns, src_stride, -float("inf"), ALIGN, PIECES, WARPS, SPAN, layout)  # fmt: skip
+    pieces = load_row(src, row, columns, src_stride, -float("inf"), ALIGN, PIECES, WARPS, SPAN, EVEN, layout)  # fmt: skip
     most = pieces[0]
     for i in gl.static_range(1, PIECES):
         most = gl.maximum(most, pieces[i])
     most = gl.maximum(gl.max(most.to(gl.float32), 1), LOWEST)
+    factor, low, rest = exponent_of(most)
     total = gl.zeros([WARPS, SPAN], gl.float32, layout)
     for i in gl.static_range(PIECES):
-        total += gl.exp2((pieces[i].to(gl.float32) - most[:, None]) * LOG2E)
-    of_all, totals = exchange(barrier, most, gl.sum(total, 1), BLOCKS, WARPS)
+        total += raised(pieces[i], factor[:, None], low[:, None])
+    of_warp = gl.sum(total, 1) * gl.exp2(0.0 - rest)
+    of_all, totals = exchange(barrier, most, of_warp, BLOCKS, WARPS)
     highest = gl.max(of_all, 0)
-    scale = 1 / gl.sum(totals * gl.exp2((of_all - highest) * LOG2E), 0)
+    factor, low, rest = exponent_of(highest)
+    scale = gl.exp2(0.0 - rest) / gl.sum(totals * gl.exp2((of_all - highest) * LOG2E), 0)
     start = row_start(dst, row, dst_stride // ALIGN * ALIGN)
     for i in gl.static_range(PIECES):
-        place, inside = columns_of(i, columns, ALIGN, WARPS, SPAN, layout)
-        value = gl.exp2((pieces[i].to(gl.float32) - highest) * LOG2E) * scale
-        gl.portable.store(start, place, value, inside)
+        value = raised(pieces[i], factor, low) * scale
+        store_columns(start, i, value, columns, ALIGN, WARPS, SPAN, EVEN, layout)
 
 
 @gluon.jit
 def cluster_softmax_backward(
     grad, result, dst, sums, arrived, rows, columns, grad_stride, result_stride, dst_stride,
     ALIGN: gl.constexpr, PIECES: gl.constexpr, BLOCKS: gl.constexpr, WARPS: gl.constexpr, SPAN: gl.constexpr,
-    layout: gl.constexpr,
+    EVEN: gl.constexpr, layout: gl.constexpr,
 ):  # fmt: skip
     """Do as `portable.softmax_backward`, a row for each cluster; `sums` and `arrived` are not used."""
     row = gl.program_id(0)
     barrier = begin_exchange(WARPS)
-    gs = load_row(grad, row, columns, grad_stride, 0, ALIGN, PIECES, WARPS, SPAN, layout)
-    ys = load_row(result, row, columns, result_stride, 0, ALIGN, PIECES, WARPS, SPAN, layout)
+    gs = load_row(grad, row, columns, grad_stride, 0, ALIGN, PIECES, WARPS, SPAN, EVEN, layout)
+    ys = load_row(result, row, columns, result_stride, 0, ALIGN, PIECES, WARPS, SPAN, EVEN, layout)
     total = gl.zeros([WARPS, SPAN], gl.float32, layout)
     for i in gl.static_range(PIECES):
         total += gs[i].to(gl.float32) * ys[i].to(gl.float32)
@@ -156,21 +205,20 @@ def cluster_softmax_backward(
     shift = gl.sum(parts, 0)
     start = row_start(dst, row, dst_stride // ALIGN * ALIGN)
     for i in gl.static_range(PIECES):
-        place, inside = columns_of(i, columns, ALIGN, WARPS, SPAN, layout)
         value = ys[i].to(gl.float32) * (gs[i].to(gl.float32) - shift)
-        gl.portable.store(start, place, value, inside)
+        store_columns(start, i, value, columns, ALIGN, WARPS, SPAN, EVEN, layout)
 
 
 @gluon.jit
 def cluster_norm(
     src, weight, bias, dst, residual, summed, statistics, sums, arrived, rows, columns, src_stride, dst_stride,
     residual_stride, epsilon, CENTRED: gl.constexpr, ALIGN: gl.constexpr, PIECES: gl.constexpr,
-    BLOCKS: gl.constexpr, WARPS: gl.constexpr, SPAN: gl.constexpr, layout: gl.constexpr,
+    BLOCKS: gl.constexpr, WARPS: gl.constexpr, SPAN: gl.constexpr, EVEN: gl.constexpr, layout: gl.constexpr,
 ):  # fmt: skip
     """Do as `portable.norm` without a residual, a row for each cluster; `sums` and `arrived` are not used."""
     row = gl.program_id(0)
     barrier = begin_exchange(WARPS)
-    pieces = load_row(src, row, columns, src_stride, 0, ALIGN, PIECES, WARPS, SPAN, layout)
+    pieces = load_row(src, row, columns, src_stride, 0, ALIGN, PIECES, WARPS, SPAN, EVEN, layout)
     of_warps: gl.constexpr = gl.SliceLayout(1, layout)
     middle = gl.zeros([WARPS], gl.float32, of_warps)
     if CENTRED:  # squares are summed relative to the mean of the warp
@@ -182,7 +230,7 @@ def cluster_norm(
     square = gl.zeros([WARPS, SPAN], gl.float32, layout)
     for i in gl.static_range(PIECES):
         x = pieces[i].to(gl.float32) - middle[:, None]
-        if CENTRED:
+        if CENTRED and not EVEN:
             _, inside = columns_of(i, columns, ALIGN, WARPS, SPAN, layout)
             x = gl.where(inside, x, 0.0)
         square += x * x
@@ -199,13 +247,14 @@ def cluster_norm(
             gl.store(statistics + rows + row, centre)
     start = row_start(dst, row, dst_stride // ALIGN * ALIGN)
     for i in gl.static_range(PIECES):
-        place, inside = columns_of(i, columns, ALIGN, WARPS, SPAN, layout)
         value = (pieces[i].to(gl.float32) - centre) * spread
         if weight is not None:
-            value = value * gl.portable.load(weight, place, inside).to(gl.float32)
+            more = load_columns(weight, i, columns, 0, ALIGN, WARPS, SPAN, EVEN, layout)
+            value = value * more.to(gl.float32)
         if bias is not None:
-            value = value + gl.portable.load(bias, place, inside).to(gl.float32)
-        gl.portable.store(start, place, value, inside)
+            more = load_columns(bias, i, columns, 0, ALIGN, WARPS, SPAN, EVEN, layout)
+            value = value + more.to(gl.float32)
+        store_columns(start, i, value, columns, ALIGN, WARPS, SPAN, EVEN, layout)
 
 
 @gluon.jit

@@ -61,19 +61,32 @@ def tiling_of(*rows: Rows, held: int = 1, waits: bool = True) -> Tiling:
     )
 
 
-def tiling_or_cluster(*rows: Rows, held: int = 1) -> tuple[Tiling, dict[str, Any]]:
+def tiling_or_cluster(
+    *rows: Rows, held: int = 1, least: Optional[int] = None, fewest: int = 8
+) -> tuple[Tiling, dict[str, Any]]:
     """Return the tiling for matrices of one shape and the options of the launch: clusters that share long rows, on Hopper.
 
     The simulator runs no assembly that reaches other blocks.
+
+    Args:
+        held: see `tiling`.
+        least: bits of a row from which on clusters are faster than one program; None where they never are.
+        fewest: blocks of a cluster, if these hold a row in few registers, and are several for each multiprocessor.
     """
     first, target, tiles = rows[0], current_target(), tiling_of(*rows)
-    if tiles.parts > 1 and target.has("nvidia.wgmma") and target.backend != "sim":
-        bits = max(8 * row.tensor.element_size() for row in rows)
+    bits = max(8 * row.tensor.element_size() for row in rows)
+    long = tiles.parts > 1 or (least is not None and first.columns * bits >= least)
+    if long and target.has("nvidia.wgmma") and target.backend != "sim":
         align, processors = common_align(*rows), multiprocessors(first.tensor)
-        shared = cluster_tiling(first.columns, bits, align, first.count, processors, held)
-        if shared is not None:
-            own = held * shared.pieces * shared.layout.size_per_thread[1] * bits  # of a thread
-            return shared, {"num_ctas": shared.blocks, **registers(80 if own <= 1024 else 128)}
+        for blocks in (2, 4, 8):
+            most = 1024 if blocks < 8 else 2048
+            few = blocks < 8 and first.count * blocks < 4 * processors
+            if blocks < fewest or few:
+                continue
+            shared = cluster_tiling(first.columns, bits, align, first.count, processors, held, blocks, most)  # fmt: skip
+            if shared is not None:
+                own = held * shared.pieces * shared.layout.size_per_thread[1] * bits  # of a thread
+                return shared, {"num_ctas": blocks, **registers(80 if own <= 1024 else 128)}
     return tiles, {}
 
 
@@ -162,7 +175,9 @@ def softmax_plan(x: Tensor, dtype: torch.dtype, out: Optional[Tensor]) -> Plan:
     src = Rows.of(x)
     written = target.new(x, out)
     dst = Rows.of(written)
-    tiles, options = tiling_or_cluster(src, dst)
+    wide = src.tensor.element_size() > 2 or dst.tensor.element_size() > 2
+    form = (1 << 20, 8) if wide else (1 << 18, 2)  # as measured
+    tiles, options = tiling_or_cluster(src, dst, least=form[0], fewest=form[1])
     space = Workspace.of_rows(tiles, src.count)
     sums, arrived = space(x.device)
     launch = prepared(
@@ -206,7 +221,7 @@ def softmax_gradient_plan(grad: Tensor, result: Tensor, dtype: torch.dtype) -> P
     empty = allocator(result.shape, dtype, result.device)
     new = empty()
     dst = Rows.of(new)
-    tiles, options = tiling_or_cluster(gs, ys, dst, held=2)
+    tiles, options = tiling_or_cluster(gs, ys, dst, held=2, least=40_000 * 16)
     space = Workspace.of_rows(tiles, ys.count)
     sums, arrived = space(result.device)
     sizes = (ys.count, ys.columns, gs.stride, ys.stride, dst.stride)

@@ -181,10 +181,16 @@ class ClusterTiling(Tiling):
     """Hold the distribution of a row over the warps of a cluster: a row of a tile for each, see `hopper`."""
 
     blocks: int = 8
+    even: bool = False  # no tile goes beyond the row
 
     def constants(self) -> dict[str, Any]:
         warps = self.blocks * self.num_warps
-        own = {"BLOCKS": self.blocks, "WARPS": warps, "SPAN": self.width // warps}
+        own = {
+            "BLOCKS": self.blocks,
+            "WARPS": warps,
+            "SPAN": self.width // warps,
+            "EVEN": self.even,
+        }
         return {**super().constants(), **own}
 
 
@@ -300,7 +306,8 @@ def walking_tiling(
 
 
 def cluster_tiling(
-    columns: int, bits: int, align: int, rows: int, processors: int = 132, held: int = 1, blocks: int = 8
+    columns: int, bits: int, align: int, rows: int, processors: int = 132, held: int = 1, blocks: int = 8,
+    most: int = 2048,
 ) -> Optional[ClusterTiling]:  # fmt: skip
     """Return the tiling of rows that the warps of a cluster share, on a device with clusters.
 
@@ -308,6 +315,7 @@ def cluster_tiling(
         columns, bits, align, rows, processors: see `tiling`.
         held: matrices of which a thread keeps elements as they were loaded.
         blocks: of a cluster.
+        most: bits that a thread keeps.
 
     Returns:
         None for rows that are too long for the registers of a cluster, or too few, or whose elements are not loaded 8 bytes at a time.
@@ -319,14 +327,15 @@ def cluster_tiling(
     for warps in (8, 4):
         width = blocks * warps * 32 * vector
         pieces = -(-columns // width)
-        if pieces * vector * bits * held <= 2048:  # of a thread
+        if pieces * vector * bits * held <= most:
             candidates.append((pieces * width, -warps, pieces))
     if not candidates:
         return None
     width, warps, pieces = min(candidates)
     of_blocks = [[1 << i, 0] for i in range(blocks.bit_length() - 1)]
     layout = gl.BlockedLayout([1, vector], [1, 32], [-warps, 1], [1, 0], of_blocks)
-    return ClusterTiling(align, 1, 1, pieces, width // pieces, -warps, layout, blocks)
+    even = columns == width
+    return ClusterTiling(align, 1, 1, pieces, width // pieces, -warps, layout, blocks, even)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -7,11 +7,12 @@ import torch
 import torch.nn.functional as F
 
 import gluon_kernels as kernels
-from gluon_kernels.norm import launches, ops, rows
+from gluon_kernels.norm import launches, ops, rows, views
 from tests.kernels.launched import launches_of, on_target
 
 pytestmark = [pytest.mark.once]
 COLUMNS = 8216  # two tiles of four warps, the second in part
+EVEN = 8192  # whole tiles
 
 
 @pytest.fixture
@@ -21,7 +22,7 @@ def shared(monkeypatch):
 
     def long(columns, *more, **named):
         tiles = short(columns, *more, **named)
-        return rows.replace(tiles, parts=2) if columns == COLUMNS else tiles
+        return rows.replace(tiles, parts=2) if columns in (COLUMNS, EVEN) else tiles
 
     monkeypatch.setattr(launches, "tiling", long)
     monkeypatch.setattr(launches, "multiprocessors", lambda tensor: 8)
@@ -29,17 +30,18 @@ def shared(monkeypatch):
 
 CASES = {
     "softmax": (kernels.softmax, lambda x, w, b: x.softmax(-1)),
-    "rms_norm": (kernels.rms_norm, lambda x, w, b: F.rms_norm(x, (COLUMNS,), w, 1e-6)),
-    "layer_norm": (kernels.layer_norm, lambda x, w, b: F.layer_norm(x, (COLUMNS,), w, b)),
+    "rms_norm": (kernels.rms_norm, lambda x, w, b: F.rms_norm(x, w.shape, w, 1e-6)),
+    "layer_norm": (kernels.layer_norm, lambda x, w, b: F.layer_norm(x, w.shape, w, b)),
 }
 
 
+@pytest.mark.parametrize("columns", [COLUMNS, EVEN])
 @pytest.mark.parametrize("name", CASES)
-def test_clusters_share_a_row(name, shared):
+def test_clusters_share_a_row(name, columns, shared):
     ours, theirs = CASES[name]
     torch.manual_seed(0)
-    x = torch.randn(3, COLUMNS).bfloat16() * 3 + 1
-    vectors = [torch.randn(COLUMNS).bfloat16() for _ in range(2)]
+    x = torch.randn(3, columns).bfloat16() * 3 + 1
+    vectors = [torch.randn(columns).bfloat16() for _ in range(2)]
     vectors_of_op = () if name == "softmax" else vectors if name == "layer_norm" else vectors[:1]
     with on_target("emu:sm_90"):
         result = ours(x, *vectors_of_op)
@@ -47,6 +49,38 @@ def test_clusters_share_a_row(name, shared):
     assert launch.kernel.fn.__name__.startswith("cluster_") and launch.options["num_ctas"] == 8
     expected = theirs(x.float(), *(v.float() for v in vectors))
     assert (result.float() - expected).abs().max() < 1e-2 * expected.abs().max()
+
+
+@pytest.mark.parametrize("processors, count, blocks", [(3, 4, 4), (1, 3, 2)])
+def test_fewer_blocks_share_a_row(processors, count, blocks, shared, monkeypatch):
+    monkeypatch.setattr(launches, "multiprocessors", lambda tensor: processors)
+    x = torch.randn(count, COLUMNS).half() * 3
+    with on_target("emu:sm_90"):
+        result = kernels.softmax(x)
+        (launch,) = launches_of(lambda: kernels.softmax(x), "emu:sm_90")
+    assert launch.options["num_ctas"] == blocks
+    assert torch.allclose(result.float(), x.float().softmax(-1), rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("count, columns, blocks", [
+    (4000, 32768, 2), (2000, 50304, 4), (806, 131072, 8), (200, 32768, 4), (100, 32768, 8), (4000, 8192, None),
+])  # fmt: skip
+def test_softmax_takes_as_few_blocks_as_hold_a_row(count, columns, blocks):
+    x = views.Rows.of(torch.empty(count, columns, dtype=torch.bfloat16))
+    with on_target("emu:sm_90"):
+        _, options = launches.tiling_or_cluster(x, x, least=1 << 18, fewest=2)
+    assert options.get("num_ctas") == blocks
+
+
+@pytest.mark.parametrize("size", [1e4, 6e8, 3e9, 1e30, 3e38])
+def test_softmax_of_large_numbers(size, shared):
+    """A maximum times log2(e) is rounded, by more than an exponent of float32 has for the largest."""
+    x = torch.randn(2, EVEN) * 3
+    x[0, 5], x[0, 6000] = size, size * (1 - 2**-23)
+    x[1, 7], x[1, 8000] = -size, size * 0.5
+    with on_target("emu:sm_90"):
+        result = kernels.softmax(x)
+    assert torch.allclose(result, x.double().softmax(-1).float(), rtol=1e-5, atol=1e-9)
 
 
 def test_statistics_are_kept_for_the_gradient(shared):
