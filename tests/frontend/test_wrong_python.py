@@ -95,9 +95,9 @@ loop-alone | KernelSyntaxError | z | body of a loop && before the loop |
 set-later | KernelSyntaxError | z | before line && is used | gl.store(x + o, z)  # <-- ;; z = v
 misspelt | KernelSyntaxError | layout | 'layuot' | layuot = v ;; gl.store(x + o, layout)  # <--
 choice-of-types | DtypeError | v if n > 3 else 1 | gl.where | z = v if n > 3 else 1
-branch-types | DtypeError | if n > 3:  # <-- | 'z' && branches | if n > 3:  # <-- ;;     z = v ;; else: ;;     z = o
-branch-changes | DtypeError | if n > 3:  # <-- | 'v' && as before the `if` | if n > 3:  # <-- ;;     v = o
-loop-changes | GluonError | v = o  # <-- | 'v' && as before the loop | for i in range(n): ;;     v = o  # <--
+branch-types | DtypeError | if n > 3:  # <-- | 'z' && from branch to branch | if n > 3:  # <-- ;;     z = v ;; else: ;;     z = o
+branch-changes | DtypeError | v = o | 'v' && as before the `if` | if n > 3: ;;     v = o  # <--
+loop-changes | GluonError | v = o | 'v' && as before the loop | for i in range(n): ;;     v = o  # <--
 tensor-condition | DtypeError | if v > 0:  # <-- | gl.where | if v > 0:  # <-- ;;     v += 1
 too-many | ArgumentError | one(v, v, v) | at most 2 && one(a, b) | one(v, v, v)
 too-few | ArgumentError | one(v) | 'b' && one(a, b) | one(v)
@@ -113,7 +113,7 @@ call-of-a-module | DtypeError | gl(3) | a module | gl(3)
 nothing-added | DtypeError | nothing() + 1 | 'nothing()' returns nothing | nothing() + 1
 recursion | KernelSyntaxError | spin(a) | cannot call themselves && loop | spin(v)
 recursion-of-two | KernelSyntaxError | - | cannot call themselves | ping(v)
-two-types | DtypeError | return b | different types && int32 && fp32 | two_types(n, f)
+two-types | DtypeError | return b | changes its type && int32 && fp32 | two_types(n, f)
 return-in-a-loop | KernelSyntaxError | return | after the loop | for i in range(n): ;;     return  # <--
 int-of-a-tensor | DtypeError | int(n) | x.to(gl.int32) | int(n)
 len-of-a-tensor | DtypeError | len(v) | x.shape[0] | len(v)
