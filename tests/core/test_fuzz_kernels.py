@@ -19,7 +19,7 @@ from tests.fuzz.statements import BLOCKS, KINDS
 from tests.fuzz.workers import program_for
 
 SIMULATED = runs.Ways(compiles=False)
-pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
+pytestmark = [pytest.mark.once, pytest.mark.sampled(4)]
 
 
 def test_some_kernels_mean_the_same_everywhere(tmp_path, capsys):

@@ -12,7 +12,7 @@ from gluon_kernels.norm import problem as norm
 from gluon_kernels.quant import problem as quant
 from gluon_kernels.topk import problem as topk
 
-pytestmark = [pytest.mark.once, pytest.mark.sampled(8)]
+pytestmark = [pytest.mark.once, pytest.mark.sampled(14)]
 
 PROBLEMS = [
     *(norm.PROBLEMS + norm.WITH_GRADIENTS + topk.PROBLEMS + topk.WITH_GRADIENTS),

@@ -36,7 +36,7 @@ def test_every_function_has_gradients_or_a_reason():
     assert not set(GRADIENTS) & set(WITHOUT)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("name", OPERATORS)
 def test_opcheck(name):
     overload = gluon.torch.get(PREFIX + name).overload

@@ -9,7 +9,7 @@ from gluon_write.port import port
 
 torch = pytest.importorskip("torch")
 
-pytestmark = [pytest.mark.once, pytest.mark.sampled(4)]
+pytestmark = [pytest.mark.once, pytest.mark.sampled(8)]
 FOLDER = Path(__file__).parent / "triton_kernels"
 SHIFTED = '''
 import triton

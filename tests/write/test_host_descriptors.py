@@ -12,7 +12,7 @@ from gluon_core.errors import ArgumentError
 from gluon_core.nvidia.hopper import TensorDescriptor
 from gluon_write.port import port
 
-pytestmark = [pytest.mark.once]
+pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
 
 FOLDER = Path(__file__).parent / "triton_kernels"
 LAYOUT = gl.NVMMASharedLayout.get_default_for([64, 64], gl.float16)

@@ -7,7 +7,7 @@ import pytest
 
 from gluon_sim.settings import using
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
 
 TEXT = """
 import gluon_core as gluon

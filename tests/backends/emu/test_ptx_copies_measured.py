@@ -63,7 +63,7 @@ def test_all_copies_were_measured():
     assert faults == {form.name for form in faulting_forms()}
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("schedule", ["latest", "eager"])
 def test_the_bytes_are_those_of_the_gpu(schedule):
     settings = Settings(schedule=schedule, search=True)

@@ -15,7 +15,7 @@ from gluon_kernels.problem import error_of
 from tests.kernels.routes import route
 from tests.kernels.sizes import repeated
 
-pytestmark = [pytest.mark.once, pytest.mark.sampled(7)]
+pytestmark = [pytest.mark.once, pytest.mark.sampled(12)]
 
 PROBLEMS = (ATTENTION, GRADIENTS)
 CASES = [pytest.param(p, s, id=f"{p.name}-{i}") for p in PROBLEMS for i, s in enumerate(p.small)]

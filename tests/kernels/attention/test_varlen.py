@@ -12,7 +12,7 @@ from gluon_kernels.attention.problem import VARLEN, VARLEN_GRADIENTS, lists_of
 from gluon_kernels.problem import error_of
 from tests.kernels.routes import route
 
-pytestmark = [pytest.mark.once, pytest.mark.sampled(7)]
+pytestmark = [pytest.mark.once, pytest.mark.sampled(12)]
 
 CASES = [pytest.param(s, id=str(i)) for i, s in enumerate(VARLEN_GRADIENTS.small)]
 

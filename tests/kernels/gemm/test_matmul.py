@@ -25,7 +25,7 @@ from gluon_kernels.gemm.problem import BMM, MATMUL, MATMUL_FP8, PROBLEMS
 from gluon_kernels.problem import error_of
 from tests.kernels.routes import plain, route
 
-pytestmark = [pytest.mark.once, pytest.mark.sampled(6)]
+pytestmark = [pytest.mark.once, pytest.mark.sampled(10)]
 
 CASES = [pytest.param(p, s, id=f"{p.name}-{i}") for p in PROBLEMS for i, s in enumerate(p.small)]
 

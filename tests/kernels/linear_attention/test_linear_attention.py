@@ -22,7 +22,7 @@ from gluon_kernels.linear_attention.problem import (
 from gluon_kernels.problem import error_of
 from tests.kernels.routes import route
 
-pytestmark = [pytest.mark.once, pytest.mark.sampled(10)]
+pytestmark = [pytest.mark.once, pytest.mark.sampled(17)]
 
 CASES = [pytest.param(p, s, id=f"{p.name}-{i}") for p in PROBLEMS for i, s in enumerate(p.small)]
 

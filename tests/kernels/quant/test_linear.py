@@ -13,7 +13,7 @@ from gluon_kernels.problem import error_of
 from gluon_kernels.quant import layer, tilings
 from gluon_kernels.quant.problem import LINEAR
 
-pytestmark = [pytest.mark.once, pytest.mark.sampled(9)]
+pytestmark = [pytest.mark.once, pytest.mark.sampled(15)]
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +64,7 @@ TILINGS = [
 ]
 
 
-@pytest.mark.sampled(24)
+@pytest.mark.sampled(40)
 @pytest.mark.parametrize("number, tiling", TILINGS)
 def test_every_tiling(number, tiling, monkeypatch):
     monkeypatch.setattr(tilings, "best", lambda *sizes, **more: tiling)

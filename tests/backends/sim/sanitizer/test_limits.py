@@ -275,6 +275,7 @@ def test_a_view_may_be_overrun_into_its_storage():
 
 
 @pytest.mark.parametrize("via", ["integer", "memory"])
+@pytest.mark.sampled(2)
 def test_a_pointer_made_from_an_integer_reaches_every_argument(via):
     x, other = np.zeros(64, np.float32), np.arange(64, dtype=np.float32)
     out, address = np.zeros(64, np.float32), np.array([x.ctypes.data], np.int64)
