@@ -44,8 +44,8 @@ class Solution:
             return "the layouts cost least among all that were considered"
         part = 100 * (1 - self.bound / self.price)
         return (
-            "the problem is too large to solve exactly: these are the best layouts that were found, and "
-            f"none costs more than {part:.0f}% less"
+            "the problem is too large to solve exactly: these are the best layouts that the search reached, "
+            f"and others cost at most {part:.0f}% less"
         )
 
     def next_best(self, number: int) -> Optional[tuple[AnyLayout, float]]:

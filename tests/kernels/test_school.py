@@ -72,7 +72,7 @@ def test_simulated(name, spec, monkeypatch):
     assert name == "patterns/find_a_race" or f"sim:{spec}" in line
 
 
-@pytest.mark.sampled(24)
+@pytest.mark.sampled(48)
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("spec", ["sm_80", "sm_90", "gfx942", "gfx950", "gfx1100", "gfx1201"])
 @pytest.mark.parametrize("name", [n for n in NAMES if n != "patterns/find_a_race"])

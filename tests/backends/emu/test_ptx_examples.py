@@ -28,7 +28,7 @@ def cases():
         yield from ((name, arch) for name, e in EXAMPLES.items() if not e.lacks(target))
 
 
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(32)
 @pytest.mark.parametrize("name, arch", list(cases()))
 def test_examples(name, arch):
     example, target = EXAMPLES[name], registry().target(f"emu:{arch}")

@@ -75,7 +75,7 @@ def test_all_forms_were_measured(file):
     assert set(results) == {form.name for form in DEVICES[file][1]()} and device == DEVICES[file][0]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("family", sorted({name.partition(".")[0] for name in FORMS}))
 def test_the_bits_are_those_of_the_gpu(family):
     names = [n for n in FORMS if n.partition(".")[0] == family]

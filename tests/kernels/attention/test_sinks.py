@@ -11,7 +11,7 @@ from gluon_kernels.attention import decode_launches
 from gluon_kernels.attention.decode_problem import DECODE
 from gluon_kernels.problem import error_of
 
-pytestmark = [pytest.mark.once, pytest.mark.sampled(4)]
+pytestmark = [pytest.mark.once, pytest.mark.sampled(7)]
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,7 @@ from gluon_kernels.plans import Plans
 from gluon_kernels.topk.problem import WITH_GRADIENTS as OF_SUMS
 from tests.kernels.routes import route
 
-pytestmark = [pytest.mark.once, pytest.mark.sampled(4)]
+pytestmark = [pytest.mark.once, pytest.mark.sampled(6)]
 
 CASES = [pytest.param(p, s, id=f"{p.name}-{i}") for p in PROBLEMS for i, s in enumerate(p.small)]
 PLANS = [value for value in vars(ops).values() if isinstance(value, Plans)]

@@ -17,7 +17,7 @@ from gluon_core.errors import LayoutError
 from gluon_core.registry.load import registry
 from gluon_core.testing import triton_at_least
 
-pytestmark = pytest.mark.sampled(2)
+pytestmark = pytest.mark.sampled(4)
 
 HEAD = """
 import gluon_core as gluon
