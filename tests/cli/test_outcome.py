@@ -13,7 +13,7 @@ from gluon_core.plugin.machine_code import CodeLine, Instruction
 from gluon_core.registry.load import registry
 from tests.portable_kernels import TILES, products
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(5)
 
 
 @gluon.jit

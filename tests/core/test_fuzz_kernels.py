@@ -78,8 +78,10 @@ def test_kernels_in_processes(tmp_path, capsys):
 
 @pytest.mark.parametrize(
     "function, argument, outcome",
-    [("os:_exit", 3, workers.LOST), ("time:sleep", 60, workers.HUNG)],
-    ids=["takes its process down", "hangs"],
+    [
+        pytest.param("os:_exit", 3, workers.LOST, id="takes its process down"),
+        pytest.param("time:sleep", 60, workers.HUNG, id="hangs", marks=pytest.mark.campaign),
+    ],
 )
 def test_a_kernel_that_ends_badly_costs_itself_alone(monkeypatch, function, argument, outcome):
     ends = answers(function, [(argument,)], jobs=2, limit=5.0)

@@ -7,7 +7,7 @@ import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.errors import ArgumentError, LayoutError
 
-pytestmark = [pytest.mark.once, pytest.mark.sampled(3)]
+pytestmark = [pytest.mark.once, pytest.mark.sampled(6)]
 
 SIMULATED = ["sim:sm_80", "sim:hopper", "sim:sm_100", "sim:gfx942", "sim:gfx950", "sim:gfx1250"]
 
@@ -112,7 +112,7 @@ def test_rows(target):
     assert np.allclose(sums, x.sum(1), atol=1e-4)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("unit", [True, False])
 @pytest.mark.parametrize("target", ["sim:sm_80", "sim:gfx942", "sim:gfx1250"])
 def test_matmul(target, unit):

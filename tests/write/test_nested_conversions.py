@@ -8,7 +8,7 @@ import pytest
 from gluon_core.registry.load import registry
 from gluon_write.command import written
 
-pytestmark = [pytest.mark.once]
+pytestmark = [pytest.mark.once, pytest.mark.sampled(3)]
 
 FILE = '''"""Attention to 48 keys."""
 

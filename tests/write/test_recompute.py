@@ -10,7 +10,7 @@ from gluon_core import language as gl
 from gluon_core.registry.load import registry
 from gluon_write.command import written
 
-pytestmark = [pytest.mark.once]
+pytestmark = [pytest.mark.once, pytest.mark.sampled(3)]
 
 
 @gluon.jit(layouts="auto")

@@ -9,7 +9,7 @@ import gluon_write.walk
 from gluon_core import language as gl
 from gluon_sim.settings import using
 
-pytestmark = [pytest.mark.once, pytest.mark.sampled(3)]
+pytestmark = [pytest.mark.once, pytest.mark.sampled(6)]
 
 
 @gluon.jit(layouts="auto")

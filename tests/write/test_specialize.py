@@ -9,7 +9,7 @@ from gluon_sim.settings import using
 from gluon_write.preferred import preferred_form
 from gluon_write.schedule import Step, interval_of, scheduled
 
-pytestmark = [pytest.mark.once, pytest.mark.sampled(6)]
+pytestmark = [pytest.mark.once, pytest.mark.sampled(12)]
 
 
 @gluon.jit(layouts="auto")

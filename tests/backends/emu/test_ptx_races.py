@@ -20,7 +20,7 @@ from tests.backends.emu.ptx_mutants import (
 )
 from tests.backends.emu.test_ptx_machine import STORE, module, run
 
-pytestmark = [pytest.mark.once, pytest.mark.sampled(3)]
+pytestmark = [pytest.mark.once, pytest.mark.sampled(5)]
 
 ROOM = ".shared .align 128 .b8 room[4096]; .shared .align 8 .b64 gate; .shared .align 8 .b64 empty;"
 OWN = "mov.u32 %r4, room; shl.b32 %r5, %r0, 2; add.u32 %r5, %r5, %r4;"  # %r5: the thread's word

@@ -46,7 +46,7 @@ FORMS = [
 ]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("number", range(len(FORMS)))
 def test_forms_and_gradients(number, monkeypatch):
     target, length, keys, width, options = FORMS[number]

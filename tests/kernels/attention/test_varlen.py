@@ -27,13 +27,13 @@ def hopper(monkeypatch):
         plans.forget()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("shape", CASES)
 def test_every_form(shape):
     assert VARLEN_GRADIENTS.check(shape, "cpu") is None
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("number", [0, 2])
 def test_repeatable_gradients(number):
     before = torch.are_deterministic_algorithms_enabled()
@@ -44,7 +44,7 @@ def test_repeatable_gradients(number):
         torch.use_deterministic_algorithms(before)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("target", ["sim:sm_80", "sim:gfx942", "sim:sm_100"])
 def test_other_targets(target, monkeypatch):
     monkeypatch.setenv("GLUON_TARGET", target)
@@ -66,6 +66,7 @@ def test_launches_for_many_sequences(monkeypatch):
     assert VARLEN_GRADIENTS.check(shape, "cpu") is None
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("width, window", [(64, None), (64, (20, 0))])
 def test_tiles_of_three_groups(width, window, monkeypatch):
     """Long sequences of narrow heads have 192 rows to a tile."""

@@ -37,13 +37,13 @@ def hopper(monkeypatch):
         plans.forget()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("problem, shape", CASES)
 def test_every_form(problem, shape):
     assert problem.check(shape, "cpu") is None
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("problem", [DELTA_GRADIENTS, KDA_GRADIENTS], ids=lambda p: p.name)
 @pytest.mark.parametrize("target", ["sim:sm_80", "sim:gfx942", "sim:sm_100"])
 def test_other_targets(target, problem, monkeypatch):
@@ -57,7 +57,7 @@ def test_gradients_where_products_of_different_depths_differ_in_layout(monkeypat
     assert DELTA_GRADIENTS.check({**DELTA.small[0], "length": 70}, "cpu") is None
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.name)
 def test_segments_and_groups_of_warps(problem, monkeypatch):
     long = {**problem.small[0], "length": 1100, "heads": 1, "width": 128, "values": 128}
@@ -131,7 +131,7 @@ def test_one_gate_for_all_channels_is_the_gated_delta_rule():
     assert error_of(one, gated_delta_rule(q, k, v, g, beta)) < 2e-2
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("width", [16, 200])
 def test_other_widths_of_keys(width):
     inputs, _ = by_channel(strong, width, 66)

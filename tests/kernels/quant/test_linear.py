@@ -26,13 +26,13 @@ def hopper(monkeypatch):
         plans.forget()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("shape", LINEAR.small)
 def test_every_format(shape):
     assert LINEAR.check(shape, "cpu") is None
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("target", ["sim:sm_80", "sim:gfx942"])
 def test_other_targets_restore_the_weights_of_more_than_four_rows(target, monkeypatch):
     monkeypatch.setenv("GLUON_TARGET", target)
@@ -110,7 +110,7 @@ GROUPS = [
 ]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("m, block, splits, columns, along, format, group", GROUPS)
 def test_groups_of_warps_share_rows_and_steps(
     m, block, splits, columns, along, format, group, monkeypatch
