@@ -17,7 +17,7 @@ from gluon_sim.settings import using
 
 pytestmark = [
     pytest.mark.once,
-    pytest.mark.sampled(5),
+    pytest.mark.sampled(3),
     pytest.mark.filterwarnings("ignore::UserWarning"),
 ]
 TARGETS = ["sim:sm_90", "emu:sm_90", "sim:gfx942", "emu:gfx942"]
