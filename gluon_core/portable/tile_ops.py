@@ -135,9 +135,9 @@ def descriptor(
         block_shape: of a tile, compile-time powers of two; a tile spans less than 2 GiB.
         shared_layout: of a tile in shared memory, such as `mma_layouts(...).a_shared`; the best for
             the target by default.
-        host: an argument of the kernel that describes the same tensor and tile, such as a
-            `TensorDescriptor` of `gluon_core.nvidia.hopper`, or None. The target's unit takes it in place of a
-            descriptor that the kernel makes, where dtype, tile and layout are the same.
+        host: an argument of the kernel that describes the same tensor and tile, such as a `TensorDescriptor` of
+            the host, or None. The target's unit takes it in place of a descriptor that the kernel makes, where
+            dtype, tile and layout are the same.
 
     Returns:
         A `tile_descriptor`.

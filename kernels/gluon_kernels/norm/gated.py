@@ -11,7 +11,7 @@ import gluon_core as gluon
 from gluon_core.errors import DtypeError, ShapeError
 from gluon_kernels.checks import check_devices, check_dtype
 from gluon_kernels.eager import direct, is_compiling, route
-from gluon_kernels.norm import composite, launches
+from gluon_kernels.norm import composite, gated_launches
 from gluon_kernels.plans import Plans, key
 
 __all__ = ["swiglu"]
@@ -43,11 +43,11 @@ def _check(gate: Tensor, up: Tensor) -> None:
 
 def _build(gate: Tensor, up: Tensor) -> Any:
     _check(gate, up)
-    return launches.swiglu_plan(gate, up)
+    return gated_launches.swiglu_plan(gate, up)
 
 
 _plans = Plans(_build)
-_gradient_plans = Plans(launches.swiglu_gradient_plan)
+_gradient_plans = Plans(gated_launches.swiglu_gradient_plan)
 
 
 @gluon.torch.op("gluon_kernels::swiglu_backward", shape=lambda grad, gate, up: [gate.shape] * 2)

@@ -7,7 +7,7 @@ from typing import Any, Callable, Mapping, Optional
 import torch
 from torch import Tensor
 
-from gluon_kernels.norm import composite, gates, gradients, hopper, portable
+from gluon_kernels.norm import composite, gradients, hopper, portable
 from gluon_kernels.norm.rows import (
     ClusterTiling,
     Tiling,
@@ -38,8 +38,6 @@ __all__ = [
     "prepared",
     "softmax_gradient_plan",
     "softmax_plan",
-    "swiglu_gradient_plan",
-    "swiglu_plan",
     "tiling_of",
 ]
 
@@ -542,55 +540,6 @@ class _Totals:
         results = self._results()
         self._launch(weights, biases, *results)
         return results
-
-
-def swiglu_plan(gate: Tensor, up: Tensor) -> Plan:
-    """Return `run(gate, up)`."""
-    if not gate.numel():
-        return lambda gate, up: torch.empty_like(gate)
-    if gate.shape[-1] > composite.WIDEST:
-        return composite.swiglu
-    first, second = Rows.of(gate), Rows.of(up)
-    empty = allocator(tuple(gate.shape), gate.dtype, gate.device)
-    new = empty()
-    dst = Rows.of(new)
-    tiles, grid = blocks_of(first, second, dst)
-    tensors = (first.tensor, second.tensor, new)
-    sizes = (first.count, first.columns, first.stride, second.stride, dst.stride)
-    read_gate, read_up = first.read, second.read
-    launch = prepared(gates.swiglu, grid, (*tensors, *sizes), tensors, **tiles.constants())
-
-    def run(gate: Tensor, up: Tensor) -> Tensor:
-        new = empty()
-        launch(read_gate(gate), read_up(up), new)
-        return new
-
-    return run
-
-
-def swiglu_gradient_plan(grad: Tensor, gate: Tensor, up: Tensor) -> Plan:
-    """Return `run(grad, gate, up) -> (gradient of gate, of up)`."""
-    if not gate.numel():
-        return lambda grad, gate, up: (torch.empty_like(gate), torch.empty_like(up))
-    if gate.shape[-1] > composite.WIDEST:
-        return composite.swiglu_gradient
-    views = [Rows.of(x) for x in (grad, gate, up)]
-    news = [allocator(tuple(x.shape), x.dtype, x.device) for x in (gate, up)]
-    written = [new() for new in news]
-    every = (*views, *(Rows.of(x) for x in written))
-    tiles, grid = blocks_of(*every)
-    tensors = tuple(row.tensor for row in every)
-    sizes = (every[0].count, every[0].columns, *(row.stride for row in every))
-    reads = [view.read for view in views]
-    launch = prepared(gates.swiglu_backward, grid, (*tensors, *sizes), tensors, **tiles.constants())
-
-    def run(grad: Tensor, gate: Tensor, up: Tensor) -> tuple[Tensor, Tensor]:
-        to_gate, to_up = (new() for new in news)
-        inputs = (read(x) for read, x in zip(reads, (grad, gate, up)))
-        launch(*inputs, to_gate, to_up)
-        return to_gate, to_up
-
-    return run
 
 
 def blocks_of(*rows: Rows) -> tuple[Tiling, tuple[int, int]]:
