@@ -33,6 +33,7 @@ except ImportError as error:
 WIDTHS = (131072, 50304, 32768, 12288, 8192, 5120, 4096, 1344, 640, 256)
 SHORT = (256, 512, 1024, 4096)  # of top-k
 ELEMENTS = 2**27
+COMPILING = 0.5  # of the limit that compilation in advance may take
 Call = Callable[[], Any]
 RANDOM = torch.Generator(
     "cuda" if torch.cuda.is_available() else "cpu"
@@ -177,7 +178,7 @@ def main() -> int:
         jobs = [
             subprocess.Popen([*base, "--warm", f"{i}/{chosen.jobs}"]) for i in range(chosen.jobs)
         ]
-        end = started + sweep.COMPILING * chosen.limit
+        end = started + COMPILING * chosen.limit
         for job in jobs:
             try:
                 job.wait(max(1.0, end - time.time()))

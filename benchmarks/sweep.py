@@ -1,6 +1,7 @@
 """Random shapes of a family of kernels against rivals, in one process and in random order, eager and in CUDA graphs.
 
     python benchmarks/sweep.py gemm --seed 1 --count 200 [--op matmul] [--jobs 12] [--limit 300] [--out sweep.json]
+    python benchmarks/sweep.py gemm quant --op matmul,linear --seed 1     # several families, one op after the other
     python benchmarks/sweep.py norm --gradients          # calls followed by their gradients
     python benchmarks/sweep.py gemm --named              # the shapes that tables list by themselves
     python benchmarks/sweep.py gemm --check              # without a GPU: the small shapes, simulated
@@ -8,8 +9,9 @@
 A family is a package of `gluon_kernels` whose module `problem` has `PROBLEMS`. The ratio of a shape is the time of the fastest
 rival over ours. "Eager" is the time per call of a loop of calls, host time included; "graph" is that of a CUDA graph of
 calls. `--cold` adds graphs of calls on copies of the arguments that together exceed the L2 cache twice, as the layers of a model do.
-Results are compared with the reference first. `--jobs` processes compile in advance. `--limit` ends a sweep after so many
-seconds, compilation included; the table is of the shapes that were measured.
+Results are compared with the reference first. `--jobs` processes compile in advance, on processors that the measuring process then
+leaves to them; a shape is measured as soon as its kernels are there. `--limit` ends a sweep after so many seconds, compilation
+included; the table is of the shapes that were measured.
 """
 
 from __future__ import annotations
@@ -18,10 +20,12 @@ import argparse
 import importlib
 import json
 import math
+import os
 import random
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from functools import partial
 from pathlib import Path
@@ -32,6 +36,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "kernels")]
 
 import torch  # noqa: E402
 
+import gluon_core as gluon  # noqa: E402
 from gluon_kernels.problem import Problem, Shape, error_of  # noqa: E402
 
 GRAPH = 400e-6  # seconds that one graph takes
@@ -39,7 +44,7 @@ EAGER = 2e-3  # seconds that one loop of eager calls takes
 ROUNDS = 5
 COLD = 1.2e8  # bytes of the copies of arguments that no cache keeps
 COPIES = 16  # at most
-COMPILING = 0.5  # of the limit that compilation in advance may take
+LARGE = 4e9  # bytes of arguments that are not made in advance
 
 Call = Callable[[], Any]
 
@@ -52,13 +57,29 @@ def problems_of(family: str, op: str | None, gradients: bool = False) -> list[Pr
     return [problem for problem in problems if op in (None, problem.name)]
 
 
+def listed(chosen: argparse.Namespace) -> list[Problem]:
+    """Return the problems that the command line asks for, in the order of its ops."""
+    ops = chosen.op.split(",") if chosen.op else [None]
+    return [
+        problem
+        for op in ops
+        for family in chosen.families
+        for problem in problems_of(family, op, chosen.gradients)
+    ]
+
+
 def cases(problems: list[Problem], chosen: argparse.Namespace) -> list[tuple[Problem, Shape]]:
+    """Return the shapes of each op in random order, one op after the other where several are listed."""
     if chosen.named:
         return [(problem, shape) for problem in problems for shape in problem.named]
     drawn = []
     for problem in problems:
         draw = random.Random(chosen.seed)
-        drawn += [(problem, problem.draw(draw)) for _ in range(chosen.count)]
+        of_op = [(problem, problem.draw(draw)) for _ in range(chosen.count)]
+        random.Random(chosen.seed).shuffle(of_op)
+        drawn += of_op[chosen.skip :]
+    if not chosen.op:
+        random.Random(chosen.seed).shuffle(drawn)
     return drawn
 
 
@@ -255,46 +276,94 @@ def summary(rows: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
-def compile_ahead(chosen: argparse.Namespace) -> None:
-    """Let processes call each shape once, so that the compiled kernels are on disk."""
-    base = [sys.executable, __file__, *sys.argv[1:]]
-    jobs = [
-        subprocess.Popen([*base, "--warm", f"{i}/{chosen.jobs}"], stdout=subprocess.DEVNULL)
-        for i in range(chosen.jobs)
-    ]
-    end = time.time() + COMPILING * chosen.limit
-    for job in jobs:
-        try:
-            job.wait(max(1.0, end - time.time()))
-        except subprocess.TimeoutExpired:
+class Ahead:
+    """Processes that make the plans of shapes, so that the compiled kernels are on disk.
+
+    Args:
+        jobs: how many; the first processor stays free of them.
+        count: shapes.
+    """
+
+    def __init__(self, jobs: int, count: int):
+        self._folder = tempfile.TemporaryDirectory()
+        first, *others = sorted(os.sched_getaffinity(0))
+        base = [sys.executable, __file__, *sys.argv[1:], "--done", self._folder.name]
+        os.sched_setaffinity(0, others or [first])
+        self._jobs = [
+            subprocess.Popen([*base, "--warm", f"{i}/{jobs}"], stdout=subprocess.DEVNULL)
+            for i in range(jobs)
+        ]
+        os.sched_setaffinity(0, [first])
+
+    def wait(self, number: int, seconds: float) -> None:
+        """Wait until the kernels of a shape are there, its process has ended, or the time is over."""
+        job, end = self._jobs[number % len(self._jobs)], time.time() + seconds
+        file = Path(self._folder.name, str(number))
+        while not file.exists() and job.poll() is None and time.time() < end:
+            time.sleep(0.02)
+
+    def end(self) -> None:
+        for job in self._jobs:
             job.kill()
+            job.wait()
+        self._folder.cleanup()
 
 
-def warm(problems: list[tuple[Problem, Shape]], share: str) -> None:
+def warm(problems: list[tuple[Problem, Shape]], share: str, done: Path | None) -> None:
+    """Make the plans of a share of the shapes, on tensors without contents, and launch nothing."""
     number, parts = map(int, share.split("/"))
-    for problem, shape in problems[number::parts]:
+    torch.randn = _empty
+    compile_only()
+    for place in range(number, len(problems), parts):
+        problem, shape = problems[place]
         try:
-            problem.op(**problem.arguments(shape, "cuda"))
+            if problem.bytes(shape) < LARGE:
+                problem.op(**problem.arguments(shape, "cuda"))
         except Exception as error:
             print(f"{problem.name} {shape}: {error}", file=sys.stderr)
+        torch.cuda.empty_cache()
+        if done is not None:
+            (done / str(place)).touch()
+
+
+def compile_only() -> None:
+    """Let launches be prepared, and nothing launched."""
+    prepare = gluon.torch.prepare
+
+    def prepared(*arguments: Any, **options: Any) -> Callable[..., None]:
+        prepare(*arguments, **options)
+        return lambda *tensors: None
+
+    known = [m for name, m in sys.modules.items() if name.startswith("gluon_")]
+    for module in known:
+        for name, value in list(vars(module).items()):
+            if value is prepare:
+                setattr(module, name, prepared)
+
+
+def _empty(*size: Any, device: Any = None, **more: Any) -> torch.Tensor:
+    shape = size[0] if size and not isinstance(size[0], int) else size
+    return torch.empty(shape, dtype=more.get("dtype", torch.bfloat16), device=device)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("family")
-    parser.add_argument("--op")
+    parser.add_argument("families", nargs="+", metavar="family")
+    parser.add_argument("--op", help="one, or several with commas between them")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=200)
+    parser.add_argument("--skip", type=int, default=0, help="so many of the shapes of each op")
     parser.add_argument("--gradients", action="store_true", help="calls with gradients: norm, topk")
     parser.add_argument("--named", action="store_true")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--jobs", type=int, default=0)
-    parser.add_argument("--warm")
+    parser.add_argument("--warm", metavar="I/N", help="compile a share only")
+    parser.add_argument("--done", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--limit", type=float, default=1e9, help="seconds, then the rest is left")
     parser.add_argument("--cold", action="store_true", help="also with operands in no cache")
     parser.add_argument("--out", type=Path)
     chosen = parser.parse_args()
-    problems = problems_of(chosen.family, chosen.op, chosen.gradients)
+    problems = listed(chosen)
     if chosen.check:
         wrong = [p.check(shape, "cpu") for p in problems for shape in p.small]
         for text in filter(None, wrong):
@@ -303,23 +372,26 @@ def main() -> int:
         return int(any(wrong)) if wrong else 3
     todo = cases(problems, chosen)
     if chosen.warm:
-        warm(todo, chosen.warm)
+        warm(todo, chosen.warm, chosen.done)
         return 0
     started = time.time()
-    if chosen.jobs:
-        compile_ahead(chosen)
-        print(f"compiled in {time.time() - started:.0f} s", flush=True)
+    ahead = Ahead(chosen.jobs, len(todo)) if chosen.jobs else None
     print(f"seed {chosen.seed}, {torch.cuda.get_device_name()}, torch {torch.__version__}\n")
     print("| op | shape | ours in a graph | of the best rival: graph | eager | host | host time |")
     print("| --- | --- | --- | ---: | ---: | ---: | ---: |")
     rows = []
-    random.Random(chosen.seed).shuffle(todo)
-    for problem, shape in todo:
+    for number, (problem, shape) in enumerate(todo):
+        if ahead is not None:
+            ahead.wait(number, started + chosen.limit - time.time())
         if time.time() - started > chosen.limit:
             print(f"\nended after {chosen.limit:.0f} s with {len(todo) - len(rows)} shapes left")
             break
         rows.append(measured(problem, shape, chosen.cold))
         print(shown(rows[-1], problem, shape), flush=True)
+        if chosen.out and number % 50 == 49:  # a sweep that is killed leaves them
+            chosen.out.write_text(json.dumps(rows))
+    if ahead is not None:
+        ahead.end()
     print("", *summary(rows), sep="\n")
     if chosen.out:
         chosen.out.write_text(json.dumps(rows))
