@@ -4,19 +4,25 @@ The launch of a test case is repeated along the third axis of its grid, each tim
 at the beginning of the kernel adds the distance to its pointers. Some cases are launched as they are. Both kernels
 take the same operands, in one process, in CUDA graphs, in random order; before that their results are compared.
 
-  python benchmarks/ported.py [--only WORDS] [--seconds N] [--part I/N] [--compile] [--json FILE]
+  python benchmarks/ported.py [--only WORDS] [--first WORDS] [--seconds N] [--workers N] [--compile] [--json FILE]
+
+With `--workers` that many processes compile, then time one after the other. `--ahead` fills the caches of both
+compilers, and runs nothing.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import fcntl
 import importlib.util
 import json
 import re
+import subprocess
 import sys
 import tempfile
 import time
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Iterator, NamedTuple
 
@@ -92,13 +98,13 @@ class Recorder:
     """Record launches.
 
     Args:
-        device: on which the operands are made. On the CPU nothing runs; elsewhere a launch runs once it is
-            recorded, so that the next one finds its results.
+        device: on which the operands are made.
+        runs: run a launch once it is recorded, so that the next one finds its results.
     """
 
-    def __init__(self, device: str = "cpu") -> None:
+    def __init__(self, device: str, runs: bool) -> None:
         self.launches: list[Launch] = []
-        self.device = device
+        self.device, self.runs = device, runs
         self.kept: list[
             Any
         ] = []  # variables of the cases, whose tensors operands have addresses of
@@ -118,11 +124,10 @@ class Recorder:
     def recorded(self, kernel: Any, grid: Any) -> Any:
         def launch(*args: Any, **words: Any) -> None:
             size = grid(words) if callable(grid) else grid
-            runs = self.device != "cpu"
-            first = [(t, t.clone()) for t in tensors_in([*args, *words.values()]) if runs]
+            first = [(t, t.clone()) for t in tensors_in([*args, *words.values()]) if self.runs]
             self.launches.append(Launch(kernel, size, args, words, first))
             self.kept.append(sys._getframe(1).f_locals)
-            if runs:
+            if self.runs:
                 self.before(kernel, grid)(*args, **words)
 
         return launch
@@ -136,10 +141,11 @@ class Recorder:
         KernelInterface.__getitem__ = self.before
 
 
-def launches(file: str, name: str) -> list[Launch]:
+def launches(file: str, name: str, ahead: bool) -> list[Launch]:
     """Return the launches of a case."""
     module = imported(KERNELS / f"{file}.py", f"case_{file}")
-    with Recorder("cuda" if name in ALONE else "cpu") as recorder:
+    alone = name in ALONE
+    with Recorder("cuda" if alone else "cpu", alone and not ahead) as recorder:
         try:
             getattr(module, name)()
         except Exception:
@@ -208,8 +214,19 @@ def apart(text: str, kernel: str, steps: dict[str, int], third: int) -> str:
 Runs = tuple[dict[str, Any], list[tuple[Any, Any]]]
 
 
+def launched(kernel: Any, grid: tuple[int, ...], words: dict[str, Any], ahead: bool) -> None:
+    """Launch a kernel, or only compile it."""
+    kernel.warmup(grid=grid, **words) if ahead else kernel[grid](**words)
+
+
 def runs_alone(
-    file: str, name: str, named: dict[str, Any], sizes: list[int], folder: Path, tag: str
+    file: str,
+    name: str,
+    named: dict[str, Any],
+    sizes: list[int],
+    folder: Path,
+    tag: str,
+    ahead: bool,
 ) -> dict[str, Any]:
     """Return functions that launch a kernel of Triton, and the ported one, as a case does."""
     from triton.tools.tensor_descriptor import TensorDescriptor
@@ -228,13 +245,24 @@ def runs_alone(
     }
     plain = getattr(sys.modules[f"case_{file}"], name)
     return {
-        "triton": lambda: plain[tuple(sizes)](**named),
-        "ours": lambda: getattr(ported, name)[tuple(sizes)](**own),
+        "triton": lambda: launched(plain, tuple(sizes), named, ahead),
+        "ours": lambda: launched(getattr(ported, name), tuple(sizes), own, ahead),
     }
 
 
-def runs_of(file: str, launch: Launch, folder: Path, tag: str, device: str, alone: bool) -> Runs:
+def runs_of(
+    file: str,
+    launch: Launch,
+    folder: Path,
+    tag: str,
+    alone: bool,
+    ahead: bool,
+    device: str = "cuda",
+) -> Runs:
     """Return functions that launch a kernel of Triton, and the ported one, on many operands.
+
+    Args:
+        ahead: the functions only compile; the operands are those of one copy.
 
     Returns:
         the functions, and the operands with their first content.
@@ -251,9 +279,10 @@ def runs_of(file: str, launch: Launch, folder: Path, tag: str, device: str, alon
     tensors = {n: v for n, v in named.items() if isinstance(v, torch.Tensor)}
     sizes = [*(grid if isinstance(grid, (tuple, list)) else (grid,)), 1, 1][:3]
     if alone:
-        return runs_alone(file, inner.__name__, named, sizes, folder, tag), first
+        return runs_alone(file, inner.__name__, named, sizes, folder, tag, ahead), first
     bytes_of = sum(extent(t) * t.element_size() for t in tensors.values())
     copies = max(1, min(PROGRAMS // (sizes[0] * sizes[1] * sizes[2]), BYTES // bytes_of))
+    copies = 1 if ahead else copies
     moved = {}
     for name, tensor in tensors.items():
         whole = torch.zeros(copies, extent(tensor), dtype=tensor.dtype, device=device)
@@ -279,7 +308,7 @@ def runs_of(file: str, launch: Launch, folder: Path, tag: str, device: str, alon
         }
         passed = {name: moved.get(name, value) for name, value in named.items()} | functions
         size = (sizes[0], sizes[1], sizes[2] * copies)
-        runs[kind] = lambda k=one, g=size, w=passed: k[g](**w)
+        runs[kind] = lambda k=one, g=size, w=passed: launched(k, g, w, ahead)
     return runs, [(whole, whole.clone()) for whole in moved.values()]
 
 
@@ -296,14 +325,74 @@ def timed(
     return {kind: times[kind] - times["restore"] for kind in runs}
 
 
+@contextmanager
+def alone_on(file: Path) -> Iterator[None]:
+    """Hold a lock that all workers ask for."""
+    with open(file, "w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def all_wait(folder: Path, index: int, count: int, until: float) -> None:
+    """Wait until each worker has compiled its cases, or until a time."""
+    (folder / f"ready_{index}").touch()
+    while len(list(folder.glob("ready_*"))) < count and time.time() < until:
+        time.sleep(0.05)
+
+
+def work_together(asked: argparse.Namespace) -> int:
+    """Share the cases among processes."""
+    with tempfile.TemporaryDirectory() as folder:
+        words = [sys.executable, __file__, "--together", folder, "--only", asked.only]
+        words += ["--first", asked.first, "--until", str(time.time() + asked.seconds)]
+        words += ["--ahead"] * asked.ahead + ["--compile"] * asked.compile
+        workers = [
+            subprocess.Popen([*words, "--part", f"{index}/{asked.workers}"])
+            for index in range(1, asked.workers + 1)
+        ]
+        failed = max(worker.wait() for worker in workers)
+        rows = [json.loads(file.read_text()) for file in Path(folder).glob("times_*")]
+    if asked.json:
+        Path(asked.json).write_text(json.dumps([row for table in rows for row in table]))
+    return failed
+
+
+class Compiled(NamedTuple):
+    """A launch whose kernels ran once."""
+
+    label: str
+    runs: dict[str, Any]
+    contents: list[tuple[Any, Any]]
+    restored: bool
+    result: str
+
+
+def repeats_of(run: Any) -> int:
+    """Return launches of one graph."""
+    import torch
+
+    start = time.perf_counter()
+    for _ in range(5):
+        run()
+    torch.cuda.synchronize()
+    once = (time.perf_counter() - start) / 5
+    return max(1, min(40, int(GRAPH / once)))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="cases whose name has one of these words, A;B")
-    parser.add_argument("--seconds", type=float, default=600.0, help="start no case later")
-    parser.add_argument("--part", default="1/1", help="part of the cases, I/N")
+    parser.add_argument("--first", default="", help="cases that come first, A;B")
+    parser.add_argument("--seconds", type=float, default=600.0, help="compile no case later")
+    parser.add_argument("--workers", type=int, default=1, help="processes that compile")
     parser.add_argument("--compile", action="store_true", help="run each once, without times")
+    parser.add_argument("--ahead", action="store_true", help="compile, and run nothing")
     parser.add_argument("--json", help="file for the table")
+    for word in ("--part", "--together", "--until"):  # of a worker
+        parser.add_argument(word, help=argparse.SUPPRESS)
     asked = parser.parse_args()
+    if not asked.together:
+        return work_together(asked)
     import torch
     import triton
 
@@ -314,42 +403,53 @@ def main() -> int:
     def allocated(size: int, align: int, stream: Any) -> Any:
         return torch.empty(size, device="cuda", dtype=torch.int8)
 
-    began, table, failed = time.monotonic(), [], 0
-    index, count = map(int, asked.part.split("/"))
-    words = asked.only.split(";")
+    compiled: list[Compiled] = []
+    table, failed, until = [], 0, float(asked.until)
+    folder, index, count = Path(asked.together), *map(int, asked.part.split("/"))
+    words, early = asked.only.split(";"), [word for word in asked.first.split(";") if word]
     chosen = [c for c in cases() if c[1] not in EXCLUDED and any(w in ":".join(c) for w in words)]
-    with tempfile.TemporaryDirectory() as folder:
-        for file, name in chosen[index - 1 :: count]:
-            for number, launch in enumerate(launches(file, name)):
-                if time.monotonic() - began > asked.seconds:
-                    break
-                label = f"{file}:{name}" + (f" {number + 1}" if number else "")
-                try:
-                    triton.set_allocator(allocated)  # a case may set another
-                    tag = f"{file}_{name}_{number}"
-                    runs, contents = runs_of(file, launch, Path(folder), tag, "cuda", name in ALONE)
-                    result = compared(runs, contents)
-                    failed += "differ" in result
-                    if asked.compile:
-                        print(f"| {label} | {result} |", flush=True)
-                        continue
-                    start = time.perf_counter()
-                    for _ in range(5):
-                        runs["triton"]()
-                    torch.cuda.synchronize()
-                    once = (time.perf_counter() - start) / 5
-                    repeats = max(1, min(40, int(GRAPH / once)))
-                    times = timed(runs, contents, repeats, name in RESTORED)
-                except Exception as error:
-                    print(f"| {label} | {type(error).__name__}: {str(error)[:200]} |", flush=True)
-                    failed += 1
+    chosen.sort(key=lambda case: not any(word in ":".join(case) for word in early))
+    for file, name in chosen[index - 1 :: count]:
+        if time.time() > until:
+            break
+        for number, launch in enumerate(launches(file, name, asked.ahead)):
+            label = f"{file}:{name}" + (f" {number + 1}" if number else "")
+            try:
+                triton.set_allocator(allocated)  # a case may set another
+                tag, alone = f"{file}_{name}_{number}", name in ALONE
+                runs, contents = runs_of(file, launch, folder, tag, alone, asked.ahead)
+                if asked.ahead:
+                    [run() for run in runs.values()]
                     continue
-                ratio = times["triton"] / times["ours"]
-                row = f"| {label} | {times['ours'] * 1e6:.1f} us | {ratio:.3f} | {result} |"
-                print(row, flush=True)
-                table.append({"case": label, **times})
-    if asked.json:
-        Path(asked.json).write_text(json.dumps(table))
+                result = compared(runs, contents)
+            except Exception as error:
+                print(f"| {label} | {type(error).__name__}: {str(error)[:200]} |", flush=True)
+                failed += 1
+                continue
+            failed += "differ" in result
+            if asked.compile:
+                print(f"| {label} | {result} |", flush=True)
+                continue
+            restored = name in RESTORED
+            compiled.append(Compiled(label, runs, contents if restored else [], restored, result))
+            del contents
+            torch.cuda.empty_cache()
+    all_wait(folder, index, count, until + 30)
+    for case in compiled:
+        with alone_on(folder / "lock"):
+            try:
+                repeats = repeats_of(case.runs["triton"])
+                times = timed(case.runs, case.contents, repeats, case.restored)
+                torch.cuda.synchronize()
+            except Exception as error:
+                print(f"| {case.label} | {type(error).__name__}: {str(error)[:200]} |", flush=True)
+                failed += 1
+                continue
+        ratio = times["triton"] / times["ours"]
+        row = f"| {case.label} | {times['ours'] * 1e6:.1f} us | {ratio:.3f} | {case.result} |"
+        print(row, flush=True)
+        table.append({"case": case.label, **times})
+    (folder / f"times_{index}").write_text(json.dumps(table))
     return 1 if failed else 0
 
 
