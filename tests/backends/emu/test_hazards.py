@@ -188,6 +188,8 @@ def test_scalar_registers_that_vector_instructions_have_read():
     used("v_cmp_lt_u32_e64 s4, v0, v1", use="s_mov_b32 s7, s4")
     used("v_cmp_lt_u32_e64 s4, v0, v1", "s_mov_b32 s7, s4")  # which waits for vector instructions
     used("v_cmp_lt_u32_e64 s4, v0, v1", "s_mov_b32 s7, s5")  # a register that is kept: the same
+    for adding in ("s_addk_co_i32 s5, 1", "s_cmovk_i32 s5, 1"):  # which read their result
+        used("v_cmp_lt_u32_e64 s4, v0, v1", adding)
     with pytest.raises(HazardError):
         used("v_cmp_lt_u32_e64 s4, v0, v1", "s_mov_b32 s7, s0")
     vcc = ["v_cmp_lt_u32_e32 vcc_lo, v0, v1", "v_cndmask_b32_e32 v2, v0, v1, vcc_lo"]

@@ -26,6 +26,12 @@ _PICKING = (
     "v_cndmask", "v_bfe", "s_and", "s_or", "s_cselect", "s_bfe", "s_pack", "v_bitop3", "v_permlane",
 )  # fmt: skip
 
+# Instructions whose first operand is a source as well.
+_READING_RESULT = (
+    "v_fmac", "v_mac_", "v_dual_fmac", "v_dot2c", "v_dot4c", "v_dot8c", "v_pk_fmac", "v_smfmac", "v_swap",
+    "v_permlane32_swap", "v_permlane16_swap", "s_addk", "s_mulk", "s_cmov",
+)  # fmt: skip
+
 
 @dataclass
 class Code:
@@ -266,7 +272,7 @@ def _registers(ins: Instruction, context: Context) -> tuple[frozenset[int], froz
                     picks = {_pick(half, place - written, False)}
                 registers = tuple(registers[int(pick)] for pick in picks)
             into.update(registers)
-        if half.name.startswith(("v_fmac", "v_mac_", "v_dual_fmac", "v_dot2c", "v_dot4c", "v_dot8c", "v_pk_fmac", "v_smfmac", "v_swap", "v_permlane32_swap", "v_permlane16_swap")):  # fmt: skip
+        if half.name.startswith(_READING_RESULT):
             sources.update(numbers(half.operands[0], context))
     return frozenset(results), frozenset(sources)
 
