@@ -1,5 +1,19 @@
 /* The arguments of a launch: scalars, tensors and descriptors as the driver wants them. Part of engine.c. */
 
+/* OWNED variables give their references back at the end of their scope, but for one that was `moved` out. */
+#define OWNED __attribute__((cleanup(give_back)))
+static inline void give_back(PyObject **reference)
+{
+    Py_XDECREF(*reference);
+}
+
+static inline PyObject *moved(PyObject **reference)
+{
+    PyObject *object = *reference;
+    *reference = NULL;
+    return object;
+}
+
 /* Everything that a map depends on. Unused words are 0. */
 typedef struct {
     uint32_t number, flags;
@@ -64,11 +78,11 @@ static void destroy(PyObject *capsule)
 /* Return a capsule with a copy of a structure that begins with its owner, a reference that is given up. */
 static PyObject *enclose(const void *source, size_t size, const char *name)
 {
-    PyObject *capsule, **copy = PyMem_Malloc(size);
+    PyObject **copy = PyMem_Malloc(size);
     if (copy == NULL)
         return PyErr_NoMemory();
     memcpy(copy, source, size);
-    capsule = *copy == NULL ? NULL : PyCapsule_New(copy, name, destroy);
+    PyObject *capsule = *copy == NULL ? NULL : PyCapsule_New(copy, name, destroy);
     if (capsule == NULL) {
         Py_XDECREF(*copy);
         PyMem_Free(copy);
@@ -135,15 +149,14 @@ typedef struct {
 /* Read an array of NumPy that kernels can work on in place; without its sizes, which the capsule holds. */
 static int read_array(void *object, View *out)
 {
-    PyObject *capsule = PyObject_GetAttr(object, names[ARRAY_STRUCT]);
+    OWNED PyObject *capsule = PyObject_GetAttr(object, names[ARRAY_STRUCT]);
     const Array *array = capsule == NULL ? NULL : PyCapsule_GetPointer(capsule, NULL);
     const char *kinds = "iufb", *kind = array == NULL ? NULL : strchr(kinds, array->kind);
-    int usable = kind != NULL && (array->flags & USABLE) == USABLE;
-    if (usable)
-        *out = (View){.data = array->data, .device = {DEVICE_CPU, 0}, .rank = array->rank,
-                      .dtype = {(uint8_t)(kind - kinds), (uint8_t)(8 * array->item), 1}};
-    Py_XDECREF(capsule);
-    return usable ? 0 : -1;
+    if (kind == NULL || (array->flags & USABLE) != USABLE)
+        return -1;
+    *out = (View){.data = array->data, .device = {DEVICE_CPU, 0}, .rank = array->rank,
+                  .dtype = {(uint8_t)(kind - kinds), (uint8_t)(8 * array->item), 1}};
+    return 0;
 }
 
 /* Exact classes of arrays, of tensors whose library offers that table, and of descriptors, which have no `read`; they
@@ -158,8 +171,7 @@ static int (*streams)(int32_t device_type, int32_t index, void **out); /* of the
 /* Return the place of a class among these, below 0 for any other. */
 static inline int class_of(const PyTypeObject *cls)
 {
-    int i;
-    for (i = 0; i < classes_known; i++)
+    for (int i = 0; i < classes_known; i++)
         if (classes[i].cls == cls)
             return i;
     return -1;
@@ -184,31 +196,24 @@ static uint64_t start_of(const View *view)
 
 static int address_of(PyObject *value, uint64_t *out)
 {
-    PyObject *address;
     View view;
-    int failed;
     if (PyLong_CheckExact(value))
         return read_integer(value, 'Q', out);
     if (value == Py_None || view_of(value, &view)) {
         *out = value == Py_None ? 0 : start_of(&view);
         return 0;
     }
-    address = PyObject_CallMethodObjArgs(value, names[DATA_PTR], NULL);
-    failed = address == NULL || read_integer(address, 'Q', out);
-    Py_XDECREF(address);
-    return failed ? -1 : 0;
+    OWNED PyObject *address = PyObject_CallMethodObjArgs(value, names[DATA_PTR], NULL);
+    return address == NULL ? -1 : read_integer(address, 'Q', out);
 }
 
 /* Return a tuple of values, after `first` where that is there. */
 static PyObject *tuple_of(PyObject *first, PyObject *const *values, Py_ssize_t count)
 {
-    Py_ssize_t i, before = first != NULL;
+    Py_ssize_t before = first != NULL;
     PyObject *tuple = PyTuple_New(before + count);
-    for (i = -before; tuple != NULL && i < count; i++) {
-        PyObject *value = i < 0 ? first : values[i];
-        Py_INCREF(value);
-        PyTuple_SetItem(tuple, before + i, value);
-    }
+    for (Py_ssize_t i = -before; tuple != NULL && i < count; i++)
+        PyTuple_SetItem(tuple, before + i, Py_NewRef(i < 0 ? first : values[i]));
     return tuple;
 }
 
@@ -216,26 +221,20 @@ static PyObject *tuple_of(PyObject *first, PyObject *const *values, Py_ssize_t c
 static PyObject *call_python(PyObject *function, PyObject *first, PyObject *const *args, Py_ssize_t count,
                              PyObject *keywords)
 {
-    Py_ssize_t i = 0, named = keywords == NULL ? 0 : PyTuple_Size(keywords);
-    PyObject *result = NULL, *positional = tuple_of(first, args, count), *rest = PyDict_New();
-    while (rest != NULL && i < named &&
-           PyDict_SetItem(rest, PyTuple_GetItem(keywords, i), args[count + i]) == 0)
-        i++;
-    if (positional != NULL && rest != NULL && i == named)
-        result = PyObject_Call(function, positional, rest);
-    Py_XDECREF(positional);
-    Py_XDECREF(rest);
-    return result;
+    OWNED PyObject *positional = tuple_of(first, args, count), *named = PyDict_New();
+    if (positional == NULL || named == NULL)
+        return NULL;
+    for (Py_ssize_t i = 0; keywords != NULL && i < PyTuple_Size(keywords); i++)
+        if (PyDict_SetItem(named, PyTuple_GetItem(keywords, i), args[count + i]) < 0)
+            return NULL;
+    return PyObject_Call(function, positional, named);
 }
 
 /* A field of a descriptor, by its own dictionary where it is there: half the time of an attribute. */
 static PyObject *field(PyObject *descriptor, PyObject *fields, PyObject *name)
 {
     PyObject *value = fields == NULL ? NULL : PyDict_GetItemWithError(fields, name);
-    if (value == NULL)
-        return PyObject_GetAttr(descriptor, name);
-    Py_INCREF(value);
-    return value;
+    return value == NULL ? PyObject_GetAttr(descriptor, name) : Py_NewRef(value);
 }
 
 static PyObject *fields_of(PyObject *descriptor)
@@ -249,50 +248,39 @@ static PyObject *fields_of(PyObject *descriptor)
 /* Read up to RANK integers of a sequence; return their number, or -1. */
 static int read_extents(PyObject *values, int64_t *out)
 {
-    PyObject *fast = PyTuple_Check(values) || PyList_Check(values) ? (Py_INCREF(values), values)
-                                                                   : PySequence_List(values);
-    int list = fast != NULL && PyList_Check(fast);
-    Py_ssize_t i = 0, count = fast == NULL ? -1 : list ? PyList_Size(fast) : PyTuple_Size(fast);
-    for (; i < count && count <= RANK; i++) {
+    int list = !PyTuple_Check(values);
+    OWNED PyObject *fast = list && !PyList_Check(values) ? PySequence_List(values) : Py_NewRef(values);
+    Py_ssize_t count = fast == NULL ? -1 : list ? PyList_Size(fast) : PyTuple_Size(fast);
+    for (Py_ssize_t i = 0; i < count && count <= RANK; i++) {
         out[i] = PyLong_AsLongLong(list ? PyList_GetItem(fast, i) : PyTuple_GetItem(fast, i));
         if (out[i] == -1 && PyErr_Occurred())
-            break;
+            return -1;
     }
-    Py_XDECREF(fast);
-    return i == count ? (int)count : -1;
+    return count <= RANK ? (int)count : -1;
 }
 
 static int read_field(PyObject *descriptor, PyObject *fields, int name, int64_t *out)
 {
-    PyObject *values = field(descriptor, fields, names[name]);
-    int count = values == NULL ? -1 : read_extents(values, out);
-    Py_XDECREF(values);
-    return count;
+    OWNED PyObject *values = field(descriptor, fields, names[name]);
+    return values == NULL ? -1 : read_extents(values, out);
 }
 
 /* Read all that a map depends on besides the address and the kind. */
 static int read_fields(PyObject *descriptor, PyObject *fields, Key *key)
 {
-    PyObject *padding = field(descriptor, fields, names[PADDING]);
-    PyObject *round = field(descriptor, fields, names[ROUND]);
-    int rounds = round == NULL ? -1 : PyObject_IsTrue(round);
-    int nan = padding != NULL && PyUnicode_Check(padding) &&
-              PyUnicode_CompareWithASCIIString(padding, "nan") == 0;
-    int rank = read_field(descriptor, fields, SHAPE, key->shape);
-    key->flags = (uint32_t)(rank | FLAG_NAN * nan | FLAG_ROUND * (rounds > 0));
-    Py_XDECREF(round);
-    Py_XDECREF(padding);
-    return padding == NULL || rounds < 0 || rank < 1 ||
-                   read_field(descriptor, fields, STRIDES, key->strides) != rank
-               ? -1
-               : 0;
+    OWNED PyObject *padding = field(descriptor, fields, names[PADDING]), *round = field(descriptor, fields, names[ROUND]);
+    int rank = read_field(descriptor, fields, SHAPE, key->shape), rounds = round == NULL ? -1 : PyObject_IsTrue(round);
+    if (padding == NULL || rounds < 0 || rank < 1 || read_field(descriptor, fields, STRIDES, key->strides) != rank)
+        return -1;
+    int nan = PyUnicode_Check(padding) && PyUnicode_CompareWithASCIIString(padding, "nan") == 0;
+    key->flags = (uint32_t)(rank | FLAG_NAN * nan | FLAG_ROUND * rounds);
+    return 0;
 }
 
 static uint64_t hash_words(const uint64_t *words, size_t count)
 {
     uint64_t hash = 0xcbf29ce484222325u;
-    size_t i;
-    for (i = 0; i < count; i++) /* the products do not wait for each other */
+    for (size_t i = 0; i < count; i++) /* the products do not wait for each other */
         hash = (hash << 7 | hash >> 57) ^ words[i] * 0x9e3779b97f4a7c15u;
     return hash ^ hash >> 32;
 }
@@ -301,21 +289,18 @@ static uint64_t hash_words(const uint64_t *words, size_t count)
 static int new_map(const Launch *self, int number, PyObject *descriptor, const Key *key, unsigned char *map)
 {
     const MapKind *kind = &self->maps[number];
-    PyObject *encoded;
     char *bytes;
     Py_ssize_t size;
-    int failed;
     if (kind->tiled && self->encode_tiled != NULL &&
         encode_map(self->encode_tiled, kind, key->address, (const uint64_t *)key->shape,
                    (const uint64_t *)key->strides, key->flags & FLAG_ROUND, key->flags & FLAG_NAN,
                    self->unmark, map) == 0)
         return 0;
-    encoded = PyObject_CallFunction(self->encode, "iO", number, descriptor);
-    failed = encoded == NULL || PyBytes_AsStringAndSize(encoded, &bytes, &size) < 0 || size != MAP_BYTES;
-    if (!failed)
-        memcpy(map, bytes, MAP_BYTES);
-    Py_XDECREF(encoded);
-    return failed ? -1 : 0;
+    OWNED PyObject *encoded = PyObject_CallFunction(self->encode, "iO", number, descriptor);
+    if (encoded == NULL || PyBytes_AsStringAndSize(encoded, &bytes, &size) < 0 || size != MAP_BYTES)
+        return -1;
+    memcpy(map, bytes, MAP_BYTES);
+    return 0;
 }
 
 /* Return the map of a descriptor that was encoded before; else the empty or first of its two places. */

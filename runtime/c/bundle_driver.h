@@ -54,11 +54,11 @@ static int open_cuda(gb_device *self)
 static int open_hip(gb_device *self)
 {
     static char room[4096]; /* more than hipDeviceProp_t of any release has */
-    size_t i, length = sizeof self->architecture - 1;
+    size_t length = sizeof self->architecture - 1;
     Call ask = self->calls[self->calls[PROPERTIES] == (Call)missing_call ? OLDER_PROPERTIES : PROPERTIES];
     if (self->calls[SET_DEVICE](self->index) || ask(room, self->index))
         return -1;
-    for (i = 256; i + length + 1 < sizeof room; i++) /* behind the device's own name */
+    for (size_t i = 256; i + length + 1 < sizeof room; i++) /* behind the device's own name */
         if (memcmp(room + i, "gfx", 3) == 0) {
             size_t own = strcspn(room + i, ":");
             memcpy(self->architecture, room + i, own < length ? own : length);
@@ -70,15 +70,14 @@ static int open_hip(gb_device *self)
 static gb_status open_driver(gb_device *self, const Driver *driver, int index, gb_error *error)
 {
     void *library = NULL, *symbol;
-    size_t i;
     self->index = index;
     self->driver = driver;
     self->hip = strcmp(driver->name, "hip") == 0;
-    for (i = 0; library == NULL && driver->libraries[i] != NULL; i++)
+    for (size_t i = 0; library == NULL && driver->libraries[i] != NULL; i++)
         library = dlopen(driver->libraries[i], RTLD_NOW);
     if (library == NULL)
         return fail(error, GB_DEVICE, "%s is not installed", driver->libraries[0]);
-    for (i = 0; i < CALLS; i++) {
+    for (size_t i = 0; i < CALLS; i++) {
         self->calls[i] = (Call)missing_call;
         if (driver->calls[i] != NULL && (symbol = dlsym(library, driver->calls[i])) != NULL)
             memcpy(&self->calls[i], &symbol, sizeof symbol);
@@ -98,11 +97,10 @@ static int has_code_for(const gb_bundle *bundle, const Driver *driver)
 
 gb_device *gb_device_open(const gb_bundle *bundle, int index, gb_error *error)
 {
-    size_t i;
     gb_device *self = calloc(1, sizeof *self);
     gb_status status = self == NULL ? fail(error, GB_MEMORY, "out of memory")
                                     : fail(error, GB_DEVICE, "the bundle has no code for a driver that is known");
-    for (i = 0; self != NULL && status && i < sizeof DRIVERS / sizeof *DRIVERS; i++)
+    for (size_t i = 0; self != NULL && status && i < sizeof DRIVERS / sizeof *DRIVERS; i++)
         if (has_code_for(bundle, &DRIVERS[i]))
             status = open_driver(self, &DRIVERS[i], index, error);
     if (status) {
@@ -133,8 +131,7 @@ static gb_status enter(gb_device *self, gb_error *error)
         status = self->calls[SET_DEVICE](self->index);
     else if ((status = self->calls[GET_CONTEXT](&current)) == 0 && current != self->context)
         status = self->calls[SET_DEVICE](self->context);
-    return status ? fail(error, GB_DRIVER, "the device cannot be used: error %d of the driver", status)
-                  : GB_OK;
+    return status ? fail(error, GB_DRIVER, "the device cannot be used: error %d of the driver", status) : GB_OK;
 }
 
 static gb_status set_up(gb_device *self, void *function, const gb_form_info *info, gb_error *error)
@@ -153,19 +150,16 @@ static gb_status set_up(gb_device *self, void *function, const gb_form_info *inf
                (status = of_function(&own, 1, function)) || (status = set(function, 8, most - own)));
     if (!status && info->num_ctas > 8)
         status = set(function, 14, 1);
-    return status ? fail(error, GB_DRIVER, "%s cannot be set up: error %d of the driver", info->entry,
-                         status)
-                  : GB_OK;
+    return status ? fail(error, GB_DRIVER, "%s cannot be set up: error %d of the driver", info->entry, status) : GB_OK;
 }
 
 static gb_status load(gb_device *self, const gb_form *form, void **function, gb_error *error)
 {
     const gb_form_info *info = &form->info;
-    Loaded *loaded;
     char digest[DIGITS + 1];
     void *module = NULL;
     int status;
-    for (loaded = self->loaded; loaded != NULL; loaded = loaded->next)
+    for (Loaded *loaded = self->loaded; loaded != NULL; loaded = loaded->next)
         if (loaded->form == form) {
             *function = loaded->function;
             return GB_OK;
@@ -178,7 +172,7 @@ static gb_status load(gb_device *self, const gb_form *form, void **function, gb_
         return fail(error, GB_DRIVER, "%s cannot be loaded: error %d of the driver", info->entry, status);
     if (!self->hip && (status = set_up(self, *function, info, error)) != 0)
         return (gb_status)status;
-    loaded = malloc(sizeof *loaded);
+    Loaded *loaded = malloc(sizeof *loaded);
     if (loaded == NULL)
         return fail(error, GB_MEMORY, "out of memory");
     *loaded = (Loaded){form, *function, self->loaded};
@@ -206,11 +200,10 @@ static int scratch(gb_device *self, const uint32_t size_and_alignment[2], uint64
 {
     uint64_t align = size_and_alignment[1] ? size_and_alignment[1] : 1;
     size_t size = (size_t)(size_and_alignment[0] * blocks + (align > 256 ? align : 0));
-    int status;
     *address = 0;
     if (!size_and_alignment[0])
         return 0;
-    status = self->calls[ALLOCATE](address, size, stream);
+    int status = self->calls[ALLOCATE](address, size, stream);
     *owned = status ? 0 : *address;
     *address = (*address + align - 1) / align * align;
     return status;
@@ -220,7 +213,6 @@ static int scratch(gb_device *self, const uint32_t size_and_alignment[2], uint64
 static int encode(gb_device *self, MapKind kind, const gb_descriptor *it, void *into)
 {
     int version = 0, unmark = !self->calls[VERSION](&version) && version <= 13010;
-    return encode_map((EncodeTiled)self->calls[ENCODE], &kind,
-                      (uint64_t)(uintptr_t)it->address, it->shape, it->strides, it->tf32, it->nan, unmark,
-                      into);
+    return encode_map((EncodeTiled)self->calls[ENCODE], &kind, (uint64_t)(uintptr_t)it->address, it->shape, it->strides,
+                      it->tf32, it->nan, unmark, into);
 }

@@ -156,17 +156,17 @@ static gb_status read_form(gb_bundle *self, gb_form *form)
     const FormRow *row = form->row = take(self, 1, sizeof *row);
     gb_form_info *info = &form->info;
     const char *text[TEXTS];
-    uint32_t i;
+    uint32_t i = 0;
     if (row == NULL || (form->arguments = take(self, row->arguments, sizeof *form->arguments)) == NULL ||
         !are_texts(self, row->text, TEXTS))
         return GB_FORMAT;
-    for (i = 0; i < TEXTS; i++)
-        text[i] = self->strings + row->text[i].place;
+    for (int t = 0; t < TEXTS; t++)
+        text[t] = self->strings + row->text[t].place;
     *info = (gb_form_info){.target = text[TARGET], .driver = text[DRIVER], .architecture = text[ARCHITECTURE],
                            .entry = text[ENTRY], .options = text[OPTIONS]};
     memcpy((char *)info + offsetof(gb_form_info, num_warps), row->facts, sizeof row->facts);
-    for (i = 0; i < row->arguments && is_argument(form, &form->arguments[i]); i++) {
-    }
+    while (i < row->arguments && is_argument(form, &form->arguments[i]))
+        i++;
     if (i < row->arguments || info->buffer_size > MOST_BUFFER || !is_within(form, row->scratch[0], 8) ||
         !is_within(form, row->scratch[1], 8))
         return GB_FORMAT;
@@ -195,9 +195,7 @@ static gb_status read_kernel(gb_bundle *self, gb_kernel *kernel, gb_form **forms
 static gb_status read_index(gb_bundle *self)
 {
     const Header *header = NULL;
-    gb_form *forms;
     gb_status status = GB_OK;
-    uint32_t i;
     if ((self->next = member(self, "index.bin", &self->left)) != NULL)
         header = take(self, 1, sizeof *header);
     if (header == NULL || memcmp(header->magic, "GLBINDEX", 8) != 0)
@@ -211,10 +209,10 @@ static gb_status read_index(gb_bundle *self)
     self->strings = (const char *)self->next + self->left;
     self->header = header;
     self->kernels = calloc((size_t)header->kernels + 1, sizeof *self->kernels);
-    self->forms = forms = calloc((size_t)header->forms + 1, sizeof *forms);
+    gb_form *forms = self->forms = calloc((size_t)header->forms + 1, sizeof *forms);
     if (self->kernels == NULL || forms == NULL)
         return GB_MEMORY;
-    for (i = 0; !status && i < header->kernels; i++)
+    for (uint32_t i = 0; !status && i < header->kernels; i++)
         status = read_kernel(self, &self->kernels[i], &forms);
     return status || (!self->left && forms == self->forms + header->forms) ? status : GB_FORMAT;
 }
@@ -306,8 +304,7 @@ const char *gb_parameter_name(const gb_kernel *kernel, size_t index)
 
 const gb_kernel *gb_find(const gb_bundle *self, const char *name, gb_error *error)
 {
-    size_t i;
-    for (i = 0; i < gb_kernel_count(self); i++)
+    for (size_t i = 0; i < gb_kernel_count(self); i++)
         if (strcmp(gb_kernel_name(&self->kernels[i]), name) == 0)
             return &self->kernels[i];
     fail(error, GB_KERNEL, "the bundle has no kernel '%s'", name);

@@ -65,15 +65,13 @@ static int has_some(PyObject *list)
 
 static int is_still(PyObject *object, PyObject *name, PyObject *expected)
 {
-    PyObject *now = PyObject_GetAttr(object, name);
-    Py_XDECREF(now);
+    OWNED PyObject *now = PyObject_GetAttr(object, name);
     return now == expected;
 }
 
 /* Return whether somebody listens to launches, or a global has another value: Python's part. */
 static int is_watched(const Calls *self)
 {
-    int changed = 0;
     if (self->runtime == Py_None)
         return 0;
     if (has_some(self->listeners[0]) || has_some(self->listeners[1]) || has_some(self->listeners[2]))
@@ -81,12 +79,10 @@ static int is_watched(const Calls *self)
     if ((self->settings == Py_None || PyDict_Size(self->settings) > 0) &&
         (!is_still(self->runtime, names[ENTER], self->enter) || !is_still(self->runtime, names[LEAVE], self->leave)))
         return 1;
-    if (has_some(self->globals)) {
-        PyObject *answer = PyObject_CallNoArgs(self->changed);
-        changed = answer == NULL || PyObject_IsTrue(answer) != 0;
-        Py_XDECREF(answer);
-    }
-    return changed;
+    if (!has_some(self->globals))
+        return 0;
+    OWNED PyObject *changed = PyObject_CallNoArgs(self->changed);
+    return changed == NULL || PyObject_IsTrue(changed) != 0;
 }
 
 /* Read an int, or a tuple of one to three, that a device takes and that is not empty. */
@@ -94,14 +90,13 @@ static int read_grid(PyObject *grid, unsigned int *out)
 {
     static const long most[3] = {0x7fffffff, 65535, 65535};
     int whole = Py_TYPE(grid) == &PyLong_Type, overflow;
-    Py_ssize_t axis, count = whole ? 1 : Py_TYPE(grid) == &PyTuple_Type ? PyTuple_Size(grid) : 0;
+    Py_ssize_t count = whole ? 1 : Py_TYPE(grid) == &PyTuple_Type ? PyTuple_Size(grid) : 0;
     out[0] = out[1] = out[2] = 1;
     if (count < 1 || count > 3)
         return -1;
-    for (axis = 0; axis < count; axis++) {
+    for (Py_ssize_t axis = 0; axis < count; axis++) {
         PyObject *item = whole ? grid : PyTuple_GetItem(grid, axis);
-        long long size =
-            Py_TYPE(item) == &PyLong_Type ? PyLong_AsLongLongAndOverflow(item, &overflow) : 0;
+        long long size = Py_TYPE(item) == &PyLong_Type ? PyLong_AsLongLongAndOverflow(item, &overflow) : 0;
         if (size < 1 || size > most[axis]) /* an overflow is -1 */
             return -1;
         out[axis] = (unsigned int)size;
@@ -112,19 +107,15 @@ static int read_grid(PyObject *grid, unsigned int *out)
 /* Return the grid that a function of the arguments by name gives. */
 static PyObject *ask_grid(const Calls *self, PyObject *grid, PyObject *const *values, PyObject *constants)
 {
-    PyObject *answer = NULL, *named = PyDict_New();
-    Py_ssize_t i;
-    int failed = named == NULL;
-    for (i = 0; !failed && i < self->count; i++) {
+    OWNED PyObject *named = PyDict_New();
+    for (Py_ssize_t i = 0; named != NULL && i < self->count; i++) {
         const Parameter *of = &self->parameters[i];
         int fixed = constants != Py_None && of->flags & CONSTANT;
         PyObject *value = fixed ? PyTuple_GetItem(constants, i) : values[i];
-        failed = value == NULL || PyDict_SetItem(named, of->name, value) < 0;
+        if (value == NULL || PyDict_SetItem(named, of->name, value) < 0)
+            return NULL;
     }
-    if (!failed)
-        answer = PyObject_CallFunctionObjArgs(grid, named, NULL);
-    Py_XDECREF(named);
-    return answer;
+    return named == NULL ? NULL : PyObject_CallFunctionObjArgs(grid, named, NULL);
 }
 
 /* A call, read. */
@@ -138,14 +129,14 @@ typedef struct {
 static inline __attribute__((always_inline)) int place_arguments(const Calls *self, PyObject *const *args,
                                                                  Py_ssize_t count, PyObject *keywords, Call *to)
 {
-    Py_ssize_t i, j, named = keywords == NULL ? 0 : PyTuple_Size(keywords);
+    Py_ssize_t j, named = keywords == NULL ? 0 : PyTuple_Size(keywords);
     to->stream = NULL;
     to->optional = 0;
     if (count > self->positional)
         return -1;
-    for (i = 0; i < self->count; i++)
+    for (Py_ssize_t i = 0; i < self->count; i++)
         to->values[i] = i < count ? args[i] : NULL;
-    for (i = 0; i < named; i++) {
+    for (Py_ssize_t i = 0; i < named; i++) {
         PyObject *name = PyTuple_GetItem(keywords, i);
         for (j = count; j < self->count && self->parameters[j].name != name; j++) {
         }
@@ -160,7 +151,7 @@ static inline __attribute__((always_inline)) int place_arguments(const Calls *se
             to->options[to->optional++] = args[count + i];
         }
     }
-    for (i = count; i < self->count; i++)
+    for (Py_ssize_t i = count; i < self->count; i++)
         if (to->values[i] == NULL && (to->values[i] = self->parameters[i].otherwise) == NULL)
             return -1;
     return to->stream != NULL && Py_TYPE(to->stream) != &PyLong_Type ? -1 : 0;
@@ -168,13 +159,12 @@ static inline __attribute__((always_inline)) int place_arguments(const Calls *se
 
 static inline int read_call(const Calls *self, Call *call, PyObject *equals)
 {
-    Py_ssize_t i;
     start(&call->reader, &self->rules, self->ranged ? self->is_small : NULL);
     call->reader.equals = equals;
-    for (i = 0; i < self->count; i++)
+    for (Py_ssize_t i = 0; i < self->count; i++)
         if (read_value(&call->reader, call->values[i], self->parameters[i].flags))
             return -1;
-    for (i = 0; i < call->optional; i += 2)
+    for (Py_ssize_t i = 0; i < call->optional; i += 2)
         if (read_option(&call->reader, call->options[i], call->options[i + 1]))
             return -1;
     return 0;
@@ -182,11 +172,8 @@ static inline int read_call(const Calls *self, Call *call, PyObject *equals)
 
 static PyObject *decide(const Calls *self, PyObject *grid, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
 {
-    PyObject *result = NULL, *entry = PyObject_GetAttr(self->door, names[ENTRY]);
-    if (entry != NULL)
-        result = call_python(entry, grid, args, count, keywords);
-    Py_XDECREF(entry);
-    return result;
+    OWNED PyObject *entry = PyObject_GetAttr(self->door, names[ENTRY]);
+    return entry == NULL ? NULL : call_python(entry, grid, args, count, keywords);
 }
 
 /* Launch over a grid, which may be a function. Return NULL with an exception of that function, or without one: then
@@ -205,10 +192,8 @@ static PyObject *answer(const Calls *self, PyObject *grid, int fixed, Call *call
             return NULL;
         Py_CLEAR(*asked);
     }
-    if (send(known->launch, known->stream_of, &call->reader, NULL, sizes, call->stream) == 0) {
-        Py_INCREF(known->compiled);
-        return known->compiled;
-    }
+    if (send(known->launch, known->stream_of, &call->reader, NULL, sizes, call->stream) == 0)
+        return Py_NewRef(known->compiled);
     PyErr_Clear(); /* Python tries again, or says why not */
     return NULL;
 }
@@ -216,12 +201,10 @@ static PyObject *answer(const Calls *self, PyObject *grid, int fixed, Call *call
 /* Have Python make a launch that is none of this engine, on another device, or that failed. */
 static PyObject *run(const Calls *self, const Call *call, const Known *known, PyObject *grid)
 {
-    PyObject *values = tuple_of(NULL, call->values, self->count), *result = NULL;
+    OWNED PyObject *values = tuple_of(NULL, call->values, self->count);
     PyObject *stream = call->stream == NULL ? Py_None : call->stream;
-    if (values != NULL)
-        result = PyObject_CallMethodObjArgs(self->door, names[RUN], known->hit, grid, stream, values, NULL);
-    Py_XDECREF(values);
-    return result;
+    return values == NULL ? NULL
+                          : PyObject_CallMethodObjArgs(self->door, names[RUN], known->hit, grid, stream, values, NULL);
 }
 
 /* Find the answer of a call, by its constants or by equal ones. */
@@ -240,8 +223,7 @@ static Known *search(Calls *self, Call *call)
 /* Return whether tensors of a call say on which device it is launched. */
 static int names_device(const Reader *from)
 {
-    size_t i;
-    for (i = 0; i < from->leaves; i++)
+    for (size_t i = 0; i < from->leaves; i++)
         if (from->leaf[i].what == ADDRESS || from->leaf[i].what == DESCRIPTOR)
             return 1;
     return 0;
@@ -251,7 +233,8 @@ static int names_device(const Reader *from)
 static PyObject *over_call(PyObject *bound, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
 {
     Calls *self = (Calls *)PyTuple_GetItem(bound, 0);
-    PyObject *result = NULL, *asked = NULL, *grid = PyTuple_GetItem(bound, 1);
+    PyObject *result = NULL, *grid = PyTuple_GetItem(bound, 1);
+    OWNED PyObject *asked = NULL, *kept = NULL;
     Call call;
     Known known, *found;
     int elsewhere = 0;
@@ -262,13 +245,11 @@ static PyObject *over_call(PyObject *bound, PyObject *const *args, Py_ssize_t co
         return decide(self, grid, args, count, keywords);
     }
     known = *found; /* functions that are called from here on may make this object forget the call */
-    Py_INCREF(known.answer);
+    kept = Py_NewRef(known.answer);
     if (known.launch != NULL && !elsewhere)
         result = answer(self, grid, bound == self->bound, &call, &known, &asked);
     if (result == NULL && !PyErr_Occurred()) /* a function for the grid has been asked once */
         result = run(self, &call, &known, asked == NULL || PyCallable_Check(asked) ? grid : asked);
-    Py_XDECREF(asked);
-    Py_DECREF(known.answer);
     return result;
 }
 
@@ -281,18 +262,15 @@ static PyObject *calls_over(PyObject *object, PyObject *grid)
     Calls *self = (Calls *)object;
     unsigned int sizes[3];
     int fixed = read_grid(grid, sizes) == 0;
-    PyObject *function = fixed && memcmp(self->sizes, sizes, sizeof sizes) == 0 ? self->latest : NULL;
-    Py_XINCREF(function);
-    if (function == NULL) {
-        PyObject *before = self->latest, *bound = PyTuple_Pack(2, object, grid);
-        function = bound == NULL ? NULL : PyCFunction_NewEx(&over_method, bound, NULL);
-        Py_XDECREF(bound);
-        if (fixed && function != NULL) {
-            memcpy(self->sizes, sizes, sizeof sizes);
-            self->bound = bound; /* the function has it */
-            Py_INCREF(self->latest = function);
-            Py_XDECREF(before);
-        }
+    if (fixed && self->latest != NULL && memcmp(self->sizes, sizes, sizeof sizes) == 0)
+        return Py_NewRef(self->latest);
+    OWNED PyObject *before = NULL, *bound = PyTuple_Pack(2, object, grid);
+    PyObject *function = bound == NULL ? NULL : PyCFunction_NewEx(&over_method, bound, NULL);
+    if (fixed && function != NULL) {
+        memcpy(self->sizes, sizes, sizeof sizes);
+        self->bound = bound; /* the function has it */
+        before = self->latest;
+        self->latest = Py_NewRef(function);
     }
     return function;
 }
@@ -305,10 +283,9 @@ static void release(Known *known)
 
 static void forget_calls(Calls *self)
 {
-    size_t i;
     Known *known;
     self->used = 0;
-    for (i = 0; i < BUCKETS; i++)
+    for (size_t i = 0; i < BUCKETS; i++)
         while ((known = self->table[i]) != NULL) {
             self->table[i] = known->next;
             release(known);
@@ -322,10 +299,8 @@ static PyObject *calls_remember(PyObject *object, PyObject *const *args, Py_ssiz
 {
     Calls *self = (Calls *)object;
     PyObject *launch, *owners;
-    Known fresh, *known, *before, **link;
+    Known fresh;
     Call call;
-    size_t bytes;
-    Py_ssize_t i;
     int ranged = count == 3 ? PyObject_IsTrue(args[1]) : 0;
     if (count != 3 || !PyTuple_Check(args[0]) || !PyTuple_Check(args[2]))
         return PyErr_Format(PyExc_TypeError, "remember takes an answer, whether it is ranged, and constants");
@@ -336,7 +311,7 @@ static PyObject *calls_remember(PyObject *object, PyObject *const *args, Py_ssiz
     if ((ranged && !self->ranged) || self->used >= MOST_CALLS)
         forget_calls(self);
     self->ranged |= ranged;
-    for (i = 0; i < PyTuple_Size(args[2]); i++) {
+    for (Py_ssize_t i = 0; i < PyTuple_Size(args[2]); i++) {
         PyObject *constant = PyTuple_GetItem(args[2], i);
         if (PyDict_Contains(self->equals, constant) == 0)
             PyDict_SetItem(self->equals, constant, constant);
@@ -350,11 +325,11 @@ static PyObject *calls_remember(PyObject *object, PyObject *const *args, Py_ssiz
     fresh.answer = args[0];
     fresh.count = call.reader.words;
     fresh.hash = hash_words(call.reader.word, fresh.count);
-    link = find(self, &call.reader, fresh.hash);
-    before = *link;
+    Known **link = find(self, &call.reader, fresh.hash), *before = *link;
     fresh.next = before == NULL ? NULL : before->next;
-    bytes = fresh.count * sizeof *known->words;
-    if ((known = PyMem_Malloc(sizeof *known + bytes)) == NULL)
+    size_t bytes = fresh.count * sizeof *fresh.words;
+    Known *known = PyMem_Malloc(sizeof *known + bytes);
+    if (known == NULL)
         return PyErr_NoMemory();
     *known = fresh;
     memcpy(known->words, call.reader.word, bytes);
@@ -375,13 +350,11 @@ static PyObject *calls_forget(PyObject *object, PyObject *Py_UNUSED(ignored))
 static int calls_traverse(PyObject *object, visitproc visit, void *arg)
 {
     Calls *self = (Calls *)object;
-    const Known *known;
-    size_t i;
     Py_VISIT(self->owner);
     Py_VISIT(self->equals);
     Py_VISIT(self->latest);
-    for (i = 0; i < BUCKETS; i++)
-        for (known = self->table[i]; known != NULL; known = known->next)
+    for (size_t i = 0; i < BUCKETS; i++)
+        for (const Known *known = self->table[i]; known != NULL; known = known->next)
             Py_VISIT(known->answer);
     Py_VISIT(Py_TYPE(object));
     return 0;

@@ -20,7 +20,6 @@ static Legal *find_legal(PyObject *const *fields, uint64_t *words, size_t *words
     View view;
     int64_t sizes[RANK];
     size_t count = 0;
-    int i;
     if (!view_of(base, &view) || (start_of(&view) & 15) || view.rank < 1 || view.rank > RANK ||
         view.strides == NULL || (rounded != Py_True && rounded != Py_False) ||
         (!PyList_Check(block) && !PyTuple_Check(block)))
@@ -31,10 +30,10 @@ static Legal *find_legal(PyObject *const *fields, uint64_t *words, size_t *words
     }
     words[count++] = word_of(Py_TYPE(base));
     words[count++] = word_of_view(&view, 0);
-    for (i = 2; i < FIELDS; i++)
+    for (int i = 2; i < FIELDS; i++)
         words[count++] = word_of(fields[i]);
     words[count++] = (uint64_t)view.rank;
-    for (i = 0; i < view.rank; i++) {
+    for (int i = 0; i < view.rank; i++) {
         if (view.shape[i] < 2) /* DLPack may give such a stride otherwise */
             return NULL;
         words[count++] = (uint64_t)view.shape[i];
@@ -48,14 +47,13 @@ static Legal *find_legal(PyObject *const *fields, uint64_t *words, size_t *words
 static PyObject *learn_descriptor(PyObject *Py_UNUSED(module), PyObject *args)
 {
     PyObject *descriptor, *fields, *known[FIELDS];
-    Legal *place, entry;
-    int i;
+    Legal entry;
     if (!PyArg_ParseTuple(args, "OO!", &descriptor, &PyDict_Type, &fields))
         return NULL;
-    for (i = 0; i < FIELDS; i++)
+    for (int i = 0; i < FIELDS; i++)
         if ((known[i] = PyDict_GetItemWithError(fields, names[described_by[i]])) == NULL)
             Py_RETURN_FALSE;
-    place = find_legal(known, entry.words, &entry.count);
+    Legal *place = find_legal(known, entry.words, &entry.count);
     if (place == NULL)
         Py_RETURN_FALSE;
     entry.cls = (PyObject *)Py_TYPE(descriptor);
@@ -73,20 +71,18 @@ static PyObject *learn_descriptor(PyObject *Py_UNUSED(module), PyObject *args)
 
 static PyObject *describe(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
 {
-    Legal asked, *place;
-    PyObject *descriptor = NULL, *fields;
+    Legal asked;
     if (count != FIELDS)
         return PyErr_Format(PyExc_TypeError, "describe takes %d arguments", FIELDS);
-    place = find_legal(args, asked.words, &asked.count);
+    Legal *place = find_legal(args, asked.words, &asked.count);
     if (place == NULL || place->count != asked.count ||
         memcmp(place->words, asked.words, asked.count * sizeof *asked.words) != 0)
         Py_RETURN_NONE;
-    fields = PyDict_Copy(place->fields);
-    if (fields != NULL && PyDict_SetItem(fields, names[BASE], args[0]) == 0 &&
-        PyDict_SetItem(fields, names[BLOCK_SHAPE], args[1]) == 0)
-        descriptor = PyType_GenericAlloc((PyTypeObject *)place->cls, 0);
-    if (descriptor != NULL && PyObject_SetAttr(descriptor, names[DICT], fields) < 0)
-        Py_CLEAR(descriptor);
-    Py_XDECREF(fields);
-    return descriptor;
+    OWNED PyObject *descriptor = NULL, *fields = PyDict_Copy(place->fields);
+    if (fields == NULL || PyDict_SetItem(fields, names[BASE], args[0]) < 0 ||
+        PyDict_SetItem(fields, names[BLOCK_SHAPE], args[1]) < 0 ||
+        (descriptor = PyType_GenericAlloc((PyTypeObject *)place->cls, 0)) == NULL ||
+        PyObject_SetAttr(descriptor, names[DICT], fields) < 0)
+        return NULL;
+    return moved(&descriptor);
 }

@@ -57,9 +57,8 @@ static int encode_map(EncodeTiled call, const MapKind *kind, uint64_t address, c
     static const int of_ptx[] = {10, 8, 9}; /* the types 8 to 10; the driver numbers the others as PTX does */
     uint64_t shape[RANK], strides[RANK], reach = 0;
     uint32_t ones[RANK];
-    int i, status, last = kind->rank - 1;
-    int type = kind->type >= 8 && kind->type <= 10 ? of_ptx[kind->type - 8] : kind->type;
-    for (i = 0; i <= last; i++) {
+    int last = kind->rank - 1, type = kind->type >= 8 && kind->type <= 10 ? of_ptx[kind->type - 8] : kind->type;
+    for (int i = 0; i <= last; i++) {
         shape[i] = extents[last - i];
         if (i == 0 && kind->fp4_padded)
             shape[i] *= 2; /* two elements are one byte */
@@ -68,8 +67,8 @@ static int encode_map(EncodeTiled call, const MapKind *kind, uint64_t address, c
         ones[i] = 1;
         reach += (shape[i] - 1) * (i ? strides[i - 1] : (uint64_t)kind->bytes);
     }
-    status = call(map, tf32 ? TYPE_TF32 : type, (uint32_t)kind->rank, (void *)(uintptr_t)address,
-                  shape, strides, kind->box, ones, 0, kind->swizzle, PROMOTION_128B, nan ? 1 : 0);
+    int status = call(map, tf32 ? TYPE_TF32 : type, (uint32_t)kind->rank, (void *)(uintptr_t)address,
+                      shape, strides, kind->box, ones, 0, kind->swizzle, PROMOTION_128B, nan ? 1 : 0);
     if (status == 0 && unmark && reach + 1 < 128 * 1024)
         ((unsigned char *)map)[10] &= (unsigned char)~0x20; /* small tensors: copies of them may fail */
     return status;
@@ -100,9 +99,8 @@ static inline void put_word(Packed *to, uint64_t word)
 /* Put a descriptor, whose map is in its place: the map, then shape and strides. */
 static inline void put_described(Packed *to, const uint64_t *shape, const uint64_t *strides, int rank)
 {
-    int i;
     put(to, to->maps[to->map++]);
-    for (i = 0; i < 2 * rank; i++) /* int32 shapes are at the start of their slots */
+    for (int i = 0; i < 2 * rank; i++) /* int32 shapes are at the start of their slots */
         put_word(to, i < rank ? shape[i] : strides[i - rank]);
 }
 
@@ -111,12 +109,10 @@ static inline void put_described(Packed *to, const uint64_t *shape, const uint64
 static uint16_t to_half(double value)
 {
     uint64_t bits, magic, units;
-    uint16_t sign;
-    int exponent;
     double sum;
     memcpy(&bits, &value, sizeof bits);
-    sign = (uint16_t)(bits >> 48 & 0x8000);
-    exponent = (int)(bits >> 52 & 0x7ff) - 1023;
+    uint16_t sign = (uint16_t)(bits >> 48 & 0x8000);
+    int exponent = (int)(bits >> 52 & 0x7ff) - 1023;
     if (exponent > 15)
         return (uint16_t)(sign | 0x7c00 | (value != value ? 0x200 : 0));
     exponent = exponent < -14 ? -14 : exponent;
@@ -137,7 +133,6 @@ static inline int is_real(char letter)
 static __attribute__((noinline)) int write_real(char letter, double value, void *to)
 {
     float single = (float)value;
-    uint16_t narrow;
     if (letter == 'd')
         memcpy(to, &value, sizeof value);
     else if (letter == 'f')
@@ -145,7 +140,7 @@ static __attribute__((noinline)) int write_real(char letter, double value, void 
     else if (letter == 'y') /* the upper half of the float */
         memcpy(to, (unsigned char *)&single + 2, 2);
     else {
-        narrow = to_half(value);
+        uint16_t narrow = to_half(value);
         memcpy(to, &narrow, sizeof narrow);
         if ((narrow & 0x7fff) == 0x7c00)
             single = (float)HUGE_VAL;

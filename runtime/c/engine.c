@@ -33,18 +33,16 @@ static PyObject *make(PyObject *Py_UNUSED(module), PyObject *args, PyObject *key
     unsigned long long function = 0, current_device = 0, encode_tiled = 0;
     PyObject *call;
     const char *kinds, *maps;
-    Py_ssize_t length, size, i, depth = 0, values = 2;
+    Py_ssize_t length, size, depth = 0, values = 2;
     int cooperative = 0, dependent = 0, hip = 0;
-    Launch self;
-    memset(&self, 0, sizeof self);
-    self.allocate = self.encode = Py_None;
+    Launch self = {.allocate = Py_None, .encode = Py_None};
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "s#OOIIIy#|pppKKOOKp", known, &kinds, &length, &call, &self.device,
                                      &self.config.block[0], &self.config.shared, &self.ctas, &maps, &size, &cooperative,
                                      &dependent, &hip, &function, &current_device, &self.allocate, &self.encode,
                                      &encode_tiled, &self.unmark) ||
         ((self.index = (int)PyLong_AsLong(self.device)) == -1 && PyErr_Occurred()))
         return NULL;
-    for (i = 0; i < length; i++) {
+    for (Py_ssize_t i = 0; i < length; i++) {
         depth += (kinds[i] == '(') - (kinds[i] == ')');
         self.count += kinds[i] == '(' ? depth == 1 : kinds[i] != ')' && depth == 0;
         values += kinds[i] == 'T' ? 1 + 2 * RANK : kinds[i] != 'x';
@@ -74,16 +72,14 @@ enum { TENSOR, DESCRIBED, ARRAY }; /* kinds of classes, see native.py */
 
 static PyObject *teach(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyObject *cls, *capsule;
-    const Exchange *table;
-    int kind, usable;
+    PyObject *cls;
+    int kind;
     if (!PyArg_ParseTuple(args, "Oi", &cls, &kind))
         return NULL;
-    capsule = PyObject_GetAttrString(cls, "__dlpack_c_exchange_api__");
-    table = capsule == NULL ? NULL : PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
-    usable = kind == TENSOR && table != NULL && table->major == 1 && table->read != NULL;
+    OWNED PyObject *capsule = PyObject_GetAttrString(cls, "__dlpack_c_exchange_api__");
+    const Exchange *table = capsule == NULL ? NULL : PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
+    int usable = kind == TENSOR && table != NULL && table->major == 1 && table->read != NULL;
     PyErr_Clear();
-    Py_XDECREF(capsule);
     if (class_of((PyTypeObject *)cls) >= 0)
         Py_RETURN_TRUE;
     if (classes_known == MAX_CLASSES || (kind == TENSOR && !usable))
@@ -160,16 +156,12 @@ static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_engine", NULL, 
 
 PyMODINIT_FUNC PyInit__engine(void)
 {
-    PyObject *calls, *module = PyModule_Create(&definition);
-    int i;
-    for (i = 0; i < NAMES; i++)
+    OWNED PyObject *module = PyModule_Create(&definition), *calls = PyType_FromSpec(&calls_spec);
+    for (int i = 0; i < NAMES; i++)
         names[i] = PyUnicode_InternFromString(texts[i]);
-    calls = PyType_FromSpec(&calls_spec);
-    if (module == NULL || PyErr_Occurred() || PyModule_AddObject(module, "Calls", calls) < 0 ||
+    if (PyErr_Occurred() || PyModule_AddObjectRef(module, "Calls", calls) < 0 ||
         PyModule_AddIntConstant(module, "VERSION", VERSION) < 0 ||
-        PyModule_AddIntConstant(module, "MOST_PARAMETERS", MAX_PARAMETERS) < 0) {
-        Py_XDECREF(module);
+        PyModule_AddIntConstant(module, "MOST_PARAMETERS", MAX_PARAMETERS) < 0)
         return NULL;
-    }
-    return module;
+    return moved(&module);
 }

@@ -27,12 +27,11 @@ static int descriptor_fits(const ArgumentRow *row, const char *type, const gb_va
 {
     const gb_descriptor *it = descriptor_of(value);
     const char *element = strchr(type, '<'), *end = strchr(type, '[');
-    uint32_t i;
     if (it->rank != (uint32_t)row->map.rank || element == NULL || end == NULL || it->type == NULL ||
         strlen(it->type) != (size_t)(end - ++element) || memcmp(it->type, element, strlen(it->type)) != 0 ||
         (uintptr_t)it->address % 16 || it->strides[it->rank - 1] != 1)
         return 0;
-    for (i = 0; i < it->rank; i++)
+    for (uint32_t i = 0; i < it->rank; i++)
         if (it->shape[i] < 1 || it->shape[i] > INT32_MAX || (it->box[i] && it->box[i] != row->map.box[it->rank - 1 - i]) ||
             (i + 1 < it->rank && it->strides[i] * (uint64_t)row->map.bytes % 16))
             return 0;
@@ -81,16 +80,16 @@ const gb_form *gb_select(const gb_kernel *kernel, const char *driver, const char
 {
     const gb_form *best = NULL, *near = NULL, *form = kernel->forms, *end = form + gb_form_count(kernel);
     int most = 0, several = 0;
-    uint32_t wrong = 0, fewest = UINT32_MAX, i;
+    uint32_t wrong = 0, fewest = UINT32_MAX;
     for (; form < end; form++) {
         uint32_t bad = 0, first = 0;
-        int total = 0, rank;
+        int total = 0;
         if (strcmp(form->info.driver, driver) != 0 || strcmp(form->info.architecture, architecture) != 0)
             continue;
         near = near == NULL ? form : near;
         if (form->row->arguments != count)
             continue;
-        for (i = 0; i < count; i++) {
+        for (uint32_t i = 0; i < count; i++) {
             int points = score(form, &form->arguments[i], &values[i]);
             if (points == UNFIT && bad++ == 0)
                 first = i;
@@ -101,9 +100,9 @@ const gb_form *gb_select(const gb_kernel *kernel, const char *driver, const char
             near = form;
             wrong = first;
         }
-        rank = 2 * total + (strcmp(form->info.options, "{}") == 0); /* usual options decide between equals */
         if (bad)
             continue;
+        int rank = 2 * total + (strcmp(form->info.options, "{}") == 0); /* usual options decide between equals */
         several = best != NULL && (rank == most || (several && rank < most));
         if (best == NULL || rank > most) {
             best = form;
@@ -132,17 +131,15 @@ static gb_status put_values(gb_device *device, const gb_form *form, const gb_val
                             unsigned char *buffer, void **parameters, gb_error *error)
 {
     void **last = parameters + MAX_VALUES - 2 * RANK - 3;
-    uint32_t i, d;
     memset(buffer, 0, form->info.buffer_size);
     if (count != form->row->arguments)
         return miscounted(form, count, error);
-    for (i = 0; i < count; i++) {
+    for (size_t i = 0; i < count; i++) {
         const ArgumentRow *row = &form->arguments[i];
         const gb_descriptor *it = descriptor_of(&values[i]);
         unsigned char *place = buffer + row->offset;
         uint64_t word = values[i].bits;
-        uint32_t rank = row->kind == ROW_DESCRIPTOR ? (uint32_t)row->map.rank : 0;
-        int status;
+        int status, rank = row->kind == ROW_DESCRIPTOR ? row->map.rank : 0;
         if (score(form, row, &values[i]) == UNFIT)
             return misfit(form, row, "not the argument that the form was compiled for", "", error);
         if (parameters > last)
@@ -156,13 +153,13 @@ static gb_status put_values(gb_device *device, const gb_form *form, const gb_val
         if (rank && device != NULL && (status = encode(device, row->map, it, place)) != 0)
             return fail(error, GB_DRIVER, "%s: the driver cannot encode the descriptor: error %d",
                         gb_parameter_name(form->kernel, row->parameter), status);
-        for (d = 0; d < 2 * rank; d++) { /* the shape in 32 bits each, the strides in 64 */
+        for (int d = 0; d < 2 * rank; d++) { /* the shape in 32 bits each, the strides in 64 */
             unsigned char *part = place + MAP_BYTES + (d < rank ? 4 * d : 8 * d - 4 * rank + 4 * (rank % 2));
             memcpy(part, d < rank ? &it->shape[d] : &it->strides[d - rank], d < rank ? 4 : 8);
             *parameters++ = part;
         }
     }
-    for (i = 0; i < 2; i++)
+    for (int i = 0; i < 2; i++)
         parameters[i] = buffer + form->row->scratch[i];
     return GB_OK;
 }
@@ -181,13 +178,13 @@ static gb_status launch_packed(gb_device *self, const gb_form *form, void *funct
 {
     const gb_form_info *info = &form->info;
     uint64_t owned[2] = {0, 0}, address, blocks = (uint64_t)grid[0] * grid[1] * grid[2] * info->num_ctas;
-    int i, code = 0;
-    for (i = 0; !code && i < 2; i++) {
+    int code = 0;
+    for (int i = 0; !code && i < 2; i++) {
         code = scratch(self, i ? info->profile_scratch : info->global_scratch, blocks, stream, &address, &owned[i]);
         memcpy(buffer + form->row->scratch[i], &address, sizeof address);
     }
     code = code ? code : launch_now(self, function, info, grid, stream, parameters);
-    for (i = 0; i < 2; i++) /* the stream keeps later users behind the kernel */
+    for (int i = 0; i < 2; i++) /* the stream keeps later users behind the kernel */
         if (owned[i])
             self->calls[FREE](owned[i], stream);
     return code ? fail(error, GB_DRIVER, "the driver refused the launch of %s over %u x %u x %u: error %d",
@@ -202,7 +199,6 @@ gb_status gb_launch_form(gb_device *self, const gb_form *form, const uint32_t *g
     void *function = NULL, *parameters[MAX_VALUES];
     _Alignas(64) unsigned char buffer[MOST_BUFFER];
     gb_status status = GB_OK;
-    int empty;
     if (grid == NULL && !info->has_grid)
         return fail(error, GB_ARGUMENT, "the bundle does not say over which grid %s runs", info->entry);
     if (strcmp(info->driver, self->driver->name) != 0 || strcmp(info->architecture, self->architecture) != 0)
@@ -211,7 +207,7 @@ gb_status gb_launch_form(gb_device *self, const gb_form *form, const uint32_t *g
     grid = grid == NULL ? info->grid : grid;
     if (grid[1] > 65535 || grid[2] > 65535 || grid[0] > INT32_MAX)
         return fail(error, GB_ARGUMENT, "not a grid: %u x %u x %u", grid[0], grid[1], grid[2]);
-    empty = !grid[0] || !grid[1] || !grid[2];
+    int empty = !grid[0] || !grid[1] || !grid[2];
     if (!empty && ((status = enter(self, error)) || (status = load(self, form, &function, error))))
         return status;
     status = put_values(empty ? NULL : self, form, values, count, buffer, parameters, error);
@@ -222,11 +218,10 @@ gb_status gb_launch(gb_device *self, const gb_kernel *kernel, const uint32_t *gr
                     const gb_value *values, size_t count, gb_error *error)
 {
     gb_error own;
-    const gb_form *form;
     error = error == NULL ? &own : error;
     *error = (gb_error){GB_OK, ""};
     if (kernel == NULL)
         return fail(error, GB_KERNEL, "no kernel");
-    form = gb_select(kernel, self->driver->name, self->architecture, values, count, error);
+    const gb_form *form = gb_select(kernel, self->driver->name, self->architecture, values, count, error);
     return form == NULL ? error->status : gb_launch_form(self, form, grid, stream, values, count, error);
 }

@@ -89,7 +89,6 @@ static int add_constant(Reader *to, PyObject *value)
 {
     PyTypeObject *cls = Py_TYPE(value);
     uint64_t word = 0;
-    Py_ssize_t i;
     int failed = add(to, word_of(cls));
     if (cls == &PyLong_Type)
         word = (uint64_t)PyLong_AsLongLongAndOverflow(value, &failed);
@@ -99,7 +98,7 @@ static int add_constant(Reader *to, PyObject *value)
     } else
         word = cls == &PyTuple_Type ? (uint64_t)PyTuple_Size(value) : word_of_object(to, value);
     failed |= add(to, word);
-    for (i = 0; cls == &PyTuple_Type && !failed && i < PyTuple_Size(value); i++)
+    for (Py_ssize_t i = 0; cls == &PyTuple_Type && !failed && i < PyTuple_Size(value); i++)
         failed = add_constant(to, PyTuple_GetItem(value, i));
     return failed;
 }
@@ -107,39 +106,32 @@ static int add_constant(Reader *to, PyObject *value)
 /* Add element type, layout and ranks of a descriptor to the key. */
 static int add_descriptor(Reader *to, PyObject *value, PyObject *fields, PyObject *base, Key *key)
 {
-    PyObject *layout = field(value, fields, names[LAYOUT]);
+    OWNED PyObject *layout = field(value, fields, names[LAYOUT]);
     int64_t sizes[RANK];
     View view;
-    int i, rank = read_field(value, fields, BLOCK_SHAPE, sizes);
-    int status = layout == NULL || rank < 1 || !view_of(base, &view) ? -1 : 0;
-    if (status == 0) {
-        key->address = start_of(&view);
-        status = add(to, word_of(Py_TYPE(base))) | add(to, word_of_view(&view, 0)) |
+    int rank = read_field(value, fields, BLOCK_SHAPE, sizes);
+    if (layout == NULL || rank < 1 || !view_of(base, &view))
+        return -1;
+    key->address = start_of(&view);
+    int failed = add(to, word_of(Py_TYPE(base))) | add(to, word_of_view(&view, 0)) |
                  add(to, word_of_object(to, layout)) | add(to, key->flags & 15) | add(to, (uint64_t)rank);
-    }
-    for (i = 0; i < rank && status == 0; i++)
-        status = add(to, (uint64_t)sizes[i]);
-    Py_XDECREF(layout);
-    return status;
+    for (int i = 0; i < rank; i++)
+        failed |= add(to, (uint64_t)sizes[i]);
+    return failed;
 }
 
 /* Read a descriptor: the facts of its map into `keys`. */
 static __attribute__((noinline)) int read_descriptor(Reader *to, PyObject *value)
 {
-    PyObject *fields = fields_of(value), *base = field(value, fields, names[BASE]);
-    int status = -1;
-    if (base != NULL && to->descriptors < MAX_MAPS) {
-        Key *key = &to->keys[to->descriptors++];
-        memset(key, 0, sizeof *key);
-        status = read_fields(value, fields, key);
-        if (status == 0)
-            status = to->rules == NULL ? address_of(base, &key->address)
-                                       : add_descriptor(to, value, fields, base, key);
-        status |= add_leaf(to, value, DESCRIPTOR, key->address);
-    }
-    Py_XDECREF(base);
-    Py_XDECREF(fields);
-    return status;
+    OWNED PyObject *fields = fields_of(value), *base = field(value, fields, names[BASE]);
+    if (base == NULL || to->descriptors == MAX_MAPS)
+        return -1;
+    Key *key = &to->keys[to->descriptors++];
+    memset(key, 0, sizeof *key);
+    if (read_fields(value, fields, key) < 0 ||
+        (to->rules == NULL ? address_of(base, &key->address) : add_descriptor(to, value, fields, base, key)))
+        return -1;
+    return add_leaf(to, value, DESCRIPTOR, key->address);
 }
 
 /* Return a class of integers that the same integer types hold. */
@@ -148,8 +140,7 @@ static int width_of(long long number)
     static const int most[] = {0, 1, 7, 8, 15, 16, 31, 32};
     unsigned long long left = (unsigned long long)(number < 0 ? ~number : number);
     int bits = left ? 64 - __builtin_clzll(left) : 0, class = number < 0 ? 16 : 0;
-    size_t i;
-    for (i = 0; i < sizeof most / sizeof *most; i++)
+    for (size_t i = 0; i < sizeof most / sizeof *most; i++)
         class += bits > most[i];
     return class;
 }
@@ -158,26 +149,24 @@ static int width_of(long long number)
 static int read_number(Reader *to, PyObject *value, int flags)
 {
     const Rules *rules = to->rules;
-    int overflow, wide, even, one, width;
+    int overflow;
     long long number = PyLong_AsLongLongAndOverflow(value, &overflow);
     if ((overflow && rules != NULL) || add_leaf(to, value, overflow ? PLAIN : NUMBER, (uint64_t)number))
         return -1;
     if (rules == NULL)
         return 0;
-    wide = number < rules->least || number > rules->most;
-    even = (flags & SPECIALIZE) && (flags & ALIGN) && !(number & rules->divides);
-    one = (flags & SPECIALIZE) && number == rules->constant;
-    width = flags & WIDTH ? width_of(number) : 0;
+    int wide = number < rules->least || number > rules->most;
+    int even = (flags & SPECIALIZE) && (flags & ALIGN) && !(number & rules->divides);
+    int one = (flags & SPECIALIZE) && number == rules->constant;
+    int width = flags & WIDTH ? width_of(number) : 0;
     return add(to, (uint64_t)(wide | even << 1 | one << 2 | width << 3));
 }
 
 /* Read whether the storage of a tensor is small, which Python says. */
 static int add_size(Reader *to, PyObject *value)
 {
-    PyObject *answer = PyObject_CallFunctionObjArgs(to->is_small, value, NULL);
-    int failed = answer == NULL || add(to, answer == Py_True);
-    Py_XDECREF(answer);
-    return failed;
+    OWNED PyObject *answer = PyObject_CallFunctionObjArgs(to->is_small, value, NULL);
+    return answer == NULL || add(to, answer == Py_True);
 }
 
 /* Read one argument: its class, and the facts that the choice depends on. Below 0 where C does not know it; then
@@ -186,7 +175,6 @@ static int read_value(Reader *to, PyObject *value, int flags)
 {
     PyTypeObject *cls = Py_TYPE(value);
     View view;
-    Py_ssize_t i, count;
     if (flags & CONSTANT)
         return add_leaf(to, value, PLAIN, 0) || add_constant(to, value) ? -1 : 0;
     if (add(to, word_of(cls)))
@@ -205,10 +193,10 @@ static int read_value(Reader *to, PyObject *value, int flags)
     if (cls == &PyFloat_Type || cls == &PyBool_Type || value == Py_None)
         return add_leaf(to, value, PLAIN, 0);
     if (PyTuple_Check(value)) {
-        count = PyTuple_Size(value);
+        Py_ssize_t count = PyTuple_Size(value);
         if (add(to, (uint64_t)count))
             return -1;
-        for (i = 0; i < count; i++)
+        for (Py_ssize_t i = 0; i < count; i++)
             if (read_value(to, PyTuple_GetItem(value, i), (flags & WIDTH) | SPECIALIZE | ALIGN))
                 return -1;
         return 0;

@@ -11,14 +11,12 @@ static int is_elsewhere(const Launch *self)
  * which was seen to give the same. */
 static int find_stream(const Launch *self, PyObject *stream_of, void **out)
 {
-    PyObject *stream;
     if (stream_of == Py_None)
         return streams(DEVICE_CUDA, (int32_t)self->index, out);
-    stream = PyObject_CallFunctionObjArgs(stream_of, self->device, NULL);
+    OWNED PyObject *stream = PyObject_CallFunctionObjArgs(stream_of, self->device, NULL);
     if (stream == NULL)
         return -1;
     *out = (void *)(uintptr_t)PyLong_AsUnsignedLongLong(stream);
-    Py_DECREF(stream);
     return PyErr_Occurred() ? -1 : 0;
 }
 
@@ -63,10 +61,10 @@ static PyObject *take_scratch(const Launch *self, const Config *config, Packed *
 {
     const unsigned int *grid = config->grid;
     unsigned long long global = 0, profile = 0, programs = (unsigned long long)grid[0] * grid[1] * grid[2];
-    PyObject *owners, *answer = NULL;
+    PyObject *answer = NULL;
     if (self->allocate != Py_None)
         answer = PyObject_CallFunction(self->allocate, "KK", programs, (unsigned long long)(uintptr_t)config->stream);
-    if (answer != NULL && !PyArg_ParseTuple(answer, "KKO", &global, &profile, &owners))
+    if (answer != NULL && !PyArg_ParseTuple(answer, "KKO", &global, &profile, &(PyObject *){NULL}))
         Py_CLEAR(answer);
     put_word(to, global);
     put_word(to, profile);
@@ -76,11 +74,9 @@ static PyObject *take_scratch(const Launch *self, const Config *config, Packed *
 /* Launch through a driver in Python. */
 static __attribute__((noinline)) int launch_in_python(const Launch *self, const Config *config, void **parameters)
 {
-    PyObject *answer = PyObject_CallFunction(self->stand_in, "KK", (unsigned long long)(uintptr_t)config,
-                                             (unsigned long long)(uintptr_t)parameters);
-    int status = answer == NULL ? -1 : (int)PyLong_AsLong(answer);
-    Py_XDECREF(answer);
-    return status;
+    OWNED PyObject *answer = PyObject_CallFunction(self->stand_in, "KK", (unsigned long long)(uintptr_t)config,
+                                                   (unsigned long long)(uintptr_t)parameters);
+    return answer == NULL ? -1 : (int)PyLong_AsLong(answer);
 }
 
 /* Launch with the leaves of the arguments, or with `flat` ones, on `stream`, the current one where it is NULL. Unless
@@ -90,10 +86,8 @@ static int send(const Launch *self, PyObject *stream_of, Reader *from, PyObject 
 {
     Packed packed;
     Config config = self->config;
-    const char *kind;
+    const char *kind = self->kinds;
     size_t leaf = 0, descriptor = 0;
-    PyObject *owners;
-    int status;
     memcpy(config.grid, grid, sizeof config.grid);
     config.attributes = (void *)self->attributes;
     packed.used = packed.map = 0;
@@ -101,7 +95,7 @@ static int send(const Launch *self, PyObject *stream_of, Reader *from, PyObject 
         config.stream = (void *)(uintptr_t)PyLong_AsUnsignedLongLong(stream);
     if (stream != NULL ? PyErr_Occurred() != NULL : find_stream(self, stream_of, &config.stream) != 0)
         return -1;
-    for (kind = self->kinds; flat != NULL && *kind; kind++)
+    for (; flat != NULL && *kind; kind++)
         if (*kind != 'x' && put_argument(*kind, flat[kind - self->kinds], &packed) < 0)
             return -1;
     for (; *kind; kind++) {
@@ -116,18 +110,16 @@ static int send(const Launch *self, PyObject *stream_of, Reader *from, PyObject 
     }
     if (flat == NULL && leaf != from->leaves)
         return -1;
-    owners = take_scratch(self, &config, &packed);
+    OWNED PyObject *owners = take_scratch(self, &config, &packed);
     if (owners == NULL && PyErr_Occurred())
         return -1;
     config.grid[0] *= self->ctas;
     if (self->call == NULL)
-        status = launch_in_python(self, &config, packed.parameters);
-    else {
-        Py_BEGIN_ALLOW_THREADS
-        status = self->call(&config, self->function, packed.parameters, NULL);
-        Py_END_ALLOW_THREADS
-    }
-    Py_XDECREF(owners);
+        return launch_in_python(self, &config, packed.parameters);
+    int status;
+    Py_BEGIN_ALLOW_THREADS
+    status = self->call(&config, self->function, packed.parameters, NULL);
+    Py_END_ALLOW_THREADS
     return status;
 }
 
@@ -136,9 +128,8 @@ static int send(const Launch *self, PyObject *stream_of, Reader *from, PyObject 
 static int read_arguments(const Launch *launch, PyObject *const *args, Py_ssize_t count, Reader *to)
 {
     const char *kind = launch->kinds;
-    Py_ssize_t i;
     start(to, NULL, NULL);
-    for (i = 0; i < launch->count; i++) {
+    for (Py_ssize_t i = 0; i < launch->count; i++) {
         PyObject *value = i < count ? args[i] : Py_None;
         int depth = *kind == '(';
         if (depth ? read_value(to, value, 0)
@@ -156,10 +147,9 @@ static __attribute__((cold)) PyObject *launch(PyObject *Py_UNUSED(module), PyObj
     const Launch *self = count < 3 ? NULL : PyCapsule_GetPointer(args[0], LAUNCH);
     Reader reader;
     unsigned int grid[3];
-    int status;
     if (self == NULL || !PyArg_ParseTuple(args[1], "III", &grid[0], &grid[1], &grid[2]))
         return NULL;
-    status = read_arguments(self, args + 3, count - 3, &reader);
+    int status = read_arguments(self, args + 3, count - 3, &reader);
     if (!status)
         status = send(self, NULL, &reader, NULL, grid, args[2]);
     if (status < 0 && !PyErr_Occurred())
@@ -182,12 +172,11 @@ typedef struct {
 /* Take the fixed arguments, and put the tensors of a call in their places. */
 static int fill(const Handle *self, PyObject *const *args, Reader *to)
 {
-    size_t i;
     start(to, NULL, NULL);
     to->leaves = self->leaves;
     memcpy(to->leaf, self->leaf, self->leaves * sizeof *to->leaf);
     memcpy(to->keys, self->keys, self->descriptors * sizeof *to->keys);
-    for (i = 0; i < to->leaves; i++) {
+    for (size_t i = 0; i < to->leaves; i++) {
         Leaf *leaf = &to->leaf[i];
         View view;
         if (leaf->tensor && !view_of(args[leaf->tensor - 1], &view))
@@ -219,17 +208,14 @@ static PyMethodDef handle_method = {"handle", (PyCFunction)(void (*)(void))handl
 
 static PyObject *as_function(const Handle *self, size_t size)
 {
-    PyObject *result, *capsule = enclose(self, size, HANDLE);
-    result = capsule == NULL ? NULL : PyCFunction_NewEx(&handle_method, capsule, NULL);
-    Py_XDECREF(capsule);
-    return result;
+    OWNED PyObject *capsule = enclose(self, size, HANDLE);
+    return capsule == NULL ? NULL : PyCFunction_NewEx(&handle_method, capsule, NULL);
 }
 
 static PyObject *bind(PyObject *Py_UNUSED(module), PyObject *args)
 {
     PyObject *launch;
-    Handle self;
-    memset(&self, 0, sizeof self);
+    Handle self = {0};
     if (!PyArg_ParseTuple(args, "O(III)OO", &launch, &self.grid[0], &self.grid[1], &self.grid[2],
                           &self.stream_of, &self.fallback) ||
         (self.launch = PyCapsule_GetPointer(launch, LAUNCH)) == NULL)
@@ -243,41 +229,34 @@ static PyObject *bind(PyObject *Py_UNUSED(module), PyObject *args)
 /* Return which of the marks this is, from 1 on: the argument itself, or the base of a descriptor; 0 for none. */
 static int mark_of(const Leaf *leaf, PyObject *marks)
 {
-    PyObject *value = leaf->value;
-    int i;
-    if (leaf->what == DESCRIPTOR) {
-        value = PyObject_GetAttr(value, names[BASE]);
-        Py_XDECREF(value); /* the descriptor keeps it */
-    }
-    for (i = (int)PyTuple_Size(marks); i > 0 && PyTuple_GetItem(marks, i - 1) != value; i--) {
-    }
+    OWNED PyObject *base = leaf->what == DESCRIPTOR ? PyObject_GetAttr(leaf->value, names[BASE]) : NULL;
+    int i = (int)PyTuple_Size(marks);
+    while (i > 0 && PyTuple_GetItem(marks, i - 1) != (base == NULL ? leaf->value : base))
+        i--;
     return i;
 }
 
 static PyObject *refill(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyObject *bound, *arguments, *marks, *fallback, *capsule, *values[MAX_PARAMETERS];
-    const Handle *source;
+    PyObject *bound, *arguments, *marks, *fallback, *values[MAX_PARAMETERS];
     Reader reader;
     Handle self;
-    size_t i;
-    if (!PyArg_ParseTuple(args, "OO!O!O", &bound, &PyTuple_Type, &arguments, &PyTuple_Type, &marks, &fallback) ||
-        (capsule = PyObject_GetAttr(bound, names[SELF])) == NULL)
+    Py_ssize_t count = 0;
+    if (!PyArg_ParseTuple(args, "OO!O!O", &bound, &PyTuple_Type, &arguments, &PyTuple_Type, &marks, &fallback))
         return NULL;
-    Py_DECREF(capsule); /* the function keeps it */
-    source = PyCapsule_GetPointer(capsule, HANDLE);
+    OWNED PyObject *capsule = PyObject_GetAttr(bound, names[SELF]);
+    const Handle *source = capsule == NULL ? NULL : PyCapsule_GetPointer(capsule, HANDLE);
     if (source == NULL)
         return NULL;
     memcpy(&self, source, offsetof(Handle, leaf));
     self.least = self.most = PyTuple_Size(marks);
-    for (i = 0; i < (size_t)PyTuple_Size(arguments) && i < MAX_PARAMETERS; i++)
-        values[i] = PyTuple_GetItem(arguments, (Py_ssize_t)i);
-    if ((Py_ssize_t)i < source->least ||
-        read_arguments(self.launch, values, (Py_ssize_t)i, &reader) < 0) {
+    for (; count < PyTuple_Size(arguments) && count < MAX_PARAMETERS; count++)
+        values[count] = PyTuple_GetItem(arguments, count);
+    if (count < source->least || read_arguments(self.launch, values, count, &reader) < 0) {
         PyErr_Clear();
         Py_RETURN_NONE;
     }
-    for (i = 0; i < reader.leaves; i++) {
+    for (size_t i = 0; i < reader.leaves; i++) {
         Leaf *leaf = &reader.leaf[i];
         leaf->tensor = mark_of(leaf, marks);
         if (leaf->tensor && leaf->what != DESCRIPTOR)
@@ -296,13 +275,12 @@ static PyObject *refill(PyObject *Py_UNUSED(module), PyObject *args)
 static PyObject *signature(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
 {
     Reader to;
-    Py_ssize_t i;
     start(&to, NULL, NULL);
-    for (i = 0; i < count; i++) {
+    for (Py_ssize_t i = 0; i < count; i++) {
         View view = {0};
-        int dim, failed = args[i] != Py_None && (!view_of(args[i], &view) || !view.strides || view.device.type == DEVICE_CPU);
+        int failed = args[i] != Py_None && (!view_of(args[i], &view) || !view.strides || view.device.type == DEVICE_CPU);
         failed |= add(&to, args[i] != Py_None ? 1 + (uint64_t)view.rank : 0) | add(&to, word_of_view(&view, 15));
-        for (dim = 0; !failed && dim < view.rank; dim++)
+        for (int dim = 0; !failed && dim < view.rank; dim++)
             failed = add(&to, (uint64_t)view.shape[dim]) | add(&to, (uint64_t)view.strides[dim]);
         if (failed)
             Py_RETURN_NONE;

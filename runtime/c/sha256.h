@@ -17,17 +17,16 @@ static uint32_t turn(uint32_t x, int by) { return x >> by | x << (32 - by); }
 static void digest_block(uint32_t state[8], const unsigned char *block)
 {
     uint32_t w[64], v[8];
-    int i;
-    for (i = 0; i < 16; i++)
+    for (int i = 0; i < 16; i++)
         w[i] = (uint32_t)block[4 * i] << 24 | (uint32_t)block[4 * i + 1] << 16 |
                (uint32_t)block[4 * i + 2] << 8 | block[4 * i + 3];
-    for (; i < 64; i++) {
+    for (int i = 16; i < 64; i++) {
         uint32_t a = w[i - 15], b = w[i - 2];
         w[i] = w[i - 16] + w[i - 7] + (turn(a, 7) ^ turn(a, 18) ^ a >> 3) +
                (turn(b, 17) ^ turn(b, 19) ^ b >> 10);
     }
     memcpy(v, state, sizeof v);
-    for (i = 0; i < 64; i++) {
+    for (int i = 0; i < 64; i++) {
         uint32_t one = v[7] + (turn(v[4], 6) ^ turn(v[4], 11) ^ turn(v[4], 25)) +
                        ((v[4] & v[5]) ^ (~v[4] & v[6])) + K[i] + w[i];
         uint32_t two = (turn(v[0], 2) ^ turn(v[0], 13) ^ turn(v[0], 22)) +
@@ -36,7 +35,7 @@ static void digest_block(uint32_t state[8], const unsigned char *block)
         v[4] += one;
         v[0] = one + two;
     }
-    for (i = 0; i < 8; i++)
+    for (int i = 0; i < 8; i++)
         state[i] += v[i];
 }
 
@@ -45,18 +44,17 @@ static void digest_of(const unsigned char *data, size_t size, char out[DIGITS + 
     uint32_t state[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
                          0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
     unsigned char tail[128] = {0};
-    size_t whole = size / 64 * 64, rest = size - whole, i;
-    size_t end = rest < 56 ? 64 : 128;
+    size_t whole = size / 64 * 64, rest = size - whole, end = rest < 56 ? 64 : 128;
     uint64_t bits = (uint64_t)size * 8;
-    for (i = 0; i < whole; i += 64)
+    for (size_t i = 0; i < whole; i += 64)
         digest_block(state, data + i);
     if (rest)
         memcpy(tail, data + whole, rest);
     tail[rest] = 0x80;
-    for (i = 0; i < 8; i++)
+    for (size_t i = 0; i < 8; i++)
         tail[end - 1 - i] = (unsigned char)(bits >> 8 * i);
-    for (i = 0; i < end; i += 64)
+    for (size_t i = 0; i < end; i += 64)
         digest_block(state, tail + i);
-    for (i = 0; i < 8; i++)
+    for (size_t i = 0; i < 8; i++)
         snprintf(out + 8 * i, 9, "%08x", (unsigned)state[i]);
 }
