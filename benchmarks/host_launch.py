@@ -13,6 +13,7 @@ import argparse
 import json
 import operator
 import os
+import struct
 import sys
 import tempfile
 import time
@@ -83,7 +84,8 @@ def measure() -> dict[str, float]:
     prepared = ours.prepare(x, y, 2048, 2.0, 512, layout, grid=GRID)
     bundled = kernel.prepare(x, y, 2048, 2.0, grid=GRID)
     compiled = ours[GRID](x, y, 2048, 2.0, 512, layout)
-    raw = launch_overhead.raw_loop(compiled, (x, y, 2048, 2.0), stream=0)
+    factor = int.from_bytes(struct.pack("<f", 2.0), "little")
+    raw = launch_overhead.raw_loop(compiled, (x, y, 2048, factor), stream=0)
     assert raw is not None
 
     from gluon_core.nvidia import NVMMASharedLayout
