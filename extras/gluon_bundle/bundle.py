@@ -20,14 +20,14 @@ from gluon_bundle.errors import (
 from gluon_bundle.reader import runtime, translated
 from gluon_core import _triton
 from gluon_core.compiler.driver import compile, shared_options
-from gluon_core.compiler.grid import check_grid
 from gluon_core.compiler.kernel import CompiledKernel
 from gluon_core.compiler.many import compile_many
 from gluon_core.compiler.source import GluonASTSource
-from gluon_core.errors import ArgumentError, did_you_mean
+from gluon_core.errors import ArgumentError, LaunchError, did_you_mean
 from gluon_core.plugin.backend import Backend
 from gluon_core.plugin.targets import Target
 from gluon_core.registry.load import registry
+from gluon_runtime.grid import check_grid
 
 __all__ = ["Bundle", "Evidence"]
 
@@ -126,7 +126,7 @@ class Bundle:
             source = kernel
         else:
             source = GluonASTSource(kernel, signature or {}, constexprs, attrs)
-        sizes = None if grid is None else check_grid(grid)
+        sizes = None if grid is None else check_grid(grid, LaunchError)
         names = source.fn.arg_names
         constants = {names[p[0]]: v for p, v in source.constants.items() if len(p) == 1}
         for wanted in target if isinstance(target, (list, tuple)) else [target]:

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Callable, Mapping, Optional, Protocol, Se
 
 from gluon_core import _triton
 from gluon_core.compiler import cache
-from gluon_core.compiler.grid import check_grid
-from gluon_core.errors import ArgumentError, DeviceError
+from gluon_core.errors import ArgumentError, DeviceError, LaunchError
 from gluon_core.plugin.backend import Backend
 from gluon_core.plugin.compiler import Report
 from gluon_core.plugin.launcher import Launcher
@@ -22,6 +21,7 @@ from gluon_core.plugin.targets import Target
 from gluon_core.registry.load import registry
 from gluon_core.registry.verify import checked
 from gluon_core.simulation.evidence import witnessed
+from gluon_runtime.grid import check_grid
 
 if TYPE_CHECKING:
     from gluon_core.compiler.source import GluonASTSource
@@ -365,7 +365,7 @@ class CompiledKernel:
 
     def __getitem__(self, grid: Any) -> Callable[..., None]:
         """`compiled[grid](*args)`: one argument per parameter of the kernel."""
-        gx, gy, gz = check_grid(grid)
+        gx, gy, gz = check_grid(grid, LaunchError)
         device = self._device()
         self.launcher(device)
         stream_of = self.backend.device.stream_getter()

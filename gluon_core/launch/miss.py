@@ -12,12 +12,12 @@ import os
 from typing import Any, Callable, Mapping, Optional, Sequence
 
 from gluon_core import _triton
-from gluon_core.compiler.grid import measured
 from gluon_core.compiler.kernel import CompiledKernel
 from gluon_core.errors import (
     ArgumentError,
     CallError,
     GluonError,
+    LaunchError,
     RecompileError,
     did_you_mean,
     trimmed,
@@ -33,6 +33,7 @@ from gluon_core.plugin.backend import Backend
 from gluon_core.registry.load import registry
 from gluon_core.simulation.evidence import refused
 from gluon_runtime.calls import Calls, Hit, Watch
+from gluon_runtime.grid import measured
 from gluon_runtime.rules import ABSENT, RULES
 
 __all__ = ["OBSERVERS", "Dispatcher"]
@@ -110,7 +111,7 @@ class Dispatcher(Calls):
     def measure(
         self, grid: Any, values: tuple[Any, ...], hit: Hit
     ) -> Optional[tuple[int, int, int]]:
-        return measured(grid, self.names, values)
+        return measured(grid, self.names, values, LaunchError)
 
     def refused(self, text: str, left: Sequence[str], options: Mapping[str, Any]) -> CallError:
         for option in options:
@@ -137,7 +138,7 @@ class Dispatcher(Calls):
             raise
         if compiled is None:  # Triton's jit_cache_hook took over
             return None
-        sizes = measured(grid, self.names, values)
+        sizes = measured(grid, self.names, values, LaunchError)
         hit = self._hit(specialization, compiled)
         if specialization.backend.simulates:
             hit = hit._replace(launch=self._guard_environment(hit.launch, options))

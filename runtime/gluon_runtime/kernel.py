@@ -18,6 +18,7 @@ from gluon_runtime.errors import (
     BundleGridError,
     BundleTargetError,
 )
+from gluon_runtime.grid import measured
 from gluon_runtime.manifest import Constant, Form, Kernel
 from gluon_runtime.rules import ABSENT, ALIGN, CONSTANT, SPECIALIZE, WIDTH, Parameter
 from gluon_runtime.select import Choice
@@ -172,23 +173,7 @@ class BundledKernel(Calls):
                 argument="grid",
                 remedy=f'Give it: bundle["{self.name}"][grid](...).',
             )
-        if callable(grid):
-            grid = grid(dict(zip(self.names, map(_known, form.arguments, values))))
-        sizes = list(grid) if isinstance(grid, (tuple, list)) else [grid]
-        try:
-            x, y, z = map(operator.index, sizes + [1] * (3 - len(sizes)) * bool(sizes))
-            fits = 0 <= x < 2**31 and 0 <= y <= 65535 and 0 <= z <= 65535
-        except (TypeError, ValueError):
-            fits = False
-        if not fits:
-            raise BundleGridError(
-                "not a grid",
-                argument="grid",
-                expected="one to three sizes of at most 2**31 - 1, 65535 and 65535, or a function of the "
-                "arguments that returns those",
-                got=repr(grid),
-            )
-        return (x, y, z) if x and y and z else None
+        return measured(grid, self.names, map(_known, form.arguments, values), BundleGridError)
 
     def refused(self, text: str, left: Sequence[str], options: Mapping[str, Any]) -> Exception:
         listed = ", ".join(left) or None
