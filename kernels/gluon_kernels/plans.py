@@ -74,11 +74,15 @@ class Plans:
     Args:
         build: `build(*arguments) -> run`, where `run` serves all calls of the same key.
         limit: how many are kept; beyond that, the one that was built first is dropped.
+        vectors: positions of arguments that kernels read as contiguous: others are copied in each call.
     """
 
-    def __init__(self, build: Callable[..., Plan], limit: int = 4096):
+    def __init__(
+        self, build: Callable[..., Plan], limit: int = 4096, vectors: tuple[int, ...] = ()
+    ):
         self._build = build
         self._limit = limit
+        self._vectors = vectors
         self._plans: dict[Hashable, Plan] = {}
         self.get = self._plans.get  # the plan of a key, None before its first call
 
@@ -93,7 +97,9 @@ class Plans:
         return self._add(known_by, arguments) if plan is None else plan
 
     def _add(self, known_by: Hashable, arguments: tuple[Any, ...]) -> Plan:
-        plan = self._build(*_distinct(arguments))
+        strided = [place for place in self._vectors if _is_strided(arguments[place])]
+        plan = self._build(*_distinct(_dense(arguments, strided)))
+        plan = _copying(plan, strided) if strided else plan
         if len(self._plans) >= self._limit:
             del self._plans[next(iter(self._plans))]
         self._plans[known_by] = plan
@@ -105,6 +111,21 @@ class Plans:
     def forget(self) -> None:
         """Drop all plans, such as after another tuning table."""
         self._plans.clear()
+
+
+def _is_strided(argument: Any) -> bool:
+    if not isinstance(argument, torch.Tensor) or argument.is_nested:
+        return False  # `build` refuses it
+    return argument.layout is torch.strided and not argument.is_contiguous()
+
+
+def _dense(arguments: tuple[Any, ...], places: list[int]) -> tuple[Any, ...]:
+    """Return the arguments, with contiguous copies at `places`."""
+    return tuple(x.contiguous() if i in places else x for i, x in enumerate(arguments))
+
+
+def _copying(plan: Plan, places: list[int]) -> Plan:
+    return lambda *arguments: plan(*_dense(arguments, places))
 
 
 def _distinct(arguments: tuple[Any, ...]) -> list[Any]:

@@ -70,7 +70,7 @@ def arguments() -> dict[str, dict[str, Any]]:
     packed = dict.fromkeys("qkv", half(8, 2, 16))
     of_fp8 = dict.fromkeys("qkv", eight(1, 2, 8, 64))
     rows = {"x": half(2, 64), "weight": half(64), "residual": half(2, 64), "out": half(2, 64)}
-    experts = {"gate_up": half(2, 16, 16), "down": half(2, 8, 16)}
+    experts = {"gate_up": half(2, 8, 16), "down": half(2, 8, 8)}
     return {
         "attention": {**qkv, "sinks": half(2), "out": half(1, 2, 8, 16)},
         "attention_decode": {"q": half(1, 2, 16), "k_cache": half(1, 8, 2, 16), "v_cache": half(1, 8, 2, 16), **pages, "sinks": half(2)},

@@ -67,7 +67,7 @@ def _check(q: Tensor, k_cache: Tensor, v_cache: Tensor, table: Tensor, lengths: 
         )
     check_entries(q.shape[0], page_table=(table, 2), lengths=(lengths, 1))
     check_devices(q, k_cache=k_cache, v_cache=v_cache, page_table=table, lengths=lengths)
-    check_contiguous(k_cache=k_cache, v_cache=v_cache, lengths=lengths)
+    check_contiguous(k_cache=k_cache, v_cache=v_cache)
 
 
 def _build(
@@ -107,7 +107,7 @@ def _build(
     return run
 
 
-_plans = Plans(_build)
+_plans = Plans(_build, vectors=(4, 5))
 
 
 @gluon.torch.op(

@@ -63,7 +63,7 @@ def _check(q: Tensor, cache: Tensor, table: Tensor, lengths: Tensor, latent: int
         )
     check_entries(q.shape[0], page_table=(table, 2), lengths=(lengths, 1))
     check_devices(q, cache=cache, page_table=table, lengths=lengths)
-    check_contiguous(cache=cache, lengths=lengths)
+    check_contiguous(cache=cache)
 
 
 def _chunk(capacity: int, heads: int) -> int:
@@ -178,7 +178,7 @@ def _build(
     return run
 
 
-_plans = Plans(_build)
+_plans = Plans(_build, vectors=(3,))
 
 
 @gluon.torch.op(

@@ -108,7 +108,7 @@ def _build_gradients(
     return lambda grad, q, k, v, out, logsums, *settings: plan(grad, q, k, v, out, logsums)
 
 
-_plans = Plans(_build)
+_plans = Plans(_build, vectors=(3,))
 _gradient_plans = Plans(_build_gradients)
 
 
@@ -368,6 +368,7 @@ def attention(
     if out is None:
         result, _ = _attention(q, k, v, *settings, sinks)
         return result
+    check_devices(q, out=out)
     check_out(out, (*q.shape[:3], v.shape[3]), q.dtype, q, k, v)
     _attention_out(q, k, v, *settings, out, sinks)
     return out

@@ -17,7 +17,6 @@ from gluon_kernels.attention.sinks import check_sinks, gradient_of_sinks
 from gluon_kernels.checks import (
     HALVES,
     check_apart,
-    check_contiguous,
     check_devices,
     check_flags,
     check_numbers,
@@ -80,7 +79,6 @@ def _check(q: Tensor, k: Tensor, v: Tensor, of_queries: Tensor, of_keys: Tensor)
                 expected="[sequences + 1]",
                 got=list(x.shape),
             )
-        check_contiguous(**{name: x})
     if of_queries.shape != of_keys.shape:
         raise ShapeError(
             "queries and keys must have the same number of sequences",
@@ -156,8 +154,8 @@ def _build_gradients(
     )
 
 
-_plans = Plans(_build)
-_gradient_plans = Plans(_build_gradients)
+_plans = Plans(_build, vectors=(3, 4, 5))
+_gradient_plans = Plans(_build_gradients, vectors=(6, 7))
 
 
 @gluon.torch.op(
@@ -358,6 +356,7 @@ def attention_varlen(
     if out is None:
         result, _ = _varlen(*tensors, *rest, sinks)
         return result
+    check_devices(q, out=out)
     check_out(out, (*q.shape[:2], v.shape[2]), q.dtype, q, k, v)
     _varlen_out(*tensors, *rest, out, sinks)
     return out

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import gluon_core as gluon
-from gluon_kernels.checks import check_apart, check_no_gradients, check_tensors
+from gluon_kernels.checks import check_apart, check_devices, check_no_gradients, check_tensors
 from gluon_kernels.eager import differentiable, route
 from gluon_kernels.gemm import portable
 from gluon_kernels.gemm.call import Call, check_settings, checked
@@ -64,7 +64,7 @@ def _build(
     return _plan_of(call, out)
 
 
-plans = Plans(_build)
+plans = Plans(_build, vectors=(2,))
 is_plain, signature, is_compiling = (
     gluon.torch.is_plain,
     gluon.torch.signature,
@@ -285,7 +285,8 @@ def _into(
 ) -> Tensor:  # fmt: skip
     if out_dtype is not None and out_dtype != out.dtype:
         checked("matmul", a, b, bias, activation, out_dtype, out)  # says which does not fit
-    check_no_gradients(a, b, bias)
+    check_devices(a, out=out)
+    check_no_gradients(a, b, bias, out)
     if not is_compiling() and is_plain(a, b, bias, out):
         _run_into(a, b, bias, activation, out)
     else:

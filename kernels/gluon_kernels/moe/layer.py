@@ -116,7 +116,7 @@ def _unfused(
     inner = torch.where(known[order, None], inner, 0).to(x.dtype)
     back = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=x.device))
     results = torch.where(known[:, None], grouped_matmul(inner, down, offs)[back], 0)
-    results = results.view(tokens, choices, -1).float() * weights.float()[..., None]
+    results = results.view(tokens, choices, x.shape[1]).float() * weights.float()[..., None]
     return results.sum(1).to(x.dtype)
 
 

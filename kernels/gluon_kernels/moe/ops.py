@@ -11,7 +11,6 @@ import gluon_core as gluon
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
 from gluon_kernels.checks import (
     check_apart,
-    check_contiguous,
     check_devices,
     check_no_gradients,
     check_out,
@@ -70,7 +69,6 @@ def _checked(a: Tensor, b: Tensor, offs: Tensor) -> tuple[int, int]:
             got=str(offs.dtype),
             remedy="Pass counts.cumsum(0, dtype=torch.int32).",
         )
-    check_contiguous(offs=offs)
     check_devices(a, b=b, offs=offs)
     unit = 16 // a.element_size()
     if a.shape[1] % unit or b.shape[2] % unit:
@@ -169,7 +167,8 @@ def _build_gradient(a: Tensor, grad: Tensor, offs: Tensor) -> Callable[..., Tens
     return run
 
 
-plans, gradient_plans = Plans(_build), Plans(_build_gradient)
+plans = Plans(_build, vectors=(2,))
+gradient_plans = Plans(_build_gradient, vectors=(2,))
 
 
 def _run(a: Tensor, b: Tensor, offs: Tensor) -> Tensor:

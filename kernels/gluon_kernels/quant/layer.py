@@ -323,7 +323,8 @@ def linear(
     if out is not None:
         if out_dtype is not None and out_dtype != out.dtype:
             check_out(out, out.shape, out_dtype)
-        check_no_gradients(x, bias)
+        check_devices(x, out=out)
+        check_no_gradients(x, bias, out)
         if not is_compiling() and is_plain(x, weight, scales, bias, out):
             check_apart(out, x=x, weight=weight)
             torch.autograd.graph.increment_version(out)
