@@ -99,7 +99,7 @@ def raw_loop(
 ) -> Optional[Callable[[int], None]]:
     """`run(n)`: n launches from a loop in C; None without a C compiler."""
     from gluon_nvidia import driver
-    from gluon_runtime.cuda import Config
+    from gluon_runtime.libcuda import Config
 
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:

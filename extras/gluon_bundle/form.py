@@ -20,7 +20,7 @@ from gluon_core.plugin.targets import Target
 from gluon_core.registry.load import registry
 from gluon_core.values.constants import identity, text_of
 from gluon_core.values.descriptors import split_descriptor
-from gluon_runtime import rules
+from gluon_runtime import native, rules
 
 __all__ = [
     "RULES",
@@ -36,23 +36,7 @@ __all__ = [
 
 RULES: Mapping[str, Any] = json.loads(json.dumps(dataclasses.asdict(rules.RULES)))
 
-_CODES = {
-    "i1": "b",
-    "i8": "b",
-    "i16": "h",
-    "i32": "i",
-    "i64": "q",
-    "u1": "B",
-    "u8": "B",
-    "u16": "H",
-    "u32": "I",
-    "u64": "Q",
-    "fp16": "e",
-    "bf16": "bf16",
-    "fp32": "f",
-    "f32": "f",
-    "fp64": "d",
-}
+_CODES = {**native.LETTERS, "bf16": "bf16"}  # as fields of a bundle have them
 
 
 # -- constants -------------------------------------------------------------------------------------

@@ -113,12 +113,15 @@ def from_interface(value: Any) -> Seen:
     text = str(fields["typestr"])
     if text[:1] == ">":
         raise BundleArgumentError("arrays must be in native byte order", got=text)
-    kind, width = _TYPESTR.get(text[1:2]), int(text[2:])
-    if kind is None:
-        raise BundleArgumentError("kernels cannot take elements of this type", got=text)
-    name = dtype_name(kind if kind == "bool" else f"{kind}{8 * width}")
+    width = int(text[2:])
+    name = _element(_TYPESTR.get(text[1:2]), 8 * width, text)
     size = _extent(fields["shape"], fields.get("strides"), width)
     return Seen("pointer", int(fields["data"][0]), name, size, ("cuda", -1), value)
+
+
+def _element(kind: Optional[str], bits: int, text: str) -> str:
+    """Return the short name of elements that `text` describes; `kind` is None for those that no kernel takes."""
+    return dtype_name(text if kind is None else kind if kind == "bool" else f"{kind}{bits}")
 
 
 def _extent(shape: Any, strides: Any, width: int) -> int:
@@ -145,17 +148,10 @@ def from_dlpack(value: Any) -> Seen:
             "the array cannot be taken through DLPack", got=f"{type(value).__name__}: {error}"
         ) from error
     start, place, index, rank, code, bits, lanes, sizes, steps, offset = _DLTENSOR.unpack(head)
-    kind, extents = _DLPACK.get(code), ctypes.c_int64 * rank
-    if kind is None or lanes != 1:
-        raise BundleArgumentError(
-            "kernels cannot take elements of this type", got=f"DLPack code {code}"
-        )
-    strides = [bits // 8 * step for step in extents.from_address(steps)] if steps else None
-    return Seen(
-        "pointer",
-        start + offset,
-        dtype_name(kind if kind == "bool" else f"{kind}{bits}"),
-        _extent(extents.from_address(sizes) if rank else (), strides, bits // 8),
-        (_PLACES.get(place, f"DLPack {place}"), index),
-        (value, capsule),  # the capsule frees the tensor when it goes
-    )
+    name = _element(_DLPACK.get(code) if lanes == 1 else None, bits, f"DLPack code {code}")
+    extents, width = ctypes.c_int64 * rank, bits // 8
+    strides = [width * step for step in extents.from_address(steps)] if steps else None
+    size = _extent(extents.from_address(sizes) if rank else (), strides, width)
+    where = (_PLACES.get(place, f"DLPack {place}"), index)
+    owner = (value, capsule)  # the capsule frees the tensor when it goes
+    return Seen("pointer", start + offset, name, size, where, owner)

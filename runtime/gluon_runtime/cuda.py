@@ -6,40 +6,17 @@ Sources: CUDA Driver API reference, sections Module Management and Execution Con
 from __future__ import annotations
 
 import ctypes
-import functools
-from dataclasses import dataclass
 from typing import Any, Optional
 
 from gluon_runtime import libcuda
 from gluon_runtime.arrays import Seen
-from gluon_runtime.driver import torch_cuda, torch_stream
+from gluon_runtime.driver import Loaded, torch_cuda, torch_stream
 from gluon_runtime.errors import BundleDeviceError, BundleDriverError
-from gluon_runtime.libcuda import MARKED_UP_TO, CudaCalls
+from gluon_runtime.libcuda import CudaCalls
 from gluon_runtime.manifest import Form, Launch, TensorMap
 from gluon_runtime.values import Spread
 
 __all__ = ["CudaDriver", "open_driver"]
-
-
-class Config(ctypes.Structure):
-    """CUlaunchConfig; HIP_LAUNCH_CONFIG has the same fields."""
-
-    _fields_ = [
-        ("grid", ctypes.c_uint * 3),
-        ("block", ctypes.c_uint * 3),
-        ("shared", ctypes.c_uint),
-        ("stream", ctypes.c_void_p),
-        ("attributes", ctypes.c_void_p),
-        ("count", ctypes.c_uint),
-    ]
-
-
-@dataclass
-class Loaded:
-    """A kernel on a device."""
-
-    device: int
-    function: ctypes.c_void_p
 
 
 class CudaDriver(CudaCalls):
@@ -84,8 +61,8 @@ class CudaDriver(CudaCalls):
                 got=f"{launch.shared} bytes",
             )
         facts = launch.entry, launch.shared, launch.num_ctas
-        function = ctypes.c_void_p(self.load_function(device, code, *facts)[1])
-        threads = self.function_attribute(function, libcuda.MAX_THREADS)
+        function = self.load_function(device, code, *facts)[1]
+        threads = self.function_attribute(ctypes.c_void_p(function), libcuda.MAX_THREADS)
         if launch.threads > threads:
             raise BundleDeviceError(
                 "the kernel needs so many registers that its block does not fit",
@@ -96,21 +73,8 @@ class CudaDriver(CudaCalls):
         return Loaded(device, function)
 
     def parts(self, loaded: Loaded, form: Form) -> dict[str, Any]:
-        address, current = map(self._address_of, ("cuLaunchKernelEx", "cuCtxGetDevice"))
-        alone = address and (current or self.count == 1)
         maps = any(field.map for field in form.packing.fields)
-        return {
-            "call": address if alone else functools.partial(self._launch_in_python, loaded),
-            "function": loaded.function.value or 0,
-            "current_device": current if self.count > 1 else 0,
-            "encode_tiled": self._address_of("cuTensorMapEncodeTiled") if maps else 0,
-            "unmark": maps and self.version <= MARKED_UP_TO,
-        }
-
-    def _launch_in_python(self, loaded: Loaded, config: int, parameters: int) -> int:
-        operands = (ctypes.byref(Config.from_address(config)), loaded.function)
-        status: int = self._launch(*operands, ctypes.c_void_p(parameters), None)
-        return status
+        return self.launch_parts(loaded.function, maps)
 
     def refuse(
         self, status: int, launch: Launch, device: int, grid: tuple[int, int, int], last: bool

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, Callable, Optional, Protocol
+from typing import Any, Callable, NamedTuple, Optional, Protocol
 
 from gluon_runtime import native
 from gluon_runtime.arrays import Seen
 from gluon_runtime.manifest import Form, Launch, TensorMap
 from gluon_runtime.values import Spread
 
-__all__ = ["Block", "Driver", "torch_stream"]
+__all__ = ["Block", "Driver", "Loaded", "torch_stream"]
 
 
 WITH_MAPS = ("cuda",)  # drivers whose kernels take maps of tensors
+
+
+class Loaded(NamedTuple):
+    """A kernel on a device; its module stays loaded for the life of the process."""
+
+    device: int
+    function: int
 
 
 class Driver(Protocol):

@@ -6,13 +6,12 @@ Sources: HIP Runtime API reference, sections Module Management and Execution Con
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
 from typing import Any, Optional
 
 from gluon_runtime.arrays import Seen
-from gluon_runtime.cuda import Config
-from gluon_runtime.driver import torch_cuda, torch_stream
+from gluon_runtime.driver import Loaded, torch_cuda, torch_stream
 from gluon_runtime.errors import BundleDriverError, BundleTargetError
+from gluon_runtime.libcuda import Config
 from gluon_runtime.manifest import Form, Launch, TensorMap
 from gluon_runtime.values import Spread
 
@@ -20,14 +19,6 @@ __all__ = ["HipDriver", "open_driver"]
 
 _LIBRARIES = ("libamdhip64.so", "libamdhip64.so.7", "libamdhip64.so.6")
 _PROPERTIES = 4096  # more than hipDeviceProp_t of any release has
-
-
-@dataclass
-class Loaded:
-    """A kernel on a device; the module stays loaded for the life of the process."""
-
-    device: int
-    function: int
 
 
 class HipDriver:

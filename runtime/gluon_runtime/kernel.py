@@ -223,20 +223,19 @@ class BundledKernel(Calls):
             BundleDeviceError: they are where the driver runs no kernels, or on several devices.
         """
         driver: Driver = self.bundle.driver
-        arguments = dict(placed for pair in zip(self.names, seen) for placed in _placed(*pair))
-        places = {name: one.device for name, one in arguments.items()}
-        for name, (kind, _) in places.items():
-            if not driver.reaches(arguments[name]):
+        placed = [pair for one in zip(self.names, seen) for pair in _placed(*one)]
+        for name, one in placed:
+            if not driver.reaches(one):
                 raise BundleDeviceError(
                     f"the tensor is not where {driver.name} kernels run",
                     argument=f"{self.name}({name})",
                     expected=driver.tensor_device,
-                    got=kind,
+                    got=one.device[0],
                     remedy=f"Move it with .{driver.tensor_device}().",
                 )
-        known = {index for _, index in places.values() if index >= 0}
+        known = {one.device[1] for _, one in placed} - {-1}
         if len(known) > 1:
-            listed = ", ".join(f"{name} on {kind}:{i}" for name, (kind, i) in places.items())
+            listed = ", ".join("{} on {}:{}".format(name, *one.device) for name, one in placed)
             raise BundleDeviceError("the tensors of a launch are on different devices", got=listed)
         return known.pop() if known else driver.current_device()
 

@@ -7,10 +7,11 @@ Execution Control.
 from __future__ import annotations
 
 import ctypes
+import functools
 import threading
 from typing import Any, Callable, Optional, Sequence
 
-__all__ = ["CudaCalls"]
+__all__ = ["Config", "CudaCalls"]
 
 INVALID_CONTEXT = 201  # CUresult
 CAPABILITY_MAJOR, CAPABILITY_MINOR, SHARED_OPTIN = 75, 76, 97  # CUdevice_attribute
@@ -27,6 +28,19 @@ _MAP_BYTES, _MAP_ALIGNMENT = 128, 64
 # Drivers up to this one mark the maps of tensors of fewer bytes so that copies may fail; the bit is cleared for them,
 # as CUTLASS does.
 MARKED_UP_TO, _SMALL, _MARK = 13010, 128 * 1024, 1 << 21
+
+
+class Config(ctypes.Structure):
+    """CUlaunchConfig; HIP_LAUNCH_CONFIG has the same fields."""
+
+    _fields_ = [
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("shared", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.c_void_p),
+        ("count", ctypes.c_uint),
+    ]
 
 
 class CudaCalls:
@@ -144,6 +158,31 @@ class CudaCalls:
     def _set(self, function: Any, attribute: int, value: int) -> None:
         status = self.calls.cuFuncSetAttribute(function, attribute, value)
         self.check(status, "cuFuncSetAttribute")
+
+    # -- launches ----------------------------------------------------------------------------------
+
+    def launch_parts(self, function: int, maps: bool) -> dict[str, Any]:
+        """Return the arguments of `native.launch` that depend on the driver. `call` is an address if C may make launches
+        alone: the engine launches on another device's behalf only if it can ask which is current.
+
+        Args:
+            function: the CUfunction.
+            maps: it takes maps of tensors.
+        """
+        launch, current = map(self._address_of, ("cuLaunchKernelEx", "cuCtxGetDevice"))
+        alone = launch and (current or self.count == 1)
+        return {
+            "call": launch if alone else functools.partial(self._launch_in_python, function),
+            "function": function,
+            "current_device": current if self.count > 1 else 0,
+            "encode_tiled": self._address_of("cuTensorMapEncodeTiled") if maps else 0,
+            "unmark": maps and self.version <= MARKED_UP_TO,
+        }
+
+    def _launch_in_python(self, function: int, config: int, parameters: int) -> int:
+        operands = (ctypes.byref(Config.from_address(config)), ctypes.c_void_p(function))
+        status: int = self._launch(*operands, ctypes.c_void_p(parameters), None)
+        return status
 
     # -- tensor maps -------------------------------------------------------------------------------
 

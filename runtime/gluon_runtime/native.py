@@ -11,10 +11,13 @@ import struct
 import sys
 from typing import Any, Callable, Iterator, Sequence
 
-__all__ = ["engine", "launch", "map_kind", "owned", "stream", "teach"]
+__all__ = ["LETTERS", "engine", "launch", "map_kind", "owned", "stream", "teach"]
 
 _TENSOR, _DESCRIBED, _ARRAY = range(3)  # kinds of classes that C reads
 _VERSION = 14  # of the interface of `engine.c`
+# The letter of each type of numbers: that of the struct module; y is bfloat16.
+_TYPES = "i1 i8 i16 i32 i64 u1 u8 u16 u32 u64 fp16 bf16 fp32 f32 fp64"
+LETTERS = dict(zip(_TYPES.split(), "bbhiqBBHIQeyffd"))
 
 
 def _opened() -> Any:
@@ -70,8 +73,8 @@ def launch(letters: str, *, call: Any, maps: Sequence[bytes] = (), **parts: Any)
     """Return the launch of a loaded kernel, for `engine.launch`; a launcher has it as its attribute `engine` if C may make launches alone.
 
     Args:
-        letters: one per argument: P for pointers, T for descriptors, x for constants, y for bfloat16, else that of the
-            struct module; those of a tuple in parentheses.
+        letters: one per argument: P for pointers, T for descriptors, x for constants, else one of `LETTERS`; those of a tuple
+            in parentheses.
         call: the address of `cuLaunchKernelEx`, or `f(config, parameters) -> status`, which gets addresses.
         maps: of each descriptor, from `map_kind`.
         parts: the index of its `device`, its `threads` per block, bytes of `shared` memory and `num_ctas`. Optional:

@@ -6,7 +6,7 @@ import ctypes
 import struct
 from dataclasses import dataclass, field
 
-from gluon_runtime.cuda import Config
+from gluon_runtime.libcuda import Config
 
 
 @dataclass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 
-from gluon_runtime.cuda import Config
+from gluon_runtime.libcuda import Config
 
 
 class Attribute(ctypes.Structure):

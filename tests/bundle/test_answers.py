@@ -11,7 +11,8 @@ import torch
 
 from gluon_core.bundle import Bundle
 from gluon_runtime import errors, open_bundle
-from gluon_runtime.cuda import Config, CudaDriver
+from gluon_runtime.cuda import CudaDriver
+from gluon_runtime.libcuda import Config
 from tests.backends.fake_cuda import CALLBACK
 from tests.bundle import kernels
 from tests.bundle.libraries import Cuda, arguments_at, to, value_of
@@ -136,7 +137,7 @@ def test_a_call_launches_as_when_it_was_decided(bundle_file, monkeypatch):
             return type(error)
         ((function, grid, _, content),) = machine.seen
         loaded = kernel._loaded.values()
-        form = next(hit.form for hit in loaded if hit.loaded.function.value == function)
+        form = next(hit.form for hit in loaded if hit.loaded.function == function)
         return form.key, grid, content
 
     machine = Machine()

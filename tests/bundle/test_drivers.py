@@ -11,8 +11,9 @@ import pytest
 
 from gluon_runtime import driver as drivers
 from gluon_runtime import errors, open_bundle
-from gluon_runtime.cuda import Config, CudaDriver
+from gluon_runtime.cuda import CudaDriver
 from gluon_runtime.hip import HipDriver
+from gluon_runtime.libcuda import Config
 from gluon_runtime.values import Pointer
 from tests.backends.fake_cuda import CALLBACK
 from tests.bundle.double import Tensor

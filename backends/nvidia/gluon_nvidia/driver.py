@@ -51,9 +51,6 @@ class Driver(CudaCalls):
     def __init__(self, library: Any):
         super().__init__(library)
         self._capabilities: dict[int, int] = {}
-        self.launch_ex_address = self._address_of("cuLaunchKernelEx")
-        self.encode_tiled_address = self._address_of("cuTensorMapEncodeTiled")
-        self.current_device_address = self._address_of("cuCtxGetDevice")
 
     def capability(self, index: int) -> int:
         """Return the compute capability as `10 * major + minor`; each miss of a launch asks."""

@@ -12,27 +12,9 @@ from gluon_nvidia import scratch as scratch_module
 from gluon_nvidia.descriptor import TensorMaps, map_kinds
 from gluon_nvidia.driver import Driver
 from gluon_runtime import native
-from gluon_runtime.libcuda import MARKED_UP_TO, SHARED_OPTIN
+from gluon_runtime.libcuda import SHARED_OPTIN
 
 __all__ = ["make_launcher"]
-
-_LETTERS = {
-    "i1": "b",
-    "i8": "b",
-    "i16": "h",
-    "i32": "i",
-    "i64": "q",
-    "u1": "B",
-    "u8": "B",
-    "u16": "H",
-    "u32": "I",
-    "u64": "Q",
-    "fp16": "e",
-    "bf16": "y",
-    "fp32": "f",
-    "f32": "f",
-    "fp64": "d",
-}
 
 
 def _letters(kind: Any) -> str:
@@ -41,11 +23,13 @@ def _letters(kind: Any) -> str:
         return f"({''.join(map(_letters, kind))})"
     if descriptors.split_descriptor(kind) is not None:
         return "T"
-    letter = "x" if kind == "constexpr" else "P" if kind.startswith("*") else _LETTERS.get(kind)
+    letter = (
+        "x" if kind == "constexpr" else "P" if kind.startswith("*") else native.LETTERS.get(kind)
+    )
     if letter is None:
         raise errors.ArgumentError(
             "the launcher cannot pass a value of this type",
-            expected=f"a pointer or one of {', '.join(_LETTERS)}",
+            expected=f"a pointer or one of {', '.join(native.LETTERS)}",
             got=kind,
         )
     return letter
@@ -95,9 +79,7 @@ def generate(
     def launch(sizes: Any, stream: int, *arguments: Any) -> None:
         launcher.launch(sizes, stream, arguments)
 
-    # The engine launches on another device's behalf only if it can ask which is current.
-    alone = cuda.count == 1 or cuda.current_device_address
-    launch.engine = launcher.engine if alone else None  # type: ignore[attr-defined]
+    launch.engine = launcher.engine if launcher.alone else None  # type: ignore[attr-defined]
     return launch
 
 
@@ -106,6 +88,7 @@ class _Launcher:
 
     Attributes:
         engine: the launch in C, see `native.launch`.
+        alone: C may make it without Python.
     """
 
     def __init__(self, signature: Any, metadata: Any, handle: int, cuda: Driver, index: int):
@@ -115,13 +98,12 @@ class _Launcher:
         self.index = index
         maps = map_kinds(metadata.name, signature, metadata)
         encoder, letters = TensorMaps(cuda, index), "".join(map(_letters, signature))
+        parts = cuda.launch_parts(handle, bool(maps))
+        self.alone = isinstance(parts["call"], int)
         try:
             self.engine = native.launch(
                 letters,
                 device=index,
-                current_device=cuda.current_device_address if cuda.count > 1 else 0,
-                call=cuda.launch_ex_address or 0,
-                function=handle,
                 threads=32 * metadata.num_warps,
                 shared=metadata.shared,
                 num_ctas=metadata.num_ctas,
@@ -130,8 +112,7 @@ class _Launcher:
                 allocate=scratch_module.allocator(metadata, cuda, index),
                 maps=[kind.packed() for kind in maps],
                 encode=lambda number, descriptor: encoder.encode(maps[number], descriptor),
-                encode_tiled=cuda.encode_tiled_address if maps else 0,
-                unmark=bool(maps) and cuda.version <= MARKED_UP_TO,
+                **parts,
             )
         except ValueError as error:
             raise errors.LimitError(str(error), argument=metadata.name) from None

@@ -255,8 +255,8 @@ def current(cuda, monkeypatch):
         return 0
 
     cuda.devices = 2
-    cuda_driver = plug_cuda(monkeypatch, cuda)
-    cuda_driver.current_device_address = ctypes.cast(device, ctypes.c_void_p).value
+    cuda.cuCtxGetDevice = device
+    plug_cuda(monkeypatch, cuda)
     monkeypatch.setattr(type(registry().backend("nvidia").device), "count", lambda self: 2)
     yield index
 

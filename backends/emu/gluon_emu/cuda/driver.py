@@ -13,8 +13,9 @@ from gluon_core.simulation.evidence import note, witnessed
 from gluon_core.simulation.host_memory import refusal
 from gluon_emu.cuda.library import Library, Request
 from gluon_emu.settings import of_launch
-from gluon_runtime.cuda import Config, CudaDriver, Loaded
-from gluon_runtime.driver import torch_stream
+from gluon_runtime.cuda import CudaDriver
+from gluon_runtime.driver import Loaded, torch_stream
+from gluon_runtime.libcuda import Config
 from gluon_runtime.manifest import Form
 
 __all__ = ["EmulatedDriver", "driver_of", "library_of"]
@@ -53,10 +54,9 @@ class EmulatedDriver(CudaDriver):
 
     def parts(self, loaded: Loaded, form: Form) -> dict[str, Any]:
         kernel: Any = _Kernel(form.launch.entry, self._library.target)
-        function = int(loaded.function.value or 0)
 
         def call(config: int, parameters: int) -> int:
-            request = self._library.request(config, function, parameters)
+            request = self._library.request(config, loaded.function, parameters)
             settings = Config.from_address(config)
             witnessed(kernel, _runs(self._library, request))(
                 tuple(settings.grid), settings.stream or 0
