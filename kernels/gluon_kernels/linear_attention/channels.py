@@ -38,7 +38,6 @@ __all__ = [
 
 LEVELS = gl.constexpr(6)  # halves of 1 to 32 tokens, for chunks of 64
 LOG2E = gl.constexpr(1.4426950408889634)
-CHANNELS = gl.constexpr(128)  # that a program has in registers
 # An exponent (base 2): two factors of it and the decay between their middles are bfloat16, or their product is negligible.
 MILD = gl.constexpr(50.0)
 # One for a factor of each token alone, whose product with a query or key is bfloat16.
@@ -399,7 +398,7 @@ def of_strong_gates(q, k, own, left, right, targets, places, scale, i, j, produc
 @gluon.jit
 def prepare_channels(
     q, k, g, beta, queries, keys, seen, decays, weights, inverses, unscaled, strides, length, heads, scale, widths,
-    K: gl.constexpr, C: gl.constexpr, SHARED: gl.constexpr, AMPLE: gl.constexpr,
+    K: gl.constexpr, C: gl.constexpr, SHARED: gl.constexpr, AMPLE: gl.constexpr, BK: gl.constexpr,
 ):  # fmt: skip
     """Store the operands of a chunk's walk; the grid has chunks, heads and batches.
 
@@ -407,13 +406,12 @@ def prepare_channels(
     heads, `widths` those of keys, of gates and of results. `beta` is contiguous [batch, length, heads]. Results are `queries` (scale e Q), `keys`
     ((e_C / e) K) and `seen` (e K), [batch, length, heads, widths[2]]; `decays` [batch, heads, chunks, `decay_size`], float32: e_C, then
     from K on the rates; and `weights` (P), `inverses` (T) and, if not None, `unscaled` (T without b), [batch, heads, chunks, C, C]. With AMPLE
-    shared memory each kind of columns has a buffer.
+    shared memory each kind of columns has a buffer. BK channels are taken at a time.
     """
     chunk = gl.program_id(0)
     head = gl.program_id(1)
     batch = gl.program_id(2).to(gl.int64)
     dtype: gl.constexpr = k.dtype.element_ty
-    BK: gl.constexpr = min(K, CHANNELS)
     products: gl.constexpr = gl.portable.mma_layouts(
         C, C, BK, dtype, dtype, operands="shared", b_transposed=True
     )

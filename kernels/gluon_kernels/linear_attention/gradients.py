@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Optional
+from typing import Any, Callable, NamedTuple, Optional
 
 import torch
 from torch import Tensor
 
 from gluon_kernels.attention.launches import descriptor_of
 from gluon_kernels.linear_attention import channels_backward, portable_backward
+from gluon_kernels.linear_attention.decay_launches import segments_of, walk_decaying_launch
 from gluon_kernels.linear_attention.launches import (
     CHUNK,
     TILE,
@@ -161,6 +162,67 @@ class _Gradients:
         return x[..., : self._columns, : self._width].contiguous()
 
 
+class _States(NamedTuple):
+    """The walk of forward once more: `run(prepared, v, initial, states) -> (N, maps of segments)`, and results by which launches are planned."""
+
+    news: Tensor
+    maps: Optional[Tensor]
+    run: Plan
+
+
+def _states_again(
+    sizes: Sizes, prepared: Prepared, v: Tensor, initial: Optional[Tensor], states: Tensor, scale: float, new: Workspace
+) -> _States:  # fmt: skip
+    if sizes.hopper and not sizes.delta:
+        return _decaying_states(sizes, prepared, v, initial, states, scale, new)
+    kept, decays, count = prepared.for_states(), prepared.decays, sizes.segments
+    news, nothing = new.values(), (None, None, None)
+    outs = (None, news, states)
+    if count == 1:
+        walk = walk_launch(sizes, kept, v, outs, initial, None, scale, 1, False)
+
+        def run_one(
+            prepared: Prepared, v: Tensor, initial: Optional[Tensor], states: Tensor
+        ) -> Any:
+            news = new.values()
+            walk(prepared.for_states(), v, (None, news, states), initial, None)
+            return news, None
+
+        return _States(news, None, run_one)
+    maps, firsts, state = new.maps(), new.segments(), new.state()
+    mapping = walk_launch(sizes, kept, v, nothing, None, maps, scale, count, True)
+    join = combine_launch(sizes, maps, maps.detach(), decays, initial, firsts, state, False)
+    walk = walk_launch(sizes, kept, v, outs, firsts, None, scale, count, False)
+
+    def run(prepared: Prepared, v: Tensor, initial: Optional[Tensor], states: Tensor) -> Any:
+        kept = prepared.for_states()
+        maps, firsts, news = new.maps(), new.segments(), new.values()
+        mapping(kept, v, nothing, None, maps)
+        join(maps, maps, prepared.decays, initial, firsts, new.state())
+        walk(kept, v, (None, news, states), firsts, None)
+        return news, maps
+
+    return _States(news, maps, run)
+
+
+def _decaying_states(
+    sizes: Sizes, prepared: Prepared, v: Tensor, initial: Optional[Tensor], states: Tensor, scale: float, new: Workspace
+) -> _States:  # fmt: skip
+    """Without the delta rule N are the values."""
+    segments = segments_of(sizes, prepared.k, v, prepared.decays, new)
+    walk = walk_decaying_launch(
+        sizes, None, prepared.k, v, prepared.decays, (None, states), segments.between, initial, None, None, scale,
+        False, False,
+    )  # fmt: skip
+
+    def run(prepared: Prepared, v: Tensor, initial: Optional[Tensor], states: Tensor) -> Any:
+        between = segments.run(prepared.k, v, prepared.decays)
+        walk(None, prepared.k, v, prepared.decays, (None, states), between, initial, None, None)
+        return v.contiguous(), None
+
+    return _States(v.contiguous().detach(), None, run)
+
+
 def backward_plan(
     grad: Tensor, grad_state: Optional[Tensor], q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Optional[Tensor],
     initial: Optional[Tensor], scale: float,
@@ -172,7 +234,6 @@ def backward_plan(
     sizes = Sizes.of(k, v, g, beta is not None)
     new, results = Workspace(sizes, v.dtype, v.device), _Gradients(sizes, q, v, g)
     many, delta = sizes.segments > 1, sizes.delta
-    count = sizes.segments
 
     def gradients() -> tuple[Tensor, Tensor, Optional[Tensor], Tensor, Optional[Tensor]]:
         to_v, to_beta = (results.values(), results.rates()) if delta else (None, None)
@@ -182,22 +243,18 @@ def backward_plan(
     initial, last = padded_state(initial, sizes), padded_state(grad_state, sizes)
     prepared, prepare = prepare_launch(sizes, q, k, g, beta, scale, new, True)
     # Between the segments, where there are several.
-    between: Any = [f() if many else None for f in (new.maps, *[new.segments] * 3)]
-    maps, firsts, fresh, lasts = between
-    news, states, changes, state_changes, state = (
-        f() for f in (new.values, new.states, new.values, new.states, new.state)
+    fresh, lasts = (new.segments(), new.segments()) if many else (None, None)
+    states, changes, state_changes, state = (
+        f() for f in (new.states, new.values, new.states, new.state)
     )
-    kept, decays = prepared.for_states(), prepared.decays
-    outs, outs_back, nothing = (None, news, states), (changes, state_changes), (None, None, None)
+    decays, outs_back = prepared.decays, (changes, state_changes)
+    again = _states_again(sizes, prepared, v, initial, states, scale, new)
+    news, maps = again.news, again.maps
     if many:
-        mapping = walk_launch(sizes, kept, v, nothing, None, maps, scale, count, True)
-        combine = combine_launch(sizes, maps, maps.detach(), decays, initial, firsts, state, False)
-        walk = walk_launch(sizes, kept, v, outs, firsts, None, scale, count, False)
         mapping_back = _walk_back_launch(sizes, prepared, grad, (None, None), None, fresh, scale)
-        combine_back = combine_launch(sizes, fresh, maps, decays, last, lasts, state, True)
+        join_back = combine_launch(sizes, fresh, maps, decays, last, lasts, state, True)
         walk_back = _walk_back_launch(sizes, prepared, grad, outs_back, lasts, None, scale)
     else:
-        walk = walk_launch(sizes, kept, v, outs, initial, None, scale, 1, False)
         walk_back = _walk_back_launch(sizes, prepared, grad, outs_back, last, state, scale)
     walked = (news, changes, states, state_changes, decays)
     chunk = _chunk_launch(sizes, q, k, g, v, grad, walked, gradients(), scale)
@@ -209,20 +266,16 @@ def backward_plan(
         q, k, v, grad = operands_of(sizes, q, k, v, grad)
         initial, last = padded_state(initial, sizes), padded_state(grad_state, sizes)
         prepared = prepare(q, k, g, beta)
-        kept, decays = prepared.for_states(), prepared.decays
-        news, states = new.values(), new.states()
+        decays, states = prepared.decays, new.states()
         changes, state_changes, to_initial = new.values(), new.states(), new.state()
-        outs, outs_back = (None, news, states), (changes, state_changes)
+        outs_back = (changes, state_changes)
+        news, maps = again.run(prepared, v, initial, states)
         if many:
-            maps, firsts, fresh, lasts = new.maps(), new.segments(), new.segments(), new.segments()
-            mapping(kept, v, nothing, None, maps)
-            combine(maps, maps, decays, initial, firsts, to_initial)
-            walk(kept, v, outs, firsts, None)
+            fresh, lasts = new.segments(), new.segments()
             mapping_back(prepared, grad, (None, None), None, fresh)
-            combine_back(fresh, maps, decays, last, lasts, to_initial)
+            join_back(fresh, maps, decays, last, lasts, to_initial)
             walk_back(prepared, grad, outs_back, lasts, None)
         else:
-            walk(kept, v, outs, initial, None)
             walk_back(prepared, grad, outs_back, last, to_initial)
         to_q, to_k, to_v, to_g, to_beta = done = gradients()
         chunk(q, k, g, v, grad, (news, changes, states, state_changes, decays), done)

@@ -1,4 +1,4 @@
-"""The walk over chunks of linear attention on Hopper: TMA, `wgmma` and warp specialization.
+"""The walk over chunks of the delta rule on Hopper: TMA, `wgmma` and warp specialization.
 
 It computes `portable.recur`. A group of four warps has 64 columns of a head's values. Its state, transposed, stays in registers: it is
 the sum of one product and the left operand of the next ones, as are the values of a chunk, so that nothing but results passes through
@@ -87,7 +87,7 @@ def share_columns(
 def copy_chunks(ring, sizes, SHARED: gl.constexpr, SETTINGS: gl.constexpr):
     """Copy the tiles of each chunk; columns of the map get values past the last column, which are zeros."""
     C: gl.constexpr = SETTINGS[0]
-    batch, head, first_column, first, last, _ = place_of(sizes, SETTINGS[4])
+    batch, head, first_column, first, last, _ = place_of(sizes, SETTINGS[3])
     position = ring.producer()
     place = (batch * sizes[0] + head) * sizes[1]
     of_keys = head // SHARED
@@ -97,21 +97,17 @@ def copy_chunks(ring, sizes, SHARED: gl.constexpr, SETTINGS: gl.constexpr):
         key = [batch, row, of_keys, 0]
         value = [batch, row, head, first_column]
         decay = [(place + chunk) * (4 * C) + C]
-        if SETTINGS[5]:
+        if SETTINGS[4]:
             decay = [(place + chunk) * decay_size(ring.block_shape[3], C)]
-            if SETTINGS[2]:
+            if SETTINGS[1]:
                 square = [matrix, 0]
                 ring.fetch(position, [key, value, decay, key, square, square, key])
             else:
                 ring.fetch(position, [key, value, decay, [matrix, 0], key])
-        elif SETTINGS[1] and SETTINGS[2]:
-            ring.fetch(position, [key, value, decay, key, [matrix, 0], [matrix, 0]])
         elif SETTINGS[1]:
-            ring.fetch(position, [key, value, decay, [matrix, 0]])
-        elif SETTINGS[2]:
-            ring.fetch(position, [key, value, decay, key, [matrix, 0]])
+            ring.fetch(position, [key, value, decay, key, [matrix, 0], [matrix, 0]])
         else:
-            ring.fetch(position, [key, value, decay])
+            ring.fetch(position, [key, value, decay, [matrix, 0]])
         position = position.next()
 
 
@@ -119,11 +115,10 @@ def copy_chunks(ring, sizes, SHARED: gl.constexpr, SETTINGS: gl.constexpr):
 def walk(ring, writers, states, sizes, scale, group: gl.constexpr, SETTINGS: gl.constexpr):
     """Compute 64 columns of each chunk."""
     C: gl.constexpr = SETTINGS[0]
-    DELTA: gl.constexpr = SETTINGS[1]
-    OUTPUT: gl.constexpr = SETTINGS[2]
-    SAVE: gl.constexpr = SETTINGS[3]
-    GROUPS: gl.constexpr = SETTINGS[4]
-    CHANNELS: gl.constexpr = SETTINGS[5]
+    OUTPUT: gl.constexpr = SETTINGS[1]
+    SAVE: gl.constexpr = SETTINGS[2]
+    GROUPS: gl.constexpr = SETTINGS[3]
+    CHANNELS: gl.constexpr = SETTINGS[4]
     dtype: gl.constexpr = ring.dtype
     K: gl.constexpr = ring.block_shape[3]
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, C, 16])
@@ -156,31 +151,22 @@ def walk(ring, writers, states, sizes, scale, group: gl.constexpr, SETTINGS: gl.
         left = gl.convert_layout(state.to(dtype), operand)
         if SAVE:
             states_writer.store([(of_head * chunks + chunk) * width + first_column, 0], state)
-        if DELTA:
-            inverse = tiles[5 if OUTPUT else 3].permute((1, 0))
-            fresh = warpgroup_mma(v, inverse, zeros, use_acc=False, is_async=True)
-            keys = tiles[6 if OUTPUT else 4].reshape([C, K]) if CHANNELS else k
-            seen = warpgroup_mma(left, keys.permute((1, 0)), zeros, use_acc=False, is_async=True)
-            result = zeros
-            if OUTPUT:
-                q = tiles[3].reshape([C, K]).permute((1, 0))
-                result = warpgroup_mma(left, q, zeros, use_acc=False, is_async=True)
-            seen, fresh = warpgroup_mma_wait(1 if OUTPUT else 0, deps=[seen, fresh])
-            seen = -seen if CHANNELS else seen * -from_first[None, :]
-            seen = gl.convert_layout(seen.to(dtype), operand)
-            fresh = warpgroup_mma(seen, inverse, warpgroup_mma_init(fresh), is_async=True)
-            if OUTPUT:
-                fresh, result = warpgroup_mma_wait(0, deps=[fresh, result])
-            else:
-                fresh = warpgroup_mma_wait(0, deps=[fresh])
+        inverse = tiles[5 if OUTPUT else 3].permute((1, 0))
+        fresh = warpgroup_mma(v, inverse, zeros, use_acc=False, is_async=True)
+        keys = tiles[6 if OUTPUT else 4].reshape([C, K]) if CHANNELS else k
+        seen = warpgroup_mma(left, keys.permute((1, 0)), zeros, use_acc=False, is_async=True)
+        result = zeros
+        if OUTPUT:
+            q = tiles[3].reshape([C, K]).permute((1, 0))
+            result = warpgroup_mma(left, q, zeros, use_acc=False, is_async=True)
+        seen, fresh = warpgroup_mma_wait(1 if OUTPUT else 0, deps=[seen, fresh])
+        seen = -seen if CHANNELS else seen * -from_first[None, :]
+        seen = gl.convert_layout(seen.to(dtype), operand)
+        fresh = warpgroup_mma(seen, inverse, warpgroup_mma_init(fresh), is_async=True)
+        if OUTPUT:
+            fresh, result = warpgroup_mma_wait(0, deps=[fresh, result])
         else:
-            result = zeros
-            if OUTPUT:
-                q = tiles[3].reshape([C, K]).permute((1, 0))
-                result = warpgroup_mma(left, q, zeros, use_acc=False, is_async=True)
-            fresh = v.load(layout).to(gl.float32)
-            if OUTPUT:
-                result = warpgroup_mma_wait(0, deps=[result])
+            fresh = warpgroup_mma_wait(0, deps=[fresh])
         decayed = fresh if CHANNELS else fresh * to_last
         decayed = gl.convert_layout(decayed.to(dtype), state_operand)
         sums = warpgroup_mma(decayed, k, warpgroup_mma_init(state * whole), is_async=True)
@@ -221,27 +207,22 @@ def recur(
     result is N. `initial` and `final` are those of `portable.recur`, `width` is V, a multiple of 64, and `rows` those of a final state.
     """
     C: gl.constexpr = k_desc.block_type.shape[1]
-    DELTA: gl.constexpr = inverses is not None
     OUTPUT: gl.constexpr = q_desc is not None
     SAVE: gl.constexpr = states_desc is not None
     CHANNELS: gl.constexpr = seen_desc is not None
-    SETTINGS: gl.constexpr = (C, DELTA, OUTPUT, SAVE, GROUPS, CHANNELS)
+    SETTINGS: gl.constexpr = (C, OUTPUT, SAVE, GROUPS, CHANNELS)
     if CHANNELS and OUTPUT:
         ring = tma_ring(
             [k_desc, v_desc, decays, q_desc, weights, inverses, seen_desc], STAGES, consumers=GROUPS
         )
     elif CHANNELS:
         ring = tma_ring([k_desc, v_desc, decays, inverses, seen_desc], STAGES, consumers=GROUPS)
-    elif DELTA and OUTPUT:
+    elif OUTPUT:
         ring = tma_ring(
             [k_desc, v_desc, decays, q_desc, weights, inverses], STAGES, consumers=GROUPS
         )
-    elif DELTA:
-        ring = tma_ring([k_desc, v_desc, decays, inverses], STAGES, consumers=GROUPS)
-    elif OUTPUT:
-        ring = tma_ring([k_desc, v_desc, decays, q_desc, weights], STAGES, consumers=GROUPS)
     else:
-        ring = tma_ring([k_desc, v_desc, decays], STAGES, consumers=GROUPS)
+        ring = tma_ring([k_desc, v_desc, decays, inverses], STAGES, consumers=GROUPS)
     sizes = (heads, chunks, per_segment, rows, width)
     states = (initial, final, rows)
     descriptors = (out_desc if OUTPUT or SAVE else None, states_desc)

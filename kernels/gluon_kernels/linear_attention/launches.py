@@ -12,6 +12,7 @@ from torch import Tensor
 from gluon_kernels.attention.launches import descriptor_of
 from gluon_kernels.linear_attention import channels as by_channel
 from gluon_kernels.linear_attention import portable
+from gluon_kernels.linear_attention.combine import combine
 from gluon_kernels.plans import Launch, allocator, current_target, multiprocessors
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "Workspace",
     "combine_launch",
     "forward_plan",
+    "on_hopper",
     "operands_of",
     "padded_state",
     "power",
@@ -33,8 +35,14 @@ __all__ = [
 Plan = Callable[..., Any]
 CHUNK = 64
 LEAST_CHUNKS = 4  # of a segment
+MANY = 16  # segments, each of which adds up what those before took in
 TILE = 64  # columns of values of a group of warps
 STAGES = 2
+PREPARED = (
+    8,
+    128,
+    128,
+)  # warps, channels at a time, and registers of a thread where gates have channels
 AMPLE = (
     160 << 10
 )  # bytes of shared memory of a processor that keeps all operands of a chunk with gates of channels
@@ -43,6 +51,12 @@ AMPLE = (
 def power(size: int) -> int:
     """Return the power of two that covers a width."""
     return max(16, 1 << (size - 1).bit_length())
+
+
+def on_hopper(width: int) -> bool:
+    """Return True if the kernels for Hopper take keys of this width, on the target of launches."""
+    target = current_target()
+    return bool(target.has("nvidia.wgmma") and target.has("nvidia.tma") and width <= 128)
 
 
 @dataclass(frozen=True)
@@ -75,18 +89,20 @@ class Sizes:
     def of(cls, k: Tensor, v: Tensor, g: Tensor, delta: bool) -> Sizes:
         batch, length, heads, columns = v.shape
         width = k.shape[3]
-        target = current_target()
-        hopper = target.has("nvidia.wgmma") and target.has("nvidia.tma") and width <= 128
+        hopper = on_hopper(width)
         if hopper:
             width = 64 if width <= 64 else 128
             columns = -(-columns // TILE) * TILE
         chunks = -(-length // CHUNK)
         walks = batch * heads * -(-columns // (2 * TILE))
-        segments = multiprocessors(v) // walks
-        # A segment is walked twice, once for its map: fewer than four gain nothing.
-        per_segment = max(-(-chunks // segments), LEAST_CHUNKS) if segments >= 4 else chunks
+        segments, least = multiprocessors(v) // walks, 4
+        # A segment is walked twice, once for its map: fewer than four gain nothing. Without a map they do.
+        if hopper and not delta:
+            alone = multiprocessors(v) // (batch * heads * (columns // TILE))
+            segments, least = min(2 * alone, max(alone, MANY)), 2
+        per_segment = max(-(-chunks // segments), LEAST_CHUNKS) if segments >= least else chunks
         segments = -(-chunks // max(per_segment, 1))
-        if segments < 4:
+        if segments < least:
             segments, per_segment = 1, chunks
         pairs = columns % (2 * TILE) == 0 and width % (2 * TILE) == 0
         busy = 2 * walks * segments > multiprocessors(v)  # else a program for each group
@@ -181,11 +197,11 @@ def prepare_launch(
             grid,
             (
                 *tensors, (*strides, strides_of(g)), sizes.length, sizes.heads, scale, widths, power(sizes.width), CHUNK,
-                sizes.shared, ample,
+                sizes.shared, ample, min(power(sizes.width), PREPARED[1]),
             ),
             tensors,
-            num_warps=8,
-            **({"maxnreg": 128} if target.has("nvidia.wgmma") else {}),  # two programs for a processor
+            num_warps=PREPARED[0],
+            **({"maxnreg": PREPARED[2]} if target.has("nvidia.wgmma") else {}),  # two programs for a processor
         )  # fmt: skip
     else:
         tensors = (q, k, g, beta, *squares)
@@ -301,21 +317,24 @@ def walk_launch(
 
 
 def combine_launch(
-    sizes: Sizes, fresh: Tensor, maps: Tensor, decays: Tensor, initial: Optional[Tensor], firsts: Tensor,
+    sizes: Sizes, fresh: Tensor, maps: Optional[Tensor], decays: Tensor, initial: Optional[Tensor], firsts: Tensor,
     final: Tensor, reverse: bool,
 ) -> Launch:  # fmt: skip
     """Return `launch(fresh, maps, decays, initial, firsts, final)`."""
     tensors = (fresh, maps, decays, initial, firsts, final)
-    tile = 16
+    tile, width = 16, power(sizes.width)
+    part = 32 if width <= 128 else 16
+    target = current_target()
+    ample = target.has("nvidia.cp_async") and target.limits.shared_memory >= 6 * part * width * 4
     return Launch(
-        portable.combine,
+        combine,
         (-(-sizes.columns // tile), sizes.batch * sizes.heads),
         (
             *tensors, (sizes.segments, sizes.per_segment, sizes.chunks, fresh.shape[-2]), (sizes.width, sizes.columns),
-            power(sizes.width), CHUNK, tile, sizes.delta, reverse,
+            width, CHUNK, tile, min(part, width), 5 if ample else 2, sizes.delta, reverse,
         ),
         tensors,
-        num_warps=16 if sizes.width >= 128 else 8,  # a map in few registers each
+        num_warps=4,
     )  # fmt: skip
 
 
@@ -333,6 +352,9 @@ class Workspace:
             (*heads, sizes.segments, sizes.mapped, sizes.width), torch.float32, device
         )
         self.segments = allocator((*heads, sizes.segments, *state), torch.float32, device)
+        before = max(sizes.segments - 1, 1)
+        self.fresh = allocator((*heads, before, *state), torch.float32, device)
+        self.totals = allocator((*heads, before), torch.float32, device)
         self.state = allocator((*heads, *state), torch.float32, device)
         self.states = allocator((*chunks, *state), dtype, device)
         self.values = allocator(
@@ -389,7 +411,7 @@ def forward_plan(
         mapping = walk_launch(
             sizes, prepared.for_states(), v, nothing, None, maps, scale, sizes.segments, True
         )
-        combine = combine_launch(
+        join = combine_launch(
             sizes, maps, maps.detach(), prepared.decays, initial, firsts, final, False
         )
         walk = walk_launch(
@@ -414,7 +436,7 @@ def forward_plan(
         if many:
             maps, firsts = new.maps(), new.segments()
             mapping(prepared.for_states(), v, nothing, None, maps)
-            combine(maps, maps, prepared.decays, initial, firsts, final)
+            join(maps, maps, prepared.decays, initial, firsts, final)
             walk(prepared, v, outs, firsts, None)
         else:
             walk(prepared, v, outs, initial, final)

@@ -21,10 +21,11 @@ from gluon_kernels.checks import (
     check_tensors,
 )
 from gluon_kernels.eager import differentiable, is_compiling, is_plain, wants_gradient
-from gluon_kernels.linear_attention import gradients, launches
+from gluon_kernels.linear_attention import decay_launches, gradients, launches
+from gluon_kernels.linear_attention.decay_launches import Gates
 from gluon_kernels.plans import Plans, key
 
-__all__ = ["gated_delta_rule", "gated_linear_attention", "kda"]
+__all__ = ["gated_delta_rule", "gated_linear_attention", "kda", "linear_backward"]
 
 WIDEST = 256  # keys
 
@@ -118,6 +119,9 @@ def _build(
             return torch.empty_like(v), v.new_zeros(_state_shape(k, v), dtype=torch.float32)
 
         return nothing
+    if beta is None and decay_launches.fits(k):
+        walk = decay_launches.decaying_plan(q, k, v, Gates(g), None, initial, scale)
+        return lambda q, k, v, g, beta, initial, scale: walk(q, k, v, Gates(g), None, initial)
     plan = launches.forward_plan(q, k, v, g, beta, initial, scale)
     return lambda q, k, v, g, beta, initial, scale: plan(q, k, v, g, beta, initial)
 
@@ -182,6 +186,9 @@ def _backward(
     return to_q, to_k, to_v, to_g, to_beta, to_initial
 
 
+linear_backward: Callable[..., tuple[Tensor, ...]] = _backward.function  # past torch's dispatcher
+
+
 def _keep(ctx: Any, inputs: Any, output: Any) -> None:
     *tensors, ctx.scale = inputs
     ctx.save_for_backward(*tensors)
@@ -232,7 +239,7 @@ def _linear(
     return out, final
 
 
-_watched = differentiable(_linear.function, _keep, partial(_gradients, backward=_backward.function))
+_watched = differentiable(_linear.function, _keep, partial(_gradients, backward=linear_backward))
 
 
 def autocast(*tensors: Tensor) -> tuple[Tensor, ...]:

@@ -17,7 +17,7 @@ registers.
 import gluon_core as gluon
 from gluon_core import language as gl
 
-__all__ = ["combine", "prepare", "recur"]
+__all__ = ["prepare", "recur"]
 
 
 @gluon.jit
@@ -433,75 +433,3 @@ def recur(
         target_offsets = place_row[:, None] * widths[0] + state_column[None, :]
         in_final = (place_row < limit)[:, None] & (state_column < widths[0])[None, :]
         gl.store(target + target_offsets, state, mask=in_final)
-
-
-@gluon.jit
-def combine(
-    fresh, maps, decays, initial, firsts, final, sizes, widths, K: gl.constexpr, C: gl.constexpr, BV: gl.constexpr,
-    DELTA: gl.constexpr, REVERSE: gl.constexpr,
-):  # fmt: skip
-    """Store the first state of each segment, and the last one; the grid has column tiles and heads of batches.
-
-    `sizes` are the segments, the chunks of one, all chunks, and the rows of a state in `fresh`, [heads, segments, rows, K]: the final states of
-    segments that began with zeros. `maps` [heads, segments, V + K, K] have, with the delta rule, the transposed maps of first states
-    in their last K rows; without it a segment multiplies its first state by its decays. `initial` and `final` are [heads, V, K], `firsts`
-    [heads, segments, V, K]; `initial` may be None. REVERSE walks from the last segment to the first, with maps of gradients.
-    """
-    products: gl.constexpr = gl.portable.mma_layouts(
-        BV, K, K, gl.float32, gl.float32, input_precision="tf32"
-    )
-    layout: gl.constexpr = products.accumulator
-    segments, per_segment, chunks, rows = sizes
-    head = gl.program_id(1).to(gl.int64)
-    row = gl.program_id(0) * BV + gl.arange(0, BV, gl.SliceLayout(1, layout))
-    column = gl.arange(0, K, gl.SliceLayout(0, layout))
-    inside = (row < widths[1])[:, None] & (column < widths[0])[None, :]
-    offsets = row[:, None] * widths[0] + column[None, :]
-    size = widths[0] * widths[1]
-    state = gl.zeros([BV, K], gl.float32, layout)
-    if initial is not None:
-        state = gl.load(initial + head * size + offsets, mask=inside, other=0.0)
-    # As the product takes it: warps have columns of their own, so that nothing passes through shared memory.
-    map_row = gl.arange(0, K, gl.SliceLayout(1, products.b))[:, None]
-    map_column = gl.arange(0, K, gl.SliceLayout(0, products.b))[None, :]
-    in_map = (map_row < widths[0]) & (map_column < widths[0])
-    map_offsets = map_row * widths[0] + map_column
-    if REVERSE:
-        map_offsets = map_column * widths[0] + map_row
-    flat: gl.constexpr = gl.portable.blocked_layout([128], gl.float32)
-    fresh += head * segments * (rows * widths[0])
-    if DELTA:
-        rows_of_map = (widths[1] + widths[0]) * widths[0]
-        maps += head * segments * rows_of_map + size
-    # The loads of a step are under way during the one before: each waits for memory as long as the product takes.
-    begin = gl.to_tensor(0).to(gl.int64)
-    if REVERSE:
-        begin += segments - 1
-    taken = gl.load(fresh + begin * (rows * widths[0]) + offsets, mask=inside, other=0.0)
-    if DELTA:
-        factor = gl.load(maps + begin * rows_of_map + map_offsets, mask=in_map, other=0.0)
-    for step in range(segments):
-        segment = step
-        following = gl.minimum(step + 1, segments - 1)
-        if REVERSE:
-            segment = segments - 1 - step
-            following = gl.maximum(segment - 1, 0)
-        gl.store(firsts + (head * segments + segment) * size + offsets, state, mask=inside)
-        now = taken
-        source = fresh + following.to(gl.int64) * (rows * widths[0])
-        taken = gl.load(source + offsets, mask=inside, other=0.0)
-        if DELTA:
-            before = factor
-            source = maps + following.to(gl.int64) * rows_of_map
-            factor = gl.load(source + map_offsets, mask=in_map, other=0.0)
-            state = gl.convert_layout(state, products.a)
-            state = gl.portable.mma(state, before, now, input_precision="tf32")
-        else:
-            end = gl.minimum((segment + 1) * per_segment, chunks)
-            total = gl.to_tensor(0.0)
-            for begin_chunk in range(segment * per_segment, end, 128):
-                chunk = begin_chunk + gl.arange(0, 128, flat)
-                place = (head * chunks + chunk) * (4 * C) + C - 1
-                total += gl.sum(gl.load(decays + place, mask=chunk < end, other=0.0), 0)
-            state = state * gl.exp2(total) + now
-    gl.store(final + head * size + offsets, state, mask=inside)

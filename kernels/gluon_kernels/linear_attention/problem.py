@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gluon_kernels.linear_attention.ops import gated_delta_rule, gated_linear_attention, kda
+from gluon_kernels.linear_attention.ssd import ssd
 from gluon_kernels.problem import Problem, Shape
 
 __all__ = [
@@ -22,9 +23,12 @@ __all__ = [
     "LINEAR",
     "LINEAR_GRADIENTS",
     "PROBLEMS",
+    "SSD",
+    "SSD_GRADIENTS",
     "chunked",
     "chunked_by_channel",
     "recurrence",
+    "scanned",
 ]
 
 
@@ -281,20 +285,28 @@ def _with_gradients(function: Any) -> Any:
     return run
 
 
-def _gradient_arguments(delta: bool, channels: bool = False) -> Any:
-    def arguments(shape: Shape, device: Any) -> dict[str, Any]:
-        result = _arguments(delta, channels)(shape, device)
-        grad = torch.randn_like(result["v"])
-        return {**{name: x.requires_grad_() for name, x in result.items()}, "grad": grad}
+def _for_gradients(arguments: dict[str, Any], values: str) -> dict[str, Any]:
+    grad = torch.randn_like(arguments[values])
+    return {**{name: x.requires_grad_() for name, x in arguments.items()}, "grad": grad}
 
-    return arguments
+
+def _gradient_arguments(delta: bool, channels: bool = False) -> Any:
+    return lambda shape, device: _for_gradients(_arguments(delta, channels)(shape, device), "v")
+
+
+def _gradients_of(reference: Any, grad: Tensor, arguments: dict[str, Any]) -> Any:
+    wide = torch.float64 if grad.device.type == "cpu" else torch.float32
+    leaves = {name: x.detach().to(wide).requires_grad_() for name, x in arguments.items()}
+    return torch.autograd.grad(reference(**leaves)[0], list(leaves.values()), grad.to(wide))
 
 
 def _gradient_reference(grad: Tensor, **arguments: Any) -> Any:
-    wide = torch.float64 if grad.device.type == "cpu" else torch.float32
-    leaves = {name: x.detach().to(wide).requires_grad_() for name, x in arguments.items()}
-    reference = chunked_by_channel if leaves["g"].ndim == 4 else chunked
-    return torch.autograd.grad(reference(**leaves)[0], list(leaves.values()), grad.to(wide))
+    reference = chunked_by_channel if arguments["g"].ndim == 4 else chunked
+    return _gradients_of(reference, grad, arguments)
+
+
+def _scan_gradients(grad: Tensor, **arguments: Any) -> Any:
+    return _gradients_of(scanned, grad, arguments)
 
 
 def _problem(name: str, op: Any, delta: bool, rival: Any) -> Problem:
@@ -354,4 +366,88 @@ KDA_GRADIENTS = replace(
     flops=_flops(True, 3),
     bytes=_bytes(3, True),
 )
-PROBLEMS = (DELTA, LINEAR, KDA, DELTA_GRADIENTS, LINEAR_GRADIENTS, KDA_GRADIENTS)
+
+
+def _scan_arguments(shape: Shape, device: Any) -> dict[str, Any]:
+    tokens, heads = (shape["batch"], shape["length"]), shape["heads"]
+    dtype = getattr(torch, shape.get("dtype", "bfloat16"))
+
+    def drawn(*sizes: int) -> Tensor:
+        return torch.randn(sizes, device=device)
+
+    b, c = (drawn(*tokens, shape["groups"], shape["width"]).to(dtype) for _ in "bc")
+    return {
+        "x": drawn(*tokens, heads, shape["values"]).to(dtype),
+        "dt": drawn(*tokens, heads).to(dtype),
+        "a": -1 - 15 * torch.rand(heads, device=device),
+        "b": b,
+        "c": c,
+        "d": torch.ones(heads, device=device),
+        "dt_bias": drawn(heads) - 4,
+    }
+
+
+def _scan(**arguments: Any) -> Any:
+    return ssd(**arguments, dt_softplus=True, return_state=True)
+
+
+def scanned(
+    x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, d: Tensor, dt_bias: Tensor
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Return what `ssd` returns, by `chunked`."""
+    wide = torch.float64 if x.device.type == "cpu" else torch.float32
+    step = F.softplus(dt.to(wide) + dt_bias)
+    out, state = chunked(c, b, x.to(wide) * step[..., None], step * a, scale=1.0)
+    return out + x.to(wide) * d[:, None], state
+
+
+def _mamba(
+    x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, d: Tensor, dt_bias: Tensor
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    module = importlib.import_module("mamba_ssm.ops.triton.ssd_combined")
+    out, state = module.mamba_chunk_scan_combined(
+        x, dt, a, b, c, 256, D=d, dt_bias=dt_bias, dt_softplus=True, return_final_states=True
+    )
+    return out, state.mT
+
+
+def _draw_scan(draw: random.Random) -> Shape:
+    while True:
+        batch, heads = draw.choice((1, 1, 2, 4, 8)), draw.choice((8, 24, 32, 64, 80))
+        length = int(2 ** draw.uniform(9, 16))
+        if 8192 <= batch * heads * length <= 2**21:
+            break
+    groups = draw.choice((1, 1, 1, 8))
+    return _case(batch, length, heads, draw.choice((64, 128, 128)), groups=groups, values=64)
+
+
+SSD = Problem(
+    name="ssd",
+    op=_scan,
+    arguments=_scan_arguments,
+    reference=scanned,
+    rivals={"mamba_ssm": _mamba},
+    draw=_draw_scan,
+    flops=_flops(False, 1),
+    bytes=lambda shape: _bytes(1)({**shape, "heads of keys": shape["groups"]}),
+    tolerance=2e-2,
+    small=(_case(1, 100, 4, 32, groups=2, values=64), _case(1, 70, 1, 64, groups=1, values=40)),
+    named=[
+        _case(4, 4096, 32, 128, groups=1, values=64),
+        _case(1, 65536, 24, 128, groups=1, values=64),
+    ],
+)
+SSD_GRADIENTS = replace(
+    SSD,
+    name="ssd and gradients",
+    op=_with_gradients(_scan),
+    arguments=lambda shape, device: _for_gradients(_scan_arguments(shape, device), "x"),
+    reference=_scan_gradients,
+    rivals={"mamba_ssm": _with_gradients(_mamba)},
+    flops=_flops(False, 3),
+    bytes=lambda shape: _bytes(3)({**shape, "heads of keys": shape["groups"]}),
+    tolerance=5e-2,  # those of gates are sums over all tokens, which cancel
+)
+PROBLEMS = (
+    DELTA, LINEAR, KDA, SSD, DELTA_GRADIENTS, LINEAR_GRADIENTS, KDA_GRADIENTS, SSD_GRADIENTS,
+)  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Optional, Union
+from typing import Any, Optional, Union
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +17,11 @@ from gluon_kernels.checks import (
     check_one_dtype,
     check_tensors,
 )
+from gluon_kernels.eager import differentiable, is_compiling, is_plain, wants_gradient
+from gluon_kernels.linear_attention.decay_launches import Gates, decaying_plan, fits
 from gluon_kernels.linear_attention.ops import WIDEST, autocast, gated_linear_attention
+from gluon_kernels.linear_attention.ssd_gradients import scan_gradients
+from gluon_kernels.plans import Plans, key
 
 __all__ = ["ssd"]
 
@@ -76,6 +80,62 @@ def _check(
         )
 
 
+def _build(
+    x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, d: Optional[Tensor], bias: Optional[Tensor],
+    softplus: bool, initial: Optional[Tensor],
+) -> Any:  # fmt: skip
+    if not x.numel():
+        shape = (x.shape[0], x.shape[2], x.shape[3], b.shape[3])
+
+        def nothing(x: Tensor, *arguments: Any) -> Any:
+            initial = arguments[-1]
+            state = x.new_zeros(shape, dtype=torch.float32) if initial is None else initial.clone()
+            return torch.empty_like(x), state
+
+        return nothing
+    walk = decaying_plan(c, b, x, Gates(dt, a, bias, softplus), d, initial, 1.0)
+
+    def run(x: Any, dt: Any, a: Any, b: Any, c: Any, d: Any, bias: Any, softplus: Any, initial: Any) -> Any:  # fmt: skip
+        return walk(c, b, x, Gates(dt, a, bias), d, initial)
+
+    return run
+
+
+_plans = Plans(_build)
+
+
+def _scan(
+    x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, d: Optional[Tensor], bias: Optional[Tensor],
+    initial_state: Optional[Tensor], softplus: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Return the result and final states, transposed, by walks that apply the steps and `d` themselves."""
+    initial = None if initial_state is None else initial_state.mT.contiguous()
+    rows = [None if t is None else t.contiguous() for t in (a, d, bias)]
+    tensors = (x, dt.contiguous(), rows[0], b, c, rows[1], rows[2])
+    known_by = (key(*tensors, initial), softplus)
+    out, final = _plans(known_by, *tensors, softplus, initial)
+    return out, final
+
+
+def _keep(ctx: Any, inputs: Any, output: Any) -> None:
+    *tensors, ctx.softplus = inputs
+    ctx.save_for_backward(*tensors)
+    ctx.set_materialize_grads(False)
+
+
+def _gradients(ctx: Any, grad: Optional[Tensor], grad_state: Optional[Tensor]) -> Any:
+    *tensors, initial_state = ctx.saved_tensors
+    if grad is None:
+        grad = torch.zeros_like(tensors[0])
+    initial = None if initial_state is None else initial_state.mT.contiguous()
+    results = scan_gradients(grad, grad_state, *tensors, ctx.softplus, initial)
+    to_initial = results[-1]
+    return *results[:-1], None if to_initial is None else to_initial.mT, None
+
+
+_watched = differentiable(_scan, _keep, _gradients)
+
+
 def ssd(
     x: Tensor,
     dt: Tensor,
@@ -119,6 +179,15 @@ def ssd(
     check_flags(dt_softplus=dt_softplus)
     x, b, c = autocast(x, b, c)
     _check(x, dt, a, b, c, d, dt_bias)
+    tensors = (x, dt, a, b, c, d, dt_bias, initial_state)
+    if fits(b) and not is_compiling():
+        known = None
+        if is_plain(*tensors):
+            known = _scan(*tensors, dt_softplus)
+        elif wants_gradient(*tensors):
+            known = _watched(*tensors, dt_softplus)
+        if known is not None:
+            return (known[0], known[1].mT) if return_state else known[0]
     step = dt.float()
     if dt_bias is not None:
         step = step + dt_bias

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
-from gluon_kernels import ssd
+from gluon_kernels import eager, ssd
+from gluon_kernels.linear_attention.problem import SSD, SSD_GRADIENTS
 from gluon_kernels.problem import error_of
+from tests.kernels.routes import route
 
 pytestmark = pytest.mark.once
 
@@ -15,6 +19,7 @@ pytestmark = pytest.mark.once
 @pytest.fixture(autouse=True)
 def hopper(monkeypatch):
     monkeypatch.setenv("GLUON_TARGET", "sim:sm_90")
+    sys.modules["gluon_kernels.linear_attention.ssd"]._plans.forget()
 
 
 def inputs(length=70, heads=4, groups=2, width=64, size=32):
@@ -50,6 +55,29 @@ def test_results_states_and_gradients():
     mine = torch.autograd.grad(results, ours, grads)
     for one, other in zip(mine, torch.autograd.grad(right, wide, [g.double() for g in grads])):
         assert error_of(one, other) < 2e-2
+
+
+def test_calls_past_the_operators(monkeypatch):
+    """The way of tensors on a GPU: the walks apply steps and weights themselves."""
+
+    def plain(*tensors, gradients=False):
+        return gradients or not (
+            torch.is_grad_enabled() and any(t.requires_grad for t in tensors if t is not None)
+        )
+
+    scans = sys.modules["gluon_kernels.linear_attention.ssd"]
+    x, dt, a, b, c = inputs(100, width=80)
+    with torch.no_grad():
+        known = ssd(x, dt.abs(), a, b, c)
+        monkeypatch.setattr(scans, "is_plain", plain)
+        assert error_of(ssd(x, dt.abs(), a, b, c), known) < 1e-2
+        assert len(scans._plans) == 1
+        assert ssd(*(t[:, :0] for t in (x, dt)), a, b[:, :0], c[:, :0]).shape[1] == 0
+    monkeypatch.setattr(eager, "route", route)
+    test_results_states_and_gradients()
+    assert len(scans._plans) == 3
+    for problem in (SSD, SSD_GRADIENTS):
+        assert problem.check(problem.small[0], "cpu") is None
 
 
 def test_autocast_casts_operands():

@@ -1,0 +1,151 @@
+"""The plans of linear attention without the delta rule on Hopper, whose walks compute all of a chunk but its decays."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, NamedTuple, Optional
+
+from torch import Tensor
+
+from gluon_kernels.attention.launches import descriptor_of
+from gluon_kernels.linear_attention.decays import store_decays
+from gluon_kernels.linear_attention.launches import (
+    CHUNK,
+    STAGES,
+    TILE,
+    Sizes,
+    Workspace,
+    on_hopper,
+    operands_of,
+    padded_state,
+)
+from gluon_kernels.plans import Launch, registers
+
+__all__ = ["Gates", "decaying_plan", "fits", "segments_of", "walk_decaying_launch"]
+
+Plan = Callable[..., Any]
+CHUNKS = 8  # of a program that stores decays
+SHARED_REGISTERS = 128  # of a thread, so that two programs share a processor
+
+
+class Gates(NamedTuple):
+    """The gates of a call, contiguous [batch, length, heads]: logarithms of decays, or steps and what makes decays and rates of them."""
+
+    values: Tensor
+    slopes: Optional[Tensor] = None
+    bias: Optional[Tensor] = None
+    softplus: bool = False
+
+
+def _decays_launch(sizes: Sizes, gates: Gates, decays: Tensor) -> Launch:
+    """Return `launch(values, slopes, bias, decays)`."""
+    tensors = (*gates[:3], decays)
+    return Launch(
+        store_decays,
+        (-(-sizes.chunks // CHUNKS), sizes.heads, sizes.batch),
+        (*tensors, sizes.length, sizes.heads, sizes.chunks, CHUNK, CHUNKS, gates.softplus),
+        tensors,
+        num_warps=4,
+    )
+
+
+def walk_decaying_launch(
+    sizes: Sizes, q: Optional[Tensor], k: Tensor, v: Tensor, decays: Tensor, outs: Any, between: Any, initial: Optional[Tensor],
+    final: Optional[Tensor], skip: Optional[Tensor], scale: float, mapped: bool, rated: bool,
+) -> Plan:  # fmt: skip
+    """Return `launch(q, k, v, decays, outs, between, initial, final, skip)`.
+
+    Args:
+        outs: the result and the states before chunks, or None.
+        between: what segments take in, and their decays; with `mapped` they are stored, the first as `final`.
+    """
+    from gluon_kernels.linear_attention import hopper_decay
+
+    width, groups = sizes.width, sizes.groups
+
+    def flat(q: Any, k: Any, v: Any, decays: Any, outs: Any, between: Any, *rest: Any) -> Any:
+        states = None if outs[1] is None else outs[1].view(-1, width)
+        return (q, k, v, decays.view(-1), outs[0], states, *between, *rest)
+
+    tensors = flat(q, k, v, decays, outs, between, initial, final, skip)
+    of_keys = (1, CHUNK, 1, width)
+    blocks = (
+        of_keys, of_keys, (1, CHUNK, 1, TILE * groups), (4 * CHUNK,), (1, CHUNK, 1, TILE), (TILE, width),
+    )  # fmt: skip
+    described = [None if x is None else descriptor_of(x, *b) for x, b in zip(tensors, blocks)]
+    segments = sizes.segments - 1 if mapped else sizes.segments
+    launch: Plan = Launch(
+        hopper_decay.recur_decaying,
+        (sizes.columns // (TILE * groups), sizes.heads * segments, sizes.batch),
+        (
+            *described, *tensors[6:], sizes.heads, sizes.chunks, sizes.per_segment, sizes.columns, scale,
+            sizes.shared, STAGES, groups, mapped, rated,
+        ),
+        tensors,
+        num_warps=4,
+        **(registers(SHARED_REGISTERS) if groups == 1 else {}),
+    )  # fmt: skip
+    return lambda *arguments: launch(*flat(*arguments))
+
+
+def fits(k: Tensor) -> bool:
+    """Return True if the walks of this file take the keys, on the target of launches."""
+    return on_hopper(k.shape[3])
+
+
+class Segments(NamedTuple):
+    """The walks of a call: `run(k, v, decays) -> between` for what segments take in, None with one segment."""
+
+    between: Any
+    run: Plan
+
+
+def segments_of(sizes: Sizes, k: Tensor, v: Tensor, decays: Tensor, new: Workspace) -> Segments:
+    """Return the launch of what segments take in."""
+    if sizes.segments == 1:
+        nothing = (None, None)
+        return Segments(nothing, lambda k, v, decays: nothing)
+    between = (new.fresh(), new.totals())
+    walk = walk_decaying_launch(
+        sizes, None, k, v, decays, (None, None), (None, between[1]), None, between[0], None, 1.0, True, False
+    )  # fmt: skip
+
+    def run(k: Tensor, v: Tensor, decays: Tensor) -> Any:
+        fresh, totals = new.fresh(), new.totals()
+        walk(None, k, v, decays, (None, None), (None, totals), None, fresh, None)
+        return fresh, totals
+
+    return Segments(between, run)
+
+
+def decaying_plan(
+    q: Tensor, k: Tensor, v: Tensor, gates: Gates, skip: Optional[Tensor], initial: Optional[Tensor], scale: float
+) -> Plan:  # fmt: skip
+    """Return `run(q, k, v, gates, skip, initial) -> (out, final state)`; states are [batch, heads, V, K], float32."""
+    sizes = Sizes.of(k, v, gates.values, False)
+    width, columns = k.shape[3], v.shape[3]
+    exact = (width, columns) == (sizes.width, sizes.columns)
+    new = Workspace(sizes, v.dtype, v.device)
+    q, k, v = operands_of(sizes, q, k, v)
+    initial = padded_state(initial, sizes)
+    decays, out, final = new.decays(), new.values(), new.state()
+    store = _decays_launch(sizes, gates, decays)
+    segments = segments_of(sizes, k, v, decays, new)
+    walk = walk_decaying_launch(
+        sizes, q, k, v, decays, (out, None), segments.between, initial, final, skip, scale, False,
+        gates.slopes is not None,
+    )  # fmt: skip
+
+    def run(
+        q: Tensor, k: Tensor, v: Tensor, gates: Gates, skip: Optional[Tensor], initial: Optional[Tensor]
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        q, k, v = operands_of(sizes, q, k, v)
+        initial = padded_state(initial, sizes)
+        decays, out, final = new.decays(), new.values(), new.state()
+        store(*gates[:3], decays)
+        between = segments.run(k, v, decays)
+        walk(q, k, v, decays, (out, None), between, initial, final, skip)
+        if not exact:
+            out, final = out[..., :columns].contiguous(), final[..., :columns, :width].contiguous()
+        return out, final
+
+    return run

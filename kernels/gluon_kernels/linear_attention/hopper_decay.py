@@ -1,0 +1,199 @@
+"""The walk over chunks of linear attention without the delta rule on Hopper: TMA, `wgmma` and warp specialization.
+
+It computes `portable.recur`, and P of each chunk, which passes through shared memory only. A group of four warps has 64 columns of a head's
+values, whose state, transposed, stays in registers; one warp copies tiles ahead, and two groups share them.
+
+Segments of a sequence walk at a time. A first launch stores what each takes in, and its decay; in a second one the program of a segment
+adds up those of the segments before.
+"""
+
+import gluon_core as gluon
+from gluon_core import language as gl
+from gluon_core.language.nvidia.hopper import (
+    fence_async_shared,
+    tma_ring,
+    warpgroup_mma,
+    warpgroup_mma_init,
+    warpgroup_mma_wait,
+)
+from gluon_kernels.linear_attention.hopper import place_of, share_columns
+
+__all__ = ["recur_decaying"]
+
+
+@gluon.jit
+def copy_decaying(ring, sizes, SHARED: gl.constexpr, SETTINGS: gl.constexpr):
+    """Copy the tiles of each chunk."""
+    C: gl.constexpr = SETTINGS[0]
+    batch, head, first_column, first, last, _ = place_of(sizes, SETTINGS[2])
+    position = ring.producer()
+    place = (batch * sizes[0] + head) * sizes[1]
+    of_keys = head // SHARED
+    for chunk in range(first, last):
+        key = [batch, chunk * C, of_keys, 0]
+        value = [batch, chunk * C, head, first_column]
+        decay = [(place + chunk) * (4 * C)]
+        if SETTINGS[1]:
+            ring.fetch(position, [key, value, decay, key])
+        else:
+            ring.fetch(position, [key, value, decay])
+        position = position.next()
+
+
+@gluon.jit
+def state_before(states, sizes, group: gl.constexpr, K: gl.constexpr, GROUPS: gl.constexpr):
+    """Return the transposed state before the segment, [64, K], and the offsets of its elements in a state."""
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, K, 16])
+    fresh, totals, initial, _, _, _ = states
+    batch, head, first_column, _, _, segment = place_of(sizes, GROUPS)
+    of_head = (batch * sizes[0] + head).to(gl.int64)
+    size = K * sizes[4]
+    row = first_column + group * 64 + gl.arange(0, 64, gl.SliceLayout(1, layout))
+    offsets = row[:, None] * K + gl.arange(0, K, gl.SliceLayout(0, layout))[None, :]
+    state = gl.zeros([64, K], gl.float32, layout)
+    if initial is not None:
+        state = gl.load(initial + of_head * size + offsets)
+    if fresh is not None:
+        # The load of a step is under way during the one before.
+        parts = gl.num_programs(1) // sizes[0] - 1
+        place = of_head * parts
+        following = gl.to_tensor(0)
+        taken = gl.load(fresh + place * size + offsets)
+        kept = gl.load(totals + place)
+        for step in range(segment):
+            now = taken
+            total = kept
+            following = gl.minimum(step + 1, parts - 1)
+            taken = gl.load(fresh + (place + following) * size + offsets)
+            kept = gl.load(totals + place + following)
+            state = state * total + now
+    return state, offsets
+
+
+@gluon.jit
+def weights_of(scores, logs, rates, scale, skip):
+    """Return P of a chunk from the products of its queries and keys."""
+    layout: gl.constexpr = scores.type.layout
+    C: gl.constexpr = scores.shape[0]
+    i = gl.arange(0, C, gl.SliceLayout(1, layout))[:, None]
+    j = gl.arange(0, C, gl.SliceLayout(0, layout))[None, :]
+    away = logs.load(gl.SliceLayout(1, layout))[:, None] - logs.load(gl.SliceLayout(0, layout))[None, :]  # fmt: skip
+    weights = scores * gl.exp2(gl.where(i >= j, away, -float("inf"))) * scale
+    if rates is not None:
+        weights = weights * rates.load(gl.SliceLayout(0, layout))[None, :]
+    if skip is not None:
+        weights = gl.where(i == j, weights + skip, weights)
+    return weights
+
+
+@gluon.jit
+def walk_decaying(ring, writers, states, sizes, scale, group: gl.constexpr, SETTINGS: gl.constexpr):
+    """Compute 64 columns of each chunk."""
+    C: gl.constexpr = SETTINGS[0]
+    OUTPUT: gl.constexpr = SETTINGS[1]
+    GROUPS: gl.constexpr = SETTINGS[2]
+    SAVE: gl.constexpr = SETTINGS[3]
+    MAPPED: gl.constexpr = SETTINGS[4]
+    RATED: gl.constexpr = SETTINGS[5]
+    dtype: gl.constexpr = ring.dtype
+    K: gl.constexpr = ring.block_shape[3]
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, C, 16])
+    state_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, K, 16])
+    operand: gl.constexpr = gl.DotOperandLayout(0, layout, 2)
+    state_operand: gl.constexpr = gl.DotOperandLayout(0, state_layout, 2)
+    column: gl.constexpr = gl.SliceLayout(0, layout)
+    writer, states_writer = writers
+    _, totals, _, final, skip, buffers = states
+    heads, chunks, _, _, width = sizes
+    batch, head, first_column, first, last, segment = place_of(sizes, GROUPS)
+    of_head = batch * heads + head
+    if MAPPED:
+        state, offsets = state_before((None, None, None, None, None, None), sizes, group, K, GROUPS)
+    else:
+        state, offsets = state_before(states, sizes, group, K, GROUPS)
+    first_column += group * 64
+    own_skip = None if skip is None else gl.load(skip + head).to(gl.float32)
+    total = gl.to_tensor(1.0)
+    zeros = gl.zeros([64, C], gl.float32, layout)
+    near = gl.arange(0, C, column)
+    position = ring.consumer()
+    for chunk in range(first, last):
+        tiles = ring.wait(position)
+        k = tiles[0].reshape([C, K])
+        v = tiles[1].reshape([C, 64 * GROUPS]).slice(group * 64, 64, dim=1).permute((1, 0))
+        if OUTPUT:
+            q = tiles[3].reshape([C, K])
+            scores = warpgroup_mma(q, k.permute((1, 0)), zeros, use_acc=False, is_async=True)
+            left = gl.convert_layout(state.to(dtype), operand)
+            result = warpgroup_mma(left, q.permute((1, 0)), zeros, use_acc=False, is_async=True)
+        if SAVE:
+            states_writer.store([(of_head * chunks + chunk) * width + first_column, 0], state)
+        from_first = tiles[2].slice(C, C).load(column)
+        whole = gl.sum(gl.where(near == C - 1, from_first, 0.0), 0)
+        to_last = tiles[2].slice(2 * C, C).load(gl.SliceLayout(0, state_operand))[None, :]
+        taken = (v.load(state_operand).to(gl.float32) * to_last).to(dtype)
+        if OUTPUT:
+            scores, result = warpgroup_mma_wait(1, deps=[scores, result])
+        sums = warpgroup_mma(taken, k, warpgroup_mma_init(state * whole), is_async=True)
+        if OUTPUT:
+            rates = tiles[2].slice(3 * C, C) if RATED else None
+            weights = weights_of(scores, tiles[2].slice(0, C), rates, scale, own_skip)
+            buffer = buffers.index(group)
+            buffer.store(weights.to(dtype))
+            fence_async_shared()
+            result, sums = warpgroup_mma_wait(1, deps=[result, sums])
+            result = warpgroup_mma_init(result * (from_first * scale)[None, :])
+            result = warpgroup_mma(v, buffer.permute((1, 0)), result, is_async=True)
+            state, result = warpgroup_mma_wait(0, deps=[sums, result])
+            ring.release(position)
+            writer.store([batch, chunk * C, head, first_column], result.permute((1, 0)))
+        else:
+            state = warpgroup_mma_wait(0, deps=[sums])
+            ring.release(position)
+        total = total * whole
+        position = position.next()
+    segments = gl.num_programs(1) // heads
+    if MAPPED:
+        of_segment = (of_head * segments + segment).to(gl.int64)
+        gl.store(final + of_segment * (K * width) + offsets, state)
+        if first_column == 0:
+            gl.store(totals + of_segment, total)
+    elif final is not None:
+        if segment == segments - 1:
+            gl.store(final + of_head.to(gl.int64) * (K * width) + offsets, state)
+    if OUTPUT:
+        writer.close()
+    if SAVE:
+        states_writer.close()
+
+
+@gluon.jit
+def recur_decaying(
+    q_desc, k_desc, v_desc, decays, out_desc, states_desc, fresh, totals, initial, final, skip, heads, chunks, per_segment,
+    width, scale, SHARED: gl.constexpr, STAGES: gl.constexpr, GROUPS: gl.constexpr, MAPPED: gl.constexpr,
+    RATED: gl.constexpr,
+):  # fmt: skip
+    """Walk over the chunks of a segment; the grid has tiles of columns, heads x segments, and batches.
+
+    Descriptors are of blocks [1, C, 1, K] of keys and queries, [1, C, 1, 64 GROUPS] of values, [4 C] of decays, [1, C, 1, 64] of the
+    result, and [64, K] of the states before chunks; None leaves out what needs them. States are float32, transposed: `initial` and `final`, of
+    heads, [batch, heads, V, K], and `fresh`, what all segments but the last take in, [batch, heads, segments - 1, V, K], with their decays,
+    `totals`, None where there is one segment. MAPPED, the grid has these segments, and `final` and `totals` are stored. `width` is V, a
+    multiple of 64. RATED, the decays have rates, those of columns of P; `skip` [heads], if not None, is added to P's diagonal.
+    """
+    C: gl.constexpr = k_desc.block_type.shape[1]
+    OUTPUT: gl.constexpr = q_desc is not None
+    SAVE: gl.constexpr = states_desc is not None
+    SETTINGS: gl.constexpr = (C, OUTPUT, GROUPS, SAVE, MAPPED, RATED)
+    buffers = None
+    if OUTPUT:
+        ring = tma_ring([k_desc, v_desc, decays, q_desc], STAGES, consumers=GROUPS)
+        squared: gl.constexpr = gl.NVMMASharedLayout(128, 16, rank=2)
+        buffers = gl.allocate_shared_memory(k_desc.dtype, [GROUPS, C, C], squared)
+    else:
+        ring = tma_ring([k_desc, v_desc, decays], STAGES, consumers=GROUPS)
+    sizes = (heads, chunks, per_segment, width, width)
+    states = (fresh, totals, initial, final, skip, buffers)
+    share_columns(
+        walk_decaying, copy_decaying, ring, (out_desc, states_desc), states, sizes, scale, SHARED, GROUPS, SETTINGS
+    )  # fmt: skip
