@@ -42,7 +42,7 @@ ENGINE = ("gluon_core/launch", "runtime/gluon_runtime")
 AROUND = {
     "gluon_core/launch": "__init__ ahead arguments device jit opaque placeholder",
     "runtime/gluon_runtime": (
-        "__init__ bundle container cuda driver drivers errors grid hip index libcuda manifest schema"
+        "__init__ bundle conditions container cuda driver drivers errors grid hip libcuda manifest schema"
     ),
 }
 AROUND_IN_C = ("gluon_bundle.h",)

@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Iterable, Iterator, Mapping, Optional, Sequence, Union
 
+from gluon_bundle import archive, index, source_map
 from gluon_bundle import form as forms
-from gluon_bundle import source_map
 from gluon_bundle.errors import (
     BundleFormatError,
     BundleHashError,
     BundleKernelError,
     BundleNameError,
 )
-from gluon_bundle.reader import runtime, translated
+from gluon_bundle.reader import translated
 from gluon_core import _triton
 from gluon_core.compiler.driver import compile, shared_options
 from gluon_core.compiler.kernel import CompiledKernel
@@ -27,6 +27,8 @@ from gluon_core.errors import ArgumentError, LaunchError, did_you_mean
 from gluon_core.plugin.backend import Backend
 from gluon_core.plugin.targets import Target
 from gluon_core.registry.load import registry
+from gluon_runtime import container
+from gluon_runtime import manifest as manifests
 from gluon_runtime.grid import check_grid
 
 __all__ = ["Bundle", "Evidence"]
@@ -200,12 +202,12 @@ class Bundle:
 
     def _keep(self, request: _Request, compiled: CompiledKernel) -> None:
         document, code, stage = forms.form_of(compiled, request.options, request.grid)
-        digest = runtime("manifest").digest_of(code)
+        digest = manifests.digest_of(code)
         document["code"] = f"code/{digest}.{stage}"
         self._members[document["code"]] = code
         if request.mapped:
             text = source_map.of(compiled)
-            document["source"] = f"source/{runtime('manifest').digest_of(text)}.json"
+            document["source"] = f"source/{manifests.digest_of(text)}.json"
             self._members[document["source"]] = text
         self._read, self.digest = None, None
         mine = self.kernels[request.name]["forms"]
@@ -217,10 +219,9 @@ class Bundle:
     def members(self) -> dict[str, bytes]:
         """Return the parts of the file by name: manifest, index, code objects, source maps, cache."""
         self.compile()
-        manifests, index, container = map(runtime, ("manifest", "index", "container"))
         used = self._used()
         parts = {name: self._members[name] for name in used}
-        document = {
+        document: dict[str, Any] = {
             "format": container.FORMAT,
             "tools": self._tools or _tools(),
             "rules": forms.RULES,
@@ -232,10 +233,10 @@ class Bundle:
             "cache": self.cache,
         }
         with translated():
-            packed = index.build(manifests.parse(manifests.canonical(document), "manifest"))
+            packed = index.build(manifests.parse(archive.canonical(document), "manifest"))
         document["members"][container.INDEX] = manifests.digest_of(packed)
         return {
-            container.MANIFEST: manifests.canonical(document),
+            container.MANIFEST: archive.canonical(document),
             container.INDEX: packed,
             **parts,
         }
@@ -244,13 +245,12 @@ class Bundle:
         used = {f["code"] for k in self.kernels.values() for f in k["forms"]}
         used |= {f["source"] for k in self.kernels.values() for f in k["forms"] if f["source"]}
         used |= {member for files in self.cache.values() for member in files.values()}
-        used |= {runtime("container").CERTIFICATE} & self._members.keys()
+        used |= {container.CERTIFICATE} & self._members.keys()
         return sorted(used)
 
     def to_bytes(self) -> bytes:
         """Return the file; the same for the same kernels, targets and tools."""
-        packed: bytes = runtime("container").pack(self.members())
-        return packed
+        return archive.pack(self.members())
 
     def certify(self, certificate: Mapping[str, Any]) -> None:
         """Keep a certificate of the program that launches these kernels; readers find it in the file.
@@ -258,13 +258,13 @@ class Bundle:
         Args:
             certificate: as JSON, of `gluon_core.certify`.
         """
-        name = runtime("container").CERTIFICATE
+        name = container.CERTIFICATE
         self._members[name] = json.dumps(certificate, indent=1, sort_keys=True).encode()
 
     @property
     def certificate(self) -> Optional[Mapping[str, Any]]:
         """Return the certificate in the bundle; None without one."""
-        data = self._members.get(runtime("container").CERTIFICATE)
+        data = self._members.get(container.CERTIFICATE)
         content: Optional[Mapping[str, Any]] = None if data is None else json.loads(data)
         return content
 
@@ -297,7 +297,6 @@ class Bundle:
         Raises:
             BundleError: one class for each way in which a file may be no such bundle.
         """
-        container, manifests = runtime("container"), runtime("manifest")
         with translated():
             read = container.read(path, digest)
             manifests.parse(read.members[container.MANIFEST], str(path))
@@ -353,7 +352,7 @@ class Bundle:
 
     def _checked(self, member: str) -> bytes:
         data, stated = self._members[member], self._stated.get(member)
-        really = runtime("manifest").digest_of(data)
+        really = manifests.digest_of(data)
         if stated is not None and really != stated:
             raise BundleHashError(
                 "a part of the bundle was exchanged",
@@ -371,12 +370,11 @@ class Bundle:
             BundleHashError: a part is another.
             BundleFormatError: the manifest is not in its canonical form, or there are other parts.
         """
-        manifests, index, container = map(runtime, ("manifest", "index", "container"))
         parts = self.members() if self._read is None or self._waiting else self._read
         text = parts[container.MANIFEST]
         with translated():
             manifest = manifests.parse(text, container.MANIFEST)
-        if manifests.canonical(json.loads(text)) != text:
+        if archive.canonical(json.loads(text)) != text:
             raise BundleFormatError("the manifest is not in its canonical form")
         for name, stated in manifest.members.items():
             really = manifests.digest_of(parts.get(name, b""))
@@ -516,8 +514,6 @@ def _kernel_diff(name: str, mine: Mapping[str, Any], theirs: Mapping[str, Any]) 
 
 def spoken(form: Mapping[str, Any]) -> str:
     """Describe a form in words: target, what it assumes of each parameter, options."""
-    manifests, select = runtime("manifest"), runtime("select")
-    rules = manifests.rules_of(forms.RULES)
-    words = ", ".join(select.spoken(manifests.pattern_of(p), rules) for p in form["arguments"])
+    words = ", ".join(forms.spoken(form["arguments"]))
     options = "".join(f", {name}={form['options'][name]!r}" for name in form["given"])
     return f"{form['target']} ({words}){options}"

@@ -12,10 +12,10 @@ from typing import Optional
 
 from gluon_bundle.bundle import Bundle
 from gluon_bundle.errors import BundleFormatError
-from gluon_bundle.reader import runtime
 from gluon_core import _triton
 from gluon_core.compiler import cache
 from gluon_core.errors import CacheError
+from gluon_runtime.manifest import digest_of
 
 __all__ = ["export_cache", "import_cache"]
 
@@ -44,7 +44,7 @@ def export_cache(bundle: Bundle, folder: Optional[str] = None) -> int:
         key = json.loads(files[entry.name])["gluon"]["key"]
         listed = {}
         for name, data in files.items():
-            member = f"cache/{runtime('manifest').digest_of(data)}"
+            member = f"cache/{digest_of(data)}"
             bundle.add_file(member, data)
             listed[name] = member
         bundle.cache[key] = listed
@@ -59,7 +59,7 @@ def _entry(path: Path) -> dict[str, bytes]:
         gluon = json.loads(files[path.name])["gluon"]
         for name, _, digest in gluon["files"].values():
             files[name] = (path.parent / name).read_bytes()
-            if runtime("manifest").digest_of(files[name]) != digest:
+            if digest_of(files[name]) != digest:
                 return {}
     except (OSError, ValueError, KeyError, TypeError):
         return {}

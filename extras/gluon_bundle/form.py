@@ -9,7 +9,6 @@ import math
 from typing import Any, Iterator, Mapping, Optional, Sequence
 
 from gluon_bundle.errors import BundleTargetError, BundleUnsupportedError
-from gluon_bundle.reader import runtime
 from gluon_core import _triton
 from gluon_core.compiler.cache import key_of
 from gluon_core.compiler.kernel import CompiledKernel
@@ -20,7 +19,9 @@ from gluon_core.plugin.targets import Target
 from gluon_core.registry.load import registry
 from gluon_core.values.constants import identity, text_of
 from gluon_core.values.descriptors import split_descriptor
+from gluon_runtime import manifest as manifests
 from gluon_runtime import native, rules
+from gluon_runtime.driver import WITH_MAPS
 
 __all__ = [
     "RULES",
@@ -32,6 +33,7 @@ __all__ = [
     "kernel_of",
     "pattern_of",
     "patterns_of",
+    "spoken",
 ]
 
 RULES: Mapping[str, Any] = json.loads(json.dumps(dataclasses.asdict(rules.RULES)))
@@ -54,7 +56,6 @@ def constant_of(value: Any) -> dict[str, Any]:
 
 def _written(kind: str, /, *values: Any, **fields: Any) -> dict[str, Any]:
     """Return the JSON of one of the manifest's dataclasses."""
-    manifests = runtime("manifest")
     document: dict[str, Any] = manifests.written(getattr(manifests, kind)(*values, **fields))
     return document
 
@@ -112,6 +113,11 @@ def pattern_of(
     return _written("Value", kind, divisible, small="tt.pointer_range" in marks)
 
 
+def spoken(patterns: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return patterns in words."""
+    return [manifests.spoken(manifests.pattern_of(p), rules.RULES) for p in patterns]
+
+
 def _parameter(parameter: Parameter) -> dict[str, Any]:
     document = _written(
         "Parameter",
@@ -159,7 +165,7 @@ def maps_of(compiled: CompiledKernel) -> list[Any]:
         return []
     entries = list(getattr(compiled.metadata, "tensordesc_meta", None) or ())
     driver = _triton.gpu_target(compiled.target).backend
-    if driver not in runtime("driver").WITH_MAPS or len(entries) != count:
+    if driver not in WITH_MAPS or len(entries) != count:
         raise BundleUnsupportedError(
             "bundles cannot hold kernels for this target that take tensor descriptors",
             argument=compiled.name,
@@ -167,10 +173,8 @@ def maps_of(compiled: CompiledKernel) -> list[Any]:
             remedy="Pass a pointer, and make the descriptor in the kernel, or compile this kernel "
             "where it runs.",
         )
-    make = runtime("manifest").TensorMap
-    return [
-        make(**{ours: entry[theirs] for ours, theirs in MAP_FIELDS.items()}) for entry in entries
-    ]
+    named = [{ours: entry[theirs] for ours, theirs in MAP_FIELDS.items()} for entry in entries]
+    return [manifests.TensorMap(**fields) for fields in named]
 
 
 # The manifest's names of the compiler's facts about a descriptor.
@@ -193,7 +197,6 @@ def _flat(kinds: Any) -> Iterator[Any]:
 
 def packing_of(patterns: Sequence[Mapping[str, Any]], maps: Sequence[Any] = ()) -> dict[str, Any]:
     """Return the place of each argument in the parameter buffer; `maps` has the encodings of descriptors."""
-    manifests = runtime("manifest")
     fields: list[Any] = []
     end, left = 0, list(maps)
     for path, pattern in manifests.leaves_of(list(map(manifests.pattern_of, patterns))):

@@ -1,40 +1,23 @@
-"""The door to `gluon_runtime`, which reads and launches bundles, and whose errors become ours."""
+"""The errors of `gluon_runtime`, which reads and launches bundles, become ours."""
 
 from __future__ import annotations
 
-import importlib
 from contextlib import contextmanager
-from types import ModuleType
 from typing import Any, Iterator
 
 from gluon_bundle import errors
+from gluon_runtime import errors as theirs
 
-__all__ = ["runtime", "translated"]
-
-
-def runtime(module: str) -> ModuleType:
-    """`gluon_runtime.<module>`; it is imported on demand, because few programs have to do with bundles.
-
-    Raises:
-        BundleError: it is not installed.
-    """
-    try:
-        return importlib.import_module(f"gluon_runtime.{module}")
-    except ImportError as error:
-        raise errors.BundleError(
-            "gluon-runtime, which reads bundles, is not installed",
-            remedy="pip install gluon-runtime",
-        ) from error
+__all__ = ["translated"]
 
 
 @contextmanager
 def translated() -> Iterator[None]:
     """Convert the errors of `gluon_runtime` to the classes of the same name in
     `gluon_bundle.errors`."""
-    theirs = runtime("errors").BundleError
     try:
         yield
-    except theirs as error:
+    except theirs.BundleError as error:
         cause: Any = error
         ours = getattr(errors, type(cause).__name__, errors.BundleError)
         raise ours(

@@ -10,7 +10,6 @@ from typing import Any, Mapping, Optional
 
 from gluon_bundle import form as forms
 from gluon_bundle.bundle import Bundle, check_same_code, check_same_kernel
-from gluon_bundle.reader import runtime
 from gluon_core.compiler.kernel import CompiledKernel
 from gluon_core.compiler.source import GluonASTSource
 from gluon_core.plugin.backend import Backend
@@ -194,16 +193,14 @@ def nearest(
     listed = _supply().kernels.get(source.fn.fn.__qualname__)
     if not listed or not forms.has_code(target):
         return None
-    manifests, select = runtime("manifest"), runtime("select")
-    rules = manifests.rules_of(forms.RULES)
     names = source.fn.arg_names
     identity = forms.identity_of(source.fn)
-    needed = [select.spoken(manifests.pattern_of(p), rules) for p in forms.patterns_of(source)]
+    needed = forms.spoken(forms.patterns_of(source))
     explicit = forms.given_options(options, backend, target)
     candidates: list[Nearest] = []
     for _, _, kernel in listed:
         for form in kernel["forms"]:
-            has = [select.spoken(manifests.pattern_of(p), rules) for p in form["arguments"]]
+            has = forms.spoken(form["arguments"])
             differences = [
                 (name, old, new) for name, old, new in zip(names, has, needed) if old != new
             ]

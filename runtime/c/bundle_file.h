@@ -4,7 +4,7 @@
 #define INDEX_VERSION 4
 #define MOST_BUFFER (1 << 15) /* bytes of the arguments of a launch; no driver takes more */
 
-/* Records of the file, at any address. Those of the index are gluon_runtime.index's: the header, then each kernel, its
+/* Records of the file, at any address. Those of the index are gluon_bundle.index's: the header, then each kernel, its
  * parameters, and its forms, each in front of its arguments. Texts are places in the strings. */
 typedef struct RECORD {
     char magic[4];

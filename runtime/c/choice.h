@@ -1,7 +1,7 @@
 /* The score of an argument for compiled code: part of engine.c and of gluon_bundle.c. */
 
 #define RECORD __attribute__((packed, may_alias))
-/* The conditions of an argument; gluon_runtime.index makes them. Tuples are taken apart. */
+/* The conditions of an argument; gluon_runtime.conditions makes them. Tuples are taken apart. */
 typedef struct RECORD {
     uint32_t parameter, kind;
     uint32_t text; /* the type, the element type of a pointer, or the constant */

@@ -8,7 +8,6 @@ byte is noticed, the bookkeeping of the archive included. Reading evaluates noth
 from __future__ import annotations
 
 import hashlib
-import io
 import os
 import struct
 import zlib
@@ -23,20 +22,30 @@ from gluon_runtime.errors import (
     BundleVersionError,
 )
 
-__all__ = ["CERTIFICATE", "FORMAT", "MANIFEST", "INDEX", "Container", "pack", "read", "unpack"]
+__all__ = [
+    "CERTIFICATE",
+    "DIGITS",
+    "FORMAT",
+    "HEAD",
+    "INDEX",
+    "MANIFEST",
+    "MIDDLE",
+    "Container",
+    "read",
+    "unpack",
+]
 
 FORMAT = 1
 MANIFEST = "manifest.json"
 INDEX = "index.bin"
 CERTIFICATE = "certificate.json"
 
-_HEAD = b"gluon-bundle/"
-_MIDDLE = b" sha256="
-_DIGITS = 64
+HEAD = b"gluon-bundle/"
+MIDDLE = b" sha256="
+DIGITS = 64
 _START = b"PK\x03\x04"
 _LOCAL = struct.Struct("<4s5H3I2H")  # the header before each member
 _FIRST = MANIFEST.encode()
-_EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 class Container:
@@ -50,24 +59,6 @@ class Container:
     def __init__(self, members: Mapping[str, bytes], digest: str):
         self.members = dict(members)
         self.digest = digest
-
-
-def pack(members: Mapping[str, bytes]) -> bytes:
-    """Return the bytes of a bundle: the manifest first, the index after it, the others by name."""
-    import zipfile  # a launch does not need it
-
-    first = [name for name in (MANIFEST, INDEX) if name in members]
-    names = first + sorted(set(members) - set(first))
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
-        for name in names:
-            info = zipfile.ZipInfo(name, _EPOCH)
-            info.create_system = 3  # else it names the machine that wrote
-            info.external_attr = 0o644 << 16
-            archive.writestr(info, members[name])
-        archive.comment = _HEAD + b"%d" % FORMAT + _MIDDLE + b"0" * _DIGITS
-    body = buffer.getvalue()[:-_DIGITS]
-    return body + hashlib.sha256(body).hexdigest().encode()
 
 
 def read(path: Union[str, os.PathLike[str]], digest: Optional[str] = None) -> Container:
@@ -100,10 +91,10 @@ def unpack(data: bytes, where: str, digest: Optional[str] = None) -> Container:
         BundleDamagedError: its bytes are not those that were written.
         BundleHashError: intact, but not the one with this `digest`.
     """
-    place = data.rfind(_HEAD, max(0, len(data) - 256))
+    place = data.rfind(HEAD, max(0, len(data) - 256))
     if place < 0:
         raise _headless(data, where)
-    version, separator, rest = data[place + len(_HEAD) :].partition(_MIDDLE)
+    version, separator, rest = data[place + len(HEAD) :].partition(MIDDLE)
     if separator and version.isdigit() and version != b"%d" % FORMAT:
         raise BundleVersionError(
             "the bundle has a format that this release does not read",
@@ -112,10 +103,10 @@ def unpack(data: bytes, where: str, digest: Optional[str] = None) -> Container:
             got=f"format {version.decode()}",
             remedy="Build it anew, or install the release of gluon-runtime that it was built with.",
         )
-    if len(rest) < _DIGITS:
+    if len(rest) < DIGITS:
         raise BundleTruncatedError("the end of the file is missing", argument=where)
     recorded = rest.decode("ascii", "replace")
-    really = hashlib.sha256(data[:-_DIGITS]).hexdigest()
+    really = hashlib.sha256(data[:-DIGITS]).hexdigest()
     if recorded != really:
         raise BundleDamagedError(
             "the file is damaged or was changed",

@@ -30,12 +30,10 @@ __all__ = [
     "TensorMap",
     "Tuple",
     "Value",
-    "canonical",
     "digest_of",
     "leaves_of",
     "parse",
     "pattern_of",
-    "rules_of",
     "spoken",
     "written",
 ]
@@ -378,12 +376,6 @@ class Manifest:
                     raise mistake(f".kernels.{name}", "a member of the bundle", member)
 
 
-def canonical(document: Any) -> bytes:
-    """Return the one way in which a manifest is written."""
-    text = json.dumps(document, sort_keys=True, indent=1, ensure_ascii=True, allow_nan=False)
-    return text.encode() + b"\n"
-
-
 def parse(data: bytes, where: str) -> Manifest:
     """Return a manifest from its bytes.
 
@@ -398,12 +390,6 @@ def parse(data: bytes, where: str) -> Manifest:
         ) from None
     manifest: Manifest = schema.read(Manifest, document, where)
     return manifest
-
-
-def rules_of(value: Any) -> Rules:
-    """Return rules from their JSON."""
-    rules: Rules = schema.read(Rules, value, "rules")
-    return rules
 
 
 def pattern_of(value: Any) -> Pattern:

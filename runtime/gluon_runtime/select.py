@@ -12,8 +12,8 @@ from typing import Any, Iterable, Mapping, Optional, Sequence
 
 from gluon_runtime import native
 from gluon_runtime.arrays import Seen
+from gluon_runtime.conditions import CONSTANT_SCORE, KINDS, condition
 from gluon_runtime.errors import BundleAmbiguousError, BundleArgumentError, BundleMissingError
-from gluon_runtime.index import CONSTANT_SCORE, KINDS, condition
 from gluon_runtime.manifest import (
     Constant,
     Described,

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gluon_core as gluon
+from gluon_bundle import archive
 from gluon_core import errors
 from gluon_core import language as gl
 from gluon_core.bundle import Bundle, export_cache, import_cache
@@ -28,7 +29,7 @@ def repacked(data, change):
     """The file `data` with `change(members)` made to its parts, and a hash that is right again."""
     members = dict(container.unpack(data, "test").members)
     change(members)
-    return container.pack(members)
+    return archive.pack(members)
 
 
 def manifest_of(members):
@@ -250,7 +251,7 @@ class TestReading:
             members["index.bin"] = bytes(index)
             document = manifest_of(members)
             document["members"]["index.bin"] = hashlib.sha256(bytes(index)).hexdigest()
-            members["manifest.json"] = manifests_canonical(document)
+            members["manifest.json"] = archive.canonical(document)
 
         path = tmp_path / "evil.glb"
         path.write_bytes(repacked(bundle_file.read_bytes(), exchange))
@@ -288,7 +289,7 @@ class TestReading:
         def exchange(members):
             document = manifest_of(members)
             change(document)
-            members["manifest.json"] = manifests_canonical(document)
+            members["manifest.json"] = archive.canonical(document)
 
         path = tmp_path / "odd.glb"
         path.write_bytes(repacked(bundle_file.read_bytes(), exchange))
@@ -315,12 +316,6 @@ class TestReading:
 
 def first(document):
     return document["kernels"]["scale"]["forms"][0]
-
-
-def manifests_canonical(document):
-    from gluon_runtime.manifest import canonical
-
-    return canonical(document)
 
 
 class TestTwoBundles:

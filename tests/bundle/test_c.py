@@ -350,17 +350,18 @@ class TestLaunch:
 
     def test_clusters_shared_memory_and_scratch(self, program, bundle_file, folder, tmp_path):
         def exchange(members):
-            from gluon_runtime import index, manifest
+            from gluon_bundle import archive, index
+            from gluon_runtime import manifest
 
             document = json.loads(members["manifest.json"])
             for form in document["kernels"]["scale"]["forms"]:
                 form["launch"].update(num_ctas=16, cooperative=True, dependent=True, shared=100000)
                 form["launch"]["global_scratch"] = [64, 512]
-            parsed = manifest.parse(manifest.canonical(document), "test")
+            parsed = manifest.parse(archive.canonical(document), "test")
             members["index.bin"] = index.build(parsed)
             digest = hashlib.sha256(members["index.bin"]).hexdigest()
             document["members"]["index.bin"] = digest
-            members["manifest.json"] = manifest.canonical(document)
+            members["manifest.json"] = archive.canonical(document)
 
         path = tmp_path / "large.glb"
         path.write_bytes(repacked(bundle_file.read_bytes(), exchange))

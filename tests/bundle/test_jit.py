@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import struct
-import sys
 from pathlib import Path
 
 import numpy
@@ -254,10 +253,3 @@ class TestRecording:
         compiled = kernels.scale[2](Array(0x1000), Array(0x2000), 64, 2.5, 512, kernels.L32)
         assert list(compiled.asm) == ["cubin"] and len(device.launches) == 1
         assert bundle.kernels["scale"]["forms"][0]["grid"] == [2, 1, 1]
-
-
-def test_without_gluon_runtime_it_names_the_package_to_install(bundle_file, monkeypatch):
-    for module in ("errors", "container", "manifest"):
-        monkeypatch.setitem(sys.modules, f"gluon_runtime.{module}", None)
-    with pytest.raises(errors.BundleError, match="pip install gluon-runtime"):
-        Bundle.open(bundle_file)

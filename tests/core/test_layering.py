@@ -151,7 +151,7 @@ print(tracer.walk)
         ("backends/emu/gluon_emu/settings.py", "import gluon_emu.amdgcn", "rooms of the emulator"),
         ("backends/sim/gluon_sim/tools/watcher.py", "import gluon_amd", "do not know each other"),
         (
-            "runtime/gluon_runtime/index.py",
+            "runtime/gluon_runtime/conditions.py",
             "import gluon_core.errors",
             "runtime needs nothing else",
         ),
