@@ -9,7 +9,7 @@ from torch import Tensor
 
 import gluon_core as gluon
 from gluon_kernels.checks import check_apart, check_devices, check_no_gradients, check_tensors
-from gluon_kernels.eager import differentiable, route
+from gluon_kernels.eager import differentiable, direct, route
 from gluon_kernels.gemm import portable
 from gluon_kernels.gemm.call import Call, check_settings, checked
 from gluon_kernels.plans import Plans, current_target
@@ -87,32 +87,33 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 
 def _gradients(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+    """Return the gradients of all arguments."""
+    return (*_gradients_of(ctx, grad, ctx.activation), None, None)
+
+
+def _gradients_of(ctx: Any, grad: Tensor, activation: Optional[str] = None) -> tuple[Any, ...]:
     """Return the gradients, which are products, too; what was before an activation is computed again."""
     a, b, bias = ctx.saved_tensors
     needs = ctx.needs_input_grad
-    if ctx.activation is None and grad.dtype is a.dtype and is_plain(grad, a, b, bias):
+    to_bias = bias is not None and needs[2]
+    if activation is None and grad.dtype is a.dtype and is_plain(grad, a, b, bias):
         known_by = (signature(grad, a, b), needs[0], needs[1])
-        run = gradient_plans.find(known_by, grad, a, b, needs[0], needs[1])
-        return (
-            *run(grad, a, b),
-            _to_bias(grad, bias) if bias is not None and needs[2] else None,
-            None,
-            None,
-        )
-    if ctx.activation is not None:
+        run = gradient_plans.get(known_by)
+        if run is None:
+            run = gradient_plans.find(known_by, grad, a, b, needs[0], needs[1])
+        return (*run(grad, a, b), _to_bias(grad, bias) if to_bias else None)
+    if activation is not None:
         again = torch.is_grad_enabled()  # these gradients have gradients
         before = _product(a, b, bias, None, torch.float32)
         before = before if again else before.detach().requires_grad_()
         with torch.enable_grad():
-            after = activated(before, ctx.activation)
+            after = activated(before, activation)
         (grad,) = torch.autograd.grad(after, before, grad.float(), create_graph=again)
     own = grad.to(a.dtype)
     return (
         _product(own, b.mT) if needs[0] else None,
         _product(a.mT, own) if needs[1] else None,
-        _to_bias(grad, bias) if bias is not None and needs[2] else None,
-        None,
-        None,
+        _to_bias(grad, bias) if to_bias else None,
     )
 
 
@@ -173,14 +174,25 @@ _call, _call_out = _matmul, _matmul_out.overload
 _watched = differentiable(_run, _keep, _gradients, again=True)
 
 
+def _forward(ctx: Any, a: Tensor, b: Tensor, bias: Optional[Tensor]) -> Tensor:
+    ctx.to_save = (a, b, bias)
+    return _run(a, b, bias)
+
+
+_watched_alone = direct(_forward, _gradients_of, _gradients_of)
+
+
 def _product(
     a: Tensor, b: Tensor, bias: Optional[Tensor] = None, activation: Optional[str] = None,
     out_dtype: Optional[torch.dtype] = None,
 ) -> Tensor:  # fmt: skip
     """Multiply matrices, or as many by as many, by the shortest way that torch allows."""
+    result: Tensor
     way = 0 if is_compiling() else route(a, b, bias)
-    call = (_call, _run, _watched)[way]
-    result: Tensor = call(a, b, bias, activation, out_dtype)
+    if way == 2 and activation is None and out_dtype is None:
+        result = _watched_alone(a, b, bias)
+    else:
+        result = (_call, _run, _watched)[way](a, b, bias, activation, out_dtype)
     return result
 
 
@@ -223,8 +235,12 @@ def matmul(
                 return _run_into(a, b, bias, activation, out)
         else:
             way = route(a, b, bias)
+            result: Tensor
+            if way == 2 and activation is None and out_dtype is None and a.ndim == b.ndim == 2:
+                result = _watched_alone(a, b, bias)
+                return result
             if way and a.ndim == b.ndim == 2:
-                result: Tensor = (_run if way == 1 else _watched)(a, b, bias, activation, out_dtype)
+                result = (_run if way == 1 else _watched)(a, b, bias, activation, out_dtype)
                 return result
             if way == 1 and b.ndim == 2 and a.ndim > 2:
                 rows = _run(a.flatten(0, -2), b, bias, activation, out_dtype)
