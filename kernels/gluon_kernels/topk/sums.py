@@ -249,6 +249,28 @@ def _sums(x: Tensor, dim: int, dtype: torch.dtype, reverse: bool) -> Tensor:
     return result
 
 
+def _row_sums(x: Tensor, reverse: bool = False) -> Tensor:
+    """Return the sums along the last dimension, in the dtype of `x`; plans of these have short keys."""
+    known_by = (key(x), True) if reverse else key(x)
+    plan = _plans.get(known_by)
+    if plan is None:
+        plan = _plans.find(known_by, x, x.dtype, reverse)
+    result: Tensor = plan(x, None, reverse)
+    return result
+
+
+def _forward(ctx: Any, x: Tensor) -> Tensor:
+    ctx.to_save = ()
+    return _row_sums(x)
+
+
+_watched_rows = direct(
+    _forward,
+    lambda ctx, grad: _row_sums(grad, True),
+    lambda ctx, grad: _cumsum(grad, grad.dtype, True),
+)
+
+
 def cumsum(x: Tensor, dim: int = -1, *, dtype: Optional[torch.dtype] = None) -> Tensor:
     """Return the sums of the elements up to each along a dimension, added up in float32. Gradients flow to `x`.
 
@@ -270,6 +292,9 @@ def cumsum(x: Tensor, dim: int = -1, *, dtype: Optional[torch.dtype] = None) -> 
         check_dtypes(dtype=dtype)
     if not (x is None or is_compiling()):
         way = route(x)
+        if way and dtype is None and (dim == -1 or dim == x.ndim - 1):
+            result = _row_sums(x) if way == 1 else _watched_rows(x)
+            return result
         if way == 1:
             kind = x.dtype if dtype is None else dtype
             if dim == -1 or -x.ndim <= dim < x.ndim:
