@@ -22,7 +22,7 @@ from gluon_kernels.norm.loss import check_labels, gradient_of_logits, losses_of,
 __all__ = ["linear_cross_entropy"]
 
 _AT_ONCE = 1 << 27  # logits
-_KEPT = 1 << 22  # logits that a gradient is computed from without the product again: 16 MB
+_KEPT = 1 << 22  # logits that are kept as they are for the gradient; of more, their gradient is
 _REDUCTIONS = ("none", "sum", "mean")
 
 
@@ -129,25 +129,37 @@ def _forward(
             inverse = 1 / (labels != ignore_index).sum()
             loss = loss.sum() * inverse
     if ctx is not None:
-        ctx.save_for_backward(x, weight, labels, logsum, inverse, logits if size <= _KEPT else None)
+        slope = None
+        if logits is not None and size > _KEPT:
+            known = (None, logits, labels, logsum, None, ignore_index)
+            slope, logits = gradient_of_logits(*known, x.dtype), None
+        ctx.save_for_backward(x, weight, labels, logsum, inverse, logits, slope)
         ctx.ignore_index = ignore_index
     result: Tensor = loss
     return result
 
 
 def _gradients_of(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-    x, weight, labels, logsum, inverse, logits = ctx.saved_tensors
-    ignored = ctx.ignore_index
-    if 0 < len(x) * len(weight) <= _AT_ONCE:
-        if logits is None:
-            logits = matmul(x, weight.mT, out_dtype=torch.float32)
-        slope = gradient_of_logits(grad, logits, labels, logsum, inverse, ignored, x.dtype)
-        needs = ctx.needs_input_grad
-        to_x = matmul(slope, weight) if needs[0] else None
-        to_weight = matmul(slope.mT, x) if needs[1] else None
-    else:
+    x, weight, labels, logsum, inverse, logits, slope = ctx.saved_tensors
+    ignored, needs = ctx.ignore_index, ctx.needs_input_grad
+    if logits is None and slope is None:
         of_rows = grad if inverse is None else (grad * inverse).expand(len(x))
         to_x, to_weight = _gradient.function(of_rows, x, weight, labels, logsum, ignored)
+        return to_x, to_weight, None, None, None
+    factor = None
+    if slope is None:
+        slope = gradient_of_logits(grad, logits, labels, logsum, inverse, ignored, x.dtype)
+    else:  # that of losses that are added up
+        factor = grad if inverse is None else grad * inverse.clamp_max(1)  # no label may count
+        factor = factor[:, None] if factor.ndim else factor
+    to_x = matmul(slope, weight) if needs[0] else None
+    if needs[1]:
+        scaled = x if factor is None else (x * factor).to(x.dtype)
+        to_weight = matmul(slope.mT, scaled)
+    else:
+        to_weight = None
+    if to_x is not None and factor is not None:
+        to_x *= factor
     return to_x, to_weight, None, None, None
 
 
@@ -164,7 +176,8 @@ def linear_cross_entropy(
 ) -> Tensor:
     """Return the cross entropy of `x @ weight.mT` with labels, some rows of logits at a time.
 
-    Gradients flow to `x` and `weight`; more than 16 MB of logits are computed again for them.
+    Gradients flow to `x` and `weight`. For them, up to 134 million logits are kept, more than 4 million as their gradient in the dtype of `x`; more are
+    computed again, some rows at a time.
 
     Args:
         x: [rows, width], float16, bfloat16 or float32.

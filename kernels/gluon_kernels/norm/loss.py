@@ -100,7 +100,7 @@ def mean_loss_of(x: Tensor, labels: Tensor, ignored: int, keep: bool) -> Any:
 
 
 def gradient_of_logits(
-    grad: Tensor, x: Tensor, labels: Tensor, logsum: Tensor, inverse: Optional[Tensor], ignored: int,
+    grad: Optional[Tensor], x: Tensor, labels: Tensor, logsum: Tensor, inverse: Optional[Tensor], ignored: int,
     dtype: torch.dtype,
 ) -> Tensor:  # fmt: skip
     """Return the gradient of logits in a dtype; see `loss_launches.loss_gradient_plan`."""

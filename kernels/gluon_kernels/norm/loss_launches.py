@@ -105,17 +105,17 @@ def _mean_loss_of_many(x: Tensor, labels: Tensor, ignored: int, keep: bool) -> P
 
 
 def loss_gradient_plan(
-    grad: Tensor, x: Tensor, labels: Tensor, logsum: Tensor, inverse: Optional[Tensor], ignored: int,
+    grad: Optional[Tensor], x: Tensor, labels: Tensor, logsum: Tensor, inverse: Optional[Tensor], ignored: int,
     dtype: torch.dtype,
 ) -> Plan:  # fmt: skip
-    """Return `run(...)`, the gradient of logits in a dtype; `grad` has one element for each row, or one for all, which `inverse` multiplies."""
+    """Return `run(...)`, the gradient of logits in a dtype; `grad` has one element for each row, or one for all, which `inverse` multiplies; None stands for ones."""
     src = Rows.of(x)
     empty = allocator(x.shape, dtype, x.device)
     new = empty()
     dst = Rows.of(new)
     tiles, grid = blocks_of(src, dst)
     arguments = (grad, src.tensor, labels, logsum, inverse, new)
-    step = 0 if grad.ndim == 0 else grad.stride(0)
+    step = 0 if grad is None or grad.ndim == 0 else grad.stride(0)
     sizes = (src.count, src.columns, step, src.stride, labels.stride(0), dst.stride, ignored)
     launch = prepared(
         portable.cross_entropy_backward,
@@ -127,7 +127,7 @@ def loss_gradient_plan(
 
     read = src.read
 
-    def run(grad: Tensor, x: Tensor, labels: Tensor, logsum: Tensor, inverse: Any, *known: Any) -> Tensor:  # fmt: skip
+    def run(grad: Any, x: Tensor, labels: Tensor, logsum: Tensor, inverse: Any, *known: Any) -> Tensor:  # fmt: skip
         new = empty()
         launch(grad, read(x), labels, logsum, inverse, new)
         return new

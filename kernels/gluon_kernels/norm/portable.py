@@ -219,14 +219,16 @@ def cross_entropy_backward(
     dst_stride, ignored, ALIGN: gl.constexpr, ROWS: gl.constexpr, WIDTH: gl.constexpr,
     layout: gl.constexpr,
 ):  # fmt: skip
-    """Store the gradient of the logits; blocks of columns are programs of their own. `inverse` is None, or a factor of all rows."""
+    """Store the gradient of the logits; blocks of columns are programs of their own. `grad` is None for ones; `inverse` is None, or a factor of all rows."""
     row = gl.program_id(0) * ROWS
     start = gl.program_id(1) * WIDTH
     near = row + gl.arange(0, ROWS, gl.SliceLayout(1, layout))
     column = start + gl.arange(0, WIDTH, gl.SliceLayout(0, layout))
     exists = near < rows
     label = gl.load(labels + near.to(gl.int64) * label_stride, mask=exists, other=0)
-    factor = gl.load(grad + near * grad_stride, mask=exists, other=0.0).to(gl.float32)
+    factor = gl.where(exists, 1.0, 0.0)
+    if grad is not None:
+        factor = gl.load(grad + near * grad_stride, mask=exists, other=0.0).to(gl.float32)
     if inverse is not None:
         factor *= gl.load(inverse)
     factor = gl.where(label == ignored, 0.0, factor)

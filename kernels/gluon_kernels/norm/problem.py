@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gluon_kernels.norm.gated import swiglu
+from gluon_kernels.norm.linear_loss import linear_cross_entropy
 from gluon_kernels.norm.loss import cross_entropy
 from gluon_kernels.norm.ops import layer_norm, rms_norm, softmax
 from gluon_kernels.problem import Problem, Shape, with_gradients
@@ -17,6 +18,7 @@ from gluon_kernels.problem import Problem, Shape, with_gradients
 __all__ = [
     "CROSS_ENTROPY",
     "LAYER_NORM",
+    "LINEAR_CROSS_ENTROPY",
     "PROBLEMS",
     "RMS_NORM",
     "SOFTMAX",
@@ -220,7 +222,46 @@ SWIGLU = Problem(
 )
 
 
-PROBLEMS = (SOFTMAX, RMS_NORM, LAYER_NORM, CROSS_ENTROPY, SWIGLU)
+def _layer_arguments(shape: Shape, device: Any) -> dict[str, Any]:
+    rows, width, classes = (shape[x] for x in ("rows", "width", "classes"))
+    dtype = getattr(torch, shape["dtype"])
+    labels = torch.randint(0, classes, (rows,), device=device)
+    labels[::5] = -100
+    return {
+        "x": torch.randn(rows, width, device=device).to(dtype),
+        "weight": (torch.randn(classes, width, device=device) / width**0.5).to(dtype),
+        "labels": labels,
+    }
+
+
+def _layer_draw(draw: random.Random) -> Shape:
+    """Draw rows, width and classes: uniform in the logarithm, as many as torch has memory for in float32."""
+    while True:
+        rows, width = int(2 ** draw.uniform(5, 13)), 64 * int(2 ** draw.uniform(2, 7))
+        classes = int(2 ** draw.uniform(10, 17.3)) // 8 * 8
+        if rows * classes < 2**28:
+            return {"rows": rows, "width": width, "classes": classes, "dtype": "bfloat16"}
+
+
+LINEAR_CROSS_ENTROPY = Problem(
+    name="linear_cross_entropy",
+    op=linear_cross_entropy,
+    arguments=_layer_arguments,
+    reference=lambda x, weight, labels: F.cross_entropy(_wide(x) @ _wide(weight).mT, labels),
+    rivals={"torch": lambda x, weight, labels: F.cross_entropy(F.linear(x, weight), labels)},
+    draw=_layer_draw,
+    flops=lambda s: 2.0 * s["rows"] * s["width"] * s["classes"],
+    bytes=lambda s: 2.0 * s["width"] * (s["rows"] + s["classes"]),
+    tolerance=1e-2,
+    small=({"rows": 40, "width": 64, "classes": 136, "dtype": "bfloat16"},),
+    named=[
+        {"rows": rows, "width": width, "classes": classes, "dtype": "bfloat16"}
+        for rows, width, classes in ((4096, 4096, 50304), (2048, 4096, 131072))
+    ],
+)  # fmt: skip
+
+
+PROBLEMS = (SOFTMAX, RMS_NORM, LAYER_NORM, CROSS_ENTROPY, SWIGLU, LINEAR_CROSS_ENTROPY)
 
 WITH_GRADIENTS = (
     with_gradients(SOFTMAX, "x", draw=lambda draw: half_of(SOFTMAX.draw(draw))),
@@ -230,4 +271,5 @@ WITH_GRADIENTS = (
     ),
     with_gradients(CROSS_ENTROPY, "x", draw=lambda draw: half_of(CROSS_ENTROPY.draw(draw))),
     with_gradients(SWIGLU, "gate", "up", draw=lambda draw: half_of(SWIGLU.draw(draw))),
+    with_gradients(LINEAR_CROSS_ENTROPY, "x", "weight", draw=LINEAR_CROSS_ENTROPY.draw),
 )

@@ -104,13 +104,25 @@ def test_losses_of_a_linear_layer_in_parts(most, kept, short_way, monkeypatch):
     x, weight = torch.randn(200, 16, requires_grad=True), torch.randn(40, 16, requires_grad=True)
     labels = torch.randint(40, (200,))
     labels[::7] = -100
-    with torch.no_grad():
-        plain = kernels.linear_cross_entropy(x, weight, labels)
-    result = kernels.linear_cross_entropy(x, weight, labels)
-    right = F.cross_entropy(x @ weight.mT, labels)
-    pairs = zip(*(torch.autograd.grad(2 * loss, [x, weight]) for loss in (result, right)))
-    for mine, wanted in [(plain, right), (result, right), *pairs]:
-        assert error_of(mine, wanted) < 1e-5
+    scales = torch.linspace(0.5, 2, 200)
+    for reduction in ("mean", "none"):
+        with torch.no_grad():
+            plain = kernels.linear_cross_entropy(x, weight, labels, reduction=reduction)
+        result = kernels.linear_cross_entropy(x, weight, labels, reduction=reduction)
+        right = F.cross_entropy(x @ weight.mT, labels, reduction=reduction)
+        grad = scales if right.ndim else scales[100]
+        pairs = zip(*(torch.autograd.grad(loss, [x, weight], grad) for loss in (result, right)))
+        for mine, wanted in [(plain, right), (result, right), *pairs]:
+            assert error_of(mine, wanted) < 1e-5
+
+
+@pytest.mark.parametrize("kept", [0, 1 << 22])
+def test_gradients_of_a_linear_layer_without_labels_that_count(kept, short_way, monkeypatch):
+    monkeypatch.setattr(linear_loss, "_KEPT", kept)
+    x, weight = torch.randn(5, 16, requires_grad=True), torch.randn(40, 16, requires_grad=True)
+    loss = kernels.linear_cross_entropy(x, weight, torch.full((5,), -100))
+    for gradient in torch.autograd.grad(loss, [x, weight]):
+        assert not gradient.any()
 
 
 @pytest.mark.parametrize("name", CASES)
