@@ -1,6 +1,6 @@
 """Kernels over rows against QuACK, forward and with gradients, in one process and in random order.
 
-    python benchmarks/against_quack.py --seed 1 --jobs 15 [--limit 40]
+    python benchmarks/against_quack.py --seed 1 --jobs 15 [--limit 40] [--widths 131072 50304] [--ops rms_norm]
 
 QuACK compiles for each width at the first call, which takes seconds, so a few widths have three numbers of rows each; `--jobs` processes
 compile in advance. The ratio is QuACK's time over ours: in CUDA graphs, eager, and of the host alone. Its top-k takes widths up to
@@ -14,7 +14,7 @@ import random
 import subprocess
 import sys
 import time
-from typing import Any, Callable, Iterator
+from typing import Any, Callable, Iterator, Sequence
 
 import sweep
 import torch
@@ -30,6 +30,7 @@ except ImportError as error:
     print(f"QuACK cannot be imported, so nothing was raced: {error}")
     raise SystemExit(3) from None
 
+OPS = ("softmax", "rms_norm", "layer_norm", "cross_entropy", "topk")
 WIDTHS = (131072, 50304, 32768, 12288, 8192, 5120, 4096, 1344, 640, 256)
 SHORT = (256, 512, 1024, 4096)  # of top-k
 ELEMENTS = 2**27
@@ -44,15 +45,15 @@ def normal(*shape: int) -> torch.Tensor:
     return torch.randn(*shape, device="cuda", generator=RANDOM)
 
 
-def shapes(seed: int) -> list[tuple[str, int, int, int]]:
+def shapes(seed: int, ops: Sequence[str], widths: Sequence[int]) -> list[tuple[str, int, int, int]]:  # fmt: skip
     """Return `(op, rows, columns, k)` of all cases."""
     draw = random.Random(seed)
     cases = []
-    for op in ("softmax", "rms_norm", "layer_norm", "cross_entropy"):
-        for columns in WIDTHS:
+    for op in ops:
+        for columns in widths if op != "topk" else ():
             most = min(ELEMENTS // columns, 2**17)
             cases += [(op, int(2 ** draw.uniform(6, most.bit_length())), columns, 0) for _ in "abc"]
-    for columns in SHORT:
+    for columns in SHORT if "topk" in ops else ():
         for k in (8, 32, 128):
             cases += [("topk", int(2 ** draw.uniform(8, 17)), columns, k) for _ in "ab"]
     return cases
@@ -156,11 +157,13 @@ def summary(rows: list[dict[str, Any]]) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--ops", nargs="+", default=OPS, choices=OPS)
+    parser.add_argument("--widths", nargs="+", type=int, default=WIDTHS)
     parser.add_argument("--jobs", type=int, default=0)
     parser.add_argument("--limit", type=float, default=1e9, help="seconds, compilation included")
     parser.add_argument("--warm", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
-    cases, started = shapes(chosen.seed), time.time()
+    cases, started = shapes(chosen.seed, chosen.ops, chosen.widths), time.time()
     if chosen.warm:
         number, parts = map(int, chosen.warm.split("/"))
         kinds = list(dict.fromkeys((op, columns, k) for op, _, columns, k in cases))
