@@ -214,10 +214,33 @@ def _plainly(error: BaseException) -> dict[str, Any]:
     return fields
 
 
+def _of_an_option(error: BaseException, parameters: Mapping[str, Any]) -> Optional[UsageError]:
+    """Return the error of a path that an option names and the system refuses; None for any other error."""
+    if not isinstance(error, OSError) or not isinstance(error.filename, (str, os.PathLike)):
+        return None
+    refused = os.fspath(error.filename)
+    for name, value in parameters.items():
+        path = os.fspath(value) if isinstance(value, (str, os.PathLike)) else ""
+        if path and (refused == path or refused.startswith((f"{path}.", os.path.join(path, "")))):
+            option = f"--{name.strip('_').replace('_', '-')}"
+            return UsageError("cannot be opened", argument=option, got=f"{refused}: {error.strerror}")  # fmt: skip
+    return None
+
+
 def file_and_kernel(spec: str) -> tuple[str, Optional[str]]:
     """`FILE:KERNEL`, or a file alone, in its parts."""
     head, colon, tail = spec.rpartition(":")
     return (head, tail) if colon and tail.isidentifier() else (spec, None)
+
+
+def _show(error: GluonError, as_json: bool) -> Exit:
+    """Print an error of Gluon Core without a traceback, and return its exit code."""
+    if as_json:
+        print_json({"error": error.as_dict()})
+    else:
+        text = f"[bold red]{type(error).__name__}[/]: {escape(str(error))}"
+        errors().print(text, soft_wrap=True, highlight=False)
+    return code_of(error)
 
 
 def command(
@@ -251,26 +274,23 @@ def command(
             lacking = _lacking(error)
             if lacking:
                 error.remedy = " ".join(filter(None, (error.remedy, lacking)))
-            if kwargs.get("json"):
-                print_json({"error": error.as_dict()})
-            else:
-                errors().print(
-                    f"[bold red]{type(error).__name__}[/]: {escape(str(error))}",
-                    soft_wrap=True,
-                    highlight=False,
-                )
-            code = Exit.UNAVAILABLE if lacking else code_of(error)
+            code = _show(error, bool(kwargs.get("json")))
+            code = Exit.UNAVAILABLE if lacking else code
             if isinstance(error, LimitError) and OUTCOME in os.environ:
                 with open(os.environ[OUTCOME], "w") as file:
                     file.write("too large")
         except Exception as error:
             ran = file_of(kwargs)
-            if ran is None or not _of_the_file(error, ran):
+            wrong = _of_an_option(error, {k: v for k, v in kwargs.items() if k != runs})
+            if wrong is not None:
+                code = _show(wrong, bool(kwargs.get("json")))
+            elif ran is None or not _of_the_file(error, ran):
                 raise
-            code = Exit.FAILED
-            traceback.print_exception(error)
-            if kwargs.get("json"):
-                print_json({"error": _plainly(error)})
+            else:
+                code = Exit.FAILED
+                traceback.print_exception(error)
+                if kwargs.get("json"):
+                    print_json({"error": _plainly(error)})
         except KeyboardInterrupt as interrupt:
             # The simulator's position; nothing where other code was interrupted.
             text = f": {escape(str(interrupt))}" if str(interrupt) else ""

@@ -134,8 +134,10 @@ class Judge:
             (error,) = failed.args
             if isinstance(error, dict) and error["class"] == "ProblemError":
                 raise ProblemError(error["text"]) from None
-            text = f"{error['class']}: {error['text']}" if isinstance(error, dict) else str(error)
-            raise JudgeError(text) from None
+            if not isinstance(error, dict):
+                raise JudgeError(str(error)) from None
+            named = "" if error["class"] == "JudgeError" else f"{error['class']}: "
+            raise JudgeError(f"{named}{error['text']}") from None
         except Ended as ended:
             self.close()
             raise JudgeError(str(ended)) from None

@@ -66,7 +66,8 @@ def show(
             for line in change.lines:
                 print(f"    {line}")
     if not outcomes:
-        print(f"nothing was tried: {f'`{named}`' if named else 'no kernel'} is not launched")
+        reason = f"`{named}` is not launched" if named else "no kernel is launched"
+        print(f"nothing was tried: {reason}")
     return _code(outcomes)
 
 

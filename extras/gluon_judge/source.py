@@ -69,7 +69,7 @@ def entry(values: Mapping[str, Any], wanted: str, path: str) -> Callable[..., An
             return own[name]
     if len(own) != 1:
         raise JudgeError(
-            "several functions could be judged",
+            "several functions could be judged" if own else "there is no function to judge",
             argument=path,
             expected="FILE:FUNCTION, or one public function",
             got=", ".join(own) or "no function",

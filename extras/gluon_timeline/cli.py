@@ -78,6 +78,8 @@ def timeline(
 
 def _content(file: str, argument: str) -> Any:
     """Return a file's JSON; of a binary trace of Perfetto, its events in Chrome's format. Both may be compressed by gzip."""
+    if not Path(file).is_file():
+        raise UsageError("no such file", argument=argument, got=file)
     try:
         content = unpacked(Path(file).read_bytes())
         if content.lstrip()[:1] in (b"{", b"["):

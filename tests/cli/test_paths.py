@@ -64,3 +64,49 @@ def test_a_function_has_a_name_of_ascii(tmp_path):
     module = imported(tmp_path / "named.py", FILE.replace("kernel", "größe"))
     with pytest.raises(KernelSyntaxError, match="must be ASCII.*got größe"):
         module.größe[(1,)](np.ones(512, np.float32), target="sim:hopper")
+
+
+LAUNCHED = f"""{FILE}
+if __name__ == "__main__":
+    import numpy as np
+
+    kernel[(1,)](np.ones(512, np.float32), target="sim:sm_90")
+"""
+
+
+@pytest.mark.parametrize(
+    "words, option",
+    [
+        (["compile", "FILE", "-t", "sm_90", "-o", "no/such/x"], "--output"),
+        (["compile", "FILE", "-t", "sm_90", "--emit", "ttgir,llir", "-o", "no/such/x"], "--output"),
+        (["certify", "FILE", "-t", "gfx942", "-o", "no/such/x"], "--output"),
+        (["new", "name", "--to", "FILE"], "--to"),
+        (["timeline", "no/such.json", "--html", "x.html"], "FILE: no such file"),
+    ],
+)
+def test_a_path_that_the_system_refuses(tmp_path, monkeypatch, words, option):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "FILE").write_text(LAUNCHED)
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 2, (result.output, result.exception)
+    assert option in result.output and "Error: " in result.output
+
+
+def test_a_path_that_the_file_opens_itself_is_its_own_error(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "opens.py").write_text("open('no/such')\n")
+    result = CliRunner().invoke(app, ["run", "opens.py"])
+    assert result.exit_code == 1 and "UsageError" not in result.output
+
+
+def test_nothing_to_look_at_says_so(tmp_path):
+    empty = tmp_path / "empty.py"
+    empty.write_text("")
+    for words, sentence in (
+        (["slim", str(empty)], "nothing was tried: no kernel is launched"),
+        (["prove", str(empty)], "nothing was proved: no kernel is launched"),
+        (["judge", str(empty), "-r", str(empty)], "there is no function to judge"),
+    ):
+        result = CliRunner().invoke(app, words, env={"COLUMNS": "300"})
+        assert result.exit_code == 3 and sentence in result.output, result.output
+        assert "JudgeError: JudgeError" not in result.output
