@@ -26,6 +26,7 @@ from gluon_write.guard import guarded
 from gluon_write.held import held
 from gluon_write.hoist import hoisted
 from gluon_write.inline import inlined, steps_inlined
+from gluon_write.kept_rows import with_kept_rows
 from gluon_write.lane_sums import summed_by_lanes
 from gluon_write.loads_ahead import loaded_ahead
 from gluon_write.partition_choice import in_partitions
@@ -130,10 +131,12 @@ def chosen_for(
     copied = per_call(fn, drawn)
     if copied is not fn:
         fn, drawn = copied, traced(copied)
-    whole = in_whole_steps(fn, drawn)
-    if whole is not fn:
-        with contextlib.suppress(GluonError):  # a branch that the kernel's values cannot leave
-            fn, drawn = whole, traced(whole)
+    threads = int(options.num_warps) * target.warp_size
+    for written in (partial(with_kept_rows, threads=threads), in_whole_steps):
+        whole = written(fn, drawn)
+        if whole is not fn:
+            with contextlib.suppress(GluonError):  # a branch that the kernel's values cannot leave
+                fn, drawn = whole, traced(whole)
     fn, drawn = _with_tiles(fn, drawn, traced, target)
     fn, drawn = _formed(fn, drawn, traced, stages, target, int(options.num_warps))
     room = target.architecture.limits.shared_memory

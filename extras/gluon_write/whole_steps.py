@@ -29,9 +29,9 @@ from gluon_write.loops import argument, reads, stores
 from gluon_write.sketch import Sketch, place_of
 from gluon_write.step_masks import Terms, is_place, terms_of
 
-__all__ = ["in_whole_steps"]
+__all__ = ["PLAIN", "RowLoops", "Unmask", "WholeStep", "in_whole_steps"]
 
-_PLAIN = (ast.Assign, ast.AugAssign, ast.Expr)
+PLAIN = (ast.Assign, ast.AugAssign, ast.Expr)
 
 
 def in_whole_steps(fn: Any, drawn: Sketch) -> Any:
@@ -40,13 +40,13 @@ def in_whole_steps(fn: Any, drawn: Sketch) -> Any:
     Args:
         drawn: the traced kernel.
     """
-    readers = [_Loops(jit, number, drawn) for number, jit in enumerate(drawn.jits)]
+    readers = [RowLoops(jit, number, drawn) for number, jit in enumerate(drawn.jits)]
     if any(one.multiplies for one in readers):
         return fn
     return rewritten(fn, drawn.jits, lambda _, number: readers[number].text())
 
 
-class _Loops(Form):
+class RowLoops(Form):
     def __init__(self, fn: Any, number: int, drawn: Sketch):
         super().__init__(fn)
         self.number, self.drawn = number, drawn
@@ -67,24 +67,30 @@ class _Loops(Form):
                 changed = True
         return "\n".join(lines) + "\n" if changed else None
 
-    def _both(self, loop: ast.For) -> Optional[list[str]]:
-        """Return the lines of a loop with and without its masks; None where it has none of that form."""
+    def steps_of(self, loop: ast.For) -> Optional[tuple[ast.expr, str]]:
+        """Return the end and the step of a loop from 0 over plain statements on lines of their own; None of others."""
         bounds = loop.iter
         if not isinstance(bounds, ast.Call) or bounds.keywords or len(bounds.args) != 3:
             return None
         if self.text_of(bounds.func) != "range":
             return None
-        first, last, step = bounds_of([self.text_of(one) for one in bounds.args])
-        plain = all(isinstance(s, _PLAIN) for s in loop.body) and not loop.orelse
+        first, _, step = bounds_of([self.text_of(one) for one in bounds.args])
+        plain = all(isinstance(s, PLAIN) for s in loop.body) and not loop.orelse
         changing = {name for s in loop.body for name in stores(s)}
         places = [(0, bounds.end_lineno), *((s.lineno, s.end_lineno) for s in loop.body)]
         own_line = loop.lineno == bounds.end_lineno
         own_line &= all(one[1] < other[0] for one, other in zip(places, places[1:]))  # type: ignore[operator]
         if first != "0" or not isinstance(loop.target, ast.Name) or not plain or not own_line:
             return None
-        if changing & {*reads(bounds), loop.target.id}:
+        return None if changing & {*reads(bounds), loop.target.id} else (bounds.args[1], step)
+
+    def _both(self, loop: ast.For) -> Optional[list[str]]:
+        """Return the lines of a loop with and without its masks; None where it has none of that form."""
+        steps = self.steps_of(loop)
+        if steps is None:
             return None
-        unmask = _Unmask(self, _Step(self, loop, terms_of(bounds.args[1]), step))
+        end, step = steps
+        unmask = Unmask(self, WholeStep(self, loop, terms_of(end), step))
         outer, inner = " " * loop.col_offset, " " * loop.body[0].col_offset
         old = self.source.splitlines()[loop.lineno - 1 : loop.end_lineno]
         pieces: list[tuple[Any, list[str]]] = []  # a statement without masks, and its lines
@@ -103,7 +109,7 @@ class _Loops(Form):
         if not unmask.edits:
             return None
         return [
-            f"{outer}if {factor(last)} % {factor(step)} == 0:  # no step has a mask",
+            f"{outer}if {factor(self.text_of(end))} % {factor(step)} == 0:  # no step has a mask",
             *(f"    {line}" if line else "" for line in lines),
             f"{outer}else:",
             *(f"    {line}" if line else "" for line in old),
@@ -123,10 +129,10 @@ class _Loops(Form):
         return kinds.pop() if len(kinds) == 1 else None
 
 
-class _Unmask(ast.NodeTransformer):
+class Unmask(ast.NodeTransformer):
     """Leave the masks out that hold in a whole step, and count them."""
 
-    def __init__(self, form: _Loops, step: "_Step"):
+    def __init__(self, form: RowLoops, step: "WholeStep"):
         self.form, self.step, self.edits = form, step, 0
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
@@ -159,7 +165,7 @@ class _Unmask(ast.NodeTransformer):
         return mask is not None and self.step.holds(mask)
 
 
-class _Step:
+class WholeStep:
     """Tell which masks of a loop hold in each step whose elements are all there.
 
     Args:

@@ -1,0 +1,132 @@
+"""Loops that read a row again: rows of few blocks are read once, and stay in registers."""
+
+import importlib.util
+
+import numpy as np
+import pytest
+
+import gluon_core as gluon
+from gluon_core import language as gl
+
+pytestmark = pytest.mark.once
+BLOCK = 64
+
+
+@gluon.jit(layouts="auto")
+def centred(x, y, n, stride, BLOCK: gl.constexpr):
+    """Subtract the mean of each row, and divide by the largest distance from it."""
+    row = gl.program_id(0)
+    x += row * n
+    total = gl.zeros([BLOCK], gl.float32)
+    for start in range(0, n, BLOCK):
+        columns = start + gl.arange(0, BLOCK)
+        total += gl.load(x + columns, mask=columns < n, other=0.0)
+    mean = gl.sum(total, 0) / n
+    most = gl.zeros([BLOCK], gl.float32)
+    for begin in range(0, n, BLOCK):
+        places = begin + gl.arange(0, BLOCK)
+        value = gl.load(x + places, mask=places < n, other=0.0)
+        most = gl.maximum(most, gl.abs(gl.where(places < n, value - mean, 0.0)))
+    largest = gl.max(most, 0)
+    for start in range(0, n, BLOCK):
+        columns = start + gl.arange(0, BLOCK)
+        value = gl.load(x + columns, mask=columns < n, other=0.0)
+        gl.store(y + row * stride + columns, (value - mean) / largest, mask=columns < n)
+
+
+def expected(x):
+    far = x - x.mean(-1, keepdims=True)
+    return far / np.abs(far).max(-1, keepdims=True)
+
+
+def test_rows_of_few_blocks_are_read_once(chosen_sources):
+    for n in (10, 64, 256, 192):
+        x = np.random.default_rng(n).standard_normal((2, n)).astype(np.float32)
+        y = np.full((2, n + 3), np.nan, np.float32)
+        centred[(2,)](x, y, n, n + 3, BLOCK, num_warps=1, target="sim:sm_90")
+        assert np.allclose(y[:, :n], expected(x), atol=1e-5) and np.isnan(y[:, n:]).all()
+    assert chosen_sources
+    for text in chosen_sources:
+        part, _, loops = text.partition("    else:\n")
+        several, _, one = part.partition("elif (0 < n) & (n <= BLOCK)")
+        assert "if (n == 4 * BLOCK)" in several and "elif (n == 2 * BLOCK)" in several
+        assert (
+            several.count("gl.load(") == 4 + 2 and "mask=" not in several and "for " not in several
+        )
+        assert one.count("gl.load(") == 1 and one.count("mask=") == 2 and loops.count("for ") == 6
+
+
+def test_a_row_may_replace_itself():
+    for n in (50, 256):
+        x = np.random.default_rng(n).standard_normal((1, n)).astype(np.float32)
+        wanted = expected(x)
+        centred[(1,)](x, x, n, n, BLOCK, num_warps=1, target="sim:sm_90")
+        assert np.allclose(x, wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize("far", [BLOCK, -BLOCK])
+def test_blocks_that_a_store_reaches_are_read_again(far):
+    """A block of the result is where a later block of the row is: its step reads what was stored."""
+    n = 4 * BLOCK
+    whole = np.random.default_rng(1).standard_normal(n + BLOCK).astype(np.float32)
+    first = max(0, -far)
+    x = whole[first : first + n].copy()
+    wanted, mean = whole.copy(), x.mean()
+    largest = np.abs(x - mean).max()
+    for start in range(first, first + n, BLOCK):
+        wanted[start + far : start + far + BLOCK] = (wanted[start : start + BLOCK] - mean) / largest
+    one, two = whole[first : first + n], whole[first + far : first + far + n]
+    centred[(1,)](one, two, n, n, BLOCK, num_warps=1, target="sim:sm_90")
+    assert np.allclose(whole, wanted, atol=1e-4)
+
+
+TEXT = """
+import gluon_core as gluon
+from gluon_core import language as gl
+
+
+@gluon.jit(layouts="auto")
+def spread(x, y, n, far, BLOCK: gl.constexpr):
+    total = gl.zeros([BLOCK], gl.float32)
+    shift = 0
+    for start in range(0, n, BLOCK):
+        columns = start + gl.arange(0, BLOCK)
+        total += gl.load({first}, mask=columns < n, other=0.0)
+        {more}
+    mean = gl.sum(total, 0) / n
+    {between}
+    for start in range({bounds}):
+        columns = start + gl.arange(0, BLOCK)
+        value = gl.load({second}, mask=columns < n, other=0.0)
+        gl.store({place}, value - mean, mask=columns < n)
+"""
+USUAL = {
+    "first": "x + columns", "second": "x + columns", "more": "shift += 0", "between": "shift = 0",
+    "bounds": "0, n, BLOCK", "place": "y + columns",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {},
+        {"second": "x + columns + shift", "first": "x + columns + shift"},
+        {"second": "x + columns + far"},
+        {"more": "gl.store(y + columns, total, mask=columns < n)"},
+        {"between": "gl.store(x, 1.0)"},
+        {"bounds": "0, n + 0, BLOCK"},
+        {"place": "y + columns % 16"},
+        {"place": "y + columns * 2"},
+        {"more": "n = n + 0"},
+    ],
+)
+def test_other_loops_stay(changed, tmp_path, chosen_sources):
+    """Other places, loops with other steps, and memory that is written before the row is read again."""
+    path = tmp_path / "spread.py"
+    path.write_text(TEXT.format(**USUAL | changed))
+    spec = importlib.util.spec_from_file_location("spread", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    x, y = np.arange(256, dtype=np.float32), np.zeros(256, np.float32)
+    module.spread[(1,)](x, y, 128, 0, BLOCK, num_warps=1, target="sim:sm_90")
+    assert ("2 * BLOCK" in chosen_sources[0]) == (not changed)
