@@ -130,9 +130,14 @@ class Prefetcher(LoopReader):
         outer, inner = " " * node.col_offset, " " * node.body[0].col_offset
         before = []
         fetch = self._fetch(loop, moved, last, stride, ahead)
+        arrived = self.arrived(loop, stages - 2)
+        single = len(loop.issued) == 1 and len(arrived) > 1
+        # The buffer of the step before the last one is free as soon as all have come to a step.
+        first_thing = single and stages > 3
+        steps = stages - 2 if first_thing else stages - 1
         if loop.copied:
             before.append(
-                f"{outer}# Rings of {stages} buffers: copies run {stages - 1} steps ahead of the products."
+                f"{outer}# Rings of {stages} buffers: copies run {steps} steps ahead of the products."
             )
             before += [f"{outer}{moved[n]} = {n}" for n in carried(loop) if n != variable]
             before.append(f"{outer}{ahead} = {first}")
@@ -141,20 +146,23 @@ class Prefetcher(LoopReader):
             before.append(f"{outer}# No copies: the addresses may have any alignment.")
         before += [f"{outer}{line}" for line in self.rings_of(loop, moved)]
         if loop.copied:
-            before.append(f"{outer}for {step} in {gl}.static_range({stages - 1}):")
+            before.append(f"{outer}for {step} in {gl}.static_range({steps}):")
             before += [f"{outer}    {line}" for line in fetch(step)]
         before.append(f"{outer}{step} = 0")
-        arrived = self.arrived(loop, stages - 2)
         # The tiles of the next step are awaited before its copies: a fence would wait for those, too.
-        early = len(loop.issued) == 1 and len(arrived) > 1 and stages > 2
+        early = single and stages == 3
         before += [f"{outer}{line}" for line in (arrived if early else [])]
         edits: list[Edit] = [(node.lineno, node.lineno - 1, before)]
         waited = [f"{inner}{line}" for line in self.waited(loop, step, slot)]
-        waited += [f"{inner}{line}" for line in ([] if early else arrived)]
         # The copies overwrite the buffers of the step before, whose products must be over.
-        copies = [f"{inner}{line}" for line in fetch(f"{step} + {stages - 1}")]
-        if early:
+        copies = [f"{inner}{line}" for line in fetch(f"{step} + {steps}")]
+        if first_thing:
+            waited += [f"{inner}{line}" for line in self.arrived(loop, stages - 3)]
+            waited, copies = [*waited, *copies], []
+        elif early:
             copies = [*(f"{inner}{line}" for line in self.arrived(loop, stages - 3)), *copies]
+        else:
+            waited += [f"{inner}{line}" for line in arrived]
         if not loop.copied:
             copies = []
         begun, new_lines, over = self.waits(loop, copies, inner, outer)
