@@ -9,7 +9,7 @@ from gluon_core.plugin.targets import Target
 from gluon_write.branches import taken_alone
 from gluon_write.partitions import LAUNCHED, MOST_PARTS, REGISTERS, SHARERS, Partitions
 from gluon_write.programs import reversed_programs
-from gluon_write.ring_plan import GROUP, NoForm
+from gluon_write.ring_plan import GROUP, NoForm, NoRoom
 from gluon_write.rows import parted
 from gluon_write.sketch import Sketch
 from gluon_write.tiles_ahead import has_several_products
@@ -41,11 +41,14 @@ def in_partitions(
     if stages < 2 or not able or not drawn.copied or drawn.warps or form == "pipelined":
         return fn
     parts = MOST_PARTS if has_several_products(drawn, target) else 1
+    written: Optional[Partitions] = None
     try:
         written = _with_parts(fn, drawn, traced, target, stages, warps, parts)
+    except NoRoom:  # a program that walks stores its result when no tile is on its way
+        pass
     except (NoForm, GluonError):
         return fn
-    heavy = written.heavy_axis()
+    heavy = None if written is None else written.heavy_axis()
     walk = walking(fn, drawn, heavy)
     if walk is not None:
         try:
@@ -60,6 +63,8 @@ def in_partitions(
             return chosen.kernel if form or pays else fn
         except (NoForm, GluonError):
             pass  # each program has its own block
+    if written is None:
+        return fn
     if parts == 1:
         pays = written.walks and written.alone and written.gain > 1
         return written.kernel if written.walks and form or pays else fn

@@ -15,7 +15,7 @@ from gluon_write.own_tiles import DEPTH, OwnTile, own_stores, own_tiles
 from gluon_write.sketch import Sketch
 from gluon_write.tile_loops import LoopsOfTiles
 
-__all__ = ["COMPOUND", "GROUP", "Function", "NoForm", "RingPlan", "is_text"]
+__all__ = ["COMPOUND", "GROUP", "Function", "NoForm", "NoRoom", "RingPlan", "is_text"]
 
 COMPOUND = (ast.For, ast.While, ast.If)
 GROUP = 4  # warps
@@ -25,6 +25,10 @@ _MOST_SLOTS = 4
 
 class NoForm(Exception):
     """Say that a kernel has no such form."""
+
+
+class NoRoom(NoForm):
+    """Say that the rings of a form do not fit shared memory."""
 
 
 @dataclass
@@ -211,14 +215,14 @@ class RingPlan:
         """Choose the slots of the rings.
 
         Raises:
-            NoForm: there is no memory for two, or in one partition for as many as are asked for.
+            NoRoom: there is no memory for two, or in one partition for as many as are asked for.
         """
         room = self.target.architecture.limits.shared_memory - self._other_memory()
         # A program that walks has its multiprocessor for itself: one partition takes the memory that is there.
         wanted = _MOST_SLOTS if self.walks and self.parts == 1 else 2
         self.depth = min(max(self.stages, wanted), room // self._slot_bytes)
         if self.depth < (self.stages if self.parts == 1 else 2):
-            raise NoForm
+            raise NoRoom
 
     @property
     def _slot_bytes(self) -> int:
