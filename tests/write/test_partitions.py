@@ -341,6 +341,19 @@ def test_products_walk_where_a_block_fills_a_multiprocessor(sources, N, K, walks
         assert np.abs(c - wanted).max() < 5e-2
 
 
+def test_rings_without_room_for_the_result_walk(sources, monkeypatch):
+    """Four slots and a whole result exceed shared memory: a program that walks stores it in parts."""
+    monkeypatch.setattr(gluon_write.walk, "_UNITS", "1")
+    a, b, c = halves(128, 128), halves(128, 512, seed=1), np.ones((128, 512), np.float16)
+    with preferred_form(None):
+        product[(1, 2)](
+            a, b, c, 128, 512, 128, 128, 256, 64, num_warps=8, num_stages=4, target="sim:hopper"
+        )
+    assert "program in range" in sources[0] and "of 4 slots" in sources[0]
+    wanted = np.maximum(a.astype(np.float32) @ b.astype(np.float32), 0)
+    assert np.abs(c - wanted).max() < 5e-2
+
+
 @pytest.mark.parametrize("programs", [1, 2])
 def test_loops_around_loops(sources, programs):
     tiles, length, D = 3, 160, 64
