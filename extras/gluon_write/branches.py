@@ -10,7 +10,8 @@ becomes
     gl.static_assert(not CAUSAL)
     acc = attend(acc, q, k_tiles, 0, length)
 
-In a function, constants are those that all of its calls pass.
+In a function, constants are those that all of its calls pass. Questions about the types of arguments have one answer
+where all calls gave it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any, Mapping, Optional
 from gluon_core import language
 from gluon_core._triton import unwrap
 from gluon_write.form import Form, changed_copy, factor
-from gluon_write.sketch import Sketch
+from gluon_write.sketch import Place, Sketch, place_of
 
 __all__ = ["taken_alone"]
 
@@ -42,7 +43,7 @@ def taken_alone(fn: Any, drawn: Sketch) -> Any:
     while len(done) < len(known):
         number = next(n for n in known if n not in done)
         done.add(number)
-        reader = _Branches(drawn.jits[number])
+        reader = _Branches(drawn.jits[number], number, drawn.decided)
         text = reader.text(known[number])
         if text is not None:
             texts[number] = text
@@ -55,8 +56,15 @@ def taken_alone(fn: Any, drawn: Sketch) -> Any:
 
 
 class _Branches(Form):
-    def __init__(self, fn: Any):
+    """Read one function.
+
+    Args:
+        decided: results of questions about types, by their places.
+    """
+
+    def __init__(self, fn: Any, number: int, decided: Mapping[Place, set[bool]]):
         super().__init__(fn)
+        self.number, self.decided = number, decided
         self.space = next((n for n, value in self.scope.items() if value is language), "")
 
     def text(self, constants: Mapping[str, Any]) -> Optional[str]:
@@ -96,19 +104,22 @@ class _Branches(Form):
 
     def _taken(self, statement: ast.If, constants: Mapping[str, Any]) -> Optional[list[str]]:
         """Return the lines of the branch that is taken; None where that is not known."""
-        conditions, block = [], [statement]
+        conditions, block, known = [], [statement], False
         while len(block) == 1 and isinstance(block[0], ast.If):
             inner = block[0]
-            holds = _value(inner.test, constants)
+            holds = self._holds(inner.test, constants)
             if holds is _UNKNOWN:
                 break
+            known = True
             shown = ast.unparse(inner.test)
-            if isinstance(holds, bool):
+            if place_of(inner.test, self.number) in self.decided:
+                pass  # a name may have another type later
+            elif isinstance(holds, bool):
                 conditions.append(factor(shown) if holds else f"not {factor(shown)}")
             else:
                 conditions.append(f"{factor(shown)} {'!=' if holds else '=='} 0")
             block = inner.body if holds else inner.orelse  # type: ignore[assignment]
-        if not conditions:
+        if not known:
             return None
         lines, outer = self.source.splitlines(), " " * statement.col_offset
         inner_lines: list[str] = []
@@ -121,8 +132,17 @@ class _Branches(Form):
             inner_lines = [
                 outer + line[min(depth, len(line) - len(line.lstrip())) :] for line in part
             ]
-        asserted = f"{outer}{self.space}.static_assert({' and '.join(conditions)})"
-        return [asserted, *inner_lines]
+        if conditions:
+            inner_lines = [
+                f"{outer}{self.space}.static_assert({' and '.join(conditions)})",
+                *inner_lines,
+            ]
+        return inner_lines or [f"{outer}pass"]
+
+    def _holds(self, test: ast.expr, constants: Mapping[str, Any]) -> Any:
+        """Return the value of a condition, or `_UNKNOWN`."""
+        results = self.decided.get(place_of(test, self.number) or ("", 0, 0, 0, 0, 0), ())
+        return next(iter(results)) if len(results) == 1 else _value(test, constants)
 
 
 def _value(node: ast.expr, constants: Mapping[str, Any]) -> Any:

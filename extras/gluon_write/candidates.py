@@ -72,8 +72,13 @@ def _square(shape: Sequence[int], lanes: int, warps: int) -> Iterator[Distribute
             yield BlockedLayout([side, side], threads, parts, [1, 0])
 
 
-def candidates(graph: Graph) -> dict[int, list[AnyLayout]]:
-    """Return the layouts that each unknown may have, by its number, in a fixed order."""
+def candidates(graph: Graph, few: bool = False) -> dict[int, list[AnyLayout]]:
+    """Return the layouts that each unknown may have, by its number, in a fixed order.
+
+    Args:
+        few: only what the ops demand, and the tilings of one tensor of each group of related ones: so few that
+            each list has all that relations pass on.
+    """
     lists: dict[int, list[AnyLayout]] = {one.number: [] for one in graph.unknowns}
     demanded: dict[int, list[AnyLayout]] = {
         one.number: [] if one.fixed is None else [one.fixed] for one in graph.unknowns
@@ -89,7 +94,7 @@ def candidates(graph: Graph) -> dict[int, list[AnyLayout]]:
             lists[one.number] += shared_candidates(one.shape, one.bits, one.first)
         elif one.number in products:
             lists[one.number] += _square(one.shape, graph.lanes, one.warps)
-        elif one.accesses or one.reductions or one.scanned:
+        elif not few and (one.accesses or one.reductions or one.scanned):
             lists[one.number] += tilings(one.shape, graph.lanes, one.warps, _widest(one))
     for one in graph.unknowns:  # tilings of reductions leave room for the layouts of units
         if not one.accesses:

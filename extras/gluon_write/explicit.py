@@ -21,11 +21,12 @@ from gluon_write.branches import taken_alone
 from gluon_write.buffered import buffered
 from gluon_write.conflict import conflict_of
 from gluon_write.describe import described
+from gluon_write.form import Form
 from gluon_write.graph import build
 from gluon_write.guard import guarded
 from gluon_write.held import held
 from gluon_write.hoist import hoisted
-from gluon_write.inline import inlined, steps_inlined
+from gluon_write.inline import inlined, makers_inlined, makes, steps_inlined
 from gluon_write.kept_rows import with_kept_rows
 from gluon_write.lane_sums import summed_by_lanes
 from gluon_write.loads_ahead import loaded_ahead
@@ -128,6 +129,12 @@ def chosen_for(
     whole = steps_inlined(fn, drawn)
     if whole is not fn:
         fn, drawn = whole, traced(whole)
+    if any(makes(Form(one)) for one in drawn.jits[1:]):
+        alone = taken_alone(fn, drawn)
+        before = drawn if alone is fn else traced(alone)
+        whole = makers_inlined(alone, before)
+        if whole is not alone:
+            fn, drawn = whole, traced(whole)
     copied = per_call(fn, drawn)
     if copied is not fn:
         fn, drawn = copied, traced(copied)

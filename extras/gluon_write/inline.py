@@ -16,7 +16,7 @@ from gluon_write.form import Form, changed_copy, factor, free_name, one_line
 from gluon_write.loops import stores
 from gluon_write.sketch import Sketch
 
-__all__ = ["inlined", "steps_inlined"]
+__all__ = ["inlined", "makers_inlined", "makes", "steps_inlined"]
 
 
 def inlined(fn: Any, drawn: Sketch) -> Any:
@@ -45,6 +45,20 @@ def steps_inlined(fn: Any, drawn: Sketch) -> Any:
         return bool(loops) and not own and _multiplies(one)
 
     return _with_bodies(fn, drawn, wanted, all_of_them=False)
+
+
+def makers_inlined(fn: Any, drawn: Sketch) -> Any:
+    """Return a kernel with the functions in its text that make descriptors, or the kernel.
+
+    Args:
+        drawn: the traced kernel, with the branches alone that its types choose.
+    """
+    return _with_bodies(fn, drawn, lambda statement, kernel, one: makes(one), all_of_them=False)
+
+
+def makes(function: Form) -> bool:
+    """Return True for a function that makes a descriptor."""
+    return any(function.called(n) is portable.descriptor for n in ast.walk(function.tree))
 
 
 def _with_bodies(
@@ -92,6 +106,13 @@ def _multiplies(function: Form) -> bool:
     return any(function.called(node) is portable.mma for node in ast.walk(function.tree))
 
 
+def _is_plain(value: ast.expr) -> bool:
+    """Return True for names and constants, and for lists of them: they may be written several times."""
+    if isinstance(value, (ast.List, ast.Tuple)):
+        return all(map(_is_plain, value.elts))
+    return isinstance(value, (ast.Name, ast.Constant))
+
+
 class _Body:
     """Write a function's body for one call.
 
@@ -124,7 +145,7 @@ class _Body:
             default = any(value is one for one in tree.args.defaults)
             text = one_line((self.function if default else self.kernel).text_of(value))
             if parameter not in assigned:
-                plain = isinstance(value, (ast.Name, ast.Constant))
+                plain = _is_plain(value)
                 if not plain and parameter not in self._constants():
                     names[parameter] = free_name(parameter, self.taken)
                     lines.append(f"{names[parameter]} = {text}")
@@ -137,10 +158,11 @@ class _Body:
                 lines.append(f"{names[parameter]} = {text}")
         for name in sorted(assigned - set(names)):
             names[name] = free_name(name, self.taken)
-        begin = body[0].lineno
-        if isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
-            begin = body[1].lineno  # behind the docstring
-        lines += self._renamed(names, begin, last.lineno - 1, body[0].col_offset)
+        if body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
+            del body[0]  # the docstring
+        if body:
+            first = body[0]
+            lines += self._renamed(names, first.lineno, last.lineno - 1, first.col_offset)
         value = last.value
         results = value.elts if isinstance(value, ast.Tuple) else [value]
         texts = [self._word(result, names) for result in results]

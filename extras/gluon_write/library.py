@@ -158,6 +158,14 @@ def log2_of(size):
 
 
 @gluon.constexpr_function
+def integer_of(bitwidth, signed):
+    """Return the integer dtype of so many bits."""
+    kinds = {8: (gl.uint8, gl.int8), 16: (gl.uint16, gl.int16)}
+    kinds |= {32: (gl.uint32, gl.int32), 64: (gl.uint64, gl.int64)}
+    return kinds[bitwidth][1 if signed else 0]
+
+
+@gluon.constexpr_function
 def bits_of(dtype):
     """Return the integer dtype with as many bits."""
     return {8: gl.int8, 16: gl.int16, 32: gl.int32, 64: gl.int64}[dtype.primitive_bitwidth]
@@ -453,3 +461,49 @@ class TensorDescriptor(tuple[object, ...]):
     def from_tensor(cls, tensor, block_shape, padding="zero"):
         """Describe a whole tensor."""
         return cls(tensor, tensor.shape, tensor.stride(), block_shape, padding)
+
+
+class ChangedDescriptor:
+    """A tensor on the host that a kernel moves in blocks; hooks of configurations set `block_shape`."""
+
+    def __init__(self, base, shape, strides, block_shape, padding="zero"):
+        if padding != "zero":
+            raise ValueError("blocks outside the tensor are zero")
+        self.base, self.shape, self.strides = base, shape, strides
+        self.block_shape, self.padding = block_shape, padding
+        self.last = None
+
+    @classmethod
+    def from_tensor(cls, tensor, block_shape, padding="zero"):
+        """Describe a whole tensor."""
+        return cls(tensor, tensor.shape, tensor.stride(), block_shape, padding)
+
+    def passed(self):
+        """Return the descriptor of the blocks that are set now."""
+        sizes = tuple(self.block_shape)
+        if self.last is None or self.last[0] is not self.base or self.last[1] != sizes:
+            tensor = TensorDescriptor(self.base, self.shape, self.strides, sizes)
+            self.last = self.base, sizes, tensor
+        return self.last[2]
+
+
+class passing_descriptors:
+    """A kernel that takes each `ChangedDescriptor` with the blocks of the launch's configuration."""
+
+    def __init__(self, fn):
+        self.fn = fn
+
+    def __getattr__(self, name):
+        return getattr(self.fn, name)
+
+    def __getitem__(self, grid):
+        return lambda *args, **kwargs: self.run(*args, grid=grid, warmup=False, **kwargs)
+
+    def run(self, *args, **kwargs):
+        """Launch, or compile where `warmup` is true."""
+        taken = [one.passed() if isinstance(one, ChangedDescriptor) else one for one in args]
+        named = {
+            name: one.passed() if isinstance(one, ChangedDescriptor) else one
+            for name, one in kwargs.items()
+        }
+        return self.fn.run(*taken, **named)

@@ -89,13 +89,13 @@ class Partitions(RingPlan):
     @property
     def late(self) -> list[OwnStore]:
         """Return the stores whose descriptors the only consumer makes: no copy waits for them."""
+        return [one for one in self.stored if self.parts == 1 and self._movable(one.maker)]
+
+    def _movable(self, maker: ast.stmt) -> bool:
+        """Return True if a partition can make a descriptor: of parameters, none of which has its name."""
         reader = self.functions[0].reader
-        known = reader.parameters
-        return [
-            one
-            for one in self.stored
-            if self.parts == 1 and reads(one.maker) & reader.locals <= known
-        ]
+        known = reads(maker) & reader.locals <= reader.parameters
+        return known and not stores(maker) & reader.parameters
 
     @cached_property
     def makers(self) -> list[ast.stmt]:
@@ -108,8 +108,7 @@ class Partitions(RingPlan):
             return []
         by_name = {name: s for s in self.before if self.describes(reader, s) for name in stores(s)}
         makers = [by_name[name] for name in self.descriptors]
-        known = all(reads(s) & reader.locals <= reader.parameters for s in makers)
-        return makers if known and len(makers) > 1 else []
+        return makers if all(map(self._movable, makers)) and len(makers) > 1 else []
 
     @property
     def gain(self) -> float:
@@ -209,7 +208,8 @@ class Partitions(RingPlan):
         tree = ast.parse("\n".join(body))
         own = [*one.reader.parameters_in_order()]
         if number == 0:
-            own += sorted({name for s in skipped for name in stores(s)} - {self.part})
+            taken = set(own)
+            own += sorted({name for s in skipped for name in stores(s)} - {self.part} - taken)
             read = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
             described = {s.tiles for s in self.late}
             kept = [p for p in own if p in read and p not in described]

@@ -16,7 +16,7 @@ from gluon_write.form import free_name
 from gluon_write.kinds import BLOCK, TILES, Kinds
 from gluon_write.library_text import copied
 from gluon_write.port_blocks import arguments, ported_access, ported_maker, ported_method
-from gluon_write.port_modules import Foreign, find_function, import_text
+from gluon_write.port_modules import Foreign, all_names, find_function, import_text
 from gluon_write.port_modules import copied as copied_from
 from gluon_write.port_names import (
     Names,
@@ -24,8 +24,8 @@ from gluon_write.port_names import (
     bound_in,
     imports_of,
     is_jit,
-    names_of,
     rewritten,
+    without_locals,
 )
 from gluon_write.port_products import accumulated, added, ported_product
 from gluon_write.ranks import Ranks
@@ -46,6 +46,7 @@ _BLOCKS = frozenset(
 )
 # Functions of gluon_write.library.
 _COPIED = frozenset("sort topk flip interleave cat dot_scaled".split())
+_OF_OTHER_NAMES = {"_log2": "log2_of", "get_int_dtype": "integer_of"}
 _OURS = "import gluon_core as gluon\nfrom gluon_core import language as gl\n"
 
 
@@ -78,8 +79,11 @@ def port(text: str, file: str) -> Ported:
         raise KernelSyntaxError(
             f"the file does not parse: {error.msg}", span=SourceSpan(file, error.lineno or 1, 0)
         ) from None
-    names = names_of(tree)
+    names = all_names(tree, Path(file))
     jits = _jits(tree, names)
+    other = without_locals(text, tree, jits, ("gl", "gluon"), _bound(tree))
+    if other != text:
+        return port(other, file)
     if not jits:
         raise KernelSyntaxError(
             f"{file} has no kernel of plain Triton",
@@ -118,6 +122,7 @@ class _Port:
         self.foreign: dict[Foreign, str] = {}  # functions of other files, the same
         self.outer: tuple[Path, ...] = ()  # files for which this one is ported
         self.defined = {getattr(node, "name", "") for node in self.tree.body}
+        self.changed = False  # whether hooks change the blocks of descriptors
         self.dropped: set[str] = set()  # names whose imports are replaced
         self.modules: set[str] = set()  # names of the modules of those functions
 
@@ -166,11 +171,18 @@ class _Port:
         kernels = [] if helpers else _kernels(tree, self.jits)
         inside = {id(part) for jit in self.jits for part in ast.walk(jit)}
         self._check_names(tree)
+        self.changed = bool(self.names.descriptors) and any(
+            isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+            for node in ast.walk(tree)
+            if id(node) not in inside and getattr(node, "attr", "") == "block_shape"
+        )
         for jit in self.jits:
             self._function(jit, jit in kernels)
         self._constants(tree, inside)
         self._descriptors(tree, inside)
         self._library(tree)
+        outside = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and id(n) not in inside}
+        self.dropped |= self.names.copied - outside
         text = self._imports(self.applied(0, len(self.data)))
         own = [jit.name for jit in self.jits if jit not in kernels]
         return Ported(text, [kernel.name for kernel in kernels], own)
@@ -232,17 +244,11 @@ class _Port:
     def _descriptors(self, tree: ast.Module, inside: set[int]) -> None:
         """Give host code a class of descriptors that kernels of every target take."""
         for node in ast.walk(tree):
-            if id(node) in inside:
-                continue
-            if isinstance(node, ast.Name) and node.id in self.names.descriptors:
-                self.needed["TensorDescriptor"] = node.id
-            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-                if node.attr == "block_shape" and self.names.descriptors:
-                    raise self.error(
-                        node,
-                        "the block of a descriptor is a part of its type, and does not change",
-                        "Make the descriptor in the kernel, with tl.make_tensor_descriptor.",
-                    )
+            if id(node) not in inside and isinstance(node, ast.Name):
+                if node.id in self.names.descriptors and self.changed:
+                    self.needed["ChangedDescriptor"] = node.id
+                elif node.id in self.names.descriptors:
+                    self.needed["TensorDescriptor"] = node.id
 
     def _library(self, tree: ast.Module) -> None:
         """Copy functions of the library and of other files before the first of the file's own."""
@@ -278,7 +284,7 @@ class _Port:
             wanted = {one.name: name for one, name in self.foreign.items() if one.file == file}
             text = file.read_text()
             there = ast.parse(text)
-            names = names_of(there)
+            names = all_names(there, file)
             if file in self.outer:
                 raise self.error(
                     self.jits[0],
@@ -330,7 +336,7 @@ class _Port:
                     self.values.setdefault(target.id, []).append(node.value)
         for decorator in jit.decorator_list:
             if is_jit(decorator, self.names):
-                self._decorator(decorator, kernel)
+                self._decorator(decorator, kernel, jit)
         if kernel:
             self._parameters(jit)
         for root in (jit.args, *([jit.returns] if jit.returns else []), *jit.body):
@@ -363,13 +369,15 @@ class _Port:
                 line = f"if isinstance({name}, gl.tuple):\n{indent}    {line}"
             self.insert(self.span(first)[0], line)
 
-    def _decorator(self, decorator: ast.expr, kernel: bool) -> None:
-        words = []
+    def _decorator(self, decorator: ast.expr, kernel: bool, jit: ast.FunctionDef) -> None:
+        words, before = [], ""
         if isinstance(decorator, ast.Call):
             words = [f"{k.arg}={self.text_of(k.value)}" for k in decorator.keywords if k.arg]
         if kernel:
             words.append('layouts="auto"')
-        self.replace(decorator, "gluon.jit" + (f"({', '.join(words)})" if words else ""))
+            if self.changed and self.kinds.described(jit):
+                before = f"{self.need('passing_descriptors')}\n{' ' * jit.col_offset}@"
+        self.replace(decorator, f"{before}gluon.jit" + (f"({', '.join(words)})" if words else ""))
 
     def language(self, node: ast.AST) -> Optional[str]:
         """Return the name that an expression has in Triton's language; None for others."""
@@ -422,8 +430,10 @@ class _Port:
         short = _RENAMED.get(name, name)
         if short in ("dot", "trans", "range", "tensor_descriptor", *_BLOCKS):
             return  # with the call
-        if name in _COPIED:
-            self.replace(node, self.need(name))
+        if name in _COPIED or name in _OF_OTHER_NAMES:
+            self.replace(node, self.need(_OF_OTHER_NAMES.get(name, name)))
+        elif name == "CONSTEXPR_0":
+            self.replace(node, "gl.constexpr(0)")
         elif "." not in short and short != "extra" and hasattr(language, short):
             self.replace(node, f"gl.{short}")
         elif full.startswith("math.") and hasattr(language.extra.libdevice, name):

@@ -6,13 +6,14 @@ import ast
 import re
 import sys
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Iterator, Mapping, Optional
 
 from gluon_write.form import free_name
-from gluon_write.port_names import bound_by, is_jit, names_of
+from gluon_write.port_names import Names, bound_by, branches, is_jit, names_of
 
-__all__ = ["Foreign", "copied", "find_function", "import_text"]
+__all__ = ["Foreign", "all_names", "copied", "find_function", "import_text"]
 
 Definition = ast.FunctionDef | ast.ClassDef | ast.Assign | ast.AnnAssign
 
@@ -23,6 +24,38 @@ class Foreign:
 
     file: Path
     name: str
+
+
+def all_names(tree: ast.Module, file: Path) -> Names:
+    """Return a file's names of Triton, those included that other files import or set, as `exp = tl.exp`."""
+    names = names_of(tree)
+    for node in _imports(tree):
+        if not isinstance(node, ast.ImportFrom):
+            continue
+        there = _file_of(node.module or "", node.level, file)
+        for alias in node.names if there is not None else ():
+            full = _language_name(there, alias.name)
+            if full:
+                names.functions[bound_by(alias)] = full
+                names.copied.add(bound_by(alias))
+    return names
+
+
+def _language_name(file: Optional[Path], name: str, depth: int = 8) -> str:
+    """Return the name in Triton's language of a name that a file binds; "" for others."""
+    if file is None or not depth:
+        return ""
+    tree = _parsed(file)
+    names = names_of(tree)
+    if name in names.functions:
+        return names.functions[name]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                if bound_by(alias) == name:
+                    there = _file_of(node.module or "", node.level, file)
+                    return _language_name(there, alias.name, depth - 1)
+    return ""
 
 
 def find_function(tree: ast.Module, file: Path, node: ast.expr) -> Optional[Foreign]:
@@ -81,6 +114,12 @@ def _in_module(file: Optional[Path], name: str, depth: int = 8) -> Optional[Fore
 
 
 def _parsed(file: Path) -> ast.Module:
+    return _parsed_at(file, file.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=256)
+def _parsed_at(file: Path, changed: int) -> ast.Module:
+    """Return the tree of a file, as of the time that it changed."""
     try:
         return ast.parse(file.read_text())
     except (SyntaxError, UnicodeDecodeError, OSError):
@@ -111,23 +150,30 @@ def _file_of(module: str, level: int, file: Path) -> Optional[Path]:
 
 
 def _definitions(text: str) -> dict[str, tuple[str, ast.stmt]]:
-    """Return the definitions and imports of a module by the names that they bind, in its order."""
+    """Return the definitions and imports of a module by the names that they bind, in its order.
+
+    An `if` or `try` of the module binds the names of its branches, together.
+    """
     lines, texts = text.splitlines(), {}
     for node in ast.parse(text).body:
-        names: list[str] = []
-        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-            names = [node.name]
-        elif isinstance(node, ast.Assign):
-            names = [target.id for target in node.targets if isinstance(target, ast.Name)]
-        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            names = [node.target.id]
-        elif isinstance(node, (ast.Import, ast.ImportFrom)):
-            names = [bound_by(alias) for alias in node.names]
         decorators = getattr(node, "decorator_list", [])
         first = min([node.lineno, *(d.lineno for d in decorators)])
-        for name in names:
+        for name in _bound_by_statement(node):
             texts[name] = "\n".join(lines[first - 1 : node.end_lineno]), node
     return texts
+
+
+def _bound_by_statement(node: ast.stmt) -> list[str]:
+    if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+        return [node.name]
+    if isinstance(node, ast.Assign):
+        return [target.id for target in node.targets if isinstance(target, ast.Name)]
+    if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+        return [node.target.id]
+    if isinstance(node, (ast.Import, ast.ImportFrom)):
+        return [bound_by(alias) for alias in node.names]
+    inner = [part for branch in branches(node) for part in branch.body]
+    return list(dict.fromkeys(name for part in inner for name in _bound_by_statement(part)))
 
 
 def copied(
@@ -148,6 +194,7 @@ def copied(
         if name not in used:
             used.add(name)
             words = {n.id for n in ast.walk(texts[name][1]) if isinstance(n, ast.Name)}
+            words |= set(_bound_by_statement(texts[name][1]))
             left += [word for word in words if word in texts]
     spelled: dict[str, str] = {}
     for name in texts:

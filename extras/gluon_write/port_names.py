@@ -4,9 +4,21 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass, field
-from typing import Iterator, Optional
+from typing import Collection, Iterator, Optional
 
-__all__ = ["Names", "bound_by", "bound_in", "imports_of", "is_jit", "names_of", "rewritten"]
+from gluon_write.form import free_name
+
+__all__ = [
+    "Names",
+    "bound_by",
+    "bound_in",
+    "branches",
+    "imports_of",
+    "is_jit",
+    "names_of",
+    "rewritten",
+    "without_locals",
+]
 
 _LANGUAGE = "triton.language"
 _DESCRIPTORS = "triton.tools.tensor_descriptor"
@@ -27,7 +39,8 @@ class Names:
     Attributes:
         triton: of the package. modules: of the language and its modules, with their place in it.
         functions: of the language, imported one by one, with their names there. own: the same for
-            the package. descriptors: classes of descriptors on the host.
+            the package. descriptors: classes of descriptors on the host. copied: those of `functions`
+            that come from other files.
     """
 
     triton: set[str] = field(default_factory=set)
@@ -35,6 +48,7 @@ class Names:
     functions: dict[str, str] = field(default_factory=dict)
     own: dict[str, str] = field(default_factory=dict)
     descriptors: set[str] = field(default_factory=set)
+    copied: set[str] = field(default_factory=set)
 
     def language(self, node: ast.AST, bound: frozenset[str] = frozenset()) -> Optional[str]:
         """Return the name that an expression has in Triton's language; None for others.
@@ -102,7 +116,43 @@ def names_of(tree: ast.AST) -> Names:
                 _imported(names, alias)
             else:
                 _imported_from(names, node.module or "", alias)
+    for name, value in _assigned(tree):
+        _named_again(names, name, value)
     return names
+
+
+def _assigned(tree: ast.AST) -> Iterator[tuple[str, ast.expr]]:
+    """Yield the variables of a module, and of its branches, that are set to a name or attribute."""
+    for node in getattr(tree, "body", []):
+        if isinstance(node, ast.Assign) and isinstance(node.value, (ast.Name, ast.Attribute)):
+            for target in node.targets:
+                if isinstance(target, ast.Name):
+                    yield target.id, node.value
+        for branch in branches(node):
+            yield from _assigned(branch)
+
+
+def branches(node: ast.AST) -> list[ast.Module]:
+    """Return the parts of an `if` or `try` of a module."""
+    if isinstance(node, ast.If):
+        bodies = [node.body, node.orelse]
+    elif isinstance(node, ast.Try):
+        handlers = [handler.body for handler in node.handlers]
+        bodies = [node.body, *handlers, node.orelse, node.finalbody]
+    else:
+        bodies = []
+    return [ast.Module(body, []) for body in bodies]
+
+
+def _named_again(names: Names, name: str, value: ast.expr) -> None:
+    """Note another name of Triton's language, or of a function of it; of several the last public one counts."""
+    full = names.full(value)
+    if full and not (name in names.functions and full.rpartition(".")[2].startswith("_")):
+        names.functions[name] = full
+    elif names.of_triton(value) == "language":
+        names.modules[name] = ""
+    elif isinstance(value, ast.Name) and value.id in names.modules:
+        names.modules[name] = names.modules[value.id]
 
 
 def _imported(names: Names, alias: ast.alias) -> None:
@@ -152,3 +202,35 @@ def rewritten(node: Import, stays: list[ast.alias]) -> str:
     if isinstance(node, ast.Import):
         return f"import {left}" if stays else ""
     return f"from {'.' * node.level}{node.module or ''} import {left}" if stays else ""
+
+
+def without_locals(
+    text: str,
+    tree: ast.AST,
+    jits: list[ast.FunctionDef],
+    names: Collection[str],
+    taken: set[str],
+) -> str:
+    """Return a file whose kernels have no variables of some names; the file where something else has the name, too.
+
+    Args:
+        taken: names in use.
+    """
+    inside = {id(node) for jit in jits for node in ast.walk(jit)}
+    edits: list[tuple[int, int, str, str]] = []
+    for name in names:
+        uses = [n for n in ast.walk(tree) if isinstance(n, ast.Name) and n.id == name]
+        others = any(
+            getattr(n, "arg", None) == name
+            or isinstance(n, ast.alias) and bound_by(n) == name
+            or getattr(n, "name", None) == name
+            for n in ast.walk(tree)
+        )  # fmt: skip
+        if uses and not others and all(id(use) in inside for use in uses):
+            new = free_name(f"{name}_value", taken)
+            edits += [(use.lineno - 1, use.col_offset, name, new) for use in uses]
+    lines = [line.encode() for line in text.splitlines(keepends=True)]
+    for number, first, name, new in sorted(edits, reverse=True):
+        line = lines[number]
+        lines[number] = line[:first] + new.encode() + line[first + len(name) :]
+    return b"".join(lines).decode()

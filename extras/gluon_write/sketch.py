@@ -34,6 +34,7 @@ _TAKE_LAYOUT = {
     "shared_memory_descriptor.load": 0,
     "gl.histogram": 3,
 }
+_OF_TYPES = ("isinstance", "hasattr")
 # Kind of node, first line and column, last line and column, and the number of the function.
 Place = tuple[str, int, int, int, int, int]
 Site = tuple[tuple[Any, ...], Place]  # the calls around a place of a function, outermost first
@@ -59,6 +60,7 @@ class Sketch:
         banks: of shared memory.
         entered: the place of the partition whose function is traced next.
         constants: the compile-time arguments of the kernel, by name.
+        decided: place of a call of `isinstance` or `hasattr` -> the results that it had.
     """
 
     program: Any = None
@@ -76,6 +78,7 @@ class Sketch:
     banks: int = 32
     entered: Optional[Place] = None
     constants: dict[str, Any] = field(default_factory=dict)
+    decided: dict[Place, set[bool]] = field(default_factory=dict)
     kept: list[Any] = field(default_factory=list)  # ops, so that no id is used twice
 
 
@@ -144,6 +147,8 @@ class _Sketcher(KernelGenerator):
             value._flatten_ir(
                 self.drawn.returned.setdefault(place, [])
             )  # hand it on, do not read it
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") in _OF_TYPES:
+            self.drawn.decided.setdefault(place, set()).add(bool(unwrap(value)))
         elif place in self.steps and isinstance(unwrap(value), int) and unwrap(value) < 0:
             self.drawn.falling.add(place)
         return value

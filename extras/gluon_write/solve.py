@@ -152,7 +152,19 @@ def solve(graph: Graph, hopeful: bool = False) -> Solution:
     Args:
         hopeful: conversions of vectors cost little: they may be computed again where they are used.
     """
-    lists = candidates(graph)
+    solution = _solved(graph, candidates(graph), hopeful)
+    if np.isfinite(solution.price):
+        return solution
+    # The lists are cut off, and may have no layouts that fit; those that begin at few tensors are not.
+    few = _solved(graph, candidates(graph, few=True), hopeful)
+    if not np.isfinite(few.price):
+        return solution
+    lists = {n: [few.chosen[n], *layouts] for n, layouts in solution.lists.items()}
+    both = _solved(graph, {n: list(dict.fromkeys(some)) for n, some in lists.items()}, hopeful)
+    return both if both.price <= few.price else few
+
+
+def _solved(graph: Graph, lists: dict[int, list[AnyLayout]], hopeful: bool) -> Solution:
     problem = Problem(graph, lists, hopeful)
     best = problem.tables().best()
     chosen = {n: lists[n][i] for n, i in best.picked.items()}

@@ -54,6 +54,7 @@ class _TilePrefetcher(LoopsOfTiles, Prefetcher):
     """Write loops whose tiles come through pipelines."""
 
     tiles = ""  # the name of a loop's pipeline
+    places: dict[str, str] = {}  # tile -> the name of its place, which a step moves
 
     takes_computed = False
     takes_several = False
@@ -61,7 +62,10 @@ class _TilePrefetcher(LoopsOfTiles, Prefetcher):
 
     def read(self, node: Any) -> Any:
         loop = super().read(node)
-        if loop is None or len(loop.issued) < 2 or not self.suits(loop) or self._moves(loop):
+        if loop is None or len(loop.issued) < 2 or not self.suits(loop):
+            return None
+        moves = [s for tile in loop.tiles.values() for s in self._moves(loop, tile)]
+        if not all(statement in loop.ahead for statement in moves):
             return None
         return None if self._asks(loop) else loop
 
@@ -74,19 +78,20 @@ class _TilePrefetcher(LoopsOfTiles, Prefetcher):
             for n in ast.walk(loop.node)
         )  # fmt: skip
 
-    def _moves(self, loop: Loop) -> bool:
-        """Return True if a step moves the place of a tile after its load: all tiles are fetched together."""
-        body = loop.node.body
-        return any(
-            stores(statement) & tile.reads()
-            for tile in loop.tiles.values()
-            for statement in body[body.index(tile.statement) + 1 :]
-        )
+    def _moves(self, loop: Loop, tile: Tile) -> list[ast.stmt]:
+        """Return the statements of a step that move the place of a tile after its load."""
+        later = loop.node.body[loop.node.body.index(tile.statement) + 1 :]
+        return [statement for statement in later if stores(statement) & tile.reads()]
 
     def named(self, loop: Loop, taken: set[str]) -> None:
         self.tiles = free_name("tiles", taken)
         for tile in loop.tiles.values():
             tile.ring = tile.name  # the buffer knows its dtype
+        self.places = {
+            name: free_name(f"{name}_place", taken)
+            for name, tile in loop.tiles.items()
+            if self._moves(loop, tile)
+        }
 
     def rings_of(self, loop: Loop, moved: Mapping[str, str]) -> list[str]:
         listed = ", ".join(tile.tiles for tile in loop.tiles.values())
@@ -109,17 +114,25 @@ class _TilePrefetcher(LoopsOfTiles, Prefetcher):
         self, loop: Loop, moved: Mapping[str, str], last: str, stride: str, ahead: str
     ) -> Any:
         def lines(step: str) -> list[str]:
-            text = [
-                one_line(renamed(self.text_of(statement), moved))
-                for statement in loop.node.body
-                if statement in loop.ahead
-            ]
-            places = [
-                f"[{', '.join(renamed(self.text_of(part), moved) for part in tile.place)}]"
-                for tile in loop.tiles.values()
-            ]
+            text: list[str] = []
+            places: dict[str, str] = {}
+            loads = {id(tile.statement): tile for tile in loop.tiles.values()}
+            for statement in loop.node.body:
+                tile = loads.get(id(statement))
+                if statement in loop.ahead:
+                    text.append(one_line(renamed(self.text_of(statement), moved)))
+                if tile is None:
+                    continue
+                parts = [renamed(self.text_of(part), moved) for part in tile.place]
+                name = self.places.get(tile.name)
+                if name is not None:  # all tiles are fetched together, behind the moves
+                    text.append(f"{name} = ({', '.join(parts)})")
+                    parts = [f"{name}[{dim}]" for dim in range(len(parts))]
+                places[tile.name] = f"[{', '.join(parts)}]"
             inside = loop.inside(ahead, last)
-            text.append(f"{self.tiles}.fetch({step}, [{', '.join(places)}], pred={inside})")
+            text.append(
+                f"{self.tiles}.fetch({step}, [{', '.join(places[name] for name in loop.tiles)}], pred={inside})"
+            )
             return [*text, f"{ahead} += {stride}"]
 
         return lines

@@ -1,6 +1,10 @@
 """Portable tiles take descriptors that a launch made, and ported kernels those of their host code."""
 
 import importlib.util
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -76,6 +80,41 @@ def test_ported_kernels(file, case, target, tmp_path, monkeypatch):
         monkeypatch.setattr(module, "tensor_map", _tensor_map)
     result, wanted = getattr(module, case)()
     torch.testing.assert_close(result.float(), wanted.float(), atol=2e-2, rtol=1e-2)
+
+
+@pytest.mark.parametrize("BM, BN, warps, partitions", [(64, 32, 4, 0), (128, 64, 8, 1)])
+def test_functions_that_make_descriptors(BM, BN, warps, partitions, tmp_path):
+    """The tutorial's function makes one of a pointer: tiles come ahead through it, in partitions of large blocks."""
+    path = tmp_path / "fused_attention.py"
+    path.write_text(port((FOLDER / path.name).read_text(), str(FOLDER / path.name)).text)
+    spec = importlib.util.spec_from_file_location("made_in_functions", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    tensors = {f"desc_{word}": "*fp16:16" for word in "qkvo"}
+    signature = {"sm_scale": "fp32", "M": "*fp32:16", "Z": "i32", "H": "i32", **tensors}
+    sizes = {"HEAD_DIM": 64, "BLOCK_M": BM, "BLOCK_N": BN, "STAGE": 3}
+    kinds = {"FP8_OUTPUT": False, "warp_specialize": False, "IS_HOPPER": True}
+    asked = gluon.compile(
+        module.tutorial_attn_fwd, target="sm_90", signature={**signature, "N_CTX": "i32:16"},
+        constexprs={**sizes, **kinds}, options={"num_warps": warps},
+    )  # fmt: skip
+    text = asked.asm["ttgir"]
+    assert re.search(rf"memdesc<[2-9]x{BN}x64xf16", text)  # a ring of buffers
+    assert text.count("ttg.warp_specialize(") == partitions
+
+
+@pytest.mark.parametrize("target", ["sim:hopper", "sim:gfx942"])
+def test_hooks_of_configurations_set_blocks(target, tmp_path):
+    """As `triton.autotune` calls them, which asks Triton for the active device when it is imported."""
+    source = FOLDER / "shared" / "tuned_blocks.py"
+    text = port(source.read_text(), str(source)).text
+    assert "@passing_descriptors\n@gluon.jit(" in text and ".block_shape = [" in text
+    run = "result, wanted = product()\nassert (result - wanted).abs().max() < 2e-2\n"
+    path = tmp_path / "tuned_blocks.py"
+    path.write_text(f"{text}\n\n{run}")
+    around = {**os.environ, "GLUON_TARGET": target, "TRITON_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-W", "ignore", path], env=around, capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()
 
 
 def _tensor_map(base, shape, strides, block_shape):

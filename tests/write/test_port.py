@@ -167,16 +167,25 @@ def test_library_functions_are_copied_once_and_without_collisions():
     assert "other = partner_2(cube" in result and "def flip(" not in result
 
 
-def test_hooks_that_change_a_descriptor_are_refused():
+def test_variables_have_other_names_than_the_language():
     text = (
-        "import triton\nimport triton.language as tl\n"
-        "from triton.tools.tensor_descriptor import TensorDescriptor\n\n\n"
-        'def hook(args):\n    args["desc"].block_shape = [64, 64]\n\n\n'
-        "@triton.jit\ndef k(desc):\n    x = desc.load([0, 0])\n"
+        "import triton\nimport triton.language as tl\n\n\n@triton.jit\ndef k(p):\n"
+        "    gl, gluon = tl.load(p), 2; tl.store(p, gl * gluon)\n"
     )
-    with pytest.raises(KernelSyntaxError, match="does not change") as error:
-        port(text, "kernels.py")
-    assert "kernels.py:7:" in str(error.value)
+    result = port(text, "kernels.py").text
+    assert "gl_value, gluon_value = gl.load(p), 2; gl.store(p, gl_value * gluon_value)" in result
+
+
+def test_old_names_of_functions():
+    text = (
+        "import triton\nimport triton.language as tl\n\n\n@triton.jit\n"
+        "def k(p, N: tl.constexpr, D: tl.constexpr = tl.core.CONSTEXPR_0):\n    i = tl.arange(0, N)\n"
+        "    kind: tl.constexpr = tl.core.get_int_dtype(bitwidth=32, signed=True)\n"
+        "    tl.store(p + i, i.to(kind) + tl.standard._log2(N) + D)\n"
+    )
+    result = port(text, "kernels.py").text
+    assert "D: gl.constexpr = gl.constexpr(0)" in result and "+ log2_of(N) + D" in result
+    assert "= integer_of(bitwidth=32, signed=True)" in result
 
 
 def test_products_add_to_the_variable_that_they_are_added_to():
