@@ -83,7 +83,7 @@ def test_simulated(problem, shape, spec):
 
 
 # Both branches of gates in 128 registers, and three sums of 64 x 128 next to two of 64 x 64.
-SPILLING = {"prepare_channels": 512, "channel_gradients": 2048}
+SPILLING = {"prepare_channels": 512, "channel_gradients": 2560}
 
 
 @pytest.mark.sampled(1000)

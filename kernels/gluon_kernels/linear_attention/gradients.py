@@ -106,6 +106,8 @@ def _chunk_launch(
     """Return `launch(q, k, g, v, grad, walked, results)`; `walked` are N, dY, S, G, and the decays."""
     target = current_target()
     ample = target.has("nvidia.cp_async") and target.limits.shared_memory >= AMPLE
+    # Products of gfx1250 have 32 columns of values; with 16 they are sums of single ones, and spill.
+    columns = TILE if ample else TILE // 2 if target.has("amd.tdm") else TILE // 4
     grid, covering = (sizes.chunks, sizes.heads, sizes.batch), power(sizes.width)
     if sizes.channels:
         tensors = (q, k, g, v, grad, *walked, *results)
@@ -115,7 +117,7 @@ def _chunk_launch(
             channels_backward.channel_gradients,
             grid,
             (
-                *tensors, strides, sizes.length, sizes.heads, scale, widths, covering, CHUNK, TILE if ample else TILE // 4,
+                *tensors, strides, sizes.length, sizes.heads, scale, widths, covering, CHUNK, columns,
                 sizes.shared, ample,
             ),
             tensors,
@@ -128,7 +130,7 @@ def _chunk_launch(
         grid,
         (
             *tensors, tuple(strides_of(x) for x in tensors[:4]), sizes.length, sizes.heads, scale,
-            (sizes.width, sizes.columns), covering, CHUNK, TILE if ample else TILE // 4, sizes.shared, sizes.delta,
+            (sizes.width, sizes.columns), covering, CHUNK, columns, sizes.shared, sizes.delta,
         ),
         tensors,
         num_warps=8,
