@@ -40,6 +40,7 @@ __all__ = [
     "allocator",
     "current_target",
     "key",
+    "least_depth",
     "multiprocessors",
     "registers",
     "stream_of_launch",
@@ -50,6 +51,14 @@ Plan = Callable[..., Any]
 
 Launch = gluon.torch.prepare  # a launch whose tensors are those of each call
 key: Callable[..., Hashable] = gluon.torch.signature  # all that plans depend on of tensors
+
+
+def least_depth() -> int:
+    """Return the fewest elements of 16 bits that a product of the target's matrix unit adds up.
+
+    Tiles of fewer become sums of single elements.
+    """
+    return 32 if current_target().has("amd.tdm") else 16
 
 
 def allocator(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib
+from unittest.mock import patch
 
 import pytest
 import torch
 
+from gluon_core.portable import common
 from gluon_core.registry.load import registry
 from gluon_emu.settings import using
 from gluon_kernels.gemm.problem import MATMUL
@@ -129,3 +131,28 @@ def test_a_launch_runs_again():
         if isinstance(now, torch.Tensor) and not torch.equal(was, now)
     ]
     assert any(now.shape == right.shape and torch.equal(now, right) for now in changed)
+
+
+WIDE = [
+    ("mla_decode", {"lengths": (9,), "page": 5, "heads": 3, "latent": 512, "rotated": 32, "dtype": "float16"}),
+    ("attention", {"batch": 1, "heads": 1, "length": 40, "width": 208, "causal": True}),
+    ("attention and gradients", {"batch": 1, "heads": 1, "length": 40, "width": 224, "causal": True}),
+    ("gated_delta_rule and gradients", {"batch": 1, "length": 20, "heads": 1, "width": 72, "values": 24}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name, shape", WIDE)
+def test_products_of_16_bits_take_the_matrix_unit(name, shape):
+    """Its products have 32 elements along K on gfx1250: tiles of fewer would be sums of single elements."""
+    (problem,) = [one for one in PROBLEMS if one.name == name]
+    chosen = []
+
+    def recorded(op, *request, **options):
+        selection = select(op, *request, **options)
+        chosen.extend([selection.chosen.name] if op == "mma" else [])
+        return selection
+
+    select = common.select
+    with patch.object(common, "select", recorded), on_target("sim:gfx1250"):
+        assert problem.check(shape, "cpu") is None
+    assert set(chosen) == {"wmma"}

@@ -25,7 +25,15 @@ from gluon_kernels.checks import (
     check_tensors,
 )
 from gluon_kernels.eager import is_compiling, is_plain
-from gluon_kernels.plans import Launch, Plans, allocator, current_target, key, multiprocessors
+from gluon_kernels.plans import (
+    Launch,
+    Plans,
+    allocator,
+    current_target,
+    key,
+    least_depth,
+    multiprocessors,
+)
 
 __all__ = ["mla_decode"]
 
@@ -82,7 +90,7 @@ def _blocks(latent: int) -> dict[str, int]:
         return {"BLOCK_M": 64, "BLOCK": 64, "STAGES": 2, "num_warps": 8}
     if latent >= 256 and not target.has("nvidia.cp_async"):
         warps = 256 // int(target.warp_size)
-        return {"BLOCK_M": 16, "BLOCK": 16, "STAGES": 2, "num_warps": warps}
+        return {"BLOCK_M": 16, "BLOCK": least_depth(), "STAGES": 2, "num_warps": warps}
     return {"BLOCK_M": 16, "BLOCK": 32, "STAGES": 2 if latent >= 256 else 3, "num_warps": 4}
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gluon_kernels.attention import portable_backward, portable_forward
 from gluon_kernels.attention.masks import LOG2E, Mask
-from gluon_kernels.plans import Launch, allocator, current_target
+from gluon_kernels.plans import Launch, allocator, current_target, least_depth
 
 __all__ = ["backward_plan", "forward_plan"]
 
@@ -46,11 +46,8 @@ def _forward_blocks(depth: int, width: int) -> dict[str, int]:
     warps = 8 if target.has("amd.wmma_v1") else 4
     if depth <= 128 and width <= 128:
         return {"BLOCK_M": 64, "BLOCK_N": 32, "num_warps": warps}
-    return {
-        "BLOCK_M": 32,
-        "BLOCK_N": 32 if width <= 128 and depth <= 192 else 16,
-        "num_warps": warps,
-    }
+    keys = 32 if width <= 128 and depth <= 192 else least_depth()
+    return {"BLOCK_M": 32, "BLOCK_N": keys, "num_warps": warps}
 
 
 def _backward_blocks(depth: int, width: int) -> dict[str, int]:
@@ -59,7 +56,7 @@ def _backward_blocks(depth: int, width: int) -> dict[str, int]:
     wide = max(depth, width)
     if wide > 128 and target.has("nvidia.wgmma"):
         return {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 8}
-    rows, keys = (32, 64) if wide <= 128 else (16, 32)
+    rows, keys = (32, 64) if wide <= 128 else (least_depth(), 32)
     return {"BLOCK_M": rows, "BLOCK_N": keys, "num_warps": warps}
 
 

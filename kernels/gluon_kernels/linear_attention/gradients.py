@@ -24,7 +24,7 @@ from gluon_kernels.linear_attention.launches import (
     strides_of,
     walk_launch,
 )
-from gluon_kernels.plans import Launch, allocator, current_target
+from gluon_kernels.plans import Launch, allocator, current_target, least_depth
 
 __all__ = ["backward_plan"]
 
@@ -106,8 +106,7 @@ def _chunk_launch(
     """Return `launch(q, k, g, v, grad, walked, results)`; `walked` are N, dY, S, G, and the decays."""
     target = current_target()
     ample = target.has("nvidia.cp_async") and target.limits.shared_memory >= AMPLE
-    # Products of gfx1250 have 32 columns of values; with 16 they are sums of single ones, and spill.
-    columns = TILE if ample else TILE // 2 if target.has("amd.tdm") else TILE // 4
+    columns = TILE if ample else least_depth()
     grid, covering = (sizes.chunks, sizes.heads, sizes.batch), power(sizes.width)
     if sizes.channels:
         tensors = (q, k, g, v, grad, *walked, *results)
