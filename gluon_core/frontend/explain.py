@@ -120,7 +120,13 @@ def _name(generator: Any, node: ast.Name, root: Any) -> Optional[GluonError]:
     if not isinstance(root, NameError):
         return None
     name = node.id
-    stored = _first_store(generator.jit_fn.parse(), name)
+    tree = generator.jit_fn.parse()
+    if any(one.arg == name for one in tree.body[0].args.kwonlyargs):
+        return KernelSyntaxError(
+            f"the parameter {name!r} behind `*` is not supported in kernels",
+            remedy="Leave the `*` out: any parameter can be passed by its name.",
+        )
+    stored = _first_store(tree, name)
     if stored is not None:
         place, around = stored
         line = generator.begin_line + place.lineno

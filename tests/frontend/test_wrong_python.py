@@ -71,6 +71,7 @@ starred-target | KernelSyntaxError | a, *b = (1, 2, 3) | starred | a, *b = (1, 2
 starred-call | DtypeError | one(*v) | tuple | one(*v)
 two-targets | KernelSyntaxError | a = b = v | each of a, b | a = b = v
 attribute-assignment | KernelSyntaxError | v.foo = 3 | v.foo && gl.aggregate_replace | v.foo = 3
+keyword-only | KernelSyntaxError | extra | 'extra' behind `*` && by its name | by_name(v)
 for-else | KernelSyntaxError | for i in range(n): | else | for i in range(n): ;;     v += 1 ;; else: ;;     v += 2
 for-list | KernelSyntaxError | for i in [1, 2]: | gl.static_range | for i in [1, 2]: ;;     v += i
 for-tensor | KernelSyntaxError | for i in v: | gl.static_range | for i in v: ;;     v += i

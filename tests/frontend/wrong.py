@@ -65,6 +65,11 @@ def sometimes(a):
         return a
 
 @gluon.jit
+def by_name(a, *, extra=2):
+    return a + extra
+
+
+@gluon.jit
 def two_types(a, b):
     if a > 3:
         return a
