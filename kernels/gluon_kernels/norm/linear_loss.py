@@ -68,17 +68,19 @@ def _parts(x: Tensor, weight: Tensor) -> Iterator[slice]:
 def _gradient(
     grad: Tensor, x: Tensor, weight: Tensor, labels: Tensor, logsum: Tensor, ignore_index: int
 ) -> tuple[Tensor, Tensor]:
-    """Return the gradients of `x` and `weight` from those of the losses."""
-    to_x = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    to_weight = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device)
+    """Return the gradients of `x` and `weight` from those of the losses, some classes at a time."""
+    step = max(128, _AT_ONCE // max(1, len(x)) // 128 * 128)
+    to_x = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
+    to_weight = torch.empty_like(weight, memory_format=torch.contiguous_format)
     grad = grad.float()
-    for part in _parts(x, weight):
-        logits = matmul(x[part], weight.mT, out_dtype=torch.float32)
-        known = (grad[part], logits, labels[part], logsum[part], None, ignore_index)
+    for first in range(0, len(weight), step):  # classes: each gradient of a weight is one sum
+        part = weight[first : first + step]
+        logits = matmul(x, part.mT, out_dtype=torch.float32)
+        known = (grad, logits, labels - first, logsum, None, ignore_index - first)
         slope = gradient_of_logits(*known, x.dtype)
-        to_x[part] = matmul(slope, weight)
-        to_weight += matmul(slope.mT, x[part], out_dtype=torch.float32)
-    return to_x, to_weight.to(weight.dtype)
+        to_x += matmul(slope, part, out_dtype=torch.float32)
+        matmul(slope.mT, x, out=to_weight[first : first + step])
+    return to_x.to(x.dtype), to_weight
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -177,7 +179,7 @@ def linear_cross_entropy(
     """Return the cross entropy of `x @ weight.mT` with labels, some rows of logits at a time.
 
     Gradients flow to `x` and `weight`. For them, up to 134 million logits are kept, more than 4 million as their gradient in the dtype of `x`; more are
-    computed again, some rows at a time.
+    computed again, some classes at a time.
 
     Args:
         x: [rows, width], float16, bfloat16 or float32.
