@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from gluon_kernels.norm import composite, gates
-from gluon_kernels.norm.launches import blocks_of, prepared
+from gluon_kernels.norm.launches import prepared
+from gluon_kernels.norm.tilings import blocks_of
 from gluon_kernels.norm.views import Rows
 from gluon_kernels.plans import allocator
 

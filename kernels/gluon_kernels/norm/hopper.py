@@ -4,12 +4,15 @@ A warp reduces its elements without the others and sends two numbers to each blo
 cluster (`st.async`), which counts their bytes at a barrier of its own; so a row costs one exchange, and no block waits for its own warps alone. The
 elements stay in registers as they were loaded: exponentials are computed twice, so that more blocks fit on a multiprocessor.
 
+With ODD, rows begin anywhere, and their tiles are those of the body, see `odd`; the first warp of the cluster counts the edges, whose numbers all warps load.
+
 The columns of a row are dealt to the warps of all blocks in runs of SPAN, PIECES times: tiles are [WARPS, SPAN], a row of a tile for each warp. EVEN says
 that no run goes beyond the row.
 """
 
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_kernels.norm.odd import body_of, body_start, edges_of, load_shifted, with_vectors
 from gluon_kernels.norm.rows import row_start
 
 LOG2E: gl.constexpr = gl.constexpr(1.4426950408889634)
@@ -113,6 +116,41 @@ def load_columns(
 
 
 @gluon.jit
+def copy_vector(
+    vector, columns, ALIGN: gl.constexpr, PIECES: gl.constexpr, WARPS: gl.constexpr, SPAN: gl.constexpr,
+    layout: gl.constexpr,
+):  # fmt: skip
+    """Start copying the block's columns of a vector that all rows share, and return where they will be; each thread copies what it reads."""
+    smem = gl.allocate_shared_memory(
+        vector.dtype.element_ty, [PIECES, WARPS, SPAN], shared_columns(layout)
+    )
+    for i in gl.static_range(PIECES):
+        place, inside = columns_of(i, columns, ALIGN, WARPS, SPAN, layout)
+        gl.nvidia.ampere.async_copy.async_load(smem.index(i), vector + place, mask=inside)
+    gl.nvidia.ampere.async_copy.commit_group()
+    return smem
+
+
+@gluon.jit
+def vector_columns(
+    vector, i: gl.constexpr, columns, AHEAD: gl.constexpr, ALIGN: gl.constexpr, WARPS: gl.constexpr,
+    SPAN: gl.constexpr, EVEN: gl.constexpr, layout: gl.constexpr,
+):  # fmt: skip
+    """Return tile `i` of a vector that all rows share, float32: from the copy in shared memory, or from the vector itself."""
+    if AHEAD:
+        value = vector.index(i).load(layout)
+    else:
+        value = load_columns(vector, i, columns, 0, ALIGN, WARPS, SPAN, EVEN, layout)
+    return value.to(gl.float32)
+
+
+@gluon.constexpr_function
+def shared_columns(layout):
+    """Return the plain layout of tiles in shared memory, a part of each block's own."""
+    return gl.SwizzledSharedLayout(1, 1, 1, [1, 0], layout.cga_layout)
+
+
+@gluon.jit
 def store_columns(
     start, i: gl.constexpr, value, columns, ALIGN: gl.constexpr, WARPS: gl.constexpr, SPAN: gl.constexpr,
     EVEN: gl.constexpr, layout: gl.constexpr,
@@ -126,17 +164,38 @@ def store_columns(
 
 
 @gluon.jit
+def start_of(pointer, row, stride, before, ALIGN: gl.constexpr, ODD: gl.constexpr):
+    """Return a pointer to the tiles of a row."""
+    if ODD:
+        start = body_start(pointer, row, stride, before, ALIGN)
+    else:
+        start = row_start(pointer, row, stride // ALIGN * ALIGN)
+    return start
+
+
+@gluon.jit
 def load_row(
-    src, row, columns, stride, other, ALIGN: gl.constexpr, PIECES: gl.constexpr, WARPS: gl.constexpr,
-    SPAN: gl.constexpr, EVEN: gl.constexpr, layout: gl.constexpr,
+    start, columns, other, ALIGN: gl.constexpr, PIECES: gl.constexpr, WARPS: gl.constexpr, SPAN: gl.constexpr,
+    EVEN: gl.constexpr, layout: gl.constexpr,
 ):  # fmt: skip
     """Return the tiles of a row, [WARPS, SPAN] each; `other` where there is no element."""
-    start = row_start(src, row, stride // ALIGN * ALIGN)
     pieces = ()
     for i in gl.static_range(PIECES):
         piece = load_columns(start, i, columns, other, ALIGN, WARPS, SPAN, EVEN, layout)
         pieces = pieces + (piece,)
     return pieces
+
+
+@gluon.jit
+def edges_of_row(src, row, stride, before, body, columns, other, ALIGN: gl.constexpr, BLOCKS: gl.constexpr):  # fmt: skip
+    """Return the edges of a row in float32, `other` where there is no element, their columns, which exist, and which of them this block stores."""
+    every: gl.constexpr = [[0, 0]] * (BLOCKS.bit_length() - 1)  # each block has all
+    place, inside = edges_of(before, body, columns, 0, ALIGN, every)
+    edge = gl.load(row_start(src, row, stride) + place, mask=inside, other=other).to(gl.float32)
+    rank = gl.inline_asm_elementwise(
+        "mov.u32 $0, %cluster_ctarank;", "=r,r", [0], gl.int32, True, 1
+    )
+    return edge, place, inside, inside & (rank == 0)
 
 
 @gluon.jit
@@ -162,28 +221,47 @@ def raised(x, factor, low):
 def cluster_softmax(
     src, dst, sums, arrived, rows, columns, src_stride, dst_stride, ALIGN: gl.constexpr, PIECES: gl.constexpr,
     BLOCKS: gl.constexpr, WARPS: gl.constexpr, SPAN: gl.constexpr, EVEN: gl.constexpr, layout: gl.constexpr,
+    ODD: gl.constexpr,
 ):  # fmt: skip
     """Do as `portable.softmax`, a row for each cluster; `sums` and `arrived` are not used."""
     row = gl.program_id(0)
     barrier = begin_exchange(WARPS)
-    pieces = load_row(src, row, columns, src_stride, -float("inf"), ALIGN, PIECES, WARPS, SPAN, EVEN, layout)  # fmt: skip
+    before, body = 0, columns
+    low = -float("inf")
+    if ODD:
+        before, body = body_of(row, columns, src_stride, ALIGN, 0)
+        edge, place, _, own = edges_of_row(src, row, src_stride, before, body, columns, low, ALIGN, BLOCKS)  # fmt: skip
+    start = start_of(src, row, src_stride, before, ALIGN, ODD)
+    pieces = load_row(start, body, low, ALIGN, PIECES, WARPS, SPAN, EVEN, layout)
     most = pieces[0]
     for i in gl.static_range(1, PIECES):
         most = gl.maximum(most, pieces[i])
     most = gl.maximum(gl.max(most.to(gl.float32), 1), LOWEST)
+    if ODD:
+        highest = gl.maximum(gl.max(gl.max(edge, 1), 0), LOWEST)
+        first = gl.arange(0, WARPS, most.type.layout) == 0
+        most = gl.where(first, gl.maximum(most, highest), most)
+        sum_of_edges = gl.sum(gl.sum(gl.exp2((edge - highest) * LOG2E), 1), 0)
+        of_edges = gl.where(first, sum_of_edges * gl.exp2((highest - most) * LOG2E), 0.0)
     factor, low, rest = exponent_of(most)
     total = gl.zeros([WARPS, SPAN], gl.float32, layout)
     for i in gl.static_range(PIECES):
         total += raised(pieces[i], factor[:, None], low[:, None])
     of_warp = gl.sum(total, 1) * gl.exp2(0.0 - rest)
+    if ODD:
+        of_warp += of_edges
     of_all, totals = exchange(barrier, most, of_warp, BLOCKS, WARPS)
     highest = gl.max(of_all, 0)
     factor, low, rest = exponent_of(highest)
-    scale = gl.exp2(0.0 - rest) / gl.sum(totals * gl.exp2((of_all - highest) * LOG2E), 0)
-    start = row_start(dst, row, dst_stride // ALIGN * ALIGN)
+    of_row = gl.sum(totals * gl.exp2((of_all - highest) * LOG2E), 0)
+    scale = gl.exp2(0.0 - rest) / of_row
+    start = start_of(dst, row, dst_stride, before, ALIGN, ODD)
+    if ODD:
+        edge = (gl.exp2((edge - highest) * LOG2E) / of_row).to(dst.dtype.element_ty)
+        gl.store(row_start(dst, row, dst_stride) + place, edge, mask=own)
     for i in gl.static_range(PIECES):
         value = raised(pieces[i], factor, low) * scale
-        store_columns(start, i, value, columns, ALIGN, WARPS, SPAN, EVEN, layout)
+        store_columns(start, i, value, body, ALIGN, WARPS, SPAN, EVEN, layout)
 
 
 @gluon.jit
@@ -195,8 +273,10 @@ def cluster_softmax_backward(
     """Do as `portable.softmax_backward`, a row for each cluster; `sums` and `arrived` are not used."""
     row = gl.program_id(0)
     barrier = begin_exchange(WARPS)
-    gs = load_row(grad, row, columns, grad_stride, 0, ALIGN, PIECES, WARPS, SPAN, EVEN, layout)
-    ys = load_row(result, row, columns, result_stride, 0, ALIGN, PIECES, WARPS, SPAN, EVEN, layout)
+    start = row_start(grad, row, grad_stride // ALIGN * ALIGN)
+    gs = load_row(start, columns, 0, ALIGN, PIECES, WARPS, SPAN, EVEN, layout)
+    start = row_start(result, row, result_stride // ALIGN * ALIGN)
+    ys = load_row(start, columns, 0, ALIGN, PIECES, WARPS, SPAN, EVEN, layout)
     total = gl.zeros([WARPS, SPAN], gl.float32, layout)
     for i in gl.static_range(PIECES):
         total += gs[i].to(gl.float32) * ys[i].to(gl.float32)
@@ -214,30 +294,52 @@ def cluster_norm(
     src, weight, bias, dst, residual, summed, statistics, sums, arrived, rows, columns, src_stride, dst_stride,
     residual_stride, epsilon, CENTRED: gl.constexpr, ALIGN: gl.constexpr, PIECES: gl.constexpr,
     BLOCKS: gl.constexpr, WARPS: gl.constexpr, SPAN: gl.constexpr, EVEN: gl.constexpr, layout: gl.constexpr,
+    AHEAD: gl.constexpr, ODD: gl.constexpr, SHIFT: gl.constexpr,
 ):  # fmt: skip
-    """Do as `portable.norm` without a residual, a row for each cluster; `sums` and `arrived` are not used."""
+    """Do as `portable.norm` without a residual, a row for each cluster; `sums` and `arrived` are not used.
+
+    With AHEAD, the weight comes to shared memory before the row does: its latency is over when the exchange is.
+    """
     row = gl.program_id(0)
     barrier = begin_exchange(WARPS)
-    pieces = load_row(src, row, columns, src_stride, 0, ALIGN, PIECES, WARPS, SPAN, EVEN, layout)
+    weights = weight
+    before, body = 0, columns
+    if ODD:
+        before, body = body_of(row, columns, src_stride, ALIGN, 1 if SHIFT else 0)
+        edge, place, inside, own = edges_of_row(src, row, src_stride, before, body, columns, 0.0, ALIGN, BLOCKS)  # fmt: skip
+    if AHEAD:
+        weights = copy_vector(weight, columns, ALIGN, PIECES, WARPS, SPAN, layout)
+    start = start_of(src, row, src_stride, before, ALIGN, ODD)
+    pieces = load_row(start, body, 0, ALIGN, PIECES, WARPS, SPAN, EVEN, layout)
     of_warps: gl.constexpr = gl.SliceLayout(1, layout)
     middle = gl.zeros([WARPS], gl.float32, of_warps)
     if CENTRED:  # squares are summed relative to the mean of the warp
         total = gl.zeros([WARPS, SPAN], gl.float32, layout)
         for i in gl.static_range(PIECES):
             total += pieces[i].to(gl.float32)
-        held = columns_of_warp(gl.arange(0, WARPS, of_warps), columns, PIECES, WARPS, SPAN)
+        held = columns_of_warp(gl.arange(0, WARPS, of_warps), body, PIECES, WARPS, SPAN)
         middle = gl.sum(total, 1) / gl.maximum(held, 1.0)
     square = gl.zeros([WARPS, SPAN], gl.float32, layout)
     for i in gl.static_range(PIECES):
         x = pieces[i].to(gl.float32) - middle[:, None]
         if CENTRED and not EVEN:
-            _, inside = columns_of(i, columns, ALIGN, WARPS, SPAN, layout)
-            x = gl.where(inside, x, 0.0)
+            _, there = columns_of(i, body, ALIGN, WARPS, SPAN, layout)
+            x = gl.where(there, x, 0.0)
         square += x * x
-    means, squares = exchange(barrier, middle, gl.sum(square, 1), BLOCKS, WARPS)
+    of_warp = gl.sum(square, 1)
+    if ODD:
+        first = gl.arange(0, WARPS, of_warps) == 0
+        if CENTRED:
+            middle, of_warp = with_edges(middle, of_warp, held, first, edge, inside, columns - body)
+        else:
+            of_warp += gl.where(first, gl.sum(gl.sum(edge * edge, 1), 0), 0.0)
+    means, squares = exchange(barrier, middle, of_warp, BLOCKS, WARPS)
     centre = 0.0
     if CENTRED:
-        held = columns_of_warp(gl.arange(0, WARPS, means.type.layout), columns, PIECES, WARPS, SPAN)
+        warp = gl.arange(0, WARPS, means.type.layout)
+        held = columns_of_warp(warp, body, PIECES, WARPS, SPAN)
+        if ODD:
+            held += gl.where(warp == 0, columns - body, 0).to(gl.float32)
         centre = gl.sum(means * held, 0) / columns
         squares += held * (means - centre) * (means - centre)
     spread = gl.rsqrt(gl.sum(squares, 0) / columns + epsilon)
@@ -245,16 +347,48 @@ def cluster_norm(
         gl.store(statistics + row, spread)
         if CENTRED:
             gl.store(statistics + rows + row, centre)
-    start = row_start(dst, row, dst_stride // ALIGN * ALIGN)
+    start = start_of(dst, row, dst_stride, before, ALIGN, ODD)
+    if AHEAD:
+        gl.nvidia.ampere.async_copy.wait_group(0)
     for i in gl.static_range(PIECES):
         value = (pieces[i].to(gl.float32) - centre) * spread
-        if weight is not None:
-            more = load_columns(weight, i, columns, 0, ALIGN, WARPS, SPAN, EVEN, layout)
-            value = value * more.to(gl.float32)
-        if bias is not None:
-            more = load_columns(bias, i, columns, 0, ALIGN, WARPS, SPAN, EVEN, layout)
-            value = value + more.to(gl.float32)
-        store_columns(start, i, value, columns, ALIGN, WARPS, SPAN, EVEN, layout)
+        if ODD:
+            column, there = columns_of(i, body, ALIGN, WARPS, SPAN, layout)
+            if weight is not None:
+                value = value * load_shifted(weight + column, before, there, ALIGN, SHIFT)
+            if bias is not None:
+                value = value + load_shifted(bias + column, before, there, ALIGN, SHIFT)
+        else:
+            if weight is not None:
+                more = vector_columns(weights, i, columns, AHEAD, ALIGN, WARPS, SPAN, EVEN, layout)
+                value = value * more
+            if bias is not None:
+                more = load_columns(bias, i, columns, 0, ALIGN, WARPS, SPAN, EVEN, layout)
+                value = value + more.to(gl.float32)
+        store_columns(start, i, value, body, ALIGN, WARPS, SPAN, EVEN, layout)
+    if ODD:
+        value = with_vectors((edge - centre) * spread, weight, bias, place, inside)
+        start = row_start(dst, row, dst_stride)
+        gl.store(start + place, value.to(dst.dtype.element_ty), mask=own)
+
+
+@gluon.jit
+def with_edges(mean, square, held, first, edge, inside, number):
+    """Return mean and sum of squared distances from it of each warp, [WARPS], where the edges, `number` of them, are the first warp's, too.
+
+    Args:
+        mean, square, held: of each warp's own columns.
+        first: [WARPS], True for the first warp.
+        edge, inside: the edges, and which exist.
+    """
+    number = number.to(gl.float32)
+    of_edges = gl.sum(gl.sum(edge, 1), 0) / gl.maximum(number, 1.0)
+    away = gl.where(inside, edge - of_edges, 0.0)
+    away = gl.sum(gl.sum(away * away, 1), 0)
+    added = gl.where(first, number, 0.0)
+    share = added / gl.maximum(held + added, 1.0)
+    apart = of_edges - mean
+    return mean + apart * share, square + gl.where(first, away, 0.0) + apart * apart * held * share
 
 
 @gluon.jit

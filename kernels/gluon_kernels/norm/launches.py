@@ -1,4 +1,4 @@
-"""The plans of kernels over rows: tilings, workspaces and prepared launches for each key."""
+"""The plans of kernels over rows: workspaces and prepared launches for each key."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any, Callable, Mapping, Optional
 import torch
 from torch import Tensor
 
-from gluon_kernels.norm import composite, gradients, hopper, portable
-from gluon_kernels.norm.rows import (
-    ClusterTiling,
-    Tiling,
-    block_tiling,
-    cluster_tiling,
-    stacked,
-    tiling,
-    walking_tiling,
+from gluon_kernels.norm import composite, gradients, hopper, odd, portable
+from gluon_kernels.norm.rows import ClusterTiling, Tiling, stacked, tiling, walking_tiling
+from gluon_kernels.norm.tilings import (
+    ahead,
+    of_bodies,
+    shifts,
+    tiling_of,
+    tiling_or_cluster,
+    whole_accesses,
 )
 from gluon_kernels.norm.views import Rows, as_it_is, common_align
 from gluon_kernels.plans import (
@@ -31,61 +31,15 @@ from gluon_kernels.plans import (
 
 __all__ = [
     "Workspace",
-    "blocks_of",
     "norm_alone_plan",
     "norm_gradient_plan",
     "norm_plan",
     "prepared",
     "softmax_gradient_plan",
     "softmax_plan",
-    "tiling_of",
 ]
 
 Plan = Callable[..., Any]
-
-
-def tiling_of(*rows: Rows, held: int = 1, waits: bool = True) -> Tiling:
-    """Return the tiling for matrices of one shape; see `tiling`."""
-    first = rows[0]
-    return tiling(
-        first.columns,
-        max(8 * row.tensor.element_size() for row in rows),
-        common_align(*rows),
-        current_target().warp_size,
-        first.count,
-        held,
-        waits,
-        multiprocessors(first.tensor),
-    )
-
-
-def tiling_or_cluster(
-    *rows: Rows, held: int = 1, least: Optional[int] = None, fewest: int = 8
-) -> tuple[Tiling, dict[str, Any]]:
-    """Return the tiling for matrices of one shape and the options of the launch: clusters that share long rows, on Hopper.
-
-    The simulator runs no assembly that reaches other blocks.
-
-    Args:
-        held: see `tiling`.
-        least: bits of a row from which on clusters are faster than one program; None where they never are.
-        fewest: blocks of a cluster, if these hold a row in few registers, and are several for each multiprocessor.
-    """
-    first, target, tiles = rows[0], current_target(), tiling_of(*rows)
-    bits = max(8 * row.tensor.element_size() for row in rows)
-    long = tiles.parts > 1 or (least is not None and first.columns * bits >= least)
-    if long and target.has("nvidia.wgmma") and target.backend != "sim":
-        align, processors = common_align(*rows), multiprocessors(first.tensor)
-        for blocks in (2, 4, 8):
-            most = 1024 if blocks < 8 else 2048
-            few = blocks < 8 and first.count * blocks < 4 * processors
-            if blocks < fewest or few:
-                continue
-            shared = cluster_tiling(first.columns, bits, align, first.count, processors, held, blocks, most)  # fmt: skip
-            if shared is not None:
-                own = held * shared.pieces * shared.layout.size_per_thread[1] * bits  # of a thread
-                return shared, {"num_ctas": blocks, **registers(80 if own <= 1024 else 128)}
-    return tiles, {}
 
 
 def prepared(
@@ -175,15 +129,21 @@ def softmax_plan(x: Tensor, dtype: torch.dtype, out: Optional[Tensor]) -> Plan:
     dst = Rows.of(written)
     wide = src.tensor.element_size() > 2 or dst.tensor.element_size() > 2
     form = (1 << 20, 8) if wide else (1 << 18, 2)  # as measured
-    tiles, options = tiling_or_cluster(src, dst, least=form[0], fewest=form[1])
+    whole = whole_accesses(src, dst)
+    tiles, options = tiling_or_cluster(*(whole or (src, dst)), least=form[0], fewest=form[1])
+    tiles = tiles if whole is None else of_bodies(tiles)
+    kernel = portable.softmax if whole is None else odd.softmax
+    if isinstance(tiles, ClusterTiling):
+        kernel = hopper.cluster_softmax
     space = Workspace.of_rows(tiles, src.count)
     sums, arrived = space(x.device)
     launch = prepared(
-        hopper.cluster_softmax if isinstance(tiles, ClusterTiling) else portable.softmax,
+        kernel,
         (tiles.grid(src.count),),
         (src.tensor, written, sums, arrived, src.count, src.columns, src.stride, dst.stride),
         (src.tensor, written, sums, arrived),
         options=options,
+        ODD=whole is not None,
         **tiles.constants(),
     )
     copied, empty, device = src.copied, target.empty, x.device
@@ -281,8 +241,15 @@ def norm_plan(
             return finished(target.new(x, out), out), sums, new_statistics()
 
         return (lambda x, *rest: torch.empty_like(x)) if alone else nothing
-    # A second matrix is not kept: one is loaded, added and dropped.
-    tiles, options = (tiling_of(*all_rows), {}) if residual is not None else tiling_or_cluster(*all_rows)  # fmt: skip
+    whole = whole_accesses(src, dst) if residual is None else None
+    if residual is None:
+        tiles, options = tiling_or_cluster(*(whole or all_rows))
+        tiles = tiles if whole is None else of_bodies(tiles)
+    else:  # a second matrix is not kept: one is loaded, added and dropped
+        tiles, options = tiling_of(*all_rows), {}
+    kernel = portable.norm if whole is None else odd.norm
+    if isinstance(tiles, ClusterTiling):
+        kernel = hopper.cluster_norm
     space = Workspace.of_rows(tiles, src.count)
     sums, arrived = space(x.device)
     arguments = (
@@ -291,12 +258,15 @@ def norm_plan(
         src.stride, dst.stride, src.stride if more is None else more.stride, epsilon,
     )  # fmt: skip
     launch = prepared(
-        hopper.cluster_norm if isinstance(tiles, ClusterTiling) else portable.norm,
+        kernel,
         (tiles.grid(src.count),),
         arguments,
         arguments[:9],
         options=options,
         CENTRED=centred,
+        ODD=whole is not None,
+        SHIFT=shifts(x, weight, bias),
+        AHEAD=whole is None and ahead(tiles, weight, bias),
         **tiles.constants(),
     )
     apart = any(not v.is_contiguous() for v in vectors)
@@ -540,13 +510,3 @@ class _Totals:
         results = self._results()
         self._launch(weights, biases, *results)
         return results
-
-
-def blocks_of(*rows: Rows) -> tuple[Tiling, tuple[int, int]]:
-    """Return the tiling of a kernel that looks at no neighbours, and its grid."""
-    first, bits = rows[0], max(8 * row.tensor.element_size() for row in rows)
-    size = current_target().warp_size
-    tiles = block_tiling(
-        first.count, first.columns, bits, common_align(*rows), size, multiprocessors(first.tensor)
-    )
-    return tiles, (-(-first.count // tiles.rows), -(-first.columns // tiles.width))

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from gluon_core import language as gl
 from gluon_kernels.norm import portable
-from gluon_kernels.norm.launches import Workspace, blocks_of, prepared, tiling_of
+from gluon_kernels.norm.launches import Workspace, prepared
 from gluon_kernels.norm.rows import Tiling
+from gluon_kernels.norm.tilings import blocks_of, tiling_of
 from gluon_kernels.norm.views import Rows
 from gluon_kernels.plans import Launch, Plan, allocator, current_target
 

@@ -18,7 +18,8 @@ from gluon_kernels.checks import (
 )
 from gluon_kernels.eager import is_compiling, is_plain
 from gluon_kernels.norm.composite import LONGEST
-from gluon_kernels.norm.launches import Workspace, prepared, tiling_of
+from gluon_kernels.norm.launches import Workspace, prepared
+from gluon_kernels.norm.tilings import tiling_of
 from gluon_kernels.norm.views import Rows, common_align
 from gluon_kernels.plans import Plans, allocator, current_target, key
 from gluon_kernels.quant import portable

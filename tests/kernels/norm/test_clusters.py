@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 import gluon_kernels as kernels
-from gluon_kernels.norm import launches, ops, rows, views
+from gluon_kernels.norm import ops, rows, tilings, views
 from tests.kernels.launched import launches_of, on_target
 
 pytestmark = [pytest.mark.once]
@@ -24,8 +24,8 @@ def shared(monkeypatch):
         tiles = short(columns, *more, **named)
         return rows.replace(tiles, parts=2) if columns in (COLUMNS, EVEN) else tiles
 
-    monkeypatch.setattr(launches, "tiling", long)
-    monkeypatch.setattr(launches, "multiprocessors", lambda tensor: 8)
+    monkeypatch.setattr(tilings, "tiling", long)
+    monkeypatch.setattr(tilings, "multiprocessors", lambda tensor: 8)
 
 
 CASES = {
@@ -51,9 +51,32 @@ def test_clusters_share_a_row(name, columns, shared):
     assert (result.float() - expected).abs().max() < 1e-2 * expected.abs().max()
 
 
+@pytest.mark.parametrize("kept", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("columns", [COLUMNS, EVEN])
+def test_the_weight_comes_to_shared_memory_before_the_row(columns, kept, shared, monkeypatch):
+    monkeypatch.setattr(tilings, "AHEAD_FROM", 1)
+    x, weight = torch.randn(3, columns).bfloat16() * 3 + 1, torch.randn(columns).to(kept)
+    with on_target("emu:sm_90"):
+        (launch,) = launches_of(lambda: kernels.rms_norm(x, weight), "emu:sm_90")
+        result = kernels.rms_norm(x, weight)
+    assert launch.arguments[launch.kernel.arg_names.index("AHEAD")] is True
+    expected = F.rms_norm(x.float(), weight.shape, weight.float(), 1e-6)
+    assert (result.float() - expected).abs().max() < 1e-2 * expected.abs().max()
+
+
+def test_the_weight_comes_ahead_where_three_blocks_hold_it():
+    weight = torch.empty(0, dtype=torch.bfloat16)
+    long = rows.cluster_tiling(131072, 16, 8, 806)
+    assert tilings.ahead(long, weight, None) and tilings.ahead(long, weight.float(), None)
+    assert not tilings.ahead(long, weight.double(), None)  # 128 KB
+    assert not tilings.ahead(long, weight, weight) and not tilings.ahead(long, None, None)
+    assert not tilings.ahead(rows.cluster_tiling(65536, 16, 8, 806), weight, None)
+    assert not tilings.ahead(rows.tiling(131072, 16, 8), weight, None)
+
+
 @pytest.mark.parametrize("processors, count, blocks", [(3, 4, 4), (1, 3, 2)])
 def test_fewer_blocks_share_a_row(processors, count, blocks, shared, monkeypatch):
-    monkeypatch.setattr(launches, "multiprocessors", lambda tensor: processors)
+    monkeypatch.setattr(tilings, "multiprocessors", lambda tensor: processors)
     x = torch.randn(count, COLUMNS).half() * 3
     with on_target("emu:sm_90"):
         result = kernels.softmax(x)
@@ -68,7 +91,7 @@ def test_fewer_blocks_share_a_row(processors, count, blocks, shared, monkeypatch
 def test_softmax_takes_as_few_blocks_as_hold_a_row(count, columns, blocks):
     x = views.Rows.of(torch.empty(count, columns, dtype=torch.bfloat16))
     with on_target("emu:sm_90"):
-        _, options = launches.tiling_or_cluster(x, x, least=1 << 18, fewest=2)
+        _, options = tilings.tiling_or_cluster(x, x, least=1 << 18, fewest=2)
     assert options.get("num_ctas") == blocks
 
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 import gluon_kernels as kernels
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
-from gluon_kernels.norm import gated, launches, loss, ops, portable, rows
+from gluon_kernels.norm import gated, loss, ops, portable, rows, tilings
 from gluon_kernels.norm.problem import PROBLEMS, WITH_GRADIENTS
 from gluon_kernels.plans import Plans
 from gluon_kernels.topk.problem import WITH_GRADIENTS as OF_SUMS
@@ -47,7 +47,7 @@ def programs(request, monkeypatch):
             pieces = -(-columns // (4 * width))
             return rows.Tiling(tiles.align, 4, 1, pieces, width, 2, layout)
 
-        monkeypatch.setattr(launches, "tiling", divided)
+        monkeypatch.setattr(tilings, "tiling", divided)
 
 
 @pytest.fixture(params=["dispatched", "direct"])

@@ -7,7 +7,7 @@ import torch
 
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
 from gluon_kernels import quantize
-from gluon_kernels.norm import launches, rows
+from gluon_kernels.norm import rows, tilings
 from gluon_kernels.quant import ops
 
 pytestmark = pytest.mark.once
@@ -53,11 +53,11 @@ def test_values_and_scales(dtype, scaling):
 def test_rows_of_several_programs(monkeypatch):
     tiling = rows.tiling
     layout = rows.gl.BlockedLayout([1, 1], [1, 32], [1, 2], [1, 0])
-    monkeypatch.setattr(launches, "tiling", lambda *a, **b: rows.Tiling(1, 4, 1, 4, 64, 2, layout))
+    monkeypatch.setattr(tilings, "tiling", lambda *a, **b: rows.Tiling(1, 4, 1, 4, 64, 2, layout))
     x = torch.randn(3, 900)
     values, scales = quantize(x, torch.int8)
     torch.testing.assert_close(scales, x.abs().amax(-1) / 127)
-    monkeypatch.setattr(launches, "tiling", tiling)
+    monkeypatch.setattr(tilings, "tiling", tiling)
     ops._plans.forget()
     assert torch.equal(quantize(x, torch.int8)[0], values)
 

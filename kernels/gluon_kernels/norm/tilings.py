@@ -1,0 +1,118 @@
+"""The tilings of kernels over rows for tensors: clusters, rows that begin anywhere, and vectors that all rows share."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Optional
+
+from torch import Tensor
+
+from gluon_kernels.norm.rows import ClusterTiling, Tiling, block_tiling, cluster_tiling, tiling
+from gluon_kernels.norm.views import Rows, common_align
+from gluon_kernels.plans import current_target, multiprocessors, registers
+
+__all__ = [
+    "ahead",
+    "blocks_of",
+    "of_bodies",
+    "shifts",
+    "tiling_of",
+    "tiling_or_cluster",
+    "whole_accesses",
+]
+
+LEAST_ODD = 512  # columns: a program has several shorter rows, one element at a time
+AHEAD_FROM = 32  # elements of a row that a thread keeps
+AHEAD_BYTES = 72 << 10  # of a block: three have room on a multiprocessor
+
+
+def tiling_of(*rows: Rows, held: int = 1, waits: bool = True) -> Tiling:
+    """Return the tiling for matrices of one shape; see `tiling`."""
+    first = rows[0]
+    return tiling(
+        first.columns,
+        max(8 * row.tensor.element_size() for row in rows),
+        common_align(*rows),
+        current_target().warp_size,
+        first.count,
+        held,
+        waits,
+        multiprocessors(first.tensor),
+    )
+
+
+def tiling_or_cluster(
+    *rows: Rows, held: int = 1, least: Optional[int] = None, fewest: int = 8
+) -> tuple[Tiling, dict[str, Any]]:
+    """Return the tiling for matrices of one shape and the options of the launch: clusters that share long rows, on Hopper.
+
+    The simulator runs no assembly that reaches other blocks.
+
+    Args:
+        held: see `tiling`.
+        least: bits of a row from which on clusters are faster than one program; None where they never are.
+        fewest: blocks of a cluster, if these hold a row in few registers, and are several for each multiprocessor.
+    """
+    first, target, tiles = rows[0], current_target(), tiling_of(*rows)
+    bits = max(8 * row.tensor.element_size() for row in rows)
+    long = tiles.parts > 1 or (least is not None and first.columns * bits >= least)
+    if long and target.has("nvidia.wgmma") and target.backend != "sim":
+        align, processors = common_align(*rows), multiprocessors(first.tensor)
+        for blocks in (2, 4, 8):
+            most = 1024 if blocks < 8 else 2048
+            few = blocks < 8 and first.count * blocks < 4 * processors
+            if blocks < fewest or few:
+                continue
+            shared = cluster_tiling(first.columns, bits, align, first.count, processors, held, blocks, most)  # fmt: skip
+            if shared is not None:
+                own = held * shared.pieces * shared.layout.size_per_thread[1] * bits  # of a thread
+                return shared, {"num_ctas": blocks, **registers(80 if own <= 1024 else 128)}
+    return tiles, {}
+
+
+def whole_accesses(*rows: Rows) -> Optional[tuple[Rows, ...]]:
+    """Return rows that begin anywhere as ones that begin with an access, for the kernels that load their bodies; None where those do not pay.
+
+    Matrices must begin at the same places within an access, which they do if their strides are alike.
+    """
+    bits = {8 * row.tensor.element_size() for row in rows}
+    width = 128 // max(bits)
+    alike = len(bits) == 1 and len({row.stride % width for row in rows}) == 1
+    apart = any(row.tensor.data_ptr() & 15 for row in rows)
+    if not alike or apart or common_align(*rows) * max(bits) >= 64 or rows[0].columns < LEAST_ODD:
+        return None
+    return tuple(replace(row, align=width) for row in rows)
+
+
+def of_bodies(tiles: Tiling) -> Tiling:
+    """Return the tiling for rows whose bodies are narrower than they are, each by itself."""
+    tiles = replace(tiles, rows=1)
+    return replace(tiles, even=False) if isinstance(tiles, ClusterTiling) else tiles
+
+
+def shifts(x: Tensor, *vectors: Optional[Tensor]) -> bool:
+    """Return True if vectors that all rows share are loaded by whole accesses and shifted, by instructions of NVIDIA's."""
+    alike = all(v is None or (v.dtype == x.dtype and not v.data_ptr() & 15) for v in vectors)
+    return alike and current_target().has("nvidia.cp_async")
+
+
+def ahead(tiles: Tiling, weight: Optional[Tensor], bias: Optional[Tensor]) -> bool:
+    """Return True if blocks of a cluster copy their columns of the weight to shared memory before they load the row.
+
+    With fewer columns of a block the copies take as long as the loads that they replace, and with those of a bias they take longer.
+    """
+    if not isinstance(tiles, ClusterTiling) or weight is None or bias is not None:
+        return False
+    own = tiles.pieces * tiles.layout.size_per_thread[1]
+    size = weight.element_size() * tiles.pieces * tiles.width // tiles.blocks
+    return own > AHEAD_FROM and size <= AHEAD_BYTES
+
+
+def blocks_of(*rows: Rows) -> tuple[Tiling, tuple[int, int]]:
+    """Return the tiling of a kernel that looks at no neighbours, and its grid."""
+    first, bits = rows[0], max(8 * row.tensor.element_size() for row in rows)
+    size = current_target().warp_size
+    tiles = block_tiling(
+        first.count, first.columns, bits, common_align(*rows), size, multiprocessors(first.tensor)
+    )
+    return tiles, (-(-first.count // tiles.rows), -(-first.columns // tiles.width))
