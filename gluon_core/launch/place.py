@@ -30,25 +30,24 @@ def chosen(wanted: Any, places: Places, running: bool = True) -> tuple[Target, i
         TargetError: an unknown target.
     """
     wanted = (os.environ.get("GLUON_TARGET") or None) if wanted is None else wanted
-    if wanted is None and running and places:
-        return _of_tensors(places)
-    target = registry().target(wanted)
+    of_tensors = wanted is None and running and places
+    target = _of_tensors(places) if of_tensors else registry().target(wanted)
     backend = registry().backend(target.backend)
     if wanted is None:
         _notice(target)
     return target, _device_for(target, backend, places) if running else 0, backend
 
 
-def _of_tensors(places: Places) -> tuple[Target, int, Backend]:
+def _of_tensors(places: Places) -> Target:
+    """Return the target that is plugged in where the tensors are; on the CPU, the simulator where no GPU is."""
     kind, index = _one_place(places)
     for backend in registry().backends.values():
         if backend.device.tensor_device == kind and not backend.simulates:
             plugged = backend.device.target(index)
             if plugged is not None:
-                return plugged, index, backend
+                return plugged
     if kind == "cpu":
-        target = _on_cpu(places)
-        return target, 0, registry().backend(target.backend)
+        return _on_cpu(places)
     problems = [backend.device.problem() for backend in registry().backends.values()]
     raise DeviceError(
         "no installed plugin runs kernels where the tensors are",
@@ -71,7 +70,6 @@ def _on_cpu(places: Places) -> Target:
     target = known.target(None)
     if not known.backend(target.backend).simulates:
         raise DeviceError("the tensors are on the CPU", argument=argument, expected=target)
-    _notice(target)
     return target
 
 
