@@ -157,10 +157,11 @@ static inline __attribute__((always_inline)) int place_arguments(const Calls *se
     return to->stream != NULL && Py_TYPE(to->stream) != &PyLong_Type ? -1 : 0;
 }
 
-static inline int read_call(const Calls *self, Call *call, PyObject *equals)
+static inline int read_call(const Calls *self, Call *call, PyObject *equals, PyObject *owners)
 {
     start(&call->reader, &self->rules, self->ranged ? self->is_small : NULL);
     call->reader.equals = equals;
+    call->reader.owners = owners;
     for (Py_ssize_t i = 0; i < self->count; i++)
         if (read_value(&call->reader, call->values[i], self->parameters[i].flags))
             return -1;
@@ -213,7 +214,7 @@ static Known *search(Calls *self, Call *call)
     int again = 0;
     Known *found = NULL;
     do
-        if (read_call(self, call, again ? self->equals : NULL) < 0 ||
+        if (read_call(self, call, again ? self->equals : NULL, NULL) < 0 ||
             (found = *find(self, &call->reader, hash_words(call->reader.word, call->reader.words))) != NULL)
             return found;
     while (again++ == 0 && PyDict_Size(self->equals) > 0);
@@ -298,31 +299,31 @@ static void forget_calls(Calls *self)
 static PyObject *calls_remember(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
 {
     Calls *self = (Calls *)object;
-    PyObject *launch, *owners;
+    PyObject *launch;
     Known fresh;
     Call call;
     int ranged = count == 3 ? PyObject_IsTrue(args[1]) : 0;
     if (count != 3 || !PyTuple_Check(args[0]) || !PyTuple_Check(args[2]))
-        return PyErr_Format(PyExc_TypeError, "remember takes an answer, whether it is ranged, and constants");
-    if (!PyArg_ParseTuple(args[0], "OOOOOOO", &fresh.hit, &launch, &fresh.stream_of, &fresh.compiled, &fresh.sizes,
-                          &fresh.constants, &owners))
+        return PyErr_Format(PyExc_TypeError, "remember takes an answer, whether it is ranged, and classes");
+    OWNED PyObject *owners = PyList_New(0), *answer = Py_BuildValue("OO", args[0], owners);
+    if (answer == NULL || !PyArg_ParseTuple(args[0], "OOOOOO", &fresh.hit, &launch, &fresh.stream_of, &fresh.compiled,
+                                            &fresh.sizes, &fresh.constants))
         return NULL;
     fresh.launch = launch == Py_None ? NULL : PyCapsule_GetPointer(launch, LAUNCH);
     if ((ranged && !self->ranged) || self->used >= MOST_CALLS)
         forget_calls(self);
     self->ranged |= ranged;
-    for (Py_ssize_t i = 0; i < PyTuple_Size(args[2]); i++) {
-        PyObject *constant = PyTuple_GetItem(args[2], i);
-        if (PyDict_Contains(self->equals, constant) == 0)
-            PyDict_SetItem(self->equals, constant, constant);
+    int unread = place_arguments(self, args + count, 0, keywords, &call) < 0 ||
+                 read_call(self, &call, self->equals, owners) < 0;
+    for (Py_ssize_t i = 0; !unread && i < PyList_Size(owners); i++) {
+        PyObject *owner = PyList_GetItem(owners, i);
+        if (PyObject_IsInstance(owner, args[2]) == 1 && PyDict_Contains(self->equals, owner) == 0)
+            PyDict_SetItem(self->equals, owner, owner);
     }
-    if (PyErr_Occurred())
-        return NULL;
-    if (place_arguments(self, args + count, 0, keywords, &call) < 0 || read_call(self, &call, self->equals) < 0) {
+    if (unread || read_call(self, &call, self->equals, owners) < 0 || PyErr_Occurred()) {
         PyErr_Clear();
         Py_RETURN_FALSE;
     }
-    fresh.answer = args[0];
     fresh.count = call.reader.words;
     fresh.hash = hash_words(call.reader.word, fresh.count);
     Known **link = find(self, &call.reader, fresh.hash), *before = *link;
@@ -332,8 +333,8 @@ static PyObject *calls_remember(PyObject *object, PyObject *const *args, Py_ssiz
     if (known == NULL)
         return PyErr_NoMemory();
     *known = fresh;
+    known->answer = moved(&answer);
     memcpy(known->words, call.reader.word, bytes);
-    Py_INCREF(known->answer);
     *link = known;
     self->used += before == NULL;
     if (before != NULL)
@@ -420,9 +421,9 @@ static PyObject *calls_new(PyTypeObject *cls, PyObject *args, PyObject *Py_UNUSE
 static PyMethodDef calls_methods[] = {
     {"over", calls_over, METH_O, "over(grid)\n\nReturn `f(*arguments, **options)`, which answers calls."},
     {"remember", (PyCFunction)(void (*)(void))calls_remember, METH_FASTCALL | METH_KEYWORDS,
-     "remember(answer, ranged, equals, **arguments)\n\n"
+     "remember(answer, ranged, comparable, **arguments)\n\n"
      "Answer calls with these arguments from now on, see `Calls.learn`; False where C cannot. The answer has the fields of\n"
-     "`Known` from `hit` on, and objects to keep alive; `equals` are constants whose equals compile alike."},
+     "`Known` from `hit` on; `comparable` are the classes of constants whose equals compile alike."},
     {"forget", calls_forget, METH_NOARGS, "forget()\n\nForget all calls."},
     {NULL, NULL, 0, NULL}};
 

@@ -28,10 +28,10 @@ static Legal *find_legal(PyObject *const *fields, uint64_t *words, size_t *words
         PyErr_Clear();
         return NULL;
     }
-    words[count++] = word_of(Py_TYPE(base));
+    words[count++] = (uint64_t)(uintptr_t)Py_TYPE(base);
     words[count++] = word_of_view(&view, 0);
     for (int i = 2; i < FIELDS; i++)
-        words[count++] = word_of(fields[i]);
+        words[count++] = (uint64_t)(uintptr_t)fields[i];
     words[count++] = (uint64_t)view.rank;
     for (int i = 0; i < view.rank; i++) {
         if (view.shape[i] < 2) /* DLPack may give such a stride otherwise */

@@ -31,6 +31,7 @@ typedef struct {
     const Rules *rules; /* NULL: no key is wanted */
     PyObject *is_small; /* asked of tensors; NULL where the size of their storages does not matter */
     PyObject *equals;   /* a dictionary: constant -> the equal one whose address is the word of both; or NULL */
+    PyObject *owners;   /* with `equals`, a list that gets the objects whose addresses are words; or NULL */
     size_t words, leaves, descriptors;
     Leaf leaf[MAX_LEAVES];
     Key keys[MAX_MAPS];
@@ -41,7 +42,7 @@ static void start(Reader *to, const Rules *rules, PyObject *is_small)
 {
     to->rules = rules;
     to->is_small = is_small;
-    to->equals = NULL;
+    to->equals = to->owners = NULL;
     to->words = to->leaves = to->descriptors = 0;
 }
 
@@ -51,11 +52,6 @@ static int add_leaf(Reader *to, PyObject *value, int what, uint64_t word)
         return -1;
     to->leaf[to->leaves++] = (Leaf){value, word, what, 0};
     return 0;
-}
-
-static uint64_t word_of(const void *object)
-{
-    return (uint64_t)(uintptr_t)object;
 }
 
 static int add(Reader *to, uint64_t word)
@@ -76,12 +72,20 @@ static uint64_t word_of_view(const View *view, uint64_t divides)
     return word | (uint64_t)(divides && !(start_of(view) & divides)) << 63;
 }
 
-/* Return the word of an object that is compiled in: its address, or that of one known to compile alike. */
-static uint64_t word_of_object(const Reader *to, PyObject *value)
+/* Return an object, or one known to compile alike. */
+static __attribute__((cold)) PyObject *equal_of(const Reader *to, PyObject *object)
 {
-    PyObject *equal = to->equals == NULL ? NULL : PyDict_GetItemWithError(to->equals, value);
+    PyObject *equal = PyDict_GetItemWithError(to->equals, object);
     PyErr_Clear(); /* it has no hash */
-    return word_of(equal != NULL && Py_TYPE(equal) == Py_TYPE(value) ? equal : value);
+    if (to->owners != NULL)
+        PyList_Append(to->owners, object);
+    return equal != NULL && Py_TYPE(equal) == Py_TYPE(object) ? equal : object;
+}
+
+/* Add an object by its address. */
+static inline int add_object(Reader *to, void *object)
+{
+    return add(to, (uint64_t)(uintptr_t)(to->equals == NULL ? object : equal_of(to, object)));
 }
 
 /* Add a value that is compiled in: numbers and tuples by value, all else as an object. */
@@ -89,16 +93,16 @@ static int add_constant(Reader *to, PyObject *value)
 {
     PyTypeObject *cls = Py_TYPE(value);
     uint64_t word = 0;
-    int failed = add(to, word_of(cls));
+    int failed = add_object(to, cls), tuple = cls == &PyTuple_Type;
     if (cls == &PyLong_Type)
         word = (uint64_t)PyLong_AsLongLongAndOverflow(value, &failed);
     else if (cls == &PyFloat_Type) {
         double number = PyFloat_AsDouble(value);
         memcpy(&word, &number, sizeof word);
-    } else
-        word = cls == &PyTuple_Type ? (uint64_t)PyTuple_Size(value) : word_of_object(to, value);
-    failed |= add(to, word);
-    for (Py_ssize_t i = 0; cls == &PyTuple_Type && !failed && i < PyTuple_Size(value); i++)
+    } else if (!tuple)
+        return failed | add_object(to, value);
+    failed |= add(to, tuple ? (uint64_t)PyTuple_Size(value) : word);
+    for (Py_ssize_t i = 0; tuple && !failed && i < PyTuple_Size(value); i++)
         failed = add_constant(to, PyTuple_GetItem(value, i));
     return failed;
 }
@@ -113,8 +117,8 @@ static int add_descriptor(Reader *to, PyObject *value, PyObject *fields, PyObjec
     if (layout == NULL || rank < 1 || !view_of(base, &view))
         return -1;
     key->address = start_of(&view);
-    int failed = add(to, word_of(Py_TYPE(base))) | add(to, word_of_view(&view, 0)) |
-                 add(to, word_of_object(to, layout)) | add(to, key->flags & 15) | add(to, (uint64_t)rank);
+    int failed = add_object(to, Py_TYPE(base)) | add(to, word_of_view(&view, 0)) | add_object(to, layout) |
+                 add(to, key->flags & 15) | add(to, (uint64_t)rank);
     for (int i = 0; i < rank; i++)
         failed |= add(to, (uint64_t)sizes[i]);
     return failed;
@@ -177,7 +181,7 @@ static int read_value(Reader *to, PyObject *value, int flags)
     View view;
     if (flags & CONSTANT)
         return add_leaf(to, value, PLAIN, 0) || add_constant(to, value) ? -1 : 0;
-    if (add(to, word_of(cls)))
+    if (add_object(to, cls))
         return -1;
     if (cls == &PyLong_Type)
         return read_number(to, value, flags);
@@ -211,5 +215,5 @@ static int read_option(Reader *to, PyObject *name, PyObject *value)
     PyTypeObject *cls = Py_TYPE(value);
     if (cls != &PyLong_Type && cls != &PyBool_Type && cls != &PyUnicode_Type && value != Py_None)
         return -1;
-    return add(to, word_of(name)) || add_constant(to, value) ? -1 : 0;
+    return add_object(to, name) || add_constant(to, value) ? -1 : 0;
 }

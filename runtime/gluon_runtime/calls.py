@@ -216,20 +216,16 @@ class Calls:
         """
         if not self.learns:
             return
-        launcher, stream = self._in_c(hit)
-        owners: list[Any] = [*options, *options.values()]
-        for parameter, value in zip(self.declared, values):
-            constant = parameter.flags & CONSTANT
-            owners.extend([value] if constant else native.owned(value))
-        answer = (hit, launcher, stream, hit.result, grid, constants, owners)
-        equals = tuple([owner for owner in owners if isinstance(owner, self.comparable)])
+        launcher, stream = self._in_c(hit, values)
+        answer = (hit, launcher, stream, hit.result, grid, constants)
         named = dict(zip(self.names, values))
-        self.front.remember(answer, ranged, equals, **named, **options)
+        self.front.remember(answer, ranged, self.comparable, **named, **options)
 
     @staticmethod
-    def _in_c(hit: Hit) -> tuple[Any, Any]:
-        """Return the launch in C, None where there is none, and how it finds its stream."""
+    def _in_c(hit: Hit, values: Values) -> tuple[Any, Any]:
+        """Return the launch in C, None where there is none, and how it finds its stream. C may read `values` then."""
         native.teach()
+        native.teach_descriptors(values)
         launcher = getattr(hit.launch, "engine", None)
         return launcher, launcher and native.stream(hit.stream_of, hit.device)
 
@@ -260,10 +256,8 @@ class Calls:
             if grid is not None:
                 launch(grid, stream_of(device), *values)
 
-        door, (launcher, stream) = self.sealed(handle), self._in_c(hit)
+        door, (launcher, stream) = self.sealed(handle), self._in_c(hit, passed)
         if launcher is None or sizes is None:
             return door
-        for value in passed:
-            list(native.owned(value))
         bound: Callable[..., None] = native.engine.bind(launcher, sizes, stream, door)
         return bound

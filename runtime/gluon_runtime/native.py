@@ -9,12 +9,12 @@ import importlib
 import itertools
 import struct
 import sys
-from typing import Any, Callable, Iterator, Sequence
+from typing import Any, Callable, Iterable, Sequence
 
-__all__ = ["LETTERS", "engine", "launch", "map_kind", "owned", "stream", "teach"]
+__all__ = ["LETTERS", "engine", "launch", "map_kind", "stream", "teach", "teach_descriptors"]
 
 _TENSOR, _DESCRIBED, _ARRAY = range(3)  # kinds of classes that C reads
-_VERSION = 14  # of the interface of `engine.c`
+_VERSION = 15  # of the interface of `engine.c`
 # The letter of each type of numbers: that of the struct module; y is bfloat16.
 _TYPES = "i1 i8 i16 i32 i64 u1 u8 u16 u32 u64 fp16 bf16 fp32 f32 fp64"
 LETTERS = dict(zip(_TYPES.split(), "bbhiqBBHIQeyffd"))
@@ -106,14 +106,10 @@ def map_kind(key: Any, *facts: int, box: Sequence[int]) -> bytes:
     return _MAP_KIND.pack(number, *facts, *box[::-1], *[0] * (5 - len(box)))
 
 
-def owned(value: Any) -> Iterator[Any]:
-    """Have C read descriptors; yield the objects of an argument whose addresses are part of a key, which must not
-    be used again."""
-    yield type(value)
-    if isinstance(value, tuple):
-        for item in value:
-            yield from owned(item)
-    elif hasattr(value, "block_shape") and hasattr(value, "base"):
-        engine.teach(type(value), _DESCRIBED)
-        yield type(value.base)
-        yield getattr(value, "layout", None)
+def teach_descriptors(values: Iterable[Any]) -> None:
+    """Let C read the descriptors among arguments."""
+    for value in values:
+        if isinstance(value, tuple):
+            teach_descriptors(value)
+        elif hasattr(value, "block_shape") and hasattr(value, "base"):
+            engine.teach(type(value), _DESCRIBED)

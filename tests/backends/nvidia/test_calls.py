@@ -417,9 +417,8 @@ class Door(Calls):
     def are_one(self, one, other):
         """Return whether calls are one to C; None where it leaves the first to Python."""
         self.front.forget()
-        answer = (None, None, None, None, None, None, list(one))
         named = zip([parameter.name for parameter in self.declared], one)
-        if not self.front.remember(answer, False, (), **dict(named)):
+        if not self.front.remember((None,) * 6, False, (), **dict(named)):
             return None
         before = self.known
         self.front.over(None)(*other[:-1], last=other[-1])

@@ -59,8 +59,7 @@ def prepared(fake, signature, meta, **fields):
             launch(sizes, stream, *values)
             pytest.fail("the launch came to Python")
 
-        for argument in arguments:
-            list(native.owned(argument))
+        native.teach_descriptors(arguments)
         native.engine.bind(engine, sizes, lambda device: stream, in_python)(*arguments)
 
     return launch_in_c
