@@ -54,7 +54,7 @@ def build(source: Path, output: Path) -> None:
         *(compiler() or [sys.executable, "-m", ZIG, "cc"]),
         "-O3",
         "-fno-plt",  # a launch calls Python some thirty times
-        "-falign-functions=32",  # the time of a launch does not depend on the code before it
+        "-falign-functions=64",  # the time of a launch does not depend on the code before it
         "-shared",
         "-fPIC",
         f"-I{sysconfig.get_paths()['include']}",
