@@ -38,7 +38,7 @@ def check_grid(grid: Any, error: Callable[..., Exception]) -> Sizes:
         checked = []
     if not 1 <= len(checked) <= 3:
         fractional = any(isinstance(n, Real) and not isinstance(n, Integral) for n in sizes)
-        rounding = "Divide by //, or by gluon.cdiv(n, block) of Gluon Core, which rounds up."
+        rounding = "Divide by gluon.cdiv(n, block), which rounds up, or by //."
         raise error(
             "not a grid",
             argument="grid",
