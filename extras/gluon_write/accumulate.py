@@ -97,7 +97,7 @@ class _Accumulator(Prefetcher):
         a, b = (loop.tiles[o.id] for o in operands_of(loop.products[0]) if isinstance(o, ast.Name))
         gl, outer = self.space, " " * loop.node.col_offset
         sizes = f"{a.shape[0]}, {b.shape[1]}, {a.shape[1]}"
-        dtypes = ", ".join(self.dtype_of(tile, {}) for tile in (a, b))
+        dtypes = ", ".join(self.dtype_of(tile, loop, {}) for tile in (a, b))
         opened = [
             f"{outer}{self.layouts}: {gl}.constexpr = {gl}.portable.mma_layouts(",
             f'{outer}    {sizes}, {dtypes}, operands="shared"',

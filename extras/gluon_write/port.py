@@ -94,11 +94,23 @@ def port(text: str, file: str) -> Ported:
 
 
 def _jits(tree: ast.Module, names: Names) -> list[ast.FunctionDef]:
+    wrapped = {call.args[0].id for call in _wrappers(tree, names)}  # type: ignore[attr-defined]
     return [
         node
         for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef) and any(is_jit(d, names) for d in node.decorator_list)
+        if isinstance(node, ast.FunctionDef)
+        and (node.name in wrapped or any(is_jit(d, names) for d in node.decorator_list))
     ]
+
+
+def _wrappers(tree: ast.Module, names: Names) -> list[ast.Call]:
+    """Return the calls `triton.jit(function)`."""
+    return [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and is_jit(node.func, names)
+        and node.args and isinstance(node.args[0], ast.Name)
+    ]  # fmt: skip
 
 
 class _Port:
@@ -168,7 +180,7 @@ class _Port:
 
     def ported(self, tree: ast.Module, helpers: bool = False) -> Ported:
         """Return the file; with `helpers`, no function of it is a kernel."""
-        kernels = [] if helpers else _kernels(tree, self.jits)
+        kernels = [] if helpers else _kernels(tree, self.jits, self.names)
         inside = {id(part) for jit in self.jits for part in ast.walk(jit)}
         self._check_names(tree)
         self.changed = bool(self.names.descriptors) and any(
@@ -337,6 +349,9 @@ class _Port:
         for decorator in jit.decorator_list:
             if is_jit(decorator, self.names):
                 self._decorator(decorator, kernel, jit)
+        for call in _wrappers(self.tree, self.names):
+            if call.args[0].id == jit.name:  # type: ignore[attr-defined]
+                self._wrapper(call, kernel, jit)
         if kernel:
             self._parameters(jit)
         for root in (jit.args, *([jit.returns] if jit.returns else []), *jit.body):
@@ -378,6 +393,14 @@ class _Port:
             if self.changed and self.kinds.described(jit):
                 before = f"{self.need('passing_descriptors')}\n{' ' * jit.col_offset}@"
         self.replace(decorator, f"{before}gluon.jit" + (f"({', '.join(words)})" if words else ""))
+
+    def _wrapper(self, call: ast.Call, kernel: bool, jit: ast.FunctionDef) -> None:
+        words = [f"{k.arg}={self.text_of(k.value)}" for k in call.keywords if k.arg]
+        words += ['layouts="auto"'] if kernel else []
+        text = f"gluon.jit({', '.join(words)})({jit.name})" if words else f"gluon.jit({jit.name})"
+        if kernel and self.changed and self.kinds.described(jit):
+            text = f"{self.need('passing_descriptors')}({text})"
+        self.replace(call, text)
 
     def language(self, node: ast.AST) -> Optional[str]:
         """Return the name that an expression has in Triton's language; None for others."""
@@ -483,7 +506,7 @@ class _Port:
             ported_method(self, node)
 
 
-def _kernels(tree: ast.Module, jits: list[ast.FunctionDef]) -> list[ast.FunctionDef]:
+def _kernels(tree: ast.Module, jits: list[ast.FunctionDef], names: Names) -> list[ast.FunctionDef]:
     """Return the functions that host code launches, or that no other of them names."""
     inside = {id(part) for jit in jits for part in ast.walk(jit)}
     named = {
@@ -495,7 +518,7 @@ def _kernels(tree: ast.Module, jits: list[ast.FunctionDef]) -> list[ast.Function
     passed = {
         id(argument)
         for node in ast.walk(tree)
-        if isinstance(node, ast.Call)
+        if isinstance(node, ast.Call) and not is_jit(node.func, names)
         for argument in (*node.args, *(word.value for word in node.keywords))
     }
     outside = [n for n in ast.walk(tree) if isinstance(n, ast.Name) and id(n) not in inside]

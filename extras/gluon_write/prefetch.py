@@ -89,7 +89,9 @@ class Prefetcher(LoopReader):
     def read(self, node: ast.For) -> Optional[Loop]:
         """Return a loop of products; None of one whose addresses memory holds, and whose tiles registers hold."""
         loop = super().read(node)
-        if loop is None or not any(map(self.addresses_in, loop.ahead)):
+        if loop is None or any(self._base(tile, loop) is None for tile in loop.tiles.values()):
+            return None
+        if not any(map(self.addresses_in, loop.ahead)):
             return loop
         return loop if sum(tile.bytes for tile in loop.copied) > self.held else None
 
@@ -232,7 +234,7 @@ class Prefetcher(LoopReader):
             self.opened(
                 tile,
                 loop,
-                self.dtype_of(tile, {} if tile.stored else moved),
+                self.dtype_of(tile, loop, {} if tile.stored else moved),
                 self._buffers(tile, loop) or self.stages,
             )
             for tile in loop.tiles.values()
@@ -331,14 +333,33 @@ class Prefetcher(LoopReader):
             lines.setdefault(line, []).append(f"{indent}{names} = {wait}")
         return pending[count:]
 
-    def dtype_of(self, tile: Tile, moved: Mapping[str, str]) -> str:
+    def _base(self, tile: Tile, loop: Loop) -> Optional[ast.expr]:
+        """Return the pointer of a tile that is known before the loop; None where a step computes it in another way."""
+        root: ast.expr = tile.pointer
+        if tile.tiles or tile.dtype:
+            return root
+        fresh: dict[str, ast.expr] = {}  # what a step computes anew
+        for statement in loop.node.body:
+            for target in statement.targets if isinstance(statement, ast.Assign) else ():
+                value = statement.value  # type: ignore[union-attr]
+                if isinstance(target, ast.Name) and target.id not in reads(value):
+                    fresh.setdefault(target.id, value)
+        while True:
+            while isinstance(root, ast.BinOp):
+                root = root.left
+            if not isinstance(root, ast.Name) or root.id not in fresh:
+                break
+            root = fresh.pop(root.id)
+        known = isinstance(root, ast.Name) or not reads(root) & stores(loop.node)
+        return root if known else None
+
+    def dtype_of(self, tile: Tile, loop: Loop, moved: Mapping[str, str]) -> str:
         """Return the dtype of a tile as text: of the pointer's base where the text shows it."""
         if tile.dtype:
             return f"{self.space}.{tile.dtype}"
-        root = tile.pointer
-        while isinstance(root, ast.BinOp):
-            root = root.left
-        text = self.text_of(root)
+        base = self._base(tile, loop)
+        assert base is not None
+        text = self.text_of(base)
         return f"{moved.get(text, text)}.dtype.element_ty"
 
     def _fetch(
