@@ -16,7 +16,7 @@ from gluon_write.form import free_name
 from gluon_write.kinds import BLOCK, TILES, Kinds
 from gluon_write.library_text import copied
 from gluon_write.port_blocks import arguments, ported_access, ported_maker, ported_method
-from gluon_write.port_modules import Foreign, all_names, find_function, import_text
+from gluon_write.port_modules import Foreign, all_names, find_function, import_text, reached
 from gluon_write.port_modules import copied as copied_from
 from gluon_write.port_names import (
     Names,
@@ -193,8 +193,6 @@ class _Port:
         self._constants(tree, inside)
         self._descriptors(tree, inside)
         self._library(tree)
-        outside = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and id(n) not in inside}
-        self.dropped |= self.names.copied - outside
         text = self._imports(self.applied(0, len(self.data)))
         own = [jit.name for jit in self.jits if jit not in kernels]
         return Ported(text, [kernel.name for kernel in kernels], own)
@@ -236,7 +234,7 @@ class _Port:
                 for alias in node.names
                 if bound_by(alias) in self.dropped
                 or bound_by(alias) in self.modules - uses
-                or id(node) in triton
+                or (id(node) in triton or bound_by(alias) in self.names.copied)
                 and (bound_by(alias) in self.names.descriptors or bound_by(alias) in before - uses)
             ]
             if gone:
@@ -303,7 +301,9 @@ class _Port:
                     f"the file and {file.name} import each other's functions",
                     "Move the functions that both call to a third file.",
                 )
-            inner = _Port(text, str(file), names, _jits(there, names))
+            needed = reached(there, wanted)
+            jits = [jit for jit in _jits(there, names) if jit.name in needed]
+            inner = _Port(text, str(file), names, jits)
             inner.outer = (*self.outer, Path(self.file).resolve())
             ported = inner.ported(there, helpers=True)
             texts += [

@@ -8,13 +8,14 @@ import sys
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Iterator, Mapping, Optional
+from typing import Iterable, Iterator, Mapping, Optional
 
 from gluon_write.form import free_name
 from gluon_write.port_names import Names, bound_by, branches, is_jit, names_of
 
-__all__ = ["Foreign", "all_names", "copied", "find_function", "import_text"]
+__all__ = ["Foreign", "all_names", "copied", "find_function", "import_text", "reached"]
 
+_HELPERS = "_inductor.runtime.triton_helpers"  # of torch: functions for kernels that it writes
 Definition = ast.FunctionDef | ast.ClassDef | ast.Assign | ast.AnnAssign
 
 
@@ -26,36 +27,36 @@ class Foreign:
     name: str
 
 
-def all_names(tree: ast.Module, file: Path) -> Names:
+def all_names(tree: ast.Module, file: Path, depth: int = 8) -> Names:
     """Return a file's names of Triton, those included that other files import or set, as `exp = tl.exp`."""
     names = names_of(tree)
-    for node in _imports(tree):
+    for node in _imports(tree) if depth else ():
         if not isinstance(node, ast.ImportFrom):
             continue
         there = _file_of(node.module or "", node.level, file)
+        others = None
         for alias in node.names if there is not None else ():
-            full = _language_name(there, alias.name)
-            if full:
-                names.functions[bound_by(alias)] = full
-                names.copied.add(bound_by(alias))
+            bound = bound_by(alias)
+            if others is None:
+                others = _names_of_file(there, depth - 1)
+            known = (names.functions, others.functions), (names.modules, others.modules)
+            for own, other in (*known, (names.own, others.own)):
+                if alias.name in other:
+                    own[bound] = other[alias.name]
+                    names.copied.add(bound)
+            if alias.name in others.triton:
+                names.triton.add(bound)
     return names
 
 
-def _language_name(file: Optional[Path], name: str, depth: int = 8) -> str:
-    """Return the name in Triton's language of a name that a file binds; "" for others."""
-    if file is None or not depth:
-        return ""
-    tree = _parsed(file)
-    names = names_of(tree)
-    if name in names.functions:
-        return names.functions[name]
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom):
-            for alias in node.names:
-                if bound_by(alias) == name:
-                    there = _file_of(node.module or "", node.level, file)
-                    return _language_name(there, alias.name, depth - 1)
-    return ""
+def _names_of_file(file: Path, depth: int) -> Names:
+    return _names_of_file_at(file, file.stat().st_mtime_ns, depth)
+
+
+@lru_cache(maxsize=256)
+def _names_of_file_at(file: Path, changed: int, depth: int) -> Names:
+    """Return the names of Triton of a file, as of the time that it changed."""
+    return all_names(_parsed(file), file, depth)
 
 
 def find_function(tree: ast.Module, file: Path, node: ast.expr) -> Optional[Foreign]:
@@ -100,7 +101,7 @@ def _in_module(file: Optional[Path], name: str, depth: int = 8) -> Optional[Fore
     if file is None or not depth:
         return None
     tree = _parsed(file)
-    names = names_of(tree)
+    names = _names_of_file(file, depth)
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef) and node.name == name:
             jit = any(is_jit(decorator, names) for decorator in node.decorator_list)
@@ -128,7 +129,8 @@ def _parsed_at(file: Path, changed: int) -> ast.Module:
 
 def _file_of(module: str, level: int, file: Path) -> Optional[Path]:
     """Return the file of a module as Python would find it for `file`, without an import."""
-    if module.partition(".")[0] in ("triton", "torch", "numpy"):
+    first, _, inner = module.partition(".")
+    if not level and (first in ("triton", "numpy") or first == "torch" and inner != _HELPERS):
         return None
     folder = file.resolve().parent
     if level:
@@ -176,6 +178,23 @@ def _bound_by_statement(node: ast.stmt) -> list[str]:
     return list(dict.fromkeys(name for part in inner for name in _bound_by_statement(part)))
 
 
+def reached(tree: ast.Module, wanted: Iterable[str]) -> set[str]:
+    """Return the names of a module that the definitions of some of them use, these included."""
+    statements: dict[str, ast.stmt] = {}
+    for node in tree.body:
+        statements |= dict.fromkeys(_bound_by_statement(node), node)
+    used: set[str] = set()
+    left = list(wanted)
+    while left:
+        name = left.pop()
+        if name not in used:
+            used.add(name)
+            words = {n.id for n in ast.walk(statements[name]) if isinstance(n, ast.Name)}
+            words |= set(_bound_by_statement(statements[name]))
+            left += [word for word in words if word in statements]
+    return used
+
+
 def copied(
     text: str, wanted: Mapping[str, str], taken: set[str], bound: Mapping[str, str]
 ) -> list[str]:
@@ -187,15 +206,7 @@ def copied(
         bound: names that imports of that file bind already, with the texts of the imports.
     """
     texts = _definitions(text)
-    used: set[str] = set()
-    left = list(wanted)
-    while left:
-        name = left.pop()
-        if name not in used:
-            used.add(name)
-            words = {n.id for n in ast.walk(texts[name][1]) if isinstance(n, ast.Name)}
-            words |= set(_bound_by_statement(texts[name][1]))
-            left += [word for word in words if word in texts]
+    used = reached(ast.parse(text), wanted)
     spelled: dict[str, str] = {}
     for name in texts:
         text, node = texts[name]

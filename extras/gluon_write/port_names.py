@@ -39,8 +39,8 @@ class Names:
     Attributes:
         triton: of the package. modules: of the language and its modules, with their place in it.
         functions: of the language, imported one by one, with their names there. own: the same for
-            the package. descriptors: classes of descriptors on the host. copied: those of `functions`
-            that come from other files.
+            the package. descriptors: classes of descriptors on the host. copied: names that
+            come through other files.
     """
 
     triton: set[str] = field(default_factory=set)
@@ -147,7 +147,9 @@ def branches(node: ast.AST) -> list[ast.Module]:
 def _named_again(names: Names, name: str, value: ast.expr) -> None:
     """Note another name of Triton's language, or of a function of it; of several the last public one counts."""
     full = names.full(value)
-    if full and not (name in names.functions and full.rpartition(".")[2].startswith("_")):
+    if full in _MODULES or full.startswith("extra."):
+        names.modules[name] = full
+    elif full and not (name in names.functions and full.rpartition(".")[2].startswith("_")):
         names.functions[name] = full
     elif names.of_triton(value) == "language":
         names.modules[name] = ""
