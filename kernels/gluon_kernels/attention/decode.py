@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any, Optional, Sequence
 
-import torch
 from torch import Tensor
 
 import gluon_core as gluon
@@ -81,7 +80,7 @@ def _build(
     empty = allocator((sequences, queries, width), q.dtype, q.device)
     if not q.numel():
         return lambda *unused: empty()
-    if q.dtype == torch.float32:
+    if not decode_launches.takes(q.dtype):
         attend = full_precision.decode_plan(mask, scale)
         return lambda q, k, v, table, lengths, sinks, *settings: attend(q, k, v, table, lengths, sinks)  # fmt: skip
 
@@ -150,7 +149,7 @@ def attention_decode(
     pages of `longest` tokens, with a table of one page for each.
 
     Args:
-        q: [sequences, heads, width], float16, bfloat16 or float32, whose pages are gathered first; 16, 32, 64, 128 or 256 wide.
+        q: [sequences, heads, width], float16, bfloat16 or float32; 16, 32, 64, 128 or 256 wide.
         k_cache, v_cache: contiguous [pages, tokens of a page, heads of keys, width] of the same dtype; up to 16 heads of
             queries share one of keys (GQA).
         page_table: int32 [sequences, pages of the longest]: the pages of each sequence, in order.

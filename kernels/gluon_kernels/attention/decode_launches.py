@@ -20,7 +20,7 @@ from gluon_kernels.plans import (
     multiprocessors,
 )
 
-__all__ = ["ROWS", "WIDTHS", "Tiles", "folded", "forward_plan", "plan", "tiles_of"]
+__all__ = ["ROWS", "WIDTHS", "Tiles", "folded", "forward_plan", "plan", "takes", "tiles_of"]
 
 ROWS = 16  # of a matrix unit: the queries that share a head of keys
 WIDTHS = (16, 32, 64, 128, 256)
@@ -42,6 +42,11 @@ STEPS = 2  # of a part, at least
 JOINED = 1 << 15  # numbers of parts that one program puts together; of more, a launch of its own
 
 
+def takes(dtype: torch.dtype) -> bool:
+    """Return True if the kernel has products of this dtype, those of float32 by a matrix unit of bfloat16."""
+    return dtype != torch.float32 or current_target().has("nvidia.bf16")
+
+
 class Tiles(NamedTuple):
     """The keys of a step, steps under way, parts of a sequence, and warps of a program."""
 
@@ -52,7 +57,7 @@ class Tiles(NamedTuple):
 
 
 def tiles_of(programs: int, longest: int, width: int, processors: int) -> Tiles:
-    """Return the tiles for so many heads of keys in all sequences."""
+    """Return the tiles for so many heads of keys in all sequences; `width` counts numbers of 16 bits."""
     block, most = 64, STAGES[0]
     memory = current_target().limits.shared_memory
     while block > 32 and PROGRAMS * _bytes(block, most, width) > memory:
@@ -129,7 +134,8 @@ def plan(
     longest = caches[0].shape[1] if table is None else table.shape[1] * page
     window = None if mask.left is None else mask.left + 1
     seen = longest if window is None else min(longest, window)
-    tiles = tiles_of(sequences * heads, seen, width, multiprocessors(q))
+    halves = width * q.element_size() // 2
+    tiles = tiles_of(sequences * heads, seen, halves, multiprocessors(q))
     groups = sequences * heads
     shared, numbers = tiles.splits > 1, rows * tiles.splits * width
     joined = shared and numbers <= JOINED

@@ -139,6 +139,7 @@ DECODE = Problem(
     small=(
         _case((70, 1, 0, 150), heads=6, width=64, **{"heads of keys": 2}),
         _case((150, 33), heads=16, width=128, dtype="float16", page=7, **{"heads of keys": 1}),
+        _case((100, 40), heads=4, width=64, dtype="float32", **{"heads of keys": 2}),
     ),
     named=[
         _case((8192,) * 64, heads=32, width=128, **{"heads of keys": 8}),

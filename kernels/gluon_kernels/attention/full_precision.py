@@ -1,4 +1,4 @@
-"""Attention of float32: no matrix unit has its precision, so that products are those of `bmm`, and scores of some rows at a time are in memory."""
+"""Attention of float32 where no kernel multiplies thirds (`thirds.py`): products are those of `bmm`, and scores of some rows at a time are in memory."""
 
 from __future__ import annotations
 

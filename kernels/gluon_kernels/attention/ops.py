@@ -297,8 +297,9 @@ def attention(
     strides are multiples of 16 bytes in place; others, and heads of other widths than 64 and 128, are copied.
 
     Args:
-        q: [batch, heads, length, width], float16, bfloat16 or float32 of any strides, up to 256 wide. Products of float32 have its precision;
-            their scores are in memory, those of some rows at a time.
+        q: [batch, heads, length, width], float16, bfloat16 or float32 of any strides, up to 256 wide. Products of float32 have its precision.
+            On Hopper these are products of bfloat16, six for one, in heads of up to 128 with 64 queries or more, without a window or a cap; else
+            scores are in memory, those of some rows at a time.
         k: [batch, heads of keys, length of keys, width] of the same dtype; the heads of queries are a multiple of those of keys (GQA).
         v: like `k`, of any width up to 256.
         causal: a query sees the keys up to its own place.

@@ -9,6 +9,7 @@ multiplied. The last program of a sequence puts its parts together, weighted by 
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_kernels.attention.portable_forward import capped
+from gluon_kernels.attention.thirds import converted, product_of_thirds, thirds
 from gluon_kernels.attention.tiles import with_sink
 from gluon_kernels.dependent import wait_for_predecessor
 
@@ -68,12 +69,14 @@ def paged_attention(
     sums behind these, [sequences, heads, ROWS, SPLITS]. If JOINED, programs count in `counters` [sequences, heads], zeros before and after, and the
     last one puts the parts together; else that is left to `join`. The logarithms of
     whole sums go to `totals` [sequences, heads, ROWS], if that is not None. `sinks`, if not None, are scores without values, one for each head of
-    queries, which has TOKENS rows.
+    queries, which has TOKENS rows. Numbers of float32 are multiplied by thirds (`thirds.py`).
     """
     dtype: gl.constexpr = q.dtype.element_ty
+    FULL: gl.constexpr = dtype == gl.float32
+    operand: gl.constexpr = gl.bfloat16 if FULL else dtype
     M: gl.constexpr = 16  # rows of the matrix units
-    scores: gl.constexpr = gl.portable.mma_layouts(M, BLOCK, D, dtype, dtype)
-    values: gl.constexpr = gl.portable.mma_layouts(M, D, BLOCK, dtype, dtype)
+    scores: gl.constexpr = gl.portable.mma_layouts(M, BLOCK, D, operand, operand)
+    values: gl.constexpr = gl.portable.mma_layouts(M, D, BLOCK, operand, operand)
     tile_layout: gl.constexpr = gl.portable.blocked_layout([BLOCK, D], dtype)
     q_layout: gl.constexpr = gl.portable.blocked_layout([M, D], dtype)
     by_row: gl.constexpr = gl.SliceLayout(1, scores.accumulator)
@@ -120,7 +123,10 @@ def paged_attention(
     q += of_sequence * strides[0][0] + of_keys * strides[0][1]
     offsets = q_row[:, None] * strides[0][2] + q_column[None, :]
     q_tile = gl.load(q + offsets, mask=(q_row < ROWS)[:, None], other=0.0)
-    q_tile = gl.convert_layout(q_tile, scores.a)
+    if FULL:
+        q_tile = converted(thirds(q_tile), scores.a)
+    else:
+        q_tile = gl.convert_layout(q_tile, scores.a)
     key = gl.arange(0, BLOCK, gl.SliceLayout(0, scores.accumulator))
     largest = gl.full([M], -1e30, gl.float32, by_row)
     total = gl.zeros([M], gl.float32, by_row)
@@ -130,7 +136,10 @@ def paged_attention(
         gl.portable.wait(STAGES - 2)
         k_tile = k_smem.index(tile % STAGES).permute((1, 0)).load(scores.b)
         zero = gl.zeros([M, BLOCK], gl.float32, scores.accumulator)
-        score = gl.portable.mma(q_tile, k_tile, zero) * scale
+        if FULL:
+            score = product_of_thirds(q_tile, thirds(k_tile), zero) * scale
+        else:
+            score = gl.portable.mma(q_tile, k_tile, zero) * scale
         if CAPPED:
             score, _ = capped(score, cap)
         inside = tile * BLOCK + key < end
@@ -143,8 +152,13 @@ def paged_attention(
         total = total * kept + gl.sum(p, axis=1)
         largest = higher
         acc = acc * gl.convert_layout(kept, out_row)[:, None]
-        p_tile = gl.convert_layout(p.to(dtype), values.a)
-        acc = gl.portable.mma(p_tile, v_smem.index(tile % STAGES).load(values.b), acc)
+        v_tile = v_smem.index(tile % STAGES).load(values.b)
+        if FULL:
+            # A sum that begins at zero: matrix units cut off bits of long ones.
+            zeros = gl.zeros([M, D], gl.float32, values.accumulator)
+            acc += product_of_thirds(converted(thirds(p), values.a), thirds(v_tile), zeros)
+        else:
+            acc = gl.portable.mma(gl.convert_layout(p.to(dtype), values.a), v_tile, acc)
         slot = (tile + STAGES - 1) % STAGES
         fetch_both(buffers, caches, slot, places, row_strides, tile_layout)
         places = coming

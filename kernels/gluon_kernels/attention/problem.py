@@ -174,6 +174,7 @@ SMALL = (
     _case(1, 2, 70, 80, True),
     _case(1, 6, 140, 64, True, **{"heads of keys": 2}),
     _case(2, 2, 70, 192, True),
+    _case(1, 2, 70, 64, True, **{"dtype": "float32", "heads of keys": 1}),
 )
 
 ATTENTION = Problem(

@@ -92,16 +92,21 @@ def batch_forward(
     q: Tensor, k: Tensor, v: Tensor, sinks: Optional[Tensor], mask: Mask, scale: float, keep: bool, out: Optional[Tensor]
 ) -> Plan:  # fmt: skip
     """Return `run(q, k, v, sinks, out) -> (result, logarithms of sums)` for [batch, heads, length, width]."""
-    if q.dtype == torch.float32:
-        from gluon_kernels.attention import full_precision
+    from gluon_kernels.attention import decode_launches
 
-        return full_precision.forward_plan(mask, scale)
-    if mask == Mask(None, None, 0.0):
-        from gluon_kernels.attention import decode_launches
-
+    if mask == Mask(None, None, 0.0) and decode_launches.takes(q.dtype):
         few = decode_launches.forward_plan(q, k, v, sinks, scale, keep, out)
         if few is not None:
             return few
+    if q.dtype == torch.float32:
+        if _on_hopper():
+            from gluon_kernels.attention import float32_launches
+
+            if float32_launches.takes(q, v, mask, scale):
+                return float32_launches.forward_plan(q, k, v, sinks, mask, scale)
+        from gluon_kernels.attention import full_precision
+
+        return full_precision.forward_plan(mask, scale)
     if _on_hopper():
         from gluon_kernels.attention import launches
 
@@ -145,6 +150,11 @@ def batch_backward(
 ) -> Plan:  # fmt: skip
     """Return `run(grad, q, k, v, out, logsums) -> (gradients of q, k and v)` for [batch, heads, length, width]."""
     if q.dtype == torch.float32:
+        if _on_hopper():
+            from gluon_kernels.attention import float32_launches
+
+            if float32_launches.takes(q, v, mask, scale):
+                return float32_launches.backward_plan(q, k, v, mask, scale)
         from gluon_kernels.attention import full_precision
 
         return full_precision.backward_plan(mask, scale)

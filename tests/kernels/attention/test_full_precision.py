@@ -73,6 +73,46 @@ def test_attention(mask, monkeypatch):
             close(ours, theirs)
 
 
+# Heads, heads of keys, queries, keys, width, if causal, and if with sinks: partial tiles, both widths of kernels, and rows of one tile.
+FUSED = [
+    (2, 1, 70, 70, 40, True, True),
+    (1, 1, 150, 90, 80, False, False),
+    (2, 2, 66, 130, 128, True, False),
+    (2, 1, 5, 40, 16, False, True),
+]
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("heads, of_keys, queries, keys, width, causal, with_sinks", FUSED)
+def test_attention_by_thirds(heads, of_keys, queries, keys, width, causal, with_sinks):
+    q = torch.randn(1, queries, heads, width).transpose(1, 2).requires_grad_()
+    k, v = (torch.randn(1, of_keys, keys, width, requires_grad=True) for _ in "kv")
+    sinks = torch.randn(heads) if with_sinks else None
+    wide = [x.detach().double().requires_grad_() for x in (q, k, v)]
+    right = attended(scores(*wide[:2], right=0 if causal else None), wide[2], sinks)
+    result = attention(q, k, v, causal=causal, sinks=sinks)
+    grad = torch.randn(right.shape)
+    pairs = zip(
+        (result, *torch.autograd.grad(result, (q, k, v), grad)),
+        (right, *torch.autograd.grad(right, wide, grad.double())),
+    )
+    for ours, theirs in pairs:
+        torch.testing.assert_close(ours.double(), theirs, rtol=2e-6, atol=4e-6)
+
+
+def test_attention_has_all_bits_of_large_scores():
+    """Exponentials of scores of up to 40 show bits of operands beyond the 16th."""
+    q, k, v = (torch.randn(1, 1, 64, 16) * size for size in (10, 1, 1))
+    right = attended(scores(q, k), v)
+    torch.testing.assert_close(attention(q, k, v).double(), right, rtol=0, atol=1.5e-5)
+
+
+def test_attention_of_the_largest_numbers():
+    q, k = torch.randn(1, 1, 64, 8), torch.randn(1, 1, 1, 8)
+    v = torch.full((1, 1, 1, 8), torch.finfo(torch.float32).max)
+    assert torch.equal(attention(q, k, v), v.expand(1, 1, 64, 8))
+
+
 def test_attention_stores_in_memory_of_yours():
     q, k, v = (torch.randn(1, 9, 2, 16).transpose(1, 2) for _ in range(3))
     out = torch.empty(1, 9, 2, 16).transpose(1, 2)
