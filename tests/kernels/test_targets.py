@@ -85,7 +85,9 @@ def test_simulated(problem, shape, spec):
 
 
 # Both branches of gates in 128 registers, and three sums of 64 x 128 next to two of 64 x 64.
-SPILLING = {"prepare_channels": 512, "channel_gradients": 2560}
+SPILLING = {
+    "prepare_channels": 512, "prepare_flagged": 1024, "channel_gradients": 2560, "gradients_flagged": 2560
+}  # fmt: skip
 
 
 @pytest.mark.sampled(1000)

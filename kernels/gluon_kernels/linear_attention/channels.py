@@ -32,6 +32,7 @@ __all__ = [
     "gates_of",
     "is_mild",
     "prepare_channels",
+    "prepare_flagged",
     "sums_of",
     "to_middle",
 ]
@@ -396,21 +397,13 @@ def of_strong_gates(q, k, own, left, right, targets, places, scale, i, j, produc
 
 
 @gluon.jit
-def prepare_channels(
-    q, k, g, beta, queries, keys, seen, decays, weights, inverses, unscaled, strides, length, heads, scale, widths,
-    K: gl.constexpr, C: gl.constexpr, SHARED: gl.constexpr, AMPLE: gl.constexpr, BK: gl.constexpr,
+def prepare_chunk(
+    tensors, place_of_chunk, strides, length, heads, scale, widths, K: gl.constexpr, C: gl.constexpr, SHARED: gl.constexpr,
+    AMPLE: gl.constexpr, BK: gl.constexpr, TRY: gl.constexpr,
 ):  # fmt: skip
-    """Store the operands of a chunk's walk; the grid has chunks, heads and batches.
-
-    `q` and `k` are [batch, length, heads / SHARED, width], `g` [batch, length, heads, width]; `strides` are theirs of batches, rows and
-    heads, `widths` those of keys, of gates and of results. `beta` is contiguous [batch, length, heads]. Results are `queries` (scale e Q), `keys`
-    ((e_C / e) K) and `seen` (e K), [batch, length, heads, widths[2]]; `decays` [batch, heads, chunks, `decay_size`], float32: e_C, then
-    from K on the rates; and `weights` (P), `inverses` (T) and, if not None, `unscaled` (T without b), [batch, heads, chunks, C, C]. With AMPLE
-    shared memory each kind of columns has a buffer. BK channels are taken at a time.
-    """
-    chunk = gl.program_id(0)
-    head = gl.program_id(1)
-    batch = gl.program_id(2).to(gl.int64)
+    """Store the operands of the walk of a chunk; with TRY its gates may be gentle."""
+    q, k, g, beta, queries, keys, seen, decays, weights, inverses, unscaled = tensors
+    chunk, chunks, head, batch = place_of_chunk
     dtype: gl.constexpr = k.dtype.element_ty
     products: gl.constexpr = gl.portable.mma_layouts(
         C, C, BK, dtype, dtype, operands="shared", b_transposed=True
@@ -419,7 +412,7 @@ def prepare_channels(
     rows: gl.constexpr = pair_layout(C, BK, gl.num_warps(), gl.target.warp_size())
     few: gl.constexpr = blocks_layout(rows)
     first = chunk * C
-    place = ((batch * heads + head) * gl.num_programs(0) + chunk).to(gl.int64)
+    place = ((batch * heads + head) * chunks + chunk).to(gl.int64)
     of_keys = (head // SHARED).to(gl.int64)
     q += batch * strides[0][0] + of_keys * strides[0][2]
     k += batch * strides[1][0] + of_keys * strides[1][2]
@@ -464,7 +457,7 @@ def prepare_channels(
             own_weight, own_shares = of_strong_gates(
                 q_tile, k_tile, own, left, right, targets, places, scale, i, j, products
             )
-        elif is_mild(of_halves_of_chunk[0], of_halves_of_chunk[1], GENTLE):
+        elif TRY and is_mild(of_halves_of_chunk[0], of_halves_of_chunk[1], GENTLE):
             own_weight, own_shares = of_gentle_gates(
                 q_tile, k_tile, own, totals, left, right, targets, places, scale, i, j, products
             )
@@ -497,3 +490,47 @@ def prepare_channels(
     weight = gl.convert_layout((weight * scale).to(dtype), out_layout)
     gl.portable.store(weights + matrix, out_offsets, weight)
     store_inverses(shares * rate[:, None], rate, inverses, unscaled, matrix, out_offsets)
+
+
+@gluon.jit
+def prepare_channels(
+    q, k, g, beta, queries, keys, seen, decays, weights, inverses, unscaled, strides, length, heads, scale, widths,
+    K: gl.constexpr, C: gl.constexpr, SHARED: gl.constexpr, AMPLE: gl.constexpr, BK: gl.constexpr,
+):  # fmt: skip
+    """Store the operands of a chunk's walk; the grid has chunks, heads and batches.
+
+    `q` and `k` are [batch, length, heads / SHARED, width], `g` [batch, length, heads, width]; `strides` are theirs of batches, rows and
+    heads, `widths` those of keys, of gates and of results. `beta` is contiguous [batch, length, heads]. Results are `queries` (scale e Q), `keys`
+    ((e_C / e) K) and `seen` (e K), [batch, length, heads, widths[2]]; `decays` [batch, heads, chunks, `decay_size`], float32: e_C, then
+    from K on the rates; and `weights` (P), `inverses` (T) and, if not None, `unscaled` (T without b), [batch, heads, chunks, C, C]. With AMPLE
+    shared memory each kind of columns has a buffer. BK channels are taken at a time.
+    """
+    tensors = (q, k, g, beta, queries, keys, seen, decays, weights, inverses, unscaled)
+    batch = gl.program_id(2).to(gl.int64)
+    place = (gl.program_id(0), gl.num_programs(0), gl.program_id(1), batch)
+    prepare_chunk(
+        tensors, place, strides, length, heads, scale, widths, K, C, SHARED, AMPLE, BK, True
+    )
+
+
+@gluon.jit
+def prepare_flagged(
+    q, k, g, beta, queries, keys, seen, decays, weights, inverses, unscaled, flags, strides, length, heads, chunks, scale, widths,
+    total, K: gl.constexpr, C: gl.constexpr, SHARED: gl.constexpr, AMPLE: gl.constexpr, BK: gl.constexpr,
+    EACH: gl.constexpr,
+):  # fmt: skip
+    """Store the operands of those of EACH chunks whose flag is set; the grid has groups of all `total` chunks of all heads and batches."""
+    first = gl.program_id(0) * EACH
+    flat: gl.constexpr = gl.portable.blocked_layout([EACH], gl.int32)
+    numbers = first + gl.arange(0, EACH, flat)
+    flagged = gl.load(flags + numbers, mask=numbers < total, other=0)
+    if gl.max(flagged, 0) > 0:
+        tensors = (q, k, g, beta, queries, keys, seen, decays, weights, inverses, unscaled)
+        for number in range(first, gl.minimum(first + EACH, total)):
+            if gl.load(flags + number) > 0:
+                of_head = number // chunks
+                batch = (of_head // heads).to(gl.int64)
+                place = (number % chunks, chunks, of_head % heads, batch)
+                prepare_chunk(
+                    tensors, place, strides, length, heads, scale, widths, K, C, SHARED, AMPLE, BK, False
+                )  # fmt: skip

@@ -24,7 +24,7 @@ from gluon_kernels.linear_attention.channels import (
 from gluon_kernels.linear_attention.portable import decay_size, product
 from gluon_kernels.linear_attention.portable_backward import over_values, store_rows
 
-__all__ = ["channel_gradients"]
+__all__ = ["channel_gradients", "gradients_flagged"]
 
 
 @gluon.jit
@@ -144,16 +144,29 @@ def add_mild_blocks(
 
 
 @gluon.jit
-def channel_gradients(
-    q, k, g, v, grad, news, changes, states, state_changes, decays, to_q, to_k, to_v, to_g, to_beta, strides, length, heads,
-    scale, widths, K: gl.constexpr, C: gl.constexpr, BV: gl.constexpr, SHARED: gl.constexpr, AMPLE: gl.constexpr,
+def gradients_of_chunk(
+    tensors, place_of_chunk, strides, length, heads, scale, widths, K: gl.constexpr, C: gl.constexpr, BV: gl.constexpr,
+    SHARED: gl.constexpr, AMPLE: gl.constexpr,
 ):  # fmt: skip
-    """Store the gradients of a chunk; the grid has chunks, heads and batches.
-
-    `strides` are those of `q`, `k`, `v`, `grad` and `g`, `widths` those of the walk's keys and values, of keys and of gates. The others are those of
-    `portable_backward.chunk_gradients`; `to_g` is contiguous float32 [batch, length, heads, widths[3]], `to_q` and `to_k` are [batch, length, heads,
-    widths[0]]. With AMPLE shared memory queries and keys stay there, else in registers.
-    """
+    """Store the gradients of a chunk."""
+    (
+        q,
+        k,
+        g,
+        v,
+        grad,
+        news,
+        changes,
+        states,
+        state_changes,
+        decays,
+        to_q,
+        to_k,
+        to_v,
+        to_g,
+        to_beta,
+    ) = tensors
+    chunk, chunks, head, batch = place_of_chunk
     dtype: gl.constexpr = k.dtype.element_ty
     keys: gl.constexpr = gl.portable.mma_layouts(
         C, C, K, dtype, dtype, operands="shared", b_transposed=True
@@ -161,11 +174,8 @@ def channel_gradients(
     wide: gl.constexpr = gl.portable.mma_layouts(C, K, C, dtype, dtype, operands="shared")
     layout: gl.constexpr = wide.accumulator
     rows: gl.constexpr = channel_layout(C, K, gl.num_warps(), gl.target.warp_size())
-    chunk = gl.program_id(0)
-    head = gl.program_id(1)
-    batch = gl.program_id(2).to(gl.int64)
     first = chunk * C
-    place = (batch * heads + head) * gl.num_programs(0) + chunk
+    place = (batch * heads + head) * chunks + chunk
     of_keys = (head // SHARED).to(gl.int64)
     of_head = head.to(gl.int64)
     q += batch * strides[0][0] + of_keys * strides[0][2]
@@ -254,3 +264,49 @@ def channel_gradients(
     _, later = sums_of(to_gates)
     target = (batch * length * heads + head) * widths[3]
     store_rows(to_g + target, to_gates + later, first, length, heads * widths[3], widths[3])
+
+
+@gluon.jit
+def channel_gradients(
+    q, k, g, v, grad, news, changes, states, state_changes, decays, to_q, to_k, to_v, to_g, to_beta, strides, length, heads,
+    scale, widths, K: gl.constexpr, C: gl.constexpr, BV: gl.constexpr, SHARED: gl.constexpr, AMPLE: gl.constexpr,
+):  # fmt: skip
+    """Store the gradients of a chunk; the grid has chunks, heads and batches.
+
+    `strides` are those of `q`, `k`, `v`, `grad` and `g`, `widths` those of the walk's keys and values, of keys and of gates. The others are those of
+    `portable_backward.chunk_gradients`; `to_g` is contiguous float32 [batch, length, heads, widths[3]], `to_q` and `to_k` are [batch, length, heads,
+    widths[0]]. With AMPLE shared memory queries and keys stay there, else in registers.
+    """
+    tensors = (
+        q, k, g, v, grad, news, changes, states, state_changes, decays, to_q, to_k, to_v, to_g, to_beta
+    )  # fmt: skip
+    batch = gl.program_id(2).to(gl.int64)
+    place = (gl.program_id(0), gl.num_programs(0), gl.program_id(1), batch)
+    gradients_of_chunk(
+        tensors, place, strides, length, heads, scale, widths, K, C, BV, SHARED, AMPLE
+    )
+
+
+@gluon.jit
+def gradients_flagged(
+    q, k, g, v, grad, news, changes, states, state_changes, decays, to_q, to_k, to_v, to_g, to_beta, flags, strides, length, heads,
+    chunks, scale, widths, total, K: gl.constexpr, C: gl.constexpr, BV: gl.constexpr, SHARED: gl.constexpr,
+    AMPLE: gl.constexpr, EACH: gl.constexpr,
+):  # fmt: skip
+    """Store the gradients of those of EACH chunks whose flag is set; the grid has groups of all `total` chunks of all heads and batches."""
+    first = gl.program_id(0) * EACH
+    flat: gl.constexpr = gl.portable.blocked_layout([EACH], gl.int32)
+    numbers = first + gl.arange(0, EACH, flat)
+    flagged = gl.load(flags + numbers, mask=numbers < total, other=0)
+    if gl.max(flagged, 0) > 0:
+        tensors = (
+            q, k, g, v, grad, news, changes, states, state_changes, decays, to_q, to_k, to_v, to_g, to_beta
+        )  # fmt: skip
+        for number in range(first, gl.minimum(first + EACH, total)):
+            if gl.load(flags + number) > 0:
+                of_head = number // chunks
+                batch = (of_head // heads).to(gl.int64)
+                place = (number % chunks, chunks, of_head % heads, batch)
+                gradients_of_chunk(
+                    tensors, place, strides, length, heads, scale, widths, K, C, BV, SHARED, AMPLE
+                )

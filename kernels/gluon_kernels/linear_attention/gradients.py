@@ -17,6 +17,7 @@ from gluon_kernels.linear_attention.launches import (
     Sizes,
     Workspace,
     combine_launch,
+    flagged_groups,
     operands_of,
     padded_state,
     power,
@@ -40,7 +41,7 @@ def _walk_back_launch(
     if sizes.hopper:
         return _hopper_launch(sizes, prepared, grad, outs, initial, final, scale)
     tile = TILE if current_target().has("nvidia.cp_async") else TILE // 2
-    q, k, decays, weights, _, unscaled, seen = prepared
+    q, k, decays, weights, _, unscaled, seen, _ = prepared
     assert q is not None
     tensors = (q, k, grad, decays, weights, unscaled, seen, *outs, initial, final)
     launch: Plan = Launch(
@@ -56,7 +57,7 @@ def _walk_back_launch(
     )  # fmt: skip
 
     def run(prepared: Prepared, grad: Tensor, outs: Any, initial: Any, final: Any) -> None:
-        q, k, decays, weights, _, unscaled, seen = prepared
+        q, k, decays, weights, _, unscaled, seen, _ = prepared
         launch(q, k, grad, decays, weights, unscaled, seen, *outs, initial, final)
 
     return run
@@ -71,7 +72,7 @@ def _hopper_launch(
     width, groups = sizes.width, sizes.groups
 
     def flat(prepared: Prepared, grad: Tensor, changes: Any, states: Any) -> Any:
-        q, k, decays, weights, _, unscaled, seen = prepared
+        q, k, decays, weights, _, unscaled, seen, _ = prepared
         squares = [None if x is None else x.view(-1, CHUNK) for x in (weights, unscaled)]
         columns = None if states is None else states.view(-1, width)
         return (q, k, grad, decays.view(-1), *squares, seen, changes, columns)
@@ -100,29 +101,73 @@ def _hopper_launch(
     return run
 
 
-def _chunk_launch(
-    sizes: Sizes, q: Tensor, k: Tensor, g: Tensor, v: Tensor, grad: Tensor, walked: Any, results: Any, scale: float,
+def _channels_launch(
+    sizes: Sizes, q: Tensor, k: Tensor, g: Tensor, v: Tensor, grad: Tensor, walked: Any, results: Any,
+    flags: Optional[Tensor], scale: float,
 ) -> Plan:  # fmt: skip
-    """Return `launch(q, k, g, v, grad, walked, results)`; `walked` are N, dY, S, G, and the decays."""
+    """Return `launch(q, k, g, v, grad, walked, results, flags)` where gates have channels."""
+    target = current_target()
+    ample = target.has("nvidia.cp_async") and target.limits.shared_memory >= AMPLE
+    grid, covering = (sizes.chunks, sizes.heads, sizes.batch), power(sizes.width)
+    tensors = (q, k, g, v, grad, *walked, *results)
+    strides = tuple(strides_of(x) for x in (q, k, v, grad, g))
+    widths = (sizes.width, sizes.columns, k.shape[3], g.shape[3])
+    constants = (covering, CHUNK, TILE if ample else least_depth(), sizes.shared, ample)
+    warps = 8 if covering < 128 else 16
+    if flags is None:
+        launch: Plan = Launch(
+            channels_backward.channel_gradients,
+            grid,
+            (*tensors, strides, sizes.length, sizes.heads, scale, widths, *constants),
+            tensors,
+            num_warps=warps,
+        )
+        return lambda q, k, g, v, grad, walked, results, flags: launch(
+            q, k, g, v, grad, *walked, *results
+        )
+    from gluon_kernels.linear_attention.channels_gentle_backward import gentle_gradients
+
+    steps = (*strides, sizes.heads * sizes.width)
+    gentle = Launch(
+        gentle_gradients,
+        grid,
+        (
+            *tensors, steps, sizes.length, sizes.heads, scale, sizes.columns, sizes.width, CHUNK, TILE, sizes.shared,
+            sizes.length % CHUNK == 0,
+        ),
+        tensors,
+        num_warps=8,
+    )  # fmt: skip
+    total, each = flagged_groups(sizes, k)
+    rest = Launch(
+        channels_backward.gradients_flagged,
+        (-(-total // each),),
+        (
+            *tensors, flags, strides, sizes.length, sizes.heads, sizes.chunks, scale, widths, total, *constants, each,
+        ),
+        (*tensors, flags),
+        num_warps=warps,
+    )  # fmt: skip
+
+    def run(q: Any, k: Any, g: Any, v: Any, grad: Any, walked: Any, results: Any, flags: Any) -> None:  # fmt: skip
+        tensors = (q, k, g, v, grad, *walked, *results)
+        gentle(*tensors)
+        rest(*tensors, flags)
+
+    return run
+
+
+def _chunk_launch(
+    sizes: Sizes, q: Tensor, k: Tensor, g: Tensor, v: Tensor, grad: Tensor, walked: Any, results: Any,
+    flags: Optional[Tensor], scale: float,
+) -> Plan:  # fmt: skip
+    """Return `launch(q, k, g, v, grad, walked, results, flags)`; `walked` are N, dY, S, G, and the decays."""
     target = current_target()
     ample = target.has("nvidia.cp_async") and target.limits.shared_memory >= AMPLE
     columns = TILE if ample else least_depth()
     grid, covering = (sizes.chunks, sizes.heads, sizes.batch), power(sizes.width)
     if sizes.channels:
-        tensors = (q, k, g, v, grad, *walked, *results)
-        strides = tuple(strides_of(x) for x in (q, k, v, grad, g))
-        widths = (sizes.width, sizes.columns, k.shape[3], g.shape[3])
-        launch: Plan = Launch(
-            channels_backward.channel_gradients,
-            grid,
-            (
-                *tensors, strides, sizes.length, sizes.heads, scale, widths, covering, CHUNK, columns,
-                sizes.shared, ample,
-            ),
-            tensors,
-            num_warps=8 if covering < 128 else 16,
-        )  # fmt: skip
-        return lambda q, k, g, v, grad, walked, results: launch(q, k, g, v, grad, *walked, *results)
+        return _channels_launch(sizes, q, k, g, v, grad, walked, results, flags, scale)
     tensors = (q, k, v, grad, *walked, *results)
     launch = Launch(
         portable_backward.chunk_gradients,
@@ -134,7 +179,7 @@ def _chunk_launch(
         tensors,
         num_warps=8,
     )  # fmt: skip
-    return lambda q, k, g, v, grad, walked, results: launch(q, k, v, grad, *walked, *results)
+    return lambda q, k, g, v, grad, walked, results, flags: launch(q, k, v, grad, *walked, *results)
 
 
 class _Gradients:
@@ -258,7 +303,7 @@ def backward_plan(
     else:
         walk_back = _walk_back_launch(sizes, prepared, grad, outs_back, last, state, scale)
     walked = (news, changes, states, state_changes, decays)
-    chunk = _chunk_launch(sizes, q, k, g, v, grad, walked, gradients(), scale)
+    chunk = _chunk_launch(sizes, q, k, g, v, grad, walked, gradients(), prepared.flags, scale)
 
     def run(
         grad: Tensor, grad_state: Optional[Tensor], q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Optional[Tensor],
@@ -279,7 +324,8 @@ def backward_plan(
         else:
             walk_back(prepared, grad, outs_back, last, to_initial)
         to_q, to_k, to_v, to_g, to_beta = done = gradients()
-        chunk(q, k, g, v, grad, (news, changes, states, state_changes, decays), done)
+        walked = (news, changes, states, state_changes, decays)
+        chunk(q, k, g, v, grad, walked, done, prepared.flags)
         return (
             results.of_keys(to_q), results.of_keys(to_k), results.of_values(changes if to_v is None else to_v), to_g,
             to_beta, results.of_state(to_initial),

@@ -13,7 +13,7 @@ from gluon_kernels.attention.launches import descriptor_of
 from gluon_kernels.linear_attention import channels as by_channel
 from gluon_kernels.linear_attention import portable
 from gluon_kernels.linear_attention.combine import combine
-from gluon_kernels.plans import Launch, allocator, current_target, multiprocessors
+from gluon_kernels.plans import Launch, allocator, current_target, multiprocessors, registers
 
 __all__ = [
     "CHUNK",
@@ -22,6 +22,7 @@ __all__ = [
     "Sizes",
     "Workspace",
     "combine_launch",
+    "flagged_groups",
     "forward_plan",
     "on_hopper",
     "operands_of",
@@ -35,14 +36,10 @@ __all__ = [
 Plan = Callable[..., Any]
 CHUNK = 64
 LEAST_CHUNKS = 4  # of a segment
-MANY = 16  # segments, each of which adds up what those before took in
 TILE = 64  # columns of values of a group of warps
 STAGES = 2
-PREPARED = (
-    8,
-    128,
-    128,
-)  # warps, channels at a time, and registers of a thread where gates have channels
+CHANNELS = 128  # of a chunk's gates at a time
+GENTLE_REGISTERS = 80  # so that three programs share a processor
 AMPLE = (
     160 << 10
 )  # bytes of shared memory of a processor that keeps all operands of a chunk with gates of channels
@@ -98,8 +95,7 @@ class Sizes:
         segments, least = multiprocessors(v) // walks, 4
         # A segment is walked twice, once for its map: fewer than four gain nothing. Without a map they do.
         if hopper and not delta:
-            alone = multiprocessors(v) // (batch * heads * (columns // TILE))
-            segments, least = min(2 * alone, max(alone, MANY)), 2
+            segments, least = multiprocessors(v) // (batch * heads * (columns // TILE)), 2
         per_segment = max(-(-chunks // segments), LEAST_CHUNKS) if segments >= least else chunks
         segments = -(-chunks // max(per_segment, 1))
         if segments < least:
@@ -153,6 +149,7 @@ class Prepared(NamedTuple):
     Args:
         q, weights: None where no results are computed.
         seen: the keys by which values are seen, None where they are `k`.
+        flags: of chunks, 1 where gates of channels are not gentle; None where gentle ones have no kernels of their own.
     """
 
     q: Optional[Tensor]
@@ -162,6 +159,7 @@ class Prepared(NamedTuple):
     inverses: Optional[Tensor]
     unscaled: Optional[Tensor]
     seen: Optional[Tensor]
+    flags: Optional[Tensor] = None
 
     def for_states(self) -> Prepared:
         """Return the operands without those of results."""
@@ -173,13 +171,15 @@ def prepare_launch(
     new: Workspace, gradients: bool,
 ) -> tuple[Prepared, Callable[..., Prepared]]:  # fmt: skip
     """Return results by which launches are planned, and `prepare(q, k, g, beta)`; `gradients` need T without rates, too."""
+    gentle = sizes.channels and has_gentle_kernels(sizes, k)
 
     def results(q: Tensor, k: Tensor) -> Prepared:
         weights, inverses = new.square(), new.square() if sizes.delta else None
         unscaled = new.square() if sizes.delta and gradients else None
         if sizes.channels:
             q, k, seen = new.keys(), new.keys(), new.keys()
-            return Prepared(q, k, new.decays(), weights, inverses, unscaled, seen)
+            flags = new.flags() if gentle else None
+            return Prepared(q, k, new.decays(), weights, inverses, unscaled, seen, flags)
         return Prepared(q, k, new.decays(), weights, inverses, unscaled, None)
 
     width = k.shape[3]
@@ -187,22 +187,9 @@ def prepare_launch(
     squares = (first.decays, first.weights, first.inverses, first.unscaled)
     strides = (strides_of(q), strides_of(k))
     grid = (sizes.chunks, sizes.heads, sizes.batch)
+    launch: Plan
     if sizes.channels:
-        tensors = (q, k, g, beta, first.q, first.k, first.seen, *squares)
-        widths = (width, g.shape[3], sizes.width)
-        target = current_target()
-        ample = target.has("nvidia.cp_async") and target.limits.shared_memory >= AMPLE
-        launch = Launch(
-            by_channel.prepare_channels,
-            grid,
-            (
-                *tensors, (*strides, strides_of(g)), sizes.length, sizes.heads, scale, widths, power(sizes.width), CHUNK,
-                sizes.shared, ample, min(power(sizes.width), PREPARED[1]),
-            ),
-            tensors,
-            num_warps=PREPARED[0],
-            **({"maxnreg": PREPARED[2]} if target.has("nvidia.wgmma") else {}),  # two programs for a processor
-        )  # fmt: skip
+        launch = _channels_launch(sizes, q, k, g, beta, first, scale)
     else:
         tensors = (q, k, g, beta, *squares)
         launch = Launch(
@@ -216,10 +203,77 @@ def prepare_launch(
     def run(q: Tensor, k: Tensor, g: Tensor, beta: Optional[Tensor]) -> Prepared:
         done = results(q, k)
         own = (done.q, done.k, done.seen) if sizes.channels else ()
-        launch(q, k, g, beta, *own, done.decays, done.weights, done.inverses, done.unscaled)
+        flags = () if done.flags is None else (done.flags,)
+        launch(q, k, g, beta, *own, done.decays, done.weights, done.inverses, done.unscaled, *flags)
         return done
 
     return first, run
+
+
+def has_gentle_kernels(sizes: Sizes, k: Tensor) -> bool:
+    """Return True if chunks with gentle gates of channels have kernels of their own."""
+    return sizes.hopper and k.shape[3] == sizes.width and k.dtype == torch.bfloat16
+
+
+def flagged_groups(sizes: Sizes, k: Tensor) -> tuple[int, int]:
+    """Return how many chunks there are, and how many of them a program of those with flags looks at."""
+    total = sizes.batch * sizes.heads * sizes.chunks
+    return total, min(32, power(-(-total // (2 * multiprocessors(k)))))
+
+
+def _channels_launch(
+    sizes: Sizes, q: Tensor, k: Tensor, g: Tensor, beta: Optional[Tensor], first: Prepared, scale: float
+) -> Plan:  # fmt: skip
+    """Return the launch of `prepare_channels`, or of `prepare_gentle` and of what it flags."""
+    squares = (first.decays, first.weights, first.inverses, first.unscaled)
+    tensors = (q, k, g, beta, first.q, first.k, first.seen, *squares)
+    strides = tuple(strides_of(x) for x in (q, k, g))
+    width = k.shape[3]
+    widths = (width, g.shape[3], sizes.width)
+    grid = (sizes.chunks, sizes.heads, sizes.batch)
+    target = current_target()
+    ample = target.has("nvidia.cp_async") and target.limits.shared_memory >= AMPLE
+    covered = power(sizes.width)
+    constants = (covered, CHUNK, sizes.shared, ample, min(covered, CHANNELS))
+    options: dict[str, Any] = {"num_warps": 8}
+    if target.has("nvidia.wgmma"):
+        options["maxnreg"] = 128  # two programs for a processor
+    if first.flags is None:
+        return Launch(
+            by_channel.prepare_channels, grid, (*tensors, strides, sizes.length, sizes.heads, scale, widths, *constants), tensors,
+            **options,
+        )  # fmt: skip
+    from gluon_kernels.linear_attention.channels_gentle import prepare_gentle
+
+    flags = first.flags
+    steps = (*strides, sizes.heads * sizes.width)
+    gentle = Launch(
+        prepare_gentle,
+        grid,
+        (
+            *tensors, flags, steps, sizes.length, sizes.heads, scale, sizes.width, CHUNK, sizes.shared,
+            sizes.length % CHUNK == 0,
+        ),
+        (*tensors, flags),
+        num_warps=8,
+        **registers(GENTLE_REGISTERS),
+    )  # fmt: skip
+    total, each = flagged_groups(sizes, k)
+    rest = Launch(
+        by_channel.prepare_flagged,
+        (-(-total // each),),
+        (
+            *tensors, flags, strides, sizes.length, sizes.heads, sizes.chunks, scale, widths, total, *constants, each,
+        ),
+        (*tensors, flags),
+        **options,
+    )  # fmt: skip
+
+    def run(*tensors: Any) -> None:
+        gentle(*tensors)
+        rest(*tensors)
+
+    return run
 
 
 def _tile_and_stages(sizes: Sizes) -> tuple[int, int]:
@@ -242,7 +296,7 @@ def walk_launch(
     Args:
         mapped: the maps of segments are computed, too.
     """
-    q, k, decays, weights, inverses, _, seen = prepared
+    q, k, decays, weights, inverses, _, seen, _ = prepared
     out, news, states = outs
     per_segment = sizes.per_segment if segments > 1 else sizes.chunks
     rows = sizes.mapped if mapped else sizes.columns
@@ -270,7 +324,7 @@ def walk_launch(
         def run_portable(
             prepared: Prepared, v: Tensor, outs: Any, initial: Any, final: Any
         ) -> None:
-            q, k, decays, weights, inverses, _, seen = prepared
+            q, k, decays, weights, inverses, _, seen, _ = prepared
             portable_launch(q, k, v, decays, weights, inverses, seen, *outs, initial, final)
 
         return run_portable
@@ -306,7 +360,7 @@ def walk_launch(
     )  # fmt: skip
 
     def run(prepared: Prepared, v: Tensor, outs: Any, initial: Any, final: Any) -> None:
-        q, k, decays, weights, inverses, _, seen = prepared
+        q, k, decays, weights, inverses, _, seen, _ = prepared
         out, news, states = outs
         squares = [None if x is None else x.view(-1, CHUNK) for x in (weights, inverses)]
         target = out if out is not None else news
@@ -348,6 +402,7 @@ class Workspace:
         self.decays = allocator((*chunks, sizes.decays), torch.float32, device)
         self.keys = allocator((sizes.batch, sizes.length, sizes.heads, sizes.width), dtype, device)
         self.square = allocator((*chunks, CHUNK, CHUNK), dtype, device)
+        self.flags = allocator(chunks, torch.int32, device)
         self.maps = allocator(
             (*heads, sizes.segments, sizes.mapped, sizes.width), torch.float32, device
         )

@@ -27,28 +27,21 @@ def add(a, b):
 
 
 @gluon.constexpr_function
-def column_shares(warps, lanes):
-    """Return how threads share [4, 16, 16], blocks of rows and columns: rows of a thread, threads along rows and along columns of a warp, and warps
-    along blocks and along columns."""
-    along = max(warps // 4, 1)
-    across = min(lanes, max(16 // along, 1))
-    return max(16 // (lanes // across), 1), lanes // across, across, min(warps, 4), along
-
-
-@gluon.constexpr_function
 def column_layout(warps, lanes):
-    """Return a layout of [4, 16, 16] in which few threads share a column of one of the 4 blocks, and none has a copy."""
-    rows, down, across, blocks, along = column_shares(warps, lanes)
-    return gl.BlockedLayout([1, rows, 1], [1, down, across], [blocks, 1, along], [2, 1, 0])
+    """Return a layout of [4, 16, 16] in which a thread has a column of one of the 4 blocks; further warps have copies."""
+    blocks = min(lanes // 16, 4)
+    return gl.BlockedLayout(
+        [1, 16, 1], [blocks, 1, 16], [min(warps, 4 // blocks), 1, max(warps * blocks // 4, 1)], [2, 1, 0]
+    )  # fmt: skip
 
 
 @gluon.constexpr_function
 def factor_layout(warps, lanes):
     """Return the layout of a column of each block, [1, 4, 16], that `column_layout` broadcasts."""
-    rows, down, across, blocks, along = column_shares(warps, lanes)
+    blocks = min(lanes // 16, 4)
     whole = gl.BlockedLayout(
-        [1, 1, rows, 1], [1, 1, down, across], [1, blocks, 1, along], [3, 2, 1, 0]
-    )
+        [1, 1, 16, 1], [1, blocks, 1, 16], [1, min(warps, 4 // blocks), 1, max(warps * blocks // 4, 1)], [3, 2, 1, 0]
+    )  # fmt: skip
     return gl.SliceLayout(3, whole)
 
 
@@ -90,7 +83,7 @@ def decay_size(K, C):
 def inverse_blocks(lower):
     """Return (I + L)^-1 of the 16 x 16 blocks L on the diagonal of a strictly lower triangle, [4, 16, 16] in shared memory.
 
-    The threads of a column substitute it, and read the factors of each step from shared memory: those of a step follow each other.
+    A thread substitutes a column in its registers, and reads the factors of each step from shared memory: those of a step follow each other.
     """
     warps: gl.constexpr = gl.num_warps()
     lanes: gl.constexpr = gl.target.warp_size()
@@ -104,7 +97,9 @@ def inverse_blocks(lower):
     j = gl.arange(0, 16, gl.SliceLayout(0, gl.SliceLayout(1, columns)))[None, None, :]
     x = gl.where(i == j, gl.full([4, 16, 16], 1.0, gl.float32, columns), 0.0)
     for m in gl.static_range(15):
-        solved = gl.sum(gl.where(i == m, x, 0.0), 1)
+        solved = gl.sum(
+            gl.where(i == m, x, -0.0), 1
+        )  # a register: sums with -0.0 are no instructions
         factors = steps.slice(m, 1, dim=0).load(factor_layout(warps, lanes)).reshape([4, 16])
         factors = gl.convert_layout(factors, gl.SliceLayout(2, columns))
         x = x - factors[:, :, None] * solved[:, None, :]
@@ -152,7 +147,7 @@ def unit_lower_inverse(lower):
     layout: gl.constexpr = parts.type.layout
     inverses = blocks.load(gl.SliceLayout(2, layout))[:, :, None, :]
     parts = gl.where(on_diagonal(layout), inverses, parts).reshape([64, 64])
-    spread: gl.constexpr = gl.SwizzledSharedLayout(4, 1, 4, [1, 0])
+    spread: gl.constexpr = gl.SwizzledSharedLayout(4, 1, 8, [1, 0])
     matrix = gl.allocate_shared_memory(gl.float32, [64, 64], spread, parts)
     join_blocks(matrix, 0, 16)
     join_blocks(matrix, 2, 16)

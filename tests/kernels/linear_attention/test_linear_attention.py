@@ -60,7 +60,9 @@ def test_gradients_where_products_of_different_depths_differ_in_layout(monkeypat
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.name)
 def test_segments_and_groups_of_warps(problem, monkeypatch):
-    long = {**problem.small[0], "length": 1100, "heads": 1, "width": 128, "values": 128}
+    long = {
+        **problem.small[0], "length": 1100, "heads": 1, "groups": 1, "width": 128, "values": 128
+    }  # fmt: skip
     assert problem.check(long, "cpu") is None
     monkeypatch.setattr(launches, "multiprocessors", lambda x: 1)
     assert problem.check({**long, "length": 70}, "cpu") is None
