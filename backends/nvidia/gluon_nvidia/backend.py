@@ -11,6 +11,7 @@ from gluon_core.plugin.language import Language
 from gluon_core.plugin.targets import Target
 from gluon_core.plugin.triton_compiler import TritonCompiler, TritonDevice
 from gluon_nvidia.arch import ARCHITECTURES, properties
+from gluon_nvidia.columns import narrowed
 from gluon_nvidia.lowerings import LOWERINGS
 from gluon_nvidia.pairs import paired
 from gluon_nvidia.timeline import instrumented
@@ -35,12 +36,16 @@ class NvidiaCompiler(TritonCompiler):
         from gluon_nvidia.assembler import keep_spills, keep_warnings, located
 
         threads = 32 * int(options.num_warps)
-        around: dict[str, Callable[..., Any]] = {"ptx": lambda run: paired(located(run), threads)}
+
+        def written(run: Callable[..., Any]) -> Callable[..., Any]:
+            return paired(narrowed(located(run)), threads)
+
+        around: dict[str, Callable[..., Any]] = {"ptx": written}
         if target.has("nvidia.wgmma"):
             around["cubin"] = keep_warnings
         recording = self.recording(options)
         if recording is not None:
-            around["ptx"] = lambda run: instrumented(paired(located(run), threads), *recording)
+            around["ptx"] = lambda run: instrumented(written(run), *recording)
             around["cubin"] = lambda run: keep_spills(keep_warnings(run))
         return around
 

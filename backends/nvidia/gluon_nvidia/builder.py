@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Callable, NamedTuple, Optional, Sequence
 
 from gluon_core.plugin.triton_compiler import TritonCompiler
-from gluon_nvidia import pairs
+from gluon_nvidia import columns, pairs
 from gluon_nvidia.timeline import marker
 
 __all__ = ["MultimemOperands", "NvidiaOps"]
@@ -59,6 +59,11 @@ class NvidiaOps:
     def mark_pair(self, word: str) -> None:
         """Leave a mark for `pairs.paired`."""
         self.create_inline_asm(pairs.marker(word), "=r", [], [self.get_int32_ty()], False, 1)
+
+    def mark_columns(self, count: int, place: str) -> None:
+        """Leave a mark for `columns.narrowed`."""
+        text = columns.marker(count, place)
+        self.create_inline_asm(text, "=r", [], [self.get_int32_ty()], False, 1)
 
     def own_coordinates(
         self, coord: Sequence[Any], cga_layout: Sequence[Sequence[int]], block: Sequence[int]

@@ -127,6 +127,7 @@ def warpgroup_mma(
     use_acc: Scalar[bool] = ...,
     precision: Optional[Const[str]] = ...,
     max_num_imprecise_acc: Optional[Const[int]] = ...,
+    columns: Optional[Const[int]] = ...,
     is_async: Literal[False] = ...,
 ) -> tl.tensor: ...
 
@@ -140,6 +141,7 @@ def warpgroup_mma(
     use_acc: Scalar[bool] = ...,
     precision: Optional[Const[str]] = ...,
     max_num_imprecise_acc: Optional[Const[int]] = ...,
+    columns: Optional[Const[int]] = ...,
     is_async: Literal[True],
 ) -> warpgroup_mma_accumulator: ...
 
@@ -153,6 +155,7 @@ def warpgroup_mma(
     use_acc: Scalar[bool] = ...,
     precision: Optional[Const[str]] = ...,
     max_num_imprecise_acc: Optional[Const[int]] = ...,
+    columns: Optional[Const[int]] = ...,
     is_async: Const[bool],
 ) -> Union[tl.tensor, warpgroup_mma_accumulator]: ...
 
@@ -166,6 +169,7 @@ def warpgroup_mma(
     use_acc: Scalar[bool] = True,
     precision: Optional[Const[str]] = None,
     max_num_imprecise_acc: Optional[Const[int]] = None,
+    columns: Optional[Const[int]] = None,
     is_async: Const[bool] = False,
 ) -> Union[tl.tensor, warpgroup_mma_accumulator]:
     """`acc + a @ b` on the tensor cores; the operands in shared memory are read asynchronously.
@@ -185,6 +189,8 @@ def warpgroup_mma(
         max_num_imprecise_acc: of fp8 operands: how many products along K the unit may add up in its
             own narrower sum (about 14 bits) before they join the float32 accumulator. By default, or
             below zero, as many as there are; at least 32 for float32, at most K.
+        columns: how many of the first columns are needed, a multiple of 8, of an accumulator that one instruction covers: the unit
+            takes as long as for so many. The others are unspecified. All by default.
         is_async: compile-time boolean; do not wait. The operands must stay as they are, and the
             accumulator's value is there, once `warpgroup_mma_wait` waited for it.
 
@@ -237,6 +243,8 @@ def warpgroup_mma(
             _check_blocks(value, argument, d, layout)
     precision = _precision(semantic, unwrap(precision), a.dtype)
     asynchronous = semantic.compile_time_bool(is_async, "is_async")
+    needed = _needed(semantic, unwrap(columns), tensor_type)
+    _mark(semantic, needed, "begin")
     handle = semantic.builder.create_warpgroup_mma(
         a.handle,
         b.handle,
@@ -246,6 +254,7 @@ def warpgroup_mma(
         _imprecise(semantic, unwrap(max_num_imprecise_acc), a, tensor_type),
         asynchronous,
     )
+    _mark(semantic, needed, "end")
     issued(semantic, handle, asynchronous)
     if asynchronous:
         return warpgroup_mma_accumulator(handle, tensor_type)
@@ -316,7 +325,30 @@ def warpgroup_mma_wait(
     return results[0] if len(results) == 1 else tl.tuple(results)
 
 
+def _mark(semantic: SemanticLayer, columns: Optional[int], place: str) -> None:
+    """Leave a mark where machine code is written; simulators multiply all columns."""
+    builder = semantic.builder
+    if columns is not None and hasattr(type(builder), "mark_columns"):
+        builder.mark_columns(columns, place)
+
+
 # -- checks ---------------------------------------------------------------------------------------
+
+
+def _needed(semantic: SemanticLayer, columns: Any, tensor_type: distributed_type) -> Optional[int]:
+    """Return how many columns an instruction multiplies; None for all."""
+    if columns is None:
+        return None
+    count = semantic.compile_time_int(columns, "columns", 8)
+    across = tensor_type.layout.instr_shape[1]
+    if count % 8 or count > across or across < _dims(tensor_type)[1]:
+        raise errors.ArgumentError(
+            "an instruction multiplies multiples of 8 columns, and covers the accumulator",
+            argument="columns",
+            expected=f"a multiple of 8 up to {across}, of an accumulator of {across} columns",
+            got=f"{count} of {_dims(tensor_type)[1]}",
+        )
+    return None if count == across else count
 
 
 def _check_warps(semantic: SemanticLayer) -> None:

@@ -86,6 +86,25 @@ def test_products(dtype, acc, turn, types, registers):
     assert "fence.proxy.async.shared::cta" in ptx and "wgmma.wait_group" in ptx
 
 
+NARROW = PRODUCT.replace("acc = warpgroup_mma(x, y, acc)", """acc = warpgroup_mma(x, y, acc, columns=56)
+        if n > 0:
+            acc = warpgroup_mma(x, y, acc, columns=64)
+        for _ in range(n):
+            acc = warpgroup_mma(x, y, acc, columns=56)""")  # fmt: skip
+NARROW = NARROW.replace("def kernel(a, b, c)", "def kernel(a, b, c, n)")
+
+
+@pytest.mark.skipif(TRITON_VERSION >= (3, 7), reason="the marks' places are those of Triton 3.6")
+def test_fewer_columns():
+    """Instructions next to those of all columns, and in a loop."""
+    source = NARROW.replace("INSTR_K", "16").replace("BITS", "16")
+    source = source.replace("TURN", "False").replace("REGISTERS", "False")
+    ptx = compiled(source, tensor("bfloat16"), tensor("bfloat16"), tensor("float32"), 3)
+    products = re.findall(r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k16\S* \{([^}]*)\}", ptx)
+    assert [n for n, _ in products] == ["56"] * 4 + ["64"] * 4 + ["56"] * 4
+    assert all(len(sums.split(",")) == int(n) // 2 for n, sums in products)
+
+
 PIPELINE = (
     SETUP
     + """
