@@ -5,7 +5,7 @@ share of the rows of the same tile. Under the ping-pong schedule each of two gro
 turn, so that one stores while the other has the matrix unit to itself: the shorter K, the more a store weighs.
 
 A tile of 192 columns is two accumulators side by side, of 128 and of 64, since widths of tensors are powers of two; any multiple
-of 16 is a sum of such. Shared memory is filled at 64 bytes per clock, so that tiles should be large and nearly square.
+of 16 is a sum of such. One of 112 is an accumulator of 128 columns of which 112 are multiplied and stored. Shared memory is filled at 64 bytes per clock, so that tiles should be large and nearly square.
 Operands may be stored transposed: `wgmma` reads 16-bit tiles of either orientation. Matrices of a batch are one more
 dimension of the descriptors, of which a tile covers one.
 
@@ -48,6 +48,28 @@ def widths(columns):
 
 
 @gluon.constexpr_function
+def boxes(columns, abreast=1):
+    """Return the accumulators of a tile's columns, from left to right: how many columns each has, a power of two, and how many of them are multiplied.
+
+    One with a few columns in vain takes less time than two, as the matrix unit reads the rows of A for each.
+    """
+    left, parts = columns, ()
+    while left:
+        width = min(256, 1 << (left.bit_length() - 1))
+        wider = 2 * width
+        if width < left and wider <= 256 and abreast == 1 and wider - left <= columns // 7:
+            return (*parts, (wider, left))
+        parts, left = (*parts, (width, width)), left - width
+    return parts
+
+
+@gluon.constexpr_function
+def whole(widths):
+    """Return the accumulators of `boxes` that are multiplied whole."""
+    return tuple((width, width) for width in widths)
+
+
+@gluon.constexpr_function
 def split(blocks, abreast, rows, columns, rank=3):
     """Return `cga_layout` of a tile, of which the blocks of a cluster have parts: `abreast` of them along dimension `columns`, the others along `rows`; all of
     what a dimension of None would divide."""
@@ -77,15 +99,15 @@ def place_of(tile, tiles):
 def copy_step(ring, position, place, k, SHAPES: gl.constexpr, TRANSPOSED: gl.constexpr):
     """Fetch the tiles of a step: the rows of each group of A, then the parts of B. `place` is the matrix, the row and the column of the tile."""
     HEIGHTS: gl.constexpr = SHAPES[0]
-    WIDTHS: gl.constexpr = SHAPES[1]
+    BOXES: gl.constexpr = SHAPES[4]
     matrix, top, left = place
     places = ()
     for i in gl.static_range(len(HEIGHTS)):
         places = places + ([matrix, k, top] if TRANSPOSED[0] else [matrix, top, k],)
         top += HEIGHTS[i]
-    for i in gl.static_range(len(WIDTHS)):
+    for i in gl.static_range(len(BOXES)):
         places = places + ([matrix, left, k] if TRANSPOSED[1] else [matrix, k, left],)
-        left += WIDTHS[i]
+        left += BOXES[i][0]
     with gl.scope("copy A and B"):
         ring.fetch(position, places)
 
@@ -128,25 +150,61 @@ def zeros(ROWS: gl.constexpr, WIDTH: gl.constexpr, BITS: gl.constexpr, ABREAST: 
 
 
 @gluon.jit
-def cleared(
-    ROWS: gl.constexpr, WIDTHS: gl.constexpr, BITS: gl.constexpr, ABREAST: gl.constexpr = 1
-):
+def cleared(ROWS: gl.constexpr, BOXES: gl.constexpr, BITS: gl.constexpr, ABREAST: gl.constexpr = 1):
     """Return accumulators side by side."""
     sums = ()
-    for i in gl.static_range(len(WIDTHS)):
-        sums = sums + (zeros(ROWS, WIDTHS[i], BITS, ABREAST),)
+    for i in gl.static_range(len(BOXES)):
+        sums = sums + (zeros(ROWS, BOXES[i][0], BITS, ABREAST),)
     return sums
 
 
 @gluon.jit
-def multiplied(slot, sums, GROUP: gl.constexpr, GROUPS: gl.constexpr, TRANSPOSED: gl.constexpr):
+def apart(sums, BOXES: gl.constexpr):
+    """Return the multiplied columns of accumulators as tensors side by side, of `widths` of the tile's columns."""
+    parts = ()
+    for i in gl.static_range(len(BOXES)):
+        if BOXES[i][0] == BOXES[i][1]:
+            parts = parts + (sums[i],)
+        else:
+            parts = parts + halves_of(sums[i], widths(BOXES[i][1]))
+    return parts
+
+
+@gluon.jit
+def halves_of(rest, WIDTHS: gl.constexpr):
+    """Return the first half of the columns, the first half of the others, and so on."""
+    LIKE: gl.constexpr = rest.type.layout
+    parts = ()
+    for i in gl.static_range(len(WIDTHS)):
+        halves = gl.permute(rest.reshape([rest.shape[0], 2, WIDTHS[i]]), (0, 2, 1))
+        first, second = gl.split(halves)
+        parts = parts + (gl.convert_layout(first, narrow(LIKE, WIDTHS[i])),)
+        rest = gl.convert_layout(second, narrow(LIKE, WIDTHS[i]))
+    return parts
+
+
+@gluon.constexpr_function
+def narrow(layout, columns):
+    """Return the layout of an accumulator of fewer columns."""
+    shape = [layout.instr_shape[0], columns, *layout.instr_shape[2:]]
+    return gl.NVMMADistributedLayout(
+        layout.version, layout.warps_per_cta, shape, cga_layout=layout.cga_layout
+    )
+
+
+@gluon.jit
+def multiplied(slot, sums, GROUP: gl.constexpr, GROUPS: gl.constexpr, TRANSPOSED: gl.constexpr, BOXES: gl.constexpr):  # fmt: skip
     """Start a step of each accumulator, and wait until the step before is over."""
     a = left_of(slot[GROUP], TRANSPOSED)
     started = ()
     with gl.scope("issue products"):
         for i in gl.static_range(len(sums)):
             b = right_of(slot[GROUPS + i], TRANSPOSED)
-            started = started + (warpgroup_mma(a, b, sums[i], is_async=True),)
+            if BOXES[i][0] == BOXES[i][1]:
+                started = started + (warpgroup_mma(a, b, sums[i], is_async=True),)
+            else:
+                more = warpgroup_mma(a, b, sums[i], columns=BOXES[i][1], is_async=True)
+                started = started + (more,)
     gl.scope_begin("wait for products")
     if len(sums) == 1:
         waited = (warpgroup_mma_wait(1, deps=[started[0]]),)
@@ -214,20 +272,20 @@ def multiply_own_tiles(
     turn = order.first(partition)
     first = gl.program_id(0) + partition * gl.num_programs(0)
     for tile in range(first, tiles.count() * batch, 2 * gl.num_programs(0)):
-        sums = cleared(tiles.block[0], SHAPES[1], ring.dtype.primitive_bitwidth, SHAPES[3])
+        sums = cleared(tiles.block[0], SHAPES[4], ring.dtype.primitive_bitwidth, SHAPES[3])
         with gl.scope("wait for the turn"):
             order.wait(turn)
         for step in range(steps):
             with gl.scope("wait for A and B"):
                 slot = ring.wait(position)
-            sums = multiplied(slot, sums, 0, 1, TRANSPOSED)
+            sums = multiplied(slot, sums, 0, 1, TRANSPOSED, SHAPES[4])
             # The step before is over: its slot takes the tiles that come next.
             with gl.scope("release A and B"):
                 ring.release(position.before(), pred=step > 0)
             position = position.next()
         order.arrive(turn)
         turn = turn.next()
-        sums = finished(sums)
+        sums = apart(finished(sums), SHAPES[4])
         ring.release(position.before(), pred=steps > 0)
         position = position.next(steps)
         matrix, row, column = place_of(tile, tiles)
@@ -245,15 +303,15 @@ def multiply_share(
     ROWS: gl.constexpr = SHAPES[0][0]
     position = ring.consumer()
     for tile in range(gl.program_id(0), tiles.count() * batch, gl.num_programs(0)):
-        sums = cleared(ROWS, SHAPES[1], ring.dtype.primitive_bitwidth, SHAPES[3])
+        sums = cleared(ROWS, SHAPES[4], ring.dtype.primitive_bitwidth, SHAPES[3])
         for k in range(0, K, SHAPES[2]):
             with gl.scope("wait for A and B"):
                 slot = ring.wait(position)
-            sums = multiplied(slot, sums, group, len(SHAPES[0]), TRANSPOSED)
+            sums = multiplied(slot, sums, group, len(SHAPES[0]), TRANSPOSED, SHAPES[4])
             with gl.scope("release A and B"):
                 ring.release(position.before(), pred=k > 0)
             position = position.next()
-        sums = finished(sums)
+        sums = apart(finished(sums), SHAPES[4])
         ring.release(position.before(), pred=K > 0)
         matrix, row, column = place_of(tile, tiles)
         with gl.scope("store"):
@@ -292,7 +350,7 @@ def gemm(
 ):  # fmt: skip
     """Multiply [batch, M, K] by [batch, K, N].
 
-    `a_desc` is of the rows of a group, `b_descs` of the columns of a tile, BLOCK_N in all, from left to right. TRANSPOSED says of A
+    `a_desc` is of the rows of a group, `b_descs` of the `boxes` of the BLOCK_N columns of a tile, from left to right. TRANSPOSED says of A
     and of B whether they are stored as [K, M] and [N, K]. GROUPS is the number of groups that share a tile, 0 under
     the ping-pong schedule. With WHOLE a group has buffers for all that it stores of a tile. FORM says how C is stored: by "tma" through `c_descs`, or as its "tma columns",
     else by pointers as "rows" of `c`, or as its "columns", which are contiguous then; `c_matrix` and `c_row` are the strides of matrices and of rows, or columns; VECTOR
@@ -302,7 +360,13 @@ def gemm(
     gl.static_assert(gl.num_warps() == 4, "a group of four warps multiplies")
     CTAS: gl.constexpr = gl.num_ctas()
     SHARES: gl.constexpr = max(GROUPS, 1)
-    SHAPES: gl.constexpr = ((BLOCK_M // SHARES,) * SHARES, widths(BLOCK_N), BLOCK_K, ABREAST)
+    SHAPES: gl.constexpr = (
+        (BLOCK_M // SHARES,) * SHARES,
+        widths(BLOCK_N),
+        BLOCK_K,
+        ABREAST,
+        boxes(BLOCK_N, ABREAST),
+    )
     ring = tma_ring((a_desc,) * SHARES + b_descs, STAGES, consumers=SHARES, multicast=CTAS > 1)
     wait_for_predecessor()
     tiles = gl.portable.swizzled_tiles([M, N], [BLOCK_M, BLOCK_N], GROUP)

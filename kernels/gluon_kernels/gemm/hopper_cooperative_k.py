@@ -11,7 +11,7 @@ from gluon_core import language as gl
 from gluon_core.language.nvidia.hopper import tma_ring
 from gluon_kernels.dependent import wait_for_predecessor
 from gluon_kernels.gemm.epilogue import of_scaled, store_part, stored_rows
-from gluon_kernels.gemm.hopper import cleared, copy_step, finished, multiplied, widths
+from gluon_kernels.gemm.hopper import apart, boxes, cleared, copy_step, finished, multiplied, widths
 from gluon_kernels.gemm.hopper_small_m import adders, arrive, share_of, wait_for_all
 
 GROUPS = gl.constexpr(2)
@@ -80,15 +80,15 @@ def multiply_part(
     ADDERS: gl.constexpr = SIZES[1]
     parts, counters = scratch
     position = ring.consumer()
-    sums = cleared(ROWS, WIDTHS, ring.dtype.primitive_bitwidth)
+    sums = cleared(ROWS, SHAPES[4], ring.dtype.primitive_bitwidth)
     for step in range(count):
         with gl.scope("wait for A and B"):
             slot = ring.wait(position)
-        sums = multiplied(slot, sums, group, GROUPS, TRANSPOSED)
+        sums = multiplied(slot, sums, group, GROUPS, TRANSPOSED, SHAPES[4])
         with gl.scope("release A and B"):
             ring.release(position.before(), pred=step > 0)
         position = position.next()
-    sums = finished(sums)
+    sums = apart(finished(sums), SHAPES[4])
     ring.release(position.before(), pred=count > 0)
     number = number * GROUPS + group
     parts += number.to(gl.int64) * (SPLITS * SIZE)
@@ -123,7 +123,13 @@ def gemm_cooperative_k(
     its rows. `counters` has a number for each group of each tile.
     """
     gl.static_assert(gl.num_warps() == 4, "a group of four warps multiplies")
-    SHAPES: gl.constexpr = ((BLOCK_M // GROUPS,) * GROUPS, widths(BLOCK_N), BLOCK_K)
+    SHAPES: gl.constexpr = (
+        (BLOCK_M // GROUPS,) * GROUPS,
+        widths(BLOCK_N),
+        BLOCK_K,
+        1,
+        boxes(BLOCK_N),
+    )
     FORM: gl.constexpr = (TRANSPOSED, SWAPPED)
     ring = tma_ring((a_desc,) * GROUPS + b_descs, STAGES, consumers=GROUPS)
     wait_for_predecessor()

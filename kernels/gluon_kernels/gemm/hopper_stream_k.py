@@ -14,6 +14,8 @@ from gluon_core.language.nvidia.hopper import tma_ring
 from gluon_kernels.dependent import wait_for_predecessor
 from gluon_kernels.gemm.epilogue import of_scaled
 from gluon_kernels.gemm.hopper import (
+    apart,
+    boxes,
     cleared,
     close,
     copy_step,
@@ -125,12 +127,12 @@ def multiply_segments(
     position = ring.consumer()
     while (left > begin) | (whole < count):
         tile, low, high = segment_of(left, whole, begin, steps)
-        sums = cleared(ROWS, SHAPES[1], ring.dtype.primitive_bitwidth)
+        sums = cleared(ROWS, SHAPES[4], ring.dtype.primitive_bitwidth)
         for step in range(low, high):
-            sums = multiplied(ring.wait(position), sums, group, GROUPS, TRANSPOSED)
+            sums = multiplied(ring.wait(position), sums, group, GROUPS, TRANSPOSED, SHAPES[4])
             ring.release(position.before(), pred=step > low)
             position = position.next()
-        sums = finished(sums)
+        sums = apart(finished(sums), SHAPES[4])
         ring.release(position.before())
         if high < steps:
             number = program * GROUPS + group
@@ -163,7 +165,7 @@ def gemm_stream_k(
     float32 for each program, `signals` two zeros, which are zero again at the end.
     """
     gl.static_assert(gl.num_warps() == 4, "a group of four warps multiplies")
-    SHAPES: gl.constexpr = ((BLOCK_M // 2,) * 2, widths(BLOCK_N), BLOCK_K)
+    SHAPES: gl.constexpr = ((BLOCK_M // 2,) * 2, widths(BLOCK_N), BLOCK_K, 1, boxes(BLOCK_N))
     ring = tma_ring((a_desc,) * 2 + b_descs, STAGES, consumers=2)
     wait_for_predecessor()
     tiles = gl.portable.swizzled_tiles([M, N], [BLOCK_M, BLOCK_N], GROUP)

@@ -14,7 +14,7 @@ from gluon_core.nvidia.hopper import TensorDescriptor
 from gluon_kernels.dependent import overlapping
 from gluon_kernels.gemm.call import Call
 from gluon_kernels.gemm.choice import choose, ranked
-from gluon_kernels.gemm.hopper import DTYPES, gemm, widths
+from gluon_kernels.gemm.hopper import DTYPES, boxes, gemm, widths
 from gluon_kernels.gemm.hopper import split as cga
 from gluon_kernels.gemm.hopper_cooperative_k import gemm_cooperative_k
 from gluon_kernels.gemm.hopper_direct import gemm_direct
@@ -300,7 +300,7 @@ def _persistent(
     forms = (stored, vector, flipped, call.activation)
     arguments: tuple[Any, ...] = (
         describe(a, left, (k, share) if flipped[0] else (share, k), cluster, rows=int(flipped[0])),
-        tuple(describe(b, right, (w, k) if flipped[1] else (k, w), cluster, columns=int(not flipped[1])) for w in widths(n)),
+        tuple(describe(b, right, (w, k) if flipped[1] else (k, w), cluster, columns=int(not flipped[1])) for w, _ in boxes(n, tiling.abreast)),
         c, descriptors, strides[0] if call.batch > 1 else 0, along, call.bias, scales,
         call.batch, rows, columns, call.k,
     )  # fmt: skip
@@ -439,7 +439,7 @@ def _cooperative_k(
     def arguments(sums: torch.Tensor, count: torch.Tensor) -> tuple[Any, ...]:
         return (
             describe(a, left, (k, share) if flipped[0] else (share, k)),
-            tuple(describe(b, right, (w, k) if flipped[1] else (k, w)) for w in widths(n)),
+            tuple(describe(b, right, (w, k) if flipped[1] else (k, w)) for w, _ in boxes(n)),
             c, sums, count, call.bias, scales,
             call.m, call.n, call.k, strides[0], strides[1], gluon.cdiv(call.m if tiling.swapped else call.n, n),
             m, n, k, tiling.stages, tiling.splits, vector, flipped, tiling.swapped, call.activation,

@@ -82,10 +82,12 @@ class Measures:
     Args:
         block: rows, columns and depth of a tile.
         parts: `parts_of` its columns.
+        boxed: columns of its accumulators, some in vain.
         stages, splits, groups, swapped, whole, blocks, abreast: those of `Tiling`.
     """
 
     block: Any
+    boxed: Any
     parts: Any
     stages: Any
     splits: Any
@@ -157,8 +159,8 @@ class Measures:
 
     def _ring(self, size: Size) -> Any:
         """Return the bytes of the ring, and of barriers."""
-        m, n, k = self.block
-        sides = m // (self.blocks // self.abreast) + n // self.abreast
+        m, _, k = self.block
+        sides = m // (self.blocks // self.abreast) + self.boxed // self.abreast
         return sides * k * self.stages * size.bits // 8 + 1024
 
     def _users(self) -> Any:
@@ -233,6 +235,7 @@ class Columns(Measures):
     def __init__(self, tilings: Sequence[Any]) -> None:
         self.tilings = tuple(tilings)
         self.block = tuple(np.array([t.block[i] for t in tilings], int) for i in range(3))
+        self.boxed = np.array([t.boxed for t in tilings], int)
         self.parts = np.array([t.parts for t in tilings], int).reshape(-1, len(WIDTHS)).T
         for name in ("stages", "splits", "groups", "blocks", "abreast"):
             setattr(self, name, np.array([getattr(t, name) for t in tilings], int))
@@ -298,7 +301,7 @@ class Columns(Measures):
         some.tilings = tuple(self.tilings[i] for i in places)
         some.block = tuple(side[places] for side in self.block)
         some.parts = self.parts[:, places]
-        for name in ("stages", "splits", "groups", "blocks", "abreast", "swapped", "whole", "_kernels"):  # fmt: skip
+        for name in ("boxed", "stages", "splits", "groups", "blocks", "abreast", "swapped", "whole", "_kernels"):  # fmt: skip
             setattr(some, name, getattr(self, name)[places])
         some._known, some._taken = {}, (self, places)
         some._last, some._of = None, {}

@@ -10,7 +10,7 @@ from gluon_core import language as gl
 from gluon_core.language.nvidia.hopper import tma_ring, tma_writer
 from gluon_kernels.dependent import wait_for_predecessor
 from gluon_kernels.gemm.epilogue import of_columns, store_part
-from gluon_kernels.gemm.hopper import cleared, finished, multiplied, widths
+from gluon_kernels.gemm.hopper import boxes, cleared, finished, multiplied, widths
 from gluon_kernels.moe.groups import in_each_warp, place_of, tiles_of
 
 
@@ -66,9 +66,11 @@ def multiply_share(
     position = ring.consumer()
     for tile in range(gl.program_id(0), gl.max(listed[2], 0), gl.num_programs(0)):
         _, row, column, last = place_of(tile, listed, N, SHAPES[3], SETTINGS[0])
-        sums = cleared(ROWS, SHAPES[1], ring.dtype.primitive_bitwidth)
+        sums = cleared(ROWS, SHAPES[4], ring.dtype.primitive_bitwidth)
         for k in range(0, K, SHAPES[2]):
-            sums = multiplied(ring.wait(position), sums, share, len(SHAPES[0]), TRANSPOSED)
+            sums = multiplied(
+                ring.wait(position), sums, share, len(SHAPES[0]), TRANSPOSED, SHAPES[4]
+            )
             ring.release(position.before(), pred=k > 0)
             position = position.next()
         sums = finished(sums)
@@ -100,7 +102,7 @@ def grouped_gemm(
     rows from ends[i - 1] to ends[i], int32, of up to MOST groups. Rows behind the last are not written.
     """
     SHAPES: gl.constexpr = (
-        (BLOCK_M // 2, BLOCK_M // 2), widths(BLOCK_N), BLOCK_K, (BLOCK_M, BLOCK_N)
+        (BLOCK_M // 2, BLOCK_M // 2), widths(BLOCK_N), BLOCK_K, (BLOCK_M, BLOCK_N), boxes(BLOCK_N)
     )  # fmt: skip
     SETTINGS: gl.constexpr = (WALK, MOST)
     ring = tma_ring((a_desc, a_desc) + b_descs, STAGES, consumers=2)

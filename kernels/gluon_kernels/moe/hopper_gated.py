@@ -18,7 +18,7 @@ from gluon_core.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 from gluon_kernels.gemm.epilogue import activation, of_columns, store_part
-from gluon_kernels.gemm.hopper import cleared, finished, right_of
+from gluon_kernels.gemm.hopper import cleared, finished, right_of, whole
 from gluon_kernels.moe.groups import in_each_warp, place_of, tiles_of
 
 
@@ -80,7 +80,7 @@ def multiply_share(
     for tile in range(gl.program_id(0), gl.max(listed[2], 0), gl.num_programs(0)):
         _, row, column, last = place_of(tile, listed, N, BLOCKS, SETTINGS[1])
         row += share * ROWS
-        sums = cleared(ROWS, WIDTHS, 16)
+        sums = cleared(ROWS, whole(WIDTHS), 16)
         for k in range(0, K, BLOCKS[2]):
             gates, values = ring.wait(position)
             mbarrier.wait(filled.index(position.index), position.phase)

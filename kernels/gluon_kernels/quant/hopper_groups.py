@@ -19,6 +19,7 @@ from gluon_core.language.nvidia.hopper import (
 )
 from gluon_kernels.dependent import wait_for_predecessor
 from gluon_kernels.gemm.epilogue import activation, store_part, stored_rows
+from gluon_kernels.gemm.hopper import apart
 from gluon_kernels.gemm.hopper_small_m import arrive, share_of, wait_for_all
 from gluon_kernels.gemm.hopper_stream_k import (
     after,
@@ -44,6 +45,20 @@ def columns_of(block):
 
 
 @gluon.constexpr_function
+def boxes_of(block):
+    """Return the accumulators of a tile, each with its columns, a power of two, and how many of them are multiplied: one with some in vain takes less time than two."""
+    left, parts = block, ()
+    while left:
+        width = min(256, 1 << (left.bit_length() - 1))
+        wider = 2 * width
+        vain = 3 if wider <= 128 else 7  # one column of so many multiplied ones
+        if width < left and wider <= 256 and (wider - left) * vain <= left:
+            return (*parts, (wider, left))
+        parts, left = (*parts, (width, width)), left - width
+    return parts
+
+
+@gluon.constexpr_function
 def layout_of(width):
     """Return the layout of the sums of a group's rows of weights with `width` rows of `x`."""
     return gl.NVMMADistributedLayout([3, 0], [4, 1], [16, width, 16])
@@ -51,7 +66,7 @@ def layout_of(width):
 
 @gluon.jit
 def copy_steps(
-    ring, position, place, first, end, DOWN: gl.constexpr, WIDTHS: gl.constexpr, DEPTH: gl.constexpr
+    ring, position, place, first, end, DOWN: gl.constexpr, BOXES: gl.constexpr, DEPTH: gl.constexpr
 ):  # fmt: skip
     """Fetch the weights and the rows of `x` of the steps of a tile from `first` to before `end`; return the next position."""
     row, column = place
@@ -62,9 +77,9 @@ def copy_steps(
             places = places + ([row + i * ROWS, k // 2],)
         for box in gl.static_range(DEPTH // BOX):
             left = column
-            for i in gl.static_range(len(WIDTHS)):
+            for i in gl.static_range(len(BOXES)):
                 places = places + ([left, k + box * BOX],)
-                left += WIDTHS[i]
+                left += BOXES[i][0]
         ring.fetch(position, places)
         position = position.next()
     return position
@@ -72,7 +87,7 @@ def copy_steps(
 
 @gluon.jit
 def copy_tiles(
-    ring, tiles, shares, K, DOWN: gl.constexpr, WIDTHS: gl.constexpr, DEPTH: gl.constexpr, SPLITS: gl.constexpr
+    ring, tiles, shares, K, DOWN: gl.constexpr, BOXES: gl.constexpr, DEPTH: gl.constexpr, SPLITS: gl.constexpr
 ):  # fmt: skip
     """Fetch the steps of a program: its part of the tiles, or its share of all steps."""
     position = ring.producer()
@@ -81,7 +96,7 @@ def copy_tiles(
         first, count = share_of(steps, SPLITS)
         for tile in range(gl.program_id(1), tiles.count(), gl.num_programs(1)):
             position = copy_steps(
-                ring, position, tiles.at(tile), first, first + count, DOWN, WIDTHS, DEPTH
+                ring, position, tiles.at(tile), first, first + count, DOWN, BOXES, DEPTH
             )
     else:
         begin = steps_before(gl.program_id(0), shares, steps)
@@ -89,12 +104,12 @@ def copy_tiles(
         whole = shares[0] + gl.program_id(0)
         while (left > begin) | (whole < tiles.count()):
             tile, low, high = segment_of(left, whole, begin, steps)
-            position = copy_steps(ring, position, tiles.at(tile), low, high, DOWN, WIDTHS, DEPTH)
+            position = copy_steps(ring, position, tiles.at(tile), low, high, DOWN, BOXES, DEPTH)
             left, whole = after(left, whole, begin, tile, low, steps)
 
 
 @gluon.jit
-def start(weights, slot, sums, DOWN: gl.constexpr, part: gl.constexpr):
+def start(weights, slot, sums, DOWN: gl.constexpr, BOXES: gl.constexpr, part: gl.constexpr):
     """Start the products of a part of a step, `weights`, with all rows of `x`."""
     PART: gl.constexpr = weights.shape[1]
     first: gl.constexpr = DOWN + part * PART // BOX * len(sums)
@@ -102,7 +117,11 @@ def start(weights, slot, sums, DOWN: gl.constexpr, part: gl.constexpr):
     for i in gl.static_range(len(sums)):
         right = slot[first + i].slice(part * PART % BOX, PART, dim=1).permute((1, 0))
         left = gl.convert_layout(weights, gl.DotOperandLayout(0, layout_of(right.shape[1]), 2))
-        started = started + (warpgroup_mma(left, right, sums[i], is_async=True),)
+        if BOXES[i][0] == BOXES[i][1]:
+            started = started + (warpgroup_mma(left, right, sums[i], is_async=True),)
+        else:
+            more = warpgroup_mma(left, right, sums[i], columns=BOXES[i][1], is_async=True)
+            started = started + (more,)
     return started
 
 
@@ -118,7 +137,7 @@ def waited(sums, pending: gl.constexpr, weights):
 
 @gluon.jit
 def multiply_step(
-    slot, weights, sums, factors, near, down: gl.constexpr, DOWN: gl.constexpr, DEPTH: gl.constexpr, FORMAT: gl.constexpr
+    slot, weights, sums, factors, near, down: gl.constexpr, DOWN: gl.constexpr, BOXES: gl.constexpr, DEPTH: gl.constexpr, FORMAT: gl.constexpr
 ):  # fmt: skip
     """Multiply the weights of a step, of which `weights` are the first part.
 
@@ -128,7 +147,7 @@ def multiply_step(
     PARTS: gl.constexpr = DEPTH // weights.shape[1]
     older = weights
     for part in gl.static_range(PARTS):
-        sums = start(weights, slot, sums, DOWN, part)
+        sums = start(weights, slot, sums, DOWN, BOXES, part)
         if part > 0:
             sums = waited(sums, len(sums), older)
         older = weights
@@ -177,7 +196,7 @@ def factors_of(
 
 @gluon.jit
 def products_of(
-    ring, position, scales, strides, row, first, end, sizes, group: gl.constexpr, dtype: gl.constexpr, WIDTHS: gl.constexpr,
+    ring, position, scales, strides, row, first, end, sizes, group: gl.constexpr, dtype: gl.constexpr, BOXES: gl.constexpr,
     DOWN: gl.constexpr, ALONG: gl.constexpr, DEPTH: gl.constexpr, PART: gl.constexpr, SIZE: gl.constexpr, FORMAT: gl.constexpr, WORDS: gl.constexpr,
 ):  # fmt: skip
     """Multiply a group's rows of weights, from `row` on, with the rows of `x` of a tile, in every ALONGth step from `first` to before `end`; there is one.
@@ -197,8 +216,8 @@ def products_of(
     rows = row + gl.arange(0, ROWS, gl.SliceLayout(1, of_groups))
     near = gl.arange(0, PART // SCALED, gl.SliceLayout(0, of_groups)) * SCALED
     sums = ()
-    for i in gl.static_range(len(WIDTHS)):
-        zeros = gl.zeros([ROWS, WIDTHS[i]], gl.float32, layout_of(WIDTHS[i]))
+    for i in gl.static_range(len(BOXES)):
+        zeros = gl.zeros([ROWS, BOXES[i][0]], gl.float32, layout_of(BOXES[i][0]))
         sums = sums + (warpgroup_mma_init(zeros),)
     k = first * DEPTH
     factors = factors_of(scales, strides, rows, near, k, N, K, DEPTH, PART, SIZE, WORDS)
@@ -209,7 +228,9 @@ def products_of(
         k += ALONG * DEPTH
         later = factors_of(scales, strides, rows, near, k, N, K, DEPTH, PART, SIZE, WORDS)
         slot = ring.tiles(position)
-        sums, older = multiply_step(slot, weights, sums, factors, near, down, DOWN, DEPTH, FORMAT)
+        sums, older = multiply_step(
+            slot, weights, sums, factors, near, down, DOWN, BOXES, DEPTH, FORMAT
+        )
         following = position.next(ALONG)
         weights = part_of(ring.wait(following)[down], coming, 0, near, older, DEPTH, FORMAT)
         # No round, but a branch, behind which the assembler moves no conversion. Another wait would cost a barrier.
@@ -222,10 +243,12 @@ def products_of(
             factors = coming
             coming = later
     slot = ring.tiles(position)
-    sums, older = multiply_step(slot, weights, sums, factors, near, down, DOWN, DEPTH, FORMAT)
+    sums, older = multiply_step(
+        slot, weights, sums, factors, near, down, DOWN, BOXES, DEPTH, FORMAT
+    )
     results = warpgroup_mma_wait(0, deps=sums + (older,))[: len(sums)]
     ring.release(position)
-    return results, position.next(ALONG)
+    return apart(results, BOXES), position.next(ALONG)
 
 
 @gluon.jit
@@ -234,7 +257,7 @@ def multiply_share(
 ):  # fmt: skip
     """Multiply a group's rows of weights of each tile of the program, or its part of their steps."""
     dtype: gl.constexpr = KIND[0]
-    WIDTHS: gl.constexpr = KIND[1]
+    BOXES: gl.constexpr = KIND[1]
     DOWN: gl.constexpr = KIND[2]
     ALONG: gl.constexpr = KIND[3]
     DEPTH: gl.constexpr = KIND[4]
@@ -254,7 +277,7 @@ def multiply_share(
             row += down * ROWS
             end = end_of(of_rows, row, N, layout_of(8))
             results, position = products_of(
-                ring, position, scales, strides, row, first + along, first + count, sizes, group, dtype, WIDTHS, DOWN, ALONG, DEPTH,
+                ring, position, scales, strides, row, first + along, first + count, sizes, group, dtype, BOXES, DOWN, ALONG, DEPTH,
                 KIND[11], SIZE, FORMAT, KIND[10],
             )  # fmt: skip
             if ALONG > 1:
@@ -274,7 +297,7 @@ def multiply_share(
             row += down * ROWS
             end = end_of(of_rows, row, N, layout_of(8))
             results, position = products_of(
-                ring, position, scales, strides, row, low, high, sizes, group, dtype, WIDTHS, DOWN, ALONG, DEPTH, KIND[11], SIZE, FORMAT, KIND[10]
+                ring, position, scales, strides, row, low, high, sizes, group, dtype, BOXES, DOWN, ALONG, DEPTH, KIND[11], SIZE, FORMAT, KIND[10]
             )  # fmt: skip
             if high < steps:
                 number = program * DOWN + down
@@ -519,7 +542,7 @@ def linear_groups(
 ):  # fmt: skip
     """Store `x @ weight.T + bias`: `x` is [M, K], `weight` [N, K] in bytes, of which `w_desc` reads pairs of weights. The grid is [parts of K, programs].
 
-    `x_descs` are those of `columns_of(BLOCK_M)` rows of `x` and 64 columns. `scales` is None, or has a scale for SIZE weights along K of each row, a
+    `x_descs` are those of `boxes_of(BLOCK_M)` rows of `x` and 64 columns. `scales` is None, or has a scale for SIZE weights along K of each row, a
     multiple of 32; with WORDS they are exponents of 32 weights, K is a multiple of 128 and `strides` are multiples of four and 1. `row_scales` is None, or a vector. A tile has BLOCK_M rows of `x` and DOWN * 64 of the weights; ALONG groups share its steps of DEPTH weights, 64 or
     128, of which each program of a tile has one for each of these groups at least. With ALONG or SPLITS > 1 there is a program for each tile and part: `sums` has room
     for SPLITS tiles of each tile, `counters` DOWN numbers, as in `gemm_split_k`. With SPLITS of 0 the grid is [programs]: the first `sharers` of them share
@@ -527,6 +550,7 @@ def linear_groups(
     """
     gl.static_assert(gl.num_warps() == 4, "a group of four warps multiplies")
     WIDTHS: gl.constexpr = columns_of(BLOCK_M)
+    BOXES: gl.constexpr = boxes_of(BLOCK_M)
     ring = tma_ring((w_desc,) * DOWN + x_descs * (DEPTH // BOX), STAGES, consumers=DOWN)
     exchange = exchange_of(WIDTHS, DOWN, ALONG)
     wait_for_predecessor()
@@ -537,14 +561,14 @@ def linear_groups(
     sizes = (M, N, K)
     shares = (shared, sharers)
     KIND: gl.constexpr = (
-        dtype, WIDTHS, DOWN, ALONG, DEPTH, SIZE, FORMAT, SPLITS, VECTOR, ACTIVATION, WORDS, PART
+        dtype, BOXES, DOWN, ALONG, DEPTH, SIZE, FORMAT, SPLITS, VECTOR, ACTIVATION, WORDS, PART
     )  # fmt: skip
     if DOWN * ALONG == 2:
         gl.warp_specialize(
             [
                 (multiply_share, (ring, tiles, shares, outs, exchange, scales, strides, sizes, 0, KIND)),
                 (multiply_share, (ring, tiles, shares, outs, exchange, scales, strides, sizes, 1, KIND)),
-                (copy_tiles, (ring, tiles, shares, K, DOWN, WIDTHS, DEPTH, SPLITS)),
+                (copy_tiles, (ring, tiles, shares, K, DOWN, BOXES, DEPTH, SPLITS)),
             ],
             [4, 1],
             [240, 24],
@@ -555,7 +579,7 @@ def linear_groups(
                 (multiply_share, (ring, tiles, shares, outs, exchange, scales, strides, sizes, 0, KIND)),
                 (multiply_share, (ring, tiles, shares, outs, exchange, scales, strides, sizes, 1, KIND)),
                 (multiply_share, (ring, tiles, shares, outs, exchange, scales, strides, sizes, 2, KIND)),
-                (copy_tiles, (ring, tiles, shares, K, DOWN, WIDTHS, DEPTH, SPLITS)),
+                (copy_tiles, (ring, tiles, shares, K, DOWN, BOXES, DEPTH, SPLITS)),
             ],
             [4, 4, 1],
             [160, 160, 24],
@@ -568,7 +592,7 @@ def linear_groups(
                 (multiply_share, (ring, tiles, shares, outs, exchange, scales, strides, sizes, 1, KIND)),
                 (multiply_share, (ring, tiles, shares, outs, exchange, scales, strides, sizes, 2, KIND)),
                 (multiply_share, (ring, tiles, shares, outs, exchange, scales, strides, sizes, 3, KIND)),
-                (copy_tiles, (ring, tiles, shares, K, DOWN, WIDTHS, DEPTH, SPLITS)),
+                (copy_tiles, (ring, tiles, shares, K, DOWN, BOXES, DEPTH, SPLITS)),
             ],
             [4, 4, 4, 1],
             [112, 112, 112, 24],

@@ -17,7 +17,7 @@ from gluon_kernels.gemm.launches import vector_of
 from gluon_kernels.plans import Counters, Scratch, allocator, current_target
 from gluon_kernels.quant import tilings
 from gluon_kernels.quant.hopper import linear_few
-from gluon_kernels.quant.hopper_groups import columns_of, linear_groups
+from gluon_kernels.quant.hopper_groups import boxes_of, linear_groups
 from gluon_kernels.quant.hopper_tokens import linear_tokens
 from gluon_kernels.quant.rows import linear_rows
 from gluon_kernels.quant.tilings import Tiling
@@ -214,12 +214,12 @@ def _groups(
 ) -> Form:
     size = layer.group or _WHOLE
     _, block, depth, splits, columns, along = tiling
-    down, widths = columns // 64, columns_of(block)
+    down = columns // 64
     tiles = gluon.cdiv(layer.n, columns) * gluon.cdiv(layer.rows, block)
     stages = tilings.stages(tiling, 2 // raw.element_size(), layer.dtype.itemsize)
     described = (
         _described(raw, (layer.n, layer.k // 2), _INTEGERS[raw.dtype], (64, depth // 2)),
-        tuple(_described(x, (layer.rows, layer.k), _dtype(x), (w, 64)) for w in widths),
+        tuple(_described(x, (layer.rows, layer.k), _dtype(x), (w, 64)) for w, _ in boxes_of(block)),
     )
     shared, sharers = tilings.shares(tiles, gluon.cdiv(layer.k, depth), processors)
     rest = (

@@ -9,6 +9,8 @@ import functools
 import itertools
 from typing import Iterator, NamedTuple
 
+from gluon_kernels.quant.hopper_groups import boxes_of
+
 __all__ = ["Tiling", "best", "expected", "tilings"]
 
 
@@ -157,8 +159,15 @@ def stages(tiling: Tiling, packed: int, size: int = 2) -> int:
     # Bytes of each row of weights on their way to the result; programs that add up store half a part at most.
     stored = _STORED if size > 2 else widest * (2 if tiling.splits <= 1 else 1)
     exchanged = tiling.columns * ((tiling.along - 1) * tiling.block * 4 + stored)
-    slot = tiling.depth * (tiling.columns // packed + 2 * tiling.block)
+    slot = tiling.depth * (tiling.columns // packed + 2 * _boxed(tiling.block)[0])
     return min(8, (_SHARED - exchanged) // slot)
+
+
+@functools.cache
+def _boxed(block: int) -> tuple[int, int]:
+    """Return the columns of the accumulators of a tile, some in vain, and how many accumulators it has."""
+    several = boxes_of(block)
+    return sum(width for width, _ in several), len(several)
 
 
 def part(block: int, exponents: bool) -> int:
@@ -185,7 +194,7 @@ def _of_block(block: int) -> list[Tiling]:
     for (down, along), splits in itertools.product(forms, (0, 1, 2, 3, 4, 5, 6, 8, 12, 16)):
         tiling = Tiling("groups", block, _DEPTH, splits, 64 * down, along)
         least = min(stages(tiling, 1), stages(tiling, 1, 4))
-        if splits == 0 and along > 1 or least < max(2, along + 1):
+        if splits == 0 and along > 1 or least < (2 if along == 1 else along + 2):
             continue
         if splits <= max(8, block // 8):
             fitting.append(tiling)
@@ -291,7 +300,7 @@ def _of_groups(
     times, parts, down = _GROUPS_TIMES, tiling.depth // 64, tiling.columns // 64
     rows = min(m, tiling.block)  # TMA reads no rows behind the last one
     moved = tiling.depth * (tiling.columns / packed + 2 * rows) / times.moved
-    product = times.product * tiling.block / 64 + times.narrow * (tiling.block.bit_count() - 1)
+    product = times.product * tiling.block / 64 + times.narrow * (_boxed(tiling.block)[1] - 1)
     conversion = times.conversion
     if exponents:
         conversion += times.exponents
