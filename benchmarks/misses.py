@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import ast
 import csv
+import gzip
 import json
 import math
 import shutil
@@ -170,7 +171,20 @@ def forget() -> None:
 
 # -- Nsight Compute --------------------------------------------------------------------------------
 
-SECTIONS = ("SpeedOfLight", "LaunchStats", "SchedulerStats")
+SECTIONS = (
+    "SpeedOfLight",
+    "LaunchStats",
+    "SchedulerStats",
+    "WarpStateStats",
+    "ComputeWorkloadAnalysis",
+    "MemoryWorkloadAnalysis",
+)
+METRICS = (  # besides those of the sections
+    "dram__bytes_read.sum",
+    "lts__t_bytes.sum",
+    "sm__cycles_active.avg",
+    "sm__cycles_elapsed.max",
+)
 BETWEEN = "spin_kernel"  # of `torch.cuda._sleep`, between the calls
 
 
@@ -194,25 +208,36 @@ def calls(todo: list[tuple[Problem, Shape, float]], limit: float) -> None:
         torch.cuda.cudart().cudaProfilerStop()
 
 
-def profiled(files: list[Path], choice: list[str], limit: float) -> list[list[dict[str, Any]]]:
-    """Return the kernels of each call, ours and the rival's of each shape, with their metrics."""
+def profiled(
+    files: list[Path], choice: list[str], limit: float, raw: Path | None = None
+) -> list[list[dict[str, Any]]]:
+    """Return the kernels of each call, ours and the rival's of each shape, with their metrics; `raw` is a file for all that was counted."""
     ncu = shutil.which("ncu") or "/usr/local/cuda/bin/ncu"
-    command = [ncu, "--csv", "--page", "details", "--profile-from-start", "off"]
-    command += ["--cache-control", "none", "--clock-control", "none"]
-    command += [word for section in SECTIONS for word in ("--section", section)]
-    command += [sys.executable, "-W", "ignore", __file__, *map(str, files)]
-    command += [*choice, "--calls", str(limit)]
-    text = subprocess.run(command, capture_output=True, text=True, timeout=10 * limit + 60).stdout
+    with tempfile.TemporaryDirectory() as folder:
+        report = f"{folder}/calls.ncu-rep"
+        command = [ncu, "--export", report, "--profile-from-start", "off"]
+        command += ["--cache-control", "none", "--clock-control", "none"]
+        command += [word for section in SECTIONS for word in ("--section", section)]
+        command += ["--metrics", ",".join(METRICS)]
+        command += [sys.executable, "-W", "ignore", __file__, *map(str, files)]
+        command += [*choice, "--calls", str(limit)]
+        run = partial(subprocess.run, capture_output=True, text=True)
+        said = run(command, timeout=10 * limit + 60).stdout
+        page = [ncu, "--import", report, "--csv", "--page"]
+        text = run([*page, "details"]).stdout
+        if raw is not None:
+            raw.write_bytes(gzip.compress(run([*page, "raw"]).stdout.encode()))
     lines = text.splitlines()
     head = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), len(lines))
     if head == len(lines):
-        raise RuntimeError(f"ncu profiled nothing: {text[-500:]}")
+        raise RuntimeError(f"ncu profiled nothing: {said[-500:]} {text[-500:]}")
     kernels: dict[str, dict[str, Any]] = {}
     for row in csv.DictReader(lines[head:]):
         kernel = kernels.setdefault(
             row["ID"], {"name": row["Kernel Name"], "grid": row["Grid Size"]}
         )
-        kernel[row["Metric Name"]] = row["Metric Value"], row["Metric Unit"]
+        if row["Metric Name"]:  # not a rule
+            kernel[row["Metric Name"]] = row["Metric Value"], row["Metric Unit"]
     parts: list[list[dict[str, Any]]] = [[]]
     for kernel in kernels.values():
         if BETWEEN in kernel["name"]:
@@ -320,6 +345,7 @@ def main() -> int:
     )
     parser.add_argument("--limit", type=float, default=1e9, help="seconds, then the rest is left")
     parser.add_argument("--timeline", action="store_true", help="CUPTI and scopes, not counters")
+    parser.add_argument("--raw", type=Path, help="gzipped CSV of all that ncu counts")
     parser.add_argument("--calls", type=float, help="make the calls that ncu profiles")
     parser.add_argument("--warm", help="compile a share of the kernels only, I/N")
     parser.add_argument("--check", action="store_true")
@@ -341,7 +367,7 @@ def main() -> int:
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}\n")
     if not chosen.timeline:
         choice = ["--count", str(chosen.count), "--below", str(chosen.below)]
-        sides = profiled(chosen.sweeps, choice, chosen.limit)
+        sides = profiled(chosen.sweeps, choice, chosen.limit, chosen.raw)
         print(*counted_rows(todo, sides), sep="\n")
         return 0 if sides else 3
     print(

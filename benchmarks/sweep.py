@@ -44,7 +44,7 @@ EAGER = 2e-3  # seconds that one loop of eager calls takes
 ROUNDS = 5
 COLD = 1.2e8  # bytes of the copies of arguments that no cache keeps
 COPIES = 16  # at most
-LARGE = 4e9  # bytes of arguments that are not made in advance
+POOL = 2**31  # bytes of the arguments of a shape whose kernels are compiled in advance
 
 Call = Callable[[], Any]
 
@@ -312,16 +312,17 @@ class Ahead:
 def warm(problems: list[tuple[Problem, Shape]], share: str, done: Path | None) -> None:
     """Make the plans of a share of the shapes, on tensors without contents, and launch nothing."""
     number, parts = map(int, share.split("/"))
-    torch.randn = _empty
+    os.nice(19)
+    pool = Pool(POOL)
+    torch.randn, torch.randint = pool.empty, pool.integers
     compile_only()
     for place in range(number, len(problems), parts):
         problem, shape = problems[place]
         try:
-            if problem.bytes(shape) < LARGE:
-                problem.op(**problem.arguments(shape, "cuda"))
+            pool.begin()
+            problem.op(**problem.arguments(shape, "cuda"))
         except Exception as error:
             print(f"{problem.name} {shape}: {error}", file=sys.stderr)
-        torch.cuda.empty_cache()
         if done is not None:
             (done / str(place)).touch()
 
@@ -341,9 +342,36 @@ def compile_only() -> None:
                 setattr(module, name, prepared)
 
 
-def _empty(*size: Any, device: Any = None, **more: Any) -> torch.Tensor:
-    shape = size[0] if size and not isinstance(size[0], int) else size
-    return torch.empty(shape, dtype=more.get("dtype", torch.bfloat16), device=device)
+class Pool:
+    """Memory from which tensors without contents come, so that processes that compile neither allocate nor launch next to one that measures.
+
+    Args:
+        size: bytes.
+    """
+
+    def __init__(self, size: int):
+        self._size, self._left = size, 0
+        self._memory: torch.Tensor | None = None
+
+    def begin(self) -> None:
+        """Give out the memory again."""
+        self._left = self._size
+
+    def empty(self, *size: Any, device: Any = None, **more: Any) -> torch.Tensor:
+        """Return a tensor of the arguments of `torch.randn`, of bfloat16 by default."""
+        shape = tuple(size[0]) if size and not isinstance(size[0], int) else size
+        dtype = more.get("dtype", torch.bfloat16)
+        bytes_of = math.prod(shape) * dtype.itemsize
+        self._left -= -(-bytes_of // 512) * 512
+        if self._left < 0:
+            raise MemoryError(f"{shape} is too large to be made in advance")
+        if self._memory is None:
+            self._memory = torch.empty(self._size, dtype=torch.uint8, device=device)
+        return self._memory[self._left : self._left + bytes_of].view(dtype).view(shape)
+
+    def integers(self, low: int, high: int, size: Any, **more: Any) -> torch.Tensor:
+        """Return a tensor of the arguments of `torch.randint`."""
+        return self.empty(size, **{"dtype": torch.int64, **more})
 
 
 def main() -> int:

@@ -11,6 +11,7 @@ import argparse
 import json
 import math
 import random
+import re
 import statistics
 import subprocess
 import sys
@@ -144,11 +145,16 @@ class Pick(NamedTuple):
 
     Args:
         near: none that the model expects to be so many times slower than the best.
-        most: of each kernel, the best ones by the model.
+        most: of each kernel, the best ones by the model; with a pattern, of all that match it.
+        pattern: of names. The best ones that do not match are measured next to those that do.
     """
 
     near: float
     most: int
+    pattern: str = ""
+
+
+BESIDE = 2  # tilings that do not match
 
 
 def candidates(size: tilings.Size, pick: Pick) -> list[tilings.Tiling]:
@@ -162,13 +168,18 @@ def candidates(size: tilings.Size, pick: Pick) -> list[tilings.Tiling]:
     names = [tiling.name for tiling in fitting]
     expected = dict(zip(names, choice.predicted(fitting, size)))
     least = min((x for x in expected.values() if x is not None), default=0.0)
+    near = [t for t in fitting if (expected[t.name] or 0.0) <= pick.near * least + 1.0]
+    near.sort(key=lambda t: expected[t.name] or 0.0)
+    if pick.pattern:
+        matching = [t for t in near if re.search(pick.pattern, t.name)][: pick.most]
+        others = [t for t in near if not re.search(pick.pattern, t.name)]
+        return matching + others[:BESIDE] if matching else []
     counts: Counter[str] = Counter()
     picked = []
-    for tiling in sorted(fitting, key=lambda t: expected[t.name] or 0.0):
+    for tiling in near:
         counts[tiling.kernel] += 1
         if counts[tiling.kernel] <= pick.most:
-            if (expected[tiling.name] or 0.0) <= pick.near * least + 1.0:
-                picked.append(tiling)
+            picked.append(tiling)
     return picked
 
 
@@ -201,6 +212,8 @@ def measure(shapes: list[dict[str, Any]], pick: Pick, limit: float) -> dict[str,
         if time.time() - started > limit:
             print(f"ended after {limit:.0f} s with {len(shapes) - len(rows)} shapes left")
             break
+        if not candidates(size_of(shape), pick):
+            continue
         problem, arguments, plan = product_of(shape)
         right = problem.reference(**arguments)
         rival = problem.rivals["torch"]
@@ -250,8 +263,9 @@ def main() -> None:
         "--near", type=float, default=2.0, help="skip tilings expected so many times slower"
     )
     parser.add_argument("--most", type=int, default=100, help="tilings of each kernel")
+    parser.add_argument("--pattern", default="", help="of the names of tilings to measure")
     chosen = parser.parse_args()
-    pick = Pick(chosen.near, chosen.most)
+    pick = Pick(chosen.near, chosen.most, chosen.pattern)
     shapes = shapes_of(chosen.seed, chosen.count, chosen.shapes)
     if chosen.warm:
         number, parts = map(int, chosen.warm.split("/"))
