@@ -5,8 +5,8 @@
     python benchmarks/misses.py sweep.json --timeline      # where performance counters are not permitted
     python benchmarks/misses.py --check                    # without a GPU: a timeline of the emulator
 
-Nsight Compute (`ncu`) profiles one call of each side with warm caches: kernels, grids, clusters, durations, and how much of the peak of memory, of the
-L2 cache and of the multiprocessors they reach. With `--timeline`, CUPTI (`torch.profiler`) gives kernels and durations, and automatic scopes
+Nsight Compute (`ncu`) profiles one call of each side with warm caches: kernels, grids, clusters, durations, what they read from memory and move through the
+L2 cache, and in how many of the cycles the matrix unit is busy, processors have a block, and instructions are issued. With `--timeline`, CUPTI (`torch.profiler`) gives kernels and durations, and automatic scopes
 (`gluon_core.timeline`) the parts of a block's time in our last kernel: until its first product ("start"), then waits for copies, waits for the matrix
 unit, barriers and all else ("issue": conversions, addresses, stores between tiles), and from its last product to the end of the launch ("end": sums of
 other programs, stores, later rounds of blocks). The bound is the larger of the product's time at the peak of the matrix unit and that of its bytes,
@@ -19,6 +19,7 @@ import argparse
 import ast
 import csv
 import gzip
+import io
 import json
 import math
 import shutil
@@ -171,20 +172,15 @@ def forget() -> None:
 
 # -- Nsight Compute --------------------------------------------------------------------------------
 
-SECTIONS = (
-    "SpeedOfLight",
-    "LaunchStats",
-    "SchedulerStats",
-    "WarpStateStats",
-    "ComputeWorkloadAnalysis",
-    "MemoryWorkloadAnalysis",
-)
-METRICS = (  # besides those of the sections
-    "dram__bytes_read.sum",
-    "lts__t_bytes.sum",
-    "sm__cycles_active.avg",
-    "sm__cycles_elapsed.max",
-)
+NAME, GRID, CLUSTER = "Kernel Name", "Grid Size", "launch__cluster_size"
+DURATION = "gpu__time_duration.sum"  # microseconds
+READ, MOVED = "dram__bytes_read.sum", "lts__t_bytes.sum"  # megabytes
+TENSOR = "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed"
+ACTIVE, ELAPSED = "sm__cycles_active.avg", "sm__cycles_elapsed.max"
+ISSUED = "smsp__issue_active.avg.pct_of_peak_sustained_active"
+METRICS = (DURATION, READ, MOVED, TENSOR, ACTIVE, ELAPSED, ISSUED, CLUSTER)
+SCALES = {"ns": 1e-3, "us": 1.0, "ms": 1e3, "nsecond": 1e-3, "usecond": 1.0, "msecond": 1e3}
+SIZES = {"byte": 1e-6, "Kbyte": 1e-3, "Mbyte": 1.0, "Gbyte": 1e3}
 BETWEEN = "spin_kernel"  # of `torch.cuda._sleep`, between the calls
 
 
@@ -208,75 +204,51 @@ def calls(todo: list[tuple[Problem, Shape, float]], limit: float) -> None:
         torch.cuda.cudart().cudaProfilerStop()
 
 
-def profiled(
-    files: list[Path], choice: list[str], limit: float, raw: Path | None = None
-) -> list[list[dict[str, Any]]]:
-    """Return the kernels of each call, ours and the rival's of each shape, with their metrics; `raw` is a file for all that was counted."""
+def profiled(files: list[Path], choice: list[str], limit: float) -> str:
+    """Return what Nsight Compute counts of the kernels of `calls`, as CSV."""
     ncu = shutil.which("ncu") or "/usr/local/cuda/bin/ncu"
-    with tempfile.TemporaryDirectory() as folder:
-        report = f"{folder}/calls.ncu-rep"
-        command = [ncu, "--export", report, "--profile-from-start", "off"]
-        command += ["--cache-control", "none", "--clock-control", "none"]
-        command += [word for section in SECTIONS for word in ("--section", section)]
-        command += ["--metrics", ",".join(METRICS)]
-        command += [sys.executable, "-W", "ignore", __file__, *map(str, files)]
-        command += [*choice, "--calls", str(limit)]
-        run = partial(subprocess.run, capture_output=True, text=True)
-        said = run(command, timeout=10 * limit + 60).stdout
-        page = [ncu, "--import", report, "--csv", "--page"]
-        text = run([*page, "details"]).stdout
-        if raw is not None:
-            raw.write_bytes(gzip.compress(run([*page, "raw"]).stdout.encode()))
-    lines = text.splitlines()
-    head = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), len(lines))
-    if head == len(lines):
-        raise RuntimeError(f"ncu profiled nothing: {said[-500:]} {text[-500:]}")
-    kernels: dict[str, dict[str, Any]] = {}
-    for row in csv.DictReader(lines[head:]):
-        kernel = kernels.setdefault(
-            row["ID"], {"name": row["Kernel Name"], "grid": row["Grid Size"]}
-        )
-        if row["Metric Name"]:  # not a rule
-            kernel[row["Metric Name"]] = row["Metric Value"], row["Metric Unit"]
-    parts: list[list[dict[str, Any]]] = [[]]
-    for kernel in kernels.values():
-        if BETWEEN in kernel["name"]:
+    command = [ncu, "--csv", "--page", "raw", "--profile-from-start", "off"]
+    command += ["--cache-control", "none", "--clock-control", "none"]
+    command += ["--metrics", ",".join(METRICS)]
+    command += [sys.executable, "-W", "ignore", __file__, *map(str, files)]
+    command += [*choice, "--calls", str(limit)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=10 * limit + 60).stdout
+
+
+def sides_of(text: str) -> list[list[dict[str, str]]]:
+    """Return the kernels of each call, ours and the rival's of each shape, with their metrics in microseconds, megabytes and shares."""
+    begin = text.find('"ID"')
+    if begin < 0:
+        raise RuntimeError(f"ncu profiled nothing: {text[-500:]}")
+    units, *kernels = csv.DictReader(io.StringIO(text[begin:]))
+    parts: list[list[dict[str, str]]] = [[]]
+    for kernel in kernels:
+        if BETWEEN in kernel[NAME]:
             parts.append([])
-        else:
-            parts[-1].append(kernel)
+            continue
+        for name in METRICS:
+            scale = {**SCALES, **SIZES}.get(units[name], 1.0)
+            kernel[name] = str(float(kernel[name].replace(",", "")) * scale)
+        parts[-1].append(kernel)
     return parts[:-1]
 
 
-def number_of(kernel: dict[str, Any], metric: str) -> float:
-    value, _ = kernel.get(metric, ("nan", ""))
-    return float(value.replace(",", ""))
-
-
-def microseconds(kernel: dict[str, Any]) -> float:
-    _, unit = kernel.get("Duration", ("", "us"))
-    scale = {"ns": 1e-3, "nsecond": 1e-3, "us": 1.0, "usecond": 1.0, "ms": 1e3, "msecond": 1e3}
-    return number_of(kernel, "Duration") * scale.get(unit, 1.0)
-
-
-def described(kernel: dict[str, Any]) -> str:
-    """Return a kernel's name, grid, cluster and microseconds, and the shares of peaks that it reaches."""
-    name = kernel["name"].replace("void ", "").split("<")[0].split("(")[0][:60]
-    grid = "x".join(kernel["grid"].strip("()").replace(" ", "").split(","))
-    cluster = number_of(kernel, "Cluster Size")
+def described(kernel: dict[str, str]) -> str:
+    """Return a kernel's name, grid, cluster and microseconds, what it moves and how busy the processors are."""
+    name = kernel[NAME].replace("void ", "").split("<")[0].split("(")[0][:60]
+    grid = "x".join(kernel[GRID].strip("()").replace(" ", "").split(","))
+    cluster = float(kernel[CLUSTER])
     pairs = f", clusters of {cluster:.0f}" if cluster > 1 else ""
-    peaks = {
-        "memory": number_of(kernel, "DRAM Throughput"),
-        "L2": number_of(kernel, "L2 Cache Throughput"),
-        "SM": number_of(kernel, "Compute (SM) Throughput"),
-        "issue": 100 * number_of(kernel, "Issued Warp Per Scheduler"),
-    }
-    shares = ", ".join(f"{part} {share:.0f}" for part, share in peaks.items() if share == share)
-    return f"{name} [{grid}{pairs}] {microseconds(kernel):.1f} us: {shares}"
+    time, read, moved, tensor, active, elapsed, issued = (float(kernel[x]) for x in METRICS[:-1])
+    return (
+        f"{name} [{grid}{pairs}] {time:.1f} us: {read:.0f} MB, {moved:.0f} MB, "
+        f"{tensor:.0f} %, {100 * active / elapsed:.0f} %, {issued:.0f} %"
+    )
 
 
 def counted_rows(todo: list[tuple[Problem, Shape, float]], sides: list[list[dict[str, Any]]]) -> list[str]:  # fmt: skip
     lines = [
-        "| op | shape | graph | our kernels: % of the peak of | the rival's | bound, us |",
+        "| op | shape | graph | our kernels: read from memory, through the L2 cache, cycles of the matrix unit, active processors, issue | the rival's | bound, us |",
         "| --- | --- | ---: | --- | --- | --- |",
     ]
     for (problem, shape, was), ours, theirs in zip(todo, sides[::2], sides[1::2]):
@@ -345,7 +317,8 @@ def main() -> int:
     )
     parser.add_argument("--limit", type=float, default=1e9, help="seconds, then the rest is left")
     parser.add_argument("--timeline", action="store_true", help="CUPTI and scopes, not counters")
-    parser.add_argument("--raw", type=Path, help="gzipped CSV of all that ncu counts")
+    parser.add_argument("--raw", type=Path, help="keep what ncu counts, as gzipped CSV")
+    parser.add_argument("--read", type=Path, help="take it from such a file")
     parser.add_argument("--calls", type=float, help="make the calls that ncu profiles")
     parser.add_argument("--warm", help="compile a share of the kernels only, I/N")
     parser.add_argument("--check", action="store_true")
@@ -364,10 +337,15 @@ def main() -> int:
     if chosen.calls:
         calls(todo, chosen.calls)
         return 0
-    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}\n")
+    if not chosen.read:
+        print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}\n")
     if not chosen.timeline:
         choice = ["--count", str(chosen.count), "--below", str(chosen.below)]
-        sides = profiled(chosen.sweeps, choice, chosen.limit, chosen.raw)
+        text = gzip.decompress(chosen.read.read_bytes()).decode() if chosen.read else None
+        text = text or profiled(chosen.sweeps, choice, chosen.limit)
+        if chosen.raw:
+            chosen.raw.write_bytes(gzip.compress(text.encode()))
+        sides = sides_of(text)
         print(*counted_rows(todo, sides), sep="\n")
         return 0 if sides else 3
     print(
