@@ -94,7 +94,6 @@ NARROW = PRODUCT.replace("acc = warpgroup_mma(x, y, acc)", """acc = warpgroup_mm
 NARROW = NARROW.replace("def kernel(a, b, c)", "def kernel(a, b, c, n)")
 
 
-@pytest.mark.skipif(TRITON_VERSION >= (3, 7), reason="the marks' places are those of Triton 3.6")
 def test_fewer_columns():
     """Instructions next to those of all columns, and in a loop."""
     source = NARROW.replace("INSTR_K", "16").replace("BITS", "16")
