@@ -19,7 +19,7 @@ from gluon_core.language.nvidia.hopper import (
 )
 from gluon_kernels.dependent import wait_for_predecessor
 from gluon_kernels.gemm.epilogue import activation, store_part, stored_rows
-from gluon_kernels.gemm.hopper import apart
+from gluon_kernels.gemm.hopper import apart, boxes
 from gluon_kernels.gemm.hopper_small_m import arrive, share_of, wait_for_all
 from gluon_kernels.gemm.hopper_stream_k import (
     after,
@@ -41,20 +41,6 @@ def columns_of(block):
     for width in (256, 128, 64, 32, 16, 8):
         while left >= width:
             parts, left = (*parts, width), left - width
-    return parts
-
-
-@gluon.constexpr_function
-def boxes_of(block):
-    """Return the accumulators of a tile, each with its columns, a power of two, and how many of them are multiplied: one with some in vain takes less time than two."""
-    left, parts = block, ()
-    while left:
-        width = min(256, 1 << (left.bit_length() - 1))
-        wider = 2 * width
-        vain = 3 if wider <= 128 else 7  # one column of so many multiplied ones
-        if width < left and wider <= 256 and (wider - left) * vain <= left:
-            return (*parts, (wider, left))
-        parts, left = (*parts, (width, width)), left - width
     return parts
 
 
@@ -542,7 +528,7 @@ def linear_groups(
 ):  # fmt: skip
     """Store `x @ weight.T + bias`: `x` is [M, K], `weight` [N, K] in bytes, of which `w_desc` reads pairs of weights. The grid is [parts of K, programs].
 
-    `x_descs` are those of `boxes_of(BLOCK_M)` rows of `x` and 64 columns. `scales` is None, or has a scale for SIZE weights along K of each row, a
+    `x_descs` are those of `boxes(BLOCK_M)` rows of `x` and 64 columns. `scales` is None, or has a scale for SIZE weights along K of each row, a
     multiple of 32; with WORDS they are exponents of 32 weights, K is a multiple of 128 and `strides` are multiples of four and 1. `row_scales` is None, or a vector. A tile has BLOCK_M rows of `x` and DOWN * 64 of the weights; ALONG groups share its steps of DEPTH weights, 64 or
     128, of which each program of a tile has one for each of these groups at least. With ALONG or SPLITS > 1 there is a program for each tile and part: `sums` has room
     for SPLITS tiles of each tile, `counters` DOWN numbers, as in `gemm_split_k`. With SPLITS of 0 the grid is [programs]: the first `sharers` of them share
@@ -550,7 +536,7 @@ def linear_groups(
     """
     gl.static_assert(gl.num_warps() == 4, "a group of four warps multiplies")
     WIDTHS: gl.constexpr = columns_of(BLOCK_M)
-    BOXES: gl.constexpr = boxes_of(BLOCK_M)
+    BOXES: gl.constexpr = boxes(BLOCK_M)
     ring = tma_ring((w_desc,) * DOWN + x_descs * (DEPTH // BOX), STAGES, consumers=DOWN)
     exchange = exchange_of(WIDTHS, DOWN, ALONG)
     wait_for_predecessor()
