@@ -148,8 +148,10 @@ def test_from_upstream_to_ours(name):
 AMD = [
     (file, index, example.name, target)
     for file, index, example, target in amd.examples()
-    # Before 3.8 upstream knows neither ".cs" nor linear layouts in copies to LDS.
-    if triton_at_least(3, 8) or not (file == "memcpy_cdna" or "CDNA4" in example.name)
+    # Before 3.8 upstream knows neither ".cs" nor linear layouts in copies to LDS, and ours holds products of WMMA in
+    # their block, which its LLVM moves behind masks (docs/known-compiler-bugs.md).
+    if triton_at_least(3, 8)
+    or not (file in ("memcpy_cdna", "matmul_rdna4") or "CDNA4" in example.name)
 ]
 
 
