@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional, Sequence
 
@@ -18,14 +19,30 @@ if TYPE_CHECKING:
 __all__ = ["app"]
 
 
+# Words for commands of the group, which would else be names of bundles to write.
+_OTHER_WORDS = {
+    **dict.fromkeys(("show", "list", "ls", "info", "cat", "print", "contents"), "inspect"),
+    **dict.fromkeys(("check", "validate"), "verify"),
+    "compare": "diff",
+}
+
+
 class _Group(TyperGroup):
     """`gluon bundle OUT KERNEL...` builds; a first word that is a command of the group runs that."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if args and args[0] not in self.commands and args[0] != "--help":
+        if args and args[0] not in self.commands and args[0] not in ("--help", "-h"):
+            self._refuse_misspelt(ctx, args[0])
             args = ["build", *args]
         parsed: list[str] = super().parse_args(ctx, args)
         return parsed
+
+    def _refuse_misspelt(self, ctx: Any, word: str) -> None:
+        near = _OTHER_WORDS.get(word) or next(iter(get_close_matches(word, self.commands, 1)), None)
+        if near is not None and word.replace("-", "").isalpha():
+            ctx.fail(
+                f"No such command '{word}'. Did you mean '{near}'? A bundle of this name is ./{word}."
+            )
 
 
 app = typer.Typer(

@@ -79,6 +79,10 @@ def lsp(
         float,
         typer.Option("--patience", metavar="SECONDS", min=1, help="The time that a file may run."),
     ] = 30.0,
+    stdio: Annotated[
+        bool,
+        typer.Option("--stdio", help="Talk on standard input and output, as is always so."),
+    ] = True,
 ) -> None:
     """Serve an editor by the Language Server Protocol: shapes and layouts of values by hovering and as hints.
 

@@ -171,8 +171,8 @@ class Targets(Contents):
         raise TargetError(message, argument="target", expected=f"warp_size={size}", got=got)
 
     def _unknown(self, word: str, known: Iterable[str], category: str, spec: str) -> TargetError:
-        names = list(known)
-        hint = did_you_mean(word.lower(), names)
+        names, (one, several, _) = list(known), spec.partition(",")
+        hint = f"Name one target: {one}." if several else did_you_mean(word.lower(), names)
         if hint is None and category != "backend":
             hint = f"Known: {', '.join(names)}."
             if len(names) > _MOST_NAMES:
@@ -181,9 +181,9 @@ class Targets(Contents):
                     own = [a.name for a in backend.architectures if a.name.lower() in names]
                     newest += [f"{', '.join(own[-_NEWEST:])} ({backend.name})"] if own else []
                 hint = f"Among others: {'; '.join(newest)}. `gluon info` lists all."
-        remedy = " ".join(filter(None, (hint, self.installed())))
+        hint = " ".join(filter(None, (hint, self.installed())))
         message = f"unknown {category} {word!r}"
-        return TargetError(message, argument="target", got=repr(spec), remedy=remedy)
+        return TargetError(message, argument="target", got=repr(spec), remedy=hint)
 
 
 def _spellings(among: Iterable[Architecture]) -> list[str]:

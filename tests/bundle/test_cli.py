@@ -106,6 +106,16 @@ def test_inspect(bundle_file):
     assert document["digest"] == bundle_file.read_bytes()[-64:].decode()
 
 
+@pytest.mark.parametrize("word, meant", [("show", "inspect"), ("inspct", "inspect"), ("check", "verify")])  # fmt: skip
+def test_a_misspelt_command_writes_no_bundle(bundle_file, tmp_path, monkeypatch, word, meant):
+    monkeypatch.chdir(tmp_path)
+    result = gluon("bundle", word, bundle_file, code=2)
+    assert f"Did you mean '{meant}'? A bundle of this name is ./{word}" in result.output
+    assert not list(tmp_path.iterdir())
+    gluon("bundle", f"./{word}", bundle_file)
+    assert [path.name for path in tmp_path.iterdir()] == [word]
+
+
 def test_verify(bundle_file, tmp_path):
     assert (
         "parts have the stated hashes (4 kernels, 10 forms)"

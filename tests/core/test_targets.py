@@ -66,6 +66,7 @@ def test_spellings_of_one_target_are_equal_and_hash_alike(registry):
 @pytest.mark.parametrize(
     "spelling, message",
     [
+        ("anvil,a1", "unknown target 'anvil,a1'.*Name one target: anvil"),
         ("anvl", "unknown target 'anvl'.*Did you mean 'anvil'"),
         ("acne:a1", "unknown backend 'acne'.*Did you mean 'acme'"),
         ("acme:beep9", "unknown architecture 'beep9'.*Known: a1, anvil, a2"),

@@ -48,7 +48,7 @@ class Editor:
 
     async def open(self, path, *options):
         await self.client.start_io(
-            sys.executable, "-m", "gluon_cli", "lsp", "--target", "sm_90", *options
+            sys.executable, "-m", "gluon_cli", "lsp", "--stdio", "--target", "sm_90", *options
         )
         answer = await self.client.initialize_async(
             types.InitializeParams(capabilities=types.ClientCapabilities(), root_uri=path.parent.as_uri())
