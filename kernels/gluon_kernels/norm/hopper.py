@@ -12,7 +12,14 @@ that no run goes beyond the row.
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_kernels.norm.odd import body_of, body_start, edges_of, load_shifted, with_vectors
+from gluon_kernels.norm.odd import (
+    body_of,
+    body_start,
+    edge_layout,
+    edges_of,
+    load_shifted,
+    with_vectors,
+)
 from gluon_kernels.norm.rows import row_start
 
 LOG2E: gl.constexpr = gl.constexpr(1.4426950408889634)
@@ -190,7 +197,8 @@ def load_row(
 def edges_of_row(src, row, stride, before, body, columns, other, ALIGN: gl.constexpr, BLOCKS: gl.constexpr):  # fmt: skip
     """Return the edges of a row in float32, `other` where there is no element, their columns, which exist, and which of them this block stores."""
     every: gl.constexpr = [[0, 0]] * (BLOCKS.bit_length() - 1)  # each block has all
-    place, inside = edges_of(before, body, columns, 0, ALIGN, every)
+    edges: gl.constexpr = edge_layout([1, gl.num_warps()], gl.target.warp_size(), every)
+    place, inside = edges_of(before, body, columns, 0, ALIGN, edges)
     edge = gl.load(row_start(src, row, stride) + place, mask=inside, other=other).to(gl.float32)
     rank = gl.inline_asm_elementwise(
         "mov.u32 $0, %cluster_ctarank;", "=r,r", [0], gl.int32, True, 1

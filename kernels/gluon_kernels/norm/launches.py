@@ -7,7 +7,7 @@ from typing import Any, Callable, Mapping, Optional
 import torch
 from torch import Tensor
 
-from gluon_kernels.norm import composite, gradients, hopper, odd, portable
+from gluon_kernels.norm import composite, gradients, hopper, odd, odd_gradients, portable
 from gluon_kernels.norm.rows import ClusterTiling, Tiling, stacked, tiling, walking_tiling
 from gluon_kernels.norm.tilings import (
     ahead,
@@ -345,19 +345,31 @@ def norm_gradient_plan(
     bits = max(8 * row.tensor.element_size() for row in every)
     narrow = common_align(*every) * bits < 64  # each element has an address
     tiles = tiling_of(*every, held=4 if narrow else 2)
-    if tiles.parts == 1 and columns <= MOST_SUMMED * current_target().warp_size:
-        tiles = stacked(tiles)
+    whole = whole_accesses(gs, src, dst)
+    alone = tiles
+    if whole is not None:
+        alone = of_bodies(tiling_of(*whole, held=3))
+        most = 24 if centred or bits > 16 else 32  # elements of a thread that do not spill
+        if alone.parts > 1 or alone.pieces * alone.layout.size_per_thread[1] > most:
+            alone, whole = tiles, None
+    if alone.parts == 1 and columns <= MOST_SUMMED * current_target().warp_size:
+        tiles = stacked(alone)
         programs = min(tiles.grid(rows), 2 * multiprocessors(x))
+        kernel = gradients.norm_backward
+        if whole is not None:  # a program has rows that are `align` apart
+            programs = max(1, programs // tiles.align) * tiles.align
+            kernel = odd_gradients.norm_backward
         totals = _Totals(programs, columns, device, to_weight, to_bias)
         sums = totals.parts()
         arguments = (gs.tensor, src.tensor, weight, statistics, new, *sums)
         launch = prepared(
-            gradients.norm_backward,
+            kernel,
             (programs,),
             (*arguments, rows, columns, *strides),
             arguments,
             options=registers(128),  # else 8 warps on a multiprocessor
             CENTRED=centred,
+            SHIFT=weight is not None and shifts(x, weight),
             **tiles.constants(),
         )
 

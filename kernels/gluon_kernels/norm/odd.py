@@ -72,12 +72,15 @@ def body_start(pointer, row, stride, before, ALIGN: gl.constexpr):
     return pointer + (row.to(gl.int64) * stride + before) // ALIGN * ALIGN
 
 
+@gluon.constexpr_function
+def edge_layout(warps, lanes, cga_layout=()):
+    """Return the layout of edges: an element for each lane, rows for warps as in a tile of `warps`."""
+    return gl.BlockedLayout([1, 1], [1, lanes], list(warps), [1, 0], list(cga_layout))
+
+
 @gluon.jit
-def edges_of(before, body, columns, part, ALIGN: gl.constexpr, cga_layout: gl.constexpr):
+def edges_of(before, body, columns, part, ALIGN: gl.constexpr, layout: gl.constexpr):
     """Return the columns of the edges, [1, 4 * ALIGN], and which of them this program has: all if `part` is 0."""
-    lanes: gl.constexpr = gl.target.warp_size()
-    warps: gl.constexpr = [1, gl.num_warps()]
-    layout: gl.constexpr = gl.BlockedLayout([1, 1], [1, lanes], warps, [1, 0], cga_layout)
     place = gl.arange(0, 4 * ALIGN, gl.SliceLayout(0, layout))[None, :]
     column = gl.where(place < ALIGN, place, before + body + place - ALIGN)
     inside = gl.where(place < ALIGN, place < before, column < columns)
@@ -123,7 +126,8 @@ def softmax(
     low = -float("inf")
     first = body_start(src, row, src_stride, before, ALIGN)
     pieces = load_pieces(first, row * 0, 1, body, start, 0, low, ALIGN, 1, PIECES, WIDTH, layout)
-    place, inside = edges_of(before, body, columns, part, ALIGN, [])
+    edges: gl.constexpr = edge_layout(layout.warps_per_cta, gl.target.warp_size())
+    place, inside = edges_of(before, body, columns, part, ALIGN, edges)
     edge = gl.load(row_start(src, row, src_stride) + place, mask=inside, other=low).to(gl.float32)
     most = gl.maximum(gl.max(largest(pieces, PIECES), 0), gl.max(gl.max(edge, 1), 0))
     raised, of_body = exponentials(pieces, gl.full([1], most, gl.float32, gl.SliceLayout(1, layout)), PIECES)  # fmt: skip
@@ -158,7 +162,8 @@ def norm(
     start = part * (PIECES * WIDTH)
     first = body_start(src, row, src_stride, before, ALIGN)
     loaded = load_pieces(first, row * 0, 1, body, start, 0, 0, ALIGN, 1, PIECES, WIDTH, layout)
-    place, inside = edges_of(before, body, columns, part, ALIGN, [])
+    edges: gl.constexpr = edge_layout(layout.warps_per_cta, gl.target.warp_size())
+    place, inside = edges_of(before, body, columns, part, ALIGN, edges)
     edge = gl.load(row_start(src, row, src_stride) + place, mask=inside, other=0.0).to(gl.float32)
     held = gl.maximum(gl.minimum(body - start, PIECES * WIDTH), 0)
     held = (held + gl.where(part == 0, columns - body, 0)).to(gl.float32)

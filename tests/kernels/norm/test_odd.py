@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 
 import gluon_kernels as kernels
+from gluon_kernels.norm import launches as norm_launches
 from gluon_kernels.norm import ops, rows, tilings
 from tests.kernels.launched import launches_of, on_target
 
@@ -104,3 +105,49 @@ def test_statistics_for_the_gradient(everywhere):
         _, _, statistics = ops._norm.function(x, None, None, None, 1e-5, True, x.dtype)
     scales = (x.var(-1, correction=0) + 1e-5).rsqrt()
     assert torch.allclose(statistics, torch.cat([scales, x.mean(-1)]), rtol=1e-5)
+
+
+@pytest.mark.parametrize("columns, dtype, count, apart, target", [
+    (1001, torch.bfloat16, 37, 0, "sim:sm_90"), (333, torch.float32, 5, 0, "emu:sm_90"),
+    (2111, torch.bfloat16, 9, 24, "sim:sm_90"), (1001, torch.float16, 30, 0, "sim:gfx942"),
+])  # fmt: skip
+@pytest.mark.parametrize("name", ["rms_norm", "layer_norm"])
+def test_gradients(name, columns, dtype, count, apart, target, everywhere, monkeypatch):
+    monkeypatch.setattr(norm_launches, "multiprocessors", lambda tensor: 8)  # several rows each
+    ours, theirs = CASES[name]
+    torch.manual_seed(0)
+    x = (torch.randn(count, columns + apart) * 2 + 1).to(dtype)[:, :columns]
+    vectors = [torch.randn(columns).to(dtype) for _ in range(2)]
+    grad = torch.randn(count, columns).to(dtype)
+    results = []
+    for call, convert in ((ours, lambda t: t), (theirs, torch.Tensor.double)):
+        leaves = [convert(t).detach().requires_grad_() for t in (x, *vectors)]
+        wanted = leaves if name == "layer_norm" else leaves[:2]
+        of_op = wanted if call is ours else leaves
+        with on_target(target):
+            results.append(torch.autograd.grad(call(*of_op), wanted, convert(grad)))
+    limit = 2e-2 if dtype.itemsize == 2 else 1e-5
+    for mine, right in zip(*results, strict=True):
+        assert (mine.double() - right).abs().max() < limit * right.abs().max()
+
+
+@pytest.mark.parametrize("without", ["weight", "gradients of vectors"])
+def test_gradients_of_rows_alone(without, everywhere):
+    x = torch.randn(20, 1001, requires_grad=True)
+    weight = None if without == "weight" else torch.randn(1001)
+    with on_target("sim:sm_90"):
+        (launch, *_), grads = launched_gradients(x, weight)
+    assert launch.kernel.fn.__module__ == "gluon_kernels.norm.odd_gradients"
+    right = F.rms_norm(x, (1001,), weight, 1e-6)
+    (expected,) = torch.autograd.grad(right, x, torch.ones_like(x))
+    assert (grads - expected).abs().max() < 1e-5 * expected.abs().max()
+
+
+def launched_gradients(x, weight):
+    """Return the launches of the gradient of RMS norm, and the gradient of `x`."""
+    result, grads = kernels.rms_norm(x, weight), []
+    ones = torch.ones_like(x)
+    launches = launches_of(
+        lambda: grads.append(torch.autograd.grad(result, x, ones, retain_graph=True)), "sim:sm_90"
+    )
+    return launches, grads[-1][0]
