@@ -55,6 +55,7 @@ def build(source: Path, output: Path) -> None:
         "-O3",
         "-fno-plt",  # a launch calls Python some thirty times
         "-falign-functions=64",  # the time of a launch does not depend on the code before it
+        "-falign-loops=32",
         "-shared",
         "-fPIC",
         f"-I{sysconfig.get_paths()['include']}",
