@@ -20,14 +20,14 @@ def matmul_products(tiles, c, M, N, K, BM: gl.constexpr, BN: gl.constexpr, BK: g
     c_tiles = gl.portable.descriptor(c, [M, N], [N, 1], [BM, BN // 2])
     c_writer = gl.portable.writer(c_tiles, parts=2)
     units = gl.inline_asm_elementwise("mov.u32 $0, %nsmid;", "=r", [], gl.int32, True, 1)
+    acc = gl.zeros([BM, BN], gl.float32, layout=acc_layout)
     for program in range(gl.program_id(1) * gl.num_programs(0) + gl.program_id(0), gl.num_programs(0) * gl.num_programs(1), units):
         index_0 = program % gl.num_programs(0)
         index_1 = program // gl.num_programs(0)
         row, column = index_0 * BM, index_1 * BN
-        acc = gl.zeros([BM, BN], gl.float32, layout=acc_layout)
         for k in range(0, K, BK):
             x, y = tiles.wait(slot)
-            acc = gl.nvidia.hopper.warpgroup_mma(x, y, acc, is_async=True)
+            acc = gl.nvidia.hopper.warpgroup_mma(x, y, acc, is_async=True, use_acc=k != 0)
             acc = gl.nvidia.hopper.warpgroup_mma_wait(1, deps=[acc])
             tiles.release(slot.before(), pred=k != 0)
             slot = slot.next()

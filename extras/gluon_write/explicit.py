@@ -21,6 +21,7 @@ from gluon_write.branches import taken_alone
 from gluon_write.buffered import buffered
 from gluon_write.conflict import conflict_of
 from gluon_write.describe import described
+from gluon_write.first_products import with_first_products
 from gluon_write.form import Form
 from gluon_write.graph import build
 from gluon_write.guard import guarded
@@ -235,7 +236,9 @@ def _formed(
     ):
         special = write()
         if special is not fn:
-            return special, traced(special)
+            drawn = traced(special)
+            begun = with_first_products(special, drawn)
+            return (special, drawn) if begun is special else (begun, traced(begun))
     return (pipelined, traced(pipelined)) if pipelined is not fn else (fn, drawn)
 
 

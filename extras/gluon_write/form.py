@@ -24,6 +24,8 @@ __all__ = [
     "rewritten",
 ]
 
+_WEAK = (ast.IfExp, ast.BoolOp, ast.Compare, ast.Lambda)  # bind less than a comparison
+
 
 class Form:
     """Hold the source of a function, and answer by its nodes.
@@ -57,7 +59,9 @@ class Form:
 
 
 def bounds_of(texts: list[str]) -> tuple[str, str, str]:
-    """Return first, last and step of the arguments of a range."""
+    """Return first, last and step of the arguments of a range, as sides of a comparison."""
+    nodes = [ast.parse(f"({text})", mode="eval").body for text in texts]
+    texts = [f"({t})" if isinstance(n, _WEAK) else t for n, t in zip(nodes, texts)]
     first = "0" if len(texts) == 1 else texts[0]
     return first, texts[min(1, len(texts) - 1)], texts[2] if len(texts) > 2 else "1"
 

@@ -1,5 +1,6 @@
 """Attention-like kernels in partitions: one copies, two have half of the rows of each block."""
 
+import importlib.util
 import math
 import time
 from types import SimpleNamespace
@@ -339,6 +340,49 @@ def test_products_walk_where_a_block_fills_a_multiprocessor(sources, N, K, walks
         assert ("c_writer.store(" in sources[0]) == walks == ("program in range" in sources[0])
         wanted = np.maximum(a.astype(np.float32) @ b.astype(np.float32), 0)
         assert np.abs(c - wanted).max() < 5e-2
+
+
+SOME_STEPS = """
+import gluon_core as gluon
+from gluon_core import language as gl
+
+
+@gluon.jit(layouts="auto")
+def some_steps(a, b, c, M, N, K, steps, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr):
+    a_tiles = gl.portable.descriptor(a, [M, K], [K, 1], [BM, BK])
+    b_tiles = gl.portable.descriptor(b, [K, N], [N, 1], [BK, BN])
+    c_tiles = gl.portable.descriptor(c, [M, N], [N, 1], [BM, BN])
+    for tile in range(gl.program_id(0), gl.cdiv(M, BM), gl.num_programs(0)):
+        acc = gl.zeros([BM, BN], gl.float32)
+        for k in range(0, {last}, BK):
+            x = gl.portable.load(a_tiles, [tile * BM, k])
+            y = gl.portable.load(b_tiles, [k, 0])
+            acc = gl.portable.mma(x, y, acc)
+        gl.portable.store(c_tiles, [tile * BM, 0], acc.to(c.dtype.element_ty))
+"""
+
+
+@pytest.mark.parametrize("last", ["steps", "steps if tile == 0 else 0"])
+def test_sums_begin_with_their_first_products(sources, last, tmp_path):
+    """A block without steps has zeros; where blocks have other steps, it would keep the sum of the block before."""
+    path = tmp_path / "some_steps.py"
+    path.write_text(SOME_STEPS.format(last=last))
+    spec = importlib.util.spec_from_file_location("some_steps", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    same = last == "steps"
+    a, b = halves(256, 64), halves(64, 256, seed=1)
+    for steps in (64, 0):
+        c = np.ones((256, 256), np.float16)
+        with preferred_form("specialized"):
+            module.some_steps[(1,)](
+                a, b, c, 256, 256, 64, steps, 128, 256, 32, num_warps=8, num_stages=4,
+                target="sim:hopper",
+            )  # fmt: skip
+        wanted = a[:, :steps].astype(np.float32) @ b[:steps].astype(np.float32)
+        wanted[128:] *= same
+        assert np.abs(c - wanted).max() < 5e-2
+    assert ("use_acc=k != 0" in sources[0]) == same
 
 
 def test_rings_without_room_for_the_result_walk(sources, monkeypatch):
