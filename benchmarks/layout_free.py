@@ -4,7 +4,7 @@ Each kernel of tests/write/triton_kernels runs as plain Triton and as `gluon por
 same configuration; GEMM, attention, transposes and rows also run against gluon_kernels and torch. All
 in one process, in random order, in CUDA graphs.
 
-  python benchmarks/layout_free.py [--only WORDS] [--seconds N] [--seed N] [--form pipelined|specialized] [--json FILE]
+  python benchmarks/layout_free.py [--only WORDS] [--seconds N] [--rounds N] [--seed N] [--form pipelined|specialized] [--json FILE]
 """
 
 from __future__ import annotations
@@ -66,6 +66,7 @@ def main() -> int:
     parser.add_argument(
         "--compile", action="store_true", help="run each kernel once, without times"
     )
+    parser.add_argument("--rounds", type=int, default=7, help="of which times are the medians")
     parser.add_argument("--seed", type=int, default=0, help="of operands and of the order")
     parser.add_argument("--json", help="file for the table")
     asked = parser.parse_args()
@@ -98,7 +99,7 @@ def main() -> int:
                         for run in runs.values():
                             run()
                         continue
-                    times = seconds_of(runs, seed=asked.seed)
+                    times = seconds_of(runs, asked.rounds, seed=asked.seed)
                 except Exception as error:
                     print(
                         f"| {name} | {type(error).__name__}: {str(error)[:300]} | | | |", flush=True
