@@ -174,6 +174,8 @@ class _Sketcher(KernelGenerator):
         if not self.own:
             return super().visit_Call(node)
         called = unwrap(self.visit(node.func))
+        if called in (language.static_print, tl.static_print):
+            return None  # compiling the kernel prints it
         if any(isinstance(part, ast.Call) for part in ast.walk(node.func)):
             node = self._bound(
                 node, ast.Call(self._name("function", called), node.args, node.keywords)

@@ -362,3 +362,15 @@ def test_claims_of_the_source_count(claimed, size):
     )
     assert f"sizePerThread = [{size}]" in asked.asm["ttgir"]
     assert ("v4.b32" in asked.asm["ptx"]) == claimed
+
+
+@gluon.jit(layouts="auto")
+def printing(x, N: gl.constexpr):
+    gl.static_print("elements:", N)
+    gl.store(x + gl.arange(0, N), 1.0)
+
+
+def test_static_prints_once(capsys):
+    """Choosing layouts traces a kernel several times; only compiling it prints."""
+    printing[(1,)](np.zeros(64, np.float32), 64, target="sim:hopper")
+    assert capsys.readouterr().out.count("elements: 64") == 1
