@@ -129,6 +129,9 @@ _WGMMA = {
 }
 
 
+BY_REGISTERS = (32, 64, 96, 128)  # columns of products whose left operand is in registers
+
+
 def _wgmma(kind: str, n: int, count: int, groups: int, registers: bool = False, pending: int = 0,
            random: bool = False) -> Loop:  # fmt: skip
     """Return rounds of `count` products of 64 x n, the operands in shared memory, or A in registers."""
@@ -205,7 +208,7 @@ def _forms(capability: int) -> Iterator[tuple[str, int, bool]]:
     for kind in _WGMMA:
         for n in (8, 16, 32, 64, 96, 128, 192, 256) if kind == "bf16" else (64, 128, 256):
             yield kind, n, False
-    for n in (64, 128, 256):
+    for n in (32, 64, 96, 128, 256):
         yield "bf16", n, True
 
 
@@ -220,6 +223,8 @@ def matrix(device: Any) -> Facts:
         for kind, n, registers in _forms(90):
             for count in (1, 4, 16):
                 loops["wgmma", kind, n, registers, count] = _wgmma(kind, n, count, 1, registers)
+        for n in BY_REGISTERS:
+            loops["registers", n] = _wgmma("bf16", n, 8, 2, registers=True, pending=1)
         for n in (64, 128, 192, 256):
             loops["two", n] = _wgmma("bf16", n, 8, 2, pending=1)
             loops["one", n] = _wgmma("bf16", n, 8, 1, pending=1)
@@ -240,6 +245,10 @@ def matrix(device: Any) -> Facts:
         name = f"{kind}.n{n}" + (".registers" if registers else "")
         each = (many - four) / 12
         facts["wgmma"][name] = {"latency": one, "each": each, "round.of_4": four}
+    for n in BY_REGISTERS:
+        facts["wgmma"][f"bf16.n{n}.registers"]["stream.two_groups"] = (
+            _slope(device, loops["registers", n], 16, 48) / 16
+        )
     for n in (64, 128, 192, 256):
         # Without waiting for the last group: the rate of one group of warps, and of two that share the unit.
         facts["wgmma"][f"bf16.n{n}"]["stream"] = _slope(device, loops["one", n], 16, 48) / 8

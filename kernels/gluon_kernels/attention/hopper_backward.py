@@ -123,12 +123,12 @@ def gradients_of_half(
     nothing = gl.zeros([ROWS, STEP], gl.float32, layout)
     for_keys = accumulators(zeros_of(ROWS, LAYOUTS))
     for_values = accumulators(zeros_of(ROWS, LAYOUTS))
-    buffer = gl.allocate_shared_memory(gl.float32, [16, 256], sums.layout)
     of_head = padded * D // 256  # rows of the sums; a step has 32, 16 for each half
     of_program = group * HEADS * of_head + half * 16
     previous = of_program + wrapped(first, steps, CAUSAL) * 32
 
-    k_columns, k, v = half_of(own, half, SIZE, D)
+    k_columns, k, v = half_of(own, half, SIZE, D, COLUMNS)
+    buffer = gl.allocate_shared_memory(gl.float32, sums.block_type.shape, sums.layout)
     k, v = columns_of(k, COLUMNS), columns_of(v, COLUMNS)
     position = others.consumer()
     start_exchange(exchange, nothing, half)
@@ -182,7 +182,7 @@ def gradients_of_half(
 
 @gluon.jit(do_not_specialize=["groups", "size"])
 def gradients_atomic(
-    q_desc, k_desc, v_desc, grad_desc, statistics, to_keys, to_values, sums, length, key_length, padded,
+    q_desc, k_desc, v_desc, grad_desc, statistics, to_keys, to_values, sums, last_sums, length, key_length, padded,
     of_sequence, groups, size, SCALE: gl.constexpr, CAUSAL: gl.constexpr, WHOLE: gl.constexpr, HEADS: gl.constexpr,
     SHARED: gl.constexpr, COLUMNS: gl.constexpr,
 ):  # fmt: skip
@@ -191,7 +191,7 @@ def gradients_atomic(
     Tensors are [batch, of_sequence, length, D] of queries and [batch, of_sequence / SHARED, key_length, D] of keys, the gradients of keys and
     values [batch * of_sequence / HEADS, key_length, D]: a program adds up those of HEADS heads of queries, a divisor of SHARED. `statistics` are
     what `prepare` has made, in a row. The grid has all tiles of keys of `groups` of HEADS heads, in the order of `own_tile`. `SCALE` is that of the scores; `WHOLE` says that no key past the last one is seen.
-    COLUMNS are those that heads have of D: (64, 32) or all.
+    COLUMNS are those that heads have of D: (64, 32) or all. `sums` and `last_sums` are the same memory, in blocks of the columns of either group.
     """
     SIZE: gl.constexpr = k_desc.block_type.shape[2]
     STEP: gl.constexpr = q_desc.block_type.shape[2]
@@ -204,7 +204,7 @@ def gradients_atomic(
     )
     exchange = exchange_of(q_desc.dtype, SIZE, STEP)
     upper = (writers_of(to_values, COLUMNS), to_keys, sums)
-    lower = (writers_of(to_values, COLUMNS), to_keys, sums)
+    lower = (writers_of(to_values, COLUMNS), to_keys, last_sums)
     steps = gl.cdiv(length, STEP)
     deal = (gl.cdiv(key_length, SIZE), groups, size)
     first = own_tile(deal)[0] * SIZE // STEP

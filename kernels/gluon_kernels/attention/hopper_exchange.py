@@ -54,14 +54,18 @@ def columns_of(tile, COLUMNS: gl.constexpr):
 
 
 @gluon.jit
-def half_of(own, half: gl.constexpr, SIZE: gl.constexpr, D: gl.constexpr):
-    """Wait for the program's keys and values; return this group's columns of all keys, and its keys and values."""
+def half_of(own, half: gl.constexpr, SIZE: gl.constexpr, D: gl.constexpr, COLUMNS: gl.constexpr):
+    """Wait for the program's keys and values; return this group's columns of all keys, and its keys and values.
+
+    Heads of two parts leave the second one to the second group.
+    """
     ROWS: gl.constexpr = SIZE // 2
     COLUMN: gl.constexpr = half * (D - 64)
+    MANY: gl.constexpr = COLUMNS[half] if len(COLUMNS) == 2 else 64
     k, v = own.wait(own.consumer())
     k = k.reshape([SIZE, D])
     v = v.reshape([SIZE, D]).slice(half * ROWS, ROWS, dim=0)
-    return k.slice(COLUMN, 64, dim=1), k.slice(half * ROWS, ROWS, dim=0), v
+    return k.slice(COLUMN, MANY, dim=1), k.slice(half * ROWS, ROWS, dim=0), v
 
 
 @gluon.jit
@@ -80,15 +84,16 @@ def product_of_changes(
 ):
     """Start to multiply this group's half of all changes of a step, which are 64 x 128 or 128 x 64."""
     ROW: gl.constexpr = half * (STEP - 64)
-    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16])
+    COLUMNS: gl.constexpr = k_columns.shape[1]
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
     every = exchange[0].index(slot).permute((1, 0)).slice(ROW, 64, dim=0)
-    zeros = gl.zeros([64, 64], gl.float32, layout)
+    zeros = gl.zeros([64, COLUMNS], gl.float32, layout)
     return warpgroup_mma(every, k_columns, zeros, use_acc=False, is_async=True)
 
 
 @gluon.jit
 def add_to_sums(sums, buffer, product, row):
-    """Let TMA add a product to its 16 rows of the sums."""
+    """Let TMA add a product to its rows of the sums, 16 of them for 64 columns."""
     tma.store_wait(0)
     buffer.store(in_order_of_registers(product))
     fence_async_shared()

@@ -79,8 +79,8 @@ def gradients_of_half(
         zeros = gl.zeros([ROWS, STEP], gl.float32, layout)
         for_keys = accumulators(zeros_of(ROWS, LAYOUTS))
         for_values = accumulators(zeros_of(ROWS, LAYOUTS))
-        buffer = gl.allocate_shared_memory(gl.float32, [16, 256], sums.layout)
-        k_columns, k, v = half_of(own, half, SIZE, D)
+        k_columns, k, v = half_of(own, half, SIZE, D, COLUMNS)
+        buffer = gl.allocate_shared_memory(gl.float32, sums.block_type.shape, sums.layout)
         k, v = columns_of(k, COLUMNS), columns_of(v, COLUMNS)
         position = others.consumer()
         start_exchange(exchange, zeros, half)
@@ -135,14 +135,15 @@ def gradients_of_half(
 
 @gluon.jit
 def varlen_gradients_atomic(
-    q_desc, k_desc, v_desc, grad_desc, to_keys, to_values, keys, values, statistics, sums, rows,
+    q_desc, k_desc, v_desc, grad_desc, to_keys, to_values, keys, values, statistics, sums, last_sums, rows,
     of_queries, of_keys, count, scale, log_scale, cap, SHARED: gl.constexpr, STAGES: gl.constexpr,
     WINDOW: gl.constexpr, CAPPED: gl.constexpr, MOST: gl.constexpr, COLUMNS: gl.constexpr,
 ):  # fmt: skip
     """Store the gradients of keys and values, and add to those of queries.
 
     Operands are those of `varlen_key_gradients`; `statistics` have STEP rows at a time, and `sums` [heads, rows, D] are 64 x 64
-    elements after each other in the order of registers. COLUMNS are those that heads have of D: (64, 32) or all.
+    elements after each other in the order of registers, `last_sums` the same memory in blocks of the second group's columns. COLUMNS are those that heads have of D:
+    (64, 32) or all.
     """
     SIZE: gl.constexpr = k_desc.block_type.shape[0]
     STEP: gl.constexpr = q_desc.block_type.shape[0]
@@ -158,7 +159,7 @@ def varlen_gradients_atomic(
     )
     exchange = exchange_of(q_desc.dtype, SIZE, STEP)
     upper = (writers_of(to_values, COLUMNS), (to_keys, keys), (to_values, values), sums)
-    lower = (writers_of(to_values, COLUMNS), (to_keys, keys), (to_values, values), sums)
+    lower = (writers_of(to_values, COLUMNS), (to_keys, keys), (to_values, values), last_sums)
     lists = (of_keys, of_queries, count)
     scales = (scale, (log_scale, cap))
     gl.warp_specialize(

@@ -29,6 +29,7 @@ __all__ = [
     "is_readable",
     "parts_of",
     "readable",
+    "rows_of_sums",
     "width_of",
 ]
 
@@ -80,6 +81,12 @@ def readable(x: Tensor) -> Tensor:
 def parts_of(width: int) -> tuple[int, ...]:
     """Return the columns that gradients have in tiles of `width_of(width)`: two parts where one would be padded much."""
     return (64, 32) if 64 < width <= 96 else (width_of(width),)
+
+
+def rows_of_sums(parts: tuple[int, ...]) -> tuple[int, int]:
+    """Return the rows that the products of both groups of warps have in sums: those of 64 columns, or of one part each."""
+    first, last = parts if len(parts) == 2 else (64, 64)
+    return first // 4, last // 4
 
 
 def columns_of(width: int) -> int:
@@ -303,7 +310,7 @@ def _atomic_launches(
     descriptors = (
         descriptor_of(q, 1, 1, step, width), descriptor_of(k, 1, 1, 128, width), descriptor_of(v, 1, 1, 128, width),
         descriptor_of(grad, 1, 1, step, width), descriptor_of(statistics, step), descriptor_of(to_k, 1, 64, parts[-1]),
-        descriptor_of(to_v, 1, 64, parts[-1]), descriptor_of(added, 16, 256),
+        descriptor_of(to_v, 1, 64, parts[-1]), *(descriptor_of(added, n, 256) for n in rows_of_sums(parts)),
     )  # fmt: skip
     constants = (scale, causal, whole, batch * heads // groups, heads // k.shape[1], parts)
     main = Launch(
@@ -319,7 +326,7 @@ def _atomic_launches(
     finish = Launch(
         sums.finish,
         (rows // 64 * (width // 64), batch * heads),
-        (added, to_q, length, rows, columns, scale, width, flat, tile),
+        (added, to_q, length, rows, columns, scale, width, min(parts[-1], 64), flat, tile),
         (added, to_q),
         num_warps=4,
         **options,

@@ -42,8 +42,18 @@ def prepare(
 
 @gluon.jit
 def in_order_of_registers(x):
-    """Return a product of 64 x 64 so that the elements of a thread lie in memory by fours."""
-    return x.reshape([4, 2, 8, 8, 4, 2]).permute((3, 0, 2, 4, 1, 5)).reshape([16, 256])
+    """Return a product of 64 rows so that the elements of a thread lie in memory by fours."""
+    EIGHTS: gl.constexpr = x.shape[1] // 8
+    x = x.reshape([4, 2, 8, EIGHTS, 4, 2]).permute((3, 0, 2, 4, 1, 5))
+    return x.reshape([2 * EIGHTS, 256])
+
+
+@gluon.jit
+def in_order_of_rows(sums, COLUMNS: gl.constexpr, LAYOUT: gl.constexpr):
+    """Load a product of 64 rows from the order of registers."""
+    x = gl.load(sums + gl.arange(0, 64 * COLUMNS, LAYOUT))
+    x = x.reshape([COLUMNS // 8, 4, 8, 4, 2, 2]).permute((1, 4, 2, 0, 3, 5))
+    return x.reshape([64, COLUMNS])
 
 
 @gluon.jit
@@ -67,20 +77,35 @@ def finish(
     width,
     scale,
     D: gl.constexpr,
+    LAST: gl.constexpr,
     LAYOUT: gl.constexpr,
     OUT: gl.constexpr,
 ):
-    """Bring each 64 x 64 elements back into their order, scale them, and store [heads, length, width]."""
+    """Bring each 64 x 64 elements, or 64 x LAST in the last columns, back into their order, scale them, and store [heads, length, width]."""
     wait_for_predecessor()
     tile = gl.program_id(0)
     head = gl.program_id(1)
     ACROSS: gl.constexpr = D // 64
-    first = (head * (padded // 64) * ACROSS + tile).to(gl.int64) * 4096
-    x = gl.load(sums + first + gl.arange(0, 4096, LAYOUT)) * scale
-    x = x.reshape([8, 4, 8, 4, 2, 2]).permute((1, 4, 2, 0, 3, 5)).reshape([64, 64])
+    sums += (head * (padded // 64) * ACROSS + tile).to(gl.int64) * 4096
+    places = (result, length, width, scale)
+    if LAST == 64:
+        finish_tile(sums, places, head, tile // ACROSS, tile % ACROSS, 64, LAYOUT, OUT)
+    elif tile % ACROSS < ACROSS - 1:
+        finish_tile(sums, places, head, tile // ACROSS, tile % ACROSS, 64, LAYOUT, OUT)
+    else:
+        finish_tile(sums, places, head, tile // ACROSS, tile % ACROSS, LAST, LAYOUT, OUT)
+
+
+@gluon.jit
+def finish_tile(
+    sums, places, head, down, across, COLUMNS: gl.constexpr, LAYOUT: gl.constexpr, OUT: gl.constexpr
+):
+    """Store the rows of one tile of sums."""
+    result, length, width, scale = places
+    x = in_order_of_rows(sums, COLUMNS, LAYOUT) * scale
     x = gl.convert_layout(x.to(result.dtype.element_ty), OUT)
-    row = tile // ACROSS * 64 + gl.arange(0, 64, gl.SliceLayout(1, OUT))
-    column = tile % ACROSS * 64 + gl.arange(0, 64, gl.SliceLayout(0, OUT))
+    row = down * 64 + gl.arange(0, 64, gl.SliceLayout(1, OUT))
+    column = across * 64 + gl.arange(0, COLUMNS, gl.SliceLayout(0, OUT))
     offsets = (head * length + row).to(gl.int64)[:, None] * width + column[None, :]
     gl.store(result + offsets, x, mask=(row < length)[:, None] & (column < width)[None, :])
 

@@ -26,6 +26,7 @@ from gluon_kernels.attention.launches import (
     is_readable,
     parts_of,
     readable,
+    rows_of_sums,
 )
 from gluon_kernels.attention.masks import Mask
 from gluon_kernels.attention.order import PACKED
@@ -304,8 +305,8 @@ def _atomic_steps(tensors: Tensors, settings: Settings) -> list[Step]:
         (
             descriptor_of(q, step, 1, wide), descriptor_of(k, 128, 1, wide), descriptor_of(v, 128, 1, wide),
             descriptor_of(grad, step, 1, wide), descriptor_of(to_k, 64, 1, parts[-1]), descriptor_of(to_v, 64, 1, parts[-1]),
-            to_k, to_v, descriptor_of(statistics, 2 * step), descriptor_of(added, 16, 256), rows, of_queries, of_keys,
-            count, *factors, *constants,
+            to_k, to_v, descriptor_of(statistics, 2 * step), *(descriptor_of(added, n, 256) for n in rows_of_sums(parts)), rows,
+            of_queries, of_keys, count, *factors, *constants,
         ),
         "q k v grad to_k to_v statistics sums of_queries of_keys",
         **_overlap(tensors),
@@ -316,7 +317,7 @@ def _atomic_steps(tensors: Tensors, settings: Settings) -> list[Step]:
         tensors,
         sums.finish,
         (rows // 64 * (wide // 64), heads),
-        (added, to_q, of_queries, count, heads, to_q.shape[2], scale, wide, _bound(count), step, flat, tile),
+        (added, to_q, of_queries, count, heads, to_q.shape[2], scale, wide, min(parts[-1], 64), _bound(count), step, flat, tile),
         "sums to_q of_queries",
         **overlapping_tensors(added, to_q),
     )  # fmt: skip

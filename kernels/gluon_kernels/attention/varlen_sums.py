@@ -2,6 +2,7 @@
 
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_kernels.attention.sums import in_order_of_rows
 from gluon_kernels.dependent import wait_for_predecessor
 
 
@@ -57,21 +58,38 @@ def prepare(
 
 @gluon.jit
 def finish(
-    sums, result, lists, count, heads, width, scale, D: gl.constexpr, MOST: gl.constexpr,
+    sums, result, lists, count, heads, width, scale, D: gl.constexpr, LAST: gl.constexpr, MOST: gl.constexpr,
     UNIT: gl.constexpr, LAYOUT: gl.constexpr, OUT: gl.constexpr,
 ):  # fmt: skip
-    """Bring each 64 x 64 elements of the sums back into their order, scale them, and store the rows of tokens."""
+    """Bring each 64 x 64 elements of the sums, or 64 x LAST in the last columns, back into their order, scale them, and store the rows of tokens."""
     wait_for_predecessor()
     ACROSS: gl.constexpr = D // 64
     tile = gl.program_id(0)
     head = gl.program_id(1)
-    first = (head * gl.num_programs(0) + tile).to(gl.int64) * 4096
-    x = gl.load(sums + first + gl.arange(0, 4096, LAYOUT)) * scale
-    x = x.reshape([8, 4, 8, 4, 2, 2]).permute((1, 4, 2, 0, 3, 5)).reshape([64, 64])
+    sums += (head * gl.num_programs(0) + tile).to(gl.int64) * 4096
+    places = (result, lists, count, heads, width, scale)
+    if LAST == 64:
+        finish_tile(sums, places, head, tile // ACROSS, tile % ACROSS, 64, MOST, UNIT, LAYOUT, OUT)
+    elif tile % ACROSS < ACROSS - 1:
+        finish_tile(sums, places, head, tile // ACROSS, tile % ACROSS, 64, MOST, UNIT, LAYOUT, OUT)
+    else:
+        finish_tile(
+            sums, places, head, tile // ACROSS, tile % ACROSS, LAST, MOST, UNIT, LAYOUT, OUT
+        )
+
+
+@gluon.jit
+def finish_tile(
+    sums, places, head, down, across, COLUMNS: gl.constexpr, MOST: gl.constexpr, UNIT: gl.constexpr,
+    LAYOUT: gl.constexpr, OUT: gl.constexpr,
+):  # fmt: skip
+    """Store the tokens of one tile of sums."""
+    result, lists, count, heads, width, scale = places
+    x = in_order_of_rows(sums, COLUMNS, LAYOUT) * scale
     x = gl.convert_layout(x.to(result.dtype.element_ty), OUT)
-    inside = tile // ACROSS * 64 % UNIT + gl.arange(0, 64, gl.SliceLayout(1, OUT))
-    line, end = tokens_at(tile // ACROSS * 64 // UNIT * UNIT, inside, lists, count, MOST, UNIT)
-    column = tile % ACROSS * 64 + gl.arange(0, 64, gl.SliceLayout(0, OUT))
+    inside = down * 64 % UNIT + gl.arange(0, 64, gl.SliceLayout(1, OUT))
+    line, end = tokens_at(down * 64 // UNIT * UNIT, inside, lists, count, MOST, UNIT)
+    column = across * 64 + gl.arange(0, COLUMNS, gl.SliceLayout(0, OUT))
     position = (line.to(gl.int64) * heads + head)[:, None] * width + column[None, :]
     gl.store(result + position, x, mask=(line < end)[:, None] & (column < width)[None, :])
 
