@@ -25,7 +25,7 @@ from gluon_kernels.linear_attention import decay_launches, gradients, launches
 from gluon_kernels.linear_attention.decay_launches import Gates
 from gluon_kernels.plans import Plans, key
 
-__all__ = ["gated_delta_rule", "gated_linear_attention", "kda", "linear_backward"]
+__all__ = ["check_state", "gated_delta_rule", "gated_linear_attention", "kda", "linear_backward"]
 
 WIDEST = 256  # keys
 
@@ -84,7 +84,13 @@ def _check(
                 expected=expected,
                 got=list(gate.shape),
             )
-    state = (v.shape[0], v.shape[2], q.shape[3], v.shape[3])
+    check_state(initial, v, k)
+    check_devices(q, k=k, v=v, g=g, beta=beta, initial_state=initial)
+
+
+def check_state(initial: Optional[Tensor], v: Tensor, k: Tensor) -> None:
+    """Raise the error of a state that does not fit values and keys."""
+    state = (v.shape[0], v.shape[2], k.shape[3], v.shape[3])
     if initial is not None and (initial.shape != state or initial.dtype != torch.float32):
         raise ShapeError(
             "the state must be one float32 matrix for each head",
@@ -92,7 +98,6 @@ def _check(
             expected=f"float32 {list(state)}",
             got=f"{initial.dtype} {list(initial.shape)}",
         )
-    check_devices(q, k=k, v=v, g=g, beta=beta, initial_state=initial)
 
 
 def _state_shape(k: Tensor, v: Tensor) -> tuple[int, int, int, int]:

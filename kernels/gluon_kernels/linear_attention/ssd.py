@@ -19,7 +19,7 @@ from gluon_kernels.checks import (
 )
 from gluon_kernels.eager import differentiable, is_compiling, is_plain, wants_gradient
 from gluon_kernels.linear_attention.decay_launches import Gates, decaying_plan, fits
-from gluon_kernels.linear_attention.ops import WIDEST, autocast, gated_linear_attention
+from gluon_kernels.linear_attention.ops import WIDEST, autocast, check_state, gated_linear_attention
 from gluon_kernels.linear_attention.ssd_gradients import scan_gradients
 from gluon_kernels.plans import Plans, key
 
@@ -27,7 +27,8 @@ __all__ = ["ssd"]
 
 
 def _check(
-    x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, d: Optional[Tensor], dt_bias: Optional[Tensor]
+    x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, d: Optional[Tensor], dt_bias: Optional[Tensor],
+    initial: Optional[Tensor],
 ) -> None:  # fmt: skip
     check_tensors("ssd", {"d": d}, x=x, dt=dt, a=a, b=b, c=c)
     check_one_dtype("ssd", HALVES, x=x, b=b, c=c)
@@ -46,7 +47,7 @@ def _check(
         ("dt_bias", dt_bias, [heads]),
     )
     check_floats("gates must be floating-point", dt=dt, a=a, d=d, dt_bias=dt_bias)
-    check_devices(x, dt=dt, a=a, b=b, c=c, d=d, dt_bias=dt_bias)
+    check_devices(x, dt=dt, a=a, b=b, c=c, d=d, dt_bias=dt_bias, initial_state=initial)
     for name, tensor, wanted in shapes:
         if tensor is None:
             continue
@@ -78,6 +79,7 @@ def _check(
             expected=list(b.shape),
             got=list(c.shape),
         )
+    check_state(initial, x, b)
 
 
 def _build(
@@ -176,9 +178,9 @@ def ssd(
         ArgumentError: tensors on different devices.
     """
     check_tensors("ssd", {"dt_bias": dt_bias, "initial_state": initial_state}, x=x, b=b, c=c)
-    check_flags(dt_softplus=dt_softplus)
+    check_flags(dt_softplus=dt_softplus, return_state=return_state)
     x, b, c = autocast(x, b, c)
-    _check(x, dt, a, b, c, d, dt_bias)
+    _check(x, dt, a, b, c, d, dt_bias, initial_state)
     tensors = (x, dt, a, b, c, d, dt_bias, initial_state)
     if fits(b) and not is_compiling():
         known = None
