@@ -102,6 +102,15 @@ def test_equal_layouts_and_tuples_are_one(entries):
     assert len(calls) == 2
 
 
+def test_equal_strings_and_layouts_in_tuples_are_one(entries):
+    calls, (x, y) = entries(scale), torch.ones(2, 64)
+    for _ in range(3):
+        scale[(1,)](x, y, 64, (2, "".join(["o", "ne"]), line()), line())
+    assert len(calls) == 1
+    scale[(1,)](x, y, 64, (2, "other", line()), line())
+    assert len(calls) == 2
+
+
 def test_equal_constants_that_compile_to_other_code_are_two(entries):
     x, y = torch.ones(64, dtype=torch.int32), torch.zeros(64, dtype=torch.int32)
     forms = [scale[(1,)](x, y, 64, factor, line()) for factor in ((2,), (2.0,), (2,))]
