@@ -34,11 +34,11 @@ def all_names(tree: ast.Module, file: Path, depth: int = 8) -> Names:
         if not isinstance(node, ast.ImportFrom):
             continue
         there = _file_of(node.module or "", node.level, file)
-        others = None
-        for alias in node.names if there is not None else ():
+        if there is None:
+            continue
+        others = _names_of_file(there, depth - 1)
+        for alias in node.names:
             bound = bound_by(alias)
-            if others is None:
-                others = _names_of_file(there, depth - 1)
             known = (names.functions, others.functions), (names.modules, others.modules)
             for own, other in (*known, (names.own, others.own)):
                 if alias.name in other:

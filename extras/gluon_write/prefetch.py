@@ -340,10 +340,11 @@ class Prefetcher(LoopReader):
             return root
         fresh: dict[str, ast.expr] = {}  # what a step computes anew
         for statement in loop.node.body:
-            for target in statement.targets if isinstance(statement, ast.Assign) else ():
-                value = statement.value  # type: ignore[union-attr]
-                if isinstance(target, ast.Name) and target.id not in reads(value):
-                    fresh.setdefault(target.id, value)
+            if isinstance(statement, ast.Assign):
+                named = (target for target in statement.targets if isinstance(target, ast.Name))
+                for target in named:
+                    if target.id not in reads(statement.value):
+                        fresh.setdefault(target.id, statement.value)
         while True:
             while isinstance(root, ast.BinOp):
                 root = root.left
