@@ -9,6 +9,7 @@ from torch import Tensor
 
 import gluon_core as gluon
 from gluon_kernels.attention import hopper_float32, hopper_float32_backward
+from gluon_kernels.attention.decode_launches import GRID
 from gluon_kernels.attention.launches import LOG2E, Plan, descriptor_of, width_of
 from gluon_kernels.attention.masks import Mask
 from gluon_kernels.attention.order import PACKED, order_of
@@ -29,7 +30,7 @@ BACKWARD_FORMS = {64: ((2, 64, 4), (2, 64, 4)), 128: ((1, 32, 4), (1, 32, 4))}
 def takes(q: Tensor, v: Tensor, mask: Mask, scale: float) -> bool:
     """Return True if the kernel takes such heads."""
     fits = q.shape[-1] == v.shape[-1] <= 128 and q.shape[2] >= LEAST
-    return mask.is_plain and scale > 0 and fits
+    return mask.is_plain and scale > 0 and fits and q.shape[0] * q.shape[1] <= GRID
 
 
 def _split_launch(tensors: Sequence[Tensor], parts: Sequence[Tensor]) -> Launch:
