@@ -21,6 +21,7 @@ from gluon_core.errors import (
 from gluon_core.testing import TRITON_VERSION
 from gluon_kernels.gemm import choice, fp8, ops, tilings
 from gluon_kernels.gemm.call import checked
+from gluon_kernels.gemm.hopper import boxes
 from gluon_kernels.gemm.problem import BMM, MATMUL, MATMUL_FP8, PROBLEMS
 from gluon_kernels.problem import error_of
 from tests.kernels.routes import plain, route
@@ -98,6 +99,18 @@ def test_every_kernel_multiplies_any_orientation(name, stored, monkeypatch):
     shape = {"M": 136, "N": 208, "K": 520, "dtype": "bfloat16", "stored": stored, "bias": True}
     assert MATMUL.check({**shape, "activation": "silu"}, "cpu") is None
     assert len(TILINGS) == (26 if CLUSTERS else 21)
+
+
+def test_accumulators_have_few_columns_in_vain():
+    assert boxes(112) == ((128, 112),)
+    assert boxes(304) == ((256, 256), (64, 48))
+    assert boxes(96) == ((64, 64), (32, 32))  # a third in vain
+    assert boxes(224, 2) == ((128, 128), (64, 64), (32, 32))  # blocks of a cluster divide them
+    for columns in range(16, 400, 16):
+        for box, used in boxes(columns):
+            assert used <= box and box & (box - 1) == 0
+        assert sum(used for _, used in boxes(columns)) == columns
+        assert sum(box - used for box, used in boxes(columns)) * 7 <= columns
 
 
 @pytest.mark.parametrize("name", ["direct 64x64x64 s4", "split_k 64x64x64 s4"])

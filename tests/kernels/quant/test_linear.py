@@ -148,6 +148,12 @@ def test_results_of_float32_pass_shared_memory_in_parts(monkeypatch):
     assert error_of(result, LINEAR.reference(**arguments)) < 1e-5
 
 
+def test_two_steps_are_under_way_where_groups_take_turns():
+    """Each of the groups along K holds a step while it waits for its next."""
+    taking = [t for t in tilings.tilings(800, 9856, 0, False) if t.along > 1]
+    assert taking and all(tilings.stages(t, 1) >= t.along + 2 for t in taking)
+
+
 def test_shares_of_tiles_cover_all_steps():
     assert tilings.shares(264, 10, 132) == (0, 0)
     assert tilings.shares(91, 50, 132) == (91, 132)  # less than two programs for a tile
