@@ -459,18 +459,22 @@ class _Inline(ast.NodeTransformer):
 
 
 def _read(statements: Sequence[ast.stmt], outside: set[str]) -> list[ast.stmt]:
-    """Return statements in turn without those whose values nothing reads.
+    """Return statements in turn without those whose values nothing reads, neither when they run again.
 
     Args:
         outside: names that are read elsewhere.
     """
-    left: list[ast.stmt] = []
-    live = set(outside)
-    for statement in reversed(statements):
-        if isinstance(statement, ast.Assign):
-            if not stores(statement) & live:
-                continue
-            live -= stores(statement)
-        live |= reads(statement)
-        left.insert(0, statement)
-    return left
+    again: set[str] = set()
+    while True:
+        left: list[ast.stmt] = []
+        live = outside | again
+        for statement in reversed(statements):
+            if isinstance(statement, ast.Assign):
+                if not stores(statement) & live:
+                    continue
+                live -= stores(statement)
+            live |= reads(statement)
+            left.insert(0, statement)
+        if live <= outside | again:
+            return left
+        again |= live

@@ -80,6 +80,34 @@ def test_blocks_that_a_store_reaches_are_read_again(far):
     assert np.allclose(whole, wanted, atol=1e-4)
 
 
+@gluon.jit(layouts="auto")
+def in_turn(x, y, rows, n, before, BLOCK: gl.constexpr):
+    """Add the sums of the rows before to each row, and a number."""
+    for row in range(0, rows):
+        total = gl.zeros([BLOCK], gl.float32)
+        for start in range(0, n, BLOCK):
+            columns = start + gl.arange(0, BLOCK)
+            total += gl.load(x + row * n + columns, mask=columns < n, other=0.0)
+        added = before
+        before = before + gl.sum(total, 0)
+        for start in range(0, n, BLOCK):
+            columns = start + gl.arange(0, BLOCK)
+            value = gl.load(x + row * n + columns, mask=columns < n, other=0.0)
+            gl.store(y + row * n + columns, value + added, mask=columns < n)
+
+
+def test_values_of_the_row_before(chosen_sources):
+    for n in (60, 128):
+        x = np.random.default_rng(n).standard_normal((3, n)).astype(np.float32)
+        y = np.zeros_like(x)
+        in_turn[(1,)](x, y, 3, n, 0.5, BLOCK, num_warps=1, target="sim:sm_90")
+        sums = x.sum(1)
+        assert np.allclose(
+            y, x + np.array([0.5, 0.5 + sums[0], 0.5 + sums[:2].sum()])[:, None], atol=1e-4
+        )
+    assert "2 * BLOCK" in chosen_sources[0]
+
+
 TEXT = """
 import gluon_core as gluon
 from gluon_core import language as gl
