@@ -10,7 +10,7 @@ from gluon_core import language as gl
 from gluon_kernels.linear_attention.channels import GENTLE
 from gluon_kernels.linear_attention.portable import add, decay_size, store_inverses
 
-__all__ = ["prepare_gentle"]
+__all__ = ["BLOCKS", "block_layout", "exponents_of", "prepare_gentle", "rows_at", "sums_layout"]
 
 BLOCKS = gl.constexpr(8)  # of tokens, one for each warp
 
@@ -25,6 +25,24 @@ def block_layout(C):
 def sums_layout():
     """Return a layout of [BLOCKS, 64] that gives all blocks of two channels to the threads that have them in `block_layout`."""
     return gl.BlockedLayout([8, 2], [1, 32], [1, 8], [1, 0])
+
+
+@gluon.jit
+def exponents_of(own, C: gl.constexpr):
+    """Return the sums of gates from the middle of the chunk to each token, [C, 64], and those to the middle and from there to the last one, [64]."""
+    rows: gl.constexpr = own.type.layout
+    few: gl.constexpr = sums_layout()
+    parts = own.reshape([BLOCKS, C // BLOCKS, own.shape[1]])
+    layout: gl.constexpr = parts.type.layout
+    near = gl.associative_scan(parts, 1, add)
+    totals = gl.convert_layout(gl.sum(parts, 1), few)
+    ends = gl.associative_scan(totals, 0, add)
+    number = gl.arange(0, BLOCKS, gl.SliceLayout(1, few))[:, None]
+    middle = gl.sum(gl.where(number == BLOCKS // 2 - 1, ends, 0.0), 0)
+    whole = gl.sum(gl.where(number == BLOCKS - 1, ends, 0.0), 0)
+    start = gl.convert_layout(ends - totals - middle[None, :], gl.SliceLayout(1, layout))
+    exponent = (near + start[:, None, :]).reshape(own.shape)
+    return gl.convert_layout(exponent, rows), middle, whole - middle
 
 
 @gluon.jit
@@ -64,37 +82,24 @@ def scale_part(
     own = rows_at(g, left, strides[2], rows, C, BK, EVEN).to(gl.float32) * 1.4426950408889634
     q_tile = rows_at(q, left, strides[0], rows, C, BK, EVEN)
     k_tile = rows_at(k, left, strides[1], rows, C, BK, EVEN)
-    parts = own.reshape([BLOCKS, C // BLOCKS, BK])
-    layout: gl.constexpr = parts.type.layout
-    channel: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(1, layout))
-    near = gl.associative_scan(parts, 1, add)
-    totals = gl.convert_layout(gl.sum(parts, 1), few)
-    ends = gl.associative_scan(totals, 0, add)
-    number = gl.arange(0, BLOCKS, gl.SliceLayout(1, few))[:, None]
-    middle = gl.sum(gl.where(number == BLOCKS // 2 - 1, ends, 0.0), 0)
-    whole = gl.sum(gl.where(number == BLOCKS - 1, ends, 0.0), 0)
-    start = gl.convert_layout(ends - totals - middle[None, :], gl.SliceLayout(1, layout))
-    exponent = near + start[:, None, :]
+    exponent, middle, last = exponents_of(own, C)
+    channel: gl.constexpr = gl.SliceLayout(0, rows)
     after = gl.exp2(exponent)
-    before = gl.exp2(-exponent)
-    from_first = gl.convert_layout(gl.exp2(middle), channel)[None, None, :]
-    to_last = gl.convert_layout(gl.exp2(whole - middle), channel)[None, None, :]
-    q_parts = q_tile.reshape(parts.shape).to(gl.float32) * after
-    q_smem.store(q_parts.to(dtype).reshape([C, BK]))
-    q_parts = (q_parts * (from_first * scale)).to(dtype).reshape([C, BK])
-    store_rows_at(queries, q_parts, left, strides[3], EVEN)
-    k_parts = k_tile.reshape(parts.shape).to(gl.float32)
-    row_parts = k_parts * after
-    row_smem.store(row_parts.to(dtype).reshape([C, BK]))
-    row_parts = (row_parts * from_first).to(dtype).reshape([C, BK])
-    store_rows_at(seen, row_parts, left, strides[3], EVEN)
-    k_parts = k_parts * before
-    column_smem.store(k_parts.to(dtype).reshape([C, BK]))
-    k_parts = (k_parts * to_last).to(dtype).reshape([C, BK])
-    store_rows_at(keys, k_parts, left, strides[3], EVEN)
+    from_first = gl.convert_layout(gl.exp2(middle), channel)[None, :]
+    to_last = gl.convert_layout(gl.exp2(last), channel)[None, :]
+    q_rows = q_tile.to(gl.float32) * after
+    q_smem.store(q_rows.to(dtype))
+    store_rows_at(queries, (q_rows * (from_first * scale)).to(dtype), left, strides[3], EVEN)
+    k_wide = k_tile.to(gl.float32)
+    k_rows = k_wide * after
+    row_smem.store(k_rows.to(dtype))
+    store_rows_at(seen, (k_rows * from_first).to(dtype), left, strides[3], EVEN)
+    k_columns = k_wide * gl.exp2(-exponent)
+    column_smem.store(k_columns.to(dtype))
+    store_rows_at(keys, (k_columns * to_last).to(dtype), left, strides[3], EVEN)
     column = gl.arange(0, BK, gl.SliceLayout(0, few))
-    gl.store(decays + column, gl.exp2(whole))
-    strong = (middle <= -GENTLE) | (whole - middle <= -GENTLE)
+    gl.store(decays + column, gl.exp2(middle + last))
+    strong = (middle <= -GENTLE) | (last <= -GENTLE)
     return gl.max(strong.to(gl.int32), 0)
 
 

@@ -14,6 +14,7 @@ from gluon_core import language as gl
 from gluon_kernels.linear_attention.channels_gentle import (
     BLOCKS,
     block_layout,
+    exponents_of,
     rows_at,
     sums_layout,
 )
@@ -21,24 +22,6 @@ from gluon_kernels.linear_attention.portable import add, decay_size
 from gluon_kernels.linear_attention.portable_backward import over_values
 
 __all__ = ["gentle_gradients"]
-
-
-@gluon.jit
-def exponents_of(own, C: gl.constexpr):
-    """Return the sums of gates from the middle of the chunk to each token, [C, 64], and those to the middle and from there to the last one, [64]."""
-    rows: gl.constexpr = own.type.layout
-    few: gl.constexpr = sums_layout()
-    parts = own.reshape([BLOCKS, C // BLOCKS, own.shape[1]])
-    layout: gl.constexpr = parts.type.layout
-    near = gl.associative_scan(parts, 1, add)
-    totals = gl.convert_layout(gl.sum(parts, 1), few)
-    ends = gl.associative_scan(totals, 0, add)
-    number = gl.arange(0, BLOCKS, gl.SliceLayout(1, few))[:, None]
-    middle = gl.sum(gl.where(number == BLOCKS // 2 - 1, ends, 0.0), 0)
-    whole = gl.sum(gl.where(number == BLOCKS - 1, ends, 0.0), 0)
-    start = gl.convert_layout(ends - totals - middle[None, :], gl.SliceLayout(1, layout))
-    exponent = (near + start[:, None, :]).reshape(own.shape)
-    return gl.convert_layout(exponent, rows), middle, whole - middle
 
 
 @gluon.jit
