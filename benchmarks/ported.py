@@ -34,8 +34,9 @@ BYTES = 1 << 29  # of the operands of a launch
 THIRD = re.compile(r"tl\.program_id\((axis=)?2\)")
 STEP = 256  # elements, which the distance of two operands is a multiple of
 GRAPH = 4e-4  # seconds of one replay
-# `tuned`: its configurations are timed by the launch itself; `listed` has a constant that Triton 3.6 refuses.
-EXCLUDED = frozenset(["tuned", "listed"])
+# `tuned`: its configurations are timed by the launch itself; `listed` has a constant, `higher_order` a nested
+# unpacking, that Triton 3.6 refuses.
+EXCLUDED = frozenset(["tuned", "listed", "higher_order"])
 # Operands that hold addresses or are descriptors, tuples, results of a launch before, or counted by all programs:
 # launched as they are.
 ALONE = frozenset(
