@@ -89,7 +89,10 @@ class Prefetcher(LoopReader):
     def read(self, node: ast.For) -> Optional[Loop]:
         """Return a loop of products; None of one whose addresses memory holds, and whose tiles registers hold."""
         loop = super().read(node)
-        if loop is None or any(self._base(tile, loop) is None for tile in loop.tiles.values()):
+        if loop is None:
+            return None
+        loaded = [tile for tile in loop.tiles.values() if not tile.tiles and not tile.dtype]
+        if any(self._base(tile, loop) is None for tile in loaded):
             return None
         if not any(map(self.addresses_in, loop.ahead)):
             return loop
@@ -336,8 +339,6 @@ class Prefetcher(LoopReader):
     def _base(self, tile: Tile, loop: Loop) -> Optional[ast.expr]:
         """Return the pointer of a tile that is known before the loop; None where a step computes it in another way."""
         root: ast.expr = tile.pointer
-        if tile.tiles or tile.dtype:
-            return root
         fresh: dict[str, ast.expr] = {}  # what a step computes anew
         for statement in loop.node.body:
             if isinstance(statement, ast.Assign):
