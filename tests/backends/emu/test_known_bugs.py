@@ -16,6 +16,7 @@ import gluon_kernels
 from gluon_core import language as gl
 from gluon_core.compiler import stages
 from gluon_core.errors import KernelWarning, StageError
+from gluon_core.language.amd.gfx1250 import tdm
 from gluon_core.registry.load import registry
 from gluon_core.simulation.evidence import recording
 from gluon_core.testing import triton_at_least
@@ -207,6 +208,36 @@ def test_lanes_of_a_wave_part_at_a_barrier(target):
         return
     with pytest.raises(UninitialisedError, match="reads LDS byte 0, which nobody has written"):
         repeats_an_atomic[(1,)](flag, out, target=f"emu:{target}")
+
+
+@gluon.jit
+def waits_for_one_copy_after_the_other(src, out, rows, columns, BARRIER: gl.constexpr):
+    shared: gl.constexpr = gl.PaddedSharedLayout.with_identity_for([[32, 4]], [32, 64], [1, 0])
+    layout: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
+    tiles = tdm.make_tensor_descriptor(src, (rows, columns), (columns, 1), (32, 64), shared)
+    buffers = gl.allocate_shared_memory(gl.float16, [2, 32, 64], shared)
+    tdm.async_load(tiles, [0, 0], buffers.index(0))
+    tdm.async_load(tiles, [32, 0], buffers.index(1))
+    tdm.async_wait(1)
+    total = buffers.index(0).load(layout)
+    tdm.async_wait(0)
+    if BARRIER:
+        gl.barrier()
+    total += buffers.index(1).load(layout)
+    row = gl.arange(0, 32, gl.SliceLayout(1, layout))[:, None]
+    gl.store(out + row * 64 + gl.arange(0, 64, gl.SliceLayout(0, layout))[None, :], total)
+
+
+@pytest.mark.parametrize("barrier", [False, True])
+def test_waves_do_not_meet_after_a_second_wait_for_the_tdm(barrier):
+    src, out = torch.arange(64 * 64).view(64, 64).remainder(7).half(), torch.zeros(32, 64).half()
+    for target in ("sim:gfx1250", "emu:gfx1250"):
+        if target.startswith("emu") and not (barrier or triton_at_least(3, 7)):
+            with pytest.raises(RaceError, match="tensor_load_to_lds.*with no barrier"):
+                waits_for_one_copy_after_the_other[(1,)](src, out, 64, 64, barrier, target=target)
+            continue
+        waits_for_one_copy_after_the_other[(1,)](src, out, 64, 64, barrier, target=target)
+        assert torch.equal(out, src[:32] + src[32:])
 
 
 ONLY_3_8 = triton_at_least(3, 8) and not triton_at_least(3, 9)
