@@ -414,6 +414,22 @@ def test_halves_of_pairs_that_nothing_has_written_may_be_spilt():
         run("v_mov_b32_e32 v2, 0\nglobal_store_dwordx2 v2, v[2:3], s[0:1]", arch="gfx942")
 
 
+def test_a_copy_of_a_pair_copies_each_half():
+    body = """
+s_load_dwordx2 s[4:5], s[0:1], 0x0
+s_waitcnt lgkmcnt(0)
+v_lshlrev_b32_e32 v1, 2, v0
+v_mov_b32_e32 v3, 7
+v_mov_b64_e32 v[4:5], v[2:3]
+global_store_dword v1, v5, s[4:5]
+"""
+    out = np.zeros(64, np.uint32)
+    run(body, out, arch="gfx942")
+    assert (out == 7).all()
+    with pytest.raises(UninitialisedError, match="uses v4"):  # the half that nothing has written
+        run(body.replace("v1, v5", "v1, v4"), out, arch="gfx942")
+
+
 def test_buffers_check_their_range():
     body = """
 s_load_dwordx4 s[4:7], s[0:1], 0x0

@@ -64,13 +64,16 @@ class Code:
     def spoilt(self, index: int, missing: frozenset[int]) -> set[int]:
         """Return the results of an instruction that are undefined when `missing` of its sources are.
 
-        An instruction that selects bits needs none of a source; the low result of a pair does not depend on the high one.
+        An instruction that selects bits needs none of a source; the low result of a pair does not depend on the high one, and a
+        copy of a pair copies each half.
         """
         ins = self.program.instructions[index]
         if ins.name.startswith(_PICKING):
             return set()
         spoilt: set[int] = set()
         pairs = [numbers(o, self.context) for o in ins.operands]
+        if ins.name.startswith(("v_mov_b64", "s_mov_b64")) and len(pairs[0]) == len(pairs[1]):
+            return {result for result, source in zip(*pairs) if source in missing}
         high = {r for pair in pairs for r in pair[1:]}
         for result in self.results[index]:
             own = [pair for pair in pairs if result in pair]
