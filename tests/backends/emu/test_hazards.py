@@ -129,10 +129,6 @@ def test_dependencies_that_code_of_gfx1250_keeps_by_itself():
         stored("v_mov_b32_e32 v3, 0\ns_wait_alu depctr_va_vdst(2)", read)
     with pytest.raises(HazardError, match=r"read v2 yet: missing s_wait_alu depctr_vm_vsrc.0."):
         stored(written, "s_wait_loadcnt 0x0")
-    load = "s_wait_alu depctr_va_vdst(1)\nglobal_load_b32 v2, v1, s[4:5]\ns_wait_loadcnt 0x0"
-    stored(f"v_mov_b32_e32 v3, v2\n{load}\n{written}", read)  # a result that was read since
-    with pytest.raises(HazardError, match=r"written v2 yet: missing s_wait_alu depctr_va_vdst.0."):
-        stored(load, read)
     product = "v_wmma_scale_f32_16x16x128_f8f6f4 v[50:57], v[18:33], v[34:49], 0, v1, v0\n"
     stored(product + "s_wait_alu depctr_va_vdst(2)", read)  # which is two for the counter
     with pytest.raises(HazardError, match=r"missing s_wait_alu depctr_va_vdst.2."):

@@ -6,14 +6,13 @@ write them are done, and vector instructions write registers before memory instr
 until at most n memory instructions have sources to read. A data-flow analysis at binding finds the instructions that may be in flight on any path; an instruction that comes too early is reported when it is executed.
 
 LLVM, "User Guide for AMDGPU Backend", and its pass that inserts these waits: expert scheduling mode.
-Here instructions of one kind are taken to end in order, and a result that a later vector instruction has read to be
-written before a load behind both brings its data (LLVM of Triton 3.8 puts no wait there), so a reported wait is certainly missing.
+Here instructions of one kind are taken to end in order, so a reported wait is certainly missing.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Optional
 
 from gluon_emu.amdgcn.decode.program import Instruction
@@ -37,14 +36,12 @@ class _Use:
         count: instructions of its kind that were started, this included.
         where: index of the instruction.
         counter: that says when a memory instruction has ended, and its number there.
-        read: whether a vector instruction behind it has read the register.
     """
 
     count: int
     where: int
     counter: str = ""
     number: int = 0
-    read: bool = False
 
 
 class _State:
@@ -68,13 +65,6 @@ class _State:
         number = self.issued[counter] = self.issued.get(counter, 0) + 1
         for register in registers:
             self.open[kind][register] = _Use(self.counts[kind], index, counter, number)
-
-    def read(self, registers: Any) -> None:
-        """Note that a vector instruction reads registers: it starts once they have their values."""
-        for register in registers:
-            use = self.open[0].get(register)
-            if use is not None:
-                self.open[0][register] = replace(use, read=True)
 
     def wait(self, kind: int, left: int) -> None:
         done = self.counts[kind] - left
@@ -105,7 +95,7 @@ class _State:
                 behind = other.issued.get(use.counter, 0) - use.number
                 self.open[kind][register] = _Use(
                     self.counts[kind] - age, use.where, use.counter,
-                    self.issued.get(use.counter, 0) - behind, use.read,
+                    self.issued.get(use.counter, 0) - behind,
                 )  # fmt: skip
                 changed = True
         return changed
@@ -178,14 +168,12 @@ def _step(
     if name.startswith("v_"):
         results = [r for r in code.results[ins.index] if r < smem.SCALAR]
         problem = _first(code, state, 1, results, "vm_vsrc")
-        state.read(code.sources[ins.index])
         # A product with scales counts twice: the scales are loaded by an instruction of its own.
         state.start(0, results, ins.index, times=1 + name.startswith("v_wmma_scale"))
     elif name.startswith(_MEMORY) and "prefetch" not in name:
         sources = [r for r in code.sources[ins.index] if r < smem.SCALAR]
         results = [r for r in code.results[ins.index] if r < smem.SCALAR]
-        unread = [r for r in results if r in state.open[0] and not state.open[0][r].read]
-        problem = _first(code, state, 0, [*sources, *unread], "va_vdst")
+        problem = _first(code, state, 0, [*sources, *results], "va_vdst")
         state.start(1, sources, ins.index, _counter(ins))
     return problem
 
