@@ -92,6 +92,25 @@ def test_packed_integers_saturate_with_clamp(text, wide):
         np.testing.assert_array_equal(got.view(dtype).reshape(64, 2), want.astype(dtype))
 
 
+@pytest.mark.parametrize("text, wanted", [
+    ("v_pk_max3_num_f16 v2, v0, v1, v0", np.fmax),
+    ("v_pk_min3_num_f16 v2, v0, v1, v0", np.fmin),
+    ("v_pk_max3_i16 v2, v0, v1, v0", np.maximum),
+    ("v_pk_min3_u16 v2, v0, v1, v0", np.minimum),
+])  # fmt: skip
+def test_packed_extremes_of_three(text, wanted):
+    dtype = {"f16": np.float16, "i16": np.int16, "u16": np.uint16}[text.split()[0][-3:]]
+    a, b = np.random.default_rng(4).integers(0, 0x7C00, (2, 32, 2)).astype(np.uint16)
+    a[0], b[1] = 0x7E00, 0x7E00  # one operand is no number
+    sources = {"v0": a.view(np.uint32)[:, 0], "v1": b.view(np.uint32)[:, 0]}
+    third = np.roll(a, 1, 1)  # the halves of the last operand change places
+    swapped = f"{text} op_sel:[0,0,1] op_sel_hi:[1,1,0]"
+    for line, last in ((text, a), (swapped, third)):
+        (got,) = one(line, sources, "v2", arch="gfx1250")
+        want = wanted(wanted(a.view(dtype), b.view(dtype)), last.view(dtype))
+        np.testing.assert_array_equal(got.view(dtype).reshape(32, 2), want)
+
+
 def test_zeros_of_max_and_min():
     a, b = np.float32([0.0, -0.0] * 32), np.float32([-0.0, 0.0] * 32)
     (high,) = one("v_max_f32 v2, v0, v1", {"v0": a, "v1": b}, "v2")

@@ -28,6 +28,9 @@ pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
 FNUZ = pytest.mark.parametrize("goal", [gl.float8e5b16, gl.float8e4b8], ids=str)
 
 
+ONLY_3_8 = triton_at_least(3, 8) and not triton_at_least(3, 9)
+
+
 @gluon.jit
 def narrowed(x, out, GOAL: gl.constexpr, ANEW: gl.constexpr):
     offsets = gl.arange(0, 512, gl.BlockedLayout([4], [gl.target.warp_size()], [4], [0]))
@@ -231,16 +234,14 @@ def waits_for_one_copy_after_the_other(src, out, rows, columns, BARRIER: gl.cons
 @pytest.mark.parametrize("barrier", [False, True])
 def test_waves_do_not_meet_after_a_second_wait_for_the_tdm(barrier):
     src, out = torch.arange(64 * 64).view(64, 64).remainder(7).half(), torch.zeros(32, 64).half()
-    for target in ("sim:gfx1250", "emu:gfx1250"):
+    # LLVM of 3.8 miscounts copies of the TDM
+    for target in ("sim:gfx1250",) if ONLY_3_8 else ("sim:gfx1250", "emu:gfx1250"):
         if target.startswith("emu") and not (barrier or triton_at_least(3, 7)):
             with pytest.raises(RaceError, match="tensor_load_to_lds.*with no barrier"):
                 waits_for_one_copy_after_the_other[(1,)](src, out, 64, 64, barrier, target=target)
             continue
         waits_for_one_copy_after_the_other[(1,)](src, out, 64, 64, barrier, target=target)
         assert torch.equal(out, src[:32] + src[32:])
-
-
-ONLY_3_8 = triton_at_least(3, 8) and not triton_at_least(3, 9)
 
 
 def _product():

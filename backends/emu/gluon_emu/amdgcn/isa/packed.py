@@ -135,6 +135,8 @@ for _kind, _fma in (("f16", fma16), ("bf16", fma32)):
         _packed(f"v_pk_{_name}_{_kind}", _kind, 2, min_number)
     _packed(f"v_pk_maximum_{_kind}", _kind, 2, maximum)
     _packed(f"v_pk_minimum_{_kind}", _kind, 2, minimum)
+    _packed(f"v_pk_max3_num_{_kind}", _kind, 3, lambda a, b, c: max_number(max_number(a, b), c))
+    _packed(f"v_pk_min3_num_{_kind}", _kind, 3, lambda a, b, c: min_number(min_number(a, b), c))
     _packed(f"v_pk_maximum3_{_kind}", _kind, 3, lambda a, b, c: maximum(maximum(a, b), c))
     _packed(f"v_pk_minimum3_{_kind}", _kind, 3, lambda a, b, c: minimum(minimum(a, b), c))
 for _kind in ("u16", "i16"):
@@ -142,6 +144,8 @@ for _kind in ("u16", "i16"):
     _packed(f"v_pk_sub_{_kind}", _kind, 2, lambda a, b: a - b)
     _packed(f"v_pk_min_{_kind}", _kind, 2, np.minimum)
     _packed(f"v_pk_max_{_kind}", _kind, 2, np.maximum)
+    _packed(f"v_pk_min3_{_kind}", _kind, 3, lambda a, b, c: np.minimum(np.minimum(a, b), c))
+    _packed(f"v_pk_max3_{_kind}", _kind, 3, lambda a, b, c: np.maximum(np.maximum(a, b), c))
     _packed(f"v_pk_mad_{_kind}", _kind, 3, lambda a, b, c: a * b + c)
 _packed("v_pk_mul_lo_u16", "u16", 2, lambda a, b: a * b)
 _packed("v_pk_lshlrev_b16", "u16", 2, lambda a, b: b << (a & np.uint16(15)))
