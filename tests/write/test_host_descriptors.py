@@ -82,6 +82,7 @@ def test_ported_kernels(file, case, target, tmp_path, monkeypatch):
     torch.testing.assert_close(result.float(), wanted.float(), atol=2e-2, rtol=1e-2)
 
 
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize("BM, BN, warps, partitions", [(64, 32, 4, 0), (128, 64, 8, 1)])
 def test_functions_that_make_descriptors(BM, BN, warps, partitions, tmp_path):
     """The tutorial's function makes one of a pointer: tiles come ahead through it, in partitions of large blocks."""
@@ -103,6 +104,7 @@ def test_functions_that_make_descriptors(BM, BN, warps, partitions, tmp_path):
     assert text.count("ttg.warp_specialize(") == partitions
 
 
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize("target", ["sim:hopper", "sim:gfx942"])
 def test_hooks_of_configurations_set_blocks(target, tmp_path):
     """As `triton.autotune` calls them, which asks Triton for the active device when it is imported."""
