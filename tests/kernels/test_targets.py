@@ -33,7 +33,7 @@ SMALL = [
     for i, shape in enumerate(problem.small)
 ]
 # Calls without rows or sums launch nothing.
-LAUNCHING = [p for p in SMALL if not any(type(size) is int and not size for size in p.values[1].values())]  # fmt: skip
+LAUNCHING = [p for p in SMALL if all(p.values[1].get(size, 1) for size in ("K", "rows"))]
 SPECS = ("sm_80", "sm_90", "gfx942", "gfx1100", "gfx1201")
 SIMULATED = ("sm_80", "sm_90", "sm_100", "sm_120", "gfx942", "gfx950", "gfx1250")
 
