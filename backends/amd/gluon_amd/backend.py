@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import sys
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, Callable, ContextManager, Mapping, Optional, Sequence
 
 from gluon_amd.arch import ARCHITECTURES, properties
 from gluon_amd.features import (
     ALL_PRELOADED,
     ANY_TARGET_FP8,
+    AWAITED_WRITEBACKS,
     CONVERGENT_WMMA,
     RESOLVES_COALESCED,
     VOLATILE_LOADS,
 )
 from gluon_amd.lowerings import LOWERINGS
 from gluon_amd.timeline import instrumented, keep_spills
-from gluon_amd.workarounds import anchored_products, fewer_preloaded, warned_of_volatile
+from gluon_amd.workarounds import (
+    anchored_products,
+    awaited_writebacks,
+    fewer_preloaded,
+    warned_of_volatile,
+)
 from gluon_core.plugin import machine_code
 from gluon_core.plugin.backend import Backend
 from gluon_core.plugin.compiler import Report
@@ -46,18 +52,22 @@ class AmdCompiler(TritonCompiler):
             around["ttgir"] = _coalesced
         arch = str(target.architecture.arch)
         llir: list[Callable[..., Any]] = []
+        amdgcn: list[Callable[..., Any]] = []
         if not self.has(VOLATILE_LOADS):
             llir.append(warned_of_volatile)
         if arch == "gfx1250" and not self.has(ALL_PRELOADED):
             llir.append(fewer_preloaded)
         if not self.has(CONVERGENT_WMMA):
             llir.append(anchored_products)
+        if not self.has(AWAITED_WRITEBACKS):
+            amdgcn.append(awaited_writebacks)
         recording, width = self.recording(options), int(options.warp_size)
         if recording is not None:
             llir.append(lambda run: instrumented(run, recording, width, arch))
-            around["amdgcn"] = keep_spills
-        if llir:
-            around["llir"] = lambda run: reduce(lambda stage, more: more(stage), llir, run)
+            amdgcn.append(keep_spills)
+        for name, wrappers in (("llir", llir), ("amdgcn", amdgcn)):
+            if wrappers:
+                around[name] = partial(reduce, lambda stage, more: more(stage), wrappers)
         return around
 
     def emitted(self, compiled: Any) -> Sequence[machine_code.Instruction]:

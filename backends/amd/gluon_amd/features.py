@@ -16,6 +16,7 @@ ANY_TARGET_FP8 = Feature((3, 7), "one process makes conversions to fp8 for sever
 BF16_AND_FNUZ = Feature(
     (3, 8), "bfloat16 to fp8 of the fnuz kind, and back, on hardware without it"
 )
+AWAITED_WRITEBACKS = Feature((3, 8), "atomics that release wait for `buffer_wbl2` before them")
 CONVERGENT_WMMA = Feature(
     (3, 8), "products of WMMA stay in front of the branches of masked stores that take them"
 )

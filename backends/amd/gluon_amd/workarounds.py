@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, Callable
 
-__all__ = ["anchored_products", "fewer_preloaded", "warned_of_volatile"]
+__all__ = ["anchored_products", "awaited_writebacks", "fewer_preloaded", "warned_of_volatile"]
 
 # The descriptor of a kernel counts the scalar registers that the launch fills in five bits, and two hold the
 # address of the arguments.
@@ -21,6 +21,12 @@ _BITS = {"ptr": 64, "double": 64, "float": 32, "half": 16, "bfloat": 16}
 _LABEL = re.compile(r"^([-\w.$]+:)", re.M)  # begins a block
 _PRODUCT = re.compile(
     r"^  (?P<value>%[-\w.$]+) = (?:tail )?call (?P<type><[^>]+>) @llvm\.amdgcn\.s?wmma.*$", re.M
+)
+
+# A write-back of the L2 cache up to the release that waits for it; comments and directives may be between.
+_WRITEBACK = re.compile(
+    r"^\tbuffer_wbl2\b[^\n]*\n(?!(?:\t(?:\.|;|s_waitcnt(?! vmcnt\(0\)))[^\n]*\n)*\ts_waitcnt vmcnt\(0\))",
+    re.M,
 )
 
 _Run = Callable[[Any, "dict[str, Any]"], Any]
@@ -70,6 +76,18 @@ def anchored_products(run: _Run) -> _Run:
         text: str = run(source, metadata)
         anchored = "".join(map(_anchored, _LABEL.split(text)))
         return text if anchored == text else f"{anchored}\ndeclare void @llvm.fake.use(...)\n"
+
+    return stage
+
+
+def awaited_writebacks(run: _Run) -> _Run:
+    """Return the stage `run`, which writes machine code, with a wait behind each write-back of the L2 cache that has none.
+
+    LLVM does not count `buffer_wbl2` among what `vmcnt` counts, and drops a wait for it where all stores have been waited for.
+    """
+
+    def stage(source: Any, metadata: dict[str, Any]) -> Any:
+        return _WRITEBACK.sub(r"\g<0>\ts_waitcnt vmcnt(0)\n", run(source, metadata))
 
     return stage
 

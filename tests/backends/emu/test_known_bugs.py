@@ -307,3 +307,10 @@ def test_no_product_moves_behind_a_mask(target):
     places = re.findall(r"v_wmma|s_and_saveexec|s_or_b32 exec_lo", compiled.asm["amdgcn"])
     assert "v_wmma" in places and "s_and_saveexec" in places
     assert "v_wmma" not in places[places.index("s_and_saveexec") :]
+
+
+def test_an_atomic_waits_for_the_caches(monkeypatch):
+    monkeypatch.setenv("GLUON_TARGET", "emu:gfx942")
+    x, labels = torch.randn(5, 9), torch.tensor([1, 2, 3, 4, 5])
+    wanted = torch.nn.functional.cross_entropy(x, labels)
+    torch.testing.assert_close(gluon_kernels.cross_entropy(x, labels), wanted)
