@@ -13,6 +13,7 @@ Source: PTX ISA, 9.7.15.5.2 (wgmma.mma_async), 9.7.15.5.1.1.1 (register fragment
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import Any, Callable, Iterable, Optional
 
 __all__ = ["marker", "narrowed"]
@@ -46,7 +47,7 @@ def _replaced(ptx: str) -> str:
     forward = _marked(lines, "begin")
     backward = reversed(list(_marked(reversed(lines), "end")))
     return "\n".join(
-        line if columns is None else _PRODUCT.sub(lambda m, n=columns: _product(m, n), line)
+        line if columns is None else _PRODUCT.sub(partial(_product, columns), line)
         for line, columns in zip(lines, (one or other for one, other in zip(forward, backward)))
     )
 
@@ -63,7 +64,7 @@ def _marked(lines: Iterable[str], opens: str) -> Iterable[Optional[int]]:
         yield columns
 
 
-def _product(match: re.Match[str], columns: int) -> str:
+def _product(columns: int, match: re.Match[str]) -> str:
     sums = match["sums"].split(",")
     kept = sums[: len(sums) * columns // int(match["n"])]
     return f"{match['head']}{columns}{match['kind']}{','.join(kept)}}}"

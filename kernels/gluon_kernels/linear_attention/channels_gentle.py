@@ -148,16 +148,16 @@ def prepare_gentle(
         own = scale_part(pointers, targets, left, operands, scale, steps, C, BK, EVEN)
         strong = gl.maximum(strong, own)
     gl.portable.fence()
-    weight = gl.portable.accumulator(products)
-    shares = gl.portable.accumulator(products)
+    weight_sum = gl.portable.accumulator(products)
+    share_sum = gl.portable.accumulator(products)
     for part in gl.static_range(PARTS):
         columns = column_smem.index(part).permute((1, 0))
-        weight = gl.portable.mma(q_smem.index(part), columns, weight, is_async=True)
-        shares = gl.portable.mma(row_smem.index(part), columns, shares, is_async=True)
+        weight_sum = gl.portable.mma(q_smem.index(part), columns, weight_sum, is_async=True)
+        share_sum = gl.portable.mma(row_smem.index(part), columns, share_sum, is_async=True)
     gl.store(source + K + near_row, rate)
     gl.store(flags + place, strong)
-    weight = gl.portable.read(weight)
-    shares = gl.portable.read(shares)
+    weight = gl.portable.read(weight_sum)
+    shares = gl.portable.read(share_sum)
     i = near_row[:, None]
     j = gl.arange(0, C, gl.SliceLayout(0, layout))[None, :]
     out_layout: gl.constexpr = gl.portable.blocked_layout([C, C], dtype)

@@ -239,10 +239,11 @@ def _channels_launch(
     if target.has("nvidia.wgmma"):
         options["maxnreg"] = 128  # two programs for a processor
     if first.flags is None:
-        return Launch(
+        alone: Plan = Launch(
             by_channel.prepare_channels, grid, (*tensors, strides, sizes.length, sizes.heads, scale, widths, *constants), tensors,
             **options,
         )  # fmt: skip
+        return alone
     from gluon_kernels.linear_attention.channels_gentle import prepare_gentle
 
     flags = first.flags

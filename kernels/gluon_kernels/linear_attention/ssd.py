@@ -130,7 +130,7 @@ def _gradients(ctx: Any, grad: Optional[Tensor], grad_state: Optional[Tensor]) -
     if grad is None:
         grad = torch.zeros_like(tensors[0])
     initial = None if initial_state is None else initial_state.mT.contiguous()
-    results = scan_gradients(grad, grad_state, *tensors, ctx.softplus, initial)
+    results = scan_gradients(grad, grad_state, *tensors, softplus=ctx.softplus, initial=initial)
     to_initial = results[-1]
     return *results[:-1], None if to_initial is None else to_initial.mT, None
 

@@ -340,7 +340,8 @@ def _needed(semantic: SemanticLayer, columns: Any, tensor_type: distributed_type
     if columns is None:
         return None
     count = semantic.compile_time_int(columns, "columns", 8)
-    across = tensor_type.layout.instr_shape[1]
+    layout: Any = tensor_type.layout
+    across = layout.instr_shape[1]
     if count % 8 or count > across or across < _dims(tensor_type)[1]:
         raise errors.ArgumentError(
             "an instruction multiplies multiples of 8 columns, and covers the accumulator",
