@@ -61,16 +61,28 @@ _GENERATOR: Any = code_generator.CodeGenerator
 _STATIC = _GENERATOR.statically_implemented_functions
 
 
-def _present(value: Any, name: str) -> bool:
-    """`hasattr` in a kernel: ops that the installed Triton cannot emit are not there."""
-    attribute = getattr(value, name, _Nothing)
+def _attribute(value: Any, name: str) -> Any:
+    """Return an attribute, or `_Nothing`; Triton's tuples raise ValueError for one that they lack."""
+    try:
+        return getattr(value, name)
+    except (AttributeError, ValueError):
+        return _Nothing
+
+
+def _has_attribute(generator: Any, node: ast.Call) -> Any:
+    """`hasattr` in a kernel: ops that the installed Triton cannot emit are not there. Triton would make a tuple again first,
+    without the names of its parts."""
+    value, name = (generator.visit(arg) for arg in node.args)
+    plain = value if isinstance(value, tl.tuple) else _triton.unwrap(value)
+    attribute = _attribute(plain, _triton.unwrap(name))
     parts = vars(attribute).values() if isinstance(attribute, ModuleType) else [attribute]
     needs = [
-        getattr(part, "since", None) for part in parts if getattr(part, "__triton_builtin__", False)
+        getattr(part, "since", None)
+        for part in parts
+        if _attribute(part, "__triton_builtin__") is True
     ]
-    return attribute is not _Nothing and (
-        not needs or any(since is None or _triton.has(since) for since in needs)
-    )
+    present = not needs or any(since is None or _triton.has(since) for since in needs)
+    return tl.constexpr(attribute is not _Nothing and present)
 
 
 def _is_instance(generator: Any, node: ast.Call) -> Any:
@@ -89,7 +101,6 @@ class KernelGenerator(LoopGenerator):
     builtin_namespace = {
         **code_generator.CodeGenerator.builtin_namespace,
         "breakpoint": kernel_breakpoint,
-        "hasattr": _present,
         "print": device_print,
     }
     statically_implemented_functions = _Static(
@@ -102,6 +113,7 @@ class KernelGenerator(LoopGenerator):
                 (static_print, tl_core.static_print), _GENERATOR.static_executor(print)
             ),
             isinstance: _is_instance,
+            hasattr: _has_attribute,
         }
     )
 

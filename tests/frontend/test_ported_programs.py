@@ -392,3 +392,21 @@ def test_tritons_helpers_for_tests_of_frontends_take_kernels():
     mine = oracle.load(CHECKED, oracle.OURS).PARSED
     oracle.assert_same(theirs, mine, raw=False)
     assert "tt.store" in mine.str_nodebug()
+
+
+Part = namedtuple("Part", ["data", "size"])
+Size = namedtuple("Size", ["first"])
+
+
+@gluon.jit
+def branching_on_fields(out, part):
+    if hasattr(part, "size") and not hasattr(part, "stride"):
+        gl.store(out, part.size.first)
+    if hasattr(part.size, "first"):
+        gl.store(out + 1, part.data)
+
+
+def test_hasattr_asks_named_tuples():
+    out = np.zeros(2, np.int32)
+    branching_on_fields[(1,)](out, Part(5, Size(7)))
+    assert out.tolist() == [7, 5]
