@@ -340,11 +340,16 @@ class Prefetcher(LoopReader):
         """Return the pointer of a tile that is known before the loop; None where a step computes it in another way."""
         root: ast.expr = tile.pointer
         fresh: dict[str, ast.expr] = {}  # what a step computes anew
+        moved: set[str] = set()  # what it computes from that of the step before
         for statement in loop.node.body:
-            if isinstance(statement, ast.Assign):
+            if isinstance(statement, ast.AugAssign) and isinstance(statement.target, ast.Name):
+                moved.add(statement.target.id)
+            elif isinstance(statement, ast.Assign):
                 named = (target for target in statement.targets if isinstance(target, ast.Name))
                 for target in named:
-                    if target.id not in reads(statement.value):
+                    if target.id in reads(statement.value):
+                        moved.add(target.id)
+                    else:
                         fresh.setdefault(target.id, statement.value)
         while True:
             while isinstance(root, ast.BinOp):
@@ -352,7 +357,7 @@ class Prefetcher(LoopReader):
             if not isinstance(root, ast.Name) or root.id not in fresh:
                 break
             root = fresh.pop(root.id)
-        known = isinstance(root, ast.Name) or not reads(root) & stores(loop.node)
+        known = isinstance(root, ast.Name) or not reads(root) & (stores(loop.node) - moved)
         return root if known else None
 
     def dtype_of(self, tile: Tile, loop: Loop, moved: Mapping[str, str]) -> str:

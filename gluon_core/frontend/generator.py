@@ -7,7 +7,7 @@ from __future__ import annotations
 import ast
 import linecache
 from types import ModuleType
-from typing import Any, Callable, Iterator, Optional
+from typing import Any, Callable, Iterator, Optional, Sequence
 
 from gluon_core import _triton
 from gluon_core._triton import CompilationError, code_generator, tl, tl_core
@@ -67,6 +67,15 @@ def _attribute(value: Any, name: str) -> Any:
         return getattr(value, name)
     except (AttributeError, ValueError):
         return _Nothing
+
+
+def _tuple_of(values: Sequence[Any]) -> Any:
+    return tl.tuple([tl.constexpr(v) if isinstance(v, _BARE) else v for v in values])
+
+
+def _wrapped(value: Any) -> Any:
+    """Return a tuple whose constants, and those of tuples in it, are constexprs."""
+    return _tuple_of(list(map(_wrapped, value.values))) if isinstance(value, tl.tuple) else value
 
 
 def _has_attribute(generator: Any, node: ast.Call) -> Any:
@@ -284,8 +293,11 @@ class KernelGenerator(LoopGenerator):
 
     def visit_Tuple(self, node: Any) -> Any:
         # A property gives a bare number: Triton 3.6 asks the entries of a tuple for their type.
-        values = [self.visit(entry) for entry in node.elts]
-        return tl.tuple([tl.constexpr(v) if isinstance(v, _BARE) else v for v in values])
+        return _tuple_of([self.visit(entry) for entry in node.elts])
+
+    def visit_BinOp(self, node: Any) -> Any:
+        # A sum of tuples: Triton 3.9 takes the constants of the second one out of their constexprs.
+        return _wrapped(super().visit_BinOp(node))
 
     def visit_Compare(self, node: Any) -> Any:
         for side, other in (node.left, node.comparators[0]), (node.comparators[0], node.left):

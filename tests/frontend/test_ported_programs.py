@@ -410,3 +410,29 @@ def test_hasattr_asks_named_tuples():
     out = np.zeros(2, np.int32)
     branching_on_fields[(1,)](out, Part(5, Size(7)))
     assert out.tolist() == [7, 5]
+
+
+@gluon.jit
+def place_of(head, heads):
+    return [head, 7], heads * 2
+
+
+@gluon.jit
+def two_places(head, heads):
+    return place_of(head, heads) + place_of(head + 1, heads)
+
+
+@gluon.jit
+def joining_kernel(out, heads):
+    places = two_places(gl.program_id(0), heads)
+    for i in gl.static_range(2):
+        gl.store(out + 3 * i, places[2 * i][0])
+        gl.store(out + 3 * i + 1, places[2 * i][1])
+        gl.store(out + 3 * i + 2, places[2 * i + 1])
+
+
+def test_sums_of_tuples_hold_constants():
+    """One head is a constant of the kernel."""
+    out = np.zeros(6, np.int32)
+    joining_kernel[(1,)](out, 1)
+    assert out.tolist() == [0, 7, 2, 1, 7, 2]

@@ -49,7 +49,7 @@ CASES = {
     ),
     "tiles": ([64, 128], "N", "b.slice(64, 64, 1).reinterpret(gl.float16, [64, 64], S)", None, ""),
     "gaps": ([64, 64], "G64", "b.reinterpret(gl.int32, [64, 32], G32_WORDS)", None, ""),
-    "gaps in none": ([64, 64], "S", "b.reinterpret(gl.float16, [64, 64], G64)", E.LayoutError, "gaps"),
+    "gaps in none": ([64, 64], "S", "b.reinterpret(gl.float16, [64, 64], G64)", E.LayoutError, "padding"),
     "gaps in a slice": (
         [64, 64], "G64", "b.slice(0, 32).reinterpret(gl.float16, [32, 64], G32)",
         E.LayoutError, "slice with gaps",
