@@ -160,7 +160,7 @@ def cleared(ROWS: gl.constexpr, BOXES: gl.constexpr, BITS: gl.constexpr, ABREAST
 
 @gluon.jit
 def apart(sums, BOXES: gl.constexpr):
-    """Return the multiplied columns of accumulators as tensors side by side, of `widths` of the tile's columns."""
+    """Return accumulators as tensors of adjacent columns, without the columns that no product needs; `widths` gives their widths."""
     parts = ()
     for i in gl.static_range(len(BOXES)):
         if BOXES[i][0] == BOXES[i][1]:

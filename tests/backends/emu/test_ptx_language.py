@@ -176,6 +176,14 @@ def test_instructions_of_other_units_are_named(line, words):
     [
         (HEADER.replace("64", "32"), "line 3 of the PTX: addresses of 64 bits alone"),
         (HEADER + ".alias a, b;", "line 4 of the PTX: an alias of b, which has no body"),
+        (
+            HEADER + ".global .b32 x[2] = {1, 2, 3};",
+            "line 4 of the PTX: 12 bytes of values for a variable of 8 bytes",
+        ),
+        (
+            HEADER + ".global .b32 x = y;",
+            "line 4 of the PTX: 8 bytes of values for a variable of 4 bytes",
+        ),
         (HEADER + ".alias a;", "line 4 of the PTX: an alias has two names"),
         (HEADER + ".global .u32 x = 3 ? ;", "line 4 of the PTX: neither a register nor a number"),
     ],

@@ -278,6 +278,10 @@ class _Modules(Reader):
                 size = max(o + _SIZES[match[4]] for o, _ in content)
             if size > _MOST_BYTES or align & (align - 1) or align > _MOST_ALIGN:
                 raise self.wrong(f"a variable of {size} bytes, aligned to {align}", text, offset)
+            filled_bytes = max((o + _bytes_of(piece) for o, piece in content), default=0)
+            if filled_bytes > size:
+                wrong = f"{filled_bytes} bytes of values for a variable of {size} bytes"
+                raise self.wrong(wrong, text, offset)
             variables.append(Variable(name[1], space, size, align, content))
         return variables
 
@@ -482,6 +486,10 @@ def _skip(text: str, position: int) -> int:
 
 
 @lru_cache(maxsize=32)
+def _bytes_of(piece: bytes | Reference) -> int:
+    return len(piece.bytes_of(0) if isinstance(piece, Reference) else piece)
+
+
 def parse_module(text: str) -> Module:
     """Return the module of a text.
 
