@@ -1,10 +1,11 @@
 """Kernels over rows against QuACK, forward and with gradients, in one process and in random order.
 
     python benchmarks/against_quack.py --seed 1 --jobs 15 [--limit 40] [--widths 131072 50304] [--ops rms_norm]
+    python benchmarks/against_quack.py --shapes 1024x131072 16384x8192 [--compiled]
 
 QuACK compiles for each width at the first call, which takes seconds, so a few widths have three numbers of rows each; `--jobs` processes
-compile in advance. The ratio is QuACK's time over ours: in CUDA graphs, eager, and of the host alone. Its top-k takes widths up to
-4096 and `k` up to 128, powers of two.
+compile in advance, and `--compiled` leaves out what the cache of QuACK on disk does not have. The ratio is the time of QuACK over ours: in
+CUDA graphs, eager, and of the host alone. Its top-k takes widths up to 4096 and `k` up to 128, powers of two.
 """
 
 from __future__ import annotations
@@ -154,16 +155,34 @@ def summary(rows: list[dict[str, Any]]) -> None:
         print(f"| {op} | {way} | {len(own)} | {' | '.join(cells)} | {shape} |")
 
 
+def ahead(number: int, end: float) -> None:
+    """Compile in so many processes, until they are done or the time is over."""
+    base = [sys.executable, *sys.argv]
+    jobs = [subprocess.Popen([*base, "--warm", f"{i}/{number}"]) for i in range(number)]
+    for job in jobs:
+        try:
+            job.wait(max(1.0, end - time.time()))
+        except subprocess.TimeoutExpired:
+            job.kill()
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--ops", nargs="+", default=OPS, choices=OPS)
     parser.add_argument("--widths", nargs="+", type=int, default=WIDTHS)
+    parser.add_argument("--shapes", nargs="+", metavar="ROWSxCOLUMNS", help="instead of drawn ones")
+    parser.add_argument("--compiled", action="store_true", help="only what QuACK has in its cache")
     parser.add_argument("--jobs", type=int, default=0)
     parser.add_argument("--limit", type=float, default=1e9, help="seconds, compilation included")
     parser.add_argument("--warm", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     cases, started = shapes(chosen.seed, chosen.ops, chosen.widths), time.time()
+    if chosen.shapes:
+        sizes = [tuple(map(int, text.split("x"))) for text in chosen.shapes]
+        cases = [(op, rows, columns, 0) for op in chosen.ops for rows, columns in sizes]
+    if chosen.compiled:
+        sweep.compiled_only()
     if chosen.warm:
         number, parts = map(int, chosen.warm.split("/"))
         kinds = list(dict.fromkeys((op, columns, k) for op, _, columns, k in cases))
@@ -177,16 +196,7 @@ def main() -> int:
                     print(f"{case}: {type(error).__name__}: {str(error)[:200]}", file=sys.stderr)
         return 0
     if chosen.jobs:
-        base = [sys.executable, *sys.argv]
-        jobs = [
-            subprocess.Popen([*base, "--warm", f"{i}/{chosen.jobs}"]) for i in range(chosen.jobs)
-        ]
-        end = started + COMPILING * chosen.limit
-        for job in jobs:
-            try:
-                job.wait(max(1.0, end - time.time()))
-            except subprocess.TimeoutExpired:
-                job.kill()
+        ahead(chosen.jobs, started + COMPILING * chosen.limit)
         print(f"compiled in {time.time() - started:.0f} s", flush=True)
     print(f"seed {chosen.seed}, {torch.cuda.get_device_name()}, torch {torch.__version__}")
     random.Random(chosen.seed).shuffle(cases)

@@ -11,7 +11,8 @@ rival over ours. "Eager" is the time per call of a loop of calls, host time incl
 calls. `--cold` adds graphs of calls on copies of the arguments that together exceed the L2 cache twice, as the layers of a model do.
 Results are compared with the reference first. `--jobs` processes compile in advance, on processors that the measuring process then
 leaves to them; a shape is measured as soon as its kernels are there. `--limit` ends a sweep after so many seconds, compilation
-included; the table is of the shapes that were measured.
+included; the table is of the shapes that were measured. Rivals in CuTe DSL (QuACK, FlashAttention) run the kernels that their
+caches on disk have; `--compile-rivals` lets them compile, which takes them seconds per shape.
 """
 
 from __future__ import annotations
@@ -212,6 +213,19 @@ def measured(problem: Problem, shape: Shape, cold: bool = False) -> dict[str, An
     return row
 
 
+def compiled_only() -> None:
+    """Let rivals in CuTe DSL refuse shapes whose kernels they have not compiled before."""
+    try:
+        cute: Any = importlib.import_module("cutlass.cute")
+    except ImportError:
+        return
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise NotImplementedError("not compiled before")
+
+    cute.compile = refuse
+
+
 # -- tables ----------------------------------------------------------------------------------------
 
 
@@ -270,9 +284,26 @@ def summary(rows: list[dict[str, Any]]) -> list[str]:
             lines.append(
                 f"| {op} | {len(values)} | {way} | {geometric(values):.3f} | {fifth:.3f} | {values[0]:.3f} | {shape} |"
             )
+    lines += rivals_of(rows)
     wrong = [row for row in rows if "wrong" in row]
     lines.append(f"\n{len(rows)} shapes, {len(wrong)} failed" + "".join(
         f"\n- {row['op']} {row['shape']}: {row['wrong']}" for row in wrong))  # fmt: skip
+    return lines
+
+
+def rivals_of(rows: list[dict[str, Any]]) -> list[str]:
+    """Return a line for each rival: how many shapes it took, and the first reason why it refused others."""
+    reasons: dict[str, list[str]] = {}
+    for row in rows:
+        for name in row.get("eager", ()):
+            reasons.setdefault(name, [])
+        for name, reason in row.get("refused", {}).items():
+            reasons.setdefault(name, []).append(reason)
+    reasons.pop("ours", None)
+    lines = []
+    for name, of_rival in reasons.items():
+        line = f"\n{name}: {sum(name in row.get('eager', ()) for row in rows)} shapes"
+        lines.append(line + f", {len(of_rival)} refused: {of_rival[0]}" if of_rival else line)
     return lines
 
 
@@ -389,6 +420,7 @@ def main() -> int:
     parser.add_argument("--done", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--limit", type=float, default=1e9, help="seconds, then the rest is left")
     parser.add_argument("--cold", action="store_true", help="also with operands in no cache")
+    parser.add_argument("--compile-rivals", action="store_true", help="in CuTe DSL: seconds each")
     parser.add_argument("--out", type=Path)
     chosen = parser.parse_args()
     problems = listed(chosen)
@@ -403,6 +435,8 @@ def main() -> int:
         warm(todo, chosen.warm, chosen.done)
         return 0
     started = time.time()
+    if not chosen.compile_rivals:
+        compiled_only()
     ahead = Ahead(chosen.jobs, len(todo)) if chosen.jobs else None
     print(f"seed {chosen.seed}, {torch.cuda.get_device_name()}, torch {torch.__version__}\n")
     print("| op | shape | ours in a graph | of the best rival: graph | eager | host | host time |")

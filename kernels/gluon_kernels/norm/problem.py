@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import random
 from typing import Any, Callable, Optional
 
@@ -107,6 +108,20 @@ def _case(rows: int, columns: int, dtype: str = "bfloat16", **more: Any) -> Shap
     return {"rows": rows, "columns": columns, "dtype": dtype, **more}
 
 
+def _quack(function: str, *arguments: Any, **options: Any) -> Any:
+    """Call a function of QuACK (`quack-kernels`), such as "softmax.softmax"."""
+    module, name = function.split(".")
+    return getattr(importlib.import_module(f"quack.{module}"), name)(*arguments, **options)
+
+
+def _quack_loss(x: Tensor, labels: Tensor, reduction: str) -> Tensor:
+    if reduction == "none" and not x.requires_grad:
+        loss: Tensor = _quack("cross_entropy.cross_entropy_fwd", x, labels)
+        return loss
+    loss = _quack("cross_entropy.cross_entropy", x, labels, reduction=reduction)
+    return loss
+
+
 NAMED = [
     _case(rows, columns)
     for rows, columns in (
@@ -119,7 +134,10 @@ SOFTMAX = Problem(
     op=softmax,
     arguments=_rows_only,
     reference=lambda x: _wide(x).softmax(-1),
-    rivals={"torch": lambda x: torch.softmax(x, -1)},
+    rivals={
+        "torch": lambda x: torch.softmax(x, -1),
+        "quack": lambda x: _quack("softmax.softmax", x),
+    },
     draw=draw_rows,
     flops=lambda shape: 0.0,
     bytes=_bytes(2),
@@ -140,7 +158,10 @@ RMS_NORM = Problem(
     op=rms_norm,
     arguments=_norm_arguments,
     reference=_norm_reference(False),
-    rivals={"torch": lambda x, weight: F.rms_norm(x, x.shape[-1:], weight, 1e-6)},
+    rivals={
+        "torch": lambda x, weight: F.rms_norm(x, x.shape[-1:], weight, 1e-6),
+        "quack": lambda x, weight: _quack("rmsnorm.rmsnorm", x, weight, eps=1e-6),
+    },
     draw=draw_rows,
     flops=lambda shape: 0.0,
     bytes=_bytes(2),
@@ -180,7 +201,10 @@ CROSS_ENTROPY = Problem(
     op=cross_entropy,
     arguments=_loss_arguments,
     reference=_loss_reference,
-    rivals={"torch": lambda x, labels, reduction: F.cross_entropy(x, labels, reduction=reduction)},
+    rivals={
+        "torch": lambda x, labels, reduction: F.cross_entropy(x, labels, reduction=reduction),
+        "quack": _quack_loss,
+    },
     draw=draw_rows,
     flops=lambda shape: 0.0,
     bytes=_bytes(1),
