@@ -9,7 +9,7 @@
 A family is a package of `gluon_kernels` whose module `problem` has `PROBLEMS`. The ratio of a shape is the time of the fastest
 rival over ours. "Eager" is the time per call of a loop of calls, host time included; "graph" is that of a CUDA graph of
 calls. `--cold` adds graphs of calls on copies of the arguments that together exceed the L2 cache twice, as the layers of a model do.
-Results are compared with the reference first. `--jobs` processes compile in advance, on processors that the measuring process then
+Results are compared with the reference first, with `--by-rival` with those of the first rival that takes the shape. `--jobs` processes compile in advance, on processors that the measuring process then
 leaves to them; a shape is measured as soon as its kernels are there. `--limit` ends a sweep after so many seconds, compilation
 included; the table is of the shapes that were measured. Rivals in CuTe DSL (QuACK, FlashAttention) run the kernels that their
 caches on disk have; `--compile-rivals` lets them compile, which takes them seconds per shape.
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import itertools
 import json
 import math
 import os
@@ -70,7 +71,7 @@ def listed(chosen: argparse.Namespace) -> list[Problem]:
 
 
 def cases(problems: list[Problem], chosen: argparse.Namespace) -> list[tuple[Problem, Shape]]:
-    """Return the shapes of each op in random order, one op after the other where several are listed."""
+    """Return the shapes of each op in random order: one op after the other where several are listed, else a shape of each in turn."""
     if chosen.named:
         return [(problem, shape) for problem in problems for shape in problem.named]
     drawn = []
@@ -78,10 +79,13 @@ def cases(problems: list[Problem], chosen: argparse.Namespace) -> list[tuple[Pro
         draw = random.Random(chosen.seed)
         of_op = [(problem, problem.draw(draw)) for _ in range(chosen.count)]
         random.Random(chosen.seed).shuffle(of_op)
-        drawn += of_op[chosen.skip :]
-    if not chosen.op:
-        random.Random(chosen.seed).shuffle(drawn)
-    return drawn
+        drawn.append(of_op[chosen.skip :])
+    if chosen.op:
+        return list(itertools.chain(*drawn))
+    turns = [list(turn) for turn in zip(*drawn)]
+    for number, turn in enumerate(turns):
+        random.Random(f"{chosen.seed} {number}").shuffle(turn)
+    return list(itertools.chain(*turns))
 
 
 # -- times -----------------------------------------------------------------------------------------
@@ -171,13 +175,23 @@ def copied(x: torch.Tensor) -> torch.Tensor:
     return result.copy_(x)
 
 
-def measured(problem: Problem, shape: Shape, cold: bool = False) -> dict[str, Any]:
+def measured(
+    problem: Problem, shape: Shape, cold: bool = False, by_rival: bool = False
+) -> dict[str, Any]:
     """Return the times of one shape, and the reason where ours failed or was wrong."""
     arguments = problem.arguments(shape, "cuda")
     row: dict[str, Any] = {"op": problem.name, "shape": {k: str(v) for k, v in shape.items()}}
     calls: dict[str, Call] = {"ours": lambda: problem.op(**arguments)}
+    for name, rival in problem.rivals.items():
+        try:
+            rival(**arguments)
+            calls[name] = lambda rival=rival: rival(**arguments)
+        except Exception as error:  # a rival may refuse a shape
+            row.setdefault("refused", {})[name] = str(error)[:100]
+    judges = list(calls.values())[1:] if by_rival and problem.compared is None else []
     try:
-        results, right = problem.results(arguments), problem.reference(**arguments)
+        results = problem.results(arguments)
+        right = judges[0]() if judges else problem.reference(**arguments)
         pairs = zip(results, right) if isinstance(results, tuple) else [(results, right)]
         row["error"] = max(error_of(one, other) for one, other in pairs)
         if not row["error"] <= problem.tolerance:
@@ -186,12 +200,6 @@ def measured(problem: Problem, shape: Shape, cold: bool = False) -> dict[str, An
     except Exception as error:
         row["wrong"] = f"{type(error).__name__}: {str(error)[:300]}"
         return row
-    for name, rival in problem.rivals.items():
-        try:
-            rival(**arguments)
-            calls[name] = lambda rival=rival: rival(**arguments)
-        except Exception as error:  # a rival may refuse a shape
-            row.setdefault("refused", {})[name] = str(error)[:100]
     about = {name: rough(call) for name, call in calls.items()}
     loops = {name: eager(call, about[name]) for name, call in calls.items()}
     row["eager"] = medians(loops)
@@ -419,6 +427,7 @@ def main() -> int:
     parser.add_argument("--warm", metavar="I/N", help="compile a share only")
     parser.add_argument("--done", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--limit", type=float, default=1e9, help="seconds, then the rest is left")
+    parser.add_argument("--by-rival", action="store_true", help="compare with a rival's results")
     parser.add_argument("--cold", action="store_true", help="also with operands in no cache")
     parser.add_argument("--compile-rivals", action="store_true", help="in CuTe DSL: seconds each")
     parser.add_argument("--out", type=Path)
@@ -442,16 +451,21 @@ def main() -> int:
     print("| op | shape | ours in a graph | of the best rival: graph | eager | host | host time |")
     print("| --- | --- | --- | ---: | ---: | ---: | ---: |")
     rows = []
-    for number, (problem, shape) in enumerate(todo):
-        if ahead is not None:
-            ahead.wait(number, started + chosen.limit - time.time())
-        if time.time() - started > chosen.limit:
-            print(f"\nended after {chosen.limit:.0f} s with {len(todo) - len(rows)} shapes left")
-            break
-        rows.append(measured(problem, shape, chosen.cold))
-        print(shown(rows[-1], problem, shape), flush=True)
-        if chosen.out and number % 50 == 49:  # a sweep that is killed leaves them
-            chosen.out.write_text(json.dumps(rows))
+    try:
+        for number, (problem, shape) in enumerate(todo):
+            if ahead is not None:
+                ahead.wait(number, started + chosen.limit - time.time())
+            if time.time() - started > chosen.limit:
+                print(
+                    f"\nended after {chosen.limit:.0f} s with {len(todo) - len(rows)} shapes left"
+                )
+                break
+            rows.append(measured(problem, shape, chosen.cold, chosen.by_rival))
+            print(shown(rows[-1], problem, shape), flush=True)
+            if chosen.out and number % 50 == 49:  # a sweep that is killed leaves them
+                chosen.out.write_text(json.dumps(rows))
+    except KeyboardInterrupt:
+        print(f"\ninterrupted with {len(todo) - len(rows)} shapes left")
     if ahead is not None:
         ahead.end()
     print("", *summary(rows), sep="\n")

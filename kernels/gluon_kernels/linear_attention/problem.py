@@ -155,7 +155,7 @@ def _arguments(delta: bool, channels: bool = False) -> Any:
         dtype = getattr(torch, shape.get("dtype", "bfloat16"))
 
         def drawn(*sizes: int) -> Tensor:
-            return torch.randn(sizes, device=device)
+            return torch.randn(sizes, device=device, dtype=torch.float32)
 
         q, k = (F.normalize(drawn(batch, length, of_keys, width), dim=-1).to(dtype) for _ in "qk")
         result = {
@@ -373,7 +373,7 @@ def _scan_arguments(shape: Shape, device: Any) -> dict[str, Any]:
     dtype = getattr(torch, shape.get("dtype", "bfloat16"))
 
     def drawn(*sizes: int) -> Tensor:
-        return torch.randn(sizes, device=device)
+        return torch.randn(sizes, device=device, dtype=torch.float32)
 
     b, c = (drawn(*tokens, shape["groups"], shape["width"]).to(dtype) for _ in "bc")
     return {
