@@ -6,7 +6,8 @@
     python benchmarks/misses.py --check                    # without a GPU: a timeline of the emulator
 
 Nsight Compute (`ncu`) profiles one call of each side with warm caches: kernels, grids, clusters, durations, what they read from memory and move through the
-L2 cache, and in how many of the cycles the matrix unit is busy, processors have a block, and instructions are issued. With `--timeline`, CUPTI (`torch.profiler`) gives kernels and durations, and automatic scopes
+L2 cache, and in how many of the cycles the matrix unit is busy, processors have a block, and instructions are issued; of these follows what most of the
+difference is. The rival is the fastest one of the sweep. With `--timeline`, CUPTI (`torch.profiler`) gives kernels and durations, and automatic scopes
 (`gluon_core.timeline`) the parts of a block's time in our last kernel: until its first product ("start"), then waits for copies, waits for the matrix
 unit, barriers and all else ("issue": conversions, addresses, stores between tiles), and from its last product to the end of the launch ("end": sums of
 other programs, stores, later rounds of blocks). The bound is the larger of the product's time at the peak of the matrix unit and that of its bytes,
@@ -31,13 +32,13 @@ import time
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, Callable, Iterator
+from typing import Any, Callable, Iterator, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "kernels"), str(ROOT / "benchmarks")]
 
 import torch  # noqa: E402
-from sweep import problems_of, ratio  # noqa: E402
+from sweep import compiled_only, problems_of, ratio, worded  # noqa: E402
 
 from gluon_core.timeline import record  # noqa: E402
 from gluon_kernels.problem import Problem, Shape  # noqa: E402
@@ -62,7 +63,22 @@ LIMITS = {
 Call = Callable[[], Any]
 
 
-def worst(file: Path, count: int, below: float) -> Iterator[tuple[Problem, Shape, float]]:
+class Miss(NamedTuple):
+    """A shape of a sweep, its ratio in graphs, and the rival that was the fastest there."""
+
+    problem: Problem
+    shape: Shape
+    ratio: float
+    rival: str
+
+    def sides(self) -> tuple[Call, Call]:
+        """Return our call, and the rival's."""
+        arguments = self.problem.arguments(self.shape, "cuda")
+        rival = self.problem.rivals[self.rival]
+        return partial(self.problem.op, **arguments), partial(rival, **arguments)
+
+
+def worst(file: Path, count: int, below: float) -> Iterator[Miss]:
     """Yield the shapes of each op with the lowest ratios in graphs, so many, and lower than `below`."""
     rows = [row for row in json.loads(file.read_text()) if (ratio(row, "graph") or below) < below]
     ways = [(family, way) for family in FAMILIES for way in (False, True)]
@@ -71,7 +87,8 @@ def worst(file: Path, count: int, below: float) -> Iterator[tuple[Problem, Shape
         own = sorted((row for row in rows if row["op"] == op), key=lambda row: ratio(row, "graph"))
         for row in own[:count]:
             shape = {name: value_of(text) for name, text in row["shape"].items()}
-            yield known[op], shape, ratio(row, "graph")
+            times = {name: t for name, t in row["graph"].items() if name != "ours"}
+            yield Miss(known[op], shape, ratio(row, "graph"), min(times, key=times.__getitem__))
 
 
 def value_of(text: str) -> Any:
@@ -184,15 +201,13 @@ SIZES = {"byte": 1e-6, "Kbyte": 1e-3, "Mbyte": 1.0, "Gbyte": 1e3}
 BETWEEN = "spin_kernel"  # of `torch.cuda._sleep`, between the calls
 
 
-def calls(todo: list[tuple[Problem, Shape, float]], limit: float) -> None:
+def calls(todo: list[Miss], limit: float) -> None:
     """Call each side of each shape once within the range that is profiled; as many shapes as the seconds allow."""
     started = time.time()
-    for problem, shape, _ in todo:
+    for miss in todo:
         if time.time() - started > limit:
             break
-        arguments = problem.arguments(shape, "cuda")
-        (_, rival), *_ = problem.rivals.items()
-        sides = partial(problem.op, **arguments), partial(rival, **arguments)
+        sides = miss.sides()
         for side in sides * 2:
             side()
         torch.cuda.synchronize()
@@ -246,16 +261,54 @@ def described(kernel: dict[str, str]) -> str:
     )
 
 
-def counted_rows(todo: list[tuple[Problem, Shape, float]], sides: list[list[dict[str, Any]]]) -> list[str]:  # fmt: skip
+def reason(ours: list[dict[str, str]], theirs: list[dict[str, str]]) -> str:
+    """Return the largest part of what our kernels take longer than theirs, in microseconds.
+
+    The parts are kernels next to the longest one; in that one, its share of the time in which processors have no block; and in the rest, at equal work
+    of the matrix unit, what cycles without products take. Bytes are named where a side moves them near the peak.
+    """
+    sums = [sum(float(k[DURATION]) for k in side) for side in (ours, theirs)]
+    if sums[0] <= sums[1]:
+        return f"{sums[0] - sums[1]:+.1f} us, not slower while profiled"
+    mains = [max(side, key=lambda k: float(k[DURATION])) for side in (ours, theirs)]
+    longest = [float(k[DURATION]) for k in mains]
+    shares = [float(k[ACTIVE]) / float(k[ELAPSED]) for k in mains]
+    idle = [t * (1 - share) for t, share in zip(longest, shares)]
+    busy = [float(k[TENSOR]) / 100 * t for k, t in zip(mains, longest)]
+    rest = [t - i - b for t, i, b in zip(longest, idle, busy)]
+    parts = {
+        f"{len(ours) - 1} other kernels, theirs {len(theirs) - 1}": sums[0] - longest[0] - sums[1] + longest[1],
+        f"processors without a block, {100 - 100 * shares[0]:.0f} % of the time, theirs {100 - 100 * shares[1]:.0f}": idle[0] - idle[1],
+        f"products, {busy[0]:.1f} us of the matrix unit, theirs {busy[1]:.1f}": busy[0] - busy[1],
+        _without_products(mains[0], longest[0]): rest[0] - rest[1],
+    }  # fmt: skip
+    name = max(parts, key=parts.__getitem__)
+    return f"{sums[0] - sums[1]:+.1f} us, {parts[name]:+.1f} of them: {name}"
+
+
+def _without_products(kernel: dict[str, str], us: float) -> str:
+    """Return what a kernel does in cycles without products."""
+    rates = float(kernel[READ]) * 1e12 / us / MEMORY, float(kernel[MOVED]) * 1e12 / us / L2
+    shares = dict(zip(("memory", "the L2 cache"), rates), issue=float(kernel[ISSUED]) / 100)
+    name = max(shares, key=shares.__getitem__)
+    if shares[name] < 0.6:
+        return "waits between products"
+    return f"{name}, {100 * shares[name]:.0f} % of its peak"
+
+
+def counted_rows(todo: list[Miss], sides: list[list[dict[str, str]]]) -> list[str]:
     lines = [
-        "| op | shape | graph | our kernels: read from memory, through the L2 cache, cycles of the matrix unit, active processors, issue | the rival's | bound, us |",
-        "| --- | --- | ---: | --- | --- | --- |",
+        "| op | shape | graph | our kernels: read from memory, through the L2 cache, cycles of the matrix unit, active processors, issue | the rival's | bound, us | reason |",
+        "| --- | --- | ---: | --- | --- | --- | --- |",
     ]
-    for (problem, shape, was), ours, theirs in zip(todo, sides[::2], sides[1::2]):
-        least, part = bound(problem, shape)
-        text = " ".join(str(x) for x in shape.values())
+    for miss, ours, theirs in zip(todo, sides[::2], sides[1::2]):
+        least, part = bound(miss.problem, miss.shape)
+        text = " ".join(worded(miss.shape).values())
         cells = ["<br>".join(map(described, side)) for side in (ours, theirs)]
-        lines.append(f"| {problem.name} | {text} | {was:.2f} | {' | '.join(cells)} | {least:.1f}, {part} |")  # fmt: skip
+        why = reason(ours, theirs) if ours and theirs else "-"
+        lines.append(
+            f"| {miss.problem.name} | {text} | {miss.ratio:.2f} | {cells[0]} | {miss.rival}: {cells[1]} | {least:.1f}, {part} | {why} |"
+        )
     return lines
 
 
@@ -271,25 +324,23 @@ def bound(problem: Problem, shape: Shape) -> tuple[float, str]:
     return max(times)
 
 
-def row_of(problem: Problem, shape: Shape, was: float) -> str:
-    arguments = problem.arguments(shape, "cuda")
-    (name, rival), *_ = problem.rivals.items()
-    ours = kernels_of(lambda: problem.op(**arguments))
-    theirs = kernels_of(lambda: rival(**arguments))
-    least, part = bound(problem, shape)
+def row_of(miss: Miss) -> str:
+    call, rival = miss.sides()
+    ours, theirs = kernels_of(call), kernels_of(rival)
+    least, part = bound(miss.problem, miss.shape)
     main = max(ours, key=lambda kernel: kernel["us"])
     facts = (
         f"{main.get('registers per thread')} registers, {main.get('shared memory', 0) // 1024} KiB"
     )
     try:
-        parts = timeline_of(lambda: problem.op(**arguments))
+        parts = timeline_of(call)
     except Exception as error:  # a kernel may lack a part that the recorder needs
         parts, facts = {}, f"{facts}; no timeline: {type(error).__name__} {str(error)[:80]}"
     shares = ", ".join(f"{k} {100 * v:.0f}" for k, v in parts.items())
     limit = LIMITS[max(parts, key=parts.__getitem__)] if parts else "-"
-    text = " ".join(str(x) for x in shape.values())
+    text = " ".join(worded(miss.shape).values())
     return (
-        f"| {problem.name} | {text} | {was:.2f} | {'; '.join(map(named, ours))}; {facts} | {'; '.join(map(named, theirs))} | "
+        f"| {miss.problem.name} | {text} | {miss.ratio:.2f} | {'; '.join(map(named, ours))}; {facts} | {'; '.join(map(named, theirs))} | "
         f"{least:.1f}, {part} | {shares} | {limit} |"
     )
 
@@ -329,11 +380,11 @@ def main() -> int:
     todo = [one for rank in zip_longest(*columns) for one in rank if one]  # the worst of all first
     if chosen.warm:
         number, parts = map(int, chosen.warm.split("/"))
-        for problem, shape, _ in todo[number::parts]:
-            arguments = problem.arguments(shape, "cuda")
-            call = partial(problem.op, **arguments)
+        for miss in todo[number::parts]:
+            call, _ = miss.sides()
             timeline_of(call) if chosen.timeline else call()
         return 0
+    compiled_only()
     if chosen.calls:
         calls(todo, chosen.calls)
         return 0
@@ -353,15 +404,15 @@ def main() -> int:
     )
     print("| --- | --- | ---: | --- | --- | --- | --- | --- |")
     started = time.time()
-    for number, (problem, shape, was) in enumerate(todo):
+    for number, miss in enumerate(todo):
         if time.time() - started > chosen.limit:
             print(f"\nended with {len(todo) - number} shapes left")
             break
         try:
-            print(row_of(problem, shape, was), flush=True)
+            print(row_of(miss), flush=True)
         except Exception as error:
             print(
-                f"| {problem.name} | {shape} | {type(error).__name__}: {str(error)[:200]} |",
+                f"| {miss.problem.name} | {miss.shape} | {type(error).__name__}: {str(error)[:200]} |",
                 flush=True,
             )
     return 0 if todo else 3
