@@ -11,7 +11,7 @@
 
 becomes
 
-    if n == 2 * BLOCK:  # a row is 2 blocks, which stay in registers
+    if n == 2 * BLOCK:  # 2 blocks are a row, which stays in registers
         columns = gl.arange(0, BLOCK)
         block = gl.load(x + columns)
         total += block
@@ -25,7 +25,9 @@ becomes
     else:
         ...
 
-A row of several blocks has no masks; one of a part of a block keeps them.
+A row of several blocks has no masks; one of a part of a block keeps them. Where the last loop stores rows, their
+distances from those that are kept decide, too; and of a size that is surely no multiple of 16, only the row of a part
+of a block has code of its own.
 """
 
 from __future__ import annotations
@@ -312,30 +314,46 @@ class _Rows(RowLoops):
         """Return the lines of a region with code of their own for rows of few blocks; none where no row fits."""
         outer = " " * region.body[0].col_offset
         end, step = factor(self.text_of(region.end)), factor(region.step)
-        conditions: list[str] = []
-        before: list[str] = []
-        for distance, far, equal in region.apart:
-            name = free_name("apart", self.taken)
-            before.append(f"{outer}{name} = {distance}  # bytes from a row that is stored")
-            conditions.append(
-                f"(({name} == 0) | ({name} >= {far}))" if equal else f"({name} >= {far})"
-            )
-        lines: list[str] = []
+        branches: list[tuple[str, int]] = []  # the size of a row, and its blocks
         for blocks in _BLOCKS:
             kept = region.kept(blocks > 1)
             words = blocks * sum(load.words for load in kept.values())
             if not kept or words > _MOST_WORDS:
                 continue
-            size = f"{end} == {blocks} * {step}" if blocks > 1 else f"0 < {end} and {end} <= {step}"
-            sizes = [f"({part})" for part in size.split(" and ")]
-            size = " & ".join([*sizes, *conditions]) if len(sizes) > 1 or conditions else size
-            word = f"{blocks} blocks are a row, which stays" if blocks > 1 else "the row stays"
-            lines.append(f"{outer}{'elif' if lines else 'if'} {size}:  # {word} in registers")
-            lines += [f"{outer}    {line}" for line in self._unrolled(region, blocks)]
-        if not lines:
+            if blocks > 1 and self.never_whole(region.end, region.step):
+                continue
+            size = (
+                f"{end} == {blocks} * {step}" if blocks > 1 else f"(0 < {end}) & ({end} <= {step})"
+            )
+            branches.append((size, blocks))
+        if not branches:
             return []
+        lines, few = self._distances(region, [size for size, _ in branches], outer)
+        for number, (size, blocks) in enumerate(branches):
+            word = f"{blocks} blocks are a row, which stays" if blocks > 1 else "the row stays"
+            last = size == branches[-1][0]  # the only size that is left
+            test = (few if last else f"{few} & ({size})") if few else size
+            lines.append(f"{outer}{'elif' if number else 'if'} {test}:  # {word} in registers")
+            lines += [f"{outer}    {line}" for line in self._unrolled(region, blocks)]
         old = self.source.splitlines()[region.body[0].lineno - 1 : region.body[-1].end_lineno]
-        return [*before, *lines, f"{outer}else:", *(f"    {line}" if line else "" for line in old)]
+        return [*lines, f"{outer}else:", *(f"    {line}" if line else "" for line in old)]
+
+    def _distances(
+        self, region: _Region, sizes: Sequence[str], outer: str
+    ) -> tuple[list[str], str]:
+        """Return the lines that ask for the distances of rows of few blocks, and the name of their answer; "" without."""
+        if not region.apart:
+            return [], ""
+        few = free_name("few", self.taken)
+        lines = [f"{outer}{few} = {' | '.join(f'({size})' for size in sizes)}", f"{outer}if {few}:"]
+        conditions: list[str] = []
+        for distance, far, equal in region.apart:
+            name = free_name("apart", self.taken)
+            lines.append(f"{outer}    {name} = {distance}  # bytes from a row that is stored")
+            conditions.append(
+                f"(({name} == 0) | ({name} >= {far}))" if equal else f"({name} >= {far})"
+            )
+        return [*lines, f"{outer}    {few} = {' & '.join(conditions)}"], few
 
     def _unrolled(self, region: _Region, blocks: int) -> list[str]:
         """Return the lines of a row of `blocks` blocks, without indent."""

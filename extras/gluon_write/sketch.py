@@ -53,6 +53,7 @@ class Sketch:
         functions: place of a call -> public name of the function.
         called: place of a call -> the function of the user's that it calls.
         multiples: the divisibility of each argument that is no constant, in bytes of pointers.
+        odd: names of integers that are surely no multiples of 16.
         opened: places of calls on shared memory whose layout was left out.
         warps: place of a worker partition -> its warps.
         copied: places of tile loads that the target's unit for copies can do.
@@ -71,6 +72,7 @@ class Sketch:
     functions: dict[Place, str] = field(default_factory=dict)
     called: dict[Place, Any] = field(default_factory=dict)
     multiples: list[int] = field(default_factory=list)
+    odd: set[str] = field(default_factory=set)
     opened: set[Place] = field(default_factory=set)
     warps: dict[Place, int] = field(default_factory=dict)
     copied: set[Place] = field(default_factory=set)
@@ -358,6 +360,21 @@ def _multiples(fn: Any, constexprs: Mapping[Any, Any], attrs: Mapping[Any, Any])
     return [int(facts.get("tt.divisibility", 1)) for facts in known]
 
 
+def _odd(
+    fn: Any, signature: Mapping[str, Any], constexprs: Mapping[Any, Any], attrs: Mapping[Any, Any]
+) -> set[str]:
+    """Return the names of integers that are surely no multiples of 16: a launch notes those that are."""
+    names = set()
+    for i, name in enumerate(fn.arg_names):
+        kind, facts = str(signature.get(name, "")), dict(map(tuple, attrs.get((i,), ())))
+        param = fn.params[i]
+        noted = not (param.do_not_specialize or param.do_not_specialize_on_alignment)
+        integer = kind[:1] in ("i", "u") and kind[1:].isdigit() and (i,) not in constexprs
+        if attrs and noted and integer and "tt.divisibility" not in facts:
+            names.add(name)
+    return names
+
+
 def _is_free(value: Any) -> bool:
     """Return True if the layout of a tensor is left out."""
     return isinstance(value.type.layout, AutoLayout)
@@ -404,6 +421,7 @@ def sketch(
     asked["sanitize_overflow"] = False  # its checks are no ops of the kernel
     drawn = Sketch(banks=target.architecture.banks)
     drawn.multiples = _multiples(fn, constexprs, attrs)
+    drawn.odd = _odd(fn, signature, constexprs, attrs)
     drawn.constants = {
         fn.arg_names[place[0]]: v for place, v in constexprs.items() if len(place) == 1
     }

@@ -13,7 +13,8 @@ becomes
     else:
         ...
 
-A mask costs a comparison, a zero for what is not loaded, and a selection for each element.
+A mask costs a comparison, a zero for what is not loaded, and a selection for each element. A loop whose end is surely
+no multiple of its step stays as it is.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from collections import Counter
 from typing import Any, Optional
 
 from gluon_core import language, portable
+from gluon_core._triton import unwrap
 from gluon_write.form import Form, bounds_of, factor, rewritten
 from gluon_write.loops import argument, reads, stores
 from gluon_write.sketch import Sketch, place_of
@@ -84,12 +86,23 @@ class RowLoops(Form):
             return None
         return None if changing & {*reads(bounds), loop.target.id} else (bounds.args[1], step)
 
+    def never_whole(self, end: ast.expr, step: str) -> bool:
+        """Return True for an end that is an argument, and surely no multiple of the step."""
+        if self.number or not isinstance(end, ast.Name) or end.id not in self.drawn.odd:
+            return False
+        if end.id in stores(self.tree):
+            return False
+        value = unwrap(self.drawn.constants.get(step, int(step) if step.isdigit() else None))
+        return isinstance(value, int) and value % 16 == 0
+
     def _both(self, loop: ast.For) -> Optional[list[str]]:
         """Return the lines of a loop with and without its masks; None where it has none of that form."""
         steps = self.steps_of(loop)
         if steps is None:
             return None
         end, step = steps
+        if self.never_whole(end, step):
+            return None
         unmask = Unmask(self, WholeStep(self, loop, terms_of(end), step))
         outer, inner = " " * loop.col_offset, " " * loop.body[0].col_offset
         old = self.source.splitlines()[loop.lineno - 1 : loop.end_lineno]

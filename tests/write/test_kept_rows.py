@@ -45,11 +45,14 @@ def test_rows_of_few_blocks_are_read_once(chosen_sources):
         y = np.full((2, n + 3), np.nan, np.float32)
         centred[(2,)](x, y, n, n + 3, BLOCK, num_warps=1, target="sim:sm_90")
         assert np.allclose(y[:, :n], expected(x), atol=1e-5) and np.isnan(y[:, n:]).all()
-    assert chosen_sources
-    for text in chosen_sources:
+    odd, *others = chosen_sources
+    assert "== 0" not in odd.partition("    else:\n")[2]
+    assert "2 * BLOCK" not in odd and odd.count("gl.load(") == 1 + 3 and odd.count("for ") == 3
+    assert others
+    for text in others:
         part, _, loops = text.partition("    else:\n")
-        several, _, one = part.partition("elif (0 < n) & (n <= BLOCK)")
-        assert "if (n == 4 * BLOCK)" in several and "elif (n == 2 * BLOCK)" in several
+        several, _, one = part.partition("elif few:")
+        assert "if few & (n == 4 * BLOCK)" in several and "elif few & (n == 2 * BLOCK)" in several
         assert (
             several.count("gl.load(") == 4 + 2 and "mask=" not in several and "for " not in several
         )
@@ -105,7 +108,8 @@ def test_values_of_the_row_before(chosen_sources):
         assert np.allclose(
             y, x + np.array([0.5, 0.5 + sums[0], 0.5 + sums[:2].sum()])[:, None], atol=1e-4
         )
-    assert "2 * BLOCK" in chosen_sources[0]
+    odd, whole = chosen_sources
+    assert "2 * BLOCK" in whole and "2 * BLOCK" not in odd
 
 
 TEXT = """

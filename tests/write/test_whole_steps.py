@@ -41,13 +41,27 @@ def test_rows_that_blocks_fill_have_no_masks(chosen_sources):
         centred[(3,)](x, y, n, 128, num_warps=2, target="sim:sm_90")
         far = x - x.mean(1, keepdims=True)
         assert np.allclose(y, far / np.abs(far).max(1, keepdims=True), atol=1e-5)
-    assert chosen_sources
-    for text in chosen_sources:
+    odd, *others = chosen_sources
+    assert "n % BLOCK" not in odd and odd.count("mask=inside") == 2 and others
+    for text in others:
         assert text.count("if n % BLOCK == 0:") == 3
         for part in text.split("if n % BLOCK == 0:")[1:]:
             whole, _, masked = part.partition("else:")
             assert "mask" not in whole.partition("\n")[2] and "where" not in whole
             assert "inside" not in whole and "mask=" in masked
+
+
+def test_sizes_that_a_launch_does_not_note_may_fill_blocks(chosen_sources):
+    """A form is used for all sizes where their divisibility is not noted."""
+    for words in ({"do_not_specialize": ["n"]}, {"do_not_specialize_on_alignment": [2]}):
+        kernel = gluon.jit(layouts="auto", **words)(centred.fn)
+        for n in (40, 256):
+            x = np.random.default_rng(n).standard_normal((3, n)).astype(np.float32)
+            y = np.zeros_like(x)
+            kernel[(3,)](x, y, n, 128, num_warps=2, target="sim:sm_90")
+            far = x - x.mean(1, keepdims=True)
+            assert np.allclose(y, far / np.abs(far).max(1, keepdims=True), atol=1e-5)
+    assert all(text.count("if n % BLOCK == 0:") == 3 for text in chosen_sources)
 
 
 TEXT = """
