@@ -36,6 +36,7 @@ class Form:
 
     def __init__(self, fn: Any):
         self.source: str = fn.src
+        self.encoded = [line.encode() for line in self.source.split("\n")]
         self.tree = ast.parse(self.source).body[0]
         self.scope = fn.get_capture_scope()
 
@@ -54,8 +55,14 @@ class Form:
         return unwrap(value)
 
     def text_of(self, node: ast.AST) -> str:
-        """Return the text of a node."""
-        return ast.get_source_segment(self.source, node) or ast.unparse(node)
+        """Return the text of a node, which a pass may have made."""
+        first, last = getattr(node, "lineno", 0), getattr(node, "end_lineno", None)
+        if not first or not last:
+            return ast.unparse(node)
+        lines = self.encoded[first - 1 : last]
+        lines[-1] = lines[-1][: node.end_col_offset]  # type: ignore[attr-defined]
+        lines[0] = lines[0][node.col_offset :]  # type: ignore[attr-defined]
+        return b"\n".join(lines).decode() or ast.unparse(node)
 
 
 def bounds_of(texts: list[str]) -> tuple[str, str, str]:

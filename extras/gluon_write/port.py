@@ -16,7 +16,14 @@ from gluon_write.form import free_name
 from gluon_write.kinds import BLOCK, TILES, Kinds
 from gluon_write.library_text import copied
 from gluon_write.port_blocks import arguments, ported_access, ported_maker, ported_method
-from gluon_write.port_modules import Foreign, all_names, find_function, import_text, reached
+from gluon_write.port_modules import (
+    Foreign,
+    all_names,
+    find_function,
+    import_text,
+    imports_in,
+    reached,
+)
 from gluon_write.port_modules import copied as copied_from
 from gluon_write.port_names import (
     Names,
@@ -122,6 +129,8 @@ class _Port:
         self.data = b"".join(self.lines)
         self.file, self.names, self.jits = file, names, jits
         self.tree = ast.parse(text)
+        self.imports = imports_in(self.tree)
+        self.wrappers = _wrappers(self.tree, names)
         self.edits: list[tuple[int, int, str]] = []  # first and last byte, and the new text
         self.bound: frozenset[str] = frozenset()  # by the function at hand
         self.kept: set[str] = set()  # its parameters that keep their values
@@ -349,7 +358,7 @@ class _Port:
         for decorator in jit.decorator_list:
             if is_jit(decorator, self.names):
                 self._decorator(decorator, kernel, jit)
-        for call in _wrappers(self.tree, self.names):
+        for call in self.wrappers:
             if call.args[0].id == jit.name:  # type: ignore[attr-defined]
                 self._wrapper(call, kernel, jit)
         if kernel:
@@ -419,7 +428,7 @@ class _Port:
 
     def _elsewhere(self, node: ast.Name | ast.Attribute) -> None:
         """Name the copy of a function that comes from another file."""
-        one = find_function(self.tree, Path(self.file), node)
+        one = find_function(self.imports, Path(self.file), node)
         if one is None:
             return
         if one not in self.foreign:

@@ -8,12 +8,20 @@ import sys
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Iterable, Iterator, Mapping, Optional
+from typing import Iterable, Mapping, Optional
 
 from gluon_write.form import free_name
 from gluon_write.port_names import Names, bound_by, branches, is_jit, names_of
 
-__all__ = ["Foreign", "all_names", "copied", "find_function", "import_text", "reached"]
+__all__ = [
+    "Foreign",
+    "all_names",
+    "copied",
+    "find_function",
+    "import_text",
+    "imports_in",
+    "reached",
+]
 
 _HELPERS = "_inductor.runtime.triton_helpers"  # of torch: functions for kernels that it writes
 Definition = ast.FunctionDef | ast.ClassDef | ast.Assign | ast.AnnAssign
@@ -30,7 +38,7 @@ class Foreign:
 def all_names(tree: ast.Module, file: Path, depth: int = 8) -> Names:
     """Return a file's names of Triton, those included that other files import or set, as `exp = tl.exp`."""
     names = names_of(tree)
-    for node in _imports(tree) if depth else ():
+    for node in imports_in(tree) if depth else ():
         if not isinstance(node, ast.ImportFrom):
             continue
         there = _file_of(node.module or "", node.level, file)
@@ -59,13 +67,15 @@ def _names_of_file_at(file: Path, changed: int, depth: int) -> Names:
     return all_names(_parsed(file), file, depth)
 
 
-def find_function(tree: ast.Module, file: Path, node: ast.expr) -> Optional[Foreign]:
+def find_function(
+    imports: Iterable[ast.Import | ast.ImportFrom], file: Path, node: ast.expr
+) -> Optional[Foreign]:
     """Return the function of plain Triton that an expression names, where an import binds it.
 
     Args:
-        tree: of the file. node: a name, or an attribute of a module.
+        imports: of the file. node: a name, or an attribute of a module.
     """
-    for imported in _imports(tree):
+    for imported in imports:
         for alias in imported.names:
             function = _resolved(imported, alias, file, node)
             if function is not None:
@@ -90,10 +100,9 @@ def _resolved(
     return _in_module(_file_of(module, level, file), node.attr)
 
 
-def _imports(tree: ast.Module) -> Iterator[ast.Import | ast.ImportFrom]:
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.Import, ast.ImportFrom)):
-            yield node
+def imports_in(tree: ast.Module) -> list[ast.Import | ast.ImportFrom]:
+    """Return the imports of a file, those in its functions included."""
+    return [node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom))]
 
 
 def _in_module(file: Optional[Path], name: str, depth: int = 8) -> Optional[Foreign]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Collection, Optional
 
 import numpy as np
@@ -99,6 +100,25 @@ def plan_of(
         return np.inf, None
 
 
+@dataclass(frozen=True)
+class _Alike:
+    """Hold a relation; two of them are equal where their prices are."""
+
+    form: tuple[Any, ...]
+    relation: Relation = field(compare=False)
+
+
+@lru_cache(maxsize=1 << 10)
+def _table(
+    alike: _Alike, sources: tuple[AnyLayout, ...], results: tuple[AnyLayout, ...]
+) -> np.ndarray:
+    """Return the prices of all pairs; a kernel has many relations with the same ones."""
+    prices = [[plan_of(alike.relation, s, r)[0] for r in results] for s in sources]
+    table = np.array(prices)
+    table.flags.writeable = False
+    return table
+
+
 class Problem:
     """Hold the prices: of each layout of an unknown, and of each pair of a relation."""
 
@@ -124,9 +144,8 @@ class Problem:
 
     def _relate(self, relation: Relation) -> None:
         first, second = relation.source.number, relation.result.number
-        table = np.array(
-            [[plan_of(relation, s, r)[0] for r in self.lists[second]] for s in self.lists[first]]
-        )
+        lists = tuple(self.lists[first]), tuple(self.lists[second])
+        table = _table(_Alike(relation.form(), relation), *lists)
         if self.hopeful and sum(size > 1 for size in relation.source_shape) < 2:
             table = table * _HOPE
         if first == second:

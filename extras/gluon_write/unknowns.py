@@ -106,6 +106,14 @@ class Relation:
     inverse: Any = None
     known: dict[tuple[str, DistributedLayout], Any] = field(default_factory=dict, repr=False)
 
+    def form(self) -> tuple[Any, ...]:
+        """Return all that the price of the relation depends on, but for the two layouts."""
+        detail = tuple(self.detail) if self.kind == "trans" else self.detail
+        shapes = tuple(self.source_shape), tuple(self.result_shape)
+        place = self.wrap and self.wrap[0]
+        around = self.source.warps, self.weight, self.bits
+        return self.kind, detail, self.inverse, place, shapes, around
+
     def forward(self, layout: DistributedLayout) -> Optional[DistributedLayout]:
         """Return the layout that the op gives its result, None where it takes no such operand."""
         return self._once(self._forward, layout)
