@@ -485,11 +485,11 @@ def _skip(text: str, position: int) -> int:
     return position
 
 
-@lru_cache(maxsize=32)
 def _bytes_of(piece: bytes | Reference) -> int:
     return len(piece.bytes_of(0) if isinstance(piece, Reference) else piece)
 
 
+@lru_cache(maxsize=32)
 def parse_module(text: str) -> Module:
     """Return the module of a text.
 
