@@ -36,6 +36,15 @@ def in_memory_of_warps(x, WARPS: gl.constexpr):
 
 
 @gluon.jit
+def store_columns(pointer, total, start, columns):
+    """Store a part of a row, neighbours by neighbouring threads: a row that begins anywhere has a store for each element, of which
+    a thread with several in a row would write to as many places."""
+    layout: gl.constexpr = gl.BlockedLayout([1], [gl.target.warp_size()], [gl.num_warps()], [0])
+    column = start + gl.arange(0, total.shape[0], layout)
+    gl.store(pointer + column, gl.convert_layout(total, layout), mask=column < columns)
+
+
+@gluon.jit
 def store_sums(
     pointer, sums, columns, PIECES: gl.constexpr, WIDTH: gl.constexpr, layout: gl.constexpr
 ):
@@ -46,10 +55,8 @@ def store_sums(
     if pointer is not None:
         WARPS: gl.constexpr = layout.warps_per_cta[0]
         if WARPS == 1:
-            column = gl.arange(0, WIDTH, gl.SliceLayout(0, layout))
             for i in gl.static_range(PIECES):
-                total = gl.sum(sums[i], axis=0)
-                gl.store(pointer + i * WIDTH + column, total, mask=i * WIDTH + column < columns)
+                store_columns(pointer, gl.sum(sums[i], axis=0), i * WIDTH, columns)
         else:
             parts = ()
             for i in gl.static_range(PIECES):
@@ -208,13 +215,12 @@ def norm_backward_walk(
             normal = normalized(xs[i], statistics, row, rows, CENTRED, ROWS)
             value = (g - normal * slope - offset) * spread
             store_piece(dst, value, row, rows, columns, start + i * WIDTH, dst_stride, ALIGN)
+    first = group.to(gl.int64) * columns
     for i in gl.static_range(PIECES):
-        column = start + i * WIDTH + gl.arange(0, WIDTH, of_columns)
-        offsets = group.to(gl.int64) * columns + column
         if to_weight is not None:
-            gl.store(to_weight + offsets, weight_sums[i], mask=column < columns)
+            store_columns(to_weight + first, weight_sums[i], start + i * WIDTH, columns)
         if to_bias is not None:
-            gl.store(to_bias + offsets, bias_sums[i], mask=column < columns)
+            store_columns(to_bias + first, bias_sums[i], start + i * WIDTH, columns)
 
 
 @gluon.jit
@@ -277,12 +283,11 @@ def column_sums(
                 src, row, rows, columns, start, src_stride, 0, ALIGN, ROWS, 1, WIDTH, layout
             )
             weights += g.to(gl.float32) * normalized(x, statistics, row, rows, CENTRED, ROWS)
-    column = start + gl.arange(0, WIDTH, gl.SliceLayout(0, layout))
-    offsets = gl.program_id(1).to(gl.int64) * columns + column
+    first = gl.program_id(1).to(gl.int64) * columns
     if to_weight is not None:
-        gl.store(to_weight + offsets, gl.sum(weights, axis=0), mask=column < columns)
+        store_columns(to_weight + first, gl.sum(weights, axis=0), start, columns)
     if to_bias is not None:
-        gl.store(to_bias + offsets, gl.sum(biases, axis=0), mask=column < columns)
+        store_columns(to_bias + first, gl.sum(biases, axis=0), start, columns)
 
 
 @gluon.jit
