@@ -17,7 +17,6 @@ from memory or, if they fit, from the L2 cache.
 from __future__ import annotations
 
 import argparse
-import ast
 import csv
 import gzip
 import io
@@ -38,7 +37,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "kernels"), str(ROOT / "benchmarks")]
 
 import torch  # noqa: E402
-from sweep import compiled_only, problems_of, ratio, worded  # noqa: E402
+from sweep import compiled_only, problems_of, ratio, value_of, worded  # noqa: E402
 
 from gluon_core.timeline import record  # noqa: E402
 from gluon_kernels.problem import Problem, Shape  # noqa: E402
@@ -89,14 +88,6 @@ def worst(file: Path, count: int, below: float) -> Iterator[Miss]:
             shape = {name: value_of(text) for name, text in row["shape"].items()}
             times = {name: t for name, t in row["graph"].items() if name != "ours"}
             yield Miss(known[op], shape, ratio(row, "graph"), min(times, key=times.__getitem__))
-
-
-def value_of(text: str) -> Any:
-    """Return the number, truth value or tuple that a text shows; the text itself where it shows none, such as a dtype."""
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text
 
 
 # -- CUPTI -----------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ caches on disk have; `--compile-rivals` lets them compile, which takes them seco
 from __future__ import annotations
 
 import argparse
+import ast
 import importlib
 import itertools
 import json
@@ -260,6 +261,14 @@ def worded(shape: Shape) -> dict[str, str]:
     return words
 
 
+def value_of(text: str) -> Any:
+    """Return the number, truth value or tuple that a text shows; the text itself where it shows none, such as a dtype."""
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
 def shown(row: dict[str, Any], problem: Problem, shape: Shape) -> str:
     text = " ".join(f"{k}={v}" for k, v in worded(shape).items())
     if "graph" not in row:
@@ -288,7 +297,8 @@ def summary(rows: list[dict[str, Any]]) -> list[str]:
                 continue
             values = [r for r, _ in ratios]
             fifth = values[int(0.05 * (len(values) - 1))]
-            shape = " ".join(pairs[ratios[0][1]][1]["shape"].values())
+            texts = pairs[ratios[0][1]][1]["shape"]
+            shape = " ".join(worded({k: value_of(text) for k, text in texts.items()}).values())
             lines.append(
                 f"| {op} | {len(values)} | {way} | {geometric(values):.3f} | {fifth:.3f} | {values[0]:.3f} | {shape} |"
             )
