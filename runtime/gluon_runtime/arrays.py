@@ -17,28 +17,29 @@ from typing import Any, Optional
 from gluon_runtime.errors import BundleArgumentError
 from gluon_runtime.rules import storage_size
 
-__all__ = ["Seen", "dtype_name", "from_dlpack", "from_interface", "from_tensor", "width_of"]
+__all__ = ["Pointer", "dtype_name", "from_dlpack", "from_interface", "from_tensor", "width_of"]
 
 
 @dataclass(frozen=True)
-class Seen:
-    """An argument and its properties.
+class Pointer:
+    """An address on the device, as an argument.
 
     Args:
-        kind: `pointer`, `descriptor`, `int`, `float`, `bool`, `none`, `tuple`, `constant` or `other`.
-        value: the address of a pointer; a `Spread`; the items of a tuple, seen; else the argument.
-        dtype: of a pointer or descriptor, None where any fits.
-        size: bytes of storage behind a pointer, None where it is not known.
-        device: type and index of where a pointer points to, None where it is not known.
+        address: of the first element.
+        dtype: the element type, such as `fp32`; None fits any.
+        size: bytes of storage behind it; None where it is not known.
+        device: type and index of where it points to, as torch names them; None where that is not known.
         owner: the object that keeps the memory alive.
     """
 
-    kind: str
-    value: Any
+    address: int
     dtype: Optional[str] = None
     size: Optional[int] = None
     device: Optional[tuple[str, int]] = None
     owner: Any = None
+
+    def data_ptr(self) -> int:
+        return self.address
 
 
 _NAMES = {
@@ -95,7 +96,7 @@ def width_of(dtype: Optional[str]) -> int:
     return max(1, int(bits[1]) // 8) if bits else 1
 
 
-def from_tensor(value: Any) -> Seen:
+def from_tensor(value: Any) -> Pointer:
     try:
         address = int(value.data_ptr())
     except RuntimeError as error:  # torch: a tensor that stands for others
@@ -105,10 +106,10 @@ def from_tensor(value: Any) -> Seen:
     device = getattr(value, "device", None)
     kind = getattr(device, "type", None)
     where = None if kind is None else (str(kind), int(getattr(device, "index", 0) or 0))
-    return Seen("pointer", address, dtype_name(value.dtype), storage_size(value), where, value)
+    return Pointer(address, dtype_name(value.dtype), storage_size(value), where, value)
 
 
-def from_interface(value: Any) -> Seen:
+def from_interface(value: Any) -> Pointer:
     fields = value.__cuda_array_interface__
     text = str(fields["typestr"])
     if text[:1] == ">":
@@ -116,7 +117,7 @@ def from_interface(value: Any) -> Seen:
     width = int(text[2:])
     name = _element(_TYPESTR.get(text[1:2]), 8 * width, text)
     size = _extent(fields["shape"], fields.get("strides"), width)
-    return Seen("pointer", int(fields["data"][0]), name, size, ("cuda", -1), value)
+    return Pointer(int(fields["data"][0]), name, size, ("cuda", -1), value)
 
 
 def _element(kind: Optional[str], bits: int, text: str) -> str:
@@ -137,7 +138,7 @@ _DLTENSOR = struct.Struct("PiiiBBHPPQ")  # DLPack's `DLTensor`, the head of the 
 _PLACES = {1: "cpu", 2: "cuda", 10: "cuda"}  # kDLCPU, kDLCUDA; torch calls ROCm's cuda as well
 
 
-def from_dlpack(value: Any) -> Seen:
+def from_dlpack(value: Any) -> Pointer:
     try:
         capsule = value.__dlpack__()
         pointer = ctypes.pythonapi.PyCapsule_GetPointer
@@ -154,4 +155,4 @@ def from_dlpack(value: Any) -> Seen:
     size = _extent(extents.from_address(sizes) if rank else (), strides, width)
     where = (_PLACES.get(place, f"DLPack {place}"), index)
     owner = (value, capsule)  # the capsule frees the tensor when it goes
-    return Seen("pointer", start + offset, name, size, where, owner)
+    return Pointer(start + offset, name, size, where, owner)

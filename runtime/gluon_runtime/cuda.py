@@ -9,7 +9,7 @@ import ctypes
 from typing import Any, Optional
 
 from gluon_runtime import libcuda
-from gluon_runtime.arrays import Seen
+from gluon_runtime.arrays import Pointer
 from gluon_runtime.driver import Loaded, torch_cuda, torch_stream
 from gluon_runtime.errors import BundleDeviceError, BundleDriverError
 from gluon_runtime.libcuda import CudaCalls
@@ -41,7 +41,7 @@ class CudaDriver(CudaCalls):
         cuda = torch_cuda("cuda")
         return self.device_of_context() if cuda is None else int(cuda.current_device())
 
-    def reaches(self, seen: Seen) -> bool:
+    def reaches(self, seen: Pointer) -> bool:
         return seen.device is not None and seen.device[0] == self.tensor_device
 
     def stream(self, device: int) -> int:
@@ -84,7 +84,7 @@ class CudaDriver(CudaCalls):
 
     def tensor_map(self, device: int, kind: TensorMap, value: Spread) -> bytes:
         self.ensure_context(device)
-        tensor = (value.base, value.shape, value.strides)
+        tensor = (value.base.address, value.shape, value.strides)
         modes = (value.round_f32_to_tf32, value.padding == "nan")
         status, encoded = self.encode_tiled(kind, *tensor, *modes)
         if status:

@@ -6,7 +6,7 @@ import sys
 from typing import Any, Callable, NamedTuple, Optional, Protocol
 
 from gluon_runtime import native
-from gluon_runtime.arrays import Seen
+from gluon_runtime.arrays import Pointer
 from gluon_runtime.manifest import Form, Launch, TensorMap
 from gluon_runtime.values import Spread
 
@@ -41,7 +41,7 @@ class Driver(Protocol):
     def stream(self, device: int) -> int:
         """Return the current stream of a device."""
 
-    def reaches(self, seen: Seen) -> bool:
+    def reaches(self, seen: Pointer) -> bool:
         """Return whether kernels can work on the memory of an argument."""
 
     def load(self, device: int, code: bytes, launch: Launch) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any, Optional
 
-from gluon_runtime.arrays import Seen
+from gluon_runtime.arrays import Pointer
 from gluon_runtime.driver import Loaded, torch_cuda, torch_stream
 from gluon_runtime.errors import BundleDriverError, BundleTargetError
 from gluon_runtime.libcuda import Config
@@ -69,7 +69,7 @@ class HipDriver:
         self._check(self.calls.hipGetDevice(ctypes.byref(device)), "hipGetDevice")
         return device.value
 
-    def reaches(self, seen: Seen) -> bool:
+    def reaches(self, seen: Pointer) -> bool:
         return seen.device is not None and seen.device[0] == self.tensor_device
 
     def stream(self, device: int) -> int:

@@ -22,7 +22,7 @@ from gluon_runtime.grid import measured
 from gluon_runtime.manifest import Constant, Form, Kernel
 from gluon_runtime.rules import ABSENT, ALIGN, CONSTANT, SPECIALIZE, WIDTH, Parameter
 from gluon_runtime.select import Choice
-from gluon_runtime.values import Seen, Spread, look
+from gluon_runtime.values import Pointer, Spread, kind_of, look
 
 __all__ = ["BundledKernel", "Grid"]
 
@@ -53,13 +53,14 @@ class _Loaded:
             dependent=launch.dependent,
             allocate=self._allocate if needs_scratch else None,
             maps=list(map(map_kind, maps)),
-            encode=lambda i, value: driver.tensor_map(device, maps[i], _passed(None, value)),
+            encode=lambda i, value: driver.tensor_map(device, maps[i], look(value)),
             **parts,
         )
         self.engine = self._launch if isinstance(parts["call"], int) else None
 
     def __call__(self, sizes: tuple[int, int, int], stream: int, *values: Any) -> None:
-        arguments = list(map(_passed, self.form.arguments, values))
+        pairs = zip(self.form.arguments, values)
+        arguments = [v if isinstance(pattern, Constant) else look(v) for pattern, v in pairs]
         self._driver.enter(self._device)
         for last in (False, True):
             try:
@@ -76,7 +77,8 @@ class _Loaded:
         for field in [field for field in self.form.packing.fields if field.map is None]:
             value = reduce(operator.getitem, field.path, arguments)
             try:
-                struct.pack("f" if field.code == "bf16" else field.code, value)
+                code = "f" if field.code == "bf16" else field.code
+                struct.pack(code, getattr(value, "address", value))
             except (struct.error, OverflowError, TypeError) as reason:
                 name = self._names[field.path[0]]
                 return BundleArgumentError(str(reason), argument=name, got=repr(value))
@@ -89,16 +91,6 @@ class _Loaded:
         place = self._driver, self._device
         blocks = [Block(*place, size * count, alignment, stream) for size, alignment in parts]
         return blocks[0].data_ptr(), blocks[1].data_ptr(), blocks
-
-
-def _passed(pattern: Any, value: Any) -> Any:
-    """Return an argument as the engine takes it."""
-    if isinstance(pattern, Constant) or isinstance(value, Spread):
-        return value
-    seen = look(value)
-    if seen.kind == "tuple":
-        return tuple(map(_passed, pattern.items, value))
-    return seen.value
 
 
 class BundledKernel(Calls):
@@ -197,22 +189,22 @@ class BundledKernel(Calls):
         return Hit(loaded, driver.stream, device, None)
 
     def _look(self, parameter: manifests.Parameter, value: Any) -> Any:
-        """Return an argument as it was seen, or `ABSENT`."""
+        """Return an argument as the choice and the engine take it, or `ABSENT`."""
         if parameter.constexpr or value is ABSENT:
-            return value if value is ABSENT else Seen("constant", value)
+            return value
         argument = f"{self.name}({parameter.name})"
         try:
             seen = look(value)
         except BundleArgumentError as error:
             error.argument = argument
             raise
-        if seen.kind == "other":
+        if not kind_of(seen):
             raise BundleArgumentError(
                 "kernels cannot take a value of this type",
                 argument=argument,
                 expected="a tensor, an array with __cuda_array_interface__ or __dlpack__, an int, "
                 "float, bool, None, tuple, gluon_runtime.TensorDescriptor or Pointer",
-                got=type(seen.value).__name__,
+                got=type(value).__name__,
             )
         return seen
 
@@ -261,12 +253,12 @@ class BundledKernel(Calls):
 
 
 def _placed(name: str, seen: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the arguments whose place is known, by names."""
-    if seen is not ABSENT and seen.kind == "tuple":
-        for index, item in enumerate(seen.value):
-            yield from _placed(f"{name}[{index}]", item)
-    elif seen is not ABSENT and seen.device is not None:
-        yield name, seen
+    """Yield the pointers whose place is known, by names."""
+    pointer = seen.base if isinstance(seen, Spread) else seen
+    for index, item in enumerate(seen if isinstance(seen, tuple) else ()):
+        yield from _placed(f"{name}[{index}]", item)
+    if isinstance(pointer, Pointer) and pointer.device is not None:
+        yield name, pointer
 
 
 def _parameter(parameter: manifests.Parameter) -> Parameter:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any, Iterable, Mapping, Optional, Sequence
 
 from gluon_runtime import native
-from gluon_runtime.arrays import Seen
 from gluon_runtime.conditions import CONSTANT_SCORE, KINDS, condition
 from gluon_runtime.errors import BundleAmbiguousError, BundleArgumentError, BundleMissingError
 from gluon_runtime.manifest import (
@@ -27,6 +26,7 @@ from gluon_runtime.manifest import (
     spoken,
 )
 from gluon_runtime.rules import ABSENT
+from gluon_runtime.values import Pointer, kind_of
 
 __all__ = ["Choice"]
 
@@ -37,7 +37,7 @@ class Choice:
 
     Args:
         name: of the kernel.
-        seen: per parameter, a `Seen` or `ABSENT`.
+        seen: per parameter, the argument as `look` returned it, a constant, or `ABSENT`.
         options: compile options that the caller names.
     """
 
@@ -92,15 +92,15 @@ class Choice:
         if seen is ABSENT:
             return 0
         if isinstance(pattern, Tuple):
-            if seen.kind != "tuple" or len(seen.value) != len(pattern.items):
+            if not isinstance(seen, tuple) or len(seen) != len(pattern.items):
                 return None
-            inside = [self._score(parameter, p, s) for p, s in zip(pattern.items, seen.value)]
+            inside = [self._score(parameter, p, s) for p, s in zip(pattern.items, seen)]
             return None if None in inside else sum(filter(None, inside))
         if isinstance(pattern, Described):
             return 0 if _descriptor_fits(pattern, seen) else None
         if isinstance(pattern, Constant):
             points = 0 if parameter.constexpr else CONSTANT_SCORE
-            return points if _constant_fits(pattern, seen) else None
+            return points if _constant_fits(parameter, pattern, seen) else None
         return score(parameter, pattern, seen, self.rules)
 
     # -- errors ------------------------------------------------------------------------------------
@@ -116,9 +116,10 @@ class Choice:
     def _missing(self, forms: Sequence[Form], misfits: Sequence[Any]) -> BundleMissingError:
         wrong = min(misfits, key=len)
         near = [form for form, names in zip(forms, misfits) if names == wrong]
-        passed = {p.name: s for p, s in zip(self.kernel.parameters, self.seen)}
         got = {name: repr(value) for name, value in self.options.items()}
-        got |= {name: _described(passed[name], self.rules) for name in wrong if name in passed}
+        for parameter, seen in zip(self.kernel.parameters, self.seen):
+            constant = f"constant {seen!r}" if parameter.constexpr else ""
+            got[parameter.name] = constant or _described(seen, self.rules)
         nearest = f" That is the nearest of {len(forms)} forms." if len(forms) > 1 else ""
         return BundleMissingError(
             f"{self.name} is not in the bundle for these arguments",
@@ -151,52 +152,51 @@ def _same(ours: Any, theirs: Any) -> bool:
     return type(ours) is type(theirs) and bool(ours == theirs)
 
 
-def score(parameter: Parameter, pattern: Value, seen: Seen, rules: Rules) -> Optional[int]:
+def score(parameter: Parameter, pattern: Value, seen: Any, rules: Rules) -> Optional[int]:
     """Return the score of an argument for a value that code takes, by the engine; None where it does not fit."""
-    names = {"pointer": "pointer", "int": "integer", "float": "real", "bool": "boolean"}
-    kind, bits = names.get(seen.kind), 0 if seen.kind == "float" else seen.value
-    if kind is None or not -(2**63) <= bits < 2**64:
+    kinds = {"pointer": "pointer", "int": "integer", "float": "real", "bool": "boolean"}
+    kind, known, most = kinds.get(kind_of(seen)), condition(parameter, pattern, rules), 2**64 - 1
+    if kind is None:
         return None
-    kind = "unsigned" if kind == "integer" and bits >= 2**63 else kind
-    known, most = condition(parameter, pattern, rules), 2**64 - 1
-    value = (KINDS.index(kind), bits & most, seen.dtype, most if seen.size is None else seen.size)
+    of = seen if kind == "pointer" else Pointer(0 if kind == "real" else seen)
+    if not -(2**63) <= of.address <= most:
+        return None
+    kind = "unsigned" if kind == "integer" and of.address >= 2**63 else kind
+    size = most if of.size is None else of.size
+    value = KINDS.index(kind), of.address & most, of.dtype, size
     points: Optional[int] = native.engine.score(known.packed(1), known.text, *value)
     return points
 
 
-def _constant_fits(pattern: Constant, seen: Seen) -> bool:
-    value, as_object = seen.value, seen.kind in ("constant", "other")
+def _constant_fits(parameter: Parameter, pattern: Constant, seen: Any) -> bool:
+    kind = "" if parameter.constexpr else kind_of(seen)
     if pattern.opaque:
-        text = value if isinstance(value, str) else repr(value)
-        return as_object and bool(pattern.value == text)
-    known = as_object or seen.kind in ("int", "none")
-    return known and _same(pattern.value, getattr(value, "value", value))
+        return not kind and bool(pattern.value == (seen if isinstance(seen, str) else repr(seen)))
+    return kind in ("", "int", "none") and _same(pattern.value, getattr(seen, "value", seen))
 
 
-def _descriptor_fits(pattern: Described, seen: Seen) -> bool:
+def _descriptor_fits(pattern: Described, seen: Any) -> bool:
     element = "u1" if pattern.element == "i1" else pattern.element
-    if seen.kind != "descriptor" or seen.dtype != element:
+    if kind_of(seen) != "descriptor" or seen.base.dtype != element:
         return False
-    value, layouts = seen.value, (None, pattern.layout)
-    fits = len(value.shape) == pattern.rank and value.block_shape in (None, pattern.block)
-    return fits and value.layout in layouts
+    fits = len(seen.shape) == pattern.rank and seen.block_shape in (None, pattern.block)
+    return fits and seen.layout in (None, pattern.layout)
 
 
-def _described(seen: Seen, rules: Rules) -> str:
+def _described(seen: Any, rules: Rules) -> str:
     """Return an argument in words."""
-    value = seen.value
-    if seen.kind == "tuple":
-        return f"({', '.join(_described(item, rules) for item in value)})"
-    if seen.kind == "pointer":
+    kind = kind_of(seen)
+    if kind == "tuple":
+        return f"({', '.join(_described(item, rules) for item in seen)})"
+    if kind == "pointer":
         size = "an unknown number of" if seen.size is None else seen.size
-        divisible = "" if value % rules.divisibility == 0 else "not "
+        divisible = "" if seen.address % rules.divisibility == 0 else "not "
         return (
-            f"*{seen.dtype or '?'} at {value:#x}, {divisible}divisible by {rules.divisibility}, "
+            f"*{seen.dtype or '?'} at {seen.address:#x}, {divisible}divisible by {rules.divisibility}, "
             f"into {size} bytes"
         )
-    if seen.kind == "descriptor":
-        box = "" if value.block_shape is None else f" in boxes of {list(value.block_shape)}"
-        layout = "" if value.layout is None else f" in {value.layout}"
-        return f"a descriptor of {seen.dtype}{list(value.shape)}{box}{layout}"
-    kind = "constant" if seen.kind == "constant" else type(value).__name__
-    return "None" if seen.kind == "none" else f"{kind} {value!r}"
+    if kind == "descriptor":
+        box = "" if seen.block_shape is None else f" in boxes of {list(seen.block_shape)}"
+        layout = "" if seen.layout is None else f" in {seen.layout}"
+        return f"a descriptor of {seen.base.dtype}{list(seen.shape)}{box}{layout}"
+    return "None" if seen is None else f"{type(seen).__name__} {seen!r}"

@@ -6,26 +6,11 @@ import ctypes
 from dataclasses import dataclass
 from typing import Any, Optional, Sequence
 
-from gluon_runtime.arrays import Seen, from_dlpack, from_interface, from_tensor, width_of
+from gluon_runtime.arrays import Pointer, from_dlpack, from_interface, from_tensor, width_of
 from gluon_runtime.errors import BundleArgumentError
 from gluon_runtime.rules import plain_kind
 
-__all__ = ["Pointer", "Seen", "Spread", "TensorDescriptor", "look"]
-
-
-@dataclass(frozen=True)
-class Pointer:
-    """An address on the device, as an argument.
-
-    Args:
-        address: of the first element.
-        dtype: the element type, such as `fp32`; None fits any.
-        size: bytes of storage behind it; None where it is not known.
-    """
-
-    address: int
-    dtype: Optional[str] = None
-    size: Optional[int] = None
+__all__ = ["Pointer", "Spread", "TensorDescriptor", "kind_of", "look"]
 
 
 @dataclass(frozen=True)
@@ -51,7 +36,7 @@ class TensorDescriptor:
 
 @dataclass(frozen=True)
 class Spread(TensorDescriptor):
-    """A descriptor that was looked at: its base is an address, and no shape or stride is left open.
+    """A descriptor that was looked at: its base is a `Pointer`, and no shape or stride is left open.
 
     Args:
         layout: of the box, as Python prints it; None where the form decides.
@@ -62,17 +47,16 @@ class Spread(TensorDescriptor):
     layout: Optional[str] = None
 
 
-def look(value: Any) -> Seen:
-    """Return the kind and the properties of an argument; `other` for one that kernels only take as a constant."""
-    kind = plain_kind(value)
+def look(value: Any) -> Any:
+    """Return an argument as the engine takes it, with all that the choice of the code depends on: a `Pointer`, a `Spread`, a
+    plain value of Python, a tuple of these, or the object that kernels only take as a constant."""
+    kind = kind_of(value)
     if kind == "tuple":
-        return Seen(kind, tuple(map(look, value)))
+        return tuple(map(look, value))
     if kind:
-        return Seen(kind, int(value) if kind == "int" else value)
-    if isinstance(value, Pointer):
-        return Seen("pointer", value.address, value.dtype, value.size)
+        return int(value) if kind == "int" else value
     if isinstance(value, ctypes.c_void_p):
-        return Seen("pointer", value.value or 0)
+        return Pointer(value.value or 0)
     if hasattr(value, "block_shape") and hasattr(value, "base"):  # Gluon Core's own, too
         return _spread(value, look(value.base))
     if hasattr(value, "data_ptr") and hasattr(value, "dtype"):
@@ -81,19 +65,23 @@ def look(value: Any) -> Seen:
         return from_interface(value)
     if hasattr(value, "__dlpack__") and not isinstance(value, type):
         return from_dlpack(value)
-    return Seen("other", value)
+    return value
 
 
-def _spread(value: Any, base: Seen) -> Seen:
-    """Return the properties of a `TensorDescriptor`, or of a descriptor of Gluon Core.
+def kind_of(seen: Any) -> str:
+    """Return `pointer`, `descriptor` or a name of `PLAIN` for what `look` returned, "" for an object."""
+    if isinstance(seen, Pointer):
+        return "pointer"
+    return "descriptor" if isinstance(seen, Spread) else plain_kind(seen)
 
-    Args:
-        base: those of its base.
+
+def _spread(value: Any, base: Any) -> Spread:
+    """Return a `TensorDescriptor`, or a descriptor of Gluon Core, with all that `base` says of its tensor.
 
     Raises:
         BundleArgumentError: kernels cannot take it.
     """
-    if base.kind != "pointer":
+    if not isinstance(base, Pointer):
         raise BundleArgumentError(
             "not a tensor to describe",
             expected="a tensor, an array or a gluon_runtime.Pointer",
@@ -111,18 +99,18 @@ def _spread(value: Any, base: Seen) -> Seen:
         )
     elif len(strides) != len(sizes) or strides[-1] != 1 or min(strides) < 0:
         mistake = "a descriptor has one stride for each dimension, the last of them 1"
-    elif base.value % 16 or any(step * width % 16 for step in strides[:-1]):
+    elif base.address % 16 or any(step * width % 16 for step in strides[:-1]):
         mistake = (
             "a tensor that is described must begin, and each of its rows, at a multiple of 16 bytes"
         )
-        got = f"{base.value:#x} with strides {strides} of {width} bytes"
+        got = f"{base.address:#x} with strides {strides} of {width} bytes"
     elif value.padding not in ("zero", "nan"):
         mistake, expected, got = "unsupported padding", "'zero' or 'nan'", repr(value.padding)
     if mistake:
         raise BundleArgumentError(mistake, expected=expected, got=got)
     layout, box = getattr(value, "layout", None), value.block_shape
-    spread = Spread(
-        base.value,
+    return Spread(
+        base,
         sizes,
         strides,
         None if box is None else tuple(map(int, box)),
@@ -130,7 +118,6 @@ def _spread(value: Any, base: Seen) -> Seen:
         bool(getattr(value, "round_f32_to_tf32", False)),
         None if layout is None else repr(layout),
     )
-    return Seen("descriptor", spread, base.dtype, base.size, base.device, base.owner)
 
 
 def _strides(value: Any, shape: tuple[int, ...], dtype: Optional[str]) -> Any:

@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 
 from gluon_core.bundle import Bundle
 from gluon_runtime import Pointer, c_sources, container, errors, open_bundle
-from gluon_runtime.arrays import Seen
 from gluon_runtime.manifest import Parameter, Value
 from gluon_runtime.rules import RULES
 from gluon_runtime.select import score
@@ -122,10 +121,10 @@ def test_conditions_of_integers_are_those_of_the_rules(kind):
     for value in {0, 3, *limits, *(n - 1 for n in limits), *(n + 1 for n in limits)}:
         usual = RULES.integer_type(value) == kind
         expected = (0 if usual else -2) if least <= value <= most else None
-        seen, annotated = Seen("int", value), replace(PARAMETER, type=kind)
-        assert score(PARAMETER, Value(kind), seen, RULES) == expected, value
+        annotated = replace(PARAMETER, type=kind)
+        assert score(PARAMETER, Value(kind), value, RULES) == expected, value
         within = None if expected is None else 0
-        assert score(annotated, Value(kind), seen, RULES) == within, value
+        assert score(annotated, Value(kind), value, RULES) == within, value
 
 
 def test_it_reads_the_manifest(program, bundle_file):

@@ -73,7 +73,7 @@ class TestPython:
             packed((64, 1), 9),
         ]
         # Encoded once each, for both launches.
-        assert [(v.base, v.padding) for _, _, v in driver.memory] == [
+        assert [(v.base.address, v.padding) for _, _, v in driver.memory] == [
             (0x1000, "zero"),
             (0x20000, "nan"),
         ]
