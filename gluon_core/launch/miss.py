@@ -66,7 +66,7 @@ class Dispatcher(Calls):
         kernel: the jit function.
     """
 
-    comparable = (Layout, str)
+    comparable, grid_error = (Layout, str), LaunchError
 
     def __init__(self, kernel: Any):
         self.kernel = kernel
@@ -107,11 +107,6 @@ class Dispatcher(Calls):
 
     def taken(self, passed: Sequence[Any]) -> tuple[Any, ...]:
         return tuple([argument.value for argument in self.read(passed)])
-
-    def measure(
-        self, grid: Any, values: tuple[Any, ...], hit: Hit
-    ) -> Optional[tuple[int, int, int]]:
-        return measured(grid, self.names, values, LaunchError)
 
     def refused(self, text: str, left: Sequence[str], options: Mapping[str, Any]) -> CallError:
         for option in options:

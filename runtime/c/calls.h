@@ -22,7 +22,7 @@ typedef struct Known {
     PyObject *answer;    /* a tuple that owns these, and the objects whose addresses are words: */
     PyObject *hit, *stream_of, *compiled;
     PyObject *sizes;     /* the grid where a call names none, or None */
-    PyObject *constants; /* the values that a grid function gets for constants; None: the call's */
+    PyObject *constants; /* the values that a grid function gets for those that a call leaves out */
     size_t count;
     uint64_t words[];
 } Known;
@@ -32,6 +32,7 @@ typedef struct {
     PyObject *owner; /* the arguments of the constructor, which own all other objects */
     Parameter parameters[MAX_PARAMETERS];
     Py_ssize_t count, positional;
+    PyObject *absent; /* the value of a constant that a call leaves out */
     PyObject *door; /* an object whose attribute `entry` answers all other calls */
     PyObject *runtime, *enter, *leave, *listeners[3]; /* see Watch in calls.py; runtime may be None */
     PyObject *settings; /* the dictionary of `runtime`, empty where nobody set a hook; or None */
@@ -109,10 +110,8 @@ static PyObject *ask_grid(const Calls *self, PyObject *grid, PyObject *const *va
 {
     OWNED PyObject *named = PyDict_New();
     for (Py_ssize_t i = 0; named != NULL && i < self->count; i++) {
-        const Parameter *of = &self->parameters[i];
-        int fixed = constants != Py_None && of->flags & CONSTANT;
-        PyObject *value = fixed ? PyTuple_GetItem(constants, i) : values[i];
-        if (value == NULL || PyDict_SetItem(named, of->name, value) < 0)
+        PyObject *value = values[i] == self->absent ? PyTuple_GetItem(constants, i) : values[i];
+        if (value == NULL || PyDict_SetItem(named, self->parameters[i].name, value) < 0)
             return NULL;
     }
     return named == NULL ? NULL : PyObject_CallFunctionObjArgs(grid, named, NULL);
@@ -299,17 +298,19 @@ static void forget_calls(Calls *self)
 static PyObject *calls_remember(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
 {
     Calls *self = (Calls *)object;
-    PyObject *launch;
+    PyObject *ignored;
     Known fresh;
     Call call;
-    int ranged = count == 3 ? PyObject_IsTrue(args[1]) : 0;
-    if (count != 3 || !PyTuple_Check(args[0]) || !PyTuple_Check(args[2]))
-        return PyErr_Format(PyExc_TypeError, "remember takes an answer, whether it is ranged, and classes");
-    OWNED PyObject *owners = PyList_New(0), *answer = Py_BuildValue("OO", args[0], owners);
-    if (answer == NULL || !PyArg_ParseTuple(args[0], "OOOOOO", &fresh.hit, &launch, &fresh.stream_of, &fresh.compiled,
-                                            &fresh.sizes, &fresh.constants))
+    int ranged = count == 5 ? PyObject_IsTrue(args[3]) : 0;
+    if (count != 5 || !PyTuple_Check(args[0]) || !PyTuple_Check(args[4]))
+        return PyErr_Format(PyExc_TypeError, "remember takes a hit, its launch and stream, whether it is ranged, and classes");
+    fresh.hit = args[0];
+    fresh.launch = args[1] == Py_None ? NULL : PyCapsule_GetPointer(args[1], LAUNCH);
+    fresh.stream_of = args[2];
+    OWNED PyObject *owners = PyList_New(0), *answer = Py_BuildValue("OOOO", args[0], args[1], args[2], owners);
+    if (answer == NULL || !PyArg_ParseTuple(args[0], "OOOOOO", &ignored, &ignored, &ignored, &fresh.compiled, &fresh.sizes,
+                                            &fresh.constants))
         return NULL;
-    fresh.launch = launch == Py_None ? NULL : PyCapsule_GetPointer(launch, LAUNCH);
     if ((ranged && !self->ranged) || self->used >= MOST_CALLS)
         forget_calls(self);
     self->ranged |= ranged;
@@ -317,7 +318,7 @@ static PyObject *calls_remember(PyObject *object, PyObject *const *args, Py_ssiz
                  read_call(self, &call, self->equals, owners) < 0;
     for (Py_ssize_t i = 0; !unread && i < PyList_Size(owners); i++) {
         PyObject *owner = PyList_GetItem(owners, i);
-        if (PyObject_IsInstance(owner, args[2]) == 1 && PyDict_Contains(self->equals, owner) == 0)
+        if (PyObject_IsInstance(owner, args[4]) == 1 && PyDict_Contains(self->equals, owner) == 0)
             PyDict_SetItem(self->equals, owner, owner);
     }
     if (unread || read_call(self, &call, self->equals, owners) < 0 || PyErr_Occurred()) {
@@ -383,7 +384,7 @@ static void calls_free(PyObject *object)
 }
 
 /* Take the parameters; -1 with an exception where they are none. */
-static int declare(Calls *self, PyObject *parameters, PyObject *absent)
+static int declare(Calls *self, PyObject *parameters)
 {
     for (; self->count < PyTuple_Size(parameters); self->count++) {
         Parameter *to = &self->parameters[self->count];
@@ -391,7 +392,7 @@ static int declare(Calls *self, PyObject *parameters, PyObject *absent)
         if (!PyArg_ParseTuple(PyTuple_GetItem(parameters, self->count), "UsOi", &to->name, &kind,
                               &to->otherwise, &to->flags))
             return -1;
-        if (to->otherwise == absent && !(to->flags & CONSTANT))
+        if (to->otherwise == self->absent && !(to->flags & CONSTANT))
             to->otherwise = NULL;
         self->positional += strcmp(kind, "plain") == 0;
     }
@@ -400,7 +401,7 @@ static int declare(Calls *self, PyObject *parameters, PyObject *absent)
 
 static PyObject *calls_new(PyTypeObject *cls, PyObject *args, PyObject *Py_UNUSED(keywords))
 {
-    PyObject *parameters, *absent;
+    PyObject *parameters;
     allocfunc allocate = (allocfunc)PyType_GetSlot(cls, Py_tp_alloc);
     Calls *self = (Calls *)allocate(cls, 0); /* zeroed */
     if (self == NULL)
@@ -408,12 +409,12 @@ static PyObject *calls_new(PyTypeObject *cls, PyObject *args, PyObject *Py_UNUSE
     Py_INCREF(self->owner = args);
     self->equals = PyDict_New();
     if (self->equals == NULL ||
-        !PyArg_ParseTuple(args, "O!OO(OOO(OOO)OO)OOO(LLLL)", &PyTuple_Type, &parameters, &absent, &self->door,
-                          &self->runtime, &self->enter, &self->leave, &self->listeners[0], &self->listeners[1],
-                          &self->listeners[2], &self->globals, &self->changed, &self->settings, &self->stream,
+        !PyArg_ParseTuple(args, "O!OO(OOO(OOO)OO)OOO(LLLL)", &PyTuple_Type, &parameters, &self->absent,
+                          &self->door, &self->runtime, &self->enter, &self->leave, &self->listeners[0],
+                          &self->listeners[1], &self->listeners[2], &self->globals, &self->changed, &self->settings, &self->stream,
                           &self->is_small, &self->rules.divides, &self->rules.constant, &self->rules.least,
                           &self->rules.most) ||
-        declare(self, parameters, absent) < 0)
+        declare(self, parameters) < 0)
         Py_CLEAR(self);
     return (PyObject *)self;
 }
@@ -421,9 +422,9 @@ static PyObject *calls_new(PyTypeObject *cls, PyObject *args, PyObject *Py_UNUSE
 static PyMethodDef calls_methods[] = {
     {"over", calls_over, METH_O, "over(grid)\n\nReturn `f(*arguments, **options)`, which answers calls."},
     {"remember", (PyCFunction)(void (*)(void))calls_remember, METH_FASTCALL | METH_KEYWORDS,
-     "remember(answer, ranged, comparable, **arguments)\n\n"
-     "Answer calls with these arguments from now on, see `Calls.learn`; False where C cannot. The answer has the fields of\n"
-     "`Known` from `hit` on; `comparable` are the classes of constants whose equals compile alike."},
+     "remember(hit, launch, stream_of, ranged, comparable, **arguments)\n\n"
+     "Answer calls with these arguments from now on, see `Calls.learn`; False where C cannot. `launch` is that of\n"
+     "`native.launch`, or None; `comparable` are the classes of constants whose equals compile alike."},
     {"forget", calls_forget, METH_NOARGS, "forget()\n\nForget all calls."},
     {NULL, NULL, 0, NULL}};
 

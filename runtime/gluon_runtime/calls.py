@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any, Callable, Mapping, NamedTuple, Optional, Sequence
 
 from gluon_runtime import native
+from gluon_runtime.grid import measured
 from gluon_runtime.rules import ABSENT, CONSTANT, Parameter, Rules
 
 __all__ = ["Calls", "Hit", "Parameter", "Watch"]
@@ -28,12 +29,19 @@ _KINDS = {
 
 
 class Hit(NamedTuple):
-    """A launch that fits a call: `launch(sizes, stream_of(device), *arguments)`, and the result of the call."""
+    """A launch that fits a call: `launch(sizes, stream_of(device), *arguments)`, and the result of the call.
+
+    Args:
+        grid: that of calls that name none.
+        constants: per parameter, the value that functions for the grid get for a constant that is left out.
+    """
 
     launch: Callable[..., Any]
     stream_of: Callable[[int], int]
     device: int
     result: Any
+    grid: Any = None
+    constants: Values = ()
 
 
 class Watch(NamedTuple):
@@ -69,10 +77,12 @@ class Calls:
         front: the calls that the C engine knows.
         learns: the engine may learn calls: it can tell them apart.
         comparable: classes of constants whose equals compile alike.
+        grid_error: the class of the error for what is no grid.
     """
 
     over: Callable[[Any], Callable[..., Any]]
     comparable: tuple[type, ...] = (str,)
+    grid_error: Callable[..., Exception]
 
     def __init__(
         self,
@@ -109,10 +119,6 @@ class Calls:
         """Decide on the launch of a call, make it, and teach the engine."""
         raise NotImplementedError
 
-    def measure(self, grid: Any, values: Values, hit: Hit) -> Optional[tuple[int, int, int]]:
-        """Return three sizes; None for an empty grid."""
-        raise NotImplementedError
-
     def refused(self, text: str, left: Sequence[str], options: Options) -> Exception:
         """Return the error for a call that does not fit the parameters.
 
@@ -134,6 +140,12 @@ class Calls:
         passed, options = self.placed(arguments, named)
         stream = options.pop("stream", None) if self._takes_stream else None
         return self.miss(grid, stream, passed, options)
+
+    def measure(self, grid: Any, values: Values, hit: Hit) -> Optional[tuple[int, int, int]]:
+        """Return three sizes; None for an empty grid."""
+        known = zip(values, hit.constants or values)
+        named = [constant if value is ABSENT else value for value, constant in known]
+        return measured(hit.grid if grid is None else grid, self.names, named, self.grid_error)
 
     def run(self, hit: Hit, grid: Any, stream: Any, values: Values) -> Any:
         """Launch a call whose launch is known."""
@@ -196,30 +208,17 @@ class Calls:
 
     # -- learning ----------------------------------------------------------------------------------------
 
-    def learn(
-        self,
-        values: Values,
-        options: dict[str, Any],
-        hit: Hit,
-        ranged: bool,
-        grid: Any = None,
-        constants: Any = None,
-    ) -> None:
+    def learn(self, values: Values, options: dict[str, Any], hit: Hit, ranged: bool) -> None:
         """Have the engine answer calls like this one with `hit` from now on.
 
         Args:
             values: the constants among them never change.
             options: keywords, without a stream.
             ranged: the choice of the code depends on the size of storages.
-            grid: three sizes for calls without a grid.
-            constants: per parameter, the value that functions for the grid get for a constant.
         """
-        if not self.learns:
-            return
-        launcher, stream = self._in_c(hit, values)
-        answer = (hit, launcher, stream, hit.result, grid, constants)
-        named = dict(zip(self.names, values))
-        self.front.remember(answer, ranged, self.comparable, **named, **options)
+        if self.learns:
+            answer, named = (hit, *self._in_c(hit, values)), dict(zip(self.names, values))
+            self.front.remember(*answer, ranged, self.comparable, **named, **options)
 
     @staticmethod
     def _in_c(hit: Hit, values: Values) -> tuple[Any, Any]:
@@ -240,7 +239,7 @@ class Calls:
             passed: arguments of the classes that it will get.
             sizes: the grid where a call names none; None where that is empty.
         """
-        launch, stream_of, device, _ = hit
+        launch, stream_of, device = hit[:3]
         plain = not self._variadic and all(map(operator.is_, self.taken(passed), passed))
 
         def handle(*values: Any, **named: Any) -> None:

@@ -18,7 +18,6 @@ from gluon_runtime.errors import (
     BundleGridError,
     BundleTargetError,
 )
-from gluon_runtime.grid import measured
 from gluon_runtime.manifest import Constant, Form, Kernel
 from gluon_runtime.rules import ABSENT, ALIGN, CONSTANT, SPECIALIZE, WIDTH, Parameter
 from gluon_runtime.select import Choice
@@ -104,6 +103,8 @@ class BundledKernel(Calls):
         bundle: the `Bundle` that it is in.
     """
 
+    grid_error = BundleGridError
+
     def __init__(self, bundle: Any, name: str, kernel: Kernel):
         self.bundle = bundle
         self.kernel = kernel
@@ -149,23 +150,21 @@ class BundledKernel(Calls):
     ) -> None:
         """Choose a form, launch it, and have the next call of this kind find it."""
         hit = self._choose(passed, options)
-        parameters, form = self.kernel.parameters, hit.launch.form  # type: ignore[attr-defined]
-        settled = all(_settled(v) for p, v in zip(parameters, passed) if p.constexpr)
+        settled = all(_settled(v) for p, v in zip(self.kernel.parameters, passed) if p.constexpr)
         if settled and not getattr(self.bundle.driver, "looks_at_each", False):
-            constants = tuple(map(_known, form.arguments, passed))
-            self.learn(passed, options, hit, self._ranged, form.grid, constants)
+            self.learn(passed, options, hit, self._ranged)
         self.run(hit, grid, stream, passed)
 
-    def measure(self, grid: Any, values: Sequence[Any], hit: Any) -> Optional[tuple[int, int, int]]:
-        form = hit.launch.form
-        grid = form.grid if grid is None else grid
-        if grid is None:
+    def measure(
+        self, grid: Any, values: tuple[Any, ...], hit: Hit
+    ) -> Optional[tuple[int, int, int]]:
+        if grid is None and hit.grid is None:
             raise BundleGridError(
                 f"the bundle does not say over which grid {self.name} runs",
                 argument="grid",
                 remedy=f'Give it: bundle["{self.name}"][grid](...).',
             )
-        return measured(grid, self.names, map(_known, form.arguments, values), BundleGridError)
+        return super().measure(grid, values, hit)
 
     def refused(self, text: str, left: Sequence[str], options: Mapping[str, Any]) -> Exception:
         listed = ", ".join(left) or None
@@ -186,7 +185,8 @@ class BundledKernel(Calls):
                 code = self.bundle.member(form.code)
                 loaded = _Loaded(driver, form, device, code, self.names)
                 self._loaded[form.key, device] = loaded
-        return Hit(loaded, driver.stream, device, None)
+        constants = tuple(getattr(pattern, "value", None) for pattern in form.arguments)
+        return Hit(loaded, driver.stream, device, None, form.grid, constants)
 
     def _look(self, parameter: manifests.Parameter, value: Any) -> Any:
         """Return an argument as the choice and the engine take it, or `ABSENT`."""
@@ -280,8 +280,3 @@ def _settled(value: Any) -> bool:
     own: Any = type(value).__hash__
     # An object with the hash of all objects is equal to itself alone, whatever it says it is.
     return value is None or value is ABSENT or own is not object.__hash__
-
-
-def _known(pattern: Any, value: Any) -> Any:
-    """Return the value of an argument; of a constant that was left out, that of the form."""
-    return pattern.value if value is ABSENT and isinstance(pattern, Constant) else value

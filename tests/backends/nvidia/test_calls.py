@@ -418,7 +418,7 @@ class Door(Calls):
         """Return whether calls are one to C; None where it leaves the first to Python."""
         self.front.forget()
         named = zip([parameter.name for parameter in self.declared], one)
-        if not self.front.remember((None,) * 6, False, (), **dict(named)):
+        if not self.front.remember((None,) * 6, None, None, False, (), **dict(named)):
             return None
         before = self.known
         self.front.over(None)(*other[:-1], last=other[-1])
