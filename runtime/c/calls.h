@@ -156,11 +156,12 @@ static inline __attribute__((always_inline)) int place_arguments(const Calls *se
     return to->stream != NULL && Py_TYPE(to->stream) != &PyLong_Type ? -1 : 0;
 }
 
-static inline int read_call(const Calls *self, Call *call, PyObject *equals, PyObject *owners)
+static inline int read_call(const Calls *self, Call *call, PyObject *equals, PyObject *owners, PyObject *comparable)
 {
     start(&call->reader, &self->rules, self->ranged ? self->is_small : NULL);
     call->reader.equals = equals;
     call->reader.owners = owners;
+    call->reader.comparable = comparable;
     for (Py_ssize_t i = 0; i < self->count; i++)
         if (read_value(&call->reader, call->values[i], self->parameters[i].flags))
             return -1;
@@ -213,7 +214,7 @@ static Known *search(Calls *self, Call *call)
     int again = 0;
     Known *found = NULL;
     do
-        if (read_call(self, call, again ? self->equals : NULL, NULL) < 0 ||
+        if (read_call(self, call, again ? self->equals : NULL, NULL, NULL) < 0 ||
             (found = *find(self, &call->reader, hash_words(call->reader.word, call->reader.words))) != NULL)
             return found;
     while (again++ == 0 && PyDict_Size(self->equals) > 0);
@@ -314,14 +315,8 @@ static PyObject *calls_remember(PyObject *object, PyObject *const *args, Py_ssiz
     if ((ranged && !self->ranged) || self->used >= MOST_CALLS)
         forget_calls(self);
     self->ranged |= ranged;
-    int unread = place_arguments(self, args + count, 0, keywords, &call) < 0 ||
-                 read_call(self, &call, self->equals, owners) < 0;
-    for (Py_ssize_t i = 0; !unread && i < PyList_Size(owners); i++) {
-        PyObject *owner = PyList_GetItem(owners, i);
-        if (PyObject_IsInstance(owner, args[4]) == 1 && PyDict_Contains(self->equals, owner) == 0)
-            PyDict_SetItem(self->equals, owner, owner);
-    }
-    if (unread || read_call(self, &call, self->equals, owners) < 0 || PyErr_Occurred()) {
+    if (place_arguments(self, args + count, 0, keywords, &call) < 0 ||
+        read_call(self, &call, self->equals, owners, args[4]) < 0 || PyErr_Occurred()) {
         PyErr_Clear();
         Py_RETURN_FALSE;
     }

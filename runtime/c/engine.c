@@ -136,9 +136,9 @@ static PyMethodDef methods[] = {
     {"describe", (PyCFunction)(void (*)(void))describe, METH_FASTCALL,
      "describe(base, block_shape, layout, padding, rounded)\n\n"
      "Return the descriptor of all of a tensor where one like it was learnt, else None."},
-    {"learn_descriptor", learn_descriptor, METH_VARARGS,
-     "learn_descriptor(descriptor, fields)\n\n"
-     "Describe tensors like that of `descriptor` without checking; False where C cannot tell them."},
+    {"learn_descriptor", (PyCFunction)(void (*)(void))learn_descriptor, METH_FASTCALL,
+     "learn_descriptor(descriptor, base, block_shape, layout, padding, rounded)\n\n"
+     "Describe tensors like this base without checking; False where C cannot tell them."},
     {"refill", refill, METH_VARARGS,
      "refill(handle, arguments, marks, fallback)\n\nReturn `handle(*tensors)`, which launches with tensors in place\n"
      "of `marks`, integers among the arguments or bases of descriptors; None where C cannot."},

@@ -31,7 +31,8 @@ typedef struct {
     const Rules *rules; /* NULL: no key is wanted */
     PyObject *is_small; /* asked of tensors; NULL where the size of their storages does not matter */
     PyObject *equals;   /* a dictionary: constant -> the equal one whose address is the word of both; or NULL */
-    PyObject *owners;   /* with `equals`, a list that gets the objects whose addresses are words; or NULL */
+    PyObject *owners;   /* with `equals`, a list that gets the objects whose addresses are words; or NULL. Then `equals` gets */
+    PyObject *comparable; /* those of these classes. */
     size_t words, leaves, descriptors;
     Leaf leaf[MAX_LEAVES];
     Key keys[MAX_MAPS];
@@ -42,7 +43,7 @@ static void start(Reader *to, const Rules *rules, PyObject *is_small)
 {
     to->rules = rules;
     to->is_small = is_small;
-    to->equals = to->owners = NULL;
+    to->equals = to->owners = to->comparable = NULL;
     to->words = to->leaves = to->descriptors = 0;
 }
 
@@ -72,13 +73,23 @@ static uint64_t word_of_view(const View *view, uint64_t divides)
     return word | (uint64_t)(divides && !(start_of(view) & divides)) << 63;
 }
 
+/* Add rank, element type, device, alignment to 16 bytes, sizes and strides of a tensor. */
+static int add_view(Reader *to, const View *view)
+{
+    int failed = view->strides == NULL || add(to, 1 + (uint64_t)view->rank) | add(to, word_of_view(view, 15));
+    for (int i = 0; !failed && i < view->rank; i++)
+        failed = add(to, (uint64_t)view->shape[i]) | add(to, (uint64_t)view->strides[i]);
+    return failed;
+}
+
 /* Return an object, or one known to compile alike. */
 static __attribute__((cold)) PyObject *equal_of(const Reader *to, PyObject *object)
 {
     PyObject *equal = PyDict_GetItemWithError(to->equals, object);
     PyErr_Clear(); /* it has no hash */
-    if (to->owners != NULL)
-        PyList_Append(to->owners, object);
+    if (to->owners != NULL && PyList_Append(to->owners, object) == 0 && equal == NULL &&
+        PyObject_IsInstance(object, to->comparable) == 1)
+        PyDict_SetItem(to->equals, object, object);
     return equal != NULL && Py_TYPE(equal) == Py_TYPE(object) ? equal : object;
 }
 

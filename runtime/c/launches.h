@@ -277,12 +277,8 @@ static PyObject *signature(PyObject *Py_UNUSED(module), PyObject *const *args, P
     Reader to;
     start(&to, NULL, NULL);
     for (Py_ssize_t i = 0; i < count; i++) {
-        View view = {0};
-        int failed = args[i] != Py_None && (!view_of(args[i], &view) || !view.strides || view.device.type == DEVICE_CPU);
-        failed |= add(&to, args[i] != Py_None ? 1 + (uint64_t)view.rank : 0) | add(&to, word_of_view(&view, 15));
-        for (int dim = 0; !failed && dim < view.rank; dim++)
-            failed = add(&to, (uint64_t)view.shape[dim]) | add(&to, (uint64_t)view.strides[dim]);
-        if (failed)
+        View view;
+        if (args[i] == Py_None ? add(&to, 0) : !view_of(args[i], &view) || view.device.type == DEVICE_CPU || add_view(&to, &view))
             Py_RETURN_NONE;
     }
     return PyBytes_FromStringAndSize((const char *)to.word, (Py_ssize_t)(to.words * sizeof *to.word));

@@ -198,7 +198,7 @@ class TensorDescriptor(HostDescriptor):
             padding,
             round_f32_to_tf32,
         )
-        return _learn(descriptor)
+        return _learn(descriptor, tensor, block_shape, layout, padding, round_f32_to_tf32)
 
     @property
     def mode(self) -> str:
@@ -213,11 +213,15 @@ def _unknown(*arguments: Any) -> None:
 _known: Callable[..., Optional[TensorDescriptor]] = _unknown  # earlier descriptors, in C
 
 
-def _learn(descriptor: TensorDescriptor) -> TensorDescriptor:
-    """Have tensors like this one described without checking again; `made` itself."""
+def _learn(descriptor: TensorDescriptor, *facts: Any) -> TensorDescriptor:
+    """Have tensors like this one described without checking again; return `descriptor`.
+
+    Args:
+        facts: the arguments of `from_tensor` that it was made of.
+    """
     global _known
     native.teach()
-    if native.engine.learn_descriptor(descriptor, descriptor.__dict__):
+    if native.engine.learn_descriptor(descriptor, *facts):
         _known = native.engine.describe
     return descriptor
 
