@@ -177,6 +177,24 @@ static inline int class_of(const PyTypeObject *cls)
     return -1;
 }
 
+/* Know one class more; 0 where there is no room. */
+static int add_class(PyTypeObject *cls, ReadView read)
+{
+    if (classes_known == MAX_CLASSES)
+        return 0;
+    Py_INCREF(cls); /* for good */
+    classes[classes_known].cls = cls;
+    classes[classes_known++].read = read;
+    return 1;
+}
+
+/* Return whether an object describes a tensor; its class is known from now on. */
+static int is_descriptor(PyObject *value)
+{
+    return class_of(Py_TYPE(value)) >= 0 || (PyObject_HasAttr(value, names[BLOCK_SHAPE]) &&
+                                             PyObject_HasAttr(value, names[BASE]) && (add_class(Py_TYPE(value), NULL), 1));
+}
+
 /* 1 after reading a tensor of a known class, 0 for other objects and for tensors without memory. */
 static int view_of(PyObject *value, View *out)
 {

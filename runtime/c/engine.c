@@ -11,7 +11,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#define VERSION 16     /* of this interface; native.py takes no other */
+#define VERSION 17     /* of this interface; native.py takes no other */
 #define MAX_KINDS 512  /* letters that describe the arguments, brackets of tuples included */
 #define MAX_PARAMETERS 128
 #define CACHE_SIZE 1024 /* tensor maps kept; a power of two */
@@ -68,28 +68,16 @@ static PyObject *make(PyObject *Py_UNUSED(module), PyObject *args, PyObject *key
     return enclose(&self, sizeof self, LAUNCH);
 }
 
-enum { TENSOR, DESCRIBED, ARRAY }; /* kinds of classes, see native.py */
-
-static PyObject *teach(PyObject *Py_UNUSED(module), PyObject *args)
+static PyObject *teach(PyObject *Py_UNUSED(module), PyObject *cls)
 {
-    PyObject *cls;
-    int kind;
-    if (!PyArg_ParseTuple(args, "Oi", &cls, &kind))
-        return NULL;
     OWNED PyObject *capsule = PyObject_GetAttrString(cls, "__dlpack_c_exchange_api__");
     const Exchange *table = capsule == NULL ? NULL : PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
-    int usable = kind == TENSOR && table != NULL && table->major == 1 && table->read != NULL;
+    int usable = table != NULL && table->major == 1 && table->read != NULL;
+    ReadView read = usable ? table->read : PyObject_HasAttr(cls, names[ARRAY_STRUCT]) ? read_array : NULL;
     PyErr_Clear();
-    if (class_of((PyTypeObject *)cls) >= 0)
-        Py_RETURN_TRUE;
-    if (classes_known == MAX_CLASSES || (kind == TENSOR && !usable))
-        Py_RETURN_FALSE;
-    Py_INCREF(cls); /* for good */
-    classes[classes_known].cls = (PyTypeObject *)cls;
-    classes[classes_known++].read = kind == ARRAY ? read_array : usable ? table->read : NULL;
     if (usable)
         streams = table->current_stream;
-    Py_RETURN_TRUE;
+    return PyBool_FromLong(class_of((PyTypeObject *)cls) >= 0 || (read != NULL && add_class((PyTypeObject *)cls, read)));
 }
 
 static PyObject *current_stream(PyObject *Py_UNUSED(module), PyObject *index)
@@ -146,9 +134,9 @@ static PyMethodDef methods[] = {
      "score(row, text, kind, bits, element, size)\n\nReturn the score of a `gb_value`, see choice.h; None for none."},
     {"signature", (PyCFunction)(void (*)(void))signature, METH_FASTCALL,
      "signature(*tensors)\n\nReturn the facts of tensors as bytes, see launches.h; None where C cannot read one, or a CPU has it."},
-    {"teach", teach, METH_VARARGS,
-     "teach(cls, kind)\n\nRead tensors (0) of exactly this class through DLPack's table of functions, descriptors (1)\n"
-     "by their fields, arrays of NumPy (2); False where it cannot."},
+    {"teach", teach, METH_O,
+     "teach(cls)\n\nRead objects of exactly this class without calls into Python: tensors through DLPack's table of functions,\n"
+     "arrays of NumPy; False where it cannot."},
     {NULL, NULL, 0, NULL}};
 
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_engine", NULL, -1, methods,

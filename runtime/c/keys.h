@@ -216,7 +216,7 @@ static int read_value(Reader *to, PyObject *value, int flags)
                 return -1;
         return 0;
     }
-    if (class_of(cls) >= 0 || (to->rules == NULL && PyObject_HasAttr(value, names[BLOCK_SHAPE])))
+    if (is_descriptor(value))
         return read_descriptor(to, value);
     return to->rules == NULL ? add_leaf(to, value, PLAIN, 0) : -1;
 }

@@ -224,7 +224,6 @@ class Calls:
     def _in_c(hit: Hit, values: Values) -> tuple[Any, Any]:
         """Return the launch in C, None where there is none, and how it finds its stream. C may read `values` then."""
         native.teach()
-        native.teach_descriptors(values)
         launcher = getattr(hit.launch, "engine", None)
         return launcher, launcher and native.stream(hit.stream_of, hit.device)
 

@@ -9,12 +9,11 @@ import importlib
 import itertools
 import struct
 import sys
-from typing import Any, Callable, Iterable, Sequence
+from typing import Any, Callable, Sequence
 
-__all__ = ["LETTERS", "engine", "launch", "map_kind", "stream", "teach", "teach_descriptors"]
+__all__ = ["LETTERS", "engine", "launch", "map_kind", "stream", "teach"]
 
-_TENSOR, _DESCRIBED, _ARRAY = range(3)  # kinds of classes that C reads
-_VERSION = 16  # of the interface of `engine.c`
+_VERSION = 17  # of the interface of `engine.c`
 # The letter of each type of numbers: that of the struct module; y is bfloat16.
 _TYPES = "i1 i8 i16 i32 i64 u1 u8 u16 u32 u64 fp16 bf16 fp32 f32 fp64"
 LETTERS = dict(zip(_TYPES.split(), "bbhiqBBHIQeyffd"))
@@ -45,10 +44,10 @@ def teach() -> None:
     """Let C read NumPy's arrays, and torch's tensors without a call into Python, if torch offers that (from 2.10)."""
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     if torch is not None:
-        engine.teach(torch.Tensor, _TENSOR)
-        engine.teach(torch.nn.Parameter, _TENSOR)
+        engine.teach(torch.Tensor)
+        engine.teach(torch.nn.Parameter)
     if numpy is not None:
-        engine.teach(numpy.ndarray, _ARRAY)
+        engine.teach(numpy.ndarray)
 
 
 _streams: dict[int, bool] = {}  # device -> whether C may find the stream
@@ -104,12 +103,3 @@ def map_kind(key: Any, *facts: int, box: Sequence[int]) -> bytes:
     """
     number = _numbers.setdefault(key, next(_count))
     return _MAP_KIND.pack(number, *facts, *box[::-1], *[0] * (5 - len(box)))
-
-
-def teach_descriptors(values: Iterable[Any]) -> None:
-    """Let C read the descriptors among arguments."""
-    for value in values:
-        if isinstance(value, tuple):
-            teach_descriptors(value)
-        elif hasattr(value, "block_shape") and hasattr(value, "base"):
-            engine.teach(type(value), _DESCRIBED)

@@ -283,6 +283,14 @@ class TestArguments:
         with pytest.raises(errors.BundleMissingError, match=r"x: \*fp16"):
             bundle["scale"][1](Pointer(0x1000, "fp16"), 0x2000, 50, 1.0, 512)
 
+    def test_raw_pointers_with_their_device(self, bundle_file):
+        driver = Double(count=2)
+        bundle = open_bundle(bundle_file, driver=driver)
+        bundle["scale"][1](Pointer(0x1000, "fp32", device=("cuda", 1)), 0x2000, 50, 1.0, 512)
+        assert driver.launches[0].device == 1
+        with pytest.raises(errors.BundleDeviceError, match=r"scale\(x\).*got cpu"):
+            bundle["scale"][1](Pointer(0x1000, device=("cpu", 0)), 0x2000, 50, 1.0, 512)
+
     def test_host_memory_is_no_device_memory(self, bundle):
         with pytest.raises(errors.BundleDeviceError, match=r"scale\(x\).*got cpu.*\.cuda\(\)"):
             bundle["scale"][1](numpy.zeros(64, "f4"), Tensor(0x2000), 50, 1.0, 512)

@@ -19,7 +19,6 @@ from gluon_core.nvidia import NVMMASharedLayout
 from gluon_core.nvidia.hopper import TensorDescriptor
 from gluon_core.registry.load import registry
 from gluon_nvidia import driver
-from gluon_runtime import native
 from gluon_runtime.calls import Calls
 from gluon_runtime.rules import RULES
 from tests.backends.fake_cuda import FakeCuda, plug_cuda
@@ -445,7 +444,6 @@ def teller():
     before = driver._state
     driver._state = driver.Driver(FakeCuda())
     try:
-        native.engine.teach(TensorDescriptor, True)
         door, dispatcher = Door(), Dispatcher(anything)
         yield lambda *calls: (door.are_one(*calls), *(decided(call, dispatcher) for call in calls))
     finally:

@@ -59,7 +59,6 @@ def prepared(fake, signature, meta, **fields):
             launch(sizes, stream, *values)
             pytest.fail("the launch came to Python")
 
-        native.teach_descriptors(arguments)
         native.engine.bind(engine, sizes, lambda device: stream, in_python)(*arguments)
 
     return launch_in_c
