@@ -15,6 +15,7 @@ from gluon_core.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 from gluon_kernels.attention.hopper_exchange import (
+    NOWHERE,
     add_last,
     add_step,
     columns_of,
@@ -125,7 +126,7 @@ def gradients_of_half(
     for_values = accumulators(zeros_of(ROWS, LAYOUTS))
     of_head = padded * D // 256  # rows of the sums; a step has 32, 16 for each half
     of_program = group * HEADS * of_head + half * 16
-    previous = of_program + wrapped(first, steps, CAUSAL) * 32
+    previous = NOWHERE
 
     k_columns, k, v = half_of(own, half, SIZE, D, COLUMNS)
     buffer = gl.allocate_shared_memory(gl.float32, sums.block_type.shape, sums.layout)

@@ -22,6 +22,7 @@ from gluon_kernels.attention.online import accumulators, start_sums, wait_sums
 from gluon_kernels.attention.sums import in_order_of_registers
 
 __all__ = [
+    "NOWHERE",
     "add_last",
     "add_step",
     "columns_of",
@@ -29,6 +30,9 @@ __all__ = [
     "half_of",
     "start_exchange",
 ]
+
+# A row past those of all sums, where the step before the first one adds: TMA writes nothing there.
+NOWHERE = gl.constexpr(1 << 30)
 
 
 @gluon.jit

@@ -9,6 +9,7 @@ import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.language.nvidia.hopper import tma_ring, warpgroup_mma_wait
 from gluon_kernels.attention.hopper_exchange import (
+    NOWHERE,
     add_last,
     add_step,
     columns_of,
@@ -88,7 +89,7 @@ def gradients_of_half(
         # Where a step's sums lie, 16 rows for half of them.
         to = place_of_program()[1] * SETTINGS[5] * rows + padded_start(work[2][0], sequence, STEP)
         to = to // STEP * 32 + start * 32 + half * 16
-        previous = to
+        previous = NOWHERE
         for _ in range(SETTINGS[5] * (stop - start)):
             q, grad, statistics = others.wait(position)
             q = columns_of(q.reshape([STEP, D]), COLUMNS)
