@@ -15,6 +15,7 @@ __all__ = ["batch_backward", "batch_forward", "packed_backward", "packed_forward
 
 Plan = Callable[..., Any]
 MANY = 256  # sequences of one launch
+LONG = 1024  # queries, of which the last tile wastes little: the heads that share keys need not be joined
 
 
 def _on_hopper() -> bool:
@@ -85,7 +86,8 @@ def _in_parts(q: Tensor, k: Tensor, causal: bool) -> bool:
     if not 64 < width <= 96:
         return bool(width > 128)
     tiles = -(-length // 128) * batch * heads
-    return causal or bool(heads == k.shape[1] and 2 * tiles > multiprocessors(q))
+    apart = heads == k.shape[1] or length >= LONG
+    return causal or bool(apart and 2 * tiles > multiprocessors(q))
 
 
 def batch_forward(

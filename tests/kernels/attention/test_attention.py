@@ -12,6 +12,7 @@ from gluon_kernels import attention, eager
 from gluon_kernels.attention import ops
 from gluon_kernels.attention.problem import ATTENTION, GRADIENTS
 from gluon_kernels.problem import error_of
+from tests.kernels.launched import launches_of
 from tests.kernels.routes import route
 from tests.kernels.sizes import repeated
 
@@ -104,6 +105,19 @@ def test_gradients_of_wide_heads(shape):
 )
 def test_wide_heads_in_two_parts(shape):
     assert PROBLEMS[0].check({"batch": 2, **shape}, "cpu") is None
+
+
+@pytest.mark.parametrize("length, kernel", [(130, "attention_wide"), (100, "attention_hopper")])
+def test_long_heads_of_96_that_share_keys_are_in_two_parts(length, kernel, monkeypatch):
+    """Short ones are joined, which saves tiles."""
+    from gluon_kernels.attention import routes
+
+    monkeypatch.setattr(routes, "LONG", 128)
+    monkeypatch.setattr(routes, "multiprocessors", lambda tensor: 2)
+    q, k, v = (torch.randn(1, heads, length, 96).bfloat16() for heads in (4, 2, 2))
+    (launch,) = launches_of(lambda: attention(q, k, v), "sim:sm_90")
+    assert launch.kernel.fn.__name__ == kernel
+    assert error_of(attention(q, k, v), masked(q, k, v)) < 1e-2
 
 
 def test_groups_in_a_ping_pong_schedule(monkeypatch):
