@@ -31,6 +31,7 @@ from gluon_write.inline import inlined, makers_inlined, makes, steps_inlined
 from gluon_write.kept_rows import with_kept_rows
 from gluon_write.lane_sums import summed_by_lanes
 from gluon_write.loads_ahead import loaded_ahead
+from gluon_write.operand_buffers import with_operand_buffers
 from gluon_write.partition_choice import in_partitions
 from gluon_write.per_call import per_call
 from gluon_write.preferred import chosen_form
@@ -339,9 +340,10 @@ def _solved(
         LayoutError: two ops demand different layouts of one value.
     """
     warps = int(options.num_warps)
-    kept = held(fn, drawn)
-    if kept is not fn:
-        fn, drawn = kept, traced(kept)
+    for written in (held, with_operand_buffers):
+        other = written(fn, drawn)
+        if other is not fn:
+            fn, drawn = other, traced(other)
     graph = build(drawn, target.warp_size, warps)
     if any(one.conflict is not None for one in graph.unknowns):
         # Products of different depths share an accumulator: each gets it in its own layout.

@@ -22,7 +22,7 @@ from gluon_write.form import Form, edited, free_name, rewritten
 from gluon_write.loops import mentions, operands_of, stores
 from gluon_write.sketch import Sketch, multiplies, place_of
 
-__all__ = ["held"]
+__all__ = ["Operands", "held"]
 
 
 def held(fn: Any, drawn: Sketch) -> Any:
@@ -31,10 +31,10 @@ def held(fn: Any, drawn: Sketch) -> Any:
     Args:
         drawn: the traced kernel.
     """
-    return rewritten(fn, drawn.jits, lambda jit, number: _Function(jit, number, drawn).text())
+    return rewritten(fn, drawn.jits, lambda jit, number: Operands(jit, number, drawn).text())
 
 
-class _Function(Form):
+class Operands(Form):
     def __init__(self, fn: Any, number: int, drawn: Sketch):
         super().__init__(fn)
         self.number, self.drawn = number, drawn
@@ -78,14 +78,18 @@ class _Function(Form):
         if isinstance(node, (ast.For, ast.While)):
             loops = [*loops, node]
         if isinstance(node, ast.Call) and loops and self._multiplies(node):
-            for operand in operands_of(node):
-                loop = self._kept(operand, loops)
+            for operand in () if self.is_unaided(node) else operands_of(node):
+                loop = self.kept(operand, loops)
                 if loop is not None:
                     yield operand, loop
         for child in ast.iter_child_nodes(node):
             yield from self._operands(child, loops)
 
-    def _kept(
+    def is_unaided(self, product: ast.Call) -> bool:
+        """Return True for a product that no matrix unit takes: threads read its operands from shared memory."""
+        return place_of(product, self.number) in self.drawn.unaided
+
+    def kept(
         self, operand: ast.expr, loops: list[ast.For | ast.While]
     ) -> Optional[ast.For | ast.While]:
         """Return the outermost loop whose steps all have one value of an operand; None without one."""

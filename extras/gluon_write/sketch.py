@@ -16,7 +16,7 @@ from gluon_core.frontend.host_calls import is_library
 from gluon_core.frontend.trace import trace
 from gluon_core.language.reductions import dot_fma
 from gluon_core.launch.jit import GluonJITFunction
-from gluon_core.layouts import AutoLayout, DotOperandLayout
+from gluon_core.layouts import AutoLayout, BlockedLayout, DotOperandLayout
 from gluon_core.plugin.targets import Target
 from gluon_core.portable.tile_ops import tile_descriptor
 from gluon_core.registry.load import registry
@@ -54,6 +54,7 @@ class Sketch:
         called: place of a call -> the function of the user's that it calls.
         multiples: the divisibility of each argument that is no constant, in bytes of pointers.
         odd: names of integers that are surely no multiples of 16.
+        unaided: place of a product that no matrix unit takes -> the layout of its sum.
         opened: places of calls on shared memory whose layout was left out.
         warps: place of a worker partition -> its warps.
         copied: places of tile loads that the target's unit for copies can do.
@@ -73,6 +74,7 @@ class Sketch:
     called: dict[Place, Any] = field(default_factory=dict)
     multiples: list[int] = field(default_factory=list)
     odd: set[str] = field(default_factory=set)
+    unaided: dict[Place, BlockedLayout] = field(default_factory=dict)
     opened: set[Place] = field(default_factory=set)
     warps: dict[Place, int] = field(default_factory=dict)
     copied: set[Place] = field(default_factory=set)
@@ -249,6 +251,9 @@ class _Sketcher(KernelGenerator):
             precision = named.get("input_precision")
             chosen = self._layouts(a, b, acc, "registers", input_precision=precision)
             op.attrs["layouts"] = [unwrap(getattr(chosen, f)) for f in ("a", "b", "accumulator")]
+            place = place_of(node, self.number)
+            if place is not None and isinstance(op.attrs["layouts"][2], BlockedLayout):
+                self.drawn.unaided[place] = op.attrs["layouts"][2]
         return self.semantic.make_tensor(op.results[0], acc.type)
 
     def _store(self, node: Any, called: Any) -> Any:

@@ -1,0 +1,209 @@
+"""Hand the operands of products without a matrix unit on through shared memory.
+
+    acc = gl.portable.mma(x, y, acc)
+
+becomes
+
+    x_buffer = gl.allocate_shared_memory(x.dtype, x.shape, value=x)
+    y_buffer = gl.allocate_shared_memory(y.dtype, y.shape, value=y)
+    x_operand = x_buffer.load()
+    y_operand = y_buffer.load()
+    acc = gl.portable.mma(x_operand, y_operand, acc)
+
+A thread multiplies whole rows by whole columns. It converts an operand all at once, and holds it until both are
+there: those of a tile of 64x64x64 took all registers and 6 kB of local memory. Loads of a buffer wait until their
+numbers are multiplied.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import Any, Iterator, Optional, Sequence, Union
+
+from gluon_sim.tracing.types import TensorType
+from gluon_write.form import edited, free_name, one_line, rewritten
+from gluon_write.held import Operands
+from gluon_write.loops import mentions, operands_of, stores
+from gluon_write.sketch import Sketch, place_of
+
+__all__ = ["with_operand_buffers"]
+
+_MOST_HELD = 64  # registers of a thread for both operands, that a conversion may take
+_LATER = (ast.IfExp, ast.BoolOp, ast.Lambda, ast.comprehension)  # parts may not be evaluated
+_WRITES = re.compile(r"store|atomic|asm|print|barrier|scatter|copy|assert|wait|arrive")
+_PLAIN = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr)
+Loops = list[Union[ast.For, ast.While]]
+
+
+def with_operand_buffers(fn: Any, drawn: Sketch) -> Any:
+    """Return a kernel whose products of threads read their operands from shared memory, or the kernel.
+
+    Args:
+        drawn: the traced kernel.
+    """
+    if not drawn.unaided:
+        return fn
+    return rewritten(fn, drawn.jits, lambda jit, number: _Products(jit, number, drawn).text())
+
+
+class _Products(Operands):
+    def __init__(self, fn: Any, number: int, drawn: Sketch):
+        super().__init__(fn, number, drawn)
+        self.before: dict[int, list[str]] = {}  # a line -> those that come before it
+        self.early: dict[
+            tuple[int, str], str
+        ] = {}  # line of a loop, and text of an operand -> its buffer
+        self.taken = set(re.findall(r"\w+", self.source))
+
+    def text(self) -> Optional[str]:
+        """Return the text of the function; None where nothing changes."""
+        if not self.space:
+            return None
+        edits: list[tuple[ast.expr, str]] = []
+        for body, loops in self._bodies(self.tree, []):
+            buffers: dict[str, str] = {}  # text of an operand -> its buffer
+            loaded: dict[tuple[str, ...], list[str]] = {}  # texts of both -> what was loaded
+            for statement in body:
+                for call in self._products(statement):
+                    edits += self._product(call, statement, loops, buffers, loaded)
+                for known in (buffers, loaded):
+                    _forget(known, stores(statement))
+        if not edits:
+            return None
+        text = edited(self.source, edits).splitlines()
+        for line, new in sorted(self.before.items(), reverse=True):
+            indent = re.match(r"\s*", text[line - 1])
+            assert indent is not None
+            text[line - 1 : line - 1] = [indent[0] + one for one in new]
+        return "\n".join(text) + "\n"
+
+    def _bodies(self, node: ast.AST, loops: Loops) -> Iterator[tuple[list[ast.stmt], Loops]]:
+        """Yield blocks of statements with the loops around them."""
+        loops = [*loops, node] if isinstance(node, (ast.For, ast.While)) else loops
+        for name in ("body", "orelse"):
+            body = getattr(node, name, None)
+            if isinstance(body, list):
+                yield body, loops
+                for statement in body:
+                    yield from self._bodies(statement, loops)
+
+    def _products(self, statement: ast.stmt) -> Iterator[ast.Call]:
+        """Yield the products of a statement that is on lines of its own, and writes at its end at most."""
+        before = self.source.splitlines()[statement.lineno - 1][: statement.col_offset]
+        if not isinstance(statement, _PLAIN) or before.strip():
+            return
+        if any(isinstance(node, _LATER) for node in ast.walk(statement)):
+            return
+        calls = [node for node in ast.walk(statement) if isinstance(node, ast.Call)]
+        last = statement.value if isinstance(statement, ast.Expr) else None
+        if any(_WRITES.search(self._named(call)) for call in calls if call is not last):
+            return
+        for call in calls:
+            if place_of(call, self.number) in self.drawn.unaided and self._is_large(call):
+                yield call
+
+    def _named(self, call: ast.Call) -> str:
+        called = self.called(call)
+        if called is not None:
+            return str(getattr(called, "src", getattr(called, "__name__", "")))
+        return call.func.attr if isinstance(call.func, ast.Attribute) else "asm"
+
+    def _is_large(self, call: ast.Call) -> bool:
+        """Return True if a thread has more of the operands than it may hold, and both are in registers."""
+        operands = operands_of(call)
+        if not operands or any(one.lineno != one.end_lineno for one in operands):
+            return False
+        held = 0
+        for index, one in enumerate(operands):
+            sizes = {self._held(value, index, call) for value in self._values(one)}
+            if not sizes or 0 in sizes:
+                return False
+            held += max(sizes)
+        return held > _MOST_HELD
+
+    def _held(self, value: Any, index: int, call: ast.Call) -> int:
+        """Return the registers of a thread for an operand; 0 of one that comes from shared memory."""
+        owner = getattr(value.resolve(), "owner", None)
+        if not isinstance(value.type, TensorType) or getattr(owner, "name", "") == "local_load":
+            return 0
+        place = place_of(call, self.number)
+        assert place is not None
+        layout = self.drawn.unaided[place]
+        rows, columns = value.type.dims
+        free, depth = (rows, columns) if index == 0 else (columns, rows)
+        tile = (
+            layout.size_per_thread[index]
+            * layout.threads_per_warp[index]
+            * layout.warps_per_cta[index]
+        )
+        own = layout.size_per_thread[index] * max(1, free // tile)
+        return int(min(own, free) * depth)
+
+    def _values(self, node: ast.expr) -> Sequence[Any]:
+        place = place_of(node, self.number)
+        return self.drawn.returned.get(place, ()) if place else ()
+
+    def _product(
+        self,
+        call: ast.Call,
+        statement: ast.stmt,
+        loops: Loops,
+        buffers: dict[str, str],
+        loaded: dict[tuple[str, ...], list[str]],
+    ) -> list[tuple[ast.expr, str]]:
+        """Note the lines before a product, and return the edits of its operands."""
+        operands = operands_of(call)
+        texts = [one_line(self.text_of(one)) for one in operands]
+        key = tuple(texts)
+        lines = self.before.setdefault(statement.lineno, [])
+        if key not in loaded:
+            names = [
+                self._buffer(text, one, statement, loops, buffers)
+                for text, one in zip(texts, operands)
+            ]
+            words = [re.sub(r"_buffer(?=(_\d+)?$)", "_operand", name) for name in names]
+            loaded[key] = [free_name(word, self.taken) for word in words]
+            lines += [f"{one} = {name}.load()" for one, name in zip(loaded[key], names)]
+        return list(zip(operands, loaded[key]))
+
+    def _buffer(
+        self,
+        text: str,
+        operand: ast.expr,
+        statement: ast.stmt,
+        loops: Loops,
+        buffers: dict[str, str],
+    ) -> str:
+        """Return the name of an operand's buffer, and note the lines that fill it: before the loops that keep it."""
+        loop = self.kept(operand, loops)
+        if loop is not None:
+            key = loop.lineno, text
+            if key not in self.early:
+                self.early[key] = self._filled(text, operand, loop)
+            return self.early[key]
+        if text not in buffers:
+            buffers[text] = self._filled(text, operand, statement)
+        return buffers[text]
+
+    def _filled(self, text: str, operand: ast.expr, place: ast.stmt) -> str:
+        """Note the lines before a statement that fill a buffer with an operand; return its name."""
+        word = next((n.id for n in ast.walk(operand) if isinstance(n, ast.Name)), "")
+        word = word if word and word != self.space else "product"
+        lines = self.before.setdefault(place.lineno, [])
+        if not isinstance(operand, ast.Name):
+            value = free_name(f"{word}_value", self.taken)
+            lines.append(f"{value} = {text}")
+            text = value
+        name = free_name(f"{word}_buffer", self.taken)
+        shape = f"{text}.dtype, {text}.shape, value={text}"
+        lines.append(f"{name} = {self.space}.allocate_shared_memory({shape})")
+        return name
+
+
+def _forget(known: dict[Any, Any], changed: set[str]) -> None:
+    """Drop what was noted of expressions that mention names with new values."""
+    for key in list(known):
+        texts = (key,) if isinstance(key, str) else key
+        if any(mentions(ast.parse(text)) & changed or "(" in text for text in texts):
+            del known[key]

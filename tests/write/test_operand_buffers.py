@@ -1,0 +1,81 @@
+"""Products without a matrix unit: threads read their operands from shared memory."""
+
+import re
+
+import numpy as np
+import pytest
+
+import gluon_core as gluon
+from gluon_core import language as gl
+from gluon_core.registry.load import registry
+
+pytestmark = pytest.mark.once
+
+
+def numbers(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+@gluon.jit(layouts="auto")
+def twice(a, b, c, N: gl.constexpr):
+    """Store a product, the same again, and one of another operand of that name."""
+    o = gl.arange(0, N)[:, None] * N + gl.arange(0, N)[None, :]
+    x, y = gl.load(a + o), gl.load(b + o)
+    gl.store(c + o, gl.portable.mma(x, y, gl.zeros([N, N], gl.float32)))
+    gl.store(c + N * N + o, gl.portable.mma(x, y, gl.zeros([N, N], gl.float32)))
+    x = x + 1.0
+    gl.store(c + 2 * N * N + o, gl.portable.mma(x, y.T, gl.zeros([N, N], gl.float32)))
+
+
+def test_operands_are_stored_once(chosen_sources):
+    n = 32
+    a, b = numbers(n, n), numbers(n, n, seed=1)
+    c = np.zeros((3, n, n), np.float32)
+    twice[(1,)](a, b, c, n, num_warps=4, target="sim:sm_90")
+    assert np.allclose(c, [a @ b, a @ b, (a + 1) @ b.T], atol=1e-4)
+    (text,) = chosen_sources
+    filled = re.findall(r"(\w+) = gl\.allocate_shared_memory\((\w+)\.dtype", text)
+    assert [value for _, value in filled] == ["x", "y", "x", "y_value"]
+    assert text.count(".load()") == 4 and text.count("mma(x_operand, y_operand,") == 2
+
+
+@gluon.jit(layouts="auto")
+def in_a_loop(a, b, c, steps, N: gl.constexpr):
+    o = gl.arange(0, N)[:, None] * N + gl.arange(0, N)[None, :]
+    x = gl.load(a + o)
+    total = gl.zeros([N, N], gl.float32)
+    for step in range(steps):
+        y = gl.load(b + step * N * N + o)
+        total = gl.portable.mma(x, gl.exp(y), total)
+    gl.store(c + o, total)
+
+
+def test_an_operand_of_all_steps_is_stored_before_them(chosen_sources):
+    n = 32
+    a, b, c = numbers(n, n), numbers(3, n, n, seed=1), np.zeros((n, n), np.float32)
+    in_a_loop[(1,)](a, b, c, 3, n, num_warps=4, num_stages=1, target="sim:sm_90")
+    assert np.allclose(c, a @ np.exp(b).sum(0), atol=1e-3)
+    before, _, loop = chosen_sources[0].partition("for step in")
+    assert "x_buffer = " in before and "x_operand = x_buffer.load()" in loop
+    assert loop.count("allocate_shared_memory") == 1
+
+
+@gluon.jit(layouts="auto")
+def once(a, b, c, N: gl.constexpr):
+    o = gl.arange(0, N)[:, None] * N + gl.arange(0, N)[None, :]
+    gl.store(c + o, gl.portable.mma(gl.load(a + o), gl.load(b + o), gl.zeros([N, N], gl.float32)))
+
+
+def test_a_tile_of_64_columns_stays_in_registers():
+    """Its operands took all registers and 6 kB of local memory of each thread."""
+    a, c = numbers(64, 64), np.zeros((64, 64), np.float32)
+    kernel = once.warmup(a, a, c, 64, num_warps=4, target=registry().target("sm_90"))
+    report = kernel.report()
+    assert report.spills == 0 and report.registers < 200
+
+
+def test_small_tiles_are_converted(chosen_sources):
+    a, b, c = numbers(16, 16), numbers(16, 16, seed=1), np.zeros((16, 16), np.float32)
+    once[(1,)](a, b, c, 16, num_warps=4, target="sim:sm_90")
+    assert np.allclose(c, a @ b, atol=1e-4)
+    assert "allocate_shared_memory" not in chosen_sources[0]
