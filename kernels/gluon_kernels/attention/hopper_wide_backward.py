@@ -53,6 +53,17 @@ def rows_of(blocks, FIRST: gl.constexpr, ROWS: gl.constexpr):
 
 
 @gluon.jit
+def store_head(out, result, column, place, sequence, length, width):
+    """Store some columns of the rows of a head; tensors are [tokens, heads, width], or [sequences, heads, length, width] where `length` is not 0."""
+    line, end, head = place
+    heads = gl.num_programs(1)
+    out += (sequence * (heads - 1) + head).to(gl.int64) * length * width
+    apart = length > 0
+    place = (line, end, gl.where(apart, 0, head))
+    store_rows(out, result, column, place, gl.where(apart, 1, heads), width)
+
+
+@gluon.jit
 def steps_of(start, stop, SETTINGS: gl.constexpr):
     """Return the steps of a program: one for keys that no query sees, which leave the result alone, since ptxas serializes products in a branch."""
     return gl.maximum(SETTINGS[5] * (stop - start), 1)
@@ -185,21 +196,21 @@ def gradients_of(rings, exchange, out, lists, scales, half: gl.constexpr, SETTIN
         tile = own_tile(lists, 4, SETTINGS)
         place = (tile[1][0] + tile[0][1], tile[1][1], place_of_program()[1])
         factor = scales[0] if half == 1 else 1.0
-        to, width = out
+        to, length, width = out
         seen = tile[3][0] < tile[3][1]
         left = gl.where(seen, done[0] * factor, 0.0)
         right = gl.where(seen, done[1] * factor, 0.0)
-        store_rows(to, left, 0, place, gl.num_programs(1), width)
-        store_rows(to, right, COLUMNS[0], place, gl.num_programs(1), width)
+        store_head(to, left, 0, place, tile[0][0], length, width)
+        store_head(to, right, COLUMNS[0], place, tile[0][0], length, width)
 
 
 @gluon.jit
 def wide_key_gradients(
     q_desc, k_desc, v_desc, grad_desc, to_keys, to_values, statistics, rows, of_queries, of_keys, count, scale,
-    log_scale, cap, depth, width, SHARED: gl.constexpr, WINDOW: gl.constexpr, CAPPED: gl.constexpr,
+    log_scale, cap, length, depth, width, SHARED: gl.constexpr, WINDOW: gl.constexpr, CAPPED: gl.constexpr,
     MOST: gl.constexpr,
 ):  # fmt: skip
-    """Store the gradients of keys and values, [tokens, heads, depth] and [tokens, heads, width].
+    """Store the gradients of keys and values, [tokens, heads, depth] and [tokens, heads, width]; [sequences, heads, length, ...] where `length` is not 0.
 
     Operands are those of `varlen_key_gradients`, their descriptors pairs: of 128 columns of queries and keys and of the 64 or 128 behind, and of two parts of
     values and of the gradients of results.
@@ -232,8 +243,11 @@ def wide_key_gradients(
     scales = (scale, (log_scale, cap))
     gl.warp_specialize(
         [
-            (gradients_of, (rings, exchange, (to_values, width), lists, scales, 0, SETTINGS)),
-            (gradients_of, (rings, exchange, (to_keys, depth), lists, scales, 1, SETTINGS)),
+            (
+                gradients_of,
+                (rings, exchange, (to_values, length, width), lists, scales, 0, SETTINGS),
+            ),
+            (gradients_of, (rings, exchange, (to_keys, length, depth), lists, scales, 1, SETTINGS)),
             (walk_queries, (rings, lists, rows, SETTINGS)),
         ],
         [4, 1],
@@ -300,7 +314,7 @@ def query_gradients_of_half(
 ):
     """Compute the gradients of half of a tile of queries; where shared memory has two tiles of values, the products of the next step are under way meanwhile."""
     own, keys, values = rings
-    statistics, rows, depth = known
+    statistics, rows, size, depth = known
     COLUMNS: gl.constexpr = SETTINGS[6][0]
     LAYOUTS: gl.constexpr = layouts_of(COLUMNS)
     dtype: gl.constexpr = keys.dtype
@@ -360,16 +374,16 @@ def query_gradients_of_half(
         seen = start < stop  # the step of queries that see no key is dropped, as in `steps_of`
         left = gl.where(seen, done[0] * scales[0], 0.0)
         right = gl.where(seen, done[1] * scales[0], 0.0)
-        store_rows(out, left, 0, place, gl.num_programs(1), depth)
-        store_rows(out, right, COLUMNS[0], place, gl.num_programs(1), depth)
+        store_head(out, left, 0, place, sequence, size, depth)
+        store_head(out, right, COLUMNS[0], place, sequence, size, depth)
 
 
 @gluon.jit
 def wide_query_gradients(
     q_desc, k_desc, v_desc, grad_desc, to_queries, statistics, rows, of_queries, of_keys, count, scale, log_scale, cap,
-    depth, SHARED: gl.constexpr, WINDOW: gl.constexpr, CAPPED: gl.constexpr, MOST: gl.constexpr,
+    length, depth, SHARED: gl.constexpr, WINDOW: gl.constexpr, CAPPED: gl.constexpr, MOST: gl.constexpr,
 ):  # fmt: skip
-    """Store the gradients of queries, [tokens, heads, depth]; operands are those of `wide_key_gradients`, `statistics` a pointer.
+    """Store the gradients of queries, [tokens, heads, depth] or [sequences, heads, length, depth]; operands are those of `wide_key_gradients`, `statistics` a pointer.
 
     Launched behind that kernel, it fills the processors that the last programs of that one leave idle.
     """
@@ -387,7 +401,7 @@ def wide_query_gradients(
         tma_ring(k_desc, SLOTS[0], consumers=2),
         tma_ring(v_desc, SLOTS[1], consumers=2),
     )
-    known = (statistics, rows, depth)
+    known = (statistics, rows, length, depth)
     lists = (of_queries, of_keys, count)
     scales = (scale, (log_scale, cap))
     gl.warp_specialize(

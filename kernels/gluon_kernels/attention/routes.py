@@ -185,6 +185,10 @@ def _packed_batch_gradients(
     count = batch * heads if alone else batch
     lists = _lists(count, length, q.device), _lists(count, keys, q.device)
 
+    wide = max(q.shape[-1], v.shape[-1]) > 128
+    if wide and not alone and not repeatable and batch <= MANY:
+        return _wide_batch_gradients(grad, q, k, v, out, logsums, lists, mask, scale)
+
     def packed(*tensors: Tensor) -> Any:
         if alone:
             return [x.flatten(0, 2).unsqueeze(1) for x in tensors]
@@ -203,6 +207,27 @@ def _packed_batch_gradients(
         return tuple(_as_batch(x, batch) for x in gradients)
 
     return run
+
+
+def _wide_batch_gradients(
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, logsums: Tensor, lists: tuple[Tensor, Tensor], mask: Mask,
+    scale: float,
+) -> Plan:  # fmt: skip
+    """Return the plan of kernels that read results and store gradients in the order of batches."""
+    from gluon_kernels.attention import varlen_launches
+
+    lengths = q.shape[2], k.shape[2]
+
+    def packed(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, logsums: Tensor) -> Any:
+        of_batch = out if out.stride(-1) == 1 else out.contiguous()
+        return (*(_as_packed(x) for x in (grad, q, k, v)), of_batch, logsums.contiguous())
+
+    shifted = mask.shifted(lengths[1] - lengths[0])
+    grad, q, k, v, out, logsums = packed(grad, q, k, v, out, logsums)
+    plan = varlen_launches.backward_plan(
+        grad, q, k, v, out, logsums, *lists, shifted, scale, False, lengths
+    )
+    return lambda *tensors: plan(*packed(*tensors), *lists)
 
 
 def score_forward(

@@ -194,12 +194,14 @@ class Settings(NamedTuple):
     Args:
         rows: of the statistics of a head.
         wide: columns of the blocks of queries.
+        lengths: of queries and of keys in batches, whose results, logarithms and gradients are [batch, heads, length, ...]; 0 for packed ones.
     """
 
     mask: Mask
     scale: float
     rows: int
     wide: int
+    lengths: tuple[int, int]
 
 
 Step = Callable[[Tensors], None]
@@ -207,14 +209,23 @@ Step = Callable[[Tensors], None]
 
 def backward_plan(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, logsums: Tensor, of_queries: Tensor,
-    of_keys: Tensor, mask: Mask, scale: float, repeatable: bool,
+    of_keys: Tensor, mask: Mask, scale: float, repeatable: bool, lengths: tuple[int, int] = (0, 0),
 ) -> Plan:  # fmt: skip
-    """Return `run(grad, q, k, v, out, logsums, of_queries, of_keys) -> (gradients of q, k and v)`."""
+    """Return `run(grad, q, k, v, out, logsums, of_queries, of_keys) -> (gradients of q, k and v)`.
+
+    With `lengths` of queries and keys, heads of more than 128 are those of a batch: `out`, `logsums` and the gradients are [batch, heads, length, ...].
+    """
     (tokens, heads, depth), width = q.shape, v.shape[2]
     wide = 256 if max(depth, width) > 128 else blocks_of(depth, width)[0]
     exact = columns_of(depth) == depth and columns_of(width) == width
     device, count = q.device, of_queries.shape[0] - 1
-    new = [allocator((*x.shape[:2], columns_of(x.shape[2])), q.dtype, device) for x in (q, k, v)]
+    shapes = [x.shape[:2] for x in (q, k, v)]
+    if lengths[0]:
+        shapes = [
+            torch.Size((count, x.shape[1], n)) for x, n in zip((q, k, v), (*lengths, lengths[1]))
+        ]
+    columns = [columns_of(n) for n in (depth, depth, width)]
+    new = [allocator((*size, n), q.dtype, device) for size, n in zip(shapes, columns)]
     rows = sums.rows_of(tokens, min(count, SEQUENCES), 64 if repeatable else step_of(wide))
     new_statistics = allocator((2 * heads * rows,), torch.float32, device)
     adds = not repeatable and wide <= 128
@@ -232,14 +243,15 @@ def backward_plan(
 
         The sums of a slice cover the tokens before it, too: those of earlier slices are stored later.
         """
-        operands = readable(q), readable(k), readable(v), dense(grad), dense(out), logsums
+        result = out if lengths[0] else dense(out)
+        operands = readable(q), readable(k), readable(v), dense(grad), result, logsums
         workspace = new_statistics(), new_sums() if adds else None
         shared = (*operands, *(f() for f in new), *workspace)
         return [
             Tensors(*shared, *lists) for lists in reversed(_parts((of_queries, of_keys), count))
         ]
 
-    settings = Settings(mask, scale, rows, wide)
+    settings = Settings(mask, scale, rows, wide, lengths)
     tensors = (grad, q, k, v, out, logsums, of_queries, of_keys)
     slices = [make(call, settings) for call in calls(*tensors)]
 
@@ -270,17 +282,29 @@ def _overlap(tensors: Tensors) -> dict[str, Any]:
     return overlapping_tensors(*tensors[:6], tensors.sums)
 
 
+def _beyond(x: Tensor, length: int) -> tuple[int, int, int]:
+    """Return the strides of rows that `varlen_sums.placed` takes, of [batch, heads, length, ...] where the length is not 0."""
+    strides = x.stride()
+    if not length:
+        return 0, strides[0], strides[1]
+    return strides[0] - length * strides[2], strides[2], strides[1]
+
+
 def _prepare(tensors: Tensors, settings: Settings, step: int) -> Step:
-    heads, width = tensors.grad.shape[1:]
+    heads, width = tensors.grad.shape[1], min(tensors.grad.shape[2], tensors.out.shape[-1])
     count, wide = tensors.of_queries.shape[0] - 1, settings.wide
+    length = settings.lengths[0]
+    strides = (
+        _beyond(tensors.out, length), _beyond(tensors.grad, 0), _beyond(tensors.logsums, length),
+    )  # fmt: skip
     layout = gl.BlockedLayout([1, 8], [256 // wide, wide // 8], [4, 1], [1, 0])
     return _step(
         tensors,
         sums.prepare,
         (settings.rows // step, heads),
         (
-            tensors.out, tensors.grad, tensors.logsums, tensors.statistics, tensors.sums, tensors.of_queries, count,
-            heads, width, wide, _bound(count), step, layout,
+            tensors.out, tensors.grad, tensors.logsums, tensors.statistics, tensors.sums, strides, tensors.of_queries,
+            count, width, wide, _bound(count), step, layout,
         ),
         "out grad logsums statistics sums of_queries",
         **_overlap(tensors),
@@ -290,7 +314,7 @@ def _prepare(tensors: Tensors, settings: Settings, step: int) -> Step:
 def _atomic_steps(tensors: Tensors, settings: Settings) -> list[Step]:
     """Return the launches of one kernel, which adds to the gradient of queries, and of those around it."""
     q, k, v, grad, _, _, to_q, to_k, to_v, statistics, added, of_queries, of_keys = tensors
-    mask, scale, rows, wide = settings
+    mask, scale, rows, wide, _ = settings
     assert added is not None
     heads, count = grad.shape[1], of_queries.shape[0] - 1
     step = step_of(wide)
@@ -337,7 +361,7 @@ def _parts_of(x: Tensor) -> tuple[int, int]:
 def _wide_steps(tensors: Tensors, settings: Settings) -> list[Step]:
     """Return the launches for heads of more than 128 elements."""
     q, k, v, grad, _, _, to_q, to_k, to_v, statistics, _, of_queries, of_keys = tensors
-    mask, scale, rows, wide = settings
+    mask, scale, rows, wide, lengths = settings
     heads, count = grad.shape[1], of_queries.shape[0] - 1
     step = step_of(wide)
     factors = (scale, *mask.scales(scale))
@@ -358,8 +382,8 @@ def _wide_steps(tensors: Tensors, settings: Settings) -> list[Step]:
         hopper_wide_backward.wide_key_gradients,
         (k.shape[0] // 64 + count, k.shape[1]),
         (
-            *described(64, 64), to_k, to_v, descriptor_of(statistics, 2 * step), *numbers, to_k.shape[2],
-            to_v.shape[2], *constants,
+            *described(64, 64), to_k, to_v, descriptor_of(statistics, 2 * step), *numbers, lengths[1],
+            to_k.shape[-1], to_v.shape[-1], *constants,
         ),
         "q k v grad to_k to_v statistics of_queries of_keys",
         **_overlap(tensors),
@@ -368,7 +392,7 @@ def _wide_steps(tensors: Tensors, settings: Settings) -> list[Step]:
         tensors,
         hopper_wide_backward.wide_query_gradients,
         (q.shape[0] // 128 + count, heads),
-        (*described(128, 64), to_q, statistics, *numbers, to_q.shape[2], *constants),
+        (*described(128, 64), to_q, statistics, *numbers, lengths[0], to_q.shape[-1], *constants),
         "q k v grad to_q statistics of_queries of_keys",
         launch_pdl=True,
     )
@@ -378,7 +402,7 @@ def _wide_steps(tensors: Tensors, settings: Settings) -> list[Step]:
 def _repeatable_steps(tensors: Tensors, settings: Settings) -> list[Step]:
     """Return the launches of two kernels whose results have equal bits each time."""
     q, k, v, grad, _, _, to_q, to_k, to_v, statistics, _, of_queries, of_keys = tensors
-    mask, scale, rows, wide = settings
+    mask, scale, rows, wide, _ = settings
     heads, count = grad.shape[1], of_queries.shape[0] - 1
     factors = (scale, *mask.scales(scale))
     constants = (heads // k.shape[1], 2, (mask.left, mask.right), bool(mask.cap), _bound(count))

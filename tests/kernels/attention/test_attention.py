@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import gluon_core as gluon
 from gluon_core import language as gl
@@ -105,6 +106,37 @@ def test_gradients_of_wide_heads(shape):
 )
 def test_wide_heads_in_two_parts(shape):
     assert PROBLEMS[0].check({"batch": 2, **shape}, "cpu") is None
+
+
+class Copies(TorchDispatchMode):
+    """The operations that copy tensors."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        name = function.overloadpacket.__name__
+        if name in ("copy_", "clone", "_to_copy"):
+            self.names.append(name)
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("values", [192, 128])
+def test_wide_gradients_of_tokens_before_heads_copy_nothing(values):
+    """As a projection leaves them; results and gradients are in the order of heads."""
+    leaves = [
+        torch.randn(2, 40, heads, width).bfloat16().transpose(1, 2).requires_grad_()
+        for heads, width in ((2, 192), (1, 192), (1, values))
+    ]
+    grad = torch.randn(2, 40, 2, values).bfloat16().transpose(1, 2)
+    result = attention(*leaves, causal=True)
+    with Copies() as copies:
+        ours = torch.autograd.grad(result, leaves, grad)
+    assert not copies.names
+    expected = torch.autograd.grad(masked(*leaves, right=0), leaves, grad.double())
+    for one, other in zip(ours, expected):
+        assert one.is_contiguous() and error_of(one, other) < 2e-2
 
 
 @pytest.mark.parametrize("length, kernel", [(130, "attention_wide"), (100, "attention_hopper")])
