@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import sys
 from pathlib import Path
 from typing import Any, Callable, Iterator
@@ -11,6 +12,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "kernels")]
 Runs = dict[str, Callable[[], Any]]
 Cases = Iterator[tuple[str, Runs]]
+PLACES = 10  # in memory that operands of copies and transposes have in turn: times differ from place to place
 
 
 def imported(path: Path, name: str) -> Any:
@@ -29,6 +31,12 @@ def both(file: str, folder: Path) -> tuple[Any, Any]:
     path = folder / f"{file}.py"
     path.write_text(port(source.read_text(), str(source)).text)
     return imported(source, f"plain_{file}"), imported(path, f"ported_{file}")
+
+
+def in_turn(launch: Callable[..., Any], operands: list[Any]) -> Callable[[], Any]:
+    """Return a function that launches with one pair of operands after the other."""
+    turns = itertools.cycle(operands)
+    return lambda: launch(*next(turns))
 
 
 def wanted(name: str, words: list[str]) -> bool:
@@ -90,13 +98,17 @@ def rows_cases(folder: Path, words: list[str]) -> Cases:
 def stripped_cases(folder: Path, words: list[str]) -> Cases:
     """Yield the kernels over rows of gluon_kernels without their layouts, with the operators' constants."""
     import torch
-    from layout_free_stripped import rows_text
+    from layout_free_stripped import odd_rows_text, rows_text
 
     import gluon_kernels as kernels
     from gluon_kernels.norm.rows import tiling
+    from gluon_kernels.norm.tilings import of_bodies, tiling_of, whole_accesses
+    from gluon_kernels.norm.views import Rows
 
     (folder / "rows_stripped.py").write_text(rows_text())
-    free = imported(folder / "rows_stripped.py", "rows_stripped")
+    (folder / "odd_stripped.py").write_text(odd_rows_text())
+    even = imported(folder / "rows_stripped.py", "rows_stripped")
+    odd = imported(folder / "odd_stripped.py", "odd_stripped")
     half, single = torch.float16, torch.float32
     shapes = ((8192, 4096, half), (8192, 5120, half), (65536, 1000, half), (8192, 3072, single), (2048, 12288, half),
               (16384, 777, single))  # fmt: skip
@@ -108,23 +120,39 @@ def stripped_cases(folder: Path, words: list[str]) -> Cases:
             x.element_size(),
         )
         align = min(16 // size, columns & -columns)
-        tiles = tiling(columns, 8 * size, align, 32, rows)
+        whole = whole_accesses(Rows.of(x), Rows.of(y))  # rows begin anywhere
+        if whole is None:
+            free, tiles = even, tiling(columns, 8 * size, align, 32, rows)
+            last: tuple[int, ...] = (
+                tiles.align,
+                tiles.parts,
+                tiles.rows,
+                tiles.pieces,
+                tiles.width,
+            )
+            vectors: tuple[bool, ...] = ()
+        else:
+            free, tiles = odd, of_bodies(tiling_of(*whole))
+            last, vectors = (tiles.align, tiles.parts, tiles.pieces, tiles.width), (True,)
         words_of = {"num_warps": tiles.num_warps}
-        last = tiles.align, tiles.parts, tiles.rows, tiles.pieces, tiles.width
         sizes, grid = (rows, columns, columns, columns), (tiles.grid(rows),)
+        launch = (free, grid, sizes, last, vectors, words_of)
 
-        def softmax(x: Any = x, y: Any = y, a: Any = (sizes, last, grid, words_of)) -> Any:
-            return free.softmax[a[2]](x, y, None, None, *a[0], *a[1], **a[3])
+        def softmax(x: Any = x, y: Any = y, launch: Any = launch) -> Any:
+            free, grid, sizes, last, _, words_of = launch
+            return free.softmax[grid](x, y, None, None, *sizes, *last, **words_of)
 
         def norm(
             centred: bool,
             x: Any = x,
             y: Any = y,
             w: Any = w,
-            a: Any = (sizes, last, grid, words_of),
+            launch: Any = launch,
         ) -> Any:
+            free, grid, sizes, last, vectors, words_of = launch
             more = (w if centred else None, y, None, None, None, None, None)
-            return free.norm[a[2]](x, w, *more, *a[0], 0, 1e-5, centred, *a[1], **a[3])
+            constants = (centred, *last, *vectors)
+            return free.norm[grid](x, w, *more, *sizes, 0, 1e-5, *constants, **words_of)
 
         pairs: dict[str, tuple[Any, Any]] = {
             "softmax": (softmax, lambda x=x, y=y: kernels.softmax(x, 1, out=y)),
@@ -155,21 +183,24 @@ def move_cases(folder: Path, words: list[str]) -> Cases:
         name = f"transpose, {rows}x{columns}, {str(dtype).removeprefix('torch.')}"
         if not wanted(name, words):
             continue
-        x = torch.randn(rows, columns, device="cuda").to(dtype)
-        out = torch.empty(columns, rows, device="cuda", dtype=dtype)
-        sizes, grid = (x, out, rows, columns), (-(-rows // B), -(-columns // B))
+        grid = (-(-rows // B), -(-columns // B))
+        operands = [
+            (torch.randn(rows, columns, device="cuda").to(dtype),
+             torch.empty(columns, rows, device="cuda", dtype=dtype), rows, columns)
+            for _ in range(PLACES)
+        ]  # fmt: skip
 
-        def transpose(module: Any, sizes: Any = sizes, grid: Any = grid) -> Callable[[], Any]:
-            return lambda: module.transpose_kernel[grid](*sizes, B=B, num_warps=8)
+        def transpose(
+            kernel: Any, *last: int, operands: Any = operands, grid: Any = grid
+        ) -> Callable[[], Any]:
+            return in_turn(lambda *sizes: kernel[grid](*sizes, *last, num_warps=8), operands)
 
         yield (
             name,
             {
-                "ours": transpose(ported),
-                "triton": transpose(plain),
-                "kernels": lambda sizes=sizes, grid=grid: by_hand.transpose_kernel[grid](  # type: ignore[misc]
-                    *sizes, B, 32, num_warps=8
-                ),
+                "ours": transpose(ported.transpose_kernel, B),
+                "triton": transpose(plain.transpose_kernel, B),
+                "kernels": transpose(by_hand.transpose_kernel, B, 32),
             },
         )
 
@@ -187,15 +218,15 @@ def move_cases(folder: Path, words: list[str]) -> Cases:
         name = f"copy, {rows}x{columns}, {str(dtype).removeprefix('torch.')}"
         if not wanted(name, words):
             continue
-        x = torch.randn(rows, columns, device="cuda").to(dtype)
-        run = (x, torch.empty_like(x), rows, columns, columns, 8, 256)
+        grid = (-(-rows // 8), -(-columns // 256))
+        sources = [torch.randn(rows, columns, device="cuda").to(dtype) for _ in range(PLACES)]
+        operands = [(x, torch.empty_like(x), rows, columns, columns, 8, 256) for x in sources]
+        ours, hand = copy[grid], copied.copy_kernel[grid]
         yield (
             name,
             {
-                "ours": lambda run=run: copy[(-(-run[2] // 8), -(-run[3] // 256))](*run),
-                "kernels": lambda run=run: copied.copy_kernel[(-(-run[2] // 8), -(-run[3] // 256))](
-                    *run, 32
-                ),
+                "ours": in_turn(ours, operands),
+                "kernels": in_turn(lambda *run, hand=hand: hand(*run, 32), operands),
             },
         )
 

@@ -22,7 +22,7 @@ from gluon_write.form import free_name
 from gluon_write.port import port
 from gluon_write.preferred import chosen_form
 from gluon_write.solve import Solution
-from gluon_write.source import explicit_text, replaced
+from gluon_write.source import explicit_text, relaunched, replaced
 from gluon_write.unknowns import Graph
 from gluon_write.variants import chooser, conditions, facts_of
 
@@ -137,7 +137,14 @@ def written(spec: str, target: Target) -> tuple[str, list[str]]:
     definitions = []
     for name, listed in launched.items():
         line = listed[0].source.fn.fn.__code__.co_firstlineno
-        definitions.append((line, name, *_definition(_variants(listed, target), target, text)))
+        variants = _variants(listed, target, fewer=True)
+        wanted = {_asked(form): one.graph.warps for one in variants for form in one.forms}
+        if any(asked != warps for asked, warps in wanted.items()):
+            changed = relaunched(text, name, wanted) if len(variants) == 1 else None
+            if changed is None:
+                variants = _variants(listed, target, fewer=False)
+            text = changed or text
+        definitions.append((line, name, *_definition(variants, target, text)))
     for line, name, head, definition in sorted(definitions, reverse=True):
         text = replaced(text, name, line, head, definition)
     return text, list(launched)
@@ -165,16 +172,24 @@ def _launches(spec: str, target: Target) -> list[Form]:
         ) from None
 
 
-def _variants(launched: Sequence[Form], target: Target) -> list[_Variant]:
-    """Return the explicit texts of a kernel, each once."""
+def _asked(form: Form) -> int:
+    """Return the warps that a launch asks for."""
+    return int(form.options["num_warps"])
+
+
+def _variants(launched: Sequence[Form], target: Target, fewer: bool) -> list[_Variant]:
+    """Return the explicit texts of a kernel, each once.
+
+    Args:
+        fewer: they may be for fewer warps than the launches ask for.
+    """
     backend = registry().backend(target.backend)
     variants: dict[str, _Variant] = {}
     for form in launched:
         options = backend.compiler.options(target, dict(form.options))
         source = form.source
-        graph, solution = chosen_for(
-            source.fn, source.signature, source.constants, source.attrs, target, options
-        )
+        facts = source.signature, source.constants, source.attrs, target, options
+        graph, solution = chosen_for(source.fn, *facts, fewer)
         one = _Variant(graph, solution, [])
         lines = "".join(one.text()).splitlines()
         key = "\n".join(line for line in lines if not line.lstrip().startswith("#"))
@@ -186,10 +201,7 @@ def _definition(variants: Sequence[_Variant], target: Target, text: str) -> tupl
     """Return the code above a kernel, and its definition."""
     fn = variants[0].forms[0].source.fn
     space = space_of(fn.get_capture_scope()) or "gl"
-    facts = [
-        [facts_of(form.source, int(form.options["num_warps"]), space) for form in one.forms]
-        for one in variants
-    ]
+    facts = [[facts_of(form.source, _asked(form), space) for form in one.forms] for one in variants]
     tests = conditions(facts)
     if len(tests) == 1:
         helpers, definition = variants[0].text()
@@ -206,6 +218,9 @@ def _definition(variants: Sequence[_Variant], target: Target, text: str) -> tupl
 def _heading(variant: _Variant, target: Target) -> str:
     """Return the comments above an explicit kernel."""
     text = f"# Layouts for {target}, {variant.forms[0].types}.\n"
+    asked, warps = max(map(_asked, variant.forms)), variant.graph.warps
+    if asked != warps:
+        text += f"# Launched with num_warps={warps}: more would only copy, and hold registers that a group of rows needs.\n"
     if not variant.solution.exact:
         text += f"# {variant.solution.words().capitalize()}.\n"
     return text

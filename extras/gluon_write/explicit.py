@@ -13,13 +13,12 @@ from typing import Any, Callable, Iterator, Mapping, Optional
 import numpy as np
 
 from gluon_core import _triton, language
-from gluon_core.errors import GluonError, KernelWarning, LayoutError, SourceSpan
+from gluon_core.errors import GluonError, KernelWarning, LayoutError
 from gluon_core.plugin.targets import Target
 from gluon_write.accumulate import accumulated
 from gluon_write.apart import apart
 from gluon_write.branches import taken_alone
 from gluon_write.buffered import buffered
-from gluon_write.conflict import conflict_of
 from gluon_write.describe import described
 from gluon_write.first_products import with_first_products
 from gluon_write.form import Form
@@ -32,19 +31,20 @@ from gluon_write.kept_rows import with_kept_rows
 from gluon_write.lane_sums import summed_by_lanes
 from gluon_write.loads_ahead import loaded_ahead
 from gluon_write.operand_buffers import with_operand_buffers
-from gluon_write.partition_choice import in_partitions
+from gluon_write.partition_choice import FewerWarps, in_partitions
 from gluon_write.per_call import per_call
 from gluon_write.preferred import chosen_form
 from gluon_write.prefetch import prefetched
 from gluon_write.prices import LEAST_COPY_BITS
 from gluon_write.recompute import recomputed
+from gluon_write.refusals import of_conflict, of_plain_function, of_solution
 from gluon_write.sketch import Place, Sketch, partition_of, place_of, sketch
 from gluon_write.solve import Solution, plan_of, solve
 from gluon_write.specialize import specialized
 from gluon_write.stage import staged
 from gluon_write.tensor_memory import in_tensor_memory
 from gluon_write.tiles_ahead import has_several_products, tiles_ahead
-from gluon_write.unknowns import Access, AnyLayout, Graph, Relation, Unknown
+from gluon_write.unknowns import Access, AnyLayout, Graph
 from gluon_write.walk import walking
 from gluon_write.whole_steps import in_whole_steps
 
@@ -105,11 +105,36 @@ def chosen_for(
     attrs: Mapping[tuple[int, ...], Any],
     target: Target,
     options: Any,
+    fewer: bool = True,
 ) -> tuple[Graph, Solution]:
     """Return the unknown layouts of a kernel and those that were chosen for a target.
 
+    Args:
+        fewer: the kernel may have fewer warps than `options`, which the graph then says.
+
     Raises:
         LayoutError: no choice satisfies all ops; with the line of one that is left over.
+    """
+    facts = signature, constexprs, attrs, target
+    try:
+        return _chosen_with(fn, *facts, options, fewer)
+    except FewerWarps as other:
+        return _chosen_with(fn, *facts, replace(options, num_warps=other.warps), False)
+
+
+def _chosen_with(
+    fn: Any,
+    signature: Mapping[str, Any],
+    constexprs: Mapping[tuple[int, ...], Any],
+    attrs: Mapping[tuple[int, ...], Any],
+    target: Target,
+    options: Any,
+    fewer: bool,
+) -> tuple[Graph, Solution]:
+    """Return what `chosen_for` does, for the warps of `options`.
+
+    Raises:
+        FewerWarps: others take less time, and `fewer` allows them.
     """
     if int(options.num_ctas) > 1:
         raise LayoutError(
@@ -147,7 +172,7 @@ def chosen_for(
             with contextlib.suppress(GluonError):  # a branch that the kernel's values cannot leave
                 fn, drawn = whole, traced(whole)
     fn, drawn = _with_tiles(fn, drawn, traced, target)
-    fn, drawn = _formed(fn, drawn, traced, stages, target, int(options.num_warps))
+    fn, drawn = _formed(fn, drawn, traced, stages, target, int(options.num_warps), fewer)
     room = target.architecture.limits.shared_memory
     for ahead in _ahead(fn, drawn, stages, target, int(options.num_warps), room):
         if ahead is not fn:
@@ -157,7 +182,7 @@ def chosen_for(
                 return _improved(chosen, traced, target, options)
     chosen = _solved(fn, drawn, traced, target, options)
     if not np.isfinite(chosen.solution.price):
-        raise _no_solution(fn, chosen.solution)
+        raise of_solution(fn, chosen.solution)
     chosen = _loading_ahead(chosen, traced, stages, target, options)
     return _improved(chosen, traced, target, options)
 
@@ -210,6 +235,7 @@ def _formed(
     stages: int,
     target: Target,
     warps: int,
+    fewer: bool,
 ) -> tuple[Any, Sketch]:
     """Return a kernel with its loops of products in the form that costs least, and its trace."""
     alone = hoisted(fn, drawn.jits)
@@ -231,7 +257,7 @@ def _formed(
         pipelined = tiles_ahead(fn, drawn, stages, target, warps)
     form = chosen_form() or (None if pipelined is not fn else "specialized")
     for write in (
-        partial(in_partitions, fn, drawn, traced, stages, target, warps, form),
+        partial(in_partitions, fn, drawn, traced, stages, target, warps, form, fewer),
         partial(in_tensor_memory, fn, drawn, traced, stages, target, warps, form),
         partial(specialized, fn, drawn, stages, target, warps, form),
     ):
@@ -350,63 +376,8 @@ def _solved(
         graph = build(drawn, target.warp_size, warps, apart=True)
     for one in graph.unknowns:
         if one.conflict is not None:
-            raise _conflict(fn, one)
+            raise of_conflict(fn, one)
     return _Chosen(fn, drawn, graph, solve(graph))
-
-
-def _span(fn: Any, line: int) -> SourceSpan:
-    import linecache
-
-    file = fn.fn.__code__.co_filename
-    text = linecache.getline(file, line).rstrip("\n")
-    return SourceSpan(file, line, len(text) - len(text.lstrip()), None, text or None)
-
-
-def _conflict(fn: Any, one: Unknown) -> GluonError:
-    """Return the error of a value that two ops demand in different layouts."""
-    layout, by = one.conflict or (None, "")
-    return LayoutError(
-        "two ops demand different layouts of one value",
-        argument=one.names[0] if one.names else "layouts",
-        expected=f"for {one.fixed_by}{f', line {one.fixed_line}' if one.fixed_line else ''}: {one.fixed}",
-        got=f"for {by}: {layout}",
-        remedy="Put gl.convert_layout between the two ops.",
-        span=_span(fn, one.line),
-    )
-
-
-def _no_solution(fn: Any, solution: Solution) -> GluonError:
-    """Return the error of a kernel without solution: the ops in conflict, and the layouts to write."""
-    conflict = conflict_of(solution)
-    first, *others = conflict.core
-    ops = [f"{r.op} in line {r.line}" for r in conflict.core]
-    written = [
-        f"for {r.op} in line {r.line}, {source} for its operand and {result} for its result, with "
-        "gl.convert_layout between them"
-        for r, source, result in conflict.written
-    ]
-    written = list(dict.fromkeys(written))
-    last = others[-1] if others else first
-    words = "; ".join(written) if written else "those of the values of these lines"
-    return LayoutError(
-        f"no layouts fit these {len(conflict.core)} ops together: {', '.join(dict.fromkeys(ops))}"
-        if others
-        else f"no layouts fit {first.op} and the ops around it",
-        argument="layouts",
-        expected=f"for {first.op}, line {first.line}: {_ends(first)}",
-        got=f"for {last.op}, line {last.line}: {_ends(last)}",
-        remedy=f"Write {len(written) or 'the'} layout{'s' if len(written) != 1 else ''} by hand: {words}.",
-        span=_span(fn, first.line),
-    )
-
-
-def _ends(relation: Relation) -> str:
-    """Return the names of the values that an op relates, and the lines where they begin."""
-    ends = []
-    for one in (relation.source, relation.result):
-        name = next((n for n in one.names if n.isidentifier()), "a value")
-        ends.append(f"{name} of shape {list(one.shape)} (line {one.line})")
-    return " -> ".join(ends)
 
 
 def edits_of(graph: Graph, solution: Solution, name: Optional[str] = None) -> Edits:
@@ -454,7 +425,7 @@ def _within(kernel: Edits, context: tuple[Place, ...], graph: Graph) -> Edits:
         if call not in edits.calls:
             fn = graph.called.get(call)
             if fn is None:
-                raise _plain(edits.fn, call[1])
+                raise of_plain_function(edits.fn, call[1])
             number = 1 + sum(one.fn.__name__ == fn.__name__ for one in kernel.all())
             own = kernel.name == kernel.fn.__name__
             number -= own and getattr(fn, "written", False)  # it is this kernel's alone
@@ -463,21 +434,6 @@ def _within(kernel: Edits, context: tuple[Place, ...], graph: Graph) -> Edits:
             edits.calls[call] = Edits(fn, name)
         edits = edits.calls[call]
     return edits
-
-
-def _plain(fn: Any, line: int) -> GluonError:
-    """Return the error of a call of a function of plain Triton whose layouts nobody writes."""
-    own: int = ast.parse(fn.src).body[0].lineno
-    first: int = fn.fn.__code__.co_firstlineno
-    offset = next(n for n, text in enumerate(fn.raw_src) if text.lstrip().startswith("def "))
-    return LayoutError(
-        "a function of plain Triton makes tensors, whose layouts are left out",
-        argument="layouts",
-        expected="functions of @gluon.jit",
-        got="one of @triton.jit",
-        remedy="Port the file that defines it: gluon port FILE.",
-        span=_span(fn, first + offset + line - own),
-    )
 
 
 def _agree(place: Place, one: AnyLayout, other: AnyLayout) -> None:
@@ -543,8 +499,8 @@ def explicit(
     attrs: Mapping[tuple[int, ...], Any],
     target: Target,
     options: Any,
-) -> tuple[Any, dict[str, Any]]:
-    """Return a kernel's syntax tree with the layouts for a target, and the names that it reads.
+) -> tuple[Any, dict[str, Any], int]:
+    """Return a kernel's syntax tree with the layouts for a target, the names that it reads, and its warps.
 
     Raises:
         LayoutError: no layouts fit.
@@ -555,7 +511,7 @@ def explicit(
         note = f"{fn.__name__}: {solution.words()}"
         code = fn.fn.__code__
         warnings.warn_explicit(note, KernelWarning, code.co_filename, code.co_firstlineno)
-    return _explicit(edits_of(graph, solution), graph)
+    return *_explicit(edits_of(graph, solution), graph), graph.warps
 
 
 def _explicit(edits: Edits, graph: Graph) -> tuple[Any, dict[str, Any]]:

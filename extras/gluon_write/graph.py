@@ -242,7 +242,7 @@ class _Builder:
                 else:
                     self.join(keys[1], keys[0])
             self.hand_on(inner, parameter, context, argument)
-            self.strides.across(inner, parameter, context, argument)
+            self.strides.passed(inner, parameter, context, argument)
         self.walk(function.body, inner)
         for block in function.body.blocks[:1]:
             end = block.get_terminator()
@@ -489,7 +489,8 @@ def build(drawn: Sketch, lanes: int, warps: int, apart: bool = False) -> Graph:
             )
         )
     _note_runs(unknowns.values(), relations)
-    return Graph(list(unknowns.values()), relations, lanes, drawn.jits, drawn.called, work.contexts)
+    facts = drawn.jits, drawn.called, work.contexts
+    return Graph(list(unknowns.values()), relations, lanes, warps, *facts)
 
 
 def _note_runs(unknowns: Iterable[Unknown], relations: list[Relation]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Callable, Optional, Sequence
 
 from gluon_core.errors import GluonError
@@ -15,10 +16,22 @@ from gluon_write.sketch import Sketch
 from gluon_write.tiles_ahead import has_several_products
 from gluon_write.walk import Sharing, walking
 
-__all__ = ["in_partitions"]
+__all__ = ["FewerWarps", "in_partitions"]
 
 _PAYS = 97  # percents of the time of two groups that three may take at most
 _AXES = 2  # of a grid along which consumers may share tiles
+
+
+class FewerWarps(Exception):
+    """Say that a kernel takes less time with fewer warps: those of a launch only copy, and leave registers for more groups.
+
+    Attributes:
+        warps: of the kernel.
+    """
+
+    def __init__(self, warps: int):
+        super().__init__(warps)
+        self.warps = warps
 
 
 def in_partitions(
@@ -29,6 +42,7 @@ def in_partitions(
     target: Target,
     warps: int,
     form: Optional[str] = None,
+    fewer: bool = False,
 ) -> Any:
     """Return a kernel with a producer and consumers of their own rows, or the kernel where that does not pay.
 
@@ -36,6 +50,10 @@ def in_partitions(
         drawn: the traced kernel. traced: traces another one, with other warps.
         stages: buffers for each tile. warps: of the program.
         form: "specialized" or "pipelined" to have that one; None for the one that costs less.
+        fewer: the kernel may have fewer warps.
+
+    Raises:
+        FewerWarps: another number of warps takes less time.
     """
     able = target.has("nvidia.wgmma") and target.has("nvidia.tma") and warps in REGISTERS
     if stages < 2 or not able or not drawn.copied or drawn.warps or form == "pipelined":
@@ -56,7 +74,7 @@ def in_partitions(
             walks = _with_parts(walk.kernel, other, traced, target, stages, warps, parts, walk.ends)
             pays = walks.gain > 1 and (parts > 1 or walks.alone)
             try:
-                shared = _sharing(fn, drawn, traced, target, stages, warps, walks)
+                shared = _sharing(fn, drawn, traced, target, stages, warps, walks, fewer)
             except GluonError:  # a part of the kernel that no trace has seen
                 shared = None
             chosen = walks if shared is None else shared
@@ -105,6 +123,7 @@ def _sharing(
     stages: int,
     warps: int,
     other: Partitions,
+    fewer: bool,
 ) -> Optional[Partitions]:
     """Return a kernel of which three consumers share the tiles of a step; None where two take less time, or have to.
 
@@ -112,9 +131,15 @@ def _sharing(
 
     Args:
         other: the walk whose consumers have a part of one block each.
+        fewer: the kernel may have fewer warps.
+
+    Raises:
+        FewerWarps: three have registers if those of the launch are fewer.
     """
     parts = other.parts
-    if parts == 1 or (warps, SHARERS) not in LAUNCHED:
+    asks = any(re.search(r"\bnum_warps\b", jit.src) for jit in drawn.jits)
+    launched = GROUP if fewer and not asks else warps
+    if parts == 1 or (launched, SHARERS) not in LAUNCHED:
         return None
     cost = round(100 * other.cycles_of(SHARERS) / other.cycles_of(parts))
     if cost * parts > _PAYS * SHARERS:
@@ -133,9 +158,12 @@ def _sharing(
             continue
         try:
             own = traced(walk.kernel, GROUP)
-            return Partitions(
-                walk.kernel, own, target, stages, warps, SHARERS, walk.member, walk.ends, walk
+            shared = Partitions(
+                walk.kernel, own, target, stages, launched, SHARERS, walk.member, walk.ends, walk
             )
         except (NoForm, GluonError):
-            pass
+            continue
+        if launched != warps:
+            raise FewerWarps(launched)
+        return shared
     return None

@@ -8,7 +8,7 @@ import re
 import textwrap
 from dataclasses import dataclass, fields
 from types import ModuleType
-from typing import Any, Iterable, Mapping
+from typing import Any, Iterable, Mapping, Optional
 
 from gluon_core import language
 from gluon_core.layouts import SharedLayout
@@ -21,7 +21,7 @@ from gluon_write.solve import Solution
 from gluon_write.tidy import tidied
 from gluon_write.unknowns import AnyLayout, Graph, Unknown
 
-__all__ = ["explicit_text", "replaced"]
+__all__ = ["explicit_text", "relaunched", "replaced"]
 
 _SHORT = ("BlockedLayout", "SliceLayout")  # readers know the order of their arguments
 Insertion = tuple[int, int, int, int, str]  # line, column in bytes, order there, and the text
@@ -211,6 +211,32 @@ def _spelled(layout: Layout, names: Mapping[Any, str], space: Space) -> str:
         short = type(layout).__name__ in _SHORT
         parts.append(text if short else f"{field.name}={text}")
     return f"{home}({', '.join(parts)})"
+
+
+def relaunched(text: str, kernel: str, warps: Mapping[int, int]) -> Optional[str]:
+    """Return a file's text whose launches of a kernel ask for other warps; None where they do not write the number.
+
+    Args:
+        warps: number that launches ask for -> the one to ask for.
+    """
+    numbers = []
+    for node in ast.walk(ast.parse(text)):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Subscript):
+            continue
+        name = node.func.value
+        called = name.attr if isinstance(name, ast.Attribute) else getattr(name, "id", None)
+        if called == kernel:
+            numbers += [word.value for word in node.keywords if word.arg == "num_warps"]
+    asked = [number.value for number in numbers if isinstance(number, ast.Constant)]
+    if len(asked) < len(numbers) or any(w not in asked for w in warps if warps[w] != w):
+        return None
+    lines = [line.encode() for line in text.splitlines()]
+    for number in sorted(numbers, key=lambda n: (n.lineno, n.col_offset), reverse=True):
+        line, count = lines[number.lineno - 1], warps.get(getattr(number, "value", 0))
+        if count is not None:
+            before, after = line[: number.col_offset], line[number.end_col_offset :]
+            lines[number.lineno - 1] = before + str(count).encode() + after
+    return b"\n".join(lines).decode() + "\n"
 
 
 def replaced(text: str, kernel: str, line: int, head: str, definition: str) -> str:

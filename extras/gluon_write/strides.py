@@ -29,7 +29,9 @@ class Strides:
         self._constants: dict[int, int] = {}
         # A divisor of all elements, and for each dimension one of the first of as many neighbours.
         self._multiples: dict[tuple[Any, int], tuple[int, tuple[int, ...]]] = {}
-        self._returned: dict[tuple[Any, int], tuple[Any, Any]] = {}  # of a call: context and value
+        self._origins: dict[
+            tuple[Any, int], tuple[Any, Any]
+        ] = {}  # of parameters and results of calls: context and value
 
     def link(self, context: Any, value: Any, source: Any) -> None:
         """Give a value that control flow hands on the steps of its first source."""
@@ -38,7 +40,12 @@ class Strides:
     def result(self, context: Any, result: Any, inner: Any, value: Any) -> None:
         """Note the value that a function returns as a result of its call."""
         self.across(context, result, inner, value)
-        self._returned[(context, id(result.resolve()))] = inner, value
+        self._origins[(context, id(result.resolve()))] = inner, value
+
+    def passed(self, inner: Any, parameter: Any, context: Any, value: Any) -> None:
+        """Note the value that a call passes for a parameter."""
+        self.across(inner, parameter, context, value)
+        self._origins[(inner, id(parameter.resolve()))] = context, value
 
     def across(self, inner: Any, value: Any, outer: Any, source: Any) -> None:
         known = self._steps.get((outer, id(source.resolve())))
@@ -77,9 +84,9 @@ class Strides:
         steps = self.of(context, mask, len(mask.type.dims))
         if not steps or steps[dim] == 0:
             return _ALIGNED
-        returned = self._returned.get((context, id(mask.resolve())))
-        if returned is not None:
-            return self._constancy(*returned, dim)
+        origin = self._origins.get((context, id(mask.resolve())))
+        if origin is not None:
+            return self._constancy(*origin, dim)
         op = mask.resolve().get_defining_op()
         if op is not None and op.name == "and":
             return min(self._constancy(context, part, dim) for part in op.operands())

@@ -180,7 +180,7 @@ class Graph:
 
     Attributes:
         unknowns: in the order of the program. relations: between two of them.
-        lanes: of a warp.
+        lanes: of a warp. warps: of the program.
         jits: the kernel and the functions that it calls, by number.
         called: place of a call -> the function.
         contexts: the calls around each function that a pass has changed.
@@ -189,6 +189,7 @@ class Graph:
     unknowns: list[Unknown]
     relations: list[Relation]
     lanes: int
+    warps: int
     jits: list[Any]
     called: dict[Place, Any]
     contexts: list[tuple[Place, ...]] = field(default_factory=list)

@@ -72,7 +72,8 @@ def trace(
     tree, scope = fn.parse(), fn.get_capture_scope()
     if getattr(fn, "layouts", None) and kind is KernelGenerator:
         explicit = registry().service("write")
-        tree, scope = explicit(fn, signature, constexprs, attrs, target, session.options)
+        facts = signature, constexprs, attrs, target, session.options
+        tree, scope, session.num_warps = explicit(fn, *facts)
     try:
         generator = cls(
             context,

@@ -364,6 +364,25 @@ def test_claims_of_the_source_count(claimed, size):
     assert ("v4.b32" in asked.asm["ptx"]) == claimed
 
 
+@gluon.jit
+def doubled(pointers, inside):
+    """Double elements, at places that the caller has bounded."""
+    gl.store(pointers, gl.load(pointers, mask=inside) * 2, mask=inside)
+
+
+@gluon.jit(layouts="auto")
+def bounded(x, N, WHOLE: gl.constexpr, B: gl.constexpr):
+    i = gl.program_id(0) * B + gl.arange(0, B)
+    doubled(x + i, i < N // WHOLE * WHOLE)
+
+
+@pytest.mark.parametrize("whole", [1, 4])
+def test_functions_know_the_bounds_of_masks_that_they_are_given(whole):
+    signature, constants = {"x": "*fp32:16", "N": "i32"}, {"WHOLE": whole, "B": 1024}
+    asked = gluon.compile(bounded, target="sm_90", signature=signature, constexprs=constants)
+    assert f"sizePerThread = [{whole}]" in asked.asm["ttgir"]
+
+
 @gluon.jit(layouts="auto")
 def printing(x, N: gl.constexpr):
     gl.static_print("elements:", N)

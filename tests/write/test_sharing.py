@@ -1,5 +1,8 @@
 """Three groups of warps share the tiles of a step, each with a part of the rows of consecutive blocks."""
 
+import inspect
+import runpy
+
 import numpy as np
 import pytest
 
@@ -7,7 +10,9 @@ import gluon_core as gluon
 import gluon_write.explicit
 import gluon_write.walk
 from gluon_core import language as gl
+from gluon_core.registry.load import registry
 from gluon_sim.settings import using
+from gluon_write.command import written
 
 pytestmark = [pytest.mark.once, pytest.mark.sampled(6)]
 
@@ -90,8 +95,38 @@ def test_three_groups(sources):
     assert "query = query_ring.wait(query_slot)\n" in sources[0]  # the unit reads it there
 
 
-@pytest.mark.parametrize("warps, causal", [(8, False), (4, True)])
-def test_two_groups(sources, warps, causal):
-    """Eight warps leave no registers for three groups; with a causal mask blocks have other tiles."""
-    assert right(2, warps=warps, causal=causal, length=128)
+def test_two_groups(sources):
+    """With a causal mask blocks have other tiles."""
+    assert right(2, causal=True, length=128)
     assert "consumers=2" in sources[0]
+
+
+def test_eight_warps_become_four(sources):
+    """The groups of rows need the registers of warps that would only copy."""
+    assert right(1, heads=2, warps=8, length=128)
+    assert "consumers=3" in sources[0]
+
+
+LAUNCH = """
+if __name__ == "__main__":
+    q, out = np.ones((256, 64), np.float16), np.zeros((256, 64), np.float16)
+    attention[(2, 1)](q, q, q, out, np.zeros(256, np.float32), 0.1, 256, 256, 64, 128, 128, False, num_warps=8, num_stages=2)
+    assert np.abs(out - 1).max() < 1e-2
+"""
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("launch, warps", [(LAUNCH, 4), (LAUNCH.replace("=8,", "=int('8'),"), 8)])
+def test_written_launches_ask_for_four_warps(tmp_path, monkeypatch, launch, warps):
+    """Files that compute the number of warps keep it."""
+    imports = (
+        "import numpy as np\nimport gluon_core as gluon\nfrom gluon_core import language as gl\n"
+    )
+    path = tmp_path / "attention.py"
+    path.write_text(f"{imports}\n\n{inspect.getsource(attention.fn)}\n{launch}")
+    text, _ = written(str(path), registry().target("sm_90"))
+    assert ("num_warps=4, num_stages=2)" in text) == (warps == 4)
+    assert ("consumers=3" in text) == (warps == 4)
+    path.write_text(text)
+    monkeypatch.setenv("GLUON_TARGET", "sim:hopper")
+    runpy.run_path(str(path), run_name="__main__")

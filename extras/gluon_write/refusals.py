@@ -1,0 +1,83 @@
+"""The errors of kernels that no layouts fit."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+from gluon_core.errors import GluonError, LayoutError, SourceSpan
+from gluon_write.conflict import conflict_of
+from gluon_write.solve import Solution
+from gluon_write.unknowns import Relation, Unknown
+
+__all__ = ["of_conflict", "of_plain_function", "of_solution"]
+
+
+def _span(fn: Any, line: int) -> SourceSpan:
+    import linecache
+
+    file = fn.fn.__code__.co_filename
+    text = linecache.getline(file, line).rstrip("\n")
+    return SourceSpan(file, line, len(text) - len(text.lstrip()), None, text or None)
+
+
+def of_conflict(fn: Any, one: Unknown) -> GluonError:
+    """Return the error of a value that two ops demand in different layouts."""
+    layout, by = one.conflict or (None, "")
+    return LayoutError(
+        "two ops demand different layouts of one value",
+        argument=one.names[0] if one.names else "layouts",
+        expected=f"for {one.fixed_by}{f', line {one.fixed_line}' if one.fixed_line else ''}: {one.fixed}",
+        got=f"for {by}: {layout}",
+        remedy="Put gl.convert_layout between the two ops.",
+        span=_span(fn, one.line),
+    )
+
+
+def of_solution(fn: Any, solution: Solution) -> GluonError:
+    """Return the error of a kernel without solution: the ops in conflict, and the layouts to write."""
+    conflict = conflict_of(solution)
+    first, *others = conflict.core
+    ops = [f"{r.op} in line {r.line}" for r in conflict.core]
+    written = [
+        f"for {r.op} in line {r.line}, {source} for its operand and {result} for its result, with "
+        "gl.convert_layout between them"
+        for r, source, result in conflict.written
+    ]
+    written = list(dict.fromkeys(written))
+    last = others[-1] if others else first
+    words = "; ".join(written) if written else "those of the values of these lines"
+    return LayoutError(
+        f"no layouts fit these {len(conflict.core)} ops together: {', '.join(dict.fromkeys(ops))}"
+        if others
+        else f"no layouts fit {first.op} and the ops around it",
+        argument="layouts",
+        expected=f"for {first.op}, line {first.line}: {_ends(first)}",
+        got=f"for {last.op}, line {last.line}: {_ends(last)}",
+        remedy=f"Write {len(written) or 'the'} layout{'s' if len(written) != 1 else ''} by hand: {words}.",
+        span=_span(fn, first.line),
+    )
+
+
+def _ends(relation: Relation) -> str:
+    """Return the names of the values that an op relates, and the lines where they begin."""
+    ends = []
+    for one in (relation.source, relation.result):
+        name = next((n for n in one.names if n.isidentifier()), "a value")
+        ends.append(f"{name} of shape {list(one.shape)} (line {one.line})")
+    return " -> ".join(ends)
+
+
+def of_plain_function(fn: Any, line: int) -> GluonError:
+    """Return the error of a call of a function of plain Triton whose layouts nobody writes."""
+    own: int = ast.parse(fn.src).body[0].lineno
+    first: int = fn.fn.__code__.co_firstlineno
+    offset = next(n for n, text in enumerate(fn.raw_src) if text.lstrip().startswith("def "))
+    return LayoutError(
+        "a function of plain Triton makes tensors, whose layouts are left out",
+        argument="layouts",
+        expected="functions of @gluon.jit",
+        got="one of @triton.jit",
+        remedy="Port the file that defines it: gluon port FILE.",
+        span=_span(fn, first + offset + line - own),
+    )
