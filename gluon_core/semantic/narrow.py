@@ -107,6 +107,8 @@ class NarrowOps(SemanticBase):
         goal = getattr(unwrap(dst_ty), "scalar", None)
         if isinstance(goal, tl.dtype) and isinstance(input, tl.tensor):
             source = input.type.scalar
+            if source == goal:  # most are: each side of each binary op
+                return input
             self._check_cast(source, goal, fp_downcast_rounding)
             where = self.target.architecture.casts_by_float32.get((str(source), str(goal)))
             integer = source.is_int() and goal.is_fp8()  # Triton has no such conversion
@@ -124,7 +126,7 @@ class NarrowOps(SemanticBase):
                 got=source,
                 remedy="Convert it first: x.to(gl.int64).",
             )
-        if source == goal or source.is_ptr() or goal.is_ptr():
+        if source.is_ptr() or goal.is_ptr():
             return
         where = self.target.architecture.no_casts.get((str(source), str(goal)))
         if where is not None and not _triton.has(where):
