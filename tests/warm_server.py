@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -61,6 +62,9 @@ def serve() -> list[str]:
     for name in (*PRELOADED, *sys.argv[1:]):
         with contextlib.suppress(ImportError):  # then the program says so
             importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # a child would look for garbage among what it shares, and copy the pages
+    gc.set_threshold(20_000, 20, 20)
     answers = os.fdopen(os.dup(1), "w")
     for line in sys.stdin:
         asked = json.loads(line)
