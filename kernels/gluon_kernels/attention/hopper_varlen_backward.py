@@ -138,10 +138,11 @@ def gradients_of_half(
 def varlen_gradients_atomic(
     q_desc, k_desc, v_desc, grad_desc, to_keys, to_values, keys, values, statistics, sums, last_sums, rows,
     of_queries, of_keys, count, scale, log_scale, cap, SHARED: gl.constexpr, STAGES: gl.constexpr,
-    WINDOW: gl.constexpr, CAPPED: gl.constexpr, MOST: gl.constexpr, COLUMNS: gl.constexpr,
+    WINDOW: gl.constexpr, CAPPED: gl.constexpr, MOST: gl.constexpr, COLUMNS: gl.constexpr, PARTS: gl.constexpr,
 ):  # fmt: skip
     """Store the gradients of keys and values, and add to those of queries.
 
+    A program adds up SHARED heads of queries. The second dimension of the grid has PARTS programs for each head of keys, whose gradients are next to each other.
     Operands are those of `varlen_key_gradients`; `statistics` have STEP rows at a time, and `sums` [heads, rows, D] are 64 x 64
     elements after each other in the order of registers, `last_sums` the same memory in blocks of the second group's columns. COLUMNS are those that heads have of D:
     (64, 32) or all.
@@ -167,7 +168,7 @@ def varlen_gradients_atomic(
         [
             (gradients_of_half, (rings, exchange, upper, lists, scales, rows, 0, SETTINGS)),
             (gradients_of_half, (rings, exchange, lower, lists, scales, rows, 1, SETTINGS)),
-            (walk, (rings, lists, rows, SETTINGS)),
+            (walk, (rings, lists, rows, SETTINGS, PARTS)),
         ],
         [4, 1],
         [240, 24],

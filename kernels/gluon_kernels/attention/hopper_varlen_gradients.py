@@ -122,14 +122,15 @@ def own_tile(lists, warps: gl.constexpr, SETTINGS: gl.constexpr):
 
 
 @gluon.jit
-def walk(rings, lists, rows, SETTINGS: gl.constexpr):
-    """Copy the program's own tiles, then those that it walks over, of each head."""
+def walk(rings, lists, rows, SETTINGS: gl.constexpr, PARTS: gl.constexpr = 1):
+    """Copy the program's own tiles, then those that it walks over, of each head; PARTS programs share a head of own tiles."""
     own, others = rings
     STEP: gl.constexpr = SETTINGS[0][1]
     (sequence, row), (first, _), (other, _), (start, stop) = own_tile(lists, 1, SETTINGS)
     _, head = place_of_program()
     if sequence < lists[2]:
-        own.fetch(own.producer(), [[first + row, head, 0], [first + row, head, 0]])
+        mine = [first + row, head // PARTS, 0]
+        own.fetch(own.producer(), [mine, mine])
         position = others.producer()
         if SETTINGS[4]:
             for of in range(head * SETTINGS[5], (head + 1) * SETTINGS[5]):

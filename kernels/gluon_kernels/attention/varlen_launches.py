@@ -37,6 +37,7 @@ __all__ = ["backward_plan", "differentiates", "forward_plan"]
 
 Plan = Callable[..., Any]
 LONG = 768  # tokens of a sequence on average, from which on tiles of 192 rows pay
+FULL = 2  # programs of a processor, of the gradients, that leave it idle for a short time
 SEQUENCES = 256  # of one launch: each thread of a producer holds 8 of them
 
 
@@ -170,6 +171,13 @@ def forward_plan(
     return run
 
 
+def _parts_of_heads(programs: int, shared: int, q: Tensor) -> int:
+    """Return how many programs share the heads of queries of a head of keys: more than one where that fills processors that so many programs leave idle."""
+    enough = FULL * multiprocessors(q)
+    fitting = (n for n in range(1, shared + 1) if shared % n == 0 and n * programs >= enough)
+    return next(fitting, shared)
+
+
 class Tensors(NamedTuple):
     """The tensors of a call of the gradients; `sums` is None where no kernel adds to the gradient of queries."""
 
@@ -194,6 +202,7 @@ class Settings(NamedTuple):
     Args:
         rows: of the statistics of a head.
         wide: columns of the blocks of queries.
+        parts: how many programs share the heads of queries that have a head of keys.
         lengths: of queries and of keys in batches, whose results, logarithms and gradients are [batch, heads, length, ...]; 0 for packed ones.
     """
 
@@ -201,6 +210,7 @@ class Settings(NamedTuple):
     scale: float
     rows: int
     wide: int
+    parts: int
     lengths: tuple[int, int]
 
 
@@ -219,16 +229,20 @@ def backward_plan(
     wide = 256 if max(depth, width) > 128 else blocks_of(depth, width)[0]
     exact = columns_of(depth) == depth and columns_of(width) == width
     device, count = q.device, of_queries.shape[0] - 1
+    adds = not repeatable and wide <= 128
     shapes = [x.shape[:2] for x in (q, k, v)]
     if lengths[0]:
         shapes = [
             torch.Size((count, x.shape[1], n)) for x, n in zip((q, k, v), (*lengths, lengths[1]))
         ]
+    shared, parts = heads // k.shape[1], 1
+    if adds:
+        parts = _parts_of_heads((k.shape[0] // 128 + count) * k.shape[1], shared, q)
+        shapes[1:] = [torch.Size((k.shape[0], k.shape[1] * parts))] * 2
     columns = [columns_of(n) for n in (depth, depth, width)]
     new = [allocator((*size, n), q.dtype, device) for size, n in zip(shapes, columns)]
     rows = sums.rows_of(tokens, min(count, SEQUENCES), 64 if repeatable else step_of(wide))
     new_statistics = allocator((2 * heads * rows,), torch.float32, device)
-    adds = not repeatable and wide <= 128
     new_sums = allocator((heads * rows * wide // 256, 256), torch.float32, device)
     make = _repeatable_steps if repeatable else _atomic_steps if adds else _wide_steps
 
@@ -251,7 +265,7 @@ def backward_plan(
             Tensors(*shared, *lists) for lists in reversed(_parts((of_queries, of_keys), count))
         ]
 
-    settings = Settings(mask, scale, rows, wide, lengths)
+    settings = Settings(mask, scale, rows, wide, parts, lengths)
     tensors = (grad, q, k, v, out, logsums, of_queries, of_keys)
     slices = [make(call, settings) for call in calls(*tensors)]
 
@@ -261,6 +275,9 @@ def backward_plan(
             for step in steps:
                 step(call)
         gradients = called[0].to_q, called[0].to_k, called[0].to_v
+        if parts > 1:
+            of_parts = (x.unflatten(1, (-1, parts)).sum(2) for x in gradients[1:])
+            gradients = gradients[0], *of_parts
         if exact:
             return gradients
         ends = (depth, depth, width)
@@ -314,18 +331,19 @@ def _prepare(tensors: Tensors, settings: Settings, step: int) -> Step:
 def _atomic_steps(tensors: Tensors, settings: Settings) -> list[Step]:
     """Return the launches of one kernel, which adds to the gradient of queries, and of those around it."""
     q, k, v, grad, _, _, to_q, to_k, to_v, statistics, added, of_queries, of_keys = tensors
-    mask, scale, rows, wide, _ = settings
+    mask, scale, rows, wide, programs, _ = settings
     assert added is not None
     heads, count = grad.shape[1], of_queries.shape[0] - 1
     step = step_of(wide)
     factors = (scale, *mask.scales(scale))
     parts = parts_of(max(q.shape[2], v.shape[2]))
     window = (mask.left, mask.right)
-    constants = (heads // k.shape[1], 2, window, bool(mask.cap), _bound(count), parts)
+    each = heads // (k.shape[1] * programs)
+    constants = (each, 2, window, bool(mask.cap), _bound(count), parts, programs)
     main = _step(
         tensors,
         hopper_varlen_backward.varlen_gradients_atomic,
-        (k.shape[0] // 128 + count, k.shape[1]),
+        (k.shape[0] // 128 + count, k.shape[1] * programs),
         (
             descriptor_of(q, step, 1, wide), descriptor_of(k, 128, 1, wide), descriptor_of(v, 128, 1, wide),
             descriptor_of(grad, step, 1, wide), descriptor_of(to_k, 64, 1, parts[-1]), descriptor_of(to_v, 64, 1, parts[-1]),
@@ -361,7 +379,7 @@ def _parts_of(x: Tensor) -> tuple[int, int]:
 def _wide_steps(tensors: Tensors, settings: Settings) -> list[Step]:
     """Return the launches for heads of more than 128 elements."""
     q, k, v, grad, _, _, to_q, to_k, to_v, statistics, _, of_queries, of_keys = tensors
-    mask, scale, rows, wide, lengths = settings
+    mask, scale, rows, wide, _, lengths = settings
     heads, count = grad.shape[1], of_queries.shape[0] - 1
     step = step_of(wide)
     factors = (scale, *mask.scales(scale))
@@ -402,7 +420,7 @@ def _wide_steps(tensors: Tensors, settings: Settings) -> list[Step]:
 def _repeatable_steps(tensors: Tensors, settings: Settings) -> list[Step]:
     """Return the launches of two kernels whose results have equal bits each time."""
     q, k, v, grad, _, _, to_q, to_k, to_v, statistics, _, of_queries, of_keys = tensors
-    mask, scale, rows, wide, _ = settings
+    mask, scale, rows, wide, *_ = settings
     heads, count = grad.shape[1], of_queries.shape[0] - 1
     factors = (scale, *mask.scales(scale))
     constants = (heads // k.shape[1], 2, (mask.left, mask.right), bool(mask.cap), _bound(count))

@@ -10,6 +10,7 @@ from gluon_kernels import attention, attention_varlen, eager
 from gluon_kernels.attention import varlen, varlen_launches
 from gluon_kernels.attention.problem import VARLEN, VARLEN_GRADIENTS, lists_of
 from gluon_kernels.problem import error_of
+from tests.kernels.launched import launches_of
 from tests.kernels.routes import route
 
 pytestmark = [pytest.mark.once, pytest.mark.sampled(12)]
@@ -73,6 +74,20 @@ def test_tiles_of_three_groups(width, window, monkeypatch):
     monkeypatch.setattr(varlen_launches, "LONG", 1)
     shape = {"lengths": (200, 30), "heads": 1, "width": width, "causal": True, "window": window}
     assert VARLEN.check(shape, "cpu") is None
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("parts", [1, 2, 4])
+def test_programs_share_the_heads_of_queries(parts, monkeypatch):
+    """Those of a head of keys, where programs are few; the gradients of their keys are added up later."""
+    shape = {"lengths": (40, 30), "heads": 4, "heads of keys": 1, "width": 64, "causal": True}
+    arguments = VARLEN_GRADIENTS.arguments(shape, "cpu")
+    monkeypatch.setattr(varlen_launches, "multiprocessors", lambda tensor: parts)
+    monkeypatch.setattr(varlen_launches, "FULL", 2)  # one tile for each sequence
+    launches = launches_of(lambda: VARLEN_GRADIENTS.op(**arguments), "sim:sm_90")
+    grids = [x.grid for x in launches if x.kernel.fn.__name__ == "varlen_gradients_atomic"]
+    assert grids == [(2, parts)]
+    assert VARLEN_GRADIENTS.check(shape, "cpu") is None
 
 
 def test_keys_that_no_query_sees_have_no_gradient():
