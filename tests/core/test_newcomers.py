@@ -9,6 +9,8 @@ import gluon_core as gluon
 from gluon_core import errors
 from gluon_core import language as gl
 
+pytestmark = pytest.mark.once
+
 TARGET = "sim:hopper"
 LAYOUT = gl.BlockedLayout([1], [32], [4], [0])
 

@@ -7,6 +7,8 @@ from typer.testing import CliRunner
 
 from gluon_cli.app import app
 
+pytestmark = pytest.mark.once
+
 FILE = """
 import numpy as np
 import gluon_core as gluon

@@ -16,6 +16,8 @@ from gluon_core.errors import (
 )
 from tests.torch import ops_for_tests as ops
 
+pytestmark = pytest.mark.once
+
 
 @pytest.fixture(autouse=True)
 def simulated(monkeypatch):

@@ -12,7 +12,7 @@ import torch
 import gluon_core as gluon
 from gluon_core import language as gl
 
-pytestmark = pytest.mark.sampled(2)
+pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
 
 ROOT = Path(__file__).parents[2]
 

@@ -15,6 +15,8 @@ import torch
 import gluon_core as gluon
 from gluon_torch import shortcut
 
+pytestmark = pytest.mark.once
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -7,6 +7,8 @@ import pytest
 
 from tests.backends.emu.assembly import one, words
 
+pytestmark = pytest.mark.once
+
 RNG = np.random.default_rng(0)
 
 

@@ -8,6 +8,8 @@ import pytest
 
 from tests.backends.emu.assembly import lanes_of, one, run, words
 
+pytestmark = pytest.mark.once
+
 
 def lane_sources(control: str, lanes: int):
     """For each lane the lane it reads by the ISA's table of controls, None for none."""

@@ -24,9 +24,10 @@ from gluon_sim.settings import using
 from tests.backends.sim.sanitizer.test_mutations import Case
 from tests.tables import mistakes
 
-pytestmark = pytest.mark.sampled(2)
+pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
 
 SIM = registry().target("sim:sm_90")
+STEPS = 3
 LAYOUT = gl.constexpr(gl.BlockedLayout([1, 4], [8, 4], [4, 1], [1, 0]))
 
 
@@ -299,9 +300,6 @@ def product_of_pairs(a, b, out, steps, MULTICAST: gl.constexpr, DRAIN: gl.conste
         [64, 24],
     )
     ring.close()
-
-
-STEPS = 3
 
 
 def matrices():
@@ -592,14 +590,10 @@ def test_a_release_does_not_wait_for_loads(form):
     """On an H200 a copy overwrote what an `ldmatrix` before the arrival had not read."""
     a = arrays(3)["a"]
     out = np.zeros_like(a)
-
-    def run():
-        copied = described(a, [ROWS, COLUMNS])
-        copy_rows[(1,)](copied, out, 3, ROWS, form, target=SIM, num_warps=4)
-
+    arguments = described(a, [ROWS, COLUMNS]), out, 3, ROWS, form
     if form == "late":
         with pytest.raises(RaceError, match=r"the read by `.*load`.*fence_async_shared"):
-            run()
+            copy_rows[(1,)](*arguments, target=SIM, num_warps=4)
     else:
-        run()
+        copy_rows[(1,)](*arguments, target=SIM, num_warps=4)
         np.testing.assert_array_equal(out, a)
