@@ -295,18 +295,31 @@ def _atomic_launches(
     options = overlapping_tensors(q, k, v, grad, out, *gradients, added)
     strides = tuple(x.stride()[:3] for x in (out, grad))
     by_row = gl.BlockedLayout([1, 8], [256 // width, width // 8], [4, 1], [1, 0])
-    valid = min(out.shape[3], grad.shape[3])
+    valid, parts = min(out.shape[3], grad.shape[3]), parts_of(columns)
     prepare = Launch(
         sums.prepare,
         (rows // 64, batch * heads),
-        (out, grad, logsums, statistics, added, strides, heads, length, rows, valid, width, by_row),
+        (
+            out,
+            grad,
+            logsums,
+            statistics,
+            added,
+            strides,
+            heads,
+            length,
+            rows,
+            valid,
+            width,
+            min(parts[-1], 64),
+            by_row,
+        ),
         (out, grad, logsums, statistics, added),
         num_warps=4,
         **options,
     )
     step = 128 * 64 // width
     whole = seen % 128 == 0 or (causal and seen >= length)
-    parts = parts_of(columns)
     descriptors = (
         descriptor_of(q, 1, 1, step, width), descriptor_of(k, 1, 1, 128, width), descriptor_of(v, 1, 1, 128, width),
         descriptor_of(grad, 1, 1, step, width), descriptor_of(statistics, step), descriptor_of(to_k, 1, 64, parts[-1]),

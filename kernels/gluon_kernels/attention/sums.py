@@ -9,14 +9,21 @@ from gluon_core import language as gl
 from gluon_kernels.dependent import wait_for_predecessor
 
 
+@gluon.constexpr_function
+def added_rows(width, last):
+    """Return how many of 64 rows of sums a step adds to, whose last products have so many columns."""
+    return 64 * (width - 64 + last) // width
+
+
 @gluon.jit
 def prepare(
     out, grad, logsums, statistics, sums, strides, of_sequence, length, padded, width, D: gl.constexpr,
-    LAYOUT: gl.constexpr,
+    LAST: gl.constexpr, LAYOUT: gl.constexpr,
 ):  # fmt: skip
     """Store of each row less the logarithm of its sum, and less the sum of `out * grad`, and set `sums` to 0.
 
-    `out` and `grad` are [batch, of_sequence, length, width], `strides` theirs of batches, heads and rows. `statistics` are [heads, 2, padded], 0 past the end of the rows; `sums` have as many padded rows.
+    `out` and `grad` are [batch, of_sequence, length, width], `strides` theirs of batches, heads and rows. `statistics` are [heads, 2, padded], 0 past the end of the rows; `sums` have as many padded rows, of
+    which the products of the last LAST columns take less than those of 64.
     """
     wait_for_predecessor()
     row = gl.program_id(0) * 64 + gl.arange(0, 64, gl.SliceLayout(1, LAYOUT))
@@ -34,7 +41,7 @@ def prepare(
     offsets = rows * strides[1][2] + column[None, :]
     y = gl.load(grad + offsets, mask=inside, other=0.0).to(gl.float32)
     targets = (head * padded + row).to(gl.int64)[:, None] * D + column[None, :]
-    gl.store(sums + targets, gl.zeros_like(x))
+    gl.store(sums + targets, gl.zeros_like(x), mask=(row % 64 < added_rows(D, LAST))[:, None])
     logsum = gl.load(logsums + head * length + row, mask=there, other=0.0)
     gl.store(statistics + 2 * head * padded + row, -logsum)
     gl.store(statistics + (2 * head + 1) * padded + row, -gl.sum(x * y, 1))

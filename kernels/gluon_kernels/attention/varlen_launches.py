@@ -310,7 +310,7 @@ def _beyond(x: Tensor, length: int) -> tuple[int, int, int]:
 def _prepare(tensors: Tensors, settings: Settings, step: int) -> Step:
     heads, width = tensors.grad.shape[1], min(tensors.grad.shape[2], tensors.out.shape[-1])
     count, wide = tensors.of_queries.shape[0] - 1, settings.wide
-    length = settings.lengths[0]
+    length, last = settings.lengths[0], parts_of(max(tensors.q.shape[2], tensors.v.shape[2]))[-1]
     strides = (
         _beyond(tensors.out, length), _beyond(tensors.grad, 0), _beyond(tensors.logsums, length),
     )  # fmt: skip
@@ -321,7 +321,7 @@ def _prepare(tensors: Tensors, settings: Settings, step: int) -> Step:
         (settings.rows // step, heads),
         (
             tensors.out, tensors.grad, tensors.logsums, tensors.statistics, tensors.sums, strides, tensors.of_queries,
-            count, width, wide, _bound(count), step, layout,
+            count, width, wide, min(last, 64), _bound(count), step, layout,
         ),
         "out grad logsums statistics sums of_queries",
         **_overlap(tensors),

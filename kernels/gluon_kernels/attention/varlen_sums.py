@@ -2,7 +2,7 @@
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_kernels.attention.sums import in_order_of_rows
+from gluon_kernels.attention.sums import added_rows, in_order_of_rows
 from gluon_kernels.dependent import wait_for_predecessor
 
 
@@ -32,13 +32,14 @@ def placed(x, strides, sequence, head):
 
 @gluon.jit
 def prepare(
-    out, grad, logsums, statistics, sums, strides, lists, count, width, D: gl.constexpr, MOST: gl.constexpr,
-    UNIT: gl.constexpr, LAYOUT: gl.constexpr,
+    out, grad, logsums, statistics, sums, strides, lists, count, width, D: gl.constexpr, LAST: gl.constexpr,
+    MOST: gl.constexpr, UNIT: gl.constexpr, LAYOUT: gl.constexpr,
 ):  # fmt: skip
     """Store the logarithm of each query's sum and the sum of `out * grad`, and set `sums` to 0.
 
     Statistics are [heads, rows / UNIT, 2, UNIT], infinite and 0 in rows without a query. `out` and `grad` are [tokens, heads, width] and
-    `logsums` [tokens, heads], or batches of them; `strides` are those that `placed` takes. `lists` are the first tokens of the sequences, `sums` [heads, rows, D] or None.
+    `logsums` [tokens, heads], or batches of them; `strides` are those that `placed` takes. `lists` are the first tokens of the sequences, `sums` [heads, rows, D] or None, of
+    which the products of the last LAST columns take less than those of 64.
     """
     wait_for_predecessor()
     base = gl.program_id(0) * UNIT
@@ -63,7 +64,7 @@ def prepare(
     gl.store(to + UNIT, gl.sum(x * y, 1))
     if sums is not None:
         position = (head * rows + base + near).to(gl.int64)[:, None] * D + column[None, :]
-        gl.store(sums + position, gl.zeros_like(x))
+        gl.store(sums + position, gl.zeros_like(x), mask=(near % 64 < added_rows(D, LAST))[:, None])
 
 
 @gluon.jit
