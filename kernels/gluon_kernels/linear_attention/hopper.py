@@ -137,55 +137,63 @@ def walk(ring, writers, states, sizes, scale, group: gl.constexpr, SETTINGS: gl.
         state = gl.where(offsets // K - width == offsets % K, 1.0, 0.0)
     zeros = gl.zeros([64, C], gl.float32, layout)
     near = gl.arange(0, C, column)
+    left = gl.convert_layout(state.to(dtype), operand)
+    done = zeros.to(dtype)  # what the chunk before left to be stored
     position = ring.consumer()
+    # Each product waits for the one before: what none waits for follows it, so that the conversions between them take no time of the unit.
     for chunk in range(first, last):
         tiles = ring.wait(position)
         k = tiles[0].reshape([C, K])
+        keys = tiles[6 if OUTPUT else 4].reshape([C, K]) if CHANNELS else k
+        seen = warpgroup_mma(left, keys.permute((1, 0)), zeros, use_acc=False, is_async=True)
         v = tiles[1].reshape([C, 64 * GROUPS]).slice(group * 64, 64, dim=1).permute((1, 0))
+        inverse = tiles[5 if OUTPUT else 3].permute((1, 0))
+        fresh = warpgroup_mma(v, inverse, zeros, use_acc=False, is_async=True)
+        if SAVE:
+            states_writer.store([(of_head * chunks + chunk) * width + first_column, 0], state)
+        if OUTPUT or SAVE:
+            if chunk > first:
+                writer.store([batch, (chunk - 1) * C, head, first_column], done.permute((1, 0)))
         if CHANNELS:
             whole = tiles[2].load(gl.SliceLayout(0, state_layout))[None, :]
         else:
             from_first = tiles[2].slice(0, C).load(column)
             to_last = tiles[2].slice(C, C).load(column)[None, :]
             whole = gl.sum(gl.where(near == C - 1, from_first, 0.0), 0)
-        left = gl.convert_layout(state.to(dtype), operand)
-        if SAVE:
-            states_writer.store([(of_head * chunks + chunk) * width + first_column, 0], state)
-        inverse = tiles[5 if OUTPUT else 3].permute((1, 0))
-        fresh = warpgroup_mma(v, inverse, zeros, use_acc=False, is_async=True)
-        keys = tiles[6 if OUTPUT else 4].reshape([C, K]) if CHANNELS else k
-        seen = warpgroup_mma(left, keys.permute((1, 0)), zeros, use_acc=False, is_async=True)
-        result = zeros
+        state = state * whole
+        seen = warpgroup_mma_wait(1, deps=[seen])
+        seen = -seen if CHANNELS else seen * -from_first[None, :]
+        seen = gl.convert_layout(seen.to(dtype), operand)
+        fresh = warpgroup_mma(seen, inverse, fresh, is_async=True)
         if OUTPUT:
             q = tiles[3].reshape([C, K]).permute((1, 0))
             result = warpgroup_mma(left, q, zeros, use_acc=False, is_async=True)
-        seen, fresh = warpgroup_mma_wait(1 if OUTPUT else 0, deps=[seen, fresh])
-        seen = -seen if CHANNELS else seen * -from_first[None, :]
-        seen = gl.convert_layout(seen.to(dtype), operand)
-        fresh = warpgroup_mma(seen, inverse, warpgroup_mma_init(fresh), is_async=True)
-        if OUTPUT:
-            fresh, result = warpgroup_mma_wait(0, deps=[fresh, result])
+            fresh = warpgroup_mma_wait(1, deps=[fresh])
         else:
             fresh = warpgroup_mma_wait(0, deps=[fresh])
         decayed = fresh if CHANNELS else fresh * to_last
         decayed = gl.convert_layout(decayed.to(dtype), state_operand)
-        sums = warpgroup_mma(decayed, k, warpgroup_mma_init(state * whole), is_async=True)
+        sums = warpgroup_mma(decayed, k, warpgroup_mma_init(state), is_async=True)
         if OUTPUT:
             value = gl.convert_layout(fresh.to(dtype), operand)
+            result = warpgroup_mma_wait(1, deps=[result])
             if not CHANNELS:
                 result = result * (from_first * scale)[None, :]
-            result = warpgroup_mma_init(result)
             weights = tiles[4].permute((1, 0))
-            result = warpgroup_mma(value, weights, result, is_async=True)
-            state, result = warpgroup_mma_wait(0, deps=[sums, result])
+            result = warpgroup_mma(value, weights, warpgroup_mma_init(result), is_async=True)
+            state = warpgroup_mma_wait(1, deps=[sums])
+            left = gl.convert_layout(state.to(dtype), operand)
+            done = warpgroup_mma_wait(0, deps=[result]).to(dtype)
             ring.release(position)
-            writer.store([batch, chunk * C, head, first_column], result.permute((1, 0)))
         else:
             state = warpgroup_mma_wait(0, deps=[sums])
             ring.release(position)
+            left = gl.convert_layout(state.to(dtype), operand)
             if SAVE:
-                writer.store([batch, chunk * C, head, first_column], fresh.permute((1, 0)))
+                done = fresh.to(dtype)
         position = position.next()
+    if OUTPUT or SAVE:
+        writer.store([batch, (last - 1) * C, head, first_column], done.permute((1, 0)))
     if final is not None:
         gl.store(final + of_segment * (K * rows) + offsets, state)
     if OUTPUT or SAVE:
