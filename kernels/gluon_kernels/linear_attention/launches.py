@@ -13,6 +13,7 @@ from gluon_kernels.attention.launches import descriptor_of
 from gluon_kernels.linear_attention import channels as by_channel
 from gluon_kernels.linear_attention import portable
 from gluon_kernels.linear_attention.combine import combine
+from gluon_kernels.linear_attention.cost import Walks, least_time
 from gluon_kernels.plans import Launch, allocator, current_target, multiprocessors, registers
 
 __all__ = [
@@ -56,6 +57,25 @@ def on_hopper(width: int) -> bool:
     return bool(target.has("nvidia.wgmma") and target.has("nvidia.tma") and width <= 128)
 
 
+def _by_processors(
+    v: Tensor, chunks: int, width: int, columns: int, hopper: bool
+) -> tuple[int, int]:
+    """Return the number of segments that processors can walk at a time, and that of groups of a program."""
+    heads, processors = v.shape[0] * v.shape[2], multiprocessors(v)
+    walks = heads * -(-columns // (2 * TILE))
+    segments, least = processors // walks, 4
+    # A segment is walked twice, once for its map: fewer than four gain nothing. Without a map they do.
+    if hopper:
+        segments, least = processors // (heads * (columns // TILE)), 2
+    per_segment = max(-(-chunks // segments), LEAST_CHUNKS) if segments >= least else chunks
+    segments = -(-chunks // max(per_segment, 1))
+    if segments < least:
+        segments = 1
+    pairs = columns % (2 * TILE) == 0 and width % (2 * TILE) == 0
+    busy = 2 * walks * segments > processors  # else a program for each group
+    return segments, 2 if pairs and busy else 1
+
+
 @dataclass(frozen=True)
 class Sizes:
     """The sizes of a call, those of padded heads, and the segments that a sequence is cut into.
@@ -91,20 +111,17 @@ class Sizes:
             width = 64 if width <= 64 else 128
             columns = -(-columns // TILE) * TILE
         chunks = -(-length // CHUNK)
-        walks = batch * heads * -(-columns // (2 * TILE))
-        segments, least = multiprocessors(v) // walks, 4
-        # A segment is walked twice, once for its map: fewer than four gain nothing. Without a map they do.
-        if hopper and not delta:
-            segments, least = multiprocessors(v) // (batch * heads * (columns // TILE)), 2
-        per_segment = max(-(-chunks // segments), LEAST_CHUNKS) if segments >= least else chunks
+        if hopper and delta:
+            channels, processors = g.ndim == 4, multiprocessors(v)
+            walks = Walks(batch * heads, chunks, width, columns, channels, processors)
+            segments, groups = least_time(walks)
+        else:
+            segments, groups = _by_processors(v, chunks, width, columns, hopper)
+        per_segment = -(-chunks // segments)
         segments = -(-chunks // max(per_segment, 1))
-        if segments < least:
-            segments, per_segment = 1, chunks
-        pairs = columns % (2 * TILE) == 0 and width % (2 * TILE) == 0
-        busy = 2 * walks * segments > multiprocessors(v)  # else a program for each group
         return cls(
             batch, length, heads, heads // k.shape[2], width, columns, chunks, segments, per_segment, delta, g.ndim == 4,
-            hopper, 2 if pairs and busy else 1,
+            hopper, groups,
         )  # fmt: skip
 
     @property

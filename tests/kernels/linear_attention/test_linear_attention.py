@@ -7,7 +7,7 @@ import torch
 
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
 from gluon_kernels import eager, gated_delta_rule, gated_linear_attention, kda
-from gluon_kernels.linear_attention import launches, ops
+from gluon_kernels.linear_attention import cost, launches, ops
 from gluon_kernels.linear_attention.problem import (
     DELTA,
     DELTA_GRADIENTS,
@@ -63,9 +63,25 @@ def test_segments_and_groups_of_warps(problem, monkeypatch):
     long = {
         **problem.small[0], "length": 1100, "heads": 1, "groups": 1, "width": 128, "values": 128
     }  # fmt: skip
+    monkeypatch.setattr(launches, "least_time", lambda walks: (4, 1))
     assert problem.check(long, "cpu") is None
+    for plans in (ops._plans, ops._gradient_plans):
+        plans.forget()
+    monkeypatch.setattr(launches, "least_time", lambda walks: (1, 2))
     monkeypatch.setattr(launches, "multiprocessors", lambda x: 1)
     assert problem.check({**long, "length": 70}, "cpu") is None
+
+
+def test_segments_are_those_that_take_the_least_time():
+    def ways(heads, chunks, width=128, processors=132):
+        return cost.least_time(cost.Walks(heads, chunks, width, width, False, processors))
+
+    assert ways(64, 64)[0] == 1  # heads that fill the device
+    assert ways(8, 8)[0] == 1  # too short to be walked twice
+    segments, groups = ways(8, 1024)
+    assert segments >= 8 and groups == 2
+    assert ways(1, 1024, processors=4)[0] < segments
+    assert ways(8, 1024, width=64)[1] == 1  # a group has 64 columns
 
 
 def test_references_agree():
