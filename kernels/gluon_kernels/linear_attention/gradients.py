@@ -25,11 +25,12 @@ from gluon_kernels.linear_attention.launches import (
     strides_of,
     walk_launch,
 )
-from gluon_kernels.plans import Launch, allocator, current_target, least_depth
+from gluon_kernels.plans import Launch, allocator, current_target, least_depth, registers
 
 __all__ = ["backward_plan"]
 
 Plan = Callable[..., Any]
+TOKEN_REGISTERS = 128  # of a thread, so that two programs share a processor
 AMPLE = 128 * 1024  # bytes of shared memory of a block that keeps queries and keys there
 
 
@@ -157,6 +158,26 @@ def _channels_launch(
     return run
 
 
+def _tokens_launch(sizes: Sizes, tensors: Any, scale: float) -> Plan:
+    """Return the launch of `_chunk_launch` where the kernels for Hopper take the width of keys."""
+    from gluon_kernels.linear_attention.tokens_backward import token_gradients
+
+    of_rows, heads = tensors[:4], sizes.heads
+    launch = Launch(
+        token_gradients,
+        (sizes.chunks, heads, sizes.batch),
+        (
+            *tensors, tuple((x.stride(0), x.stride(2)) for x in of_rows),
+            (*(x.stride(1) for x in of_rows), heads * sizes.width, heads * sizes.columns), sizes.length, heads, scale,
+            sizes.columns, sizes.width, CHUNK, TILE, sizes.shared, sizes.delta, sizes.length % CHUNK == 0,
+        ),
+        tensors,
+        num_warps=8,
+        **registers(TOKEN_REGISTERS),
+    )  # fmt: skip
+    return lambda q, k, g, v, grad, walked, results, flags: launch(q, k, v, grad, *walked, *results)
+
+
 def _chunk_launch(
     sizes: Sizes, q: Tensor, k: Tensor, g: Tensor, v: Tensor, grad: Tensor, walked: Any, results: Any,
     flags: Optional[Tensor], scale: float,
@@ -169,6 +190,8 @@ def _chunk_launch(
     if sizes.channels:
         return _channels_launch(sizes, q, k, g, v, grad, walked, results, flags, scale)
     tensors = (q, k, v, grad, *walked, *results)
+    if sizes.hopper:
+        return _tokens_launch(sizes, tensors, scale)
     launch = Launch(
         portable_backward.chunk_gradients,
         grid,

@@ -1,0 +1,234 @@
+"""The gradients of chunks with one gate for each token on Hopper, with so few registers that two programs share a processor.
+
+It computes `portable_backward.chunk_gradients` in two passes over the columns of values: what takes dO S^T and dO N^T, then the rest. Tiles come by
+asynchronous copies, and strides are constants, so that addresses take no registers.
+"""
+
+import gluon_core as gluon
+from gluon_core import language as gl
+from gluon_kernels.linear_attention.portable import add, product
+from gluon_kernels.linear_attention.portable_backward import multiplied
+
+__all__ = ["token_gradients"]
+
+
+@gluon.jit
+def copy_rows(smem, pointer, left, stride: gl.constexpr, EVEN: gl.constexpr):
+    """Start copying rows to shared memory, zeros from row `left` on; EVEN, there are none."""
+    layout: gl.constexpr = gl.portable.blocked_layout(smem.shape, smem.dtype)
+    row = gl.arange(0, smem.shape[0], gl.SliceLayout(1, layout))[:, None]
+    offsets = row * stride + gl.arange(0, smem.shape[1], gl.SliceLayout(0, layout))[None, :]
+    if EVEN:
+        gl.portable.async_copy(smem, pointer, offsets)
+    else:
+        inside = gl.broadcast(row < left, offsets)[0]
+        gl.portable.async_copy(smem, pointer, offsets, inside)
+
+
+@gluon.jit
+def store_tile(pointer, tile, left, stride: gl.constexpr, EVEN: gl.constexpr):
+    """Store the rows that there are."""
+    row = gl.arange(0, tile.shape[0], gl.SliceLayout(1, tile.type.layout))[:, None]
+    column = gl.arange(0, tile.shape[1], gl.SliceLayout(0, tile.type.layout))[None, :]
+    tile = tile.to(pointer.dtype.element_ty)
+    if EVEN:
+        gl.store(pointer + (row * stride + column), tile)
+    else:
+        gl.store(pointer + (row * stride + column), tile, mask=row < left)
+
+
+@gluon.jit
+def over_results(
+    grad, news, states, left, strides: gl.constexpr, columns, K: gl.constexpr, C: gl.constexpr, BV: gl.constexpr, EVEN: gl.constexpr
+):  # fmt: skip
+    """Return the sums dO S^T and dO N^T over the columns of values."""
+    dtype: gl.constexpr = grad.dtype.element_ty
+    wide: gl.constexpr = gl.portable.mma_layouts(C, K, BV, dtype, dtype, operands="shared")
+    narrow: gl.constexpr = gl.portable.mma_layouts(
+        C, C, BV, dtype, dtype, operands="shared", b_transposed=True
+    )
+    from_out = gl.zeros([C, K], gl.float32, wide.accumulator)
+    to_weights = gl.zeros([C, C], gl.float32, narrow.accumulator)
+    grad_smem = gl.allocate_shared_memory(dtype, [C, BV], wide.a_shared)
+    news_smem = gl.allocate_shared_memory(dtype, [C, BV], wide.a_shared)
+    state_smem = gl.allocate_shared_memory(dtype, [BV, K], wide.b_shared)
+    for start in range(0, columns, BV):
+        copy_rows(grad_smem, grad + start, left, strides[3], EVEN)
+        copy_rows(news_smem, news + start, left, strides[5], EVEN)
+        copy_rows(state_smem, states + start * K, BV, K, True)
+        gl.portable.commit()
+        gl.portable.wait(0)
+        gl.portable.fence()
+        by_out = multiplied(grad_smem, state_smem, gl.portable.accumulator(wide, from_out))
+        acc = gl.portable.accumulator(narrow, to_weights)
+        by_weights = multiplied(grad_smem, news_smem.permute((1, 0)), acc)
+        from_out = gl.portable.read(by_out)
+        to_weights = gl.portable.read(by_weights)
+    return from_out, to_weights
+
+
+@gluon.jit
+def over_changes(
+    v, news, changes, states, state_changes, to_v, rates, left, strides: gl.constexpr, columns, K: gl.constexpr, C: gl.constexpr,
+    BV: gl.constexpr, DELTA: gl.constexpr, EVEN: gl.constexpr,
+):  # fmt: skip
+    """Return the sums N G^T, dY S^T, dY N^T, that of dY and V of each row, and that of S and G; store the gradients of values with the delta rule."""
+    dtype: gl.constexpr = news.dtype.element_ty
+    wide: gl.constexpr = gl.portable.mma_layouts(C, K, BV, dtype, dtype, operands="shared")
+    narrow: gl.constexpr = gl.portable.mma_layouts(
+        C, C, BV, dtype, dtype, operands="shared", b_transposed=True
+    )
+    tile: gl.constexpr = gl.portable.blocked_layout([C, BV], dtype)
+    part: gl.constexpr = gl.portable.blocked_layout([16, K], dtype)
+    by_row: gl.constexpr = gl.SliceLayout(1, tile)
+    to_rate = gl.zeros([C], gl.float32, by_row)
+    of_whole = gl.zeros([16, K], gl.float32, part)
+    from_news = gl.zeros([C, K], gl.float32, wide.accumulator)
+    from_change = gl.zeros([C, K], gl.float32, wide.accumulator)
+    to_lower = gl.zeros([C, C], gl.float32, narrow.accumulator)
+    news_smem = gl.allocate_shared_memory(dtype, [C, BV], wide.a_shared)
+    state_smem = gl.allocate_shared_memory(dtype, [BV, K], wide.b_shared)
+    to_state_smem = gl.allocate_shared_memory(dtype, [BV, K], wide.b_shared)
+    if DELTA:
+        change_smem = gl.allocate_shared_memory(dtype, [C, BV], wide.a_shared)
+        value_smem = gl.allocate_shared_memory(dtype, [C, BV], wide.a_shared)
+    for start in range(0, columns, BV):
+        copy_rows(news_smem, news + start, left, strides[5], EVEN)
+        copy_rows(state_smem, states + start * K, BV, K, True)
+        copy_rows(to_state_smem, state_changes + start * K, BV, K, True)
+        if DELTA:
+            copy_rows(change_smem, changes + start, left, strides[5], EVEN)
+            copy_rows(value_smem, v + start, left, strides[2], EVEN)
+        gl.portable.commit()
+        gl.portable.wait(0)
+        gl.portable.fence()
+        acc = gl.portable.accumulator(wide, from_news)
+        by_news = multiplied(news_smem, to_state_smem, acc)
+        if DELTA:
+            acc = gl.portable.accumulator(wide, from_change)
+            by_change = multiplied(change_smem, state_smem, acc)
+            acc = gl.portable.accumulator(narrow, to_lower)
+            by_lower = multiplied(change_smem, news_smem.permute((1, 0)), acc)
+            change = change_smem.load(tile).to(gl.float32)
+            to_rate += gl.sum(change * value_smem.load(tile).to(gl.float32), 1)
+            rate = gl.load(rates + gl.arange(0, C, by_row))[:, None]
+            store_tile(to_v + start, change * rate, left, strides[5], EVEN)
+            from_change = gl.portable.read(by_change)
+            to_lower = gl.portable.read(by_lower)
+        for row in gl.static_range(0, BV, 16):
+            state = state_smem.slice(row, 16, dim=0).load(part).to(gl.float32)
+            of_whole += state * to_state_smem.slice(row, 16, dim=0).load(part).to(gl.float32)
+        from_news = gl.portable.read(by_news)
+    return from_news, from_change, to_lower, to_rate, gl.sum(gl.sum(of_whole, 0), 0)
+
+
+@gluon.jit
+def ratios(logs, layout: gl.constexpr, C: gl.constexpr):
+    """Return the decays between tokens of a chunk, from columns to rows, zeros above the diagonal."""
+    i = gl.arange(0, C, gl.SliceLayout(1, layout))
+    j = gl.arange(0, C, gl.SliceLayout(0, layout))
+    away = gl.load(logs + i)[:, None] - gl.load(logs + j)[None, :]
+    return gl.exp2(gl.where(i[:, None] >= j[None, :], away, -float("inf")))
+
+
+@gluon.jit
+def token_gradients(
+    q, k, v, grad, news, changes, states, state_changes, decays, to_q, to_k, to_v, to_g, to_beta, batches, strides: gl.constexpr,
+    length, heads, scale, columns, K: gl.constexpr, C: gl.constexpr, BV: gl.constexpr, SHARED: gl.constexpr, DELTA: gl.constexpr,
+    EVEN: gl.constexpr,
+):  # fmt: skip
+    """Store the gradients of a chunk as `portable_backward.chunk_gradients` does; the grid has chunks, heads and batches.
+
+    `batches` are the strides of batches and heads of `q`, `k`, `v` and `grad`; `strides` those of rows, and of rows of gradients of keys and of values. K is the
+    width of keys, `columns`, a multiple of BV, that of values. EVEN, all chunks are full.
+    """
+    dtype: gl.constexpr = k.dtype.element_ty
+    keys: gl.constexpr = gl.portable.mma_layouts(
+        C, C, K, dtype, dtype, operands="shared", b_transposed=True
+    )
+    wide: gl.constexpr = gl.portable.mma_layouts(C, K, C, dtype, dtype, operands="shared")
+    layout: gl.constexpr = wide.accumulator
+    square: gl.constexpr = keys.accumulator
+    chunk = gl.program_id(0)
+    head = gl.program_id(1).to(gl.int64)
+    batch = gl.program_id(2).to(gl.int64)
+    of_keys = head // SHARED
+    first = chunk * C
+    left = length - first
+    row_of_chunk = first.to(gl.int64)
+    place = (batch * heads + head) * gl.num_programs(0) + chunk
+    token = (batch * length + first) * heads + head
+    source = decays + place * (4 * C)
+    states += place * (columns * K)
+    state_changes += place * (columns * K)
+    q += batch * batches[0][0] + of_keys * batches[0][1] + row_of_chunk * strides[0]
+    k += batch * batches[1][0] + of_keys * batches[1][1] + row_of_chunk * strides[1]
+    grad += batch * batches[3][0] + head * batches[3][1] + row_of_chunk * strides[3]
+    news += token * columns
+    k_smem = gl.allocate_shared_memory(dtype, [C, K], keys.a_shared)
+    q_smem = gl.allocate_shared_memory(dtype, [C, K], keys.a_shared)
+    copy_rows(k_smem, k, left, strides[1], EVEN)
+    copy_rows(q_smem, q, left, strides[0], EVEN)
+    from_out, to_weights = over_results(grad, news, states, left, strides, columns, K, C, BV, EVEN)
+
+    from_out = gl.convert_layout(from_out, layout)
+    scores = product(q_smem, k_smem.permute((1, 0)), gl.portable.accumulator(keys))
+    to_scores = gl.convert_layout(to_weights, square) * ratios(source, square, C) * scale
+    shares = to_scores * scores
+    rows: gl.constexpr = gl.SliceLayout(1, layout)
+    row = gl.arange(0, C, rows)
+    to_decay = gl.convert_layout(gl.sum(shares, 1), rows)
+    to_decay -= gl.convert_layout(gl.sum(shares, 0), rows)
+    p_smem = gl.allocate_shared_memory(dtype, [C, C], wide.a_shared, to_scores.to(dtype))
+    gl.portable.fence()
+    from_first = gl.load(source + C + row)
+    to_decay += gl.sum(q_smem.load(layout).to(gl.float32) * from_out, 1) * from_first * scale
+    acc = gl.portable.accumulator(wide, from_out * (from_first * scale)[:, None])
+    for_queries = product(p_smem, k_smem, acc)
+    store_tile(to_q + token * K, for_queries, left, strides[4], EVEN)
+
+    if DELTA:
+        v += batch * batches[2][0] + head * batches[2][1] + row_of_chunk * strides[2]
+        changes += token * columns
+        to_v += token * columns
+    from_news, from_change, to_lower, to_rate, of_whole = over_changes(
+        v, news, changes, states, state_changes, to_v, source + 3 * C, left, strides, columns, K, C, BV, DELTA, EVEN
+    )  # fmt: skip
+    from_news = gl.convert_layout(from_news, layout)
+    to_last = gl.load(source + 2 * C + row)
+    k_tile = k_smem.load(layout).to(gl.float32)
+    of_news = gl.sum(k_tile * from_news, 1) * to_last
+    at_last = gl.sum(of_news, 0) + gl.load(source + 2 * C - 1) * of_whole
+    to_decay += gl.where(row == C - 1, at_last, 0.0) - of_news
+    for_keys = from_news * to_last[:, None]
+    if DELTA:
+        from_change = gl.convert_layout(from_change, layout)
+        from_first = gl.load(source + C + row)
+        rate = gl.load(source + 3 * C + row)
+        seen = gl.sum(k_tile * from_change, 1) * from_first
+        rate_change = gl.convert_layout(to_rate, rows) - seen
+        to_decay -= seen * rate
+        for_keys -= from_change * (from_first * rate)[:, None]
+    for_keys = product(p_smem.permute((1, 0)), q_smem, gl.portable.accumulator(wide, for_keys))
+    if DELTA:
+        i = gl.arange(0, C, gl.SliceLayout(1, square))
+        j = gl.arange(0, C, gl.SliceLayout(0, square))
+        scores = product(k_smem, k_smem.permute((1, 0)), gl.portable.accumulator(keys))
+        to_lower = gl.convert_layout(to_lower, square) * ratios(source, square, C)
+        to_scores = gl.where(i[:, None] > j[None, :], -to_lower, 0.0)
+        rate_change += gl.convert_layout(gl.sum(to_scores * scores, 1), rows)
+        to_scores = to_scores * gl.load(source + 3 * C + i)[:, None]
+        shares = to_scores * scores
+        to_decay += gl.convert_layout(gl.sum(shares, 1), rows)
+        to_decay -= gl.convert_layout(gl.sum(shares, 0), rows)
+        a_smem = gl.allocate_shared_memory(dtype, [C, C], wide.a_shared, to_scores.to(dtype))
+        gl.portable.fence()
+        for_keys = product(a_smem, k_smem, gl.portable.accumulator(wide, for_keys))
+        acc = gl.portable.accumulator(wide, for_keys)
+        for_keys = product(a_smem.permute((1, 0)), k_smem, acc)
+        gl.store(to_beta + token + row * heads, rate_change, mask=row < left)
+    store_tile(to_k + token * K, for_keys, left, strides[4], EVEN)
+    flat: gl.constexpr = gl.portable.blocked_layout([C], gl.float32)
+    to_decay = gl.associative_scan(gl.convert_layout(to_decay, flat), 0, add, reverse=True)
+    near = gl.arange(0, C, flat)
+    gl.store(to_g + token + near * heads, to_decay, mask=near < left)
