@@ -7,6 +7,7 @@ from typing import Any, Callable, NamedTuple, Optional
 from torch import Tensor
 
 from gluon_kernels.attention.launches import descriptor_of
+from gluon_kernels.dependent import overlapping_tensors
 from gluon_kernels.linear_attention.decays import store_decays
 from gluon_kernels.linear_attention.launches import (
     CHUNK,
@@ -17,8 +18,9 @@ from gluon_kernels.linear_attention.launches import (
     on_hopper,
     operands_of,
     padded_state,
+    stages_of,
 )
-from gluon_kernels.plans import Launch, registers
+from gluon_kernels.plans import Launch, multiprocessors, registers
 
 __all__ = ["Gates", "decaying_plan", "fits", "segments_of", "walk_decaying_launch"]
 
@@ -45,6 +47,7 @@ def _decays_launch(sizes: Sizes, gates: Gates, decays: Tensor) -> Launch:
         (*tensors, sizes.length, sizes.heads, sizes.chunks, CHUNK, CHUNKS, gates.softplus),
         tensors,
         num_warps=4,
+        **overlapping_tensors(decays),
     )
 
 
@@ -73,16 +76,25 @@ def walk_decaying_launch(
     )  # fmt: skip
     described = [None if x is None else descriptor_of(x, *b) for x, b in zip(tensors, blocks)]
     segments = sizes.segments - 1 if mapped else sizes.segments
+    programs = sizes.batch * sizes.heads * segments * (sizes.columns // (TILE * groups))
+    present = [b for x, b in zip(tensors, blocks) if x is not None]
+    read = present[: 4 if q is not None else 3]
+    weights = [(CHUNK, CHUNK)] if q is not None else []
+    stages = stages_of(read, [*present[len(read) :], *weights] * groups)
+    many = programs > multiprocessors(v)
+    if many:
+        stages = STAGES
     launch: Plan = Launch(
         hopper_decay.recur_decaying,
         (sizes.columns // (TILE * groups), sizes.heads * segments, sizes.batch),
         (
             *described, *tensors[6:], sizes.heads, sizes.chunks, sizes.per_segment, sizes.columns, scale,
-            sizes.shared, STAGES, groups, mapped, rated,
+            sizes.shared, stages, groups, mapped, rated,
         ),
         tensors,
         num_warps=4,
-        **(registers(SHARED_REGISTERS) if groups == 1 else {}),
+        **(registers(SHARED_REGISTERS) if groups == 1 and many else {}),
+        **overlapping_tensors(q, k, v, outs[0], outs[1]),
     )  # fmt: skip
     return lambda *arguments: launch(*flat(*arguments))
 

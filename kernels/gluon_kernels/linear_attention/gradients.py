@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from gluon_kernels.attention.launches import descriptor_of
+from gluon_kernels.dependent import overlapping_tensors
 from gluon_kernels.linear_attention import channels_backward, portable_backward
 from gluon_kernels.linear_attention.decay_launches import segments_of, walk_decaying_launch
 from gluon_kernels.linear_attention.launches import (
@@ -22,6 +23,7 @@ from gluon_kernels.linear_attention.launches import (
     padded_state,
     power,
     prepare_launch,
+    stages_of,
     strides_of,
     walk_launch,
 )
@@ -85,15 +87,19 @@ def _hopper_launch(
         of_values, (TILE, width),
     )  # fmt: skip
     described = [None if x is None else descriptor_of(x, *b) for x, b in zip(tensors, blocks)]
+    present = [b for x, b in zip(tensors, blocks) if x is not None]
+    read, stored = (present[:-2], present[-2:] * groups) if outs[0] is not None else (present, [])
+    stages = stages_of(read, stored)
     launch: Plan = Launch(
         hopper_backward.recur_back,
         (sizes.columns // (TILE * groups), sizes.heads * sizes.segments, sizes.batch),
         (
             *described, initial, final, sizes.heads, sizes.chunks, sizes.per_segment, sizes.columns, scale, sizes.walked,
-            1 if groups == 2 else 2, groups,
+            stages, groups,
         ),
         (*tensors, initial, final),
         num_warps=4,
+        **overlapping_tensors(*tensors),
     )  # fmt: skip
 
     def run(prepared: Prepared, grad: Tensor, outs: Any, initial: Any, final: Any) -> None:
@@ -174,6 +180,7 @@ def _tokens_launch(sizes: Sizes, tensors: Any, scale: float) -> Plan:
         tensors,
         num_warps=8,
         **registers(TOKEN_REGISTERS),
+        **overlapping_tensors(*tensors),
     )  # fmt: skip
     return lambda q, k, g, v, grad, walked, results, flags: launch(q, k, v, grad, *walked, *results)
 

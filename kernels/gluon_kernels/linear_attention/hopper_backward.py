@@ -11,6 +11,7 @@ from gluon_core.language.nvidia.hopper import (
     warpgroup_mma_init,
     warpgroup_mma_wait,
 )
+from gluon_kernels.dependent import wait_for_predecessor
 from gluon_kernels.linear_attention.hopper import first_state, place_of, share_columns
 from gluon_kernels.linear_attention.portable import decay_size
 
@@ -129,6 +130,7 @@ def recur_back(
     not None, [1, C, 1, 64] of dY and [64, K] of G. Without the delta rule `unscaled` (R) is None. If `seen_desc` is not None, operands are
     the results of `prepare_channels`, whose decays have blocks of `decay_size`.
     """
+    wait_for_predecessor()
     C: gl.constexpr = k_desc.block_type.shape[1]
     DELTA: gl.constexpr = unscaled is not None
     SAVE: gl.constexpr = states_desc is not None

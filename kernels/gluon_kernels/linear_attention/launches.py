@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Any, Callable, NamedTuple, Optional
+from typing import Any, Callable, NamedTuple, Optional, Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from gluon_kernels.attention.launches import descriptor_of
+from gluon_kernels.dependent import overlapping_tensors
 from gluon_kernels.linear_attention import channels as by_channel
 from gluon_kernels.linear_attention import portable
 from gluon_kernels.linear_attention.combine import combine
@@ -30,6 +32,7 @@ __all__ = [
     "padded_state",
     "power",
     "prepare_launch",
+    "stages_of",
     "strides_of",
     "walk_launch",
 ]
@@ -38,7 +41,9 @@ Plan = Callable[..., Any]
 CHUNK = 64
 LEAST_CHUNKS = 4  # of a segment
 TILE = 64  # columns of values of a group of warps
-STAGES = 2
+STAGES = 2  # of portable walks, and of walks on Hopper whose programs share a processor
+MOST_STAGES = 4  # of others
+RESERVED = 1024  # bytes of shared memory for barriers and sums
 CHANNELS = 128  # of a chunk's gates at a time
 GENTLE_REGISTERS = 80  # so that three programs share a processor
 AMPLE = (
@@ -215,6 +220,7 @@ def prepare_launch(
             (*tensors, strides, sizes.length, sizes.heads, scale, power(width), CHUNK, sizes.shared, width),
             tensors,
             num_warps=4,
+            **_behind(*tensors),
         )  # fmt: skip
 
     def run(q: Tensor, k: Tensor, g: Tensor, beta: Optional[Tensor]) -> Prepared:
@@ -275,6 +281,7 @@ def _channels_launch(
         (*tensors, flags),
         num_warps=8,
         **registers(GENTLE_REGISTERS),
+        **overlapping_tensors(*tensors),
     )  # fmt: skip
     total, each = flagged_groups(sizes, k)
     rest = Launch(
@@ -294,6 +301,11 @@ def _channels_launch(
     return run
 
 
+def _behind(*tensors: Optional[Tensor]) -> dict[str, Any]:
+    """Return the options of a launch on any device that may begin while the one before ends."""
+    return overlapping_tensors(*tensors) if current_target().has("nvidia.tma") else {}
+
+
 def _tile_and_stages(sizes: Sizes) -> tuple[int, int]:
     """Return the columns of values and the slots of a portable walk: processors of AMD and small ones of NVIDIA have room for one slot."""
     target = current_target()
@@ -303,6 +315,22 @@ def _tile_and_stages(sizes: Sizes) -> tuple[int, int]:
             if stages * CHUNK * (row + TILE) * 2 <= target.limits.shared_memory:
                 return TILE, stages
     return TILE // 2, 1
+
+
+def stages_of(read: Sequence[tuple[int, ...]], stored: Sequence[tuple[int, ...]]) -> int:
+    """Return how many chunks a walk on Hopper has room for: a chunk takes longer to arrive than the one before it to be walked.
+
+    Args:
+        read: the blocks of a chunk, of half precision, and of float32 where they have one dimension.
+        stored: those that are stored.
+    """
+    room = current_target().limits.shared_memory - RESERVED - sum(map(_size, stored))
+    return max(1, min(MOST_STAGES, room // sum(map(_size, read))))
+
+
+def _size(block: tuple[int, ...]) -> int:
+    """Return the bytes of a block, as they are placed."""
+    return -(-math.prod(block) * (4 if len(block) == 1 else 2) // 128) * 128
 
 
 def walk_launch(
@@ -350,31 +378,34 @@ def walk_launch(
 
     width, groups = sizes.width, sizes.groups
     flat = [None if x is None else x.view(-1, CHUNK) for x in (weights, inverses)]
-    squares = [None if x is None else descriptor_of(x, CHUNK, CHUNK) for x in flat]
     lines = decays.view(-1)
     target = out if out is not None else news
     columns = None if states is None else states.view(-1, width)
+    of_keys, square = (1, CHUNK, 1, width), (CHUNK, CHUNK)
+    decay = (width if sizes.channels else 2 * CHUNK,)
+    blocks = (of_keys, of_keys, (1, CHUNK, 1, TILE * groups), decay, square, square, of_keys)
+    loaded = (q, k, v, lines, *flat, seen)
+    described = [None if x is None else descriptor_of(x, *b) for x, b in zip(loaded, blocks)]
+    read = [b for x, b in zip(loaded, blocks) if x is not None]
+    stored = [] if target is None else [(TILE, CHUNK)] * groups
     arguments = (
-        None if q is None else descriptor_of(q, 1, CHUNK, 1, width),
-        descriptor_of(k, 1, CHUNK, 1, width),
-        descriptor_of(v, 1, CHUNK, 1, TILE * groups),
-        descriptor_of(lines, width if sizes.channels else 2 * CHUNK),
-        *squares,
-        None if seen is None else descriptor_of(seen, 1, CHUNK, 1, width),
+        *described,
         None if target is None else descriptor_of(target, 1, CHUNK, 1, TILE),
         None if columns is None else descriptor_of(columns, TILE, width),
         initial,
         final,
     )
+    stages = stages_of(read, stored if columns is None else [*stored, *[(TILE, width)] * groups])
     launch = Launch(
         hopper.recur,
         (rows // (TILE * groups), sizes.heads * segments, sizes.batch),
         (
-            *arguments, sizes.heads, sizes.chunks, per_segment, rows, sizes.columns, scale, sizes.walked, STAGES,
+            *arguments, sizes.heads, sizes.chunks, per_segment, rows, sizes.columns, scale, sizes.walked, stages,
             groups,
         ),
         (q, k, v, lines, *flat, seen, target, columns, initial, final),
         num_warps=4,
+        **overlapping_tensors(q, k, v, *flat, seen, target, columns),
     )  # fmt: skip
 
     def run(prepared: Prepared, v: Tensor, outs: Any, initial: Any, final: Any) -> None:
@@ -407,6 +438,7 @@ def combine_launch(
         ),
         tensors,
         num_warps=4,
+        **_behind(fresh, maps, firsts),
     )  # fmt: skip
 
 
