@@ -20,6 +20,7 @@ if _typing.TYPE_CHECKING:
     from gluon_torch.checks import debug
     from gluon_torch.launches import launch
     from gluon_torch.ops import Op, get, op
+    from gluon_torch.sequences import planned, sequence
 
 __all__ = [
     "Op",
@@ -29,8 +30,10 @@ __all__ = [
     "launch",
     "one_by_one",
     "op",
+    "planned",
     "prepare",
     "route",
+    "sequence",
     "signature",
     "with_gradient",
 ]
@@ -43,8 +46,10 @@ _MODULES = {
     "one_by_one": "batch",
     "op": "ops",
     "is_plain": "prepared",
+    "planned": "sequences",
     "prepare": "prepared",
     "route": "prepared",
+    "sequence": "sequences",
     "signature": "prepared",
     "with_gradient": "gradients",
 }

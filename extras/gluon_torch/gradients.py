@@ -9,7 +9,7 @@ from torch.autograd.function import once_differentiable
 
 from gluon_torch import shortcut
 
-__all__ = ["with_gradient"]
+__all__ = ["checked_backward", "with_gradient"]
 
 _grad_enabled: Callable[[], bool] = torch._C.is_grad_enabled
 
@@ -41,11 +41,7 @@ def with_gradient(
         again: `backward` by functions that have gradients, for calls whose gradients need some; without it those raise an error.
         whole_context: `ctx` is that of `torch.autograd.Function`, with all of its methods, and `forward` may return several tensors; a call costs more.
     """
-    twice = once_differentiable(backward) if again is None else again
-
-    def run_backward(ctx: Any, *grads: Any) -> Any:
-        return (twice if _grad_enabled() else backward)(ctx, *grads)
-
+    run_backward = checked_backward(backward, again)
     methods = {"forward": staticmethod(forward), "backward": staticmethod(run_backward)}
     function: Any = type("Direct", (torch.autograd.Function,), {**_INHERITED, **methods})
     function._backward_cls.apply = run_backward  # torch's own looks up the method at each call
@@ -63,3 +59,15 @@ def with_gradient(
 
     shortcut.when_loaded(take)
     return by_the_shortest if shortcut.loaded() is None else way
+
+
+def checked_backward(
+    backward: Callable[..., Any], again: Optional[Callable[..., Any]]
+) -> Callable[..., Any]:
+    """Return `backward`, or `again` where the gradients need some; without it those raise an error."""
+    twice = once_differentiable(backward) if again is None else again
+
+    def run_backward(ctx: Any, *grads: Any) -> Any:
+        return (twice if _grad_enabled() else backward)(ctx, *grads)
+
+    return run_backward

@@ -17,6 +17,7 @@ __all__ = [
     "is_plain",
     "is_transformed",
     "kept",
+    "planned",
     "route",
     "wants_gradient",
 ]
@@ -25,6 +26,7 @@ is_plain: Callable[..., bool] = gluon.torch.is_plain
 route: Callable[..., int] = gluon.torch.route
 is_compiling = torch.compiler.is_compiling
 direct: Callable[..., Callable[..., Any]] = gluon.torch.with_gradient
+planned: Callable[..., Callable[..., Any]] = gluon.torch.planned
 
 
 def is_transformed() -> bool:

@@ -38,19 +38,29 @@ __all__ = [
     "Plans",
     "Scratch",
     "allocator",
+    "bound",
     "current_target",
     "key",
     "least_depth",
     "multiprocessors",
     "registers",
+    "sequence",
     "stream_of_launch",
 ]
 
 Plan = Callable[..., Any]
 
 
+sequence: Callable[..., Plan] = gluon.torch.sequence  # makes tensors and launches, without Python
 Launch = gluon.torch.prepare  # a launch whose tensors are those of each call
 key: Callable[..., Hashable] = gluon.torch.signature  # all that plans depend on of tensors
+
+
+def bound(plan: Plan, *more: Any) -> Plan:
+    """Return `f(*tensors)`, a plan whose calls have more arguments; sequences need them not."""
+    if type(plan) is type(len):
+        return plan
+    return lambda *tensors: plan(*tensors, *more)
 
 
 def least_depth() -> int:

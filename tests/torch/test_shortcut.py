@@ -148,7 +148,8 @@ def test_the_nodes_in_c_do_the_same(tmp_path):
     assert built.returncode == 0, built.stderr
     probe = "import gluon_torch.shortcut as s; assert s.loaded() is not None; import gluon_core as g; assert type(g.torch.route) is type(len)"
     subprocess.run([sys.executable, "-c", probe], env=environment, check=True)
-    files = ["tests/torch/test_shortcut.py", "tests/torch/test_prepared.py", "tests/kernels/norm"]
+    files = [f"tests/torch/test_{name}.py" for name in ("shortcut", "sequences", "prepared")]
+    files += ["tests/kernels/norm", "tests/kernels/topk/test_cumsum.py"]
     again = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *files],
         cwd=ROOT,

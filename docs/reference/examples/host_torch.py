@@ -70,3 +70,16 @@ squared = gluon.torch.with_gradient(forward, gradient, gradient)
 x = torch.tensor([3.0], requires_grad=True)
 print(torch.autograd.grad(squared(x), x)[0].item())
 #> 6.0
+
+# -- gluon.torch.sequence, gluon.torch.planned: launches without Python between them, one plan for each signature of tensors
+def plan_of(*tensors):  # of the tensors of a call, or of `needs`, the gradient and what is kept
+    x = tensors[-1]
+    new = torch.empty_like(x)
+    launch = gluon.torch.prepare(twice, (1,), (x, new, 128), (x, new))
+    return gluon.torch.sequence(1, (lambda: torch.empty(128),), [(launch, (0, 1))], 1)
+
+
+doubled_by_plans = gluon.torch.planned(plan_of, plan_of)
+x = torch.ones(128, requires_grad=True)
+print(torch.autograd.grad(doubled_by_plans(x), x, torch.ones(128))[0].sum().item())
+#> 256.0

@@ -15,7 +15,14 @@ from torch import Tensor
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_kernels.plans import Launch, Scratch, allocator, current_target, multiprocessors
+from gluon_kernels.plans import (
+    Launch,
+    Scratch,
+    allocator,
+    current_target,
+    multiprocessors,
+    sequence,
+)
 
 __all__ = [
     "columns_plan",
@@ -212,27 +219,8 @@ def columns_plan(
     if chunks > 1:
         first, second = launch_of(1), launch_of(2)
 
-        def in_chunks(*arguments: Any) -> Tensor:
-            new = empty()
-            tensors = (*arguments[:known], new, scratch())
-            first(*tensors)
-            second(*tensors)
-            return new
-
-        return in_chunks
-    launch = launch_of(0)
-    if known == 1:
-
-        def of_one(x: Tensor, *rest: Any) -> Tensor:
-            new = empty()
-            launch(x, new, None)
-            return new
-
-        return of_one
-
-    def of_two(x: Tensor, y: Tensor, *rest: Any) -> Tensor:
-        new = empty()
-        launch(x, y, new, None)
-        return new
-
-    return of_two
+        tensors = range(known + 2)
+        return sequence(
+            known, (empty,), [(first, tensors), (second, tensors)], known, lambda: (scratch(),)
+        )
+    return sequence(known, (empty,), [(launch_of(0), (*range(known + 1), None))], known)

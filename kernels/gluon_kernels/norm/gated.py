@@ -10,7 +10,7 @@ from torch import Tensor
 import gluon_core as gluon
 from gluon_core.errors import DtypeError, ShapeError
 from gluon_kernels.checks import check_devices, check_dtype
-from gluon_kernels.eager import direct, is_compiling, route
+from gluon_kernels.eager import is_compiling, planned, route
 from gluon_kernels.norm import composite, gated_launches
 from gluon_kernels.plans import Plans, key
 
@@ -82,18 +82,12 @@ def _swiglu(gate: Tensor, up: Tensor) -> Tensor:
     return result
 
 
-def _forward(ctx: Any, gate: Tensor, up: Tensor) -> Tensor:
-    ctx.to_save = (gate, up)
-    result: Tensor = _plans(key(gate, up), gate, up)
-    return result
-
-
-def _gradients_of(ctx: Any, grad: Tensor) -> Any:
-    gate, up = ctx.saved_tensors
-    return _gradient_plans(key(grad, gate, up), grad, gate, up)
-
-
-_watched = direct(_forward, _gradients_of, _gradients_again)
+_watched = planned(
+    lambda *tensors: _plans.find(key(*tensors), *tensors),
+    lambda needs, *tensors: _gradient_plans.find(key(*tensors), *tensors),
+    _gradients_again,
+    keep=(0, 1),
+)
 
 
 def swiglu(gate: Tensor, up: Tensor) -> Tensor:

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from gluon_kernels.norm import composite, gates
-from gluon_kernels.norm.launches import prepared
+from gluon_kernels.norm.launches import prepared, reading
 from gluon_kernels.norm.tilings import blocks_of
 from gluon_kernels.norm.views import Rows
-from gluon_kernels.plans import allocator
+from gluon_kernels.plans import allocator, sequence
 
 __all__ = ["swiglu_gradient_plan", "swiglu_plan"]
 
@@ -31,15 +31,8 @@ def swiglu_plan(gate: Tensor, up: Tensor) -> Plan:
     tiles, grid = blocks_of(first, second, dst)
     tensors = (first.tensor, second.tensor, new)
     sizes = (first.count, first.columns, first.stride, second.stride, dst.stride)
-    read_gate, read_up = first.read, second.read
     launch = prepared(gates.swiglu, grid, (*tensors, *sizes), tensors, **tiles.constants())
-
-    def run(gate: Tensor, up: Tensor) -> Tensor:
-        new = empty()
-        launch(read_gate(gate), read_up(up), new)
-        return new
-
-    return run
+    return reading(sequence(2, (empty,), [(launch, (0, 1, 2))], 2), first, second)
 
 
 def swiglu_gradient_plan(grad: Tensor, gate: Tensor, up: Tensor) -> Plan:
@@ -55,13 +48,5 @@ def swiglu_gradient_plan(grad: Tensor, gate: Tensor, up: Tensor) -> Plan:
     tiles, grid = blocks_of(*every)
     tensors = tuple(row.tensor for row in every)
     sizes = (every[0].count, every[0].columns, *(row.stride for row in every))
-    reads = [view.read for view in views]
     launch = prepared(gates.swiglu_backward, grid, (*tensors, *sizes), tensors, **tiles.constants())
-
-    def run(grad: Tensor, gate: Tensor, up: Tensor) -> tuple[Tensor, Tensor]:
-        to_gate, to_up = (new() for new in news)
-        inputs = (read(x) for read, x in zip(reads, (grad, gate, up)))
-        launch(*inputs, to_gate, to_up)
-        return to_gate, to_up
-
-    return run
+    return reading(sequence(3, news, [(launch, range(5))], (3, 4)), *views)

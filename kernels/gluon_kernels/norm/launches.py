@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Callable, Mapping, Optional
 
 import torch
@@ -26,6 +27,7 @@ from gluon_kernels.plans import (
     current_target,
     multiprocessors,
     registers,
+    sequence,
     stream_of_launch,
 )
 
@@ -35,6 +37,7 @@ __all__ = [
     "norm_gradient_plan",
     "norm_plan",
     "prepared",
+    "reading",
     "softmax_gradient_plan",
     "softmax_plan",
 ]
@@ -78,9 +81,13 @@ class Workspace:
         """Return the workspace for programs that share rows: two numbers for each; nothing where a row is one program's."""
         return cls(2 * rows * tiles.parts, 1 + rows if tiles.parts > 1 else 0)
 
-    @property
-    def needed(self) -> bool:
-        return self._counters is not None
+    def places(self, first: int) -> tuple[Optional[int], Optional[int]]:
+        """Return the places of its tensors in a `sequence`."""
+        return (None, None) if self._counters is None else (first, first + 1)
+
+    def of(self, x: Tensor) -> Optional[Callable[[], Any]]:
+        """Return `f() -> memory` for the device of a tensor; None where there is none."""
+        return None if self._counters is None else partial(self, x.device)
 
     def __call__(self, device: torch.device) -> tuple[Optional[Tensor], Optional[Tensor]]:
         counters = self._counters
@@ -146,20 +153,9 @@ def softmax_plan(x: Tensor, dtype: torch.dtype, out: Optional[Tensor]) -> Plan:
         ODD=whole is not None,
         **tiles.constants(),
     )
-    copied, empty, device = src.copied, target.empty, x.device
+    copied = src.copied
     if target.plain and not copied:
-
-        def short(x: Tensor, dtype: Any, out: Any) -> Tensor:
-            result = empty()
-            launch(x, result, None, None)
-            return result
-
-        def shared(x: Tensor, dtype: Any, out: Any) -> Tensor:
-            result = empty()
-            launch(x, result, *space(device))
-            return result
-
-        return shared if space.needed else short
+        return sequence(1, (target.empty,), [(launch, (0, 1, *space.places(2)))], 1, space.of(x))
 
     def run(x: Tensor, dtype: Any, out: Optional[Tensor]) -> Tensor:
         result = target.new(x, out)
@@ -193,18 +189,9 @@ def softmax_gradient_plan(grad: Tensor, result: Tensor, dtype: torch.dtype) -> P
         **tiles.constants(),
     )
 
-    copied, exchanged, device = gs.copied or ys.copied, space.needed, result.device
-    read_grad, read_result = gs.read, ys.read
-
-    def run(grad: Tensor, result: Tensor, dtype: Any) -> Tensor:
-        new = empty()
-        if copied:
-            grad, result = read_grad(grad), read_result(result)
-        memory = space(device) if exchanged else (None, None)
-        launch(grad, result, new, *memory)
-        return new
-
-    return run
+    return reading(
+        sequence(2, (empty,), [(launch, (0, 1, 2, *space.places(3)))], 2, space.of(result)), gs, ys
+    )
 
 
 def norm_plan(
@@ -273,21 +260,11 @@ def norm_plan(
     copied = src.copied or apart or (more is not None and more.copied)
     read, read_residual = src.read, as_it_is if more is None else more.read
     if target.plain and residual is None and not copied:
-        empty, device, exchanged = target.empty, x.device, space.needed
-
-        def short(x: Tensor, weight: Any, bias: Any, *rest: Any) -> Any:
-            result = empty()
-            memory = space(device) if exchanged else (None, None)
-            launch(x, weight, bias, result, None, None, None, *memory)
-            return result
-
-        def short_kept(x: Tensor, weight: Any, bias: Any, *rest: Any) -> Any:
-            result, statistics = empty(), new_statistics()
-            memory = space(device) if exchanged else (None, None)
-            launch(x, weight, bias, result, None, None, statistics, *memory)
-            return result, None, statistics
-
-        return short if alone else short_kept
+        makers = (target.empty, new_statistics) if keep else (target.empty,)
+        kept = 4 if keep else None
+        places = (0, 1, 2, 3, None, None, kept, *space.places(3 + len(makers)))
+        results = 3 if alone else (3, None, kept)
+        return sequence(3, makers, [(launch, places)], results, space.of(x))
 
     def run(x: Tensor, weight: Any, bias: Any, residual: Any, *rest: Any) -> Any:
         out = rest[-1]
@@ -312,6 +289,24 @@ def norm_alone_plan(
 ) -> Plan:
     """Return `run(x, weight, bias, ...) -> result`, of the dtype of `x`."""
     return norm_plan(x, weight, bias, None, epsilon, centred, x.dtype, False, None, alone=True)
+
+
+def _both(first: Callable[[], Any], second: Callable[[], Any]) -> tuple[Any, ...]:
+    """Return the memory of both functions."""
+    return *first(), *second()
+
+
+def reading(plan: Plan, *views: Rows) -> Plan:
+    """Return a plan whose first tensors are read as kernels may read them."""
+    if not any(view.copied for view in views):
+        return plan
+    reads = [view.read for view in views]
+
+    def run(*tensors: Any) -> Any:
+        first = [read(x) for read, x in zip(reads, tensors)]
+        return plan(*first, *tensors[len(first) :])
+
+    return run
 
 
 def _none() -> None:
@@ -373,16 +368,7 @@ def norm_gradient_plan(
             **tiles.constants(),
         )
 
-        copied = gs.copied or src.copied
-
-        def run(grad: Tensor, x: Tensor, weight: Any, statistics: Tensor, *rest: Any) -> Any:
-            new, sums = empty(), totals.parts()
-            if copied:
-                grad, x = read_grad(grad), read(x)
-            launch(grad, x, weight, statistics, new, *sums)
-            return new, *totals(*sums)
-
-        return run
+        return reading(totals.after(launch, empty), gs, src)
     walking = walking_tiling(
         columns, bits, common_align(*every), current_target().warp_size, multiprocessors(x)
     )
@@ -435,7 +421,6 @@ def _walking_gradient_plan(
     """Return the plan of `norm_gradient_plan` for rows of several programs that walk over them and keep sums of their columns."""
     x, rows, columns = src.tensor, src.count, src.columns
     empty, device = allocator(dst.tensor.shape, dst.tensor.dtype, x.device), x.device
-    read_grad, read = gs.read, src.read
     steps = -(-rows // tiles.rows)
     groups = max(1, min(steps, 2 * multiprocessors(x) // tiles.parts))
     # One launch has both, and memory for each is that of all launches of a stream.
@@ -452,12 +437,7 @@ def _walking_gradient_plan(
         **tiles.constants(),
     )
 
-    def run(grad: Tensor, x: Tensor, weight: Any, statistics: Tensor, *rest: Any) -> Any:
-        new, sums = empty(), totals.parts()
-        launch(read_grad(grad), read(x), weight, statistics, new, *sums, *space(device))
-        return new, *totals(*sums)
-
-    return run
+    return reading(totals.after(launch, empty, space), gs, src)
 
 
 MOST_SUMMED = (
@@ -477,7 +457,7 @@ class _Totals:
         self, programs: int, columns: int, device: torch.device, to_weight: Optional[torch.dtype],
         to_bias: Optional[torch.dtype], apart: bool = False,
     ):  # fmt: skip
-        self._kinds = (to_weight, to_bias)
+        self._kinds, self._device = (to_weight, to_bias), device
         self.wanted = to_weight is not None or to_bias is not None
         self._size = -(-programs * columns // 4) * 4  # the second part begins at 16 bytes, too
         count = self._size * (2 - self._kinds.count(None))
@@ -514,6 +494,24 @@ class _Totals:
     def _results(self) -> tuple[Optional[Tensor], Optional[Tensor]]:
         first, second = self._new
         return None if first is None else first(), None if second is None else second()
+
+    def after(self, launch: Launch, empty: Callable[[], Tensor], space: Optional[Workspace] = None) -> Plan:  # fmt: skip
+        """Return `run(grad, x, weight, statistics, ...) -> (gradient of x, of weight, of bias)` by a launch of these, the first result, parts and space."""
+        makers = [new for new in self._new if new is not None]
+        count = 5 + len(makers)
+        wanted: list[Optional[int]] = [None if new is None else 5 for new in self._new]
+        if len(makers) == 2:
+            wanted[1] = 6
+        parts = [None if place is None else count + i for i, place in enumerate(wanted)]
+        places = (0, 1, 2, 3, 4, *parts)
+        memory: Optional[Callable[[], Any]] = self.parts if self.wanted else None
+        if space is not None:
+            places = (*places, count + 2, count + 3)
+            memory = partial(_both, self.parts, partial(space, self._device))
+        launches: list[Any] = [(launch, places)]
+        if self.wanted:
+            launches.append((self._launch, (*parts, *wanted)))
+        return sequence(4, (empty, *makers), launches, (4, *wanted), memory)
 
     def __call__(self, weights: Optional[Tensor], biases: Optional[Tensor]) -> tuple[Optional[Tensor], Optional[Tensor]]:  # fmt: skip
         """Return the sums of the parts."""

@@ -21,7 +21,7 @@ from gluon_kernels.checks import (
     check_out,
     check_tensors,
 )
-from gluon_kernels.eager import differentiable, direct, is_compiling, route
+from gluon_kernels.eager import differentiable, is_compiling, planned, route
 from gluon_kernels.norm import composite, launches
 from gluon_kernels.norm.columns import (
     columns_plan,
@@ -29,7 +29,7 @@ from gluon_kernels.norm.columns import (
     softmax_of_columns,
 )
 from gluon_kernels.norm.views import check_vector
-from gluon_kernels.plans import Plans, key
+from gluon_kernels.plans import Plans, bound, key
 
 __all__ = ["layer_norm", "rms_norm", "softmax"]
 
@@ -123,23 +123,13 @@ def _softmax_out(x: Tensor, out: Tensor) -> None:
     _softmaxes(key(x, out), x, out.dtype, out)
 
 
-def _softmax_forward(ctx: Any, x: Tensor) -> Tensor:
-    known_by = key(x)
-    plan = _softmaxes.get(known_by)
-    if plan is None:
-        plan = _softmaxes.find(known_by, x, x.dtype, None)
-    result: Tensor = plan(x, x.dtype, None)
-    ctx.to_save = (result,)
-    return result
+def _softmax_of_rows(x: Tensor) -> Callable[..., Tensor]:
+    return bound(_softmaxes.find(key(x), x, x.dtype, None), x.dtype, None)
 
 
-def _softmax_gradients_of(ctx: Any, grad: Tensor) -> Any:
-    (result,) = ctx.saved_tensors
-    known_by = key(grad, result)
-    plan = _softmax_gradients.get(known_by)  # a frame less than a call of the plans
-    if plan is None:
-        plan = _softmax_gradients.find(known_by, grad, result, result.dtype)
-    return plan(grad, result, result.dtype)
+def _softmax_gradient_of_rows(needs: Any, grad: Tensor, result: Tensor) -> Callable[..., Any]:
+    dtype = result.dtype
+    return bound(_softmax_gradients.find(key(grad, result), grad, result, dtype), dtype)
 
 
 def _softmax_gradients_again(ctx: Any, grad: Tensor) -> Any:
@@ -147,27 +137,29 @@ def _softmax_gradients_again(ctx: Any, grad: Tensor) -> Any:
     return composite.softmax_gradient(grad, result, result.dtype)
 
 
-_watched_softmax = direct(_softmax_forward, _softmax_gradients_of, _softmax_gradients_again)
+_watched_softmax = planned(
+    _softmax_of_rows, _softmax_gradient_of_rows, _softmax_gradients_again, keep=(1,)
+)
 
 
 @lru_cache(maxsize=64)
 def _watched_columns(dim: int) -> Callable[..., Tensor]:
     """Return `f(x) -> softmax along dim` with a gradient."""
 
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        result: Tensor = _softmaxes_of_columns((key(x), dim, x.dtype), x, dim, x.dtype)
-        ctx.to_save = (result,)
-        return result
+    def plan_of(x: Tensor) -> Callable[..., Tensor]:
+        more = dim, x.dtype
+        return bound(_softmaxes_of_columns.find((key(x), *more), x, *more), *more)
 
-    def gradients_of(ctx: Any, grad: Tensor) -> Any:
-        (result,) = ctx.saved_tensors
-        return _column_gradients((key(grad, result), dim), grad, result, dim, result.dtype)
+    def gradient_plan_of(needs: Any, grad: Tensor, result: Tensor) -> Callable[..., Any]:
+        more = dim, result.dtype
+        known_by = key(grad, result), dim
+        return bound(_column_gradients.find(known_by, grad, result, *more), *more)
 
     def gradients_again(ctx: Any, grad: Tensor) -> Any:
         (result,) = ctx.saved_tensors
         return composite.softmax_gradient(grad, result, result.dtype, dim)
 
-    return direct(forward, gradients_of, gradients_again)
+    return planned(plan_of, gradient_plan_of, gradients_again, keep=(1,))
 
 
 def softmax(
@@ -397,43 +389,39 @@ def _watched_norm_alone(
     """Return `f(x, weight, bias) -> norm` with a gradient."""
     settings = (epsilon, centred)
 
-    def forward(ctx: Any, x: Tensor, weight: Optional[Tensor], bias: Optional[Tensor]) -> Tensor:
+    def plan_of(x: Tensor, weight: Optional[Tensor], bias: Optional[Tensor]) -> Callable[..., Any]:
+        more = None, epsilon, centred, x.dtype, True, None
         known_by = (key(x, weight, bias), settings)
-        plan = _norms.get(known_by)
-        if plan is None:
-            plan = _norms.find(
-                known_by, x, weight, bias, None, epsilon, centred, x.dtype, True, None
-            )
-        results = plan(x, weight, bias, None, epsilon, centred, x.dtype, True, None)
-        ctx.to_save = (x, weight, results[2])
-        result: Tensor = results[0]
-        return result
+        return bound(_norms.find(known_by, x, weight, bias, *more), *more)
 
-    def kinds(ctx: Any, weight: Optional[Tensor]) -> tuple[Any, ...]:
-        _, to_weight, to_bias = ctx.needs_input_grad
+    def kinds(needs: Any, weight: Optional[Tensor]) -> tuple[Any, ...]:
+        _, to_weight, to_bias = needs
         return (
             centred,
             weight.dtype if to_weight and weight is not None else None,
             bias_dtype if to_bias else None,
         )
 
-    def gradients_of(ctx: Any, grad: Tensor) -> Any:
-        x, weight, statistics = ctx.saved_tensors
-        wanted = kinds(ctx, weight)
-        if weight is not None and not weight.is_contiguous():
+    def gradient_plan_of(
+        needs: Any, grad: Tensor, x: Tensor, weight: Optional[Tensor], statistics: Tensor
+    ) -> Callable[..., Any]:
+        wanted = kinds(needs, weight)
+        strided = weight is not None and not weight.is_contiguous()
+        if weight is not None and strided:
             weight = weight.contiguous()
         known_by = (key(grad, x, weight), wanted)
-        plan = _norm_gradients.get(known_by)
-        if plan is None:
-            plan = _norm_gradients.find(known_by, grad, x, weight, statistics, *wanted)
-        return plan(grad, x, weight, statistics, *wanted)
+        plan = _norm_gradients.find(known_by, grad, x, weight, statistics, *wanted)
+        if strided:
+            return lambda grad, x, weight, statistics: plan(grad, x, weight.contiguous(), statistics, *wanted)  # fmt: skip
+        return bound(plan, *wanted)
 
     def gradients_again(ctx: Any, grad: Tensor) -> Any:
         x, weight, _ = ctx.saved_tensors
         statistics = composite.norm_statistics(x, centred, epsilon)
-        return composite.norm_gradient(grad, x, weight, statistics, *kinds(ctx, weight))
+        wanted = kinds(ctx.needs_input_grad, weight)
+        return composite.norm_gradient(grad, x, weight, statistics, *wanted)
 
-    return direct(forward, gradients_of, gradients_again)
+    return planned(plan_of, gradient_plan_of, gradients_again, keep=(0, 1, 5))
 
 
 @gluon.torch.op("gluon_kernels::norm_out", mutates_args=("out",))

@@ -17,18 +17,21 @@ from gluon_kernels.checks import (
     check_dtypes,
     check_integers,
 )
-from gluon_kernels.eager import direct, is_compiling, route
+from gluon_kernels.eager import is_compiling, planned, route
 from gluon_kernels.norm.columns import columns_plan, running_sums_of_columns
+from gluon_kernels.norm.launches import reading
 from gluon_kernels.norm.rows import row_start
-from gluon_kernels.norm.views import Rows
+from gluon_kernels.norm.views import Rows, common_align
 from gluon_kernels.plans import (
     Launch,
     Plans,
     Scratch,
     allocator,
+    bound,
     current_target,
     key,
     multiprocessors,
+    sequence,
 )
 from gluon_kernels.topk.portable import add
 
@@ -39,44 +42,49 @@ MOST_PARTS = 1024  # of a row
 
 
 @gluon.jit
-def row_part(left, columns, stride, layout: gl.constexpr, ROWS: gl.constexpr, WIDTH: gl.constexpr):
-    """Return offsets of a tile from its first element, and which exist."""
+def row_part(
+    left, columns, stride, ALIGN: gl.constexpr, layout: gl.constexpr, ROWS: gl.constexpr, WIDTH: gl.constexpr
+):  # fmt: skip
+    """Return offsets of a tile from its first element, and which exist; ALIGN divides `columns` and `stride`."""
     row = gl.arange(0, ROWS, gl.SliceLayout(1, layout))
     column = gl.arange(0, WIDTH, gl.SliceLayout(0, layout))
-    return row[:, None] * stride + column[None, :], (row < left)[:, None] & (column < columns)[
-        None, :
-    ]
+    offsets = row[:, None] * (stride // ALIGN * ALIGN) + column[None, :]
+    return offsets, (row < left)[:, None] & (column < columns // ALIGN * ALIGN)[None, :]
 
 
 @gluon.jit
-def part_sums(src, sums, columns, share, stride, WIDTH: gl.constexpr):
+def part_sums(
+    src, sums, columns, share, stride, ALIGN: gl.constexpr, WIDTH: gl.constexpr, flat: gl.constexpr
+):
     """Store the sum of each part of a row, `share` columns, to float32 [rows, parts]; the grid has rows and parts."""
-    layout: gl.constexpr = gl.portable.blocked_layout([WIDTH], src.dtype.element_ty)
+    layout: gl.constexpr = gl.SliceLayout(0, flat)
     begin = gl.program_id(1).to(gl.int64) * share
     columns = gl.minimum(columns - begin, share).to(gl.int32)
-    src = row_start(src, gl.program_id(0), stride) + begin
+    src = row_start(src, gl.program_id(0), stride // ALIGN * ALIGN) + begin
     total = gl.zeros([WIDTH], gl.float32, layout)
     for start in range(0, columns, WIDTH):
         column = start + gl.arange(0, WIDTH, layout)
-        total += gl.portable.load(src, column, column < columns).to(gl.float32)
+        inside = column < columns // ALIGN * ALIGN
+        total += gl.portable.load(src, column, inside).to(gl.float32)
     place = gl.program_id(0).to(gl.int64) * gl.num_programs(1) + gl.program_id(1)
     gl.store(sums + place, gl.sum(total, 0))
 
 
 @gluon.jit
 def running_sums(
-    src, dst, sums, rows, columns, share, src_stride, dst_stride, PARTS: gl.constexpr, ROWS: gl.constexpr,
-    WIDTH: gl.constexpr, REVERSE: gl.constexpr,
+    src, dst, sums, rows, columns, share, src_stride, dst_stride, ALIGN: gl.constexpr, PARTS: gl.constexpr,
+    ROWS: gl.constexpr, WIDTH: gl.constexpr, REVERSE: gl.constexpr, flat: gl.constexpr,
 ):  # fmt: skip
     """Store the sums of the elements up to each, or from each on; float32 until they are rounded.
 
-    The grid has rows and, if `sums` of `part_sums` are given, parts of up to PARTS, `share` columns each.
+    The grid has rows and, if `sums` of `part_sums` are given, parts of up to PARTS, `share` columns each. A block is loaded and stored
+    with the layout `flat`, whose threads have as many neighbours as an access of ALIGN elements; the sums have threads with more.
     """
     layout: gl.constexpr = gl.portable.blocked_layout([ROWS, WIDTH], src.dtype.element_ty)
     first = gl.program_id(0) * ROWS
     left = rows - first
-    src = row_start(src, first, src_stride)
-    dst = row_start(dst, first, dst_stride)
+    src = row_start(src, first, src_stride // ALIGN * ALIGN)
+    dst = row_start(dst, first, dst_stride // ALIGN * ALIGN)
     before = gl.zeros([ROWS], gl.float32, gl.SliceLayout(1, layout))
     if sums is not None:
         part = gl.program_id(1)
@@ -94,20 +102,22 @@ def running_sums(
     if REVERSE:
         start = (columns - 1) // WIDTH * WIDTH
         forth = -WIDTH
-    offsets, inside = row_part(left, columns - start, src_stride, layout, ROWS, WIDTH)
-    x = gl.portable.load(src + start, offsets, inside).to(gl.float32)
+    offsets, inside = row_part(left, columns - start, src_stride, ALIGN, flat, ROWS, WIDTH)
+    loaded = gl.portable.load(src + start, offsets, inside)
     for _ in range(0, columns, WIDTH):
         # The next block is under way while this one is added up.
         after = start + forth
-        offsets, inside = row_part(left, columns - after, src_stride, layout, ROWS, WIDTH)
+        offsets, inside = row_part(left, columns - after, src_stride, ALIGN, flat, ROWS, WIDTH)
         if REVERSE:
             inside = inside & (after >= 0)
         following = gl.portable.load(src + after, offsets, inside)
-        offsets, inside = row_part(left, columns - start, dst_stride, layout, ROWS, WIDTH)
+        x = gl.convert_layout(loaded, layout).to(gl.float32)
         result = gl.associative_scan(x, 1, add, REVERSE) + before[:, None]
+        result = gl.convert_layout(result.to(dst.dtype.element_ty), flat)
+        offsets, inside = row_part(left, columns - start, dst_stride, ALIGN, flat, ROWS, WIDTH)
         gl.portable.store(dst + start, offsets, result, inside)
         before += gl.sum(x, axis=1)
-        x = following.to(gl.float32)
+        loaded = following
         start = after
 
 
@@ -133,7 +143,10 @@ def _build(x: Tensor, dtype: torch.dtype, reverse: bool) -> Any:
     dst = Rows.of(new)
     width = min(BLOCK, max(64, 1 << (src.columns - 1).bit_length()))
     rows = max(1, 1024 // width)
-    warps = min(8, max(1, rows * width // (16 * current_target().warp_size)))
+    lanes = current_target().warp_size
+    warps = min(8, max(1, rows * width // (16 * lanes)))
+    align = common_align(src, dst)
+    flat = _flat(rows, width, min(align, 16 // x.element_size()), lanes, warps)
     parts, share = _parts(src.count, src.columns, multiprocessors(x))
     scratch = Scratch(src.count * parts, x.device) if parts > 1 else None
     sizes = (src.count, src.columns, share, src.stride, dst.stride)
@@ -141,36 +154,29 @@ def _build(x: Tensor, dtype: torch.dtype, reverse: bool) -> Any:
     launch = Launch(
         running_sums,
         (-(-src.count // rows), parts),
-        (*tensors, *sizes, 1 << (parts - 1).bit_length(), rows, width, reverse),
+        (*tensors, *sizes, align, 1 << (parts - 1).bit_length(), rows, width, reverse, flat),
         tensors,
         num_warps=warps,
     )
-    read = src.read
     if scratch is None:
-
-        def run(x: Tensor, dtype: Any, reverse: Any) -> Tensor:
-            new = empty()
-            launch(read(x), new, None)
-            return new
-
-        return run
+        return reading(sequence(1, (empty,), [(launch, (0, 1, None))], 1), src)
     summing = Launch(
         part_sums,
         (src.count, parts),
-        (src.tensor, tensors[2], src.columns, share, src.stride, width),
+        (src.tensor, tensors[2], src.columns, share, src.stride, align, width, flat),
         (src.tensor, tensors[2]),
         num_warps=warps,
     )
     memory = scratch
+    launches = [(summing, (0, 2)), (launch, (0, 1, 2))]
+    return reading(sequence(1, (empty,), launches, 1, lambda: (memory(),)), src)
 
-    def in_parts(x: Tensor, dtype: Any, reverse: Any) -> Tensor:
-        new, sums = empty(), memory()
-        x = read(x)
-        summing(x, sums)
-        launch(x, new, sums)
-        return new
 
-    return in_parts
+def _flat(rows: int, width: int, vector: int, lanes: int, warps: int) -> gl.BlockedLayout:
+    """Return the layout of a block whose threads have `vector` neighbours each."""
+    across = min(lanes, width // vector)
+    deep = warps if rows > 1 else 1
+    return gl.BlockedLayout([1, vector], [lanes // across, across], [deep, warps // deep], [1, 0])
 
 
 def _parts(rows: int, columns: int, processors: int) -> tuple[int, int]:
@@ -222,17 +228,22 @@ def _cumsum(x: Tensor, dtype: torch.dtype, reverse: bool) -> Tensor:
 def _watched(dim: int, dtype: torch.dtype, of: torch.dtype) -> Callable[..., Tensor]:
     """Return `f(x) -> sums along dim` with a gradient; `of` is the dtype of `x`."""
 
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.to_save = ()
-        return _sums(x, dim, dtype, False)
-
-    def gradients_of(ctx: Any, grad: Tensor) -> Any:
-        return _sums(grad, dim, of, True)
-
     def gradients_again(ctx: Any, grad: Tensor) -> Any:
         return _cumsum(grad.movedim(dim, -1), of, True).movedim(-1, dim)
 
-    return direct(forward, gradients_of, gradients_again)
+    return planned(
+        lambda x: _plan_of(x, dim, dtype, False),
+        lambda needs, grad: _plan_of(grad, dim, of, True),
+        gradients_again,
+    )
+
+
+def _plan_of(x: Tensor, dim: int, dtype: torch.dtype, reverse: bool) -> Callable[..., Tensor]:
+    """Return `f(x) -> sums`."""
+    if dim == -1 or dim == x.ndim - 1:
+        return bound(_plans.find((key(x), dtype, reverse), x, dtype, reverse), dtype, reverse)
+    more = dim % x.ndim, dtype, reverse
+    return bound(_plans_of_columns.find((key(x), *more), x, *more), *more)
 
 
 def _sums(x: Tensor, dim: int, dtype: torch.dtype, reverse: bool) -> Tensor:
@@ -259,14 +270,9 @@ def _row_sums(x: Tensor, reverse: bool = False) -> Tensor:
     return result
 
 
-def _forward(ctx: Any, x: Tensor) -> Tensor:
-    ctx.to_save = ()
-    return _row_sums(x)
-
-
-_watched_rows = direct(
-    _forward,
-    lambda ctx, grad: _row_sums(grad, True),
+_watched_rows = planned(
+    lambda x: _plan_of(x, -1, x.dtype, False),
+    lambda needs, grad: _plan_of(grad, -1, grad.dtype, True),
     lambda ctx, grad: _cumsum(grad, grad.dtype, True),
 )
 
