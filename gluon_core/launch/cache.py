@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import operator
 import os
 import threading
-from typing import Any, Mapping, NoReturn, Optional, Sequence
+from typing import Any, Mapping, NamedTuple, NoReturn, Optional, Sequence
 
 from gluon_core import _triton
 from gluon_core.compiler.driver import compile_source
@@ -20,7 +19,13 @@ from gluon_core.values.constants import Read, changed
 
 __all__ = ["Forms", "source_of"]
 
-_place = operator.attrgetter("place")  # of a read
+
+class Form(NamedTuple):
+    """A compiled form, the call that it was compiled for, and the variables that it read."""
+
+    compiled: CompiledKernel
+    specialization: Specialization
+    reads: tuple[Read, ...]
 
 
 class Forms:
@@ -37,14 +42,12 @@ class Forms:
     def __init__(self, kernel: Any, names: tuple[str, ...]):
         self._kernel, self._names = kernel, names
         self._lock = threading.RLock()
-        self._compiled: dict[str, CompiledKernel] = {}
+        self._forms: dict[str, Form] = {}  # by key
         self._compiling: dict[str, Any] = {}  # the locks of those on their way, by key
-        self._known: list[Specialization] = []
-        self._reads: dict[str, tuple[Read, ...]] = {}  # by the key of the form
         self.globals: list[Read] = []
 
     def __len__(self) -> int:
-        return len(self._compiled)
+        return len(self._forms)
 
     def globals_changed(self) -> bool:
         return changed(self.globals)
@@ -52,7 +55,7 @@ class Forms:
     def forget(self) -> None:
         """Drop all forms; those on disk stay."""
         with self._lock:
-            for held in (self._compiled, self._compiling, self._known, self.globals, self._reads):
+            for held in (self._forms, self._compiling, self.globals):
                 held.clear()
 
     def obtain(self, specialization: Specialization, warmup: bool) -> Optional[CompiledKernel]:
@@ -64,9 +67,9 @@ class Forms:
             GlobalVariableError: a variable that it read has another value.
         """
         key, backend = specialization.key, specialization.backend
-        compiled = self._compiled.get(key)
-        if compiled is not None and self._is_current(key):
-            return compiled
+        form = self._forms.get(key)
+        if form is not None and self._is_current(form):
+            return form.compiled
         source = source_of(self._kernel, specialization)
         reads = source.identity().reads
         if backend.compiler.isolate:
@@ -74,9 +77,9 @@ class Forms:
         with self._lock:
             turn = self._compiling.setdefault(key, threading.RLock())
         with turn:  # other forms of this kernel may be compiled meanwhile
-            compiled = self._compiled.get(key)
-            if compiled is not None:
-                return compiled
+            form = self._forms.get(key)
+            if form is not None:
+                return form.compiled
             record = {
                 "signature": source.signature,
                 "device": specialization.device,
@@ -85,30 +88,27 @@ class Forms:
                 "options": specialization.options,
                 "warmup": warmup,
             }
-            hooks = _triton.knobs.runtime
-            if hooks.jit_cache_hook is not None:
-                if self._hooked(hooks.jit_cache_hook, specialization, record):
-                    return None
+            if self._hooked("jit_cache_hook", specialization, record):
+                return None
             strict = not warmup and os.environ.get("GLUON_NO_JIT", "0") not in ("", "0")
             wanted = (source, specialization.target, backend, specialization.options)
             bundles = registry().service("bundle.code") if os.environ.get("GLUON_BUNDLE") else None
             compiled = None if bundles is None else bundles.take(*wanted)
-            if compiled is None:
-                compiled = compile_source(*wanted, load_only=strict)
+            compiled = compiled or compile_source(*wanted, load_only=strict)
             if compiled is None:
                 self._refuse(specialization, None if bundles is None else bundles.nearest(*wanted))
             with self._lock:
-                self._compiled[key] = compiled
-                self._known.append(specialization)
-                self._reads[key] = reads
-                latest = dict(zip(map(_place, self.globals), self.globals))
-                latest.update(zip(map(_place, reads), reads))
+                self._forms[key] = Form(compiled, specialization, reads)
+                latest = {read.place: read for read in (*self.globals, *reads)}
                 self.globals[:] = latest.values()
-            if hooks.jit_post_compile_hook is not None:
-                self._hooked(hooks.jit_post_compile_hook, specialization, record)
+            self._hooked("jit_post_compile_hook", specialization, record)
             return compiled
 
-    def _hooked(self, hook: Any, specialization: Specialization, record: Mapping[str, Any]) -> Any:
+    def _hooked(self, name: str, specialization: Specialization, record: Mapping[str, Any]) -> Any:
+        """Call a hook of Triton's where one is set, and return its answer."""
+        hook = getattr(_triton.knobs.runtime, name)
+        if hook is None:
+            return None
         target = specialization.target
         shown = _triton.gpu_target(target) if target.architecture.triton_backend else target
         return hook(**_triton.jit_hook_arguments(self._kernel, specialization.key, record, shown))
@@ -116,9 +116,12 @@ class Forms:
     def _refuse(self, wanted: Specialization, near: Any) -> NoReturn:
         """Name the argument that asks for code that is not there."""
         name = self._kernel.__name__
-        if self._known:
-            options = [known.differences(wanted, self._names) for known in self._known]
-            differences = min(options, key=len)
+        if self._forms:
+            known = [
+                form.specialization.differences(wanted, self._names)
+                for form in self._forms.values()
+            ]
+            differences = min(known, key=len)
             message = f"this launch of {name} would compile and GLUON_NO_JIT is set"
             remedy = (
                 "Warm it up, or keep the argument from changing the key "
@@ -143,8 +146,8 @@ class Forms:
             remedy=remedy,
         )
 
-    def _is_current(self, key: str) -> bool:
-        """Return whether the variables that a compiled form read still have their values.
+    def _is_current(self, form: Form) -> bool:
+        """Return whether the variables that a compiled form read still have their values; drop it otherwise.
 
         An object that is known as itself alone may have been replaced by its equal, as when a test
         puts a mock in the place of a logger: the kernel is compiled again.
@@ -152,24 +155,20 @@ class Forms:
         Raises:
             GlobalVariableError: a variable has another value.
         """
-        current = True
-        for read in self._reads[key]:
-            if changed([read]):
-                now = read.scope.get(read.name, "nothing")
-                if not read.by_value:
-                    current = False
-                    continue
+        others = [read for read in form.reads if changed([read])]
+        for read in others:
+            if read.by_value:
                 raise GlobalVariableError(
                     f"the global {read.name} has changed since {self._kernel.__name__} was compiled",
                     argument=read.name,
                     expected=read.value,
-                    got=now,
+                    got=read.scope.get(read.name, "nothing"),
                     remedy="Pass it as a constexpr argument instead.",
                 )
-        if not current:
+        if others:
             with self._lock:
-                self._compiled.pop(key, None)
-        return current
+                self._forms.pop(form.specialization.key, None)
+        return not others
 
 
 def source_of(kernel: Any, specialization: Specialization) -> GluonASTSource:
