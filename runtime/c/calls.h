@@ -304,13 +304,13 @@ static PyObject *calls_remember(PyObject *object, PyObject *const *args, Py_ssiz
     Call call;
     int ranged = count == 5 ? PyObject_IsTrue(args[3]) : 0;
     if (count != 5 || !PyTuple_Check(args[0]) || !PyTuple_Check(args[4]))
-        return PyErr_Format(PyExc_TypeError, "remember takes a hit, its launch and stream, whether it is ranged, and classes");
+        return PyErr_Format(PyExc_TypeError, "remember takes a hit, a launch, a stream, whether it is ranged, and classes");
     fresh.hit = args[0];
     fresh.launch = args[1] == Py_None ? NULL : PyCapsule_GetPointer(args[1], LAUNCH);
     fresh.stream_of = args[2];
     OWNED PyObject *owners = PyList_New(0), *answer = Py_BuildValue("OOOO", args[0], args[1], args[2], owners);
-    if (answer == NULL || !PyArg_ParseTuple(args[0], "OOOOOO", &ignored, &ignored, &ignored, &fresh.compiled, &fresh.sizes,
-                                            &fresh.constants))
+    if (answer == NULL || !PyArg_ParseTuple(args[0], "OOOOOO", &ignored, &ignored, &ignored, &fresh.compiled,
+                                            &fresh.sizes, &fresh.constants))
         return NULL;
     if ((ranged && !self->ranged) || self->used >= MOST_CALLS)
         forget_calls(self);
@@ -406,9 +406,9 @@ static PyObject *calls_new(PyTypeObject *cls, PyObject *args, PyObject *Py_UNUSE
     if (self->equals == NULL ||
         !PyArg_ParseTuple(args, "O!OO(OOO(OOO)OO)OOO(LLLL)", &PyTuple_Type, &parameters, &self->absent,
                           &self->door, &self->runtime, &self->enter, &self->leave, &self->listeners[0],
-                          &self->listeners[1], &self->listeners[2], &self->globals, &self->changed, &self->settings, &self->stream,
-                          &self->is_small, &self->rules.divides, &self->rules.constant, &self->rules.least,
-                          &self->rules.most) ||
+                          &self->listeners[1], &self->listeners[2], &self->globals, &self->changed, &self->settings,
+                          &self->stream, &self->is_small, &self->rules.divides, &self->rules.constant,
+                          &self->rules.least, &self->rules.most) ||
         declare(self, parameters) < 0)
         Py_CLEAR(self);
     return (PyObject *)self;

@@ -10,7 +10,7 @@ typedef struct {
 } Legal;
 static Legal legal[MOST_DESCRIPTORS];
 
-enum { FIELDS = 5 }; /* that a descriptor of all of a tensor is made of: base, block_shape, layout, padding, round_f32_to_tf32 */
+enum { FIELDS = 5 }; /* that `from_tensor` takes: base, block_shape, layout, padding, round_f32_to_tf32 */
 
 /* Write the key of a descriptor, and find its place; NULL where only Python can say whether it is legal. */
 static Legal *find_legal(PyObject *const *fields, Reader *key)
@@ -59,7 +59,8 @@ static PyObject *describe(PyObject *Py_UNUSED(module), PyObject *const *args, Py
 {
     Reader key;
     Legal *place = count == FIELDS ? find_legal(args, &key) : NULL;
-    if (place == NULL || place->count != key.words || memcmp(place->words, key.word, key.words * sizeof *key.word) != 0)
+    if (place == NULL || place->count != key.words ||
+        memcmp(place->words, key.word, key.words * sizeof *key.word) != 0)
         Py_RETURN_NONE;
     OWNED PyObject *descriptor = NULL, *fields = PyDict_Copy(place->fields);
     if (fields == NULL || PyDict_SetItem(fields, names[BASE], args[0]) < 0 ||

@@ -31,8 +31,8 @@ typedef struct {
     const Rules *rules; /* NULL: no key is wanted */
     PyObject *is_small; /* asked of tensors; NULL where the size of their storages does not matter */
     PyObject *equals;   /* a dictionary: constant -> the equal one whose address is the word of both; or NULL */
-    PyObject *owners;   /* with `equals`, a list that gets the objects whose addresses are words; or NULL. Then `equals` gets */
-    PyObject *comparable; /* those of these classes. */
+    PyObject *owners;   /* with `equals`, a list that gets the objects whose addresses are words; or NULL */
+    PyObject *comparable; /* with `owners`, the classes of constants that `equals` gets */
     size_t words, leaves, descriptors;
     Leaf leaf[MAX_LEAVES];
     Key keys[MAX_MAPS];

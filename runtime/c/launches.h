@@ -278,7 +278,8 @@ static PyObject *signature(PyObject *Py_UNUSED(module), PyObject *const *args, P
     start(&to, NULL, NULL);
     for (Py_ssize_t i = 0; i < count; i++) {
         View view;
-        if (args[i] == Py_None ? add(&to, 0) : !view_of(args[i], &view) || view.device.type == DEVICE_CPU || add_view(&to, &view))
+        if (args[i] == Py_None ? add(&to, 0)
+                               : !view_of(args[i], &view) || view.device.type == DEVICE_CPU || add_view(&to, &view))
             Py_RETURN_NONE;
     }
     return PyBytes_FromStringAndSize((const char *)to.word, (Py_ssize_t)(to.words * sizeof *to.word));
