@@ -16,7 +16,7 @@ LIMITS = {
     "lines of gluon_core": 33_000,
     "lines of gluon_core.plugin": 3_300,
     "lines of gluon_core.registry": 1_100,
-    "lines of the launch engine": 4_638,
+    "lines of the launch engine": 4_637,
     "lines of the vendor in tests/plugin_acme": 249,
     "names that gluon_nvidia takes from the core": 60,
     "names that gluon_amd takes from the core": 60,
@@ -35,10 +35,10 @@ LIMITS = {
 # core, `kernel`, `select`, `native` and `values` of the runtime, `_launch.c`, `_call.h` and `gluon_bundle.c`). Their
 # counterparts are all files of these folders but for those that had counterparts outside of the eleven.
 # The goal was 4,000. The engine took over work of files outside of the eleven: the launch in Python of gluon_nvidia, `pack`
-# and the launches of `cuda`, about 430 lines. What came after the review, launches of operators with other tensors
-# (`refill`, `signature`) and descriptors that are made again (`descriptors.h`), is about 170 lines. The C loader works
-# without Python, so it reads files, loads code and chooses among forms by itself; scores, values, attributes and maps
-# it has in common with the engine.
+# and the launches of `cuda`, about 430 lines. Launches of operators with other tensors (`refill`, `signature`) and of
+# descriptors that are made again (`descriptors.h`) came after the review, about 170 lines. The C loader works without
+# Python, so it reads files, loads code and chooses among forms by itself; scores, values, attributes and maps it has
+# in common with the engine.
 REVIEWED = 5_962
 ENGINE = ("gluon_core/launch", "runtime/gluon_runtime")
 AROUND = {

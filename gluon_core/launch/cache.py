@@ -88,8 +88,10 @@ class Forms:
                 "options": specialization.options,
                 "warmup": warmup,
             }
-            if self._hooked("jit_cache_hook", specialization, record):
-                return None
+            hooks = _triton.knobs.runtime
+            if hooks.jit_cache_hook is not None:
+                if self._hooked(hooks.jit_cache_hook, specialization, record):
+                    return None
             strict = not warmup and os.environ.get("GLUON_NO_JIT", "0") not in ("", "0")
             wanted = (source, specialization.target, backend, specialization.options)
             bundles = registry().service("bundle.code") if os.environ.get("GLUON_BUNDLE") else None
@@ -101,14 +103,11 @@ class Forms:
                 self._forms[key] = Form(compiled, specialization, reads)
                 latest = {read.place: read for read in (*self.globals, *reads)}
                 self.globals[:] = latest.values()
-            self._hooked("jit_post_compile_hook", specialization, record)
+            if hooks.jit_post_compile_hook is not None:
+                self._hooked(hooks.jit_post_compile_hook, specialization, record)
             return compiled
 
-    def _hooked(self, name: str, specialization: Specialization, record: Mapping[str, Any]) -> Any:
-        """Call a hook of Triton's where one is set, and return its answer."""
-        hook = getattr(_triton.knobs.runtime, name)
-        if hook is None:
-            return None
+    def _hooked(self, hook: Any, specialization: Specialization, record: Mapping[str, Any]) -> Any:
         target = specialization.target
         shown = _triton.gpu_target(target) if target.architecture.triton_backend else target
         return hook(**_triton.jit_hook_arguments(self._kernel, specialization.key, record, shown))
