@@ -122,7 +122,8 @@ def raced(case: tuple[str, int, int, int]) -> Iterator[dict[str, Any]]:
         about = {name: sweep.rough(call) for name, call in both.items()}
         loops = {name: sweep.eager(call, about[name]) for name, call in both.items()}
         row["eager"] = sweep.medians(loops)
-        row["host"] = {name: sweep.host(call) for name, call in both.items()}
+        loops = {name: sweep.host(call, about[name]) for name, call in both.items()}
+        row["host"] = sweep.medians(loops)
         graphs = {}
         for name, call in both.items():
             try:

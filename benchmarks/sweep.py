@@ -140,15 +140,20 @@ def graphed(call: Call, seconds: float, *others: Call) -> Call:
     return replay
 
 
-def host(call: Call) -> float:
+def host(call: Call, seconds: float) -> Call:
     """Return the seconds that the host takes for a call, while the device is not waited for."""
-    torch.cuda.synchronize()
-    begin = time.perf_counter()
-    for _ in range(20):
-        call()
-    spent = (time.perf_counter() - begin) / 20
-    torch.cuda.synchronize()
-    return spent
+    count = max(3, min(20, int(5 * EAGER / seconds)))
+
+    def loop() -> float:
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        for _ in range(count):
+            call()
+        spent = (time.perf_counter() - begin) / count
+        torch.cuda.synchronize()
+        return spent
+
+    return loop
 
 
 def medians(ways: dict[str, Call]) -> dict[str, float]:
@@ -204,7 +209,7 @@ def measured(
     about = {name: rough(call) for name, call in calls.items()}
     loops = {name: eager(call, about[name]) for name, call in calls.items()}
     row["eager"] = medians(loops)
-    row["host"] = {name: host(call) for name, call in calls.items()}
+    row["host"] = medians({name: host(call, about[name]) for name, call in calls.items()})
     try:
         graphs = {name: graphed(call, row["eager"][name]) for name, call in calls.items()}
         row["graph"] = medians(graphs)

@@ -21,7 +21,7 @@ from gluon_kernels.norm.loss import check_labels, gradient_of_logits, losses_of,
 
 __all__ = ["linear_cross_entropy"]
 
-_AT_ONCE = 1 << 27  # logits
+_AT_ONCE = 1 << 28  # logits
 _KEPT = 1 << 22  # logits that are kept as they are for the gradient; of more, their gradient is
 _REDUCTIONS = ("none", "sum", "mean")
 
@@ -133,7 +133,7 @@ def _forward(
     if ctx is not None:
         slope = None
         if logits is not None and size > _KEPT:
-            known = (None, logits, labels, logsum, None, ignore_index)
+            known = (None, logits, labels, logsum, inverse, ignore_index)
             slope, logits = gradient_of_logits(*known, x.dtype), None
         ctx.save_for_backward(x, weight, labels, logsum, inverse, logits, slope)
         ctx.ignore_index = ignore_index
@@ -151,9 +151,8 @@ def _gradients_of(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     factor = None
     if slope is None:
         slope = gradient_of_logits(grad, logits, labels, logsum, inverse, ignored, x.dtype)
-    else:  # that of losses that are added up
-        factor = grad if inverse is None else grad * inverse.clamp_max(1)  # no label may count
-        factor = factor[:, None] if factor.ndim else factor
+    else:  # that of losses that are added up, or of their mean
+        factor = grad[:, None] if grad.ndim else grad
     to_x = matmul(slope, weight) if needs[0] else None
     if needs[1]:
         scaled = x if factor is None else (x * factor).to(x.dtype)
@@ -178,7 +177,7 @@ def linear_cross_entropy(
 ) -> Tensor:
     """Return the cross entropy of `x @ weight.mT` with labels, some rows of logits at a time.
 
-    Gradients flow to `x` and `weight`. For them, up to 134 million logits are kept, more than 4 million as their gradient in the dtype of `x`; more are
+    Gradients flow to `x` and `weight`. For them, up to 268 million logits are kept, more than 4 million as their gradient in the dtype of `x`; more are
     computed again, some classes at a time.
 
     Args:
