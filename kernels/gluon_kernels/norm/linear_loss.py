@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterator
+from typing import Any, Iterator, Optional
 
 import torch
 from torch import Tensor
@@ -112,6 +112,11 @@ def _losses(x: Tensor, weight: Tensor, labels: Tensor, ignore_index: int) -> tup
     return losses, logsum
 
 
+def _folded(inverse: Optional[Tensor], x: Tensor) -> Optional[Tensor]:
+    """Return the factor that the kept gradient of logits has: float16 keeps no probabilities that are divided by thousands of labels."""
+    return None if x.dtype == torch.float16 else inverse
+
+
 def _forward(
     ctx: Any, x: Tensor, weight: Tensor, labels: Tensor, ignore_index: int, mean: bool
 ) -> Tensor:
@@ -133,7 +138,7 @@ def _forward(
     if ctx is not None:
         slope = None
         if logits is not None and size > _KEPT:
-            known = (None, logits, labels, logsum, inverse, ignore_index)
+            known = (None, logits, labels, logsum, _folded(inverse, x), ignore_index)
             slope, logits = gradient_of_logits(*known, x.dtype), None
         ctx.save_for_backward(x, weight, labels, logsum, inverse, logits, slope)
         ctx.ignore_index = ignore_index
@@ -152,7 +157,9 @@ def _gradients_of(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     if slope is None:
         slope = gradient_of_logits(grad, logits, labels, logsum, inverse, ignored, x.dtype)
     else:  # that of losses that are added up, or of their mean
-        factor = grad[:, None] if grad.ndim else grad
+        apart = inverse is not None and _folded(inverse, x) is None
+        factor = grad * inverse.clamp_max(1) if apart else grad  # no label may count
+        factor = factor[:, None] if factor.ndim else factor
     to_x = matmul(slope, weight) if needs[0] else None
     if needs[1]:
         scaled = x if factor is None else (x * factor).to(x.dtype)

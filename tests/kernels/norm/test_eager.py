@@ -126,6 +126,20 @@ def test_gradients_of_a_linear_layer_without_labels_that_count(kept, short_way, 
         assert not gradient.any()
 
 
+@pytest.mark.parametrize("dtype, most", [(torch.float16, 2e-3), (torch.bfloat16, 1e-2)])
+def test_a_mean_does_not_lose_small_probabilities(dtype, most, short_way, monkeypatch):
+    """1 / (rows * classes) is below the normal numbers of float16."""
+    monkeypatch.setattr(linear_loss, "_KEPT", 0)
+    x = torch.randn(128, 16).to(dtype)
+    weight = (torch.randn(1024, 16) / 64).to(dtype).requires_grad_()
+    labels = torch.randint(8, (128,))
+    loss = kernels.linear_cross_entropy(x, weight, labels)
+    (mine,) = torch.autograd.grad(loss, [weight], torch.tensor(1024.0))
+    right = F.cross_entropy(x.double() @ weight.double().mT, labels)
+    (wanted,) = torch.autograd.grad(right, [weight], torch.tensor(1024.0, dtype=torch.float64))
+    assert error_of(mine[8:], wanted[8:]) < most  # of classes that no row has
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_gradients_past_the_dispatcher(name: str, short_way: None) -> None:
     torch.manual_seed(0)
