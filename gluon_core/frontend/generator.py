@@ -94,6 +94,16 @@ def _has_attribute(generator: Any, node: ast.Call) -> Any:
     return tl.constexpr(attribute is not _Nothing and present)
 
 
+def _get_attribute(generator: Any, node: ast.Call) -> Any:
+    """`getattr` in a kernel: Triton 3.6 would make a tuple again first, without the names of its parts."""
+    value, name, *default = (generator.visit(arg) for arg in node.args)
+    plain = value if isinstance(value, tl.tuple) else _triton.unwrap(value)
+    attribute = _attribute(plain, _triton.unwrap(name))
+    if attribute is not _Nothing:
+        return attribute
+    return default[0] if default else getattr(plain, _triton.unwrap(name))
+
+
 def _is_instance(generator: Any, node: ast.Call) -> Any:
     """`isinstance` in a kernel: Triton would make the tuple again first, which it cannot where an item is None."""
     value, kinds = (generator.visit(arg) for arg in node.args)
@@ -123,6 +133,7 @@ class KernelGenerator(LoopGenerator):
             ),
             isinstance: _is_instance,
             hasattr: _has_attribute,
+            getattr: _get_attribute,
         }
     )
 

@@ -13,7 +13,7 @@ import pytest
 import gluon_core as gluon
 from gluon_core import _triton, testing
 from gluon_core import language as gl
-from gluon_core.errors import CapabilityError, KernelSyntaxError, StaticAssertionError
+from gluon_core.errors import CapabilityError, GluonError, KernelSyntaxError, StaticAssertionError
 from gluon_core.language.extra import libdevice
 from gluon_core.testing import triton_at_least
 from tests.frontend import oracle, vendor_oracle
@@ -404,6 +404,26 @@ def branching_on_fields(out, part):
         gl.store(out, part.size.first)
     if hasattr(part.size, "first"):
         gl.store(out + 1, part.data)
+
+
+@gluon.jit
+def second_of(part):
+    return getattr(part, "size")
+
+
+@gluon.jit
+def reading_fields(out, part, NAME: gl.constexpr):
+    gl.store(out, getattr(second_of(part), "first"))
+    gl.store(out + 1, getattr(part, NAME) + getattr(part, "stride", 3))
+    gl.store(out + 2, gl.load(out).to(getattr(out.dtype, "element_ty")))
+
+
+def test_getattr_reads_named_tuples():
+    out = np.zeros(3, np.int32)
+    reading_fields[(1,)](out, Part(5, Size(7)), "data")
+    assert out.tolist() == [7, 8, 7]
+    with pytest.raises(GluonError, match=r"getattr\(part, NAME\)"):
+        reading_fields[(1,)](out, Part(5, Size(7)), "wide")
 
 
 def test_hasattr_asks_named_tuples():
