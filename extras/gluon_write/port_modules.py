@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Iterable, Mapping, Optional
+from typing import Collection, Iterable, Mapping, Optional
 
 from gluon_write.form import free_name
 from gluon_write.port_names import Names, bound_by, branches, is_jit, names_of
@@ -35,17 +35,26 @@ class Foreign:
     name: str
 
 
-def all_names(tree: ast.Module, file: Path, depth: int = 8) -> Names:
-    """Return a file's names of Triton, those included that other files import or set, as `exp = tl.exp`."""
+def all_names(
+    tree: ast.Module, file: Path, wanted: Optional[Collection[str]] = None, depth: int = 8
+) -> Names:
+    """Return a file's names of Triton, those included that other files import or set, as `exp = tl.exp`.
+
+    Args:
+        wanted: names that count where they come from other files; by default those in functions that
+            may be kernels.
+    """
     names = names_of(tree)
+    wanted = _in_functions(tree) if wanted is None else wanted
     for node in imports_in(tree) if depth else ():
         if not isinstance(node, ast.ImportFrom):
             continue
-        there = _file_of(node.module or "", node.level, file)
+        aliases = [alias for alias in node.names if bound_by(alias) in wanted]
+        there = _file_of(node.module or "", node.level, file) if aliases else None
         if there is None:
             continue
-        others = _names_of_file(there, depth - 1)
-        for alias in node.names:
+        others = _names_of_file(there, frozenset(alias.name for alias in aliases), depth - 1)
+        for alias in aliases:
             bound = bound_by(alias)
             known = (names.functions, others.functions), (names.modules, others.modules)
             for own, other in (*known, (names.own, others.own)):
@@ -57,14 +66,27 @@ def all_names(tree: ast.Module, file: Path, depth: int = 8) -> Names:
     return names
 
 
-def _names_of_file(file: Path, depth: int) -> Names:
-    return _names_of_file_at(file, file.stat().st_mtime_ns, depth)
+def _in_functions(tree: ast.Module) -> set[str]:
+    """Return the names in functions that are decorated or passed to a call, with their decorators."""
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+    passed = {arg.id for call in calls for arg in call.args if isinstance(arg, ast.Name)}
+    return {
+        name.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef) and (node.decorator_list or node.name in passed)
+        for name in ast.walk(node)
+        if isinstance(name, ast.Name)
+    }
 
 
-@lru_cache(maxsize=256)
-def _names_of_file_at(file: Path, changed: int, depth: int) -> Names:
+def _names_of_file(file: Path, wanted: frozenset[str], depth: int) -> Names:
+    return _names_of_file_at(file, file.stat().st_mtime_ns, wanted, depth)
+
+
+@lru_cache(maxsize=1024)
+def _names_of_file_at(file: Path, changed: int, wanted: frozenset[str], depth: int) -> Names:
     """Return the names of Triton of a file, as of the time that it changed."""
-    return all_names(_parsed(file), file, depth)
+    return all_names(_parsed(file), file, wanted, depth)
 
 
 def find_function(
@@ -110,7 +132,7 @@ def _in_module(file: Optional[Path], name: str, depth: int = 8) -> Optional[Fore
     if file is None or not depth:
         return None
     tree = _parsed(file)
-    names = _names_of_file(file, depth)
+    names = _names_of_file(file, frozenset(_in_functions(tree)), depth)
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef) and node.name == name:
             jit = any(is_jit(decorator, names) for decorator in node.decorator_list)

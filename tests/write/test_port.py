@@ -273,6 +273,31 @@ def test_imports_that_share_a_line_or_a_block(tmp_path):
         port(path.read_text(), str(path))
 
 
+def test_only_modules_that_kernels_need_are_read(tmp_path, monkeypatch):
+    """Kernels get names through two files; what host code imports, and what those files import besides, stays unread."""
+    package = tmp_path / "package"
+    package.mkdir()
+    files = {
+        "__init__": "",
+        "host": "from package.more import settings\ndef launch(): pass\n",
+        "maths": "from package.own import exponential as exp\nfrom package.more import settings\n",
+        "own": "import triton.language as tl\nexponential = tl.exp\n",
+        "more": "settings = 1\n",
+        "kernels": "import triton\nimport triton.language as tl\nfrom package.host import launch\n"
+        "from package.maths import exp\n\n\n@triton.jit\ndef kernel(x):\n    tl.store(x, exp(tl.load(x)))\n\n\n"
+        "def run(x):\n    launch()\n    kernel[(1,)](x)\n",
+    }
+    for name, text in files.items():
+        (package / f"{name}.py").write_text(text)
+    read = []
+    read_text = Path.read_text
+    monkeypatch.setattr(
+        Path, "read_text", lambda file, *args: read.append(file.stem) or read_text(file, *args)
+    )
+    text = port(files["kernels"], str(package / "kernels.py")).text
+    assert "gl.store(x, gl.exp(gl.load(x)))" in text and set(read) == {"maths", "own"}
+
+
 def test_functions_that_are_passed_as_constants_are_no_kernels():
     text = (FOLDER / "fused_attention.py").read_text()
     result = port(text, "fused_attention.py")
