@@ -4,12 +4,13 @@ Each kernel of tests/write/triton_kernels runs as plain Triton and as `gluon por
 same configuration; GEMM, attention, transposes and rows also run against gluon_kernels and torch. All
 in one process, in random order, in CUDA graphs.
 
-  python benchmarks/layout_free.py [--only WORDS] [--seconds N] [--rounds N] [--seed N] [--form pipelined|specialized] [--json FILE]
+  python benchmarks/layout_free.py [--only WORDS] [--first WORDS] [--seconds N] [--rounds N] [--seed N] [--form pipelined|specialized] [--json FILE]
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import random
 import statistics
@@ -59,6 +60,7 @@ def seconds_of(runs: Runs, rounds: int = 7, repeats: int = 10, seed: int = 0) ->
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="cases whose name has one of these words, A;B")
+    parser.add_argument("--first", default="", help="such cases come before the others")
     parser.add_argument("--form", choices=("pipelined", "specialized"), help="of loops of products")
     parser.add_argument(
         "--seconds", type=float, default=300.0, help="start no case later than this"
@@ -88,12 +90,14 @@ def main() -> int:
     print(
         f"| case | ours |{''.join(f' ratio of {n} |' for n in RIVALS)}\n| --- | ---: |{' ---: |' * len(RIVALS)}"
     )
-    words = asked.only.split(";")
+    passes = [asked.first.split(";")] * bool(asked.first) + [asked.only.split(";")]
+    done: set[str] = set()
     with tempfile.TemporaryDirectory() as folder, preferred_form(asked.form):
-        for cases in CASES:
+        for words, cases in itertools.product(passes, CASES):
             for name, runs in cases(Path(folder), words):
-                if time.monotonic() - began > asked.seconds:
+                if name in done or time.monotonic() - began > asked.seconds:
                     continue
+                done.add(name)
                 try:
                     if asked.compile:
                         for run in runs.values():

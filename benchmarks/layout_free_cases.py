@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import itertools
 import sys
@@ -23,6 +24,7 @@ def imported(path: Path, name: str) -> Any:
     return module
 
 
+@functools.lru_cache(maxsize=None)
 def both(file: str, folder: Path) -> tuple[Any, Any]:
     """Return a module of plain Triton, and its port."""
     from gluon_write.port import port

@@ -80,7 +80,8 @@ class OwnTile:
             if not part:
                 lines.append(f"{ring}.fetch({self.slot}, [[{place}]])")
                 continue
-            new = {part: str(number), **{name: f"{name}_{number}" for name in names}}
+            end = "_part" if any(f"{name}_{number}" in reader.locals for name in names) else ""
+            new = {part: str(number), **{name: f"{name}{end}_{number}" for name in names}}
             words = re.compile(rf"\b({'|'.join(new)})\b")
             texts = [*(line for s in chosen for line in reader.piece(s)), place]
             *own, there = (words.sub(lambda m, new=new: new[m[1]], text) for text in texts)  # type: ignore[misc]

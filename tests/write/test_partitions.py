@@ -273,7 +273,7 @@ def test_variants_of_attention(sources, kind, causal, warps, D, BN, group):
             )  # fmt: skip
         assert "consumers=2" in sources[0] and "attention_rows" in sources[0]
         # Programs with a long row of keys start first.
-        assert ("num_programs(0) - 1 - program" in sources[0]) == causal
+        assert ("turn in range(0, sections" in sources[0]) == causal
         for head in range(heads):
             score = scores(q[head], k[head // group], scale, kind, causal)
             weight = np.exp(score - score.max(-1, keepdims=True))
