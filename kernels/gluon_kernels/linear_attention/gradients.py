@@ -56,7 +56,7 @@ def _walk_back_launch(
             sizes.delta,
         ),
         tensors,
-        num_warps=4,
+        num_warps=8 if sizes.channels and tile * sizes.width > TILE * 64 else 4,
     )  # fmt: skip
 
     def run(prepared: Prepared, grad: Tensor, outs: Any, initial: Any, final: Any) -> None:
@@ -121,6 +121,7 @@ def _channels_launch(
     widths = (sizes.width, sizes.columns, k.shape[3], g.shape[3])
     constants = (covering, CHUNK, TILE if ample else least_depth(), sizes.shared, ample)
     warps = 8 if covering < 128 else 16
+    bound = registers(255 if warps == 8 else 128)  # see `launches`: the assembler of CUDA 12.9
     if flags is None:
         launch: Plan = Launch(
             channels_backward.channel_gradients,
@@ -128,6 +129,7 @@ def _channels_launch(
             (*tensors, strides, sizes.length, sizes.heads, scale, widths, *constants),
             tensors,
             num_warps=warps,
+            **bound,
         )
         return lambda q, k, g, v, grad, walked, results, flags: launch(
             q, k, g, v, grad, *walked, *results
@@ -154,6 +156,7 @@ def _channels_launch(
         ),
         (*tensors, flags),
         num_warps=warps,
+        **bound,
     )  # fmt: skip
 
     def run(q: Any, k: Any, g: Any, v: Any, grad: Any, walked: Any, results: Any, flags: Any) -> None:  # fmt: skip
