@@ -224,6 +224,17 @@ def sort(x, dim: gl.constexpr = None, descending: gl.constexpr = False):
     return values_of(gl.reshape(cube, x.shape), x.dtype)
 
 
+@gluon.jit
+def bitonic_merge(x, dim: gl.constexpr = None, descending: gl.constexpr = False):
+    """Sort runs along the last dimension that rise, then fall, or the other way round."""
+    gl.static_assert(
+        dim is None or dim == len(x.shape) - 1 or dim == -1, "sorts the last dimension"
+    )
+    steps: gl.constexpr = log2_of(x.shape[len(x.shape) - 1])
+    cube = gl.reshape(keys_of(x), cube_of(x.numel, steps))
+    return values_of(gl.reshape(merged(cube, steps, descending), x.shape), x.dtype)
+
+
 @gluon.constexpr_function
 def shape_with(shape, size):
     """Return a shape with another last dimension."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Iterable, Optional
+from typing import Any, Collection, Iterable, Iterator, Optional
 
 from gluon_core import language
 from gluon_core.errors import GluonError, KernelSyntaxError, SourceSpan
@@ -52,7 +52,7 @@ _BLOCKS = frozenset(
     "make_block_ptr advance make_tensor_descriptor load_tensor_descriptor store_tensor_descriptor".split()
 )
 # Functions of gluon_write.library.
-_COPIED = frozenset("sort topk flip interleave cat dot_scaled".split())
+_COPIED = frozenset("sort topk bitonic_merge flip interleave cat dot_scaled".split())
 _OF_OTHER_NAMES = {"_log2": "log2_of", "get_int_dtype": "integer_of"}
 _OURS = "import gluon_core as gluon\nfrom gluon_core import language as gl\n"
 
@@ -216,8 +216,9 @@ class _Port:
                     "Import them by name, or the module: import triton.language as tl.",
                 )
         for name in ("gl", "gluon"):
-            if name in self.taken:
-                place: Any = next(n for n in ast.walk(tree) if _names(n, name))
+            nodes = _outside(tree, {id(node) for node in (*self.jits, *self.wrappers)})
+            place: Any = next((node for node in nodes if _names(node, name)), None)
+            if place is not None:
                 raise self.error(
                     place,
                     f"{name} is the language's name in a ported file",
@@ -542,6 +543,19 @@ def _names(node: ast.AST, name: str) -> bool:
         return any(bound_by(alias) == name for alias in node.names)
     own = getattr(node, "id", None) or getattr(node, "arg", None) or getattr(node, "name", None)
     return own == name and hasattr(node, "lineno")
+
+
+def _outside(node: ast.AST, kernels: Collection[int]) -> Iterator[ast.AST]:
+    """Yield the nodes of a file but for those within functions without a kernel, whose variables are their own.
+
+    Args:
+        kernels: ids of kernels, and of calls that make them.
+    """
+    yield node
+    own = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+    if not own or any(id(part) in kernels for part in ast.walk(node)):
+        for child in ast.iter_child_nodes(node):
+            yield from _outside(child, kernels)
 
 
 def _bound(tree: ast.Module) -> set[str]:

@@ -298,6 +298,17 @@ def test_only_modules_that_kernels_need_are_read(tmp_path, monkeypatch):
     assert "gl.store(x, gl.exp(gl.load(x)))" in text and set(read) == {"maths", "own"}
 
 
+def test_host_code_may_have_variables_named_as_the_language():
+    text = "import triton\n\n\n@triton.jit\ndef kernel(p):\n    return\n\n\n"
+    host = "def run(p):\n    gl = 3\n    kernel[(gl,)](p)\n"
+    assert host in port(text + host, "kernels.py").text
+    inner = (
+        "def make(gl):\n    @triton.jit\n    def kernel(p):\n        return\n    return kernel\n"
+    )
+    with pytest.raises(KernelSyntaxError, match="gl is the language's name"):
+        port(f"import triton\n{inner}", "kernels.py")
+
+
 def test_functions_that_are_passed_as_constants_are_no_kernels():
     text = (FOLDER / "fused_attention.py").read_text()
     result = port(text, "fused_attention.py")

@@ -23,6 +23,19 @@ def topk_kernel(x_ptr, y_ptr, n, N: tl.constexpr, K: tl.constexpr):
 
 
 @triton.jit
+def long_topk_kernel(x_ptr, y_ptr, n, N: tl.constexpr, K: tl.constexpr):
+    """Merge the largest of each block: of numbers that rise and others that fall, the larger ones rise, then fall."""
+    row = tl.program_id(0)
+    i = tl.arange(0, N)
+    best = tl.topk(tl.load(x_ptr + row * n + i), K)
+    for start in range(N, n, N):
+        x = tl.load(x_ptr + row * n + start + i, mask=start + i < n, other=-float("inf"))
+        best = tl.maximum(tl.bitonic_merge(best), tl.topk(x, K, dim=0))
+    best = tl.bitonic_merge(best, 0, descending=True)
+    tl.store(y_ptr + row * K + tl.arange(0, K), best)
+
+
+@triton.jit
 def flip_kernel(x_ptr, y_ptr, M: tl.constexpr, N: tl.constexpr):
     i = tl.arange(0, M)[:, None] * N + tl.arange(0, N)[None, :]
     x = tl.load(x_ptr + i)
@@ -203,6 +216,13 @@ def topk():
     return y, x.topk(8).values
 
 
+def long_topk():
+    x = randn(3, 300)
+    y = torch.empty(3, 8)
+    long_topk_kernel[(3,)](x, y, 300, 128, 8)
+    return y, x.topk(8).values
+
+
 def flipped():
     x = randn(8, 32)
     y = torch.empty_like(x)
@@ -298,6 +318,6 @@ def seeded_dropout():
 
 
 CASES = [
-    sorted_rows, sorted_down, topk, flipped, picked, joined, cumulative, heuristic, checked, assembly,
+    sorted_rows, sorted_down, topk, long_topk, flipped, picked, joined, cumulative, heuristic, checked, assembly,
     tuples, variance, locked, seeded_dropout,
 ]  # fmt: skip
