@@ -18,7 +18,6 @@ from gluon_core.errors import (
     DtypeError,
     GluonError,
     KernelSyntaxError,
-    ShapeError,
     TraceError,
     did_you_mean,
     without_addresses,
@@ -27,7 +26,7 @@ from gluon_core.frontend import constructs, statements
 from gluon_core.frontend.calls import explain_call
 from gluon_core.frontend.host_calls import host_function
 from gluon_core.frontend.scope import as_operand, make_constant, value_of
-from gluon_core.frontend.unfit import unfit_attribute, unfit_item, unfit_number
+from gluon_core.frontend.unfit import no_item, unfit_attribute, unfit_item, unfit_number
 from gluon_core.values import shared_memory_descriptor
 from gluon_core.values.tensors import describe
 
@@ -201,11 +200,7 @@ def _subscript(generator: Any, node: ast.Subscript, root: Any) -> Optional[Gluon
 def _item(generator: Any, node: ast.Subscript, value: Any) -> GluonError:
     index = node.slice.value if isinstance(node.slice, ast.Constant) else None
     if isinstance(index, int):
-        return ShapeError(
-            "no such item in a tuple",
-            expected=f"{-len(value.values)} to {len(value.values) - 1}",
-            got=ast.unparse(node),
-        )
+        return no_item(node, len(value.values))
     return DtypeError(
         "the index of a tuple is a compile-time integer",
         got=ast.unparse(node),

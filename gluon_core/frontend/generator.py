@@ -142,6 +142,7 @@ class KernelGenerator(LoopGenerator):
         self.loop_bounds: set[int] = set()
         self.loop_tests: set[int] = set()
         self.called: set[int] = set()  # names before parentheses
+        self.left: set[int] = set()
         self.visited: dict[int, Any] = {}  # arguments of a loop that were visited already
         self.looking = 0  # loops around whose bodies are traced for their carried names
         self.seen: Any = None  # the body of a loop within these, traced for that already
@@ -246,7 +247,13 @@ class KernelGenerator(LoopGenerator):
 
     def visit_If(self, node: Any) -> Any:
         self.semantic.passed += 1
+        test = self.visit(node.test)
+        self.visited[id(node.test)] = test  # for the base class, which asks again
+        self.left.discard(id(node))
         result = super().visit_If(node)
+        if not isinstance(test, tl.tensor):
+            taken = node.body if _triton.unwrap(test) else node.orelse
+            self.left |= {id(node)} if id(taken) in self.left else set()
         self.semantic.passed += 1
         return result
 

@@ -33,6 +33,7 @@ class LoopGenerator(code_generator.CodeGenerator):  # type: ignore[misc]  # Trit
         looking: how many loops around are traced for the names that they carry.
         seen: the body of a loop within these, traced for that already.
         branches: ids of bodies that a kernel runs once, several times or not at all.
+        left: ids of bodies that return, and of branches by compile-time conditions into these.
     """
 
     session: Session
@@ -42,6 +43,7 @@ class LoopGenerator(code_generator.CodeGenerator):  # type: ignore[misc]  # Trit
     looking: int
     seen: Any
     branches: set[int]
+    left: set[int]
 
     def visit_For(self, node: Any) -> Any:
         if isinstance(node.iter, ast.Call):
@@ -98,11 +100,16 @@ class LoopGenerator(code_generator.CodeGenerator):  # type: ignore[misc]  # Trit
             self.seen = None
             return None
         scopes = list(self.semantic.scopes)
-        result = super().visit_compound_statement(stmts)
+        self.left.discard(id(stmts))
+        for statement in stmts:
+            self.visit(statement)
+            returns = isinstance(statement, ast.If) and id(statement) in self.left
+            if returns or isinstance(statement, ast.Return):
+                self.left.add(id(stmts))  # nothing behind it runs
+                break
         self.semantic.passed += 1
-        if id(stmts) in self.branches and not (stmts and isinstance(stmts[-1], ast.Return)):
+        if id(stmts) in self.branches and id(stmts) not in self.left:
             self.semantic.check_branch(scopes)
-        return result
 
     def visit_While(self, node: Any) -> Any:
         self.loop_tests.add(id(node.test))

@@ -21,7 +21,7 @@ from gluon_core.frontend.scope import make_constant, value_of
 from gluon_core.values import shared_memory_descriptor
 from gluon_core.values.tensors import describe
 
-__all__ = ["unfit_attribute", "unfit_call", "unfit_item", "unfit_number"]
+__all__ = ["no_item", "unfit_attribute", "unfit_call", "unfit_item", "unfit_number"]
 
 _RAW = re.compile(
     r"object is not|unsupported operand|NoneType|not supported between|cannot unpack|to tensor$"
@@ -114,13 +114,17 @@ def unfit_attribute(generator: Any, node: ast.Attribute, root: Any) -> Optional[
     )
 
 
+def no_item(node: ast.Subscript, count: int) -> GluonError:
+    """Return the error of an index of a tuple with `count` items."""
+    expected = f"{-count} to {count - 1}" if count else "an index of a tuple with items"
+    return ShapeError("no such item in a tuple", expected=expected, got=ast.unparse(node))
+
+
 def unfit_item(generator: Any, node: ast.Subscript, root: Any) -> Optional[GluonError]:
     """Return an index of a literal, or of a value without items."""
     if isinstance(node.value, (ast.Tuple, ast.List)) and not isinstance(root, GluonError):
         if isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, int):
-            count = len(node.value.elts)
-            expected = f"{-count} to {count - 1}"
-            return ShapeError("no such item in a tuple", expected=expected, got=ast.unparse(node))
+            return no_item(node, len(node.value.elts))
         return DtypeError(
             "the index of a tuple is a compile-time integer",
             got=ast.unparse(node),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+import inspect
+from typing import Any, Callable, TypeVar
 
-from gluon_core._triton import tl_core
+from gluon_core import _triton
+from gluon_core._triton import tl, tl_core
 from gluon_core.errors import ArgumentError, did_you_mean
+from gluon_core.features import AGGREGATE_CONSTRUCTORS
 
 __all__ = ["aggregate", "aggregate_replace"]
 
@@ -16,11 +19,39 @@ T = TypeVar("T")
 def aggregate(cls: C) -> C:
     """Decorate a class whose annotated fields are kernel values.
 
-    The constructor must set every field; methods may be `@gluon.jit`. Works on every supported
-    Triton, also on those whose own namespace lacks the name.
+    A class without a constructor gets one that takes the fields in their order; another one must set every field. Methods may
+    be `@gluon.jit`. Works on every supported Triton, also on those whose own namespace lacks the name.
     """
+    if "__init__" not in vars(cls) and not _triton.has(AGGREGATE_CONSTRUCTORS):
+        setattr(cls, "__init__", _constructor(cls))  # noqa: B010 - of a TypeVar
     result: C = tl_core._aggregate(cls)
     return result
+
+
+def _constructor(cls: type) -> Callable[..., None]:
+    """Return a constructor that takes the fields of a class; what the class sets is their default."""
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    fields = [
+        inspect.Parameter(name, kind, default=vars(cls).get(name, inspect.Parameter.empty))
+        for name in vars(cls).get("__annotations__", ())
+    ]
+    signature = inspect.Signature([inspect.Parameter("self", kind), *fields])
+
+    def init(self: Any, *args: Any, **named: Any) -> None:
+        bound = signature.bind(self, *args, **named)
+        bound.apply_defaults()
+        for field in fields:
+            setattr(self, field.name, _kernel_value(bound.arguments[field.name]))
+
+    vars(init).update(__signature__=signature, __triton_builtin__=True)
+    return init
+
+
+def _kernel_value(value: Any) -> Any:
+    """Return the value of a field: constants are compile-time values."""
+    if isinstance(value, tuple):
+        return tl.tuple([_kernel_value(part) for part in value])
+    return value if isinstance(value, _triton.base_value) else tl.constexpr(value)
 
 
 def aggregate_replace(instance: T, **changes: Any) -> T:

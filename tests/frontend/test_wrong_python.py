@@ -170,7 +170,7 @@ def test_a_function_that_calls_itself_is_named_once(tmp_path):
     text = """
 @gluon.jit
 def down(a, depth: gl.constexpr):
-    if depth == 0:
+    if depth == 6:
         return a
     return down(a, depth - 1)
 """
