@@ -13,6 +13,7 @@ from gluon_amd.features import (
     AWAITED_WRITEBACKS,
     CONVERGENT_WMMA,
     RESOLVES_COALESCED,
+    SCALAR_CAS_WAITS,
     VOLATILE_LOADS,
 )
 from gluon_amd.lowerings import LOWERINGS
@@ -21,6 +22,7 @@ from gluon_amd.workarounds import (
     anchored_products,
     awaited_writebacks,
     fewer_preloaded,
+    split_waits,
     warned_of_volatile,
 )
 from gluon_core.plugin import machine_code
@@ -57,6 +59,8 @@ class AmdCompiler(TritonCompiler):
             llir.append(warned_of_volatile)
         if arch == "gfx1250" and not self.has(ALL_PRELOADED):
             llir.append(fewer_preloaded)
+        if arch == "gfx1250" and not self.has(SCALAR_CAS_WAITS):
+            llir.append(split_waits)
         if not self.has(CONVERGENT_WMMA):
             llir.append(anchored_products)
         if not self.has(AWAITED_WRITEBACKS):

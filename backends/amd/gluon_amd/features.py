@@ -17,6 +17,7 @@ BF16_AND_FNUZ = Feature(
     (3, 8), "bfloat16 to fp8 of the fnuz kind, and back, on hardware without it"
 )
 AWAITED_WRITEBACKS = Feature((3, 8), "atomics that release wait for `buffer_wbl2` before them")
+SCALAR_CAS_WAITS = Feature((3, 7), "a scalar compare-and-swap assembles for gfx1250")
 CONVERGENT_WMMA = Feature(
     (3, 8), "products of WMMA stay in front of the branches of masked stores that take them"
 )

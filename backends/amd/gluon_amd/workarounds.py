@@ -5,7 +5,13 @@ from __future__ import annotations
 import re
 from typing import Any, Callable
 
-__all__ = ["anchored_products", "awaited_writebacks", "fewer_preloaded", "warned_of_volatile"]
+__all__ = [
+    "anchored_products",
+    "awaited_writebacks",
+    "fewer_preloaded",
+    "split_waits",
+    "warned_of_volatile",
+]
 
 # The descriptor of a kernel counts the scalar registers that the launch fills in five bits, and two hold the
 # address of the arguments.
@@ -61,6 +67,18 @@ def fewer_preloaded(run: _Run) -> _Run:
         return _KERNEL.sub(
             lambda kernel: "".join(_limited(*kernel.groups())), run(source, metadata)
         )
+
+    return stage
+
+
+def split_waits(run: _Run) -> _Run:
+    """Return the stage `run`, which writes LLVM IR, with the wait for LDS of gfx12 in the place of that of gfx9 to gfx11.
+
+    A compare-and-swap of a scalar hands its result to all waves through LDS, and has the older wait as assembly.
+    """
+
+    def stage(source: Any, metadata: dict[str, Any]) -> Any:
+        return run(source, metadata).replace('"s_waitcnt lgkmcnt(0) "', '"s_wait_dscnt 0x0"')
 
     return stage
 

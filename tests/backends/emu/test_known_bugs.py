@@ -314,3 +314,20 @@ def test_an_atomic_waits_for_the_caches(monkeypatch):
     x, labels = torch.randn(5, 9), torch.tensor([1, 2, 3, 4, 5])
     wanted = torch.nn.functional.cross_entropy(x, labels)
     torch.testing.assert_close(gluon_kernels.cross_entropy(x, labels), wanted)
+
+
+@gluon.jit
+def counted(lock, total, rounds):
+    for _ in range(rounds):
+        while gl.atomic_cas(lock, 0, 1, sem="acquire") == 1:
+            pass
+        gl.store(total, gl.load(total) + 1)
+        gl.barrier()
+        gl.atomic_xchg(lock, 0, sem="release")
+
+
+@pytest.mark.parametrize("target", ["gfx1250", "gfx1201", "gfx942"])
+def test_a_scalar_is_compared_and_swapped(target):
+    lock, total = torch.zeros(2, dtype=torch.int32).split(1)
+    counted[(3,)](lock, total, 2, target=f"emu:{target}")
+    assert total.item() == 6

@@ -430,6 +430,26 @@ global_store_dword v1, v5, s[4:5]
         run(body.replace("v1, v5", "v1, v4"), out, arch="gfx942")
 
 
+def test_a_conversion_of_eight_numbers_converts_each():
+    body = """
+s_load_b64 s[4:5], s[0:1], 0x0
+s_wait_kmcnt 0x0
+v_lshlrev_b32_e32 v1, 2, v0
+v_mov_b32_e32 v2, 1.0
+v_mov_b32_e32 v3, 1.0
+v_mov_b32_e32 v4, 1.0
+v_mov_b32_e32 v5, 1.0
+v_cvt_scalef32_pk8_fp8_f32 v[10:11], v[2:9], 1.0
+v_cvt_scale_pk8_f32_fp8 v[12:19], v[10:11], 0x7f
+global_store_b32 v1, v15, s[4:5]
+"""
+    out = np.zeros(32, np.float32)
+    run(body, out, arch="gfx1250")
+    assert (out == 1).all()
+    with pytest.raises(UninitialisedError, match="uses v16"):  # of v6
+        run(body.replace("v1, v15", "v1, v16"), out, arch="gfx1250")
+
+
 def test_buffers_check_their_range():
     body = """
 s_load_dwordx4 s[4:7], s[0:1], 0x0

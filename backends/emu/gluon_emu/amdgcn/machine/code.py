@@ -26,6 +26,8 @@ _PICKING = (
     "v_cndmask", "v_bfe", "s_and", "s_or", "s_cselect", "s_bfe", "s_pack", "v_bitop3", "v_permlane",
 )  # fmt: skip
 
+_EIGHT_NUMBERS = ("v_cvt_scale_pk8_", "v_cvt_scalef32_pk8_")
+
 # Instructions whose first operand is a source as well.
 _READING_RESULT = (
     "v_fmac", "v_mac_", "v_dual_fmac", "v_dot2c", "v_dot4c", "v_dot8c", "v_pk_fmac", "v_smfmac", "v_swap",
@@ -64,8 +66,8 @@ class Code:
     def spoilt(self, index: int, missing: frozenset[int]) -> set[int]:
         """Return the results of an instruction that are undefined when `missing` of its sources are.
 
-        An instruction that selects bits needs none of a source; the low result of a pair does not depend on the high one, and a
-        copy of a pair copies each half.
+        An instruction that selects bits needs none of a source; the low result of a pair does not depend on the high one, a
+        copy of a pair copies each half, and a conversion of eight numbers converts each.
         """
         ins = self.program.instructions[index]
         if ins.name.startswith(_PICKING):
@@ -74,6 +76,10 @@ class Code:
         pairs = [numbers(o, self.context) for o in ins.operands]
         if ins.name.startswith(("v_mov_b64", "s_mov_b64")) and len(pairs[0]) == len(pairs[1]):
             return {result for result, source in zip(*pairs) if source in missing}
+        if ins.name.startswith(_EIGHT_NUMBERS) and not missing.intersection(*pairs[2:]):
+            into, source = pairs[:2]
+            taken = ((into[i * len(into) // 8], source[i * len(source) // 8]) for i in range(8))
+            return {result for result, register in taken if register in missing}
         high = {r for pair in pairs for r in pair[1:]}
         for result in self.results[index]:
             own = [pair for pair in pairs if result in pair]
