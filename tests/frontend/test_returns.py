@@ -57,7 +57,7 @@ def beyond(x, out, WAY: gl.constexpr):
     gl.store(out + places, ()[0])
 
 
-def test_a_kernel_returns_before_what_is_wrong():
+def test_a_kernel_returns_before_a_mistake():
     x = np.zeros(128, np.float32)
     beyond[(1,)](x, x, "nothing", target="sim:sm_90")
     with pytest.raises(ShapeError, match="an index of a tuple with items"):
