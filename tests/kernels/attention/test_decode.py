@@ -52,6 +52,26 @@ def test_parts_keep_the_processors_busy():
     assert splits == [64, 32, 5, 1]  # of two steps at least; 200 programs fill three quarters
 
 
+def test_small_tiles_fill_the_processors():
+    parts = [decode_launches.small_tiles(n, m, 132) for n, m in ((368, 1411), (166, 3141))]
+    assert parts == [decode_launches.Tiles(32, 3, n, 4) for n in (1, 2)]
+    assert decode_launches.small_tiles(100, 8192, 132) is None
+
+
+@pytest.mark.parametrize("heads, shared", [(2, 1), (1, 8)])
+def test_small_tiles(heads, shared, monkeypatch):
+    """As many programs as processors; with few of those, parts are joined."""
+    monkeypatch.setattr(decode_launches, "multiprocessors", lambda tensor: 2)
+    tensors = inputs([300, 77], heads, shared, 128, 16)
+    tiles = []
+    own = decode_launches.small_tiles
+    monkeypatch.setattr(
+        decode_launches, "small_tiles", lambda *a: tiles.append(own(*a)) or tiles[-1]
+    )
+    assert error_of(attention_decode(*tensors), reference(*tensors)) < 2e-2
+    assert tiles and tiles[0].block == 32
+
+
 @pytest.mark.parametrize("numbers", [0, 1 << 20])
 def test_parts_are_joined_in_the_launch_or_after_it(numbers, monkeypatch):
     monkeypatch.setattr(decode_launches, "JOINED", numbers)
