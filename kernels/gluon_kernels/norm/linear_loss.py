@@ -22,7 +22,7 @@ from gluon_kernels.norm.loss import check_labels, gradient_of_logits, losses_of,
 __all__ = ["linear_cross_entropy"]
 
 _AT_ONCE = 1 << 28  # logits
-_KEPT = 1 << 22  # logits that are kept as they are for the gradient; of more, their gradient is
+_KEPT = 1 << 24  # logits that are kept as they are for the gradient; of more, their gradient is
 _REDUCTIONS = ("none", "sum", "mean")
 
 
@@ -184,7 +184,7 @@ def linear_cross_entropy(
 ) -> Tensor:
     """Return the cross entropy of `x @ weight.mT` with labels, some rows of logits at a time.
 
-    Gradients flow to `x` and `weight`. For them, up to 268 million logits are kept, more than 4 million as their gradient in the dtype of `x`; more are
+    Gradients flow to `x` and `weight`. For them, up to 268 million logits are kept, more than 16 million as their gradient in the dtype of `x`; more are
     computed again, some classes at a time.
 
     Args:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from dataclasses import replace
+from typing import Any, Mapping, Optional
 
 import torch
 from torch import Tensor
 
 from gluon_core import language as gl
 from gluon_kernels.norm import portable
-from gluon_kernels.norm.launches import Workspace, prepared
+from gluon_kernels.norm.launches import Workspace, prepared, reading
 from gluon_kernels.norm.rows import Tiling
 from gluon_kernels.norm.tilings import blocks_of, tiling_of
 from gluon_kernels.norm.views import Rows
-from gluon_kernels.plans import Launch, Plan, allocator, current_target
+from gluon_kernels.plans import Launch, Plan, allocator, current_target, registers, sequence
 
 __all__ = ["cross_entropy_plan", "loss_gradient_plan", "mean_loss_plan"]
 
@@ -21,32 +22,76 @@ __all__ = ["cross_entropy_plan", "loss_gradient_plan", "mean_loss_plan"]
 def cross_entropy_plan(x: Tensor, labels: Tensor, ignored: int) -> Plan:
     """Return `run(x, labels, ignored) -> (loss, logarithm of the sum)` of each row."""
     src = Rows.of(x)
-    tiles = tiling_of(src, waits=False)
-    space = Workspace.of_rows(tiles, src.count)
+    tiles = _tiles(src)
     empty = allocator((src.count,), torch.float32, x.device)
-    launch = _loss_launch(
-        src, labels, tiles, ignored, (empty(), empty(), *space(x.device), None, None)
+    if tiles.parts > 1 and src.count >= WALKED and _is_packed(src):
+        launch = _walking_launch(src, labels, ignored, (empty(), empty()))
+        return reading(sequence(2, (empty, empty), [(launch, range(4))], (2, 3)), src)
+    space = Workspace.of_rows(tiles, src.count)
+    results = (empty(), empty(), *space(x.device), None, None)
+    # With fewer registers three programs of 16 warps have room on a processor in place of two.
+    options = registers(40) if tiles.num_warps == 16 and _is_packed(src) else {}
+    launch = _loss_launch(src, labels, tiles, ignored, results, options)
+    places = (0, 1, 2, 3, *space.places(4), None, None)
+    return reading(sequence(2, (empty, empty), [(launch, places)], (2, 3), space.of(x)), src)
+
+
+WALKED = 1024  # rows from which on one program has a long row: fewer leave processors without loads under way
+
+
+def _is_packed(src: Rows) -> bool:
+    """Return True for elements of 16 bits that NVIDIA's threads load four at a time or more; the forms for these were measured."""
+    return src.tensor.element_size() == 2 and src.align >= 4 and current_target().has("nvidia.cp_async")  # fmt: skip
+
+
+def _tiles(src: Rows) -> Tiling:
+    """Return the tiling of losses: three programs of 8 warps with 48 elements of a thread, not two of 16 with 24, have room on a processor."""
+    tiles = tiling_of(src, waits=False)
+    own = tiles.layout
+    few = tiles.pieces * own.size_per_thread[1] <= 24
+    if tiles.num_warps != 16 or tiles.parts > 1 or not few or not _is_packed(src):
+        return tiles
+    layout = gl.BlockedLayout(own.size_per_thread, own.threads_per_warp, [1, 8], own.order)
+    return replace(tiles, pieces=2 * tiles.pieces, width=tiles.width // 2, num_warps=8, layout=layout)  # fmt: skip
+
+
+def _walking_launch(
+    src: Rows, labels: Tensor, ignored: int, results: tuple[Tensor, Tensor]
+) -> Launch:
+    """Prepare `portable.cross_entropy_walk`."""
+    warps, lanes = 8, current_target().warp_size
+    vector = min(src.align, 16 // src.tensor.element_size())
+    tensors = (src.tensor, labels, *results)
+    sizes = (src.count, src.columns, src.stride, labels.stride(0), ignored)
+    return prepared(
+        portable.cross_entropy_walk,
+        (src.count,),
+        (*tensors, *sizes),
+        tensors,
+        warps,
+        ALIGN=src.align,
+        DEPTH=32 // vector,
+        WIDTH=warps * lanes * vector,
+        layout=gl.BlockedLayout([1, vector], [1, lanes], [1, warps], [1, 0]),
     )
-
-    read = src.read
-
-    def run(x: Tensor, labels: Tensor, ignored: int) -> Any:
-        loss, logsum = empty(), empty()
-        x = read(x)
-        launch(x, labels, loss, logsum, *space(x.device), None, None)
-        return loss, logsum
-
-    return run
 
 
 def _loss_launch(
-    src: Rows, labels: Tensor, tiles: Tiling, ignored: int, results: tuple[Optional[Tensor], ...]
-) -> Launch:
+    src: Rows, labels: Tensor, tiles: Tiling, ignored: int, results: tuple[Optional[Tensor], ...],
+    options: Mapping[str, Any] = {},
+) -> Launch:  # fmt: skip
     """Prepare `portable.cross_entropy`; `results` are loss to inverse."""
     tensors = (src.tensor, labels, *results)
     sizes = (src.count, src.columns, src.stride, labels.stride(0), ignored)
     grid = (tiles.grid(src.count),)
-    return prepared(portable.cross_entropy, grid, (*tensors, *sizes), tensors, **tiles.constants())
+    return prepared(
+        portable.cross_entropy,
+        grid,
+        (*tensors, *sizes),
+        tensors,
+        options=options,
+        **tiles.constants(),
+    )
 
 
 MOST_TO_COUNT = 2048  # programs that may add to one counter: more would wait for each other
@@ -56,7 +101,7 @@ def mean_loss_plan(x: Tensor, labels: Tensor, ignored: int, keep: bool) -> Plan:
     """Return `run(x, labels, ignored, keep) -> (mean, 1 / number of labels that count, logarithm of the sum of each row)`;
     the latter two are None unless `keep`."""
     src = Rows.of(x)
-    tiles = tiling_of(src, waits=False)
+    tiles = _tiles(src)
     if tiles.parts > 1 or tiles.grid(src.count) > MOST_TO_COUNT:
         return _mean_loss_of_many(x, labels, ignored, keep)
     device, copied = x.device, src.copied

@@ -214,6 +214,39 @@ def cross_entropy(
 
 
 @gluon.jit
+def cross_entropy_walk(
+    src, labels, loss, logsum, rows, columns, src_stride, label_stride, ignored, ALIGN: gl.constexpr,
+    DEPTH: gl.constexpr, WIDTH: gl.constexpr, layout: gl.constexpr,
+):  # fmt: skip
+    """Do as `cross_entropy` for long rows, each of which one program walks over, [DEPTH, WIDTH] at a time.
+
+    Each column of a tile, all of it one thread's, has its own maximum and sum; these meet once, after the row.
+    """
+    row = gl.program_id(0)
+    label = gl.load(labels + row.to(gl.int64) * label_stride)
+    counts = label != ignored
+    known = counts & (label >= 0) & (label < columns)
+    hit = gl.load(row_start(src, row, src_stride) + label, mask=known, other=float("nan"))
+    of_row = row_start(src, row, src_stride // ALIGN * ALIGN)
+    deep = gl.arange(0, DEPTH, gl.SliceLayout(1, layout)) * WIDTH
+    wide = gl.arange(0, WIDTH, gl.SliceLayout(0, layout))
+    most = gl.full([WIDTH], LOWEST, gl.float32, gl.SliceLayout(0, layout))
+    total = gl.zeros([WIDTH], gl.float32, gl.SliceLayout(0, layout))
+    for start in range(0, columns, DEPTH * WIDTH):
+        column = start + deep[:, None] + wide[None, :]
+        inside = column < columns // ALIGN * ALIGN
+        x = gl.portable.load(of_row, column, inside, -float("inf")).to(gl.float32)
+        higher = gl.maximum(most, gl.max(x, 0))
+        raised = gl.exp2((x - higher[None, :]) * LOG2E)
+        total = total * gl.exp2((most - higher) * LOG2E) + gl.sum(raised, 0)
+        most = higher
+    highest = gl.max(most, 0)
+    normal = highest + gl.log(gl.sum(total * gl.exp2((most - highest) * LOG2E), 0))
+    gl.store(loss + row, gl.where(counts, normal - hit.to(gl.float32), 0.0))
+    gl.store(logsum + row, normal)
+
+
+@gluon.jit
 def cross_entropy_backward(
     grad, src, labels, logsum, inverse, dst, rows, columns, grad_stride, src_stride, label_stride,
     dst_stride, ignored, ALIGN: gl.constexpr, ROWS: gl.constexpr, WIDTH: gl.constexpr,

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 import gluon_kernels as kernels
 from gluon_core.errors import ShapeError
-from gluon_kernels.norm import composite, gated, ops, views
+from gluon_kernels.norm import composite, gated, loss_launches, ops, tilings, views
 from gluon_kernels.norm import launches as norm_launches
 from gluon_kernels.topk import launches, sums
 
@@ -140,3 +140,21 @@ def test_gradients_of_weights_over_shares_of_rows(walking, monkeypatch):
     ops._norm_gradients.forget()
     for mine, right in zip(*results, strict=True):
         torch.testing.assert_close(mine, right, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("columns", [12288, 16384, 17000])  # 8 warps, 16, a program that walks
+def test_losses_of_long_rows(columns, monkeypatch):
+    monkeypatch.setattr(loss_launches, "WALKED", 1)
+    monkeypatch.setattr(tilings, "multiprocessors", lambda x: 1)  # the rows are not few
+    launched = []
+    prepared = loss_launches.prepared
+    monkeypatch.setattr(loss_launches, "prepared", lambda kernel, *arguments, **options: (
+        launched.append(kernel.__name__), prepared(kernel, *arguments, **options))[1])  # fmt: skip
+    torch.manual_seed(0)
+    x = torch.randn(5, columns + 8).to(torch.bfloat16)[:, :columns]
+    x[2, ::3] = -float("inf")
+    x[3, 7] = 300.0
+    labels = torch.tensor([0, -100, columns - 1, 7, columns // 2])
+    mine = kernels.cross_entropy(x, labels, reduction="none")
+    torch.testing.assert_close(mine, F.cross_entropy(x.float(), labels, reduction="none"))
+    assert launched == ["cross_entropy_walk" if columns == 17000 else "cross_entropy"]
