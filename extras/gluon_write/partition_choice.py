@@ -74,8 +74,7 @@ def in_partitions(
             walks = _with_parts(walk.kernel, other, traced, target, stages, warps, parts, walk.ends)
             pays = walks.gain > 1 and (parts > 1 or walks.alone)
             try:
-                facts = traced, target, stages, warps, walks, heavy, fewer
-                shared = _sharing(fn, drawn, *facts)
+                shared = _sharing(fn, drawn, traced, target, stages, warps, walks, fewer)
             except GluonError:  # a part of the kernel that no trace has seen
                 shared = None
             chosen = walks if shared is None else shared
@@ -124,16 +123,14 @@ def _sharing(
     stages: int,
     warps: int,
     other: Partitions,
-    heavy: Optional[int],
     fewer: bool,
 ) -> Optional[Partitions]:
     """Return a kernel of which three consumers share the tiles of a step; None where two take less time, or have to.
 
-    The tiles have to be the same for blocks that follow each other along an axis of the grid, or those of one the first of the next.
+    The tiles have to be the same for blocks that follow each other along an axis of the grid.
 
     Args:
         other: the walk whose consumers have a part of one block each.
-        heavy: the axis along which blocks have more and more steps; None without one.
         fewer: the kernel may have fewer warps.
 
     Raises:
@@ -155,8 +152,8 @@ def _sharing(
         return None
     kernel, part = halved
     half = traced(kernel, GROUP)
-    for axis in range(_AXES) if heavy is None else [heavy]:
-        walk = walking(kernel, half, heavy, Sharing(axis, part, parts, SHARERS, cost))
+    for axis in range(_AXES):
+        walk = walking(kernel, half, sharing=Sharing(axis, part, parts, SHARERS, cost))
         if walk is None:
             continue
         try:

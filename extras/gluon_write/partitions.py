@@ -17,7 +17,6 @@ from gluon_core.plugin.targets import Target
 from gluon_write.form import bounds_of, changed_copy, free_name, function_of
 from gluon_write.loops import Loop, Tile, reads, stores
 from gluon_write.own_tiles import DEPTH, OwnStore, names_of
-from gluon_write.prefixes import Rest, rest_of
 from gluon_write.programs import heavy_axis
 from gluon_write.ring_plan import COMPOUND, GROUP, Function, NoForm, RingPlan, is_text
 from gluon_write.rounds import Rounds
@@ -66,9 +65,6 @@ class Partitions(RingPlan):
         group = GROUP if parts > 1 else warps
         super().__init__(fn, drawn, target, stages, parts, part, group, bool(ends))
         self.warps, self.ends, self.sharing = warps, ends, sharing
-        self.rest: Optional[Rest] = None  # steps of other consumers
-        if sharing is not None and sharing.index:
-            self.rest = rest_of(self, sharing.index, sharing.member, sharing.together[1])
         self.passing = False  # the copies of a consumer that lets tiles pass are written
         self.copying: Optional[int] = None  # the number of the tile whose copies are written
         self.written: dict[str, Any] = {}
@@ -273,7 +269,7 @@ class Partitions(RingPlan):
             lines = self._compound(
                 reader,
                 statement,
-                lambda s, deep: [*self._consumed(one, s, deep), *self._rest_after(reader, s)],
+                lambda s, deep: self._consumed(one, s, deep),
                 inner,
                 [line for tile in own for line in tile.over(True)],
             )
@@ -282,12 +278,6 @@ class Partitions(RingPlan):
         if calls:
             return self._called(one, statement, calls, True)
         return reader.piece(statement)
-
-    def _rest_after(self, reader: LoopsOfTiles, statement: ast.stmt) -> list[str]:
-        """Return the lines that let the steps of other consumers pass, after a consumer's last steps."""
-        if self.rest is None or statement is not self.rest.after:
-            return []
-        return self.rest.lines(reader, [*self.rings], self.slot, free_name("rest", self.taken))
 
     def _compound(
         self,
@@ -391,8 +381,6 @@ class Partitions(RingPlan):
                 body += self._fetched(one, statement, needed)
         if number:
             body.append(f"return {self.slot}")
-        if self.rest is not None and number == 0:
-            body = [self.rest.of_last(line) for line in body]
         tree = ast.parse("\n".join(["def f():", *(f"    {line}" for line in body)]))
         read = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
         if self.part in read:

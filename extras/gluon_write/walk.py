@@ -61,14 +61,12 @@ class Walk:
         kernel: the function. ends: lines that let programs without blocks return.
         member: name of the constant that numbers the consumers which share tiles, "" without them.
         together: lines that compute how many do, and the name of that number.
-        index: name of the index of a block whose steps differ from those of blocks with which it shares tiles.
     """
 
     kernel: Any
     ends: tuple[str, ...]
     member: str = ""
     together: tuple[tuple[str, ...], str] = ((), "")
-    index: str = ""
 
 
 def walking(
@@ -79,7 +77,7 @@ def walking(
     Programs that wait for each other by atomics keep their own blocks.
 
     Args:
-        heavy: the axis along which blocks have more and more steps; None without one. With `sharing` it is the axis of that.
+        heavy: the axis along which blocks have more and more steps; None without one.
         sharing: how consumers share tiles; None where each has a part of the same block.
     """
     if any("atomic" in op.name for op in drawn.program.walk_ops()):
@@ -143,20 +141,11 @@ class _Walker(Form):
             lines.insert(0, f"{member}: {gl}.constexpr = 0")
             counted = self._counted(names, units, sides, sharing)
             together = ((f"{units} = {count}", *counted), names[3])
-            guard = f"if {share} < {shares}:"
-            if heavy is None:
-                before, indices = self._shared(
-                    names, program, units, _bare(first), index, sides, sharing
-                )
-            else:
-                groups, axis = names[4], sharing.axis
-                group = free_name("group", taken)
-                grouped = {**index, axis: group}, {**sides, axis: groups}
-                before, indices, dealt = self._dealt(taken, units, _bare(first), *grouped, axis)
-                before.insert(0, f"{groups} = {gl}.cdiv({shares}, {names[3]})")
-                indices += self._part(f"{group} * {names[3]}", names, index, sides, sharing)
-                guard = f"{dealt[:-1].replace('if ', 'if (')}) & ({share} < {shares}):"
+            before, indices = self._shared(
+                names, program, units, _bare(first), index, sides, sharing
+            )
             lines += [*counted, *before]
+            guard = f"if {share} < {shares}:"
         elif heavy in sides:
             before, indices, guard = self._dealt(taken, units, _bare(first), index, sides, heavy)
             lines += before
@@ -177,8 +166,7 @@ class _Walker(Form):
         whole = "\n".join([*head, *(f"{indent}{line}" if line else "" for line in lines)]) + "\n"
         ends = (f"if {_bare(first)} >= {count}:", "    return")
         kernel = changed_copy(self.fn, self.drawn.jits, {0: whole}, {})
-        uneven = index[sharing.axis] if sharing is not None and heavy is not None else ""
-        return Walk(kernel, ends, member, together, uneven)
+        return Walk(kernel, ends, member, together)
 
     def _stores(self, statement: ast.stmt) -> bool:
         """Return True for a statement that changes memory, without loops."""
@@ -212,33 +200,20 @@ class _Walker(Form):
         sharing: Sharing,
     ) -> tuple[list[str], list[str]]:
         """Return the head of the loop over groups of parts, and the lines that begin a round."""
-        _, _, shares, together, groups = names
-        gl, axis = self.space, sharing.axis
+        member, share, shares, together, groups = names
+        gl, axis, parts = self.space, sharing.axis, sharing.parts
         others = [one for one in sides if one != axis]
         count = " * ".join([groups, *(sides[one] for one in others)])
         before = [
             f"{groups} = {gl}.cdiv({shares}, {together})",
             f"for {program} in range({first}, {count}, {units}):",
         ]
-        indices = self._part(f"{program} % {groups} * {together}", names, index, sides, sharing)
-        return before, [*indices, *_digits(f"{program} // {groups}", others, index, sides)]
-
-    def _part(
-        self,
-        first: str,
-        names: Sequence[str],
-        index: Mapping[int, str],
-        sides: Mapping[int, str],
-        sharing: Sharing,
-    ) -> list[str]:
-        """Return the lines of a consumer's part, of a group whose first one is the part `first`."""
-        member, share = names[:2]
-        axis, parts = sharing.axis, sharing.parts
-        return [
-            f"{share} = {first} + {member}",
-            f"{index[axis]} = {self.space}.minimum({share} // {parts}, {sides[axis]} - 1)",
+        indices = [
+            f"{share} = {program} % {groups} * {together} + {member}",
+            f"{index[axis]} = {gl}.minimum({share} // {parts}, {sides[axis]} - 1)",
             f"{sharing.part} = {share} % {parts}",
         ]
+        return before, [*indices, *_digits(f"{program} // {groups}", others, index, sides)]
 
     def _dealt(
         self,
@@ -256,33 +231,33 @@ class _Walker(Form):
         """
         gl, side = self.space, sides[heavy]
         others = [axis for axis in sides if axis != heavy]
-        words = "start heads near sections rounds empty turn section number place blocks"
-        start, heads, near, sections, rounds, empty, turn, section, number, place, blocks = (
+        words = "start heads share sections rounds empty turn section number place blocks"
+        start, heads, share, sections, rounds, empty, turn, section, number, place, blocks = (
             free_name(word, taken) for word in words.split()
         )
         before = [
             "# The heaviest blocks of a section come first, dealt to and fro: all programs get equal work.",
             f"{start} = {first}",
             f"{heads} = {' * '.join(sides[axis] for axis in others) or '1'}",
-            f"{near} = {gl}.maximum(2 * {units} // {side}, 1)",
-            f"{sections} = {gl}.cdiv({heads}, {near})",
-            f"{near} = {gl}.cdiv({heads}, {sections})",
-            f"{rounds} = 2 * {gl}.cdiv({near} * {side}, 2 * {units})",
+            f"{share} = {gl}.maximum(2 * {units} // {side}, 1)",
+            f"{sections} = {gl}.cdiv({heads}, {share})",
+            f"{share} = {gl}.cdiv({heads}, {sections})",
+            f"{rounds} = 2 * {gl}.cdiv({share} * {side}, 2 * {units})",
             "# One section for all blocks where shorter ones would leave many places empty.",
             f"if {sections} * {rounds} * {units} * {_FULL} > {heads} * {side} * 100:",
-            f"    {near} = {heads}",
+            f"    {share} = {heads}",
             f"    {sections} = 1",
             f"    {rounds} = {gl}.cdiv({heads} * {side}, {units})",
-            f"{empty} = {rounds} * {units} - {near} * {side}",
+            f"{empty} = {rounds} * {units} - {share} * {side}",
             f"for {turn} in range(0, {sections} * {rounds}):",
         ]
         indices = [
             f"{section} = {turn} // {rounds}",
             f"{number} = ({start} + {section} * {empty}) % {units}",
             f"{place} = {turn} % {rounds} * {units} + {number} + {turn} % 2 * ({units} - 1 - 2 * {number})",
-            f"{blocks} = {gl}.minimum({near}, {heads} - {section} * {near})",
+            f"{blocks} = {gl}.minimum({share}, {heads} - {section} * {share})",
             f"{index[heavy]} = {side} - 1 - {gl}.minimum({place} // {blocks}, {side} - 1)",
-            *_digits(f"{section} * {near} + {place} % {blocks}", others, index, sides),
+            *_digits(f"{section} * {share} + {place} % {blocks}", others, index, sides),
         ]
         return before, indices, f"if {place} < {blocks} * {side}:"
 
