@@ -17,6 +17,7 @@ LARGE = 8e10  # multiplications and additions of one matrix, up to which times o
 WIDTHS = (256, 128, 64, 32, 16)  # of accumulators, which the columns of a tile are the sum of
 KERNELS = ("pingpong", "cooperative", "stream_k", "split_k", "direct", "cooperative_k")
 IN_PARTS = ("split_k", "direct", "cooperative_k")  # their programs have a tile, or a part of its K
+COPIED = 64  # products for each byte of copies, up to which loads of threads pay however large a product is
 
 
 def cdiv(a: Any, b: Any) -> Any:
@@ -224,9 +225,12 @@ class Measures:
 
 
 def _loads_pay(size: Size) -> bool:
-    """Return True for products that loads of threads may bring sooner than TMA: small ones, and those that it reads from copies only."""
+    """Return True for products that loads of threads may bring sooner than TMA: small ones, and those that it reads from copies only, up to sizes that
+    take longer than the copies."""
     products = size.batch * size.m * size.n * size.k
-    return size.bits == 16 and products <= (2**36 if size.padded else 2**26)
+    return size.bits == 16 and products <= (
+        max(2**36, COPIED * size.padded) if size.padded else 2**26
+    )
 
 
 class Columns(Measures):

@@ -33,6 +33,13 @@ def test_large_products_take_tiles_that_reach_the_rate_of_the_library(sides):
     assert large.blocks <= 2 and m * n >= 128 * 192 * large.blocks
 
 
+@pytest.mark.parametrize("n, kernel", [(64, "direct"), (1024, "cooperative")])
+def test_large_operands_are_copied_where_their_product_takes_longer(n, kernel):
+    """Rows of 3132 elements begin at multiples of 8 bytes, which TMA does not read."""
+    sizes = {"batch": 128, "M": 4096, "N": n, "K": 3132, "stored": "NN"}
+    assert choice.choose(tune_gemm.size_of(sizes)).kernel == kernel
+
+
 def test_measured_times_correct_the_model_for_products_like_theirs():
     size = tilings.Size(1, 512, 512, 4096, pitches=(16, 0))
     before = expected(size)
