@@ -24,7 +24,15 @@ from gluon_kernels.checks import (
 )
 from gluon_kernels.dependent import overlapping_tensors
 from gluon_kernels.eager import is_compiling, is_plain
-from gluon_kernels.plans import Launch, Plans, allocator, current_target, key, multiprocessors
+from gluon_kernels.plans import (
+    Launch,
+    Plans,
+    allocator,
+    current_target,
+    key,
+    multiprocessors,
+    sequence,
+)
 
 __all__ = ["attention_fp8"]
 
@@ -101,11 +109,11 @@ def _check(
 
 
 def _transpose_launch(v: Tensor) -> tuple[Launch, Any]:
-    """Return `launch(bytes of v, bytes of the result)`, and an allocator of the result, [batch, heads, width, keys]."""
+    """Return `launch(v, result)`, and an allocator of the result, [batch, heads, width, keys]."""
     batch, heads, length, width = v.shape
     padded = -(-length // 16) * 16
-    empty = allocator((batch, heads, width, padded), torch.uint8, v.device)
-    tensors = (v.view(torch.uint8), empty())
+    empty = allocator((batch, heads, width, padded), DTYPE, v.device)
+    tensors = (v, empty())
     launch = Launch(
         fp8_values.transpose,
         (gluon.cdiv(padded, TILE), batch * heads),
@@ -153,9 +161,10 @@ def _build(
     empty = allocator((batch, heads, length, width), out_dtype, q.device)
     if not q.numel():
         return lambda *unused: empty()
+    in_place = v.stride(3) == 1 and _readable(q) is q and _readable(k) is k
     v = _rows(v)
     transpose, empty_values = _transpose_launch(v)
-    tensors = (_readable(q), _readable(k), empty_values().view(DTYPE))
+    tensors = (_readable(q), _readable(k), empty_values())
     scales, written = (q_scale, k_scale, v_scale), empty()
     processors = multiprocessors(q)
     shared, depth = heads // k.shape[1], k.shape[2]
@@ -178,6 +187,10 @@ def _build(
         **overlapping_tensors(*tensors, written),
     )  # fmt: skip
 
+    if in_place:
+        launches = [(transpose, (2, 7)), (launch, (0, 1, 7, 6, 3, 4, 5))]
+        return sequence(6, (empty, empty_values), launches, 6)
+
     def run(
         q: Tensor,
         k: Tensor,
@@ -188,8 +201,8 @@ def _build(
         *settings: Any,
     ) -> Tensor:
         result, values = empty(), empty_values()
-        transpose(_rows(v).view(torch.uint8), values)
-        launch(_readable(q), _readable(k), values.view(DTYPE), result, q_scale, k_scale, v_scale)
+        transpose(_rows(v), values)
+        launch(_readable(q), _readable(k), values, result, q_scale, k_scale, v_scale)
         return result
 
     return run
