@@ -117,6 +117,8 @@ def walk_decaying(ring, writers, states, sizes, scale, group: gl.constexpr, SETT
     total = gl.to_tensor(1.0)
     zeros = gl.zeros([64, C], gl.float32, layout)
     near = gl.arange(0, C, column)
+    left = gl.convert_layout(state.to(dtype), operand)
+    done = zeros.to(dtype)  # what the chunk before left to be stored
     position = ring.consumer()
     for chunk in range(first, last):
         tiles = ring.wait(position)
@@ -125,34 +127,36 @@ def walk_decaying(ring, writers, states, sizes, scale, group: gl.constexpr, SETT
         if OUTPUT:
             q = tiles[3].reshape([C, K])
             scores = warpgroup_mma(q, k.permute((1, 0)), zeros, use_acc=False, is_async=True)
-            left = gl.convert_layout(state.to(dtype), operand)
             result = warpgroup_mma(left, q.permute((1, 0)), zeros, use_acc=False, is_async=True)
+            if chunk > first:
+                writer.store([batch, (chunk - 1) * C, head, first_column], done.permute((1, 0)))
         if SAVE:
             states_writer.store([(of_head * chunks + chunk) * width + first_column, 0], state)
         from_first = tiles[2].slice(C, C).load(column)
         whole = gl.sum(gl.where(near == C - 1, from_first, 0.0), 0)
         to_last = tiles[2].slice(2 * C, C).load(gl.SliceLayout(0, state_operand))[None, :]
         taken = (v.load(state_operand).to(gl.float32) * to_last).to(dtype)
-        if OUTPUT:
-            scores, result = warpgroup_mma_wait(1, deps=[scores, result])
         sums = warpgroup_mma(taken, k, warpgroup_mma_init(state * whole), is_async=True)
         if OUTPUT:
+            scores = warpgroup_mma_wait(2, deps=[scores])
             rates = tiles[2].slice(3 * C, C) if RATED else None
             weights = weights_of(scores, tiles[2].slice(0, C), rates, scale, own_skip)
             buffer = buffers.index(group)
             buffer.store(weights.to(dtype))
             fence_async_shared()
-            result, sums = warpgroup_mma_wait(1, deps=[result, sums])
+            result = warpgroup_mma_wait(1, deps=[result])
             result = warpgroup_mma_init(result * (from_first * scale)[None, :])
             result = warpgroup_mma(v, buffer.permute((1, 0)), result, is_async=True)
-            state, result = warpgroup_mma_wait(0, deps=[sums, result])
-            ring.release(position)
-            writer.store([batch, chunk * C, head, first_column], result.permute((1, 0)))
+            state = warpgroup_mma_wait(1, deps=[sums])
+            left = gl.convert_layout(state.to(dtype), operand)
+            done = warpgroup_mma_wait(0, deps=[result]).to(dtype)
         else:
             state = warpgroup_mma_wait(0, deps=[sums])
-            ring.release(position)
+        ring.release(position)
         total = total * whole
         position = position.next()
+    if OUTPUT:
+        writer.store([batch, (last - 1) * C, head, first_column], done.permute((1, 0)))
     segments = gl.num_programs(1) // heads
     if MAPPED:
         of_segment = (of_head * segments + segment).to(gl.int64)
