@@ -7,7 +7,6 @@ are prepared again by `channels.prepare_flagged`.
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_kernels.dependent import wait_for_predecessor
 from gluon_kernels.linear_attention.channels import GENTLE
 from gluon_kernels.linear_attention.portable import add, decay_size, store_inverses
 
@@ -114,7 +113,6 @@ def prepare_gentle(
     K is the width of keys, a multiple of 64; `strides` are those of batches, rows and heads of `q`, `k` and `g`, and of rows of results. `flags`
     [batch, heads, chunks] get 1 where gates are not gentle and results are not right, else 0. EVEN, all chunks are full.
     """
-    wait_for_predecessor()
     chunk = gl.program_id(0)
     head = gl.program_id(1)
     batch = gl.program_id(2).to(gl.int64)

@@ -2,7 +2,6 @@
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_kernels.dependent import wait_for_predecessor
 
 __all__ = ["combine"]
 
@@ -63,8 +62,6 @@ def combine(
     [heads, segments, V, K]; `initial` may be None. REVERSE walks from the last segment to the first, with maps of gradients. Maps are
     copied PART rows at a time, STAGES parts ahead.
     """
-    if gl.target.has("nvidia.tma"):  # as have all targets with dependent launches
-        wait_for_predecessor()
     PARTS: gl.constexpr = K // PART
     products: gl.constexpr = gl.portable.mma_layouts(
         BV, K, PART, gl.float32, gl.float32, input_precision="tf32"

@@ -1,6 +1,7 @@
-"""The number of segments of a sequence, and of groups of warps of a program, that take the least time on Hopper with the delta rule.
+"""The number of segments of a sequence, and of groups of warps of a program, that take the least time on Hopper.
 
-A sequence walks through its chunks one after the other. Segments walk at a time, but once more before, for their maps, which are joined in between.
+A sequence walks through its chunks one after the other. Segments walk at a time, but once more before: with the delta rule for their maps, which are
+joined in between, without it for what they take in, which each segment adds up over those before.
 """
 
 from __future__ import annotations
@@ -9,14 +10,20 @@ from typing import NamedTuple
 
 __all__ = ["Walks", "least_time"]
 
-# Microseconds on an H200.
-RESULT = {1: 1.17, 2: 1.7}  # of a chunk with its result, by groups of warps
-MAP = {1: 0.85, 2: 1.2}  # of a chunk without it
+# Microseconds on an H200, of heads of 128 channels.
+RESULT = {1: 1.03, 2: 1.75}  # of a chunk with its result, by groups of warps
+MAP = {1: 0.86, 2: 1.23}  # of a chunk without it
 START = 4.0  # of a walk
 JOIN, JOIN_MORE = (
     2.05,
     3.0,
 )  # of a segment, with at most one program for each processor, and with more
+LAUNCHES = 4.0  # of the walks before
+RESULT_ALONE, TAKEN, ADDED = (
+    1.12,
+    0.4,
+    0.7,
+)  # without the delta rule: of a chunk with its result and without, and of a segment before
 BYTES = 4.0e6  # of memory, in a microsecond
 COLUMNS = 64  # of a group of warps
 LEAST_CHUNKS = 4  # of a segment
@@ -30,6 +37,7 @@ class Walks(NamedTuple):
         heads: of all batches.
         chunks: of a sequence.
         width, columns: of keys and of values, multiples of 64.
+        delta: with the delta rule.
         channels: each channel of the keys has its own decays.
         processors: of the device.
     """
@@ -38,32 +46,51 @@ class Walks(NamedTuple):
     chunks: int
     width: int
     columns: int
+    delta: bool
     channels: bool
     processors: int
+
+    @property
+    def share(self) -> float:
+        """Return the time of a chunk, that of 128 channels with one gate being one."""
+        return (0.4 + 0.6 * self.width / 128) * (1.1 if self.channels else 1.0)
 
     def time(self, segments: int, groups: int) -> float:
         """Return about how many microseconds the walks take."""
         per_segment = -(-self.chunks // segments)
-        share = (0.4 + 0.6 * self.width / 128) * (1.1 if self.channels else 1.0)
+        if not self.delta:
+            return self._time_alone(segments, groups, per_segment)
         size = 128 * (self.width * (3 if self.channels else 2) + 2 * self.columns + 128)
         memory = self.heads * self.chunks * size / BYTES
 
         def walk(tiles: int, of_chunk: float) -> float:
             waves = -(-tiles * self.heads * segments // groups // self.processors)
-            return waves * (per_segment * of_chunk * share + START)
+            return waves * (per_segment * of_chunk * self.share + START)
 
         result = max(walk(self.columns // COLUMNS, RESULT[groups]), memory)
         if segments == 1:
             return result
         mapped = walk((self.columns + self.width) // COLUMNS, MAP[groups])
         joins = self.heads * -(-self.columns // JOINED)
-        join = START / 2 + segments * (JOIN if joins <= self.processors else JOIN_MORE)
-        return mapped + join + result
+        join = segments * (JOIN if joins <= self.processors else JOIN_MORE)
+        return LAUNCHES + mapped + join + result
+
+    def _time_alone(self, segments: int, groups: int, per_segment: int) -> float:
+        programs = self.heads * segments * (self.columns // COLUMNS) / groups
+        waves = max(programs / self.processors, 1.0)  # programs share a processor
+        scale = waves * groups * self.share
+        if segments == 1:
+            return per_segment * RESULT_ALONE * scale
+        return per_segment * (RESULT_ALONE + TAKEN) * scale + segments * ADDED + LAUNCHES
 
 
 def least_time(walks: Walks) -> tuple[int, int]:
     """Return the number of segments and that of groups."""
     groups = (1, 2) if walks.columns % 128 == 0 and walks.width % 128 == 0 else (1,)
-    most = max(walks.chunks // LEAST_CHUNKS, 1)
-    ways = [(s, g) for s in range(1, min(most, walks.processors) + 1) for g in groups]
+    most = min(max(walks.chunks // LEAST_CHUNKS, 1), walks.processors)
+    if not walks.delta:
+        most = max(min(most, walks.processors // (walks.heads * walks.columns // COLUMNS)), 1)
+        busy = walks.heads * walks.columns // COLUMNS > walks.processors
+        groups = groups[-1:] if busy else (1,)  # groups share tiles of keys
+    ways = [(s, g) for s in range(1, most + 1) for g in groups]
     return min(ways, key=lambda way: walks.time(*way))

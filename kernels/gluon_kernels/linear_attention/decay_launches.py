@@ -7,7 +7,6 @@ from typing import Any, Callable, NamedTuple, Optional
 from torch import Tensor
 
 from gluon_kernels.attention.launches import descriptor_of
-from gluon_kernels.dependent import overlapping_tensors
 from gluon_kernels.linear_attention.decays import store_decays
 from gluon_kernels.linear_attention.launches import (
     CHUNK,
@@ -47,7 +46,6 @@ def _decays_launch(sizes: Sizes, gates: Gates, decays: Tensor) -> Launch:
         (*tensors, sizes.length, sizes.heads, sizes.chunks, CHUNK, CHUNKS, gates.softplus),
         tensors,
         num_warps=4,
-        **overlapping_tensors(decays),
     )
 
 
@@ -94,7 +92,6 @@ def walk_decaying_launch(
         tensors,
         num_warps=4,
         **(registers(SHARED_REGISTERS) if groups == 1 and many else {}),
-        **overlapping_tensors(q, k, v, outs[0], outs[1]),
     )  # fmt: skip
     return lambda *arguments: launch(*flat(*arguments))
 

@@ -1,8 +1,7 @@
-"""The decays of chunks with one gate for each token and head, from gates or from the steps of Mamba-2's scan, for the walks on Hopper."""
+"""The decays of chunks with one gate for each token and head, from gates or from the steps of Mamba-2's scan, on any device."""
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_kernels.dependent import wait_for_predecessor
 from gluon_kernels.linear_attention.portable import add
 
 __all__ = ["store_decays"]
@@ -34,7 +33,6 @@ def store_decays(
     added, if not None, and `softplus` is applied with SOFTPLUS. Then a gate is step times slope, the step is the token's rate, and a factor of
     e_C / e.
     """
-    wait_for_predecessor()
     head = gl.program_id(1)
     batch = gl.program_id(2).to(gl.int64)
     layout: gl.constexpr = chunk_rows(C, gl.num_warps(), gl.target.warp_size())

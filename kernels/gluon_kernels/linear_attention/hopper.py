@@ -14,7 +14,6 @@ from gluon_core.language.nvidia.hopper import (
     warpgroup_mma_init,
     warpgroup_mma_wait,
 )
-from gluon_kernels.dependent import wait_for_predecessor
 from gluon_kernels.linear_attention.portable import decay_size
 
 __all__ = ["first_state", "place_of", "recur", "share_columns"]
@@ -215,7 +214,6 @@ def recur(
     `prepare_channels`, and decays have blocks [K]. With `states_desc`, [64, K], of the states before each chunk, the
     result is N. `initial` and `final` are those of `portable.recur`, `width` is V, a multiple of 64, and `rows` those of a final state.
     """
-    wait_for_predecessor()
     C: gl.constexpr = k_desc.block_type.shape[1]
     OUTPUT: gl.constexpr = q_desc is not None
     SAVE: gl.constexpr = states_desc is not None

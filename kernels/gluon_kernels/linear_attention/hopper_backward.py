@@ -11,7 +11,6 @@ from gluon_core.language.nvidia.hopper import (
     warpgroup_mma_init,
     warpgroup_mma_wait,
 )
-from gluon_kernels.dependent import wait_for_predecessor
 from gluon_kernels.linear_attention.hopper import first_state, place_of, share_columns
 from gluon_kernels.linear_attention.portable import decay_size
 
@@ -66,37 +65,41 @@ def walk_back(ring, writers, states, sizes, scale, group: gl.constexpr, SETTINGS
     state, of_head, of_segment, offsets = first_state(initial, sizes, group, K, GROUPS)
     zeros = gl.zeros([64, C], gl.float32, layout)
     near = gl.arange(0, C, column)
+    left = gl.convert_layout(state.to(dtype), operand)
+    done = zeros.to(dtype)  # what the chunk before left to be stored
     position = ring.consumer()
     for step in range(last - first):
         chunk = last - 1 - step
         tiles = ring.wait(position)
         k = tiles[0].reshape([C, K])
         q = tiles[1].reshape([C, K])
+        change = warpgroup_mma(left, k.permute((1, 0)), zeros, use_acc=False, is_async=True)
+        if SAVE:
+            states_writer.store([(of_head * chunks + chunk) * width + first_column, 0], state)
+            if step > 0:
+                writer.store([batch, (chunk + 1) * C, head, first_column], done.permute((1, 0)))
         grad = tiles[2].reshape([C, 64 * GROUPS]).slice(group * 64, 64, dim=1).permute((1, 0))
+        out = grad.load(state_operand)
         if CHANNELS:
             whole = tiles[3].slice(0, K).load(gl.SliceLayout(0, state_layout))[None, :]
         else:
             from_first = tiles[3].slice(C, C).load(column)
             to_last = tiles[3].slice(2 * C, C).load(column)[None, :]
             whole = gl.sum(gl.where(near == C - 1, from_first, 0.0), 0)
-        left = gl.convert_layout(state.to(dtype), operand)
-        if SAVE:
-            states_writer.store([(of_head * chunks + chunk) * width + first_column, 0], state)
-        change = warpgroup_mma(left, k.permute((1, 0)), zeros, use_acc=False, is_async=True)
-        out = grad.load(state_operand)
-        if not CHANNELS:
             scaled: gl.constexpr = gl.SliceLayout(0, state_operand)
             factor = gl.convert_layout(from_first * scale, scaled)[None, :]
             out = (out.to(gl.float32) * factor).to(dtype)
+        state = state * whole
         change = warpgroup_mma_wait(0, deps=[change])
-        sums = warpgroup_mma(out, q, warpgroup_mma_init(state * whole), is_async=True)
         if not CHANNELS:
             change = change * to_last
         change = warpgroup_mma(grad, tiles[4], warpgroup_mma_init(change), is_async=True)
+        sums = warpgroup_mma(out, q, warpgroup_mma_init(state), is_async=True)
         if DELTA:
-            sums, change = warpgroup_mma_wait(0, deps=[sums, change])
+            change = warpgroup_mma_wait(1, deps=[change])
             change = gl.convert_layout(change.to(dtype), operand)
-            change = warpgroup_mma(change, tiles[5], zeros, use_acc=False)
+            change = warpgroup_mma(change, tiles[5], zeros, use_acc=False, is_async=True)
+            change, sums = warpgroup_mma_wait(0, deps=[change, sums])
             if CHANNELS:
                 rate = tiles[3].slice(K, C).load(column)
                 seen = tiles[6].reshape([C, K])
@@ -105,13 +108,16 @@ def walk_back(ring, writers, states, sizes, scale, group: gl.constexpr, SETTINGS
                 seen = k
             taken = gl.convert_layout((change * -rate[None, :]).to(dtype), state_operand)
             sums = warpgroup_mma(taken, seen, warpgroup_mma_init(sums), is_async=True)
+            done = change.to(dtype)
             state = warpgroup_mma_wait(0, deps=[sums])
         else:
-            state, change = warpgroup_mma_wait(0, deps=[sums, change])
+            change, state = warpgroup_mma_wait(0, deps=[change, sums])
+            done = change.to(dtype)
         ring.release(position)
-        if SAVE:
-            writer.store([batch, chunk * C, head, first_column], change.permute((1, 0)))
+        left = gl.convert_layout(state.to(dtype), operand)
         position = position.next()
+    if SAVE:
+        writer.store([batch, first * C, head, first_column], done.permute((1, 0)))
     if final is not None:
         gl.store(final + of_segment * (K * width) + offsets, state)
     if SAVE:
@@ -130,7 +136,6 @@ def recur_back(
     not None, [1, C, 1, 64] of dY and [64, K] of G. Without the delta rule `unscaled` (R) is None. If `seen_desc` is not None, operands are
     the results of `prepare_channels`, whose decays have blocks of `decay_size`.
     """
-    wait_for_predecessor()
     C: gl.constexpr = k_desc.block_type.shape[1]
     DELTA: gl.constexpr = unscaled is not None
     SAVE: gl.constexpr = states_desc is not None

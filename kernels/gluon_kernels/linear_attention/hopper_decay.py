@@ -16,7 +16,6 @@ from gluon_core.language.nvidia.hopper import (
     warpgroup_mma_init,
     warpgroup_mma_wait,
 )
-from gluon_kernels.dependent import wait_for_predecessor
 from gluon_kernels.linear_attention.hopper import place_of, share_columns
 
 __all__ = ["recur_decaying"]
@@ -186,7 +185,6 @@ def recur_decaying(
     `totals`, None where there is one segment. MAPPED, the grid has these segments, and `final` and `totals` are stored. `width` is V, a
     multiple of 64. RATED, the decays have rates, those of columns of P; `skip` [heads], if not None, is added to P's diagonal.
     """
-    wait_for_predecessor()
     C: gl.constexpr = k_desc.block_type.shape[1]
     OUTPUT: gl.constexpr = q_desc is not None
     SAVE: gl.constexpr = states_desc is not None

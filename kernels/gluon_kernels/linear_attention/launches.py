@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gluon_kernels.attention.launches import descriptor_of
-from gluon_kernels.dependent import overlapping_tensors
 from gluon_kernels.linear_attention import channels as by_channel
 from gluon_kernels.linear_attention import portable
 from gluon_kernels.linear_attention.combine import combine
@@ -62,23 +61,13 @@ def on_hopper(width: int) -> bool:
     return bool(target.has("nvidia.wgmma") and target.has("nvidia.tma") and width <= 128)
 
 
-def _by_processors(
-    v: Tensor, chunks: int, width: int, columns: int, hopper: bool
-) -> tuple[int, int]:
-    """Return the number of segments that processors can walk at a time, and that of groups of a program."""
-    heads, processors = v.shape[0] * v.shape[2], multiprocessors(v)
-    walks = heads * -(-columns // (2 * TILE))
-    segments, least = processors // walks, 4
-    # A segment is walked twice, once for its map: fewer than four gain nothing. Without a map they do.
-    if hopper:
-        segments, least = processors // (heads * (columns // TILE)), 2
-    per_segment = max(-(-chunks // segments), LEAST_CHUNKS) if segments >= least else chunks
-    segments = -(-chunks // max(per_segment, 1))
-    if segments < least:
-        segments = 1
-    pairs = columns % (2 * TILE) == 0 and width % (2 * TILE) == 0
-    busy = 2 * walks * segments > processors  # else a program for each group
-    return segments, 2 if pairs and busy else 1
+def _by_processors(v: Tensor, chunks: int) -> int:
+    """Return the number of segments that processors can walk at a time; each is walked twice, so that fewer than four gain nothing."""
+    segments = multiprocessors(v) // (v.shape[0] * v.shape[2] * -(-v.shape[3] // (2 * TILE)))
+    if segments < 4:
+        return 1
+    segments = -(-chunks // max(-(-chunks // segments), LEAST_CHUNKS))
+    return segments if segments >= 4 else 1
 
 
 @dataclass(frozen=True)
@@ -116,12 +105,12 @@ class Sizes:
             width = 64 if width <= 64 else 128
             columns = -(-columns // TILE) * TILE
         chunks = -(-length // CHUNK)
-        if hopper and delta:
-            channels, processors = g.ndim == 4, multiprocessors(v)
-            walks = Walks(batch * heads, chunks, width, columns, channels, processors)
+        segments, groups = _by_processors(v, chunks), 1
+        if hopper:
+            heads_of_all, channels = batch * heads, g.ndim == 4
+            processors = multiprocessors(v)
+            walks = Walks(heads_of_all, chunks, width, columns, delta, channels, processors)
             segments, groups = least_time(walks)
-        else:
-            segments, groups = _by_processors(v, chunks, width, columns, hopper)
         per_segment = -(-chunks // segments)
         segments = -(-chunks // max(per_segment, 1))
         return cls(
@@ -220,8 +209,7 @@ def prepare_launch(
             (*tensors, strides, sizes.length, sizes.heads, scale, power(width), CHUNK, sizes.shared, width),
             tensors,
             num_warps=4,
-            **_behind(*tensors),
-        )  # fmt: skip
+            )  # fmt: skip
 
     def run(q: Tensor, k: Tensor, g: Tensor, beta: Optional[Tensor]) -> Prepared:
         done = results(q, k)
@@ -281,7 +269,6 @@ def _channels_launch(
         (*tensors, flags),
         num_warps=8,
         **registers(GENTLE_REGISTERS),
-        **overlapping_tensors(*tensors),
     )  # fmt: skip
     total, each = flagged_groups(sizes, k)
     rest = Launch(
@@ -299,11 +286,6 @@ def _channels_launch(
         rest(*tensors)
 
     return run
-
-
-def _behind(*tensors: Optional[Tensor]) -> dict[str, Any]:
-    """Return the options of a launch on any device that may begin while the one before ends."""
-    return overlapping_tensors(*tensors) if current_target().has("nvidia.tma") else {}
 
 
 def _tile_and_stages(sizes: Sizes) -> tuple[int, int]:
@@ -405,7 +387,6 @@ def walk_launch(
         ),
         (q, k, v, lines, *flat, seen, target, columns, initial, final),
         num_warps=4,
-        **overlapping_tensors(q, k, v, *flat, seen, target, columns),
     )  # fmt: skip
 
     def run(prepared: Prepared, v: Tensor, outs: Any, initial: Any, final: Any) -> None:
@@ -438,7 +419,6 @@ def combine_launch(
         ),
         tensors,
         num_warps=4,
-        **_behind(fresh, maps, firsts),
     )  # fmt: skip
 
 

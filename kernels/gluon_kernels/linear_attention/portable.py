@@ -16,7 +16,6 @@ registers.
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_kernels.dependent import wait_for_predecessor
 
 __all__ = ["prepare", "recur"]
 
@@ -180,8 +179,6 @@ def prepare(
     float32: the logarithms (base 2) of e, then e, e_C / e and b; and `weights` (P), `inverses` (T) and, if not None, `unscaled`
     (T without b), [batch, heads, chunks, C, C]. Without `beta` there is no T; without `q` no P.
     """
-    if gl.target.has("nvidia.tma"):  # as have all targets with dependent launches
-        wait_for_predecessor()
     chunk = gl.program_id(0)
     head = gl.program_id(1)
     batch = gl.program_id(2).to(gl.int64)

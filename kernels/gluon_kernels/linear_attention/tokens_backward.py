@@ -6,7 +6,6 @@ asynchronous copies, and strides are constants, so that addresses take no regist
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_kernels.dependent import wait_for_predecessor
 from gluon_kernels.linear_attention.portable import add, product
 from gluon_kernels.linear_attention.portable_backward import multiplied
 
@@ -143,7 +142,6 @@ def token_gradients(
     `batches` are the strides of batches and heads of `q`, `k`, `v` and `grad`; `strides` those of rows, and of rows of gradients of keys and of values. K is the
     width of keys, `columns`, a multiple of BV, that of values. EVEN, all chunks are full.
     """
-    wait_for_predecessor()
     dtype: gl.constexpr = k.dtype.element_ty
     keys: gl.constexpr = gl.portable.mma_layouts(
         C, C, K, dtype, dtype, operands="shared", b_transposed=True

@@ -73,15 +73,17 @@ def test_segments_and_groups_of_warps(problem, monkeypatch):
 
 
 def test_segments_are_those_that_take_the_least_time():
-    def ways(heads, chunks, width=128, processors=132):
-        return cost.least_time(cost.Walks(heads, chunks, width, width, False, processors))
+    def ways(heads, chunks, width=128, delta=True, processors=132):
+        return cost.least_time(cost.Walks(heads, chunks, width, width, delta, False, processors))
 
-    assert ways(64, 64)[0] == 1  # heads that fill the device
-    assert ways(8, 8)[0] == 1  # too short to be walked twice
-    segments, groups = ways(8, 1024)
-    assert segments >= 8 and groups == 2
-    assert ways(1, 1024, processors=4)[0] < segments
-    assert ways(8, 1024, width=64)[1] == 1  # a group has 64 columns
+    for delta in (True, False):
+        assert ways(128, 64, delta=delta)[0] == 1  # heads that fill the device
+        assert ways(8, 4, delta=delta)[0] == 1  # too short to be walked twice
+        segments, groups = ways(8, 1024, delta=delta)
+        assert segments >= 6
+        assert ways(1, 1024, delta=delta, processors=4)[0] < segments
+        assert ways(8, 1024, width=64, delta=delta)[1] == 1  # a group has 64 columns
+    assert ways(8, 1024)[1] == ways(128, 64, delta=False)[1] == 2
 
 
 def test_references_agree():
