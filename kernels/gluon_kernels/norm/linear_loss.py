@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterator, Optional
+from functools import lru_cache
+from typing import Any, Callable, Iterator, Optional
 
 import torch
 from torch import Tensor
@@ -18,6 +19,7 @@ from gluon_kernels.checks import (
 from gluon_kernels.eager import direct, is_compiling, route
 from gluon_kernels.gemm.ops import matmul
 from gluon_kernels.norm.loss import check_labels, gradient_of_logits, losses_of, mean_loss_of
+from gluon_kernels.plans import Plans, key
 
 __all__ = ["linear_cross_entropy"]
 
@@ -52,6 +54,14 @@ def _checked(x: Tensor, weight: Tensor, labels: Tensor) -> None:
             got=str(labels.dtype),
         )
     check_devices(x, weight=weight, labels=labels)
+
+
+def _once(x: Tensor, weight: Tensor, labels: Tensor) -> Callable[..., None]:
+    _checked(x, weight, labels)
+    return lambda *tensors: None
+
+
+_checks = Plans(_once)  # for tensors of each signature once
 
 
 def _parts(x: Tensor, weight: Tensor) -> Iterator[slice]:
@@ -121,7 +131,7 @@ def _forward(
     ctx: Any, x: Tensor, weight: Tensor, labels: Tensor, ignore_index: int, mean: bool
 ) -> Tensor:
     """Return the loss of each row or their mean past torch's dispatcher; `ctx` is None where no gradient is wanted."""
-    _checked(x, weight, labels)
+    _checks(key(x, weight, labels), x, weight, labels)
     size = len(x) * len(weight)
     logits, inverse = None, None
     if 0 < size <= _AT_ONCE:
@@ -140,19 +150,19 @@ def _forward(
         if logits is not None and size > _KEPT:
             known = (None, logits, labels, logsum, _folded(inverse, x), ignore_index)
             slope, logits = gradient_of_logits(*known, x.dtype), None
-        ctx.save_for_backward(x, weight, labels, logsum, inverse, logits, slope)
-        ctx.ignore_index = ignore_index
+        ctx.to_save = (x, weight, labels, logsum, inverse, logits, slope)
     result: Tensor = loss
     return result
 
 
-def _gradients_of(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+def _gradients_of(ctx: Any, grad: Tensor, ignored: int) -> tuple[Any, ...]:
+    """Return the gradients of `x` and `weight`."""
     x, weight, labels, logsum, inverse, logits, slope = ctx.saved_tensors
-    ignored, needs = ctx.ignore_index, ctx.needs_input_grad
+    needs = ctx.needs_input_grad
     if logits is None and slope is None:
         of_rows = grad if inverse is None else (grad * inverse).expand(len(x))
         to_x, to_weight = _gradient.function(of_rows, x, weight, labels, logsum, ignored)
-        return to_x, to_weight, None, None, None
+        return to_x, to_weight, None
     factor = None
     if slope is None:
         slope = gradient_of_logits(grad, logits, labels, logsum, inverse, ignored, x.dtype)
@@ -168,10 +178,16 @@ def _gradients_of(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         to_weight = None
     if to_x is not None and factor is not None:
         to_x *= factor
-    return to_x, to_weight, None, None, None
+    return to_x, to_weight, None
 
 
-_watched = direct(_forward, _gradients_of, whole_context=True)
+@lru_cache(maxsize=256)
+def _watched(ignore_index: int, mean: bool) -> Callable[..., Tensor]:
+    """Return `f(x, weight, labels) -> losses or their mean` with a gradient."""
+    return direct(
+        lambda ctx, x, weight, labels: _forward(ctx, x, weight, labels, ignore_index, mean),
+        lambda ctx, grad: _gradients_of(ctx, grad, ignore_index),
+    )
 
 
 def linear_cross_entropy(
@@ -215,7 +231,7 @@ def linear_cross_entropy(
     if way == 1:
         losses = _forward(None, x, weight, labels, ignore_index, mean)
     elif way == 2:
-        losses = _watched(x, weight, labels, ignore_index, mean)
+        losses = _watched(ignore_index, mean)(x, weight, labels)
     else:
         _checked(x, weight, labels)
         losses = _losses(x, weight, labels, ignore_index)[0]
