@@ -8,8 +8,10 @@ import linecache
 import os
 import signal
 import sys
+import tokenize
 import traceback
 from enum import IntEnum
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Callable, Iterable, Mapping, Optional, Sequence
 
@@ -45,6 +47,7 @@ __all__ = [
     "errors",
     "file_and_kernel",
     "print_json",
+    "source_of",
     "table",
 ]
 
@@ -231,6 +234,19 @@ def file_and_kernel(spec: str) -> tuple[str, Optional[str]]:
     """`FILE:KERNEL`, or a file alone, in its parts."""
     head, colon, tail = spec.rpartition(":")
     return (head, tail) if colon and tail.isidentifier() else (spec, None)
+
+
+def source_of(file: Path) -> str:
+    """Return the text of a Python file.
+
+    Raises:
+        UsageError: the file is no text in the encoding that it names, UTF-8 by default.
+    """
+    try:
+        with tokenize.open(file) as opened:
+            return opened.read()
+    except (SyntaxError, UnicodeDecodeError) as error:
+        raise UsageError("no Python source", argument="FILE", got=f"{file}: {error}") from None
 
 
 def _show(error: GluonError, as_json: bool) -> Exit:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Optional, Sequence
 
 from gluon_cli.launched import Form, forms
-from gluon_cli.output import Exit, UsageError, file_and_kernel
+from gluon_cli.output import Exit, UsageError, file_and_kernel, source_of
 from gluon_cli.run import Runs, run_file
 from gluon_core.errors import GluonError, LayoutError
 from gluon_core.plugin.targets import Target
@@ -77,7 +77,7 @@ def show_port(
     """
     if not file.is_file():
         raise UsageError("no such file", argument="FILE", got=str(file))
-    ported = port(file.read_text(), str(file))
+    ported = port(source_of(file), str(file))
     if explicit:
         with tempfile.TemporaryDirectory() as folder:
             copy = Path(folder) / file.name
@@ -127,7 +127,7 @@ def written(spec: str, target: Target) -> tuple[str, list[str]]:
     A kernel that is launched with several types or constants chooses among a function for each.
     """
     file = Path(file_and_kernel(spec)[0])
-    text = file.read_text() if file.is_file() else ""
+    text = source_of(file) if file.is_file() else ""
     launched: dict[str, list[Form]] = {}
     for form in _launches(spec, target):
         fn: Any = form.source.fn

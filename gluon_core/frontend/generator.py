@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ast
 import linecache
+import os
 from types import ModuleType
 from typing import Any, Callable, Iterator, Optional, Sequence
 
@@ -149,6 +150,8 @@ class KernelGenerator(LoopGenerator):
         self.branches: set[int] = set()  # bodies that do not always run once
         self.returns_in_branches: list[ast.If] = []
         kwargs["is_gluon"] = False  # the base class would import Triton's own Gluon
+        if kwargs.get("file_name"):  # locations are UTF-8, which names of files need not be
+            kwargs["file_name"] = os.fsencode(kwargs["file_name"]).decode("utf-8", "replace")
         self.passed, self.session.passing = self.session.passing, None
         self.unbound: set[str] = set()  # parameters without their values yet
         caller_context = kwargs.get("caller_context")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 
 import numpy as np
 import pytest
@@ -97,6 +98,25 @@ def test_a_path_that_the_file_opens_itself_is_its_own_error(tmp_path, monkeypatc
     (tmp_path / "opens.py").write_text("open('no/such')\n")
     result = CliRunner().invoke(app, ["run", "opens.py"])
     assert result.exit_code == 1 and "UsageError" not in result.output
+
+
+@pytest.mark.parametrize("command", ["write", "port"])
+def test_a_file_that_is_no_text(tmp_path, monkeypatch, command):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "FILE").write_bytes(b"x = '\xff'\n")
+    result = CliRunner().invoke(app, [command, "FILE"])
+    assert result.exit_code == 2, (result.output, result.exception)
+    assert "no Python source" in result.output, result.output
+
+
+@pytest.mark.parametrize("words", [["run"], ["compile", "--target", "sm_90", "--emit", "ptx"]])
+def test_a_folder_whose_name_is_no_utf_8(tmp_path, words):
+    folder = tmp_path / os.fsdecode(b"gr\xfc")
+    folder.mkdir()
+    file = folder / "file.py"
+    file.write_text(LAUNCHED)
+    result = CliRunner().invoke(app, [words[0], str(file), *words[1:]])
+    assert result.exit_code == 0, (result.output, result.exception)
 
 
 def test_nothing_to_look_at_says_so(tmp_path):
