@@ -52,7 +52,7 @@ def pairs(raw, dtype: gl.constexpr):
     """Return both integers of 4 bits of each byte as floats of 16 bits in 32: they take the last bits of a float's mantissa, whose
     value is subtracted again."""
     byte = raw.to(gl.int32)
-    return converted_pairs(byte | (byte << 12), dtype)
+    return converted_pairs(byte * 0x1001, dtype)
 
 
 @gluon.jit

@@ -28,7 +28,14 @@ from gluon_kernels.gemm.hopper_stream_k import (
     segment_of,
 )
 from gluon_kernels.gemm.hopper_stream_k import share_of as steps_before
-from gluon_kernels.quant.hopper import converted, left_operand, raw_dtype, raw_layout, scales_at
+from gluon_kernels.quant.hopper import (
+    bits_of,
+    converted,
+    left_operand,
+    raw_dtype,
+    raw_layout,
+    scales_at,
+)
 
 ROWS = gl.constexpr(64)  # of weights, of a group of warps
 BOX = gl.constexpr(64)  # columns of a tile of `x`
@@ -50,17 +57,43 @@ def layout_of(width):
     return gl.NVMMADistributedLayout([3, 0], [4, 1], [16, width, 16])
 
 
+@gluon.constexpr_function
+def words_layout(columns):
+    """Return where words of eight weights, [rows, columns, 4], are: four threads have all words of a row, and each of them its byte of these."""
+    return gl.DistributedLinearLayout(
+        [*([0, b, 0] for b in bits_of(columns)), [8, 0, 0]], [[0, 0, 1], [0, 0, 2], [1, 0, 0], [2, 0, 0], [4, 0, 0]],
+        [[16, 0, 0], [32, 0, 0]], [], [64, columns, 4],
+    )  # fmt: skip
+
+
+@gluon.jit
+def bytes_of(tile):
+    """Return the bytes of a tile of words, [rows, 4 * words of a row], where `wgmma` reads their weights.
+
+    A load of 16 bytes for four threads takes half of the cycles of shared memory that a load of one byte for each takes.
+    """
+    layout: gl.constexpr = words_layout(tile.shape[1])
+    words = tile.load(gl.SliceLayout(2, layout))
+    own = 0x4440 + gl.arange(
+        0, 4, gl.SliceLayout(0, gl.SliceLayout(1, layout))
+    )  # of `prmt`: a byte, and zeros
+    words, own = gl.broadcast(words[:, :, None], own[None, None, :])
+    bytes = gl.inline_asm_elementwise("prmt.b32 $0, $1, 0, $2;", "=r,r,r", [words, own], gl.int32, True, 1)  # fmt: skip
+    return bytes.reshape([tile.shape[0], 4 * tile.shape[1]])
+
+
 @gluon.jit
 def copy_steps(
     ring, position, place, first, end, DOWN: gl.constexpr, BOXES: gl.constexpr, DEPTH: gl.constexpr
 ):  # fmt: skip
     """Fetch the weights and the rows of `x` of the steps of a tile from `first` to before `end`; return the next position."""
     row, column = place
+    PER: gl.constexpr = DEPTH // ring.block_shape[1]  # weights of an element
     for step in range(first, end):
         k = step * DEPTH
         places = ()
         for i in gl.static_range(DOWN):
-            places = places + ([row + i * ROWS, k // 2],)
+            places = places + ([row + i * ROWS, k // PER],)
         for box in gl.static_range(DEPTH // BOX):
             left = column
             for i in gl.static_range(len(BOXES)):
@@ -146,7 +179,12 @@ def multiply_step(
 def part_of(tile, factors, part: gl.constexpr, near, like, DEPTH: gl.constexpr, FORMAT: gl.constexpr):  # fmt: skip
     """Return a part of a tile of weights as `wgmma` reads them, times their scales; its dtype and its length along K are those of `like`."""
     PART: gl.constexpr = like.shape[1]
-    raw = tile.slice(part * (PART // 2), PART // 2, dim=1).load(raw_layout(ROWS, PART // 2, 4))
+    COLUMNS: gl.constexpr = PART * tile.shape[1] // DEPTH
+    own = tile.slice(part * COLUMNS, COLUMNS, dim=1)
+    if tile.dtype == gl.int32:
+        raw = bytes_of(own)
+    else:
+        raw = own.load(raw_layout(ROWS, COLUMNS, 4))
     factor = None
     if len(factors) > 0:
         several = factors[part * len(factors) // (DEPTH // PART)]
@@ -526,7 +564,7 @@ def linear_groups(
     SIZE: gl.constexpr, FORMAT: gl.constexpr, BLOCK_M: gl.constexpr, DOWN: gl.constexpr, ALONG: gl.constexpr,
     DEPTH: gl.constexpr, PART: gl.constexpr, WORDS: gl.constexpr, STAGES: gl.constexpr, SPLITS: gl.constexpr, VECTOR: gl.constexpr, ACTIVATION: gl.constexpr,
 ):  # fmt: skip
-    """Store `x @ weight.T + bias`: `x` is [M, K], `weight` [N, K] in bytes, of which `w_desc` reads pairs of weights. The grid is [parts of K, programs].
+    """Store `x @ weight.T + bias`: `x` is [M, K], `weight` [N, K] in bytes, of which `w_desc` reads pairs of weights, or words of eight. The grid is [parts of K, programs].
 
     `x_descs` are those of `boxes(BLOCK_M)` rows of `x` and 64 columns. `scales` is None, or has a scale for SIZE weights along K of each row, a
     multiple of 32; with WORDS they are exponents of 32 weights, K is a multiple of 128 and `strides` are multiples of four and 1. `row_scales` is None, or a vector. A tile has BLOCK_M rows of `x` and DOWN * 64 of the weights; ALONG groups share its steps of DEPTH weights, 64 or

@@ -27,7 +27,8 @@ __all__ = ["converting", "restoring"]
 
 _SHARED = 50_000  # bytes of the slots of a program, of which four share a processor; two with more than 64 rows
 _WHOLE = 1 << 30  # weights that share a scale, where a row has one
-_INTEGERS = {torch.uint8: gl.uint8, torch.int16: gl.int16}
+_INTEGERS = {torch.uint8: gl.uint8, torch.int16: gl.int16, torch.int32: gl.int32}
+_WORDY = 80  # rows of `x` of a tile of `linear_groups`, from which on it loads weights of 4 bits in words
 _ROW = 16  # bytes that addresses and strides of TMA are multiples of
 
 
@@ -216,9 +217,15 @@ def _groups(
     _, block, depth, splits, columns, along = tiling
     down = columns // 64
     tiles = gluon.cdiv(layer.n, columns) * gluon.cdiv(layer.rows, block)
-    stages = tilings.stages(tiling, 2 // raw.element_size(), layer.dtype.itemsize)
+    packed = 2 // raw.element_size()
+    stages = tilings.stages(tiling, packed, layer.dtype.itemsize)
+    if packed == 2 and block >= _WORDY:
+        raw = raw.view(torch.int32)
+    elements = raw.shape[1]
     described = (
-        _described(raw, (layer.n, layer.k // 2), _INTEGERS[raw.dtype], (64, depth // 2)),
+        _described(
+            raw, (layer.n, elements), _INTEGERS[raw.dtype], (64, depth * elements // layer.k)
+        ),
         tuple(_described(x, (layer.rows, layer.k), _dtype(x), (w, 64)) for w, _ in boxes(block)),
     )
     shared, sharers = tilings.shares(tiles, gluon.cdiv(layer.k, depth), processors)

@@ -73,6 +73,7 @@ class Groups(NamedTuple):
         gathered: of 64 x 64 sums of each other group that shares rows.
         shared, each, added: of sums that programs share, for each kilobyte of them that a processor writes, and for each program whose sums another one
             adds to its own under equal shares.
+        vain: of a row of `x` that a tile is fetched with in vain, as the share of one that is multiplied.
     """
 
     launch: float
@@ -93,6 +94,7 @@ class Groups(NamedTuple):
     shared: float
     each: float
     added: float
+    vain: float
 
 
 # By the weights' rows of a tile; fitted to 261 times of 35 shapes on an H200, of which 16 later ones took 1.11 as long.
@@ -100,8 +102,8 @@ _FEW_TIMES = {
     64: Few(2.3, 0.245, 0.165, 0.205, 0.068, 0.205, 0.192, 0.26, 2.28),
     128: Few(2.9, 0.213, 0.333, 0.060, 0.128, 0.132, 0.186, 0.26, 2.44),
 }
-# Fitted to 173 times of 116 shapes on an H200, and half of the way to the best fit of 329 others.
-_GROUPS_TIMES = Groups(0.737, 91.1e3, 0.0749, 0.0217, 0.0796, 0.0287, 0.0385, 0.617, 0.535, 0.0242, 0.167, 0.0479, 1.66, 0.223, 0.211, 0.832, 0.0524, 0.554)  # fmt: skip
+# Fitted to 173 times of 116 shapes on an H200, then half of the way to the best fit of 329 others, and of 115 later ones.
+_GROUPS_TIMES = Groups(0.788, 92.2e3, 0.074, 0.017, 0.0883, 0.0287, 0.0404, 0.621, 0.512, 0.0228, 0.156, 0.0459, 1.66, 0.217, 0.206, 0.769, 0.0518, 0.551, 0.407)  # fmt: skip
 _TOKENS = 1.23  # of the time that was expected of `linear_tokens`
 
 # Weights' rows of a tile and the depths of its steps, by the rows of `x` of a tile.
@@ -302,7 +304,8 @@ def _of_groups(
     # TMA reads no rows behind the last one; filling those in vain takes as long as bringing them.
     rows = boxed if boxed > tiling.block else min(m, tiling.block)
     moved = tiling.depth * (tiling.columns / packed + 2 * rows) / times.moved
-    product = times.product * tiling.block / 64 + times.narrow * (accumulators - 1)
+    multiplied = tiling.block + times.vain * (boxed - tiling.block)
+    product = times.product * multiplied / 64 + times.narrow * (accumulators - 1)
     conversion = times.conversion
     if exponents:
         conversion += times.exponents

@@ -130,6 +130,17 @@ def forced(monkeypatch, *tiling):
     layer.plans.forget()
 
 
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize(
+    "format, group, dtype", [("int4", 64, "float16"), ("mxfp4", 32, "bfloat16")]
+)
+def test_four_threads_load_the_words_of_each_other(format, group, dtype, monkeypatch):
+    """Each takes its byte of them; the last step is not full, and the last rows of the weights are missing."""
+    forced(monkeypatch, "groups", 80, 128, 1, 64, 2)
+    shape = {"M": 70, "N": 40, "K": 192, "format": format, "group": group, "dtype": dtype}
+    assert LINEAR.check(shape, "cpu") is None
+
+
 def test_exponents_begin_at_any_address(monkeypatch):
     """Four of them are loaded at once where they may be."""
     forced(monkeypatch, "groups", 32, 128, 1, 64, 2)
