@@ -145,7 +145,10 @@ def prepare_gentle(
         pointers = (q + start, k + start, g + start)
         targets = (queries + target + start, keys + target + start, seen + target + start, source + start)  # fmt: skip
         operands = (q_smem.index(part), row_smem.index(part), column_smem.index(part))
-        own = scale_part(pointers, targets, left, operands, scale, steps, C, BK, EVEN)
+        if EVEN or left >= C:
+            own = scale_part(pointers, targets, left, operands, scale, steps, C, BK, True)
+        else:  # the last chunk: with a mask the registers do not last
+            own = scale_part(pointers, targets, left, operands, scale, steps, C, BK, False)
         strong = gl.maximum(strong, own)
     gl.portable.fence()
     weight_sum = gl.portable.accumulator(products)
