@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Callable, Mapping, Optional
+from typing import Any, Callable, Mapping, Optional, Sequence
 
 import torch
 from torch import Tensor
@@ -43,6 +43,7 @@ __all__ = [
 ]
 
 Plan = Callable[..., Any]
+Places = Sequence[Optional[int]]  # of tensors in a `sequence`
 
 
 def prepared(
@@ -291,11 +292,6 @@ def norm_alone_plan(
     return norm_plan(x, weight, bias, None, epsilon, centred, x.dtype, False, None, alone=True)
 
 
-def _both(first: Callable[[], Any], second: Callable[[], Any]) -> tuple[Any, ...]:
-    """Return the memory of both functions."""
-    return *first(), *second()
-
-
 def reading(plan: Plan, *views: Rows) -> Plan:
     """Return a plan whose first tensors are read as kernels may read them."""
     if not any(view.copied for view in views):
@@ -336,7 +332,6 @@ def norm_gradient_plan(
     device = x.device
     rows, columns = src.count, src.columns
     strides = (gs.stride, src.stride, dst.stride)
-    read_grad, read = gs.read, src.read
     bits = max(8 * row.tensor.element_size() for row in every)
     narrow = common_align(*every) * bits < 64  # each element has an address
     tiles = tiling_of(*every, held=4 if narrow else 2)
@@ -368,7 +363,9 @@ def norm_gradient_plan(
             **tiles.constants(),
         )
 
-        return reading(totals.after(launch, empty), gs, src)
+        return reading(
+            totals.after(empty, lambda parts, _: [(launch, (*range(5), *parts))]), gs, src
+        )
     walking = walking_tiling(
         columns, bits, common_align(*every), current_target().warp_size, multiprocessors(x)
     )
@@ -403,15 +400,11 @@ def norm_gradient_plan(
         **block.constants(),
     )
 
-    def run_long(grad: Tensor, x: Tensor, weight: Any, statistics: Tensor, *rest: Any) -> Any:
-        new, sums = empty(), totals.parts()
-        grad, x = read_grad(grad), read(x)
-        sharing(grad, x, weight, statistics, new, *space(device))
-        if totals.wanted:
-            summing(grad, x, statistics, *sums)
-        return new, *totals(*sums)
+    def launches(parts: Places, memory: int) -> Any:
+        steps = [(sharing, (*range(5), *space.places(memory))), (summing, (0, 1, 3, *parts))]
+        return steps if totals.wanted else steps[:1]
 
-    return run_long
+    return reading(totals.after(empty, launches, space.of(x)), gs, src)
 
 
 def _walking_gradient_plan(
@@ -423,8 +416,7 @@ def _walking_gradient_plan(
     empty, device = allocator(dst.tensor.shape, dst.tensor.dtype, x.device), x.device
     steps = -(-rows // tiles.rows)
     groups = max(1, min(steps, 2 * multiprocessors(x) // tiles.parts))
-    # One launch has both, and memory for each is that of all launches of a stream.
-    totals = _Totals(groups, columns, device, to_weight, to_bias, apart=True)
+    totals = _Totals(groups, columns, device, to_weight, to_bias)
     space = Workspace(2 * tiles.parts * tiles.rows * steps, 1 + steps)
     tensors = (gs.tensor, x, weight, statistics, dst.tensor, *totals.parts(), *space(device))
     launch = prepared(
@@ -437,36 +429,29 @@ def _walking_gradient_plan(
         **tiles.constants(),
     )
 
-    return reading(totals.after(launch, empty, space), gs, src)
+    def launches(parts: Places, memory: int) -> Any:
+        return [(launch, (*range(5), *parts, memory, memory + 1))]
+
+    return reading(totals.after(empty, launches, space.of(x)), gs, src)
 
 
 MOST_SUMMED = (
     16 * 26
 )  # columns for each lane whose sums a program keeps: more than 26 of a thread spill
-MOST_KEPT = 1 << 20  # float32 of memory that gradients keep for the next call
 
 
 class _Totals:
-    """The sums over rows of the gradients of weight and bias: a part for each program, and the launch that adds them up.
-
-    Args:
-        apart: the launch that stores the parts has a `Workspace`, too.
-    """
+    """The sums over rows of the gradients of weight and bias: a part for each program, and the launch that adds them up."""
 
     def __init__(
         self, programs: int, columns: int, device: torch.device, to_weight: Optional[torch.dtype],
-        to_bias: Optional[torch.dtype], apart: bool = False,
+        to_bias: Optional[torch.dtype],
     ):  # fmt: skip
-        self._kinds, self._device = (to_weight, to_bias), device
+        kinds = (to_weight, to_bias)
         self.wanted = to_weight is not None or to_bias is not None
-        self._size = -(-programs * columns // 4) * 4  # the second part begins at 16 bytes, too
-        count = self._size * (2 - self._kinds.count(None))
-        self._kept = count <= MOST_KEPT and not apart
-        self._memory: Callable[[], Tensor] = (
-            Scratch(count, device) if self._kept else allocator((count,), torch.float32, device)
-        )
-        self._last: tuple[Any, Any] = None, (None, None)  # memory, and its parts
-        self._new = [None if kind is None else allocator((columns,), kind, device) for kind in self._kinds]  # fmt: skip
+        part = allocator((programs * columns,), torch.float32, device)
+        self._parts = [None if kind is None else part for kind in kinds]
+        self._new = [None if kind is None else allocator((columns,), kind, device) for kind in kinds]  # fmt: skip
         if self.wanted:
             width, rows = 32, min(128, max(32, 1 << (programs - 1).bit_length()))
             tensors = (*self.parts(), *self._results())
@@ -479,44 +464,31 @@ class _Totals:
             )
 
     def parts(self) -> tuple[Optional[Tensor], Optional[Tensor]]:
-        if not self.wanted:
-            return None, None
-        last, parts = self._last
-        memory = self._memory()
-        if memory is not last:
-            first, second = memory[: self._size], memory[self._size :]
-            both = None not in self._kinds
-            parts = (first, second) if both else tuple([kind and first for kind in self._kinds])
-            if self._kept:
-                self._last = memory, parts
-        return parts  # type: ignore[no-any-return]
+        first, second = self._parts
+        return None if first is None else first(), None if second is None else second()
 
     def _results(self) -> tuple[Optional[Tensor], Optional[Tensor]]:
         first, second = self._new
         return None if first is None else first(), None if second is None else second()
 
-    def after(self, launch: Launch, empty: Callable[[], Tensor], space: Optional[Workspace] = None) -> Plan:  # fmt: skip
-        """Return `run(grad, x, weight, statistics, ...) -> (gradient of x, of weight, of bias)` by a launch of these, the first result, parts and space."""
-        makers = [new for new in self._new if new is not None]
-        count = 5 + len(makers)
-        wanted: list[Optional[int]] = [None if new is None else 5 for new in self._new]
-        if len(makers) == 2:
-            wanted[1] = 6
-        parts = [None if place is None else count + i for i, place in enumerate(wanted)]
-        places = (0, 1, 2, 3, 4, *parts)
-        memory: Optional[Callable[[], Any]] = self.parts if self.wanted else None
-        if space is not None:
-            places = (*places, count + 2, count + 3)
-            memory = partial(_both, self.parts, partial(space, self._device))
-        launches: list[Any] = [(launch, places)]
-        if self.wanted:
-            launches.append((self._launch, (*parts, *wanted)))
-        return sequence(4, (empty, *makers), launches, (4, *wanted), memory)
+    def after(
+        self, empty: Callable[[], Tensor], launches: Callable[[Places, int], Any],
+        memory: Optional[Callable[[], Any]] = None,
+    ) -> Plan:  # fmt: skip
+        """Return `run(grad, x, weight, statistics, ...) -> (gradient of x, of weight, of bias)`.
 
-    def __call__(self, weights: Optional[Tensor], biases: Optional[Tensor]) -> tuple[Optional[Tensor], Optional[Tensor]]:  # fmt: skip
-        """Return the sums of the parts."""
-        if not self.wanted:
-            return None, None
-        results = self._results()
-        self._launch(weights, biases, *results)
-        return results
+        Args:
+            empty: makes the gradient of `x`, which has place 4 of a `sequence`.
+            launches: `launches(places of the parts, place of the first tensor of memory)`, those that store them.
+        """
+        makers = [empty]
+        placed: list[Optional[int]] = []
+        for new in (*self._new, *self._parts):
+            placed.append(None if new is None else 4 + len(makers))
+            if new is not None:
+                makers.append(new)
+        results, parts = placed[:2], placed[2:]
+        steps = [*launches(parts, 4 + len(makers))]
+        if self.wanted:
+            steps.append((self._launch, (*parts, *results)))
+        return sequence(4, makers, steps, (4, *results), memory)
