@@ -17,7 +17,6 @@ import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_kernels.plans import (
     Launch,
-    Scratch,
     allocator,
     current_target,
     multiprocessors,
@@ -206,7 +205,7 @@ def columns_plan(
     lanes = current_target().warp_size
     layout = gl.BlockedLayout([4, 1], [-(-lanes // width), min(lanes, width)], [4, 1], [1, 0])
     count = outer * chunks * inner
-    scratch = Scratch(2 * count, x.device)
+    scratch = allocator((2 * count,), torch.float32, x.device)
     empty = allocator(x.shape, dtype, x.device)
     known = len(inputs)
 
@@ -220,7 +219,5 @@ def columns_plan(
         first, second = launch_of(1), launch_of(2)
 
         tensors = range(known + 2)
-        return sequence(
-            known, (empty,), [(first, tensors), (second, tensors)], known, lambda: (scratch(),)
-        )
+        return sequence(known, (empty, scratch), [(first, tensors), (second, tensors)], known)
     return sequence(known, (empty,), [(launch_of(0), (*range(known + 1), None))], known)

@@ -25,7 +25,6 @@ from gluon_kernels.norm.views import Rows, common_align
 from gluon_kernels.plans import (
     Launch,
     Plans,
-    Scratch,
     allocator,
     bound,
     current_target,
@@ -148,7 +147,7 @@ def _build(x: Tensor, dtype: torch.dtype, reverse: bool) -> Any:
     align = common_align(src, dst)
     flat = _flat(rows, width, min(align, 16 // x.element_size()), lanes, warps)
     parts, share = _parts(src.count, src.columns, multiprocessors(x))
-    scratch = Scratch(src.count * parts, x.device) if parts > 1 else None
+    scratch = allocator((src.count * parts,), torch.float32, x.device) if parts > 1 else None
     sizes = (src.count, src.columns, share, src.stride, dst.stride)
     tensors = (src.tensor, new, None if scratch is None else scratch())
     launch = Launch(
@@ -167,9 +166,8 @@ def _build(x: Tensor, dtype: torch.dtype, reverse: bool) -> Any:
         (src.tensor, tensors[2]),
         num_warps=warps,
     )
-    memory = scratch
     launches = [(summing, (0, 2)), (launch, (0, 1, 2))]
-    return reading(sequence(1, (empty,), launches, 1, lambda: (memory(),)), src)
+    return reading(sequence(1, (empty, scratch), launches, 1), src)
 
 
 def _flat(rows: int, width: int, vector: int, lanes: int, warps: int) -> gl.BlockedLayout:
