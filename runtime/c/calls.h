@@ -125,8 +125,7 @@ typedef struct {
 } Call;
 
 /* Find the argument of each parameter, and the options. Below 0 where Python reports a missing one. */
-static inline __attribute__((always_inline)) int place_arguments(const Calls *self, PyObject *const *args,
-                                                                 Py_ssize_t count, PyObject *keywords, Call *to)
+static HOT int place_arguments(const Calls *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords, Call *to)
 {
     Py_ssize_t j, named = keywords == NULL ? 0 : PyTuple_Size(keywords);
     to->stream = NULL;

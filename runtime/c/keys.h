@@ -55,7 +55,7 @@ static int add_leaf(Reader *to, PyObject *value, int what, uint64_t word)
     return 0;
 }
 
-static int add(Reader *to, uint64_t word)
+static HOT int add(Reader *to, uint64_t word)
 {
     if (to->words == MAX_WORDS)
         return -1;
@@ -64,7 +64,7 @@ static int add(Reader *to, uint64_t word)
 }
 
 /* Element type and device of a tensor; the last bit: its address is divisible by `divides` + 1. */
-static uint64_t word_of_view(const View *view, uint64_t divides)
+static HOT uint64_t word_of_view(const View *view, uint64_t divides)
 {
     uint64_t word = (uint64_t)view->dtype.code | (uint64_t)view->dtype.bits << 8 |
                     (uint64_t)view->dtype.lanes << 16;
@@ -74,7 +74,7 @@ static uint64_t word_of_view(const View *view, uint64_t divides)
 }
 
 /* Add rank, element type, device, alignment to 16 bytes, sizes and strides of a tensor. */
-static int add_view(Reader *to, const View *view)
+static HOT int add_view(Reader *to, const View *view)
 {
     int failed = view->strides == NULL || add(to, 1 + (uint64_t)view->rank) | add(to, word_of_view(view, 15));
     for (int i = 0; !failed && i < view->rank; i++)
@@ -94,7 +94,7 @@ static __attribute__((cold)) PyObject *equal_of(const Reader *to, PyObject *obje
 }
 
 /* Add an object by its address. */
-static inline int add_object(Reader *to, void *object)
+static HOT int add_object(Reader *to, void *object)
 {
     return add(to, (uint64_t)(uintptr_t)(to->equals == NULL ? object : equal_of(to, object)));
 }
