@@ -31,6 +31,7 @@ __all__ = [
     "doubled",
     "gates_of",
     "is_mild",
+    "over_flagged",
     "prepare_channels",
     "prepare_flagged",
     "sums_of",
@@ -398,10 +399,15 @@ def of_strong_gates(q, k, own, left, right, targets, places, scale, i, j, produc
 
 @gluon.jit
 def prepare_chunk(
-    tensors, place_of_chunk, strides, length, heads, scale, widths, K: gl.constexpr, C: gl.constexpr, SHARED: gl.constexpr,
-    AMPLE: gl.constexpr, BK: gl.constexpr, TRY: gl.constexpr,
-):  # fmt: skip
+    tensors, place_of_chunk, strides, length, heads, scale, widths, SETTINGS: gl.constexpr
+):
     """Store the operands of the walk of a chunk; with TRY its gates may be gentle."""
+    K: gl.constexpr = SETTINGS[0]
+    C: gl.constexpr = SETTINGS[1]
+    SHARED: gl.constexpr = SETTINGS[2]
+    AMPLE: gl.constexpr = SETTINGS[3]
+    BK: gl.constexpr = SETTINGS[4]
+    TRY: gl.constexpr = SETTINGS[5]
     q, k, g, beta, queries, keys, seen, decays, weights, inverses, unscaled = tensors
     chunk, chunks, head, batch = place_of_chunk
     dtype: gl.constexpr = k.dtype.element_ty
@@ -508,9 +514,27 @@ def prepare_channels(
     tensors = (q, k, g, beta, queries, keys, seen, decays, weights, inverses, unscaled)
     batch = gl.program_id(2).to(gl.int64)
     place = (gl.program_id(0), gl.num_programs(0), gl.program_id(1), batch)
-    prepare_chunk(
-        tensors, place, strides, length, heads, scale, widths, K, C, SHARED, AMPLE, BK, True
-    )
+    SETTINGS: gl.constexpr = (K, C, SHARED, AMPLE, BK, True)
+    prepare_chunk(tensors, place, strides, length, heads, scale, widths, SETTINGS)
+
+
+@gluon.jit
+def over_flagged(
+    of_chunk: gl.constexpr, tensors, flags, strides, length, heads, chunks, scale, widths, total, SETTINGS: gl.constexpr,
+    EACH: gl.constexpr,
+):  # fmt: skip
+    """Call `of_chunk` for those of EACH chunks whose flag is set."""
+    first = gl.program_id(0) * EACH
+    flat: gl.constexpr = gl.portable.blocked_layout([EACH], gl.int32)
+    numbers = first + gl.arange(0, EACH, flat)
+    flagged = gl.load(flags + numbers, mask=numbers < total, other=0)
+    if gl.max(flagged, 0) > 0:
+        for number in range(first, gl.minimum(first + EACH, total)):
+            if gl.load(flags + number) > 0:
+                of_head = number // chunks
+                batch = (of_head // heads).to(gl.int64)
+                place = (number % chunks, chunks, of_head % heads, batch)
+                of_chunk(tensors, place, strides, length, heads, scale, widths, SETTINGS)
 
 
 @gluon.jit
@@ -520,17 +544,8 @@ def prepare_flagged(
     EACH: gl.constexpr,
 ):  # fmt: skip
     """Store the operands of those of EACH chunks whose flag is set; the grid has groups of all `total` chunks of all heads and batches."""
-    first = gl.program_id(0) * EACH
-    flat: gl.constexpr = gl.portable.blocked_layout([EACH], gl.int32)
-    numbers = first + gl.arange(0, EACH, flat)
-    flagged = gl.load(flags + numbers, mask=numbers < total, other=0)
-    if gl.max(flagged, 0) > 0:
-        tensors = (q, k, g, beta, queries, keys, seen, decays, weights, inverses, unscaled)
-        for number in range(first, gl.minimum(first + EACH, total)):
-            if gl.load(flags + number) > 0:
-                of_head = number // chunks
-                batch = (of_head // heads).to(gl.int64)
-                place = (number % chunks, chunks, of_head % heads, batch)
-                prepare_chunk(
-                    tensors, place, strides, length, heads, scale, widths, K, C, SHARED, AMPLE, BK, False
-                )  # fmt: skip
+    tensors = (q, k, g, beta, queries, keys, seen, decays, weights, inverses, unscaled)
+    SETTINGS: gl.constexpr = (K, C, SHARED, AMPLE, BK, False)
+    over_flagged(
+        prepare_chunk, tensors, flags, strides, length, heads, chunks, scale, widths, total, SETTINGS, EACH
+    )  # fmt: skip

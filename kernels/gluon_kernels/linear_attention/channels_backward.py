@@ -18,6 +18,7 @@ from gluon_kernels.linear_attention.channels import (
     doubled,
     gates_of,
     is_mild,
+    over_flagged,
     sums_of,
     to_middle,
 )
@@ -145,10 +146,14 @@ def add_mild_blocks(
 
 @gluon.jit
 def gradients_of_chunk(
-    tensors, place_of_chunk, strides, length, heads, scale, widths, K: gl.constexpr, C: gl.constexpr, BV: gl.constexpr,
-    SHARED: gl.constexpr, AMPLE: gl.constexpr,
-):  # fmt: skip
+    tensors, place_of_chunk, strides, length, heads, scale, widths, SETTINGS: gl.constexpr
+):
     """Store the gradients of a chunk."""
+    K: gl.constexpr = SETTINGS[0]
+    C: gl.constexpr = SETTINGS[1]
+    BV: gl.constexpr = SETTINGS[2]
+    SHARED: gl.constexpr = SETTINGS[3]
+    AMPLE: gl.constexpr = SETTINGS[4]
     (
         q,
         k,
@@ -282,9 +287,8 @@ def channel_gradients(
     )  # fmt: skip
     batch = gl.program_id(2).to(gl.int64)
     place = (gl.program_id(0), gl.num_programs(0), gl.program_id(1), batch)
-    gradients_of_chunk(
-        tensors, place, strides, length, heads, scale, widths, K, C, BV, SHARED, AMPLE
-    )
+    SETTINGS: gl.constexpr = (K, C, BV, SHARED, AMPLE)
+    gradients_of_chunk(tensors, place, strides, length, heads, scale, widths, SETTINGS)
 
 
 @gluon.jit
@@ -294,19 +298,10 @@ def gradients_flagged(
     AMPLE: gl.constexpr, EACH: gl.constexpr,
 ):  # fmt: skip
     """Store the gradients of those of EACH chunks whose flag is set; the grid has groups of all `total` chunks of all heads and batches."""
-    first = gl.program_id(0) * EACH
-    flat: gl.constexpr = gl.portable.blocked_layout([EACH], gl.int32)
-    numbers = first + gl.arange(0, EACH, flat)
-    flagged = gl.load(flags + numbers, mask=numbers < total, other=0)
-    if gl.max(flagged, 0) > 0:
-        tensors = (
-            q, k, g, v, grad, news, changes, states, state_changes, decays, to_q, to_k, to_v, to_g, to_beta
-        )  # fmt: skip
-        for number in range(first, gl.minimum(first + EACH, total)):
-            if gl.load(flags + number) > 0:
-                of_head = number // chunks
-                batch = (of_head // heads).to(gl.int64)
-                place = (number % chunks, chunks, of_head % heads, batch)
-                gradients_of_chunk(
-                    tensors, place, strides, length, heads, scale, widths, K, C, BV, SHARED, AMPLE
-                )
+    tensors = (
+        q, k, g, v, grad, news, changes, states, state_changes, decays, to_q, to_k, to_v, to_g, to_beta
+    )  # fmt: skip
+    SETTINGS: gl.constexpr = (K, C, BV, SHARED, AMPLE)
+    over_flagged(
+        gradients_of_chunk, tensors, flags, strides, length, heads, chunks, scale, widths, total, SETTINGS, EACH
+    )  # fmt: skip
