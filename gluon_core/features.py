@@ -90,6 +90,7 @@ FPSAN = Feature((3, 9), "the floating-point sanitizer's embedding")
 # -- control ------------------------------------------------------------------------------------
 
 AGGREGATE_CONSTRUCTORS = Feature((3, 8), "aggregates without a constructor take their fields")
+VARIADIC = Feature((3, 8), "a parameter `*name`, which is a tuple")
 CLUSTER_BARRIER = Feature((3, 7), "a barrier for all threads of a cluster")
 CLUSTER_BARRIER_OP = Feature((3, 8), "that barrier as an operation of its own")
 CLUSTER_ENDS = Feature((3, 9), "the blocks of a cluster wait for each other before the kernel ends")

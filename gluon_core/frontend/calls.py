@@ -18,9 +18,10 @@ from gluon_core.errors import (
     ShapeError,
     did_you_mean,
 )
+from gluon_core.features import VARIADIC
 from gluon_core.frontend.host_calls import host_call, host_function, is_library
 from gluon_core.frontend.scope import as_operand, make_constant, value_of
-from gluon_core.frontend.unfit import unfit_call
+from gluon_core.frontend.unfit import no_variadic, unfit_call
 from gluon_core.values.tensors import describe
 
 __all__ = ["explain_call"]
@@ -144,10 +145,14 @@ _PYTHON = {
 
 def _arguments(called: str, signature: Any, node: ast.Call, root: Any) -> Optional[GluonError]:
     """Return the error for a call whose arguments do not fit the parameters of a function."""
+    kinds = {p.name: p.kind for p in signature.parameters.values()}
+    variadic = [name for name, kind in kinds.items() if kind is inspect.Parameter.VAR_POSITIONAL]
+    if variadic and not _triton.has(VARIADIC) and not isinstance(root, GluonError):
+        return no_variadic(variadic[0])
     if not isinstance(root, (TypeError, AssertionError, ValueError)):
         return None
     parameters = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
-    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
+    if variadic:
         return None
     names = [parameter.name for parameter in parameters]
     unknown = [word.arg for word in node.keywords if word.arg and word.arg not in names]

@@ -42,7 +42,7 @@ _CONSTRUCTS: Mapping[str, tuple[str, str]] = {
     ),
     "Set": ("a set", _RECORD),
     "SetComp": ("a set comprehension", _COLLECT),
-    "Starred": ("a starred expression", "Name the items one by one."),
+    "Starred": ("a starred expression", "Name the items one by one, or add lists."),
     "Try": ("`try`", "Nothing is raised while a kernel runs: test the condition with `if`."),
     "TryStar": ("`try`", "Nothing is raised while a kernel runs: test the condition with `if`."),
     "Yield": ("`yield`", "Return the values as a tuple."),

@@ -26,7 +26,13 @@ from gluon_core.frontend import constructs, statements
 from gluon_core.frontend.calls import explain_call
 from gluon_core.frontend.host_calls import host_function
 from gluon_core.frontend.scope import as_operand, make_constant, value_of
-from gluon_core.frontend.unfit import no_item, unfit_attribute, unfit_item, unfit_number
+from gluon_core.frontend.unfit import (
+    no_item,
+    no_variadic,
+    unfit_attribute,
+    unfit_item,
+    unfit_number,
+)
 from gluon_core.values import shared_memory_descriptor
 from gluon_core.values.tensors import describe
 
@@ -125,6 +131,9 @@ def _name(generator: Any, node: ast.Name, root: Any) -> Optional[GluonError]:
             f"the parameter {name!r} behind `*` is not supported in kernels",
             remedy="Leave the `*` out: any parameter can be passed by its name.",
         )
+    variadic = tree.body[0].args.vararg
+    if variadic is not None and variadic.arg == name:
+        return no_variadic(name)
     stored = _first_store(tree, name)
     if stored is not None:
         place, around = stored

@@ -12,16 +12,18 @@ from gluon_core.errors import (
     ArgumentError,
     DtypeError,
     GluonError,
+    KernelSyntaxError,
     ShapeError,
     TraceError,
     did_you_mean,
 )
+from gluon_core.features import VARIADIC
 from gluon_core.frontend.host_calls import is_library
 from gluon_core.frontend.scope import make_constant, value_of
 from gluon_core.values import shared_memory_descriptor
 from gluon_core.values.tensors import describe
 
-__all__ = ["no_item", "unfit_attribute", "unfit_call", "unfit_item", "unfit_number"]
+__all__ = ["no_item", "no_variadic", "unfit_attribute", "unfit_call", "unfit_item", "unfit_number"]
 
 _RAW = re.compile(
     r"object is not|unsupported operand|NoneType|not supported between|cannot unpack|to tensor$"
@@ -118,6 +120,14 @@ def no_item(node: ast.Subscript, count: int) -> GluonError:
     """Return the error of an index of a tuple with `count` items."""
     expected = f"{-count} to {count - 1}" if count else "an index of a tuple with items"
     return ShapeError("no such item in a tuple", expected=expected, got=ast.unparse(node))
+
+
+def no_variadic(name: str) -> GluonError:
+    """Return the error of a parameter `*name` for a Triton that takes none."""
+    return KernelSyntaxError(
+        VARIADIC.refusal(f"the parameter `*{name}`", _triton.VERSION),
+        remedy=f"Leave the `*` out, and pass a tuple as {name}.",
+    )
 
 
 def unfit_item(generator: Any, node: ast.Subscript, root: Any) -> Optional[GluonError]:

@@ -160,10 +160,10 @@ class Calls:
     @cached_property
     def _signature(self) -> inspect.Signature:
         """Return the parameters as those of a function of Python."""
-        parameters = [inspect.Parameter(p.name, _KINDS[p.kind]) for p in self.declared]
-        optional = [p.replace(default=0) for p in parameters]
-        pairs = zip(self.declared, parameters, optional)
-        return inspect.Signature([one if p.default is ABSENT else two for p, one, two in pairs])
+        each = [(p, inspect.Parameter(p.name, _KINDS[p.kind])) for p in self.declared]
+        return inspect.Signature(
+            [q if p.default is ABSENT else q.replace(default=0) for p, q in each]
+        )
 
     def placed(
         self, arguments: Sequence[Any], named: Mapping[str, Any]
