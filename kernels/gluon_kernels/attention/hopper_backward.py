@@ -169,13 +169,16 @@ def gradients_of_half(
                 position = position.next()
                 previous = to + wrapped(i, steps, CAUSAL) * 32
             to += of_head
-    add_last(exchange, k_columns, sums, buffer, position, previous, STEP, D, half)
-    for_values, for_keys = wait_sums(for_values), wait_sums(for_keys)
     # Computed again: numbers that the loop does not need would take registers in it.
     tile, group = own_tile(deal)
     row = tile * SIZE + half * ROWS
+    # TMA reads the first ones during the last addition.
+    for_values = wait_sums(for_values)
     for i in gl.static_range(len(COLUMNS)):
         writers[i].store([group, row, i * COLUMNS[0]], for_values[i])
+    add_last(exchange, k_columns, sums, buffer, position, previous, STEP, D, half)
+    for_keys = wait_sums(for_keys)
+    for i in gl.static_range(len(COLUMNS)):
         writers[i].store([group, row, i * COLUMNS[0]], for_keys[i] * SCALE, to_keys)
     for i in gl.static_range(len(COLUMNS)):
         writers[i].close()

@@ -149,9 +149,8 @@ def add_step(exchange, tiles, gradients, sums, buffer, position, row, half: gl.c
 def add_last(
     exchange, k_columns, sums, buffer, position, row, STEP: gl.constexpr, D: gl.constexpr, half: gl.constexpr
 ):  # fmt: skip
-    """Add the product of the last step's changes to `row` of the sums; `position` is the one behind it."""
+    """Add the product of the last step's changes to `row` of the sums; `position` is the one behind it. A writer that is closed later waits for the addition."""
     last = position.index ^ 1
     mbarrier.wait(exchange[1].index(last), position.phase)
     product = product_of_changes(exchange, last, k_columns, STEP, D, half)
     add_to_sums(sums, buffer, warpgroup_mma_wait(0, deps=[product]), row)
-    tma.store_wait(0)
