@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 import torch
 from torch import Tensor
@@ -93,12 +93,22 @@ def _fake(x: Tensor, dtype: torch.dtype, scaling: str) -> tuple[Tensor, Tensor]:
     return x.new_empty(x.shape, dtype=dtype), _new_scales(x, scaling)
 
 
+def _codes(dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
+    """Return what a kernel stores values in: their codes on targets that lack a conversion to float8_e4m3fn."""
+    target = current_target()
+    lacking = target.has("nvidia.ldmatrix") and not target.has("nvidia.fp8")
+    if dtype is torch.float8_e4m3fn and lacking:
+        return lambda values: values.view(torch.uint8)
+    return lambda values: values
+
+
 def _build(x: Tensor, dtype: torch.dtype, scaling: str) -> Any:
     _check(x, dtype, scaling)
     new = allocator(tuple(x.shape), dtype, x.device)
     if not x.numel():
         return lambda x, dtype, scaling: (new(), _new_scales(x, scaling).fill_(1))
-    src, written, scales = Rows.of(x), new(), _new_scales(x, scaling)
+    codes = _codes(dtype)
+    src, written, scales = Rows.of(x), codes(new()), _new_scales(x, scaling)
     by_columns = scaling == "block"
     stored = scales.movedim(-1, 0) if by_columns else scales
     pitch = (src.count + 3) // 4 * 4
@@ -120,7 +130,7 @@ def _build(x: Tensor, dtype: torch.dtype, scaling: str) -> Any:
 
         def by_row(x: Tensor, dtype: Any, scaling: Any) -> Any:
             result, scales = new(), new_scales()
-            launch(read(x), result, scales, *space(x.device))
+            launch(read(x), codes(result), scales, *space(x.device))
             return result, scales
 
         return by_row
@@ -145,7 +155,7 @@ def _build(x: Tensor, dtype: torch.dtype, scaling: str) -> Any:
 
     def by_block(x: Tensor, dtype: Any, scaling: Any) -> Any:
         result, scales = new(), new_scales()
-        launch(read(x), result, scales)
+        launch(read(x), codes(result), scales)
         return result, scales.as_strided(of_scales, strides) if by_columns else scales
 
     return by_block

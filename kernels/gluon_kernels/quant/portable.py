@@ -14,10 +14,23 @@ def scale_of(largest, LIMIT: gl.constexpr):
 
 @gluon.jit
 def narrowed(x, dtype: gl.constexpr, LIMIT: gl.constexpr):
-    """Round to the narrow dtype; rounding may lead past the largest number, and some dtypes have infinities there."""
-    if dtype.is_int():
+    """Round to the narrow dtype, or to the codes of float8_e4m3fn for uint8; rounding may lead past the largest number, and some dtypes have infinities there."""
+    if dtype == gl.int8:
         x = gl.floor(x + 0.5)
-    return gl.maximum(gl.minimum(x, LIMIT), -LIMIT).to(dtype)
+    x = gl.maximum(gl.minimum(x, LIMIT), -LIMIT)
+    return e4m3_of(x) if dtype == gl.uint8 else x.to(dtype)
+
+
+@gluon.jit
+def e4m3_of(x):
+    """Return the codes of float32 up to 448 as float8_e4m3fn, rounded to nearest even, for targets without an instruction for that."""
+    size = gl.abs(x)
+    bits = size.to(gl.int32, bitcast=True)
+    normal = ((bits + 0x7FFFF + ((bits >> 20) & 1)) >> 20) - (120 << 3)
+    # Subnormal numbers are multiples of 2^-9, which the last bits of a sum with 2^14 count.
+    small = (size + 2.0**14).to(gl.int32, bitcast=True) & 15
+    code = gl.where(size < 2.0**-6, small, normal)
+    return (code | ((x.to(gl.int32, bitcast=True) >> 24) & 0x80)).to(gl.uint8)
 
 
 @gluon.jit

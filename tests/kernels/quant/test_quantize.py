@@ -50,6 +50,20 @@ def test_values_and_scales(dtype, scaling):
         assert values.dtype is dtype
 
 
+@pytest.mark.parametrize("scaling", ["row", "mx"])
+def test_targets_without_8_bit_floats_store_their_codes(scaling, monkeypatch):
+    """All float16 below 448, ties included, are rounded as on Hopper."""
+    x = torch.arange(0x5F00, dtype=torch.int16).view(torch.float16).float()
+    x = torch.cat([x, -x])[None]
+    x[0, -1] = 448
+    right = quantize(x, scaling=scaling)
+    monkeypatch.setenv("GLUON_TARGET", "sim:sm_80")
+    ops._plans.forget()
+    values, scales = quantize(x, scaling=scaling)
+    assert torch.equal(values.view(torch.uint8), right[0].view(torch.uint8))
+    assert torch.equal(scales, right[1])
+
+
 def test_rows_of_several_programs(monkeypatch):
     tiling = rows.tiling
     layout = rows.gl.BlockedLayout([1, 1], [1, 32], [1, 2], [1, 0])
