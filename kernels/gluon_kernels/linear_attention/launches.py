@@ -467,8 +467,8 @@ def operands_of(sizes: Sizes, q: Tensor, k: Tensor, *values: Tensor) -> tuple[Te
     if sizes.channels:  # read through pointers once
         keys = [near_rows(x) for x in (q, k)]
     else:
-        keys = [sizes.readable(x, sizes.width) for x in (q, k)]
-    return (*keys, *(sizes.readable(x, sizes.columns) for x in values))
+        keys = [near_rows(sizes.readable(x, sizes.width)) for x in (q, k)]
+    return (*keys, *(near_rows(sizes.readable(x, sizes.columns)) for x in values))
 
 
 def forward_plan(
