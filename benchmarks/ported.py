@@ -44,7 +44,7 @@ ALONE = frozenset(
     "lookback sorted_experts stream_k adam_list tutorial_full tutorial_causal named".split()
 )
 # A launch counts in memory that it has to find as it was: restored before each, whose time is taken off.
-RESTORED = frozenset(["lookback", "stream_k"])
+RESTORED = frozenset(["lookback", "stream_k", "sorted_experts"])
 TOLERANCE = 2e-2  # of results in float16 and less; the others have a tenth
 MOST_APART = 1e-3  # share of a result's elements beyond it
 
