@@ -114,6 +114,12 @@ class _Products(Operands):
         operands = operands_of(call)
         if not operands or any(one.lineno != one.end_lineno for one in operands):
             return False
+        if any(
+            place_of(node, self.number) in self.drawn.unaided
+            for one in operands
+            for node in ast.walk(one)
+        ):
+            return False  # a product of a product, whose operands have buffers
         held = 0
         for index, one in enumerate(operands):
             sizes = {self._held(value, index, call) for value in self._values(one)}

@@ -61,6 +61,22 @@ def test_an_operand_of_all_steps_is_stored_before_them(chosen_sources):
 
 
 @gluon.jit(layouts="auto")
+def nested(a, b, c, N: gl.constexpr):
+    o = gl.arange(0, N)[:, None] * N + gl.arange(0, N)[None, :]
+    x, y = gl.load(a + o), gl.load(b + o)
+    zeros = gl.zeros([N, N], gl.float32)
+    gl.store(c + o, gl.portable.mma(gl.portable.mma(x, y, zeros), x, zeros))
+
+
+def test_products_of_products(chosen_sources):
+    n = 32
+    a, b, c = numbers(n, n), numbers(n, n, seed=1), np.zeros((n, n), np.float32)
+    nested[(1,)](a, b, c, n, num_warps=4, target="sim:sm_90")
+    assert np.allclose(c, a @ b @ a, atol=1e-3)
+    assert "mma(gl.portable.mma(x_operand, y_operand, zeros), x, zeros)" in chosen_sources[0]
+
+
+@gluon.jit(layouts="auto")
 def once(a, b, c, N: gl.constexpr):
     o = gl.arange(0, N)[:, None] * N + gl.arange(0, N)[None, :]
     gl.store(c + o, gl.portable.mma(gl.load(a + o), gl.load(b + o), gl.zeros([N, N], gl.float32)))
