@@ -140,9 +140,11 @@ class Prefetcher(LoopReader):
         # The buffer of the step before the last one is free as soon as all have come to a step.
         first_thing = single and stages > 3
         steps = stages - 2 if first_thing else stages - 1
+        late = self._ends_with_a_store(loop)
+        self.stages = stages - 1 if late else stages
         if loop.copied:
             before.append(
-                f"{outer}# Rings of {stages} buffers: copies run {steps} steps ahead of the products."
+                f"{outer}# Rings of {self.stages} buffers: copies run {steps} steps ahead of the products."
             )
             before += [f"{outer}{moved[n]} = {n}" for n in carried(loop) if n != variable]
             before.append(f"{outer}{ahead} = {first}")
@@ -170,6 +172,7 @@ class Prefetcher(LoopReader):
             waited += [f"{inner}{line}" for line in arrived]
         if not loop.copied:
             copies = []
+        last_thing, copies = (copies, []) if late else ([], copies)
         begun, new_lines, over = self.waits(loop, copies, inner, outer)
         edits.append((node.lineno, node.lineno - 1, begun))
         loads = [tile.statement for tile in loop.tiles.values()]
@@ -188,9 +191,19 @@ class Prefetcher(LoopReader):
         end = node.body[-1].end_lineno or 0
         if loop.copied:
             over.append(f"{outer}{self.ended()}")
-        edits.append((end + 1, end, [*new_lines.pop(end + 1, []), f"{inner}{step} += 1", *over]))
+        ends = [*new_lines.pop(end + 1, []), *last_thing, f"{inner}{step} += 1", *over]
+        edits.append((end + 1, end, ends))
         edits += [(line, line - 1, lines) for line, lines in new_lines.items()]
         return edits
+
+    def _ends_with_a_store(self, loop: Loop) -> bool:
+        """Return True if the last tile of a step goes through a buffer, and all are products' operands in registers.
+
+        The barrier of that tile lets copies overwrite the buffers of this step: they come last, and another
+        barrier, between copies of one slot of a ring and loads of the next, is left out.
+        """
+        latest = max(loop.tiles.values(), key=lambda tile: tile.statement.lineno)
+        return bool(loop.copied) and not loop.issued and latest.stored
 
     def _own(self, tile: Tile) -> list[str]:
         """Return the lines of a tile's load."""
