@@ -12,7 +12,7 @@ from typing import Any, Collection, Iterable, Iterator, Optional
 
 from gluon_core import language
 from gluon_core.errors import GluonError, KernelSyntaxError, SourceSpan
-from gluon_write.form import free_name
+from gluon_write.form import factor, free_name
 from gluon_write.kinds import BLOCK, TILES, Kinds
 from gluon_write.library_text import copied
 from gluon_write.port_blocks import arguments, ported_access, ported_maker, ported_method
@@ -503,6 +503,14 @@ class _Port:
             if "step" in words and "arg2" not in words:
                 texts = ["0", *texts]
             self.replace(node, f"range({', '.join(texts)})")
+        elif name == "static_range":  # its bounds stay constants, which those of a function are not
+            for arg in node.args:
+                own = (
+                    self.names.of_triton(arg.func, self.bound) if isinstance(arg, ast.Call) else ""
+                )
+                if own == "cdiv" and isinstance(arg, ast.Call) and len(arg.args) == 2:
+                    value, step = (factor(self.text_of(one)) for one in arg.args)
+                    self.replace(arg, f"({value} + {step} - 1) // {step}")
         elif name in _BLOCKS:
             ported_maker(self, node, name)
         elif name in ("load", "store"):

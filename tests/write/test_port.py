@@ -176,6 +176,13 @@ def test_variables_have_other_names_than_the_language():
     assert "gl_value, gluon_value = gl.load(p), 2; gl.store(p, gl_value * gluon_value)" in result
 
 
+def test_bounds_of_unrolled_loops_stay_constants():
+    text = "import triton\nimport triton.language as tl\n\n\n@triton.jit\ndef kernel(p, K: tl.constexpr, T: tl.constexpr):\n"
+    text += "    for t in tl.static_range(triton.cdiv(2 * K, T)):\n        tl.store(p + t, triton.cdiv(t, 2))\n"
+    body = port(text, "kernels.py").text
+    assert "gl.static_range(((2 * K) + T - 1) // T)" in body and "gl.cdiv(t, 2)" in body
+
+
 def test_old_names_of_functions():
     text = (
         "import triton\nimport triton.language as tl\n\n\n@triton.jit\n"
