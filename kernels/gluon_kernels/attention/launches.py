@@ -296,6 +296,7 @@ def _atomic_launches(
     strides = tuple(x.stride()[:3] for x in (out, grad))
     by_row = gl.BlockedLayout([1, 8], [256 // width, width // 8], [4, 1], [1, 0])
     valid, parts = min(out.shape[3], grad.shape[3]), parts_of(columns)
+    last = min(parts[-1], 64)
     prepare = Launch(
         sums.prepare,
         (rows // 64, batch * heads),
@@ -311,7 +312,7 @@ def _atomic_launches(
             rows,
             valid,
             width,
-            min(parts[-1], 64),
+            last,
             by_row,
         ),
         (out, grad, logsums, statistics, added),
