@@ -21,10 +21,10 @@ class Ranks:
 
     def __init__(self, jit: ast.FunctionDef, language: Callable[[ast.AST], Optional[str]]):
         self.language = language
-        self.names: dict[str, Optional[int]] = {}
-        before: dict[str, Optional[int]] = {"": 0}
+        self.names: dict[str, dict[int, int]] = {}  # name -> its ranks, by line of an assignment
+        before: dict[str, dict[int, int]] = {"": {}}
         while before != self.names:
-            before = dict(self.names)
+            before = {name: dict(ranks) for name, ranks in self.names.items()}
             for node in ast.walk(jit):
                 if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign)):
                     targets = node.targets if isinstance(node, ast.Assign) else [node.target]
@@ -32,12 +32,17 @@ class Ranks:
                         if isinstance(target, ast.Name) and node.value is not None:
                             known = self.of(node.value)
                             if known is not None:
-                                self.names[target.id] = max(known, self.names.get(target.id) or 0)
+                                own = self.names.setdefault(target.id, {})
+                                if isinstance(node, ast.AugAssign):
+                                    known = max(known, self.of(target) or 0)
+                                own[node.lineno] = max(known, own.get(node.lineno, 0))
 
     def of(self, node: ast.expr) -> Optional[int]:
         """Return the rank of an expression, None where it is unknown."""
         if isinstance(node, ast.Name):
-            return self.names.get(node.id)
+            ranks = self.names.get(node.id, {})
+            earlier = [line for line in ranks if line < node.lineno]
+            return ranks[max(earlier)] if earlier else max(ranks.values(), default=None)
         if isinstance(node, ast.Constant):
             return 0
         if isinstance(node, ast.UnaryOp):

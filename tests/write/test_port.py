@@ -176,6 +176,13 @@ def test_variables_have_other_names_than_the_language():
     assert "gl_value, gluon_value = gl.load(p), 2; gl.store(p, gl_value * gluon_value)" in result
 
 
+def test_names_may_have_several_ranks():
+    text = "import triton\nimport triton.language as tl\n\n\n@triton.jit\ndef kernel(q, h, o, N: tl.constexpr):\n"
+    text += "    i = tl.arange(0, N)\n    x = tl.load(q + i[:, None] * N + i[None, :])\n    x = x[:, :, None] * x[:, None, :]\n"
+    text += "    x = tl.reshape(x, [N, N * N])\n    tl.store(o, tl.dot(x, h))\n"
+    assert "batched_product" not in port(text, "kernels.py").text
+
+
 def test_bounds_of_unrolled_loops_stay_constants():
     text = "import triton\nimport triton.language as tl\n\n\n@triton.jit\ndef kernel(p, K: tl.constexpr, T: tl.constexpr):\n"
     text += "    for t in tl.static_range(triton.cdiv(2 * K, T)):\n        tl.store(p + t, triton.cdiv(t, 2))\n"
