@@ -111,7 +111,8 @@ class NarrowOps(SemanticBase):
                 return input
             self._check_cast(source, goal, fp_downcast_rounding)
             where = self.target.architecture.casts_by_float32.get((str(source), str(goal)))
-            integer = source.is_int() and goal.is_fp8()  # Triton has no such conversion
+            narrow = goal.is_fp8() and not goal.is_ptr()
+            integer = source.is_int() and narrow  # Triton has no such conversion
             if integer or where is not None and not _triton.has(where):
                 input = super().cast(input, tl.float32)
         return super().cast(input, dst_ty, fp_downcast_rounding)

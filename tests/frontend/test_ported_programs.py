@@ -394,6 +394,18 @@ def test_tritons_helpers_for_tests_of_frontends_take_kernels():
     assert "tt.store" in mine.str_nodebug()
 
 
+@gluon.jit
+def through_addresses(x, y):
+    narrow = x.to(gl.int64).to(gl.pointer_type(gl.float8e5))
+    gl.store(y, gl.load(narrow).to(gl.float32))
+
+
+def test_addresses_of_floats_of_8_bits():
+    x, y = np.array([0x3C, 0], np.uint8), np.zeros(1, np.float32)
+    through_addresses[(1,)](x, y, target="sim:sm_90")
+    assert y[0] == 1.0
+
+
 Part = namedtuple("Part", ["data", "size"])
 Size = namedtuple("Size", ["first"])
 
