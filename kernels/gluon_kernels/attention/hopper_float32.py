@@ -168,9 +168,8 @@ def added(sums, a, b, layout: gl.constexpr):
     """Return the sums, 64 columns each, once the products of thirds `a` in registers and `b` in shared memory are added."""
     nothing = gl.zeros([64, 64], gl.float32, layout)
     results = ()
-    for i in gl.static_range(
-        len(sums)
-    ):  # one after the other: all together take too many registers
+    # One after the other: all together take too many registers.
+    for i in gl.static_range(len(sums)):
         pending = product(a, columns_of(b, 64 * i), nothing)
         results = results + (sums[i] + warpgroup_mma_wait(0, deps=[pending]),)
     return results

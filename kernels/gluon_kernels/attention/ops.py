@@ -298,8 +298,8 @@ def attention(
 
     Args:
         q: [batch, heads, length, width], float16, bfloat16 or float32 of any strides, up to 256 wide. Products of float32 have its precision.
-            On Hopper these are products of bfloat16, six for one, in heads of up to 128 with 64 queries or more, without a window or a cap; else
-            scores are in memory, those of some rows at a time.
+            On Hopper these are products of bfloat16, six for one, in heads of up to 128 with 64 queries or more, without a window or a cap, where
+            an infinite value makes NaN; else scores are in memory, those of some rows at a time.
         k: [batch, heads of keys, length of keys, width] of the same dtype; the heads of queries are a multiple of those of keys (GQA).
         v: like `k`, of any width up to 256.
         causal: a query sees the keys up to its own place.
