@@ -65,6 +65,9 @@ class Partitions(RingPlan):
         group = GROUP if parts > 1 else warps
         super().__init__(fn, drawn, target, stages, parts, part, group, bool(ends))
         self.warps, self.ends, self.sharing = warps, ends, sharing
+        if sharing is not None and self.loops_of(self.functions[0]) > 1:
+            # ptxas computes the descriptor of an operand in shared memory in the first loop alone, even where that has no step.
+            raise NoForm
         self.passing = False  # the copies of a consumer that lets tiles pass are written
         self.copying: Optional[int] = None  # the number of the tile whose copies are written
         self.written: dict[str, Any] = {}

@@ -144,6 +144,11 @@ class RingPlan:
             if number in self.functions and isinstance(node, ast.Call):
                 yield node, number
 
+    def loops_of(self, one: Function) -> int:
+        """Return the number of loops of tiles in a function and those that it calls."""
+        inner = (self.functions[number] for _, number in self.calls_in(one.reader))
+        return len(one.loops) + sum(map(self.loops_of, inner))
+
     def number_of(self, reader: LoopsOfTiles, node: ast.AST) -> int:
         called = reader.called(node)
         return next((i for i, jit in enumerate(self.drawn.jits) if jit is called), -1)
