@@ -216,7 +216,7 @@ def entries(times: Times) -> dict[str, str]:
         size, best = choice.size_of(row), min(of, key=of.__getitem__)
         taken = of.get(choice.choose(size).name)
         # A tiling that was not measured may be better yet.
-        if len(of) > 3 and taken is not None and taken > WORSE * of[best]:
+        if len(of) > 1 and taken is not None and taken > WORSE * of[best]:
             shapes[size.name] = best
     return shapes
 
