@@ -115,27 +115,6 @@ def chosen_for(
     Raises:
         LayoutError: no choice satisfies all ops; with the line of one that is left over.
     """
-    facts = signature, constexprs, attrs, target
-    try:
-        return _chosen_with(fn, *facts, options, fewer)
-    except FewerWarps as other:
-        return _chosen_with(fn, *facts, replace(options, num_warps=other.warps), False)
-
-
-def _chosen_with(
-    fn: Any,
-    signature: Mapping[str, Any],
-    constexprs: Mapping[tuple[int, ...], Any],
-    attrs: Mapping[tuple[int, ...], Any],
-    target: Target,
-    options: Any,
-    fewer: bool,
-) -> tuple[Graph, Solution]:
-    """Return what `chosen_for` does, for the warps of `options`.
-
-    Raises:
-        FewerWarps: others take less time, and `fewer` allows them.
-    """
     if int(options.num_ctas) > 1:
         raise LayoutError(
             "layouts are chosen for one block, and this launch has a cluster",
@@ -145,6 +124,7 @@ def _chosen_with(
             remedy="Write the layouts, with their cga_layout.",
         )
     stages = int(getattr(options, "num_stages", None) or 1)
+    kernel = fn
 
     def traced(fn: Any, warps: Optional[int] = None) -> Sketch:
         asked = options if warps is None else replace(options, num_warps=warps)
@@ -172,7 +152,11 @@ def _chosen_with(
             with contextlib.suppress(GluonError):  # a branch that the kernel's values cannot leave
                 fn, drawn = whole, traced(whole)
     fn, drawn = _with_tiles(fn, drawn, traced, target)
-    fn, drawn = _formed(fn, drawn, traced, stages, target, int(options.num_warps), fewer)
+    try:
+        fn, drawn = _formed(fn, drawn, traced, stages, target, int(options.num_warps), fewer)
+    except FewerWarps as other:
+        options = replace(options, num_warps=other.warps)
+        return chosen_for(kernel, signature, constexprs, attrs, target, options, False)
     room = target.architecture.limits.shared_memory
     for ahead in _ahead(fn, drawn, stages, target, int(options.num_warps), room):
         if ahead is not fn:
