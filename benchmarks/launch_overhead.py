@@ -2,10 +2,11 @@
 Gluon, and the same launch from C, in a loop and one per Python call; then the same with three
 host-side TMA descriptors. All in one run, in turns; needs an NVIDIA GPU.
 
-    python benchmarks/launch_overhead.py [--json] [--only tensors|descriptors]
+    python benchmarks/launch_overhead.py [--json] [--only tensors|descriptors] [--seconds 16]
 
 The kernel does next to nothing, so the device never holds the host up; batches are short of the
-driver's queue, and waiting for them is not timed.
+driver's queue, and waiting for them is not timed. The tables come as soon as they are measured, each within
+half of the seconds; compilation, whose steps go to stderr, takes a few seconds more.
 """
 
 from __future__ import annotations
@@ -32,8 +33,12 @@ import gluon_core as gluon  # noqa: E402
 from gluon_core import language as gl  # noqa: E402
 
 BATCH = 400
-ROUNDS = 60
+ROUNDS, FEWEST = 60, 5
 GRID = (1,)
+TENSORS = "kernel[grid](...) <= 1.20, of 20 arguments <= 1.4, the handle <= 1.03"
+DESCRIPTORS = "kept <= 1.5, made anew <= 2.2; the one in C is of tensors"
+UPSTREAM = "upstream kernel[grid](...)"
+STARTED = time.monotonic()
 
 C_SOURCE = """
 #include <Python.h>
@@ -150,8 +155,8 @@ def repeated(call: Callable[[], Any]) -> Callable[[int], None]:
     return run
 
 
-def measure() -> dict[str, float]:
-    """Contender -> median of its batches, in microseconds per launch."""
+def with_tensors() -> dict[str, Callable[[int], None]]:
+    """Return contenders, `run(n)` by name."""
     x, y, out = (torch.zeros(1024, device="cuda") for _ in range(3))
     n = 1000
     compiled = ours[GRID](x, y, out, n, BLOCK=128)
@@ -175,14 +180,12 @@ def measure() -> dict[str, float]:
     )
     upstream = theirs()
     if upstream is not None:
-        contenders["upstream kernel[grid](...)"] = repeated(
-            lambda: upstream[0][GRID](x, y, out, n, BLOCK=128)
-        )
+        contenders[UPSTREAM] = repeated(lambda: upstream[0][GRID](x, y, out, n, BLOCK=128))
     contenders["an empty lambda"] = repeated(lambda: None)
-    return in_turns(contenders)
+    return contenders
 
 
-def measure_descriptors() -> dict[str, float]:
+def with_descriptors() -> dict[str, Callable[[int], None]]:
     """Return the same for three host-side descriptors: kept, and made anew for every launch."""
     from gluon_core.nvidia import NVMMASharedLayout
     from gluon_core.nvidia.hopper import TensorDescriptor
@@ -222,64 +225,65 @@ def measure_descriptors() -> dict[str, float]:
             return [Theirs.from_tensor(t, [64, 64], their_layout) for t in tensors]
 
         x, y, z = make_theirs()
-        contenders["3 descriptors, upstream kernel[grid](...)"] = repeated(
+        contenders[f"3 descriptors, {UPSTREAM}"] = repeated(
             lambda: upstream[1][GRID](x, y, z, out, 1000)
         )
-        contenders["3 descriptors made anew, upstream kernel[grid](...)"] = repeated(
+        contenders[f"3 descriptors made anew, {UPSTREAM}"] = repeated(
             lambda: upstream[1][GRID](*make_theirs(), out, 1000)
         )
-    return in_turns(contenders)
+    return contenders
 
 
-def in_turns(contenders: dict[str, Callable[[int], None]]) -> dict[str, float]:
-    """Contender -> median of its batches, in microseconds per launch."""
-    for run in contenders.values():
-        time_of(run)
+def in_turns(contenders: dict[str, Callable[[int], None]], seconds: float) -> dict[str, float]:
+    """Return the median of a contender's batches, in microseconds per launch.
+
+    Args:
+        seconds: after which no round begins, but for the fewest.
+    """
+    end = time.monotonic() + seconds
+    for name, run in contenders.items():
+        time_of(run)  # compiles what is not compiled
+        progress(name)
     times: dict[str, list[float]] = {name: [] for name in contenders}
-    for _ in range(ROUNDS):
+    for done in range(ROUNDS):
+        if done >= FEWEST and time.monotonic() > end:
+            break
         for name, run in contenders.items():
             times[name].append(time_of(run))
+    progress(f"{len(times[name])} rounds")
     return {name: statistics.median(samples) * 1e6 for name, samples in times.items()}
+
+
+def progress(text: str) -> None:
+    print(f"{time.monotonic() - STARTED:5.1f} s: {text}", file=sys.stderr, flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--json", action="store_true", help="for machines")
-    parser.add_argument("--only", choices=("tensors", "descriptors"))
-    chosen = parser.parse_args()
-    times = measure() if chosen.only != "descriptors" else {}
-    described: dict[str, float] = {}
-    if chosen.only != "tensors" and torch.cuda.get_device_capability() >= (9, 0):
-        described = measure_descriptors()
-    if chosen.json:
-        print(json.dumps({**times, **described}))
-        return
-    if times:
-        show(times)
-    if described:
-        print()
-        show_descriptors(described)
-
-
-def show_descriptors(times: dict[str, float]) -> None:
-    raw = times.get("one launch in C")
-    print("| launch | us | of one in C | of upstream |\n| --- | ---: | ---: | ---: |")
-    for name, spent in times.items():
-        upstream = times.get(name.rpartition(", ")[0] + ", upstream kernel[grid](...)")
-        shares = (f"{spent / other:.2f}" if other else "" for other in (raw, upstream))
-        print(f"| {name} | {spent:.2f} | {' | '.join(shares)} |")
-    print("\nWanted, of one launch in C (of three tensors): kept <= 1.5, made anew <= 2.2.")
-
-
-def show(times: dict[str, float]) -> None:
-    raw, upstream = times.get("one launch in C"), times.get("upstream kernel[grid](...)")
-    print("| launch | us | of one in C | of upstream |\n| --- | ---: | ---: | ---: |")
-    for name, spent in times.items():
-        shares = (f"{spent / other:.2f}" if other else "" for other in (raw, upstream))
-        print(f"| {name} | {spent:.2f} | {' | '.join(shares)} |")
-    print(
-        "\nWanted, of one launch in C: kernel[grid](...) <= 1.20, of 20 arguments <= 1.4, the handle <= 1.03."
+    parser.add_argument(
+        "--json", action="store_true", help="for machines, an object for each table"
     )
+    parser.add_argument("--only", choices=("tensors", "descriptors"))
+    parser.add_argument("--seconds", type=float, default=16, help="of both tables")
+    chosen = parser.parse_args()
+    tables = {"tensors": (with_tensors, TENSORS), "descriptors": (with_descriptors, DESCRIPTORS)}
+    if torch.cuda.get_device_capability() < (9, 0):
+        del tables["descriptors"]
+    for name, (contenders, wanted) in tables.items():
+        if chosen.only in (None, name):
+            times = in_turns(contenders(), chosen.seconds / 2)
+            print(json.dumps(times) if chosen.json else table(times, wanted), flush=True)
+
+
+def table(times: dict[str, float], wanted: str) -> str:
+    raw = times.get("one launch in C")
+    lines = ["| launch | us | of one in C | of upstream |", "| --- | ---: | ---: | ---: |"]
+    for name, spent in times.items():
+        theirs_of = f"{name.rpartition(', ')[0]}, {UPSTREAM}"
+        upstream = times.get(theirs_of, times.get(UPSTREAM))
+        shares = (f"{spent / other:.2f}" if other else "" for other in (raw, upstream))
+        lines.append(f"| {name} | {spent:.2f} | {' | '.join(shares)} |")
+    return "\n".join([*lines, "", f"Wanted, of one launch in C: {wanted}.", ""])
 
 
 if __name__ == "__main__":
