@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any, Mapping
+from typing import Any, Mapping, Optional
 
 from gluon_core.errors import DeviceError
 from gluon_core.plugin.backend import Backend
@@ -30,47 +30,24 @@ def chosen(wanted: Any, places: Places, running: bool = True) -> tuple[Target, i
         TargetError: an unknown target.
     """
     wanted = (os.environ.get("GLUON_TARGET") or None) if wanted is None else wanted
-    of_tensors = wanted is None and running and places
-    target = _of_tensors(places) if of_tensors else registry().target(wanted)
+    plugged = _under(places) if wanted is None and running and places else None
+    target = plugged or registry().target(wanted)
     backend = registry().backend(target.backend)
+    device = _device_for(target, backend, places) if running else 0
     if wanted is None:
         _notice(target)
-    return target, _device_for(target, backend, places) if running else 0, backend
+    return target, device, backend
 
 
-def _of_tensors(places: Places) -> Target:
-    """Return the target that is plugged in where the tensors are; on the CPU, the simulator where no GPU is."""
+def _under(places: Places) -> Optional[Target]:
+    """Return the target that is plugged in where the tensors are."""
     kind, index = _one_place(places)
     for backend in registry().backends.values():
         if backend.device.tensor_device == kind and not backend.simulates:
             plugged = backend.device.target(index)
             if plugged is not None:
                 return plugged
-    if kind == "cpu":
-        return _on_cpu(places)
-    problems = [backend.device.problem() for backend in registry().backends.values()]
-    raise DeviceError(
-        "no installed plugin runs kernels where the tensors are",
-        got=_listed(places),
-        remedy=" ".join([*filter(None, problems), registry().installed()]),
-    )
-
-
-def _on_cpu(places: Places) -> Target:
-    known, argument = registry(), ", ".join(places)
-    for backend in known.backends.values():
-        plugged = None if backend.simulates else known.device_of(backend)
-        if plugged is not None:
-            raise DeviceError(
-                f"the tensors are on the CPU, and {plugged} is plugged in",
-                argument=argument,
-                remedy=f"Move them with .{backend.device.tensor_device}(), or simulate with "
-                f"GLUON_TARGET=sim:{plugged.architecture.name}.",
-            )
-    target = known.target(None)
-    if not known.backend(target.backend).simulates:
-        raise DeviceError("the tensors are on the CPU", argument=argument, expected=target)
-    return target
+    return None
 
 
 def _notice(target: Target) -> None:
@@ -96,16 +73,18 @@ def _device_for(target: Target, backend: Backend, places: Places) -> int:
     if backend.simulates:
         elsewhere -= {"meta"}
     if kind is not None and elsewhere:
-        where, remedy = registry().simulator(), f"Move them with .{kind}()"
+        where, remedies = registry().simulator(), [f"Move them with .{kind}()."]
         if backend.simulates:
-            remedy += ", or leave the target to the tensors"
+            problems = [each.device.problem() for each in registry().backends.values()]
+            remedies += ["Or let a plugin run them there.", *filter(None, problems)]
+            remedies.append(registry().installed())
         elif where is not None:
-            remedy += f", or simulate with GLUON_TARGET={where.name}:{name}"
+            remedies.append(f"Or simulate with GLUON_TARGET={where.name}:{name}.")
         raise DeviceError(
             f"{target} works on {'CPU' if kind == 'cpu' else kind} tensors",
             argument=", ".join(places),
             got=_listed(places),
-            remedy=f"{remedy}.",
+            remedy=" ".join(remedies),
         )
     if backend.simulates:
         return 0

@@ -11,7 +11,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#define VERSION 17     /* of this interface; native.py takes no other */
+#define VERSION 18     /* of this interface; native.py takes no other */
 #define MAX_KINDS 512  /* letters that describe the arguments, brackets of tuples included */
 #define MAX_PARAMETERS 128
 #define CACHE_SIZE 1024 /* tensor maps kept; a power of two */
@@ -80,19 +80,6 @@ static PyObject *teach(PyObject *Py_UNUSED(module), PyObject *cls)
     return PyBool_FromLong(class_of((PyTypeObject *)cls) >= 0 || (read != NULL && add_class((PyTypeObject *)cls, read)));
 }
 
-static PyObject *current_stream(PyObject *Py_UNUSED(module), PyObject *index)
-{
-    void *stream;
-    long device = PyLong_AsLong(index);
-    if (device == -1 && PyErr_Occurred())
-        return NULL;
-    if (streams == NULL || streams(DEVICE_CUDA, (int32_t)device, &stream) != 0) {
-        PyErr_Clear();
-        Py_RETURN_NONE;
-    }
-    return PyLong_FromVoidPtr(stream);
-}
-
 /* See the methods. */
 static PyObject *score(PyObject *Py_UNUSED(module), PyObject *args)
 {
@@ -119,8 +106,6 @@ static PyMethodDef methods[] = {
     {"bind", bind, METH_VARARGS,
      "bind(launch, sizes, stream_of, fallback)\n\nReturn `handle(*arguments)` that launches over `sizes`; calls with\n"
      "keywords or another number of arguments, on another device, and those that fail go to `fallback`."},
-    {"current_stream", current_stream, METH_O,
-     "current_stream(index)\n\nReturn the stream of a device of the tensors' library, None where it does not say."},
     {"describe", (PyCFunction)(void (*)(void))describe, METH_FASTCALL,
      "describe(base, block_shape, layout, padding, rounded)\n\n"
      "Return the descriptor of all of a tensor where one like it was learnt, else None."},

@@ -7,8 +7,7 @@ static int is_elsewhere(const Launch *self)
     return self->current_device != NULL && (self->current_device(&here) != 0 || here != self->index);
 }
 
-/* Find the current stream through `stream_of(device)`; where that is None, through the library of the tensors,
- * which was seen to give the same. */
+/* Find the current stream through `stream_of(device)`; where that is None, through the library of the tensors. */
 static int find_stream(const Launch *self, PyObject *stream_of, void **out)
 {
     if (stream_of == Py_None)

@@ -225,7 +225,7 @@ class Calls:
         """Return the launch in C, None where there is none, and how it finds its stream. C may read `values` then."""
         native.teach()
         launcher = getattr(hit.launch, "engine", None)
-        return launcher, launcher and native.stream(hit.stream_of, hit.device)
+        return launcher, launcher and native.stream(hit.stream_of)
 
     def forget(self) -> None:
         """Know no call any more."""

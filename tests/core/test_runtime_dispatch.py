@@ -312,8 +312,23 @@ def test_tensors_on_different_devices_are_an_error(monkeypatch):
         kernels.scale[1](a, c, 8, 3.0, 64, L32)
     with pytest.raises(DeviceError, match="works on CPU tensors"):
         kernels.scale[1](a, a, 8, 3.0, 64, L32, target="sim:sm_90")
-    with pytest.raises(DeviceError, match="no installed plugin"):
+    with pytest.raises(DeviceError, match="nvidia:sm_90 works on cuda tensors") as caught:
         kernels.scale[1](OnDevice("xpu"), OnDevice("xpu"), 8, 3.0, 64, L32)
+    assert caught.value.got == "x on xpu:0, y on xpu:0"
+    with pytest.raises(DeviceError, match="nvidia:sm_90 works on cuda tensors") as caught:
+        kernels.scale[1](c, c, 8, 3.0, 64, L32)
+    assert "with .cuda()" in caught.value.remedy and "GLUON_TARGET=sim:sm_90" in caught.value.remedy
+
+
+def test_tensors_where_nothing_is_plugged_in_are_an_error(monkeypatch):
+    device = type(registry().backend("nvidia").device)
+    monkeypatch.setattr(device, "problem", lambda self: "The driver is too old.")
+    for kind in ("cuda", "xpu"):
+        with pytest.raises(DeviceError, match="works on CPU tensors") as caught:
+            kernels.scale[1](OnDevice(kind), OnDevice(kind), 8, 3.0, 64, L32)
+        assert caught.value.got == f"x on {kind}:0, y on {kind}:0"
+        assert "The driver is too old." in caught.value.remedy
+        assert "Installed backends: " in caught.value.remedy
 
 
 def test_strict_mode_says_which_argument_changed_the_key(monkeypatch):
