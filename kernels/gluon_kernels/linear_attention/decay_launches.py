@@ -77,7 +77,7 @@ def walk_decaying_launch(
     programs = sizes.batch * sizes.heads * segments * (sizes.columns // (TILE * groups))
     present = [b for x, b in zip(tensors, blocks) if x is not None]
     read = present[: 4 if q is not None else 3]
-    weights = [(CHUNK, CHUNK)] if q is not None else []
+    weights = [(CHUNK, CHUNK)] * 2 if q is not None else []
     stages = stages_of(read, [*present[len(read) :], *weights] * groups)
     many = programs > multiprocessors(v)
     if many:

@@ -1,7 +1,8 @@
 """The walk over chunks of linear attention without the delta rule on Hopper: TMA, `wgmma` and warp specialization.
 
 It computes `portable.recur`, and P of each chunk, which passes through shared memory only. A group of four warps has 64 columns of a head's
-values, whose state, transposed, stays in registers; one warp copies tiles ahead, and two groups share them.
+values, whose state, transposed, stays in registers; one warp copies tiles ahead, and two groups share them. P needs no state: with room for
+three chunks, that of a chunk is computed while the products of the chunk before are under way.
 
 Segments of a sequence walk at a time. A first launch stores what each takes in, and its decay; in a second one the program of a segment
 adds up those of the segments before.
@@ -71,19 +72,31 @@ def state_before(states, sizes, group: gl.constexpr, K: gl.constexpr, GROUPS: gl
 
 
 @gluon.jit
-def weights_of(scores, logs, rates, scale, skip):
-    """Return P of a chunk from the products of its queries and keys."""
+def scores_of(tiles, zeros):
+    """Start the product of a chunk's queries and keys."""
+    C: gl.constexpr = tiles[0].shape[1]
+    K: gl.constexpr = tiles[0].shape[3]
+    q = tiles[3].reshape([C, K])
+    k = tiles[0].reshape([C, K]).permute((1, 0))
+    return warpgroup_mma(q, k, zeros, use_acc=False, is_async=True)
+
+
+@gluon.jit
+def store_weights(buffer, scores, decays, skip, scale, RATED: gl.constexpr):
+    """Store P of a chunk from the products of its queries and keys."""
     layout: gl.constexpr = scores.type.layout
     C: gl.constexpr = scores.shape[0]
     i = gl.arange(0, C, gl.SliceLayout(1, layout))[:, None]
     j = gl.arange(0, C, gl.SliceLayout(0, layout))[None, :]
+    logs = decays.slice(0, C)
     away = logs.load(gl.SliceLayout(1, layout))[:, None] - logs.load(gl.SliceLayout(0, layout))[None, :]  # fmt: skip
     weights = scores * gl.exp2(gl.where(i >= j, away, -float("inf"))) * scale
-    if rates is not None:
-        weights = weights * rates.load(gl.SliceLayout(0, layout))[None, :]
+    if RATED:
+        weights = weights * decays.slice(3 * C, C).load(gl.SliceLayout(0, layout))[None, :]
     if skip is not None:
         weights = gl.where(i == j, weights + skip, weights)
-    return weights
+    buffer.store(weights.to(buffer.dtype))
+    fence_async_shared()
 
 
 @gluon.jit
@@ -95,6 +108,7 @@ def walk_decaying(ring, writers, states, sizes, scale, group: gl.constexpr, SETT
     SAVE: gl.constexpr = SETTINGS[3]
     MAPPED: gl.constexpr = SETTINGS[4]
     RATED: gl.constexpr = SETTINGS[5]
+    AHEAD: gl.constexpr = SETTINGS[6]
     dtype: gl.constexpr = ring.dtype
     K: gl.constexpr = ring.block_shape[3]
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, C, 16])
@@ -119,14 +133,24 @@ def walk_decaying(ring, writers, states, sizes, scale, group: gl.constexpr, SETT
     left = gl.convert_layout(state.to(dtype), operand)
     done = zeros.to(dtype)  # what the chunk before left to be stored
     position = ring.consumer()
-    for chunk in range(first, last):
+    if AHEAD:
         tiles = ring.wait(position)
+        scores = scores_of(tiles, zeros)
+        scores = warpgroup_mma_wait(0, deps=[scores])
+        store_weights(buffers.index(2 * group), scores, tiles[2], own_skip, scale, RATED)
+    for chunk in range(first, last):
+        tiles = ring.tiles(position) if AHEAD else ring.wait(position)
         k = tiles[0].reshape([C, K])
         v = tiles[1].reshape([C, 64 * GROUPS]).slice(group * 64, 64, dim=1).permute((1, 0))
         if OUTPUT:
-            q = tiles[3].reshape([C, K])
-            scores = warpgroup_mma(q, k.permute((1, 0)), zeros, use_acc=False, is_async=True)
-            result = warpgroup_mma(left, q.permute((1, 0)), zeros, use_acc=False, is_async=True)
+            q = tiles[3].reshape([C, K]).permute((1, 0))
+            if not AHEAD:
+                scores = scores_of(tiles, zeros)
+            result = warpgroup_mma(left, q, zeros, use_acc=False, is_async=True)
+            if AHEAD:  # once more behind the last chunk, whose slot is there
+                ahead = position.next((chunk + 1 < last).to(gl.int32))
+                following = ring.wait(ahead)
+                scores = scores_of(following, zeros)
             if chunk > first:
                 writer.store([batch, (chunk - 1) * C, head, first_column], done.permute((1, 0)))
         if SAVE:
@@ -137,15 +161,17 @@ def walk_decaying(ring, writers, states, sizes, scale, group: gl.constexpr, SETT
         taken = (v.load(state_operand).to(gl.float32) * to_last).to(dtype)
         sums = warpgroup_mma(taken, k, warpgroup_mma_init(state * whole), is_async=True)
         if OUTPUT:
-            scores = warpgroup_mma_wait(2, deps=[scores])
-            rates = tiles[2].slice(3 * C, C) if RATED else None
-            weights = weights_of(scores, tiles[2].slice(0, C), rates, scale, own_skip)
-            buffer = buffers.index(group)
-            buffer.store(weights.to(dtype))
-            fence_async_shared()
-            result = warpgroup_mma_wait(1, deps=[result])
+            buffer = buffers.index(2 * group + (chunk - first) % 2 if AHEAD else group)
+            if not AHEAD:
+                scores = warpgroup_mma_wait(2, deps=[scores])
+                store_weights(buffer, scores, tiles[2], own_skip, scale, RATED)
+            result = warpgroup_mma_wait(2 if AHEAD else 1, deps=[result])
             result = warpgroup_mma_init(result * (from_first * scale)[None, :])
             result = warpgroup_mma(v, buffer.permute((1, 0)), result, is_async=True)
+            if AHEAD:
+                scores = warpgroup_mma_wait(2, deps=[scores])
+                other = buffers.index(2 * group + (chunk - first + 1) % 2)
+                store_weights(other, scores, following[2], own_skip, scale, RATED)
             state = warpgroup_mma_wait(1, deps=[sums])
             left = gl.convert_layout(state.to(dtype), operand)
             done = warpgroup_mma_wait(0, deps=[result]).to(dtype)
@@ -153,7 +179,7 @@ def walk_decaying(ring, writers, states, sizes, scale, group: gl.constexpr, SETT
             state = warpgroup_mma_wait(0, deps=[sums])
         ring.release(position)
         total = total * whole
-        position = position.next()
+        position = ahead if AHEAD else position.next()
     if OUTPUT:
         writer.store([batch, (last - 1) * C, head, first_column], done.permute((1, 0)))
     segments = gl.num_programs(1) // heads
@@ -188,12 +214,14 @@ def recur_decaying(
     C: gl.constexpr = k_desc.block_type.shape[1]
     OUTPUT: gl.constexpr = q_desc is not None
     SAVE: gl.constexpr = states_desc is not None
-    SETTINGS: gl.constexpr = (C, OUTPUT, GROUPS, SAVE, MAPPED, RATED)
+    AHEAD: gl.constexpr = OUTPUT and STAGES > 2
+    SETTINGS: gl.constexpr = (C, OUTPUT, GROUPS, SAVE, MAPPED, RATED, AHEAD)
     buffers = None
     if OUTPUT:
         ring = tma_ring([k_desc, v_desc, decays, q_desc], STAGES, consumers=GROUPS)
         squared: gl.constexpr = gl.NVMMASharedLayout(128, 16, rank=2)
-        buffers = gl.allocate_shared_memory(k_desc.dtype, [GROUPS, C, C], squared)
+        slots: gl.constexpr = 2 * GROUPS if AHEAD else GROUPS
+        buffers = gl.allocate_shared_memory(k_desc.dtype, [slots, C, C], squared)
     else:
         ring = tma_ring([k_desc, v_desc, decays], STAGES, consumers=GROUPS)
     sizes = (heads, chunks, per_segment, width, width)
