@@ -20,7 +20,7 @@ JOIN, JOIN_MORE = (
 )  # of a segment, with at most one program for each processor, and with more
 LAUNCHES = 4.0  # of the walks before
 RESULT_ALONE, TAKEN, ADDED = (
-    1.12,
+    0.65,
     0.4,
     0.7,
 )  # without the delta rule: of a chunk with its result and without, and of a segment before

@@ -1,4 +1,4 @@
-"""The plans of linear attention without the delta rule on Hopper, whose walks compute all of a chunk but its decays."""
+"""The plans of linear attention without the delta rule on Hopper, whose walks compute all of a chunk."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any, Callable, NamedTuple, Optional
 from torch import Tensor
 
 from gluon_kernels.attention.launches import descriptor_of
-from gluon_kernels.linear_attention.decays import store_decays
 from gluon_kernels.linear_attention.launches import (
     CHUNK,
     STAGES,
@@ -24,36 +23,24 @@ from gluon_kernels.plans import Launch, multiprocessors, registers
 __all__ = ["Gates", "decaying_plan", "fits", "segments_of", "walk_decaying_launch"]
 
 Plan = Callable[..., Any]
-CHUNKS = 8  # of a program that stores decays
 SHARED_REGISTERS = 128  # of a thread, so that two programs share a processor
 
 
 class Gates(NamedTuple):
-    """The gates of a call, contiguous [batch, length, heads]: logarithms of decays, or steps and what makes decays and rates of them."""
+    """The gates of a call, contiguous [batch, length, heads]: logarithms of decays, or steps and what makes decays and rates of them; or decays of chunks."""
 
-    values: Tensor
+    values: Optional[Tensor]
     slopes: Optional[Tensor] = None
     bias: Optional[Tensor] = None
     softplus: bool = False
-
-
-def _decays_launch(sizes: Sizes, gates: Gates, decays: Tensor) -> Launch:
-    """Return `launch(values, slopes, bias, decays)`."""
-    tensors = (*gates[:3], decays)
-    return Launch(
-        store_decays,
-        (-(-sizes.chunks // CHUNKS), sizes.heads, sizes.batch),
-        (*tensors, sizes.length, sizes.heads, sizes.chunks, CHUNK, CHUNKS, gates.softplus),
-        tensors,
-        num_warps=4,
-    )
+    decays: Optional[Tensor] = None  # those that `portable.prepare` stores, in place of all others
 
 
 def walk_decaying_launch(
-    sizes: Sizes, q: Optional[Tensor], k: Tensor, v: Tensor, decays: Tensor, outs: Any, between: Any, initial: Optional[Tensor],
-    final: Optional[Tensor], skip: Optional[Tensor], scale: float, mapped: bool, rated: bool,
+    sizes: Sizes, q: Optional[Tensor], k: Tensor, v: Tensor, gates: Gates, outs: Any, between: Any, initial: Optional[Tensor],
+    final: Optional[Tensor], skip: Optional[Tensor], scale: float, mapped: bool,
 ) -> Plan:  # fmt: skip
-    """Return `launch(q, k, v, decays, outs, between, initial, final, skip)`.
+    """Return `launch(q, k, v, gates, outs, between, initial, final, skip)`.
 
     Args:
         outs: the result and the states before chunks, or None.
@@ -63,22 +50,26 @@ def walk_decaying_launch(
 
     width, groups = sizes.width, sizes.groups
 
-    def flat(q: Any, k: Any, v: Any, decays: Any, outs: Any, between: Any, *rest: Any) -> Any:
+    def flat(q: Any, k: Any, v: Any, gates: Gates, outs: Any, between: Any, *rest: Any) -> Any:
+        decays = None if gates.decays is None else gates.decays.view(-1)
         states = None if outs[1] is None else outs[1].view(-1, width)
-        return (q, k, v, decays.view(-1), outs[0], states, *between, *rest)
+        return (q, k, v, decays, *gates[:3], outs[0], states, *between, *rest)
 
-    tensors = flat(q, k, v, decays, outs, between, initial, final, skip)
-    of_keys = (1, CHUNK, 1, width)
-    blocks = (
-        of_keys, of_keys, (1, CHUNK, 1, TILE * groups), (4 * CHUNK,), (1, CHUNK, 1, TILE), (TILE, width),
-    )  # fmt: skip
-    described = [None if x is None else descriptor_of(x, *b) for x, b in zip(tensors, blocks)]
+    tensors = flat(q, k, v, gates, outs, between, initial, final, skip)
+    of_keys, of_decays = (1, CHUNK, 1, width), (4 * CHUNK,)
+    blocks = [
+        of_keys, of_keys, (1, CHUNK, 1, TILE * groups), of_decays, (), (), (), (1, CHUNK, 1, TILE), (TILE, width),
+    ]  # fmt: skip
+    described = [
+        descriptor_of(x, *b) if b and x is not None else x for x, b in zip(tensors, blocks)
+    ]
     segments = sizes.segments - 1 if mapped else sizes.segments
     programs = sizes.batch * sizes.heads * segments * (sizes.columns // (TILE * groups))
-    present = [b for x, b in zip(tensors, blocks) if x is not None]
-    read = present[: 4 if q is not None else 3]
-    weights = [(CHUNK, CHUNK)] * 2 if q is not None else []
-    stages = stages_of(read, [*present[len(read) :], *weights] * groups)
+    read = [b for x, b in zip(tensors[:4], blocks) if x is not None]
+    stored = [b for x, b in zip(tensors[7:9], blocks[7:]) if x is not None]
+    own: list[tuple[int, ...]] = [(CHUNK, CHUNK)] * 2 if q is not None else []
+    own += [of_decays] * 2 if gates.decays is None else []
+    stages = stages_of(read, [*stored, *own] * groups)
     many = programs > multiprocessors(v)
     if many:
         stages = STAGES
@@ -86,8 +77,8 @@ def walk_decaying_launch(
         hopper_decay.recur_decaying,
         (sizes.columns // (TILE * groups), sizes.heads * segments, sizes.batch),
         (
-            *described, *tensors[6:], sizes.heads, sizes.chunks, sizes.per_segment, sizes.columns, scale,
-            sizes.shared, stages, groups, mapped, rated,
+            *described, *tensors[9:], sizes.length, sizes.heads, sizes.chunks, sizes.per_segment, sizes.columns, scale,
+            sizes.shared, stages, groups, mapped, gates.softplus,
         ),
         tensors,
         num_warps=4,
@@ -102,25 +93,25 @@ def fits(k: Tensor) -> bool:
 
 
 class Segments(NamedTuple):
-    """The walks of a call: `run(k, v, decays) -> between` for what segments take in, None with one segment."""
+    """The walks of a call: `run(k, v, gates) -> between` for what segments take in, None with one segment."""
 
     between: Any
     run: Plan
 
 
-def segments_of(sizes: Sizes, k: Tensor, v: Tensor, decays: Tensor, new: Workspace) -> Segments:
+def segments_of(sizes: Sizes, k: Tensor, v: Tensor, gates: Gates, new: Workspace) -> Segments:
     """Return the launch of what segments take in."""
     if sizes.segments == 1:
         nothing = (None, None)
-        return Segments(nothing, lambda k, v, decays: nothing)
+        return Segments(nothing, lambda k, v, gates: nothing)
     between = (new.fresh(), new.totals())
     walk = walk_decaying_launch(
-        sizes, None, k, v, decays, (None, None), (None, between[1]), None, between[0], None, 1.0, True, False
+        sizes, None, k, v, gates, (None, None), (None, between[1]), None, between[0], None, 1.0, True
     )  # fmt: skip
 
-    def run(k: Tensor, v: Tensor, decays: Tensor) -> Any:
+    def run(k: Tensor, v: Tensor, gates: Gates) -> Any:
         fresh, totals = new.fresh(), new.totals()
-        walk(None, k, v, decays, (None, None), (None, totals), None, fresh, None)
+        walk(None, k, v, gates, (None, None), (None, totals), None, fresh, None)
         return fresh, totals
 
     return Segments(between, run)
@@ -136,12 +127,10 @@ def decaying_plan(
     new = Workspace(sizes, v.dtype, v.device)
     q, k, v = operands_of(sizes, q, k, v)
     initial = padded_state(initial, sizes)
-    decays, out, final = new.decays(), new.values(), new.state()
-    store = _decays_launch(sizes, gates, decays)
-    segments = segments_of(sizes, k, v, decays, new)
+    out, final = new.values(), new.state()
+    segments = segments_of(sizes, k, v, gates, new)
     walk = walk_decaying_launch(
-        sizes, q, k, v, decays, (out, None), segments.between, initial, final, skip, scale, False,
-        gates.slopes is not None,
+        sizes, q, k, v, gates, (out, None), segments.between, initial, final, skip, scale, False
     )  # fmt: skip
 
     def run(
@@ -149,10 +138,9 @@ def decaying_plan(
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         q, k, v = operands_of(sizes, q, k, v)
         initial = padded_state(initial, sizes)
-        decays, out, final = new.decays(), new.values(), new.state()
-        store(*gates[:3], decays)
-        between = segments.run(k, v, decays)
-        walk(q, k, v, decays, (out, None), between, initial, final, skip)
+        out, final = new.values(), new.state()
+        between = segments.run(k, v, gates)
+        walk(q, k, v, gates, (out, None), between, initial, final, skip)
         if not exact:
             out, final = out[..., :columns].contiguous(), final[..., :columns, :width].contiguous()
         return out, final

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gluon_kernels.attention.launches import descriptor_of
 from gluon_kernels.linear_attention import channels_backward, portable_backward
-from gluon_kernels.linear_attention.decay_launches import segments_of, walk_decaying_launch
+from gluon_kernels.linear_attention.decay_launches import Gates, segments_of, walk_decaying_launch
 from gluon_kernels.linear_attention.launches import (
     CHUNK,
     TILE,
@@ -286,15 +286,16 @@ def _decaying_states(
     sizes: Sizes, prepared: Prepared, v: Tensor, initial: Optional[Tensor], states: Tensor, scale: float, new: Workspace
 ) -> _States:  # fmt: skip
     """Without the delta rule N are the values."""
-    segments = segments_of(sizes, prepared.k, v, prepared.decays, new)
+    gates = Gates(None, decays=prepared.decays)
+    segments = segments_of(sizes, prepared.k, v, gates, new)
     walk = walk_decaying_launch(
-        sizes, None, prepared.k, v, prepared.decays, (None, states), segments.between, initial, None, None, scale,
-        False, False,
+        sizes, None, prepared.k, v, gates, (None, states), segments.between, initial, None, None, scale, False
     )  # fmt: skip
 
     def run(prepared: Prepared, v: Tensor, initial: Optional[Tensor], states: Tensor) -> Any:
-        between = segments.run(prepared.k, v, prepared.decays)
-        walk(None, prepared.k, v, prepared.decays, (None, states), between, initial, None, None)
+        gates = Gates(None, decays=prepared.decays)
+        between = segments.run(prepared.k, v, gates)
+        walk(None, prepared.k, v, gates, (None, states), between, initial, None, None)
         return v.contiguous(), None
 
     return _States(v.contiguous().detach(), None, run)

@@ -1,8 +1,8 @@
 """The walk over chunks of linear attention without the delta rule on Hopper: TMA, `wgmma` and warp specialization.
 
 It computes `portable.recur`, and P of each chunk, which passes through shared memory only. A group of four warps has 64 columns of a head's
-values, whose state, transposed, stays in registers; one warp copies tiles ahead, and two groups share them. P needs no state: with room for
-three chunks, that of a chunk is computed while the products of the chunk before are under way.
+values, whose state, transposed, stays in registers; one warp copies tiles ahead, and two groups share them. Decays and P need no
+state: with room for three chunks, those of a chunk are computed while the products of the chunk before are under way.
 
 Segments of a sequence walk at a time. A first launch stores what each takes in, and its decay; in a second one the program of a segment
 adds up those of the segments before.
@@ -17,6 +17,7 @@ from gluon_core.language.nvidia.hopper import (
     warpgroup_mma_init,
     warpgroup_mma_wait,
 )
+from gluon_kernels.linear_attention.decays import load_gates, store_decays
 from gluon_kernels.linear_attention.hopper import place_of, share_columns
 
 __all__ = ["recur_decaying"]
@@ -33,19 +34,49 @@ def copy_decaying(ring, sizes, SHARED: gl.constexpr, SETTINGS: gl.constexpr):
     for chunk in range(first, last):
         key = [batch, chunk * C, of_keys, 0]
         value = [batch, chunk * C, head, first_column]
-        decay = [(place + chunk) * (4 * C)]
         if SETTINGS[1]:
-            ring.fetch(position, [key, value, decay, key])
+            ring.fetch(position, [key, value, key])
+        elif SETTINGS[5]:
+            ring.fetch(position, [key, value])
         else:
-            ring.fetch(position, [key, value, decay])
+            ring.fetch(position, [key, value, [(place + chunk) * (4 * C)]])
         position = position.next()
+
+
+@gluon.jit
+def slot_of(slots, number):
+    """Return the decays of a slot: logarithms of e, then e, e_C / e and rates."""
+    return (
+        slots[0].index(number),
+        slots[1].index(number),
+        slots[2].index(number),
+        slots[3].index(number),
+    )
+
+
+@gluon.jit
+def rows_of(stored, C: gl.constexpr):
+    """Return decays that were stored, as `slot_of` does."""
+    return stored.slice(0, C), stored.slice(C, C), stored.slice(2 * C, C), stored.slice(3 * C, C)
+
+
+@gluon.jit
+def fill_decays(
+    gate, sources, slope, bias, sizes, slot, chunk, C: gl.constexpr, SOFTPLUS: gl.constexpr
+):
+    """Store the decays of a chunk, whose gates were loaded, to a slot; return the gates of the next chunk."""
+    gates, _, _, length, slots = sources
+    store_decays(slot_of(slots, slot), gate, slope, bias, length - chunk * C, C, SOFTPLUS)
+    return load_gates(
+        gates, gl.program_id(2), gl.program_id(1) % sizes[0], sizes[0], length, chunk + 1, C
+    )
 
 
 @gluon.jit
 def state_before(states, sizes, group: gl.constexpr, K: gl.constexpr, GROUPS: gl.constexpr):
     """Return the transposed state before the segment, [64, K], and the offsets of its elements in a state."""
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, K, 16])
-    fresh, totals, initial, _, _, _ = states
+    fresh, totals, initial, _, _, _, _ = states
     batch, head, first_column, _, _, segment = place_of(sizes, GROUPS)
     of_head = (batch * sizes[0] + head).to(gl.int64)
     size = K * sizes[4]
@@ -76,7 +107,7 @@ def scores_of(tiles, zeros):
     """Start the product of a chunk's queries and keys."""
     C: gl.constexpr = tiles[0].shape[1]
     K: gl.constexpr = tiles[0].shape[3]
-    q = tiles[3].reshape([C, K])
+    q = tiles[2].reshape([C, K])
     k = tiles[0].reshape([C, K]).permute((1, 0))
     return warpgroup_mma(q, k, zeros, use_acc=False, is_async=True)
 
@@ -88,11 +119,11 @@ def store_weights(buffer, scores, decays, skip, scale, RATED: gl.constexpr):
     C: gl.constexpr = scores.shape[0]
     i = gl.arange(0, C, gl.SliceLayout(1, layout))[:, None]
     j = gl.arange(0, C, gl.SliceLayout(0, layout))[None, :]
-    logs = decays.slice(0, C)
+    logs = decays[0]
     away = logs.load(gl.SliceLayout(1, layout))[:, None] - logs.load(gl.SliceLayout(0, layout))[None, :]  # fmt: skip
     weights = scores * gl.exp2(gl.where(i >= j, away, -float("inf"))) * scale
     if RATED:
-        weights = weights * decays.slice(3 * C, C).load(gl.SliceLayout(0, layout))[None, :]
+        weights = weights * decays[3].load(gl.SliceLayout(0, layout))[None, :]
     if skip is not None:
         weights = gl.where(i == j, weights + skip, weights)
     buffer.store(weights.to(buffer.dtype))
@@ -107,8 +138,9 @@ def walk_decaying(ring, writers, states, sizes, scale, group: gl.constexpr, SETT
     GROUPS: gl.constexpr = SETTINGS[2]
     SAVE: gl.constexpr = SETTINGS[3]
     MAPPED: gl.constexpr = SETTINGS[4]
-    RATED: gl.constexpr = SETTINGS[5]
+    GATED: gl.constexpr = SETTINGS[5]
     AHEAD: gl.constexpr = SETTINGS[6]
+    SOFTPLUS: gl.constexpr = SETTINGS[7]
     dtype: gl.constexpr = ring.dtype
     K: gl.constexpr = ring.block_shape[3]
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, C, 16])
@@ -117,12 +149,15 @@ def walk_decaying(ring, writers, states, sizes, scale, group: gl.constexpr, SETT
     state_operand: gl.constexpr = gl.DotOperandLayout(0, state_layout, 2)
     column: gl.constexpr = gl.SliceLayout(0, layout)
     writer, states_writer = writers
-    _, totals, _, final, skip, buffers = states
+    _, totals, _, final, skip, buffers, sources = states
+    RATED: gl.constexpr = sources[1] is not None
     heads, chunks, _, _, width = sizes
     batch, head, first_column, first, last, segment = place_of(sizes, GROUPS)
     of_head = batch * heads + head
     if MAPPED:
-        state, offsets = state_before((None, None, None, None, None, None), sizes, group, K, GROUPS)
+        state, offsets = state_before(
+            (None, None, None, None, None, None, None), sizes, group, K, GROUPS
+        )
     else:
         state, offsets = state_before(states, sizes, group, K, GROUPS)
     first_column += group * 64
@@ -133,45 +168,54 @@ def walk_decaying(ring, writers, states, sizes, scale, group: gl.constexpr, SETT
     left = gl.convert_layout(state.to(dtype), operand)
     done = zeros.to(dtype)  # what the chunk before left to be stored
     position = ring.consumer()
+    if GATED:
+        slope = None if sources[1] is None else gl.load(sources[1] + head).to(gl.float32)
+        bias = None if sources[2] is None else gl.load(sources[2] + head).to(gl.float32)
+        gate = load_gates(sources[0], batch, head, heads, sources[3], first, C)
+        gate = fill_decays(gate, sources, slope, bias, sizes, 2 * group, first, C, SOFTPLUS)
     if AHEAD:
-        tiles = ring.wait(position)
-        scores = scores_of(tiles, zeros)
+        scores = scores_of(ring.wait(position), zeros)
         scores = warpgroup_mma_wait(0, deps=[scores])
-        store_weights(buffers.index(2 * group), scores, tiles[2], own_skip, scale, RATED)
+        decays = slot_of(sources[4], 2 * group)
+        store_weights(buffers.index(2 * group), scores, decays, own_skip, scale, RATED)
     for chunk in range(first, last):
         tiles = ring.tiles(position) if AHEAD else ring.wait(position)
+        slot = 2 * group + (chunk - first) % 2
+        next_slot = 2 * group + (chunk - first + 1) % 2
+        decays = slot_of(sources[4], slot) if GATED else rows_of(tiles[2], C)
         k = tiles[0].reshape([C, K])
         v = tiles[1].reshape([C, 64 * GROUPS]).slice(group * 64, 64, dim=1).permute((1, 0))
         if OUTPUT:
-            q = tiles[3].reshape([C, K]).permute((1, 0))
+            q = tiles[2].reshape([C, K]).permute((1, 0))
             if not AHEAD:
                 scores = scores_of(tiles, zeros)
             result = warpgroup_mma(left, q, zeros, use_acc=False, is_async=True)
             if AHEAD:  # once more behind the last chunk, whose slot is there
                 ahead = position.next((chunk + 1 < last).to(gl.int32))
-                following = ring.wait(ahead)
-                scores = scores_of(following, zeros)
+                scores = scores_of(ring.wait(ahead), zeros)
             if chunk > first:
                 writer.store([batch, (chunk - 1) * C, head, first_column], done.permute((1, 0)))
         if SAVE:
             states_writer.store([(of_head * chunks + chunk) * width + first_column, 0], state)
-        from_first = tiles[2].slice(C, C).load(column)
+        from_first = decays[1].load(column)
         whole = gl.sum(gl.where(near == C - 1, from_first, 0.0), 0)
-        to_last = tiles[2].slice(2 * C, C).load(gl.SliceLayout(0, state_operand))[None, :]
+        to_last = decays[2].load(gl.SliceLayout(0, state_operand))[None, :]
         taken = (v.load(state_operand).to(gl.float32) * to_last).to(dtype)
         sums = warpgroup_mma(taken, k, warpgroup_mma_init(state * whole), is_async=True)
+        if GATED:
+            gate = fill_decays(gate, sources, slope, bias, sizes, next_slot, chunk + 1, C, SOFTPLUS)
         if OUTPUT:
-            buffer = buffers.index(2 * group + (chunk - first) % 2 if AHEAD else group)
+            buffer = buffers.index(slot if AHEAD else group)
             if not AHEAD:
                 scores = warpgroup_mma_wait(2, deps=[scores])
-                store_weights(buffer, scores, tiles[2], own_skip, scale, RATED)
+                store_weights(buffer, scores, decays, own_skip, scale, RATED)
             result = warpgroup_mma_wait(2 if AHEAD else 1, deps=[result])
             result = warpgroup_mma_init(result * (from_first * scale)[None, :])
             result = warpgroup_mma(v, buffer.permute((1, 0)), result, is_async=True)
             if AHEAD:
                 scores = warpgroup_mma_wait(2, deps=[scores])
-                other = buffers.index(2 * group + (chunk - first + 1) % 2)
-                store_weights(other, scores, following[2], own_skip, scale, RATED)
+                coming = slot_of(sources[4], next_slot)
+                store_weights(buffers.index(next_slot), scores, coming, own_skip, scale, RATED)
             state = warpgroup_mma_wait(1, deps=[sums])
             left = gl.convert_layout(state.to(dtype), operand)
             done = warpgroup_mma_wait(0, deps=[result]).to(dtype)
@@ -199,33 +243,47 @@ def walk_decaying(ring, writers, states, sizes, scale, group: gl.constexpr, SETT
 
 @gluon.jit
 def recur_decaying(
-    q_desc, k_desc, v_desc, decays, out_desc, states_desc, fresh, totals, initial, final, skip, heads, chunks, per_segment,
-    width, scale, SHARED: gl.constexpr, STAGES: gl.constexpr, GROUPS: gl.constexpr, MAPPED: gl.constexpr,
-    RATED: gl.constexpr,
+    q_desc, k_desc, v_desc, decays, gates, slopes, bias, out_desc, states_desc, fresh, totals, initial, final, skip,
+    length, heads, chunks, per_segment, width, scale, SHARED: gl.constexpr, STAGES: gl.constexpr, GROUPS: gl.constexpr,
+    MAPPED: gl.constexpr, SOFTPLUS: gl.constexpr,
 ):  # fmt: skip
     """Walk over the chunks of a segment; the grid has tiles of columns, heads x segments, and batches.
 
     Descriptors are of blocks [1, C, 1, K] of keys and queries, [1, C, 1, 64 GROUPS] of values, [4 C] of decays, [1, C, 1, 64] of the
-    result, and [64, K] of the states before chunks; None leaves out what needs them. States are float32, transposed: `initial` and `final`, of
+    result, and [64, K] of the states before chunks; None leaves out what needs them. Where `decays` are None, they are made of `gates`, or steps, with
+    `slopes`, `bias` and SOFTPLUS, as `store_decays` says; with steps, columns of P have rates. States are float32, transposed: `initial` and `final`, of
     heads, [batch, heads, V, K], and `fresh`, what all segments but the last take in, [batch, heads, segments - 1, V, K], with their decays,
     `totals`, None where there is one segment. MAPPED, the grid has these segments, and `final` and `totals` are stored. `width` is V, a
-    multiple of 64. RATED, the decays have rates, those of columns of P; `skip` [heads], if not None, is added to P's diagonal.
+    multiple of 64; `skip` [heads], if not None, is added to P's diagonal.
     """
     C: gl.constexpr = k_desc.block_type.shape[1]
     OUTPUT: gl.constexpr = q_desc is not None
     SAVE: gl.constexpr = states_desc is not None
+    GATED: gl.constexpr = decays is None
     AHEAD: gl.constexpr = OUTPUT and STAGES > 2
-    SETTINGS: gl.constexpr = (C, OUTPUT, GROUPS, SAVE, MAPPED, RATED, AHEAD)
+    SETTINGS: gl.constexpr = (C, OUTPUT, GROUPS, SAVE, MAPPED, GATED, AHEAD, SOFTPLUS)
     buffers = None
+    own = None
     if OUTPUT:
-        ring = tma_ring([k_desc, v_desc, decays, q_desc], STAGES, consumers=GROUPS)
+        ring = tma_ring([k_desc, v_desc, q_desc], STAGES, consumers=GROUPS)
         squared: gl.constexpr = gl.NVMMASharedLayout(128, 16, rank=2)
         slots: gl.constexpr = 2 * GROUPS if AHEAD else GROUPS
         buffers = gl.allocate_shared_memory(k_desc.dtype, [slots, C, C], squared)
+    elif GATED:
+        ring = tma_ring([k_desc, v_desc], STAGES, consumers=GROUPS)
     else:
         ring = tma_ring([k_desc, v_desc, decays], STAGES, consumers=GROUPS)
+    if GATED:
+        plain: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+        own = (
+            gl.allocate_shared_memory(gl.float32, [2 * GROUPS, C], plain),
+            gl.allocate_shared_memory(gl.float32, [2 * GROUPS, C], plain),
+            gl.allocate_shared_memory(gl.float32, [2 * GROUPS, C], plain),
+            gl.allocate_shared_memory(gl.float32, [2 * GROUPS, C], plain),
+        )
     sizes = (heads, chunks, per_segment, width, width)
-    states = (fresh, totals, initial, final, skip, buffers)
+    sources = (gates, slopes, bias, length, own)
+    states = (fresh, totals, initial, final, skip, buffers, sources)
     share_columns(
         walk_decaying, copy_decaying, ring, (out_desc, states_desc), states, sizes, scale, SHARED, GROUPS, SETTINGS
     )  # fmt: skip
