@@ -86,8 +86,8 @@ def around(
     own = {name for statement in ahead for name in stores(statement)}
     if wanted & (changed - own - {node.target.id}):
         return None  # a value that a round takes from the one before
-    if any(stores(s) & (own | {node.target.id}) for s in node.body if s not in ahead):
-        return None
+    if stores(inner) & own or any(node.target.id in stores(s) for s in node.body):
+        return None  # a result's place may have the same names, behind the mainloop
     if _carried(ahead, own):
         return None
     return Around(node, [reader.text_of(arg) for arg in node.iter.args], ahead, taken)

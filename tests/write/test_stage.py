@@ -63,7 +63,7 @@ def place_of(tile, columns, BM: gl.constexpr, BN: gl.constexpr):
 
 @gluon.jit(layouts="auto")
 def rounds(a, b, c, M, N, K, first, programs, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr):  # fmt: skip
-    """Walk over the tiles; the result of each goes to memory before the next one begins."""
+    """Walk over the tiles; the result of each goes to memory, by a place of its own, before the next one begins."""
     a_tiles = gl.portable.descriptor(a, [M, K], [K, 1], [BM, BK])
     b_tiles = gl.portable.descriptor(b, [K, N], [N, 1], [BK, BN])
     c_tiles = gl.portable.descriptor(c, [M, N], [N, 1], [BM, BN])
@@ -75,6 +75,7 @@ def rounds(a, b, c, M, N, K, first, programs, BM: gl.constexpr, BN: gl.constexpr
             x = gl.portable.load(a_tiles, [row, k])
             y = gl.portable.load(b_tiles, [k, column])
             acc = gl.portable.mma(x, y, acc)
+        row, column = place_of(tile, columns, BM, BN)
         gl.portable.store(c_tiles, [row, column], acc + 1.0)
 
 
