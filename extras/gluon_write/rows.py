@@ -197,7 +197,31 @@ class _Reader(Form):
         if not isinstance(target, ast.Name):
             return None
         rows = self._uses(target.id)
-        return None if rows is None else self._shape(argument(node, 3, "block_shape"), rows)
+        shape = argument(node, 3, "block_shape")
+        if not rows:
+            return None if rows is None else []
+        if isinstance(shape, ast.Attribute) and shape.attr == "block_shape":
+            return self._smaller(node, self.text_of(shape.value), rows, target.id)
+        return self._shape(shape, rows)
+
+    def _smaller(
+        self, node: ast.Call, tensor: str, rows: set[int], name: str
+    ) -> Optional[list[_Edit]]:
+        """Let the kernel make a descriptor that host code made, with blocks of the part's rows."""
+        places = (
+            argument(other, 1, "offsets")
+            for other in ast.walk(self.tree)
+            if isinstance(other, ast.Call) and self.called(other) in (portable.load, portable.store)
+            and getattr(argument(other, 0, "ptr"), "id", "") == name
+        )  # fmt: skip
+        rank = next((len(one.elts) for one in places if isinstance(one, (ast.List, ast.Tuple))), 0)
+        if not rank or len(node.args) != 4 or [word.arg for word in node.keywords] != ["host"]:
+            return None
+        parts = [f" // {self.parts}" if d in rows else "" for d in range(rank)]
+        sizes = ", ".join(f"{tensor}.block_shape[{d}]{part}" for d, part in enumerate(parts))
+        strides = ", ".join([*(f"{tensor}.strides[{d}]" for d in range(rank - 1)), "1"])
+        start, stop = self._range_of(node.args[2])[0], self._range_of(node)[1]
+        return [_Edit(start, stop, f"[{strides}], [{sizes}])")]
 
     def _uses(self, name: str, seen: Sequence[tuple[int, str]] = ()) -> Optional[set[int]]:
         """Return the dimensions along the rows of all tiles of a descriptor, in the functions that take it, too."""

@@ -46,6 +46,7 @@ def facts_of(source: Any, warps: int, space: str) -> dict[str, str]:
                 facts[param.name] = text
             continue
         facts[f"{param.name} is None"] = str(kind == "constexpr" and value is None)
+        facts[f"isinstance({param.name}, {space}.tuple)"] = str(isinstance(kind, tuple))
         if isinstance(kind, str) and kind.startswith("*") and kind[1:] in kinds:
             facts[f"{param.name}.dtype.element_ty"] = f"{space}.{kinds[kind[1:]]}"
     return {**facts, f"{space}.num_warps()": str(warps)}

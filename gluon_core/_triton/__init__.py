@@ -447,7 +447,20 @@ def make_prototype(
     make = _code_generator().ASTFunction
     if at_least(3, 7):
         return make([], arg_types, dict(attributes))
-    return make([], arg_types, dict(constants), dict(attributes))
+    prototype = make([], arg_types, dict(constants), dict(attributes))
+    values_of = prototype.deserialize
+    prototype.deserialize = lambda function: [_retyped(value) for value in values_of(function)]
+    return prototype
+
+
+def _retyped(value: Any) -> Any:
+    """Return a tuple whose type has the constants in it: a branch that returns copies values by their types."""
+    if not isinstance(value, tl_core.tuple):
+        return value
+    items = [_retyped(item) for item in value.values]
+    return tl_core.tuple(
+        items, tuple_type([item.type for item in items], getattr(value.type, "fields", None))
+    )
 
 
 SpecializationProxy = namedtuple("SpecializationProxy", ["constants", "signature"])

@@ -14,6 +14,7 @@ import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.errors import ArgumentError
 from gluon_core.nvidia.hopper import TensorDescriptor
+from gluon_core.registry.load import registry
 from gluon_write.port import port
 
 pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
@@ -102,6 +103,31 @@ def test_functions_that_make_descriptors(BM, BN, warps, partitions, tmp_path):
     text = asked.asm["ttgir"]
     assert re.search(rf"memdesc<[2-9]x{BN}x64xf16", text)  # a ring of buffers
     assert text.count("ttg.warp_specialize(") == partitions
+
+
+@pytest.mark.sampled(6)
+@pytest.mark.parametrize("stage", [1, 3])
+def test_parts_of_blocks_that_host_code_describes(stage, tmp_path, monkeypatch):
+    """Two consumers have a half of the rows each: the kernel makes descriptors of the queries and the result for them."""
+    torch = pytest.importorskip("torch")
+    path = tmp_path / "fused_attention.py"
+    path.write_text(port((FOLDER / path.name).read_text(), str(FOLDER / path.name)).text)
+    spec = importlib.util.spec_from_file_location("described", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module, "tensor_map", _tensor_map)
+    x = torch.zeros(256, 64, dtype=torch.float16)
+    tiles = [
+        module.TensorDescriptor(x, x.shape, [64, 1], [rows, 64]) for rows in (128, 64, 64, 128)
+    ]
+    words = {"FP8_OUTPUT": False, "warp_specialize": False, "IS_HOPPER": True, "num_warps": 8}
+    kernel = module.tutorial_attn_fwd.warmup(
+        0.3, torch.zeros(256), 1, 1, *tiles, N_CTX=256, HEAD_DIM=64, BLOCK_M=128, BLOCK_N=64,
+        STAGE=stage, target=registry().target("sm_90"), **words,
+    )  # fmt: skip
+    text = kernel.asm["ttgir"]
+    assert text.count("ttg.warp_specialize(") == 1
+    assert text.count("ttng.tensormap_create") == 2
 
 
 @pytest.mark.sampled(24)
