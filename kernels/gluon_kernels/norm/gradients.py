@@ -41,7 +41,8 @@ def store_columns(pointer, total, start, columns):
     a thread with several in a row would write to as many places."""
     layout: gl.constexpr = gl.BlockedLayout([1], [gl.target.warp_size()], [gl.num_warps()], [0])
     column = start + gl.arange(0, total.shape[0], layout)
-    gl.store(pointer + column, gl.convert_layout(total, layout), mask=column < columns)
+    value = gl.convert_layout(total, layout).to(pointer.dtype.element_ty)
+    gl.store(pointer + column, value, mask=column < columns)
 
 
 @gluon.jit
@@ -71,18 +72,18 @@ def store_sums(
 
 
 @gluon.jit
-def norm_backward(
-    grad, src, weight, statistics, dst, to_weight, to_bias, rows, columns, grad_stride, src_stride,
-    dst_stride, CENTRED: gl.constexpr, ALIGN: gl.constexpr, PARTS: gl.constexpr, ROWS: gl.constexpr,
-    PIECES: gl.constexpr, WIDTH: gl.constexpr, layout: gl.constexpr,
+def rows_backward(
+    program, programs, grad, src, weight, statistics, dst, rows, columns, grad_stride, src_stride,
+    dst_stride, CENTRED: gl.constexpr, ALIGN: gl.constexpr, ROWS: gl.constexpr, PIECES: gl.constexpr,
+    WIDTH: gl.constexpr, layout: gl.constexpr,
 ):  # fmt: skip
-    """Store the gradient of `src`, and for each program the sums over its rows of the gradients of weight and bias."""
+    """Store the gradient of `src` of each `programs`-th group of rows, and return sums over these of the gradients of weight and bias."""
     columns_sums = ()
     bias_sums = ()
     for _ in gl.static_range(PIECES):
         columns_sums = columns_sums + (gl.zeros([ROWS, WIDTH], gl.float32, layout),)
         bias_sums = bias_sums + (gl.zeros([ROWS, WIDTH], gl.float32, layout),)
-    for row in range(gl.program_id(0) * ROWS, rows, gl.num_programs(0) * ROWS):
+    for row in range(program * ROWS, rows, programs * ROWS):
         gs = load_pieces(
             grad, row, rows, columns, 0, grad_stride, 0, ALIGN, ROWS, PIECES, WIDTH, layout
         )
@@ -115,6 +116,20 @@ def norm_backward(
         for i in gl.static_range(PIECES):
             value = (scaled[i] - normals[i] * along[:, None] - offset[:, None]) * spread[:, None]
             store_piece(dst, value, row, rows, columns, i * WIDTH, dst_stride, ALIGN)
+    return columns_sums, bias_sums
+
+
+@gluon.jit
+def norm_backward(
+    grad, src, weight, statistics, dst, to_weight, to_bias, rows, columns, grad_stride, src_stride,
+    dst_stride, CENTRED: gl.constexpr, ALIGN: gl.constexpr, PARTS: gl.constexpr, ROWS: gl.constexpr,
+    PIECES: gl.constexpr, WIDTH: gl.constexpr, layout: gl.constexpr,
+):  # fmt: skip
+    """Store the gradient of `src`, and for each program the sums over its rows of the gradients of weight and bias."""
+    columns_sums, bias_sums = rows_backward(
+        gl.program_id(0), gl.num_programs(0), grad, src, weight, statistics, dst, rows, columns, grad_stride, src_stride,
+        dst_stride, CENTRED, ALIGN, ROWS, PIECES, WIDTH, layout,
+    )  # fmt: skip
     first = gl.program_id(0).to(gl.int64) * columns
     if to_weight is not None:
         to_weight += first
@@ -160,8 +175,8 @@ def exchange_rows(
 @gluon.jit
 def norm_backward_walk(
     grad, src, weight, statistics, dst, to_weight, to_bias, sums, arrived, rows, columns, grad_stride,
-    src_stride, dst_stride, CENTRED: gl.constexpr, ALIGN: gl.constexpr, PARTS: gl.constexpr,
-    ROWS: gl.constexpr, PIECES: gl.constexpr, WIDTH: gl.constexpr, layout: gl.constexpr,
+    src_stride, dst_stride, CENTRED: gl.constexpr, ALIGN: gl.constexpr, PARTS: gl.constexpr, ROWS: gl.constexpr,
+    PIECES: gl.constexpr, WIDTH: gl.constexpr, layout: gl.constexpr,
 ):  # fmt: skip
     """Do as `norm_backward` for rows of PARTS programs, each of which walks over its columns of ROWS rows at a time."""
     group, part = share(arrived, PARTS, ROWS)
@@ -263,6 +278,28 @@ def norm_backward_long(
 
 
 @gluon.jit
+def sums_of(
+    grad, src, statistics, begin, end, start, rows, columns, grad_stride, src_stride, WEIGHT: gl.constexpr,
+    CENTRED: gl.constexpr, ALIGN: gl.constexpr, ROWS: gl.constexpr, WIDTH: gl.constexpr,
+    layout: gl.constexpr,
+):  # fmt: skip
+    """Return sums over rows of `grad` times the normalized `src`, zeros without WEIGHT, and of `grad`; [WIDTH] from column `start` on."""
+    weights = gl.zeros([ROWS, WIDTH], gl.float32, layout)
+    biases = gl.zeros([ROWS, WIDTH], gl.float32, layout)
+    for row in range(begin, end, ROWS):
+        (g,) = load_pieces(
+            grad, row, rows, columns, start, grad_stride, 0, ALIGN, ROWS, 1, WIDTH, layout
+        )
+        biases += g.to(gl.float32)
+        if WEIGHT:
+            (x,) = load_pieces(
+                src, row, rows, columns, start, src_stride, 0, ALIGN, ROWS, 1, WIDTH, layout
+            )
+            weights += g.to(gl.float32) * normalized(x, statistics, row, rows, CENTRED, ROWS)
+    return gl.sum(weights, axis=0), gl.sum(biases, axis=0)
+
+
+@gluon.jit
 def column_sums(
     grad, src, statistics, to_weight, to_bias, rows, columns, grad_stride, src_stride, SHARE: gl.constexpr,
     CENTRED: gl.constexpr, ALIGN: gl.constexpr, ROWS: gl.constexpr, WIDTH: gl.constexpr,
@@ -271,23 +308,15 @@ def column_sums(
     """Store sums over SHARE rows each: of `grad` times the normalized `src`, and of `grad`."""
     start = gl.program_id(0) * WIDTH
     begin = gl.program_id(1) * SHARE
-    weights = gl.zeros([ROWS, WIDTH], gl.float32, layout)
-    biases = gl.zeros([ROWS, WIDTH], gl.float32, layout)
-    for row in range(begin, gl.minimum(begin + SHARE, rows), ROWS):
-        (g,) = load_pieces(
-            grad, row, rows, columns, start, grad_stride, 0, ALIGN, ROWS, 1, WIDTH, layout
-        )
-        biases += g.to(gl.float32)
-        if to_weight is not None:
-            (x,) = load_pieces(
-                src, row, rows, columns, start, src_stride, 0, ALIGN, ROWS, 1, WIDTH, layout
-            )
-            weights += g.to(gl.float32) * normalized(x, statistics, row, rows, CENTRED, ROWS)
+    weights, biases = sums_of(
+        grad, src, statistics, begin, gl.minimum(begin + SHARE, rows), start, rows, columns, grad_stride, src_stride,
+        to_weight is not None, CENTRED, ALIGN, ROWS, WIDTH, layout,
+    )  # fmt: skip
     first = gl.program_id(1).to(gl.int64) * columns
     if to_weight is not None:
-        store_columns(to_weight + first, gl.sum(weights, axis=0), start, columns)
+        store_columns(to_weight + first, weights, start, columns)
     if to_bias is not None:
-        store_columns(to_bias + first, gl.sum(biases, axis=0), start, columns)
+        store_columns(to_bias + first, biases, start, columns)
 
 
 @gluon.jit

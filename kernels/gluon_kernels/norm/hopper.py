@@ -6,8 +6,8 @@ elements stay in registers as they were loaded: exponentials are computed twice,
 
 With ODD, rows begin anywhere, and their tiles are those of the body, see `odd`; the first warp of the cluster counts the edges, whose numbers all warps load.
 
-The columns of a row are dealt to the warps of all blocks in runs of SPAN, PIECES times: tiles are [WARPS, SPAN], a row of a tile for each warp. EVEN says
-that no run goes beyond the row.
+The columns of a row are dealt to the warps of all blocks in runs of SPAN, PIECES times: tiles are [WARPS, SPAN], a row of a tile for each warp. The
+first WHOLE tiles do not go beyond the row.
 """
 
 import gluon_core as gluon
@@ -111,11 +111,11 @@ def columns_of(i: gl.constexpr, columns, ALIGN: gl.constexpr, WARPS: gl.constexp
 @gluon.jit
 def load_columns(
     start, i: gl.constexpr, columns, other, ALIGN: gl.constexpr, WARPS: gl.constexpr, SPAN: gl.constexpr,
-    EVEN: gl.constexpr, layout: gl.constexpr,
+    WHOLE: gl.constexpr, layout: gl.constexpr,
 ):  # fmt: skip
     """Return tile `i` of a row; `other` where there is no element."""
     place, inside = columns_of(i, columns, ALIGN, WARPS, SPAN, layout)
-    if EVEN:
+    if i < WHOLE:
         value = gl.load(start + place)
     else:
         value = gl.load(start + place, mask=inside, other=other)
@@ -141,13 +141,13 @@ def copy_vector(
 @gluon.jit
 def vector_columns(
     vector, i: gl.constexpr, columns, AHEAD: gl.constexpr, ALIGN: gl.constexpr, WARPS: gl.constexpr,
-    SPAN: gl.constexpr, EVEN: gl.constexpr, layout: gl.constexpr,
+    SPAN: gl.constexpr, WHOLE: gl.constexpr, layout: gl.constexpr,
 ):  # fmt: skip
     """Return tile `i` of a vector that all rows share, float32: from the copy in shared memory, or from the vector itself."""
     if AHEAD:
         value = vector.index(i).load(layout)
     else:
-        value = load_columns(vector, i, columns, 0, ALIGN, WARPS, SPAN, EVEN, layout)
+        value = load_columns(vector, i, columns, 0, ALIGN, WARPS, SPAN, WHOLE, layout)
     return value.to(gl.float32)
 
 
@@ -160,11 +160,11 @@ def shared_columns(layout):
 @gluon.jit
 def store_columns(
     start, i: gl.constexpr, value, columns, ALIGN: gl.constexpr, WARPS: gl.constexpr, SPAN: gl.constexpr,
-    EVEN: gl.constexpr, layout: gl.constexpr,
+    WHOLE: gl.constexpr, layout: gl.constexpr,
 ):  # fmt: skip
     """Store tile `i` of a row."""
     place, inside = columns_of(i, columns, ALIGN, WARPS, SPAN, layout)
-    if EVEN:
+    if i < WHOLE:
         gl.store(start + place, value.to(start.dtype.element_ty))
     else:
         gl.store(start + place, value.to(start.dtype.element_ty), mask=inside)
@@ -183,12 +183,12 @@ def start_of(pointer, row, stride, before, ALIGN: gl.constexpr, ODD: gl.constexp
 @gluon.jit
 def load_row(
     start, columns, other, ALIGN: gl.constexpr, PIECES: gl.constexpr, WARPS: gl.constexpr, SPAN: gl.constexpr,
-    EVEN: gl.constexpr, layout: gl.constexpr,
+    WHOLE: gl.constexpr, layout: gl.constexpr,
 ):  # fmt: skip
     """Return the tiles of a row, [WARPS, SPAN] each; `other` where there is no element."""
     pieces = ()
     for i in gl.static_range(PIECES):
-        piece = load_columns(start, i, columns, other, ALIGN, WARPS, SPAN, EVEN, layout)
+        piece = load_columns(start, i, columns, other, ALIGN, WARPS, SPAN, WHOLE, layout)
         pieces = pieces + (piece,)
     return pieces
 
@@ -226,9 +226,52 @@ def raised(x, factor, low):
 
 
 @gluon.jit
+def largest(pieces, PIECES: gl.constexpr):
+    """Return the maximum of each warp's elements, [WARPS], never -inf."""
+    most = pieces[0]
+    for i in gl.static_range(1, PIECES):
+        most = gl.maximum(most, pieces[i])
+    return gl.maximum(gl.max(most.to(gl.float32), 1), LOWEST)
+
+
+@gluon.jit
+def exponential_sums(pieces, most, PIECES: gl.constexpr):
+    """Return the sum of exp(x - most) of each warp's elements, [WARPS]."""
+    factor, low, rest = exponent_of(most)
+    total = gl.zeros(pieces[0].shape, gl.float32, pieces[0].type.layout)
+    for i in gl.static_range(PIECES):
+        total += raised(pieces[i], factor[:, None], low[:, None])
+    return gl.sum(total, 1) * gl.exp2(0.0 - rest)
+
+
+@gluon.jit
+def cluster_cross_entropy(
+    src, labels, loss, logsum, rows, columns, src_stride, label_stride, ignored, ALIGN: gl.constexpr,
+    PIECES: gl.constexpr, BLOCKS: gl.constexpr, WARPS: gl.constexpr, SPAN: gl.constexpr, WHOLE: gl.constexpr,
+    layout: gl.constexpr,
+):  # fmt: skip
+    """Do as `portable.cross_entropy`, a row for each cluster; without a mean."""
+    row = gl.program_id(0)
+    barrier = begin_exchange(WARPS)
+    label = gl.load(labels + row.to(gl.int64) * label_stride)
+    counts = label != ignored
+    known = counts & (label >= 0) & (label < columns)
+    hit = gl.load(row_start(src, row, src_stride) + label, mask=known, other=float("nan"))
+    start = row_start(src, row, src_stride // ALIGN * ALIGN)
+    pieces = load_row(start, columns, -float("inf"), ALIGN, PIECES, WARPS, SPAN, WHOLE, layout)
+    most = largest(pieces, PIECES)
+    of_warp = exponential_sums(pieces, most, PIECES)
+    of_all, totals = exchange(barrier, most, of_warp, BLOCKS, WARPS)
+    highest = gl.max(of_all, 0)
+    normal = highest + gl.log(gl.sum(totals * gl.exp2((of_all - highest) * LOG2E), 0))
+    gl.store(loss + row, gl.where(counts, normal - hit.to(gl.float32), 0.0))
+    gl.store(logsum + row, normal)
+
+
+@gluon.jit
 def cluster_softmax(
     src, dst, sums, arrived, rows, columns, src_stride, dst_stride, ALIGN: gl.constexpr, PIECES: gl.constexpr,
-    BLOCKS: gl.constexpr, WARPS: gl.constexpr, SPAN: gl.constexpr, EVEN: gl.constexpr, layout: gl.constexpr,
+    BLOCKS: gl.constexpr, WARPS: gl.constexpr, SPAN: gl.constexpr, WHOLE: gl.constexpr, layout: gl.constexpr,
     ODD: gl.constexpr,
 ):  # fmt: skip
     """Do as `portable.softmax`, a row for each cluster; `sums` and `arrived` are not used."""
@@ -240,22 +283,15 @@ def cluster_softmax(
         before, body = body_of(row, columns, src_stride, ALIGN, 0)
         edge, place, _, own = edges_of_row(src, row, src_stride, before, body, columns, low, ALIGN, BLOCKS)  # fmt: skip
     start = start_of(src, row, src_stride, before, ALIGN, ODD)
-    pieces = load_row(start, body, low, ALIGN, PIECES, WARPS, SPAN, EVEN, layout)
-    most = pieces[0]
-    for i in gl.static_range(1, PIECES):
-        most = gl.maximum(most, pieces[i])
-    most = gl.maximum(gl.max(most.to(gl.float32), 1), LOWEST)
+    pieces = load_row(start, body, low, ALIGN, PIECES, WARPS, SPAN, WHOLE, layout)
+    most = largest(pieces, PIECES)
     if ODD:
         highest = gl.maximum(gl.max(gl.max(edge, 1), 0), LOWEST)
         first = gl.arange(0, WARPS, most.type.layout) == 0
         most = gl.where(first, gl.maximum(most, highest), most)
         sum_of_edges = gl.sum(gl.sum(gl.exp2((edge - highest) * LOG2E), 1), 0)
         of_edges = gl.where(first, sum_of_edges * gl.exp2((highest - most) * LOG2E), 0.0)
-    factor, low, rest = exponent_of(most)
-    total = gl.zeros([WARPS, SPAN], gl.float32, layout)
-    for i in gl.static_range(PIECES):
-        total += raised(pieces[i], factor[:, None], low[:, None])
-    of_warp = gl.sum(total, 1) * gl.exp2(0.0 - rest)
+    of_warp = exponential_sums(pieces, most, PIECES)
     if ODD:
         of_warp += of_edges
     of_all, totals = exchange(barrier, most, of_warp, BLOCKS, WARPS)
@@ -269,22 +305,22 @@ def cluster_softmax(
         gl.store(row_start(dst, row, dst_stride) + place, edge, mask=own)
     for i in gl.static_range(PIECES):
         value = raised(pieces[i], factor, low) * scale
-        store_columns(start, i, value, body, ALIGN, WARPS, SPAN, EVEN, layout)
+        store_columns(start, i, value, body, ALIGN, WARPS, SPAN, WHOLE, layout)
 
 
 @gluon.jit
 def cluster_softmax_backward(
     grad, result, dst, sums, arrived, rows, columns, grad_stride, result_stride, dst_stride,
     ALIGN: gl.constexpr, PIECES: gl.constexpr, BLOCKS: gl.constexpr, WARPS: gl.constexpr, SPAN: gl.constexpr,
-    EVEN: gl.constexpr, layout: gl.constexpr,
+    WHOLE: gl.constexpr, layout: gl.constexpr,
 ):  # fmt: skip
     """Do as `portable.softmax_backward`, a row for each cluster; `sums` and `arrived` are not used."""
     row = gl.program_id(0)
     barrier = begin_exchange(WARPS)
     start = row_start(grad, row, grad_stride // ALIGN * ALIGN)
-    gs = load_row(start, columns, 0, ALIGN, PIECES, WARPS, SPAN, EVEN, layout)
+    gs = load_row(start, columns, 0, ALIGN, PIECES, WARPS, SPAN, WHOLE, layout)
     start = row_start(result, row, result_stride // ALIGN * ALIGN)
-    ys = load_row(start, columns, 0, ALIGN, PIECES, WARPS, SPAN, EVEN, layout)
+    ys = load_row(start, columns, 0, ALIGN, PIECES, WARPS, SPAN, WHOLE, layout)
     total = gl.zeros([WARPS, SPAN], gl.float32, layout)
     for i in gl.static_range(PIECES):
         total += gs[i].to(gl.float32) * ys[i].to(gl.float32)
@@ -294,14 +330,14 @@ def cluster_softmax_backward(
     start = row_start(dst, row, dst_stride // ALIGN * ALIGN)
     for i in gl.static_range(PIECES):
         value = ys[i].to(gl.float32) * (gs[i].to(gl.float32) - shift)
-        store_columns(start, i, value, columns, ALIGN, WARPS, SPAN, EVEN, layout)
+        store_columns(start, i, value, columns, ALIGN, WARPS, SPAN, WHOLE, layout)
 
 
 @gluon.jit
 def cluster_norm(
     src, weight, bias, dst, residual, summed, statistics, sums, arrived, rows, columns, src_stride, dst_stride,
     residual_stride, epsilon, CENTRED: gl.constexpr, ALIGN: gl.constexpr, PIECES: gl.constexpr,
-    BLOCKS: gl.constexpr, WARPS: gl.constexpr, SPAN: gl.constexpr, EVEN: gl.constexpr, layout: gl.constexpr,
+    BLOCKS: gl.constexpr, WARPS: gl.constexpr, SPAN: gl.constexpr, WHOLE: gl.constexpr, layout: gl.constexpr,
     AHEAD: gl.constexpr, ODD: gl.constexpr, SHIFT: gl.constexpr,
 ):  # fmt: skip
     """Do as `portable.norm` without a residual, a row for each cluster; `sums` and `arrived` are not used.
@@ -318,7 +354,7 @@ def cluster_norm(
     if AHEAD:
         weights = copy_vector(weight, columns, ALIGN, PIECES, WARPS, SPAN, layout)
     start = start_of(src, row, src_stride, before, ALIGN, ODD)
-    pieces = load_row(start, body, 0, ALIGN, PIECES, WARPS, SPAN, EVEN, layout)
+    pieces = load_row(start, body, 0, ALIGN, PIECES, WARPS, SPAN, WHOLE, layout)
     of_warps: gl.constexpr = gl.SliceLayout(1, layout)
     middle = gl.zeros([WARPS], gl.float32, of_warps)
     if CENTRED:  # squares are summed relative to the mean of the warp
@@ -330,7 +366,7 @@ def cluster_norm(
     square = gl.zeros([WARPS, SPAN], gl.float32, layout)
     for i in gl.static_range(PIECES):
         x = pieces[i].to(gl.float32) - middle[:, None]
-        if CENTRED and not EVEN:
+        if CENTRED and i >= WHOLE:
             _, there = columns_of(i, body, ALIGN, WARPS, SPAN, layout)
             x = gl.where(there, x, 0.0)
         square += x * x
@@ -368,12 +404,12 @@ def cluster_norm(
                 value = value + load_shifted(bias + column, before, there, ALIGN, SHIFT)
         else:
             if weight is not None:
-                more = vector_columns(weights, i, columns, AHEAD, ALIGN, WARPS, SPAN, EVEN, layout)
+                more = vector_columns(weights, i, columns, AHEAD, ALIGN, WARPS, SPAN, WHOLE, layout)
                 value = value * more
             if bias is not None:
-                more = load_columns(bias, i, columns, 0, ALIGN, WARPS, SPAN, EVEN, layout)
+                more = load_columns(bias, i, columns, 0, ALIGN, WARPS, SPAN, WHOLE, layout)
                 value = value + more.to(gl.float32)
-        store_columns(start, i, value, body, ALIGN, WARPS, SPAN, EVEN, layout)
+        store_columns(start, i, value, body, ALIGN, WARPS, SPAN, WHOLE, layout)
     if ODD:
         value = with_vectors((edge - centre) * spread, weight, bias, place, inside)
         start = row_start(dst, row, dst_stride)

@@ -8,11 +8,28 @@ from typing import Any, Callable, Mapping, Optional, Sequence
 import torch
 from torch import Tensor
 
-from gluon_kernels.norm import composite, gradients, hopper, odd, odd_gradients, portable
-from gluon_kernels.norm.rows import ClusterTiling, Tiling, stacked, tiling, walking_tiling
+from gluon_kernels.norm import (
+    composite,
+    few_gradients,
+    gradients,
+    hopper,
+    odd,
+    odd_gradients,
+    portable,
+)
+from gluon_kernels.norm.rows import (
+    ClusterTiling,
+    Tiling,
+    column_tiling,
+    stacked,
+    tiling,
+    walking_tiling,
+)
 from gluon_kernels.norm.tilings import (
     ahead,
+    early,
     of_bodies,
+    packed,
     shifts,
     tiling_of,
     tiling_or_cluster,
@@ -139,7 +156,7 @@ def softmax_plan(x: Tensor, dtype: torch.dtype, out: Optional[Tensor]) -> Plan:
     form = (1 << 20, 8) if wide else (1 << 18, 2)  # as measured
     whole = whole_accesses(src, dst)
     tiles, options = tiling_or_cluster(*(whole or (src, dst)), least=form[0], fewest=form[1])
-    tiles = tiles if whole is None else of_bodies(tiles)
+    tiles = packed(tiles, src) if whole is None else of_bodies(tiles)
     kernel = portable.softmax if whole is None else odd.softmax
     if isinstance(tiles, ClusterTiling):
         kernel = hopper.cluster_softmax
@@ -177,6 +194,7 @@ def softmax_gradient_plan(grad: Tensor, result: Tensor, dtype: torch.dtype) -> P
     new = empty()
     dst = Rows.of(new)
     tiles, options = tiling_or_cluster(gs, ys, dst, held=2, least=40_000 * 16)
+    tiles = packed(tiles, ys)
     space = Workspace.of_rows(tiles, ys.count)
     sums, arrived = space(result.device)
     sizes = (ys.count, ys.columns, gs.stride, ys.stride, dst.stride)
@@ -235,6 +253,7 @@ def norm_plan(
         tiles = tiles if whole is None else of_bodies(tiles)
     else:  # a second matrix is not kept: one is loaded, added and dropped
         tiles, options = tiling_of(*all_rows), {}
+    tiles = tiles if whole is not None else packed(tiles, src)
     kernel = portable.norm if whole is None else odd.norm
     if isinstance(tiles, ClusterTiling):
         kernel = hopper.cluster_norm
@@ -255,6 +274,7 @@ def norm_plan(
         ODD=whole is not None,
         SHIFT=shifts(x, weight, bias),
         AHEAD=whole is None and ahead(tiles, weight, bias),
+        EARLY=whole is None and early(tiles),
         **tiles.constants(),
     )
     apart = any(not v.is_contiguous() for v in vectors)
@@ -333,18 +353,23 @@ def norm_gradient_plan(
     rows, columns = src.count, src.columns
     strides = (gs.stride, src.stride, dst.stride)
     bits = max(8 * row.tensor.element_size() for row in every)
+    kept = columns <= MOST_SUMMED * current_target().warp_size  # sums of columns by each program
+    few = kept and rows <= FEW and (to_weight or to_bias) is not None
     narrow = common_align(*every) * bits < 64  # each element has an address
-    tiles = tiling_of(*every, held=4 if narrow else 2)
+    least = multiprocessors(x) if few else 0  # then other programs have columns
+    tiles = tiling_of(*every, held=4 if narrow else 2, least=least)
     whole = whole_accesses(gs, src, dst)
     alone = tiles
     if whole is not None:
-        alone = of_bodies(tiling_of(*whole, held=3))
+        alone = of_bodies(tiling_of(*whole, held=3, least=least))
         most = 24 if centred or bits > 16 else 32  # elements of a thread that do not spill
         if alone.parts > 1 or alone.pieces * alone.layout.size_per_thread[1] > most:
             alone, whole = tiles, None
-    if alone.parts == 1 and columns <= MOST_SUMMED * current_target().warp_size:
+    if alone.parts == 1 and kept:
         tiles = stacked(alone)
         programs = min(tiles.grid(rows), 2 * multiprocessors(x))
+        if few:
+            return _few_gradient_plan(tiles, programs, gs, src, dst, weight, statistics, centred, to_weight, to_bias, whole is not None)  # fmt: skip
         kernel = gradients.norm_backward
         if whole is not None:  # a program has rows that are `align` apart
             programs = max(1, programs // tiles.align) * tiles.align
@@ -405,6 +430,49 @@ def norm_gradient_plan(
         return steps if totals.wanted else steps[:1]
 
     return reading(totals.after(empty, launches, space.of(x)), gs, src)
+
+
+FEW = 264  # rows up to which columns are read again: more rows take a program of columns longer than a second launch
+
+
+def _few_gradient_plan(
+    tiles: Tiling, programs: int, gs: Rows, src: Rows, dst: Rows, weight: Optional[Tensor], statistics: Tensor,
+    centred: bool, to_weight: Optional[torch.dtype], to_bias: Optional[torch.dtype], odd: bool,
+) -> Plan:  # fmt: skip
+    """Return the plan of `norm_gradient_plan` by one launch, see `few_gradients`."""
+    x, rows, columns = src.tensor, src.count, src.columns
+    align = common_align(gs, src)
+    bits = max(8 * row.tensor.element_size() for row in (gs, src))
+    near = column_tiling(
+        columns, bits, align, rows, tiles.num_warps, current_target().warp_size, multiprocessors(x)
+    )
+    blocks = -(-columns // near.width)
+    if odd:  # a program has rows that are `align` apart
+        programs = -(-programs // tiles.align) * tiles.align
+    kinds = (to_weight, to_bias)
+    empty = allocator(dst.tensor.shape, dst.tensor.dtype, x.device)
+    vectors = [None if kind is None else allocator((columns,), kind, x.device) for kind in kinds]
+    new = [None if vector is None else vector() for vector in vectors]
+    tensors = (gs.tensor, x, weight, statistics, dst.tensor, *new)
+    launch = prepared(
+        few_gradients.norm_backward,
+        (blocks + programs,),
+        (*tensors, rows, columns, gs.stride, src.stride, dst.stride, blocks),
+        tensors,
+        options=registers(128),
+        CENTRED=centred,
+        ODD=odd,
+        SHIFT=odd and weight is not None and shifts(x, weight),
+        NEAR=near.align,
+        DEEP=near.rows,
+        NARROW=near.width,
+        columns_layout=near.layout,
+        **tiles.constants(),
+    )
+    makers = [empty, *(vector for vector in vectors if vector is not None)]
+    places = iter(range(5, 7))
+    results = [None if vector is None else next(places) for vector in vectors]
+    return reading(sequence(4, makers, [(launch, (*range(5), *results))], (4, *results)), gs, src)
 
 
 def _walking_gradient_plan(

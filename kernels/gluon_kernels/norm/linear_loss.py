@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, Callable, Iterator, Optional
+from typing import Any, Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -24,7 +24,6 @@ from gluon_kernels.plans import Plans, key
 __all__ = ["linear_cross_entropy"]
 
 _AT_ONCE = 1 << 28  # logits
-_KEPT = 1 << 24  # logits that are kept as they are for the gradient; of more, their gradient is
 _REDUCTIONS = ("none", "sum", "mean")
 
 
@@ -85,7 +84,7 @@ def _gradient(
     grad = grad.float()
     for first in range(0, len(weight), step):  # classes: each gradient of a weight is one sum
         part = weight[first : first + step]
-        logits = matmul(x, part.mT, out_dtype=torch.float32)
+        logits = matmul(x, part.mT)
         known = (grad, logits, labels - first, logsum, None, ignore_index - first)
         slope = gradient_of_logits(*known, x.dtype)
         to_x += matmul(slope, part, out_dtype=torch.float32)
@@ -117,14 +116,9 @@ def _losses(x: Tensor, weight: Tensor, labels: Tensor, ignore_index: int) -> tup
         check_labels(labels, len(weight), ignore_index)
     losses, logsum = (torch.empty(len(x), dtype=torch.float32, device=x.device) for _ in "ab")
     for part in _parts(x, weight):
-        logits = matmul(x[part], weight.mT, out_dtype=torch.float32)
+        logits = matmul(x[part], weight.mT)
         losses[part], logsum[part] = losses_of(logits, labels[part], ignore_index)
     return losses, logsum
-
-
-def _folded(inverse: Optional[Tensor], x: Tensor) -> Optional[Tensor]:
-    """Return the factor that the kept gradient of logits has: float16 keeps no probabilities that are divided by thousands of labels."""
-    return None if x.dtype == torch.float16 else inverse
 
 
 def _forward(
@@ -135,7 +129,7 @@ def _forward(
     size = len(x) * len(weight)
     logits, inverse = None, None
     if 0 < size <= _AT_ONCE:
-        logits = matmul(x, weight.mT, out_dtype=torch.float32)
+        logits = matmul(x, weight.mT)
         if mean:
             loss, inverse, logsum = mean_loss_of(logits, labels, ignore_index, ctx is not None)
         else:
@@ -147,8 +141,9 @@ def _forward(
             loss = loss.sum() * inverse
     if ctx is not None:
         slope = None
-        if logits is not None and size > _KEPT:
-            known = (None, logits, labels, logsum, _folded(inverse, x), ignore_index)
+        if logits is not None and x.dtype == torch.float16:
+            # Probabilities that are divided by thousands of labels are too small for it: the factor comes later.
+            known = (None, logits, labels, logsum, None, ignore_index)
             slope, logits = gradient_of_logits(*known, x.dtype), None
         ctx.to_save = (x, weight, labels, logsum, inverse, logits, slope)
     result: Tensor = loss
@@ -166,9 +161,8 @@ def _gradients_of(ctx: Any, grad: Tensor, ignored: int) -> tuple[Any, ...]:
     factor = None
     if slope is None:
         slope = gradient_of_logits(grad, logits, labels, logsum, inverse, ignored, x.dtype)
-    else:  # that of losses that are added up, or of their mean
-        apart = inverse is not None and _folded(inverse, x) is None
-        factor = grad * inverse.clamp_max(1) if apart else grad  # no label may count
+    else:  # that of losses that are added up
+        factor = grad if inverse is None else grad * inverse.clamp_max(1)  # no label may count
         factor = factor[:, None] if factor.ndim else factor
     to_x = matmul(slope, weight) if needs[0] else None
     if needs[1]:
@@ -200,8 +194,8 @@ def linear_cross_entropy(
 ) -> Tensor:
     """Return the cross entropy of `x @ weight.mT` with labels, some rows of logits at a time.
 
-    Gradients flow to `x` and `weight`. For them, up to 268 million logits are kept, more than 16 million as their gradient in the dtype of `x`; more are
-    computed again, some classes at a time.
+    Logits have the dtype of `x`; losses are computed of them in float32. Gradients flow to `x` and `weight`. For them, up to 268 million logits are kept, those
+    of float16 as their gradient; more are computed again, some classes at a time.
 
     Args:
         x: [rows, width], float16, bfloat16 or float32.

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from gluon_core import language as gl
-from gluon_kernels.norm import portable
+from gluon_kernels.norm import hopper, portable
 from gluon_kernels.norm.launches import Workspace, prepared, reading
-from gluon_kernels.norm.rows import Tiling
-from gluon_kernels.norm.tilings import blocks_of, tiling_of
+from gluon_kernels.norm.rows import ClusterTiling, Tiling
+from gluon_kernels.norm.tilings import blocks_of, packed, tiling_of, tiling_or_cluster
 from gluon_kernels.norm.views import Rows
 from gluon_kernels.plans import Launch, Plan, allocator, current_target, registers, sequence
 
@@ -26,6 +26,10 @@ def cross_entropy_plan(x: Tensor, labels: Tensor, ignored: int) -> Plan:
     empty = allocator((src.count,), torch.float32, x.device)
     if tiles.parts > 1 and src.count >= WALKED and _is_packed(src):
         launch = _walking_launch(src, labels, ignored, (empty(), empty()))
+        return reading(sequence(2, (empty, empty), [(launch, range(4))], (2, 3)), src)
+    shared, options = tiling_or_cluster(src, waits=False)
+    if isinstance(shared, ClusterTiling):
+        launch = _sharing_launch(src, labels, shared, ignored, (empty(), empty()), options)
         return reading(sequence(2, (empty, empty), [(launch, range(4))], (2, 3)), src)
     space = Workspace.of_rows(tiles, src.count)
     results = (empty(), empty(), *space(x.device), None, None)
@@ -50,7 +54,7 @@ def _tiles(src: Rows) -> Tiling:
     own = tiles.layout
     few = tiles.pieces * own.size_per_thread[1] <= 24
     if tiles.num_warps != 16 or tiles.parts > 1 or not few or not _is_packed(src):
-        return tiles
+        return packed(tiles, src)
     layout = gl.BlockedLayout(own.size_per_thread, own.threads_per_warp, [1, 8], own.order)
     return replace(tiles, pieces=2 * tiles.pieces, width=tiles.width // 2, num_warps=8, layout=layout)  # fmt: skip
 
@@ -73,6 +77,23 @@ def _walking_launch(
         DEPTH=32 // vector,
         WIDTH=warps * lanes * vector,
         layout=gl.BlockedLayout([1, vector], [1, lanes], [1, warps], [1, 0]),
+    )
+
+
+def _sharing_launch(
+    src: Rows, labels: Tensor, tiles: ClusterTiling, ignored: int, results: tuple[Tensor, Tensor],
+    options: Mapping[str, Any],
+) -> Launch:  # fmt: skip
+    """Prepare `hopper.cluster_cross_entropy`."""
+    tensors = (src.tensor, labels, *results)
+    sizes = (src.count, src.columns, src.stride, labels.stride(0), ignored)
+    return prepared(
+        hopper.cluster_cross_entropy,
+        (tiles.grid(src.count),),
+        (*tensors, *sizes),
+        tensors,
+        options=options,
+        **tiles.constants(),
     )
 
 

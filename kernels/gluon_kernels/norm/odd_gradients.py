@@ -27,7 +27,20 @@ def norm_backward(
     WIDTH: gl.constexpr, SHIFT: gl.constexpr, layout: gl.constexpr,
 ):  # fmt: skip
     """Do as `gradients.norm_backward`; the number of programs is a multiple of ALIGN."""
-    first = gl.program_id(0) % ALIGN
+    rows_backward(
+        gl.program_id(0), gl.num_programs(0), grad, src, weight, statistics, dst, to_weight, to_bias, rows, columns,
+        grad_stride, src_stride, dst_stride, CENTRED, ALIGN, ROWS, PIECES, WIDTH, SHIFT, layout,
+    )  # fmt: skip
+
+
+@gluon.jit
+def rows_backward(
+    program, programs, grad, src, weight, statistics, dst, to_weight, to_bias, rows, columns, grad_stride,
+    src_stride, dst_stride, CENTRED: gl.constexpr, ALIGN: gl.constexpr, ROWS: gl.constexpr,
+    PIECES: gl.constexpr, WIDTH: gl.constexpr, SHIFT: gl.constexpr, layout: gl.constexpr,
+):  # fmt: skip
+    """Do as one program of `norm_backward`; without pointers it keeps no sums."""
+    first = program % ALIGN
     before, body = body_of(first, columns, src_stride, ALIGN, 1 if SHIFT else 0)
     edges: gl.constexpr = edge_layout(layout.warps_per_cta, gl.target.warp_size())
     place, inside = edges_of(before, body, columns, 0, ALIGN, edges)
@@ -46,8 +59,7 @@ def norm_backward(
     edge_weight = gl.full([1, 4 * ALIGN], 1.0, gl.float32, edges)
     if weight is not None:
         edge_weight = gl.load(weight + place, mask=inside, other=0.0).to(gl.float32)
-    programs = gl.num_programs(0) // ALIGN
-    for row in range(gl.program_id(0) // ALIGN * ROWS, count, programs * ROWS):
+    for row in range(program // ALIGN * ROWS, count, programs // ALIGN * ROWS):
         gs = load_pieces(of_grad, row, count, body, 0, ALIGN * grad_stride, 0, ALIGN, ROWS, PIECES, WIDTH, layout)  # fmt: skip
         xs = load_pieces(of_src, row, count, body, 0, ALIGN * src_stride, 0, ALIGN, ROWS, PIECES, WIDTH, layout)  # fmt: skip
         near = first + (row + gl.arange(0, ROWS, gl.SliceLayout(1, edges))) * ALIGN
@@ -93,7 +105,7 @@ def norm_backward(
         offset = gl.convert_layout(offset, near.type.layout)[:, None]
         value = (edge_g - edge_normal * along - offset) * edge_spread[:, None]
         gl.store(dst + offsets * dst_stride + place, value.to(dst.dtype.element_ty), mask=there)
-    start = gl.program_id(0).to(gl.int64) * columns
+    start = program.to(gl.int64) * columns
     store_all(to_weight, start, columns_sums, edge_columns, before, body, place, inside, PIECES, WIDTH, layout)  # fmt: skip
     store_all(to_bias, start, bias_sums, edge_bias, before, body, place, inside, PIECES, WIDTH, layout)  # fmt: skip
 

@@ -276,13 +276,13 @@ def cross_entropy_backward(
 def norm(
     src, weight, bias, dst, residual, summed, statistics, sums, arrived, rows, columns, src_stride,
     dst_stride, residual_stride, epsilon, CENTRED: gl.constexpr, ALIGN: gl.constexpr, PARTS: gl.constexpr,
-    ROWS: gl.constexpr, PIECES: gl.constexpr, WIDTH: gl.constexpr, layout: gl.constexpr,
+    ROWS: gl.constexpr, PIECES: gl.constexpr, WIDTH: gl.constexpr, layout: gl.constexpr, EARLY: gl.constexpr,
 ):  # fmt: skip
     """`dst = (x - mean) * scale * weight + bias` of `x = src + residual`, which goes to `summed`.
 
     RMS norm is layer norm whose mean is taken for zero: CENTRED is False. Arguments that are None are left
     out when the kernel is compiled. `summed` has rows like `dst`. `statistics`, kept for the gradient, are the factors of all rows,
-    and after them their means if CENTRED.
+    and after them their means if CENTRED. With EARLY, weight and bias are loaded before the programs wait for their rows.
     """
     row, part = share(arrived, PARTS, ROWS)
     start = part * (PIECES * WIDTH)
@@ -312,18 +312,37 @@ def norm(
         loaded = added
     store_norm(
         loaded, weight, bias, dst, statistics, sums, arrived, row, part, rows, columns, dst_stride, epsilon,
-        CENTRED, ALIGN, PARTS, ROWS, PIECES, WIDTH, layout,
+        CENTRED, ALIGN, PARTS, ROWS, PIECES, WIDTH, layout, EARLY,
     )  # fmt: skip
+
+
+@gluon.jit
+def shared_columns(
+    src, columns, start, ALIGN: gl.constexpr, PIECES: gl.constexpr, WIDTH: gl.constexpr, layout: gl.constexpr
+):  # fmt: skip
+    """Return the tiles of a vector that all rows share, [1, WIDTH] as they were loaded; none without a vector."""
+    pieces = ()
+    if src is not None:
+        for i in gl.static_range(PIECES):
+            column = start + i * WIDTH + gl.arange(0, WIDTH, gl.SliceLayout(0, layout))
+            piece = gl.portable.load(src, column, column < columns // ALIGN * ALIGN)
+            pieces = pieces + (piece[None, :],)
+    return pieces
 
 
 @gluon.jit
 def store_norm(
     loaded, weight, bias, dst, statistics, sums, arrived, row, part, rows, columns, dst_stride, epsilon,
     CENTRED: gl.constexpr, ALIGN: gl.constexpr, PARTS: gl.constexpr, ROWS: gl.constexpr,
-    PIECES: gl.constexpr, WIDTH: gl.constexpr, layout: gl.constexpr,
+    PIECES: gl.constexpr, WIDTH: gl.constexpr, layout: gl.constexpr, EARLY: gl.constexpr,
 ):  # fmt: skip
     """Store the norm of rows whose tiles are in registers, and their statistics."""
     start = part * (PIECES * WIDTH)
+    weights = ()
+    biases = ()
+    if EARLY:
+        weights = shared_columns(weight, columns, start, ALIGN, PIECES, WIDTH, layout)
+        biases = shared_columns(bias, columns, start, ALIGN, PIECES, WIDTH, layout)
     pieces = ()
     for i in gl.static_range(PIECES):
         pieces = pieces + (loaded[i].to(gl.float32),)
@@ -363,7 +382,13 @@ def store_norm(
         column = start + i * WIDTH
         value = (pieces[i] - middle[:, None]) * spread[:, None]
         if weight is not None:
-            value = value * load_columns(weight, columns, column, ALIGN, WIDTH, layout)
+            if EARLY:
+                value = value * weights[i].to(gl.float32)
+            else:
+                value = value * load_columns(weight, columns, column, ALIGN, WIDTH, layout)
         if bias is not None:
-            value = value + load_columns(bias, columns, column, ALIGN, WIDTH, layout)
+            if EARLY:
+                value = value + biases[i].to(gl.float32)
+            else:
+                value = value + load_columns(bias, columns, column, ALIGN, WIDTH, layout)
         store_piece(dst, value, row, rows, columns, column, dst_stride, ALIGN)

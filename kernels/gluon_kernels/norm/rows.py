@@ -22,6 +22,7 @@ __all__ = [
     "Tiling",
     "block_tiling",
     "cluster_tiling",
+    "column_tiling",
     "exchange",
     "fold",
     "load_pieces",
@@ -181,7 +182,7 @@ class ClusterTiling(Tiling):
     """Hold the distribution of a row over the warps of a cluster: a row of a tile for each, see `hopper`."""
 
     blocks: int = 8
-    even: bool = False  # no tile goes beyond the row
+    whole: int = 0  # tiles that do not go beyond the row
 
     def constants(self) -> dict[str, Any]:
         warps = self.blocks * self.num_warps
@@ -189,7 +190,7 @@ class ClusterTiling(Tiling):
             "BLOCKS": self.blocks,
             "WARPS": warps,
             "SPAN": self.width // warps,
-            "EVEN": self.even,
+            "WHOLE": self.whole,
         }
         return {**super().constants(), **own}
 
@@ -278,6 +279,29 @@ def stacked(tiles: Tiling, warps: int = 8) -> Tiling:
     return replace(tiles, rows=times * tiles.rows, num_warps=times * tiles.num_warps, layout=across)
 
 
+def column_tiling(
+    columns: int, bits: int, align: int, rows: int, warps: int, warp_size: int = 32, processors: int = 132
+) -> Tiling:  # fmt: skip
+    """Return the tiling of programs that add up their columns of all rows: 64, or fewer where that is few programs.
+
+    Args:
+        columns, bits, align, rows, processors: see `tiling`.
+        warps: of a program.
+    """
+    vector = min(align, 128 // bits)
+    width = min(64, warp_size * vector)
+    while width > 16 and 2 * -(-columns // width) < processors:
+        width //= 2
+    lanes = width // vector
+    near = warp_size // lanes * warps
+    deep = 1  # rows of a thread
+    most = 16 // vector if vector * bits >= 64 else 8  # three programs of 8 warps on a processor
+    while 2 * deep <= most and deep * near < min(rows, 256):
+        deep *= 2
+    layout = gl.BlockedLayout([1, vector], [warp_size // lanes, lanes], [warps, 1], [1, 0])
+    return Tiling(align, 1, deep * near, 1, width, warps, layout)
+
+
 WALKED = 2048  # columns of a program that walks over rows
 
 
@@ -318,24 +342,25 @@ def cluster_tiling(
         most: bits that a thread keeps.
 
     Returns:
-        None for rows that are too long for the registers of a cluster, or too few, or whose elements are not loaded 8 bytes at a time.
+        None for rows that are too long for the registers of a cluster, or whose elements are not loaded 8 bytes at a time.
     """
     vector = min(align, 128 // bits)
-    if vector * bits < 64 or rows * blocks < processors:
+    if vector * bits < 64:
         return None
     candidates = []
+    few = rows * blocks < 2 * processors  # what takes time then is a row of a warp
     for warps in (8, 4):
         width = blocks * warps * 32 * vector
         pieces = -(-columns // width)
         if pieces * vector * bits * held <= most:
-            candidates.append((pieces * width, -warps, pieces))
+            candidates.append((0 if few else pieces * width, -warps, pieces, pieces * width))
     if not candidates:
         return None
-    width, warps, pieces = min(candidates)
+    _, warps, pieces, width = min(candidates)
     of_blocks = [[1 << i, 0] for i in range(blocks.bit_length() - 1)]
     layout = gl.BlockedLayout([1, vector], [1, 32], [-warps, 1], [1, 0], of_blocks)
-    even = columns == width
-    return ClusterTiling(align, 1, 1, pieces, width // pieces, -warps, layout, blocks, even)
+    width //= pieces
+    return ClusterTiling(align, 1, 1, pieces, width, -warps, layout, blocks, columns // width)
 
 
 @functools.lru_cache(maxsize=4096)

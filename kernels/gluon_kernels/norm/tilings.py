@@ -7,14 +7,23 @@ from typing import Any, Optional
 
 from torch import Tensor
 
-from gluon_kernels.norm.rows import ClusterTiling, Tiling, block_tiling, cluster_tiling, tiling
+from gluon_kernels.norm.rows import (
+    ClusterTiling,
+    Tiling,
+    block_tiling,
+    cluster_tiling,
+    stacked,
+    tiling,
+)
 from gluon_kernels.norm.views import Rows, common_align
 from gluon_kernels.plans import current_target, multiprocessors, registers
 
 __all__ = [
     "ahead",
     "blocks_of",
+    "early",
     "of_bodies",
+    "packed",
     "shifts",
     "tiling_of",
     "tiling_or_cluster",
@@ -22,38 +31,55 @@ __all__ = [
 ]
 
 LEAST_ODD = 512  # columns: a program has several shorter rows, one element at a time
+EARLY_UP_TO = 40  # elements of a row that a thread keeps
 AHEAD_FROM = 32  # elements of a row that a thread keeps
 AHEAD_BYTES = 72 << 10  # of a block: three have room on a multiprocessor
 
 
-def tiling_of(*rows: Rows, held: int = 1, waits: bool = True) -> Tiling:
-    """Return the tiling for matrices of one shape; see `tiling`."""
+def tiling_of(*rows: Rows, held: int = 1, waits: bool = True, least: int = 0) -> Tiling:
+    """Return the tiling for matrices of one shape, as if they had at least so many rows; see `tiling`."""
     first = rows[0]
     return tiling(
         first.columns,
         max(8 * row.tensor.element_size() for row in rows),
         common_align(*rows),
         current_target().warp_size,
-        first.count,
+        max(first.count, least),
         held,
         waits,
         multiprocessors(first.tensor),
     )
 
 
+def packed(tiles: Tiling, rows: Rows, warps: int = 4) -> Tiling:
+    """Return a tiling with several rows for each program, where rows of less than four warps are many.
+
+    A processor has room for 32 programs, of however few warps, and each of them takes time to begin.
+    """
+    if isinstance(tiles, ClusterTiling) or tiles.parts > 1:
+        return tiles
+    least = 2 * multiprocessors(rows.tensor)  # programs
+    while warps > tiles.num_warps:
+        more = stacked(tiles, warps)
+        if more.grid(rows.count) >= least:
+            return more
+        warps //= 2
+    return tiles
+
+
 def tiling_or_cluster(
-    *rows: Rows, held: int = 1, least: Optional[int] = None, fewest: int = 8
+    *rows: Rows, held: int = 1, least: Optional[int] = None, fewest: int = 8, waits: bool = True
 ) -> tuple[Tiling, dict[str, Any]]:
     """Return the tiling for matrices of one shape and the options of the launch: clusters that share long rows, on Hopper.
 
     The simulator runs no assembly that reaches other blocks.
 
     Args:
-        held: see `tiling`.
+        held, waits: see `tiling`.
         least: bits of a row from which on clusters are faster than one program; None where they never are.
         fewest: blocks of a cluster, if these hold a row in few registers, and are several for each multiprocessor.
     """
-    first, target, tiles = rows[0], current_target(), tiling_of(*rows)
+    first, target, tiles = rows[0], current_target(), tiling_of(*rows, waits=waits)
     bits = max(8 * row.tensor.element_size() for row in rows)
     long = tiles.parts > 1 or (least is not None and first.columns * bits >= least)
     if long and target.has("nvidia.wgmma") and target.backend != "sim":
@@ -87,7 +113,9 @@ def whole_accesses(*rows: Rows) -> Optional[tuple[Rows, ...]]:
 def of_bodies(tiles: Tiling) -> Tiling:
     """Return the tiling for rows whose bodies are narrower than they are, each by itself."""
     tiles = replace(tiles, rows=1)
-    return replace(tiles, even=False) if isinstance(tiles, ClusterTiling) else tiles
+    if isinstance(tiles, ClusterTiling):
+        return replace(tiles, whole=max(0, tiles.whole - 1))
+    return tiles
 
 
 def shifts(x: Tensor, *vectors: Optional[Tensor]) -> bool:
@@ -106,6 +134,11 @@ def ahead(tiles: Tiling, weight: Optional[Tensor], bias: Optional[Tensor]) -> bo
     own = tiles.pieces * tiles.layout.size_per_thread[1]
     size = weight.element_size() * tiles.pieces * tiles.width // tiles.blocks
     return own > AHEAD_FROM and size <= AHEAD_BYTES
+
+
+def early(tiles: Tiling) -> bool:
+    """Return True if programs load the vectors that all rows share before they wait for their rows: where registers have room for both."""
+    return tiles.parts == 1 and tiles.pieces * tiles.layout.size_per_thread[1] <= EARLY_UP_TO
 
 
 def blocks_of(*rows: Rows) -> tuple[Tiling, tuple[int, int]]:

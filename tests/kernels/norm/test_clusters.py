@@ -8,6 +8,7 @@ import torch.nn.functional as F
 
 import gluon_kernels as kernels
 from gluon_kernels.norm import ops, rows, tilings, views
+from gluon_kernels.norm.loss import losses_of
 from tests.kernels.launched import launches_of, on_target
 
 pytestmark = [pytest.mark.once]
@@ -114,6 +115,20 @@ def test_statistics_are_kept_for_the_gradient(shared):
     assert torch.allclose(statistics, torch.cat([scales, x.mean(-1)]), rtol=1e-5)
 
 
+def test_losses(shared):
+    x = torch.randn(4, COLUMNS).bfloat16() * 3
+    x[1, ::3], x[2, 7] = -float("inf"), 300.0
+    labels = torch.tensor([COLUMNS - 1, -100, 7, COLUMNS])
+    with on_target("emu:sm_90"):
+        loss, logsum = losses_of(x, labels, -100)
+        (launch,) = launches_of(lambda: losses_of(x, labels, -100), "emu:sm_90")
+    assert launch.kernel.fn.__name__ == "cluster_cross_entropy"
+    right = F.cross_entropy(x[:3].float(), labels[:3], reduction="none")
+    torch.testing.assert_close(loss[:3], right)
+    assert loss[3].isnan()  # no class
+    torch.testing.assert_close(logsum, x.float().logsumexp(-1))
+
+
 def test_gradients_of_softmax(shared):
     result, grad = torch.randn(2, COLUMNS).softmax(-1), torch.randn(2, COLUMNS)
     with on_target("emu:sm_90"):
@@ -129,4 +144,3 @@ def test_rows_that_a_cluster_holds():
     assert rows.cluster_tiling(262144 + 8, 16, 8, 806) is None
     assert rows.cluster_tiling(262144, 16, 8, 806, held=2) is None
     assert rows.cluster_tiling(131072, 16, 1, 806) is None  # elements loaded one at a time
-    assert rows.cluster_tiling(131072, 16, 8, 16) is None  # fewer blocks than multiprocessors

@@ -10,10 +10,11 @@ import torch.nn.functional as F
 
 import gluon_kernels as kernels
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
-from gluon_kernels.norm import gated, loss, ops, portable, rows, tilings
+from gluon_kernels.norm import gated, launches, loss, ops, portable, rows, tilings, views
 from gluon_kernels.norm.problem import PROBLEMS, WITH_GRADIENTS
 from gluon_kernels.plans import Plans
 from gluon_kernels.topk.problem import WITH_GRADIENTS as OF_SUMS
+from tests.kernels.launched import launches_of
 from tests.kernels.routes import route
 
 pytestmark = [pytest.mark.once, pytest.mark.sampled(6)]
@@ -103,12 +104,52 @@ def test_softmax_along_other_dimensions(shape, dim, dtype, way):
     assert kernels.softmax(x.mT, -1).shape == x.mT.shape
 
 
+@pytest.mark.parametrize("dtype, columns", [(torch.bfloat16, 136), (torch.float16, 800), (torch.bfloat16, 1536)])  # fmt: skip
+def test_programs_have_several_short_rows(dtype, columns, monkeypatch):
+    monkeypatch.setattr(tilings, "multiprocessors", lambda tensor: 1)  # rows are many
+    monkeypatch.setattr(tilings, "LEAST_ODD", 10_000)
+    torch.manual_seed(0)
+    x = torch.randn(21, columns).to(dtype)
+    weight, bias = torch.randn(2, columns).to(dtype)
+    labels = torch.randint(0, columns, (21,))
+    labels[::4] = -100
+    wide = x.double()
+    grad = torch.randn(21, columns).to(dtype)
+    by_softmax = wide.softmax(-1).to(dtype)
+    known = by_softmax.double()
+    slope = known * (grad.double() - (grad.double() * known).sum(-1, keepdim=True))
+    cases = (
+        (lambda: kernels.softmax(x), known),
+        (lambda: kernels.rms_norm(x, weight), F.rms_norm(wide, (columns,), weight.double(), 1e-6)),
+        (lambda: kernels.layer_norm(x, weight, bias), F.layer_norm(wide, (columns,), weight.double(), bias.double())),
+        (lambda: kernels.layer_norm(x, residual=x)[0], F.layer_norm((x + x).double(), (columns,))),
+        (lambda: kernels.cross_entropy(x, labels), F.cross_entropy(wide, labels)),
+        (lambda: ops._softmax_backward.function(grad, by_softmax, dtype), slope),
+    )  # fmt: skip
+    for call, right in cases:
+        results = []
+        launched, *_ = launches_of(lambda call=call: results.append(call()), "sim:sm_90")
+        arguments = dict(zip(launched.kernel.arg_names, launched.arguments))
+        assert launched.options["num_warps"] == 4 and arguments["ROWS"] > 1
+        assert (results[0].double() - right).abs().max() < 1e-2 * right.abs().max()
+
+
+def test_few_short_rows_have_programs_of_their_own():
+    x = views.Rows.of(torch.empty(300, 800, dtype=torch.bfloat16))
+    assert tilings.packed(tilings.tiling_of(x), x).rows == 1
+    x = views.Rows.of(torch.empty(3000, 800, dtype=torch.bfloat16))
+    assert tilings.packed(tilings.tiling_of(x), x).rows == 4
+
+
 def test_gradients_of_softmax(programs, way):
     compare(kernels.softmax, lambda x: x.softmax(-1), torch.randn(2, 3, 300))
     compare(lambda x: kernels.softmax(x, 0), lambda x: x.softmax(0), torch.randn(30, 3))
 
 
-def test_gradients_of_norms(programs, way):
+@pytest.mark.parametrize("few", [0, 264])
+def test_gradients_of_norms(programs, way, few, monkeypatch):
+    monkeypatch.setattr(launches, "FEW", few)
+
     def rms(x, weight):
         return F.rms_norm(x, x.shape[-1:], weight, 1e-6)
 
@@ -123,6 +164,42 @@ def test_gradients_of_norms(programs, way):
     compare(kernels.rms_norm, rms, x, weight)
     compare(kernels.layer_norm, layer, x, weight, bias)
     compare(added, lambda x, y: F.layer_norm(x + y, (301,)) * (x + y), x, torch.randn(5, 301))
+
+
+def launches_of_gradients(count, columns, *, weight=True):
+    """Return how many launches the gradients of a layer norm take, after a comparison with torch's."""
+    vectors = [torch.randn(columns, requires_grad=True) for _ in range(2)]
+    x, grad = torch.randn(count, columns, requires_grad=True), torch.randn(count, columns)
+    leaves = (x, *vectors) if weight else (x,)
+    of_op = vectors if weight else [v.detach() for v in vectors]
+    result = kernels.layer_norm(x, *of_op)
+    sides = []
+    launched = launches_of(
+        lambda: sides.append(torch.autograd.grad(result, leaves, grad, retain_graph=True)), "sim:sm_90"
+    )  # fmt: skip
+    right = F.layer_norm(x, (columns,), *of_op)
+    sides.append(torch.autograd.grad(right, leaves, grad))
+    for mine, theirs in zip(*sides[-2:], strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-4)
+    return len(launched)
+
+
+def test_gradients_of_few_rows_take_one_launch():
+    assert launches_of_gradients(264, 40) == 1
+    assert launches_of_gradients(265, 40) == 2
+    assert launches_of_gradients(265, 40, weight=False) == 1
+    assert launches_of_gradients(2, 5000) == 1  # rows that several programs would share
+
+
+def test_programs_of_columns_have_all_rows():
+    for columns, bits, align, count in itertools.product(
+        (17, 300, 4024, 100_000), (16, 32), (1, 2, 8, 16), (1, 20, 264)
+    ):
+        tiles = rows.column_tiling(columns, bits, align, count, 8)
+        assert tiles.layout.size_per_thread[1] == min(align, 128 // bits)
+        lanes, warps = tiles.layout.threads_per_warp, tiles.layout.warps_per_cta
+        assert lanes[1] * tiles.layout.size_per_thread[1] == tiles.width and warps == [8, 1]
+        assert tiles.rows % (8 * lanes[0]) == 0 and tiles.rows <= 256  # offsets have 32 bits
 
 
 def test_gradients_of_swiglu(way, monkeypatch):
@@ -269,7 +346,7 @@ LABELS = torch.zeros(4, dtype=torch.int64)
 MISTAKES = [
     (lambda: kernels.softmax(X.int()), DtypeError, "x: .*int32"),
     (lambda: kernels.softmax(X, 2), ArgumentError, "dim: .*-2 to 1"),
-    (lambda: kernels.softmax(torch.zeros(())), ShapeError, "scalar"),
+    (lambda: kernels.softmax(torch.zeros(())), ShapeError, "at least one dimension"),
     (lambda: kernels.softmax(X, out=torch.zeros(4, 9)), ShapeError, "out: "),
     (lambda: kernels.softmax(X.clone().requires_grad_(), out=X.clone()), ArgumentError, "out: "),
     (lambda: kernels.softmax(X, out=torch.zeros(8).expand(4, 8)), ArgumentError, "out: .*expanded"),
@@ -336,4 +413,5 @@ def test_they_compile(target, columns):
     sizes = (100, columns, columns, columns)
     assert portable.softmax.warmup(x, x, *shared, *sizes, **constants, **options)
     arguments = (x, x, x, x, x, x, numbers, *shared, *sizes, columns, 1e-5)
-    assert portable.norm.warmup(*arguments, CENTRED=True, **constants, **options)
+    for early in (True, False):
+        assert portable.norm.warmup(*arguments, CENTRED=True, EARLY=early, **constants, **options)
