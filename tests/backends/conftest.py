@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from functools import cache
@@ -32,7 +31,6 @@ def _ask(requests: list[dict]) -> list[dict]:
             input=json.dumps(requests[len(answers) :]),
             capture_output=True,
             text=True,
-            env={**os.environ, "PYTHONPATH": ""},
             timeout=300,
         )
         answers += [json.loads(line) for line in child.stdout.splitlines()]
