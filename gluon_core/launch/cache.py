@@ -115,12 +115,10 @@ class Forms:
     def _refuse(self, wanted: Specialization, near: Any) -> NoReturn:
         """Name the argument that asks for code that is not there."""
         name = self._kernel.__name__
-        if self._forms:
-            known = [
-                form.specialization.differences(wanted, self._names)
-                for form in self._forms.values()
-            ]
-            differences = min(known, key=len)
+        with self._lock:
+            known = [form.specialization for form in self._forms.values()]
+        if known:
+            differences = min([one.differences(wanted, self._names) for one in known], key=len)
             message = f"this launch of {name} would compile and GLUON_NO_JIT is set"
             remedy = (
                 "Warm it up, or keep the argument from changing the key "

@@ -23,6 +23,7 @@ from gluon_core.errors import (
     TargetError,
 )
 from gluon_core.launch import place
+from gluon_core.launch.key import Specialization
 from gluon_core.plugin.device import Device
 from gluon_core.registry.load import registry
 from tests.core import kernels_for_runtime as kernels
@@ -329,6 +330,26 @@ def test_tensors_where_nothing_is_plugged_in_are_an_error(monkeypatch):
         assert caught.value.got == f"x on {kind}:0, y on {kind}:0"
         assert "The driver is too old." in caught.value.remedy
         assert "Installed backends: " in caught.value.remedy
+
+
+def test_strict_mode_compares_while_another_thread_compiles(monkeypatch):
+    x, y = torch.ones(64), torch.zeros(64)
+    for n in (64, 33):
+        kernels.scale[1](x, y, n, 2.0, 64, L32)
+    monkeypatch.setenv("GLUON_NO_JIT", "1")
+    differences = Specialization.differences
+
+    def compared(self, other, names):
+        thread = threading.Thread(
+            target=lambda: kernels.scale.warmup(x, y, 64, 2.0, 128, L32, grid=(1,))
+        )
+        thread.start()
+        thread.join()
+        return differences(self, other, names)
+
+    monkeypatch.setattr(Specialization, "differences", compared)
+    with pytest.raises(RecompileError, match="num_warps"):
+        kernels.scale[1](x, y, 64, 2.0, 64, L32, num_warps=8)
 
 
 def test_strict_mode_says_which_argument_changed_the_key(monkeypatch):
