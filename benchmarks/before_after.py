@@ -408,6 +408,11 @@ def compare(old: str, new: str, kinds: list[str], rounds: int, seed: int) -> int
             sizes = checkout.wheels
             best[side]["wheel of gluon_core, bytes"] = sizes["gluon_core"]
             best[side]["all wheels, bytes"] = sum(sizes.values())
+    return judged(best)
+
+
+def judged(best: dict[str, dict[str, float]]) -> int:
+    """Print what was measured of both sides and their ratios; return 1 where one is above the most."""
     print("| measured | old | new | new / old |\n| --- | ---: | ---: | ---: |")
     worse = []
     for name in best["new"]:
@@ -420,11 +425,15 @@ def compare(old: str, new: str, kinds: list[str], rounds: int, seed: int) -> int
     return 1 if worse else 0
 
 
-def child(kind: str, site: str) -> None:
+def check_site(site: str) -> None:
     import gluon_core
 
     if not str(gluon_core.__file__).startswith(site):
         raise SystemExit(f"{gluon_core.__file__} is not in {site}: use a Python without gluon-core")
+
+
+def child(kind: str, site: str) -> None:
+    check_site(site)
     if kind == "launch":
         answer(launches())
     else:
