@@ -70,8 +70,6 @@ def _device_for(target: Target, backend: Backend, places: Places) -> int:
     device, name = backend.device, target.architecture.name
     kind = "cpu" if backend.simulates else device.tensor_device
     elsewhere = {where for where, _ in places.values()} - {kind}
-    if backend.simulates:
-        elsewhere -= {"meta"}
     if kind is not None and elsewhere:
         where, remedies = registry().simulator(), [f"Move them with .{kind}()."]
         if backend.simulates:

@@ -324,7 +324,7 @@ def test_tensors_on_different_devices_are_an_error(monkeypatch):
 def test_tensors_where_nothing_is_plugged_in_are_an_error(monkeypatch):
     device = type(registry().backend("nvidia").device)
     monkeypatch.setattr(device, "problem", lambda self: "The driver is too old.")
-    for kind in ("cuda", "xpu"):
+    for kind in ("cuda", "xpu", "meta"):
         with pytest.raises(DeviceError, match="works on CPU tensors") as caught:
             kernels.scale[1](OnDevice(kind), OnDevice(kind), 8, 3.0, 64, L32)
         assert caught.value.got == f"x on {kind}:0, y on {kind}:0"
