@@ -9,6 +9,9 @@ import sys
 from pathlib import Path
 from typing import Any, Callable, Iterator
 
+import triton
+import triton.language as tl
+
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "kernels")]
 Runs = dict[str, Callable[[], Any]]
@@ -167,6 +170,15 @@ def stripped_cases(folder: Path, words: list[str]) -> Cases:
                 yield name, {"ours": ours, "kernels": hand}
 
 
+@triton.jit
+def plain_copy(src, dst, rows, columns, stride, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    inside = (row < rows)[:, None] & (column < columns)[None, :]
+    values = tl.load(src + (row * stride)[:, None] + column[None, :], mask=inside)
+    tl.store(dst + (row * columns)[:, None] + column[None, :], values, mask=inside)
+
+
 def move_cases(folder: Path, words: list[str]) -> Cases:
     """Yield copies and transposes, also against the explicit kernels of examples/basics."""
     import torch
@@ -228,6 +240,7 @@ def move_cases(folder: Path, words: list[str]) -> Cases:
             name,
             {
                 "ours": in_turn(ours, operands),
+                "triton": in_turn(plain_copy[grid], operands),
                 "kernels": in_turn(lambda *run, hand=hand: hand(*run, 32), operands),
             },
         )
@@ -291,7 +304,10 @@ def attention_cases(folder: Path, words: list[str]) -> Cases:
         )
 
     if wanted("attention, pointers", words):
-        yield "attention, pointers", {"ours": by_pointers(ported), "triton": by_pointers(plain)}
+        batch = [each.unsqueeze(0) for each in (q, k, v)]
+        runs = {"ours": by_pointers(ported), "triton": by_pointers(plain)}
+        by_hand = lambda: kernels.attention(*batch, causal=False, out=o.unsqueeze(0))  # noqa: E731
+        yield "attention, pointers", {**runs, "kernels": by_hand}
     tiles, tiles_ported = both("tiles", folder)
     for head, warps, causal in (
         (64, 8, False), (64, 4, False), (64, 4, True), (128, 8, False), (128, 8, True)
