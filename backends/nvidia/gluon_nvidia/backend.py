@@ -12,7 +12,9 @@ from gluon_core.plugin.targets import Target
 from gluon_core.plugin.triton_compiler import TritonCompiler, TritonDevice
 from gluon_nvidia.arch import ARCHITECTURES, properties
 from gluon_nvidia.columns import narrowed
+from gluon_nvidia.features import DESCRIPTORS_MERGED
 from gluon_nvidia.lowerings import LOWERINGS
+from gluon_nvidia.matrix_addresses import complete
 from gluon_nvidia.pairs import paired
 from gluon_nvidia.timeline import instrumented
 
@@ -41,12 +43,13 @@ class NvidiaCompiler(TritonCompiler):
             return paired(narrowed(located(run)), threads)
 
         around: dict[str, Callable[..., Any]] = {"ptx": written}
+        assembled = complete if self.has(DESCRIPTORS_MERGED) else lambda run: run
         if target.has("nvidia.wgmma"):
-            around["cubin"] = keep_warnings
+            around["cubin"] = lambda run: keep_warnings(assembled(run))
         recording = self.recording(options)
         if recording is not None:
             around["ptx"] = lambda run: instrumented(written(run), *recording)
-            around["cubin"] = lambda run: keep_spills(keep_warnings(run))
+            around["cubin"] = lambda run: keep_spills(keep_warnings(assembled(run)))
         return around
 
     def derive(self, name: str, asm: Mapping[str, Any]) -> Any:

@@ -33,6 +33,12 @@ SHARED_STORE_WAITS = features.Feature(
 )
 CLC = features.Feature((3, 8), "cluster launch control")
 
+# -- products -----------------------------------------------------------------------------------
+
+DESCRIPTORS_MERGED = features.Feature(
+    (3, 6), "ptxas computes descriptors of wgmma in front of the first loop alone", last=(3, 7)
+)
+
 # -- TMA ----------------------------------------------------------------------------------------
 
 OPEN_ROWS = features.Feature(

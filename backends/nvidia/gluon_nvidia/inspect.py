@@ -58,6 +58,14 @@ def disassemble(cubin: bytes) -> str:
     return _run_tool("cuobjdump", cubin, "-sass")
 
 
+def instructions_of(cubin: bytes) -> Optional[str]:
+    """Return the machine code of `cubin` as text in which branches name labels, or None without a tool for it."""
+    try:
+        return _run_tool("nvdisasm", cubin, "-c")
+    except errors.BackendError:
+        return None
+
+
 _PLACE = re.compile(r'^\s*//## File "(.*)", line (\d+)( inlined at .*)?$')
 _MACHINE = re.compile(r"^\s*(/\*[0-9a-f]{4,}\*/\s|\.L_x_\d+:)")
 

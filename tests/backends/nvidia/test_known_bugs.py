@@ -12,9 +12,11 @@ from gluon_core import _triton
 from gluon_core import language as gl
 from gluon_core.errors import KernelWarning
 from gluon_core.features import MADE_BARRIERS_FENCED
-from gluon_core.language.nvidia.hopper import mbarrier, tma
+from gluon_core.language.nvidia.hopper import mbarrier, tma, warpgroup_mma
 from gluon_core.nvidia.hopper import TensorDescriptor
 from gluon_core.testing import triton_at_least
+from gluon_nvidia.inspect import instructions_of
+from gluon_nvidia.undefined import reads_undefined
 
 
 @gluon.jit
@@ -96,3 +98,36 @@ def test_blocks_of_a_cluster_gather_and_count_by_themselves(
     messages = [str(w.message) for w in recwarn if w.category is KernelWarning]
     assert len(messages) == (shared and not added_up)
     assert all("blocks of a cluster share" in text for text in messages)
+
+
+SUMS = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16]))
+
+
+@gluon.jit
+def in_two_loops(out, first, last, slot, SCALE: gl.constexpr):
+    tiles = gl.allocate_shared_memory(gl.float16, [2, 64, 64], SWIZZLED)
+    other = gl.allocate_shared_memory(gl.float16, [64, 64], SWIZZLED)
+    zeros = gl.zeros([64, 64], gl.float32, layout=SUMS)
+    total, tile = zeros, tiles.index(slot)
+    for i in range(first):
+        total += warpgroup_mma(tile, other, zeros, use_acc=False)
+    for i in range(first, last):
+        total += warpgroup_mma(tile, other, zeros, use_acc=False) * (i * SCALE)
+    rows = gl.arange(0, 64, layout=gl.SliceLayout(1, SUMS)) * 64
+    columns = gl.arange(0, 64, layout=gl.SliceLayout(0, SUMS))
+    gl.store(out + rows[:, None] + columns[None, :], total)
+
+
+def test_a_descriptor_is_left_in_front_of_a_loop_without_steps(monkeypatch):
+    """The assembler's own code reads registers that nothing wrote; the kernel is assembled again, and reads none."""
+    signature = {"out": "*fp32:16", "first": "i32", "last": "i32", "slot": "i32"}
+
+    def undefined(scale):
+        compiled = gluon.compile(
+            in_two_loops, "sm_90", signature=signature, constexprs={"SCALE": scale}
+        )
+        return reads_undefined(instructions_of(compiled.asm["cubin"]))
+
+    assert not undefined(2)
+    monkeypatch.setattr("gluon_nvidia.backend.complete", lambda run: run)
+    assert undefined(3) == (not triton_at_least(3, 8))
