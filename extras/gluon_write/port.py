@@ -47,6 +47,7 @@ _AS_THEY_ARE = frozenset(
     "TRITON_MAX_TENSOR_NUMEL constexpr_type slice target_info extra".split()
 )
 _MODULES = frozenset("core math standard random".split())
+_EARLY = "math.", "libdevice."  # modules that had the functions of libdevice in early releases
 _RENAMED = {"debug_barrier": "thread_barrier", "view": "reshape", "unsqueeze": "expand_dims"}
 _BLOCKS = frozenset(
     "make_block_ptr advance make_tensor_descriptor load_tensor_descriptor store_tensor_descriptor".split()
@@ -460,7 +461,7 @@ class _Port:
 
     def _renamed(self, node: ast.Name | ast.Attribute, full: str, name: str) -> None:
         """Write a function of Triton's language by its name here."""
-        short = _RENAMED.get(name, name)
+        short, last = _RENAMED.get(name, name), name.rpartition(".")[2]
         if short in ("dot", "trans", "range", "tensor_descriptor", *_BLOCKS):
             return  # with the call
         if name in _COPIED or name in _OF_OTHER_NAMES:
@@ -469,8 +470,10 @@ class _Port:
             self.replace(node, "gl.constexpr(0)")
         elif "." not in short and short != "extra" and hasattr(language, short):
             self.replace(node, f"gl.{short}")
-        elif full.startswith("math.") and hasattr(language.extra.libdevice, name):
-            self.replace(node, f"gl.extra.libdevice.{name}")  # early releases had them there
+        elif full.startswith(_EARLY) and hasattr(language.extra.libdevice, last):
+            self.replace(node, f"gl.extra.libdevice.{last}")
+        elif full == "libdevice":
+            return  # with its function
         elif name.partition(".")[0] in _AS_THEY_ARE or name in _MODULES:
             return
         else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass, field
-from typing import Collection, Iterator, Optional
+from typing import Any, Collection, Iterator, Optional
 
 from gluon_write.form import free_name
 
@@ -215,15 +215,26 @@ def without_locals(
 ) -> str:
     """Return a file whose kernels have no variables of some names; the file where something else has the name, too.
 
+    Parameters of functions that kernels call are variables, unless a call names them.
+
     Args:
         taken: names in use.
     """
     inside = {id(node) for jit in jits for node in ast.walk(jit)}
+    called = {
+        node.func.id
+        for jit in jits
+        for node in ast.walk(jit)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    }
+    functions = [jit for jit in jits if jit.name in called]
+    params = [n for one in functions for n in ast.walk(one) if isinstance(n, ast.arg)]
     edits: list[tuple[int, int, str, str]] = []
     for name in names:
-        uses = [n for n in ast.walk(tree) if isinstance(n, ast.Name) and n.id == name]
+        uses: list[Any] = [n for n in ast.walk(tree) if isinstance(n, ast.Name) and n.id == name]
+        uses += [param for param in params if param.arg == name]
         others = any(
-            getattr(n, "arg", None) == name
+            getattr(n, "arg", None) == name and n not in uses
             or isinstance(n, ast.alias) and bound_by(n) == name
             or getattr(n, "name", None) == name
             for n in ast.walk(tree)

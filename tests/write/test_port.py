@@ -174,6 +174,18 @@ def test_variables_have_other_names_than_the_language():
     )
     result = port(text, "kernels.py").text
     assert "gl_value, gluon_value = gl.load(p), 2; gl.store(p, gl_value * gluon_value)" in result
+    helper = "\n\n@triton.jit\ndef helper(gl):\n    return tl.exp(gl)\n"
+    text = text.replace("gl * gluon", "helper(gl)") + helper
+    assert "def helper(gl_value):\n    return gl.exp(gl_value)" in port(text, "kernels.py").text
+    with pytest.raises(KernelSyntaxError, match="gl is the language's name"):
+        port(text.replace("helper(gl)", "helper(gl=gl)"), "kernels.py")  # by its name
+
+
+def test_functions_of_libdevice_in_early_releases():
+    text = "import triton\nimport triton.language as tl\n\n\n@triton.jit\ndef k(p):\n    tl.store(p, {}(tl.load(p)))\n"
+    for name in ("tl.libdevice.erf", "tl.math.erfinv", "triton.language.libdevice.tanh"):
+        wanted = f"gl.store(p, gl.extra.libdevice.{name.rpartition('.')[2]}(gl.load(p)))"
+        assert wanted in port(text.format(name), "kernels.py").text
 
 
 def test_names_may_have_several_ranks():
