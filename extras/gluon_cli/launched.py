@@ -122,8 +122,7 @@ def _launched(
             if error.span is not None or isinstance(error, CapabilityError):
                 raise
         first = (str(error).splitlines() or [""])[0]
-        name = type(error).__name__
-        print(f"gluon: {file} ended with {name}: {first}", file=sys.stderr)
+        print(f"gluon: {file} ended with {type(error).__name__}: {first}", file=sys.stderr)
     unique: dict[Any, Form] = {}
     for kernel in gluon_kernels(record):
         source = kernel.src

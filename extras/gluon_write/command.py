@@ -270,6 +270,8 @@ def _proofs(text: str, file: Path, target: Target, kernels: list[str]) -> tuple[
     for verdict in dict.fromkeys(one.proved for one in record.launches if one.proved is not None):
         wrong |= verdict.verdict == "counterexample"
         note = f"{verdict.verdict}: {verdict.name}"
+        if verdict.verdict == "cannot say" and verdict.lines:
+            note += f": {verdict.lines[0].strip()}"
         notes += [] if note in notes else [note]
     missing = [name for name in kernels if not any(name in note for note in notes)]
     return [*notes, *(f"not looked at by the prover: {name}" for name in missing)], wrong

@@ -246,6 +246,11 @@ class TestCompileWithoutASignature:
         printed = json.loads(gluon("explain", f"{file}:scale", "-t", "sm_90", "--json").stdout)
         assert printed["kernel"] == "scale" and printed["lines"]
 
+    def test_launches_before_an_error_count(self, file):
+        file.write_text(ASKS.replace('print("scaled")', "raise KeyError(1)"))
+        done = gluon("compile", f"{file}:scale", "-t", "sm_90", "--emit", "ttgir")
+        assert "tt.func public @scale" in done.stdout and "ended with KeyError" in done.stderr
+
     def test_a_file_that_launches_nothing_names_the_remedy(self, tmp_path):
         file = tmp_path / "quiet.py"
         file.write_text(ASKS.split("x = np.ones")[0])

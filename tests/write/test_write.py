@@ -2,6 +2,7 @@
 
 import importlib.util
 import runpy
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import gluon_core as gluon
 from gluon_cli.output import UsageError
 from gluon_core.errors import StaticAssertionError
 from gluon_core.registry.load import registry
+from gluon_write import command
 from gluon_write.command import written
 from gluon_write.preferred import preferred_form
 from tests import warm
@@ -192,6 +194,18 @@ def test_stages_are_those_of_the_launch(tmp_path):
     with preferred_form("pipelined"):
         text, _ = written(str(path), registry().target("sm_90"))
     assert "A ring of 4 buffers" in text
+
+
+def test_the_reason_of_the_prover(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "several.py"
+    path.write_text(SEVERAL)
+    real = command.Runs
+    monkeypatch.setattr(command, "Runs", lambda **words: real(**{**words, "within": 1e-9}))
+    monkeypatch.setattr(sys, "argv", list(sys.argv))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setenv("GLUON_TARGET", "sim:sm_90")
+    command.show(str(path), "sm_90", None, prove=True)
+    assert "# cannot say: rows on sim:sm_90: the time is over" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("kernels", [1, 2])
