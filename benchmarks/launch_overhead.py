@@ -131,9 +131,11 @@ def raw_loop(
         (entry, ctypes.addressof(config), compiled.function, ctypes.addressof(pointers)),
     )
 
+    kept = compiled, arguments, slots, pointers, config  # `operands` has their addresses
+
     def run(count: int) -> None:
         status = many(count, *operands)
-        assert status == 0 and slots is not None, status
+        assert status == 0 and kept, status
 
     return run
 
