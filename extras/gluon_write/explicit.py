@@ -22,6 +22,7 @@ from gluon_write.buffered import buffered
 from gluon_write.describe import described
 from gluon_write.first_products import with_first_products
 from gluon_write.form import Form
+from gluon_write.gather_axes import gathered_along_first
 from gluon_write.graph import build
 from gluon_write.guard import guarded
 from gluon_write.held import held
@@ -146,7 +147,8 @@ def chosen_for(
     if copied is not fn:
         fn, drawn = copied, traced(copied)
     threads = int(options.num_warps) * target.warp_size
-    for written in (partial(with_kept_rows, threads=threads), in_whole_steps):
+    kept = partial(with_kept_rows, threads=threads)
+    for written in (gathered_along_first, kept, in_whole_steps):
         whole = written(fn, drawn)
         if whole is not fn:
             with contextlib.suppress(GluonError):  # a branch that the kernel's values cannot leave
