@@ -3,17 +3,23 @@
 The roles are those of `hopper.py`. Products take half as long as those of 16 bits, so that a step of two groups is bound by the latency of its
 instructions; three groups fit the registers in heads of 64. The weighted sum of a step goes on during the softmax of the next one, and the
 weights become bytes at the end of a step, four to a register.
+
+The matrix unit reads 8-bit operands with the summed dimension in rows (PTX ISA, 9.7.15.5.1): values come transposed from a kernel of their own, or the
+warps that copy transpose each tile, which saves short calls a launch.
 """
 
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
     tma_ring,
     tma_writer,
     warpgroup_mma,
     warpgroup_mma_init,
     warpgroup_mma_wait,
 )
+from gluon_kernels.attention.fp8_values import keys_in_rows
 from gluon_kernels.attention.tiles import (
     mask_scores,
     rounds,
@@ -57,6 +63,74 @@ def copy_tiles(queries, keys, values, sizes, SETTINGS: gl.constexpr):
 
 
 @gluon.jit
+def slots_of(raw, STAGES: gl.constexpr, USERS: gl.constexpr):
+    """Allocate slots for values with their keys in rows, before `gl.warp_specialize`: buffers, and barriers that say full and empty."""
+    KEYS: gl.constexpr = raw.block_shape[2]
+    D: gl.constexpr = raw.block_shape[3]
+    layout: gl.constexpr = gl.NVMMASharedLayout(128, 8, rank=2)
+    buffers = gl.allocate_shared_memory(raw.dtype, [STAGES, D, KEYS], layout)
+    full = mbarrier.allocate_mbarrier(batch=STAGES)
+    empty = mbarrier.allocate_mbarrier(batch=STAGES)
+    for slot in gl.static_range(STAGES):
+        mbarrier.init(full.index(slot), 1)
+        mbarrier.init(empty.index(slot), USERS)
+    return buffers, full, empty
+
+
+@gluon.jit
+def copy_and_transpose(queries, keys, values, sizes, SETTINGS: gl.constexpr):
+    """Copy the tiles as `copy_tiles` does, and store each one of values with its keys in rows, a tile behind the copies."""
+    raw, slots = values
+    buffers, full, empty = slots
+    position = keys.producer()
+    query = queries[0].producer()
+    behind = raw.consumer()
+    for round in range(rounds(sizes, SETTINGS)):
+        row, head, _, start, stop = work_at(round, sizes, SETTINGS)
+        if head < sizes[0]:
+            batch = head // sizes[3]
+            head = head % sizes[3]
+            for i in gl.static_range(len(queries)):
+                queries[i].fetch(query, [[batch, head, row + i * 64, 0]])
+            query = query.next()
+            of_keys = head // SETTINGS[3]
+            for j in range(stop - start + 1):
+                key = (stop - 1 - j) * SETTINGS[1]
+                if j < stop - start:
+                    keys.fetch(position, [[batch, of_keys, key, 0]])
+                    raw.fetch(position, [[batch, of_keys, key, 0]])
+                    position = position.next()
+                if j > 0:
+                    tile = keys_in_rows(raw.wait(behind))
+                    mbarrier.wait(empty.index(behind.index), behind.phase ^ 1)
+                    buffers.index(behind.index).store(tile)
+                    raw.release(behind)
+                    fence_async_shared()
+                    mbarrier.arrive(full.index(behind.index))
+                    behind = behind.next()
+
+
+@gluon.jit
+def values_at(values, position, TRANSPOSES: gl.constexpr):
+    """Wait for a tile of values with its keys in rows; return it as a right operand."""
+    if TRANSPOSES:
+        mbarrier.wait(values[1].index(position.index), position.phase)
+        tile = values[0].index(position.index).permute((1, 0))
+    else:
+        tile = matrix_of(values.wait(position))
+    return tile
+
+
+@gluon.jit
+def release_values(values, position, TRANSPOSES: gl.constexpr):
+    """Release a tile of values."""
+    if TRANSPOSES:
+        mbarrier.arrive(values[2].index(position.index))
+    else:
+        values.release(position)
+
+
+@gluon.jit
 def weights_operand(p, dtype: gl.constexpr, layout: gl.constexpr):
     """Return weights as the left operand of a product.
 
@@ -84,6 +158,7 @@ def attend(work, SETTINGS: gl.constexpr, part: gl.constexpr):
     queries, keys, values = rings
     heads, length, key_length, of_sequence, _, _ = sizes
     CAUSAL: gl.constexpr = SETTINGS[2]
+    TRANSPOSES: gl.constexpr = SETTINGS[5]
     dtype: gl.constexpr = keys.dtype
     ROWS: gl.constexpr = queries.block_shape[2]
     BLOCK_N: gl.constexpr = keys.block_shape[2]
@@ -126,7 +201,9 @@ def attend(work, SETTINGS: gl.constexpr, part: gl.constexpr):
                 weights = weights_operand(p, dtype, p_layout)
                 k_tile = matrix_of(keys.wait(position))
                 score = warpgroup_mma(q_tile, k_tile, nothing, use_acc=False, is_async=True)
-                acc = warpgroup_mma(weights, matrix_of(values.wait(behind)), acc, is_async=True)
+                acc = warpgroup_mma(
+                    weights, values_at(values, behind, TRANSPOSES), acc, is_async=True
+                )
                 score = warpgroup_mma_wait(1, deps=[score])
                 keys.release(position)
                 higher = gl.maximum(top, gl.max(score, 1) * factor - SHIFT)
@@ -138,7 +215,7 @@ def attend(work, SETTINGS: gl.constexpr, part: gl.constexpr):
                 # that is one behind softmax.
                 queries.wait(query)
                 done = warpgroup_mma_wait(0, deps=[acc])
-                values.release(behind)
+                release_values(values, behind, TRANSPOSES)
                 acc = warpgroup_mma_init(
                     done * gl.convert_layout(kept, gl.SliceLayout(1, out_layout))[:, None]
                 )
@@ -147,10 +224,10 @@ def attend(work, SETTINGS: gl.constexpr, part: gl.constexpr):
             queries.release(query)
             query = query.next()
             weights = weights_operand(p, dtype, p_layout)
-            acc = warpgroup_mma(weights, matrix_of(values.wait(behind)), acc, is_async=True)
+            acc = warpgroup_mma(weights, values_at(values, behind, TRANSPOSES), acc, is_async=True)
             share = gl.load(scales[2] + of_keys) / gl.convert_layout(gl.sum(total, 1), row)
             result = warpgroup_mma_wait(0, deps=[acc])
-            values.release(behind)
+            release_values(values, behind, TRANSPOSES)
             result = result * gl.convert_layout(share, gl.SliceLayout(1, out_layout))[:, None]
             writer.store([head // of_sequence, head % of_sequence, first, 0], result)
     writer.close()
@@ -160,27 +237,44 @@ def attend(work, SETTINGS: gl.constexpr, part: gl.constexpr):
 def attention_fp8(
     q_desc, k_desc, v_desc, out_desc, scales, heads, length, key_length, of_sequence, order, scale,
     SHARED: gl.constexpr, BLOCK_M: gl.constexpr, STAGES: gl.constexpr, CAUSAL: gl.constexpr,
+    TRANSPOSES: gl.constexpr,
 ):  # fmt: skip
     """Store softmax(Q K^T * scale) V of 8-bit floats.
 
     Q and the result are [batch, of_sequence, length, D], K [batch, of_sequence / SHARED, key_length, D] and V [batch, of_sequence / SHARED, D,
-    key_length], with keys renamed as in `weights_operand`; there are `heads` in all. `scales` are pointers to one number for each head of
+    key_length], with keys renamed as in `weights_operand`, or, where it TRANSPOSES them itself, [batch, of_sequence / SHARED, key_length, D]; there are `heads` in all. `scales` are pointers to one number for each head of
     queries, keys and values. `scale` is that of the scores times log2(e), `order` a code of `order.py`.
     """
     PARTS: gl.constexpr = BLOCK_M // 64
     gl.static_assert(PARTS == 2 or PARTS == 3, "two or three groups of warps with 64 rows each")
+    gl.static_assert(PARTS == 2 or not TRANSPOSES, "registers are too few for four groups")
     gl.assume(key_length > 0)  # without keys, groups would wait for tiles that nobody copies
     wait_for_predecessor()
     keys = tma_ring(k_desc, STAGES, consumers=PARTS)
-    values = tma_ring(v_desc, STAGES, consumers=PARTS)
-    SETTINGS: gl.constexpr = (BLOCK_M, k_desc.block_type.shape[2], CAUSAL, SHARED, False)
+    values = tma_ring(v_desc, STAGES, consumers=1 if TRANSPOSES else PARTS)
+    SETTINGS: gl.constexpr = (
+        BLOCK_M, k_desc.block_type.shape[2], CAUSAL, SHARED, False, TRANSPOSES
+    )  # fmt: skip
     sizes = (heads, length, key_length, of_sequence, order, 1)
     AHEAD: gl.constexpr = PARTS - 1
     q0 = tma_ring(q_desc, AHEAD)
     q1 = tma_ring(q_desc, AHEAD)
-    a = ((q0, keys, values), tma_writer(out_desc), sizes, scale, scales)
-    b = ((q1, keys, values), tma_writer(out_desc), sizes, scale, scales)
-    if PARTS == 2:
+    if TRANSPOSES:
+        slots = slots_of(values, STAGES, PARTS)
+        a = ((q0, keys, slots), tma_writer(out_desc), sizes, scale, scales)
+        b = ((q1, keys, slots), tma_writer(out_desc), sizes, scale, scales)
+        gl.warp_specialize(
+            [
+                (attend, (a, SETTINGS, 0)),
+                (attend, (b, SETTINGS, 1)),
+                (copy_and_transpose, ((q0, q1), keys, (values, slots), sizes, SETTINGS)),
+            ],
+            [4, 4],
+            [208, 88],
+        )
+    elif PARTS == 2:
+        a = ((q0, keys, values), tma_writer(out_desc), sizes, scale, scales)
+        b = ((q1, keys, values), tma_writer(out_desc), sizes, scale, scales)
         gl.warp_specialize(
             [
                 (attend, (a, SETTINGS, 0)),
@@ -192,6 +286,8 @@ def attention_fp8(
         )
     else:
         q2 = tma_ring(q_desc, AHEAD)
+        a = ((q0, keys, values), tma_writer(out_desc), sizes, scale, scales)
+        b = ((q1, keys, values), tma_writer(out_desc), sizes, scale, scales)
         c = ((q2, keys, values), tma_writer(out_desc), sizes, scale, scales)
         gl.warp_specialize(
             [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import pytest
 import torch
 
@@ -41,8 +43,22 @@ def reference(q, k, v, q_scale, k_scale, v_scale, causal):
     return score.softmax(-1) @ v
 
 
+@pytest.fixture
+def transposed_first(monkeypatch):
+    """Let no call be short enough to transpose values itself."""
+    monkeypatch.setattr(fp8, "SHORT", {False: 0, True: 0})
+
+
+@pytest.mark.parametrize("causal, width, keys", [(True, 128, 300), (False, 64, 150)])
+def test_a_short_call_transposes_values_itself(causal, width, keys):
+    tensors = inputs(width=width, keys=keys)
+    with patch.object(fp8, "_transpose_launch", side_effect=AssertionError("a launch of its own")):
+        result = attention_fp8(*tensors, causal=causal)
+    assert error_of(result, reference(*tensors, causal)) < 5e-2
+
+
 @pytest.mark.parametrize("causal, width, keys", [(True, 128, 200), (False, 64, 150)])
-def test_heads_with_scales(causal, width, keys):
+def test_heads_with_scales(causal, width, keys, transposed_first):
     tensors = inputs(width=width, keys=keys)
     result = attention_fp8(*tensors, causal=causal)
     assert result.dtype is torch.bfloat16
@@ -52,14 +68,17 @@ def test_heads_with_scales(causal, width, keys):
 @pytest.mark.parametrize(
     "causal, keys, rows", [(True, 400, 192), (False, 450, 192), (True, 300, 128)]
 )
-def test_several_steps_of_keys(causal, keys, rows, monkeypatch):
+def test_several_steps_of_keys(causal, keys, rows, monkeypatch, transposed_first):
     """Groups of warps with other rows of a tile see other numbers of steps."""
     monkeypatch.setitem(fp8.FORMS, 128, (rows, 64, 3))
     tensors = inputs(1, 1, 400, keys, 128)
     assert error_of(attention_fp8(*tensors, causal=causal), reference(*tensors, causal)) < 5e-2
 
 
-def test_strides_and_declaration():
+@pytest.mark.parametrize("short", [True, False])
+def test_strides_and_declaration(short, monkeypatch):
+    if not short:
+        monkeypatch.setattr(fp8, "SHORT", {False: 0, True: 0})
     q, k, v, *scales = inputs(2, 2, 70, 70, 64)
     right = attention_fp8(q, k, v, *scales, out_dtype=torch.float16)
     packed = [
