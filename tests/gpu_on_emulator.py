@@ -33,7 +33,7 @@ def emulate():
     target = registry().target(TARGET)
     device = registry().backend("nvidia").device
     object.__setattr__(device, "target", lambda index=0: target)
-    place._under = lambda places: target
+    place._plugged_at = lambda places: target
     placed = testing.place
 
     def on_the_device(*capabilities):

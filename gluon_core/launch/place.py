@@ -30,7 +30,7 @@ def chosen(wanted: Any, places: Places, running: bool = True) -> tuple[Target, i
         TargetError: an unknown target.
     """
     wanted = (os.environ.get("GLUON_TARGET") or None) if wanted is None else wanted
-    plugged = _under(places) if wanted is None and running and places else None
+    plugged = _plugged_at(places) if wanted is None and running and places else None
     target = plugged or registry().target(wanted)
     backend = registry().backend(target.backend)
     device = _device_for(target, backend, places) if running else 0
@@ -39,7 +39,7 @@ def chosen(wanted: Any, places: Places, running: bool = True) -> tuple[Target, i
     return target, device, backend
 
 
-def _under(places: Places) -> Optional[Target]:
+def _plugged_at(places: Places) -> Optional[Target]:
     """Return the target that is plugged in where the tensors are."""
     kind, index = _one_place(places)
     for backend in registry().backends.values():
