@@ -72,7 +72,7 @@ static PyObject *teach(PyObject *Py_UNUSED(module), PyObject *cls)
 {
     OWNED PyObject *capsule = PyObject_GetAttrString(cls, "__dlpack_c_exchange_api__");
     const Exchange *table = capsule == NULL ? NULL : PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
-    int usable = table != NULL && table->major == 1 && table->read != NULL;
+    int usable = table != NULL && table->major == 1 && table->read != NULL && table->current_stream != NULL;
     ReadView read = usable ? table->read : PyObject_HasAttr(cls, names[ARRAY_STRUCT]) ? read_array : NULL;
     PyErr_Clear();
     if (usable)
