@@ -20,10 +20,15 @@ from gluon_kernels.norm.odd import (
     load_shifted,
     with_vectors,
 )
+from gluon_kernels.norm.portable import (
+    LOG2E,
+    LOWEST,
+    exponent_of,
+    exponential_sums,
+    largest,
+    raised,
+)
 from gluon_kernels.norm.rows import row_start
-
-LOG2E: gl.constexpr = gl.constexpr(1.4426950408889634)
-LOWEST: gl.constexpr = gl.constexpr(-3.3e38)  # a maximum that can be subtracted
 
 
 @gluon.constexpr_function
@@ -204,44 +209,6 @@ def edges_of_row(src, row, stride, before, body, columns, other, ALIGN: gl.const
         "mov.u32 $0, %cluster_ctarank;", "=r,r", [0], gl.int32, True, 1
     )
     return edge, place, inside, inside & (rank == 0)
-
-
-@gluon.jit
-def exponent_of(most):
-    """Return `factor` and `low`, such that exp2(x * factor - low) is exp(x - most) but for `rest`, one for all x: exp2(-rest) makes up for it.
-
-    A fused multiply-add rounds x * log2(e) - low once, however `low` was rounded. Beyond 2^30 numbers differ by 64 at least, whose exponentials are 0 or 1
-    with any factor; there 1 keeps `rest` from growing.
-    """
-    factor = gl.where(gl.abs(most) < 1073741824.0, LOG2E, 1.0)
-    low = most * factor
-    return factor, low, gl.fma(most, factor, 0.0 - low)
-
-
-@gluon.jit
-def raised(x, factor, low):
-    """Return exp2(x * factor - low) of a tile in float32; `factor` and `low` have its shape, or are numbers."""
-    zeros = gl.zeros(x.shape, gl.float32, x.type.layout)
-    return gl.exp2(gl.fma(x.to(gl.float32), zeros + factor, zeros - low))
-
-
-@gluon.jit
-def largest(pieces, PIECES: gl.constexpr):
-    """Return the maximum of each warp's elements, [WARPS], never -inf."""
-    most = pieces[0]
-    for i in gl.static_range(1, PIECES):
-        most = gl.maximum(most, pieces[i])
-    return gl.maximum(gl.max(most.to(gl.float32), 1), LOWEST)
-
-
-@gluon.jit
-def exponential_sums(pieces, most, PIECES: gl.constexpr):
-    """Return the sum of exp(x - most) of each warp's elements, [WARPS]."""
-    factor, low, rest = exponent_of(most)
-    total = gl.zeros(pieces[0].shape, gl.float32, pieces[0].type.layout)
-    for i in gl.static_range(PIECES):
-        total += raised(pieces[i], factor[:, None], low[:, None])
-    return gl.sum(total, 1) * gl.exp2(0.0 - rest)
 
 
 @gluon.jit

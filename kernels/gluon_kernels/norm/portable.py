@@ -27,6 +27,35 @@ def largest(pieces, PIECES: gl.constexpr):
 
 
 @gluon.jit
+def exponent_of(most):
+    """Return `factor` and `low`, such that exp2(x * factor - low) is exp(x - most) but for `rest`, one for all x: exp2(-rest) makes up for it.
+
+    A fused multiply-add rounds x * log2(e) - low once, however `low` was rounded. Beyond 2^30 numbers differ by 64 at least, whose exponentials are 0 or 1
+    with any factor; there 1 keeps `rest` from growing.
+    """
+    factor = gl.where(gl.abs(most) < 1073741824.0, LOG2E, 1.0)
+    low = most * factor
+    return factor, low, gl.fma(most, factor, 0.0 - low)
+
+
+@gluon.jit
+def raised(x, factor, low):
+    """Return exp2(x * factor - low) of a tile in float32; `factor` and `low` have its shape, or are numbers."""
+    zeros = gl.zeros(x.shape, gl.float32, x.type.layout)
+    return gl.exp2(gl.fma(x.to(gl.float32), zeros + factor, zeros - low))
+
+
+@gluon.jit
+def exponential_sums(pieces, most, PIECES: gl.constexpr):
+    """Return the sums of exp(x - most) along the rows of all tiles together, [ROWS]."""
+    factor, low, rest = exponent_of(most)
+    total = gl.zeros(pieces[0].shape, gl.float32, pieces[0].type.layout)
+    for i in gl.static_range(PIECES):
+        total += raised(pieces[i], factor[:, None], low[:, None])
+    return gl.sum(total, 1) * gl.exp2(0.0 - rest)
+
+
+@gluon.jit
 def exponentials(pieces, most, PIECES: gl.constexpr):
     """Return exp(x - most) of each tile, and their sums, [ROWS]."""
     raised = ()
@@ -180,7 +209,7 @@ def cross_entropy(
     hit = row_start(src, row, src_stride) + near * src_stride + label
     hit = gl.load(hit, mask=known, other=float("nan")).to(gl.float32)
     most = largest(pieces, PIECES)
-    _, total = exponentials(pieces, most, PIECES)
+    total = exponential_sums(pieces, most, PIECES)
     if PARTS > 1:
         mine = sums + (row.to(gl.int64) * PARTS + part) * 2
         gl.store(mine, gl.max(most, 0))
