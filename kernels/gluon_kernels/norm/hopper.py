@@ -6,8 +6,8 @@ elements stay in registers as they were loaded: exponentials are computed twice,
 
 With ODD, rows begin anywhere, and their tiles are those of the body, see `odd`; the first warp of the cluster counts the edges, whose numbers all warps load.
 
-The columns of a row are dealt to the warps of all blocks in runs of SPAN, PIECES times: tiles are [WARPS, SPAN], a row of a tile for each warp. The
-first WHOLE tiles do not go beyond the row.
+The columns of a row are dealt to the warps of all blocks in runs of SPAN, PIECES times: tiles are [WARPS, SPAN], a row of a tile for each warp. EVEN says
+that no run goes beyond the row.
 """
 
 import gluon_core as gluon
@@ -116,11 +116,11 @@ def columns_of(i: gl.constexpr, columns, ALIGN: gl.constexpr, WARPS: gl.constexp
 @gluon.jit
 def load_columns(
     start, i: gl.constexpr, columns, other, ALIGN: gl.constexpr, WARPS: gl.constexpr, SPAN: gl.constexpr,
-    WHOLE: gl.constexpr, layout: gl.constexpr,
+    EVEN: gl.constexpr, layout: gl.constexpr,
 ):  # fmt: skip
     """Return tile `i` of a row; `other` where there is no element."""
     place, inside = columns_of(i, columns, ALIGN, WARPS, SPAN, layout)
-    if i < WHOLE:
+    if EVEN:
         value = gl.load(start + place)
     else:
         value = gl.load(start + place, mask=inside, other=other)
@@ -146,13 +146,13 @@ def copy_vector(
 @gluon.jit
 def vector_columns(
     vector, i: gl.constexpr, columns, AHEAD: gl.constexpr, ALIGN: gl.constexpr, WARPS: gl.constexpr,
-    SPAN: gl.constexpr, WHOLE: gl.constexpr, layout: gl.constexpr,
+    SPAN: gl.constexpr, EVEN: gl.constexpr, layout: gl.constexpr,
 ):  # fmt: skip
     """Return tile `i` of a vector that all rows share, float32: from the copy in shared memory, or from the vector itself."""
     if AHEAD:
         value = vector.index(i).load(layout)
     else:
-        value = load_columns(vector, i, columns, 0, ALIGN, WARPS, SPAN, WHOLE, layout)
+        value = load_columns(vector, i, columns, 0, ALIGN, WARPS, SPAN, EVEN, layout)
     return value.to(gl.float32)
 
 
@@ -165,11 +165,11 @@ def shared_columns(layout):
 @gluon.jit
 def store_columns(
     start, i: gl.constexpr, value, columns, ALIGN: gl.constexpr, WARPS: gl.constexpr, SPAN: gl.constexpr,
-    WHOLE: gl.constexpr, layout: gl.constexpr,
+    EVEN: gl.constexpr, layout: gl.constexpr,
 ):  # fmt: skip
     """Store tile `i` of a row."""
     place, inside = columns_of(i, columns, ALIGN, WARPS, SPAN, layout)
-    if i < WHOLE:
+    if EVEN:
         gl.store(start + place, value.to(start.dtype.element_ty))
     else:
         gl.store(start + place, value.to(start.dtype.element_ty), mask=inside)
@@ -188,12 +188,12 @@ def start_of(pointer, row, stride, before, ALIGN: gl.constexpr, ODD: gl.constexp
 @gluon.jit
 def load_row(
     start, columns, other, ALIGN: gl.constexpr, PIECES: gl.constexpr, WARPS: gl.constexpr, SPAN: gl.constexpr,
-    WHOLE: gl.constexpr, layout: gl.constexpr,
+    EVEN: gl.constexpr, layout: gl.constexpr,
 ):  # fmt: skip
     """Return the tiles of a row, [WARPS, SPAN] each; `other` where there is no element."""
     pieces = ()
     for i in gl.static_range(PIECES):
-        piece = load_columns(start, i, columns, other, ALIGN, WARPS, SPAN, WHOLE, layout)
+        piece = load_columns(start, i, columns, other, ALIGN, WARPS, SPAN, EVEN, layout)
         pieces = pieces + (piece,)
     return pieces
 
@@ -214,7 +214,7 @@ def edges_of_row(src, row, stride, before, body, columns, other, ALIGN: gl.const
 @gluon.jit
 def cluster_cross_entropy(
     src, labels, loss, logsum, rows, columns, src_stride, label_stride, ignored, ALIGN: gl.constexpr,
-    PIECES: gl.constexpr, BLOCKS: gl.constexpr, WARPS: gl.constexpr, SPAN: gl.constexpr, WHOLE: gl.constexpr,
+    PIECES: gl.constexpr, BLOCKS: gl.constexpr, WARPS: gl.constexpr, SPAN: gl.constexpr, EVEN: gl.constexpr,
     layout: gl.constexpr,
 ):  # fmt: skip
     """Do as `portable.cross_entropy`, a row for each cluster; without a mean."""
@@ -225,7 +225,7 @@ def cluster_cross_entropy(
     known = counts & (label >= 0) & (label < columns)
     hit = gl.load(row_start(src, row, src_stride) + label, mask=known, other=float("nan"))
     start = row_start(src, row, src_stride // ALIGN * ALIGN)
-    pieces = load_row(start, columns, -float("inf"), ALIGN, PIECES, WARPS, SPAN, WHOLE, layout)
+    pieces = load_row(start, columns, -float("inf"), ALIGN, PIECES, WARPS, SPAN, EVEN, layout)
     most = largest(pieces, PIECES)
     of_warp = exponential_sums(pieces, most, PIECES)
     of_all, totals = exchange(barrier, most, of_warp, BLOCKS, WARPS)
@@ -238,7 +238,7 @@ def cluster_cross_entropy(
 @gluon.jit
 def cluster_softmax(
     src, dst, sums, arrived, rows, columns, src_stride, dst_stride, ALIGN: gl.constexpr, PIECES: gl.constexpr,
-    BLOCKS: gl.constexpr, WARPS: gl.constexpr, SPAN: gl.constexpr, WHOLE: gl.constexpr, layout: gl.constexpr,
+    BLOCKS: gl.constexpr, WARPS: gl.constexpr, SPAN: gl.constexpr, EVEN: gl.constexpr, layout: gl.constexpr,
     ODD: gl.constexpr,
 ):  # fmt: skip
     """Do as `portable.softmax`, a row for each cluster; `sums` and `arrived` are not used."""
@@ -250,7 +250,7 @@ def cluster_softmax(
         before, body = body_of(row, columns, src_stride, ALIGN, 0)
         edge, place, _, own = edges_of_row(src, row, src_stride, before, body, columns, low, ALIGN, BLOCKS)  # fmt: skip
     start = start_of(src, row, src_stride, before, ALIGN, ODD)
-    pieces = load_row(start, body, low, ALIGN, PIECES, WARPS, SPAN, WHOLE, layout)
+    pieces = load_row(start, body, low, ALIGN, PIECES, WARPS, SPAN, EVEN, layout)
     most = largest(pieces, PIECES)
     if ODD:
         highest = gl.maximum(gl.max(gl.max(edge, 1), 0), LOWEST)
@@ -272,22 +272,22 @@ def cluster_softmax(
         gl.store(row_start(dst, row, dst_stride) + place, edge, mask=own)
     for i in gl.static_range(PIECES):
         value = raised(pieces[i], factor, low) * scale
-        store_columns(start, i, value, body, ALIGN, WARPS, SPAN, WHOLE, layout)
+        store_columns(start, i, value, body, ALIGN, WARPS, SPAN, EVEN, layout)
 
 
 @gluon.jit
 def cluster_softmax_backward(
     grad, result, dst, sums, arrived, rows, columns, grad_stride, result_stride, dst_stride,
     ALIGN: gl.constexpr, PIECES: gl.constexpr, BLOCKS: gl.constexpr, WARPS: gl.constexpr, SPAN: gl.constexpr,
-    WHOLE: gl.constexpr, layout: gl.constexpr,
+    EVEN: gl.constexpr, layout: gl.constexpr,
 ):  # fmt: skip
     """Do as `portable.softmax_backward`, a row for each cluster; `sums` and `arrived` are not used."""
     row = gl.program_id(0)
     barrier = begin_exchange(WARPS)
     start = row_start(grad, row, grad_stride // ALIGN * ALIGN)
-    gs = load_row(start, columns, 0, ALIGN, PIECES, WARPS, SPAN, WHOLE, layout)
+    gs = load_row(start, columns, 0, ALIGN, PIECES, WARPS, SPAN, EVEN, layout)
     start = row_start(result, row, result_stride // ALIGN * ALIGN)
-    ys = load_row(start, columns, 0, ALIGN, PIECES, WARPS, SPAN, WHOLE, layout)
+    ys = load_row(start, columns, 0, ALIGN, PIECES, WARPS, SPAN, EVEN, layout)
     total = gl.zeros([WARPS, SPAN], gl.float32, layout)
     for i in gl.static_range(PIECES):
         total += gs[i].to(gl.float32) * ys[i].to(gl.float32)
@@ -297,14 +297,14 @@ def cluster_softmax_backward(
     start = row_start(dst, row, dst_stride // ALIGN * ALIGN)
     for i in gl.static_range(PIECES):
         value = ys[i].to(gl.float32) * (gs[i].to(gl.float32) - shift)
-        store_columns(start, i, value, columns, ALIGN, WARPS, SPAN, WHOLE, layout)
+        store_columns(start, i, value, columns, ALIGN, WARPS, SPAN, EVEN, layout)
 
 
 @gluon.jit
 def cluster_norm(
     src, weight, bias, dst, residual, summed, statistics, sums, arrived, rows, columns, src_stride, dst_stride,
     residual_stride, epsilon, CENTRED: gl.constexpr, ALIGN: gl.constexpr, PIECES: gl.constexpr,
-    BLOCKS: gl.constexpr, WARPS: gl.constexpr, SPAN: gl.constexpr, WHOLE: gl.constexpr, layout: gl.constexpr,
+    BLOCKS: gl.constexpr, WARPS: gl.constexpr, SPAN: gl.constexpr, EVEN: gl.constexpr, layout: gl.constexpr,
     AHEAD: gl.constexpr, ODD: gl.constexpr, SHIFT: gl.constexpr,
 ):  # fmt: skip
     """Do as `portable.norm` without a residual, a row for each cluster; `sums` and `arrived` are not used.
@@ -321,7 +321,7 @@ def cluster_norm(
     if AHEAD:
         weights = copy_vector(weight, columns, ALIGN, PIECES, WARPS, SPAN, layout)
     start = start_of(src, row, src_stride, before, ALIGN, ODD)
-    pieces = load_row(start, body, 0, ALIGN, PIECES, WARPS, SPAN, WHOLE, layout)
+    pieces = load_row(start, body, 0, ALIGN, PIECES, WARPS, SPAN, EVEN, layout)
     of_warps: gl.constexpr = gl.SliceLayout(1, layout)
     middle = gl.zeros([WARPS], gl.float32, of_warps)
     if CENTRED:  # squares are summed relative to the mean of the warp
@@ -333,7 +333,7 @@ def cluster_norm(
     square = gl.zeros([WARPS, SPAN], gl.float32, layout)
     for i in gl.static_range(PIECES):
         x = pieces[i].to(gl.float32) - middle[:, None]
-        if CENTRED and i >= WHOLE:
+        if CENTRED and not EVEN:
             _, there = columns_of(i, body, ALIGN, WARPS, SPAN, layout)
             x = gl.where(there, x, 0.0)
         square += x * x
@@ -371,12 +371,12 @@ def cluster_norm(
                 value = value + load_shifted(bias + column, before, there, ALIGN, SHIFT)
         else:
             if weight is not None:
-                more = vector_columns(weights, i, columns, AHEAD, ALIGN, WARPS, SPAN, WHOLE, layout)
+                more = vector_columns(weights, i, columns, AHEAD, ALIGN, WARPS, SPAN, EVEN, layout)
                 value = value * more
             if bias is not None:
-                more = load_columns(bias, i, columns, 0, ALIGN, WARPS, SPAN, WHOLE, layout)
+                more = load_columns(bias, i, columns, 0, ALIGN, WARPS, SPAN, EVEN, layout)
                 value = value + more.to(gl.float32)
-        store_columns(start, i, value, body, ALIGN, WARPS, SPAN, WHOLE, layout)
+        store_columns(start, i, value, body, ALIGN, WARPS, SPAN, EVEN, layout)
     if ODD:
         value = with_vectors((edge - centre) * spread, weight, bias, place, inside)
         start = row_start(dst, row, dst_stride)

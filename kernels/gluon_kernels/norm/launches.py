@@ -274,7 +274,7 @@ def norm_plan(
         ODD=whole is not None,
         SHIFT=shifts(x, weight, bias),
         AHEAD=whole is None and ahead(tiles, weight, bias),
-        EARLY=whole is None and early(tiles),
+        EARLY=whole is None and early(tiles, src),
         **tiles.constants(),
     )
     apart = any(not v.is_contiguous() for v in vectors)
@@ -353,9 +353,10 @@ def norm_gradient_plan(
     rows, columns = src.count, src.columns
     strides = (gs.stride, src.stride, dst.stride)
     bits = max(8 * row.tensor.element_size() for row in every)
-    kept = columns <= MOST_SUMMED * current_target().warp_size  # sums of columns by each program
-    few = kept and rows <= FEW and (to_weight or to_bias) is not None
     narrow = common_align(*every) * bits < 64  # each element has an address
+    kept = columns <= MOST_SUMMED * current_target().warp_size  # sums of columns by each program
+    few = kept and rows <= (FEW_NARROW if narrow else FEW) and 2 * x.numel() * bits <= NEARBY
+    few = few and (to_weight or to_bias) is not None
     least = multiprocessors(x) if few else 0  # then other programs have columns
     tiles = tiling_of(*every, held=4 if narrow else 2, least=least)
     whole = whole_accesses(gs, src, dst)
@@ -432,7 +433,9 @@ def norm_gradient_plan(
     return reading(totals.after(empty, launches, space.of(x)), gs, src)
 
 
-FEW = 264  # rows up to which columns are read again: more rows take a program of columns longer than a second launch
+FEW = 2048  # rows up to which columns are read again: with more, programs of columns take longer than a second launch
+FEW_NARROW = 512  # where each element has an address
+NEARBY = 8 * 24_000_000  # bits of both matrices up to which the L2 cache has them then
 
 
 def _few_gradient_plan(

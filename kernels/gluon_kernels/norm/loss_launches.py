@@ -14,7 +14,15 @@ from gluon_kernels.norm.launches import Workspace, prepared, reading
 from gluon_kernels.norm.rows import ClusterTiling, Tiling
 from gluon_kernels.norm.tilings import blocks_of, packed, tiling_of, tiling_or_cluster
 from gluon_kernels.norm.views import Rows
-from gluon_kernels.plans import Launch, Plan, allocator, current_target, registers, sequence
+from gluon_kernels.plans import (
+    Launch,
+    Plan,
+    allocator,
+    current_target,
+    multiprocessors,
+    registers,
+    sequence,
+)
 
 __all__ = ["cross_entropy_plan", "loss_gradient_plan", "mean_loss_plan"]
 
@@ -27,7 +35,9 @@ def cross_entropy_plan(x: Tensor, labels: Tensor, ignored: int) -> Plan:
     if tiles.parts > 1 and src.count >= WALKED and _is_packed(src):
         launch = _walking_launch(src, labels, ignored, (empty(), empty()))
         return reading(sequence(2, (empty, empty), [(launch, range(4))], (2, 3)), src)
-    shared, options = tiling_or_cluster(src, waits=False)
+    # More rows keep processors busy by shares that nobody waits for.
+    few = tiles.parts > 1 and 4 * src.count <= 3 * multiprocessors(x)
+    shared, options = tiling_or_cluster(src, waits=False) if few else (tiles, {})
     if isinstance(shared, ClusterTiling):
         launch = _sharing_launch(src, labels, shared, ignored, (empty(), empty()), options)
         return reading(sequence(2, (empty, empty), [(launch, range(4))], (2, 3)), src)
@@ -40,7 +50,7 @@ def cross_entropy_plan(x: Tensor, labels: Tensor, ignored: int) -> Plan:
     return reading(sequence(2, (empty, empty), [(launch, places)], (2, 3), space.of(x)), src)
 
 
-WALKED = 1024  # rows from which on one program has a long row: fewer leave processors without loads under way
+WALKED = 768  # rows from which on one program has a long row: fewer leave processors without loads under way
 
 
 def _is_packed(src: Rows) -> bool:
@@ -48,23 +58,39 @@ def _is_packed(src: Rows) -> bool:
     return src.tensor.element_size() == 2 and src.align >= 4 and current_target().has("nvidia.cp_async")  # fmt: skip
 
 
+MOST_HELD = 80  # elements of a thread; a row of one warp has up to 48
+
+
 def _tiles(src: Rows) -> Tiling:
-    """Return the tiling of losses: three programs of 8 warps with 48 elements of a thread, not two of 16 with 24, have room on a processor."""
-    tiles = tiling_of(src, waits=False)
-    own = tiles.layout
-    few = tiles.pieces * own.size_per_thread[1] <= 24
-    if tiles.num_warps != 16 or tiles.parts > 1 or not few or not _is_packed(src):
-        return packed(tiles, src)
-    layout = gl.BlockedLayout(own.size_per_thread, own.threads_per_warp, [1, 8], own.order)
-    return replace(tiles, pieces=2 * tiles.pieces, width=tiles.width // 2, num_warps=8, layout=layout)  # fmt: skip
+    """Return the tiling of losses: a row is one program's as long as that is possible, of few warps with many elements where rows are many.
+
+    Threads that have loaded more wait for each other less often, and a block of fewer takes the place of one that ends sooner.
+    """
+    alone = tiling_of(src, waits=False, least=multiprocessors(src.tensor))
+    tiles = alone if alone.parts == 1 else tiling_of(src, waits=False)
+    own, lanes = tiles.layout, tiles.layout.threads_per_warp[1]
+    vector = own.size_per_thread[1]
+    if tiles.parts == 1 and _is_packed(src) and tiles.num_warps > 1:
+        for warps in (1, 2, 4, 8):
+            width = warps * lanes * vector
+            pieces = -(-src.columns // width)
+            many = src.count * warps >= 16 * multiprocessors(src.tensor)
+            held = pieces * vector
+            if warps < tiles.num_warps and many and held <= (48 if warps == 1 else MOST_HELD):
+                layout = gl.BlockedLayout(own.size_per_thread, own.threads_per_warp, [1, warps], own.order)  # fmt: skip
+                tiles = replace(tiles, pieces=pieces, width=width, num_warps=warps, layout=layout)
+                break
+    return packed(tiles, src, deep=4)
 
 
 def _walking_launch(
     src: Rows, labels: Tensor, ignored: int, results: tuple[Tensor, Tensor]
 ) -> Launch:
-    """Prepare `portable.cross_entropy_walk`."""
-    warps, lanes = 8, current_target().warp_size
+    """Prepare `portable.cross_entropy_walk`, by fewer warps where a step of more goes far beyond the row."""
+    lanes = current_target().warp_size
     vector = min(src.align, 16 // src.tensor.element_size())
+    near, far = (-(-src.columns // step) * step for step in (4 * lanes * 32, 8 * lanes * 32))
+    warps = 4 if 10 * near < 9 * far else 8
     tensors = (src.tensor, labels, *results)
     sizes = (src.count, src.columns, src.stride, labels.stride(0), ignored)
     return prepared(

@@ -182,7 +182,7 @@ class ClusterTiling(Tiling):
     """Hold the distribution of a row over the warps of a cluster: a row of a tile for each, see `hopper`."""
 
     blocks: int = 8
-    whole: int = 0  # tiles that do not go beyond the row
+    even: bool = False  # no tile goes beyond the row
 
     def constants(self) -> dict[str, Any]:
         warps = self.blocks * self.num_warps
@@ -190,7 +190,7 @@ class ClusterTiling(Tiling):
             "BLOCKS": self.blocks,
             "WARPS": warps,
             "SPAN": self.width // warps,
-            "WHOLE": self.whole,
+            "EVEN": self.even,
         }
         return {**super().constants(), **own}
 
@@ -359,8 +359,8 @@ def cluster_tiling(
     _, warps, pieces, width = min(candidates)
     of_blocks = [[1 << i, 0] for i in range(blocks.bit_length() - 1)]
     layout = gl.BlockedLayout([1, vector], [1, 32], [-warps, 1], [1, 0], of_blocks)
-    width //= pieces
-    return ClusterTiling(align, 1, 1, pieces, width, -warps, layout, blocks, columns // width)
+    even = columns == width
+    return ClusterTiling(align, 1, 1, pieces, width // pieces, -warps, layout, blocks, even)
 
 
 @functools.lru_cache(maxsize=4096)

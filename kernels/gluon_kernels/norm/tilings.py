@@ -51,19 +51,21 @@ def tiling_of(*rows: Rows, held: int = 1, waits: bool = True, least: int = 0) ->
     )
 
 
-def packed(tiles: Tiling, rows: Rows, warps: int = 4) -> Tiling:
-    """Return a tiling with several rows for each program, where rows of less than four warps are many.
+def packed(tiles: Tiling, rows: Rows, deep: int = 2) -> Tiling:
+    """Return a tiling whose programs have four warps with rows of their own, where a row is one warp's and rows are many.
 
     A processor has room for 32 programs, of however few warps, and each of them takes time to begin.
+
+    Args:
+        deep: rows of a thread up to which that pays.
     """
-    if isinstance(tiles, ClusterTiling) or tiles.parts > 1:
-        return tiles
-    least = 2 * multiprocessors(rows.tensor)  # programs
-    while warps > tiles.num_warps:
-        more = stacked(tiles, warps)
-        if more.grid(rows.count) >= least:
-            return more
-        warps //= 2
+    single = tiles.num_warps == tiles.parts == 1 and not isinstance(tiles, ClusterTiling)
+    lanes = tiles.layout.threads_per_warp[1]  # of a row
+    if single and tiles.rows * lanes <= deep * current_target().warp_size:
+        for warps in (4, 2):
+            more = stacked(tiles, warps)
+            if more.grid(rows.count) >= 2 * multiprocessors(rows.tensor):
+                return more
     return tiles
 
 
@@ -113,9 +115,7 @@ def whole_accesses(*rows: Rows) -> Optional[tuple[Rows, ...]]:
 def of_bodies(tiles: Tiling) -> Tiling:
     """Return the tiling for rows whose bodies are narrower than they are, each by itself."""
     tiles = replace(tiles, rows=1)
-    if isinstance(tiles, ClusterTiling):
-        return replace(tiles, whole=max(0, tiles.whole - 1))
-    return tiles
+    return replace(tiles, even=False) if isinstance(tiles, ClusterTiling) else tiles
 
 
 def shifts(x: Tensor, *vectors: Optional[Tensor]) -> bool:
@@ -136,9 +136,12 @@ def ahead(tiles: Tiling, weight: Optional[Tensor], bias: Optional[Tensor]) -> bo
     return own > AHEAD_FROM and size <= AHEAD_BYTES
 
 
-def early(tiles: Tiling) -> bool:
-    """Return True if programs load the vectors that all rows share before they wait for their rows: where registers have room for both."""
-    return tiles.parts == 1 and tiles.pieces * tiles.layout.size_per_thread[1] <= EARLY_UP_TO
+def early(tiles: Tiling, rows: Rows) -> bool:
+    """Return True if programs load the vectors that all rows share before they wait for their rows: where all begin at once, and registers have room for both."""
+    warps = tiles.grid(rows.count) * tiles.num_warps
+    own = tiles.pieces * tiles.layout.size_per_thread[1]
+    few = warps <= 32 * multiprocessors(rows.tensor)
+    return few and own <= EARLY_UP_TO and tiles.parts == 1 and tiles.rows == 1
 
 
 def blocks_of(*rows: Rows) -> tuple[Tiling, tuple[int, int]]:

@@ -10,7 +10,17 @@ import torch.nn.functional as F
 
 import gluon_kernels as kernels
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
-from gluon_kernels.norm import gated, launches, loss, ops, portable, rows, tilings, views
+from gluon_kernels.norm import (
+    gated,
+    launches,
+    loss,
+    loss_launches,
+    ops,
+    portable,
+    rows,
+    tilings,
+    views,
+)
 from gluon_kernels.norm.problem import PROBLEMS, WITH_GRADIENTS
 from gluon_kernels.plans import Plans
 from gluon_kernels.topk.problem import WITH_GRADIENTS as OF_SUMS
@@ -104,7 +114,7 @@ def test_softmax_along_other_dimensions(shape, dim, dtype, way):
     assert kernels.softmax(x.mT, -1).shape == x.mT.shape
 
 
-@pytest.mark.parametrize("dtype, columns", [(torch.bfloat16, 136), (torch.float16, 800), (torch.bfloat16, 1536)])  # fmt: skip
+@pytest.mark.parametrize("dtype, columns", [(torch.bfloat16, 136), (torch.float16, 800), (torch.bfloat16, 504)])  # fmt: skip
 def test_programs_have_several_short_rows(dtype, columns, monkeypatch):
     monkeypatch.setattr(tilings, "multiprocessors", lambda tensor: 1)  # rows are many
     monkeypatch.setattr(tilings, "LEAST_ODD", 10_000)
@@ -134,6 +144,17 @@ def test_programs_have_several_short_rows(dtype, columns, monkeypatch):
         assert (results[0].double() - right).abs().max() < 1e-2 * right.abs().max()
 
 
+@pytest.mark.parametrize("count, columns, rows_warps_pieces", [
+    (60_000, 1536, (4, 4, 6)), (40_000, 2048, (1, 2, 4)), (7710, 9344, (1, 4, 10)), (7307, 14784, (1, 8, 8)),
+    (87, 13568, (1, 8, 7)), (405, 2088, (1, 2, 5)),
+])  # fmt: skip
+def test_losses_of_many_rows_have_few_warps(count, columns, rows_warps_pieces):
+    src = views.Rows(torch.empty(0, dtype=torch.bfloat16), False, count, columns, columns, 8)
+    tiles = loss_launches._tiles(src)
+    assert (tiles.rows, tiles.num_warps, tiles.pieces) == rows_warps_pieces
+    assert tiles.pieces * tiles.width >= columns and tiles.parts == 1
+
+
 def test_few_short_rows_have_programs_of_their_own():
     x = views.Rows.of(torch.empty(300, 800, dtype=torch.bfloat16))
     assert tilings.packed(tilings.tiling_of(x), x).rows == 1
@@ -148,7 +169,7 @@ def test_gradients_of_softmax(programs, way):
 
 @pytest.mark.parametrize("few", [0, 264])
 def test_gradients_of_norms(programs, way, few, monkeypatch):
-    monkeypatch.setattr(launches, "FEW", few)
+    monkeypatch.setattr(launches, "FEW_NARROW", few)
 
     def rms(x, weight):
         return F.rms_norm(x, x.shape[-1:], weight, 1e-6)
@@ -184,11 +205,16 @@ def launches_of_gradients(count, columns, *, weight=True):
     return len(launched)
 
 
-def test_gradients_of_few_rows_take_one_launch():
+def test_gradients_of_few_rows_take_one_launch(monkeypatch):
     assert launches_of_gradients(264, 40) == 1
-    assert launches_of_gradients(265, 40) == 2
-    assert launches_of_gradients(265, 40, weight=False) == 1
     assert launches_of_gradients(2, 5000) == 1  # rows that several programs would share
+    monkeypatch.setattr(launches, "FEW", 30)
+    monkeypatch.setattr(launches, "FEW_NARROW", 20)
+    assert launches_of_gradients(30, 40) == launches_of_gradients(20, 41) == 1
+    assert launches_of_gradients(31, 40) == launches_of_gradients(21, 41) == 2
+    assert launches_of_gradients(31, 40, weight=False) == 1
+    monkeypatch.setattr(launches, "NEARBY", 30 * 40 * 2 * 32 - 1)
+    assert launches_of_gradients(30, 40) == 2
 
 
 def test_programs_of_columns_have_all_rows():

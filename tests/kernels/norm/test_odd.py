@@ -112,9 +112,9 @@ def test_statistics_for_the_gradient(everywhere):
     (2111, torch.bfloat16, 9, 24, "sim:sm_90"), (1001, torch.float16, 30, 0, "sim:gfx942"),
 ])  # fmt: skip
 @pytest.mark.parametrize("name", ["rms_norm", "layer_norm"])
-@pytest.mark.parametrize("few", [0, 264])  # rows up to which one launch has rows and columns
+@pytest.mark.parametrize("few", [0, 512])  # rows up to which one launch has rows and columns
 def test_gradients(name, columns, dtype, count, apart, target, few, everywhere, monkeypatch):
-    monkeypatch.setattr(norm_launches, "FEW", few)
+    monkeypatch.setattr(norm_launches, "FEW_NARROW", few)
     monkeypatch.setattr(norm_launches, "multiprocessors", lambda tensor: 8)  # several rows each
     ours, theirs = CASES[name]
     torch.manual_seed(0)
