@@ -107,7 +107,7 @@ def stripped_cases(folder: Path, words: list[str]) -> Cases:
 
     import gluon_kernels as kernels
     from gluon_kernels.norm.rows import tiling
-    from gluon_kernels.norm.tilings import of_bodies, tiling_of, whole_accesses
+    from gluon_kernels.norm.tilings import early, of_bodies, tiling_of, whole_accesses
     from gluon_kernels.norm.views import Rows
 
     (folder / "rows_stripped.py").write_text(rows_text())
@@ -135,7 +135,7 @@ def stripped_cases(folder: Path, words: list[str]) -> Cases:
                 tiles.pieces,
                 tiles.width,
             )
-            vectors: tuple[bool, ...] = ()
+            vectors = (early(tiles),)
         else:
             free, tiles = odd, of_bodies(tiling_of(*whole))
             last, vectors = (tiles.align, tiles.parts, tiles.pieces, tiles.width), (True,)

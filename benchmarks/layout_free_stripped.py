@@ -19,7 +19,7 @@ _IMPORT = r"from gluon_kernels\.norm\.(?:rows|portable) import (?:\([^)]*\)|[^(\
 def without_layouts(text: str) -> str:
     """Return the text of kernels without their layouts, each marked `layouts="auto"`."""
     text = re.sub(r"\n +(?:layout|others|edges|flat): gl\.constexpr = .*", "", text)
-    text = re.sub(r",\s*layout: gl\.constexpr(?=,?\s*\))", "", text)
+    text = re.sub(r",\s*layout: gl\.constexpr(?=\s*[,)])", "", text)
     text = re.sub(rf",\s*{_ARGUMENT}(?=\s*[,)])", "", text)
     return text.replace("@gluon.jit\n", '@gluon.jit(layouts="auto")\n')
 
