@@ -89,12 +89,17 @@ def _parts_of(layout: DistributedLayout, access: Access, part: int) -> int:
 
 
 def _access_price(layout: DistributedLayout, access: Access, warps: int) -> float:
-    if "copy" in access.name and vector_of(layout, access) * access.bits < LEAST_COPY_BITS:
-        return float("inf")  # an asynchronous copy has at least 4 bytes of each thread
+    if vector_of(layout, access) * access.bits < access.least:
+        return float("inf")
     registers = 1 << len(_registers(layout, access.shape))
-    count = registers / vector_of(layout, access) * warps
-    moved = float(sectors_of(layout, access))
+    vector = vector_of(layout, access)
+    count = registers / vector * warps
+    sectors = sectors_of(layout, access)
+    moved = float(sectors)
     if len(_bases(layout, access.shape).get("lane", ())) == _NVIDIA_LANES:
+        # Sectors of which an instruction moves a part, as every other one does that moves the rest.
+        filled = -(-(vector * access.bits << _NVIDIA_LANES) // (8 * _SECTOR))
+        moved += max(0, sectors - filled)
         moved = max(moved, _LINE_PRICE * _parts_of(layout, access, _LINE))
     issue = _ISSUE + _COPY if "copy" in access.name else _ISSUE
     return count * (issue + moved) * access.weight

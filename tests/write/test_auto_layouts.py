@@ -345,6 +345,23 @@ def test_threads_move_as_much_as_is_surely_aligned(sizes, masked, bits):
 
 
 @gluon.jit(layouts="auto")
+def strips(x, out, M, N, ROWS: gl.constexpr, COLUMNS: gl.constexpr):
+    i = gl.program_id(0) * ROWS + gl.arange(0, ROWS)
+    j = gl.program_id(1) * COLUMNS + gl.arange(0, COLUMNS)
+    inside = (i < M)[:, None] & (j < N)[None, :]
+    place = (i * N)[:, None] + j[None, :]
+    gl.store(out + place, gl.load(x + place, mask=inside), mask=inside)
+
+
+def test_lanes_move_neighbours_where_threads_cannot():
+    """Bytes of lanes four apart would be parts of four sectors, which each of four instructions moves."""
+    signature = {"x": "*i8:16", "out": "*i8:16", "M": "i32", "N": "i32"}
+    constants = {"ROWS": 8, "COLUMNS": 256}
+    asked = gluon.compile(strips, target="sm_90", signature=signature, constexprs=constants)
+    assert "sizePerThread = [1, 1]" in asked.asm["ttgir"]
+
+
+@gluon.jit(layouts="auto")
 def wrapped(x, out, N, B: gl.constexpr, CLAIMED: gl.constexpr):
     j = (gl.program_id(0) * B + gl.arange(0, B)) % N
     if CLAIMED:
