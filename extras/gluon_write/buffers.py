@@ -15,7 +15,7 @@ from gluon_core.layouts import (
     bank_conflicts,
     infer,
 )
-from gluon_core.layouts.cost import vector_elements
+from gluon_core.layouts.cost import copied_bits, vector_elements
 from gluon_core.plugin.targets import Target
 from gluon_core.portable.requests import TileRequest
 from gluon_core.portable.selection import available, code
@@ -46,6 +46,7 @@ class View:
         steps: ("permute" or "reshape", detail, shape before) of each view, the first outermost.
         shape: of the view. bits: of an element. banks: of the target.
         copied: by an asynchronous copy from global memory, which moves at least 4 bytes a thread.
+        side_by_side: the lanes of such a copy write 16 bytes each, one after the other.
         name, line: of the access.
     """
 
@@ -56,6 +57,7 @@ class View:
     copied: bool
     name: str
     line: int
+    side_by_side: bool = False
 
     def layout(self, buffer: SharedLayout) -> SharedLayout:
         """Return the layout of the view of a buffer.
@@ -171,6 +173,11 @@ def shared_price(
         whole = consecutive_elements(register, view.layout(buffer), list(view.shape)) or 1
         if whole * view.bits < _LEAST_COPY * 8:
             return float("inf")
+        if view.side_by_side:
+            widths = (_ALIGNED * 8,)
+            if copied_bits(register, view.layout(buffer), view.shape, view.bits, widths) is None:
+                return float("inf")
+            whole = _ALIGNED * 8 // view.bits
         vector = whole
     registers = register.to_linear(list(view.shape)).in_size("register")
     passes = max(1, vector * view.bits * 32 // _PASS_BITS)

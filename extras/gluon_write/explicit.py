@@ -322,6 +322,7 @@ def _ahead(
         if narrow:
             yield prefetched(fn, drawn, stages, target.has, warps, room, narrow)
     elif stages > 1:
+        yield prefetched(fn, drawn, stages, target.has, warps, room)
         yield buffered(fn, drawn, warps, target.warp_size)
 
 
@@ -339,7 +340,7 @@ def _narrow(graph: Graph) -> set[Place]:
 def _unaligned(graph: Graph) -> Iterator[Access]:
     for one in graph.unknowns:
         for access in one.accesses:
-            if access.together * access.bits < LEAST_COPY_BITS:
+            if access.together * access.bits < (access.least or LEAST_COPY_BITS):
                 yield access
 
 

@@ -13,6 +13,7 @@ from gluon_sim.tracing.ir import TERMINATORS
 from gluon_sim.tracing.live import HANDS_ON, links, terminators
 from gluon_sim.tracing.types import MemDescType, PointerType, TensorType
 from gluon_write.buffers import View, is_open
+from gluon_write.prices import LEAST_COPY_BITS
 from gluon_write.sketch import Place, Sketch
 from gluon_write.strides import Strides
 from gluon_write.unknowns import Access, Graph, Relation, Unknown
@@ -330,7 +331,7 @@ class _Builder:
         bits = getattr(buffer.type.element, "bits", 32)
         view = View(
             steps, tuple(buffer.type.shape), bits, self.drawn.banks, op.name in _COPIES, op.name,
-            op.loc.line,
+            op.loc.line, self.drawn.side_by_side,
         )  # fmt: skip
         self.pending.append(
             ("view", self.key(context, registers), key, view, None, op, self.weight)
@@ -407,7 +408,9 @@ class _Builder:
         else:
             return
         place = self.drawn.nodes.get(id(op))
-        self.note(context, pointer, ("access", op, pointer, pointee, context, place))
+        least = 128 if self.drawn.side_by_side else LEAST_COPY_BITS
+        least = least if op.name in _COPIES else 0
+        self.note(context, pointer, ("access", op, pointer, pointee, context, place, least))
         for value in results:
             self.join(self.key(context, pointer), self.key(context, value))
         for value in tensors:
@@ -530,10 +533,10 @@ def _apply(one: Unknown, change: tuple[Any, ...], strides: Strides, weight: int)
     elif kind == "reduction":
         one.reductions.append((change[1], change[2].dims, weight))
     else:
-        _, op, pointer, pointee, context, place = change
+        _, op, pointer, pointee, context, place, least = change
         dims, bits = pointer.type.dims, getattr(pointee, "bits", 32)
         steps = strides.of(context, pointer, len(dims))
-        access = Access(op.name, op.loc.line, steps, dims, bits, weight, place=place)
+        access = Access(op.name, op.loc.line, steps, dims, bits, weight, place=place, least=least)
         mask = next((v for v in op.operands() if _is_mask(v, dims)), None)
         dim = next((d for d, step in enumerate(steps) if step == 1), len(dims) - 1)
         access.together = strides.aligned(context, pointer, mask, dim)

@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import ast
 import re
-from typing import Any, Collection, Iterable, Mapping, Optional
+from typing import Any, Collection, Mapping, NamedTuple, Optional
 
+from gluon_core._triton import VERSION
 from gluon_write.form import bounds_of, changed_copy, free_name, one_line
 from gluon_write.loads import MOST_WORDS, masked, replaced
 from gluon_write.loops import (
@@ -37,8 +38,33 @@ from gluon_write.step_masks import excludes_later_steps
 
 __all__ = ["Prefetcher", "carried", "changed", "one_line", "prefetched", "renamed"]
 
-_COPY = "nvidia.ampere.async_copy"
 _LEAST_WARPS = 4  # of a warp group
+
+
+class Copies(NamedTuple):
+    """Name the ops of a target that copy to shared memory in the background.
+
+    Attributes:
+        space: of the ops. start: the op that starts a copy. other: more words of it.
+        most: buffers; with two, every wait is for all copies, as some releases count them wrongly.
+        but: releases whose code lacks waits for copies, or for stores next to them.
+    """
+
+    space: str
+    start: str
+    other: str = ""
+    most: int = 1 << 16
+    but: tuple[tuple[int, int], ...] = ()
+
+
+_LACKING = ((3, 8),)
+_COPIES = {
+    "nvidia.cp_async": Copies("nvidia.ampere.async_copy", "async_load"),
+    "amd.direct_to_lds_128": Copies(
+        "amd.cdna4.async_copy", "global_load_to_shared", ", other=0", 2
+    ),
+    "amd.async_lds": Copies("amd.gfx1250.async_copy", "global_to_shared", ", other=0", 2),
+}
 
 
 def prefetched(
@@ -59,13 +85,14 @@ def prefetched(
         warps: of the program. room: bytes of shared memory of a program.
         unaligned: places of loads whose addresses are not known to be aligned as copies need it.
     """
-    if stages < 2 or not has("nvidia.cp_async"):
+    copies = next((ops for capability, ops in _COPIES.items() if has(capability)), None)
+    if stages < 2 or copies is None or VERSION[:2] in copies.but:
         return fn
     wgmma = has("nvidia.wgmma") and warps >= _LEAST_WARPS
     texts: dict[int, str] = {}
     for number, jit in enumerate(drawn.jits):
         reader = Prefetcher(jit, number, drawn, wgmma, unaligned)
-        reader.held = MOST_WORDS * 4 * 32 * warps
+        reader.held, reader.copies = MOST_WORDS * 4 * 32 * warps, copies
         text = reader.text(stages, room)
         if text is not None:
             texts[number] = text
@@ -76,10 +103,11 @@ class Prefetcher(LoopReader):
     """Write loops whose tiles are copied ahead to rings.
 
     Attributes:
-        held: bytes of tiles that registers hold a step ahead.
+        held: bytes of tiles that registers hold a step ahead. copies: the ops of the target.
     """
 
     held = 0
+    copies = _COPIES["nvidia.cp_async"]
 
     takes_falling = True
     takes_computed = True
@@ -110,7 +138,7 @@ class Prefetcher(LoopReader):
             )
             if not size:
                 return self._written(loop, stages, taken) if left >= 0 else []
-            fitting = min(stages, left // size)
+            fitting = min(stages, self.copies.most, left // size)
             if loop.issued and left // size == left // (size * (fitting + 1)) + fitting:
                 fitting += 1
             return self._written(loop, fitting, taken) if fitting >= 2 else []
@@ -144,7 +172,7 @@ class Prefetcher(LoopReader):
         self.stages = stages - 1 if late else stages
         if loop.copied:
             before.append(
-                f"{outer}# Rings of {self.stages} buffers: copies run {steps} steps ahead of the products."
+                f"{outer}# Rings of {self.stages} buffers: copies run {counted(steps)} ahead of the products."
             )
             before += [f"{outer}{moved[n]} = {n}" for n in carried(loop) if n != variable]
             before.append(f"{outer}{ahead} = {first}")
@@ -269,7 +297,7 @@ class Prefetcher(LoopReader):
         """Return the lines that wait for the tiles of a step, while those of `later` steps are on their way."""
         if not loop.copied:
             return []
-        lines = [f"{self.space}.{_COPY}.wait_group({later})"]
+        lines = [f"{self.space}.{self.copies.space}.wait_group({later})"]
         if self.on_shared(loop) and len(loop.copied) == len(loop.tiles):
             lines.append(f"{self.space}.nvidia.hopper.fence_async_shared()")
         return lines
@@ -281,7 +309,7 @@ class Prefetcher(LoopReader):
 
     def ended(self) -> str:
         """Return the line behind a loop: no copy is under way."""
-        return f"{self.space}.{_COPY}.wait_group(0)"
+        return f"{self.space}.{self.copies.space}.wait_group(0)"
 
     def waits(
         self, loop: Loop, copies: list[str], inner: str, outer: str
@@ -387,7 +415,7 @@ class Prefetcher(LoopReader):
     ) -> Any:
         """Return a function of the step that returns the lines which copy it."""
         loads = {id(tile.statement): tile for tile in loop.tiles.values()}
-        early = self._early(loop)
+        early, ops = self._early(loop), self.copies
 
         def lines(step: str) -> list[str]:
             slot = step if re.fullmatch(r"\w+", step) else f"({step})"
@@ -405,11 +433,11 @@ class Prefetcher(LoopReader):
                     pointer = renamed(self.text_of(tile.pointer), moved)
                     ring = f"{tile.ring}.index({slot} % {self.stages})"
                     text.append(
-                        f"{self.space}.{_COPY}.async_load({ring}, {one_line(pointer)}, mask={one_line(mask)})"
+                        f"{self.space}.{ops.space}.{ops.start}({ring}, {one_line(pointer)}, mask={one_line(mask)}{ops.other})"
                     )
                 elif statement in loop.ahead and statement not in early:
                     text.append(self._moved(statement, loop, moved, last, ahead))
-            over = [f"{self.space}.{_COPY}.commit_group()", f"{ahead} += {stride}"]
+            over = [f"{self.space}.{self.copies.space}.commit_group()", f"{ahead} += {stride}"]
             return [*text, *over, *self._places(loop, moved, last, ahead)]
 
         return lines
@@ -468,11 +496,9 @@ def carried(loop: Loop) -> list[str]:
     return names
 
 
-def _size(shape: Iterable[int]) -> int:
-    size = 1
-    for extent in shape:
-        size *= extent
-    return size
+def counted(steps: int) -> str:
+    """Return a number of steps as people write it."""
+    return "a step" if steps == 1 else f"{steps} steps"
 
 
 def renamed(text: str, names: Mapping[str, str]) -> str:

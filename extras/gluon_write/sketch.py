@@ -59,7 +59,7 @@ class Sketch:
         warps: place of a worker partition -> its warps.
         copied: places of tile loads that the target's unit for copies can do.
         falling: places of steps of ranges that are negative.
-        banks: of shared memory.
+        banks: of shared memory. side_by_side: the lanes of a copy to it write one after the other.
         entered: the place of the partition whose function is traced next.
         constants: the compile-time arguments of the kernel, by name.
         decided: place of a call of `isinstance` or `hasattr` -> the results that it had.
@@ -80,6 +80,7 @@ class Sketch:
     copied: set[Place] = field(default_factory=set)
     falling: set[Place] = field(default_factory=set)
     banks: int = 32
+    side_by_side: bool = False
     entered: Optional[Place] = None
     constants: dict[str, Any] = field(default_factory=dict)
     decided: dict[Place, set[bool]] = field(default_factory=dict)
@@ -425,6 +426,7 @@ def sketch(
     asked = {"num_warps": int(options.num_warps), "num_ctas": int(options.num_ctas)}
     asked["sanitize_overflow"] = False  # its checks are no ops of the kernel
     drawn = Sketch(banks=target.architecture.banks)
+    drawn.side_by_side = target.has("amd.global_load_to_lds")
     drawn.multiples = _multiples(fn, constexprs, attrs)
     drawn.odd = _odd(fn, signature, constexprs, attrs)
     drawn.constants = {

@@ -27,7 +27,7 @@ class Access:
     Attributes:
         strides: the elements per step of each dimension (None: far).
         together: neighbours that are surely aligned, and that a mask treats alike.
-        place: of the call.
+        place: of the call. least: bits that a thread has to move at once; 0 of loads and stores.
     """
 
     name: str
@@ -38,6 +38,7 @@ class Access:
     weight: int
     together: int = 64
     place: Optional[Place] = None
+    least: int = 0
 
 
 @dataclass

@@ -18,12 +18,13 @@ from gluon_core.layouts.distributed import AutoLayout, CoalescedLayout
 from gluon_core.layouts.f2 import independent_rows
 from gluon_core.layouts.later import np
 from gluon_core.layouts.linear import LinearLayout
-from gluon_core.layouts.shared import PaddedSharedLayout
+from gluon_core.layouts.shared import PaddedSharedLayout, SwizzledSharedLayout
 
 __all__ = [
     "ConversionCost",
     "bank_conflicts",
     "conversion",
+    "copied_bits",
     "equal",
     "owner",
     "vector_elements",
@@ -122,6 +123,45 @@ def bank_conflicts(
     if isinstance(shared, PaddedSharedLayout):
         return _padded_conflicts(shared, access, lanes, vector, bits, banks)
     return _linear_conflicts(lanes, bits, banks)
+
+
+def copied_bits(
+    layout: DistributedLayout,
+    shared: SharedLayout,
+    shape: Sequence[int],
+    bits: int,
+    widths: Sequence[int],
+) -> Optional[int]:
+    """Return the bits that each lane of a copy past the registers writes at once, one of `widths`; None where the
+    lanes would not write one after the other.
+
+    A swizzle of whole writes does not count: it permutes the writes of a warp's lanes, so they exchange
+    addresses instead.
+    """
+    most = max(widths)
+    if isinstance(shared, SwizzledSharedLayout) and shared.max_phase > 1:
+        most = min(most, shared.vec * bits)
+        shared = SwizzledSharedLayout(1, 1, 1, shared.order, shared.cga_layout)
+    try:
+        path = layout.to_linear(shape).invert_and_compose(shared.to_linear(shape))
+    except LayoutError:  # no linear form to ask: the compiler will
+        return most
+    column = list(path.out_dims).index("offset")
+    steps = {name: [row[column] for row in rows] for name, rows in path.bases.items()}
+    for width in sorted(widths, reverse=True):
+        held = width // bits
+        if width > most or width % bits or held & (held - 1):
+            continue
+        together = [1 << i for i in range(held.bit_length() - 1)]
+        side_by_side = [held << i for i in range(len(steps["lane"]))]
+        if steps["register"][: len(together)] != together or steps["lane"] != side_by_side:
+            continue
+        written = held << len(side_by_side)
+        if isinstance(shared, PaddedSharedLayout):
+            if any(interval < written for interval, _ in shared.interval_padding_pairs):
+                continue
+        return width
+    return None
 
 
 def _flipped(flips: Sequence[int], index: int) -> int:

@@ -1,6 +1,7 @@
 """Products of layout-free kernels whose operands are loaded through pointers: copied steps ahead."""
 
 import importlib.util
+import re
 import warnings
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_core._triton import VERSION
 from gluon_sim.settings import using
 from gluon_write.port import port
 
@@ -143,7 +145,10 @@ def operands(m, n, k):
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize("target", ["sim:hopper", "sim:sm_80", "sim:sm_100", "sim:gfx942"])
+@pytest.mark.parametrize(
+    "target",
+    ["sim:hopper", "sim:sm_80", "sim:sm_100", "sim:gfx942", "sim:gfx950", "sim:gfx1250"],
+)
 @pytest.mark.parametrize("stages", [1, 2, 4])
 def test_product(target, stages):
     a, b, c, wanted = operands(64, 64, 144)
@@ -229,6 +234,32 @@ def test_units_read_copied_tiles():
     assert "tcgen05.mma" in blackwell and "mma.sync" not in blackwell
     ampere = code(product, "sm_80", BM=64, BN=64, BK=32)
     assert "mma.sync" in ampere and "cp.async" in ampere
+
+
+@pytest.mark.parametrize(
+    "target, copy, load",
+    [
+        ("gfx950", "global_load_lds_dwordx4", r"(global|buffer)_load_(dword|u)"),
+        ("gfx1250", "global_load_async_to_lds_b128", r"(global|buffer)_load_[bu]"),
+    ],
+)
+@pytest.mark.skipif(VERSION[:2] == (3, 8), reason="Triton 3.8 leaves waits out")
+@pytest.mark.parametrize("aligned", [True, False])
+def test_copies_go_past_the_registers(target, copy, load, aligned):
+    """Rows of K elements that may begin at any address are loaded a step ahead instead."""
+    signature = {"a": "*fp16:16", "b": "*fp16:16", "c": "*fp32:16", "N": "i32:16"}
+    signature["K"] = "i32:16" if aligned else "i32"
+    sizes = {"BM": 64, "BN": 64, "BK": 64}
+    asked = gluon.compile(product, target=target, signature=signature, constexprs=sizes)
+    text = asked.asm["amdgcn"]
+    assert (copy in text) == aligned and bool(re.search(load, text)) == (not aligned)
+
+
+@pytest.mark.parametrize("target", ["emu:gfx950", "emu:gfx1250"])
+def test_machine_code_waits_for_its_copies(target):
+    a, b, c, wanted = operands(64, 64, 144)
+    product[(1,)](a, b, c, 64, 144, 64, 64, 64, num_stages=3, target=target)
+    assert np.allclose(c, wanted, atol=1e-3)
 
 
 def test_loads_run_ahead_on_amd():

@@ -9,10 +9,10 @@ from gluon_amd.arch import matrix_version
 from gluon_amd.features import ALL_WAVES_COPY, UNALIGNED_COPIES, WMMA_INT8
 from gluon_amd.language import async_copy as direct
 from gluon_amd.language import async_lds, cdna3, gfx1250, rdna3, rdna4
-from gluon_amd.language.async_copy import copied_bits
 from gluon_amd.layouts import AMDMFMALayout, AMDWMMALayout
 from gluon_amd.lower_tdm import padded_rows
 from gluon_core.layouts import DotOperandLayout, SwizzledSharedLayout
+from gluon_core.layouts.cost import copied_bits
 from gluon_core.plugin.ops import semantic_layer, tl
 from gluon_core.plugin.semantic import SemanticLayer
 from gluon_core.portable.requests import (

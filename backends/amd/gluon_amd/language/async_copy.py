@@ -6,13 +6,13 @@ warp's elements must be consecutive in the buffer, in the order of the lanes.
 
 from __future__ import annotations
 
-from typing import Optional, Sequence, Union
+from typing import Optional, Union
 
 from gluon_amd.features import BUFFER_COPY_OTHER
 from gluon_amd.language.buffer import check_address
 from gluon_core.errors import CapabilityError, LayoutError, refuse
-from gluon_core.layouts import PaddedSharedLayout, SwizzledSharedLayout
-from gluon_core.layouts.base import DistributedLayout, SharedLayout
+from gluon_core.layouts.base import DistributedLayout
+from gluon_core.layouts.cost import copied_bits
 from gluon_core.plugin.ops import builtin, semantic_layer, tl, unwrap
 from gluon_core.plugin.semantic import SemanticLayer
 from gluon_core.plugin.typing import Const, Operand
@@ -21,7 +21,6 @@ from gluon_core.values import shared_memory_descriptor
 __all__ = [
     "buffer_load_to_shared",
     "commit_group",
-    "copied_bits",
     "global_load_to_shared",
     "load_shared_relaxed",
     "wait_group",
@@ -226,42 +225,3 @@ def _check_destination(
                 "widths per thread, and give dest no swizzle or padding inside the writes of a warp.",
             )
         )
-
-
-def copied_bits(
-    layout: DistributedLayout,
-    shared: SharedLayout,
-    shape: Sequence[int],
-    bits: int,
-    widths: Sequence[int],
-) -> Optional[int]:
-    """Return the number of bits that each lane writes at once, one of `widths`; None where the lanes
-    would not write one after the other.
-
-    A swizzle of whole writes does not count: it permutes the writes of a warp's lanes, so they exchange
-    addresses instead.
-    """
-    most = max(widths)
-    if isinstance(shared, SwizzledSharedLayout) and shared.max_phase > 1:
-        most = min(most, shared.vec * bits)
-        shared = SwizzledSharedLayout(1, 1, 1, shared.order, shared.cga_layout)
-    try:
-        path = layout.to_linear(shape).invert_and_compose(shared.to_linear(shape))
-    except LayoutError:  # no linear form to ask: the compiler will
-        return most
-    column = list(path.out_dims).index("offset")
-    steps = {name: [row[column] for row in rows] for name, rows in path.bases.items()}
-    for width in sorted(widths, reverse=True):
-        held = width // bits
-        if width > most or width % bits or held & (held - 1):
-            continue
-        together = [1 << i for i in range(held.bit_length() - 1)]
-        side_by_side = [held << i for i in range(len(steps["lane"]))]
-        if steps["register"][: len(together)] != together or steps["lane"] != side_by_side:
-            continue
-        written = held << len(side_by_side)
-        if isinstance(shared, PaddedSharedLayout):
-            if any(interval < written for interval, _ in shared.interval_padding_pairs):
-                continue
-        return width
-    return None
