@@ -2,15 +2,9 @@
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_kernels.linear_attention.portable import add
+from gluon_kernels.linear_attention.portable import add, tokens_layout
 
 __all__ = ["load_gates", "store_decays"]
-
-
-@gluon.constexpr_function
-def tokens_layout(C, warps, lanes):
-    """Return a layout of [C] of which each warp has all."""
-    return gl.BlockedLayout([max(C // lanes, 1)], [lanes], [warps], [0])
 
 
 @gluon.jit

@@ -28,21 +28,28 @@ def add(a, b):
 
 @gluon.constexpr_function
 def column_layout(warps, lanes):
-    """Return a layout of [4, 16, 16] in which a thread has a column of one of the 4 blocks; further warps have copies."""
-    blocks = min(lanes // 16, 4)
+    """Return a layout of [4, 4, 16], four rows of blocks, in which a thread has a column: each of four warps a block, where there are as many."""
+    blocks = max(min(lanes // 16, 4 // warps), 1)
     return gl.BlockedLayout(
-        [1, 16, 1], [blocks, 1, 16], [min(warps, 4 // blocks), 1, max(warps * blocks // 4, 1)], [2, 1, 0]
+        [1, 4, 1], [blocks, 1, lanes // blocks], [min(warps, 4 // blocks), 1, max(warps * blocks // 4, 1)], [2, 1, 0]
     )  # fmt: skip
 
 
 @gluon.constexpr_function
 def factor_layout(warps, lanes):
-    """Return the layout of a column of each block, [1, 4, 16], that `column_layout` broadcasts."""
-    blocks = min(lanes // 16, 4)
+    """Return the layout of four rows of each block's column, [1, 4, 4], that `column_layout` broadcasts."""
+    blocks = max(min(lanes // 16, 4 // warps), 1)
     whole = gl.BlockedLayout(
-        [1, 1, 16, 1], [1, blocks, 1, 16], [1, min(warps, 4 // blocks), 1, max(warps * blocks // 4, 1)], [3, 2, 1, 0]
+        [1, 1, 4, 1], [1, blocks, 1, lanes // blocks], [1, min(warps, 4 // blocks), 1, max(warps * blocks // 4, 1)],
+        [3, 2, 1, 0],
     )  # fmt: skip
     return gl.SliceLayout(3, whole)
+
+
+@gluon.constexpr_function
+def tokens_layout(C, warps, lanes):
+    """Return a layout of [C] of which each warp has all."""
+    return gl.BlockedLayout([max(C // lanes, 1)], [lanes], [warps], [0])
 
 
 @gluon.jit
@@ -80,30 +87,61 @@ def decay_size(K, C):
 
 
 @gluon.jit
+def identity_rows(group: gl.constexpr):
+    """Return four rows of four identities of 16 x 16."""
+    columns: gl.constexpr = column_layout(gl.num_warps(), gl.target.warp_size())
+    i = gl.arange(0, 4, gl.SliceLayout(0, gl.SliceLayout(2, columns)))[None, :, None]
+    j = gl.arange(0, 16, gl.SliceLayout(0, gl.SliceLayout(1, columns)))[None, None, :]
+    ones = gl.full([4, 4, 16], 1.0, gl.float32, columns)
+    return gl.where(i + 4 * group == j, ones, 0.0)
+
+
+@gluon.jit
+def eliminate(x, solved, steps, step: gl.constexpr, group: gl.constexpr):
+    """Subtract the solved row from four rows, by the factors of a step."""
+    layout: gl.constexpr = x.type.layout
+    factors = steps.slice(step, 1, dim=0).slice(4 * group, 4, dim=2)
+    factors = factors.load(factor_layout(gl.num_warps(), gl.target.warp_size())).reshape([4, 4])
+    factors = gl.convert_layout(factors, gl.SliceLayout(2, layout))
+    return x - factors[:, :, None] * solved[:, None, :]
+
+
+@gluon.jit
+def solve(x, below, steps, group: gl.constexpr):
+    """Solve four rows, and subtract them from those below, a tuple of groups of four."""
+    i = gl.arange(0, 4, gl.SliceLayout(0, gl.SliceLayout(2, x.type.layout)))[None, :, None]
+    for row in gl.static_range(4):
+        # A register: sums with -0.0 are no instructions.
+        solved = gl.sum(gl.where(i == row, x, -0.0), 1)
+        if row < 3:
+            x = eliminate(x, solved, steps, 4 * group + row, group)
+        for place in gl.static_range(len(below)):
+            rows = eliminate(below[place], solved, steps, 4 * group + row, group + 1 + place)
+            below = below[:place] + (rows,) + below[place + 1 :]
+    return x, below
+
+
+@gluon.jit
 def inverse_blocks(lower):
     """Return (I + L)^-1 of the 16 x 16 blocks L on the diagonal of a strictly lower triangle, [4, 16, 16] in shared memory.
 
-    A thread substitutes a column in its registers, and reads the factors of each step from shared memory: those of a step follow each other.
+    A thread substitutes a column in its registers, and reads the factors of each step from shared memory, those of the rows below only.
     """
-    warps: gl.constexpr = gl.num_warps()
-    lanes: gl.constexpr = gl.target.warp_size()
-    columns: gl.constexpr = column_layout(warps, lanes)
     parts = lower.reshape([4, 16, 4, 16])
     diagonal = gl.sum(gl.where(on_diagonal(parts.type.layout), parts, 0.0), 2)
     plain: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [2, 1, 0])
     steps = gl.allocate_shared_memory(gl.float32, [16, 4, 16], plain)
     steps.permute((1, 2, 0)).store(diagonal)
-    i = gl.arange(0, 16, gl.SliceLayout(0, gl.SliceLayout(2, columns)))[None, :, None]
-    j = gl.arange(0, 16, gl.SliceLayout(0, gl.SliceLayout(1, columns)))[None, None, :]
-    x = gl.where(i == j, gl.full([4, 16, 16], 1.0, gl.float32, columns), 0.0)
-    for m in gl.static_range(15):
-        solved = gl.sum(
-            gl.where(i == m, x, -0.0), 1
-        )  # a register: sums with -0.0 are no instructions
-        factors = steps.slice(m, 1, dim=0).load(factor_layout(warps, lanes)).reshape([4, 16])
-        factors = gl.convert_layout(factors, gl.SliceLayout(2, columns))
-        x = x - factors[:, :, None] * solved[:, None, :]
-    return gl.allocate_shared_memory(gl.float32, [4, 16, 16], plain, x)
+    blocks = gl.allocate_shared_memory(gl.float32, [4, 16, 16], plain)
+    rows = identity_rows(0)
+    below = (identity_rows(1), identity_rows(2), identity_rows(3))
+    for group in gl.static_range(4):
+        rows, below = solve(rows, below, steps, group)
+        blocks.slice(4 * group, 4, dim=1).store(rows)
+        if group < 3:
+            rows = below[0]
+            below = below[1:]
+    return blocks
 
 
 @gluon.jit
@@ -122,18 +160,32 @@ def block_of(matrix, row: gl.constexpr, column: gl.constexpr, SIZE: gl.constexpr
 
 
 @gluon.jit
-def join_blocks(matrix, first: gl.constexpr, SIZE: gl.constexpr):
-    """Replace the block B of [[A, 0], [B, C]], whose A and C are inverses, by -C B A: the inverse of the whole."""
+def join_operands(matrix, first: gl.constexpr, SIZE: gl.constexpr, products: gl.constexpr):
+    """Return C, B and A of blocks [[A, 0], [B, C]], as operands of C B A."""
+    c = block_of(matrix, first + 1, first + 1, SIZE).load(products.a)
+    b = block_of(matrix, first + 1, first, SIZE).load(products.b)
+    return c, b, block_of(matrix, first, first, SIZE).load(products.b)
+
+
+@gluon.jit
+def join_blocks(matrix, SIZE: gl.constexpr):
+    """Replace the block B of each [[A, 0], [B, C]] on the diagonal, whose A and C are inverses, by -C B A: the inverse of the whole."""
     products: gl.constexpr = gl.portable.mma_layouts(
         SIZE, SIZE, SIZE, gl.float32, gl.float32, input_precision="tf32"
     )
     zeros = gl.zeros([SIZE, SIZE], gl.float32, products.accumulator)
-    c = block_of(matrix, first + 1, first + 1, SIZE).load(products.a)
-    target = block_of(matrix, first + 1, first, SIZE)
-    part = gl.portable.mma(c, target.load(products.b), zeros, input_precision="tf32")
-    a = block_of(matrix, first, first, SIZE).load(products.b)
+    PAIRS: gl.constexpr = matrix.shape[0] // (2 * SIZE)
+    c, b, a = join_operands(matrix, 0, SIZE, products)
+    part = gl.portable.mma(c, b, zeros, input_precision="tf32")
+    if PAIRS == 2:
+        c, b, second_a = join_operands(matrix, 2, SIZE, products)
+        second = gl.portable.mma(c, b, zeros, input_precision="tf32")
+        second = gl.convert_layout(second, products.a)
     part = gl.convert_layout(part, products.a)
-    target.store(0.0 - gl.portable.mma(part, a, zeros, input_precision="tf32"))
+    block_of(matrix, 1, 0, SIZE).store(0.0 - gl.portable.mma(part, a, zeros, input_precision="tf32"))
+    if PAIRS == 2:
+        second = gl.portable.mma(second, second_a, zeros, input_precision="tf32")
+        block_of(matrix, 3, 2, SIZE).store(0.0 - second)
 
 
 @gluon.jit
@@ -149,9 +201,8 @@ def unit_lower_inverse(lower):
     parts = gl.where(on_diagonal(layout), inverses, parts).reshape([64, 64])
     spread: gl.constexpr = gl.SwizzledSharedLayout(4, 1, 8, [1, 0])
     matrix = gl.allocate_shared_memory(gl.float32, [64, 64], spread, parts)
-    join_blocks(matrix, 0, 16)
-    join_blocks(matrix, 2, 16)
-    join_blocks(matrix, 0, 32)
+    join_blocks(matrix, 16)
+    join_blocks(matrix, 32)
     return matrix
 
 
@@ -195,7 +246,7 @@ def prepare(
     near_row = gl.arange(0, C, gl.SliceLayout(1, layout))
     near_column = gl.arange(0, C, gl.SliceLayout(0, layout))
     of_keys = (head // SHARED).to(gl.int64)
-    flat: gl.constexpr = gl.portable.blocked_layout([C], gl.float32)
+    flat: gl.constexpr = tokens_layout(C, gl.num_warps(), gl.target.warp_size())
     row = first + gl.arange(0, C, flat)
     decay = gl.load(g + (batch * length + row) * heads + head, mask=row < length, other=0.0)
     k += batch * strides[1][0] + of_keys * strides[1][2]
@@ -209,11 +260,12 @@ def prepare(
     k_smem = gl.allocate_shared_memory(dtype, [C, K], products.b_shared, k_tile)
     k_columns = k_smem.permute((1, 0))
     decay = gl.associative_scan(decay.to(gl.float32) * 1.4426950408889634, 0, add)
+    near = gl.arange(0, C, flat)
+    whole = gl.sum(gl.where(near == C - 1, decay, 0.0), 0)
+    gl.store(decays + place * (4 * C) + near, decay)
+    gl.store(decays + place * (4 * C) + C + near, gl.exp2(decay))
+    gl.store(decays + place * (4 * C) + 2 * C + near, gl.exp2(whole - decay))
     decay = gl.convert_layout(decay, gl.SliceLayout(1, layout))
-    whole = gl.sum(gl.where(near_row == C - 1, decay, 0.0), 0)
-    gl.store(decays + place * (4 * C) + near_row, decay)
-    gl.store(decays + place * (4 * C) + C + near_row, gl.exp2(decay))
-    gl.store(decays + place * (4 * C) + 2 * C + near_row, gl.exp2(whole - decay))
     from_first = gl.convert_layout(decay, gl.SliceLayout(0, layout))
     away = decay[:, None] - from_first[None, :]
     lower = near_row[:, None] >= near_column[None, :]
