@@ -431,7 +431,7 @@ SSD = Problem(
     flops=_flops(False, 1),
     bytes=lambda shape: _bytes(1)({**shape, "heads of keys": shape["groups"]}),
     tolerance=2e-2,
-    small=(_case(1, 100, 4, 32, groups=2, values=64), _case(1, 70, 1, 64, groups=1, values=40)),
+    small=(_case(1, 100, 4, 32, groups=2, values=64), _case(1, 70, 3, 64, groups=1, values=40)),
     named=[
         _case(4, 4096, 32, 128, groups=1, values=64),
         _case(1, 65536, 24, 128, groups=1, values=64),
