@@ -13,7 +13,13 @@ from torch import Tensor
 import gluon_core as gluon
 from gluon_core import language as gl
 
-__all__ = ["end_behind_predecessor", "overlapping", "overlapping_tensors", "wait_for_predecessor"]
+__all__ = [
+    "allow_successor",
+    "end_behind_predecessor",
+    "overlapping",
+    "overlapping_tensors",
+    "wait_for_predecessor",
+]
 
 SMALL = 2.5e7  # bytes: a half of the L2 cache of an H200, which each processor has next to it
 
@@ -41,6 +47,14 @@ def wait_for_predecessor():
     """
     gl.inline_asm_elementwise(
         "griddepcontrol.wait; griddepcontrol.launch_dependents; mov.b32 $0, $1;", "=r,r", [0], gl.int32, False, 1
+    )  # fmt: skip
+
+
+@gluon.jit
+def allow_successor():
+    """Allow the kernel behind to be placed; call it where a program is about to end, so that those that wait take no memory from others."""
+    gl.inline_asm_elementwise(
+        "griddepcontrol.launch_dependents; mov.b32 $0, $1;", "=r,r", [0], gl.int32, False, 1
     )  # fmt: skip
 
 

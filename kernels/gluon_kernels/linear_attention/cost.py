@@ -19,11 +19,12 @@ JOIN, JOIN_MORE = (
     3.0,
 )  # of a segment, with at most one program for each processor, and with more
 LAUNCHES = 4.0  # of the walks before
-RESULT_ALONE, TAKEN, ADDED = (
-    0.65,
+RESULT_ALONE, TAKEN, ADDED, LAUNCH_ALONE = (
+    0.8,
     0.4,
-    0.7,
-)  # without the delta rule: of a chunk with its result and without, and of a segment before
+    0.5,
+    6.0,
+)  # without the delta rule: of a chunk with its result and without, of a segment before, and of the walks before
 BYTES = 4.0e6  # of memory, in a microsecond
 COLUMNS = 64  # of a group of warps
 LEAST_CHUNKS = 4  # of a segment
@@ -79,9 +80,14 @@ class Walks(NamedTuple):
         programs = self.heads * segments * (self.columns // COLUMNS) / groups
         waves = max(programs / self.processors, 1.0)  # programs share a processor
         scale = waves * groups * self.share
+        memory = self.heads * self.chunks * 256 * (self.width + self.columns) / BYTES
+        result = max(per_segment * RESULT_ALONE * scale, memory)
         if segments == 1:
-            return per_segment * RESULT_ALONE * scale
-        return per_segment * (RESULT_ALONE + TAKEN) * scale + segments * ADDED + LAUNCHES
+            return result
+        # Keys and values of all segments but the last are read once more.
+        again = memory / 2 * (segments - 1) / segments
+        taken = max(per_segment * TAKEN * scale, again)
+        return result + taken + segments * ADDED + LAUNCH_ALONE
 
 
 def least_time(walks: Walks) -> tuple[int, int]:

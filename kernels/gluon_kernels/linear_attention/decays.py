@@ -19,11 +19,14 @@ def softplus(x):
 
 @gluon.jit
 def load_gates(gates, batch, head, heads, length, chunk, C: gl.constexpr):
-    """Load what a chunk's gates are made of, from contiguous [batch, length, heads]; zeros past the last token."""
+    """Load what a chunk's gates are made of, from contiguous [batch, length, heads]; zeros past the last token.
+
+    A loop carries them in their own dtype: a conversion would wait for memory.
+    """
     layout: gl.constexpr = tokens_layout(C, gl.num_warps(), gl.target.warp_size())
     row = chunk * C + gl.arange(0, C, layout)
     place = (batch.to(gl.int64) * length + row) * heads + head
-    return gl.load(gates + place, mask=row < length, other=0.0).to(gl.float32)
+    return gl.load(gates + place, mask=row < length, other=0.0)
 
 
 @gluon.jit
@@ -34,6 +37,7 @@ def store_decays(decays, gate, slope, bias, rows, C: gl.constexpr, SOFTPLUS: gl.
     SOFTPLUS. Then a gate is step times slope, the step is the token's rate, and a factor of e_C / e.
     """
     near = gl.arange(0, C, gate.type.layout)
+    gate = gate.to(gl.float32)
     if slope is not None:
         rate = gate
         if bias is not None:

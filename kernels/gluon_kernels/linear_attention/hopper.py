@@ -14,6 +14,7 @@ from gluon_core.language.nvidia.hopper import (
     warpgroup_mma_init,
     warpgroup_mma_wait,
 )
+from gluon_kernels.dependent import wait_for_predecessor
 from gluon_kernels.linear_attention.portable import decay_size
 
 __all__ = ["first_state", "place_of", "recur", "share_columns"]
@@ -231,6 +232,7 @@ def recur(
         )
     else:
         ring = tma_ring([k_desc, v_desc, decays, inverses], STAGES, consumers=GROUPS)
+    wait_for_predecessor()
     sizes = (heads, chunks, per_segment, rows, width)
     states = (initial, final, rows)
     descriptors = (out_desc if OUTPUT or SAVE else None, states_desc)

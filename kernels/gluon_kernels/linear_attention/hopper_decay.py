@@ -64,11 +64,11 @@ def rows_of(stored, C: gl.constexpr):
 def fill_decays(
     gate, sources, slope, bias, sizes, slot, chunk, C: gl.constexpr, SOFTPLUS: gl.constexpr
 ):
-    """Store the decays of a chunk, whose gates were loaded, to a slot; return the gates of the next chunk."""
+    """Store the decays of a chunk, whose gates were loaded, to a slot; return the gates of the chunk after the next one."""
     gates, _, _, length, slots = sources
     store_decays(slot_of(slots, slot), gate, slope, bias, length - chunk * C, C, SOFTPLUS)
     return load_gates(
-        gates, gl.program_id(2), gl.program_id(1) % sizes[0], sizes[0], length, chunk + 1, C
+        gates, gl.program_id(2), gl.program_id(1) % sizes[0], sizes[0], length, chunk + 2, C
     )
 
 
@@ -86,18 +86,22 @@ def state_before(states, sizes, group: gl.constexpr, K: gl.constexpr, GROUPS: gl
     if initial is not None:
         state = gl.load(initial + of_head * size + offsets)
     if fresh is not None:
-        # The load of a step is under way during the one before.
+        # The load of a step is under way during the two before.
         parts = gl.num_programs(1) // sizes[0] - 1
         place = of_head * parts
-        following = gl.to_tensor(0)
+        second = place + gl.minimum(1, parts - 1)
         taken = gl.load(fresh + place * size + offsets)
         kept = gl.load(totals + place)
+        coming = gl.load(fresh + second * size + offsets)
+        coming_kept = gl.load(totals + second)
         for step in range(segment):
             now = taken
             total = kept
-            following = gl.minimum(step + 1, parts - 1)
-            taken = gl.load(fresh + (place + following) * size + offsets)
-            kept = gl.load(totals + place + following)
+            taken = coming
+            kept = coming_kept
+            following = place + gl.minimum(step + 2, parts - 1)
+            coming = gl.load(fresh + following * size + offsets)
+            coming_kept = gl.load(totals + following)
             state = state * total + now
     return state, offsets
 
@@ -154,30 +158,33 @@ def walk_decaying(ring, writers, states, sizes, scale, group: gl.constexpr, SETT
     heads, chunks, _, _, width = sizes
     batch, head, first_column, first, last, segment = place_of(sizes, GROUPS)
     of_head = batch * heads + head
+    first_column += group * 64
+    own_skip = None if skip is None else gl.load(skip + head).to(gl.float32)
+    total = gl.to_tensor(1.0)
+    zeros = gl.zeros([64, C], gl.float32, layout)
+    near = gl.arange(0, C, column)
+    position = ring.consumer()
+    # First all that needs no state: memory takes long for the states of segments before.
+    if GATED:
+        slope = None if sources[1] is None else gl.load(sources[1] + head).to(gl.float32)
+        bias = None if sources[2] is None else gl.load(sources[2] + head).to(gl.float32)
+        # Memory takes longer than a chunk: loads are two chunks ahead of their use.
+        now = load_gates(sources[0], batch, head, heads, sources[3], first, C)
+        gate = load_gates(sources[0], batch, head, heads, sources[3], first + 1, C)
+        later = fill_decays(now, sources, slope, bias, sizes, 2 * group, first, C, SOFTPLUS)
+    if AHEAD:
+        scores = scores_of(ring.wait(position), zeros)
+        scores = warpgroup_mma_wait(0, deps=[scores])
+        decays = slot_of(sources[4], 2 * group)
+        store_weights(buffers.index(2 * group), scores, decays, own_skip, scale, RATED)
     if MAPPED:
         state, offsets = state_before(
             (None, None, None, None, None, None, None), sizes, group, K, GROUPS
         )
     else:
         state, offsets = state_before(states, sizes, group, K, GROUPS)
-    first_column += group * 64
-    own_skip = None if skip is None else gl.load(skip + head).to(gl.float32)
-    total = gl.to_tensor(1.0)
-    zeros = gl.zeros([64, C], gl.float32, layout)
-    near = gl.arange(0, C, column)
     left = gl.convert_layout(state.to(dtype), operand)
     done = zeros.to(dtype)  # what the chunk before left to be stored
-    position = ring.consumer()
-    if GATED:
-        slope = None if sources[1] is None else gl.load(sources[1] + head).to(gl.float32)
-        bias = None if sources[2] is None else gl.load(sources[2] + head).to(gl.float32)
-        gate = load_gates(sources[0], batch, head, heads, sources[3], first, C)
-        gate = fill_decays(gate, sources, slope, bias, sizes, 2 * group, first, C, SOFTPLUS)
-    if AHEAD:
-        scores = scores_of(ring.wait(position), zeros)
-        scores = warpgroup_mma_wait(0, deps=[scores])
-        decays = slot_of(sources[4], 2 * group)
-        store_weights(buffers.index(2 * group), scores, decays, own_skip, scale, RATED)
     for chunk in range(first, last):
         tiles = ring.tiles(position) if AHEAD else ring.wait(position)
         slot = 2 * group + (chunk - first) % 2
@@ -203,7 +210,9 @@ def walk_decaying(ring, writers, states, sizes, scale, group: gl.constexpr, SETT
         taken = (v.load(state_operand).to(gl.float32) * to_last).to(dtype)
         sums = warpgroup_mma(taken, k, warpgroup_mma_init(state * whole), is_async=True)
         if GATED:
-            gate = fill_decays(gate, sources, slope, bias, sizes, next_slot, chunk + 1, C, SOFTPLUS)
+            now = gate
+            gate = later
+            later = fill_decays(now, sources, slope, bias, sizes, next_slot, chunk + 1, C, SOFTPLUS)
         if OUTPUT:
             buffer = buffers.index(slot if AHEAD else group)
             if not AHEAD:

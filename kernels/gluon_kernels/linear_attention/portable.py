@@ -16,6 +16,7 @@ registers.
 
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_kernels.dependent import allow_successor
 
 __all__ = ["prepare", "recur"]
 
@@ -182,7 +183,9 @@ def join_blocks(matrix, SIZE: gl.constexpr):
         second = gl.portable.mma(c, b, zeros, input_precision="tf32")
         second = gl.convert_layout(second, products.a)
     part = gl.convert_layout(part, products.a)
-    block_of(matrix, 1, 0, SIZE).store(0.0 - gl.portable.mma(part, a, zeros, input_precision="tf32"))
+    block_of(matrix, 1, 0, SIZE).store(
+        0.0 - gl.portable.mma(part, a, zeros, input_precision="tf32")
+    )
     if PAIRS == 2:
         second = gl.portable.mma(second, second_a, zeros, input_precision="tf32")
         block_of(matrix, 3, 2, SIZE).store(0.0 - second)
@@ -212,6 +215,8 @@ def store_inverses(shares, rate, inverses, unscaled, matrix, offsets):
     dtype: gl.constexpr = inverses.dtype.element_ty
     layout: gl.constexpr = offsets.type.layout
     inverse = unit_lower_inverse(shares).load(layout)
+    if gl.target.has("nvidia.tma"):  # as have all targets with dependent launches
+        allow_successor()
     if unscaled is not None:
         gl.portable.store(unscaled + matrix, offsets, inverse.to(dtype))
     column_rate = gl.convert_layout(rate, gl.SliceLayout(0, layout))[None, :]
