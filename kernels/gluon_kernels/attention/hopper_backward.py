@@ -1,6 +1,6 @@
 """The gradients of attention on Hopper in one kernel, which adds to those of queries as it goes.
 
-A program has a tile of keys and values and walks over the queries of one head, or of several that share the keys (GQA). The values that `hopper_repeatable.py`
+Programs take tiles of keys and values in turn (`hopper_turns.py`), and walk with each over the queries of one head, or of several that share the keys (GQA). The values that `hopper_repeatable.py`
 computes twice are computed once here: two groups of four warps compute the changes of the scores, each
 for half of the keys, and exchange them as `hopper_exchange.py` says. In which order programs add is not known, so that
 equal inputs have nearly equal bits only.
@@ -23,6 +23,13 @@ from gluon_kernels.attention.hopper_exchange import (
     half_of,
     start_exchange,
 )
+from gluon_kernels.attention.hopper_turns import (
+    end_turn,
+    next_turn,
+    pass_turn,
+    take_turn,
+    turns_of,
+)
 from gluon_kernels.attention.online import (
     accumulators,
     layouts_of,
@@ -37,12 +44,11 @@ from gluon_kernels.dependent import wait_for_predecessor
 
 
 @gluon.jit
-def own_tile(deal):
-    """Return the program's tile of keys, and its group of heads: `size` groups are walked together, the first tiles of each before the others."""
+def tile_at(deal, number):
+    """Return a tile of keys, and its group of heads: `size` groups are walked together, the first tiles of each before the others."""
     tiles, groups, size = deal
-    program = gl.program_id(0)
-    block = program // (tiles * size)
-    inside = program % (tiles * size)
+    block = number // (tiles * size)
+    inside = number % (tiles * size)
     many = gl.minimum(groups - block * size, size)
     return inside // many, block * size + inside % many
 
@@ -51,17 +57,26 @@ def own_tile(deal):
 def loops(settings, width):
     """Return in how many loops a program takes its steps.
 
-    The mask takes registers: in heads of 64, where it is that of one step for each head of queries, the others have a loop without.
+    Masks take registers: in heads of 64 the causal one is that of one step for each head of queries, and only the last tile lacks keys, so that most
+    steps have a loop without. Where a program goes from head to head, ptxas spills more with two.
     """
-    return 2 if settings[1] and width == 64 else 1
+    _, causal, whole, heads = settings[:4]
+    return 2 if (width == 64 if causal else not whole and heads == 1) else 1
 
 
 @gluon.jit
-def steps_of(loop: gl.constexpr, first, last, masked, SETTINGS: gl.constexpr, D: gl.constexpr):
-    """Return the first step of a loop, and the one past its last; the first of two loops has the `masked` steps."""
+def steps_of(
+    loop: gl.constexpr, first, last, missing, SIZE: gl.constexpr, STEP: gl.constexpr, SETTINGS: gl.constexpr,
+    D: gl.constexpr,
+):  # fmt: skip
+    """Return the first step of a loop, and the one past its last; the first of two loops has those with masks, all if keys are missing."""
     middle = last
     if loops(SETTINGS, D) == 2:
-        middle = gl.minimum(first + masked, last)
+        middle = first
+        if SETTINGS[1]:
+            middle = gl.minimum(first + SIZE // STEP, last)
+        if not SETTINGS[2]:
+            middle = gl.where(missing, last, middle)
     if loop == 0:
         begin, end = first, middle
     else:
@@ -70,40 +85,69 @@ def steps_of(loop: gl.constexpr, first, last, masked, SETTINGS: gl.constexpr, D:
 
 
 @gluon.jit
-def walk(rings, place, deal, of_sequence, SETTINGS: gl.constexpr):
-    """Copy the program's keys and values, then the queries that it walks over, head by head."""
+def steps_at(tile, length, SIZE: gl.constexpr, STEP: gl.constexpr, CAUSAL: gl.constexpr):
+    """Return the first step of a tile of keys, the one past its last, and the steps of all queries."""
+    steps = gl.cdiv(length, STEP)
+    first = tile * SIZE // STEP
+    last = steps
+    if not CAUSAL:
+        first = first % steps
+        last = first + steps
+    return first, last, steps
+
+
+@gluon.jit
+def walk(rings, turns, counter, lengths, deal, of_sequence, SETTINGS: gl.constexpr):
+    """Copy the keys and values of the program's tiles, and the queries that it walks over, head by head."""
     own, others = rings
-    first, last, steps, _, padded = place
+    length, of_keys, padded = lengths
     CAUSAL: gl.constexpr = SETTINGS[1]
     HEADS: gl.constexpr = SETTINGS[3]
     SHARED: gl.constexpr = SETTINGS[4]
-    tile, group = own_tile(deal)
-    head = group * HEADS
-    batch = head // of_sequence
     SIZE: gl.constexpr = own.block_shape[2]
     STEP: gl.constexpr = others.block_shape[2]
-    key = [batch, head % of_sequence // SHARED, tile * SIZE, 0]
-    own.fetch(own.producer(), [key, key])
+    mine = own.producer()
     position = others.producer()
-    for loop in gl.static_range(loops(SETTINGS, own.block_shape[3])):
-        begin, end = steps_of(loop, first, last, SIZE // STEP, SETTINGS, own.block_shape[3])
-        for of in range(head, head + HEADS):
-            for i in range(begin, end):
-                row = wrapped(i, steps, CAUSAL) * STEP
-                statistic = 2 * of * padded + row
-                query = [batch, of % of_sequence, row, 0]
-                others.fetch(position, [query, query, [statistic], [statistic + padded]])
-                position = position.next()
+    number = gl.program_id(0)
+    nth = 0
+    while number < deal[0] * deal[1]:
+        pass_turn(turns, nth, (number,))
+        tile, group = tile_at(deal, number)
+        first, last, steps = steps_at(tile, length, SIZE, STEP, CAUSAL)
+        missing = (tile + 1) * SIZE > of_keys
+        head = group * HEADS
+        batch = head // of_sequence
+        key = [batch, head % of_sequence // SHARED, tile * SIZE, 0]
+        pending = True
+        for loop in gl.static_range(loops(SETTINGS, own.block_shape[3])):
+            begin, end = steps_of(
+                loop, first, last, missing, SIZE, STEP, SETTINGS, own.block_shape[3]
+            )
+            for of in range(head, head + HEADS):
+                for i in range(begin, end):
+                    row = wrapped(i, steps, CAUSAL) * STEP
+                    statistic = 2 * of * padded + row
+                    query = [batch, of % of_sequence, row, 0]
+                    others.fetch(position, [query, query, [statistic], [statistic + padded]])
+                    position = position.next()
+                    # The slots of queries are free while those of keys still serve the last tile.
+                    own.fetch(mine, [key, key], pending)
+                    pending = False
+        mine = mine.next()
+        # Not before: another program may be free earlier.
+        number = next_turn(counter)
+        nth += 1
+    pass_turn(turns, nth, (number,))
 
 
 @gluon.jit
 def gradients_of_half(
-    rings, exchange, outs, place, deal, half: gl.constexpr, SETTINGS: gl.constexpr
+    rings, exchange, turns, outs, lengths, deal, half: gl.constexpr, SETTINGS: gl.constexpr
 ):
-    """Compute the gradients of half of the keys, and half of each sum of queries."""
+    """Compute the gradients of half of the keys of the program's tiles, and half of each sum of queries."""
     own, others = rings
     writers, to_keys, sums = outs
-    first, last, steps, length, padded = place
+    of_queries, length, padded = lengths
     SCALE: gl.constexpr = SETTINGS[0]
     CAUSAL: gl.constexpr = SETTINGS[1]
     WHOLE: gl.constexpr = SETTINGS[2]
@@ -118,83 +162,94 @@ def gradients_of_half(
     COLUMNS: gl.constexpr = SETTINGS[5]
     LAYOUTS: gl.constexpr = layouts_of(COLUMNS)
     column: gl.constexpr = gl.SliceLayout(0, layout)
-    tile, group = own_tile(deal)
-    start = tile * SIZE + half * ROWS
-    key = start + gl.arange(0, ROWS, gl.SliceLayout(1, layout))
     nothing = gl.zeros([ROWS, STEP], gl.float32, layout)
-    for_keys = accumulators(zeros_of(ROWS, LAYOUTS))
-    for_values = accumulators(zeros_of(ROWS, LAYOUTS))
     of_head = padded * D // 256  # rows of the sums; a step has 32, 16 for each half
-    of_program = group * HEADS * of_head + half * 16
-    previous = NOWHERE
-
-    k_columns, k, v = half_of(own, half, SIZE, D, COLUMNS)
     buffer = gl.allocate_shared_memory(gl.float32, sums.block_type.shape, sums.layout)
-    k, v = columns_of(k, COLUMNS), columns_of(v, COLUMNS)
+    mine = own.consumer()
     position = others.consumer()
     start_exchange(exchange, nothing, half)
-    for loop in gl.static_range(loops(SETTINGS, D)):
-        begin, end = steps_of(loop, first, last, SIZE // STEP, SETTINGS, D)
-        to = of_program
-        for _ in range(HEADS):
-            for i in range(begin, end):
-                q, grad, logsums, deltas = others.wait(position)
-                q = columns_of(q.reshape([STEP, D]), COLUMNS)
-                grad = columns_of(grad.reshape([STEP, D]), COLUMNS)
-                # With 128 columns registers are too few for both products at a time.
-                score = start_product(k, q, nothing)
-                if D == 64:
-                    change = start_product(v, grad, nothing)
-                    score = warpgroup_mma_wait(1, deps=[score])
-                    p = gl.exp2(score * LOG_SCALE + logsums.load(column)[None, :])
-                else:
-                    score = warpgroup_mma_wait(0, deps=[score])
-                    score = score * LOG_SCALE + logsums.load(column)[None, :]
-                    change = start_product(v, grad, nothing)
-                    p = gl.exp2(score)
-                if CAUSAL and loop == 0:
-                    if i * STEP < start + ROWS:
-                        query = i * STEP + gl.arange(0, STEP, column)
-                        p = gl.where(query[None, :] >= key[:, None], p, 0.0)
-                if not WHOLE:
-                    p = gl.where((key < length)[:, None], p, 0.0)  # else perhaps infinite
-                weights = operands(p.to(dtype), LAYOUTS)
-                change = warpgroup_mma_wait(0, deps=[change])
-                change = (p * (change + deltas.load(column)[None, :])).to(dtype)
-                tiles = (q, grad, weights, change, k_columns)
-                for_keys, for_values = add_step(
-                    exchange, tiles, (for_keys, for_values), sums, buffer, position, previous, half
-                )
-                others.release(position)
-                position = position.next()
-                previous = to + wrapped(i, steps, CAUSAL) * 32
-            to += of_head
-    # Computed again: numbers that the loop does not need would take registers in it.
-    tile, group = own_tile(deal)
-    row = tile * SIZE + half * ROWS
-    # TMA reads the first ones during the last addition.
-    for_values = wait_sums(for_values)
-    for i in gl.static_range(len(COLUMNS)):
-        writers[i].store([group, row, i * COLUMNS[0]], for_values[i])
-    add_last(exchange, k_columns, sums, buffer, position, previous, STEP, D, half)
-    for_keys = wait_sums(for_keys)
-    for i in gl.static_range(len(COLUMNS)):
-        writers[i].store([group, row, i * COLUMNS[0]], for_keys[i] * SCALE, to_keys)
+    nth = 0
+    (number,) = take_turn(turns, nth)
+    while number < deal[0] * deal[1]:
+        tile, group = tile_at(deal, number)
+        first, last, steps = steps_at(tile, of_queries, SIZE, STEP, CAUSAL)
+        missing = (tile + 1) * SIZE > length
+        start = tile * SIZE + half * ROWS
+        key = start + gl.arange(0, ROWS, gl.SliceLayout(1, layout))
+        for_keys = accumulators(zeros_of(ROWS, LAYOUTS))
+        for_values = accumulators(zeros_of(ROWS, LAYOUTS))
+        of_tile = group * HEADS * of_head + half * 16
+        previous = NOWHERE  # the last tile's last changes have been added
+        k_columns, k, v = half_of(own, mine, half, SIZE, D, COLUMNS)
+        k, v = columns_of(k, COLUMNS), columns_of(v, COLUMNS)
+        for loop in gl.static_range(loops(SETTINGS, D)):
+            begin, end = steps_of(loop, first, last, missing, SIZE, STEP, SETTINGS, D)
+            to = of_tile
+            for _ in range(HEADS):
+                for i in range(begin, end):
+                    q, grad, logsums, deltas = others.wait(position)
+                    q = columns_of(q.reshape([STEP, D]), COLUMNS)
+                    grad = columns_of(grad.reshape([STEP, D]), COLUMNS)
+                    # With 128 columns registers are too few for both products at a time.
+                    score = start_product(k, q, nothing)
+                    if D == 64:
+                        change = start_product(v, grad, nothing)
+                        score = warpgroup_mma_wait(1, deps=[score])
+                        p = gl.exp2(score * LOG_SCALE + logsums.load(column)[None, :])
+                    else:
+                        score = warpgroup_mma_wait(0, deps=[score])
+                        score = score * LOG_SCALE + logsums.load(column)[None, :]
+                        change = start_product(v, grad, nothing)
+                        p = gl.exp2(score)
+                    if CAUSAL and loop == 0:
+                        if i * STEP < start + ROWS:
+                            query = i * STEP + gl.arange(0, STEP, column)
+                            p = gl.where(query[None, :] >= key[:, None], p, 0.0)
+                    if not WHOLE and loop == 0:
+                        p = gl.where((key < length)[:, None], p, 0.0)  # else perhaps infinite
+                    weights = operands(p.to(dtype), LAYOUTS)
+                    change = warpgroup_mma_wait(0, deps=[change])
+                    change = (p * (change + deltas.load(column)[None, :])).to(dtype)
+                    tiles = (q, grad, weights, change, k_columns)
+                    both = (for_keys, for_values)
+                    for_keys, for_values = add_step(
+                        exchange, tiles, both, sums, buffer, position, previous, half
+                    )
+                    others.release(position)
+                    position = position.next()
+                    previous = to + wrapped(i, steps, CAUSAL) * 32
+                to += of_head
+        # Computed again: numbers that the loop does not need would take registers in it.
+        tile, group = tile_at(deal, take_turn(turns, nth)[0])
+        row = tile * SIZE + half * ROWS
+        # TMA reads the first ones during the last addition.
+        for_values = wait_sums(for_values)
+        for i in gl.static_range(len(COLUMNS)):
+            writers[i].store([group, row, i * COLUMNS[0]], for_values[i])
+        add_last(exchange, k_columns, sums, buffer, position, previous, STEP, D, half)
+        own.release(mine)
+        mine = mine.next()
+        for_keys = wait_sums(for_keys)
+        for i in gl.static_range(len(COLUMNS)):
+            writers[i].store([group, row, i * COLUMNS[0]], for_keys[i] * SCALE, to_keys)
+        end_turn(turns, nth)  # all numbers have been used
+        nth += 1
+        (number,) = take_turn(turns, nth)
     for i in gl.static_range(len(COLUMNS)):
         writers[i].close()
 
 
 @gluon.jit(do_not_specialize=["groups", "size"])
 def gradients_atomic(
-    q_desc, k_desc, v_desc, grad_desc, statistics, to_keys, to_values, sums, last_sums, length, key_length, padded,
+    q_desc, k_desc, v_desc, grad_desc, statistics, counter, to_keys, to_values, sums, last_sums, length, key_length, padded,
     of_sequence, groups, size, SCALE: gl.constexpr, CAUSAL: gl.constexpr, WHOLE: gl.constexpr, HEADS: gl.constexpr,
     SHARED: gl.constexpr, COLUMNS: gl.constexpr,
 ):  # fmt: skip
     """Store the gradients of keys and values, and add to those of queries.
 
     Tensors are [batch, of_sequence, length, D] of queries and [batch, of_sequence / SHARED, key_length, D] of keys, the gradients of keys and
-    values [batch * of_sequence / HEADS, key_length, D]: a program adds up those of HEADS heads of queries, a divisor of SHARED. `statistics` are
-    what `prepare` has made, in a row. The grid has all tiles of keys of `groups` of HEADS heads, in the order of `own_tile`. `SCALE` is that of the scores; `WHOLE` says that no key past the last one is seen.
+    values [batch * of_sequence / HEADS, key_length, D]: a tile has those of HEADS heads of queries, a divisor of SHARED, added up. `statistics` are
+    what `prepare` has made, in a row, and `counter` is 0. The programs, as many as run at once, take all tiles of keys of `groups` of HEADS heads, in the order of `tile_at`. `SCALE` is that of the scores; `WHOLE` says that no key past the last one is seen.
     COLUMNS are those that heads have of D: (64, 32) or all. `sums` and `last_sums` are the same memory, in blocks of the columns of either group.
     """
     SIZE: gl.constexpr = k_desc.block_type.shape[2]
@@ -209,18 +264,15 @@ def gradients_atomic(
     exchange = exchange_of(q_desc.dtype, SIZE, STEP)
     upper = (writers_of(to_values, COLUMNS), to_keys, sums)
     lower = (writers_of(to_values, COLUMNS), to_keys, last_sums)
-    steps = gl.cdiv(length, STEP)
+    turns = turns_of(2)
     deal = (gl.cdiv(key_length, SIZE), groups, size)
-    first = own_tile(deal)[0] * SIZE // STEP
-    if not CAUSAL:
-        first = first % steps
-    place = (first, steps if CAUSAL else first + steps, steps, key_length, padded)
+    lengths = (length, key_length, padded)
     SETTINGS: gl.constexpr = (SCALE, CAUSAL, WHOLE, HEADS, SHARED, COLUMNS)
     gl.warp_specialize(
         [
-            (gradients_of_half, (rings, exchange, upper, place, deal, 0, SETTINGS)),
-            (gradients_of_half, (rings, exchange, lower, place, deal, 1, SETTINGS)),
-            (walk, (rings, place, deal, of_sequence, SETTINGS)),
+            (gradients_of_half, (rings, exchange, turns, upper, lengths, deal, 0, SETTINGS)),
+            (gradients_of_half, (rings, exchange, turns, lower, lengths, deal, 1, SETTINGS)),
+            (walk, (rings, turns, counter, lengths, deal, of_sequence, SETTINGS)),
         ],
         [4, 1],
         [240, 24],

@@ -58,15 +58,17 @@ def columns_of(tile, COLUMNS: gl.constexpr):
 
 
 @gluon.jit
-def half_of(own, half: gl.constexpr, SIZE: gl.constexpr, D: gl.constexpr, COLUMNS: gl.constexpr):
-    """Wait for the program's keys and values; return this group's columns of all keys, and its keys and values.
+def half_of(
+    own, position, half: gl.constexpr, SIZE: gl.constexpr, D: gl.constexpr, COLUMNS: gl.constexpr
+):
+    """Wait for the keys and values of a tile; return this group's columns of all keys, and its keys and values.
 
     Heads of two parts leave the second one to the second group.
     """
     ROWS: gl.constexpr = SIZE // 2
     COLUMN: gl.constexpr = half * (D - 64)
     MANY: gl.constexpr = COLUMNS[half] if len(COLUMNS) == 2 else 64
-    k, v = own.wait(own.consumer())
+    k, v = own.wait(position)
     k = k.reshape([SIZE, D])
     v = v.reshape([SIZE, D]).slice(half * ROWS, ROWS, dim=0)
     return k.slice(COLUMN, MANY, dim=1), k.slice(half * ROWS, ROWS, dim=0), v

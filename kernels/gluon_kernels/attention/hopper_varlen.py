@@ -3,12 +3,18 @@
 Heads share keys and values (GQA), a window bounds the keys that a query sees, and a cap bounds the scores. The roles are those of
 `hopper.py`. A tile of queries looks at the keys from its first row's window to its last row's end, and only tiles that a
 border crosses are masked. The warp that copies finds the work of each
-round and passes it to the others (`packed.pass_work`).
+round and passes it to the others (`hopper_turns.py`).
 """
 
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.language.nvidia.hopper import tma_ring
+from gluon_kernels.attention.hopper_turns import (
+    end_turn,
+    pass_turn,
+    take_turn,
+    turns_of,
+)
 from gluon_kernels.attention.online import (
     add_tiles,
     finish_tiles,
@@ -21,13 +27,9 @@ from gluon_kernels.attention.online import (
 )
 from gluon_kernels.attention.packed import (
     fetch_rows,
-    pass_work,
     rounds,
     sequences,
-    take_work,
-    use_work,
     work_at,
-    work_slots,
 )
 from gluon_kernels.attention.tiles import hide
 from gluon_kernels.dependent import wait_for_predecessor
@@ -35,7 +37,7 @@ from gluon_kernels.dependent import wait_for_predecessor
 
 @gluon.jit
 def copy_tiles(
-    rings, slots, lists, heads, SHARED: gl.constexpr, MORE_VALUES: gl.constexpr, SETTINGS: gl.constexpr
+    rings, turns, lists, heads, SHARED: gl.constexpr, MORE_VALUES: gl.constexpr, SETTINGS: gl.constexpr
 ):  # fmt: skip
     """Copy the queries of each tile, and keys and values from the last ones on; values have a second part from MORE_VALUES on."""
     BLOCKS: gl.constexpr = SETTINGS[0]
@@ -46,8 +48,8 @@ def copy_tiles(
     count = rounds(packed, heads)
     for round in range(count):
         work = work_at(round, lists, packed, heads, SETTINGS)
-        head, first, row, _, first_key, _, _, start, stop = work
-        pass_work(slots, round, work)
+        head, first, row, end, first_key, length, shift, start, stop = work
+        pass_turn(turns, round, (head, first, row, end, length, shift, start, stop))
         if head < heads:
             for i in gl.static_range(len(queries)):
                 fetch_rows(queries[i], query, first + row + i * 64, head, SETTINGS[4])
@@ -58,7 +60,7 @@ def copy_tiles(
                 fetch_rows(values, position, key, head // SHARED, MORE_VALUES)
                 position = position.next()
     # No work is left: a head past the last one.
-    pass_work(slots, count, (heads, 0, 0, 0, 0, 0, 0, 0, 1))
+    pass_turn(turns, count, (heads, 0, 0, 0, 0, 0, 0, 1))
 
 
 @gluon.jit
@@ -102,7 +104,7 @@ def whole_tiles(low, length, SETTINGS: gl.constexpr, ROWS: gl.constexpr):
 
 
 @gluon.jit
-def attend(rings, slots, outputs, heads, scale, part: gl.constexpr, SETTINGS: gl.constexpr):
+def attend(rings, turns, outputs, heads, scale, part: gl.constexpr, SETTINGS: gl.constexpr):
     """Compute the result of 64 rows of each tile."""
     queries, keys, values = rings
     writers, (out, logsums, sinks, width) = outputs
@@ -127,7 +129,7 @@ def attend(rings, slots, outputs, heads, scale, part: gl.constexpr, SETTINGS: gl
     position, value = keys.consumer(), values.consumer()
     query = queries.consumer()
     nth = 0
-    head, first, row, end, length, shift, start, stop = take_work(slots, nth)
+    head, first, row, end, length, shift, start, stop = take_turn(turns, nth)
     while head < heads:
         row += part * ROWS
         low = row + shift
@@ -163,9 +165,9 @@ def attend(rings, slots, outputs, heads, scale, part: gl.constexpr, SETTINGS: gl
             # Rows past the sequence's last belong to the next one.
             for i in gl.static_range(len(COLUMNS)):
                 store_rows(out, results[i], i * COLUMNS[0], (line, end, head), heads, width)
-        use_work(slots, nth)
+        end_turn(turns, nth)
         nth += 1
-        head, first, row, end, length, shift, start, stop = take_work(slots, nth)
+        head, first, row, end, length, shift, start, stop = take_turn(turns, nth)
     for i in gl.static_range(len(COLUMNS)):
         writers[i].close()
 
@@ -213,7 +215,7 @@ def attention_varlen(
     q1 = tma_ring(q_desc, 1)
     keys = tma_ring(k_desc, STAGES, consumers=GROUPS)
     values = tma_ring(v_desc, STAGES, consumers=GROUPS)
-    slots = work_slots(GROUPS)
+    turns = turns_of(GROUPS, 8)
     lists = (of_queries, of_keys, count)
     scales = (scale, cap)
     outs = (out, logsums, sinks, width)
@@ -222,11 +224,11 @@ def attention_varlen(
     if GROUPS == 2:
         gl.warp_specialize(
             [
-                (attend, ((q0, keys, values), slots, first, heads, scales, 0, SETTINGS)),
-                (attend, ((q1, keys, values), slots, second, heads, scales, 1, SETTINGS)),
+                (attend, ((q0, keys, values), turns, first, heads, scales, 0, SETTINGS)),
+                (attend, ((q1, keys, values), turns, second, heads, scales, 1, SETTINGS)),
                 (
                     copy_tiles,
-                    (((q0, q1), keys, values), slots, lists, heads, SHARED, MORE_VALUES, SETTINGS),
+                    (((q0, q1), keys, values), turns, lists, heads, SHARED, MORE_VALUES, SETTINGS),
                 ),
             ],
             [4, 1],
@@ -237,14 +239,14 @@ def attention_varlen(
         third = (writers_of(out_desc, COLUMNS), outs)
         gl.warp_specialize(
             [
-                (attend, ((q0, keys, values), slots, first, heads, scales, 0, SETTINGS)),
-                (attend, ((q1, keys, values), slots, second, heads, scales, 1, SETTINGS)),
-                (attend, ((q2, keys, values), slots, third, heads, scales, 2, SETTINGS)),
+                (attend, ((q0, keys, values), turns, first, heads, scales, 0, SETTINGS)),
+                (attend, ((q1, keys, values), turns, second, heads, scales, 1, SETTINGS)),
+                (attend, ((q2, keys, values), turns, third, heads, scales, 2, SETTINGS)),
                 (
                     copy_tiles,
                     (
                         ((q0, q1, q2), keys, values),
-                        slots,
+                        turns,
                         lists,
                         heads,
                         SHARED,

@@ -17,10 +17,16 @@ from gluon_kernels.attention.hopper_exchange import (
     half_of,
     start_exchange,
 )
+from gluon_kernels.attention.hopper_turns import (
+    end_turn,
+    next_turn,
+    pass_turn,
+    take_turn,
+    turns_of,
+)
 from gluon_kernels.attention.hopper_varlen_gradients import (
-    own_tile,
-    place_of_program,
-    walk,
+    place_of,
+    tile_of,
     weights_of,
 )
 from gluon_kernels.attention.online import (
@@ -48,16 +54,114 @@ def store_parts(writers, outputs, results, factor, place, COLUMNS: gl.constexpr)
             writers[i].store([line, head, i * COLUMNS[0]], result, desc)
         else:
             # Rows past the sequence's last belong to the next one.
-            store_rows(out, result, i * COLUMNS[0], place, gl.num_programs(1), desc.shape[2])
+            store_rows(out, result, i * COLUMNS[0], place, desc.shape[1], desc.shape[2])
+
+
+@gluon.constexpr_function
+def loops(settings):
+    """Return in how many loops a program takes its steps.
+
+    A mask takes registers, and a branch around it holds products up: the steps that no border crosses have a loop without. Where a program goes from
+    head to head, ptxas spills more with two.
+    """
+    return 2 if settings[5] == 1 else 1
+
+
+@gluon.constexpr_function
+def masks(loop, count):
+    """Return if the steps of one of `count` loops have masks; None where each step finds out."""
+    return loop == 0 if count == 2 else None
+
+
+@gluon.jit
+def whole_steps(low, missing, start, stop, SETTINGS: gl.constexpr):
+    """Return the first of the steps that no border crosses, and the one past the last; the tile lacks some of its last keys if `missing`."""
+    SIZE: gl.constexpr = SETTINGS[0][0]
+    STEP: gl.constexpr = SETTINGS[0][1]
+    WINDOW: gl.constexpr = SETTINGS[1]
+    middle, after = start, stop
+    if WINDOW[0] is not None:
+        first = gl.cdiv(gl.maximum(low + SIZE - 1 - WINDOW[0], 0), STEP)
+        middle = gl.minimum(gl.maximum(first, start), stop)
+    if WINDOW[1] is not None:
+        past = gl.maximum(low + WINDOW[1] + 1, 0) // STEP
+        after = gl.minimum(gl.maximum(past, middle), stop)
+    if WINDOW[0] is None or WINDOW[0] != 0:  # a causal mask hides keys that are not there
+        middle = gl.where(missing, stop, middle)
+        after = gl.where(missing, stop, after)
+    return middle, after
+
+
+@gluon.jit
+def steps_of(loop: gl.constexpr, steps, SETTINGS: gl.constexpr):
+    """Return the first step of a loop, how many it has, and the step before which it turns to another one, and to which.
+
+    The first of two loops has the steps that a border crosses, before and behind those of the second; a single loop has all, of head after head.
+    """
+    start, middle, after, stop = steps
+    if loops(SETTINGS) == 1:
+        first, many, turn, to = start, SETTINGS[5] * (stop - start), stop, start
+    elif loop == 0:
+        first = gl.where(start < middle, start, after)
+        many, turn, to = middle - start + stop - after, middle, after
+    else:
+        first, many, turn, to = middle, after - middle, after, after
+    return first, many, turn, to
+
+
+@gluon.jit
+def walk(rings, turns, counter, lists, deal, SETTINGS: gl.constexpr, PARTS: gl.constexpr):
+    """Find the program's tiles of keys; copy these, their values, and the queries that it walks over, of each head. PARTS programs share a head of keys."""
+    own, others = rings
+    tiles, heads, rows = deal
+    SIZE: gl.constexpr = SETTINGS[0][0]
+    STEP: gl.constexpr = SETTINGS[0][1]
+    mine = own.producer()
+    position = others.producer()
+    number = gl.program_id(0)
+    nth = 0
+    while number < tiles * heads:
+        place, head = place_of(number, tiles, heads)
+        work = tile_of(lists, place, heads, 1, SETTINGS)
+        (sequence, row), (first, end), (other, length), (start, stop) = work
+        if sequence < lists[2]:
+            low = row + length - (end - first)
+            middle, after = whole_steps(low, first + row + SIZE > end, start, stop, SETTINGS)
+            begin = padded_start(other, sequence, STEP)
+            steps = (start, middle, after, stop)
+            pass_turn(turns, nth, (head, first + row, end, low, begin, start, middle, after, stop))
+            nth += 1
+            keys = [first + row, head // PARTS, 0]
+            pending = True
+            for loop in gl.static_range(loops(SETTINGS)):
+                i, many, turn, to = steps_of(loop, steps, SETTINGS)
+                of = head * SETTINGS[5]
+                for _ in range(many):
+                    statistic = 2 * (of * rows + begin + i * STEP)
+                    query = [other + i * STEP, of, 0]
+                    others.fetch(position, [query, query, [statistic]])
+                    position = position.next()
+                    # The slots of queries are free while those of keys still serve the last tile.
+                    own.fetch(mine, [keys, keys], pending)
+                    pending = False
+                    at_turn = i + 1 == turn
+                    i = gl.where(at_turn, to, i + 1)
+                    if SETTINGS[5] > 1:
+                        of += gl.where(at_turn, 1, 0)
+            own.fetch(mine, [keys, keys], pending)
+            mine = mine.next()
+        number = next_turn(counter)  # not before: another program may be free earlier
+    pass_turn(turns, nth, (heads, 0, 0, 0, 0, 0, 0, 0, 0))
 
 
 @gluon.jit
 def gradients_of_half(
-    rings, exchange, outs, lists, scales, rows, half: gl.constexpr, SETTINGS: gl.constexpr
+    rings, exchange, turns, outs, deal, scales, half: gl.constexpr, SETTINGS: gl.constexpr
 ):
-    """Compute the gradients of half of the keys, and half of each sum of queries."""
+    """Compute the gradients of half of the keys of the program's tiles, and half of each sum of queries."""
     own, others = rings
     writers, to_keys, to_values, sums = outs
+    _, heads, rows = deal
     dtype: gl.constexpr = own.dtype
     SIZE: gl.constexpr = SETTINGS[0][0]
     ROWS: gl.constexpr = SIZE // 2
@@ -67,82 +171,91 @@ def gradients_of_half(
     COLUMNS: gl.constexpr = SETTINGS[6]
     LAYOUTS: gl.constexpr = layouts_of(COLUMNS)
     column: gl.constexpr = gl.SliceLayout(0, layout)
-    work = own_tile(lists, 4, SETTINGS)
-    sequence = work[0][0]
-    start, stop = work[3]
-    row = work[0][1] + half * ROWS
-    low = row + work[2][1] - (work[1][1] - work[1][0])
-    # Keys that are not there must not add to gradients of queries; a causal mask hides them.
-    valid = None
-    if SETTINGS[1][0] is None or SETTINGS[1][0] != 0:
-        valid = work[1][1] - work[1][0] - row
-    if sequence < lists[2]:
-        zeros = gl.zeros([ROWS, STEP], gl.float32, layout)
+    COUNT: gl.constexpr = loops(SETTINGS)
+    # With 128 columns registers are too few for both products at a time, and for one in addition to a cap's slope.
+    ORDER: gl.constexpr = 2 if SETTINGS[2] else 1 if D == 128 else 0
+    zeros = gl.zeros([ROWS, STEP], gl.float32, layout)
+    buffer = gl.allocate_shared_memory(gl.float32, sums.block_type.shape, sums.layout)
+    mine = own.consumer()
+    position = others.consumer()
+    start_exchange(exchange, zeros, half)
+    nth = 0
+    head, line, end, low, begin, start, middle, after, stop = take_turn(turns, nth)
+    while head < heads:
+        low += half * ROWS
+        # Keys that are not there must not add to gradients of queries; a causal mask hides them.
+        valid = None
+        if SETTINGS[1][0] is None or SETTINGS[1][0] != 0:
+            valid = end - line - half * ROWS
         for_keys = accumulators(zeros_of(ROWS, LAYOUTS))
         for_values = accumulators(zeros_of(ROWS, LAYOUTS))
-        k_columns, k, v = half_of(own, half, SIZE, D, COLUMNS)
-        buffer = gl.allocate_shared_memory(gl.float32, sums.block_type.shape, sums.layout)
+        k_columns, k, v = half_of(own, mine, half, SIZE, D, COLUMNS)
         k, v = columns_of(k, COLUMNS), columns_of(v, COLUMNS)
-        position = others.consumer()
-        start_exchange(exchange, zeros, half)
-        i = start
-        # Where a step's sums lie, 16 rows for half of them.
-        to = place_of_program()[1] * SETTINGS[5] * rows + padded_start(work[2][0], sequence, STEP)
-        to = to // STEP * 32 + start * 32 + half * 16
-        previous = NOWHERE
-        for _ in range(SETTINGS[5] * (stop - start)):
-            q, grad, statistics = others.wait(position)
-            q = columns_of(q.reshape([STEP, D]), COLUMNS)
-            grad = columns_of(grad.reshape([STEP, D]), COLUMNS)
-            # With 128 columns registers are too few for both products at a time, and for one in addition
-            # to a cap's slope.
-            ORDER: gl.constexpr = 2 if SETTINGS[2] else 1 if D == 128 else 0
-            score = start_product(k, q, zeros)
-            change = zeros
-            if ORDER == 0:
-                change = start_product(v, grad, zeros)
-            score = warpgroup_mma_wait(1 if ORDER == 0 else 0, deps=[score])
-            if ORDER == 1:
-                change = start_product(v, grad, zeros)
-            logsum = statistics.slice(0, STEP).load(column)[None, :]
-            p, slope = weights_of(score, logsum, low, i, valid, scales[1], SETTINGS)
-            weights = operands(p.to(dtype), LAYOUTS)
-            if ORDER == 2:
-                change = start_product(v, grad, zeros)
-            change = warpgroup_mma_wait(0, deps=[change])
-            delta = statistics.slice(STEP, STEP).load(column)[None, :]
-            change = (slope * (change - delta)).to(dtype)
-            tiles = (q, grad, weights, change, k_columns)
-            for_keys, for_values = add_step(
-                exchange, tiles, (for_keys, for_values), sums, buffer, position, previous, half
-            )
-            others.release(position)
-            position = position.next()
-            previous = to
-            last_step = i + 1 == stop  # the next head's
-            to += gl.where(last_step, rows // STEP - (stop - start) + 1, 1) * 32
-            i = gl.where(last_step, start, i + 1)
+        # Where the sums of the first head's first step lie, 16 rows for half of them.
+        sums_of = (head * SETTINGS[5] * rows + begin) // STEP * 32 + half * 16
+        previous = NOWHERE  # the last tile's last changes have been added
+        for loop in gl.static_range(COUNT):
+            steps = (start, middle, after, stop)
+            i, many, turn, to = steps_of(loop, steps, SETTINGS)
+            for _ in range(many):
+                q, grad, statistics = others.wait(position)
+                q = columns_of(q.reshape([STEP, D]), COLUMNS)
+                grad = columns_of(grad.reshape([STEP, D]), COLUMNS)
+                score = start_product(k, q, zeros)
+                change = zeros
+                if ORDER == 0:
+                    change = start_product(v, grad, zeros)
+                score = warpgroup_mma_wait(1 if ORDER == 0 else 0, deps=[score])
+                if ORDER == 1:
+                    change = start_product(v, grad, zeros)
+                logsum = statistics.slice(0, STEP).load(column)[None, :]
+                p, slope = weights_of(
+                    score, logsum, low, i, valid, scales[1], SETTINGS, masks(loop, COUNT)
+                )
+                weights = operands(p.to(dtype), LAYOUTS)
+                if ORDER == 2:
+                    change = start_product(v, grad, zeros)
+                change = warpgroup_mma_wait(0, deps=[change])
+                delta = statistics.slice(STEP, STEP).load(column)[None, :]
+                change = (slope * (change - delta)).to(dtype)
+                tiles = (q, grad, weights, change, k_columns)
+                for_keys, for_values = add_step(
+                    exchange, tiles, (for_keys, for_values), sums, buffer, position, previous, half
+                )
+                others.release(position)
+                position = position.next()
+                previous = sums_of + i * 32
+                at_turn = i + 1 == turn
+                i = gl.where(at_turn, to, i + 1)
+                if SETTINGS[5] > 1:
+                    sums_of += gl.where(at_turn, rows // STEP * 32, 0)
+        # Taken again: numbers that the loop does not need would take registers in it.
+        head, line, end, _, _, start, _, _, stop = take_turn(turns, nth)
         if start < stop:
             add_last(exchange, k_columns, sums, buffer, position, previous, STEP, D, half)
+        own.release(mine)
+        mine = mine.next()
         for_values, for_keys = wait_sums(for_values), wait_sums(for_keys)
-        # Computed again: numbers that the loop does not need would take registers in it.
-        tile = own_tile(lists, 4, SETTINGS)
-        place = (tile[1][0] + tile[0][1] + half * ROWS, tile[1][1], place_of_program()[1])
+        place = (line + half * ROWS, end, head)
         store_parts(writers, to_values, for_values, 1.0, place, COLUMNS)
         store_parts(writers, to_keys, for_keys, scales[0], place, COLUMNS)
+        end_turn(turns, nth)  # all numbers have been used
+        nth += 1
+        head, line, end, low, begin, start, middle, after, stop = take_turn(turns, nth)
     for i in gl.static_range(len(COLUMNS)):
         writers[i].close()
 
 
 @gluon.jit
 def varlen_gradients_atomic(
-    q_desc, k_desc, v_desc, grad_desc, to_keys, to_values, keys, values, statistics, sums, last_sums, rows,
+    q_desc, k_desc, v_desc, grad_desc, to_keys, to_values, keys, values, statistics, counter, sums, last_sums, tiles, heads, rows,
     of_queries, of_keys, count, scale, log_scale, cap, SHARED: gl.constexpr, STAGES: gl.constexpr,
     WINDOW: gl.constexpr, CAPPED: gl.constexpr, MOST: gl.constexpr, COLUMNS: gl.constexpr, PARTS: gl.constexpr,
 ):  # fmt: skip
     """Store the gradients of keys and values, and add to those of queries.
 
-    A program adds up SHARED heads of queries. The second dimension of the grid has PARTS programs for each head of keys, whose gradients are next to each other.
+    A tile has those of SHARED heads of queries added up. The programs, as many as run at once, take all tiles in turn: so many `tiles` of each of the `heads`, PARTS
+    for each head of keys, whose gradients are next to each other. `counter` is 0.
     Operands are those of `varlen_key_gradients`; `statistics` have STEP rows at a time, and `sums` [heads, rows, D] are 64 x 64
     elements after each other in the order of registers, `last_sums` the same memory in blocks of the second group's columns. COLUMNS are those that heads have of D:
     (64, 32) or all.
@@ -162,13 +275,15 @@ def varlen_gradients_atomic(
     exchange = exchange_of(q_desc.dtype, SIZE, STEP)
     upper = (writers_of(to_values, COLUMNS), (to_keys, keys), (to_values, values), sums)
     lower = (writers_of(to_values, COLUMNS), (to_keys, keys), (to_values, values), last_sums)
+    turns = turns_of(2, 9)
     lists = (of_keys, of_queries, count)
+    deal = (tiles, heads, rows)
     scales = (scale, (log_scale, cap))
     gl.warp_specialize(
         [
-            (gradients_of_half, (rings, exchange, upper, lists, scales, rows, 0, SETTINGS)),
-            (gradients_of_half, (rings, exchange, lower, lists, scales, rows, 1, SETTINGS)),
-            (walk, (rings, lists, rows, SETTINGS, PARTS)),
+            (gradients_of_half, (rings, exchange, turns, upper, deal, scales, 0, SETTINGS)),
+            (gradients_of_half, (rings, exchange, turns, lower, deal, scales, 1, SETTINGS)),
+            (walk, (rings, turns, counter, lists, deal, SETTINGS, PARTS)),
         ],
         [4, 1],
         [240, 24],

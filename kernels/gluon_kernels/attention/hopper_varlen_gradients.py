@@ -20,23 +20,29 @@ HEADS = gl.constexpr(8)  # that are walked together
 
 
 @gluon.jit
-def place_of_program():
-    """Return the number of a program's tile, and its head; the grid has tiles and heads.
-
-    Programs begin in the order of their numbers: those with much work first, of 8 heads at a time, whose operands stay in the cache.
-    """
-    tiles = gl.num_programs(0)
-    number = gl.program_id(1) * tiles + gl.program_id(0)
+def place_of(number, tiles, heads):
+    """Return which tile of a head has this number, and the head: those with much work come first, of 8 heads at a time, whose operands stay in the cache."""
     group = number // (tiles * HEADS)
-    many = gl.minimum(gl.num_programs(1) - group * HEADS, HEADS)
+    many = gl.minimum(heads - group * HEADS, HEADS)
     inside = number - group * (tiles * HEADS)
     return inside // many, group * HEADS + inside % many
 
 
 @gluon.jit
-def levels_together():
+def place_of_program():
+    """Return the number of a program's tile, and its head; the grid has tiles and heads.
+
+    Programs begin in the order of their numbers.
+    """
+    tiles = gl.num_programs(0)
+    number = gl.program_id(1) * tiles + gl.program_id(0)
+    return place_of(number, tiles, gl.num_programs(1))
+
+
+@gluon.jit
+def levels_together(heads):
     """Return how many tiles of a sequence are walked together: more where there are few heads, so that fewer sequences are in the cache."""
-    return 4 * gl.maximum(4 // gl.minimum(gl.num_programs(1), HEADS), 1)
+    return 4 * gl.maximum(4 // gl.minimum(heads, HEADS), 1)
 
 
 @gluon.jit
@@ -60,7 +66,7 @@ def tiles_above(packed, level, SETTINGS: gl.constexpr):
 
 
 @gluon.jit
-def level_of(nth, packed, SETTINGS: gl.constexpr):
+def level_of(nth, heads, packed, SETTINGS: gl.constexpr):
     """Return the lowest one of the levels that are walked together and have the n-th tile of all sequences, highest levels first."""
     first, end, first_other, last_other = packed
     SIZE: gl.constexpr = SETTINGS[0][0]
@@ -69,7 +75,7 @@ def level_of(nth, packed, SETTINGS: gl.constexpr):
     lowest = gl.minimum(gl.min(others - tiles, 0), 0)
     highest = gl.max(gl.maximum(others, tiles), 0)
     group = 0
-    together = levels_together()
+    together = levels_together(heads)
     past = (highest - lowest) // together + 1
     while past - group > 1:
         middle = (group + past) // 2
@@ -81,7 +87,14 @@ def level_of(nth, packed, SETTINGS: gl.constexpr):
 
 @gluon.jit
 def own_tile(lists, warps: gl.constexpr, SETTINGS: gl.constexpr):
-    """Return the tile of a program and the others that it walks over.
+    """Return the tile of a program and the others that it walks over, as `tile_of`."""
+    nth, _ = place_of_program()
+    return tile_of(lists, nth, gl.num_programs(1), warps, SETTINGS)
+
+
+@gluon.jit
+def tile_of(lists, nth, heads, warps: gl.constexpr, SETTINGS: gl.constexpr):
+    """Return the n-th tile of each of the heads, and the others that are walked over.
 
     The results are: the sequence, past the last for none, and the tile's first row in it; the sequence's first token and the one
     past its last; the first token of its others and how many they are; the first tile of others that is seen and the one past the
@@ -95,9 +108,8 @@ def own_tile(lists, warps: gl.constexpr, SETTINGS: gl.constexpr):
     # Each warp has all sequences.
     flat: gl.constexpr = gl.BlockedLayout([SETTINGS[3] // 32], [32], [warps], [0])
     packed = bounds(lists, gl.arange(0, SETTINGS[3], flat))
-    nth, _ = place_of_program()
-    level = level_of(nth, packed, SETTINGS)
-    above = tiles_above(packed, level + levels_together(), SETTINGS)
+    level = level_of(nth, heads, packed, SETTINGS)
+    above = tiles_above(packed, level + levels_together(heads), SETTINGS)
     here = tiles_above(packed, level, SETTINGS) - above
     nth -= gl.sum(above, 0)
     last = gl.associative_scan(here, 0, add)
@@ -122,14 +134,14 @@ def own_tile(lists, warps: gl.constexpr, SETTINGS: gl.constexpr):
 
 
 @gluon.jit
-def walk(rings, lists, rows, SETTINGS: gl.constexpr, PARTS: gl.constexpr = 1):
-    """Copy the program's own tiles, then those that it walks over, of each head; PARTS programs share a head of own tiles."""
+def walk(rings, lists, rows, SETTINGS: gl.constexpr):
+    """Copy the program's own tiles, then those that it walks over, of each head."""
     own, others = rings
     STEP: gl.constexpr = SETTINGS[0][1]
     (sequence, row), (first, _), (other, _), (start, stop) = own_tile(lists, 1, SETTINGS)
     _, head = place_of_program()
     if sequence < lists[2]:
-        mine = [first + row, head // PARTS, 0]
+        mine = [first + row, head, 0]
         own.fetch(own.producer(), [mine, mine])
         position = others.producer()
         if SETTINGS[4]:
@@ -148,8 +160,12 @@ def walk(rings, lists, rows, SETTINGS: gl.constexpr, PARTS: gl.constexpr = 1):
 
 
 @gluon.jit
-def weights_of(score, logsums, low, tile, length, scale, SETTINGS: gl.constexpr):
+def weights_of(
+    score, logsums, low, tile, length, scale, SETTINGS: gl.constexpr, MASKED: gl.constexpr = None
+):
     """Return the weights of a tile of scores, and their derivatives by the scores; both are 0 where nothing is seen.
+
+    MASKED says if a border crosses the tile; None finds out.
 
     Row 0 is at the others' place `low`. `length`, if not None, is the number of rows where these are keys, else that of others;
     rows of statistics without a query have an infinite logarithm.
@@ -165,13 +181,15 @@ def weights_of(score, logsums, low, tile, length, scale, SETTINGS: gl.constexpr)
         p = gl.exp2(score * scale[0] - logsums)
     first = tile * STEP
     last = first + STEP - 1
-    crossed = False
-    if length is not None:
-        crossed = (p.shape[0] if SETTINGS[4] else last + 1) > length
-    if WINDOW[0] is not None:
-        crossed = crossed | (first < low + p.shape[0] - 1 - WINDOW[0])
-    if WINDOW[1] is not None:
-        crossed = crossed | (last > low + WINDOW[1])
+    crossed = MASKED
+    if MASKED is None:
+        crossed = False
+        if length is not None:
+            crossed = (p.shape[0] if SETTINGS[4] else last + 1) > length
+        if WINDOW[0] is not None:
+            crossed = crossed | (first < low + p.shape[0] - 1 - WINDOW[0])
+        if WINDOW[1] is not None:
+            crossed = crossed | (last > low + WINDOW[1])
     if crossed:
         row = gl.arange(0, p.shape[0], gl.SliceLayout(1, p.type.layout))
         begin, end = None, None

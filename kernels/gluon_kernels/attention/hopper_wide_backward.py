@@ -16,9 +16,18 @@ from gluon_core.language.nvidia.hopper import (
     tma_ring,
     warpgroup_mma_wait,
 )
+from gluon_kernels.attention.hopper_turns import (
+    end_turn,
+    next_turn,
+    pass_turn,
+    take_turn,
+    turns_of,
+)
 from gluon_kernels.attention.hopper_varlen_gradients import (
     own_tile,
+    place_of,
     place_of_program,
+    tile_of,
     weights_of,
 )
 from gluon_kernels.attention.online import (
@@ -37,11 +46,11 @@ from gluon_kernels.dependent import end_behind_predecessor, wait_for_predecessor
 
 
 @gluon.jit
-def fetch_own(own, line, head, COLUMNS: gl.constexpr):
-    """Copy both parts of the program's keys and values, or queries and gradients of results."""
+def fetch_own(own, position, line, head, COLUMNS: gl.constexpr, pred=True):
+    """Copy both parts of keys and values, or of queries and gradients of results."""
     keys = [line, head, COLUMNS[0][0]]
     values = [line, head, COLUMNS[1][0]]
-    own.fetch(own.producer(), [[line, head, 0], keys, [line, head, 0], values])
+    own.fetch(position, [[line, head, 0], keys, [line, head, 0], values], pred)
 
 
 @gluon.jit
@@ -53,10 +62,9 @@ def rows_of(blocks, FIRST: gl.constexpr, ROWS: gl.constexpr):
 
 
 @gluon.jit
-def store_head(out, result, column, place, sequence, length, width):
+def store_head(out, result, column, place, heads, sequence, length, width):
     """Store some columns of the rows of a head; tensors are [tokens, heads, width], or [sequences, heads, length, width] where `length` is not 0."""
     line, end, head = place
-    heads = gl.num_programs(1)
     out += (sequence * (heads - 1) + head).to(gl.int64) * length * width
     apart = length > 0
     place = (line, end, gl.where(apart, 0, head))
@@ -70,30 +78,45 @@ def steps_of(start, stop, SETTINGS: gl.constexpr):
 
 
 @gluon.jit
-def walk_queries(rings, lists, rows, SETTINGS: gl.constexpr):
-    """Copy the program's keys and values, then the queries that it walks over, of each head."""
+def walk_queries(rings, turns, counter, lists, deal, SETTINGS: gl.constexpr):
+    """Find the program's tiles of keys; copy these, their values, and the queries that it walks over, of each head."""
     own, queries, results = rings
+    tiles, heads, rows = deal
     STEP: gl.constexpr = SETTINGS[0][1]
-    (sequence, row), (first, _), (other, _), (start, stop) = own_tile(lists, 1, SETTINGS)
-    _, head = place_of_program()
-    if sequence < lists[2]:
-        fetch_own(own, first + row, head, SETTINGS[6])
-        query = queries.producer()
-        result = results.producer()
-        COLUMNS: gl.constexpr = SETTINGS[6]
-        of = head * SETTINGS[5]
-        i = start
-        for _ in range(steps_of(start, stop, SETTINGS)):
-            begin = 2 * (of * rows + padded_start(other, sequence, STEP))
-            line = other + i * STEP
-            behind = [line, of, COLUMNS[0][0]]
-            queries.fetch(query, [[line, of, 0], behind, [begin + 2 * i * STEP]])
-            results.fetch(result, [[line, of, 0], [line, of, COLUMNS[1][0]]])
-            query = query.next()
-            result = result.next()
-            last_step = i + 1 >= stop
-            of += gl.where(last_step, 1, 0)
-            i = gl.where(last_step, start, i + 1)
+    COLUMNS: gl.constexpr = SETTINGS[6]
+    mine = own.producer()
+    query = queries.producer()
+    result = results.producer()
+    number = gl.program_id(0)
+    nth = 0
+    while number < tiles * heads:
+        place, head = place_of(number, tiles, heads)
+        work = tile_of(lists, place, heads, 1, SETTINGS)
+        (sequence, row), (first, end), (other, length), (start, stop) = work
+        if sequence < lists[2]:
+            low = row + length - (end - first)
+            pass_turn(turns, nth, (head, sequence, first + row, end, low, start, stop))
+            nth += 1
+            of = head * SETTINGS[5]
+            i = start
+            pending = True
+            for _ in range(steps_of(start, stop, SETTINGS)):
+                begin = 2 * (of * rows + padded_start(other, sequence, STEP))
+                line = other + i * STEP
+                behind = [line, of, COLUMNS[0][0]]
+                queries.fetch(query, [[line, of, 0], behind, [begin + 2 * i * STEP]])
+                results.fetch(result, [[line, of, 0], [line, of, COLUMNS[1][0]]])
+                query = query.next()
+                result = result.next()
+                # The slots of queries are free while those of keys still serve the last tile.
+                fetch_own(own, mine, first + row, head, COLUMNS, pending)
+                pending = False
+                last_step = i + 1 >= stop
+                of += gl.where(last_step, 1, 0)
+                i = gl.where(last_step, start, i + 1)
+            mine = mine.next()
+        number = next_turn(counter)  # not before: another program may be free earlier
+    pass_turn(turns, nth, (heads, 0, 0, 0, 0, 0, 0))
 
 
 @gluon.jit
@@ -128,50 +151,56 @@ def step_operand(
 
 
 @gluon.jit
-def gradients_of(rings, exchange, out, lists, scales, half: gl.constexpr, SETTINGS: gl.constexpr):
-    """Compute the gradients of a tile of values, or with `half` 1 of keys.
+def gradients_of(
+    rings, exchange, turns, out, deal, scales, half: gl.constexpr, SETTINGS: gl.constexpr
+):
+    """Compute the gradients of the program's tiles of values, or with `half` 1 of keys.
 
     A step multiplies the next queries (or gradients of results) with the tile, and adds the last ones to the gradients meanwhile.
     """
     own, queries, results = rings
     used = exchange[2]
+    heads = deal[1]
     SIZE: gl.constexpr = SETTINGS[0][0]
     STEP: gl.constexpr = SETTINGS[0][1]
     COLUMNS: gl.constexpr = SETTINGS[6][1 - half]
     LAYOUTS: gl.constexpr = layouts_of(COLUMNS)
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, STEP, 16])
-    work = own_tile(lists, 4, SETTINGS)
-    sequence, row = work[0]
-    start, stop = work[3]
-    low = row + work[2][1] - (work[1][1] - work[1][0])
-    # Keys that are not there must not add to gradients of queries; a causal mask hides them.
-    valid = None
-    if SETTINGS[1][0] is None or SETTINGS[1][0] != 0:
-        valid = work[1][1] - work[1][0] - row
-    if sequence < lists[2]:
+    nothing = gl.zeros([SIZE, STEP], gl.float32, layout)
+    if half == 0:
+        ahead, behind = queries, results
+    else:
+        ahead, behind = results, queries
+    mine, here, last = own.consumer(), ahead.consumer(), behind.consumer()
+    n = 0
+    nth = 0
+    head, sequence, line, end, low, start, stop = take_turn(turns, nth)
+    while head < heads:
+        # Keys that are not there must not add to gradients of queries; a causal mask hides them.
+        valid = None
+        if SETTINGS[1][0] is None or SETTINGS[1][0] != 0:
+            valid = end - line
         accs = accumulators(zeros_of(SIZE, LAYOUTS))
-        nothing = gl.zeros([SIZE, STEP], gl.float32, layout)
-        blocks = own.wait(own.consumer())
-        mine = rows_of((blocks[2 * half], blocks[2 * half + 1]), 0, SIZE)
-        if half == 0:
-            ahead, behind = queries, results
-        else:
-            ahead, behind = results, queries
-        here, last = ahead.consumer(), behind.consumer()
+        blocks = own.wait(mine)
+        tile = rows_of((blocks[2 * half], blocks[2 * half + 1]), 0, SIZE)
         coming = ahead.wait(here)
-        pending = start_product(mine, rows_of((coming[0], coming[1]), 0, STEP), nothing)
+        pending = start_product(tile, rows_of((coming[0], coming[1]), 0, STEP), nothing)
         product = warpgroup_mma_wait(0, deps=[pending])
-        known = queries.wait(queries.consumer())[2]
+        if half == 0:
+            known = coming[2]
+        else:
+            known = queries.wait(last)[2]
         place = (low, start, valid)
-        change = step_operand(product, known, exchange, 0, place, scales[1], half, SETTINGS)
+        change = step_operand(product, known, exchange, n, place, scales[1], half, SETTINGS)
         operand = operands(change, LAYOUTS)
         ahead.release(here)
         here = here.next()
         i = start
-        for n in range(1, steps_of(start, stop, SETTINGS)):
+        for _ in range(1, steps_of(start, stop, SETTINGS)):
+            n += 1
             i = gl.where(i + 1 < stop, i + 1, start)  # of the next head
             coming = ahead.wait(here)
-            pending = start_product(mine, rows_of((coming[0], coming[1]), 0, STEP), nothing)
+            pending = start_product(tile, rows_of((coming[0], coming[1]), 0, STEP), nothing)
             accs = start_sums(accs, operand, matrices(behind.wait(last), STEP, 2))
             product = warpgroup_mma_wait(2, deps=[pending])
             if half == 0:
@@ -192,26 +221,37 @@ def gradients_of(rings, exchange, out, lists, scales, half: gl.constexpr, SETTIN
             here, last = here.next(), last.next()
         accs = start_sums(accs, operand, matrices(behind.wait(last), STEP, 2))
         done = wait_sums(accs)
-        # Computed again: numbers that the loop does not need would take registers in it.
-        tile = own_tile(lists, 4, SETTINGS)
-        place = (tile[1][0] + tile[0][1], tile[1][1], place_of_program()[1])
+        behind.release(last)
+        last = last.next()
+        if half == 1:
+            mbarrier.arrive(used.index(n % 2))
+        n += 1
+        own.release(mine)
+        mine = mine.next()
+        # Taken again: numbers that the loop does not need would take registers in it.
+        head, sequence, line, end, _, start, stop = take_turn(turns, nth)
         factor = scales[0] if half == 1 else 1.0
         to, length, width = out
-        seen = tile[3][0] < tile[3][1]
+        seen = start < stop
         left = gl.where(seen, done[0] * factor, 0.0)
         right = gl.where(seen, done[1] * factor, 0.0)
-        store_head(to, left, 0, place, tile[0][0], length, width)
-        store_head(to, right, COLUMNS[0], place, tile[0][0], length, width)
+        place = (line, end, head)
+        store_head(to, left, 0, place, heads, sequence, length, width)
+        store_head(to, right, COLUMNS[0], place, heads, sequence, length, width)
+        end_turn(turns, nth)  # all numbers have been used
+        nth += 1
+        head, sequence, line, end, low, start, stop = take_turn(turns, nth)
 
 
 @gluon.jit
 def wide_key_gradients(
-    q_desc, k_desc, v_desc, grad_desc, to_keys, to_values, statistics, rows, of_queries, of_keys, count, scale,
-    log_scale, cap, length, depth, width, SHARED: gl.constexpr, WINDOW: gl.constexpr, CAPPED: gl.constexpr,
+    q_desc, k_desc, v_desc, grad_desc, to_keys, to_values, statistics, counter, tiles, heads, rows, of_queries, of_keys,
+    count, scale, log_scale, cap, length, depth, width, SHARED: gl.constexpr, WINDOW: gl.constexpr, CAPPED: gl.constexpr,
     MOST: gl.constexpr,
 ):  # fmt: skip
     """Store the gradients of keys and values, [tokens, heads, depth] and [tokens, heads, width]; [sequences, heads, length, ...] where `length` is not 0.
 
+    The programs, as many as run at once, take all tiles in turn: so many `tiles` of each of the `heads`; `counter` is 0.
     Operands are those of `varlen_key_gradients`, their descriptors pairs: of 128 columns of queries and keys and of the 64 or 128 behind, and of two parts of
     values and of the gradients of results.
     """
@@ -239,16 +279,17 @@ def wide_key_gradients(
         mbarrier.init(written.index(slot), 1)
         mbarrier.init(used.index(slot), 1)
     exchange = (weights, written, used)
+    turns = turns_of(2, 7)
     lists = (of_keys, of_queries, count)
+    deal = (tiles, heads, rows)
     scales = (scale, (log_scale, cap))
+    values = (to_values, length, width)
+    keys = (to_keys, length, depth)
     gl.warp_specialize(
         [
-            (
-                gradients_of,
-                (rings, exchange, (to_values, length, width), lists, scales, 0, SETTINGS),
-            ),
-            (gradients_of, (rings, exchange, (to_keys, length, depth), lists, scales, 1, SETTINGS)),
-            (walk_queries, (rings, lists, rows, SETTINGS)),
+            (gradients_of, (rings, exchange, turns, values, deal, scales, 0, SETTINGS)),
+            (gradients_of, (rings, exchange, turns, keys, deal, scales, 1, SETTINGS)),
+            (walk_queries, (rings, turns, counter, lists, deal, SETTINGS)),
         ],
         [4, 1],
         [240, 24],
@@ -277,7 +318,7 @@ def walk_keys(rings, lists, SETTINGS: gl.constexpr):
     (sequence, row), (first, _), (other, _), (start, stop) = own_tile(lists, 1, SETTINGS)
     _, head = place_of_program()
     if sequence < lists[2]:
-        fetch_own(own, first + row, head, COLUMNS)
+        fetch_own(own, own.producer(), first + row, head, COLUMNS)
         key = keys.producer()
         value = values.producer()
         of = head // SETTINGS[5]
@@ -374,8 +415,8 @@ def query_gradients_of_half(
         seen = start < stop  # the step of queries that see no key is dropped, as in `steps_of`
         left = gl.where(seen, done[0] * scales[0], 0.0)
         right = gl.where(seen, done[1] * scales[0], 0.0)
-        store_head(out, left, 0, place, sequence, size, depth)
-        store_head(out, right, COLUMNS[0], place, sequence, size, depth)
+        store_head(out, left, 0, place, gl.num_programs(1), sequence, size, depth)
+        store_head(out, right, COLUMNS[0], place, gl.num_programs(1), sequence, size, depth)
 
 
 @gluon.jit

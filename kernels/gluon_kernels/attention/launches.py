@@ -27,6 +27,7 @@ __all__ = [
     "descriptor_of",
     "forward_plan",
     "is_readable",
+    "join_launch",
     "parts_of",
     "readable",
     "rows_of_sums",
@@ -227,10 +228,17 @@ def backward_plan(
     kept = sums.kept((batch * heads, length, wide))
     new_statistics = allocator(kept["statistics"], torch.float32, device)
     new_sums = allocator(kept["sums"], torch.float32, device)
+    new_counter = allocator((1,), torch.int32, device)
     known = [readable(x) for x in (q, k, v, grad, out)]
     keys, values = (new_k().view(groups, seen, columns) for _ in "kv")
     launches = _atomic_launches(
-        known, logsums, (new_q(), keys, values), new_statistics(), new_sums(), causal, scale, size
+        known,
+        logsums,
+        (new_q(), keys, values),
+        (new_statistics(), new_sums(), new_counter()),
+        causal,
+        scale,
+        size,
     )
     prepare, main, finish = launches
     join = None if alike else _join_heads_launch(keys, values, joined(), joined())
@@ -241,9 +249,9 @@ def backward_plan(
             q, k, v = readable(q), readable(k), readable(v)
             grad, out = readable(grad), readable(out)
         to_q, to_k, to_v = new_q(), new_k(), new_k()
-        statistics, added = new_statistics(), new_sums()
-        prepare(out, grad, logsums, statistics, added)
-        main(q, k, v, grad, statistics, to_k, to_v, added)
+        statistics, added, counter = new_statistics(), new_sums(), new_counter()
+        prepare(out, grad, logsums, statistics, added, counter)
+        main(q, k, v, grad, statistics, counter, to_k, to_v, added)
         finish(added, to_q)
         if not exact:
             to_q = to_q[..., :width].contiguous()
@@ -272,23 +280,33 @@ def _heads_of_program(
 def _join_heads_launch(keys: Tensor, values: Tensor, to_keys: Tensor, to_values: Tensor) -> Launch:
     """Return `launch(keys, values, to_keys, to_values)`, which adds up the gradients of heads that share keys."""
     (count, seen, columns), (batch, heads, length, width) = keys.shape, to_keys.shape
-    tensors = (keys, values, to_keys, to_values)
+    parts = count // (batch * heads)
+    strides = (parts * seen * columns, seen * columns, columns)
+    sizes = (strides, (length * width, width), seen, length, width)
+    return join_launch((keys, values, to_keys, to_values), (sizes, sizes), batch * heads, parts)
+
+
+def join_launch(tensors: Sequence[Tensor], sizes: Sequence[Any], heads: int, parts: int) -> Launch:
+    """Return `launch(keys, values, to_keys, to_values)` of `sums.join_heads`, for so many heads of keys and parts of each."""
+    most = max(rows * columns for *_, rows, columns in sizes)
     return Launch(
         sums.join_heads,
-        (gluon.cdiv(length * width, 1024), batch * heads, 2),
-        (*tensors, seen, columns, length, width, count // (batch * heads), 1024),
+        (gluon.cdiv(most, 1024), heads, 2),
+        (*tensors, *sizes, parts, 1024),
         tensors,
         num_warps=4,
+        **overlapping_tensors(*tensors),
     )
 
 
 def _atomic_launches(
-    known: Sequence[Tensor], logsums: Tensor, gradients: Sequence[Tensor], statistics: Tensor, added: Tensor,
-    causal: bool, scale: float, size: int,
+    known: Sequence[Tensor], logsums: Tensor, gradients: Sequence[Tensor], kept: Sequence[Tensor], causal: bool,
+    scale: float, size: int,
 ) -> tuple[Launch, Launch, Launch]:  # fmt: skip
     """Return the launches before, of and after the kernel that adds to the gradient of queries."""
     q, k, v, grad, out = known
     to_q, to_k, to_v = gradients
+    statistics, added, counter = kept
     batch, heads, length, columns = to_q.shape
     (groups, seen, _), width = to_k.shape, width_of(columns)
     rows = sums.padded(length)
@@ -306,6 +324,7 @@ def _atomic_launches(
             logsums,
             statistics,
             added,
+            counter,
             strides,
             heads,
             length,
@@ -315,7 +334,7 @@ def _atomic_launches(
             last,
             by_row,
         ),
-        (out, grad, logsums, statistics, added),
+        (out, grad, logsums, statistics, added, counter),
         num_warps=4,
         **options,
     )
@@ -323,15 +342,15 @@ def _atomic_launches(
     whole = seen % 128 == 0 or (causal and seen >= length)
     descriptors = (
         descriptor_of(q, 1, 1, step, width), descriptor_of(k, 1, 1, 128, width), descriptor_of(v, 1, 1, 128, width),
-        descriptor_of(grad, 1, 1, step, width), descriptor_of(statistics, step), descriptor_of(to_k, 1, 64, parts[-1]),
+        descriptor_of(grad, 1, 1, step, width), descriptor_of(statistics, step), counter, descriptor_of(to_k, 1, 64, parts[-1]),
         descriptor_of(to_v, 1, 64, parts[-1]), *(descriptor_of(added, n, 256) for n in rows_of_sums(parts)),
     )  # fmt: skip
     constants = (scale, causal, whole, batch * heads // groups, heads // k.shape[1], parts)
     main = Launch(
         hopper_backward.gradients_atomic,
-        (gluon.cdiv(seen, 128) * groups,),
+        (min(gluon.cdiv(seen, 128) * groups, multiprocessors(q)),),
         (*descriptors, length, seen, rows, heads, groups, size, *constants),
-        (q, k, v, grad, statistics, to_k, to_v, added),
+        (q, k, v, grad, statistics, counter, to_k, to_v, added),
         num_warps=4,
         **options,
     )

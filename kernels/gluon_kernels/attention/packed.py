@@ -8,25 +8,17 @@ part of wide queries begins (0: one part), and the order of tiles (see `order.py
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_core.language.nvidia.hopper import mbarrier
 from gluon_kernels.attention.tiles import dealt
 
 __all__ = [
     "add",
     "bounds",
     "fetch_rows",
-    "pass_work",
     "rounds",
     "select",
     "sequences",
-    "take_work",
-    "use_work",
     "work_at",
-    "work_slots",
 ]
-
-
-FIELDS = gl.constexpr(8)  # of the work of a round
 
 
 @gluon.jit
@@ -150,50 +142,3 @@ def fetch_rows(ring, position, row, head, MORE: gl.constexpr):
         ring.fetch(position, [[row, head, 0], [row, head, MORE]])
     else:
         ring.fetch(position, [[row, head, 0]])
-
-
-@gluon.jit
-def work_slots(consumers: gl.constexpr):
-    """Allocate slots for the work of two rounds, which one warp finds and `consumers` groups of warps take, before `gl.warp_specialize`."""
-    slots = gl.allocate_shared_memory(
-        gl.int32, [2 * FIELDS, 1], gl.SwizzledSharedLayout(1, 1, 1, [0])
-    )
-    written = mbarrier.allocate_mbarrier(batch=2)
-    used = mbarrier.allocate_mbarrier(batch=2)
-    for slot in gl.static_range(2):
-        mbarrier.init(written.index(slot), 1)
-        mbarrier.init(used.index(slot), consumers)
-    return slots, written, used
-
-
-@gluon.jit
-def pass_work(slots, nth, work):
-    """Store the n-th work, as `work_at` returns it, for the groups that compute, once they have used that of two rounds before."""
-    fields, written, used = slots
-    slot = nth % 2
-    one: gl.constexpr = gl.BlockedLayout([1], [32], [1], [0])
-    head, first, row, end, _, length, shift, start, stop = work
-    numbers = (head, first, row, end, length, shift, start, stop)
-    mbarrier.wait(used.index(slot), nth // 2 % 2 ^ 1)
-    for i in gl.static_range(FIELDS):
-        fields.index(slot * FIELDS + i).store(gl.full([1], numbers[i], gl.int32, one))
-    mbarrier.arrive(written.index(slot))
-
-
-@gluon.jit
-def take_work(slots, nth):
-    """Wait for the n-th work; return it without the first token of its keys."""
-    fields, written, _ = slots
-    slot = nth % 2
-    one: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
-    mbarrier.wait(written.index(slot), nth // 2 % 2)
-    numbers = ()
-    for i in gl.static_range(FIELDS):
-        numbers = numbers + (gl.sum(fields.index(slot * FIELDS + i).load(one), 0),)
-    return numbers
-
-
-@gluon.jit
-def use_work(slots, nth):
-    """Say that this group is done with the n-th work."""
-    mbarrier.arrive(slots[2].index(nth % 2))

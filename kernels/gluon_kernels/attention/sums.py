@@ -17,10 +17,10 @@ def added_rows(width, last):
 
 @gluon.jit
 def prepare(
-    out, grad, logsums, statistics, sums, strides, of_sequence, length, padded, width, D: gl.constexpr,
+    out, grad, logsums, statistics, sums, counter, strides, of_sequence, length, padded, width, D: gl.constexpr,
     LAST: gl.constexpr, LAYOUT: gl.constexpr,
 ):  # fmt: skip
-    """Store of each row less the logarithm of its sum, and less the sum of `out * grad`, and set `sums` to 0.
+    """Store of each row less the logarithm of its sum, and less the sum of `out * grad`, and set `sums` and `counter` to 0.
 
     `out` and `grad` are [batch, of_sequence, length, width], `strides` theirs of batches, heads and rows. `statistics` are [heads, 2, padded], 0 past the end of the rows; `sums` have as many padded rows, of
     which the products of the last LAST columns take less than those of 64.
@@ -29,6 +29,8 @@ def prepare(
     row = gl.program_id(0) * 64 + gl.arange(0, 64, gl.SliceLayout(1, LAYOUT))
     column = gl.arange(0, D, gl.SliceLayout(0, LAYOUT))
     head = gl.program_id(1)
+    if gl.program_id(0) + head == 0:
+        gl.store(counter, 0)
     there = row < length
     batch = (head // of_sequence).to(gl.int64)
     of_batch = (head % of_sequence).to(gl.int64)
@@ -119,28 +121,35 @@ def finish_tile(
 
 @gluon.jit
 def join_heads(
-    keys, values, to_keys, to_values, seen, columns, length, width, PARTS: gl.constexpr, BLOCK: gl.constexpr
-):  # fmt: skip
+    keys, values, to_keys, to_values, of_keys, of_values, PARTS: gl.constexpr, BLOCK: gl.constexpr
+):
     """Add up the gradients that parts of the heads of queries have for the keys and values that they share, in order.
 
-    `keys` and `values` are [heads of keys, PARTS, seen, columns], the results [heads of keys, length, width]; keys from `seen` on have zeros. The
-    grid has blocks of a result, heads of keys, and keys and values.
+    The grid has blocks of a head of keys, these heads, and keys and values. `of_keys` and `of_values` are the strides of heads, parts and rows in
+    the parts, those of heads and rows in the results, how many rows have parts, the others having zeros, and the rows and columns of a result.
     """
     wait_for_predecessor()
-    layout: gl.constexpr = gl.portable.blocked_layout([BLOCK], keys.dtype.element_ty)
+    if gl.program_id(2) == 0:
+        join(keys, to_keys, of_keys, PARTS, BLOCK)
+    else:
+        join(values, to_values, of_values, PARTS, BLOCK)
+
+
+@gluon.jit
+def join(parts, result, sizes, PARTS: gl.constexpr, BLOCK: gl.constexpr):
+    """Add up the parts of a block of a head."""
+    strides, to, seen, length, width = sizes
+    layout: gl.constexpr = gl.portable.blocked_layout([BLOCK], parts.dtype.element_ty)
     place = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK, layout)
     head = gl.program_id(1).to(gl.int64)
     row, column = place // width, place % width
-    if gl.program_id(2) == 0:
-        parts, result = keys, to_keys
-    else:
-        parts, result = values, to_values
-    parts += head * PARTS * seen * columns
-    offsets = row * columns + column
+    parts += head * strides[0]
+    offsets = row.to(gl.int64) * strides[2] + column
     acc = gl.zeros([BLOCK], gl.float32, layout)
     for part in gl.static_range(PARTS):
-        acc += gl.load(parts + part * seen * columns + offsets, mask=row < seen, other=0.0)
-    gl.store(result + head * length * width + place, acc, mask=row < length)
+        acc += gl.load(parts + part * strides[1] + offsets, mask=row < seen, other=0.0)
+    offsets = row.to(gl.int64) * to[1] + column
+    gl.store(result + head * to[0] + offsets, acc, mask=row < length)
 
 
 def padded(length):

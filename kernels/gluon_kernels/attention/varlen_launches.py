@@ -24,6 +24,7 @@ from gluon_kernels.attention.launches import (
     columns_of,
     descriptor_of,
     is_readable,
+    join_launch,
     parts_of,
     readable,
     rows_of_sums,
@@ -179,7 +180,7 @@ def _parts_of_heads(programs: int, shared: int, q: Tensor) -> int:
 
 
 class Tensors(NamedTuple):
-    """The tensors of a call of the gradients; `sums` is None where no kernel adds to the gradient of queries."""
+    """The tensors of a call of the gradients; `sums` is None where no kernel adds to the gradient of queries, `counter` where programs take no tiles in turn."""
 
     q: Tensor
     k: Tensor
@@ -192,6 +193,7 @@ class Tensors(NamedTuple):
     to_v: Tensor
     statistics: Tensor
     sums: Optional[Tensor]
+    counter: Optional[Tensor]
     of_queries: Tensor
     of_keys: Tensor
 
@@ -244,6 +246,7 @@ def backward_plan(
     rows = sums.rows_of(tokens, min(count, SEQUENCES), 64 if repeatable else step_of(wide))
     new_statistics = allocator((2 * heads * rows,), torch.float32, device)
     new_sums = allocator((heads * rows * wide // 256, 256), torch.float32, device)
+    new_counter = allocator((1,), torch.int32, device)
     make = _repeatable_steps if repeatable else _atomic_steps if adds else _wide_steps
 
     def dense(x: Tensor) -> Tensor:
@@ -259,7 +262,9 @@ def backward_plan(
         """
         result = out if lengths[0] else dense(out)
         operands = readable(q), readable(k), readable(v), dense(grad), result, logsums
-        workspace = new_statistics(), new_sums() if adds else None
+        workspace = (
+            new_statistics(), new_sums() if adds else None, None if repeatable else new_counter(),
+        )  # fmt: skip
         shared = (*operands, *(f() for f in new), *workspace)
         return [
             Tensors(*shared, *lists) for lists in reversed(_parts((of_queries, of_keys), count))
@@ -267,7 +272,17 @@ def backward_plan(
 
     settings = Settings(mask, scale, rows, wide, parts, lengths)
     tensors = (grad, q, k, v, out, logsums, of_queries, of_keys)
-    slices = [make(call, settings) for call in calls(*tensors)]
+    first, *others = calls(*tensors)
+    slices = [make(call, settings) for call in (first, *others)]
+    joined = [allocator((k.shape[0], k.shape[1], n), q.dtype, device) for n in columns[1:]]
+    join = None
+    if parts > 1:
+        tokens, of_keys = k.shape[:2]
+        sizes = [
+            ((parts * n, n, of_keys * parts * n), (n, of_keys * n), tokens, tokens, n)
+            for n in columns[1:]
+        ]
+        join = join_launch((first.to_k, first.to_v, *(f() for f in joined)), sizes, of_keys, parts)
 
     def run(*tensors: Tensor) -> Any:
         called = calls(*tensors)
@@ -275,9 +290,10 @@ def backward_plan(
             for step in steps:
                 step(call)
         gradients = called[0].to_q, called[0].to_k, called[0].to_v
-        if parts > 1:
-            of_parts = (x.unflatten(1, (-1, parts)).sum(2) for x in gradients[1:])
-            gradients = gradients[0], *of_parts
+        if join is not None:
+            to_k, to_v = (f() for f in joined)
+            join(*gradients[1:], to_k, to_v)
+            gradients = gradients[0], to_k, to_v
         if exact:
             return gradients
         ends = (depth, depth, width)
@@ -320,17 +336,17 @@ def _prepare(tensors: Tensors, settings: Settings, step: int) -> Step:
         sums.prepare,
         (settings.rows // step, heads),
         (
-            tensors.out, tensors.grad, tensors.logsums, tensors.statistics, tensors.sums, strides, tensors.of_queries,
-            count, width, wide, min(last, 64), _bound(count), step, layout,
+            tensors.out, tensors.grad, tensors.logsums, tensors.statistics, tensors.sums, tensors.counter, strides,
+            tensors.of_queries, count, width, wide, min(last, 64), _bound(count), step, layout,
         ),
-        "out grad logsums statistics sums of_queries",
+        "out grad logsums statistics sums counter of_queries",
         **_overlap(tensors),
     )  # fmt: skip
 
 
 def _atomic_steps(tensors: Tensors, settings: Settings) -> list[Step]:
     """Return the launches of one kernel, which adds to the gradient of queries, and of those around it."""
-    q, k, v, grad, _, _, to_q, to_k, to_v, statistics, added, of_queries, of_keys = tensors
+    q, k, v, grad, _, _, to_q, to_k, to_v, statistics, added, counter, of_queries, of_keys = tensors
     mask, scale, rows, wide, programs, _ = settings
     assert added is not None
     heads, count = grad.shape[1], of_queries.shape[0] - 1
@@ -340,17 +356,18 @@ def _atomic_steps(tensors: Tensors, settings: Settings) -> list[Step]:
     window = (mask.left, mask.right)
     each = heads // (k.shape[1] * programs)
     constants = (each, 2, window, bool(mask.cap), _bound(count), parts, programs)
+    tiles = k.shape[0] // 128 + count, k.shape[1] * programs
     main = _step(
         tensors,
         hopper_varlen_backward.varlen_gradients_atomic,
-        (k.shape[0] // 128 + count, k.shape[1] * programs),
+        (min(tiles[0] * tiles[1], multiprocessors(q)),),
         (
             descriptor_of(q, step, 1, wide), descriptor_of(k, 128, 1, wide), descriptor_of(v, 128, 1, wide),
             descriptor_of(grad, step, 1, wide), descriptor_of(to_k, 64, 1, parts[-1]), descriptor_of(to_v, 64, 1, parts[-1]),
-            to_k, to_v, descriptor_of(statistics, 2 * step), *(descriptor_of(added, n, 256) for n in rows_of_sums(parts)), rows,
-            of_queries, of_keys, count, *factors, *constants,
+            to_k, to_v, descriptor_of(statistics, 2 * step), counter, *(descriptor_of(added, n, 256) for n in rows_of_sums(parts)),
+            *tiles, rows, of_queries, of_keys, count, *factors, *constants,
         ),
-        "q k v grad to_k to_v statistics sums of_queries of_keys",
+        "q k v grad to_k to_v statistics counter sums of_queries of_keys",
         **_overlap(tensors),
     )  # fmt: skip
     flat = gl.BlockedLayout([4], [32], [4], [0])
@@ -378,13 +395,14 @@ def _parts_of(x: Tensor) -> tuple[int, int]:
 
 def _wide_steps(tensors: Tensors, settings: Settings) -> list[Step]:
     """Return the launches for heads of more than 128 elements."""
-    q, k, v, grad, _, _, to_q, to_k, to_v, statistics, _, of_queries, of_keys = tensors
+    q, k, v, grad, _, _, to_q, to_k, to_v, statistics, _, counter, of_queries, of_keys = tensors
     mask, scale, rows, wide, _, lengths = settings
     heads, count = grad.shape[1], of_queries.shape[0] - 1
     step = step_of(wide)
     factors = (scale, *mask.scales(scale))
     constants = (heads // k.shape[1], (mask.left, mask.right), bool(mask.cap), _bound(count))
     numbers = (rows, of_queries, of_keys, count, *factors)
+    tiles = k.shape[0] // 64 + count, k.shape[1]
 
     def described(queries: int, keys: int) -> tuple[Any, ...]:
         sizes = (
@@ -398,12 +416,12 @@ def _wide_steps(tensors: Tensors, settings: Settings) -> list[Step]:
     key_gradients = _step(
         tensors,
         hopper_wide_backward.wide_key_gradients,
-        (k.shape[0] // 64 + count, k.shape[1]),
+        (min(tiles[0] * tiles[1], multiprocessors(q)),),
         (
-            *described(64, 64), to_k, to_v, descriptor_of(statistics, 2 * step), *numbers, lengths[1],
-            to_k.shape[-1], to_v.shape[-1], *constants,
+            *described(64, 64), to_k, to_v, descriptor_of(statistics, 2 * step), counter, *tiles, *numbers,
+            lengths[1], to_k.shape[-1], to_v.shape[-1], *constants,
         ),
-        "q k v grad to_k to_v statistics of_queries of_keys",
+        "q k v grad to_k to_v statistics counter of_queries of_keys",
         **_overlap(tensors),
     )  # fmt: skip
     query_gradients = _step(
@@ -419,7 +437,7 @@ def _wide_steps(tensors: Tensors, settings: Settings) -> list[Step]:
 
 def _repeatable_steps(tensors: Tensors, settings: Settings) -> list[Step]:
     """Return the launches of two kernels whose results have equal bits each time."""
-    q, k, v, grad, _, _, to_q, to_k, to_v, statistics, _, of_queries, of_keys = tensors
+    q, k, v, grad, _, _, to_q, to_k, to_v, statistics, _, _, of_queries, of_keys = tensors
     mask, scale, rows, wide, *_ = settings
     heads, count = grad.shape[1], of_queries.shape[0] - 1
     factors = (scale, *mask.scales(scale))

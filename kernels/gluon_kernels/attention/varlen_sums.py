@@ -32,13 +32,13 @@ def placed(x, strides, sequence, head):
 
 @gluon.jit
 def prepare(
-    out, grad, logsums, statistics, sums, strides, lists, count, width, D: gl.constexpr, LAST: gl.constexpr,
+    out, grad, logsums, statistics, sums, counter, strides, lists, count, width, D: gl.constexpr, LAST: gl.constexpr,
     MOST: gl.constexpr, UNIT: gl.constexpr, LAYOUT: gl.constexpr,
 ):  # fmt: skip
-    """Store the logarithm of each query's sum and the sum of `out * grad`, and set `sums` to 0.
+    """Store the logarithm of each query's sum and the sum of `out * grad`, and set `sums` and `counter` to 0.
 
     Statistics are [heads, rows / UNIT, 2, UNIT], infinite and 0 in rows without a query. `out` and `grad` are [tokens, heads, width] and
-    `logsums` [tokens, heads], or batches of them; `strides` are those that `placed` takes. `lists` are the first tokens of the sequences, `sums` [heads, rows, D] or None, of
+    `logsums` [tokens, heads], or batches of them; `strides` are those that `placed` takes. `lists` are the first tokens of the sequences, `sums` [heads, rows, D], `counter` one number, either or both None; of
     which the products of the last LAST columns take less than those of 64.
     """
     wait_for_predecessor()
@@ -62,6 +62,9 @@ def prepare(
     to = statistics + 2 * (head * rows + base) + near
     gl.store(to, logsum)
     gl.store(to + UNIT, gl.sum(x * y, 1))
+    if counter is not None:
+        if base + head == 0:
+            gl.store(counter, 0)
     if sums is not None:
         position = (head * rows + base + near).to(gl.int64)[:, None] * D + column[None, :]
         gl.store(sums + position, gl.zeros_like(x), mask=(near % 64 < added_rows(D, LAST))[:, None])

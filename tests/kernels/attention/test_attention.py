@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import warnings
+
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -9,6 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
+from gluon_core.launch.jit import GluonJITFunction
+from gluon_core.registry.load import registry
 from gluon_kernels import attention, eager
 from gluon_kernels.attention import ops
 from gluon_kernels.attention.problem import ATTENTION, GRADIENTS
@@ -95,6 +100,49 @@ def test_three_groups_of_warps(monkeypatch):
 def test_gradients_of_wide_heads(shape):
     """Two groups of warps share the columns of a tile of 64 keys; the second step of queries takes the sums of the first."""
     assert PROBLEMS[1].check({"batch": 1, **shape}, "cpu") is None
+
+
+@pytest.mark.gluon_schedules(3, checks=True)
+@pytest.mark.parametrize(
+    "shape",
+    [
+        {"heads": 2, "length": 140, "width": 64, "causal": True},
+        {"heads": 1, "length": 140, "width": 64, "keys": 300},
+        {"heads": 1, "length": 140, "width": 96, "keys": 300},
+    ],
+)
+def test_programs_take_tiles_of_keys_in_turn(shape, monkeypatch):
+    """Two programs take four tiles, or three, of which the last one lacks keys."""
+    plans = importlib.import_module("gluon_kernels.attention.launches")
+    monkeypatch.setattr(plans, "multiprocessors", lambda tensor: 2)
+    arguments = GRADIENTS.arguments({"batch": 1, **shape}, "cpu")
+    launches = launches_of(lambda: GRADIENTS.op(**arguments), "sim:sm_90")
+    grids = [x.grid for x in launches if x.kernel.fn.__name__ == "gradients_atomic"]
+    assert grids == [(2,)]
+    assert GRADIENTS.check({"batch": 1, **shape}, "cpu") is None
+
+
+@pytest.mark.sampled(1000)
+@pytest.mark.parametrize("length", [704, 10579])
+@pytest.mark.parametrize("width, causal", [(64, True), (64, False), (128, True), (128, False)])
+def test_products_of_gradients_overlap(width, causal, length, monkeypatch):
+    """The assembler waits for each product where registers are too few, and says so."""
+    shape = {"batch": 2, "heads": 4, "length": length, "width": width, "causal": causal}
+    prepared = []
+
+    def recorded(self, *arguments, grid, **options):
+        if self.fn.__name__ == "gradients_atomic":
+            prepared.append((self, arguments, grid, options))
+        return lambda *values: None  # launched, these would take hours
+
+    monkeypatch.setattr(GluonJITFunction, "prepare", recorded)
+    GRADIENTS.op(**GRADIENTS.arguments(shape, "cpu"))
+    ((kernel, arguments, grid, options),) = prepared
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        target = registry().target("sm_90")
+        compiled = kernel.warmup(*arguments, grid=grid, target=target, **options)
+    assert compiled.report().spills <= 16
 
 
 @pytest.mark.parametrize(

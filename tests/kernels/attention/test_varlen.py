@@ -86,7 +86,28 @@ def test_programs_share_the_heads_of_queries(parts, monkeypatch):
     monkeypatch.setattr(varlen_launches, "FULL", 2)  # one tile for each sequence
     launches = launches_of(lambda: VARLEN_GRADIENTS.op(**arguments), "sim:sm_90")
     grids = [x.grid for x in launches if x.kernel.fn.__name__ == "varlen_gradients_atomic"]
-    assert grids == [(2, parts)]
+    assert grids == [(parts,)]
+    assert VARLEN_GRADIENTS.check(shape, "cpu") is None
+
+
+@pytest.mark.gluon_schedules(3, checks=True)
+@pytest.mark.parametrize(
+    "shape",
+    [
+        {"lengths": (140, 0, 30), "heads": 1, "width": 64, "causal": True, "window": (20, 0)},
+        {"lengths": (270, 30), "heads": 1, "width": 64, "causal": True},
+        {"lengths": (70, 30), "keys": (140, 20), "heads": 2, "width": 128, "causal": False},
+        {"lengths": (70, 0, 130), "heads": 1, "width": 192, "causal": True, "window": (20, 0)},
+    ],
+)
+def test_programs_take_tiles_of_keys_in_turn(shape, monkeypatch):
+    """Two programs take three to six tiles; those with steps of both kinds take the masked ones first."""
+    monkeypatch.setattr(varlen_launches, "multiprocessors", lambda tensor: 2)
+    arguments = VARLEN_GRADIENTS.arguments(shape, "cpu")
+    launches = launches_of(lambda: VARLEN_GRADIENTS.op(**arguments), "sim:sm_90")
+    names = ("varlen_gradients_atomic", "wide_key_gradients")
+    grids = [x.grid for x in launches if x.kernel.fn.__name__ in names]
+    assert grids == [(2,)]
     assert VARLEN_GRADIENTS.check(shape, "cpu") is None
 
 
