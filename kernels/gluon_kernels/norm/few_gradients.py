@@ -7,25 +7,33 @@ which they read a second time, most of it from caches. Programs that keep sums o
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_kernels.norm import odd_gradients
-from gluon_kernels.norm.gradients import rows_backward, store_columns, sums_of
+from gluon_kernels.norm.gradients import part_backward, rows_backward, store_columns, sums_of
 
 
 @gluon.jit
 def norm_backward(
-    grad, src, weight, statistics, dst, to_weight, to_bias, rows, columns, grad_stride, src_stride, dst_stride,
-    blocks, CENTRED: gl.constexpr, ODD: gl.constexpr, SHIFT: gl.constexpr, ALIGN: gl.constexpr, ROWS: gl.constexpr,
-    PIECES: gl.constexpr, WIDTH: gl.constexpr, layout: gl.constexpr, NEAR: gl.constexpr, DEEP: gl.constexpr,
-    NARROW: gl.constexpr, columns_layout: gl.constexpr,
+    grad, src, weight, statistics, dst, to_weight, to_bias, sums, arrived, rows, columns, grad_stride, src_stride,
+    dst_stride, blocks, CENTRED: gl.constexpr, ODD: gl.constexpr, SHIFT: gl.constexpr, ALIGN: gl.constexpr,
+    PARTS: gl.constexpr, ROWS: gl.constexpr, PIECES: gl.constexpr, WIDTH: gl.constexpr, layout: gl.constexpr,
+    NEAR: gl.constexpr, DEEP: gl.constexpr, NARROW: gl.constexpr, columns_layout: gl.constexpr,
 ):  # fmt: skip
     """Store the gradients of `src`, weight and bias, the latter unless there is no pointer.
 
+    Those programs come first whose way is longer: the ones with columns, or the ones that share rows and wait for each other.
+
     Args:
-        blocks: programs that have NARROW columns each, DEEP rows at a time, in accesses of NEAR elements; they come first as their way is longer.
+        sums, arrived: see `rows.exchange`; None where PARTS is 1.
+        blocks: programs that have NARROW columns each, DEEP rows at a time, in accesses of NEAR elements.
         ODD: rows begin anywhere, see `odd_gradients`; the number of other programs is a multiple of ALIGN.
     """
-    program = gl.program_id(0)
-    if program < blocks:
-        start = program * NARROW
+    others = gl.num_programs(0) - blocks
+    block = gl.program_id(0)
+    program = block - blocks
+    if PARTS > 1:
+        block -= others
+        program = block
+    if (block >= 0) & (block < blocks):
+        start = block * NARROW
         weights, biases = sums_of(
             grad, src, statistics, 0, rows, start, rows, columns, grad_stride, src_stride,
             to_weight is not None, CENTRED, NEAR, DEEP, NARROW, columns_layout,
@@ -35,15 +43,18 @@ def norm_backward(
         if to_bias is not None:
             store_columns(to_bias, biases, start, columns)
     else:
-        program -= blocks
-        programs = gl.num_programs(0) - blocks
-        if ODD:
+        if PARTS > 1:
+            part_backward(
+                others, grad, src, weight, statistics, dst, sums, arrived, rows, columns, grad_stride, src_stride,
+                dst_stride, CENTRED, ALIGN, PARTS, ROWS, PIECES, WIDTH, layout,
+            )  # fmt: skip
+        elif ODD:
             odd_gradients.rows_backward(
-                program, programs, grad, src, weight, statistics, dst, None, None, rows, columns,
+                program, others, grad, src, weight, statistics, dst, None, None, rows, columns,
                 grad_stride, src_stride, dst_stride, CENTRED, ALIGN, ROWS, PIECES, WIDTH, SHIFT, layout,
             )  # fmt: skip
         else:
             rows_backward(
-                program, programs, grad, src, weight, statistics, dst, rows, columns, grad_stride, src_stride,
+                program, others, grad, src, weight, statistics, dst, rows, columns, grad_stride, src_stride,
                 dst_stride, CENTRED, ALIGN, ROWS, PIECES, WIDTH, layout,
             )  # fmt: skip

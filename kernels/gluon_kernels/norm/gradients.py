@@ -13,6 +13,7 @@ from gluon_kernels.norm.rows import (
     load_columns,
     load_pieces,
     share,
+    share_of,
     store_piece,
 )
 
@@ -245,7 +246,20 @@ def norm_backward_long(
     PIECES: gl.constexpr, WIDTH: gl.constexpr, layout: gl.constexpr,
 ):  # fmt: skip
     """Store the gradient of `src` alone, of rows whose sums over columns no program can keep; see `column_sums`."""
-    row, part = share(arrived, PARTS, ROWS)
+    part_backward(
+        gl.num_programs(0), grad, src, weight, statistics, dst, sums, arrived, rows, columns, grad_stride, src_stride,
+        dst_stride, CENTRED, ALIGN, PARTS, ROWS, PIECES, WIDTH, layout,
+    )  # fmt: skip
+
+
+@gluon.jit
+def part_backward(
+    programs, grad, src, weight, statistics, dst, sums, arrived, rows, columns, grad_stride, src_stride,
+    dst_stride, CENTRED: gl.constexpr, ALIGN: gl.constexpr, PARTS: gl.constexpr, ROWS: gl.constexpr,
+    PIECES: gl.constexpr, WIDTH: gl.constexpr, layout: gl.constexpr,
+):  # fmt: skip
+    """Store the gradient of a part of a row of `src`; `programs` of the launch have such parts."""
+    row, part = share_of(arrived, programs, PARTS, ROWS)
     start = part * (PIECES * WIDTH)
     gs = load_pieces(
         grad, row, rows, columns, start, grad_stride, 0, ALIGN, ROWS, PIECES, WIDTH, layout

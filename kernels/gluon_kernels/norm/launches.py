@@ -355,7 +355,7 @@ def norm_gradient_plan(
     bits = max(8 * row.tensor.element_size() for row in every)
     narrow = common_align(*every) * bits < 64  # each element has an address
     kept = columns <= MOST_SUMMED * current_target().warp_size  # sums of columns by each program
-    few = kept and rows <= (FEW_NARROW if narrow else FEW) and 2 * x.numel() * bits <= NEARBY
+    few = rows <= (FEW_NARROW if narrow else FEW) and 2 * x.numel() * bits <= NEARBY
     few = few and (to_weight or to_bias) is not None
     least = multiprocessors(x) if few else 0  # then other programs have columns
     tiles = tiling_of(*every, held=4 if narrow else 2, least=least)
@@ -366,11 +366,12 @@ def norm_gradient_plan(
         most = 24 if centred or bits > 16 else 32  # elements of a thread that do not spill
         if alone.parts > 1 or alone.pieces * alone.layout.size_per_thread[1] > most:
             alone, whole = tiles, None
+    known = (gs, src, dst, weight, statistics, centred, to_weight, to_bias)
     if alone.parts == 1 and kept:
         tiles = stacked(alone)
         programs = min(tiles.grid(rows), 2 * multiprocessors(x))
         if few:
-            return _few_gradient_plan(tiles, programs, gs, src, dst, weight, statistics, centred, to_weight, to_bias, whole is not None)  # fmt: skip
+            return _few_gradient_plan(tiles, programs, *known, odd=whole is not None)
         kernel = gradients.norm_backward
         if whole is not None:  # a program has rows that are `align` apart
             programs = max(1, programs // tiles.align) * tiles.align
@@ -392,12 +393,14 @@ def norm_gradient_plan(
         return reading(
             totals.after(empty, lambda parts, _: [(launch, (*range(5), *parts))]), gs, src
         )
+    if few:
+        return _few_gradient_plan(tiles, tiles.grid(rows), *known)
     walking = walking_tiling(
         columns, bits, common_align(*every), current_target().warp_size, multiprocessors(x)
     )
     # Layer norm has twice the sums in registers: two kernels took 7 % less.
     if walking is not None and not centred and to_weight is not None:
-        return _walking_gradient_plan(walking, gs, src, dst, weight, statistics, centred, to_weight, to_bias)  # fmt: skip
+        return _walking_gradient_plan(walking, *known)
     space = Workspace.of_rows(tiles, rows)
     arguments = (gs.tensor, src.tensor, weight, statistics, new, *space(device))
     sharing = prepared(
@@ -440,7 +443,7 @@ NEARBY = 8 * 24_000_000  # bits of both matrices up to which the L2 cache has th
 
 def _few_gradient_plan(
     tiles: Tiling, programs: int, gs: Rows, src: Rows, dst: Rows, weight: Optional[Tensor], statistics: Tensor,
-    centred: bool, to_weight: Optional[torch.dtype], to_bias: Optional[torch.dtype], odd: bool,
+    centred: bool, to_weight: Optional[torch.dtype], to_bias: Optional[torch.dtype], odd: bool = False,
 ) -> Plan:  # fmt: skip
     """Return the plan of `norm_gradient_plan` by one launch, see `few_gradients`."""
     x, rows, columns = src.tensor, src.count, src.columns
@@ -456,7 +459,8 @@ def _few_gradient_plan(
     empty = allocator(dst.tensor.shape, dst.tensor.dtype, x.device)
     vectors = [None if kind is None else allocator((columns,), kind, x.device) for kind in kinds]
     new = [None if vector is None else vector() for vector in vectors]
-    tensors = (gs.tensor, x, weight, statistics, dst.tensor, *new)
+    space = Workspace.of_rows(tiles, rows)
+    tensors = (gs.tensor, x, weight, statistics, dst.tensor, *new, *space(x.device))
     launch = prepared(
         few_gradients.norm_backward,
         (blocks + programs,),
@@ -475,7 +479,8 @@ def _few_gradient_plan(
     makers = [empty, *(vector for vector in vectors if vector is not None)]
     places = iter(range(5, 7))
     results = [None if vector is None else next(places) for vector in vectors]
-    return reading(sequence(4, makers, [(launch, (*range(5), *results))], (4, *results)), gs, src)
+    steps = [(launch, (*range(5), *results, *space.places(4 + len(makers))))]
+    return reading(sequence(4, makers, steps, (4, *results), space.of(x)), gs, src)
 
 
 def _walking_gradient_plan(

@@ -28,6 +28,7 @@ __all__ = [
     "load_pieces",
     "row_start",
     "share",
+    "share_of",
     "stacked",
     "tiling",
     "walking_tiling",
@@ -42,7 +43,13 @@ def row_start(pointer, row, stride):
 
 @gluon.jit
 def share(arrived, PARTS: gl.constexpr, ROWS: gl.constexpr):
-    """Return the first row of this program, and its part of that row.
+    """Return the first row of this program, and its part of that row; see `share_of`."""
+    return share_of(arrived, gl.num_programs(0), PARTS, ROWS)
+
+
+@gluon.jit
+def share_of(arrived, programs, PARTS: gl.constexpr, ROWS: gl.constexpr):
+    """Do as `share` where so many programs of the launch have rows, the first ones if PARTS is 1.
 
     Programs that wait for each other take their place in the order in which they begin, so that all those that a program
     waits for have begun or begin next.
@@ -52,7 +59,7 @@ def share(arrived, PARTS: gl.constexpr, ROWS: gl.constexpr):
         part = gl.to_tensor(0)
     else:
         place = gl.atomic_add(arrived, 1, sem="relaxed", scope="gpu")
-        last = gl.num_programs(0) - 1
+        last = programs - 1
         if place == last:
             gl.atomic_add(arrived, -1 - last, sem="relaxed", scope="gpu")
         row = place // PARTS

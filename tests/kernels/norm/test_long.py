@@ -117,9 +117,12 @@ def test_topk_of_a_row_that_no_lists_divide(monkeypatch):
     assert torch.equal(kernels.topk(x, 9).values, x.topk(9).values)
 
 
+@pytest.mark.parametrize("few", [0, 100])
 @pytest.mark.parametrize("name", ["rms_norm", "layer_norm", "residual"])
-def test_gradients_of_rows_whose_sums_no_program_keeps(name, monkeypatch):
+def test_gradients_of_rows_whose_sums_no_program_keeps(name, few, monkeypatch):
     monkeypatch.setattr(norm_launches, "MOST_SUMMED", 1)
+    monkeypatch.setattr(norm_launches, "FEW", few)
+    monkeypatch.setattr(norm_launches, "FEW_NARROW", few)
     ops._norm_gradients.forget()
     compare(name)
     ops._norm_gradients.forget()
@@ -128,6 +131,7 @@ def test_gradients_of_rows_whose_sums_no_program_keeps(name, monkeypatch):
 @pytest.mark.parametrize("walking", [True, False])
 def test_gradients_of_weights_over_shares_of_rows(walking, monkeypatch):
     monkeypatch.setattr(norm_launches, "MOST_SUMMED", 1)
+    monkeypatch.setattr(norm_launches, "FEW", 0)
     if not walking:
         monkeypatch.setattr(norm_launches, "walking_tiling", lambda *sizes: None)
     monkeypatch.setattr(norm_launches, "multiprocessors", lambda tensor: 3)

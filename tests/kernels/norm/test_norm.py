@@ -206,15 +206,17 @@ def launches_of_gradients(count, columns, *, weight=True):
 
 
 def test_gradients_of_few_rows_take_one_launch(monkeypatch):
-    assert launches_of_gradients(264, 40) == 1
-    assert launches_of_gradients(2, 5000) == 1  # rows that several programs would share
-    monkeypatch.setattr(launches, "FEW", 30)
-    monkeypatch.setattr(launches, "FEW_NARROW", 20)
-    assert launches_of_gradients(30, 40) == launches_of_gradients(20, 41) == 1
-    assert launches_of_gradients(31, 40) == launches_of_gradients(21, 41) == 2
-    assert launches_of_gradients(31, 40, weight=False) == 1
-    monkeypatch.setattr(launches, "NEARBY", 30 * 40 * 2 * 32 - 1)
-    assert launches_of_gradients(30, 40) == 2
+    assert launches_of_gradients(2, 4200) == 1  # rows that several programs would share
+    monkeypatch.setattr(launches, "FEW", 6)
+    monkeypatch.setattr(launches, "FEW_NARROW", 4)
+    assert launches_of_gradients(6, 40) == launches_of_gradients(4, 41) == 1
+    assert launches_of_gradients(7, 40) == launches_of_gradients(5, 41) == 2
+    assert launches_of_gradients(7, 40, weight=False) == 1
+    monkeypatch.setattr(launches, "NEARBY", 6 * 300 * 2 * 32 - 1)
+    assert launches_of_gradients(6, 300) == 2
+    monkeypatch.setattr(launches, "MOST_SUMMED", 1)  # no program keeps sums of columns
+    assert launches_of_gradients(5, 300) == 1
+    assert launches_of_gradients(6, 300) == 3
 
 
 def test_programs_of_columns_have_all_rows():
