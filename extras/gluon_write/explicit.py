@@ -28,6 +28,7 @@ from gluon_write.guard import guarded
 from gluon_write.held import held
 from gluon_write.hoist import hoisted
 from gluon_write.inline import inlined, makers_inlined, makes, steps_inlined
+from gluon_write.kept_lines import with_kept_lines
 from gluon_write.kept_rows import with_kept_rows
 from gluon_write.lane_sums import summed_by_lanes
 from gluon_write.loads_ahead import loaded_ahead
@@ -170,7 +171,32 @@ def chosen_for(
     if not np.isfinite(chosen.solution.price):
         raise of_solution(fn, chosen.solution)
     chosen = _loading_ahead(chosen, traced, stages, target, options)
-    return _improved(chosen, traced, target, options)
+    return _keeping_lines(*_improved(chosen, traced, target, options), traced, target, options)
+
+
+def _keeping_lines(
+    graph: Graph,
+    solution: Solution,
+    traced: Callable[..., Sketch],
+    target: Target,
+    options: Any,
+) -> tuple[Graph, Solution]:
+    """Return layouts of a kernel whose transposed tile stays in the L2 cache, or those of the kernel."""
+    kept = with_kept_lines(graph, target, _converts_tiles(graph, solution))
+    if kept is graph.jits[0]:
+        return graph, solution
+    chosen = _solved(kept, traced(kept), traced, target, options)
+    return chosen.graph, chosen.solution
+
+
+def _converts_tiles(graph: Graph, solution: Solution) -> bool:
+    """Return True if a tile changes its layout."""
+    for relation in graph.relations:
+        source, result = (solution.chosen[one.number] for one in (relation.source, relation.result))
+        tile = sum(size > 1 for size in relation.source.shape) > 1
+        if tile and relation.wrap is not None and plan_of(relation, source, result)[1] is not None:
+            return True
+    return False
 
 
 def _loading_ahead(

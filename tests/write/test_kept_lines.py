@@ -1,0 +1,59 @@
+"""Tiles of rows that begin anywhere, which a kernel transposes, stay in the L2 cache."""
+
+import re
+
+import numpy as np
+import pytest
+
+import gluon_core as gluon
+from gluon_core import language as gl
+
+pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
+
+
+@gluon.jit(layouts="auto")
+def transposed(x, out, M, N, B: gl.constexpr, ACROSS: gl.constexpr):
+    i = gl.program_id(0) * B + gl.arange(0, B)
+    j = gl.program_id(1) * B + gl.arange(0, B)
+    inside = (i < M)[:, None] & (j < N)[None, :]
+    tile = gl.load(
+        x + i[:, None] * N + j[None, :],
+        mask=inside,
+    )
+    if ACROSS:
+        gl.store(out + j[:, None] * M + i[None, :], tile.T, mask=inside.T)
+    else:
+        gl.store(out + i[:, None] * N + j[None, :], tile, mask=inside)
+
+
+@gluon.jit(layouts="auto")
+def hinted(x, out, M, N, B: gl.constexpr, ACROSS: gl.constexpr):
+    i, j = gl.arange(0, B), gl.arange(0, B)
+    inside = (i < M)[:, None] & (j < N)[None, :]
+    place = x + i[:, None] * N + j[None, :]
+    tile = gl.load(place, mask=inside, eviction_policy="evict_first")
+    gl.store(out + j[:, None] * M + i[None, :], tile.T, mask=inside.T)
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize(
+    "kernel, size, across, kept",
+    [
+        (transposed, "i32", True, True),
+        (transposed, "i32:16", True, False),  # whole vectors: lines begin where rows do
+        (transposed, "i32", False, False),  # programs side by side load the rest at once
+        (hinted, "i32", True, False),  # the source says something else
+    ],
+)
+def test_loads(kernel, size, across, kept):
+    signature = {"x": "*fp32:16", "out": "*fp32:16", "M": size, "N": size}
+    constants = {"B": 64, "ACROSS": across}
+    asked = gluon.compile(kernel, target="sm_90", signature=signature, constexprs=constants)
+    assert bool(re.search(r"ld\.global\S*evict_last", asked.asm["ptx"])) == kept
+
+
+def test_results():
+    x = np.random.default_rng(0).standard_normal((75, 91)).astype(np.float16)
+    out = np.zeros((91, 75), np.float16)
+    transposed[(2, 2)](x, out, 75, 91, 64, True, target="sim:hopper")
+    assert (out == x.T).all()
