@@ -6,8 +6,10 @@
         acc = gl.portable.mma(x, weights, acc)
         b_ptrs += BK * N
 
-becomes a loop that loads the words of the next step before it unpacks those of this one. Addresses that come
-from memory are loaded two steps ahead: the numbers of pages, of rows to gather.
+becomes a loop that loads the words of the next step before it unpacks those of this one. Where addresses come
+from memory, as the numbers of pages or of rows to gather, these alone are loaded a step ahead: what they name
+would take registers, and the room of other programs with them. So would factors of a loop's one product,
+which are on their way while it runs.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ _WRITES = re.compile(
     r"store|atomic|inline_asm|print|barrier|scatter|shared_to_global|async_copy_local"
 )
 _PRODUCTS = re.compile(r"mma|dot")
+_WORD = 32  # bits of a register
 Edit = tuple[int, int, list[str]]
 
 
@@ -40,12 +43,14 @@ class _Load:
 
     Attributes:
         call: the load. statement: the one of the loop's body with it.
-        words: registers of a thread for its result. name: of the result of the next step.
+        words: registers of a thread for its result. narrow: each instruction loads less than one.
+        name: of the result of the next step.
     """
 
     call: ast.Call
     statement: ast.stmt
     words: int
+    narrow: bool
     name: str = ""
 
     @property
@@ -91,10 +96,9 @@ def loaded_ahead(
             text = _Reader(jit, number, drawn, addresses, together).text(threads)
             if text is not None:
                 texts[number] = text
-        if not texts:
-            return fn
-        fn = changed_copy(fn, drawn.jits, texts, {})
-        drawn, together = traced(fn), {}
+        if texts:
+            fn = changed_copy(fn, drawn.jits, texts, {})
+            drawn, together = traced(fn), {}
     return fn
 
 
@@ -148,15 +152,26 @@ class _Reader(LoopReader):
         ):
             return None
         calls = [part for part in body if isinstance(part, ast.Call)]
-        if not any(self._multiplies(call) for call in calls) or any(map(self._writes, calls)):
+        products = [call for call in calls if self._multiplies(call)]
+        if not products or any(map(self._writes, calls)):
             return None
         loads = [load for s in node.body for load in self._loads(s, threads)]
-        feeding = {id(load.call) for load in loads if self._feeds(load, loads, node)}
+        results = {id(load.call): self._follow(load, loads, node) for load in loads}
         loop = _Loop(node, [])
         for load in loads:
-            if (id(load.call) in feeding) == self.addresses:
-                if self._needs(load, loop, loads) is not None:
-                    loop.loads.append(load)
+            others = [one for one in loads if one.statement is not load.statement]
+            fed = [one for one in others if one.reads() & results[id(load.call)]]
+            if fed:
+                # Without loads of 4 bytes a program has little to do but wait, and others do that for it.
+                waits = len(products) == 1 and all(one.narrow for one in fed)
+                ahead = self.addresses and not waits
+            elif any(load.reads() & results[id(one.call)] for one in others):
+                ahead = False
+            else:
+                needed = len(products) > 1 or reads(products[0]) & results[id(load.call)]
+                ahead = bool(needed) and not self.addresses
+            if ahead and self._needs(load, loop, loads) is not None:
+                loop.loads.append(load)
         if not loop.loads or sum(load.words for load in loop.loads) > MOST_WORDS:
             return None
         wanted = [self._needs(load, loop, loads) or [] for load in loop.loads]
@@ -180,7 +195,8 @@ class _Reader(LoopReader):
             run = self.together.get(place, 64) if place else 64
             sizes = {_words(value, threads, run) for value in values}
             if values and volatile is None and not any(w.arg is None for w in node.keywords):
-                yield _Load(node, statement, max(sizes))
+                narrow = all(run * _bits(value) < _WORD and value.type.dims for value in values)
+                yield _Load(node, statement, max(sizes), narrow)
 
     def _multiplies(self, call: ast.Call) -> bool:
         name = str(getattr(self.called(call), "__name__", ""))
@@ -202,18 +218,18 @@ class _Reader(LoopReader):
             return bool(_WRITES.search(called.src))
         return bool(_WRITES.search(str(getattr(called, "__name__", ""))))
 
-    def _feeds(self, load: _Load, loads: Sequence[_Load], node: ast.For) -> bool:
-        """Return True if another load of the loop gets its address from a load."""
+    def _follow(self, load: _Load, loads: Sequence[_Load], node: ast.For) -> set[str]:
+        """Return the names whose values a step computes from a load, other loads left out."""
         names = set(stores(load.statement))
         changed = True
         while changed:
             changed = False
             for statement in node.body:
                 if reads(statement) & names and not stores(statement) <= names:
-                    if not any(load.statement is statement for load in loads):
+                    if not any(one.statement is statement for one in loads):
                         names |= stores(statement)
                         changed = True
-        return any(one.reads() & names for one in loads if one.statement is not load.statement)
+        return names
 
     def _needs(self, load: _Load, loop: _Loop, loads: Sequence[_Load]) -> Optional[list[ast.stmt]]:
         """Return the statements that an address needs; None if one of them cannot run ahead."""
@@ -317,5 +333,10 @@ def _words(value: Any, threads: int, together: int) -> int:
     size = 1
     for extent in getattr(value.type, "dims", ()):
         size *= extent
-    bits = getattr(getattr(value.type, "element", value.type), "bits", 32)
-    return max(1, -(-size * bits // (32 * threads)), -(-size // (threads * together)))
+    words = -(-size * _bits(value) // (_WORD * threads))
+    return max(1, words, -(-size // (threads * together)))
+
+
+def _bits(value: Any) -> int:
+    """Return the bits of an element."""
+    return int(getattr(getattr(value.type, "element", value.type), "bits", _WORD))

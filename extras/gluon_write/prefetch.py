@@ -115,14 +115,14 @@ class Prefetcher(LoopReader):
     takes_addresses = True
 
     def read(self, node: ast.For) -> Optional[Loop]:
-        """Return a loop of products; None of one whose addresses memory holds, and whose tiles registers hold."""
+        """Return a loop of products; None of one of several whose addresses memory holds, and whose tiles registers hold."""
         loop = super().read(node)
         if loop is None:
             return None
         loaded = [tile for tile in loop.tiles.values() if not tile.tiles and not tile.dtype]
         if any(self._base(tile, loop) is None for tile in loaded):
             return None
-        if not any(map(self.addresses_in, loop.ahead)):
+        if not any(map(self.addresses_in, loop.ahead)) or len(loop.products) == 1:
             return loop
         return loop if sum(tile.bytes for tile in loop.copied) > self.held else None
 
