@@ -148,8 +148,8 @@ def of_fp8(dtype, FORMAT):
 
 
 @gluon.jit
-def left_operand(raw, dtype: gl.constexpr, FORMAT: gl.constexpr, SHAPE: gl.constexpr, layout: gl.constexpr):  # fmt: skip
-    """Return the weights of a tile as the left operand of `wgmma`."""
+def pairs_of(raw, dtype: gl.constexpr, FORMAT: gl.constexpr):
+    """Return pairs of weights as floats of 16 bits in 32."""
     if FORMAT == "int4":
         both = pairs(raw, dtype)
     elif FORMAT == "mxfp4":
@@ -158,9 +158,21 @@ def left_operand(raw, dtype: gl.constexpr, FORMAT: gl.constexpr, SHAPE: gl.const
         both = gl.inline_asm_elementwise(of_int8(dtype), "=r,r", [raw.to(gl.int32)], gl.int32, True, 1)  # fmt: skip
     else:
         both = gl.inline_asm_elementwise(of_fp8(dtype, FORMAT), "=r,r", [raw.to(gl.int32)], gl.int32, True, 1)  # fmt: skip
+    return both
+
+
+@gluon.jit
+def numbers_of(both, dtype: gl.constexpr):
+    """Return the floats of pairs, two adjacent ones along a new last dimension."""
     low = (both & 0xFFFF).to(gl.int16).to(dtype, bitcast=True)
     high = (both >> 16).to(gl.int16).to(dtype, bitcast=True)
-    return gl.convert_layout(gl.join(low, high).reshape(SHAPE), layout)
+    return gl.join(low, high)
+
+
+@gluon.jit
+def left_operand(raw, dtype: gl.constexpr, FORMAT: gl.constexpr, SHAPE: gl.constexpr, layout: gl.constexpr):  # fmt: skip
+    """Return the weights of a tile as the left operand of `wgmma`."""
+    return gl.convert_layout(numbers_of(pairs_of(raw, dtype, FORMAT), dtype).reshape(SHAPE), layout)
 
 
 @gluon.jit

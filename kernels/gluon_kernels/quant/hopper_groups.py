@@ -3,7 +3,7 @@
 The transposed product is computed, as in `hopper.py`: weights are the left operand, which `wgmma` reads from registers. One warp
 copies bytes of weights and rows of `x` by TMA. Groups of four warps have 64 rows of weights each: DOWN groups have the rows of a tile,
 and ALONG groups of each of these take steps along K in turn, whose sums meet in shared memory. A step is parts of 64 or 32 weights; a part is converted while
-the one before is multiplied, so that the matrix unit has work when the next product is issued. Scales of groups along K are multiplied in
+the one before is multiplied, also from one step to the next, so that the matrix unit has work when the next product is issued. Scales of groups along K are multiplied in
 registers and rounded to the dtype of `x`, as restored weights are; scales of rows are applied to the sums. Few tiles are split along K
 among programs, which add up their sums in order.
 """
@@ -27,9 +27,9 @@ from gluon_kernels.gemm.hopper_stream_k import (
 from gluon_kernels.gemm.hopper_stream_k import share_of as steps_before
 from gluon_kernels.quant.hopper import (
     bits_of,
-    converted,
-    left_operand,
-    raw_dtype,
+    factor_of,
+    numbers_of,
+    pairs_of,
     raw_layout,
     scales_at,
 )
@@ -70,19 +70,31 @@ def words_layout(columns):
 
 
 @gluon.jit
-def bytes_of(tile):
-    """Return the bytes of a tile of words, [rows, 4 * words of a row], where `wgmma` reads their weights.
+def raw_of(tile, part: gl.constexpr, like, DEPTH: gl.constexpr):
+    """Load a part of a tile of weights, whose length along K is that of the pairs of `like`: pairs of them, or words of eight.
 
-    A load of 16 bytes for four threads takes half of the cycles of shared memory that a load of one byte for each takes.
+    A load of 16 bytes of words for four threads takes half of the cycles of shared memory that a load of one byte for each takes.
     """
-    layout: gl.constexpr = words_layout(tile.shape[1])
-    words = tile.load(gl.SliceLayout(2, layout))
+    COLUMNS: gl.constexpr = 2 * like.shape[1] * tile.shape[1] // DEPTH
+    own = tile.slice(part * COLUMNS, COLUMNS, dim=1)
+    if tile.dtype == gl.int32:
+        layout: gl.constexpr = words_layout(COLUMNS)
+        raw = own.load(gl.SliceLayout(2, layout))
+    else:
+        raw = own.load(like.type.layout)
+    return raw
+
+
+@gluon.jit
+def bytes_of(words):
+    """Return the bytes of words, [rows, 4 * words of a row], where `wgmma` reads their weights."""
+    layout: gl.constexpr = words_layout(words.shape[1])
     own = 0x4440 + gl.arange(
         0, 4, gl.SliceLayout(0, gl.SliceLayout(1, layout))
     )  # of `prmt`: a byte, and zeros
-    words, own = gl.broadcast(words[:, :, None], own[None, None, :])
-    bytes = gl.inline_asm_elementwise("prmt.b32 $0, $1, 0, $2;", "=r,r,r", [words, own], gl.int32, True, 1)  # fmt: skip
-    return bytes.reshape([tile.shape[0], 4 * tile.shape[1]])
+    every, own = gl.broadcast(words[:, :, None], own[None, None, :])
+    bytes = gl.inline_asm_elementwise("prmt.b32 $0, $1, 0, $2;", "=r,r,r", [every, own], gl.int32, True, 1)  # fmt: skip
+    return bytes.reshape([words.shape[0], 4 * words.shape[1]])
 
 
 @gluon.jit
@@ -131,14 +143,23 @@ def copy_tiles(
 
 
 @gluon.jit
-def start(weights, slot, sums, DOWN: gl.constexpr, BOXES: gl.constexpr, part: gl.constexpr):
-    """Start the products of a part of a step, `weights`, with all rows of `x`."""
-    PART: gl.constexpr = weights.shape[1]
+def start(
+    weights,
+    dtype: gl.constexpr,
+    slot,
+    sums,
+    DOWN: gl.constexpr,
+    BOXES: gl.constexpr,
+    part: gl.constexpr,
+):
+    """Start the products of a part of a step, pairs of `weights`, with all rows of `x`."""
+    PART: gl.constexpr = 2 * weights.shape[1]
+    numbers = numbers_of(weights, dtype).reshape([ROWS, PART])
     first: gl.constexpr = DOWN + part * PART // BOX * len(sums)
     started = ()
     for i in gl.static_range(len(sums)):
         right = slot[first + i].slice(part * PART % BOX, PART, dim=1).permute((1, 0))
-        left = gl.convert_layout(weights, gl.DotOperandLayout(0, layout_of(right.shape[1]), 2))
+        left = gl.convert_layout(numbers, gl.DotOperandLayout(0, layout_of(right.shape[1]), 2))
         if BOXES[i][0] == BOXES[i][1]:
             started = started + (warpgroup_mma(left, right, sums[i], is_async=True),)
         else:
@@ -158,37 +179,71 @@ def waited(sums, pending: gl.constexpr, weights):
 
 
 @gluon.jit
-def multiply_step(
-    slot, weights, sums, factors, near, down: gl.constexpr, DOWN: gl.constexpr, BOXES: gl.constexpr, DEPTH: gl.constexpr, FORMAT: gl.constexpr
-):  # fmt: skip
-    """Multiply the weights of a step, of which `weights` are the first part.
+def hold(weights, c, sizes):
+    """Read the registers of `weights`, which products of the round of a loop before have read, for a store to `c` that never happens.
 
-    Returns:
-        The sums, and the last part, which a product still reads.
+    The assembler lets products be under way at the end of a round if it knows their registers on each way to the next wait, as it does
+    where something reads them there; it waits after each product otherwise.
     """
-    PARTS: gl.constexpr = DEPTH // weights.shape[1]
-    older = weights
-    for part in gl.static_range(PARTS):
-        sums = start(weights, slot, sums, DOWN, BOXES, part)
-        if part > 0:
-            sums = waited(sums, len(sums), older)
-        older = weights
-        if part + 1 < PARTS:
-            weights = part_of(slot[down], factors, part + 1, near, weights, DEPTH, FORMAT)
-    return sums, older
+    if sizes[0] < 0:
+        rows = gl.arange(0, weights.shape[0], gl.SliceLayout(1, weights.type.layout))
+        columns = gl.arange(0, weights.shape[1], gl.SliceLayout(0, weights.type.layout))
+        places = c.to(gl.pointer_type(gl.int32), bitcast=True) + rows[:, None]
+        gl.store(places + columns[None, :], weights)
 
 
 @gluon.jit
-def part_of(tile, factors, part: gl.constexpr, near, like, DEPTH: gl.constexpr, FORMAT: gl.constexpr):  # fmt: skip
-    """Return a part of a tile of weights as `wgmma` reads them, times their scales; its dtype and its length along K are those of `like`."""
-    PART: gl.constexpr = like.shape[1]
-    COLUMNS: gl.constexpr = PART * tile.shape[1] // DEPTH
-    own = tile.slice(part * COLUMNS, COLUMNS, dim=1)
-    if tile.dtype == gl.int32:
-        raw = bytes_of(own)
-    else:
-        raw = own.load(raw_layout(ROWS, COLUMNS, 4))
-    factor = None
+def raw_after(ring, position, part: gl.constexpr, like, down: gl.constexpr, ALONG: gl.constexpr, DEPTH: gl.constexpr, LAST: gl.constexpr):  # fmt: skip
+    """Load the part of the weights after `part` of a step, which may be the first one of the group's next step; None after the LAST step."""
+    raw = None
+    if (part + 1) * 2 * like.shape[1] < DEPTH:
+        raw = raw_of(ring.tiles(position)[down], part + 1, like, DEPTH)
+    elif not LAST:
+        raw = raw_of(ring.wait(position.next(ALONG))[down], 0, like, DEPTH)
+    return raw
+
+
+@gluon.jit
+def multiply_step(
+    ring, position, former, follows, weights, older, sums, factors, coming, near, c, sizes, down: gl.constexpr, DOWN: gl.constexpr, ALONG: gl.constexpr,
+    BOXES: gl.constexpr, DEPTH: gl.constexpr, FORMAT: gl.constexpr, LAST: gl.constexpr,
+):  # fmt: skip
+    """Multiply the weights of a step, of which `weights` are the first part, and release the `former` step if this one `follows` it.
+
+    Products of the last part of the former step, `older`, are under way before, and those of this step after. The next part is loaded before products
+    are started, so that it is there for the conversion, but for the next step of groups that take steps in turn, which arrives later.
+
+    Returns:
+        The sums, the last part, and the first one of the next step unless this is the LAST.
+    """
+    dtype: gl.constexpr = ring.tiles(position)[DOWN].dtype
+    PARTS: gl.constexpr = DEPTH // (2 * weights.shape[1])
+    slot = ring.tiles(position)
+    for part in gl.static_range(PARTS):
+        if ALONG == 1 or part + 1 < PARTS:
+            raw = raw_after(ring, position, part, weights, down, ALONG, DEPTH, LAST)
+        sums = start(weights, dtype, slot, sums, DOWN, BOXES, part)
+        sums = waited(sums, len(sums), older)
+        if part == 0:
+            hold(older, c, sizes)
+            ring.release(former, pred=follows)
+        older = weights
+        if ALONG > 1 and part + 1 == PARTS:
+            raw = raw_after(ring, position, part, weights, down, ALONG, DEPTH, LAST)
+        if part + 1 < PARTS:
+            weights = part_of(raw, factors, part + 1, near, weights, dtype, DEPTH, FORMAT)
+        elif not LAST:
+            weights = part_of(raw, coming, 0, near, weights, dtype, DEPTH, FORMAT)
+    return sums, older, weights
+
+
+@gluon.jit
+def part_of(raw, factors, part: gl.constexpr, near, like, dtype: gl.constexpr, DEPTH: gl.constexpr, FORMAT: gl.constexpr):  # fmt: skip
+    """Return a part of a tile of weights, times their scales, as pairs of floats in the layout of `like`."""
+    PART: gl.constexpr = 2 * like.shape[1]
+    if raw.dtype == gl.int32:
+        raw = bytes_of(raw)
+    both = pairs_of(raw, dtype, FORMAT)
     if len(factors) > 0:
         several = factors[part * len(factors) // (DEPTH // PART)]
         if len(several.shape) == 1:  # four exponents in each element
@@ -196,7 +251,30 @@ def part_of(tile, factors, part: gl.constexpr, near, like, DEPTH: gl.constexpr, 
             factor = (several[:, None] >> (first + near // 32 * 8)[None, :]).to(gl.uint8)
         else:
             factor = several
-    return converted(raw, factor, like.dtype, FORMAT, [ROWS, PART], like.type.layout)
+        both = scaled_pairs(both, factor, dtype)
+    return gl.convert_layout(both, like.type.layout)
+
+
+@gluon.jit
+def scaled_pairs(both, scale, dtype: gl.constexpr):
+    """Return pairs of floats times their scales, [rows, groups of columns], rounded once."""
+    parts = both.reshape([both.shape[0], scale.shape[1], both.shape[1] // scale.shape[1]])
+    factor = factor_of(scale, dtype)
+    if scale.dtype == gl.uint8 or scale.dtype == dtype:
+        bits = factor.to(dtype).to(gl.int16, bitcast=True).to(gl.int32) & 0xFFFF
+        bits = gl.convert_layout(bits * 0x10001, gl.SliceLayout(2, parts.type.layout))
+        PAIR: gl.constexpr = "bf16x2" if dtype == gl.bfloat16 else "f16x2"
+        scaled = gl.inline_asm_elementwise(
+            f"mul.rn.{PAIR} $0, $1, $2;", "=r,r,r", [parts, bits[:, :, None]], gl.int32, True, 1
+        )
+    else:
+        numbers = numbers_of(parts, dtype).to(gl.float32)
+        by_group: gl.constexpr = gl.SliceLayout(2, gl.SliceLayout(3, numbers.type.layout))
+        factor = gl.convert_layout(factor.to(gl.float32), by_group)[:, :, None, None]
+        low, high = gl.split((numbers * factor).to(dtype))
+        low = low.to(gl.int16, bitcast=True).to(gl.int32) & 0xFFFF
+        scaled = low | (high.to(gl.int16, bitcast=True).to(gl.int32) << 16)
+    return scaled.reshape(both.shape)
 
 
 @gluon.jit
@@ -223,7 +301,7 @@ def factors_of(
 
 @gluon.jit
 def products_of(
-    ring, position, scales, strides, row, first, end, sizes, group: gl.constexpr, dtype: gl.constexpr, BOXES: gl.constexpr,
+    c, ring, position, scales, strides, row, first, end, sizes, group: gl.constexpr, dtype: gl.constexpr, BOXES: gl.constexpr,
     DOWN: gl.constexpr, ALONG: gl.constexpr, DEPTH: gl.constexpr, PART: gl.constexpr, SIZE: gl.constexpr, FORMAT: gl.constexpr, WORDS: gl.constexpr,
 ):  # fmt: skip
     """Multiply a group's rows of weights, from `row` on, with the rows of `x` of a tile, in every ALONGth step from `first` to before `end`; there is one.
@@ -234,11 +312,9 @@ def products_of(
     _, N, K = sizes
     down: gl.constexpr = group % DOWN
     SCALED: gl.constexpr = PART if SIZE % PART == 0 else 32  # weights that share a scale at least
-    operand: gl.constexpr = gl.DotOperandLayout(0, layout_of(64), 2)
-    raw = gl.full([ROWS, PART // 2], 0, raw_dtype(FORMAT), raw_layout(ROWS, PART // 2, 4))
-    older = left_operand(raw, dtype, FORMAT, [ROWS, PART], operand)
+    older = gl.full([ROWS, PART // 2], 0, gl.int32, raw_layout(ROWS, PART // 2, 4))
     of_groups: gl.constexpr = gl.SliceLayout(
-        2, older.reshape([ROWS, PART // SCALED, SCALED]).type.layout
+        2, older.reshape([ROWS, PART // SCALED, SCALED // 2]).type.layout
     )
     rows = row + gl.arange(0, ROWS, gl.SliceLayout(1, of_groups))
     near = gl.arange(0, PART // SCALED, gl.SliceLayout(0, of_groups)) * SCALED
@@ -250,29 +326,23 @@ def products_of(
     factors = factors_of(scales, strides, rows, near, k, N, K, DEPTH, PART, SIZE, WORDS)
     k += ALONG * DEPTH
     coming = factors_of(scales, strides, rows, near, k, N, K, DEPTH, PART, SIZE, WORDS)
-    weights = part_of(ring.wait(position)[down], factors, 0, near, older, DEPTH, FORMAT)
-    for _ in range(first + ALONG, end, ALONG):
+    data = raw_of(ring.wait(position)[down], 0, older, DEPTH)
+    weights = part_of(data, factors, 0, near, older, dtype, DEPTH, FORMAT)
+    former = position
+    for step in range(first + ALONG, end, ALONG):
         k += ALONG * DEPTH
         later = factors_of(scales, strides, rows, near, k, N, K, DEPTH, PART, SIZE, WORDS)
-        slot = ring.tiles(position)
-        sums, older = multiply_step(
-            slot, weights, sums, factors, near, down, DOWN, BOXES, DEPTH, FORMAT
-        )
-        following = position.next(ALONG)
-        weights = part_of(ring.wait(following)[down], coming, 0, near, older, DEPTH, FORMAT)
-        # No round, but a branch, behind which the assembler moves no conversion. Another wait would cost a barrier.
-        for _ in range(sizes[0], 0):
-            gl.barrier()
-        sums = waited(sums, 0, older)
-        ring.release(position)
-        position = following
+        sums, older, weights = multiply_step(
+            ring, position, former, step > first + ALONG, weights, older, sums, factors, coming, near, c, sizes, down, DOWN, ALONG, BOXES, DEPTH, FORMAT, False
+        )  # fmt: skip
+        former = position
+        position = position.next(ALONG)
         if scales is not None:
             factors = coming
             coming = later
-    slot = ring.tiles(position)
-    sums, older = multiply_step(
-        slot, weights, sums, factors, near, down, DOWN, BOXES, DEPTH, FORMAT
-    )
+    sums, older, _ = multiply_step(
+        ring, position, former, end - first > ALONG, weights, older, sums, factors, coming, near, c, sizes, down, DOWN, ALONG, BOXES, DEPTH, FORMAT, True
+    )  # fmt: skip
     results = warpgroup_mma_wait(0, deps=sums + (older,))[: len(sums)]
     ring.release(position)
     return apart(results, BOXES), position.next(ALONG)
@@ -304,7 +374,7 @@ def multiply_share(
             row += down * ROWS
             end = end_of(of_rows, row, N, layout_of(8))
             results, position = products_of(
-                ring, position, scales, strides, row, first + along, first + count, sizes, group, dtype, BOXES, DOWN, ALONG, DEPTH,
+                c, ring, position, scales, strides, row, first + along, first + count, sizes, group, dtype, BOXES, DOWN, ALONG, DEPTH,
                 KIND[11], SIZE, FORMAT, KIND[10],
             )  # fmt: skip
             if ALONG > 1:
@@ -324,7 +394,7 @@ def multiply_share(
             row += down * ROWS
             end = end_of(of_rows, row, N, layout_of(8))
             results, position = products_of(
-                ring, position, scales, strides, row, low, high, sizes, group, dtype, BOXES, DOWN, ALONG, DEPTH, KIND[11], SIZE, FORMAT, KIND[10]
+                c, ring, position, scales, strides, row, low, high, sizes, group, dtype, BOXES, DOWN, ALONG, DEPTH, KIND[11], SIZE, FORMAT, KIND[10]
             )  # fmt: skip
             if high < steps:
                 number = program * DOWN + down

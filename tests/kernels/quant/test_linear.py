@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+import warnings
 
 import pytest
 import torch
 
 import gluon_kernels
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
+from gluon_core.registry.load import registry
 from gluon_kernels.problem import error_of
 from gluon_kernels.quant import layer, tilings
 from gluon_kernels.quant.problem import LINEAR
+from tests.kernels.launched import launches_of
 
 pytestmark = [pytest.mark.once, pytest.mark.sampled(15)]
 
@@ -150,6 +153,34 @@ def test_exponents_begin_at_any_address(monkeypatch):
     apart = torch.zeros(72, 11, dtype=torch.uint8)
     apart[:, 3:] = arguments["scales"]
     assert torch.equal(LINEAR.op(**{**arguments, "scales": apart[:, 3:]}), expected)
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("block, columns, format, group", [(96, 128, "int4", 128), (192, 128, "int8", 0), (112, 64, "mxfp4", 32)])  # fmt: skip
+def test_products_are_under_way_from_step_to_step(block, columns, format, group, monkeypatch):
+    """Without a warning of ptxas, which waits after each product where it does not know their registers at the end of a round."""
+    forced(monkeypatch, "groups", block, 128, 1, columns, 256 // columns // 2)
+    shape = {"M": 20, "N": 72, "K": 512, "format": format, "group": group}
+    arguments = LINEAR.arguments(shape, "cpu")
+    (launch,) = launches_of(lambda: LINEAR.op(**arguments), "sim:sm_90")
+    target = registry().target("sm_90")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        compiled = launch.kernel.warmup(
+            *launch.fresh(), grid=launch.grid, target=target, **launch.options
+        )
+    code = compiled.asm["ptx"]
+    assert code.count("wgmma.wait_group.sync.aligned 0") == 2  # of each group, after the last step
+    assert compiled.report().spills == 0
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3])
+def test_a_step_is_released_when_the_next_one_has_started(steps, monkeypatch):
+    """Also where there is one, and in a second tile, whose steps take the slots of the first."""
+    forced(monkeypatch, "groups", 32, 128, 1, 128, 1)
+    monkeypatch.setattr(layer, "multiprocessors", lambda x: 1)
+    shape = {"M": 40, "N": 136, "K": 128 * steps, "format": "int4", "group": 128}
+    assert LINEAR.check(shape, "cpu") is None
 
 
 def test_results_of_float32_pass_shared_memory_in_parts(monkeypatch):
