@@ -21,7 +21,8 @@ from typing import Any, Optional, Sequence
 import numpy as np
 
 from gluon_kernels.gemm.measures import IN_PARTS, KERNELS, Columns, Size, cdiv
-from gluon_kernels.gemm.tilings import Tiling, columns
+from gluon_kernels.gemm.pad import SECTOR
+from gluon_kernels.gemm.tilings import TILINGS, Tiling, columns
 
 __all__ = [
     "FILE",
@@ -62,6 +63,13 @@ MOST = 20  # tilings that measurements correct, the best by the model
 NEARLY = 1.35  # times the time of the best, from which on they correct no tiling
 PRODUCTS = 4e8  # multiplications of 16 bits per microsecond of the device
 TRACE = 0.02  # of the expected time, below which a bound says nothing
+# Times of tilings whose rows threads store, as multiples of the first one's, measured on an H200; and how many times as large as the result all tiles may be.
+STREAMED = {
+    ("cooperative", (128, 256, 64)): 1.0,
+    ("cooperative", (256, 128, 64)): 1.06,
+    ("pingpong", (64, 256, 64)): 1.1,
+}
+VAIN = 1.4
 QUANTITIES = 15  # numbers of `features`
 OF_PRODUCT = ("m", "n", "k", "batch", "pitch of A", "pitch of B", "padded", "eight")
 OF_BOTH = (
@@ -363,6 +371,22 @@ def _alike(size: Size) -> Size:
     return replace(size, m=cdiv(size.m, UNIT) * UNIT)
 
 
+def for_large_result(size: Size) -> Optional[str]:
+    """Return the tiling for a result that takes most of the time to store; None where too much of its tiles would be in vain."""
+    torn = size.n * size.out_bits // 8 % SECTOR > 0
+    if not size.written(torn) or size.padded or not size.aligned:
+        return None
+    costs = {}
+    for tiling in TILINGS.values():
+        weight = STREAMED.get((tiling.kernel, tiling.block)) if tiling.whole else None
+        if weight:
+            m, n, _ = tiling.block
+            stored = cdiv(size.m, m) * m * cdiv(size.n, n) * n
+            costs[tiling.name] = weight * stored / (size.m * size.n)
+    best = min(costs, key=costs.__getitem__)
+    return best if costs[best] < VAIN else None
+
+
 @functools.lru_cache(maxsize=256)
 def _order(size: Size) -> list[int]:
     """Return the places of the tilings that fit in `columns`, the best first. The measurements correct the best ones by the model alone."""
@@ -382,7 +406,7 @@ def _order(size: Size) -> list[int]:
     alone = times[best]
     times = alone * corrections(every.at(best), size, table, alone) * doubt[best] + more[best]
     places: list[int] = [*best[np.argsort(times)].tolist(), *rest.tolist()]
-    measured = table.shapes.get(size.name)
+    measured = for_large_result(size) or table.shapes.get(size.name)
     if measured:
         places.sort(key=lambda place: every.tilings[place].name != measured)
     return places

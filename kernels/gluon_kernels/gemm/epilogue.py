@@ -89,6 +89,54 @@ def stored_rows(columns, vector, lanes, warps, split=None):
 
 
 @gluon.constexpr_function
+def shared_columns(form, vector):
+    """Return how many columns adjacent tiles share, by the form of their stores: those by which the begin of a sector may differ from row to row."""
+    return vector if form == "sectors" else 0
+
+
+@gluon.constexpr_function
+def whole_rows(columns, vector, lanes, warps):
+    """Return the layout of a part of a tile of which a warp stores as much of a row at a time as it can, `vector` elements with each thread."""
+    across = min(columns // vector, lanes)
+    return gl.BlockedLayout([1, vector], [lanes // across, across], [warps, 1], [1, 0])
+
+
+@gluon.jit
+def store_streamed(
+    c, value, row, column, sizes, stride, ends, own, VECTOR: gl.constexpr, SHARED: gl.constexpr
+):  # fmt: skip
+    """Store a part of a tile as rows that the L2 cache gives up first; with SHARED columns, from where a sector of 32 bytes begins to where one ends.
+
+    A sector of which two programs store parts is read from memory. Rows may begin at any multiple of 16 bytes: of the columns that
+    a tile shares with the next one, each row has those up to the begin of a sector.
+
+    Args:
+        c, value, row, column, sizes, stride: those of `store_part`; VECTOR elements are 16 bytes.
+        ends: a tuple of the epilogue, or an empty one.
+        own: column at which the tile begins, and the one at which the next one does.
+    """
+    wide: gl.constexpr = whole_rows(value.shape[1], VECTOR, gl.target.warp_size(), gl.num_warps())
+    if len(ends) == 0:
+        value = gl.convert_layout(value.to(c.dtype.element_ty), wide)
+    else:
+        value = ends[0].apply(gl.convert_layout(value, wide), [row, column])
+    rows = row + gl.arange(0, value.shape[0], gl.SliceLayout(1, wide))
+    columns = column + gl.arange(0, value.shape[1], gl.SliceLayout(0, wide))
+    to = c + rows.to(gl.int64) * (stride // VECTOR * VECTOR)
+    inside = (rows < sizes[0])[:, None] & (columns < sizes[1] // VECTOR * VECTOR)[None, :]
+    if SHARED > 0:
+        first, last = own
+        place = (to.to(gl.int64) >> 4).to(gl.int32)  # of a row, in halves of a sector
+        start = first + (place + first // VECTOR & 1) * VECTOR
+        stop = last + (place + last // VECTOR & 1) * VECTOR
+        start = gl.where(first == 0, 0, start)
+        stop = gl.where(last + SHARED >= sizes[1], sizes[1] // VECTOR * VECTOR, stop)
+        inside &= (columns[None, :] >= start[:, None]) & (columns[None, :] < stop[:, None])
+    value = value.to(c.dtype.element_ty)
+    gl.store(to[:, None] + columns[None, :], value, mask=inside, eviction_policy="evict_first")
+
+
+@gluon.constexpr_function
 def exchanged(split):
     """Return `cga_layout` of a transposed tile."""
     return [[column, row] for row, column in split or []]
@@ -97,7 +145,7 @@ def exchanged(split):
 @gluon.jit
 def store_part(
     c, value, row, column, sizes, stride, end, COLUMNS: gl.constexpr, VECTOR: gl.constexpr,
-    SPLIT: gl.constexpr = None,
+    SPLIT: gl.constexpr = None, held=None,
 ):  # fmt: skip
     """Store a part of a tile of sums, VECTOR elements at a time.
 
@@ -108,6 +156,7 @@ def store_part(
         end: the epilogue, of the matrix whose rows are contiguous; None where `value` is what is stored.
         VECTOR: `stride` and the contiguous side are multiples of it; 1 to 8.
         SPLIT: `cga_layout` of `value`, in clusters.
+        held: scales of rows and of columns, in the layout of `stored_rows`; or None.
     """
     across = sizes[1]
     down = sizes[0]
@@ -121,6 +170,8 @@ def store_part(
     OWN: gl.constexpr = exchanged(SPLIT) if COLUMNS else SPLIT
     wide: gl.constexpr = stored_rows(value.shape[1], VECTOR, WARP, gl.num_warps(), OWN)
     value = gl.convert_layout(value, wide)
+    if held is not None:
+        value = value * held[0][:, None] * held[1][None, :]
     if end is not None:
         value = end.apply(value, [top, left])
     across = across // VECTOR * VECTOR  # the compiler sees the multiples

@@ -24,7 +24,7 @@ from gluon_core.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 from gluon_kernels.dependent import wait_for_predecessor
-from gluon_kernels.gemm.epilogue import of_scaled, store_part
+from gluon_kernels.gemm.epilogue import of_scaled, shared_columns, store_part, store_streamed
 
 DTYPES = {
     "float32": gl.float32,
@@ -229,6 +229,74 @@ def finished(sums):
 
 
 @gluon.jit
+def product_of(numbers):
+    """Return a tuple of the product of numbers in memory, an empty one where there are none."""
+    if len(numbers) == 0:
+        return ()
+    else:
+        product = gl.load(numbers[0])
+        for i in gl.static_range(1, len(numbers)):
+            product *= gl.load(numbers[i])
+        return (product,)
+
+
+@gluon.constexpr_function
+def in_registers(shapes, blocks):
+    """Return True if a thread has registers for the scales of a group's rows and columns next to the sums."""
+    rows, columns = shapes[0][0] * shapes[3] // blocks, sum(shapes[1]) // shapes[3]
+    return rows * columns // 128 + columns // 4 <= 160
+
+
+@gluon.constexpr_function
+def of_part(width, bits, blocks, abreast):
+    """Return the layout of so many columns of an accumulator."""
+    return gl.NVMMADistributedLayout(
+        [3, 0], [4, 1], [16, width // abreast, 256 // bits], cga_layout=of_sums(blocks, abreast)
+    )
+
+
+@gluon.jit
+def vectors_of(vectors, row, column, sizes, ROWS: gl.constexpr, WIDTH: gl.constexpr, LIKE: gl.constexpr):  # fmt: skip
+    """Return the scales of the rows and of the columns of a part of a tile."""
+    rows = row + gl.arange(0, ROWS, gl.SliceLayout(1, LIKE))
+    columns = column + gl.arange(0, WIDTH, gl.SliceLayout(0, LIKE))
+    return (
+        gl.load(vectors[0] + rows, mask=rows < sizes[0], other=0.0),
+        gl.load(vectors[1] + columns, mask=columns < sizes[1], other=0.0),
+    )
+
+
+@gluon.jit
+def vectors_at(vectors, row, column, sizes, ROWS: gl.constexpr, BITS: gl.constexpr, SHAPES: gl.constexpr):  # fmt: skip
+    """Return the scales of each part of a tile, which come while it is multiplied; none without `vectors`."""
+    held = ()
+    if len(vectors) > 0:
+        for i in gl.static_range(len(SHAPES[1])):
+            held = held + (
+                vectors_of(
+                    vectors, row, column, sizes, ROWS, SHAPES[1][i],
+                    of_part(SHAPES[1][i], BITS, gl.num_ctas(), SHAPES[3]),
+                ),
+            )  # fmt: skip
+            column += SHAPES[1][i]
+    return held
+
+
+@gluon.jit
+def scaled(sums, scale, held):
+    """Return parts of a tile multiplied by a scale, if there is one, and by those of rows and columns."""
+    products = ()
+    for i in gl.static_range(len(sums)):
+        part = sums[i]
+        if len(scale) > 0:
+            part = part * scale[0]
+        if len(held) > 0:
+            part = part * held[i][0][:, None] * held[i][1][None, :]
+        products = products + (part,)
+    return products
+
+
+@gluon.jit
 def store(
     outs,
     sums,
@@ -238,14 +306,22 @@ def store(
     FORM: gl.constexpr,
     VECTOR: gl.constexpr,
     ABREAST: gl.constexpr = 1,
+    ADVANCE: gl.constexpr = 0,
 ):
-    """Store accumulators side by side: by the writer of each, or at once where there is none."""
+    """Store accumulators side by side: by the writer of each, or at once where there is none. The next tile begins ADVANCE columns to the right."""
     writers, c, strides, sizes, end = outs
+    own = (column, column + ADVANCE)
     for i in gl.static_range(len(sums)):
         if FORM == "tma":
             writers[i].store([matrix, row, column], sums[i])
         elif FORM == "tma columns":
             writers[i].store([matrix, column, row], gl.permute(sums[i], (1, 0)))
+        elif FORM == "streamed" or FORM == "sectors":
+            to = c + matrix.to(gl.int64) * (strides[0] // VECTOR * VECTOR)
+            store_streamed(
+                to, sums[i], row, column, sizes, strides[1], writers, own, VECTOR,
+                shared_columns(FORM, VECTOR),
+            )  # fmt: skip
         else:
             to = c + matrix.to(gl.int64) * (strides[0] // VECTOR * VECTOR)
             store_part(
@@ -263,16 +339,19 @@ def close(outs, FORM: gl.constexpr):
 
 @gluon.jit
 def multiply_own_tiles(
-    ring, tiles, batch, order, outs, K, partition: gl.constexpr,
+    ring, tiles, batch, order, outs, factors, K, partition: gl.constexpr,
     SHAPES: gl.constexpr, TRANSPOSED: gl.constexpr, FORM: gl.constexpr, VECTOR: gl.constexpr,
 ):  # fmt: skip
     """Multiply every other tile of the program: the ping-pong schedule."""
     steps = gl.cdiv(K, SHAPES[2])
     position = ring.consumer().next(partition * steps)
+    scale = product_of(factors[0])
     turn = order.first(partition)
     first = gl.program_id(0) + partition * gl.num_programs(0)
     for tile in range(first, tiles.count() * batch, 2 * gl.num_programs(0)):
         sums = cleared(tiles.block[0], SHAPES[4], ring.dtype.primitive_bitwidth, SHAPES[3])
+        matrix, row, column = place_of(tile, tiles)
+        held = vectors_at(factors[1], row, column, outs[3], tiles.block[0], ring.dtype.primitive_bitwidth, SHAPES)  # fmt: skip
         with gl.scope("wait for the turn"):
             order.wait(turn)
         for step in range(steps):
@@ -285,25 +364,28 @@ def multiply_own_tiles(
             position = position.next()
         order.arrive(turn)
         turn = turn.next()
-        sums = apart(finished(sums), SHAPES[4])
+        sums = scaled(apart(finished(sums), SHAPES[4]), scale, held)
         ring.release(position.before(), pred=steps > 0)
         position = position.next(steps)
-        matrix, row, column = place_of(tile, tiles)
         with gl.scope("store"):
-            store(outs, sums, matrix, row, column, FORM, VECTOR, SHAPES[3])
+            store(outs, sums, matrix, row, column, FORM, VECTOR, SHAPES[3], tiles.block[1])
     close(outs, FORM)
 
 
 @gluon.jit
 def multiply_share(
-    ring, tiles, batch, outs, K, group: gl.constexpr,
+    ring, tiles, batch, outs, factors, K, group: gl.constexpr,
     SHAPES: gl.constexpr, TRANSPOSED: gl.constexpr, FORM: gl.constexpr, VECTOR: gl.constexpr,
 ):  # fmt: skip
     """Multiply a group's rows of each tile of the program: the cooperative schedule."""
     ROWS: gl.constexpr = SHAPES[0][0]
     position = ring.consumer()
+    scale = product_of(factors[0])
     for tile in range(gl.program_id(0), tiles.count() * batch, gl.num_programs(0)):
         sums = cleared(ROWS, SHAPES[4], ring.dtype.primitive_bitwidth, SHAPES[3])
+        matrix, row, column = place_of(tile, tiles)
+        row += group * ROWS
+        held = vectors_at(factors[1], row, column, outs[3], ROWS, ring.dtype.primitive_bitwidth, SHAPES)  # fmt: skip
         for k in range(0, K, SHAPES[2]):
             with gl.scope("wait for A and B"):
                 slot = ring.wait(position)
@@ -311,11 +393,10 @@ def multiply_share(
             with gl.scope("release A and B"):
                 ring.release(position.before(), pred=k > 0)
             position = position.next()
-        sums = apart(finished(sums), SHAPES[4])
+        sums = scaled(apart(finished(sums), SHAPES[4]), scale, held)
         ring.release(position.before(), pred=K > 0)
-        matrix, row, column = place_of(tile, tiles)
         with gl.scope("store"):
-            store(outs, sums, matrix, row + group * ROWS, column, FORM, VECTOR, SHAPES[3])
+            store(outs, sums, matrix, row, column, FORM, VECTOR, SHAPES[3], tiles.block[1])
     close(outs, FORM)
 
 
@@ -332,6 +413,19 @@ def writers_for(
         else:
             writers = writers + (writer_of(c_descs[i], end, WIDTHS[i], WHOLE),)
     return writers
+
+
+@gluon.jit
+def ways_for(
+    c_descs, end, WIDTHS: gl.constexpr, PLAIN: gl.constexpr, WHOLE: gl.constexpr, FORM: gl.constexpr
+):  # fmt: skip
+    """Return a writer for each accumulator of a group; for streamed rows the epilogue, none if it is PLAIN."""
+    if FORM != "streamed" and FORM != "sectors":
+        return writers_for(c_descs, end, WIDTHS, PLAIN, WHOLE)
+    elif PLAIN:
+        return ()
+    else:
+        return (end,)
 
 
 @gluon.jit
@@ -353,7 +447,7 @@ def gemm(
     `a_desc` is of the rows of a group, `b_descs` of the `boxes` of the BLOCK_N columns of a tile, from left to right. TRANSPOSED says of A
     and of B whether they are stored as [K, M] and [N, K]. GROUPS is the number of groups that share a tile, 0 under
     the ping-pong schedule. With WHOLE a group has buffers for all that it stores of a tile. FORM says how C is stored: by "tma" through `c_descs`, or as its "tma columns",
-    else by pointers as "rows" of `c`, or as its "columns", which are contiguous then; `c_matrix` and `c_row` are the strides of matrices and of rows, or columns; VECTOR
+    by pointers "streamed" or in whole "sectors" (`store_streamed`), else by pointers as "rows" of `c`, or as its "columns", which are contiguous then; `c_matrix` and `c_row` are the strides of matrices and of rows, or columns; VECTOR
     divides them and the contiguous side. `bias` belongs to the contiguous side of C, `scales` to the other side and to this one,
     each None or float32, and a tuple of numbers in memory for all. ABREAST blocks of a cluster divide the columns of a tile, the others its rows.
     """
@@ -369,45 +463,65 @@ def gemm(
     )
     ring = tma_ring((a_desc,) * SHARES + b_descs, STAGES, consumers=SHARES, multicast=CTAS > 1)
     wait_for_predecessor()
-    tiles = gl.portable.swizzled_tiles([M, N], [BLOCK_M, BLOCK_N], GROUP)
-    if FORM == "columns" or FORM == "tma columns":
-        end = of_scaled(N, M, bias, ACTIVATION, scales)
+    SHARED: gl.constexpr = shared_columns(FORM, VECTOR)
+    if SHARED > 0:
+        own_columns = gl.maximum(N - SHARED, 1)
     else:
-        end = of_scaled(M, N, bias, ACTIVATION, scales)
-    SCALED: gl.constexpr = scales[0] is not None or scales[1] is not None or len(scales[2]) > 0
+        own_columns = N
+    tiles = gl.portable.swizzled_tiles([M, own_columns], [BLOCK_M, BLOCK_N - SHARED], GROUP)
+    if FORM == "columns" or FORM == "tma columns":
+        sizes = (N, M)
+    else:
+        sizes = (M, N)
+    # The groups load scales themselves, so that partitions begin before these have come: those of both sides only if they fit in registers next to the sums.
+    EARLY: gl.constexpr = (
+        scales[0] is not None and scales[1] is not None and in_registers(SHAPES, CTAS)
+    )
+    if EARLY:
+        end = of_scaled(sizes[0], sizes[1], bias, ACTIVATION, (None, None, ()))
+        if FORM == "columns" or FORM == "tma columns":
+            factors = (scales[2], (scales[1], scales[0]))
+        else:
+            factors = (scales[2], (scales[0], scales[1]))
+    else:
+        end = of_scaled(sizes[0], sizes[1], bias, ACTIVATION, (scales[0], scales[1], ()))
+        factors = (scales[2], ())
+    SCALED: gl.constexpr = not EARLY and (scales[0] is not None or scales[1] is not None)
     PLAIN: gl.constexpr = bias is None and ACTIVATION is None and not SCALED
     # The contiguous sides of stored parts: the rows of a group where columns of the result are contiguous.
     SIDES: gl.constexpr = SHAPES[1] if FORM == "tma" else (SHAPES[0][0],) * len(SHAPES[1])
     rest = (c, (c_matrix, c_row), (M, N), end)
-    first = (writers_for(c_descs, end, SIDES, PLAIN, WHOLE),) + rest
-    second = (writers_for(c_descs, end, SIDES, PLAIN, WHOLE),) + rest
+    first = (ways_for(c_descs, end, SIDES, PLAIN, WHOLE, FORM),) + rest
+    second = (ways_for(c_descs, end, SIDES, PLAIN, WHOLE, FORM),) + rest
     if GROUPS == 0:
         order = ordered_barrier(2)
+        # fmt: off
         gl.warp_specialize(
             [
                 (
                     multiply_own_tiles,
-                    (ring, tiles, batch, order, first, K, 0, SHAPES, TRANSPOSED, FORM, VECTOR),
+                    (ring, tiles, batch, order, first, factors, K, 0, SHAPES, TRANSPOSED, FORM, VECTOR),
                 ),
                 (
                     multiply_own_tiles,
-                    (ring, tiles, batch, order, second, K, 1, SHAPES, TRANSPOSED, FORM, VECTOR),
+                    (ring, tiles, batch, order, second, factors, K, 1, SHAPES, TRANSPOSED, FORM, VECTOR),
                 ),
                 (copy_tiles, (ring, tiles, batch, K, SHAPES, TRANSPOSED)),
             ],
             [4, 1],
             [240, 24],
         )
+        # fmt: on
     elif GROUPS == 2:
         gl.warp_specialize(
             [
                 (
                     multiply_share,
-                    (ring, tiles, batch, first, K, 0, SHAPES, TRANSPOSED, FORM, VECTOR),
+                    (ring, tiles, batch, first, factors, K, 0, SHAPES, TRANSPOSED, FORM, VECTOR),
                 ),
                 (
                     multiply_share,
-                    (ring, tiles, batch, second, K, 1, SHAPES, TRANSPOSED, FORM, VECTOR),
+                    (ring, tiles, batch, second, factors, K, 1, SHAPES, TRANSPOSED, FORM, VECTOR),
                 ),
                 (copy_tiles, (ring, tiles, batch, K, SHAPES, TRANSPOSED)),
             ],
@@ -416,20 +530,20 @@ def gemm(
         )
     else:
         gl.static_assert(GROUPS == 3, "two or three groups share a tile")
-        third = (writers_for(c_descs, end, SIDES, PLAIN, WHOLE),) + rest
+        third = (ways_for(c_descs, end, SIDES, PLAIN, WHOLE, FORM),) + rest
         gl.warp_specialize(
             [
                 (
                     multiply_share,
-                    (ring, tiles, batch, first, K, 0, SHAPES, TRANSPOSED, FORM, VECTOR),
+                    (ring, tiles, batch, first, factors, K, 0, SHAPES, TRANSPOSED, FORM, VECTOR),
                 ),
                 (
                     multiply_share,
-                    (ring, tiles, batch, second, K, 1, SHAPES, TRANSPOSED, FORM, VECTOR),
+                    (ring, tiles, batch, second, factors, K, 1, SHAPES, TRANSPOSED, FORM, VECTOR),
                 ),
                 (
                     multiply_share,
-                    (ring, tiles, batch, third, K, 2, SHAPES, TRANSPOSED, FORM, VECTOR),
+                    (ring, tiles, batch, third, factors, K, 2, SHAPES, TRANSPOSED, FORM, VECTOR),
                 ),
                 (copy_tiles, (ring, tiles, batch, K, SHAPES, TRANSPOSED)),
             ],

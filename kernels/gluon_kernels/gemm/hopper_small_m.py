@@ -16,8 +16,8 @@ from gluon_core.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 from gluon_kernels.dependent import wait_for_predecessor
-from gluon_kernels.gemm.epilogue import of_scaled, store_part
-from gluon_kernels.gemm.hopper import left_of, right_of
+from gluon_kernels.gemm.epilogue import of_scaled, store_part, stored_rows
+from gluon_kernels.gemm.hopper import left_of, right_of, vectors_of
 
 
 @gluon.jit
@@ -124,16 +124,16 @@ def share_of(steps, SPLITS: gl.constexpr):
 
 
 @gluon.jit
-def store_shared(c, value, number, scratch, place, sizes, stride, end, SPLITS: gl.constexpr, VECTOR: gl.constexpr):  # fmt: skip
+def store_shared(c, value, number, scratch, place, sizes, stride, end, SPLITS: gl.constexpr, VECTOR: gl.constexpr, held=None):  # fmt: skip
     """Store the sums of a tile, or add up those of all its programs, each a share of the rows.
 
     Args:
         number: of the tile.
         scratch: `sums` and `counters` of `gemm_split_k`.
-        c, place, sizes, stride, end: those of `store_part`.
+        c, place, sizes, stride, end, held: those of `store_part`, the last one of a tile with one program.
     """
     if SPLITS == 1:
-        store_part(c, value, place[0], place[1], sizes, stride, end, False, VECTOR)
+        store_part(c, value, place[0], place[1], sizes, stride, end, False, VECTOR, held=held)
     else:
         SIZE: gl.constexpr = value.shape[0] * value.shape[1]
         sums = scratch[0] + number.to(gl.int64) * (SPLITS * SIZE)
@@ -167,8 +167,16 @@ def gemm_split_k(
     first, count = share_of(gl.cdiv(K, BLOCK_K), SPLITS)
     BLOCKS: gl.constexpr = (BLOCK_M, BLOCK_N, BLOCK_K)
     place = (matrix, row, column)
+    # Scales come while tiles do.
+    EARLY: gl.constexpr = SPLITS == 1 and scales[0] is not None and scales[1] is not None
+    if EARLY:
+        LIKE: gl.constexpr = stored_rows(BLOCK_N, VECTOR, gl.target.warp_size(), gl.num_warps())
+        end = of_scaled(M, N, bias, ACTIVATION, (None, None, scales[2]))
+        held = vectors_of((scales[0], scales[1]), row, column, (M, N), BLOCK_M, BLOCK_N, LIKE)
+    else:
+        end = of_scaled(M, N, bias, ACTIVATION, scales)
+        held = None
     result = product(ring, place, first, count, BLOCKS, STAGES, TRANSPOSED)
     c += matrix.to(gl.int64) * (c_matrix // VECTOR * VECTOR)
-    end = of_scaled(M, N, bias, ACTIVATION, scales)
     number = matrix * gl.num_programs(1) + tile
-    store_shared(c, result, number, (sums, counters), (row, column), (M, N), c_row, end, SPLITS, VECTOR)  # fmt: skip
+    store_shared(c, result, number, (sums, counters), (row, column), (M, N), c_row, end, SPLITS, VECTOR, held)  # fmt: skip

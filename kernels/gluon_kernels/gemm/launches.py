@@ -295,6 +295,10 @@ def _persistent(
             descriptors = tuple(describe(c, of_c, (w, share), cluster, 1, 0) for w in widths(n))
         else:
             descriptors = tuple(describe(c, of_c, (share, min(box, w)), cluster, 0, 1) for w in widths(n))  # fmt: skip
+    if stored == "tma" and vector == unit:
+        torn = any(stride * c.element_size() % SECTOR for stride in strides[:2])
+        if tiling.streams(size, torn):
+            stored, descriptors = "sectors" if torn else "streamed", ()
     extents = (call.m, call.n)
     scales = split_scales(call.scales if by_rows else call.scales[::-1], extents if by_rows else extents[::-1])  # fmt: skip
     forms = (stored, vector, flipped, call.activation)

@@ -17,6 +17,9 @@ LARGE = 8e10  # multiplications and additions of one matrix, up to which times o
 WIDTHS = (256, 128, 64, 32, 16)  # of accumulators, which the columns of a tile are the sum of
 KERNELS = ("pingpong", "cooperative", "stream_k", "split_k", "direct", "cooperative_k")
 IN_PARTS = ("split_k", "direct", "cooperative_k")  # their programs have a tile, or a part of its K
+# Bytes of a result from which threads store it, and elements of K up to which they do, by whether rows are torn. The L2 cache reads torn sectors of large results from
+# memory; products of longer K go on while TMA stores.
+WRITTEN = {False: (5e8, 64), True: (6e7, 128)}
 COPIED = 64  # products for each byte of copies, up to which loads of threads pay however large a product is
 
 
@@ -66,6 +69,12 @@ class Size:
         """Return the bytes of the operands and the result."""
         operands = (self.m * self.k + self.k * self.n) * self.bits // 8
         return float(self.batch * (operands + self.m * self.n * self.out_bits // 8))
+
+    def written(self, torn: bool) -> bool:
+        """Return True if storing the result takes most of the time; rows that are `torn` begin in the middle of sectors of memory."""
+        result = self.batch * self.m * self.n * self.out_bits / 8
+        least, longest = WRITTEN[torn]
+        return self.bits == 16 and not self.eight and result > least and self.k <= longest
 
     @property
     def aligned(self) -> bool:
@@ -170,7 +179,10 @@ class Measures:
 
     def _converted(self) -> Any:
         """Return the bytes through which columns are transposed, a part at a time; conversions in a cluster have room for all blocks."""
-        return 2 * np.maximum(self.blocks, self.groups) * self.blocks * (4 * 128 * 17)
+        groups = np.maximum(
+            self.groups, self.block[0] // self.blocks // 64 * np.equal(self.groups, 0)
+        )
+        return 2 * np.maximum(self.blocks, groups) * self.blocks * (4 * 128 * 17)
 
     def _columns(self, size: Size) -> Any:
         """Return the bytes of buffers for the columns of a tile, from which TMA stores them."""
@@ -181,6 +193,11 @@ class Measures:
     def by_tma(self, size: Size) -> Any:
         """Return True if TMA stores the result, where it can: columns go through registers but in large clusters, whose conversions take too much memory."""
         return np.logical_not(self.swapped) | (np.greater(self.blocks, 2) & size.aligned)
+
+    def streams(self, size: Size, torn: bool) -> Any:
+        """Return True where threads store rows of the result in less time than TMA does: of a large result of short K."""
+        alone = np.logical_not(self.swapped) & np.equal(self.blocks, 1)
+        return size.written(torn) & alone & self.runs("pingpong", "cooperative")
 
     def box(self, size: Size) -> Any:
         """Return the bytes of a row that one store by TMA takes: 128, or 64 where shared memory is scarce."""
@@ -193,6 +210,8 @@ class Measures:
         in_parts, stream_k = self.runs(*IN_PARTS), self.runs("stream_k")
         vain = (size.m < m) & (m > 64) & (tiles * m * n > 3 * size.m * size.n * size.batch)
         short = self.whole & (steps > FEW_STEPS)  # a longer ring is worth more
+        # Columns of so large tiles go through registers, which takes longer than the products of fewer steps.
+        brief = self.swapped & np.equal(self.groups, 0) & (m // self.blocks >= 128) & (steps < FEW_STEPS // 2)  # fmt: skip
         slow = self.runs("direct") & (not _loads_pay(size))
         # Without stores by TMA, conversions of a pair take more shared memory than is left.
         crowded = np.greater(self.blocks, 1) & np.logical_not(self.swapped) & (not size.aligned)
@@ -210,7 +229,8 @@ class Measures:
         # With more than forty tiles for each cluster 8192x8192x8192 took twice the time of blocks alone on an H200.
         far = np.greater(self.blocks, 2) & (tiles > LONGEST * self.clusters(size))
         alone = in_parts & unfit
-        unfit = vain | short | slow | crowded | alone | far | (stream_k & np.logical_not(shares))
+        unfit = vain | short | brief | slow | crowded
+        unfit = unfit | alone | far | (stream_k & np.logical_not(shares))
         return self.has_room(size) & np.logical_not(unfit)
 
     def doubtful(self, size: Size) -> Any:

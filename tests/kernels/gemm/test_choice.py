@@ -33,6 +33,11 @@ def test_large_products_take_tiles_that_reach_the_rate_of_the_library(sides):
     assert large.blocks <= 2 and m * n >= 128 * 192 * large.blocks
 
 
+def test_a_block_has_room_for_every_tiling():
+    size = tilings.Size(1, 4096, 4096, 4096)
+    assert [t.name for t in tilings.TILINGS.values() if not t.has_room(size)] == []
+
+
 @pytest.mark.parametrize("n, kernel", [(64, "direct"), (1024, "cooperative")])
 def test_large_operands_are_copied_where_their_product_takes_longer(n, kernel):
     """Rows of 3132 elements begin at multiples of 8 bytes, which TMA does not read."""

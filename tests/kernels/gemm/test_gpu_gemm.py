@@ -55,6 +55,16 @@ def test_clusters_have_the_same_bits_each_time(tiling):
         assert all(torch.equal(result, results[0]) for result in results)
 
 
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("sides", [(8, 1000, 3864, 56), (24, 520, 2616, 128), (4, 8200, 8192, 64)])
+def test_large_results_whose_rows_begin_anywhere_in_a_sector(sides, bias):
+    batch, m, n, k = sides
+    a, b = (torch.randn(batch, *x, device="cuda").bfloat16() for x in ((m, k), (k, n)))
+    more = {"bias": torch.randn(n, device="cuda").bfloat16()} if bias else {}
+    right = torch.bmm(a, b).float() + more.get("bias", 0)
+    assert error_of(gluon_kernels.bmm(a, b, **more), right) < 5e-3
+
+
 def test_a_graph_and_streams_share_a_plan_with_parts_of_k():
     a = torch.randn(16, 8192, device="cuda").bfloat16()
     b = torch.randn(8192, 64, device="cuda").bfloat16()
