@@ -14,7 +14,7 @@ from gluon_core import language as gl
 from gluon_core.nvidia.hopper import TensorDescriptor
 from gluon_kernels.attention import hopper, hopper_backward, hopper_repeatable, portable, sums
 from gluon_kernels.attention.decode_launches import folded
-from gluon_kernels.attention.order import KEYS, heads_of, rows_of, splits_of
+from gluon_kernels.attention.order import KEYS, heads_of, keys_of, rows_of, splits_of
 from gluon_kernels.dependent import overlapping_tensors
 from gluon_kernels.plans import Launch, allocator, multiprocessors
 
@@ -130,6 +130,7 @@ def forward_plan(
     rows, order = rows_of(length, depth, batch * heads, wide, causal, processors, of_head)
     count = -(-length // rows) * batch * heads
     splits = 1 if causal else splits_of(count, depth, processors)
+    keys = keys_of(length, depth, rows, causal) if wide == 64 and splits == 1 else KEYS
     if splits > 1:
         new_parts = allocator((batch * heads, length, splits, wide), torch.float32, device)
         new_sums = allocator((batch * heads, length, splits), torch.float32, device)
@@ -140,10 +141,10 @@ def forward_plan(
         stored, sums_of_parts = written, logsums
         described = descriptor_of(written, 1, 1, 64, wide)
     operands = (queries, *tensors[1:])
-    descriptors = [descriptor_of(x, 1, 1, n, wide) for x, n in zip(operands, (64, KEYS, KEYS))]
+    descriptors = [descriptor_of(x, 1, 1, n, wide) for x, n in zip(operands, (64, keys, keys))]
     sizes = (batch * heads, length, depth, heads, order, splits, scale * LOG2E)
     ordered = ORDERED and rows == 128
-    constants = (shared, rows, KEYS, STAGES, causal, splits > 1, ordered, COMPUTED[wide])
+    constants = (shared, rows, keys, STAGES, causal, splits > 1, ordered, COMPUTED[wide])
     own_sinks = None if splits > 1 else sinks
     launch = Launch(
         hopper.attention_hopper,

@@ -13,17 +13,21 @@ from typing import Iterator
 
 import torch
 
-__all__ = ["KEYS", "PACKED", "code", "heads_of", "order_of", "rows_of", "splits_of"]
+__all__ = ["KEYS", "PACKED", "code", "heads_of", "keys_of", "order_of", "rows_of", "splits_of"]
 
 GROUP = 8  # heads whose keys and values stay in the cache
 SIZES = (8, 12, 16, 6, 4, 24, 32, 2)
 SIZES_OF_MANY = (8, 12)  # where programs have many tiles
+SIZES_OF_LARGE = (4, 6, 2)  # where GROUP heads crowd the cache
 MANY = 16  # tiles of a program
 CACHE = 24 << 20  # bytes of keys and values of a group
+CROWDED = 72 << 20
 GRADIENT_CACHE = 40 << 20  # bytes that groups of heads load and add to
 OVERHEAD = 0.7  # of a tile of queries, in tiles of keys
 NEAR = 1.01  # of the least possible work of the busiest program
 KEYS = 128  # of a tile
+FEW_KEYS = 64
+SAVED = 0.06  # of the keys that tiles cover, for which tiles of FEW_KEYS pay
 WIDE_TILE = 0.86  # the time of 192 rows over that of as many rows in tiles of 128
 LEAST_SPLIT = 6  # tiles of keys that are worth a second kernel
 LEAST_PART = 2
@@ -50,6 +54,8 @@ def _candidates(
     heads: int, tiles: int, programs: int, bytes_of_head: int
 ) -> Iterator[tuple[int, bool, bool]]:
     sizes = SIZES_OF_MANY if tiles * heads > MANY * programs else SIZES
+    if GROUP * bytes_of_head > CROWDED:
+        sizes = SIZES_OF_LARGE
     for size in sizes:
         if size > GROUP and (size > heads or size * bytes_of_head > CACHE):
             continue
@@ -115,6 +121,14 @@ def rows_of(
             best = busiest * cost, rows, order
     assert best is not None
     return best[1], best[2]
+
+
+def keys_of(length: int, keys: int, rows: int, causal: bool) -> int:
+    """Return the keys of a tile for tiles of so many rows, in heads of 64: few, where those of many have a large share that no row sees."""
+    tiles = -(-length // rows)
+    ends = [min((i + 1) * rows, keys) if causal else keys for i in range(tiles)]
+    many, few = (sum(-(-end // size) * size for end in ends) for size in (KEYS, FEW_KEYS))
+    return FEW_KEYS if few <= (1 - SAVED) * many else KEYS
 
 
 def splits_of(tiles: int, keys: int, programs: int) -> int:

@@ -122,6 +122,14 @@ def test_programs_take_tiles_of_keys_in_turn(shape, monkeypatch):
     assert GRADIENTS.check({"batch": 1, **shape}, "cpu") is None
 
 
+@pytest.mark.parametrize("keys", [64, 128])
+@pytest.mark.parametrize("number", [0, 2])
+def test_tiles_of_few_keys(number, keys, monkeypatch):
+    plans = importlib.import_module("gluon_kernels.attention.launches")
+    monkeypatch.setattr(plans, "keys_of", lambda *arguments: keys)
+    assert ATTENTION.check(ATTENTION.small[number], "cpu") is None
+
+
 @pytest.mark.sampled(1000)
 @pytest.mark.parametrize("length", [704, 10579])
 @pytest.mark.parametrize("width, causal", [(64, True), (64, False), (128, True), (128, False)])

@@ -70,6 +70,18 @@ def test_an_order_is_found_for_any_number_of_tiles():
         assert code % 2 == 1 and least <= busiest <= most * least, (heads, length)
 
 
+def test_heads_that_fill_the_cache_are_walked_by_fours():
+    for length, size in ((4096, 8), (16384, 4)):
+        code, _ = order.order_of(length, length, 16, 128, 132, 1024 * length)
+        assert code // 8 == size, length
+
+
+def test_tiles_of_few_keys_where_many_are_unseen():
+    assert order.keys_of(187, 187, 192, False) == order.keys_of(704, 704, 192, True) == 64
+    assert order.keys_of(640, 640, 192, False) == order.keys_of(4096, 4096, 192, True) == 128
+    assert order.keys_of(1000, 3274, 192, False) == 128
+
+
 def test_splits_leave_no_part_without_keys():
     assert order.splits_of(64, 8192, 132) == 2
     assert order.splits_of(100, 8192, 132) == order.splits_of(1, 512, 132) == 1
