@@ -12,6 +12,7 @@ import pytest
 
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_core.amd import gfx1250
 from gluon_core.errors import ArgumentError
 from gluon_core.nvidia.hopper import TensorDescriptor
 from gluon_core.registry.load import registry
@@ -52,6 +53,50 @@ def test_the_kernel_makes_no_descriptor_again(tiles, count):
         signature["tiles"] = f"tensordesc<fp16[64, 64],{tiles}>"
     asked = gluon.compile(doubled, target="sm_90", signature=signature, constexprs=constants)
     assert asked.asm["ttgir"].count("ttng.tensormap_create") == count
+
+
+def padded(rows, columns):
+    return gl.PaddedSharedLayout.with_identity_for([[columns, 8]], [rows, columns], [1, 0])
+
+
+@gluon.jit(layouts="auto")
+def product(a, b, a_host, b_host, c, K, B: gl.constexpr, BK: gl.constexpr):
+    a_tiles = gl.portable.descriptor(a, [B, K], [K, 1], [B, BK], host=a_host)
+    b_tiles = gl.portable.descriptor(b, [K, B], [B, 1], [BK, B], host=b_host)
+    acc = gl.zeros((B, B), dtype=gl.float32)
+    for k in range(0, K, BK):
+        x, y = gl.portable.load(a_tiles, [0, k]), gl.portable.load(b_tiles, [k, 0])
+        acc = gl.portable.mma(x, y, acc)
+    i, j = gl.arange(0, B), gl.arange(0, B)
+    gl.store(c + i[:, None] * B + j[None, :], acc)
+
+
+def test_tdm_takes_descriptors_of_a_launch():
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal(s).astype(np.float16) for s in ((64, 96), (96, 64)))
+    c = np.zeros((64, 64), np.float32)
+    hosts = (
+        gfx1250.TensorDescriptor.from_tensor(a, [64, 32], padded(64, 32)),
+        gfx1250.TensorDescriptor.from_tensor(b, [32, 64], padded(32, 64)),
+    )
+    product[(1,)](a, b, *hosts, c, 96, 64, 32, num_stages=3, target="sim:gfx1250")
+    assert np.allclose(c, a.astype(np.float32) @ b.astype(np.float32), atol=1e-3)
+
+
+@pytest.mark.parametrize("gap, count", [(8, 0), (4, 2)])
+def test_a_kernel_for_tdm_makes_no_descriptor_again(gap, count):
+    """A descriptor of the launch has the layout of the tiles, or the kernel makes its own."""
+    kinds = [
+        f"tensordesc<fp16[{r}, {c}],{gl.PaddedSharedLayout.with_identity_for([[c, gap]], [r, c], [1, 0])}>"
+        for r, c in ((64, 32), (32, 64))
+    ]
+    signature = {"a": "*fp16:16", "b": "*fp16:16", "c": "*fp32:16", "K": "i32:16"}
+    signature |= {"a_host": kinds[0], "b_host": kinds[1]}
+    asked = gluon.compile(
+        product, target="gfx1250", signature=signature, constexprs={"B": 64, "BK": 32}
+    )
+    assert asked.asm["ttgir"].count("make_tensor") == count
+    assert "tensor_load_to_lds" in asked.asm["amdgcn"]
 
 
 def test_other_arguments():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Sequence, Union
 
 from gluon_amd.language import mbarrier, tdm
+from gluon_amd.language.descriptor import tensor_descriptor
 from gluon_amd.tdm_rules import check_box
 from gluon_core.errors import ArgumentError
 from gluon_core.layouts import PaddedSharedLayout
@@ -48,6 +49,8 @@ def layout(request: TileRequest) -> Any:
 
 
 def make(request: TileRequest, _semantic: SemanticLayer) -> Sequence[Any]:
+    if request.made_by_launch(tensor_descriptor, layout(request)):
+        return (request.host,)
     return (tdm.make_tensor_descriptor(*request.descriptor_operands(layout(request))),)
 
 
