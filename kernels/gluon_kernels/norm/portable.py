@@ -187,6 +187,10 @@ def cross_entropy(
         row = gl.program_id(0) // PARTS
         part = gl.program_id(0) % PARTS
     start = part * (PIECES * WIDTH)
+    near = gl.arange(0, ROWS, gl.SliceLayout(1, layout))
+    exists = row + near < rows
+    # The load of the logit waits for this one.
+    label = gl.load(labels + (row + near).to(gl.int64) * label_stride, mask=exists, other=0)
     pieces = load_pieces(
         src,
         row,
@@ -201,9 +205,6 @@ def cross_entropy(
         WIDTH,
         layout,
     )
-    near = gl.arange(0, ROWS, gl.SliceLayout(1, layout))
-    exists = row + near < rows
-    label = gl.load(labels + (row + near).to(gl.int64) * label_stride, mask=exists, other=0)
     counts = exists & (label != ignored)
     known = counts & (label >= 0) & (label < columns)
     hit = row_start(src, row, src_stride) + near * src_stride + label
