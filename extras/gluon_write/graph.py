@@ -22,7 +22,8 @@ __all__ = ["build"]
 
 Key = tuple[Any, ...]
 _MADE = ("make_range", "splat", "constant", "poison")
-_LAYOUT_FREE = ("arange", "full", "zeros")
+_LIKE = ("full_like", "zeros_like")
+_LAYOUT_FREE = ("arange", "full", "zeros", *_LIKE)
 _VIEWS = frozenset("memdesc_index memdesc_subslice memdesc_trans memdesc_reshape".split())
 _COPIES = ("async_copy_global_to_local", "buffer_load_to_local")
 _ANY_BUFFER = frozenset(  # ops that take a buffer in any layout; all others demand the first one
@@ -226,8 +227,8 @@ class _Builder:
         function, args = op.args[0], op.args[1]
         tensors = [a for a in args if isinstance(getattr(a, "type", None), TensorType)]
         node = self.drawn.nodes.get(id(op))
-        called = self.drawn.functions.get(node, "") if node else ""
-        if results and not tensors and called.rpartition(".")[2] in _LAYOUT_FREE:
+        name = (self.drawn.functions.get(node, "") if node else "").rpartition(".")[2]
+        if results and (name in _LIKE or not tensors and name in _LAYOUT_FREE):
             self._results(op, context, results)
             return
         inner = (*context, node or id(op))

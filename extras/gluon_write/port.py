@@ -47,6 +47,7 @@ _AS_THEY_ARE = frozenset(
     "TRITON_MAX_TENSOR_NUMEL constexpr_type slice target_info extra".split()
 )
 _MODULES = frozenset("core math standard random".split())
+_HOST = {"cdiv": "gl.cdiv", "next_power_of_2": "gluon.next_power_of_2"}  # of the package Triton
 _EARLY = "math.", "libdevice."  # modules that had the functions of libdevice in early releases
 _RENAMED = {"debug_barrier": "thread_barrier", "view": "reshape", "unsqueeze": "expand_dims"}
 _BLOCKS = frozenset(
@@ -422,8 +423,8 @@ class _Port:
             return
         if node.id in self.names.functions:
             self._renamed(node, self.names.full(node), self.language(node) or "")
-        elif self.names.own.get(node.id) in ("cdiv", "next_power_of_2"):
-            self.replace(node, f"gl.{self.names.own[node.id]}")
+        elif self.names.own.get(node.id) in _HOST:
+            self.replace(node, _HOST[self.names.own[node.id]])
         elif not (node.id in self.names.modules or node.id in self.names.triton):
             if node.id not in self.defined:
                 self._elsewhere(node)
@@ -446,8 +447,8 @@ class _Port:
         name = self.language(node)
         if name is not None:
             self._renamed(node, self.names.full(node), name)
-        elif self.names.of_triton(node, self.bound) in ("cdiv", "next_power_of_2"):
-            self.replace(node, f"gl.{node.attr}")
+        elif self.names.of_triton(node, self.bound) in _HOST:
+            self.replace(node, _HOST[node.attr])
         elif node.attr == "dtype" and self.kind_of(node.value) == BLOCK:
             self.replace(node, f"{self.text_of(node.value)}.base.dtype")
         elif node.attr == "shape" and self.kind_of(node.value) == TILES:

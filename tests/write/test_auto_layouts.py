@@ -410,3 +410,20 @@ def test_static_prints_once(capsys):
     """Choosing layouts traces a kernel several times; only compiling it prints."""
     printing[(1,)](np.zeros(64, np.float32), 64, target="sim:hopper")
     assert capsys.readouterr().out.count("elements: 64") == 1
+
+
+@gluon.jit(layouts="auto")
+def repeated(x, out, N: gl.constexpr):
+    """Take the first column for each column; the zeros have a row's layout."""
+    places = gl.arange(0, N)
+    zeros, ones = gl.zeros_like(places), gl.full_like(places, 1)
+    first = gl.load(x + places[:, None] * N + zeros[None, :])
+    gl.store(out + places[:, None] * N + places[None, :], first * ones[:, None])
+
+
+@pytest.mark.parametrize("target", ["sim:hopper", "sim:gfx942"])
+def test_like_another_tensor_but_for_its_layout(target):
+    x = np.arange(32 * 32, dtype=np.float32).reshape(32, 32)
+    out = np.zeros_like(x)
+    repeated[(1,)](x, out, 32, target=target)
+    assert np.array_equal(out, np.repeat(x[:, :1], 32, 1))

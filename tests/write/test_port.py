@@ -181,6 +181,17 @@ def test_variables_have_other_names_than_the_language():
         port(text.replace("helper(gl)", "helper(gl=gl)"), "kernels.py")  # by its name
 
 
+def test_sizes_that_kernels_compute():
+    text = (
+        "import triton\nimport triton.language as tl\nfrom triton import next_power_of_2\n\n\n@triton.jit\n"
+        "def k(p, N: tl.constexpr):\n    B: tl.constexpr = triton.next_power_of_2(N)\n"
+        "    i = tl.arange(0, B) + next_power_of_2(N)\n    tl.store(p + i, triton.cdiv(i, N), mask=i < N)\n"
+    )
+    result = port(text, "kernels.py").text
+    assert "B: gl.constexpr = gluon.next_power_of_2(N)" in result and "gl.cdiv(i, N)" in result
+    assert "gl.arange(0, B) + gluon.next_power_of_2(N)" in result
+
+
 def test_functions_of_libdevice_in_early_releases():
     text = "import triton\nimport triton.language as tl\n\n\n@triton.jit\ndef k(p):\n    tl.store(p, {}(tl.load(p)))\n"
     for name in ("tl.libdevice.erf", "tl.math.erfinv", "triton.language.libdevice.tanh"):
