@@ -21,9 +21,10 @@ BLOCK = 128  # elements of K, and rows and columns of B, that share a scale
 _FEW = 64  # rows up to which the transposed product is computed
 
 
-# Microseconds of a step of a tile by its columns, alone and more with all processors busy, and of a sum with those of other programs; then of all
-# else that a tile takes. Measured on an H200.
-_STEP = {128: (0.31, 0.12, 2.3), 256: (0.8, 0.05, 5.4)}
+# Microseconds of a step of a tile by its columns, alone and more with all processors busy, and of a sum with those of other programs; of a sum more with all
+# processors busy; then of all else that a tile takes. Measured on an H200.
+_STEP = {128: (0.31, 0.12, 2.0), 256: (0.8, 0.05, 5.1)}
+_SUMS = 2.0
 _TILE = 1.0
 
 
@@ -37,8 +38,9 @@ def tiling_for(m: int, n: int, k: int, processors: int) -> tuple[int, int]:
             if splits > 1 and (tiles * splits > processors or steps < 2 * splits):
                 break
             rounds = -(-tiles * splits // processors)
-            of_step = alone + busy * min(1.0, tiles * splits / processors)
-            time = rounds * (-(-steps // splits) * of_step + _TILE) + of_sum * (splits > 1)
+            load = min(1.0, tiles * splits / processors)
+            sums = (of_sum + _SUMS * load) * (splits > 1)
+            time = rounds * (-(-steps // splits) * (alone + busy * load) + _TILE) + sums
             times.append((time, columns, splits))
     _, columns, splits = min(times)
     return columns, splits

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("torch")
 
 from benchmarks import fit_gemm, tune_gemm
-from gluon_kernels.gemm import choice, tilings
+from gluon_kernels.gemm import choice, promoted, tilings
 
 pytestmark = pytest.mark.once
 
@@ -130,3 +130,8 @@ def test_measured_times_keep_the_facts_of_a_size(facts):
     )
     assert np.array_equal(ours, theirs)
     assert (again.padded > 0) == (size.padded > 0)
+
+
+@pytest.mark.parametrize("m, k, splits", [(5136, 1536, 1), (4704, 1024, 1), (1600, 8448, 10), (1200, 8704, 10)])  # fmt: skip
+def test_programs_share_k_of_scaled_blocks_where_their_sums_pay(m, k, splits):
+    assert promoted.tiling_for(m, 128, k, 132) == (128, splits)
