@@ -20,6 +20,7 @@ from gluon_kernels.linear_attention.problem import (
     recurrence,
 )
 from gluon_kernels.problem import error_of
+from tests.kernels.launched import launches_of
 from tests.kernels.routes import route
 
 pytestmark = [pytest.mark.once, pytest.mark.sampled(17)]
@@ -84,6 +85,27 @@ def test_segments_are_those_that_take_the_least_time():
         assert ways(1, 1024, delta=delta, processors=4)[0] < segments
         assert ways(8, 1024, width=64, delta=delta)[1] == 1  # a group has 64 columns
     assert ways(8, 1024)[1] == ways(128, 64, delta=False)[1] == 2
+
+
+@pytest.mark.sampled(1)
+def test_memory_bounds_the_segments_of_many_heads():
+    walks = cost.Walks(64, 209, 128, 64, False, False, 132)
+    assert cost.least_time(walks)[0] == 1  # two would read keys and values of the first once more
+    assert cost.least_time(walks._replace(heads=8))[0] > 1
+
+
+@pytest.mark.sampled(1)
+def test_a_walk_begins_while_the_last_programs_of_its_preparation_end(monkeypatch):
+    arguments = DELTA.arguments({**DELTA.small[0], "length": 200}, "cpu")
+
+    def overlaps(processors):
+        monkeypatch.setattr(launches, "multiprocessors", lambda x: processors)
+        monkeypatch.setattr(launches, "least_time", lambda walks: (1, 1))
+        both = launches_of(lambda: gated_delta_rule(**arguments), "sim:sm_90")
+        return [one.options.get("launch_pdl", False) for one in both]
+
+    assert overlaps(132) == [False, True]
+    assert overlaps(1) == [False, False]  # 8 programs, of which four are under way at a time
 
 
 def test_references_agree():
