@@ -113,7 +113,7 @@ def steps_of(loop: gl.constexpr, steps, SETTINGS: gl.constexpr):
 def walk(rings, turns, counter, lists, deal, SETTINGS: gl.constexpr, PARTS: gl.constexpr):
     """Find the program's tiles of keys; copy these, their values, and the queries that it walks over, of each head. PARTS programs share a head of keys."""
     own, others = rings
-    tiles, heads, rows = deal
+    tiles, heads, together, rows = deal
     SIZE: gl.constexpr = SETTINGS[0][0]
     STEP: gl.constexpr = SETTINGS[0][1]
     mine = own.producer()
@@ -121,7 +121,7 @@ def walk(rings, turns, counter, lists, deal, SETTINGS: gl.constexpr, PARTS: gl.c
     number = gl.program_id(0)
     nth = 0
     while number < tiles * heads:
-        place, head = place_of(number, tiles, heads)
+        place, head = place_of(number, tiles, heads, together)
         work = tile_of(lists, place, heads, 1, SETTINGS)
         (sequence, row), (first, end), (other, length), (start, stop) = work
         if sequence < lists[2]:
@@ -161,7 +161,7 @@ def gradients_of_half(
     """Compute the gradients of half of the keys of the program's tiles, and half of each sum of queries."""
     own, others = rings
     writers, to_keys, to_values, sums = outs
-    _, heads, rows = deal
+    _, heads, _, rows = deal
     dtype: gl.constexpr = own.dtype
     SIZE: gl.constexpr = SETTINGS[0][0]
     ROWS: gl.constexpr = SIZE // 2
@@ -248,13 +248,13 @@ def gradients_of_half(
 
 @gluon.jit
 def varlen_gradients_atomic(
-    q_desc, k_desc, v_desc, grad_desc, to_keys, to_values, keys, values, statistics, counter, sums, last_sums, tiles, heads, rows,
+    q_desc, k_desc, v_desc, grad_desc, to_keys, to_values, keys, values, statistics, counter, sums, last_sums, tiles, heads, together, rows,
     of_queries, of_keys, count, scale, log_scale, cap, SHARED: gl.constexpr, STAGES: gl.constexpr,
     WINDOW: gl.constexpr, CAPPED: gl.constexpr, MOST: gl.constexpr, COLUMNS: gl.constexpr, PARTS: gl.constexpr,
 ):  # fmt: skip
     """Store the gradients of keys and values, and add to those of queries.
 
-    A tile has those of SHARED heads of queries added up. The programs, as many as run at once, take all tiles in turn: so many `tiles` of each of the `heads`, PARTS
+    A tile has those of SHARED heads of queries added up. The programs, as many as run at once, take all tiles in turn: so many `tiles` of each of the `heads`, those of some heads `together`, PARTS
     for each head of keys, whose gradients are next to each other. `counter` is 0.
     Operands are those of `varlen_key_gradients`; `statistics` have STEP rows at a time, and `sums` [heads, rows, D] are 64 x 64
     elements after each other in the order of registers, `last_sums` the same memory in blocks of the second group's columns. COLUMNS are those that heads have of D:
@@ -277,7 +277,7 @@ def varlen_gradients_atomic(
     lower = (writers_of(to_values, COLUMNS), (to_keys, keys), (to_values, values), last_sums)
     turns = turns_of(2, 9)
     lists = (of_keys, of_queries, count)
-    deal = (tiles, heads, rows)
+    deal = (tiles, heads, together, rows)
     scales = (scale, (log_scale, cap))
     gl.warp_specialize(
         [

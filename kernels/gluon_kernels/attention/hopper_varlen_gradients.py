@@ -20,12 +20,12 @@ HEADS = gl.constexpr(8)  # that are walked together
 
 
 @gluon.jit
-def place_of(number, tiles, heads):
-    """Return which tile of a head has this number, and the head: those with much work come first, of 8 heads at a time, whose operands stay in the cache."""
-    group = number // (tiles * HEADS)
-    many = gl.minimum(heads - group * HEADS, HEADS)
-    inside = number - group * (tiles * HEADS)
-    return inside // many, group * HEADS + inside % many
+def place_of(number, tiles, heads, together):
+    """Return which tile of a head has this number, and the head: those with much work come first, of so many heads together, whose operands stay in the cache."""
+    group = number // (tiles * together)
+    many = gl.minimum(heads - group * together, together)
+    inside = number - group * (tiles * together)
+    return inside // many, group * together + inside % many
 
 
 @gluon.jit
@@ -36,7 +36,7 @@ def place_of_program():
     """
     tiles = gl.num_programs(0)
     number = gl.program_id(1) * tiles + gl.program_id(0)
-    return place_of(number, tiles, gl.num_programs(1))
+    return place_of(number, tiles, gl.num_programs(1), HEADS)
 
 
 @gluon.jit

@@ -81,7 +81,7 @@ def steps_of(start, stop, SETTINGS: gl.constexpr):
 def walk_queries(rings, turns, counter, lists, deal, SETTINGS: gl.constexpr):
     """Find the program's tiles of keys; copy these, their values, and the queries that it walks over, of each head."""
     own, queries, results = rings
-    tiles, heads, rows = deal
+    tiles, heads, together, rows = deal
     STEP: gl.constexpr = SETTINGS[0][1]
     COLUMNS: gl.constexpr = SETTINGS[6]
     mine = own.producer()
@@ -90,7 +90,7 @@ def walk_queries(rings, turns, counter, lists, deal, SETTINGS: gl.constexpr):
     number = gl.program_id(0)
     nth = 0
     while number < tiles * heads:
-        place, head = place_of(number, tiles, heads)
+        place, head = place_of(number, tiles, heads, together)
         work = tile_of(lists, place, heads, 1, SETTINGS)
         (sequence, row), (first, end), (other, length), (start, stop) = work
         if sequence < lists[2]:
@@ -245,13 +245,13 @@ def gradients_of(
 
 @gluon.jit
 def wide_key_gradients(
-    q_desc, k_desc, v_desc, grad_desc, to_keys, to_values, statistics, counter, tiles, heads, rows, of_queries, of_keys,
+    q_desc, k_desc, v_desc, grad_desc, to_keys, to_values, statistics, counter, tiles, heads, together, rows, of_queries, of_keys,
     count, scale, log_scale, cap, length, depth, width, SHARED: gl.constexpr, WINDOW: gl.constexpr, CAPPED: gl.constexpr,
     MOST: gl.constexpr,
 ):  # fmt: skip
     """Store the gradients of keys and values, [tokens, heads, depth] and [tokens, heads, width]; [sequences, heads, length, ...] where `length` is not 0.
 
-    The programs, as many as run at once, take all tiles in turn: so many `tiles` of each of the `heads`; `counter` is 0.
+    The programs, as many as run at once, take all tiles in turn: so many `tiles` of each of the `heads`, those of some heads `together`; `counter` is 0.
     Operands are those of `varlen_key_gradients`, their descriptors pairs: of 128 columns of queries and keys and of the 64 or 128 behind, and of two parts of
     values and of the gradients of results.
     """
@@ -281,7 +281,7 @@ def wide_key_gradients(
     exchange = (weights, written, used)
     turns = turns_of(2, 7)
     lists = (of_keys, of_queries, count)
-    deal = (tiles, heads, rows)
+    deal = (tiles, heads, together, rows)
     scales = (scale, (log_scale, cap))
     values = (to_values, length, width)
     keys = (to_keys, length, depth)

@@ -13,7 +13,19 @@ from typing import Iterator
 
 import torch
 
-__all__ = ["KEYS", "PACKED", "code", "heads_of", "keys_of", "order_of", "rows_of", "splits_of"]
+__all__ = [
+    "GRADIENT_CACHE",
+    "GROUP",
+    "KEYS",
+    "MANY",
+    "PACKED",
+    "code",
+    "heads_of",
+    "keys_of",
+    "order_of",
+    "rows_of",
+    "splits_of",
+]
 
 GROUP = 8  # heads whose keys and values stay in the cache
 SIZES = (8, 12, 16, 6, 4, 24, 32, 2)
@@ -164,13 +176,26 @@ def heads_of(
     best, form = float("inf"), (shared, 1)
     for each in (n for n in range(shared, 0, -1) if shared % n == 0):
         many = groups * (shared // each)
-        size = 1 if tiles[0] == tiles[-1] else _together(many, bytes_of_head)
-        spent = _longest(tiles, many, size, each * slowed if each > 1 else 1.0, programs)
-        if many > groups:
-            spent += JOIN + 128 * len(tiles) * many / MOVED
-        if spent < best:
-            best, form = spent, (each, size)
+        few = len(tiles) * many <= MANY * programs
+        for size in _sizes_together(many, bytes_of_head, few) if tiles[0] != tiles[-1] else (1,):
+            spent = _longest(tiles, many, size, each * slowed if each > 1 else 1.0, programs)
+            if many > groups:
+                spent += JOIN + 128 * len(tiles) * many / MOVED
+            if spent < best:
+                best, form = spent, (each, size)
     return form
+
+
+def _sizes_together(groups: int, bytes_of_head: int, few: bool) -> Iterator[int]:
+    """Yield how many groups may be walked together: where programs have few tiles, all that fit the cache, too, so that the last tiles are short ones."""
+    yield _together(groups, bytes_of_head)
+    most = min(groups, GRADIENT_CACHE // bytes_of_head) if few else 0
+    size = 2 * GROUP
+    while size < most:
+        yield -(-groups // -(-groups // size))
+        size *= 2
+    if most > GROUP:
+        yield -(-groups // -(-groups // most))
 
 
 def _together(groups: int, bytes_of_head: int) -> int:

@@ -30,7 +30,7 @@ from gluon_kernels.attention.launches import (
     rows_of_sums,
 )
 from gluon_kernels.attention.masks import Mask
-from gluon_kernels.attention.order import PACKED
+from gluon_kernels.attention.order import GRADIENT_CACHE, GROUP, MANY, PACKED
 from gluon_kernels.dependent import overlapping_tensors
 from gluon_kernels.plans import Launch, allocator, multiprocessors
 
@@ -323,6 +323,14 @@ def _beyond(x: Tensor, length: int) -> tuple[int, int, int]:
     return strides[0] - length * strides[2], strides[2], strides[1]
 
 
+def _tiles(q: Tensor, tiles: int, heads: int, bytes_of_token: int) -> tuple[int, int, int]:
+    """Return the tiles of a head, the heads, and how many of these are walked together: as many as the cache holds where programs have few tiles."""
+    together = GROUP
+    if tiles * heads <= MANY * multiprocessors(q):
+        together = max(GROUP, GRADIENT_CACHE // max(q.shape[0] * bytes_of_token, 1))
+    return tiles, heads, min(together, heads)
+
+
 def _prepare(tensors: Tensors, settings: Settings, step: int) -> Step:
     heads, width = tensors.grad.shape[1], min(tensors.grad.shape[2], tensors.out.shape[-1])
     count, wide = tensors.of_queries.shape[0] - 1, settings.wide
@@ -356,7 +364,7 @@ def _atomic_steps(tensors: Tensors, settings: Settings) -> list[Step]:
     window = (mask.left, mask.right)
     each = heads // (k.shape[1] * programs)
     constants = (each, 2, window, bool(mask.cap), _bound(count), parts, programs)
-    tiles = k.shape[0] // 128 + count, k.shape[1] * programs
+    tiles = _tiles(q, k.shape[0] // 128 + count, k.shape[1] * programs, 8 * wide)
     main = _step(
         tensors,
         hopper_varlen_backward.varlen_gradients_atomic,
@@ -402,7 +410,7 @@ def _wide_steps(tensors: Tensors, settings: Settings) -> list[Step]:
     factors = (scale, *mask.scales(scale))
     constants = (heads // k.shape[1], (mask.left, mask.right), bool(mask.cap), _bound(count))
     numbers = (rows, of_queries, of_keys, count, *factors)
-    tiles = k.shape[0] // 64 + count, k.shape[1]
+    tiles = _tiles(q, k.shape[0] // 64 + count, k.shape[1], 4 * wide)
 
     def described(queries: int, keys: int) -> tuple[Any, ...]:
         sizes = (

@@ -173,3 +173,12 @@ def test_heads_of_a_program_keep_the_processors_busy():
     assert order.heads_of(short, 2, 1, 132, 1 << 20, 1.0) == (1, 1)
     assert order.heads_of(long, 4, 1, 132, 1 << 30, 1.0) == (1, 1)  # heads larger than the cache
     assert order.heads_of((16, 12, 8, 4), 8, 6, 132, 1 << 20, 1.0)[0] in (1, 2, 3)
+
+
+def test_short_heads_are_walked_together_so_that_short_tiles_come_last():
+    tiles = (18, 16, 14, 12, 10, 8, 6, 4)
+    _, size = order.heads_of(tiles, 32, 1, 132, 1 << 20, 1.0)
+    least = 32 * sum(n + order.START for n in tiles) / 132
+    assert size > 8 and order._longest(tiles, 32, size, 1.0, 132) < 1.15 * least
+    assert order._longest(tiles, 32, 8, 1.0, 132) > 1.2 * least
+    assert order.heads_of(tiles, 32, 1, 132, 1 << 23, 1.0)[1] < 8  # no more fit the cache
