@@ -99,12 +99,13 @@ def function_of(text: str, name: str, scope: Mapping[str, Any]) -> Any:
 
 
 def edited(source: str, edits: Sequence[tuple[ast.expr, str]]) -> str:
-    """Return a text with expressions of one line each replaced."""
+    """Return a text with expressions replaced; empty lines keep the places of the lines behind them."""
     lines = [line.encode() for line in source.splitlines()]
     for node, text in sorted(edits, key=lambda e: (e[0].lineno, e[0].col_offset), reverse=True):
-        held = lines[node.lineno - 1]
-        rest = held[node.end_col_offset or 0 :]
-        lines[node.lineno - 1] = held[: node.col_offset] + text.encode() + rest
+        first, last = node.lineno - 1, (node.end_lineno or node.lineno) - 1
+        rest = lines[last][node.end_col_offset or 0 :]
+        line = lines[first][: node.col_offset] + text.encode() + rest
+        lines[first : last + 1] = [line, *[b""] * (last - first)]
     return b"\n".join(lines).decode() + "\n"
 
 

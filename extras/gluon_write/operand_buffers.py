@@ -6,13 +6,16 @@ becomes
 
     x_buffer = gl.allocate_shared_memory(x.dtype, x.shape, value=x)
     y_buffer = gl.allocate_shared_memory(y.dtype, y.shape, value=y)
-    x_operand = x_buffer.load()
-    y_operand = y_buffer.load()
-    acc = gl.portable.mma(x_operand, y_operand, acc)
+    product = acc
+    for part in gl.static_range(0, 64, 8):
+        product = gl.portable.mma(
+            x_buffer.slice(part, 8, dim=1).load(), y_buffer.slice(part, 8, dim=0).load(), product
+        )
+    acc = product
 
 A thread multiplies whole rows by whole columns. It converts an operand all at once, and holds it until both are
-there: those of a tile of 64x64x64 took all registers and 6 kB of local memory. Loads of a buffer wait until their
-numbers are multiplied.
+there: those of a tile of 64x64x64 took all registers and 6 kB of local memory. Loads of a buffer may wait until
+their numbers are multiplied; ptxas 12.9 moves all of them to the front, so a part has no more than fit.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ from gluon_write.sketch import Sketch, place_of
 __all__ = ["with_operand_buffers"]
 
 _MOST_HELD = 64  # registers of a thread for both operands, that a conversion may take
+_PART = 128  # registers for the parts of both that are multiplied at a time
 _LATER = (ast.IfExp, ast.BoolOp, ast.Lambda, ast.comprehension)  # parts may not be evaluated
 _WRITES = re.compile(r"store|atomic|asm|print|barrier|scatter|copy|assert|wait|arrive")
 _PLAIN = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr)
@@ -55,6 +59,7 @@ class _Products(Operands):
             tuple[int, str], str
         ] = {}  # line of a loop, and text of an operand -> its buffer
         self.taken = set(re.findall(r"\w+", self.source))
+        self.held: dict[ast.Call, int] = {}  # registers of a thread for the operands of a product
 
     def text(self) -> Optional[str]:
         """Return the text of the function; None where nothing changes."""
@@ -71,11 +76,15 @@ class _Products(Operands):
                     _forget(known, stores(statement))
         if not edits:
             return None
-        text = edited(self.source, edits).splitlines()
-        for line, new in sorted(self.before.items(), reverse=True):
-            indent = re.match(r"\s*", text[line - 1])
+        emptied = {
+            line for node, _ in edits for line in range(node.lineno, node.end_lineno or node.lineno)
+        }
+        text: list[str] = []
+        for number, line in enumerate(edited(self.source, edits).splitlines()):
+            indent = re.match(r"\s*", line)
             assert indent is not None
-            text[line - 1 : line - 1] = [indent[0] + one for one in new]
+            text += [indent[0] + one for one in self.before.get(number + 1, ())]
+            text += [] if number in emptied else [line]
         return "\n".join(text) + "\n"
 
     def _bodies(self, node: ast.AST, loops: Loops) -> Iterator[tuple[list[ast.stmt], Loops]]:
@@ -126,6 +135,7 @@ class _Products(Operands):
             if not sizes or 0 in sizes:
                 return False
             held += max(sizes)
+        self.held[call] = held
         return held > _MOST_HELD
 
     def _held(self, value: Any, index: int, call: ast.Call) -> int:
@@ -163,6 +173,18 @@ class _Products(Operands):
         texts = [one_line(self.text_of(one)) for one in operands]
         key = tuple(texts)
         lines = self.before.setdefault(statement.lineno, [])
+        depth, part = self._parts(call, operands)
+        if part < depth:
+            x, y = (self._buffer(t, o, statement, loops, buffers) for t, o in zip(texts, operands))
+            name, place = free_name("product", self.taken), free_name("part", self.taken)
+            options = [f"{k.arg}={one_line(self.text_of(k.value))}" for k in call.keywords]
+            sliced = f"{x}.slice({place}, {part}, dim=1).load(), {y}.slice({place}, {part}, dim=0).load()"
+            lines += [
+                f"{name} = {one_line(self.text_of(call.args[2]))}",
+                f"for {place} in {self.space}.static_range(0, {depth}, {part}):",
+                f"    {name} = {self.text_of(call.func)}({sliced}, {', '.join([name, *options])})",
+            ]
+            return [(call, name)]
         if key not in loaded:
             names = [
                 self._buffer(text, one, statement, loops, buffers)
@@ -172,6 +194,18 @@ class _Products(Operands):
             loaded[key] = [free_name(word, self.taken) for word in words]
             lines += [f"{one} = {name}.load()" for one, name in zip(loaded[key], names)]
         return list(zip(operands, loaded[key]))
+
+    def _parts(self, call: ast.Call, operands: Sequence[ast.expr]) -> tuple[int, int]:
+        """Return the depth of a product, and that of the parts in which it is made: as much as a thread may hold."""
+        depth = next(value.type.dims[1] for value in self._values(operands[0]))
+        inner = call.args[2:] if len(call.args) == 3 and all(k.arg for k in call.keywords) else []
+        nodes = [node for sums in inner for node in ast.walk(sums)]
+        if not inner or any(place_of(node, self.number) in self.drawn.unaided for node in nodes):
+            return depth, depth  # the sum is named, or of another product
+        part = depth
+        while part > 4 and self.held[call] * part > _PART * depth:
+            part //= 2
+        return depth, part
 
     def _buffer(
         self,

@@ -36,7 +36,8 @@ def test_operands_are_stored_once(chosen_sources):
     (text,) = chosen_sources
     filled = re.findall(r"(\w+) = gl\.allocate_shared_memory\((\w+)\.dtype", text)
     assert [value for _, value in filled] == ["x", "y", "x", "y_value"]
-    assert text.count(".load()") == 4 and text.count("mma(x_operand, y_operand,") == 2
+    read = re.findall(r"mma\((\w+)\.slice\(\w+, 16, dim=1\)\.load\(\), (\w+)\.slice\(", text)
+    assert read == [("x_buffer", "y_buffer")] * 2 + [("x_buffer_2", "y_buffer_2")]
 
 
 @gluon.jit(layouts="auto")
@@ -46,7 +47,7 @@ def in_a_loop(a, b, c, steps, N: gl.constexpr):
     total = gl.zeros([N, N], gl.float32)
     for step in range(steps):
         y = gl.load(b + step * N * N + o)
-        total = gl.portable.mma(x, gl.exp(y), total)
+        total = gl.portable.mma(x, gl.exp(y), total, input_precision="ieee")
     gl.store(c + o, total)
 
 
@@ -56,7 +57,8 @@ def test_an_operand_of_all_steps_is_stored_before_them(chosen_sources):
     in_a_loop[(1,)](a, b, c, 3, n, num_warps=4, num_stages=1, target="sim:sm_90")
     assert np.allclose(c, a @ np.exp(b).sum(0), atol=1e-3)
     before, _, loop = chosen_sources[0].partition("for step in")
-    assert "x_buffer = " in before and "x_operand = x_buffer.load()" in loop
+    assert "x_buffer = " in before and "x_buffer.slice(part, 16, dim=1).load()" in loop
+    assert ', product, input_precision="ieee")' in loop
     assert loop.count("allocate_shared_memory") == 1
 
 
@@ -73,13 +75,57 @@ def test_products_of_products(chosen_sources):
     a, b, c = numbers(n, n), numbers(n, n, seed=1), np.zeros((n, n), np.float32)
     nested[(1,)](a, b, c, n, num_warps=4, target="sim:sm_90")
     assert np.allclose(c, a @ b @ a, atol=1e-3)
-    assert "mma(gl.portable.mma(x_operand, y_operand, zeros), x, zeros)" in chosen_sources[0]
+    assert "x_buffer.slice(part" in chosen_sources[0]
+    assert "mma(product, x, zeros)" in chosen_sources[0]
+
+
+@gluon.jit(layouts="auto")
+def named(a, b, c, N: gl.constexpr):
+    o = gl.arange(0, N)[:, None] * N + gl.arange(0, N)[None, :]
+    x, y = gl.load(a + o), gl.load(b + o)
+    gl.store(c + o, gl.portable.mma(x, y, acc=gl.zeros([N, N], gl.float32)))
+    gl.store(c + N * N + o, gl.portable.mma(x, y, acc=gl.zeros([N, N], gl.float32)))
+
+
+def test_a_product_whose_sum_is_named_is_made_at_once(chosen_sources):
+    n = 32
+    a, b = numbers(n, n), numbers(n, n, seed=1)
+    c = np.zeros((2, n, n), np.float32)
+    named[(1,)](a, b, c, n, num_warps=4, target="sim:sm_90")
+    assert np.allclose(c, [a @ b, a @ b], atol=1e-4)
+    (text,) = chosen_sources
+    assert text.count(".load()") == 2 and text.count("mma(x_operand, y_operand, acc=") == 2
 
 
 @gluon.jit(layouts="auto")
 def once(a, b, c, N: gl.constexpr):
     o = gl.arange(0, N)[:, None] * N + gl.arange(0, N)[None, :]
     gl.store(c + o, gl.portable.mma(gl.load(a + o), gl.load(b + o), gl.zeros([N, N], gl.float32)))
+
+
+@gluon.jit(layouts="auto")
+def over_lines(a, b, c, N: gl.constexpr):
+    o = gl.arange(0, N)[:, None] * N + gl.arange(0, N)[None, :]
+    gl.store(
+        c + o,
+        gl.portable.mma(
+            gl.load(a + o),
+            gl.load(b + o),  # by columns
+            gl.zeros(
+                [N, N],
+                gl.float32,
+            ),
+        ),
+    )
+    gl.store(c + N * N + o, gl.load(a + o))
+
+
+def test_a_product_over_several_lines(chosen_sources):
+    a, b = numbers(32, 32), numbers(32, 32, seed=1)
+    c = np.zeros((2, 32, 32), np.float32)
+    over_lines[(1,)](a, b, c, 32, num_warps=4, target="sim:sm_90")
+    assert np.allclose(c, [a @ b, a], atol=1e-4)
+    assert ".slice(part, 16, dim=1).load()" in chosen_sources[0]
 
 
 def test_a_tile_of_64_columns_stays_in_registers():
