@@ -80,15 +80,18 @@ class _Vectors:
             n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)
         }
         lines = source.splitlines()
-        dead: list[ast.stmt] = [
-            s
-            for s in tree.body
-            if isinstance(s, (ast.Assign, ast.AnnAssign))
-            and s.value is not None
-            and not stores(s) & read
-            and (self._pure(s.value) and self._has_range(s.value) or _is_layout(s))
-            and not self._kept(tree, stores(s))
-        ]
+        dead: list[ast.stmt] = []
+        for block in _blocks(tree):
+            unread = [
+                s
+                for s in block
+                if isinstance(s, (ast.Assign, ast.AnnAssign))
+                and s.value is not None
+                and not stores(s) & read
+                and (self._pure(s.value) and self._has_range(s.value) or _is_layout(s))
+                and not self._kept(tree, stores(s))
+            ]
+            dead += unread if len(unread) < len(block) else []
         names = {name for statement in dead for name in stores(statement)}
         dead += [s for s, _ in self._moves(tree) if stores(s) & names]
         for statement in sorted(dead, key=lambda s: s.lineno, reverse=True):
@@ -101,11 +104,10 @@ class _Vectors:
 
     def _moves(self, tree: ast.FunctionDef) -> Iterator[tuple[ast.AugAssign, Sequence[ast.stmt]]]:
         """Yield the statements that add to a variable, each with its block."""
-        for node in ast.walk(tree):
-            for block in (getattr(node, "body", ()), getattr(node, "orelse", ())):
-                for statement in block if isinstance(block, list) else ():
-                    if isinstance(statement, ast.AugAssign):
-                        yield statement, block
+        for block in _blocks(tree):
+            for statement in block:
+                if isinstance(statement, ast.AugAssign):
+                    yield statement, block
 
     def _kept(self, tree: ast.FunctionDef, names: set[str]) -> bool:
         """Return True if a statement adds to one of some vectors, and cannot be left out."""
@@ -252,6 +254,14 @@ def _pieces(line: str, starts: Sequence[int]) -> list[str] | None:
         pieces.append(line[first:end].strip() + ("," if line[end] == "," else ""))
         first = end + 1
     return pieces
+
+
+def _blocks(tree: ast.AST) -> Iterator[list[ast.stmt]]:
+    """Yield the lists of statements of a function."""
+    for node in ast.walk(tree):
+        for block in (getattr(node, "body", ()), getattr(node, "orelse", ())):
+            if isinstance(block, list):
+                yield block
 
 
 def _is_layout(statement: ast.stmt) -> bool:

@@ -15,6 +15,7 @@ from gluon_core.registry.load import registry
 from gluon_write import command
 from gluon_write.command import written
 from gluon_write.preferred import preferred_form
+from gluon_write.tidy import tidied
 from tests import warm
 
 pytestmark = [pytest.mark.once, pytest.mark.sampled(3)]
@@ -219,3 +220,8 @@ def test_a_file_that_launches_nothing_says_so(tmp_path, kernels):
             written(str(spec), registry().target("sm_90"))
     with pytest.raises(UsageError, match="has no kernel 'kernel_7'"):
         written(f"{path}:kernel_7", registry().target("sm_90"))
+
+
+def test_vectors_that_no_step_reads_are_left_out():
+    text = "def kernel(x, n, B):\n    for k in range(0, n, B):\n        ks = k + gl.arange(0, B)\n        x += 1\n    return x\n"
+    assert tidied(text, text, "gl") == text.replace("        ks = k + gl.arange(0, B)\n", "")
