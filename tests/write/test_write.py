@@ -223,5 +223,7 @@ def test_a_file_that_launches_nothing_says_so(tmp_path, kernels):
 
 
 def test_vectors_that_no_step_reads_are_left_out():
-    text = "def kernel(x, n, B):\n    for k in range(0, n, B):\n        ks = k + gl.arange(0, B)\n        x += 1\n    return x\n"
-    assert tidied(text, text, "gl") == text.replace("        ks = k + gl.arange(0, B)\n", "")
+    text = "def kernel(x, n, B):\n    for k in range(0, n, B):\n        ks = k + gl.arange(0, B, layout=lay)\n        x += 1\n    return x\n"
+    assert tidied(text, text, "gl") == text.replace(
+        "        ks = k + gl.arange(0, B, layout=lay)\n", ""
+    )
