@@ -210,17 +210,19 @@ def multiply_step(
 ):  # fmt: skip
     """Multiply the weights of a step, of which `weights` are the first part, and release the `former` step if this one `follows` it.
 
-    Products of the last part of the former step, `older`, are under way before, and those of this step after. The next part is loaded before products
-    are started, so that it is there for the conversion, but for the next step of groups that take steps in turn, which arrives later.
+    Products of the last part of the former step, `older`, are under way before, and those of this step after. Two groups load the next part of 64 weights
+    before products are started, so that it is there for the conversion. The next step of groups that take steps in turn arrives later, more groups have too
+    few registers, and parts of 32 took longer.
 
     Returns:
         The sums, the last part, and the first one of the next step unless this is the LAST.
     """
     dtype: gl.constexpr = ring.tiles(position)[DOWN].dtype
     PARTS: gl.constexpr = DEPTH // (2 * weights.shape[1])
+    EARLY: gl.constexpr = DOWN == 2 and ALONG == 1 and PARTS == 2
     slot = ring.tiles(position)
     for part in gl.static_range(PARTS):
-        if ALONG == 1 or part + 1 < PARTS:
+        if EARLY:
             raw = raw_after(ring, position, part, weights, down, ALONG, DEPTH, LAST)
         sums = start(weights, dtype, slot, sums, DOWN, BOXES, part)
         sums = waited(sums, len(sums), older)
@@ -228,7 +230,7 @@ def multiply_step(
             hold(older, c, sizes)
             ring.release(former, pred=follows)
         older = weights
-        if ALONG > 1 and part + 1 == PARTS:
+        if not EARLY:
             raw = raw_after(ring, position, part, weights, down, ALONG, DEPTH, LAST)
         if part + 1 < PARTS:
             weights = part_of(raw, factors, part + 1, near, weights, dtype, DEPTH, FORMAT)

@@ -102,8 +102,8 @@ _FEW_TIMES = {
     64: Few(2.3, 0.245, 0.165, 0.205, 0.068, 0.205, 0.192, 0.26, 2.28),
     128: Few(2.9, 0.213, 0.333, 0.060, 0.128, 0.132, 0.186, 0.26, 2.44),
 }
-# Fitted to 173 times of 116 shapes on an H200, then half of the way to the best fit of 329 others, and of 115 later ones; then to 64 times of 31 shapes.
-_GROUPS_TIMES = Groups(0.788, 92.2e3, 0.07, 0.0155, 0.0925, 0.023, 0.0489, 0.534, 0.456, 0.0238, 0.165, 0.0472, 1.66, 0.232, 0.374, 0.93, 0.0523, 0.52, 0.407)  # fmt: skip
+# Fitted to 173 times of 116 shapes on an H200, then half of the way to the best fit of 329 others, and of 115 later ones.
+_GROUPS_TIMES = Groups(0.788, 92.2e3, 0.074, 0.017, 0.0883, 0.0287, 0.0404, 0.621, 0.512, 0.0228, 0.156, 0.0459, 1.66, 0.217, 0.206, 0.769, 0.0518, 0.551, 0.407)  # fmt: skip
 _TOKENS = 1.23  # of the time that was expected of `linear_tokens`
 
 # Weights' rows of a tile and the depths of its steps, by the rows of `x` of a tile.
