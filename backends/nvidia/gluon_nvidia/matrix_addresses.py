@@ -96,9 +96,9 @@ def _moved(function: str) -> str:
 def _path(register: str, steps: dict[str, _Step]) -> list[_Step]:
     """Return the steps from an address to a descriptor."""
     path: list[_Step] = []
-    while register in steps:
-        path.append(steps[register])
-        register = steps[register].source
+    while (step := steps.get(register)) is not None and step not in path:
+        path.append(step)
+        register = step.source
     return path[::-1]
 
 
