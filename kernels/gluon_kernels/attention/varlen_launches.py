@@ -328,7 +328,8 @@ def _tiles(q: Tensor, tiles: int, heads: int, bytes_of_token: int) -> tuple[int,
     together = GROUP
     if tiles * heads <= MANY * multiprocessors(q):
         together = max(GROUP, GRADIENT_CACHE // max(q.shape[0] * bytes_of_token, 1))
-    return tiles, heads, min(together, heads)
+    # Equal numbers: a few last heads would begin with their long tiles when the others end.
+    return tiles, heads, -(-heads // -(-heads // together))
 
 
 def _prepare(tensors: Tensors, settings: Settings, step: int) -> Step:

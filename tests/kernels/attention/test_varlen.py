@@ -111,6 +111,14 @@ def test_programs_take_tiles_of_keys_in_turn(shape, monkeypatch):
     assert VARLEN_GRADIENTS.check(shape, "cpu") is None
 
 
+def test_heads_are_walked_together_in_equal_numbers():
+    """The cache holds 14 of 16 heads of 2735 tokens."""
+    q = torch.empty(2735, 16, 128, device="meta")
+    assert varlen_launches._tiles(q, 22, 16, 8 * 128) == (22, 16, 8)
+    assert varlen_launches._tiles(q[:300], 3, 16, 8 * 128) == (3, 16, 16)
+    assert varlen_launches._tiles(q, 22, 3, 8 * 128) == (22, 3, 3)
+
+
 def test_keys_that_no_query_sees_have_no_gradient():
     """The kernel of wide heads takes a step for them, whose sums it drops: here of the next sequence, with gradients that are not numbers."""
     q, k, v, _ = tensors((70, 140), 192)
