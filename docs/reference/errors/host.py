@@ -57,7 +57,7 @@ show_error(errors.LaunchError, lambda: ones[(1, 1, 1, 1)](x, target="sim:hopper"
 
 # -- DeviceError: run it on the simulator, with target="sim:hopper" or GLUON_TARGET
 show_error(errors.DeviceError, lambda: ones[(1,)](x, target="nvidia:sm_90"))
-#> DeviceError: x: nvidia:sm_90 works on cuda tensors; got x on cpu:0. Move them with .cuda(), or simulate with GLUON_TARGET=sim:sm_90.
+#> DeviceError: x: nvidia:sm_90 works on cuda tensors; got x on cpu:0. Move them with .cuda(). Or simulate with GLUON_TARGET=sim:sm_90.
 
 # -- RecompileError: strict mode (`GLUON_NO_JIT=1`): compile before, or take the argument that was compiled for
 os.environ["GLUON_NO_JIT"] = "1"
