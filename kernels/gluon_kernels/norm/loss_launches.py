@@ -80,7 +80,7 @@ def _tiles(src: Rows) -> Tiling:
                 layout = gl.BlockedLayout(own.size_per_thread, own.threads_per_warp, [1, warps], own.order)  # fmt: skip
                 tiles = replace(tiles, pieces=pieces, width=width, num_warps=warps, layout=layout)
                 break
-    return packed(tiles, src, deep=4)
+    return packed(tiles, src)
 
 
 def _walking_launch(

@@ -51,17 +51,14 @@ def tiling_of(*rows: Rows, held: int = 1, waits: bool = True, least: int = 0) ->
     )
 
 
-def packed(tiles: Tiling, rows: Rows, deep: int = 2) -> Tiling:
+def packed(tiles: Tiling, rows: Rows) -> Tiling:
     """Return a tiling whose programs have four warps with rows of their own, where a row is one warp's and rows are many.
 
-    A processor has room for 32 programs, of however few warps, and each of them takes time to begin.
-
-    Args:
-        deep: rows of a thread up to which that pays.
+    A processor has room for 32 programs, of however few warps, and each of them takes time to begin; threads with more than two rows gain nothing.
     """
     single = tiles.num_warps == tiles.parts == 1 and not isinstance(tiles, ClusterTiling)
     lanes = tiles.layout.threads_per_warp[1]  # of a row
-    if single and tiles.rows * lanes <= deep * current_target().warp_size:
+    if single and tiles.rows * lanes <= 2 * current_target().warp_size:
         for warps in (4, 2):
             more = stacked(tiles, warps)
             if more.grid(rows.count) >= 2 * multiprocessors(rows.tensor):
