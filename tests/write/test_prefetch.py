@@ -245,7 +245,7 @@ def test_units_read_copied_tiles():
 )
 @pytest.mark.skipif(VERSION[:2] == (3, 8), reason="Triton 3.8 leaves waits out")
 @pytest.mark.parametrize("aligned", [True, False])
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_copies_go_past_the_registers(target, copy, load, aligned):
     """Rows of K elements that may begin at any address are loaded a step ahead instead."""
     signature = {"a": "*fp16:16", "b": "*fp16:16", "c": "*fp32:16", "N": "i32:16"}
