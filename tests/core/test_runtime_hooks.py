@@ -7,7 +7,7 @@ import triton
 import gluon_core as gluon
 from tests.core import kernels_for_runtime as kernels
 from tests.core.kernels_for_runtime import L32
-from tests.core.test_runtime_dispatch import fresh, scaled  # noqa: F401 - a fixture
+from tests.core.launching import fresh, scaled  # noqa: F401 - a fixture
 
 pytestmark = pytest.mark.once
 

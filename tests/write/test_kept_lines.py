@@ -41,7 +41,7 @@ def hinted(x, out, M, N, B: gl.constexpr, ACROSS: gl.constexpr):
     [
         (transposed, "i32", True, True),
         (transposed, "i32:16", True, False),  # whole vectors: lines begin where rows do
-        (transposed, "i32", False, False),  # programs side by side load the rest at once
+        (transposed, "i32", False, False),  # adjacent programs load the rest at once
         (hinted, "i32", True, False),  # the source says something else
     ],
 )

@@ -42,6 +42,14 @@ mov.b32 $0, {low, high};
 
 
 @gluon.jit
+def fetch_queries(queries, position, batch, head, row):
+    """Copy the rows of each group of warps; return the next position."""
+    for i in gl.static_range(len(queries)):
+        queries[i].fetch(position, [[batch, head, row + i * 64, 0]])
+    return position.next()
+
+
+@gluon.jit
 def copy_tiles(queries, keys, values, sizes, SETTINGS: gl.constexpr):
     """Copy the queries of each tile, and keys and values from the last ones on."""
     position = keys.producer()
@@ -51,9 +59,7 @@ def copy_tiles(queries, keys, values, sizes, SETTINGS: gl.constexpr):
         if head < sizes[0]:
             batch = head // sizes[3]
             head = head % sizes[3]
-            for i in gl.static_range(len(queries)):
-                queries[i].fetch(query, [[batch, head, row + i * 64, 0]])
-            query = query.next()
+            query = fetch_queries(queries, query, batch, head, row)
             of_keys = head // SETTINGS[3]
             for j in range(stop - start):
                 key = (stop - 1 - j) * SETTINGS[1]
@@ -90,9 +96,7 @@ def copy_and_transpose(queries, keys, values, sizes, SETTINGS: gl.constexpr):
         if head < sizes[0]:
             batch = head // sizes[3]
             head = head % sizes[3]
-            for i in gl.static_range(len(queries)):
-                queries[i].fetch(query, [[batch, head, row + i * 64, 0]])
-            query = query.next()
+            query = fetch_queries(queries, query, batch, head, row)
             of_keys = head // SETTINGS[3]
             for j in range(stop - start + 1):
                 key = (stop - 1 - j) * SETTINGS[1]

@@ -151,7 +151,7 @@ def zeros(ROWS: gl.constexpr, WIDTH: gl.constexpr, BITS: gl.constexpr, ABREAST: 
 
 @gluon.jit
 def cleared(ROWS: gl.constexpr, BOXES: gl.constexpr, BITS: gl.constexpr, ABREAST: gl.constexpr = 1):
-    """Return accumulators side by side."""
+    """Return the accumulators of adjacent columns."""
     sums = ()
     for i in gl.static_range(len(BOXES)):
         sums = sums + (zeros(ROWS, BOXES[i][0], BITS, ABREAST),)
@@ -308,7 +308,7 @@ def store(
     ABREAST: gl.constexpr = 1,
     ADVANCE: gl.constexpr = 0,
 ):
-    """Store accumulators side by side: by the writer of each, or at once where there is none. The next tile begins ADVANCE columns to the right."""
+    """Store the accumulators of adjacent columns: by the writer of each, or at once where there is none. The next tile begins ADVANCE columns to the right."""
     writers, c, strides, sizes, end = outs
     own = (column, column + ADVANCE)
     for i in gl.static_range(len(sums)):
