@@ -12,7 +12,8 @@ calls. `--cold` adds graphs of calls on copies of the arguments that together ex
 Results are compared with the reference first, with `--by-rival` with those of the first rival that takes the shape. `--jobs` processes compile in advance, on processors that the measuring process then
 leaves to them; a shape is measured as soon as its kernels are there. `--limit` ends a sweep after so many seconds, compilation
 included; the table is of the shapes that were measured. Rivals in CuTe DSL (QuACK, FlashAttention) run the kernels that their
-caches on disk have; `--compile-rivals` lets them compile, which takes them seconds per shape.
+caches on disk have; `--compile-rivals` lets them compile, which takes them seconds per shape. `--warm I/N` compiles a share of the
+shapes and measures none; with `--compile-rivals` it compiles those rivals' kernels, too.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ EAGER = 2e-3  # seconds that one loop of eager calls takes
 ROUNDS = 5
 COLD = 1.2e8  # bytes of the copies of arguments that no cache keeps
 COPIES = 16  # at most
+IN_CUTE = ("FlashAttention", "quack")  # rivals that compile kernels with CuTe DSL
 POOL = 2**31  # bytes of the arguments of a shape whose kernels are compiled in advance
 
 Call = Callable[[], Any]
@@ -379,22 +381,26 @@ class Ahead:
         self._folder.cleanup()
 
 
-def warm(problems: list[tuple[Problem, Shape]], share: str, done: Path | None) -> None:
-    """Make the plans of a share of the shapes, on tensors without contents, and launch nothing."""
-    number, parts = map(int, share.split("/"))
+def warm(todo: list[tuple[Problem, Shape]], chosen: argparse.Namespace) -> None:
+    """Make the plans of a share of the shapes, on tensors without contents, and launch nothing of ours."""
+    number, parts = map(int, chosen.warm.split("/"))
     os.nice(19)
     pool = Pool(POOL)
     torch.randn, torch.randint = pool.empty, pool.integers
     compile_only()
-    for place in range(number, len(problems), parts):
-        problem, shape = problems[place]
-        try:
-            pool.begin()
-            problem.op(**problem.arguments(shape, "cuda"))
-        except Exception as error:
-            print(f"{problem.name} {shape}: {error}", file=sys.stderr)
-        if done is not None:
-            (done / str(place)).touch()
+    for place in range(number, len(todo), parts):
+        problem, shape = todo[place]
+        calls = [problem.op]
+        if chosen.compile_rivals:
+            calls += [problem.rivals[name] for name in IN_CUTE if name in problem.rivals]
+        for call in calls:
+            try:
+                pool.begin()
+                call(**problem.arguments(shape, "cuda"))
+            except Exception as error:
+                print(f"{problem.name} {shape}: {error}", file=sys.stderr)
+        if chosen.done is not None:
+            (chosen.done / str(place)).touch()
 
 
 def compile_only() -> None:
@@ -435,8 +441,8 @@ class Pool:
         self._left -= -(-bytes_of // 512) * 512
         if self._left < 0:
             raise MemoryError(f"{shape} is too large to be made in advance")
-        if self._memory is None:
-            self._memory = torch.empty(self._size, dtype=torch.uint8, device=device)
+        if self._memory is None:  # of zeros: a rival may read lengths and indices from it
+            self._memory = torch.zeros(self._size, dtype=torch.uint8, device=device)
         return self._memory[self._left : self._left + bytes_of].view(dtype).view(shape)
 
     def integers(self, low: int, high: int, size: Any, **more: Any) -> torch.Tensor:
@@ -472,7 +478,7 @@ def main() -> int:
         return int(any(wrong)) if wrong else 3
     todo = cases(problems, chosen)
     if chosen.warm:
-        warm(todo, chosen.warm, chosen.done)
+        warm(todo, chosen)
         return 0
     started = time.time()
     if not chosen.compile_rivals:
