@@ -7,6 +7,8 @@ import faulthandler
 import gc
 import os
 import re
+import shutil
+import tempfile
 import time
 import zlib
 from collections import Counter
@@ -121,6 +123,7 @@ def pytest_collection_finish(session):
 
 
 _STDERR = pytest.StashKey[int]()
+_FILES = pytest.StashKey[str]()
 _ARMED = pytest.StashKey[
     tuple[float, float]
 ]()  # until when a test may begin under it, and its limit
@@ -128,6 +131,10 @@ _ARMED = pytest.StashKey[
 
 def pytest_configure(config):
     config.stash[_STDERR] = os.dup(2)  # nothing is captured yet
+    # Reproducers, modules of oracles and files of killed processes go with the run; tmp_path keeps its place.
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+    config.stash[_FILES] = tempfile.tempdir = tempfile.mkdtemp(prefix="gluon-tests-")
+    os.environ["TMPDIR"] = config.stash[_FILES]
     # Tests start pytest themselves, and read its output: a plugin that warns about xdist changes it.
     # Hypothesis and anyio took half of the time of such a run.
     os.environ["PYTEST_ADDOPTS"] = "-p no:benchmark -p no:hypothesispytest -p no:anyio"
@@ -136,6 +143,7 @@ def pytest_configure(config):
 
 def pytest_unconfigure(config):
     os.close(config.stash[_STDERR])
+    shutil.rmtree(config.stash[_FILES], ignore_errors=True)
 
 
 def _limit(item):
