@@ -29,7 +29,7 @@ HERE = Path(__file__).parent
 GCC = shutil.which("gcc") or shutil.which("cc")
 pytestmark = [
     pytest.mark.once,
-    pytest.mark.sampled(2),
+    pytest.mark.sampled(4),
     pytest.mark.skipif(GCC is None, reason="there is no C compiler"),
 ]
 

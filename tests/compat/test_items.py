@@ -17,7 +17,7 @@ from gluon_core import errors, testing  # noqa: E402
 from gluon_core import language as gl  # noqa: E402
 from gluon_core.nvidia.hopper import TensorDescriptor  # noqa: E402
 
-pytestmark = pytest.mark.sampled(2)
+pytestmark = pytest.mark.sampled(4)
 
 RELEASE = TRITON_VERSION[:2]
 hopper, blackwell = gl.nvidia.hopper, gl.nvidia.blackwell

@@ -25,7 +25,7 @@ from tests.core.kernels_for_runtime import L32, L64
 
 pytestmark = [
     pytest.mark.once,
-    pytest.mark.sampled(4),
+    pytest.mark.sampled(8),
     pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork"),
     pytest.mark.usefixtures("alone"),
 ]

@@ -34,12 +34,11 @@ async def _session():
         tools = {tool.name for tool in (await session.list_tools()).tools}
         folder = CORPUS / "masked"
         files = {"reference": str(folder / "reference.py"), "problem": str(folder / "problem.toml")}
-        verdicts = {}
-        for name in ("honest_rows", "cheat_ignores_mask"):
-            answer = await session.call_tool(
-                "judge", {"candidate": str(folder / f"{name}.py"), "target": "hopper", **files}
-            )
-            verdicts[name] = _content(answer)
+        candidate = str(folder / "cheat_ignores_mask.py")
+        answer = await session.call_tool(
+            "judge", {"candidate": candidate, "target": "hopper", **files}
+        )
+        verdicts = {"cheat_ignores_mask": _content(answer)}
         texts = {
             "candidate": "def run(x):\n    return x + x\n",
             "reference": "PROBLEM = {'inputs': {'x': {'shape': ['N']}}, 'shapes': [{'N': 64}]}\n\n\n"
@@ -67,7 +66,6 @@ def test_an_agent_judges_candidates():
     jsonschema = pytest.importorskip("jsonschema")
     tools, verdicts, failures, explained, schema = anyio.run(_session)
     assert tools == {"judge", "explain_finding", "report_schema"}
-    assert verdicts["honest_rows"]["verdict"] == "accepted"
     assert verdicts["cheat_ignores_mask"]["verdict"] == "rejected"
     assert verdicts["right"]["verdict"] == "accepted" and verdicts["wrong"]["verdict"] == "rejected"
     missing, unknown = failures

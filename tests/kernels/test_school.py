@@ -23,7 +23,7 @@ TARGETS = ("sm_80", "sm_90", "sm_100", "gfx942", "gfx950", "gfx1100", "gfx1201",
 # Folders whose examples run on every architecture; of `patterns` those that name no vendor's unit.
 PORTABLE = ("basics/", "reductions/", "gemm/", "attention/", "patterns/persistent")
 
-pytestmark = [pytest.mark.once, pytest.mark.sampled(5)]
+pytestmark = [pytest.mark.once, pytest.mark.sampled(10)]
 
 
 def run(name, spec, monkeypatch):
@@ -60,7 +60,7 @@ def test_a_file_is_short_and_needs_no_harness(name):
     assert all(module.partition(".")[0] in allowed for module in modules), modules
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("spec", TARGETS)
 @pytest.mark.parametrize("name", NAMES)
 def test_simulated(name, spec, monkeypatch):
@@ -72,7 +72,7 @@ def test_simulated(name, spec, monkeypatch):
     assert name == "patterns/find_a_race" or f"sim:{spec}" in line
 
 
-@pytest.mark.sampled(48)
+@pytest.mark.sampled(96)
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("spec", ["sm_80", "sm_90", "gfx942", "gfx950", "gfx1100", "gfx1201"])
 @pytest.mark.parametrize("name", [n for n in NAMES if n != "patterns/find_a_race"])
@@ -85,7 +85,7 @@ def test_machine_code(name, spec, monkeypatch):
         assert not name.startswith(PORTABLE), error
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize(
     "name", [n for n in NAMES if n not in ("patterns/find_a_race", "basics/autotune")]
 )
@@ -96,7 +96,7 @@ def test_under_schedules(name, monkeypatch):
     assert row.result == "passed", row
 
 
-@pytest.mark.sampled(24)
+@pytest.mark.sampled(48)
 @pytest.mark.parametrize("spec", examples_package().TARGETS)
 @pytest.mark.parametrize("name", NAMES)
 def test_compiled(name, spec):

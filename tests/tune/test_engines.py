@@ -58,6 +58,7 @@ def test_a_worker_of_dask_dies_in_the_middle(cluster, tmp_path):
         engine.close()
 
 
+@pytest.mark.campaign  # the import of Dask takes longer, too
 def test_no_scheduler_answers():
     pytest.importorskip("distributed.client", reason="Dask is not installed")
     with pytest.raises(TuneWorkerError, match="no Dask scheduler answers"):

@@ -8,7 +8,7 @@ import pytest
 import gluon_core as gluon
 from gluon_core import language as gl
 
-pytestmark = [pytest.mark.once, pytest.mark.sampled(6)]
+pytestmark = [pytest.mark.once, pytest.mark.sampled(12)]
 
 
 @gluon.jit(layouts="auto")

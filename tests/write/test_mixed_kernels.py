@@ -12,7 +12,7 @@ from gluon_write.command import written
 torch = pytest.importorskip("torch")
 from tests.write import mixed_kernels  # noqa: E402
 
-pytestmark = [pytest.mark.once, pytest.mark.sampled(5)]
+pytestmark = [pytest.mark.once, pytest.mark.sampled(10)]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from gluon_core._triton import VERSION
 from gluon_sim.settings import using
 from gluon_write.port import port
 
-pytestmark = [pytest.mark.once, pytest.mark.sampled(5)]
+pytestmark = [pytest.mark.once, pytest.mark.sampled(10)]
 
 FOLDER = Path(__file__).parent / "triton_kernels"
 
@@ -144,7 +144,7 @@ def operands(m, n, k):
     return a, b, np.zeros((m, n), np.float32), a.astype(np.float32) @ b.astype(np.float32)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "target",
     ["sim:hopper", "sim:sm_80", "sim:sm_100", "sim:gfx942", "sim:gfx950", "sim:gfx1250"],
@@ -245,7 +245,7 @@ def test_units_read_copied_tiles():
 )
 @pytest.mark.skipif(VERSION[:2] == (3, 8), reason="Triton 3.8 leaves waits out")
 @pytest.mark.parametrize("aligned", [True, False])
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 def test_copies_go_past_the_registers(target, copy, load, aligned):
     """Rows of K elements that may begin at any address are loaded a step ahead instead."""
     signature = {"a": "*fp16:16", "b": "*fp16:16", "c": "*fp32:16", "N": "i32:16"}

@@ -8,7 +8,7 @@ import gluon_write.walk
 from gluon_core import language as gl
 from gluon_sim.settings import using
 
-pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
+pytestmark = [pytest.mark.once, pytest.mark.sampled(4)]
 
 
 @gluon.jit(layouts="auto")

@@ -18,7 +18,7 @@ from gluon_write.preferred import preferred_form
 from gluon_write.tidy import tidied
 from tests import warm
 
-pytestmark = [pytest.mark.once, pytest.mark.sampled(3)]
+pytestmark = [pytest.mark.once, pytest.mark.sampled(6)]
 
 FILE = '''"""A softmax of rows, a transpose and a product."""
 

@@ -16,7 +16,7 @@ from gluon_core.registry import load as plugins
 from tests.backends.emu.assembly import MISCOUNTED
 from tests.portable_kernels import check, compiled, selections
 
-pytestmark = [pytest.mark.once, pytest.mark.sampled(4)]
+pytestmark = [pytest.mark.once, pytest.mark.sampled(8)]
 
 BUFFER = {
     "async_copy": "buffer_load_through_registers",
@@ -94,7 +94,7 @@ def test_copies_of_other_layouts_go_through_registers(target, lowering, reason):
     assert reason in why
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(
     "target, dtype, narrow",
     [
@@ -164,7 +164,7 @@ INSTRUCTIONS = [
 ]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("target, dtype, shape, instruction", INSTRUCTIONS)
 def test_the_instructions_are_in_the_assembly(target, dtype, shape, instruction):
     assembly = compiled(target, dtype, shape).asm["amdgcn"]
@@ -198,7 +198,7 @@ def test_the_layouts_fit_tile_and_warps(target, m, n, num_warps, dtype):
         assert operand.to_linear(shape).in_dims["lane"] == resolved.warp_size
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(
     "target, dtype, shape, num_warps",
     [

@@ -7,7 +7,7 @@ import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.timeline import predict
 
-pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
+pytestmark = [pytest.mark.once, pytest.mark.sampled(4)]
 
 TARGETS = ["gfx942", "gfx950"]
 

@@ -24,7 +24,7 @@ from gluon_emu.errors import HazardError, RaceError, UninitialisedError
 from gluon_emu.settings import using
 from tests.kernels.launched import on_target
 
-pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
+pytestmark = [pytest.mark.once, pytest.mark.sampled(4)]
 FNUZ = pytest.mark.parametrize("goal", [gl.float8e5b16, gl.float8e4b8], ids=str)
 
 
@@ -52,7 +52,7 @@ def fresh(monkeypatch, tmp_path):
     stages._pool.close()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @FNUZ
 @pytest.mark.parametrize("target", ["gfx90a", "gfx1100", "gfx1201"])
 def test_bfloat16_becomes_fp8_of_the_fnuz_kind(target, goal):
@@ -72,7 +72,7 @@ def wide(target, source, anew=0):
     return out
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @FNUZ
 @pytest.mark.parametrize("target", ["gfx90a", "gfx950", "gfx1201"])
 def test_fp8_of_the_fnuz_kind_becomes_bfloat16(target, goal):

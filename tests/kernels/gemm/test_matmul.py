@@ -26,7 +26,7 @@ from gluon_kernels.gemm.problem import BMM, MATMUL, MATMUL_FP8, PROBLEMS
 from gluon_kernels.problem import error_of
 from tests.kernels.routes import plain, route
 
-pytestmark = [pytest.mark.once, pytest.mark.sampled(10)]
+pytestmark = [pytest.mark.once, pytest.mark.sampled(20)]
 
 CASES = [pytest.param(p, s, id=f"{p.name}-{i}") for p in PROBLEMS for i, s in enumerate(p.small)]
 
@@ -89,7 +89,7 @@ TILINGS = [
 ]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("stored", ["NN", "TT"])
 @pytest.mark.parametrize("name", TILINGS)
 def test_every_kernel_multiplies_any_orientation(name, stored, monkeypatch):

@@ -17,7 +17,7 @@ from gluon_sim.errors import DeadlockError
 from tests.backends.sim.sanitizer.test_mutations import Case
 from tests.tables import mistakes
 
-pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
+pytestmark = [pytest.mark.once, pytest.mark.sampled(4)]
 
 SIM = registry().target("sim:sm_100")
 COLUMNS, DEPTH = 32, 16

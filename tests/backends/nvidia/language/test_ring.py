@@ -24,7 +24,7 @@ from gluon_sim.settings import using
 from tests.backends.sim.sanitizer.test_mutations import Case
 from tests.tables import mistakes
 
-pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
+pytestmark = [pytest.mark.once, pytest.mark.sampled(4)]
 
 SIM = registry().target("sim:sm_90")
 STEPS = 3
