@@ -14,20 +14,20 @@ def attention(
     q, k, v, out, length, scale, D: gl.constexpr, BM: gl.constexpr, BN: gl.constexpr
 ):  # fmt: skip
     # load, line 17: 16 bytes a thread, 32 sectors a warp
-    # store, line 76: 16 bytes a thread, 32 sectors a warp
+    # store, line 75: 16 bytes a thread, 32 sectors a warp
     # next best: gl.AMDMFMALayout(version=3, instr_shape=[32, 32, 8], transposed=True,
     #   warps_per_cta=[2, 2], element_bitwidth=32, tiles_per_warp=[1, 1]), costs 0.9% more
     # load, line 27: 16 bytes a thread, 32 sectors a warp
     # load, line 36: 16 bytes a thread, 32 sectors a warp
     # next best: gl.BlockedLayout([1, 4], [4, 16], [4, 1], [1, 0]), costs 4.0% more
     # load, line 53: 16 bytes a thread, 32 sectors a warp
-    # load, line 62: 16 bytes a thread, 32 sectors a warp
+    # load, line 61: 16 bytes a thread, 32 sectors a warp
     place_layout: gl.constexpr = gl.BlockedLayout([1, 8], [8, 8], [4, 1], [1, 0])
     rows_layout: gl.constexpr = gl.SliceLayout(1, place_layout)
     depth_layout: gl.constexpr = gl.SliceLayout(0, place_layout)
-    # demanded by the matrix unit, line 74
+    # demanded by the matrix unit, line 73
     # demanded by the matrix unit, line 38
-    # demanded by the matrix unit, line 64
+    # demanded by the matrix unit, line 63
     acc_layout: gl.constexpr = gl.AMDMFMALayout(
         version=3, instr_shape=[32, 32, 8], transposed=True, warps_per_cta=[2, 2],
         element_bitwidth=32, tiles_per_warp=[1, 1]
@@ -37,22 +37,22 @@ def attention(
     # load, line 35: 16 bytes a thread, 32 sectors a warp
     # next best: gl.BlockedLayout([4, 1], [16, 4], [1, 4], [0, 1]), costs 4.0% more
     # load, line 52: 16 bytes a thread, 32 sectors a warp
-    # load, line 61: 16 bytes a thread, 32 sectors a warp
+    # load, line 60: 16 bytes a thread, 32 sectors a warp
     key_ahead_layout: gl.constexpr = gl.BlockedLayout([8, 1], [8, 8], [1, 4], [0, 1])
     keys_ahead_layout: gl.constexpr = gl.SliceLayout(0, key_ahead_layout)
     layout: gl.constexpr = gl.SliceLayout(1, key_ahead_layout)
     # demanded by the matrix unit, line 38
     # demanded by the matrix unit, line 47
-    # demanded by the matrix unit, line 64
-    # demanded by the matrix unit, line 74
+    # demanded by the matrix unit, line 63
+    # demanded by the matrix unit, line 73
     query_operand_layout: gl.constexpr = gl.DotOperandLayout(
         operand_index=0, parent=acc_layout, k_width=4
     )
     keys_layout: gl.constexpr = gl.BlockedLayout([1], [64], [4], [0])
     # demanded by the matrix unit, line 38
     # demanded by the matrix unit, line 47
-    # demanded by the matrix unit, line 64
-    # demanded by the matrix unit, line 74
+    # demanded by the matrix unit, line 63
+    # demanded by the matrix unit, line 73
     key_ahead_layout_2: gl.constexpr = gl.DotOperandLayout(
         operand_index=1, parent=acc_layout, k_width=4
     )
@@ -126,7 +126,6 @@ def attention(
         other=0
     )
     start_ahead_2 += BN
-    query_operand_2 = gl.convert_layout(query, layout=query_operand_layout)
     for start in range(masked_from, length, BN):
         keys = start + gl.arange(0, BN, layout=keys_layout_2)
         key = key_ahead_2
@@ -143,7 +142,7 @@ def attention(
         )
         start_ahead_2 += BN
         score_product = gl.portable.mma(
-            query_operand_2, gl.convert_layout(key, key_ahead_layout_2),
+            query_operand, gl.convert_layout(key, key_ahead_layout_2),
             gl.zeros([BM, BN], gl.float32, layout=acc_layout)
         )
         score = score_product * scale

@@ -14,68 +14,64 @@ def attention(
     q, k, v, out, length, scale, D: gl.constexpr, BM: gl.constexpr, BN: gl.constexpr
 ):  # fmt: skip
     # load, line 17: 16 bytes a thread, 16 sectors a warp
-    # store, line 109: 16 bytes a thread, 16 sectors a warp
-    # next best: gl.BlockedLayout([1, 4], [2, 16], [4, 1], [1, 0]), costs 1.6% more
+    # store, line 96: 16 bytes a thread, 16 sectors a warp
+    # next best: gl.BlockedLayout([1, 4], [2, 16], [4, 1], [1, 0]), costs 1.8% more
     # copy, line 33: 16 bytes a thread, 16 sectors a warp
-    # next best: gl.BlockedLayout([1, 4], [2, 16], [4, 1], [1, 0]), costs 7.3% more
+    # next best: gl.BlockedLayout([1, 4], [2, 16], [4, 1], [1, 0]), costs 7.8% more
     # copy, line 48: 16 bytes a thread, 16 sectors a warp
-    # next best: gl.BlockedLayout([1, 4], [2, 16], [4, 1], [1, 0]), costs 16.1% more
-    # copy, line 74: 16 bytes a thread, 16 sectors a warp
-    # copy, line 89: 16 bytes a thread, 16 sectors a warp
+    # next best: gl.BlockedLayout([1, 4], [2, 16], [4, 1], [1, 0]), costs 16.6% more
+    # copy, line 76: 16 bytes a thread, 16 sectors a warp
     place_layout: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
     rows_layout: gl.constexpr = gl.SliceLayout(1, place_layout)
     depth_layout: gl.constexpr = gl.SliceLayout(0, place_layout)
-    # demanded by the matrix unit, line 103
+    # demanded by the matrix unit, line 90
     # demanded by the matrix unit, line 44
-    # demanded by the matrix unit, line 85
+    # demanded by the matrix unit, line 72
     acc_layout: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, 64, 16]
     )
     largest_layout: gl.constexpr = gl.SliceLayout(1, acc_layout)
     # reduction over dimension 3: within a warp
     # next best: gl.BlockedLayout([1, 1, 1, 2], [1, 8, 4, 1], [4, 1, 1, 1], [3, 2, 1, 0]), costs
-    #   18.2% more
+    #   19.5% more
     pairs_layout: gl.constexpr = gl.DistributedLinearLayout(
         reg_bases=[[0, 0, 0, 1], [8, 0, 0, 0], [0, 1, 0, 0], [0, 2, 0, 0], [0, 4, 0, 0]],
         lane_bases=[[0, 0, 1, 0], [0, 0, 2, 0], [1, 0, 0, 0], [2, 0, 0, 0], [4, 0, 0, 0]],
         warp_bases=[[16, 0, 0, 0], [32, 0, 0, 0]], block_bases=[], shape=[64, 8, 4, 2]
     )
     # reduction over dimension 1: within a warp
-    # next best: gl.BlockedLayout([1, 1, 2], [16, 1, 2], [4, 1, 1], [2, 0, 1]), costs 3.4% more
+    # next best: gl.BlockedLayout([1, 1, 2], [16, 1, 2], [4, 1, 1], [2, 0, 1]), costs 3.6% more
     input_layout: gl.constexpr = gl.SliceLayout(3, pairs_layout)
     # reduction over dimension 1: within a warp
     # next best: gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1],
-    #   instr_shape=[16, 64, 16]), costs 8.7% more
+    #   instr_shape=[16, 64, 16]), costs 9.4% more
     total_lanes_layout: gl.constexpr = gl.SliceLayout(1, input_layout)
     total_layout: gl.constexpr = gl.SliceLayout(1, total_lanes_layout)
     layout: gl.constexpr = gl.SliceLayout(0, total_lanes_layout)
     # copy to it, line 32: 16 bytes a thread, no bank conflicts
     # copy to it, line 47: 16 bytes a thread, no bank conflicts
-    # copy to it, line 73: 16 bytes a thread, no bank conflicts
-    # copy to it, line 88: 16 bytes a thread, no bank conflicts
+    # copy to it, line 75: 16 bytes a thread, no bank conflicts
     key_ring_layout: gl.constexpr = gl.NVMMASharedLayout(
         swizzle_byte_width=128, element_bitwidth=16, rank=2, transposed=True, fp4_padded=False
     )
     # copy to it, line 33: 16 bytes a thread, no bank conflicts
     # copy to it, line 48: 16 bytes a thread, no bank conflicts
-    # copy to it, line 74: 16 bytes a thread, no bank conflicts
-    # copy to it, line 89: 16 bytes a thread, no bank conflicts
+    # copy to it, line 76: 16 bytes a thread, no bank conflicts
     value_ring_layout: gl.constexpr = gl.NVMMASharedLayout(
         swizzle_byte_width=128, element_bitwidth=16, rank=2, transposed=False, fp4_padded=False
     )
     # copy, line 32: 16 bytes a thread, 16 sectors a warp
-    # next best: gl.BlockedLayout([4, 1], [16, 2], [1, 4], [0, 1]), costs 7.1% more
+    # next best: gl.BlockedLayout([4, 1], [16, 2], [1, 4], [0, 1]), costs 7.7% more
     # copy, line 47: 16 bytes a thread, 16 sectors a warp
-    # next best: gl.BlockedLayout([4, 1], [16, 2], [1, 4], [0, 1]), costs 15.5% more
-    # copy, line 73: 16 bytes a thread, 16 sectors a warp
-    # copy, line 88: 16 bytes a thread, 16 sectors a warp
+    # next best: gl.BlockedLayout([4, 1], [16, 2], [1, 4], [0, 1]), costs 16.6% more
+    # copy, line 75: 16 bytes a thread, 16 sectors a warp
     layout_2: gl.constexpr = gl.BlockedLayout([8, 1], [8, 4], [1, 4], [0, 1])
     keys_ahead_layout: gl.constexpr = gl.SliceLayout(0, layout_2)
     layout_3: gl.constexpr = gl.SliceLayout(1, layout_2)
     # demanded by the matrix unit, line 44
     # demanded by the matrix unit, line 61
-    # demanded by the matrix unit, line 85
-    # demanded by the matrix unit, line 103
+    # demanded by the matrix unit, line 72
+    # demanded by the matrix unit, line 90
     query_operand_layout: gl.constexpr = gl.DotOperandLayout(
         operand_index=0, parent=acc_layout, k_width=2
     )
@@ -105,12 +101,12 @@ def attention(
         gl.nvidia.ampere.async_copy.async_load(
             key_ring.index(step % 3),
             k + base + gl.convert_layout(depth, layout_3)[:, None] + keys_ahead[None, :] * D,
-            mask=(keys_ahead[None, :] < length) & (start_ahead < masked_from)
+            mask=(keys_ahead[None, :] < length) & (start_ahead < length)
         )
         gl.nvidia.ampere.async_copy.async_load(
             value_ring.index(step % 3),
             v + base + gl.convert_layout(keys_ahead, rows_layout)[:, None] * D + depth[None, :],
-            mask=(gl.convert_layout(keys_ahead, rows_layout)[:, None] < length) & (start_ahead < masked_from)
+            mask=(gl.convert_layout(keys_ahead, rows_layout)[:, None] < length) & (start_ahead < length)
         )
         gl.nvidia.ampere.async_copy.commit_group()
         start_ahead += BN
@@ -131,12 +127,12 @@ def attention(
         gl.nvidia.ampere.async_copy.async_load(
             key_ring.index((step + 2) % 3),
             k + base + gl.convert_layout(depth, layout_3)[:, None] + keys_ahead[None, :] * D,
-            mask=(keys_ahead[None, :] < length) & (start_ahead < masked_from)
+            mask=(keys_ahead[None, :] < length) & (start_ahead < length)
         )
         gl.nvidia.ampere.async_copy.async_load(
             value_ring.index((step + 2) % 3),
             v + base + gl.convert_layout(keys_ahead, rows_layout)[:, None] * D + depth[None, :],
-            mask=(gl.convert_layout(keys_ahead, rows_layout)[:, None] < length) & (start_ahead < masked_from)
+            mask=(gl.convert_layout(keys_ahead, rows_layout)[:, None] < length) & (start_ahead < length)
         )
         gl.nvidia.ampere.async_copy.commit_group()
         start_ahead += BN
@@ -155,55 +151,32 @@ def attention(
         )
         step += 1
     acc = gl.nvidia.hopper.warpgroup_mma_wait(0, deps=[acc])
-    gl.nvidia.ampere.async_copy.wait_group(0)
     # All others.
     acc = gl.nvidia.hopper.warpgroup_mma_init(acc)
-    # Rings of 3 buffers: copies run 2 steps ahead of the products.
-    start_ahead_2 = masked_from
-    key_ring_2 = gl.allocate_shared_memory(k.dtype.element_ty, [3, 64, 64], layout=key_ring_layout)
-    value_ring_2 = gl.allocate_shared_memory(
-        v.dtype.element_ty, [3, 64, 64], layout=value_ring_layout
-    )
-    for step_2 in gl.static_range(2):
-        keys_ahead_2 = start_ahead_2 + gl.arange(0, BN, layout=keys_ahead_layout)
-        gl.nvidia.ampere.async_copy.async_load(
-            key_ring_2.index(step_2 % 3),
-            k + base + gl.convert_layout(depth, layout_3)[:, None] + keys_ahead_2[None, :] * D,
-            mask=(keys_ahead_2[None, :] < length) & (start_ahead_2 < length)
-        )
-        gl.nvidia.ampere.async_copy.async_load(
-            value_ring_2.index(step_2 % 3),
-            v + base + gl.convert_layout(keys_ahead_2, rows_layout)[:, None] * D + depth[None, :],
-            mask=(gl.convert_layout(keys_ahead_2, rows_layout)[:, None] < length) & (start_ahead_2 < length)
-        )
-        gl.nvidia.ampere.async_copy.commit_group()
-        start_ahead_2 += BN
-    step_2 = 0
-    query_operand_2 = gl.convert_layout(query, layout=query_operand_layout)
     for start in range(masked_from, length, BN):
         keys = start + gl.arange(0, BN, layout=keys_layout_2)
-        slot_2 = step_2 % 3
+        slot_2 = step % 3
         gl.nvidia.ampere.async_copy.wait_group(1)
         gl.nvidia.hopper.fence_async_shared()
-        key = key_ring_2.index(slot_2)
+        key = key_ring.index(slot_2)
         score_product = gl.nvidia.hopper.warpgroup_mma(
-            query_operand_2, key, gl.zeros([BM, BN], gl.float32, layout=acc_layout), is_async=True,
+            query_operand, key, gl.zeros([BM, BN], gl.float32, layout=acc_layout), is_async=True,
             use_acc=False
         )
         acc, score_product = gl.nvidia.hopper.warpgroup_mma_wait(0, deps=[acc, score_product])
-        keys_ahead_2 = start_ahead_2 + gl.arange(0, BN, layout=keys_ahead_layout)
+        keys_ahead = start_ahead + gl.arange(0, BN, layout=keys_ahead_layout)
         gl.nvidia.ampere.async_copy.async_load(
-            key_ring_2.index((step_2 + 2) % 3),
-            k + base + gl.convert_layout(depth, layout_3)[:, None] + keys_ahead_2[None, :] * D,
-            mask=(keys_ahead_2[None, :] < length) & (start_ahead_2 < length)
+            key_ring.index((step + 2) % 3),
+            k + base + gl.convert_layout(depth, layout_3)[:, None] + keys_ahead[None, :] * D,
+            mask=(keys_ahead[None, :] < length) & (start_ahead < length)
         )
         gl.nvidia.ampere.async_copy.async_load(
-            value_ring_2.index((step_2 + 2) % 3),
-            v + base + gl.convert_layout(keys_ahead_2, rows_layout)[:, None] * D + depth[None, :],
-            mask=(gl.convert_layout(keys_ahead_2, rows_layout)[:, None] < length) & (start_ahead_2 < length)
+            value_ring.index((step + 2) % 3),
+            v + base + gl.convert_layout(keys_ahead, rows_layout)[:, None] * D + depth[None, :],
+            mask=(gl.convert_layout(keys_ahead, rows_layout)[:, None] < length) & (start_ahead < length)
         )
         gl.nvidia.ampere.async_copy.commit_group()
-        start_ahead_2 += BN
+        start_ahead += BN
         score = score_product * scale
         score = gl.where(keys[None, :] < length, score, -1e30)
         higher = gl.maximum(largest, gl.max(score, axis=1))
@@ -212,13 +185,13 @@ def attention(
         pairs = weight.reshape([weight.shape[0], weight.shape[1] // 8, 4, 2])
         total_lanes = total_lanes * gl.convert_layout(kept[:, None], total_lanes_layout) + gl.sum(gl.sum(pairs, 3), 1)
         largest = higher
-        value = value_ring_2.index(slot_2)
+        value = value_ring.index(slot_2)
         weight_operand = weight.to(value.dtype)
         acc = acc * kept[:, None]
         acc = gl.nvidia.hopper.warpgroup_mma(
             gl.convert_layout(weight_operand, query_operand_layout), value, acc, is_async=True
         )
-        step_2 += 1
+        step += 1
     acc = gl.nvidia.hopper.warpgroup_mma_wait(0, deps=[acc])
     gl.nvidia.ampere.async_copy.wait_group(0)
     total = gl.convert_layout(gl.sum(total_lanes, 1), largest_layout)

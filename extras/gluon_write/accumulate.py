@@ -47,6 +47,7 @@ def accumulated(fn: Any, drawn: Sketch, stages: int, room: int) -> Any:
 class _Accumulator(Prefetcher):
     layouts = ""
 
+    goes_on = False
     takes_computed = False
     takes_several = False
     takes_addresses = False

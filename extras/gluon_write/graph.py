@@ -13,6 +13,7 @@ from gluon_sim.tracing.ir import TERMINATORS
 from gluon_sim.tracing.live import HANDS_ON, links, terminators
 from gluon_sim.tracing.types import MemDescType, PointerType, TensorType
 from gluon_write.buffers import View, is_open
+from gluon_write.chained import rows_to_warps
 from gluon_write.prices import LEAST_COPY_BITS
 from gluon_write.sketch import Place, Sketch
 from gluon_write.strides import Strides
@@ -425,6 +426,8 @@ def build(drawn: Sketch, lanes: int, warps: int, apart: bool = False) -> Graph:
     Args:
         apart: let the accumulator and the result of a product have other layouts than the sum.
     """
+    for function in drawn.program.functions.values():
+        rows_to_warps(function.body)
     work = _Builder(drawn, apart)
     kernel = drawn.program.kernel
     for argument, number in zip(kernel.arguments, drawn.multiples):

@@ -8,6 +8,8 @@ becomes
     q_operand = gl.convert_layout(q)
     for k in range(0, K, BK):
         score = gl.portable.mma(q_operand, gl.load(k_ptrs), zeros)
+
+A later loop of products with the same shape multiplies what was converted for the first one.
 """
 
 from __future__ import annotations
@@ -52,14 +54,18 @@ class Operands(Form):
             return None
         taken = set(re.findall(r"\w+", self.source))
         names: dict[tuple[int, str], str] = {}  # line of a loop, and text of an operand
+        shapes: dict[tuple[int, str], Any] = {}  # of the products that it was converted for
         edits: list[tuple[ast.expr, str]] = []
-        for operand, loop in self._operands(self.tree, []):
-            text = self.text_of(operand)
-            key = loop.lineno, text
+        for operand, loop, product in self._operands(self.tree, []):
+            text, shape = self.text_of(operand), self._shapes(product)
+            before = [(one.lineno, text) for one in self._loops_before(loop, mentions(operand))]
+            alike = [key for key in before if shape and shapes.get(key) == shape]
+            key = alike[0] if alike else (loop.lineno, text)
             if key not in names:
                 parts = (n for n in ast.walk(operand) if isinstance(n, ast.Name))
                 first = next(part.id for part in parts if self._is_tensor(part))
                 names[key] = free_name(f"{first}_operand", taken)
+                shapes[key] = shape
             edits.append((operand, names[key]))
         if not edits:
             return None
@@ -73,17 +79,45 @@ class Operands(Form):
 
     def _operands(
         self, node: ast.AST, loops: list[ast.For | ast.While]
-    ) -> Iterator[tuple[ast.expr, ast.For | ast.While]]:
-        """Yield operands of products, with the outermost loop that keeps their values."""
+    ) -> Iterator[tuple[ast.expr, ast.For | ast.While, ast.Call]]:
+        """Yield operands of products, each with the outermost loop that keeps its value, and its product."""
         if isinstance(node, (ast.For, ast.While)):
             loops = [*loops, node]
         if isinstance(node, ast.Call) and loops and self._multiplies(node):
             for operand in () if self.is_unaided(node) else operands_of(node):
                 loop = self.kept(operand, loops)
                 if loop is not None:
-                    yield operand, loop
+                    yield operand, loop, node
         for child in ast.iter_child_nodes(node):
             yield from self._operands(child, loops)
+
+    def _loops_before(
+        self, loop: ast.For | ast.While, names: set[str]
+    ) -> list[ast.For | ast.While]:
+        """Return the loops before one in its block, the first one first, behind which no statement assigns `names`."""
+        for parent in ast.walk(self.tree):
+            for kind in ("body", "orelse"):
+                body = getattr(parent, kind, None)
+                if not isinstance(body, list) or loop not in body:
+                    continue
+                before: list[ast.For | ast.While] = []
+                for statement in reversed(body[: body.index(loop)]):
+                    if stores(statement) & names:
+                        break
+                    if isinstance(statement, (ast.For, ast.While)):
+                        before.insert(0, statement)
+                return before
+        return []
+
+    def _shapes(self, product: ast.Call) -> set[Any]:
+        """Return the shapes and dtypes of a product's values."""
+        place = place_of(product, self.number)
+        values = self.drawn.returned.get(place, ()) if place else ()
+        return {
+            (tuple(value.type.dims), str(value.type.element))
+            for value in values
+            if isinstance(value.type, TensorType)
+        }
 
     def is_unaided(self, product: ast.Call) -> bool:
         """Return True for a product that no matrix unit takes: threads read its operands from shared memory."""

@@ -10,7 +10,7 @@
 becomes a ring of buffers that `cp.async` fills. The statements that compute the addresses run twice:
 for the step that is multiplied, and ahead for the step that is copied. Where the unit reads shared
 memory, as `wgmma`, the product does: it is under way until a statement needs its result, while the next
-copies start.
+copies start. A loop that goes on with the steps of another one (see `continued`) takes over its rings.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import re
 from typing import Any, Collection, Mapping, NamedTuple, Optional
 
 from gluon_core._triton import VERSION
+from gluon_write.continued import Rings, continuation
 from gluon_write.form import bounds_of, changed_copy, free_name, one_line
 from gluon_write.loads import MOST_WORDS, masked, replaced
 from gluon_write.loops import (
@@ -104,10 +105,12 @@ class Prefetcher(LoopReader):
 
     Attributes:
         held: bytes of tiles that registers hold a step ahead. copies: the ops of the target.
+        goes_on: loops may take over the rings of those before them.
     """
 
     held = 0
     copies = _COPIES["nvidia.cp_async"]
+    goes_on = True
 
     takes_falling = True
     takes_computed = True
@@ -128,6 +131,7 @@ class Prefetcher(LoopReader):
 
     def text(self, stages: int, room: int) -> Optional[str]:
         """Return the function with its loops of products changed; None without one."""
+        self.begun: dict[ast.For, Rings] = {}
 
         def edits_of(loop: Loop, taken: set[str]) -> list[Edit]:
             if not loop.copied:
@@ -153,16 +157,27 @@ class Prefetcher(LoopReader):
         """Return the edits of a loop: first and last line, and the new lines."""
         node, gl, self.stages = loop.node, self.space, stages
         assert isinstance(node.target, ast.Name) and isinstance(node.iter, ast.Call)
-        step, slot = free_name("step", taken), free_name("slot", taken)
-        texts = [self.text_of(arg) for arg in node.iter.args]
-        first, last, stride = bounds_of(texts)
-        variable = node.target.id
-        moved = {name: free_name(f"{name}_ahead", taken) for name in sorted(changed(loop))}
-        ahead = moved.setdefault(variable, free_name(f"{variable}_ahead", taken))
-        self.named(loop, taken)
+        begun, behind = self.begun.get(node), self._behind(loop)
+        end = begun.end if begun else behind[-1].node if behind else node
+        assert isinstance(end.iter, ast.Call)
+        first = bounds_of([self.text_of(arg) for arg in node.iter.args])[0]
+        _, last, stride = bounds_of([self.text_of(arg) for arg in end.iter.args])
+        variable, slot = node.target.id, free_name("slot", taken)
+        if begun:
+            step, moved = begun.step, begun.moved
+            for tile in loop.tiles.values():
+                tile.ring = begun.tiles[tile.name]
+        else:
+            step = free_name("step", taken)
+            moved = {name: free_name(f"{name}_ahead", taken) for name in sorted(changed(loop))}
+            moved.setdefault(variable, free_name(f"{variable}_ahead", taken))
+            self.named(loop, taken)
+        ahead = moved[variable]
+        rings = Rings(step, moved, {name: tile.ring for name, tile in loop.tiles.items()}, end)
+        self.begun |= {one.node: rings for one in behind}
         outer, inner = " " * node.col_offset, " " * node.body[0].col_offset
         before = []
-        fetch = self._fetch(loop, moved, last, stride, ahead)
+        fetch = self._fetch(loop, moved, last, stride, ahead, end)
         arrived = self.arrived(loop, stages - 2)
         single = len(loop.issued) == 1 and len(arrived) > 1
         # The buffer of the step before the last one is free as soon as all have come to a step.
@@ -187,7 +202,7 @@ class Prefetcher(LoopReader):
         # The tiles of the next step are awaited before its copies: a fence would wait for those, too.
         early = single and stages == 3
         before += [f"{outer}{line}" for line in (arrived if early else [])]
-        edits: list[Edit] = [(node.lineno, node.lineno - 1, before)]
+        edits: list[Edit] = [(node.lineno, node.lineno - 1, [] if begun else before)]
         waited = [f"{inner}{line}" for line in self.waited(loop, step, slot)]
         # The copies overwrite the buffers of the step before, whose products must be over.
         copies = [f"{inner}{line}" for line in fetch(f"{step} + {steps}")]
@@ -201,8 +216,8 @@ class Prefetcher(LoopReader):
         if not loop.copied:
             copies = []
         last_thing, copies = (copies, []) if late else ([], copies)
-        begun, new_lines, over = self.waits(loop, copies, inner, outer)
-        edits.append((node.lineno, node.lineno - 1, begun))
+        started, new_lines, over = self.waits(loop, copies, inner, outer)
+        edits.append((node.lineno, node.lineno - 1, started))
         loads = [tile.statement for tile in loop.tiles.values()]
         earliest = min(loads, key=lambda s: s.lineno)
         for tile in loop.tiles.values():
@@ -216,13 +231,22 @@ class Prefetcher(LoopReader):
             edits.append((tile.statement.lineno, tile.statement.end_lineno or 0, new))
         for call in loop.products:
             edits += self.product(call, loop)
-        end = node.body[-1].end_lineno or 0
-        if loop.copied:
+        bottom = node.body[-1].end_lineno or 0
+        if loop.copied and end is node:
             over.append(f"{outer}{self.ended()}")
-        ends = [*new_lines.pop(end + 1, []), *last_thing, f"{inner}{step} += 1", *over]
-        edits.append((end + 1, end, ends))
+        ends = [*new_lines.pop(bottom + 1, []), *last_thing, f"{inner}{step} += 1", *over]
+        edits.append((bottom + 1, bottom, ends))
         edits += [(line, line - 1, lines) for line, lines in new_lines.items()]
         return edits
+
+    def _behind(self, loop: Loop) -> list[Loop]:
+        """Return the loops that go on with the steps of one that has rings of its own, one behind the other."""
+        behind: list[Loop] = []
+        one = loop if self.goes_on and loop.copied and loop.node not in self.begun else None
+        while one is not None:
+            one = continuation(self, one, self.read)
+            behind += [one] if one is not None else []
+        return behind
 
     def _ends_with_a_store(self, loop: Loop) -> bool:
         """Return True if the last tile of a step goes through a buffer, and all are products' operands in registers.
@@ -411,9 +435,19 @@ class Prefetcher(LoopReader):
         return f"{moved.get(text, text)}.dtype.element_ty"
 
     def _fetch(
-        self, loop: Loop, moved: Mapping[str, str], last: str, stride: str, ahead: str
+        self,
+        loop: Loop,
+        moved: Mapping[str, str],
+        last: str,
+        stride: str,
+        ahead: str,
+        end: ast.For,
     ) -> Any:
-        """Return a function of the step that returns the lines which copy it."""
+        """Return a function of the step that returns the lines which copy it.
+
+        Args:
+            end: the loop whose last step is the last one that is copied.
+        """
         loads = {id(tile.statement): tile for tile in loop.tiles.values()}
         early, ops = self._early(loop), self.copies
 
@@ -427,7 +461,7 @@ class Prefetcher(LoopReader):
                 if tile is not None:
                     inside = loop.inside(ahead, last)
                     mask = renamed(self.text_of(tile.mask), moved) if tile.mask else inside
-                    ends = not loop.falls and excludes_later_steps(self, tile.mask, loop.node)
+                    ends = not loop.falls and excludes_later_steps(self, tile.mask, end)
                     if tile.mask and not ends:
                         mask = f"({mask}) & ({inside})"
                     pointer = renamed(self.text_of(tile.pointer), moved)

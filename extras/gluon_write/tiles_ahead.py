@@ -56,6 +56,7 @@ class _TilePrefetcher(LoopsOfTiles, Prefetcher):
     tiles = ""  # the name of a loop's pipeline
     places: dict[str, str] = {}  # tile -> the name of its place, which a step moves
 
+    goes_on = False
     takes_computed = False
     takes_several = False
     takes_addresses = False
@@ -111,7 +112,13 @@ class _TilePrefetcher(LoopsOfTiles, Prefetcher):
         return f"{self.tiles}.close()"
 
     def _fetch(
-        self, loop: Loop, moved: Mapping[str, str], last: str, stride: str, ahead: str
+        self,
+        loop: Loop,
+        moved: Mapping[str, str],
+        last: str,
+        stride: str,
+        ahead: str,
+        end: ast.For,
     ) -> Any:
         def lines(step: str) -> list[str]:
             text: list[str] = []

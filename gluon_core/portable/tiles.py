@@ -17,7 +17,9 @@ def split_warps(m: int, n: int, num_warps: int, tile_m: int, tile_n: int) -> lis
 
     Each doubling goes to the side on which a warp still has more rows or columns, so that a warp's
     part is as square as it can be and operands are read as rarely as they can be; a side that is
-    used up takes none while the other has room, so that no warp repeats another's work.
+    used up takes none while the other has room, so that no warp repeats another's work. Warps that
+    have to repeat it do so along the side that has more of them: rows of products of one kernel then
+    are in the same warps, whatever their columns are.
     """
     warps = [1, 1]
     while warps[0] * warps[1] < num_warps:
@@ -26,6 +28,8 @@ def split_warps(m: int, n: int, num_warps: int, tile_m: int, tile_n: int) -> lis
             side = 1
         elif left_n <= 1 and left_m > 1:
             side = 0
+        elif left_m <= 1 and left_n <= 1 and warps[0] != warps[1]:
+            side = 0 if warps[0] > warps[1] else 1
         else:
             side = 0 if m // warps[0] >= n // warps[1] else 1
         warps[side] *= 2
