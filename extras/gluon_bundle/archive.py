@@ -10,8 +10,9 @@ from typing import Any, Mapping
 
 from gluon_runtime.container import DIGITS, FORMAT, HEAD, INDEX, MANIFEST, MIDDLE
 
-__all__ = ["canonical", "pack"]
+__all__ = ["canonical", "pack", "places"]
 
+_HEADER = 30  # bytes before the name of a member
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
@@ -21,13 +22,25 @@ def canonical(document: Any) -> bytes:
     return text.encode() + b"\n"
 
 
+def _in_order(members: Mapping[str, bytes]) -> list[str]:
+    first = [name for name in (MANIFEST, INDEX) if name in members]
+    return first + sorted(set(members) - set(first))
+
+
+def places(parts: Mapping[str, bytes]) -> dict[str, int]:
+    """Return the bytes between the index and the content of each of the parts that `pack` puts behind it."""
+    places, end = {}, 0
+    for name in _in_order(parts):
+        places[name] = end + _HEADER + len(name)
+        end = places[name] + len(parts[name])
+    return places
+
+
 def pack(members: Mapping[str, bytes]) -> bytes:
     """Return the bytes of a bundle: the manifest first, the index after it, the others by name."""
-    first = [name for name in (MANIFEST, INDEX) if name in members]
-    names = first + sorted(set(members) - set(first))
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
-        for name in names:
+        for name in _in_order(members):
             info = zipfile.ZipInfo(name, _EPOCH)
             info.create_system = 3  # else it names the machine that wrote
             info.external_attr = 0o644 << 16

@@ -233,7 +233,7 @@ class Bundle:
             "cache": self.cache,
         }
         with translated():
-            packed = index.build(manifests.parse(archive.canonical(document), "manifest"))
+            packed = index.build(manifests.parse(archive.canonical(document), "manifest"), parts)
         document["members"][container.INDEX] = manifests.digest_of(packed)
         return {
             container.MANIFEST: archive.canonical(document),
@@ -388,7 +388,8 @@ class Bundle:
         others = set(parts) - set(manifest.members) - {container.MANIFEST}
         if others:
             raise BundleFormatError("parts that the manifest does not name", got=sorted(others))
-        if index.build(manifest) != parts[container.INDEX]:
+        behind = {name: parts[name] for name in manifest.members if name != container.INDEX}
+        if index.build(manifest, behind) != parts[container.INDEX]:
             raise BundleHashError("the index does not match the manifest", argument=container.INDEX)
         count = sum(len(kernel.forms) for kernel in manifest.kernels.values())
         return Evidence(len(manifest.kernels), count, len(manifest.members), self.digest)

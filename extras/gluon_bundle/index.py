@@ -1,15 +1,16 @@
-"""`index.bin`: the manifest in a form that C reads without a parser of JSON.
+"""`index.bin`: the manifest in a form that C reads without a parser of JSON, where it is in the file.
 
-Little-endian records, one behind the other, each followed by those that it counts. Strings end with 0 and are at the
-end. `c/bundle_file.h` of gluon-runtime reads it, docs/bundles.md lists the records.
+Little-endian records that name each other, texts, and code objects of the file by their places, in bytes from the first
+record. Texts end with 0. `c/bundle_file.h` of gluon-runtime reads it, docs/bundles.md lists the records.
 """
 
 from __future__ import annotations
 
 import json
 import struct
-from typing import Iterator
+from typing import Iterable, Mapping
 
+from gluon_bundle import archive
 from gluon_runtime.conditions import CONSTANT_SCORE, KINDS, Condition, condition
 from gluon_runtime.manifest import (
     Constant,
@@ -26,24 +27,34 @@ from gluon_runtime.manifest import (
 __all__ = ["MAGIC", "VERSION", "build"]
 
 MAGIC = b"GLBINDEX"
-VERSION = 4
-_HEADER = struct.Struct("<8s4I")
-_KERNEL = struct.Struct("<3I")
-_FORM = struct.Struct("<25I")
+VERSION = 5
+_HEADER = struct.Struct("<8s3I")
+_KERNEL = struct.Struct("<6I")
+_FORM = struct.Struct("<29I")
+_CODE = struct.Struct("<2I")
+_CODE_IN_FORM = 8 * 4
 _OTHERS = {*KINDS} - {"integer", "unsigned"}
 
 
-class _Strings:
-    def __init__(self) -> None:
-        self.data = bytearray(b"\0")
-        self._known = {"": 0}
+class _Index:
+    """The bytes of an index that grows."""
 
-    def __call__(self, text: str) -> int:
-        """Return the place of `text`, counted from the first string."""
-        if text not in self._known:
-            self._known[text] = len(self.data)
-            self.data += text.encode() + b"\0"
-        return self._known[text]
+    def __init__(self, first: int):
+        self.data = bytearray(first)
+        self._texts: dict[str, int] = {}
+
+    def text(self, text: str) -> int:
+        """Return the place of a text."""
+        if text not in self._texts:
+            self._texts[text] = self.add([text.encode() + b"\0"])
+        return self._texts[text]
+
+    def add(self, records: Iterable[bytes]) -> int:
+        """Return the place of new records in a row."""
+        content = b"".join(records)  # may add texts
+        place = len(self.data)
+        self.data += content
+        return place
 
 
 def text_of(constant: Constant) -> str:
@@ -53,27 +64,31 @@ def text_of(constant: Constant) -> str:
     return json.dumps(constant.value, separators=(",", ":"))
 
 
-def build(manifest: Manifest) -> bytes:
-    """Return the index of a manifest; the same for the same manifest."""
-    strings = _Strings()
-    records = [
-        record
-        for name, kernel in sorted(manifest.kernels.items())
-        for record in _kernel(name, kernel, manifest, strings)
-    ]
-    forms = sum(len(kernel.forms) for kernel in manifest.kernels.values())
-    head = _HEADER.pack(MAGIC, VERSION, len(manifest.kernels), forms, len(strings.data))
-    return b"".join([head, *records, bytes(strings.data)])
+def build(manifest: Manifest, parts: Mapping[str, bytes]) -> bytes:
+    """Return the index of a manifest; the same for the same manifest and parts.
 
-
-def _kernel(name: str, kernel: Kernel, manifest: Manifest, strings: _Strings) -> Iterator[bytes]:
-    """Yield the records of a kernel."""
-    yield _KERNEL.pack(strings(name), len(kernel.parameters), len(kernel.forms))
-    for parameter in kernel.parameters:
-        yield strings(parameter.name).to_bytes(4, "little")
-    for form in kernel.forms:
-        yield _form(form, manifest.members[form.code], strings)
-        yield from _arguments(kernel, form, manifest.rules, strings)
+    Args:
+        parts: the content of the members of the file behind the index.
+    """
+    count = len(manifest.kernels)
+    index = _Index(_HEADER.size + count * _KERNEL.size)
+    _HEADER.pack_into(index.data, 0, MAGIC, VERSION, _HEADER.size, count)
+    codes: dict[int, str] = {}
+    for number, (name, kernel) in enumerate(sorted(manifest.kernels.items())):
+        own = _HEADER.size + number * _KERNEL.size
+        names = index.add([index.text(p.name).to_bytes(4, "little") for p in kernel.parameters])
+        facts = [_facts(form, manifest, kernel, index) for form in kernel.forms]
+        forms = len(index.data)
+        for place, (form, fields) in enumerate(zip(kernel.forms, facts)):
+            codes[index.add([_FORM.pack(forms + place * _FORM.size, own, *fields)])] = form.code
+        tables = names, len(kernel.parameters), forms, len(kernel.forms)
+        _KERNEL.pack_into(index.data, own, own, index.text(name), *tables)
+    index.add([b"\0"])
+    behind = archive.places(parts)
+    for place, member in codes.items():
+        code = len(index.data) + behind[member], len(parts[member])
+        _CODE.pack_into(index.data, place + _CODE_IN_FORM, *code)
+    return bytes(index.data)
 
 
 def _strict(known: Condition, code: str) -> Condition:
@@ -83,9 +98,9 @@ def _strict(known: Condition, code: str) -> Condition:
     return known._replace(scores={k: known.scores[k] for k in known.scores.keys() & _OTHERS})
 
 
-def _arguments(kernel: Kernel, form: Form, rules: Rules, strings: _Strings) -> Iterator[bytes]:
-    """Yield the records of the arguments of a form, those of tuples in a row."""
-    fields = {field.path: field for field in form.packing.fields}
+def _arguments(kernel: Kernel, form: Form, rules: Rules, index: _Index) -> list[bytes]:
+    """Return the records of the arguments of a form, those of tuples in a row."""
+    fields, records = {field.path: field for field in form.packing.fields}, []
     for path, pattern in leaves_of(form.arguments):
         parameter, field = kernel.parameters[path[0]], fields.get(path)
         offset, code, encoding = 0 if field is None else field.offset, 0, None
@@ -96,7 +111,7 @@ def _arguments(kernel: Kernel, form: Form, rules: Rules, strings: _Strings) -> I
             code = ord("y") if field.code == "bf16" else ord(field.code)
         elif isinstance(pattern, Described):
             assert field is not None and field.map is not None
-            number, text, encoding = 2, pattern.text, field.map
+            number, text, encoding = 2, pattern.element, field.map
             known = Condition({"descriptor": 0})
         else:
             assert isinstance(pattern, Constant)
@@ -105,11 +120,13 @@ def _arguments(kernel: Kernel, form: Form, rules: Rules, strings: _Strings) -> I
             if parameter.constexpr:
                 scores = dict.fromkeys((*scores, "boolean", "left out"), 0)
             known = Condition(scores)
-        words = strings(spoken(pattern, rules))
-        yield known.packed(number, path[0], strings(text), code, offset, words, encoding)
+        texts = index.text(text), index.text(spoken(pattern, rules))
+        records.append(known.packed(number, path[0], texts[0], code, offset, texts[1], encoding))
+    return records
 
 
-def _form(form: Form, digest: str, strings: _Strings) -> bytes:
+def _facts(form: Form, manifest: Manifest, kernel: Kernel, index: _Index) -> list[int]:
+    """Return the words of a form from its texts on, without the place of its code."""
     launch, packing = form.launch, form.packing
     options = {name: form.options[name] for name in form.explicit}
     texts = (
@@ -118,11 +135,12 @@ def _form(form: Form, digest: str, strings: _Strings) -> bytes:
         form.architecture,
         launch.entry,
         json.dumps(options, sort_keys=True, separators=(",", ":")),
-        form.code,
-        digest,
+        manifest.members[form.code],
     )
-    return _FORM.pack(
-        *map(strings, texts),
+    arguments = _arguments(kernel, form, manifest.rules, index)
+    return [
+        *map(index.text, texts),
+        *(0, 0),
         launch.num_warps,
         launch.warp_size,
         launch.num_ctas,
@@ -135,5 +153,6 @@ def _form(form: Form, digest: str, strings: _Strings) -> bytes:
         *launch.profile_scratch,
         packing.size,
         *packing.scratch,
-        len(leaves_of(form.arguments)),
-    )
+        index.add(arguments),
+        len(arguments),
+    ]

@@ -89,10 +89,11 @@ static gb_status open_driver(gb_device *self, const Driver *driver, int index, g
 
 static int has_code_for(const gb_bundle *bundle, const Driver *driver)
 {
-    uint32_t i = 0;
-    while (i < bundle->header->forms && strcmp(bundle->forms[i].info.driver, driver->name) != 0)
-        i++;
-    return i < bundle->header->forms;
+    for (size_t i = 0; i < gb_kernel_count(bundle); i++)
+        for (size_t f = 0; f < gb_form_count(gb_kernel_at(bundle, i)); f++)
+            if (strcmp(TEXT(gb_form_at(gb_kernel_at(bundle, i), f), DRIVER), driver->name) == 0)
+                return 1;
+    return 0;
 }
 
 gb_device *gb_device_open(const gb_bundle *bundle, int index, gb_error *error)
@@ -153,9 +154,8 @@ static gb_status set_up(gb_device *self, void *function, const gb_form_info *inf
     return status ? fail(error, GB_DRIVER, "%s cannot be set up: error %d of the driver", info->entry, status) : GB_OK;
 }
 
-static gb_status load(gb_device *self, const gb_form *form, void **function, gb_error *error)
+static gb_status load(gb_device *self, const gb_form *form, const gb_form_info *info, void **function, gb_error *error)
 {
-    const gb_form_info *info = &form->info;
     char digest[DIGITS + 1];
     void *module = NULL;
     int status;
@@ -165,7 +165,7 @@ static gb_status load(gb_device *self, const gb_form *form, void **function, gb_
             return GB_OK;
         }
     digest_of(info->code, info->code_size, digest);
-    if (strcmp(digest, form->kernel->bundle->strings + form->row->text[DIGEST].place) != 0)
+    if (strcmp(digest, TEXT(form, DIGEST)) != 0)
         return fail(error, GB_HASH, "the code of %s was exchanged: its sha256 is %s", info->entry, digest);
     if ((status = self->calls[LOAD](&module, info->code)) ||
         (status = self->calls[FIND](function, module, info->entry)))

@@ -1,54 +1,51 @@
 /* The file of a bundle, an archive with an index: part of gluon_bundle.c, which includes it. */
 
 #define FORMAT 1
-#define INDEX_VERSION 4
+#define INDEX_VERSION 5
 #define MOST_BUFFER (1 << 15) /* bytes of the arguments of a launch; no driver takes more */
 
-/* Records of the file, at any address. Those of the index are gluon_bundle.index's: the header, then each kernel, its
- * parameters, and its forms, each in front of its arguments. Texts are places in the strings. */
+/* Records of the file, at any address. Those of the index are gluon_bundle.index's: the header, the kernels, and all that
+ * these name by their places, in bytes from the header. The last byte is 0, so that a text may begin at any place. */
 typedef struct RECORD {
     char magic[4];
     uint16_t version, flags, method, time, date;
     uint32_t checksum, packed, size;
     uint16_t name, more;
 } LocalHeader; /* of a member of the archive; its name and more follow, then its content */
+typedef struct RECORD { uint32_t at; } Place;
+typedef struct RECORD { uint32_t at, count; } Table;
+struct RECORD gb_kernel {
+    uint32_t own; /* its place */
+    Place name;
+    Table parameters, forms; /* the places of names, and forms */
+};
+enum { TARGET, DRIVER, ARCHITECTURE, ENTRY, OPTIONS, DIGEST, TEXTS };
+struct RECORD gb_form {
+    uint32_t own, kernel;
+    Place text[TEXTS];
+    Table code;         /* behind the index */
+    uint32_t facts[15]; /* those of gb_form_info from num_warps to buffer_size */
+    uint32_t scratch[2];
+    Table arguments;
+};
+_Static_assert(offsetof(gb_form_info, num_warps) + 14 * 4 == offsetof(gb_form_info, buffer_size), "facts in a row");
 typedef struct RECORD {
     char magic[8];
-    uint32_t version, kernels, forms, strings_size;
+    uint32_t version;
+    Table kernels;
 } Header;
-typedef struct RECORD { uint32_t place; } TextRow;
-typedef struct RECORD { TextRow name; uint32_t parameters, forms; } KernelRow;
-enum { TARGET, DRIVER, ARCHITECTURE, ENTRY, OPTIONS, CODE, DIGEST, TEXTS };
-typedef struct RECORD {
-    TextRow text[TEXTS];
-    uint32_t facts[15]; /* those of gb_form_info from num_warps to buffer_size */
-    uint32_t scratch[2], arguments;
-} FormRow;
-_Static_assert(offsetof(gb_form_info, num_warps) + 14 * 4 == offsetof(gb_form_info, buffer_size), "facts in a row");
 
-struct gb_kernel {
-    const gb_bundle *bundle;
-    const KernelRow *row;
-    const TextRow *parameters;
-    const gb_form *forms;
-};
-
-struct gb_form {
-    const gb_kernel *kernel;
-    const FormRow *row;
-    const ArgumentRow *arguments;
-    gb_form_info info;
-};
+/* The address of a place that a kernel or form names. */
+#define AT(record, place) ((const void *)((const char *)(record) - (record)->own + (place)))
+#define TEXT(form, which) ((const char *)AT(form, (form)->text[which].at))
 
 struct gb_bundle {
-    const unsigned char *data, *next; /* next: of the records, of which `left` bytes are not read */
-    size_t size, left;
+    const unsigned char *data;
+    size_t size;
     void *owned;
     char digest[DIGITS + 1];
-    const Header *header;
-    const char *strings;
-    gb_kernel *kernels;
-    gb_form *forms;
+    const Header *index;
+    size_t index_size;
 };
 
 static gb_status fail(gb_error *error, gb_status status, const char *format, ...)
@@ -62,6 +59,53 @@ static gb_status fail(gb_error *error, gb_status status, const char *format, ...
     }
     return status;
 }
+
+/* -- its kernels and forms ------------------------------------------------------------------------- */
+
+const char *gb_digest(const gb_bundle *self) { return self->digest; }
+size_t gb_kernel_count(const gb_bundle *self) { return self->index->kernels.count; }
+size_t gb_parameter_count(const gb_kernel *kernel) { return kernel->parameters.count; }
+size_t gb_form_count(const gb_kernel *kernel) { return kernel->forms.count; }
+const char *gb_kernel_name(const gb_kernel *kernel) { return AT(kernel, kernel->name.at); }
+static const gb_kernel *kernel_of(const gb_form *form) { return AT(form, form->kernel); }
+static const ArgumentRow *arguments_of(const gb_form *form) { return AT(form, form->arguments.at); }
+
+const gb_kernel *gb_kernel_at(const gb_bundle *self, size_t index)
+{
+    const gb_kernel *first = (const void *)((const char *)self->index + self->index->kernels.at);
+    return index < gb_kernel_count(self) ? first + index : NULL;
+}
+
+const gb_form *gb_form_at(const gb_kernel *kernel, size_t index)
+{
+    const gb_form *first = AT(kernel, kernel->forms.at);
+    return index < gb_form_count(kernel) ? first + index : NULL;
+}
+
+const char *gb_parameter_name(const gb_kernel *kernel, size_t index)
+{
+    const Place *names = AT(kernel, kernel->parameters.at);
+    return index < gb_parameter_count(kernel) ? AT(kernel, names[index].at) : NULL;
+}
+
+const gb_kernel *gb_find(const gb_bundle *self, const char *name, gb_error *error)
+{
+    for (size_t i = 0; i < gb_kernel_count(self); i++)
+        if (strcmp(gb_kernel_name(gb_kernel_at(self, i)), name) == 0)
+            return gb_kernel_at(self, i);
+    fail(error, GB_KERNEL, "the bundle has no kernel '%s'", name);
+    return NULL;
+}
+
+static gb_form_info info_of(const gb_form *form)
+{
+    gb_form_info info = {TEXT(form, TARGET), TEXT(form, DRIVER), TEXT(form, ARCHITECTURE), TEXT(form, ENTRY),
+                         TEXT(form, OPTIONS), .code = AT(form, form->code.at), .code_size = form->code.count};
+    memcpy((char *)&info + offsetof(gb_form_info, num_warps), form->facts, sizeof form->facts);
+    return info;
+}
+
+void gb_form_get(const gb_form *form, gb_form_info *info) { *info = info_of(form); }
 
 /* -- the archive ---------------------------------------------------------------------------------- */
 
@@ -94,153 +138,112 @@ static gb_status check_file(gb_bundle *self, const char *where, gb_error *error)
     return GB_OK;
 }
 
-/* Find a member by its name; NULL where there is none, or one before it is not stored as bundles do. */
-static const unsigned char *member(const gb_bundle *self, const char *name, size_t *size)
+/* Find the index; return 0 where there is none, or a member before it is not stored as bundles do. */
+static int find_index(gb_bundle *self)
 {
-    size_t place = 0, left;
+    size_t before, place = 0, left;
     while ((left = self->size - place) >= sizeof(LocalHeader)) {
         const LocalHeader *head = (const LocalHeader *)(self->data + place);
-        const unsigned char *text = self->data + place + sizeof *head;
-        size_t before = sizeof *head + head->name + head->more;
+        before = sizeof *head + head->name + head->more;
         if (memcmp(head->magic, "PK\3\4", 4) != 0 || head->flags & ~0x800 || head->method ||
             head->packed != head->size || before > left || head->size > left - before)
-            return NULL;
-        *size = head->size;
-        if (head->name == strlen(name) && memcmp(text, name, head->name) == 0)
-            return self->data + place + before;
+            return 0;
+        self->index = (const Header *)(self->data + place + before);
+        self->index_size = head->size;
+        if (head->name == 9 && memcmp(head + 1, "index.bin", 9) == 0)
+            return 1;
         place += before + head->size;
     }
-    return NULL;
+    return 0;
 }
 
 /* -- the index ------------------------------------------------------------------------------------ */
 
-/* Return the next `count` records; NULL where the index has fewer. */
-static const void *take(gb_bundle *self, size_t count, size_t size)
+/* Return whether a table of records of `each` bytes is within `size` bytes. */
+static int is_within(size_t size, Table table, size_t each)
 {
-    const unsigned char *first = self->next;
-    if (count > self->left / size)
-        return NULL;
-    self->next += count * size;
-    self->left -= count * size;
-    return first;
+    return table.at <= size && table.count <= (size - table.at) / each;
 }
 
-/* Return whether `count` texts are in the index. */
-static int are_texts(const gb_bundle *self, const TextRow *texts, size_t count)
+static int are_texts(const gb_bundle *self, const Place *texts, size_t count)
 {
-    while (count > 0 && texts[count - 1].place < self->header->strings_size)
+    while (count > 0 && texts[count - 1].at < self->index_size)
         count--;
     return count == 0;
 }
 
-/* Return whether `size` bytes of a buffer are within it. */
-static int is_within(const gb_form *form, uint32_t place, uint32_t size)
+static int is_argument(const gb_bundle *self, const gb_form *form, size_t buffer, const ArgumentRow *row)
 {
-    return place <= form->info.buffer_size && size <= form->info.buffer_size - place;
-}
-
-static int is_argument(const gb_form *form, const ArgumentRow *row)
-{
-    uint32_t texts = form->kernel->bundle->header->strings_size, rank = (uint32_t)row->map.rank;
-    if (row->parameter >= form->kernel->row->parameters || row->text >= texts || row->words >= texts || !row->divisor)
+    uint32_t rank = (uint32_t)row->map.rank, described = MAP_BYTES + 4 * (rank + rank % 2) + 8 * rank;
+    if (row->parameter >= gb_parameter_count(kernel_of(form)) || row->text >= self->index_size ||
+        row->words >= self->index_size || !row->divisor)
         return 0;
     if (row->kind == ROW_DESCRIPTOR)
-        return rank >= 1 && rank <= RANK && is_within(form, row->offset, MAP_BYTES + 4 * (rank + rank % 2) + 8 * rank);
-    return row->kind == ROW_CONSTANT || (row->kind == ROW_VALUE && is_within(form, row->offset, 8));
+        return rank >= 1 && rank <= RANK && is_within(buffer, (Table){row->offset, 1}, described);
+    return row->kind == ROW_CONSTANT || (row->kind == ROW_VALUE && is_within(buffer, (Table){row->offset, 1}, 8));
 }
 
-/* Read a form; GB_HASH where its code is not in the file. */
-static gb_status read_form(gb_bundle *self, gb_form *form)
+static int is_form(const gb_bundle *self, const gb_kernel *kernel, const gb_form *form)
 {
-    const FormRow *row = form->row = take(self, 1, sizeof *row);
-    gb_form_info *info = &form->info;
-    const char *text[TEXTS];
-    uint32_t i = 0;
-    if (row == NULL || (form->arguments = take(self, row->arguments, sizeof *form->arguments)) == NULL ||
-        !are_texts(self, row->text, TEXTS))
-        return GB_FORMAT;
-    for (int t = 0; t < TEXTS; t++)
-        text[t] = self->strings + row->text[t].place;
-    *info = (gb_form_info){.target = text[TARGET], .driver = text[DRIVER], .architecture = text[ARCHITECTURE],
-                           .entry = text[ENTRY], .options = text[OPTIONS]};
-    memcpy((char *)info + offsetof(gb_form_info, num_warps), row->facts, sizeof row->facts);
-    while (i < row->arguments && is_argument(form, &form->arguments[i]))
-        i++;
-    if (i < row->arguments || info->buffer_size > MOST_BUFFER || !is_within(form, row->scratch[0], 8) ||
-        !is_within(form, row->scratch[1], 8))
-        return GB_FORMAT;
-    info->code = member(self, text[CODE], &info->code_size);
-    return info->code == NULL ? GB_HASH : GB_OK;
+    size_t size = self->index_size, file = self->size - (size_t)((const unsigned char *)self->index - self->data);
+    uint32_t buffer;
+    if (AT(form, 0) != self->index || kernel_of(form) != kernel || !are_texts(self, form->text, TEXTS) ||
+        !is_within(file, form->code, 1) || !is_within(size, form->arguments, sizeof(ArgumentRow)))
+        return 0;
+    buffer = info_of(form).buffer_size;
+    for (uint32_t i = 0; i < form->arguments.count; i++)
+        if (!is_argument(self, form, buffer, arguments_of(form) + i))
+            return 0;
+    return buffer <= MOST_BUFFER && is_within(buffer, (Table){form->scratch[0], 1}, 8) &&
+           is_within(buffer, (Table){form->scratch[1], 1}, 8);
 }
 
-/* Read a kernel, whose forms come to `*forms`. */
-static gb_status read_kernel(gb_bundle *self, gb_kernel *kernel, gb_form **forms)
+static int is_kernel(const gb_bundle *self, const gb_kernel *kernel)
 {
-    const KernelRow *row = kernel->row = take(self, 1, sizeof *row);
-    gb_status status = GB_OK;
-    kernel->bundle = self;
-    kernel->forms = *forms;
-    if (row == NULL || (kernel->parameters = take(self, row->parameters, sizeof *kernel->parameters)) == NULL ||
-        !are_texts(self, &row->name, 1) || !are_texts(self, kernel->parameters, row->parameters) ||
-        row->forms > self->header->forms - (size_t)(*forms - self->forms))
-        return GB_FORMAT;
-    for (; !status && *forms < kernel->forms + row->forms; (*forms)++) {
-        (*forms)->kernel = kernel;
-        status = read_form(self, *forms);
-    }
-    return status;
+    size_t size = self->index_size;
+    if (AT(kernel, 0) != self->index || !are_texts(self, &kernel->name, 1) ||
+        !is_within(size, kernel->parameters, sizeof(Place)) || !is_within(size, kernel->forms, sizeof(gb_form)) ||
+        !are_texts(self, AT(kernel, kernel->parameters.at), kernel->parameters.count))
+        return 0;
+    for (uint32_t i = 0; i < kernel->forms.count; i++)
+        if (!is_form(self, kernel, gb_form_at(kernel, i)))
+            return 0;
+    return 1;
 }
 
-static gb_status read_index(gb_bundle *self)
+static gb_status check_index(gb_bundle *self)
 {
-    const Header *header = NULL;
-    gb_status status = GB_OK;
-    if ((self->next = member(self, "index.bin", &self->left)) != NULL)
-        header = take(self, 1, sizeof *header);
-    if (header == NULL || memcmp(header->magic, "GLBINDEX", 8) != 0)
+    if (!find_index(self) || self->index_size <= sizeof(Header) || memcmp(self->index->magic, "GLBINDEX", 8) != 0)
         return GB_FORMAT;
-    if (header->version != INDEX_VERSION)
+    if (self->index->version != INDEX_VERSION)
         return GB_VERSION;
-    if (!header->strings_size || header->strings_size > self->left || self->next[self->left - 1] ||
-        header->kernels > self->left / sizeof(KernelRow) || header->forms > self->left / sizeof(FormRow))
+    if (!is_within(self->index_size, self->index->kernels, sizeof(gb_kernel)) ||
+        ((const char *)self->index)[self->index_size - 1])
         return GB_FORMAT;
-    self->left -= header->strings_size;
-    self->strings = (const char *)self->next + self->left;
-    self->header = header;
-    self->kernels = calloc((size_t)header->kernels + 1, sizeof *self->kernels);
-    gb_form *forms = self->forms = calloc((size_t)header->forms + 1, sizeof *forms);
-    if (self->kernels == NULL || forms == NULL)
-        return GB_MEMORY;
-    for (uint32_t i = 0; !status && i < header->kernels; i++)
-        status = read_kernel(self, &self->kernels[i], &forms);
-    return status || (!self->left && forms == self->forms + header->forms) ? status : GB_FORMAT;
+    for (uint32_t i = 0; i < self->index->kernels.count; i++)
+        if (!is_kernel(self, gb_kernel_at(self, i)))
+            return GB_FORMAT;
+    return GB_OK;
 }
 
 static gb_bundle *open_named(const void *data, size_t size, void *owned, const char *where, gb_error *error)
 {
-    gb_error own;
-    gb_bundle *self = calloc(1, sizeof *self);
+    gb_bundle *self = malloc(sizeof *self);
     gb_status status;
-    error = error == NULL ? &own : error;
-    *error = (gb_error){GB_OK, ""};
     if (self == NULL) {
         fail(error, GB_MEMORY, "out of memory");
         free(owned);
         return NULL;
     }
-    self->data = data;
-    self->size = size;
-    self->owned = owned;
-    if (!check_file(self, where, error) && (status = read_index(self)) != GB_OK)
+    *self = (gb_bundle){.data = data, .size = size, .owned = owned};
+    if ((status = check_file(self, where, error)) == GB_OK && (status = check_index(self)) != GB_OK)
         fail(error, status, status == GB_VERSION ? "%s: this loader does not read the version of the index"
-                            : status == GB_HASH  ? "%s: code that the index names is missing"
-                            : status == GB_MEMORY ? "%s: out of memory"
-                                                  : "%s: the index is not as the format says", where);
-    if (error->status) {
+                                                 : "%s: the index is not as the format says", where);
+    if (status) {
         gb_close(self);
         return NULL;
     }
+    fail(error, GB_OK, "%s", "");
     return self;
 }
 
@@ -270,43 +273,7 @@ gb_bundle *gb_open(const char *path, gb_error *error)
 
 void gb_close(gb_bundle *self)
 {
-    if (self == NULL)
-        return;
-    free(self->kernels);
-    free(self->forms);
-    free(self->owned);
+    if (self != NULL)
+        free(self->owned);
     free(self);
-}
-
-/* -- its kernels and forms ------------------------------------------------------------------------- */
-
-const char *gb_digest(const gb_bundle *self) { return self->digest; }
-size_t gb_kernel_count(const gb_bundle *self) { return self->header->kernels; }
-size_t gb_parameter_count(const gb_kernel *kernel) { return kernel->row->parameters; }
-size_t gb_form_count(const gb_kernel *kernel) { return kernel->row->forms; }
-void gb_form_get(const gb_form *form, gb_form_info *info) { *info = form->info; }
-const char *gb_kernel_name(const gb_kernel *kernel) { return kernel->bundle->strings + kernel->row->name.place; }
-
-const gb_kernel *gb_kernel_at(const gb_bundle *self, size_t index)
-{
-    return index < gb_kernel_count(self) ? &self->kernels[index] : NULL;
-}
-
-const gb_form *gb_form_at(const gb_kernel *kernel, size_t index)
-{
-    return index < gb_form_count(kernel) ? &kernel->forms[index] : NULL;
-}
-
-const char *gb_parameter_name(const gb_kernel *kernel, size_t index)
-{
-    return index < gb_parameter_count(kernel) ? kernel->bundle->strings + kernel->parameters[index].place : NULL;
-}
-
-const gb_kernel *gb_find(const gb_bundle *self, const char *name, gb_error *error)
-{
-    for (size_t i = 0; i < gb_kernel_count(self); i++)
-        if (strcmp(gb_kernel_name(&self->kernels[i]), name) == 0)
-            return &self->kernels[i];
-    fail(error, GB_KERNEL, "the bundle has no kernel '%s'", name);
-    return NULL;
 }

@@ -23,12 +23,10 @@ static const gb_descriptor *descriptor_of(const gb_value *value)
 }
 
 /* Return whether a descriptor is of the element type, rank and box that an argument was compiled for. */
-static int descriptor_fits(const ArgumentRow *row, const char *type, const gb_value *value)
+static int descriptor_fits(const ArgumentRow *row, const char *element, const gb_value *value)
 {
     const gb_descriptor *it = descriptor_of(value);
-    const char *element = strchr(type, '<'), *end = strchr(type, '[');
-    if (it->rank != (uint32_t)row->map.rank || element == NULL || end == NULL || it->type == NULL ||
-        strlen(it->type) != (size_t)(end - ++element) || memcmp(it->type, element, strlen(it->type)) != 0 ||
+    if (it->rank != (uint32_t)row->map.rank || it->type == NULL || strcmp(it->type, element) != 0 ||
         (uintptr_t)it->address % 16 || it->strides[it->rank - 1] != 1)
         return 0;
     for (uint32_t i = 0; i < it->rank; i++)
@@ -54,7 +52,7 @@ static int is_constant(const char *expected, const gb_value *value)
 /* Return the score of a value, or UNFIT. */
 static int score(const gb_form *form, const ArgumentRow *row, const gb_value *value)
 {
-    const char *expected = form->kernel->bundle->strings + row->text;
+    const char *expected = AT(form, row->text);
     if ((row->kind == ROW_CONSTANT && !is_constant(expected, value)) ||
         (row->kind == ROW_DESCRIPTOR && (value->kind != GB_DESCRIPTOR || !descriptor_fits(row, expected, value))))
         return UNFIT;
@@ -65,32 +63,32 @@ static int score(const gb_form *form, const ArgumentRow *row, const gb_value *va
 static gb_status misfit(const gb_form *form, const ArgumentRow *row, const char *before, const char *after,
                         gb_error *error)
 {
-    return fail(error, GB_MISSING, "%s: %s%s; expected %s", gb_parameter_name(form->kernel, row->parameter), before,
-                after, form->kernel->bundle->strings + row->words);
+    return fail(error, GB_MISSING, "%s: %s%s; expected %s", gb_parameter_name(kernel_of(form), row->parameter), before,
+                after, (const char *)AT(form, row->words));
 }
 
 static gb_status miscounted(const gb_form *form, size_t count, gb_error *error)
 {
-    return fail(error, GB_ARGUMENT, "%s takes %u arguments, got %zu", gb_kernel_name(form->kernel),
-                form->row->arguments, count);
+    return fail(error, GB_ARGUMENT, "%s takes %u arguments, got %zu", gb_kernel_name(kernel_of(form)),
+                form->arguments.count, count);
 }
 
 const gb_form *gb_select(const gb_kernel *kernel, const char *driver, const char *architecture,
                          const gb_value *values, size_t count, gb_error *error)
 {
-    const gb_form *best = NULL, *near = NULL, *form = kernel->forms, *end = form + gb_form_count(kernel);
+    const gb_form *best = NULL, *near = NULL, *form;
     int most = 0, several = 0;
     uint32_t wrong = 0, fewest = UINT32_MAX;
-    for (; form < end; form++) {
+    for (size_t number = 0; (form = gb_form_at(kernel, number)) != NULL; number++) {
         uint32_t bad = 0, first = 0;
         int total = 0;
-        if (strcmp(form->info.driver, driver) != 0 || strcmp(form->info.architecture, architecture) != 0)
+        if (strcmp(TEXT(form, DRIVER), driver) != 0 || strcmp(TEXT(form, ARCHITECTURE), architecture) != 0)
             continue;
         near = near == NULL ? form : near;
-        if (form->row->arguments != count)
+        if (form->arguments.count != count)
             continue;
         for (uint32_t i = 0; i < count; i++) {
-            int points = score(form, &form->arguments[i], &values[i]);
+            int points = score(form, arguments_of(form) + i, &values[i]);
             if (points == UNFIT && bad++ == 0)
                 first = i;
             total += points;
@@ -102,7 +100,7 @@ const gb_form *gb_select(const gb_kernel *kernel, const char *driver, const char
         }
         if (bad)
             continue;
-        int rank = 2 * total + (strcmp(form->info.options, "{}") == 0); /* usual options decide between equals */
+        int rank = 2 * total + (strcmp(TEXT(form, OPTIONS), "{}") == 0); /* usual options decide between equals */
         several = best != NULL && (rank == most || (several && rank < most));
         if (best == NULL || rank > most) {
             best = form;
@@ -119,7 +117,7 @@ const gb_form *gb_select(const gb_kernel *kernel, const char *driver, const char
     else if (fewest == UINT32_MAX)
         miscounted(near, count, error);
     else
-        misfit(near, &near->arguments[wrong], gb_kernel_name(kernel), " is not in the bundle for these arguments",
+        misfit(near, arguments_of(near) + wrong, gb_kernel_name(kernel), " is not in the bundle for these arguments",
                error);
     return NULL;
 }
@@ -131,11 +129,11 @@ static gb_status put_values(gb_device *device, const gb_form *form, const gb_val
                             unsigned char *buffer, void **parameters, gb_error *error)
 {
     void **last = parameters + MAX_VALUES - 2 * RANK - 3;
-    memset(buffer, 0, form->info.buffer_size);
-    if (count != form->row->arguments)
+    memset(buffer, 0, info_of(form).buffer_size);
+    if (count != form->arguments.count)
         return miscounted(form, count, error);
     for (size_t i = 0; i < count; i++) {
-        const ArgumentRow *row = &form->arguments[i];
+        const ArgumentRow *row = arguments_of(form) + i;
         const gb_descriptor *it = descriptor_of(&values[i]);
         unsigned char *place = buffer + row->offset;
         uint64_t word = values[i].bits;
@@ -143,7 +141,7 @@ static gb_status put_values(gb_device *device, const gb_form *form, const gb_val
         if (score(form, row, &values[i]) == UNFIT)
             return misfit(form, row, "not the argument that the form was compiled for", "", error);
         if (parameters > last)
-            return fail(error, GB_ARGUMENT, "%s takes too many arguments", gb_kernel_name(form->kernel));
+            return fail(error, GB_ARGUMENT, "%s takes too many arguments", gb_kernel_name(kernel_of(form)));
         if (row->kind != ROW_CONSTANT)
             *parameters++ = place;
         if (row->kind == ROW_VALUE && is_real((char)row->code))
@@ -152,7 +150,7 @@ static gb_status put_values(gb_device *device, const gb_form *form, const gb_val
             memcpy(place, &word, (size_t)letter_bits((char)row->code) / 8);
         if (rank && device != NULL && (status = encode(device, row->map, it, place)) != 0)
             return fail(error, GB_DRIVER, "%s: the driver cannot encode the descriptor: error %d",
-                        gb_parameter_name(form->kernel, row->parameter), status);
+                        gb_parameter_name(kernel_of(form), row->parameter), status);
         for (int d = 0; d < 2 * rank; d++) { /* the shape in 32 bits each, the strides in 64 */
             unsigned char *part = place + MAP_BYTES + (d < rank ? 4 * d : 8 * d - 4 * rank + 4 * (rank % 2));
             memcpy(part, d < rank ? &it->shape[d] : &it->strides[d - rank], d < rank ? 4 : 8);
@@ -160,7 +158,7 @@ static gb_status put_values(gb_device *device, const gb_form *form, const gb_val
         }
     }
     for (int i = 0; i < 2; i++)
-        parameters[i] = buffer + form->row->scratch[i];
+        parameters[i] = buffer + form->scratch[i];
     return GB_OK;
 }
 
@@ -173,15 +171,15 @@ gb_status gb_pack(const gb_form *form, const gb_value *values, size_t count, voi
 /* -- launching ------------------------------------------------------------------------------------ */
 
 /* Launch with arguments that are in their buffer but for the addresses of scratch memory. */
-static gb_status launch_packed(gb_device *self, const gb_form *form, void *function, const uint32_t *grid, void *stream,
-                               unsigned char *buffer, void **parameters, gb_error *error)
+static gb_status launch_packed(gb_device *self, const gb_form *form, const gb_form_info *info, void *function,
+                               const uint32_t *grid, void *stream, unsigned char *buffer, void **parameters,
+                               gb_error *error)
 {
-    const gb_form_info *info = &form->info;
     uint64_t owned[2] = {0, 0}, address, blocks = (uint64_t)grid[0] * grid[1] * grid[2] * info->num_ctas;
     int code = 0;
     for (int i = 0; !code && i < 2; i++) {
         code = scratch(self, i ? info->profile_scratch : info->global_scratch, blocks, stream, &address, &owned[i]);
-        memcpy(buffer + form->row->scratch[i], &address, sizeof address);
+        memcpy(buffer + form->scratch[i], &address, sizeof address);
     }
     code = code ? code : launch_now(self, function, info, grid, stream, parameters);
     for (int i = 0; i < 2; i++) /* the stream keeps later users behind the kernel */
@@ -195,7 +193,7 @@ static gb_status launch_packed(gb_device *self, const gb_form *form, void *funct
 gb_status gb_launch_form(gb_device *self, const gb_form *form, const uint32_t *grid, void *stream,
                          const gb_value *values, size_t count, gb_error *error)
 {
-    const gb_form_info *info = &form->info;
+    const gb_form_info facts = info_of(form), *info = &facts;
     void *function = NULL, *parameters[MAX_VALUES];
     _Alignas(64) unsigned char buffer[MOST_BUFFER];
     gb_status status = GB_OK;
@@ -208,10 +206,10 @@ gb_status gb_launch_form(gb_device *self, const gb_form *form, const uint32_t *g
     if (grid[1] > 65535 || grid[2] > 65535 || grid[0] > INT32_MAX)
         return fail(error, GB_ARGUMENT, "not a grid: %u x %u x %u", grid[0], grid[1], grid[2]);
     int empty = !grid[0] || !grid[1] || !grid[2];
-    if (!empty && ((status = enter(self, error)) || (status = load(self, form, &function, error))))
+    if (!empty && ((status = enter(self, error)) || (status = load(self, form, info, &function, error))))
         return status;
     status = put_values(empty ? NULL : self, form, values, count, buffer, parameters, error);
-    return status || empty ? status : launch_packed(self, form, function, grid, stream, buffer, parameters, error);
+    return status || empty ? status : launch_packed(self, form, info, function, grid, stream, buffer, parameters, error);
 }
 
 gb_status gb_launch(gb_device *self, const gb_kernel *kernel, const uint32_t *grid, void *stream,

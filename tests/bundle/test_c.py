@@ -37,6 +37,8 @@ OK, FORMAT, VERSION, TRUNCATED, DAMAGED, HASH, KERNEL, TARGET, MISSING, AMBIGUOU
     11
 )
 DEVICE, DRIVER = 11, 12
+HEADER, KERNEL, FORM = 20, 24, 116  # bytes of records of the index
+ARGUMENTS = 108  # the place of those of a form in its record
 
 
 @pytest.fixture(scope="session")
@@ -195,10 +197,11 @@ class TestWrongFiles:
         """Whoever computes the hash anew still reaches nothing outside of the file."""
         data = bundle_file.read_bytes()
         index = container.unpack(data, "test").members["index.bin"]
-        (parameters,) = struct.unpack_from("<I", index, 24 + 4)  # of the first kernel
-        form = 24 + 12 + 4 * parameters
-        argument = form + 100
-        places = [*range(8, 40, 4), *range(form, argument + 24, 4)]
+        kernel = HEADER
+        names, parameters, form = struct.unpack_from("<3I", index, kernel + 8)
+        (argument,) = struct.unpack_from("<I", index, form + ARGUMENTS)
+        rows = ((0, HEADER + KERNEL), (names, names + 4), (form, form + FORM), (argument, argument + 24))
+        places = [place for first, end in rows for place in range(first, end, 4)]
         files = []
         for place in places:
 
@@ -210,10 +213,10 @@ class TestWrongFiles:
             files.append(repacked(data, exchange))
         statuses = dict(zip(places, self.check(program, tmp_path, files)))
         refused = {place for place, (status, _) in statuses.items() if status}
-        assert {statuses[place][0] for place in refused} <= {FORMAT, VERSION, HASH}
-        texts = {form + 4 * word for word in range(7)}  # a form names seven
-        sizes = {form + 84, form + 88, form + 92, form + 96}  # the buffer, scratch, arguments
-        assert {8, 12, 16, 20, 24, 28, 32, 36} | texts | sizes <= refused
+        assert {statuses[place][0] for place in refused} <= {FORMAT, VERSION}
+        links = {form + 4 * word for word in range(10)}  # itself, its kernel, six texts, the code
+        sizes = {form + 4 * word for word in (24, 25, 26, 27, 28)}  # the buffer, scratch, arguments
+        assert {*range(HEADER + KERNEL)[::4], names} | links | sizes <= refused
         assert {argument, argument + 4, argument + 8, argument + 16} <= refused
         for number, place in enumerate(places):
             if place not in refused:
@@ -357,7 +360,8 @@ class TestLaunch:
                 form["launch"].update(num_ctas=16, cooperative=True, dependent=True, shared=100000)
                 form["launch"]["global_scratch"] = [64, 512]
             parsed = manifest.parse(archive.canonical(document), "test")
-            members["index.bin"] = index.build(parsed)
+            behind = {name: members[name] for name in parsed.members if name != "index.bin"}
+            members["index.bin"] = index.build(parsed, behind)
             digest = hashlib.sha256(members["index.bin"]).hexdigest()
             document["members"]["index.bin"] = digest
             members["manifest.json"] = archive.canonical(document)
