@@ -1,6 +1,6 @@
 /* `kernel[grid](...)` in C: part of engine.c.
  *
- * A `Calls` object belongs to one kernel. `over(grid)(*arguments, **options)` makes the key of a call, looks it up
+ * `Calls` is the base of the class of kernels. `over(grid)(*arguments, **options)` makes the key of a call, looks it up
  * among those that `remember` was given, and launches. A call that it has not met, or cannot read, goes to `entry` in
  * Python, which decides; one that fails goes to `run`, so that one place reports it.
  */
@@ -14,15 +14,15 @@ typedef struct {
     int flags;
 } Parameter;
 
+enum { RESULT = 3, GRID, LEFT, HIT }; /* places of a `calls.Hit`: its result, grid and constants, and their end */
+
 /* The answer to a call. */
 typedef struct Known {
     struct Known *next; /* of the same bucket */
     uint64_t hash;
-    const Launch *launch; /* NULL: the door of the kernel makes it */
+    const Launch *launch; /* NULL: Python makes it */
     PyObject *answer;    /* a tuple that owns these, and the objects whose addresses are words: */
-    PyObject *hit, *stream_of, *compiled;
-    PyObject *sizes;     /* the grid where a call names none, or None */
-    PyObject *constants; /* the values that a grid function gets for those that a call leaves out */
+    PyObject *hit, *stream_of;
     size_t count;
     uint64_t words[];
 } Known;
@@ -33,7 +33,6 @@ typedef struct {
     Parameter parameters[MAX_PARAMETERS];
     Py_ssize_t count, positional;
     PyObject *absent; /* the value of a constant that a call leaves out */
-    PyObject *door; /* an object whose attribute `entry` answers all other calls */
     PyObject *runtime, *enter, *leave, *listeners[3]; /* see Watch in calls.py; runtime may be None */
     PyObject *settings; /* the dictionary of `runtime`, empty where nobody set a hook; or None */
     PyObject *globals, *changed;
@@ -170,9 +169,9 @@ static inline int read_call(const Calls *self, Call *call, PyObject *equals, PyO
     return 0;
 }
 
-static PyObject *decide(const Calls *self, PyObject *grid, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+static PyObject *decide(Calls *self, PyObject *grid, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
 {
-    OWNED PyObject *entry = PyObject_GetAttr(self->door, names[ENTRY]);
+    OWNED PyObject *entry = PyObject_GetAttr((PyObject *)self, names[ENTRY]);
     return entry == NULL ? NULL : call_python(entry, grid, args, count, keywords);
 }
 
@@ -181,30 +180,29 @@ static PyObject *decide(const Calls *self, PyObject *grid, PyObject *const *args
 static PyObject *answer(const Calls *self, PyObject *grid, int fixed, Call *call, const Known *known, PyObject **asked)
 {
     unsigned int sizes[3];
-    grid = grid == Py_None ? known->sizes : grid;
+    grid = grid == Py_None ? PyTuple_GetItem(known->hit, GRID) : grid;
     if (fixed)
         memcpy(sizes, self->sizes, sizeof sizes);
     else if (read_grid(grid, sizes) < 0) {
         if (!PyCallable_Check(grid))
             return NULL;
-        *asked = ask_grid(self, grid, call->values, known->constants);
+        *asked = ask_grid(self, grid, call->values, PyTuple_GetItem(known->hit, LEFT));
         if (*asked == NULL || read_grid(*asked, sizes) < 0)
             return NULL;
         Py_CLEAR(*asked);
     }
     if (send(known->launch, known->stream_of, &call->reader, NULL, sizes, call->stream) == 0)
-        return Py_NewRef(known->compiled);
+        return Py_NewRef(PyTuple_GetItem(known->hit, RESULT));
     PyErr_Clear(); /* Python tries again, or says why not */
     return NULL;
 }
 
 /* Have Python make a launch that is none of this engine, on another device, or that failed. */
-static PyObject *run(const Calls *self, const Call *call, const Known *known, PyObject *grid)
+static PyObject *run(Calls *self, const Call *call, const Known *known, PyObject *grid)
 {
     OWNED PyObject *values = tuple_of(NULL, call->values, self->count);
-    PyObject *stream = call->stream == NULL ? Py_None : call->stream;
-    return values == NULL ? NULL
-                          : PyObject_CallMethodObjArgs(self->door, names[RUN], known->hit, grid, stream, values, NULL);
+    PyObject *door = (PyObject *)self, *stream = call->stream == NULL ? Py_None : call->stream;
+    return values == NULL ? NULL : PyObject_CallMethodObjArgs(door, names[RUN], known->hit, grid, stream, values, NULL);
 }
 
 /* Find the answer of a call, by its constants or by equal ones. */
@@ -262,6 +260,8 @@ static PyObject *calls_over(PyObject *object, PyObject *grid)
     Calls *self = (Calls *)object;
     unsigned int sizes[3];
     int fixed = read_grid(grid, sizes) == 0;
+    if (self->owner == NULL)
+        return PyErr_Format(PyExc_TypeError, "Calls.__init__ was not called");
     if (fixed && self->latest != NULL && memcmp(self->sizes, sizes, sizeof sizes) == 0)
         return Py_NewRef(self->latest);
     OWNED PyObject *before = NULL, *bound = PyTuple_Pack(2, object, grid);
@@ -298,18 +298,16 @@ static void forget_calls(Calls *self)
 static PyObject *calls_remember(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
 {
     Calls *self = (Calls *)object;
-    PyObject *ignored;
     Known fresh;
     Call call;
     int ranged = count == 5 ? PyObject_IsTrue(args[3]) : 0;
-    if (count != 5 || !PyTuple_Check(args[0]) || !PyTuple_Check(args[4]))
+    if (count != 5 || !PyTuple_Check(args[0]) || PyTuple_Size(args[0]) != HIT || !PyTuple_Check(args[4]))
         return PyErr_Format(PyExc_TypeError, "remember takes a hit, a launch, a stream, whether it is ranged, and classes");
     fresh.hit = args[0];
     fresh.launch = args[1] == Py_None ? NULL : PyCapsule_GetPointer(args[1], LAUNCH);
     fresh.stream_of = args[2];
     OWNED PyObject *owners = PyList_New(0), *answer = Py_BuildValue("OOOO", args[0], args[1], args[2], owners);
-    if (answer == NULL || !PyArg_ParseTuple(args[0], "OOOOOO", &ignored, &ignored, &ignored, &fresh.compiled,
-                                            &fresh.sizes, &fresh.constants))
+    if (answer == NULL || PyErr_Occurred())
         return NULL;
     if ((ranged && !self->ranged) || self->used >= MOST_CALLS)
         forget_calls(self);
@@ -393,24 +391,20 @@ static int declare(Calls *self, PyObject *parameters)
     return 0;
 }
 
-static PyObject *calls_new(PyTypeObject *cls, PyObject *args, PyObject *Py_UNUSED(keywords))
+static int calls_init(PyObject *object, PyObject *args, PyObject *Py_UNUSED(keywords))
 {
+    Calls *self = (Calls *)object;
     PyObject *parameters;
-    allocfunc allocate = (allocfunc)PyType_GetSlot(cls, Py_tp_alloc);
-    Calls *self = (Calls *)allocate(cls, 0); /* zeroed */
-    if (self == NULL)
-        return NULL;
+    if (self->owner != NULL || (self->equals = PyDict_New()) == NULL)
+        return -1;
     Py_INCREF(self->owner = args);
-    self->equals = PyDict_New();
-    if (self->equals == NULL ||
-        !PyArg_ParseTuple(args, "O!OO(OOO(OOO)OO)OOO(LLLL)", &PyTuple_Type, &parameters, &self->absent,
-                          &self->door, &self->runtime, &self->enter, &self->leave, &self->listeners[0],
-                          &self->listeners[1], &self->listeners[2], &self->globals, &self->changed, &self->settings,
-                          &self->stream, &self->is_small, &self->rules.divides, &self->rules.constant,
-                          &self->rules.least, &self->rules.most) ||
-        declare(self, parameters) < 0)
-        Py_CLEAR(self);
-    return (PyObject *)self;
+    return PyArg_ParseTuple(args, "O!O(OOO(OOO)OO)OOO(LLLL)", &PyTuple_Type, &parameters, &self->absent,
+                            &self->runtime, &self->enter, &self->leave, &self->listeners[0],
+                            &self->listeners[1], &self->listeners[2], &self->globals, &self->changed, &self->settings,
+                            &self->stream, &self->is_small, &self->rules.divides, &self->rules.constant,
+                            &self->rules.least, &self->rules.most)
+               ? declare(self, parameters)
+               : -1;
 }
 
 static PyMethodDef calls_methods[] = {
@@ -423,9 +417,9 @@ static PyMethodDef calls_methods[] = {
     {NULL, NULL, 0, NULL}};
 
 static PyType_Slot calls_slots[] = {
-    {Py_tp_new, calls_new},           {Py_tp_dealloc, calls_free}, {Py_tp_traverse, calls_traverse},
+    {Py_tp_init, calls_init},         {Py_tp_dealloc, calls_free}, {Py_tp_traverse, calls_traverse},
     {Py_tp_clear, calls_clear},       {Py_tp_methods, calls_methods},
     {0, NULL}};
 
 static PyType_Spec calls_spec = {"gluon_runtime._engine.Calls", sizeof(Calls), 0,
-                                 Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, calls_slots};
+                                 Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, calls_slots};

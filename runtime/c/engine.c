@@ -11,7 +11,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#define VERSION 18     /* of this interface; native.py takes no other */
+#define VERSION 19     /* of this interface; native.py takes no other */
 #define MAX_KINDS 512  /* letters that describe the arguments, brackets of tuples included */
 #define MAX_PARAMETERS 128
 #define CACHE_SIZE 1024 /* tensor maps kept; a power of two */

@@ -62,7 +62,7 @@ class Watch(NamedTuple):
     changed: Optional[Callable[[], bool]] = None
 
 
-class Calls:
+class Calls(native.engine.Calls):  # type: ignore[misc] # that in C
     """A kernel whose calls are answered: base of the kernels of the compiler and of bundles.
 
     Args:
@@ -74,7 +74,6 @@ class Calls:
 
     Attributes:
         over: `over(grid)(*arguments, **options)` answers any call.
-        front: the calls that the C engine knows.
         learns: the engine may learn calls: it can tell them apart.
         comparable: classes of constants whose equals compile alike.
         grid_error: the class of the error for what is no grid.
@@ -104,10 +103,7 @@ class Calls:
         stream = "stream" if takes_stream else None
         known, constant = (self.declared, rules.constants[0]) if self.learns else ((), 0)
         table = (rules.divisibility - 1, constant, *rules.integers[0][1:])
-        self.front = native.engine.Calls(
-            known, ABSENT, self, tuple(watch), settings, stream, rules.is_small, table
-        )
-        self.over = self.front.over
+        super().__init__(known, ABSENT, tuple(watch), settings, stream, rules.is_small, table)
 
     # -- asked of a kernel -------------------------------------------------------------------------------
 
@@ -218,7 +214,7 @@ class Calls:
         """
         if self.learns:
             answer, named = (hit, *self._in_c(hit, values)), dict(zip(self.names, values))
-            self.front.remember(*answer, ranged, self.comparable, **named, **options)
+            self.remember(*answer, ranged, self.comparable, **named, **options)
 
     @staticmethod
     def _in_c(hit: Hit, values: Values) -> tuple[Any, Any]:
@@ -226,10 +222,6 @@ class Calls:
         native.teach()
         launcher = getattr(hit.launch, "engine", None)
         return launcher, launcher and native.stream(hit.stream_of)
-
-    def forget(self) -> None:
-        """Know no call any more."""
-        self.front.forget()
 
     def handle(self, passed: Values, hit: Hit, sizes: Any) -> Callable[..., None]:
         """Return `f(*arguments)`, which launches and decides nothing; constants may be left out.

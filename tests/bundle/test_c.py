@@ -200,7 +200,12 @@ class TestWrongFiles:
         kernel = HEADER
         names, parameters, form = struct.unpack_from("<3I", index, kernel + 8)
         (argument,) = struct.unpack_from("<I", index, form + ARGUMENTS)
-        rows = ((0, HEADER + KERNEL), (names, names + 4), (form, form + FORM), (argument, argument + 24))
+        rows = (
+            (0, HEADER + KERNEL),
+            (names, names + 4),
+            (form, form + FORM),
+            (argument, argument + 24),
+        )
         places = [place for first, end in rows for place in range(first, end, 4)]
         files = []
         for place in places:

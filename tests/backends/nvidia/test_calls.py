@@ -415,12 +415,12 @@ class Door(Calls):
 
     def are_one(self, one, other):
         """Return whether calls are one to C; None where it leaves the first to Python."""
-        self.front.forget()
+        self.forget()
         named = zip([parameter.name for parameter in self.declared], one)
-        if not self.front.remember((None,) * 6, None, None, False, (), **dict(named)):
+        if not self.remember((None,) * 6, None, None, False, (), **dict(named)):
             return None
         before = self.known
-        self.front.over(None)(*other[:-1], last=other[-1])
+        self.over(None)(*other[:-1], last=other[-1])
         return self.known > before
 
 
