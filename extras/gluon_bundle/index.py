@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import struct
-from typing import Iterable, Mapping
+from typing import Any, Iterable, Mapping
 
 from gluon_bundle import archive
 from gluon_runtime.conditions import CONSTANT_SCORE, KINDS, Condition, condition
@@ -98,6 +98,20 @@ def _strict(known: Condition, code: str) -> Condition:
     return known._replace(scores={k: known.scores[k] for k in known.scores.keys() & _OTHERS})
 
 
+def _constant(value: Any, constexpr: bool) -> Condition:
+    """Return the condition of a constant, which programs in C name by its text; the most of a number is the number."""
+    kinds, word = ["constant"], 0
+    if constexpr:
+        kinds.append("left out")
+    if type(value) is bool and constexpr:
+        kinds.append("boolean")
+    elif type(value) is int:
+        kinds += ["integer"] * (-(2**63) <= value < 2**63) + ["unsigned"] * (0 <= value < 2**64)
+    if type(value) in (bool, int):
+        word = value % 2**64
+    return Condition(dict.fromkeys(kinds, 0 if constexpr else CONSTANT_SCORE), (0, word))
+
+
 def _arguments(kernel: Kernel, form: Form, rules: Rules, index: _Index) -> list[bytes]:
     """Return the records of the arguments of a form, those of tuples in a row."""
     fields, records = {field.path: field for field in form.packing.fields}, []
@@ -116,10 +130,7 @@ def _arguments(kernel: Kernel, form: Form, rules: Rules, index: _Index) -> list[
         else:
             assert isinstance(pattern, Constant)
             number, text = 0, text_of(pattern)
-            scores = dict.fromkeys(("integer", "unsigned", "constant"), CONSTANT_SCORE)
-            if parameter.constexpr:
-                scores = dict.fromkeys((*scores, "boolean", "left out"), 0)
-            known = Condition(scores)
+            known = _constant(pattern.value, parameter.constexpr)
         texts = index.text(text), index.text(spoken(pattern, rules))
         records.append(known.packed(number, path[0], texts[0], code, offset, texts[1], encoding))
     return records

@@ -2,7 +2,6 @@
 #include "gluon_bundle.h"
 
 #include <dlfcn.h>
-#include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -36,27 +35,14 @@ static int descriptor_fits(const ArgumentRow *row, const char *element, const gb
     return 1;
 }
 
-static int is_constant(const char *expected, const gb_value *value)
-{
-    char room[32];
-    const char *text = room;
-    if (value->kind == GB_CONSTANT)
-        text = value->text;
-    else if (value->kind == GB_BOOLEAN)
-        text = value->bits ? "true" : "false";
-    else
-        snprintf(room, sizeof room, value->kind == GB_INTEGER ? "%" PRId64 : "%" PRIu64, value->bits);
-    return value->kind == GB_LEFT_OUT || strcmp(text, expected) == 0;
-}
-
 /* Return the score of a value, or UNFIT. */
 static int score(const gb_form *form, const ArgumentRow *row, const gb_value *value)
 {
     const char *expected = AT(form, row->text);
-    if ((row->kind == ROW_CONSTANT && !is_constant(expected, value)) ||
-        (row->kind == ROW_DESCRIPTOR && (value->kind != GB_DESCRIPTOR || !descriptor_fits(row, expected, value))))
-        return UNFIT;
-    return score_value(row, expected, value);
+    int fits = row->kind != ROW_DESCRIPTOR || (value->kind == GB_DESCRIPTOR && descriptor_fits(row, expected, value));
+    if (row->kind == ROW_CONSTANT && value->kind != GB_LEFT_OUT)
+        fits = value->kind == GB_CONSTANT ? strcmp(value->text, expected) == 0 : value->bits == row->most;
+    return fits ? score_value(row, expected, value) : UNFIT;
 }
 
 /* Report that a value is not the one that an argument was compiled for. */

@@ -17,8 +17,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gluon_bundle import archive, index
 from gluon_core.bundle import Bundle
-from gluon_runtime import Pointer, c_sources, container, errors, open_bundle
+from gluon_runtime import Pointer, c_sources, container, errors, manifest, open_bundle
 from gluon_runtime.manifest import Parameter, Value
 from gluon_runtime.rules import RULES
 from gluon_runtime.select import score
@@ -37,7 +38,7 @@ OK, FORMAT, VERSION, TRUNCATED, DAMAGED, HASH, KERNEL, TARGET, MISSING, AMBIGUOU
     11
 )
 DEVICE, DRIVER = 11, 12
-HEADER, KERNEL, FORM = 20, 24, 116  # bytes of records of the index
+IN_HEADER, IN_KERNEL, IN_FORM = 20, 24, 116  # bytes of records of the index
 ARGUMENTS = 108  # the place of those of a form in its record
 
 
@@ -197,13 +198,13 @@ class TestWrongFiles:
         """Whoever computes the hash anew still reaches nothing outside of the file."""
         data = bundle_file.read_bytes()
         index = container.unpack(data, "test").members["index.bin"]
-        kernel = HEADER
+        kernel = IN_HEADER
         names, parameters, form = struct.unpack_from("<3I", index, kernel + 8)
         (argument,) = struct.unpack_from("<I", index, form + ARGUMENTS)
         rows = (
-            (0, HEADER + KERNEL),
+            (0, IN_HEADER + IN_KERNEL),
             (names, names + 4),
-            (form, form + FORM),
+            (form, form + IN_FORM),
             (argument, argument + 24),
         )
         places = [place for first, end in rows for place in range(first, end, 4)]
@@ -221,11 +222,26 @@ class TestWrongFiles:
         assert {statuses[place][0] for place in refused} <= {FORMAT, VERSION}
         links = {form + 4 * word for word in range(10)}  # itself, its kernel, six texts, the code
         sizes = {form + 4 * word for word in (24, 25, 26, 27, 28)}  # the buffer, scratch, arguments
-        assert {*range(HEADER + KERNEL)[::4], names} | links | sizes <= refused
+        assert {*range(IN_HEADER + IN_KERNEL)[::4], names} | links | sizes <= refused
         assert {argument, argument + 4, argument + 8, argument + 16} <= refused
         for number, place in enumerate(places):
             if place not in refused:
                 program("list", tmp_path / f"{number}.glb")
+
+
+def with_manifest(data, change):
+    """The file `data` with `change(manifest)` made, and the index that follows."""
+
+    def exchange(members):
+        document = json.loads(members["manifest.json"])
+        change(document)
+        parsed = manifest.parse(archive.canonical(document), "test")
+        behind = {name: members[name] for name in parsed.members if name != "index.bin"}
+        members["index.bin"] = index.build(parsed, behind)
+        document["members"]["index.bin"] = hashlib.sha256(members["index.bin"]).hexdigest()
+        members["manifest.json"] = archive.canonical(document)
+
+    return repacked(data, exchange)
 
 
 def words_of(values):
@@ -320,6 +336,37 @@ class TestSameAsPython:
         with pytest.raises(error):
             open_bundle(bundle_file, driver=Double())["scale"][1](*pointers, n, factor, **named)
 
+    @pytest.mark.parametrize(
+        "value, fits",
+        [
+            (512, ("i512", "u512", "c512", "-")),
+            (1, ("i1", "u1", "c1", "-")),
+            (0, ("i0", "u0", "c0", "-")),
+            (-5, ("i-5", "c-5", "-")),
+            (2**63 + 1, (f"u{2**63 + 1}", f"c{2**63 + 1}", "-")),
+            (2**64 + 1, (f"c{2**64 + 1}", "-")),
+            (True, ("b1", "ctrue", "-")),
+            (False, ("b0", "cfalse", "-")),
+            ("relu", ('c"relu"', "-")),
+            (None, ("cnull", "-")),
+        ],
+    )
+    def test_constants(self, program, bundle_file, tmp_path, value, fits):
+        """A program in C names one by its JSON, or as the number or boolean that it is."""
+
+        def exchange(document):
+            kernel = document["kernels"]["scale"]
+            kernel["forms"] = [form for form in kernel["forms"] if form["driver"] == "cuda"][:1]
+            kernel["forms"][0]["arguments"][4] = {"constant": value}
+
+        path = tmp_path / "constant.glb"
+        path.write_bytes(with_manifest(bundle_file.read_bytes(), exchange))
+        words = {*fits, "i1", "i0", "i-5", "u1", f"u{2**64 - 5}", "i512", "b0", "b1", "c1", "f1"}
+        call = (path, "scale", "cuda", "sm_90", "pfp32@1000", "pfp32@2000", "i512", "f2.5")
+        packed = {word: program("pack", *call, word, "-")[0] for word in words}
+        assert {word for word, line in packed.items() if line.startswith("0 ")} == {*fits}
+        assert all(line.startswith((f"{OK} ", f"{MISSING} BLOCK")) for line in packed.values())
+
     def test_further_mistakes(self, program, bundle_file):
         (line,) = program("pack", bundle_file, "scales", "cuda", "sm_90", "i1")
         assert line == f"{KERNEL} the bundle has no kernel 'scales'"
@@ -356,23 +403,13 @@ class TestLaunch:
         assert "grid 4,2,1" in lines[2]
 
     def test_clusters_shared_memory_and_scratch(self, program, bundle_file, folder, tmp_path):
-        def exchange(members):
-            from gluon_bundle import archive, index
-            from gluon_runtime import manifest
-
-            document = json.loads(members["manifest.json"])
+        def exchange(document):
             for form in document["kernels"]["scale"]["forms"]:
                 form["launch"].update(num_ctas=16, cooperative=True, dependent=True, shared=100000)
                 form["launch"]["global_scratch"] = [64, 512]
-            parsed = manifest.parse(archive.canonical(document), "test")
-            behind = {name: members[name] for name in parsed.members if name != "index.bin"}
-            members["index.bin"] = index.build(parsed, behind)
-            digest = hashlib.sha256(members["index.bin"]).hexdigest()
-            document["members"]["index.bin"] = digest
-            members["manifest.json"] = archive.canonical(document)
 
         path = tmp_path / "large.glb"
-        path.write_bytes(repacked(bundle_file.read_bytes(), exchange))
+        path.write_bytes(with_manifest(bundle_file.read_bytes(), exchange))
         words = ("launch", path, "scale", 4, 2, 1, 5, *self.ARGUMENTS)
         lines = program(*words, LD_LIBRARY_PATH=str(folder))
         assert lines[2:4] == ["set 8 to 231448", "set 14 to 1"]
