@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import struct
-from typing import Any, Iterable, Mapping
+from typing import Any, Mapping
 
 from gluon_bundle import archive
 from gluon_runtime.conditions import CONSTANT_SCORE, KINDS, Condition, condition
@@ -46,14 +46,13 @@ class _Index:
     def text(self, text: str) -> int:
         """Return the place of a text."""
         if text not in self._texts:
-            self._texts[text] = self.add([text.encode() + b"\0"])
+            self._texts[text] = self.add(text.encode() + b"\0")
         return self._texts[text]
 
-    def add(self, records: Iterable[bytes]) -> int:
+    def add(self, *records: bytes) -> int:
         """Return the place of new records in a row."""
-        content = b"".join(records)  # may add texts
         place = len(self.data)
-        self.data += content
+        self.data += b"".join(records)
         return place
 
 
@@ -76,14 +75,14 @@ def build(manifest: Manifest, parts: Mapping[str, bytes]) -> bytes:
     codes: dict[int, str] = {}
     for number, (name, kernel) in enumerate(sorted(manifest.kernels.items())):
         own = _HEADER.size + number * _KERNEL.size
-        names = index.add([index.text(p.name).to_bytes(4, "little") for p in kernel.parameters])
+        names = index.add(*[index.text(p.name).to_bytes(4, "little") for p in kernel.parameters])
         facts = [_facts(form, manifest, kernel, index) for form in kernel.forms]
         forms = len(index.data)
         for place, (form, fields) in enumerate(zip(kernel.forms, facts)):
-            codes[index.add([_FORM.pack(forms + place * _FORM.size, own, *fields)])] = form.code
+            codes[index.add(_FORM.pack(forms + place * _FORM.size, own, *fields))] = form.code
         tables = names, len(kernel.parameters), forms, len(kernel.forms)
         _KERNEL.pack_into(index.data, own, own, index.text(name), *tables)
-    index.add([b"\0"])
+    index.add(b"\0")
     behind = archive.places(parts)
     for place, member in codes.items():
         code = len(index.data) + behind[member], len(parts[member])
@@ -164,6 +163,6 @@ def _facts(form: Form, manifest: Manifest, kernel: Kernel, index: _Index) -> lis
         *launch.profile_scratch,
         packing.size,
         *packing.scratch,
-        index.add(arguments),
+        index.add(*arguments),
         len(arguments),
     ]

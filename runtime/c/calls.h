@@ -395,6 +395,8 @@ static int calls_init(PyObject *object, PyObject *args, PyObject *Py_UNUSED(keyw
 {
     Calls *self = (Calls *)object;
     PyObject *parameters;
+    if (self->owner != NULL)
+        PyErr_SetString(PyExc_TypeError, "Calls.__init__ was called before");
     if (self->owner != NULL || (self->equals = PyDict_New()) == NULL)
         return -1;
     Py_INCREF(self->owner = args);

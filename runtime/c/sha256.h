@@ -26,15 +26,14 @@ static void digest_block(uint32_t state[8], const unsigned char *block)
                (turn(b, 17) ^ turn(b, 19) ^ b >> 10);
     }
     memcpy(v, state, sizeof v);
-    for (int i = 0; i < 64; i++) {
-        uint32_t one = v[7] + (turn(v[4], 6) ^ turn(v[4], 11) ^ turn(v[4], 25)) +
-                       ((v[4] & v[5]) ^ (~v[4] & v[6])) + K[i] + w[i];
-        uint32_t two = (turn(v[0], 2) ^ turn(v[0], 13) ^ turn(v[0], 22)) +
-                       ((v[0] & v[1]) ^ (v[0] & v[2]) ^ (v[1] & v[2]));
-        memmove(v + 1, v, 7 * sizeof *v);
-        v[4] += one;
-        v[0] = one + two;
-    }
+    for (int i = 0; i < 64; i += 8)
+        for (int j = 0; j < 8; j++) { /* the words change their roles instead of their places */
+#define V(role) v[(role + 8 - j) % 8]
+            V(7) += (turn(V(4), 6) ^ turn(V(4), 11) ^ turn(V(4), 25)) + ((V(4) & V(5)) ^ (~V(4) & V(6))) + K[i + j] + w[i + j];
+            V(3) += V(7);
+            V(7) += (turn(V(0), 2) ^ turn(V(0), 13) ^ turn(V(0), 22)) + ((V(0) & V(1)) ^ (V(0) & V(2)) ^ (V(1) & V(2)));
+#undef V
+        }
     for (int i = 0; i < 8; i++)
         state[i] += v[i];
 }

@@ -518,3 +518,14 @@ def test_c_takes_ordinary_calls(teller):
     assert teller(ORDINARY, ORDINARY)[0]
     large = (*ORDINARY[:2], 2**64, *ORDINARY[3:])
     assert teller(large, large)[0] is None
+
+
+def test_a_class_of_kernels_that_is_not_initialised_once():
+    class Bare(Calls):
+        def __init__(self):
+            pass
+
+    with pytest.raises(TypeError, match="was not called"):
+        Bare().over((1,))
+    with pytest.raises(TypeError, match="was called before"):
+        Door().__init__()
