@@ -20,6 +20,7 @@ from gluon_core.language.nvidia.hopper import (
     warpgroup_mma_init,
     warpgroup_mma_wait,
 )
+from gluon_kernels.attention.parts import store_part
 from gluon_kernels.attention.tiles import (
     mask_scores,
     powers,
@@ -68,9 +69,9 @@ def copy_tiles(queries, keys, values, sizes, SETTINGS: gl.constexpr, COLUMNS: gl
 @gluon.jit
 def attend(work, SETTINGS: gl.constexpr, part: gl.constexpr):
     """Compute the result of 64 rows of each tile."""
-    rings, order, writer, logsums, sinks, sizes, scale = work
+    rings, order, writer, logsums, parts, sinks, sizes, scale = work
     queries, keys, values = rings
-    heads, length, key_length, of_sequence, _, splits = sizes
+    heads, length, key_length, of_sequence, _, _ = sizes
     CAUSAL: gl.constexpr = SETTINGS[2]
     dtype: gl.constexpr = keys.dtype
     ROWS: gl.constexpr = queries.block_shape[2]
@@ -173,28 +174,41 @@ def attend(work, SETTINGS: gl.constexpr, part: gl.constexpr):
             values.release(behind)
             kept = 1.0
             if sinks is not None:
-                top, whole, kept = with_sink(gl.load(sinks + head % of_sequence), top, whole)
+                sink = gl.load(sinks + head % of_sequence)
+                if SETTINGS[4]:
+                    sink = gl.where(split < 0, sink.to(gl.float32), -float("inf"))
+                top, whole, kept = with_sink(sink, top, whole)
             result = (
                 result * gl.convert_layout(kept / whole, gl.SliceLayout(1, out_layout))[:, None]
             )
-            if logsums is not None:
-                place = head * length + rows
-                if SETTINGS[4]:
-                    place = place * splits + split
-                gl.store(logsums + place, top + gl.log2(whole), mask=rows < length)
+            logsum = top + gl.log2(whole)
             with gl.scope("store"):
+                tile = (head, first, result, logsum)
                 if SETTINGS[4]:
-                    writer.store([head, first, split, 0], result)
+                    if split >= 0:
+                        place = split * SETTINGS[0] + part * ROWS
+                        store_part(parts, place, sizes, (result,), logsum, SETTINGS)
+                    else:
+                        store_tile(writer, logsums, sizes, tile, rows)
                 else:
-                    writer.store([head // of_sequence, head % of_sequence, first, 0], result)
+                    store_tile(writer, logsums, sizes, tile, rows)
     writer.close()
 
 
 @gluon.jit
+def store_tile(writer, logsums, sizes, tile, rows):
+    """Store rows of the result, and the logarithms of their sums if these are wanted."""
+    head, first, result, logsum = tile
+    if logsums is not None:
+        gl.store(logsums + head * sizes[1] + rows, logsum, mask=rows < sizes[1])
+    writer.store([head // sizes[3], head % sizes[3], first, 0], result)
+
+
+@gluon.jit
 def attention_hopper(
-    q_desc, k_desc, v_desc, out_desc, logsums, sinks, heads, length, key_length, of_sequence, order, splits, scale,
+    q_desc, k_desc, v_desc, out_desc, logsums, parts, sinks, heads, length, key_length, of_sequence, order, splits, scale,
     SHARED: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
-    CAUSAL: gl.constexpr, SPLIT: gl.constexpr, ORDERED: gl.constexpr, COMPUTED: gl.constexpr,
+    CAUSAL: gl.constexpr, ORDERED: gl.constexpr, COMPUTED: gl.constexpr,
 ):  # fmt: skip
     """Store softmax(Q K^T * scale) V.
 
@@ -202,14 +216,14 @@ def attention_hopper(
     `heads` in all. For the gradients, the logarithm (base 2) of each row's sum, goes to `logsums`, [heads,
     length], if that is not None. `sinks`, if not None, are scores without values, one for each of `of_sequence` heads. `scale` is that of the scores times log2(e): exponentials are powers of 2.
 
-    `order` is a code of `order.py`. With SPLIT each tile of queries is computed for `splits` parts of the keys, without a mask: the result is
-    float32 [heads, length, splits, D], and `logsums` are [heads, length, splits]. With ORDERED, two groups of warps start their products in a
+    `order` is a code of `order.py`. If `parts` is not None, there is no mask, and `order` says from which tile of queries on each is computed for
+    `splits` parts of the keys: those are stored in `parts` and joined later (`parts.join_tiles`). With ORDERED, two groups of warps start their products in a
     ping-pong schedule: exponentials of one run during products of the other.
     """
     PARTS: gl.constexpr = BLOCK_M // 64
     gl.static_assert(PARTS == 2 or PARTS == 3, "two or three groups of warps with 64 rows each")
+    SPLIT: gl.constexpr = parts is not None
     gl.static_assert(not (SPLIT and CAUSAL), "parts of the keys have no mask")
-    gl.static_assert(not SPLIT or sinks is None, "scores without values join the sums of all parts")
     gl.static_assert(BLOCK_N % 64 == 0, "the diagonal of a group's rows is within one tile of keys")
     gl.assume(key_length > 0)  # without keys, groups would wait for tiles that nobody copies
     wait_for_predecessor()
@@ -226,8 +240,8 @@ def attention_hopper(
             BLOCK_M == 128 and BLOCK_N % 128 == 0, "two groups with as many tiles of keys"
         )
         order = ordered_barrier(2)
-    a = ((q0, keys, values), order, tma_writer(out_desc), logsums, sinks, sizes, scale)
-    b = ((q1, keys, values), order, tma_writer(out_desc), logsums, sinks, sizes, scale)
+    a = ((q0, keys, values), order, tma_writer(out_desc), logsums, parts, sinks, sizes, scale)
+    b = ((q1, keys, values), order, tma_writer(out_desc), logsums, parts, sinks, sizes, scale)
     if PARTS == 2:
         gl.warp_specialize(
             [
@@ -240,7 +254,7 @@ def attention_hopper(
         )
     else:
         q2 = tma_ring(q_desc, AHEAD)
-        c = ((q2, keys, values), order, tma_writer(out_desc), logsums, sinks, sizes, scale)
+        c = ((q2, keys, values), order, tma_writer(out_desc), logsums, parts, sinks, sizes, scale)
         gl.warp_specialize(
             [
                 (attend, (a, SETTINGS, 0)),

@@ -12,11 +12,19 @@ from torch import Tensor
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.nvidia.hopper import TensorDescriptor
-from gluon_kernels.attention import hopper, hopper_backward, hopper_repeatable, portable, sums
+from gluon_kernels.attention import hopper, hopper_backward, hopper_repeatable, sums
 from gluon_kernels.attention.decode_launches import folded
-from gluon_kernels.attention.order import KEYS, heads_of, keys_of, rows_of, splits_of
+from gluon_kernels.attention.order import (
+    KEYS,
+    code_of_parts,
+    heads_of,
+    keys_of,
+    rows_of,
+    tiles_in_parts,
+)
+from gluon_kernels.attention.parts import join_tiles
 from gluon_kernels.dependent import overlapping_tensors
-from gluon_kernels.plans import Launch, allocator, multiprocessors
+from gluon_kernels.plans import Launch, Scratch, allocator, multiprocessors
 
 __all__ = [
     "COLUMNS",
@@ -44,6 +52,7 @@ DTYPES = {
     torch.float8_e4m3fn: gl.float8e4nv,
 }
 STAGES = 2
+JOINED_ROWS = 16  # of a program that joins parts
 ORDERED = False  # a ping-pong schedule took as long or 3 % longer on an H200
 # By the width of heads: how many of 8 exponentials arithmetic computes. In narrow heads they take as long as products.
 COMPUTED = {64: 0, 96: 0, 128: 0}
@@ -129,30 +138,32 @@ def forward_plan(
     of_head = 4 * wide * depth // shared  # bytes of keys and values
     rows, order = rows_of(length, depth, batch * heads, wide, causal, processors, of_head)
     count = -(-length // rows) * batch * heads
-    splits = 1 if causal else splits_of(count, depth, processors)
-    keys = keys_of(length, depth, rows, causal) if wide == 64 and splits == 1 else KEYS
+    whole, splits = count, 1
+    if not causal:
+        whole, splits, _ = tiles_in_parts(count, -(-depth // KEYS), rows * wide, processors)
+    keys = (
+        keys_of(length, depth, rows, causal) if wide == 64 and splits == 1 and not ORDERED else KEYS
+    )
+    described = descriptor_of(written, 1, 1, 64, wide)
+    new_parts, parts, join = None, None, None
     if splits > 1:
-        new_parts = allocator((batch * heads, length, splits, wide), torch.float32, device)
-        new_sums = allocator((batch * heads, length, splits), torch.float32, device)
-        stored, sums_of_parts = new_parts(), new_sums()
-        described = descriptor_of(stored, 1, 64, 1, wide)
-        join = _join_launch(stored, sums_of_parts, written, logsums, sinks)
-    else:
-        stored, sums_of_parts = written, logsums
-        described = descriptor_of(written, 1, 1, 64, wide)
+        order = code_of_parts(whole)
+        left = count - whole
+        new_parts = Scratch(left * splits * rows * (wide + 1), device)
+        parts = new_parts()
+        join = _join_launch(parts, written, logsums, sinks, (whole, left, splits, wide, rows))
     operands = (queries, *tensors[1:])
     descriptors = [descriptor_of(x, 1, 1, n, wide) for x, n in zip(operands, (64, keys, keys))]
     sizes = (batch * heads, length, depth, heads, order, splits, scale * LOG2E)
     ordered = ORDERED and rows == 128
-    constants = (shared, rows, keys, STAGES, causal, splits > 1, ordered, COMPUTED[wide])
-    own_sinks = None if splits > 1 else sinks
+    constants = (shared, rows, keys, STAGES, causal, ordered, COMPUTED[wide])
     launch = Launch(
         hopper.attention_hopper,
-        (min(count * splits, processors),),
-        (*descriptors, described, sums_of_parts, own_sinks, *sizes, *constants),
-        (*operands, stored, sums_of_parts, own_sinks),
+        (min(whole + (count - whole) * splits, processors),),
+        (*descriptors, described, logsums, parts, sinks, *sizes, *constants),
+        (*operands, written, logsums, parts, sinks),
         num_warps=4,
-        **overlapping_tensors(*operands, stored),
+        **overlapping_tensors(*operands, written),
     )
 
     def run(q: Tensor, k: Tensor, v: Tensor, sinks: Optional[Tensor], out: Optional[Tensor]) -> Any:
@@ -160,12 +171,10 @@ def forward_plan(
         logsums = empty_logsums() if keep else None
         if not plain:
             q, k, v = readable(q), readable(k), readable(v)
-        if splits > 1:
-            stored, sums_of_parts = new_parts(), new_sums()
-            launch(q, k, v, stored, sums_of_parts, None)
-            join(stored, sums_of_parts, result, logsums, sinks)
-        else:
-            launch(q, k, v, result, logsums, sinks)
+        parts = None if new_parts is None else new_parts()
+        launch(q, k, v, result, logsums, parts, sinks)
+        if join is not None:
+            join(parts, result, logsums, sinks)
         if out is not None and result is not out:
             result = out.copy_(result[..., :width])
         elif not exact and out is None:
@@ -176,32 +185,23 @@ def forward_plan(
 
 
 def _join_launch(
-    parts: Tensor, sums_of_parts: Tensor, written: Tensor, logsums: Optional[Tensor], sinks: Optional[Tensor]
+    parts: Tensor, written: Tensor, logsums: Optional[Tensor], sinks: Optional[Tensor], tiles: tuple[int, ...]
 ) -> Launch:  # fmt: skip
-    """Return `launch(parts, sums_of_parts, written, logsums, sinks)`, which adds up the results of parts of the keys."""
-    heads, length, splits, wide = parts.shape
-    strides, width = written.stride()[:3], written.shape[3]
-    many = 1 << (splits - 1).bit_length()
+    """Return `launch(parts, written, logsums, sinks)`, which puts the parts of the last tiles together.
+
+    `tiles` are those with all keys, those left, the parts of each, and its columns and rows.
+    """
+    whole, left, splits, wide, rows = tiles
+    _, heads, length, width = written.shape
+    tensors = (parts, written, logsums, sinks)
     return Launch(
-        portable.join,
-        (length, heads),
-        (
-            parts,
-            sums_of_parts,
-            written,
-            logsums,
-            sinks,
-            strides,
-            written.shape[1],
-            length,
-            width,
-            wide,
-            splits,
-            many,
-        ),
-        (parts, sums_of_parts, written, logsums, sinks),
-        num_warps=1 if many * wide <= 2048 else 4,
-    )
+        join_tiles,
+        (left * rows // JOINED_ROWS,),
+        (*tensors, written.stride()[:3], heads, length, width, whole, left, splits, wide, rows, JOINED_ROWS),
+        tensors,
+        num_warps=4,
+        **overlapping_tensors(*tensors),
+    )  # fmt: skip
 
 
 def backward_plan(

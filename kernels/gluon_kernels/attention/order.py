@@ -20,11 +20,12 @@ __all__ = [
     "MANY",
     "PACKED",
     "code",
+    "code_of_parts",
     "heads_of",
     "keys_of",
     "order_of",
     "rows_of",
-    "splits_of",
+    "tiles_in_parts",
 ]
 
 GROUP = 8  # heads whose keys and values stay in the cache
@@ -41,8 +42,10 @@ KEYS = 128  # of a tile
 FEW_KEYS = 64
 SAVED = 0.06  # of the keys that tiles cover, for which tiles of FEW_KEYS pay
 WIDE_TILE = 0.86  # the time of 192 rows over that of as many rows in tiles of 128
-LEAST_SPLIT = 6  # tiles of keys that are worth a second kernel
-LEAST_PART = 2
+LEAST_PART = 2  # tiles of keys
+MOST_PARTS = 32
+JOINING = 3.0  # of a second kernel, in tiles of keys
+JOINED = 1e6  # numbers of parts that are stored and loaded again in the time of a tile of keys
 START = 2.0  # of a program of gradients, in steps
 JOIN = 1.5  # steps that another kernel takes, for sums of heads
 MOVED = (
@@ -128,7 +131,10 @@ def rows_of(
             order, busiest = order_of(length, keys, heads, rows, programs, bytes_of_head)
         else:
             count = -(-length // rows) * heads
-            order, busiest = PACKED, -(-count // programs) * (-(-keys // KEYS) + OVERHEAD)
+            order, busiest = (
+                PACKED,
+                tiles_in_parts(count, -(-keys // KEYS), rows * width, programs)[2],
+            )
         if best is None or busiest * cost < best[0]:
             best = busiest * cost, rows, order
     assert best is not None
@@ -143,14 +149,31 @@ def keys_of(length: int, keys: int, rows: int, causal: bool) -> int:
     return FEW_KEYS if few <= (1 - SAVED) * many else KEYS
 
 
-def splits_of(tiles: int, keys: int, programs: int) -> int:
-    """Return the parts of the keys for so many tiles of queries without a mask: 1 where the programs are busy, or keys are few."""
-    of_keys = -(-keys // KEYS)
-    parts = min(programs // max(tiles, 1), of_keys // LEAST_PART)
-    if of_keys < LEAST_SPLIT or parts < 2:
-        return 1
-    share = -(-of_keys // parts)
-    return -(-of_keys // share)  # no part without keys
+@lru_cache(maxsize=4096)
+def tiles_in_parts(tiles: int, keys: int, numbers: int, programs: int) -> tuple[int, int, float]:
+    """Return how many tiles of queries without a mask have all keys, the parts of the keys of each other one, and the time of both.
+
+    Programs take every n-th tile: where the last round is not full, its tiles are computed in parts, which another kernel joins.
+
+    Args:
+        keys: of a row, in tiles.
+        numbers: of the result of a tile of queries.
+    """
+    full = tiles // programs * programs
+    left = tiles - full
+    best = tiles, 1, -(-tiles // programs) * (keys + OVERHEAD)
+    for parts in range(2, min(MOST_PARTS, keys // LEAST_PART) + 1 if left else 0):
+        share = -(-left * parts // programs) * (-(-keys // parts) + OVERHEAD)
+        spent = full // programs * (keys + OVERHEAD) + share
+        spent += JOINING + left * parts * numbers / JOINED
+        if spent < best[2]:
+            best = full, parts, spent
+    return best
+
+
+def code_of_parts(whole: int) -> int:
+    """Return the number that says to kernels how many tiles have all keys; it is odd and above 1, as codes are."""
+    return 2 * whole + 3
 
 
 @lru_cache(maxsize=4096)

@@ -1,7 +1,7 @@
 """The rows, heads and keys that a program of attention works on, and the mask of scores.
 
-SETTINGS are the rows and the keys of a tile, True for a causal mask, how many heads share keys, and True if the keys are split;
-`sizes` are all heads, the lengths of queries and keys, the heads of a sequence, the order of tiles, and the parts of the keys.
+SETTINGS are the rows and the keys of a tile, True for a causal mask, how many heads share keys, and True if the last tiles have parts of the keys;
+`sizes` are all heads, the lengths of queries and keys, the heads of a sequence, the order of tiles, and the parts of a tile.
 """
 
 import gluon_core as gluon
@@ -32,30 +32,39 @@ def dealt(round, tiles, heads, order):
 
 @gluon.jit
 def work_at(round, sizes, SETTINGS: gl.constexpr):
-    """Return the first row and the head that this program works on, which part of the keys, and its first tile and the one past its last.
+    """Return the first row and the head that this program works on, the number of the part or -1 for all keys, and its first tile and the one past
+    its last.
 
     The head is past the last one where nothing is left.
     """
     BLOCK_M: gl.constexpr = SETTINGS[0]
     heads, length, keys, _, order, splits = sizes
     tiles = gl.cdiv(length, BLOCK_M)
-    part = 0
-    start = 0
+    part = gl.to_tensor(-1)
+    start = gl.to_tensor(0)
     if SETTINGS[2]:
         m, head = dealt(round, tiles, heads, order)
         stop = gl.cdiv(gl.minimum((m + 1) * BLOCK_M, keys), SETTINGS[1])
     else:
         tile = round * gl.num_programs(0) + gl.program_id(0)
-        m = tile % tiles
-        head = tile // tiles
         stop = gl.cdiv(keys, SETTINGS[1])
         if SETTINGS[4]:
-            part = head % splits
-            head = head // splits
-            share = gl.cdiv(stop, splits)
-            start = part * share
-            stop = gl.minimum(start + share, stop)
+            whole = whole_tiles(order)
+            part = gl.maximum(tile - whole, -1)
+            if part >= 0:
+                tile = whole + part // splits
+                nth = part % splits
+                start = nth * stop // splits
+                stop = (nth + 1) * stop // splits
+        m = tile % tiles
+        head = tile // tiles
     return m * BLOCK_M, head, part, start, stop
+
+
+@gluon.jit
+def whole_tiles(order):
+    """Return how many tiles have all keys, where `order` says that, since the others have parts of them; it is odd as codes are."""
+    return (order - 3) // 2
 
 
 @gluon.jit
@@ -63,7 +72,8 @@ def rounds(sizes, SETTINGS: gl.constexpr):
     """Return how many tiles a program works on at most."""
     tiles = gl.cdiv(sizes[1], SETTINGS[0]) * sizes[0]
     if SETTINGS[4]:
-        tiles *= sizes[5]
+        whole = whole_tiles(sizes[4])
+        tiles = whole + (tiles - whole) * sizes[5]
     return gl.cdiv(tiles, gl.num_programs(0))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import warnings
 
 import pytest
@@ -234,6 +235,26 @@ def test_keys_are_split_for_few_queries(length, heads, keys, width):
     ours = torch.autograd.grad(attention(*leaves), leaves, grad)
     for one, other in zip(ours, torch.autograd.grad(masked(*leaves), leaves, grad.double())):
         assert error_of(one, other) < 2e-2
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("width", [64, 128])
+def test_tiles_of_the_last_round_are_in_parts(width, monkeypatch):
+    from gluon_kernels.attention import launches, order
+
+    monkeypatch.setattr(launches, "multiprocessors", lambda tensor: 3)
+    monkeypatch.setattr(order, "JOINING", 0.0)
+    order.tiles_in_parts.cache_clear()
+    q, k, v = (torch.randn(1, 2, n, width).bfloat16() for n in (200, 400, 400))
+    calls = launches_of(lambda: attention(q, k, v), "sim:sm_90")
+    assert [x.kernel.fn.__name__ for x in calls] == ["attention_hopper", "join_tiles"]
+    scale = width**-0.5
+    result, logsums = torch.ops.gluon_kernels.attention(q, k, v, False, scale)
+    assert error_of(result, masked(q, k, v)) < 1e-2
+    score = q.double() @ k.double().mT * scale
+    assert error_of(logsums, score.logsumexp(-1) / math.log(2)) < 1e-3
+    assert torch.equal(attention(q, k, v), result)
+    order.tiles_in_parts.cache_clear()
 
 
 def test_plans_scale_and_memory_of_the_caller():

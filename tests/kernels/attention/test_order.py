@@ -82,14 +82,45 @@ def test_tiles_of_few_keys_where_many_are_unseen():
     assert order.keys_of(1000, 3274, 192, False) == 128
 
 
-def test_splits_leave_no_part_without_keys():
-    assert order.splits_of(64, 8192, 132) == 2
-    assert order.splits_of(100, 8192, 132) == order.splits_of(1, 512, 132) == 1
-    for tiles in (1, 3, 8, 60):
-        for keys in range(600, 20000, 517):
-            splits, of_keys = order.splits_of(tiles, keys, 132), -(-keys // order.KEYS)
-            assert 1 <= splits and splits * tiles <= 132
-            assert (splits - 1) * -(-of_keys // splits) < of_keys
+def test_parts_fill_the_last_round():
+    """The tiles past the last full round; few tiles or none at all may be whole."""
+    assert order.tiles_in_parts(192, 26, 192 * 64, 132)[:2] == (132, 2)
+    assert order.tiles_in_parts(20, 26, 192 * 64, 132)[0] == 0
+    assert order.tiles_in_parts(264, 26, 192 * 64, 132)[:2] == (264, 1)
+    assert order.tiles_in_parts(100, 4, 192 * 64, 132)[:2] == (100, 1)
+    for tiles in (1, 3, 60, 133, 200, 395, 700):
+        for keys in range(1, 160, 7):
+            whole, parts, spent = order.tiles_in_parts(tiles, keys, 128 * 128, 132)
+            plain = -(-tiles // 132) * (keys + order.OVERHEAD)
+            assert (whole, parts, spent) == (tiles, 1, plain) or spent < plain
+            assert parts == 1 or (whole == tiles // 132 * 132 and 2 * parts <= keys)
+
+
+@gluon.jit
+def visit_parts(out, numbers, heads, length, keys, code, splits, SETTINGS: gl.constexpr):
+    sizes = (heads, length, keys, heads, code, splits)
+    for round in range(rounds(sizes, SETTINGS)):
+        row, head, part, start, stop = work_at(round, sizes, SETTINGS)
+        if head < heads:
+            place = out + (head * gl.cdiv(length, SETTINGS[0]) + row // SETTINGS[0]) * keys
+            for tile in range(start, stop):
+                gl.atomic_add(place + tile, 1)
+            gl.atomic_add(numbers + part + 1, 1)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("whole, splits, programs", [(5, 3, 5), (0, 4, 7), (20, 2, 10)])
+def test_parts_see_each_key_once(whole, splits, programs):
+    heads, tiles, keys = 3, 7, 9
+    out = np.zeros((heads * tiles, keys), np.int32)
+    numbers = np.zeros((heads * tiles - whole) * splits + 1, np.int32)
+    settings, code = (2, 1, False, 1, True), order.code_of_parts(whole)
+    target = registry().target("sim:sm_90")
+    visit_parts[(programs,)](
+        out, numbers, heads, 2 * tiles - 1, keys, code, splits, settings, target=target
+    )
+    assert (out == 1).all()
+    assert numbers[0] == whole and (numbers[1:] == 1).all()
 
 
 @gluon.jit

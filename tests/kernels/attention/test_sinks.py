@@ -10,6 +10,7 @@ from gluon_kernels import attention, attention_decode, attention_varlen
 from gluon_kernels.attention import decode_launches
 from gluon_kernels.attention.decode_problem import DECODE
 from gluon_kernels.problem import error_of
+from tests.kernels.launched import launches_of
 
 pytestmark = [pytest.mark.once, pytest.mark.sampled(7)]
 
@@ -67,6 +68,20 @@ def test_forms_and_gradients(number, monkeypatch):
     for one, other in zip(ours, torch.autograd.grad(expected, tensors, grad.double())):
         assert one.dtype is other.dtype
         assert error_of(one, other) < 3e-2  # of products of rounded gradients
+
+
+def test_tiles_of_the_last_round_are_in_parts(monkeypatch):
+    from gluon_kernels.attention import launches, order
+
+    monkeypatch.setattr(launches, "multiprocessors", lambda tensor: 4)
+    monkeypatch.setattr(order, "JOINING", 0.0)
+    order.tiles_in_parts.cache_clear()
+    q, k, v = tensor(1, 2, 260, 128), *(tensor(1, 2, 700, 128) for _ in "kv")
+    sinks = torch.randn(2) * 3
+    calls = launches_of(lambda: attention(q, k, v, sinks=sinks), "sim:sm_90")
+    assert [x.kernel.fn.__name__ for x in calls] == ["attention_hopper", "join_tiles"]
+    assert error_of(attention(q, k, v, sinks=sinks), attended(q, k, v, sinks)) < 2e-2
+    order.tiles_in_parts.cache_clear()
 
 
 def test_packed_sequences():
