@@ -6,14 +6,14 @@ Launches choose the code of the highest sum of scores. `c/choice.h` has the same
 from __future__ import annotations
 
 import struct
-from typing import Mapping, NamedTuple, Optional
+from typing import Any, Mapping, NamedTuple, Optional
 
+from gluon_runtime import native
 from gluon_runtime.manifest import Parameter, Rules, TensorMap, Value
 
-__all__ = ["CONSTANT_SCORE", "KINDS", "Condition", "condition"]
+__all__ = ["CONSTANT_SCORE", "KINDS", "Condition", "condition", "map_kind"]
 
 _ARGUMENT = struct.Struct("<7I8bqQqQQ48s")
-_MAP = struct.Struct("<I6i5I")  # `MapKind` of `c/driver.h`
 
 # The kinds of values in C, `gb_kind`, and the score of one that code does not take.
 KINDS = ("pointer", "integer", "unsigned", "real", "boolean", "constant", "left out", "descriptor")
@@ -58,7 +58,9 @@ class Condition(NamedTuple):
         limits = zip(least, (*self.within, *self.narrower), most)
         clamped = [max(low, min(number, high)) for low, number, high in limits]
         head = (parameter, kind, text, code, offset, self.divisor, words)
-        return _ARGUMENT.pack(*head, *scores, *clamped, self.small, _map(encoding))
+        return _ARGUMENT.pack(
+            *head, *scores, *clamped, self.small, map_kind(encoding) if encoding else b""
+        )
 
 
 def condition(parameter: Parameter, pattern: Value, rules: Rules) -> Condition:
@@ -92,9 +94,7 @@ def condition(parameter: Parameter, pattern: Value, rules: Rules) -> Condition:
     return Condition({"integer": marks, "unsigned": marks}, within, narrower, divisor, kind)
 
 
-def _map(encoding: Optional[TensorMap]) -> bytes:
-    if encoding is None:
-        return bytes(_MAP.size)
-    head = (len(encoding.box), encoding.swizzle, encoding.element_type, encoding.element_bytes)
-    box = [*encoding.box[::-1], *[0] * (5 - len(encoding.box))]
-    return _MAP.pack(0, 1, *head, encoding.fp4_padded, *box)
+def map_kind(encoding: TensorMap, key: Any = None) -> bytes:
+    """Return how maps of a descriptor are made, see `native.map_kind`."""
+    head = (1, len(encoding.box), encoding.swizzle, encoding.element_type, encoding.element_bytes)
+    return native.map_kind(key, *head, int(encoding.fp4_padded), box=encoding.box)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from typing import Any, Callable, NamedTuple, Optional, Protocol
 
-from gluon_runtime import native
 from gluon_runtime.arrays import Pointer
 from gluon_runtime.manifest import Form, Launch, TensorMap
 from gluon_runtime.values import Spread
@@ -93,12 +92,6 @@ class Block:
     def __del__(self) -> None:
         if self._start:
             self._driver.free(self._device, self._start, self._stream)
-
-
-def map_kind(encoding: TensorMap) -> bytes:
-    """Return how the engine makes the maps of a descriptor, see `native.map_kind`."""
-    head = (1, len(encoding.box), encoding.swizzle, encoding.element_type, encoding.element_bytes)
-    return native.map_kind(object(), *head, int(encoding.fp4_padded), box=encoding.box)
 
 
 def torch_cuda(built_for: str) -> Optional[Any]:

@@ -11,7 +11,8 @@ from typing import Any, Callable, Iterator, Mapping, Optional, Sequence, Union
 from gluon_runtime import manifest as manifests
 from gluon_runtime import native
 from gluon_runtime.calls import Calls, Hit
-from gluon_runtime.driver import Block, Driver, map_kind
+from gluon_runtime.conditions import map_kind
+from gluon_runtime.driver import Block, Driver
 from gluon_runtime.errors import (
     BundleArgumentError,
     BundleDeviceError,
@@ -51,7 +52,7 @@ class _Loaded:
             cooperative=launch.cooperative,
             dependent=launch.dependent,
             allocate=self._allocate if needs_scratch else None,
-            maps=list(map(map_kind, maps)),
+            maps=[map_kind(encoding, object()) for encoding in maps],
             encode=lambda i, value: driver.tensor_map(device, maps[i], look(value)),
             **parts,
         )

@@ -77,7 +77,7 @@ def launch(letters: str, *, call: Any, maps: Sequence[bytes] = (), **parts: Any)
     return engine.make(letters, call, maps=b"".join(maps), **parts)
 
 
-_MAP_KIND = struct.Struct("I6i5I")
+_MAP_KIND = struct.Struct("<I6i5I")
 _numbers: dict[Any, int] = {}
 _count = itertools.count(1)
 
@@ -86,9 +86,9 @@ def map_kind(key: Any, *facts: int, box: Sequence[int]) -> bytes:
     """Return a `MapKind` of `c/driver.h`.
 
     Args:
-        key: kinds of equal keys are one.
+        key: kinds of equal keys are one; None for one that launches nothing.
         facts: its fields from `tiled` to `fp4_padded`.
         box: its extents, the slowest dimension first.
     """
-    number = _numbers.setdefault(key, next(_count))
+    number = 0 if key is None else _numbers.setdefault(key, next(_count))
     return _MAP_KIND.pack(number, *facts, *box[::-1], *[0] * (5 - len(box)))
