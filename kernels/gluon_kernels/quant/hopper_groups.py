@@ -33,6 +33,7 @@ from gluon_kernels.quant.hopper import (
     raw_layout,
     scales_at,
 )
+from gluon_kernels.quant.hopper_folded import LESS, folded, folds, looked_up
 from gluon_kernels.quant.hopper_sums import (
     ROWS,
     added,
@@ -86,12 +87,11 @@ def raw_of(tile, part: gl.constexpr, like, DEPTH: gl.constexpr):
 
 
 @gluon.jit
-def bytes_of(words):
-    """Return the bytes of words, [rows, 4 * words of a row], where `wgmma` reads their weights."""
+def bytes_of(words, TWICE: gl.constexpr):
+    """Return the bytes of words, [rows, 4 * words of a row], where `wgmma` reads their weights; with TWICE in both halves of 32 bits."""
     layout: gl.constexpr = words_layout(words.shape[1])
-    own = 0x4440 + gl.arange(
-        0, 4, gl.SliceLayout(0, gl.SliceLayout(1, layout))
-    )  # of `prmt`: a byte, and zeros
+    own = gl.arange(0, 4, gl.SliceLayout(0, gl.SliceLayout(1, layout)))
+    own = 0x4040 + own * 0x0101 if TWICE else 0x4440 + own  # of `prmt`: bytes, and zeros
     every, own = gl.broadcast(words[:, :, None], own[None, None, :])
     bytes = gl.inline_asm_elementwise("prmt.b32 $0, $1, 0, $2;", "=r,r,r", [every, own], gl.int32, True, 1)  # fmt: skip
     return bytes.reshape([words.shape[0], 4 * words.shape[1]])
@@ -233,27 +233,51 @@ def multiply_step(
         if not EARLY:
             raw = raw_after(ring, position, part, weights, down, ALONG, DEPTH, LAST)
         if part + 1 < PARTS:
-            weights = part_of(raw, factors, part + 1, near, weights, dtype, DEPTH, FORMAT)
+            weights = part_of(raw, factors, part + 1, near, weights, sizes, dtype, DEPTH, FORMAT)
         elif not LAST:
-            weights = part_of(raw, coming, 0, near, weights, dtype, DEPTH, FORMAT)
+            weights = part_of(raw, coming, 0, near, weights, sizes, dtype, DEPTH, FORMAT)
     return sums, older, weights
 
 
 @gluon.jit
-def part_of(raw, factors, part: gl.constexpr, near, like, dtype: gl.constexpr, DEPTH: gl.constexpr, FORMAT: gl.constexpr):  # fmt: skip
+def codes_of(raw, like, size, FORMAT: gl.constexpr):
+    """Return pairs of weights, [rows, pairs], as `folded` takes them; `size` is that of `looked_up`."""
+    WORDS: gl.constexpr = raw.dtype == gl.int32
+    if FORMAT == "mxfp4":
+        if WORDS:
+            layout: gl.constexpr = words_layout(raw.shape[1])
+            own = gl.arange(0, 4, gl.SliceLayout(0, gl.SliceLayout(1, layout)))
+            every, _ = gl.broadcast(raw[:, :, None], own[None, None, :])
+        else:
+            every = raw.to(gl.int32).reshape([raw.shape[0], raw.shape[1] // 4, 4])
+            own = gl.full([4], 0, gl.int32, gl.SliceLayout(0, gl.SliceLayout(1, every.type.layout)))
+        codes = gl.convert_layout(looked_up(every, own, size), like.type.layout)
+    elif WORDS:
+        codes = bytes_of(raw, True)
+    else:
+        codes = raw.to(gl.int32) * 0x10001 if FORMAT == "int4" else raw.to(gl.int32)
+    return codes
+
+
+@gluon.jit
+def part_of(raw, factors, part: gl.constexpr, near, like, sizes, dtype: gl.constexpr, DEPTH: gl.constexpr, FORMAT: gl.constexpr):  # fmt: skip
     """Return a part of a tile of weights, times their scales, as pairs of floats in the layout of `like`."""
     PART: gl.constexpr = 2 * like.shape[1]
-    if raw.dtype == gl.int32:
-        raw = bytes_of(raw)
-    both = pairs_of(raw, dtype, FORMAT)
+    scale = None
     if len(factors) > 0:
-        several = factors[part * len(factors) // (DEPTH // PART)]
-        if len(several.shape) == 1:  # four exponents in each element
+        scale = factors[part * len(factors) // (DEPTH // PART)]
+        if len(scale.shape) == 1:  # four exponents in each element
             first: gl.constexpr = part * PART % (4 * 32) // 32 * 8
-            factor = (several[:, None] >> (first + near // 32 * 8)[None, :]).to(gl.uint8)
-        else:
-            factor = several
-        both = scaled_pairs(both, factor, dtype)
+            scale = (scale[:, None] >> (first + near // 32 * 8)[None, :]).to(gl.uint8)
+    if folds(dtype, dtype if scale is None else scale.dtype, FORMAT):
+        codes = codes_of(raw, like, sizes[0], FORMAT)
+        both = folded(codes, scale, FORMAT)
+    else:
+        if raw.dtype == gl.int32:
+            raw = bytes_of(raw, False)
+        both = pairs_of(raw, dtype, FORMAT)
+        if len(factors) > 0:
+            both = scaled_pairs(both, scale, dtype)
     return gl.convert_layout(both, like.type.layout)
 
 
@@ -329,7 +353,7 @@ def products_of(
     k += ALONG * DEPTH
     coming = factors_of(scales, strides, rows, near, k, N, K, DEPTH, PART, SIZE, WORDS)
     data = raw_of(ring.wait(position)[down], 0, older, DEPTH)
-    weights = part_of(data, factors, 0, near, older, dtype, DEPTH, FORMAT)
+    weights = part_of(data, factors, 0, near, older, sizes, dtype, DEPTH, FORMAT)
     former = position
     for step in range(first + ALONG, end, ALONG):
         k += ALONG * DEPTH
@@ -347,7 +371,17 @@ def products_of(
     )  # fmt: skip
     results = warpgroup_mma_wait(0, deps=sums + (older,))[: len(sums)]
     ring.release(position)
+    if folds(dtype, dtype if scales is None else scales.dtype.element_ty, FORMAT):
+        results = times_each(results, LESS)
     return apart(results, BOXES), position.next(ALONG)
+
+
+@gluon.jit
+def times_each(values, FACTOR: gl.constexpr):
+    results = ()
+    for i in gl.static_range(len(values)):
+        results = results + (values[i] * FACTOR,)
+    return results
 
 
 @gluon.jit

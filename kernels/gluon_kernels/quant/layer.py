@@ -288,7 +288,8 @@ def linear(
             low half first: signed integers, or with scales of uint8 the elements of mxfp4 (OCP Microscaling, 2023).
         bias: [N], floating-point, of any stride.
         scales: of each row, [N], or of each group of its columns, [N, groups], which are multiples of 32 columns; floating-point,
-            or uint8 exponents for mxfp4. Optional for floats of 8 bits; none for weights of the dtype of `x`.
+            or uint8 exponents for mxfp4. Optional for floats of 8 bits; none for weights of the dtype of `x`. Those of groups may count
+            as infinite from 2^43 on if `x` is bfloat16.
         activation: "relu", "silu", "gelu" or "gelu_tanh".
         out: the result is stored here, [..., N]; not for calls with gradients.
         out_dtype: of the result, that of `x` by default.

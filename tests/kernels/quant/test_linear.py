@@ -14,6 +14,7 @@ from gluon_core.registry.load import registry
 from gluon_kernels.problem import error_of
 from gluon_kernels.quant import layer, tilings
 from gluon_kernels.quant.problem import LINEAR
+from gluon_kernels.quant.problem import restored as restored_weights
 from tests.kernels.launched import launches_of
 
 pytestmark = [pytest.mark.once, pytest.mark.sampled(15)]
@@ -153,6 +154,25 @@ def test_exponents_begin_at_any_address(monkeypatch):
     apart = torch.zeros(72, 11, dtype=torch.uint8)
     apart[:, 3:] = arguments["scales"]
     assert torch.equal(LINEAR.op(**{**arguments, "scales": apart[:, 3:]}), expected)
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("format, group", [("int4", 128), ("int8", 64), ("mxfp4", 32)])
+@pytest.mark.parametrize("block", [32, 80])
+def test_weights_are_those_of_a_restored_layer_bit_by_bit(format, group, block, monkeypatch):
+    """Rows of `x` that select columns return every weight, rounded once; with small scales and large ones."""
+    forced(monkeypatch, "groups", block, 128, 1, 64, 2)
+    shape = {"M": 32, "N": 40, "K": 256, "format": format, "group": group}
+    arguments = LINEAR.arguments(shape, "cpu")
+    small, large = (-60, 35) if format == "mxfp4" else (2.0**-60, 2.0**40)
+    scales = arguments["scales"]
+    for change in (0 if format == "mxfp4" else 1.0, small, large):
+        changed = scales + change if format == "mxfp4" else scales * change
+        restored = restored_weights(arguments["weight"], changed, torch.float32).bfloat16().float()
+        x = torch.zeros(32, 256).bfloat16()
+        x[torch.arange(32), torch.arange(32) * 7 + 3] = 1.0
+        result = LINEAR.op(x, arguments["weight"], scales=changed, out_dtype=torch.float32)
+        assert torch.equal(result, restored[:, torch.arange(32) * 7 + 3].mT)
 
 
 @pytest.mark.campaign
