@@ -102,6 +102,10 @@ def signature(*tensors: Optional[torch.Tensor]) -> Hashable:
     return tuple(map(_facts, tensors)) if known is None else known
 
 
+if compiled is not None and not TYPE_CHECKING:
+    signature = compiled.signature(native.engine.signature, signature)
+
+
 def _facts(tensor: Optional[torch.Tensor]) -> Hashable:
     if tensor is None:
         return None

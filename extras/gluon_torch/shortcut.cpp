@@ -72,6 +72,24 @@ PyObject *route(PyObject *, PyObject *const *arguments, Py_ssize_t count)
     return PyErr_Occurred() ? nullptr : PyLong_FromLong(way);
 }
 
+PyObject *known_signature(PyObject *both, PyObject *const *tensors, Py_ssize_t count)
+{
+    PyObject *result = PyObject_Vectorcall(PyTuple_GET_ITEM(both, 0), tensors, (size_t)count, nullptr);
+    if (result != Py_None)
+        return result;
+    Py_DECREF(result);
+    return PyObject_Vectorcall(PyTuple_GET_ITEM(both, 1), tensors, (size_t)count, nullptr);
+}
+
+PyMethodDef signature_method = {"signature", (PyCFunction)(void (*)(void))known_signature, METH_FASTCALL,
+                                "signature(*tensors)\n\nSee prepared.signature."};
+
+PyObject *signature(PyObject *, PyObject *arguments)
+{
+    return PyTuple_GET_SIZE(arguments) == 2 ? PyCFunction_New(&signature_method, arguments)
+                                            : PyErr_Format(PyExc_TypeError, "signature takes two functions");
+}
+
 /* -- gradients ------------------------------------------------------------------------------------------------- */
 
 struct Formula {
@@ -413,6 +431,8 @@ PyMethodDef methods[] = {
      "planned(forward, builder, backward, context, signature, keep, limit)\n\nReturn `f(*tensors)` with a gradient, see sequences.planned."},
     {"sequence", sequence, METH_VARARGS,
      "sequence(count, makers, memory, launches, results, several)\n\nReturn `f(*tensors)`, see sequences.sequence."},
+    {"signature", signature, METH_VARARGS,
+     "signature(in_c, in_python)\n\nReturn `signature(*tensors)`, by the second function where the first returns None; see prepared.signature."},
     {"route", (PyCFunction)(void (*)(void))route, METH_FASTCALL, "route(*tensors)\n\nSee prepared.route."},
     {"watch", watch, METH_VARARGS,
      "watch(parameter, checks, forward_ad)\n\nTake torch.nn.Parameter and the dictionaries of modules that `route` reads."},
