@@ -23,8 +23,10 @@ from gluon_kernels.norm.odd import (
 from gluon_kernels.norm.portable import (
     LOG2E,
     LOWEST,
+    anew,
     exponent_of,
     exponential_sums,
+    exponentials,
     largest,
     raised,
 )
@@ -215,7 +217,7 @@ def edges_of_row(src, row, stride, before, body, columns, other, ALIGN: gl.const
 def cluster_cross_entropy(
     src, labels, loss, logsum, rows, columns, src_stride, label_stride, ignored, ALIGN: gl.constexpr,
     PIECES: gl.constexpr, BLOCKS: gl.constexpr, WARPS: gl.constexpr, SPAN: gl.constexpr, EVEN: gl.constexpr,
-    layout: gl.constexpr,
+    layout: gl.constexpr, ANEW: gl.constexpr,
 ):  # fmt: skip
     """Do as `portable.cross_entropy`, a row for each cluster; without a mean."""
     row = gl.program_id(0)
@@ -227,21 +229,27 @@ def cluster_cross_entropy(
     start = row_start(src, row, src_stride // ALIGN * ALIGN)
     pieces = load_row(start, columns, -float("inf"), ALIGN, PIECES, WARPS, SPAN, EVEN, layout)
     most = largest(pieces, PIECES)
+    if ANEW:
+        pieces = anew(pieces, columns, PIECES)
     of_warp = exponential_sums(pieces, most, PIECES)
     of_all, totals = exchange(barrier, most, of_warp, BLOCKS, WARPS)
     highest = gl.max(of_all, 0)
     normal = highest + gl.log(gl.sum(totals * gl.exp2((of_all - highest) * LOG2E), 0))
     gl.store(loss + row, gl.where(counts, normal - hit.to(gl.float32), 0.0))
-    gl.store(logsum + row, normal)
+    if logsum is not None:
+        gl.store(logsum + row, normal)
 
 
 @gluon.jit
 def cluster_softmax(
     src, dst, sums, arrived, rows, columns, src_stride, dst_stride, ALIGN: gl.constexpr, PIECES: gl.constexpr,
     BLOCKS: gl.constexpr, WARPS: gl.constexpr, SPAN: gl.constexpr, EVEN: gl.constexpr, layout: gl.constexpr,
-    ODD: gl.constexpr,
+    ODD: gl.constexpr, KEEP: gl.constexpr, ANEW: gl.constexpr,
 ):  # fmt: skip
-    """Do as `portable.softmax`, a row for each cluster; `sums` and `arrived` are not used."""
+    """Do as `portable.softmax`, a row for each cluster; `sums` and `arrived` are not used.
+
+    With KEEP, threads keep exponentials in float32; else they raise their elements a second time, which keep half of the registers.
+    """
     row = gl.program_id(0)
     barrier = begin_exchange(WARPS)
     before, body = 0, columns
@@ -252,13 +260,18 @@ def cluster_softmax(
     start = start_of(src, row, src_stride, before, ALIGN, ODD)
     pieces = load_row(start, body, low, ALIGN, PIECES, WARPS, SPAN, EVEN, layout)
     most = largest(pieces, PIECES)
+    if ANEW:
+        pieces = anew(pieces, columns, PIECES)
     if ODD:
         highest = gl.maximum(gl.max(gl.max(edge, 1), 0), LOWEST)
         first = gl.arange(0, WARPS, most.type.layout) == 0
         most = gl.where(first, gl.maximum(most, highest), most)
         sum_of_edges = gl.sum(gl.sum(gl.exp2((edge - highest) * LOG2E), 1), 0)
         of_edges = gl.where(first, sum_of_edges * gl.exp2((highest - most) * LOG2E), 0.0)
-    of_warp = exponential_sums(pieces, most, PIECES)
+    if KEEP:
+        kept, of_warp = exponentials(pieces, most, PIECES)
+    else:
+        of_warp = exponential_sums(pieces, most, PIECES)
     if ODD:
         of_warp += of_edges
     of_all, totals = exchange(barrier, most, of_warp, BLOCKS, WARPS)
@@ -266,12 +279,19 @@ def cluster_softmax(
     factor, low, rest = exponent_of(highest)
     of_row = gl.sum(totals * gl.exp2((of_all - highest) * LOG2E), 0)
     scale = gl.exp2(0.0 - rest) / of_row
+    if ANEW:
+        pieces = anew(pieces, columns, PIECES)
+    if KEEP:
+        of_warps = (gl.exp2((most - highest) * LOG2E) / of_row)[:, None]
     start = start_of(dst, row, dst_stride, before, ALIGN, ODD)
     if ODD:
         edge = (gl.exp2((edge - highest) * LOG2E) / of_row).to(dst.dtype.element_ty)
         gl.store(row_start(dst, row, dst_stride) + place, edge, mask=own)
     for i in gl.static_range(PIECES):
-        value = raised(pieces[i], factor, low) * scale
+        if KEEP:
+            value = kept[i] * of_warps
+        else:
+            value = raised(pieces[i], factor, low) * scale
         store_columns(start, i, value, body, ALIGN, WARPS, SPAN, EVEN, layout)
 
 
@@ -305,7 +325,7 @@ def cluster_norm(
     src, weight, bias, dst, residual, summed, statistics, sums, arrived, rows, columns, src_stride, dst_stride,
     residual_stride, epsilon, CENTRED: gl.constexpr, ALIGN: gl.constexpr, PIECES: gl.constexpr,
     BLOCKS: gl.constexpr, WARPS: gl.constexpr, SPAN: gl.constexpr, EVEN: gl.constexpr, layout: gl.constexpr,
-    AHEAD: gl.constexpr, ODD: gl.constexpr, SHIFT: gl.constexpr,
+    AHEAD: gl.constexpr, ODD: gl.constexpr, SHIFT: gl.constexpr, ANEW: gl.constexpr,
 ):  # fmt: skip
     """Do as `portable.norm` without a residual, a row for each cluster; `sums` and `arrived` are not used.
 
@@ -330,6 +350,8 @@ def cluster_norm(
             total += pieces[i].to(gl.float32)
         held = columns_of_warp(gl.arange(0, WARPS, of_warps), body, PIECES, WARPS, SPAN)
         middle = gl.sum(total, 1) / gl.maximum(held, 1.0)
+        if ANEW:
+            pieces = anew(pieces, columns, PIECES)
     square = gl.zeros([WARPS, SPAN], gl.float32, layout)
     for i in gl.static_range(PIECES):
         x = pieces[i].to(gl.float32) - middle[:, None]
@@ -361,8 +383,11 @@ def cluster_norm(
     start = start_of(dst, row, dst_stride, before, ALIGN, ODD)
     if AHEAD:
         gl.nvidia.ampere.async_copy.wait_group(0)
+    if ANEW:
+        pieces = anew(pieces, columns, PIECES)
     for i in gl.static_range(PIECES):
-        value = (pieces[i].to(gl.float32) - centre) * spread
+        x = pieces[i].to(gl.float32)
+        value = (x - centre) * spread
         if ODD:
             column, there = columns_of(i, body, ALIGN, WARPS, SPAN, layout)
             if weight is not None:

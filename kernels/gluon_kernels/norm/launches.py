@@ -28,6 +28,8 @@ from gluon_kernels.norm.rows import (
 from gluon_kernels.norm.tilings import (
     ahead,
     early,
+    is_packed,
+    keeps_exponentials,
     of_bodies,
     packed,
     shifts,
@@ -142,6 +144,10 @@ def finished(written: Tensor, out: Optional[Tensor]) -> Tensor:
     return out.copy_(written)
 
 
+CLUSTERED = 1 << 18  # bits of a row whose softmax is shared by a cluster
+CLUSTERED_NORM = 24_576 * 16  # bits of a row whose norm is
+
+
 def softmax_plan(x: Tensor, dtype: torch.dtype, out: Optional[Tensor]) -> Plan:
     """Return `run(x, dtype, out)`."""
     target = Destination(x, dtype, out)
@@ -153,11 +159,13 @@ def softmax_plan(x: Tensor, dtype: torch.dtype, out: Optional[Tensor]) -> Plan:
     written = target.new(x, out)
     dst = Rows.of(written)
     wide = src.tensor.element_size() > 2 or dst.tensor.element_size() > 2
-    form = (1 << 20, 8) if wide else (1 << 18, 2)  # as measured
+    form = (1 << 20, 8) if wide else (CLUSTERED, 2)  # as measured
     whole = whole_accesses(src, dst)
-    tiles, options = tiling_or_cluster(*(whole or (src, dst)), least=form[0], fewest=form[1])
+    read = whole or (src, dst)
+    tiles, options = tiling_or_cluster(*read, least=form[0], fewest=form[1], raises=True)
     tiles = packed(tiles, src) if whole is None else of_bodies(tiles)
     kernel = portable.softmax if whole is None else odd.softmax
+    keep = keeps_exponentials(tiles)
     if isinstance(tiles, ClusterTiling):
         kernel = hopper.cluster_softmax
     space = Workspace.of_rows(tiles, src.count)
@@ -169,6 +177,8 @@ def softmax_plan(x: Tensor, dtype: torch.dtype, out: Optional[Tensor]) -> Plan:
         (src.tensor, written, sums, arrived),
         options=options,
         ODD=whole is not None,
+        KEEP=keep,
+        ANEW=not keep and is_packed(read[0]),
         **tiles.constants(),
     )
     copied = src.copied
@@ -248,8 +258,10 @@ def norm_plan(
 
         return (lambda x, *rest: torch.empty_like(x)) if alone else nothing
     whole = whole_accesses(src, dst) if residual is None else None
+    anew = is_packed((whole or all_rows)[0])
     if residual is None:
-        tiles, options = tiling_or_cluster(*(whole or all_rows))
+        form = (CLUSTERED_NORM, 4) if anew else (None, 8)
+        tiles, options = tiling_or_cluster(*(whole or all_rows), least=form[0], fewest=form[1])
         tiles = tiles if whole is None else of_bodies(tiles)
     else:  # a second matrix is not kept: one is loaded, added and dropped
         tiles, options = tiling_of(*all_rows), {}
@@ -275,6 +287,7 @@ def norm_plan(
         SHIFT=shifts(x, weight, bias),
         AHEAD=whole is None and ahead(tiles, weight, bias),
         EARLY=whole is None and early(tiles, src),
+        ANEW=anew,
         **tiles.constants(),
     )
     apart = any(not v.is_contiguous() for v in vectors)

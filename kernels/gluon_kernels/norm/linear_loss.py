@@ -117,7 +117,7 @@ def _losses(x: Tensor, weight: Tensor, labels: Tensor, ignore_index: int) -> tup
     losses, logsum = (torch.empty(len(x), dtype=torch.float32, device=x.device) for _ in "ab")
     for part in _parts(x, weight):
         logits = matmul(x[part], weight.mT)
-        losses[part], logsum[part] = losses_of(logits, labels[part], ignore_index)
+        losses[part], logsum[part] = losses_of(logits, labels[part], ignore_index, True)
     return losses, logsum
 
 
@@ -133,7 +133,7 @@ def _forward(
         if mean:
             loss, inverse, logsum = mean_loss_of(logits, labels, ignore_index, ctx is not None)
         else:
-            loss, logsum = losses_of(logits, labels, ignore_index)
+            loss, logsum = losses_of(logits, labels, ignore_index, ctx is not None)
     else:
         loss, logsum = _losses.function(x, weight, labels, ignore_index)
         if mean:

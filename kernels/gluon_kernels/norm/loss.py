@@ -25,9 +25,9 @@ __all__ = ["check_labels", "cross_entropy", "gradient_of_logits", "losses_of", "
 REDUCTIONS = ("none", "sum", "mean")
 
 
-def _build_loss(x: Tensor, labels: Tensor, ignored: int) -> Any:
+def _build_loss(x: Tensor, labels: Tensor, ignored: int, keep: bool) -> Any:
     _check_loss(x, labels)
-    return loss_launches.cross_entropy_plan(x, labels, ignored)
+    return loss_launches.cross_entropy_plan(x, labels, ignored, keep)
 
 
 def _build_mean_loss(x: Tensor, labels: Tensor, ignored: int, keep: bool) -> Any:
@@ -84,11 +84,11 @@ def check_labels(labels: Tensor, classes: int, ignored: int) -> None:
         )
 
 
-def losses_of(x: Tensor, labels: Tensor, ignored: int) -> Any:
-    """Return the losses of rows of logits, and the logarithms of their sums, float32."""
+def losses_of(x: Tensor, labels: Tensor, ignored: int, keep: bool) -> Any:
+    """Return the losses of rows of logits, and for gradients the logarithms of their sums, float32."""
     if not x.shape[0]:
         return x.new_empty(0, dtype=torch.float32), x.new_empty(0, dtype=torch.float32)
-    return _losses((key(x, labels), ignored), x, labels, ignored)
+    return _losses((key(x, labels), ignored, keep), x, labels, ignored, keep)
 
 
 def mean_loss_of(x: Tensor, labels: Tensor, ignored: int, keep: bool) -> Any:
@@ -153,7 +153,7 @@ def _cross_entropy(
     if mean:
         middle, inverse, logsum = mean_loss_of(x, labels, ignored, True)
         return middle, logsum, inverse
-    loss, logsum = losses_of(x, labels, ignored)
+    loss, logsum = losses_of(x, labels, ignored, True)
     return loss, logsum, loss.new_empty(0)
 
 
@@ -167,7 +167,7 @@ def _watched_loss(ignored: int, mean: bool) -> Callable[..., Tensor]:
         if mean:
             loss, inverse, logsum = mean_loss_of(x, labels, ignored, True)
         else:
-            loss, logsum = losses_of(x, labels, ignored)
+            loss, logsum = losses_of(x, labels, ignored, True)
         ctx.to_save = (x, labels, logsum, inverse)
         return loss
 
@@ -225,7 +225,7 @@ def cross_entropy(
         if mean:
             loss = mean_loss_of(x, labels, ignore_index, False)[0]
         else:
-            loss = losses_of(x, labels, ignore_index)[0]
+            loss = losses_of(x, labels, ignore_index, False)[0]
     elif way == 2:
         loss = _watched_loss(ignore_index, mean)(x, labels)
     else:

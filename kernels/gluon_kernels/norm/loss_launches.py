@@ -12,7 +12,14 @@ from gluon_core import language as gl
 from gluon_kernels.norm import hopper, portable
 from gluon_kernels.norm.launches import Workspace, prepared, reading
 from gluon_kernels.norm.rows import ClusterTiling, Tiling
-from gluon_kernels.norm.tilings import blocks_of, packed, tiling_of, tiling_or_cluster
+from gluon_kernels.norm.tilings import (
+    blocks_of,
+    is_packed,
+    own_elements,
+    packed,
+    tiling_of,
+    tiling_or_cluster,
+)
 from gluon_kernels.norm.views import Rows
 from gluon_kernels.plans import (
     Launch,
@@ -27,35 +34,34 @@ from gluon_kernels.plans import (
 __all__ = ["cross_entropy_plan", "loss_gradient_plan", "mean_loss_plan"]
 
 
-def cross_entropy_plan(x: Tensor, labels: Tensor, ignored: int) -> Plan:
-    """Return `run(x, labels, ignored) -> (loss, logarithm of the sum)` of each row."""
+def cross_entropy_plan(x: Tensor, labels: Tensor, ignored: int, keep: bool) -> Plan:
+    """Return `run(x, labels, ignored, keep) -> (loss, logarithm of the sum)` of each row; the latter is None unless `keep`."""
     src = Rows.of(x)
     tiles = _tiles(src)
     empty = allocator((src.count,), torch.float32, x.device)
-    if tiles.parts > 1 and src.count >= WALKED and _is_packed(src):
-        launch = _walking_launch(src, labels, ignored, (empty(), empty()))
-        return reading(sequence(2, (empty, empty), [(launch, range(4))], (2, 3)), src)
+    makers, places = ((empty, empty), (2, 3)) if keep else ((empty,), (2, None))
+    new = (empty(), empty() if keep else None)
+
+    def alone(launch: Launch) -> Plan:
+        return reading(sequence(2, makers, [(launch, (0, 1, *places))], places), src)
+
+    if tiles.parts > 1 and src.count >= WALKED and is_packed(src):
+        return alone(_walking_launch(src, labels, ignored, new))
     # More rows keep processors busy by shares that nobody waits for.
     few = tiles.parts > 1 and 4 * src.count <= 3 * multiprocessors(x)
     shared, options = tiling_or_cluster(src, waits=False) if few else (tiles, {})
     if isinstance(shared, ClusterTiling):
-        launch = _sharing_launch(src, labels, shared, ignored, (empty(), empty()), options)
-        return reading(sequence(2, (empty, empty), [(launch, range(4))], (2, 3)), src)
+        return alone(_sharing_launch(src, labels, shared, ignored, new, options))
     space = Workspace.of_rows(tiles, src.count)
-    results = (empty(), empty(), *space(x.device), None, None)
+    results = (*new, *space(x.device), None, None)
     # With fewer registers three programs of 16 warps have room on a processor in place of two.
-    options = registers(40) if tiles.num_warps == 16 and _is_packed(src) else {}
+    options = registers(40) if tiles.num_warps == 16 and is_packed(src) else {}
     launch = _loss_launch(src, labels, tiles, ignored, results, options)
-    places = (0, 1, 2, 3, *space.places(4), None, None)
-    return reading(sequence(2, (empty, empty), [(launch, places)], (2, 3), space.of(x)), src)
+    every = (0, 1, *places, *space.places(2 + len(makers)), None, None)
+    return reading(sequence(2, makers, [(launch, every)], places, space.of(x)), src)
 
 
 WALKED = 768  # rows from which on one program has a long row: fewer leave processors without loads under way
-
-
-def _is_packed(src: Rows) -> bool:
-    """Return True for elements of 16 bits that NVIDIA's threads load four at a time or more; the forms for these were measured."""
-    return src.tensor.element_size() == 2 and src.align >= 4 and current_target().has("nvidia.cp_async")  # fmt: skip
 
 
 MOST_HELD = 80  # elements of a thread; a row of one warp has up to 48
@@ -70,7 +76,7 @@ def _tiles(src: Rows) -> Tiling:
     tiles = alone if alone.parts == 1 else tiling_of(src, waits=False)
     own, lanes = tiles.layout, tiles.layout.threads_per_warp[1]
     vector = own.size_per_thread[1]
-    if tiles.parts == 1 and _is_packed(src) and tiles.num_warps > 1:
+    if tiles.parts == 1 and is_packed(src) and tiles.num_warps > 1:
         for warps in (1, 2, 4, 8):
             width = warps * lanes * vector
             pieces = -(-src.columns // width)
@@ -84,7 +90,7 @@ def _tiles(src: Rows) -> Tiling:
 
 
 def _walking_launch(
-    src: Rows, labels: Tensor, ignored: int, results: tuple[Tensor, Tensor]
+    src: Rows, labels: Tensor, ignored: int, results: tuple[Tensor, Optional[Tensor]]
 ) -> Launch:
     """Prepare `portable.cross_entropy_walk`, by fewer warps where a step of more goes far beyond the row."""
     lanes = current_target().warp_size
@@ -107,7 +113,7 @@ def _walking_launch(
 
 
 def _sharing_launch(
-    src: Rows, labels: Tensor, tiles: ClusterTiling, ignored: int, results: tuple[Tensor, Tensor],
+    src: Rows, labels: Tensor, tiles: ClusterTiling, ignored: int, results: tuple[Tensor, Optional[Tensor]],
     options: Mapping[str, Any],
 ) -> Launch:  # fmt: skip
     """Prepare `hopper.cluster_cross_entropy`."""
@@ -119,6 +125,7 @@ def _sharing_launch(
         (*tensors, *sizes),
         tensors,
         options=options,
+        ANEW=is_packed(src),
         **tiles.constants(),
     )
 
@@ -137,10 +144,12 @@ def _loss_launch(
         (*tensors, *sizes),
         tensors,
         options=options,
+        ANEW=is_packed(src) and own_elements(tiles) > ANEW_FROM,
         **tiles.constants(),
     )
 
 
+ANEW_FROM = 48  # elements of a thread
 MOST_TO_COUNT = 2048  # programs that may add to one counter: more would wait for each other
 
 
@@ -171,7 +180,7 @@ def mean_loss_plan(x: Tensor, labels: Tensor, ignored: int, keep: bool) -> Plan:
 
 def _mean_loss_of_many(x: Tensor, labels: Tensor, ignored: int, keep: bool) -> Plan:
     """Return the plan of a mean in a launch of its own."""
-    of_rows = cross_entropy_plan(x, labels, ignored)
+    of_rows = cross_entropy_plan(x, labels, ignored, keep)
     rows, warps, size = x.shape[0], 16, current_target().warp_size
     wide = max(warps * size, min(2048, 1 << (rows - 1).bit_length()))
     layout = gl.BlockedLayout([wide // (warps * size)], [size], [warps], [0])
@@ -189,7 +198,7 @@ def _mean_loss_of_many(x: Tensor, labels: Tensor, ignored: int, keep: bool) -> P
     )
 
     def run(x: Tensor, labels: Tensor, ignored: int, keep: bool) -> Any:
-        loss, logsum = of_rows(x, labels, ignored)
+        loss, logsum = of_rows(x, labels, ignored, keep)
         mean, inverse = empty(), empty() if keep else None
         launch(loss, labels, mean, inverse)
         return mean, inverse, logsum

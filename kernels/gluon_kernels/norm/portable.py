@@ -27,6 +27,23 @@ def largest(pieces, PIECES: gl.constexpr):
 
 
 @gluon.jit
+def anew(pieces, size, PIECES: gl.constexpr):
+    """Return tiles of 16 bits as they are, such that the compiler converts them again: converted ones would keep twice the registers until then.
+
+    Each pair of elements is combined with zeros of which the compiler does not know that they are, by an instruction of NVIDIA's.
+
+    Args:
+        size: an integer that is not negative.
+    """
+    zero = (size >> 31).to(gl.int16)
+    same = ()
+    for i in gl.static_range(PIECES):
+        zeros = gl.zeros(pieces[i].shape, gl.int16, pieces[i].type.layout) + zero
+        same = same + (gl.inline_asm_elementwise("xor.b32 $0, $1, $2;", "=r,r,r", [pieces[i], zeros], pieces[i].dtype, False, 2),)  # fmt: skip
+    return same
+
+
+@gluon.jit
 def exponent_of(most):
     """Return `factor` and `low`, such that exp2(x * factor - low) is exp(x - most) but for `rest`, one for all x: exp2(-rest) makes up for it.
 
@@ -173,7 +190,7 @@ def mean_of(
 def cross_entropy(
     src, labels, loss, logsum, sums, arrived, mean, inverse, rows, columns, src_stride, label_stride,
     ignored, ALIGN: gl.constexpr, PARTS: gl.constexpr, ROWS: gl.constexpr, PIECES: gl.constexpr,
-    WIDTH: gl.constexpr, layout: gl.constexpr,
+    WIDTH: gl.constexpr, layout: gl.constexpr, ANEW: gl.constexpr,
 ):  # fmt: skip
     """Store the loss of each row, 0 for the label `ignored`, and unless `logsum` is None the logarithm of its sum for the gradient.
 
@@ -210,6 +227,8 @@ def cross_entropy(
     hit = row_start(src, row, src_stride) + near * src_stride + label
     hit = gl.load(hit, mask=known, other=float("nan")).to(gl.float32)
     most = largest(pieces, PIECES)
+    if ANEW:
+        pieces = anew(pieces, columns, PIECES)
     total = exponential_sums(pieces, most, PIECES)
     if PARTS > 1:
         mine = sums + (row.to(gl.int64) * PARTS + part) * 2
@@ -273,7 +292,8 @@ def cross_entropy_walk(
     highest = gl.max(most, 0)
     normal = highest + gl.log(gl.sum(total * gl.exp2((most - highest) * LOG2E), 0))
     gl.store(loss + row, gl.where(counts, normal - hit.to(gl.float32), 0.0))
-    gl.store(logsum + row, normal)
+    if logsum is not None:
+        gl.store(logsum + row, normal)
 
 
 @gluon.jit

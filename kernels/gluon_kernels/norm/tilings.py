@@ -22,7 +22,10 @@ __all__ = [
     "ahead",
     "blocks_of",
     "early",
+    "is_packed",
+    "keeps_exponentials",
     "of_bodies",
+    "own_elements",
     "packed",
     "shifts",
     "tiling_of",
@@ -32,6 +35,7 @@ __all__ = [
 
 LEAST_ODD = 512  # columns: a program has several shorter rows, one element at a time
 EARLY_UP_TO = 40  # elements of a row that a thread keeps
+KEPT = 48  # exponentials of a thread: four blocks of a cluster have room on a multiprocessor
 AHEAD_FROM = 32  # elements of a row that a thread keeps
 AHEAD_BYTES = 72 << 10  # of a block: three have room on a multiprocessor
 
@@ -67,8 +71,9 @@ def packed(tiles: Tiling, rows: Rows) -> Tiling:
 
 
 def tiling_or_cluster(
-    *rows: Rows, held: int = 1, least: Optional[int] = None, fewest: int = 8, waits: bool = True
-) -> tuple[Tiling, dict[str, Any]]:
+    *rows: Rows, held: int = 1, least: Optional[int] = None, fewest: int = 8, waits: bool = True,
+    raises: bool = False,
+) -> tuple[Tiling, dict[str, Any]]:  # fmt: skip
     """Return the tiling for matrices of one shape and the options of the launch: clusters that share long rows, on Hopper.
 
     The simulator runs no assembly that reaches other blocks.
@@ -77,6 +82,7 @@ def tiling_or_cluster(
         held, waits: see `tiling`.
         least: bits of a row from which on clusters are faster than one program; None where they never are.
         fewest: blocks of a cluster, if these hold a row in few registers, and are several for each multiprocessor.
+        raises: threads may keep exponentials, see `keeps_exponentials`.
     """
     first, target, tiles = rows[0], current_target(), tiling_of(*rows, waits=waits)
     bits = max(8 * row.tensor.element_size() for row in rows)
@@ -90,9 +96,36 @@ def tiling_or_cluster(
                 continue
             shared = cluster_tiling(first.columns, bits, align, first.count, processors, held, blocks, most)  # fmt: skip
             if shared is not None:
-                own = held * shared.pieces * shared.layout.size_per_thread[1] * bits  # of a thread
-                return shared, {"num_ctas": blocks, **registers(80 if own <= 1024 else 128)}
+                kept = raises and keeps_exponentials(shared)
+                anew = held == 1 and is_packed(first)
+                return shared, {"num_ctas": blocks, **registers(_registers(shared, bits * held, kept, anew))}  # fmt: skip
     return tiles, {}
+
+
+def own_elements(tiles: Tiling) -> int:
+    """Return how many elements of a row a thread has."""
+    vector: int = tiles.layout.size_per_thread[1]
+    return tiles.pieces * vector
+
+
+def keeps_exponentials(tiles: Tiling) -> bool:
+    """Return True if threads keep exponentials in float32 in place of their elements, which they raise a second time otherwise."""
+    return own_elements(tiles) <= KEPT
+
+
+def is_packed(rows: Rows) -> bool:
+    """Return True for elements of 16 bits that NVIDIA's threads load four at a time or more."""
+    return rows.tensor.element_size() == 2 and rows.align >= 4 and current_target().has("nvidia.cp_async")  # fmt: skip
+
+
+def _registers(tiles: Tiling, bits: int, kept: bool, anew: bool) -> int:
+    """Return the registers of a thread that has room for its elements of so many bits, as they were loaded or raised, and for few more."""
+    own = own_elements(tiles)
+    if kept:
+        return max(48, -(-own // 8) * 8 + 16)
+    if anew:  # converted elements are not kept
+        return max(40, -(-own // 16) * 8 + 24)
+    return 80 if own * bits <= 1024 else 128
 
 
 def whole_accesses(*rows: Rows) -> Optional[tuple[Rows, ...]]:

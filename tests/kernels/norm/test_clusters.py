@@ -96,6 +96,23 @@ def test_softmax_takes_as_few_blocks_as_hold_a_row(count, columns, blocks):
     assert options.get("num_ctas") == blocks
 
 
+@pytest.mark.parametrize("dtype, most, keeps, anew", [
+    (torch.bfloat16, 48, True, False), (torch.bfloat16, 7, False, True), (torch.float32, 12, True, False), (torch.float32, 11, False, False),
+])  # fmt: skip
+def test_threads_keep_exponentials_where_they_have_few(dtype, most, keeps, anew, shared, monkeypatch):  # fmt: skip
+    """Others raise their elements a second time, and convert those of 16 bits for that: a thread has 8 here, of float32 12."""
+    monkeypatch.setattr(tilings, "KEPT", most)
+    x = (torch.randn(2, COLUMNS) * 3).to(dtype)
+    x[0, 3], x[1, ::2] = 40.0, -float("inf")
+    with on_target("emu:sm_90"):
+        result = kernels.softmax(x)
+        (launch,) = launches_of(lambda: kernels.softmax(x), "emu:sm_90")
+    arguments = dict(zip(launch.kernel.arg_names, launch.arguments))
+    assert (arguments["KEEP"], arguments["ANEW"]) == (keeps, anew)
+    right = x.double().softmax(-1)
+    assert ((result - right).abs() <= 2e-6 + 2**-8 * right).all()
+
+
 @pytest.mark.parametrize("size", [1e4, 6e8, 3e9, 1e30, 3e38])
 def test_softmax_of_large_numbers(size, shared):
     """A maximum times log2(e) is rounded, by more than an exponent of float32 has for the largest."""
@@ -120,8 +137,8 @@ def test_losses(shared):
     x[1, ::3], x[2, 7] = -float("inf"), 300.0
     labels = torch.tensor([COLUMNS - 1, -100, 7, COLUMNS])
     with on_target("emu:sm_90"):
-        loss, logsum = losses_of(x, labels, -100)
-        (launch,) = launches_of(lambda: losses_of(x, labels, -100), "emu:sm_90")
+        loss, logsum = losses_of(x, labels, -100, True)
+        (launch,) = launches_of(lambda: losses_of(x, labels, -100, True), "emu:sm_90")
     assert launch.kernel.fn.__name__ == "cluster_cross_entropy"
     right = F.cross_entropy(x[:3].float(), labels[:3], reduction="none")
     torch.testing.assert_close(loss[:3], right)

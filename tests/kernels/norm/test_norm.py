@@ -155,6 +155,23 @@ def test_losses_of_many_rows_have_few_warps(count, columns, rows_warps_pieces):
     assert tiles.pieces * tiles.width >= columns and tiles.parts == 1
 
 
+@pytest.mark.parametrize("columns", [64, 20_000])
+def test_logarithms_of_sums_are_kept_for_gradients_alone(columns, monkeypatch):
+    """By programs that have a row, and by ones that share it."""
+    monkeypatch.setattr(loss, "route", route)
+    x, labels = torch.randn(3, columns), torch.arange(3)
+    right = F.cross_entropy(x, labels, reduction="none")
+    for wanted in (False, True):
+        leaf, losses = x.clone().requires_grad_(wanted), []
+        (launched,) = launches_of(
+            lambda: losses.append(kernels.cross_entropy(leaf, labels, reduction="none")),
+            "sim:sm_90",
+        )
+        arguments = dict(zip(launched.kernel.arg_names, launched.arguments))
+        assert (arguments["logsum"] is not None) == wanted
+        torch.testing.assert_close(losses[0], right)
+
+
 def test_few_short_rows_have_programs_of_their_own():
     x = views.Rows.of(torch.empty(300, 800, dtype=torch.bfloat16))
     assert tilings.packed(tilings.tiling_of(x), x).rows == 1
