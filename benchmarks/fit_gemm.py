@@ -26,7 +26,7 @@ import numpy as np  # noqa: E402
 from gluon_kernels.gemm import choice, tilings  # noqa: E402
 
 FILE = Path(__file__).with_name("gemm_times.json")
-POINTS = 3000  # of the table, which the others are regressed on
+POINTS = 4000  # of the table, which the others are regressed on
 NEAR = 0.6  # of the speed of the best tiling of a product, from which on points are worth a place in the table
 NOISE = 0.06  # of the variance of an error of the model, that measurements have
 WORSE = 1.05  # times the best measured time, from which on a product has an entry of its own
@@ -164,15 +164,15 @@ def _factors(rows: Sequence[Any], times: Sequence[float], weights: Sequence[floa
 def chosen_points(points: np.ndarray, count: int) -> np.ndarray:
     """Return the places of the scaled points that say most of all others: an incomplete Cholesky factorization takes those of the largest variance left."""
     left, places = np.ones(len(points)), []
-    factor = np.zeros((len(points), min(count, len(points))))
-    for step in range(factor.shape[1]):
+    factor = np.zeros((min(count, len(points)), len(points)), np.float32)
+    for step in range(len(factor)):
         place = int(left.argmax())
         if left[place] < 1e-6:
             break
         column = choice.likeness(points, points[place : place + 1])[:, 0]
-        column = column - factor[:, :step] @ factor[place, :step]
-        factor[:, step] = column / math.sqrt(left[place])
-        left = np.maximum(left - factor[:, step] ** 2, 0.0)
+        column = column - factor[:step, place] @ factor[:step]
+        factor[step] = column / math.sqrt(left[place])
+        left = np.maximum(left - factor[step] ** 2, 0.0)
         left[place] = 0.0
         places.append(place)
     return np.array(places, int)

@@ -89,6 +89,8 @@ def test_large_results_are_stored_past_the_cache(columns, k, form, bias, forms):
         ((8, 4096, 3864, 128), "cooperative", (128, 256, 64)),
         ((256, 4096, 384, 64), "cooperative", (256, 128, 64)),
         ((400, 190, 4096, 64), "pingpong", (64, 256, 64)),
+        ((64, 4096, 512, 64), "cooperative", (128, 256, 64)),
+        ((24, 1920, 1664, 64), "pingpong", (128, 128, 64)),
     ],
 )
 def test_large_results_take_tiles_of_which_little_is_in_vain(sides, kernel, block):
