@@ -35,10 +35,12 @@ LIMITS = {
 # core, `kernel`, `select`, `native` and `values` of the runtime, `_launch.c`, `_call.h` and `gluon_bundle.c`). Their
 # counterparts are all files of these folders but for those that had counterparts outside of the eleven.
 # The goal was 4,000, which is 1,962 lines less. The engine took over work of files outside of the eleven: the launch in
-# Python of gluon_nvidia and the launches of `pack` and `cuda`. Counted with both (TAKEN_OVER), it is 1,999 lines less.
-# Launches of operators with other tensors (`refill`, `signature`) and of descriptors that are made again (`descriptors.h`)
-# came after the review, about 170 lines. The C loader works without Python, so it reads files, loads code and chooses
-# among forms by itself; scores, values, attributes and maps it has in common with the engine.
+# Python of gluon_nvidia and the launches of `pack` and `cuda`. Counted with both (TAKEN_OVER), it is 2,060 lines less, and
+# the eleven alone are 1,436 lines less: 1,662 lines are the engine in C, 809 the loader of bundles in C, 1,245 bundles and
+# calls in Python, 810 the decisions of the core. Launches of operators with other tensors (`refill`, `signature`) and of
+# descriptors that are made again (`descriptors.h`) came after the review, about 170 lines. The C loader works without
+# Python, so it checks files, loads code and chooses among forms by itself: its kernels and forms are the records of the
+# file, and scores, values, attributes and maps it has in common with the engine.
 REVIEWED = 5_962
 # `launcher`, `driver` and `native` of gluon_nvidia, `pack` and `cuda` of the runtime then; these now.
 WITH_TAKEN_OVER = REVIEWED + 445 + 386 + 55 + 112 + 347
