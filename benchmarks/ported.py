@@ -3,6 +3,7 @@
 The launch of a test case is repeated along the third axis of its grid, each time on operands of its own: a line
 at the beginning of the kernel adds the distance to its pointers. Some cases are launched as they are. Both kernels
 take the same operands, in one process, in CUDA graphs, in random order; before that their results are compared.
+The ratio of kernels with one machine code is the error of the measurement.
 
   python benchmarks/ported.py [--only WORDS] [--first WORDS] [--seconds N] [--workers N] [--compile] [--json FILE]
 
@@ -18,11 +19,13 @@ import fcntl
 import importlib.util
 import json
 import re
+import struct
 import subprocess
 import sys
 import tempfile
 import time
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Iterator, NamedTuple
 
@@ -215,9 +218,24 @@ def apart(text: str, kernel: str, steps: dict[str, int], third: int) -> str:
 Runs = tuple[dict[str, Any], list[tuple[Any, Any]]]
 
 
-def launched(kernel: Any, grid: tuple[int, ...], words: dict[str, Any], ahead: bool) -> None:
+def launched(kernel: Any, grid: tuple[int, ...], words: dict[str, Any], ahead: bool) -> Any:
     """Launch a kernel, or only compile it."""
-    kernel.warmup(grid=grid, **words) if ahead else kernel[grid](**words)
+    return kernel.warmup(grid=grid, **words) if ahead else kernel[grid](**words)
+
+
+def machine_code(run: Any) -> list[bytes]:
+    """Return the instructions of the kernel that a function launches."""
+    kernel, grid, words, _ = run.args
+    cubin = launched(kernel, grid, words, True).asm["cubin"]
+    (table,) = struct.unpack_from("<Q", cubin, 40)  # the section headers of an ELF file of 64 bits
+    size, count, names = struct.unpack_from("<3H", cubin, 58)
+    headers = [struct.unpack_from("<2I4Q", cubin, table + size * i) for i in range(count)]
+    begin = headers[names][4]
+    parts = []
+    for name, _, _, _, offset, length in headers:
+        if cubin[begin + name :].startswith(b".text."):
+            parts.append(cubin[offset : offset + length])
+    return parts
 
 
 def runs_alone(
@@ -246,8 +264,8 @@ def runs_alone(
     }
     plain = getattr(sys.modules[f"case_{file}"], name)
     return {
-        "triton": lambda: launched(plain, tuple(sizes), named, ahead),
-        "ours": lambda: launched(getattr(ported, name), tuple(sizes), own, ahead),
+        "triton": partial(launched, plain, tuple(sizes), named, ahead),
+        "ours": partial(launched, getattr(ported, name), tuple(sizes), own, ahead),
     }
 
 
@@ -309,7 +327,7 @@ def runs_of(
         }
         passed = {name: moved.get(name, value) for name, value in named.items()} | functions
         size = (sizes[0], sizes[1], sizes[2] * copies)
-        runs[kind] = lambda k=one, g=size, w=passed: launched(k, g, w, ahead)
+        runs[kind] = partial(launched, one, size, passed, ahead)
     return runs, [(whole, whole.clone()) for whole in moved.values()]
 
 
@@ -359,13 +377,18 @@ def work_together(asked: argparse.Namespace) -> int:
 
 
 class Compiled(NamedTuple):
-    """A launch whose kernels ran once."""
+    """A launch whose kernels ran once.
+
+    Attributes:
+        alike: both have one machine code.
+    """
 
     label: str
     runs: dict[str, Any]
     contents: list[tuple[Any, Any]]
     restored: bool
     result: str
+    alike: bool
 
 
 def repeats_of(run: Any) -> int:
@@ -423,6 +446,7 @@ def main() -> int:
                     [run() for run in runs.values()]
                     continue
                 result = compared(runs, contents)
+                alike = machine_code(runs["triton"]) == machine_code(runs["ours"])
             except Exception as error:
                 print(f"| {label} | {type(error).__name__}: {str(error)[:200]} |", flush=True)
                 failed += 1
@@ -432,7 +456,8 @@ def main() -> int:
                 print(f"| {label} | {result} |", flush=True)
                 continue
             restored = name in RESTORED
-            compiled.append(Compiled(label, runs, contents if restored else [], restored, result))
+            kept = contents if restored else []
+            compiled.append(Compiled(label, runs, kept, restored, result, alike))
             del contents
             torch.cuda.empty_cache()
     all_wait(folder, index, count, until + 30)
@@ -447,9 +472,11 @@ def main() -> int:
                 failed += 1
                 continue
         ratio = times["triton"] / times["ours"]
-        row = f"| {case.label} | {times['ours'] * 1e6:.1f} us | {ratio:.3f} | {case.result} |"
-        print(row, flush=True)
-        table.append({"case": case.label, **times})
+        result = f"{case.result}, one code" if case.alike else case.result
+        print(
+            f"| {case.label} | {times['ours'] * 1e6:.1f} us | {ratio:.3f} | {result} |", flush=True
+        )
+        table.append({"case": case.label, **times, "alike": case.alike})
     (folder / f"times_{index}").write_text(json.dumps(table))
     return 1 if failed else 0
 

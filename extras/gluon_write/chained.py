@@ -6,8 +6,8 @@
 
 A warp that has whole rows of the first product reduces them alone, and has the operand of the second one in its
 registers. A matrix unit of single warps would else share the columns of a row among warps, which exchange each sum
-through shared memory, behind two barriers. Where rows are short of warps, two warps compute the same ones; that costs
-less than the barriers, more than two do not.
+through shared memory, behind two barriers. Where rows are short of warps they stay shared: on an H200 causal attention
+of 32 rows and four warps took 1.07 of the time with each row in two warps.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from gluon_sim.tracing.ir import Op
 __all__ = ["rows_to_warps"]
 
 _ROWS, _COLUMNS = 16, 8  # of an instruction of `mma.sync`
-_MOST_REPEATED = 2
 
 
 def rows_to_warps(region: Any) -> None:
@@ -76,4 +75,4 @@ def _is_free(op: Op) -> bool:
         return False
     warps = accumulator.warps_per_cta[0] * accumulator.warps_per_cta[1]
     rows = op.results[0].type.dims[0]
-    return bool(warps * _ROWS <= rows * _MOST_REPEATED)
+    return bool(warps * _ROWS <= rows)

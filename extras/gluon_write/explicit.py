@@ -19,6 +19,7 @@ from gluon_write.accumulate import accumulated
 from gluon_write.apart import apart
 from gluon_write.branches import taken_alone
 from gluon_write.buffered import buffered
+from gluon_write.converted_operands import converted_operands, through_buffers
 from gluon_write.describe import described
 from gluon_write.first_products import with_first_products
 from gluon_write.form import Form
@@ -166,12 +167,34 @@ def chosen_for(
             chosen = _solved(ahead, traced(ahead), traced, target, options)
             if np.isfinite(chosen.solution.price) and _copied(chosen.graph):
                 chosen = _loading_ahead(chosen, traced, stages, target, options)
-                return _improved(chosen, traced, target, options)
+                improved = _improved(chosen, traced, target, options)
+                return _with_buffers(*improved, traced, target, options)
     chosen = _solved(fn, drawn, traced, target, options)
     if not np.isfinite(chosen.solution.price):
         raise of_solution(fn, chosen.solution)
     chosen = _loading_ahead(chosen, traced, stages, target, options)
-    return _keeping_lines(*_improved(chosen, traced, target, options), traced, target, options)
+    improved = _improved(chosen, traced, target, options)
+    others = _with_buffers(*improved, traced, target, options)
+    return _keeping_lines(*others, traced, target, options)
+
+
+def _with_buffers(
+    graph: Graph,
+    solution: Solution,
+    traced: Callable[..., Sketch],
+    target: Target,
+    options: Any,
+) -> tuple[Graph, Solution]:
+    """Return layouts of a kernel whose converted operands come from buffers, or those of the kernel."""
+    fn, places = graph.jits[0], converted_operands(graph, solution)
+    if not places or not target.has("nvidia.cp_async"):
+        return graph, solution
+    other = through_buffers(fn, traced(fn), places)
+    if other is fn:
+        return graph, solution
+    chosen = _solved(other, traced(other), traced, target, options)
+    finite = np.isfinite(chosen.solution.price)
+    return (chosen.graph, chosen.solution) if finite else (graph, solution)
 
 
 def _keeping_lines(

@@ -30,7 +30,7 @@ from gluon_write.held import Operands
 from gluon_write.loops import mentions, operands_of, stores
 from gluon_write.sketch import Sketch, place_of
 
-__all__ = ["with_operand_buffers"]
+__all__ = ["Buffered", "Loops", "with_operand_buffers"]
 
 _MOST_HELD = 64  # registers of a thread for both operands, that a conversion may take
 _PART = 128  # registers for the parts of both that are multiplied at a time
@@ -48,10 +48,10 @@ def with_operand_buffers(fn: Any, drawn: Sketch) -> Any:
     """
     if not drawn.unaided:
         return fn
-    return rewritten(fn, drawn.jits, lambda jit, number: _Products(jit, number, drawn).text())
+    return rewritten(fn, drawn.jits, lambda jit, number: Buffered(jit, number, drawn).text())
 
 
-class _Products(Operands):
+class Buffered(Operands):
     def __init__(self, fn: Any, number: int, drawn: Sketch):
         super().__init__(fn, number, drawn)
         self.before: dict[int, list[str]] = {}  # a line -> those that come before it
@@ -71,7 +71,7 @@ class _Products(Operands):
             loaded: dict[tuple[str, ...], list[str]] = {}  # texts of both -> what was loaded
             for statement in body:
                 for call in self._products(statement):
-                    edits += self._product(call, statement, loops, buffers, loaded)
+                    edits += self.product(call, statement, loops, buffers, loaded)
                 for known in (buffers, loaded):
                     _forget(known, stores(statement))
         if not edits:
@@ -109,8 +109,12 @@ class _Products(Operands):
         if any(_WRITES.search(self._named(call)) for call in calls if call is not last):
             return
         for call in calls:
-            if place_of(call, self.number) in self.drawn.unaided and self._is_large(call):
+            if self.suits(call):
                 yield call
+
+    def suits(self, call: ast.Call) -> bool:
+        """Return True for a product whose operands come from buffers."""
+        return place_of(call, self.number) in self.drawn.unaided and self._is_large(call)
 
     def _named(self, call: ast.Call) -> str:
         called = self.called(call)
@@ -160,7 +164,7 @@ class _Products(Operands):
         place = place_of(node, self.number)
         return self.drawn.returned.get(place, ()) if place else ()
 
-    def _product(
+    def product(
         self,
         call: ast.Call,
         statement: ast.stmt,
@@ -175,7 +179,7 @@ class _Products(Operands):
         lines = self.before.setdefault(statement.lineno, [])
         depth, part = self._parts(call, operands)
         if part < depth:
-            x, y = (self._buffer(t, o, statement, loops, buffers) for t, o in zip(texts, operands))
+            x, y = (self.buffer(t, o, statement, loops, buffers) for t, o in zip(texts, operands))
             name, place = free_name("product", self.taken), free_name("part", self.taken)
             options = [f"{k.arg}={one_line(self.text_of(k.value))}" for k in call.keywords]
             sliced = f"{x}.slice({place}, {part}, dim=1).load(), {y}.slice({place}, {part}, dim=0).load()"
@@ -187,7 +191,7 @@ class _Products(Operands):
             return [(call, name)]
         if key not in loaded:
             names = [
-                self._buffer(text, one, statement, loops, buffers)
+                self.buffer(text, one, statement, loops, buffers)
                 for text, one in zip(texts, operands)
             ]
             words = [re.sub(r"_buffer(?=(_\d+)?$)", "_operand", name) for name in names]
@@ -207,7 +211,7 @@ class _Products(Operands):
             part //= 2
         return depth, part
 
-    def _buffer(
+    def buffer(
         self,
         text: str,
         operand: ast.expr,
