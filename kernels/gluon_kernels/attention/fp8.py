@@ -14,6 +14,7 @@ from gluon_kernels.attention import fp8_values
 from gluon_kernels.attention.launches import descriptor_of
 from gluon_kernels.attention.masks import LOG2E
 from gluon_kernels.attention.order import PACKED, order_of
+from gluon_kernels.attention.part_launches import parts_for
 from gluon_kernels.checks import (
     check_devices,
     check_dtypes,
@@ -43,6 +44,7 @@ FORMS = {64: (192, 128, 2), 128: (128, 128, 2)}  # rows, keys and slots, by the 
 TRANSPOSING = (128, 128, 2)  # of the kernel that transposes values itself
 # Operations up to which it does, full and causal: 9 us of a launch less, and steps that take 6 and 20 % longer.
 SHORT = {False: 2.4e10, True: 1.5e10}
+RATE = 1.25  # of products of tiles, in that of 16 bits
 
 
 def _check(
@@ -182,25 +184,38 @@ def _build(
     order, _ = (
         order_of(length, depth, batch * heads, rows, processors, of_head) if causal else (PACKED, 0)
     )
-    sizes = (batch * heads, length, depth, heads, order, scale * LOG2E)
+    count = gluon.cdiv(length, rows) * batch * heads
+    parts = None if causal else parts_for(count, depth, rows, width, processors, RATE)
+    new_parts = None if parts is None else parts.memory(q.device)
+    stored = None if new_parts is None else new_parts()
+    join = None
+    if parts is not None and stored is not None:
+        order, join = parts.order, parts.joining(stored, written, None, None)
+    splits = 1 if parts is None else parts.splits
+    sizes = (batch * heads, length, depth, heads, order, splits, scale * LOG2E)
     block = (keys, width) if transposes else (width, keys)
     launch = Launch(
         hopper_fp8.attention_fp8,
-        (min(gluon.cdiv(length, rows) * batch * heads, processors),),
+        (min(count if parts is None else parts.programs, processors),),
         (
             descriptor_of(tensors[0], 1, 1, 64, width), descriptor_of(tensors[1], 1, 1, keys, width),
-            descriptor_of(tensors[2], 1, 1, *block), descriptor_of(written, 1, 1, 64, width), scales, *sizes,
+            descriptor_of(tensors[2], 1, 1, *block), descriptor_of(written, 1, 1, 64, width), scales, stored, *sizes,
             shared, rows, stages, causal, transposes,
         ),
-        (*tensors, written, *scales),
+        (*tensors, written, *scales, stored),
         num_warps=4,
         **overlapping_tensors(*tensors, written),
     )  # fmt: skip
-    if in_place and transposes:
-        return sequence(6, (empty,), [(launch, (0, 1, 2, 6, 3, 4, 5))], 6)
     if in_place:
-        launches = [(transpose, (2, 7)), (launch, (0, 1, 7, 6, 3, 4, 5))]
-        return sequence(6, (empty, empty_values), launches, 6)
+        makers = (empty,) if transposes else (empty, empty_values)
+        place = None if new_parts is None else 6 + len(makers)
+        launches: list[Any] = [(launch, (0, 1, 2 if transposes else 7, 6, 3, 4, 5, place))]
+        if not transposes:
+            launches.insert(0, (transpose, (2, 7)))
+        if join is not None:
+            launches.append((join, (place, 6, None, None)))
+        memory = None if new_parts is None else lambda: (new_parts(),)
+        return sequence(6, makers, launches, 6, memory)
 
     def run(
         q: Tensor,
@@ -217,7 +232,10 @@ def _build(
         else:
             values = empty_values()
             transpose(_rows(v), values)
-        launch(_readable(q), _readable(k), values, result, q_scale, k_scale, v_scale)
+        stored = None if new_parts is None else new_parts()
+        launch(_readable(q), _readable(k), values, result, q_scale, k_scale, v_scale, stored)
+        if join is not None:
+            join(stored, result, None, None)
         return result
 
     return run

@@ -20,6 +20,7 @@ from gluon_core.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 from gluon_kernels.attention.fp8_values import keys_in_rows
+from gluon_kernels.attention.parts import store_part
 from gluon_kernels.attention.tiles import (
     mask_scores,
     rounds,
@@ -158,7 +159,7 @@ def matrix_of(tile):
 @gluon.jit
 def attend(work, SETTINGS: gl.constexpr, part: gl.constexpr):
     """Compute the result of 64 rows of each tile."""
-    rings, writer, sizes, scale, scales = work
+    rings, writer, parts, sizes, scale, scales = work
     queries, keys, values = rings
     heads, length, key_length, of_sequence, _, _ = sizes
     CAUSAL: gl.constexpr = SETTINGS[2]
@@ -177,7 +178,7 @@ def attend(work, SETTINGS: gl.constexpr, part: gl.constexpr):
     nothing = gl.zeros([ROWS, BLOCK_N], gl.float32, score_layout)
     key = gl.arange(0, BLOCK_N, layout=gl.SliceLayout(0, score_layout))
     for round in range(rounds(sizes, SETTINGS)):
-        first, head, _, start, stop = work_at(round, sizes, SETTINGS)
+        first, head, split, start, stop = work_at(round, sizes, SETTINGS)
         if head < heads:
             of_keys = head // SETTINGS[3]
             factor = scale * gl.load(scales[0] + head) * gl.load(scales[1] + of_keys)
@@ -229,17 +230,26 @@ def attend(work, SETTINGS: gl.constexpr, part: gl.constexpr):
             query = query.next()
             weights = weights_operand(p, dtype, p_layout)
             acc = warpgroup_mma(weights, values_at(values, behind, TRANSPOSES), acc, is_async=True)
-            share = gl.load(scales[2] + of_keys) / gl.convert_layout(gl.sum(total, 1), row)
+            whole = gl.convert_layout(gl.sum(total, 1), row)
+            share = gl.load(scales[2] + of_keys) / whole
             result = warpgroup_mma_wait(0, deps=[acc])
             release_values(values, behind, TRANSPOSES)
             result = result * gl.convert_layout(share, gl.SliceLayout(1, out_layout))[:, None]
-            writer.store([head // of_sequence, head % of_sequence, first, 0], result)
+            place = [head // of_sequence, head % of_sequence, first, 0]
+            if SETTINGS[4]:
+                if split >= 0:
+                    line = split * SETTINGS[0] + part * ROWS
+                    store_part(parts, line, sizes, (result,), top + gl.log2(whole), SETTINGS)
+                else:
+                    writer.store(place, result)
+            else:
+                writer.store(place, result)
     writer.close()
 
 
 @gluon.jit
 def attention_fp8(
-    q_desc, k_desc, v_desc, out_desc, scales, heads, length, key_length, of_sequence, order, scale,
+    q_desc, k_desc, v_desc, out_desc, scales, parts, heads, length, key_length, of_sequence, order, splits, scale,
     SHARED: gl.constexpr, BLOCK_M: gl.constexpr, STAGES: gl.constexpr, CAUSAL: gl.constexpr,
     TRANSPOSES: gl.constexpr,
 ):  # fmt: skip
@@ -257,16 +267,16 @@ def attention_fp8(
     keys = tma_ring(k_desc, STAGES, consumers=PARTS)
     values = tma_ring(v_desc, STAGES, consumers=1 if TRANSPOSES else PARTS)
     SETTINGS: gl.constexpr = (
-        BLOCK_M, k_desc.block_type.shape[2], CAUSAL, SHARED, False, TRANSPOSES
+        BLOCK_M, k_desc.block_type.shape[2], CAUSAL, SHARED, parts is not None, TRANSPOSES
     )  # fmt: skip
-    sizes = (heads, length, key_length, of_sequence, order, 1)
+    sizes = (heads, length, key_length, of_sequence, order, splits)
     AHEAD: gl.constexpr = PARTS - 1
     q0 = tma_ring(q_desc, AHEAD)
     q1 = tma_ring(q_desc, AHEAD)
     if TRANSPOSES:
         slots = slots_of(values, STAGES, PARTS)
-        a = ((q0, keys, slots), tma_writer(out_desc), sizes, scale, scales)
-        b = ((q1, keys, slots), tma_writer(out_desc), sizes, scale, scales)
+        a = ((q0, keys, slots), tma_writer(out_desc), parts, sizes, scale, scales)
+        b = ((q1, keys, slots), tma_writer(out_desc), parts, sizes, scale, scales)
         gl.warp_specialize(
             [
                 (attend, (a, SETTINGS, 0)),
@@ -277,8 +287,8 @@ def attention_fp8(
             [208, 88],
         )
     elif PARTS == 2:
-        a = ((q0, keys, values), tma_writer(out_desc), sizes, scale, scales)
-        b = ((q1, keys, values), tma_writer(out_desc), sizes, scale, scales)
+        a = ((q0, keys, values), tma_writer(out_desc), parts, sizes, scale, scales)
+        b = ((q1, keys, values), tma_writer(out_desc), parts, sizes, scale, scales)
         gl.warp_specialize(
             [
                 (attend, (a, SETTINGS, 0)),
@@ -290,9 +300,9 @@ def attention_fp8(
         )
     else:
         q2 = tma_ring(q_desc, AHEAD)
-        a = ((q0, keys, values), tma_writer(out_desc), sizes, scale, scales)
-        b = ((q1, keys, values), tma_writer(out_desc), sizes, scale, scales)
-        c = ((q2, keys, values), tma_writer(out_desc), sizes, scale, scales)
+        a = ((q0, keys, values), tma_writer(out_desc), parts, sizes, scale, scales)
+        b = ((q1, keys, values), tma_writer(out_desc), parts, sizes, scale, scales)
+        c = ((q2, keys, values), tma_writer(out_desc), parts, sizes, scale, scales)
         gl.warp_specialize(
             [
                 (attend, (a, SETTINGS, 0)),

@@ -17,6 +17,7 @@ from gluon_kernels.attention.online import (
     start_tiles,
     writers_of,
 )
+from gluon_kernels.attention.parts import store_part
 from gluon_kernels.attention.tiles import hide, rounds, work_at
 from gluon_kernels.dependent import wait_for_predecessor
 
@@ -62,7 +63,7 @@ def unmasked(score, tile, place, facts: gl.constexpr):
 @gluon.jit
 def attend(work, SETTINGS: gl.constexpr, FACTS: gl.constexpr, part: gl.constexpr):
     """Compute the result of 64 rows of each tile."""
-    rings, writers, logsums, sinks, sizes, scale = work
+    rings, writers, logsums, parts, sinks, sizes, scale = work
     queries, keys, values = rings
     heads, length, key_length, of_sequence, _, _ = sizes
     ROWS: gl.constexpr = FACTS[2][0]
@@ -72,7 +73,7 @@ def attend(work, SETTINGS: gl.constexpr, FACTS: gl.constexpr, part: gl.constexpr
     position, value = keys.consumer(), values.consumer()
     query = queries.consumer()
     for round in range(rounds(sizes, SETTINGS)):
-        first, head, _, start, stop = work_at(round, sizes, SETTINGS)
+        first, head, split, start, stop = work_at(round, sizes, SETTINGS)
         if head < heads:
             first += part * ROWS
             if SETTINGS[2]:
@@ -96,23 +97,39 @@ def attend(work, SETTINGS: gl.constexpr, FACTS: gl.constexpr, part: gl.constexpr
             sink = None
             if sinks is not None:
                 sink = gl.load(sinks + head % of_sequence)
+                if SETTINGS[4]:
+                    sink = gl.where(split < 0, sink.to(gl.float32), -float("inf"))
             results, logsum = finish_tiles(state, of_keys, value, sink, FACTS)
             value = value.next()
-            if logsums is not None:
-                rows = first + gl.arange(0, ROWS, gl.SliceLayout(1, FACTS[0]))
-                gl.store(logsums + head * length + rows, logsum, mask=rows < length)
-            column = 0
-            for i in gl.static_range(len(LAYOUTS)):
-                place = [head // of_sequence, head % of_sequence, first, column]
-                writers[i].store(place, results[i])
-                column += LAYOUTS[i].instr_shape[1]
+            tile = (head, first, results, logsum)
+            if SETTINGS[4]:
+                if split >= 0:
+                    line = split * SETTINGS[0] + part * ROWS
+                    store_part(parts, line, sizes, results, logsum, SETTINGS)
+                else:
+                    store_tile(writers, logsums, sizes, tile, FACTS)
+            else:
+                store_tile(writers, logsums, sizes, tile, FACTS)
     for i in gl.static_range(len(LAYOUTS)):
         writers[i].close()
 
 
 @gluon.jit
+def store_tile(writers, logsums, sizes, tile, FACTS: gl.constexpr):
+    """Store the parts of the result's columns, and the logarithms of the rows' sums if these are wanted."""
+    head, first, results, logsum = tile
+    if logsums is not None:
+        rows = first + gl.arange(0, FACTS[2][0], gl.SliceLayout(1, FACTS[0]))
+        gl.store(logsums + head * sizes[1] + rows, logsum, mask=rows < sizes[1])
+    column = 0
+    for i in gl.static_range(len(results)):
+        writers[i].store([head // sizes[3], head % sizes[3], first, column], results[i])
+        column += FACTS[1][i].instr_shape[1]
+
+
+@gluon.jit
 def attention_wide(
-    q_desc, k_desc, v_desc, out_desc, logsums, sinks, heads, length, key_length, of_sequence, order, scale,
+    q_desc, k_desc, v_desc, out_desc, logsums, parts, sinks, heads, length, key_length, of_sequence, order, splits, scale,
     SHARED: gl.constexpr, CAUSAL: gl.constexpr, STAGES: gl.constexpr, GROUPS: gl.constexpr, OVERLAP: gl.constexpr,
     IN_REGISTERS: gl.constexpr, COMPUTED: gl.constexpr,
 ):  # fmt: skip
@@ -128,16 +145,16 @@ def attention_wide(
     COLUMNS: gl.constexpr = (v_desc[0].block_type.shape[3], v_desc[1].block_type.shape[3])
     keys = tma_ring(k_desc, STAGES[0], consumers=GROUPS)
     values = tma_ring(v_desc, STAGES[1], consumers=GROUPS)
-    SETTINGS: gl.constexpr = (64 * GROUPS, KEYS, CAUSAL, SHARED, False)
+    SETTINGS: gl.constexpr = (64 * GROUPS, KEYS, CAUSAL, SHARED, parts is not None)
     FACTS: gl.constexpr = (
         gl.NVMMADistributedLayout([3, 0], [4, 1], [16, KEYS, 16]), layouts_of(COLUMNS), (64, KEYS), OVERLAP, CAUSAL, IN_REGISTERS,
         COMPUTED,
     )  # fmt: skip
-    sizes = (heads, length, key_length, of_sequence, order, 1)
+    sizes = (heads, length, key_length, of_sequence, order, splits)
     q0 = tma_ring(q_desc, 1)
     q1 = tma_ring(q_desc, 1)
-    a = ((q0, keys, values), writers_of(out_desc, COLUMNS), logsums, sinks, sizes, scale)
-    b = ((q1, keys, values), writers_of(out_desc, COLUMNS), logsums, sinks, sizes, scale)
+    a = ((q0, keys, values), writers_of(out_desc, COLUMNS), logsums, parts, sinks, sizes, scale)
+    b = ((q1, keys, values), writers_of(out_desc, COLUMNS), logsums, parts, sinks, sizes, scale)
     if GROUPS == 2:
         gl.warp_specialize(
             [
@@ -150,7 +167,7 @@ def attention_wide(
         )
     else:
         q2 = tma_ring(q_desc, 1)
-        c = ((q2, keys, values), writers_of(out_desc, COLUMNS), logsums, sinks, sizes, scale)
+        c = ((q2, keys, values), writers_of(out_desc, COLUMNS), logsums, parts, sinks, sizes, scale)
         gl.warp_specialize(
             [
                 (attend, (a, SETTINGS, FACTS, 0)),

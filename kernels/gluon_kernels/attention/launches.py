@@ -14,17 +14,10 @@ from gluon_core import language as gl
 from gluon_core.nvidia.hopper import TensorDescriptor
 from gluon_kernels.attention import hopper, hopper_backward, hopper_repeatable, sums
 from gluon_kernels.attention.decode_launches import folded
-from gluon_kernels.attention.order import (
-    KEYS,
-    code_of_parts,
-    heads_of,
-    keys_of,
-    rows_of,
-    tiles_in_parts,
-)
-from gluon_kernels.attention.parts import join_tiles
+from gluon_kernels.attention.order import KEYS, heads_of, keys_of, rows_of
+from gluon_kernels.attention.part_launches import parts_for
 from gluon_kernels.dependent import overlapping_tensors
-from gluon_kernels.plans import Launch, Scratch, allocator, multiprocessors
+from gluon_kernels.plans import Launch, allocator, multiprocessors
 
 __all__ = [
     "COLUMNS",
@@ -52,7 +45,6 @@ DTYPES = {
     torch.float8_e4m3fn: gl.float8e4nv,
 }
 STAGES = 2
-JOINED_ROWS = 16  # of a program that joins parts
 ORDERED = False  # a ping-pong schedule took as long or 3 % longer on an H200
 # By the width of heads: how many of 8 exponentials arithmetic computes. In narrow heads they take as long as products.
 COMPUTED = {64: 0, 96: 0, 128: 0}
@@ -138,30 +130,26 @@ def forward_plan(
     of_head = 4 * wide * depth // shared  # bytes of keys and values
     rows, order = rows_of(length, depth, batch * heads, wide, causal, processors, of_head)
     count = -(-length // rows) * batch * heads
-    whole, splits = count, 1
-    if not causal:
-        whole, splits, _ = tiles_in_parts(count, -(-depth // KEYS), rows * wide, processors)
-    keys = (
-        keys_of(length, depth, rows, causal) if wide == 64 and splits == 1 and not ORDERED else KEYS
-    )
+    parts = None if causal else parts_for(count, depth, rows, wide, processors)
+    few = wide == 64 and parts is None and not ORDERED
+    keys = keys_of(length, depth, rows, causal) if few else KEYS
     described = descriptor_of(written, 1, 1, 64, wide)
-    new_parts, parts, join = None, None, None
-    if splits > 1:
-        order = code_of_parts(whole)
-        left = count - whole
-        new_parts = Scratch(left * splits * rows * (wide + 1), device)
-        parts = new_parts()
-        join = _join_launch(parts, written, logsums, sinks, (whole, left, splits, wide, rows))
+    new_parts = None if parts is None else parts.memory(device)
+    stored = None if new_parts is None else new_parts()
+    join = None
+    if parts is not None and stored is not None:
+        order, join = parts.order, parts.joining(stored, written, logsums, sinks)
     operands = (queries, *tensors[1:])
     descriptors = [descriptor_of(x, 1, 1, n, wide) for x, n in zip(operands, (64, keys, keys))]
+    splits = 1 if parts is None else parts.splits
     sizes = (batch * heads, length, depth, heads, order, splits, scale * LOG2E)
     ordered = ORDERED and rows == 128
     constants = (shared, rows, keys, STAGES, causal, ordered, COMPUTED[wide])
     launch = Launch(
         hopper.attention_hopper,
-        (min(whole + (count - whole) * splits, processors),),
-        (*descriptors, described, logsums, parts, sinks, *sizes, *constants),
-        (*operands, written, logsums, parts, sinks),
+        (min(count if parts is None else parts.programs, processors),),
+        (*descriptors, described, logsums, stored, sinks, *sizes, *constants),
+        (*operands, written, logsums, stored, sinks),
         num_warps=4,
         **overlapping_tensors(*operands, written),
     )
@@ -171,10 +159,10 @@ def forward_plan(
         logsums = empty_logsums() if keep else None
         if not plain:
             q, k, v = readable(q), readable(k), readable(v)
-        parts = None if new_parts is None else new_parts()
-        launch(q, k, v, result, logsums, parts, sinks)
+        stored = None if new_parts is None else new_parts()
+        launch(q, k, v, result, logsums, stored, sinks)
         if join is not None:
-            join(parts, result, logsums, sinks)
+            join(stored, result, logsums, sinks)
         if out is not None and result is not out:
             result = out.copy_(result[..., :width])
         elif not exact and out is None:
@@ -182,26 +170,6 @@ def forward_plan(
         return result, logsums
 
     return run
-
-
-def _join_launch(
-    parts: Tensor, written: Tensor, logsums: Optional[Tensor], sinks: Optional[Tensor], tiles: tuple[int, ...]
-) -> Launch:  # fmt: skip
-    """Return `launch(parts, written, logsums, sinks)`, which puts the parts of the last tiles together.
-
-    `tiles` are those with all keys, those left, the parts of each, and its columns and rows.
-    """
-    whole, left, splits, wide, rows = tiles
-    _, heads, length, width = written.shape
-    tensors = (parts, written, logsums, sinks)
-    return Launch(
-        join_tiles,
-        (left * rows // JOINED_ROWS,),
-        (*tensors, written.stride()[:3], heads, length, width, whole, left, splits, wide, rows, JOINED_ROWS),
-        tensors,
-        num_warps=4,
-        **overlapping_tensors(*tensors),
-    )  # fmt: skip
 
 
 def backward_plan(

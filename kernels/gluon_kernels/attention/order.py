@@ -44,6 +44,7 @@ SAVED = 0.06  # of the keys that tiles cover, for which tiles of FEW_KEYS pay
 WIDE_TILE = 0.86  # the time of 192 rows over that of as many rows in tiles of 128
 LEAST_PART = 2  # tiles of keys
 MOST_PARTS = 32
+TILE = 1 << 14  # numbers of 128 rows of 128 columns, for which times are those of a tile of keys
 JOINING = 3.0  # of a second kernel, in tiles of keys
 JOINED = 1e6  # numbers of parts that are stored and loaded again in the time of a tile of keys
 START = 2.0  # of a program of gradients, in steps
@@ -150,7 +151,9 @@ def keys_of(length: int, keys: int, rows: int, causal: bool) -> int:
 
 
 @lru_cache(maxsize=4096)
-def tiles_in_parts(tiles: int, keys: int, numbers: int, programs: int) -> tuple[int, int, float]:
+def tiles_in_parts(
+    tiles: int, keys: int, numbers: int, programs: int, rate: float = 1.0
+) -> tuple[int, int, float]:
     """Return how many tiles of queries without a mask have all keys, the parts of the keys of each other one, and the time of both.
 
     Programs take every n-th tile: where the last round is not full, its tiles are computed in parts, which another kernel joins.
@@ -158,6 +161,7 @@ def tiles_in_parts(tiles: int, keys: int, numbers: int, programs: int) -> tuple[
     Args:
         keys: of a row, in tiles.
         numbers: of the result of a tile of queries.
+        rate: of products, in that of 16 bits.
     """
     full = tiles // programs * programs
     left = tiles - full
@@ -165,7 +169,7 @@ def tiles_in_parts(tiles: int, keys: int, numbers: int, programs: int) -> tuple[
     for parts in range(2, min(MOST_PARTS, keys // LEAST_PART) + 1 if left else 0):
         share = -(-left * parts // programs) * (-(-keys // parts) + OVERHEAD)
         spent = full // programs * (keys + OVERHEAD) + share
-        spent += JOINING + left * parts * numbers / JOINED
+        spent += (JOINING + left * parts * numbers / JOINED) * rate * TILE / numbers
         if spent < best[2]:
             best = full, parts, spent
     return best

@@ -2,10 +2,20 @@
 
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_kernels.attention.portable import power_of_two
 from gluon_kernels.attention.tiles import whole_tiles, with_sink
 from gluon_kernels.dependent import wait_for_predecessor
 
 __all__ = ["join_tiles", "store_part", "sum_of_parts"]
+
+
+@gluon.jit
+def store_columns(parts, place, result, D: gl.constexpr):
+    """Store columns of rows from number `place` on, which have D columns."""
+    layout: gl.constexpr = result.type.layout
+    row = place + gl.arange(0, result.shape[0], gl.SliceLayout(1, layout))
+    column = gl.arange(0, result.shape[1], gl.SliceLayout(0, layout))
+    gl.store(parts + row[:, None] * D + column[None, :], result)
 
 
 @gluon.jit
@@ -16,10 +26,7 @@ def store_part(parts, place, sizes, results, logsum, SETTINGS: gl.constexpr):
     sums = parts + tiles.to(gl.int64) * sizes[5] * (SETTINGS[0] * D)
     begin = 0
     for i in gl.static_range(len(results)):
-        layout: gl.constexpr = results[i].type.layout
-        row = place + gl.arange(0, results[i].shape[0], gl.SliceLayout(1, layout))
-        column = begin + gl.arange(0, results[i].shape[1], gl.SliceLayout(0, layout))
-        gl.store(parts + row[:, None] * D + column[None, :], results[i])
+        store_columns(parts + begin, place, results[i], D)
         begin += results[i].shape[1]
     row = place + gl.arange(0, logsum.shape[0], logsum.type.layout)
     gl.store(sums + row, logsum)
@@ -32,20 +39,25 @@ def sum_of_parts(
     """Return the sums of rows of `parts` [..., D], the powers of 2 that they are relative to, and their totals.
 
     `first` are the places of the rows of the first part, and `step` is the distance of those of the next, with `more` once behind the first;
-    `logsums` have one number for each, the logarithm (base 2) of its sum. `layout` is that of the rows, which are `there` or zeros.
+    `logsums` have one number for each, the logarithm (base 2) of its sum. `layout` is that of the rows, which are `there` or zeros; columns past D,
+    up to a power of two, are zeros, too.
     """
     TOGETHER: gl.constexpr = 4  # parts whose loads are under way
-    column = gl.arange(0, D, gl.SliceLayout(0, layout))[None, :]
+    COLUMNS: gl.constexpr = power_of_two(D)
+    column = gl.arange(0, COLUMNS, gl.SliceLayout(0, layout))[None, :]
     largest = gl.full([first.shape[0]], -1e30, gl.float32, gl.SliceLayout(1, layout))
     total = gl.zeros([first.shape[0]], gl.float32, gl.SliceLayout(1, layout))
-    acc = gl.zeros([first.shape[0], D], gl.float32, layout)
+    acc = gl.zeros([first.shape[0], COLUMNS], gl.float32, layout)
     for begin in range(0, count, TOGETHER):
         for i in gl.static_range(TOGETHER):
             nth = begin + i
             place = first + nth * step + gl.where(nth > 0, more, 0)
             exists = there & (nth < count)
             logsum = gl.load(logsums + place, mask=exists, other=-float("inf"))
-            part = gl.load(parts + place[:, None] * D + column, mask=exists[:, None], other=0.0)
+            inside = exists[:, None]
+            if COLUMNS != D:
+                inside = inside & (column < D)
+            part = gl.load(parts + place[:, None] * D + column, mask=inside, other=0.0)
             higher = gl.maximum(largest, logsum)
             kept = gl.exp2(largest - higher)
             weight = gl.exp2(logsum - higher)
@@ -67,7 +79,8 @@ def join_tiles(
     [heads, length], if that is not None; `sinks`, if not None, are scores without values, one for each head of a batch.
     """
     wait_for_predecessor()
-    layout: gl.constexpr = gl.portable.blocked_layout([ROWS, D], gl.float32)
+    COLUMNS: gl.constexpr = power_of_two(D)
+    layout: gl.constexpr = gl.portable.blocked_layout([ROWS, COLUMNS], gl.float32)
     nth = gl.program_id(0) // (BLOCK_M // ROWS)
     begin = gl.program_id(0) % (BLOCK_M // ROWS) * ROWS
     tiles = gl.cdiv(length, BLOCK_M)
@@ -83,7 +96,7 @@ def join_tiles(
         largest, total, kept = with_sink(gl.load(sinks + head % of_sequence), largest, total)
     total = gl.where(there, total, 1.0)
     acc = acc * (kept / total)[:, None]
-    column = gl.arange(0, D, gl.SliceLayout(0, layout))
+    column = gl.arange(0, COLUMNS, gl.SliceLayout(0, layout))
     batch = (head // of_sequence).to(gl.int64)
     out += batch * strides[0] + (head % of_sequence).to(gl.int64) * strides[1]
     offsets = row.to(gl.int64)[:, None] * strides[2] + column[None, :]

@@ -18,6 +18,7 @@ from gluon_kernels.attention.launches import (
     readable,
 )
 from gluon_kernels.attention.order import PACKED, order_of
+from gluon_kernels.attention.part_launches import parts_for
 from gluon_kernels.dependent import overlapping_tensors
 from gluon_kernels.plans import Launch, allocator, multiprocessors
 
@@ -54,18 +55,25 @@ def forward_plan(
     if causal:
         of_head = 4 * width * depth // shared  # bytes of keys and values
         order, _ = order_of(length, depth, batch * heads, rows, processors, of_head)
+    count = -(-length // rows) * batch * heads
+    divided = None if causal else parts_for(count, depth, rows, sum(parts), processors)
+    new_parts = None if divided is None else divided.memory(device)
+    stored = None if new_parts is None else new_parts()
+    join = None
+    if divided is not None and stored is not None:
+        order, join = divided.order, divided.joining(stored, written, logsums, sinks)
     pairs = [
         tuple(descriptor_of(x, 1, 1, size, part) for part in parts)
         for x, size in zip(operands, (64, keys, keys))
     ]
     launch = Launch(
         hopper_wide.attention_wide,
-        (min(-(-length // rows) * batch * heads, processors),),
+        (min(count if divided is None else divided.programs, processors),),
         (
-            *pairs, descriptor_of(written, 1, 1, 64, min(parts[1], 64)), logsums, sinks, batch * heads, length, depth, heads, order,
-            scale * LOG2E, shared, causal, *form, COMPUTED.get(sum(parts), 0),
+            *pairs, descriptor_of(written, 1, 1, 64, min(parts[1], 64)), logsums, stored, sinks, batch * heads, length, depth, heads, order,
+            1 if divided is None else divided.splits, scale * LOG2E, shared, causal, *form, COMPUTED.get(sum(parts), 0),
         ),
-        (*operands, written, logsums, sinks),
+        (*operands, written, logsums, stored, sinks),
         num_warps=4,
         **overlapping_tensors(*operands, written),
     )  # fmt: skip
@@ -73,7 +81,10 @@ def forward_plan(
     def run(q: Tensor, k: Tensor, v: Tensor, sinks: Optional[Tensor], out: Optional[Tensor]) -> Any:
         result = empty() if target is None or out is None else out
         logsums = empty_logsums() if keep else None
-        launch(readable(q), readable(k), readable(v), result, logsums, sinks)
+        stored = None if new_parts is None else new_parts()
+        launch(readable(q), readable(k), readable(v), result, logsums, stored, sinks)
+        if join is not None:
+            join(stored, result, logsums, sinks)
         if out is not None and result is not out:
             result = out.copy_(result[..., :width])
         elif not exact and out is None:

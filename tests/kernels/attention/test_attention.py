@@ -237,17 +237,19 @@ def test_keys_are_split_for_few_queries(length, heads, keys, width):
         assert error_of(one, other) < 2e-2
 
 
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("width", [64, 128])
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("width", [64, 128, 192, 256])
 def test_tiles_of_the_last_round_are_in_parts(width, monkeypatch):
-    from gluon_kernels.attention import launches, order
+    from gluon_kernels.attention import launches, order, wide_launches
 
-    monkeypatch.setattr(launches, "multiprocessors", lambda tensor: 3)
+    for module in (launches, wide_launches):
+        monkeypatch.setattr(module, "multiprocessors", lambda tensor: 3)
     monkeypatch.setattr(order, "JOINING", 0.0)
     order.tiles_in_parts.cache_clear()
     q, k, v = (torch.randn(1, 2, n, width).bfloat16() for n in (200, 400, 400))
     calls = launches_of(lambda: attention(q, k, v), "sim:sm_90")
-    assert [x.kernel.fn.__name__ for x in calls] == ["attention_hopper", "join_tiles"]
+    kernel = "attention_hopper" if width <= 128 else "attention_wide"
+    assert [x.kernel.fn.__name__ for x in calls] == [kernel, "join_tiles"]
     scale = width**-0.5
     result, logsums = torch.ops.gluon_kernels.attention(q, k, v, False, scale)
     assert error_of(result, masked(q, k, v)) < 1e-2

@@ -9,8 +9,9 @@ import torch
 
 from gluon_core.errors import ArgumentError, CapabilityError, DtypeError, ShapeError
 from gluon_kernels import attention_fp8
-from gluon_kernels.attention import fp8
+from gluon_kernels.attention import fp8, order
 from gluon_kernels.problem import error_of
+from tests.kernels.launched import launches_of
 
 pytestmark = [pytest.mark.once, pytest.mark.sampled(3)]
 
@@ -47,6 +48,26 @@ def reference(q, k, v, q_scale, k_scale, v_scale, causal):
 def transposed_first(monkeypatch):
     """Let no call be short enough to transpose values itself."""
     monkeypatch.setattr(fp8, "SHORT", {False: 0, True: 0})
+
+
+@pytest.mark.parametrize("strided", [False, True])
+@pytest.mark.parametrize("operations", [0, 1e12])
+def test_tiles_of_the_last_round_are_in_parts(operations, strided, monkeypatch):
+    monkeypatch.setattr(fp8, "SHORT", {False: operations})
+    monkeypatch.setattr(fp8, "multiprocessors", lambda tensor: 3)
+    monkeypatch.setattr(order, "JOINING", 0.0)
+    order.tiles_in_parts.cache_clear()
+    tensors = inputs(width=128, length=240, keys=430)
+    right = reference(*tensors, False)
+    if strided:
+        tensors = (torch.cat([tensors[0]] * 2, 3)[..., ::2], *tensors[1:])
+        right = reference(*tensors, False)
+    calls = launches_of(lambda: attention_fp8(*tensors), "sim:sm_90")
+    assert [x.kernel.fn.__name__ for x in calls][-2:] == ["attention_fp8", "join_tiles"]
+    result = attention_fp8(*tensors)
+    assert error_of(result, right) < 5e-2
+    assert torch.equal(attention_fp8(*tensors), result)
+    order.tiles_in_parts.cache_clear()
 
 
 @pytest.mark.parametrize("causal, width, keys", [(True, 128, 300), (False, 64, 150)])

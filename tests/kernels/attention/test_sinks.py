@@ -70,16 +70,18 @@ def test_forms_and_gradients(number, monkeypatch):
         assert error_of(one, other) < 3e-2  # of products of rounded gradients
 
 
-def test_tiles_of_the_last_round_are_in_parts(monkeypatch):
-    from gluon_kernels.attention import launches, order
+@pytest.mark.parametrize("width", [128, 192])
+def test_tiles_of_the_last_round_are_in_parts(width, monkeypatch):
+    from gluon_kernels.attention import launches, order, wide_launches
 
-    monkeypatch.setattr(launches, "multiprocessors", lambda tensor: 4)
+    for module in (launches, wide_launches):
+        monkeypatch.setattr(module, "multiprocessors", lambda tensor: 3)
     monkeypatch.setattr(order, "JOINING", 0.0)
     order.tiles_in_parts.cache_clear()
-    q, k, v = tensor(1, 2, 260, 128), *(tensor(1, 2, 700, 128) for _ in "kv")
-    sinks = torch.randn(2) * 3
+    q, k, v = tensor(1, 2, 200, width), *(tensor(1, 2, 400, width) for _ in "kv")
+    sinks = torch.tensor([4.0, 6.0])  # as much as all keys
     calls = launches_of(lambda: attention(q, k, v, sinks=sinks), "sim:sm_90")
-    assert [x.kernel.fn.__name__ for x in calls] == ["attention_hopper", "join_tiles"]
+    assert calls[-1].kernel.fn.__name__ == "join_tiles"
     assert error_of(attention(q, k, v, sinks=sinks), attended(q, k, v, sinks)) < 2e-2
     order.tiles_in_parts.cache_clear()
 
