@@ -172,8 +172,9 @@ class _Reader(Form):
         share = self.axes.size // self.parts
         self.uses_part = True
         edits = []
+        first = len(place.elts) - self._rank(value)  # before it, indices of matrices
         for dim in rows:
-            one = place.elts[dim]
+            one = place.elts[first + dim]
             text = self.text_of(one)
             moved = f"{self.part} * {share}"
             new = moved if text == "0" else f"{text} + {moved}"
@@ -181,6 +182,11 @@ class _Reader(Form):
                 new = f"({text}) + {moved}"
             edits.append(_Edit(*self._range_of(one), new))
         return edits
+
+    def _rank(self, value: ast.expr) -> int:
+        place = place_of(value, self.number)
+        values = self.drawn.returned.get(place, ()) if place else ()
+        return max(len(one.type.dims) for one in values)
 
     def _rows(self, value: Optional[ast.expr]) -> Optional[set[int]]:
         """Return the dimensions along the rows of a tile's value."""

@@ -122,16 +122,20 @@ def _addresses(
     """
     moved = semantic.cast(place[-1], tl.int64)
     offsets = mask = None
+    single = len(place) - len(shape)  # dimensions of which a tile has one index
     for dim, (first, extent) in enumerate(zip(place, tile.extents)):
-        along = _along(semantic, layout, dim, shape)
-        inside = semantic.less_than(semantic.add(along, first, True), extent)
-        if dim + 1 < len(shape):
+        along = _along(semantic, layout, dim - single, shape) if dim >= single else None
+        index = first if along is None else semantic.add(along, first, True)
+        inside = semantic.less_than(index, extent)
+        if dim + 1 < len(place):
             stride = tile.strides[dim]
             moved = semantic.add(
                 moved, semantic.mul(semantic.cast(first, tl.int64), stride, True), True
             )
-            along = semantic.mul(along, semantic.cast(stride, tl.int32), True)
-        offsets = along if offsets is None else semantic.add(offsets, along, True)
+            if along is not None:
+                along = semantic.mul(along, semantic.cast(stride, tl.int32), True)
+        if along is not None:
+            offsets = along if offsets is None else semantic.add(offsets, along, True)
         mask = inside if mask is None else semantic.and_(mask, inside)
     return semantic.add(tile.base, moved, True), offsets, mask
 

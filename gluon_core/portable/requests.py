@@ -154,6 +154,7 @@ class TileRequest(Request):
             multiples of, in elements.
         alignment: the same of the base, in bytes.
         host: a descriptor of the same tensor that the launch made, or None.
+        single: how many of the first dimensions are those of the tensor alone: 1 in `block_shape`, none of a buffer.
     """
 
     base: Any
@@ -165,6 +166,7 @@ class TileRequest(Request):
     multiples: tuple[int, ...] = ()
     alignment: int = 1
     host: Any = None
+    single: int = 0
 
     def made_by_launch(self, kind: type[Any], layout: Any) -> bool:
         """Return True if the launch made a descriptor of this kind, of the same tiles.

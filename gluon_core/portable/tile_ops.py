@@ -17,6 +17,7 @@ gl.portable.store(c_tiles, [row, column], gl.portable.read(acc))
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple, Optional, Sequence, Union
 
 from gluon_core._triton import tensor, tl, tl_tuple, unwrap
@@ -48,6 +49,9 @@ __all__ = [
     "tile_pipeline",
     "tile_place",
 ]
+
+
+_MOST_RANK = 5  # of a tensor
 
 
 class Fetch(NamedTuple):
@@ -128,11 +132,15 @@ def descriptor(
     stored. No tile begins before it, at a coordinate below 0: the simulator reports that.
     Make it once, before any loop.
 
+    A tile of fewer dimensions than the tensor is at one index of each of the first ones: tiles of rows and columns
+    of a batch of matrices end where a matrix does.
+
     Args:
         base: scalar pointer to the first element.
         shape: of the tensor, 1 to 5 integers.
         strides: in elements; the last is the constant 1.
-        block_shape: of a tile, compile-time powers of two; a tile spans less than 2 GiB.
+        block_shape: of a tile, compile-time powers of two; a tile spans less than 2 GiB. Of the last dimensions, where
+            it has fewer.
         shared_layout: of a tile in shared memory, such as `mma_layouts(...).a_shared`; the best for
             the target by default.
         host: an argument of the kernel that describes the same tensor and tile, such as a `TensorDescriptor` of
@@ -155,11 +163,11 @@ def descriptor(
     check_block_shape(block, "a tile")
     sizes, steps = _listed(shape, "shape"), _listed(strides, "strides")
     for argument, values in (("shape", sizes), ("strides", steps)):
-        if len(values) != len(block) or not 1 <= len(block) <= 5:
+        if len(values) != len(sizes) or not 1 <= len(block) <= len(values) <= _MOST_RANK:
             raise ShapeError(
-                "needs one for each dimension of the tile",
+                "needs one for each dimension of the tensor, and the tile no more dimensions",
                 argument=argument,
-                expected=f"{len(block)}, 1 to 5",
+                expected=f"{len(block)} to {_MOST_RANK}, as many sizes as strides",
                 got=len(values),
             )
     last = unwrap(steps[-1])
@@ -188,21 +196,23 @@ def descriptor(
     plain = [unwrap(step) for step in steps[:-1]]
     scalars = [_scalar(semantic, step, tl.int64, "strides") for step in plain]
     known = [g if isinstance(g, int) else s for g, s in zip(plain, scalars)]
+    single = len(sizes) - len(block)
     request = TileRequest(
         *around(semantic),
         base,
         sizes,
         [*known, 1],
         dtype,
-        block,
+        (*[1] * single, *block),
         layout,
         tuple(layer().known_multiple(step) for step in plain),
         layer().known_multiple(base),
         described,
+        single,
     )
     chosen = choose("tile_copy", request).chosen
-    layout = layout or _own_layout(request, chosen)
-    rows = min((1 << 30, *request.multiples)) if len(block) > 1 else request.alignment
+    layout = layout or _own_layout(replace(request, block_shape=block, single=0), chosen)
+    rows = min((1 << 30, *request.multiples)) if len(sizes) > 1 else request.alignment
     together = min(rows, request.alignment * 8 // dtype.primitive_bitwidth)
     facts = TileFacts(dtype, block, layout, chosen.name, max(1, together))
     native = code(chosen)(request, _semantic=semantic)
@@ -419,11 +429,11 @@ def _listed(values: Any, argument: str) -> list[Any]:
 def tile_place(semantic: SemanticLayer, tile: tile_descriptor, place: Any) -> list[Any]:
     """Return the first element of a tile, int32 scalars."""
     listed = _listed(place, "coordinates")
-    if len(listed) != len(tile.facts.block_shape):
+    if len(listed) != len(tile.extents):
         raise ShapeError(
-            "needs one for each dimension",
+            "needs one for each dimension of the tensor",
             argument="coordinates",
-            expected=len(tile.facts.block_shape),
+            expected=len(tile.extents),
             got=len(listed),
         )
     for value in listed:

@@ -34,6 +34,8 @@ def padded_rows(shape: Sequence[int], bits: int) -> Any:
 
 def accepts(request: TileRequest) -> Union[bool, str]:
     wanted = request.layout or layout(request)
+    if request.single:
+        return "TDM writes tiles of as many dimensions as their tensor"
     try:
         check_box(list(request.block_shape), request.dtype.primitive_bitwidth, wanted)
     except ArgumentError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 from typing import Any, Sequence, Union
 
@@ -40,7 +41,7 @@ def accepts(request: requests.TileRequest) -> Union[bool, str]:
     if wanted is not None and wanted.transposed:
         return "TMA writes the last dimension as the fastest, and the layout has the first"
     try:
-        check_box(request.dtype, list(request.block_shape), wanted or layout(request))
+        check_box(request.dtype, list(request.block_shape), _of_box(request))
     except errors.GluonError as error:
         return str(error)
     return _aligned(request)
@@ -67,10 +68,16 @@ def layout(request: requests.TileRequest) -> NVMMASharedLayout:
     return NVMMASharedLayout.get_default_for(list(request.block_shape), request.dtype)
 
 
+def _of_box(request: requests.TileRequest) -> NVMMASharedLayout:
+    """Return the layout of a descriptor's box, which has all dimensions of the tensor."""
+    return replace(request.layout or layout(request), rank=len(request.block_shape))
+
+
 def make(request: requests.TileRequest, _semantic: SemanticLayer) -> Sequence[Any]:
-    if request.made_by_launch(tensor_descriptor, layout(request)):
+    box = replace(request, layout=_of_box(request))
+    if box.made_by_launch(tensor_descriptor, box.layout):
         return (request.host,)
-    return (tma.make_tensor_descriptor(*request.descriptor_operands(layout(request))),)
+    return (tma.make_tensor_descriptor(*box.descriptor_operands(box.layout)),)
 
 
 def begin(stages: int, tiles: int, _semantic: SemanticLayer) -> Sequence[Any]:

@@ -37,7 +37,7 @@ from gluon_nvidia.features import PAIRS_ARRIVE, PAIRS_WRITTEN
 from gluon_nvidia.language import mbarrier, tma
 from gluon_nvidia.language.descriptor import tensor_descriptor
 from gluon_nvidia.language.mbarrier_counted import arrive
-from gluon_nvidia.language.writer import block_of, check_descriptor, fitting, listed
+from gluon_nvidia.language.writer import check_descriptor, fitting, listed
 from gluon_nvidia.pairs import parts_of
 
 __all__ = [
@@ -162,7 +162,7 @@ class tile_ring(Record):
     @property
     def block_shape(self) -> list[int]:
         """Shape of the first tensor's tiles."""
-        return [int(size) for size in self.facts.tiles[0].block_type.shape]
+        return [int(size) for size in _parts(self)[1][0].shape[1:]]
 
     @builtin(name="tile_ring.part")
     def part(self, number: Const[int], descriptor: tensor_descriptor) -> tile_ring:
@@ -402,15 +402,17 @@ def tma_ring(
     makers = semantic.compile_time_int(producers, "producers", 1)
     sequence = unwrap(descriptors)
     single = not isinstance(sequence, (list, tuple, tl.tuple))
-    descs = [_by_tma(one) for one in ([sequence] if single else listed(sequence))]
+    given = [sequence] if single else listed(sequence)
+    descs = [_by_tma(one) for one in given]
     for desc in descs:
         check_descriptor(desc, "descriptors")
     if not descs:
         raise errors.ArgumentError("none", argument="descriptors", expected="at least one")
     shared = _shared(semantic, descs, multicast, two_ctas)
+    tiles_of = [one if getattr(one, "native", None) else desc for one, desc in zip(given, descs)]
     buffers = [
-        semantic.allocate_shared(desc.dtype, [count, *block_of(desc)], desc.layout)
-        for desc in descs
+        semantic.allocate_shared(desc.dtype, [count, *map(int, tile.block_shape)], tile.layout)
+        for desc, tile in zip(descs, tiles_of)
     ]
     full = mbarrier.allocate_mbarrier(batch=count, two_ctas=two_ctas)
     empties = [mbarrier.allocate_mbarrier(batch=count)]
