@@ -29,13 +29,16 @@ _SCALAR_REGIONS = ("reduce", "scan", "map_elementwise")
 class Axes:
     """Hold the axes of a traced kernel.
 
+    Args:
+        dim: of the products' results that counts as the rows: 1 for the columns.
+
     Attributes:
         size: of the axis of rows; 0 where the rows cannot be split.
         why: the op for which they cannot.
     """
 
-    def __init__(self, drawn: Sketch):
-        self.drawn = drawn
+    def __init__(self, drawn: Sketch, dim: int = 0):
+        self.drawn, self.dim = drawn, dim
         self.parent: dict[Key, Key] = {}
         self.contexts: dict[int, list[Key]] = {}  # id of a value -> contexts that it has
         self.products: list[tuple[Key, Any]] = []
@@ -194,8 +197,10 @@ class Axes:
         return self.size > 0 and self._find(self._key(*one)) == self.root
 
     def _size(self) -> int:
-        roots = {self._find(self._key(context, value, 0)) for context, value in self.products}
-        sizes = {value.type.dims[0] for _, value in self.products}
+        roots = {
+            self._find(self._key(context, value, self.dim)) for context, value in self.products
+        }
+        sizes = {value.type.dims[self.dim] for _, value in self.products}
         if len(roots) != 1 or len(sizes) != 1:
             self.why = "products have different rows"
             return 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import copy
+import re
 import warnings
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -20,7 +21,6 @@ from gluon_write.apart import apart
 from gluon_write.branches import taken_alone
 from gluon_write.buffered import buffered
 from gluon_write.converted_operands import converted_operands, through_buffers
-from gluon_write.describe import described
 from gluon_write.first_products import with_first_products
 from gluon_write.form import Form
 from gluon_write.gather_axes import gathered_along_first
@@ -47,8 +47,8 @@ from gluon_write.specialize import specialized
 from gluon_write.stage import staged
 from gluon_write.tensor_memory import in_tensor_memory
 from gluon_write.tiles_ahead import has_several_products, tiles_ahead
+from gluon_write.tiles_of_pointers import with_strided_tiles, with_tiles
 from gluon_write.unknowns import Access, AnyLayout, Graph
-from gluon_write.walk import walking
 from gluon_write.whole_steps import in_whole_steps
 
 __all__ = ["Edits", "chosen_for", "edits_of", "explicit", "partitions_of"]
@@ -155,9 +155,8 @@ def chosen_for(
         if whole is not fn:
             with contextlib.suppress(GluonError):  # a branch that the kernel's values cannot leave
                 fn, drawn = whole, traced(whole)
-    fn, drawn = _with_tiles(fn, drawn, traced, target)
     try:
-        fn, drawn = _formed(fn, drawn, traced, stages, target, int(options.num_warps), fewer)
+        fn, drawn = _with_loops(fn, drawn, traced, stages, target, int(options.num_warps), fewer)
     except FewerWarps as other:
         options = replace(options, num_warps=other.warps)
         return chosen_for(kernel, signature, constexprs, attrs, target, options, False)
@@ -241,26 +240,27 @@ def _loading_ahead(
     return other if np.isfinite(other.solution.price) else chosen
 
 
-def _with_tiles(
-    fn: Any, drawn: Sketch, traced: Callable[..., Sketch], target: Target
+def _with_loops(
+    fn: Any,
+    drawn: Sketch,
+    traced: Callable[..., Sketch],
+    stages: int,
+    target: Target,
+    warps: int,
+    fewer: bool,
 ) -> tuple[Any, Sketch]:
-    """Return a kernel with tiles for blocks, where the target's unit copies them, and its trace.
+    """Return a kernel with its loops of products in the form that costs least, and its trace.
 
-    Loops of several products keep pointers unless programs can walk over the grid: as tiles they took
-    1.1 to 1.2 of the time on an H200.
+    Strided pointers become tiles where copies of these run ahead; loops of several products need partitions for that.
     """
-    tiled = described(fn, drawn) if target.has("nvidia.tma") else fn
-    if tiled is fn:
-        return fn, drawn
-    try:
-        other = traced(tiled)
-    except GluonError:  # a place or an extent that tiles cannot have
-        return fn, drawn
-    loads = {place for place, name in other.functions.items() if name == "gl.portable.load"}
-    if not loads or loads != other.copied:
-        return fn, drawn
-    several = has_several_products(other, target)
-    return (fn, drawn) if several and walking(tiled, other) is None else (tiled, other)
+    tiled = with_strided_tiles(fn, drawn, traced, target) if stages > 1 else None
+    if tiled is not None:
+        formed = _formed(*tiled, traced, stages, target, warps, fewer)
+        word = "tma_ring" if has_several_products(tiled[1], target) else r"tma_ring|pipeline\("
+        if re.search(word, formed[0].src):
+            return formed
+    fn, drawn = with_tiles(fn, drawn, traced, target)
+    return _formed(fn, drawn, traced, stages, target, warps, fewer)
 
 
 def _formed(

@@ -21,7 +21,7 @@ from gluon_write.prefetch import Prefetcher, one_line, renamed
 from gluon_write.sketch import Sketch
 from gluon_write.tile_loops import LoopsOfTiles
 
-__all__ = ["has_several_products", "tiles_ahead"]
+__all__ = ["has_several_products", "reads_tiles", "tiles_ahead"]
 
 _GROUP = 4  # warps
 
@@ -48,6 +48,21 @@ def has_several_products(drawn: Sketch, target: Target) -> bool:
     """Return True if a loop of tiles has more than one product."""
     readers = (LoopsOfTiles(jit, i, drawn, target, _GROUP) for i, jit in enumerate(drawn.jits))
     return any(len(loop.products) > 1 for reader in readers for loop in reader.loops())
+
+
+def reads_tiles(drawn: Sketch, target: Target) -> bool:
+    """Return True if the loops of a kernel load tiles of descriptors for products that read them from shared memory alone."""
+    readers = [LoopsOfTiles(jit, i, drawn, target, _GROUP) for i, jit in enumerate(drawn.jits)]
+    loops = [loop for reader in readers for loop in reader.loops()]
+    loads = [
+        node
+        for reader in readers
+        for loop in ast.walk(reader.tree)
+        if isinstance(loop, ast.For)
+        for node in loop.body
+        if isinstance(node, ast.Assign) and reader.tile(node) is not None
+    ]
+    return 0 < sum(len(loop.tiles) for loop in loops) == len(loads)
 
 
 class _TilePrefetcher(LoopsOfTiles, Prefetcher):

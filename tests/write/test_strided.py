@@ -1,0 +1,102 @@
+"""Strided tiles of pointers are tiles of descriptors where a unit for copies takes them, and pointers elsewhere."""
+
+import importlib.util
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.once
+
+HEAD = """
+import gluon_core as gluon
+from gluon_core import language as gl
+"""
+PRODUCT = """
+
+@gluon.jit(layouts="auto")
+def product(a, b, c, M, N, K, stride, ends, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr):
+    place, column = gl.program_id(0), gl.program_id(1) * BN
+    rows = {rows}
+    columns = column + gl.arange(0, BN)
+    depth = gl.arange(0, BK)
+    a_pointers = a + rows[:, None] * stride + depth[None, :]
+    b_pointers = b + depth[:, None] * N + {columns}[None, :]
+    acc = gl.zeros([BM, BN], gl.float32)
+    for k in range(0, gl.cdiv(K, BK)):
+        x = gl.load(a_pointers, mask={mask}, other=0.0)
+        y = gl.load(b_pointers, mask=depth[:, None] < K - k * BK, other=0.0)
+        acc = gl.portable.mma(x, y, acc)
+        a_pointers += BK
+        b_pointers += BK * N
+    inside = {inside}
+    gl.store(c + (place * BM + gl.arange(0, BM))[:, None] * N + columns[None, :], acc, mask=inside)
+"""
+FORM = {
+    "rows": "(place * BM + gl.arange(0, BM)) % M", "columns": "(columns % N)",
+    "mask": "depth[None, :] < K - k * BK",
+    "inside": "(place * BM + gl.arange(0, BM) < M)[:, None] & (columns < N)[None, :]",
+}  # fmt: skip
+M, N, K = 100, 80, 80
+
+
+def launched(folder, target="sim:hopper", **changes):
+    """Return the product of a form of the kernel, and the operands."""
+    path = folder / "strided.py"
+    path.write_text(HEAD + PRODUCT.format(**{**FORM, **changes}))
+    spec = importlib.util.spec_from_file_location("strided", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal(shape).astype(np.float16) for shape in ((M, K), (K, N)))
+    c = np.full((128, N), 7, np.float32)
+    ends = np.array([K - 8], np.int32)
+    module.product[(2, 2)](a, b, c, M, N, K, K, ends, 64, 64, 32, num_stages=3, target=target)
+    return c, a.astype(np.float32), b.astype(np.float32)
+
+
+@pytest.mark.parametrize("target", ["sim:hopper", "sim:blackwell"])
+def test_rows_modulo_their_number_end_with_the_tensor(target, tmp_path, chosen_sources):
+    """Rows behind the last one are zero in a tile, where pointers read the first ones again: no store writes them."""
+    c, a, b = launched(tmp_path, target)
+    assert np.allclose(c[:M], a @ b, atol=1e-2) and (c[M:] == 7).all()
+    text = " ".join(chosen_sources[0].split()).replace("( ", "(")
+    assert "descriptor(a, [M, K], [stride, 1], [64, 32]" in text
+    assert "descriptor(b, [K, N], [N, 1], [32, 64]" in text
+    assert "gl.load(" not in text and "% M" not in text
+
+
+STORED = "(place * BM + gl.arange(0, BM) < {})[:, None] & (columns < {})[None, :]"
+BACKWARDS = "(1 - place) * BM + gl.arange(0, BM)"
+OTHERS = {
+    "rows that are stored": ({"inside": STORED.format("M + 8", "N")}, (108, N)),
+    "ends in memory": ({"mask": "depth[None, :] < gl.load(ends) - k * BK"}, (M, N)),
+    "first rows": ({"mask": "(depth[None, :] < K - k * BK) & (rows >= 8)[:, None]"}, (M, N)),
+    "backwards": (
+        {"rows": BACKWARDS, "mask": "(depth[None, :] < K - k * BK) & (rows < M)[:, None]",
+         "inside": STORED.format("128", "N")},
+        (128, N),
+    ),
+    "columns": ({"columns": "((columns ^ 8) % N)", "inside": STORED.format("M", "64")}, (M, 64)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_pointers_stay(name, tmp_path, chosen_sources):
+    """They are no tiles, or a tile would have other elements."""
+    changes, (rows, columns) = OTHERS[name]
+    c, a, b = launched(tmp_path, **changes)
+    index = np.arange(128)
+    if name == "backwards":
+        a = np.concatenate([a, np.zeros((28, K))])[(1 - index // 64) * 64 + index % 64]
+    else:
+        a = a[index % M]
+    if name == "ends in memory":
+        b = b.copy()
+        b[K - 8 :] = 0
+    elif name == "first rows":
+        a = np.where((index % M >= 8)[:, None], a, 0)
+    elif name == "columns":
+        b = b[:, index[:64] ^ 8]
+    assert np.allclose(c[:rows, :columns], (a @ b)[:rows, :columns], atol=1e-2)
+    assert (c[rows:] == 7).all() and (c[:, columns:] == 7).all()
+    assert "descriptor(" not in chosen_sources[0]
