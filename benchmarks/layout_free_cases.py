@@ -135,7 +135,7 @@ def stripped_cases(folder: Path, words: list[str]) -> Cases:
                 tiles.pieces,
                 tiles.width,
             )
-            vectors = (early(tiles),)
+            vectors = (early(tiles, Rows.of(x)),)
         else:
             free, tiles = odd, of_bodies(tiling_of(*whole))
             last, vectors = (tiles.align, tiles.parts, tiles.pieces, tiles.width), (True,)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import contextlib
 import copy
-import re
 import warnings
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -46,8 +45,8 @@ from gluon_write.solve import Solution, plan_of, solve
 from gluon_write.specialize import specialized
 from gluon_write.stage import staged
 from gluon_write.tensor_memory import in_tensor_memory
-from gluon_write.tiles_ahead import has_several_products, tiles_ahead
-from gluon_write.tiles_of_pointers import with_strided_tiles, with_tiles
+from gluon_write.tiles_ahead import tiles_ahead
+from gluon_write.tiles_of_pointers import strided_tiles_pay, with_strided_tiles, with_tiles
 from gluon_write.unknowns import Access, AnyLayout, Graph
 from gluon_write.whole_steps import in_whole_steps
 
@@ -249,15 +248,11 @@ def _with_loops(
     warps: int,
     fewer: bool,
 ) -> tuple[Any, Sketch]:
-    """Return a kernel with its loops of products in the form that costs least, and its trace.
-
-    Strided pointers become tiles where copies of these run ahead; loops of several products need partitions for that.
-    """
+    """Return a kernel with its loops of products in the form that costs least, and its trace."""
     tiled = with_strided_tiles(fn, drawn, traced, target) if stages > 1 else None
     if tiled is not None:
         formed = _formed(*tiled, traced, stages, target, warps, fewer)
-        word = "tma_ring" if has_several_products(tiled[1], target) else r"tma_ring|pipeline\("
-        if re.search(word, formed[0].src):
+        if strided_tiles_pay(tiled[1], formed[0], target):
             return formed
     fn, drawn = with_tiles(fn, drawn, traced, target)
     return _formed(fn, drawn, traced, stages, target, warps, fewer)

@@ -14,6 +14,7 @@ from typing import Any, Mapping, Optional, Sequence
 from gluon_core import language
 from gluon_core._triton import unwrap
 from gluon_write.form import Form, changed_copy, edited
+from gluon_write.loops import argument
 from gluon_write.sketch import Sketch
 
 __all__ = ["heavy_axis", "reversed_programs"]
@@ -91,8 +92,7 @@ def _steps(
     ring = SimpleNamespace(producer=lambda: slot, fetch=fetch)
     space: Any = SimpleNamespace(
         **{name: getattr(language, name) for name in _TYPES},
-        program_id=lambda a: _Integer(index if a == axis else 0),
-        num_programs=lambda a: _Integer(_SAMPLES),
+        program_id=_index_of(index, axis), num_programs=lambda axis: _Integer(_SAMPLES),
         minimum=min, maximum=max, cdiv=lambda a, b: _Integer(-(-a // b)), constexpr=_Integer,
         multiple_of=lambda value, _: value, static_assert=lambda *_: None,
         where=lambda holds, value, other: value if holds else other,
@@ -109,6 +109,11 @@ def _steps(
     passed = {n: unwrap(value) for n, value in drawn.constants.items()}
     function(*(ring if p in rings else passed.get(p, _Integer(_SIZE)) for p in parameters))
     return fetched[0]
+
+
+def _index_of(index: int, along: int) -> Any:
+    """Return `gl.program_id` of a program with an index along one axis."""
+    return lambda axis: _Integer(index if axis == along else 0)
 
 
 def reversed_programs(fn: Any, drawn: Sketch, axis: int) -> Optional[Any]:
@@ -129,9 +134,10 @@ def reversed_programs(fn: Any, drawn: Sketch, axis: int) -> Optional[Any]:
             for node in ast.walk(reader.tree)
             if isinstance(node, ast.Call) and reader.called(node) is language.program_id
         ]
-        if any(not (len(c.args) == 1 and isinstance(c.args[0], ast.Constant)) for c in calls):
+        axes = [argument(c, 0, "axis") for c in calls]
+        if any(not isinstance(one, ast.Constant) for one in axes):
             return None
-        own = [c for c in calls if getattr(c.args[0], "value", None) == axis]
+        own = [c for c, one in zip(calls, axes) if getattr(one, "value", None) == axis]
         if own and space is None:
             return None
         text = f"({space}.num_programs({axis}) - 1 - {space}.program_id({axis}))"

@@ -25,7 +25,7 @@ from typing import Any, Mapping, Optional, Sequence
 
 from gluon_core import language, portable
 from gluon_write.form import Form, changed_copy, edited, factor, free_name
-from gluon_write.loops import reads, stores
+from gluon_write.loops import argument, reads, stores
 from gluon_write.sketch import Sketch
 
 __all__ = ["Sharing", "Walk", "walking"]
@@ -102,7 +102,7 @@ class _Walker(Form):
             n for n in ast.walk(self.tree)
             if isinstance(n, ast.Call) and self.called(n) is language.program_id
         ]  # fmt: skip
-        axes = [getattr(c.args[0], "value", None) if len(c.args) == 1 else None for c in calls]
+        axes = [getattr(argument(c, 0, "axis"), "value", None) for c in calls]
         if not self.space or not calls or any(axis not in range(_AXES) for axis in axes):
             return None
         taken = {*re.findall(r"\w+", self.source), *self.scope}

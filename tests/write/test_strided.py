@@ -5,7 +5,7 @@ import importlib.util
 import numpy as np
 import pytest
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
 
 HEAD = """
 import gluon_core as gluon
@@ -36,7 +36,7 @@ FORM = {
     "mask": "depth[None, :] < K - k * BK",
     "inside": "(place * BM + gl.arange(0, BM) < M)[:, None] & (columns < N)[None, :]",
 }  # fmt: skip
-M, N, K = 100, 80, 80
+M, N, K = 150, 80, 80
 
 
 def launched(folder, target="sim:hopper", **changes):
@@ -48,9 +48,11 @@ def launched(folder, target="sim:hopper", **changes):
     spec.loader.exec_module(module)
     rng = np.random.default_rng(0)
     a, b = (rng.standard_normal(shape).astype(np.float16) for shape in ((M, K), (K, N)))
-    c = np.full((128, N), 7, np.float32)
+    c = np.full((256, N), 7, np.float32)
     ends = np.array([K - 8], np.int32)
-    module.product[(2, 2)](a, b, c, M, N, K, K, ends, 64, 64, 32, num_stages=3, target=target)
+    module.product[(2, 1)](
+        a, b, c, M, N, K, K, ends, 128, 128, 64, num_warps=8, num_stages=4, target=target
+    )
     return c, a.astype(np.float32), b.astype(np.float32)
 
 
@@ -60,21 +62,21 @@ def test_rows_modulo_their_number_end_with_the_tensor(target, tmp_path, chosen_s
     c, a, b = launched(tmp_path, target)
     assert np.allclose(c[:M], a @ b, atol=1e-2) and (c[M:] == 7).all()
     text = " ".join(chosen_sources[0].split()).replace("( ", "(")
-    assert "descriptor(a, [M, K], [stride, 1], [64, 32]" in text
-    assert "descriptor(b, [K, N], [N, 1], [32, 64]" in text
+    assert "descriptor(a, [M, K], [stride, 1], [128, 64]" in text
+    assert "descriptor(b, [K, N], [N, 1], [64, 128]" in text
     assert "gl.load(" not in text and "% M" not in text
 
 
 STORED = "(place * BM + gl.arange(0, BM) < {})[:, None] & (columns < {})[None, :]"
 BACKWARDS = "(1 - place) * BM + gl.arange(0, BM)"
 OTHERS = {
-    "rows that are stored": ({"inside": STORED.format("M + 8", "N")}, (108, N)),
+    "rows that are stored": ({"inside": STORED.format("M + 8", "N")}, (158, N)),
     "ends in memory": ({"mask": "depth[None, :] < gl.load(ends) - k * BK"}, (M, N)),
     "first rows": ({"mask": "(depth[None, :] < K - k * BK) & (rows >= 8)[:, None]"}, (M, N)),
     "backwards": (
         {"rows": BACKWARDS, "mask": "(depth[None, :] < K - k * BK) & (rows < M)[:, None]",
-         "inside": STORED.format("128", "N")},
-        (128, N),
+         "inside": STORED.format("256", "N")},
+        (256, N),
     ),
     "columns": ({"columns": "((columns ^ 8) % N)", "inside": STORED.format("M", "64")}, (M, 64)),
 }  # fmt: skip
@@ -85,9 +87,9 @@ def test_other_pointers_stay(name, tmp_path, chosen_sources):
     """They are no tiles, or a tile would have other elements."""
     changes, (rows, columns) = OTHERS[name]
     c, a, b = launched(tmp_path, **changes)
-    index = np.arange(128)
+    index = np.arange(256)
     if name == "backwards":
-        a = np.concatenate([a, np.zeros((28, K))])[(1 - index // 64) * 64 + index % 64]
+        a = np.concatenate([a, np.zeros((106, K))])[(1 - index // 128) * 128 + index % 128]
     else:
         a = a[index % M]
     if name == "ends in memory":
