@@ -355,21 +355,22 @@ class Counting(Equal):
             state.done[task, root] = state.done.get((task, root), 0) + 1
 
     def _exact(self, env: dict[int, Any], loop: Loop, numbers: dict[int, Number]) -> dict[int, Any]:
-        """Return the counters of a loop that is over after so few rounds that its state represents no other, where it is kept so small; else nothing."""
+        """Return the counters of a loop that is over after so few rounds that its state represents no other, where one of them is kept so small; else nothing."""
         assert loop.root is not None
         counter, least = env[loop.counter], self.least.get(FREE, 0)
         if not least or getattr(counter, "value", counter) >= self._first(loop.root):
             return {}
-        values = {}
+        values, small = {}, False
         for var, one in numbers.items():
             changes = dict(one.changes)
             change = changes.pop(loop.root, None)
             if change is None or var == loop.counter:
                 continue
-            if change < 0 or not 0 <= one.value < least:
+            if change < 0:
                 return {}
+            small = small or 0 <= one.value < least
             values[var] = number(one.value, changes)
-        return values and {loop.counter: getattr(counter, "value", counter), **values}
+        return {loop.counter: getattr(counter, "value", counter), **values} if small else {}
 
 
 def _flipped(name: str) -> str:

@@ -77,3 +77,33 @@ def test_a_slot_that_is_never_released():
 def test_other_registers_are_not_followed():
     proof, _, _ = verdict("mov.u32 $0, %smid;", True)
     assert proof.verdict == "cannot say" and "inline assembly" in "\n".join(proof.lines), proof
+
+
+@gluon.jit
+def products(out, places, depth, BK: gl.constexpr, layout: gl.constexpr):
+    """Multiply a tile by itself a few times; the places of later copies run ahead of the steps."""
+    layouts: gl.constexpr = gl.portable.mma_layouts(
+        128, 64, BK, gl.float16, gl.float16, operands="shared"
+    )
+    a = gl.allocate_shared_memory(gl.float16, [128, BK], layouts.a_shared)
+    b = gl.allocate_shared_memory(gl.float16, [BK, 64], layouts.b_shared)
+    a.store(gl.full([128, BK], 1, gl.float16, layout))
+    b.store(gl.full([BK, 64], 1, gl.float16, layout))
+    gl.nvidia.hopper.fence_async_shared()
+    acc = gl.portable.accumulator(layouts)
+    ahead = 2 * BK
+    for _ in range(0, depth, BK):
+        acc = gl.portable.mma(a, b, acc, is_async=True)
+        ahead += BK
+    gl.store(places + gl.program_id(0), ahead)
+    rows = gl.arange(0, 128, layout=gl.SliceLayout(1, layouts.accumulator))[:, None]
+    columns = gl.arange(0, 64, layout=gl.SliceLayout(0, layouts.accumulator))[None, :]
+    gl.store(out + rows * 64 + columns, gl.portable.read(acc))
+
+
+def test_counters_that_begin_behind_the_first_step():
+    """A wait for the last product depends on how many there were; none is a case of its own, wherever other counters begin."""
+    out, places = np.zeros((128, 64), np.float32), np.zeros(1, np.int32)
+    proof, error = judged(products, (1,), out, places, 96, 32, LAYOUT, target="sim:sm_100")
+    assert proof.verdict == "proved" and error is None, proof
+    assert (out == 96).all() and places[0] == 160
