@@ -117,16 +117,16 @@ class IndexForms(Form):
             atom = self.atoms.get(name)
             if atom is None or positive and not atom.positive:
                 return False
-            if any(self.reaching(word, use) is not made for word, made in atom.defined):
+            if any(self.reaching(word, use) is not source for word, source in atom.defined):
                 return False
         return not positive or all(count > 0 for count in form.terms.values())
 
     def shortened(self, form: Polynomial, use: ast.stmt) -> Polynomial:
         """Return a sum with the names that a statement has for parts of it."""
         known = sorted(self.named.items(), key=lambda one: -len(one[1][1].terms))
-        for name, (made, part) in known:
+        for name, (source, part) in known:
             try:
-                if self.reaching(name, use) is not made:
+                if self.reaching(name, use) is not source:
                     continue
             except NoIndex:
                 continue
@@ -200,48 +200,48 @@ class IndexForms(Form):
 
     def _name(self, node: ast.Name) -> Polynomial:
         name = node.id
-        made = self.reaching(name, node)
-        if made is _PARAMETER:
+        source = self.reaching(name, node)
+        if source is _PARAMETER:
             if name in self.drawn.constants:
                 return self._number(unwrap(self.drawn.constants[name]), node)
-            return self._atom(name, ((name, made),), True, True)
-        if made is _GLOBAL:
+            return self._atom(name, ((name, source),), True, True)
+        if source is _GLOBAL:
             return self._number(unwrap(self.scope.get(name)), node)
-        if isinstance(made, ast.For):
-            if name in stores(made.target):
-                return self._variable(name, made)
-            return self._carried(node, made)
-        return self._assigned(name, made, node)
+        if isinstance(source, ast.For):
+            if name in stores(source.target):
+                return self._variable(name, source)
+            return self._carried(node, source)
+        return self._assigned(name, source, node)
 
     def _number(self, value: Any, node: ast.expr) -> Polynomial:
         if type(value) is not int:
             raise NoIndex
         return Polynomial.of(value)
 
-    def _assigned(self, name: str, made: Any, node: ast.expr) -> Polynomial:
-        if isinstance(made, ast.AugAssign):
-            old = self._name_at(name, made)
-            more = self.form_of(made.value)
-            if isinstance(made.op, ast.Add):
+    def _assigned(self, name: str, source: Any, node: ast.expr) -> Polynomial:
+        if isinstance(source, ast.AugAssign):
+            old = self._name_at(name, source)
+            more = self.form_of(source.value)
+            if isinstance(source.op, ast.Add):
                 return old + more
-            if isinstance(made.op, ast.Sub):
+            if isinstance(source.op, ast.Sub):
                 return old - more
             raise NoIndex
-        target = made.targets[0] if isinstance(made, ast.Assign) else made.target
-        if isinstance(target, ast.Name) and made.value is not None:
+        target = source.targets[0] if isinstance(source, ast.Assign) else source.target
+        if isinstance(target, ast.Name) and source.value is not None:
             try:
-                form = self.form_of(made.value)
+                form = self.form_of(source.value)
             except NoIndex:
-                return self._scalar(node, name, made)
+                return self._scalar(node, name, source)
             if form.number is None and not self._varies(form):
-                self.named[name] = made, form
+                self.named[name] = source, form
             return form
-        values = made.value
+        values = source.value
         if isinstance(target, ast.Tuple) and isinstance(values, ast.Tuple):
             words = [getattr(part, "id", "") for part in target.elts]
             if len(values.elts) == len(words) and words.count(name) == 1:
                 return self.form_of(values.elts[words.index(name)])
-        return self._scalar(node, name, made)
+        return self._scalar(node, name, source)
 
     def _name_at(self, name: str, statement: ast.stmt) -> Polynomial:
         """Return the form of a name before a statement."""
@@ -250,11 +250,11 @@ class IndexForms(Form):
         word.end_lineno = word.end_col_offset = None
         return self._name(word)
 
-    def _scalar(self, node: ast.expr, name: str, made: Any) -> Polynomial:
+    def _scalar(self, node: ast.expr, name: str, source: Any) -> Polynomial:
         """Return a scalar by the name that it has."""
         if self.dims_of(node) != ():
             raise NoIndex
-        return self._atom(name, ((name, made),), self._positive(node), False)
+        return self._atom(name, ((name, source),), self._positive(node), False)
 
     def _atom(self, text: str, defined: Any, positive: bool, fixed: bool) -> Polynomial:
         new = _Atom(tuple(defined), positive, fixed)
@@ -419,7 +419,7 @@ class IndexForms(Form):
         text = " ".join(ast.unparse(node).split())
         if not isinstance(node, ast.Call):
             text = f"({text})"
-        fixed = all(made in (_PARAMETER, _GLOBAL) for _, made in defined)
+        fixed = all(source in (_PARAMETER, _GLOBAL) for _, source in defined)
         own = any(self.called(n) in _POSITIVE for n in ast.walk(node))
         return self._atom(text, defined, self._positive(node), fixed and not own)
 
@@ -464,19 +464,19 @@ class IndexForms(Form):
 
     def _positive_name(self, node: ast.Name, deep: int) -> bool:
         try:
-            made = self.reaching(node.id, node)
+            source = self.reaching(node.id, node)
         except NoIndex:
             return False
-        if made in (_PARAMETER, _GLOBAL):
+        if source in (_PARAMETER, _GLOBAL):
             return True
-        if isinstance(made, ast.For):
-            call = made.iter
+        if isinstance(source, ast.For):
+            call = source.iter
             first = call.args[0] if isinstance(call, ast.Call) and len(call.args) > 1 else None
-            known = node.id in stores(made.target)
+            known = node.id in stores(source.target)
             return known and (first is None or self._positive(first, deep))
-        if not isinstance(made, ast.Assign):
+        if not isinstance(source, ast.Assign):
             return False
-        target, value = made.targets[0], made.value
+        target, value = source.targets[0], source.value
         if isinstance(target, ast.Name):
             return self._positive(value, deep)
         if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):

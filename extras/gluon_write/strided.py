@@ -121,7 +121,7 @@ class _Reader(IndexForms):
         first = body[1 if is_text and len(body) > 1 else 0]
         indent = " " * first.col_offset
         lines[first.lineno - 1 : first.lineno - 1] = [
-            f"{indent}{name} = {self._maker(made)}" for made, name in names.items()
+            f"{indent}{name} = {self._maker(parts)}" for parts, name in names.items()
         ]
         return without_unread("\n".join(lines) + "\n", self.scope)
 
@@ -145,8 +145,8 @@ class _Reader(IndexForms):
 
     # -- the text -----------------------------------------------------------------------------------
 
-    def _maker(self, made: tuple[Any, ...]) -> str:
-        base, *lists = made
+    def _maker(self, parts: tuple[Any, ...]) -> str:
+        base, *lists = parts
         listed = ", ".join(f"[{', '.join(map(str, one))}]" for one in lists)
         return f"{self.space}.portable.descriptor({base}, {listed})"
 
@@ -221,10 +221,12 @@ class _Reader(IndexForms):
         if mask is None:
             return []
         if isinstance(mask, ast.Name):
-            made = self.reaching(mask.id, mask)
-            if not isinstance(made, ast.Assign) or not isinstance(made.targets[0], ast.Name):
+            assigned = self.reaching(mask.id, mask)
+            if not isinstance(assigned, ast.Assign) or not isinstance(
+                assigned.targets[0], ast.Name
+            ):
                 raise NoIndex
-            limits = self._limits(made.value)
+            limits = self._limits(assigned.value)
             for _, limit in limits:
                 if not self.is_known(limit, self.statement_of(mask)):
                     raise NoIndex
@@ -242,10 +244,12 @@ class _Reader(IndexForms):
     def _vectors(self, mask: ast.expr) -> list[ast.expr]:
         """Return the comparisons of a mask of one dimension."""
         if isinstance(mask, ast.Name):
-            made = self.reaching(mask.id, mask)
-            if not isinstance(made, ast.Assign) or not isinstance(made.targets[0], ast.Name):
+            assigned = self.reaching(mask.id, mask)
+            if not isinstance(assigned, ast.Assign) or not isinstance(
+                assigned.targets[0], ast.Name
+            ):
                 raise NoIndex
-            return self._vectors(made.value)
+            return self._vectors(assigned.value)
         if isinstance(mask, ast.BinOp) and isinstance(mask.op, ast.BitAnd):
             return [*self._vectors(mask.left), *self._vectors(mask.right)]
         return [mask]

@@ -139,8 +139,8 @@ def descriptor(
         base: scalar pointer to the first element.
         shape: of the tensor, 1 to 5 integers.
         strides: in elements; the last is the constant 1.
-        block_shape: of a tile, compile-time powers of two; a tile spans less than 2 GiB. Of the last dimensions, where
-            it has fewer.
+        block_shape: of a tile, compile-time powers of two; a tile spans less than 2 GiB. Where it
+            has fewer dimensions than the tensor, of the last ones.
         shared_layout: of a tile in shared memory, such as `mma_layouts(...).a_shared`; the best for
             the target by default.
         host: an argument of the kernel that describes the same tensor and tile, such as a `TensorDescriptor` of

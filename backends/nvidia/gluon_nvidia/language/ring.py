@@ -402,14 +402,16 @@ def tma_ring(
     makers = semantic.compile_time_int(producers, "producers", 1)
     sequence = unwrap(descriptors)
     single = not isinstance(sequence, (list, tuple, tl.tuple))
-    given = [sequence] if single else listed(sequence)
-    descs = [_by_tma(one) for one in given]
+    described = [sequence] if single else listed(sequence)
+    descs = [_by_tma(one) for one in described]
     for desc in descs:
         check_descriptor(desc, "descriptors")
     if not descs:
         raise errors.ArgumentError("none", argument="descriptors", expected="at least one")
     shared = _shared(semantic, descs, multicast, two_ctas)
-    tiles_of = [one if getattr(one, "native", None) else desc for one, desc in zip(given, descs)]
+    tiles_of = [
+        one if getattr(one, "native", None) else desc for one, desc in zip(described, descs)
+    ]
     buffers = [
         semantic.allocate_shared(desc.dtype, [count, *map(int, tile.block_shape)], tile.layout)
         for desc, tile in zip(descs, tiles_of)
