@@ -17,7 +17,6 @@ from gluon_core.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 from gluon_kernels.dependent import wait_for_predecessor
-from gluon_kernels.gemm.hopper import apart, boxes
 from gluon_kernels.gemm.hopper_small_m import share_of
 from gluon_kernels.gemm.hopper_stream_k import (
     after,
@@ -37,6 +36,8 @@ from gluon_kernels.quant.hopper_folded import LESS, folded, folds, looked_up
 from gluon_kernels.quant.hopper_sums import (
     ROWS,
     added,
+    apart,
+    boxes,
     buffers_of,
     end_of,
     exchange_of,

@@ -12,12 +12,13 @@ from gluon_core import language as gl
 from gluon_core.errors import LimitError
 from gluon_core.nvidia.hopper import TensorDescriptor
 from gluon_kernels.dependent import overlapping
-from gluon_kernels.gemm.hopper import DTYPES, boxes
+from gluon_kernels.gemm.hopper import DTYPES
 from gluon_kernels.gemm.launches import vector_of
 from gluon_kernels.plans import Counters, Scratch, allocator, current_target
 from gluon_kernels.quant import tilings
 from gluon_kernels.quant.hopper import linear_few
 from gluon_kernels.quant.hopper_groups import linear_groups
+from gluon_kernels.quant.hopper_sums import boxes
 from gluon_kernels.quant.hopper_tokens import linear_tokens
 from gluon_kernels.quant.rows import linear_rows
 from gluon_kernels.quant.tilings import Tiling

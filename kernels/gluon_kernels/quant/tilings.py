@@ -9,7 +9,7 @@ import functools
 import itertools
 from typing import Iterator, NamedTuple
 
-from gluon_kernels.gemm.hopper import boxes
+from gluon_kernels.quant.hopper_sums import boxes
 
 __all__ = ["Tiling", "best", "expected", "tilings"]
 
@@ -63,9 +63,9 @@ class Groups(NamedTuple):
 
     Args:
         launch: of a launch.
-        moved: bytes of a step that arrive in one.
+        moved: bytes of a step that arrive in one, and `cached` those of all processors that the L2 cache sends.
         product: of 64 x 64 weights with 64 rows of `x`, in the matrix unit; `narrow` more for each further part of the tile.
-        conversion: of 64 x 64 weights, `scaling` more with scales of groups, and `exponents` more with those of mxfp4.
+        conversion: of 64 x 64 weights of 4 bits, `wide` more for 8 bits, and `exponents` more with those of mxfp4.
         both, three: of the shorter of these two that passes while the other one does not; with three groups that share no rows, `three`.
         drained: of a step, at whose end products are waited for.
         step, part: of a step of one group, and of each of its products, besides these.
@@ -78,10 +78,11 @@ class Groups(NamedTuple):
 
     launch: float
     moved: float
+    cached: float
     product: float
     narrow: float
     conversion: float
-    scaling: float
+    wide: float
     exponents: float
     both: float
     three: float
@@ -102,8 +103,8 @@ _FEW_TIMES = {
     64: Few(2.3, 0.245, 0.165, 0.205, 0.068, 0.205, 0.192, 0.26, 2.28),
     128: Few(2.9, 0.213, 0.333, 0.060, 0.128, 0.132, 0.186, 0.26, 2.44),
 }
-# Fitted to 173 times of 116 shapes on an H200, then half of the way to the best fit of 329 others, and of 115 later ones.
-_GROUPS_TIMES = Groups(0.788, 92.2e3, 0.074, 0.017, 0.0883, 0.0287, 0.0404, 0.621, 0.512, 0.0228, 0.156, 0.0459, 1.66, 0.217, 0.206, 0.769, 0.0518, 0.551, 0.407)  # fmt: skip
+# Fitted to 276 times of 75 shapes on an H200, from the best fit of 617 others on: the chosen tilings take 1.012 of the best ones measured.
+_GROUPS_TIMES = Groups(0.697, 86.4e3, 13e6, 0.071, 0.0145, 0.0688, 0.01, 0.0408, 0.564, 0.574, 0.0227, 0.143, 0.0436, 1.82, 0.218, 0.186, 0.988, 0.0469, 0.423, 0.392)  # fmt: skip
 _TOKENS = 1.23  # of the time that was expected of `linear_tokens`
 
 # Weights' rows of a tile and the depths of its steps, by the rows of `x` of a tile.
@@ -113,7 +114,7 @@ _FEW: dict[int, tuple[tuple[int, int], ...]] = {
     128: ((64, 64),),
 }
 # Rows of `x` of a tile of "groups", and the groups of it: down the weights' rows and along K, by the most rows of `x` that their registers hold.
-_BLOCKS = (8, 16, 32, 48, 64, 80, 96, 112, 128, 144, 160, 192, 224, 256)
+_BLOCKS = (8, 16, 32, 48, 64, 80, 96, 104, 112, 120, 128, 144, 160, 192, 224, 240, 256)
 _GROUPS = (
     (64, ((1, 4), (2, 2), (4, 1), (1, 2), (2, 1))),
     (128, ((1, 3), (1, 2), (2, 1), (3, 1))),
@@ -262,13 +263,14 @@ def expected(
         shared = 2.05 if tiling.splits > 1 else 0.0
         return 2.6 + max(max(1.0, busy / resident) * steps, n * k / packed / 4e6) + shared
     tiles, steps = _up(n, columns) * _up(m, tiling.block), _up(k, tiling.depth)
-    sizes = (tiling, m, packed, group, exponents)
+    sizes = (tiling, m, packed, exponents)
     if tiling.splits == 0:
         shared, sharers = shares(tiles, steps, processors)
         if sharers <= shared:
             return float("inf")  # no gain
         share = tiles // processors * steps + _up(shared * steps, sharers)
-        return _bounded(_of_groups(*sizes, share, 1, _up(sharers, shared)), n * k / packed)
+        time = _of_groups(*sizes, share, 1, _up(sharers, shared), tiles * steps)
+        return _bounded(time, n * k / packed)
     programs = tiles * tiling.splits
     resident = _resident(tiling)
     if tiling.splits > 1 and programs > processors * resident:
@@ -277,7 +279,7 @@ def expected(
     busy = _up(programs, processors)
     if tiling.kernel == "few":
         return _few(tiling, share, busy, resident)
-    return _bounded(_of_groups(*sizes, share, busy, 0), n * k / packed)
+    return _bounded(_of_groups(*sizes, share, busy, 0, tiles * steps), n * k / packed)
 
 
 def _bounded(time: float, size: float) -> float:
@@ -290,7 +292,8 @@ def _bounded(time: float, size: float) -> float:
 
 
 def _of_groups(
-    tiling: Tiling, m: int, packed: int, group: int, exponents: bool, share: int, busy: int, adding: int
+    tiling: Tiling, m: int, packed: int, exponents: bool, share: int, busy: int, adding: int,
+    every: int,
 ) -> float:  # fmt: skip
     """Return the expected microseconds of programs of several groups of warps.
 
@@ -298,19 +301,19 @@ def _of_groups(
         share: steps of a tile that a program has.
         busy: programs that a processor has one after the other.
         adding: programs whose sums one of them adds up.
+        every: steps of all tiles.
     """
     times, parts, down = _GROUPS_TIMES, tiling.depth // 64, tiling.columns // 64
     boxed, accumulators = _boxed(tiling.block)
     # TMA reads no rows behind the last one; filling those in vain takes as long as bringing them.
     rows = boxed if boxed > tiling.block else min(m, tiling.block)
-    moved = tiling.depth * (tiling.columns / packed + 2 * rows) / times.moved
+    size = tiling.depth * (tiling.columns / packed + 2 * rows)
+    moved = size / times.moved
     multiplied = tiling.block + times.vain * (boxed - tiling.block)
     product = times.product * multiplied / 64 + times.narrow * (accumulators - 1)
-    conversion = times.conversion
+    conversion = times.conversion + (0.0 if packed == 2 else times.wide)
     if exponents:
         conversion += times.exponents
-    elif group:
-        conversion += times.scaling
     most, least = max(product, conversion), min(product, conversion)
     both = times.three if down == 3 else times.both
     taken = parts * down * (most + both * least) + times.drained
@@ -321,7 +324,7 @@ def _of_groups(
     if tiling.splits != 1:
         kilobytes = tiling.columns * tiling.block / 256
         after += times.shared + times.each * kilobytes + times.added * adding
-    return times.launch + busy * (steps + after)
+    return times.launch + max(busy * steps, every * size / times.cached) + busy * after
 
 
 def _few(tiling: Tiling, share: int, busy: int, resident: int) -> float:

@@ -194,6 +194,15 @@ def test_products_are_under_way_from_step_to_step(block, columns, format, group,
     assert compiled.report().spills == 0
 
 
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("block, splits", [(104, 2), (240, 1)])
+def test_tiles_leave_columns_of_an_accumulator_out(block, splits, monkeypatch):
+    """Those that no product needs, in the middle of it, too: 104 are 64, 32 and 8."""
+    forced(monkeypatch, "groups", block, 128, splits, 128, 1)
+    shape = {"M": block - 3, "N": 40, "K": 256, "format": "int4", "group": 128}
+    assert LINEAR.check(shape, "cpu") is None
+
+
 @pytest.mark.parametrize("steps", [1, 2, 3])
 def test_a_step_is_released_when_the_next_one_has_started(steps, monkeypatch):
     """Also where there is one, and in a second tile, whose steps take the slots of the first."""
