@@ -43,7 +43,8 @@ def wait_for_predecessor():
     """Wait for the kernel before, and allow the one behind to be placed; call it before any access to global memory.
 
     All threads of a kernel execute it, before they part into roles: no block ends before the kernel in front has, so that whatever follows this
-    one in the stream is behind that one, too.
+    one in the stream is behind that one, too. Where one warp copies and counts for all others, that warp alone may execute it, and copy first all
+    that is older than the kernel before, if that one calls this function, too: it allows no successor before its own predecessor has ended.
     """
     gl.inline_asm_elementwise(
         "griddepcontrol.wait; griddepcontrol.launch_dependents; mov.b32 $0, $1;", "=r,r", [0], gl.int32, False, 1

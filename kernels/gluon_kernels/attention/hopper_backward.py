@@ -16,11 +16,14 @@ from gluon_core.language.nvidia.hopper import (
 )
 from gluon_kernels.attention.hopper_exchange import (
     NOWHERE,
-    add_last,
     add_step,
+    add_to_sums,
     columns_of,
+    columns_of_half,
     exchange_of,
-    half_of,
+    last_product,
+    rows_of_half,
+    slots_of_keys,
     start_exchange,
 )
 from gluon_kernels.attention.hopper_turns import (
@@ -97,16 +100,21 @@ def steps_at(tile, length, SIZE: gl.constexpr, STEP: gl.constexpr, CAUSAL: gl.co
 
 
 @gluon.jit
-def walk(rings, turns, counter, lengths, deal, of_sequence, SETTINGS: gl.constexpr):
-    """Copy the keys and values of the program's tiles, and the queries that it walks over, head by head."""
-    own, others = rings
+def walk(rings, copied, turns, counter, lengths, deal, of_sequence, SETTINGS: gl.constexpr):
+    """Copy the keys and values of the program's tiles, and the queries that it walks over, head by head.
+
+    `copied` are the descriptors of queries, gradients of results and statistics; the last ones come from the kernel before, which the first tile does not wait for.
+    """
+    keys, values, others = rings
+    queries, grads = others.part(0, copied[0]), others.part(1, copied[1])
+    logsums, deltas = others.part(2, copied[2]), others.part(3, copied[2])
     length, of_keys, padded = lengths
     CAUSAL: gl.constexpr = SETTINGS[1]
     HEADS: gl.constexpr = SETTINGS[3]
     SHARED: gl.constexpr = SETTINGS[4]
-    SIZE: gl.constexpr = own.block_shape[2]
+    SIZE: gl.constexpr = keys.block_shape[2]
     STEP: gl.constexpr = others.block_shape[2]
-    mine = own.producer()
+    key_position, value_position = keys.producer(), values.producer()
     position = others.producer()
     number = gl.program_id(0)
     nth = 0
@@ -119,21 +127,30 @@ def walk(rings, turns, counter, lengths, deal, of_sequence, SETTINGS: gl.constex
         batch = head // of_sequence
         key = [batch, head % of_sequence // SHARED, tile * SIZE, 0]
         pending = True
-        for loop in gl.static_range(loops(SETTINGS, own.block_shape[3])):
+        for loop in gl.static_range(loops(SETTINGS, keys.block_shape[3])):
             begin, end = steps_of(
-                loop, first, last, missing, SIZE, STEP, SETTINGS, own.block_shape[3]
+                loop, first, last, missing, SIZE, STEP, SETTINGS, keys.block_shape[3]
             )
             for of in range(head, head + HEADS):
                 for i in range(begin, end):
                     row = wrapped(i, steps, CAUSAL) * STEP
                     statistic = 2 * of * padded + row
                     query = [batch, of % of_sequence, row, 0]
-                    others.fetch(position, [query, query, [statistic], [statistic + padded]])
-                    position = position.next()
-                    # The slots of queries are free while those of keys still serve the last tile.
-                    own.fetch(mine, [key, key], pending)
+                    queries.fetch(position, [query])
+                    grads.fetch(position, [query])
+                    if pending & (nth == 0):
+                        keys.fetch(key_position, [key])
+                        values.fetch(value_position, [key])
+                        wait_for_predecessor()
+                        pending = False
+                    logsums.fetch(position, [[statistic]])
+                    deltas.fetch(position, [[statistic + padded]])
+                    # The slots of queries are free while those of values still serve the last tile.
+                    keys.fetch(key_position, [key], pending)
+                    values.fetch(value_position, [key], pending)
                     pending = False
-        mine = mine.next()
+                    position = position.next()
+        key_position, value_position = key_position.next(), value_position.next()
         # Not before: another program may be free earlier.
         number = next_turn(counter)
         nth += 1
@@ -145,18 +162,19 @@ def gradients_of_half(
     rings, exchange, turns, outs, lengths, deal, half: gl.constexpr, SETTINGS: gl.constexpr
 ):
     """Compute the gradients of half of the keys of the program's tiles, and half of each sum of queries."""
-    own, others = rings
+    keys, values, others = rings
     writers, to_keys, sums = outs
     of_queries, length, padded = lengths
     SCALE: gl.constexpr = SETTINGS[0]
     CAUSAL: gl.constexpr = SETTINGS[1]
     WHOLE: gl.constexpr = SETTINGS[2]
     HEADS: gl.constexpr = SETTINGS[3]
-    dtype: gl.constexpr = own.dtype
-    SIZE: gl.constexpr = own.block_shape[2]
+    dtype: gl.constexpr = keys.dtype
+    SIZE: gl.constexpr = keys.block_shape[2]
     ROWS: gl.constexpr = SIZE // 2
     STEP: gl.constexpr = others.block_shape[2]
-    D: gl.constexpr = own.block_shape[3]
+    D: gl.constexpr = keys.block_shape[3]
+    KEPT: gl.constexpr = slots_of_keys(D) > 1
     LOG_SCALE: gl.constexpr = SCALE * 1.4426950408889634
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, STEP, 16])
     COLUMNS: gl.constexpr = SETTINGS[5]
@@ -165,9 +183,11 @@ def gradients_of_half(
     nothing = gl.zeros([ROWS, STEP], gl.float32, layout)
     of_head = padded * D // 256  # rows of the sums; a step has 32, 16 for each half
     buffer = gl.allocate_shared_memory(gl.float32, sums.block_type.shape, sums.layout)
-    mine = own.consumer()
+    key_position, value_position = keys.consumer(), values.consumer()
     position = others.consumer()
     start_exchange(exchange, nothing, half)
+    before = key_position  # the keys of the last changes
+    previous = NOWHERE  # and where these are added
     nth = 0
     (number,) = take_turn(turns, nth)
     while number < deal[0] * deal[1]:
@@ -179,9 +199,8 @@ def gradients_of_half(
         for_keys = accumulators(zeros_of(ROWS, LAYOUTS))
         for_values = accumulators(zeros_of(ROWS, LAYOUTS))
         of_tile = group * HEADS * of_head + half * 16
-        previous = NOWHERE  # the last tile's last changes have been added
-        k_columns, k, v = half_of(own, mine, half, SIZE, D, COLUMNS)
-        k, v = columns_of(k, COLUMNS), columns_of(v, COLUMNS)
+        k = columns_of(rows_of_half(keys.wait(key_position), half, SIZE, D), COLUMNS)
+        v = columns_of(rows_of_half(values.wait(value_position), half, SIZE, D), COLUMNS)
         for loop in gl.static_range(loops(SETTINGS, D)):
             begin, end = steps_of(loop, first, last, missing, SIZE, STEP, SETTINGS, D)
             to = of_tile
@@ -210,31 +229,43 @@ def gradients_of_half(
                     weights = operands(p.to(dtype), LAYOUTS)
                     change = warpgroup_mma_wait(0, deps=[change])
                     change = (p * (change + deltas.load(column)[None, :])).to(dtype)
+                    k_columns = columns_of_half(keys.tiles(before), half, SIZE, D, COLUMNS)
                     tiles = (q, grad, weights, change, k_columns)
                     both = (for_keys, for_values)
                     for_keys, for_values = add_step(
                         exchange, tiles, both, sums, buffer, position, previous, half
                     )
                     others.release(position)
+                    if KEPT:
+                        keys.release(before, before.index != key_position.index)
+                        before = key_position
                     position = position.next()
                     previous = to + wrapped(i, steps, CAUSAL) * 32
                 to += of_head
         # Computed again: numbers that the loop does not need would take registers in it.
         tile, group = tile_at(deal, take_turn(turns, nth)[0])
         row = tile * SIZE + half * ROWS
-        # TMA reads the first ones during the last addition.
-        for_values = wait_sums(for_values)
+        if not KEPT:
+            k_columns = columns_of_half(keys.tiles(key_position), half, SIZE, D, COLUMNS)
+            product = last_product(exchange, k_columns, position, STEP, D, half)
+            keys.release(key_position)
+            add_to_sums(sums, buffer, product, previous)
+            previous = NOWHERE
+        # The next tile comes while the results of this one are stored.
+        values.release(value_position)
+        key_position, value_position = key_position.next(), value_position.next()
+        for_values, for_keys = wait_sums(for_values), wait_sums(for_keys)
         for i in gl.static_range(len(COLUMNS)):
             writers[i].store([group, row, i * COLUMNS[0]], for_values[i])
-        add_last(exchange, k_columns, sums, buffer, position, previous, STEP, D, half)
-        own.release(mine)
-        mine = mine.next()
-        for_keys = wait_sums(for_keys)
         for i in gl.static_range(len(COLUMNS)):
             writers[i].store([group, row, i * COLUMNS[0]], for_keys[i] * SCALE, to_keys)
         end_turn(turns, nth)  # all numbers have been used
         nth += 1
         (number,) = take_turn(turns, nth)
+    if KEPT:
+        k_columns = columns_of_half(keys.tiles(before), half, SIZE, D, COLUMNS)
+        product = last_product(exchange, k_columns, position, STEP, D, half)
+        add_to_sums(sums, buffer, product, previous)
     for i in gl.static_range(len(COLUMNS)):
         writers[i].close()
 
@@ -256,10 +287,11 @@ def gradients_atomic(
     STEP: gl.constexpr = q_desc.block_type.shape[2]
     D: gl.constexpr = k_desc.block_type.shape[3]
     gl.static_assert(STEP * D == 64 * 128, "128 queries of 64 elements in a step, or 64 of 128")
-    wait_for_predecessor()
+    copied = (q_desc, grad_desc, statistics)
     rings = (
-        tma_ring([k_desc, v_desc], 1, consumers=2),
-        tma_ring([q_desc, grad_desc, statistics, statistics], 2, consumers=2),
+        tma_ring([k_desc], slots_of_keys(D), consumers=2),
+        tma_ring([v_desc], 1, consumers=2),
+        tma_ring([q_desc, grad_desc, statistics, statistics], 2, consumers=2, producers=4),
     )
     exchange = exchange_of(q_desc.dtype, SIZE, STEP)
     upper = (writers_of(to_values, COLUMNS), to_keys, sums)
@@ -272,7 +304,7 @@ def gradients_atomic(
         [
             (gradients_of_half, (rings, exchange, turns, upper, lengths, deal, 0, SETTINGS)),
             (gradients_of_half, (rings, exchange, turns, lower, lengths, deal, 1, SETTINGS)),
-            (walk, (rings, turns, counter, lengths, deal, of_sequence, SETTINGS)),
+            (walk, (rings, copied, turns, counter, lengths, deal, of_sequence, SETTINGS)),
         ],
         [4, 1],
         [240, 24],

@@ -3,6 +3,7 @@
 Each group has half of the keys. It multiplies its own changes and weights from registers; through shared memory it sees those of the
 other group, a step later, so that one may be ahead: it multiplies them by half of the columns of the keys (or those of half of the
 queries by the keys), and TMA adds the product to float32 sums in global memory, which are in the order that registers have them in.
+The last changes of a tile of keys are added in the first step of the next tile, for which their keys are kept, or at its end where shared memory has one tile of keys only.
 
 An exchange is the changes of two steps, with a barrier of each that says they are written and one that says they are used; its slots
 are those of the ring of queries.
@@ -23,16 +24,25 @@ from gluon_kernels.attention.sums import in_order_of_registers
 
 __all__ = [
     "NOWHERE",
-    "add_last",
     "add_step",
+    "add_to_sums",
     "columns_of",
+    "columns_of_half",
     "exchange_of",
-    "half_of",
+    "last_product",
+    "rows_of_half",
+    "slots_of_keys",
     "start_exchange",
 ]
 
 # A row past those of all sums, where the step before the first one adds: TMA writes nothing there.
 NOWHERE = gl.constexpr(1 << 30)
+
+
+@gluon.constexpr_function
+def slots_of_keys(width):
+    """Return how many tiles of keys fit the shared memory."""
+    return 2 if width == 64 else 1
 
 
 @gluon.jit
@@ -58,20 +68,19 @@ def columns_of(tile, COLUMNS: gl.constexpr):
 
 
 @gluon.jit
-def half_of(
-    own, position, half: gl.constexpr, SIZE: gl.constexpr, D: gl.constexpr, COLUMNS: gl.constexpr
+def columns_of_half(
+    keys, half: gl.constexpr, SIZE: gl.constexpr, D: gl.constexpr, COLUMNS: gl.constexpr
 ):
-    """Wait for the keys and values of a tile; return this group's columns of all keys, and its keys and values.
-
-    Heads of two parts leave the second one to the second group.
-    """
-    ROWS: gl.constexpr = SIZE // 2
+    """Return this group's columns of all keys of a tile; heads of two parts leave the second one to the second group."""
     COLUMN: gl.constexpr = half * (D - 64)
     MANY: gl.constexpr = COLUMNS[half] if len(COLUMNS) == 2 else 64
-    k, v = own.wait(position)
-    k = k.reshape([SIZE, D])
-    v = v.reshape([SIZE, D]).slice(half * ROWS, ROWS, dim=0)
-    return k.slice(COLUMN, MANY, dim=1), k.slice(half * ROWS, ROWS, dim=0), v
+    return keys.reshape([SIZE, D]).slice(COLUMN, MANY, dim=1)
+
+
+@gluon.jit
+def rows_of_half(tile, half: gl.constexpr, SIZE: gl.constexpr, D: gl.constexpr):
+    """Return this group's rows of a tile of keys or values."""
+    return tile.reshape([SIZE, D]).slice(half * (SIZE // 2), SIZE // 2, dim=0)
 
 
 @gluon.jit
@@ -148,11 +157,11 @@ def add_step(exchange, tiles, gradients, sums, buffer, position, row, half: gl.c
 
 
 @gluon.jit
-def add_last(
-    exchange, k_columns, sums, buffer, position, row, STEP: gl.constexpr, D: gl.constexpr, half: gl.constexpr
-):  # fmt: skip
-    """Add the product of the last step's changes to `row` of the sums; `position` is the one behind it. A writer that is closed later waits for the addition."""
+def last_product(
+    exchange, k_columns, position, STEP: gl.constexpr, D: gl.constexpr, half: gl.constexpr
+):
+    """Return the product of the last step's changes, which `add_to_sums` adds; `position` is the one behind it. A writer that is closed later waits for the addition."""
     last = position.index ^ 1
     mbarrier.wait(exchange[1].index(last), position.phase)
     product = product_of_changes(exchange, last, k_columns, STEP, D, half)
-    add_to_sums(sums, buffer, warpgroup_mma_wait(0, deps=[product]), row)
+    return warpgroup_mma_wait(0, deps=[product])

@@ -10,11 +10,14 @@ from gluon_core import language as gl
 from gluon_core.language.nvidia.hopper import tma_ring, warpgroup_mma_wait
 from gluon_kernels.attention.hopper_exchange import (
     NOWHERE,
-    add_last,
     add_step,
+    add_to_sums,
     columns_of,
+    columns_of_half,
     exchange_of,
-    half_of,
+    last_product,
+    rows_of_half,
+    slots_of_keys,
     start_exchange,
 )
 from gluon_kernels.attention.hopper_turns import (
@@ -61,16 +64,37 @@ def store_parts(writers, outputs, results, factor, place, COLUMNS: gl.constexpr)
 def loops(settings):
     """Return in how many loops a program takes its steps.
 
-    A mask takes registers, and a branch around it holds products up: the steps that no border crosses have a loop without. Where a program goes from
-    head to head, ptxas spills more with two.
+    A mask takes registers, and a branch around it holds products up: the steps that no border crosses have a loop without. Those of both borders of a
+    causal window have loops of their own, unless some step is crossed by both. Where a program goes from head to head, ptxas spills more with several.
     """
-    return 2 if settings[5] == 1 else 1
+    (size, step), (near, far) = settings[:2]
+    if settings[5] > 1:
+        return 1
+    return 3 if near == 0 and far is not None and far >= size + step - 2 else 2
 
 
 @gluon.constexpr_function
 def masks(loop, count):
     """Return if the steps of one of `count` loops have masks; None where each step finds out."""
-    return loop == 0 if count == 2 else None
+    return loop != 1 if count > 1 else None
+
+
+@gluon.jit
+def weights_of_loop(
+    loop: gl.constexpr, score, logsum, low, i, valid, scale, SETTINGS: gl.constexpr
+):  # fmt: skip
+    """Return the weights of a step and their derivatives, with the borders that cross the steps of its loop."""
+    COUNT: gl.constexpr = loops(SETTINGS)
+    S: gl.constexpr = SETTINGS
+    NEAR: gl.constexpr = (S[0], (S[1][0], None), S[2], S[3], S[4])
+    FAR: gl.constexpr = (S[0], (None, S[1][1]), S[2], S[3], S[4])
+    if COUNT < 3:
+        p, slope = weights_of(score, logsum, low, i, valid, scale, SETTINGS, masks(loop, COUNT))
+    elif loop == 0:
+        p, slope = weights_of(score, logsum, low, i, valid, scale, NEAR, True)
+    else:
+        p, slope = weights_of(score, logsum, low, i, valid, scale, FAR, masks(loop, COUNT))
+    return p, slope
 
 
 @gluon.jit
@@ -97,10 +121,15 @@ def steps_of(loop: gl.constexpr, steps, SETTINGS: gl.constexpr):
     """Return the first step of a loop, how many it has, and the step before which it turns to another one, and to which.
 
     The first of two loops has the steps that a border crosses, before and behind those of the second; a single loop has all, of head after head.
+    Three have those of the near border, those of none, and those of the far one.
     """
     start, middle, after, stop = steps
     if loops(SETTINGS) == 1:
         first, many, turn, to = start, SETTINGS[5] * (stop - start), stop, start
+    elif loop == 2:
+        first, many, turn, to = after, stop - after, stop, stop
+    elif loops(SETTINGS) == 3 and loop == 0:
+        first, many, turn, to = start, middle - start, middle, middle
     elif loop == 0:
         first = gl.where(start < middle, start, after)
         many, turn, to = middle - start + stop - after, middle, after
@@ -110,13 +139,21 @@ def steps_of(loop: gl.constexpr, steps, SETTINGS: gl.constexpr):
 
 
 @gluon.jit
-def walk(rings, turns, counter, lists, deal, SETTINGS: gl.constexpr, PARTS: gl.constexpr):
-    """Find the program's tiles of keys; copy these, their values, and the queries that it walks over, of each head. PARTS programs share a head of keys."""
-    own, others = rings
+def walk(rings, copied, turns, counter, lists, deal, SETTINGS: gl.constexpr, PARTS: gl.constexpr):
+    """Find the program's tiles of keys; copy these, their values, and the queries that it walks over, of each head. PARTS programs share a head of keys.
+
+    `copied` are the descriptors of queries, gradients of results and statistics; the last ones come from the kernel before, which the first tile does not wait for.
+    """
+    keys, values, others = rings
+    queries, grads, known = (
+        others.part(0, copied[0]),
+        others.part(1, copied[1]),
+        others.part(2, copied[2]),
+    )
     tiles, heads, together, rows = deal
     SIZE: gl.constexpr = SETTINGS[0][0]
     STEP: gl.constexpr = SETTINGS[0][1]
-    mine = own.producer()
+    key_position, value_position = keys.producer(), values.producer()
     position = others.producer()
     number = gl.program_id(0)
     nth = 0
@@ -131,7 +168,7 @@ def walk(rings, turns, counter, lists, deal, SETTINGS: gl.constexpr, PARTS: gl.c
             steps = (start, middle, after, stop)
             pass_turn(turns, nth, (head, first + row, end, low, begin, start, middle, after, stop))
             nth += 1
-            keys = [first + row, head // PARTS, 0]
+            key = [first + row, head // PARTS, 0]
             pending = True
             for loop in gl.static_range(loops(SETTINGS)):
                 i, many, turn, to = steps_of(loop, steps, SETTINGS)
@@ -139,17 +176,26 @@ def walk(rings, turns, counter, lists, deal, SETTINGS: gl.constexpr, PARTS: gl.c
                 for _ in range(many):
                     statistic = 2 * (of * rows + begin + i * STEP)
                     query = [other + i * STEP, of, 0]
-                    others.fetch(position, [query, query, [statistic]])
-                    position = position.next()
-                    # The slots of queries are free while those of keys still serve the last tile.
-                    own.fetch(mine, [keys, keys], pending)
+                    queries.fetch(position, [query])
+                    grads.fetch(position, [query])
+                    if pending & (nth == 1):
+                        keys.fetch(key_position, [key])
+                        values.fetch(value_position, [key])
+                        wait_for_predecessor()
+                        pending = False
+                    known.fetch(position, [[statistic]])
+                    # The slots of queries are free while those of values still serve the last tile.
+                    keys.fetch(key_position, [key], pending)
+                    values.fetch(value_position, [key], pending)
                     pending = False
+                    position = position.next()
                     at_turn = i + 1 == turn
                     i = gl.where(at_turn, to, i + 1)
                     if SETTINGS[5] > 1:
                         of += gl.where(at_turn, 1, 0)
-            own.fetch(mine, [keys, keys], pending)
-            mine = mine.next()
+            steps = gl.where(start < stop, 1, 0)
+            key_position, value_position = key_position.next(steps), value_position.next(steps)
+        wait_for_predecessor()
         number = next_turn(counter)  # not before: another program may be free earlier
     pass_turn(turns, nth, (heads, 0, 0, 0, 0, 0, 0, 0, 0))
 
@@ -159,14 +205,15 @@ def gradients_of_half(
     rings, exchange, turns, outs, deal, scales, half: gl.constexpr, SETTINGS: gl.constexpr
 ):
     """Compute the gradients of half of the keys of the program's tiles, and half of each sum of queries."""
-    own, others = rings
+    keys, values, others = rings
     writers, to_keys, to_values, sums = outs
     _, heads, _, rows = deal
-    dtype: gl.constexpr = own.dtype
+    dtype: gl.constexpr = keys.dtype
     SIZE: gl.constexpr = SETTINGS[0][0]
     ROWS: gl.constexpr = SIZE // 2
     STEP: gl.constexpr = SETTINGS[0][1]
-    D: gl.constexpr = own.block_shape[2]
+    D: gl.constexpr = keys.block_shape[2]
+    KEPT: gl.constexpr = slots_of_keys(D) > 1
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, STEP, 16])
     COLUMNS: gl.constexpr = SETTINGS[6]
     LAYOUTS: gl.constexpr = layouts_of(COLUMNS)
@@ -176,9 +223,11 @@ def gradients_of_half(
     ORDER: gl.constexpr = 2 if SETTINGS[2] else 1 if D == 128 else 0
     zeros = gl.zeros([ROWS, STEP], gl.float32, layout)
     buffer = gl.allocate_shared_memory(gl.float32, sums.block_type.shape, sums.layout)
-    mine = own.consumer()
+    key_position, value_position = keys.consumer(), values.consumer()
     position = others.consumer()
     start_exchange(exchange, zeros, half)
+    before = key_position  # the keys of the last changes
+    previous = NOWHERE  # and where these are added
     nth = 0
     head, line, end, low, begin, start, middle, after, stop = take_turn(turns, nth)
     while head < heads:
@@ -189,11 +238,13 @@ def gradients_of_half(
             valid = end - line - half * ROWS
         for_keys = accumulators(zeros_of(ROWS, LAYOUTS))
         for_values = accumulators(zeros_of(ROWS, LAYOUTS))
-        k_columns, k, v = half_of(own, mine, half, SIZE, D, COLUMNS)
-        k, v = columns_of(k, COLUMNS), columns_of(v, COLUMNS)
+        if start < stop:
+            keys.wait(key_position)
+            values.wait(value_position)
+        k = columns_of(rows_of_half(keys.tiles(key_position), half, SIZE, D), COLUMNS)
+        v = columns_of(rows_of_half(values.tiles(value_position), half, SIZE, D), COLUMNS)
         # Where the sums of the first head's first step lie, 16 rows for half of them.
         sums_of = (head * SETTINGS[5] * rows + begin) // STEP * 32 + half * 16
-        previous = NOWHERE  # the last tile's last changes have been added
         for loop in gl.static_range(COUNT):
             steps = (start, middle, after, stop)
             i, many, turn, to = steps_of(loop, steps, SETTINGS)
@@ -209,20 +260,22 @@ def gradients_of_half(
                 if ORDER == 1:
                     change = start_product(v, grad, zeros)
                 logsum = statistics.slice(0, STEP).load(column)[None, :]
-                p, slope = weights_of(
-                    score, logsum, low, i, valid, scales[1], SETTINGS, masks(loop, COUNT)
-                )
+                p, slope = weights_of_loop(loop, score, logsum, low, i, valid, scales[1], SETTINGS)
                 weights = operands(p.to(dtype), LAYOUTS)
                 if ORDER == 2:
                     change = start_product(v, grad, zeros)
                 change = warpgroup_mma_wait(0, deps=[change])
                 delta = statistics.slice(STEP, STEP).load(column)[None, :]
                 change = (slope * (change - delta)).to(dtype)
+                k_columns = columns_of_half(keys.tiles(before), half, SIZE, D, COLUMNS)
                 tiles = (q, grad, weights, change, k_columns)
                 for_keys, for_values = add_step(
                     exchange, tiles, (for_keys, for_values), sums, buffer, position, previous, half
                 )
                 others.release(position)
+                if KEPT:
+                    keys.release(before, before.index != key_position.index)
+                    before = key_position
                 position = position.next()
                 previous = sums_of + i * 32
                 at_turn = i + 1 == turn
@@ -231,10 +284,18 @@ def gradients_of_half(
                     sums_of += gl.where(at_turn, rows // STEP * 32, 0)
         # Taken again: numbers that the loop does not need would take registers in it.
         head, line, end, _, _, start, _, _, stop = take_turn(turns, nth)
-        if start < stop:
-            add_last(exchange, k_columns, sums, buffer, position, previous, STEP, D, half)
-        own.release(mine)
-        mine = mine.next()
+        # The next tile comes while the results of this one are stored.
+        seen = start < stop
+        if not KEPT:
+            if seen:
+                k_columns = columns_of_half(keys.tiles(key_position), half, SIZE, D, COLUMNS)
+                product = last_product(exchange, k_columns, position, STEP, D, half)
+                keys.release(key_position)
+                add_to_sums(sums, buffer, product, previous)
+            previous = NOWHERE
+        values.release(value_position, seen)
+        steps = gl.where(seen, 1, 0)
+        key_position, value_position = key_position.next(steps), value_position.next(steps)
         for_values, for_keys = wait_sums(for_values), wait_sums(for_keys)
         place = (line + half * ROWS, end, head)
         store_parts(writers, to_values, for_values, 1.0, place, COLUMNS)
@@ -242,6 +303,11 @@ def gradients_of_half(
         end_turn(turns, nth)  # all numbers have been used
         nth += 1
         head, line, end, low, begin, start, middle, after, stop = take_turn(turns, nth)
+    if KEPT:
+        if previous < NOWHERE:
+            k_columns = columns_of_half(keys.tiles(before), half, SIZE, D, COLUMNS)
+            product = last_product(exchange, k_columns, position, STEP, D, half)
+            add_to_sums(sums, buffer, product, previous)
     for i in gl.static_range(len(COLUMNS)):
         writers[i].close()
 
@@ -267,10 +333,11 @@ def varlen_gradients_atomic(
     gl.static_assert(STAGES == 2, "as many slots as there are of changes")
     REVERSED: gl.constexpr = (WINDOW[1], WINDOW[0])
     SETTINGS: gl.constexpr = ((SIZE, STEP), REVERSED, CAPPED, MOST, True, SHARED, COLUMNS)
-    wait_for_predecessor()
+    copied = (q_desc, grad_desc, statistics)
     rings = (
-        tma_ring([k_desc, v_desc], 1, consumers=2),
-        tma_ring([q_desc, grad_desc, statistics], STAGES, consumers=2),
+        tma_ring([k_desc], slots_of_keys(D), consumers=2),
+        tma_ring([v_desc], 1, consumers=2),
+        tma_ring([q_desc, grad_desc, statistics], STAGES, consumers=2, producers=3),
     )
     exchange = exchange_of(q_desc.dtype, SIZE, STEP)
     upper = (writers_of(to_values, COLUMNS), (to_keys, keys), (to_values, values), sums)
@@ -283,7 +350,7 @@ def varlen_gradients_atomic(
         [
             (gradients_of_half, (rings, exchange, turns, upper, deal, scales, 0, SETTINGS)),
             (gradients_of_half, (rings, exchange, turns, lower, deal, scales, 1, SETTINGS)),
-            (walk, (rings, turns, counter, lists, deal, SETTINGS, PARTS)),
+            (walk, (rings, copied, turns, counter, lists, deal, SETTINGS, PARTS)),
         ],
         [4, 1],
         [240, 24],

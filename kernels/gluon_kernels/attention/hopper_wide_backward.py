@@ -78,9 +78,17 @@ def steps_of(start, stop, SETTINGS: gl.constexpr):
 
 
 @gluon.jit
-def walk_queries(rings, turns, counter, lists, deal, SETTINGS: gl.constexpr):
-    """Find the program's tiles of keys; copy these, their values, and the queries that it walks over, of each head."""
+def walk_queries(rings, copied, turns, counter, lists, deal, SETTINGS: gl.constexpr):
+    """Find the program's tiles of keys; copy these, their values, and the queries that it walks over, of each head.
+
+    `copied` are the descriptors of both parts of queries, and of the statistics; these come from the kernel before, which the first tile does not wait for.
+    """
     own, queries, results = rings
+    left, right, known = (
+        queries.part(0, copied[0]),
+        queries.part(1, copied[1]),
+        queries.part(2, copied[2]),
+    )
     tiles, heads, together, rows = deal
     STEP: gl.constexpr = SETTINGS[0][1]
     COLUMNS: gl.constexpr = SETTINGS[6]
@@ -104,17 +112,21 @@ def walk_queries(rings, turns, counter, lists, deal, SETTINGS: gl.constexpr):
                 begin = 2 * (of * rows + padded_start(other, sequence, STEP))
                 line = other + i * STEP
                 behind = [line, of, COLUMNS[0][0]]
-                queries.fetch(query, [[line, of, 0], behind, [begin + 2 * i * STEP]])
+                left.fetch(query, [[line, of, 0]])
+                right.fetch(query, [behind])
                 results.fetch(result, [[line, of, 0], [line, of, COLUMNS[1][0]]])
-                query = query.next()
-                result = result.next()
                 # The slots of queries are free while those of keys still serve the last tile.
                 fetch_own(own, mine, first + row, head, COLUMNS, pending)
                 pending = False
+                wait_for_predecessor()
+                known.fetch(query, [[begin + 2 * i * STEP]])
+                query = query.next()
+                result = result.next()
                 last_step = i + 1 >= stop
                 of += gl.where(last_step, 1, 0)
                 i = gl.where(last_step, start, i + 1)
             mine = mine.next()
+        wait_for_predecessor()
         number = next_turn(counter)  # not before: another program may be free earlier
     pass_turn(turns, nth, (heads, 0, 0, 0, 0, 0, 0))
 
@@ -265,10 +277,10 @@ def wide_key_gradients(
     REVERSED: gl.constexpr = (WINDOW[1], WINDOW[0])
     SETTINGS: gl.constexpr = ((SIZE, STEP), REVERSED, CAPPED, MOST, True, SHARED, COLUMNS)
     SLOTS: gl.constexpr = slots_of_queries(COLUMNS)
-    wait_for_predecessor()
+    copied = (q_desc[0], q_desc[1], statistics)
     rings = (
         tma_ring([k_desc[0], k_desc[1], v_desc[0], v_desc[1]], 1, consumers=2),
-        tma_ring([q_desc[0], q_desc[1], statistics], SLOTS, consumers=2),
+        tma_ring([q_desc[0], q_desc[1], statistics], SLOTS, consumers=2, producers=3),
         tma_ring(grad_desc, SLOTS, consumers=2),
     )
     layout: gl.constexpr = gl.NVMMASharedLayout(128, 16, rank=2)
@@ -289,7 +301,7 @@ def wide_key_gradients(
         [
             (gradients_of, (rings, exchange, turns, values, deal, scales, 0, SETTINGS)),
             (gradients_of, (rings, exchange, turns, keys, deal, scales, 1, SETTINGS)),
-            (walk_queries, (rings, turns, counter, lists, deal, SETTINGS)),
+            (walk_queries, (rings, copied, turns, counter, lists, deal, SETTINGS)),
         ],
         [4, 1],
         [240, 24],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
+import re
 import warnings
 
 import pytest
@@ -151,7 +152,10 @@ def test_products_of_gradients_overlap(width, causal, length, monkeypatch):
         warnings.simplefilter("error")
         target = registry().target("sm_90")
         compiled = kernel.warmup(*arguments, grid=grid, target=target, **options)
-    assert compiled.report().spills <= 16
+    assert compiled.report().spills <= 32
+    # The first queries, gradients, keys and values come while the kernel before computes the statistics.
+    steps = r"tensor\.(4)d\.shared::cluster|griddepcontrol\.(w)ait"
+    assert "4444w" in "".join(map("".join, re.findall(steps, compiled.asm["ptx"])))
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import torch
 
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
 from gluon_kernels import attention, attention_varlen, eager
-from gluon_kernels.attention import varlen, varlen_launches
+from gluon_kernels.attention import hopper_varlen_backward, varlen, varlen_launches
 from gluon_kernels.attention.problem import VARLEN, VARLEN_GRADIENTS, lists_of
 from gluon_kernels.problem import error_of
 from tests.kernels.launched import launches_of
@@ -98,16 +98,26 @@ def test_programs_share_the_heads_of_queries(parts, monkeypatch):
         {"lengths": (270, 30), "heads": 1, "width": 64, "causal": True},
         {"lengths": (70, 30), "keys": (140, 20), "heads": 2, "width": 128, "causal": False},
         {"lengths": (70, 0, 130), "heads": 1, "width": 192, "causal": True, "window": (20, 0)},
+        {"lengths": (20, 0, 30), "keys": (40, 130, 30), "heads": 1, "width": 64, "causal": True},
     ],
 )
 def test_programs_take_tiles_of_keys_in_turn(shape, monkeypatch):
-    """Two programs take three to six tiles; those with steps of both kinds take the masked ones first."""
+    """Two programs take three to six tiles, some of keys that no query sees; those with steps of both kinds take the masked ones first."""
     monkeypatch.setattr(varlen_launches, "multiprocessors", lambda tensor: 2)
     arguments = VARLEN_GRADIENTS.arguments(shape, "cpu")
     launches = launches_of(lambda: VARLEN_GRADIENTS.op(**arguments), "sim:sm_90")
     names = ("varlen_gradients_atomic", "wide_key_gradients")
     grids = [x.grid for x in launches if x.kernel.fn.__name__ in names]
     assert grids == [(2,)]
+    assert VARLEN_GRADIENTS.check(shape, "cpu") is None
+
+
+@pytest.mark.parametrize("window, loops", [((190, 0), 3), ((189, 0), 2), ((60, 200), 2)])
+def test_borders_of_windows(window, loops):
+    """Steps that one border crosses have a loop of their own where none is crossed by both, nor by the end of the keys that a far border crosses."""
+    shape = {"lengths": (330,), "heads": 1, "width": 128, "causal": False, "window": window}
+    settings = ((128, 64), window[::-1], False, 32, True, 1)
+    assert hopper_varlen_backward.loops(settings) == loops
     assert VARLEN_GRADIENTS.check(shape, "cpu") is None
 
 
