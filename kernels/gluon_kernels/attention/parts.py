@@ -33,14 +33,11 @@ def store_part(parts, place, sizes, results, logsum, SETTINGS: gl.constexpr):
 
 
 @gluon.jit
-def sum_of_parts(
-    parts, logsums, first, step, more, count, there, D: gl.constexpr, layout: gl.constexpr
-):
+def sum_of_parts(parts, logsums, first, step, count, there, D: gl.constexpr, layout: gl.constexpr):
     """Return the sums of rows of `parts` [..., D], the powers of 2 that they are relative to, and their totals.
 
-    `first` are the places of the rows of the first part, and `step` is the distance of those of the next, with `more` once behind the first;
-    `logsums` have one number for each, the logarithm (base 2) of its sum. `layout` is that of the rows, which are `there` or zeros; columns past D,
-    up to a power of two, are zeros, too.
+    `first` are the places of the rows of the first part, and `step` is the distance of those of the next; `logsums` have one number for each, the
+    logarithm (base 2) of its sum. `layout` is that of the rows, which are `there` or zeros; columns past D, up to a power of two, are zeros, too.
     """
     TOGETHER: gl.constexpr = 4  # parts whose loads are under way
     COLUMNS: gl.constexpr = power_of_two(D)
@@ -51,7 +48,7 @@ def sum_of_parts(
     for begin in range(0, count, TOGETHER):
         for i in gl.static_range(TOGETHER):
             nth = begin + i
-            place = first + nth * step + gl.where(nth > 0, more, 0)
+            place = first + nth * step
             exists = there & (nth < count)
             logsum = gl.load(logsums + place, mask=exists, other=-float("inf"))
             inside = exists[:, None]
@@ -90,7 +87,7 @@ def join_tiles(
     there = row < length
     sums = parts + gl.to_tensor(count).to(gl.int64) * splits * (BLOCK_M * D)
     place = nth * splits * BLOCK_M + inside
-    acc, largest, total = sum_of_parts(parts, sums, place, BLOCK_M, 0, splits, there, D, layout)
+    acc, largest, total = sum_of_parts(parts, sums, place, BLOCK_M, splits, there, D, layout)
     kept = 1.0
     if sinks is not None:
         largest, total, kept = with_sink(gl.load(sinks + head % of_sequence), largest, total)
