@@ -374,8 +374,11 @@ class _Reader(Form):
         if called in (language.load, language.store) and node.args:
             pointers = node.args[0]
             if self.is_call(pointers, "block_pointers"):
-                assert isinstance(pointers, ast.Call) and isinstance(pointers.args[0], ast.Name)
-                name = pointers.args[0].id
+                assert isinstance(pointers, ast.Call)
+                block = pointers.args[0]
+                if not isinstance(block, ast.Name) or block.id not in names:
+                    raise _Unable  # a block without a name
+                name = block.id
                 places = [self._place(name, dim, node, steps[name]) for dim in range(_RANK)]
                 flipped = names[name].flipped
                 place = ", ".join(reversed(places) if flipped else places)

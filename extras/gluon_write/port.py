@@ -15,7 +15,13 @@ from gluon_core.errors import GluonError, KernelSyntaxError, SourceSpan
 from gluon_write.form import factor, free_name
 from gluon_write.kinds import BLOCK, TILES, Kinds
 from gluon_write.library_text import copied
-from gluon_write.port_blocks import arguments, ported_access, ported_maker, ported_method
+from gluon_write.port_blocks import (
+    arguments,
+    own_names,
+    ported_access,
+    ported_maker,
+    ported_method,
+)
 from gluon_write.port_modules import (
     Foreign,
     all_names,
@@ -140,6 +146,7 @@ class _Port:
         self.kinds = Kinds(jits, self.language)
         self.jit = jits[0].name if jits else ""  # the function at hand
         self.values: dict[str, list[ast.expr]] = {}  # of its variables
+        self.apart: dict[int, str] = {}  # new names of its blocks, by the id of a node
         self.taken = _bound(self.tree)
         self.needed: dict[str, str] = {}  # functions of the library, and their names in this file
         self.foreign: dict[Foreign, str] = {}  # functions of other files, the same
@@ -353,6 +360,7 @@ class _Port:
             if arg.annotation is not None and self.language(arg.annotation) == "constexpr"
         } - stored
         self.ranks = Ranks(jit, self.language)
+        self.apart = own_names(jit, self.language, self.taken)
         self.values = {}
         for node in ast.walk(jit):
             for target in node.targets if isinstance(node, ast.Assign) else ():
@@ -419,6 +427,8 @@ class _Port:
         return self.names.language(node, self.bound)
 
     def _plain_name(self, node: ast.Name) -> None:
+        if id(node) in self.apart:
+            self.replace(node, self.apart[id(node)])
         if not isinstance(node.ctx, ast.Load) or node.id in self.bound:
             return
         if node.id in self.names.functions:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
-from typing import Any, Optional, Sequence
+from typing import Any, Callable, Iterator, Optional, Sequence
 
+from gluon_write.form import free_name
 from gluon_write.kinds import BLOCK, TILES
 
-__all__ = ["arguments", "ported_access", "ported_maker", "ported_method"]
+__all__ = ["arguments", "own_names", "ported_access", "ported_maker", "ported_method"]
 
 _ATOMICS = ("add", "min", "max", "and", "or", "xor")
 _CHECKS = ("boundary_check", "padding_option")
@@ -21,6 +22,55 @@ _TILE_FUNCTIONS = {"load_tensor_descriptor": "load", "store_tensor_descriptor": 
 def arguments(node: ast.Call, names: Sequence[str]) -> dict[str, ast.expr]:
     """Return the arguments of a call by name."""
     return dict(zip(names, node.args)) | {w.arg: w.value for w in node.keywords if w.arg}
+
+
+def own_names(
+    jit: ast.FunctionDef, language: Callable[[ast.AST], Optional[str]], taken: set[str]
+) -> dict[int, str]:
+    """Return new names for blocks that a function makes under one name in several places, by the id of a node.
+
+    A block pointer has one type whatever it points into; a block's type holds which of its sizes and distances are
+    constants. A loop would carry the block that was made before it, under the name that it gives its own.
+    """
+    regions: dict[str, list[list[ast.Name]]] = {}  # a name -> the nodes of each block of that name
+    for body in _bodies(jit):
+        for place, statement in enumerate(body):
+            name = _made(statement, language)
+            if name is None:
+                continue
+            assert isinstance(statement, ast.Assign)
+            nodes = [n for n in ast.walk(statement.targets[0]) if isinstance(n, ast.Name)]
+            for later in body[place + 1 :]:
+                if any(_made(inner, language) == name for inner in ast.walk(later)):
+                    break
+                nodes += [n for n in ast.walk(later) if isinstance(n, ast.Name) and n.id == name]
+            regions.setdefault(name, []).append(nodes)
+    names: dict[int, str] = {}
+    for name, blocks in regions.items():
+        mentioned = [n for n in ast.walk(jit) if isinstance(n, ast.Name) and n.id == name]
+        own = [id(node) for nodes in blocks for node in nodes]
+        stored = sum(isinstance(node.ctx, ast.Store) for node in mentioned)
+        if len(own) == len(set(own)) == len(mentioned) and stored == len(blocks):
+            for nodes in sorted(blocks, key=lambda nodes: nodes[0].lineno)[1:]:
+                new = free_name(name, taken)
+                names |= {id(node): new for node in nodes}
+    return names
+
+
+def _bodies(node: ast.AST) -> Iterator[list[ast.stmt]]:
+    """Yield the blocks of statements in a function, in the order of their first lines."""
+    blocks = (getattr(inner, kind, None) for inner in ast.walk(node) for kind in ("body", "orelse"))
+    lists = [block for block in blocks if isinstance(block, list) and block]
+    yield from sorted(lists, key=lambda block: block[0].lineno)
+
+
+def _made(statement: ast.AST, language: Callable[[ast.AST], Optional[str]]) -> Optional[str]:
+    """Return the name that a statement gives a new block; None of others."""
+    if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
+        return None
+    target, value = statement.targets[0], statement.value
+    makes = isinstance(value, ast.Call) and language(value.func) == "make_block_ptr"
+    return target.id if makes and isinstance(target, ast.Name) else None
 
 
 def _tuple(port: Any, node: ast.expr) -> str:

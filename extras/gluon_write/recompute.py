@@ -178,6 +178,8 @@ class Definitions(Form):
         if name.id not in self.parameters or self.stores.get(name.id):
             return None
         values = self.drawn.returned.get(place_of(name, self.number) or ("", 0, 0, 0, 0, 0), ())
+        if any(len(getattr(value.type, "dims", ())) != 1 for value in values):
+            return None
         sizes = {value.type.dims[0] for value in values}
         index = self.parameters.index(name.id)
         calls = 0

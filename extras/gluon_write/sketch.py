@@ -6,7 +6,7 @@ import ast
 import inspect
 import re
 from dataclasses import dataclass, field
-from typing import Any, Mapping, Optional
+from typing import Any, Iterable, Mapping, Optional
 
 from gluon_core import language, portable
 from gluon_core._triton import tl, unwrap
@@ -311,9 +311,13 @@ class _Sketcher(KernelGenerator):
         """Evaluate a call with arguments that are values already: none is evaluated twice."""
         words = [ast.keyword(name, self._name(name, value)) for name, value in named.items()]
         result = super().visit_Call(self._bound(node, ast.Call(node.func, [], words)))
-        for name in named:  # a loop would carry them
-            self.lscope.pop(f"the {name}", None)
+        self._forget(named)
         return result
+
+    def _forget(self, words: Iterable[str]) -> None:
+        """Drop the names of values: a loop or a branch would carry them."""
+        for word in words:
+            self.lscope.pop(f"the {word}", None)
 
     def _name(self, word: str, value: Any) -> ast.Name:
         """Return an expression for a value; no kernel has variables with such names."""
@@ -326,6 +330,7 @@ class _Sketcher(KernelGenerator):
     def _open(self, node: Any, name: str, called: Any, place: Optional[Place]) -> Any:
         """Evaluate a call whose layout was left out, with one to begin with."""
         layout: Any = AutoLayout()
+        named: dict[str, Any] = {}
         if name == "gl.allocate_shared_memory":
             named = self._operands(node, called)
             if set(named) >= {"element_ty", "shape"}:
@@ -340,7 +345,9 @@ class _Sketcher(KernelGenerator):
             )
         if place is not None:
             self.drawn.opened.add(place)
-        return self._with_layout(node, layout)
+        result = self._with_layout(node, layout)
+        self._forget(named)
+        return result
 
     def _converted(self, node: Any, called: Any, place: Optional[Place]) -> Any:
         """Record a conversion whose layout was left out."""

@@ -141,3 +141,27 @@ def test_small_tiles_are_converted(chosen_sources):
     once[(1,)](a, b, c, 16, num_warps=4, target="sim:sm_90")
     assert np.allclose(c, a @ b, atol=1e-4)
     assert "allocate_shared_memory" not in chosen_sources[0]
+
+
+@gluon.jit(layouts="auto")
+def in_a_branch(a, b, c, steps, M: gl.constexpr, N: gl.constexpr):
+    """Multiply tiles of two shapes, those of the second in a branch."""
+    rows, columns = gl.arange(0, M)[:, None], gl.arange(0, N)[None, :]
+    along = gl.arange(0, N)[:, None]
+    x, y = gl.load(a + rows * N + columns), gl.load(b + along * N + columns)
+    total = gl.zeros([M, N], gl.float32)
+    for step in range(steps):
+        part = gl.portable.mma(
+            x, y * (step + 1), gl.zeros([M, N], gl.float32), input_precision="ieee"
+        )
+        if step == 1:
+            part = gl.portable.mma(part, y.T, part, input_precision="ieee")
+        total += part
+    gl.store(c + rows * N + columns, total)
+
+
+def test_a_branch_has_buffers_of_another_shape():
+    a, b, c = numbers(64, 32), numbers(32, 32, seed=1), np.zeros((64, 32), np.float32)
+    in_a_branch[(1,)](a, b, c, 2, 64, 32, num_warps=4, num_stages=1, target="sim:sm_90")
+    second = a @ b * 2
+    assert np.allclose(c, a @ b + second + second @ b.T, atol=1e-2)

@@ -20,10 +20,10 @@ JOIN, JOIN_MORE = (
 )  # of a segment, with at most one program for each processor, and with more
 LAUNCHES = 4.0  # of the walks before
 RESULT_ALONE, TAKEN, ADDED, LAUNCH_ALONE = (
-    0.8,
+    1.28,
+    0.3,
     0.4,
-    0.5,
-    6.0,
+    10.0,
 )  # without the delta rule: of a chunk with its result and without, of a segment before, and of the walks before
 BYTES = 4.0e6  # of memory, in a microsecond
 COLUMNS = 64  # of a group of warps

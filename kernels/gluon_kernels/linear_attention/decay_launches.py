@@ -69,9 +69,10 @@ def walk_decaying_launch(
     stored = [b for x, b in zip(tensors[7:9], blocks[7:]) if x is not None]
     own: list[tuple[int, ...]] = [(CHUNK, CHUNK)] * 2 if q is not None else []
     own += [of_decays] * 2 if gates.decays is None else []
-    stages = stages_of(read, [*stored, *own] * groups)
-    many = programs > multiprocessors(v)
-    if many:
+    stages = stages_of(read, stored * groups + own)
+    # Two programs share a processor, unless their warps for P take its registers.
+    shared = q is None and programs > multiprocessors(v)
+    if shared:
         stages = STAGES
     launch: Plan = Launch(
         hopper_decay.recur_decaying,
@@ -82,7 +83,7 @@ def walk_decaying_launch(
         ),
         tensors,
         num_warps=4,
-        **(registers(SHARED_REGISTERS) if groups == 1 and many else {}),
+        **(registers(SHARED_REGISTERS) if groups == 1 and shared else {}),
     )  # fmt: skip
     return lambda *arguments: launch(*flat(*arguments))
 

@@ -2,7 +2,7 @@
 
 It computes `portable.recur`, and P of each chunk, which passes through shared memory only. A group of four warps has 64 columns of a head's
 values, whose state, transposed, stays in registers; one warp copies tiles ahead, and two groups share them. Decays and P need no
-state: with room for three chunks, those of a chunk are computed while the products of the chunk before are under way.
+state: other warps compute those of the next chunk meanwhile.
 
 Segments of a sequence walk at a time. A first launch stores what each takes in, and its decay; in a second one the program of a segment
 adds up those of the segments before.
@@ -12,15 +12,27 @@ import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.language.nvidia.hopper import (
     fence_async_shared,
+    mbarrier,
     tma_ring,
+    tma_writer,
     warpgroup_mma,
     warpgroup_mma_init,
     warpgroup_mma_wait,
 )
 from gluon_kernels.linear_attention.decays import load_gates, store_decays
-from gluon_kernels.linear_attention.hopper import place_of, share_columns
+from gluon_kernels.linear_attention.hopper import place_of
 
 __all__ = ["recur_decaying"]
+
+
+@gluon.constexpr_function
+def workers_of(groups, output, gated):
+    """Return the warps and the registers of a thread of each partition but the first: P takes four warps, decays alone take one."""
+    warps, registers = [4] * (groups - 1), [200] * (groups - 1)
+    if gated:
+        warps.append(4 if output else 1)
+        registers.append(104 if output else 40)
+    return [*warps, 1], [*registers, 40]
 
 
 @gluon.jit
@@ -61,22 +73,10 @@ def rows_of(stored, C: gl.constexpr):
 
 
 @gluon.jit
-def fill_decays(
-    gate, sources, slope, bias, sizes, slot, chunk, C: gl.constexpr, SOFTPLUS: gl.constexpr
-):
-    """Store the decays of a chunk, whose gates were loaded, to a slot; return the gates of the chunk after the next one."""
-    gates, _, _, length, slots = sources
-    store_decays(slot_of(slots, slot), gate, slope, bias, length - chunk * C, C, SOFTPLUS)
-    return load_gates(
-        gates, gl.program_id(2), gl.program_id(1) % sizes[0], sizes[0], length, chunk + 2, C
-    )
-
-
-@gluon.jit
 def state_before(states, sizes, group: gl.constexpr, K: gl.constexpr, GROUPS: gl.constexpr):
     """Return the transposed state before the segment, [64, K], and the offsets of its elements in a state."""
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, K, 16])
-    fresh, totals, initial, _, _, _, _ = states
+    fresh, totals, initial, _ = states
     batch, head, first_column, _, _, segment = place_of(sizes, GROUPS)
     of_head = (batch * sizes[0] + head).to(gl.int64)
     size = K * sizes[4]
@@ -135,7 +135,61 @@ def store_weights(buffer, scores, decays, skip, scale, RATED: gl.constexpr):
 
 
 @gluon.jit
-def walk_decaying(ring, writers, states, sizes, scale, group: gl.constexpr, SETTINGS: gl.constexpr):
+def slots_of(C: gl.constexpr, consumers: gl.constexpr):
+    """Allocate two slots for decays of a chunk, and barriers for them and P, before `gl.warp_specialize`."""
+    plain: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    decays = ()
+    for _ in gl.static_range(4):
+        decays = decays + (gl.allocate_shared_memory(gl.float32, [2, C], plain),)
+    written = mbarrier.allocate_mbarrier(batch=2)
+    used = mbarrier.allocate_mbarrier(batch=2)
+    for slot in gl.static_range(2):
+        mbarrier.init(written.index(slot), 1)
+        mbarrier.init(used.index(slot), consumers)
+    return decays, written, used
+
+
+@gluon.jit
+def weigh_chunks(ring, slots, sources, skip, sizes, scale, SETTINGS: gl.constexpr):
+    """Compute the decays of each chunk, and P with OUTPUT."""
+    C: gl.constexpr = SETTINGS[0]
+    OUTPUT: gl.constexpr = SETTINGS[1]
+    SOFTPLUS: gl.constexpr = SETTINGS[6]
+    gates, slopes, biases, length = sources
+    decays_of, written, used, weights = slots
+    RATED: gl.constexpr = slopes is not None
+    heads = sizes[0]
+    batch, head, _, first, last, _ = place_of(sizes, SETTINGS[2])
+    slope = None if slopes is None else gl.load(slopes + head).to(gl.float32)
+    bias = None if biases is None else gl.load(biases + head).to(gl.float32)
+    own_skip = None if skip is None else gl.load(skip + head).to(gl.float32)
+    position = ring.consumer()
+    # Memory takes longer than a chunk: loads are two chunks ahead of their use.
+    gate = load_gates(gates, batch, head, heads, length, first, C)
+    later = load_gates(gates, batch, head, heads, length, first + 1, C)
+    for chunk in range(first, last):
+        slot = (chunk - first) % 2
+        if OUTPUT:
+            layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, C, 16])
+            scores = scores_of(ring.wait(position), gl.zeros([C, C], gl.float32, layout))
+        now = gate
+        gate = later
+        later = load_gates(gates, batch, head, heads, length, chunk + 2, C)
+        mbarrier.wait(used.index(slot), (chunk - first) // 2 % 2 ^ 1)
+        decays = slot_of(decays_of, slot)
+        store_decays(decays, now, slope, bias, length - chunk * C, C, SOFTPLUS)
+        if OUTPUT:
+            scores = warpgroup_mma_wait(0, deps=[scores])
+            ring.release(position)
+            position = position.next()
+            store_weights(weights.index(slot), scores, decays, own_skip, scale, RATED)
+        mbarrier.arrive(written.index(slot))
+
+
+@gluon.jit
+def walk_decaying(
+    ring, slots, writers, states, sizes, scale, group: gl.constexpr, SETTINGS: gl.constexpr
+):
     """Compute 64 columns of each chunk."""
     C: gl.constexpr = SETTINGS[0]
     OUTPUT: gl.constexpr = SETTINGS[1]
@@ -143,8 +197,6 @@ def walk_decaying(ring, writers, states, sizes, scale, group: gl.constexpr, SETT
     SAVE: gl.constexpr = SETTINGS[3]
     MAPPED: gl.constexpr = SETTINGS[4]
     GATED: gl.constexpr = SETTINGS[5]
-    AHEAD: gl.constexpr = SETTINGS[6]
-    SOFTPLUS: gl.constexpr = SETTINGS[7]
     dtype: gl.constexpr = ring.dtype
     K: gl.constexpr = ring.block_shape[3]
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, C, 16])
@@ -152,87 +204,57 @@ def walk_decaying(ring, writers, states, sizes, scale, group: gl.constexpr, SETT
     operand: gl.constexpr = gl.DotOperandLayout(0, layout, 2)
     state_operand: gl.constexpr = gl.DotOperandLayout(0, state_layout, 2)
     column: gl.constexpr = gl.SliceLayout(0, layout)
+    one: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
     writer, states_writer = writers
-    _, totals, _, final, skip, buffers, sources = states
-    RATED: gl.constexpr = sources[1] is not None
+    _, totals, _, final = states
     heads, chunks, _, _, width = sizes
     batch, head, first_column, first, last, segment = place_of(sizes, GROUPS)
     of_head = batch * heads + head
     first_column += group * 64
-    own_skip = None if skip is None else gl.load(skip + head).to(gl.float32)
     total = gl.to_tensor(1.0)
     zeros = gl.zeros([64, C], gl.float32, layout)
-    near = gl.arange(0, C, column)
     position = ring.consumer()
-    # First all that needs no state: memory takes long for the states of segments before.
-    if GATED:
-        slope = None if sources[1] is None else gl.load(sources[1] + head).to(gl.float32)
-        bias = None if sources[2] is None else gl.load(sources[2] + head).to(gl.float32)
-        # Memory takes longer than a chunk: loads are two chunks ahead of their use.
-        now = load_gates(sources[0], batch, head, heads, sources[3], first, C)
-        gate = load_gates(sources[0], batch, head, heads, sources[3], first + 1, C)
-        later = fill_decays(now, sources, slope, bias, sizes, 2 * group, first, C, SOFTPLUS)
-    if AHEAD:
-        scores = scores_of(ring.wait(position), zeros)
-        scores = warpgroup_mma_wait(0, deps=[scores])
-        decays = slot_of(sources[4], 2 * group)
-        store_weights(buffers.index(2 * group), scores, decays, own_skip, scale, RATED)
     if MAPPED:
-        state, offsets = state_before(
-            (None, None, None, None, None, None, None), sizes, group, K, GROUPS
-        )
+        state, offsets = state_before((None, None, None, None), sizes, group, K, GROUPS)
     else:
         state, offsets = state_before(states, sizes, group, K, GROUPS)
     left = gl.convert_layout(state.to(dtype), operand)
     done = zeros.to(dtype)  # what the chunk before left to be stored
     for chunk in range(first, last):
-        tiles = ring.tiles(position) if AHEAD else ring.wait(position)
-        slot = 2 * group + (chunk - first) % 2
-        next_slot = 2 * group + (chunk - first + 1) % 2
-        decays = slot_of(sources[4], slot) if GATED else rows_of(tiles[2], C)
+        tiles = ring.wait(position)
+        slot = (chunk - first) % 2
         k = tiles[0].reshape([C, K])
         v = tiles[1].reshape([C, 64 * GROUPS]).slice(group * 64, 64, dim=1).permute((1, 0))
         if OUTPUT:
             q = tiles[2].reshape([C, K]).permute((1, 0))
-            if not AHEAD:
-                scores = scores_of(tiles, zeros)
             result = warpgroup_mma(left, q, zeros, use_acc=False, is_async=True)
-            if AHEAD:  # once more behind the last chunk, whose slot is there
-                ahead = position.next((chunk + 1 < last).to(gl.int32))
-                scores = scores_of(ring.wait(ahead), zeros)
             if chunk > first:
                 writer.store([batch, (chunk - 1) * C, head, first_column], done.permute((1, 0)))
         if SAVE:
             states_writer.store([(of_head * chunks + chunk) * width + first_column, 0], state)
-        from_first = decays[1].load(column)
-        whole = gl.sum(gl.where(near == C - 1, from_first, 0.0), 0)
+        if GATED:
+            mbarrier.wait(slots[1].index(slot), (chunk - first) // 2 % 2)
+        decays = slot_of(slots[0], slot) if GATED else rows_of(tiles[2], C)
+        whole = gl.sum(decays[1].slice(C - 1, 1).load(one), 0)
         to_last = decays[2].load(gl.SliceLayout(0, state_operand))[None, :]
         taken = (v.load(state_operand).to(gl.float32) * to_last).to(dtype)
         sums = warpgroup_mma(taken, k, warpgroup_mma_init(state * whole), is_async=True)
-        if GATED:
-            now = gate
-            gate = later
-            later = fill_decays(now, sources, slope, bias, sizes, next_slot, chunk + 1, C, SOFTPLUS)
         if OUTPUT:
-            buffer = buffers.index(slot if AHEAD else group)
-            if not AHEAD:
-                scores = warpgroup_mma_wait(2, deps=[scores])
-                store_weights(buffer, scores, decays, own_skip, scale, RATED)
-            result = warpgroup_mma_wait(2 if AHEAD else 1, deps=[result])
-            result = warpgroup_mma_init(result * (from_first * scale)[None, :])
-            result = warpgroup_mma(v, buffer.permute((1, 0)), result, is_async=True)
-            if AHEAD:
-                scores = warpgroup_mma_wait(2, deps=[scores])
-                coming = slot_of(sources[4], next_slot)
-                store_weights(buffers.index(next_slot), scores, coming, own_skip, scale, RATED)
+            result = warpgroup_mma_wait(1, deps=[result])
+            from_first = decays[1].load(column) * scale
+            result = warpgroup_mma_init(result * from_first[None, :])
+            weights = slots[3].index(slot).permute((1, 0))
+            result = warpgroup_mma(v, weights, result, is_async=True)
             state = warpgroup_mma_wait(1, deps=[sums])
             left = gl.convert_layout(state.to(dtype), operand)
             done = warpgroup_mma_wait(0, deps=[result]).to(dtype)
         else:
             state = warpgroup_mma_wait(0, deps=[sums])
         ring.release(position)
+        if GATED:
+            mbarrier.arrive(slots[2].index(slot))
         total = total * whole
-        position = ahead if AHEAD else position.next()
+        position = position.next()
     if OUTPUT:
         writer.store([batch, (last - 1) * C, head, first_column], done.permute((1, 0)))
     segments = gl.num_programs(1) // heads
@@ -269,30 +291,71 @@ def recur_decaying(
     OUTPUT: gl.constexpr = q_desc is not None
     SAVE: gl.constexpr = states_desc is not None
     GATED: gl.constexpr = decays is None
-    AHEAD: gl.constexpr = OUTPUT and STAGES > 2
-    SETTINGS: gl.constexpr = (C, OUTPUT, GROUPS, SAVE, MAPPED, GATED, AHEAD, SOFTPLUS)
-    buffers = None
-    own = None
+    SETTINGS: gl.constexpr = (C, OUTPUT, GROUPS, SAVE, MAPPED, GATED, SOFTPLUS)
+    slots = None
     if OUTPUT:
-        ring = tma_ring([k_desc, v_desc, q_desc], STAGES, consumers=GROUPS)
-        squared: gl.constexpr = gl.NVMMASharedLayout(128, 16, rank=2)
-        slots: gl.constexpr = 2 * GROUPS if AHEAD else GROUPS
-        buffers = gl.allocate_shared_memory(k_desc.dtype, [slots, C, C], squared)
+        ring = tma_ring([k_desc, v_desc, q_desc], STAGES, consumers=GROUPS + 1)
     elif GATED:
         ring = tma_ring([k_desc, v_desc], STAGES, consumers=GROUPS)
     else:
         ring = tma_ring([k_desc, v_desc, decays], STAGES, consumers=GROUPS)
     if GATED:
-        plain: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
-        own = (
-            gl.allocate_shared_memory(gl.float32, [2 * GROUPS, C], plain),
-            gl.allocate_shared_memory(gl.float32, [2 * GROUPS, C], plain),
-            gl.allocate_shared_memory(gl.float32, [2 * GROUPS, C], plain),
-            gl.allocate_shared_memory(gl.float32, [2 * GROUPS, C], plain),
-        )
+        decays_of, written, used = slots_of(C, GROUPS)
+        weights = None
+        if OUTPUT:
+            squared: gl.constexpr = gl.NVMMASharedLayout(128, 16, rank=2)
+            weights = gl.allocate_shared_memory(k_desc.dtype, [2, C, C], squared)
+        slots = (decays_of, written, used, weights)
     sizes = (heads, chunks, per_segment, width, width)
-    sources = (gates, slopes, bias, length, own)
-    states = (fresh, totals, initial, final, skip, buffers, sources)
-    share_columns(
-        walk_decaying, copy_decaying, ring, (out_desc, states_desc), states, sizes, scale, SHARED, GROUPS, SETTINGS
-    )  # fmt: skip
+    states = (fresh, totals, initial, final)
+    sources = (gates, slopes, bias, length)
+    first = (
+        None if out_desc is None else tma_writer(out_desc),
+        None if states_desc is None else tma_writer(states_desc),
+    )
+    WORKERS: gl.constexpr = workers_of(GROUPS, OUTPUT, GATED)
+    if GROUPS == 2:
+        second = (
+            None if out_desc is None else tma_writer(out_desc),
+            None if states_desc is None else tma_writer(states_desc),
+        )
+        if GATED:
+            gl.warp_specialize(
+                [
+                    (walk_decaying, (ring, slots, first, states, sizes, scale, 0, SETTINGS)),
+                    (walk_decaying, (ring, slots, second, states, sizes, scale, 1, SETTINGS)),
+                    (weigh_chunks, (ring, slots, sources, skip, sizes, scale, SETTINGS)),
+                    (copy_decaying, (ring, sizes, SHARED, SETTINGS)),
+                ],
+                WORKERS[0],
+                WORKERS[1],
+            )
+        else:
+            gl.warp_specialize(
+                [
+                    (walk_decaying, (ring, slots, first, states, sizes, scale, 0, SETTINGS)),
+                    (walk_decaying, (ring, slots, second, states, sizes, scale, 1, SETTINGS)),
+                    (copy_decaying, (ring, sizes, SHARED, SETTINGS)),
+                ],
+                WORKERS[0],
+                WORKERS[1],
+            )
+    elif GATED:
+        gl.warp_specialize(
+            [
+                (walk_decaying, (ring, slots, first, states, sizes, scale, 0, SETTINGS)),
+                (weigh_chunks, (ring, slots, sources, skip, sizes, scale, SETTINGS)),
+                (copy_decaying, (ring, sizes, SHARED, SETTINGS)),
+            ],
+            WORKERS[0],
+            WORKERS[1],
+        )
+    else:
+        gl.warp_specialize(
+            [
+                (walk_decaying, (ring, slots, first, states, sizes, scale, 0, SETTINGS)),
+                (copy_decaying, (ring, sizes, SHARED, SETTINGS)),
+            ],
+            WORKERS[0],
+            WORKERS[1],
+        )
