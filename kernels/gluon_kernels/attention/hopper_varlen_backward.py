@@ -67,10 +67,12 @@ def loops(settings):
     A mask takes registers, and a branch around it holds products up: the steps that no border crosses have a loop without. Those of both borders of a
     causal window have loops of their own, unless some step is crossed by both. Where a program goes from head to head, ptxas spills more with several.
     """
-    (size, step), (near, far) = settings[:2]
+    (size, step), window = settings[:2]
     if settings[5] > 1:
         return 1
-    return 3 if near == 0 and far is not None and far >= size + step - 2 else 2
+    # In a kernel a None is wrapped: it is equal to None, but not None itself.
+    causal = None not in window and window[0] == 0
+    return 3 if causal and window[1] >= size + step - 2 else 2
 
 
 @gluon.constexpr_function
