@@ -68,7 +68,7 @@ def walk_decaying_launch(
     read = [b for x, b in zip(tensors[:4], blocks) if x is not None]
     stored = [b for x, b in zip(tensors[7:9], blocks[7:]) if x is not None]
     own: list[tuple[int, ...]] = [(CHUNK, CHUNK)] * 2 if q is not None else []
-    own += [of_decays] * 2 if gates.decays is None else []
+    own += [of_decays] * 4 if gates.decays is None else []
     stages = stages_of(read, stored * groups + own)
     # Two programs share a processor, unless their warps for P take its registers.
     shared = q is None and programs > multiprocessors(v)

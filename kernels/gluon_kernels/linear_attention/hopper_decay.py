@@ -24,15 +24,18 @@ from gluon_kernels.linear_attention.hopper import place_of
 
 __all__ = ["recur_decaying"]
 
+DECAYS = gl.constexpr(4)  # chunks with decays in shared memory
+
 
 @gluon.constexpr_function
 def workers_of(groups, output, gated):
-    """Return the warps and the registers of a thread of each partition but the first: P takes four warps, decays alone take one."""
-    warps, registers = [4] * (groups - 1), [200] * (groups - 1)
-    if gated:
-        warps.append(4 if output else 1)
-        registers.append(104 if output else 40)
-    return [*warps, 1], [*registers, 40]
+    """Return the warps and the registers of a thread of each partition but the first: P takes four warps, decays and copies take one each."""
+    weighing = 1 if gated and output else 0
+    warps = [4] * (groups - 1 + weighing) + [1] * (2 if gated else 1)
+    registers = (
+        [184] * (groups - 1) + [104 if groups == 2 else 168] * weighing + [40] * (2 if gated else 1)
+    )
+    return warps, registers
 
 
 @gluon.jit
@@ -117,79 +120,102 @@ def scores_of(tiles, zeros):
 
 
 @gluon.jit
-def store_weights(buffer, scores, decays, skip, scale, RATED: gl.constexpr):
-    """Store P of a chunk from the products of its queries and keys."""
+def store_weights(buffer, scores, decays, bounds, skips, scale, RATED: gl.constexpr):
+    """Store P of a chunk from the products of its queries and keys; `bounds` of exponents are infinite, below zero for later keys."""
     layout: gl.constexpr = scores.type.layout
-    C: gl.constexpr = scores.shape[0]
-    i = gl.arange(0, C, gl.SliceLayout(1, layout))[:, None]
-    j = gl.arange(0, C, gl.SliceLayout(0, layout))[None, :]
     logs = decays[0]
     away = logs.load(gl.SliceLayout(1, layout))[:, None] - logs.load(gl.SliceLayout(0, layout))[None, :]  # fmt: skip
-    weights = scores * gl.exp2(gl.where(i >= j, away, -float("inf"))) * scale
+    weights = scores * gl.exp2(gl.minimum(away, bounds)) * scale
     if RATED:
         weights = weights * decays[3].load(gl.SliceLayout(0, layout))[None, :]
-    if skip is not None:
-        weights = gl.where(i == j, weights + skip, weights)
+    if skips is not None:
+        weights = weights + skips
     buffer.store(weights.to(buffer.dtype))
     fence_async_shared()
 
 
 @gluon.jit
-def slots_of(C: gl.constexpr, consumers: gl.constexpr):
-    """Allocate two slots for decays of a chunk, and barriers for them and P, before `gl.warp_specialize`."""
-    plain: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
-    decays = ()
-    for _ in gl.static_range(4):
-        decays = decays + (gl.allocate_shared_memory(gl.float32, [2, C], plain),)
-    written = mbarrier.allocate_mbarrier(batch=2)
-    used = mbarrier.allocate_mbarrier(batch=2)
-    for slot in gl.static_range(2):
+def barriers_of(SLOTS: gl.constexpr, consumers: gl.constexpr):
+    """Allocate the barriers of slots that one partition writes and so many use, before `gl.warp_specialize`."""
+    written = mbarrier.allocate_mbarrier(batch=SLOTS)
+    used = mbarrier.allocate_mbarrier(batch=SLOTS)
+    for slot in gl.static_range(SLOTS):
         mbarrier.init(written.index(slot), 1)
         mbarrier.init(used.index(slot), consumers)
-    return decays, written, used
+    return written, used
 
 
 @gluon.jit
-def weigh_chunks(ring, slots, sources, skip, sizes, scale, SETTINGS: gl.constexpr):
-    """Compute the decays of each chunk, and P with OUTPUT."""
+def wait_for(barriers, nth, SLOTS: gl.constexpr, earlier: gl.constexpr = 0):
+    """Wait for the n-th phase of slots in turn, or, `earlier` is 1, for the one SLOTS before; return the slot."""
+    slot = nth % SLOTS
+    mbarrier.wait(barriers.index(slot), nth // SLOTS % 2 ^ earlier)
+    return slot
+
+
+@gluon.jit
+def fill_decays(slots, sources, sizes, SETTINGS: gl.constexpr):
+    """Compute the decays of each chunk."""
     C: gl.constexpr = SETTINGS[0]
-    OUTPUT: gl.constexpr = SETTINGS[1]
-    SOFTPLUS: gl.constexpr = SETTINGS[6]
     gates, slopes, biases, length = sources
-    decays_of, written, used, weights = slots
-    RATED: gl.constexpr = slopes is not None
-    heads = sizes[0]
+    decays, written, used = slots
     batch, head, _, first, last, _ = place_of(sizes, SETTINGS[2])
     slope = None if slopes is None else gl.load(slopes + head).to(gl.float32)
     bias = None if biases is None else gl.load(biases + head).to(gl.float32)
-    own_skip = None if skip is None else gl.load(skip + head).to(gl.float32)
-    position = ring.consumer()
     # Memory takes longer than a chunk: loads are two chunks ahead of their use.
-    gate = load_gates(gates, batch, head, heads, length, first, C)
-    later = load_gates(gates, batch, head, heads, length, first + 1, C)
+    gate = load_gates(gates, batch, head, sizes[0], length, first, C)
+    later = load_gates(gates, batch, head, sizes[0], length, first + 1, C)
     for chunk in range(first, last):
-        slot = (chunk - first) % 2
-        if OUTPUT:
-            layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, C, 16])
-            scores = scores_of(ring.wait(position), gl.zeros([C, C], gl.float32, layout))
         now = gate
         gate = later
-        later = load_gates(gates, batch, head, heads, length, chunk + 2, C)
-        mbarrier.wait(used.index(slot), (chunk - first) // 2 % 2 ^ 1)
-        decays = slot_of(decays_of, slot)
-        store_decays(decays, now, slope, bias, length - chunk * C, C, SOFTPLUS)
-        if OUTPUT:
-            scores = warpgroup_mma_wait(0, deps=[scores])
-            ring.release(position)
-            position = position.next()
-            store_weights(weights.index(slot), scores, decays, own_skip, scale, RATED)
+        later = load_gates(gates, batch, head, sizes[0], length, chunk + 2, C)
+        slot = wait_for(used, chunk - first, DECAYS, 1)
+        store_decays(slot_of(decays, slot), now, slope, bias, length - chunk * C, C, SETTINGS[6])
         mbarrier.arrive(written.index(slot))
 
 
 @gluon.jit
+def weigh_chunks(ring, slots, own, skip, sizes, scale, SETTINGS: gl.constexpr):
+    """Compute P of each chunk, while the queries and keys of the next one are multiplied."""
+    C: gl.constexpr = SETTINGS[0]
+    RATED: gl.constexpr = SETTINGS[7]
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, C, 16])
+    decays, decays_written, decays_used = slots
+    weights, written, used = own
+    _, head, _, first, last, _ = place_of(sizes, SETTINGS[2])
+    i = gl.arange(0, C, gl.SliceLayout(1, layout))[:, None]
+    j = gl.arange(0, C, gl.SliceLayout(0, layout))[None, :]
+    bounds = gl.where(i >= j, float("inf"), -float("inf"))
+    if SETTINGS[2] == 1:  # registers suffice: the compiler would compare in each chunk
+        bounds = gl.inline_asm_elementwise(
+            "mov.b32 $0, $1;", "=f,f", [bounds], gl.float32, False, 1
+        )
+    skips = None
+    if skip is not None:
+        skips = gl.where(i == j, gl.load(skip + head).to(gl.float32), 0.0)
+    zeros = gl.zeros([C, C], gl.float32, layout)
+    position = ring.consumer()
+    scores = warpgroup_mma_wait(0, deps=[scores_of(ring.wait(position), zeros)])
+    for chunk in range(first, last):
+        # Once more behind the last chunk, whose slot is there.
+        ahead = position.next((chunk + 1 < last).to(gl.int32))
+        coming = scores_of(ring.wait(ahead), zeros)
+        of_decays = wait_for(decays_written, chunk - first, DECAYS)
+        slot = wait_for(used, chunk - first, 2, 1)
+        store_weights(
+            weights.index(slot), scores, slot_of(decays, of_decays), bounds, skips, scale, RATED
+        )
+        mbarrier.arrive(written.index(slot))
+        mbarrier.arrive(decays_used.index(of_decays))
+        scores = warpgroup_mma_wait(0, deps=[coming])
+        ring.release(position)
+        position = ahead
+
+
+@gluon.jit
 def walk_decaying(
-    ring, slots, writers, states, sizes, scale, group: gl.constexpr, SETTINGS: gl.constexpr
-):
+    ring, slots, own, writers, states, sizes, scale, group: gl.constexpr, SETTINGS: gl.constexpr
+):  # fmt: skip
     """Compute 64 columns of each chunk."""
     C: gl.constexpr = SETTINGS[0]
     OUTPUT: gl.constexpr = SETTINGS[1]
@@ -222,7 +248,6 @@ def walk_decaying(
     done = zeros.to(dtype)  # what the chunk before left to be stored
     for chunk in range(first, last):
         tiles = ring.wait(position)
-        slot = (chunk - first) % 2
         k = tiles[0].reshape([C, K])
         v = tiles[1].reshape([C, 64 * GROUPS]).slice(group * 64, 64, dim=1).permute((1, 0))
         if OUTPUT:
@@ -233,8 +258,8 @@ def walk_decaying(
         if SAVE:
             states_writer.store([(of_head * chunks + chunk) * width + first_column, 0], state)
         if GATED:
-            mbarrier.wait(slots[1].index(slot), (chunk - first) // 2 % 2)
-        decays = slot_of(slots[0], slot) if GATED else rows_of(tiles[2], C)
+            of_decays = wait_for(slots[1], chunk - first, DECAYS)
+        decays = slot_of(slots[0], of_decays) if GATED else rows_of(tiles[2], C)
         whole = gl.sum(decays[1].slice(C - 1, 1).load(one), 0)
         to_last = decays[2].load(gl.SliceLayout(0, state_operand))[None, :]
         taken = (v.load(state_operand).to(gl.float32) * to_last).to(dtype)
@@ -243,7 +268,8 @@ def walk_decaying(
             result = warpgroup_mma_wait(1, deps=[result])
             from_first = decays[1].load(column) * scale
             result = warpgroup_mma_init(result * from_first[None, :])
-            weights = slots[3].index(slot).permute((1, 0))
+            slot = wait_for(own[1], chunk - first, 2)
+            weights = own[0].index(slot).permute((1, 0))
             result = warpgroup_mma(v, weights, result, is_async=True)
             state = warpgroup_mma_wait(1, deps=[sums])
             left = gl.convert_layout(state.to(dtype), operand)
@@ -251,8 +277,10 @@ def walk_decaying(
         else:
             state = warpgroup_mma_wait(0, deps=[sums])
         ring.release(position)
+        if OUTPUT:
+            mbarrier.arrive(own[2].index(slot))
         if GATED:
-            mbarrier.arrive(slots[2].index(slot))
+            mbarrier.arrive(slots[2].index(of_decays))
         total = total * whole
         position = position.next()
     if OUTPUT:
@@ -291,21 +319,24 @@ def recur_decaying(
     OUTPUT: gl.constexpr = q_desc is not None
     SAVE: gl.constexpr = states_desc is not None
     GATED: gl.constexpr = decays is None
-    SETTINGS: gl.constexpr = (C, OUTPUT, GROUPS, SAVE, MAPPED, GATED, SOFTPLUS)
+    SETTINGS: gl.constexpr = (C, OUTPUT, GROUPS, SAVE, MAPPED, GATED, SOFTPLUS, slopes is not None)
     slots = None
+    own = None
     if OUTPUT:
         ring = tma_ring([k_desc, v_desc, q_desc], STAGES, consumers=GROUPS + 1)
+        squared: gl.constexpr = gl.NVMMASharedLayout(128, 16, rank=2)
+        weights = gl.allocate_shared_memory(k_desc.dtype, [2, C, C], squared)
+        own = (weights,) + barriers_of(2, GROUPS)
     elif GATED:
         ring = tma_ring([k_desc, v_desc], STAGES, consumers=GROUPS)
     else:
         ring = tma_ring([k_desc, v_desc, decays], STAGES, consumers=GROUPS)
     if GATED:
-        decays_of, written, used = slots_of(C, GROUPS)
-        weights = None
-        if OUTPUT:
-            squared: gl.constexpr = gl.NVMMASharedLayout(128, 16, rank=2)
-            weights = gl.allocate_shared_memory(k_desc.dtype, [2, C, C], squared)
-        slots = (decays_of, written, used, weights)
+        plain: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+        filled = ()
+        for _ in gl.static_range(4):
+            filled = filled + (gl.allocate_shared_memory(gl.float32, [DECAYS, C], plain),)
+        slots = (filled,) + barriers_of(DECAYS, GROUPS + 1 if OUTPUT else GROUPS)
     sizes = (heads, chunks, per_segment, width, width)
     states = (fresh, totals, initial, final)
     sources = (gates, slopes, bias, length)
@@ -319,12 +350,24 @@ def recur_decaying(
             None if out_desc is None else tma_writer(out_desc),
             None if states_desc is None else tma_writer(states_desc),
         )
-        if GATED:
+        if OUTPUT:
             gl.warp_specialize(
                 [
-                    (walk_decaying, (ring, slots, first, states, sizes, scale, 0, SETTINGS)),
-                    (walk_decaying, (ring, slots, second, states, sizes, scale, 1, SETTINGS)),
-                    (weigh_chunks, (ring, slots, sources, skip, sizes, scale, SETTINGS)),
+                    (walk_decaying, (ring, slots, own, first, states, sizes, scale, 0, SETTINGS)),
+                    (walk_decaying, (ring, slots, own, second, states, sizes, scale, 1, SETTINGS)),
+                    (weigh_chunks, (ring, slots, own, skip, sizes, scale, SETTINGS)),
+                    (fill_decays, (slots, sources, sizes, SETTINGS)),
+                    (copy_decaying, (ring, sizes, SHARED, SETTINGS)),
+                ],
+                WORKERS[0],
+                WORKERS[1],
+            )
+        elif GATED:
+            gl.warp_specialize(
+                [
+                    (walk_decaying, (ring, slots, own, first, states, sizes, scale, 0, SETTINGS)),
+                    (walk_decaying, (ring, slots, own, second, states, sizes, scale, 1, SETTINGS)),
+                    (fill_decays, (slots, sources, sizes, SETTINGS)),
                     (copy_decaying, (ring, sizes, SHARED, SETTINGS)),
                 ],
                 WORKERS[0],
@@ -333,18 +376,29 @@ def recur_decaying(
         else:
             gl.warp_specialize(
                 [
-                    (walk_decaying, (ring, slots, first, states, sizes, scale, 0, SETTINGS)),
-                    (walk_decaying, (ring, slots, second, states, sizes, scale, 1, SETTINGS)),
+                    (walk_decaying, (ring, slots, own, first, states, sizes, scale, 0, SETTINGS)),
+                    (walk_decaying, (ring, slots, own, second, states, sizes, scale, 1, SETTINGS)),
                     (copy_decaying, (ring, sizes, SHARED, SETTINGS)),
                 ],
                 WORKERS[0],
                 WORKERS[1],
             )
+    elif OUTPUT:
+        gl.warp_specialize(
+            [
+                (walk_decaying, (ring, slots, own, first, states, sizes, scale, 0, SETTINGS)),
+                (weigh_chunks, (ring, slots, own, skip, sizes, scale, SETTINGS)),
+                (fill_decays, (slots, sources, sizes, SETTINGS)),
+                (copy_decaying, (ring, sizes, SHARED, SETTINGS)),
+            ],
+            WORKERS[0],
+            WORKERS[1],
+        )
     elif GATED:
         gl.warp_specialize(
             [
-                (walk_decaying, (ring, slots, first, states, sizes, scale, 0, SETTINGS)),
-                (weigh_chunks, (ring, slots, sources, skip, sizes, scale, SETTINGS)),
+                (walk_decaying, (ring, slots, own, first, states, sizes, scale, 0, SETTINGS)),
+                (fill_decays, (slots, sources, sizes, SETTINGS)),
                 (copy_decaying, (ring, sizes, SHARED, SETTINGS)),
             ],
             WORKERS[0],
@@ -353,7 +407,7 @@ def recur_decaying(
     else:
         gl.warp_specialize(
             [
-                (walk_decaying, (ring, slots, first, states, sizes, scale, 0, SETTINGS)),
+                (walk_decaying, (ring, slots, own, first, states, sizes, scale, 0, SETTINGS)),
                 (copy_decaying, (ring, sizes, SHARED, SETTINGS)),
             ],
             WORKERS[0],
