@@ -217,7 +217,7 @@ def edges_of_row(src, row, stride, before, body, columns, other, ALIGN: gl.const
 def cluster_cross_entropy(
     src, labels, loss, logsum, rows, columns, src_stride, label_stride, ignored, ALIGN: gl.constexpr,
     PIECES: gl.constexpr, BLOCKS: gl.constexpr, WARPS: gl.constexpr, SPAN: gl.constexpr, EVEN: gl.constexpr,
-    layout: gl.constexpr, ANEW: gl.constexpr,
+    layout: gl.constexpr,
 ):  # fmt: skip
     """Do as `portable.cross_entropy`, a row for each cluster; without a mean."""
     row = gl.program_id(0)
@@ -229,8 +229,6 @@ def cluster_cross_entropy(
     start = row_start(src, row, src_stride // ALIGN * ALIGN)
     pieces = load_row(start, columns, -float("inf"), ALIGN, PIECES, WARPS, SPAN, EVEN, layout)
     most = largest(pieces, PIECES)
-    if ANEW:
-        pieces = anew(pieces, columns, PIECES)
     of_warp = exponential_sums(pieces, most, PIECES)
     of_all, totals = exchange(barrier, most, of_warp, BLOCKS, WARPS)
     highest = gl.max(of_all, 0)
@@ -350,8 +348,6 @@ def cluster_norm(
             total += pieces[i].to(gl.float32)
         held = columns_of_warp(gl.arange(0, WARPS, of_warps), body, PIECES, WARPS, SPAN)
         middle = gl.sum(total, 1) / gl.maximum(held, 1.0)
-        if ANEW:
-            pieces = anew(pieces, columns, PIECES)
     square = gl.zeros([WARPS, SPAN], gl.float32, layout)
     for i in gl.static_range(PIECES):
         x = pieces[i].to(gl.float32) - middle[:, None]

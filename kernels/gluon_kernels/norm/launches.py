@@ -144,8 +144,9 @@ def finished(written: Tensor, out: Optional[Tensor]) -> Tensor:
     return out.copy_(written)
 
 
-CLUSTERED = 1 << 18  # bits of a row whose softmax is shared by a cluster
-CLUSTERED_NORM = 24_576 * 16  # bits of a row whose norm is
+CLUSTERED = 16 * 14_000  # bits of a row whose softmax is shared by a cluster
+CLUSTERED_NORM = 16 * 24_576  # bits of a row whose RMS norm is, by four blocks
+WIDE_NORM = 16 * 49_152  # and by eight
 
 
 def softmax_plan(x: Tensor, dtype: torch.dtype, out: Optional[Tensor]) -> Plan:
@@ -162,8 +163,11 @@ def softmax_plan(x: Tensor, dtype: torch.dtype, out: Optional[Tensor]) -> Plan:
     form = (1 << 20, 8) if wide else (CLUSTERED, 2)  # as measured
     whole = whole_accesses(src, dst)
     read = whole or (src, dst)
-    tiles, options = tiling_or_cluster(*read, least=form[0], fewest=form[1], raises=True)
-    tiles = packed(tiles, src) if whole is None else of_bodies(tiles)
+    anew = is_packed(read[0])
+    tiles, options = tiling_or_cluster(*read, least=form[0], fewest=form[1], raises=True, anew=anew)
+    # Threads with four rows took up to 1.1 times as long as with two.
+    most = 2 if anew else None
+    tiles = packed(tiles, src, most) if whole is None else of_bodies(tiles)
     kernel = portable.softmax if whole is None else odd.softmax
     keep = keeps_exponentials(tiles)
     if isinstance(tiles, ClusterTiling):
@@ -178,7 +182,7 @@ def softmax_plan(x: Tensor, dtype: torch.dtype, out: Optional[Tensor]) -> Plan:
         options=options,
         ODD=whole is not None,
         KEEP=keep,
-        ANEW=not keep and is_packed(read[0]),
+        ANEW=not keep and anew,
         **tiles.constants(),
     )
     copied = src.copied
@@ -258,10 +262,12 @@ def norm_plan(
 
         return (lambda x, *rest: torch.empty_like(x)) if alone else nothing
     whole = whole_accesses(src, dst) if residual is None else None
-    anew = is_packed((whole or all_rows)[0])
+    anew = not centred and is_packed((whole or all_rows)[0])
     if residual is None:
-        form = (CLUSTERED_NORM, 4) if anew else (None, 8)
-        tiles, options = tiling_or_cluster(*(whole or all_rows), least=form[0], fewest=form[1])
+        least = CLUSTERED_NORM if anew else None
+        fewest = 4 if anew and 16 * src.columns <= WIDE_NORM else 8
+        read_rows = whole or all_rows
+        tiles, options = tiling_or_cluster(*read_rows, least=least, fewest=fewest, anew=anew)
         tiles = tiles if whole is None else of_bodies(tiles)
     else:  # a second matrix is not kept: one is loaded, added and dropped
         tiles, options = tiling_of(*all_rows), {}
@@ -285,7 +291,7 @@ def norm_plan(
         CENTRED=centred,
         ODD=whole is not None,
         SHIFT=shifts(x, weight, bias),
-        AHEAD=whole is None and ahead(tiles, weight, bias),
+        AHEAD=whole is None and ahead(tiles, weight, bias, anew),
         EARLY=whole is None and early(tiles, src),
         ANEW=anew,
         **tiles.constants(),
@@ -406,8 +412,10 @@ def norm_gradient_plan(
         return reading(
             totals.after(empty, lambda parts, _: [(launch, (*range(5), *parts))]), gs, src
         )
-    if few:
+    if few and not narrow:
         return _few_gradient_plan(tiles, tiles.grid(rows), *known)
+    if few:  # of elements that each have an address, programs that share rows take longer than those with columns
+        tiles = tiling_of(*every, held=4)
     walking = walking_tiling(
         columns, bits, common_align(*every), current_target().warp_size, multiprocessors(x)
     )

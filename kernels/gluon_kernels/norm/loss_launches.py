@@ -11,7 +11,7 @@ from torch import Tensor
 from gluon_core import language as gl
 from gluon_kernels.norm import hopper, portable
 from gluon_kernels.norm.launches import Workspace, prepared, reading
-from gluon_kernels.norm.rows import ClusterTiling, Tiling
+from gluon_kernels.norm.rows import ClusterTiling, Tiling, stacked
 from gluon_kernels.norm.tilings import (
     blocks_of,
     is_packed,
@@ -48,14 +48,15 @@ def cross_entropy_plan(x: Tensor, labels: Tensor, ignored: int, keep: bool) -> P
     if tiles.parts > 1 and src.count >= WALKED and is_packed(src):
         return alone(_walking_launch(src, labels, ignored, new))
     # More rows keep processors busy by shares that nobody waits for.
-    few = tiles.parts > 1 and 4 * src.count <= 3 * multiprocessors(x)
+    few = tiles.parts > 1 and _is_few(src)
     shared, options = tiling_or_cluster(src, waits=False) if few else (tiles, {})
     if isinstance(shared, ClusterTiling):
         return alone(_sharing_launch(src, labels, shared, ignored, new, options))
     space = Workspace.of_rows(tiles, src.count)
     results = (*new, *space(x.device), None, None)
     # With fewer registers three programs of 16 warps have room on a processor in place of two.
-    options = registers(40) if tiles.num_warps == 16 and is_packed(src) else {}
+    least = tiles.num_warps == 16 and is_packed(src) and own_elements(tiles) <= ANEW_FROM
+    options = registers(40) if least else {}
     launch = _loss_launch(src, labels, tiles, ignored, results, options)
     every = (0, 1, *places, *space.places(2 + len(makers)), None, None)
     return reading(sequence(2, makers, [(launch, every)], places, space.of(x)), src)
@@ -64,7 +65,13 @@ def cross_entropy_plan(x: Tensor, labels: Tensor, ignored: int, keep: bool) -> P
 WALKED = 768  # rows from which on one program has a long row: fewer leave processors without loads under way
 
 
-MOST_HELD = 80  # elements of a thread; a row of one warp has up to 48
+def _is_few(src: Rows) -> bool:
+    """Return True for rows so few that programs that have one each leave a quarter of the processors or more without any."""
+    return 4 * src.count <= 3 * multiprocessors(src.tensor)
+
+
+TURNS = 300  # warps for each processor up to which threads have one short row: with more, they have several
+MOST_HELD = {1: 64, 2: 80, 4: 120, 8: 80, 16: 64}  # elements of a thread, by the warps of a row
 
 
 def _tiles(src: Rows) -> Tiling:
@@ -72,20 +79,26 @@ def _tiles(src: Rows) -> Tiling:
 
     Threads that have loaded more wait for each other less often, and a block of fewer takes the place of one that ends sooner.
     """
-    alone = tiling_of(src, waits=False, least=multiprocessors(src.tensor))
+    processors = multiprocessors(src.tensor)
+    alone = tiling_of(src, waits=False, least=processors)
     tiles = alone if alone.parts == 1 else tiling_of(src, waits=False)
     own, lanes = tiles.layout, tiles.layout.threads_per_warp[1]
     vector = own.size_per_thread[1]
-    if tiles.parts == 1 and is_packed(src) and tiles.num_warps > 1:
-        for warps in (1, 2, 4, 8):
+    if is_packed(src) and tiles.parts * tiles.num_warps * tiles.pieces == 1:
+        near = current_target().warp_size // lanes
+        if 8 <= src.count / (near * processors) <= TURNS:
+            return stacked(replace(tiles, rows=near), 8)
+    elif is_packed(src) and tiles.parts * tiles.num_warps > 1:
+        for warps, most in MOST_HELD.items():
             width = warps * lanes * vector
             pieces = -(-src.columns // width)
-            many = src.count * warps >= 16 * multiprocessors(src.tensor)
-            held = pieces * vector
-            if warps < tiles.num_warps and many and held <= (48 if warps == 1 else MOST_HELD):
+            many = src.count * warps >= 16 * processors
+            if warps == 16:  # more rows are walked over, fewer are shared by clusters
+                many = src.count < WALKED and not _is_few(src)
+            fewer = tiles.parts > 1 or warps < tiles.num_warps
+            if fewer and many and pieces * vector <= most:
                 layout = gl.BlockedLayout(own.size_per_thread, own.threads_per_warp, [1, warps], own.order)  # fmt: skip
-                tiles = replace(tiles, pieces=pieces, width=width, num_warps=warps, layout=layout)
-                break
+                return packed(Tiling(tiles.align, 1, 1, pieces, width, warps, layout), src)
     return packed(tiles, src)
 
 
@@ -125,7 +138,6 @@ def _sharing_launch(
         (*tensors, *sizes),
         tensors,
         options=options,
-        ANEW=is_packed(src),
         **tiles.constants(),
     )
 
@@ -149,7 +161,9 @@ def _loss_launch(
     )
 
 
-ANEW_FROM = 48  # elements of a thread
+ANEW_FROM = (
+    48  # elements of a thread; fewer leave room for enough programs if they are kept converted
+)
 MOST_TO_COUNT = 2048  # programs that may add to one counter: more would wait for each other
 
 

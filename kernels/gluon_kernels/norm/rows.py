@@ -338,7 +338,7 @@ def walking_tiling(
 
 def cluster_tiling(
     columns: int, bits: int, align: int, rows: int, processors: int = 132, held: int = 1, blocks: int = 8,
-    most: int = 2048,
+    most: int = 2048, warps_of_block: tuple[int, ...] = (8, 4),
 ) -> Optional[ClusterTiling]:  # fmt: skip
     """Return the tiling of rows that the warps of a cluster share, on a device with clusters.
 
@@ -347,6 +347,7 @@ def cluster_tiling(
         held: matrices of which a thread keeps elements as they were loaded.
         blocks: of a cluster.
         most: bits that a thread keeps.
+        warps_of_block: what a block may have, most first.
 
     Returns:
         None for rows that are too long for the registers of a cluster, or whose elements are not loaded 8 bytes at a time.
@@ -356,7 +357,7 @@ def cluster_tiling(
         return None
     candidates = []
     few = rows * blocks < 2 * processors  # what takes time then is a row of a warp
-    for warps in (8, 4):
+    for warps in warps_of_block:
         width = blocks * warps * 32 * vector
         pieces = -(-columns // width)
         if pieces * vector * bits * held <= most:

@@ -55,14 +55,19 @@ def tiling_of(*rows: Rows, held: int = 1, waits: bool = True, least: int = 0) ->
     )
 
 
-def packed(tiles: Tiling, rows: Rows) -> Tiling:
+def packed(tiles: Tiling, rows: Rows, most: Optional[int] = None) -> Tiling:
     """Return a tiling whose programs have four warps with rows of their own, where a row is one warp's and rows are many.
 
     A processor has room for 32 programs, of however few warps, and each of them takes time to begin; threads with more than two rows gain nothing.
+
+    Args:
+        most: rows of a thread.
     """
     single = tiles.num_warps == tiles.parts == 1 and not isinstance(tiles, ClusterTiling)
-    lanes = tiles.layout.threads_per_warp[1]  # of a row
-    if single and tiles.rows * lanes <= 2 * current_target().warp_size:
+    size, lanes = current_target().warp_size, tiles.layout.threads_per_warp[1]  # of a row
+    if single and most is not None:
+        tiles = replace(tiles, rows=min(tiles.rows, most * size // lanes))
+    if single and tiles.rows * lanes <= 2 * size:
         for warps in (4, 2):
             more = stacked(tiles, warps)
             if more.grid(rows.count) >= 2 * multiprocessors(rows.tensor):
@@ -72,7 +77,7 @@ def packed(tiles: Tiling, rows: Rows) -> Tiling:
 
 def tiling_or_cluster(
     *rows: Rows, held: int = 1, least: Optional[int] = None, fewest: int = 8, waits: bool = True,
-    raises: bool = False,
+    raises: bool = False, anew: bool = False,
 ) -> tuple[Tiling, dict[str, Any]]:  # fmt: skip
     """Return the tiling for matrices of one shape and the options of the launch: clusters that share long rows, on Hopper.
 
@@ -83,21 +88,24 @@ def tiling_or_cluster(
         least: bits of a row from which on clusters are faster than one program; None where they never are.
         fewest: blocks of a cluster, if these hold a row in few registers, and are several for each multiprocessor.
         raises: threads may keep exponentials, see `keeps_exponentials`.
+        anew: threads keep elements of 16 bits as they were loaded, see `portable.anew`.
     """
     first, target, tiles = rows[0], current_target(), tiling_of(*rows, waits=waits)
     bits = max(8 * row.tensor.element_size() for row in rows)
     long = tiles.parts > 1 or (least is not None and first.columns * bits >= least)
     if long and target.has("nvidia.wgmma") and target.backend != "sim":
         align, processors = common_align(*rows), multiprocessors(first.tensor)
+        of_block = (8,) if anew else (8, 4)
         for blocks in (2, 4, 8):
             most = 1024 if blocks < 8 else 2048
-            few = blocks < 8 and first.count * blocks < 4 * processors
+            few = blocks < 8 and first.count * blocks < 3 * processors
             if blocks < fewest or few:
                 continue
-            shared = cluster_tiling(first.columns, bits, align, first.count, processors, held, blocks, most)  # fmt: skip
-            if shared is not None:
-                kept = raises and keeps_exponentials(shared)
-                anew = held == 1 and is_packed(first)
+            shared = cluster_tiling(
+                first.columns, bits, align, first.count, processors, held, blocks, most, of_block
+            )
+            kept = raises and shared is not None and keeps_exponentials(shared)
+            if shared is not None and (kept or blocks == 8 or not raises):
                 return shared, {"num_ctas": blocks, **registers(_registers(shared, bits * held, kept, anew))}  # fmt: skip
     return tiles, {}
 
@@ -154,16 +162,19 @@ def shifts(x: Tensor, *vectors: Optional[Tensor]) -> bool:
     return alike and current_target().has("nvidia.cp_async")
 
 
-def ahead(tiles: Tiling, weight: Optional[Tensor], bias: Optional[Tensor]) -> bool:
+def ahead(
+    tiles: Tiling, weight: Optional[Tensor], bias: Optional[Tensor], anew: bool = False
+) -> bool:
     """Return True if blocks of a cluster copy their columns of the weight to shared memory before they load the row.
 
     With fewer columns of a block the copies take as long as the loads that they replace, and with those of a bias they take longer.
+    Where elements are converted `anew`, more blocks hide the latency.
     """
     if not isinstance(tiles, ClusterTiling) or weight is None or bias is not None:
         return False
     own = tiles.pieces * tiles.layout.size_per_thread[1]
     size = weight.element_size() * tiles.pieces * tiles.width // tiles.blocks
-    return own > AHEAD_FROM and size <= AHEAD_BYTES
+    return own > (2 * AHEAD_FROM if anew else AHEAD_FROM) and size <= AHEAD_BYTES
 
 
 def early(tiles: Tiling, rows: Rows) -> bool:

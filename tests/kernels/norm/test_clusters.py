@@ -87,13 +87,16 @@ def test_fewer_blocks_share_a_row(processors, count, blocks, shared, monkeypatch
 
 
 @pytest.mark.parametrize("count, columns, blocks", [
-    (4000, 32768, 2), (2000, 50304, 4), (806, 131072, 8), (200, 32768, 4), (100, 32768, 8), (4000, 8192, None),
+    (4000, 24576, 2), (4000, 32768, 4), (2000, 50304, 8), (806, 131072, 8), (100, 32768, 4), (90, 32768, 8), (4000, 8192, None),
 ])  # fmt: skip
-def test_softmax_takes_as_few_blocks_as_hold_a_row(count, columns, blocks):
+def test_softmax_takes_as_few_blocks_as_keep_its_exponentials(count, columns, blocks):
     x = views.Rows.of(torch.empty(count, columns, dtype=torch.bfloat16))
     with on_target("emu:sm_90"):
-        _, options = tilings.tiling_or_cluster(x, x, least=1 << 18, fewest=2)
+        tiles, options = tilings.tiling_or_cluster(
+            x, x, least=1 << 18, fewest=2, raises=True, anew=True
+        )
     assert options.get("num_ctas") == blocks
+    assert not blocks or tilings.keeps_exponentials(tiles) == (columns < 100_000)
 
 
 @pytest.mark.parametrize("dtype, most, keeps, anew", [

@@ -116,7 +116,8 @@ def test_softmax_along_other_dimensions(shape, dim, dtype, way):
 
 @pytest.mark.parametrize("dtype, columns", [(torch.bfloat16, 136), (torch.float16, 800), (torch.bfloat16, 504)])  # fmt: skip
 def test_programs_have_several_short_rows(dtype, columns, monkeypatch):
-    monkeypatch.setattr(tilings, "multiprocessors", lambda tensor: 1)  # rows are many
+    for module in (tilings, loss_launches):
+        monkeypatch.setattr(module, "multiprocessors", lambda tensor: 1)  # rows are many
     monkeypatch.setattr(tilings, "LEAST_ODD", 10_000)
     torch.manual_seed(0)
     x = torch.randn(21, columns).to(dtype)
@@ -140,13 +141,14 @@ def test_programs_have_several_short_rows(dtype, columns, monkeypatch):
         results = []
         launched, *_ = launches_of(lambda call=call: results.append(call()), "sim:sm_90")
         arguments = dict(zip(launched.kernel.arg_names, launched.arguments))
-        assert launched.options["num_warps"] == 4 and arguments["ROWS"] > 1
+        assert launched.options["num_warps"] in (4, 8) and arguments["ROWS"] > 1
         assert (results[0].double() - right).abs().max() < 1e-2 * right.abs().max()
 
 
 @pytest.mark.parametrize("count, columns, rows_warps_pieces", [
-    (60_000, 1536, (4, 4, 6)), (40_000, 2048, (1, 2, 4)), (7710, 9344, (1, 4, 10)), (7307, 14784, (1, 8, 8)),
-    (87, 13568, (1, 8, 7)), (405, 2088, (1, 2, 5)),
+    (60_000, 1536, (4, 4, 6)), (40_000, 2048, (4, 4, 8)), (7710, 9344, (1, 4, 10)), (7307, 14784, (1, 4, 15)),
+    (87, 13568, (1, 8, 7)), (405, 2088, (1, 2, 5)), (1692, 17792, (1, 8, 9)), (106, 26984, (1, 16, 7)),
+    (1000, 128, (2, 1, 1)), (12_000, 128, (16, 8, 1)), (30_000, 136, (8, 8, 1)), (100_000, 128, (8, 1, 1)),
 ])  # fmt: skip
 def test_losses_of_many_rows_have_few_warps(count, columns, rows_warps_pieces):
     src = views.Rows(torch.empty(0, dtype=torch.bfloat16), False, count, columns, columns, 8)
@@ -177,6 +179,31 @@ def test_few_short_rows_have_programs_of_their_own():
     assert tilings.packed(tilings.tiling_of(x), x).rows == 1
     x = views.Rows.of(torch.empty(3000, 800, dtype=torch.bfloat16))
     assert tilings.packed(tilings.tiling_of(x), x).rows == 4
+
+
+def test_threads_have_two_short_rows_of_a_softmax():
+    x = views.Rows.of(torch.empty(20_000, 128, dtype=torch.bfloat16))
+    tiles = tilings.tiling_of(x)
+    for most, rows_and_warps in ((None, (8, 1)), (2, (16, 4)), (1, (8, 4))):
+        several = tilings.packed(tiles, x, most)
+        assert (several.rows, several.num_warps) == rows_and_warps
+
+
+@pytest.mark.parametrize("dtype, columns, anew", [
+    (torch.bfloat16, 512, True), (torch.float16, 1000, True), (torch.bfloat16, 300, False), (torch.float32, 512, False),
+])  # fmt: skip
+def test_losses_convert_many_elements_of_a_thread_anew(dtype, columns, anew, monkeypatch):
+    monkeypatch.setattr(loss_launches, "ANEW_FROM", 12)
+    x, labels = (torch.randn(5, columns) * 4).to(dtype), torch.arange(5) * 50
+    x[1, ::3], x[2, 100] = -torch.inf, 60.0
+    results = []
+    launched, *_ = launches_of(
+        lambda: results.append(kernels.cross_entropy(x, labels, reduction="none")), "sim:sm_90"
+    )
+    assert launched.arguments[launched.kernel.arg_names.index("ANEW")] is anew
+    torch.testing.assert_close(
+        results[0], F.cross_entropy(x.float(), labels, reduction="none"), rtol=1e-5, atol=1e-5
+    )
 
 
 def test_gradients_of_softmax(programs, way):
@@ -224,6 +251,7 @@ def launches_of_gradients(count, columns, *, weight=True):
 
 def test_gradients_of_few_rows_take_one_launch(monkeypatch):
     assert launches_of_gradients(2, 4200) == 1  # rows that several programs would share
+    assert launches_of_gradients(2, 13_001) == 3  # whose elements each have an address
     monkeypatch.setattr(launches, "FEW", 6)
     monkeypatch.setattr(launches, "FEW_NARROW", 4)
     assert launches_of_gradients(6, 40) == launches_of_gradients(4, 41) == 1
