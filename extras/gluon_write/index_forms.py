@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass
+from math import gcd, prod
 from typing import Any, Optional
 
 from gluon_core import language
@@ -53,12 +54,13 @@ class _Atom:
 
     Attributes:
         defined: name -> the statement that gave it its value. positive: it is not known to be below 0.
-        fixed: all programs have the same value at any time.
+        fixed: all programs have the same value at any time. multiple: a number that it is a multiple of.
     """
 
     defined: tuple[tuple[str, Any], ...]
     positive: bool
     fixed: bool
+    multiple: int = 1
 
 
 _PARAMETER, _GLOBAL = "parameter", "global"
@@ -86,7 +88,7 @@ class IndexForms(Form):
         listed = self.tree.args
         self.parameters = {a.arg for a in (*listed.posonlyargs, *listed.args, *listed.kwonlyargs)}
         self.depth = 0
-        self.named: dict[str, tuple[Any, Polynomial]] = {}  # scalar -> its statement and its form
+        self.named: dict[tuple[str, ast.stmt], Polynomial] = {}  # scalar and its statement -> form
 
     # -- questions ------------------------------------------------------------------------------
 
@@ -107,6 +109,14 @@ class IndexForms(Form):
         """Return True if a product is the same in all programs at any time."""
         return all(name in self.atoms and self.atoms[name].fixed for name in names)
 
+    def multiple_of(self, form: Polynomial) -> int:
+        """Return a number that a sum is surely a multiple of; 0 of no terms."""
+        factors = (
+            count * prod(self.atoms[name].multiple if name in self.atoms else 1 for name in names)
+            for names, count in form.terms.items()
+        )
+        return gcd(*factors)
+
     def is_known(self, form: Polynomial, use: ast.stmt, positive: bool = False) -> bool:
         """Return True if a statement can compute a sum: the names still have those values there.
 
@@ -122,9 +132,9 @@ class IndexForms(Form):
         return not positive or all(count > 0 for count in form.terms.values())
 
     def shortened(self, form: Polynomial, use: ast.stmt) -> Polynomial:
-        """Return a sum with the names that a statement has for parts of it."""
-        known = sorted(self.named.items(), key=lambda one: -len(one[1][1].terms))
-        for name, (source, part) in known:
+        """Return a sum with the names that a statement has for parts of it, which become scalars of their own."""
+        known = sorted(self.named.items(), key=lambda one: -len(one[1].terms))
+        for (name, source), part in known:
             try:
                 if self.reaching(name, use) is not source:
                     continue
@@ -140,8 +150,17 @@ class IndexForms(Form):
                     lambda own, part=part: own not in part.terms  # type: ignore[misc]
                 )
             ):
-                form = form - part * Polynomial.of(factor) + Polynomial({(name,): factor})
+                positive = self._is_positive(part)
+                own = _Atom(((name, source),), positive, False, self.multiple_of(part))
+                if self.atoms.setdefault(name, own) == own:
+                    form = form - part * Polynomial.of(factor) + Polynomial({(name,): factor})
         return form
+
+    def _is_positive(self, form: Polynomial) -> bool:
+        return all(
+            count > 0 and all(self.atoms[name].positive for name in names)
+            for names, count in form.terms.items()
+        )
 
     # -- where a name gets its value ----------------------------------------------------------------
 
@@ -234,7 +253,7 @@ class IndexForms(Form):
             except NoIndex:
                 return self._scalar(node, name, source)
             if form.number is None and not self._varies(form):
-                self.named[name] = source, form
+                self.named[name, source] = form
             return form
         values = source.value
         if isinstance(target, ast.Tuple) and isinstance(values, ast.Tuple):
@@ -256,8 +275,10 @@ class IndexForms(Form):
             raise NoIndex
         return self._atom(name, ((name, source),), self._positive(node), False)
 
-    def _atom(self, text: str, defined: Any, positive: bool, fixed: bool) -> Polynomial:
-        new = _Atom(tuple(defined), positive, fixed)
+    def _atom(
+        self, text: str, defined: Any, positive: bool, fixed: bool, multiple: int = 1
+    ) -> Polynomial:
+        new = _Atom(tuple(defined), positive, fixed, multiple)
         old = self.atoms.setdefault(text, new)
         if old.defined != new.defined:  # one text, two values
             raise NoIndex
@@ -272,7 +293,8 @@ class IndexForms(Form):
             count >= 0 and all(self.atoms[n].positive for n in names if n in self.atoms)
             for names, count in first.terms.items()
         )
-        return self._atom(name, ((name, loop),), positive, False)
+        multiple = gcd(number, self.multiple_of(first))
+        return self._atom(name, ((name, loop),), positive, False, multiple)
 
     def _bounds(self, loop: ast.For) -> tuple[Polynomial, Any, Polynomial]:
         call = loop.iter

@@ -311,7 +311,9 @@ class _Reader(IndexForms):
                 moves += term
             else:
                 begins[outer] += rows
-        whole = moves.having(lambda names: self._is_aligned(moves.terms[names] * nbytes))
+        whole = moves.having(
+            lambda names: self._is_aligned(Polynomial({names: moves.terms[names]}), nbytes)
+        )
         begins[inner] = self._with_end(moves, ends[inner], whole)
         rows = self._with_end(begins[outer], ends[outer], begins[outer])
         moves += (begins[outer] - rows) * stride - begins[inner]
@@ -320,12 +322,12 @@ class _Reader(IndexForms):
             axis: self._extent(node, axis, known, begins, ends[axis])
             for axis, known in ranges.items()
         }
-        columns = begins[inner].terms.values()
         batch = self._batch(moves)
-        if len(batch) > _MOST_RANK - 2 or not all(self._is_aligned(c * nbytes) for c in columns):
+        if len(batch) > _MOST_RANK - 2 or not self._is_aligned(begins[inner], nbytes):
             raise NoIndex
         use = self.statement_of(node)
-        place = [*batch.values(), begins[outer], begins[inner]]
+        begin = [*batch.values(), begins[outer], begins[inner]]
+        place = [self.shortened(one, use) for one in begin]
         if not all(self.is_known(one, use, positive=True) for one in place):
             raise NoIndex
         return _Tile(
@@ -333,7 +335,7 @@ class _Reader(IndexForms):
             (*[_ENDLESS] * len(batch), extents[outer], extents[inner]),
             (*(step.text() for step in batch), stride.text(), "1"),
             (ranges[outer].size, ranges[inner].size),
-            tuple(self.shortened(one, use).text() for one in place),
+            tuple(one.text() for one in place),
             inner == 0,
         )
 
@@ -373,8 +375,9 @@ class _Reader(IndexForms):
             raise NoIndex
         return extent.text()
 
-    def _is_aligned(self, nbytes: int) -> bool:
-        return nbytes % _ALIGNED == 0
+    def _is_aligned(self, place: Polynomial, nbytes: int) -> bool:
+        """Return True if a tile may begin at a place along a row, whose elements have so many bytes."""
+        return self.multiple_of(place) * nbytes % _ALIGNED == 0
 
     def _limit(self, known: Range, limits: Sequence[_Limit]) -> Optional[Polynomial]:
         """Return the number that those of a range are below; None where nothing asks.

@@ -5,6 +5,9 @@ import importlib.util
 import numpy as np
 import pytest
 
+import gluon_core as gluon
+from gluon_core import language as gl
+
 pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
 
 HEAD = """
@@ -102,3 +105,41 @@ def test_other_pointers_stay(name, tmp_path, chosen_sources):
     assert np.allclose(c[:rows, :columns], (a @ b)[:rows, :columns], atol=1e-2)
     assert (c[rows:] == 7).all() and (c[:, columns:] == 7).all()
     assert "descriptor(" not in chosen_sources[0]
+
+
+@gluon.jit(layouts="auto")
+def batched(a, b, c, M, N, K, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr):
+    """Multiply the matrices of a batch, each with two blocks of columns."""
+    matrix = gl.program_id(axis=1)
+    column = matrix % 2 * BN
+    matrix = matrix // 2
+    a += matrix * M * K
+    b += matrix.to(gl.int64) * N * K
+    rows = gl.program_id(axis=0) * BM + gl.arange(0, BM)
+    columns = column + gl.arange(0, BN)
+    acc = gl.zeros([BM, BN], gl.float32)
+    for k in range(0, K, BK):
+        depth = k + gl.arange(0, BK)
+        x = gl.load(
+            a + rows[:, None] * K + depth[None, :], mask=(rows < M)[:, None] & (depth < K)[None, :]
+        )
+        y = gl.load(
+            b + columns[:, None] * K + depth[None, :],
+            mask=(columns < N)[:, None] & (depth < K)[None, :],
+        )
+        acc = gl.portable.mma(x, y.T, acc)
+    out = c + matrix * M * N + rows[:, None] * N + columns[None, :]
+    gl.store(out, acc, mask=(rows < M)[:, None] & (columns < N)[None, :])
+
+
+def test_rows_end_with_the_matrix_of_a_batch(chosen_sources):
+    """Places along a row are multiples of the loop's step; a name that gets a second value is the number of the matrix."""
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal((2, rows, K)).astype(np.float16) for rows in (M, N))
+    c = np.zeros((2, M, N), np.float32)
+    batched[(2, 4)](a, b, c, M, N, K, 128, 64, 64, num_warps=8, num_stages=4, target="sim:hopper")
+    wanted = a.astype(np.float32) @ b.astype(np.float32).transpose(0, 2, 1)
+    assert np.allclose(c, wanted, atol=1e-2)
+    text = " ".join(chosen_sources[0].split()).replace("( ", "(")
+    assert "descriptor(a, [2147483647, M, K], [K * M, K, 1], [128, 64])" in text
+    assert "[[matrix, " in text
