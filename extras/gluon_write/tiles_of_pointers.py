@@ -8,6 +8,7 @@ from gluon_core.errors import GluonError
 from gluon_core.plugin.targets import Target
 from gluon_write.branches import taken_alone
 from gluon_write.describe import described
+from gluon_write.hoist import hoisted
 from gluon_write.inline import inlined
 from gluon_write.sketch import Sketch
 from gluon_write.strided import strided
@@ -60,9 +61,10 @@ def with_strided_tiles(
         if tiled is whole:
             return None
         other = traced(tiled)
-    except (
-        GluonError
-    ):  # a part of the kernel that no trace has seen, or a place that tiles cannot have
+        alone = hoisted(tiled, other.jits)
+        if alone is not tiled:
+            tiled, other = alone, traced(alone)
+    except GluonError:  # a part of the kernel has no trace, or tiles cannot have a place
         return None
     loads = {place for place, name in other.functions.items() if name == "gl.portable.load"}
     return (tiled, other) if loads == other.copied and reads_tiles(other, target) else None

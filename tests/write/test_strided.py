@@ -143,3 +143,58 @@ def test_rows_end_with_the_matrix_of_a_batch(chosen_sources):
     text = " ".join(chosen_sources[0].split()).replace("( ", "(")
     assert "descriptor(a, [2147483647, M, K], [K * M, K, 1], [128, 64])" in text
     assert "[[matrix, " in text
+
+
+@gluon.jit(layouts="auto")
+def attention(q, k, v, out, length, scale, head_stride, stride, D: gl.constexpr, BM: gl.constexpr, BN: gl.constexpr):  # fmt: skip
+    """Attention of heads that lie anywhere, by pointers that begin at the head."""
+    head = gl.program_id(1).to(gl.int64) * head_stride
+    rows = gl.program_id(0) * BM + gl.arange(0, BM)
+    along, depth = gl.arange(0, BN), gl.arange(0, D)
+    inside = rows[:, None] < length
+    query = gl.load(q + head + rows[:, None] * stride + depth[None, :], mask=inside, other=0.0)
+    largest = gl.full([BM], float("-inf"), gl.float32)
+    total = gl.zeros([BM], gl.float32)
+    acc = gl.zeros([BM, D], gl.float32)
+    for start in range(0, length, BN):
+        keys = start + along
+        key = gl.load(
+            k + head + keys[None, :] * stride + depth[:, None],
+            mask=keys[None, :] < length,
+            other=0.0,
+        )
+        score = gl.portable.mma(query, key, gl.zeros([BM, BN], gl.float32)) * scale
+        score = gl.where(keys[None, :] < length, score, -1e30)
+        higher = gl.maximum(largest, gl.max(score, 1))
+        kept = gl.exp2(largest - higher)
+        weight = gl.exp2(score - higher[:, None])
+        total = total * kept + gl.sum(weight, 1)
+        value = gl.load(
+            v + head + keys[:, None] * stride + depth[None, :],
+            mask=keys[:, None] < length,
+            other=0.0,
+        )
+        acc = gl.portable.mma(weight.to(value.dtype), value, acc * kept[:, None])
+        largest = higher
+    result = (acc / total[:, None]).to(out.dtype.element_ty)
+    gl.store(out + head + rows[:, None] * stride + depth[None, :], result, mask=inside)
+
+
+def test_attention_by_pointers_on_tcgen05(chosen_sources):
+    """Keys behind the last one are those of no other head; tensors are [length, heads, D]."""
+    length, heads, d = 72, 2, 64
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal((length, heads, d)).astype(np.float16) for _ in range(3))
+    out = np.full_like(q, 7)
+    scale = d**-0.5 * np.log2(np.e)
+    attention[(1, heads)](
+        q, k, v, out, length, float(scale), d, heads * d, d, 128, 64,
+        num_warps=4, num_stages=2, target="sim:blackwell",
+    )  # fmt: skip
+    x, y, z = (one.astype(np.float32).transpose(1, 0, 2) for one in (q, k, v))
+    weight = np.exp2(x @ y.transpose(0, 2, 1) * scale)
+    wanted = weight / weight.sum(-1, keepdims=True) @ z
+    assert np.allclose(out.transpose(1, 0, 2), wanted, atol=5e-3)
+    text = " ".join(chosen_sources[0].split()).replace("( ", "(")
+    assert "descriptor(k, [2147483647, length, 2147483647], [head_stride, stride, 1]" in text
+    assert "tcgen05_mma" in text and "gl.load(" not in text.partition("tma_ring")[2]
