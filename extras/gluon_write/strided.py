@@ -31,7 +31,7 @@ from gluon_core import language, portable
 from gluon_write.axes import Axes
 from gluon_write.form import changed_copy, edited, free_name, one_line
 from gluon_write.index_forms import IndexForms, NoIndex, Range
-from gluon_write.loops import argument, operands_of, viewed
+from gluon_write.loops import argument, operands_of, reads, stores, viewed
 from gluon_write.polynomials import Monomial, Polynomial
 from gluon_write.sketch import Sketch, place_of
 from gluon_write.unread import without_unread
@@ -42,6 +42,7 @@ _ENDLESS = "2147483647"
 _MOST_RANK = 5
 _ALIGNED = 16  # bytes: places along a row are multiples
 _HINTS = ("cache_modifier", "eviction_policy")
+_CACHED = ("", ".ca", ".cg", ".cs", ".wb")  # hints that leave the order of accesses as it is
 _BITS = (16,)  # of elements that units read from shared memory
 _STORES = ("store", "masked_store")
 _Limit = tuple[Range, Polynomial]  # the numbers of a range are below a number
@@ -98,12 +99,18 @@ class _Reader(IndexForms):
         needed = self._operands()
         if not needed or any(self.called(n) is portable.descriptor for n in ast.walk(self.tree)):
             return None
+        if any("atomic" in op.name for op in self.drawn.program.walk_ops()):
+            return None  # they may order accesses, and copies by a unit have an order of their own
+        written = self._written()
         edits: list[tuple[ast.expr, str]] = []
         tiles: dict[ast.Call, _Tile] = {}
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Call) and self.called(node) in (language.load, language.store):
                 try:
-                    tiles[node] = self._tile(node)
+                    tile = self._tile(node)
+                    if self.called(node) is language.load and tile.base in written:
+                        raise NoIndex
+                    tiles[node] = tile
                 except NoIndex:
                     if node in needed:
                         raise
@@ -124,6 +131,27 @@ class _Reader(IndexForms):
             f"{indent}{name} = {self._maker(parts)}" for parts, name in names.items()
         ]
         return without_unread("\n".join(lines) + "\n", self.scope)
+
+    def _written(self) -> set[str]:
+        """Return the parameters through which the kernel may store."""
+        names: set[str] = set()
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Call) and self.called(node) is language.store:
+                pointer = argument(node, 0, "pointer")
+                names |= reads(pointer) if pointer is not None else set()
+            elif isinstance(node, ast.Call) and self._stores(self.called(node)):
+                names |= reads(node)
+        before: set[str] = set()
+        while names != before:
+            before = set(names)
+            for node in ast.walk(self.tree):
+                if isinstance(node, (ast.Assign, ast.AugAssign)) and stores(node) & names:
+                    names |= reads(node)
+        return names & self.pointers
+
+    def _stores(self, called: Any) -> bool:
+        """Return True for a function of the kernel that may store."""
+        return called in self.drawn.jits and "store" in called.src
 
     def _operands(self) -> list[ast.Call]:
         """Return the loads in loops of products that are operands of these."""
@@ -167,20 +195,23 @@ class _Reader(IndexForms):
         Raises:
             NoIndex: it is none.
         """
-        stores = self.called(node) is language.store
-        names = ("pointer", "value", "mask") if stores else ("pointer", "mask", "other")
+        writes = self.called(node) is language.store
+        names = ("pointer", "value", "mask") if writes else ("pointer", "mask", "other")
         words = dict(zip(names, node.args)) | {w.arg: w.value for w in node.keywords if w.arg}
         if len(node.args) > 3 or set(words) - {*names, *_HINTS}:
             raise NoIndex
         other = words.get("other")
         if other is not None and not (isinstance(other, ast.Constant) and other.value == 0):
             raise NoIndex
+        cached = words.get("cache_modifier")
+        if cached is not None and getattr(cached, "value", None) not in _CACHED:
+            raise NoIndex
         form = self.form_of(words["pointer"])
         base, nbytes = self._base(form, words["pointer"])
         rest = form - Polynomial.of(base)
         limits = self._limits(words.get("mask"))
         tile = self._placed(node, base, rest, limits, nbytes)
-        if stores and tile.flipped:
+        if writes and tile.flipped:
             raise NoIndex
         return tile
 

@@ -10,14 +10,13 @@ from gluon_write.branches import taken_alone
 from gluon_write.describe import described
 from gluon_write.hoist import hoisted
 from gluon_write.inline import inlined
+from gluon_write.preferred import chosen_form
 from gluon_write.sketch import Sketch
 from gluon_write.strided import strided
 from gluon_write.tiles_ahead import has_several_products, reads_tiles
 from gluon_write.walk import walking
 
-__all__ = ["strided_tiles_pay", "with_strided_tiles", "with_tiles"]
-
-_SHARED = "consumers=3"  # of a ring whose tiles three groups of rows share
+__all__ = ["with_strided_tiles", "with_tiles"]
 
 
 def with_tiles(
@@ -50,7 +49,7 @@ def with_strided_tiles(
     None where other loads than such tiles are operands, or the unit does not read them from shared memory.
     """
     unit = target.has("nvidia.wgmma") or target.has("nvidia.tcgen05")
-    if not unit or not target.has("nvidia.tma"):
+    if not unit or not target.has("nvidia.tma") or not _pays(target):
         return None
     try:
         alone = taken_alone(fn, drawn)
@@ -70,16 +69,10 @@ def with_strided_tiles(
     return (tiled, other) if loads == other.copied and reads_tiles(other, target) else None
 
 
-def strided_tiles_pay(drawn: Sketch, formed: Any, target: Target) -> bool:
-    """Return True if a form of a kernel with strided tiles takes less time than pointers.
+def _pays(target: Target) -> bool:
+    """Return True if tiles of strided pointers are to be tried: on tcgen05, and in partitions that a caller asks for.
 
     On an H200 a pipelined GEMM of 4096 took 1.04 times as long as by pointers, attention with a loop of its own for masked
-    steps, whose tiles two groups use, 1.05 times as long.
-
-    Args:
-        drawn: the traced kernel with strided tiles. formed: its form.
+    steps, whose tiles two groups use, 1.08 times as long.
     """
-    if "tma_ring" not in formed.src:
-        return False
-    shared = _SHARED in formed.src or target.has("nvidia.tcgen05")
-    return shared or not has_several_products(drawn, target)
+    return target.has("nvidia.tcgen05") or chosen_form() == "specialized"

@@ -7,6 +7,7 @@ import pytest
 
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_write.preferred import preferred_form
 
 pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
 
@@ -26,7 +27,7 @@ def product(a, b, c, M, N, K, stride, ends, BM: gl.constexpr, BN: gl.constexpr, 
     b_pointers = b + depth[:, None] * N + {columns}[None, :]
     acc = gl.zeros([BM, BN], gl.float32)
     for k in range(0, gl.cdiv(K, BK)):
-        x = gl.load(a_pointers, mask={mask}, other=0.0)
+        x = gl.load(a_pointers, mask={mask}, other=0.0{hint})
         y = gl.load(b_pointers, mask=depth[:, None] < K - k * BK, other=0.0)
         acc = gl.portable.mma(x, y, acc)
         a_pointers += BK
@@ -36,7 +37,7 @@ def product(a, b, c, M, N, K, stride, ends, BM: gl.constexpr, BN: gl.constexpr, 
 """
 FORM = {
     "rows": "(place * BM + gl.arange(0, BM)) % M", "columns": "(columns % N)",
-    "mask": "depth[None, :] < K - k * BK",
+    "mask": "depth[None, :] < K - k * BK", "hint": "",
     "inside": "(place * BM + gl.arange(0, BM) < M)[:, None] & (columns < N)[None, :]",
 }  # fmt: skip
 M, N, K = 150, 80, 80
@@ -53,9 +54,10 @@ def launched(folder, target="sim:hopper", **changes):
     a, b = (rng.standard_normal(shape).astype(np.float16) for shape in ((M, K), (K, N)))
     c = np.full((256, N), 7, np.float32)
     ends = np.array([K - 8], np.int32)
-    module.product[(2, 1)](
-        a, b, c, M, N, K, K, ends, 128, 128, 64, num_warps=8, num_stages=4, target=target
-    )
+    with preferred_form("specialized"):
+        module.product[(2, 1)](
+            a, b, c, M, N, K, K, ends, 128, 128, 64, num_warps=8, num_stages=4, target=target
+        )
     return c, a.astype(np.float32), b.astype(np.float32)
 
 
@@ -81,6 +83,7 @@ OTHERS = {
          "inside": STORED.format("256", "N")},
         (256, N),
     ),
+    "volatile": ({"hint": ', cache_modifier=".cv"'}, (M, N)),
     "columns": ({"columns": "((columns ^ 8) % N)", "inside": STORED.format("M", "64")}, (M, 64)),
 }  # fmt: skip
 
@@ -137,7 +140,10 @@ def test_rows_end_with_the_matrix_of_a_batch(chosen_sources):
     rng = np.random.default_rng(0)
     a, b = (rng.standard_normal((2, rows, K)).astype(np.float16) for rows in (M, N))
     c = np.zeros((2, M, N), np.float32)
-    batched[(2, 4)](a, b, c, M, N, K, 128, 64, 64, num_warps=8, num_stages=4, target="sim:hopper")
+    with preferred_form("specialized"):
+        batched[(2, 4)](
+            a, b, c, M, N, K, 128, 64, 64, num_warps=8, num_stages=4, target="sim:hopper"
+        )
     wanted = a.astype(np.float32) @ b.astype(np.float32).transpose(0, 2, 1)
     assert np.allclose(c, wanted, atol=1e-2)
     text = " ".join(chosen_sources[0].split()).replace("( ", "(")
