@@ -161,9 +161,7 @@ def _loss_launch(
     )
 
 
-ANEW_FROM = (
-    48  # elements of a thread; fewer leave room for enough programs if they are kept converted
-)
+ANEW_FROM = 48  # elements of a thread; fewer leave room for enough programs if they stay converted
 MOST_TO_COUNT = 2048  # programs that may add to one counter: more would wait for each other
 
 
