@@ -19,12 +19,9 @@ JOIN, JOIN_MORE = (
     3.0,
 )  # of a segment, with at most one program for each processor, and with more
 LAUNCHES = 4.0  # of the walks before
-RESULT_ALONE, TAKEN, ADDED, LAUNCH_ALONE = (
-    1.28,
-    0.3,
-    0.4,
-    10.0,
-)  # without the delta rule: of a chunk with its result and without, of a segment before, and of the walks before
+# Without the delta rule: of a chunk with its result and without, of a segment before, and of the walks before.
+RESULT_ALONE, TAKEN, ADDED, LAUNCH_ALONE = 1.12, 0.6, 0.75, 4.0
+BYTES_ALONE = 3.5e6  # of memory, in a microsecond of such a walk
 BYTES = 4.0e6  # of memory, in a microsecond
 COLUMNS = 64  # of a group of warps
 LEAST_CHUNKS = 4  # of a segment
@@ -41,6 +38,7 @@ class Walks(NamedTuple):
         delta: with the delta rule.
         channels: each channel of the keys has its own decays.
         processors: of the device.
+        shared: heads that have the same keys.
     """
 
     heads: int
@@ -50,6 +48,7 @@ class Walks(NamedTuple):
     delta: bool
     channels: bool
     processors: int
+    shared: int = 1
 
     @property
     def share(self) -> float:
@@ -80,7 +79,9 @@ class Walks(NamedTuple):
         programs = self.heads * segments * (self.columns // COLUMNS) / groups
         waves = max(programs / self.processors, 1.0)  # programs share a processor
         scale = waves * groups * self.share
-        memory = self.heads * self.chunks * 256 * (self.width + self.columns) / BYTES
+        memory = (
+            self.heads * self.chunks * 256 * (self.width / self.shared + self.columns) / BYTES_ALONE
+        )
         result = max(per_segment * RESULT_ALONE * scale, memory)
         if segments == 1:
             return result

@@ -110,7 +110,8 @@ class Sizes:
         if hopper:
             heads_of_all, channels = batch * heads, g.ndim == 4
             processors = multiprocessors(v)
-            walks = Walks(heads_of_all, chunks, width, columns, delta, channels, processors)
+            shared = heads // k.shape[2]
+            walks = Walks(heads_of_all, chunks, width, columns, delta, channels, processors, shared)
             segments, groups = least_time(walks)
         per_segment = -(-chunks // segments)
         segments = -(-chunks // max(per_segment, 1))
