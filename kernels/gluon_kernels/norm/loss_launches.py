@@ -55,8 +55,8 @@ def cross_entropy_plan(x: Tensor, labels: Tensor, ignored: int, keep: bool) -> P
     space = Workspace.of_rows(tiles, src.count)
     results = (*new, *space(x.device), None, None)
     # With fewer registers three programs of 16 warps have room on a processor in place of two.
-    least = tiles.num_warps == 16 and is_packed(src) and own_elements(tiles) <= ANEW_FROM
-    options = registers(40) if least else {}
+    bound = tiles.num_warps == 16 and is_packed(src) and not converts_again(src, tiles)
+    options = registers(40) if bound else {}
     launch = _loss_launch(src, labels, tiles, ignored, results, options)
     every = (0, 1, *places, *space.places(2 + len(makers)), None, None)
     return reading(sequence(2, makers, [(launch, every)], places, space.of(x)), src)
@@ -156,12 +156,22 @@ def _loss_launch(
         (*tensors, *sizes),
         tensors,
         options=options,
-        ANEW=is_packed(src) and own_elements(tiles) > ANEW_FROM,
+        ANEW=converts_again(src, tiles),
         **tiles.constants(),
     )
 
 
-ANEW_FROM = 48  # elements of a thread; fewer leave room for enough programs if they stay converted
+# Elements of a thread; fewer leave room for enough programs if they stay converted. With 16 warps three programs have 40 registers each.
+ANEW_FROM = 56
+ANEW_OF_SIXTEEN = 32
+
+
+def converts_again(src: Rows, tiles: Tiling) -> bool:
+    """Return True if threads convert their elements anew for the second pass, in place of keeping them in 32 bits."""
+    most = ANEW_OF_SIXTEEN if tiles.num_warps == 16 else ANEW_FROM
+    return is_packed(src) and own_elements(tiles) >= most
+
+
 MOST_TO_COUNT = 2048  # programs that may add to one counter: more would wait for each other
 
 

@@ -10,6 +10,8 @@ import torch.nn.functional as F
 
 import gluon_kernels as kernels
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
+from gluon_core.launch.jit import GluonJITFunction
+from gluon_core.registry.load import registry
 from gluon_kernels.norm import (
     gated,
     launches,
@@ -189,11 +191,29 @@ def test_threads_have_two_short_rows_of_a_softmax():
         assert (several.rows, several.num_warps) == rows_and_warps
 
 
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("rows, columns", [(140, 21504), (150, 16384), (150, 12000), (600, 20480)])
+def test_losses_of_long_rows_spill_nothing(rows, columns, monkeypatch):
+    compiled = []
+
+    def recorded(self, *arguments, grid, **options):
+        target = registry().target("sm_90")
+        compiled.append(self.warmup(*arguments, grid=grid, target=target, **options))
+        return lambda *values: None
+
+    monkeypatch.setenv("GLUON_TARGET", "sim:sm_90")
+    monkeypatch.setattr(GluonJITFunction, "prepare", recorded)
+    x = torch.empty(rows, columns, dtype=torch.bfloat16)
+    kernels.cross_entropy(x, torch.zeros(rows, dtype=torch.int64), reduction="none")
+    (report,) = [one.report() for one in compiled]
+    assert report.spills == 0 and report.registers <= 64
+
+
 @pytest.mark.parametrize("dtype, columns, anew", [
     (torch.bfloat16, 512, True), (torch.float16, 1000, True), (torch.bfloat16, 300, False), (torch.float32, 512, False),
 ])  # fmt: skip
 def test_losses_convert_many_elements_of_a_thread_anew(dtype, columns, anew, monkeypatch):
-    monkeypatch.setattr(loss_launches, "ANEW_FROM", 12)
+    monkeypatch.setattr(loss_launches, "ANEW_FROM", 13)
     x, labels = (torch.randn(5, columns) * 4).to(dtype), torch.arange(5) * 50
     x[1, ::3], x[2, 100] = -torch.inf, 60.0
     results = []
