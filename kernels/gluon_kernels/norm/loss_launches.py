@@ -85,6 +85,10 @@ def _tiles(src: Rows) -> Tiling:
     own, lanes = tiles.layout, tiles.layout.threads_per_warp[1]
     vector = own.size_per_thread[1]
     if is_packed(src) and tiles.parts * tiles.num_warps * tiles.pieces == 1:
+        if vector * src.tensor.element_size() < 16:
+            return packed(
+                tiles, src, 2
+            )  # as of softmax: a warp with one row of few elements would hardly load
         near = current_target().warp_size // lanes
         if 8 <= src.count / (near * processors) <= TURNS:
             return stacked(replace(tiles, rows=near), 8)
