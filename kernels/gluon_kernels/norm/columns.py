@@ -35,6 +35,7 @@ LOWEST = gl.constexpr(-3.3e38)  # a maximum that can be subtracted
 ROWS = 32  # of a step
 SHORT = 8 * ROWS  # up to which few programs are enough
 MOST_CHUNKS = 64
+HELD = 64  # elements of a thread that has all rows of its columns
 
 
 @gluon.jit
@@ -179,6 +180,19 @@ def running_sums_of_columns(
             before += gl.sum(x, axis=0)
 
 
+def _tile(size: int, inner: int, processors: int) -> tuple[int, int, gl.BlockedLayout]:
+    """Return the rows and columns of a step, and its layout: threads have adjacent columns of few rows, where these are enough for all processors."""
+    lanes = current_target().warp_size
+    rows = 1 << (size - 1).bit_length()
+    vector = min(HELD // rows, 8)
+    width = 4 * lanes * vector
+    if size <= ROWS and inner % vector == 0 and inner >= width * processors:
+        return rows, width, gl.BlockedLayout([rows, vector], [1, lanes], [1, 4], [1, 0])
+    width = 64 if inner >= 64 * processors else 32
+    across = min(lanes, width)
+    return ROWS, width, gl.BlockedLayout([4, 1], [-(-lanes // width), across], [4, 1], [1, 0])
+
+
 def columns_plan(
     kernel: Any, inputs: Sequence[Tensor], dim: int, dtype: torch.dtype, *more: Any
 ) -> Optional[Callable[..., Tensor]]:
@@ -195,15 +209,13 @@ def columns_plan(
     if not dense or not x.numel() or inner < 16 or outer >= 1 << 16:
         return None
     processors = multiprocessors(x)
-    width = 64 if inner >= 64 * processors else 32
+    rows, width, layout = _tile(size, inner, processors)
     blocks = -(-inner // width)
     chunk = size
     if size > SHORT and blocks * outer < processors:
         wanted = min(MOST_CHUNKS, -(-4 * processors // (blocks * outer)), -(-size // (2 * ROWS)))
         chunk = -(-size // (wanted * ROWS)) * ROWS
     chunks = -(-size // chunk)
-    lanes = current_target().warp_size
-    layout = gl.BlockedLayout([4, 1], [-(-lanes // width), min(lanes, width)], [4, 1], [1, 0])
     count = outer * chunks * inner
     scratch = allocator((2 * count,), torch.float32, x.device)
     empty = allocator(x.shape, dtype, x.device)
@@ -212,7 +224,7 @@ def columns_plan(
     def launch_of(step: int) -> Launch:
         tensors = (*inputs, empty(), scratch() if step else None)
         grid = (blocks, outer, chunks)
-        sizes = (size, inner, chunk, count, step, ROWS, width, layout, *more)
+        sizes = (size, inner, chunk, count, step, rows, width, layout, *more)
         return Launch(kernel, grid, (*tensors, *sizes), tensors, num_warps=4)
 
     if chunks > 1:

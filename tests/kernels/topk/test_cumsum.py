@@ -6,8 +6,10 @@ import pytest
 import torch
 
 from gluon_core.errors import ArgumentError, DtypeError
-from gluon_kernels import cumsum
+from gluon_kernels import cumsum, softmax
+from gluon_kernels.norm import columns, ops
 from gluon_kernels.topk import sums
+from tests.kernels.launched import launches_of
 
 pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
 
@@ -40,6 +42,27 @@ def test_columns_without_a_transposed_copy(shape, dim, monkeypatch):
     half = x.bfloat16()
     right = half.double().cumsum(dim).float()
     torch.testing.assert_close(cumsum(half, dim, dtype=torch.float32), right, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "shape, held",
+    [((13, 1040), [16, 4]), ((2, 30, 520), [32, 2]), ((5, 1200), [8, 8]), ((13, 1030), [4, 1])],
+)
+def test_threads_have_all_rows_of_short_columns(shape, held, monkeypatch):
+    for module in (sums, ops):
+        monkeypatch.setattr(module, "route", lambda *tensors: 1)
+    monkeypatch.setattr(columns, "multiprocessors", lambda tensor: 1)
+    sums._plans_of_columns.forget()
+    ops._softmaxes_of_columns.forget()
+    x = torch.randn(shape)
+    for op, right in ((cumsum, torch.cumsum), (softmax, torch.softmax)):
+        results = []
+        (launched,) = launches_of(lambda op=op: results.append(op(x, -2)), "sim:sm_90")
+        arguments = dict(zip(launched.kernel.arg_names, launched.arguments))
+        assert arguments["layout"].size_per_thread == held
+        torch.testing.assert_close(results[0], right(x, -2), rtol=1e-5, atol=1e-5)
+    sums._plans_of_columns.forget()
+    ops._softmaxes_of_columns.forget()
 
 
 def test_gradient_and_declaration():
