@@ -11,7 +11,7 @@ from gluon_certify.limits import not_modelled
 from gluon_certify.text import lines
 from tests import warm
 
-pytestmark = [pytest.mark.once, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.once, pytest.mark.sampled(2), pytest.mark.filterwarnings("ignore")]
 HEAD = """
 import numpy as np
 import gluon_core as gluon

@@ -15,7 +15,7 @@ from gluon_sim.errors import SimulatorError
 from tests.portable_kernels import products
 from tests.tables import mistakes
 
-pytestmark = [pytest.mark.once, pytest.mark.sampled(8)]
+pytestmark = [pytest.mark.once, pytest.mark.sampled(16)]
 
 TARGETS = ("sm_75", "sm_80", "sm_90", "sm_100", "sm_120", "gfx942", "gfx950", "gfx1201", "gfx1250")
 ASYNCHRONOUS = ("sm_90", "sm_100")

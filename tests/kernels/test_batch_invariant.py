@@ -14,7 +14,7 @@ from gluon_tune import numpy_of
 from tests.kernels import cases
 from tests.kernels.launched import on_target
 
-pytestmark = [pytest.mark.once, pytest.mark.sampled(12)]
+pytestmark = [pytest.mark.once, pytest.mark.sampled(24)]
 SIMULATED = ["sim:sm_90", "sim:gfx942"]
 
 
@@ -53,7 +53,7 @@ def product(target, a, b, c_type="float32", chunk=64, **choices):
     return args["c"]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 def test_products_of_one_row_and_of_many(target):
     """Programs share tiles of few rows, and keep those of many for themselves."""
     new = Arrays(target)
@@ -110,7 +110,7 @@ def normal(device, *shape):
     return torch.randn(shape, device=device).bfloat16()
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("columns", [300, 9000])
 def test_norms(device, columns):
     """The configuration comes from the columns alone."""
@@ -133,7 +133,7 @@ def test_latent_attention_of_one_token(device):
     assert torch.equal(one, many[2:])
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("causal", [False, True])
 def test_attention_of_packed_sequences(device, causal):
     ends = torch.tensor([0, 130, 170], dtype=torch.int32, device=device)

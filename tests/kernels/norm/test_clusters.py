@@ -11,7 +11,7 @@ from gluon_kernels.norm import ops, rows, tilings, views
 from gluon_kernels.norm.loss import losses_of
 from tests.kernels.launched import launches_of, on_target
 
-pytestmark = [pytest.mark.once]
+pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
 COLUMNS = 8216  # two tiles of four warps, the second in part
 EVEN = 8192  # whole tiles
 

@@ -11,7 +11,7 @@ from gluon_kernels.norm import launches as norm_launches
 from gluon_kernels.norm import ops, rows, tilings
 from tests.kernels.launched import launches_of, on_target
 
-pytestmark = [pytest.mark.once]
+pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
 LONG = 8219  # columns of rows that several programs share
 CASES = {
     "softmax": (kernels.softmax, lambda x, w, b: x.softmax(-1)),

@@ -24,7 +24,7 @@ from gluon_sim.settings import using
 from tests import warm
 from tests.backends.sim.hardware.boxes import F16_, REGISTERS, describe, numbers
 
-pytestmark = pytest.mark.sampled(2)
+pytestmark = pytest.mark.sampled(4)
 
 FLAT = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))
 L1 = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
