@@ -15,7 +15,7 @@ from gluon_cli.app import app
 from gluon_report import doctor
 from tests import warm
 
-pytestmark = [pytest.mark.once, pytest.mark.sampled(12)]
+pytestmark = [pytest.mark.once, pytest.mark.sampled(6)]
 
 ASKS = """
 import sys

@@ -11,7 +11,7 @@ from gluon_core.plugin.compiler import Compiler
 from gluon_report.report import pages_of
 from tests.report.pages import HERE, written
 
-pytestmark = [pytest.mark.once, pytest.mark.sampled(6)]
+pytestmark = [pytest.mark.once, pytest.mark.sampled(3)]
 
 
 def line_of(name, text):

@@ -23,7 +23,7 @@ from gluon_tune.report import effects, frontier, page
 from tests import warm
 from tests.tune import tasks
 
-pytestmark = [pytest.mark.once, pytest.mark.timeout(240), pytest.mark.sampled(6)]
+pytestmark = [pytest.mark.once, pytest.mark.timeout(240), pytest.mark.sampled(3)]
 
 ROOT = Path(__file__).parents[2]
 COUNT = tune.Settings(target="hopper", objective="registers")
@@ -187,7 +187,7 @@ with tune.Store(sys.argv[1]) as store:
 """
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "how", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.campaign)]
 )

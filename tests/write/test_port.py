@@ -14,7 +14,7 @@ from tests import warm
 
 torch = pytest.importorskip("torch")
 
-pytestmark = [pytest.mark.once, pytest.mark.sampled(48)]
+pytestmark = [pytest.mark.once, pytest.mark.sampled(24)]
 FOLDER = Path(__file__).parent / "triton_kernels"
 FILES = sorted(FOLDER.glob("*.py"))
 
@@ -47,7 +47,7 @@ def ported(tmp_path_factory):
 
 
 @pytest.mark.once
-@pytest.mark.sampled(128)
+@pytest.mark.sampled(64)
 @pytest.mark.parametrize("target", ["sim:hopper", "sim:gfx942", "sim:sm_80"])
 @pytest.mark.parametrize("case", list(cases()))
 def test_ported_kernels(ported, case, target, monkeypatch):

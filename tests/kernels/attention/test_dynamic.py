@@ -39,7 +39,7 @@ CALLS = {
 }
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", CALLS)
 def test_one_graph_serves_all_lengths(name):
     call, inputs = CALLS[name]

@@ -13,7 +13,7 @@ from gluon_kernels.attention import fp8, order
 from gluon_kernels.problem import error_of
 from tests.kernels.launched import launches_of
 
-pytestmark = [pytest.mark.once, pytest.mark.sampled(6)]
+pytestmark = [pytest.mark.once, pytest.mark.sampled(3)]
 
 
 @pytest.fixture(autouse=True)

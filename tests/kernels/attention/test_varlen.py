@@ -13,7 +13,7 @@ from gluon_kernels.problem import error_of
 from tests.kernels.launched import launches_of
 from tests.kernels.routes import route
 
-pytestmark = [pytest.mark.once, pytest.mark.sampled(48)]
+pytestmark = [pytest.mark.once, pytest.mark.sampled(24)]
 
 CASES = [pytest.param(s, id=str(i)) for i, s in enumerate(VARLEN_GRADIENTS.small)]
 
@@ -28,13 +28,13 @@ def hopper(monkeypatch):
         plans.forget()
 
 
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("shape", CASES)
 def test_every_form(shape):
     assert VARLEN_GRADIENTS.check(shape, "cpu") is None
 
 
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("number", [0, 2])
 def test_repeatable_gradients(number):
     before = torch.are_deterministic_algorithms_enabled()
@@ -45,7 +45,7 @@ def test_repeatable_gradients(number):
         torch.use_deterministic_algorithms(before)
 
 
-@pytest.mark.sampled(28)
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize("target", ["sim:sm_80", "sim:gfx942", "sim:sm_100"])
 def test_other_targets(target, monkeypatch):
     monkeypatch.setenv("GLUON_TARGET", target)
@@ -67,7 +67,7 @@ def test_launches_for_many_sequences(monkeypatch):
     assert VARLEN_GRADIENTS.check(shape, "cpu") is None
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("width, window", [(64, None), (64, (20, 0))])
 def test_tiles_of_three_groups(width, window, monkeypatch):
     """Long sequences of narrow heads have 192 rows to a tile."""
@@ -76,7 +76,7 @@ def test_tiles_of_three_groups(width, window, monkeypatch):
     assert VARLEN.check(shape, "cpu") is None
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("parts", [1, 2, 4])
 def test_programs_share_the_heads_of_queries(parts, monkeypatch):
     """Those of a head of keys, where programs are few; the gradients of their keys are added up later."""

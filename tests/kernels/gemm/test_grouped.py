@@ -11,7 +11,7 @@ from gluon_kernels.moe import layer, ops
 from gluon_kernels.moe.problem import GROUPED_MATMUL, MOE
 from gluon_kernels.problem import error_of
 
-pytestmark = [pytest.mark.once, pytest.mark.sampled(16)]
+pytestmark = [pytest.mark.once, pytest.mark.sampled(8)]
 
 
 @pytest.fixture(autouse=True)

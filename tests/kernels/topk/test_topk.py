@@ -10,7 +10,7 @@ from gluon_kernels import topk
 from gluon_kernels.topk import launches, ops, portable, whole
 from gluon_kernels.topk.problem import TOPK
 
-pytestmark = [pytest.mark.once, pytest.mark.sampled(24)]
+pytestmark = [pytest.mark.once, pytest.mark.sampled(12)]
 
 
 @pytest.fixture(autouse=True)
