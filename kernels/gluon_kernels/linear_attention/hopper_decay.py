@@ -28,13 +28,11 @@ DECAYS = gl.constexpr(4)  # chunks with decays in shared memory
 
 
 @gluon.constexpr_function
-def workers_of(groups, output, gated):
+def workers_of(groups, output):
     """Return the warps and the registers of a thread of each partition but the first: P takes four warps, decays and copies take one each."""
-    weighing = 1 if gated and output else 0
-    warps = [4] * (groups - 1 + weighing) + [1] * (2 if gated else 1)
-    registers = (
-        [184] * (groups - 1) + [104 if groups == 2 else 168] * weighing + [40] * (2 if gated else 1)
-    )
+    weighing = (4, 104 if groups == 2 else 168) if output else (1, 40)
+    warps = [4] * (groups - 1) + [weighing[0], 1, 1]
+    registers = [184] * (groups - 1) + [weighing[1], 40, 40]
     return warps, registers
 
 
@@ -156,60 +154,64 @@ def wait_for(barriers, nth, SLOTS: gl.constexpr, earlier: gl.constexpr = 0):
 @gluon.jit
 def fill_decays(slots, sources, sizes, SETTINGS: gl.constexpr):
     """Compute the decays of each chunk."""
-    C: gl.constexpr = SETTINGS[0]
-    gates, slopes, biases, length = sources
-    decays, written, used = slots
-    batch, head, _, first, last, _ = place_of(sizes, SETTINGS[2])
-    slope = None if slopes is None else gl.load(slopes + head).to(gl.float32)
-    bias = None if biases is None else gl.load(biases + head).to(gl.float32)
-    # Memory takes longer than a chunk: loads are two chunks ahead of their use.
-    gate = load_gates(gates, batch, head, sizes[0], length, first, C)
-    later = load_gates(gates, batch, head, sizes[0], length, first + 1, C)
-    for chunk in range(first, last):
-        now = gate
-        gate = later
-        later = load_gates(gates, batch, head, sizes[0], length, chunk + 2, C)
-        slot = wait_for(used, chunk - first, DECAYS, 1)
-        store_decays(slot_of(decays, slot), now, slope, bias, length - chunk * C, C, SETTINGS[6])
-        mbarrier.arrive(written.index(slot))
+    if SETTINGS[5]:
+        C: gl.constexpr = SETTINGS[0]
+        gates, slopes, biases, length = sources
+        decays, written, used = slots
+        batch, head, _, first, last, _ = place_of(sizes, SETTINGS[2])
+        slope = None if slopes is None else gl.load(slopes + head).to(gl.float32)
+        bias = None if biases is None else gl.load(biases + head).to(gl.float32)
+        # Memory takes longer than a chunk: loads are two chunks ahead of their use.
+        gate = load_gates(gates, batch, head, sizes[0], length, first, C)
+        later = load_gates(gates, batch, head, sizes[0], length, first + 1, C)
+        for chunk in range(first, last):
+            now = gate
+            gate = later
+            later = load_gates(gates, batch, head, sizes[0], length, chunk + 2, C)
+            slot = wait_for(used, chunk - first, DECAYS, 1)
+            store_decays(
+                slot_of(decays, slot), now, slope, bias, length - chunk * C, C, SETTINGS[6]
+            )
+            mbarrier.arrive(written.index(slot))
 
 
 @gluon.jit
 def weigh_chunks(ring, slots, own, skip, sizes, scale, SETTINGS: gl.constexpr):
     """Compute P of each chunk, while the queries and keys of the next one are multiplied."""
-    C: gl.constexpr = SETTINGS[0]
-    RATED: gl.constexpr = SETTINGS[7]
-    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, C, 16])
-    decays, decays_written, decays_used = slots
-    weights, written, used = own
-    _, head, _, first, last, _ = place_of(sizes, SETTINGS[2])
-    i = gl.arange(0, C, gl.SliceLayout(1, layout))[:, None]
-    j = gl.arange(0, C, gl.SliceLayout(0, layout))[None, :]
-    bounds = gl.where(i >= j, float("inf"), -float("inf"))
-    if SETTINGS[2] == 1:  # registers suffice: the compiler would compare in each chunk
-        bounds = gl.inline_asm_elementwise(
-            "mov.b32 $0, $1;", "=f,f", [bounds], gl.float32, False, 1
-        )
-    skips = None
-    if skip is not None:
-        skips = gl.where(i == j, gl.load(skip + head).to(gl.float32), 0.0)
-    zeros = gl.zeros([C, C], gl.float32, layout)
-    position = ring.consumer()
-    scores = warpgroup_mma_wait(0, deps=[scores_of(ring.wait(position), zeros)])
-    for chunk in range(first, last):
-        # Once more behind the last chunk, whose slot is there.
-        ahead = position.next((chunk + 1 < last).to(gl.int32))
-        coming = scores_of(ring.wait(ahead), zeros)
-        of_decays = wait_for(decays_written, chunk - first, DECAYS)
-        slot = wait_for(used, chunk - first, 2, 1)
-        store_weights(
-            weights.index(slot), scores, slot_of(decays, of_decays), bounds, skips, scale, RATED
-        )
-        mbarrier.arrive(written.index(slot))
-        mbarrier.arrive(decays_used.index(of_decays))
-        scores = warpgroup_mma_wait(0, deps=[coming])
-        ring.release(position)
-        position = ahead
+    if SETTINGS[1]:
+        C: gl.constexpr = SETTINGS[0]
+        RATED: gl.constexpr = SETTINGS[7]
+        layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, C, 16])
+        decays, decays_written, decays_used = slots
+        weights, written, used = own
+        _, head, _, first, last, _ = place_of(sizes, SETTINGS[2])
+        i = gl.arange(0, C, gl.SliceLayout(1, layout))[:, None]
+        j = gl.arange(0, C, gl.SliceLayout(0, layout))[None, :]
+        bounds = gl.where(i >= j, float("inf"), -float("inf"))
+        if SETTINGS[2] == 1:  # registers suffice: the compiler would compare in each chunk
+            bounds = gl.inline_asm_elementwise(
+                "mov.b32 $0, $1;", "=f,f", [bounds], gl.float32, False, 1
+            )
+        skips = None
+        if skip is not None:
+            skips = gl.where(i == j, gl.load(skip + head).to(gl.float32), 0.0)
+        zeros = gl.zeros([C, C], gl.float32, layout)
+        position = ring.consumer()
+        scores = warpgroup_mma_wait(0, deps=[scores_of(ring.wait(position), zeros)])
+        for chunk in range(first, last):
+            # Once more behind the last chunk, whose slot is there.
+            ahead = position.next((chunk + 1 < last).to(gl.int32))
+            coming = scores_of(ring.wait(ahead), zeros)
+            of_decays = wait_for(decays_written, chunk - first, DECAYS)
+            slot = wait_for(used, chunk - first, 2, 1)
+            store_weights(
+                weights.index(slot), scores, slot_of(decays, of_decays), bounds, skips, scale, RATED
+            )
+            mbarrier.arrive(written.index(slot))
+            mbarrier.arrive(decays_used.index(of_decays))
+            scores = warpgroup_mma_wait(0, deps=[coming])
+            ring.release(position)
+            position = ahead
 
 
 @gluon.jit
@@ -344,60 +346,18 @@ def recur_decaying(
         None if out_desc is None else tma_writer(out_desc),
         None if states_desc is None else tma_writer(states_desc),
     )
-    WORKERS: gl.constexpr = workers_of(GROUPS, OUTPUT, GATED)
+    WORKERS: gl.constexpr = workers_of(GROUPS, OUTPUT)
+    # Partitions that have nothing to do take warps that come with those of the copies.
     if GROUPS == 2:
         second = (
             None if out_desc is None else tma_writer(out_desc),
             None if states_desc is None else tma_writer(states_desc),
         )
-        if OUTPUT:
-            gl.warp_specialize(
-                [
-                    (walk_decaying, (ring, slots, own, first, states, sizes, scale, 0, SETTINGS)),
-                    (walk_decaying, (ring, slots, own, second, states, sizes, scale, 1, SETTINGS)),
-                    (weigh_chunks, (ring, slots, own, skip, sizes, scale, SETTINGS)),
-                    (fill_decays, (slots, sources, sizes, SETTINGS)),
-                    (copy_decaying, (ring, sizes, SHARED, SETTINGS)),
-                ],
-                WORKERS[0],
-                WORKERS[1],
-            )
-        elif GATED:
-            gl.warp_specialize(
-                [
-                    (walk_decaying, (ring, slots, own, first, states, sizes, scale, 0, SETTINGS)),
-                    (walk_decaying, (ring, slots, own, second, states, sizes, scale, 1, SETTINGS)),
-                    (fill_decays, (slots, sources, sizes, SETTINGS)),
-                    (copy_decaying, (ring, sizes, SHARED, SETTINGS)),
-                ],
-                WORKERS[0],
-                WORKERS[1],
-            )
-        else:
-            gl.warp_specialize(
-                [
-                    (walk_decaying, (ring, slots, own, first, states, sizes, scale, 0, SETTINGS)),
-                    (walk_decaying, (ring, slots, own, second, states, sizes, scale, 1, SETTINGS)),
-                    (copy_decaying, (ring, sizes, SHARED, SETTINGS)),
-                ],
-                WORKERS[0],
-                WORKERS[1],
-            )
-    elif OUTPUT:
         gl.warp_specialize(
             [
                 (walk_decaying, (ring, slots, own, first, states, sizes, scale, 0, SETTINGS)),
+                (walk_decaying, (ring, slots, own, second, states, sizes, scale, 1, SETTINGS)),
                 (weigh_chunks, (ring, slots, own, skip, sizes, scale, SETTINGS)),
-                (fill_decays, (slots, sources, sizes, SETTINGS)),
-                (copy_decaying, (ring, sizes, SHARED, SETTINGS)),
-            ],
-            WORKERS[0],
-            WORKERS[1],
-        )
-    elif GATED:
-        gl.warp_specialize(
-            [
-                (walk_decaying, (ring, slots, own, first, states, sizes, scale, 0, SETTINGS)),
                 (fill_decays, (slots, sources, sizes, SETTINGS)),
                 (copy_decaying, (ring, sizes, SHARED, SETTINGS)),
             ],
@@ -408,6 +368,8 @@ def recur_decaying(
         gl.warp_specialize(
             [
                 (walk_decaying, (ring, slots, own, first, states, sizes, scale, 0, SETTINGS)),
+                (weigh_chunks, (ring, slots, own, skip, sizes, scale, SETTINGS)),
+                (fill_decays, (slots, sources, sizes, SETTINGS)),
                 (copy_decaying, (ring, sizes, SHARED, SETTINGS)),
             ],
             WORKERS[0],
