@@ -158,28 +158,43 @@ def cleared(ROWS: gl.constexpr, BOXES: gl.constexpr, BITS: gl.constexpr, ABREAST
     return sums
 
 
+@gluon.constexpr_function
+def halvings(width, columns):
+    """Return the halves of an accumulator, of its rest and so on, until all of its first `columns` are in one: their width, and True if they are."""
+    halves = ()
+    while columns % width:
+        width //= 2
+        halves = (*halves, (width, columns >= width))
+        columns -= width if columns >= width else 0
+    return halves
+
+
 @gluon.jit
 def apart(sums, BOXES: gl.constexpr):
-    """Return accumulators as tensors of adjacent columns, without the columns that no product needs; `widths` gives their widths."""
+    """Return accumulators as tensors of adjacent columns, without the columns that no product needs; `halvings` gives their widths."""
     parts = ()
     for i in gl.static_range(len(BOXES)):
         if BOXES[i][0] == BOXES[i][1]:
             parts = parts + (sums[i],)
         else:
-            parts = parts + halves_of(sums[i], widths(BOXES[i][1]))
+            parts = parts + first_of(sums[i], halvings(BOXES[i][0], BOXES[i][1]))
     return parts
 
 
 @gluon.jit
-def halves_of(rest, WIDTHS: gl.constexpr):
-    """Return the first half of the columns, the first half of the others, and so on."""
+def first_of(rest, HALVES: gl.constexpr):
+    """Return those of the `halvings` of an accumulator that have no column in vain."""
     LIKE: gl.constexpr = rest.type.layout
     parts = ()
-    for i in gl.static_range(len(WIDTHS)):
-        halves = gl.permute(rest.reshape([rest.shape[0], 2, WIDTHS[i]]), (0, 2, 1))
+    for i in gl.static_range(len(HALVES)):
+        halves = gl.permute(rest.reshape([rest.shape[0], 2, HALVES[i][0]]), (0, 2, 1))
         first, second = gl.split(halves)
-        parts = parts + (gl.convert_layout(first, narrow(LIKE, WIDTHS[i])),)
-        rest = gl.convert_layout(second, narrow(LIKE, WIDTHS[i]))
+        first = gl.convert_layout(first, narrow(LIKE, HALVES[i][0]))
+        if HALVES[i][1]:
+            parts = parts + (first,)
+            rest = gl.convert_layout(second, narrow(LIKE, HALVES[i][0]))
+        else:
+            rest = first
     return parts
 
 

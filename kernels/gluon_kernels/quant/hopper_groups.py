@@ -17,6 +17,7 @@ from gluon_core.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 from gluon_kernels.dependent import wait_for_predecessor
+from gluon_kernels.gemm.hopper import apart
 from gluon_kernels.gemm.hopper_small_m import share_of
 from gluon_kernels.gemm.hopper_stream_k import (
     after,
@@ -36,7 +37,6 @@ from gluon_kernels.quant.hopper_folded import LESS, folded, folds, looked_up
 from gluon_kernels.quant.hopper_sums import (
     ROWS,
     added,
-    apart,
     boxes,
     buffers_of,
     end_of,

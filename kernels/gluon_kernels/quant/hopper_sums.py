@@ -9,7 +9,6 @@ from gluon_core import language as gl
 from gluon_core.language.nvidia.hopper import mbarrier
 from gluon_kernels.gemm.epilogue import activation, store_part, stored_rows
 from gluon_kernels.gemm.hopper import boxes as boxes_of
-from gluon_kernels.gemm.hopper import narrow
 from gluon_kernels.gemm.hopper_small_m import arrive, wait_for_all
 from gluon_kernels.gemm.hopper_stream_k import places_of
 
@@ -27,46 +26,6 @@ def boxes(block):
     """Return the accumulators of the rows of `x` of a tile, as those of other products, or one of which up to a fifth is in vain."""
     width = 1 << (block - 1).bit_length()
     return ((width, block),) if width - block <= block // 4 else boxes_of(block)
-
-
-@gluon.constexpr_function
-def halvings(width, columns):
-    """Return the halves of an accumulator, of its rest and so on, until all of its first `columns` are in one: their width, and True if they are."""
-    halves = ()
-    while columns % width:
-        width //= 2
-        halves = (*halves, (width, columns >= width))
-        columns -= width if columns >= width else 0
-    return halves
-
-
-@gluon.jit
-def apart(sums, BOXES: gl.constexpr):
-    """Return accumulators as tensors of adjacent columns, without the columns that no product needs."""
-    parts = ()
-    for i in gl.static_range(len(BOXES)):
-        if BOXES[i][0] == BOXES[i][1]:
-            parts = parts + (sums[i],)
-        else:
-            parts = parts + first_of(sums[i], halvings(BOXES[i][0], BOXES[i][1]))
-    return parts
-
-
-@gluon.jit
-def first_of(rest, HALVES: gl.constexpr):
-    """Return those of the `halvings` of an accumulator that have no column in vain."""
-    LIKE: gl.constexpr = rest.type.layout
-    parts = ()
-    for i in gl.static_range(len(HALVES)):
-        halves = gl.permute(rest.reshape([rest.shape[0], 2, HALVES[i][0]]), (0, 2, 1))
-        first, second = gl.split(halves)
-        first = gl.convert_layout(first, narrow(LIKE, HALVES[i][0]))
-        if HALVES[i][1]:
-            parts = parts + (first,)
-            rest = gl.convert_layout(second, narrow(LIKE, HALVES[i][0]))
-        else:
-            rest = first
-    return parts
 
 
 @gluon.jit
