@@ -32,7 +32,7 @@ from gluon_core.layouts.base import Layout
 from gluon_core.plugin.backend import Backend
 from gluon_core.registry.load import registry
 from gluon_core.simulation.evidence import refused
-from gluon_runtime.calls import Calls, Hit, Watch
+from gluon_runtime.calls import Calls, Hit
 from gluon_runtime.grid import measured
 from gluon_runtime.rules import ABSENT, RULES
 
@@ -41,6 +41,7 @@ __all__ = ["OBSERVERS", "Dispatcher"]
 # Each is called with the source, target, options and grid (None: no program ran) of every launch that
 # takes no fast way; while a launch hook of Triton's is set, none does.
 OBSERVERS: list[Callable[..., None]] = []
+_HOOKS = ("launch_enter_hook", "launch_exit_hook")  # of Triton
 
 
 def _door(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -74,12 +75,16 @@ class Dispatcher(Calls):
         self.names = tuple(p.name for p in self.parameters)
         self.forms = Forms(kernel, self.names)
         runtime = self._runtime = _triton.knobs.runtime
-        names = ("launch_enter_hook", "launch_exit_hook")
-        enter, leave = (getattr(type(runtime), name, None) for name in names)  # nobody set one
-        listeners = (*(getattr(hook, "calls", ()) for hook in (enter, leave)), kernel.pre_run_hooks)
-        globals_read = self.forms.globals, self.forms.globals_changed
-        watch = Watch(runtime, enter, leave, listeners, *globals_read)
-        super().__init__(kernel.__name__, [p.of_call() for p in self.parameters], RULES, watch)
+        hooks = [(n, getattr(type(runtime), n, None)) for n in _HOOKS]  # nobody set one
+
+        def replaced() -> bool:
+            return any(getattr(runtime, name) is not hook for name, hook in hooks)
+
+        watched = [getattr(runtime, "__dict__", [True]), replaced]
+        for hook in (*(getattr(hook, "calls", ()) for _, hook in hooks), kernel.pre_run_hooks):
+            watched += [hook, lambda: True]
+        watched += [self.forms.globals, self.forms.globals_changed]
+        super().__init__(kernel.__name__, [p.of_call() for p in self.parameters], RULES, watched)
 
     # -- as one of `calls` -----------------------------------------------------------------------------
 

@@ -26,20 +26,10 @@ typedef struct {
 #define FLAG_NAN 16 /* the lower bits are the rank */
 #define FLAG_ROUND 32
 
+/* A compiled kernel on a device; see `content`. */
 typedef struct {
-    Key key;
-    unsigned char map[MAP_BYTES];
-} Entry;
-
-/* Descriptors come again and again with the same tensor, from fresh objects too: two places for
- * each key, no allocation. The interpreter's lock protects it. */
-static Entry cache[CACHE_SIZE];
-
-/* A compiled kernel on a device, in a capsule. */
-typedef struct {
-    PyObject *owner; /* keeps all objects below alive */
     PyObject *device;
-    int index;                         /* the same as `device` */
+    int index;                         /* the same */
     int (*current_device)(int *index); /* cuCtxGetDevice; NULL where there is one device */
     LaunchEx call;
     PyObject *stand_in; /* where `call` is NULL: f(address of a Config, address of the parameters) -> status */
@@ -58,39 +48,20 @@ typedef struct {
 } Launch;
 
 /* Attributes of objects of Python; PyInit__engine interns them. */
-enum { ARRAY_STRUCT, BASE, BLOCK_SHAPE, DATA_PTR, DICT, ENTER, ENTRY, LAYOUT, LEAVE, PADDING, ROUND, RUN, SELF,
-       SHAPE, STRIDES, NAMES };
+enum { ARRAY_STRUCT, BASE, BLOCK_SHAPE, DATA_PTR, DICT, ENTRY, LAYOUT, PADDING, ROUND, RUN, SELF, SHAPE, STRIDES, NAMES };
 static const char *const texts[NAMES] = {
-    "__array_struct__",
-    "base",   "block_shape",      "data_ptr", "__dict__",          "launch_enter_hook", "entry",
-    "layout", "launch_exit_hook", "padding",  "round_f32_to_tf32", "run",               "__self__",
-    "shape",  "strides"};
+    "__array_struct__", "base",   "block_shape", "data_ptr",          "__dict__", "entry", "layout",
+    "padding",          "round_f32_to_tf32", "run", "__self__", "shape", "strides"};
 static PyObject *names[NAMES];
 
-#define LAUNCH "gluon.launch" /* the names of capsules */
-#define HANDLE "gluon.handle"
-
-/* Free the content of a capsule, which begins with its owner. */
-static void destroy(PyObject *capsule)
+/* Return the structure in a tuple, which also owns its objects. */
+static const void *content(PyObject *tuple, size_t size)
 {
-    PyObject **content = PyCapsule_GetPointer(capsule, PyCapsule_GetName(capsule));
-    Py_XDECREF(*content);
-    PyMem_Free(content);
-}
-
-/* Return a capsule with a copy of a structure that begins with its owner, a reference that is given up. */
-static PyObject *enclose(const void *source, size_t size, const char *name)
-{
-    PyObject **copy = PyMem_Malloc(size);
-    if (copy == NULL)
-        return PyErr_NoMemory();
-    memcpy(copy, source, size);
-    PyObject *capsule = *copy == NULL ? NULL : PyCapsule_New(copy, name, destroy);
-    if (capsule == NULL) {
-        Py_XDECREF(*copy);
-        PyMem_Free(copy);
-    }
-    return capsule;
+    PyObject *bytes = PyTuple_GetItem(tuple, 0);
+    if (bytes != NULL && PyBytes_Size(bytes) == (Py_ssize_t)size)
+        return PyBytes_AsString(bytes);
+    PyErr_SetString(PyExc_TypeError, "not an object of the launch engine");
+    return NULL;
 }
 
 /* Return whether an integer parameter holds a number; its letter is that of the struct module, where upper case is
@@ -298,42 +269,17 @@ static int read_fields(PyObject *descriptor, PyObject *fields, Key *key)
     return 0;
 }
 
-static uint64_t hash_words(const uint64_t *words, size_t count)
+/* Return a map as bytes; im2col, no such driver, or a refusal: Python encodes it, or says why not. */
+static PyObject *new_map(const Launch *self, int number, PyObject *descriptor, const Key *key)
 {
-    uint64_t hash = 0xcbf29ce484222325u;
-    for (size_t i = 0; i < count; i++) /* the products do not wait for each other */
-        hash = (hash << 7 | hash >> 57) ^ words[i] * 0x9e3779b97f4a7c15u;
-    return hash ^ hash >> 32;
-}
-
-/* Encode a map; im2col, no such driver, or a refusal: Python encodes it, or says why not. */
-static int new_map(const Launch *self, int number, PyObject *descriptor, const Key *key, unsigned char *map)
-{
+    _Alignas(64) char map[MAP_BYTES];
     const MapKind *kind = &self->maps[number];
-    char *bytes;
-    Py_ssize_t size;
     if (kind->tiled && self->encode_tiled != NULL &&
         encode_map(self->encode_tiled, kind, key->address, (const uint64_t *)key->shape,
                    (const uint64_t *)key->strides, key->flags & FLAG_ROUND, key->flags & FLAG_NAN,
                    self->unmark, map) == 0)
-        return 0;
-    OWNED PyObject *encoded = PyObject_CallFunction(self->encode, "iO", number, descriptor);
-    if (encoded == NULL || PyBytes_AsStringAndSize(encoded, &bytes, &size) < 0 || size != MAP_BYTES)
-        return -1;
-    memcpy(map, bytes, MAP_BYTES);
-    return 0;
-}
-
-/* Return the map of a descriptor that was encoded before; else the empty or first of its two places. */
-static Entry *find_map(const Key *key, int *known)
-{
-    size_t place = hash_words((const uint64_t *)key, sizeof *key / sizeof(uint64_t)) % CACHE_SIZE;
-    Entry *first = &cache[place], *second = &cache[place ^ 1];
-    *known = memcmp(&first->key, key, sizeof *key) == 0;
-    if (*known)
-        return first;
-    *known = memcmp(&second->key, key, sizeof *key) == 0;
-    return *known || (first->key.number && !second->key.number) ? second : first;
+        return PyBytes_FromStringAndSize(map, MAP_BYTES);
+    return PyObject_CallFunction(self->encode, "iO", number, descriptor);
 }
 
 /* Put one argument that is no descriptor; little-endian, so narrow types are at the start of their slots. */

@@ -6,8 +6,7 @@
  */
 
 #define MAX_OPTIONS 16
-#define MOST_CALLS 4096 /* kept for a kernel; then all are forgotten */
-#define BUCKETS 256
+#define MAX_WATCHED 5
 
 typedef struct {
     PyObject *name, *otherwise; /* otherwise: the default, or NULL */
@@ -15,17 +14,7 @@ typedef struct {
 } Parameter;
 
 enum { RESULT = 3, GRID, LEFT, HIT }; /* places of a `calls.Hit`: its result, grid and constants, and their end */
-
-/* The answer to a call. */
-typedef struct Known {
-    struct Known *next; /* of the same bucket */
-    uint64_t hash;
-    const Launch *launch; /* NULL: Python makes it */
-    PyObject *answer;    /* a tuple that owns these, and the objects whose addresses are words: */
-    PyObject *hit, *stream_of;
-    size_t count;
-    uint64_t words[];
-} Known;
+enum { WHAT, STREAM_OF, ANSWERED };    /* places of an answer: the hit, these and its result; launch and owners follow */
 
 typedef struct {
     PyObject_HEAD
@@ -33,56 +22,29 @@ typedef struct {
     Parameter parameters[MAX_PARAMETERS];
     Py_ssize_t count, positional;
     PyObject *absent; /* the value of a constant that a call leaves out */
-    PyObject *runtime, *enter, *leave, *listeners[3]; /* see Watch in calls.py; runtime may be None */
-    PyObject *settings; /* the dictionary of `runtime`, empty where nobody set a hook; or None */
-    PyObject *globals, *changed;
+    PyObject *watched[2 * MAX_WATCHED]; /* lists and dictionaries, each with a function; see `Calls` in calls.py */
     PyObject *stream; /* the name that calls give a stream by, or None */
     PyObject *is_small; /* returns whether the storage of a tensor is small */
     int ranged;         /* that matters */
     PyObject *equals;   /* see `Reader`; the constants that calls may have equals of */
     Rules rules;
-    Known *table[BUCKETS];
-    size_t used;
+    Table table; /* the answers */
     PyObject *latest, *bound; /* the last function of `over` for a grid of known sizes, its tuple, */
     unsigned int sizes[3];    /* and these */
 } Calls;
 
-/* Find the link to the answer of a call, or the end of its bucket. */
-static Known **find(Calls *self, const Reader *key, uint64_t hash)
-{
-    Known **link = &self->table[hash % BUCKETS];
-    while (*link != NULL &&
-           ((*link)->hash != hash || (*link)->count != key->words ||
-            memcmp((*link)->words, key->word, key->words * sizeof *key->word) != 0))
-        link = &(*link)->next;
-    return link;
-}
-
-static int has_some(PyObject *list)
-{
-    return Py_TYPE(list) == &PyList_Type ? Py_SIZE(list) != 0 : PyObject_IsTrue(list) != 0;
-}
-
-static int is_still(PyObject *object, PyObject *name, PyObject *expected)
-{
-    OWNED PyObject *now = PyObject_GetAttr(object, name);
-    return now == expected;
-}
-
-/* Return whether somebody listens to launches, or a global has another value: Python's part. */
+/* Return whether Python has to look at a call: one of the lists has entries, and its function says so. */
 static int is_watched(const Calls *self)
 {
-    if (self->runtime == Py_None)
-        return 0;
-    if (has_some(self->listeners[0]) || has_some(self->listeners[1]) || has_some(self->listeners[2]))
-        return 1;
-    if ((self->settings == Py_None || PyDict_Size(self->settings) > 0) &&
-        (!is_still(self->runtime, names[ENTER], self->enter) || !is_still(self->runtime, names[LEAVE], self->leave)))
-        return 1;
-    if (!has_some(self->globals))
-        return 0;
-    OWNED PyObject *changed = PyObject_CallNoArgs(self->changed);
-    return changed == NULL || PyObject_IsTrue(changed) != 0;
+    for (int i = 0; i < 2 * MAX_WATCHED && self->watched[i] != NULL; i += 2) {
+        PyObject *list = self->watched[i];
+        if (PyList_CheckExact(list) ? Py_SIZE(list) == 0 : PyObject_Size(list) == 0)
+            continue;
+        OWNED PyObject *answer = PyObject_CallNoArgs(self->watched[i + 1]);
+        if (answer == NULL || PyObject_IsTrue(answer) != 0)
+            return 1;
+    }
+    return 0;
 }
 
 /* Read an int, or a tuple of one to three, that a device takes and that is not empty. */
@@ -177,54 +139,46 @@ static PyObject *decide(Calls *self, PyObject *grid, PyObject *const *args, Py_s
 
 /* Launch over a grid, which may be a function. Return NULL with an exception of that function, or without one: then
  * nothing was launched, and `*asked` is the grid that the function gave. `fixed`: the grid has the latest sizes. */
-static PyObject *answer(const Calls *self, PyObject *grid, int fixed, Call *call, const Known *known, PyObject **asked)
+static PyObject *answer(const Calls *self, PyObject *grid, int fixed, Call *call, const Launch *launch, PyObject *known,
+                        PyObject **asked)
 {
     unsigned int sizes[3];
-    grid = grid == Py_None ? PyTuple_GetItem(known->hit, GRID) : grid;
+    grid = grid == Py_None ? PyTuple_GetItem(PyTuple_GetItem(known, WHAT), GRID) : grid;
     if (fixed)
         memcpy(sizes, self->sizes, sizeof sizes);
     else if (read_grid(grid, sizes) < 0) {
         if (!PyCallable_Check(grid))
             return NULL;
-        *asked = ask_grid(self, grid, call->values, PyTuple_GetItem(known->hit, LEFT));
+        *asked = ask_grid(self, grid, call->values, PyTuple_GetItem(PyTuple_GetItem(known, WHAT), LEFT));
         if (*asked == NULL || read_grid(*asked, sizes) < 0)
             return NULL;
         Py_CLEAR(*asked);
     }
-    if (send(known->launch, known->stream_of, &call->reader, NULL, sizes, call->stream) == 0)
-        return Py_NewRef(PyTuple_GetItem(known->hit, RESULT));
+    if (send(launch, PyTuple_GetItem(known, STREAM_OF), &call->reader, NULL, sizes, call->stream) == 0)
+        return Py_NewRef(PyTuple_GetItem(known, ANSWERED));
     PyErr_Clear(); /* Python tries again, or says why not */
     return NULL;
 }
 
 /* Have Python make a launch that is none of this engine, on another device, or that failed. */
-static PyObject *run(Calls *self, const Call *call, const Known *known, PyObject *grid)
+static PyObject *run(Calls *self, const Call *call, PyObject *known, PyObject *grid)
 {
     OWNED PyObject *values = tuple_of(NULL, call->values, self->count);
-    PyObject *door = (PyObject *)self, *stream = call->stream == NULL ? Py_None : call->stream;
-    return values == NULL ? NULL : PyObject_CallMethodObjArgs(door, names[RUN], known->hit, grid, stream, values, NULL);
+    PyObject *door = (PyObject *)self, *hit = PyTuple_GetItem(known, WHAT);
+    PyObject *stream = call->stream == NULL ? Py_None : call->stream;
+    return values == NULL ? NULL : PyObject_CallMethodObjArgs(door, names[RUN], hit, grid, stream, values, NULL);
 }
 
-/* Find the answer of a call, by its constants or by equal ones. */
-static Known *search(Calls *self, Call *call)
+/* Return the answer of a call, by its constants or by equal ones. */
+static const Known *search(Calls *self, Call *call)
 {
-    int again = 0;
-    Known *found = NULL;
-    do
-        if (read_call(self, call, again ? self->equals : NULL, NULL, NULL) < 0 ||
-            (found = *find(self, &call->reader, hash_words(call->reader.word, call->reader.words))) != NULL)
-            return found;
-    while (again++ == 0 && PyDict_Size(self->equals) > 0);
-    return NULL;
-}
-
-/* Return whether tensors of a call say on which device it is launched. */
-static int names_device(const Reader *from)
-{
-    for (size_t i = 0; i < from->leaves; i++)
-        if (from->leaf[i].what == ADDRESS || from->leaf[i].what == DESCRIPTOR)
-            return 1;
-    return 0;
+    const Known *known = NULL;
+    for (int again = 0; known == NULL && (!again || (again == 1 && PyDict_Size(self->equals) > 0)); again++) {
+        if (read_call(self, call, again ? self->equals : NULL, NULL, NULL) < 0)
+            return NULL;
+        known = find(&self->table, call->reader.word, call->reader.words);
+    }
+    return known;
 }
 
 /* `kernel[grid](...)`; `bound` is a tuple of the calls and the grid. */
@@ -232,22 +186,22 @@ static PyObject *over_call(PyObject *bound, PyObject *const *args, Py_ssize_t co
 {
     Calls *self = (Calls *)PyTuple_GetItem(bound, 0);
     PyObject *result = NULL, *grid = PyTuple_GetItem(bound, 1);
-    OWNED PyObject *asked = NULL, *kept = NULL;
+    OWNED PyObject *asked = NULL, *known = NULL;
+    const Launch *launch = NULL;
+    const Known *found;
     Call call;
-    Known known, *found;
     int elsewhere = 0;
     if (place_arguments(self, args, count, keywords, &call) < 0 || is_watched(self) ||
         (found = search(self, &call)) == NULL ||
-        (found->launch != NULL && (elsewhere = is_elsewhere(found->launch)) && !names_device(&call.reader))) {
+        ((launch = found->part) != NULL && (elsewhere = is_elsewhere(launch)) && !call.reader.placed)) {
         PyErr_Clear();
         return decide(self, grid, args, count, keywords);
     }
-    known = *found; /* functions that are called from here on may make this object forget the call */
-    kept = Py_NewRef(known.answer);
-    if (known.launch != NULL && !elsewhere)
-        result = answer(self, grid, bound == self->bound, &call, &known, &asked);
+    known = Py_NewRef(found->answer); /* functions that are called from here on may make this object forget the call */
+    if (launch != NULL && !elsewhere)
+        result = answer(self, grid, bound == self->bound, &call, launch, known, &asked);
     if (result == NULL && !PyErr_Occurred()) /* a function for the grid has been asked once */
-        result = run(self, &call, &known, asked == NULL || PyCallable_Check(asked) ? grid : asked);
+        result = run(self, &call, known, asked == NULL || PyCallable_Check(asked) ? grid : asked);
     return result;
 }
 
@@ -275,21 +229,9 @@ static PyObject *calls_over(PyObject *object, PyObject *grid)
     return function;
 }
 
-static void release(Known *known)
-{
-    Py_XDECREF(known->answer);
-    PyMem_Free(known);
-}
-
 static void forget_calls(Calls *self)
 {
-    Known *known;
-    self->used = 0;
-    for (size_t i = 0; i < BUCKETS; i++)
-        while ((known = self->table[i]) != NULL) {
-            self->table[i] = known->next;
-            release(known);
-        }
+    forget(&self->table);
     if (self->equals != NULL)
         PyDict_Clear(self->equals);
 }
@@ -298,41 +240,22 @@ static void forget_calls(Calls *self)
 static PyObject *calls_remember(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
 {
     Calls *self = (Calls *)object;
-    Known fresh;
     Call call;
     int ranged = count == 5 ? PyObject_IsTrue(args[3]) : 0;
-    if (count != 5 || !PyTuple_Check(args[0]) || PyTuple_Size(args[0]) != HIT || !PyTuple_Check(args[4]))
+    const Launch *launch = count != 5 || args[1] == Py_None ? NULL : content(args[1], sizeof *launch);
+    if (PyErr_Occurred() || count != 5 || !PyTuple_Check(args[0]) || PyTuple_Size(args[0]) != HIT || !PyTuple_Check(args[4]))
         return PyErr_Format(PyExc_TypeError, "remember takes a hit, a launch, a stream, whether it is ranged, and classes");
-    fresh.hit = args[0];
-    fresh.launch = args[1] == Py_None ? NULL : PyCapsule_GetPointer(args[1], LAUNCH);
-    fresh.stream_of = args[2];
-    OWNED PyObject *owners = PyList_New(0), *answer = Py_BuildValue("OOOO", args[0], args[1], args[2], owners);
-    if (answer == NULL || PyErr_Occurred())
-        return NULL;
-    if ((ranged && !self->ranged) || self->used >= MOST_CALLS)
+    if ((ranged && !self->ranged) || self->table.used == MOST_KNOWN)
         forget_calls(self);
     self->ranged |= ranged;
-    if (place_arguments(self, args + count, 0, keywords, &call) < 0 ||
+    OWNED PyObject *owners = PyList_New(0);
+    if (owners == NULL || place_arguments(self, args + count, 0, keywords, &call) < 0 ||
         read_call(self, &call, self->equals, owners, args[4]) < 0 || PyErr_Occurred()) {
         PyErr_Clear();
         Py_RETURN_FALSE;
     }
-    fresh.count = call.reader.words;
-    fresh.hash = hash_words(call.reader.word, fresh.count);
-    Known **link = find(self, &call.reader, fresh.hash), *before = *link;
-    fresh.next = before == NULL ? NULL : before->next;
-    size_t bytes = fresh.count * sizeof *fresh.words;
-    Known *known = PyMem_Malloc(sizeof *known + bytes);
-    if (known == NULL)
-        return PyErr_NoMemory();
-    *known = fresh;
-    known->answer = moved(&answer);
-    memcpy(known->words, call.reader.word, bytes);
-    *link = known;
-    self->used += before == NULL;
-    if (before != NULL)
-        release(before);
-    Py_RETURN_TRUE;
+    PyObject *answer = PyTuple_Pack(5, args[0], args[2], PyTuple_GetItem(args[0], RESULT), args[1], owners);
+    return keep(&self->table, call.reader.word, call.reader.words, answer, launch) < 0 ? NULL : PyBool_FromLong(1);
 }
 
 static PyObject *calls_forget(PyObject *object, PyObject *Py_UNUSED(ignored))
@@ -348,7 +271,7 @@ static int calls_traverse(PyObject *object, visitproc visit, void *arg)
     Py_VISIT(self->equals);
     Py_VISIT(self->latest);
     for (size_t i = 0; i < BUCKETS; i++)
-        for (const Known *known = self->table[i]; known != NULL; known = known->next)
+        for (const Known *known = self->table.bucket[i]; known != NULL; known = known->next)
             Py_VISIT(known->answer);
     Py_VISIT(Py_TYPE(object));
     return 0;
@@ -394,19 +317,19 @@ static int declare(Calls *self, PyObject *parameters)
 static int calls_init(PyObject *object, PyObject *args, PyObject *Py_UNUSED(keywords))
 {
     Calls *self = (Calls *)object;
-    PyObject *parameters;
+    PyObject *parameters, *watched;
     if (self->owner != NULL)
         PyErr_SetString(PyExc_TypeError, "Calls.__init__ was called before");
     if (self->owner != NULL || (self->equals = PyDict_New()) == NULL)
         return -1;
     Py_INCREF(self->owner = args);
-    return PyArg_ParseTuple(args, "O!O(OOO(OOO)OO)OOO(LLLL)", &PyTuple_Type, &parameters, &self->absent,
-                            &self->runtime, &self->enter, &self->leave, &self->listeners[0],
-                            &self->listeners[1], &self->listeners[2], &self->globals, &self->changed, &self->settings,
-                            &self->stream, &self->is_small, &self->rules.divides, &self->rules.constant,
-                            &self->rules.least, &self->rules.most)
-               ? declare(self, parameters)
-               : -1;
+    if (!PyArg_ParseTuple(args, "O!OO!OO(LLLL)", &PyTuple_Type, &parameters, &self->absent, &PyTuple_Type, &watched,
+                          &self->stream, &self->is_small, &self->rules.divides, &self->rules.constant,
+                          &self->rules.least, &self->rules.most))
+        return -1;
+    for (Py_ssize_t i = 0; i < PyTuple_Size(watched) && i < 2 * MAX_WATCHED; i++)
+        self->watched[i] = PyTuple_GetItem(watched, i);
+    return declare(self, parameters);
 }
 
 static PyMethodDef calls_methods[] = {

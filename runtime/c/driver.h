@@ -104,23 +104,16 @@ static inline void put_described(Packed *to, const uint64_t *shape, const uint64
         put_word(to, i < rank ? shape[i] : strides[i - rank]);
 }
 
-/* Return IEEE 754 binary16, rounded once, to nearest even: the sum with 1.5 * 2^52 units of the last place has the
- * units in its lowest bits. */
-static uint16_t to_half(double value)
+/* Return IEEE 754 binary16, rounded once, to nearest even: beyond 2^52, doubles are whole numbers. */
+static __attribute__((noinline)) uint16_t to_half(double value)
 {
-    uint64_t bits, magic, units;
-    double sum;
-    memcpy(&bits, &value, sizeof bits);
-    uint16_t sign = (uint16_t)(bits >> 48 & 0x8000);
-    int exponent = (int)(bits >> 52 & 0x7ff) - 1023;
-    if (exponent > 15)
+    int exponent, sign = signbit(value) ? 0x8000 : 0;
+    if (!(fabs(value) < 65536))
         return (uint16_t)(sign | 0x7c00 | (value != value ? 0x200 : 0));
-    exponent = exponent < -14 ? -14 : exponent;
-    magic = (uint64_t)(exponent + 42 + 1023) << 52 | UINT64_C(1) << 51;
-    memcpy(&sum, &magic, sizeof sum);
-    sum += sign ? -value : value;
-    memcpy(&units, &sum, sizeof units);
-    return (uint16_t)(sign | (((uint64_t)(exponent + 14) << 10) + (units - magic)));
+    (void)frexp(value, &exponent);
+    exponent = value == 0 || exponent < -13 ? -13 : exponent;
+    double units = ldexp(fabs(value), 11 - exponent) + 0x1p52;
+    return (uint16_t)(sign | (((exponent + 13) << 10) + (int)(units - 0x1p52)));
 }
 
 /* Letters of parameters are those of the struct module; y is bfloat16. */

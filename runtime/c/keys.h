@@ -34,6 +34,7 @@ typedef struct {
     PyObject *owners;   /* with `equals`, a list that gets the objects whose addresses are words; or NULL */
     PyObject *comparable; /* with `owners`, the classes of constants that `equals` gets */
     size_t words, leaves, descriptors;
+    int placed; /* a tensor says on which device the call is */
     Leaf leaf[MAX_LEAVES];
     Key keys[MAX_MAPS];
     uint64_t word[MAX_WORDS];
@@ -45,6 +46,7 @@ static void start(Reader *to, const Rules *rules, PyObject *is_small)
     to->is_small = is_small;
     to->equals = to->owners = to->comparable = NULL;
     to->words = to->leaves = to->descriptors = 0;
+    to->placed = 0;
 }
 
 static int add_leaf(Reader *to, PyObject *value, int what, uint64_t word)
@@ -142,6 +144,7 @@ static __attribute__((noinline)) int read_descriptor(Reader *to, PyObject *value
     if (base == NULL || to->descriptors == MAX_MAPS)
         return -1;
     Key *key = &to->keys[to->descriptors++];
+    to->placed = 1;
     memset(key, 0, sizeof *key);
     if (read_fields(value, fields, key) < 0 ||
         (to->rules == NULL ? address_of(base, &key->address) : add_descriptor(to, value, fields, base, key)))
@@ -203,6 +206,7 @@ static int read_value(Reader *to, PyObject *value, int flags)
         if (add_leaf(to, value, ADDRESS, start_of(&view)) ||
             (to->is_small != NULL && flags & SPECIALIZE && add_size(to, value)))
             return -1;
+        to->placed = 1;
         return add(to, word_of_view(&view, divides));
     }
     if (cls == &PyFloat_Type || cls == &PyBool_Type || value == Py_None)

@@ -19,25 +19,23 @@ static int find_stream(const Launch *self, PyObject *stream_of, void **out)
     return PyErr_Occurred() ? -1 : 0;
 }
 
+static Table maps; /* of descriptors: they come again and again with the same tensor, from fresh objects too */
+
 /* Put one descriptor: its map, then shape and strides. */
 static __attribute__((noinline)) int put_descriptor(const Launch *self, const Leaf *leaf, Key *key, Packed *to)
 {
     const MapKind *kind = &self->maps[to->map];
-    unsigned char *map = to->maps[to->map];
-    Entry *entry = NULL;
-    int known = 0;
+    const size_t words = sizeof *key / sizeof(uint64_t);
+    int usual = kind->tiled && (int)(key->flags & 15) == kind->rank;
     key->number = kind->number;
     key->address = leaf->word;
-    if (kind->tiled && (int)(key->flags & 15) == kind->rank)
-        entry = find_map(key, &known);
-    if (known)
-        memcpy(map, entry->map, MAP_BYTES);
-    else if (new_map(self, to->map, leaf->value, key, map) < 0)
+    const Known *known = usual ? find(&maps, (const uint64_t *)key, words) : NULL;
+    OWNED PyObject *fresh = known ? NULL : new_map(self, to->map, leaf->value, key);
+    const void *map = known ? known->part : fresh && PyBytes_Check(fresh) ? PyBytes_AsString(fresh) : NULL;
+    if (map == NULL || (!known && PyBytes_Size(fresh) != MAP_BYTES) ||
+        (usual && !known && keep(&maps, (const uint64_t *)key, words, Py_NewRef(fresh), map) < 0))
         return -1;
-    else if (entry != NULL) {
-        entry->key = *key;
-        memcpy(entry->map, map, MAP_BYTES);
-    }
+    memcpy(to->maps[to->map], map, MAP_BYTES);
     put_described(to, (const uint64_t *)key->shape, (const uint64_t *)key->strides, kind->rank);
     return 0;
 }
@@ -143,7 +141,7 @@ static int read_arguments(const Launch *launch, PyObject *const *args, Py_ssize_
 /* See the methods of engine.c. */
 static __attribute__((cold)) PyObject *launch(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
 {
-    const Launch *self = count < 3 ? NULL : PyCapsule_GetPointer(args[0], LAUNCH);
+    const Launch *self = count < 3 ? NULL : content(args[0], sizeof *self);
     Reader reader;
     unsigned int grid[3];
     if (self == NULL || !PyArg_ParseTuple(args[1], "III", &grid[0], &grid[1], &grid[2]))
@@ -158,14 +156,13 @@ static __attribute__((cold)) PyObject *launch(PyObject *Py_UNUSED(module), PyObj
 
 /* A prepared launch. `fallback`, written in Python, knows defaults, keywords, another grid, and mistakes. */
 typedef struct {
-    PyObject *owner; /* the arguments of `bind` or `refill`, which own the others */
     const Launch *launch;
     PyObject *stream_of, *fallback;
     unsigned int grid[3];
-    Py_ssize_t least, most; /* arguments */
+    Py_ssize_t least, most;     /* arguments */
     size_t leaves, descriptors; /* from here on, only where all but some tensors is fixed */
-    Leaf leaf[MAX_LEAVES];
-    Key keys[MAX_MAPS];
+    const Leaf *leaf;
+    const Key *keys;
 } Handle;
 
 /* Take the fixed arguments, and put the tensors of a call in their places. */
@@ -186,9 +183,9 @@ static int fill(const Handle *self, PyObject *const *args, Reader *to)
     return 0;
 }
 
-static PyObject *handle(PyObject *capsule, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+static PyObject *handle(PyObject *own, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
 {
-    const Handle *self = PyCapsule_GetPointer(capsule, HANDLE);
+    const Handle *self = content(own, sizeof *self);
     const Launch *launch = self->launch;
     Reader reader;
     int failed = keywords != NULL || count < self->least || count > self->most || is_elsewhere(launch);
@@ -205,24 +202,23 @@ static PyObject *handle(PyObject *capsule, PyObject *const *args, Py_ssize_t cou
 static PyMethodDef handle_method = {"handle", (PyCFunction)(void (*)(void))handle,
                                     METH_FASTCALL | METH_KEYWORDS, "handle(*arguments)"};
 
-static PyObject *as_function(const Handle *self, size_t size)
+static PyObject *as_function(const Handle *self, PyObject *owner)
 {
-    OWNED PyObject *capsule = enclose(self, size, HANDLE);
-    return capsule == NULL ? NULL : PyCFunction_NewEx(&handle_method, capsule, NULL);
+    OWNED PyObject *own = Py_BuildValue("y#O", self, sizeof *self, owner);
+    return own == NULL ? NULL : PyCFunction_NewEx(&handle_method, own, NULL);
 }
 
 static PyObject *bind(PyObject *Py_UNUSED(module), PyObject *args)
 {
     PyObject *launch;
     Handle self = {0};
-    if (!PyArg_ParseTuple(args, "O(III)OO", &launch, &self.grid[0], &self.grid[1], &self.grid[2],
+    if (!PyArg_ParseTuple(args, "O!(III)OO", &PyTuple_Type, &launch, &self.grid[0], &self.grid[1], &self.grid[2],
                           &self.stream_of, &self.fallback) ||
-        (self.launch = PyCapsule_GetPointer(launch, LAUNCH)) == NULL)
+        (self.launch = content(launch, sizeof *self.launch)) == NULL)
         return NULL;
     self.least = self.launch->least;
     self.most = self.launch->count;
-    Py_INCREF(self.owner = args);
-    return as_function(&self, offsetof(Handle, leaf));
+    return as_function(&self, args);
 }
 
 /* Return which of the marks this is, from 1 on: the argument itself, or the base of a descriptor; 0 for none. */
@@ -239,19 +235,16 @@ static PyObject *refill(PyObject *Py_UNUSED(module), PyObject *args)
 {
     PyObject *bound, *arguments, *marks, *fallback, *values[MAX_PARAMETERS];
     Reader reader;
-    Handle self;
     Py_ssize_t count = 0;
     if (!PyArg_ParseTuple(args, "OO!O!O", &bound, &PyTuple_Type, &arguments, &PyTuple_Type, &marks, &fallback))
         return NULL;
-    OWNED PyObject *capsule = PyObject_GetAttr(bound, names[SELF]);
-    const Handle *source = capsule == NULL ? NULL : PyCapsule_GetPointer(capsule, HANDLE);
+    OWNED PyObject *own = PyObject_GetAttr(bound, names[SELF]);
+    const Handle *source = own == NULL ? NULL : content(own, sizeof *source);
     if (source == NULL)
         return NULL;
-    memcpy(&self, source, offsetof(Handle, leaf));
-    self.least = self.most = PyTuple_Size(marks);
     for (; count < PyTuple_Size(arguments) && count < MAX_PARAMETERS; count++)
         values[count] = PyTuple_GetItem(arguments, count);
-    if (count < source->least || read_arguments(self.launch, values, count, &reader) < 0) {
+    if (count < source->least || read_arguments(source->launch, values, count, &reader) < 0) {
         PyErr_Clear();
         Py_RETURN_NONE;
     }
@@ -261,13 +254,18 @@ static PyObject *refill(PyObject *Py_UNUSED(module), PyObject *args)
         if (leaf->tensor && leaf->what != DESCRIPTOR)
             *leaf = (Leaf){Py_None, 0, ADDRESS, leaf->tensor};
     }
+    OWNED PyObject *owner = Py_BuildValue("Oy#y#", args, reader.leaf, reader.leaves * sizeof(Leaf), reader.keys,
+                                          reader.descriptors * sizeof(Key));
+    if (owner == NULL)
+        return NULL;
+    Handle self = *source;
+    self.fallback = fallback;
+    self.least = self.most = PyTuple_Size(marks);
     self.leaves = reader.leaves;
     self.descriptors = reader.descriptors;
-    memcpy(self.leaf, reader.leaf, reader.leaves * sizeof *self.leaf);
-    memcpy(self.keys, reader.keys, reader.descriptors * sizeof *self.keys);
-    self.fallback = fallback;
-    self.owner = Py_BuildValue("OO", bound, args);
-    return as_function(&self, sizeof self);
+    self.leaf = (const void *)PyBytes_AsString(PyTuple_GetItem(owner, 1));
+    self.keys = (const void *)PyBytes_AsString(PyTuple_GetItem(owner, 2));
+    return as_function(&self, owner);
 }
 
 /* Return dtype, device, sizes, strides and alignment to 16 bytes of each tensor of a GPU; None stands for itself. */

@@ -17,7 +17,7 @@ from gluon_runtime import native
 from gluon_runtime.grid import measured
 from gluon_runtime.rules import ABSENT, CONSTANT, Parameter, Rules
 
-__all__ = ["Calls", "Hit", "Parameter", "Watch"]
+__all__ = ["Calls", "Hit", "Parameter"]
 
 Values = tuple[Any, ...]
 Options = Mapping[str, Any]
@@ -44,24 +44,6 @@ class Hit(NamedTuple):
     constants: Values = ()
 
 
-class Watch(NamedTuple):
-    """The state that sends every call to `miss`: launch hooks that are set, and globals that changed.
-
-    Args:
-        runtime: has the attributes `launch_enter_hook` and `launch_exit_hook`.
-        enter, leave: their values while nobody listens.
-        listeners: three sequences that are empty then.
-        globals: a list; if it has entries, `changed()` returns whether one has another value.
-    """
-
-    runtime: Any = None
-    enter: Any = None
-    leave: Any = None
-    listeners: tuple[Sequence[Any], ...] = ((), (), ())
-    globals: Sequence[Any] = ()
-    changed: Optional[Callable[[], bool]] = None
-
-
 class Calls(native.engine.Calls):  # type: ignore[misc] # that in C
     """A kernel whose calls are answered: base of the kernels of the compiler and of bundles.
 
@@ -69,7 +51,8 @@ class Calls(native.engine.Calls):  # type: ignore[misc] # that in C
         name: of it.
         declared: its parameters.
         rules: those of specialization.
-        watch: the state that keeps the engine from answering.
+        watched: lists and dictionaries, at most five, each followed by a function: while one has entries and its function
+            returns True, every call goes to `miss`.
         takes_stream: the keyword `stream` names the stream of a call.
 
     Attributes:
@@ -88,7 +71,7 @@ class Calls(native.engine.Calls):  # type: ignore[misc] # that in C
         name: str,
         declared: Sequence[Parameter],
         rules: Rules,
-        watch: Watch = Watch(),  # noqa: B008 - a tuple
+        watched: Sequence[Any] = (),
         takes_stream: bool = False,
     ):
         self.name, self.rules, self._takes_stream = name, rules, takes_stream
@@ -99,11 +82,10 @@ class Calls(native.engine.Calls):  # type: ignore[misc] # that in C
         fits = len(self.declared) <= native.engine.MOST_PARAMETERS and not self._variadic
         self.learns = told_apart and fits
         native.teach()
-        settings = getattr(watch.runtime, "__dict__", None)
         stream = "stream" if takes_stream else None
         known, constant = (self.declared, rules.constants[0]) if self.learns else ((), 0)
         table = (rules.divisibility - 1, constant, *rules.integers[0][1:])
-        super().__init__(known, ABSENT, tuple(watch), settings, stream, rules.is_small, table)
+        super().__init__(known, ABSENT, tuple(watched), stream, rules.is_small, table)
 
     # -- asked of a kernel -------------------------------------------------------------------------------
 
