@@ -54,6 +54,16 @@ def fetch_own(own, position, line, head, COLUMNS: gl.constexpr, pred=True):
 
 
 @gluon.jit
+def copied_from(first, row, sequence, head, heads, SETTINGS: gl.constexpr):
+    """Return the line and the head that descriptors have for a row of a sequence: a token's, or, where heads are apart, the row's and those of all sequences."""
+    if SETTINGS[7]:
+        line, of = row, sequence * heads + head
+    else:
+        line, of = first + row, head
+    return line, of
+
+
+@gluon.jit
 def rows_of(blocks, FIRST: gl.constexpr, ROWS: gl.constexpr):
     """Return some rows of both parts of a tile, as matrices."""
     left = blocks[0].reshape([blocks[0].shape[0], blocks[0].shape[2]])
@@ -110,13 +120,15 @@ def walk_queries(rings, copied, turns, counter, lists, deal, SETTINGS: gl.conste
             pending = True
             for _ in range(steps_of(start, stop, SETTINGS)):
                 begin = 2 * (of * rows + padded_start(other, sequence, STEP))
-                line = other + i * STEP
-                behind = [line, of, COLUMNS[0][0]]
-                left.fetch(query, [[line, of, 0]])
-                right.fetch(query, [behind])
-                results.fetch(result, [[line, of, 0], [line, of, COLUMNS[1][0]]])
+                line, its_head = copied_from(
+                    other, i * STEP, sequence, of, heads * SETTINGS[5], SETTINGS
+                )
+                left.fetch(query, [[line, its_head, 0]])
+                right.fetch(query, [[line, its_head, COLUMNS[0][0]]])
+                results.fetch(result, [[line, its_head, 0], [line, its_head, COLUMNS[1][0]]])
                 # The slots of queries are free while those of keys still serve the last tile.
-                fetch_own(own, mine, first + row, head, COLUMNS, pending)
+                line, its_head = copied_from(first, row, sequence, head, heads, SETTINGS)
+                fetch_own(own, mine, line, its_head, COLUMNS, pending)
                 pending = False
                 wait_for_predecessor()
                 known.fetch(query, [[begin + 2 * i * STEP]])
@@ -259,13 +271,13 @@ def gradients_of(
 def wide_key_gradients(
     q_desc, k_desc, v_desc, grad_desc, to_keys, to_values, statistics, counter, tiles, heads, together, rows, of_queries, of_keys,
     count, scale, log_scale, cap, length, depth, width, SHARED: gl.constexpr, WINDOW: gl.constexpr, CAPPED: gl.constexpr,
-    MOST: gl.constexpr,
+    MOST: gl.constexpr, APART: gl.constexpr,
 ):  # fmt: skip
     """Store the gradients of keys and values, [tokens, heads, depth] and [tokens, heads, width]; [sequences, heads, length, ...] where `length` is not 0.
 
     The programs, as many as run at once, take all tiles in turn: so many `tiles` of each of the `heads`, those of some heads `together`; `counter` is 0.
     Operands are those of `varlen_key_gradients`, their descriptors pairs: of 128 columns of queries and keys and of the 64 or 128 behind, and of two parts of
-    values and of the gradients of results.
+    values and of the gradients of results. Where heads are APART, each in a row, descriptors have the rows of a sequence and the heads of all.
     """
     SIZE: gl.constexpr = k_desc[0].block_type.shape[0]
     STEP: gl.constexpr = q_desc[0].block_type.shape[0]
@@ -275,7 +287,7 @@ def wide_key_gradients(
     )
     gl.static_assert(SIZE == 64 and STEP == 64, "64 keys and queries")
     REVERSED: gl.constexpr = (WINDOW[1], WINDOW[0])
-    SETTINGS: gl.constexpr = ((SIZE, STEP), REVERSED, CAPPED, MOST, True, SHARED, COLUMNS)
+    SETTINGS: gl.constexpr = ((SIZE, STEP), REVERSED, CAPPED, MOST, True, SHARED, COLUMNS, APART)
     SLOTS: gl.constexpr = slots_of_queries(COLUMNS)
     copied = (q_desc[0], q_desc[1], statistics)
     rings = (
@@ -329,13 +341,16 @@ def walk_keys(rings, lists, SETTINGS: gl.constexpr):
     COLUMNS: gl.constexpr = SETTINGS[6]
     (sequence, row), (first, _), (other, _), (start, stop) = own_tile(lists, 1, SETTINGS)
     _, head = place_of_program()
+    heads = gl.num_programs(1)
     if sequence < lists[2]:
-        fetch_own(own, own.producer(), first + row, head, COLUMNS)
+        line, of = copied_from(first, row, sequence, head, heads, SETTINGS)
+        fetch_own(own, own.producer(), line, of, COLUMNS)
         key = keys.producer()
         value = values.producer()
-        of = head // SETTINGS[5]
+        head //= SETTINGS[5]
+        heads //= SETTINGS[5]
         for i in range(start, gl.maximum(stop, start + 1)):
-            line = other + i * STEP
+            line, of = copied_from(other, i * STEP, sequence, head, heads, SETTINGS)
             keys.fetch(key, [[line, of, 0], [line, of, COLUMNS[0][0]]])
             values.fetch(value, [[line, of, 0], [line, of, COLUMNS[1][0]]])
             key = key.next()
@@ -392,7 +407,7 @@ def query_gradients_of_half(
         grad = rows_of((blocks[2], blocks[3]), half * ROWS, ROWS)
         key, value = keys.consumer(), values.consumer()
         tiles = (q, grad)
-        if SETTINGS[7]:
+        if SETTINGS[8]:
             place = (low, start, length)
             products = start_query_step(tiles, keys, values, key, value, nothing)
             change = changes_of(products, (logsum, delta), place, 0, scales[1], SETTINGS)
@@ -435,6 +450,7 @@ def query_gradients_of_half(
 def wide_query_gradients(
     q_desc, k_desc, v_desc, grad_desc, to_queries, statistics, rows, of_queries, of_keys, count, scale, log_scale, cap,
     length, depth, SHARED: gl.constexpr, WINDOW: gl.constexpr, CAPPED: gl.constexpr, MOST: gl.constexpr,
+    APART: gl.constexpr,
 ):  # fmt: skip
     """Store the gradients of queries, [tokens, heads, depth] or [sequences, heads, length, depth]; operands are those of `wide_key_gradients`, `statistics` a pointer.
 
@@ -448,7 +464,9 @@ def wide_query_gradients(
     )
     SLOTS: gl.constexpr = slots_of_tiles(COLUMNS)
     AHEAD: gl.constexpr = SLOTS[1] > 1
-    SETTINGS: gl.constexpr = ((SIZE, STEP), WINDOW, CAPPED, MOST, False, SHARED, COLUMNS, AHEAD)
+    SETTINGS: gl.constexpr = (
+        (SIZE, STEP), WINDOW, CAPPED, MOST, False, SHARED, COLUMNS, APART, AHEAD,
+    )  # fmt: skip
     rings = (
         tma_ring([q_desc[0], q_desc[1], grad_desc[0], grad_desc[1]], 1, consumers=2),
         tma_ring(k_desc, SLOTS[0], consumers=2),

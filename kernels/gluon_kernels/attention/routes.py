@@ -209,6 +209,19 @@ def _packed_batch_gradients(
     return run
 
 
+def _heads_in_rows(x: Tensor) -> Tensor:
+    """Return [batch, heads, length, width] as [length, heads of all batches, width], where `_has_heads_in_rows`."""
+    batch, heads, length, width = x.shape
+    return x.as_strided((length, batch * heads, width), (x.stride(2), x.stride(1), x.stride(3)))
+
+
+def _has_heads_in_rows(x: Tensor) -> bool:
+    """Return True if a kernel can read the heads of all batches as those of one."""
+    from gluon_kernels.attention.launches import is_readable
+
+    return is_readable(x) and x.stride(0) == x.shape[1] * x.stride(1)
+
+
 def _wide_batch_gradients(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, logsums: Tensor, lists: tuple[Tensor, Tensor], mask: Mask,
     scale: float,
@@ -217,15 +230,17 @@ def _wide_batch_gradients(
     from gluon_kernels.attention import varlen_launches
 
     lengths = q.shape[2], k.shape[2]
+    apart = all(_has_heads_in_rows(x) for x in (grad, q, k, v))
+    view = _heads_in_rows if apart else _as_packed
 
     def packed(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, logsums: Tensor) -> Any:
         of_batch = out if out.stride(-1) == 1 else out.contiguous()
-        return (*(_as_packed(x) for x in (grad, q, k, v)), of_batch, logsums.contiguous())
+        return view(grad), view(q), view(k), view(v), of_batch, logsums.contiguous()
 
     shifted = mask.shifted(lengths[1] - lengths[0])
     grad, q, k, v, out, logsums = packed(grad, q, k, v, out, logsums)
     plan = varlen_launches.backward_plan(
-        grad, q, k, v, out, logsums, *lists, shifted, scale, False, lengths
+        grad, q, k, v, out, logsums, *lists, shifted, scale, False, lengths, apart
     )
     return lambda *tensors: plan(*packed(*tensors), *lists)
 

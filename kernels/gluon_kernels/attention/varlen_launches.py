@@ -206,6 +206,7 @@ class Settings(NamedTuple):
         wide: columns of the blocks of queries.
         parts: how many programs share the heads of queries that have a head of keys.
         lengths: of queries and of keys in batches, whose results, logarithms and gradients are [batch, heads, length, ...]; 0 for packed ones.
+        apart: True if operands are [length, heads of all sequences, width], each head in a row.
     """
 
     mask: Mask
@@ -214,28 +215,38 @@ class Settings(NamedTuple):
     wide: int
     parts: int
     lengths: tuple[int, int]
+    apart: bool
 
 
 Step = Callable[[Tensors], None]
 
 
+def _sizes(x: Tensor, count: int, apart: bool) -> tuple[int, int]:
+    """Return the tokens and the heads of an operand."""
+    return (x.shape[0] * count, x.shape[1] // count) if apart else (x.shape[0], x.shape[1])
+
+
 def backward_plan(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, logsums: Tensor, of_queries: Tensor,
     of_keys: Tensor, mask: Mask, scale: float, repeatable: bool, lengths: tuple[int, int] = (0, 0),
+    apart: bool = False,
 ) -> Plan:  # fmt: skip
     """Return `run(grad, q, k, v, out, logsums, of_queries, of_keys) -> (gradients of q, k and v)`.
 
-    With `lengths` of queries and keys, heads of more than 128 are those of a batch: `out`, `logsums` and the gradients are [batch, heads, length, ...].
+    With `lengths` of queries and keys, heads of more than 128 are those of a batch: `out`, `logsums` and the gradients are [batch, heads, length, ...];
+    and `apart`, operands are [length, heads of all sequences, width], each head in a row.
     """
-    (tokens, heads, depth), width = q.shape, v.shape[2]
+    depth, width = q.shape[2], v.shape[2]
     wide = 256 if max(depth, width) > 128 else blocks_of(depth, width)[0]
     exact = columns_of(depth) == depth and columns_of(width) == width
     device, count = q.device, of_queries.shape[0] - 1
+    tokens, heads = _sizes(q, count, apart)
     adds = not repeatable and wide <= 128
     shapes = [x.shape[:2] for x in (q, k, v)]
     if lengths[0]:
         shapes = [
-            torch.Size((count, x.shape[1], n)) for x, n in zip((q, k, v), (*lengths, lengths[1]))
+            torch.Size((count, _sizes(x, count, apart)[1], n))
+            for x, n in zip((q, k, v), (*lengths, lengths[1]))
         ]
     shared, parts = heads // k.shape[1], 1
     if adds:
@@ -261,7 +272,8 @@ def backward_plan(
         The sums of a slice cover the tokens before it, too: those of earlier slices are stored later.
         """
         result = out if lengths[0] else dense(out)
-        operands = readable(q), readable(k), readable(v), dense(grad), result, logsums
+        of_results = readable(grad) if apart else dense(grad)
+        operands = readable(q), readable(k), readable(v), of_results, result, logsums
         workspace = (
             new_statistics(), new_sums() if adds else None, None if repeatable else new_counter(),
         )  # fmt: skip
@@ -270,7 +282,7 @@ def backward_plan(
             Tensors(*shared, *lists) for lists in reversed(_parts((of_queries, of_keys), count))
         ]
 
-    settings = Settings(mask, scale, rows, wide, parts, lengths)
+    settings = Settings(mask, scale, rows, wide, parts, lengths, apart)
     tensors = (grad, q, k, v, out, logsums, of_queries, of_keys)
     first, *others = calls(*tensors)
     slices = [make(call, settings) for call in (first, *others)]
@@ -323,29 +335,31 @@ def _beyond(x: Tensor, length: int) -> tuple[int, int, int]:
     return strides[0] - length * strides[2], strides[2], strides[1]
 
 
-def _tiles(q: Tensor, tiles: int, heads: int, bytes_of_token: int) -> tuple[int, int, int]:
+def _tiles(tiles: int, heads: int, bytes_of_head: int, processors: int) -> tuple[int, int, int]:
     """Return the tiles of a head, the heads, and how many of these are walked together: as many as the cache holds where programs have few tiles."""
     together = GROUP
-    if tiles * heads <= MANY * multiprocessors(q):
-        together = max(GROUP, GRADIENT_CACHE // max(q.shape[0] * bytes_of_token, 1))
+    if tiles * heads <= MANY * processors:
+        together = max(GROUP, GRADIENT_CACHE // max(bytes_of_head, 1))
     # Equal numbers: a few last heads would begin with their long tiles when the others end.
     return tiles, heads, -(-heads // -(-heads // together))
 
 
 def _prepare(tensors: Tensors, settings: Settings, step: int) -> Step:
-    heads, width = tensors.grad.shape[1], min(tensors.grad.shape[2], tensors.out.shape[-1])
-    count, wide = tensors.of_queries.shape[0] - 1, settings.wide
+    grad, wide = tensors.grad, settings.wide
+    width, count = min(grad.shape[2], tensors.out.shape[-1]), tensors.of_queries.shape[0] - 1
+    heads = _sizes(grad, count, settings.apart)[1]
+    of_grad = _beyond(grad, 0)
+    if settings.apart:
+        of_grad = (heads * of_grad[2] - grad.shape[0] * of_grad[1], *of_grad[1:])
     length, last = settings.lengths[0], parts_of(max(tensors.q.shape[2], tensors.v.shape[2]))[-1]
-    strides = (
-        _beyond(tensors.out, length), _beyond(tensors.grad, 0), _beyond(tensors.logsums, length),
-    )  # fmt: skip
+    strides = _beyond(tensors.out, length), of_grad, _beyond(tensors.logsums, length)
     layout = gl.BlockedLayout([1, 8], [256 // wide, wide // 8], [4, 1], [1, 0])
     return _step(
         tensors,
         sums.prepare,
         (settings.rows // step, heads),
         (
-            tensors.out, tensors.grad, tensors.logsums, tensors.statistics, tensors.sums, tensors.counter, strides,
+            tensors.out, grad, tensors.logsums, tensors.statistics, tensors.sums, tensors.counter, strides,
             tensors.of_queries, count, width, wide, min(last, 64), _bound(count), step, layout,
         ),
         "out grad logsums statistics sums counter of_queries",
@@ -356,7 +370,7 @@ def _prepare(tensors: Tensors, settings: Settings, step: int) -> Step:
 def _atomic_steps(tensors: Tensors, settings: Settings) -> list[Step]:
     """Return the launches of one kernel, which adds to the gradient of queries, and of those around it."""
     q, k, v, grad, _, _, to_q, to_k, to_v, statistics, added, counter, of_queries, of_keys = tensors
-    mask, scale, rows, wide, programs, _ = settings
+    mask, scale, rows, wide, programs = settings[:5]
     assert added is not None
     heads, count = grad.shape[1], of_queries.shape[0] - 1
     step = step_of(wide)
@@ -365,11 +379,12 @@ def _atomic_steps(tensors: Tensors, settings: Settings) -> list[Step]:
     window = (mask.left, mask.right)
     each = heads // (k.shape[1] * programs)
     constants = (each, 2, window, bool(mask.cap), _bound(count), parts, programs)
-    tiles = _tiles(q, k.shape[0] // 128 + count, k.shape[1] * programs, 8 * wide)
+    processors, of_head = multiprocessors(q), 8 * wide * q.shape[0]
+    tiles = _tiles(k.shape[0] // 128 + count, k.shape[1] * programs, of_head, processors)
     main = _step(
         tensors,
         hopper_varlen_backward.varlen_gradients_atomic,
-        (min(tiles[0] * tiles[1], multiprocessors(q)),),
+        (min(tiles[0] * tiles[1], processors),),
         (
             descriptor_of(q, step, 1, wide), descriptor_of(k, 128, 1, wide), descriptor_of(v, 128, 1, wide),
             descriptor_of(grad, step, 1, wide), descriptor_of(to_k, 64, 1, parts[-1]), descriptor_of(to_v, 64, 1, parts[-1]),
@@ -405,13 +420,21 @@ def _parts_of(x: Tensor) -> tuple[int, int]:
 def _wide_steps(tensors: Tensors, settings: Settings) -> list[Step]:
     """Return the launches for heads of more than 128 elements."""
     q, k, v, grad, _, _, to_q, to_k, to_v, statistics, _, counter, of_queries, of_keys = tensors
-    mask, scale, rows, wide, _, lengths = settings
-    heads, count = grad.shape[1], of_queries.shape[0] - 1
+    mask, scale, rows, wide, _, lengths, apart = settings
+    count = of_queries.shape[0] - 1
+    (tokens, heads), (keys, shared_heads) = (_sizes(x, count, apart) for x in (q, k))
     step = step_of(wide)
     factors = (scale, *mask.scales(scale))
-    constants = (heads // k.shape[1], (mask.left, mask.right), bool(mask.cap), _bound(count))
+    constants = (
+        heads // shared_heads,
+        (mask.left, mask.right),
+        bool(mask.cap),
+        _bound(count),
+        apart,
+    )
     numbers = (rows, of_queries, of_keys, count, *factors)
-    tiles = _tiles(q, k.shape[0] // 64 + count, k.shape[1], 4 * wide)
+    processors = multiprocessors(q)
+    tiles = _tiles(keys // 64 + count, shared_heads, 4 * wide * tokens, processors)
 
     def described(queries: int, keys: int) -> tuple[Any, ...]:
         sizes = (
@@ -425,7 +448,7 @@ def _wide_steps(tensors: Tensors, settings: Settings) -> list[Step]:
     key_gradients = _step(
         tensors,
         hopper_wide_backward.wide_key_gradients,
-        (min(tiles[0] * tiles[1], multiprocessors(q)),),
+        (min(tiles[0] * tiles[1], processors),),
         (
             *described(64, 64), to_k, to_v, descriptor_of(statistics, 2 * step), counter, *tiles, *numbers,
             lengths[1], to_k.shape[-1], to_v.shape[-1], *constants,
@@ -436,7 +459,7 @@ def _wide_steps(tensors: Tensors, settings: Settings) -> list[Step]:
     query_gradients = _step(
         tensors,
         hopper_wide_backward.wide_query_gradients,
-        (q.shape[0] // 128 + count, heads),
+        (tokens // 128 + count, heads),
         (*described(128, 64), to_q, statistics, *numbers, lengths[0], to_q.shape[-1], *constants),
         "q k v grad to_q statistics of_queries of_keys",
         launch_pdl=True,

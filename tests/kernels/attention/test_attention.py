@@ -183,21 +183,37 @@ class Copies(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("values", [192, 128])
-def test_wide_gradients_of_tokens_before_heads_copy_nothing(values):
-    """As a projection leaves them; results and gradients are in the order of heads."""
-    leaves = [
-        torch.randn(2, 40, heads, width).bfloat16().transpose(1, 2).requires_grad_()
-        for heads, width in ((2, 192), (1, 192), (1, values))
-    ]
-    grad = torch.randn(2, 40, 2, values).bfloat16().transpose(1, 2)
-    result = attention(*leaves, causal=True)
+def ordered(heads, length, width, tokens_first):
+    """Return a tensor of [2, heads, length, width], which has heads or tokens first in memory."""
+    if tokens_first:
+        return torch.randn(2, length, heads, width).bfloat16().transpose(1, 2)
+    return torch.randn(2, heads, length, width).bfloat16()
+
+
+@pytest.mark.parametrize(
+    "width, values, keys, causal, tokens_first",
+    [(192, 192, 40, True, True), (192, 128, 40, True, True), (192, 128, 40, True, False), (256, 256, 90, False, False)],
+)  # fmt: skip
+def test_wide_gradients_copy_nothing(width, values, keys, causal, tokens_first):
+    """Heads share keys, and operands have tokens first, as a projection leaves them, or heads; results and gradients have heads first."""
+    sizes = (2, 40, width), (1, keys, width), (1, keys, values)
+    leaves = [ordered(*size, tokens_first).requires_grad_() for size in sizes]
+    grad = ordered(2, 40, values, tokens_first)
+    result = attention(*leaves, causal=causal)
     with Copies() as copies:
         ours = torch.autograd.grad(result, leaves, grad)
     assert not copies.names
-    expected = torch.autograd.grad(masked(*leaves, right=0), leaves, grad.double())
-    for one, other in zip(ours, expected):
+    right = masked(*leaves, right=0) if causal else masked(*leaves)
+    for one, other in zip(ours, torch.autograd.grad(right, leaves, grad.double())):
         assert one.is_contiguous() and error_of(one, other) < 2e-2
+
+
+def test_wide_gradients_of_operands_in_two_orders():
+    leaves = [ordered(n, 70, 192, n == 1).requires_grad_() for n in (2, 1, 1)]
+    grad = ordered(2, 70, 192, False)
+    ours = torch.autograd.grad(attention(*leaves), leaves, grad)
+    for one, other in zip(ours, torch.autograd.grad(masked(*leaves), leaves, grad.double())):
+        assert error_of(one, other) < 2e-2
 
 
 @pytest.mark.parametrize("length, kernel", [(130, "attention_wide"), (100, "attention_hopper")])
