@@ -84,6 +84,8 @@ class Dispatcher(Calls):
         for hook in (*(getattr(hook, "calls", ()) for _, hook in hooks), kernel.pre_run_hooks):
             watched += [hook, lambda: True]
         watched += [self.forms.globals, self.forms.globals_changed]
+        self._simulated: list[Optional[str]] = []  # GLUON_TARGET when simulated calls were learned
+        watched += [self._simulated, self._is_retargeted]
         super().__init__(kernel.__name__, [p.of_call() for p in self.parameters], RULES, watched)
 
     # -- as one of `calls` -----------------------------------------------------------------------------
@@ -141,7 +143,7 @@ class Dispatcher(Calls):
         sizes = measured(grid, self.names, values, LaunchError)
         hit = self._hit(specialization, compiled)
         if specialization.backend.simulates:
-            hit = hit._replace(launch=self._guard_environment(hit.launch, options))
+            self._simulated[:] = [os.environ.get("GLUON_TARGET")]
         on = hit.stream_of(hit.device)
         record = compiled.launch_metadata(sizes, on, *values) if sizes else None
         if specialization.lasting:
@@ -193,24 +195,17 @@ class Dispatcher(Calls):
             launch = _on_device(launch, backend, device)
         return Hit(launch, backend.device.stream_getter(), device, compiled)
 
-    def _guard_environment(
-        self, launch: Callable[..., Any], options: dict[str, Any]
-    ) -> Callable[..., Any]:
-        """Return a simulated launch that holds as long as GLUON_TARGET stays."""
-        wanted = os.environ.get("GLUON_TARGET")
-
-        def guarded(sizes: Any, stream: int, *values: Any) -> Any:
-            if os.environ.get("GLUON_TARGET") != wanted:
-                self.forget()
-                return self.miss(sizes, None, values, options)
-            launch(sizes, stream, *values)
-            return None
-
-        return guarded
+    def _is_retargeted(self) -> bool:
+        """Return True, and decide anew on all calls, if GLUON_TARGET is not what it was for simulated ones."""
+        if os.environ.get("GLUON_TARGET") in self._simulated:
+            return False
+        self.forget()
+        return True
 
     def forget(self) -> None:
         """Drop all forms and calls in memory; the next call decides anew. The disk cache stays."""
         self.forms.forget()
+        self._simulated.clear()
         super().forget()
 
     # -- ahead of a call -------------------------------------------------------------------------------

@@ -228,22 +228,19 @@ static gb_status check_index(gb_bundle *self)
 
 static gb_bundle *open_named(const void *data, size_t size, void *owned, const char *where, gb_error *error)
 {
-    gb_bundle *self = malloc(sizeof *self);
-    gb_status status;
-    if (self == NULL) {
+    gb_bundle bundle = {.data = data, .size = size, .owned = owned}, *self = NULL;
+    gb_status status = check_file(&bundle, where, error);
+    if (!status && (status = check_index(&bundle)) != GB_OK)
+        fail(error, status, status == GB_VERSION ? "%s: this loader does not read the version of the index"
+                                                 : "%s: the index is not as the format says", where);
+    else if (!status && (self = malloc(sizeof *self)) == NULL)
         fail(error, GB_MEMORY, "out of memory");
+    if (self == NULL) {
         free(owned);
         return NULL;
     }
-    *self = (gb_bundle){.data = data, .size = size, .owned = owned};
-    if ((status = check_file(self, where, error)) == GB_OK && (status = check_index(self)) != GB_OK)
-        fail(error, status, status == GB_VERSION ? "%s: this loader does not read the version of the index"
-                                                 : "%s: the index is not as the format says", where);
-    if (status) {
-        gb_close(self);
-        return NULL;
-    }
     fail(error, GB_OK, "%s", "");
+    *self = bundle;
     return self;
 }
 
@@ -255,20 +252,16 @@ gb_bundle *gb_open_memory(const void *data, size_t size, gb_error *error)
 gb_bundle *gb_open(const char *path, gb_error *error)
 {
     FILE *file = fopen(path, "rb");
-    unsigned char *data = NULL;
-    long size = -1;
-    if (file != NULL && fseek(file, 0, SEEK_END) == 0)
-        size = ftell(file);
-    if (size >= 0 && fseek(file, 0, SEEK_SET) == 0)
-        data = malloc((size_t)size + 1);
-    if (data == NULL || fread(data, 1, (size_t)size, file) != (size_t)size) {
-        fail(error, GB_FORMAT, "%s: the bundle cannot be read", path);
-        free(data);
-        data = NULL;
-    }
+    long size = file != NULL && fseek(file, 0, SEEK_END) == 0 ? ftell(file) : -1;
+    unsigned char *data = size >= 0 && fseek(file, 0, SEEK_SET) == 0 ? malloc((size_t)size + 1) : NULL;
+    int whole = data != NULL && fread(data, 1, (size_t)size, file) == (size_t)size;
     if (file != NULL)
         fclose(file);
-    return data == NULL ? NULL : open_named(data, (size_t)size, data, path, error);
+    if (whole)
+        return open_named(data, (size_t)size, data, path, error);
+    fail(error, GB_FORMAT, "%s: the bundle cannot be read", path);
+    free(data);
+    return NULL;
 }
 
 void gb_close(gb_bundle *self)

@@ -6,7 +6,7 @@
  */
 
 #define MAX_OPTIONS 16
-#define MAX_WATCHED 5
+#define MAX_WATCHED 6
 
 typedef struct {
     PyObject *name, *otherwise; /* otherwise: the default, or NULL */
@@ -137,29 +137,6 @@ static PyObject *decide(Calls *self, PyObject *grid, PyObject *const *args, Py_s
     return entry == NULL ? NULL : call_python(entry, grid, args, count, keywords);
 }
 
-/* Launch over a grid, which may be a function. Return NULL with an exception of that function, or without one: then
- * nothing was launched, and `*asked` is the grid that the function gave. `fixed`: the grid has the latest sizes. */
-static PyObject *answer(const Calls *self, PyObject *grid, int fixed, Call *call, const Launch *launch, PyObject *known,
-                        PyObject **asked)
-{
-    unsigned int sizes[3];
-    grid = grid == Py_None ? PyTuple_GetItem(PyTuple_GetItem(known, WHAT), GRID) : grid;
-    if (fixed)
-        memcpy(sizes, self->sizes, sizeof sizes);
-    else if (read_grid(grid, sizes) < 0) {
-        if (!PyCallable_Check(grid))
-            return NULL;
-        *asked = ask_grid(self, grid, call->values, PyTuple_GetItem(PyTuple_GetItem(known, WHAT), LEFT));
-        if (*asked == NULL || read_grid(*asked, sizes) < 0)
-            return NULL;
-        Py_CLEAR(*asked);
-    }
-    if (send(launch, PyTuple_GetItem(known, STREAM_OF), &call->reader, NULL, sizes, call->stream) == 0)
-        return Py_NewRef(PyTuple_GetItem(known, ANSWERED));
-    PyErr_Clear(); /* Python tries again, or says why not */
-    return NULL;
-}
-
 /* Have Python make a launch that is none of this engine, on another device, or that failed. */
 static PyObject *run(Calls *self, const Call *call, PyObject *known, PyObject *grid)
 {
@@ -185,11 +162,11 @@ static const Known *search(Calls *self, Call *call)
 static PyObject *over_call(PyObject *bound, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
 {
     Calls *self = (Calls *)PyTuple_GetItem(bound, 0);
-    PyObject *result = NULL, *grid = PyTuple_GetItem(bound, 1);
-    OWNED PyObject *asked = NULL, *known = NULL;
+    PyObject *grid = PyTuple_GetItem(bound, 1);
     const Launch *launch = NULL;
     const Known *found;
     Call call;
+    unsigned int sizes[3];
     int elsewhere = 0;
     if (place_arguments(self, args, count, keywords, &call) < 0 || is_watched(self) ||
         (found = search(self, &call)) == NULL ||
@@ -197,12 +174,27 @@ static PyObject *over_call(PyObject *bound, PyObject *const *args, Py_ssize_t co
         PyErr_Clear();
         return decide(self, grid, args, count, keywords);
     }
-    known = Py_NewRef(found->answer); /* functions that are called from here on may make this object forget the call */
-    if (launch != NULL && !elsewhere)
-        result = answer(self, grid, bound == self->bound, &call, launch, known, &asked);
-    if (result == NULL && !PyErr_Occurred()) /* a function for the grid has been asked once */
-        result = run(self, &call, known, asked == NULL || PyCallable_Check(asked) ? grid : asked);
-    return result;
+    /* Functions that are called from here on may make this object forget the call. */
+    OWNED PyObject *asked = NULL, *known = Py_NewRef(found->answer);
+    if (launch == NULL || elsewhere)
+        return run(self, &call, known, grid);
+    int unsized = 0;
+    if (bound == self->bound)
+        memcpy(sizes, self->sizes, sizeof sizes);
+    else {
+        PyObject *hit = PyTuple_GetItem(known, WHAT), *wanted = grid == Py_None ? PyTuple_GetItem(hit, GRID) : grid;
+        unsized = read_grid(wanted, sizes);
+        if (unsized && PyCallable_Check(wanted)) {
+            if ((asked = ask_grid(self, wanted, call.values, PyTuple_GetItem(hit, LEFT))) == NULL)
+                return NULL;
+            unsized = read_grid(asked, sizes);
+            grid = PyCallable_Check(asked) ? grid : asked; /* it is asked once */
+        }
+    }
+    if (!unsized && send(launch, PyTuple_GetItem(known, STREAM_OF), &call.reader, NULL, sizes, call.stream) == 0)
+        return Py_NewRef(PyTuple_GetItem(known, ANSWERED));
+    PyErr_Clear(); /* Python tries again, or says why not */
+    return run(self, &call, known, grid);
 }
 
 static PyMethodDef over_method = {"over", (PyCFunction)(void (*)(void))over_call, METH_FASTCALL | METH_KEYWORDS,

@@ -62,50 +62,39 @@ static gb_status miscounted(const gb_form *form, size_t count, gb_error *error)
 const gb_form *gb_select(const gb_kernel *kernel, const char *driver, const char *architecture,
                          const gb_value *values, size_t count, gb_error *error)
 {
-    const gb_form *best = NULL, *near = NULL, *form;
+    const gb_form *best = NULL, *form;
     int most = 0, several = 0;
-    uint32_t wrong = 0, fewest = UINT32_MAX;
+    uint32_t wrong = 0, fewest = 0;
     for (size_t number = 0; (form = gb_form_at(kernel, number)) != NULL; number++) {
-        uint32_t bad = 0, first = 0;
-        int total = 0;
+        uint32_t bad = form->arguments.count == count ? 0 : UINT32_MAX, first = 0;
+        int total = strcmp(TEXT(form, OPTIONS), "{}") == 0; /* usual options decide between equals */
         if (strcmp(TEXT(form, DRIVER), driver) != 0 || strcmp(TEXT(form, ARCHITECTURE), architecture) != 0)
             continue;
-        near = near == NULL ? form : near;
-        if (form->arguments.count != count)
-            continue;
-        for (uint32_t i = 0; i < count; i++) {
+        for (uint32_t i = 0; bad != UINT32_MAX && i < count; i++) {
             int points = score(form, arguments_of(form) + i, &values[i]);
             if (points == UNFIT && bad++ == 0)
                 first = i;
-            total += points;
+            total += 2 * points;
         }
-        if (bad < fewest) {
-            fewest = bad;
-            near = form;
-            wrong = first;
-        }
-        if (bad)
-            continue;
-        int rank = 2 * total + (strcmp(TEXT(form, OPTIONS), "{}") == 0); /* usual options decide between equals */
-        several = best != NULL && (rank == most || (several && rank < most));
-        if (best == NULL || rank > most) {
+        several |= best != NULL && !bad && !fewest && total == most;
+        if (best == NULL || bad < fewest || (!bad && !fewest && total > most)) {
             best = form;
-            most = rank;
+            most = total;
+            wrong = first;
+            fewest = bad;
+            several = 0;
         }
     }
-    if (best != NULL && !several)
-        return best;
-    if (best != NULL)
-        fail(error, GB_AMBIGUOUS, "several forms of %s fit: give the constants that were left out, or "
-                                  "choose one with gb_form_at", gb_kernel_name(kernel));
-    else if (near == NULL)
+    if (best == NULL)
         fail(error, GB_TARGET, "%s was not compiled for %s", gb_kernel_name(kernel), architecture);
     else if (fewest == UINT32_MAX)
-        miscounted(near, count, error);
-    else
-        misfit(near, arguments_of(near) + wrong, gb_kernel_name(kernel), " is not in the bundle for these arguments",
-               error);
-    return NULL;
+        miscounted(best, count, error);
+    else if (fewest)
+        misfit(best, arguments_of(best) + wrong, gb_kernel_name(kernel), " is not in the bundle for these arguments", error);
+    else if (several)
+        fail(error, GB_AMBIGUOUS, "several forms of %s fit: give the constants that were left out, or "
+                                  "choose one with gb_form_at", gb_kernel_name(kernel));
+    return best == NULL || fewest || several ? NULL : best;
 }
 
 /* -- packing -------------------------------------------------------------------------------------- */

@@ -51,7 +51,7 @@ class Calls(native.engine.Calls):  # type: ignore[misc] # that in C
         name: of it.
         declared: its parameters.
         rules: those of specialization.
-        watched: lists and dictionaries, at most five, each followed by a function: while one has entries and its function
+        watched: lists and dictionaries, at most six, each followed by a function: while one has entries and its function
             returns True, every call goes to `miss`.
         takes_stream: the keyword `stream` names the stream of a call.
 
