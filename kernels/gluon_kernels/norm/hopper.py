@@ -267,7 +267,8 @@ def cluster_softmax(
         sum_of_edges = gl.sum(gl.sum(gl.exp2((edge - highest) * LOG2E), 1), 0)
         of_edges = gl.where(first, sum_of_edges * gl.exp2((highest - most) * LOG2E), 0.0)
     if KEEP:
-        kept, of_warp = exponentials(pieces, most, PIECES)
+        kept, of_warp, correction = exponentials(pieces, most, PIECES)
+        of_warp *= correction
     else:
         of_warp = exponential_sums(pieces, most, PIECES)
     if ODD:
@@ -280,7 +281,7 @@ def cluster_softmax(
     if ANEW:
         pieces = anew(pieces, columns, PIECES)
     if KEEP:
-        of_warps = (gl.exp2((most - highest) * LOG2E) / of_row)[:, None]
+        of_warps = (correction * gl.exp2((most - highest) * LOG2E) / of_row)[:, None]
     start = start_of(dst, row, dst_stride, before, ALIGN, ODD)
     if ODD:
         edge = (gl.exp2((edge - highest) * LOG2E) / of_row).to(dst.dtype.element_ty)

@@ -130,9 +130,10 @@ def softmax(
     place, inside = edges_of(before, body, columns, part, ALIGN, edges)
     edge = gl.load(row_start(src, row, src_stride) + place, mask=inside, other=low).to(gl.float32)
     most = gl.maximum(gl.max(largest(pieces, PIECES), 0), gl.max(gl.max(edge, 1), 0))
-    raised, of_body = exponentials(pieces, gl.full([1], most, gl.float32, gl.SliceLayout(1, layout)), PIECES)  # fmt: skip
+    tiles, of_body, rest = exponentials(pieces, gl.full([1], most, gl.float32, gl.SliceLayout(1, layout)), PIECES)  # fmt: skip
+    rest = gl.max(rest, 0)
     edge = gl.exp2((edge - most) * LOG2E)
-    total = gl.sum(of_body, 0) + gl.sum(gl.sum(edge, 1), 0)
+    total = gl.sum(of_body, 0) * rest + gl.sum(gl.sum(edge, 1), 0)
     if PARTS == 1:
         scale = 1 / total
     else:
@@ -145,7 +146,7 @@ def softmax(
         scale *= gl.exp2((most - highest) * LOG2E)
     first = body_start(dst, row, dst_stride, before, ALIGN)
     for i in gl.static_range(PIECES):
-        store_piece(first, raised[i] * scale, row * 0, 1, body, start + i * WIDTH, 0, ALIGN)
+        store_piece(first, tiles[i] * (scale * rest), row * 0, 1, body, start + i * WIDTH, 0, ALIGN)
     edge = (edge * scale).to(dst.dtype.element_ty)
     gl.store(row_start(dst, row, dst_stride) + place, edge, mask=inside)
 

@@ -5,6 +5,7 @@ from gluon_core import language as gl
 from gluon_kernels.norm.rows import (
     exchange,
     fold,
+    is_whole,
     load_columns,
     load_pieces,
     place_of,
@@ -66,19 +67,20 @@ def raised(x, factor, low):
 def exponential_sums(pieces, most, PIECES: gl.constexpr):
     """Return the sums of exp(x - most) along the rows of all tiles together, [ROWS]."""
     factor, low, rest = exponent_of(most)
-    total = gl.zeros(pieces[0].shape, gl.float32, pieces[0].type.layout)
-    for i in gl.static_range(PIECES):
+    total = raised(pieces[0], factor[:, None], low[:, None])
+    for i in gl.static_range(1, PIECES):
         total += raised(pieces[i], factor[:, None], low[:, None])
     return gl.sum(total, 1) * gl.exp2(0.0 - rest)
 
 
 @gluon.jit
 def exponentials(pieces, most, PIECES: gl.constexpr):
-    """Return exp(x - most) of each tile, and their sums, [ROWS]."""
-    raised = ()
+    """Return tiles that are exp(x - most) but for a factor, their sums, [ROWS], and the factor, [ROWS]."""
+    factor, low, rest = exponent_of(most)
+    tiles = ()
     for i in gl.static_range(PIECES):
-        raised = raised + (gl.exp2((pieces[i].to(gl.float32) - most[:, None]) * LOG2E),)
-    return raised, fold(raised, PIECES)
+        tiles = tiles + (raised(pieces[i], factor[:, None], low[:, None]),)
+    return tiles, fold(tiles, PIECES), gl.exp2(0.0 - rest)
 
 
 @gluon.jit
@@ -92,8 +94,8 @@ def softmax(
     start = part * (PIECES * WIDTH)
     low = -float("inf")
     pieces = load_pieces(
-        src, row, rows, columns, start, src_stride, low, ALIGN, ROWS, PIECES, WIDTH, layout
-    )
+        src, row, rows, columns, start, src_stride, low, ALIGN, ROWS, PIECES, WIDTH, layout, PARTS == 1
+    )  # fmt: skip
     store_softmax(
         dst,
         pieces,
@@ -118,17 +120,19 @@ def store_softmax(
 ):  # fmt: skip
     """Store the softmax of rows whose tiles are in registers."""
     most = largest(pieces, PIECES)
-    raised, total = exponentials(pieces, most, PIECES)
+    tiles, total, rest = exponentials(pieces, most, PIECES)
     if PARTS == 1:
         scale = (1 / total)[:, None]
     else:
-        of_all, totals = exchange(sums, arrived, row, part, most, total, PARTS)
+        of_all, totals = exchange(sums, arrived, row, part, most, total * rest, PARTS)
         highest = gl.max(of_all, 0)
-        scale = 1 / gl.sum(totals * gl.exp2((of_all - highest) * LOG2E), 0)
+        scale = gl.max(rest, 0) / gl.sum(totals * gl.exp2((of_all - highest) * LOG2E), 0)
         scale *= gl.exp2((gl.max(most, 0) - highest) * LOG2E)
     for i in gl.static_range(PIECES):
         column = part * (PIECES * WIDTH) + i * WIDTH
-        store_piece(dst, raised[i] * scale, row, rows, columns, column, dst_stride, ALIGN)
+        store_piece(
+            dst, tiles[i] * scale, row, rows, columns, column, dst_stride, ALIGN, is_whole(i, PARTS, PIECES)
+        )  # fmt: skip
 
 
 @gluon.jit
@@ -141,11 +145,11 @@ def softmax_backward(
     row, part = share(arrived, PARTS, ROWS)
     start = part * (PIECES * WIDTH)
     gs = load_pieces(
-        grad, row, rows, columns, start, grad_stride, 0, ALIGN, ROWS, PIECES, WIDTH, layout
-    )
+        grad, row, rows, columns, start, grad_stride, 0, ALIGN, ROWS, PIECES, WIDTH, layout, PARTS == 1
+    )  # fmt: skip
     ys = load_pieces(
-        result, row, rows, columns, start, result_stride, 0, ALIGN, ROWS, PIECES, WIDTH, layout
-    )
+        result, row, rows, columns, start, result_stride, 0, ALIGN, ROWS, PIECES, WIDTH, layout, PARTS == 1
+    )  # fmt: skip
     products = ()
     for i in gl.static_range(PIECES):
         products = products + (gs[i].to(gl.float32) * ys[i].to(gl.float32),)
@@ -157,7 +161,9 @@ def softmax_backward(
         shift = gl.sum(parts, 0)
     for i in gl.static_range(PIECES):
         value = products[i] - ys[i].to(gl.float32) * shift
-        store_piece(dst, value, row, rows, columns, start + i * WIDTH, dst_stride, ALIGN)
+        store_piece(
+            dst, value, row, rows, columns, start + i * WIDTH, dst_stride, ALIGN, is_whole(i, PARTS, PIECES)
+        )  # fmt: skip
 
 
 @gluon.jit
@@ -209,19 +215,8 @@ def cross_entropy(
     # The load of the logit waits for this one.
     label = gl.load(labels + (row + near).to(gl.int64) * label_stride, mask=exists, other=0)
     pieces = load_pieces(
-        src,
-        row,
-        rows,
-        columns,
-        start,
-        src_stride,
-        -float("inf"),
-        ALIGN,
-        ROWS,
-        PIECES,
-        WIDTH,
-        layout,
-    )
+        src, row, rows, columns, start, src_stride, -float("inf"), ALIGN, ROWS, PIECES, WIDTH, layout, PARTS == 1
+    )  # fmt: skip
     counts = exists & (label != ignored)
     known = counts & (label >= 0) & (label < columns)
     hit = row_start(src, row, src_stride) + near * src_stride + label
@@ -337,23 +332,12 @@ def norm(
     row, part = share(arrived, PARTS, ROWS)
     start = part * (PIECES * WIDTH)
     loaded = load_pieces(
-        src, row, rows, columns, start, src_stride, 0, ALIGN, ROWS, PIECES, WIDTH, layout
-    )
+        src, row, rows, columns, start, src_stride, 0, ALIGN, ROWS, PIECES, WIDTH, layout, PARTS == 1
+    )  # fmt: skip
     if residual is not None:
         more = load_pieces(
-            residual,
-            row,
-            rows,
-            columns,
-            start,
-            residual_stride,
-            0,
-            ALIGN,
-            ROWS,
-            PIECES,
-            WIDTH,
-            layout,
-        )
+            residual, row, rows, columns, start, residual_stride, 0, ALIGN, ROWS, PIECES, WIDTH, layout, PARTS == 1
+        )  # fmt: skip
         added = ()
         for i in gl.static_range(PIECES):
             value = (loaded[i].to(gl.float32) + more[i].to(gl.float32)).to(summed.dtype.element_ty)
@@ -374,8 +358,9 @@ def shared_columns(
     pieces = ()
     if src is not None:
         for i in gl.static_range(PIECES):
-            column = start + i * WIDTH + gl.arange(0, WIDTH, gl.SliceLayout(0, layout))
-            piece = gl.portable.load(src, column, column < columns // ALIGN * ALIGN)
+            here = start + i * WIDTH
+            column = gl.arange(0, WIDTH, gl.SliceLayout(0, layout))
+            piece = gl.portable.load(src + here, column, here + column < columns // ALIGN * ALIGN)
             pieces = pieces + (piece[None, :],)
     return pieces
 
@@ -435,10 +420,16 @@ def store_norm(
             if EARLY:
                 value = value * weights[i].to(gl.float32)
             else:
-                value = value * load_columns(weight, columns, column, ALIGN, WIDTH, layout)
+                value = value * load_columns(
+                    weight, columns, column, ALIGN, WIDTH, layout, is_whole(i, PARTS, PIECES)
+                )  # fmt: skip
         if bias is not None:
             if EARLY:
                 value = value + biases[i].to(gl.float32)
             else:
-                value = value + load_columns(bias, columns, column, ALIGN, WIDTH, layout)
-        store_piece(dst, value, row, rows, columns, column, dst_stride, ALIGN)
+                value = value + load_columns(
+                    bias, columns, column, ALIGN, WIDTH, layout, is_whole(i, PARTS, PIECES)
+                )  # fmt: skip
+        store_piece(
+            dst, value, row, rows, columns, column, dst_stride, ALIGN, is_whole(i, PARTS, PIECES)
+        )  # fmt: skip

@@ -18,6 +18,7 @@ import gluon_core as gluon
 from gluon_core import language as gl
 
 __all__ = [
+    "OWN",
     "ClusterTiling",
     "Tiling",
     "block_tiling",
@@ -25,6 +26,7 @@ __all__ = [
     "column_tiling",
     "exchange",
     "fold",
+    "is_whole",
     "load_pieces",
     "row_start",
     "share",
@@ -82,35 +84,62 @@ def place_of(row, rows, columns, start, stride, ALIGN: gl.constexpr, ROWS: gl.co
 
 @gluon.jit
 def load_pieces(src, row, rows, columns, start, stride, other, ALIGN: gl.constexpr, ROWS: gl.constexpr,
-                PIECES: gl.constexpr, WIDTH: gl.constexpr, layout: gl.constexpr):  # fmt: skip
-    """Return the tiles of this program; `other` where there is no element."""
-    src = row_start(src, row, stride // ALIGN * ALIGN)
+                PIECES: gl.constexpr, WIDTH: gl.constexpr, layout: gl.constexpr, WHOLE: gl.constexpr = False):  # fmt: skip
+    """Return the tiles of this program; `other` where there is no element. With WHOLE, rows have all columns of all tiles but the last one."""
+    src = row_start(src, row, stride // ALIGN * ALIGN) + start
+    offsets, _ = place_of(row, rows, columns, 0, stride, ALIGN, ROWS, WIDTH, layout)
     pieces = ()
     for i in gl.static_range(PIECES):
-        offsets, inside = place_of(
-            row, rows, columns, start + i * WIDTH, stride, ALIGN, ROWS, WIDTH, layout
-        )
-        pieces = pieces + (gl.portable.load(src, offsets, inside, other),)
+        here = src + i * WIDTH  # constants of pointers take no instruction
+        if WHOLE and i + 1 < PIECES:
+            if ROWS > 1:
+                exists = row + gl.arange(0, ROWS, gl.SliceLayout(1, layout)) < rows
+                piece = gl.portable.load(here, offsets, exists[:, None], other)
+            else:
+                piece = gl.portable.load(here, offsets)
+        else:
+            column = start + i * WIDTH
+            _, inside = place_of(row, rows, columns, column, stride, ALIGN, ROWS, WIDTH, layout)
+            piece = gl.portable.load(here, offsets, inside, other)
+        pieces = pieces + (piece,)
     return pieces
 
 
+@gluon.constexpr_function
+def is_whole(number, parts, pieces):
+    """Return True for tiles of which rows that have one program have all columns: all but the last one."""
+    return parts == 1 and number + 1 < pieces
+
+
 @gluon.jit
-def store_piece(dst, value, row, rows, columns, start, stride, ALIGN: gl.constexpr):
-    """Store one tile that begins at column `start`."""
+def store_piece(dst, value, row, rows, columns, start, stride, ALIGN: gl.constexpr, WHOLE: gl.constexpr = False):  # fmt: skip
+    """Store one tile that begins at column `start`; with WHOLE, rows have all its columns."""
     layout: gl.constexpr = value.type.layout
-    offsets, inside = place_of(
-        row, rows, columns, start, stride, ALIGN, value.shape[0], value.shape[1], layout
-    )
-    gl.portable.store(row_start(dst, row, stride // ALIGN * ALIGN), offsets, value, inside)
+    ROWS: gl.constexpr = value.shape[0]
+    WIDTH: gl.constexpr = value.shape[1]
+    dst = row_start(dst, row, stride // ALIGN * ALIGN) + start
+    offsets, _ = place_of(row, rows, columns, 0, stride, ALIGN, ROWS, WIDTH, layout)
+    if WHOLE:
+        if ROWS > 1:
+            exists = row + gl.arange(0, ROWS, gl.SliceLayout(1, layout)) < rows
+            gl.portable.store(dst, offsets, value, exists[:, None])
+        else:
+            gl.portable.store(dst, offsets, value)
+    else:
+        _, inside = place_of(row, rows, columns, start, stride, ALIGN, ROWS, WIDTH, layout)
+        gl.portable.store(dst, offsets, value, inside)
 
 
 @gluon.jit
 def load_columns(
-    src, columns, start, ALIGN: gl.constexpr, WIDTH: gl.constexpr, layout: gl.constexpr
-):
-    """Return float32 [1, WIDTH] of a vector that all rows share, such as a weight."""
-    column = start + gl.arange(0, WIDTH, gl.SliceLayout(0, layout))
-    value = gl.portable.load(src, column, column < columns // ALIGN * ALIGN)
+    src, columns, start, ALIGN: gl.constexpr, WIDTH: gl.constexpr, layout: gl.constexpr, WHOLE: gl.constexpr = False
+):  # fmt: skip
+    """Return float32 [1, WIDTH] of a vector that all rows share, such as a weight; with WHOLE, it has all of these."""
+    column = gl.arange(0, WIDTH, gl.SliceLayout(0, layout))
+    if WHOLE:
+        value = gl.portable.load(src + start, column)
+    else:
+        value = gl.portable.load(src + start, column, start + column < columns // ALIGN * ALIGN)
     return value.to(gl.float32)[None, :]
 
 
@@ -202,6 +231,9 @@ class ClusterTiling(Tiling):
         return {**super().constants(), **own}
 
 
+OWN = 32
+
+
 @functools.lru_cache(maxsize=4096)
 def tiling(
     columns: int,
@@ -212,6 +244,7 @@ def tiling(
     held: int = 1,
     waits: bool = True,
     processors: int = 132,
+    own: int = OWN,
 ) -> Tiling:
     """Return the tiling of rows for a width.
 
@@ -226,6 +259,7 @@ def tiling(
         held: tiles that a thread keeps for each that it loads.
         waits: the programs of a row wait for each other; all must fit on the device at once.
         processors: multiprocessors of the device.
+        own: elements of a row that a thread has, about.
     """
     vector = min(align, 128 // bits)
     threads = -(-columns // vector)  # accesses of a row
@@ -252,8 +286,8 @@ def tiling(
     while parts * rows < processors and columns > parts * 4096 and 2 * parts <= most_parts:
         parts *= 2
     of_part = -(-columns // parts)
-    # As many warps as hold about 32 elements each, or 64 of a part, 12 of a narrow one; of the near ones that which pads least.
-    own = 32 if parts == 1 else 12 if narrow else 64
+    # As many warps as hold about `own` elements each, or 64 of a part, 12 of a narrow one; of the near ones that which pads least.
+    own = own if parts == 1 else 12 if narrow else 64
     aim = of_part * held / (warp_size * own)
     aim = max(1.0, min(16.0, aim))
     candidates = []
