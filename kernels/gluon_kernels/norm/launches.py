@@ -18,6 +18,7 @@ from gluon_kernels.norm import (
     portable,
 )
 from gluon_kernels.norm.rows import (
+    OWN,
     ClusterTiling,
     Tiling,
     column_tiling,
@@ -31,6 +32,7 @@ from gluon_kernels.norm.tilings import (
     is_packed,
     keeps_exponentials,
     of_bodies,
+    of_short_rows,
     packed,
     shifts,
     tiling_of,
@@ -147,6 +149,8 @@ def finished(written: Tensor, out: Optional[Tensor]) -> Tensor:
 CLUSTERED = 16 * 14_000  # bits of a row whose softmax is shared by a cluster
 CLUSTERED_NORM = 16 * 24_576  # bits of a row whose RMS norm is, by four blocks
 WIDE_NORM = 16 * 49_152  # and by eight
+SHORT = 16  # elements of a thread that has a part of a short row of a softmax
+OWN_OF_NORM = 24  # elements of a thread that has a part of a row of a norm
 
 
 def softmax_plan(x: Tensor, dtype: torch.dtype, out: Optional[Tensor]) -> Plan:
@@ -165,9 +169,11 @@ def softmax_plan(x: Tensor, dtype: torch.dtype, out: Optional[Tensor]) -> Plan:
     read = whole or (src, dst)
     anew = is_packed(read[0])
     tiles, options = tiling_or_cluster(*read, least=form[0], fewest=form[1], raises=True, anew=anew)
-    # Threads with four rows took up to 1.1 times as long as with two.
-    most = 2 if anew else None
-    tiles = packed(tiles, src, most) if whole is None else of_bodies(tiles)
+    if whole is not None:
+        tiles = of_bodies(tiles)
+    else:
+        # Threads with four rows took up to 1.1 times as long as with two.
+        tiles = of_short_rows(SHORT, src, dst) or packed(tiles, src, 2 if anew else None)
     kernel = portable.softmax if whole is None else odd.softmax
     keep = keeps_exponentials(tiles)
     if isinstance(tiles, ClusterTiling):
@@ -267,7 +273,10 @@ def norm_plan(
         least = CLUSTERED_NORM if anew else None
         fewest = 4 if anew and 16 * src.columns <= WIDE_NORM else 8
         read_rows = whole or all_rows
-        tiles, options = tiling_or_cluster(*read_rows, least=least, fewest=fewest, anew=anew)
+        own = OWN_OF_NORM if whole is None else OWN
+        tiles, options = tiling_or_cluster(
+            *read_rows, least=least, fewest=fewest, anew=anew, own=own
+        )
         tiles = tiles if whole is None else of_bodies(tiles)
     else:  # a second matrix is not kept: one is loaded, added and dropped
         tiles, options = tiling_of(*all_rows), {}

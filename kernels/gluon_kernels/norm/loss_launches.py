@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, Mapping, Optional
 
 import torch
@@ -11,10 +10,11 @@ from torch import Tensor
 from gluon_core import language as gl
 from gluon_kernels.norm import hopper, portable
 from gluon_kernels.norm.launches import Workspace, prepared, reading
-from gluon_kernels.norm.rows import ClusterTiling, Tiling, stacked
+from gluon_kernels.norm.rows import ClusterTiling, Tiling, cluster_tiling
 from gluon_kernels.norm.tilings import (
     blocks_of,
     is_packed,
+    of_short_rows,
     own_elements,
     packed,
     tiling_of,
@@ -47,9 +47,7 @@ def cross_entropy_plan(x: Tensor, labels: Tensor, ignored: int, keep: bool) -> P
 
     if tiles.parts > 1 and src.count >= WALKED and is_packed(src):
         return alone(_walking_launch(src, labels, ignored, new))
-    # More rows keep processors busy by shares that nobody waits for.
-    few = tiles.parts > 1 and _is_few(src)
-    shared, options = tiling_or_cluster(src, waits=False) if few else (tiles, {})
+    shared, options = _shared(src, tiles)
     if isinstance(shared, ClusterTiling):
         return alone(_sharing_launch(src, labels, shared, ignored, new, options))
     space = Workspace.of_rows(tiles, src.count)
@@ -70,8 +68,33 @@ def _is_few(src: Rows) -> bool:
     return 4 * src.count <= 3 * multiprocessors(src.tensor)
 
 
-TURNS = 300  # warps for each processor up to which threads have one short row: with more, they have several
+# Columns of rows that four blocks of four warps share, and up to how many rows for each processor.
+SHARED, SEVERAL = (16_384, 40_960), 2.2
+
+
+def _shared(src: Rows, tiles: Tiling) -> tuple[Tiling, dict[str, Any]]:
+    """Return the tiling of clusters that share rows, where these are long and few, and the options of the launch; else the tiling.
+
+    More rows keep processors busy by shares that nobody waits for.
+    """
+    if tiles.parts > 1 and _is_few(src):
+        return tiling_or_cluster(src, waits=False)
+    processors, target = multiprocessors(src.tensor), current_target()
+    several = not _is_few(src) and src.count < SEVERAL * processors
+    long = SHARED[0] <= src.columns <= SHARED[1] and is_packed(src)
+    if several and long and target.has("nvidia.wgmma") and target.backend != "sim":
+        most = 16 * MOST_HELD[4]
+        four = cluster_tiling(
+            src.columns, 16, src.align, src.count, processors, 1, 4, most, warps_of_block=(4,)
+        )
+        if four is not None:
+            return four, {"num_ctas": 4}
+    return tiles, {}
+
+
 MOST_HELD = {1: 64, 2: 80, 4: 120, 8: 80, 16: 64}  # elements of a thread, by the warps of a row
+# Elements of a thread that has a part of a short row, where rows are many and where they are not; and how many warps for each processor many are.
+SHORT, SHORT_OF_FEW, MANY = 32, 24, 40
 
 
 def _tiles(src: Rows) -> Tiling:
@@ -80,19 +103,16 @@ def _tiles(src: Rows) -> Tiling:
     Threads that have loaded more wait for each other less often, and a block of fewer takes the place of one that ends sooner.
     """
     processors = multiprocessors(src.tensor)
+    short = of_short_rows(SHORT, src)
+    if short is None or short.grid(src.count) * short.num_warps < MANY * processors:
+        short = of_short_rows(SHORT_OF_FEW, src)
+    if short is not None:
+        return short
     alone = tiling_of(src, waits=False, least=processors)
     tiles = alone if alone.parts == 1 else tiling_of(src, waits=False)
     own, lanes = tiles.layout, tiles.layout.threads_per_warp[1]
     vector = own.size_per_thread[1]
-    if is_packed(src) and tiles.parts * tiles.num_warps * tiles.pieces == 1:
-        if vector * src.tensor.element_size() < 16:
-            return packed(
-                tiles, src, 2
-            )  # as of softmax: a warp with one row of few elements would hardly load
-        near = current_target().warp_size // lanes
-        if 8 <= src.count / (near * processors) <= TURNS:
-            return stacked(replace(tiles, rows=near), 8)
-    elif is_packed(src) and tiles.parts * tiles.num_warps > 1:
+    if is_packed(src) and tiles.parts * tiles.num_warps > 1:
         for warps, most in MOST_HELD.items():
             width = warps * lanes * vector
             pieces = -(-src.columns // width)

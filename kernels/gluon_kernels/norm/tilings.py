@@ -7,7 +7,9 @@ from typing import Any, Optional
 
 from torch import Tensor
 
+from gluon_core import language as gl
 from gluon_kernels.norm.rows import (
+    OWN,
     ClusterTiling,
     Tiling,
     block_tiling,
@@ -25,6 +27,7 @@ __all__ = [
     "is_packed",
     "keeps_exponentials",
     "of_bodies",
+    "of_short_rows",
     "own_elements",
     "packed",
     "shifts",
@@ -38,9 +41,14 @@ EARLY_UP_TO = 40  # elements of a row that a thread keeps
 KEPT = 48  # exponentials of a thread: four blocks of a cluster have room on a multiprocessor
 AHEAD_FROM = 32  # elements of a row that a thread keeps
 AHEAD_BYTES = 72 << 10  # of a block: three have room on a multiprocessor
+FEW_SHORT = 44  # rows for each multiprocessor, up to which threads have one
+NARROW = 12  # elements in accesses of fewer than 8 bytes, from which on threads have one row
+BUSY = 4  # warps that each multiprocessor has at least
 
 
-def tiling_of(*rows: Rows, held: int = 1, waits: bool = True, least: int = 0) -> Tiling:
+def tiling_of(
+    *rows: Rows, held: int = 1, waits: bool = True, least: int = 0, own: int = OWN
+) -> Tiling:
     """Return the tiling for matrices of one shape, as if they had at least so many rows; see `tiling`."""
     first = rows[0]
     return tiling(
@@ -52,19 +60,52 @@ def tiling_of(*rows: Rows, held: int = 1, waits: bool = True, least: int = 0) ->
         held,
         waits,
         multiprocessors(first.tensor),
+        own,
     )
+
+
+def of_short_rows(own: int, *rows: Rows) -> Optional[Tiling]:
+    """Return a tiling whose threads have so many elements of a row, or fewer; None where a warp has no room for the row, or elements have no 16 bits.
+
+    What each row takes once takes as many instructions for several rows of a warp, which has them if a row has few lanes.
+    """
+    if any(row.tensor.element_size() != 2 for row in rows):
+        return None
+    first, align = rows[0], common_align(*rows)
+    size, processors = current_target().warp_size, multiprocessors(first.tensor)
+    vector, lanes = min(align, 8), 4
+    while lanes < size and -(-first.columns // (lanes * vector)) * vector > own:
+        lanes *= 2
+    most = min(size, 1 << (-(-first.columns // vector) - 1).bit_length())  # lanes with elements
+    while lanes < most and first.count * lanes < BUSY * size * processors:
+        lanes *= 2
+    pieces = -(-first.columns // (lanes * vector))
+    if pieces * vector > own:
+        return None
+    layout = gl.BlockedLayout([1, vector], [size // lanes, lanes], [1, 1], [1, 0])
+    tiles = Tiling(align, 1, size // lanes, pieces, lanes * vector, 1, layout)
+    for warps in (4, 2):
+        more = stacked(tiles, warps)
+        if more.grid(first.count) >= processors:
+            return more
+    return tiles
 
 
 def packed(tiles: Tiling, rows: Rows, most: Optional[int] = None) -> Tiling:
     """Return a tiling whose programs have four warps with rows of their own, where a row is one warp's and rows are many.
 
-    A processor has room for 32 programs, of however few warps, and each of them takes time to begin; threads with more than two rows gain nothing.
+    A processor has room for 32 programs, of however few warps, and each of them takes time to begin; threads with more than two rows gain nothing,
+    and with more than one where rows are few.
 
     Args:
         most: rows of a thread.
     """
     single = tiles.num_warps == tiles.parts == 1 and not isinstance(tiles, ClusterTiling)
     size, lanes = current_target().warp_size, tiles.layout.threads_per_warp[1]  # of a row
+    near = size // lanes
+    narrow = tiles.layout.size_per_thread[1] * rows.tensor.element_size() < 8
+    if single and (rows.count < FEW_SHORT * multiprocessors(rows.tensor) or (narrow and own_elements(tiles) >= NARROW)):  # fmt: skip
+        tiles = replace(tiles, rows=near)
     if single and most is not None:
         tiles = replace(tiles, rows=min(tiles.rows, most * size // lanes))
     if single and tiles.rows * lanes <= 2 * size:
@@ -77,20 +118,20 @@ def packed(tiles: Tiling, rows: Rows, most: Optional[int] = None) -> Tiling:
 
 def tiling_or_cluster(
     *rows: Rows, held: int = 1, least: Optional[int] = None, fewest: int = 8, waits: bool = True,
-    raises: bool = False, anew: bool = False,
+    raises: bool = False, anew: bool = False, own: int = OWN,
 ) -> tuple[Tiling, dict[str, Any]]:  # fmt: skip
     """Return the tiling for matrices of one shape and the options of the launch: clusters that share long rows, on Hopper.
 
     The simulator runs no assembly that reaches other blocks.
 
     Args:
-        held, waits: see `tiling`.
+        held, waits, own: see `tiling`.
         least: bits of a row from which on clusters are faster than one program; None where they never are.
         fewest: blocks of a cluster, if these hold a row in few registers, and are several for each multiprocessor.
         raises: threads may keep exponentials, see `keeps_exponentials`.
         anew: threads keep elements of 16 bits as they were loaded, see `portable.anew`.
     """
-    first, target, tiles = rows[0], current_target(), tiling_of(*rows, waits=waits)
+    first, target, tiles = rows[0], current_target(), tiling_of(*rows, waits=waits, own=own)
     bits = max(8 * row.tensor.element_size() for row in rows)
     long = tiles.parts > 1 or (least is not None and first.columns * bits >= least)
     if long and target.has("nvidia.wgmma") and target.backend != "sim":

@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 
 import gluon_kernels as kernels
-from gluon_kernels.norm import ops, rows, tilings, views
+from gluon_kernels.norm import loss_launches, ops, rows, tilings, views
+from gluon_kernels.norm.loss import _losses as loss_losses
 from gluon_kernels.norm.loss import losses_of
 from tests.kernels.launched import launches_of, on_target
 
@@ -147,6 +148,21 @@ def test_losses(shared):
     torch.testing.assert_close(loss[:3], right)
     assert loss[3].isnan()  # no class
     torch.testing.assert_close(logsum, x.float().logsumexp(-1))
+
+
+def test_four_blocks_share_long_rows_of_losses(monkeypatch):
+    """Rows that are too few to keep processors busy one by one, and too many for eight blocks each."""
+    monkeypatch.setattr(loss_launches, "SHARED", (COLUMNS, 2 * COLUMNS))
+    x, labels = torch.randn(4, COLUMNS).bfloat16() * 3, torch.arange(4)
+    for processors, name in ((3, "cluster_cross_entropy"), (1, "cross_entropy")):
+        monkeypatch.setattr(loss_launches, "multiprocessors", lambda tensor: processors)
+        loss_losses.forget()
+        with on_target("emu:sm_90"):
+            loss, _ = losses_of(x, labels, -100, False)
+            (launch,) = launches_of(lambda: losses_of(x, labels, -100, False), "emu:sm_90")
+        assert launch.kernel.fn.__name__ == name
+        assert launch.options.get("num_ctas", 1) == (4 if processors == 3 else 1)
+        torch.testing.assert_close(loss, F.cross_entropy(x.float(), labels, reduction="none"))
 
 
 def test_gradients_of_softmax(shared):

@@ -150,10 +150,11 @@ def test_programs_have_several_short_rows(dtype, columns, monkeypatch):
 @pytest.mark.parametrize("count, columns, rows_warps_pieces", [
     (60_000, 1536, (4, 4, 6)), (40_000, 2048, (4, 4, 8)), (7710, 9344, (1, 4, 10)), (7307, 14784, (1, 4, 15)),
     (87, 13568, (1, 8, 7)), (405, 2088, (1, 2, 5)), (1692, 17792, (1, 8, 9)), (106, 26984, (1, 16, 7)),
-    (1000, 128, (2, 1, 1)), (12_000, 128, (16, 8, 1)), (30_000, 136, (8, 8, 1)), (100_000, 128, (8, 1, 1)), (27_512, 76, (8, 4, 1)),
+    (1000, 128, (4, 2, 1)), (12_000, 128, (16, 4, 2)), (30_000, 136, (16, 4, 3)), (100_000, 128, (32, 4, 4)), (27_512, 76, (32, 4, 5)),
+    (90_000, 256, (16, 4, 4)), (5000, 256, (8, 4, 2)), (20_000, 430, (8, 4, 14)), (5000, 430, (4, 4, 7)), (9000, 832, (4, 4, 4)),
 ])  # fmt: skip
 def test_losses_of_many_rows_have_few_warps(count, columns, rows_warps_pieces):
-    align = 4 if columns == 76 else 8
+    align = {76: 4, 430: 2}.get(columns, 8)
     src = views.Rows(torch.empty(0, dtype=torch.bfloat16), False, count, columns, columns, align)
     tiles = loss_launches._tiles(src)
     assert (tiles.rows, tiles.num_warps, tiles.pieces) == rows_warps_pieces
@@ -182,6 +183,44 @@ def test_few_short_rows_have_programs_of_their_own():
     assert tilings.packed(tilings.tiling_of(x), x).rows == 1
     x = views.Rows.of(torch.empty(3000, 800, dtype=torch.bfloat16))
     assert tilings.packed(tilings.tiling_of(x), x).rows == 4
+
+
+@pytest.mark.parametrize("columns", [1, 30, 78, 88, 128, 300, 420, 512, 513, 1000])
+@pytest.mark.parametrize("own", [16, 32])
+def test_lanes_of_short_rows_have_few_elements(columns, own):
+    for count in (3, 600, 50_000):
+        x = views.Rows.of(torch.empty(0, columns, dtype=torch.bfloat16))
+        x = rows.replace(x, count=count)
+        tiles = tilings.of_short_rows(own, x)
+        if columns > 32 * own:
+            assert tiles is None
+            continue
+        held = tiles.pieces * tiles.layout.size_per_thread[1]
+        assert (
+            held <= own
+            and tiles.pieces * tiles.width >= columns > tiles.pieces * tiles.width - held * 32
+        )
+        warps = tiles.grid(count) * tiles.num_warps
+        assert warps >= min(count, 4 * 132) or tiles.width >= columns
+        assert tiles.num_warps == 1 or tiles.grid(count) >= 132
+    assert tilings.of_short_rows(own, views.Rows.of(torch.empty(9, 64))) is None
+
+
+def test_few_short_rows_have_threads_of_their_own():
+    for count, wanted in ((3000, 4), (9000, 8)):
+        x = views.Rows.of(torch.empty(count, 512, dtype=torch.bfloat16))
+        assert tilings.packed(tilings.tiling_of(x), x).rows == wanted
+    for columns, wanted in ((430, 4), (78, 8)):  # loaded two elements at a time
+        x = views.Rows.of(torch.empty(9000, columns, dtype=torch.bfloat16))
+        assert tilings.packed(tilings.tiling_of(x), x).rows >= wanted
+
+
+def test_rows_of_norms_have_warps_of_fewer_elements():
+    for columns, warps in ((2624, 4), (5632, 8), (6400, 8), (2048, 2)):
+        x = views.Rows.of(torch.empty(600, columns, dtype=torch.bfloat16))
+        assert tilings.tiling_of(x, own=24).num_warps == warps
+    (launched,) = launches_of(lambda: kernels.rms_norm(torch.zeros(2, 2624).half()), "sim:sm_90")
+    assert launched.options["num_warps"] == 4
 
 
 def test_threads_have_two_short_rows_of_a_softmax():
