@@ -20,7 +20,7 @@ from typing import Any, Optional, Sequence
 
 import numpy as np
 
-from gluon_kernels.gemm.measures import IN_PARTS, KERNELS, Columns, Size, cdiv
+from gluon_kernels.gemm.measures import IN_PARTS, KERNELS, LARGE, Columns, Size, cdiv
 from gluon_kernels.gemm.pad import SECTOR
 from gluon_kernels.gemm.tilings import TILINGS, Tiling, columns
 
@@ -71,6 +71,24 @@ STREAMED = {
     ("pingpong", (64, 256, 64)): 1.1,
 }
 VAIN = 1.4
+# Products per picosecond of rounds of tiles, by blocks or by pairs of 256 rows and more, in products larger than those of which times of all tilings were measured,
+# and with few rows; measured on an H200.
+FEW_ROWS = 128, 512
+OF_ROUNDS = {
+    ("cooperative", (256, 224, 64), False): 724,
+    ("cooperative", (256, 192, 64), False): 718,
+    ("cooperative", (128, 224, 64), False): 722,
+    ("cooperative", (256, 240, 64), False): 712,
+    ("cooperative", (384, 192, 64), False): 658,
+    ("pingpong", (128, 160, 64), True): 672,
+    ("pingpong", (128, 176, 64), True): 660,
+    ("pingpong", (128, 192, 64), True): 604,
+    ("pingpong", (128, 208, 64), True): 617,
+    ("cooperative", (128, 304, 32), True): 670,
+    ("cooperative", (128, 144, 64), True): 634,
+    ("cooperative", (256, 112, 64), True): 655,
+    ("cooperative", (128, 240, 64), True): 690,
+}
 QUANTITIES = 15  # numbers of `features`
 OF_PRODUCT = ("m", "n", "k", "batch", "pitch of A", "pitch of B", "padded", "eight")
 OF_BOTH = (
@@ -388,6 +406,24 @@ def for_large_result(size: Size) -> Optional[str]:
     return best if costs[best] < VAIN else None
 
 
+def for_few_rows(size: Size) -> Optional[str]:
+    """Return the tiling for a product of few rows, larger than the measured ones: the one whose rounds take the least time."""
+    least, most = FEW_ROWS
+    large = 2.0 * size.m * size.n * size.k > LARGE
+    other = size.batch > 1 or size.bits != 16 or size.eight or size.padded
+    if not large or other or not least < size.m <= most:
+        return None
+    costs = {}
+    for tiling in TILINGS.values():
+        m, n, _ = tiling.block
+        rate = OF_ROUNDS.get((tiling.kernel, tiling.block, tiling.swapped))
+        blocks = 1 if tiling.swapped or m <= 128 else 2
+        if rate and (tiling.blocks, tiling.abreast) == (blocks, 1) and tiling.fitting(size):
+            rounds = cdiv(tiling.tiles(size), int(tiling.clusters(size)))
+            costs[tiling.name] = rounds * m * n / blocks / rate
+    return min(costs, key=costs.__getitem__, default=None)
+
+
 @functools.lru_cache(maxsize=256)
 def _order(size: Size) -> list[int]:
     """Return the places of the tilings that fit in `columns`, the best first. The measurements correct the best ones by the model alone."""
@@ -407,7 +443,7 @@ def _order(size: Size) -> list[int]:
     alone = times[best]
     times = alone * corrections(every.at(best), size, table, alone) * doubt[best] + more[best]
     places: list[int] = [*best[np.argsort(times)].tolist(), *rest.tolist()]
-    measured = for_large_result(size) or table.shapes.get(size.name)
+    measured = for_large_result(size) or table.shapes.get(size.name) or for_few_rows(size)
     if measured:
         places.sort(key=lambda place: every.tilings[place].name != measured)
     return places

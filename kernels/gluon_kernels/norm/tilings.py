@@ -67,7 +67,7 @@ def tiling_of(
 def of_short_rows(own: int, *rows: Rows) -> Optional[Tiling]:
     """Return a tiling whose threads have so many elements of a row, or fewer; None where a warp has no room for the row, or elements have no 16 bits.
 
-    What each row takes once takes as many instructions for several rows of a warp, which has them if a row has few lanes.
+    A warp has several rows if each has few lanes, and its instructions serve them all.
     """
     if any(row.tensor.element_size() != 2 for row in rows):
         return None

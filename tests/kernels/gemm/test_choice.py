@@ -33,6 +33,22 @@ def test_large_products_take_tiles_that_reach_the_rate_of_the_library(sides):
     assert large.blocks <= 2 and m * n >= 128 * 192 * large.blocks
 
 
+@pytest.mark.parametrize("rows, columns, across", [(147, 130008, 160), (205, 70000, 256), (271, 57000, 288), (301, 49000, 304), (453, 44000, 512)])  # fmt: skip
+def test_large_products_of_few_rows_have_few_in_vain(rows, columns, across):
+    """Sums of tiles as measured: four rounds of tiles take longer than three of tiles a quarter wider."""
+    sides = rows, columns, 6144
+    chosen = choice.choose(tilings.Size(1, *sides))
+    side = chosen.block[1 if chosen.swapped else 0]
+    assert -(-rows // side) * side == across
+    assert choice.for_few_rows(tilings.Size(1, *sides)) == chosen.name
+    for other in (
+        tilings.Size(1, rows, 4096, 6144),
+        tilings.Size(2, *sides),
+        tilings.Size(1, 4 * rows + 80, *sides[1:]),
+    ):
+        assert choice.for_few_rows(other) is None
+
+
 def test_a_block_has_room_for_every_tiling():
     size = tilings.Size(1, 4096, 4096, 4096)
     assert [t.name for t in tilings.TILINGS.values() if not t.has_room(size)] == []
