@@ -45,7 +45,9 @@ from gluon_kernels.problem import Problem, Shape, error_of  # noqa: E402
 
 GRAPH = 400e-6  # seconds that one graph takes
 EAGER = 2e-3  # seconds that one loop of eager calls takes
-ROUNDS = 5
+ROUNDS = 5  # at least
+MOST_ROUNDS = 20  # where times scatter
+SCATTER = 0.04  # of the median, between the quartiles
 COLD = 1.2e8  # bytes of the copies of arguments that no cache keeps
 COPIES = 16  # at most
 IN_CUTE = ("FlashAttention", "quack")  # rivals that compile kernels with CuTe DSL
@@ -175,14 +177,22 @@ def host(call: Call, seconds: float) -> Call:
 
 
 def medians(ways: dict[str, Call]) -> dict[str, float]:
-    """Return the median seconds of each, measured by turns in random order."""
+    """Return the median seconds of each, measured by turns in random order: in more rounds where the times of one of them scatter."""
     times: dict[str, list[float]] = {name: [] for name in ways}
     names = list(ways)
-    for _ in range(ROUNDS):
+    for number in range(MOST_ROUNDS):
         random.shuffle(names)
         for name in names:
             times[name].append(ways[name]())
+        if number + 1 >= ROUNDS and all(map(steady, times.values())):
+            break
     return {name: statistics.median(samples) for name, samples in times.items()}
+
+
+def steady(samples: Sequence[float]) -> bool:
+    """Return True if half of the samples are near their median."""
+    low, middle, high = statistics.quantiles(samples, n=4)
+    return high - low <= SCATTER * middle
 
 
 def copies(arguments: dict[str, Any]) -> list[dict[str, Any]]:
