@@ -16,7 +16,7 @@ LIMITS = {
     "lines of gluon_core": 33_000,
     "lines of gluon_core.plugin": 3_300,
     "lines of gluon_core.registry": 1_100,
-    "lines of the launch engine": 4_407,
+    "lines of the launch engine": 4_409,
     "lines of the vendor in tests/plugin_acme": 249,
     "names that gluon_nvidia takes from the core": 60,
     "names that gluon_amd takes from the core": 60,

@@ -81,7 +81,7 @@ class Dispatcher(Calls):
             return any(getattr(runtime, name) is not hook for name, hook in hooks)
 
         watched = [getattr(runtime, "__dict__", [True]), replaced]
-        for hook in (*(getattr(hook, "calls", ()) for _, hook in hooks), kernel.pre_run_hooks):
+        for hook in (*(getattr(hook, "calls", []) for _, hook in hooks), kernel.pre_run_hooks):
             watched += [hook, lambda: True]
         watched += [self.forms.globals, self.forms.globals_changed]
         self._simulated: list[Optional[str]] = []  # GLUON_TARGET when simulated calls were learned

@@ -269,19 +269,6 @@ static int read_fields(PyObject *descriptor, PyObject *fields, Key *key)
     return 0;
 }
 
-/* Return a map as bytes; im2col, no such driver, or a refusal: Python encodes it, or says why not. */
-static PyObject *new_map(const Launch *self, int number, PyObject *descriptor, const Key *key)
-{
-    _Alignas(64) char map[MAP_BYTES];
-    const MapKind *kind = &self->maps[number];
-    if (kind->tiled && self->encode_tiled != NULL &&
-        encode_map(self->encode_tiled, kind, key->address, (const uint64_t *)key->shape,
-                   (const uint64_t *)key->strides, key->flags & FLAG_ROUND, key->flags & FLAG_NAN,
-                   self->unmark, map) == 0)
-        return PyBytes_FromStringAndSize(map, MAP_BYTES);
-    return PyObject_CallFunction(self->encode, "iO", number, descriptor);
-}
-
 /* Put one argument that is no descriptor; little-endian, so narrow types are at the start of their slots. */
 static inline int put_argument(char kind, PyObject *value, Packed *to)
 {

@@ -38,7 +38,7 @@ static int is_watched(const Calls *self)
 {
     for (int i = 0; i < 2 * MAX_WATCHED && self->watched[i] != NULL; i += 2) {
         PyObject *list = self->watched[i];
-        if (PyList_CheckExact(list) ? Py_SIZE(list) == 0 : PyObject_Size(list) == 0)
+        if ((PyList_CheckExact(list) ? Py_SIZE(list) : PyDict_Size(list)) == 0)
             continue;
         OWNED PyObject *answer = PyObject_CallNoArgs(self->watched[i + 1]);
         if (answer == NULL || PyObject_IsTrue(answer) != 0)
