@@ -39,6 +39,7 @@ __all__ = ["mla_decode"]
 
 LATENT = (64, 128, 256, 512)
 ROTATED = (16, 32, 64, 128)
+BEGINNING = 0.15  # of a program, in the time of a part
 
 
 def _check(q: Tensor, cache: Tensor, table: Tensor, lengths: Tensor, latent: int) -> None:
@@ -102,11 +103,23 @@ def _on_hopper(q: Tensor, cache: Tensor, latent: int) -> bool:
     return latent >= 256 and cache.shape[1] % 64 == 0 and all(is_readable(x) for x in (q, cache))
 
 
+def _shares(groups: int, parts: int, programs: int) -> int:
+    """Return how many programs share the parts of each of so many groups of heads of a sequence, if so many `programs` run at once.
+
+    The time is that of all rounds of programs, each as long as the most parts that a program has, and its beginning.
+    """
+
+    def spent(shares: int) -> float:
+        return -(-groups * shares // programs) * (-(-parts // shares) + BEGINNING)
+
+    return min(range(1, parts + 1), key=spent)
+
+
 def _grid(tensors: tuple[Tensor, ...], rows: int, programs: int) -> tuple[int, int, int]:
-    """Return the grid of about so many programs: tiles of so many heads, sequences, and programs that share a sequence."""
+    """Return the grid: tiles of so many heads, sequences, and programs that share a sequence, if so many run at once."""
     sequences, heads, most = tensors[4].shape[:3]
     tiles = gluon.cdiv(heads, rows)
-    return tiles, sequences, min(most, max(1, programs // (tiles * sequences)))
+    return tiles, sequences, _shares(tiles * sequences, most, programs)
 
 
 def _hopper_launch(tensors: tuple[Tensor, ...], latent: int, chunk: int, scale: float) -> Launch:

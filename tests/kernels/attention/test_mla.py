@@ -10,6 +10,7 @@ from gluon_kernels import mla_decode
 from gluon_kernels.attention import mla
 from gluon_kernels.attention.decode_problem import MLA
 from gluon_kernels.problem import error_of
+from tests.kernels.launched import launches_of
 
 pytestmark = pytest.mark.once
 
@@ -85,3 +86,19 @@ def test_pages_of_whole_tiles(lengths, heads, latent, page):
         tokens[length:] = float("nan")
         arguments["cache"][pages] = tokens.unflatten(0, (-1, page))
     assert error_of(mla_decode(**arguments), right) < 2e-2
+
+
+def test_programs_share_sequences_so_that_rounds_are_full():
+    """On 132 processors: 154 groups of heads, two sequences, and as many groups as fill a round."""
+    sizes = ((154, 14), (2, 59), (128, 16))
+    assert [mla._shares(groups, parts, 132) for groups, parts in sizes] == [5, 59, 1]
+
+
+def test_programs_that_share_a_sequence(monkeypatch):
+    """Three groups of heads in one round would leave two of five processors idle."""
+    monkeypatch.setattr(mla, "multiprocessors", lambda tensor: 5)
+    shape = {"lengths": (2100, 600, 1), "heads": 3, "latent": 256, "rotated": 32, "page": 64}
+    arguments = MLA.arguments(shape, "cpu")
+    (launch, _) = launches_of(lambda: mla_decode(**arguments), "sim:sm_90")
+    assert launch.grid == (1, 3, 5)
+    assert error_of(mla_decode(**arguments), MLA.reference(**arguments)) < 2e-2
