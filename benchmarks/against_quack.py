@@ -19,6 +19,7 @@ from typing import Any, Callable, Iterator, Sequence
 
 import sweep
 import torch
+from ratios import geometric, ratio
 
 import gluon_kernels as ours
 
@@ -144,14 +145,14 @@ def summary(rows: list[dict[str, Any]]) -> None:
         own = [row for row in rows if (row["case"][0], row["way"]) == (op, way)]
         cells = []
         for kind in ("graph", "eager", "host"):
-            known = [sweep.ratio(row, kind) for row in own]
+            known = [ratio(row, kind) for row in own]
             ratios = sorted(one for one in known if one is not None)
             if not ratios:
                 cells.append("-")
                 continue
             fifth = ratios[int(0.05 * (len(ratios) - 1))]
-            cells.append(f"{sweep.geometric(ratios):.3f}, {fifth:.3f}, {ratios[0]:.3f}")
-        worst = min(own, key=lambda row: sweep.ratio(row, "graph") or 9)["case"]
+            cells.append(f"{geometric(ratios):.3f}, {fifth:.3f}, {ratios[0]:.3f}")
+        worst = min(own, key=lambda row: ratio(row, "graph") or 9)["case"]
         shape = f"{worst[1]}x{worst[2]}" + (f", k={worst[3]}" if worst[3] else "")
         print(f"| {op} | {way} | {len(own)} | {' | '.join(cells)} | {shape} |")
 
@@ -209,7 +210,7 @@ def main() -> int:
         try:
             for row in raced(case):
                 rows.append(row)
-                ratios = [sweep.ratio(row, kind) for kind in ("graph", "eager", "host")]
+                ratios = [ratio(row, kind) for kind in ("graph", "eager", "host")]
                 cells = ["-" if one is None else f"{one:.3f}" for one in ratios]
                 times = {name: round(t * 1e6, 1) for name, t in row["graph"].items()}
                 print(

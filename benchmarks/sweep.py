@@ -19,7 +19,6 @@ shapes and measures none; with `--compile-rivals` it compiles those rivals' kern
 from __future__ import annotations
 
 import argparse
-import ast
 import importlib
 import itertools
 import json
@@ -39,6 +38,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "kernels")]
 
 import torch  # noqa: E402
+from ratios import ratio, spread, text_of, worded  # noqa: E402
 
 import gluon_core as gluon  # noqa: E402
 from gluon_kernels.problem import Problem, Shape, error_of  # noqa: E402
@@ -271,37 +271,6 @@ def compiled_only() -> None:
 # -- tables ----------------------------------------------------------------------------------------
 
 
-def ratio(row: dict[str, Any], way: str) -> float | None:
-    times = row.get(way)
-    if not times or len(times) < 2:
-        return None
-    return min(t for name, t in times.items() if name != "ours") / times["ours"]
-
-
-def geometric(values: list[float]) -> float:
-    return math.exp(statistics.fmean(math.log(v) for v in values))
-
-
-def worded(shape: Shape) -> dict[str, str]:
-    """Return the words of a shape; equal lengths as their number and the length, many others as their number, sum and maximum."""
-    words = {}
-    for name, value in shape.items():
-        words[name] = str(value)
-        if isinstance(value, tuple) and len(value) > 1 and len(set(value)) == 1:
-            words[name] = f"{len(value)}x{value[0]}"
-        elif isinstance(value, tuple) and len(value) > 8:
-            words[name] = f"{len(value)} of {sum(value)}, up to {max(value)}"
-    return words
-
-
-def value_of(text: str) -> Any:
-    """Return the number, truth value or tuple that a text shows; the text itself where it shows none, such as a dtype."""
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text
-
-
 def shown(row: dict[str, Any], problem: Problem, shape: Shape) -> str:
     text = " ".join(f"{k}={v}" for k, v in worded(shape).items())
     if "graph" not in row:
@@ -328,12 +297,10 @@ def summary(rows: list[dict[str, Any]]) -> list[str]:
             ratios = sorted((r, i) for i, (r, _) in enumerate(pairs) if r is not None)
             if not ratios:
                 continue
-            values = [r for r, _ in ratios]
-            fifth = values[int(0.05 * (len(values) - 1))]
-            texts = pairs[ratios[0][1]][1]["shape"]
-            shape = " ".join(worded({k: value_of(text) for k, text in texts.items()}).values())
+            mean, fifth, worst = spread([r for r, _ in ratios])
+            shape = text_of(pairs[ratios[0][1]][1])
             lines.append(
-                f"| {op} | {len(values)} | {way} | {geometric(values):.3f} | {fifth:.3f} | {values[0]:.3f} | {shape} |"
+                f"| {op} | {len(ratios)} | {way} | {mean:.3f} | {fifth:.3f} | {worst:.3f} | {shape} |"
             )
     lines += rivals_of(rows)
     wrong = [row for row in rows if "wrong" in row]
