@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import fcntl
+import importlib
 import json
 import signal
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Callable, Iterator, NamedTuple
@@ -25,6 +26,14 @@ from gluon_kernels.problem import Problem, Shape  # noqa: E402
 
 FAMILIES = ("gemm", "moe", "quant", "norm", "attention", "topk", "linear_attention")
 FREE = 24e9  # bytes of the device that calls in advance leave
+RIVALS = (
+    "flash_attn.cute.interface",
+    "quack.cross_entropy",
+    "quack.rmsnorm",
+    "quack.softmax",
+    "quack.topk",
+)
+PREPARED = 0.5  # of the time that is left, in which calls are prepared
 LAST = 1.5  # seconds that a shape may take while it is measured
 
 Call = Callable[[], Any]
@@ -74,7 +83,7 @@ class Worker:
     """A process with a share of the misses. It writes a line of JSON to its notes for each shape that was measured, or failed.
 
     Args:
-        folder: of the share, the notes, the lock and the time of the end.
+        folder: of the share, the notes, the lock and the file with the time of the end.
         number: of the process.
     """
 
@@ -88,25 +97,27 @@ class Worker:
 
     def run(self, hosts: bool) -> None:
         """Prepare and measure the share, in several rounds if the device's memory asks for that."""
+        self._note(-1, started=round(self._left(), 1))
         compiled_only()
         known = problems({one["op"] for one in self._share})
         todo = list(enumerate(self._share))
         self._note(-1, imported=round(self._left(), 1))
         while todo and self._left() > LAST:
-            prepared = self._prepare(todo, known)
+            prepared = self._prepare(todo, known, time.time() + PREPARED * self._left())
             self._note(-1, prepared=len(prepared), left=round(self._left(), 1))
-            with self._holding(fcntl.LOCK_EX):
-                self._note(-1, begun=round(self._left(), 1))
+            if hosts:
                 for one in prepared:
-                    if self._left() < LAST:
-                        return
-                    self._hosts(one) if hosts else self._counted(one)
+                    with self._holding(fcntl.LOCK_EX):
+                        if self._left() > LAST:
+                            self._hosts(one)
+            else:
+                self._count(prepared)
             prepared.clear()
             torch.cuda.empty_cache()
         self._note(-1, ended=round(self._left(), 1))
 
     def _prepare(
-        self, todo: list[tuple[int, dict[str, Any]]], known: dict[str, Problem]
+        self, todo: list[tuple[int, dict[str, Any]]], known: dict[str, Problem], until: float
     ) -> list[Prepared]:
         """Take from the list the misses whose calls the time and the memory allow; call each side once."""
         prepared: list[Prepared] = []
@@ -116,14 +127,17 @@ class Worker:
                     break
                 index, miss = todo.pop(0)
                 try:
-                    signal.setitimer(signal.ITIMER_REAL, max(self._left("prepared"), 1e-3))
+                    signal.setitimer(signal.ITIMER_REAL, max(until - time.time(), 1e-3))
                     problem = known[miss["op"]]
                     sides = sides_of_miss(miss, problem)
                     for side in sides:
                         side()
                     torch.cuda.synchronize()
                 except Late:
-                    todo.clear()
+                    if prepared:
+                        todo.insert(0, (index, miss))
+                    else:
+                        self._note(index, failed="its calls were not prepared in time")
                     break
                 except torch.OutOfMemoryError:
                     if prepared:
@@ -137,6 +151,14 @@ class Worker:
                 finally:
                     signal.setitimer(signal.ITIMER_REAL, 0)
         return prepared
+
+    def _count(self, prepared: list[Prepared]) -> None:
+        """Measure all at a stretch: profilers of several processes may exclude each other until one has ended."""
+        with self._holding(fcntl.LOCK_EX):
+            self._note(-1, begun=round(self._left(), 1))
+            for one in prepared:
+                if self._left() > LAST:
+                    self._counted(one)
 
     def _counted(self, one: Prepared) -> None:
         """Call each side within the range that the profiler counts."""
@@ -178,10 +200,9 @@ class Worker:
             bound=bound(one.problem, one.shape), reason=host_reason(parts[0], parts[1], device, host),
         )  # fmt: skip
 
-    def _left(self, of: str = "until") -> float:
-        """Return the seconds until the end, of all or of what is prepared."""
-        times: dict[str, float] = json.loads((self._folder / "times").read_text())
-        return times[of] - time.time()
+    def _left(self) -> float:
+        """Return the seconds until the end."""
+        return float((self._folder / "end").read_text()) - time.time()
 
     def _note(self, index: int, **facts: Any) -> None:
         print(json.dumps({"index": index, **facts}), file=self._notes, flush=True)
@@ -197,3 +218,16 @@ class Worker:
     @staticmethod
     def _late(*_: Any) -> None:
         raise Late
+
+
+def imported() -> None:
+    """Import what the processes import, rivals included."""
+    problems({"every family"})
+    compiled_only()
+    for name in RIVALS:
+        with suppress(ImportError):
+            importlib.import_module(name)
+
+
+if __name__ == "__main__":
+    imported()

@@ -1,7 +1,7 @@
 """Say what limits the shapes of sweeps that are slower than their rivals, with the numbers of a profiler.
 
     python benchmarks/sweep.py gemm --op matmul --seed 1 --out sweep.json
-    python benchmarks/misses.py sweep.json --out misses.json [--below 0.9] [--limit 70] [--jobs 8]
+    python benchmarks/misses.py sweep.json --out misses.json [--below 0.9] [--limit 70] [--jobs 4]
     python benchmarks/tables.py sweep.json --misses misses.json    # the table of operators, and the reason of each miss
     python benchmarks/misses.py sweep.json --timeline      # where performance counters are not permitted
     python benchmarks/misses.py --check                    # without a GPU: a timeline of the emulator
@@ -10,7 +10,7 @@ A miss is a shape whose ratio is below `--below`: in a graph, or in eager calls 
 profiles one call of each side of the former with warm caches: kernels, grids, clusters, durations, what they read from memory and move through the
 L2 cache, and in how many of the cycles the matrix unit is busy, processors have a block, and instructions are issued; of these follows what most of the
 difference is. `torch.profiler` traces the latter: what the host does in a call. The rival is the fastest one of the sweep. Several processes prepare
-calls at once, and measure by turns. `--out` keeps the rows; those that it has are not measured again.
+calls at once, and measure by turns; `--warm`, next to a sweep, lets them start in seconds. `--out` keeps the rows; those that it has are not measured again.
 
 With `--timeline`, CUPTI (`torch.profiler`) gives kernels and durations, and automatic scopes
 (`gluon_core.timeline`) the parts of a block's time in our last kernel: until its first product ("start"), then waits for copies, waits for the matrix
@@ -36,7 +36,6 @@ from miss_counters import described, environment, profiler, reason, sides_of
 from ratios import Row, met, ratio, rival, text_of
 
 HOSTS = 12  # eager misses of one process
-PREPARED = 0.6  # of the time, until which calls are prepared
 RESERVE = 4.0  # seconds in which profilers write what they counted
 TITLE = """\
 | op | shape | ratio | our kernels: read from memory, through the L2 cache, cycles of the matrix unit, active processors, issue | the rival's | bound, us | reason |
@@ -177,8 +176,7 @@ def measure(todo: list[dict[str, Any]], results: Results, jobs: int, limit: floa
     shares += [(hosts[i::parts], True) for i in range(parts)]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        times = {"prepared": started + PREPARED * limit, "until": started + limit - RESERVE}
-        (folder / "times").write_text(json.dumps(times))
+        (folder / "end").write_text(str(started + limit - RESERVE))
         running = [
             Job(folder, number, share, of_host)
             for number, (share, of_host) in enumerate(shares)
@@ -192,8 +190,8 @@ def measure(todo: list[dict[str, Any]], results: Results, jobs: int, limit: floa
                 left -= finish(running, results)
                 time.sleep(0.05)
         except KeyboardInterrupt:
-            (folder / "times.new").write_text(json.dumps(dict.fromkeys(times, 0.0)))
-            (folder / "times.new").replace(folder / "times")
+            (folder / "now").write_text("0")
+            (folder / "now").replace(folder / "end")
             end = time.time() + RESERVE
             while running and time.time() < end:
                 left -= finish(running, results)
@@ -250,9 +248,10 @@ def main() -> int:
     parser.add_argument("--below", type=float, default=0.9, help="shapes with lower ratios")
     parser.add_argument("--count", type=int, help="the lowest of each op; all by default")
     parser.add_argument("--limit", type=float, default=600, help="seconds, then the rest is left")
-    parser.add_argument("--jobs", type=int, default=8, help="processes")
+    parser.add_argument("--jobs", type=int, default=4, help="processes")
     parser.add_argument("--out", type=Path, help="keep the rows; measure those that it lacks")
     parser.add_argument("--timeline", action="store_true", help="CUPTI and scopes, not counters")
+    parser.add_argument("--warm", action="store_true", help="import only, and keep the bytecode")
     parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--hosts", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--check", action="store_true")
@@ -262,6 +261,9 @@ def main() -> int:
 
         Worker(Path(chosen.worker[0]), int(chosen.worker[1])).run(chosen.hosts)
         return 0
+    if chosen.warm:
+        command = [sys.executable, str(Path(__file__).with_name("miss_sides.py"))]
+        return subprocess.run(command, env=environment()).returncode
     if chosen.check:
         from miss_timelines import check
 

@@ -47,7 +47,8 @@ async def _session():
         answers = {}
 
         async def ask(name, text):  # at the same time
-            answers[name] = await session.call_tool("judge", {**texts, "candidate": text})
+            asked = {**texts, "candidate": text, "target": "hopper"}  # another target starts others
+            answers[name] = await session.call_tool("judge", asked)
 
         async with anyio.create_task_group() as group:
             group.start_soon(ask, "right", texts["candidate"])
