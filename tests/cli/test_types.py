@@ -327,14 +327,21 @@ def test_an_editor_shows_the_docstring_of_an_op(installed):
     assert "Start copying a box" in signature.docstring()
 
 
-def pyright(python, folder):
-    """Return pyright's messages on a folder, in the environment of `python`."""
+@pytest.fixture(scope="module")
+def diagnostics(installed, tmp_path_factory):
+    """Pyright's messages on the examples, a program and mistakes in it, in the environment: it starts once."""
     if PYRIGHT is None:
         pytest.skip("needs pyright")
+    folder = tmp_path_factory.mktemp("checked")
+    shutil.copytree(ROOT / "examples", folder / "examples")
+    (folder / "correct.py").write_text(CORRECT)
+    for number, mistake in enumerate(MISTAKES):
+        text = CORRECT.replace("x.sum()", mistake)
+        (folder / f"mistake_{number}.py").write_text(text)
     (folder / "pyrightconfig.json").write_text('{"typeCheckingMode": "standard"}')
     clean = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     done = subprocess.run(
-        [*PYRIGHT, "--outputjson", "--pythonpath", str(python)],
+        [*PYRIGHT, "--outputjson", "--pythonpath", str(installed)],
         cwd=folder, capture_output=True, text=True, env=clean,
     )  # fmt: skip
     if not done.stdout.startswith("{"):
@@ -342,30 +349,23 @@ def pyright(python, folder):
             "pyright does not start: " + (done.stderr.strip() or "no node").splitlines()[-1]
         )
     document = json.loads(done.stdout)
-    assert document["summary"]["filesAnalyzed"] > 0
-    diagnostics = [
-        d for d in document["generalDiagnostics"] if d["severity"] in ("error", "warning")
-    ]
+    files = 1 + len(MISTAKES) + len(list((ROOT / "examples").rglob("*.py")))
+    assert document["summary"]["filesAnalyzed"] == files
+    shown = [d for d in document["generalDiagnostics"] if d["severity"] in ("error", "warning")]
     absent = [name for name in ("torch", "triton") if importlib.util.find_spec(name) is None]
     imports = tuple(f'Import "{name}' for name in absent)  # what the examples can be read without
-    diagnostics = [d for d in diagnostics if not d["message"].startswith(imports)]
     return [
-        f"{Path(d['file']).name}:{d['range']['start']['line'] + 1}: {d['message']}"
-        for d in diagnostics
+        f"{Path(d['file']).relative_to(folder)}:{d['range']['start']['line'] + 1}: {d['message']}"
+        for d in shown
+        if not d["message"].startswith(imports)
     ]
 
 
-def test_a_checker_accepts_the_examples(installed, tmp_path):
-    shutil.copytree(ROOT / "examples", tmp_path / "examples")
-    assert pyright(installed, tmp_path) == []
+def test_a_checker_accepts_the_examples(diagnostics):
+    assert not [line for line in diagnostics if line.startswith("examples")]
 
 
-def test_a_checker_accepts_a_program_and_finds_mistakes_in_it(installed, tmp_path):
-    (tmp_path / "correct.py").write_text(CORRECT)
-    for number, mistake in enumerate(MISTAKES):
-        text = CORRECT.replace("x.sum()", mistake)
-        (tmp_path / f"mistake_{number}.py").write_text(text)
-    diagnostics = pyright(installed, tmp_path)
+def test_a_checker_accepts_a_program_and_finds_mistakes_in_it(diagnostics):
     assert not [line for line in diagnostics if line.startswith("correct")]
     for number, message in enumerate(MISTAKES.values()):
         mine = [line for line in diagnostics if line.startswith(f"mistake_{number}.py")]
