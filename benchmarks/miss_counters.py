@@ -1,4 +1,4 @@
-"""What Nsight Compute counts of the kernels of two calls, and what most of their difference is; without torch."""
+"""Counts of Nsight Compute for the kernels of two calls, and the largest part of their difference; without torch."""
 
 from __future__ import annotations
 

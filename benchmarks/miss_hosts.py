@@ -1,4 +1,4 @@
-"""What the host spends a call on, as torch's profiler sees it, and what most of two calls' difference is."""
+"""The time of the host in a call, in parts, by torch's profiler, and the part that differs most between two calls."""
 
 from __future__ import annotations
 

@@ -108,11 +108,11 @@ def test_a_process_that_does_not_end_leaves_the_rows_of_the_others(sweep: Path, 
     words = ("--out", str(out), "--jobs", "4", "--limit", "1")
     result = script(sweep.parent, "misses.py", str(sweep), *words, **{where: "0"})
     assert ("matmul", "2") in kept(out), result.stdout
-    # What was written before it was stopped counts, too.
+    # Lines that it wrote before its end count, too.
     assert (("matmul", "1") in kept(out)) == (where == "PAST")
 
 
-def test_the_table_names_goals_reasons_and_what_has_none(sweep: Path) -> None:
+def test_the_table_names_goals_and_reasons_or_their_absence(sweep: Path) -> None:
     out = sweep.with_name("misses.json")
     script(sweep.parent, "misses.py", str(sweep), "--out", str(out), "--jobs", "1")
     known = [one for one in json.loads(out.read_text()) if one["shape"]["M"] != "2"]

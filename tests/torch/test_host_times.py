@@ -1,4 +1,4 @@
-"""What the script for misses reads from traces of torch's profiler."""
+"""Parts of the time of the host in traces of torch's profiler, as the script for misses reads them."""
 
 from __future__ import annotations
 
