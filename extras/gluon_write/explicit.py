@@ -203,7 +203,7 @@ def _keeping_lines(
     options: Any,
 ) -> tuple[Graph, Solution]:
     """Return layouts of a kernel whose transposed tile stays in the L2 cache, or those of the kernel."""
-    kept = with_kept_lines(graph, target, _converts_tiles(graph, solution))
+    kept = with_kept_lines(graph, solution, target, _converts_tiles(graph, solution))
     if kept is graph.jits[0]:
         return graph, solution
     chosen = _solved(kept, traced(kept), traced, target, options)

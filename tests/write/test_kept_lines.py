@@ -35,6 +35,17 @@ def hinted(x, out, M, N, B: gl.constexpr, ACROSS: gl.constexpr):
     gl.store(out + j[:, None] * M + i[None, :], tile.T, mask=inside.T)
 
 
+@gluon.jit(layouts="auto")
+def across(x, out, M, N, B: gl.constexpr):
+    i, j = gl.program_id(0) * B + gl.arange(0, B), gl.program_id(1) * B + gl.arange(0, B)
+    tile = gl.load(x + i[:, None] * N + j[None, :], mask=(i < M)[:, None] & (j < N)[None, :])
+    gl.store(
+        out + j[:, None] * M + i[None, :],
+        tile.T,
+        mask=(j < N)[:, None] & (i < M)[None, :],
+    )
+
+
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "kernel, size, across, kept",
@@ -52,8 +63,22 @@ def test_loads(kernel, size, across, kept):
     assert bool(re.search(r"ld\.global\S*evict_last", asked.asm["ptx"])) == kept
 
 
-def test_results():
-    x = np.random.default_rng(0).standard_normal((75, 91)).astype(np.float16)
-    out = np.zeros((91, 75), np.float16)
-    transposed[(2, 2)](x, out, 75, 91, 64, True, target="sim:hopper")
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize(
+    "target, dtype, warps, tiles",
+    [
+        ("sim:hopper", np.float32, 8, 3),
+        ("sim:hopper", np.float16, 8, 3),
+        ("sim:hopper", np.int8, 8, 0),  # eight programs at once leave half of the memory
+        ("sim:a100", np.float32, 8, 0),
+    ],
+)
+def test_results(target, dtype, warps, tiles, chosen_sources):
+    """On Hopper a tile goes through a buffer with room for three, where those of all programs fill the memory."""
+    x = np.random.default_rng(0).standard_normal((75, 91)).astype(dtype)
+    out = np.zeros((91, 75), dtype)
+    across[(2, 2)](x, out, 75, 91, 64, target=target, num_warps=warps)
     assert (out == x.T).all()
+    text = chosen_sources[0]
+    assert ("allocate_shared_memory(" in text) == bool(tiles)
+    assert f"dtype, [{tiles}, 64, 64]" in text or not tiles
