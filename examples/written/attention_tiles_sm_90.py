@@ -30,28 +30,30 @@ def attention_rows(
     BN: gl.constexpr, out_tiles, q_tiles, part_2: gl.constexpr
 ):
     """Compute a part of the rows."""
-    # demanded by the matrix unit, line 104
+    # demanded by the matrix unit, line 80
     # demanded by the matrix unit, line 37
-    # demanded by the matrix unit, line 83
+    # demanded by the matrix unit, line 66
     acc_layout: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, 128, 16]
     )
     largest_layout: gl.constexpr = gl.SliceLayout(1, acc_layout)
     # reduction over dimension 3: within a warp
     # next best: gl.BlockedLayout([1, 1, 1, 2], [1, 8, 4, 1], [4, 1, 1, 1], [3, 2, 1, 0]), costs
-    #   16.7% more
+    #   29.0% more
+    # next best: gl.BlockedLayout([1, 1, 1, 2], [1, 8, 4, 1], [4, 1, 1, 1], [3, 2, 1, 0]), costs
+    #   3.2% more
     pairs_layout: gl.constexpr = gl.DistributedLinearLayout(
         reg_bases=[[0, 0, 0, 1], [8, 0, 0, 0], [0, 1, 0, 0], [0, 2, 0, 0], [0, 4, 0, 0], [0, 8, 0, 0]],
         lane_bases=[[0, 0, 1, 0], [0, 0, 2, 0], [1, 0, 0, 0], [2, 0, 0, 0], [4, 0, 0, 0]],
         warp_bases=[[16, 0, 0, 0], [32, 0, 0, 0]], block_bases=[], shape=[64, 16, 4, 2]
     )
     # reduction over dimension 1: within a warp
-    # next best: gl.BlockedLayout([1, 1, 2], [16, 1, 2], [4, 1, 1], [2, 0, 1]), costs 0.4% more
-    # next best: gl.BlockedLayout([1, 1, 2], [16, 1, 2], [4, 1, 1], [2, 0, 1]), costs 3.1% more
+    # next best: gl.BlockedLayout([1, 1, 2], [16, 1, 2], [4, 1, 1], [2, 0, 1]), costs 0.7% more
+    # next best: gl.BlockedLayout([1, 1, 2], [16, 1, 2], [4, 1, 1], [2, 0, 1]), costs 5.4% more
     input_layout: gl.constexpr = gl.SliceLayout(3, pairs_layout)
     # reduction over dimension 1: within a warp
     # next best: gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1],
-    #   instr_shape=[16, 128, 16]), costs 4.8% more
+    #   instr_shape=[16, 128, 16]), costs 4.7% more
     total_lanes_layout: gl.constexpr = gl.SliceLayout(1, input_layout)
     total_layout: gl.constexpr = gl.SliceLayout(1, total_lanes_layout)
     layout: gl.constexpr = gl.SliceLayout(0, total_lanes_layout)
@@ -59,10 +61,8 @@ def attention_rows(
     # demanded by the matrix unit, line 37
     # demanded by the matrix unit, line 39
     # demanded by the matrix unit, line 57
-    # demanded by the matrix unit, line 65
-    # demanded by the matrix unit, line 83
-    # demanded by the matrix unit, line 85
-    # demanded by the matrix unit, line 104
+    # demanded by the matrix unit, line 66
+    # demanded by the matrix unit, line 80
     query_layout: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=acc_layout, k_width=2)
     layout_2: gl.constexpr = gl.SliceLayout(0, acc_layout)
     slot = key_ring.consumer()
@@ -129,8 +129,9 @@ def attention_rows(
         acc = gl.nvidia.hopper.warpgroup_mma_wait(0, deps=[acc])
         value_ring.release(slot)
         slot = slot.next()
+    # One step at most is left.
     if masked_from < length:
-        start_before = masked_from
+        start = masked_from
         nothing = gl.zeros([BM // 2, BN], gl.float32, layout=acc_layout)
         key = key_ring.wait(slot)
         score_product = gl.nvidia.hopper.warpgroup_mma(
@@ -141,7 +142,7 @@ def attention_rows(
         key_ring.release(slot)
         score = score_product * scale
         score = gl.where(
-            (start_before + gl.arange(0, BN, layout=layout_2))[None, :] < length, score, -1e30
+            (start + gl.arange(0, BN, layout=layout_2))[None, :] < length, score, -1e30
         )
         higher = gl.maximum(largest, gl.max(score, axis=1))
         kept = gl.exp2(largest - higher)
@@ -151,37 +152,6 @@ def attention_rows(
         largest = higher
         weight_operand = weight.to(value_ring.dtype)
         acc = acc * kept[:, None]
-        query_operand_2 = gl.convert_layout(query, layout=query_layout)
-        for start in range(masked_from + BN, length, BN):
-            next_slot = slot.next()
-            nothing = gl.zeros([BM // 2, BN], gl.float32, layout=acc_layout)
-            key = key_ring.wait(next_slot)
-            score_product = gl.nvidia.hopper.warpgroup_mma(
-                query_operand_2, key.permute((1, 0)), nothing, is_async=True, use_acc=False
-            )
-            value = value_ring.wait(slot)
-            acc = gl.nvidia.hopper.warpgroup_mma(
-                gl.convert_layout(weight_operand, query_layout), value, acc, is_async=True
-            )
-            score_product = gl.nvidia.hopper.warpgroup_mma_wait(1, deps=[score_product])
-            key_ring.release(next_slot)
-            score = score_product * scale
-            score = gl.where(
-                (start + gl.arange(0, BN, layout=layout_2))[None, :] < length, score, -1e30
-            )
-            higher = gl.maximum(largest, gl.max(score, axis=1))
-            kept = gl.exp2(largest - higher)
-            weight = gl.exp2(score - higher[:, None])
-            pairs = weight.reshape([weight.shape[0], weight.shape[1] // 8, 4, 2])
-            total_lanes = total_lanes * gl.convert_layout(kept[:, None], total_lanes_layout) + gl.sum(gl.sum(pairs, 3), 1)
-            largest = higher
-            weight_operand = weight.to(value_ring.dtype)
-            # Its tile came long ago, but ptxas moves the next wait up to the last branch.
-            value_ring.wait(slot)
-            acc = gl.nvidia.hopper.warpgroup_mma_wait(0, deps=[acc])
-            value_ring.release(slot)
-            acc = acc * kept[:, None]
-            slot = next_slot
         value = value_ring.wait(slot)
         acc = gl.nvidia.hopper.warpgroup_mma(
             gl.convert_layout(weight_operand, query_layout), value, acc, is_async=True

@@ -46,7 +46,7 @@ from gluon_write.specialize import specialized
 from gluon_write.stage import staged
 from gluon_write.tensor_memory import in_tensor_memory
 from gluon_write.tiles_ahead import tiles_ahead
-from gluon_write.tiles_of_pointers import with_strided_tiles, with_tiles
+from gluon_write.tiles_of_pointers import strided_tiles_pay, with_strided_tiles, with_tiles
 from gluon_write.unknowns import Access, AnyLayout, Graph
 from gluon_write.whole_steps import in_whole_steps
 
@@ -252,7 +252,7 @@ def _with_loops(
     tiled = with_strided_tiles(fn, drawn, traced, target) if stages > 1 else None
     if tiled is not None:
         formed = _formed(*tiled, traced, stages, target, warps, fewer)
-        if "tma_ring" in formed[0].src:
+        if strided_tiles_pay(formed[0], target):
             return formed
     fn, drawn = with_tiles(fn, drawn, traced, target)
     return _formed(fn, drawn, traced, stages, target, warps, fewer)

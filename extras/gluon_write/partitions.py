@@ -20,6 +20,7 @@ from gluon_write.own_tiles import DEPTH, OwnStore, names_of
 from gluon_write.programs import heavy_axis
 from gluon_write.ring_plan import COMPOUND, GROUP, Function, NoForm, RingPlan, is_text
 from gluon_write.rounds import Rounds
+from gluon_write.single_step import has_one_step
 from gluon_write.sketch import Sketch
 from gluon_write.tile_loops import LoopsOfTiles, wrapped
 from gluon_write.walk import Walk
@@ -238,8 +239,9 @@ class Partitions(RingPlan):
         )  # fmt: skip
 
     def cycles_of(self, parts: int) -> float:
-        """Return the cycles of a round of each loop where so many parts share the tiles."""
+        """Return the cycles of a round of each loop with several steps where so many parts share the tiles."""
         loops = [(one, loop) for one in self.functions.values() for loop in one.loops.values()]
+        loops = [(one, loop) for one, loop in loops if not has_one_step(one.reader, loop.node)]
         listed = [(one, loop, one.reader.results_of(loop) or []) for one, loop in loops]
         return sum(self._forms(*each, parts)[1].specialized for each in listed)
 

@@ -12,6 +12,7 @@ from gluon_core.plugin.targets import Target
 from gluon_write.form import free_name
 from gluon_write.loops import Loop, Tile, argument, operands_of, reads, stores, viewed
 from gluon_write.own_tiles import DEPTH, OwnTile, own_stores, own_tiles
+from gluon_write.single_step import has_one_step
 from gluon_write.sketch import Sketch
 from gluon_write.tile_loops import LoopsOfTiles
 
@@ -145,9 +146,10 @@ class RingPlan:
                 yield node, number
 
     def loops_of(self, one: Function) -> int:
-        """Return the number of loops of tiles in a function and those that it calls."""
+        """Return the number of loops of tiles with several steps in a function and those that it calls."""
         inner = (self.functions[number] for _, number in self.calls_in(one.reader))
-        return len(one.loops) + sum(map(self.loops_of, inner))
+        own = sum(not has_one_step(one.reader, loop.node) for loop in one.loops.values())
+        return own + sum(map(self.loops_of, inner))
 
     def number_of(self, reader: LoopsOfTiles, node: ast.AST) -> int:
         called = reader.called(node)

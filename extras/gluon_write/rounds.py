@@ -10,6 +10,7 @@ from typing import Collection, Iterable, Mapping, Sequence
 from gluon_write.form import factor, free_name
 from gluon_write.loops import Loop, LoopReader, Tile, mentions, reads, stores
 from gluon_write.schedule import Schedule
+from gluon_write.single_step import has_one_step
 
 __all__ = ["Rounds"]
 
@@ -60,6 +61,7 @@ class Rounds:
         self.first = ""  # the loop's first step
         self.variable = ""  # of the loop, as releases read it
         self.threads = False  # another loop goes on with the slots
+        self.single = has_one_step(reader, loop.node)
         loads = [tile.statement for tile in loop.tiles.values()]
         self.all = [s for s in loop.node.body if s not in loads]
         taken = {*re.findall(r"\w+", reader.source), *reader.scope}
@@ -174,9 +176,22 @@ class Rounds:
     ) -> list[str]:
         statements = self.statements(results)
         self.results, self.first = list(results), bounds[0]
+        if self.threads and self.single:
+            return self._once(statements, bounds)
         if schedule.late:
             return self._skewed(statements, schedule, bounds)
         return self._plain(statements, bounds)
+
+    def _once(self, statements: list[ast.stmt], bounds: tuple[str, str, str]) -> list[str]:
+        """Return the only step that there may be, without a loop."""
+        target = self.loop.node.target
+        assert isinstance(target, ast.Name)
+        here = _Place(self.slot, {}, {})
+        lines, left = self._run([(s, here) for s in statements], [])
+        body = [f"{target.id} = {bounds[0]}", *lines, *self._over(left, len(left))]
+        body.append(f"{self.slot} = {self.slot}.next()")
+        head = ["# One step at most is left.", f"if {bounds[0]} < {bounds[1]}:"]
+        return [*head, *_indented(body)]
 
     def _plain(self, statements: list[ast.stmt], bounds: tuple[str, str, str]) -> list[str]:
         """Return the loop with its statements in the order of the program."""

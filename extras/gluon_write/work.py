@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass
-from typing import Any, Collection
+from typing import Any, Collection, Sequence
 
 from gluon_core import language
 from gluon_core.plugin.targets import Target
 from gluon_core.plugin.timing import OpFacts, Timing
 from gluon_core.plugin.timing import Tile as Operand
 from gluon_sim.timing.session import timing_of
-from gluon_write.loops import Loop, LoopReader, operands_of, viewed
+from gluon_write.loops import Loop, LoopReader, operands_of, reads, stores, viewed
 from gluon_write.rounds import Rounds
 from gluon_write.schedule import Schedule, Step, scheduled
 from gluon_write.sketch import place_of
@@ -29,6 +29,7 @@ _START = 7000.0  # cycles that partitions cost a block, measured on an H200 (a G
 _ROUNDS = 32  # of a loop whose rounds are not known: 2,048 keys in blocks of 64
 _OWN = 48  # registers for addresses, indices and the like
 _LEAST_OWN = 32  # where three groups share the unit
+_OPERAND_BITS = 16
 _SPECIAL = (
     language.exp, language.exp2, language.log, language.log2, language.sqrt, language.rsqrt, language.sin,
     language.cos, language.erf,
@@ -106,14 +107,26 @@ class _Work:
             cycles += each * count * self.timing.instructions[kind][1]
         return cycles / (_LANES * self.timing.schedulers)
 
-    def registers(self, names: Collection[str]) -> int:
-        """Return the 32-bit registers of a thread for the results of products."""
+    def kept_bits(self, statements: Sequence[ast.stmt], late: Collection[int]) -> int:
+        """Return the bits of the elements that late statements, those of the next round, take from this one."""
+        read = {name for i in late for name in reads(statements[i])}
+        read -= set(self.loop.issued.values())
+        early = [s for i, s in enumerate(statements) if i not in late and stores(s) & read]
+        kinds = [self.reader.type_of(s.value) for s in early if isinstance(s, ast.Assign)]
+        return max([_OPERAND_BITS, *(kind[1] for kind in kinds if kind is not None)])
+
+    def registers(self, names: Collection[str], bits: int = _OPERAND_BITS) -> int:
+        """Return the 32-bit registers of a thread for the results of products.
+
+        Args:
+            names: of results from which the next round takes elements of so many bits.
+        """
         held = 0
         for statement, name in self.loop.issued.items():
             assert isinstance(statement, ast.Assign)
-            # Weights take the place of the scores that they come from; operands have half of their bits.
+            # Weights take the place of the scores that they come from; those that are operands have fewer bits.
             words = self.elements(statement.value) // (self.warps * _LANES)
-            held += words * 3 // 2 if name in names else words
+            held += words + (words * bits // 32 if name in names else 0)
         return held
 
     def copies(self) -> float:
@@ -167,7 +180,8 @@ def forms_of(
     def skewed(late: Collection[int]) -> bool:
         names = {name for s, name in loop.issued.items() if statements.index(s) not in late}
         own = _OWN if parts < 3 else _LEAST_OWN
-        return rounds.possible(statements, late) and work.registers(names) + own <= most
+        held = work.registers(names, work.kept_bits(statements, late))
+        return rounds.possible(statements, late) and held + own <= most
 
     schedule = scheduled(steps, lanes, skewed)
     signal = timing.latency["signal"] + timing.latency["arrive"]

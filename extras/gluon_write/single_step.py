@@ -1,0 +1,137 @@
+"""Tell which loops have one step at most: masked steps behind all whole ones.
+
+    masked_from = gl.cdiv(max(min(length, length - BN + 1), 0), BN) * BN
+    for start in range(0, masked_from, BN):
+        ...
+    for start in range(masked_from, length, BN):
+        score = gl.where((start + gl.arange(0, BN))[None, :] < length, score, -1e30)
+
+Whole steps end where fewer than BN elements are left. Partitions write the other one without a loop: ptxas computes the
+descriptor of an operand in shared memory in the first loop alone, even where that has no step.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from typing import Optional
+
+from gluon_core import language
+from gluon_write.form import Form, bounds_of
+from gluon_write.step_masks import Terms, terms_of
+
+__all__ = ["has_one_step"]
+
+_MOST_DEEP = 4  # definitions of names within definitions
+
+
+def has_one_step(form: Form, loop: ast.For) -> bool:
+    """Return True if a loop surely has no second step."""
+    before = _before(form.tree, loop)
+    if before is None or not isinstance(loop.iter, ast.Call):
+        return False
+    first, last, step = bounds_of([form.text_of(arg) for arg in loop.iter.args])
+    begin, whole = before
+    if not isinstance(begin, ast.Assign) or ast.unparse(begin.targets[0]) != first:
+        return False
+    if not isinstance(whole.iter, ast.Call) or len(whole.iter.args) != 3:
+        return False
+    start, end, own = bounds_of([form.text_of(arg) for arg in whole.iter.args])
+    ends = _ends(form, begin.value, start, step)
+    if end != first or own != step or not ends:
+        return False
+    limit = _terms(form, ast.parse(last, mode="eval").body)
+    return all(_leaves_one(_terms(form, one), limit, step) for one in ends)
+
+
+def _before(tree: ast.AST, loop: ast.For) -> Optional[tuple[ast.stmt, ast.For]]:
+    """Return the two statements before a loop, of which the second is a loop, too."""
+    for node in ast.walk(tree):
+        for block in (getattr(node, name, None) for name in ("body", "orelse")):
+            if isinstance(block, list) and loop in block:
+                index = block.index(loop)
+                other = block[index - 1] if index > 1 else None
+                return (block[index - 2], other) if isinstance(other, ast.For) else None
+    return None
+
+
+def _ends(form: Form, value: ast.expr, start: str, step: str) -> list[ast.expr]:
+    """Return the numbers of which the least is where whole steps end: `start + cdiv(max(min(...) - start, 0), step) * step`."""
+    if start != "0":
+        if not isinstance(value, ast.BinOp) or not isinstance(value.op, ast.Add):
+            return []
+        if ast.unparse(value.left) != start:
+            return []
+        value = value.right
+    if not isinstance(value, ast.BinOp) or not isinstance(value.op, ast.Mult):
+        return []
+    count = value.left
+    if ast.unparse(value.right) != step or form.called(count) is not language.cdiv:
+        return []
+    assert isinstance(count, ast.Call)
+    if len(count.args) != 2 or ast.unparse(count.args[1]) != step:
+        return []
+    left = count.args[0]
+    if not _calls(left, "max") or len(left.args) != 2 or ast.unparse(left.args[1]) != "0":  # type: ignore[attr-defined]
+        return []
+    least = left.args[0]  # type: ignore[attr-defined]
+    if start != "0":
+        if not isinstance(least, ast.BinOp) or not isinstance(least.op, ast.Sub):
+            return []
+        if ast.unparse(least.right) != start:
+            return []
+        least = least.left
+    return least.args if _calls(least, "min") else []
+
+
+def _calls(node: ast.AST, name: str) -> bool:
+    """Return True for a call of a function of the language itself."""
+    return isinstance(node, ast.Call) and ast.unparse(node.func) == name and not node.keywords
+
+
+def _terms(form: Form, node: ast.expr, deep: int = _MOST_DEEP) -> Terms:
+    """Return the terms of a sum, with names replaced by what they are assigned once."""
+    terms: Terms = Counter()
+    for product, count in terms_of(node).items():
+        value = _definition(form, product[0]) if deep and len(product) == 1 else None
+        inner = _terms(form, value, deep - 1) if value is not None else Counter([product])
+        for one, times in inner.items():
+            terms[one] += count * times
+    return terms
+
+
+def _definition(form: Form, name: str) -> Optional[ast.expr]:
+    """Return the only value that a name is assigned; None of a parameter, and of several values."""
+    stored = [
+        n
+        for n in ast.walk(form.tree)
+        if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Store)
+    ]
+    if len(stored) != 1 or name in {a.arg for a in ast.walk(form.tree) if isinstance(a, ast.arg)}:
+        return None
+    for statement in ast.walk(form.tree):
+        if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
+            continue
+        target, value = statement.targets[0], statement.value
+        if target is stored[0]:
+            return value
+        if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+            pairs = zip(target.elts, value.elts)
+            if len(target.elts) == len(value.elts):
+                return next((v for t, v in pairs if t is stored[0]), None)
+    return None
+
+
+def _leaves_one(end: Terms, limit: Terms, step: str) -> bool:
+    """Return True if fewer elements than two steps have are left from the first step at `end` or behind it: limit - end < step."""
+    rest = Counter(end)
+    rest.subtract(limit)
+    number = sum(count * int(p[0]) for p, count in rest.items() if _is_number(p))
+    left = {p: count for p, count in rest.items() if count and not _is_number(p)}
+    if left == {(step,): -1}:
+        return number >= 1
+    return not left and number >= (1 - int(step) if step.isdigit() else 0)
+
+
+def _is_number(product: tuple[str, ...]) -> bool:
+    return len(product) == 1 and product[0].isdigit()
