@@ -297,17 +297,25 @@ def attention_cases(folder: Path, words: list[str]) -> Cases:
     plain, ported = both("products", folder)
     q, k, v = (torch.randn(64, 4096, 64, device="cuda", dtype=torch.float16) for _ in range(3))
     o = torch.empty_like(q)
+    batch = [each.unsqueeze(0) for each in (q, k, v)]
 
-    def by_pointers(module: Any) -> Callable[[], Any]:
-        return lambda: module.attention_kernel[(32, 64)](
-            q, k, v, o, 0.125, 4096, HEAD=64, BLOCK_M=128, BLOCK_N=64, CAUSAL=False, num_warps=4
-        )
+    for columns, warps, causal in ((64, 4, False), (128, 4, False), (128, 8, False), (64, 4, True), (128, 8, True)):  # fmt: skip
 
-    if wanted("attention, pointers", words):
-        batch = [each.unsqueeze(0) for each in (q, k, v)]
-        runs = {"ours": by_pointers(ported), "triton": by_pointers(plain)}
-        by_hand = lambda: kernels.attention(*batch, causal=False, out=o.unsqueeze(0))  # noqa: E731
-        yield "attention, pointers", {**runs, "kernels": by_hand}
+        def by_pointers(
+            module: Any, columns: int = columns, warps: int = warps, causal: bool = causal
+        ) -> Callable[[], Any]:
+            return lambda: module.attention_kernel[(32, 64)](
+                q, k, v, o, 0.125, 4096,
+                HEAD=64, BLOCK_M=128, BLOCK_N=columns, CAUSAL=causal, num_warps=warps,
+            )  # fmt: skip
+
+        name = f"attention, pointers, {columns} keys, {warps} warps{', causal' if causal else ''}"
+        if wanted(name, words):
+            by_hand = lambda causal=causal: kernels.attention(  # noqa: E731
+                *batch, causal=causal, out=o.unsqueeze(0)
+            )
+            runs = {"ours": by_pointers(ported), "triton": by_pointers(plain)}
+            yield name, {**runs, "kernels": by_hand}
     tiles, tiles_ported = both("tiles", folder)
     for head, warps, causal in (
         (64, 8, False), (64, 4, False), (64, 4, True), (128, 8, False), (128, 8, True)
