@@ -122,6 +122,18 @@ def test_many_tensors_all_find_their_own_map(form):
             assert fake.maps[number - 1].address == room[row].data_ptr()
 
 
+@pytest.mark.parametrize("form", ["native"], indirect=True)
+def test_the_engine_forgets_maps_before_there_are_too_many(form):
+    fake = FakeCuda([128, 4])
+    launch = prepared(fake, [KIND], [META])
+    room = torch.zeros(64 + 4200, 64, dtype=torch.float16)
+    for row in (*range(4200), 4199, 0):
+        launch((1, 1, 1), 0, describe(room[row : row + 64]))
+    assert len(fake.maps) == 4201  # that of the latest row is known, that of row 0 was forgotten
+    assert fake.maps[-1].address == room.data_ptr()
+    assert fake.launches[-1].parameters[0] == fake.map_bytes(4201)
+
+
 def test_kinds_of_maps_do_not_mix(form):
     fake = FakeCuda([128, 4, 4, 8, 8, 128])
     narrow = {**META, "swizzle": 1, "block_size": [64, 16]}
