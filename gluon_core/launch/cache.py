@@ -49,9 +49,6 @@ class Forms:
     def __len__(self) -> int:
         return len(self._forms)
 
-    def globals_changed(self) -> bool:
-        return changed(self.globals)
-
     def forget(self) -> None:
         """Drop all forms; those on disk stay."""
         with self._lock:

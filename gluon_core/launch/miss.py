@@ -32,6 +32,7 @@ from gluon_core.layouts.base import Layout
 from gluon_core.plugin.backend import Backend
 from gluon_core.registry.load import registry
 from gluon_core.simulation.evidence import refused
+from gluon_core.values.constants import changed
 from gluon_runtime.calls import Calls, Hit
 from gluon_runtime.grid import measured
 from gluon_runtime.rules import ABSENT, RULES
@@ -83,7 +84,7 @@ class Dispatcher(Calls):
         watched = [getattr(runtime, "__dict__", [True]), replaced]
         for hook in (*(getattr(hook, "calls", []) for _, hook in hooks), kernel.pre_run_hooks):
             watched += [hook, lambda: True]
-        watched += [self.forms.globals, self.forms.globals_changed]
+        watched += [self.forms.globals, functools.partial(changed, self.forms.globals)]
         self._simulated: list[Optional[str]] = []  # GLUON_TARGET when simulated calls were learned
         watched += [self._simulated, self._is_retargeted]
         super().__init__(kernel.__name__, [p.of_call() for p in self.parameters], RULES, watched)
@@ -125,8 +126,8 @@ class Dispatcher(Calls):
 
     def miss(self, grid: Any, stream: Any, passed: tuple[Any, ...], options: dict[str, Any]) -> Any:
         values, left = self._completed(self.taken(passed), options)
-        changed = "config" in options or any(map(operator.is_not, passed, values))
-        if self.learns and changed:
+        differs = "config" in options or any(map(operator.is_not, passed, values))
+        if self.learns and differs:
             # It may know this call without a configuration, and with the values that kernels take.
             return self.over(grid)(**dict(zip(self.names, values)), **left)
         options = left
