@@ -33,14 +33,13 @@ class Forms:
 
     Args:
         kernel: the jit function.
-        names: of its parameters.
 
     Attributes:
         globals: the variables that any form read.
     """
 
-    def __init__(self, kernel: Any, names: tuple[str, ...]):
-        self._kernel, self._names = kernel, names
+    def __init__(self, kernel: Any):
+        self._kernel = kernel
         self._lock = threading.RLock()
         self._forms: dict[str, Form] = {}  # by key
         self._compiling: dict[str, Any] = {}  # the locks of those on their way, by key
@@ -111,11 +110,11 @@ class Forms:
 
     def _refuse(self, wanted: Specialization, near: Any) -> NoReturn:
         """Name the argument that asks for code that is not there."""
-        name = self._kernel.__name__
+        name, names = self._kernel.__name__, self._kernel.arg_names
         with self._lock:
             known = [form.specialization for form in self._forms.values()]
         if known:
-            differences = min([one.differences(wanted, self._names) for one in known], key=len)
+            differences = min([one.differences(wanted, names) for one in known], key=len)
             message = f"this launch of {name} would compile and GLUON_NO_JIT is set"
             remedy = (
                 "Warm it up, or keep the argument from changing the key "

@@ -73,8 +73,7 @@ class Dispatcher(Calls):
     def __init__(self, kernel: Any):
         self.kernel = kernel
         self.parameters = parameters_of(kernel)
-        self.names = tuple(p.name for p in self.parameters)
-        self.forms = Forms(kernel, self.names)
+        self.forms = Forms(kernel)
         runtime = self._runtime = _triton.knobs.runtime
         hooks = [(n, getattr(type(runtime), n, None)) for n in _HOOKS]  # nobody set one
 
