@@ -141,9 +141,10 @@ class RingPlan:
     def calls_in(self, reader: LoopsOfTiles) -> Iterator[tuple[ast.Call, int]]:
         """Yield the calls of functions that have loops of tiles."""
         for node in ast.walk(reader.tree):
-            number = self.number_of(reader, node)
-            if number in self.functions and isinstance(node, ast.Call):
-                yield node, number
+            if isinstance(node, ast.Call):
+                number = self.number_of(reader, node)
+                if number in self.functions:
+                    yield node, number
 
     def loops_of(self, one: Function) -> int:
         """Return the number of loops of tiles with several steps in a function and those that it calls."""

@@ -26,7 +26,7 @@ from gluon_core.layouts import infer  # noqa: E402
 
 # An illegal call aborts the process, so a run that ends proves that we refuse what is illegal.
 # The cases are always the same ones: a new abort must not hit somebody else's change.
-CASES = settings(max_examples=120, deadline=None, derandomize=True, database=None)
+CASES = settings(max_examples=60, deadline=None, derandomize=True, database=None)
 SEEDS = st.integers(0, 2**40).map(random.Random)
 
 

@@ -62,7 +62,7 @@ def test_gradients_where_products_of_different_depths_differ_in_layout(monkeypat
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.name)
 def test_segments_and_groups_of_warps(problem, monkeypatch):
     long = {
-        **problem.small[0], "length": 1100, "heads": 1, "groups": 1, "width": 128, "values": 128
+        **problem.small[0], "length": 560, "heads": 1, "groups": 1, "width": 128, "values": 128
     }  # fmt: skip
     monkeypatch.setattr(launches, "least_time", lambda walks: (4, 1))
     assert problem.check(long, "cpu") is None
