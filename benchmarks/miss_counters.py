@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import os
+import re
 import shutil
 import tempfile
 from pathlib import Path
@@ -69,7 +70,8 @@ def sides_of(text: str) -> list[list[Kernel]]:
 
 def described(kernel: Kernel) -> str:
     """Return a kernel's name, grid, cluster and microseconds, what it moves and how busy the processors are."""
-    name = kernel[NAME].replace("void ", "").split("<")[0].split("(")[0][:60]
+    name = re.sub(r"void |<unnamed>::|\(anonymous namespace\)::|\bat::", "", kernel[NAME])
+    name = name.split("<")[0].split("(")[0][:60]
     grid = "x".join(kernel[GRID].strip("()").replace(" ", "").split(","))
     cluster = float(kernel[CLUSTER])
     pairs = f", clusters of {cluster:.0f}" if cluster > 1 else ""

@@ -34,7 +34,7 @@ RIVALS = (
     "quack.topk",
 )
 PREPARED = 0.5  # of the time that is left, in which calls are prepared
-LAST = 1.5  # seconds that a shape may take while it is measured
+LAST = 1.5  # seconds of a shape that is measured
 
 Call = Callable[[], Any]
 
@@ -100,18 +100,15 @@ class Worker:
         self._note(-1, started=round(self._left(), 1))
         compiled_only()
         known = problems({one["op"] for one in self._share})
+        if hosts:
+            with self._holding(fcntl.LOCK_SH):
+                traced(lambda: torch.zeros(1, device="cuda"))  # the first trace takes seconds
         todo = list(enumerate(self._share))
         self._note(-1, imported=round(self._left(), 1))
         while todo and self._left() > LAST:
             prepared = self._prepare(todo, known, time.time() + PREPARED * self._left())
             self._note(-1, prepared=len(prepared), left=round(self._left(), 1))
-            if hosts:
-                for one in prepared:
-                    with self._holding(fcntl.LOCK_EX):
-                        if self._left() > LAST:
-                            self._hosts(one)
-            else:
-                self._count(prepared)
+            self._measure(prepared, self._hosts if hosts else self._counted)
             prepared.clear()
             torch.cuda.empty_cache()
         self._note(-1, ended=round(self._left(), 1))
@@ -152,22 +149,20 @@ class Worker:
                     signal.setitimer(signal.ITIMER_REAL, 0)
         return prepared
 
-    def _count(self, prepared: list[Prepared]) -> None:
-        """Measure all at a stretch: profilers of several processes may exclude each other until one has ended."""
+    def _measure(self, prepared: list[Prepared], each: Callable[[Prepared], None]) -> None:
+        """Measure all at a stretch: the first one takes two seconds, in which the profiler begins."""
         with self._holding(fcntl.LOCK_EX):
             self._note(-1, begun=round(self._left(), 1))
             for one in prepared:
                 if self._left() > LAST:
-                    self._counted(one)
+                    each(one)
 
     def _counted(self, one: Prepared) -> None:
         """Call each side within the range that the profiler counts."""
         failed = {}
-        begun = time.time()
         for side in one.sides:
             side()
         torch.cuda.synchronize()
-        warm = time.time()
         torch.cuda.cudart().cudaProfilerStart()
         for side in one.sides:
             try:
@@ -177,9 +172,7 @@ class Worker:
             torch.cuda._sleep(100)
         torch.cuda.synchronize()
         torch.cuda.cudart().cudaProfilerStop()
-        seconds = [round(t, 3) for t in (warm - begun, time.time() - warm)]
-        least = bound(one.problem, one.shape)
-        self._note(one.index, bound=least, seconds=seconds, counted=True, **failed)
+        self._note(one.index, bound=bound(one.problem, one.shape), counted=True, **failed)
 
     def _hosts(self, one: Prepared) -> None:
         """Trace calls of each side, and measure eager calls once more."""
@@ -191,13 +184,17 @@ class Worker:
         except Exception as error:
             self._note(one.index, failed=f"{type(error).__name__}: {str(error)[:200]}")
             return
+        again = times["theirs"] / times["ours"]
         parts = [host_parts(side) for side in events]
         device = (device_time(events[0]), device_time(events[1]))
         of_host = one.miss["host"]
         host = (of_host["ours"] * 1e6, of_host[one.miss["rival"]] * 1e6)
+        reason = host_reason(parts[0], parts[1], device, host)
+        if again >= 1:
+            reason = f"not slower when it is measured again ({again:.2f}); {reason}"
         self._note(
-            one.index, again=times["theirs"] / times["ours"], ours=[in_words(parts[0])], theirs=[in_words(parts[1])],
-            bound=bound(one.problem, one.shape), reason=host_reason(parts[0], parts[1], device, host),
+            one.index, again=again, ours=[in_words(parts[0])], theirs=[in_words(parts[1])],
+            bound=bound(one.problem, one.shape), reason=reason,
         )  # fmt: skip
 
     def _left(self) -> float:

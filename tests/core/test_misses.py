@@ -34,7 +34,7 @@ with (folder / f"notes-{{number}}.jsonl").open("w") as notes:
             print(json.dumps({{"index": index, "failed": "ValueError: no"}}), file=notes)
             continue
         print(json.dumps({{"index": index, "bound": [1.5, "L2"], "counted": True}}), file=notes)
-        for name, ns in (("void ours<int>(x)", "3,000"), ("theirs", "2,000")):
+        for name, ns in (("void at::native::(anonymous namespace)::ours<int>(x)", "3,000"), ("theirs", "2,000")):
             rows.writerow([0, name, "(2, 3, 1)", ns, "5,000,000", "9,000,000", "30", "90", "100", "20", "1"])
             rows.writerow([0, "spin_kernel(long)", "(1, 1, 1)", *["1"] * len(names)])
 sys.stdout.flush()
@@ -94,7 +94,7 @@ def test_misses_of_ops_below_their_goals_come_first_and_are_not_measured_again(s
     measured = [place for place in kept(out) if place[1] != "13"]
     assert measured == [("matmul", "1"), ("matmul", "2"), ("bmm", "99")]
     rows = {one["shape"]["M"]: one for one in json.loads(out.read_text())}
-    assert rows["1"]["ours"] == ["ours [2x3x1] 3.0 us: 5 MB, 9 MB, 30 %, 90 %, 20 %"]
+    assert rows["1"]["ours"] == ["native::ours [2x3x1] 3.0 us: 5 MB, 9 MB, 30 %, 90 %, 20 %"]
     assert rows["1"]["reason"] == "+1.0 us, +0.6 of them: waits between products"
     assert (rows["1"]["rival"], rows["1"]["way"]) == ("torch", "graph")
     assert "reason" not in rows["13"]
