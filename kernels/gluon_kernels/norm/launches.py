@@ -173,7 +173,7 @@ def softmax_plan(x: Tensor, dtype: torch.dtype, out: Optional[Tensor]) -> Plan:
         tiles = of_bodies(tiles)
     else:
         # Threads with four rows took up to 1.1 times as long as with two.
-        tiles = of_short_rows(SHORT, src, dst) or packed(tiles, src, 2 if anew else None)
+        tiles = _short(src, dst) or packed(tiles, src, 2 if anew else None)
     kernel = portable.softmax if whole is None else odd.softmax
     keep = keeps_exponentials(tiles)
     if isinstance(tiles, ClusterTiling):
@@ -203,6 +203,11 @@ def softmax_plan(x: Tensor, dtype: torch.dtype, out: Optional[Tensor]) -> Plan:
     return run
 
 
+def _short(*rows: Rows) -> Optional[Tiling]:
+    """Return the tiling of short rows of a softmax or its gradient by few lanes; None where these would store less than a sector at a time."""
+    return of_short_rows(SHORT, *rows) if common_align(*rows) > 1 else None
+
+
 def softmax_gradient_plan(grad: Tensor, result: Tensor, dtype: torch.dtype) -> Plan:
     """Return `run(grad, result, dtype)`."""
     if not result.numel():
@@ -214,7 +219,7 @@ def softmax_gradient_plan(grad: Tensor, result: Tensor, dtype: torch.dtype) -> P
     new = empty()
     dst = Rows.of(new)
     tiles, options = tiling_or_cluster(gs, ys, dst, held=2, least=40_000 * 16)
-    tiles = packed(tiles, ys)
+    tiles = _short(gs, ys, dst) or packed(tiles, ys)
     space = Workspace.of_rows(tiles, ys.count)
     sums, arrived = space(result.device)
     sizes = (ys.count, ys.columns, gs.stride, ys.stride, dst.stride)

@@ -69,7 +69,7 @@ def _is_few(src: Rows) -> bool:
 
 
 # Columns of rows that four blocks of four warps share, and up to how many rows for each processor.
-SHARED, SEVERAL = (16_384, 40_960), 2.2
+SHARED, SEVERAL = (14_000, 49_152), 2.75
 
 
 def _shared(src: Rows, tiles: Tiling) -> tuple[Tiling, dict[str, Any]]:

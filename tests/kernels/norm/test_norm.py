@@ -206,6 +206,25 @@ def test_lanes_of_short_rows_have_few_elements(columns, own):
     assert tilings.of_short_rows(own, views.Rows.of(torch.empty(9, 64))) is None
 
 
+@pytest.mark.parametrize("columns, width", [(128, 64), (78, 16), (344, 256), (99, 32)])
+def test_short_rows_of_softmax_have_few_lanes(columns, width, monkeypatch):
+    """Unless their elements are stored one at a time, in parts of sectors."""
+    monkeypatch.setattr(tilings, "multiprocessors", lambda tensor: 1)  # rows are many
+    x, grad = (torch.randn(50, columns).bfloat16() for _ in range(2))
+    result = x.double().softmax(-1)
+    known = result.bfloat16().double()
+    slope = known * (grad.double() - (grad.double() * known).sum(-1, keepdim=True))
+    calls = (
+        (lambda: kernels.softmax(x), result),
+        (lambda: ops._softmax_backward.function(grad, known.bfloat16(), x.dtype), slope),
+    )
+    for call, right in calls:
+        results = []
+        (launched,) = launches_of(lambda call=call: results.append(call()), "sim:sm_90")
+        assert launched.arguments[launched.kernel.arg_names.index("WIDTH")] == width
+        assert (results[0].double() - right).abs().max() < 1e-2 * right.abs().max()
+
+
 def test_few_short_rows_have_threads_of_their_own():
     for count, wanted in ((3000, 4), (9000, 8)):
         x = views.Rows.of(torch.empty(count, 512, dtype=torch.bfloat16))
