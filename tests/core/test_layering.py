@@ -71,6 +71,7 @@ def map_of(house):
     return run(house, ".ci/map.py", "--check")
 
 
+@pytest.mark.campaign  # `tox -e layering` runs both commands on the house itself
 def test_the_house_as_it_is(house):
     assert lint(house)[0] == 0, lint(house)[1]
     code, output = map_of(house)
