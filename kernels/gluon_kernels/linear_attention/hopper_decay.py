@@ -29,10 +29,10 @@ DECAYS = gl.constexpr(4)  # chunks with decays in shared memory
 
 @gluon.constexpr_function
 def workers_of(groups, output):
-    """Return the warps and the registers of a thread of each partition but the first: P takes four warps, decays and copies take one each."""
+    """Return the warps and the registers of a thread of each partition but the first: P takes four warps, decays take two, copies one."""
     weighing = (4, 104 if groups == 2 else 168) if output else (1, 40)
-    warps = [4] * (groups - 1) + [weighing[0], 1, 1]
-    registers = [184] * (groups - 1) + [weighing[1], 40, 40]
+    warps = [4] * (groups - 1) + [weighing[0], 1, 1, 1]
+    registers = [184] * (groups - 1) + [weighing[1], 40, 40, 40]
     return warps, registers
 
 
@@ -152,8 +152,8 @@ def wait_for(barriers, nth, SLOTS: gl.constexpr, earlier: gl.constexpr = 0):
 
 
 @gluon.jit
-def fill_decays(slots, sources, sizes, SETTINGS: gl.constexpr):
-    """Compute the decays of each chunk."""
+def fill_decays(slots, sources, sizes, PART: gl.constexpr, SETTINGS: gl.constexpr):
+    """Compute the decays of every second chunk: one warp takes almost as long for a chunk as the walk does."""
     if SETTINGS[5]:
         C: gl.constexpr = SETTINGS[0]
         gates, slopes, biases, length = sources
@@ -161,13 +161,14 @@ def fill_decays(slots, sources, sizes, SETTINGS: gl.constexpr):
         batch, head, _, first, last, _ = place_of(sizes, SETTINGS[2])
         slope = None if slopes is None else gl.load(slopes + head).to(gl.float32)
         bias = None if biases is None else gl.load(biases + head).to(gl.float32)
-        # Memory takes longer than a chunk: loads are two chunks ahead of their use.
-        gate = load_gates(gates, batch, head, sizes[0], length, first, C)
-        later = load_gates(gates, batch, head, sizes[0], length, first + 1, C)
-        for chunk in range(first, last):
+        begin = first + PART
+        # Memory takes longer than a chunk: loads are ahead of their use.
+        gate = load_gates(gates, batch, head, sizes[0], length, begin, C)
+        later = load_gates(gates, batch, head, sizes[0], length, begin + 2, C)
+        for chunk in range(begin, last, 2):
             now = gate
             gate = later
-            later = load_gates(gates, batch, head, sizes[0], length, chunk + 2, C)
+            later = load_gates(gates, batch, head, sizes[0], length, chunk + 4, C)
             slot = wait_for(used, chunk - first, DECAYS, 1)
             store_decays(
                 slot_of(decays, slot), now, slope, bias, length - chunk * C, C, SETTINGS[6]
@@ -358,7 +359,8 @@ def recur_decaying(
                 (walk_decaying, (ring, slots, own, first, states, sizes, scale, 0, SETTINGS)),
                 (walk_decaying, (ring, slots, own, second, states, sizes, scale, 1, SETTINGS)),
                 (weigh_chunks, (ring, slots, own, skip, sizes, scale, SETTINGS)),
-                (fill_decays, (slots, sources, sizes, SETTINGS)),
+                (fill_decays, (slots, sources, sizes, 0, SETTINGS)),
+                (fill_decays, (slots, sources, sizes, 1, SETTINGS)),
                 (copy_decaying, (ring, sizes, SHARED, SETTINGS)),
             ],
             WORKERS[0],
@@ -369,7 +371,8 @@ def recur_decaying(
             [
                 (walk_decaying, (ring, slots, own, first, states, sizes, scale, 0, SETTINGS)),
                 (weigh_chunks, (ring, slots, own, skip, sizes, scale, SETTINGS)),
-                (fill_decays, (slots, sources, sizes, SETTINGS)),
+                (fill_decays, (slots, sources, sizes, 0, SETTINGS)),
+                (fill_decays, (slots, sources, sizes, 1, SETTINGS)),
                 (copy_decaying, (ring, sizes, SHARED, SETTINGS)),
             ],
             WORKERS[0],
