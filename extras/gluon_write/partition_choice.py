@@ -19,7 +19,7 @@ from gluon_write.walk import Sharing, walking
 __all__ = ["FewerWarps", "in_partitions"]
 
 _PAYS = 97  # percents of the time of two groups that three may take at most
-_THREE = 0.9  # of the model's time of a round that three groups take on an H200: one more is ready when others wait
+_THREE = 0.95  # of the model's time of a round that three groups take on an H200: one more is ready when others wait
 _AXES = 2  # of a grid along which consumers may share tiles
 
 

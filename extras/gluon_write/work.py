@@ -6,6 +6,7 @@ The numbers are those of the target's model of time, `gluon_core.plugin.timing`.
 from __future__ import annotations
 
 import ast
+import math
 from dataclasses import dataclass
 from typing import Any, Collection, Sequence
 
@@ -108,12 +109,14 @@ class _Work:
         return cycles / (_LANES * self.timing.schedulers)
 
     def kept_bits(self, statements: Sequence[ast.stmt], late: Collection[int]) -> int:
-        """Return the bits of the elements that late statements, those of the next round, take from this one."""
+        """Return the bits of the elements, as many as of a product, that late statements, those of the next round, take from this one."""
         read = {name for i in late for name in reads(statements[i])}
         read -= set(self.loop.issued.values())
         early = [s for i, s in enumerate(statements) if i not in late and stores(s) & read]
         kinds = [self.reader.type_of(s.value) for s in early if isinstance(s, ast.Assign)]
-        return max([_OPERAND_BITS, *(kind[1] for kind in kinds if kind is not None)])
+        least = min(map(self.elements, self.loop.products))
+        whole = (bits for shape, bits in filter(None, kinds) if math.prod(shape) >= least)
+        return max([_OPERAND_BITS, *whole])
 
     def registers(self, names: Collection[str], bits: int = _OPERAND_BITS) -> int:
         """Return the 32-bit registers of a thread for the results of products.

@@ -271,7 +271,8 @@ def test_variants_of_attention(sources, kind, causal, warps, D, BN, group):
                 q, k, v, out, logs, scale, heads, length, group, D, 128, BN, kind, causal,
                 num_warps=warps, num_stages=2, target="sim:hopper",
             )  # fmt: skip
-        assert "consumers=2" in sources[0] and "attention_rows" in sources[0]
+        groups = 3 if kind == CAPPED else 2  # heads of 32 leave registers
+        assert f"consumers={groups}" in sources[0] and "attention_rows" in sources[0]
         # Programs with a long row of keys start first.
         assert ("turn in range(0, sections" in sources[0]) == causal
         for head in range(heads):
