@@ -58,7 +58,7 @@ def test_gradients_where_products_of_different_depths_differ_in_layout(monkeypat
     assert DELTA_GRADIENTS.check({**DELTA.small[0], "length": 70}, "cpu") is None
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.name)
 def test_segments_and_groups_of_warps(problem, monkeypatch):
     long = {

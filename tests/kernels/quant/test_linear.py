@@ -156,7 +156,7 @@ def test_exponents_begin_at_any_address(monkeypatch):
     assert torch.equal(LINEAR.op(**{**arguments, "scales": apart[:, 3:]}), expected)
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("format, group", [("int4", 128), ("int8", 64), ("mxfp4", 32)])
 @pytest.mark.parametrize("block", [32, 80])
 def test_weights_are_those_of_a_restored_layer_bit_by_bit(format, group, block, monkeypatch):
