@@ -112,15 +112,15 @@ def gradients(length: int, width: int, causal: bool) -> tuple[str, Callable[[], 
 def paged(sequences: int, length: int) -> tuple[str, Callable[[], Callable[[], Any]]]:
     """Return the name of a problem, and a function that builds its launches."""
     pages = length // 16
-    q = torch.randn(sequences, 32, 128, device="cuda", dtype=torch.float16)
+    q = torch.randn(sequences, 32, 256, device="cuda", dtype=torch.float16)
     k, v = (
-        torch.randn(sequences * pages, 16, 8, 128, device="cuda", dtype=torch.float16) for _ in "kv"
+        torch.randn(sequences * pages, 16, 8, 256, device="cuda", dtype=torch.float16) for _ in "kv"
     )
     table = torch.randperm(sequences * pages, device="cuda").reshape(sequences, pages).int()
     lengths = torch.full((sequences,), length, device="cuda", dtype=torch.int32)
 
     def build() -> Callable[[], Any]:
-        plan = decode._build(q, k, v, table, lengths, None, None, 0.0, 128**-0.5)
+        plan = decode._build(q, k, v, table, lengths, None, None, 0.0, 256**-0.5)
         return lambda: plan(q, k, v, table, lengths, None)
 
     return f"sequences={sequences} length={length}", build

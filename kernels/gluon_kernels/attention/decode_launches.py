@@ -8,7 +8,7 @@ from typing import Any, Callable, NamedTuple, Optional
 import torch
 from torch import Tensor
 
-from gluon_kernels.attention import portable
+from gluon_kernels.attention import portable, warp_decode
 from gluon_kernels.attention.masks import LOG2E, Mask
 from gluon_kernels.dependent import overlapping_tensors
 from gluon_kernels.plans import (
@@ -27,9 +27,10 @@ __all__ = [
     "folded",
     "forward_plan",
     "plan",
-    "small_tiles",
     "takes",
     "tiles_of",
+    "tiles_of_warps",
+    "warps_take",
 ]
 
 ROWS = 16  # of a matrix unit: the queries that share a head of keys
@@ -49,14 +50,29 @@ ALONE = 2 / 3  # of the time that a program takes next to others
 JOINING = 1.02  # of the time, with several parts
 FILL = 1.0  # tiles that the programs of a processor together take until their first loads are there
 STEPS = 2  # of a part, at least
-SMALL, RESIDENT = 32, 4  # keys of a small tile, and programs of a processor that have these
-LAST = 0.6  # of the time of a round, at least: that of a few programs
+MOST_PARTS = 128
+# Times of `warp_decode.py` in that of a step of all programs of a processor: a program alone, its first loads, and parts that are joined.
+WARPS_ALONE, WARPS_FILL, WARPS_JOIN = 0.4, 1.0, 1.2
+WARPS_PROGRAMS = 2  # of a processor, whose threads have 168 registers for 128 columns
+MOST_OF_WARP = 128  # columns, of whose sums a warp has registers
 JOINED = 1 << 15  # numbers of parts that one program puts together; of more, a launch of its own
 
 
 def takes(dtype: torch.dtype) -> bool:
     """Return True if the kernel has products of this dtype, those of float32 by a matrix unit of bfloat16."""
     return dtype != torch.float32 or current_target().has("nvidia.bf16")
+
+
+def warps_take(q: Tensor, caches: tuple[Tensor, ...]) -> bool:
+    """Return True if `warp_decode.py` has such operands: its copies of 16 bytes begin at multiples of these."""
+    if (
+        q.element_size() != 2
+        or q.shape[3] > MOST_OF_WARP
+        or not current_target().has("nvidia.mma_v2")
+    ):
+        return False
+    steps = (step for x in caches for step in x.stride()[:3])
+    return all(x.data_ptr() % 16 == 0 for x in caches) and all(step % 16 == 0 for step in steps)
 
 
 class Tiles(NamedTuple):
@@ -87,27 +103,27 @@ def tiles_of(programs: int, longest: int, width: int, processors: int) -> Tiles:
     return Tiles(block, stages, splits, 4)
 
 
-def small_tiles(programs: int, longest: int, processors: int) -> Optional[Tiles]:
-    """Return tiles of half as many keys for heads of 128 columns of 16 bits; None where programs do not fill processors, or these have less memory.
-
-    Four such programs share a processor. Two, which is what registers leave of tiles of 64 keys, read memory at 2.8 TB/s of an H200, four at 3.9.
-    """
-    enough = RESIDENT * _bytes(SMALL, STAGES[0], 128) <= current_target().limits.shared_memory
-    if programs < processors or not enough:
-        return None
-    tiles = max(1, longest // SMALL)
+def tiles_of_warps(programs: int, longest: int, width: int, processors: int) -> Tiles:
+    """Return the tiles of `warp_decode.py` for so many heads of keys in all sequences: a program alone on a processor reads nearly as much as several."""
+    block, stages = 64 if width >= 64 else 128, STAGES[0]
+    memory = current_target().limits.shared_memory
+    while stages > 2 and _bytes(block, stages, width) > memory:
+        stages -= 1
+    resident = WARPS_PROGRAMS if width > 64 else MOST_PROGRAMS
+    resident = max(1, min(resident, memory // _bytes(block, stages, width)))
+    alone = max(WARPS_ALONE, 1 / resident)
+    steps = max(1, -(-longest // block))
 
     def spent(parts: int) -> float:
-        rounds = programs * parts / (RESIDENT * processors)
+        rounds = programs * parts / (resident * processors)
         whole = int(rounds)
         last = rounds - whole
-        share = tiles / parts
-        joining = JOINING if parts > 1 else 1.0
-        even = (whole + (max(last, LAST) if last > 1e-9 else 0.0)) / rounds
-        return joining * even * (math.ceil(share) + FILL / RESIDENT) / share
+        share = -(-steps // parts) + WARPS_FILL
+        even = whole + (max(alone, last) if last > 1e-9 else 0.0)
+        return even * share + (WARPS_JOIN if parts > 1 else 0.0)
 
-    parts = min((n for n in SPLITS if n == 1 or STEPS * n <= tiles), key=spent)
-    return Tiles(SMALL, STAGES[0], parts, 4)
+    parts = min(range(1, min(MOST_PARTS, max(1, steps // STEPS)) + 1), key=spent)
+    return Tiles(block, stages, parts, 4)
 
 
 def _resident(block: int, stages: int, width: int) -> int:
@@ -171,9 +187,9 @@ def plan(
     seen = longest if window is None else min(longest, window)
     halves = width * q.element_size() // 2
     groups, processors = sequences * heads, multiprocessors(q)
-    narrow = q.element_size() == 2 and width == 128
-    small = small_tiles(groups, seen, processors) if narrow else None
-    tiles = small or tiles_of(groups, seen, halves, processors)
+    by_warps = warps_take(q, caches)
+    choose = tiles_of_warps if by_warps else tiles_of
+    tiles = choose(groups, seen, halves, processors)
     shared, numbers = tiles.splits > 1, rows * tiles.splits * width
     joined = shared and numbers <= JOINED
     counters = Counters(groups)
@@ -193,18 +209,25 @@ def plan(
     ends = (totals, sinks) if join is None else (None, None)
     options = overlapping_tensors(q, *caches, out) if current_target().has("nvidia.tma") else {}
     tensors = (q, *caches, table, lengths, out, *work, *ends)
+    sizes = (heads, longest, 0 if table is None else table.stride(0), strides, scale * LOG2E, window, mask.cap or 1.0)  # fmt: skip
+    constants = (rows, tokens, width, page, tiles.block, tiles.stages)
+    if by_warps:
+        kernel: Any = warp_decode.attention_of_warps
+        alike = caches[0].stride(1) == caches[1].stride(1)
+        most = 1 << (tiles.splits - 1).bit_length()
+        sizes = (*sizes, tiles.splits)
+        constants = (*constants, most, bool(mask.cap), joined, alike, tiles.warps)
+    else:
+        kernel = portable.paged_attention
+        constants = (*constants, tiles.splits, bool(mask.cap), joined)
     launch = Launch(
-        portable.paged_attention,
+        kernel,
         (heads, sequences, tiles.splits),
-        (
-            *tensors, heads, longest, 0 if table is None else table.stride(0), strides,
-            scale * LOG2E, window, mask.cap or 1.0, rows, tokens, width, page, tiles.block, tiles.stages, tiles.splits,
-            bool(mask.cap), joined,
-        ),
+        (*tensors, *sizes, *constants),
         tensors,
         num_warps=tiles.warps,
         **options,
-    )  # fmt: skip
+    )
 
     def run(
         q: Tensor, k: Tensor, v: Tensor, table: Optional[Tensor], lengths: Optional[Tensor], out: Tensor,

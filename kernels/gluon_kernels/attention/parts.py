@@ -2,8 +2,7 @@
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_kernels.attention.portable import power_of_two
-from gluon_kernels.attention.tiles import whole_tiles, with_sink
+from gluon_kernels.attention.tiles import power_of_two, whole_tiles, with_sink
 from gluon_kernels.dependent import wait_for_predecessor
 
 __all__ = ["join_tiles", "store_part", "sum_of_parts"]
@@ -33,13 +32,15 @@ def store_part(parts, place, sizes, results, logsum, SETTINGS: gl.constexpr):
 
 
 @gluon.jit
-def sum_of_parts(parts, logsums, first, step, count, there, D: gl.constexpr, layout: gl.constexpr):
+def sum_of_parts(
+    parts, logsums, first, step, count, there, D: gl.constexpr, layout: gl.constexpr, TOGETHER: gl.constexpr = 4
+):  # fmt: skip
     """Return the sums of rows of `parts` [..., D], the powers of 2 that they are relative to, and their totals.
 
     `first` are the places of the rows of the first part, and `step` is the distance of those of the next; `logsums` have one number for each, the
-    logarithm (base 2) of its sum. `layout` is that of the rows, which are `there` or zeros; columns past D, up to a power of two, are zeros, too.
+    logarithm (base 2) of its sum. `layout` is that of the rows, which are `there` or zeros; columns past D, up to a power of two, are zeros, too. The loads of so many parts are
+    under way TOGETHER.
     """
-    TOGETHER: gl.constexpr = 4  # parts whose loads are under way
     COLUMNS: gl.constexpr = power_of_two(D)
     column = gl.arange(0, COLUMNS, gl.SliceLayout(0, layout))[None, :]
     largest = gl.full([first.shape[0]], -1e30, gl.float32, gl.SliceLayout(1, layout))

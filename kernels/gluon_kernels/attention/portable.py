@@ -8,9 +8,10 @@ multiplied. The last program of a sequence puts its parts together, weighted by 
 
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_kernels.attention.parts import sum_of_parts
 from gluon_kernels.attention.portable_forward import capped
 from gluon_kernels.attention.thirds import converted, product_of_thirds, thirds
-from gluon_kernels.attention.tiles import with_sink
+from gluon_kernels.attention.tiles import power_of_two, with_sink
 from gluon_kernels.dependent import wait_for_predecessor
 
 
@@ -200,44 +201,28 @@ def paged_attention(
                 if totals is not None:
                     totals += of_head * ROWS
                 place = (parts, logsums, sinks, out, strides[1][2], totals)
-                join_rows(place, ROWS, TOKENS, D, SPLITS)
+                join_rows(place, SPLITS, ROWS, TOKENS, D, power_of_two(SPLITS))
 
 
 @gluon.jit
 def join_rows(
-    place, ROWS: gl.constexpr, TOKENS: gl.constexpr, D: gl.constexpr, SPLITS: gl.constexpr
+    place, splits, ROWS: gl.constexpr, TOKENS: gl.constexpr, D: gl.constexpr, MOST: gl.constexpr
 ):
-    """Put the parts of some rows together.
+    """Put the parts of some rows together, MOST at most.
 
-    `place` has the parts [ROWS, SPLITS, D], their logarithms [ROWS, SPLITS], sinks or None, the result and its stride, and where the logarithms of
+    `place` has the parts [ROWS, splits, D], their logarithms [ROWS, splits], sinks or None, the result and its stride, and where the logarithms of
     whole sums go, or None.
     """
     parts, logsums, sinks, out, stride, totals = place
     M: gl.constexpr = power_of_two(ROWS)
-    TOGETHER: gl.constexpr = 8 if SPLITS > 8 else SPLITS  # parts whose loads are under way
+    TOGETHER: gl.constexpr = MOST if MOST < 8 else 8
     layout: gl.constexpr = gl.portable.blocked_layout([M, D], gl.float32)
-    MOST: gl.constexpr = power_of_two(SPLITS)
-    flat: gl.constexpr = gl.portable.blocked_layout([M, MOST], gl.float32)
-    row = gl.arange(0, M, gl.SliceLayout(1, flat))[:, None]
-    split = gl.arange(0, MOST, gl.SliceLayout(0, flat))[None, :]
-    inside = (row < ROWS) & (split < SPLITS)
-    logsum = gl.load(logsums + row * SPLITS + split, mask=inside, other=-float("inf"))
-    largest = gl.maximum(gl.max(logsum, axis=1), -1e30)
-    largest = gl.convert_layout(largest, gl.SliceLayout(1, layout))
     query = gl.arange(0, M, gl.SliceLayout(1, layout))
     column = gl.arange(0, D, gl.SliceLayout(0, layout))[None, :]
     there = query < ROWS
-    total = gl.zeros([M], gl.float32, gl.SliceLayout(1, layout))
-    acc = gl.zeros([M, D], gl.float32, layout)
-    for first in range(0, SPLITS, TOGETHER):
-        for i in gl.static_range(TOGETHER):
-            offsets = query * SPLITS + first + i
-            exists = there & (first + i < SPLITS)
-            share = gl.load(logsums + offsets, mask=exists, other=-float("inf"))
-            weight = gl.exp2(share - largest)
-            part = gl.load(parts + offsets[:, None] * D + column, mask=exists[:, None], other=0.0)
-            total += weight
-            acc += part * weight[:, None]
+    acc, largest, total = sum_of_parts(
+        parts, logsums, query * splits, 1, splits, there, D, layout, TOGETHER
+    )
     kept = 1.0
     if sinks is not None:
         sink = gl.load(sinks + query // TOKENS, mask=there, other=0.0)
@@ -247,12 +232,6 @@ def join_rows(
     gl.store(out + offsets, acc.to(out.dtype.element_ty), mask=there[:, None])
     if totals is not None:
         gl.store(totals + query, largest + gl.log2(total), mask=there)
-
-
-@gluon.constexpr_function
-def power_of_two(size):
-    """Return the least power of two that is no less."""
-    return 1 << (size - 1).bit_length()
 
 
 @gluon.jit

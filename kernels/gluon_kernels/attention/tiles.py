@@ -77,6 +77,12 @@ def rounds(sizes, SETTINGS: gl.constexpr):
     return gl.cdiv(tiles, gl.num_programs(0))
 
 
+@gluon.constexpr_function
+def power_of_two(size):
+    """Return the least power of two that is no less."""
+    return 1 << (size - 1).bit_length()
+
+
 @gluon.jit
 def skip_unseen(keys, values, position, stop, end, SIZE: gl.constexpr):
     """Release the tiles of SIZE keys that other groups' rows see and this one's do not, which see keys before `end`: the first tile left alone

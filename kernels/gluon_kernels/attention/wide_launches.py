@@ -27,7 +27,7 @@ __all__ = ["forward_plan"]
 # By the width, rounded up to 64: the columns of both parts, the keys of a tile, their stages and those of values, the groups of warps, and if these
 # overlap and have queries in registers.
 FORMS: dict[int, tuple[Any, ...]] = {
-    128: ((64, 32), 128, (2, 2), 2, True, True),
+    128: ((64, 32), 128, (3, 3), 2, True, True),
     192: ((128, 64), 64, (2, 2), 2, False, True),
     256: ((128, 128), 64, (2, 2), 2, False, False),
 }

@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
-from gluon_kernels import attention_decode
+from gluon_kernels import attention, attention_decode
 from gluon_kernels.attention import decode, decode_launches
 from gluon_kernels.attention.decode_problem import DECODE
 from gluon_kernels.problem import error_of
+from tests.kernels.launched import launches_of
 
 pytestmark = pytest.mark.once
 
@@ -52,24 +53,12 @@ def test_parts_keep_the_processors_busy():
     assert splits == [64, 32, 5, 1]  # of two steps at least; 200 programs fill three quarters
 
 
-def test_small_tiles_fill_the_processors():
-    parts = [decode_launches.small_tiles(n, m, 132) for n, m in ((368, 1411), (166, 3141))]
-    assert parts == [decode_launches.Tiles(32, 3, n, 4) for n in (1, 2)]
-    assert decode_launches.small_tiles(100, 8192, 132) is None
-
-
-@pytest.mark.parametrize("heads, shared", [(2, 1), (1, 8)])
-def test_small_tiles(heads, shared, monkeypatch):
-    """As many programs as processors; with few of those, parts are joined."""
-    monkeypatch.setattr(decode_launches, "multiprocessors", lambda tensor: 2)
-    tensors = inputs([300, 77], heads, shared, 128, 16)
-    tiles = []
-    own = decode_launches.small_tiles
-    monkeypatch.setattr(
-        decode_launches, "small_tiles", lambda *a: tiles.append(own(*a)) or tiles[-1]
-    )
-    assert error_of(attention_decode(*tensors), reference(*tensors)) < 2e-2
-    assert tiles and tiles[0].block == 32
+def test_parts_of_warps_leave_few_programs_a_processor():
+    """A few hundred programs of 132 processors read as fast as more, which would join more parts."""
+    sizes = ((256, 700, 64), (20, 21000, 64), (144, 3500, 128), (88, 6000, 128), (1, 100, 64))
+    tiles = [decode_launches.tiles_of_warps(*size, 132) for size in sizes]
+    assert [tile.splits for tile in tiles] == [1, 11, 1, 2, 1]
+    assert all(tile[:2] == (64, 3) for tile in tiles)
 
 
 @pytest.mark.parametrize("numbers", [0, 1 << 20])
@@ -80,15 +69,50 @@ def test_parts_are_joined_in_the_launch_or_after_it(numbers, monkeypatch):
     assert error_of(attention_decode(*tensors), reference(*tensors)) < 1e-2
 
 
+@pytest.mark.parametrize(
+    "target, choice", [("sim:sm_90", "tiles_of_warps"), ("sim:gfx942", "tiles_of")]
+)
 @pytest.mark.parametrize("parts", [3, 11])
-def test_any_number_of_parts(parts, monkeypatch):
+def test_any_number_of_parts(target, choice, parts, monkeypatch):
     """The last program of each launch leaves the counters as it found them."""
-    tiles = decode_launches.Tiles(32, 2, parts, 4)
-    monkeypatch.setattr(decode_launches, "tiles_of", lambda *arguments: tiles)
+    monkeypatch.setenv("GLUON_TARGET", target)
+    tiles = decode_launches.Tiles(64, 2, parts, 4)
+    monkeypatch.setattr(decode_launches, choice, lambda *arguments: tiles)
     tensors = inputs([600, 70])
     result = attention_decode(*tensors)
     assert error_of(result, reference(*tensors)) < 1e-2
     assert torch.equal(attention_decode(*tensors), result)
+
+
+def kernel_of(call):
+    """Return the name of the first kernel that a call launches."""
+    return launches_of(call, "sim:sm_90")[0].kernel.fn.__name__
+
+
+def test_warps_share_no_keys_where_copies_of_16_bytes_begin_at_multiples():
+    q, k, v, table, lengths = inputs([150, 33])
+    right = reference(q, k, v, table, lengths)
+    for begin, kernel in ((0, "attention_of_warps"), (1, "paged_attention")):
+        tensors = [q]
+        for cache in (k, v):
+            memory = torch.empty(cache.numel() + 8, dtype=cache.dtype)
+            tensors.append(memory[begin:][: cache.numel()].view(cache.shape).copy_(cache))
+        call = lambda tensors=tensors: attention_decode(*tensors, table, lengths)  # noqa: E731
+        assert error_of(call(), right) < 1e-2
+        assert kernel_of(call) == kernel
+
+
+def test_few_queries_of_keys_and_values_with_rows_of_their_own():
+    """In a row each: those of keys are 128 elements apart, those of values 64 or, no multiple of 16, 72."""
+    q, k = torch.randn(2, 4, 1, 64).bfloat16(), torch.randn(2, 2, 90, 128).bfloat16()[..., :64]
+    for step, kernel in ((64, "attention_of_warps"), (72, "paged_attention")):
+        v = torch.randn(2, 2, 90, step).bfloat16()[..., :64]
+        right = torch.nn.functional.scaled_dot_product_attention(
+            q.double(), k.double(), v.double(), enable_gqa=True
+        )
+        call = lambda v=v: attention(q, k, v)  # noqa: E731
+        assert error_of(call(), right) < 1e-2
+        assert kernel_of(call) == kernel
 
 
 @pytest.mark.parametrize("longest", [40, 600])
