@@ -328,9 +328,9 @@ def store(
     own = (column, column + ADVANCE)
     for i in gl.static_range(len(sums)):
         if FORM == "tma":
-            writers[i].store([matrix, row, column], sums[i])
+            writers[i].store([matrix, row, column], sums[i], turns=writers)
         elif FORM == "tma columns":
-            writers[i].store([matrix, column, row], gl.permute(sums[i], (1, 0)))
+            writers[i].store([matrix, column, row], gl.permute(sums[i], (1, 0)), turns=writers)
         elif FORM == "streamed" or FORM == "sectors":
             to = c + matrix.to(gl.int64) * (strides[0] // VECTOR * VECTOR)
             store_streamed(

@@ -52,6 +52,7 @@ class tile_writer(Record):
         coordinates: Sequence[Any],
         value: Union[Operand, tensor_memory_descriptor],
         descriptor: Optional[tensor_descriptor] = None,
+        turns: Sequence[tile_writer] = (),
     ) -> None:
         """Start storing `value`; the partition goes on while it is on its way.
 
@@ -62,6 +63,8 @@ class tile_writer(Record):
                 which one part after the other is loaded; it has been read when this returns.
             descriptor: of another tensor than that of the writer, with the same type, block and
                 layout, such as another device's.
+            turns: all writers of the partition, which each store once before this one does again. A
+                writer waits for its own buffers then, without them for the latest stores of others, too.
 
         Raises:
             ArgumentError: no such descriptor.
@@ -75,7 +78,8 @@ class tile_writer(Record):
         else:
             held = semantic.require_distributed(held, "value")
             parts = self._split(held)
-        self.send(coordinates, held, parts, descriptor)
+        between = sum(unwrap(one).facts.parts for one in listed(turns)) - self.facts.parts
+        self.send(coordinates, held, parts, descriptor, max(0, between))
 
     def send(
         self,
@@ -83,8 +87,9 @@ class tile_writer(Record):
         value: Union[Operand, tensor_memory_descriptor],
         parts: Iterator[Operand],
         descriptor: Optional[tensor_descriptor] = None,
+        between: int = 0,
     ) -> None:
-        """Store the parts of `value`, each made when its turn comes."""
+        """Store the parts of `value`, each made when its turn comes; `between` parts of others are stored since the last ones."""
         semantic = semantic_layer()
         desc, buffers, end = self.parts.values
         if unwrap(descriptor) is not None:
@@ -105,7 +110,7 @@ class tile_writer(Record):
             if end.values:
                 part = end.values[0].apply(part, here, desc.dtype)
             part = semantic.cast(semantic.to_tensor(part), desc.dtype)
-            tma.store_wait(count - 1)
+            tma.store_wait(count - 1 + (between if i < count else 0))
             buffer = semantic.memdesc_index(buffers, i % count)
             target = buffer if plain == block else buffer.reshape(plain)
             semantic.shared_store(target, part)
