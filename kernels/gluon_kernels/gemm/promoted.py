@@ -23,7 +23,8 @@ _FEW = 64  # rows up to which the transposed product is computed
 
 # Microseconds of a step of a tile by its columns, alone and more with all processors busy, and of a sum with those of other programs; of a sum more with all
 # processors busy; then of all else that a tile takes. Measured on an H200.
-_STEP = {128: (0.31, 0.12, 2.0), 256: (0.8, 0.05, 5.1)}
+_STEP = {64: (0.2, 0.08, 1.4), 128: (0.31, 0.12, 2.0), 256: (0.8, 0.05, 5.1)}
+_STAGES = {64: 8, 128: 5, 256: 4}  # slots of the ring, by the columns of a tile
 _SUMS = 2.0
 _TILE = 1.0
 
@@ -99,12 +100,13 @@ def plan(
         rest: tuple[Any, ...] = (m, n, k, rows, 64, 12 if rows <= 32 else 8, vector, splits)
     else:
         columns, splits = tiling_for(m, n, k, processors)
-        parts = columns // 128
+        width = min(columns, BLOCK)
+        parts = columns // width
         kernel, tiles, halves, size = (
             gemm_promoted,
             -(-m // 128) * -(-n // columns),
             2 * parts,
-            64 * 128,
+            64 * width,
         )
         unit = 16 // result.element_size()
         form, stored = "rows", ()
@@ -112,10 +114,10 @@ def plan(
             of_c = Operand((1, m, n), (m * row, row, 1), False)
             form, stored = "tma", (describe(result, of_c, (64, 128 // result.element_size())),) * parts  # fmt: skip
         described = (
-            describe(a, left, (64, BLOCK)), (describe(b, right, (128, BLOCK)),) * parts, of_steps,
+            describe(a, left, (64, BLOCK)), (describe(b, right, (width, BLOCK)),) * parts, of_steps,
             result, stored, 0, row,
         )  # fmt: skip
-        stages = 4 if columns == 256 and result.element_size() == 2 else 3 if columns == 256 else 5
+        stages = _STAGES[columns] - (columns == 256 and result.element_size() == 4)
         rest = (1, m, n, k, 128, stages, 8, form, vector, splits)
     scratch = Scratch(halves * tiles * splits * size if splits > 1 else 1, a.device)
     counters = Counters(halves * tiles)
