@@ -278,7 +278,7 @@ def traits(of: Columns, size: Size, times: np.ndarray) -> np.ndarray:
     rows, across = np.where(of.swapped, size.n, size.m), np.where(of.swapped, size.m, size.n)
     tiles, steps = of.tiles(size), cdiv(size.k, k)
     parts = tiles * of.splits
-    rounds = parts * of.blocks / size.processors / of.resident(size)
+    rounds = parts / of.clusters(size) / of.resident(size)
     bounds = np.stack((
         size.memory / MEMORY + 0 * times, tiles * steps * (m + n) * k * size.bits / 8 / L2, tiles * steps * m * n * k / PRODUCTS,
     ))  # fmt: skip

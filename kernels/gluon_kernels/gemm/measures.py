@@ -140,9 +140,10 @@ class Measures:
         return np.where(shared, self.sharers(size), np.minimum(tiles, self.clusters(size)))
 
     def clusters(self, size: Size) -> Any:
-        """Return how many clusters the device runs at a time. Its processors are in groups of 16 or 18, of which a cluster takes some of one."""
-        whole = size.processors // 16 * 16
-        of_groups = np.where(np.greater(self.blocks, 2), whole, size.processors)
+        """Return how many clusters the device runs at a time. Those of four and eight do not fit some of its groups of processors: an H200 of 132 runs 30 and 15,
+        and one more would wait until another has had all its tiles."""
+        fitting = size.processors - size.processors // 11
+        of_groups = np.where(np.greater(self.blocks, 2), fitting, size.processors)
         return np.maximum(1, of_groups // self.blocks)
 
     def resident(self, size: Size) -> Any:

@@ -54,6 +54,19 @@ def test_a_block_has_room_for_every_tiling():
     assert [t.name for t in tilings.TILINGS.values() if not t.has_room(size)] == []
 
 
+@pytest.mark.parametrize(
+    "name, clusters", [("pingpong 256x128x64 s8 4by1", 30), ("cooperative 512x192x64 s7 4by2", 15)]
+)
+def test_no_cluster_waits_until_another_one_has_had_all_its_tiles(name, clusters):
+    """An H200 of 132 processors runs 30 clusters of four blocks at a time, and 15 of eight."""
+    tiling = tilings.TILINGS[name]
+    m, n, _ = tiling.block
+    for tiles, rounds in ((clusters, 1), (clusters + 1, 2), (2 * clusters, 2)):
+        size = tilings.Size(1, tiles * m, n, 1024)
+        assert tiling.programs(size) == clusters
+        assert choice.features(choice.Columns([tiling]), size)[1] == rounds
+
+
 @pytest.mark.parametrize("n, kernel", [(64, "direct"), (1024, "cooperative")])
 def test_large_operands_are_copied_where_their_product_takes_longer(n, kernel):
     """Rows of 3132 elements begin at multiples of 8 bytes, which TMA does not read."""
