@@ -33,6 +33,18 @@ from gluon_kernels.quant.hopper import (
     raw_layout,
     scales_at,
 )
+from gluon_kernels.quant.hopper_copies import (
+    AHEAD,
+    BOX,
+    columns_of,
+    copy_first,
+    copy_tiles,
+    place_at,
+    rows_at,
+    slots_of,
+    wait_for_rows,
+    weights_at,
+)
 from gluon_kernels.quant.hopper_folded import LESS, folded, folds, looked_up
 from gluon_kernels.quant.hopper_sums import (
     ROWS,
@@ -48,18 +60,6 @@ from gluon_kernels.quant.hopper_sums import (
     store_sums,
     store_whole,
 )
-
-BOX = gl.constexpr(64)  # columns of a tile of `x`
-
-
-@gluon.constexpr_function
-def columns_of(block):
-    """Return the powers of two that the rows of `x` of a tile are the sum of, each 8 to 256."""
-    left, parts = block, ()
-    for width in (256, 128, 64, 32, 16, 8):
-        while left >= width:
-            parts, left = (*parts, width), left - width
-    return parts
 
 
 @gluon.constexpr_function
@@ -99,67 +99,26 @@ def bytes_of(words, TWICE: gl.constexpr):
 
 
 @gluon.jit
-def copy_steps(
-    ring, position, place, first, end, DOWN: gl.constexpr, BOXES: gl.constexpr, DEPTH: gl.constexpr
-):  # fmt: skip
-    """Fetch the weights and the rows of `x` of the steps of a tile from `first` to before `end`; return the next position."""
-    row, column = place
-    PER: gl.constexpr = DEPTH // ring.block_shape[1]  # weights of an element
-    for step in range(first, end):
-        k = step * DEPTH
-        places = ()
-        for i in gl.static_range(DOWN):
-            places = places + ([row + i * ROWS, k // PER],)
-        for box in gl.static_range(DEPTH // BOX):
-            left = column
-            for i in gl.static_range(len(BOXES)):
-                places = places + ([left, k + box * BOX],)
-                left += BOXES[i][0]
-        ring.fetch(position, places)
-        position = position.next()
-    return position
-
-
-@gluon.jit
-def copy_tiles(
-    ring, tiles, shares, K, DOWN: gl.constexpr, BOXES: gl.constexpr, DEPTH: gl.constexpr, SPLITS: gl.constexpr
-):  # fmt: skip
-    """Fetch the steps of a program: its part of the tiles, or its share of all steps."""
-    position = ring.producer()
-    steps = gl.cdiv(K, DEPTH)
-    if SPLITS > 0:
-        first, count = share_of(steps, SPLITS)
-        for tile in range(gl.program_id(1), tiles.count(), gl.num_programs(1)):
-            position = copy_steps(
-                ring, position, tiles.at(tile), first, first + count, DOWN, BOXES, DEPTH
-            )
-    else:
-        begin = steps_before(gl.program_id(0), shares, steps)
-        left = steps_before(gl.program_id(0) + 1, shares, steps)
-        whole = shares[0] + gl.program_id(0)
-        while (left > begin) | (whole < tiles.count()):
-            tile, low, high = segment_of(left, whole, begin, steps)
-            position = copy_steps(ring, position, tiles.at(tile), low, high, DOWN, BOXES, DEPTH)
-            left, whole = after(left, whole, begin, tile, low, steps)
-
-
-@gluon.jit
 def start(
     weights,
     dtype: gl.constexpr,
-    slot,
+    rings,
+    position,
     sums,
-    DOWN: gl.constexpr,
-    BOXES: gl.constexpr,
     part: gl.constexpr,
+    KIND: gl.constexpr,
 ):
     """Start the products of a part of a step, pairs of `weights`, with all rows of `x`."""
     PART: gl.constexpr = 2 * weights.shape[1]
+    BOXES: gl.constexpr = KIND[1]
     numbers = numbers_of(weights, dtype).reshape([ROWS, PART])
-    first: gl.constexpr = DOWN + part * PART // BOX * len(sums)
     started = ()
     for i in gl.static_range(len(sums)):
-        right = slot[first + i].slice(part * PART % BOX, PART, dim=1).permute((1, 0))
+        right = (
+            rows_at(rings, position, part * PART // BOX, i, KIND)
+            .slice(part * PART % BOX, PART, dim=1)
+            .permute((1, 0))
+        )
         left = gl.convert_layout(numbers, gl.DotOperandLayout(0, layout_of(right.shape[1]), 2))
         if BOXES[i][0] == BOXES[i][1]:
             started = started + (warpgroup_mma(left, right, sums[i], is_async=True),)
@@ -194,20 +153,19 @@ def hold(weights, c, sizes):
 
 
 @gluon.jit
-def raw_after(ring, position, part: gl.constexpr, like, down: gl.constexpr, ALONG: gl.constexpr, DEPTH: gl.constexpr, LAST: gl.constexpr):  # fmt: skip
+def raw_after(rings, position, part: gl.constexpr, like, down: gl.constexpr, DOWN: gl.constexpr, ALONG: gl.constexpr, DEPTH: gl.constexpr, LAST: gl.constexpr):  # fmt: skip
     """Load the part of the weights after `part` of a step, which may be the first one of the group's next step; None after the LAST step."""
     raw = None
     if (part + 1) * 2 * like.shape[1] < DEPTH:
-        raw = raw_of(ring.tiles(position)[down], part + 1, like, DEPTH)
+        raw = raw_of(weights_at(rings, position, down, DOWN, False), part + 1, like, DEPTH)
     elif not LAST:
-        raw = raw_of(ring.wait(position.next(ALONG))[down], 0, like, DEPTH)
+        raw = raw_of(weights_at(rings, position.next(ALONG), down, DOWN, True), 0, like, DEPTH)
     return raw
 
 
 @gluon.jit
 def multiply_step(
-    ring, position, former, follows, weights, older, sums, factors, coming, near, c, sizes, down: gl.constexpr, DOWN: gl.constexpr, ALONG: gl.constexpr,
-    BOXES: gl.constexpr, DEPTH: gl.constexpr, FORMAT: gl.constexpr, LAST: gl.constexpr,
+    rings, position, former, follows, weights, older, sums, factors, coming, near, c, sizes, down: gl.constexpr, KIND: gl.constexpr, LAST: gl.constexpr
 ):  # fmt: skip
     """Multiply the weights of a step, of which `weights` are the first part, and release the `former` step if this one `follows` it.
 
@@ -218,21 +176,25 @@ def multiply_step(
     Returns:
         The sums, the last part, and the first one of the next step unless this is the LAST.
     """
-    dtype: gl.constexpr = ring.tiles(position)[DOWN].dtype
+    dtype: gl.constexpr = KIND[0]
+    DOWN: gl.constexpr = KIND[2]
+    ALONG: gl.constexpr = KIND[3]
+    DEPTH: gl.constexpr = KIND[4]
+    FORMAT: gl.constexpr = KIND[6]
     PARTS: gl.constexpr = DEPTH // (2 * weights.shape[1])
     EARLY: gl.constexpr = DOWN == 2 and ALONG == 1 and PARTS == 2
-    slot = ring.tiles(position)
+    wait_for_rows(rings, position)
     for part in gl.static_range(PARTS):
         if EARLY:
-            raw = raw_after(ring, position, part, weights, down, ALONG, DEPTH, LAST)
-        sums = start(weights, dtype, slot, sums, DOWN, BOXES, part)
+            raw = raw_after(rings, position, part, weights, down, DOWN, ALONG, DEPTH, LAST)
+        sums = start(weights, dtype, rings, position, sums, part, KIND)
         sums = waited(sums, len(sums), older)
         if part == 0:
             hold(older, c, sizes)
-            ring.release(former, pred=follows)
+            rings[0].release(former, pred=follows)
         older = weights
         if not EARLY:
-            raw = raw_after(ring, position, part, weights, down, ALONG, DEPTH, LAST)
+            raw = raw_after(rings, position, part, weights, down, DOWN, ALONG, DEPTH, LAST)
         if part + 1 < PARTS:
             weights = part_of(raw, factors, part + 1, near, weights, sizes, dtype, DEPTH, FORMAT)
         elif not LAST:
@@ -328,14 +290,22 @@ def factors_of(
 
 @gluon.jit
 def products_of(
-    c, ring, position, scales, strides, row, first, end, sizes, group: gl.constexpr, dtype: gl.constexpr, BOXES: gl.constexpr,
-    DOWN: gl.constexpr, ALONG: gl.constexpr, DEPTH: gl.constexpr, PART: gl.constexpr, SIZE: gl.constexpr, FORMAT: gl.constexpr, WORDS: gl.constexpr,
+    c, rings, position, scales, strides, row, first, end, sizes, group: gl.constexpr, KIND: gl.constexpr
 ):  # fmt: skip
     """Multiply a group's rows of weights, from `row` on, with the rows of `x` of a tile, in every ALONGth step from `first` to before `end`; there is one.
 
     Returns:
         The sums of each part of the tile, and the group's next position.
     """
+    dtype: gl.constexpr = KIND[0]
+    BOXES: gl.constexpr = KIND[1]
+    DOWN: gl.constexpr = KIND[2]
+    ALONG: gl.constexpr = KIND[3]
+    DEPTH: gl.constexpr = KIND[4]
+    SIZE: gl.constexpr = KIND[5]
+    FORMAT: gl.constexpr = KIND[6]
+    WORDS: gl.constexpr = KIND[10]
+    PART: gl.constexpr = KIND[11]
     _, N, K = sizes
     down: gl.constexpr = group % DOWN
     SCALED: gl.constexpr = PART if SIZE % PART == 0 else 32  # weights that share a scale at least
@@ -353,14 +323,14 @@ def products_of(
     factors = factors_of(scales, strides, rows, near, k, N, K, DEPTH, PART, SIZE, WORDS)
     k += ALONG * DEPTH
     coming = factors_of(scales, strides, rows, near, k, N, K, DEPTH, PART, SIZE, WORDS)
-    data = raw_of(ring.wait(position)[down], 0, older, DEPTH)
+    data = raw_of(weights_at(rings, position, down, DOWN, True), 0, older, DEPTH)
     weights = part_of(data, factors, 0, near, older, sizes, dtype, DEPTH, FORMAT)
     former = position
     for step in range(first + ALONG, end, ALONG):
         k += ALONG * DEPTH
         later = factors_of(scales, strides, rows, near, k, N, K, DEPTH, PART, SIZE, WORDS)
         sums, older, weights = multiply_step(
-            ring, position, former, step > first + ALONG, weights, older, sums, factors, coming, near, c, sizes, down, DOWN, ALONG, BOXES, DEPTH, FORMAT, False
+            rings, position, former, step > first + ALONG, weights, older, sums, factors, coming, near, c, sizes, down, KIND, False
         )  # fmt: skip
         former = position
         position = position.next(ALONG)
@@ -368,10 +338,10 @@ def products_of(
             factors = coming
             coming = later
     sums, older, _ = multiply_step(
-        ring, position, former, end - first > ALONG, weights, older, sums, factors, coming, near, c, sizes, down, DOWN, ALONG, BOXES, DEPTH, FORMAT, True
+        rings, position, former, end - first > ALONG, weights, older, sums, factors, coming, near, c, sizes, down, KIND, True
     )  # fmt: skip
     results = warpgroup_mma_wait(0, deps=sums + (older,))[: len(sums)]
-    ring.release(position)
+    rings[0].release(position)
     if folds(dtype, dtype if scales is None else scales.dtype.element_ty, FORMAT):
         results = times_each(results, LESS)
     return apart(results, BOXES), position.next(ALONG)
@@ -387,32 +357,27 @@ def times_each(values, FACTOR: gl.constexpr):
 
 @gluon.jit
 def multiply_share(
-    ring, tiles, shares, outs, exchange, scales, strides, sizes, group: gl.constexpr, KIND: gl.constexpr
+    rings, tiles, shares, outs, exchange, scales, strides, sizes, group: gl.constexpr, KIND: gl.constexpr
 ):  # fmt: skip
     """Multiply a group's rows of weights of each tile of the program, or its part of their steps."""
-    dtype: gl.constexpr = KIND[0]
-    BOXES: gl.constexpr = KIND[1]
     DOWN: gl.constexpr = KIND[2]
     ALONG: gl.constexpr = KIND[3]
     DEPTH: gl.constexpr = KIND[4]
-    SIZE: gl.constexpr = KIND[5]
-    FORMAT: gl.constexpr = KIND[6]
     SPLITS: gl.constexpr = KIND[7]
     c, buffers, c_row, parts, counters, of_rows = outs
     M, N, K = sizes
     down: gl.constexpr = group % DOWN
     along: gl.constexpr = group // DOWN
     steps = gl.cdiv(K, DEPTH)
-    position = ring.consumer().next(along)
+    position = rings[0].consumer().next(along)
     if SPLITS > 0:
         first, count = share_of(steps, SPLITS)
         for tile in range(gl.program_id(1), tiles.count(), gl.num_programs(1)):
-            row, column = tiles.at(tile)
+            row, column = place_at(tiles, tile, DOWN, KIND[12])
             row += down * ROWS
             end = end_of(of_rows, row, N, layout_of(8))
             results, position = products_of(
-                c, ring, position, scales, strides, row, first + along, first + count, sizes, group, dtype, BOXES, DOWN, ALONG, DEPTH,
-                KIND[11], SIZE, FORMAT, KIND[10],
+                c, rings, position, scales, strides, row, first + along, first + count, sizes, group, KIND
             )  # fmt: skip
             if ALONG > 1:
                 results = gathered(exchange, results, group, DOWN, ALONG)
@@ -427,11 +392,11 @@ def multiply_share(
         whole = shares[0] + program
         while (left > begin) | (whole < tiles.count()):
             tile, low, high = segment_of(left, whole, begin, steps)
-            row, column = tiles.at(tile)
+            row, column = place_at(tiles, tile, DOWN, KIND[12])
             row += down * ROWS
             end = end_of(of_rows, row, N, layout_of(8))
             results, position = products_of(
-                c, ring, position, scales, strides, row, low, high, sizes, group, dtype, BOXES, DOWN, ALONG, DEPTH, KIND[11], SIZE, FORMAT, KIND[10]
+                c, rings, position, scales, strides, row, low, high, sizes, group, KIND
             )  # fmt: skip
             if high < steps:
                 number = program * DOWN + down
@@ -453,11 +418,11 @@ def multiply_share(
 def linear_groups(
     w_desc, x_descs, c, sums, counters, bias, scales, strides, row_scales, M, N, K, c_row, shared, sharers,
     SIZE: gl.constexpr, FORMAT: gl.constexpr, BLOCK_M: gl.constexpr, DOWN: gl.constexpr, ALONG: gl.constexpr,
-    DEPTH: gl.constexpr, PART: gl.constexpr, WORDS: gl.constexpr, STAGES: gl.constexpr, SPLITS: gl.constexpr, VECTOR: gl.constexpr, ACTIVATION: gl.constexpr,
+    DEPTH: gl.constexpr, PART: gl.constexpr, WORDS: gl.constexpr, ONE: gl.constexpr, NARROW: gl.constexpr, STAGES: gl.constexpr, SPLITS: gl.constexpr, VECTOR: gl.constexpr, ACTIVATION: gl.constexpr,
 ):  # fmt: skip
     """Store `x @ weight.T + bias`: `x` is [M, K], `weight` [N, K] in bytes, of which `w_desc` reads pairs of weights, or words of eight. The grid is [parts of K, programs].
 
-    `x_descs` are those of `boxes(BLOCK_M)` rows of `x` and 64 columns. `scales` is None, or has a scale for SIZE weights along K of each row, a
+    `x_descs` are those of `boxes(BLOCK_M)` rows of `x` and 64 columns, with NARROW of `columns_of(BLOCK_M)` rows for the one accumulator of `boxes`. ONE tile may have all rows of `x`. `scales` is None, or has a scale for SIZE weights along K of each row, a
     multiple of 32; with WORDS they are exponents of 32 weights, K is a multiple of 128 and `strides` are multiples of four and 1. `row_scales` is None, or a vector. A tile has BLOCK_M rows of `x` and DOWN * 64 of the weights; ALONG groups share its steps of DEPTH weights, 64 or
     128, of which each program of a tile has one for each of these groups at least. With ALONG or SPLITS > 1 there is a program for each tile and part: `sums` has room
     for SPLITS tiles of each tile, `counters` DOWN numbers, as in `gemm_split_k`. With SPLITS of 0 the grid is [programs]: the first `sharers` of them share
@@ -466,24 +431,36 @@ def linear_groups(
     gl.static_assert(gl.num_warps() == 4, "a group of four warps multiplies")
     WIDTHS: gl.constexpr = columns_of(BLOCK_M)
     BOXES: gl.constexpr = boxes(BLOCK_M)
-    ring = tma_ring((w_desc,) * DOWN + x_descs * (DEPTH // BOX), STAGES, consumers=DOWN)
+    dtype: gl.constexpr = x_descs[0].dtype
+    if NARROW:
+        rings = (
+            tma_ring((w_desc,) * DOWN, STAGES, consumers=DOWN),
+            slots_of(dtype, BOXES[0][0], BLOCK_M, DEPTH, STAGES),
+            x_descs,
+        )
+    else:
+        rings = (
+            tma_ring((w_desc,) * DOWN + x_descs * (DEPTH // BOX), STAGES, consumers=DOWN),
+            (),
+            x_descs,
+        )
     exchange = exchange_of(WIDTHS, DOWN, ALONG)
     wait_for_predecessor()
     tiles = gl.portable.swizzled_tiles([N, M], [DOWN * ROWS, BLOCK_M], 8)
-    dtype: gl.constexpr = x_descs[0].dtype
-    buffers = buffers_of(c.dtype.element_ty, WIDTHS[0], DOWN, SPLITS)
+    buffers = buffers_of(c.dtype.element_ty, WIDTHS, DOWN, SPLITS)
     outs = (c, buffers, c_row, sums, counters, (row_scales, bias))
     sizes = (M, N, K)
     shares = (shared, sharers)
     KIND: gl.constexpr = (
-        dtype, BOXES, DOWN, ALONG, DEPTH, SIZE, FORMAT, SPLITS, VECTOR, ACTIVATION, WORDS, PART
+        dtype, BOXES, DOWN, ALONG, DEPTH, SIZE, FORMAT, SPLITS, VECTOR, ACTIVATION, WORDS, PART, ONE, min(STAGES, AHEAD)
     )  # fmt: skip
+    copy_first(rings, tiles, shares, K, KIND)
     if DOWN * ALONG == 2:
         gl.warp_specialize(
             [
-                (multiply_share, (ring, tiles, shares, outs, exchange, scales, strides, sizes, 0, KIND)),
-                (multiply_share, (ring, tiles, shares, outs, exchange, scales, strides, sizes, 1, KIND)),
-                (copy_tiles, (ring, tiles, shares, K, DOWN, BOXES, DEPTH, SPLITS)),
+                (multiply_share, (rings, tiles, shares, outs, exchange, scales, strides, sizes, 0, KIND)),
+                (multiply_share, (rings, tiles, shares, outs, exchange, scales, strides, sizes, 1, KIND)),
+                (copy_tiles, (rings, tiles, shares, K, KIND)),
             ],
             [4, 1],
             [240, 24],
@@ -491,10 +468,10 @@ def linear_groups(
     elif DOWN * ALONG == 3:
         gl.warp_specialize(
             [
-                (multiply_share, (ring, tiles, shares, outs, exchange, scales, strides, sizes, 0, KIND)),
-                (multiply_share, (ring, tiles, shares, outs, exchange, scales, strides, sizes, 1, KIND)),
-                (multiply_share, (ring, tiles, shares, outs, exchange, scales, strides, sizes, 2, KIND)),
-                (copy_tiles, (ring, tiles, shares, K, DOWN, BOXES, DEPTH, SPLITS)),
+                (multiply_share, (rings, tiles, shares, outs, exchange, scales, strides, sizes, 0, KIND)),
+                (multiply_share, (rings, tiles, shares, outs, exchange, scales, strides, sizes, 1, KIND)),
+                (multiply_share, (rings, tiles, shares, outs, exchange, scales, strides, sizes, 2, KIND)),
+                (copy_tiles, (rings, tiles, shares, K, KIND)),
             ],
             [4, 4, 1],
             [160, 160, 24],
@@ -503,11 +480,11 @@ def linear_groups(
         gl.static_assert(DOWN * ALONG == 4, "two, three or four groups share a tile")
         gl.warp_specialize(
             [
-                (multiply_share, (ring, tiles, shares, outs, exchange, scales, strides, sizes, 0, KIND)),
-                (multiply_share, (ring, tiles, shares, outs, exchange, scales, strides, sizes, 1, KIND)),
-                (multiply_share, (ring, tiles, shares, outs, exchange, scales, strides, sizes, 2, KIND)),
-                (multiply_share, (ring, tiles, shares, outs, exchange, scales, strides, sizes, 3, KIND)),
-                (copy_tiles, (ring, tiles, shares, K, DOWN, BOXES, DEPTH, SPLITS)),
+                (multiply_share, (rings, tiles, shares, outs, exchange, scales, strides, sizes, 0, KIND)),
+                (multiply_share, (rings, tiles, shares, outs, exchange, scales, strides, sizes, 1, KIND)),
+                (multiply_share, (rings, tiles, shares, outs, exchange, scales, strides, sizes, 2, KIND)),
+                (multiply_share, (rings, tiles, shares, outs, exchange, scales, strides, sizes, 3, KIND)),
+                (copy_tiles, (rings, tiles, shares, K, KIND)),
             ],
             [4, 4, 4, 1],
             [112, 112, 112, 24],

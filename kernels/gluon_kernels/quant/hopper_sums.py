@@ -158,13 +158,24 @@ def finished(value, end, dtype: gl.constexpr, ACTIVATION: gl.constexpr):
     return value.to(dtype)
 
 
+@gluon.constexpr_function
+def at_once(widths):
+    """Return how many parts of a tile pass shared memory at a time: all, if they are small."""
+    return len(widths) if sum(widths) <= 128 else 1
+
+
 @gluon.jit
-def buffers_of(dtype: gl.constexpr, WIDTH: gl.constexpr, DOWN: gl.constexpr, SPLITS: gl.constexpr):
-    """Allocate memory through which each group's results of 16 bits are transposed, if it stores whole sums: [groups, rows of `x`, rows of weights]."""
+def buffers_of(dtype: gl.constexpr, WIDTHS: gl.constexpr, DOWN: gl.constexpr, SPLITS: gl.constexpr):
+    """Allocate memory through which each group's results of 16 bits are transposed, if it stores whole sums: [groups, rows of `x`, rows of weights]
+    of the parts that pass it at a time."""
     buffers = ()
     if dtype.primitive_bitwidth == 16 and SPLITS <= 1:
-        layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([WIDTH, ROWS], dtype)
-        buffers = (gl.allocate_shared_memory(dtype, [DOWN, WIDTH, ROWS], layout),)
+        for i in gl.static_range(at_once(WIDTHS)):
+            buffers = buffers + (
+                gl.allocate_shared_memory(
+                    dtype, [DOWN, WIDTHS[i], ROWS], gl.NVMMASharedLayout.get_default_for([WIDTHS[i], ROWS], dtype)
+                ),
+            )  # fmt: skip
     return buffers
 
 
@@ -172,18 +183,27 @@ def buffers_of(dtype: gl.constexpr, WIDTH: gl.constexpr, DOWN: gl.constexpr, SPL
 def store_whole(
     c, buffers, down: gl.constexpr, values, place, sizes, stride, end, KIND: gl.constexpr
 ):
-    """Store the transposed sums of a group's rows, each part of the tile; those of 16 bits through the group's one of the `buffers`."""
+    """Store the transposed sums of a group's rows, each part of the tile; those of 16 bits through the group's ones of the `buffers`."""
     wide: gl.constexpr = stored_rows(ROWS, KIND[8], 32, gl.num_warps())
     top = place[0]
-    for i in gl.static_range(len(values)):
-        value = finished(values[i], end, c.dtype.element_ty, KIND[9])
-        result = gl.permute(value, (1, 0))
-        if len(buffers) > 0:
-            tile = buffers[0].index(down).slice(0, result.shape[0], dim=0)
-            tile.store(result)
-            result = tile.load(wide)
-        store_part(c, result, top, place[1], sizes, stride, None, False, KIND[8])
-        top += result.shape[0]
+    if len(buffers) > 1:
+        for i in gl.static_range(len(values)):
+            value = finished(values[i], end, c.dtype.element_ty, KIND[9])
+            buffers[i].index(down).store(gl.permute(value, (1, 0)))
+        for i in gl.static_range(len(values)):
+            result = buffers[i].index(down).load(wide)
+            store_part(c, result, top, place[1], sizes, stride, None, False, KIND[8])
+            top += result.shape[0]
+    else:
+        for i in gl.static_range(len(values)):
+            value = finished(values[i], end, c.dtype.element_ty, KIND[9])
+            result = gl.permute(value, (1, 0))
+            if len(buffers) > 0:
+                tile = buffers[0].index(down).slice(0, result.shape[0], dim=0)
+                tile.store(result)
+                result = tile.load(wide)
+            store_part(c, result, top, place[1], sizes, stride, None, False, KIND[8])
+            top += result.shape[0]
 
 
 @gluon.jit

@@ -17,6 +17,7 @@ from gluon_kernels.gemm.launches import vector_of
 from gluon_kernels.plans import Counters, Scratch, allocator, current_target
 from gluon_kernels.quant import tilings
 from gluon_kernels.quant.hopper import linear_few
+from gluon_kernels.quant.hopper_copies import columns_of
 from gluon_kernels.quant.hopper_groups import linear_groups
 from gluon_kernels.quant.hopper_sums import boxes
 from gluon_kernels.quant.hopper_tokens import linear_tokens
@@ -222,16 +223,17 @@ def _groups(
     stages = tilings.stages(tiling, packed, layer.dtype.itemsize)
     if packed == 2 and block >= _WORDY:
         raw = raw.view(torch.int32)
-    elements = raw.shape[1]
+    elements, narrow = raw.shape[1], tilings.narrow(block, layer.rows)
+    widths = columns_of(block) if narrow else tuple(width for width, _ in boxes(block))
     described = (
         _described(
             raw, (layer.n, elements), _INTEGERS[raw.dtype], (64, depth * elements // layer.k)
         ),
-        tuple(_described(x, (layer.rows, layer.k), _dtype(x), (w, 64)) for w, _ in boxes(block)),
+        tuple(_described(x, (layer.rows, layer.k), _dtype(x), (width, 64)) for width in widths),
     )
     shared, sharers = tilings.shares(tiles, gluon.cdiv(layer.k, depth), processors)
     rest = (
-        layer.n, shared, sharers, size, layer.format, block, down, along, depth, tilings.part(block, layer.format == "mxfp4"), _in_words(scales, layer), stages, splits
+        layer.n, shared, sharers, size, layer.format, block, down, along, depth, tilings.part(block, layer.format == "mxfp4"), _in_words(scales, layer), layer.rows <= block, narrow, stages, splits
     )  # fmt: skip
     if splits == 0:
         programs = max(sharers, min(tiles, processors))

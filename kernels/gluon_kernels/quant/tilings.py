@@ -103,8 +103,9 @@ _FEW_TIMES = {
     64: Few(2.3, 0.245, 0.165, 0.205, 0.068, 0.205, 0.192, 0.26, 2.28),
     128: Few(2.9, 0.213, 0.333, 0.060, 0.128, 0.132, 0.186, 0.26, 2.44),
 }
-# Fitted to 276 times of 75 shapes on an H200, from the best fit of 617 others on: the chosen tilings take 1.012 of the best ones measured.
-_GROUPS_TIMES = Groups(0.697, 86.4e3, 13e6, 0.071, 0.0145, 0.0688, 0.01, 0.0408, 0.564, 0.574, 0.0227, 0.143, 0.0436, 1.82, 0.218, 0.186, 0.988, 0.0469, 0.423, 0.392)  # fmt: skip
+# Fitted to 276 times of 75 shapes on an H200, from the best fit of 617 others on: the chosen tilings take 1.012 of the best ones measured. A launch takes
+# 0.2 less since its first copies are ahead of its groups.
+_GROUPS_TIMES = Groups(0.5, 86.4e3, 13e6, 0.071, 0.0145, 0.0688, 0.01, 0.0408, 0.564, 0.574, 0.0227, 0.143, 0.0436, 1.82, 0.218, 0.186, 0.988, 0.0469, 0.423, 0.392)  # fmt: skip
 _TOKENS = 1.23  # of the time that was expected of `linear_tokens`
 
 # Weights' rows of a tile and the depths of its steps, by the rows of `x` of a tile.
@@ -123,6 +124,7 @@ _GROUPS = (
 )
 _DEPTH = 128  # weights along K of a step of "groups"
 _SHARED = 231_000  # bytes of the steps and sums of "groups"
+_OUTSIDE = 16  # rows of `x` outside of a tensor from which on boxes are narrow
 _STORED = 384  # bytes through which the float32 results of a row of weights pass
 _FEWEST, _EIGHT = 4, 8  # rows of `x` at most of "rows" and "tokens"
 _ROWS = ((4, 1), (2, 1), (4, 4), (2, 4), (1, 4))  # weights' rows of a thread, warps that share one
@@ -159,8 +161,9 @@ def tilings(m: int, k: int, group: int, exponents: bool) -> Iterator[Tiling]:
 def stages(tiling: Tiling, packed: int, size: int = 2) -> int:
     """Return how many steps of "groups" are in shared memory at a time; `size` is the bytes of an element of the result."""
     widest = 1 << tiling.block.bit_length() - 1  # rows of `x` of the largest part of a tile
+    whole = tiling.block if tiling.block <= 128 else widest
     # Bytes of each row of weights on their way to the result; programs that add up store half a part at most.
-    stored = _STORED if size > 2 else widest * (2 if tiling.splits <= 1 else 1)
+    stored = _STORED if size > 2 else 2 * whole if tiling.splits <= 1 else widest
     exchanged = tiling.columns * ((tiling.along - 1) * tiling.block * 4 + stored)
     slot = tiling.depth * (tiling.columns // packed + 2 * _boxed(tiling.block)[0])
     return min(8, (_SHARED - exchanged) // slot)
@@ -171,6 +174,13 @@ def _boxed(block: int) -> tuple[int, int]:
     """Return the columns of the accumulators of a tile, some in vain, and how many accumulators it has."""
     several = boxes(block)
     return sum(width for width, _ in several), len(several)
+
+
+def narrow(block: int, m: int) -> bool:
+    """Return True if the only tile of `m` rows of `x` is fetched without columns in vain: if so many rows would be outside of the tensor that TMA takes
+    longer for them than for others."""
+    boxed = _boxed(block)[0]
+    return block < boxed and m <= block and boxed - m >= _OUTSIDE
 
 
 def part(block: int, exponents: bool) -> int:
@@ -305,6 +315,8 @@ def _of_groups(
     """
     times, parts, down = _GROUPS_TIMES, tiling.depth // 64, tiling.columns // 64
     boxed, accumulators = _boxed(tiling.block)
+    if narrow(tiling.block, m):
+        boxed = tiling.block
     # TMA reads no rows behind the last one; filling those in vain takes as long as bringing them.
     rows = boxed if boxed > tiling.block else min(m, tiling.block)
     size = tiling.depth * (tiling.columns / packed + 2 * rows)

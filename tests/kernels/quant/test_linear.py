@@ -111,6 +111,8 @@ GROUPS = [
     (6, 8, 4, 64, 2, "int8", 0),  # more programs than programs that add up
     (170, 192, 1, 192, 1, "int8", 128),  # products of 32 weights, as of the next one
     (150, 160, 0, 128, 1, "int4", 96),
+    (200, 112, 0, 128, 1, "mxfp4", 32),  # two tiles of an accumulator with columns in vain
+    (100, 104, 1, 64, 2, "e4m3", 0),
 ]
 
 
@@ -223,6 +225,12 @@ def test_two_steps_are_under_way_where_groups_take_turns():
     """Each of the groups along K holds a step while it waits for its next."""
     taking = [t for t in tilings.tilings(800, 9856, 0, False) if t.along > 1]
     assert taking and all(tilings.stages(t, 1) >= t.along + 2 for t in taking)
+
+
+def test_boxes_leave_out_many_rows_that_are_outside():
+    """The only tile does, if its accumulator has columns in vain."""
+    assert tilings.narrow(104, 101) and tilings.narrow(240, 230)
+    assert not any(tilings.narrow(*x) for x in ((120, 118), (112, 200), (128, 100), (80, 66)))
 
 
 def test_shares_of_tiles_cover_all_steps():
