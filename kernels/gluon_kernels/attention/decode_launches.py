@@ -207,7 +207,11 @@ def plan(
     if shared and not joined:
         join = _join_launch(work[0], out, totals, sinks, tokens, tiles.splits)
     ends = (totals, sinks) if join is None else (None, None)
-    options = overlapping_tensors(q, *caches, out) if current_target().has("nvidia.tma") else {}
+    options = overlapping_tensors(q, *caches, out)
+    if by_warps:
+        options = {"launch_pdl": True}  # keys that fill more than a cache are read from memory
+    if not current_target().has("nvidia.tma"):
+        options = {}
     tensors = (q, *caches, table, lengths, out, *work, *ends)
     sizes = (heads, longest, 0 if table is None else table.stride(0), strides, scale * LOG2E, window, mask.cap or 1.0)  # fmt: skip
     constants = (rows, tokens, width, page, tiles.block, tiles.stages)

@@ -177,3 +177,13 @@ def test_mistakes_are_named_before_a_launch():
     ):
         with pytest.raises(error, match=words):
             call()
+
+
+def test_launches_of_warps_overlap_those_before(monkeypatch):
+    """Keys of any size; other kernels overlap where half of the L2 cache holds these."""
+    monkeypatch.setattr(decode_launches, "overlapping_tensors", lambda *tensors: {})
+    tensors = inputs([70, 20])
+    for tensor, overlaps in ((tensors[0], True), (tensors[0].float(), False)):
+        caches = [x.to(tensor.dtype) for x in tensors[1:3]]
+        call = lambda q=tensor, caches=caches: attention_decode(q, *caches, *tensors[3:])  # noqa: E731
+        assert launches_of(call, "sim:sm_90")[0].options.get("launch_pdl", False) == overlaps
