@@ -9,7 +9,6 @@ from torch import Tensor
 from gluon_kernels.attention.launches import descriptor_of
 from gluon_kernels.linear_attention.launches import (
     CHUNK,
-    STAGES,
     TILE,
     Sizes,
     Workspace,
@@ -18,7 +17,7 @@ from gluon_kernels.linear_attention.launches import (
     padded_state,
     stages_of,
 )
-from gluon_kernels.plans import Launch, multiprocessors, registers
+from gluon_kernels.plans import Launch, registers
 
 __all__ = ["Gates", "decaying_plan", "fits", "segments_of", "walk_decaying_launch"]
 
@@ -27,63 +26,61 @@ SHARED_REGISTERS = 128  # of a thread, so that two programs share a processor
 
 
 class Gates(NamedTuple):
-    """The gates of a call, contiguous [batch, length, heads]: logarithms of decays, or steps and what makes decays and rates of them; or decays of chunks."""
+    """The gates of a call, contiguous [batch, length, heads]: logarithms of decays, or steps and what makes decays and rates of them."""
 
-    values: Optional[Tensor]
+    values: Tensor
     slopes: Optional[Tensor] = None
     bias: Optional[Tensor] = None
     softplus: bool = False
-    decays: Optional[Tensor] = None  # those that `portable.prepare` stores, in place of all others
 
 
 def walk_decaying_launch(
     sizes: Sizes, q: Optional[Tensor], k: Tensor, v: Tensor, gates: Gates, outs: Any, between: Any, initial: Optional[Tensor],
-    final: Optional[Tensor], skip: Optional[Tensor], scale: float, mapped: bool,
+    final: Optional[Tensor], skip: Optional[Tensor], scale: float, mapped: bool, back: bool = False,
 ) -> Plan:  # fmt: skip
     """Return `launch(q, k, v, gates, outs, between, initial, final, skip)`.
 
     Args:
         outs: the result and the states before chunks, or None.
         between: what segments take in, and their decays; with `mapped` they are stored, the first as `final`.
+        back: gradients of states walk back, `k` are queries and `v` gradients of the result.
     """
     from gluon_kernels.linear_attention import hopper_decay
 
     width, groups = sizes.width, sizes.groups
 
     def flat(q: Any, k: Any, v: Any, gates: Gates, outs: Any, between: Any, *rest: Any) -> Any:
-        decays = None if gates.decays is None else gates.decays.view(-1)
         states = None if outs[1] is None else outs[1].view(-1, width)
-        return (q, k, v, decays, *gates[:3], outs[0], states, *between, *rest)
+        return (q, k, v, *gates[:3], outs[0], states, *between, *rest)
 
     tensors = flat(q, k, v, gates, outs, between, initial, final, skip)
-    of_keys, of_decays = (1, CHUNK, 1, width), (4 * CHUNK,)
+    of_keys = (1, CHUNK, 1, width)
     blocks = [
-        of_keys, of_keys, (1, CHUNK, 1, TILE * groups), of_decays, (), (), (), (1, CHUNK, 1, TILE), (TILE, width),
+        of_keys, of_keys, (1, CHUNK, 1, TILE * groups), (), (), (), (1, CHUNK, 1, TILE), (TILE, width),
     ]  # fmt: skip
     described = [
         descriptor_of(x, *b) if b and x is not None else x for x, b in zip(tensors, blocks)
     ]
     segments = sizes.segments - 1 if mapped else sizes.segments
-    programs = sizes.batch * sizes.heads * segments * (sizes.columns // (TILE * groups))
-    read = [b for x, b in zip(tensors[:4], blocks) if x is not None]
-    stored = [b for x, b in zip(tensors[7:9], blocks[7:]) if x is not None]
+    read = [b for x, b in zip(tensors[:3], blocks) if x is not None]
+    stored = [b for x, b in zip(tensors[6:8], blocks[6:]) if x is not None]
     own: list[tuple[int, ...]] = [(CHUNK, CHUNK)] * 2 if q is not None else []
-    own += [of_decays] * 4 if gates.decays is None else []
-    stages = stages_of(read, stored * groups + own)
+    own += [(4 * CHUNK,)] * 4
     # Two programs share a processor, unless their warps for P take its registers.
-    shared = q is None and programs > multiprocessors(v)
-    if shared:
-        stages = STAGES
+    stages = stages_of(read, stored * groups + own, 2 if q is None else 1)
+    options: dict[str, Any] = {"launch_pdl": True} if back else {}
+    if q is None and groups == 1:
+        options.update(registers(SHARED_REGISTERS))
     launch: Plan = Launch(
         hopper_decay.recur_decaying,
         (sizes.columns // (TILE * groups), sizes.heads * segments, sizes.batch),
         (
-            *described, *tensors[9:], sizes.length, sizes.heads, sizes.chunks, sizes.per_segment, sizes.columns, scale,
-            sizes.shared, stages, groups, mapped, gates.softplus,
+            *described, *tensors[8:], sizes.length, sizes.heads, sizes.chunks, sizes.per_segment, sizes.columns, scale,
+            sizes.shared, stages, groups, mapped, gates.softplus, back,
         ),
         tensors,
         num_warps=4,
-        **(registers(SHARED_REGISTERS) if groups == 1 and shared else {}),
+        **options,
     )  # fmt: skip
     return lambda *arguments: launch(*flat(*arguments))
 
@@ -100,14 +97,16 @@ class Segments(NamedTuple):
     run: Plan
 
 
-def segments_of(sizes: Sizes, k: Tensor, v: Tensor, gates: Gates, new: Workspace) -> Segments:
+def segments_of(
+    sizes: Sizes, k: Tensor, v: Tensor, gates: Gates, new: Workspace, scale: float = 1.0, back: bool = False
+) -> Segments:  # fmt: skip
     """Return the launch of what segments take in."""
     if sizes.segments == 1:
         nothing = (None, None)
         return Segments(nothing, lambda k, v, gates: nothing)
     between = (new.fresh(), new.totals())
     walk = walk_decaying_launch(
-        sizes, None, k, v, gates, (None, None), (None, between[1]), None, between[0], None, 1.0, True
+        sizes, None, k, v, gates, (None, None), (None, between[1]), None, between[0], None, scale, True, back
     )  # fmt: skip
 
     def run(k: Tensor, v: Tensor, gates: Gates) -> Any:

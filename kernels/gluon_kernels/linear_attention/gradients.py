@@ -9,7 +9,6 @@ from torch import Tensor
 
 from gluon_kernels.attention.launches import descriptor_of
 from gluon_kernels.linear_attention import channels_backward, portable_backward
-from gluon_kernels.linear_attention.decay_launches import Gates, segments_of, walk_decaying_launch
 from gluon_kernels.linear_attention.launches import (
     CHUNK,
     TILE,
@@ -26,13 +25,12 @@ from gluon_kernels.linear_attention.launches import (
     strides_of,
     walk_launch,
 )
+from gluon_kernels.linear_attention.shared_heads import shared_plan
 from gluon_kernels.plans import Launch, allocator, current_target, least_depth, registers
 
 __all__ = ["backward_plan"]
 
 Plan = Callable[..., Any]
-# For two programs of a processor without the delta rule; with it 100 values would spill: 640 us for 511.
-TOKEN_REGISTERS = 128
 AMPLE = 128 * 1024  # bytes of shared memory of a block that keeps queries and keys there
 
 
@@ -177,11 +175,10 @@ def _tokens_launch(sizes: Sizes, tensors: Any, scale: float) -> Plan:
         (
             *tensors, tuple((x.stride(0), x.stride(2)) for x in of_rows),
             (*(x.stride(1) for x in of_rows), heads * sizes.width, heads * sizes.columns), sizes.length, heads, scale,
-            sizes.columns, sizes.width, CHUNK, TILE, sizes.shared, sizes.delta, sizes.length % CHUNK == 0,
+            sizes.columns, sizes.width, CHUNK, TILE, sizes.shared, sizes.length % CHUNK == 0,
         ),
         tensors,
         num_warps=8,
-        **({} if sizes.delta else registers(TOKEN_REGISTERS)),
     )  # fmt: skip
     return lambda q, k, g, v, grad, walked, results, flags: launch(q, k, v, grad, *walked, *results)
 
@@ -217,8 +214,7 @@ class _Gradients:
     """Allocators of the results, and the way to their shapes."""
 
     def __init__(self, sizes: Sizes, q: Tensor, v: Tensor, g: Tensor):
-        self._sizes, self._width, self._columns = sizes, q.shape[3], v.shape[3]
-        self._of_keys, self._dtype = q.shape[2], q.dtype
+        self._width, self._columns = q.shape[3], v.shape[3]
         tokens, device = (sizes.batch, sizes.length, sizes.heads), v.device
         # The heads that share keys add up in float32.
         dtype = v.dtype if sizes.shared == 1 else torch.float32
@@ -226,11 +222,6 @@ class _Gradients:
         self.values = allocator((*tokens, sizes.columns), v.dtype, device)
         self.rates = allocator(tokens, torch.float32, device)
         self.gates = allocator(tuple(g.shape), torch.float32, device)
-
-    def of_keys(self, x: Tensor) -> Tensor:
-        if self._sizes.shared > 1:
-            x = x.unflatten(2, (self._of_keys, self._sizes.shared)).sum(3)
-        return x[..., : self._width].to(self._dtype).contiguous()
 
     def of_values(self, x: Tensor) -> Tensor:
         return x[..., : self._columns].contiguous()
@@ -250,8 +241,6 @@ class _States(NamedTuple):
 def _states_again(
     sizes: Sizes, prepared: Prepared, v: Tensor, initial: Optional[Tensor], states: Tensor, scale: float, new: Workspace
 ) -> _States:  # fmt: skip
-    if sizes.hopper and not sizes.delta:
-        return _decaying_states(sizes, prepared, v, initial, states, scale, new)
     kept, decays, count = prepared.for_states(), prepared.decays, sizes.segments
     news, nothing = new.values(), (None, None, None)
     outs = (None, news, states)
@@ -282,25 +271,6 @@ def _states_again(
     return _States(news, maps, run)
 
 
-def _decaying_states(
-    sizes: Sizes, prepared: Prepared, v: Tensor, initial: Optional[Tensor], states: Tensor, scale: float, new: Workspace
-) -> _States:  # fmt: skip
-    """Without the delta rule N are the values."""
-    gates = Gates(None, decays=prepared.decays)
-    segments = segments_of(sizes, prepared.k, v, gates, new)
-    walk = walk_decaying_launch(
-        sizes, None, prepared.k, v, gates, (None, states), segments.between, initial, None, None, scale, False
-    )  # fmt: skip
-
-    def run(prepared: Prepared, v: Tensor, initial: Optional[Tensor], states: Tensor) -> Any:
-        gates = Gates(None, decays=prepared.decays)
-        between = segments.run(prepared.k, v, gates)
-        walk(None, prepared.k, v, gates, (None, states), between, initial, None, None)
-        return v.contiguous(), None
-
-    return _States(v.contiguous().detach(), None, run)
-
-
 def backward_plan(
     grad: Tensor, grad_state: Optional[Tensor], q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Optional[Tensor],
     initial: Optional[Tensor], scale: float,
@@ -311,7 +281,7 @@ def backward_plan(
     """
     sizes = Sizes.of(k, v, g, beta is not None)
     new, results = Workspace(sizes, v.dtype, v.device), _Gradients(sizes, q, v, g)
-    many, delta = sizes.segments > 1, sizes.delta
+    many, delta, of_keys = sizes.segments > 1, sizes.delta, tuple(q.shape)
 
     def gradients() -> tuple[Tensor, Tensor, Optional[Tensor], Tensor, Optional[Tensor]]:
         to_v, to_beta = (results.values(), results.rates()) if delta else (None, None)
@@ -335,7 +305,9 @@ def backward_plan(
     else:
         walk_back = _walk_back_launch(sizes, prepared, grad, outs_back, last, state, scale)
     walked = (news, changes, states, state_changes, decays)
-    chunk = _chunk_launch(sizes, q, k, g, v, grad, walked, gradients(), prepared.flags, scale)
+    firsts = gradients()
+    chunk = _chunk_launch(sizes, q, k, g, v, grad, walked, firsts, prepared.flags, scale)
+    shared = shared_plan(firsts[0], firsts[1], of_keys, v.dtype)
 
     def run(
         grad: Tensor, grad_state: Optional[Tensor], q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Optional[Tensor],
@@ -359,7 +331,7 @@ def backward_plan(
         walked = (news, changes, states, state_changes, decays)
         chunk(q, k, g, v, grad, walked, done, prepared.flags)
         return (
-            results.of_keys(to_q), results.of_keys(to_k), results.of_values(changes if to_v is None else to_v), to_g,
+            *shared(to_q, to_k), results.of_values(changes if to_v is None else to_v), to_g,
             to_beta, results.of_state(to_initial),
         )  # fmt: skip
 

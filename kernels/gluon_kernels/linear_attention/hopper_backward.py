@@ -21,7 +21,7 @@ __all__ = ["recur_back"]
 def copy_chunks_back(ring, sizes, SHARED: gl.constexpr, SETTINGS: gl.constexpr):
     """Copy the tiles of each chunk, the last one first."""
     C: gl.constexpr = SETTINGS[0]
-    batch, head, first_column, first, last, _ = place_of(sizes, SETTINGS[3])
+    batch, head, first_column, first, last, _ = place_of(sizes, SETTINGS[2])
     position = ring.producer()
     place = (batch * sizes[0] + head) * sizes[1]
     of_keys = head // SHARED
@@ -32,13 +32,11 @@ def copy_chunks_back(ring, sizes, SHARED: gl.constexpr, SETTINGS: gl.constexpr):
         key = [batch, row, of_keys, 0]
         grad = [batch, row, head, first_column]
         decay = [(place + chunk) * (4 * C)]
-        if SETTINGS[4]:
+        if SETTINGS[3]:
             decay = [(place + chunk) * decay_size(ring.block_shape[3], C)]
             ring.fetch(position, [key, key, grad, decay, matrix, matrix, key])
-        elif SETTINGS[1]:
-            ring.fetch(position, [key, key, grad, decay, matrix, matrix])
         else:
-            ring.fetch(position, [key, key, grad, decay, matrix])
+            ring.fetch(position, [key, key, grad, decay, matrix, matrix])
         position = position.next()
 
 
@@ -46,10 +44,9 @@ def copy_chunks_back(ring, sizes, SHARED: gl.constexpr, SETTINGS: gl.constexpr):
 def walk_back(ring, writers, states, sizes, scale, group: gl.constexpr, SETTINGS: gl.constexpr):
     """Compute 64 columns of each chunk."""
     C: gl.constexpr = SETTINGS[0]
-    DELTA: gl.constexpr = SETTINGS[1]
-    SAVE: gl.constexpr = SETTINGS[2]
-    GROUPS: gl.constexpr = SETTINGS[3]
-    CHANNELS: gl.constexpr = SETTINGS[4]
+    SAVE: gl.constexpr = SETTINGS[1]
+    GROUPS: gl.constexpr = SETTINGS[2]
+    CHANNELS: gl.constexpr = SETTINGS[3]
     dtype: gl.constexpr = ring.dtype
     K: gl.constexpr = ring.block_shape[3]
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, C, 16])
@@ -95,24 +92,20 @@ def walk_back(ring, writers, states, sizes, scale, group: gl.constexpr, SETTINGS
             change = change * to_last
         change = warpgroup_mma(grad, tiles[4], warpgroup_mma_init(change), is_async=True)
         sums = warpgroup_mma(out, q, warpgroup_mma_init(state), is_async=True)
-        if DELTA:
-            change = warpgroup_mma_wait(1, deps=[change])
-            change = gl.convert_layout(change.to(dtype), operand)
-            change = warpgroup_mma(change, tiles[5], zeros, use_acc=False, is_async=True)
-            change, sums = warpgroup_mma_wait(0, deps=[change, sums])
-            if CHANNELS:
-                rate = tiles[3].slice(K, C).load(column)
-                seen = tiles[6].reshape([C, K])
-            else:
-                rate = from_first * tiles[3].slice(3 * C, C).load(column)
-                seen = k
-            taken = gl.convert_layout((change * -rate[None, :]).to(dtype), state_operand)
-            sums = warpgroup_mma(taken, seen, warpgroup_mma_init(sums), is_async=True)
-            done = change.to(dtype)
-            state = warpgroup_mma_wait(0, deps=[sums])
+        change = warpgroup_mma_wait(1, deps=[change])
+        change = gl.convert_layout(change.to(dtype), operand)
+        change = warpgroup_mma(change, tiles[5], zeros, use_acc=False, is_async=True)
+        change, sums = warpgroup_mma_wait(0, deps=[change, sums])
+        if CHANNELS:
+            rate = tiles[3].slice(K, C).load(column)
+            seen = tiles[6].reshape([C, K])
         else:
-            change, state = warpgroup_mma_wait(0, deps=[change, sums])
-            done = change.to(dtype)
+            rate = from_first * tiles[3].slice(3 * C, C).load(column)
+            seen = k
+        taken = gl.convert_layout((change * -rate[None, :]).to(dtype), state_operand)
+        sums = warpgroup_mma(taken, seen, warpgroup_mma_init(sums), is_async=True)
+        done = change.to(dtype)
+        state = warpgroup_mma_wait(0, deps=[sums])
         ring.release(position)
         left = gl.convert_layout(state.to(dtype), operand)
         position = position.next()
@@ -133,26 +126,23 @@ def recur_back(
     """Walk over the chunks of a segment, last one first; the grid has tiles of columns, heads x segments, and batches.
 
     Descriptors are of blocks [1, C, 1, K] of keys and queries, [1, C, 1, 64 GROUPS] of dO, [4 C] of decays, [C, C] of P and R, and, if
-    not None, [1, C, 1, 64] of dY and [64, K] of G. Without the delta rule `unscaled` (R) is None. If `seen_desc` is not None, operands are
+    not None, [1, C, 1, 64] of dY and [64, K] of G. If `seen_desc` is not None, operands are
     the results of `prepare_channels`, whose decays have blocks of `decay_size`.
     """
     C: gl.constexpr = k_desc.block_type.shape[1]
-    DELTA: gl.constexpr = unscaled is not None
     SAVE: gl.constexpr = states_desc is not None
     CHANNELS: gl.constexpr = seen_desc is not None
-    SETTINGS: gl.constexpr = (C, DELTA, SAVE, GROUPS, CHANNELS)
+    SETTINGS: gl.constexpr = (C, SAVE, GROUPS, CHANNELS)
     if CHANNELS:
         ring = tma_ring(
             [k_desc, q_desc, grad_desc, decays, weights, unscaled, seen_desc],
             STAGES,
             consumers=GROUPS,
         )
-    elif DELTA:
+    else:
         ring = tma_ring(
             [k_desc, q_desc, grad_desc, decays, weights, unscaled], STAGES, consumers=GROUPS
         )
-    else:
-        ring = tma_ring([k_desc, q_desc, grad_desc, decays, weights], STAGES, consumers=GROUPS)
     sizes = (heads, chunks, per_segment, width, width)
     states = (initial, final)
     share_columns(

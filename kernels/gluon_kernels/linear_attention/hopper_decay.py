@@ -19,6 +19,7 @@ from gluon_core.language.nvidia.hopper import (
     warpgroup_mma_init,
     warpgroup_mma_wait,
 )
+from gluon_kernels.dependent import allow_successor, end_behind_predecessor
 from gluon_kernels.linear_attention.decays import load_gates, store_decays
 from gluon_kernels.linear_attention.hopper import place_of
 
@@ -37,22 +38,41 @@ def workers_of(groups, output):
 
 
 @gluon.jit
+def part_of(sizes, GROUPS: gl.constexpr, BACK: gl.constexpr):
+    """Return what `place_of` does; BACK, the first segment is that of the last chunks."""
+    batch, head, first_column, first, last, segment = place_of(sizes, GROUPS)
+    if BACK:
+        _, chunks, per_segment, _, _ = sizes
+        first = (gl.cdiv(chunks, per_segment) - 1 - segment) * per_segment
+        last = gl.minimum(first + per_segment, chunks)
+    return batch, head, first_column, first, last, segment
+
+
+@gluon.jit
+def chunk_of(first, last, nth, BACK: gl.constexpr):
+    """Return the n-th chunk of a walk."""
+    if BACK:
+        chunk = gl.maximum(last - 1 - nth, 0)
+    else:
+        chunk = first + nth
+    return chunk
+
+
+@gluon.jit
 def copy_decaying(ring, sizes, SHARED: gl.constexpr, SETTINGS: gl.constexpr):
     """Copy the tiles of each chunk."""
     C: gl.constexpr = SETTINGS[0]
-    batch, head, first_column, first, last, _ = place_of(sizes, SETTINGS[2])
+    batch, head, first_column, first, last, _ = part_of(sizes, SETTINGS[2], SETTINGS[7])
     position = ring.producer()
-    place = (batch * sizes[0] + head) * sizes[1]
     of_keys = head // SHARED
-    for chunk in range(first, last):
+    for nth in range(last - first):
+        chunk = chunk_of(first, last, nth, SETTINGS[7])
         key = [batch, chunk * C, of_keys, 0]
         value = [batch, chunk * C, head, first_column]
         if SETTINGS[1]:
             ring.fetch(position, [key, value, key])
-        elif SETTINGS[5]:
-            ring.fetch(position, [key, value])
         else:
-            ring.fetch(position, [key, value, [(place + chunk) * (4 * C)]])
+            ring.fetch(position, [key, value])
         position = position.next()
 
 
@@ -65,12 +85,6 @@ def slot_of(slots, number):
         slots[2].index(number),
         slots[3].index(number),
     )
-
-
-@gluon.jit
-def rows_of(stored, C: gl.constexpr):
-    """Return decays that were stored, as `slot_of` does."""
-    return stored.slice(0, C), stored.slice(C, C), stored.slice(2 * C, C), stored.slice(3 * C, C)
 
 
 @gluon.jit
@@ -154,26 +168,26 @@ def wait_for(barriers, nth, SLOTS: gl.constexpr, earlier: gl.constexpr = 0):
 @gluon.jit
 def fill_decays(slots, sources, sizes, PART: gl.constexpr, SETTINGS: gl.constexpr):
     """Compute the decays of every second chunk: one warp takes almost as long for a chunk as the walk does."""
-    if SETTINGS[5]:
-        C: gl.constexpr = SETTINGS[0]
-        gates, slopes, biases, length = sources
-        decays, written, used = slots
-        batch, head, _, first, last, _ = place_of(sizes, SETTINGS[2])
-        slope = None if slopes is None else gl.load(slopes + head).to(gl.float32)
-        bias = None if biases is None else gl.load(biases + head).to(gl.float32)
-        begin = first + PART
-        # Memory takes longer than a chunk: loads are ahead of their use.
-        gate = load_gates(gates, batch, head, sizes[0], length, begin, C)
-        later = load_gates(gates, batch, head, sizes[0], length, begin + 2, C)
-        for chunk in range(begin, last, 2):
-            now = gate
-            gate = later
-            later = load_gates(gates, batch, head, sizes[0], length, chunk + 4, C)
-            slot = wait_for(used, chunk - first, DECAYS, 1)
-            store_decays(
-                slot_of(decays, slot), now, slope, bias, length - chunk * C, C, SETTINGS[6]
-            )
-            mbarrier.arrive(written.index(slot))
+    C: gl.constexpr = SETTINGS[0]
+    gates, slopes, biases, length = sources
+    decays, written, used = slots
+    batch, head, _, first, last, _ = part_of(sizes, SETTINGS[2], SETTINGS[7])
+    slope = None if slopes is None else gl.load(slopes + head).to(gl.float32)
+    bias = None if biases is None else gl.load(biases + head).to(gl.float32)
+    # Memory takes longer than a chunk: loads are ahead of their use.
+    ahead = chunk_of(first, last, PART, SETTINGS[7])
+    gate = load_gates(gates, batch, head, sizes[0], length, ahead, C)
+    ahead = chunk_of(first, last, PART + 2, SETTINGS[7])
+    later = load_gates(gates, batch, head, sizes[0], length, ahead, C)
+    for nth in range(PART, last - first, 2):
+        chunk = chunk_of(first, last, nth, SETTINGS[7])
+        now = gate
+        gate = later
+        ahead = chunk_of(first, last, nth + 4, SETTINGS[7])
+        later = load_gates(gates, batch, head, sizes[0], length, ahead, C)
+        slot = wait_for(used, nth, DECAYS, 1)
+        store_decays(slot_of(decays, slot), now, slope, bias, length - chunk * C, C, SETTINGS[5])
+        mbarrier.arrive(written.index(slot))
 
 
 @gluon.jit
@@ -181,7 +195,7 @@ def weigh_chunks(ring, slots, own, skip, sizes, scale, SETTINGS: gl.constexpr):
     """Compute P of each chunk, while the queries and keys of the next one are multiplied."""
     if SETTINGS[1]:
         C: gl.constexpr = SETTINGS[0]
-        RATED: gl.constexpr = SETTINGS[7]
+        RATED: gl.constexpr = SETTINGS[6]
         layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, C, 16])
         decays, decays_written, decays_used = slots
         weights, written, used = own
@@ -225,7 +239,7 @@ def walk_decaying(
     GROUPS: gl.constexpr = SETTINGS[2]
     SAVE: gl.constexpr = SETTINGS[3]
     MAPPED: gl.constexpr = SETTINGS[4]
-    GATED: gl.constexpr = SETTINGS[5]
+    BACK: gl.constexpr = SETTINGS[7]
     dtype: gl.constexpr = ring.dtype
     K: gl.constexpr = ring.block_shape[3]
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, C, 16])
@@ -237,7 +251,7 @@ def walk_decaying(
     writer, states_writer = writers
     _, totals, _, final = states
     heads, chunks, _, _, width = sizes
-    batch, head, first_column, first, last, segment = place_of(sizes, GROUPS)
+    batch, head, first_column, first, last, segment = part_of(sizes, GROUPS, BACK)
     of_head = batch * heads + head
     first_column += group * 64
     total = gl.to_tensor(1.0)
@@ -249,29 +263,32 @@ def walk_decaying(
         state, offsets = state_before(states, sizes, group, K, GROUPS)
     left = gl.convert_layout(state.to(dtype), operand)
     done = zeros.to(dtype)  # what the chunk before left to be stored
-    for chunk in range(first, last):
+    for nth in range(last - first):
+        chunk = chunk_of(first, last, nth, BACK)
         tiles = ring.wait(position)
         k = tiles[0].reshape([C, K])
         v = tiles[1].reshape([C, 64 * GROUPS]).slice(group * 64, 64, dim=1).permute((1, 0))
         if OUTPUT:
             q = tiles[2].reshape([C, K]).permute((1, 0))
             result = warpgroup_mma(left, q, zeros, use_acc=False, is_async=True)
-            if chunk > first:
+            if nth > 0:
                 writer.store([batch, (chunk - 1) * C, head, first_column], done.permute((1, 0)))
         if SAVE:
             states_writer.store([(of_head * chunks + chunk) * width + first_column, 0], state)
-        if GATED:
-            of_decays = wait_for(slots[1], chunk - first, DECAYS)
-        decays = slot_of(slots[0], of_decays) if GATED else rows_of(tiles[2], C)
+        of_decays = wait_for(slots[1], nth, DECAYS)
+        decays = slot_of(slots[0], of_decays)
         whole = gl.sum(decays[1].slice(C - 1, 1).load(one), 0)
-        to_last = decays[2].load(gl.SliceLayout(0, state_operand))[None, :]
+        if BACK:
+            to_last = decays[1].load(gl.SliceLayout(0, state_operand))[None, :] * scale
+        else:
+            to_last = decays[2].load(gl.SliceLayout(0, state_operand))[None, :]
         taken = (v.load(state_operand).to(gl.float32) * to_last).to(dtype)
         sums = warpgroup_mma(taken, k, warpgroup_mma_init(state * whole), is_async=True)
         if OUTPUT:
             result = warpgroup_mma_wait(1, deps=[result])
             from_first = decays[1].load(column) * scale
             result = warpgroup_mma_init(result * from_first[None, :])
-            slot = wait_for(own[1], chunk - first, 2)
+            slot = wait_for(own[1], nth, 2)
             weights = own[0].index(slot).permute((1, 0))
             result = warpgroup_mma(v, weights, result, is_async=True)
             state = warpgroup_mma_wait(1, deps=[sums])
@@ -282,8 +299,7 @@ def walk_decaying(
         ring.release(position)
         if OUTPUT:
             mbarrier.arrive(own[2].index(slot))
-        if GATED:
-            mbarrier.arrive(slots[2].index(of_decays))
+        mbarrier.arrive(slots[2].index(of_decays))
         total = total * whole
         position = position.next()
     if OUTPUT:
@@ -301,45 +317,47 @@ def walk_decaying(
         writer.close()
     if SAVE:
         states_writer.close()
+    if BACK:
+        end_behind_predecessor()
 
 
 @gluon.jit
 def recur_decaying(
-    q_desc, k_desc, v_desc, decays, gates, slopes, bias, out_desc, states_desc, fresh, totals, initial, final, skip,
+    q_desc, k_desc, v_desc, gates, slopes, bias, out_desc, states_desc, fresh, totals, initial, final, skip,
     length, heads, chunks, per_segment, width, scale, SHARED: gl.constexpr, STAGES: gl.constexpr, GROUPS: gl.constexpr,
-    MAPPED: gl.constexpr, SOFTPLUS: gl.constexpr,
+    MAPPED: gl.constexpr, SOFTPLUS: gl.constexpr, BACK: gl.constexpr,
 ):  # fmt: skip
     """Walk over the chunks of a segment; the grid has tiles of columns, heads x segments, and batches.
 
-    Descriptors are of blocks [1, C, 1, K] of keys and queries, [1, C, 1, 64 GROUPS] of values, [4 C] of decays, [1, C, 1, 64] of the
-    result, and [64, K] of the states before chunks; None leaves out what needs them. Where `decays` are None, they are made of `gates`, or steps, with
-    `slopes`, `bias` and SOFTPLUS, as `store_decays` says; with steps, columns of P have rates. States are float32, transposed: `initial` and `final`, of
+    Descriptors are of blocks [1, C, 1, K] of keys and queries, [1, C, 1, 64 GROUPS] of values, [1, C, 1, 64] of the result,
+    and [64, K] of the states before chunks; None leaves out what needs them. Decays are made of `gates`, or steps, with `slopes`, `bias` and
+    SOFTPLUS, as `store_decays` says; with steps, columns of P have rates. States are float32, transposed: `initial` and `final`, of
     heads, [batch, heads, V, K], and `fresh`, what all segments but the last take in, [batch, heads, segments - 1, V, K], with their decays,
     `totals`, None where there is one segment. MAPPED, the grid has these segments, and `final` and `totals` are stored. `width` is V, a
-    multiple of 64; `skip` [heads], if not None, is added to P's diagonal.
+    multiple of 64; `skip` [heads], if not None, is added to P's diagonal. BACK, gradients of states walk from the last chunk to the first: `k` are
+    queries and `v` gradients of results, and what a state takes in has e times `scale` in place of e_C / e.
     """
     C: gl.constexpr = k_desc.block_type.shape[1]
     OUTPUT: gl.constexpr = q_desc is not None
     SAVE: gl.constexpr = states_desc is not None
-    GATED: gl.constexpr = decays is None
-    SETTINGS: gl.constexpr = (C, OUTPUT, GROUPS, SAVE, MAPPED, GATED, SOFTPLUS, slopes is not None)
-    slots = None
+    SETTINGS: gl.constexpr = (
+        C, OUTPUT, GROUPS, SAVE, MAPPED, SOFTPLUS, slopes is not None, BACK,
+    )  # fmt: skip
+    if not OUTPUT and not BACK:
+        allow_successor()  # a walk back takes processors that this one leaves idle
     own = None
     if OUTPUT:
         ring = tma_ring([k_desc, v_desc, q_desc], STAGES, consumers=GROUPS + 1)
         squared: gl.constexpr = gl.NVMMASharedLayout(128, 16, rank=2)
         weights = gl.allocate_shared_memory(k_desc.dtype, [2, C, C], squared)
         own = (weights,) + barriers_of(2, GROUPS)
-    elif GATED:
-        ring = tma_ring([k_desc, v_desc], STAGES, consumers=GROUPS)
     else:
-        ring = tma_ring([k_desc, v_desc, decays], STAGES, consumers=GROUPS)
-    if GATED:
-        plain: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
-        filled = ()
-        for _ in gl.static_range(4):
-            filled = filled + (gl.allocate_shared_memory(gl.float32, [DECAYS, C], plain),)
-        slots = (filled,) + barriers_of(DECAYS, GROUPS + 1 if OUTPUT else GROUPS)
+        ring = tma_ring([k_desc, v_desc], STAGES, consumers=GROUPS)
+    plain: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    filled = ()
+    for _ in gl.static_range(4):
+        filled = filled + (gl.allocate_shared_memory(gl.float32, [DECAYS, C], plain),)
+    slots = (filled,) + barriers_of(DECAYS, GROUPS + 1 if OUTPUT else GROUPS)
     sizes = (heads, chunks, per_segment, width, width)
     states = (fresh, totals, initial, final)
     sources = (gates, slopes, bias, length)

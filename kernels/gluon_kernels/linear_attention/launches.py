@@ -40,8 +40,7 @@ Plan = Callable[..., Any]
 CHUNK = 64
 LEAST_CHUNKS = 4  # of a segment
 TILE = 64  # columns of values of a group of warps
-STAGES = 2  # of portable walks, and of walks on Hopper whose programs share a processor
-MOST_STAGES = 4  # of others
+MOST_STAGES = 4  # of walks on Hopper
 RESERVED = 1024  # bytes of shared memory for barriers and sums
 CHANNELS = 128  # of a chunk's gates at a time
 GENTLE_REGISTERS = 80  # so that three programs share a processor
@@ -301,14 +300,17 @@ def _tile_and_stages(sizes: Sizes) -> tuple[int, int]:
     return TILE // 2, 1
 
 
-def stages_of(read: Sequence[tuple[int, ...]], stored: Sequence[tuple[int, ...]]) -> int:
+def stages_of(
+    read: Sequence[tuple[int, ...]], stored: Sequence[tuple[int, ...]], programs: int = 1
+) -> int:
     """Return how many chunks a walk on Hopper has room for: a chunk takes longer to arrive than the one before it to be walked.
 
     Args:
         read: the blocks of a chunk, of half precision, and of float32 where they have one dimension.
         stored: those that are stored.
+        programs: that share a processor.
     """
-    room = current_target().limits.shared_memory - RESERVED - sum(map(_size, stored))
+    room = current_target().limits.shared_memory // programs - RESERVED - sum(map(_size, stored))
     return max(1, min(MOST_STAGES, room // sum(map(_size, read))))
 
 

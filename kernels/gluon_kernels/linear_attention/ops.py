@@ -21,7 +21,7 @@ from gluon_kernels.checks import (
     check_tensors,
 )
 from gluon_kernels.eager import differentiable, is_compiling, is_plain, wants_gradient
-from gluon_kernels.linear_attention import decay_launches, gradients, launches
+from gluon_kernels.linear_attention import decay_gradients, decay_launches, gradients, launches
 from gluon_kernels.linear_attention.decay_launches import Gates
 from gluon_kernels.plans import Plans, key
 
@@ -148,6 +148,16 @@ def _build_gradients(
             )
 
         return nothing
+    if beta is None and decay_launches.fits(k):
+        walks = decay_gradients.decaying_backward_plan(
+            grad, grad_state, q, k, v, Gates(g), None, initial, scale
+        )
+
+        def run(grad: Any, grad_state: Any, q: Any, k: Any, v: Any, g: Any, beta: Any, initial: Any, scale: Any) -> Any:  # fmt: skip
+            done = walks(grad, grad_state, q, k, v, Gates(g), None, initial)
+            return done.q, done.k, done.v, done.gates, None, done.initial
+
+        return run
     plan = gradients.backward_plan(grad, grad_state, q, k, v, g, beta, initial, scale)
     return lambda *arguments: plan(*arguments[:-1])
 

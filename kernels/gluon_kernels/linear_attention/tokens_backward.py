@@ -1,4 +1,4 @@
-"""The gradients of chunks with one gate for each token on Hopper, with so few registers that two programs share a processor.
+"""The gradients of chunks of the delta rule with one gate for each token on Hopper.
 
 It computes `portable_backward.chunk_gradients` in two passes over the columns of values: what takes dO S^T and dO N^T, then the rest. Tiles come by
 asynchronous copies, and strides are constants, so that addresses take no registers.
@@ -70,9 +70,9 @@ def over_results(
 @gluon.jit
 def over_changes(
     v, news, changes, states, state_changes, to_v, rates, left, strides: gl.constexpr, columns, K: gl.constexpr, C: gl.constexpr,
-    BV: gl.constexpr, DELTA: gl.constexpr, EVEN: gl.constexpr,
+    BV: gl.constexpr, EVEN: gl.constexpr,
 ):  # fmt: skip
-    """Return the sums N G^T, dY S^T, dY N^T, that of dY and V of each row, and that of S and G; store the gradients of values with the delta rule."""
+    """Return the sums N G^T, dY S^T, dY N^T, that of dY and V of each row, and that of S and G; store the gradients of values."""
     dtype: gl.constexpr = news.dtype.element_ty
     wide: gl.constexpr = gl.portable.mma_layouts(C, K, BV, dtype, dtype, operands="shared")
     narrow: gl.constexpr = gl.portable.mma_layouts(
@@ -89,32 +89,29 @@ def over_changes(
     news_smem = gl.allocate_shared_memory(dtype, [C, BV], wide.a_shared)
     state_smem = gl.allocate_shared_memory(dtype, [BV, K], wide.b_shared)
     to_state_smem = gl.allocate_shared_memory(dtype, [BV, K], wide.b_shared)
-    if DELTA:
-        change_smem = gl.allocate_shared_memory(dtype, [C, BV], wide.a_shared)
-        value_smem = gl.allocate_shared_memory(dtype, [C, BV], wide.a_shared)
+    change_smem = gl.allocate_shared_memory(dtype, [C, BV], wide.a_shared)
+    value_smem = gl.allocate_shared_memory(dtype, [C, BV], wide.a_shared)
     for start in range(0, columns, BV):
         copy_rows(news_smem, news + start, left, strides[5], EVEN)
         copy_rows(state_smem, states + start * K, BV, K, True)
         copy_rows(to_state_smem, state_changes + start * K, BV, K, True)
-        if DELTA:
-            copy_rows(change_smem, changes + start, left, strides[5], EVEN)
-            copy_rows(value_smem, v + start, left, strides[2], EVEN)
+        copy_rows(change_smem, changes + start, left, strides[5], EVEN)
+        copy_rows(value_smem, v + start, left, strides[2], EVEN)
         gl.portable.commit()
         gl.portable.wait(0)
         gl.portable.fence()
         acc = gl.portable.accumulator(wide, from_news)
         by_news = multiplied(news_smem, to_state_smem, acc)
-        if DELTA:
-            acc = gl.portable.accumulator(wide, from_change)
-            by_change = multiplied(change_smem, state_smem, acc)
-            acc = gl.portable.accumulator(narrow, to_lower)
-            by_lower = multiplied(change_smem, news_smem.permute((1, 0)), acc)
-            change = change_smem.load(tile).to(gl.float32)
-            to_rate += gl.sum(change * value_smem.load(tile).to(gl.float32), 1)
-            rate = gl.load(rates + gl.arange(0, C, by_row))[:, None]
-            store_tile(to_v + start, change * rate, left, strides[5], EVEN)
-            from_change = gl.portable.read(by_change)
-            to_lower = gl.portable.read(by_lower)
+        acc = gl.portable.accumulator(wide, from_change)
+        by_change = multiplied(change_smem, state_smem, acc)
+        acc = gl.portable.accumulator(narrow, to_lower)
+        by_lower = multiplied(change_smem, news_smem.permute((1, 0)), acc)
+        change = change_smem.load(tile).to(gl.float32)
+        to_rate += gl.sum(change * value_smem.load(tile).to(gl.float32), 1)
+        rate = gl.load(rates + gl.arange(0, C, by_row))[:, None]
+        store_tile(to_v + start, change * rate, left, strides[5], EVEN)
+        from_change = gl.portable.read(by_change)
+        to_lower = gl.portable.read(by_lower)
         for row in gl.static_range(0, BV, 16):
             state = state_smem.slice(row, 16, dim=0).load(part).to(gl.float32)
             of_whole += state * to_state_smem.slice(row, 16, dim=0).load(part).to(gl.float32)
@@ -134,7 +131,7 @@ def ratios(logs, layout: gl.constexpr, C: gl.constexpr):
 @gluon.jit
 def token_gradients(
     q, k, v, grad, news, changes, states, state_changes, decays, to_q, to_k, to_v, to_g, to_beta, batches, strides: gl.constexpr,
-    length, heads, scale, columns, K: gl.constexpr, C: gl.constexpr, BV: gl.constexpr, SHARED: gl.constexpr, DELTA: gl.constexpr,
+    length, heads, scale, columns, K: gl.constexpr, C: gl.constexpr, BV: gl.constexpr, SHARED: gl.constexpr,
     EVEN: gl.constexpr,
 ):  # fmt: skip
     """Store the gradients of a chunk as `portable_backward.chunk_gradients` does; the grid has chunks, heads and batches.
@@ -187,12 +184,11 @@ def token_gradients(
     for_queries = product(p_smem, k_smem, acc)
     store_tile(to_q + token * K, for_queries, left, strides[4], EVEN)
 
-    if DELTA:
-        v += batch * batches[2][0] + head * batches[2][1] + row_of_chunk * strides[2]
-        changes += token * columns
-        to_v += token * columns
+    v += batch * batches[2][0] + head * batches[2][1] + row_of_chunk * strides[2]
+    changes += token * columns
+    to_v += token * columns
     from_news, from_change, to_lower, to_rate, of_whole = over_changes(
-        v, news, changes, states, state_changes, to_v, source + 3 * C, left, strides, columns, K, C, BV, DELTA, EVEN
+        v, news, changes, states, state_changes, to_v, source + 3 * C, left, strides, columns, K, C, BV, EVEN
     )  # fmt: skip
     from_news = gl.convert_layout(from_news, layout)
     to_last = gl.load(source + 2 * C + row)
@@ -201,32 +197,30 @@ def token_gradients(
     at_last = gl.sum(of_news, 0) + gl.load(source + 2 * C - 1) * of_whole
     to_decay += gl.where(row == C - 1, at_last, 0.0) - of_news
     for_keys = from_news * to_last[:, None]
-    if DELTA:
-        from_change = gl.convert_layout(from_change, layout)
-        from_first = gl.load(source + C + row)
-        rate = gl.load(source + 3 * C + row)
-        seen = gl.sum(k_tile * from_change, 1) * from_first
-        rate_change = gl.convert_layout(to_rate, rows) - seen
-        to_decay -= seen * rate
-        for_keys -= from_change * (from_first * rate)[:, None]
+    from_change = gl.convert_layout(from_change, layout)
+    from_first = gl.load(source + C + row)
+    rate = gl.load(source + 3 * C + row)
+    seen = gl.sum(k_tile * from_change, 1) * from_first
+    rate_change = gl.convert_layout(to_rate, rows) - seen
+    to_decay -= seen * rate
+    for_keys -= from_change * (from_first * rate)[:, None]
     for_keys = product(p_smem.permute((1, 0)), q_smem, gl.portable.accumulator(wide, for_keys))
-    if DELTA:
-        i = gl.arange(0, C, gl.SliceLayout(1, square))
-        j = gl.arange(0, C, gl.SliceLayout(0, square))
-        scores = product(k_smem, k_smem.permute((1, 0)), gl.portable.accumulator(keys))
-        to_lower = gl.convert_layout(to_lower, square) * ratios(source, square, C)
-        to_scores = gl.where(i[:, None] > j[None, :], -to_lower, 0.0)
-        rate_change += gl.convert_layout(gl.sum(to_scores * scores, 1), rows)
-        to_scores = to_scores * gl.load(source + 3 * C + i)[:, None]
-        shares = to_scores * scores
-        to_decay += gl.convert_layout(gl.sum(shares, 1), rows)
-        to_decay -= gl.convert_layout(gl.sum(shares, 0), rows)
-        a_smem = gl.allocate_shared_memory(dtype, [C, C], wide.a_shared, to_scores.to(dtype))
-        gl.portable.fence()
-        for_keys = product(a_smem, k_smem, gl.portable.accumulator(wide, for_keys))
-        acc = gl.portable.accumulator(wide, for_keys)
-        for_keys = product(a_smem.permute((1, 0)), k_smem, acc)
-        gl.store(to_beta + token + row * heads, rate_change, mask=row < left)
+    i = gl.arange(0, C, gl.SliceLayout(1, square))
+    j = gl.arange(0, C, gl.SliceLayout(0, square))
+    scores = product(k_smem, k_smem.permute((1, 0)), gl.portable.accumulator(keys))
+    to_lower = gl.convert_layout(to_lower, square) * ratios(source, square, C)
+    to_scores = gl.where(i[:, None] > j[None, :], -to_lower, 0.0)
+    rate_change += gl.convert_layout(gl.sum(to_scores * scores, 1), rows)
+    to_scores = to_scores * gl.load(source + 3 * C + i)[:, None]
+    shares = to_scores * scores
+    to_decay += gl.convert_layout(gl.sum(shares, 1), rows)
+    to_decay -= gl.convert_layout(gl.sum(shares, 0), rows)
+    a_smem = gl.allocate_shared_memory(dtype, [C, C], wide.a_shared, to_scores.to(dtype))
+    gl.portable.fence()
+    for_keys = product(a_smem, k_smem, gl.portable.accumulator(wide, for_keys))
+    acc = gl.portable.accumulator(wide, for_keys)
+    for_keys = product(a_smem.permute((1, 0)), k_smem, acc)
+    gl.store(to_beta + token + row * heads, rate_change, mask=row < left)
     store_tile(to_k + token * K, for_keys, left, strides[4], EVEN)
     flat: gl.constexpr = gl.portable.blocked_layout([C], gl.float32)
     to_decay = gl.associative_scan(gl.convert_layout(to_decay, flat), 0, add, reverse=True)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
 
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
 from gluon_kernels import eager, ssd
+from gluon_kernels.linear_attention import decay_gradients, launches, ssd_gradients
 from gluon_kernels.problem import error_of
 from tests.kernels.routes import route
 
@@ -19,6 +21,7 @@ pytestmark = pytest.mark.once
 def hopper(monkeypatch):
     monkeypatch.setenv("GLUON_TARGET", "sim:sm_90")
     sys.modules["gluon_kernels.linear_attention.ssd"]._plans.forget()
+    ssd_gradients._plans.forget()
 
 
 def inputs(length=70, heads=4, groups=2, width=64, size=32):
@@ -39,9 +42,12 @@ def scan(x, dt, a, b, c, d, bias, state):
     return torch.stack(results, 1), state
 
 
-def test_results_states_and_gradients():
-    x, dt, a, b, c = inputs()
-    d, bias, state = torch.randn(4), torch.randn(4), torch.randn(1, 4, 32, 64)
+def test_results_states_and_gradients(length=70, groups=2, width=64):
+    torch.manual_seed(
+        3
+    )  # gradients of `a` and `dt_bias` are sums over tokens, which cancel in some draws
+    x, dt, a, b, c = inputs(length, 4, groups, width)
+    d, bias, state = torch.randn(4), torch.randn(4), torch.randn(1, 4, 32, width)
     ours = [t.requires_grad_() for t in (x, dt, a, b, c, d, bias, state)]
     options = dict(d=d, dt_bias=bias, dt_softplus=True, initial_state=state)
     results = ssd(x, dt, a, b, c, **options, return_state=True)
@@ -75,6 +81,29 @@ def test_calls_past_the_operators(monkeypatch):
     monkeypatch.setattr(eager, "route", route)
     test_results_states_and_gradients()
     assert len(scans._plans) == 3
+
+
+@pytest.mark.parametrize("each, width", [(1, 64), (2, 128), (4, 40)])
+def test_gradients_of_heads_that_share_keys(each, width, monkeypatch):
+    """A program adds up those of its heads; heads of several programs are added up behind it."""
+    monkeypatch.setattr(decay_gradients, "heads_of_program", lambda sizes, processors: each)
+    monkeypatch.setattr(eager, "route", route)
+    test_results_states_and_gradients(groups=1, width=width)
+    assert len(ssd_gradients._plans) == 1
+
+
+def test_states_and_their_gradients_walk_in_segments(monkeypatch):
+    monkeypatch.setattr(launches, "least_time", lambda walks: (4, 1))
+    monkeypatch.setattr(eager, "route", route)
+    test_results_states_and_gradients(length=200)
+
+
+def test_programs_take_all_heads_that_share_keys_if_there_are_enough():
+    many = launches.Sizes(1, 65536, 32, 32, 128, 64, 1024, 1, 1024, False, False, True, 1)
+    few = replace(many, length=256, chunks=4)
+    assert decay_gradients.heads_of_program(many, 132) == 32
+    assert decay_gradients.heads_of_program(few, 132) == 1
+    assert decay_gradients.heads_of_program(replace(many, shared=1), 132) == 1
 
 
 def test_autocast_casts_operands():
