@@ -91,7 +91,6 @@ def test_simulated(problem, shape, spec):
 SPILLING = {
     "varlen_gradients_atomic": 128, "wide_query_gradients": 96,
     "prepare_channels": 512, "prepare_flagged": 1024, "channel_gradients": 2560, "gradients_flagged": 2560,
-    "token_gradients": 128,
 }  # fmt: skip
 
 

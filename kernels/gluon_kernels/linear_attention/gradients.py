@@ -11,6 +11,7 @@ from gluon_kernels.attention.launches import descriptor_of
 from gluon_kernels.linear_attention import channels_backward, portable_backward
 from gluon_kernels.linear_attention.launches import (
     CHUNK,
+    RESERVED,
     TILE,
     Prepared,
     Sizes,
@@ -169,16 +170,21 @@ def _tokens_launch(sizes: Sizes, tensors: Any, scale: float) -> Plan:
     from gluon_kernels.linear_attention.tokens_backward import token_gradients
 
     of_rows, heads = tensors[:4], sizes.heads
+    tiles = sizes.columns // TILE
+    # Four blocks of values, two of states, queries, keys and two squares.
+    elements = CHUNK * (4 * sizes.columns + 2 * sizes.width + 2 * CHUNK) + 2 * sizes.columns * sizes.width  # fmt: skip
+    resident = 2 * elements + RESERVED <= current_target().limits.shared_memory
     launch = Launch(
         token_gradients,
         (sizes.chunks, heads, sizes.batch),
         (
             *tensors, tuple((x.stride(0), x.stride(2)) for x in of_rows),
             (*(x.stride(1) for x in of_rows), heads * sizes.width, heads * sizes.columns), sizes.length, heads, scale,
-            sizes.columns, sizes.width, CHUNK, TILE, sizes.shared, sizes.length % CHUNK == 0,
+            sizes.width, CHUNK, TILE, tiles, sizes.shared, sizes.length % CHUNK == 0, resident,
         ),
         tensors,
         num_warps=8,
+        **(registers(128) if sizes.width <= 64 and tiles == 1 else {}),  # two programs of a processor
     )  # fmt: skip
     return lambda q, k, g, v, grad, walked, results, flags: launch(q, k, v, grad, *walked, *results)
 

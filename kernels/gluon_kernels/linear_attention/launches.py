@@ -19,6 +19,7 @@ from gluon_kernels.plans import Launch, allocator, current_target, multiprocesso
 
 __all__ = [
     "CHUNK",
+    "RESERVED",
     "TILE",
     "Prepared",
     "Sizes",
