@@ -95,7 +95,7 @@ def test_gradients_of_heads_that_share_keys(each, width, monkeypatch):
 def test_states_and_their_gradients_walk_in_segments(monkeypatch):
     monkeypatch.setattr(launches, "least_time", lambda walks: (4, 1))
     monkeypatch.setattr(eager, "route", route)
-    test_results_states_and_gradients(length=200)
+    test_results_states_and_gradients(length=130)
 
 
 def test_programs_take_all_heads_that_share_keys_if_there_are_enough():
