@@ -55,15 +55,10 @@ LIBRARY = f"""
         return a @ b
     c = torch.empty"""
 SHORT = 1.0  # seconds for the simulator: these tests look at the GPU
-# Workers of pytest-xdist share the GPU: which of the two clocks notices depends on their turns then.
-SHARED = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1
-CLOCKS = {"gpu.late", "gpu.clock"}
-
-
-def clocks(report):
-    """Return the findings of clocks, all of them where any counts as the one that is asked for."""
-    seen = CLOCKS & set(report.codes)
-    return CLOCKS if SHARED and seen else seen
+alone = pytest.mark.skipif(
+    int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1,
+    reason="compares clocks, which other workers on the GPU disturb: run this file without -n",
+)
 
 
 @pytest.fixture(scope="module")
@@ -95,12 +90,13 @@ def test_a_right_kernel_is_accepted_with_its_rates(judged):
     assert rates["outside_seconds"] > 0.8 * rates["candidate_seconds"], report
 
 
+@alone
 def test_work_on_another_stream_is_seen(judged):
     if EMULATED:
         pytest.skip("all work of an emulated device has ended when the call returns")
     stream = "    with torch.cuda.stream(torch.cuda.Stream()):\n    " + JOINS
     report = judged(RING.replace(JOINS, stream), within=SHORT)
-    assert "gpu.late" in clocks(report), report
+    assert "gpu.late" in report.codes, report
 
 
 def test_a_kernel_that_hangs_is_killed(judged):
@@ -108,9 +104,10 @@ def test_a_kernel_that_hangs_is_killed(judged):
     assert any(one.code == "call.hang" and "GPU" in one.text for one in report.findings), report
 
 
+@alone
 def test_events_that_lie_are_seen(judged):
     report = judged(RING.replace("\n    c = torch.empty", CLOCK), within=SHORT)
-    assert "gpu.clock" in clocks(report) and "patched.module" in report.codes, report
+    assert {"gpu.clock", "patched.module"} <= set(report.codes), report
 
 
 def test_results_of_earlier_calls_are_seen(judged):
