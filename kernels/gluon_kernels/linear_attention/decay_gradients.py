@@ -8,7 +8,12 @@ import torch
 from torch import Tensor
 
 from gluon_kernels.attention.launches import descriptor_of
-from gluon_kernels.linear_attention.decay_launches import Gates, segments_of, walk_decaying_launch
+from gluon_kernels.linear_attention.decay_launches import (
+    SHARED_REGISTERS,
+    Gates,
+    segments_of,
+    walk_decaying_launch,
+)
 from gluon_kernels.linear_attention.launches import (
     CHUNK,
     TILE,
@@ -23,7 +28,6 @@ from gluon_kernels.plans import Launch, allocator, multiprocessors, registers
 __all__ = ["Results", "decaying_backward_plan"]
 
 Plan = Callable[..., Any]
-SHARED_REGISTERS = 128  # of a thread, so that two programs share a processor
 # Microseconds on an H200, as far as they tell numbers of heads of a program apart: of a head, of the rest of a program, and how much longer programs
 # take that share a processor; bytes of sums in float32 in a microsecond.
 HEAD, PROGRAM, TOGETHER, BYTES = 4.0, 4.0, 1.6, 3.5e6
@@ -134,9 +138,11 @@ def decaying_backward_plan(
         q, k, v, grad = operands_of(sizes, q, k, v, grad)
         initial, last = padded_state(initial, sizes), padded_state(grad_state, sizes)
         states, changes, to_initial = new.states(), new.states(), new.state()
-        walk(None, k, v, gates, (None, states), segments.run(k, v, gates), initial, None, None)
-        between = back.run(q, grad, gates)
-        walk_back(None, q, grad, gates, (None, changes), between, last, to_initial, None)
+        # The first walk back overlaps `walk`: what that reads keeps its memory.
+        taken = segments.run(k, v, gates)
+        walk(None, k, v, gates, (None, states), taken, initial, None, None)
+        taken_back = back.run(q, grad, gates)
+        walk_back(None, q, grad, gates, (None, changes), taken_back, last, to_initial, None)
         to_q, to_k, to_v, to_gates, sums = done = gradients()
         chunks(q, k, v, grad, (states, changes), gates, skip, done)
         return Results(

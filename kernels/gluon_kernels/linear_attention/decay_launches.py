@@ -19,7 +19,14 @@ from gluon_kernels.linear_attention.launches import (
 )
 from gluon_kernels.plans import Launch, registers
 
-__all__ = ["Gates", "decaying_plan", "fits", "segments_of", "walk_decaying_launch"]
+__all__ = [
+    "SHARED_REGISTERS",
+    "Gates",
+    "decaying_plan",
+    "fits",
+    "segments_of",
+    "walk_decaying_launch",
+]
 
 Plan = Callable[..., Any]
 SHARED_REGISTERS = 128  # of a thread, so that two programs share a processor
@@ -68,7 +75,9 @@ def walk_decaying_launch(
     own += [(4 * CHUNK,)] * 4
     # Two programs share a processor, unless their warps for P take its registers.
     stages = stages_of(read, stored * groups + own, 2 if q is None else 1)
-    options: dict[str, Any] = {"launch_pdl": True} if back else {}
+    # A walk back needs nothing of the one before, unless that has stored what segments take in.
+    apart = back and (mapped or between[0] is None)
+    options: dict[str, Any] = {"launch_pdl": True} if apart else {}
     if q is None and groups == 1:
         options.update(registers(SHARED_REGISTERS))
     launch: Plan = Launch(

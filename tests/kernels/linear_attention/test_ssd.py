@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import weakref
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,7 @@ from gluon_core.errors import ArgumentError, DtypeError, ShapeError
 from gluon_kernels import eager, ssd
 from gluon_kernels.linear_attention import decay_gradients, launches, ssd_gradients
 from gluon_kernels.problem import error_of
+from tests.kernels.launched import launches_of
 from tests.kernels.routes import route
 
 pytestmark = pytest.mark.once
@@ -93,9 +95,31 @@ def test_gradients_of_heads_that_share_keys(each, width, monkeypatch):
 
 
 def test_states_and_their_gradients_walk_in_segments(monkeypatch):
+    """Walks that begin before the launch in front ends read nothing of it, and take no memory that it reads."""
+    alive, kept = [], []
+
+    class Watched(launches.Workspace):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            new = self.fresh
+
+            def fresh():
+                alive.append([one() is not None for one in kept])
+                result = new()
+                kept.append(weakref.ref(result))
+                return result
+
+            self.fresh = fresh
+
+    monkeypatch.setattr(decay_gradients, "Workspace", Watched)
     monkeypatch.setattr(launches, "least_time", lambda walks: (4, 1))
     monkeypatch.setattr(eager, "route", route)
-    test_results_states_and_gradients(length=130)
+    every = launches_of(lambda: test_results_states_and_gradients(length=130), "sim:sm_90")
+    back = [one for one in every if one.kernel.fn.__name__ == "recur_decaying"][-4:]
+    read = [one.arguments[one.kernel.arg_names.index("fresh")] is not None for one in back]
+    assert read == [False, True, False, True]
+    assert [one.options.get("launch_pdl", False) for one in back] == [False, False, True, False]
+    assert len(alive) == 4 and alive[3][2]  # two were made for the plan
 
 
 def test_programs_take_all_heads_that_share_keys_if_there_are_enough():
