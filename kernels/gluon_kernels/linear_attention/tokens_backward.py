@@ -212,7 +212,7 @@ def token_gradients(
     pointers = (grad, news, v, changes, states, state_changes)
     copy_rows(k_smem, k, left, strides[1], EVEN)
     copy_rows(q_smem, q, left, strides[0], EVEN)
-    if RESIDENT:
+    if SLOTS == TILES:
         for tile in gl.static_range(TILES):
             copy_first(buffers, pointers, tile, left, strides, SETTINGS)
         gl.portable.commit()

@@ -7,7 +7,7 @@ import torch
 
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
 from gluon_kernels import eager, gated_delta_rule, gated_linear_attention, kda
-from gluon_kernels.linear_attention import cost, launches, ops
+from gluon_kernels.linear_attention import cost, gradients, launches, ops
 from gluon_kernels.linear_attention.problem import (
     DELTA,
     DELTA_GRADIENTS,
@@ -58,9 +58,18 @@ def test_gradients_where_products_of_different_depths_differ_in_layout(monkeypat
     assert DELTA_GRADIENTS.check({**DELTA.small[0], "length": 70}, "cpu") is None
 
 
+@pytest.mark.parametrize("values", [64, 128])
+def test_gradients_of_chunks_whose_tiles_have_no_room(values, monkeypatch):
+    """One tile has the only slot, of several each takes its turn."""
+    monkeypatch.setattr(gradients, "RESERVED", 1 << 20)
+    shape = {**DELTA.small[0], "length": 20, "heads": 1, "values": values}
+    assert DELTA_GRADIENTS.check(shape, "cpu") is None
+
+
 @pytest.mark.sampled(10)
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.name)
 def test_segments_and_groups_of_warps(problem, monkeypatch):
+    torch.manual_seed(3)  # the only head's gradient of `a` is a sum that cancels in some draws
     long = {
         **problem.small[0], "length": 560, "heads": 1, "groups": 1, "width": 128, "values": 128
     }  # fmt: skip
