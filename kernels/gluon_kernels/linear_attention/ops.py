@@ -25,7 +25,7 @@ from gluon_kernels.linear_attention import decay_gradients, decay_launches, grad
 from gluon_kernels.linear_attention.decay_launches import Gates
 from gluon_kernels.plans import Plans, key
 
-__all__ = ["check_state", "gated_delta_rule", "gated_linear_attention", "kda", "linear_backward"]
+__all__ = ["check_state", "gated_delta_rule", "gated_linear_attention", "kda"]
 
 WIDEST = 256  # keys
 
@@ -201,9 +201,6 @@ def _backward(
     return to_q, to_k, to_v, to_g, to_beta, to_initial
 
 
-linear_backward: Callable[..., tuple[Tensor, ...]] = _backward.function  # past torch's dispatcher
-
-
 def _keep(ctx: Any, inputs: Any, output: Any) -> None:
     *tensors, ctx.scale = inputs
     ctx.save_for_backward(*tensors)
@@ -254,7 +251,8 @@ def _linear(
     return out, final
 
 
-_watched = differentiable(_linear.function, _keep, partial(_gradients, backward=linear_backward))
+# Past torch's dispatcher.
+_watched = differentiable(_linear.function, _keep, partial(_gradients, backward=_backward.function))
 
 
 def autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
