@@ -173,7 +173,7 @@ def plan(
 
     Args:
         q, out: [sequences, heads of keys, rows, width], with contiguous columns.
-        caches: [pages, tokens of a page, heads of keys, width] with a table, else [sequences, length, heads of keys, width].
+        caches: contiguous [pages, tokens of a page, heads of keys, width] with a table, else [sequences, length, heads of keys, width].
         table, lengths: of pages; None for sequences of one length.
         totals: contiguous float32 [sequences, heads of keys, rows], or None.
         sinks: contiguous [heads of queries], or None.
@@ -198,26 +198,24 @@ def plan(
     def workspace() -> tuple[Optional[Tensor], Optional[Tensor]]:
         return new_parts() if shared else None, counters(device) if joined else None
 
-    strides = (
-        q.stride()[:3], out.stride()[:3],
-        *((0 if page else x.stride(0), x.stride(1), x.stride(2)) for x in caches),
-    )  # fmt: skip
+    # The axes of contiguous pages that have one element may have any stride.
+    of_caches = ((0, heads * width, width),) * 2 if page else tuple(x.stride()[:3] for x in caches)
+    strides = (q.stride()[:3], out.stride()[:3], *of_caches)
     work = workspace()
     join = None
     if shared and not joined:
         join = _join_launch(work[0], out, totals, sinks, tokens, tiles.splits)
     ends = (totals, sinks) if join is None else (None, None)
-    options = overlapping_tensors(q, *caches, out)
-    if by_warps:
-        options = {"launch_pdl": True}  # keys that fill more than a cache are read from memory
-    if not current_target().has("nvidia.tma"):
-        options = {}
+    options: dict[str, Any] = {}
+    if current_target().has("nvidia.tma"):
+        # Decoding by warps reads keys once: where the L2 cache does not hold them, overlap pays, too.
+        options = {"launch_pdl": True} if by_warps else overlapping_tensors(q, *caches, out)
     tensors = (q, *caches, table, lengths, out, *work, *ends)
     sizes = (heads, longest, 0 if table is None else table.stride(0), strides, scale * LOG2E, window, mask.cap or 1.0)  # fmt: skip
     constants = (rows, tokens, width, page, tiles.block, tiles.stages)
     if by_warps:
         kernel: Any = warp_decode.attention_of_warps
-        alike = caches[0].stride(1) == caches[1].stride(1)
+        alike = of_caches[0][1] == of_caches[1][1]
         most = 1 << (tiles.splits - 1).bit_length()
         sizes = (*sizes, tiles.splits)
         constants = (*constants, most, bool(mask.cap), joined, alike, tiles.warps)

@@ -187,3 +187,12 @@ def test_launches_of_warps_overlap_those_before(monkeypatch):
         caches = [x.to(tensor.dtype) for x in tensors[1:3]]
         call = lambda q=tensor, caches=caches: attention_decode(q, *caches, *tensors[3:])  # noqa: E731
         assert launches_of(call, "sim:sm_90")[0].options.get("launch_pdl", False) == overlaps
+
+
+@pytest.mark.parametrize("target", ["sim:sm_90", "sim:gfx942"])
+def test_pages_of_one_token_whose_axis_has_any_stride(target, monkeypatch):
+    """A contiguous cache may have any stride where its pages have one token."""
+    monkeypatch.setenv("GLUON_TARGET", target)
+    q, k, v, table, lengths = inputs([40, 9], page=1)
+    k, v = (x.as_strided(x.shape, (x.stride(0), x.numel(), *x.stride()[2:])) for x in (k, v))
+    assert error_of(attention_decode(q, k, v, table, lengths), reference(q, k, v, table, lengths)) < 1e-2  # fmt: skip
