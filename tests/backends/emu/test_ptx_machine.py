@@ -167,6 +167,15 @@ def test_local_and_generic_addresses():
     np.testing.assert_array_equal(run(module(body)), np.arange(64) + 9)
 
 
+def test_offsets_of_addresses_of_32_bits_wrap():
+    """Compilers add to the base of an offset what makes it negative, as in `x - 16384`."""
+    body = f"""
+    .shared .align 4 .b8 room[512]; mov.u32 %r4, room; shl.b32 %r5, %r0, 2; add.u32 %r4, %r4, %r5; sub.u32 %r5, %r4, 16384;
+    st.shared.u32 [%r5+16384], %r0; ld.shared.u32 %r10, [%r4]; add.u32 %r5, %r4, 8192; st.shared.u32 [%r5+-8192], 5;
+    ld.shared.u32 %r6, [%r4]; add.u32 %r10, %r10, %r6; {STORE}"""
+    np.testing.assert_array_equal(run(module(body)), np.arange(64) + 5)
+
+
 def test_constants_and_addresses_of_variables():
     before = """.const .align 4 .u32 table[4] = {2, 3, 5, 7};
     .global .align 8 .u64 where = table; .global .u32 counter = 1;"""

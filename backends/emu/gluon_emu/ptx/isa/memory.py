@@ -44,15 +44,13 @@ def addresses(call: Any, operand: Operand) -> Callable[[Any], np.ndarray]:
 
 
 def address_of(call: Any, base: Operand, offset: int = 0) -> Callable[[Any], np.ndarray]:
-    if isinstance(base, Register) and call.program.symbol(base.name) is None:
-        wide = call.width(base)
-        get = call.get(base, TYPES["u64" if wide == 64 else "u32"])
-    else:
-        get = call.get(base, TYPES["u64"])
+    register = isinstance(base, Register) and call.program.symbol(base.name) is None
+    wide = 32 if register and call.width(base) != 64 else 64
+    get = call.get(base, TYPES[f"u{wide}"])
     if not offset:
         return lambda group: get(group).astype(np.int64)
-    far = np.int64(offset)
-    return lambda group: get(group).astype(np.int64) + far
+    far = np.array(offset, np.int64).astype(f"u{wide // 8}")  # sums wrap as the register does
+    return lambda group: (get(group) + far).astype(np.int64)
 
 
 def order_of(word: Optional[str], scope: Optional[str]) -> Optional[Order]:
