@@ -38,8 +38,8 @@ def sum_of_parts(
     """Return the sums of rows of `parts` [..., D], the powers of 2 that they are relative to, and their totals.
 
     `first` are the places of the rows of the first part, and `step` is the distance of those of the next; `logsums` have one number for each, the
-    logarithm (base 2) of its sum. `layout` is that of the rows, which are `there` or zeros; columns past D, up to a power of two, are zeros, too. The loads of so many parts are
-    under way TOGETHER.
+    logarithm (base 2) of its sum. `layout` is that of the rows, which are `there` or zeros; columns past D, up to a power of two, are zeros, too.
+    TOGETHER is how many parts are loaded at a time.
     """
     COLUMNS: gl.constexpr = power_of_two(D)
     column = gl.arange(0, COLUMNS, gl.SliceLayout(0, layout))[None, :]

@@ -420,7 +420,7 @@ def writers_for(
     c_descs, end, WIDTHS: gl.constexpr, PLAIN: gl.constexpr, WHOLE: gl.constexpr = False
 ):
     """Return a writer for each accumulator of a group: with a buffer for one part of it, or for the WHOLE."""
-    gl.static_assert(not WHOLE or len(WIDTHS) == 1, "a writer waits for the stores of others, too")
+    gl.static_assert(not WHOLE or len(WIDTHS) == 1, "a WHOLE tile has one accumulator")
     writers = ()
     for i in gl.static_range(len(c_descs)):
         if PLAIN:  # a tile is converted whole

@@ -82,7 +82,7 @@ def multiply_promoted(
     ring, tiles, batch, outs, scratch, scales, sizes, group: gl.constexpr, SHAPES: gl.constexpr,
     FORM: gl.constexpr, VECTOR: gl.constexpr, SPLITS: gl.constexpr,
 ):  # fmt: skip
-    """Multiply a group's rows of each tile: 128 columns or twice as many, one after the other, with registers for the product of one."""
+    """Multiply a group's rows of each tile: the columns of one tile of B or of two, one after the other, with registers for the product of one."""
     M, N, K = sizes
     ROWS: gl.constexpr = SHAPES[0][0]
     TWO: gl.constexpr = len(SHAPES[1]) == 2
@@ -141,11 +141,11 @@ def gemm_promoted(
     BLOCK_M: gl.constexpr, STAGES: gl.constexpr, GROUP: gl.constexpr,
     FORM: gl.constexpr, VECTOR: gl.constexpr, SPLITS: gl.constexpr,
 ):  # fmt: skip
-    """Multiply [batch, M, K] by [batch, N, K], 8-bit floats; `a_desc` is of half the rows of a tile, `b_descs` of 128 columns each. The grid is
+    """Multiply [batch, M, K] by [batch, N, K], 8-bit floats; `a_desc` is of half the rows of a tile, `b_descs` of 64 or 128 columns each. The grid is
     [parts of K, programs]; with SPLITS > 1 there is a program for each part of each tile.
 
     `by_rows` are the scales of `of_scaled`. `scales_desc` is None, or of the scales of steps of rows [K / 128, M], and `scales` has
-    those of blocks with the strides of steps and of blocks. `sums` and `counters` are those of `gemm_split_k`, of 64 rows and 128 columns each. The other
+    those of blocks with the strides of steps and of blocks. `sums` and `counters` are those of `gemm_split_k`, of 64 rows and the columns of a tile of B each. The other
     arguments are those of `gemm`.
     """
     gl.static_assert(gl.num_warps() == 4, "a group of four warps multiplies")

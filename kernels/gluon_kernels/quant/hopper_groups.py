@@ -422,8 +422,8 @@ def linear_groups(
 ):  # fmt: skip
     """Store `x @ weight.T + bias`: `x` is [M, K], `weight` [N, K] in bytes, of which `w_desc` reads pairs of weights, or words of eight. The grid is [parts of K, programs].
 
-    `x_descs` are those of `boxes(BLOCK_M)` rows of `x` and 64 columns, with NARROW of `columns_of(BLOCK_M)` rows for the one accumulator of `boxes`. ONE tile may have all rows of `x`. `scales` is None, or has a scale for SIZE weights along K of each row, a
-    multiple of 32; with WORDS they are exponents of 32 weights, K is a multiple of 128 and `strides` are multiples of four and 1. `row_scales` is None, or a vector. A tile has BLOCK_M rows of `x` and DOWN * 64 of the weights; ALONG groups share its steps of DEPTH weights, 64 or
+    `x_descs` are those of `boxes(BLOCK_M)` rows of `x` and 64 columns; NARROW ones have `columns_of(BLOCK_M)` rows, and `boxes` has one accumulator then.
+    With ONE, the only tile along M has all rows of `x`. `scales` is None, or has a scale for SIZE weights along K of each row, a multiple of 32; with WORDS they are exponents of 32 weights, K is a multiple of 128 and `strides` are multiples of four and 1. `row_scales` is None, or a vector. A tile has BLOCK_M rows of `x` and DOWN * 64 of the weights; ALONG groups share its steps of DEPTH weights, 64 or
     128, of which each program of a tile has one for each of these groups at least. With ALONG or SPLITS > 1 there is a program for each tile and part: `sums` has room
     for SPLITS tiles of each tile, `counters` DOWN numbers, as in `gemm_split_k`. With SPLITS of 0 the grid is [programs]: the first `sharers` of them share
     the first `shared` tiles along K, as in `gemm_stream_k`; `sums` has room for a tile of each program, `counters` DOWN zeros.

@@ -63,8 +63,8 @@ class tile_writer(Record):
                 which one part after the other is loaded; it has been read when this returns.
             descriptor: of another tensor than that of the writer, with the same type, block and
                 layout, such as another device's.
-            turns: all writers of the partition, which each store once before this one does again. A
-                writer waits for its own buffers then, without them for the latest stores of others, too.
+            turns: all writers of the partition, which each store once before this one does again: the
+                store waits for this writer's buffers only. By default it waits for stores of others, too.
 
         Raises:
             ArgumentError: no such descriptor.
