@@ -56,7 +56,7 @@ def sides_of(text: str) -> list[list[Kernel]]:
     units, *kernels = csv.DictReader(io.StringIO(text[begin:]))
     parts: list[list[Kernel]] = [[]]
     for kernel in kernels:
-        if not kernel.get(NAME):  # a line of the process or the profiler
+        if None in kernel.values():  # a line of the process or the profiler, or the part of one
             continue
         if BETWEEN in kernel[NAME]:
             parts.append([])

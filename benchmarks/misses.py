@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any, Iterator
 
 from miss_counters import described, environment, profiler, reason, sides_of
-from ratios import Row, met, ratio, rival, text_of
+from ratios import Row, met, ratio, rival, rows_of, text_of
 
 HOSTS = 12  # eager misses of one process
 RESERVE = 4.0  # seconds in which profilers write what they counted
@@ -268,8 +268,7 @@ def main() -> int:
         from miss_timelines import check
 
         return check()
-    rows = [row for file in chosen.sweeps for row in json.loads(file.read_text())]
-    todo = misses(rows, chosen.below, chosen.count)
+    todo = misses(rows_of(chosen.sweeps), chosen.below, chosen.count)
     if chosen.timeline:
         timelines([miss for miss in todo if miss["way"] == "graph"], chosen.limit)
         return 0 if todo else 3

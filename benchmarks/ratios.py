@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import ast
+import json
 import math
 import statistics
-from typing import Any, Mapping
+import sys
+from pathlib import Path
+from typing import Any, Iterable, Mapping
 
 GOALS = {"graph": (1.0, 0.9, 0.8), "eager": (0.98, 0.9, 0.8)}  # of `spread`
 
 Row = Mapping[str, Any]
+
+
+def rows_of(files: Iterable[Path]) -> list[Any]:
+    """Return the rows of files; those that are missing or broken are named and left out."""
+    rows: list[Any] = []
+    for file in files:
+        try:
+            rows += json.loads(file.read_text())
+        except (OSError, ValueError) as error:
+            print(f"{file} is left out: {error}", file=sys.stderr)
+    return rows
 
 
 def ratio(row: Row, way: str) -> float | None:

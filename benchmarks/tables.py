@@ -9,12 +9,10 @@ The rows come from `sweep.py --out`, the reasons from `misses.py --out`. Neither
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
-from typing import Any
 
 from misses import key, misses
-from ratios import GOALS, Row, ratio, rival, spread, text_of
+from ratios import GOALS, Row, ratio, rival, rows_of, spread, text_of
 
 BELOW = 0.9
 ORDER = (
@@ -127,10 +125,6 @@ def section(rows: list[Row], measured: list[Row], chosen: argparse.Namespace) ->
     return lines
 
 
-def read(files: list[Path]) -> list[Any]:
-    return [row for file in files for row in json.loads(file.read_text())]
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("sweeps", nargs="+", type=Path)
@@ -140,8 +134,8 @@ def main() -> int:
     parser.add_argument("--facts", default="", help="date, hardware and versions")
     parser.add_argument("--command", action="append", default=[], help="that made a sweep")
     chosen = parser.parse_args()
-    rows = read(chosen.sweeps)
-    print(*section(rows, read(chosen.misses), chosen), sep="\n")
+    rows = rows_of(chosen.sweeps)
+    print(*section(rows, rows_of(chosen.misses), chosen), sep="\n")
     return 0 if rows else 3
 
 

@@ -77,7 +77,8 @@ def _fills(graph: Graph, access: Access, target: Target) -> bool:
     room = target.architecture.limits.shared_memory
     size = _TILES * math.prod(access.shape) * access.bits // 8
     programs = _THREADS // (graph.warps * target.warp_size)
-    return size <= room // 2 and 4 * programs * size >= 3 * room
+    known = access.bits > 8  # bytes may be truth values, which no buffer takes
+    return known and size <= room // 2 and 4 * programs * size >= 3 * room
 
 
 def _buffer(
@@ -90,10 +91,11 @@ def _buffer(
     """
     value = argument(store, 1, "value")
     name = viewed(value, form) if value is not None else None
+    space = next((n for n, v in form.scope.items() if v is language), None)
     body = form.tree.body
     makers = [s for s in body if isinstance(s, ast.Assign) and s.value is load]
     users = [s for s in body if isinstance(s, ast.Expr) and s.value is store]
-    if name is None or isinstance(value, ast.Name) or not makers or not users:
+    if None in (name, space) or isinstance(value, ast.Name) or not makers or not users:
         return
     named = [n for n in ast.walk(form.tree) if isinstance(n, ast.Name) and n.id == name]
     if len(named) != 2 or mentions(makers[0].targets[0]) != {name}:
@@ -101,7 +103,6 @@ def _buffer(
     if not isinstance(layout, BlockedLayout) or layout.size_per_thread != [1, 1]:
         return
     assert value is not None and value.end_lineno is not None
-    space = next(n for n, v in form.scope.items() if v is language)
     taken = {*re.findall(r"\w+", form.source), *form.scope}
     buffers, tile = (free_name(f"{name}_{word}", taken) for word in ("buffers", "stored_layout"))
     swizzled = SwizzledSharedLayout(1, 1, shape[1], [1, 0])

@@ -548,7 +548,7 @@ def viewed(operand: ast.expr, reader: Form) -> Optional[str]:
     if isinstance(operand, ast.Call) and reader.called(operand) is language.permute:
         if len(operand.args) == 2 and ast.unparse(operand.args[1]) in ("(1, 0)", "[1, 0]"):
             operand = operand.args[0]
-    if isinstance(operand, ast.Attribute) and operand.attr == "T":
+    elif isinstance(operand, ast.Attribute) and operand.attr == "T":
         operand = operand.value
     return operand.id if isinstance(operand, ast.Name) else None
 

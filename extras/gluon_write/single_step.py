@@ -18,6 +18,7 @@ from typing import Optional
 
 from gluon_core import language
 from gluon_write.form import Form, bounds_of
+from gluon_write.loops import mentions, stores
 from gluon_write.step_masks import Terms, terms_of
 
 __all__ = ["has_one_step"]
@@ -32,6 +33,8 @@ def has_one_step(form: Form, loop: ast.For) -> bool:
         return False
     first, last, step = bounds_of([form.text_of(arg) for arg in loop.iter.args])
     begin, whole = before
+    if any(stores(statement) & mentions(loop.iter) for statement in whole.body):
+        return False
     if not isinstance(begin, ast.Assign) or ast.unparse(begin.targets[0]) != first:
         return False
     if not isinstance(whole.iter, ast.Call) or len(whole.iter.args) != 3:

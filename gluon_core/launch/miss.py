@@ -85,7 +85,7 @@ class Dispatcher(Calls):
             watched += [hook, lambda: True]
         watched += [self.forms.globals, functools.partial(changed, self.forms.globals)]
         self._simulated: list[Optional[str]] = []  # GLUON_TARGET when simulated calls were learned
-        watched += [self._simulated, self._is_retargeted]
+        watched += [self._simulated, lambda: self._is_retargeted()]  # a method would keep self
         super().__init__(kernel.__name__, [p.of_call() for p in self.parameters], RULES, watched)
 
     # -- as one of `calls` -----------------------------------------------------------------------------

@@ -153,6 +153,21 @@ def test_kept_launches_keep_their_grid(entries):
     assert gc.is_tracked(asked)
 
 
+def test_a_kernel_that_nobody_has_is_collected_with_its_calls(entries):
+    kernel, out = gluon.jit(programs.fn), torch.zeros(1, dtype=torch.int32)
+    kernel[2](out)
+    kernel[2](out)
+    cls = type(kernel.dispatcher)
+
+    def count():
+        gc.collect()
+        return sum(type(one) is cls for one in gc.get_objects())
+
+    before = count()
+    kernel = gluon.jit(programs.fn)  # Triton 3.9 keeps the latest of each name
+    assert count() == before - 1
+
+
 def test_scalars_of_numpy_are_read_as_numbers(entries):
     calls, (x, y) = entries(scale), torch.ones(2, 64)
     scale[(1,)](x, y, 64, (2,), line())

@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.once
 
-# It notes and counts the shapes of its share, a call of 3 us of ours for one of 2 us; with HANG it never ends.
+# It notes and counts the shapes of its share, a call of 3 us of ours for one of 2 us; with HANG it never ends, with PAST in the midst of a line.
 PROFILER = """\
 #!{python}
 import csv, json, os, sys, time
@@ -39,6 +39,7 @@ with (folder / f"notes-{{number}}.jsonl").open("w") as notes:
             rows.writerow([0, "spin_kernel(long)", "(1, 1, 1)", *["1"] * len(names)])
 sys.stdout.flush()
 if os.environ.get("PAST") == number:
+    print('"9","theirs","(2', end="", flush=True)
     time.sleep(600)
 """
 
@@ -108,8 +109,22 @@ def test_a_process_that_does_not_end_leaves_the_rows_of_the_others(sweep: Path, 
     words = ("--out", str(out), "--jobs", "4", "--limit", "1")
     result = script(sweep.parent, "misses.py", str(sweep), *words, **{where: "0"})
     assert ("matmul", "2") in kept(out), result.stdout
-    # Lines that it wrote before its end count, too.
+    # Whole lines that it wrote before its end count, too.
     assert (("matmul", "1") in kept(out)) == (where == "PAST")
+
+
+def test_files_that_are_missing_or_broken_are_named_and_the_others_read(sweep: Path) -> None:
+    absent, broken = (sweep.with_name(f"{word}.json") for word in ("absent", "broken"))
+    broken.write_text('[{"op":')
+    files = [str(file) for file in (absent, sweep, broken)]
+    measured = script(sweep.parent, "misses.py", *files, "--jobs", "1", "--limit", "30")
+    table = script(sweep.parent, "tables.py", *files, "--misses", str(absent))
+    assert "4 misses, 4 to measure" in measured.stdout
+    assert "All 44 results agreed" in table.stdout
+    for result in (measured, table):
+        assert result.returncode == 0 and "Traceback" not in result.stderr
+        for file in (absent, broken):
+            assert f"{file} is left out: " in result.stderr
 
 
 def test_the_table_names_goals_and_reasons_or_their_absence(sweep: Path) -> None:

@@ -1,6 +1,8 @@
 """Tiles of rows that begin anywhere, which a kernel transposes, stay in the L2 cache."""
 
+import inspect
 import re
+import runpy
 
 import numpy as np
 import pytest
@@ -82,3 +84,31 @@ def test_results(target, dtype, warps, tiles, chosen_sources):
     text = chosen_sources[0]
     assert ("allocate_shared_memory(" in text) == bool(tiles)
     assert f"dtype, [{tiles}, 64, 64]" in text or not tiles
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize(
+    "dtype, warps, change",
+    [
+        (np.float32, 8, ("gl.", "gluon.language.")),  # no name for the module
+        (np.float32, 8, ("j[:, None] * M + i[None, :]", "j[None, :] * M + i[:, None]")),
+        (np.bool_, 4, ()),  # no buffer takes truth values
+    ],
+)
+def test_other_tiles_have_no_buffer(dtype, warps, change, chosen_sources, tmp_path):
+    text = inspect.getsource(across.fn)
+    if change:
+        text = text.replace(*change)
+    if "j[None, :] * M" in text:  # a transposed tile is transposed again
+        text = text.replace("tile.T", "gl.permute(tile.T, (1, 0))")
+        text = text.replace(
+            "(j < N)[:, None] & (i < M)[None, :]", "(i < M)[:, None] & (j < N)[None, :]"
+        )
+    path = tmp_path / "across.py"
+    names = "" if "gluon.language" in text else "from gluon_core import language as gl\n"
+    path.write_text(f"import gluon_core as gluon\n{names}\n\n{text}")
+    x = (np.random.default_rng(0).standard_normal((75, 91)) > 0.5).astype(dtype)
+    out = np.zeros((91, 75), dtype)
+    kernel = runpy.run_path(str(path))["across"]
+    kernel[(2, 2)](x, out, 75, 91, 64, target="sim:hopper", num_warps=warps)
+    assert (out == x.T).all() and "allocate_shared_memory(" not in chosen_sources[0]

@@ -1,5 +1,6 @@
 """Three groups of warps share the tiles of a step, each with a part of the rows of consecutive blocks."""
 
+import ast
 import inspect
 import runpy
 
@@ -13,6 +14,8 @@ from gluon_core import language as gl
 from gluon_core.registry.load import registry
 from gluon_sim.settings import using
 from gluon_write.command import written
+from gluon_write.form import Form
+from gluon_write.single_step import has_one_step
 
 pytestmark = [pytest.mark.once, pytest.mark.sampled(6)]
 
@@ -160,6 +163,26 @@ def test_several_masked_steps_keep_their_loop(sources, tmp_path):
     kernel = runpy.run_path(str(path))["ragged"]
     assert right(1, length=288, kernel=kernel, unseen=200)
     assert "consumers=2" in sources[0] and "range(masked_from + BN, length, BN)" in sources[0]
+
+
+@gluon.jit(layouts="auto")
+def two_loops(out, length, BN: gl.constexpr):
+    masked_from = gl.cdiv(max(min(length, length - BN + 1), 0), BN) * BN
+    for start in range(0, masked_from, BN):
+        more = BN
+        gl.store(out + start, more)
+    for start in range(masked_from, length, BN):
+        gl.store(out + start, 1)
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("name, single", [("more", True), ("length", False)])
+def test_an_end_that_a_loop_moves_leaves_several_steps(name, single, tmp_path):
+    path = tmp_path / "loops.py"
+    path.write_text(IMPORTS + inspect.getsource(two_loops.fn).replace("more", name))
+    form = Form(runpy.run_path(str(path))["two_loops"])
+    whole, masked = (node for node in ast.walk(form.tree) if isinstance(node, ast.For))
+    assert has_one_step(form, masked) == single and not has_one_step(form, whole)
 
 
 def test_eight_warps_become_four(sources):
