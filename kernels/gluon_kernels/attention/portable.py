@@ -16,11 +16,22 @@ from gluon_kernels.dependent import wait_for_predecessor
 
 
 @gluon.jit
-def rows_of(table, tile, end, most, layout: gl.constexpr, PAGE: gl.constexpr, BLOCK: gl.constexpr):
-    """Return where the keys of a tile are in the cache, and which exist. Pages are loaded up to `most` keys, so that they do not wait for `end`."""
+def rows_of(
+    table, tile, bounds, most, layout: gl.constexpr, PAGE: gl.constexpr, BLOCK: gl.constexpr
+):
+    """Return where the keys of a tile are in the cache, and which are within `bounds`. Pages are loaded up to `most` keys, so that they do not wait for these."""
     key = tile * BLOCK + gl.arange(0, BLOCK, gl.SliceLayout(1, layout))
     page = gl.load(table + key // PAGE, mask=key < most, other=0)
-    return page * PAGE + key % PAGE, key < end
+    return page * PAGE + key % PAGE, is_within(key, bounds)
+
+
+@gluon.jit
+def is_within(key, bounds):
+    """Return True for keys from `bounds[0]` on, if that is not None, and before `bounds[1]`."""
+    inside = key < bounds[1]
+    if bounds[0] is not None:
+        inside = inside & (key >= bounds[0])
+    return inside
 
 
 @gluon.jit
@@ -33,14 +44,14 @@ def fetch(smem, cache, rows, there, row_stride, layout: gl.constexpr):
 
 @gluon.jit
 def places_of(
-    table, tile, end, most, layout: gl.constexpr, PAGE: gl.constexpr, BLOCK: gl.constexpr
+    table, tile, bounds, most, layout: gl.constexpr, PAGE: gl.constexpr, BLOCK: gl.constexpr
 ):
-    """Return where the keys of a tile are, in pages or, if PAGE is 0, in a row, and which exist."""
+    """Return where the keys of a tile are, in pages or, if PAGE is 0, in a row, and which are within `bounds`."""
     if PAGE:
-        rows, there = rows_of(table, tile, end, most, layout, PAGE, BLOCK)
+        rows, there = rows_of(table, tile, bounds, most, layout, PAGE, BLOCK)
     else:
         rows = tile * BLOCK + gl.arange(0, BLOCK, gl.SliceLayout(1, layout))
-        there = rows < end
+        there = is_within(rows, bounds)
     return rows, there
 
 
@@ -106,6 +117,7 @@ def paged_attention(
         first += split * share
     last = gl.minimum(first + share, tiles)
     end = gl.minimum(last * BLOCK, length)
+    bounds = (None if window is None else low, end)
     if PAGE:
         table += of_sequence * table_stride
     k_cache += of_sequence * strides[2][0] + of_keys * strides[2][2]
@@ -114,10 +126,10 @@ def paged_attention(
     caches = (k_cache, v_cache)
     row_strides = (strides[2][1], strides[3][1])
     for i in gl.static_range(STAGES - 1):
-        places = places_of(table, first + i, end, most, tile_layout, PAGE, BLOCK)
+        places = places_of(table, first + i, bounds, most, tile_layout, PAGE, BLOCK)
         fetch_both(buffers, caches, (first + i) % STAGES, places, row_strides, tile_layout)
     # A page is known a step before it is copied, as the table is in memory, too.
-    places = places_of(table, first + STAGES - 1, end, most, tile_layout, PAGE, BLOCK)
+    places = places_of(table, first + STAGES - 1, bounds, most, tile_layout, PAGE, BLOCK)
 
     q_row = gl.arange(0, M, gl.SliceLayout(1, q_layout))
     q_column = gl.arange(0, D, gl.SliceLayout(0, q_layout))
@@ -133,7 +145,7 @@ def paged_attention(
     total = gl.zeros([M], gl.float32, by_row)
     acc = gl.zeros([M, D], gl.float32, values.accumulator)
     for tile in range(first, last):
-        coming = places_of(table, tile + STAGES, end, most, tile_layout, PAGE, BLOCK)
+        coming = places_of(table, tile + STAGES, bounds, most, tile_layout, PAGE, BLOCK)
         gl.portable.wait(STAGES - 2)
         k_tile = k_smem.index(tile % STAGES).permute((1, 0)).load(scores.b)
         zero = gl.zeros([M, BLOCK], gl.float32, scores.accumulator)
@@ -143,9 +155,7 @@ def paged_attention(
             score = gl.portable.mma(q_tile, k_tile, zero) * scale
         if CAPPED:
             score, _ = capped(score, cap)
-        inside = tile * BLOCK + key < end
-        if window is not None:
-            inside = inside & (tile * BLOCK + key >= low)
+        inside = is_within(tile * BLOCK + key, bounds)
         score = gl.where(inside[None, :], score, -float("inf"))
         higher = gl.maximum(largest, gl.max(score, axis=1))
         kept = gl.exp2(largest - higher)

@@ -29,10 +29,10 @@ def fetch_tile(buffers, cache, table, tile, end, STAGES: gl.constexpr, PAGE: gl.
     WIDTH: gl.constexpr = latent.shape[2] + rotated.shape[2]
     dtype: gl.constexpr = latent.dtype
     wide: gl.constexpr = gl.portable.blocked_layout([BLOCK, latent.shape[2]], dtype)
-    rows, valid = rows_of(table, tile, end, end, wide, PAGE, BLOCK)
+    rows, valid = rows_of(table, tile, (None, end), end, wide, PAGE, BLOCK)
     fetch(latent.index(tile % STAGES), cache, rows, valid, WIDTH, wide)
     narrow: gl.constexpr = gl.portable.blocked_layout([BLOCK, rotated.shape[2]], dtype)
-    rows, valid = rows_of(table, tile, end, end, narrow, PAGE, BLOCK)
+    rows, valid = rows_of(table, tile, (None, end), end, narrow, PAGE, BLOCK)
     fetch(rotated.index(tile % STAGES), cache + latent.shape[2], rows, valid, WIDTH, narrow)
     gl.portable.commit()
 

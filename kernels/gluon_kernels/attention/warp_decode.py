@@ -7,7 +7,7 @@ wait for each other at copies only, and are put together once, behind the last s
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.language.nvidia.ampere import async_copy, mma_v2
-from gluon_kernels.attention.portable import join_rows
+from gluon_kernels.attention.portable import is_within, join_rows
 from gluon_kernels.attention.portable_forward import capped
 from gluon_kernels.attention.tiles import with_sink
 from gluon_kernels.dependent import wait_for_predecessor
@@ -35,10 +35,10 @@ def pages_of(table, first, key, most, PAGE: gl.constexpr):
 
 
 @gluon.jit
-def fetch(buffers, caches, slot, places, end, row_strides, PAGE: gl.constexpr):
-    """Start copying keys and their values to a slot."""
+def fetch(buffers, caches, slot, places, bounds, row_strides, PAGE: gl.constexpr):
+    """Start copying keys and their values to a slot, zeros for those that are not within `bounds`."""
     key, page = places
-    there = (key < end)[:, :, None]
+    there = is_within(key, bounds)[:, :, None]
     for i in gl.static_range(2):
         smem = buffers[i].index(slot)
         column = gl.arange(
@@ -61,7 +61,7 @@ def add_keys(
 ):
     """Return the maxima, the sums and the weighted values of each warp once a step's keys from `begin` on have joined them.
 
-    If MASKED, those before `bounds[0]`, if that is not None, and from `bounds[1]` on do not.
+    If MASKED, those that are not within `bounds` do not.
     """
     largest, total, acc = state
     product: gl.constexpr = acc.type.layout
@@ -77,10 +77,7 @@ def add_keys(
         warp = gl.arange(0, WARPS, gl.SliceLayout(1, gl.SliceLayout(1, product)))[:, None]
         near = gl.arange(0, KEYS, gl.SliceLayout(0, gl.SliceLayout(1, product)))[None, :]
         key = begin + (warp * KEYS + near)[:, None, :]
-        inside = key < bounds[1]
-        if bounds[0] is not None:
-            inside = inside & (key >= bounds[0])
-        score = gl.where(inside, score, -float("inf"))
+        score = gl.where(is_within(key, bounds), score, -float("inf"))
     higher = gl.maximum(largest, gl.max(score, axis=2))
     kept = gl.exp2(largest - higher)
     p = gl.exp2(score - higher[:, :, None])
@@ -136,6 +133,7 @@ def attention_of_warps(
     k_cache += of_sequence * strides[2][0] + of_keys * strides[2][2]
     v_cache += of_sequence * strides[3][0] + of_keys * strides[3][2]
     buffers = (k_smem, v_smem)
+    bounds = (None if window is None else low, end)
     caches = (k_cache, v_cache)
     row_strides = (strides[2][1], strides[2][1] if ALIKE else strides[3][1])
     warp = gl.arange(0, WARPS, gl.SliceLayout(1, of_copies))[:, None]
@@ -146,7 +144,7 @@ def attention_of_warps(
         known = known + (pages_of(table, first + i * BLOCK, place, most, PAGE),)
     coming = pages_of(table, first + (STAGES - 1) * BLOCK, place, most, PAGE)
     for i in gl.static_range(STAGES - 1):
-        fetch(buffers, caches, i, known[i], end, row_strides, PAGE)
+        fetch(buffers, caches, i, known[i], bounds, row_strides, PAGE)
 
     q_row = gl.arange(0, M, gl.SliceLayout(0, gl.SliceLayout(2, left)))[None, :][:, :, None]
     q_column = gl.arange(0, D, gl.SliceLayout(0, gl.SliceLayout(1, left)))[None, :][:, None, :]
@@ -158,7 +156,6 @@ def attention_of_warps(
     total = gl.zeros([WARPS, M], gl.float32, by_row)
     acc = gl.zeros([WARPS, M, D], gl.float32, product)
     state = (largest, total, acc)
-    bounds = (None if window is None else low, end)
     steps = gl.cdiv(end - first, BLOCK)
     for step in range(steps - 1):
         async_copy.wait_group(STAGES - 2)
@@ -166,7 +163,7 @@ def attention_of_warps(
         places = coming
         coming = pages_of(table, begin + STAGES * BLOCK, place, most, PAGE)
         state = add_keys(state, q_tile, buffers, step % STAGES, begin, bounds, scale, cap, CAPPED, window is not None)  # fmt: skip
-        fetch(buffers, caches, (step + STAGES - 1) % STAGES, places, end, row_strides, PAGE)
+        fetch(buffers, caches, (step + STAGES - 1) % STAGES, places, bounds, row_strides, PAGE)
     async_copy.wait_group(0)
     # A part without keys has a step, too, which adds none of them.
     step = gl.maximum(steps - 1, 0)

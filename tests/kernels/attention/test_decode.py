@@ -130,6 +130,19 @@ def test_pages_behind_the_end_are_not_read(longest, monkeypatch):
 
 
 @pytest.mark.parametrize("target", ["sim:sm_90", "sim:gfx942"])
+def test_pages_before_the_window_are_not_read(target, monkeypatch):
+    """The cache need not keep them: it may have short pages."""
+    monkeypatch.setenv("GLUON_TARGET", target)
+    q, k, v, table, lengths = inputs([130, 20], page=4)
+    right = attention_decode(q, k, v, table, lengths, window=(20, 0))
+    ends = torch.arange(4, 4 * table.shape[1] + 4, 4)
+    for nowhere in (-1, 1 << 20):
+        empty = table.masked_fill(ends < lengths[:, None] - 20, nowhere)
+        assert not torch.equal(empty, table)
+        assert torch.equal(attention_decode(q, k, v, empty, lengths, window=(20, 0)), right)
+
+
+@pytest.mark.parametrize("target", ["sim:sm_90", "sim:gfx942"])
 def test_windows_and_caps(target, monkeypatch):
     monkeypatch.setenv("GLUON_TARGET", target)
     monkeypatch.setattr(decode_launches, "multiprocessors", lambda tensor: 4)
