@@ -262,7 +262,7 @@ def compile_source(
                 entry.files,
                 traced=text,
             )
-            _warn(source, entry.metadata)
+            _warn(source, entry.metadata, cached=True)
             if listener is not None:
                 times = _triton.compile_times(started, started, [], time.monotonic())
                 _listen(listener, kernel, times, hit=True)
@@ -300,6 +300,7 @@ def compile_source(
         metadata["target"] = str(target)
         metadata["hash"] = key
         metadata["given_up"] = [[*lowering, why] for lowering, why in refused.items()]
+        metadata |= {"traced_warnings": seen} if (seen := sessions[0].warnings) else {}
         try:
             result = run_stages(
                 stages,
@@ -350,8 +351,10 @@ def compile_source(
 _warned: dict[Any, Any] = {}
 
 
-def _warn(source: GluonASTSource, metadata: Mapping[str, Any]) -> None:
-    """Pass on warnings of stages about the kernel, at its first line."""
+def _warn(source: GluonASTSource, metadata: Mapping[str, Any], cached: bool = False) -> None:
+    """Pass on warnings of stages about the kernel, at its first line; of a cached one, those of its lines, too."""
+    for text, file, line in metadata.get("traced_warnings") or () if cached else ():
+        _triton.warn_once(text, KernelWarning, file, line)
     for text in metadata.get("warnings") or ():
         code = source.fn.fn.__code__
         file, line = code.co_filename, source.fn.starting_line_number

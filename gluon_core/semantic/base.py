@@ -230,6 +230,7 @@ class SemanticBase(TritonSemantic):  # type: ignore[misc]  # Triton has no types
     def warn(self, text: str) -> None:
         """Warn at the line that is being traced: legal, and hardly meant."""
         file, line = self.place()
+        self.session.warnings.append((text, file, line))
         _triton.warn_once(text, KernelWarning, file, line)
 
     def pass_on(self, error: GluonError) -> None:

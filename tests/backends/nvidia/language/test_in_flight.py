@@ -64,7 +64,7 @@ def straight(out, WAITS: gl.constexpr):
     gl.store(out, gl.sum(gl.sum(value, 0), 0))
 
 
-def told(kernel, target, constant):
+def warned(kernel, target, constant):
     constexprs = {kernel.arg_names[1]: constant}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -74,7 +74,7 @@ def told(kernel, target, constant):
 
 @pytest.mark.parametrize("target", ["sm_100", "sim:sm_100"])
 def test_an_accumulator_without_a_wait_is_reported_while_tracing(target):
-    (warning,) = told(straight, target, False)
+    (warning,) = warned(straight, target, False)
     lines = open(__file__).read().splitlines()
     assert "# here" in lines[warning.lineno - 1]
     where = lines.index("    tcgen05_mma(a, b, acc, use_acc=False)", warning.lineno - 3) + 1
@@ -82,8 +82,17 @@ def test_an_accumulator_without_a_wait_is_reported_while_tracing(target):
     assert "wait for it before" in str(warning.message)
 
 
+def test_a_kernel_from_the_cache_warns_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    first, again = (warned(straight, "sm_100", False) for _ in range(2))
+    assert len(first) == 1
+    assert [(str(w.message), w.filename, w.lineno) for w in again] == [
+        (str(w.message), w.filename, w.lineno) for w in first
+    ]
+
+
 @pytest.mark.parametrize(
     "how", ["waited for once more", "in a loop, read first", "not done", "by a function"]
 )
 def test_uncertain_waits_are_left_to_the_run(how):
-    assert not told(product, "sim:sm_100", how)
+    assert not warned(product, "sim:sm_100", how)
