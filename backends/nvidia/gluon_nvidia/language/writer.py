@@ -67,7 +67,7 @@ class tile_writer(Record):
                 store waits for this writer's buffers only. By default it waits for stores of others, too.
 
         Raises:
-            ArgumentError: no such descriptor.
+            ArgumentError: no such descriptor, or `turns` are no writers.
             ShapeError: `value` has another shape.
             LayoutError: there are several parts, and a thread does not hold elements of each.
         """
@@ -78,8 +78,17 @@ class tile_writer(Record):
         else:
             held = semantic.require_distributed(held, "value")
             parts = self._split(held)
-        between = sum(unwrap(one).facts.parts for one in listed(turns)) - self.facts.parts
-        self.send(coordinates, held, parts, descriptor, max(0, between))
+        stored = 0
+        for one in listed(turns, "turns"):
+            if not isinstance(one, tile_writer):
+                raise errors.ArgumentError(
+                    "not a writer",
+                    argument="turns",
+                    expected="tile_writers",
+                    got=semantic.describe(one),
+                )
+            stored += one.facts.parts
+        self.send(coordinates, held, parts, descriptor, max(0, stored - self.facts.parts))
 
     def send(
         self,
@@ -235,10 +244,10 @@ def fitting(tile: Any, other: Any, owner: str) -> Any:
     return other
 
 
-def listed(values: Any) -> list[Any]:
+def listed(values: Any, argument: str = "coordinates") -> list[Any]:
     values = unwrap(values)
     if not isinstance(values, (list, tuple, tl.tuple)):
         raise errors.ShapeError(
-            "not a sequence", argument="coordinates", got=semantic_layer().describe(values)
+            "not a sequence", argument=argument, got=semantic_layer().describe(values)
         )
     return [unwrap(value) for value in values]

@@ -9,6 +9,7 @@ import pytest
 
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_core.errors import ArgumentError, ShapeError
 from gluon_core.language.nvidia.hopper import tma_writer
 from gluon_core.nvidia.hopper import TensorDescriptor
 from gluon_core.registry.load import registry
@@ -73,6 +74,18 @@ def test_each_writer_waits_for_its_own_buffers():
 def test_a_writer_that_never_stores_takes_no_turns():
     with pytest.raises(RaceError):
         stored(4, more=True)
+
+
+@gluon.jit
+def in_wrong_turns(wide, TURNS: gl.constexpr):
+    writer = tma_writer(wide)
+    writer.store([0, 0], gl.zeros([16, 32], gl.float32, LAYOUT), turns=TURNS)
+
+
+@pytest.mark.parametrize("turns, error", [(1, ShapeError), ((1,), ArgumentError)])
+def test_turns_that_are_no_writers_are_named(turns, error):
+    with pytest.raises(error, match="turns: not a"):
+        in_wrong_turns[(1,)](described(np.zeros((ROWS, 80), np.float32))[0], turns, target=SIM)
 
 
 def test_no_store_waits_for_that_of_another_buffer(monkeypatch):
