@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from gluon_core.errors import ShapeError
 from gluon_kernels.attention.launches import descriptor_of
 from gluon_kernels.linear_attention import channels as by_channel
 from gluon_kernels.linear_attention import portable
@@ -298,6 +299,14 @@ def _tile_and_stages(sizes: Sizes) -> tuple[int, int]:
         for stages in (2, 1):
             if stages * CHUNK * (row + TILE) * 2 <= target.limits.shared_memory:
                 return TILE, stages
+    most = target.limits.shared_memory // (2 * 2 * CHUNK)
+    if power(sizes.width) >= most:  # queries and keys alone would fill it
+        raise ShapeError(
+            "keys are too wide for a block's shared memory",
+            argument="q",
+            expected=f"1 to {power(most) // 2}",
+            got=sizes.width,
+        )
     return TILE // 2, 1
 
 

@@ -308,7 +308,7 @@ def gated_delta_rule(
     all tensors; for them the states of chunks are computed again. Equal inputs give equal bits.
 
     Args:
-        q, k: [batch, length, heads of keys, K], float16 or bfloat16 of any strides, K up to 256.
+        q, k: [batch, length, heads of keys, K], float16 or bfloat16 of any strides, K up to 256, or 128 where a block has 64 KiB of shared memory.
         v: [batch, length, heads, V] of the same dtype; the heads are a multiple of those of keys.
         g: [batch, length, heads], the natural logarithms of decays, at most 0.
         beta: [batch, length, heads], the rates.

@@ -163,7 +163,7 @@ def ssd(
         x: [batch, length, heads, P], float16 or bfloat16.
         dt: [batch, length, heads], the steps.
         a: [heads], negative.
-        b, c: [batch, length, groups, N] of the dtype of `x`, N up to 256; the heads are a multiple of the groups.
+        b, c: [batch, length, groups, N] of the dtype of `x`, N as K of `gated_delta_rule`; the heads are a multiple of the groups.
         d: [heads], the weight of `x` in the result.
         dt_bias: [heads], added to `dt` first.
         dt_softplus: `dt` becomes `softplus(dt)`.

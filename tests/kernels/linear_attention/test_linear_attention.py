@@ -190,6 +190,12 @@ def test_other_widths_of_keys(width):
     assert error_of(kda(*inputs), recurrence(*inputs)[0]) < 2e-2
 
 
+def test_wide_keys_need_shared_memory(monkeypatch):
+    monkeypatch.setenv("GLUON_TARGET", "sim:gfx942")
+    with pytest.raises(ShapeError, match="1 to 128, got 160"):
+        LINEAR.check({**LINEAR.small[0], "length": 5, "width": 160, "state": False}, "cpu")
+
+
 def test_equal_keys():
     """The inverse of a chunk has entries far from those of its factors where all keys are equal."""
     arguments = DELTA.arguments({**DELTA.small[1], "dtype": "bfloat16"}, "cpu")
