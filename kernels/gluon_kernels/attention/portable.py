@@ -188,30 +188,42 @@ def paged_attention(
     row = gl.arange(0, M, out_row)
     column = gl.arange(0, D, gl.SliceLayout(0, values.accumulator))
     logsum = largest + gl.log2(total)
+    rows = (of_sequence, heads, head, of_keys, row, column, score_row)
+    buffers = (out, parts, counters, totals, sinks)
+    store_results(rows, buffers, acc, logsum, split, SPLITS, strides[1], ROWS, TOKENS, D, power_of_two(SPLITS), JOINED)  # fmt: skip
+
+
+@gluon.jit
+def store_results(
+    rows, buffers, acc, logsum, split, splits, strides, ROWS: gl.constexpr, TOKENS: gl.constexpr,
+    D: gl.constexpr, MOST: gl.constexpr, JOINED: gl.constexpr,
+):  # fmt: skip
+    """Store the rows of a program, the results where MOST, the most parts, is 1; if JOINED, the last program of them puts the parts together."""
+    of_sequence, heads, head, of_keys, row, column, score_row = rows
+    out, parts, counters, totals, sinks = buffers
     of_head = of_sequence * heads + head
-    out += of_sequence * strides[1][0] + of_keys * strides[1][1]
-    if SPLITS == 1:
-        offsets = row[:, None] * strides[1][2] + column[None, :]
-        gl.store(out + offsets, acc.to(dtype), mask=(row < ROWS)[:, None])
+    out += of_sequence * strides[0] + of_keys * strides[1]
+    if MOST == 1:
+        offsets = row[:, None] * strides[2] + column[None, :]
+        gl.store(out + offsets, acc.to(out.dtype.element_ty), mask=(row < ROWS)[:, None])
         if totals is not None:
             gl.store(totals + of_head * ROWS + score_row, logsum, mask=score_row < ROWS)
     else:
-        PARTS: gl.constexpr = ROWS * SPLITS
-        count = gl.num_programs(1).to(gl.int64) * heads * PARTS
-        logsums = parts + count * D + of_head * PARTS
-        parts += of_head * PARTS * D
-        offsets = (row * SPLITS + split)[:, None] * D + column[None, :]
+        count = gl.num_programs(1).to(gl.int64) * heads * splits * ROWS
+        logsums = parts + count * D + of_head * splits * ROWS
+        parts += of_head * splits * (ROWS * D)
+        offsets = (row * splits + split)[:, None] * D + column[None, :]
         gl.store(parts + offsets, acc, mask=(row < ROWS)[:, None])
-        gl.store(logsums + score_row * SPLITS + split, logsum, mask=score_row < ROWS)
+        gl.store(logsums + score_row * splits + split, logsum, mask=score_row < ROWS)
         if JOINED:
             gl.barrier()  # all of the program have stored before it counts
             before = gl.atomic_add(counters + of_head, 1, sem="acq_rel", scope="gpu")
-            if before == SPLITS - 1:
+            if before == splits - 1:
                 gl.store(counters + of_head, 0)  # for the next launch
                 if totals is not None:
                     totals += of_head * ROWS
-                place = (parts, logsums, sinks, out, strides[1][2], totals)
-                join_rows(place, SPLITS, ROWS, TOKENS, D, power_of_two(SPLITS))
+                place = (parts, logsums, sinks, out, strides[2], totals)
+                join_rows(place, splits, ROWS, TOKENS, D, MOST)
 
 
 @gluon.jit

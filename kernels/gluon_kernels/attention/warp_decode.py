@@ -7,7 +7,7 @@ wait for each other at copies only, and are put together once, behind the last s
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.language.nvidia.ampere import async_copy, mma_v2
-from gluon_kernels.attention.portable import is_within, join_rows
+from gluon_kernels.attention.portable import is_within, store_results
 from gluon_kernels.attention.portable_forward import capped
 from gluon_kernels.attention.tiles import with_sink
 from gluon_kernels.dependent import wait_for_predecessor
@@ -197,26 +197,8 @@ def attention_of_warps(
     row = gl.arange(0, M, out_row)
     column = gl.arange(0, D, gl.SliceLayout(0, acc.type.layout))
     logsum = top + gl.log2(total)
-    of_head = of_sequence * heads + head
-    out += of_sequence * strides[1][0] + of_keys * strides[1][1]
-    if MOST == 1:
-        offsets = row[:, None] * strides[1][2] + column[None, :]
-        gl.store(out + offsets, acc.to(dtype), mask=(row < ROWS)[:, None])
-        if totals is not None:
-            gl.store(totals + of_head * ROWS + score_row, logsum, mask=score_row < ROWS)
-    else:
-        count = gl.num_programs(1).to(gl.int64) * heads * splits * ROWS
-        logsums = parts + count * D + of_head * splits * ROWS
-        parts += of_head * splits * (ROWS * D)
-        offsets = (row * splits + split)[:, None] * D + column[None, :]
-        gl.store(parts + offsets, acc, mask=(row < ROWS)[:, None])
-        gl.store(logsums + score_row * splits + split, logsum, mask=score_row < ROWS)
-        if JOINED:
-            gl.barrier()  # all of the program have stored before it counts
-            before = gl.atomic_add(counters + of_head, 1, sem="acq_rel", scope="gpu")
-            if before == splits - 1:
-                gl.store(counters + of_head, 0)  # for the next launch
-                if totals is not None:
-                    totals += of_head * ROWS
-                stored = (parts, logsums, sinks, out, strides[1][2], totals)
-                join_rows(stored, splits, ROWS, TOKENS, D, MOST)
+    rows = (of_sequence, heads, head, of_keys, row, column, score_row)
+    buffers = (out, parts, counters, totals, sinks)
+    store_results(
+        rows, buffers, acc, logsum, split, splits, strides[1], ROWS, TOKENS, D, MOST, JOINED
+    )
