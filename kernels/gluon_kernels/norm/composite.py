@@ -86,7 +86,7 @@ def norm_gradient(
     grad: Tensor, x: Tensor, weight: Optional[Tensor], statistics: Tensor, centred: bool,
     to_weight: Optional[torch.dtype], to_bias: Optional[torch.dtype],
 ) -> tuple[Tensor, Optional[Tensor], Optional[Tensor]]:  # fmt: skip
-    """Return the gradients of `x`, and of weight and bias in these dtypes; see `launches.norm_gradient_plan`."""
+    """Return the gradients of `x`, and of weight and bias in these dtypes; see `gradient_launches.norm_gradient_plan`."""
     normal, scale = normalized(x, statistics, centred)
     wide = grad.float()
     rows = tuple(range(grad.ndim - 1))

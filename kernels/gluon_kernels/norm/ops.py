@@ -22,7 +22,7 @@ from gluon_kernels.checks import (
     check_tensors,
 )
 from gluon_kernels.eager import differentiable, is_compiling, planned, route
-from gluon_kernels.norm import composite, launches
+from gluon_kernels.norm import composite, gradient_launches, launches
 from gluon_kernels.norm.columns import (
     columns_plan,
     softmax_backward_of_columns,
@@ -274,7 +274,7 @@ def _build_norm_alone(
 
 _norms = Plans(_build_norm)
 _norms_alone = Plans(_build_norm_alone)
-_norm_gradients = Plans(launches.norm_gradient_plan)
+_norm_gradients = Plans(gradient_launches.norm_gradient_plan)
 
 
 def _normalized(

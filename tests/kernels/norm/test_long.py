@@ -8,8 +8,15 @@ import torch.nn.functional as F
 
 import gluon_kernels as kernels
 from gluon_core.errors import ShapeError
-from gluon_kernels.norm import composite, gated, loss_launches, ops, tilings, views
-from gluon_kernels.norm import launches as norm_launches
+from gluon_kernels.norm import (
+    composite,
+    gated,
+    gradient_launches,
+    loss_launches,
+    ops,
+    tilings,
+    views,
+)
 from gluon_kernels.topk import launches, sums
 
 pytestmark = [pytest.mark.once]
@@ -120,9 +127,9 @@ def test_topk_of_a_row_that_no_lists_divide(monkeypatch):
 @pytest.mark.parametrize("few", [0, 100])
 @pytest.mark.parametrize("name", ["rms_norm", "layer_norm", "residual"])
 def test_gradients_of_rows_whose_sums_no_program_keeps(name, few, monkeypatch):
-    monkeypatch.setattr(norm_launches, "MOST_SUMMED", 1)
-    monkeypatch.setattr(norm_launches, "FEW", few)
-    monkeypatch.setattr(norm_launches, "FEW_NARROW", few)
+    monkeypatch.setattr(gradient_launches, "MOST_SUMMED", 1)
+    monkeypatch.setattr(gradient_launches, "FEW", few)
+    monkeypatch.setattr(gradient_launches, "FEW_NARROW", few)
     ops._norm_gradients.forget()
     compare(name)
     ops._norm_gradients.forget()
@@ -130,11 +137,11 @@ def test_gradients_of_rows_whose_sums_no_program_keeps(name, few, monkeypatch):
 
 @pytest.mark.parametrize("walking", [True, False])
 def test_gradients_of_weights_over_shares_of_rows(walking, monkeypatch):
-    monkeypatch.setattr(norm_launches, "MOST_SUMMED", 1)
-    monkeypatch.setattr(norm_launches, "FEW", 0)
+    monkeypatch.setattr(gradient_launches, "MOST_SUMMED", 1)
+    monkeypatch.setattr(gradient_launches, "FEW", 0)
     if not walking:
-        monkeypatch.setattr(norm_launches, "walking_tiling", lambda *sizes: None)
-    monkeypatch.setattr(norm_launches, "multiprocessors", lambda tensor: 3)
+        monkeypatch.setattr(gradient_launches, "walking_tiling", lambda *sizes: None)
+    monkeypatch.setattr(gradient_launches, "multiprocessors", lambda tensor: 3)
     ops._norm_gradients.forget()
     x, grad = torch.randn(37, 2100), torch.randn(37, 2100)  # shares of 5 rows, tiles of 4
     results = []

@@ -14,7 +14,7 @@ from gluon_core.launch.jit import GluonJITFunction
 from gluon_core.registry.load import registry
 from gluon_kernels.norm import (
     gated,
-    launches,
+    gradient_launches,
     loss,
     loss_launches,
     ops,
@@ -292,7 +292,7 @@ def test_gradients_of_softmax(programs, way):
 
 @pytest.mark.parametrize("few", [0, 264])
 def test_gradients_of_norms(programs, way, few, monkeypatch):
-    monkeypatch.setattr(launches, "FEW_NARROW", few)
+    monkeypatch.setattr(gradient_launches, "FEW_NARROW", few)
 
     def rms(x, weight):
         return F.rms_norm(x, x.shape[-1:], weight, 1e-6)
@@ -331,14 +331,14 @@ def launches_of_gradients(count, columns, *, weight=True):
 def test_gradients_of_few_rows_take_one_launch(monkeypatch):
     assert launches_of_gradients(2, 4200) == 1  # rows that several programs would share
     assert launches_of_gradients(2, 13_001) == 3  # whose elements each have an address
-    monkeypatch.setattr(launches, "FEW", 6)
-    monkeypatch.setattr(launches, "FEW_NARROW", 4)
+    monkeypatch.setattr(gradient_launches, "FEW", 6)
+    monkeypatch.setattr(gradient_launches, "FEW_NARROW", 4)
     assert launches_of_gradients(6, 40) == launches_of_gradients(4, 41) == 1
     assert launches_of_gradients(7, 40) == launches_of_gradients(5, 41) == 2
     assert launches_of_gradients(7, 40, weight=False) == 1
-    monkeypatch.setattr(launches, "NEARBY", 6 * 300 * 2 * 32 - 1)
+    monkeypatch.setattr(gradient_launches, "NEARBY", 6 * 300 * 2 * 32 - 1)
     assert launches_of_gradients(6, 300) == 2
-    monkeypatch.setattr(launches, "MOST_SUMMED", 1)  # no program keeps sums of columns
+    monkeypatch.setattr(gradient_launches, "MOST_SUMMED", 1)  # no program keeps sums of columns
     assert launches_of_gradients(5, 300) == 1
     assert launches_of_gradients(6, 300) == 3
 

@@ -7,8 +7,7 @@ import torch
 import torch.nn.functional as F
 
 import gluon_kernels as kernels
-from gluon_kernels.norm import launches as norm_launches
-from gluon_kernels.norm import ops, rows, tilings
+from gluon_kernels.norm import gradient_launches, ops, rows, tilings
 from tests.kernels.launched import launches_of, on_target
 
 pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
@@ -114,8 +113,8 @@ def test_statistics_for_the_gradient(everywhere):
 @pytest.mark.parametrize("name", ["rms_norm", "layer_norm"])
 @pytest.mark.parametrize("few", [0, 512])  # rows up to which one launch has rows and columns
 def test_gradients(name, columns, dtype, count, apart, target, few, everywhere, monkeypatch):
-    monkeypatch.setattr(norm_launches, "FEW_NARROW", few)
-    monkeypatch.setattr(norm_launches, "multiprocessors", lambda tensor: 8)  # several rows each
+    monkeypatch.setattr(gradient_launches, "FEW_NARROW", few)
+    monkeypatch.setattr(gradient_launches, "multiprocessors", lambda tensor: 8)  # several rows each
     ours, theirs = CASES[name]
     torch.manual_seed(0)
     x = (torch.randn(count, columns + apart) * 2 + 1).to(dtype)[:, :columns]
