@@ -48,6 +48,7 @@ EAGER = 2e-3  # seconds that one loop of eager calls takes
 ROUNDS = 5  # at least
 MOST_ROUNDS = 20  # where times scatter
 SCATTER = 0.04  # of the median, between the quartiles
+NEAR = 1.5  # of the least time: those that are slower decide nothing
 COLD = 1.2e8  # bytes of the copies of arguments that no cache keeps
 COPIES = 16  # at most
 IN_CUTE = ("FlashAttention", "quack")  # rivals that compile kernels with CuTe DSL
@@ -177,14 +178,19 @@ def host(call: Call, seconds: float) -> Call:
 
 
 def medians(ways: dict[str, Call], most: int = MOST_ROUNDS) -> dict[str, float]:
-    """Return the median seconds of each, measured by turns in random order: in up to `most` rounds where the times of one of them scatter."""
+    """Return the median seconds of each, measured by turns in random order.
+
+    There are up to `most` rounds where the times of the fastest, or of one that is near, scatter.
+    """
     times: dict[str, list[float]] = {name: [] for name in ways}
     names = list(ways)
     for number in range(most):
         random.shuffle(names)
         for name in names:
             times[name].append(ways[name]())
-        if number + 1 >= ROUNDS and all(map(steady, times.values())):
+        bound = NEAR * min(map(min, times.values()))
+        near = [samples for samples in times.values() if min(samples) <= bound]
+        if number + 1 >= ROUNDS and all(map(steady, near)):
             break
     return {name: statistics.median(samples) for name, samples in times.items()}
 
