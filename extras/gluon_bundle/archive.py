@@ -23,8 +23,8 @@ def canonical(document: Any) -> bytes:
 
 
 def _in_order(members: Mapping[str, bytes]) -> list[str]:
-    first = [name for name in (MANIFEST, INDEX) if name in members]
-    return first + sorted(set(members) - set(first))
+    """Return the names with the index first, and the manifest, which has the hashes of the others, last."""
+    return sorted(members, key=lambda name: (name == MANIFEST, name != INDEX, name))
 
 
 def places(parts: Mapping[str, bytes]) -> dict[str, int]:
@@ -37,7 +37,7 @@ def places(parts: Mapping[str, bytes]) -> dict[str, int]:
 
 
 def pack(members: Mapping[str, bytes]) -> bytes:
-    """Return the bytes of a bundle: the manifest first, the index after it, the others by name."""
+    """Return the bytes of a bundle."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
         for name in _in_order(members):

@@ -1,17 +1,18 @@
 """`index.bin`: the manifest in a form that C reads without a parser of JSON, where it is in the file.
 
 Little-endian records that name each other, texts, and code objects of the file by their places, in bytes from the first
-record. Texts end with 0. `c/bundle_file.h` of gluon-runtime reads it, docs/bundles.md lists the records.
+record. Texts end with 0. `c/choice.h` of gluon-runtime reads it, docs/bundles.md lists the records.
 """
 
 from __future__ import annotations
 
 import json
 import struct
+import zlib
 from typing import Any, Mapping
 
 from gluon_bundle import archive
-from gluon_runtime.conditions import CONSTANT_SCORE, KINDS, Condition, condition
+from gluon_runtime.conditions import CONSTANT_SCORE, Condition, condition
 from gluon_runtime.manifest import (
     Constant,
     Described,
@@ -27,13 +28,12 @@ from gluon_runtime.manifest import (
 __all__ = ["MAGIC", "VERSION", "build"]
 
 MAGIC = b"GLBINDEX"
-VERSION = 5
+VERSION = 6
 _HEADER = struct.Struct("<8s3I")
 _KERNEL = struct.Struct("<6I")
-_FORM = struct.Struct("<29I")
-_CODE = struct.Struct("<2I")
-_CODE_IN_FORM = 8 * 4
-_OTHERS = {*KINDS} - {"integer", "unsigned"}
+_FORM = struct.Struct("<26I")
+_CODE = struct.Struct("<3I")
+_CODE_IN_FORM = 7 * 4
 
 
 class _Index:
@@ -85,20 +85,13 @@ def build(manifest: Manifest, parts: Mapping[str, bytes]) -> bytes:
     index.add(b"\0")
     behind = archive.places(parts)
     for place, member in codes.items():
-        code = len(index.data) + behind[member], len(parts[member])
+        code = len(index.data) + behind[member], len(parts[member]), zlib.crc32(parts[member])
         _CODE.pack_into(index.data, place + _CODE_IN_FORM, *code)
     return bytes(index.data)
 
 
-def _strict(known: Condition, code: str) -> Condition:
-    """Return the condition for programs in C, where an integer is neither an address nor a float."""
-    if "pointer" not in known.scores and code not in ("e", "bf16", "f", "d"):
-        return known
-    return known._replace(scores={k: known.scores[k] for k in known.scores.keys() & _OTHERS})
-
-
 def _constant(value: Any, constexpr: bool) -> Condition:
-    """Return the condition of a constant, which programs in C name by its text; the most of a number is the number."""
+    """Return the condition of a constant, which is known by its text; the most of a number is the number."""
     kinds, word = ["constant"], 0
     if constexpr:
         kinds.append("left out")
@@ -116,10 +109,10 @@ def _arguments(kernel: Kernel, form: Form, rules: Rules, index: _Index) -> list[
     fields, records = {field.path: field for field in form.packing.fields}, []
     for path, pattern in leaves_of(form.arguments):
         parameter, field = kernel.parameters[path[0]], fields.get(path)
-        offset, code, encoding = 0 if field is None else field.offset, 0, None
+        code, encoding = 0, None
         if isinstance(pattern, Value):
             assert field is not None
-            known = _strict(condition(parameter, pattern, rules), field.code)
+            known = condition(parameter, pattern, rules)
             number, text = 1, known.text
             code = ord("y") if field.code == "bf16" else ord(field.code)
         elif isinstance(pattern, Described):
@@ -131,13 +124,13 @@ def _arguments(kernel: Kernel, form: Form, rules: Rules, index: _Index) -> list[
             number, text = 0, text_of(pattern)
             known = _constant(pattern.value, parameter.constexpr)
         texts = index.text(text), index.text(spoken(pattern, rules))
-        records.append(known.packed(number, path[0], texts[0], code, offset, texts[1], encoding))
+        records.append(known.packed(number, path[0], texts[0], code, texts[1], encoding))
     return records
 
 
 def _facts(form: Form, manifest: Manifest, kernel: Kernel, index: _Index) -> list[int]:
     """Return the words of a form from its texts on, without the place of its code."""
-    launch, packing = form.launch, form.packing
+    launch = form.launch
     options = {name: form.options[name] for name in form.explicit}
     texts = (
         form.target,
@@ -145,12 +138,11 @@ def _facts(form: Form, manifest: Manifest, kernel: Kernel, index: _Index) -> lis
         form.architecture,
         launch.entry,
         json.dumps(options, sort_keys=True, separators=(",", ":")),
-        manifest.members[form.code],
     )
     arguments = _arguments(kernel, form, manifest.rules, index)
     return [
         *map(index.text, texts),
-        *(0, 0),
+        *(0, 0, 0),
         launch.num_warps,
         launch.warp_size,
         launch.num_ctas,
@@ -161,8 +153,6 @@ def _facts(form: Form, manifest: Manifest, kernel: Kernel, index: _Index) -> lis
         *(form.grid or (0, 0, 0)),
         *launch.global_scratch,
         *launch.profile_scratch,
-        packing.size,
-        *packing.scratch,
         index.add(*arguments),
         len(arguments),
     ]

@@ -156,7 +156,6 @@ static gb_status set_up(gb_device *self, void *function, const gb_form_info *inf
 
 static gb_status load(gb_device *self, const gb_form *form, const gb_form_info *info, void **function, gb_error *error)
 {
-    char digest[DIGITS + 1];
     void *module = NULL;
     int status;
     for (Loaded *loaded = self->loaded; loaded != NULL; loaded = loaded->next)
@@ -164,9 +163,8 @@ static gb_status load(gb_device *self, const gb_form *form, const gb_form_info *
             *function = loaded->function;
             return GB_OK;
         }
-    digest_of(info->code, info->code_size, digest);
-    if (strcmp(digest, TEXT(form, DIGEST)) != 0)
-        return fail(error, GB_HASH, "the code of %s was exchanged: its sha256 is %s", info->entry, digest);
+    if (checksum_of(info->code, info->code_size) != form->checksum)
+        return fail(error, GB_DAMAGED, "the code of %s is damaged or was exchanged", info->entry);
     if ((status = self->calls[LOAD](&module, info->code)) ||
         (status = self->calls[FIND](function, module, info->entry)))
         return fail(error, GB_DRIVER, "%s cannot be loaded: error %d of the driver", info->entry, status);

@@ -9,7 +9,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#define VERSION 21     /* of this interface; native.py takes no other */
+#define VERSION 22     /* of this interface; native.py takes no other */
 #define MAX_KINDS 512  /* letters that describe the arguments, brackets of tuples included */
 #define MAX_PARAMETERS 128
 #define DEVICE_CPU 1    /* DLPack's numbers */
@@ -78,17 +78,53 @@ static PyObject *teach(PyObject *Py_UNUSED(module), PyObject *cls)
 }
 
 /* See the methods. */
-static PyObject *score(PyObject *Py_UNUSED(module), PyObject *args)
+static PyObject *open_index(PyObject *Py_UNUSED(module), PyObject *index)
 {
-    const char *row, *expected;
-    Py_ssize_t size;
-    int points, kind;
-    gb_value value = gb_left_out();
-    if (!PyArg_ParseTuple(args, "y#siKzK", &row, &size, &expected, &kind, &value.bits, &value.text, &value.size))
+    gb_bundle bundle = {(const Header *)PyBytes_AsString(index), (size_t)PyBytes_Size(index), SIZE_MAX, NULL};
+    if (!PyErr_Occurred() && !is_index(&bundle))
+        PyErr_SetString(PyExc_ValueError, "the index of the bundle is not as this release reads it");
+    return PyErr_Occurred() ? NULL : Py_BuildValue("y#O", &bundle, sizeof bundle, index);
+}
+
+/* Read (kind, bits, real, text, size, (shape, strides, box)); the text of a descriptor is its element type. */
+static int read_choice(PyObject *item, gb_value *value, gb_descriptor *it)
+{
+    PyObject *shape, *strides, *box;
+    int64_t sizes[RANK] = {0};
+    int kind;
+    if (!PyArg_ParseTuple(item, "iKdzK(OOO)", &kind, &value->bits, &value->real, &value->text, &value->size, &shape,
+                          &strides, &box))
+        return -1;
+    value->kind = (gb_kind)kind;
+    if (kind != GB_DESCRIPTOR)
+        return 0;
+    *it = (gb_descriptor){.address = (void *)(uintptr_t)value->bits, .type = value->text};
+    int rank = read_extents(shape, (int64_t *)it->shape), same = read_extents(strides, (int64_t *)it->strides) == rank;
+    it->rank = same && read_extents(box, sizes) >= 0 ? (uint32_t)rank : 0;
+    for (int i = 0; i < RANK; i++)
+        it->box[i] = (uint32_t)sizes[i];
+    value->bits = (uint64_t)(uintptr_t)it;
+    return 0;
+}
+
+static PyObject *fit(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *index, *list;
+    Py_ssize_t kernel_number, form_number, count;
+    gb_value values[MAX_KINDS];
+    gb_descriptor descriptors[MAX_KINDS];
+    if (!PyArg_ParseTuple(args, "O!nnO!", &PyTuple_Type, &index, &kernel_number, &form_number, &PyList_Type, &list))
         return NULL;
-    value.kind = (gb_kind)kind;
-    points = size == sizeof(ArgumentRow) ? score_value((const ArgumentRow *)row, expected, &value) : UNFIT;
-    return points == UNFIT ? Py_BuildValue("") : PyLong_FromLong(points);
+    const gb_bundle *bundle = content(index, sizeof *bundle);
+    const gb_kernel *kernel = bundle == NULL ? NULL : kernel_at(bundle, (size_t)kernel_number);
+    const gb_form *form = kernel == NULL ? NULL : form_at(kernel, (size_t)form_number);
+    if (form == NULL || (count = PyList_Size(list)) > MAX_KINDS)
+        return PyErr_Format(PyExc_IndexError, "not in the index");
+    for (Py_ssize_t i = 0; i < count; i++)
+        if (read_choice(PyList_GetItem(list, i), &values[i], &descriptors[i]) < 0)
+            return NULL;
+    Fit fit = fit_of(form, values, (size_t)count);
+    return Py_BuildValue("IiI", fit.wrong, -fit.points, fit.first);
 }
 
 #include "calls.h"
@@ -109,11 +145,12 @@ static PyMethodDef methods[] = {
     {"learn_descriptor", (PyCFunction)(void (*)(void))learn_descriptor, METH_FASTCALL,
      "learn_descriptor(descriptor, base, block_shape, layout, padding, rounded)\n\n"
      "Describe tensors like this base without checking; False where C cannot tell them."},
+    {"open", open_index, METH_O, "open(index)\n\nReturn the index of a bundle for `fit`, see choice.h. Raise ValueError for another."},
     {"refill", refill, METH_VARARGS,
      "refill(handle, arguments, marks, fallback)\n\nReturn `handle(*tensors)`, which launches with tensors in place\n"
      "of `marks`, integers among the arguments or bases of descriptors; None where C cannot."},
-    {"score", score, METH_VARARGS,
-     "score(row, text, kind, bits, element, size)\n\nReturn the score of a `gb_value`, see choice.h; None for none."},
+    {"fit", fit, METH_VARARGS,
+     "fit(index, kernel, form, values)\n\nReturn how many arguments do not fit a form, its points below 0, and the first of them."},
     {"signature", (PyCFunction)(void (*)(void))signature, METH_FASTCALL,
      "signature(*tensors)\n\nReturn the facts of tensors as bytes, see launches.h; None where C cannot read one, or a CPU has it."},
     {"teach", teach, METH_O,

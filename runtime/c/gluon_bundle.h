@@ -26,11 +26,9 @@ extern "C" {
 
 typedef enum {
     GB_OK = 0,
-    GB_FORMAT,    /* no such file, no bundle, or not as the format says */
-    GB_VERSION,   /* of another version of the format */
-    GB_TRUNCATED, /* the end of the file is missing */
-    GB_DAMAGED,   /* the file does not have the hash that it carries */
-    GB_HASH,      /* a code object has another hash than is stated for it */
+    GB_FORMAT,    /* no such file, or no bundle */
+    GB_VERSION,   /* with an index of another version */
+    GB_DAMAGED,   /* the index or a code object has another checksum, or the end of the file is missing */
     GB_KERNEL,    /* no kernel of that name */
     GB_TARGET,    /* no code for the device's architecture */
     GB_MISSING,   /* no form fits the arguments */
@@ -53,14 +51,12 @@ typedef struct gb_device gb_device;
 
 /* -- bundles ------------------------------------------------------------------------------------- */
 
-/* Reads a bundle and checks its hash. */
+/* Reads a bundle and checks its index; a code object is checked when it is loaded. */
 gb_bundle *gb_open(const char *path, gb_error *error);
 /* The same for a bundle in memory, which must stay there. */
 gb_bundle *gb_open_memory(const void *data, size_t size, gb_error *error);
 /* Frees a bundle; devices that were opened for it must be closed before. */
 void gb_close(gb_bundle *bundle);
-/* The sha256 of the bundle, 64 hexadecimal digits. */
-const char *gb_digest(const gb_bundle *bundle);
 
 size_t gb_kernel_count(const gb_bundle *bundle);
 const gb_kernel *gb_kernel_at(const gb_bundle *bundle, size_t index);
@@ -78,7 +74,6 @@ typedef struct {
     int has_grid;
     uint32_t grid[3];
     uint32_t global_scratch[2], profile_scratch[2]; /* bytes per block, alignment */
-    uint32_t buffer_size;                           /* bytes of the packed arguments */
     const void *code;
     size_t code_size;
 } gb_form_info;
@@ -159,11 +154,6 @@ static inline gb_value gb_left_out(void) { return gb_value_of(GB_LEFT_OUT, 0, 0,
 /* The form for these arguments on an architecture ("sm_90") of a driver ("cuda", "hip"). */
 const gb_form *gb_select(const gb_kernel *kernel, const char *driver, const char *architecture,
                          const gb_value *values, size_t count, gb_error *error);
-
-/* Writes the arguments of a form into `buffer`, which has `buffer_size` bytes and is aligned to 8. The 128
- * bytes of a descriptor's map are left 0: a launch lets the driver make it. */
-gb_status gb_pack(const gb_form *form, const gb_value *values, size_t count, void *buffer,
-                  gb_error *error);
 
 /* -- launching ----------------------------------------------------------------------------------- */
 

@@ -5,7 +5,7 @@
     kernels = open_bundle("kernels.glb")
     kernels["matmul"][grid](a, b, c, m, n, k)
 
-Arguments are torch tensors, anything with `__cuda_array_interface__` or DLPack, `Pointer(address)`,
+Arguments are torch tensors, anything with DLPack, `Pointer(address)`,
 `TensorDescriptor(tensor)`, and numbers. The format is described in docs/bundles.md of Gluon Core.
 """
 

@@ -1,14 +1,12 @@
 """Tensors and arrays of other libraries: where they are, and of which elements.
 
-They are known by their interface: `data_ptr()` and `dtype`, `__cuda_array_interface__`, or DLPack. No array
-library is imported.
+They are known by their interface: `data_ptr()` and `dtype`, or DLPack. No array library is imported.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
-import math
 import re
 import struct
 from dataclasses import dataclass
@@ -17,7 +15,7 @@ from typing import Any, Optional
 from gluon_runtime.errors import BundleArgumentError
 from gluon_runtime.rules import storage_size
 
-__all__ = ["Pointer", "dtype_name", "from_dlpack", "from_interface", "from_tensor", "width_of"]
+__all__ = ["Pointer", "dtype_name", "from_dlpack", "from_tensor", "width_of"]
 
 
 @dataclass(frozen=True)
@@ -37,6 +35,9 @@ class Pointer:
     size: Optional[int] = None
     device: Optional[tuple[str, int]] = None
     owner: Any = None
+
+    def __repr__(self) -> str:
+        return f"Pointer({self.address:#x}, {self.dtype!r}, size={self.size}, device={self.device})"
 
     def data_ptr(self) -> int:
         return self.address
@@ -63,7 +64,6 @@ _NAMES = {
     "double": "fp64",
     "float64": "fp64",
 }
-_TYPESTR = {"f": "float", "i": "int", "u": "uint", "b": "bool"}
 _DLPACK = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 6: "bool"}
 
 
@@ -81,17 +81,8 @@ def dtype_name(dtype: Any) -> str:
     return name
 
 
-def width_of(dtype: Optional[str]) -> int:
-    """Return the bytes of an element.
-
-    Raises:
-        BundleArgumentError: the element type is unknown.
-    """
-    if dtype is None:
-        raise BundleArgumentError(
-            "a descriptor needs an element type",
-            remedy='Say it: Pointer(address, "fp16").',
-        )
+def width_of(dtype: str) -> int:
+    """Return the bytes of an element."""
     bits = re.match(r"[a-z]+(\d+)", dtype)
     return max(1, int(bits[1]) // 8) if bits else 1
 
@@ -109,31 +100,6 @@ def from_tensor(value: Any) -> Pointer:
     return Pointer(address, dtype_name(value.dtype), storage_size(value), where, value)
 
 
-def from_interface(value: Any) -> Pointer:
-    fields = value.__cuda_array_interface__
-    text = str(fields["typestr"])
-    if text[:1] == ">":
-        raise BundleArgumentError("arrays must be in native byte order", got=text)
-    width = int(text[2:])
-    name = _element(_TYPESTR.get(text[1:2]), 8 * width, text)
-    size = _extent(fields["shape"], fields.get("strides"), width)
-    return Pointer(int(fields["data"][0]), name, size, ("cuda", -1), value)
-
-
-def _element(kind: Optional[str], bits: int, text: str) -> str:
-    """Return the short name of elements that `text` describes; `kind` is None for those that no kernel takes."""
-    return dtype_name(text if kind is None else kind if kind == "bool" else f"{kind}{bits}")
-
-
-def _extent(shape: Any, strides: Any, width: int) -> int:
-    """Return the bytes from the first element to the end of the last; `strides` in bytes."""
-    if 0 in shape:
-        return 0
-    if strides is None:
-        return width * math.prod(map(int, shape))
-    return width + sum((int(n) - 1) * abs(int(s)) for n, s in zip(shape, strides))
-
-
 _DLTENSOR = struct.Struct("PiiiBBHPPQ")  # DLPack's `DLTensor`, the head of the content of a capsule
 _PLACES = {1: "cpu", 2: "cuda", 10: "cuda"}  # kDLCPU, kDLCUDA; torch calls ROCm's cuda as well
 
@@ -148,11 +114,9 @@ def from_dlpack(value: Any) -> Pointer:
         raise BundleArgumentError(
             "the array cannot be taken through DLPack", got=f"{type(value).__name__}: {error}"
         ) from error
-    start, place, index, rank, code, bits, lanes, sizes, steps, offset = _DLTENSOR.unpack(head)
-    name = _element(_DLPACK.get(code) if lanes == 1 else None, bits, f"DLPack code {code}")
-    extents, width = ctypes.c_int64 * rank, bits // 8
-    strides = [width * step for step in extents.from_address(steps)] if steps else None
-    size = _extent(extents.from_address(sizes) if rank else (), strides, width)
+    start, place, index, _, code, bits, lanes, _, _, offset = _DLTENSOR.unpack(head)
+    kind = _DLPACK.get(code if lanes == 1 else -1, f"DLPack code {code}, ")
+    name = dtype_name(kind if kind == "bool" else f"{kind}{bits}")
     where = (_PLACES.get(place, f"DLPack {place}"), index)
     owner = (value, capsule)  # the capsule frees the tensor when it goes
-    return Pointer(start + offset, name, size, where, owner)
+    return Pointer(start + offset, name, storage_size(value), where, owner)

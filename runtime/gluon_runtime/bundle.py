@@ -6,10 +6,10 @@ import json
 import os
 from typing import Any, Iterator, Mapping, Optional, Union
 
-from gluon_runtime import container, drivers
+from gluon_runtime import container, drivers, native
 from gluon_runtime import manifest as manifests
 from gluon_runtime.driver import Driver
-from gluon_runtime.errors import BundleHashError, BundleKernelError
+from gluon_runtime.errors import BundleFormatError, BundleHashError, BundleKernelError
 from gluon_runtime.kernel import BundledKernel, Grid
 
 __all__ = ["Bundle", "BundledKernel", "Grid", "open_bundle"]
@@ -41,6 +41,7 @@ class Bundle(Mapping[str, "BundledKernel"]):
         path: of the file.
         digest: its sha256.
         manifest: all that it says of itself.
+        index: the same for the engine in C.
         members: name -> bytes of the parts of the file.
     """
 
@@ -53,10 +54,13 @@ class Bundle(Mapping[str, "BundledKernel"]):
             if member not in self.members:
                 raise BundleHashError("a part is missing", argument=f"{path}:{member}")
         self._driver = driver
-        self._kernels = {
-            name: BundledKernel(self, name, kernel)
-            for name, kernel in self.manifest.kernels.items()
-        }
+        try:
+            self.index = native.engine.open(self.member(container.INDEX))
+        except ValueError as error:
+            raise BundleFormatError(str(error), argument=path, remedy="Build it anew.") from None
+        kernels = self.manifest.kernels
+        numbers = {name: number for number, name in enumerate(sorted(kernels))}
+        self._kernels = {n: BundledKernel(self, n, kernels[n], numbers[n]) for n in kernels}
 
     @property
     def driver(self) -> Driver:

@@ -13,7 +13,7 @@ from gluon_runtime.manifest import Parameter, Rules, TensorMap, Value
 
 __all__ = ["CONSTANT_SCORE", "KINDS", "Condition", "condition", "map_kind"]
 
-_ARGUMENT = struct.Struct("<7I8bqQqQQ48s")
+_ARGUMENT = struct.Struct("<6I8bqQqQQ48s")
 
 # The kinds of values in C, `gb_kind`, and the score of one that code does not take.
 KINDS = ("pointer", "integer", "unsigned", "real", "boolean", "constant", "left out", "descriptor")
@@ -48,7 +48,6 @@ class Condition(NamedTuple):
         parameter: int = 0,
         text: int = 0,
         code: int = 0,
-        offset: int = 0,
         words: int = 0,
         encoding: Optional[TensorMap] = None,
     ) -> bytes:
@@ -57,7 +56,7 @@ class Condition(NamedTuple):
         least, most = (-(2**63), 0) * 2, (2**63 - 1, 2**64 - 1) * 2
         limits = zip(least, (*self.within, *self.narrower), most)
         clamped = [max(low, min(number, high)) for low, number, high in limits]
-        head = (parameter, kind, text, code, offset, self.divisor, words)
+        head = (parameter, kind, text, code, self.divisor, words)
         return _ARGUMENT.pack(
             *head, *scores, *clamped, self.small, map_kind(encoding) if encoding else b""
         )

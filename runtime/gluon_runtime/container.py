@@ -45,7 +45,7 @@ MIDDLE = b" sha256="
 DIGITS = 64
 _START = b"PK\x03\x04"
 _LOCAL = struct.Struct("<4s5H3I2H")  # the header before each member
-_FIRST = MANIFEST.encode()
+_FIRST = INDEX.encode()
 
 
 class Container:

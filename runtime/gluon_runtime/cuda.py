@@ -14,7 +14,7 @@ from gluon_runtime.driver import Loaded, torch_cuda, torch_stream
 from gluon_runtime.errors import BundleDeviceError, BundleDriverError
 from gluon_runtime.libcuda import CudaCalls
 from gluon_runtime.manifest import Form, Launch, TensorMap
-from gluon_runtime.values import Spread
+from gluon_runtime.values import TensorDescriptor
 
 __all__ = ["CudaDriver", "open_driver"]
 
@@ -82,15 +82,16 @@ class CudaDriver(CudaCalls):
         facts = grid, launch.num_ctas, launch.threads, launch.shared
         self.refuse_launch(status, device, last, facts, argument=launch.entry)
 
-    def tensor_map(self, device: int, kind: TensorMap, value: Spread) -> bytes:
+    def tensor_map(self, device: int, kind: TensorMap, value: TensorDescriptor) -> bytes:
         self.ensure_context(device)
-        tensor = (value.base.address, value.shape, value.strides)
+        shape, strides = value.shape or (), value.strides or ()
+        tensor = (value.base.address, shape, strides)
         modes = (value.round_f32_to_tf32, value.padding == "nan")
         status, encoded = self.encode_tiled(kind, *tensor, *modes)
         if status:
             raise BundleDriverError(
                 "the driver cannot encode the descriptor",
-                argument=f"{list(value.shape)} elements with strides {list(value.strides)}",
+                argument=f"{list(shape)} elements with strides {list(strides)}",
                 expected=f"a tensor for copies of {list(kind.box)} elements of {kind.element_bytes} bytes",
                 got=self.error_text(status),
             )

@@ -7,7 +7,7 @@ from typing import Any, Callable, NamedTuple, Optional, Protocol
 
 from gluon_runtime.arrays import Pointer
 from gluon_runtime.manifest import Form, Launch, TensorMap
-from gluon_runtime.values import Spread
+from gluon_runtime.values import TensorDescriptor
 
 __all__ = ["Block", "Driver", "Loaded", "torch_stream"]
 
@@ -61,7 +61,7 @@ class Driver(Protocol):
             last: return instead where another try may help; then it is made, the last one.
         """
 
-    def tensor_map(self, device: int, kind: TensorMap, value: Spread) -> bytes:
+    def tensor_map(self, device: int, kind: TensorMap, value: TensorDescriptor) -> bytes:
         """Return the map that a kernel takes for a descriptor, 128 bytes."""
 
     def allocate(self, device: int, size: int, stream: int) -> int:

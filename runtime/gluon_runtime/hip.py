@@ -13,7 +13,7 @@ from gluon_runtime.driver import Loaded, torch_cuda, torch_stream
 from gluon_runtime.errors import BundleDriverError, BundleTargetError
 from gluon_runtime.libcuda import Config
 from gluon_runtime.manifest import Form, Launch, TensorMap
-from gluon_runtime.values import Spread
+from gluon_runtime.values import TensorDescriptor
 
 __all__ = ["HipDriver", "open_driver"]
 
@@ -123,7 +123,7 @@ class HipDriver:
     ) -> None:
         """Do nothing: `_launch` raises the error."""
 
-    def tensor_map(self, device: int, kind: TensorMap, value: Spread) -> bytes:
+    def tensor_map(self, device: int, kind: TensorMap, value: TensorDescriptor) -> bytes:
         raise BundleTargetError("kernels for AMD GPUs take no tensor maps", argument=str(kind))
 
     def allocate(self, device: int, size: int, stream: int) -> int:

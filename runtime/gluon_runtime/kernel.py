@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import operator
-import struct
 import threading
-from functools import reduce
 from typing import Any, Callable, Iterator, Mapping, Optional, Sequence, Union
 
 from gluon_runtime import manifest as manifests
@@ -22,7 +19,7 @@ from gluon_runtime.errors import (
 from gluon_runtime.manifest import Constant, Form, Kernel
 from gluon_runtime.rules import ABSENT, ALIGN, CONSTANT, SPECIALIZE, WIDTH, Parameter
 from gluon_runtime.select import Choice
-from gluon_runtime.values import Pointer, Spread, kind_of, look
+from gluon_runtime.values import Pointer, TensorDescriptor, look
 
 __all__ = ["BundledKernel", "Grid"]
 
@@ -36,10 +33,10 @@ class _Loaded:
         engine: the launch in C; None where each call must come to Python.
     """
 
-    def __init__(self, driver: Driver, form: Form, device: int, code: bytes, names: Sequence[str]):
-        self._names = names
-        self.form, self._driver, self._device = form, driver, device
-        self.loaded = driver.load(device, code, form.launch)
+    def __init__(self, kernel: BundledKernel, form: Form, device: int):
+        driver = kernel.bundle.driver
+        self.form, self._kernel, self._driver, self._device = form, kernel, driver, device
+        self.loaded = driver.load(device, kernel.bundle.member(form.code), form.launch)
         launch, parts = form.launch, driver.parts(self.loaded, form)
         maps = [field.map for field in form.packing.fields if field.map is not None]
         needs_scratch = launch.global_scratch[0] or launch.profile_scratch[0]
@@ -68,21 +65,11 @@ class _Loaded:
             except (TypeError, OverflowError, AttributeError) as error:
                 if getattr(error.__traceback__, "tb_next", None):  # of a driver
                     raise
-                raise self._misfit(arguments, error) from error
+                Choice(self._kernel, arguments, {}).among([self.form])  # names the argument
+                raise BundleArgumentError(str(error)) from error
             if not status:
                 return
             self._driver.refuse(status, self.form.launch, self._device, sizes, last)
-
-    def _misfit(self, arguments: Sequence[Any], error: Exception) -> BundleArgumentError:
-        for field in [field for field in self.form.packing.fields if field.map is None]:
-            value = reduce(operator.getitem, field.path, arguments)
-            try:
-                code = "f" if field.code == "bf16" else field.code
-                struct.pack(code, getattr(value, "address", value))
-            except (struct.error, OverflowError, TypeError) as reason:
-                name = self._names[field.path[0]]
-                return BundleArgumentError(str(reason), argument=name, got=repr(value))
-        return BundleArgumentError(str(error))
 
     def _allocate(self, programs: int, stream: int) -> tuple[int, int, Any]:
         """Return the addresses of global and profile scratch memory, and the objects that keep it."""
@@ -102,13 +89,18 @@ class BundledKernel(Calls):
 
     Args:
         bundle: the `Bundle` that it is in.
+        number: its place in the index.
+
+    Attributes:
+        places: key of a form -> place of the kernel and the form in the index.
     """
 
     grid_error = BundleGridError
 
-    def __init__(self, bundle: Any, name: str, kernel: Kernel):
+    def __init__(self, bundle: Any, name: str, kernel: Kernel, number: int):
         self.bundle = bundle
         self.kernel = kernel
+        self.places = {form.key: (number, i) for i, form in enumerate(kernel.forms)}
         leaves = [leaf for form in kernel.forms for _, leaf in manifests.leaves_of(form.arguments)]
         self._ranged = any(getattr(pattern, "small", False) for pattern in leaves)
         self._loaded: dict[tuple[str, int], _Loaded] = {}
@@ -178,14 +170,11 @@ class BundledKernel(Calls):
         seen = list(map(self._look, self.kernel.parameters, passed))
         self.check(tuple(seen), options, CONSTANT)
         driver, device = self.bundle.driver, self._device(seen)
-        choice = Choice(self.name, self.kernel, seen, options, self.rules)
-        form = choice.among(self._forms_for(device))
+        form = Choice(self, seen, options).among(self._forms_for(device))
         with self._lock:
             loaded = self._loaded.get((form.key, device))
             if loaded is None:
-                code = self.bundle.member(form.code)
-                loaded = _Loaded(driver, form, device, code, self.names)
-                self._loaded[form.key, device] = loaded
+                loaded = self._loaded[form.key, device] = _Loaded(self, form, device)
         constants = tuple(getattr(pattern, "value", None) for pattern in form.arguments)
         return Hit(loaded, driver.stream, device, None, form.grid, constants)
 
@@ -193,21 +182,11 @@ class BundledKernel(Calls):
         """Return an argument as the choice and the engine take it, or `ABSENT`."""
         if parameter.constexpr or value is ABSENT:
             return value
-        argument = f"{self.name}({parameter.name})"
         try:
-            seen = look(value)
+            return look(value)
         except BundleArgumentError as error:
-            error.argument = argument
+            error.argument = f"{self.name}({parameter.name})"
             raise
-        if not kind_of(seen):
-            raise BundleArgumentError(
-                "kernels cannot take a value of this type",
-                argument=argument,
-                expected="a tensor, an array with __cuda_array_interface__ or __dlpack__, an int, "
-                "float, bool, None, tuple, gluon_runtime.TensorDescriptor or Pointer",
-                got=type(value).__name__,
-            )
-        return seen
 
     def _device(self, seen: Sequence[Any]) -> int:
         """Return the index of the device that holds the arguments.
@@ -255,7 +234,7 @@ class BundledKernel(Calls):
 
 def _placed(name: str, seen: Any) -> Iterator[tuple[str, Any]]:
     """Yield the pointers whose place is known, by names."""
-    pointer = seen.base if isinstance(seen, Spread) else seen
+    pointer = seen.base if isinstance(seen, TensorDescriptor) else seen
     for index, item in enumerate(seen if isinstance(seen, tuple) else ()):
         yield from _placed(f"{name}[{index}]", item)
     if isinstance(pointer, Pointer) and pointer.device is not None:

@@ -420,7 +420,7 @@ def spoken(pattern: Pattern, rules: Rules) -> str:
         return f"constant {pattern.value if pattern.opaque else repr(pattern.value)}"
     if isinstance(pattern, Described):
         rank = "" if pattern.rank == len(pattern.block) else f" of rank {pattern.rank}"
-        return f"{pattern.text}{rank}"
+        return f"{pattern.text}{rank}, rows at multiples of 16 bytes"
     divisible = f" divisible by {rules.divisibility}" if pattern.divisible else ""
     return pattern.type + divisible + f" into at most {rules.small} bytes" * pattern.small
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
 from dataclasses import dataclass
 from typing import Any, Optional, Sequence
 
-from gluon_runtime.arrays import Pointer, from_dlpack, from_interface, from_tensor, width_of
+from gluon_runtime.arrays import Pointer, from_dlpack, from_tensor, width_of
 from gluon_runtime.errors import BundleArgumentError
 from gluon_runtime.rules import plain_kind
 
-__all__ = ["Pointer", "Spread", "TensorDescriptor", "kind_of", "look"]
+__all__ = ["Pointer", "TensorDescriptor", "kind_of", "look"]
 
 
 @dataclass(frozen=True)
@@ -34,35 +33,19 @@ class TensorDescriptor:
     round_f32_to_tf32: bool = False
 
 
-@dataclass(frozen=True)
-class Spread(TensorDescriptor):
-    """A descriptor that was looked at: its base is a `Pointer`, and no shape or stride is left open.
-
-    Args:
-        layout: of the box, as Python prints it; None where the form decides.
-    """
-
-    shape: tuple[int, ...] = ()
-    strides: tuple[int, ...] = ()
-    layout: Optional[str] = None
-
-
 def look(value: Any) -> Any:
-    """Return an argument as the engine takes it, with all that the choice of the code depends on: a `Pointer`, a `Spread`, a
-    plain value of Python, a tuple of these, or the object that kernels only take as a constant."""
+    """Return an argument as the engine takes it, with all that the choice of the code depends on: a `Pointer`, a
+    `TensorDescriptor` of one with shape and strides, a plain value of Python, a tuple of these, or the object that
+    kernels only take as a constant."""
     kind = kind_of(value)
+    if hasattr(value, "block_shape") and hasattr(value, "base"):  # Gluon Core's own, too
+        return _spread(value, look(value.base))
     if kind == "tuple":
         return tuple(map(look, value))
     if kind:
         return int(value) if kind == "int" else value
-    if isinstance(value, ctypes.c_void_p):
-        return Pointer(value.value or 0)
-    if hasattr(value, "block_shape") and hasattr(value, "base"):  # Gluon Core's own, too
-        return _spread(value, look(value.base))
     if hasattr(value, "data_ptr") and hasattr(value, "dtype"):
         return from_tensor(value)
-    if hasattr(value, "__cuda_array_interface__"):
-        return from_interface(value)
     if hasattr(value, "__dlpack__") and not isinstance(value, type):
         return from_dlpack(value)
     return value
@@ -72,55 +55,33 @@ def kind_of(seen: Any) -> str:
     """Return `pointer`, `descriptor` or a name of `PLAIN` for what `look` returned, "" for an object."""
     if isinstance(seen, Pointer):
         return "pointer"
-    return "descriptor" if isinstance(seen, Spread) else plain_kind(seen)
+    return "descriptor" if isinstance(seen, TensorDescriptor) else plain_kind(seen)
 
 
-def _spread(value: Any, base: Any) -> Spread:
+def _spread(value: Any, base: Any) -> TensorDescriptor:
     """Return a `TensorDescriptor`, or a descriptor of Gluon Core, with all that `base` says of its tensor.
 
     Raises:
         BundleArgumentError: kernels cannot take it.
     """
-    if not isinstance(base, Pointer):
+    shape = getattr(value.base, "shape", None) if value.shape is None else value.shape
+    sizes, box = tuple(map(int, shape or ())), value.block_shape
+    strides: tuple[int, ...] = ()
+    if isinstance(base, Pointer) and sizes:
+        strides = tuple(map(int, _strides(value, sizes, base.dtype)))
+    if strides[-1:] != (1,) or value.padding not in ("zero", "nan"):
         raise BundleArgumentError(
             "not a tensor to describe",
-            expected="a tensor, an array or a gluon_runtime.Pointer",
-            got=type(value.base).__name__,
+            expected="a tensor, array or gluon_runtime.Pointer with a shape, whose last stride is 1, and the padding "
+            "'zero' or 'nan'",
+            got=f"{type(value.base).__name__} of shape {shape}, strides {strides}, padding {value.padding!r}",
         )
-    shape = getattr(value.base, "shape", None) if value.shape is None else value.shape
-    sizes = tuple(map(int, shape or ()))
-    strides = tuple(map(int, _strides(value, sizes, base.dtype)))
-    width = width_of(base.dtype)
-    mistake, expected, got = "", None, repr(strides)
-    if not 1 <= len(sizes) <= 5 or min(sizes) < 1:
-        mistake, got = (
-            "a descriptor has 1 to 5 dimensions, each of an element at least",
-            repr(shape),
-        )
-    elif len(strides) != len(sizes) or strides[-1] != 1 or min(strides) < 0:
-        mistake = "a descriptor has one stride for each dimension, the last of them 1"
-    elif base.address % 16 or any(step * width % 16 for step in strides[:-1]):
-        mistake = (
-            "a tensor that is described must begin, and each of its rows, at a multiple of 16 bytes"
-        )
-        got = f"{base.address:#x} with strides {strides} of {width} bytes"
-    elif value.padding not in ("zero", "nan"):
-        mistake, expected, got = "unsupported padding", "'zero' or 'nan'", repr(value.padding)
-    if mistake:
-        raise BundleArgumentError(mistake, expected=expected, got=got)
-    layout, box = getattr(value, "layout", None), value.block_shape
-    return Spread(
-        base,
-        sizes,
-        strides,
-        None if box is None else tuple(map(int, box)),
-        value.padding,
-        bool(getattr(value, "round_f32_to_tf32", False)),
-        None if layout is None else repr(layout),
-    )
+    boxes = None if box is None else tuple(map(int, box))
+    rounded = bool(getattr(value, "round_f32_to_tf32", False))
+    return TensorDescriptor(base, sizes, strides, boxes, value.padding, rounded)
 
 
-def _strides(value: Any, shape: tuple[int, ...], dtype: Optional[str]) -> Any:
+def _strides(value: Any, shape: tuple[int, ...], dtype: Any) -> Any:
     """Return the strides in elements."""
     if value.strides is not None:
         return value.strides

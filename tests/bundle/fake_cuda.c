@@ -80,6 +80,16 @@ int cuTensorMapEncodeTiled(unsigned char *map, unsigned type, unsigned rank, voi
     printf("\n");
     return answer("cuTensorMapEncodeTiled");
 }
+/* Arguments of the sizes that FAKE_SIZES lists. */
+static void bytes_of(void **pointers, const char *sizes)
+{
+    for (int i = 0, size, read; sscanf(sizes, "%d,%n", &size, &read) == 1; sizes += read, i++) {
+        printf(" ");
+        for (int b = 0; b < size; b++)
+            printf("%02x", ((unsigned char *)pointers[i])[b]);
+    }
+    printf("\n");
+}
 /* Two descriptors of two dimensions and an int. */
 static void described(void **pointers)
 {
@@ -102,6 +112,10 @@ int cuLaunchKernelEx(const Config *config, void *function, void **pointers, void
            config->stream, (void *)extra);
     for (i = 0; i < config->count; i++)
         printf(" %u=%u", attributes[i].id, attributes[i].value[0]);
+    if (getenv("FAKE_SIZES") != NULL) {
+        bytes_of(pointers, getenv("FAKE_SIZES"));
+        return answer("cuLaunchKernelEx");
+    }
     if (getenv("FAKE_DESCRIBED") != NULL) {
         described(pointers);
         return answer("cuLaunchKernelEx");

@@ -12,7 +12,7 @@ static int check(int count, char **paths)
     for (i = 0; i < count; i++) {
         gb_error error;
         gb_bundle *bundle = gb_open(paths[i], &error);
-        printf("%d %s\n", error.status, bundle ? gb_digest(bundle) : error.text);
+        printf("%d %s\n", error.status, error.text);
         gb_close(bundle);
     }
     return 0;
@@ -34,9 +34,9 @@ static int list(const char *path)
         for (f = 0; f < gb_form_count(kernel); f++) {
             gb_form_info i;
             gb_form_get(gb_form_at(kernel, f), &i);
-            printf("form %s %s %s %s %s %u %u %u %u %d %u,%u,%u %u %zu\n", i.target, i.driver,
+            printf("form %s %s %s %s %s %u %u %u %u %d %u,%u,%u %zu\n", i.target, i.driver,
                    i.architecture, i.entry, i.options, i.num_warps, i.warp_size, i.num_ctas, i.shared,
-                   i.has_grid, i.grid[0], i.grid[1], i.grid[2], i.buffer_size, i.code_size);
+                   i.has_grid, i.grid[0], i.grid[1], i.grid[2], i.code_size);
         }
     }
     gb_close(bundle);
@@ -104,13 +104,12 @@ static gb_value value_of(const char *text)
     }
 }
 
-/* pack FILE KERNEL DRIVER ARCHITECTURE ARGUMENT...: prints the warps of the form and the bytes. */
-static int pack(int count, char **words)
+/* select FILE KERNEL DRIVER ARCHITECTURE ARGUMENT...: prints the warps of the form. */
+static int select_form(int count, char **words)
 {
     gb_error error;
     gb_value values[32];
     gb_form_info info;
-    uint64_t buffer[64];
     int i;
     gb_bundle *bundle = gb_open(words[0], &error);
     const gb_kernel *kernel = bundle ? gb_find(bundle, words[1], &error) : NULL;
@@ -119,15 +118,12 @@ static int pack(int count, char **words)
         values[i - 4] = value_of(words[i]);
     if (kernel != NULL)
         form = gb_select(kernel, words[2], words[3], values, (size_t)(count - 4), &error);
-    if (form == NULL || gb_pack(form, values, (size_t)(count - 4), buffer, &error)) {
+    if (form == NULL)
         printf("%d %s\n", error.status, error.text);
-        return 0;
+    else {
+        gb_form_get(form, &info);
+        printf("0 %u\n", info.num_warps);
     }
-    gb_form_get(form, &info);
-    printf("0 %u ", info.num_warps);
-    for (i = 0; i < (int)info.buffer_size; i++)
-        printf("%02x", ((unsigned char *)buffer)[i]);
-    printf("\n");
     gb_close(bundle);
     return 0;
 }
@@ -159,8 +155,8 @@ int main(int count, char **words)
         return check(count - 2, words + 2);
     if (count == 3 && strcmp(words[1], "list") == 0)
         return list(words[2]);
-    if (count > 5 && strcmp(words[1], "pack") == 0)
-        return pack(count - 2, words + 2);
+    if (count > 5 && strcmp(words[1], "select") == 0)
+        return select_form(count - 2, words + 2);
     if (count > 7 && strcmp(words[1], "launch") == 0)
         return launch(count - 2, words + 2);
     return 2;

@@ -239,20 +239,6 @@ def _everything():
 
 
 class TestArguments:
-    def test_cuda_array_interface(self, bundle, driver):
-        class Array:
-            def __init__(self, address, strides=None):
-                self.__cuda_array_interface__ = {
-                    "data": (address, False),
-                    "shape": (100,),
-                    "typestr": "<f4",
-                    "strides": strides,
-                    "version": 3,
-                }
-
-        bundle["scale"][1](Array(0x1000), Array(0x2000, (8,)), 50, 1.0, 512)
-        assert driver.launches[0].content[:16] == struct.pack("<QQ", 0x1000, 0x2000)
-
     def test_dlpack(self, bundle, driver):
         class OnDevice:
             """An array of the host that says it is on the device."""
@@ -277,10 +263,10 @@ class TestArguments:
 
     def test_raw_pointers(self, bundle, driver):
         bundle["scale"][1](Pointer(0x1000, "fp32"), 0x2000, 50, 1.0, 512)
-        bundle["scale"][1](ctypes.c_void_p(0x1000), Pointer(0x2000), 50, 1.0, 512)
+        bundle["scale"][1](0x1000, Pointer(0x2000), 50, 1.0, 512)
         expected = struct.pack("<QQ", 0x1000, 0x2000)
         assert [launch.content[:16] for launch in driver.launches] == [expected] * 2
-        with pytest.raises(errors.BundleMissingError, match=r"x: \*fp16"):
+        with pytest.raises(errors.BundleMissingError, match=r"x: .*'fp16'"):
             bundle["scale"][1](Pointer(0x1000, "fp16"), 0x2000, 50, 1.0, 512)
 
     def test_raw_pointers_with_their_device(self, bundle_file):
@@ -308,7 +294,6 @@ class TestArguments:
         [
             ((), "missing 4 .*'n', and 'factor'; expected x, y, n, factor, BLOCK, LAYOUT"),
             ((1, 2, 3, 4, 5, 6, 7), r"scale\(\) takes 6 positional arguments but 7 were given"),
-            ((object(), Tensor(0), 1, 1.0, 512), r"scale\(x\): kernels cannot take .* object"),
             ((Tensor(0, "complex64"), Tensor(0), 1, 1.0), r"scale\(x\).*elements.*complex64"),
             ((numpy.zeros(4, ">f4"), Tensor(0), 1, 1.0), r"scale\(x\)"),
         ],
@@ -316,6 +301,10 @@ class TestArguments:
     def test_wrong_arguments(self, bundle, arguments, message):
         with pytest.raises(errors.BundleArgumentError, match=message):
             bundle["scale"][1](*arguments)
+
+    def test_an_object_of_no_use(self, bundle):
+        with pytest.raises(errors.BundleMissingError, match=r"x: .*expected \*fp32.*got <object "):
+            bundle["scale"][1](object(), Tensor(0), 1, 1.0, 512)
 
     def test_given_twice_and_unknown(self, bundle):
         x, y = Tensor(0x1000), Tensor(0x2000)
@@ -327,10 +316,14 @@ class TestArguments:
             bundle["scale"][1](x, y, 50, 1.0, 512, warps=3)
 
     def test_numbers_that_do_not_fit(self, bundle):
-        with pytest.raises(errors.BundleMissingError, match="a: int 300"):
+        with pytest.raises(errors.BundleMissingError, match="a: .*expected i8, got 300"):
             bundle["many"][1](Tensor(0x10), 300, 0, 1.0, 0.5, 0.5, True, (1, 1.0))
-        with pytest.raises(errors.BundleArgumentError, match="d: .*got 1e\\+30"):
-            bundle["many"][1](Tensor(0x10), 3, 0, 1.0, 1e30, 0.5, True, (1, 1.0))
+        arguments = Tensor(0x10), 3, 0, 1.0, 0.5, 0.5, True, (1, 1.0)
+        bundle["many"][1](*arguments)
+        wide = (*arguments[:4], 1e30, *arguments[5:])
+        for launch in (bundle["many"][1], bundle["many"].prepare(*arguments, grid=1)):
+            with pytest.raises(errors.BundleMissingError, match="d: .*expected fp16, got 1e\\+30"):
+                launch(*wide)
 
 
 class TestMissing:
@@ -339,18 +332,18 @@ class TestMissing:
         [
             (
                 (Tensor(0x1004), Tensor(0x2000), 50, 1.0, 512),
-                r"x: scale is not in the bundle for these arguments; expected x: \*fp32 divisible by 16, "
-                r"got x: \*fp32 at 0x1004, not divisible by 16, into 4096 bytes",
+                r"x: scale is not in the bundle for these arguments; expected \*fp32 divisible by 16, "
+                r"got Pointer\(0x1004, 'fp32', size=4096, device=\('cuda', 0\)\)\. Add this form",
             ),
             (
                 (Tensor(0x1000), Tensor(0x2000), 2**40, 1.0, 512),
-                "n: i32 or i32 divisible by 16, got n: int 1099511627776",
+                "n: .*expected i32 or i32 divisible by 16, got 1099511627776",
             ),
             (
                 (Tensor(0x1000), Tensor(0x2000), 50, 1.0, 64),
-                "BLOCK: constant 1024 or constant 512, got BLOCK: constant 64",
+                "BLOCK: .*expected constant 1024 or constant 512, got 64",
             ),
-            ((Tensor(0x1000), Tensor(0x2000), 50, None, 512), "factor: fp32, got factor: None"),
+            ((Tensor(0x1000), Tensor(0x2000), 50, None, 512), "factor: .*expected fp32, got None"),
         ],
     )
     def test_the_argument_is_named(self, bundle, driver, arguments, message):
@@ -361,7 +354,7 @@ class TestMissing:
     def test_the_option_is_named(self, bundle):
         with pytest.raises(
             errors.BundleMissingError,
-            match="num_warps: .*expected num_warps: 8 or 4, got num_warps: 2",
+            match="num_warps: .*expected 4 or 8, got 2",
         ):
             bundle["ones"][1](y_int(), 3, num_warps=2)
 
