@@ -180,6 +180,8 @@ def plan(
         tokens: rows of a head of queries.
         mask: its bound on the left is that of the last key.
     """
+    if q.shape[0] > GRID:
+        return _plan_of_slices(q, caches, table, lengths, out, totals, sinks, tokens, mask, scale)
     (sequences, heads, rows, width), device = q.shape, q.device
     page = 0 if table is None else caches[0].shape[1]
     longest = caches[0].shape[1] if table is None else table.shape[1] * page
@@ -245,6 +247,37 @@ def plan(
     return run
 
 
+def _plan_of_slices(
+    q: Tensor, caches: tuple[Tensor, Tensor], table: Optional[Tensor], lengths: Optional[Tensor], out: Tensor,
+    totals: Optional[Tensor], sinks: Optional[Tensor], tokens: int, mask: Mask, scale: float,
+) -> Callable[..., None]:  # fmt: skip
+    """Return the plan of more sequences than the second axis of a grid has programs: launches of as many as it has, from multiples of 16 bytes on."""
+    size = GRID // 16 * 16
+    places = [slice(first, first + size) for first in range(0, q.shape[0], size)]
+
+    def sliced(place: slice, *tensors: Optional[Tensor]) -> list[Any]:
+        return [None if x is None else x[place] for x in tensors]
+
+    def of_caches(place: slice, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        return (k[place], v[place]) if table is None else (k, v)
+
+    plans = []
+    for place in places:
+        queries, pages, known, results, sums = sliced(place, q, table, lengths, out, totals)
+        others = of_caches(place, *caches)
+        plans.append(plan(queries, others, pages, known, results, sums, sinks, tokens, mask, scale))
+
+    def run(
+        q: Tensor, k: Tensor, v: Tensor, table: Optional[Tensor], lengths: Optional[Tensor], out: Tensor,
+        totals: Optional[Tensor], sinks: Optional[Tensor],
+    ) -> None:  # fmt: skip
+        for place, launch in zip(places, plans):
+            queries, pages, known, results, sums = sliced(place, q, table, lengths, out, totals)
+            launch(queries, *of_caches(place, k, v), pages, known, results, sums, sinks)
+
+    return run
+
+
 def _join_launch(
     parts: Optional[Tensor], out: Tensor, totals: Optional[Tensor], sinks: Optional[Tensor], tokens: int, splits: int
 ) -> Launch:  # fmt: skip
@@ -253,7 +286,7 @@ def _join_launch(
     numbers = splits * width
     return Launch(
         portable.join,
-        (rows, sequences * heads),
+        (sequences * heads, rows),
         (parts, None, out, totals, sinks, out.stride()[:3], heads, tokens, width, width, splits, 1 << (splits - 1).bit_length()),
         (parts, out, totals, sinks),
         num_warps=1 if numbers <= 2048 else 4 if numbers <= 8192 else 8,
@@ -273,7 +306,7 @@ def forward_plan(
     a matrix unit has rows, or operands that are not read in place."""
     batch, heads, length, width = q.shape
     shared = heads // k.shape[1]
-    if shared * length > ROWS or width not in WIDTHS or v.shape[3] != width or batch > GRID:
+    if shared * length > ROWS or width not in WIDTHS or v.shape[3] != width:
         return None
     if any(x.stride(3) != 1 for x in (q, k, v)) or not all(_by_vectors(x) for x in (k, v)):
         return None

@@ -11,6 +11,7 @@ from torch import Tensor
 import gluon_core as gluon
 from gluon_core.errors import ShapeError
 from gluon_kernels.attention import portable_mla
+from gluon_kernels.attention.decode_launches import GRID
 from gluon_kernels.attention.launches import descriptor_of, is_readable
 from gluon_kernels.attention.masks import LOG2E
 from gluon_kernels.checks import (
@@ -160,10 +161,27 @@ def _portable_launch(tensors: tuple[Tensor, ...], latent: int, chunk: int, scale
     )
 
 
+def _build_slices(
+    q: Tensor, cache: Tensor, table: Tensor, lengths: Tensor, latent: int, scale: float
+) -> Any:
+    """Return the plan of more sequences than the second axis of a grid has programs."""
+    size = GRID // 16 * 16
+    places = [slice(first, first + size) for first in range(0, q.shape[0], size)]
+    plans = [_build(q[i], cache, table[i], lengths[i], latent, scale) for i in places]
+
+    def run(q: Tensor, cache: Tensor, table: Tensor, lengths: Tensor, *settings: Any) -> Tensor:
+        sliced = ((plan, q[i], cache, table[i], lengths[i]) for plan, i in zip(plans, places))
+        return torch.cat([plan(*tensors, *settings) for plan, *tensors in sliced])
+
+    return run
+
+
 def _build(
     q: Tensor, cache: Tensor, table: Tensor, lengths: Tensor, latent: int, scale: float
 ) -> Any:
     _check(q, cache, table, lengths, latent)
+    if q.shape[0] > GRID:
+        return _build_slices(q, cache, table, lengths, latent, scale)
     (sequences, heads, _), page = q.shape, cache.shape[1]
     empty = allocator((sequences, heads, latent), q.dtype, q.device)
     if not q.numel() or not table.shape[1]:

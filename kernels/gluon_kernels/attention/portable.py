@@ -281,19 +281,19 @@ def join(
     parts, logsums, out, totals, sinks, strides, of_sequence, tokens, width, D: gl.constexpr, COUNT: gl.constexpr,
     SPLITS: gl.constexpr,
 ):  # fmt: skip
-    """Put COUNT parts of each row's result together; the grid has rows and heads.
+    """Put COUNT parts of each row's result together; the grid has heads and rows.
 
     `parts` are [heads, length, COUNT, D], `logsums` [heads, length, COUNT], behind `parts` if None; `out` has the `strides` of batches, heads and rows,
     `of_sequence` heads in a batch, and `width` columns. The logarithms of whole sums go to `totals`, [heads, length], if that is not None;
     `sinks`, if not None, are scores without values, one for each `tokens` rows of a batch.
     """
-    row = gl.program_id(0).to(gl.int64)
-    head = gl.program_id(1)
-    rows = gl.num_programs(0)
+    row = gl.program_id(1).to(gl.int64)
+    head = gl.program_id(0)
+    rows = gl.num_programs(1)
     query = head * rows + row
     place = query * COUNT
     if logsums is None:
-        logsums = parts + gl.num_programs(1).to(gl.int64) * rows * COUNT * D
+        logsums = parts + gl.num_programs(0).to(gl.int64) * rows * COUNT * D
     sink = None
     if sinks is not None:
         sink = sinks + (head % of_sequence * rows + row) // tokens

@@ -84,6 +84,36 @@ def test_any_number_of_parts(target, choice, parts, monkeypatch):
     assert torch.equal(attention_decode(*tensors), result)
 
 
+@pytest.mark.parametrize("numbers", [decode_launches.JOINED, 0])
+@pytest.mark.parametrize("target", ["sim:sm_90", "sim:gfx942"])
+def test_sequences_past_the_second_axis_of_a_grid(target, numbers, monkeypatch):
+    """Several launches share the sequences; one that joins parts has them, times heads, along the first axis."""
+    monkeypatch.setenv("GLUON_TARGET", target)
+    monkeypatch.setattr(decode_launches, "GRID", 17)
+    monkeypatch.setattr(decode_launches, "JOINED", numbers)
+    for choice in ("tiles_of", "tiles_of_warps"):
+        tiles = decode_launches.Tiles(64, 2, 2, 4)
+        monkeypatch.setattr(decode_launches, choice, lambda *arguments, tiles=tiles: tiles)
+    tensors = inputs([130, 3, 0, *range(1, 33)], heads=1, shared=2)
+    right = reference(*tensors)
+    result = []
+    launches = launches_of(lambda: result.append(attention_decode(*tensors)), target)
+    decoding = [x.grid[1] for x in launches if x.kernel.fn.__name__ != "join"]
+    assert decoding == [16, 16, 3]
+    assert len(launches) == (6 if numbers == 0 else 3)
+    assert all(size <= 17 for x in launches for size in x.grid[1:])
+    assert error_of(result[0], right) < 1e-2
+
+
+def test_few_queries_of_sequences_past_the_second_axis_of_a_grid(monkeypatch):
+    monkeypatch.setattr(decode_launches, "GRID", 17)
+    q, k, v = (torch.randn(18, 2, 1 if n == "q" else 40, 64).bfloat16() for n in "qkv")
+    right = torch.nn.functional.scaled_dot_product_attention(q.double(), k.double(), v.double())
+    launches = launches_of(lambda: attention(q, k, v), "sim:sm_90")
+    assert [x.grid[1] for x in launches] == [16, 2]
+    assert error_of(attention(q, k, v), right) < 1e-2
+
+
 def kernel_of(call):
     """Return the name of the first kernel that a call launches."""
     return launches_of(call, "sim:sm_90")[0].kernel.fn.__name__

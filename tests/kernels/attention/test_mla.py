@@ -49,6 +49,15 @@ def test_width_of_deepseek_and_parts(monkeypatch):
     assert torch.equal(alone[0], result[1])
 
 
+def test_sequences_past_the_second_axis_of_a_grid(monkeypatch):
+    monkeypatch.setattr(mla, "GRID", 17)
+    tensors = inputs([70, 0, *range(1, 33)], heads=2)
+    result = []
+    launches = launches_of(lambda: result.append(mla_decode(*tensors, latent=64)), "sim:sm_90")
+    assert [x.grid[1] for x in launches] == [16, 16, 16, 16, 2, 2]
+    assert error_of(result[0], reference(*tensors, 64)) < 2e-2
+
+
 def test_declaration():
     tensors = inputs([40, 20])
     op = torch.ops.gluon_kernels.mla_decode.default
