@@ -2,9 +2,10 @@
 
 Each kernel of tests/write/triton_kernels runs as plain Triton and as `gluon port` writes it, with the
 same configuration; GEMM, attention, transposes and rows also run against gluon_kernels and torch. All
-in one process, in random order, in CUDA graphs.
+in one process, in CUDA graphs, with intervals (paired.py); rivals with our machine code have no
+ratio, or with `--controls` one that shows the error of the measurement, with a star.
 
-  python benchmarks/layout_free.py [--only WORDS] [--first WORDS] [--seconds N] [--rounds N] [--seed N] [--form pipelined|specialized] [--workers N] [--json FILE [--resume]]
+  python benchmarks/layout_free.py [--only WORDS] [--first WORDS] [--seconds N] [--seed N] [--form pipelined|specialized] [--workers N] [--json FILE [--resume]]
 
 With `--workers` that many processes compile first, and one measures. A row is kept in FILE as soon as it is measured; with `--resume` a later run measures those that FILE lacks.
 """
@@ -14,7 +15,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import random
 import statistics
 import subprocess
 import sys
@@ -29,35 +29,31 @@ Runs = dict[str, Callable[[], Any]]
 RIVALS = ("triton", "torch", "kernels")
 
 
-def graphed(run: Callable[[], Any], repeats: int) -> Any:
-    import torch
+def row_of(times: dict[str, list[float]], same: set[str], seed: int) -> dict[str, Any]:
+    """Return the row of a table: seconds of each kernel, and its ratio to ours with the interval.
 
-    run()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(repeats):
-            run()
-    return graph
+    Args:
+        same: rivals with our machine code, which need no times.
+    """
+    from paired import ratio_of
+
+    ratios = {name: "same code" for name in same} | {
+        name: str(ratio_of(times, name, "ours", seed)) for name in times if name != "ours"
+    }
+    medians = {name: statistics.median(samples) for name, samples in times.items()}
+    return {**medians, "ratios": ratios, "same": sorted(same), "rounds": len(times["ours"])}
 
 
-def seconds_of(runs: Runs, rounds: int = 7, repeats: int = 10, seed: int = 0) -> dict[str, float]:
-    """Return medians of `rounds`, in random order."""
-    import torch
+def same_code(runs: Runs) -> set[str]:
+    """Return the rivals whose machine code is ours."""
+    from machine_code import code_of
 
-    graphs = {name: graphed(run, repeats) for name, run in runs.items()}
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    order = list(runs)
-    for number in range(rounds + 1):
-        random.Random(seed + number).shuffle(order)
-        for name in order:
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            start.record()
-            graphs[name].replay()
-            end.record()
-            torch.cuda.synchronize()
-            times[name].append(start.elapsed_time(end) / 1e3 / repeats)
-    return {name: statistics.median(samples[1:]) for name, samples in times.items()}
+    codes = {}
+    for name, run in runs.items():
+        kernel = run()
+        if hasattr(kernel, "asm"):
+            codes[name] = code_of(kernel)
+    return {name for name, code in codes.items() if name != "ours" and code == codes.get("ours")}
 
 
 def compile_first(workers: int) -> None:
@@ -82,8 +78,8 @@ def main() -> int:
     )
     parser.add_argument("--workers", type=int, default=0, help="processes that compile first")
     parser.add_argument("--part", default="0/1", help=argparse.SUPPRESS)  # of a worker
-    parser.add_argument("--rounds", type=int, default=7, help="of which times are the medians")
-    parser.add_argument("--seed", type=int, default=0, help="of operands and of the order")
+    parser.add_argument("--seed", type=int, default=0, help="of operands, order, and intervals")
+    parser.add_argument("--controls", action="store_true", help="time rivals of one code, too")
     parser.add_argument("--json", type=Path, help="file for the table")
     parser.add_argument("--resume", action="store_true", help="leave out what the file has")
     asked = parser.parse_args()
@@ -97,10 +93,13 @@ def main() -> int:
         compile_first(asked.workers)
         if asked.compile:
             return 0
-    from layout_free_cases import CASES
+    import layout_free_cases
+    from paired import raced
 
     from gluon_write.preferred import preferred_form
 
+    if asked.compile:
+        layout_free_cases.PLACES = 1
     triton.set_allocator(
         lambda size, align, stream: torch.empty(size, device="cuda", dtype=torch.int8)
     )
@@ -116,7 +115,7 @@ def main() -> int:
     done = {row["case"] for row in table}
     part, parts = map(int, asked.part.split("/"))
     with tempfile.TemporaryDirectory() as folder, preferred_form(asked.form):
-        for words, cases in itertools.product(passes, CASES):
+        for words, cases in itertools.product(passes, layout_free_cases.CASES):
             for name, runs in cases(Path(folder), words):
                 if name in done or time.monotonic() - began > asked.seconds:
                     continue
@@ -128,18 +127,20 @@ def main() -> int:
                         for run in runs.values():
                             run()
                         continue
-                    times = seconds_of(runs, asked.rounds, seed=asked.seed)
+                    same = same_code(runs)
+                    timed = {n: r for n, r in runs.items() if n not in same or asked.controls}
+                    row = row_of(raced(timed, asked.seed), same, asked.seed)
                 except Exception as error:
                     print(
                         f"| {name} | {type(error).__name__}: {str(error)[:300]} | | | |", flush=True
                     )
                     failed += 1
                     continue
-                ratios = [f"{times[n] / times['ours']:.3f}" if n in times else "" for n in RIVALS]
-                print(
-                    f"| {name} | {times['ours'] * 1e6:.1f} us | {' | '.join(ratios)} |", flush=True
-                )
-                table.append({"case": name, **times})
+                ratios = [
+                    row["ratios"].get(n, "") + " *" * (n in same & timed.keys()) for n in RIVALS
+                ]
+                print(f"| {name} | {row['ours'] * 1e6:.1f} us | {' | '.join(ratios)} |", flush=True)
+                table.append({"case": name, **row})
                 if asked.json:
                     asked.json.write_text(json.dumps(table))
     return 1 if failed or not (table or asked.compile) else 0

@@ -3,9 +3,9 @@
 The launch of a test case is repeated along the third axis of its grid, each time on operands of its own: a line
 at the beginning of the kernel adds the distance to its pointers. Some cases are launched as they are. Both kernels
 take the same operands, in one process, in CUDA graphs, in random order; before that their results are compared.
-The ratio of kernels with one machine code is the error of the measurement.
+Kernels with one machine code are equal and have no ratio; with `--controls` theirs shows the error of the measurement.
 
-  python benchmarks/ported.py [--only WORDS] [--first WORDS] [--seconds N] [--workers N] [--compile] [--json FILE]
+  python benchmarks/ported.py [--only WORDS] [--first WORDS] [--seconds N] [--end N] [--workers N] [--seed N] [--controls] [--compile] [--json FILE]
 
 With `--workers` that many processes compile, then time one after the other. `--ahead` fills the caches of both
 compilers, and runs nothing.
@@ -19,7 +19,7 @@ import fcntl
 import importlib.util
 import json
 import re
-import struct
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -36,7 +36,6 @@ PROGRAMS = 8448  # of a launch: 64 for each multiprocessor of an H100 or H200
 BYTES = 1 << 29  # of the operands of a launch
 THIRD = re.compile(r"tl\.program_id\((axis=)?2\)")
 STEP = 256  # elements, which the distance of two operands is a multiple of
-GRAPH = 4e-4  # seconds of one replay
 # `tuned`: its configurations are timed by the launch itself; `listed` has a constant, `higher_order` a nested
 # unpacking, that Triton 3.6 refuses.
 EXCLUDED = frozenset(["tuned", "listed", "higher_order"])
@@ -223,21 +222,6 @@ def launched(kernel: Any, grid: tuple[int, ...], words: dict[str, Any], ahead: b
     return kernel.warmup(grid=grid, **words) if ahead else kernel[grid](**words)
 
 
-def machine_code(run: Any) -> list[bytes]:
-    """Return the instructions of the kernel that a function launches."""
-    kernel, grid, words, _ = run.args
-    cubin = launched(kernel, grid, words, True).asm["cubin"]
-    (table,) = struct.unpack_from("<Q", cubin, 40)  # the section headers of an ELF file of 64 bits
-    size, count, names = struct.unpack_from("<3H", cubin, 58)
-    headers = [struct.unpack_from("<2I4Q", cubin, table + size * i) for i in range(count)]
-    begin = headers[names][4]
-    parts = []
-    for name, _, _, _, offset, length in headers:
-        if cubin[begin + name :].startswith(b".text."):
-            parts.append(cubin[offset : offset + length])
-    return parts
-
-
 def runs_alone(
     file: str,
     name: str,
@@ -331,17 +315,46 @@ def runs_of(
     return runs, [(whole, whole.clone()) for whole in moved.values()]
 
 
-def timed(
-    runs: dict[str, Any], contents: list[tuple[Any, Any]], repeats: int, restored: bool
-) -> dict[str, float]:
-    """Return seconds of a launch of each kernel."""
-    from layout_free import seconds_of
+class Compiled(NamedTuple):
+    """A launch whose kernels ran once.
 
-    if not restored:
-        return seconds_of(runs, 5, repeats)
-    whole = {kind: lambda run=run: (restore(contents), run()) for kind, run in runs.items()}
-    times = seconds_of({**whole, "restore": lambda: restore(contents)}, 5, repeats)
-    return {kind: times[kind] - times["restore"] for kind in runs}
+    Attributes:
+        alike: both have one machine code.
+    """
+
+    label: str
+    runs: dict[str, Any]
+    contents: list[tuple[Any, Any]]
+    restored: bool
+    result: str
+    alike: bool
+
+    @property
+    def words(self) -> str:
+        """Say how the two results and codes compare."""
+        return f"{self.result}, one code" if self.alike else self.result
+
+
+def timed(case: Compiled, seed: int) -> dict[str, list[float]]:
+    """Return seconds of a launch of each kernel in each round."""
+    from paired import raced
+
+    runs = {kind: case.runs[kind] for kind in ("ours", "triton")}
+    if not case.restored:
+        return raced(runs, seed)
+    whole = {
+        kind: lambda run=run: (restore(case.contents), run())  # type: ignore[misc]
+        for kind, run in runs.items()
+    }
+    times = raced({**whole, "restore": lambda: restore(case.contents)}, seed)
+    less = [
+        {kind: times[kind][i] - restoring for kind in runs}
+        for i, restoring in enumerate(times["restore"])
+    ]
+    rounds = [one for one in less if min(one.values()) > 0]
+    if len(rounds) < len(less) / 2:
+        raise ValueError("a launch takes less than its restoring varies")
+    return {kind: [one[kind] for one in rounds] for kind in runs}
 
 
 @contextmanager
@@ -364,7 +377,9 @@ def work_together(asked: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory() as folder:
         words = [sys.executable, __file__, "--together", folder, "--only", asked.only]
         words += ["--first", asked.first, "--until", str(time.time() + asked.seconds)]
-        words += ["--ahead"] * asked.ahead + ["--compile"] * asked.compile
+        words += ["--end", str(time.time() + asked.end), "--seed", str(asked.seed)]
+        for word in ("ahead", "compile", "controls"):
+            words += [f"--{word}"] * getattr(asked, word)
         workers = [
             subprocess.Popen([*words, "--part", f"{index}/{asked.workers}"])
             for index in range(1, asked.workers + 1)
@@ -376,38 +391,14 @@ def work_together(asked: argparse.Namespace) -> int:
     return failed
 
 
-class Compiled(NamedTuple):
-    """A launch whose kernels ran once.
-
-    Attributes:
-        alike: both have one machine code.
-    """
-
-    label: str
-    runs: dict[str, Any]
-    contents: list[tuple[Any, Any]]
-    restored: bool
-    result: str
-    alike: bool
-
-
-def repeats_of(run: Any) -> int:
-    """Return launches of one graph."""
-    import torch
-
-    start = time.perf_counter()
-    for _ in range(5):
-        run()
-    torch.cuda.synchronize()
-    once = (time.perf_counter() - start) / 5
-    return max(1, min(40, int(GRAPH / once)))
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="cases whose name has one of these words, A;B")
     parser.add_argument("--first", default="", help="cases that come first, A;B")
     parser.add_argument("--seconds", type=float, default=600.0, help="compile no case later")
+    parser.add_argument("--end", type=float, default=900.0, help="time no case later, in seconds")
+    parser.add_argument("--seed", type=int, default=0, help="of the order and of intervals")
+    parser.add_argument("--controls", action="store_true", help="time those of one code, too")
     parser.add_argument("--workers", type=int, default=1, help="processes that compile")
     parser.add_argument("--compile", action="store_true", help="run each once, without times")
     parser.add_argument("--ahead", action="store_true", help="compile, and run nothing")
@@ -427,8 +418,12 @@ def main() -> int:
     def allocated(size: int, align: int, stream: Any) -> Any:
         return torch.empty(size, device="cuda", dtype=torch.int8)
 
+    from machine_code import code_of
+    from paired import ratio_of
+
     compiled: list[Compiled] = []
-    table, failed, until = [], 0, float(asked.until)
+    table: list[dict[str, Any]] = []
+    failed, until, end = 0, float(asked.until), asked.end
     folder, index, count = Path(asked.together), *map(int, asked.part.split("/"))
     words, early = asked.only.split(";"), [word for word in asked.first.split(";") if word]
     chosen = [c for c in cases() if c[1] not in EXCLUDED and any(w in ":".join(c) for w in words)]
@@ -446,7 +441,9 @@ def main() -> int:
                     [run() for run in runs.values()]
                     continue
                 result = compared(runs, contents)
-                alike = machine_code(runs["triton"]) == machine_code(runs["ours"])
+                one, other = (
+                    code_of(launched(*runs[kind].args[:3], True)) for kind in ("triton", "ours")
+                )
             except Exception as error:
                 print(f"| {label} | {type(error).__name__}: {str(error)[:200]} |", flush=True)
                 failed += 1
@@ -457,26 +454,32 @@ def main() -> int:
                 continue
             restored = name in RESTORED
             kept = contents if restored else []
-            compiled.append(Compiled(label, runs, kept, restored, result, alike))
+            compiled.append(Compiled(label, runs, kept, restored, result, one == other))
             del contents
             torch.cuda.empty_cache()
     all_wait(folder, index, count, until + 30)
+    compiled.sort(key=lambda case: case.alike)
     for case in compiled:
+        row = {"case": case.label, "result": case.result, "alike": case.alike}
+        table.append(row)
+        if case.alike and not asked.controls or time.time() > end:
+            print(f"| {case.label} | | {case.words} |", flush=True)
+            continue
         with alone_on(folder / "lock"):
             try:
-                repeats = repeats_of(case.runs["triton"])
-                times = timed(case.runs, case.contents, repeats, case.restored)
-                torch.cuda.synchronize()
+                times = timed(case, asked.seed)
+                ratio = ratio_of(times, "triton", "ours", asked.seed)
             except Exception as error:
                 print(f"| {case.label} | {type(error).__name__}: {str(error)[:200]} |", flush=True)
                 failed += 1
                 continue
-        ratio = times["triton"] / times["ours"]
-        result = f"{case.result}, one code" if case.alike else case.result
+        ours = statistics.median(times["ours"])
+        rounds = len(times["ours"])
         print(
-            f"| {case.label} | {times['ours'] * 1e6:.1f} us | {ratio:.3f} | {result} |", flush=True
+            f"| {case.label} | {ours * 1e6:.1f} us | {ratio}, {rounds} rounds | {case.words} |",
+            flush=True,
         )
-        table.append({"case": case.label, **times, "alike": case.alike})
+        row |= {"ours": ours, "rounds": rounds, **ratio._asdict()}
     (folder / f"times_{index}").write_text(json.dumps(table))
     return 1 if failed else 0
 

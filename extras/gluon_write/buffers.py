@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Iterator, Sequence
+from typing import Any, Iterator, Optional, Sequence
 
 from gluon_core._triton import VERSION
 from gluon_core.errors import GluonError
 from gluon_core.layouts import (
     DistributedLayout,
+    DotOperandLayout,
     SharedLayout,
     SwizzledSharedLayout,
     bank_conflicts,
     infer,
 )
-from gluon_core.layouts.cost import copied_bits, vector_elements
+from gluon_core.layouts.cost import copied_bits, matrix_rows, vector_elements
 from gluon_core.plugin.targets import Target
 from gluon_core.portable.requests import TileRequest
 from gluon_core.portable.selection import available, code
@@ -27,6 +28,7 @@ __all__ = [
     "conflicts_of",
     "first_layout",
     "is_open",
+    "matrices_of",
     "shared_candidates",
     "shared_price",
     "unit_candidates",
@@ -47,6 +49,7 @@ class View:
         shape: of the view. bits: of an element. banks: of the target.
         copied: by an asynchronous copy from global memory, which moves at least 4 bytes a thread.
         side_by_side: the lanes of such a copy write 16 bytes each, one after the other.
+        matrices: operands of a product may be loaded as matrices of eight rows of 16 bytes.
         name, line: of the access.
     """
 
@@ -58,6 +61,7 @@ class View:
     name: str
     line: int
     side_by_side: bool = False
+    matrices: bool = False
 
     def layout(self, buffer: SharedLayout) -> SharedLayout:
         """Return the layout of the view of a buffer.
@@ -164,11 +168,25 @@ def conflicts_of(register: DistributedLayout, buffer: SharedLayout, view: View) 
 
 
 @lru_cache(maxsize=1 << 16)
+def matrices_of(
+    register: DistributedLayout, buffer: SharedLayout, view: View
+) -> Optional[tuple[int, int]]:
+    """Return (elements of a thread, extra passes) of a load of matrices; None where there is none.
+
+    Raises:
+        GluonError: the layouts do not fit the view.
+    """
+    if not view.matrices or not isinstance(register, DotOperandLayout):
+        return None
+    return matrix_rows(register, view.layout(buffer), list(view.shape), view.bits)
+
+
+@lru_cache(maxsize=1 << 16)
 def shared_price(
     register: DistributedLayout, buffer: SharedLayout, view: View, warps: int
 ) -> float:
     """Return the price of an access to a buffer from registers; infinite where it is impossible."""
-    vector, extra = conflicts_of(register, buffer, view)
+    vector, extra = matrices_of(register, buffer, view) or conflicts_of(register, buffer, view)
     if view.copied:
         whole = consecutive_elements(register, view.layout(buffer), list(view.shape)) or 1
         if whole * view.bits < _LEAST_COPY * 8:

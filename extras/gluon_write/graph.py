@@ -333,7 +333,7 @@ class _Builder:
         bits = getattr(buffer.type.element, "bits", 32)
         view = View(
             steps, tuple(buffer.type.shape), bits, self.drawn.banks, op.name in _COPIES, op.name,
-            op.loc.line, self.drawn.side_by_side,
+            op.loc.line, self.drawn.side_by_side, self.drawn.matrices and op.name == "local_load",
         )  # fmt: skip
         self.pending.append(
             ("view", self.key(context, registers), key, view, None, op, self.weight)

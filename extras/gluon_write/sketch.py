@@ -60,6 +60,7 @@ class Sketch:
         copied: places of tile loads that the target's unit for copies can do.
         falling: places of steps of ranges that are negative.
         banks: of shared memory. side_by_side: the lanes of a copy to it write one after the other.
+        matrices: operands may be loaded from it as matrices of eight rows.
         entered: the place of the partition whose function is traced next.
         constants: the compile-time arguments of the kernel, by name.
         decided: place of a call of `isinstance` or `hasattr` -> the results that it had.
@@ -81,6 +82,7 @@ class Sketch:
     falling: set[Place] = field(default_factory=set)
     banks: int = 32
     side_by_side: bool = False
+    matrices: bool = False
     entered: Optional[Place] = None
     constants: dict[str, Any] = field(default_factory=dict)
     decided: dict[Place, set[bool]] = field(default_factory=dict)
@@ -434,6 +436,7 @@ def sketch(
     asked["sanitize_overflow"] = False  # its checks are no ops of the kernel
     drawn = Sketch(banks=target.architecture.banks)
     drawn.side_by_side = target.has("amd.global_load_to_lds")
+    drawn.matrices = target.has("nvidia.ldmatrix")
     drawn.multiples = _multiples(fn, constexprs, attrs)
     drawn.odd = _odd(fn, signature, constexprs, attrs)
     drawn.constants = {

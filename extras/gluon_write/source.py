@@ -13,7 +13,7 @@ from typing import Any, Iterable, Mapping, Optional
 from gluon_core import language
 from gluon_core.layouts import SharedLayout
 from gluon_core.layouts.base import Layout
-from gluon_write.buffers import conflicts_of
+from gluon_write.buffers import conflicts_of, matrices_of
 from gluon_write.explicit import Edits, partitions_of, space_of
 from gluon_write.prices import reasons
 from gluon_write.sketch import partition_of, place_of
@@ -185,11 +185,13 @@ def _passes(graph: Graph, solution: Solution, buffer: Unknown) -> list[str]:
         if relation.kind != "view" or relation.result is not buffer:
             continue
         view, registers = relation.detail, solution.chosen[relation.source.number]
-        vector, extra = conflicts_of(registers, solution.chosen[buffer.number], view)
+        chosen = registers, solution.chosen[buffer.number], view
+        matrices = matrices_of(*chosen)
+        vector, extra = matrices or conflicts_of(*chosen)
         kind = "copy to" if view.copied else "load from" if "load" in view.name else "store to"
         conflicts = f"{extra} extra passes for banks" if extra else "no bank conflicts"
         words.append(
-            f"{kind} it, line {view.line}: {vector * view.bits // 8} bytes a thread, {conflicts}"
+            f"{kind} it, line {view.line}: {vector * view.bits // 8} bytes a thread{' by matrices' if matrices else ''}, {conflicts}"
         )
     return words
 

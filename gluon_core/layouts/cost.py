@@ -26,11 +26,17 @@ __all__ = [
     "conversion",
     "copied_bits",
     "equal",
+    "matrix_rows",
     "owner",
     "vector_elements",
 ]
 
 _MAX_VECTOR_BITS = 128
+_ROW_BITS = 128  # of a row of a matrix that a warp loads at once
+_ROWS, _LANES_OF_ROW = (
+    3,
+    2,
+)  # bits of the index of a row, and of a lane among those that share a row
 
 
 def _check_access(bits: int, banks: int) -> None:
@@ -123,6 +129,31 @@ def bank_conflicts(
     if isinstance(shared, PaddedSharedLayout):
         return _padded_conflicts(shared, access, lanes, vector, bits, banks)
     return _linear_conflicts(lanes, bits, banks)
+
+
+def matrix_rows(
+    register: DistributedLayout, shared: SharedLayout, shape: Sequence[int], bits: int
+) -> Optional[tuple[int, int]]:
+    """Return what an instruction that loads matrices of eight rows of 16 bytes gives a lane: (elements, extra passes
+    over the banks); None where the layouts are not those of such matrices, as they are or transposed.
+    """
+    shape = check_shape(shape, None)
+    if bits not in (8, 16) or isinstance(shared, PaddedSharedLayout):
+        return None
+    access = _access(register.to_linear(shape), shared.to_linear(shape))
+    registers, lanes, row, word = access["register"], access["lane"], _ROW_BITS // bits, 32 // bits
+    if len(registers) < word.bit_length() - 1 or len(lanes) != _ROWS + _LANES_OF_ROW:
+        return None
+    held = registers[: word.bit_length() - 1]  # those of one word
+    inside = [flip for flips in access.values() for flip in flips if flip % row]
+    in_row = [*held, *lanes[:_LANES_OF_ROW]]
+    rows = lanes[_LANES_OF_ROW:]
+    if bits == 16 and in_row != [1, 2, 4]:
+        in_row, rows = rows, in_row
+    if in_row != [1 << i for i in range(len(in_row))] or sorted(inside) != in_row:
+        return None
+    whole = min(4 * word, 1 << len(registers))  # four matrices at most
+    return whole, _linear_conflicts(rows, bits, 32)
 
 
 def copied_bits(

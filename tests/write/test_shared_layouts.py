@@ -1,5 +1,7 @@
 """Kernels with shared memory and without layouts: right, and with the layouts that the hardware wants."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -14,6 +16,7 @@ from gluon_core.language.nvidia.hopper import (
     warpgroup_mma_init,
     warpgroup_mma_wait,
 )
+from gluon_core.layouts.cost import matrix_rows
 from gluon_core.nvidia.hopper import TensorDescriptor
 
 pytestmark = pytest.mark.once
@@ -166,3 +169,71 @@ def test_an_asynchronous_product_with_a_loaded_accumulator():
     c = np.ones((64, 64), np.float32)
     asynchronous[(1,)](a, b, c, 64, target="sim:hopper")
     assert np.allclose(c, 1 + a.astype(np.float32) @ b.astype(np.float32), atol=1e-2)
+
+
+@gluon.jit(layouts="auto")
+def masked_product(x, y, out, K, N, B: gl.constexpr):
+    i, j = gl.arange(0, B)[:, None], gl.arange(0, B)[None, :]
+    a = gl.allocate_shared_memory(gl.float16, [B, B], value=gl.load(x + i * K + j, j < K, 0.0))
+    b = gl.allocate_shared_memory(gl.float16, [B, B], value=gl.load(y + i * N + j, i < K, 0.0))
+    gl.store(out + i * N + j, gl.portable.mma(a.load(), b.load(), gl.zeros([B, B], gl.float32)))
+
+
+def test_operands_are_loaded_as_matrices():
+    """Rows of both operands begin anywhere, so that a thread stores single elements."""
+    signature = {"x": "*fp16", "y": "*fp16", "out": "*fp32", "K": "i32", "N": "i32"}
+    sizes = {"B": 32}
+    text = gluon.compile(masked_product, target="sm_80", signature=signature, constexprs=sizes).asm[
+        "ptx"
+    ]
+    assert re.search(r"ldmatrix\S*\.x4\.shared", text) and "x4.trans" in text
+
+
+@gluon.jit
+def passed_on(x, out, S: gl.constexpr, O: gl.constexpr, B: gl.constexpr, N: gl.constexpr):
+    i = gl.arange(0, N, gl.SliceLayout(1, B))[:, None] * N
+    j = gl.arange(0, N, gl.SliceLayout(0, B))[None, :]
+    values = gl.load(x + i + j)
+    buffer = gl.allocate_shared_memory(x.dtype.element_ty, [N, N], S, values)
+    i = gl.arange(0, N, gl.SliceLayout(1, O))[:, None] * N
+    j = gl.arange(0, N, gl.SliceLayout(0, O))[None, :]
+    gl.store(out + i + j, buffer.load(O))
+
+
+@pytest.mark.parametrize(
+    "dtype, operand, swizzle, elements",
+    [
+        ("fp16", 0, (8, 2, 4, [1, 0]), 8),
+        ("fp16", 1, (8, 2, 4, [1, 0]), 8),
+        ("fp16", 1, (8, 2, 4, [0, 1]), 8),
+        ("fp16", 0, (4, 2, 8, [1, 0]), None),
+        ("fp16", 1, (1, 1, 1, [0, 1]), 8),
+        ("fp8e5", 1, (16, 4, 2, [0, 1]), 16),
+        ("fp8e5", 1, (16, 4, 2, [1, 0]), None),
+    ],
+)
+def test_the_rows_of_matrices_are_those_of_the_compiler(dtype, operand, swizzle, elements):
+    bits, k_width = (16, 2) if dtype == "fp16" else (8, 4)
+    layout = gl.DotOperandLayout(
+        operand, gl.NVMMADistributedLayout([2, 0], [2, 2], [16, 8]), k_width
+    )
+    buffer = gl.SwizzledSharedLayout(*swizzle)
+    rows = matrix_rows(layout, buffer, [32, 32], bits)
+    assert (rows and rows[0]) == elements
+    blocked = gl.BlockedLayout([1, 8], [8, 4], [4, 1], [1, 0])
+    compiled = gluon.compile(
+        passed_on,
+        target="sm_80",
+        signature={"x": f"*{dtype}:16", "out": f"*{dtype}:16"},
+        constexprs={"S": buffer, "O": layout, "B": blocked, "N": 32},
+    )
+    assert ("ldmatrix" in compiled.asm["ptx"]) == (elements is not None)
+
+
+def test_rows_of_matrices_in_the_same_banks():
+    layout = gl.DotOperandLayout(0, gl.NVMMADistributedLayout([2, 0], [2, 2], [16, 8]), 2)
+    passes = [
+        matrix_rows(layout, gl.SwizzledSharedLayout(8, 1, phases, [1, 0]), [64, 64], 16)
+        for phases in (1, 2, 8)
+    ]
+    assert passes == [(8, 7), (8, 3), (8, 0)]
