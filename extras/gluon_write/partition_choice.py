@@ -126,7 +126,8 @@ def _sharing(
     other: Partitions,
     fewer: bool,
 ) -> Optional[Partitions]:
-    """Return a kernel of which three consumers share the tiles of a step; None where two take less time, or have to.
+    """Return a kernel of which three consumers share the tiles of a step; None where two take less time, or have to,
+    and where no loop has several steps.
 
     The tiles have to be the same for blocks that follow each other along an axis of the grid.
 
@@ -142,7 +143,10 @@ def _sharing(
     launched = GROUP if fewer and not asks else warps
     if parts == 1 or (launched, SHARERS) not in LAUNCHED:
         return None
-    cost = round(100 * _THREE * other.cycles_of(SHARERS) / other.cycles_of(parts))
+    cycles = other.cycles_of(parts)
+    if not cycles:
+        return None
+    cost = round(100 * _THREE * other.cycles_of(SHARERS) / cycles)
     if cost * parts > _PAYS * SHARERS:
         return None
     alone = taken_alone(fn, drawn)  # other branches may have other tiles

@@ -185,6 +185,41 @@ def test_an_end_that_a_loop_moves_leaves_several_steps(name, single, tmp_path):
     assert has_one_step(form, masked) == single and not has_one_step(form, whole)
 
 
+@gluon.jit(layouts="auto")
+def last_tile(q, k, v, out, length, D: gl.constexpr, BM: gl.constexpr, BN: gl.constexpr):
+    """Products of the last keys alone; the first loop reads none."""
+    block = gl.program_id(0)
+    q_tiles = gl.portable.descriptor(q, [gl.num_programs(0) * BM, D], [D, 1], [BM, D])
+    k_tiles = gl.portable.descriptor(k, [length, D], [D, 1], [BN, D])
+    v_tiles = gl.portable.descriptor(v, [length, D], [D, 1], [BN, D])
+    out_tiles = gl.portable.descriptor(out, [gl.num_programs(0) * BM, D], [D, 1], [BM, D])
+    acc = gl.zeros([BM, D], gl.float32)
+    query = gl.portable.load(q_tiles, [block * BM, 0])
+    masked_from = gl.cdiv(max(min(length, length - BN + 1), 0), BN) * BN
+    for passed in range(0, masked_from, BN):
+        acc += 1
+    for start in range(masked_from, length, BN):
+        key = gl.portable.load(k_tiles, [start, 0])
+        score = gl.portable.mma(query, key.T, gl.zeros([BM, BN], gl.float32))
+        value = gl.portable.load(v_tiles, [start, 0])
+        acc = gl.portable.mma(score.to(value.dtype), value, acc)
+    gl.portable.store(out_tiles, [block * BM, 0], acc.to(out.dtype.element_ty))
+
+
+@pytest.mark.sampled(1)
+def test_no_loop_of_several_steps(sources):
+    """Three groups pay by the time of a round: here there is none."""
+    q, k, v = (
+        np.random.default_rng(s).standard_normal((n, 64)).astype(np.float16) * 0.25
+        for s, n in enumerate((128, 160, 160))
+    )
+    out = np.zeros_like(q)
+    last_tile[(1,)](q, k, v, out, 160, 64, 128, 128, num_stages=2, target="sim:hopper")
+    score = (q.astype(np.float32) @ k[128:].astype(np.float32).T).astype(np.float16)
+    wanted = 1 + score.astype(np.float32) @ v[128:].astype(np.float32)
+    assert np.allclose(out, wanted, atol=2e-2) and "warp_specialize" in sources[0]
+
+
 def test_eight_warps_become_four(sources):
     """The groups of rows need the registers of warps that would only copy."""
     assert right(1, heads=2, warps=8, length=128)
