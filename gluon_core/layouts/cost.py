@@ -33,10 +33,8 @@ __all__ = [
 
 _MAX_VECTOR_BITS = 128
 _ROW_BITS = 128  # of a row of a matrix that a warp loads at once
-_ROWS, _LANES_OF_ROW = (
-    3,
-    2,
-)  # bits of the index of a row, and of a lane among those that share a row
+_ROWS = 3  # bits of the index of such a row
+_LANES_OF_ROW = 2  # bits of a lane among those that share one
 
 
 def _check_access(bits: int, banks: int) -> None:

@@ -206,7 +206,6 @@ def last_tile(q, k, v, out, length, D: gl.constexpr, BM: gl.constexpr, BN: gl.co
     gl.portable.store(out_tiles, [block * BM, 0], acc.to(out.dtype.element_ty))
 
 
-@pytest.mark.sampled(1)
 def test_no_loop_of_several_steps(sources):
     """Three groups pay by the time of a round: here there is none."""
     q, k, v = (
