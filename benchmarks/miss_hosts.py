@@ -120,12 +120,12 @@ def host_reason(
     """
     if device[0] > host[0]:
         return (
-            f"the device, not the host: kernels take {device[0]:.1f} us, theirs {device[1]:.1f}; "
+            f"the device's time, not the host's: kernels take {device[0]:.1f} us, theirs {device[1]:.1f}; "
             f"the host {host[0]:.1f}, theirs {host[1]:.1f}"
         )
     more = {part: ours[part] - theirs[part] for part in PARTS}
     name = max(more, key=more.__getitem__)
     return (
-        f"the host takes {host[0]:.1f} us, theirs {host[1]:.1f}; kernels {device[0]:.1f}, theirs {device[1]:.1f}; "
+        f"the host's time: it takes {host[0]:.1f} us, theirs {host[1]:.1f}; kernels {device[0]:.1f}, theirs {device[1]:.1f}; "
         f"under the profiler {sum(more.values()):+.1f} us, most: {name}, {ours[name]:.1f} us, theirs {theirs[name]:.1f}"
     )

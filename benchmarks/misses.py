@@ -9,8 +9,9 @@
 A miss is a shape whose ratio is below `--below`: in a graph, or in eager calls alone. Operators below their goals come first. Nsight Compute (`ncu`)
 profiles one call of each side of the former with warm caches: kernels, grids, clusters, durations, what they read from memory and move through the
 L2 cache, and in how many of the cycles the matrix unit is busy, processors have a block, and instructions are issued; of these follows what most of the
-difference is. `torch.profiler` traces the latter: what the host does in a call. The rival is the fastest one of the sweep. Several processes prepare
-calls at once, and measure by turns; `--warm`, next to a sweep, lets them start in seconds. `--out` keeps the rows; those that it has are not measured again.
+difference is, and what limits the longest kernel of each side. `--warps` counts in further passes what its warps wait for. `torch.profiler` traces the latter:
+what the host does in a call. The rival is the fastest one of the sweep. Several processes prepare calls at once, and measure by turns; `--warm`, next to
+a sweep, lets them start in seconds. `--out` keeps the rows; those that it has are not measured again.
 
 With `--timeline`, CUPTI (`torch.profiler`) gives kernels and durations, and automatic scopes
 (`gluon_core.timeline`) the parts of a block's time in our last kernel: until its first product ("start"), then waits for copies, waits for the matrix
@@ -30,9 +31,9 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, Iterator
+from typing import Any, Iterator, Sequence
 
-from miss_counters import described, environment, profiler, reason, sides_of
+from miss_counters import described, environment, profiler, reason, sides_of, stalls
 from ratios import Row, met, ratio, rival, rows_of, text_of
 
 HOSTS = 12  # eager misses of one process
@@ -59,7 +60,7 @@ def misses(rows: list[Row], below: float, count: int | None = None) -> list[dict
                 own = [pair for pair in own if (ratio(rows[pair[1]], "graph") or 0) >= below]
             low += [(reached, value, rows[number]) for value, number in own[:count]]
         for _, value, row in sorted(low, key=lambda one: one[:2]):
-            keep = {name: row[name] for name in ("op", "shape", "host")}
+            keep = {name: row[name] for name in ("op", "shape", "host", "eager")}
             chosen.append({**keep, "way": way, "ratio": value, "rival": rival(row, way)})
     return chosen
 
@@ -108,15 +109,23 @@ class Job:
         number: of the process.
         share: its misses.
         hosts: trace the host, without Nsight Compute.
+        more: metrics of Nsight Compute in further passes.
     """
 
-    def __init__(self, folder: Path, number: int, share: list[dict[str, Any]], hosts: bool):
+    def __init__(
+        self,
+        folder: Path,
+        number: int,
+        share: list[dict[str, Any]],
+        hosts: bool,
+        more: Sequence[str] = (),
+    ):
         self.share, self._hosts, self._read = share, hosts, 0
         (folder / f"share-{number}.json").write_text(json.dumps(share))
         self._notes = folder / f"notes-{number}.jsonl"
         self._out = folder / f"out-{number}.csv"
         command = [sys.executable, "-W", "ignore", __file__, "--worker", str(folder), str(number)]
-        command = [*command, "--hosts"] if hosts else profiler(command)
+        command = [*command, "--hosts"] if hosts else profiler(command, more)
         self.process = subprocess.Popen(
             command, stdout=self._out.open("w"), stderr=subprocess.STDOUT,
             env=environment(), start_new_session=True,
@@ -166,19 +175,22 @@ class Job:
             self.process.wait()
 
 
-def measure(todo: list[dict[str, Any]], results: Results, jobs: int, limit: float) -> int:
-    """Measure the misses in so many seconds, and return how many are left."""
+def measure(
+    todo: list[dict[str, Any]], results: Results, jobs: int, limit: float, states: bool = False
+) -> int:
+    """Measure the misses in so many seconds, with the states of warps if wanted, and return how many are left."""
     started = time.time()
     hosts = [miss for miss in todo if miss["way"] == "eager"]
     graphs = [miss for miss in todo if miss["way"] == "graph"]
     shares = [(graphs[i::jobs], False) for i in range(jobs)]
     parts = -(-len(hosts) // HOSTS)
+    more = stalls() if states and graphs else []
     shares += [(hosts[i::parts], True) for i in range(parts)]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "end").write_text(str(started + limit - RESERVE))
         running = [
-            Job(folder, number, share, of_host)
+            Job(folder, number, share, of_host, more)
             for number, (share, of_host) in enumerate(shares)
             if share
         ]
@@ -251,6 +263,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=4, help="processes")
     parser.add_argument("--out", type=Path, help="keep the rows; measure those that it lacks")
     parser.add_argument("--timeline", action="store_true", help="CUPTI and scopes, not counters")
+    parser.add_argument("--warps", action="store_true", help="also count the states of warps")
     parser.add_argument("--warm", action="store_true", help="import only, and keep the bytecode")
     parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--hosts", action="store_true", help=argparse.SUPPRESS)
@@ -275,7 +288,7 @@ def main() -> int:
     results = Results(chosen.out)
     rest = [miss for miss in todo if results.lacks(miss)]
     print(f"{len(todo)} misses, {len(rest)} to measure\n\n{TITLE}")
-    left = measure(rest, results, chosen.jobs, chosen.limit) if rest else 0
+    left = measure(rest, results, chosen.jobs, chosen.limit, chosen.warps) if rest else 0
     print(f"{len(rest) - left} measured, {left} left")
     return 0 if todo else 3
 

@@ -117,7 +117,8 @@ def section(rows: list[Row], measured: list[Row], chosen: argparse.Namespace) ->
     graphs, eagers = (reasons(rows, measured, way) for way in ("graph", "eager"))
     lines += [
         f"\nThe {len(graphs) - 2} shapes below {BELOW} in graphs as Nsight Compute explains them (`python benchmarks/misses.py`; one call of each side with warm caches):",
-        "the microseconds that ours takes longer, and most of their cause.\n",
+        "the microseconds of both sides, the largest part of their difference, and what limits the longest kernel of each: shares of the peaks of memory, the L2 cache,",
+        "the matrix unit and the issue of instructions, and of the time in which the average processor has a block.\n",
         *graphs,
         f"\nThe {len(eagers) - 2} shapes below {BELOW} in eager calls alone, as `torch.profiler` explains them: what the host does in a call; in brackets the ratio of the calls measured next to the trace.\n",
         *eagers,

@@ -15,10 +15,15 @@ ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.once
 
 # It notes and counts the shapes of its share, a call of 3 us of ours for one of 2 us; with HANG it never ends, with PAST in the midst of a line.
+# Metrics that it is asked for in addition are 2 for warps that wait for the matrix unit and 1 for others.
 PROFILER = """\
 #!{python}
 import csv, json, os, sys, time
 from pathlib import Path
+state = "smsp__average_warps_issue_stalled_{{}}_per_issue_active"
+if "--query-metrics" in sys.argv:
+    print(*map(state.format, ("gmma", "membar", "selected")), "smsp__other  # another", sep="\\n")
+    sys.exit()
 folder, number = Path(sys.argv[-2]), sys.argv[-1]
 if os.environ.get("HANG") == number:
     time.sleep(600)
@@ -26,8 +31,9 @@ share = json.loads((folder / f"share-{{number}}.json").read_text())
 names = sys.argv[sys.argv.index("--metrics") + 1].split(",")
 print("==PROF== Connected")
 rows = csv.writer(sys.stdout, quoting=csv.QUOTE_ALL)
-rows.writerow(["ID", "Kernel Name", "Grid Size", *names])
-rows.writerow(["", "", "", "ns", "byte", "byte", "%", "cycle", "cycle", "%", ""])
+limits = ["launch__waves_per_multiprocessor", *(f"launch__occupancy_limit_{{x}}" for x in ("registers", "warps"))]
+rows.writerow(["ID", "Kernel Name", "Grid Size", *limits, *names])
+rows.writerow(["", "", "", "", "block", "block", "ns", "byte", "byte", "%", "cycle", "cycle", "%", "", *["inst"] * (len(names) - 8)])
 with (folder / f"notes-{{number}}.jsonl").open("w") as notes:
     for index, miss in enumerate(share):
         if miss["shape"]["M"] == "13":
@@ -35,8 +41,10 @@ with (folder / f"notes-{{number}}.jsonl").open("w") as notes:
             continue
         print(json.dumps({{"index": index, "bound": [1.5, "L2"], "counted": True}}), file=notes)
         for name, ns in (("void at::native::(anonymous namespace)::ours<int>(x)", "3,000"), ("theirs", "2,000")):
-            rows.writerow([0, name, "(2, 3, 1)", ns, "5,000,000", "9,000,000", "30", "90", "100", "20", "1"])
-            rows.writerow([0, "spin_kernel(long)", "(1, 1, 1)", *["1"] * len(names)])
+            counts = [ns, "5,000,000", "9,000,000", "30", "90", "100", "20", "1"]
+            counts += ["2" if "gmma" in one else "1" for one in names[8:]]
+            rows.writerow([0, name, "(2, 3, 1)", "0.5", "2", "4", *counts])
+            rows.writerow([0, "spin_kernel(long)", "(1, 1, 1)", "1", "1", "1", *["1"] * len(names)])
 sys.stdout.flush()
 if os.environ.get("PAST") == number:
     print('"9","theirs","(2', end="", flush=True)
@@ -96,7 +104,12 @@ def test_misses_of_ops_below_their_goals_come_first_and_are_not_measured_again(s
     assert measured == [("matmul", "1"), ("matmul", "2"), ("bmm", "99")]
     rows = {one["shape"]["M"]: one for one in json.loads(out.read_text())}
     assert rows["1"]["ours"] == ["native::ours [2x3x1] 3.0 us: 5 MB, 9 MB, 30 %, 90 %, 20 %"]
-    assert rows["1"]["reason"] == "+1.0 us, +0.6 of them: waits between products"
+    side = "0.5 waves, registers for 2 blocks a processor, processors with a block 90 %, memory {} %, L2 {} %, matrix unit 30 %, issue 18 %"
+    assert rows["1"]["reason"] == (
+        "3.0 us, theirs 2.0; +0.6 of +1.0: waits between products, 1.8 us, theirs 1.2; "
+        f"ours native::ours [2x3x1] by latency (3.0 us, {side.format(37, 35)}); "
+        f"theirs theirs [2x3x1] by memory (2.0 us, {side.format(56, 52)})"
+    )
     assert (rows["1"]["rival"], rows["1"]["way"]) == ("torch", "graph")
     assert "reason" not in rows["13"]
     again = script(sweep.parent, "misses.py", *words)
@@ -139,9 +152,17 @@ def test_the_table_names_goals_and_reasons_or_their_absence(sweep: Path) -> None
     assert table["matmul"][1] == "**0.668**, **0.500**, **0.500**"
     assert table["bmm"][1] == "1.481, 1.500, 0.890"
     assert table["matmul"][-1].startswith("1 bfloat16 (torch)")
-    assert table["matmul 1 bfloat16"][-1].startswith("+1.0 us, +0.6 of them: waits")
+    assert table["matmul 1 bfloat16"][-1].startswith("3.0 us, theirs 2.0; +0.6 of +1.0: waits")
     assert table["matmul 2 bfloat16"][-1].startswith("none: the profiler did not get to it")
     assert table["matmul 13 bfloat16"][-1].startswith("none: ValueError: no")
     assert table["topk 5 bfloat16"][0] == "0.600"
     assert "abcd" in "".join(lines) and "    python sweep" in lines
     assert "All 45 results agreed with their references." in "".join(lines)
+
+
+def test_states_of_warps_are_counted_where_they_are_asked_for(sweep: Path) -> None:
+    out = sweep.with_name("misses.json")
+    script(sweep.parent, "misses.py", str(sweep), "--out", str(out), "--jobs", "1", "--warps")
+    rows = {one["shape"]["M"]: one for one in json.loads(out.read_text())}
+    words = "; warps: wait for the matrix unit 50 %, membar 25 %"
+    assert rows["1"]["reason"].count(words) == 2

@@ -56,7 +56,7 @@ def test_the_reason_is_the_part_that_differs_most() -> None:
     text = miss_hosts.host_reason(ours, theirs, (20.0, 25.0), (90.0, 50.0))
     assert text.endswith("+41.0 us, most: the op's own code, 46.0 us, theirs 6.0")
     text = miss_hosts.host_reason(ours, theirs, (200.0, 150.0), (90.0, 50.0))
-    assert text.startswith("the device, not the host: kernels take 200.0 us, theirs 150.0")
+    assert text.startswith("the device's time, not the host's: kernels take 200.0 us, theirs 150.0")
 
 
 def test_calls_are_traced_with_their_gradients() -> None:
