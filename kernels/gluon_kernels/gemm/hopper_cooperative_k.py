@@ -50,19 +50,23 @@ def leave(mine, sums, SWAPPED: gl.constexpr):
 
 
 @gluon.jit
-def add_up(out, parts, place, SHAPE: gl.constexpr, SIZE: gl.constexpr, ADDERS: gl.constexpr, SPLITS: gl.constexpr, VECTOR: gl.constexpr):  # fmt: skip
-    """Add up and store a share of the SHAPE that each program left at `parts`, SIZE elements from one to the next."""
-    c, stride, sizes, end = out
+def summed(parts, SHAPE: gl.constexpr, SIZE: gl.constexpr, ADDERS: gl.constexpr, SPLITS: gl.constexpr, VECTOR: gl.constexpr):  # fmt: skip
+    """Return the sums of a share of the SHAPE that each program left at `parts`, SIZE elements from one to the next."""
     SHARE: gl.constexpr = SHAPE[0] // ADDERS
     wide: gl.constexpr = stored_rows(SHAPE[1], VECTOR, 32, gl.num_warps())
-    top = gl.program_id(0) * SHARE
-    rows = top + gl.arange(0, SHARE, gl.SliceLayout(1, wide))
+    rows = gl.program_id(0) * SHARE + gl.arange(0, SHARE, gl.SliceLayout(1, wide))
     columns = gl.arange(0, SHAPE[1], gl.SliceLayout(0, wide))
     places = places_of(parts, rows, columns, SHAPE[0])
     total = gl.zeros([SHARE, SHAPE[1]], gl.float32, wide)
     for split in gl.static_range(SPLITS):
         total += gl.load(places + split * SIZE, cache_modifier=".cg")
-    store_part(c, total, place[0] + top, place[1], sizes, stride, end, False, VECTOR)
+    return total
+
+
+@gluon.constexpr_function
+def shape_of(rows, width, SWAPPED):
+    """Return the sides of the part of the result that an accumulator has."""
+    return (width, rows) if SWAPPED else (rows, width)
 
 
 @gluon.jit
@@ -98,16 +102,22 @@ def multiply_part(
     if gl.program_id(0) < ADDERS:
         with gl.scope("wait for sums"):
             wait_for_all(counters + number, before, SPLITS)
+        totals = ()  # all parts are loaded before the first one is stored: no load passes a store before it
+        with gl.scope("add up"):
+            for i in gl.static_range(len(WIDTHS)):
+                total = summed(parts, shape_of(ROWS, WIDTHS[i], SWAPPED), SIZE, ADDERS, SPLITS, VECTOR)  # fmt: skip
+                totals = totals + (total,)
+                parts += ROWS * WIDTHS[i]
         row = place[1] + group * ROWS
         column = place[2]
-        for i in gl.static_range(len(WIDTHS)):
-            with gl.scope("add up and store"):
+        with gl.scope("store"):
+            for i in gl.static_range(len(WIDTHS)):
+                top = gl.program_id(0) * totals[i].shape[0]
                 if SWAPPED:
-                    add_up(out, parts, (column, row), (WIDTHS[i], ROWS), SIZE, ADDERS, SPLITS, VECTOR)  # fmt: skip
+                    store_part(out[0], totals[i], column + top, row, out[2], out[1], out[3], False, VECTOR)  # fmt: skip
                 else:
-                    add_up(out, parts, (row, column), (ROWS, WIDTHS[i]), SIZE, ADDERS, SPLITS, VECTOR)  # fmt: skip
-            parts += ROWS * WIDTHS[i]
-            column += WIDTHS[i]
+                    store_part(out[0], totals[i], row + top, column, out[2], out[1], out[3], False, VECTOR)  # fmt: skip
+                column += WIDTHS[i]
 
 
 @gluon.jit(do_not_specialize=["M", "N", "K", "c_row", "across"])

@@ -237,31 +237,37 @@ def store_sums(c, buffers, down: gl.constexpr, values, number, scratch, place, s
         before = arrive(scratch[1] + number, SPLITS)
         if part < adders(SPLITS, values[0].shape[1]):
             wait_for_all(scratch[1] + number, before, SPLITS)
+            totals = ()  # all parts are loaded before the first one is stored: no load passes a store before it
             top = place[0]
             for i in gl.static_range(len(values)):
-                add_up(
-                    c, parts, values[i], (top, place[1]), sizes, stride, again, wide, SPLITS, KIND
-                )
+                totals = totals + (summed(parts, values[i], sizes[0] - top, wide, SPLITS),)
                 parts += SPLITS * (values[i].shape[0] * values[i].shape[1])
+                top += values[i].shape[1]
+            top = place[0]
+            for i in gl.static_range(len(values)):
+                if part < adders(SPLITS, values[i].shape[1]):
+                    result = finished(totals[i], again, c.dtype.element_ty, KIND[9])
+                    begin = top + part * totals[i].shape[1]
+                    store_part(c, gl.permute(result, (1, 0)), begin, place[1], sizes, stride, None, False, KIND[8])  # fmt: skip
                 top += values[i].shape[1]
 
 
 @gluon.jit
-def add_up(c, parts, value, place, sizes, stride, end, wide: gl.constexpr, SPLITS: gl.constexpr, KIND: gl.constexpr):  # fmt: skip
-    """Add up a share of the columns of `value`, which `parts` has of each program, and store it."""
-    DOWN: gl.constexpr = value.shape[0]
-    SIZE: gl.constexpr = DOWN * value.shape[1]
-    SHARE: gl.constexpr = value.shape[1] // adders(SPLITS, value.shape[1])
+def summed(parts, like, left, wide: gl.constexpr, SPLITS: gl.constexpr):
+    """Return the sums of a share of the columns of `like`, which `parts` has of each program. `left` rows of `x` are inside from its first column on.
+
+    Programs without a share, where columns are few, load nothing.
+    """
+    DOWN: gl.constexpr = like.shape[0]
+    ADDERS: gl.constexpr = adders(SPLITS, like.shape[1])
+    SHARE: gl.constexpr = like.shape[1] // ADDERS
     begin = gl.program_id(0) * SHARE
-    if gl.program_id(0) < adders(SPLITS, value.shape[1]):
-        rows = gl.arange(0, DOWN, gl.SliceLayout(1, wide)) * 8
-        columns = begin + gl.arange(0, SHARE, gl.SliceLayout(0, wide))
-        inside = (place[0] + columns // 8 * 8 < sizes[0])[None, :]
-        total = gl.zeros([DOWN, SHARE], gl.float32, wide)
-        places = (
-            parts + rows[:, None] + (columns // 8 * (8 * DOWN) + columns % 8)[None, :]
-        )  # of `places_of`
-        for split in gl.static_range(SPLITS):
-            total += gl.load(places + split * SIZE, mask=inside, other=0.0)
-        result = gl.permute(finished(total, end, c.dtype.element_ty, KIND[9]), (1, 0))
-        store_part(c, result, place[0] + begin, place[1], sizes, stride, None, False, KIND[8])
+    rows = gl.arange(0, DOWN, gl.SliceLayout(1, wide)) * 8
+    columns = begin + gl.arange(0, SHARE, gl.SliceLayout(0, wide))
+    inside = ((columns // 8 * 8 < left) & (gl.program_id(0) < ADDERS))[None, :]
+    total = gl.zeros([DOWN, SHARE], gl.float32, wide)
+    # Those of `places_of`.
+    places = parts + rows[:, None] + (columns // 8 * (8 * DOWN) + columns % 8)[None, :]
+    for split in gl.static_range(SPLITS):
+        total += gl.load(places + split * (DOWN * like.shape[1]), mask=inside, other=0.0)
+    return total

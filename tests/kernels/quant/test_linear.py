@@ -196,6 +196,23 @@ def test_products_are_under_way_from_step_to_step(block, columns, format, group,
     assert compiled.report().spills == 0
 
 
+@pytest.mark.campaign
+def test_programs_load_all_sums_of_a_tile_before_they_store():
+    """Its parts are 64, 32 and 8 rows of `x`: a load behind a store would wait once more for the L2 cache."""
+    with pytest.MonkeyPatch.context() as patched:
+        forced(patched, "groups", 104, 128, 2, 128, 1)
+        arguments = LINEAR.arguments({"M": 100, "N": 40, "K": 256, "format": "int4", "group": 128}, "cpu")  # fmt: skip
+        (launch,) = launches_of(lambda: LINEAR.op(**arguments), "sim:sm_90")
+    target = registry().target("sm_90")
+    code = launch.kernel.warmup(*launch.fresh(), grid=launch.grid, target=target, **launch.options)
+    # Programs wait for each other by these loads.
+    _, *groups = code.asm["ptx"].split("ld.global.gpu.acquire")
+    for after in groups:
+        order = re.findall(r"\b(ld|st)\.global\.v4", after)
+        assert order == sorted(order) and len(set(order)) == 2
+    assert len(groups) == 2
+
+
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("block, splits", [(104, 2), (240, 1)])
 def test_tiles_leave_columns_of_an_accumulator_out(block, splits, monkeypatch):
