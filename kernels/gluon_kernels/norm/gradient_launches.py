@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Callable, Optional
 
 import torch
@@ -93,9 +94,14 @@ def norm_gradient_plan(
         if whole is not None:  # a program has rows that are `align` apart
             programs = max(1, programs // tiles.align) * tiles.align
             kernel = odd_gradients.norm_backward
-        totals = _Totals(programs, columns, device, to_weight, to_bias)
-        sums = totals.parts()
-        arguments = (gs.tensor, src.tensor, weight, statistics, new, *sums)
+        wanted = (to_weight is not None) + (to_bias is not None)
+        once = wanted > 0 and columns <= MOST_ADDED
+        # No fewer programs of a group than groups, and the same number for all that a device runs.
+        group = math.isqrt(max(programs, 2 * multiprocessors(x)) - 1) + 1
+        summed = programs + -(-programs // group)
+        space = Workspace(once * wanted * summed * columns, once * (1 + summed - programs))
+        totals = _Totals(0 if once else programs, columns, device, to_weight, to_bias)
+        arguments = (gs.tensor, src.tensor, weight, statistics, new, *totals.parts(), *space(device))  # fmt: skip
         launch = prepared(
             kernel,
             (programs,),
@@ -104,12 +110,15 @@ def norm_gradient_plan(
             options=registers(128),  # else 8 warps on a multiprocessor
             CENTRED=centred,
             SHIFT=weight is not None and shifts(x, weight),
+            GROUP=group,
+            NEAR=math.gcd(columns, 4),
             **tiles.constants(),
         )
 
-        return reading(
-            totals.after(empty, lambda parts, _: [(launch, (*range(5), *parts))]), gs, src
-        )
+        def steps(parts: Places, memory: int) -> Any:
+            return [(launch, (*range(5), *parts, *space.places(memory)))]
+
+        return reading(totals.after(empty, steps, space.of(x)), gs, src)
     if few and not narrow:
         return _few_gradient_plan(tiles, tiles.grid(rows), *known)
     if few:  # of elements that each have an address, programs that share rows take longer than those with columns
@@ -235,8 +244,14 @@ MOST_SUMMED = (
 )  # columns for each lane whose sums a program keeps: more than 26 of a thread spill
 
 
+MOST_ADDED = 1024  # columns up to which the last programs of a launch add up sums in no more time than a second launch
+
+
 class _Totals:
-    """The sums over rows of the gradients of weight and bias: a part for each program, and the launch that adds them up."""
+    """The sums over rows of the gradients of weight and bias: a part for each program, and the launch that adds them up.
+
+    With 0 programs the launch before stores the sums themselves.
+    """
 
     def __init__(
         self, programs: int, columns: int, device: torch.device, to_weight: Optional[torch.dtype],
@@ -244,12 +259,13 @@ class _Totals:
     ):  # fmt: skip
         kinds = (to_weight, to_bias)
         self.wanted = to_weight is not None or to_bias is not None
-        part = allocator((programs * columns,), torch.float32, device)
-        self._parts = [None if kind is None else part for kind in kinds]
         self._new = [None if kind is None else allocator((columns,), kind, device) for kind in kinds]  # fmt: skip
-        if self.wanted:
+        self._parts, self._launch = self._new, None
+        if self.wanted and programs:
+            part = allocator((programs * columns,), torch.float32, device)
+            self._parts = [None if kind is None else part for kind in kinds]
             width, rows = 32, min(128, max(32, 1 << (programs - 1).bit_length()))
-            tensors = (*self.parts(), *self._results())
+            tensors = (*self.parts(), *_made(self._new))
             self._launch = Launch(
                 gradients.add_parts,
                 (-(-columns // width),),
@@ -258,13 +274,9 @@ class _Totals:
                 num_warps=8 if rows > 32 else 4,  # 16 elements of a thread arrive at once
             )
 
-    def parts(self) -> tuple[Optional[Tensor], Optional[Tensor]]:
-        first, second = self._parts
-        return None if first is None else first(), None if second is None else second()
-
-    def _results(self) -> tuple[Optional[Tensor], Optional[Tensor]]:
-        first, second = self._new
-        return None if first is None else first(), None if second is None else second()
+    def parts(self) -> list[Optional[Tensor]]:
+        """Return tensors for the parts of both sums, or for the sums themselves."""
+        return _made(self._parts)
 
     def after(
         self, empty: Callable[[], Tensor], launches: Callable[[Places, int], Any],
@@ -277,13 +289,20 @@ class _Totals:
             launches: `launches(places of the parts, place of the first tensor of memory)`, those that store them.
         """
         makers = [empty]
-        placed: list[Optional[int]] = []
-        for new in (*self._new, *self._parts):
-            placed.append(None if new is None else 4 + len(makers))
-            if new is not None:
-                makers.append(new)
-        results, parts = placed[:2], placed[2:]
+
+        def placed(news: list[Any]) -> list[Optional[int]]:
+            first = 4 + len(makers)
+            makers.extend(new for new in news if new is not None)
+            places = iter(range(first, 6 + first))
+            return [None if new is None else next(places) for new in news]
+
+        results = placed(self._new)
+        parts = results if self._launch is None else placed(self._parts)
         steps = [*launches(parts, 4 + len(makers))]
-        if self.wanted:
+        if self._launch is not None:
             steps.append((self._launch, (*parts, *results)))
         return sequence(4, makers, steps, (4, *results), memory)
+
+
+def _made(news: list[Any]) -> list[Optional[Tensor]]:
+    return [None if new is None else new() for new in news]

@@ -7,6 +7,7 @@ at a time.
 
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_kernels.norm.last_programs import add_up, parts_of
 from gluon_kernels.norm.rows import (
     exchange,
     fold,
@@ -122,22 +123,25 @@ def rows_backward(
 
 @gluon.jit
 def norm_backward(
-    grad, src, weight, statistics, dst, to_weight, to_bias, rows, columns, grad_stride, src_stride,
+    grad, src, weight, statistics, dst, to_weight, to_bias, sums, arrived, rows, columns, grad_stride, src_stride,
     dst_stride, CENTRED: gl.constexpr, ALIGN: gl.constexpr, PARTS: gl.constexpr, ROWS: gl.constexpr,
-    PIECES: gl.constexpr, WIDTH: gl.constexpr, layout: gl.constexpr,
+    PIECES: gl.constexpr, WIDTH: gl.constexpr, layout: gl.constexpr, GROUP: gl.constexpr,
+    NEAR: gl.constexpr,
 ):  # fmt: skip
-    """Store the gradient of `src`, and for each program the sums over its rows of the gradients of weight and bias."""
+    """Store the gradient of `src`, and for each program the sums over its rows of the gradients of weight and bias; with `sums`, their sums over all programs, see `add_up`."""
     columns_sums, bias_sums = rows_backward(
         gl.program_id(0), gl.num_programs(0), grad, src, weight, statistics, dst, rows, columns, grad_stride, src_stride,
         dst_stride, CENTRED, ALIGN, ROWS, PIECES, WIDTH, layout,
     )  # fmt: skip
     first = gl.program_id(0).to(gl.int64) * columns
+    of_weight = parts_of(to_weight, None, sums, columns, GROUP)
+    of_bias = parts_of(to_bias, to_weight, sums, columns, GROUP)
     if to_weight is not None:
-        to_weight += first
+        store_sums(of_weight + first, columns_sums, columns, PIECES, WIDTH, layout)
     if to_bias is not None:
-        to_bias += first
-    store_sums(to_weight, columns_sums, columns, PIECES, WIDTH, layout)
-    store_sums(to_bias, bias_sums, columns, PIECES, WIDTH, layout)
+        store_sums(of_bias + first, bias_sums, columns, PIECES, WIDTH, layout)
+    if sums is not None:
+        add_up(to_weight, to_bias, sums, arrived, columns, GROUP, NEAR)
 
 
 @gluon.jit

@@ -6,6 +6,7 @@ Every ALIGN-th row begins at the same place within an access. A program has such
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_kernels.norm.gradients import store_sums
+from gluon_kernels.norm.last_programs import add_up, parts_of
 from gluon_kernels.norm.odd import body_of, body_start, edge_layout, edges_of, load_shared
 from gluon_kernels.norm.rows import fold, load_pieces, store_piece
 
@@ -22,15 +23,20 @@ def statistics_of(statistics, row, rows, CENTRED: gl.constexpr):
 
 @gluon.jit
 def norm_backward(
-    grad, src, weight, statistics, dst, to_weight, to_bias, rows, columns, grad_stride, src_stride,
+    grad, src, weight, statistics, dst, to_weight, to_bias, sums, arrived, rows, columns, grad_stride, src_stride,
     dst_stride, CENTRED: gl.constexpr, ALIGN: gl.constexpr, ROWS: gl.constexpr, PIECES: gl.constexpr,
-    WIDTH: gl.constexpr, SHIFT: gl.constexpr, layout: gl.constexpr,
+    WIDTH: gl.constexpr, SHIFT: gl.constexpr, layout: gl.constexpr, GROUP: gl.constexpr,
+    NEAR: gl.constexpr,
 ):  # fmt: skip
     """Do as `gradients.norm_backward`; the number of programs is a multiple of ALIGN."""
+    of_weight = parts_of(to_weight, None, sums, columns, GROUP)
+    of_bias = parts_of(to_bias, to_weight, sums, columns, GROUP)
     rows_backward(
-        gl.program_id(0), gl.num_programs(0), grad, src, weight, statistics, dst, to_weight, to_bias, rows, columns,
+        gl.program_id(0), gl.num_programs(0), grad, src, weight, statistics, dst, of_weight, of_bias, rows, columns,
         grad_stride, src_stride, dst_stride, CENTRED, ALIGN, ROWS, PIECES, WIDTH, SHIFT, layout,
     )  # fmt: skip
+    if sums is not None:
+        add_up(to_weight, to_bias, sums, arrived, columns, GROUP, NEAR)
 
 
 @gluon.jit

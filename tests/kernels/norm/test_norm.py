@@ -334,6 +334,8 @@ def test_gradients_of_few_rows_take_one_launch(monkeypatch):
     monkeypatch.setattr(gradient_launches, "FEW", 6)
     monkeypatch.setattr(gradient_launches, "FEW_NARROW", 4)
     assert launches_of_gradients(6, 40) == launches_of_gradients(4, 41) == 1
+    assert launches_of_gradients(7, 40) == launches_of_gradients(5, 41) == 1
+    monkeypatch.setattr(gradient_launches, "MOST_ADDED", 39)  # a launch adds up more columns
     assert launches_of_gradients(7, 40) == launches_of_gradients(5, 41) == 2
     assert launches_of_gradients(7, 40, weight=False) == 1
     monkeypatch.setattr(gradient_launches, "NEARBY", 6 * 300 * 2 * 32 - 1)
@@ -341,6 +343,28 @@ def test_gradients_of_few_rows_take_one_launch(monkeypatch):
     monkeypatch.setattr(gradient_launches, "MOST_SUMMED", 1)  # no program keeps sums of columns
     assert launches_of_gradients(5, 300) == 1
     assert launches_of_gradients(6, 300) == 3
+
+
+@pytest.fixture
+def no_few(monkeypatch):
+    monkeypatch.setattr(gradient_launches, "FEW", 0)
+    monkeypatch.setattr(gradient_launches, "FEW_NARROW", 0)
+    monkeypatch.setattr(
+        gradient_launches, "multiprocessors", lambda x: 3
+    )  # 6 programs, 3 of a group
+
+
+@pytest.mark.parametrize("columns", [300, 513])
+def test_the_last_programs_add_up_the_sums_of_all(columns, no_few):
+    for _ in range(2):  # the counters are zeros again
+        assert launches_of_gradients(41, columns) == 1
+
+
+@pytest.mark.campaign
+@pytest.mark.gluon_schedules(6, checks=True)
+@pytest.mark.parametrize("columns", [300, 513, 514])
+def test_the_last_programs_read_the_parts_of_all(columns, no_few):
+    assert launches_of_gradients(41, columns) == 1
 
 
 def test_programs_of_columns_have_all_rows():
