@@ -1,6 +1,6 @@
 """Flash attention forward on Hopper: TMA, `wgmma` and warp specialization.
 
-One warp copies tiles of Q, K and V. Two or three groups of four warps have 64 rows of Q each and walk
+One warp copies tiles of Q, K and V. One to three groups of four warps have 64 rows of Q each and walk
 over the keys, the last ones first: with a causal mask only those need masking. Scores of the next tile
 are multiplied while the softmax of this one is computed, and in heads of 64, where exponentials take as long as products, so is the
 weighted sum of the last one. Tensors of 8-bit floats have `hopper_fp8.py`.
@@ -221,7 +221,7 @@ def attention_hopper(
     ping-pong schedule: exponentials of one run during products of the other.
     """
     PARTS: gl.constexpr = BLOCK_M // 64
-    gl.static_assert(PARTS == 2 or PARTS == 3, "two or three groups of warps with 64 rows each")
+    gl.static_assert(PARTS <= 3, "up to three groups of warps with 64 rows each")
     SPLIT: gl.constexpr = parts is not None
     gl.static_assert(not (SPLIT and CAUSAL), "parts of the keys have no mask")
     gl.static_assert(BLOCK_N % 64 == 0, "the diagonal of a group's rows is within one tile of keys")
@@ -231,9 +231,9 @@ def attention_hopper(
     values = tma_ring(v_desc, STAGES, consumers=PARTS)
     SETTINGS: gl.constexpr = (BLOCK_M, BLOCK_N, CAUSAL, SHARED, SPLIT, COMPUTED)
     sizes = (heads, length, key_length, of_sequence, order, splits)
-    AHEAD: gl.constexpr = PARTS - 1  # three groups keep the rows until their last product
+    # Three groups keep the rows until their last product.
+    AHEAD: gl.constexpr = 2 if PARTS == 3 else 1
     q0 = tma_ring(q_desc, AHEAD)
-    q1 = tma_ring(q_desc, AHEAD)
     order = None
     if ORDERED:
         gl.static_assert(
@@ -241,8 +241,18 @@ def attention_hopper(
         )
         order = ordered_barrier(2)
     a = ((q0, keys, values), order, tma_writer(out_desc), logsums, parts, sinks, sizes, scale)
-    b = ((q1, keys, values), order, tma_writer(out_desc), logsums, parts, sinks, sizes, scale)
-    if PARTS == 2:
+    if PARTS == 1:
+        gl.warp_specialize(
+            [
+                (attend, (a, SETTINGS, 0)),
+                (copy_tiles, ((q0,), keys, values, sizes, SETTINGS, (0,))),
+            ],
+            [1],
+            [24],
+        )
+    elif PARTS == 2:
+        q1 = tma_ring(q_desc, AHEAD)
+        b = ((q1, keys, values), order, tma_writer(out_desc), logsums, parts, sinks, sizes, scale)
         gl.warp_specialize(
             [
                 (attend, (a, SETTINGS, 0)),
@@ -253,6 +263,8 @@ def attention_hopper(
             [240, 24],
         )
     else:
+        q1 = tma_ring(q_desc, AHEAD)
+        b = ((q1, keys, values), order, tma_writer(out_desc), logsums, parts, sinks, sizes, scale)
         q2 = tma_ring(q_desc, AHEAD)
         c = ((q2, keys, values), order, tma_writer(out_desc), logsums, parts, sinks, sizes, scale)
         gl.warp_specialize(

@@ -91,6 +91,28 @@ def test_three_groups_of_warps(monkeypatch):
         assert PROBLEMS[0].check(PROBLEMS[0].small[number], "cpu") is None
 
 
+@pytest.mark.gluon_schedules(2, checks=True)
+@pytest.mark.parametrize(
+    "shape",
+    [
+        {"heads": 2, "length": 150, "width": 64, "causal": True},
+        {"heads": 1, "length": 140, "width": 128, "causal": True},
+        {"heads": 1, "length": 100, "width": 128, "causal": False, "keys": 600},
+    ],
+)
+def test_one_group_of_warps(shape, monkeypatch):
+    """Few tiles have 64 rows each, and a processor of their own; the last shape's have parts of the keys."""
+    plans = importlib.import_module("gluon_kernels.attention.launches")
+    arguments = ATTENTION.arguments({"batch": 1, **shape}, "cpu")
+    first = launches_of(lambda: ATTENTION.op(**arguments), "sim:sm_90")[0]
+    assert first.kernel.fn.__name__ == "attention_hopper" and 64 in first.arguments[-7:-4]
+    for programs in (132, 2):
+        monkeypatch.setattr(plans, "multiprocessors", lambda tensor, programs=programs: programs)
+        monkeypatch.setattr(plans, "rows_of", lambda *arguments: (64, 67))
+        ops._plans.forget()
+        assert ATTENTION.check({"batch": 1, **shape}, "cpu") is None
+
+
 @pytest.mark.parametrize(
     "shape",
     [

@@ -76,6 +76,22 @@ def test_heads_that_fill_the_cache_are_walked_by_fours():
         assert code // 8 == size, length
 
 
+def test_few_tiles_have_few_rows():
+    """Tiles of 64 rows are taken unless programs take more rounds of them."""
+    for heads, length, width, causal, rows in (
+        (12, 700, 64, True, 64),
+        (8, 700, 128, True, 64),
+        (16, 500, 128, False, 64),
+        (16, 1024, 128, False, 128),
+        (32, 4096, 128, True, 128),
+        (64, 2048, 64, False, 192),
+    ):
+        of_head = 4 * width * length
+        taken, code = order.rows_of(length, length, heads, width, causal, 132, of_head)
+        assert taken == rows, (heads, length)
+        assert code % 2 == 1
+
+
 def test_tiles_of_few_keys_where_many_are_unseen():
     assert order.keys_of(187, 187, 192, False) == order.keys_of(704, 704, 192, True) == 64
     assert order.keys_of(640, 640, 192, False) == order.keys_of(4096, 4096, 192, True) == 128
