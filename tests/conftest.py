@@ -129,16 +129,34 @@ def pytest_collection_modifyitems(config, items):
 def pytest_collection_finish(session):
     """Modules and items stay: to look for garbage among them took a tenth of the time of a run.
 
-    So did the search among the kernels and traces that tests keep, every 70,000 objects; cycles hold little, but
-    for those with tensors, which share a GPU's memory with other processes.
+    So did the search among the kernels and traces that tests keep; cycles hold little, so that it comes when the process has
+    grown (`_search`). Tests on a GPU share its memory with other processes, and cycles may hold tensors.
     """
-    gc.collect()
     gc.freeze()
-    if "gpu" not in session.config.option.markexpr:
-        gc.set_threshold(20_000, 20, 20)
-    gc.enable()
+    if "gpu" in session.config.option.markexpr or not _resident():
+        gc.enable()
+    session.config.stash[_HELD] = _resident()
 
 
+def _resident():
+    """Return the bytes that the process has in memory; 0 where that is not known."""
+    try:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0
+
+
+def _search(config):
+    """Look for garbage if the process has grown by a lot since the last time."""
+    if not gc.isenabled() and _resident() > config.stash[_HELD] + GROWTH:
+        gc.unfreeze()
+        gc.collect()
+        config.stash[_HELD] = _resident()
+
+
+GROWTH = 2**29  # bytes
+_HELD = pytest.StashKey[int]()  # bytes after the last search
 _STDERR = pytest.StashKey[int]()
 _FILES = pytest.StashKey[str]()
 _ARMED = pytest.StashKey[
@@ -155,7 +173,7 @@ def pytest_configure(config):
     # Tests start pytest themselves, and read its output: a plugin that warns about xdist changes it.
     # Hypothesis and anyio took half of the time of such a run.
     os.environ["PYTEST_ADDOPTS"] = "-p no:benchmark -p no:hypothesispytest -p no:anyio"
-    gc.disable()  # until the tests are collected: a fifth of that time
+    gc.disable()  # a fifth of the time of collecting tests, a tenth of running them
 
 
 def pytest_unconfigure(config):
@@ -175,7 +193,7 @@ def _limit(item):
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item):
+def pytest_runtest_protocol(item, nextitem):
     """A test within a compiler hears of no signal: some time later the process ends, with the stacks.
 
     That time is a quarter to once its limit after the limit. To begin anew for each test means to wait
@@ -188,7 +206,11 @@ def pytest_runtest_protocol(item):
         if limit:
             faulthandler.dump_traceback_later(2 * limit, exit=True, file=stash[_STDERR])
         stash[_ARMED] = time.monotonic() + 0.75 * limit, limit
-    return (yield)
+    if not gc.isenabled():
+        gc.freeze()  # a test that looks for garbage, or for tensors, looks among its own objects
+    result = yield
+    _search(item.config)
+    return result
 
 
 def pytest_sessionfinish(session):

@@ -18,6 +18,8 @@ from gluon_core.errors import GluonError
 from gluon_runtime import Pointer, errors, open_bundle
 from tests.bundle import kernels
 
+pytestmark = pytest.mark.once
+
 LAYOUT = gl.BlockedLayout([4], [32], [4], [0])
 CONSTANTS = {"BLOCK": 512, "LAYOUT": LAYOUT}
 

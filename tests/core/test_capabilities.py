@@ -11,6 +11,8 @@ from gluon_core import language as gl
 
 nvidia = pytest.importorskip("gluon_core.nvidia")
 
+pytestmark = pytest.mark.once
+
 
 @gluon.jit
 def first(p):

@@ -28,7 +28,7 @@ from gluon_core import language as gl
 from gluon_core.values import names
 from gluon_core.values.constants import identity, text_of
 
-pytestmark = pytest.mark.sampled(2)
+pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
 
 TARGET = "sim:sm_80"
 SCALE = 3

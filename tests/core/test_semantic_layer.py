@@ -40,6 +40,7 @@ def test_a_trace_has_the_attributes_of_the_protocol():
     assert all(f"self.{name}" in own for name in set(Trace.__annotations__) - inherited)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(BACKENDS)))
 def test_plugins_call_no_private_method_of_the_layer(file):
     for node in ast.walk(ast.parse(file.read_text())):

@@ -11,6 +11,8 @@ from gluon_core.plugin.targets import Architecture, Limits, Target
 from gluon_core.registry.load import load
 from tests.core.fakes import Plugin, acme, architecture, complete, roadrunner, simulator
 
+pytestmark = pytest.mark.once
+
 GPUTarget = namedtuple("GPUTarget", "backend arch warp_size")
 
 

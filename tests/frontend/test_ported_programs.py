@@ -335,6 +335,7 @@ interpret()
 """
 
 
+@pytest.mark.once
 def test_kernels_are_traced_while_tritons_interpreter_runs_those_of_triton(tmp_path):
     import os
     import subprocess

@@ -44,7 +44,7 @@ def attends(target, length, rows):
     return np.allclose(out, wanted, atol=1e-2)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("target", ["sim:hopper", "sim:sm_80"])
 @pytest.mark.parametrize("length", [20, 32, 96, 200])
 def test_copies_go_on_behind_the_whole_steps(target, length, chosen_sources):

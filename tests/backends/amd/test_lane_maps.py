@@ -8,6 +8,8 @@ import pytest
 
 from gluon_core import language as gl
 
+pytestmark = pytest.mark.once
+
 
 def held(layout, shape):
     """(rows, columns) of the element in each [register, lane] of the first warp."""

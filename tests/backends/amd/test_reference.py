@@ -188,8 +188,7 @@ def numbers(shape, kind, axis):
     return np.ascontiguousarray(codes), values.astype(np.float64)
 
 
-@pytest.mark.sampled(3)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("kinds", list(itertools.product(KINDS, KINDS)))
 def test_scaled_mfma(on, kinds):
     k = 256

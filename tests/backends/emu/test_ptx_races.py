@@ -263,7 +263,7 @@ def test_deleted_instructions_of_pipelined_kernels(name):
     [
         ("gemm, split-K", "wait at an mbarrier"),
         ("gemm, cp.async", "cp.async.wait_group"),
-        ("gemm, tcgen05", "tcgen05.wait"),
+        pytest.param("gemm, tcgen05", "tcgen05.wait", marks=pytest.mark.campaign),
     ],
 )
 def test_a_deletion_in_a_library_kernel_is_reported(name, kind):

@@ -450,7 +450,7 @@ def teller():
         driver._state = before
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(st.data())
 def test_calls_that_c_takes_for_one_python_takes_for_one(teller, data):
     one = data.draw(CALL)

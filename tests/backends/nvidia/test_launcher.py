@@ -12,6 +12,8 @@ from gluon_nvidia.launcher import generate, make_launcher
 from gluon_runtime.libcuda import INVALID_CONTEXT
 from tests.backends.fake_cuda import FakeCuda
 
+pytestmark = pytest.mark.once
+
 
 class Address:
     def __init__(self, address):

@@ -389,7 +389,7 @@ TARGETS = [("sim:sm_90", n) for n in range(len(FORMS))]
 TARGETS += [("sim:sm_80", 1), ("sim:gfx942", 1), ("sim:gfx942", 2), ("sim:sm_100", 2)]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("target, number", TARGETS)
 def test_windows_caps_and_widths(target, number, monkeypatch):
     monkeypatch.setenv("GLUON_TARGET", target)

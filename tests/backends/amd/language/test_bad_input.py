@@ -9,6 +9,8 @@ from gluon_core.errors import DtypeError, LayoutError, LimitError
 from tests.frontend.vendor_oracle import parse, refuse
 from tests.tables import mistakes
 
+pytestmark = pytest.mark.once
+
 HEAD = """\
 from GLUON.language.amd import cdna3
 L = gl.constexpr(gl.BlockedLayout([1, 8], [8, 8], [4, 1], [1, 0]))
