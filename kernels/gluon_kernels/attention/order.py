@@ -36,6 +36,7 @@ MANY = 16  # tiles of a program
 CACHE = 24 << 20  # bytes of keys and values of a group
 CROWDED = 72 << 20
 GRADIENT_CACHE = 40 << 20  # bytes that groups of heads load and add to
+OVERFULL = 1.5  # of these, at most, where programs end together then
 OVERHEAD = 0.7  # of a tile of queries, in tiles of keys
 NEAR = 1.01  # of the least possible work of the busiest program
 KEYS = 128  # of a tile
@@ -216,8 +217,11 @@ def heads_of(
 
 
 def _sizes_together(groups: int, bytes_of_head: int, few: bool) -> Iterator[int]:
-    """Yield how many groups may be walked together: where programs have few tiles, all that fit the cache, too, so that the last tiles are short ones."""
-    yield _together(groups, bytes_of_head)
+    """Yield how many groups may be walked together: about as many as the cache holds, since a last block of few groups begins with its long tiles when others
+    end; where programs have few tiles, all that fit the cache, too, so that the last tiles are short ones."""
+    most = _together(groups, bytes_of_head)
+    more = (most + 1) * bytes_of_head <= OVERFULL * GRADIENT_CACHE and most < groups
+    yield from dict.fromkeys((most, most + more, max(most - 1, 1), max(most // 2, 1)))
     most = min(groups, GRADIENT_CACHE // bytes_of_head) if few else 0
     size = 2 * GROUP
     while size < most:

@@ -222,6 +222,21 @@ def test_heads_of_a_program_keep_the_processors_busy():
     assert order.heads_of((16, 12, 8, 4), 8, 6, 132, 1 << 20, 1.0)[0] in (1, 2, 3)
 
 
+def test_programs_of_gradients_end_together():
+    """A last block of few heads begins with their long tiles: 16 heads of 200 steps are walked by fours, not by threes."""
+    for length, heads, width, size, most in (
+        (12736, 16, 128, 4, 1.01),
+        (6144, 32, 128, 7, 1.03),
+        (8192, 24, 128, 6, 1.01),
+    ):
+        step = 128 * 64 // width
+        steps = -(-length // step)
+        tiles = tuple(steps - i * 128 // step for i in range(-(-length // 128)))
+        assert order.heads_of(tiles, heads, 1, 132, 8 * length * width, 1.0) == (1, size)
+        even = sum(n + order.START for n in tiles) * heads / 132
+        assert order._longest(tiles, heads, size, 1.0, 132) <= most * even
+
+
 def test_short_heads_are_walked_together_so_that_short_tiles_come_last():
     tiles = (18, 16, 14, 12, 10, 8, 6, 4)
     _, size = order.heads_of(tiles, 32, 1, 132, 1 << 20, 1.0)
