@@ -16,7 +16,7 @@ LIMITS = {
     "lines of gluon_core": 33_000,
     "lines of gluon_core.plugin": 3_300,
     "lines of gluon_core.registry": 1_100,
-    "lines of the launch engine": 4_187,
+    "lines of the launch engine": 4_000,
     "lines of the vendor in tests/plugin_acme": 249,
     "names that gluon_nvidia takes from the core": 60,
     "names that gluon_amd takes from the core": 60,
@@ -34,11 +34,12 @@ LIMITS = {
 # The launch engine as a review counted it: eleven files of 7c1b16f2 (`dispatch`, `specialize`, `place` and `foreign` of the
 # core, `kernel`, `select`, `native` and `values` of the runtime, `_launch.c`, `_call.h` and `gluon_bundle.c`). Their
 # counterparts are all files of these folders but for those that had counterparts outside of the eleven.
-# The goal was 4,000, which is 1,962 lines less. The engine took over work of files outside of the eleven: the launch in
-# Python of gluon_nvidia and the launches of `pack` and `cuda`. Launches of operators with other tensors (`refill`,
-# `signature`) and of descriptors that are made again (`descriptors.h`) came after the review, about 140 lines. The C loader
-# works without Python, so it checks the index, loads code and chooses among forms by itself: its kernels and forms are the
-# records of the file, and scores, values, attributes and maps it has in common with the engine, by which Python chooses.
+# The limit is the goal of the review, 1,962 lines less: 1,792 lines are the engine in C and what the loader has in common
+# with it, 452 the rest of the loader, 975 bundles and calls in Python, 777 the decisions of the core. The engine took over
+# work of files outside of the eleven, the launch in Python of gluon_nvidia and the launches of `pack` and `cuda`: counted
+# with both (TAKEN_OVER), it is 2,590 lines less. Launches of operators with other tensors (`refill`, `signature`) and of
+# descriptors that are made again (`descriptors.h`) came after the review, about 140 lines. The last 400 were promises that
+# few need, which the commits of runtime/ name, such as errors that list each argument that does not fit, and sha256 in C.
 REVIEWED = 5_962
 # `launcher`, `driver` and `native` of gluon_nvidia, `pack` and `cuda` of the runtime then; these now.
 WITH_TAKEN_OVER = REVIEWED + 445 + 386 + 55 + 112 + 347

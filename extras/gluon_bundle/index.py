@@ -28,9 +28,9 @@ from gluon_runtime.manifest import (
 __all__ = ["MAGIC", "VERSION", "build"]
 
 MAGIC = b"GLBINDEX"
-VERSION = 6
+VERSION = 7
 _HEADER = struct.Struct("<8s3I")
-_KERNEL = struct.Struct("<6I")
+_KERNEL = struct.Struct("<4I")
 _FORM = struct.Struct("<26I")
 _CODE = struct.Struct("<3I")
 _CODE_IN_FORM = 7 * 4
@@ -75,13 +75,11 @@ def build(manifest: Manifest, parts: Mapping[str, bytes]) -> bytes:
     codes: dict[int, str] = {}
     for number, (name, kernel) in enumerate(sorted(manifest.kernels.items())):
         own = _HEADER.size + number * _KERNEL.size
-        names = index.add(*[index.text(p.name).to_bytes(4, "little") for p in kernel.parameters])
         facts = [_facts(form, manifest, kernel, index) for form in kernel.forms]
         forms = len(index.data)
         for place, (form, fields) in enumerate(zip(kernel.forms, facts)):
             codes[index.add(_FORM.pack(forms + place * _FORM.size, own, *fields))] = form.code
-        tables = names, len(kernel.parameters), forms, len(kernel.forms)
-        _KERNEL.pack_into(index.data, own, own, index.text(name), *tables)
+        _KERNEL.pack_into(index.data, own, own, index.text(name), forms, len(kernel.forms))
     index.add(b"\0")
     behind = archive.places(parts)
     for place, member in codes.items():
@@ -123,8 +121,9 @@ def _arguments(kernel: Kernel, form: Form, rules: Rules, index: _Index) -> list[
             assert isinstance(pattern, Constant)
             number, text = 0, text_of(pattern)
             known = _constant(pattern.value, parameter.constexpr)
-        texts = index.text(text), index.text(spoken(pattern, rules))
-        records.append(known.packed(number, path[0], texts[0], code, texts[1], encoding))
+        words = index.text(spoken(pattern, rules))
+        texts = index.text(parameter.name), index.text(text), words
+        records.append(known.packed(number, code, *texts, encoding))
     return records
 
 

@@ -13,7 +13,7 @@ from gluon_core.plugin.launcher import Compiled
 from gluon_core.simulation.host_memory import storage_of
 from gluon_core.simulation.stored_addresses import behind_addresses, makes_pointers
 from gluon_core.values.descriptors import split_descriptor
-from gluon_runtime.arrays import dtype_name
+from gluon_runtime.values import dtype_name
 
 __all__ = ["Memory", "Region", "memory_of", "typed"]
 

@@ -109,34 +109,22 @@ class Forms:
         return hook(**_triton.jit_hook_arguments(self._kernel, specialization.key, record, shown))
 
     def _refuse(self, wanted: Specialization, near: Any) -> NoReturn:
-        """Name the argument that asks for code that is not there."""
+        """Name the argument that asks for code that is not there: the difference to the nearest in memory, or in a bundle."""
         name, names = self._kernel.__name__, self._kernel.arg_names
         with self._lock:
             known = [form.specialization for form in self._forms.values()]
+        differences = [] if near is None else list(near.differences)
         if known:
             differences = min([one.differences(wanted, names) for one in known], key=len)
-            message = f"this launch of {name} would compile and GLUON_NO_JIT is set"
-            remedy = (
-                "Warm it up, or keep the argument from changing the key "
-                "(do_not_specialize, do_not_specialize_on_alignment)."
-            )
-        elif near is not None:
-            differences = list(near.differences)
-            if near.changed:
-                differences.append(("source", "as when the bundle was built", "another"))
-            message = f"this launch of {name} is in no bundle, and would compile while GLUON_NO_JIT is set"
-            remedy = "Add this form to the bundle, or keep the argument from changing the key."
-        else:
-            raise RecompileError(
-                f"{name} is not compiled and GLUON_NO_JIT is set",
-                remedy=f"Call {name}.warmup(...) or .prepare(...) for the launches to come.",
-            )
+        elif near is not None and near.changed:
+            differences.append(("source", "as when the bundle was built", "another"))
         raise RecompileError(
-            message,
-            argument=", ".join(name for name, _, _ in differences),
-            expected="; ".join(f"{name}: {old}" for name, old, _ in differences),
-            got="; ".join(f"{name}: {new}" for name, _, new in differences),
-            remedy=remedy,
+            f"this launch of {name} would compile and GLUON_NO_JIT is set",
+            argument=", ".join(name for name, _, _ in differences) or None,
+            expected="; ".join(f"{name}: {old}" for name, old, _ in differences) or None,
+            got="; ".join(f"{name}: {new}" for name, _, new in differences) or None,
+            remedy="Warm it up, add it to a bundle, or keep the argument from changing the key "
+            "(do_not_specialize, do_not_specialize_on_alignment).",
         )
 
     def _is_current(self, form: Form) -> bool:

@@ -49,32 +49,22 @@ def through_dlpack(value: Any) -> Any:
 
 
 def check_array(value: Any) -> None:
-    if not value.flags.c_contiguous:
+    flags, dtype = value.flags, value.dtype
+    if not (flags.c_contiguous and flags.writeable and dtype.byteorder in ("=", "|", "<")):
         raise ArgumentError(
-            "NumPy arrays must be C-contiguous",
-            got=f"strides {value.strides} for shape {value.shape}",
-            remedy="Pass numpy.ascontiguousarray(x), or a torch tensor with its strides.",
+            "NumPy arrays must be C-contiguous, writable and in native byte order",
+            got=f"strides {value.strides} for shape {value.shape}, {dtype.str}, writeable={flags.writeable}",
+            remedy='Pass a copy, numpy.array(x, x.dtype.newbyteorder("="), order="C"), or a torch tensor with its strides.',
         )
-    if not value.flags.writeable:
-        raise ArgumentError(
-            "NumPy arrays must be writable: a kernel may store through any pointer",
-            remedy="Pass a copy.",
-        )
-    if value.dtype.byteorder not in ("=", "|", "<"):
-        raise ArgumentError("NumPy arrays must be in native byte order", got=str(value.dtype))
 
 
 _OP = 'launch from a function under @gluon_core.torch.op("library::name", mutates_args=...)'
 
 
 @functools.cache
-def _wrapper(cls: Any) -> str:
-    """Return the name of the class that tells how a tensor is made of others; "" for one with memory of its own."""
-    names = {base.__name__ for base in cls.__mro__}
-    for name in ("FakeTensor", "FunctionalTensor", "DTensor"):
-        if name in names:
-            return name
-    return cls.__name__ if hasattr(cls, "__tensor_flatten__") else ""
+def _is_traced(cls: Any) -> bool:
+    """Return whether tensors of a class have a shape and no memory."""
+    return any(base.__name__ in ("FakeTensor", "FunctionalTensor") for base in cls.__mro__)
 
 
 def check_memory(value: Any) -> None:
@@ -87,20 +77,13 @@ def check_memory(value: Any) -> None:
     if torch is None or not isinstance(value, torch.Tensor):
         return
     cls: Any = type(value)
-    wrapper = _wrapper(cls)
-    if wrapper in ("FakeTensor", "FunctionalTensor"):
+    if _is_traced(cls):
         raise TensorError(
             # Dynamo shows this sentence alone.
             "torch is tracing, and the tensor has a shape but no memory: launch in an op, and there with "
             "gluon_core.torch.launch(kernel, grid, ...), or give the op fake= or shape=",
             got=type(value).__name__,
             remedy=f"For torch.compile, torch.export and make_fx, {_OP}.",
-        )
-    if wrapper == "DTensor":
-        raise TensorError(
-            "the tensor is spread over devices",
-            got=f"DTensor with {getattr(value, 'placements', '')}",
-            remedy="Launch on the local part, x.to_local(), or give the op a sharding strategy.",
         )
     if value.layout is not torch.strided:
         raise TensorError(
@@ -114,9 +97,9 @@ def check_memory(value: Any) -> None:
             "torch.func (vmap, grad) is at work, and the tensor stands for others",
             remedy=f"For vmap and grad, {_OP} with vmap= and backward=.",
         )
-    if wrapper:
+    if hasattr(cls, "__tensor_flatten__"):
         raise TensorError(
             "the tensor is composed of others and has no memory of its own",
             got=type(value).__name__,
-            remedy="Pass the tensors that it is made of.",
+            remedy="Pass the tensors that it is made of; of a DTensor x.to_local(), or launch in an op with a sharding strategy.",
         )

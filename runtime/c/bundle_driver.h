@@ -3,7 +3,7 @@
 /* The functions that drivers have: both, CUDA, HIP. */
 enum { SET_DEVICE, LOAD, FIND, LAUNCH, ALLOCATE, FREE,
        INIT, GET_DEVICE, GET_ATTRIBUTE, RETAIN, GET_CONTEXT, OF_FUNCTION, SET_FUNCTION, PREFER, VERSION, ENCODE,
-       PROPERTIES, OLDER_PROPERTIES, LAUNCH_PLAIN, LAUNCH_COOPERATIVE, CALLS };
+       PROPERTIES, LAUNCH_PLAIN, LAUNCH_COOPERATIVE, CALLS };
 
 typedef int (*Call)();
 
@@ -18,7 +18,7 @@ static const Driver DRIVERS[] = {
       "cuTensorMapEncodeTiled"}},
     {"hip", {"libamdhip64.so", "libamdhip64.so.7", "libamdhip64.so.6"},
      {"hipSetDevice", "hipModuleLoadData", "hipModuleGetFunction", "hipDrvLaunchKernelEx", "hipMallocAsync",
-      "hipFreeAsync", [PROPERTIES] = "hipGetDevicePropertiesR0600", "hipGetDeviceProperties", "hipModuleLaunchKernel",
+      "hipFreeAsync", [PROPERTIES] = "hipGetDevicePropertiesR0600", "hipModuleLaunchKernel",
       "hipModuleLaunchCooperativeKernel"}}};
 
 typedef struct Loaded {
@@ -55,8 +55,7 @@ static int open_hip(gb_device *self)
 {
     static char room[4096]; /* more than hipDeviceProp_t of any release has */
     size_t length = sizeof self->architecture - 1;
-    Call ask = self->calls[self->calls[PROPERTIES] == (Call)missing_call ? OLDER_PROPERTIES : PROPERTIES];
-    if (self->calls[SET_DEVICE](self->index) || ask(room, self->index))
+    if (self->calls[SET_DEVICE](self->index) || self->calls[PROPERTIES](room, self->index))
         return -1;
     for (size_t i = 256; i + length + 1 < sizeof room; i++) /* behind the device's own name */
         if (memcmp(room + i, "gfx", 3) == 0) {
@@ -67,7 +66,7 @@ static int open_hip(gb_device *self)
     return -1;
 }
 
-static gb_status open_driver(gb_device *self, const Driver *driver, int index, gb_error *error)
+static int open_driver(gb_device *self, const Driver *driver, int index)
 {
     void *library = NULL, *symbol;
     self->index = index;
@@ -76,48 +75,33 @@ static gb_status open_driver(gb_device *self, const Driver *driver, int index, g
     for (size_t i = 0; library == NULL && driver->libraries[i] != NULL; i++)
         library = dlopen(driver->libraries[i], RTLD_NOW);
     if (library == NULL)
-        return fail(error, GB_DEVICE, "%s is not installed", driver->libraries[0]);
+        return -1;
     for (size_t i = 0; i < CALLS; i++) {
         self->calls[i] = (Call)missing_call;
         if (driver->calls[i] != NULL && (symbol = dlsym(library, driver->calls[i])) != NULL)
             memcpy(&self->calls[i], &symbol, sizeof symbol);
     }
-    if (self->hip ? open_hip(self) : open_cuda(self))
-        return fail(error, GB_DEVICE, "%s sees no device %d", driver->libraries[0], self->index);
-    return GB_OK;
+    return self->hip ? open_hip(self) : open_cuda(self);
 }
 
-static int has_code_for(const gb_bundle *bundle, const Driver *driver)
-{
-    for (size_t i = 0; i < gb_kernel_count(bundle); i++)
-        for (size_t f = 0; f < gb_form_count(gb_kernel_at(bundle, i)); f++)
-            if (strcmp(TEXT(gb_form_at(gb_kernel_at(bundle, i), f), DRIVER), driver->name) == 0)
-                return 1;
-    return 0;
-}
-
-gb_device *gb_device_open(const gb_bundle *bundle, int index, gb_error *error)
+gb_device *gb_device_open(int index, gb_error *error)
 {
     gb_device *self = calloc(1, sizeof *self);
-    gb_status status = self == NULL ? fail(error, GB_MEMORY, "out of memory")
-                                    : fail(error, GB_DEVICE, "the bundle has no code for a driver that is known");
-    for (size_t i = 0; self != NULL && status && i < sizeof DRIVERS / sizeof *DRIVERS; i++)
-        if (has_code_for(bundle, &DRIVERS[i]))
-            status = open_driver(self, &DRIVERS[i], index, error);
-    if (status) {
-        free(self);
-        return NULL;
-    }
-    fail(error, GB_OK, "%s", "");
-    return self;
+    for (size_t i = 0; self != NULL && i < sizeof DRIVERS / sizeof *DRIVERS; i++)
+        if (open_driver(self, &DRIVERS[i], index) == 0) {
+            fail(error, GB_OK, "%s", "");
+            return self;
+        }
+    fail(error, GB_DEVICE, "neither libcuda.so.1 nor libamdhip64.so has a device %d", index);
+    free(self);
+    return NULL;
 }
 
 void gb_device_close(gb_device *self)
 {
-    while (self != NULL && self->loaded != NULL) {
-        Loaded *next = self->loaded->next;
+    for (Loaded *next; self != NULL && self->loaded != NULL; self->loaded = next) {
+        next = self->loaded->next;
         free(self->loaded);
-        self->loaded = next;
     }
     free(self);
 }

@@ -25,17 +25,10 @@ static gb_status fail(gb_error *error, gb_status status, const char *format, ...
 /* -- its kernels and forms ------------------------------------------------------------------------- */
 
 size_t gb_kernel_count(const gb_bundle *self) { return self->index->kernels.count; }
-size_t gb_parameter_count(const gb_kernel *kernel) { return kernel->parameters.count; }
 size_t gb_form_count(const gb_kernel *kernel) { return kernel->forms.count; }
 const char *gb_kernel_name(const gb_kernel *kernel) { return AT(kernel, kernel->name.at); }
 const gb_kernel *gb_kernel_at(const gb_bundle *self, size_t index) { return kernel_at(self, index); }
 const gb_form *gb_form_at(const gb_kernel *kernel, size_t index) { return form_at(kernel, index); }
-
-const char *gb_parameter_name(const gb_kernel *kernel, size_t index)
-{
-    const Place *names = AT(kernel, kernel->parameters.at);
-    return index < gb_parameter_count(kernel) ? AT(kernel, names[index].at) : NULL;
-}
 
 const gb_kernel *gb_find(const gb_bundle *self, const char *name, gb_error *error)
 {
@@ -46,15 +39,12 @@ const gb_kernel *gb_find(const gb_bundle *self, const char *name, gb_error *erro
     return NULL;
 }
 
-static gb_form_info info_of(const gb_form *form)
+void gb_form_get(const gb_form *form, gb_form_info *info)
 {
-    gb_form_info info = {TEXT(form, TARGET), TEXT(form, DRIVER), TEXT(form, ARCHITECTURE), TEXT(form, SYMBOL),
-                         TEXT(form, OPTIONS), .code = AT(form, form->code.at), .code_size = form->code.count};
-    memcpy((char *)&info + offsetof(gb_form_info, num_warps), form->facts, sizeof form->facts);
-    return info;
+    *info = (gb_form_info){TEXT(form, TARGET), TEXT(form, DRIVER), TEXT(form, ARCHITECTURE), TEXT(form, SYMBOL),
+                           TEXT(form, OPTIONS), .code = AT(form, form->code.at), .code_size = form->code.count};
+    memcpy((char *)info + offsetof(gb_form_info, num_warps), form->facts, sizeof form->facts);
 }
-
-void gb_form_get(const gb_form *form, gb_form_info *info) { *info = info_of(form); }
 
 /* -- opening --------------------------------------------------------------------------------------- */
 

@@ -131,12 +131,6 @@ static inline int read_call(const Calls *self, Call *call, PyObject *equals, PyO
     return 0;
 }
 
-static PyObject *decide(Calls *self, PyObject *grid, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
-{
-    OWNED PyObject *entry = PyObject_GetAttr((PyObject *)self, names[ENTRY]);
-    return entry == NULL ? NULL : call_python(entry, grid, args, count, keywords);
-}
-
 /* Have Python make a launch that is none of this engine, on another device, or that failed. */
 static PyObject *run(Calls *self, const Call *call, PyObject *known, PyObject *grid)
 {
@@ -172,7 +166,8 @@ static PyObject *over_call(PyObject *bound, PyObject *const *args, Py_ssize_t co
         (found = search(self, &call)) == NULL ||
         ((launch = found->part) != NULL && (elsewhere = is_elsewhere(launch)) && !call.reader.placed)) {
         PyErr_Clear();
-        return decide(self, grid, args, count, keywords);
+        OWNED PyObject *entry = PyObject_GetAttr((PyObject *)self, names[ENTRY]);
+        return entry == NULL ? NULL : call_python(entry, grid, args, count, keywords);
     }
     /* Functions that are called from here on may make this object forget the call. */
     OWNED PyObject *asked = NULL, *known = Py_NewRef(found->answer);

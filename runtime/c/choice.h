@@ -1,6 +1,6 @@
 /* The index of a bundle, and the score of arguments for the compiled code in it: part of engine.c and of gluon_bundle.c. */
 
-#define INDEX_VERSION 6
+#define INDEX_VERSION 7
 #define RECORD __attribute__((packed, may_alias))
 
 /* Records at any address, which gluon_bundle.index makes: the header, the kernels, and all that these name by their
@@ -10,7 +10,7 @@ typedef struct RECORD { uint32_t at, count; } Span;
 struct RECORD gb_kernel {
     uint32_t own; /* its place */
     Place name;
-    Span parameters, forms; /* the places of names, and forms */
+    Span forms;
 };
 enum { TARGET, DRIVER, ARCHITECTURE, SYMBOL, OPTIONS, TEXTS };
 struct RECORD gb_form {
@@ -21,6 +21,7 @@ struct RECORD gb_form {
     uint32_t facts[14]; /* those of gb_form_info from num_warps to profile_scratch */
     Span arguments;
 };
+_Static_assert(offsetof(gb_form_info, num_warps) + 14 * 4 == offsetof(gb_form_info, profile_scratch) + 8, "in a row");
 typedef struct RECORD {
     char magic[8];
     uint32_t version;
@@ -28,7 +29,7 @@ typedef struct RECORD {
 } Header;
 /* The conditions of an argument; gluon_runtime.conditions makes them. Tuples are taken apart. */
 typedef struct RECORD {
-    uint32_t parameter, kind;
+    uint32_t name, kind; /* name: of the parameter */
     uint32_t text; /* the type, the element type of a pointer, or the constant */
     uint32_t code; /* a letter */
     uint32_t divisor, words;
@@ -67,62 +68,39 @@ static const gb_form *form_at(const gb_kernel *kernel, size_t index)
     return index < kernel->forms.count ? first + index : NULL;
 }
 
-/* -- an index that leads nowhere else -------------------------------------------------------------- */
-
 /* Return whether records of `each` bytes are within `size` bytes. */
 static int is_within(size_t size, Span span, size_t each)
 {
     return span.at <= size && span.count <= (size - span.at) / each;
 }
 
-static int are_texts(const gb_bundle *self, const Place *texts, size_t count)
-{
-    while (count > 0 && texts[count - 1].at < self->size)
-        count--;
-    return count == 0;
-}
-
-static int is_argument(const gb_bundle *self, const gb_form *form, const ArgumentRow *row)
+static int is_argument(const ArgumentRow *row, size_t size)
 {
     int known = row->kind < ROW_DESCRIPTOR || (row->kind == ROW_DESCRIPTOR && row->map.rank >= 1 && row->map.rank <= RANK);
-    return known && row->parameter < kernel_of(form)->parameters.count && row->divisor && row->text < self->size &&
-           row->words < self->size;
+    return known && row->divisor && row->name < size && row->text < size && row->words < size;
 }
 
-static int is_form(const gb_bundle *self, const gb_kernel *kernel, const gb_form *form)
-{
-    if (AT(form, 0) != self->index || kernel_of(form) != kernel || !are_texts(self, form->text, TEXTS) ||
-        !is_within(self->left, form->code, 1) || !is_within(self->size, form->arguments, sizeof(ArgumentRow)))
-        return 0;
-    for (uint32_t i = 0; i < form->arguments.count; i++)
-        if (!is_argument(self, form, arguments_of(form) + i))
-            return 0;
-    return 1;
-}
-
-static int is_kernel(const gb_bundle *self, const gb_kernel *kernel)
-{
-    if (AT(kernel, 0) != self->index || !are_texts(self, &kernel->name, 1) ||
-        !is_within(self->size, kernel->parameters, sizeof(Place)) ||
-        !is_within(self->size, kernel->forms, sizeof(gb_form)) ||
-        !are_texts(self, AT(kernel, kernel->parameters.at), kernel->parameters.count))
-        return 0;
-    for (uint32_t i = 0; i < kernel->forms.count; i++)
-        if (!is_form(self, kernel, form_at(kernel, i)))
-            return 0;
-    return 1;
-}
-
+/* Return whether this is an index, no place in it leads out of it, and no code out of the file. */
 static int is_index(const gb_bundle *self)
 {
-    if (self->size <= sizeof(Header) || memcmp(self->index->magic, "GLBINDEX", 8) != 0 ||
-        self->index->version != INDEX_VERSION || !is_within(self->size, self->index->kernels, sizeof(gb_kernel)) ||
-        ((const char *)self->index)[self->size - 1])
-        return 0;
-    for (uint32_t i = 0; i < self->index->kernels.count; i++)
-        if (!is_kernel(self, kernel_at(self, i)))
-            return 0;
-    return 1;
+    const Header *header = self->index;
+    const gb_kernel *kernel;
+    const gb_form *form;
+    const size_t size = self->size;
+    int right = size > sizeof *header && memcmp(header->magic, "GLBINDEX", 8) == 0 && header->version == INDEX_VERSION &&
+                is_within(size, header->kernels, sizeof *kernel) && ((const char *)header)[size - 1] == 0;
+    for (size_t k = 0; right && (kernel = kernel_at(self, k)) != NULL; k++) {
+        right = AT(kernel, 0) == header && kernel->name.at < size && is_within(size, kernel->forms, sizeof *form);
+        for (size_t f = 0; right && (form = form_at(kernel, f)) != NULL; f++) {
+            right = AT(form, 0) == header && kernel_of(form) == kernel && is_within(self->left, form->code, 1) &&
+                    is_within(size, form->arguments, sizeof(ArgumentRow));
+            for (int i = 0; right && i < TEXTS; i++)
+                right = form->text[i].at < size;
+            for (uint32_t i = 0; right && i < form->arguments.count; i++)
+                right = is_argument(arguments_of(form) + i, size);
+        }
+    }
+    return right;
 }
 
 /* -- scores ---------------------------------------------------------------------------------------- */

@@ -9,7 +9,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#define VERSION 22     /* of this interface; native.py takes no other */
+#define VERSION 23     /* of this interface; native.py takes no other */
 #define MAX_KINDS 512  /* letters that describe the arguments, brackets of tuples included */
 #define MAX_PARAMETERS 128
 #define DEVICE_CPU 1    /* DLPack's numbers */
@@ -104,7 +104,7 @@ static int read_choice(PyObject *item, gb_value *value, gb_descriptor *it)
     for (int i = 0; i < RANK; i++)
         it->box[i] = (uint32_t)sizes[i];
     value->bits = (uint64_t)(uintptr_t)it;
-    return 0;
+    return PyErr_Occurred() ? -1 : 0;
 }
 
 static PyObject *fit(PyObject *Py_UNUSED(module), PyObject *args)

@@ -15,18 +15,16 @@
 
 /* -- which form fits ------------------------------------------------------------------------------ */
 
-/* Report that a value is not the one that an argument was compiled for. */
-static gb_status misfit(const gb_form *form, const ArgumentRow *row, gb_error *error)
+/* Report that values are not those that a form was compiled for. */
+static gb_status misfit(const gb_form *form, Fit fit, size_t count, gb_error *error)
 {
+    const gb_kernel *kernel = kernel_of(form);
+    const ArgumentRow *row = arguments_of(form) + fit.first;
+    if (fit.wrong == UINT32_MAX)
+        return fail(error, GB_ARGUMENT, "%s takes %u arguments, got %zu", gb_kernel_name(kernel), form->arguments.count,
+                    count);
     return fail(error, GB_MISSING, "%s: %s is not in the bundle for these arguments; expected %s",
-                gb_parameter_name(kernel_of(form), row->parameter), gb_kernel_name(kernel_of(form)),
-                (const char *)AT(form, row->words));
-}
-
-static gb_status miscounted(const gb_form *form, size_t count, gb_error *error)
-{
-    return fail(error, GB_ARGUMENT, "%s takes %u arguments, got %zu", gb_kernel_name(kernel_of(form)),
-                form->arguments.count, count);
+                (const char *)AT(form, row->name), gb_kernel_name(kernel), (const char *)AT(form, row->words));
 }
 
 const gb_form *gb_select(const gb_kernel *kernel, const char *driver, const char *architecture,
@@ -49,10 +47,8 @@ const gb_form *gb_select(const gb_kernel *kernel, const char *driver, const char
     }
     if (best == NULL)
         fail(error, GB_TARGET, "%s was not compiled for %s", gb_kernel_name(kernel), architecture);
-    else if (most.wrong == UINT32_MAX)
-        miscounted(best, count, error);
     else if (most.wrong)
-        misfit(best, arguments_of(best) + most.first, error);
+        misfit(best, most, count, error);
     else if (several)
         fail(error, GB_AMBIGUOUS, "several forms of %s fit: give the constants that were left out, or "
                                   "choose one with gb_form_at", gb_kernel_name(kernel));
@@ -65,16 +61,15 @@ const gb_form *gb_select(const gb_kernel *kernel, const char *driver, const char
 static gb_status put_values(gb_device *device, const gb_form *form, const gb_value *values, size_t count, Packed *to,
                             gb_error *error)
 {
+    const Fit fit = fit_of(form, values, count);
     to->used = to->map = 0;
-    if (count != form->arguments.count)
-        return miscounted(form, count, error);
+    if (fit.wrong)
+        return misfit(form, fit, count, error);
     for (size_t i = 0; i < count; i++) {
         const ArgumentRow *row = arguments_of(form) + i;
         const gb_descriptor *it = descriptor_of(&values[i]);
         uint64_t word = values[i].bits;
         int status;
-        if (score(form, row, &values[i]) == UNFIT)
-            return misfit(form, row, error);
         if (to->used > MAX_VALUES - 2 * RANK - 3 || to->map == MAX_MAPS)
             return fail(error, GB_ARGUMENT, "%s takes too many arguments", gb_kernel_name(kernel_of(form)));
         if (row->kind == ROW_VALUE) {
@@ -84,7 +79,7 @@ static gb_status put_values(gb_device *device, const gb_form *form, const gb_val
         } else if (row->kind == ROW_DESCRIPTOR) {
             if ((status = encode(device, row->map, it, to->maps[to->map])) != 0)
                 return fail(error, GB_DRIVER, "%s: the driver cannot encode the descriptor: error %d",
-                            gb_parameter_name(kernel_of(form), row->parameter), status);
+                            (const char *)AT(form, row->name), status);
             put_described(to, it->shape, it->strides, row->map.rank);
         }
     }
@@ -113,10 +108,11 @@ static gb_status launch_packed(gb_device *self, const gb_form_info *info, void *
 gb_status gb_launch_form(gb_device *self, const gb_form *form, const uint32_t *grid, void *stream,
                          const gb_value *values, size_t count, gb_error *error)
 {
-    const gb_form_info facts = info_of(form), *info = &facts;
+    gb_form_info facts, *info = &facts;
     void *function = NULL;
     Packed packed;
     gb_status status;
+    gb_form_get(form, info);
     if (grid == NULL && !info->has_grid)
         return fail(error, GB_ARGUMENT, "the bundle does not say over which grid %s runs", info->entry);
     if (strcmp(info->driver, self->driver->name) != 0 || strcmp(info->architecture, self->architecture) != 0)
@@ -136,11 +132,10 @@ gb_status gb_launch_form(gb_device *self, const gb_form *form, const uint32_t *g
 gb_status gb_launch(gb_device *self, const gb_kernel *kernel, const uint32_t *grid, void *stream,
                     const gb_value *values, size_t count, gb_error *error)
 {
-    gb_error own;
-    error = error == NULL ? &own : error;
-    *error = (gb_error){GB_OK, ""};
-    if (kernel == NULL)
-        return fail(error, GB_KERNEL, "no kernel");
-    const gb_form *form = gb_select(kernel, self->driver->name, self->architecture, values, count, error);
-    return form == NULL ? error->status : gb_launch_form(self, form, grid, stream, values, count, error);
+    const gb_form *form = NULL;
+    if (kernel != NULL)
+        form = gb_select(kernel, self->driver->name, self->architecture, values, count, error);
+    if (form == NULL)
+        return error == NULL ? GB_MISSING : error->status;
+    return gb_launch_form(self, form, grid, stream, values, count, error);
 }

@@ -2,7 +2,7 @@
  *
  *     gb_error error;
  *     gb_bundle *bundle = gb_open("kernels.glb", &error);
- *     gb_device *device = gb_device_open(bundle, 0, &error);
+ *     gb_device *device = gb_device_open(0, &error);
  *     gb_value arguments[] = {gb_pointer(x, "fp32"), gb_pointer(y, "fp32"), gb_integer(n), gb_real(2.5),
  *                             gb_constant("512"), gb_left_out()};
  *     const uint32_t grid[3] = {4, 1, 1};
@@ -62,8 +62,6 @@ size_t gb_kernel_count(const gb_bundle *bundle);
 const gb_kernel *gb_kernel_at(const gb_bundle *bundle, size_t index);
 const gb_kernel *gb_find(const gb_bundle *bundle, const char *name, gb_error *error);
 const char *gb_kernel_name(const gb_kernel *kernel);
-size_t gb_parameter_count(const gb_kernel *kernel);
-const char *gb_parameter_name(const gb_kernel *kernel, size_t index);
 
 /* -- forms: a kernel, compiled for one target and one kind of arguments ---------------------------- */
 
@@ -157,8 +155,8 @@ const gb_form *gb_select(const gb_kernel *kernel, const char *driver, const char
 
 /* -- launching ----------------------------------------------------------------------------------- */
 
-/* Device `index` of the driver that the bundle has code for, libcuda or else libamdhip64. */
-gb_device *gb_device_open(const gb_bundle *bundle, int index, gb_error *error);
+/* Device `index` of libcuda, or else of libamdhip64, the first driver that sees it. */
+gb_device *gb_device_open(int index, gb_error *error);
 /* Frees the memory of a device; loaded kernels stay loaded, as work with them may be under way. */
 void gb_device_close(gb_device *device);
 const char *gb_device_architecture(const gb_device *device);

@@ -7,10 +7,9 @@ so. Every other call goes to `Calls.miss`, which decides, launches, and teaches 
 
 from __future__ import annotations
 
-import inspect
 import operator
 import sys
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, Callable, Mapping, NamedTuple, Optional, Sequence
 
 from gluon_runtime import native
@@ -21,11 +20,11 @@ __all__ = ["Calls", "Hit", "Parameter"]
 
 Values = tuple[Any, ...]
 Options = Mapping[str, Any]
-_KINDS = {
-    "plain": inspect.Parameter.POSITIONAL_OR_KEYWORD,
-    "keyword": inspect.Parameter.KEYWORD_ONLY,
-    "variadic": inspect.Parameter.VAR_POSITIONAL,
-}
+
+
+@cache
+def _code(text: str) -> Any:  # of identifiers and places alone
+    return compile(text, "<parameters>", "exec")
 
 
 class Hit(NamedTuple):
@@ -101,7 +100,7 @@ class Calls(native.engine.Calls):  # type: ignore[misc] # that in C
         """Return the error for a call that does not fit the parameters.
 
         Args:
-            text: that of Python for such a call of a function.
+            text: as Python says it of a function.
             left: the parameters without an argument.
             options: keywords that no parameter took.
         """
@@ -135,54 +134,41 @@ class Calls(native.engine.Calls):  # type: ignore[misc] # that in C
         on = hit.stream_of(hit.device) if stream is None else operator.index(stream)
         return hit.launch(sizes, on, *values) or hit.result
 
-    @cached_property
-    def _signature(self) -> inspect.Signature:
-        """Return the parameters as those of a function of Python."""
-        each = [(p, inspect.Parameter(p.name, _KINDS[p.kind])) for p in self.declared]
-        return inspect.Signature(
-            [q if p.default is ABSENT else q.replace(default=0) for p, q in each]
-        )
-
     def placed(
         self, arguments: Sequence[Any], named: Mapping[str, Any]
     ) -> tuple[Values, dict[str, Any]]:
         """Return the values of all parameters in order, `ABSENT` for those that were left out and have no default, and the
         keywords that are none of them."""
-        options = dict(named)
-        own = {name: options.pop(name) for name in self.names if name in options}
         try:
-            bound = self._signature.bind_partial(*arguments, **own).arguments
-        except TypeError:
-            raise self.mistake(arguments, own, options) from None
-        defaults = [() if p.kind == "variadic" else p.default for p in self.declared]
-        return tuple(map(bound.get, self.names, defaults)), options
+            bound: tuple[Values, dict[str, Any]] = self._binding(*arguments, **named)
+        except TypeError as error:
+            raise self.refused(str(error), (), {}) from None
+        return bound
+
+    @cached_property
+    def _binding(self) -> Callable[..., Any]:
+        """Return a function with the parameters of the kernel, all of which may be left out."""
+        parts: list[str] = []
+        for number, p in enumerate(self.declared):
+            if p.kind == "keyword" and not any(part[0] == "*" for part in parts):
+                parts.append("*, ")
+            plain = f"{p.name}=defaults[{number}], "
+            parts.append(f"*{p.name}, " if p.kind == "variadic" else plain)
+        names = "".join(f"{name}, " for name in self.names)
+        scope: dict[str, Any] = {"defaults": [p.default for p in self.declared]}
+        exec(_code(f"def bind({''.join(parts)}**__others): return ({names}), __others"), scope)
+        scope["bind"].__qualname__ = self.name
+        binding: Callable[..., Any] = scope["bind"]
+        return binding
 
     def check(self, values: Values, options: Options, optional: int = 0) -> None:
         """Check that no parameter is `ABSENT` but those with one of the flags `optional`."""
         pairs = zip(self.declared, values)
         left = [p.name for p, v in pairs if v is ABSENT and not p.flags & optional]
         if left:
-            known = [p.name for p in self.declared if p.name not in left and p.kind != "variadic"]
-            raise self.mistake((), dict.fromkeys(known), options, left)
-
-    def mistake(
-        self, arguments: Sequence[Any], own: Options, options: Options, left: Sequence[str] = ()
-    ) -> Exception:
-        """Return the error for a call that does not fit the parameters, by calling a function that has them.
-
-        Args:
-            own, options: keywords that are names of parameters, and the others.
-            left: see `refused`.
-        """
-        scope: dict[str, Any] = {}
-        exec(f"def function{self._signature}: pass", scope)  # of names that `inspect` has checked
-        scope["function"].__qualname__ = self.name
-        try:
-            scope["function"](*arguments, **own)
-            scope["function"](*arguments, **own, **options)
-        except TypeError as error:
-            return self.refused(str(error), left, options)
-        raise AssertionError("the call matches")
+            listed = f"{'s' * (len(left) > 1)}: {', '.join(map(repr, left))}"
+            text = f"{self.name}() missing {len(left)} required argument{listed}"
+            raise self.refused(text, left, options)
 
     # -- learning ----------------------------------------------------------------------------------------
 
@@ -222,7 +208,8 @@ class Calls(native.engine.Calls):  # type: ignore[misc] # that in C
                 other = options.pop("grid", None)
                 self.check(values, options, CONSTANT)
                 if options:
-                    raise self.mistake((), dict(zip(self.names, values)), options)
+                    text = f"{self.name}() got an unexpected keyword argument {min(options)!r}"
+                    raise self.refused(text, (), options)
                 values = self.taken(values)
                 grid = sizes if other is None else self.measure(other, values, hit)
             if grid is not None:

@@ -45,18 +45,18 @@ class Condition(NamedTuple):
     def packed(  # noqa: PLR0913 - the fields of the record
         self,
         kind: int,
-        parameter: int = 0,
-        text: int = 0,
-        code: int = 0,
-        words: int = 0,
-        encoding: Optional[TensorMap] = None,
+        code: int,
+        name: int,
+        text: int,
+        words: int,
+        encoding: Optional[TensorMap],
     ) -> bytes:
         """Return an `ArgumentRow` of `c/choice.h`."""
         scores = [self.scores.get(name, _NEVER) for name in KINDS]
         least, most = (-(2**63), 0) * 2, (2**63 - 1, 2**64 - 1) * 2
         limits = zip(least, (*self.within, *self.narrower), most)
         clamped = [max(low, min(number, high)) for low, number, high in limits]
-        head = (parameter, kind, text, code, self.divisor, words)
+        head = (name, kind, text, code, self.divisor, words)
         return _ARGUMENT.pack(
             *head, *scores, *clamped, self.small, map_kind(encoding) if encoding else b""
         )

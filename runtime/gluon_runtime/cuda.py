@@ -9,12 +9,11 @@ import ctypes
 from typing import Any, Optional
 
 from gluon_runtime import libcuda
-from gluon_runtime.arrays import Pointer
 from gluon_runtime.driver import Loaded, torch_cuda, torch_stream
 from gluon_runtime.errors import BundleDeviceError, BundleDriverError
 from gluon_runtime.libcuda import CudaCalls
 from gluon_runtime.manifest import Form, Launch, TensorMap
-from gluon_runtime.values import TensorDescriptor
+from gluon_runtime.values import Pointer, TensorDescriptor
 
 __all__ = ["CudaDriver", "open_driver"]
 

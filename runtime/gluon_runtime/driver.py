@@ -5,9 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Any, Callable, NamedTuple, Optional, Protocol
 
-from gluon_runtime.arrays import Pointer
 from gluon_runtime.manifest import Form, Launch, TensorMap
-from gluon_runtime.values import TensorDescriptor
+from gluon_runtime.values import Pointer, TensorDescriptor
 
 __all__ = ["Block", "Driver", "Loaded", "torch_stream"]
 

@@ -8,12 +8,11 @@ from __future__ import annotations
 import ctypes
 from typing import Any, Optional
 
-from gluon_runtime.arrays import Pointer
 from gluon_runtime.driver import Loaded, torch_cuda, torch_stream
 from gluon_runtime.errors import BundleDriverError, BundleTargetError
 from gluon_runtime.libcuda import Config
 from gluon_runtime.manifest import Form, Launch, TensorMap
-from gluon_runtime.values import TensorDescriptor
+from gluon_runtime.values import Pointer, TensorDescriptor
 
 __all__ = ["HipDriver", "open_driver"]
 

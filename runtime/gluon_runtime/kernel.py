@@ -1,25 +1,32 @@
-"""A kernel of a bundle: which compiled form a launch takes, and the launch."""
+"""A kernel of a bundle: which compiled form a launch takes, and the launch.
+
+A form fits where all that its code assumes holds. The one that assumes most is taken,
+which is the one that the compiler in Gluon Core would be asked for. Assumptions are records of the
+bundle's index: C compares them with the arguments, and this module words what does not fit.
+"""
 
 from __future__ import annotations
 
+import json
 import threading
 from typing import Any, Callable, Iterator, Mapping, Optional, Sequence, Union
 
 from gluon_runtime import manifest as manifests
 from gluon_runtime import native
 from gluon_runtime.calls import Calls, Hit
-from gluon_runtime.conditions import map_kind
+from gluon_runtime.conditions import KINDS, map_kind
 from gluon_runtime.driver import Block, Driver
 from gluon_runtime.errors import (
+    BundleAmbiguousError,
     BundleArgumentError,
     BundleDeviceError,
     BundleGridError,
+    BundleMissingError,
     BundleTargetError,
 )
-from gluon_runtime.manifest import Constant, Form, Kernel
+from gluon_runtime.manifest import Constant, Form, Kernel, Pattern, Tuple, leaves_of, spoken
 from gluon_runtime.rules import ABSENT, ALIGN, CONSTANT, SPECIALIZE, WIDTH, Parameter
-from gluon_runtime.select import Choice
-from gluon_runtime.values import Pointer, TensorDescriptor, look
+from gluon_runtime.values import Pointer, TensorDescriptor, kind_of, look
 
 __all__ = ["BundledKernel", "Grid"]
 
@@ -65,7 +72,7 @@ class _Loaded:
             except (TypeError, OverflowError, AttributeError) as error:
                 if getattr(error.__traceback__, "tb_next", None):  # of a driver
                     raise
-                Choice(self._kernel, arguments, {}).among([self.form])  # names the argument
+                self._kernel.among([self.form], arguments, {})  # names the argument
                 raise BundleArgumentError(str(error)) from error
             if not status:
                 return
@@ -90,9 +97,6 @@ class BundledKernel(Calls):
     Args:
         bundle: the `Bundle` that it is in.
         number: its place in the index.
-
-    Attributes:
-        places: key of a form -> place of the kernel and the form in the index.
     """
 
     grid_error = BundleGridError
@@ -100,8 +104,8 @@ class BundledKernel(Calls):
     def __init__(self, bundle: Any, name: str, kernel: Kernel, number: int):
         self.bundle = bundle
         self.kernel = kernel
-        self.places = {form.key: (number, i) for i, form in enumerate(kernel.forms)}
-        leaves = [leaf for form in kernel.forms for _, leaf in manifests.leaves_of(form.arguments)]
+        self._places = {form.key: (number, i) for i, form in enumerate(kernel.forms)}
+        leaves = [leaf for form in kernel.forms for _, leaf in leaves_of(form.arguments)]
         self._ranged = any(getattr(pattern, "small", False) for pattern in leaves)
         self._loaded: dict[tuple[str, int], _Loaded] = {}
         self._lock = threading.Lock()
@@ -148,17 +152,6 @@ class BundledKernel(Calls):
             self.learn(passed, options, hit, self._ranged)
         self.run(hit, grid, stream, passed)
 
-    def measure(
-        self, grid: Any, values: tuple[Any, ...], hit: Hit
-    ) -> Optional[tuple[int, int, int]]:
-        if grid is None and hit.grid is None:
-            raise BundleGridError(
-                f"the bundle does not say over which grid {self.name} runs",
-                argument="grid",
-                remedy=f'Give it: bundle["{self.name}"][grid](...).',
-            )
-        return super().measure(grid, values, hit)
-
     def refused(self, text: str, left: Sequence[str], options: Mapping[str, Any]) -> Exception:
         listed = ", ".join(left) or None
         return BundleArgumentError(text, argument=listed, expected=", ".join(self.names))
@@ -170,7 +163,7 @@ class BundledKernel(Calls):
         seen = list(map(self._look, self.kernel.parameters, passed))
         self.check(tuple(seen), options, CONSTANT)
         driver, device = self.bundle.driver, self._device(seen)
-        form = Choice(self, seen, options).among(self._forms_for(device))
+        form = self.among(self._forms_for(device), seen, options)
         with self._lock:
             loaded = self._loaded.get((form.key, device))
             if loaded is None:
@@ -205,7 +198,7 @@ class BundledKernel(Calls):
                     got=one.device[0],
                     remedy=f"Move it with .{driver.tensor_device}().",
                 )
-        known = {one.device[1] for _, one in placed} - {-1}
+        known = {one.device[1] for _, one in placed}
         if len(known) > 1:
             listed = ", ".join("{} on {}:{}".format(name, *one.device) for name, one in placed)
             raise BundleDeviceError("the tensors of a launch are on different devices", got=listed)
@@ -230,6 +223,68 @@ class BundledKernel(Calls):
                 remedy=f"Build the bundle with --target {architecture} as well.",
             )
         return fitting
+
+    def among(self, forms: Sequence[Form], seen: Sequence[Any], options: Mapping[str, Any]) -> Form:
+        """Return the form for a launch.
+
+        Args:
+            forms: those for the device's architecture; at least one.
+            seen: per parameter, the argument as `look` returned it, a constant, or `ABSENT`.
+            options: compile options that the caller names.
+
+        Raises:
+            BundleMissingError: none fits; the message names an option, or the first argument that keeps the nearest from it.
+            BundleAmbiguousError: several do, and differ in a constexpr or an option that was not given.
+        """
+        for option, value in options.items():
+            known = [form for form in forms if option in form.options]
+            forms = [form for form in known if _text(form.options[option]) == _text(value)]
+            if not forms:
+                raise self._missing(option, known, value)
+        fits = []
+        for form in forms:
+            each = zip(form.arguments, seen, [p.constexpr for p in self.kernel.parameters])
+            values = [value for argument in each for value in _values(*argument)]
+            place = self._places[form.key]
+            wrong, points, first = native.engine.fit(self.bundle.index, *place, values)
+            fits.append((wrong, points, not set(form.explicit) <= set(options), first))
+        best = min(fits)
+        left = [form for form, fit in zip(forms, fits) if fit == best]
+        if best[0]:
+            path, _ = leaves_of(left[0].arguments)[best[-1]]
+            raise self._missing(self.names[path[0]], forms, seen[path[0]])
+        if len(left) > 1:
+            raise self._ambiguous(left, seen)
+        return left[0]
+
+    def _words(self, forms: Sequence[Form], name: str) -> str:
+        """Return the arguments that forms take for a parameter or option, in words."""
+        if name in self.names:
+            patterns = (form.arguments[self.names.index(name)] for form in forms)
+            return " or ".join(dict.fromkeys(spoken(each, self.rules) for each in patterns))
+        return " or ".join(dict.fromkeys(repr(form.options.get(name)) for form in forms))
+
+    def _missing(self, name: str, forms: Sequence[Form], got: Any) -> BundleMissingError:
+        return BundleMissingError(
+            f"{self.name} is not in the bundle for these arguments",
+            argument=name,
+            expected=self._words(forms, name)
+            or f"one of {', '.join(self.names)}, or a compile option",
+            got=repr(got),
+            remedy="Add this form to the bundle, or keep the argument from changing the compiled code.",
+        )
+
+    def _ambiguous(self, forms: Sequence[Form], seen: Sequence[Any]) -> BundleAmbiguousError:
+        names = [name for name, argument in zip(self.names, seen) if argument is ABSENT]
+        names += sorted({option for form in forms for option in form.explicit})
+        choices = {name: self._words(forms, name) for name in names}
+        several = {name: words for name, words in choices.items() if " or " in words}
+        return BundleAmbiguousError(
+            f"{len(forms)} forms of {self.name} fit",
+            argument=", ".join(several) or None,
+            expected="; ".join(f"{name}: {words}" for name, words in several.items()) or None,
+            remedy="Give it with the launch.",
+        )
 
 
 def _placed(name: str, seen: Any) -> Iterator[tuple[str, Any]]:
@@ -260,3 +315,36 @@ def _settled(value: Any) -> bool:
     own: Any = type(value).__hash__
     # An object with the hash of all objects is equal to itself alone, whatever it says it is.
     return value is None or value is ABSENT or own is not object.__hash__
+
+
+def _values(pattern: Pattern, seen: Any, constexpr: bool) -> Iterator[tuple[Any, ...]]:
+    """Yield a `gb_value` of c/gluon_bundle.h for each leaf of a pattern: kind, bits, number, text, bytes of storage, sizes of
+    a descriptor. A tuple of another structure fits none."""
+    if isinstance(pattern, Tuple):
+        alike = isinstance(seen, tuple) and len(seen) == len(pattern.items)
+        for item, each in zip(pattern.items, seen if alike else [object()] * len(pattern.items)):
+            yield from _values(item, each, constexpr)
+        return
+    kind = "left out" if seen is ABSENT else "" if constexpr else kind_of(seen)
+    bits, number, text, size, sizes = 0, 0.0, None, None, ((), (), ())
+    if kind == "descriptor":
+        sizes, seen = (seen.shape, seen.strides, seen.block_shape or ()), seen.base
+    if kind in ("pointer", "descriptor"):
+        bits, text, size = seen.address, seen.dtype, seen.size
+    elif kind == "bool":
+        kind, bits = "boolean", seen
+    elif kind == "int" and -(2**63) <= seen < 2**64:
+        kind, bits = "unsigned" if seen >= 2**63 else "integer", seen
+    elif kind == "float":
+        kind, number = "real", seen
+    elif kind != "left out":
+        kind, text = "constant", _text(seen, getattr(pattern, "opaque", False))
+    known = 2**64 - 1 if size is None else size
+    yield KINDS.index(kind), bits, number, text, known, sizes
+
+
+def _text(value: Any, opaque: bool = False) -> str:
+    """Return a constant as the index has it: JSON, where 1, true and 1.0 differ, or as Python prints an opaque one."""
+    if opaque:
+        return value if isinstance(value, str) else repr(value)
+    return json.dumps(getattr(value, "value", value), separators=(",", ":"), default=repr)

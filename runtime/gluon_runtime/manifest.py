@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import keyword
 from dataclasses import dataclass, field
 from typing import Any, Mapping, Optional, Sequence, Union
 
@@ -137,6 +138,8 @@ class Parameter:
     def check(self) -> None:
         if self.kind not in ("plain", "keyword", "variadic"):
             raise mistake(".kind", "plain, keyword or variadic", self.kind)
+        if not self.name.isidentifier() or keyword.iskeyword(self.name):
+            raise mistake(".name", "a name of Python's", self.name)
 
 
 @dataclass(frozen=True)
@@ -335,6 +338,8 @@ class Kernel:
     def check(self) -> None:
         if len({form.key for form in self.forms}) != len(self.forms):
             raise mistake(".forms", "forms that differ", "one twice")
+        if len({parameter.name for parameter in self.parameters}) != len(self.parameters):
+            raise mistake(".parameters", "names that differ", "one twice")
         for index, form in enumerate(self.forms):
             place, count = f".forms[{index}]", len(self.parameters)
             if len(form.arguments) != count:

@@ -1,4 +1,4 @@
-/* A libamdhip64 that prints; with OLDER, one without the properties of release 6. */
+/* A libamdhip64 that prints. */
 #include <stdio.h>
 #include <string.h>
 
@@ -12,11 +12,7 @@ static int properties(char *out, int index)
     return index;
 }
 
-#ifdef OLDER
-int hipGetDeviceProperties(char *out, int index) { return properties(out, index); }
-#else
 int hipGetDevicePropertiesR0600(char *out, int index) { return properties(out, index); }
-#endif
 
 int hipModuleLoadData(void **out, const char *code)
 {

@@ -22,15 +22,12 @@ static int list(const char *path)
 {
     gb_error error;
     gb_bundle *bundle = gb_open(path, &error);
-    size_t k, f, p;
+    size_t k, f;
     if (bundle == NULL)
         return 1;
     for (k = 0; k < gb_kernel_count(bundle); k++) {
         const gb_kernel *kernel = gb_kernel_at(bundle, k);
-        printf("kernel %s", gb_kernel_name(kernel));
-        for (p = 0; p < gb_parameter_count(kernel); p++)
-            printf(" %s", gb_parameter_name(kernel, p));
-        printf("\n");
+        printf("kernel %s\n", gb_kernel_name(kernel));
         for (f = 0; f < gb_form_count(kernel); f++) {
             gb_form_info i;
             gb_form_get(gb_form_at(kernel, f), &i);
@@ -136,7 +133,7 @@ static int launch(int count, char **words)
     int i;
     uint32_t grid[3] = {(uint32_t)atoi(words[2]), (uint32_t)atoi(words[3]), (uint32_t)atoi(words[4])};
     gb_bundle *bundle = gb_open(words[0], &error);
-    gb_device *device = bundle ? gb_device_open(bundle, 0, &error) : NULL;
+    gb_device *device = bundle ? gb_device_open(0, &error) : NULL;
     const gb_kernel *kernel = device ? gb_find(bundle, words[1], &error) : NULL;
     for (i = 6; i < count; i++)
         values[i - 6] = value_of(words[i]);

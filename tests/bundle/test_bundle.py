@@ -272,6 +272,18 @@ class TestReading:
             (lambda d: d.pop("rules"), r"rules: .*expected a value, got nothing"),
             (lambda d: d["kernels"]["scale"].update(forms=3), "forms: .*expected list"),
             (lambda d: d["kernels"]["scale"]["forms"][0].update(code="../x"), "a member of the"),
+            (
+                lambda d: d["kernels"]["scale"]["parameters"][0].update(name="x=f()"),
+                "a name of Python",
+            ),
+            (
+                lambda d: d["kernels"]["scale"]["parameters"][0].update(name="if"),
+                "a name of Python",
+            ),
+            (
+                lambda d: d["kernels"]["scale"]["parameters"][0].update(name="y"),
+                "names that differ",
+            ),
             (lambda d: first(d)["launch"].update(num_warps=-1), "0 to 2"),
             (lambda d: first(d)["launch"].update(num_warps=4000), "1 to 1024 threads"),
             (lambda d: first(d)["launch"].update(entry=7), "expected str"),

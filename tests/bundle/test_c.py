@@ -36,7 +36,7 @@ pytestmark = [
 OK, FORMAT, VERSION, DAMAGED, KERNEL, TARGET, MISSING, AMBIGUOUS, ARGUMENT, DEVICE, DRIVER = range(
     11
 )
-IN_HEADER, IN_KERNEL, IN_FORM = 20, 24, 104  # bytes of records of the index
+IN_HEADER, IN_KERNEL, IN_FORM = 20, 16, 104  # bytes of records of the index
 ARGUMENTS = 96  # the place of those of a form in its record
 BEFORE = 30 + len("index.bin")  # bytes of the file before the index
 
@@ -148,7 +148,7 @@ def test_it_reads_the_manifest(program, bundle_file):
     bundle = Bundle.open(bundle_file)
     expected = []
     for name, kernel in sorted(bundle.kernels.items()):
-        expected.append(" ".join(["kernel", name, *(p["name"] for p in kernel["parameters"])]))
+        expected.append(f"kernel {name}")
         for form in kernel["forms"]:
             launch = form["launch"]
             options = json.dumps(
@@ -175,12 +175,12 @@ class TestWrongFiles:
         data = bundle_file.read_bytes()
         flipped = bytearray(data)
         flipped[BEFORE + 1000] ^= 16
-        new = data.replace(b"GLBINDEX\x06", b"GLBINDEX\x07")
+        new = data.replace(b"GLBINDEX\x07", b"GLBINDEX\x08")
         files = [data, b"", b"\x7fELF" + bytes(500), data[:-1], data[:3], bytes(flipped), new]
         statuses = self.check(program, tmp_path, files)
         expected = [OK, FORMAT, FORMAT, OK, FORMAT, DAMAGED, VERSION]
         assert [status for status, _ in statuses] == expected
-        assert "has version 7, this loader reads 6" in statuses[6][1]
+        assert "has version 8, this loader reads 7" in statuses[6][1]
         (missing,) = program("check", tmp_path / "none.glb")
         assert missing.startswith(f"{FORMAT} ") and "cannot be read" in missing
 
@@ -214,11 +214,10 @@ class TestWrongFiles:
         data = bundle_file.read_bytes()
         index = container.unpack(data, "test").members["index.bin"]
         kernel = IN_HEADER
-        names, parameters, form = struct.unpack_from("<3I", index, kernel + 8)
+        (form,) = struct.unpack_from("<I", index, kernel + 8)
         (argument,) = struct.unpack_from("<I", index, form + ARGUMENTS)
         rows = (
             (0, IN_HEADER + IN_KERNEL),
-            (names, names + 4),
             (form, form + IN_FORM),
             (argument, argument + 24),
         )
@@ -236,7 +235,7 @@ class TestWrongFiles:
         refused = {place for place, (status, _) in statuses.items() if status}
         assert {statuses[place][0] for place in refused} <= {DAMAGED, VERSION}
         links = {form + 4 * word for word in range(9)}  # itself, its kernel, five texts, the code
-        assert {*range(IN_HEADER + IN_KERNEL)[::4], names} | links <= refused
+        assert {*range(IN_HEADER + IN_KERNEL)[::4]} | links <= refused
         assert {form + ARGUMENTS, form + ARGUMENTS + 4} <= refused
         assert {argument, argument + 4, argument + 8, argument + 20} <= refused
         for number, place in enumerate(places):
@@ -448,9 +447,8 @@ class TestLaunch:
         failed = program(*words, LD_LIBRARY_PATH=str(folder), FAKE_FAIL="cuLaunchKernelEx")
         assert failed.count("free abc000 on 0x5") == 2
 
-    @pytest.mark.parametrize("release", [[], ["-DOLDER"]])
-    def test_through_the_driver_of_amd(self, program, bundle_file, tmp_path, release):
-        fake = [GCC, "-shared", "-fPIC", *release, str(HERE / "fake_hip.c"), "-o"]
+    def test_through_the_driver_of_amd(self, program, bundle_file, tmp_path):
+        fake = [GCC, "-shared", "-fPIC", str(HERE / "fake_hip.c"), "-o"]
         subprocess.run([*fake, str(tmp_path / "libamdhip64.so")], check=True)
         words = ("launch", bundle_file, "scale", 4, 2, 1, 33, *self.ARGUMENTS)
         lines = program(*words, LD_LIBRARY_PATH=str(tmp_path))
@@ -491,4 +489,4 @@ class TestLaunch:
         (line,) = program("launch", bundle_file, "scale", 4, 2, 1, 33, *self.ARGUMENTS)
         if not line.startswith(f"{DEVICE} "):
             pytest.skip("this machine has a driver")
-        assert "libamdhip64.so is not installed" in line
+        assert line.endswith("neither libcuda.so.1 nor libamdhip64.so has a device 0")

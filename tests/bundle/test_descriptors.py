@@ -147,6 +147,7 @@ class TestPython:
             (lambda: Described(Pointer(72, "fp16"), (8, 8)), r"Pointer\(0x48, 'fp16'"),
             (lambda: Described(Pointer(64, "fp16"), (8, 9)), r"strides=\(9, 1\)"),
             (lambda: Described(Pointer(64), (8, 8)), r"Pointer\(0x40, None"),
+            (lambda: Described(Pointer(64, "fp16"), (2**31, 8)), r"shape=\(2147483648, 8\)"),
         ],
     )
     def test_tensors_that_no_copy_reaches(self, path, value, got):

@@ -272,7 +272,7 @@ def loader(tmp_path_factory):
     def launch(path, name, grid, values):
         bundle = ctypes.c_void_p(library.gb_open(str(path).encode(), ctypes.byref(error)))
         assert bundle, error.text
-        device = ctypes.c_void_p(library.gb_device_open(bundle, 0, ctypes.byref(error)))
+        device = ctypes.c_void_p(library.gb_device_open(0, ctypes.byref(error)))
         assert device, error.text
         assert library.gb_device_architecture(device).decode() == target().architecture.name
         kernel = ctypes.c_void_p(library.gb_find(bundle, name, ctypes.byref(error)))

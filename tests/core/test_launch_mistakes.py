@@ -41,22 +41,22 @@ LAUNCHES = {
     "an argument too many": (
         lambda x: fills[1](x, 128, 64, ROW, 7),
         errors.CallError,
-        "fills() takes from 3 to 4 positional arguments but 5 were given; expected x, n, BLOCK, layout",
+        "fills() takes from 0 to 4 positional arguments but 5 were given; expected x, n, BLOCK, layout",
     ),
     "by place and not by name": (
         lambda x: by_name[1](x, 64),
         errors.CallError,
-        "by_name() takes 1 positional argument but 2 were given",
+        "by_name() takes from 0 to 1 positional arguments but 2 were given",
     ),
     "a misspelt constexpr": (
         lambda x: fills[1](x, 128, BLOK=64),
         errors.CallError,
-        "fills() missing 1 required positional argument: 'BLOCK'; got BLOK. Did you mean 'BLOCK'?",
+        "fills() missing 1 required argument: 'BLOCK'; got BLOK. Did you mean 'BLOCK'?",
     ),
     "a keyword of another name": (
         lambda x: fills[1](x, 128, size=64),
         errors.CallError,
-        "missing 1 required positional argument: 'BLOCK'; expected x, n, BLOCK, layout, got size",
+        "missing 1 required argument: 'BLOCK'; expected x, n, BLOCK, layout, got size",
     ),
     "a misspelt option": (
         lambda x: fills[1](x, 128, 64, num_warp=4),

@@ -128,7 +128,7 @@ BROKEN = [
     ("backends/emu/gluon_emu/settings.py", "import gluon_emu.amdgcn", "rooms of the emulator"),
     ("backends/sim/gluon_sim/tools/watcher.py", "import gluon_amd", "do not know each other"),
     ("runtime/gluon_runtime/conditions.py", "import gluon_core.errors", "runtime needs nothing else"),
-    ("runtime/gluon_runtime/errors.py", "import gluon_runtime.select", "rooms of the runtime"),
+    ("runtime/gluon_runtime/errors.py", "import gluon_runtime.kernel", "rooms of the runtime"),
 ]  # fmt: skip
 
 

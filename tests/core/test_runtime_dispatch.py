@@ -318,7 +318,7 @@ def test_strict_mode_says_which_argument_changed_the_key(monkeypatch):
     with pytest.raises(RecompileError, match="num_warps"):
         kernels.scale[1](x, y, 64, 2.0, 64, L32, num_warps=8)
     kernels.put.forget()
-    with pytest.raises(RecompileError, match="put is not compiled"):
+    with pytest.raises(RecompileError, match="launch of put would compile"):
         kernels.put[1](y, 5)
     kernels.put.warmup(torch.float32, 5)
     kernels.put[1](y, 5)

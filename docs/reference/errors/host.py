@@ -40,7 +40,7 @@ def scaled(x, factor, BLOCK: gl.constexpr):
 
 
 show_error(errors.CallError, lambda: scaled[(1,)](x, 2.0, BLOK=128, target="sim:hopper"))
-#> CallError: scaled() missing 1 required positional argument: 'BLOCK'; got BLOK. Did you mean 'BLOCK'?
+#> CallError: scaled() missing 1 required argument: 'BLOCK'; got BLOK. Did you mean 'BLOCK'?
 
 # -- IntegerError: kernels take integers of up to 64 bits; pass a wider one in parts
 @gluon.jit
@@ -65,7 +65,7 @@ try:
     show_error(errors.RecompileError, lambda: ones[(1,)](x, N=64, target="sim:hopper"))
 finally:
     del os.environ["GLUON_NO_JIT"]
-#> RecompileError: N: this launch of ones would compile and GLUON_NO_JIT is set; expected N: constant 128, got N: constant 64. Warm it up, or keep the argument from changing the key (do_not_specialize, do_not_specialize_on_alignment).
+#> RecompileError: N: this launch of ones would compile and GLUON_NO_JIT is set; expected N: constant 128, got N: constant 64. Warm it up, add it to a bundle, or keep the argument from changing the key (do_not_specialize, do_not_specialize_on_alignment).
 
 # -- KernelChangedError: start the program again; a kernel is compiled from its file, which has other lines now
 import importlib.util
