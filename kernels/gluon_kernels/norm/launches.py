@@ -138,6 +138,8 @@ def finished(written: Tensor, out: Optional[Tensor]) -> Tensor:
 CLUSTERED = 16 * 14_000  # bits of a row whose softmax is shared by a cluster
 CLUSTERED_NORM = 16 * 24_576  # bits of a row whose RMS norm is, by four blocks
 WIDE_NORM = 16 * 49_152  # and by eight
+ALONE = 8192  # columns up to which a program has a row of a softmax however few rows there are
+ALONE_NORM = 16384  # and of a norm
 SHORT = 16  # elements of a thread that has a part of a short row of a softmax
 OWN_OF_NORM = 24  # elements of a thread that has a part of a row of a norm
 
@@ -157,7 +159,9 @@ def softmax_plan(x: Tensor, dtype: torch.dtype, out: Optional[Tensor]) -> Plan:
     whole = whole_accesses(src, dst)
     read = whole or (src, dst)
     anew = is_packed(read[0])
-    tiles, options = tiling_or_cluster(*read, least=form[0], fewest=form[1], raises=True, anew=anew)
+    tiles, options = tiling_or_cluster(
+        *read, least=form[0], fewest=form[1], raises=True, anew=anew, alone=ALONE
+    )
     if whole is not None:
         tiles = of_bodies(tiles)
     else:
@@ -269,7 +273,7 @@ def norm_plan(
         read_rows = whole or all_rows
         own = OWN_OF_NORM if whole is None else OWN
         tiles, options = tiling_or_cluster(
-            *read_rows, least=least, fewest=fewest, anew=anew, own=own
+            *read_rows, least=least, fewest=fewest, anew=anew, own=own, alone=ALONE_NORM
         )
         tiles = tiles if whole is None else of_bodies(tiles)
     else:  # a second matrix is not kept: one is loaded, added and dropped

@@ -27,6 +27,7 @@ __all__ = [
     "is_packed",
     "keeps_exponentials",
     "of_bodies",
+    "of_few_rows",
     "of_short_rows",
     "own_elements",
     "packed",
@@ -116,9 +117,19 @@ def packed(tiles: Tiling, rows: Rows, most: Optional[int] = None) -> Tiling:
     return tiles
 
 
+def of_few_rows(*rows: Rows) -> Tiling:
+    """Return the tiling of rows that have a program each: 8 warps, or 16 where threads of 8 would have more than 40 elements."""
+    first, align, size = rows[0], common_align(*rows), current_target().warp_size
+    vector = min(align, 128 // max(8 * row.tensor.element_size() for row in rows))
+    warps = 8 if first.columns <= 40 * 8 * size else 16
+    pieces = -(-first.columns // (warps * size * vector))
+    layout = gl.BlockedLayout([1, vector], [1, size], [1, warps], [1, 0])
+    return Tiling(align, 1, 1, pieces, warps * size * vector, warps, layout)
+
+
 def tiling_or_cluster(
     *rows: Rows, held: int = 1, least: Optional[int] = None, fewest: int = 8, waits: bool = True,
-    raises: bool = False, anew: bool = False, own: int = OWN,
+    raises: bool = False, anew: bool = False, own: int = OWN, alone: int = 0,
 ) -> tuple[Tiling, dict[str, Any]]:  # fmt: skip
     """Return the tiling for matrices of one shape and the options of the launch: clusters that share long rows, on Hopper.
 
@@ -130,12 +141,21 @@ def tiling_or_cluster(
         fewest: blocks of a cluster, if these hold a row in few registers, and are several for each multiprocessor.
         raises: threads may keep exponentials, see `keeps_exponentials`.
         anew: threads keep elements of 16 bits as they were loaded, see `portable.anew`.
+        alone: columns up to which one program is faster than a cluster where rows are fewer than multiprocessors.
     """
     first, target, tiles = rows[0], current_target(), tiling_of(*rows, waits=waits, own=own)
     bits = max(8 * row.tensor.element_size() for row in rows)
+    whole = common_align(*rows) * bits >= 64  # elements come 8 bytes at a time
+    if target.has("nvidia.wgmma") and first.columns <= alone and tiles.parts > 1 and whole:
+        return of_few_rows(*rows), {}
     long = tiles.parts > 1 or (least is not None and first.columns * bits >= least)
     if long and target.has("nvidia.wgmma") and target.backend != "sim":
         align, processors = common_align(*rows), multiprocessors(first.tensor)
+        if raises and first.count < processors:  # a row's time is that of its exchange
+            for blocks in (4, 8):
+                shared = cluster_tiling(first.columns, bits, align, first.count, processors, held, blocks, OWN * bits, (4,))  # fmt: skip
+                if shared is not None:
+                    return shared, {"num_ctas": blocks}
         of_block = (8,) if anew else (8, 4)
         for blocks in (2, 4, 8):
             most = 1024 if blocks < 8 else 2048

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 import gluon_kernels as kernels
-from gluon_kernels.norm import loss_launches, ops, rows, tilings, views
+from gluon_kernels.norm import launches, loss_launches, ops, rows, tilings, views
 from gluon_kernels.norm.loss import _losses as loss_losses
 from gluon_kernels.norm.loss import losses_of
 from tests.kernels.launched import launches_of, on_target
@@ -28,6 +28,8 @@ def shared(monkeypatch):
 
     monkeypatch.setattr(tilings, "tiling", long)
     monkeypatch.setattr(tilings, "multiprocessors", lambda tensor: 8)
+    monkeypatch.setattr(launches, "ALONE", 0)
+    monkeypatch.setattr(launches, "ALONE_NORM", 0)
 
 
 CASES = {
@@ -48,7 +50,8 @@ def test_clusters_share_a_row(name, columns, shared):
     with on_target("emu:sm_90"):
         result = ours(x, *vectors_of_op)
         (launch,) = launches_of(lambda: ours(x, *vectors_of_op), "emu:sm_90")
-    assert launch.kernel.fn.__name__.startswith("cluster_") and launch.options["num_ctas"] == 8
+    blocks = 4 if name == "softmax" else 8  # of few rows
+    assert launch.kernel.fn.__name__.startswith("cluster_") and launch.options["num_ctas"] == blocks
     expected = theirs(x.float(), *(v.float() for v in vectors))
     assert (result.float() - expected).abs().max() < 1e-2 * expected.abs().max()
 
@@ -88,7 +91,7 @@ def test_fewer_blocks_share_a_row(processors, count, blocks, shared, monkeypatch
 
 
 @pytest.mark.parametrize("count, columns, blocks", [
-    (4000, 24576, 2), (4000, 32768, 4), (2000, 50304, 8), (806, 131072, 8), (100, 32768, 4), (90, 32768, 8), (4000, 8192, None),
+    (4000, 24576, 2), (4000, 32768, 4), (2000, 50304, 8), (806, 131072, 8), (140, 32768, 4), (100, 32768, 8), (90, 16384, 4), (4000, 8192, None),
 ])  # fmt: skip
 def test_softmax_takes_as_few_blocks_as_keep_its_exponentials(count, columns, blocks):
     x = views.Rows.of(torch.empty(count, columns, dtype=torch.bfloat16))
@@ -100,11 +103,34 @@ def test_softmax_takes_as_few_blocks_as_keep_its_exponentials(count, columns, bl
     assert not blocks or tilings.keeps_exponentials(tiles) == (columns < 100_000)
 
 
+@pytest.mark.parametrize("columns", [5000, 5001])
+@pytest.mark.parametrize("name", CASES)
+def test_few_rows_have_a_program_each(name, columns):
+    ours, theirs = CASES[name]
+    x = torch.randn(3, columns).bfloat16() * 3 + 1
+    vectors = [torch.randn(columns).bfloat16() for _ in range(2)]
+    vectors_of_op = () if name == "softmax" else vectors if name == "layer_norm" else vectors[:1]
+    results = []
+    (launch,) = launches_of(lambda: results.append(ours(x, *vectors_of_op)), "sim:sm_90")
+    assert launch.arguments[launch.kernel.arg_names.index("PARTS")] == 1
+    assert launch.options["num_warps"] == 8 and launch.grid == (3,)
+    expected = theirs(x.float(), *(v.float() for v in vectors))
+    assert (results[0].float() - expected).abs().max() < 1e-2 * expected.abs().max()
+
+
+def test_programs_of_few_rows_have_more_warps_where_these_are_long():
+    for columns, warps in ((5120, 8), (10240, 8), (10248, 16), (16384, 16)):
+        x = views.Rows.of(torch.empty(99, columns, dtype=torch.bfloat16))
+        with on_target("emu:sm_90"):
+            tiles, options = tilings.tiling_or_cluster(x, alone=16384)
+        assert (tiles.num_warps, tiles.parts, options) == (warps, 1, {})
+
+
 @pytest.mark.parametrize("dtype, most, keeps, anew", [
-    (torch.bfloat16, 48, True, False), (torch.bfloat16, 7, False, True), (torch.float32, 12, True, False), (torch.float32, 11, False, False),
+    (torch.bfloat16, 48, True, False), (torch.bfloat16, 7, False, True), (torch.float32, 20, True, False), (torch.float32, 19, False, False),
 ])  # fmt: skip
 def test_threads_keep_exponentials_where_they_have_few(dtype, most, keeps, anew, shared, monkeypatch):  # fmt: skip
-    """Others raise their elements a second time, and convert those of 16 bits for that: a thread has 8 here, of float32 12."""
+    """Others raise their elements a second time, and convert those of 16 bits for that: a thread has 24 here, of float32 20."""
     monkeypatch.setattr(tilings, "KEPT", most)
     x = (torch.randn(2, COLUMNS) * 3).to(dtype)
     x[0, 3], x[1, ::2] = 40.0, -float("inf")
