@@ -31,6 +31,7 @@ from gluon_write.inline import inlined, makers_inlined, makes, steps_inlined
 from gluon_write.kept_lines import with_kept_lines
 from gluon_write.kept_rows import with_kept_rows
 from gluon_write.lane_sums import summed_by_lanes
+from gluon_write.largest import with_scaled_maxima
 from gluon_write.loads_ahead import loaded_ahead
 from gluon_write.operand_buffers import with_operand_buffers
 from gluon_write.partition_choice import FewerWarps, in_partitions
@@ -287,7 +288,7 @@ def _formed(
         pipelined = tiles_ahead(fn, drawn, stages, target, warps)
     form = chosen_form() or (None if pipelined is not fn else "specialized")
     for write in (
-        partial(in_partitions, fn, drawn, traced, stages, target, warps, form, fewer),
+        partial(_in_partitions, fn, drawn, traced, stages, target, warps, form, fewer),
         partial(in_tensor_memory, fn, drawn, traced, stages, target, warps, form),
         partial(specialized, fn, drawn, stages, target, warps, form),
     ):
@@ -297,6 +298,27 @@ def _formed(
             begun = with_first_products(special, drawn)
             return (special, drawn) if begun is special else (begun, traced(begun))
     return (pipelined, traced(pipelined)) if pipelined is not fn else (fn, drawn)
+
+
+def _in_partitions(
+    fn: Any,
+    drawn: Sketch,
+    traced: Callable[..., Sketch],
+    stages: int,
+    target: Target,
+    warps: int,
+    form: Optional[str],
+    fewer: bool,
+) -> Any:
+    """Return a kernel in partitions, which scale maxima in place of all products; the kernel where that does not pay."""
+    scaled = with_scaled_maxima(fn, drawn)
+    if scaled is not fn:
+        with contextlib.suppress(GluonError):  # numbers whose types differ
+            own = traced(scaled)
+            special = in_partitions(scaled, own, traced, stages, target, warps, form, fewer)
+            if special is not scaled:
+                return special
+    return in_partitions(fn, drawn, traced, stages, target, warps, form, fewer)
 
 
 def _in_one(

@@ -15,6 +15,7 @@ from typing import Any, Callable, Optional, Sequence
 
 from gluon_core.plugin.targets import Target
 from gluon_write.form import bounds_of, changed_copy, free_name, function_of
+from gluon_write.largest import negated
 from gluon_write.loops import Loop, Tile, reads, stores
 from gluon_write.own_tiles import DEPTH, OwnStore, names_of
 from gluon_write.programs import heavy_axis
@@ -257,6 +258,9 @@ class Partitions(RingPlan):
         for store in self.stored:
             if statement is store.statement:
                 return store.lines(reader)
+        name = negated(statement)
+        if name and self.sharing is not None and self.is_operand(one, name):
+            return self._negated(reader, statement, name)
         if isinstance(statement, ast.If) and any(
             s.statement in statement.body for s in self.stored
         ):
@@ -283,6 +287,19 @@ class Partitions(RingPlan):
         if calls:
             return self._called(one, statement, calls, True)
         return reader.piece(statement)
+
+    def _negated(self, reader: LoopsOfTiles, statement: ast.stmt, name: str) -> list[str]:
+        """Return the lines of `if size < 0: name = -name` for a tile that units read from shared memory."""
+        new = [
+            f"{name}.store(-{name}.load())",
+            f"{reader.space}.nvidia.hopper.fence_async_shared()",
+        ]
+        assert isinstance(statement, ast.If)
+        lines = [f"if {reader.text_of(statement.test)}:"]
+        for inner in statement.body:
+            own = new if name in stores(inner) else reader.piece(inner)
+            lines += [f"    {line}" for line in own]
+        return lines
 
     def _compound(
         self,

@@ -10,6 +10,7 @@ from typing import Any, Iterator, Optional, Sequence
 from gluon_core import language, portable
 from gluon_core.plugin.targets import Target
 from gluon_write.form import free_name
+from gluon_write.largest import negated
 from gluon_write.loops import Loop, Tile, argument, operands_of, reads, stores, viewed
 from gluon_write.own_tiles import DEPTH, OwnTile, own_stores, own_tiles
 from gluon_write.single_step import has_one_step
@@ -405,7 +406,11 @@ class RingPlan:
             for node in ast.walk(reader.tree)
             if isinstance(node, ast.Attribute) and node.attr in ("shape", "dtype")
         }
-        passed: set[int] = set()
+        passed = {
+            id(n) for s in ast.walk(reader.tree)
+            if isinstance(s, ast.If) and negated(s) == name
+            for n in ast.walk(s)
+        }  # fmt: skip
         for call, number in self.calls_in(reader):
             callee = self.functions[number]
             for parameter, value in self.bound(call, callee.reader).items():

@@ -15,7 +15,7 @@ __all__ = ["Schedule", "Step", "interval_of", "scheduled"]
 
 _ROUNDS = 12  # that the model executes; the first half fills the units
 _GAIN = 0.97  # a second stage has to pay for its registers
-_ALIKE = 1.12  # of two cuts, the later one holds fewer registers from round to round
+_ALIKE = 1.09  # of two cuts, the later one holds fewer registers from round to round
 
 
 @dataclass(frozen=True)

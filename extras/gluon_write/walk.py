@@ -28,11 +28,15 @@ from gluon_write.form import Form, changed_copy, edited, factor, free_name
 from gluon_write.loops import argument, reads, stores
 from gluon_write.sketch import Sketch
 
-__all__ = ["Sharing", "Walk", "walking"]
+__all__ = ["DEALT", "Sharing", "Walk", "walking"]
 
 _AXES = 3
 _UNITS = "%nsmid"  # a special register, the number of multiprocessors (PTX ISA 10.5)
 _FULL = 95  # percents of the places of all sections that have blocks
+#: The comment on programs that are dealt blocks of different work.
+DEALT = (
+    "# The heaviest blocks of a section come first, dealt to and fro: all programs get equal work."
+)
 _PLAIN = (ast.Assign, ast.AugAssign, ast.AnnAssign)
 _EFFECTS = re.compile(r"store|print|(?<!static_)assert|asm")
 
@@ -236,7 +240,7 @@ class _Walker(Form):
             free_name(word, taken) for word in words.split()
         )
         before = [
-            "# The heaviest blocks of a section come first, dealt to and fro: all programs get equal work.",
+            DEALT,
             f"{start} = {first}",
             f"{heads} = {' * '.join(sides[axis] for axis in others) or '1'}",
             f"{share} = {gl}.maximum(2 * {units} // {side}, 1)",

@@ -1,0 +1,105 @@
+"""Products are scaled behind their maximum, with the sign of a scale in an operand."""
+
+import runpy
+
+import numpy as np
+import pytest
+
+from gluon_sim.settings import using
+
+pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
+
+KERNEL = """
+import gluon_core as gluon
+from gluon_core import language as gl
+
+
+@gluon.jit(layouts="auto")
+def attention(q, k, v, out, logs, scale, rows, length, D: gl.constexpr, BM: gl.constexpr, BN: gl.constexpr, CAUSAL: gl.constexpr):
+    block, head = gl.program_id(0), gl.program_id(1)
+    depth = gl.arange(0, D)
+    along = gl.arange(0, BN)
+    row = block * BM + gl.arange(0, BM)
+    query = gl.load(q + head * rows * D + row[:, None] * D + depth[None, :], mask=row[:, None] < rows, other=0.0)
+    largest = gl.full([BM], -1e30, gl.float32)
+    total = gl.zeros([BM], gl.float32)
+    acc = gl.zeros([BM, D], gl.float32)
+    twice = scale * 2
+    if CAUSAL:
+        last = (block + 1) * BM
+    else:
+        last = length
+    for start in range(0, last, BN):
+        keys = start + along
+        key = gl.load(k + head * length * D + keys[None, :] * D + depth[:, None], mask=keys[None, :] < length, other=0.0)
+        score = gl.portable.mma(query, key, gl.zeros([BM, BN], gl.float32))
+        {scaled}
+        score = gl.where({inside}, score, -1e30)
+        higher = gl.maximum(largest, gl.max(score, 1))
+        kept = gl.exp2(largest - higher)
+        weight = gl.exp2(score - higher[:, None])
+        total = total * kept + gl.sum(weight, 1)
+        value = gl.load(v + head * length * D + keys[:, None] * D + depth[None, :], mask=keys[:, None] < length, other=0.0)
+        acc = gl.portable.mma(weight.to(value.dtype), value, acc * kept[:, None])
+        largest = higher
+    gl.store(logs + head * rows + row, largest + gl.log2(total), mask=row < rows)
+    result = (acc / total[:, None]).to(out.dtype.element_ty)
+    gl.store(out + head * rows * D + row[:, None] * D + depth[None, :], result, mask=row[:, None] < rows)
+"""
+
+
+def right(folder, scale, length, BN=64, causal=False, scaled="score = score * twice"):
+    """Return True if results and logarithms of sums are those of NumPy."""
+    path = folder / "scaled.py"
+    inside = "keys[None, :] < length"
+    if causal:
+        inside = f"({inside}) & (row[:, None] >= keys[None, :])"
+    path.write_text(KERNEL.format(scaled=scaled, inside=inside))
+    kernel = runpy.run_path(str(path))["attention"]
+    heads, rows, D = 1, length, 64
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal((heads, length, D)).astype(np.float16) for _ in range(3))
+    out, logs = np.full_like(q, 7), np.full((heads, rows), 7, np.float32)
+    with using(schedule="latest"):
+        kernel[(-(-rows // 128), heads)](
+            q, k, v, out, logs, scale, rows, length, D, 128, BN, causal,
+            num_warps=4, num_stages=2, target="sim:hopper",
+        )  # fmt: skip
+    score = q.astype(np.float64) @ k.astype(np.float64).transpose(0, 2, 1) * scale * 2
+    if causal:
+        score = np.where(np.tril(np.ones((rows, rows), bool)), score, -1e30)
+    weight = np.exp2(score - score.max(-1, keepdims=True))
+    wanted = weight @ v.astype(np.float64) / weight.sum(-1, keepdims=True)
+    sums = score.max(-1) + np.log2(weight.sum(-1))
+    return np.abs(out - wanted).max() < 5e-3 and np.allclose(logs, sums, atol=2e-2)
+
+
+LARGEST = "gl.max(score, 1) * size)"
+
+
+def test_units_read_queries_whose_sign_changed_in_place(tmp_path, chosen_sources):
+    """The last step has a mask and scales each product."""
+    assert right(tmp_path, -0.1, 150) and right(tmp_path, 0.1, 150)
+    (text,) = set(chosen_sources)
+    assert "consumers=3" in text and LARGEST in text and "weight = gl.exp2(score * size - " in text
+    assert "query.store(-query.load())\n" in text and "score = score * size\n" in text
+
+
+def test_registers_hold_queries_under_a_causal_mask(tmp_path, chosen_sources):
+    assert right(tmp_path, -0.1, 150, causal=True, scaled="score *= twice")
+    assert "consumers=2" in chosen_sources[0] and LARGEST in chosen_sources[0]
+    assert "            query = -query\n" in chosen_sources[0]
+
+
+OTHERS = {
+    "of a step": "score = score * (twice + 0 * start)",
+    "of a row": "score = score * gl.full([BM], twice, gl.float32)[:, None]",
+    "after a sum": "score = score * twice + score * 0",
+}
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_scales_stay(name, tmp_path, chosen_sources):
+    assert right(tmp_path, 0.1, 150, scaled=OTHERS[name])
+    assert "gl.max(score, 1))" in chosen_sources[0] and "size" not in chosen_sources[0]
