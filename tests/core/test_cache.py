@@ -245,12 +245,12 @@ def test_processes_write_one_entry_at_once(folder):
     command = [sys.executable, "-W", "ignore", "-c", body]
     started = [
         subprocess.Popen(command, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        for _ in range(3)
+        for _ in range(2)
     ]
     for process in started:
         process.stdin.close()
     outputs = [process.stdout.read() for process in started]
-    assert [process.wait() for process in started] == [0, 0, 0]
+    assert [process.wait() for process in started] == [0, 0]
     assert len(set(outputs)) == 1 and outputs[0] == build().asm["cubin"]
     assert not list(folder.rglob("*.tmp"))
 

@@ -89,6 +89,7 @@ def appended(house, file, text):
         path.write_text(old)
 
 
+@pytest.mark.campaign
 def test_a_miss_is_a_short_walk_for_its_reader():
     code = """
 import sys; sys.path.insert(0, ".ci")

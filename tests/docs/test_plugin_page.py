@@ -57,6 +57,7 @@ def commands(environment):
             yield line, shown, command_line(line[2:], mine), mine
 
 
+@pytest.mark.campaign
 def test_its_commands_run(page):
     folder, environment = page
     outputs = {}

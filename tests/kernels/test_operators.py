@@ -36,7 +36,7 @@ def test_every_function_has_gradients_or_a_reason():
     assert not set(GRADIENTS) & set(WITHOUT)
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize("name", OPERATORS)
 def test_opcheck(name):
     overload = gluon.torch.get(PREFIX + name).overload
@@ -77,7 +77,7 @@ def test_gradients(name):
             assert abs(analytic - right) <= case.tolerance * max(abs(right), scale), number
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("name", GRADIENTS)
 def test_gradients_by_torch_func(name):

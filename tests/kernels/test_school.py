@@ -60,7 +60,7 @@ def test_a_file_is_short_and_needs_no_harness(name):
     assert all(module.partition(".")[0] in allowed for module in modules), modules
 
 
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(40)
 @pytest.mark.parametrize("spec", TARGETS)
 @pytest.mark.parametrize("name", NAMES)
 def test_simulated(name, spec, monkeypatch):
@@ -72,7 +72,7 @@ def test_simulated(name, spec, monkeypatch):
     assert name == "patterns/find_a_race" or f"sim:{spec}" in line
 
 
-@pytest.mark.sampled(96)
+@pytest.mark.sampled(192)
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("spec", ["sm_80", "sm_90", "gfx942", "gfx950", "gfx1100", "gfx1201"])
 @pytest.mark.parametrize("name", [n for n in NAMES if n != "patterns/find_a_race"])

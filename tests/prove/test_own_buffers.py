@@ -75,7 +75,7 @@ def verdict(counted, wait=True):
     return judged(summed, (1,), *args, target="sim:sm_90")
 
 
-@pytest.mark.parametrize("counted", [False, True])
+@pytest.mark.parametrize("counted", [False, pytest.param(True, marks=pytest.mark.campaign)])
 def test_buffers_of_one_task_multiply_no_states(counted):
     proof, error = verdict(counted)
     assert proof.verdict == "proved" and error is None, proof

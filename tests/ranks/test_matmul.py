@@ -127,7 +127,7 @@ def no_implied_fences(monkeypatch):
 
 
 @pytest.mark.usefixtures("no_implied_fences")
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("label, text", MUTANTS, ids=[label for label, _ in MUTANTS])
 def test_a_missing_signal_is_reported(label, text, tmp_path, world=2):
     module = mutants.load(text, tmp_path)

@@ -90,7 +90,13 @@ def says_much(x, out, WARP: gl.constexpr):
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("arch", ALL)
+@pytest.mark.parametrize(
+    "arch",
+    [
+        "gfx1201",
+        *(pytest.param(a, marks=pytest.mark.campaign) for a in ("gfx942", "gfx90a", "gfx1100")),
+    ],
+)
 def test_several_prints_and_assertions_with_overflow_checks(arch, capsys):
     target = registry().target(f"emu:{arch}")
     warp = target.warp_size

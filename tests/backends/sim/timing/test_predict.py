@@ -99,7 +99,7 @@ def test_assembly_takes_the_time_of_its_instructions():
     def run(assembly):
         out = np.zeros(1024, np.float32)
         return time_of(
-            lambda: converted[(132,)](out, 200, 1024, layout(vector=2), assembly)
+            lambda: converted[(132,)](out, 60, 1024, layout(vector=2), assembly)
         ).nanoseconds
 
     assert run(True) == pytest.approx(run(False), rel=0.1)
