@@ -145,7 +145,7 @@ def test_missing_arguments_are_still_reported():
     x = np.zeros(8, np.float32)
     with pytest.raises(TypeError, match=r"scale\(\) missing 1 required .* 'VECTOR'"):
         tasks.scale[1](x, x, 8, 128, target=SIM)
-    with pytest.raises(TypeError, match=r"scale\(\) missing 2 required .* 'BLOCK' and 'VECTOR'"):
+    with pytest.raises(TypeError, match=r"scale\(\) missing 2 required .* 'BLOCK', 'VECTOR'"):
         tasks.scale[1](x, x, 8, target=SIM)
     with pytest.raises(TypeError, match=r"scale\(\) missing 1 required .* 'n'"):
         tasks.scale[1](x, x, BLOCK=1, VECTOR=1, target=SIM)
