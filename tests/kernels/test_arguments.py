@@ -148,6 +148,7 @@ def test_tensors_without_strides(operator, way):
                     pytest.fail(f"{operator} took a tensor {kind} for {name}")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_odd_tensors(operator):

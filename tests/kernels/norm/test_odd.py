@@ -113,6 +113,7 @@ def test_statistics_for_the_gradient(everywhere):
     (1001, torch.bfloat16, 37, 0, "sim:sm_90"), (333, torch.float32, 5, 0, "emu:sm_90"),
     (2111, torch.bfloat16, 9, 24, "sim:sm_90"), (1001, torch.float16, 30, 0, "sim:gfx942"),
 ])  # fmt: skip
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", ["rms_norm", "layer_norm"])
 @pytest.mark.parametrize("few", [0, 512])  # rows up to which one launch has rows and columns
 def test_gradients(name, columns, dtype, count, apart, target, few, everywhere, monkeypatch):
