@@ -155,7 +155,7 @@ def _search(config):
         config.stash[_HELD] = _resident()
 
 
-GROWTH = 2**29  # bytes
+GROWTH = 2**30  # bytes
 _HELD = pytest.StashKey[int]()  # bytes after the last search
 _STDERR = pytest.StashKey[int]()
 _FILES = pytest.StashKey[str]()
