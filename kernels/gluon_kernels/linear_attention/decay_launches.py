@@ -42,50 +42,52 @@ class Gates(NamedTuple):
 
 
 def walk_decaying_launch(
-    sizes: Sizes, q: Optional[Tensor], k: Tensor, v: Tensor, gates: Gates, outs: Any, between: Any, initial: Optional[Tensor],
-    final: Optional[Tensor], skip: Optional[Tensor], scale: float, mapped: bool, back: bool = False,
+    sizes: Sizes, q: Optional[Tensor], k: Tensor, v: Tensor, grad: Optional[Tensor], gates: Gates, outs: Any, between: Any,
+    ends: Any, skip: Optional[Tensor], scale: float, mapped: bool,
 ) -> Plan:  # fmt: skip
-    """Return `launch(q, k, v, gates, outs, between, initial, final, skip)`.
+    """Return `launch(q, k, v, grad, gates, outs, between, ends, skip)`.
 
     Args:
+        grad: the gradients of the result, by which gradients of states walk back at the same time, or None.
         outs: the result and the states before chunks, or None.
-        between: what segments take in, and their decays; with `mapped` they are stored, the first as `final`.
-        back: gradients of states walk back, `k` are queries and `v` gradients of the result.
+        between: what segments take in, and their decays; with `mapped` they are stored, the first as a final state.
+        ends: the states before a walk and before one back, and the final ones.
     """
     from gluon_kernels.linear_attention import hopper_decay
 
     width, groups = sizes.width, sizes.groups
 
-    def flat(q: Any, k: Any, v: Any, gates: Gates, outs: Any, between: Any, *rest: Any) -> Any:
-        states = None if outs[1] is None else outs[1].view(-1, width)
-        return (q, k, v, *gates[:3], outs[0], states, *between, *rest)
+    both = grad is not None
 
-    tensors = flat(q, k, v, gates, outs, between, initial, final, skip)
-    of_keys = (1, CHUNK, 1, width)
+    def flat(q: Any, k: Any, v: Any, grad: Any, gates: Gates, outs: Any, between: Any, ends: Any, skip: Any) -> Any:  # fmt: skip
+        states = None if outs[1] is None else outs[1].view(-1, width)
+        return (q, k, v, grad, *gates[:3], outs[0], states, *between, *ends, skip)
+
+    tensors = flat(q, k, v, grad, gates, outs, between, ends, skip)
+    of_keys, of_values = (1, CHUNK, 1, width), (1, CHUNK, 1, TILE * groups)
     blocks = [
-        of_keys, of_keys, (1, CHUNK, 1, TILE * groups), (), (), (), (1, CHUNK, 1, TILE), (TILE, width),
+        of_keys, of_keys, of_values, of_values, (), (), (), (1, CHUNK, 1, TILE), (TILE, width),
     ]  # fmt: skip
     described = [
         descriptor_of(x, *b) if b and x is not None else x for x, b in zip(tensors, blocks)
     ]
     segments = sizes.segments - 1 if mapped else sizes.segments
-    read = [b for x, b in zip(tensors[:3], blocks) if x is not None]
-    stored = [b for x, b in zip(tensors[6:8], blocks[6:]) if x is not None]
-    own: list[tuple[int, ...]] = [(CHUNK, CHUNK)] * 2 if q is not None else []
+    weighing = outs[0] is not None
+    read = [of_keys, of_values, *[of_keys] * weighing]
+    stored = [b for x, b in zip(tensors[7:9], blocks[7:]) if x is not None]
+    own: list[tuple[int, ...]] = [(CHUNK, CHUNK)] * 2 if weighing else []
     own += [(4 * CHUNK,)] * 4
     # Two programs share a processor, unless their warps for P take its registers.
-    stages = stages_of(read, stored * groups + own, 2 if q is None else 1)
-    # A walk back needs nothing of the one before, unless that has stored what segments take in.
-    apart = back and (mapped or between[0] is None)
-    options: dict[str, Any] = {"launch_pdl": True} if apart else {}
-    if q is None and groups == 1:
+    stages = stages_of(read, stored * groups + own, 1 if weighing else 2)
+    options: dict[str, Any] = {"launch_pdl": True} if between[0] is not None else {}
+    if not weighing and groups == 1:
         options.update(registers(SHARED_REGISTERS))
     launch: Plan = Launch(
         hopper_decay.recur_decaying,
-        (sizes.columns // (TILE * groups), sizes.heads * segments, sizes.batch),
+        (sizes.columns // (TILE * groups), sizes.heads * segments, sizes.batch * (2 if both else 1)),
         (
-            *described, *tensors[8:], sizes.length, sizes.heads, sizes.chunks, sizes.per_segment, sizes.columns, scale,
-            sizes.shared, stages, groups, mapped, gates.softplus, back,
+            *described, *tensors[9:], sizes.length, sizes.heads, sizes.chunks, sizes.per_segment, sizes.columns, scale,
+            sizes.shared, stages, groups, mapped, gates.softplus,
         ),
         tensors,
         num_warps=4,
@@ -100,29 +102,30 @@ def fits(k: Tensor) -> bool:
 
 
 class Segments(NamedTuple):
-    """The walks of a call: `run(k, v, gates) -> between` for what segments take in, None with one segment."""
+    """The walks of a call: `run(q, k, v, grad, gates) -> between` for what segments take in, None with one segment."""
 
     between: Any
     run: Plan
 
 
 def segments_of(
-    sizes: Sizes, k: Tensor, v: Tensor, gates: Gates, new: Workspace, scale: float = 1.0, back: bool = False
+    sizes: Sizes, q: Optional[Tensor], k: Tensor, v: Tensor, grad: Optional[Tensor], gates: Gates, new: Workspace, scale: float = 1.0
 ) -> Segments:  # fmt: skip
     """Return the launch of what segments take in."""
     if sizes.segments == 1:
         nothing = (None, None)
-        return Segments(nothing, lambda k, v, gates: nothing)
-    between = (new.fresh(), new.totals())
-    walk = walk_decaying_launch(
-        sizes, None, k, v, gates, (None, None), (None, between[1]), None, between[0], None, scale, True, back
-    )  # fmt: skip
+        return Segments(nothing, lambda q, k, v, grad, gates: nothing)
+    takers = (new.fresh, new.totals) if grad is None else (new.fresh_of_both, new.totals_of_both)
 
-    def run(k: Tensor, v: Tensor, gates: Gates) -> Any:
-        fresh, totals = new.fresh(), new.totals()
-        walk(None, k, v, gates, (None, None), (None, totals), None, fresh, None)
+    def run(q: Any, k: Tensor, v: Tensor, grad: Any, gates: Gates) -> Any:
+        fresh, totals = takers[0](), takers[1]()
+        walk(q, k, v, grad, gates, (None, None), (None, totals), (None, None, fresh), None)
         return fresh, totals
 
+    between = takers[0](), takers[1]()
+    walk = walk_decaying_launch(
+        sizes, q, k, v, grad, gates, (None, None), (None, between[1]), (None, None, between[0]), None, scale, True
+    )  # fmt: skip
     return Segments(between, run)
 
 
@@ -137,9 +140,9 @@ def decaying_plan(
     q, k, v = operands_of(sizes, q, k, v)
     initial = padded_state(initial, sizes)
     out, final = new.values(), new.state()
-    segments = segments_of(sizes, k, v, gates, new)
+    segments = segments_of(sizes, None, k, v, None, gates, new)
     walk = walk_decaying_launch(
-        sizes, q, k, v, gates, (out, None), segments.between, initial, final, skip, scale, False
+        sizes, q, k, v, None, gates, (out, None), segments.between, (initial, None, final), skip, scale, False
     )  # fmt: skip
 
     def run(
@@ -148,8 +151,8 @@ def decaying_plan(
         q, k, v = operands_of(sizes, q, k, v)
         initial = padded_state(initial, sizes)
         out, final = new.values(), new.state()
-        between = segments.run(k, v, gates)
-        walk(q, k, v, gates, (out, None), between, initial, final, skip)
+        between = segments.run(None, k, v, None, gates)
+        walk(q, k, v, None, gates, (out, None), between, (initial, None, final), skip)
         if not exact:
             out, final = out[..., :columns].contiguous(), final[..., :columns, :width].contiguous()
         return out, final

@@ -11,7 +11,6 @@ from gluon_kernels.attention.launches import descriptor_of
 from gluon_kernels.linear_attention import channels_backward, portable_backward
 from gluon_kernels.linear_attention.launches import (
     CHUNK,
-    RESERVED,
     TILE,
     Prepared,
     Sizes,
@@ -26,8 +25,15 @@ from gluon_kernels.linear_attention.launches import (
     strides_of,
     walk_launch,
 )
-from gluon_kernels.linear_attention.shared_heads import shared_plan
-from gluon_kernels.plans import Launch, allocator, current_target, least_depth, registers
+from gluon_kernels.linear_attention.shared_heads import heads_of_group, shared_plan
+from gluon_kernels.plans import (
+    Launch,
+    allocator,
+    current_target,
+    least_depth,
+    multiprocessors,
+    registers,
+)
 
 __all__ = ["backward_plan"]
 
@@ -37,11 +43,16 @@ AMPLE = 128 * 1024  # bytes of shared memory of a block that keeps queries and k
 
 def _walk_back_launch(
     sizes: Sizes, prepared: Prepared, grad: Tensor, outs: Any, initial: Optional[Tensor],
-    final: Optional[Tensor], scale: float,
+    final: Optional[Tensor], scale: float, apart: bool,
 ) -> Plan:  # fmt: skip
-    """Return `launch(prepared, grad, outs, initial, final)`; `outs` are dY, and G after chunks."""
+    """Return `launch(prepared, grad, outs, initial, final)`; `outs` are dY, and G after chunks.
+
+    Args:
+        apart: the launch is behind a walk over states, which has waited for the results of `prepare`, reads nothing that it stores, and stores nothing
+            that it reads or stores.
+    """
     if sizes.hopper:
-        return _hopper_launch(sizes, prepared, grad, outs, initial, final, scale)
+        return _hopper_launch(sizes, prepared, grad, outs, initial, final, scale, apart)
     tile = TILE if current_target().has("nvidia.cp_async") else TILE // 2
     q, k, decays, weights, _, unscaled, seen, _ = prepared
     assert q is not None
@@ -67,7 +78,7 @@ def _walk_back_launch(
 
 def _hopper_launch(
     sizes: Sizes, prepared: Prepared, grad: Tensor, outs: Any, initial: Optional[Tensor],
-    final: Optional[Tensor], scale: float,
+    final: Optional[Tensor], scale: float, apart: bool,
 ) -> Plan:  # fmt: skip
     from gluon_kernels.linear_attention import hopper_backward
 
@@ -98,6 +109,7 @@ def _hopper_launch(
         ),
         (*tensors, initial, final),
         num_warps=4,
+        **({"launch_pdl": True} if apart else {}),
     )  # fmt: skip
 
     def run(prepared: Prepared, grad: Tensor, outs: Any, initial: Any, final: Any) -> None:
@@ -165,32 +177,39 @@ def _channels_launch(
     return run
 
 
-def _tokens_launch(sizes: Sizes, tensors: Any, scale: float) -> Plan:
+def _tokens_launch(sizes: Sizes, each: int, tensors: Any, scale: float) -> Plan:
     """Return the launch of `_chunk_launch` where the kernels for Hopper take the width of keys."""
     from gluon_kernels.linear_attention.tokens_backward import token_gradients
 
-    of_rows, heads = tensors[:4], sizes.heads
-    tiles = sizes.columns // TILE
-    # Four blocks of values, two of states, queries, keys and two squares.
-    elements = CHUNK * (4 * sizes.columns + 2 * sizes.width + 2 * CHUNK) + 2 * sizes.columns * sizes.width  # fmt: skip
-    resident = 2 * elements + RESERVED <= current_target().limits.shared_memory
+    def flat(q: Any, k: Any, v: Any, grad: Any, news: Any, changes: Any, states: Any, to_states: Any, decays: Any, *results: Any) -> Any:  # fmt: skip
+        of_states = (x.view(-1, sizes.width) for x in (states, to_states))
+        return (q, k, v, grad, news, changes, *of_states, decays.view(-1), *results)
+
+    tensors = flat(*tensors)
+    of_keys, of_values = (1, CHUNK, 1, sizes.width), (1, CHUNK, 1, TILE)
+    blocks = [of_keys] * 2 + [of_values] * 4 + [(TILE, sizes.width)] * 2 + [(4 * CHUNK,)]
+    described = [descriptor_of(x, *b) for x, b in zip(tensors, blocks)]
+    groups = sizes.chunks * (sizes.heads // each) * sizes.batch
+    keys, pairs = 2, 2 if sizes.width <= 64 else 1
+    own = [of_keys] * 2 * keys + [(CHUNK, CHUNK)] * 2 * pairs + [(4 * CHUNK,)] * 4 + [(2 * CHUNK,)] * 11  # fmt: skip
     launch = Launch(
         token_gradients,
-        (sizes.chunks, heads, sizes.batch),
+        (min(groups, multiprocessors(tensors[0])),),
         (
-            *tensors, tuple((x.stride(0), x.stride(2)) for x in of_rows),
-            (*(x.stride(1) for x in of_rows), heads * sizes.width, heads * sizes.columns), sizes.length, heads, scale,
-            sizes.width, CHUNK, TILE, tiles, sizes.shared, sizes.length % CHUNK == 0, resident,
+            *described, *tensors[len(blocks):], sizes.length, sizes.heads, sizes.chunks, groups, each, sizes.shared, scale,
+            sizes.columns // TILE, sizes.length % CHUNK == 0, keys, stages_of(blocks[2:8], own), pairs,
         ),
         tensors,
-        num_warps=8,
-        **(registers(128) if sizes.width <= 64 and tiles == 1 else {}),  # two programs of a processor
+        num_warps=4,
+        launch_pdl=True,
     )  # fmt: skip
-    return lambda q, k, g, v, grad, walked, results, flags: launch(q, k, v, grad, *walked, *results)
+    return lambda q, k, g, v, grad, walked, results, flags: launch(
+        *flat(q, k, v, grad, *walked, *results)
+    )
 
 
 def _chunk_launch(
-    sizes: Sizes, q: Tensor, k: Tensor, g: Tensor, v: Tensor, grad: Tensor, walked: Any, results: Any,
+    sizes: Sizes, each: int, q: Tensor, k: Tensor, g: Tensor, v: Tensor, grad: Tensor, walked: Any, results: Any,
     flags: Optional[Tensor], scale: float,
 ) -> Plan:  # fmt: skip
     """Return `launch(q, k, g, v, grad, walked, results, flags)`; `walked` are N, dY, S, G, and the decays."""
@@ -202,7 +221,7 @@ def _chunk_launch(
         return _channels_launch(sizes, q, k, g, v, grad, walked, results, flags, scale)
     tensors = (q, k, v, grad, *walked, *results)
     if sizes.hopper:
-        return _tokens_launch(sizes, tensors, scale)
+        return _tokens_launch(sizes, each, tensors, scale)
     launch = Launch(
         portable_backward.chunk_gradients,
         grid,
@@ -219,12 +238,13 @@ def _chunk_launch(
 class _Gradients:
     """Allocators of the results, and the way to their shapes."""
 
-    def __init__(self, sizes: Sizes, q: Tensor, v: Tensor, g: Tensor):
+    def __init__(self, sizes: Sizes, each: int, q: Tensor, v: Tensor, g: Tensor):
         self._width, self._columns = q.shape[3], v.shape[3]
         tokens, device = (sizes.batch, sizes.length, sizes.heads), v.device
         # The heads that share keys add up in float32.
-        dtype = v.dtype if sizes.shared == 1 else torch.float32
-        self.keys = allocator((*tokens, sizes.width), dtype, device)
+        dtype = v.dtype if sizes.shared == each else torch.float32
+        parts = (sizes.batch, sizes.length, sizes.heads // each, sizes.width)
+        self.keys = allocator(parts, dtype, device)
         self.values = allocator((*tokens, sizes.columns), v.dtype, device)
         self.rates = allocator(tokens, torch.float32, device)
         self.gates = allocator(tuple(g.shape), torch.float32, device)
@@ -237,7 +257,7 @@ class _Gradients:
 
 
 class _States(NamedTuple):
-    """The walk of forward once more: `run(prepared, v, initial, states) -> (N, maps of segments)`, and results by which launches are planned."""
+    """The walk of forward once more: `run(prepared, v, initial, states) -> (N, maps of segments, what it reads)`, and results by which launches are planned."""
 
     news: Tensor
     maps: Optional[Tensor]
@@ -258,7 +278,7 @@ def _states_again(
         ) -> Any:
             news = new.values()
             walk(prepared.for_states(), v, (None, news, states), initial, None)
-            return news, None
+            return news, None, None
 
         return _States(news, None, run_one)
     maps, firsts, state = new.maps(), new.segments(), new.state()
@@ -272,7 +292,7 @@ def _states_again(
         mapping(kept, v, nothing, None, maps)
         join(maps, maps, prepared.decays, initial, firsts, new.state())
         walk(kept, v, (None, news, states), firsts, None)
-        return news, maps
+        return news, maps, firsts
 
     return _States(news, maps, run)
 
@@ -286,7 +306,9 @@ def backward_plan(
     The gradient of `beta` is None without the delta rule.
     """
     sizes = Sizes.of(k, v, g, beta is not None)
-    new, results = Workspace(sizes, v.dtype, v.device), _Gradients(sizes, q, v, g)
+    grouped = sizes.hopper and not sizes.channels
+    each = heads_of_group(sizes, multiprocessors(v)) if grouped else 1
+    new, results = Workspace(sizes, v.dtype, v.device), _Gradients(sizes, each, q, v, g)
     many, delta, of_keys = sizes.segments > 1, sizes.delta, tuple(q.shape)
 
     def gradients() -> tuple[Tensor, Tensor, Optional[Tensor], Tensor, Optional[Tensor]]:
@@ -305,14 +327,16 @@ def backward_plan(
     again = _states_again(sizes, prepared, v, initial, states, scale, new)
     news, maps = again.news, again.maps
     if many:
-        mapping_back = _walk_back_launch(sizes, prepared, grad, (None, None), None, fresh, scale)
+        mapping_back = _walk_back_launch(
+            sizes, prepared, grad, (None, None), None, fresh, scale, True
+        )
         join_back = combine_launch(sizes, fresh, maps, decays, last, lasts, state, True)
-        walk_back = _walk_back_launch(sizes, prepared, grad, outs_back, lasts, None, scale)
+        walk_back = _walk_back_launch(sizes, prepared, grad, outs_back, lasts, None, scale, False)
     else:
-        walk_back = _walk_back_launch(sizes, prepared, grad, outs_back, last, state, scale)
+        walk_back = _walk_back_launch(sizes, prepared, grad, outs_back, last, state, scale, True)
     walked = (news, changes, states, state_changes, decays)
     firsts = gradients()
-    chunk = _chunk_launch(sizes, q, k, g, v, grad, walked, firsts, prepared.flags, scale)
+    chunk = _chunk_launch(sizes, each, q, k, g, v, grad, walked, firsts, prepared.flags, scale)
     shared = shared_plan(firsts[0], firsts[1], of_keys, v.dtype)
 
     def run(
@@ -325,7 +349,8 @@ def backward_plan(
         decays, states = prepared.decays, new.states()
         changes, state_changes, to_initial = new.values(), new.states(), new.state()
         outs_back = (changes, state_changes)
-        news, maps = again.run(prepared, v, initial, states)
+        # The first walk back overlaps the one over states: what that reads keeps its memory.
+        news, maps, _read = again.run(prepared, v, initial, states)
         if many:
             fresh, lasts = new.segments(), new.segments()
             mapping_back(prepared, grad, (None, None), None, fresh)

@@ -11,6 +11,7 @@ from gluon_core.language.nvidia.hopper import (
     warpgroup_mma_init,
     warpgroup_mma_wait,
 )
+from gluon_kernels.dependent import end_behind_predecessor
 from gluon_kernels.linear_attention.hopper import first_state, place_of, share_columns
 from gluon_kernels.linear_attention.portable import decay_size
 
@@ -116,6 +117,7 @@ def walk_back(ring, writers, states, sizes, scale, group: gl.constexpr, SETTINGS
     if SAVE:
         writer.close()
         states_writer.close()
+    end_behind_predecessor()
 
 
 @gluon.jit
@@ -127,7 +129,7 @@ def recur_back(
 
     Descriptors are of blocks [1, C, 1, K] of keys and queries, [1, C, 1, 64 GROUPS] of dO, [4 C] of decays, [C, C] of P and R, and, if
     not None, [1, C, 1, 64] of dY and [64, K] of G. If `seen_desc` is not None, operands are
-    the results of `prepare_channels`, whose decays have blocks of `decay_size`.
+    the results of `prepare_channels`, whose decays have blocks of `decay_size`. Nothing is read that the kernel in front stores.
     """
     C: gl.constexpr = k_desc.block_type.shape[1]
     SAVE: gl.constexpr = states_desc is not None

@@ -5,7 +5,7 @@ values, whose state, transposed, stays in registers; one warp copies tiles ahead
 state: other warps compute those of the next chunk meanwhile.
 
 Segments of a sequence walk at a time. A first launch stores what each takes in, and its decay; in a second one the program of a segment
-adds up those of the segments before.
+adds up those of the segments before. The second is placed while the first runs: the warps that have the state wait for it.
 """
 
 import gluon_core as gluon
@@ -19,7 +19,7 @@ from gluon_core.language.nvidia.hopper import (
     warpgroup_mma_init,
     warpgroup_mma_wait,
 )
-from gluon_kernels.dependent import allow_successor, end_behind_predecessor
+from gluon_kernels.dependent import allow_successor, wait_for_predecessor
 from gluon_kernels.linear_attention.decays import load_gates, store_decays
 from gluon_kernels.linear_attention.hopper import place_of
 
@@ -38,42 +38,70 @@ def workers_of(groups, output):
 
 
 @gluon.jit
-def part_of(sizes, GROUPS: gl.constexpr, BACK: gl.constexpr):
-    """Return what `place_of` does; BACK, the first segment is that of the last chunks."""
+def part_of(sizes, GROUPS: gl.constexpr, BOTH: gl.constexpr):
+    """Return what `place_of` does, and whether the walk is one back, whose first segment is that of the last chunks."""
     batch, head, first_column, first, last, segment = place_of(sizes, GROUPS)
-    if BACK:
-        _, chunks, per_segment, _, _ = sizes
-        first = (gl.cdiv(chunks, per_segment) - 1 - segment) * per_segment
-        last = gl.minimum(first + per_segment, chunks)
-    return batch, head, first_column, first, last, segment
+    back = False
+    if BOTH:
+        back = batch % 2 == 1
+        batch = batch // 2
+        if back:
+            first = (gl.cdiv(sizes[1], sizes[2]) - 1 - segment) * sizes[2]
+            last = gl.minimum(first + sizes[2], sizes[1])
+    return batch, head, first_column, first, last, segment, back
 
 
 @gluon.jit
-def chunk_of(first, last, nth, BACK: gl.constexpr):
+def row_of(batch, head, heads, back, BOTH: gl.constexpr):
+    """Return the place of a head among those of both walks."""
+    row = batch * heads + head
+    if BOTH:
+        row += gl.where(back, gl.num_programs(2) // 2 * heads, 0)
+    return row
+
+
+@gluon.jit
+def chunk_of(first, last, nth, back):
     """Return the n-th chunk of a walk."""
-    if BACK:
+    chunk = first + nth
+    if back:
         chunk = gl.maximum(last - 1 - nth, 0)
-    else:
-        chunk = first + nth
     return chunk
 
 
 @gluon.jit
-def copy_decaying(ring, sizes, SHARED: gl.constexpr, SETTINGS: gl.constexpr):
+def copy_tiles(ring, descriptors, place, sizes, SHARED: gl.constexpr, C: gl.constexpr):
+    """Copy the tiles of each chunk by the descriptors of a walk."""
+    batch, head, first_column, first, last, _, back = place
+    position = ring.producer()
+    for nth in range(last - first):
+        chunk = chunk_of(first, last, nth, back)
+        ring.part(0, descriptors[0]).fetch(position, [[batch, chunk * C, head // SHARED, 0]])
+        ring.part(1, descriptors[1]).fetch(position, [[batch, chunk * C, head, first_column]])
+        position = position.next()
+
+
+@gluon.jit
+def copy_decaying(ring, descriptors, sizes, SHARED: gl.constexpr, SETTINGS: gl.constexpr):
     """Copy the tiles of each chunk."""
     C: gl.constexpr = SETTINGS[0]
-    batch, head, first_column, first, last, _ = part_of(sizes, SETTINGS[2], SETTINGS[7])
-    position = ring.producer()
-    of_keys = head // SHARED
-    for nth in range(last - first):
-        chunk = chunk_of(first, last, nth, SETTINGS[7])
-        key = [batch, chunk * C, of_keys, 0]
-        value = [batch, chunk * C, head, first_column]
-        if SETTINGS[1]:
-            ring.fetch(position, [key, value, key])
+    if SETTINGS[7]:
+        place = part_of(sizes, SETTINGS[2], True)
+        if place[6]:
+            copy_tiles(ring, descriptors[2:], place, sizes, SHARED, C)
         else:
-            ring.fetch(position, [key, value])
-        position = position.next()
+            copy_tiles(ring, descriptors[:2], place, sizes, SHARED, C)
+    else:
+        batch, head, first_column, first, last, _, _ = part_of(sizes, SETTINGS[2], False)
+        position = ring.producer()
+        for chunk in range(first, last):
+            key = [batch, chunk * C, head // SHARED, 0]
+            value = [batch, chunk * C, head, first_column]
+            if SETTINGS[1]:
+                ring.fetch(position, [key, value, key])
+            else:
+                ring.fetch(position, [key, value])
+            position = position.next()
 
 
 @gluon.jit
@@ -88,22 +116,27 @@ def slot_of(slots, number):
 
 
 @gluon.jit
-def state_before(states, sizes, group: gl.constexpr, K: gl.constexpr, GROUPS: gl.constexpr):
+def state_before(
+    states, sizes, group: gl.constexpr, K: gl.constexpr, GROUPS: gl.constexpr, BOTH: gl.constexpr
+):
     """Return the transposed state before the segment, [64, K], and the offsets of its elements in a state."""
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, K, 16])
-    fresh, totals, initial, _ = states
-    batch, head, first_column, _, _, segment = place_of(sizes, GROUPS)
+    fresh, totals, initial, last, _ = states
+    batch, head, first_column, _, _, segment, back = part_of(sizes, GROUPS, BOTH)
     of_head = (batch * sizes[0] + head).to(gl.int64)
     size = K * sizes[4]
     row = first_column + group * 64 + gl.arange(0, 64, gl.SliceLayout(1, layout))
     offsets = row[:, None] * K + gl.arange(0, K, gl.SliceLayout(0, layout))[None, :]
     state = gl.zeros([64, K], gl.float32, layout)
-    if initial is not None:
+    if back:
+        if last is not None:
+            state = gl.load(last + of_head * size + offsets)
+    elif initial is not None:
         state = gl.load(initial + of_head * size + offsets)
     if fresh is not None:
         # The load of a step is under way during the two before.
         parts = gl.num_programs(1) // sizes[0] - 1
-        place = of_head * parts
+        place = row_of(batch, head, sizes[0], back, BOTH).to(gl.int64) * parts
         second = place + gl.minimum(1, parts - 1)
         taken = gl.load(fresh + place * size + offsets)
         kept = gl.load(totals + place)
@@ -147,12 +180,12 @@ def store_weights(buffer, scores, decays, bounds, skips, scale, RATED: gl.conste
 
 
 @gluon.jit
-def barriers_of(SLOTS: gl.constexpr, consumers: gl.constexpr):
-    """Allocate the barriers of slots that one partition writes and so many use, before `gl.warp_specialize`."""
+def barriers_of(SLOTS: gl.constexpr, consumers: gl.constexpr, producers: gl.constexpr = 1):
+    """Allocate the barriers of slots that so many partitions write and use, before `gl.warp_specialize`."""
     written = mbarrier.allocate_mbarrier(batch=SLOTS)
     used = mbarrier.allocate_mbarrier(batch=SLOTS)
     for slot in gl.static_range(SLOTS):
-        mbarrier.init(written.index(slot), 1)
+        mbarrier.init(written.index(slot), producers)
         mbarrier.init(used.index(slot), consumers)
     return written, used
 
@@ -171,19 +204,19 @@ def fill_decays(slots, sources, sizes, PART: gl.constexpr, SETTINGS: gl.constexp
     C: gl.constexpr = SETTINGS[0]
     gates, slopes, biases, length = sources
     decays, written, used = slots
-    batch, head, _, first, last, _ = part_of(sizes, SETTINGS[2], SETTINGS[7])
+    batch, head, _, first, last, _, back = part_of(sizes, SETTINGS[2], SETTINGS[7])
     slope = None if slopes is None else gl.load(slopes + head).to(gl.float32)
     bias = None if biases is None else gl.load(biases + head).to(gl.float32)
     # Memory takes longer than a chunk: loads are ahead of their use.
-    ahead = chunk_of(first, last, PART, SETTINGS[7])
+    ahead = chunk_of(first, last, PART, back)
     gate = load_gates(gates, batch, head, sizes[0], length, ahead, C)
-    ahead = chunk_of(first, last, PART + 2, SETTINGS[7])
+    ahead = chunk_of(first, last, PART + 2, back)
     later = load_gates(gates, batch, head, sizes[0], length, ahead, C)
     for nth in range(PART, last - first, 2):
-        chunk = chunk_of(first, last, nth, SETTINGS[7])
+        chunk = chunk_of(first, last, nth, back)
         now = gate
         gate = later
-        ahead = chunk_of(first, last, nth + 4, SETTINGS[7])
+        ahead = chunk_of(first, last, nth + 4, back)
         later = load_gates(gates, batch, head, sizes[0], length, ahead, C)
         slot = wait_for(used, nth, DECAYS, 1)
         store_decays(slot_of(decays, slot), now, slope, bias, length - chunk * C, C, SETTINGS[5])
@@ -239,7 +272,7 @@ def walk_decaying(
     GROUPS: gl.constexpr = SETTINGS[2]
     SAVE: gl.constexpr = SETTINGS[3]
     MAPPED: gl.constexpr = SETTINGS[4]
-    BACK: gl.constexpr = SETTINGS[7]
+    BOTH: gl.constexpr = SETTINGS[7]
     dtype: gl.constexpr = ring.dtype
     K: gl.constexpr = ring.block_shape[3]
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, C, 16])
@@ -249,22 +282,26 @@ def walk_decaying(
     column: gl.constexpr = gl.SliceLayout(0, layout)
     one: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
     writer, states_writer = writers
-    _, totals, _, final = states
+    fresh, totals, _, _, final = states
     heads, chunks, _, _, width = sizes
-    batch, head, first_column, first, last, segment = part_of(sizes, GROUPS, BACK)
+    batch, head, first_column, first, last, segment, back = part_of(sizes, GROUPS, BOTH)
     of_head = batch * heads + head
+    row = row_of(batch, head, heads, back, BOTH)
     first_column += group * 64
     total = gl.to_tensor(1.0)
     zeros = gl.zeros([64, C], gl.float32, layout)
     position = ring.consumer()
+    if fresh is not None:
+        wait_for_predecessor()  # which stores it: nothing else here is younger than that launch
     if MAPPED:
-        state, offsets = state_before((None, None, None, None), sizes, group, K, GROUPS)
+        nothing: gl.constexpr = (None, None, None, None, None)
+        state, offsets = state_before(nothing, sizes, group, K, GROUPS, BOTH)
     else:
-        state, offsets = state_before(states, sizes, group, K, GROUPS)
+        state, offsets = state_before(states, sizes, group, K, GROUPS, BOTH)
     left = gl.convert_layout(state.to(dtype), operand)
     done = zeros.to(dtype)  # what the chunk before left to be stored
     for nth in range(last - first):
-        chunk = chunk_of(first, last, nth, BACK)
+        chunk = chunk_of(first, last, nth, back)
         tiles = ring.wait(position)
         k = tiles[0].reshape([C, K])
         v = tiles[1].reshape([C, 64 * GROUPS]).slice(group * 64, 64, dim=1).permute((1, 0))
@@ -274,11 +311,11 @@ def walk_decaying(
             if nth > 0:
                 writer.store([batch, (chunk - 1) * C, head, first_column], done.permute((1, 0)))
         if SAVE:
-            states_writer.store([(of_head * chunks + chunk) * width + first_column, 0], state)
+            states_writer.store([(row * chunks + chunk) * width + first_column, 0], state)
         of_decays = wait_for(slots[1], nth, DECAYS)
         decays = slot_of(slots[0], of_decays)
         whole = gl.sum(decays[1].slice(C - 1, 1).load(one), 0)
-        if BACK:
+        if back:
             to_last = decays[1].load(gl.SliceLayout(0, state_operand))[None, :] * scale
         else:
             to_last = decays[2].load(gl.SliceLayout(0, state_operand))[None, :]
@@ -306,26 +343,24 @@ def walk_decaying(
         writer.store([batch, (last - 1) * C, head, first_column], done.permute((1, 0)))
     segments = gl.num_programs(1) // heads
     if MAPPED:
-        of_segment = (of_head * segments + segment).to(gl.int64)
+        of_segment = (row * segments + segment).to(gl.int64)
         gl.store(final + of_segment * (K * width) + offsets, state)
         if first_column == 0:
             gl.store(totals + of_segment, total)
     elif final is not None:
-        if segment == segments - 1:
+        if segment == segments - 1 and (back or not BOTH):
             gl.store(final + of_head.to(gl.int64) * (K * width) + offsets, state)
     if OUTPUT:
         writer.close()
     if SAVE:
         states_writer.close()
-    if BACK:
-        end_behind_predecessor()
 
 
 @gluon.jit
 def recur_decaying(
-    q_desc, k_desc, v_desc, gates, slopes, bias, out_desc, states_desc, fresh, totals, initial, final, skip,
+    q_desc, k_desc, v_desc, grad_desc, gates, slopes, bias, out_desc, states_desc, fresh, totals, initial, last, final, skip,
     length, heads, chunks, per_segment, width, scale, SHARED: gl.constexpr, STAGES: gl.constexpr, GROUPS: gl.constexpr,
-    MAPPED: gl.constexpr, SOFTPLUS: gl.constexpr, BACK: gl.constexpr,
+    MAPPED: gl.constexpr, SOFTPLUS: gl.constexpr,
 ):  # fmt: skip
     """Walk over the chunks of a segment; the grid has tiles of columns, heads x segments, and batches.
 
@@ -334,32 +369,39 @@ def recur_decaying(
     SOFTPLUS, as `store_decays` says; with steps, columns of P have rates. States are float32, transposed: `initial` and `final`, of
     heads, [batch, heads, V, K], and `fresh`, what all segments but the last take in, [batch, heads, segments - 1, V, K], with their decays,
     `totals`, None where there is one segment. MAPPED, the grid has these segments, and `final` and `totals` are stored. `width` is V, a
-    multiple of 64; `skip` [heads], if not None, is added to P's diagonal. BACK, gradients of states walk from the last chunk to the first: `k` are
-    queries and `v` gradients of results, and what a state takes in has e times `scale` in place of e_C / e.
+    multiple of 64; `skip` [heads], if not None, is added to P's diagonal.
+
+    If `grad_desc` is not None, the grid has two programs for each batch, of which the second walks back: from the last chunk to the first, over
+    queries and gradients of results in place of keys and values, with `last` for `initial`, and what a state, now a gradient of one, takes in has e
+    times `scale` in place of e_C / e. States, `fresh` and `totals` are those of the walks on, then of those back; `final` is of those back.
     """
     C: gl.constexpr = k_desc.block_type.shape[1]
-    OUTPUT: gl.constexpr = q_desc is not None
+    OUTPUT: gl.constexpr = out_desc is not None
+    BOTH: gl.constexpr = grad_desc is not None
     SAVE: gl.constexpr = states_desc is not None
     SETTINGS: gl.constexpr = (
-        C, OUTPUT, GROUPS, SAVE, MAPPED, SOFTPLUS, slopes is not None, BACK,
+        C, OUTPUT, GROUPS, SAVE, MAPPED, SOFTPLUS, slopes is not None, BOTH,
     )  # fmt: skip
-    if not OUTPUT and not BACK:
-        allow_successor()  # a walk back takes processors that this one leaves idle
+    if fresh is None and not OUTPUT:
+        allow_successor()
     own = None
     if OUTPUT:
         ring = tma_ring([k_desc, v_desc, q_desc], STAGES, consumers=GROUPS + 1)
         squared: gl.constexpr = gl.NVMMASharedLayout(128, 16, rank=2)
         weights = gl.allocate_shared_memory(k_desc.dtype, [2, C, C], squared)
         own = (weights,) + barriers_of(2, GROUPS)
+    elif BOTH:
+        ring = tma_ring([k_desc, v_desc], STAGES, consumers=GROUPS, producers=2)
     else:
         ring = tma_ring([k_desc, v_desc], STAGES, consumers=GROUPS)
+    descriptors = (k_desc, v_desc, q_desc, grad_desc)
     plain: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     filled = ()
     for _ in gl.static_range(4):
         filled = filled + (gl.allocate_shared_memory(gl.float32, [DECAYS, C], plain),)
     slots = (filled,) + barriers_of(DECAYS, GROUPS + 1 if OUTPUT else GROUPS)
     sizes = (heads, chunks, per_segment, width, width)
-    states = (fresh, totals, initial, final)
+    states = (fresh, totals, initial, last, final)
     sources = (gates, slopes, bias, length)
     first = (
         None if out_desc is None else tma_writer(out_desc),
@@ -379,7 +421,7 @@ def recur_decaying(
                 (weigh_chunks, (ring, slots, own, skip, sizes, scale, SETTINGS)),
                 (fill_decays, (slots, sources, sizes, 0, SETTINGS)),
                 (fill_decays, (slots, sources, sizes, 1, SETTINGS)),
-                (copy_decaying, (ring, sizes, SHARED, SETTINGS)),
+                (copy_decaying, (ring, descriptors, sizes, SHARED, SETTINGS)),
             ],
             WORKERS[0],
             WORKERS[1],
@@ -391,7 +433,7 @@ def recur_decaying(
                 (weigh_chunks, (ring, slots, own, skip, sizes, scale, SETTINGS)),
                 (fill_decays, (slots, sources, sizes, 0, SETTINGS)),
                 (fill_decays, (slots, sources, sizes, 1, SETTINGS)),
-                (copy_decaying, (ring, sizes, SHARED, SETTINGS)),
+                (copy_decaying, (ring, descriptors, sizes, SHARED, SETTINGS)),
             ],
             WORKERS[0],
             WORKERS[1],

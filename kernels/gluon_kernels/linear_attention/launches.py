@@ -465,8 +465,11 @@ class Workspace:
         before = max(sizes.segments - 1, 1)
         self.fresh = allocator((*heads, before, *state), torch.float32, device)
         self.totals = allocator((*heads, before), torch.float32, device)
+        self.fresh_of_both = allocator((2, *heads, before, *state), torch.float32, device)
+        self.totals_of_both = allocator((2, *heads, before), torch.float32, device)
         self.state = allocator((*heads, *state), torch.float32, device)
         self.states = allocator((*chunks, *state), dtype, device)
+        self.states_of_both = allocator((2, *chunks, *state), dtype, device)
         self.values = allocator(
             (sizes.batch, sizes.length, sizes.heads, sizes.columns), dtype, device
         )

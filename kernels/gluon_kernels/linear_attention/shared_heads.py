@@ -9,11 +9,15 @@ from torch import Tensor
 
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_kernels.linear_attention.launches import CHUNK, Sizes
 from gluon_kernels.plans import Launch, allocator
 
-__all__ = ["add_heads", "shared_plan"]
+__all__ = ["add_chunks", "add_heads", "chunks_plan", "heads_of_group", "shared_plan"]
 
 ROWS = 16  # of a program
+HEADS, CHUNKS = 8, 128  # of a program, at a time
+# Microseconds on an H200, as far as they tell numbers of heads of a group apart: of a head, and of the rest of a group; bytes of sums in float32 in a microsecond.
+HEAD, GROUP, BYTES = 2.6, 5.0, 3.5e6
 
 
 @gluon.jit
@@ -45,6 +49,54 @@ def add_heads(
         add_rows(q_parts, q, rows, width, PARTS, ROWS, K, WIDTH)
     else:
         add_rows(k_parts, k, rows, width, PARTS, ROWS, K, WIDTH)
+
+
+@gluon.jit
+def add_chunks(parts, result, rows, heads, ROWS: gl.constexpr, HEADS: gl.constexpr):
+    """Store the sums of `rows` rows of heads, in the order of rows; the grid has groups of HEADS heads, and sums."""
+    layout: gl.constexpr = gl.portable.blocked_layout([ROWS, HEADS], parts.dtype.element_ty)
+    row = gl.arange(0, ROWS, gl.SliceLayout(1, layout))
+    head = gl.program_id(0) * HEADS + gl.arange(0, HEADS, gl.SliceLayout(0, layout))
+    parts += gl.program_id(1).to(gl.int64) * rows * heads
+    total = gl.zeros([ROWS, HEADS], gl.float32, layout)
+    for first in range(0, rows, ROWS):
+        inside = (row + first < rows)[:, None] & (head < heads)[None, :]
+        offsets = (row + first).to(gl.int64)[:, None] * heads + head[None, :]
+        total += gl.load(parts + offsets, mask=inside, other=0.0)
+    gl.store(result + gl.program_id(1) * heads + head, gl.sum(total, 0), mask=head < heads)
+
+
+def chunks_plan(x: Tensor) -> Callable[[Tensor], Tensor]:
+    """Return `run(x) -> sums` of float32 [sums, batch, chunks, heads] over batches and chunks."""
+    count, batch, chunks, heads = x.shape
+    new = allocator((count, heads), torch.float32, x.device)
+    result = new()
+    launch: Callable[..., Any] = Launch(
+        add_chunks,
+        (-(-heads // HEADS), count),
+        (x, result, batch * chunks, heads, CHUNKS, HEADS),
+        (x, result),
+        num_warps=4,
+    )
+
+    def run(x: Tensor) -> Tensor:
+        result = new()
+        launch(x, result)
+        return result
+
+    return run
+
+
+def heads_of_group(sizes: Sizes, processors: int) -> int:
+    """Return how many heads that share keys a program takes at a time, so that all programs take the least time."""
+    chunks = sizes.batch * sizes.heads * sizes.chunks
+
+    def time(each: int) -> float:
+        groups = -(-chunks // each)
+        sums = 0 if each == sizes.shared else groups * CHUNK * sizes.width * 4 * 4
+        return -(-groups // processors) * (GROUP + each * HEAD) + sums / BYTES
+
+    return min((n for n in range(1, sizes.shared + 1) if sizes.shared % n == 0), key=time)
 
 
 def shared_plan(q: Tensor, k: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> Callable[..., tuple[Tensor, Tensor]]:  # fmt: skip

@@ -1,278 +1,343 @@
 """The gradients of chunks of the delta rule with one gate for each token on Hopper.
 
-It computes `portable_backward.chunk_gradients` in two passes over the columns of values: what takes dO S^T and dO N^T, then the rest. Tiles come by
-asynchronous copies, and strides are constants, so that addresses take no registers. If all tiles of a chunk are RESIDENT, shared memory has room for them:
-a program, which has a processor of its own, asks for them at once, and those of the second pass arrive during the first.
+It computes `portable_backward.chunk_gradients`. With S and G the states before chunks and the gradients of those after them, e the products of decays from
+a chunk's first token on, D_ij = e_i / e_j up to the diagonal, dY the gradients of values before their rates b, and L those of the rows of A below it,
+
+    dQ = W K + scale e dO S,                        W = scale D * (dO N^T)
+    dK = W^T Q + (L + L^T) K + (e_C / e) N G - b e dY S,    L = -b D * (dY N^T)
+
+A program walks over groups. Four warps have the queries, with W and L of each head; four have the keys; sums of products of a row are those of four of
+their threads. One warp copies tiles ahead, and one makes the gradients of gates and rates of the sums of rows.
 """
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_kernels.linear_attention.portable import add, product
-from gluon_kernels.linear_attention.portable_backward import multiplied
+from gluon_core.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma_ring,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+from gluon_kernels.dependent import wait_for_predecessor
+from gluon_kernels.linear_attention.groups import groups_of, item_of, store_tile
+from gluon_kernels.linear_attention.hopper_decay import barriers_of, wait_for
+from gluon_kernels.linear_attention.portable import add, tokens_layout
 
 __all__ = ["token_gradients"]
 
-
-@gluon.jit
-def copy_rows(smem, pointer, left, stride: gl.constexpr, EVEN: gl.constexpr):
-    """Start copying rows to shared memory, zeros from row `left` on; EVEN, there are none."""
-    layout: gl.constexpr = gl.portable.blocked_layout(smem.shape, smem.dtype)
-    row = gl.arange(0, smem.shape[0], gl.SliceLayout(1, layout))[:, None]
-    offsets = row * stride + gl.arange(0, smem.shape[1], gl.SliceLayout(0, layout))[None, :]
-    if EVEN:
-        gl.portable.async_copy(smem, pointer, offsets)
-    else:
-        inside = gl.broadcast(row < left, offsets)[0]
-        gl.portable.async_copy(smem, pointer, offsets, inside)
+TILE = gl.constexpr(64)  # columns of values
+SUMS = gl.constexpr(2)  # slots of sums of rows
+DECAYS = gl.constexpr(4)  # slots of decays
 
 
 @gluon.jit
-def store_tile(pointer, tile, left, stride: gl.constexpr, EVEN: gl.constexpr):
-    """Store the rows that there are."""
-    row = gl.arange(0, tile.shape[0], gl.SliceLayout(1, tile.type.layout))[:, None]
-    column = gl.arange(0, tile.shape[1], gl.SliceLayout(0, tile.type.layout))[None, :]
-    tile = tile.to(pointer.dtype.element_ty)
-    if EVEN:
-        gl.store(pointer + (row * stride + column), tile)
-    else:
-        gl.store(pointer + (row * stride + column), tile, mask=row < left)
+def copy_groups(rings, sizes, SETTINGS: gl.constexpr):
+    """Copy the queries and keys of each group, then the decays and tiles of its heads."""
+    C: gl.constexpr = SETTINGS[0]
+    TILES: gl.constexpr = SETTINGS[1]
+    keys_ring, decays_ring, ring = rings
+    heads, chunks, _, _, each, shared = sizes
+    wait_for_predecessor()  # nothing but these tiles is younger than the launch before
+    key_position = keys_ring.producer()
+    decay_position = decays_ring.producer()
+    position = ring.producer()
+    for group in range(groups_of(sizes)):
+        batch, first, chunk = item_of(group * each, sizes)
+        row = [batch, chunk * C, first // shared, 0]
+        keys_ring.fetch(key_position, [row, row])
+        key_position = key_position.next()
+        for step in range(each):
+            head = first + step
+            place = (batch * heads + head) * chunks + chunk
+            decays_ring.fetch(decay_position, [[place * (4 * C)]])
+            decay_position = decay_position.next()
+            for tile in range(TILES):
+                values = [batch, chunk * C, head, tile * TILE]
+                state = [place * (TILES * TILE) + tile * TILE, 0]
+                ring.fetch(position, [values, values, values, values, state, state])
+                position = position.next()
 
 
 @gluon.jit
-def copy_first(buffers, pointers, tile, left, strides: gl.constexpr, SETTINGS: gl.constexpr):
-    """Start copying what the first pass takes of some columns of values, dO, N and S, to their slot."""
-    K: gl.constexpr = SETTINGS[0]
-    BV: gl.constexpr = SETTINGS[1]
-    slot = tile % SETTINGS[3]
-    start = tile * BV
-    copy_rows(buffers[0].index(slot), pointers[0] + start, left, strides[3], SETTINGS[4])
-    copy_rows(buffers[1].index(slot), pointers[1] + start, left, strides[5], SETTINGS[4])
-    copy_rows(buffers[4].index(slot), pointers[4] + start * K, BV, K, True)
+def take_queries(rings, own, sums, to_q, sizes, scale, SETTINGS: gl.constexpr):
+    """Compute W and L of each head and the gradients of queries."""
+    C: gl.constexpr = SETTINGS[0]
+    TILES: gl.constexpr = SETTINGS[1]
+    keys_ring, decays_ring, ring = rings
+    dtype: gl.constexpr = ring.dtype
+    K: gl.constexpr = keys_ring.block_shape[3]
+    square: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, C, 16])
+    wide: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, K, 16])
+    operand: gl.constexpr = gl.DotOperandLayout(0, wide, 2)
+    weights, lowers, written, used = own
+    vectors, vectors_written, vectors_used = sums
+    heads, _, _, length, each, _ = sizes
+    i = gl.arange(0, C, gl.SliceLayout(1, square))
+    j = gl.arange(0, C, gl.SliceLayout(0, square))
+    zeros = gl.zeros([C, C], gl.float32, square)
+    none = gl.zeros([C], gl.float32, i.type.layout)
+    key_position = keys_ring.consumer()
+    decay_position = decays_ring.consumer()
+    position = ring.consumer()
+    for group in range(groups_of(sizes)):
+        both = keys_ring.wait(key_position)
+        k = both[0].reshape([C, K])
+        q = both[1].reshape([C, K])
+        for_queries = gl.zeros([C, K], gl.float32, wide)
+        for step in range(each):
+            number = group * each + step
+            decays = decays_ring.wait(decay_position)
+            from_first = decays.slice(C, C).load(gl.SliceLayout(1, operand)) * scale
+            to_weights = zeros
+            to_lower = zeros
+            of_query = none
+            for tile in range(TILES):
+                tiles = ring.wait(position)
+                grad = tiles[0].reshape([C, TILE])
+                news = tiles[1].reshape([C, TILE]).permute((1, 0))
+                change = tiles[3].reshape([C, TILE])
+                by_query = warpgroup_mma(
+                    q, tiles[4].permute((1, 0)), zeros, use_acc=False, is_async=True
+                )
+                to_weights = warpgroup_mma(grad, news, to_weights, use_acc=tile > 0, is_async=True)
+                to_lower = warpgroup_mma(change, news, to_lower, use_acc=tile > 0, is_async=True)
+                out = grad.load(operand).to(gl.float32)
+                taken = (out * from_first[:, None]).to(dtype)
+                for_queries = warpgroup_mma(taken, tiles[4], for_queries, is_async=True)
+                by_query = warpgroup_mma_wait(3, deps=[by_query])
+                of_query += gl.sum(by_query * gl.convert_layout(out, square), 1)
+                to_weights, to_lower, for_queries = warpgroup_mma_wait(
+                    0, deps=[to_weights, to_lower, for_queries]
+                )
+                ring.release(position)
+                position = position.next()
+            scores = warpgroup_mma(q, k.permute((1, 0)), zeros, use_acc=False, is_async=True)
+            log = decays.slice(0, C)
+            away = log.load(i.type.layout)[:, None] - log.load(j.type.layout)[None, :]
+            ratios = gl.exp2(gl.where(i[:, None] >= j[None, :], away, -float("inf")))
+            to_scores = to_weights * ratios * scale
+            to_lower = gl.where(i[:, None] > j[None, :], -to_lower * ratios, 0.0)
+            factors = to_scores.to(dtype)
+            slot = wait_for(used, number, SETTINGS[3], 1)
+            weights.index(slot).store(factors)
+            scores = warpgroup_mma_wait(0, deps=[scores])
+            shares = to_scores * scores
+            of_keys = warpgroup_mma(k, k.permute((1, 0)), zeros, use_acc=False, is_async=True)
+            factors = gl.convert_layout(factors, operand)
+            for_queries = warpgroup_mma(factors, k, for_queries, is_async=True)
+            rates = decays.slice(3 * C, C).load(i.type.layout)[:, None]
+            lowers.index(slot).store((to_lower * rates).to(dtype))
+            fence_async_shared()
+            mbarrier.arrive(written.index(slot))
+            of_keys = warpgroup_mma_wait(1, deps=[of_keys])
+            low = to_lower * of_keys
+            of_rate = gl.sum(low, 1)
+            shares += low * rates
+            of_row = gl.sum(shares, 1)
+            of_column = gl.sum(shares.reshape([4, C // 4, C]), 1)
+            place = wait_for(vectors_used, number, SUMS, 1)
+            vectors[0].index(place).store(of_row)
+            vectors[1].index(place).store(of_column)
+            vectors[2].index(place).store(of_query)
+            vectors[3].index(place).store(of_rate)
+            mbarrier.arrive(vectors_written.index(place))
+            decays_ring.release(decay_position)
+            decay_position = decay_position.next()
+            for_queries = warpgroup_mma_wait(0, deps=[for_queries])
+        keys_ring.release(key_position)
+        key_position = key_position.next()
+        batch, head, chunk = item_of(group * each, sizes)
+        row_size = heads // each * K
+        token = batch.to(gl.int64) * length + chunk * C
+        target = to_q + token * row_size + head // each * K
+        store_tile(target, for_queries, length - chunk * C, row_size, SETTINGS[2])
 
 
 @gluon.jit
-def copy_second(buffers, pointers, tile, left, strides: gl.constexpr, SETTINGS: gl.constexpr):
-    """Start copying what the second pass takes alone, V, dY and G."""
-    K: gl.constexpr = SETTINGS[0]
-    BV: gl.constexpr = SETTINGS[1]
-    slot = tile % SETTINGS[3]
-    start = tile * BV
-    copy_rows(buffers[2].index(slot), pointers[2] + start, left, strides[2], SETTINGS[4])
-    copy_rows(buffers[3].index(slot), pointers[3] + start, left, strides[5], SETTINGS[4])
-    copy_rows(buffers[5].index(slot), pointers[5] + start * K, BV, K, True)
+def take_keys(rings, own, sums, to_k, to_v, sizes, SETTINGS: gl.constexpr):
+    """Compute the gradients of values and of keys."""
+    C: gl.constexpr = SETTINGS[0]
+    TILES: gl.constexpr = SETTINGS[1]
+    keys_ring, decays_ring, ring = rings
+    dtype: gl.constexpr = ring.dtype
+    K: gl.constexpr = keys_ring.block_shape[3]
+    square: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, C, 16])
+    wide: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, K, 16])
+    operand: gl.constexpr = gl.DotOperandLayout(0, wide, 2)
+    rows: gl.constexpr = gl.SliceLayout(1, operand)
+    flat: gl.constexpr = gl.portable.blocked_layout([C, TILE], dtype)
+    weights, lowers, written, used = own
+    vectors, vectors_written, vectors_used = sums
+    heads, _, _, length, each, _ = sizes
+    i = gl.arange(0, C, gl.SliceLayout(1, square))
+    j = gl.arange(0, C, gl.SliceLayout(0, square))
+    zeros = gl.zeros([C, C], gl.float32, square)
+    none = gl.zeros([C], gl.float32, i.type.layout)
+    key_position = keys_ring.consumer()
+    decay_position = decays_ring.consumer()
+    position = ring.consumer()
+    for group in range(groups_of(sizes)):
+        batch, first_head, chunk = item_of(group * each, sizes)
+        left = length - chunk * C
+        token = batch.to(gl.int64) * length + chunk * C
+        both = keys_ring.wait(key_position)
+        k = both[0].reshape([C, K])
+        q = both[1].reshape([C, K])
+        for_keys = gl.zeros([C, K], gl.float32, wide)
+        for step in range(each):
+            number = group * each + step
+            head = first_head + step
+            decays = decays_ring.wait(decay_position)
+            to_last = decays.slice(2 * C, C).load(rows)
+            seen_by = decays.slice(C, C).load(rows) * -decays.slice(3 * C, C).load(rows)
+            rates = decays.slice(3 * C, C).load(gl.SliceLayout(1, flat))
+            of_news = none
+            of_seen = none
+            of_whole = none
+            to_rate = gl.zeros([C], gl.float32, gl.SliceLayout(1, flat))
+            for tile in range(TILES):
+                tiles = ring.wait(position)
+                to_state = tiles[5].permute((1, 0))
+                state = tiles[4].permute((1, 0))
+                by_news = warpgroup_mma(k, to_state, zeros, use_acc=False, is_async=True)
+                by_change = warpgroup_mma(k, state, zeros, use_acc=False, is_async=True)
+                news = tiles[1].reshape([C, TILE]).load(operand).to(gl.float32)
+                taken = (news * to_last[:, None]).to(dtype)
+                for_keys = warpgroup_mma(taken, tiles[5], for_keys, is_async=True)
+                by_news = warpgroup_mma_wait(2, deps=[by_news])
+                of_news += gl.sum(by_news * gl.convert_layout(news, square), 1)
+                both_states = warpgroup_mma(tiles[4], to_state, zeros, use_acc=False, is_async=True)
+                change = tiles[3].reshape([C, TILE]).load(operand).to(gl.float32)
+                seen = (change * seen_by[:, None]).to(dtype)
+                for_keys = warpgroup_mma(seen, tiles[4], for_keys, is_async=True)
+                by_change = warpgroup_mma_wait(3, deps=[by_change])
+                of_seen += gl.sum(by_change * gl.convert_layout(change, square), 1)
+                both_states = warpgroup_mma_wait(1, deps=[both_states])
+                of_whole += gl.sum(gl.where(i[:, None] == j[None, :], both_states, 0.0), 1)
+                changes = tiles[3].reshape([C, TILE]).load(flat).to(gl.float32)
+                to_rate += gl.sum(
+                    changes * tiles[2].reshape([C, TILE]).load(flat).to(gl.float32), 1
+                )
+                row_size = heads * (TILES * TILE)
+                target = to_v + token * row_size + (head * TILES + tile) * TILE
+                store_tile(target, changes * rates[:, None], left, row_size, SETTINGS[2])
+                for_keys = warpgroup_mma_wait(0, deps=[for_keys])
+                ring.release(position)
+                position = position.next()
+            place = wait_for(vectors_used, number, SUMS, 1)
+            vectors[4].index(place).store(of_news)
+            vectors[5].index(place).store(of_seen)
+            vectors[6].index(place).store(of_whole)
+            vectors[7].index(place).store(to_rate)
+            mbarrier.arrive(vectors_written.index(place))
+            decays_ring.release(decay_position)
+            decay_position = decay_position.next()
+            slot = wait_for(written, number, SETTINGS[3])
+            lower = lowers.index(slot)
+            for_keys = warpgroup_mma(
+                weights.index(slot).permute((1, 0)), q, for_keys, is_async=True
+            )
+            for_keys = warpgroup_mma(lower, k, for_keys, is_async=True)
+            for_keys = warpgroup_mma(lower.permute((1, 0)), k, for_keys, is_async=True)
+            for_keys = warpgroup_mma_wait(0, deps=[for_keys])
+            mbarrier.arrive(used.index(slot))
+        keys_ring.release(key_position)
+        key_position = key_position.next()
+        row_size = heads // each * K
+        target = to_k + token * row_size + first_head // each * K
+        store_tile(target, for_keys, left, row_size, SETTINGS[2])
 
 
 @gluon.jit
-def over_results(buffers, pointers, left, strides: gl.constexpr, SETTINGS: gl.constexpr):
-    """Return the sums dO S^T and dO N^T over the columns of values."""
-    K: gl.constexpr = SETTINGS[0]
-    BV: gl.constexpr = SETTINGS[1]
-    RESIDENT: gl.constexpr = SETTINGS[3] == SETTINGS[2]
-    dtype: gl.constexpr = buffers[0].dtype
-    C: gl.constexpr = buffers[0].shape[1]
-    wide: gl.constexpr = gl.portable.mma_layouts(C, K, BV, dtype, dtype, operands="shared")
-    narrow: gl.constexpr = gl.portable.mma_layouts(
-        C, C, BV, dtype, dtype, operands="shared", b_transposed=True
-    )
-    from_out = gl.zeros([C, K], gl.float32, wide.accumulator)
-    to_weights = gl.zeros([C, C], gl.float32, narrow.accumulator)
-    if RESIDENT:
-        gl.portable.wait(1)
-        gl.portable.fence()
-    for tile in range(SETTINGS[2]):
-        if not RESIDENT:
-            copy_first(buffers, pointers, tile, left, strides, SETTINGS)
-            gl.portable.commit()
-            gl.portable.wait(0)
-            gl.portable.fence()
-        slot = tile % SETTINGS[3]
-        grad_smem = buffers[0].index(slot)
-        acc = gl.portable.accumulator(wide, from_out)
-        by_out = multiplied(grad_smem, buffers[4].index(slot), acc)
-        acc = gl.portable.accumulator(narrow, to_weights)
-        by_weights = multiplied(grad_smem, buffers[1].index(slot).permute((1, 0)), acc)
-        from_out = gl.portable.read(by_out)
-        to_weights = gl.portable.read(by_weights)
-    return from_out, to_weights
-
-
-@gluon.jit
-def over_changes(buffers, pointers, to_v, rates, left, strides: gl.constexpr, SETTINGS: gl.constexpr):  # fmt: skip
-    """Return the sums N G^T, dY S^T, dY N^T, that of dY and V of each row, and that of S and G; store the gradients of values."""
-    K: gl.constexpr = SETTINGS[0]
-    BV: gl.constexpr = SETTINGS[1]
-    RESIDENT: gl.constexpr = SETTINGS[3] == SETTINGS[2]
-    dtype: gl.constexpr = buffers[0].dtype
-    C: gl.constexpr = buffers[0].shape[1]
-    wide: gl.constexpr = gl.portable.mma_layouts(C, K, BV, dtype, dtype, operands="shared")
-    narrow: gl.constexpr = gl.portable.mma_layouts(
-        C, C, BV, dtype, dtype, operands="shared", b_transposed=True
-    )
-    rows: gl.constexpr = gl.portable.blocked_layout([C, BV], dtype)
-    part: gl.constexpr = gl.portable.blocked_layout([16, K], dtype)
-    by_row: gl.constexpr = gl.SliceLayout(1, rows)
-    to_rate = gl.zeros([C], gl.float32, by_row)
-    of_whole = gl.zeros([16, K], gl.float32, part)
-    from_news = gl.zeros([C, K], gl.float32, wide.accumulator)
-    from_change = gl.zeros([C, K], gl.float32, wide.accumulator)
-    to_lower = gl.zeros([C, C], gl.float32, narrow.accumulator)
-    if RESIDENT:
-        gl.portable.wait(0)
-        gl.portable.fence()
-    for tile in range(SETTINGS[2]):
-        if not RESIDENT:
-            copy_first(buffers, pointers, tile, left, strides, SETTINGS)
-            copy_second(buffers, pointers, tile, left, strides, SETTINGS)
-            gl.portable.commit()
-            gl.portable.wait(0)
-            gl.portable.fence()
-        slot = tile % SETTINGS[3]
-        news_smem = buffers[1].index(slot)
-        change_smem = buffers[3].index(slot)
-        state_smem = buffers[4].index(slot)
-        to_state_smem = buffers[5].index(slot)
-        acc = gl.portable.accumulator(wide, from_news)
-        by_news = multiplied(news_smem, to_state_smem, acc)
-        acc = gl.portable.accumulator(wide, from_change)
-        by_change = multiplied(change_smem, state_smem, acc)
-        acc = gl.portable.accumulator(narrow, to_lower)
-        by_lower = multiplied(change_smem, news_smem.permute((1, 0)), acc)
-        change = change_smem.load(rows).to(gl.float32)
-        to_rate += gl.sum(change * buffers[2].index(slot).load(rows).to(gl.float32), 1)
-        rate = gl.load(rates + gl.arange(0, C, by_row))[:, None]
-        store_tile(to_v + tile * BV, change * rate, left, strides[5], SETTINGS[4])
-        from_change = gl.portable.read(by_change)
-        to_lower = gl.portable.read(by_lower)
-        for row in gl.static_range(0, BV, 16):
-            state = state_smem.slice(row, 16, dim=0).load(part).to(gl.float32)
-            of_whole += state * to_state_smem.slice(row, 16, dim=0).load(part).to(gl.float32)
-        from_news = gl.portable.read(by_news)
-    return from_news, from_change, to_lower, to_rate, gl.sum(gl.sum(of_whole, 0), 0)
-
-
-@gluon.jit
-def ratios(logs, layout: gl.constexpr, C: gl.constexpr):
-    """Return the decays between tokens of a chunk, from columns to rows, zeros above the diagonal."""
-    i = gl.arange(0, C, gl.SliceLayout(1, layout))
-    j = gl.arange(0, C, gl.SliceLayout(0, layout))
-    away = gl.load(logs + i)[:, None] - gl.load(logs + j)[None, :]
-    return gl.exp2(gl.where(i[:, None] >= j[None, :], away, -float("inf")))
+def finish_gates(rings, sums, to_g, to_beta, sizes, scale, SETTINGS: gl.constexpr):
+    """Store the gradients of gates and of rates."""
+    C: gl.constexpr = SETTINGS[0]
+    decays_ring = rings[1]
+    vectors, written, used = sums
+    heads, _, _, length, each, _ = sizes
+    flat: gl.constexpr = tokens_layout(C, 1, 32)
+    parts: gl.constexpr = gl.BlockedLayout([4, C // 32], [1, 32], [1, 1], [1, 0])
+    near = gl.arange(0, C, flat)
+    position = decays_ring.consumer()
+    for number in range(groups_of(sizes) * each):
+        batch, head, chunk = item_of(number, sizes)
+        left = length - chunk * C
+        decays = decays_ring.wait(position)
+        first = decays.slice(C, C).load(flat)
+        last = decays.slice(2 * C, C).load(flat)
+        rate = decays.slice(3 * C, C).load(flat)
+        place = wait_for(written, number, SUMS)
+        of_row = vectors[0].index(place).load(flat)
+        of_column = gl.convert_layout(gl.sum(vectors[1].index(place).load(parts), 0), flat)
+        of_query = vectors[2].index(place).load(flat)
+        of_rate = vectors[3].index(place).load(flat)
+        of_news = vectors[4].index(place).load(flat) * last
+        seen = vectors[5].index(place).load(flat) * first
+        of_whole = gl.sum(vectors[6].index(place).load(flat), 0)
+        of_rate += vectors[7].index(place).load(flat) - seen
+        whole = gl.sum(gl.where(near == C - 1, first, 0.0), 0)
+        at_last = gl.sum(of_news, 0) + whole * of_whole
+        to_decay = of_row - of_column + of_query * first * scale - of_news - seen * rate
+        to_decay += gl.where(near == C - 1, at_last, 0.0)
+        mbarrier.arrive(used.index(place))
+        decays_ring.release(position)
+        position = position.next()
+        result = gl.associative_scan(to_decay, 0, add, reverse=True)
+        target = (batch.to(gl.int64) * length + chunk * C) * heads + head
+        gl.store(to_beta + target + near * heads, of_rate, mask=near < left)
+        gl.store(to_g + target + near * heads, result, mask=near < left)
 
 
 @gluon.jit
 def token_gradients(
-    q, k, v, grad, news, changes, states, state_changes, decays, to_q, to_k, to_v, to_g, to_beta, batches, strides: gl.constexpr,
-    length, heads, scale, K: gl.constexpr, C: gl.constexpr, BV: gl.constexpr, TILES: gl.constexpr, SHARED: gl.constexpr,
-    EVEN: gl.constexpr, RESIDENT: gl.constexpr,
+    q_desc, k_desc, v_desc, grad_desc, news_desc, changes_desc, states_desc, to_states_desc, decays_desc, to_q, to_k, to_v, to_g, to_beta,
+    length, heads, chunks, groups, each, shared, scale, TILES: gl.constexpr, EVEN: gl.constexpr, KEYS: gl.constexpr,
+    STAGES: gl.constexpr, PAIRS: gl.constexpr,
 ):  # fmt: skip
-    """Store the gradients of a chunk as `portable_backward.chunk_gradients` does; the grid has chunks, heads and batches.
+    """Store the gradients of `groups`, as `portable_backward.chunk_gradients` does, over which so many programs as there are walk.
 
-    `batches` are the strides of batches and heads of `q`, `k`, `v` and `grad`; `strides` those of rows, and of rows of gradients of keys and of values. K is the
-    width of keys, TILES times BV that of values. EVEN, all chunks are full.
+    Args:
+        q_desc, k_desc: blocks [1, C, 1, K].
+        v_desc, grad_desc, news_desc, changes_desc: V, dO, N and dY, blocks [1, C, 1, 64]; V has TILES times 64 columns.
+        states_desc, to_states_desc: S and G, [batch, heads, chunks, V] rows of K, in blocks [64, K].
+        decays_desc: those of `portable.prepare`, a block for each chunk.
+        to_q, to_k: [batch, length, heads / each, K].
+        EVEN: all chunks are full.
+        KEYS, STAGES, PAIRS: slots for queries and keys, for tiles, and for W and L.
     """
-    dtype: gl.constexpr = k.dtype.element_ty
-    keys: gl.constexpr = gl.portable.mma_layouts(
-        C, C, K, dtype, dtype, operands="shared", b_transposed=True
+    C: gl.constexpr = k_desc.block_type.shape[1]
+    SETTINGS: gl.constexpr = (C, TILES, EVEN, PAIRS)
+    rings = (
+        tma_ring([k_desc, q_desc], KEYS, consumers=2),
+        tma_ring([decays_desc], DECAYS, consumers=3),
+        tma_ring(
+            [grad_desc, news_desc, v_desc, changes_desc, states_desc, to_states_desc],
+            STAGES,
+            consumers=2,
+        ),
     )
-    wide: gl.constexpr = gl.portable.mma_layouts(C, K, C, dtype, dtype, operands="shared")
-    layout: gl.constexpr = wide.accumulator
-    square: gl.constexpr = keys.accumulator
-    columns: gl.constexpr = TILES * BV
-    chunk = gl.program_id(0)
-    head = gl.program_id(1).to(gl.int64)
-    batch = gl.program_id(2).to(gl.int64)
-    of_keys = head // SHARED
-    first = chunk * C
-    left = length - first
-    row_of_chunk = first.to(gl.int64)
-    place = (batch * heads + head) * gl.num_programs(0) + chunk
-    token = (batch * length + first) * heads + head
-    source = decays + place * (4 * C)
-    states += place * (columns * K)
-    state_changes += place * (columns * K)
-    q += batch * batches[0][0] + of_keys * batches[0][1] + row_of_chunk * strides[0]
-    k += batch * batches[1][0] + of_keys * batches[1][1] + row_of_chunk * strides[1]
-    grad += batch * batches[3][0] + head * batches[3][1] + row_of_chunk * strides[3]
-    v += batch * batches[2][0] + head * batches[2][1] + row_of_chunk * strides[2]
-    news += token * columns
-    changes += token * columns
-    to_v += token * columns
-    k_smem = gl.allocate_shared_memory(dtype, [C, K], keys.a_shared)
-    q_smem = gl.allocate_shared_memory(dtype, [C, K], keys.a_shared)
-    SLOTS: gl.constexpr = TILES if RESIDENT else 1
-    SETTINGS: gl.constexpr = (K, BV, TILES, SLOTS, EVEN)
-    by_columns: gl.constexpr = gl.portable.mma_layouts(C, K, BV, dtype, dtype, operands="shared")
-    buffers = ()
-    for _ in gl.static_range(4):
-        tiles = gl.allocate_shared_memory(dtype, [SLOTS, C, BV], by_columns.a_shared)
-        buffers = buffers + (tiles,)
-    for _ in gl.static_range(2):
-        tiles = gl.allocate_shared_memory(dtype, [SLOTS, BV, K], by_columns.b_shared)
-        buffers = buffers + (tiles,)
-    pointers = (grad, news, v, changes, states, state_changes)
-    copy_rows(k_smem, k, left, strides[1], EVEN)
-    copy_rows(q_smem, q, left, strides[0], EVEN)
-    if SLOTS == TILES:
-        for tile in gl.static_range(TILES):
-            copy_first(buffers, pointers, tile, left, strides, SETTINGS)
-        gl.portable.commit()
-        for tile in gl.static_range(TILES):
-            copy_second(buffers, pointers, tile, left, strides, SETTINGS)
-        gl.portable.commit()
-    from_out, to_weights = over_results(buffers, pointers, left, strides, SETTINGS)
-
-    from_out = gl.convert_layout(from_out, layout)
-    scores = product(q_smem, k_smem.permute((1, 0)), gl.portable.accumulator(keys))
-    to_scores = gl.convert_layout(to_weights, square) * ratios(source, square, C) * scale
-    shares = to_scores * scores
-    rows: gl.constexpr = gl.SliceLayout(1, layout)
-    row = gl.arange(0, C, rows)
-    to_decay = gl.convert_layout(gl.sum(shares, 1), rows)
-    to_decay -= gl.convert_layout(gl.sum(shares, 0), rows)
-    p_smem = gl.allocate_shared_memory(dtype, [C, C], wide.a_shared, to_scores.to(dtype))
-    gl.portable.fence()
-    from_first = gl.load(source + C + row)
-    to_decay += gl.sum(q_smem.load(layout).to(gl.float32) * from_out, 1) * from_first * scale
-    acc = gl.portable.accumulator(wide, from_out * (from_first * scale)[:, None])
-    for_queries = product(p_smem, k_smem, acc)
-    store_tile(to_q + token * K, for_queries, left, strides[4], EVEN)
-
-    from_news, from_change, to_lower, to_rate, of_whole = over_changes(
-        buffers, pointers, to_v, source + 3 * C, left, strides, SETTINGS
+    squared: gl.constexpr = gl.NVMMASharedLayout(128, 16, rank=2)
+    weights = gl.allocate_shared_memory(k_desc.dtype, [PAIRS, C, C], squared)
+    lowers = gl.allocate_shared_memory(k_desc.dtype, [PAIRS, C, C], squared)
+    own = (weights, lowers) + barriers_of(PAIRS, 1)
+    plain: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    parts: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
+    vectors = (
+        gl.allocate_shared_memory(gl.float32, [SUMS, C], plain),
+        gl.allocate_shared_memory(gl.float32, [SUMS, 4, C], parts),
     )
-    from_news = gl.convert_layout(from_news, layout)
-    to_last = gl.load(source + 2 * C + row)
-    k_tile = k_smem.load(layout).to(gl.float32)
-    of_news = gl.sum(k_tile * from_news, 1) * to_last
-    at_last = gl.sum(of_news, 0) + gl.load(source + 2 * C - 1) * of_whole
-    to_decay += gl.where(row == C - 1, at_last, 0.0) - of_news
-    for_keys = from_news * to_last[:, None]
-    from_change = gl.convert_layout(from_change, layout)
-    from_first = gl.load(source + C + row)
-    rate = gl.load(source + 3 * C + row)
-    seen = gl.sum(k_tile * from_change, 1) * from_first
-    rate_change = gl.convert_layout(to_rate, rows) - seen
-    to_decay -= seen * rate
-    for_keys -= from_change * (from_first * rate)[:, None]
-    for_keys = product(p_smem.permute((1, 0)), q_smem, gl.portable.accumulator(wide, for_keys))
-    i = gl.arange(0, C, gl.SliceLayout(1, square))
-    j = gl.arange(0, C, gl.SliceLayout(0, square))
-    scores = product(k_smem, k_smem.permute((1, 0)), gl.portable.accumulator(keys))
-    to_lower = gl.convert_layout(to_lower, square) * ratios(source, square, C)
-    to_scores = gl.where(i[:, None] > j[None, :], -to_lower, 0.0)
-    rate_change += gl.convert_layout(gl.sum(to_scores * scores, 1), rows)
-    to_scores = to_scores * gl.load(source + 3 * C + i)[:, None]
-    shares = to_scores * scores
-    to_decay += gl.convert_layout(gl.sum(shares, 1), rows)
-    to_decay -= gl.convert_layout(gl.sum(shares, 0), rows)
-    a_smem = gl.allocate_shared_memory(dtype, [C, C], wide.a_shared, to_scores.to(dtype))
-    gl.portable.fence()
-    for_keys = product(a_smem, k_smem, gl.portable.accumulator(wide, for_keys))
-    acc = gl.portable.accumulator(wide, for_keys)
-    for_keys = product(a_smem.permute((1, 0)), k_smem, acc)
-    gl.store(to_beta + token + row * heads, rate_change, mask=row < left)
-    store_tile(to_k + token * K, for_keys, left, strides[4], EVEN)
-    flat: gl.constexpr = gl.portable.blocked_layout([C], gl.float32)
-    to_decay = gl.associative_scan(gl.convert_layout(to_decay, flat), 0, add, reverse=True)
-    near = gl.arange(0, C, flat)
-    gl.store(to_g + token + near * heads, to_decay, mask=near < left)
+    for _ in gl.static_range(6):
+        vectors = vectors + (gl.allocate_shared_memory(gl.float32, [SUMS, C], plain),)
+    sums = (vectors,) + barriers_of(SUMS, 1, 2)
+    sizes = (heads, chunks, groups, length, each, shared)
+    gl.warp_specialize(
+        [
+            (take_queries, (rings, own, sums, to_q, sizes, scale, SETTINGS)),
+            (take_keys, (rings, own, sums, to_k, to_v, sizes, SETTINGS)),
+            (finish_gates, (rings, sums, to_g, to_beta, sizes, scale, SETTINGS)),
+            (copy_groups, (rings, sizes, SETTINGS)),
+        ],
+        [4, 1, 1],
+        [240, 24, 24],
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 import torch
 
@@ -58,12 +60,40 @@ def test_gradients_where_products_of_different_depths_differ_in_layout(monkeypat
     assert DELTA_GRADIENTS.check({**DELTA.small[0], "length": 70}, "cpu") is None
 
 
-@pytest.mark.parametrize("values", [64, 128])
-def test_gradients_of_chunks_whose_tiles_have_no_room(values, monkeypatch):
-    """One tile has the only slot, of several each takes its turn."""
-    monkeypatch.setattr(gradients, "RESERVED", 1 << 20)
-    shape = {**DELTA.small[0], "length": 20, "heads": 1, "values": values}
+@pytest.mark.parametrize("programs, each", [(1, 1), (2, 2)])
+def test_gradients_of_groups_of_heads(programs, each, monkeypatch):
+    """Programs walk over several groups, whose heads add up the gradients of their queries and keys."""
+    monkeypatch.setattr(gradients, "multiprocessors", lambda x: programs)
+    monkeypatch.setattr(gradients, "heads_of_group", lambda sizes, processors: each)
+    shape = {**DELTA.small[0], "length": 70, "heads": 4, "heads of keys": 2, "width": 64 * each}
     assert DELTA_GRADIENTS.check(shape, "cpu") is None
+
+
+def test_walks_back_take_no_memory_of_the_walk_in_front(monkeypatch):
+    """The first walk back of segments begins while the walk over states runs, and stores what its segments take in."""
+    alive, kept = [], []
+
+    class Watched(launches.Workspace):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            new = self.segments
+
+            def segments():
+                alive.append([one() is not None for one in kept])
+                result = new()
+                kept.append(weakref.ref(result))
+                return result
+
+            self.segments = segments
+
+    monkeypatch.setattr(gradients, "Workspace", Watched)
+    monkeypatch.setattr(launches, "least_time", lambda walks: (2, 1))
+    shape = {**DELTA.small[0], "length": 130, "heads": 1, "heads of keys": 1}
+    arguments = DELTA_GRADIENTS.arguments(shape, "cpu")
+    every = launches_of(lambda: DELTA_GRADIENTS.op(**arguments), "sim:sm_90")
+    back = [one for one in every if one.kernel.fn.__name__ == "recur_back"]
+    assert [one.options.get("launch_pdl", False) for one in back] == [True, False]
+    assert len(alive) == 6 and alive[4][3]  # three were made for the plan
 
 
 @pytest.mark.sampled(10)

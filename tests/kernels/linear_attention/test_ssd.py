@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import weakref
 from dataclasses import replace
 
 import pytest
@@ -11,7 +10,7 @@ import torch
 
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
 from gluon_kernels import eager, ssd
-from gluon_kernels.linear_attention import decay_gradients, launches, ssd_gradients
+from gluon_kernels.linear_attention import decay_gradients, launches, shared_heads, ssd_gradients
 from gluon_kernels.problem import error_of
 from tests.kernels.launched import launches_of
 from tests.kernels.routes import route
@@ -87,47 +86,49 @@ def test_calls_past_the_operators(monkeypatch):
 
 @pytest.mark.parametrize("each, width", [(1, 64), (2, 128), (4, 40)])
 def test_gradients_of_heads_that_share_keys(each, width, monkeypatch):
-    """A program adds up those of its heads; heads of several programs are added up behind it."""
-    monkeypatch.setattr(decay_gradients, "heads_of_program", lambda sizes, processors: each)
+    """A program adds up those of a group; groups that share keys are added up behind it."""
+    monkeypatch.setattr(decay_gradients, "heads_of_group", lambda sizes, processors: each)
     monkeypatch.setattr(eager, "route", route)
     test_results_states_and_gradients(groups=1, width=width)
     assert len(ssd_gradients._plans) == 1
 
 
 def test_states_and_their_gradients_walk_in_segments(monkeypatch):
-    """Walks that begin before the launch in front ends read nothing of it, and take no memory that it reads."""
-    alive, kept = [], []
-
-    class Watched(launches.Workspace):
-        def __init__(self, *arguments):
-            super().__init__(*arguments)
-            new = self.fresh
-
-            def fresh():
-                alive.append([one() is not None for one in kept])
-                result = new()
-                kept.append(weakref.ref(result))
-                return result
-
-            self.fresh = fresh
-
-    monkeypatch.setattr(decay_gradients, "Workspace", Watched)
+    """Walks over states and back over their gradients need nothing of each other: they are programs of one launch."""
     monkeypatch.setattr(launches, "least_time", lambda walks: (4, 1))
     monkeypatch.setattr(eager, "route", route)
     every = launches_of(lambda: test_results_states_and_gradients(length=130), "sim:sm_90")
-    back = [one for one in every if one.kernel.fn.__name__ == "recur_decaying"][-4:]
-    read = [one.arguments[one.kernel.arg_names.index("fresh")] is not None for one in back]
-    assert read == [False, True, False, True]
-    assert [one.options.get("launch_pdl", False) for one in back] == [False, False, True, False]
-    assert len(alive) == 4 and alive[3][2]  # two were made for the plan
+    walks = [one for one in every if one.kernel.fn.__name__ == "recur_decaying"][-4:]
+
+    def taken(name):
+        return [one.arguments[one.kernel.arg_names.index(name)] is not None for one in walks]
+
+    assert taken("grad_desc") == [False, False, True, True]
+    assert taken("fresh") == [False, True, False, True]
+    assert [one.grid[2] // walks[0].grid[2] for one in walks] == [1, 1, 2, 2]
+    # Those that read what segments take in are placed while it is computed.
+    assert [one.options.get("launch_pdl", False) for one in walks] == [False, True, False, True]
 
 
-def test_programs_take_all_heads_that_share_keys_if_there_are_enough():
+@pytest.mark.parametrize("programs, each, width", [(1, 2, 128), (3, 1, 64)])
+def test_programs_walk_over_groups_of_heads(programs, each, width, monkeypatch):
+    monkeypatch.setattr(decay_gradients, "multiprocessors", lambda x: programs)
+    monkeypatch.setattr(decay_gradients, "heads_of_group", lambda sizes, processors: each)
+    test_results_states_and_gradients(groups=1, width=width)
+
+
+def test_sums_of_chunks():
+    """The gradients of `a`, `d` and `dt_bias` add up more chunks than a program reads at a time, and an odd number of heads."""
+    x = torch.randn(3, 2, 70, 11)
+    assert error_of(shared_heads.chunks_plan(x)(x), x.sum((1, 2))) < 1e-6
+
+
+def test_groups_have_all_heads_that_share_keys_if_there_are_enough():
     many = launches.Sizes(1, 65536, 32, 32, 128, 64, 1024, 1, 1024, False, False, True, 1)
     few = replace(many, length=256, chunks=4)
-    assert decay_gradients.heads_of_program(many, 132) == 32
-    assert decay_gradients.heads_of_program(few, 132) == 1
-    assert decay_gradients.heads_of_program(replace(many, shared=1), 132) == 1
+    assert decay_gradients.heads_of_group(many, 132) == 32
+    assert decay_gradients.heads_of_group(few, 132) == 1
+    assert decay_gradients.heads_of_group(replace(many, shared=1), 132) == 1
 
 
 def test_autocast_casts_operands():
