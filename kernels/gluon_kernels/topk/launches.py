@@ -28,7 +28,7 @@ LISTED = 256  # elements that the lists of a row order
 SORTED = 1024  # elements that a program sorts
 MOST_GROUPS = 64  # of a thread
 SHORT = 1200  # columns of which lists are not worth it
-HELD = 1 << 15  # bytes of a row that a program holds
+HELD = 1 << 16  # bytes of a row that a program holds
 
 
 def _power(number: int) -> int:
@@ -76,22 +76,24 @@ def divided(
 
 
 def is_whole(columns: int, bits: int, count: int) -> bool:
-    """Return True if a program holds a row, of up to 32 KB, and sorts the elements wanted.
+    """Return True if a program holds a row, of up to 64 KB, and sorts the elements wanted.
 
-    Lists of groups look at an eighth of the elements, which pays where few of many are wanted.
+    Lists of groups, which several programs of a row have, pay where few of many are wanted.
     """
     fits = columns * bits <= 8 * HELD and count <= SORTED
-    return fits and (columns <= SHORT or columns <= 64 * count)
+    return fits and (columns <= SHORT or columns <= 128 * count)
 
 
 def held(columns: int, bits: int, align: int, count: int, warp_size: int = 32) -> dict[str, Any]:
-    """Return the constants of `whole.topk_whole`, and `num_warps`: of rows that a program holds, of up to 16384 columns."""
+    """Return the constants of `whole.topk_whole`, and `num_warps`: of rows that a program holds, of up to 32768 columns."""
     wide = bits > 16
     vector = min(align, 128 // bits)
     warps = 1
     while warps < 16 and columns > warps * warp_size * (26 if wide else 52):
         warps *= 2
-    most = max(16, _power(count))
+    group = _group(columns, count)
+    # Fewer than two elements for each wanted reach the bound of groups, unless rows are sorted.
+    most = max(16, _power(count) * (2 if group > 1 else 1))
     return {
         "BITS": bits,
         "ALIGN": align,
@@ -99,6 +101,7 @@ def held(columns: int, bits: int, align: int, count: int, warp_size: int = 32) -
         "PIECES": -(-columns // (warps * warp_size * vector)),
         "LANES": warps * warp_size,
         "VECTOR": vector,
+        "GROUP": group,
         "MOST": most,
         "LOG": most.bit_length() - 1,
         "layout": gl.BlockedLayout([1, vector], [warp_size, 1], [warps, 1], [1, 0]),
@@ -108,6 +111,11 @@ def held(columns: int, bits: int, align: int, count: int, warp_size: int = 32) -
         ),
         "num_warps": warps,
     }
+
+
+def _group(columns: int, count: int) -> int:
+    """Return how many elements a program looks at by their largest one first: there are at least four such groups for each wanted."""
+    return next((size for size in (GROUP, GROUP // 2) if columns >= 4 * size * count), 1)
 
 
 def whole_plan(src: Rows, count: int, largest: bool) -> Callable[..., Any]:
@@ -135,7 +143,7 @@ def whole_plan(src: Rows, count: int, largest: bool) -> Callable[..., Any]:
         (*tensors, *sizes, *(constants[name] for name in names)),
         tensors,
         num_warps=warps,
-        **registers(96),  # more warps hide the waits for each other
+        **registers(96 if warps < 16 else 128),  # more programs hide the waits of each
     )
 
     read = src.read

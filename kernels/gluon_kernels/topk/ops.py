@@ -115,7 +115,7 @@ def topk(
     """Return the `k` largest or smallest elements along a dimension, in their order.
 
     The elements of lower indices come first among equals; NaN is larger than all numbers. Memory is read once for `k` up to
-    256, and up to 1024 in rows of at most 32 KB; beyond, `torch.topk` selects. Gradients flow to `x`.
+    256, and up to 1024 in rows of at most 64 KB; beyond, `torch.topk` selects. Gradients flow to `x`.
 
     Args:
         x: float16, bfloat16 or float32 of any shape and strides.

@@ -2,7 +2,8 @@
 
 An element and its column become one unsigned integer, so no two are equal: the order of integers is that of elements, and among equal
 ones the lower column comes first. Two bits of the bound are settled at a time, until at most MOST elements reach it; these are
-listed and sorted. Memory is read once, whatever the row contains.
+listed and sorted. Where few of many are wanted, the bound is that of the largest of groups, which are fewer: all elements are looked at once, unless
+too many reach it. Memory is read once, whatever the row contains.
 """
 
 import gluon_core as gluon
@@ -44,18 +45,46 @@ def sorted_down(x, SIZE: gl.constexpr, LOG: gl.constexpr):
 
 
 @gluon.jit
+def largest_of(keys, TILES: gl.constexpr, GROUP: gl.constexpr):
+    """Return tiles of the largest of GROUP keys each, which one thread has: of a tile's row and of several tiles."""
+    VECTOR: gl.constexpr = keys[0].shape[1]
+    TOGETHER: gl.constexpr = max(1, GROUP // VECTOR)
+    tiles = ()
+    for i in gl.static_range(0, TILES, TOGETHER):
+        best = keys[i]
+        for j in gl.static_range(1, min(TOGETHER, TILES - i)):
+            best = gl.maximum(best, keys[i + j])
+        if VECTOR > GROUP:
+            best = best.reshape([best.shape[0], VECTOR // GROUP, GROUP])
+            tiles = tiles + (gl.max(best, 2),)
+        else:
+            tiles = tiles + (gl.max(best, 1),)
+    return tiles
+
+
+@gluon.jit
+def reaching(keys, bound, TILES: gl.constexpr):
+    """Return how many keys of each row of the tiles reach a bound."""
+    number = (keys[0] >= bound).to(gl.int32)
+    for i in gl.static_range(1, TILES):
+        number += (keys[i] >= bound).to(gl.int32)
+    return gl.sum(number, 1)
+
+
+@gluon.jit
 def topk_whole(
     src, values, indices, lists, rows, columns, stride, count, BITS: gl.constexpr,
     LARGEST: gl.constexpr, ALIGN: gl.constexpr, WIDE: gl.constexpr, PIECES: gl.constexpr, LANES: gl.constexpr,
-    VECTOR: gl.constexpr, MOST: gl.constexpr, LOG: gl.constexpr, layout: gl.constexpr, flat: gl.constexpr,
-    ranked: gl.constexpr,
+    VECTOR: gl.constexpr, GROUP: gl.constexpr, MOST: gl.constexpr, LOG: gl.constexpr,
+    layout: gl.constexpr, flat: gl.constexpr, ranked: gl.constexpr,
 ):  # fmt: skip
     """Store the `count` largest elements of each row to `values`, and their columns to `indices`, descending; programs walk over rows.
 
     Args:
         lists: of integers as `packed` returns, MOST for each program.
         PIECES: tiles of a row, of LANES times VECTOR elements.
-        MOST: 2**LOG, at least `count`, at most 1024.
+        GROUP: elements whose largest one is looked at first.
+        MOST: 2**LOG, at least `count`, at most 2048.
     """
     signed: gl.constexpr = gl.int64 if WIDE else gl.int32
     end = columns // ALIGN * ALIGN
@@ -70,14 +99,21 @@ def topk_whole(
             column = (i * LANES + lane[:, None]) * VECTOR + near[None, :]
             x = gl.portable.load(start, column, column < end, 0)
             keys = keys + (packed(x, column, column < end, BITS, LARGEST, WIDE),)
-        bound = bound_of(keys, count, MOST, 64 if WIDE else 32, PIECES)
-        number = gl.zeros([LANES], gl.int32, gl.SliceLayout(1, layout))
-        for i in gl.static_range(PIECES):
-            number += gl.sum((keys[i] >= bound).to(gl.int32), 1)
+        if GROUP > 1:
+            best = largest_of(keys, PIECES, GROUP)
+            bound = bound_of(best, count, count + count // 2, 64 if WIDE else 32, len(best))
+        else:
+            bound = bound_of(keys, count, MOST, 64 if WIDE else 32, PIECES)
+        number = reaching(keys, bound, PIECES)
+        total = gl.sum(number, 0)
+        if GROUP > 1:
+            if total > MOST:  # the largest of all are in few groups
+                bound = bound_of(keys, count, MOST, 64 if WIDE else 32, PIECES)
+                number = reaching(keys, bound, PIECES)
+                total = gl.sum(number, 0)
         before = gl.convert_layout(number, flat)  # a layout that scans take
         before = gl.associative_scan(before, 0, add)
         index = gl.convert_layout(before, number.type.layout) - number
-        total = gl.sum(number, 0)
         for i in gl.static_range(PIECES):
             chosen = keys[i] >= bound
             inner = gl.associative_scan(chosen.to(gl.int32), 1, add)

@@ -31,7 +31,8 @@ def form(request, monkeypatch):
 def test_the_form_of_a_row():
     assert launches.is_whole(8704, 16, 256) and launches.is_whole(225, 32, 1)
     assert not launches.is_whole(16384, 16, 8)  # few of many
-    assert not launches.is_whole(16385, 16, 1000) and not launches.is_whole(8193, 32, 1000)
+    assert launches.is_whole(17024, 16, 256) and launches.is_whole(9856, 16, 100)
+    assert not launches.is_whole(32769, 16, 1000) and not launches.is_whole(16385, 32, 1000)
 
 
 def compare(x, k, largest=True, dim=-1):
@@ -103,6 +104,18 @@ def test_rows_that_a_program_holds():
     compare(torch.randint(0, 3, (2, 2100)).half(), 1000)
     compare(torch.full((2, 1500), float("nan")), 300, largest=False)
     compare(torch.randn(300, 40), 7)  # programs walk over rows
+
+
+@pytest.mark.parametrize("dtype, columns, count, group", [
+    (torch.bfloat16, 2304, 70, 8), (torch.half, 2301, 64, 8), (torch.bfloat16, 1000, 50, 4), (torch.float32, 1000, 20, 8),
+    (torch.bfloat16, 600, 70, 1),
+])  # fmt: skip
+def test_the_largest_of_groups_bound_the_elements_that_are_looked_at(dtype, columns, count, group):
+    x = torch.randn(3, columns).to(dtype)
+    x[1] = x[1].sort().values  # the largest are in few groups
+    x[2] = 1.0
+    compare(x, count)
+    assert launches.held(columns, 16, 8, count)["GROUP"] == group
 
 
 def test_gradient_and_declaration():
