@@ -210,8 +210,8 @@ def plan(
     ends = (totals, sinks) if join is None else (None, None)
     options: dict[str, Any] = {}
     if current_target().has("nvidia.tma"):
-        # Decoding by warps reads keys once: where the L2 cache does not hold them, overlap pays, too.
-        options = {"launch_pdl": True} if by_warps else overlapping_tensors(q, *caches, out)
+        # Programs that begin early take places next to those that run; where keys are many, some processors have more of them than others.
+        options = overlapping_tensors(q, *caches, out)
     tensors = (q, *caches, table, lengths, out, *work, *ends)
     sizes = (heads, longest, 0 if table is None else table.stride(0), strides, scale * LOG2E, window, mask.cap or 1.0)  # fmt: skip
     constants = (rows, tokens, width, page, tiles.block, tiles.stages)

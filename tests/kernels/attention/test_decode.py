@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
-from gluon_kernels import attention, attention_decode
+from gluon_kernels import attention, attention_decode, dependent
 from gluon_kernels.attention import decode, decode_launches
 from gluon_kernels.attention.decode_problem import DECODE
 from gluon_kernels.problem import error_of
@@ -222,14 +222,15 @@ def test_mistakes_are_named_before_a_launch():
             call()
 
 
-def test_launches_of_warps_overlap_those_before(monkeypatch):
-    """Keys of any size; other kernels overlap where half of the L2 cache holds these."""
-    monkeypatch.setattr(decode_launches, "overlapping_tensors", lambda *tensors: {})
-    tensors = inputs([70, 20])
-    for tensor, overlaps in ((tensors[0], True), (tensors[0].float(), False)):
-        caches = [x.to(tensor.dtype) for x in tensors[1:3]]
-        call = lambda q=tensor, caches=caches: attention_decode(q, *caches, *tensors[3:])  # noqa: E731
-        assert launches_of(call, "sim:sm_90")[0].options.get("launch_pdl", False) == overlaps
+def test_launches_overlap_those_before_where_keys_are_few(monkeypatch):
+    """Where half of the L2 cache holds them: programs that begin early leave processors unequal shares."""
+    tensors = inputs([40, 20])
+    for most in (None, 1000):
+        if most is not None:
+            monkeypatch.setattr(dependent, "SMALL", most)
+            decode._plans.forget()
+        (launch,) = launches_of(lambda: attention_decode(*tensors), "sim:sm_90")
+        assert launch.options.get("launch_pdl", False) == (most is None)
 
 
 @pytest.mark.parametrize("target", ["sim:sm_90", "sim:gfx942"])
