@@ -49,11 +49,62 @@ from gluon_kernels.dependent import wait_for_predecessor
 @gluon.jit
 def tile_at(deal, number):
     """Return a tile of keys, and its group of heads: `size` groups are walked together, the first tiles of each before the others."""
-    tiles, groups, size = deal
+    tiles, groups, size, _, _ = deal
     block = number // (tiles * size)
     inside = number % (tiles * size)
     many = gl.minimum(groups - block * size, size)
     return inside // many, block * size + inside % many
+
+
+@gluon.jit
+def piece_at(deal, number, first_steps, fewer):
+    """Return the tile of keys of a number, its group of heads, and which part of its steps: tiles of more than `deal[4]` steps have as many parts as that takes.
+
+    The first tile has `first_steps`, each one behind it `fewer` less.
+    """
+    piece, group = number // deal[1], number % deal[1]
+    tile = gl.to_tensor(0)
+    steps = first_steps
+    parts = gl.cdiv(steps, deal[4])
+    while piece >= parts:
+        piece -= parts
+        tile += 1
+        steps = gl.maximum(steps - fewer, 1)
+        parts = gl.cdiv(steps, deal[4])
+    return tile, group, piece
+
+
+@gluon.jit
+def part_of_steps(first, last, part, most):
+    """Return the first step of a part of those of a tile, and the one past its last: equal parts of `most` steps at most."""
+    steps = last - first
+    share = gl.cdiv(steps, gl.cdiv(steps, most))
+    begin = first + part * share
+    return begin, gl.minimum(begin + share, last)
+
+
+@gluon.jit
+def numbers_at(
+    deal, number, lengths, SIZE: gl.constexpr, STEP: gl.constexpr, SETTINGS: gl.constexpr
+):
+    """Return the numbers of a tile that are passed to the groups of warps: its own, and where steps are in parts the tile's and the part's."""
+    numbers = (number,)
+    if SETTINGS[6]:
+        first, last, _ = steps_at(0, lengths[0], SIZE, STEP, SETTINGS[1])
+        tile, _, part = piece_at(deal, number, last - first, SIZE // STEP if SETTINGS[1] else 0)
+        numbers = (number, tile, part)
+    return numbers
+
+
+@gluon.jit
+def work_at(deal, numbers):
+    """Return the tile of keys, the group of heads and the part of the steps that numbers stand for."""
+    part = 0
+    if len(numbers) == 3:
+        tile, group, part = numbers[1], numbers[0] % deal[1], numbers[2]
+    else:
+        tile, group = tile_at(deal, numbers[0])
+    return tile, group, part
 
 
 @gluon.constexpr_function
@@ -69,10 +120,11 @@ def loops(settings, width):
 
 @gluon.jit
 def steps_of(
-    loop: gl.constexpr, first, last, missing, SIZE: gl.constexpr, STEP: gl.constexpr, SETTINGS: gl.constexpr,
+    loop: gl.constexpr, first, last, missing, part, most, SIZE: gl.constexpr, STEP: gl.constexpr, SETTINGS: gl.constexpr,
     D: gl.constexpr,
 ):  # fmt: skip
-    """Return the first step of a loop, and the one past its last; the first of two loops has those with masks, all if keys are missing."""
+    """Return the first step of a loop, and the one past its last; the first of two loops has those with masks, all if keys are missing. Where steps are in
+    parts, others than those of `part` are left out."""
     middle = last
     if loops(SETTINGS, D) == 2:
         middle = first
@@ -84,6 +136,9 @@ def steps_of(
         begin, end = first, middle
     else:
         begin, end = middle, last
+    if SETTINGS[6]:
+        low, high = part_of_steps(first, last, part, most)
+        begin, end = gl.maximum(begin, low), gl.minimum(end, high)
     return begin, end
 
 
@@ -119,8 +174,9 @@ def walk(rings, copied, turns, counter, lengths, deal, of_sequence, SETTINGS: gl
     number = gl.program_id(0)
     nth = 0
     while number < deal[0] * deal[1]:
-        pass_turn(turns, nth, (number,))
-        tile, group = tile_at(deal, number)
+        numbers = numbers_at(deal, number, lengths, SIZE, STEP, SETTINGS)
+        pass_turn(turns, nth, numbers)
+        tile, group, part = work_at(deal, numbers)
         first, last, steps = steps_at(tile, length, SIZE, STEP, CAUSAL)
         missing = (tile + 1) * SIZE > of_keys
         head = group * HEADS
@@ -129,7 +185,7 @@ def walk(rings, copied, turns, counter, lengths, deal, of_sequence, SETTINGS: gl
         pending = True
         for loop in gl.static_range(loops(SETTINGS, keys.block_shape[3])):
             begin, end = steps_of(
-                loop, first, last, missing, SIZE, STEP, SETTINGS, keys.block_shape[3]
+                loop, first, last, missing, part, deal[4], SIZE, STEP, SETTINGS, keys.block_shape[3]
             )
             for of in range(head, head + HEADS):
                 for i in range(begin, end):
@@ -154,7 +210,10 @@ def walk(rings, copied, turns, counter, lengths, deal, of_sequence, SETTINGS: gl
         # Not before: another program may be free earlier.
         number = next_turn(counter)
         nth += 1
-    pass_turn(turns, nth, (number,))
+    numbers = (number,)
+    if SETTINGS[6]:
+        numbers = (number, 0, 0)
+    pass_turn(turns, nth, numbers)
 
 
 @gluon.jit
@@ -189,9 +248,9 @@ def gradients_of_half(
     before = key_position  # the keys of the last changes
     previous = NOWHERE  # and where these are added
     nth = 0
-    (number,) = take_turn(turns, nth)
-    while number < deal[0] * deal[1]:
-        tile, group = tile_at(deal, number)
+    numbers = take_turn(turns, nth)
+    while numbers[0] < deal[0] * deal[1]:
+        tile, group, piece = work_at(deal, numbers)
         first, last, steps = steps_at(tile, of_queries, SIZE, STEP, CAUSAL)
         missing = (tile + 1) * SIZE > length
         start = tile * SIZE + half * ROWS
@@ -202,7 +261,9 @@ def gradients_of_half(
         k = columns_of(rows_of_half(keys.wait(key_position), half, SIZE, D), COLUMNS)
         v = columns_of(rows_of_half(values.wait(value_position), half, SIZE, D), COLUMNS)
         for loop in gl.static_range(loops(SETTINGS, D)):
-            begin, end = steps_of(loop, first, last, missing, SIZE, STEP, SETTINGS, D)
+            begin, end = steps_of(
+                loop, first, last, missing, piece, deal[4], SIZE, STEP, SETTINGS, D
+            )
             to = of_tile
             for _ in range(HEADS):
                 for i in range(begin, end):
@@ -243,8 +304,10 @@ def gradients_of_half(
                     previous = to + wrapped(i, steps, CAUSAL) * 32
                 to += of_head
         # Computed again: numbers that the loop does not need would take registers in it.
-        tile, group = tile_at(deal, take_turn(turns, nth)[0])
+        tile, group, piece = work_at(deal, take_turn(turns, nth))
         row = tile * SIZE + half * ROWS
+        if SETTINGS[6]:
+            group = group * deal[3] + piece
         if not KEPT:
             k_columns = columns_of_half(keys.tiles(key_position), half, SIZE, D, COLUMNS)
             product = last_product(exchange, k_columns, position, STEP, D, half)
@@ -261,7 +324,7 @@ def gradients_of_half(
             writers[i].store([group, row, i * COLUMNS[0]], for_keys[i] * SCALE, to_keys)
         end_turn(turns, nth)  # all numbers have been used
         nth += 1
-        (number,) = take_turn(turns, nth)
+        numbers = take_turn(turns, nth)
     if KEPT:
         k_columns = columns_of_half(keys.tiles(before), half, SIZE, D, COLUMNS)
         product = last_product(exchange, k_columns, position, STEP, D, half)
@@ -270,10 +333,10 @@ def gradients_of_half(
         writers[i].close()
 
 
-@gluon.jit(do_not_specialize=["groups", "size"])
+@gluon.jit(do_not_specialize=["groups", "size", "pieces", "parts", "most"])
 def gradients_atomic(
     q_desc, k_desc, v_desc, grad_desc, statistics, counter, to_keys, to_values, sums, last_sums, length, key_length, padded,
-    of_sequence, groups, size, SCALE: gl.constexpr, CAUSAL: gl.constexpr, WHOLE: gl.constexpr, HEADS: gl.constexpr,
+    of_sequence, groups, size, pieces, parts, most, SCALE: gl.constexpr, CAUSAL: gl.constexpr, WHOLE: gl.constexpr, HEADS: gl.constexpr,
     SHARED: gl.constexpr, COLUMNS: gl.constexpr,
 ):  # fmt: skip
     """Store the gradients of keys and values, and add to those of queries.
@@ -281,6 +344,8 @@ def gradients_atomic(
     Tensors are [batch, of_sequence, length, D] of queries and [batch, of_sequence / SHARED, key_length, D] of keys, the gradients of keys and
     values [batch * of_sequence / HEADS, key_length, D]: a tile has those of HEADS heads of queries, a divisor of SHARED, added up. `statistics` are
     what `prepare` has made, in a row, and `counter` is 0. The programs, as many as run at once, take all tiles of keys of `groups` of HEADS heads, in the order of `tile_at`. `SCALE` is that of the scores; `WHOLE` says that no key past the last one is seen.
+    If `parts` is not None, tiles of more than `most` steps are in parts, `parts` at most and `pieces` for a group of heads in all; the gradients of keys and values are those of
+    all parts, of a group one after the other.
     COLUMNS are those that heads have of D: (64, 32) or all. `sums` and `last_sums` are the same memory, in blocks of the columns of either group.
     """
     SIZE: gl.constexpr = k_desc.block_type.shape[2]
@@ -296,10 +361,11 @@ def gradients_atomic(
     exchange = exchange_of(q_desc.dtype, SIZE, STEP)
     upper = (writers_of(to_values, COLUMNS), to_keys, sums)
     lower = (writers_of(to_values, COLUMNS), to_keys, last_sums)
-    turns = turns_of(2)
-    deal = (gl.cdiv(key_length, SIZE), groups, size)
+    DIVIDED: gl.constexpr = parts is not None
+    turns = turns_of(2, 3 if DIVIDED else 1)
+    deal = (pieces if DIVIDED else gl.cdiv(key_length, SIZE), groups, size, parts, most)
     lengths = (length, key_length, padded)
-    SETTINGS: gl.constexpr = (SCALE, CAUSAL, WHOLE, HEADS, SHARED, COLUMNS)
+    SETTINGS: gl.constexpr = (SCALE, CAUSAL, WHOLE, HEADS, SHARED, COLUMNS, DIVIDED)
     gl.warp_specialize(
         [
             (gradients_of_half, (rings, exchange, turns, upper, lengths, deal, 0, SETTINGS)),

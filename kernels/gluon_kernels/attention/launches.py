@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Callable, Optional, Sequence
+from typing import Any, Callable, NamedTuple, Optional, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +14,7 @@ from gluon_core import language as gl
 from gluon_core.nvidia.hopper import TensorDescriptor
 from gluon_kernels.attention import hopper, hopper_backward, hopper_repeatable, sums
 from gluon_kernels.attention.decode_launches import folded
-from gluon_kernels.attention.order import KEYS, heads_of, keys_of, rows_of
+from gluon_kernels.attention.order import KEYS, heads_of, keys_of, rows_of, steps_of_part
 from gluon_kernels.attention.part_launches import parts_for
 from gluon_kernels.dependent import overlapping_tensors
 from gluon_kernels.plans import Launch, allocator, multiprocessors
@@ -186,20 +186,23 @@ def backward_plan(
     wide, columns = width_of(width), columns_of(width)
     exact = columns == width
     dtype, device = q.dtype, q.device
-    many, size = _heads_of_program(
-        length, seen, wide, batch * of_keys, shared, causal, multiprocessors(q)
+    tiles = _steps_of_tiles(length, seen, wide, causal)
+    many, size, most = _heads_of_program(
+        tiles, length, wide, batch * of_keys, shared, causal, multiprocessors(q)
     )
-    alike = many == shared and seen == depth and exact
+    pieces = None if most == 0 else Pieces.of(tiles, most)
+    parts = 1 if pieces is None else pieces.parts
+    alike = many == shared and seen == depth and exact and parts == 1
     new_q = allocator((batch, heads, length, columns), dtype, device)
     groups = batch * heads // many
-    new_k = allocator((batch, groups // batch, seen, columns), dtype, device)
+    new_k = allocator((batch, groups // batch * parts, seen, columns), dtype, device)
     joined = allocator((batch, of_keys, depth, width), dtype, device)
     kept = sums.kept((batch * heads, length, wide))
     new_statistics = allocator(kept["statistics"], torch.float32, device)
     new_sums = allocator(kept["sums"], torch.float32, device)
     new_counter = allocator((1,), torch.int32, device)
     known = [readable(x) for x in (q, k, v, grad, out)]
-    keys, values = (new_k().view(groups, seen, columns) for _ in "kv")
+    keys, values = (new_k().view(groups * parts, seen, columns) for _ in "kv")
     launches = _atomic_launches(
         known,
         logsums,
@@ -208,9 +211,10 @@ def backward_plan(
         causal,
         scale,
         size,
+        pieces,
+        None if alike else (joined(), joined()),
     )
     prepare, main, finish = launches
-    join = None if alike else _join_heads_launch(keys, values, joined(), joined())
     plain = all(is_readable(x) for x in (q, k, v, grad, out))
 
     def run(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, logsums: Tensor) -> Any:
@@ -221,38 +225,89 @@ def backward_plan(
         statistics, added, counter = new_statistics(), new_sums(), new_counter()
         prepare(out, grad, logsums, statistics, added, counter)
         main(q, k, v, grad, statistics, counter, to_k, to_v, added)
-        finish(added, to_q)
-        if not exact:
-            to_q = to_q[..., :width].contiguous()
-        if join is None:
+        if alike:
+            finish(added, to_q)
             return to_q, to_k, to_v
         results = joined(), joined()
-        join(to_k, to_v, *results)
+        finish(added, to_q, to_k, to_v, *results)
+        if not exact:
+            to_q = to_q[..., :width].contiguous()
         return to_q, *results
 
     return run
 
 
-def _heads_of_program(
-    length: int, seen: int, wide: int, groups: int, shared: int, causal: bool, processors: int
-) -> tuple[int, int]:
-    """Return how many heads of queries a program of the gradients walks over, and how many such groups are walked together."""
+class Pieces(NamedTuple):
+    """The parts of the steps of tiles of keys: all tiles' together, those of a tile at most, the steps of the first tile, how many less each one behind has,
+    and those of a part at most."""
+
+    count: int
+    parts: int
+    first: int
+    fewer: int
+    most: int
+
+    @classmethod
+    def of(cls, tiles: tuple[int, ...], most: int) -> Pieces:
+        count = sum(-(-steps // most) for steps in tiles)
+        fewer = tiles[0] - tiles[1] if len(tiles) > 1 else 0
+        return cls(count, -(-tiles[0] // most), tiles[0], fewer, most)
+
+
+def _steps_of_tiles(length: int, seen: int, wide: int, causal: bool) -> tuple[int, ...]:
+    """Return the steps of each tile of keys, for a head of queries."""
     step = 128 * 64 // wide
     steps = -(-length // step)
-    tiles = (steps - i * 128 // step if causal else steps for i in range(-(-seen // 128)))
+    return tuple(steps - i * 128 // step if causal else steps for i in range(-(-seen // 128)))
+
+
+def _heads_of_program(
+    tiles: tuple[int, ...], length: int, wide: int, groups: int, shared: int, causal: bool, processors: int
+) -> tuple[int, int, int]:  # fmt: skip
+    """Return how many heads of queries a program of the gradients walks over, how many such groups are walked together, and how many of a tile's steps a program
+    takes at most, 0 for all."""
     of_head = 8 * length * wide  # queries, gradients of results, and float32 sums
     # Heads of 64 have a loop for masked steps and one for others; ptxas spills where both go from head to head.
     slowed = 1.2 if causal and wide == 64 else 1.0
-    return heads_of(tuple(tiles), groups, shared, processors, of_head, slowed)
+    many, size = heads_of(tiles, groups, shared, processors, of_head, slowed)
+    if many > 1:
+        return many, size, 0
+    return many, size, steps_of_part(tiles, groups * shared, wide, processors, shared > 1)
 
 
-def _join_heads_launch(keys: Tensor, values: Tensor, to_keys: Tensor, to_values: Tensor) -> Launch:
-    """Return `launch(keys, values, to_keys, to_values)`, which adds up the gradients of heads that share keys."""
-    (count, seen, columns), (batch, heads, length, width) = keys.shape, to_keys.shape
-    parts = count // (batch * heads)
+def _finish_launch(
+    known: tuple[Tensor, Tensor], sizes: tuple[Any, ...], gradients: Sequence[Tensor], joined: Sequence[Tensor], pieces: Optional[Pieces]
+) -> Launch:  # fmt: skip
+    """Return the last launch: `launch(sums, to_q)`, or `launch(sums, to_q, to_k, to_v, *joined)`, which also adds up the gradients of heads that share keys, and of parts of
+    their steps. `known` are the sums and the gradients of queries, `sizes` their rows with and without padding, columns, the scale, and columns of tiles."""
+    length, rows, columns, scale, width, last = sizes
+    layouts = (
+        gl.BlockedLayout([4], [32], [4], [0]),
+        gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0]),
+    )
+    tiles, heads = rows // 64 * (width // 64), known[1].shape[0] * known[1].shape[1]
+    tensors = (*known, *gradients, *joined)
+    options = overlapping_tensors(*tensors)
+    if not joined:
+        arguments = (*known, length, rows, columns, scale, width, last, *layouts)
+        return Launch(sums.finish, (tiles, heads), arguments, known, num_warps=4, **options)
+    (count, seen, _), (batch, of_keys, depth, own) = gradients[0].shape, joined[0].shape
+    parts = count // (batch * of_keys)
     strides = (parts * seen * columns, seen * columns, columns)
-    sizes = (strides, (length * width, width), seen, length, width)
-    return join_launch((keys, values, to_keys, to_values), (sizes, sizes), batch * heads, parts)
+    divided = None if pieces is None else tuple(pieces[1:])
+    of_rows = (strides, (depth * own, own), divided, seen, depth, own)
+    blocks = gluon.cdiv(depth * own, 1024)
+    counts = (tiles, tiles * heads, blocks, batch * of_keys)
+    of_queries = (length, rows, columns, scale)
+    constants = ((width, last), *layouts, parts, 1024)
+    return Launch(
+        sums.finish_and_join,
+        (tiles * heads + 2 * blocks * batch * of_keys,),
+        (*tensors, counts, of_queries, of_rows, of_rows, *constants),
+        tensors,
+        num_warps=4,
+        **options,
+    )
 
 
 def join_launch(tensors: Sequence[Tensor], sizes: Sequence[Any], heads: int, parts: int) -> Launch:
@@ -270,7 +325,7 @@ def join_launch(tensors: Sequence[Tensor], sizes: Sequence[Any], heads: int, par
 
 def _atomic_launches(
     known: Sequence[Tensor], logsums: Tensor, gradients: Sequence[Tensor], kept: Sequence[Tensor], causal: bool,
-    scale: float, size: int,
+    scale: float, size: int, pieces: Optional[Pieces], joined: Optional[tuple[Tensor, Tensor]],
 ) -> tuple[Launch, Launch, Launch]:  # fmt: skip
     """Return the launches before, of and after the kernel that adds to the gradient of queries."""
     q, k, v, grad, out = known
@@ -278,6 +333,11 @@ def _atomic_launches(
     statistics, added, counter = kept
     batch, heads, length, columns = to_q.shape
     (groups, seen, _), width = to_k.shape, width_of(columns)
+    divided: tuple[Optional[int], ...] = (None, None, None)
+    tiles = gluon.cdiv(seen, 128)
+    if pieces is not None:
+        groups //= pieces.parts
+        divided, tiles = (pieces.count, pieces.parts, pieces.most), pieces.count
     rows = sums.padded(length)
     options = overlapping_tensors(q, k, v, grad, out, *gradients, added)
     strides = tuple(x.stride()[:3] for x in (out, grad))
@@ -317,21 +377,15 @@ def _atomic_launches(
     constants = (scale, causal, whole, batch * heads // groups, heads // k.shape[1], parts)
     main = Launch(
         hopper_backward.gradients_atomic,
-        (min(gluon.cdiv(seen, 128) * groups, multiprocessors(q)),),
-        (*descriptors, length, seen, rows, heads, groups, size, *constants),
+        (min(tiles * groups, multiprocessors(q)),),
+        (*descriptors, length, seen, rows, heads, groups, size, *divided, *constants),
         (q, k, v, grad, statistics, counter, to_k, to_v, added),
         num_warps=4,
         **options,
     )
-    flat = gl.BlockedLayout([4], [32], [4], [0])
-    tile = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
-    finish = Launch(
-        sums.finish,
-        (rows // 64 * (width // 64), batch * heads),
-        (added, to_q, length, rows, columns, scale, width, min(parts[-1], 64), flat, tile),
-        (added, to_q),
-        num_warps=4,
-        **options,
+    sizes = (length, rows, columns, scale, width, min(parts[-1], 64))
+    finish = _finish_launch(
+        (added, to_q), sizes, () if joined is None else (to_k, to_v), joined or (), pieces
     )
     return prepare, main, finish
 

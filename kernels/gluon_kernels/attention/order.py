@@ -25,6 +25,7 @@ __all__ = [
     "keys_of",
     "order_of",
     "rows_of",
+    "steps_of_part",
     "tiles_in_parts",
 ]
 
@@ -43,13 +44,17 @@ KEYS = 128  # of a tile
 FEW_KEYS = 64
 SAVED = 0.06  # of the keys that tiles cover, for which tiles of FEW_KEYS pay
 WIDE_TILE = 0.86  # the time of 192 rows over that of as many rows in tiles of 128
-NARROW_TILE = 0.7  # the time of 64 rows over that of 128, by two groups of warps
+NARROW_TILE = 0.62  # the time of 64 rows over that of 128, by two groups of warps
 LEAST_PART = 2  # tiles of keys
 MOST_PARTS = 32
 TILE = 1 << 14  # numbers of 128 rows of 128 columns, for which times are those of a tile of keys
 JOINING = 3.0  # of a second kernel, in tiles of keys
 JOINED = 1e6  # numbers of parts that are stored and loaded again in the time of a tile of keys
 START = 2.0  # of a program of gradients, in steps
+LEAST_STEPS = 2  # of a part of a tile of keys
+MOST_PIECES = 8  # of a tile of keys
+ADDING = 0.3  # steps that the parts of tiles of keys take, which the last kernel adds up
+ADDED = 1 << 20  # numbers of both gradients that programs store and load again in a step's time
 JOIN = 1.5  # steps that another kernel takes, for sums of heads
 MOVED = (
     5000.0  # rows of keys whose gradients all programs store and load again in the time of a step
@@ -214,6 +219,36 @@ def heads_of(
             if spent < best:
                 best, form = spent, (each, size)
     return form
+
+
+@lru_cache(maxsize=4096)
+def steps_of_part(
+    tiles: tuple[int, ...], groups: int, width: int, programs: int, joined: bool
+) -> int:
+    """Return how many of the steps of a tile of keys a program takes at most, so that few tiles have parts for processors that would be idle; 0 for all.
+
+    Args:
+        tiles: the steps of each tile of keys, for a program.
+        groups: how many such lists of tiles there are.
+        width: columns of a tile.
+        joined: True if the gradients of several programs are added up in any case.
+    """
+    if len(tiles) * groups > programs:
+        return 0
+
+    def spent(pieces: tuple[int, ...], parts: int) -> float:
+        added = 128 * len(tiles) * groups * parts * width / ADDED
+        joining = ADDING + added if parts > 1 or joined else 0.0
+        return _longest(pieces, groups, groups, 1.0, programs) + joining
+
+    best, most = spent(tiles, 1), 0
+    for few in range(max(LEAST_STEPS, -(-tiles[0] // MOST_PIECES)), tiles[0]):
+        pieces = tuple(-(-n // -(-n // few)) for n in tiles for _ in range(-(-n // few)))
+        if len(pieces) * groups <= programs:
+            time = spent(pieces, -(-tiles[0] // few))
+            if time < best:
+                best, most = time, few
+    return most
 
 
 def _sizes_together(groups: int, bytes_of_head: int, few: bool) -> Iterator[int]:

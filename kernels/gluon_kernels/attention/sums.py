@@ -92,8 +92,18 @@ def finish(
 ):
     """Bring each 64 x 64 elements, or 64 x LAST in the last columns, back into their order, scale them, and store [heads, length, width]."""
     wait_for_predecessor()
-    tile = gl.program_id(0)
-    head = gl.program_id(1)
+    tile, head = gl.program_id(0), gl.program_id(1)
+    finish_at(tile, head, sums, result, (length, padded, width, scale), (D, LAST), LAYOUT, OUT)
+
+
+@gluon.jit
+def finish_at(
+    tile, head, sums, result, sizes, COLUMNS: gl.constexpr, LAYOUT: gl.constexpr, OUT: gl.constexpr
+):
+    """Finish one tile of a head."""
+    length, padded, width, scale = sizes
+    D: gl.constexpr = COLUMNS[0]
+    LAST: gl.constexpr = COLUMNS[1]
     ACROSS: gl.constexpr = D // 64
     sums += (head * (padded // 64) * ACROSS + tile).to(gl.int64) * 4096
     places = (result, length, width, scale)
@@ -126,28 +136,59 @@ def join_heads(
     """Add up the gradients that parts of the heads of queries have for the keys and values that they share, in order.
 
     The grid has blocks of a head of keys, these heads, and keys and values. `of_keys` and `of_values` are the strides of heads, parts and rows in
-    the parts, those of heads and rows in the results, how many rows have parts, the others having zeros, and the rows and columns of a result.
+    the parts, those of heads and rows in the results, None or four numbers of `launches.Pieces` if the steps of tiles of 128 rows are in parts, too: how many of these a head of queries
+    has, the steps of the first tile, how many less each one behind has, and those of a part at most; then how many rows have parts, the others having zeros, and the rows and columns of a result.
     """
     wait_for_predecessor()
+    block, head = gl.program_id(0), gl.program_id(1)
     if gl.program_id(2) == 0:
-        join(keys, to_keys, of_keys, PARTS, BLOCK)
+        join(block, head, keys, to_keys, of_keys, PARTS, BLOCK)
     else:
-        join(values, to_values, of_values, PARTS, BLOCK)
+        join(block, head, values, to_values, of_values, PARTS, BLOCK)
 
 
 @gluon.jit
-def join(parts, result, sizes, PARTS: gl.constexpr, BLOCK: gl.constexpr):
+def finish_and_join(
+    sums, result, keys, values, to_keys, to_values, counts, sizes, of_keys, of_values, COLUMNS: gl.constexpr,
+    LAYOUT: gl.constexpr, OUT: gl.constexpr, PARTS: gl.constexpr, BLOCK: gl.constexpr,
+):  # fmt: skip
+    """Do what `finish` and `join_heads` do, in one launch.
+
+    `counts` are the tiles that a head of queries has in `finish`, the programs of all of these, and the blocks and heads of the grid of `join_heads`, whose
+    programs come behind. `sizes` are the length, padded length and width of queries, and the scale.
+    """
+    wait_for_predecessor()
+    tiles, finishing, blocks, heads = counts
+    program = gl.program_id(0)
+    if program < finishing:
+        finish_at(program % tiles, program // tiles, sums, result, sizes, COLUMNS, LAYOUT, OUT)
+    else:
+        place = program - finishing
+        block, head = place % blocks, place // blocks
+        if head < heads:
+            join(block, head, keys, to_keys, of_keys, PARTS, BLOCK)
+        else:
+            join(block, head - heads, values, to_values, of_values, PARTS, BLOCK)
+
+
+@gluon.jit
+def join(block, head, parts, result, sizes, PARTS: gl.constexpr, BLOCK: gl.constexpr):
     """Add up the parts of a block of a head."""
-    strides, to, seen, length, width = sizes
+    strides, to, divided, seen, length, width = sizes
     layout: gl.constexpr = gl.portable.blocked_layout([BLOCK], parts.dtype.element_ty)
-    place = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK, layout)
-    head = gl.program_id(1).to(gl.int64)
+    place = block * BLOCK + gl.arange(0, BLOCK, layout)
+    head = gl.to_tensor(head).to(gl.int64)
     row, column = place // width, place % width
     parts += head * strides[0]
     offsets = row.to(gl.int64) * strides[2] + column
     acc = gl.zeros([BLOCK], gl.float32, layout)
     for part in gl.static_range(PARTS):
-        acc += gl.load(parts + part * strides[1] + offsets, mask=row < seen, other=0.0)
+        there = row < seen
+        if divided is not None:
+            many, steps, fewer, most = divided
+            steps = gl.maximum(steps - row // 128 * fewer, 1)
+            there = there & (part % many * most < steps)
+        acc += gl.load(parts + part * strides[1] + offsets, mask=there, other=0.0)
     offsets = row.to(gl.int64) * to[1] + column
     gl.store(result + head * to[0] + offsets, acc, mask=row < length)
 

@@ -291,7 +291,7 @@ def backward_plan(
     if parts > 1:
         tokens, of_keys = k.shape[:2]
         sizes = [
-            ((parts * n, n, of_keys * parts * n), (n, of_keys * n), tokens, tokens, n)
+            ((parts * n, n, of_keys * parts * n), (n, of_keys * n), None, tokens, tokens, n)
             for n in columns[1:]
         ]
         join = join_launch((first.to_k, first.to_v, *(f() for f in joined)), sizes, of_keys, parts)

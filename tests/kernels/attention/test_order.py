@@ -222,6 +222,19 @@ def test_heads_of_a_program_keep_the_processors_busy():
     assert order.heads_of((16, 12, 8, 4), 8, 6, 132, 1 << 20, 1.0)[0] in (1, 2, 3)
 
 
+def test_steps_of_few_tiles_of_keys_are_shared():
+    """By programs that would be idle, until all processors have one or parts are short."""
+    causal = (11, 9, 7, 5, 3, 1)
+    assert order.steps_of_part(causal, 8, 128, 132, False) == 3
+    assert order.steps_of_part((6,) * 6, 8, 64, 132, False) == 3
+    assert order.steps_of_part((8,) * 8, 16, 64, 132, False) == 0  # 128 programs
+    assert order.steps_of_part(causal, 32, 128, 132, False) == 0
+    assert order.steps_of_part((2, 1), 8, 64, 132, False) == 0
+    for groups in range(1, 40):
+        most = order.steps_of_part(causal, groups, 128, 132, groups % 2 == 0)
+        assert most == 0 or sum(-(-n // most) for n in causal) * groups <= 132
+
+
 def test_programs_of_gradients_end_together():
     """A last block of few heads begins with their long tiles: 16 heads of 200 steps are walked by fours, not by threes."""
     for length, heads, width, size, most in (
