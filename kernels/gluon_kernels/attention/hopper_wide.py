@@ -152,10 +152,19 @@ def attention_wide(
     )  # fmt: skip
     sizes = (heads, length, key_length, of_sequence, order, splits)
     q0 = tma_ring(q_desc, 1)
-    q1 = tma_ring(q_desc, 1)
     a = ((q0, keys, values), writers_of(out_desc, COLUMNS), logsums, parts, sinks, sizes, scale)
-    b = ((q1, keys, values), writers_of(out_desc, COLUMNS), logsums, parts, sinks, sizes, scale)
-    if GROUPS == 2:
+    if GROUPS == 1:
+        gl.warp_specialize(
+            [
+                (attend, (a, SETTINGS, FACTS, 0)),
+                (copy_tiles, ((q0,), keys, values, sizes, SETTINGS, (0, COLUMNS[0]))),
+            ],
+            [1],
+            [24],
+        )
+    elif GROUPS == 2:
+        q1 = tma_ring(q_desc, 1)
+        b = ((q1, keys, values), writers_of(out_desc, COLUMNS), logsums, parts, sinks, sizes, scale)
         gl.warp_specialize(
             [
                 (attend, (a, SETTINGS, FACTS, 0)),
@@ -166,6 +175,8 @@ def attention_wide(
             [240, 24],
         )
     else:
+        q1 = tma_ring(q_desc, 1)
+        b = ((q1, keys, values), writers_of(out_desc, COLUMNS), logsums, parts, sinks, sizes, scale)
         q2 = tma_ring(q_desc, 1)
         c = ((q2, keys, values), writers_of(out_desc, COLUMNS), logsums, parts, sinks, sizes, scale)
         gl.warp_specialize(

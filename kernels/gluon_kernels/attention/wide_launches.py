@@ -17,19 +17,19 @@ from gluon_kernels.attention.launches import (
     is_readable,
     readable,
 )
-from gluon_kernels.attention.order import PACKED, order_of
+from gluon_kernels.attention.order import rows_of
 from gluon_kernels.attention.part_launches import parts_for
 from gluon_kernels.dependent import overlapping_tensors
 from gluon_kernels.plans import Launch, allocator, multiprocessors
 
 __all__ = ["forward_plan"]
 
-# By the width, rounded up to 64: the columns of both parts, the keys of a tile, their stages and those of values, the groups of warps, and if these
-# overlap and have queries in registers.
+# By the width, rounded up to 64: the columns of both parts, the keys of a tile, their stages and those of values, and if groups of warps overlap
+# and have queries in registers.
 FORMS: dict[int, tuple[Any, ...]] = {
-    128: ((64, 32), 128, (3, 3), 2, True, True),
-    192: ((128, 64), 64, (2, 2), 2, False, True),
-    256: ((128, 128), 64, (2, 2), 2, False, False),
+    128: ((64, 32), 128, (3, 3), True, True),
+    192: ((128, 64), 64, (2, 2), False, True),
+    256: ((128, 128), 64, (2, 2), False, False),
 }
 
 
@@ -49,12 +49,9 @@ def forward_plan(
     written = empty() if target is None else target
     logsums = empty_logsums() if keep else None
     shared = heads // of_keys
-    parts, keys, *form = FORMS[-(-width // 64) * 64]
-    rows = 64 * form[1]
-    order = PACKED
-    if causal:
-        of_head = 4 * width * depth // shared  # bytes of keys and values
-        order, _ = order_of(length, depth, batch * heads, rows, processors, of_head)
+    parts, keys, stages, *form = FORMS[-(-width // 64) * 64]
+    of_head = 4 * width * depth // shared  # bytes of keys and values
+    rows, order = rows_of(length, depth, batch * heads, sum(parts), causal, processors, of_head)
     count = -(-length // rows) * batch * heads
     divided = None if causal else parts_for(count, depth, rows, sum(parts), processors)
     new_parts = None if divided is None else divided.memory(device)
@@ -71,7 +68,7 @@ def forward_plan(
         (min(count if divided is None else divided.programs, processors),),
         (
             *pairs, descriptor_of(written, 1, 1, 64, min(parts[1], 64)), logsums, stored, sinks, batch * heads, length, depth, heads, order,
-            1 if divided is None else divided.splits, scale * LOG2E, shared, causal, *form, COMPUTED.get(sum(parts), 0),
+            1 if divided is None else divided.splits, scale * LOG2E, shared, causal, stages, rows // 64, *form, COMPUTED.get(sum(parts), 0),
         ),
         (*operands, written, logsums, stored, sinks),
         num_warps=4,

@@ -98,19 +98,55 @@ def test_three_groups_of_warps(monkeypatch):
         {"heads": 2, "length": 150, "width": 64, "causal": True},
         {"heads": 1, "length": 140, "width": 128, "causal": True},
         {"heads": 1, "length": 100, "width": 128, "causal": False, "keys": 600},
+        {"heads": 2, "length": 140, "width": 96, "causal": True},
+        {"heads": 1, "length": 140, "width": 192, "causal": True},
+        {"heads": 1, "length": 100, "width": 256, "causal": False, "keys": 1300},
     ],
 )
 def test_one_group_of_warps(shape, monkeypatch):
-    """Few tiles have 64 rows each, and a processor of their own; the last shape's have parts of the keys."""
-    plans = importlib.import_module("gluon_kernels.attention.launches")
+    """Few tiles have 64 rows each, and a processor of their own; those of the last shape have parts of the keys."""
     arguments = ATTENTION.arguments({"batch": 1, **shape}, "cpu")
     first = launches_of(lambda: ATTENTION.op(**arguments), "sim:sm_90")[0]
-    assert first.kernel.fn.__name__ == "attention_hopper" and 64 in first.arguments[-7:-4]
+    tiles = shape["heads"] * -(-shape["length"] // 64)
+    assert first.grid == (tiles * 4 if shape["width"] == 256 else tiles,)
     for programs in (132, 2):
-        monkeypatch.setattr(plans, "multiprocessors", lambda tensor, programs=programs: programs)
-        monkeypatch.setattr(plans, "rows_of", lambda *arguments: (64, 67))
+        for name in ("launches", "wide_launches"):
+            plans = importlib.import_module(f"gluon_kernels.attention.{name}")
+            monkeypatch.setattr(plans, "multiprocessors", lambda tensor, n=programs: n)
+            monkeypatch.setattr(plans, "rows_of", lambda *arguments: (64, 67))
         ops._plans.forget()
         assert ATTENTION.check({"batch": 1, **shape}, "cpu") is None
+
+
+@pytest.mark.gluon_schedules(2, checks=True)
+@pytest.mark.parametrize(
+    "shape, most",
+    [
+        ({"heads": 2, "length": 390, "width": 64, "causal": True}, 2),
+        ({"heads": 1, "length": 270, "width": 128, "causal": True}, 2),
+        ({"heads": 1, "length": 400, "width": 64, "causal": False, "keys": 200}, 3),
+        ({"heads": 2, "heads of keys": 1, "length": 270, "width": 96, "causal": True}, 3),
+    ],
+)
+def test_steps_of_few_tiles_of_keys_are_in_parts(shape, most, monkeypatch):
+    """Programs share the steps of a tile of keys where tiles are few, and their gradients are added up later."""
+    plans = importlib.import_module("gluon_kernels.attention.launches")
+    monkeypatch.setattr(plans, "steps_of_part", lambda *arguments: most)
+    arguments = GRADIENTS.arguments({"batch": 1, **shape}, "cpu")
+    launches = launches_of(lambda: GRADIENTS.op(**arguments), "sim:sm_90")
+    grids = [x.grid for x in launches if x.kernel.fn.__name__ == "gradients_atomic"]
+    tiles = plans._steps_of_tiles(
+        shape["length"],
+        min(shape.get("keys", shape["length"]), shape["length"]),
+        plans.width_of(shape["width"]),
+        shape["causal"],
+    )
+    assert grids == [(shape["heads"] * sum(-(-steps // most) for steps in tiles),)]
+    assert launches[-1].kernel.fn.__name__ == "finish_and_join"
+    for programs in (132, 2):
+        monkeypatch.setattr(plans, "multiprocessors", lambda tensor, programs=programs: programs)
+        ops._gradient_plans.forget()
+        assert GRADIENTS.check({"batch": 1, **shape}, "cpu") is None
 
 
 @pytest.mark.parametrize(
@@ -389,7 +425,7 @@ TARGETS = [("sim:sm_90", n) for n in range(len(FORMS))]
 TARGETS += [("sim:sm_80", 1), ("sim:gfx942", 1), ("sim:gfx942", 2), ("sim:sm_100", 2)]
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("target, number", TARGETS)
 def test_windows_caps_and_widths(target, number, monkeypatch):
     monkeypatch.setenv("GLUON_TARGET", target)
