@@ -44,12 +44,12 @@ def pass_turn(turns, nth, numbers):
 
 
 @gluon.jit
-def take_turn(turns, nth):
-    """Wait for the numbers of the program's n-th tile."""
+def take_turn(turns, nth, warps: gl.constexpr = 4):
+    """Wait for the numbers of the program's n-th tile; so many `warps` take them."""
     fields, written, _ = turns
     FIELDS: gl.constexpr = fields.shape[0] // 2
     slot = nth % 2
-    one: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    one: gl.constexpr = gl.BlockedLayout([1], [32], [warps], [0])
     mbarrier.wait(written.index(slot), nth // 2 % 2)
     numbers = ()
     for i in gl.static_range(FIELDS):

@@ -36,31 +36,45 @@ from gluon_kernels.dependent import wait_for_predecessor
 
 
 @gluon.jit
+def pass_work(turns, round, count, lists, packed, heads, SETTINGS: gl.constexpr):
+    """Find the work of a round and pass it; behind the last one that is a head past all others."""
+    if round < count:
+        work = work_at(round, lists, packed, heads, SETTINGS)
+        pass_turn(turns, round, work)
+    else:
+        pass_turn(turns, round, (heads, 0, 0, 0, 0, 0, 0, 0, 1))
+
+
+@gluon.jit
 def copy_tiles(
     rings, turns, lists, heads, SHARED: gl.constexpr, MORE_VALUES: gl.constexpr, SETTINGS: gl.constexpr
 ):  # fmt: skip
     """Copy the queries of each tile, and keys and values from the last ones on; values have a second part from MORE_VALUES on."""
     BLOCKS: gl.constexpr = SETTINGS[0]
+    STAGES: gl.constexpr = SETTINGS[10]
     queries, keys, values = rings
     packed = sequences(lists, 1, SETTINGS)
     position = keys.producer()
     query = queries[0].producer()
     count = rounds(packed, heads)
+    pass_work(turns, 0, count, lists, packed, heads, SETTINGS)
     for round in range(count):
-        work = work_at(round, lists, packed, heads, SETTINGS)
-        head, first, row, end, first_key, length, shift, start, stop = work
-        pass_turn(turns, round, (head, first, row, end, length, shift, start, stop))
+        head, first, row, _, first_key, _, _, start, stop = take_turn(turns, round, 1)
         if head < heads:
             for i in gl.static_range(len(queries)):
                 fetch_rows(queries[i], query, first + row + i * 64, head, SETTINGS[4])
             query = query.next()
-            for j in range(start, stop):
+        # The next work is found while the first tiles are on their way, which fill the rings.
+        for some in gl.static_range(2):
+            begin = start + STAGES * some
+            last = gl.minimum(begin + STAGES, stop) if some == 0 else stop
+            for j in range(begin, gl.where(head < heads, last, begin)):
                 key = first_key + (stop - 1 - (j - start)) * BLOCKS[1]
                 fetch_rows(keys, position, key, head // SHARED, SETTINGS[4])
                 fetch_rows(values, position, key, head // SHARED, MORE_VALUES)
                 position = position.next()
-    # No work is left: a head past the last one.
-    pass_turn(turns, count, (heads, 0, 0, 0, 0, 0, 0, 1))
+            if some == 0:
+                pass_work(turns, round + 1, count, lists, packed, heads, SETTINGS)
 
 
 @gluon.jit
@@ -129,7 +143,7 @@ def attend(rings, turns, outputs, heads, scale, part: gl.constexpr, SETTINGS: gl
     position, value = keys.consumer(), values.consumer()
     query = queries.consumer()
     nth = 0
-    head, first, row, end, length, shift, start, stop = take_turn(turns, nth)
+    head, first, row, end, _, length, shift, start, stop = take_turn(turns, nth)
     while head < heads:
         row += part * ROWS
         low = row + shift
@@ -167,7 +181,7 @@ def attend(rings, turns, outputs, heads, scale, part: gl.constexpr, SETTINGS: gl
                 store_rows(out, results[i], i * COLUMNS[0], (line, end, head), heads, width)
         end_turn(turns, nth)
         nth += 1
-        head, first, row, end, length, shift, start, stop = take_turn(turns, nth)
+        head, first, row, end, _, length, shift, start, stop = take_turn(turns, nth)
     for i in gl.static_range(len(COLUMNS)):
         writers[i].close()
 
@@ -207,7 +221,7 @@ def attention_varlen(
     )
     IN_REGISTERS: gl.constexpr = in_registers(COLUMNS, MORE)
     SETTINGS: gl.constexpr = (
-        (BLOCK_M, BLOCK_N), WINDOW, CAPPED, MOST, MORE, ORDER, POSITIVE and not CAPPED, IN_REGISTERS, COLUMNS, COMPUTED,
+        (BLOCK_M, BLOCK_N), WINDOW, CAPPED, MOST, MORE, ORDER, POSITIVE and not CAPPED, IN_REGISTERS, COLUMNS, COMPUTED, STAGES,
     )  # fmt: skip
     wait_for_predecessor()
     GROUPS: gl.constexpr = BLOCK_M // 64
@@ -215,7 +229,7 @@ def attention_varlen(
     q1 = tma_ring(q_desc, 1)
     keys = tma_ring(k_desc, STAGES, consumers=GROUPS)
     values = tma_ring(v_desc, STAGES, consumers=GROUPS)
-    turns = turns_of(GROUPS, 8)
+    turns = turns_of(GROUPS, 9)
     lists = (of_queries, of_keys, count)
     scales = (scale, cap)
     outs = (out, logsums, sinks, width)

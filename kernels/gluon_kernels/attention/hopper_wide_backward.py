@@ -91,7 +91,7 @@ def steps_of(start, stop, SETTINGS: gl.constexpr):
 def walk_queries(rings, copied, turns, counter, lists, deal, SETTINGS: gl.constexpr):
     """Find the program's tiles of keys; copy these, their values, and the queries that it walks over, of each head.
 
-    `copied` are the descriptors of both parts of queries, and of the statistics; these come from the kernel before, which the first tile does not wait for.
+    `copied` are the descriptors of both parts of queries, and of the statistics; these come from the kernel before, which the first tile does not wait for; a later kernel needs not wait.
     """
     own, queries, results = rings
     left, right, known = (
@@ -130,7 +130,8 @@ def walk_queries(rings, copied, turns, counter, lists, deal, SETTINGS: gl.conste
                 line, its_head = copied_from(first, row, sequence, head, heads, SETTINGS)
                 fetch_own(own, mine, line, its_head, COLUMNS, pending)
                 pending = False
-                wait_for_predecessor()
+                if not SETTINGS[8]:
+                    wait_for_predecessor()
                 known.fetch(query, [[begin + 2 * i * STEP]])
                 query = query.next()
                 result = result.next()
@@ -138,7 +139,8 @@ def walk_queries(rings, copied, turns, counter, lists, deal, SETTINGS: gl.conste
                 of += gl.where(last_step, 1, 0)
                 i = gl.where(last_step, start, i + 1)
             mine = mine.next()
-        wait_for_predecessor()
+        if not SETTINGS[8]:
+            wait_for_predecessor()
         number = next_turn(counter)  # not before: another program may be free earlier
     pass_turn(turns, nth, (heads, 0, 0, 0, 0, 0, 0))
 
@@ -271,13 +273,15 @@ def gradients_of(
 def wide_key_gradients(
     q_desc, k_desc, v_desc, grad_desc, to_keys, to_values, statistics, counter, tiles, heads, together, rows, of_queries, of_keys,
     count, scale, log_scale, cap, length, depth, width, SHARED: gl.constexpr, WINDOW: gl.constexpr, CAPPED: gl.constexpr,
-    MOST: gl.constexpr, APART: gl.constexpr,
+    MOST: gl.constexpr, APART: gl.constexpr, LATER: gl.constexpr,
 ):  # fmt: skip
     """Store the gradients of keys and values, [tokens, heads, depth] and [tokens, heads, width]; [sequences, heads, length, ...] where `length` is not 0.
 
     The programs, as many as run at once, take all tiles in turn: so many `tiles` of each of the `heads`, those of some heads `together`; `counter` is 0.
     Operands are those of `varlen_key_gradients`, their descriptors pairs: of 128 columns of queries and keys and of the 64 or 128 behind, and of two parts of
     values and of the gradients of results. Where heads are APART, each in a row, descriptors have the rows of a sequence and the heads of all.
+
+    Of this kernel and that of queries, the one that is LATER is launched with `launch_pdl` behind the other, and fills the processors that the last programs of that one leave idle.
     """
     SIZE: gl.constexpr = k_desc[0].block_type.shape[0]
     STEP: gl.constexpr = q_desc[0].block_type.shape[0]
@@ -287,7 +291,17 @@ def wide_key_gradients(
     )
     gl.static_assert(SIZE == 64 and STEP == 64, "64 keys and queries")
     REVERSED: gl.constexpr = (WINDOW[1], WINDOW[0])
-    SETTINGS: gl.constexpr = ((SIZE, STEP), REVERSED, CAPPED, MOST, True, SHARED, COLUMNS, APART)
+    SETTINGS: gl.constexpr = (
+        (SIZE, STEP),
+        REVERSED,
+        CAPPED,
+        MOST,
+        True,
+        SHARED,
+        COLUMNS,
+        APART,
+        LATER,
+    )
     SLOTS: gl.constexpr = slots_of_queries(COLUMNS)
     copied = (q_desc[0], q_desc[1], statistics)
     rings = (
@@ -318,6 +332,8 @@ def wide_key_gradients(
         [4, 1],
         [240, 24],
     )
+    if LATER:
+        end_behind_predecessor()
 
 
 @gluon.constexpr_function
@@ -450,12 +466,9 @@ def query_gradients_of_half(
 def wide_query_gradients(
     q_desc, k_desc, v_desc, grad_desc, to_queries, statistics, rows, of_queries, of_keys, count, scale, log_scale, cap,
     length, depth, SHARED: gl.constexpr, WINDOW: gl.constexpr, CAPPED: gl.constexpr, MOST: gl.constexpr,
-    APART: gl.constexpr,
+    APART: gl.constexpr, LATER: gl.constexpr,
 ):  # fmt: skip
-    """Store the gradients of queries, [tokens, heads, depth] or [sequences, heads, length, depth]; operands are those of `wide_key_gradients`, `statistics` a pointer.
-
-    Launched behind that kernel, it fills the processors that the last programs of that one leave idle.
-    """
+    """Store the gradients of queries, [tokens, heads, depth] or [sequences, heads, length, depth]; operands are those of `wide_key_gradients`, `statistics` a pointer."""
     SIZE: gl.constexpr = q_desc[0].block_type.shape[0]
     STEP: gl.constexpr = k_desc[0].block_type.shape[0]
     COLUMNS: gl.constexpr = (
@@ -472,6 +485,8 @@ def wide_query_gradients(
         tma_ring(k_desc, SLOTS[0], consumers=2),
         tma_ring(v_desc, SLOTS[1], consumers=2),
     )
+    if not LATER:
+        wait_for_predecessor()
     known = (statistics, rows, length, depth)
     lists = (of_queries, of_keys, count)
     scales = (scale, (log_scale, cap))
@@ -484,4 +499,5 @@ def wide_query_gradients(
         [4, 1],
         [240, 24],
     )
-    end_behind_predecessor()
+    if LATER:
+        end_behind_predecessor()

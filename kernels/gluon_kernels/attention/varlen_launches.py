@@ -38,6 +38,7 @@ __all__ = ["backward_plan", "differentiates", "forward_plan"]
 
 Plan = Callable[..., Any]
 LONG = 768  # tokens of a sequence on average, from which on tiles of 192 rows pay
+NARROW = 320  # keys around a query that a window lets it see, up to which small tiles pay
 FULL = 2  # programs of a processor, of the gradients, that leave it idle for a short time
 SEQUENCES = 256  # of one launch: each thread of a producer holds 8 of them
 
@@ -78,6 +79,18 @@ def _parts(lists: tuple[Tensor, ...], count: int) -> list[tuple[Tensor, ...]]:
     return [tuple(x[first : first + many + 1] for x in lists) for first, many in _slices(count)]
 
 
+def _tile_of(wide: int, narrow: int, tokens: int, count: int, mask: Mask) -> tuple[int, int]:
+    """Return the queries and keys of a tile."""
+    # Three groups of warps have registers for sums of 64 columns; short sequences would leave many of their rows empty.
+    rows = 192 if wide == 64 and tokens >= LONG * count else 128
+    if narrow > 128:
+        return rows, 64
+    if wide == 64 and mask.left is not None and mask.right is not None:
+        if mask.left + mask.right <= NARROW:
+            return 128, 64  # fewer of the keys that a tile covers are seen by no row
+    return rows, 128
+
+
 def forward_plan(
     q: Tensor, k: Tensor, v: Tensor, sinks: Optional[Tensor], of_queries: Tensor, of_keys: Tensor, mask: Mask,
     scale: float, keep: bool, out: Optional[Tensor],
@@ -100,9 +113,7 @@ def forward_plan(
 
     tensors = (readable(q), readable(k), readable(v))
     written, logsums = new(out), empty_logsums() if keep else None
-    # Three groups of warps have registers for sums of 64 columns; short sequences would leave many of their rows empty.
-    rows = 192 if wide == 64 and tokens >= LONG * (of_queries.shape[0] - 1) else 128
-    keys = 128 if narrow <= 128 else 64
+    rows, keys = _tile_of(wide, narrow, tokens, of_queries.shape[0] - 1, mask)
 
     together = max(depth, width) <= 96 and min(depth, width) > 64
 
@@ -445,26 +456,40 @@ def _wide_steps(tensors: Tensors, settings: Settings) -> list[Step]:
             tuple(descriptor_of(x, many, 1, part) for part in parts) for x, many, parts in sizes
         )
 
+    programs = tokens // 128 + count, heads
+    # The last round of the queries' programs, if not full, leaves processors to those of keys, which take tiles in turn.
+    queries_first = programs[0] * programs[1] > processors
+    options = _overlap(tensors), {"launch_pdl": True}  # of the first kernel and the second one
     key_gradients = _step(
         tensors,
         hopper_wide_backward.wide_key_gradients,
         (min(tiles[0] * tiles[1], processors),),
         (
             *described(64, 64), to_k, to_v, descriptor_of(statistics, 2 * step), counter, *tiles, *numbers,
-            lengths[1], to_k.shape[-1], to_v.shape[-1], *constants,
+            lengths[1], to_k.shape[-1], to_v.shape[-1], *constants, queries_first,
         ),
         "q k v grad to_k to_v statistics counter of_queries of_keys",
-        **_overlap(tensors),
+        **options[queries_first],
     )  # fmt: skip
     query_gradients = _step(
         tensors,
         hopper_wide_backward.wide_query_gradients,
-        (tokens // 128 + count, heads),
-        (*described(128, 64), to_q, statistics, *numbers, lengths[0], to_q.shape[-1], *constants),
+        programs,
+        (
+            *described(128, 64),
+            to_q,
+            statistics,
+            *numbers,
+            lengths[0],
+            to_q.shape[-1],
+            *constants,
+            not queries_first,
+        ),
         "q k v grad to_q statistics of_queries of_keys",
-        launch_pdl=True,
+        **options[not queries_first],
     )
-    return [_prepare(tensors, settings, step), key_gradients, query_gradients]
+    both = (query_gradients, key_gradients) if queries_first else (key_gradients, query_gradients)
+    return [_prepare(tensors, settings, step), *both]
 
 
 def _repeatable_steps(tensors: Tensors, settings: Settings) -> list[Step]:

@@ -112,6 +112,24 @@ def test_programs_take_tiles_of_keys_in_turn(shape, monkeypatch):
     assert VARLEN_GRADIENTS.check(shape, "cpu") is None
 
 
+@pytest.mark.gluon_schedules(3, checks=True)
+@pytest.mark.parametrize(
+    "shape, keys",
+    [
+        ({"lengths": (300, 0, 50), "heads": 2, "width": 64, "causal": True, "window": (90, 0)}, 64),
+        ({"lengths": (150, 0, 270), "heads": 1, "width": 128, "causal": False}, 128),
+    ],
+)
+def test_the_next_tile_of_queries_is_known_ahead(shape, keys, monkeypatch):
+    """Two programs take several tiles each, of one to five tiles of keys; windows of few keys have small ones."""
+    monkeypatch.setattr(varlen_launches, "multiprocessors", lambda tensor: 2)
+    arguments = VARLEN.arguments(shape, "cpu")
+    (launch,) = launches_of(lambda: VARLEN.op(**arguments), "sim:sm_90")
+    assert launch.grid == (2,)
+    assert launch.arguments[1][0].block_shape[0] == keys
+    assert VARLEN.check(shape, "cpu") is None
+
+
 @pytest.mark.parametrize("window, loops", [((190, 0), 3), ((189, 0), 2), ((60, 200), 2)])
 def test_borders_of_windows(window, loops):
     """Steps that one border crosses have a loop of their own where none is crossed by both, nor by the end of the keys that a far border crosses."""
