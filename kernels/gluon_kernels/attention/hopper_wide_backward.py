@@ -281,7 +281,7 @@ def wide_key_gradients(
     Operands are those of `varlen_key_gradients`, their descriptors pairs: of 128 columns of queries and keys and of the 64 or 128 behind, and of two parts of
     values and of the gradients of results. Where heads are APART, each in a row, descriptors have the rows of a sequence and the heads of all.
 
-    Of this kernel and that of queries, the one that is LATER is launched with `launch_pdl` behind the other, and fills the processors that the last programs of that one leave idle.
+    One of this kernel and that of queries is LATER: launched with `launch_pdl` behind the other, it fills the processors that the last programs of that one leave idle.
     """
     SIZE: gl.constexpr = k_desc[0].block_type.shape[0]
     STEP: gl.constexpr = q_desc[0].block_type.shape[0]

@@ -223,7 +223,7 @@ def test_mistakes_are_named_before_a_launch():
 
 
 def test_launches_overlap_those_before_where_keys_are_few(monkeypatch):
-    """Where half of the L2 cache holds them: programs that begin early leave processors unequal shares."""
+    """Programs that begin early leave processors unequal shares; launches overlap if half of the L2 cache holds the keys."""
     tensors = inputs([40, 20])
     for most in (None, 1000):
         if most is not None:

@@ -223,7 +223,7 @@ def test_heads_of_a_program_keep_the_processors_busy():
 
 
 def test_steps_of_few_tiles_of_keys_are_shared():
-    """By programs that would be idle, until all processors have one or parts are short."""
+    """Programs that would be idle take some, until all processors have one or parts are short."""
     causal = (11, 9, 7, 5, 3, 1)
     assert order.steps_of_part(causal, 8, 128, 132, False) == 3
     assert order.steps_of_part((6,) * 6, 8, 64, 132, False) == 3
