@@ -44,6 +44,7 @@ class _Load:
     Attributes:
         call: the load. statement: the one of the loop's body with it.
         words: registers of a thread for its result. narrow: each instruction loads less than one.
+        is_vector: it has one dimension at most.
         name: of the result of the next step.
     """
 
@@ -51,6 +52,7 @@ class _Load:
     statement: ast.stmt
     words: int
     narrow: bool
+    is_vector: bool
     name: str = ""
 
     @property
@@ -156,6 +158,8 @@ class _Reader(LoopReader):
         if not products or any(map(self._writes, calls)):
             return None
         loads = [load for s in node.body for load in self._loads(s, threads)]
+        if any(map(_is_under_way, calls)) and not all(load.is_vector for load in loads):
+            return None  # ptxas would wait after each `wgmma` among so many loads
         results = {id(load.call): self._follow(load, loads, node) for load in loads}
         loop = _Loop(node, [])
         for load in loads:
@@ -196,18 +200,15 @@ class _Reader(LoopReader):
             sizes = {_words(value, threads, run) for value in values}
             if values and volatile is None and not any(w.arg is None for w in node.keywords):
                 narrow = all(run * _bits(value) < _WORD and value.type.dims for value in values)
-                yield _Load(node, statement, max(sizes), narrow)
+                flat = all(len(getattr(value.type, "dims", ())) < 2 for value in values)
+                yield _Load(node, statement, max(sizes), narrow, flat)
 
     def _multiplies(self, call: ast.Call) -> bool:
         name = str(getattr(self.called(call), "__name__", ""))
         return self.called(call) is portable.mma or bool(_PRODUCTS.search(name))
 
     def _writes(self, call: ast.Call) -> bool:
-        """Return True for a call that may change global memory, or is under way when it returns."""
-        words = {word.arg: word.value for word in call.keywords}
-        started = words.get("is_async")
-        if isinstance(started, ast.Constant) and started.value is True:
-            return True  # ptxas would wait after each `wgmma` among so many loads
+        """Return True for a call that may change global memory."""
         called = self.called(call)
         if called is None:
             function = call.func
@@ -326,6 +327,12 @@ class _Reader(LoopReader):
             if statement in loop.ahead:
                 assigned |= stores(statement)
         return carried
+
+
+def _is_under_way(call: ast.Call) -> bool:
+    """Return True for a product that is under way when it returns."""
+    started = next((word.value for word in call.keywords if word.arg == "is_async"), None)
+    return isinstance(started, ast.Constant) and started.value is True
 
 
 def _words(value: Any, threads: int, together: int) -> int:

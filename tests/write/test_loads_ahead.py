@@ -82,6 +82,23 @@ def handed_on(a, b, c, K, B: gl.constexpr, BK: gl.constexpr):
     gl.store(c + rows[:, None] * B + rows[None, :], acc)
 
 
+@gluon.jit(layouts="auto")
+def shifted(q, keys, values, shifts, factors, out, count, B: gl.constexpr):
+    """Two products of tiles that are copied ahead; each step has shifts and factors of its columns."""
+    rows = gl.arange(0, B)
+    tile = rows[:, None] * B + rows[None, :]
+    x = gl.load(q + tile)
+    acc = gl.zeros([B, B], gl.float32)
+    for step in range(count):
+        key = gl.load(keys + step * B * B + tile)
+        shift = gl.load(shifts + step * B + rows)
+        score = gl.portable.mma(x, key, gl.zeros([B, B], gl.float32)) - shift[None, :]
+        factor = gl.load(factors + step * B + rows)
+        value = gl.load(values + step * B * B + tile)
+        acc = gl.portable.mma((score * factor[None, :]).to(gl.float16), value, acc)
+    gl.store(out + tile, acc)
+
+
 def loop_of(kernel, signature, **constants):
     """Return the loop of a compiled kernel, which a load within feeds or not."""
     asked = gluon.compile(kernel, target="sm_90", signature=signature, constexprs=constants)
@@ -201,4 +218,26 @@ def test_large_pages_are_copied_ahead():
     loop = loop_of(through_steps, signature, B=64, BK=64)
     assert loop.count("ttg.async_copy_global_to_local") == 2 and "f16>" not in "".join(
         line for line in loop.splitlines() if "tt.load" in line
+    )
+
+
+@pytest.mark.sampled(1)
+def test_vectors_run_ahead_of_products_under_way(chosen_sources):
+    """Loads of whole tiles would end that: ptxas waited after each of them."""
+    rng = np.random.default_rng(0)
+    count, B = 3, 64
+    q, keys, values = (rng.standard_normal((n, B)).astype(np.float16) for n in (B, 192, 192))
+    shifts, factors = (rng.standard_normal((count, B)).astype(np.float32) for _ in range(2))
+    out = np.zeros((B, B), np.float32)
+    shifted[(1,)](q, keys, values, shifts, factors, out, count, B, target="sim:hopper")
+    wanted = np.zeros((B, B), np.float32)
+    for step in range(count):
+        key, value = (x[step * B :][:B].astype(np.float32) for x in (keys, values))
+        score = (q.astype(np.float32) @ key - shifts[step]) * factors[step]
+        wanted += score.astype(np.float16).astype(np.float32) @ value
+    assert np.abs(out - wanted).max() < 1e-2 * np.abs(wanted).max()
+    text = chosen_sources[0]
+    assert "is_async=True" in text and "shift_ahead = gl.load" in text
+    assert text.index("factor_ahead = gl.load", text.index("for step")) < text.index(
+        "warpgroup_mma(", text.index("for step")
     )
