@@ -29,7 +29,7 @@ from typing import Any, Optional, Sequence
 
 from gluon_core import language, portable
 from gluon_write.axes import Axes
-from gluon_write.form import changed_copy, edited, free_name, one_line
+from gluon_write.form import bounds_of, changed_copy, edited, free_name, one_line
 from gluon_write.index_forms import IndexForms, NoIndex, Range
 from gluon_write.loops import argument, operands_of, reads, stores, viewed
 from gluon_write.polynomials import Monomial, Polynomial
@@ -41,6 +41,7 @@ __all__ = ["strided"]
 _ENDLESS = "2147483647"
 _MOST_RANK = 5
 _ALIGNED = 16  # bytes: places along a row are multiples
+_APART = 8  # elements, which are so many bytes
 _HINTS = ("cache_modifier", "eviction_policy")
 _CACHED = ("", ".ca", ".cg", ".cs", ".wb")  # hints that leave the order of accesses as it is
 _BITS = (16,)  # of elements that units read from shared memory
@@ -55,6 +56,7 @@ class _Tile:
     Attributes:
         base: the parameter that points to the tensor. extents, strides, block: of the descriptor.
         place: coordinates. flipped: the tile's first dimension is the contiguous one.
+        guarded: the extent of each dimension along which the tile is moved where there may be no element; None of others.
     """
 
     base: str
@@ -63,11 +65,17 @@ class _Tile:
     block: tuple[int, int]
     place: tuple[str, ...]
     flipped: bool
+    guarded: tuple[Optional[str], ...] = ()
 
     @property
     def descriptor(self) -> tuple[Any, ...]:
         """Return what makes the descriptor."""
         return (self.base, self.extents, self.strides, self.block)
+
+
+def _is_some(extent: str) -> bool:
+    """Return True for an extent that is surely not 0."""
+    return extent.isdigit() and int(extent) > 0
 
 
 def strided(fn: Any, drawn: Sketch) -> Any:
@@ -116,20 +124,29 @@ class _Reader(IndexForms):
                         raise
         taken = {*re.findall(r"\w+", self.source), *self.scope}
         names: dict[Any, str] = {}
+        behind: dict[str, str] = {}
         for node, tile in tiles.items():
             if tile.descriptor not in names:
                 word = re.sub("_(ptr|desc|tiles)$", "", tile.base)
                 names[tile.descriptor] = free_name(f"{word}_tiles", taken)
-            edits.append((node, self._access(node, tile, names[tile.descriptor])))
+            for extent in tile.guarded:
+                if extent is not None and extent not in behind:
+                    word = extent if extent.isidentifier() else tile.base
+                    behind[extent] = free_name(f"behind_{word}", taken)
+            edits.append((node, self._access(node, tile, names[tile.descriptor], behind)))
         text = edited(self.source, edits)
         lines = text.splitlines()
         body = self.tree.body
         is_text = isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant)
         first = body[1 if is_text and len(body) > 1 else 0]
         indent = " " * first.col_offset
-        lines[first.lineno - 1 : first.lineno - 1] = [
-            f"{indent}{name} = {self._maker(parts)}" for parts, name in names.items()
-        ]
+        made = [f"{name} = {self._maker(parts)}" for parts, name in names.items()]
+        if behind:
+            made.append(
+                "# Of a tensor without elements, whose descriptor has one, a tile begins behind it."
+            )
+            made += [f"{n} = {_APART} * (1 - min(max({e}, 0), 1))" for e, n in behind.items()]
+        lines[first.lineno - 1 : first.lineno - 1] = [f"{indent}{line}" for line in made]
         return without_unread("\n".join(lines) + "\n", self.scope)
 
     def _written(self) -> set[str]:
@@ -174,12 +191,15 @@ class _Reader(IndexForms):
     # -- the text -----------------------------------------------------------------------------------
 
     def _maker(self, parts: tuple[Any, ...]) -> str:
-        base, *lists = parts
-        listed = ", ".join(f"[{', '.join(map(str, one))}]" for one in lists)
+        base, extents, *lists = parts
+        most = [one if _is_some(one) else f"max({one}, 1)" for one in extents]
+        listed = ", ".join(f"[{', '.join(map(str, one))}]" for one in (most, *lists))
         return f"{self.space}.portable.descriptor({base}, {listed})"
 
-    def _access(self, node: ast.Call, tile: _Tile, name: str) -> str:
-        place = f"[{', '.join(tile.place)}]"
+    def _access(self, node: ast.Call, tile: _Tile, name: str, behind: dict[str, str]) -> str:
+        ends = [behind.get(extent or "") for extent in tile.guarded]
+        moved = [f"{one} + {end}" if end else one for one, end in zip(tile.place, ends)]
+        place = f"[{', '.join(moved)}]"
         if self.called(node) is language.load:
             return f"{self.space}.portable.load({name}, {place}){'.T' if tile.flipped else ''}"
         value = argument(node, 1, "value")
@@ -361,6 +381,7 @@ class _Reader(IndexForms):
         place = [self.shortened(one, use) for one in begin]
         if not all(self.is_known(one, use, positive=True) for one in place):
             raise NoIndex
+        guarded = [None if self._is_asked(node, extents[a]) else extents[a] for a in (outer, inner)]
         return _Tile(
             base,
             (*[_ENDLESS] * len(batch), extents[outer], extents[inner]),
@@ -368,7 +389,23 @@ class _Reader(IndexForms):
             (ranges[outer].size, ranges[inner].size),
             tuple(one.text() for one in place),
             inner == 0,
+            (*[None] * len(batch), *guarded),
         )
+
+    def _is_asked(self, node: ast.Call, extent: str) -> bool:
+        """Return True if an access is not executed where an extent is 0: its loop ends there."""
+        if _is_some(extent):
+            return True
+        for loop in ast.walk(self.tree):
+            if not isinstance(loop, ast.For) or node not in ast.walk(loop):
+                continue
+            if not isinstance(loop.iter, ast.Call) or ast.unparse(loop.iter.func) != "range":
+                continue
+            begin, end, _ = bounds_of([self.text_of(arg) for arg in loop.iter.args])
+            counted = rf"{self.space}\.cdiv\({re.escape(extent)}, \w+\)"
+            if begin == "0" and (end == extent or re.fullmatch(counted, end)):
+                return True
+        return False
 
     def _directions(self, rest: Polynomial) -> tuple[dict[int, Range], dict[int, Polynomial]]:
         """Return the range of each dimension, and the distance of its neighbours in memory."""

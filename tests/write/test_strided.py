@@ -33,7 +33,7 @@ def product(a, b, c, M, N, K, stride, ends, BM: gl.constexpr, BN: gl.constexpr, 
         a_pointers += BK
         b_pointers += BK * N
     inside = {inside}
-    gl.store(c + (place * BM + gl.arange(0, BM))[:, None] * N + columns[None, :], acc, mask=inside)
+    gl.store(c + (place * BM + gl.arange(0, BM))[:, None] * N + columns[None, :], acc.to(c.dtype.element_ty), mask=inside)
 """
 FORM = {
     "rows": "(place * BM + gl.arange(0, BM)) % M", "columns": "(columns % N)",
@@ -43,7 +43,7 @@ FORM = {
 M, N, K = 150, 80, 80
 
 
-def launched(folder, target="sim:hopper", **changes):
+def launched(folder, target="sim:hopper", height=M, depth=K, dtype=np.float32, **changes):
     """Return the product of a form of the kernel, and the operands."""
     path = folder / "strided.py"
     path.write_text(HEAD + PRODUCT.format(**{**FORM, **changes}))
@@ -52,11 +52,24 @@ def launched(folder, target="sim:hopper", **changes):
     spec.loader.exec_module(module)
     rng = np.random.default_rng(0)
     a, b = (rng.standard_normal(shape).astype(np.float16) for shape in ((M, K), (K, N)))
-    c = np.full((256, N), 7, np.float32)
+    c = np.full((256, N), 7, dtype)
     ends = np.array([K - 8], np.int32)
     with preferred_form("specialized"):
         module.product[(2, 1)](
-            a, b, c, M, N, K, K, ends, 128, 128, 64, num_warps=8, num_stages=4, target=target
+            a,
+            b,
+            c,
+            height,
+            N,
+            depth,
+            K,
+            ends,
+            128,
+            128,
+            64,
+            num_warps=8,
+            num_stages=4,
+            target=target,
         )
     return c, a.astype(np.float32), b.astype(np.float32)
 
@@ -67,9 +80,29 @@ def test_rows_modulo_their_number_end_with_the_tensor(target, tmp_path, chosen_s
     c, a, b = launched(tmp_path, target)
     assert np.allclose(c[:M], a @ b, atol=1e-2) and (c[M:] == 7).all()
     text = " ".join(chosen_sources[0].split()).replace("( ", "(")
-    assert "descriptor(a, [M, K], [stride, 1], [128, 64]" in text
-    assert "descriptor(b, [K, N], [N, 1], [64, 128]" in text
+    assert "descriptor(a, [max(M, 1), max(K, 1)], [stride, 1], [128, 64]" in text
+    assert "descriptor(b, [max(K, 1), max(N, 1)], [N, 1], [64, 128]" in text
     assert "gl.load(" not in text and "% M" not in text
+
+
+MASKED = {
+    "rows": "place * BM + gl.arange(0, BM)",
+    "mask": "(depth[None, :] < K - k * BK) & (rows < M)[:, None]",
+}
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("height, depth", [(0, K), (M, 0)])
+def test_a_tensor_without_elements_is_neither_read_nor_written(
+    height, depth, tmp_path, chosen_sources
+):
+    """A descriptor has no extent of 0; with one of 1 alone, stores would write a row that the mask excludes."""
+    c, _, _ = launched(tmp_path, height=height, depth=depth, dtype=np.float16, **MASKED)
+    written = max(height, 0)
+    assert (c[:written, :N] == 0).all() and (c[written:] == 7).all()
+    for made in ("(a, [max(M, 1), max(K, 1)]", "(c, [max(M, 1), max(N, 1)]"):
+        assert f"descriptor{made}" in chosen_sources[0]
+    assert "k * 64 + behind" not in chosen_sources[0]  # the loop ends there
 
 
 STORED = "(place * BM + gl.arange(0, BM) < {})[:, None] & (columns < {})[None, :]"
@@ -147,7 +180,7 @@ def test_rows_end_with_the_matrix_of_a_batch(chosen_sources):
     wanted = a.astype(np.float32) @ b.astype(np.float32).transpose(0, 2, 1)
     assert np.allclose(c, wanted, atol=1e-2)
     text = " ".join(chosen_sources[0].split()).replace("( ", "(")
-    assert "descriptor(a, [2147483647, M, K], [K * M, K, 1], [128, 64])" in text
+    assert "descriptor(a, [2147483647, max(M, 1), max(K, 1)], [K * M, K, 1], [128, 64])" in text
     assert "[[matrix, " in text
 
 
@@ -202,5 +235,7 @@ def test_attention_by_pointers_on_tcgen05(chosen_sources):
     wanted = weight / weight.sum(-1, keepdims=True) @ z
     assert np.allclose(out.transpose(1, 0, 2), wanted, atol=5e-3)
     text = " ".join(chosen_sources[0].split()).replace("( ", "(")
-    assert "descriptor(k, [2147483647, length, 2147483647], [head_stride, stride, 1]" in text
+    assert (
+        "descriptor(k, [2147483647, max(length, 1), 2147483647], [head_stride, stride, 1]" in text
+    )
     assert "tcgen05_mma" in text and "gl.load(" not in text.partition("tma_ring")[2]
