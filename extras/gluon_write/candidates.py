@@ -18,13 +18,13 @@ _WIDTHS = (1, 2, 4, 8, 16)
 _MOST_PERMUTED = 3  # dimensions whose orders are all tried
 
 
-def _filled(total: int, sizes: Sequence[int], order: Sequence[int]) -> list[int]:
-    """Split `total` over dimensions of `sizes`, in `order`; the rest repeats the first."""
+def _filled(total: int, sizes: Sequence[int], order: Sequence[int], rest: int) -> list[int]:
+    """Split `total` over dimensions of `sizes`, in `order`; what is left repeats the elements of dimension `rest`."""
     parts = [1] * len(sizes)
     for dim in order:
         parts[dim] = min(total, sizes[dim])
         total //= parts[dim]
-    parts[order[-1]] *= total
+    parts[rest] *= total
     return parts
 
 
@@ -45,10 +45,12 @@ def tilings(
             each = [1] * rank
             each[order[0]] = width
             left = [max(1, size // n) for size, n in zip(shape, each)]
-            threads = _filled(lanes, left, order)
+            threads = _filled(lanes, left, order, order[-1])
             left = [max(1, size // n) for size, n in zip(left, threads)]
             for way in (tuple(reversed(order)), order):
-                layout = BlockedLayout(each, threads, _filled(warps, left, way), list(order))
+                # Warps that repeat others are the last ones: so the code of a scan or a store names no bit between.
+                parts = _filled(warps, left, way, order[-1])
+                layout = BlockedLayout(each, threads, parts, list(order))
                 if layout not in seen:
                     seen.add(layout)
                     yield layout

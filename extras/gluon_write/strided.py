@@ -78,14 +78,15 @@ def _is_some(extent: str) -> bool:
     return extent.isdigit() and int(extent) > 0
 
 
-def strided(fn: Any, drawn: Sketch) -> Any:
+def strided(fn: Any, drawn: Sketch, steps: bool = False) -> Any:
     """Return a kernel whose loops of products load tiles of descriptors, or the kernel where one of them cannot be.
 
     Args:
         fn: the kernel, with these loops in its own text. drawn: its trace.
+        steps: loops surely have a step: no extent at which one ends is 0.
     """
     try:
-        reader = _Reader(fn, drawn)
+        reader = _Reader(fn, drawn, steps)
         text = reader.text()
     except NoIndex:
         return fn
@@ -93,8 +94,9 @@ def strided(fn: Any, drawn: Sketch) -> Any:
 
 
 class _Reader(IndexForms):
-    def __init__(self, fn: Any, drawn: Sketch):
+    def __init__(self, fn: Any, drawn: Sketch, steps: bool):
         super().__init__(fn, drawn)
+        self.steps, self.ends = steps, set[str]()  # extents at which loops end
         self.space = next((n for n, value in self.scope.items() if value is language), "gl")
         self.axes: dict[int, Axes] = {}
 
@@ -192,7 +194,8 @@ class _Reader(IndexForms):
 
     def _maker(self, parts: tuple[Any, ...]) -> str:
         base, extents, *lists = parts
-        most = [one if _is_some(one) else f"max({one}, 1)" for one in extents]
+        some = self.ends if self.steps else ()
+        most = [one if _is_some(one) or one in some else f"max({one}, 1)" for one in extents]
         listed = ", ".join(f"[{', '.join(map(str, one))}]" for one in (most, *lists))
         return f"{self.space}.portable.descriptor({base}, {listed})"
 
@@ -404,6 +407,7 @@ class _Reader(IndexForms):
             begin, end, _ = bounds_of([self.text_of(arg) for arg in loop.iter.args])
             counted = rf"{self.space}\.cdiv\({re.escape(extent)}, \w+\)"
             if begin == "0" and (end == extent or re.fullmatch(counted, end)):
+                self.ends.add(extent)
                 return True
         return False
 

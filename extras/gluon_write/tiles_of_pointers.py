@@ -57,7 +57,7 @@ def with_strided_tiles(
         before = drawn if alone is fn else traced(alone)
         whole = inlined(alone, before)
         own = before if whole is alone else traced(whole)
-        tiled = strided(whole, own)
+        tiled = strided(whole, own, steps=target.has("nvidia.tcgen05"))  # its sums begin in a step
         if tiled is whole:
             return None
         other = traced(tiled)

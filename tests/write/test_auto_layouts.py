@@ -427,3 +427,22 @@ def test_like_another_tensor_but_for_its_layout(target):
     out = np.zeros_like(x)
     repeated[(1,)](x, out, 32, target=target)
     assert np.array_equal(out, np.repeat(x[:, :1], 32, 1))
+
+
+@gluon.jit(layouts="auto")
+def small_sums(x, out, B: gl.constexpr):
+    i = gl.arange(0, B)[:, None] * B + gl.arange(0, B)[None, :]
+    gl.store(out + i, gl.associative_scan(gl.load(x + i), 0, _added))
+
+
+@gluon.jit
+def _added(a, b):
+    return a + b
+
+
+def test_the_last_warps_repeat_others():
+    """Two warps have all elements of the tile: scans and stores leave out the others by one bit."""
+    signature = {"x": "*fp32:16", "out": "*fp32:16"}
+    compiled = gluon.compile(small_sums, target="sm_90", signature=signature, constexprs={"B": 8})
+    assert "warpsPerCTA = [4, 1]" in compiled.asm["ttgir"]
+    assert "warpsPerCTA = [2, 2]" not in compiled.asm["ttgir"]

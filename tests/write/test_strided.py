@@ -80,8 +80,11 @@ def test_rows_modulo_their_number_end_with_the_tensor(target, tmp_path, chosen_s
     c, a, b = launched(tmp_path, target)
     assert np.allclose(c[:M], a @ b, atol=1e-2) and (c[M:] == 7).all()
     text = " ".join(chosen_sources[0].split()).replace("( ", "(")
-    assert "descriptor(a, [max(M, 1), max(K, 1)], [stride, 1], [128, 64]" in text
-    assert "descriptor(b, [max(K, 1), max(N, 1)], [N, 1], [64, 128]" in text
+    depth = (
+        "max(K, 1)" if target == "sim:hopper" else "K"
+    )  # where sums begin in a step, there is one
+    assert f"descriptor(a, [max(M, 1), {depth}], [stride, 1], [128, 64]" in text
+    assert f"descriptor(b, [{depth}, max(N, 1)], [N, 1], [64, 128]" in text
     assert "gl.load(" not in text and "% M" not in text
 
 
@@ -235,7 +238,5 @@ def test_attention_by_pointers_on_tcgen05(chosen_sources):
     wanted = weight / weight.sum(-1, keepdims=True) @ z
     assert np.allclose(out.transpose(1, 0, 2), wanted, atol=5e-3)
     text = " ".join(chosen_sources[0].split()).replace("( ", "(")
-    assert (
-        "descriptor(k, [2147483647, max(length, 1), 2147483647], [head_stride, stride, 1]" in text
-    )
+    assert "descriptor(k, [2147483647, length, 2147483647], [head_stride, stride, 1]" in text
     assert "tcgen05_mma" in text and "gl.load(" not in text.partition("tma_ring")[2]
