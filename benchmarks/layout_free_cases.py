@@ -58,6 +58,7 @@ def rows_cases(folder: Path, words: list[str]) -> Cases:
     x = torch.randn(8192, 4096, device="cuda", dtype=torch.float16)
     w, y = torch.randn(4096, device="cuda", dtype=torch.float16), torch.empty_like(x)
     rstd = torch.empty(8192, device="cuda")
+    q = torch.empty(8192, 4096, device="cuda", dtype=torch.int8)  # of both: times differ by 0.5 %
 
     def softmax(module: Any) -> Callable[[], Any]:
         return lambda: module.softmax_kernel[(8192,)](
@@ -81,7 +82,6 @@ def rows_cases(folder: Path, words: list[str]) -> Cases:
         return lambda: module.linear_scan_kernel[(8192,)](x, x, y, 4096, BLOCK=4096, num_warps=8)
 
     def quantize(module: Any) -> Callable[[], Any]:
-        q = torch.empty(8192, 4096, device="cuda", dtype=torch.int8)
         return lambda: module.quantize_kernel[(8192,)](x, q, rstd, 4096, BLOCK=4096, num_warps=8)
 
     others: dict[str, Runs] = {

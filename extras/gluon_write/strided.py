@@ -142,13 +142,13 @@ class _Reader(IndexForms):
         is_text = isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant)
         first = body[1 if is_text and len(body) > 1 else 0]
         indent = " " * first.col_offset
-        made = [f"{name} = {self._maker(parts)}" for parts, name in names.items()]
+        makers = [f"{name} = {self._maker(parts)}" for parts, name in names.items()]
         if behind:
-            made.append(
-                "# Of a tensor without elements, whose descriptor has one, a tile begins behind it."
+            makers.append(
+                "# The descriptor of a tensor without elements has one: tiles begin behind it."
             )
-            made += [f"{n} = {_APART} * (1 - min(max({e}, 0), 1))" for e, n in behind.items()]
-        lines[first.lineno - 1 : first.lineno - 1] = [f"{indent}{line}" for line in made]
+            makers += [f"{n} = {_APART} * (1 - min(max({e}, 0), 1))" for e, n in behind.items()]
+        lines[first.lineno - 1 : first.lineno - 1] = [f"{indent}{line}" for line in makers]
         return without_unread("\n".join(lines) + "\n", self.scope)
 
     def _written(self) -> set[str]:

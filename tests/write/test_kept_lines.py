@@ -67,19 +67,21 @@ def test_loads(kernel, size, across, kept):
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(
-    "target, dtype, warps, tiles",
+    "target, dtype, warps, tiles, size",
     [
-        ("sim:hopper", np.float32, 8, 3),
-        ("sim:hopper", np.float16, 8, 3),
-        ("sim:hopper", np.int8, 8, 0),  # eight programs at once leave half of the memory
-        ("sim:a100", np.float32, 8, 0),
+        ("sim:hopper", np.float32, 8, 3, 64),
+        ("sim:hopper", np.float16, 8, 3, 64),
+        ("sim:hopper", np.int8, 8, 0, 64),  # eight programs at once leave half of the memory
+        ("sim:hopper", np.float32, 4, 0, 32),  # they fill it, and take longer
+        ("sim:a100", np.float32, 8, 0, 64),
     ],
 )
-def test_results(target, dtype, warps, tiles, chosen_sources):
+def test_results(target, dtype, warps, tiles, size, chosen_sources):
     """On Hopper a tile goes through a buffer with room for three, where those of all programs fill the memory."""
     x = np.random.default_rng(0).standard_normal((75, 91)).astype(dtype)
     out = np.zeros((91, 75), dtype)
-    across[(2, 2)](x, out, 75, 91, 64, target=target, num_warps=warps)
+    grid = -(-75 // size), -(-91 // size)
+    across[grid](x, out, 75, 91, size, target=target, num_warps=warps)
     assert (out == x.T).all()
     text = chosen_sources[0]
     assert ("allocate_shared_memory(" in text) == bool(tiles)

@@ -103,8 +103,8 @@ def test_a_tensor_without_elements_is_neither_read_nor_written(
     c, _, _ = launched(tmp_path, height=height, depth=depth, dtype=np.float16, **MASKED)
     written = max(height, 0)
     assert (c[:written, :N] == 0).all() and (c[written:] == 7).all()
-    for made in ("(a, [max(M, 1), max(K, 1)]", "(c, [max(M, 1), max(N, 1)]"):
-        assert f"descriptor{made}" in chosen_sources[0]
+    for maker in ("(a, [max(M, 1), max(K, 1)]", "(c, [max(M, 1), max(N, 1)]"):
+        assert f"descriptor{maker}" in chosen_sources[0]
     assert "k * 64 + behind" not in chosen_sources[0]  # the loop ends there
 
 
