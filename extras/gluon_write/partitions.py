@@ -259,7 +259,8 @@ class Partitions(RingPlan):
             if statement is store.statement:
                 return store.lines(reader)
         name = negated(statement)
-        if name and self.sharing is not None and self.is_operand(one, name):
+        copied = self.sharing is not None and any(tile.tile.name == name for tile in self.own)
+        if copied and self.is_operand(one, name):
             return self._negated(reader, statement, name)
         if isinstance(statement, ast.If) and any(
             s.statement in statement.body for s in self.stored
@@ -376,6 +377,9 @@ class Partitions(RingPlan):
             raise NoForm
         rounds, forms = self._forms(one, loop, results, self.parts)
         rounds.slot = self.slot
+        if self.sharing is not None:
+            names = {tile.tile.name for tile in self.own}
+            rounds.held = {name for name in names if self.is_operand(one, name)}
         self.alone &= forms.blocks == 1
         words = max(
             math.prod(shape) // (self.group * 32)

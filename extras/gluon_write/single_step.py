@@ -6,7 +6,7 @@
     for start in range(masked_from, length, BN):
         score = gl.where((start + gl.arange(0, BN))[None, :] < length, score, -1e30)
 
-Whole steps end where fewer than BN elements are left. Partitions write the other one without a loop: ptxas computes the
+Whole steps end where fewer than BN elements are left. Partitions write the other one without a loop, and with tiles that all steps read in registers: ptxas computes the
 descriptor of an operand in shared memory in the first loop alone, even where that has no step.
 """
 

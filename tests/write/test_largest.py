@@ -48,7 +48,7 @@ def attention(q, k, v, out, logs, scale, rows, length, D: gl.constexpr, BM: gl.c
 """
 
 
-def right(folder, scale, length, BN=64, causal=False, scaled="score = score * twice"):
+def right(folder, scale, length, BN=64, causal=False, scaled="score = score * twice", D=64):
     """Return True if results and logarithms of sums are those of NumPy."""
     path = folder / "scaled.py"
     inside = "keys[None, :] < length"
@@ -56,14 +56,14 @@ def right(folder, scale, length, BN=64, causal=False, scaled="score = score * tw
         inside = f"({inside}) & (row[:, None] >= keys[None, :])"
     path.write_text(KERNEL.format(scaled=scaled, inside=inside))
     kernel = runpy.run_path(str(path))["attention"]
-    heads, rows, D = 1, length, 64
+    heads, rows = 1, length
     rng = np.random.default_rng(0)
     q, k, v = (rng.standard_normal((heads, length, D)).astype(np.float16) for _ in range(3))
     out, logs = np.full_like(q, 7), np.full((heads, rows), 7, np.float32)
     with using(schedule="latest"):
         kernel[(-(-rows // 128), heads)](
             q, k, v, out, logs, scale, rows, length, D, 128, BN, causal,
-            num_warps=4, num_stages=2, target="sim:hopper",
+            num_warps=4, num_stages=2 + (D > 64), target="sim:hopper",
         )  # fmt: skip
     score = q.astype(np.float64) @ k.astype(np.float64).transpose(0, 2, 1) * scale * 2
     if causal:
@@ -89,6 +89,13 @@ def test_registers_hold_queries_under_a_causal_mask(tmp_path, chosen_sources):
     assert right(tmp_path, -0.1, 150, causal=True, scaled="score *= twice")
     assert "consumers=2" in chosen_sources[0] and LARGEST in chosen_sources[0]
     assert "            query = -query\n" in chosen_sources[0]
+
+
+def test_queries_that_have_no_ring(tmp_path, chosen_sources):
+    """Shared memory is full of keys and values of 128 columns."""
+    assert right(tmp_path, -0.1, 70, D=128)
+    assert "consumers=3" in chosen_sources[0] and LARGEST in chosen_sources[0]
+    assert "query = -query" in chosen_sources[0] and "query_ring" not in chosen_sources[0]
 
 
 OTHERS = {

@@ -148,13 +148,15 @@ def test_two_groups(sources):
 
 
 def test_three_groups_take_the_last_step_apart(sources):
-    """The step with a mask has no loop: ptxas would leave the descriptors of a second loop out."""
+    """The step with a mask has no loop, and queries in registers: ptxas leaves descriptors out behind the first loop."""
     for blocks, heads, length in ((3, 1, 288), (1, 2, 256), (3, 1, 96)):
         assert right(blocks, heads, length=length, kernel=ragged)
     functions = {text.partition("(")[0]: text for text in sources[0].split("def ")}
     consumer, producer = functions["ragged_rows"], functions["ragged_copies"]
     assert "consumers=3" in sources[0] and "if masked_from < length:" in consumer
     assert "range(masked_from" in producer and "range(masked_from" not in consumer
+    tail = consumer.partition("if masked_from < length:")[2]
+    assert "query_rows = query.load()" in tail and "warpgroup_mma(query_rows, " in tail
 
 
 def test_several_masked_steps_keep_their_loop(sources, tmp_path):
