@@ -324,11 +324,12 @@ def cluster_norm(
     src, weight, bias, dst, residual, summed, statistics, sums, arrived, rows, columns, src_stride, dst_stride,
     residual_stride, epsilon, CENTRED: gl.constexpr, ALIGN: gl.constexpr, PIECES: gl.constexpr,
     BLOCKS: gl.constexpr, WARPS: gl.constexpr, SPAN: gl.constexpr, EVEN: gl.constexpr, layout: gl.constexpr,
-    AHEAD: gl.constexpr, ODD: gl.constexpr, SHIFT: gl.constexpr, ANEW: gl.constexpr,
+    AHEAD: gl.constexpr, ODD: gl.constexpr, SHIFT: gl.constexpr, ANEW: gl.constexpr, EARLY: gl.constexpr,
 ):  # fmt: skip
     """Do as `portable.norm` without a residual, a row for each cluster; `sums` and `arrived` are not used.
 
-    With AHEAD, the weight comes to shared memory before the row does: its latency is over when the exchange is.
+    With AHEAD, the weight comes to shared memory before the row does: its latency is over when the exchange is. With EARLY, weight and bias come to registers
+    after the row.
     """
     row = gl.program_id(0)
     barrier = begin_exchange(WARPS)
@@ -341,6 +342,10 @@ def cluster_norm(
         weights = copy_vector(weight, columns, ALIGN, PIECES, WARPS, SPAN, layout)
     start = start_of(src, row, src_stride, before, ALIGN, ODD)
     pieces = load_row(start, body, 0, ALIGN, PIECES, WARPS, SPAN, EVEN, layout)
+    if EARLY:
+        weights = load_row(weight, columns, 0, ALIGN, PIECES, WARPS, SPAN, EVEN, layout)
+        if bias is not None:
+            biases = load_row(bias, columns, 0, ALIGN, PIECES, WARPS, SPAN, EVEN, layout)
     of_warps: gl.constexpr = gl.SliceLayout(1, layout)
     middle = gl.zeros([WARPS], gl.float32, of_warps)
     if CENTRED:  # squares are summed relative to the mean of the warp
@@ -392,10 +397,14 @@ def cluster_norm(
             if bias is not None:
                 value = value + load_shifted(bias + column, before, there, ALIGN, SHIFT)
         else:
-            if weight is not None:
+            if EARLY:
+                value = value * weights[i].to(gl.float32)
+                if bias is not None:
+                    value = value + biases[i].to(gl.float32)
+            elif weight is not None:
                 more = vector_columns(weights, i, columns, AHEAD, ALIGN, WARPS, SPAN, EVEN, layout)
                 value = value * more
-            if bias is not None:
+            if bias is not None and not EARLY:
                 more = load_columns(bias, i, columns, 0, ALIGN, WARPS, SPAN, EVEN, layout)
                 value = value + more.to(gl.float32)
         store_columns(start, i, value, body, ALIGN, WARPS, SPAN, EVEN, layout)

@@ -25,6 +25,7 @@ from gluon_kernels.norm.tilings import (
     is_packed,
     keeps_exponentials,
     of_bodies,
+    of_halves,
     of_short_rows,
     packed,
     shifts,
@@ -278,10 +279,15 @@ def norm_plan(
         tiles = tiles if whole is None else of_bodies(tiles)
     else:  # a second matrix is not kept: one is loaded, added and dropped
         tiles, options = tiling_of(*all_rows), {}
-    tiles = tiles if whole is not None else packed(tiles, src)
+    if whole is None:
+        tiles = (None if residual is not None else of_halves(*all_rows)) or packed(tiles, src)
     kernel = portable.norm if whole is None else odd.norm
     if isinstance(tiles, ClusterTiling):
         kernel = hopper.cluster_norm
+    soon = whole is None and early(tiles, src, len(vectors))
+    if isinstance(tiles, ClusterTiling):
+        soon = soon and weight is not None
+        options = {"num_ctas": tiles.blocks} if soon else options  # with all registers
     space = Workspace.of_rows(tiles, src.count)
     sums, arrived = space(x.device)
     arguments = (
@@ -298,8 +304,8 @@ def norm_plan(
         CENTRED=centred,
         ODD=whole is not None,
         SHIFT=shifts(x, weight, bias),
-        AHEAD=whole is None and ahead(tiles, weight, bias, anew),
-        EARLY=whole is None and early(tiles, src),
+        AHEAD=whole is None and not soon and ahead(tiles, weight, bias, anew),
+        EARLY=soon,
         ANEW=anew,
         **tiles.constants(),
     )

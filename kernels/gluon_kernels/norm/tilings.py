@@ -28,6 +28,7 @@ __all__ = [
     "keeps_exponentials",
     "of_bodies",
     "of_few_rows",
+    "of_halves",
     "of_short_rows",
     "own_elements",
     "packed",
@@ -39,6 +40,7 @@ __all__ = [
 
 LEAST_ODD = 512  # columns: a program has several shorter rows, one element at a time
 EARLY_UP_TO = 40  # elements of a row that a thread keeps
+REGISTERS = 1 << 16  # of a multiprocessor
 KEPT = 48  # exponentials of a thread: four blocks of a cluster have room on a multiprocessor
 AHEAD_FROM = 32  # elements of a row that a thread keeps
 AHEAD_BYTES = 72 << 10  # of a block: three have room on a multiprocessor
@@ -115,6 +117,18 @@ def packed(tiles: Tiling, rows: Rows, most: Optional[int] = None) -> Tiling:
             if more.grid(rows.count) >= 2 * multiprocessors(rows.tensor):
                 return more
     return tiles
+
+
+def of_halves(*rows: Rows) -> Optional[Tiling]:
+    """Return a tiling whose warps have two rows each, where one would leave a quarter of a warp's elements or more without a column; None elsewhere, and for few rows."""
+    first, align, size = rows[0], common_align(*rows), current_target().warp_size
+    many = first.count >= FEW_SHORT * multiprocessors(first.tensor)
+    vector, half = min(align, 8), size // 2
+    pieces = -(-first.columns // (half * vector))
+    if pieces != 3 or not many or any(row.tensor.element_size() != 2 for row in rows):
+        return None
+    layout = gl.BlockedLayout([1, vector], [2, half], [1, 1], [1, 0])
+    return stacked(Tiling(align, 1, 2, pieces, half * vector, 1, layout), 4)
 
 
 def of_few_rows(*rows: Rows) -> Tiling:
@@ -238,12 +252,19 @@ def ahead(
     return own > (2 * AHEAD_FROM if anew else AHEAD_FROM) and size <= AHEAD_BYTES
 
 
-def early(tiles: Tiling, rows: Rows) -> bool:
+def early(tiles: Tiling, rows: Rows, vectors: int = 1) -> bool:
     """Return True if programs load the vectors that all rows share before they wait for their rows: where all begin at once, and registers have room for both."""
-    warps = tiles.grid(rows.count) * tiles.num_warps
-    own = tiles.pieces * tiles.layout.size_per_thread[1]
-    few = warps <= 32 * multiprocessors(rows.tensor)
-    return few and own <= EARLY_UP_TO and tiles.parts == 1 and tiles.rows == 1
+    processors, own = multiprocessors(rows.tensor), own_elements(tiles)
+    blocks = tiles.grid(rows.count)
+    if isinstance(
+        tiles, ClusterTiling
+    ):  # one for each multiprocessor: no other hides the latency, or needs registers
+        return blocks * tiles.blocks <= processors and tiles.num_warps <= 8
+    warps = -(-blocks // processors) * tiles.num_warps  # of a multiprocessor
+    needed = 24 + own + 3 * vectors * own // 4  # registers of a thread, as compiled
+    room = own <= EARLY_UP_TO and warps * current_target().warp_size * needed <= REGISTERS
+    few = blocks * tiles.num_warps <= 32 * processors
+    return few and room and tiles.parts == 1 and tiles.rows == 1
 
 
 def blocks_of(*rows: Rows) -> tuple[Tiling, tuple[int, int]]:

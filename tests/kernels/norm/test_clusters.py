@@ -103,6 +103,23 @@ def test_softmax_takes_as_few_blocks_as_keep_its_exponentials(count, columns, bl
     assert not blocks or tilings.keeps_exponentials(tiles) == (columns < 100_000)
 
 
+@pytest.mark.parametrize("processors, soon", [(23, False), (24, True)])
+@pytest.mark.parametrize("name", ["rms_norm", "layer_norm"])
+def test_blocks_that_are_alone_load_vectors_before_the_exchange(
+    name, processors, soon, shared, monkeypatch
+):
+    monkeypatch.setattr(tilings, "multiprocessors", lambda tensor: processors)
+    ours, theirs = CASES[name]
+    x, weight, bias = torch.randn(3, COLUMNS) * 3 + 1, torch.randn(COLUMNS), torch.randn(COLUMNS)
+    vectors = (weight, bias) if name == "layer_norm" else (weight,)
+    with on_target("emu:sm_90"):
+        result = ours(x, *vectors)
+        (launch,) = launches_of(lambda: ours(x, *vectors), "emu:sm_90")
+    assert launch.arguments[launch.kernel.arg_names.index("EARLY")] is soon
+    assert ("maxnreg" in launch.options) is not soon
+    assert torch.allclose(result, theirs(x, weight, bias), rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("columns", [5000, 5001])
 @pytest.mark.parametrize("name", CASES)
 def test_few_rows_have_a_program_each(name, columns):

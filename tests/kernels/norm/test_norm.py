@@ -242,6 +242,39 @@ def test_rows_of_norms_have_warps_of_fewer_elements():
     assert launched.options["num_warps"] == 4
 
 
+def test_warps_have_two_rows_where_one_leaves_many_lanes_without_columns():
+    for count, columns, wanted in (
+        (9000, 78, (8, 3)), (9000, 94, (8, 3)), (9000, 100, None), (9000, 64, None), (9000, 360, (8, 3)), (5000, 78, None),
+    ):  # fmt: skip
+        x = views.Rows.of(torch.empty(count, columns, dtype=torch.bfloat16))
+        tiles = tilings.of_halves(x, x)
+        assert (tiles and (tiles.rows, tiles.pieces)) == wanted
+    assert tilings.of_halves(views.Rows.of(torch.empty(9000, 78))) is None
+
+
+@pytest.mark.parametrize("columns", [78, 132])
+def test_norms_of_two_rows_of_a_warp(columns, monkeypatch):
+    monkeypatch.setattr(tilings, "FEW_SHORT", 0)
+    x, weight, bias = (
+        torch.randn(*size).bfloat16() for size in ((21, columns), (columns,), (columns,))
+    )
+    results = []
+    (launched,) = launches_of(
+        lambda: results.append(kernels.layer_norm(x, weight, bias)), "sim:sm_90"
+    )
+    assert launched.grid == (3,)
+    right = F.layer_norm(x.double(), (columns,), weight.double(), bias.double())
+    assert (results[0].double() - right).abs().max() < 1e-2 * right.abs().max()
+
+
+def test_vectors_are_loaded_early_where_all_programs_begin_at_once():
+    for count, columns, vectors, soon in (
+        (1183, 2560, 1, True), (1183, 2560, 2, False), (541, 2624, 2, True), (9000, 2560, 1, False),
+    ):  # fmt: skip
+        x = views.Rows.of(torch.empty(count, columns, dtype=torch.bfloat16))
+        assert tilings.early(tilings.tiling_of(x, own=24), x, vectors) is soon
+
+
 def test_threads_have_two_short_rows_of_a_softmax():
     x = views.Rows.of(torch.empty(20_000, 128, dtype=torch.bfloat16))
     tiles = tilings.tiling_of(x)
