@@ -6,6 +6,7 @@ joined in between, without it for what they take in, which each segment adds up 
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 __all__ = ["Walks", "least_time"]
@@ -21,6 +22,7 @@ JOIN, JOIN_MORE = (
 LAUNCHES = 4.0  # of the walks before
 # Without the delta rule: of a chunk with its result and without, of a segment before, and of the walks before.
 RESULT_ALONE, TAKEN, ADDED, LAUNCH_ALONE = 1.12, 0.6, 0.75, 4.0
+WAVES = 1.08  # how much better several waves of programs must be
 BYTES_ALONE = 3.5e6  # of memory, in a microsecond of such a walk
 BYTES = 4.0e6  # of memory, in a microsecond
 COLUMNS = 64  # of a group of warps
@@ -39,6 +41,7 @@ class Walks(NamedTuple):
         channels: each channel of the keys has its own decays.
         processors: of the device.
         shared: heads that have the same keys.
+        waves: without the delta rule, how many programs of segments a processor may take one after the other.
     """
 
     heads: int
@@ -49,6 +52,7 @@ class Walks(NamedTuple):
     channels: bool
     processors: int
     shared: int = 1
+    waves: int = 1
 
     @property
     def share(self) -> float:
@@ -85,10 +89,22 @@ class Walks(NamedTuple):
         result = max(per_segment * RESULT_ALONE * scale, memory)
         if segments == 1:
             return result
+        if programs > self.processors:
+            return self._time_in_waves(segments, programs, per_segment, memory)
         # Keys and values of all segments but the last are read once more.
         again = memory / 2 * (segments - 1) / segments
         taken = max(per_segment * TAKEN * scale, again)
         return result + taken + segments * ADDED + LAUNCH_ALONE
+
+    def _time_in_waves(
+        self, segments: int, programs: float, per_segment: int, memory: float
+    ) -> float:
+        """Return the time where two programs of the walks before share a processor, and one with results has it alone."""
+        before = programs * (segments - 1) / segments / self.processors
+        taken = max(per_segment * TAKEN * max(before, 1.0) * self.share, memory / 2)
+        waves = math.ceil(programs / self.processors)
+        result = waves * (per_segment * RESULT_ALONE * self.share + START) - START
+        return max(result, memory) + taken + segments * ADDED + LAUNCH_ALONE
 
 
 def least_time(walks: Walks) -> tuple[int, int]:
@@ -96,8 +112,16 @@ def least_time(walks: Walks) -> tuple[int, int]:
     groups = (1, 2) if walks.columns % 128 == 0 and walks.width % 128 == 0 else (1,)
     most = min(max(walks.chunks // LEAST_CHUNKS, 1), walks.processors)
     if not walks.delta:
-        most = max(min(most, walks.processors // (walks.heads * walks.columns // COLUMNS)), 1)
+        room = walks.processors * walks.waves // (walks.heads * walks.columns // COLUMNS)
+        most = max(min(most, room), 1)
         busy = walks.heads * walks.columns // COLUMNS > walks.processors
         groups = groups[-1:] if busy else (1,)  # groups share tiles of keys
     ways = [(s, g) for s in range(1, most + 1) for g in groups]
-    return min(ways, key=lambda way: walks.time(*way))
+
+    def time(way: tuple[int, int]) -> float:
+        """Estimates of several waves are less certain."""
+        programs = walks.heads * way[0] * walks.columns // COLUMNS // way[1]
+        several = not walks.delta and way[0] > 1 and programs > walks.processors
+        return walks.time(*way) * (WAVES if several else 1.0)
+
+    return min(ways, key=time)

@@ -133,7 +133,7 @@ def decaying_plan(
     q: Tensor, k: Tensor, v: Tensor, gates: Gates, skip: Optional[Tensor], initial: Optional[Tensor], scale: float
 ) -> Plan:  # fmt: skip
     """Return `run(q, k, v, gates, skip, initial) -> (out, final state)`; states are [batch, heads, V, K], float32."""
-    sizes = Sizes.of(k, v, gates.values, False)
+    sizes = Sizes.of(k, v, gates.values, False, waves=2)
     width, columns = k.shape[3], v.shape[3]
     exact = (width, columns) == (sizes.width, sizes.columns)
     new = Workspace(sizes, v.dtype, v.device)

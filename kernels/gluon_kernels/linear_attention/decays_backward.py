@@ -228,15 +228,18 @@ def take_keys(
                 grad = tiles[0].reshape([C, TILE])
                 to_state = tiles[3].permute((1, 0))
                 state = tiles[2]
-                by_state = warpgroup_mma(k, to_state, zeros, use_acc=False, is_async=True)
                 by_query = warpgroup_mma(
                     q, state.permute((1, 0)), zeros, use_acc=False, is_async=True
                 )
+                by_state = warpgroup_mma(k, to_state, zeros, use_acc=False, is_async=True)
+                from_out = grad.load(square).to(gl.float32)
+                by_query = warpgroup_mma_wait(1, deps=[by_query])
+                of_query += gl.sum(by_query * from_out, 1)
                 both_states = warpgroup_mma(state, to_state, zeros, use_acc=False, is_async=True)
                 v = tiles[1].reshape([C, TILE]).load(operand).to(gl.float32)
                 taken = (v * to_last[:, None]).to(dtype)
                 for_keys = warpgroup_mma(taken, tiles[3], for_keys, is_async=True)
-                by_state = warpgroup_mma_wait(3, deps=[by_state])
+                by_state = warpgroup_mma_wait(2, deps=[by_state])
                 v = gl.convert_layout(v, square)
                 of_news += gl.sum(by_state * v, 1)
                 wait_for(written, turn, PAIRS)
@@ -246,13 +249,10 @@ def take_keys(
                     by_state * kept[:, None],
                     is_async=True,
                 )
-                from_out = grad.load(square).to(gl.float32)
-                by_query = warpgroup_mma_wait(3, deps=[by_query])
-                of_query += gl.sum(by_query * from_out, 1)
-                both_states = warpgroup_mma_wait(2, deps=[both_states])
-                of_whole += gl.sum(gl.where(i[:, None] == j[None, :], both_states, 0.0), 1)
                 if skip is not None:
                     of_own += gl.sum(from_out * v, 1)
+                both_states = warpgroup_mma_wait(2, deps=[both_states])
+                of_whole += gl.sum(gl.where(i[:, None] == j[None, :], both_states, 0.0), 1)
                 for_keys, change = warpgroup_mma_wait(0, deps=[for_keys, change])
                 ring.release(position)
                 position = position.next()

@@ -99,7 +99,7 @@ class Sizes:
     groups: int
 
     @classmethod
-    def of(cls, k: Tensor, v: Tensor, g: Tensor, delta: bool) -> Sizes:
+    def of(cls, k: Tensor, v: Tensor, g: Tensor, delta: bool, waves: int = 1) -> Sizes:
         batch, length, heads, columns = v.shape
         width = k.shape[3]
         hopper = on_hopper(width)
@@ -112,7 +112,9 @@ class Sizes:
             heads_of_all, channels = batch * heads, g.ndim == 4
             processors = multiprocessors(v)
             shared = heads // k.shape[2]
-            walks = Walks(heads_of_all, chunks, width, columns, delta, channels, processors, shared)
+            walks = Walks(
+                heads_of_all, chunks, width, columns, delta, channels, processors, shared, waves
+            )
             segments, groups = least_time(walks)
         per_segment = -(-chunks // segments)
         segments = -(-chunks // max(per_segment, 1))

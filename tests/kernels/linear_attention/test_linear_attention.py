@@ -135,6 +135,15 @@ def test_memory_bounds_the_segments_of_many_heads():
 
 
 @pytest.mark.sampled(1)
+def test_long_walks_take_two_waves_of_programs():
+    """Two segments of 64 heads leave half of the device without a program before; three leave the second wave half empty."""
+    walks = cost.Walks(64, 443, 128, 64, False, False, 132, 8)
+    assert cost.least_time(walks)[0] == 2
+    assert cost.least_time(walks._replace(waves=2))[0] == 4
+    assert cost.least_time(walks._replace(waves=2, chunks=30))[0] <= 2
+
+
+@pytest.mark.sampled(1)
 def test_a_walk_begins_while_the_last_programs_of_its_preparation_end(monkeypatch):
     arguments = DELTA.arguments({**DELTA.small[0], "length": 200}, "cpu")
 
