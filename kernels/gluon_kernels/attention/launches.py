@@ -276,7 +276,8 @@ def _heads_of_program(
 
 
 def _finish_launch(
-    known: tuple[Tensor, Tensor], sizes: tuple[Any, ...], gradients: Sequence[Tensor], joined: Sequence[Tensor], pieces: Optional[Pieces]
+    known: tuple[Tensor, Tensor], sizes: tuple[Any, ...], gradients: Sequence[Tensor], joined: Sequence[Tensor], pieces: Optional[Pieces],
+    options: dict[str, Any],
 ) -> Launch:  # fmt: skip
     """Return the last launch: `launch(sums, to_q)`, or `launch(sums, to_q, to_k, to_v, *joined)`, which also adds up the gradients of heads that share keys, and of parts of
     their steps. `known` are the sums and the gradients of queries, `sizes` their rows with and without padding, columns, the scale, and columns of tiles."""
@@ -287,7 +288,6 @@ def _finish_launch(
     )
     tiles, heads = rows // 64 * (width // 64), known[1].shape[0] * known[1].shape[1]
     tensors = (*known, *gradients, *joined)
-    options = overlapping_tensors(*tensors)
     if not joined:
         arguments = (*known, length, rows, columns, scale, width, last, *layouts)
         return Launch(sums.finish, (tiles, heads), arguments, known, num_warps=4, **options)
@@ -384,9 +384,8 @@ def _atomic_launches(
         **options,
     )
     sizes = (length, rows, columns, scale, width, min(parts[-1], 64))
-    finish = _finish_launch(
-        (added, to_q), sizes, () if joined is None else (to_k, to_v), joined or (), pieces
-    )
+    parts_of_keys = () if joined is None else (to_k, to_v)
+    finish = _finish_launch((added, to_q), sizes, parts_of_keys, joined or (), pieces, options)
     return prepare, main, finish
 
 
