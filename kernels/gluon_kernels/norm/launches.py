@@ -21,6 +21,7 @@ from gluon_kernels.norm.rows import (
 )
 from gluon_kernels.norm.tilings import (
     ahead,
+    begin_at_once,
     early,
     is_packed,
     keeps_exponentials,
@@ -273,6 +274,9 @@ def norm_plan(
         fewest = 4 if anew and 16 * src.columns <= WIDE_NORM else 8
         read_rows = whole or all_rows
         own = OWN_OF_NORM if whole is None else OWN
+        if len(vectors) > 1:  # threads have more where only then all programs begin at once
+            few, many = tiling_of(*read_rows, own=own), tiling_of(*read_rows)
+            own = OWN if begin_at_once(many, src) and not begin_at_once(few, src) else own
         tiles, options = tiling_or_cluster(
             *read_rows, least=least, fewest=fewest, anew=anew, own=own, alone=ALONE_NORM
         )

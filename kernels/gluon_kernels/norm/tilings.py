@@ -22,6 +22,7 @@ from gluon_kernels.plans import current_target, multiprocessors, registers
 
 __all__ = [
     "ahead",
+    "begin_at_once",
     "blocks_of",
     "early",
     "is_packed",
@@ -265,6 +266,13 @@ def early(tiles: Tiling, rows: Rows, vectors: int = 1) -> bool:
     room = own <= EARLY_UP_TO and warps * current_target().warp_size * needed <= REGISTERS
     few = blocks * tiles.num_warps <= 32 * processors
     return few and room and tiles.parts == 1 and tiles.rows == 1
+
+
+def begin_at_once(tiles: Tiling, rows: Rows) -> bool:
+    """Return True if all programs of a norm with weight and bias begin at once, by the registers that it was compiled to."""
+    programs = -(-tiles.grid(rows.count) // multiprocessors(rows.tensor))
+    threads = programs * tiles.num_warps * current_target().warp_size
+    return threads * (24 + own_elements(tiles)) <= REGISTERS
 
 
 def blocks_of(*rows: Rows) -> tuple[Tiling, tuple[int, int]]:

@@ -275,6 +275,17 @@ def test_vectors_are_loaded_early_where_all_programs_begin_at_once():
         assert tilings.early(tilings.tiling_of(x, own=24), x, vectors) is soon
 
 
+@pytest.mark.parametrize("count, warps", [(4, 8), (5, 4), (9, 8)])
+def test_threads_of_layer_norm_have_more_elements_where_all_programs_begin_at_once(
+    count, warps, monkeypatch
+):
+    monkeypatch.setattr(tilings, "multiprocessors", lambda x: 1)
+    x, vector = torch.zeros(count, 6208).half(), torch.zeros(6208).half()
+    (launched,) = launches_of(lambda: kernels.layer_norm(x, vector, vector), "sim:sm_90")
+    (of_one_vector,) = launches_of(lambda: kernels.layer_norm(x, vector), "sim:sm_90")
+    assert (launched.options["num_warps"], of_one_vector.options["num_warps"]) == (warps, 8)
+
+
 def test_threads_have_two_short_rows_of_a_softmax():
     x = views.Rows.of(torch.empty(20_000, 128, dtype=torch.bfloat16))
     tiles = tilings.tiling_of(x)
