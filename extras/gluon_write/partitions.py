@@ -16,7 +16,7 @@ from typing import Any, Callable, Optional, Sequence
 from gluon_core.plugin.targets import Target
 from gluon_write.form import bounds_of, changed_copy, free_name, function_of
 from gluon_write.largest import negated
-from gluon_write.loops import Loop, Tile, reads, stores
+from gluon_write.loops import Loop, Tile, operands_of, reads, stores, viewed
 from gluon_write.own_tiles import DEPTH, OwnStore, names_of
 from gluon_write.programs import heavy_axis
 from gluon_write.ring_plan import COMPOUND, GROUP, Function, NoForm, RingPlan, is_text
@@ -70,6 +70,8 @@ class Partitions(RingPlan):
         if sharing is not None and self.loops_of(self.functions[0]) > 1:
             # ptxas computes the descriptor of an operand in shared memory in the first loop alone, even where that has no step.
             raise NoForm
+        if sharing is not None and not self._held <= {one.tile.name for one in self.own}:
+            raise NoForm  # no registers are left for an operand of all steps
         self.passing = False  # the copies of a consumer that lets tiles pass are written
         self.copying: Optional[int] = None  # the number of the tile whose copies are written
         self.written: dict[str, Any] = {}
@@ -85,6 +87,17 @@ class Partitions(RingPlan):
         True  # partitions that copy one operand each pay where a kernel makes its descriptors
     )
     own_depth = DEPTH  # slots of the rings of tiles that a part has for itself
+
+    @property
+    def _held(self) -> set[str]:
+        """Return the names of the first operands that all steps of a loop of the kernel's own text read."""
+        kernel, names = self.functions[0], set()
+        for loop in kernel.loops.values():
+            first = {
+                viewed(one, kernel.reader) for p in loop.products for one in operands_of(p)[:1]
+            }
+            names |= first - {name for s in loop.node.body for name in stores(s)}
+        return {name for name in names if name}
 
     @property
     def users(self) -> int:
