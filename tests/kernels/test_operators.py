@@ -55,7 +55,7 @@ def derivative(function, inputs, along, by):
     return float(ahead - behind) / (2 * step)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", GRADIENTS)
 def test_gradients(name):
     case = GRADIENTS[name]

@@ -118,7 +118,7 @@ def test_ring_is_written_where_the_form_allows_it():
     assert "tiles.fetch" not in matmul.src
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("target", ["sim:sm_80", "sim:hopper", "sim:gfx942"])
 @pytest.mark.parametrize("depth, first", [(168, 0), (40, 32), (32, 32), (168, 64)])
 def test_copies_walk_over_the_rounds(target, depth, first):

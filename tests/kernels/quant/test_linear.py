@@ -116,7 +116,7 @@ GROUPS = [
 ]
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("m, block, splits, columns, along, format, group", GROUPS)
 def test_groups_of_warps_share_rows_and_steps(
     m, block, splits, columns, along, format, group, monkeypatch
