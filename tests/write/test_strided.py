@@ -222,6 +222,7 @@ def attention(q, k, v, out, length, scale, head_stride, stride, D: gl.constexpr,
     gl.store(out + head + rows[:, None] * stride + depth[None, :], result, mask=inside)
 
 
+@pytest.mark.campaign  # 13 s
 def test_attention_by_pointers_on_tcgen05(chosen_sources):
     """Keys behind the last one are those of no other head; tensors are [length, heads, D]."""
     length, heads, d = 72, 2, 64
