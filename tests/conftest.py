@@ -155,8 +155,8 @@ def _search(config):
         config.stash[_HELD] = _resident()
 
 
-# Bytes: a run leaves about a gigabyte of garbage, and to search all that it keeps takes 2 to 7 s.
-GROWTH = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 8
+# Bytes: a run leaves some gigabytes of garbage, and to search all that it keeps takes 2 to 8 s.
+GROWTH = min(3 * 2**30, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 8)
 _HELD = pytest.StashKey[int]()  # bytes after the last search
 _STDERR = pytest.StashKey[int]()
 _FILES = pytest.StashKey[str]()
