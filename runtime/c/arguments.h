@@ -16,6 +16,8 @@ static inline PyObject *moved(PyObject **reference)
 
 /* Functions of every hit: without this the compiler leaves some of them out of line, which costs 4 % of a launch. */
 #define HOT inline __attribute__((always_inline))
+/* Functions that come before hits: the code of hits is closer together without them, a percent or two of a launch. */
+#define COLD __attribute__((cold))
 
 /* Everything that a map depends on. Unused words are 0. */
 typedef struct {

@@ -224,7 +224,7 @@ static void forget_calls(Calls *self)
 }
 
 /* See calls_methods. */
-static PyObject *calls_remember(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+static COLD PyObject *calls_remember(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
 {
     Calls *self = (Calls *)object;
     Call call;
@@ -251,7 +251,7 @@ static PyObject *calls_forget(PyObject *object, PyObject *Py_UNUSED(ignored))
     Py_RETURN_NONE;
 }
 
-static int calls_traverse(PyObject *object, visitproc visit, void *arg)
+static COLD int calls_traverse(PyObject *object, visitproc visit, void *arg)
 {
     Calls *self = (Calls *)object;
     Py_VISIT(self->owner);
@@ -272,7 +272,7 @@ static int calls_clear(PyObject *object)
     return 0;
 }
 
-static void calls_free(PyObject *object)
+static COLD void calls_free(PyObject *object)
 {
     Calls *self = (Calls *)object;
     PyTypeObject *cls = Py_TYPE(object);
@@ -301,7 +301,7 @@ static int declare(Calls *self, PyObject *parameters)
     return 0;
 }
 
-static int calls_init(PyObject *object, PyObject *args, PyObject *Py_UNUSED(keywords))
+static COLD int calls_init(PyObject *object, PyObject *args, PyObject *Py_UNUSED(keywords))
 {
     Calls *self = (Calls *)object;
     PyObject *parameters, *watched;

@@ -29,7 +29,7 @@ static int read_facts(PyObject *const *fields, Reader *key)
     return 0;
 }
 
-static PyObject *learn_descriptor(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
+static COLD PyObject *learn_descriptor(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
 {
     Reader key;
     if (count != 1 + FIELDS || read_facts(args + 1, &key) < 0)

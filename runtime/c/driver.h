@@ -58,8 +58,6 @@ static int encode_map(EncodeTiled call, const MapKind *kind, uint64_t address, c
     uint64_t shape[RANK], strides[RANK], reach = 0;
     uint32_t ones[RANK];
     int last = kind->rank - 1, type = kind->type >= 8 && kind->type <= 10 ? of_ptx[kind->type - 8] : kind->type;
-    if (steps[last] != 1)
-        return 1; /* invalid */
     for (int i = 0; i <= last; i++) {
         shape[i] = extents[last - i];
         if (i == 0 && kind->fp4_padded)

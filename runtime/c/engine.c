@@ -24,7 +24,7 @@
 #include "keys.h"
 #include "launches.h"
 
-static PyObject *make(PyObject *Py_UNUSED(module), PyObject *args, PyObject *keywords)
+static COLD PyObject *make(PyObject *Py_UNUSED(module), PyObject *args, PyObject *keywords)
 {
     static char *known[] = {"letters", "call", "device", "threads", "shared", "num_ctas", "maps", "cooperative", "dependent",
                             "hip", "function", "current_device", "allocate", "encode", "encode_tiled", "unmark", NULL};
@@ -65,7 +65,7 @@ static PyObject *make(PyObject *Py_UNUSED(module), PyObject *args, PyObject *key
     return Py_BuildValue("y#OOOO", &self, sizeof self, call, self.device, self.allocate, self.encode);
 }
 
-static PyObject *teach(PyObject *Py_UNUSED(module), PyObject *cls)
+static COLD PyObject *teach(PyObject *Py_UNUSED(module), PyObject *cls)
 {
     OWNED PyObject *capsule = PyObject_GetAttrString(cls, "__dlpack_c_exchange_api__");
     const Exchange *table = capsule == NULL ? NULL : PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
@@ -78,7 +78,7 @@ static PyObject *teach(PyObject *Py_UNUSED(module), PyObject *cls)
 }
 
 /* See the methods. */
-static PyObject *open_index(PyObject *Py_UNUSED(module), PyObject *index)
+static COLD PyObject *open_index(PyObject *Py_UNUSED(module), PyObject *index)
 {
     gb_bundle bundle = {(const Header *)PyBytes_AsString(index), (size_t)PyBytes_Size(index), SIZE_MAX, NULL};
     if (!PyErr_Occurred() && !is_index(&bundle))
@@ -107,7 +107,7 @@ static int read_choice(PyObject *item, gb_value *value, gb_descriptor *it)
     return PyErr_Occurred() ? -1 : 0;
 }
 
-static PyObject *fit(PyObject *Py_UNUSED(module), PyObject *args)
+static COLD PyObject *fit(PyObject *Py_UNUSED(module), PyObject *args)
 {
     PyObject *index, *list;
     Py_ssize_t kernel_number, form_number, count;

@@ -85,7 +85,7 @@ static HOT int add_view(Reader *to, const View *view)
 }
 
 /* Return an object, or one known to compile alike. */
-static __attribute__((cold)) PyObject *equal_of(const Reader *to, PyObject *object)
+static COLD PyObject *equal_of(const Reader *to, PyObject *object)
 {
     PyObject *equal = PyDict_GetItemWithError(to->equals, object);
     PyErr_Clear(); /* it has no hash */
@@ -127,7 +127,7 @@ static int add_descriptor(Reader *to, PyObject *value, PyObject *fields, PyObjec
     int64_t sizes[RANK];
     View view;
     int rank = read_field(value, fields, BLOCK_SHAPE, sizes);
-    if (layout == NULL || rank < 1 || !view_of(base, &view))
+    if (layout == NULL || rank < 1 || key->strides[(key->flags & 15) - 1] != 1 || !view_of(base, &view))
         return -1;
     key->address = start_of(&view);
     int failed = add_object(to, Py_TYPE(base)) | add(to, word_of_view(&view, 0)) | add_object(to, layout) |

@@ -23,7 +23,7 @@ static Table maps; /* of descriptors: they come again and again with the same te
 #define WORDS(key) (const uint64_t *)(key), sizeof(Key) / sizeof(uint64_t)
 
 /* Encode a map, and keep it if it is `usual`; im2col, no such driver, or a refusal: Python encodes it, or says why not. */
-static __attribute__((cold)) int new_map(const Launch *self, int number, PyObject *descriptor, const Key *key, int usual,
+static COLD int new_map(const Launch *self, int number, PyObject *descriptor, const Key *key, int usual,
                                          unsigned char *map)
 {
     const MapKind *kind = &self->maps[number];
@@ -154,7 +154,7 @@ static int read_arguments(const Launch *launch, PyObject *const *args, Py_ssize_
 }
 
 /* See the methods of engine.c. */
-static __attribute__((cold)) PyObject *launch(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
+static COLD PyObject *launch(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
 {
     const Launch *self = count < 3 ? NULL : content(args[0], sizeof *self);
     Reader reader;
@@ -223,7 +223,7 @@ static PyObject *as_function(const Handle *self, PyObject *owner)
     return own == NULL ? NULL : PyCFunction_NewEx(&handle_method, own, NULL);
 }
 
-static PyObject *bind(PyObject *Py_UNUSED(module), PyObject *args)
+static COLD PyObject *bind(PyObject *Py_UNUSED(module), PyObject *args)
 {
     PyObject *launch;
     Handle self = {0};
@@ -246,7 +246,7 @@ static int mark_of(const Leaf *leaf, PyObject *marks)
     return i;
 }
 
-static PyObject *refill(PyObject *Py_UNUSED(module), PyObject *args)
+static COLD PyObject *refill(PyObject *Py_UNUSED(module), PyObject *args)
 {
     PyObject *bound, *arguments, *marks, *fallback, *values[MAX_PARAMETERS];
     Reader reader;
