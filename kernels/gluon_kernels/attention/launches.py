@@ -13,7 +13,7 @@ import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.nvidia.hopper import TensorDescriptor
 from gluon_kernels.attention import hopper, hopper_backward, hopper_repeatable, sums
-from gluon_kernels.attention.decode_launches import folded
+from gluon_kernels.attention.decode_launches import GRID, folded
 from gluon_kernels.attention.order import KEYS, heads_of, keys_of, rows_of, steps_of_part
 from gluon_kernels.attention.part_launches import parts_for
 from gluon_kernels.dependent import overlapping_tensors
@@ -177,6 +177,8 @@ def backward_plan(
     repeatable: bool,
 ) -> Plan:  # fmt: skip
     """Return `run(grad, q, k, v, out, logsums) -> (gradients of q, k and v)`."""
+    if q.shape[0] > 1 and q.shape[0] * q.shape[1] > GRID:
+        return _plan_of_slices((grad, q, k, v, out, logsums), (causal, scale, repeatable))
     if repeatable:
         return _repeatable_plan(q, k, causal, scale)
     batch, heads, length, width = q.shape
@@ -233,6 +235,27 @@ def backward_plan(
         if not exact:
             to_q = to_q[..., :width].contiguous()
         return to_q, *results
+
+    return run
+
+
+def _plan_of_slices(tensors: Sequence[Tensor], settings: tuple[bool, float, bool]) -> Plan:
+    """Return the plan of gradients of more heads in all batches than the second axis of a grid has programs: launches of some batches each."""
+    batch, heads = tensors[1].shape[:2]
+    size = max(GRID // heads, 1)
+    places = [slice(first, first + size) for first in range(0, batch, size)]
+
+    def sliced(tensors: Sequence[Tensor], place: slice) -> tuple[Tensor, ...]:
+        return tuple(x[place] for x in tensors)
+
+    plans: list[Plan] = []
+    for place in places:
+        grad, q, k, v, out, logsums = sliced(tensors, place)
+        plans.append(backward_plan(grad, q, k, v, out, logsums, *settings))
+
+    def run(*tensors: Tensor) -> Any:
+        gradients = (plan(*sliced(tensors, place)) for plan, place in zip(plans, places))
+        return tuple(torch.cat(parts) for parts in zip(*gradients))
 
     return run
 

@@ -182,6 +182,20 @@ def test_programs_take_tiles_of_keys_in_turn(shape, monkeypatch):
     assert GRADIENTS.check({"batch": 1, **shape}, "cpu") is None
 
 
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("repeatable", [False, True])
+def test_gradients_of_heads_past_the_second_axis_of_a_grid(repeatable, monkeypatch):
+    """Launches share the batches; the last ones have fewer."""
+    plans = importlib.import_module("gluon_kernels.attention.launches")
+    monkeypatch.setattr(plans, "GRID", 5)
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: repeatable)
+    shape = {"batch": 3, "heads": 2, "length": 5, "width": 64, "causal": True}
+    arguments = GRADIENTS.arguments(shape, "cpu")
+    launches = launches_of(lambda: GRADIENTS.op(**arguments), "sim:sm_90")
+    assert [x.grid[1] for x in launches if len(x.grid) > 1 and x.grid[1] > 5] == []
+    assert GRADIENTS.check(shape, "cpu") is None
+
+
 @pytest.mark.parametrize("keys", [64, 128])
 @pytest.mark.parametrize("number", [0, 2])
 def test_tiles_of_few_keys(number, keys, monkeypatch):
