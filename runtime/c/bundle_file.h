@@ -32,10 +32,10 @@ const gb_form *gb_form_at(const gb_kernel *kernel, size_t index) { return form_a
 
 const gb_kernel *gb_find(const gb_bundle *self, const char *name, gb_error *error)
 {
-    for (size_t i = 0; i < gb_kernel_count(self); i++)
+    for (size_t i = 0; self != NULL && i < gb_kernel_count(self); i++)
         if (strcmp(gb_kernel_name(kernel_at(self, i)), name) == 0)
             return kernel_at(self, i);
-    fail(error, GB_KERNEL, "the bundle has no kernel '%s'", name);
+    fail(self == NULL ? NULL : error, GB_KERNEL, "the bundle has no kernel '%s'", name); /* gb_open said why */
     return NULL;
 }
 

@@ -110,16 +110,16 @@ static const gb_descriptor *descriptor_of(const gb_value *value)
     return (const gb_descriptor *)(uintptr_t)value->bits;
 }
 
-/* Return whether a descriptor is of the element type, rank and box that an argument was compiled for. */
+/* Return whether a descriptor is of the element type, rank and box of an argument; no map has strides of 2^40. */
 static int descriptor_fits(const ArgumentRow *row, const char *element, const gb_value *value)
 {
     const gb_descriptor *it = descriptor_of(value);
-    if (it->rank != (uint32_t)row->map.rank || it->type == NULL || strcmp(it->type, element) != 0 ||
-        (uintptr_t)it->address % 16 || it->strides[it->rank - 1] != 1)
+    if (value->kind != GB_DESCRIPTOR || it->rank != (uint32_t)row->map.rank || it->type == NULL ||
+        strcmp(it->type, element) != 0 || (uintptr_t)it->address % 16 || it->strides[it->rank - 1] != 1)
         return 0;
     for (uint32_t i = 0; i < it->rank; i++)
         if (it->shape[i] < 1 || it->shape[i] > INT32_MAX || (it->box[i] && it->box[i] != row->map.box[it->rank - 1 - i]) ||
-            (i + 1 < it->rank && it->strides[i] * (uint64_t)row->map.bytes % 16))
+            it->strides[i] >> 40 || (i + 1 < it->rank && it->strides[i] * (uint64_t)row->map.bytes % 16))
             return 0;
     return 1;
 }

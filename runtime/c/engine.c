@@ -99,12 +99,13 @@ static int read_choice(PyObject *item, gb_value *value, gb_descriptor *it)
     if (kind != GB_DESCRIPTOR)
         return 0;
     *it = (gb_descriptor){.address = (void *)(uintptr_t)value->bits, .type = value->text};
-    int rank = read_extents(shape, (int64_t *)it->shape), same = read_extents(strides, (int64_t *)it->strides) == rank;
-    it->rank = same && read_extents(box, sizes) >= 0 ? (uint32_t)rank : 0;
+    int rank = read_extents(shape, (int64_t *)it->shape), steps = read_extents(strides, (int64_t *)it->strides);
+    int boxes = read_extents(box, sizes);
+    it->rank = rank > 0 && steps == rank && (boxes == 0 || boxes == rank) ? (uint32_t)rank : 0; /* 0 fits none */
     for (int i = 0; i < RANK; i++)
-        it->box[i] = (uint32_t)sizes[i];
+        it->box[i] = sizes[i] == (uint32_t)sizes[i] ? (uint32_t)sizes[i] : UINT32_MAX;
     value->bits = (uint64_t)(uintptr_t)it;
-    return PyErr_Occurred() ? -1 : 0;
+    return PyErr_Clear(), 0; /* a size beyond 64 bits */
 }
 
 static COLD PyObject *fit(PyObject *Py_UNUSED(module), PyObject *args)

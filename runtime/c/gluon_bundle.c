@@ -133,9 +133,9 @@ gb_status gb_launch(gb_device *self, const gb_kernel *kernel, const uint32_t *gr
                     const gb_value *values, size_t count, gb_error *error)
 {
     const gb_form *form = NULL;
-    if (kernel != NULL)
+    if (self != NULL && kernel != NULL)
         form = gb_select(kernel, self->driver->name, self->architecture, values, count, error);
     if (form == NULL)
-        return error == NULL ? GB_MISSING : error->status;
+        return error != NULL && error->status ? error->status : fail(error, GB_MISSING, "no device, or no kernel to launch");
     return gb_launch_form(self, form, grid, stream, values, count, error);
 }

@@ -180,6 +180,9 @@ class BundledKernel(Calls):
         except BundleArgumentError as error:
             error.argument = f"{self.name}({parameter.name})"
             raise
+        except Exception as error:  # whatever the library that owns it raises
+            name, got = f"{self.name}({parameter.name})", type(value).__name__
+            raise BundleArgumentError(f"no argument: {error}", argument=name, got=got) from error
 
     def _device(self, seen: Sequence[Any]) -> int:
         """Return the index of the device that holds the arguments.
@@ -245,14 +248,15 @@ class BundledKernel(Calls):
         for form in forms:
             each = zip(form.arguments, seen, [p.constexpr for p in self.kernel.parameters])
             values = [value for argument in each for value in _values(*argument)]
-            place = self._places[form.key]
-            wrong, points, first = native.engine.fit(self.bundle.index, *place, values)
-            fits.append((wrong, points, not set(form.explicit) <= set(options), first))
+            fit = native.engine.fit(self.bundle.index, *self._places[form.key], values)
+            fits.append((*fit[:2], not set(form.explicit) <= set(options), fit[2]))
         best = min(fits)
         left = [form for form, fit in zip(forms, fits) if fit == best]
         if best[0]:
-            path, _ = leaves_of(left[0].arguments)[best[-1]]
-            raise self._missing(self.names[path[0]], forms, seen[path[0]])
+            of = left[0].arguments
+            empty = [i for i, value in enumerate(seen) if of[i] == Tuple(()) and value != ()]
+            number = empty[0] if empty else leaves_of(of)[best[-1]][0][0]
+            raise self._missing(self.names[number], forms, seen[number])
         if len(left) > 1:
             raise self._ambiguous(left, seen)
         return left[0]
@@ -322,14 +326,15 @@ def _values(pattern: Pattern, seen: Any, constexpr: bool) -> Iterator[tuple[Any,
     a descriptor. A tuple of another structure fits none."""
     if isinstance(pattern, Tuple):
         alike = isinstance(seen, tuple) and len(seen) == len(pattern.items)
-        for item, each in zip(pattern.items, seen if alike else [object()] * len(pattern.items)):
+        items = pattern.items if alike else pattern.items or (Constant(None),)  # one too many
+        for item, each in zip(items, seen if alike else [object()] * len(items)):
             yield from _values(item, each, constexpr)
         return
     kind = "left out" if seen is ABSENT else "" if constexpr else kind_of(seen)
     bits, number, text, size, sizes = 0, 0.0, None, None, ((), (), ())
     if kind == "descriptor":
         sizes, seen = (seen.shape, seen.strides, seen.block_shape or ()), seen.base
-    if kind in ("pointer", "descriptor"):
+    if kind in ("pointer", "descriptor") and 0 <= seen.address < 2**64:
         bits, text, size = seen.address, seen.dtype, seen.size
     elif kind == "bool":
         kind, bits = "boolean", seen
@@ -347,4 +352,7 @@ def _text(value: Any, opaque: bool = False) -> str:
     """Return a constant as the index has it: JSON, where 1, true and 1.0 differ, or as Python prints an opaque one."""
     if opaque:
         return value if isinstance(value, str) else repr(value)
-    return json.dumps(getattr(value, "value", value), separators=(",", ":"), default=repr)
+    try:
+        return json.dumps(getattr(value, "value", value), separators=(",", ":"), default=repr)
+    except (TypeError, ValueError):  # keys that JSON lacks, or a list that holds itself
+        return repr(value)

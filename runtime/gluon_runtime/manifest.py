@@ -367,7 +367,7 @@ class Manifest:
     cache: Mapping[str, Mapping[str, str]]
 
     def check(self) -> None:
-        if self.rules.divisibility < 1:
+        if not 1 <= self.rules.divisibility < 2**32:
             raise mistake(".rules", "a divisor", self.rules.divisibility)
         for name, digest in self.members.items():
             if len(digest) != 64:

@@ -173,15 +173,10 @@ _PLACES = {1: "cpu", 2: "cuda", 10: "cuda"}  # kDLCPU, kDLCUDA; torch calls ROCm
 
 
 def from_dlpack(value: Any) -> Pointer:
-    try:
-        capsule = value.__dlpack__()
-        pointer = ctypes.pythonapi.PyCapsule_GetPointer
-        pointer.restype, pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
-        head = ctypes.string_at(pointer(capsule, b"dltensor"), _DLTENSOR.size)
-    except Exception as error:  # whatever the library that owns it raises
-        raise BundleArgumentError(
-            "the array cannot be taken through DLPack", got=f"{type(value).__name__}: {error}"
-        ) from error
+    capsule = value.__dlpack__()
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.restype, pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+    head = ctypes.string_at(pointer(capsule, b"dltensor"), _DLTENSOR.size)
     start, place, index, _, code, bits, lanes, _, _, offset = _DLTENSOR.unpack(head)
     kind = _DLPACK.get(code if lanes == 1 else -1, f"DLPack code {code}, ")
     name = dtype_name(kind if kind == "bool" else f"{kind}{bits}")

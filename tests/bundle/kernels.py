@@ -46,6 +46,11 @@ def paired(y, pair):
 
 
 @gluon.jit
+def counted(y, items):
+    gl.store(y, len(items))
+
+
+@gluon.jit
 def flagged(y, flag: gl.int1):
     if flag:
         gl.store(y, 1)

@@ -125,7 +125,7 @@ static int select_form(int count, char **words)
     return 0;
 }
 
-/* launch FILE KERNEL X Y Z STREAM ARGUMENT...: twice, on device 0. */
+/* launch FILE KERNEL X Y Z STREAM ARGUMENT...: twice, on device 0. The kernel #5 is the one of that number. */
 static int launch(int count, char **words)
 {
     gb_error error;
@@ -134,13 +134,16 @@ static int launch(int count, char **words)
     uint32_t grid[3] = {(uint32_t)atoi(words[2]), (uint32_t)atoi(words[3]), (uint32_t)atoi(words[4])};
     gb_bundle *bundle = gb_open(words[0], &error);
     gb_device *device = bundle ? gb_device_open(0, &error) : NULL;
-    const gb_kernel *kernel = device ? gb_find(bundle, words[1], &error) : NULL;
+    int numbered = words[1][0] == '#';
+    const gb_kernel *kernel = numbered && bundle ? gb_kernel_at(bundle, (size_t)atoi(words[1] + 1))
+                                                 : gb_find(bundle, words[1], &error);
+    gb_status status = GB_OK;
     for (i = 6; i < count; i++)
         values[i - 6] = value_of(words[i]);
-    for (i = 0; i < 2 && kernel != NULL; i++)
-        gb_launch(device, kernel, grid[0] == 9999 ? NULL : grid,
+    for (i = 0; i < 2; i++)
+        status = gb_launch(device, kernel, grid[0] == 9999 ? NULL : grid,
                   (void *)(uintptr_t)atoi(words[5]), values, (size_t)(count - 6), &error);
-    printf("%d %s %s\n", error.status, device ? gb_device_architecture(device) : "-", error.text);
+    printf("%d %s %s\n", status, device ? gb_device_architecture(device) : "-", error.text);
     gb_device_close(device);
     gb_close(bundle);
     return 0;

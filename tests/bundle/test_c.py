@@ -405,6 +405,16 @@ class TestSameAsPython:
 
 
 class TestLaunch:
+    def test_without_a_bundle_or_a_kernel(self, program, bundle_file, folder):
+        """A program may look at the status of the launch alone."""
+        library = {"LD_LIBRARY_PATH": str(folder)}
+        (line,) = program("launch", bundle_file.with_name("none"), "scale", 1, 1, 1, 0)
+        assert line.startswith(f"{FORMAT} ") and "cannot be read" in line
+        line = program("launch", bundle_file, "scales", 1, 1, 1, 0, **library)[-1]
+        assert line == f"{KERNEL} sm_90 the bundle has no kernel 'scales'"
+        line = program("launch", bundle_file, "#99", 1, 1, 1, 0, **library)[-1]
+        assert line == f"{MISSING} sm_90 no device, or no kernel to launch"
+
     ARGUMENTS = ("pfp32@1000", "pfp32@2000", "i500", "f2.5", "c512", "-")
 
     def test_through_the_driver(self, program, bundle_file, folder):
