@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from gluon_kernels.attention import portable_backward, portable_forward
+from gluon_kernels.attention.decode_launches import GRID
 from gluon_kernels.attention.masks import LOG2E, Mask
 from gluon_kernels.plans import Launch, allocator, current_target, least_depth
 
@@ -72,6 +73,62 @@ def _tiles(length: int, lists: Lists, block: int) -> int:
     return -(-length // block) if lists is None else length // block + lists[0].shape[0] - 1
 
 
+def _slices(batch: int) -> list[slice]:
+    """Return as many batches at a time as the third axis of a grid has programs, from multiples of 16 bytes on."""
+    size = GRID // 16 * 16
+    return [slice(first, first + size) for first in range(0, batch, size)]
+
+
+def _forward_of_slices(
+    q: Tensor, k: Tensor, v: Tensor, sinks: Optional[Tensor], mask: Mask, scale: float, keep: bool,
+    out: Optional[Tensor], score: Any, extra: Any,
+) -> Plan:  # fmt: skip
+    """Return the plan of more batches than the third axis of a grid has programs."""
+    places = _slices(q.shape[0])
+
+    def part(x: Optional[Tensor], place: slice) -> Optional[Tensor]:
+        return None if x is None else x[place]
+
+    plans = [
+        forward_plan(q[i], k[i], v[i], sinks, None, mask, scale, keep, part(out, i), score, extra)
+        for i in places
+    ]
+
+    def run(
+        q: Tensor, k: Tensor, v: Tensor, sinks: Optional[Tensor], lists: Any, out: Optional[Tensor], *more: Any
+    ) -> Any:  # fmt: skip
+        done = [
+            plan(q[i], k[i], v[i], sinks, None, part(out, i), *more)
+            for plan, i in zip(plans, places)
+        ]
+        result = torch.cat([x for x, _ in done]) if out is None else out
+        return result, torch.cat([x for _, x in done]) if keep else None
+
+    return run
+
+
+def _backward_of_slices(
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, logsums: Tensor, mask: Mask, scale: float
+) -> Plan:  # fmt: skip
+    """Return the plan of the gradients of more batches than the third axis of a grid has programs."""
+    places = _slices(q.shape[0])
+    plans = [
+        backward_plan(grad[i], q[i], k[i], v[i], out[i], logsums[i], None, mask, scale)
+        for i in places
+    ]
+
+    def run(
+        grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, logsums: Tensor, lists: Any
+    ) -> Any:
+        done = [
+            plan(grad[i], q[i], k[i], v[i], out[i], logsums[i], None)
+            for plan, i in zip(plans, places)
+        ]
+        return tuple(torch.cat(parts) for parts in zip(*done))
+
+    return run
+
+
 def forward_plan(
     q: Tensor, k: Tensor, v: Tensor, sinks: Optional[Tensor], lists: Lists, mask: Mask, scale: float, keep: bool,
     out: Optional[Tensor], score: Any = None, extra: Any = None,
@@ -84,6 +141,8 @@ def forward_plan(
         score: a function of scores; see `portable_forward.attend`.
         extra: its last argument: tensors and numbers, or a tuple of them.
     """
+    if lists is None and q.shape[0] > GRID:
+        return _forward_of_slices(q, k, v, sinks, mask, scale, keep, out, score, extra)
     depth, width = q.shape[-1], v.shape[-1]
     shape = (*q.shape[:-1], width)
     empty = allocator(shape, q.dtype, q.device)
@@ -143,6 +202,8 @@ def backward_plan(
     scale: float,
 ) -> Plan:
     """Return `run(grad, q, k, v, out, logsums, lists) -> (gradients of q, k and v)`."""
+    if lists is None and q.shape[0] > GRID:
+        return _backward_of_slices(grad, q, k, v, out, logsums, mask, scale)
     depth, width = q.shape[-1], v.shape[-1]
     new = [allocator(tuple(x.shape), q.dtype, q.device) for x in (q, k, v)]
     heads, heads_of_keys = q.shape[1], k.shape[1]

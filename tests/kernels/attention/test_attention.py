@@ -196,6 +196,24 @@ def test_gradients_of_heads_past_the_second_axis_of_a_grid(repeatable, monkeypat
     assert GRADIENTS.check(shape, "cpu") is None
 
 
+@pytest.mark.sampled(1)
+def test_batches_past_the_third_axis_of_a_grid(monkeypatch):
+    """Launches share the batches, with and without a place for the result."""
+    plans = importlib.import_module("gluon_kernels.attention.portable_launches")
+    monkeypatch.setattr(plans, "GRID", 17)
+    monkeypatch.setenv("GLUON_TARGET", "sim:gfx942")
+    shape = {"batch": 18, "heads": 1, "length": 3, "width": 32, "causal": True}
+    for problem in PROBLEMS:
+        arguments = problem.arguments(shape, "cpu")
+        launches = launches_of(lambda p=problem, a=arguments: p.op(**a), "sim:gfx942")
+        assert {16, 2} == {x.grid[2] for x in launches}
+        assert problem.check(shape, "cpu") is None
+    q, k, v = (torch.randn(18, 1, 3, 32).bfloat16() for _ in "qkv")
+    result = torch.empty_like(q)
+    assert attention(q, k, v, causal=True, out=result) is result
+    assert torch.equal(result, attention(q, k, v, causal=True))
+
+
 @pytest.mark.parametrize("keys", [64, 128])
 @pytest.mark.parametrize("number", [0, 2])
 def test_tiles_of_few_keys(number, keys, monkeypatch):
