@@ -1,8 +1,8 @@
 """The gradients of layer norm and RMS norm.
 
-The gradient of a weight is a sum over rows. Each program sums over its own and stores that; `add_parts` adds up the few rows
-that are left, always in the same order. Memory is read once, but for rows that are too long for all programs to walk over some
-at a time.
+The gradient of a weight is a sum over rows. Each program sums over its own and stores that; the last programs of the launch add up
+the few rows that are left (`last_programs`), or `add_parts` does where columns are many, always in the same order. Memory is read
+once, but for rows that are too long for all programs to walk over some at a time.
 """
 
 import gluon_core as gluon
