@@ -16,10 +16,10 @@ from typing import Any, Callable, Optional, Sequence
 from gluon_core.plugin.targets import Target
 from gluon_write.form import bounds_of, changed_copy, free_name, function_of
 from gluon_write.largest import negated
-from gluon_write.loops import Loop, Tile, operands_of, reads, stores, viewed
+from gluon_write.loops import Loop, reads, stores
 from gluon_write.own_tiles import DEPTH, OwnStore, names_of
 from gluon_write.programs import heavy_axis
-from gluon_write.ring_plan import COMPOUND, GROUP, Function, NoForm, RingPlan, is_text
+from gluon_write.ring_plan import COMPOUND, GROUP, Function, NoForm, RingPlan, by_ring, is_text
 from gluon_write.rounds import Rounds
 from gluon_write.single_step import has_one_step
 from gluon_write.sketch import Sketch
@@ -70,7 +70,7 @@ class Partitions(RingPlan):
         if sharing is not None and self.loops_of(self.functions[0]) > 1:
             # ptxas computes the descriptor of an operand in shared memory in the first loop alone, even where that has no step.
             raise NoForm
-        if sharing is not None and not self._held <= {one.tile.name for one in self.own}:
+        if sharing is not None and not self.held <= {one.tile.name for one in self.own}:
             raise NoForm  # no registers are left for an operand of all steps
         self.passing = False  # the copies of a consumer that lets tiles pass are written
         self.copying: Optional[int] = None  # the number of the tile whose copies are written
@@ -87,17 +87,6 @@ class Partitions(RingPlan):
         True  # partitions that copy one operand each pay where a kernel makes its descriptors
     )
     own_depth = DEPTH  # slots of the rings of tiles that a part has for itself
-
-    @property
-    def _held(self) -> set[str]:
-        """Return the names of the first operands that all steps of a loop of the kernel's own text read."""
-        kernel, names = self.functions[0], set()
-        for loop in kernel.loops.values():
-            first = {
-                viewed(one, kernel.reader) for p in loop.products for one in operands_of(p)[:1]
-            }
-            names |= first - {name for s in loop.node.body for name in stores(s)}
-        return {name for name in names if name}
 
     @property
     def users(self) -> int:
@@ -246,7 +235,7 @@ class Partitions(RingPlan):
         self, one: Function, loop: Loop, results: list[str], parts: int
     ) -> tuple[Rounds, Forms]:
         """Return the rounds of a loop, and their cost where so many parts share the tiles."""
-        rounds = Rounds(one.reader, loop, _by_ring(loop))
+        rounds = Rounds(one.reader, loop, by_ring(loop))
         depth = min(self.depth, max(self.stages, 2))
         return rounds, forms_of(
             one.reader, loop, rounds, results, depth, self.target, self.group, parts, self.walks
@@ -493,7 +482,7 @@ class Partitions(RingPlan):
             elif tile is not None and tile is last[tile.ring]:
                 places = ", ".join(
                     f"[{', '.join(reader.text_of(part) for part in one.place)}]"
-                    for one in _by_ring(loop)[tile.ring]
+                    for one in by_ring(loop)[tile.ring]
                     if self.copying in (None, one.number)
                 )
                 lines.append(f"    {tile.ring}.fetch({self.slot}, [{places}])")
@@ -605,11 +594,3 @@ class Partitions(RingPlan):
         indent = " " * body[0].col_offset
         text = "\n".join([*head, *(f"{indent}{line}" if line else "" for line in lines)]) + "\n"
         return changed_copy(self.fn, self.drawn.jits, {0: text}, {}, self.written)
-
-
-def _by_ring(loop: Loop) -> dict[str, list[Tile]]:
-    """Return the tiles of a loop by ring, in the order of its slots."""
-    rings: dict[str, list[Tile]] = {}
-    for tile in sorted(loop.tiles.values(), key=lambda tile: tile.number):
-        rings.setdefault(tile.ring, []).append(tile)
-    return rings

@@ -17,7 +17,7 @@ from gluon_write.single_step import has_one_step
 from gluon_write.sketch import Sketch
 from gluon_write.tile_loops import LoopsOfTiles
 
-__all__ = ["COMPOUND", "GROUP", "Function", "NoForm", "NoRoom", "RingPlan", "is_text"]
+__all__ = ["COMPOUND", "GROUP", "Function", "NoForm", "NoRoom", "RingPlan", "by_ring", "is_text"]
 
 COMPOUND = (ast.For, ast.While, ast.If)
 GROUP = 4  # warps
@@ -279,6 +279,17 @@ class RingPlan:
         """Return the tiles that a statement loads, or a loop in its rounds."""
         return [one for one in self.own if statement in (one.tile.statement, one.loop)]
 
+    @property
+    def held(self) -> set[str]:
+        """Return the names of the first operands that all steps of a loop of the kernel's own text read."""
+        kernel, names = self.functions[0], set()
+        for loop in kernel.loops.values():
+            first = {
+                viewed(one, kernel.reader) for p in loop.products for one in operands_of(p)[:1]
+            }
+            names |= first - {name for s in loop.node.body for name in stores(s)}
+        return {name for name in names if name}
+
     def _ring(self, descriptor: str, tile: Tile) -> str:
         """Return the ring of one of the kernel's descriptors."""
         if descriptor not in self.descriptors:
@@ -443,3 +454,11 @@ def _moves(loop: Loop) -> bool:
 def is_text(statement: ast.stmt) -> bool:
     """Return True for a docstring."""
     return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+
+
+def by_ring(loop: Loop) -> dict[str, list[Tile]]:
+    """Return the tiles of a loop by ring, in the order of its slots."""
+    rings: dict[str, list[Tile]] = {}
+    for tile in sorted(loop.tiles.values(), key=lambda tile: tile.number):
+        rings.setdefault(tile.ring, []).append(tile)
+    return rings
