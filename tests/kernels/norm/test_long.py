@@ -19,7 +19,7 @@ from gluon_kernels.norm import (
 )
 from gluon_kernels.topk import launches, sums
 
-pytestmark = [pytest.mark.once]
+pytestmark = [pytest.mark.once, pytest.mark.usefixtures("hopper")]
 N = 5000
 
 CASES = {
