@@ -188,25 +188,43 @@ def _packed_batch_gradients(
     wide = max(q.shape[-1], v.shape[-1]) > 128
     if wide and not alone and not repeatable and batch <= MANY:
         return _wide_batch_gradients(grad, q, k, v, out, logsums, lists, mask, scale)
+    shifted = mask.shifted(keys - length)
+    if alone:
+
+        def view(*tensors: Tensor) -> Any:
+            return [x.flatten(0, 2).unsqueeze(1) for x in tensors]
+
+        return _plan_of_views(
+            view, (grad, q, k, v, out, logsums), lists, shifted, scale, repeatable
+        )
 
     def packed(*tensors: Tensor) -> Any:
-        if alone:
-            return [x.flatten(0, 2).unsqueeze(1) for x in tensors]
         # Logarithms are read as [tokens, heads] in a row.
         return [*(_as_packed(x) for x in tensors[:-1]), _as_packed(tensors[-1]).contiguous()]
 
-    operands = packed(grad, q, k, v, out, logsums)
-    shifted = mask.shifted(keys - length)
-    grad, q, k, v, out, logsums = operands
+    grad, q, k, v, out, logsums = packed(grad, q, k, v, out, logsums)
     plan = packed_backward(grad, q, k, v, out, logsums, *lists, shifted, scale, repeatable)
 
     def run(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, logsums: Tensor) -> Any:
         gradients = plan(*packed(grad, q, k, v, out, logsums), *lists)
-        if alone:
-            return tuple(x.view_as(one) for x, one in zip(gradients, (q, k, v)))
         return tuple(_as_batch(x, batch) for x in gradients)
 
     return run
+
+
+def _plan_of_views(
+    view: Callable[..., Any], tensors: tuple[Tensor, ...], lists: tuple[Tensor, Tensor], *settings: Any
+) -> Plan:  # fmt: skip
+    """Return the plan of gradients of batches whose operands `view` returns; `settings` are the last ones of `varlen_launches.backward_plan`."""
+    from gluon_kernels.attention import varlen_launches
+
+    grad, q, k, v, out, logsums = operands = view(*tensors)
+    in_place = all(x.data_ptr() == one.data_ptr() for x, one in zip(operands, tensors))
+    shapes = [x.shape for x in tensors[1:4]]
+    batches = varlen_launches.Batches(view, in_place, shapes)
+    return varlen_launches.backward_plan(
+        grad, q, k, v, out, logsums, *lists, *settings, batches=batches
+    )
 
 
 def _heads_in_rows(x: Tensor) -> Tensor:
@@ -227,8 +245,6 @@ def _wide_batch_gradients(
     scale: float,
 ) -> Plan:  # fmt: skip
     """Return the plan of kernels that read results and store gradients in the order of batches."""
-    from gluon_kernels.attention import varlen_launches
-
     lengths = q.shape[2], k.shape[2]
     apart = all(_has_heads_in_rows(x) for x in (grad, q, k, v))
     view = _heads_in_rows if apart else _as_packed
@@ -238,11 +254,8 @@ def _wide_batch_gradients(
         return view(grad), view(q), view(k), view(v), of_batch, logsums.contiguous()
 
     shifted = mask.shifted(lengths[1] - lengths[0])
-    grad, q, k, v, out, logsums = packed(grad, q, k, v, out, logsums)
-    plan = varlen_launches.backward_plan(
-        grad, q, k, v, out, logsums, *lists, shifted, scale, False, lengths, apart
-    )
-    return lambda *tensors: plan(*packed(*tensors), *lists)
+    tensors = (grad, q, k, v, out, logsums)
+    return _plan_of_views(packed, tensors, lists, shifted, scale, False, lengths, apart)
 
 
 def score_forward(

@@ -415,6 +415,43 @@ def test_calls_past_the_operators(monkeypatch):
         of_keys.sum().backward()
 
 
+@pytest.mark.parametrize(
+    "shape, sequences",
+    [
+        ({"heads": 2, "length": 40, "width": 64, "causal": True}, 2),
+        ({"heads": 1, "length": 20, "width": 60}, 0),  # rows that are no multiples of 16 bytes
+        ({"heads": 1, "length": 40, "width": 192}, 2),
+        ({"heads": 2, "length": 40, "width": 192, "heads of keys": 1, "packed": True}, 2),
+    ],
+)
+def test_no_python_is_between_launches_of_operands_in_place(shape, sequences, monkeypatch):
+    recorded = []
+    for name in ("launches", "varlen_launches"):
+        module = importlib.import_module(f"gluon_kernels.attention.{name}")
+        make = module.sequence
+        monkeypatch.setattr(
+            module,
+            "sequence",
+            lambda *parts, make=make: recorded.append(make(*parts)) or recorded[-1],
+        )
+    assert GRADIENTS.check({"batch": 1, **shape}, "cpu") is None
+    assert len(recorded) == sequences
+
+
+def test_each_call_of_gradients_asks_for_equal_bits(monkeypatch):
+    monkeypatch.setattr(eager, "route", route)
+    arguments = GRADIENTS.arguments({"batch": 1, "heads": 1, "length": 20, "width": 64}, "cpu")
+
+    def calls():
+        for repeatable in (False, True, False):
+            monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: repeatable)
+            GRADIENTS.op(**arguments)
+
+    names = [x.kernel.fn.__name__ for x in launches_of(calls, "sim:sm_90")]
+    own = [name for name in names if name in ("gradients_atomic", "key_gradients")]
+    assert own == ["gradients_atomic", "key_gradients", "gradients_atomic"]
+
+
 def test_autocast_and_meta():
     q, k, v = heads(70, dtype=torch.float32)
     with torch.autocast("cpu", dtype=torch.bfloat16):
