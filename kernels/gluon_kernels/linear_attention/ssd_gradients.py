@@ -16,16 +16,17 @@ __all__ = ["scan_gradients"]
 
 def _build(
     grad: Tensor, grad_state: Optional[Tensor], x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, d: Optional[Tensor],
-    bias: Optional[Tensor], softplus: bool, initial: Optional[Tensor],
+    bias: Optional[Tensor], softplus: bool, initial: Optional[Tensor], kept: Optional[Tensor],
 ) -> Any:  # fmt: skip
     plan = decaying_backward_plan(
-        grad, grad_state, c, b, x, Gates(dt, a, bias, softplus), d, initial, 1.0
+        grad, grad_state, c, b, x, Gates(dt, a, bias, softplus), d, initial, 1.0, kept
     )
 
     def run(
-        grad: Any, grad_state: Any, x: Any, dt: Any, a: Any, b: Any, c: Any, d: Any, bias: Any, softplus: Any, initial: Any
+        grad: Any, grad_state: Any, x: Any, dt: Any, a: Any, b: Any, c: Any, d: Any, bias: Any, softplus: Any, initial: Any,
+        kept: Any,
     ) -> Any:  # fmt: skip
-        return plan(grad, grad_state, c, b, x, Gates(dt, a, bias), d, initial)
+        return plan(grad, grad_state, c, b, x, Gates(dt, a, bias), d, initial, kept)
 
     return run
 
@@ -35,9 +36,9 @@ _plans = Plans(_build)
 
 def scan_gradients(
     grad: Tensor, grad_state: Optional[Tensor], x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, d: Optional[Tensor],
-    bias: Optional[Tensor], softplus: bool, initial: Optional[Tensor],
+    bias: Optional[Tensor], softplus: bool, initial: Optional[Tensor], kept: Optional[Tensor],
 ) -> tuple[Optional[Tensor], ...]:  # fmt: skip
-    """Return the gradients of all tensors, in their order; those of states, `grad_state` and of `initial`, are transposed."""
+    """Return the gradients of all tensors, in their order, by the states that forward `kept`; those of states, `grad_state` and of `initial`, are transposed."""
     if not x.numel():
         zeros = (None if t is None else torch.zeros_like(t) for t in (x, dt, a, b, c, d, bias))
         unchanged = (
@@ -46,7 +47,7 @@ def scan_gradients(
         return *zeros, None if initial is None else unchanged
     of_heads = tuple(None if t is None else t.contiguous() for t in (d, bias))
     tensors = (grad, grad_state, x, dt.contiguous(), a.contiguous(), b, c, *of_heads)
-    results = _plans((key(*tensors, initial), softplus), *tensors, softplus, initial)
+    results = _plans((key(*tensors, initial), softplus), *tensors, softplus, initial, kept)
     to_a, to_bias, to_d = results.sums
     return (
         results.v,
