@@ -132,7 +132,7 @@ def forward_plan(
     rows, order = rows_of(length, depth, batch * heads, wide, causal, processors, of_head)
     count = -(-length // rows) * batch * heads
     parts = None if causal else parts_for(count, depth, rows, wide, processors)
-    few = wide == 64 and parts is None and not ORDERED
+    few = parts is None and not ORDERED
     keys = keys_of(length, depth, rows, causal) if few else KEYS
     described = descriptor_of(written, 1, 1, 64, wide)
     new_parts = None if parts is None else parts.memory(device)

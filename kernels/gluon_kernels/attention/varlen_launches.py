@@ -30,9 +30,9 @@ from gluon_kernels.attention.launches import (
     rows_of_sums,
 )
 from gluon_kernels.attention.masks import Mask
-from gluon_kernels.attention.order import GRADIENT_CACHE, GROUP, MANY, PACKED
+from gluon_kernels.attention.order import CACHE, GRADIENT_CACHE, GROUP, MANY
 from gluon_kernels.dependent import overlapping_tensors
-from gluon_kernels.plans import Launch, allocator, multiprocessors, sequence
+from gluon_kernels.plans import Counters, Launch, allocator, multiprocessors, sequence
 
 __all__ = ["backward_plan", "differentiates", "forward_plan"]
 
@@ -79,16 +79,32 @@ def _parts(lists: tuple[Tensor, ...], count: int) -> list[tuple[Tensor, ...]]:
     return [tuple(x[first : first + many + 1] for x in lists) for first, many in _slices(count)]
 
 
-def _tile_of(wide: int, narrow: int, tokens: int, count: int, mask: Mask) -> tuple[int, int]:
-    """Return the queries and keys of a tile."""
+def _rows_of(wide: int, tokens: int, count: int, heads: int, causal: bool, processors: int) -> int:
+    """Return the queries of a tile."""
+    # Tiles of 128 rows in all sequences, on average.
+    tiles = (tokens / 128 + count / 2) * heads
+    if tiles + tokens / 128 * heads <= processors or (causal and tiles <= 1.5 * processors):
+        return 64  # by one group of warps, which takes less time alone on a processor
     # Three groups of warps have registers for sums of 64 columns; short sequences would leave many of their rows empty.
-    rows = 192 if wide == 64 and tokens >= LONG * count else 128
-    if narrow > 128:
-        return rows, 64
+    long = tokens >= LONG * count and not (causal and tiles <= 2 * processors)
+    return 192 if wide == 64 and long else 128
+
+
+def _tile_of(
+    wide: int, narrow: int, tokens: int, count: int, heads: int, mask: Mask, processors: int
+) -> tuple[int, int]:
+    """Return the queries and keys of a tile."""
     if wide == 64 and mask.left is not None and mask.right is not None:
         if mask.left + mask.right <= NARROW:
             return 128, 64  # fewer of the keys that a tile covers are seen by no row
-    return rows, 128
+    rows = _rows_of(wide, tokens, count, heads, mask.right is not None, processors)
+    return rows, 64 if narrow > 128 else 128
+
+
+def _heads_together(heads: int, bytes_of_head: int) -> int:
+    """Return how many heads are walked together: all, since programs end together then, where the cache holds their keys and values."""
+    most = heads if heads * bytes_of_head <= CACHE else GROUP
+    return -(-heads // -(-heads // most))
 
 
 def forward_plan(
@@ -113,14 +129,15 @@ def forward_plan(
 
     tensors = (readable(q), readable(k), readable(v))
     written, logsums = new(out), empty_logsums() if keep else None
-    rows, keys = _tile_of(wide, narrow, tokens, of_queries.shape[0] - 1, mask)
+    processors = multiprocessors(q)
+    rows, keys = _tile_of(wide, narrow, tokens, count, heads, mask, processors)
 
-    together = max(depth, width) <= 96 and min(depth, width) > 64
+    by_thirds = max(depth, width) <= 96 and min(depth, width) > 64
 
     def parts(x: Tensor, size: int, width: int, block: int) -> Any:
         """Return the descriptors of heads of `width`: of two parts if a block of 64 or 128 columns does not hold or fill them."""
         if block <= 128:
-            widths = (64, 32) if 64 < width <= 96 and together else (block,)
+            widths = (64, 32) if 64 < width <= 96 and by_thirds else (block,)
         else:
             widths = (128, 64 if width <= 192 else 128)
         return tuple(descriptor_of(x, size, 1, part) for part in widths)
@@ -129,14 +146,16 @@ def forward_plan(
         parts(tensors[0], 64, depth, wide),
         parts(tensors[1], keys, depth, wide),
         parts(tensors[2], keys, width, narrow),
-        descriptor_of(written, 64, 1, 32 if together else 64 if wide > 128 else narrow),
+        descriptor_of(written, 64, 1, 32 if by_thirds else 64 if wide > 128 else narrow),
     )
-    programs = min(multiprocessors(q), (tokens // rows + min(count, SEQUENCES)) * heads)
+    programs = min(processors, (tokens // rows + min(count, SEQUENCES)) * heads)
+    counters = Counters(1)
+    together = _heads_together(heads, 2 * k.shape[0] * (depth + width) // (heads // k.shape[1]))
     factors = mask.scales(scale)
 
     def prepared(lists: tuple[Tensor, ...]) -> Launch:
         many = lists[0].shape[0] - 1
-        sizes = (many, heads, columns, *factors)
+        sizes = (many, heads, together, columns, *factors)
         window = (mask.left, mask.right)
         constants = (
             heads // k.shape[1],
@@ -147,14 +166,14 @@ def forward_plan(
             bool(mask.cap),
             _bound(many),
             scale > 0,
-            PACKED,
-            COMPUTED[96 if together else narrow] if wide <= 128 else 0,
+            COMPUTED[96 if by_thirds else narrow] if wide <= 128 else 0,
         )
+        own = (written, logsums, sinks, counters(q.device), *lists)
         return Launch(
             hopper_varlen.attention_varlen,
             (programs,),
-            (*descriptors, written, logsums, sinks, *lists, *sizes, *constants),
-            (*tensors, written, logsums, sinks, *lists),
+            (*descriptors, *own, *sizes, *constants),
+            (*tensors, *own),
             num_warps=4,
             **overlapping_tensors(*tensors, written),
         )  # fmt: skip
@@ -170,10 +189,10 @@ def forward_plan(
         if not plain:
             q, k, v = readable(q), readable(k), readable(v)
         if not others:
-            launch(q, k, v, result, logsums, sinks, of_queries, of_keys)
+            launch(q, k, v, result, logsums, sinks, counters(q.device), of_queries, of_keys)
         else:
             for each, lists in zip(launches, _parts((of_queries, of_keys), count)):
-                each(q, k, v, result, logsums, sinks, *lists)
+                each(q, k, v, result, logsums, sinks, counters(q.device), *lists)
         if out is not None and result is not out:
             result = out.copy_(result[..., :width])
         elif not exact and out is None:
