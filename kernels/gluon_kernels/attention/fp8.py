@@ -121,7 +121,7 @@ def _transpose_launch(v: Tensor) -> tuple[Launch, Any]:
     tensors = (v, empty())
     launch = Launch(
         fp8_values.transpose,
-        (gluon.cdiv(padded, TILE), batch * heads),
+        (gluon.cdiv(padded, TILE) * batch * heads,),
         (*tensors, v.stride()[:3], heads, length, padded, TILE, width),
         tensors,
         num_warps=4,

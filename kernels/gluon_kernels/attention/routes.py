@@ -15,6 +15,7 @@ __all__ = ["batch_backward", "batch_forward", "packed_backward", "packed_forward
 
 Plan = Callable[..., Any]
 MANY = 256  # sequences of one launch
+HEADS = 65535  # of a launch, which are programs along the second axis of a grid
 LONG = 1024  # queries, of which the last tile wastes little: the heads that share keys need not be joined
 
 
@@ -151,6 +152,8 @@ def batch_backward(
     repeatable: bool,
 ) -> Plan:  # fmt: skip
     """Return `run(grad, q, k, v, out, logsums) -> (gradients of q, k and v)` for [batch, heads, length, width]."""
+    if q.shape[1] > HEADS and k.shape[1] > 1:
+        return _gradients_of_heads((grad, q, k, v, out, logsums), mask, scale, repeatable)
     if q.dtype == torch.float32:
         if _on_hopper():
             from gluon_kernels.attention import float32_launches
@@ -172,6 +175,31 @@ def batch_backward(
 
     plan = portable_launches.backward_plan(grad, q, k, v, out, logsums, None, mask, scale)
     return lambda grad, q, k, v, out, logsums: plan(grad, q, k, v, out, logsums, None)
+
+
+def _gradients_of_heads(tensors: tuple[Tensor, ...], *settings: Any) -> Plan:
+    """Return the plan of gradients of more heads than a launch takes: launches of some heads each."""
+    heads, of_keys = tensors[1].shape[1], tensors[2].shape[1]
+    shared = heads // of_keys
+    size = max(HEADS // shared // 16 * 16, 1)
+    slices = [slice(first, first + size) for first in range(0, of_keys, size)]
+
+    def sliced(tensors: tuple[Tensor, ...], place: slice) -> list[Tensor]:
+        own = slice(place.start * shared, place.stop * shared)
+        grad, q, k, v, out, logsums = tensors
+        others = k[:, place], v[:, place]
+        return [grad[:, own], q[:, own], *others, out[:, own], logsums[:, own].contiguous()]
+
+    plans: list[Plan] = []
+    for place in slices:
+        grad, q, k, v, out, logsums = sliced(tensors, place)
+        plans.append(batch_backward(grad, q, k, v, out, logsums, *settings))
+
+    def run(*tensors: Tensor) -> Any:
+        parts = [plan(*sliced(tensors, place)) for plan, place in zip(plans, slices)]
+        return tuple(torch.cat(gradients, 1) for gradients in zip(*parts))
+
+    return run
 
 
 def _packed_batch_gradients(

@@ -25,9 +25,18 @@ from gluon_kernels.linear_attention import decay_gradients, decay_launches, grad
 from gluon_kernels.linear_attention.decay_launches import Gates
 from gluon_kernels.plans import Plans, key
 
-__all__ = ["check_state", "gated_delta_rule", "gated_linear_attention", "kda"]
+__all__ = [
+    "check_state",
+    "gated_delta_rule",
+    "gated_linear_attention",
+    "kda",
+    "in_slices",
+    "joined",
+]
 
 WIDEST = 256  # keys
+# Batches of a launch: a grid has 65,535 programs along its third axis, where gradients of gates alone walk over each batch in two directions.
+BATCHES = 65535 // 32 * 16
 
 
 def _check(
@@ -98,6 +107,29 @@ def check_state(initial: Optional[Tensor], v: Tensor, k: Tensor) -> None:
             expected=f"float32 {list(state)}",
             got=f"{initial.dtype} {list(initial.shape)}",
         )
+
+
+def in_slices(
+    call: Callable[..., Sequence[Optional[Tensor]]], tensors: Sequence[Optional[Tensor]], shared: Sequence[int] = ()
+) -> list[list[Optional[Tensor]]]:  # fmt: skip
+    """Return the results of `call(*tensors)` for as many batches at a time as a launch takes: the parts of each.
+
+    Args:
+        tensors: the first has all batches.
+        shared: places of those without batches.
+    """
+    assert tensors[0] is not None
+    parts = []
+    for first in range(0, tensors[0].shape[0], BATCHES):
+        place = slice(first, first + BATCHES)
+        own = (x if x is None or i in shared else x[place] for i, x in enumerate(tensors))
+        parts.append(call(*own))
+    return [list(of_result) for of_result in zip(*parts)]
+
+
+def joined(parts: Sequence[Any]) -> Optional[Tensor]:
+    """Return the parts of a result as one, None for no result."""
+    return None if parts[0] is None else torch.cat(parts)
 
 
 def _state_shape(k: Tensor, v: Tensor) -> tuple[int, int, int, int]:
@@ -224,6 +256,8 @@ def _run_backward(
     """Return all gradients, by what forward `kept`; those of what is None are None."""
     g, beta = g.contiguous(), None if beta is None else beta.contiguous()
     tensors = (grad, grad_state, q, k, v, g, beta, initial)
+    if q.shape[0] > BATCHES:
+        return map(joined, in_slices(partial(_run_backward, scale=scale), tensors))
     return _gradient_plans((key(*tensors), scale, len(kept)), *tensors, scale, tuple(kept))
 
 
@@ -282,6 +316,9 @@ def _run(
 ) -> Any:  # fmt: skip
     g, beta = g.contiguous(), None if beta is None else beta.contiguous()
     tensors = (q, k, v, g, beta, initial)
+    if q.shape[0] > BATCHES:
+        out, final, _ = in_slices(partial(_run, scale=scale), tensors)
+        return joined(out), joined(final), ()
     return _plans((key(*tensors), scale, keep), *tensors, scale, keep)
 
 

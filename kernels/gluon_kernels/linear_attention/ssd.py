@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Optional, Union
 
 import torch
@@ -18,6 +19,7 @@ from gluon_kernels.checks import (
     check_tensors,
 )
 from gluon_kernels.eager import direct, is_compiling, is_plain, wants_gradient
+from gluon_kernels.linear_attention import ops
 from gluon_kernels.linear_attention.decay_launches import Gates, decaying_plan, fits
 from gluon_kernels.linear_attention.ops import WIDEST, autocast, check_state, gated_linear_attention
 from gluon_kernels.linear_attention.ssd_gradients import scan_gradients
@@ -113,6 +115,9 @@ def _scan(
     initial_state: Optional[Tensor], softplus: bool, keep: bool = False,
 ) -> Any:  # fmt: skip
     """Return the result, final states, transposed, and with `keep` those before chunks, by walks that apply the steps and `d` themselves."""
+    if x.shape[0] > ops.BATCHES:
+        whole = (x, dt, a, b, c, d, bias, initial_state)
+        return map(ops.joined, ops.in_slices(partial(_scan, softplus=softplus), whole, (2, 5, 6)))
     initial = None if initial_state is None else initial_state.mT.contiguous()
     rows = [None if t is None else t.contiguous() for t in (a, d, bias)]
     tensors = (x, dt.contiguous(), rows[0], b, c, rows[1], rows[2])

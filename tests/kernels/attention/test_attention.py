@@ -196,6 +196,23 @@ def test_gradients_of_heads_past_the_second_axis_of_a_grid(repeatable, monkeypat
     assert GRADIENTS.check(shape, "cpu") is None
 
 
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("target", ["sim:sm_90", "sim:sm_80"])
+@pytest.mark.parametrize("batch, width", [(1, 64), (2, 192)])
+def test_gradients_of_heads_of_a_batch_past_the_second_axis_of_a_grid(
+    batch, width, target, monkeypatch
+):
+    monkeypatch.setenv("GLUON_TARGET", target)
+    routes = importlib.import_module("gluon_kernels.attention.routes")
+    monkeypatch.setattr(routes, "HEADS", 3)
+    shape = {"batch": batch, "heads": 4, "heads of keys": 2, "length": 5, "width": width}
+    arguments = GRADIENTS.arguments(shape, "cpu")
+    launches = launches_of(lambda: GRADIENTS.op(**arguments), target)
+    names = [x.kernel.fn.__name__ for x in launches]
+    assert sum("key_gradients" in name or name == "gradients_atomic" for name in names) == 2
+    assert GRADIENTS.check(shape, "cpu") is None
+
+
 @pytest.mark.sampled(1)
 def test_batches_past_the_third_axis_of_a_grid(monkeypatch):
     """Launches share the batches, with and without a place for the result."""

@@ -396,3 +396,14 @@ def test_mistakes_are_named_before_a_launch(number):
     call, error, words = MISTAKES[number]
     with pytest.raises(error, match=words):
         call()
+
+
+@pytest.mark.parametrize("problem", [DELTA, DELTA_GRADIENTS, LINEAR], ids=lambda p: p.name)
+def test_batches_past_the_third_axis_of_a_grid(problem, monkeypatch):
+    """Launches share the batches; the last ones have fewer."""
+    monkeypatch.setattr(ops, "BATCHES", 2)
+    shape = {**problem.small[0], "batch": 3, "length": 20}
+    arguments = problem.arguments(shape, "cpu")
+    grids = [x.grid for x in launches_of(lambda: problem.op(**arguments), "sim:sm_90")]
+    assert grids and max(grid[2] for grid in grids if len(grid) > 2) <= 4
+    assert problem.check(shape, "cpu") is None

@@ -163,3 +163,24 @@ def test_mistakes_are_named_before_a_launch(number):
     call, error, words = MISTAKES[number]
     with pytest.raises(error, match=words):
         call()
+
+
+def test_batches_past_the_third_axis_of_a_grid(monkeypatch):
+    """Gradients of what batches share are sums over the launches."""
+    x, dt, a, b, c = (t.expand(3, *t.shape[1:]).clone() if t.ndim > 1 else t for t in inputs(20))
+    d, bias, state = torch.randn(4), torch.randn(4), torch.randn(3, 4, 32, 64)
+    leaves = [t.requires_grad_() for t in (x, dt, a, b, c, d, bias, state)]
+
+    def results():
+        options = dict(d=d, dt_bias=bias, initial_state=state, return_state=True)
+        outs = ssd(x, dt, a, b, c, **options)
+        return (*outs, *torch.autograd.grad(outs, leaves, [torch.ones_like(o) for o in outs]))
+
+    whole = results()
+    sys.modules["gluon_kernels.linear_attention.ssd"]._plans.forget()
+    monkeypatch.setattr(sys.modules["gluon_kernels.linear_attention.ops"], "BATCHES", 2)
+    parts = []
+    grids = [x.grid for x in launches_of(lambda: parts.extend(results()), "sim:sm_90")]
+    assert max(grid[2] for grid in grids if len(grid) > 2) <= 4
+    for one, other in zip(parts, whole):
+        assert error_of(one, other) < 1e-2
