@@ -39,6 +39,7 @@ from gluon_write.per_call import per_call
 from gluon_write.preferred import chosen_form
 from gluon_write.prefetch import prefetched
 from gluon_write.prices import LEAST_COPY_BITS
+from gluon_write.quotients import divided_once
 from gluon_write.recompute import recomputed
 from gluon_write.refusals import of_conflict, of_plain_function, of_solution
 from gluon_write.sketch import Place, Sketch, partition_of, place_of, sketch
@@ -150,7 +151,7 @@ def chosen_for(
         fn, drawn = copied, traced(copied)
     threads = int(options.num_warps) * target.warp_size
     kept = partial(with_kept_rows, threads=threads)
-    for written in (gathered_along_first, kept, in_whole_steps):
+    for written in (divided_once, gathered_along_first, kept, in_whole_steps):
         whole = written(fn, drawn)
         if whole is not fn:
             with contextlib.suppress(GluonError):  # a branch that the kernel's values cannot leave

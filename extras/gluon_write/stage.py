@@ -254,19 +254,31 @@ class _Stager(Form):
             known = [word.arg for word in call.keywords] in ([], ["host"])
             if id(node) in inside or len(call.args) != 4 or not known:
                 return False
-            if not isinstance(call.args[3], (ast.List, ast.Tuple)) or len(call.args[3].elts) != 2:
+            if self._block(call, loop, tiles) is None:
                 return False
             root = self._root(call.args[0])
+            # A descriptor may have the name of what describes its tensor.
             stored = [
                 n.lineno
                 for n in ast.walk(self.tree)
                 if isinstance(n, ast.Name)
                 and isinstance(n.ctx, ast.Store)
                 and n.id in mentions(root)
+                and n is not node.targets[0]
             ]
             if any(line >= self._earliest(loop).lineno for line in stored):
                 return False
         return id(self.accumulators[loop.acc]) not in inside
+
+    def _block(self, call: ast.Call, loop: _Loop, tiles: str) -> Optional[list[str]]:
+        """Return the texts of a tile's two sizes; None where it has other ones."""
+        sizes = call.args[3]
+        if isinstance(sizes, (ast.List, ast.Tuple)):
+            return [self.text_of(size) for size in sizes.elts] if len(sizes.elts) == 2 else None
+        places = [place for name, place, _ in loop.loads.values() if name == tiles]
+        if isinstance(sizes, ast.Attribute) and {len(place) for place in places} == {2}:
+            return [f"{self.text_of(sizes)}[{dim}]" for dim in (0, 1)]
+        return None
 
     def _earliest(self, loop: _Loop) -> ast.Assign:
         """Return the first statement that makes a descriptor of a loop's tiles."""
@@ -287,10 +299,8 @@ class _Stager(Form):
             call = self.descriptors[tiles].value
             assert isinstance(call, ast.Call)
             calls.append(call)
-        blocks = [
-            [self.text_of(size) for size in call.args[3].elts]  # type: ignore[attr-defined]
-            for call in calls
-        ]
+        blocks = [self._block(call, loop, tiles) for call, tiles in zip(calls, (a, b))]
+        assert blocks[0] is not None and blocks[1] is not None
         dtypes = [f"{self.text_of(self._root(call.args[0]))}.dtype.element_ty" for call in calls]
         sizes = f"{blocks[0][0]}, {blocks[1][not loop.transposed]}, {blocks[0][1]}"
         earliest = self._earliest(loop)

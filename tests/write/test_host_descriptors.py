@@ -55,6 +55,27 @@ def test_the_kernel_makes_no_descriptor_again(tiles, count):
     assert asked.asm["ttgir"].count("ttng.tensormap_create") == count
 
 
+@pytest.mark.parametrize("tiles, count", [(LAYOUT, 1), (NARROW, 0), (None, 0)])
+def test_a_launch_knows_strides(tiles, count):
+    """Its descriptors are of tensors with rows of 16 bytes, which the type of a stride does not say."""
+    signature = {"x": "*fp16:16", "out": "*fp16:16", "N": "i32"}
+    constants = {"B": 64}
+    if tiles is None:
+        constants["tiles"] = None
+    else:
+        signature["tiles"] = f"tensordesc<fp16[64, 64],{tiles}>"
+    asked = gluon.compile(doubled, target="sm_90", signature=signature, constexprs=constants)
+    assert asked.asm["ttgir"].count("ttng.async_tma_copy_local_to_global") == count
+
+
+def test_rows_of_some_bytes_more():
+    x = np.random.default_rng(0).standard_normal((72, 72)).astype(np.float16)
+    out = np.zeros_like(x)
+    tiles = TensorDescriptor.from_tensor(out, [64, 64], LAYOUT)
+    doubled[(2, 2)](x, tiles, out, 72, 64, target="sim:hopper")
+    assert (out == 2 * x).all()
+
+
 def padded(rows, columns):
     return gl.PaddedSharedLayout.with_identity_for([[columns, 8]], [rows, columns], [1, 0])
 
@@ -148,6 +169,29 @@ def test_functions_that_make_descriptors(BM, BN, warps, partitions, tmp_path):
     text = asked.asm["ttgir"]
     assert re.search(rf"memdesc<[2-9]x{BN}x64xf16", text)  # a ring of buffers
     assert text.count("ttg.warp_specialize(") == partitions
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("rows", [72, 80])
+def test_tiles_of_host_code_come_ahead(rows, tmp_path, monkeypatch):
+    """Its blocks have the sizes of a descriptor, and rows of tensors may be no multiples of 16 elements."""
+    torch = pytest.importorskip("torch")
+    path = tmp_path / "blocks.py"
+    path.write_text(port((FOLDER / path.name).read_text(), str(FOLDER / path.name)).text)
+    spec = importlib.util.spec_from_file_location("ahead", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module, "tensor_map", _tensor_map)
+    x = torch.zeros(96, rows, dtype=torch.float16)
+    tiles = [module.TensorDescriptor(x, x.shape, [rows, 1], [32, 32]) for _ in range(3)]
+    sizes = {"BM": 32, "BN": 32, "BK": 32, "num_stages": 3}
+    kernel = module.host_desc_kernel.warmup(
+        *tiles, 80, grid=(1,), target=registry().target("sm_90"), **sizes
+    )
+    text = kernel.asm["ttgir"]
+    assert text.count("memdesc<3x32x32xf16") > 1  # a ring of buffers for each
+    assert text.count("ttng.async_tma_copy_global_to_local") == 6
+    assert "ttng.tensormap_create" not in text
 
 
 @pytest.mark.sampled(6)

@@ -44,7 +44,13 @@ def accepts(request: requests.TileRequest) -> Union[bool, str]:
         check_box(request.dtype, list(request.block_shape), _of_box(request))
     except errors.GluonError as error:
         return str(error)
-    return _aligned(request)
+    return _made_by_launch(request) or _aligned(request)
+
+
+def _made_by_launch(request: requests.TileRequest) -> bool:
+    """Return True if a launch made the descriptor, which it does of aligned tensors alone."""
+    box = _of_box(request)
+    return replace(request, layout=box).made_by_launch(tensor_descriptor, box)
 
 
 def _aligned(request: requests.TileRequest) -> Union[bool, str]:
@@ -74,9 +80,9 @@ def _of_box(request: requests.TileRequest) -> NVMMASharedLayout:
 
 
 def make(request: requests.TileRequest, _semantic: SemanticLayer) -> Sequence[Any]:
-    box = replace(request, layout=_of_box(request))
-    if box.made_by_launch(tensor_descriptor, box.layout):
+    if _made_by_launch(request):
         return (request.host,)
+    box = replace(request, layout=_of_box(request))
     return (tma.make_tensor_descriptor(*box.descriptor_operands(box.layout)),)
 
 
