@@ -250,11 +250,11 @@ def linear_few(
     raw_at: gl.constexpr = raw_layout(BLOCK_N, BLOCK_K // 2, gl.num_warps())
     SHAPE: gl.constexpr = [BLOCK_N, BLOCK_K]
     ring = tma_ring([w_desc, x_desc], STAGES)
-    wait_for_predecessor()
     tile = gl.program_id(1)
     row = tile // tiles_n * BLOCK_M
     column = tile % tiles_n * BLOCK_N
     first, count = share_of(gl.cdiv(K, BLOCK_K), SPLITS)
+    wait_for_predecessor()
     put = ring.producer()
     for i in gl.static_range(STAGES):
         fetch(ring, put, row, column, (first + i) * BLOCK_K, i < count)

@@ -1,12 +1,14 @@
 """Copies of `hopper_groups.py` to shared memory, which one warp starts by TMA: weights, and rows of `x` for each accumulator of a tile.
 
 An accumulator may have columns in vain. Where many of their rows would be outside of `x`, for which TMA takes longer than for others, boxes have the rows
-that are needed alone. The first steps of a program are fetched before its warps part.
+that are needed alone. The first steps of a program are fetched before its warps part, where it may have several tiles: of one tile, whose place is that of the program
+in the grid, the warp that copies fetches them as early.
 """
 
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.language.nvidia.hopper import fence_async_shared, mbarrier, tma
+from gluon_kernels.dependent import wait_for_predecessor
 from gluon_kernels.gemm.hopper_small_m import share_of
 from gluon_kernels.gemm.hopper_stream_k import after, segment_of
 from gluon_kernels.gemm.hopper_stream_k import share_of as steps_before
@@ -143,6 +145,12 @@ def place_at(tiles, tile, DOWN: gl.constexpr, ONE: gl.constexpr):
 
 
 @gluon.jit
+def only_place(BLOCK_M: gl.constexpr, DOWN: gl.constexpr):
+    """Return the first row of weights of the only tile of a program and the first of `x`: no division is in front of its first copy."""
+    return gl.program_id(2) * (DOWN * ROWS), gl.program_id(1) * BLOCK_M
+
+
+@gluon.jit
 def first_segment(tiles, shares, K, DEPTH: gl.constexpr, SPLITS: gl.constexpr):
     """Return the first tile of a program, and its steps from `low` to below `high`; none where there is no such tile."""
     steps = gl.cdiv(K, DEPTH)
@@ -159,46 +167,44 @@ def first_segment(tiles, shares, K, DEPTH: gl.constexpr, SPLITS: gl.constexpr):
 
 @gluon.jit
 def copy_first(rings, tiles, shares, K, KIND: gl.constexpr):
-    """Fetch the first steps of a program before the warps part: they are under way meanwhile."""
+    """Fetch the first steps of a program of several tiles before the warps part: they are under way meanwhile."""
     tile, low, high = first_segment(tiles, shares, K, KIND[4], KIND[7])
     place = place_at(tiles, tile, KIND[2], KIND[12])
     position = rings[0].producer()
-    for i in gl.static_range(KIND[13]):
+    for i in gl.static_range(KIND[16]):
         fetch(rings, position, place, low + i, low + i < high, KIND)
         position = position.next()
 
 
 @gluon.jit
 def copy_tiles(rings, tiles, shares, K, KIND: gl.constexpr):
-    """Fetch the steps of a program behind those of `copy_first`: of its part of the tiles, or its share of all steps."""
+    """Fetch the steps of a program, but for those of `copy_first`: of its part of the tiles, or its share of all steps."""
     DOWN: gl.constexpr = KIND[2]
     DEPTH: gl.constexpr = KIND[4]
     SPLITS: gl.constexpr = KIND[7]
     ONE: gl.constexpr = KIND[12]
     steps = gl.cdiv(K, DEPTH)
-    _, low, high = first_segment(tiles, shares, K, DEPTH, SPLITS)
-    ahead = gl.minimum(high - low, KIND[13])  # steps that have been fetched, of the first tile
-    position = rings[0].producer().next(ahead)
-    if SPLITS > 0:
+    if KIND[13]:
         first, count = share_of(steps, SPLITS)
-        for tile in range(gl.program_id(1), tiles.count(), gl.num_programs(1)):
-            position = copy_steps(
-                rings,
-                position,
-                place_at(tiles, tile, DOWN, ONE),
-                first + ahead,
-                first + count,
-                KIND,
-            )
-            ahead = 0
+        place = only_place(KIND[15], DOWN)
+        wait_for_predecessor()
+        copy_steps(rings, rings[0].producer(), place, first, first + count, KIND)
     else:
-        begin = steps_before(gl.program_id(0), shares, steps)
-        left = steps_before(gl.program_id(0) + 1, shares, steps)
-        whole = shares[0] + gl.program_id(0)
-        while (left > begin) | (whole < tiles.count()):
-            tile, low, high = segment_of(left, whole, begin, steps)
-            position = copy_steps(
-                rings, position, place_at(tiles, tile, DOWN, ONE), low + ahead, high, KIND
-            )
-            ahead = 0
-            left, whole = after(left, whole, begin, tile, low, steps)
+        _, low, high = first_segment(tiles, shares, K, DEPTH, SPLITS)
+        ahead = gl.minimum(high - low, KIND[16])  # steps that have been fetched, of the first tile
+        position = rings[0].producer().next(ahead)
+        if SPLITS > 0:
+            for tile in range(gl.program_id(1), tiles.count(), gl.num_programs(1)):
+                place = place_at(tiles, tile, DOWN, ONE)
+                position = copy_steps(rings, position, place, ahead, steps, KIND)
+                ahead = 0
+        else:
+            begin = steps_before(gl.program_id(0), shares, steps)
+            left = steps_before(gl.program_id(0) + 1, shares, steps)
+            whole = shares[0] + gl.program_id(0)
+            while (left > begin) | (whole < tiles.count()):
+                tile, low, high = segment_of(left, whole, begin, steps)
+                place = place_at(tiles, tile, DOWN, ONE)
+                position = copy_steps(rings, position, place, low + ahead, high, KIND)
+                ahead = 0
+                left, whole = after(left, whole, begin, tile, low, steps)

@@ -39,6 +39,7 @@ from gluon_kernels.quant.hopper_copies import (
     columns_of,
     copy_first,
     copy_tiles,
+    only_place,
     place_at,
     rows_at,
     slots_of,
@@ -191,7 +192,8 @@ def multiply_step(
         sums = waited(sums, len(sums), older)
         if part == 0:
             hold(older, c, sizes)
-            rings[0].release(former, pred=follows)
+            if not KIND[14]:
+                rings[0].release(former, pred=follows)
         older = weights
         if not EARLY:
             raw = raw_after(rings, position, part, weights, down, DOWN, ALONG, DEPTH, LAST)
@@ -341,7 +343,8 @@ def products_of(
         rings, position, former, end - first > ALONG, weights, older, sums, factors, coming, near, c, sizes, down, KIND, True
     )  # fmt: skip
     results = warpgroup_mma_wait(0, deps=sums + (older,))[: len(sums)]
-    rings[0].release(position)
+    if not KIND[14]:
+        rings[0].release(position)
     if folds(dtype, dtype if scales is None else scales.dtype.element_ty, FORMAT):
         results = times_each(results, LESS)
     return apart(results, BOXES), position.next(ALONG)
@@ -356,12 +359,37 @@ def times_each(values, FACTOR: gl.constexpr):
 
 
 @gluon.jit
+def multiply_tile(
+    rings, position, outs, exchange, scales, strides, tile, place, first, count, sizes, group: gl.constexpr, KIND: gl.constexpr
+):  # fmt: skip
+    """Multiply a group's rows of weights of a tile in `count` steps from `first` on, and store their sums; return the group's next position."""
+    DOWN: gl.constexpr = KIND[2]
+    ALONG: gl.constexpr = KIND[3]
+    c, buffers, c_row, parts, counters, of_rows = outs
+    M, N, _ = sizes
+    down: gl.constexpr = group % DOWN
+    along: gl.constexpr = group // DOWN
+    row, column = place
+    row += down * ROWS
+    end = end_of(of_rows, row, N, layout_of(8))
+    results, position = products_of(
+        c, rings, position, scales, strides, row, first + along, first + count, sizes, group, KIND
+    )  # fmt: skip
+    if ALONG > 1:
+        results = gathered(exchange, results, group, DOWN, ALONG)
+    if along == 0:
+        store_sums(
+            c, buffers, down, results, tile * DOWN + down, (parts, counters), (column, row), (M, N), c_row, end, of_rows, KIND[7], KIND
+        )  # fmt: skip
+    return position
+
+
+@gluon.jit
 def multiply_share(
     rings, tiles, shares, outs, exchange, scales, strides, sizes, group: gl.constexpr, KIND: gl.constexpr
 ):  # fmt: skip
     """Multiply a group's rows of weights of each tile of the program, or its part of their steps."""
     DOWN: gl.constexpr = KIND[2]
-    ALONG: gl.constexpr = KIND[3]
     DEPTH: gl.constexpr = KIND[4]
     SPLITS: gl.constexpr = KIND[7]
     c, buffers, c_row, parts, counters, of_rows = outs
@@ -370,21 +398,20 @@ def multiply_share(
     along: gl.constexpr = group // DOWN
     steps = gl.cdiv(K, DEPTH)
     position = rings[0].consumer().next(along)
-    if SPLITS > 0:
+    if KIND[13]:
         first, count = share_of(steps, SPLITS)
+        tile = gl.program_id(2) * gl.num_programs(1) + gl.program_id(1)
+        place = only_place(KIND[15], DOWN)
+        wait_for_predecessor()
+        multiply_tile(
+            rings, position, outs, exchange, scales, strides, tile, place, first, count, sizes, group, KIND
+        )  # fmt: skip
+    elif SPLITS > 0:
         for tile in range(gl.program_id(1), tiles.count(), gl.num_programs(1)):
-            row, column = place_at(tiles, tile, DOWN, KIND[12])
-            row += down * ROWS
-            end = end_of(of_rows, row, N, layout_of(8))
-            results, position = products_of(
-                c, rings, position, scales, strides, row, first + along, first + count, sizes, group, KIND
+            place = place_at(tiles, tile, DOWN, KIND[12])
+            position = multiply_tile(
+                rings, position, outs, exchange, scales, strides, tile, place, 0, steps, sizes, group, KIND
             )  # fmt: skip
-            if ALONG > 1:
-                results = gathered(exchange, results, group, DOWN, ALONG)
-            if along == 0:
-                store_sums(
-                    c, buffers, down, results, tile * DOWN + down, (parts, counters), (column, row), (M, N), c_row, end, of_rows, SPLITS, KIND
-                )  # fmt: skip
     else:
         program = gl.program_id(0)
         begin = steps_before(program, shares, steps)
@@ -418,12 +445,13 @@ def multiply_share(
 def linear_groups(
     w_desc, x_descs, c, sums, counters, bias, scales, strides, row_scales, M, N, K, c_row, shared, sharers,
     SIZE: gl.constexpr, FORMAT: gl.constexpr, BLOCK_M: gl.constexpr, DOWN: gl.constexpr, ALONG: gl.constexpr,
-    DEPTH: gl.constexpr, PART: gl.constexpr, WORDS: gl.constexpr, ONE: gl.constexpr, NARROW: gl.constexpr, STAGES: gl.constexpr, SPLITS: gl.constexpr, VECTOR: gl.constexpr, ACTIVATION: gl.constexpr,
+    DEPTH: gl.constexpr, PART: gl.constexpr, WORDS: gl.constexpr, ONE: gl.constexpr, ONCE: gl.constexpr, FITS: gl.constexpr, NARROW: gl.constexpr, STAGES: gl.constexpr, SPLITS: gl.constexpr, VECTOR: gl.constexpr, ACTIVATION: gl.constexpr,
 ):  # fmt: skip
-    """Store `x @ weight.T + bias`: `x` is [M, K], `weight` [N, K] in bytes, of which `w_desc` reads pairs of weights, or words of eight. The grid is [parts of K, programs].
+    """Store `x @ weight.T + bias`: `x` is [M, K], `weight` [N, K] in bytes, of which `w_desc` reads pairs of weights, or words of eight. The grid is [parts of K, programs]; ONCE
+    each program has one tile, it is [parts of K, tiles of x, tiles of weights].
 
     `x_descs` are those of `boxes(BLOCK_M)` rows of `x` and 64 columns; NARROW ones have `columns_of(BLOCK_M)` rows, and `boxes` has one accumulator then.
-    With ONE, the only tile along M has all rows of `x`. `scales` is None, or has a scale for SIZE weights along K of each row, a multiple of 32; with WORDS they are exponents of 32 weights, K is a multiple of 128 and `strides` are multiples of four and 1. `row_scales` is None, or a vector. A tile has BLOCK_M rows of `x` and DOWN * 64 of the weights; ALONG groups share its steps of DEPTH weights, 64 or
+    With ONE, the only tile along M has all rows of `x`; with FITS, which is ONCE, the steps of a program are STAGES at most, so that no slot is used twice and none released. `scales` is None, or has a scale for SIZE weights along K of each row, a multiple of 32; with WORDS they are exponents of 32 weights, K is a multiple of 128 and `strides` are multiples of four and 1. `row_scales` is None, or a vector. A tile has BLOCK_M rows of `x` and DOWN * 64 of the weights; ALONG groups share its steps of DEPTH weights, 64 or
     128, of which each program of a tile has one for each of these groups at least. With ALONG or SPLITS > 1 there is a program for each tile and part: `sums` has room
     for SPLITS tiles of each tile, `counters` DOWN numbers, as in `gemm_split_k`. With SPLITS of 0 the grid is [programs]: the first `sharers` of them share
     the first `shared` tiles along K, as in `gemm_stream_k`; `sums` has room for a tile of each program, `counters` DOWN zeros.
@@ -445,16 +473,17 @@ def linear_groups(
             x_descs,
         )
     exchange = exchange_of(WIDTHS, DOWN, ALONG)
-    wait_for_predecessor()
     tiles = gl.portable.swizzled_tiles([N, M], [DOWN * ROWS, BLOCK_M], 8)
     buffers = buffers_of(c.dtype.element_ty, WIDTHS, DOWN, SPLITS)
     outs = (c, buffers, c_row, sums, counters, (row_scales, bias))
     sizes = (M, N, K)
     shares = (shared, sharers)
     KIND: gl.constexpr = (
-        dtype, BOXES, DOWN, ALONG, DEPTH, SIZE, FORMAT, SPLITS, VECTOR, ACTIVATION, WORDS, PART, ONE, min(STAGES, AHEAD)
+        dtype, BOXES, DOWN, ALONG, DEPTH, SIZE, FORMAT, SPLITS, VECTOR, ACTIVATION, WORDS, PART, ONE, ONCE, FITS, BLOCK_M, min(STAGES, AHEAD)
     )  # fmt: skip
-    copy_first(rings, tiles, shares, K, KIND)
+    if not ONCE:
+        wait_for_predecessor()
+        copy_first(rings, tiles, shares, K, KIND)
     if DOWN * ALONG == 2:
         gl.warp_specialize(
             [

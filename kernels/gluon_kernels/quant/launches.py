@@ -220,7 +220,11 @@ def _groups(
     down = columns // 64
     tiles = gluon.cdiv(layer.n, columns) * gluon.cdiv(layer.rows, block)
     packed = 2 // raw.element_size()
-    stages = tilings.stages(tiling, packed, layer.dtype.itemsize)
+    steps = gluon.cdiv(layer.k, depth)
+    once = splits > 0 and (splits * along > 1 or tiles <= processors)
+    stages, fits = tilings.slots(
+        tiling, packed, layer.dtype.itemsize, gluon.cdiv(steps, max(splits, 1)) if once else None
+    )
     if packed == 2 and block >= _WORDY:
         raw = raw.view(torch.int32)
     elements, narrow = raw.shape[1], tilings.narrow(block, layer.rows)
@@ -231,15 +235,17 @@ def _groups(
         ),
         tuple(_described(x, (layer.rows, layer.k), _dtype(x), (width, 64)) for width in widths),
     )
-    shared, sharers = tilings.shares(tiles, gluon.cdiv(layer.k, depth), processors)
+    shared, sharers = tilings.shares(tiles, steps, processors)
     rest = (
-        layer.n, shared, sharers, size, layer.format, block, down, along, depth, tilings.part(block, layer.format == "mxfp4"), _in_words(scales, layer), layer.rows <= block, narrow, stages, splits
+        layer.n, shared, sharers, size, layer.format, block, down, along, depth, tilings.part(block, layer.format == "mxfp4"), _in_words(scales, layer), layer.rows <= block and not once, once, fits, narrow, stages, splits
     )  # fmt: skip
     if splits == 0:
         programs = max(sharers, min(tiles, processors))
         grid, numbers, sums = (programs, 1, 1), programs * down, programs * block * columns
     else:
-        grid = (splits, tiles if splits * along > 1 else min(tiles, processors), 1)
+        grid = (splits, processors, 1)
+        if once:
+            grid = (splits, gluon.cdiv(layer.rows, block), gluon.cdiv(layer.n, columns))
         numbers, sums = tiles * down, _sums(tiling, tiles)
     return Form(linear_groups, described, rest, grid, numbers, sums)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from typing import Iterator, NamedTuple
+from typing import Iterator, NamedTuple, Optional
 
 from gluon_kernels.quant.hopper_sums import boxes
 
@@ -123,6 +123,7 @@ _GROUPS = (
     (256, ((1, 2), (2, 1))),
 )
 _DEPTH = 128  # weights along K of a step of "groups"
+_MOST, _SLOTS = 8, (4, 8, 12)  # slots for steps of "groups" at most; and where all steps have one
 _SHARED = 231_000  # bytes of the steps and sums of "groups"
 _OUTSIDE = 16  # rows of `x` outside of a tensor from which on boxes are narrow
 _STORED = 384  # bytes through which the float32 results of a row of weights pass
@@ -158,15 +159,24 @@ def tilings(m: int, k: int, group: int, exponents: bool) -> Iterator[Tiling]:
     yield from _groups(m, k)
 
 
-def stages(tiling: Tiling, packed: int, size: int = 2) -> int:
-    """Return how many steps of "groups" are in shared memory at a time; `size` is the bytes of an element of the result."""
+def slots(tiling: Tiling, packed: int, size: int, steps: Optional[int]) -> tuple[int, bool]:
+    """Return how many slots "groups" have for steps, and True if they are enough for all `steps` of a program, which are None where it may have several
+    tiles. Each slot has barriers, which a program sets up before it starts."""
+    room = _room(tiling, packed, size)
+    if steps is None or steps > min(room, _SLOTS[-1]):
+        return min(_MOST, room), False
+    return min(room, next(slots for slots in _SLOTS if slots >= steps)), True
+
+
+def _room(tiling: Tiling, packed: int, size: int = 2) -> int:
+    """Return how many steps of "groups" shared memory has room for; `size` is the bytes of an element of the result."""
     widest = 1 << tiling.block.bit_length() - 1  # rows of `x` of the largest part of a tile
     whole = tiling.block if tiling.block <= 128 else widest
     # Bytes of each row of weights on their way to the result; programs that add up store half a part at most.
     stored = _STORED if size > 2 else 2 * whole if tiling.splits <= 1 else widest
     exchanged = tiling.columns * ((tiling.along - 1) * tiling.block * 4 + stored)
     slot = tiling.depth * (tiling.columns // packed + 2 * _boxed(tiling.block)[0])
-    return min(8, (_SHARED - exchanged) // slot)
+    return (_SHARED - exchanged) // slot
 
 
 @functools.cache
@@ -206,7 +216,7 @@ def _of_block(block: int) -> list[Tiling]:
     forms = next(forms for most, forms in _GROUPS if block <= most)
     for (down, along), splits in itertools.product(forms, (0, 1, 2, 3, 4, 5, 6, 8, 12, 16)):
         tiling = Tiling("groups", block, _DEPTH, splits, 64 * down, along)
-        least = min(stages(tiling, 1), stages(tiling, 1, 4))
+        least = min(_room(tiling, 1), _room(tiling, 1, 4))
         if splits == 0 and along > 1 or least < (2 if along == 1 else along + 2):
             continue
         if splits <= max(8, block // 8):

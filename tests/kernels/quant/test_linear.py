@@ -113,6 +113,9 @@ GROUPS = [
     (150, 160, 0, 128, 1, "int4", 96),
     (200, 112, 0, 128, 1, "mxfp4", 32),  # two tiles of an accumulator with columns in vain
     (100, 104, 1, 64, 2, "e4m3", 0),
+    (90, 48, 1, 64, 2, "int8", 0),  # two tiles of rows and three of weights, a program for each
+    (90, 48, 2, 128, 1, "int4", 128),
+    (100, 80, 1, 192, 1, "e4m3", 0),
 ]
 
 
@@ -178,11 +181,14 @@ def test_weights_are_those_of_a_restored_layer_bit_by_bit(format, group, block, 
 
 
 @pytest.mark.campaign
+@pytest.mark.parametrize("k, fits", [(256, True), (4096, False)])
 @pytest.mark.parametrize("block, columns, format, group", [(96, 128, "int4", 128), (192, 128, "int8", 0), (112, 64, "mxfp4", 32)])  # fmt: skip
-def test_products_are_under_way_from_step_to_step(block, columns, format, group, monkeypatch):
-    """Without a warning of ptxas, which waits after each product where it does not know their registers at the end of a round."""
-    forced(monkeypatch, "groups", block, 128, 1, columns, 256 // columns // 2)
-    shape = {"M": 20, "N": 72, "K": 512, "format": format, "group": group}
+def test_products_are_under_way_from_step_to_step(block, columns, format, group, k, fits, monkeypatch):  # fmt: skip
+    """Without a warning of ptxas, which waits after each product where it does not know their registers at the end of a round. Groups release no slots
+    where all steps have one: each would be two barriers."""
+    along = 256 // columns // 2
+    forced(monkeypatch, "groups", block, 128, 1, columns, along)
+    shape = {"M": 20, "N": 72, "K": k, "format": format, "group": group}
     arguments = LINEAR.arguments(shape, "cpu")
     (launch,) = launches_of(lambda: LINEAR.op(**arguments), "sim:sm_90")
     target = registry().target("sm_90")
@@ -193,6 +199,8 @@ def test_products_are_under_way_from_step_to_step(block, columns, format, group,
         )
     code = compiled.asm["ptx"]
     assert code.count("wgmma.wait_group.sync.aligned 0") == 2  # of each group, after the last step
+    meeting = along - 1  # arrivals of groups whose sums another one adds
+    assert (code.count("mbarrier.arrive.shared") == meeting) == fits
     assert compiled.report().spills == 0
 
 
@@ -241,7 +249,23 @@ def test_results_of_float32_pass_shared_memory_in_parts(monkeypatch):
 def test_two_steps_are_under_way_where_groups_take_turns():
     """Each of the groups along K holds a step while it waits for its next."""
     taking = [t for t in tilings.tilings(800, 9856, 0, False) if t.along > 1]
-    assert taking and all(tilings.stages(t, 1) >= t.along + 2 for t in taking)
+    assert taking and all(tilings.slots(t, 1, 2, None)[0] >= t.along + 2 for t in taking)
+
+
+def test_steps_of_a_short_k_have_a_slot_each():
+    """As few slots as are needed, since a program sets up barriers of each before it begins."""
+    tiling = tilings.Tiling("groups", 32, 128, 1, 128, 1)
+    steps = {
+        None: (8, False),
+        1: (4, True),
+        4: (4, True),
+        5: (8, True),
+        12: (12, True),
+        13: (8, False),
+    }
+    assert {count: tilings.slots(tiling, 2, 2, count) for count in steps} == steps
+    wide = tilings.Tiling("groups", 160, 128, 1, 192, 1)
+    assert tilings.slots(wide, 1, 2, 2) == (2, True) and tilings.slots(wide, 1, 2, 3) == (2, False)
 
 
 def test_boxes_leave_out_many_rows_that_are_outside():
