@@ -79,7 +79,7 @@ def planned(
     Args:
         forward: `forward(*tensors) -> plan`, called once per signature; `plan(*tensors)` returns the result, or a tuple that begins with it.
         backward: `backward(needs, grad, *kept) -> plan`, where `needs` has a truth for each of the tensors; `plan(grad, *kept)` returns the
-            gradients of all tensors, or of the first alone.
+            gradients of all tensors, of the first ones, or of the first alone.
         again: `again(ctx, grad)`, the gradients by functions that have gradients, as for `with_gradient`.
         keep: places of what the gradients need: among the tensors, then among the results.
     """
@@ -104,7 +104,9 @@ def planned(
         plan = gradient_plans.get(known_by)
         if plan is None:
             plan = _added(gradient_plans, known_by, backward(needs, grad, *kept))
-        return plan(grad, *kept)
+        results = plan(grad, *kept)
+        several = results if type(results) is tuple else (results,)
+        return several + (None,) * (len(needs) - len(several))
 
     way = with_gradient(run_forward, run_backward, again)
 

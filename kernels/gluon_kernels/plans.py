@@ -40,6 +40,7 @@ __all__ = [
     "allocator",
     "bound",
     "current_target",
+    "is_sequence",
     "key",
     "least_depth",
     "multiprocessors",
@@ -58,9 +59,12 @@ key: Callable[..., Hashable] = gluon.torch.signature  # all that plans depend on
 
 def bound(plan: Plan, *more: Any) -> Plan:
     """Return `f(*tensors)`, a plan whose calls have more arguments; sequences need them not."""
-    if type(plan) is type(len):
-        return plan
-    return lambda *tensors: plan(*tensors, *more)
+    return plan if is_sequence(plan) else lambda *tensors: plan(*tensors, *more)
+
+
+def is_sequence(plan: Plan) -> bool:
+    """Return True if a plan is a `sequence` in C++, which ignores what a call has behind its tensors."""
+    return type(plan) is type(len)
 
 
 def least_depth() -> int:

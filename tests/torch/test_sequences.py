@@ -105,6 +105,19 @@ def test_a_plan_serves_all_calls_of_a_signature():
     assert built[4:] == [("backward", (3, 4), (True, False, False))]
 
 
+@pytest.mark.parametrize("alone", [True, False])
+def test_last_tensors_without_gradients_are_left_out(alone):
+    def backward(needs, grad, x, y):
+        return lambda grad, x, y: grad * y if alone else (grad * y, grad * x)
+
+    call = gluon.torch.planned(
+        lambda x, y, *nothing: lambda x, y, *nothing: x * y, backward, keep=(0, 1)
+    )
+    x, y = (torch.randn(3, requires_grad=True) for _ in "xy")
+    grads = torch.autograd.grad(call(x, y, None, None).sum(), (x, y), allow_unused=True)
+    torch.testing.assert_close(grads, (y, None if alone else x))
+
+
 def test_gradients_of_all_orders_by_plans():
     x, factor = operands()
     call = scaled_square([])

@@ -12,7 +12,7 @@ from gluon_kernels.attention import hopper_float32, hopper_float32_backward
 from gluon_kernels.attention.decode_launches import GRID
 from gluon_kernels.attention.launches import LOG2E, Plan, descriptor_of, width_of
 from gluon_kernels.attention.masks import Mask
-from gluon_kernels.attention.order import PACKED, order_of
+from gluon_kernels.attention.order import UNMASKED, order_of
 from gluon_kernels.dependent import overlapping_tensors
 from gluon_kernels.plans import Launch, allocator, multiprocessors
 
@@ -63,7 +63,7 @@ def forward_plan(q: Tensor, k: Tensor, v: Tensor, sinks: Optional[Tensor], mask:
     parts, written, logsums = [new() for new in new_parts], empty(), empty_logsums()
     split = _split_launch((k, v, q), parts)
     processors = multiprocessors(q)
-    order, of_head = PACKED, 12 * wide * depth // shared  # bytes of keys and values
+    order, of_head = UNMASKED, 12 * wide * depth // shared  # bytes of keys and values
     if causal:
         order, _ = order_of(length, depth, batch * heads, ROWS, processors, of_head)
     keys, *form = FORMS[wide]

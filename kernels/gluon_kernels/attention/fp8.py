@@ -13,7 +13,7 @@ from gluon_core.errors import ArgumentError, CapabilityError, DtypeError, ShapeE
 from gluon_kernels.attention import fp8_values
 from gluon_kernels.attention.launches import descriptor_of
 from gluon_kernels.attention.masks import LOG2E
-from gluon_kernels.attention.order import PACKED, order_of
+from gluon_kernels.attention.order import UNMASKED, order_of
 from gluon_kernels.attention.part_launches import parts_for
 from gluon_kernels.checks import (
     check_devices,
@@ -121,7 +121,7 @@ def _transpose_launch(v: Tensor) -> tuple[Launch, Any]:
     tensors = (v, empty())
     launch = Launch(
         fp8_values.transpose,
-        (gluon.cdiv(padded, TILE), batch * heads),
+        (gluon.cdiv(padded, TILE) * batch * heads,),
         (*tensors, v.stride()[:3], heads, length, padded, TILE, width),
         tensors,
         num_warps=4,
@@ -182,7 +182,9 @@ def _build(
     of_head = 2 * width * depth // shared
     rows, keys, stages = TRANSPOSING if transposes else FORMS[width]
     order, _ = (
-        order_of(length, depth, batch * heads, rows, processors, of_head) if causal else (PACKED, 0)
+        order_of(length, depth, batch * heads, rows, processors, of_head)
+        if causal
+        else (UNMASKED, 0)
     )
     count = gluon.cdiv(length, rows) * batch * heads
     parts = None if causal else parts_for(count, depth, rows, width, processors, RATE)

@@ -41,13 +41,14 @@ def keys_in_rows(tile):
 def transpose(v, out, strides, of_sequence, length, padded, KEYS: gl.constexpr, D: gl.constexpr):
     """Store [heads, length, D], of 8 bits with strides of batches, heads and rows, as [heads, D, padded], zeros behind the last key.
 
-    Keys are `renamed`. The grid has tiles of KEYS keys and heads, `of_sequence` in each batch.
+    Keys are `renamed`. The grid has tiles of KEYS keys, head by head, `of_sequence` in each batch.
     """
     wait_for_predecessor()
     rows: gl.constexpr = gl.portable.blocked_layout([KEYS, D], v.dtype.element_ty)
     columns: gl.constexpr = gl.portable.blocked_layout([D, KEYS], v.dtype.element_ty)
-    first = gl.program_id(0) * KEYS
-    head = gl.program_id(1)
+    tiles = gl.cdiv(padded, KEYS)
+    first = gl.program_id(0) % tiles * KEYS
+    head = gl.program_id(0) // tiles
     batch = (head // of_sequence).to(gl.int64)
     v += batch * strides[0] + (head % of_sequence).to(gl.int64) * strides[1]
     row = first + gl.arange(0, KEYS, gl.SliceLayout(1, rows))
@@ -57,5 +58,5 @@ def transpose(v, out, strides, of_sequence, length, padded, KEYS: gl.constexpr, 
     tile = gl.convert_layout(renamed(tile), columns)
     row = gl.arange(0, D, gl.SliceLayout(1, columns))
     column = first + gl.arange(0, KEYS, gl.SliceLayout(0, columns))
-    offsets = (head * D + row).to(gl.int64)[:, None] * padded + column[None, :]
+    offsets = (head.to(gl.int64) * D + row)[:, None] * padded + column[None, :]
     gl.store(out + offsets, tile, mask=(column < padded)[None, :])

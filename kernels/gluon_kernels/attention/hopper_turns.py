@@ -8,7 +8,7 @@ import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.language.nvidia.hopper import mbarrier
 
-__all__ = ["end_turn", "next_turn", "pass_turn", "take_turn", "turns_of"]
+__all__ = ["claim_turn", "end_turn", "next_turn", "pass_turn", "take_turn", "turns_of"]
 
 
 @gluon.jit
@@ -28,6 +28,15 @@ def turns_of(consumers: gl.constexpr, FIELDS: gl.constexpr = 1):
 def next_turn(counter):
     """Return the number of the program's next tile, from `counter`, which was 0 when the launch began."""
     return gl.num_programs(0) + gl.atomic_add(counter, 1, sem="relaxed", scope="gpu")
+
+
+@gluon.jit
+def claim_turn(counter, count):
+    """Return the number of the program's next tile as `next_turn` does; the last of `count` claims, one behind each tile, leaves a zero in `counter` again."""
+    claimed = gl.atomic_add(counter, 1, sem="relaxed", scope="gpu")
+    if claimed == count - 1:
+        gl.atomic_add(counter, -count, sem="relaxed", scope="gpu")
+    return gl.num_programs(0) + claimed
 
 
 @gluon.jit

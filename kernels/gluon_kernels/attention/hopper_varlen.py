@@ -2,14 +2,15 @@
 
 Heads share keys and values (GQA), a window bounds the keys that a query sees, and a cap bounds the scores. The roles are those of
 `hopper.py`. A tile of queries looks at the keys from its first row's window to its last row's end, and only tiles that a
-border crosses are masked. The warp that copies finds the work of each
-round and passes it to the others (`hopper_turns.py`).
+border crosses are masked. Programs take the tiles of all sequences in turn, those with much work first: the warp that copies counts and
+passes what it finds to the others (`hopper_turns.py`).
 """
 
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.language.nvidia.hopper import tma_ring
 from gluon_kernels.attention.hopper_turns import (
+    claim_turn,
     end_turn,
     pass_turn,
     take_turn,
@@ -27,54 +28,67 @@ from gluon_kernels.attention.online import (
 )
 from gluon_kernels.attention.packed import (
     fetch_rows,
-    rounds,
     sequences,
+    tiles_of_head,
     work_at,
 )
 from gluon_kernels.attention.tiles import hide
 from gluon_kernels.dependent import wait_for_predecessor
 
+EARLY = gl.constexpr(4)  # tiles of a program, above which all but its last ones are claimed early
+
 
 @gluon.jit
-def pass_work(turns, round, count, lists, packed, heads, SETTINGS: gl.constexpr):
-    """Find the work of a round and pass it; behind the last one that is a head past all others."""
-    if round < count:
-        work = work_at(round, lists, packed, heads, SETTINGS)
-        pass_turn(turns, round, work)
-    else:
-        pass_turn(turns, round, (heads, 0, 0, 0, 0, 0, 0, 0, 1))
+def pass_work(turns, nth, number, tiles, walk, known, SETTINGS: gl.constexpr):
+    """Find the work of the tile of this number, and pass it as the program's n-th; behind the last tile that is a head past all others."""
+    _, lists, heads = walk
+    work = (heads[0], 0, 0, 0, 0, 0, 0, 0, 1)
+    if number < tiles * heads[0]:
+        work = work_at(number, tiles, lists, known, heads, SETTINGS)
+    pass_turn(turns, nth, work)
+    return work
 
 
 @gluon.jit
 def copy_tiles(
-    rings, turns, lists, heads, SHARED: gl.constexpr, MORE_VALUES: gl.constexpr, SETTINGS: gl.constexpr
-):  # fmt: skip
-    """Copy the queries of each tile, and keys and values from the last ones on; values have a second part from MORE_VALUES on."""
-    BLOCKS: gl.constexpr = SETTINGS[0]
-    STAGES: gl.constexpr = SETTINGS[10]
+    rings, turns, walk, SHARED: gl.constexpr, MORE_VALUES: gl.constexpr, SETTINGS: gl.constexpr
+):
+    """Copy the queries of each tile, and keys and values from the last ones on; values have a second part from MORE_VALUES on.
+
+    `walk` are the counter of tiles, the lists of sequences, and all heads with how many of them are walked together.
+    """
+    KEYS: gl.constexpr = SETTINGS[0][1]
+    STAGES: gl.constexpr = SETTINGS[9]
     queries, keys, values = rings
-    packed = sequences(lists, 1, SETTINGS)
+    counter, lists, heads = walk
+    known = sequences(lists, 1, SETTINGS)
+    tiles = tiles_of_head(known)
+    count = tiles * heads[0]
+    programs = gl.num_programs(0)
     position = keys.producer()
     query = queries[0].producer()
-    count = rounds(packed, heads)
-    pass_work(turns, 0, count, lists, packed, heads, SETTINGS)
-    for round in range(count):
-        head, first, row, _, first_key, _, _, start, stop = take_turn(turns, round, 1)
-        if head < heads:
-            for i in gl.static_range(len(queries)):
-                fetch_rows(queries[i], query, first + row + i * 64, head, SETTINGS[4])
-            query = query.next()
-        # The next work is found while the first tiles are on their way, which fill the rings.
+    number = gl.program_id(0)
+    nth = 0
+    work = pass_work(turns, nth, number, tiles, walk, known, SETTINGS)
+    while number < count:
+        head, first, row, _, first_key, _, _, start, stop = work
+        for i in gl.static_range(len(queries)):
+            fetch_rows(queries[i], query, first + row + i * 64, head, SETTINGS[4])
+        query = query.next()
+        # The next tile is found while copies that fill the rings are on their way; but a last one is not claimed before its turn, since another program may
+        # be free earlier.
+        early = (number + programs < count) & (EARLY * programs < count)
+        middle = gl.where(early, gl.minimum(start + STAGES, stop), stop)
         for some in gl.static_range(2):
-            begin = start + STAGES * some
-            last = gl.minimum(begin + STAGES, stop) if some == 0 else stop
-            for j in range(begin, gl.where(head < heads, last, begin)):
-                key = first_key + (stop - 1 - (j - start)) * BLOCKS[1]
+            for j in range(start if some == 0 else middle, middle if some == 0 else stop):
+                key = first_key + (stop - 1 - (j - start)) * KEYS
                 fetch_rows(keys, position, key, head // SHARED, SETTINGS[4])
                 fetch_rows(values, position, key, head // SHARED, MORE_VALUES)
                 position = position.next()
             if some == 0:
-                pass_work(turns, round + 1, count, lists, packed, heads, SETTINGS)
+                number = claim_turn(counter, count)
+                nth += 1
+                work = pass_work(turns, nth, number, tiles, walk, known, SETTINGS)
 
 
 @gluon.jit
@@ -89,7 +103,7 @@ def masked(score, tile, place, facts: gl.constexpr):
     if SETTINGS[2]:
         # cap tanh(s / cap); the first factor makes the exponent of tanh, the second is the cap
         score = scale[1] - 2 * scale[1] / (gl.exp2(score * scale[0]) + 1)
-    elif not SETTINGS[6]:
+    elif not SETTINGS[5]:
         score = score * scale[0]
     if (tile < whole[0]) | (tile >= whole[1]):
         row = low - tile * facts[2][1] + gl.arange(0, facts[2][0], gl.SliceLayout(1, facts[0]))
@@ -118,13 +132,14 @@ def whole_tiles(low, length, SETTINGS: gl.constexpr, ROWS: gl.constexpr):
 
 
 @gluon.jit
-def attend(rings, turns, outputs, heads, scale, part: gl.constexpr, SETTINGS: gl.constexpr):
+def attend(work, part: gl.constexpr, SETTINGS: gl.constexpr):
     """Compute the result of 64 rows of each tile."""
+    rings, turns, outputs, heads, scale = work
     queries, keys, values = rings
     writers, (out, logsums, sinks, width) = outputs
     ROWS: gl.constexpr = 64
     KEYS: gl.constexpr = SETTINGS[0][1]
-    COLUMNS: gl.constexpr = SETTINGS[8]
+    COLUMNS: gl.constexpr = SETTINGS[7]
     score_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, KEYS, 16])
     LAYOUTS: gl.constexpr = layouts_of(COLUMNS)
     OVERLAP: gl.constexpr = COLUMNS[0] <= 64
@@ -134,11 +149,11 @@ def attend(rings, turns, outputs, heads, scale, part: gl.constexpr, SETTINGS: gl
         (ROWS, KEYS),
         OVERLAP,
         SETTINGS,
-        SETTINGS[7],
-        SETTINGS[9],
+        SETTINGS[6],
+        SETTINGS[8],
     )
     # Exponents apply a positive factor: the largest product is the largest score.
-    factor = scale[0] if SETTINGS[6] else 1.0
+    factor = scale[0] if SETTINGS[5] else 1.0
     of_keys = (keys, values)
     position, value = keys.consumer(), values.consumer()
     query = queries.consumer()
@@ -153,14 +168,14 @@ def attend(rings, turns, outputs, heads, scale, part: gl.constexpr, SETTINGS: gl
             (value, position), stop = skip_tiles(of_keys, (value, position), stop, seen)
         q = query_tile(queries, query, 2 if SETTINGS[4] else 1, facts)
         state = start_tiles(q, of_keys, position, stop - 1, place, factor, facts, masked)
-        if SETTINGS[7]:
+        if SETTINGS[6]:
             # An arrival does not wait for the loads before it; the product has their registers.
             queries.release(query)
         tiles = (stop - 1, start)
         places = (value, position.next())
         state, places = add_tiles(state, q, of_keys, places, tiles, place, factor, facts, masked)
         value, position = places
-        if not SETTINGS[7]:
+        if not SETTINGS[6]:
             queries.release(query)
         query = query.next()
         sink = None
@@ -200,10 +215,10 @@ def in_registers(columns, more):
 
 @gluon.jit
 def attention_varlen(
-    q_desc, k_desc, v_desc, out_desc, out, logsums, sinks, of_queries, of_keys, count, heads, width,
-    scale, cap, SHARED: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
+    q_desc, k_desc, v_desc, out_desc, out, logsums, sinks, counter, of_queries, of_keys, count, heads, together,
+    width, scale, cap, SHARED: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
     STAGES: gl.constexpr, WINDOW: gl.constexpr, CAPPED: gl.constexpr, MOST: gl.constexpr,
-    POSITIVE: gl.constexpr, ORDER: gl.constexpr, COMPUTED: gl.constexpr,
+    POSITIVE: gl.constexpr, COMPUTED: gl.constexpr,
 ):  # fmt: skip
     """Store softmax(scores) V of packed sequences.
 
@@ -212,7 +227,7 @@ def attention_varlen(
     their sequence's keys, one at place i sees keys from i - WINDOW[0] to i + WINDOW[1]; None is no bound. `scale` is that of the scores
     times log2(e), POSITIVE or not, or, if CAPPED, times 2 log2(e) over the cap; `cap`, times log2(e), bounds the scores. `logsums` is [tokens, heads],
     logarithms of base 2, or None; `sinks` scores without values, one for each head, or None. Heads of 65 to 96 and more than 128 columns come as pairs of descriptors, of 64 and
-    32 columns or of 128 and 64 or 128. ORDER is a code of `order.py`, COMPUTED how many of 8 exponentials arithmetic computes. Values of other sequences are multiplied by zeros: they must be finite.
+    32 columns or of 128 and 64 or 128. Programs take tiles in turn by `counter`, a zero before the launch and behind it, `together` heads after `together`. COMPUTED is how many of 8 exponentials arithmetic computes. Values of other sequences are multiplied by zeros: they must be finite.
     """
     MORE: gl.constexpr = q_desc[0].block_type.shape[2] if len(q_desc) == 2 else 0
     MORE_VALUES: gl.constexpr = v_desc[0].block_type.shape[2] if len(v_desc) == 2 else 0
@@ -221,12 +236,12 @@ def attention_varlen(
     )
     IN_REGISTERS: gl.constexpr = in_registers(COLUMNS, MORE)
     SETTINGS: gl.constexpr = (
-        (BLOCK_M, BLOCK_N), WINDOW, CAPPED, MOST, MORE, ORDER, POSITIVE and not CAPPED, IN_REGISTERS, COLUMNS, COMPUTED, STAGES,
+        (BLOCK_M, BLOCK_N), WINDOW, CAPPED, MOST, MORE, POSITIVE and not CAPPED, IN_REGISTERS, COLUMNS, COMPUTED, STAGES,
     )  # fmt: skip
     wait_for_predecessor()
     GROUPS: gl.constexpr = BLOCK_M // 64
+    gl.static_assert(GROUPS <= 3, "up to three groups of warps with 64 rows each")
     q0 = tma_ring(q_desc, 1)
-    q1 = tma_ring(q_desc, 1)
     keys = tma_ring(k_desc, STAGES, consumers=GROUPS)
     values = tma_ring(v_desc, STAGES, consumers=GROUPS)
     turns = turns_of(GROUPS, 9)
@@ -234,41 +249,45 @@ def attention_varlen(
     scales = (scale, cap)
     outs = (out, logsums, sinks, width)
     first = (writers_of(out_desc, COLUMNS), outs)
-    second = (writers_of(out_desc, COLUMNS), outs)
-    if GROUPS == 2:
+    walk = (counter, lists, (heads, together))
+    a = ((q0, keys, values), turns, first, heads, scales)
+    if GROUPS == 1:
+        rings = ((q0,), keys, values)
         gl.warp_specialize(
             [
-                (attend, ((q0, keys, values), turns, first, heads, scales, 0, SETTINGS)),
-                (attend, ((q1, keys, values), turns, second, heads, scales, 1, SETTINGS)),
-                (
-                    copy_tiles,
-                    (((q0, q1), keys, values), turns, lists, heads, SHARED, MORE_VALUES, SETTINGS),
-                ),
+                (attend, (a, 0, SETTINGS)),
+                (copy_tiles, (rings, turns, walk, SHARED, MORE_VALUES, SETTINGS)),
             ],
-            [4, 1],
-            [232, 40],
+            [1],
+            [40],
         )
     else:
-        q2 = tma_ring(q_desc, 1)
-        third = (writers_of(out_desc, COLUMNS), outs)
-        gl.warp_specialize(
-            [
-                (attend, ((q0, keys, values), turns, first, heads, scales, 0, SETTINGS)),
-                (attend, ((q1, keys, values), turns, second, heads, scales, 1, SETTINGS)),
-                (attend, ((q2, keys, values), turns, third, heads, scales, 2, SETTINGS)),
-                (
-                    copy_tiles,
-                    (
-                        ((q0, q1, q2), keys, values),
-                        turns,
-                        lists,
-                        heads,
-                        SHARED,
-                        MORE_VALUES,
-                        SETTINGS,
-                    ),
-                ),
-            ],
-            [4, 4, 1],
-            [160, 160, 24],
-        )
+        q1 = tma_ring(q_desc, 1)
+        second = (writers_of(out_desc, COLUMNS), outs)
+        b = ((q1, keys, values), turns, second, heads, scales)
+        if GROUPS == 2:
+            rings = ((q0, q1), keys, values)
+            gl.warp_specialize(
+                [
+                    (attend, (a, 0, SETTINGS)),
+                    (attend, (b, 1, SETTINGS)),
+                    (copy_tiles, (rings, turns, walk, SHARED, MORE_VALUES, SETTINGS)),
+                ],
+                [4, 1],
+                [232, 40],
+            )
+        else:
+            q2 = tma_ring(q_desc, 1)
+            third = (writers_of(out_desc, COLUMNS), outs)
+            c = ((q2, keys, values), turns, third, heads, scales)
+            rings = ((q0, q1, q2), keys, values)
+            gl.warp_specialize(
+                [
+                    (attend, (a, 0, SETTINGS)),
+                    (attend, (b, 1, SETTINGS)),
+                    (attend, (c, 2, SETTINGS)),
+                    (copy_tiles, (rings, turns, walk, SHARED, MORE_VALUES, SETTINGS)),
+                ],
+                [4, 4, 1],
+                [160, 160, 32],
+            )

@@ -27,11 +27,7 @@ from gluon_kernels.attention.hopper_turns import (
     take_turn,
     turns_of,
 )
-from gluon_kernels.attention.hopper_varlen_gradients import (
-    place_of,
-    tile_of,
-    weights_of,
-)
+from gluon_kernels.attention.hopper_varlen_gradients import tile_of, weights_of
 from gluon_kernels.attention.online import (
     accumulators,
     layouts_of,
@@ -42,6 +38,7 @@ from gluon_kernels.attention.online import (
     writers_of,
     zeros_of,
 )
+from gluon_kernels.attention.packed import place_of
 from gluon_kernels.attention.varlen_sums import padded_start
 from gluon_kernels.dependent import wait_for_predecessor
 

@@ -12,20 +12,11 @@ from gluon_core.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 from gluon_kernels.attention.online import store_rows as store_masked
-from gluon_kernels.attention.packed import add, bounds, select
+from gluon_kernels.attention.packed import add, bounds, place_of, select
 from gluon_kernels.attention.tiles import hide
 from gluon_kernels.attention.varlen_sums import padded_start
 
 HEADS = gl.constexpr(8)  # that are walked together
-
-
-@gluon.jit
-def place_of(number, tiles, heads, together):
-    """Return which tile of a head has this number, and the head: those with much work come first, of so many heads together, whose operands stay in the cache."""
-    group = number // (tiles * together)
-    many = gl.minimum(heads - group * together, together)
-    inside = number - group * (tiles * together)
-    return inside // many, group * together + inside % many
 
 
 @gluon.jit

@@ -25,7 +25,6 @@ from gluon_kernels.attention.hopper_turns import (
 )
 from gluon_kernels.attention.hopper_varlen_gradients import (
     own_tile,
-    place_of,
     place_of_program,
     tile_of,
     weights_of,
@@ -41,6 +40,7 @@ from gluon_kernels.attention.online import (
     wait_sums,
     zeros_of,
 )
+from gluon_kernels.attention.packed import place_of
 from gluon_kernels.attention.varlen_sums import padded_start
 from gluon_kernels.dependent import end_behind_predecessor, wait_for_predecessor
 

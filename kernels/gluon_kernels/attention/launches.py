@@ -17,7 +17,7 @@ from gluon_kernels.attention.decode_launches import GRID, folded
 from gluon_kernels.attention.order import KEYS, heads_of, keys_of, rows_of, steps_of_part
 from gluon_kernels.attention.part_launches import parts_for
 from gluon_kernels.dependent import overlapping_tensors
-from gluon_kernels.plans import Launch, allocator, multiprocessors
+from gluon_kernels.plans import Launch, allocator, multiprocessors, sequence
 
 __all__ = [
     "COLUMNS",
@@ -27,6 +27,7 @@ __all__ = [
     "columns_of",
     "descriptor_of",
     "forward_plan",
+    "forward_sequence",
     "is_readable",
     "join_launch",
     "parts_of",
@@ -131,7 +132,7 @@ def forward_plan(
     rows, order = rows_of(length, depth, batch * heads, wide, causal, processors, of_head)
     count = -(-length // rows) * batch * heads
     parts = None if causal else parts_for(count, depth, rows, wide, processors)
-    few = wide == 64 and parts is None and not ORDERED
+    few = parts is None and not ORDERED
     keys = keys_of(length, depth, rows, causal) if few else KEYS
     described = descriptor_of(written, 1, 1, 64, wide)
     new_parts = None if parts is None else parts.memory(device)
@@ -154,6 +155,9 @@ def forward_plan(
         **overlapping_tensors(*operands, written),
     )
 
+    if plain and exact and out is None:
+        return forward_sequence(launch, join, empty, empty_logsums if keep else None, new_parts)
+
     def run(q: Tensor, k: Tensor, v: Tensor, sinks: Optional[Tensor], out: Optional[Tensor]) -> Any:
         result = empty() if target is None or out is None else out
         logsums = empty_logsums() if keep else None
@@ -170,6 +174,27 @@ def forward_plan(
         return result, logsums
 
     return run
+
+
+def forward_sequence(
+    launch: Plan, join: Optional[Plan], empty: Plan, empty_logsums: Optional[Plan], new_parts: Optional[Plan]
+) -> Plan:  # fmt: skip
+    """Return `run(q, k, v, sinks, ...) -> (result, logarithms of sums)` of operands that kernels read in place, without Python between its launches.
+
+    Args:
+        launch: `launch(q, k, v, result, logarithms of sums, parts, sinks)`.
+        join: `join(parts, result, logarithms of sums, sinks)`, or None.
+        empty, empty_logsums, new_parts: make the result, the logarithms, and memory for parts of the keys; the last two may be None.
+    """
+    makers, places = [empty], []
+    for make in (empty_logsums, new_parts):
+        places.append(None if make is None else 4 + len(makers))
+        makers += [] if make is None else [make]
+    logsums, parts = places
+    steps: list[tuple[Plan, Sequence[Optional[int]]]] = [(launch, (0, 1, 2, 4, logsums, parts, 3))]
+    if join is not None:
+        steps.append((join, (parts, 4, logsums, 3)))
+    return sequence(4, makers, steps, (4, logsums))
 
 
 def backward_plan(
@@ -218,6 +243,14 @@ def backward_plan(
     )
     prepare, main, finish = launches
     plain = all(is_readable(x) for x in (q, k, v, grad, out))
+    if plain and exact:
+        makers = (new_q, new_k, new_k, new_statistics, new_sums, new_counter)
+        steps: list[tuple[Plan, Sequence[Optional[int]]]]
+        steps = [(prepare, (4, 0, 5, 9, 10, 11)), (main, (1, 2, 3, 0, 9, 11, 7, 8, 10))]
+        if alike:
+            return sequence(6, makers, [*steps, (finish, (10, 6))], (6, 7, 8))
+        steps.append((finish, (10, 6, 7, 8, 12, 13)))
+        return sequence(6, (*makers, joined, joined), steps, (6, 12, 13))
 
     def run(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, logsums: Tensor) -> Any:
         if not plain:

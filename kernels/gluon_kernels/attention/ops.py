@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Optional, Sequence
+from functools import lru_cache
+from typing import Any, Callable, Optional, Sequence
 
 import torch
 from torch import Tensor
@@ -24,8 +25,8 @@ from gluon_kernels.checks import (
     check_query_heads,
     check_tensors,
 )
-from gluon_kernels.eager import is_compiling, is_plain, kept, wants_gradient
-from gluon_kernels.plans import Plans, key
+from gluon_kernels.eager import is_compiling, is_plain, planned, wants_gradient
+from gluon_kernels.plans import Plans, bound, is_sequence, key
 
 __all__ = ["attention"]
 
@@ -88,6 +89,8 @@ def _build(
 
         return nothing
     plan = routes.batch_forward(q, k, v, sinks, mask, scale, keep, out)
+    if is_sequence(plan):
+        return plan
     return lambda q, k, v, sinks, causal, window, softcap, scale, keep, out: plan(
         q, k, v, sinks, out
     )
@@ -105,6 +108,8 @@ def _build_gradients(
             torch.zeros_like(v),
         )
     plan = routes.batch_backward(grad, q, k, v, out, logsums, mask, scale, repeatable)
+    if is_sequence(plan):
+        return plan
     return lambda grad, q, k, v, out, logsums, *settings: plan(grad, q, k, v, out, logsums)
 
 
@@ -140,7 +145,7 @@ def _backward(
     repeatable = torch.are_deterministic_algorithms_enabled()
     settings = (causal, _bounds(left, right), softcap, scale, repeatable)
     to_q, to_k, to_v = _gradient_plans(
-        (key(grad, q, k, v, out), *settings), grad, q, k, v, out, logsums, *settings
+        (key(grad, q, k, v, out, logsums), *settings), grad, q, k, v, out, logsums, *settings
     )
     return to_q, to_k, to_v
 
@@ -185,24 +190,33 @@ def _attention(
     return result, logsums
 
 
-def _kept_forward(
-    q: Tensor, k: Tensor, v: Tensor, causal: bool, window: Any, softcap: float, scale: float
-) -> tuple[Tensor, tuple[Tensor, ...]]:
-    settings = (causal, window, softcap, scale, True)
-    result, logsums = _plans((key(q, k, v, None), *settings), q, k, v, None, *settings, None)
-    return result, (q, k, v, result, logsums)
+@lru_cache(maxsize=256)
+def _watched(
+    causal: bool, window: Any, softcap: float, scale: float
+) -> Callable[[Tensor, Tensor, Tensor, None], Tensor]:
+    """Return `f(q, k, v, None) -> result` with a gradient."""
+    settings = causal, window, softcap, scale
 
+    def plan_of(q: Tensor, k: Tensor, v: Tensor, sinks: None) -> Callable[..., Any]:
+        more = (*settings, True, None)
+        known_by = (key(q, k, v, sinks), *more[:-1])
+        return bound(_plans.find(known_by, q, k, v, sinks, *more), *more)
 
-def _kept_gradients(
-    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, logsums: Tensor, *settings: Any
-) -> tuple[Tensor, ...]:
-    settings = (*settings, torch.are_deterministic_algorithms_enabled())
-    known_by = (key(grad, q, k, v, out), *settings)
-    result: tuple[Tensor, ...] = _gradient_plans(known_by, grad, q, k, v, out, logsums, *settings)
-    return result
+    def gradient_plan_of(needs: Any, *_: Tensor) -> Callable[..., Any]:
+        plans: dict[bool, Callable[..., Any]] = {}
 
+        def run(*tensors: Tensor) -> Any:
+            repeatable = torch.are_deterministic_algorithms_enabled()
+            plan = plans.get(repeatable)
+            if plan is None:
+                more = (*settings, repeatable)
+                plan = _gradient_plans.find((key(*tensors), *more), *tensors, *more)
+                plan = plans[repeatable] = bound(plan, *more)
+            return plan(*tensors)
 
-_watched = kept(_kept_forward, _kept_gradients)
+        return run
+
+    return planned(plan_of, gradient_plan_of, keep=(0, 1, 2, 4, 5))
 
 
 @gluon.torch.op("gluon_kernels::attention_out", mutates_args=("out",))
@@ -344,7 +358,7 @@ def attention(
         result, _ = _plans((key(q, k, v, sinks), *settings), q, k, v, sinks, *settings, None)
         return result
     if watched:
-        return _watched(causal, window, softcap, scale)(q, k, v)
+        return _watched(causal, window, softcap, scale)(q, k, v, None)
     if score_mod is not None:
         if not callable(score_mod):
             raise ArgumentError(

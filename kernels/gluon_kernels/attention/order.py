@@ -18,7 +18,7 @@ __all__ = [
     "GROUP",
     "KEYS",
     "MANY",
-    "PACKED",
+    "UNMASKED",
     "code",
     "code_of_parts",
     "heads_of",
@@ -70,7 +70,7 @@ def code(size: int, ascending: bool, backwards: bool) -> int:
     return 8 * size + 4 * ascending + 2 * backwards + 1
 
 
-PACKED = code(GROUP, True, True)  # of packed sequences, whose lengths the host does not know
+UNMASKED = code(GROUP, True, True)  # of tiles that have equal work
 
 
 def _candidates(
@@ -141,7 +141,7 @@ def rows_of(
         else:
             count = -(-length // rows) * heads
             order, busiest = (
-                PACKED,
+                UNMASKED,
                 tiles_in_parts(count, -(-keys // KEYS), rows * width, programs)[2],
             )
         if best is None or busiest * cost < best[0]:
@@ -151,7 +151,7 @@ def rows_of(
 
 
 def keys_of(length: int, keys: int, rows: int, causal: bool) -> int:
-    """Return the keys of a tile for tiles of so many rows, in heads of 64: few, where those of many have a large share that no row sees."""
+    """Return the keys of a tile for tiles of so many rows, of the kernel of whole sequences: few, where those of many have a large share that no row sees."""
     tiles = -(-length // rows)
     ends = [min((i + 1) * rows, keys) if causal else keys for i in range(tiles)]
     many, few = (sum(-(-end // size) * size for end in ends) for size in (KEYS, FEW_KEYS))

@@ -1,22 +1,22 @@
 """Sequences packed one behind the other: the tile of queries that a program works on, and the keys that the tile sees.
 
-How many tiles a sequence has is known only when the kernel runs. Each role of a program reads where the sequences begin,
-and finds the tiles of its rounds from sums over all sequences. The settings are a tuple: (BLOCK_M, BLOCK_N), the window
-(keys before, keys after; None is no bound), True for a soft cap, the power of two that bounds the sequences, where the second
-part of wide queries begins (0: one part), and the order of tiles (see `order.py`).
+How many tiles a sequence has is known only when the kernel runs. The warp that copies reads where the sequences begin,
+and finds a tile of some number from sums over all sequences. The settings are a tuple: (BLOCK_M, BLOCK_N), the window
+(keys before, keys after; None is no bound), True for a soft cap, the power of two that bounds the sequences, and where the second
+part of wide queries begins (0: one part).
 """
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_kernels.attention.tiles import dealt
 
 __all__ = [
     "add",
     "bounds",
     "fetch_rows",
-    "rounds",
+    "place_of",
     "select",
     "sequences",
+    "tiles_of_head",
     "work_at",
 ]
 
@@ -79,9 +79,18 @@ def sequences(lists, warps: gl.constexpr, SETTINGS: gl.constexpr):
 
 
 @gluon.jit
-def rounds(packed, heads):
-    """Return how many tiles a program works on at most."""
-    return gl.cdiv(gl.max(packed[3], 0) * heads, gl.num_programs(0))
+def tiles_of_head(packed):
+    """Return how many tiles all sequences have, for each head."""
+    return gl.max(packed[3], 0)
+
+
+@gluon.jit
+def place_of(number, tiles, heads, together):
+    """Return which tile of a head has this number, and the head: those with much work come first, of so many heads together, whose operands stay in the cache."""
+    group = number // (tiles * together)
+    many = gl.minimum(heads - group * together, together)
+    inside = number - group * (tiles * together)
+    return inside // many, group * together + inside % many
 
 
 @gluon.jit
@@ -107,18 +116,16 @@ def tile_at(nth, packed):
 
 
 @gluon.jit
-def work_at(round, lists, packed, heads, SETTINGS: gl.constexpr):
-    """Return the work of a round.
+def work_at(number, tiles, lists, packed, heads, SETTINGS: gl.constexpr):
+    """Return the work of the tile of this number; `heads` are all heads, and how many of them are walked together.
 
     The results are: the head; the first token of the sequence, the tile's first row in it, and the token past its last; the first
-    token of its keys and how many they are; the key of row 0; the first tile of keys and the one past the last. All programs get
-    equal work, as in `tiles.py`.
+    token of its keys and how many they are; the key of row 0; the first tile of keys and the one past the last.
     """
     BLOCKS: gl.constexpr = SETTINGS[0]
     WINDOW: gl.constexpr = SETTINGS[1]
-    total = gl.maximum(gl.max(packed[3], 0), 1)
-    m, head = dealt(round, total, heads, SETTINGS[5])
-    index, m = tile_at(total - 1 - m, packed)
+    nth, head = place_of(number, tiles, heads[0], heads[1])
+    index, m = tile_at(nth, packed)
     first, end, first_key, last_key = bounds(lists, index)
     length = last_key - first_key
     row = m * BLOCKS[0]

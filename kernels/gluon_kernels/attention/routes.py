@@ -15,6 +15,7 @@ __all__ = ["batch_backward", "batch_forward", "packed_backward", "packed_forward
 
 Plan = Callable[..., Any]
 MANY = 256  # sequences of one launch
+HEADS = 65535  # of a launch, which are programs along the second axis of a grid
 LONG = 1024  # queries, of which the last tile wastes little: the heads that share keys need not be joined
 
 
@@ -151,6 +152,8 @@ def batch_backward(
     repeatable: bool,
 ) -> Plan:  # fmt: skip
     """Return `run(grad, q, k, v, out, logsums) -> (gradients of q, k and v)` for [batch, heads, length, width]."""
+    if q.shape[1] > HEADS and k.shape[1] > 1:
+        return _gradients_of_heads((grad, q, k, v, out, logsums), mask, scale, repeatable)
     if q.dtype == torch.float32:
         if _on_hopper():
             from gluon_kernels.attention import float32_launches
@@ -174,6 +177,31 @@ def batch_backward(
     return lambda grad, q, k, v, out, logsums: plan(grad, q, k, v, out, logsums, None)
 
 
+def _gradients_of_heads(tensors: tuple[Tensor, ...], *settings: Any) -> Plan:
+    """Return the plan of gradients of more heads than a launch takes: launches of some heads each."""
+    heads, of_keys = tensors[1].shape[1], tensors[2].shape[1]
+    shared = heads // of_keys
+    size = max(HEADS // shared // 16 * 16, 1)
+    slices = [slice(first, first + size) for first in range(0, of_keys, size)]
+
+    def sliced(tensors: tuple[Tensor, ...], place: slice) -> list[Tensor]:
+        own = slice(place.start * shared, place.stop * shared)
+        grad, q, k, v, out, logsums = tensors
+        others = k[:, place], v[:, place]
+        return [grad[:, own], q[:, own], *others, out[:, own], logsums[:, own].contiguous()]
+
+    plans: list[Plan] = []
+    for place in slices:
+        grad, q, k, v, out, logsums = sliced(tensors, place)
+        plans.append(batch_backward(grad, q, k, v, out, logsums, *settings))
+
+    def run(*tensors: Tensor) -> Any:
+        parts = [plan(*sliced(tensors, place)) for plan, place in zip(plans, slices)]
+        return tuple(torch.cat(gradients, 1) for gradients in zip(*parts))
+
+    return run
+
+
 def _packed_batch_gradients(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, logsums: Tensor, mask: Mask, scale: float,
     repeatable: bool,
@@ -188,25 +216,43 @@ def _packed_batch_gradients(
     wide = max(q.shape[-1], v.shape[-1]) > 128
     if wide and not alone and not repeatable and batch <= MANY:
         return _wide_batch_gradients(grad, q, k, v, out, logsums, lists, mask, scale)
+    shifted = mask.shifted(keys - length)
+    if alone:
+
+        def view(*tensors: Tensor) -> Any:
+            return [x.flatten(0, 2).unsqueeze(1) for x in tensors]
+
+        return _plan_of_views(
+            view, (grad, q, k, v, out, logsums), lists, shifted, scale, repeatable
+        )
 
     def packed(*tensors: Tensor) -> Any:
-        if alone:
-            return [x.flatten(0, 2).unsqueeze(1) for x in tensors]
         # Logarithms are read as [tokens, heads] in a row.
         return [*(_as_packed(x) for x in tensors[:-1]), _as_packed(tensors[-1]).contiguous()]
 
-    operands = packed(grad, q, k, v, out, logsums)
-    shifted = mask.shifted(keys - length)
-    grad, q, k, v, out, logsums = operands
+    grad, q, k, v, out, logsums = packed(grad, q, k, v, out, logsums)
     plan = packed_backward(grad, q, k, v, out, logsums, *lists, shifted, scale, repeatable)
 
     def run(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, logsums: Tensor) -> Any:
         gradients = plan(*packed(grad, q, k, v, out, logsums), *lists)
-        if alone:
-            return tuple(x.view_as(one) for x, one in zip(gradients, (q, k, v)))
         return tuple(_as_batch(x, batch) for x in gradients)
 
     return run
+
+
+def _plan_of_views(
+    view: Callable[..., Any], tensors: tuple[Tensor, ...], lists: tuple[Tensor, Tensor], *settings: Any
+) -> Plan:  # fmt: skip
+    """Return the plan of gradients of batches whose operands `view` returns; `settings` are the last ones of `varlen_launches.backward_plan`."""
+    from gluon_kernels.attention import varlen_launches
+
+    grad, q, k, v, out, logsums = operands = view(*tensors)
+    in_place = all(x.data_ptr() == one.data_ptr() for x, one in zip(operands, tensors))
+    shapes = [x.shape for x in tensors[1:4]]
+    batches = varlen_launches.Batches(view, in_place, shapes)
+    return varlen_launches.backward_plan(
+        grad, q, k, v, out, logsums, *lists, *settings, batches=batches
+    )
 
 
 def _heads_in_rows(x: Tensor) -> Tensor:
@@ -227,8 +273,6 @@ def _wide_batch_gradients(
     scale: float,
 ) -> Plan:  # fmt: skip
     """Return the plan of kernels that read results and store gradients in the order of batches."""
-    from gluon_kernels.attention import varlen_launches
-
     lengths = q.shape[2], k.shape[2]
     apart = all(_has_heads_in_rows(x) for x in (grad, q, k, v))
     view = _heads_in_rows if apart else _as_packed
@@ -238,11 +282,8 @@ def _wide_batch_gradients(
         return view(grad), view(q), view(k), view(v), of_batch, logsums.contiguous()
 
     shifted = mask.shifted(lengths[1] - lengths[0])
-    grad, q, k, v, out, logsums = packed(grad, q, k, v, out, logsums)
-    plan = varlen_launches.backward_plan(
-        grad, q, k, v, out, logsums, *lists, shifted, scale, False, lengths, apart
-    )
-    return lambda *tensors: plan(*packed(*tensors), *lists)
+    tensors = (grad, q, k, v, out, logsums)
+    return _plan_of_views(packed, tensors, lists, shifted, scale, False, lengths, apart)
 
 
 def score_forward(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from operator import attrgetter
-from typing import Any, Callable, NamedTuple, Optional
+from itertools import repeat
+from typing import Any, Callable, NamedTuple, Optional, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -30,9 +30,9 @@ from gluon_kernels.attention.launches import (
     rows_of_sums,
 )
 from gluon_kernels.attention.masks import Mask
-from gluon_kernels.attention.order import GRADIENT_CACHE, GROUP, MANY, PACKED
+from gluon_kernels.attention.order import CACHE, GRADIENT_CACHE, GROUP, MANY
 from gluon_kernels.dependent import overlapping_tensors
-from gluon_kernels.plans import Launch, allocator, multiprocessors
+from gluon_kernels.plans import Counters, Launch, allocator, multiprocessors, sequence
 
 __all__ = ["backward_plan", "differentiates", "forward_plan"]
 
@@ -79,16 +79,32 @@ def _parts(lists: tuple[Tensor, ...], count: int) -> list[tuple[Tensor, ...]]:
     return [tuple(x[first : first + many + 1] for x in lists) for first, many in _slices(count)]
 
 
-def _tile_of(wide: int, narrow: int, tokens: int, count: int, mask: Mask) -> tuple[int, int]:
-    """Return the queries and keys of a tile."""
+def _rows_of(wide: int, tokens: int, count: int, heads: int, causal: bool, processors: int) -> int:
+    """Return the queries of a tile."""
+    # Tiles of 128 rows in all sequences, on average.
+    tiles = (tokens / 128 + count / 2) * heads
+    if tiles + tokens / 128 * heads <= processors or (causal and tiles <= 1.5 * processors):
+        return 64  # by one group of warps, which takes less time alone on a processor
     # Three groups of warps have registers for sums of 64 columns; short sequences would leave many of their rows empty.
-    rows = 192 if wide == 64 and tokens >= LONG * count else 128
-    if narrow > 128:
-        return rows, 64
+    long = tokens >= LONG * count and not (causal and tiles <= 2 * processors)
+    return 192 if wide == 64 and long else 128
+
+
+def _tile_of(
+    wide: int, narrow: int, tokens: int, count: int, heads: int, mask: Mask, processors: int
+) -> tuple[int, int]:
+    """Return the queries and keys of a tile."""
     if wide == 64 and mask.left is not None and mask.right is not None:
         if mask.left + mask.right <= NARROW:
             return 128, 64  # fewer of the keys that a tile covers are seen by no row
-    return rows, 128
+    rows = _rows_of(wide, tokens, count, heads, mask.right is not None, processors)
+    return rows, 64 if narrow > 128 else 128
+
+
+def _heads_together(heads: int, bytes_of_head: int) -> int:
+    """Return how many heads are walked together: all, since programs end together then, where the cache holds their keys and values."""
+    most = heads if heads * bytes_of_head <= CACHE else GROUP
+    return -(-heads // -(-heads // most))
 
 
 def forward_plan(
@@ -113,14 +129,15 @@ def forward_plan(
 
     tensors = (readable(q), readable(k), readable(v))
     written, logsums = new(out), empty_logsums() if keep else None
-    rows, keys = _tile_of(wide, narrow, tokens, of_queries.shape[0] - 1, mask)
+    processors = multiprocessors(q)
+    rows, keys = _tile_of(wide, narrow, tokens, count, heads, mask, processors)
 
-    together = max(depth, width) <= 96 and min(depth, width) > 64
+    by_thirds = max(depth, width) <= 96 and min(depth, width) > 64
 
     def parts(x: Tensor, size: int, width: int, block: int) -> Any:
         """Return the descriptors of heads of `width`: of two parts if a block of 64 or 128 columns does not hold or fill them."""
         if block <= 128:
-            widths = (64, 32) if 64 < width <= 96 and together else (block,)
+            widths = (64, 32) if 64 < width <= 96 and by_thirds else (block,)
         else:
             widths = (128, 64 if width <= 192 else 128)
         return tuple(descriptor_of(x, size, 1, part) for part in widths)
@@ -129,14 +146,16 @@ def forward_plan(
         parts(tensors[0], 64, depth, wide),
         parts(tensors[1], keys, depth, wide),
         parts(tensors[2], keys, width, narrow),
-        descriptor_of(written, 64, 1, 32 if together else 64 if wide > 128 else narrow),
+        descriptor_of(written, 64, 1, 32 if by_thirds else 64 if wide > 128 else narrow),
     )
-    programs = min(multiprocessors(q), (tokens // rows + min(count, SEQUENCES)) * heads)
+    programs = min(processors, (tokens // rows + min(count, SEQUENCES)) * heads)
+    counters = Counters(1)
+    together = _heads_together(heads, 2 * k.shape[0] * (depth + width) // (heads // k.shape[1]))
     factors = mask.scales(scale)
 
     def prepared(lists: tuple[Tensor, ...]) -> Launch:
         many = lists[0].shape[0] - 1
-        sizes = (many, heads, columns, *factors)
+        sizes = (many, heads, together, columns, *factors)
         window = (mask.left, mask.right)
         constants = (
             heads // k.shape[1],
@@ -147,14 +166,14 @@ def forward_plan(
             bool(mask.cap),
             _bound(many),
             scale > 0,
-            PACKED,
-            COMPUTED[96 if together else narrow] if wide <= 128 else 0,
+            COMPUTED[96 if by_thirds else narrow] if wide <= 128 else 0,
         )
+        own = (written, logsums, sinks, counters(q.device), *lists)
         return Launch(
             hopper_varlen.attention_varlen,
             (programs,),
-            (*descriptors, written, logsums, sinks, *lists, *sizes, *constants),
-            (*tensors, written, logsums, sinks, *lists),
+            (*descriptors, *own, *sizes, *constants),
+            (*tensors, *own),
             num_warps=4,
             **overlapping_tensors(*tensors, written),
         )  # fmt: skip
@@ -170,10 +189,10 @@ def forward_plan(
         if not plain:
             q, k, v = readable(q), readable(k), readable(v)
         if not others:
-            launch(q, k, v, result, logsums, sinks, of_queries, of_keys)
+            launch(q, k, v, result, logsums, sinks, counters(q.device), of_queries, of_keys)
         else:
             for each, lists in zip(launches, _parts((of_queries, of_keys), count)):
-                each(q, k, v, result, logsums, sinks, *lists)
+                each(q, k, v, result, logsums, sinks, counters(q.device), *lists)
         if out is not None and result is not out:
             result = out.copy_(result[..., :width])
         elif not exact and out is None:
@@ -229,7 +248,28 @@ class Settings(NamedTuple):
     apart: bool
 
 
-Step = Callable[[Tensors], None]
+class Batches(NamedTuple):
+    """Batches whose gradients are those of packed sequences.
+
+    Args:
+        view: `view(grad, q, k, v, out, logsums)` returns the operands.
+        in_place: True if those have the addresses of the tensors.
+        shapes: of the gradients of `q`, `k` and `v`.
+    """
+
+    view: Callable[..., Sequence[Tensor]]
+    in_place: bool
+    shapes: Sequence[torch.Size]
+
+
+class Step(NamedTuple):
+    """A prepared launch, and which of a call's tensors it takes, as places in `Tensors`."""
+
+    launch: Plan
+    places: tuple[int, ...]
+
+    def __call__(self, tensors: Tensors) -> None:
+        self.launch(*[tensors[place] for place in self.places])
 
 
 def _sizes(x: Tensor, count: int, apart: bool) -> tuple[int, int]:
@@ -240,12 +280,14 @@ def _sizes(x: Tensor, count: int, apart: bool) -> tuple[int, int]:
 def backward_plan(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, logsums: Tensor, of_queries: Tensor,
     of_keys: Tensor, mask: Mask, scale: float, repeatable: bool, lengths: tuple[int, int] = (0, 0),
-    apart: bool = False,
+    apart: bool = False, batches: Optional[Batches] = None,
 ) -> Plan:  # fmt: skip
     """Return `run(grad, q, k, v, out, logsums, of_queries, of_keys) -> (gradients of q, k and v)`.
 
     With `lengths` of queries and keys, heads of more than 128 are those of a batch: `out`, `logsums` and the gradients are [batch, heads, length, ...];
     and `apart`, operands are [length, heads of all sequences, width], each head in a row.
+
+    With `batches`, the operands are views of a batch, and `run(grad, q, k, v, out, logsums)` takes those tensors, for the lists given here.
     """
     depth, width = q.shape[2], v.shape[2]
     wide = 256 if max(depth, width) > 128 else blocks_of(depth, width)[0]
@@ -294,8 +336,8 @@ def backward_plan(
         ]
 
     settings = Settings(mask, scale, rows, wide, parts, lengths, apart)
-    tensors = (grad, q, k, v, out, logsums, of_queries, of_keys)
-    first, *others = calls(*tensors)
+    lists = of_queries, of_keys
+    first, *others = calls(grad, q, k, v, out, logsums, *lists)
     slices = [make(call, settings) for call in (first, *others)]
     joined = [allocator((k.shape[0], k.shape[1], n), q.dtype, device) for n in columns[1:]]
     join = None
@@ -306,9 +348,16 @@ def backward_plan(
             for n in columns[1:]
         ]
         join = join_launch((first.to_k, first.to_v, *(f() for f in joined)), sizes, of_keys, parts)
+    in_place = all(x is one for x, one in zip(first, (q, k, v, grad, out, logsums)))
+    if exact and in_place and not others and (batches is None or batches.in_place):
+        workspace = new_statistics, new_sums if adds else None, None if repeatable else new_counter
+        if batches is not None:
+            new = [allocator(shape, q.dtype, device) for shape in batches.shapes]
+        makers_of = dict(zip(Tensors._fields[6:], (*new, *workspace)))
+        return _sequence(slices[0], makers_of, join, joined, None if batches is None else lists)
 
     def run(*tensors: Tensor) -> Any:
-        called = calls(*tensors)
+        called = calls(*(tensors if batches is None else (*batches.view(*tensors), *lists)))
         for steps, call in zip(slices, called):
             for step in steps:
                 step(call)
@@ -317,21 +366,57 @@ def backward_plan(
             to_k, to_v = (f() for f in joined)
             join(*gradients[1:], to_k, to_v)
             gradients = gradients[0], to_k, to_v
-        if exact:
+        if not exact:
+            ends = (depth, depth, width)
+            gradients = tuple(x[..., :end].contiguous() for x, end in zip(gradients, ends))
+        if batches is None:
             return gradients
-        ends = (depth, depth, width)
-        return tuple(x[..., :end].contiguous() for x, end in zip(gradients, ends))
+        return tuple(x.view(shape) for x, shape in zip(gradients, batches.shapes))
 
     return run
+
+
+def _sequence(
+    steps: Sequence[Step], makers_of: dict[str, Optional[Plan]], join: Optional[Plan], joined: Sequence[Plan], lists: Optional[tuple[Tensor, Tensor]]
+) -> Plan:  # fmt: skip
+    """Return `run(grad, q, k, v, out, logsums, of_queries, of_keys) -> gradients` without Python between its launches; with `lists`, without the last two arguments.
+
+    Args:
+        makers_of: makers of the tensors of a call that are no arguments, by their names.
+        join: `join(to_k, to_v, *joined)`, or None.
+        joined: makers of the results of `join`.
+    """
+    names = ["grad", "q", "k", "v", "out", "logsums"]
+    names += () if lists is not None else ("of_queries", "of_keys")
+    count = len(names)
+    names += (name for name, make in makers_of.items() if make is not None)
+    makers = [make for make in makers_of.values() if make is not None]
+    results = [names.index(name) for name in ("to_q", "to_k", "to_v")]
+    last: list[tuple[Plan, Sequence[Optional[int]]]] = []
+    if join is not None:
+        places = [len(names), len(names) + 1]
+        last = [(join, (*results[1:], *places))]
+        results[1:] = places
+        names += ("joined", "joined")
+        makers += joined
+    names += ("of_queries", "of_keys") if lists is not None else ()
+
+    def places_of(step: Step) -> list[Optional[int]]:
+        fields = [Tensors._fields[place] for place in step.places]
+        return [names.index(name) if name in names else None for name in fields]
+
+    launches = [(step.launch, places_of(step)) for step in steps]
+    memory = None if lists is None else repeat(lists).__next__
+    return sequence(count, makers, [*launches, *last], results, memory)
 
 
 def _step(
     tensors: Tensors, kernel: Any, grid: tuple[int, ...], arguments: tuple[Any, ...], names: str, **options: Any
 ) -> Step:  # fmt: skip
     """Return a prepared launch that takes the named ones of a call's tensors."""
-    chosen = attrgetter(*names.split())
-    launch = Launch(kernel, grid, arguments, chosen(tensors), num_warps=4, **options)
-    return lambda tensors: launch(*chosen(tensors))
+    places = tuple(Tensors._fields.index(name) for name in names.split())
+    chosen = [tensors[place] for place in places]
+    return Step(Launch(kernel, grid, arguments, chosen, num_warps=4, **options), places)
 
 
 def _overlap(tensors: Tensors) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from gluon_kernels.attention.launches import (
     Plan,
     columns_of,
     descriptor_of,
+    forward_sequence,
     is_readable,
     readable,
 )
@@ -74,6 +75,9 @@ def forward_plan(
         num_warps=4,
         **overlapping_tensors(*operands, written),
     )  # fmt: skip
+
+    if exact and out is None and all(is_readable(x) for x in (q, k, v)):
+        return forward_sequence(launch, join, empty, empty_logsums if keep else None, new_parts)
 
     def run(q: Tensor, k: Tensor, v: Tensor, sinks: Optional[Tensor], out: Optional[Tensor]) -> Any:
         result = empty() if target is None or out is None else out

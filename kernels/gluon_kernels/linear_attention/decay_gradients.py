@@ -82,9 +82,12 @@ def _chunks_launch(
 
 def decaying_backward_plan(
     grad: Tensor, grad_state: Optional[Tensor], q: Tensor, k: Tensor, v: Tensor, gates: Gates, skip: Optional[Tensor],
-    initial: Optional[Tensor], scale: float,
+    initial: Optional[Tensor], scale: float, kept: Optional[Tensor] = None,
 ) -> Plan:  # fmt: skip
-    """Return `run(grad, grad_state, q, k, v, gates, skip, initial) -> Results`; states are [batch, heads, V, K]."""
+    """Return `run(grad, grad_state, q, k, v, gates, skip, initial, kept) -> Results`; states are [batch, heads, V, K].
+
+    Without the states before chunks that forward `kept`, a walk computes them again while those of gradients walk back.
+    """
     assert gates.values is not None
     sizes = Sizes.of(k, v, gates.values, False)
     width, columns, of_keys = k.shape[3], v.shape[3], k.shape[2]
@@ -104,26 +107,35 @@ def decaying_backward_plan(
 
     q, k, v, grad = operands_of(sizes, q, k, v, grad)
     initial, last = padded_state(initial, sizes), padded_state(grad_state, sizes)
-    states, to_initial = new.states_of_both(), new.state()
-    segments = segments_of(sizes, q, k, v, grad, gates, new, scale)
+    back = kept is not None
+    states, to_initial = new.states() if back else new.states_of_both(), new.state()
+
+    def walked(q: Tensor, k: Tensor, v: Tensor, grad: Tensor) -> tuple[Any, Any, Any, Any]:
+        return (None, q, grad, None) if back else (q, k, v, grad)
+
+    operands = walked(q, k, v, grad)
+    segments = segments_of(sizes, *operands, gates, new, scale, back)
     ends = (initial, last, to_initial)
     walks = walk_decaying_launch(
-        sizes, q, k, v, grad, gates, (None, states), segments.between, ends, None, scale, False
+        sizes, *operands, gates, (None, states), segments.between, ends, None, scale, False, back
     )
     results = gradients()
+    states = states if kept is None else (kept, states)
     chunks = _chunks_launch(sizes, each, q, k, v, grad, states, gates, skip, results, scale)
     added = None if results[4] is None else chunks_plan(results[4])
     shared = shared_plan(results[0], results[1], (*tokens, of_keys, width), v.dtype)
 
     def run(
         grad: Tensor, grad_state: Optional[Tensor], q: Tensor, k: Tensor, v: Tensor, gates: Gates, skip: Optional[Tensor],
-        initial: Optional[Tensor],
+        initial: Optional[Tensor], kept: Optional[Tensor] = None,
     ) -> Results:  # fmt: skip
         q, k, v, grad = operands_of(sizes, q, k, v, grad)
         initial, last = padded_state(initial, sizes), padded_state(grad_state, sizes)
-        states, to_initial = new.states_of_both(), new.state()
-        taken = segments.run(q, k, v, grad, gates)
-        walks(q, k, v, grad, gates, (None, states), taken, (initial, last, to_initial), None)
+        states, to_initial = new.states() if back else new.states_of_both(), new.state()
+        operands = walked(q, k, v, grad)
+        taken = segments.run(*operands, gates)
+        walks(*operands, gates, (None, states), taken, (initial, last, to_initial), None)
+        states = states if kept is None else (kept, states)
         to_q, to_k, to_v, to_gates, sums = done = gradients()
         chunks(q, k, v, grad, states, gates, skip, done)
         return Results(

@@ -43,7 +43,7 @@ class Gates(NamedTuple):
 
 def walk_decaying_launch(
     sizes: Sizes, q: Optional[Tensor], k: Tensor, v: Tensor, grad: Optional[Tensor], gates: Gates, outs: Any, between: Any,
-    ends: Any, skip: Optional[Tensor], scale: float, mapped: bool,
+    ends: Any, skip: Optional[Tensor], scale: float, mapped: bool, back: bool = False,
 ) -> Plan:  # fmt: skip
     """Return `launch(q, k, v, grad, gates, outs, between, ends, skip)`.
 
@@ -52,12 +52,14 @@ def walk_decaying_launch(
         outs: the result and the states before chunks, or None.
         between: what segments take in, and their decays; with `mapped` they are stored, the first as a final state.
         ends: the states before a walk and before one back, and the final ones.
+        back: the walk is one back, over queries in place of `k` and gradients of results in place of `v`.
     """
     from gluon_kernels.linear_attention import hopper_decay
 
     width, groups = sizes.width, sizes.groups
 
     both = grad is not None
+    way = hopper_decay.BACK if back else hopper_decay.BOTH if both else hopper_decay.ON
 
     def flat(q: Any, k: Any, v: Any, grad: Any, gates: Gates, outs: Any, between: Any, ends: Any, skip: Any) -> Any:  # fmt: skip
         states = None if outs[1] is None else outs[1].view(-1, width)
@@ -87,7 +89,7 @@ def walk_decaying_launch(
         (sizes.columns // (TILE * groups), sizes.heads * segments, sizes.batch * (2 if both else 1)),
         (
             *described, *tensors[9:], sizes.length, sizes.heads, sizes.chunks, sizes.per_segment, sizes.columns, scale,
-            sizes.shared, stages, groups, mapped, gates.softplus,
+            sizes.shared, stages, groups, mapped, gates.softplus, way.value,
         ),
         tensors,
         num_warps=4,
@@ -109,7 +111,8 @@ class Segments(NamedTuple):
 
 
 def segments_of(
-    sizes: Sizes, q: Optional[Tensor], k: Tensor, v: Tensor, grad: Optional[Tensor], gates: Gates, new: Workspace, scale: float = 1.0
+    sizes: Sizes, q: Optional[Tensor], k: Tensor, v: Tensor, grad: Optional[Tensor], gates: Gates, new: Workspace, scale: float = 1.0,
+    back: bool = False,
 ) -> Segments:  # fmt: skip
     """Return the launch of what segments take in."""
     if sizes.segments == 1:
@@ -124,37 +127,42 @@ def segments_of(
 
     between = takers[0](), takers[1]()
     walk = walk_decaying_launch(
-        sizes, q, k, v, grad, gates, (None, None), (None, between[1]), (None, None, between[0]), None, scale, True
+        sizes, q, k, v, grad, gates, (None, None), (None, between[1]), (None, None, between[0]), None, scale, True, back
     )  # fmt: skip
     return Segments(between, run)
 
 
 def decaying_plan(
-    q: Tensor, k: Tensor, v: Tensor, gates: Gates, skip: Optional[Tensor], initial: Optional[Tensor], scale: float
+    q: Tensor, k: Tensor, v: Tensor, gates: Gates, skip: Optional[Tensor], initial: Optional[Tensor], scale: float,
+    keep: bool = False,
 ) -> Plan:  # fmt: skip
-    """Return `run(q, k, v, gates, skip, initial) -> (out, final state)`; states are [batch, heads, V, K], float32."""
+    """Return `run(q, k, v, gates, skip, initial) -> (out, final state, states before chunks)`; states are [batch, heads, V, K].
+
+    Args:
+        keep: gradients will be wanted; else the states before chunks are None.
+    """
     sizes = Sizes.of(k, v, gates.values, False, waves=2)
     width, columns = k.shape[3], v.shape[3]
     exact = (width, columns) == (sizes.width, sizes.columns)
     new = Workspace(sizes, v.dtype, v.device)
     q, k, v = operands_of(sizes, q, k, v)
     initial = padded_state(initial, sizes)
-    out, final = new.values(), new.state()
+    out, final, states = new.values(), new.state(), new.states() if keep else None
     segments = segments_of(sizes, None, k, v, None, gates, new)
     walk = walk_decaying_launch(
-        sizes, q, k, v, None, gates, (out, None), segments.between, (initial, None, final), skip, scale, False
+        sizes, q, k, v, None, gates, (out, states), segments.between, (initial, None, final), skip, scale, False
     )  # fmt: skip
 
     def run(
         q: Tensor, k: Tensor, v: Tensor, gates: Gates, skip: Optional[Tensor], initial: Optional[Tensor]
-    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+    ) -> tuple[Tensor, Tensor, Optional[Tensor]]:  # fmt: skip
         q, k, v = operands_of(sizes, q, k, v)
         initial = padded_state(initial, sizes)
-        out, final = new.values(), new.state()
+        out, final, states = new.values(), new.state(), new.states() if keep else None
         between = segments.run(None, k, v, None, gates)
-        walk(q, k, v, None, gates, (out, None), between, (initial, None, final), skip)
+        walk(q, k, v, None, gates, (out, states), between, (initial, None, final), skip)
         if not exact:
             out, final = out[..., :columns].contiguous(), final[..., :columns, :width].contiguous()
-        return out, final
+        return out, final, states
 
     return run

@@ -23,7 +23,13 @@ from gluon_core.language.nvidia.hopper import (
 )
 from gluon_kernels.dependent import wait_for_predecessor
 from gluon_kernels.linear_attention.decays import load_gates, store_decays
-from gluon_kernels.linear_attention.groups import groups_of, item_of, store_tile
+from gluon_kernels.linear_attention.groups import (
+    groups_of,
+    item_of,
+    layouts_of,
+    slots_of_sums,
+    store_tile,
+)
 from gluon_kernels.linear_attention.hopper_decay import barriers_of, slot_of, wait_for
 from gluon_kernels.linear_attention.portable import add, tokens_layout
 
@@ -91,9 +97,10 @@ def take_queries(rings, slots, own, sums, to_q, sizes, scale, SETTINGS: gl.const
     keys_ring, ring = rings
     dtype: gl.constexpr = ring.dtype
     K: gl.constexpr = keys_ring.block_shape[3]
-    square: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, C, 16])
-    wide: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, K, 16])
-    operand: gl.constexpr = gl.DotOperandLayout(0, wide, 2)
+    LAYOUTS: gl.constexpr = layouts_of(C, K)
+    square: gl.constexpr = LAYOUTS[0]
+    wide: gl.constexpr = LAYOUTS[1]
+    operand: gl.constexpr = LAYOUTS[2]
     decays, decays_written, decays_used = slots
     weights, written, used = own
     vectors, vectors_written, vectors_used = sums
@@ -182,9 +189,10 @@ def take_keys(
     keys_ring, ring = rings
     dtype: gl.constexpr = ring.dtype
     K: gl.constexpr = keys_ring.block_shape[3]
-    square: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, C, 16])
-    wide: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, K, 16])
-    operand: gl.constexpr = gl.DotOperandLayout(0, wide, 2)
+    LAYOUTS: gl.constexpr = layouts_of(C, K)
+    square: gl.constexpr = LAYOUTS[0]
+    wide: gl.constexpr = LAYOUTS[1]
+    operand: gl.constexpr = LAYOUTS[2]
     rows: gl.constexpr = gl.SliceLayout(1, square)
     decays, decays_written, decays_used = slots
     weights, written, used = own
@@ -381,14 +389,7 @@ def decaying_gradients(
     slots = (filled,) + barriers_of(DECAYS, 3)
     squared: gl.constexpr = gl.NVMMASharedLayout(128, 16, rank=2)
     own = (gl.allocate_shared_memory(k_desc.dtype, [PAIRS, C, C], squared),) + barriers_of(PAIRS, 1)
-    parts: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
-    vectors = (
-        gl.allocate_shared_memory(gl.float32, [PAIRS, C], plain),
-        gl.allocate_shared_memory(gl.float32, [PAIRS, 4, C], parts),
-    )
-    for _ in gl.static_range(4):
-        vectors = vectors + (gl.allocate_shared_memory(gl.float32, [PAIRS, C], plain),)
-    of_rows = (vectors,) + barriers_of(PAIRS, 1, 2)
+    of_rows = slots_of_sums(6, PAIRS, C)
     sizes = (heads, chunks, groups, length, each, shared)
     sources = (gates, slopes, bias)
     targets = (to_g, sums, skip)

@@ -1,4 +1,4 @@
-"""The plans of the gradients of linear attention: the states are computed again, then those of the result walk back."""
+"""The plans of the gradients of linear attention: from states that forward kept, or that are computed again, those of the result walk back."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from gluon_kernels.linear_attention import channels_backward, portable_backward
 from gluon_kernels.linear_attention.launches import (
     CHUNK,
     TILE,
+    Kept,
     Prepared,
     Sizes,
     Workspace,
@@ -256,54 +257,76 @@ class _Gradients:
         return x[..., : self._columns, : self._width].contiguous()
 
 
-class _States(NamedTuple):
-    """The walk of forward once more: `run(prepared, v, initial, states) -> (N, maps of segments, what it reads)`, and results by which launches are planned."""
+class _Operands(NamedTuple):
+    """The operands of walks back and of the gradients of chunks, and what an earlier launch may still read."""
 
+    prepared: Prepared
     news: Tensor
+    states: Tensor
     maps: Optional[Tensor]
-    run: Plan
+    read: Optional[Tensor] = None
+
+
+def _operands(
+    sizes: Sizes, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Optional[Tensor], initial: Optional[Tensor],
+    scale: float, new: Workspace, kept: Optional[Kept],
+) -> tuple[_Operands, Callable[..., _Operands]]:  # fmt: skip
+    """Return operands by which launches are planned, and `run(q, k, v, g, beta, initial, kept)`, which computes them if forward kept nothing."""
+    if kept is not None:
+
+        def as_kept(q: Any, k: Any, v: Any, g: Any, beta: Any, initial: Any, kept: Kept) -> Any:
+            return _Operands(kept.prepared(q, k), kept.news, kept.states, kept.maps)
+
+        return as_kept(q, k, v, g, beta, initial, kept), as_kept
+    prepared, prepare = prepare_launch(sizes, q, k, g, beta, scale, new, True)
+    walked, walk = _states_again(sizes, prepared, v, initial, scale, new)
+
+    def run(q: Any, k: Any, v: Any, g: Any, beta: Any, initial: Any, kept: None) -> Any:
+        prepared = prepare(q, k, g, beta)
+        return _Operands(prepared, *walk(prepared, v, initial))
+
+    return _Operands(prepared, *walked), run
 
 
 def _states_again(
-    sizes: Sizes, prepared: Prepared, v: Tensor, initial: Optional[Tensor], states: Tensor, scale: float, new: Workspace
-) -> _States:  # fmt: skip
+    sizes: Sizes, prepared: Prepared, v: Tensor, initial: Optional[Tensor], scale: float, new: Workspace
+) -> tuple[Any, Plan]:  # fmt: skip
+    """Return the walk of forward once more: `run(prepared, v, initial) -> (N, states, maps of segments, what it reads)`, and results by which launches are planned."""
     kept, decays, count = prepared.for_states(), prepared.decays, sizes.segments
-    news, nothing = new.values(), (None, None, None)
-    outs = (None, news, states)
+    news, states = new.values(), new.states()
+    outs, nothing = (None, news, states), (None, None, None)
     if count == 1:
         walk = walk_launch(sizes, kept, v, outs, initial, None, scale, 1, False)
 
-        def run_one(
-            prepared: Prepared, v: Tensor, initial: Optional[Tensor], states: Tensor
-        ) -> Any:
-            news = new.values()
+        def run_one(prepared: Prepared, v: Tensor, initial: Optional[Tensor]) -> Any:
+            news, states = new.values(), new.states()
             walk(prepared.for_states(), v, (None, news, states), initial, None)
-            return news, None, None
+            return news, states, None
 
-        return _States(news, None, run_one)
+        return (news, states, None), run_one
     maps, firsts, state = new.maps(), new.segments(), new.state()
     mapping = walk_launch(sizes, kept, v, nothing, None, maps, scale, count, True)
     join = combine_launch(sizes, maps, maps.detach(), decays, initial, firsts, state, False)
     walk = walk_launch(sizes, kept, v, outs, firsts, None, scale, count, False)
 
-    def run(prepared: Prepared, v: Tensor, initial: Optional[Tensor], states: Tensor) -> Any:
+    def run(prepared: Prepared, v: Tensor, initial: Optional[Tensor]) -> Any:
         kept = prepared.for_states()
-        maps, firsts, news = new.maps(), new.segments(), new.values()
+        maps, firsts, news, states = new.maps(), new.segments(), new.values(), new.states()
         mapping(kept, v, nothing, None, maps)
         join(maps, maps, prepared.decays, initial, firsts, new.state())
         walk(kept, v, (None, news, states), firsts, None)
-        return news, maps, firsts
+        return news, states, maps, firsts
 
-    return _States(news, maps, run)
+    return (news, states, maps), run
 
 
 def backward_plan(
     grad: Tensor, grad_state: Optional[Tensor], q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Optional[Tensor],
-    initial: Optional[Tensor], scale: float,
+    initial: Optional[Tensor], scale: float, kept: Optional[Kept] = None,
 ) -> Plan:  # fmt: skip
-    """Return `run(grad, grad_state, q, k, v, g, beta, initial) -> (gradients of q, k, v, g, beta and initial)`.
+    """Return `run(grad, grad_state, q, k, v, g, beta, initial, kept) -> (gradients of q, k, v, g, beta and initial)`.
 
-    The gradient of `beta` is None without the delta rule.
+    The gradient of `beta` is None without the delta rule. Without what forward `kept`, states are computed again.
     """
     sizes = Sizes.of(k, v, g, beta is not None)
     grouped = sizes.hopper and not sizes.channels
@@ -317,23 +340,20 @@ def backward_plan(
 
     q, k, v, grad = operands_of(sizes, q, k, v, grad)
     initial, last = padded_state(initial, sizes), padded_state(grad_state, sizes)
-    prepared, prepare = prepare_launch(sizes, q, k, g, beta, scale, new, True)
+    planned, operands = _operands(sizes, q, k, v, g, beta, initial, scale, new, kept)
+    prepared, news, states, maps, _ = planned
     # Between the segments, where there are several.
     fresh, lasts = (new.segments(), new.segments()) if many else (None, None)
-    states, changes, state_changes, state = (
-        f() for f in (new.states, new.values, new.states, new.state)
-    )
-    decays, outs_back = prepared.decays, (changes, state_changes)
-    again = _states_again(sizes, prepared, v, initial, states, scale, new)
-    news, maps = again.news, again.maps
+    changes, state_changes, state = new.values(), new.states(), new.state()
+    decays, outs_back, apart = prepared.decays, (changes, state_changes), kept is None
     if many:
         mapping_back = _walk_back_launch(
-            sizes, prepared, grad, (None, None), None, fresh, scale, True
+            sizes, prepared, grad, (None, None), None, fresh, scale, apart
         )
         join_back = combine_launch(sizes, fresh, maps, decays, last, lasts, state, True)
         walk_back = _walk_back_launch(sizes, prepared, grad, outs_back, lasts, None, scale, False)
     else:
-        walk_back = _walk_back_launch(sizes, prepared, grad, outs_back, last, state, scale, True)
+        walk_back = _walk_back_launch(sizes, prepared, grad, outs_back, last, state, scale, apart)
     walked = (news, changes, states, state_changes, decays)
     firsts = gradients()
     chunk = _chunk_launch(sizes, each, q, k, g, v, grad, walked, firsts, prepared.flags, scale)
@@ -341,16 +361,15 @@ def backward_plan(
 
     def run(
         grad: Tensor, grad_state: Optional[Tensor], q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Optional[Tensor],
-        initial: Optional[Tensor],
+        initial: Optional[Tensor], kept: Optional[Kept] = None,
     ) -> Any:  # fmt: skip
         q, k, v, grad = operands_of(sizes, q, k, v, grad)
         initial, last = padded_state(initial, sizes), padded_state(grad_state, sizes)
-        prepared = prepare(q, k, g, beta)
-        decays, states = prepared.decays, new.states()
+        # The first walk back overlaps one over states: what that reads keeps its memory.
+        prepared, news, states, maps, _read = operands(q, k, v, g, beta, initial, kept)
+        decays = prepared.decays
         changes, state_changes, to_initial = new.values(), new.states(), new.state()
         outs_back = (changes, state_changes)
-        # The first walk back overlaps the one over states: what that reads keeps its memory.
-        news, maps, _read = again.run(prepared, v, initial, states)
         if many:
             fresh, lasts = new.segments(), new.segments()
             mapping_back(prepared, grad, (None, None), None, fresh)

@@ -6,8 +6,31 @@ groups of all, the length, `each`, and the heads that have the same queries and 
 
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_kernels.linear_attention.hopper_decay import barriers_of
 
-__all__ = ["groups_of", "item_of", "store_tile"]
+__all__ = ["groups_of", "item_of", "layouts_of", "slots_of_sums", "store_tile"]
+
+
+@gluon.constexpr_function
+def layouts_of(C, K):
+    """Return the layouts of four warps' products of C x C, of those of C x K, and of their left operands in registers."""
+    square = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, C, 16])
+    wide = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, K, 16])
+    return square, wide, gl.DotOperandLayout(0, wide, 2)
+
+
+@gluon.jit
+def slots_of_sums(COUNT: gl.constexpr, SLOTS: gl.constexpr, C: gl.constexpr):
+    """Allocate slots of COUNT sums of rows, of which the second has a part of each of four warps, that two partitions write and one reads."""
+    plain: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    parts: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
+    vectors = (
+        gl.allocate_shared_memory(gl.float32, [SLOTS, C], plain),
+        gl.allocate_shared_memory(gl.float32, [SLOTS, 4, C], parts),
+    )
+    for _ in gl.static_range(COUNT - 2):
+        vectors = vectors + (gl.allocate_shared_memory(gl.float32, [SLOTS, C], plain),)
+    return (vectors,) + barriers_of(SLOTS, 1, 2)
 
 
 @gluon.jit

@@ -17,7 +17,7 @@ from gluon_core.language.nvidia.hopper import (
 from gluon_kernels.dependent import wait_for_predecessor
 from gluon_kernels.linear_attention.portable import decay_size
 
-__all__ = ["first_state", "place_of", "recur", "share_columns"]
+__all__ = ["first_state", "place_of", "recur", "share_columns", "writers_of"]
 
 
 @gluon.jit
@@ -47,23 +47,25 @@ def first_state(initial, sizes, group: gl.constexpr, K: gl.constexpr, GROUPS: gl
 
 
 @gluon.jit
+def writers_of(descriptors):
+    """Return a writer for each descriptor."""
+    writers = ()
+    for i in gl.static_range(len(descriptors)):
+        writers = writers + (tma_writer(descriptors[i]),)
+    return writers
+
+
+@gluon.jit
 def share_columns(
     walk: gl.constexpr, copy: gl.constexpr, ring, descriptors, states, sizes, scale, SHARED: gl.constexpr, GROUPS: gl.constexpr, SETTINGS: gl.constexpr,
 ):  # fmt: skip
     """Let one or two groups of warps `walk`, each over 64 columns, and a warp `copy` tiles to their ring.
 
-    `descriptors` are of results and of states, None for those that are not stored.
+    `descriptors` are of what is stored.
     """
-    out_desc, states_desc = descriptors
-    first = (
-        None if out_desc is None else tma_writer(out_desc),
-        None if states_desc is None else tma_writer(states_desc),
-    )
+    first = writers_of(descriptors)
     if GROUPS == 2:
-        second = (
-            None if out_desc is None else tma_writer(out_desc),
-            None if states_desc is None else tma_writer(states_desc),
-        )
+        second = writers_of(descriptors)
         gl.warp_specialize(
             [
                 (walk, (ring, first, states, sizes, scale, 0, SETTINGS)),
@@ -120,6 +122,7 @@ def walk(ring, writers, states, sizes, scale, group: gl.constexpr, SETTINGS: gl.
     SAVE: gl.constexpr = SETTINGS[2]
     GROUPS: gl.constexpr = SETTINGS[3]
     CHANNELS: gl.constexpr = SETTINGS[4]
+    NEWS: gl.constexpr = 1 if OUTPUT else 0  # the writer of N, and of states behind it
     dtype: gl.constexpr = ring.dtype
     K: gl.constexpr = ring.block_shape[3]
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, C, 16])
@@ -127,7 +130,6 @@ def walk(ring, writers, states, sizes, scale, group: gl.constexpr, SETTINGS: gl.
     operand: gl.constexpr = gl.DotOperandLayout(0, layout, 2)
     state_operand: gl.constexpr = gl.DotOperandLayout(0, state_layout, 2)
     column: gl.constexpr = gl.SliceLayout(0, layout)
-    writer, states_writer = writers
     initial, final, rows = states
     heads, chunks, _, _, width = sizes
     batch, head, first_column, first, last, segment = place_of(sizes, GROUPS)
@@ -140,6 +142,7 @@ def walk(ring, writers, states, sizes, scale, group: gl.constexpr, SETTINGS: gl.
     near = gl.arange(0, C, column)
     left = gl.convert_layout(state.to(dtype), operand)
     done = zeros.to(dtype)  # what the chunk before left to be stored
+    news = done
     position = ring.consumer()
     # Each product waits for the one before: what none waits for follows it, so that the conversions between them take no time of the unit.
     for chunk in range(first, last):
@@ -150,11 +153,17 @@ def walk(ring, writers, states, sizes, scale, group: gl.constexpr, SETTINGS: gl.
         v = tiles[1].reshape([C, 64 * GROUPS]).slice(group * 64, 64, dim=1).permute((1, 0))
         inverse = tiles[5 if OUTPUT else 3].permute((1, 0))
         fresh = warpgroup_mma(v, inverse, zeros, use_acc=False, is_async=True)
-        if SAVE:
-            states_writer.store([(of_head * chunks + chunk) * width + first_column, 0], state)
+        # In this order a writer is behind all others of its last turn, in the first chunks, too.
         if OUTPUT or SAVE:
             if chunk > first:
-                writer.store([batch, (chunk - 1) * C, head, first_column], done.permute((1, 0)))
+                before = [batch, (chunk - 1) * C, head, first_column]
+                if OUTPUT:
+                    writers[0].store(before, done.permute((1, 0)), turns=writers)
+                if SAVE:
+                    writers[NEWS].store(before, news.permute((1, 0)), turns=writers)
+        if SAVE:
+            place = [(of_head * chunks + chunk) * width + first_column, 0]
+            writers[NEWS + 1].store(place, state, turns=writers)
         if CHANNELS:
             whole = tiles[2].load(gl.SliceLayout(0, state_layout))[None, :]
         else:
@@ -175,6 +184,8 @@ def walk(ring, writers, states, sizes, scale, group: gl.constexpr, SETTINGS: gl.
         decayed = fresh if CHANNELS else fresh * to_last
         decayed = gl.convert_layout(decayed.to(dtype), state_operand)
         sums = warpgroup_mma(decayed, k, warpgroup_mma_init(state), is_async=True)
+        if SAVE:
+            news = fresh.to(dtype)
         if OUTPUT:
             value = gl.convert_layout(fresh.to(dtype), operand)
             result = warpgroup_mma_wait(1, deps=[result])
@@ -190,30 +201,29 @@ def walk(ring, writers, states, sizes, scale, group: gl.constexpr, SETTINGS: gl.
             state = warpgroup_mma_wait(0, deps=[sums])
             ring.release(position)
             left = gl.convert_layout(state.to(dtype), operand)
-            if SAVE:
-                done = fresh.to(dtype)
         position = position.next()
-    if OUTPUT or SAVE:
-        writer.store([batch, (last - 1) * C, head, first_column], done.permute((1, 0)))
+    before = [batch, (last - 1) * C, head, first_column]
+    if OUTPUT:
+        writers[0].store(before, done.permute((1, 0)), turns=writers)
+    if SAVE:
+        writers[NEWS].store(before, news.permute((1, 0)), turns=writers)
     if final is not None:
         gl.store(final + of_segment * (K * rows) + offsets, state)
     if OUTPUT or SAVE:
-        writer.close()
-    if SAVE:
-        states_writer.close()
+        writers[0].close()
 
 
 @gluon.jit
 def recur(
-    q_desc, k_desc, v_desc, decays, weights, inverses, seen_desc, out_desc, states_desc, initial, final, heads, chunks,
-    per_segment, rows, width, scale, SHARED: gl.constexpr, STAGES: gl.constexpr, GROUPS: gl.constexpr,
+    q_desc, k_desc, v_desc, decays, weights, inverses, seen_desc, out_desc, news_desc, states_desc, initial, final, heads,
+    chunks, per_segment, rows, width, scale, SHARED: gl.constexpr, STAGES: gl.constexpr, GROUPS: gl.constexpr,
 ):  # fmt: skip
     """Walk over the chunks of a segment; the grid has tiles of columns, heads x segments, and batches.
 
     Descriptors are of blocks [1, C, 1, K] of keys and queries, [1, C, 1, 64 GROUPS] of values, [2 C] of decays, [C, C] of P and T, and
     [1, C, 1, 64] of the result; None leaves out what needs them. If `seen_desc`, [1, C, 1, K], is not None, operands are the results of
-    `prepare_channels`, and decays have blocks [K]. With `states_desc`, [64, K], of the states before each chunk, the
-    result is N. `initial` and `final` are those of `portable.recur`, `width` is V, a multiple of 64, and `rows` those of a final state.
+    `prepare_channels`, and decays have blocks [K]. With `states_desc`, [64, K], and `news_desc`, [1, C, 1, 64], the states before each chunk
+    and N are stored, too. `initial` and `final` are those of `portable.recur`, `width` is V, a multiple of 64, and `rows` those of a final state.
     """
     C: gl.constexpr = k_desc.block_type.shape[1]
     OUTPUT: gl.constexpr = q_desc is not None
@@ -235,7 +245,9 @@ def recur(
     wait_for_predecessor()
     sizes = (heads, chunks, per_segment, rows, width)
     states = (initial, final, rows)
-    descriptors = (out_desc if OUTPUT or SAVE else None, states_desc)
+    descriptors = (out_desc,) if OUTPUT else ()
+    if SAVE:
+        descriptors = descriptors + (news_desc, states_desc)
     share_columns(
         walk, copy_chunks, ring, descriptors, states, sizes, scale, SHARED, GROUPS, SETTINGS
     )

@@ -55,7 +55,6 @@ def walk_back(ring, writers, states, sizes, scale, group: gl.constexpr, SETTINGS
     operand: gl.constexpr = gl.DotOperandLayout(0, layout, 2)
     state_operand: gl.constexpr = gl.DotOperandLayout(0, state_layout, 2)
     column: gl.constexpr = gl.SliceLayout(0, layout)
-    writer, states_writer = writers
     initial, final = states
     heads, chunks, _, _, width = sizes
     batch, head, first_column, first, last, segment = place_of(sizes, GROUPS)
@@ -73,9 +72,12 @@ def walk_back(ring, writers, states, sizes, scale, group: gl.constexpr, SETTINGS
         q = tiles[1].reshape([C, K])
         change = warpgroup_mma(left, k.permute((1, 0)), zeros, use_acc=False, is_async=True)
         if SAVE:
-            states_writer.store([(of_head * chunks + chunk) * width + first_column, 0], state)
+            # In this order a writer is behind the other one's last turn, in the first chunks, too.
             if step > 0:
-                writer.store([batch, (chunk + 1) * C, head, first_column], done.permute((1, 0)))
+                before = [batch, (chunk + 1) * C, head, first_column]
+                writers[0].store(before, done.permute((1, 0)), turns=writers)
+            place = [(of_head * chunks + chunk) * width + first_column, 0]
+            writers[1].store(place, state, turns=writers)
         grad = tiles[2].reshape([C, 64 * GROUPS]).slice(group * 64, 64, dim=1).permute((1, 0))
         out = grad.load(state_operand)
         if CHANNELS:
@@ -111,12 +113,12 @@ def walk_back(ring, writers, states, sizes, scale, group: gl.constexpr, SETTINGS
         left = gl.convert_layout(state.to(dtype), operand)
         position = position.next()
     if SAVE:
-        writer.store([batch, first * C, head, first_column], done.permute((1, 0)))
+        done = done.permute((1, 0))
+        writers[0].store([batch, first * C, head, first_column], done, turns=writers)
     if final is not None:
         gl.store(final + of_segment * (K * width) + offsets, state)
     if SAVE:
-        writer.close()
-        states_writer.close()
+        writers[0].close()
     end_behind_predecessor()
 
 
@@ -147,6 +149,7 @@ def recur_back(
         )
     sizes = (heads, chunks, per_segment, width, width)
     states = (initial, final)
+    descriptors = (changes_desc, states_desc) if SAVE else ()
     share_columns(
-        walk_back, copy_chunks_back, ring, (changes_desc, states_desc), states, sizes, scale, SHARED, GROUPS, SETTINGS
+        walk_back, copy_chunks_back, ring, descriptors, states, sizes, scale, SHARED, GROUPS, SETTINGS
     )  # fmt: skip

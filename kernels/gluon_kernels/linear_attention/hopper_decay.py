@@ -14,18 +14,20 @@ from gluon_core.language.nvidia.hopper import (
     fence_async_shared,
     mbarrier,
     tma_ring,
-    tma_writer,
     warpgroup_mma,
     warpgroup_mma_init,
     warpgroup_mma_wait,
 )
 from gluon_kernels.dependent import allow_successor, wait_for_predecessor
 from gluon_kernels.linear_attention.decays import load_gates, store_decays
-from gluon_kernels.linear_attention.hopper import place_of
+from gluon_kernels.linear_attention.hopper import place_of, writers_of
 
 __all__ = ["recur_decaying"]
 
 DECAYS = gl.constexpr(4)  # chunks with decays in shared memory
+ON = gl.constexpr(0)  # ways of walks
+BACK = gl.constexpr(1)
+BOTH = gl.constexpr(2)  # as programs of one launch
 
 
 @gluon.constexpr_function
@@ -38,24 +40,24 @@ def workers_of(groups, output):
 
 
 @gluon.jit
-def part_of(sizes, GROUPS: gl.constexpr, BOTH: gl.constexpr):
+def part_of(sizes, GROUPS: gl.constexpr, WAY: gl.constexpr):
     """Return what `place_of` does, and whether the walk is one back, whose first segment is that of the last chunks."""
     batch, head, first_column, first, last, segment = place_of(sizes, GROUPS)
-    back = False
-    if BOTH:
+    back = WAY == BACK
+    if WAY == BOTH:
         back = batch % 2 == 1
         batch = batch // 2
-        if back:
-            first = (gl.cdiv(sizes[1], sizes[2]) - 1 - segment) * sizes[2]
-            last = gl.minimum(first + sizes[2], sizes[1])
+    if back:
+        first = (gl.cdiv(sizes[1], sizes[2]) - 1 - segment) * sizes[2]
+        last = gl.minimum(first + sizes[2], sizes[1])
     return batch, head, first_column, first, last, segment, back
 
 
 @gluon.jit
-def row_of(batch, head, heads, back, BOTH: gl.constexpr):
+def row_of(batch, head, heads, back, WAY: gl.constexpr):
     """Return the place of a head among those of both walks."""
     row = batch * heads + head
-    if BOTH:
+    if WAY == BOTH:
         row += gl.where(back, gl.num_programs(2) // 2 * heads, 0)
     return row
 
@@ -85,16 +87,18 @@ def copy_tiles(ring, descriptors, place, sizes, SHARED: gl.constexpr, C: gl.cons
 def copy_decaying(ring, descriptors, sizes, SHARED: gl.constexpr, SETTINGS: gl.constexpr):
     """Copy the tiles of each chunk."""
     C: gl.constexpr = SETTINGS[0]
-    if SETTINGS[7]:
-        place = part_of(sizes, SETTINGS[2], True)
+    WAY: gl.constexpr = SETTINGS[7]
+    if WAY == BOTH:
+        place = part_of(sizes, SETTINGS[2], WAY)
         if place[6]:
             copy_tiles(ring, descriptors[2:], place, sizes, SHARED, C)
         else:
             copy_tiles(ring, descriptors[:2], place, sizes, SHARED, C)
     else:
-        batch, head, first_column, first, last, _, _ = part_of(sizes, SETTINGS[2], False)
+        batch, head, first_column, first, last, _, back = part_of(sizes, SETTINGS[2], WAY)
         position = ring.producer()
-        for chunk in range(first, last):
+        for nth in range(last - first):
+            chunk = chunk_of(first, last, nth, back)
             key = [batch, chunk * C, head // SHARED, 0]
             value = [batch, chunk * C, head, first_column]
             if SETTINGS[1]:
@@ -117,12 +121,12 @@ def slot_of(slots, number):
 
 @gluon.jit
 def state_before(
-    states, sizes, group: gl.constexpr, K: gl.constexpr, GROUPS: gl.constexpr, BOTH: gl.constexpr
+    states, sizes, group: gl.constexpr, K: gl.constexpr, GROUPS: gl.constexpr, WAY: gl.constexpr
 ):
     """Return the transposed state before the segment, [64, K], and the offsets of its elements in a state."""
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, K, 16])
     fresh, totals, initial, last, _ = states
-    batch, head, first_column, _, _, segment, back = part_of(sizes, GROUPS, BOTH)
+    batch, head, first_column, _, _, segment, back = part_of(sizes, GROUPS, WAY)
     of_head = (batch * sizes[0] + head).to(gl.int64)
     size = K * sizes[4]
     row = first_column + group * 64 + gl.arange(0, 64, gl.SliceLayout(1, layout))
@@ -136,7 +140,7 @@ def state_before(
     if fresh is not None:
         # The load of a step is under way during the two before.
         parts = gl.num_programs(1) // sizes[0] - 1
-        place = row_of(batch, head, sizes[0], back, BOTH).to(gl.int64) * parts
+        place = row_of(batch, head, sizes[0], back, WAY).to(gl.int64) * parts
         second = place + gl.minimum(1, parts - 1)
         taken = gl.load(fresh + place * size + offsets)
         kept = gl.load(totals + place)
@@ -272,7 +276,7 @@ def walk_decaying(
     GROUPS: gl.constexpr = SETTINGS[2]
     SAVE: gl.constexpr = SETTINGS[3]
     MAPPED: gl.constexpr = SETTINGS[4]
-    BOTH: gl.constexpr = SETTINGS[7]
+    WAY: gl.constexpr = SETTINGS[7]
     dtype: gl.constexpr = ring.dtype
     K: gl.constexpr = ring.block_shape[3]
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, C, 16])
@@ -281,12 +285,11 @@ def walk_decaying(
     state_operand: gl.constexpr = gl.DotOperandLayout(0, state_layout, 2)
     column: gl.constexpr = gl.SliceLayout(0, layout)
     one: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
-    writer, states_writer = writers
     fresh, totals, _, _, final = states
     heads, chunks, _, _, width = sizes
-    batch, head, first_column, first, last, segment, back = part_of(sizes, GROUPS, BOTH)
+    batch, head, first_column, first, last, segment, back = part_of(sizes, GROUPS, WAY)
     of_head = batch * heads + head
-    row = row_of(batch, head, heads, back, BOTH)
+    row = row_of(batch, head, heads, back, WAY)
     first_column += group * 64
     total = gl.to_tensor(1.0)
     zeros = gl.zeros([64, C], gl.float32, layout)
@@ -295,9 +298,9 @@ def walk_decaying(
         wait_for_predecessor()  # which stores it: nothing else here is younger than that launch
     if MAPPED:
         nothing: gl.constexpr = (None, None, None, None, None)
-        state, offsets = state_before(nothing, sizes, group, K, GROUPS, BOTH)
+        state, offsets = state_before(nothing, sizes, group, K, GROUPS, WAY)
     else:
-        state, offsets = state_before(states, sizes, group, K, GROUPS, BOTH)
+        state, offsets = state_before(states, sizes, group, K, GROUPS, WAY)
     left = gl.convert_layout(state.to(dtype), operand)
     done = zeros.to(dtype)  # what the chunk before left to be stored
     for nth in range(last - first):
@@ -309,9 +312,11 @@ def walk_decaying(
             q = tiles[2].reshape([C, K]).permute((1, 0))
             result = warpgroup_mma(left, q, zeros, use_acc=False, is_async=True)
             if nth > 0:
-                writer.store([batch, (chunk - 1) * C, head, first_column], done.permute((1, 0)))
+                before = [batch, (chunk - 1) * C, head, first_column]
+                writers[0].store(before, done.permute((1, 0)), turns=writers)
         if SAVE:
-            states_writer.store([(row * chunks + chunk) * width + first_column, 0], state)
+            place = [(row * chunks + chunk) * width + first_column, 0]
+            writers[1 if OUTPUT else 0].store(place, state, turns=writers)
         of_decays = wait_for(slots[1], nth, DECAYS)
         decays = slot_of(slots[0], of_decays)
         whole = gl.sum(decays[1].slice(C - 1, 1).load(one), 0)
@@ -340,7 +345,8 @@ def walk_decaying(
         total = total * whole
         position = position.next()
     if OUTPUT:
-        writer.store([batch, (last - 1) * C, head, first_column], done.permute((1, 0)))
+        before = [batch, (last - 1) * C, head, first_column]
+        writers[0].store(before, done.permute((1, 0)), turns=writers)
     segments = gl.num_programs(1) // heads
     if MAPPED:
         of_segment = (row * segments + segment).to(gl.int64)
@@ -348,19 +354,17 @@ def walk_decaying(
         if first_column == 0:
             gl.store(totals + of_segment, total)
     elif final is not None:
-        if segment == segments - 1 and (back or not BOTH):
+        if segment == segments - 1 and (back or WAY == ON):
             gl.store(final + of_head.to(gl.int64) * (K * width) + offsets, state)
-    if OUTPUT:
-        writer.close()
-    if SAVE:
-        states_writer.close()
+    if OUTPUT or SAVE:
+        writers[0].close()
 
 
 @gluon.jit
 def recur_decaying(
     q_desc, k_desc, v_desc, grad_desc, gates, slopes, bias, out_desc, states_desc, fresh, totals, initial, last, final, skip,
     length, heads, chunks, per_segment, width, scale, SHARED: gl.constexpr, STAGES: gl.constexpr, GROUPS: gl.constexpr,
-    MAPPED: gl.constexpr, SOFTPLUS: gl.constexpr,
+    MAPPED: gl.constexpr, SOFTPLUS: gl.constexpr, WAY: gl.constexpr,
 ):  # fmt: skip
     """Walk over the chunks of a segment; the grid has tiles of columns, heads x segments, and batches.
 
@@ -371,16 +375,15 @@ def recur_decaying(
     `totals`, None where there is one segment. MAPPED, the grid has these segments, and `final` and `totals` are stored. `width` is V, a
     multiple of 64; `skip` [heads], if not None, is added to P's diagonal.
 
-    If `grad_desc` is not None, the grid has two programs for each batch, of which the second walks back: from the last chunk to the first, over
-    queries and gradients of results in place of keys and values, with `last` for `initial`, and what a state, now a gradient of one, takes in has e
-    times `scale` in place of e_C / e. States, `fresh` and `totals` are those of the walks on, then of those back; `final` is of those back.
+    A walk BACK goes from the last chunk to the first, with `last` for `initial`, over queries and gradients of results in place of keys and values; what
+    a state, now a gradient of one, takes in has e times `scale` in place of e_C / e. For BOTH ways the grid has two programs for each batch, of which
+    the second walks back, over `q_desc` and `grad_desc`; states, `fresh` and `totals` are those of the walks on, then of those back; `final` is of those back.
     """
     C: gl.constexpr = k_desc.block_type.shape[1]
     OUTPUT: gl.constexpr = out_desc is not None
-    BOTH: gl.constexpr = grad_desc is not None
     SAVE: gl.constexpr = states_desc is not None
     SETTINGS: gl.constexpr = (
-        C, OUTPUT, GROUPS, SAVE, MAPPED, SOFTPLUS, slopes is not None, BOTH,
+        C, OUTPUT, GROUPS, SAVE, MAPPED, SOFTPLUS, slopes is not None, WAY,
     )  # fmt: skip
     if fresh is None and not OUTPUT:
         allow_successor()
@@ -390,7 +393,7 @@ def recur_decaying(
         squared: gl.constexpr = gl.NVMMASharedLayout(128, 16, rank=2)
         weights = gl.allocate_shared_memory(k_desc.dtype, [2, C, C], squared)
         own = (weights,) + barriers_of(2, GROUPS)
-    elif BOTH:
+    elif WAY == BOTH:
         ring = tma_ring([k_desc, v_desc], STAGES, consumers=GROUPS, producers=2)
     else:
         ring = tma_ring([k_desc, v_desc], STAGES, consumers=GROUPS)
@@ -403,17 +406,14 @@ def recur_decaying(
     sizes = (heads, chunks, per_segment, width, width)
     states = (fresh, totals, initial, last, final)
     sources = (gates, slopes, bias, length)
-    first = (
-        None if out_desc is None else tma_writer(out_desc),
-        None if states_desc is None else tma_writer(states_desc),
-    )
+    stored = (out_desc,) if OUTPUT else ()
+    if SAVE:
+        stored = stored + (states_desc,)
+    first = writers_of(stored)
     WORKERS: gl.constexpr = workers_of(GROUPS, OUTPUT)
     # Partitions that have nothing to do take warps that come with those of the copies.
     if GROUPS == 2:
-        second = (
-            None if out_desc is None else tma_writer(out_desc),
-            None if states_desc is None else tma_writer(states_desc),
-        )
+        second = writers_of(stored)
         gl.warp_specialize(
             [
                 (walk_decaying, (ring, slots, own, first, states, sizes, scale, 0, SETTINGS)),

@@ -22,6 +22,7 @@ __all__ = [
     "CHUNK",
     "RESERVED",
     "TILE",
+    "Kept",
     "Prepared",
     "Sizes",
     "Workspace",
@@ -387,7 +388,6 @@ def walk_launch(
     width, groups = sizes.width, sizes.groups
     flat = [None if x is None else x.view(-1, CHUNK) for x in (weights, inverses)]
     lines = decays.view(-1)
-    target = out if out is not None else news
     columns = None if states is None else states.view(-1, width)
     of_keys, square = (1, CHUNK, 1, width), (CHUNK, CHUNK)
     decay = (width if sizes.channels else 2 * CHUNK,)
@@ -395,23 +395,19 @@ def walk_launch(
     loaded = (q, k, v, lines, *flat, seen)
     described = [None if x is None else descriptor_of(x, *b) for x, b in zip(loaded, blocks)]
     read = [b for x, b in zip(loaded, blocks) if x is not None]
-    stored = [] if target is None else [(TILE, CHUNK)] * groups
-    arguments = (
-        *described,
-        None if target is None else descriptor_of(target, 1, CHUNK, 1, TILE),
-        None if columns is None else descriptor_of(columns, TILE, width),
-        initial,
-        final,
-    )
-    stages = stages_of(read, stored if columns is None else [*stored, *[(TILE, width)] * groups])
+    of_values = (1, CHUNK, 1, TILE)
+    kinds = ((out, of_values), (news, of_values), (columns, (TILE, width)))
+    stored = [b for x, b in kinds if x is not None] * groups
+    targets = [None if x is None else descriptor_of(x, *b) for x, b in kinds]
+    stages = stages_of(read, stored)
     launch = Launch(
         hopper.recur,
         (rows // (TILE * groups), sizes.heads * segments, sizes.batch),
         (
-            *arguments, sizes.heads, sizes.chunks, per_segment, rows, sizes.columns, scale, sizes.walked, stages,
-            groups,
+            *described, *targets, initial, final, sizes.heads, sizes.chunks, per_segment, rows, sizes.columns, scale,
+            sizes.walked, stages, groups,
         ),
-        (q, k, v, lines, *flat, seen, target, columns, initial, final),
+        (*loaded, out, news, columns, initial, final),
         num_warps=4,
         **_behind_prepare(sizes, v, segments),
     )  # fmt: skip
@@ -420,9 +416,8 @@ def walk_launch(
         q, k, decays, weights, inverses, _, seen, _ = prepared
         out, news, states = outs
         squares = [None if x is None else x.view(-1, CHUNK) for x in (weights, inverses)]
-        target = out if out is not None else news
         columns = None if states is None else states.view(-1, width)
-        launch(q, k, v, decays.view(-1), *squares, seen, target, columns, initial, final)
+        launch(q, k, v, decays.view(-1), *squares, seen, out, news, columns, initial, final)
 
     return run
 
@@ -501,6 +496,33 @@ def operands_of(sizes: Sizes, q: Tensor, k: Tensor, *values: Tensor) -> tuple[Te
     return (*keys, *(near_rows(sizes.readable(x, sizes.columns)) for x in values))
 
 
+class Kept(NamedTuple):
+    """Tensors that a walk leaves for its gradients.
+
+    Args:
+        news, states: N, and the states before chunks.
+        maps: of segments, None with one segment.
+        q, k, decays, weights, unscaled, seen, flags: those of `Prepared`; None for queries and keys that are those of the call.
+    """
+
+    news: Tensor
+    states: Tensor
+    maps: Optional[Tensor]
+    q: Optional[Tensor]
+    k: Optional[Tensor]
+    decays: Tensor
+    weights: Optional[Tensor]
+    unscaled: Optional[Tensor]
+    seen: Optional[Tensor]
+    flags: Optional[Tensor]
+
+    def prepared(self, q: Tensor, k: Tensor) -> Prepared:
+        """Return the operands of a walk back, for queries and keys of the call."""
+        q, k = q if self.q is None else self.q, k if self.k is None else self.k
+        decays, weights, unscaled, seen, flags = self[5:]
+        return Prepared(q, k, decays, weights, None, unscaled, seen, flags)
+
+
 def forward_plan(
     q: Tensor,
     k: Tensor,
@@ -509,18 +531,27 @@ def forward_plan(
     beta: Optional[Tensor],
     initial: Optional[Tensor],
     scale: float,
+    keep: bool = False,
 ) -> Plan:
-    """Return `run(q, k, v, g, beta, initial) -> (out, final state)`; states are [batch, heads, V, K], float32."""
+    """Return `run(q, k, v, g, beta, initial) -> (out, final state, Kept)`; states are [batch, heads, V, K], float32.
+
+    Args:
+        keep: gradients will be wanted; else `Kept` is None.
+    """
     sizes = Sizes.of(k, v, g, beta is not None)
     width, columns = k.shape[3], v.shape[3]
     new = Workspace(sizes, v.dtype, v.device)
     exact = (width, columns) == (sizes.width, sizes.columns)
     q, k, v = operands_of(sizes, q, k, v)
     initial = padded_state(initial, sizes)
-    prepared, prepare = prepare_launch(sizes, q, k, g, beta, scale, new, False)
-    out, final = new.values(), new.state()
+    prepared, prepare = prepare_launch(sizes, q, k, g, beta, scale, new, keep)
     many = sizes.segments > 1
     nothing = (None, None, None)
+
+    def targets() -> tuple[Tensor, Optional[Tensor], Optional[Tensor]]:
+        return new.values(), new.values() if keep else None, new.states() if keep else None
+
+    outs, final = targets(), new.state()
     if many:
         maps, firsts = new.maps(), new.segments()
         mapping = walk_launch(
@@ -529,11 +560,9 @@ def forward_plan(
         join = combine_launch(
             sizes, maps, maps.detach(), prepared.decays, initial, firsts, final, False
         )
-        walk = walk_launch(
-            sizes, prepared, v, (out, None, None), firsts, None, scale, sizes.segments, False
-        )
+        walk = walk_launch(sizes, prepared, v, outs, firsts, None, scale, sizes.segments, False)
     else:
-        walk = walk_launch(sizes, prepared, v, (out, None, None), initial, final, scale, 1, False)
+        walk = walk_launch(sizes, prepared, v, outs, initial, final, scale, 1, False)
 
     def run(
         q: Tensor,
@@ -542,12 +571,11 @@ def forward_plan(
         g: Tensor,
         beta: Optional[Tensor],
         initial: Optional[Tensor],
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Optional[Kept]]:
         q, k, v = operands_of(sizes, q, k, v)
         initial = padded_state(initial, sizes)
         prepared = prepare(q, k, g, beta)
-        out, final = new.values(), new.state()
-        outs = (out, None, None)
+        outs, final, maps = targets(), new.state(), None
         if many:
             maps, firsts = new.maps(), new.segments()
             mapping(prepared.for_states(), v, nothing, None, maps)
@@ -555,8 +583,14 @@ def forward_plan(
             walk(prepared, v, outs, firsts, None)
         else:
             walk(prepared, v, outs, initial, final)
+        out, news, states = outs
+        kept = None
+        if news is not None and states is not None:
+            own_q, own_k = (prepared.q, prepared.k) if sizes.channels else (None, None)
+            _, _, decays, weights, _, unscaled, seen, flags = prepared
+            kept = Kept(news, states, maps, own_q, own_k, decays, weights, unscaled, seen, flags)
         if not exact:
             out, final = out[..., :columns].contiguous(), final[..., :columns, :width].contiguous()
-        return out, final
+        return out, final, kept
 
     return run

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any, Callable, Optional, Union
+from typing import Any, Callable, Optional, Sequence, Union
 
 import torch
 from torch import Tensor
@@ -20,14 +20,23 @@ from gluon_kernels.checks import (
     check_one_dtype,
     check_tensors,
 )
-from gluon_kernels.eager import differentiable, is_compiling, is_plain, wants_gradient
+from gluon_kernels.eager import direct, is_compiling, is_plain, wants_gradient
 from gluon_kernels.linear_attention import decay_gradients, decay_launches, gradients, launches
 from gluon_kernels.linear_attention.decay_launches import Gates
 from gluon_kernels.plans import Plans, key
 
-__all__ = ["check_state", "gated_delta_rule", "gated_linear_attention", "kda"]
+__all__ = [
+    "check_state",
+    "gated_delta_rule",
+    "gated_linear_attention",
+    "kda",
+    "in_slices",
+    "joined",
+]
 
 WIDEST = 256  # keys
+# Batches of a launch: a grid has 65,535 programs along its third axis, where gradients of gates alone walk over each batch in two directions.
+BATCHES = 65535 // 32 * 16
 
 
 def _check(
@@ -100,6 +109,29 @@ def check_state(initial: Optional[Tensor], v: Tensor, k: Tensor) -> None:
         )
 
 
+def in_slices(
+    call: Callable[..., Sequence[Optional[Tensor]]], tensors: Sequence[Optional[Tensor]], shared: Sequence[int] = ()
+) -> list[list[Optional[Tensor]]]:  # fmt: skip
+    """Return the results of `call(*tensors)` for as many batches at a time as a launch takes: the parts of each.
+
+    Args:
+        tensors: the first has all batches.
+        shared: places of those without batches.
+    """
+    assert tensors[0] is not None
+    parts = []
+    for first in range(0, tensors[0].shape[0], BATCHES):
+        place = slice(first, first + BATCHES)
+        own = (x if x is None or i in shared else x[place] for i, x in enumerate(tensors))
+        parts.append(call(*own))
+    return [list(of_result) for of_result in zip(*parts)]
+
+
+def joined(parts: Sequence[Any]) -> Optional[Tensor]:
+    """Return the parts of a result as one, None for no result."""
+    return None if parts[0] is None else torch.cat(parts)
+
+
 def _state_shape(k: Tensor, v: Tensor) -> tuple[int, int, int, int]:
     """Return the shape of transposed states."""
     return v.shape[0], v.shape[2], v.shape[3], k.shape[3]
@@ -113,27 +145,39 @@ def _build(
     beta: Optional[Tensor],
     initial: Optional[Tensor],
     scale: float,
+    keep: bool,
 ) -> Any:
+    """Return `run(...) -> (out, final state, tensors that its gradients need)`, the last empty without `keep`."""
     if not v.numel():
 
         def nothing(
-            q: Tensor, k: Tensor, v: Tensor, g: Any, beta: Any, initial: Any, scale: Any
+            q: Tensor, k: Tensor, v: Tensor, g: Any, beta: Any, initial: Any, scale: Any, keep: Any
         ) -> Any:
             if initial is not None:
-                return torch.empty_like(v), initial.clone()
-            return torch.empty_like(v), v.new_zeros(_state_shape(k, v), dtype=torch.float32)
+                return torch.empty_like(v), initial.clone(), ()
+            return torch.empty_like(v), v.new_zeros(_state_shape(k, v), dtype=torch.float32), ()
 
         return nothing
     if beta is None and decay_launches.fits(k):
-        walk = decay_launches.decaying_plan(q, k, v, Gates(g), None, initial, scale)
-        return lambda q, k, v, g, beta, initial, scale: walk(q, k, v, Gates(g), None, initial)
-    plan = launches.forward_plan(q, k, v, g, beta, initial, scale)
-    return lambda q, k, v, g, beta, initial, scale: plan(q, k, v, g, beta, initial)
+        walk = decay_launches.decaying_plan(q, k, v, Gates(g), None, initial, scale, keep)
+
+        def run(q: Any, k: Any, v: Any, g: Any, beta: Any, initial: Any, *rest: Any) -> Any:
+            out, final, states = walk(q, k, v, Gates(g), None, initial)
+            return out, final, () if states is None else (states,)
+
+        return run
+    plan = launches.forward_plan(q, k, v, g, beta, initial, scale, keep)
+
+    def run_plan(q: Any, k: Any, v: Any, g: Any, beta: Any, initial: Any, *rest: Any) -> Any:
+        out, final, kept = plan(q, k, v, g, beta, initial)
+        return out, final, kept or ()
+
+    return run_plan
 
 
 def _build_gradients(
     grad: Tensor, grad_state: Optional[Tensor], q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Optional[Tensor],
-    initial: Optional[Tensor], scale: float,
+    initial: Optional[Tensor], scale: float, kept: tuple[Optional[Tensor], ...],
 ) -> Any:  # fmt: skip
     if not v.numel():
 
@@ -150,16 +194,22 @@ def _build_gradients(
         return nothing
     if beta is None and decay_launches.fits(k):
         walks = decay_gradients.decaying_backward_plan(
-            grad, grad_state, q, k, v, Gates(g), None, initial, scale
+            grad, grad_state, q, k, v, Gates(g), None, initial, scale, *kept
         )
 
-        def run(grad: Any, grad_state: Any, q: Any, k: Any, v: Any, g: Any, beta: Any, initial: Any, scale: Any) -> Any:  # fmt: skip
-            done = walks(grad, grad_state, q, k, v, Gates(g), None, initial)
+        def run(grad: Any, grad_state: Any, q: Any, k: Any, v: Any, g: Any, beta: Any, initial: Any, scale: Any, kept: Any) -> Any:  # fmt: skip
+            done = walks(grad, grad_state, q, k, v, Gates(g), None, initial, *kept)
             return done.q, done.k, done.v, done.gates, None, done.initial
 
         return run
-    plan = gradients.backward_plan(grad, grad_state, q, k, v, g, beta, initial, scale)
-    return lambda *arguments: plan(*arguments[:-1])
+
+    def kept_of(kept: Any) -> Optional[launches.Kept]:
+        return launches.Kept(*kept) if kept else None
+
+    plan = gradients.backward_plan(
+        grad, grad_state, q, k, v, g, beta, initial, scale, kept_of(kept)
+    )
+    return lambda *arguments: plan(*arguments[:-2], kept_of(arguments[-1]))
 
 
 _plans = Plans(_build)
@@ -191,14 +241,24 @@ def _backward(
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Return all gradients; those of what is None are empty."""
-    g, beta = g.contiguous(), None if beta is None else beta.contiguous()
-    tensors = (grad, grad_state, q, k, v, g, beta, initial)
-    results = list(_gradient_plans((key(*tensors), scale), *tensors, scale))
+    results = list(_run_backward(grad, grad_state, q, k, v, g, beta, initial, scale))
     for index, x in ((4, beta), (5, initial)):
         if x is None:
             results[index] = torch.empty(0, dtype=torch.float32, device=v.device)
     to_q, to_k, to_v, to_g, to_beta, to_initial = results
     return to_q, to_k, to_v, to_g, to_beta, to_initial
+
+
+def _run_backward(
+    grad: Tensor, grad_state: Optional[Tensor], q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Optional[Tensor],
+    initial: Optional[Tensor], scale: float, kept: Sequence[Optional[Tensor]] = (),
+) -> Any:  # fmt: skip
+    """Return all gradients, by what forward `kept`; those of what is None are None."""
+    g, beta = g.contiguous(), None if beta is None else beta.contiguous()
+    tensors = (grad, grad_state, q, k, v, g, beta, initial)
+    if q.shape[0] > BATCHES:
+        return map(joined, in_slices(partial(_run_backward, scale=scale), tensors))
+    return _gradient_plans((key(*tensors), scale, len(kept)), *tensors, scale, tuple(kept))
 
 
 def _keep(ctx: Any, inputs: Any, output: Any) -> None:
@@ -213,12 +273,13 @@ def _gradients(
     grad_state: Optional[Tensor],
     backward: Callable[..., Any] = _backward,
 ) -> Any:
-    q, k, v, g, beta, initial = ctx.saved_tensors
+    q, k, v, g, beta, initial, *kept = ctx.saved_tensors
     if grad is None:
         grad = torch.zeros_like(v)
     if grad_state is None and backward is _backward:  # the operator takes a tensor
         grad_state = v.new_zeros(_state_shape(k, v), dtype=torch.float32)
-    results = backward(grad, grad_state, q, k, v, g, beta, initial, ctx.scale)
+    rest = (kept,) if kept else ()
+    results = backward(grad, grad_state, q, k, v, g, beta, initial, ctx.scale, *rest)
     to_q, to_k, to_v, to_g, to_beta, to_initial = results
     return (
         to_q, to_k, to_v, to_g.to(g.dtype), None if beta is None else to_beta.to(beta.dtype),
@@ -245,14 +306,34 @@ def _linear(
     scale: float,
 ) -> tuple[Tensor, Tensor]:
     """Return the result, and the final states transposed, [batch, heads, V, K]."""
-    g, beta = g.contiguous(), None if beta is None else beta.contiguous()
-    tensors = (q, k, v, g, beta, initial)
-    out, final = _plans((key(*tensors), scale), *tensors, scale)
+    out, final, _ = _run(q, k, v, g, beta, initial, scale)
     return out, final
 
 
-# Past torch's dispatcher.
-_watched = differentiable(_linear.function, _keep, partial(_gradients, backward=_backward.function))
+def _run(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Optional[Tensor], initial: Optional[Tensor], scale: float,
+    keep: bool = False,
+) -> Any:  # fmt: skip
+    g, beta = g.contiguous(), None if beta is None else beta.contiguous()
+    tensors = (q, k, v, g, beta, initial)
+    if q.shape[0] > BATCHES:
+        out, final, _ = in_slices(partial(_run, scale=scale), tensors)
+        return joined(out), joined(final), ()
+    return _plans((key(*tensors), scale, keep), *tensors, scale, keep)
+
+
+def _forward_and_keep(ctx: Any, *arguments: Any) -> tuple[Tensor, Tensor]:
+    out, final, kept = _run(*arguments, keep=True)
+    *tensors, ctx.scale = arguments
+    ctx.save_for_backward(*tensors, *kept)
+    ctx.set_materialize_grads(False)
+    return out, final
+
+
+# Past torch's dispatcher, with what forward keeps.
+_watched = direct(
+    _forward_and_keep, partial(_gradients, backward=_run_backward), whole_context=True
+)
 
 
 def autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
@@ -305,7 +386,8 @@ def gated_delta_rule(
 
     Products take 16-bit operands, to which `torch.autocast` casts, and add up in float32, states are float32. Keys are expected with norms of at most about 1, such as
     after `torch.nn.functional.normalize`. Long sequences of few heads are cut into segments that are walked at a time. Gradients flow to
-    all tensors; for them the states of chunks are computed again. Equal inputs give equal bits.
+    all tensors. For them a call keeps states and operands of chunks, about as many bytes as its tensors and result have; `torch.utils.checkpoint.checkpoint`
+    of the call and `torch.compile` compute them again. Equal inputs give equal bits.
 
     Args:
         q, k: [batch, length, heads of keys, K], float16 or bfloat16 of any strides, K up to 256, or 128 where a block has 64 KiB of shared memory.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Optional, Union
 
 import torch
@@ -17,7 +18,8 @@ from gluon_kernels.checks import (
     check_one_dtype,
     check_tensors,
 )
-from gluon_kernels.eager import differentiable, is_compiling, is_plain, wants_gradient
+from gluon_kernels.eager import direct, is_compiling, is_plain, wants_gradient
+from gluon_kernels.linear_attention import ops
 from gluon_kernels.linear_attention.decay_launches import Gates, decaying_plan, fits
 from gluon_kernels.linear_attention.ops import WIDEST, autocast, check_state, gated_linear_attention
 from gluon_kernels.linear_attention.ssd_gradients import scan_gradients
@@ -84,20 +86,22 @@ def _check(
 
 def _build(
     x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, d: Optional[Tensor], bias: Optional[Tensor],
-    softplus: bool, initial: Optional[Tensor],
+    softplus: bool, initial: Optional[Tensor], keep: bool,
 ) -> Any:  # fmt: skip
     if not x.numel():
         shape = (x.shape[0], x.shape[2], x.shape[3], b.shape[3])
 
         def nothing(x: Tensor, *arguments: Any) -> Any:
-            initial = arguments[-1]
+            initial = arguments[-2]
             state = x.new_zeros(shape, dtype=torch.float32) if initial is None else initial.clone()
-            return torch.empty_like(x), state
+            return torch.empty_like(x), state, None
 
         return nothing
-    walk = decaying_plan(c, b, x, Gates(dt, a, bias, softplus), d, initial, 1.0)
+    walk = decaying_plan(c, b, x, Gates(dt, a, bias, softplus), d, initial, 1.0, keep)
 
-    def run(x: Any, dt: Any, a: Any, b: Any, c: Any, d: Any, bias: Any, softplus: Any, initial: Any) -> Any:  # fmt: skip
+    def run(
+        x: Any, dt: Any, a: Any, b: Any, c: Any, d: Any, bias: Any, softplus: Any, initial: Any, keep: Any
+    ) -> Any:  # fmt: skip
         return walk(c, b, x, Gates(dt, a, bias), d, initial)
 
     return run
@@ -108,34 +112,40 @@ _plans = Plans(_build)
 
 def _scan(
     x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, d: Optional[Tensor], bias: Optional[Tensor],
-    initial_state: Optional[Tensor], softplus: bool,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Return the result and final states, transposed, by walks that apply the steps and `d` themselves."""
+    initial_state: Optional[Tensor], softplus: bool, keep: bool = False,
+) -> Any:  # fmt: skip
+    """Return the result, final states, transposed, and with `keep` those before chunks, by walks that apply the steps and `d` themselves."""
+    if x.shape[0] > ops.BATCHES:
+        whole = (x, dt, a, b, c, d, bias, initial_state)
+        return map(ops.joined, ops.in_slices(partial(_scan, softplus=softplus), whole, (2, 5, 6)))
     initial = None if initial_state is None else initial_state.mT.contiguous()
     rows = [None if t is None else t.contiguous() for t in (a, d, bias)]
     tensors = (x, dt.contiguous(), rows[0], b, c, rows[1], rows[2])
-    known_by = (key(*tensors, initial), softplus)
-    out, final = _plans(known_by, *tensors, softplus, initial)
+    known_by = (key(*tensors, initial), softplus, keep)
+    return _plans(known_by, *tensors, softplus, initial, keep)
+
+
+def _forward_and_keep(ctx: Any, *arguments: Any) -> tuple[Tensor, Tensor]:
+    out, final, states = _scan(*arguments, keep=True)
+    *tensors, ctx.softplus = arguments
+    ctx.save_for_backward(*tensors, states)
+    ctx.set_materialize_grads(False)
     return out, final
 
 
-def _keep(ctx: Any, inputs: Any, output: Any) -> None:
-    *tensors, ctx.softplus = inputs
-    ctx.save_for_backward(*tensors)
-    ctx.set_materialize_grads(False)
-
-
 def _gradients(ctx: Any, grad: Optional[Tensor], grad_state: Optional[Tensor]) -> Any:
-    *tensors, initial_state = ctx.saved_tensors
+    *tensors, initial_state, kept = ctx.saved_tensors
     if grad is None:
         grad = torch.zeros_like(tensors[0])
     initial = None if initial_state is None else initial_state.mT.contiguous()
-    results = scan_gradients(grad, grad_state, *tensors, softplus=ctx.softplus, initial=initial)
+    results = scan_gradients(
+        grad, grad_state, *tensors, softplus=ctx.softplus, initial=initial, kept=kept
+    )
     to_initial = results[-1]
     return *results[:-1], None if to_initial is None else to_initial.mT, None
 
 
-_watched = differentiable(_scan, _keep, _gradients)
+_watched = direct(_forward_and_keep, _gradients, whole_context=True)
 
 
 def ssd(
@@ -157,7 +167,7 @@ def ssd(
 
         S = exp(dt * a) * S + dt * b x^T;  y = S^T c + d * x
 
-    Gradients flow to all tensors.
+    Gradients flow to all tensors, as `gated_delta_rule` says.
 
     Args:
         x: [batch, length, heads, P], float16 or bfloat16.
@@ -185,7 +195,7 @@ def ssd(
     if fits(b) and not is_compiling():
         known = None
         if is_plain(*tensors):
-            known = _scan(*tensors, dt_softplus)
+            known = _scan(*tensors, dt_softplus)[:2]
         elif wants_gradient(*tensors):
             known = _watched(*tensors, dt_softplus)
         if known is not None:

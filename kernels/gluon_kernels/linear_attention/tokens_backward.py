@@ -20,7 +20,13 @@ from gluon_core.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 from gluon_kernels.dependent import wait_for_predecessor
-from gluon_kernels.linear_attention.groups import groups_of, item_of, store_tile
+from gluon_kernels.linear_attention.groups import (
+    groups_of,
+    item_of,
+    layouts_of,
+    slots_of_sums,
+    store_tile,
+)
 from gluon_kernels.linear_attention.hopper_decay import barriers_of, wait_for
 from gluon_kernels.linear_attention.portable import add, tokens_layout
 
@@ -67,9 +73,10 @@ def take_queries(rings, own, sums, to_q, sizes, scale, SETTINGS: gl.constexpr):
     keys_ring, decays_ring, ring = rings
     dtype: gl.constexpr = ring.dtype
     K: gl.constexpr = keys_ring.block_shape[3]
-    square: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, C, 16])
-    wide: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, K, 16])
-    operand: gl.constexpr = gl.DotOperandLayout(0, wide, 2)
+    LAYOUTS: gl.constexpr = layouts_of(C, K)
+    square: gl.constexpr = LAYOUTS[0]
+    wide: gl.constexpr = LAYOUTS[1]
+    operand: gl.constexpr = LAYOUTS[2]
     weights, lowers, written, used = own
     vectors, vectors_written, vectors_used = sums
     heads, _, _, length, each, _ = sizes
@@ -162,9 +169,10 @@ def take_keys(rings, own, sums, to_k, to_v, sizes, SETTINGS: gl.constexpr):
     keys_ring, decays_ring, ring = rings
     dtype: gl.constexpr = ring.dtype
     K: gl.constexpr = keys_ring.block_shape[3]
-    square: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, C, 16])
-    wide: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, K, 16])
-    operand: gl.constexpr = gl.DotOperandLayout(0, wide, 2)
+    LAYOUTS: gl.constexpr = layouts_of(C, K)
+    square: gl.constexpr = LAYOUTS[0]
+    wide: gl.constexpr = LAYOUTS[1]
+    operand: gl.constexpr = LAYOUTS[2]
     rows: gl.constexpr = gl.SliceLayout(1, operand)
     flat: gl.constexpr = gl.portable.blocked_layout([C, TILE], dtype)
     weights, lowers, written, used = own
@@ -321,15 +329,7 @@ def token_gradients(
     weights = gl.allocate_shared_memory(k_desc.dtype, [PAIRS, C, C], squared)
     lowers = gl.allocate_shared_memory(k_desc.dtype, [PAIRS, C, C], squared)
     own = (weights, lowers) + barriers_of(PAIRS, 1)
-    plain: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
-    parts: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
-    vectors = (
-        gl.allocate_shared_memory(gl.float32, [SUMS, C], plain),
-        gl.allocate_shared_memory(gl.float32, [SUMS, 4, C], parts),
-    )
-    for _ in gl.static_range(6):
-        vectors = vectors + (gl.allocate_shared_memory(gl.float32, [SUMS, C], plain),)
-    sums = (vectors,) + barriers_of(SUMS, 1, 2)
+    sums = slots_of_sums(8, SUMS, C)
     sizes = (heads, chunks, groups, length, each, shared)
     gl.warp_specialize(
         [

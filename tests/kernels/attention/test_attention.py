@@ -84,9 +84,9 @@ def heads(length=80, width=64, dtype=torch.bfloat16):
 def test_three_groups_of_warps(monkeypatch):
     """Tiles of 192 rows, which only many heads have otherwise."""
     from gluon_kernels.attention import launches
-    from gluon_kernels.attention.order import PACKED
+    from gluon_kernels.attention.order import UNMASKED
 
-    monkeypatch.setattr(launches, "rows_of", lambda *arguments: (192, PACKED))
+    monkeypatch.setattr(launches, "rows_of", lambda *arguments: (192, UNMASKED))
     for number in (0, 2):
         assert PROBLEMS[0].check(PROBLEMS[0].small[number], "cpu") is None
 
@@ -193,6 +193,23 @@ def test_gradients_of_heads_past_the_second_axis_of_a_grid(repeatable, monkeypat
     arguments = GRADIENTS.arguments(shape, "cpu")
     launches = launches_of(lambda: GRADIENTS.op(**arguments), "sim:sm_90")
     assert [x.grid[1] for x in launches if len(x.grid) > 1 and x.grid[1] > 5] == []
+    assert GRADIENTS.check(shape, "cpu") is None
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("target", ["sim:sm_90", "sim:sm_80"])
+@pytest.mark.parametrize("batch, width", [(1, 64), (2, 192)])
+def test_gradients_of_heads_of_a_batch_past_the_second_axis_of_a_grid(
+    batch, width, target, monkeypatch
+):
+    monkeypatch.setenv("GLUON_TARGET", target)
+    routes = importlib.import_module("gluon_kernels.attention.routes")
+    monkeypatch.setattr(routes, "HEADS", 3)
+    shape = {"batch": batch, "heads": 4, "heads of keys": 2, "length": 5, "width": width}
+    arguments = GRADIENTS.arguments(shape, "cpu")
+    launches = launches_of(lambda: GRADIENTS.op(**arguments), target)
+    names = [x.kernel.fn.__name__ for x in launches]
+    assert sum("key_gradients" in name or name == "gradients_atomic" for name in names) == 2
     assert GRADIENTS.check(shape, "cpu") is None
 
 
@@ -413,6 +430,43 @@ def test_calls_past_the_operators(monkeypatch):
     (of_keys,) = torch.autograd.grad((result * result).sum(), k, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         of_keys.sum().backward()
+
+
+@pytest.mark.parametrize(
+    "shape, sequences",
+    [
+        ({"heads": 2, "length": 40, "width": 64, "causal": True}, 2),
+        ({"heads": 1, "length": 20, "width": 60}, 0),  # rows that are no multiples of 16 bytes
+        ({"heads": 1, "length": 40, "width": 192}, 2),
+        ({"heads": 2, "length": 40, "width": 192, "heads of keys": 1, "packed": True}, 2),
+    ],
+)
+def test_no_python_is_between_launches_of_operands_in_place(shape, sequences, monkeypatch):
+    recorded = []
+    for name in ("launches", "varlen_launches"):
+        module = importlib.import_module(f"gluon_kernels.attention.{name}")
+        make = module.sequence
+        monkeypatch.setattr(
+            module,
+            "sequence",
+            lambda *parts, make=make: recorded.append(make(*parts)) or recorded[-1],
+        )
+    assert GRADIENTS.check({"batch": 1, **shape}, "cpu") is None
+    assert len(recorded) == sequences
+
+
+def test_each_call_of_gradients_asks_for_equal_bits(monkeypatch):
+    monkeypatch.setattr(eager, "route", route)
+    arguments = GRADIENTS.arguments({"batch": 1, "heads": 1, "length": 20, "width": 64}, "cpu")
+
+    def calls():
+        for repeatable in (False, True, False):
+            monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: repeatable)
+            GRADIENTS.op(**arguments)
+
+    names = [x.kernel.fn.__name__ for x in launches_of(calls, "sim:sm_90")]
+    own = [name for name in names if name in ("gradients_atomic", "key_gradients")]
+    assert own == ["gradients_atomic", "key_gradients", "gradients_atomic"]
 
 
 def test_autocast_and_meta():

@@ -86,6 +86,14 @@ def test_heads_with_scales(causal, width, keys, transposed_first):
     assert error_of(result, reference(*tensors, causal)) < 5e-2
 
 
+def test_heads_are_no_axis_of_a_grid_where_values_are_transposed(transposed_first):
+    """The second axis has 65,535 programs at most."""
+    tensors = inputs(heads=3, of_keys=3, length=20, keys=150, width=64)
+    launches = launches_of(lambda: attention_fp8(*tensors), "sim:sm_90")
+    assert [x.grid for x in launches if x.kernel.fn.__name__ == "transpose"] == [(2 * 3,)]
+    assert error_of(attention_fp8(*tensors), reference(*tensors, False)) < 5e-2
+
+
 @pytest.mark.parametrize(
     "causal, keys, rows", [(True, 400, 192), (False, 450, 192), (True, 300, 128)]
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import heapq
+
 import numpy as np
 import pytest
 import torch
@@ -140,48 +142,47 @@ def test_parts_see_each_key_once(whole, splits, programs):
 
 
 @gluon.jit
-def visit_packed(
-    out, of_queries, of_keys, count, heads, tokens, WINDOW: gl.constexpr, ORDER: gl.constexpr
-):
-    SETTINGS: gl.constexpr = ((2, 2), WINDOW, False, 16, 0, ORDER)
+def visit_packed(out, of_queries, of_keys, count, heads, together, tokens, WINDOW: gl.constexpr):
+    SETTINGS: gl.constexpr = ((2, 2), WINDOW, False, 16, 0)
     lists = (of_queries, of_keys, count)
-    tiles = packed.sequences(lists, 4, SETTINGS)
-    for round in range(packed.rounds(tiles, heads)):
+    known = packed.sequences(lists, 4, SETTINGS)
+    tiles = packed.tiles_of_head(known)
+    for number in range(gl.program_id(0), tiles * heads, gl.num_programs(0)):
         head, first, row, end, first_key, length, _, start, stop = packed.work_at(
-            round, lists, tiles, heads, SETTINGS
+            number, tiles, lists, known, (heads, together), SETTINGS
         )
-        if head < heads:
-            place = out + (head * tokens + first + row) * 5
-            gl.atomic_add(place, stop - start)
-            gl.atomic_add(place + 1, gl.program_id(0) + 1)
-            gl.atomic_add(place + 2, end)
-            gl.atomic_add(place + 3, first_key)
-            gl.atomic_add(place + 4, length)
+        place = out + (head * tokens + first + row) * 5
+        gl.atomic_add(place, stop - start)
+        gl.atomic_add(place + 1, number + 1)
+        gl.atomic_add(place + 2, end)
+        gl.atomic_add(place + 3, first_key)
+        gl.atomic_add(place + 4, length)
 
 
 LENGTHS = [
-    ([16, 16, 16], None, 8, 1.04),
-    ([33], None, 8, 1.04),
-    ([3, 60, 0, 7, 33, 1, 8, 8, 20], None, 8, 1.03),
-    ([40, 2, 2, 2, 2], None, 3, 1.08),
-    ([30, 0, 25, 7], [50, 9, 25, 40], 8, 1.05),
-    ([9, 4], [2, 0], 8, 2),  # queries without keys
+    ([16, 16, 16], None, 12, 1.05),
+    ([33], None, 12, 1.06),
+    ([3, 60, 0, 7, 33, 1, 8, 8, 20], None, 6, 1.01),
+    ([40, 2, 2, 2, 2], None, 5, 1.06),
+    ([30, 0, 25, 7], [50, 9, 25, 40], 12, 1.03),
+    ([9, 4], [2, 0], 12, 1.3),  # queries without keys
 ]
 
 
 @pytest.mark.once
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize("lengths, keys, group, most", LENGTHS)
+@pytest.mark.parametrize("lengths, keys, together, most", LENGTHS)
 @pytest.mark.parametrize("window", [(None, 0), (None, None), (3, 2)])
-def test_packed_sequences_give_programs_equal_work(lengths, keys, group, most, window):
+def test_programs_that_take_packed_tiles_in_turn_end_together(
+    lengths, keys, together, most, window
+):
+    """Each tile has a number; those with much work come first, of the heads that are walked together."""
     heads, programs, block, keys = 12, 11, (2, 2), keys or lengths  # the kernel's blocks
     ends = [np.cumsum([0, *each]).astype(np.int32) for each in (lengths, keys)]
     tokens = int(ends[0][-1])
     out = np.zeros((heads, tokens, 5), np.int32)
     target = registry().target("sim:sm_90")
-    sizes = (len(lengths), heads, tokens)
-    code = order.code(group, True, True)
-    visit_packed[(programs,)](out, *ends, *sizes, window, code, target=target)
+    visit_packed[(3,)](out, *ends, len(lengths), heads, together, tokens, window, target=target)
     wanted = np.zeros((tokens, 4), np.int32)
     for index, count in enumerate(lengths):
         (begin, end), (first, last) = (each[index : index + 2].tolist() for each in ends)
@@ -193,22 +194,24 @@ def test_packed_sequences_give_programs_equal_work(lengths, keys, group, most, w
                 high = min(place + block[0] + window[1], high)
             wanted[begin + row] = max(-(-high // block[1]) - low, 1), end, first, last - first
     np.testing.assert_array_equal(out[:, :, [0, 2, 3, 4]], np.tile(wanted, (heads, 1, 1)))
-    owners = out[:, wanted[:, 0] > 0, 1] - 1
-    assert owners.min() >= 0 and owners.max() < programs
-    work = np.bincount(owners.ravel(), np.tile(wanted[wanted[:, 0] > 0, 0], heads), programs)
-    assert work.max() <= most * work.mean() + 2, work
+    there = wanted[:, 0] > 0
+    numbers, work = out[:, there, 1] - 1, out[:, there, 0]
+    tiles = there.sum()
+    assert sorted(numbers.ravel()) == list(range(heads * tiles))
+    assert (numbers // (tiles * together) == np.arange(heads)[:, None] // together).all()
+    free = [0] * programs
+    for steps in work.ravel()[np.argsort(numbers.ravel())]:
+        heapq.heapreplace(free, free[0] + int(steps))
+    assert max(free) <= most * work.sum() / programs + 2, free
 
 
 def test_longest_tiles_of_packed_sequences_come_first():
-    """With a tile for each program, no program gets two before the others."""
     ends = np.cumsum([0, 5, 16, 1, 8]).astype(np.int32)
     out = np.zeros((1, 30, 5), np.int32)
     target = registry().target("sim:sm_90")
-    visit_packed[(16,)](
-        out, ends, ends, 4, 1, 30, (None, 0), order.code(1, True, True), target=target
-    )
-    by_program = {int(p): int(count) for count, p in out[0, :, :2] if p}
-    counts = [by_program[p] for p in sorted(by_program)]
+    visit_packed[(1,)](out, ends, ends, 4, 1, 1, 30, (None, 0), target=target)
+    by_number = {int(n): int(count) for count, n in out[0, :, :2] if n}
+    counts = [by_number[n] for n in sorted(by_number)]
     assert counts == sorted(counts, reverse=True) and counts[0] == 8 and len(counts) == 16
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -68,11 +70,14 @@ def test_launches_for_many_sequences(monkeypatch):
 
 
 @pytest.mark.sampled(4)
-@pytest.mark.parametrize("width, window", [(64, None), (64, (20, 0))])
-def test_tiles_of_three_groups(width, window, monkeypatch):
-    """Long sequences of narrow heads have 192 rows to a tile."""
-    monkeypatch.setattr(varlen_launches, "LONG", 1)
-    shape = {"lengths": (200, 30), "heads": 1, "width": width, "causal": True, "window": window}
+@pytest.mark.parametrize("window", [None, (20, 0), (90, 30)])
+@pytest.mark.parametrize("rows, width", [(64, 64), (128, 64), (192, 64), (64, 200), (128, 200)])
+def test_tiles_of_one_to_three_groups(rows, width, window, monkeypatch):
+    """Many tiles have more rows than few have, and those of narrow heads 192."""
+    monkeypatch.setattr(varlen_launches, "_rows_of", lambda *arguments: rows)
+    monkeypatch.setattr(varlen_launches, "NARROW", 0)
+    causal = window is None or window[1] == 0
+    shape = {"lengths": (200, 30), "heads": 1, "width": width, "causal": causal, "window": window}
     assert VARLEN.check(shape, "cpu") is None
 
 
@@ -114,20 +119,28 @@ def test_programs_take_tiles_of_keys_in_turn(shape, monkeypatch):
 
 @pytest.mark.gluon_schedules(3, checks=True)
 @pytest.mark.parametrize(
-    "shape, keys",
+    "shape, rows, keys",
     [
-        ({"lengths": (300, 0, 50), "heads": 2, "width": 64, "causal": True, "window": (90, 0)}, 64),
-        ({"lengths": (150, 0, 270), "heads": 1, "width": 128, "causal": False}, 128),
+        (
+            {"lengths": (300, 0, 50), "heads": 2, "width": 64, "causal": True, "window": (90, 0)},
+            128,
+            64,
+        ),
+        ({"lengths": (150, 0, 270), "heads": 1, "width": 128, "causal": False}, 128, 128),
+        ({"lengths": (130, 0, 200), "heads": 2, "width": 64, "causal": True}, 64, 128),
     ],
 )
-def test_the_next_tile_of_queries_is_known_ahead(shape, keys, monkeypatch):
-    """Two programs take several tiles each, of one to five tiles of keys; windows of few keys have small ones."""
+def test_programs_take_tiles_of_queries_in_turn(shape, rows, keys, monkeypatch):
+    """Two programs take several tiles each, of one to five tiles of keys, and leave the counter at zero; windows of few keys have small ones."""
     monkeypatch.setattr(varlen_launches, "multiprocessors", lambda tensor: 2)
+    monkeypatch.setattr(varlen_launches, "_rows_of", lambda *arguments: rows)
     arguments = VARLEN.arguments(shape, "cpu")
     (launch,) = launches_of(lambda: VARLEN.op(**arguments), "sim:sm_90")
     assert launch.grid == (2,)
     assert launch.arguments[1][0].block_shape[0] == keys
-    assert VARLEN.check(shape, "cpu") is None
+    result = VARLEN.op(**arguments)
+    assert torch.equal(VARLEN.op(**arguments), result)
+    assert error_of(result, VARLEN.reference(**arguments)) < VARLEN.tolerance
 
 
 @pytest.mark.parametrize("window, loops", [((190, 0), 3), ((189, 0), 2), ((60, 200), 2)])
@@ -141,10 +154,28 @@ def test_borders_of_windows(window, loops):
 
 def test_heads_are_walked_together_in_equal_numbers():
     """The cache holds 14 of 16 heads of 2735 tokens."""
-    q = torch.empty(2735, 16, 128, device="meta")
-    assert varlen_launches._tiles(q, 22, 16, 8 * 128) == (22, 16, 8)
-    assert varlen_launches._tiles(q[:300], 3, 16, 8 * 128) == (3, 16, 16)
-    assert varlen_launches._tiles(q, 22, 3, 8 * 128) == (22, 3, 3)
+    of_token = 8 * 128
+    assert varlen_launches._tiles(22, 16, 2735 * of_token, 132) == (22, 16, 8)
+    assert varlen_launches._tiles(3, 16, 300 * of_token, 132) == (3, 16, 16)
+    assert varlen_launches._tiles(22, 3, 2735 * of_token, 132) == (22, 3, 3)
+
+
+def test_few_tiles_of_queries_have_few_rows():
+    """Those of a causal mask end together in one and a half rounds, others in one."""
+    rows = partial(varlen_launches._rows_of, 64)
+    assert rows(2700, 4, 8, True, 132) == rows(700, 1, 8, False, 132) == 64
+    assert rows(2700, 4, 8, False, 132) == rows(2700, 4, 16, False, 132) == 128
+    assert rows(3100, 1, 16, True, 132) == rows(3100, 1, 8, False, 132) == 192
+    assert (
+        rows(3800, 1, 8, True, 132) == varlen_launches._rows_of(128, 3100, 1, 16, True, 132) == 128
+    )
+
+
+def test_heads_are_walked_together_where_the_cache_holds_their_keys():
+    size = 1 << 20
+    assert varlen_launches._heads_together(16, size) == 16
+    assert varlen_launches._heads_together(16, 2 * size) == 8
+    assert varlen_launches._heads_together(12, 4 * size) == 6
 
 
 def test_keys_that_no_query_sees_have_no_gradient():

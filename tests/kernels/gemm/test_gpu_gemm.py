@@ -23,6 +23,18 @@ PROBLEMS = [*gemm.PROBLEMS, *moe.PROBLEMS, *quant.PROBLEMS]
 NAMED = [pytest.param(p, s, id=f"{p.name}-{i}") for p in PROBLEMS for i, s in enumerate(p.named)]
 
 
+def small_and_random(problem):
+    draw = random.Random(7)
+    return (*problem.small, *(problem.draw(draw) for _ in range(10)))
+
+
+SMALL_AND_RANDOM = [
+    pytest.param(p, shape, id=f"{p.name}-{i}")
+    for p in PROBLEMS
+    for i, shape in enumerate(small_and_random(p))
+]
+
+
 @pytest.fixture(autouse=True)
 def device():
     if not torch.cuda.is_available():
@@ -34,12 +46,9 @@ def test_named_shapes(problem, shape):
     assert problem.check(sized(problem, shape), "cuda") is None
 
 
-@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda p: p.name)
-def test_small_and_random_shapes(problem):
-    draw = random.Random(7)
-    shapes = (*problem.small, *(problem.draw(draw) for _ in range(10)))
-    wrong = [problem.check(sized(problem, shape), "cuda") for shape in shapes]
-    assert not any(wrong), wrong
+@pytest.mark.parametrize("problem, shape", SMALL_AND_RANDOM)
+def test_small_and_random_shapes(problem, shape):
+    assert problem.check(sized(problem, shape), "cuda") is None
 
 
 @pytest.mark.parametrize(

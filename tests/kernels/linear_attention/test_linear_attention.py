@@ -6,6 +6,7 @@ import weakref
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
 from gluon_kernels import eager, gated_delta_rule, gated_linear_attention, kda
@@ -16,6 +17,7 @@ from gluon_kernels.linear_attention.problem import (
     KDA,
     KDA_GRADIENTS,
     LINEAR,
+    LINEAR_GRADIENTS,
     PROBLEMS,
     chunked,
     chunked_by_channel,
@@ -67,6 +69,39 @@ def test_gradients_of_groups_of_heads(programs, each, monkeypatch):
     monkeypatch.setattr(gradients, "heads_of_group", lambda sizes, processors: each)
     shape = {**DELTA.small[0], "length": 70, "heads": 4, "heads of keys": 2, "width": 64 * each}
     assert DELTA_GRADIENTS.check(shape, "cpu") is None
+
+
+KEPT = [(DELTA_GRADIENTS, 2, 1), (LINEAR_GRADIENTS, 0, 0), (KDA_GRADIENTS, 2, 2)]
+
+
+@pytest.mark.parametrize("problem, walks, preparations", KEPT, ids=lambda p: str(getattr(p, "name", p)))  # fmt: skip
+def test_gradients_by_tensors_that_forward_kept(problem, walks, preparations, monkeypatch):
+    """Operators of `torch.library` compute it again."""
+    monkeypatch.setattr(launches, "least_time", lambda walks: (2, 1))
+    arguments = problem.arguments({**problem.small[0], "length": 130, "heads": 1}, "cpu")
+    again = problem.op(**arguments)
+    monkeypatch.setattr(eager, "route", route)
+    results = []
+    every = launches_of(lambda: results.append(problem.op(**arguments)), "sim:sm_90")
+    names = [one.kernel.fn.__name__ for one in every]
+    assert names.count("recur") == walks
+    assert sum(name.startswith("prepare") for name in names) == preparations
+    assert all(torch.equal(one, other) for one, other in zip(results[0], again))
+
+
+@pytest.mark.sampled(1)
+def test_checkpoints_of_calls(monkeypatch):
+    """They keep nothing, and what a call keeps serves gradients more than once."""
+    monkeypatch.setattr(eager, "route", route)
+    inputs = [x.requires_grad_() for x in tensors(40)[:4]]
+    grad, kept = torch.randn_like(inputs[2]), []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x) or x, lambda x: x):
+        result = gated_linear_attention(*inputs)
+    assert len(kept) == len(inputs) + 1  # the states of chunks
+    right = torch.autograd.grad(result, inputs, grad, retain_graph=True)
+    for result in (result, checkpoint(gated_linear_attention, *inputs, use_reentrant=False)):
+        results = torch.autograd.grad(result, inputs, grad)
+        assert all(torch.equal(one, other) for one, other in zip(results, right))
 
 
 def test_walks_back_take_no_memory_of_the_walk_in_front(monkeypatch):
@@ -361,3 +396,14 @@ def test_mistakes_are_named_before_a_launch(number):
     call, error, words = MISTAKES[number]
     with pytest.raises(error, match=words):
         call()
+
+
+@pytest.mark.parametrize("problem", [DELTA, DELTA_GRADIENTS, LINEAR], ids=lambda p: p.name)
+def test_batches_past_the_third_axis_of_a_grid(problem, monkeypatch):
+    """Launches share the batches; the last ones have fewer."""
+    monkeypatch.setattr(ops, "BATCHES", 2)
+    shape = {**problem.small[0], "batch": 3, "length": 20}
+    arguments = problem.arguments(shape, "cpu")
+    grids = [x.grid for x in launches_of(lambda: problem.op(**arguments), "sim:sm_90")]
+    assert grids and max(grid[2] for grid in grids if len(grid) > 2) <= 4
+    assert problem.check(shape, "cpu") is None

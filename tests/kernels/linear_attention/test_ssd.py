@@ -93,19 +93,24 @@ def test_gradients_of_heads_that_share_keys(each, width, monkeypatch):
     assert len(ssd_gradients._plans) == 1
 
 
-def test_states_and_their_gradients_walk_in_segments(monkeypatch):
-    """Walks over states and back over their gradients need nothing of each other: they are programs of one launch."""
+@pytest.mark.parametrize("kept", [True, False])
+def test_states_and_their_gradients_walk_in_segments(kept, monkeypatch):
+    """Walks back, and those over states that forward did not keep, need nothing of each other: they are programs of one launch."""
     monkeypatch.setattr(launches, "least_time", lambda walks: (4, 1))
-    monkeypatch.setattr(eager, "route", route)
+    if kept:
+        monkeypatch.setattr(eager, "route", route)
     every = launches_of(lambda: test_results_states_and_gradients(length=130), "sim:sm_90")
-    walks = [one for one in every if one.kernel.fn.__name__ == "recur_decaying"][-4:]
+    walks = [one for one in every if one.kernel.fn.__name__ == "recur_decaying"]
+    walks = walks[:2] + walks[-2:]  # a forward that keeps what it may, and gradients
 
     def taken(name):
         return [one.arguments[one.kernel.arg_names.index(name)] is not None for one in walks]
 
-    assert taken("grad_desc") == [False, False, True, True]
+    assert taken("states_desc") == [False, kept, False, True]
+    assert taken("grad_desc") == [False, False, not kept, not kept]
     assert taken("fresh") == [False, True, False, True]
-    assert [one.grid[2] // walks[0].grid[2] for one in walks] == [1, 1, 2, 2]
+    both = 1 if kept else 2
+    assert [one.grid[2] // walks[0].grid[2] for one in walks] == [1, 1, both, both]
     # Those that read what segments take in are placed while it is computed.
     assert [one.options.get("launch_pdl", False) for one in walks] == [False, True, False, True]
 
@@ -158,3 +163,24 @@ def test_mistakes_are_named_before_a_launch(number):
     call, error, words = MISTAKES[number]
     with pytest.raises(error, match=words):
         call()
+
+
+def test_batches_past_the_third_axis_of_a_grid(monkeypatch):
+    """Gradients of what batches share are sums over the launches."""
+    x, dt, a, b, c = (t.expand(3, *t.shape[1:]).clone() if t.ndim > 1 else t for t in inputs(20))
+    d, bias, state = torch.randn(4), torch.randn(4), torch.randn(3, 4, 32, 64)
+    leaves = [t.requires_grad_() for t in (x, dt, a, b, c, d, bias, state)]
+
+    def results():
+        options = dict(d=d, dt_bias=bias, initial_state=state, return_state=True)
+        outs = ssd(x, dt, a, b, c, **options)
+        return (*outs, *torch.autograd.grad(outs, leaves, [torch.ones_like(o) for o in outs]))
+
+    whole = results()
+    sys.modules["gluon_kernels.linear_attention.ssd"]._plans.forget()
+    monkeypatch.setattr(sys.modules["gluon_kernels.linear_attention.ops"], "BATCHES", 2)
+    parts = []
+    grids = [x.grid for x in launches_of(lambda: parts.extend(results()), "sim:sm_90")]
+    assert max(grid[2] for grid in grids if len(grid) > 2) <= 4
+    for one, other in zip(parts, whole):
+        assert error_of(one, other) < 1e-2
