@@ -118,6 +118,7 @@ class KernelGenerator(LoopGenerator):
     """Triton's code generator over our builder and semantic layer. `session` is set per trace."""
 
     session: Session
+    gscope: dict[str, Any]
     builtin_namespace = {
         **code_generator.CodeGenerator.builtin_namespace,
         "breakpoint": kernel_breakpoint,
@@ -253,7 +254,14 @@ class KernelGenerator(LoopGenerator):
         test = self.visit(node.test)
         self.visited[id(node.test)] = test  # for the base class, which asks again
         self.left.discard(id(node))
-        result = super().visit_If(node)
+        names = self.gscope
+        # The base class asks globals alone for a method of a name.
+        if not names.keys().isdisjoint(self.lscope):
+            self.gscope = {name: names[name] for name in names if name not in self.lscope}
+        try:
+            result = super().visit_If(node)
+        finally:
+            self.gscope = names
         if not isinstance(test, tl.tensor):
             taken = node.body if _triton.unwrap(test) else node.orelse
             self.left |= {id(node)} if id(taken) in self.left else set()

@@ -62,3 +62,24 @@ def test_a_kernel_returns_before_a_mistake():
     beyond[(1,)](x, x, "nothing", target="sim:sm_90")
     with pytest.raises(ShapeError, match="an index of a tuple with items"):
         beyond[(1,)](x, x, "something", target="sim:sm_90")
+
+
+kept = np.zeros(1, np.float32)  # has the name of a buffer, and no `store`
+
+
+@gluon.jit
+def negative(x, sign):
+    places = gl.arange(0, 128, LAYOUT)
+    kept = gl.allocate_shared_memory(
+        gl.float32, [128], gl.SwizzledSharedLayout(1, 1, 1, order=[0]), gl.load(x + places)
+    )
+    if sign < 0:
+        kept.store(-kept.load(LAYOUT))
+    gl.store(x + places, kept.load(LAYOUT))
+
+
+def test_a_method_of_a_variable_with_the_name_of_a_global():
+    """A branch that does not return is no question to the global."""
+    x = np.arange(128, dtype=np.float32)
+    negative[(1,)](x, -1.5, target="sim:sm_90")
+    assert x.tolist() == [-float(i) for i in range(128)]
