@@ -251,8 +251,7 @@ def _with_loops(
     fewer: bool,
 ) -> tuple[Any, Sketch]:
     """Return a kernel with its loops of products in the form that costs least, and its trace."""
-    tiled = with_strided_tiles(fn, drawn, traced, target) if stages > 1 else None
-    if tiled is not None:
+    for tiled in with_strided_tiles(fn, drawn, traced, target) if stages > 1 else ():
         formed = _formed(*tiled, traced, stages, target, warps, fewer)
         if strided_tiles_pay(formed[0], target):
             return formed

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Optional
+import contextlib
+from typing import Any, Callable, Iterator, Optional
 
 from gluon_core.errors import GluonError
 from gluon_core.plugin.targets import Target
@@ -16,6 +17,7 @@ from gluon_write.sketch import Sketch
 from gluon_write.strided import strided
 from gluon_write.tiles_ahead import has_several_products, reads_tiles
 from gluon_write.walk import DEALT, walking
+from gluon_write.wider_steps import with_wider_steps
 
 __all__ = ["strided_tiles_pay", "with_strided_tiles", "with_tiles"]
 
@@ -44,19 +46,37 @@ def with_tiles(
 
 def with_strided_tiles(
     fn: Any, drawn: Sketch, traced: Callable[..., Sketch], target: Target
-) -> Optional[tuple[Any, Sketch]]:
-    """Return a kernel with tiles for strided pointers and its loops of products in its own text, and its trace.
+) -> Iterator[tuple[Any, Sketch]]:
+    """Yield forms of a kernel with tiles for strided pointers and its loops of products in its own text, and their traces.
 
-    None where other loads than such tiles are operands, or the unit does not read them from shared memory.
+    None where other loads than such tiles are operands, or the unit does not read them from shared memory. The first
+    takes several steps of an online softmax at once.
     """
     unit = target.has("nvidia.wgmma") or target.has("nvidia.tcgen05")
     if not unit or not target.has("nvidia.tma") or chosen_form() == "pipelined":
-        return None
+        return
     try:
         alone = taken_alone(fn, drawn)
         before = drawn if alone is fn else traced(alone)
         whole = inlined(alone, before)
         own = before if whole is alone else traced(whole)
+    except GluonError:  # a part of the kernel has no trace
+        return
+    wide = with_wider_steps(whole, own) if target.has("nvidia.wgmma") else whole
+    if wide is not whole:
+        with contextlib.suppress(GluonError):  # a size that does not fit the others
+            tiled = _tiled(wide, traced(wide), traced, target)
+            if tiled is not None:
+                yield tiled
+    tiled = _tiled(whole, own, traced, target)
+    if tiled is not None:
+        yield tiled
+
+
+def _tiled(
+    whole: Any, own: Sketch, traced: Callable[..., Sketch], target: Target
+) -> Optional[tuple[Any, Sketch]]:
+    try:
         tiled = strided(whole, own, steps=target.has("nvidia.tcgen05"))  # its sums begin in a step
         if tiled is whole:
             return None
@@ -66,7 +86,7 @@ def with_strided_tiles(
         alone = hoisted(tiled, other.jits)
         if alone is not tiled:
             tiled, other = alone, traced(alone)
-    except GluonError:  # a part of the kernel has no trace, or tiles cannot have a place
+    except GluonError:  # tiles cannot have a place
         return None
     loads = {place for place, name in other.functions.items() if name == "gl.portable.load"}
     return (tiled, other) if loads == other.copied and reads_tiles(other, target) else None
