@@ -19,6 +19,7 @@ from gluon_core.errors import (
     DeviceError,
     DtypeError,
     IntegerError,
+    TensorError,
 )
 from gluon_core.launch.memory import check_array, check_memory, number, through_dlpack
 from gluon_core.plugin.host_descriptor import HostDescriptor
@@ -189,6 +190,7 @@ def classify(  # noqa: PLR0913 - the facts of a parameter
     if kind == "unknown":
         raise _unfit(value)
     check_memory(value)
+    _check_sign(value)
     address = value.data_ptr() if kind == "pointer" else value.ctypes.data
     text = f"*{'k' if const else ''}{dtype_name(value.dtype)}"
     if running and kind == "array":
@@ -197,6 +199,22 @@ def classify(  # noqa: PLR0913 - the facts of a parameter
     if pointer_range_bits is not None:
         marks += "S" * RULES.is_small(value)
     return Argument(text, marks if specialize else None, value, _device_of(value))
+
+
+def _check_sign(value: Any) -> None:
+    """Check that a tensor of torch does not stand for the negative or the conjugate of its memory.
+
+    Raises:
+        TensorError: it does; a launch would read the memory as it is.
+    """
+    for bit in ("neg", "conj"):
+        if getattr(value, f"is_{bit}", bool)():
+            raise TensorError(
+                "kernels read memory as it is, which the tensor stands for the negative or the conjugate of",
+                expected=f"a tensor without torch's {bit} bit",
+                got=f"is_{bit}() = True",
+                remedy=f"Pass x.resolve_{bit}(), which makes a copy.",
+            )
 
 
 def _device_of(value: Any) -> Optional[tuple[str, int]]:

@@ -50,10 +50,10 @@ typedef struct {
 } Launch;
 
 /* Attributes of objects of Python; PyInit__engine interns them. */
-enum { ARRAY_STRUCT, BASE, BLOCK_SHAPE, DATA_PTR, DICT, ENTRY, LAYOUT, PADDING, ROUND, RUN, SELF, SHAPE, STRIDES, NAMES };
+enum { ARRAY_STRUCT, BASE, BLOCK_SHAPE, DATA_PTR, DICT, ENTRY, IS_NEG, LAYOUT, PADDING, ROUND, RUN, SELF, SHAPE, STRIDES, NAMES };
 static const char *const texts[NAMES] = {
-    "__array_struct__", "base",   "block_shape", "data_ptr",          "__dict__", "entry", "layout",
-    "padding",          "round_f32_to_tf32", "run", "__self__", "shape", "strides"};
+    "__array_struct__", "base",    "block_shape",       "data_ptr", "__dict__", "entry", "is_neg",
+    "layout",           "padding", "round_f32_to_tf32", "run",      "__self__", "shape", "strides"};
 static PyObject *names[NAMES];
 
 /* Return the structure in a tuple, which also owns its objects. */
@@ -171,15 +171,23 @@ static int is_descriptor(PyObject *value)
                                              PyObject_HasAttr(value, names[BASE]) && (add_class(Py_TYPE(value), NULL), 1));
 }
 
-/* 1 after reading a tensor of a known class, 0 for other objects and for tensors without memory. */
+/* Return whether a tensor stands for the negative of its memory, as the imaginary part of torch's conjugates does. */
+static COLD int is_negative(PyObject *tensor)
+{
+    OWNED PyObject *answer = PyObject_CallMethodObjArgs(tensor, names[IS_NEG], NULL);
+    return answer != Py_False;
+}
+
+/* 1 after reading a tensor of a known class, 0 for other objects, tensors without memory and negatives of it. */
 static int view_of(PyObject *value, View *out)
 {
     int i = class_of(Py_TYPE(value));
     if (i < 0 || classes[i].read == NULL)
         return 0;
-    if (classes[i].read(value, out) == 0)
+    if (classes[i].read(value, out) == 0 && /* no parts of complex numbers are side by side */
+        (out->strides == NULL || (out->rank > 0 && (out->strides[0] == 1 || out->strides[out->rank - 1] == 1)) || !is_negative(value)))
         return 1;
-    PyErr_Clear(); /* data_ptr() says why */
+    PyErr_Clear(); /* Python says why */
     return 0;
 }
 
@@ -193,10 +201,8 @@ static int address_of(PyObject *value, uint64_t *out)
     View view;
     if (PyLong_CheckExact(value))
         return read_integer(value, 'Q', out);
-    if (value == Py_None || view_of(value, &view)) {
-        *out = value == Py_None ? 0 : start_of(&view);
-        return 0;
-    }
+    if (value == Py_None || view_of(value, &view))
+        return *out = value == Py_None ? 0 : start_of(&view), 0;
     OWNED PyObject *address = PyObject_CallMethodObjArgs(value, names[DATA_PTR], NULL);
     return address == NULL ? -1 : read_integer(address, 'Q', out);
 }
@@ -280,8 +286,5 @@ static inline int put_argument(char kind, PyObject *value, Packed *to)
         double real = PyFloat_AsDouble(value);
         failed = (real == -1.0 && PyErr_Occurred()) || write_real(kind, real, slot);
     }
-    if (failed)
-        return -1;
-    put(to, slot);
-    return 0;
+    return failed ? -1 : (put(to, slot), 0);
 }

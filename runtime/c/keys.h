@@ -200,9 +200,7 @@ static int read_value(Reader *to, PyObject *value, int flags)
     if (cls == &PyLong_Type)
         return read_number(to, value, flags);
     if (view_of(value, &view)) {
-        uint64_t divides = to->rules != NULL && (flags & SPECIALIZE) && (flags & ALIGN)
-                               ? (uint64_t)to->rules->divides
-                               : 0;
+        uint64_t divides = to->rules != NULL && (flags & SPECIALIZE) && (flags & ALIGN) ? (uint64_t)to->rules->divides : 0;
         if (add_leaf(to, value, ADDRESS, start_of(&view)) ||
             (to->is_small != NULL && flags & SPECIALIZE && add_size(to, value)))
             return -1;
@@ -213,12 +211,10 @@ static int read_value(Reader *to, PyObject *value, int flags)
         return add_leaf(to, value, PLAIN, 0);
     if (PyTuple_Check(value)) {
         Py_ssize_t count = PyTuple_Size(value);
-        if (add(to, (uint64_t)count))
-            return -1;
-        for (Py_ssize_t i = 0; i < count; i++)
-            if (read_value(to, PyTuple_GetItem(value, i), (flags & WIDTH) | SPECIALIZE | ALIGN))
-                return -1;
-        return 0;
+        int failed = add(to, (uint64_t)count);
+        for (Py_ssize_t i = 0; i < count && !failed; i++)
+            failed = read_value(to, PyTuple_GetItem(value, i), (flags & WIDTH) | SPECIALIZE | ALIGN);
+        return failed ? -1 : 0;
     }
     if (is_descriptor(value))
         return read_descriptor(to, value);

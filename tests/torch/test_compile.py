@@ -228,8 +228,10 @@ def fake():
         (fake, "no memory.*gluon_core.torch.launch"),
         (lambda: torch.eye(8).to_sparse(), "torch.strided, got torch.sparse_coo"),
         (lambda: torch.eye(8).to_sparse_csr(), "torch.sparse_csr"),
+        (lambda: torch.randn(8, dtype=torch.complex64).conj().imag, r"resolve_neg\(\)"),
+        (lambda: torch.randn(8, dtype=torch.complex64).conj(), r"resolve_conj\(\)"),
     ],
-    ids=["fake", "sparse", "csr"],
+    ids=["fake", "sparse", "csr", "negative", "conjugate"],
 )
 def test_a_tensor_without_memory(value, message, warm):
     scale_kernel.forget()
