@@ -380,8 +380,11 @@ class Partitions(RingPlan):
         rounds, forms = self._forms(one, loop, results, self.parts)
         rounds.slot = self.slot
         if self.sharing is not None:
-            names = {tile.tile.name for tile in self.own}
-            rounds.held = {name for name in names if self.is_operand(one, name)}
+            rounds.held = {
+                own.tile.name: f"{own.ring}.wait({own.slot}.next().before())"
+                for own in self.own
+                if self.is_operand(one, own.tile.name)
+            }
         self.alone &= forms.blocks == 1
         words = max(
             math.prod(shape) // (self.group * 32)

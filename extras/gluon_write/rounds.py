@@ -61,7 +61,7 @@ class Rounds:
         self.first = ""  # the loop's first step
         self.variable = ""  # of the loop, as releases read it
         self.threads = False  # another loop goes on with the slots
-        self.held: set[str] = set()  # names of tiles that all steps read from shared memory
+        self.held: dict[str, str] = {}  # tile that all steps read from shared memory -> where it is
         self.single = has_one_step(reader, loop.node)
         loads = [tile.statement for tile in loop.tiles.values()]
         self.all = [s for s in loop.node.body if s not in loads]
@@ -188,16 +188,16 @@ class Rounds:
         target = self.loop.node.target
         assert isinstance(target, ast.Name)
         used = {name for s in statements for name in reads(s)}
-        taken = {name: free_name(f"{name}_rows", self.taken) for name in sorted(self.held & used)}
+        taken = {
+            name: free_name(f"{name}_again", self.taken) for name in sorted({*self.held} & used)
+        }
         here = _Place(self.slot, taken, {})
         lines, left = self._run([(s, here) for s in statements], [])
-        loads = [f"{rows} = {name}.load()" for name, rows in taken.items()]
-        if loads:
-            loads.insert(
-                0,
-                "# In registers: ptxas computes the descriptor of a tile in the loop above alone.",
-            )
-        body = [f"{target.id} = {bounds[0]}", *loads, *lines, *self._over(left, len(left))]
+        again = [f"{new} = {self.held[name]}" for name, new in taken.items()]
+        if again:
+            note = "# By a slot of its own: ptxas computes a tile's descriptor in the loop above alone."
+            again.insert(0, note)
+        body = [f"{target.id} = {bounds[0]}", *again, *lines, *self._over(left, len(left))]
         body.append(f"{self.slot} = {self.slot}.next()")
         head = ["# One step at most is left.", f"if {bounds[0]} < {bounds[1]}:"]
         return [*head, *_indented(body)]

@@ -6,8 +6,9 @@
     for start in range(masked_from, length, BN):
         score = gl.where((start + gl.arange(0, BN))[None, :] < length, score, -1e30)
 
-Whole steps end where fewer than BN elements are left. Partitions write the other one without a loop, and with tiles that all steps read in registers: ptxas computes the
-descriptor of an operand in shared memory in the first loop alone, even where that has no step.
+Whole steps end where fewer than BN elements are left. Partitions write the other one without a loop, and find tiles that all steps
+read by the slot before the next one: ptxas computes the descriptor of an operand in shared memory in the first loop alone,
+even where that has no step, unless it cannot tell that the operand is the same.
 """
 
 from __future__ import annotations
@@ -120,8 +121,9 @@ def _definition(form: Form, name: str) -> Optional[ast.expr]:
             return value
         if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
             pairs = zip(target.elts, value.elts)
-            if len(target.elts) == len(value.elts):
-                return next((v for t, v in pairs if t is stored[0]), None)
+            own = next((v for t, v in pairs if t is stored[0]), None)
+            if own is not None and len(target.elts) == len(value.elts):
+                return own
     return None
 
 
