@@ -253,7 +253,7 @@ def _with_loops(
     """Return a kernel with its loops of products in the form that costs least, and its trace."""
     for tiled in with_strided_tiles(fn, drawn, traced, target) if stages > 1 else ():
         formed = _formed(*tiled, traced, stages, target, warps, fewer)
-        if strided_tiles_pay(formed[0], target):
+        if strided_tiles_pay(formed[0], tiled[1], target, warps):
             return formed
     fn, drawn = with_tiles(fn, drawn, traced, target)
     return _formed(fn, drawn, traced, stages, target, warps, fewer)

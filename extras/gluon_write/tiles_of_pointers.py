@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from math import prod
 from typing import Any, Callable, Iterator, Optional
 
 from gluon_core.errors import GluonError
@@ -11,15 +12,19 @@ from gluon_write.branches import taken_alone
 from gluon_write.describe import described
 from gluon_write.hoist import hoisted
 from gluon_write.inline import inlined
+from gluon_write.loops import argument, mentions, stores
 from gluon_write.partitions import SHARERS
 from gluon_write.preferred import chosen_form
 from gluon_write.sketch import Sketch
 from gluon_write.strided import strided
+from gluon_write.tile_loops import LoopsOfTiles
 from gluon_write.tiles_ahead import has_several_products, reads_tiles
 from gluon_write.walk import DEALT, walking
 from gluon_write.wider_steps import with_wider_steps
 
 __all__ = ["strided_tiles_pay", "with_strided_tiles", "with_tiles"]
+
+_HALF = 128  # registers of a thread
 
 
 def with_tiles(
@@ -92,17 +97,36 @@ def _tiled(
     return (tiled, other) if loads == other.copied and reads_tiles(other, target) else None
 
 
-def strided_tiles_pay(formed: Any, target: Target) -> bool:
+def strided_tiles_pay(formed: Any, tiled: Sketch, target: Target, warps: int) -> bool:
     """Return True if tiles of strided pointers pay in the form that a kernel got.
 
     On Hopper they do where three groups of rows share them, and where programs are dealt blocks of different work, as
     under a causal mask: on an H200 attention took 0.73 to 0.92 and 0.71 to 0.98 of the time by pointers then, for 4096 keys. With two
-    groups and blocks of equal work it took 1.05 to 1.08, a GEMM of 2048 1.03 and those of 4096 and 8192 0.98.
+    groups and blocks of equal work it took 1.05 to 1.08, a GEMM of 2048 1.03 and those of 4096 and 8192 0.98; but 0.57
+    with heads of 128 in four warps, whose sums leave no registers for products that are under way.
     Partitions begin about 4 us later there.
+
+    Args:
+        tiled: the trace of the kernel with tiles. warps: of the launch.
     """
     if _is_asked(target):
         return "tma_ring" in formed.src
-    return f"consumers={SHARERS}" in formed.src or "consumers=" in formed.src and _deals(formed)
+    groups = "consumers=" in formed.src
+    shared = f"consumers={SHARERS}" in formed.src
+    return shared or groups and (_deals(formed) or _is_crowded(tiled, target, warps))
+
+
+def _is_crowded(tiled: Sketch, target: Target, warps: int) -> bool:
+    """Return True if a sum that a loop carries takes half the registers of a launch's threads."""
+    readers = [LoopsOfTiles(jit, i, tiled, target, warps) for i, jit in enumerate(tiled.jits)]
+    for reader in readers:
+        for loop in reader.loops():
+            for product in loop.products:
+                kind, acc = reader.type_of(product), argument(product, 2, "acc")
+                carried = acc is not None and mentions(acc) & stores(loop.node)
+                if kind and carried and prod(kind[0]) >= _HALF * warps * target.warp_size:
+                    return True
+    return False
 
 
 def _deals(formed: Any) -> bool:
