@@ -42,8 +42,8 @@ DTYPE = torch.float8_e4m3fn
 TILE = 128
 FORMS = {64: (192, 128, 2), 128: (128, 128, 2)}  # rows, keys and slots, by the width of heads
 TRANSPOSING = (128, 128, 2)  # of the kernel that transposes values itself
-# Operations up to which it does, full and causal: 9 us of a launch less, and steps that take 6 and 20 % longer.
-SHORT = {False: 2.4e10, True: 1.5e10}
+# Operations up to which it does, by the width of heads, full and causal: a launch less, and steps that take 6 and 20 % longer.
+SHORT = {64: {False: 3e10, True: 1.5e10}, 128: {False: 2.4e10, True: 3.5e10}}
 RATE = 1.25  # of products of tiles, in that of 16 bits
 
 
@@ -167,7 +167,7 @@ def _build(
     if not q.numel():
         return lambda *unused: empty()
     operations = 4 * batch * heads * length * k.shape[2] * width / (2 if causal else 1)
-    transposes = operations <= SHORT[causal]
+    transposes = operations <= SHORT[width][causal]
     in_place = _readable(q) is q and _readable(k) is k
     if transposes:
         in_place, values = in_place and _readable(v) is v, _readable(v)

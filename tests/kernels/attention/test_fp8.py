@@ -47,13 +47,13 @@ def reference(q, k, v, q_scale, k_scale, v_scale, causal):
 @pytest.fixture
 def transposed_first(monkeypatch):
     """Let no call be short enough to transpose values itself."""
-    monkeypatch.setattr(fp8, "SHORT", {False: 0, True: 0})
+    monkeypatch.setattr(fp8, "SHORT", dict.fromkeys((64, 128), {False: 0, True: 0}))
 
 
 @pytest.mark.parametrize("strided", [False, True])
 @pytest.mark.parametrize("operations", [0, 1e12])
 def test_tiles_of_the_last_round_are_in_parts(operations, strided, monkeypatch):
-    monkeypatch.setattr(fp8, "SHORT", {False: operations})
+    monkeypatch.setattr(fp8, "SHORT", {128: {False: operations}})
     monkeypatch.setattr(fp8, "multiprocessors", lambda tensor: 3)
     monkeypatch.setattr(order, "JOINING", 0.0)
     order.tiles_in_parts.cache_clear()
@@ -107,7 +107,7 @@ def test_several_steps_of_keys(causal, keys, rows, monkeypatch, transposed_first
 @pytest.mark.parametrize("short", [True, False])
 def test_strides_and_declaration(short, monkeypatch):
     if not short:
-        monkeypatch.setattr(fp8, "SHORT", {False: 0, True: 0})
+        monkeypatch.setattr(fp8, "SHORT", dict.fromkeys((64, 128), {False: 0, True: 0}))
     q, k, v, *scales = inputs(2, 2, 70, 70, 64)
     right = attention_fp8(q, k, v, *scales, out_dtype=torch.float16)
     packed = [
