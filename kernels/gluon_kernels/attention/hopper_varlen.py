@@ -35,19 +35,6 @@ from gluon_kernels.attention.packed import (
 from gluon_kernels.attention.tiles import hide
 from gluon_kernels.dependent import wait_for_predecessor
 
-EARLY = gl.constexpr(4)  # tiles of a program, above which all but its last ones are claimed early
-
-
-@gluon.jit
-def pass_work(turns, nth, number, tiles, walk, known, SETTINGS: gl.constexpr):
-    """Find the work of the tile of this number, and pass it as the program's n-th; behind the last tile that is a head past all others."""
-    _, lists, heads = walk
-    work = (heads[0], 0, 0, 0, 0, 0, 0, 0, 1)
-    if number < tiles * heads[0]:
-        work = work_at(number, tiles, lists, known, heads, SETTINGS)
-    pass_turn(turns, nth, work)
-    return work
-
 
 @gluon.jit
 def copy_tiles(
@@ -58,37 +45,31 @@ def copy_tiles(
     `walk` are the counter of tiles, the lists of sequences, and all heads with how many of them are walked together.
     """
     KEYS: gl.constexpr = SETTINGS[0][1]
-    STAGES: gl.constexpr = SETTINGS[9]
     queries, keys, values = rings
     counter, lists, heads = walk
     known = sequences(lists, 1, SETTINGS)
     tiles = tiles_of_head(known)
     count = tiles * heads[0]
-    programs = gl.num_programs(0)
     position = keys.producer()
     query = queries[0].producer()
     number = gl.program_id(0)
     nth = 0
-    work = pass_work(turns, nth, number, tiles, walk, known, SETTINGS)
     while number < count:
+        work = work_at(number, tiles, lists, known, heads, SETTINGS)
+        pass_turn(turns, nth, work)
+        nth += 1
         head, first, row, _, first_key, _, _, start, stop = work
         for i in gl.static_range(len(queries)):
             fetch_rows(queries[i], query, first + row + i * 64, head, SETTINGS[4])
         query = query.next()
-        # The next tile is found while copies that fill the rings are on their way; but a last one is not claimed before its turn, since another program may
-        # be free earlier.
-        early = (number + programs < count) & (EARLY * programs < count)
-        middle = gl.where(early, gl.minimum(start + STAGES, stop), stop)
-        for some in gl.static_range(2):
-            for j in range(start if some == 0 else middle, middle if some == 0 else stop):
-                key = first_key + (stop - 1 - (j - start)) * KEYS
-                fetch_rows(keys, position, key, head // SHARED, SETTINGS[4])
-                fetch_rows(values, position, key, head // SHARED, MORE_VALUES)
-                position = position.next()
-            if some == 0:
-                number = claim_turn(counter, count)
-                nth += 1
-                work = pass_work(turns, nth, number, tiles, walk, known, SETTINGS)
+        for j in range(start, stop):
+            key = first_key + (stop - 1 - (j - start)) * KEYS
+            fetch_rows(keys, position, key, head // SHARED, SETTINGS[4])
+            fetch_rows(values, position, key, head // SHARED, MORE_VALUES)
+            position = position.next()
+        number = claim_turn(counter, count)  # not before: another program may be free earlier
+    # No tile is left: a head past the last one.
+    pass_turn(turns, nth, (heads[0], 0, 0, 0, 0, 0, 0, 0, 1))
 
 
 @gluon.jit
@@ -236,7 +217,7 @@ def attention_varlen(
     )
     IN_REGISTERS: gl.constexpr = in_registers(COLUMNS, MORE)
     SETTINGS: gl.constexpr = (
-        (BLOCK_M, BLOCK_N), WINDOW, CAPPED, MOST, MORE, POSITIVE and not CAPPED, IN_REGISTERS, COLUMNS, COMPUTED, STAGES,
+        (BLOCK_M, BLOCK_N), WINDOW, CAPPED, MOST, MORE, POSITIVE and not CAPPED, IN_REGISTERS, COLUMNS, COMPUTED,
     )  # fmt: skip
     wait_for_predecessor()
     GROUPS: gl.constexpr = BLOCK_M // 64

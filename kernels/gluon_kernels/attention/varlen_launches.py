@@ -30,7 +30,7 @@ from gluon_kernels.attention.launches import (
     rows_of_sums,
 )
 from gluon_kernels.attention.masks import Mask
-from gluon_kernels.attention.order import CACHE, GRADIENT_CACHE, GROUP, MANY
+from gluon_kernels.attention.order import CACHE, GRADIENT_CACHE, GROUP, JOIN, MANY
 from gluon_kernels.dependent import overlapping_tensors
 from gluon_kernels.plans import Counters, Launch, allocator, multiprocessors, sequence
 
@@ -39,7 +39,10 @@ __all__ = ["backward_plan", "differentiates", "forward_plan"]
 Plan = Callable[..., Any]
 LONG = 768  # tokens of a sequence on average, from which on tiles of 192 rows pay
 NARROW = 320  # keys around a query that a window lets it see, up to which small tiles pay
-FULL = 2  # programs of a processor, of the gradients, that leave it idle for a short time
+SLOWED = 1.2  # the time of a step of heads of 64 without a mask in a loop over several heads, over that in one over a single head
+BEGIN = 1.0  # of a program of gradients, in steps
+LEFT = 0.25  # of an average program, for which processors wait at the end
+ADDED = 24e3  # rows of keys whose gradients all programs store and load again in the time of a step
 SEQUENCES = 256  # of one launch: each thread of a producer holds 8 of them
 
 
@@ -85,8 +88,10 @@ def _rows_of(wide: int, tokens: int, count: int, heads: int, causal: bool, proce
     tiles = (tokens / 128 + count / 2) * heads
     if tiles + tokens / 128 * heads <= processors or (causal and tiles <= 1.5 * processors):
         return 64  # by one group of warps, which takes less time alone on a processor
-    # Three groups of warps have registers for sums of 64 columns; short sequences would leave many of their rows empty.
-    long = tokens >= LONG * count and not (causal and tiles <= 2 * processors)
+    # Three groups of warps have registers for sums of 64 columns; short sequences would leave many of their rows empty, and a causal mask gives the last tile
+    # of the longest sequence more work than a processor's share of few tiles.
+    rounds = 2.0 if count == 1 else 2.6
+    long = tokens >= LONG * count and not (causal and tiles <= rounds * processors)
     return 192 if wide == 64 and long else 128
 
 
@@ -202,11 +207,37 @@ def forward_plan(
     return run
 
 
-def _parts_of_heads(programs: int, shared: int, q: Tensor) -> int:
-    """Return how many programs share the heads of queries of a head of keys: more than one where that fills processors that so many programs leave idle."""
-    enough = FULL * multiprocessors(q)
-    fitting = (n for n in range(1, shared + 1) if shared % n == 0 and n * programs >= enough)
-    return next(fitting, shared)
+def _parts_of_heads(
+    tokens: tuple[int, int], count: int, heads: tuple[int, int], wide: int, mask: Mask, processors: int
+) -> int:  # fmt: skip
+    """Return how many programs share the heads of queries of a head of keys, for gradients: more than one where that fills processors, or where a loop of a
+    single head saves more than sums of more gradients take.
+
+    Args:
+        tokens: queries and keys of all sequences.
+        count: of sequences, whose lengths are taken to be spread evenly up to twice the mean.
+        heads: of queries and of keys.
+    """
+    step, shared = step_of(wide), heads[0] // heads[1]
+    length, spread = tokens[0] / max(count, 1), count > 1
+    tiles = tokens[1] / 128 + count / 2
+    seen, most = length * (4 / 3 if spread else 1), length * (2 if spread else 1)
+    loop = SLOWED if wide == 64 else 1.0
+    if mask.left is not None or mask.right is not None:
+        seen, loop = seen / 2, 1.0
+        if mask.left is not None and mask.right is not None:
+            bound = max(mask.left + mask.right, 0) + 128
+            seen, most = min(seen, bound), min(most, bound)
+    times = {}
+    for parts in (n for n in range(1, shared + 1) if shared % n == 0):
+        each, programs = shared // parts, tiles * heads[1] * parts
+        slowed = each * (loop if each > 1 else 1.0) / step
+        spent = (seen * slowed + BEGIN) * (programs / processors + LEFT)
+        spent = max(spent, most * slowed + BEGIN)
+        if parts > 1:
+            spent += JOIN + 128 * programs / ADDED
+        times[parts] = spent
+    return min(times, key=lambda parts: times[parts])
 
 
 class Tensors(NamedTuple):
@@ -301,9 +332,10 @@ def backward_plan(
             torch.Size((count, _sizes(x, count, apart)[1], n))
             for x, n in zip((q, k, v), (*lengths, lengths[1]))
         ]
-    shared, parts = heads // k.shape[1], 1
+    parts = 1
     if adds:
-        parts = _parts_of_heads((k.shape[0] // 128 + count) * k.shape[1], shared, q)
+        tokens_of, heads_of = (tokens, k.shape[0]), (heads, k.shape[1])
+        parts = _parts_of_heads(tokens_of, count, heads_of, wide, mask, multiprocessors(q))
         shapes[1:] = [torch.Size((k.shape[0], k.shape[1] * parts))] * 2
     columns = [columns_of(n) for n in (depth, depth, width)]
     new = [allocator((*size, n), q.dtype, device) for size, n in zip(shapes, columns)]

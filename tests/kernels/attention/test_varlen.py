@@ -10,6 +10,7 @@ import torch
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
 from gluon_kernels import attention, attention_varlen, eager
 from gluon_kernels.attention import hopper_varlen_backward, varlen, varlen_launches
+from gluon_kernels.attention.masks import Mask
 from gluon_kernels.attention.problem import VARLEN, VARLEN_GRADIENTS, lists_of
 from gluon_kernels.problem import error_of
 from tests.kernels.launched import launches_of
@@ -88,11 +89,22 @@ def test_programs_share_the_heads_of_queries(parts, monkeypatch):
     shape = {"lengths": (40, 30), "heads": 4, "heads of keys": 1, "width": 64, "causal": True}
     arguments = VARLEN_GRADIENTS.arguments(shape, "cpu")
     monkeypatch.setattr(varlen_launches, "multiprocessors", lambda tensor: parts)
-    monkeypatch.setattr(varlen_launches, "FULL", 2)  # one tile for each sequence
+    monkeypatch.setattr(varlen_launches, "_parts_of_heads", lambda *arguments: parts)
     launches = launches_of(lambda: VARLEN_GRADIENTS.op(**arguments), "sim:sm_90")
     grids = [x.grid for x in launches if x.kernel.fn.__name__ == "varlen_gradients_atomic"]
     assert grids == [(parts,)]
     assert VARLEN_GRADIENTS.check(shape, "cpu") is None
+
+
+def test_programs_share_heads_where_that_saves_time():
+    """A head of 64 columns without a mask has a loop of its own in long sequences. Few tiles are shared by all programs that there are."""
+    full, causal = Mask(None, None, 0.0), Mask(None, 0, 0.0)
+    parts = varlen_launches._parts_of_heads
+    assert parts((12800, 12800), 5, (16, 4), 64, full, 132) == 4
+    assert parts((12800, 12800), 5, (16, 4), 64, causal, 132) == 1
+    assert parts((16000, 16000), 80, (32, 8), 128, causal, 132) == 1
+    assert parts((500, 500), 1, (8, 1), 128, causal, 132) == 8
+    assert parts((12800, 12800), 5, (16, 16), 64, full, 132) == 1
 
 
 @pytest.mark.gluon_schedules(3, checks=True)
