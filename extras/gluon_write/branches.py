@@ -17,14 +17,15 @@ where all calls gave it.
 from __future__ import annotations
 
 import ast
-from typing import Any, Mapping, Optional
+from typing import Any, Callable, Mapping, Optional
 
-from gluon_core import language
+from gluon_core import language, portable
 from gluon_core._triton import unwrap
 from gluon_write.form import Form, changed_copy, factor
+from gluon_write.loops import operands_of, reads, stores
 from gluon_write.sketch import Place, Sketch, place_of
 
-__all__ = ["taken_alone"]
+__all__ = ["taken_alone", "taken_in_loops"]
 
 _UNKNOWN = object()
 
@@ -53,6 +54,30 @@ def taken_alone(fn: Any, drawn: Sketch) -> Any:
             old = known.setdefault(called, constants)
             known[called] = {n: v for n, v in old.items() if constants.get(n, _UNKNOWN) == v}
     return changed_copy(fn, drawn.jits, texts, {}) if texts else fn
+
+
+def taken_in_loops(fn: Any, drawn: Sketch, traced: Callable[[Any], Sketch]) -> tuple[Any, Sketch]:
+    """Return a kernel whose loops of products load operands under no condition of constants, and its trace.
+
+        if EVEN_K:
+            a = gl.load(a_ptrs)
+        else:
+            a = gl.load(a_ptrs, mask=columns < K - k, other=0.0)
+
+    Args:
+        drawn: the traced kernel, whose constants are known. traced: traces another kernel.
+    """
+    while True:
+        texts: dict[int, str] = {}
+        for number, jit in enumerate(drawn.jits):
+            constants = {n: unwrap(v) for n, v in drawn.constants.items()} if number == 0 else {}
+            text = _Branches(jit, number, drawn.asked).in_loops(constants)
+            if text is not None:
+                texts[number] = text
+        if not texts:
+            return fn, drawn
+        fn = changed_copy(fn, drawn.jits, texts, {})
+        drawn = traced(fn)
 
 
 class _Branches(Form):
@@ -85,6 +110,27 @@ class _Branches(Form):
         self.tree = ast.parse(self.source).body[0]
         return self.source
 
+    def in_loops(self, constants: Mapping[str, Any]) -> Optional[str]:
+        """Return the function with one branch of conditions that load operands in a loop; None where nothing changes."""
+        edits: list[tuple[ast.If, list[str]]] = []
+        for loop in ast.walk(self.tree):
+            calls = (node for node in ast.walk(loop) if isinstance(node, ast.Call))
+            products = [call for call in calls if self.called(call) is portable.mma]
+            if not isinstance(loop, ast.For) or not products or not self.space:
+                continue
+            operands = [one for call in products for one in operands_of(call)]
+            wanted = {name for one in operands for name in reads(one)}
+            for statement in loop.body:
+                if not isinstance(statement, ast.If) or not stores(statement) & wanted:
+                    continue
+                new = self._taken(statement, constants)
+                if new is not None and all(statement not in ast.walk(other) for other, _ in edits):
+                    edits.append((statement, new))
+        lines = self.source.splitlines()
+        for statement, new in sorted(edits, key=lambda e: e[0].lineno, reverse=True):
+            lines[statement.lineno - 1 : statement.end_lineno] = new
+        return "\n".join(lines) + "\n" if edits else None
+
     def passed(
         self, jits: list[Any], constants: Mapping[str, Any]
     ) -> list[tuple[int, dict[str, Any]]]:
@@ -112,7 +158,7 @@ class _Branches(Form):
                 break
             known = True
             shown = ast.unparse(inner.test)
-            if place_of(inner.test, self.number) in self.decided:
+            if _value(inner.test, constants) is _UNKNOWN:
                 pass  # a name may have another type later
             elif isinstance(holds, bool):
                 conditions.append(factor(shown) if holds else f"not {factor(shown)}")
@@ -126,9 +172,10 @@ class _Branches(Form):
         if block:
             first, depth = block[0], block[0].col_offset
             part = lines[first.lineno - 1 : block[-1].end_lineno]
-            if part[0].lstrip().startswith("elif "):
-                part[0] = part[0].replace("elif ", "if ", 1)
-            part[0] = " " * depth + part[0].lstrip()
+            own = part[0].encode()[depth:].decode()  # behind a condition on the same line
+            if own.startswith("elif "):
+                own = own.replace("elif ", "if ", 1)
+            part[0] = " " * depth + own
             inner_lines = [
                 outer + line[min(depth, len(line) - len(line.lstrip())) :] for line in part
             ]

@@ -17,7 +17,7 @@ from gluon_core.errors import GluonError, KernelWarning, LayoutError
 from gluon_core.plugin.targets import Target
 from gluon_write.accumulate import accumulated
 from gluon_write.apart import apart
-from gluon_write.branches import taken_alone
+from gluon_write.branches import taken_alone, taken_in_loops
 from gluon_write.buffered import buffered
 from gluon_write.converted_operands import converted_operands, through_buffers
 from gluon_write.first_products import with_first_products
@@ -149,6 +149,7 @@ def chosen_for(
     copied = per_call(fn, drawn)
     if copied is not fn:
         fn, drawn = copied, traced(copied)
+    fn, drawn = taken_in_loops(fn, drawn, traced)
     threads = int(options.num_warps) * target.warp_size
     kept = partial(with_kept_rows, threads=threads)
     for written in (divided_once, gathered_along_first, kept, in_whole_steps):

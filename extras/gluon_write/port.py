@@ -15,6 +15,7 @@ from gluon_core.errors import GluonError, KernelSyntaxError, SourceSpan
 from gluon_write.form import factor, free_name
 from gluon_write.kinds import BLOCK, TILES, Kinds
 from gluon_write.library_text import copied
+from gluon_write.port_barriers import loaded_again
 from gluon_write.port_blocks import (
     arguments,
     own_names,
@@ -376,6 +377,7 @@ class _Port:
             self._parameters(jit)
         for root in (jit.args, *([jit.returns] if jit.returns else []), *jit.body):
             self.parts(root)
+        loaded_again(self, jit)
 
     def parts(self, root: ast.AST) -> None:
         """Port the expressions of a part of a function, the innermost first."""

@@ -64,6 +64,7 @@ class Sketch:
         entered: the place of the partition whose function is traced next.
         constants: the compile-time arguments of the kernel, by name.
         decided: place of a call of `isinstance` or `hasattr` -> the results that it had.
+        asked: place of the condition of a statement, of constants alone -> the results that it had.
     """
 
     program: Any = None
@@ -86,6 +87,7 @@ class Sketch:
     entered: Optional[Place] = None
     constants: dict[str, Any] = field(default_factory=dict)
     decided: dict[Place, set[bool]] = field(default_factory=dict)
+    asked: dict[Place, set[bool]] = field(default_factory=dict)
     kept: list[Any] = field(default_factory=list)  # ops, so that no id is used twice
 
 
@@ -116,6 +118,7 @@ class _Sketcher(KernelGenerator):
         self.path: list[Place] = []
         self.partitions: dict[Place, int] = {}
         self.steps: set[Optional[Place]] = set()  # of ranges
+        self.tests: set[Optional[Place]] = set()  # of statements
         self.own = self.is_kernel or not is_library(self.file_name)
         if self.own and self.jit_fn not in self.drawn.jits:
             self.drawn.jits.append(self.jit_fn)
@@ -139,6 +142,8 @@ class _Sketcher(KernelGenerator):
     def visit(self, node: Any) -> Any:
         place = place_of(node, self.number) if self.own else None
         if place is None:
+            if isinstance(node, ast.If) and self.own:
+                self.tests.add(place_of(node.test, self.number))
             if isinstance(node, ast.For) and isinstance(node.iter, ast.Call):
                 self.steps |= {place_of(step, self.number) for step in node.iter.args[2:3]}
             return super().visit(node)
@@ -150,6 +155,8 @@ class _Sketcher(KernelGenerator):
             value = super().visit(node)
         finally:
             self.path.pop()
+        if place in self.tests and isinstance(unwrap(value), (bool, int)):
+            self.drawn.asked.setdefault(place, set()).add(bool(unwrap(value)))
         if isinstance(value, tl.tensor):
             value._flatten_ir(
                 self.drawn.returned.setdefault(place, [])

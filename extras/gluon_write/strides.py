@@ -17,6 +17,8 @@ _SAME = frozenset(
 )
 _DIVISIONS = ("sdiv", "udiv")
 _KEEPS = ("int_cast", "convert_layout", "bitcast")
+_OF_MASKS = ("and", "or", "xor", "select", "int_cast")
+_COMPARES = ("icmp", "fcmp")
 _RISING = "icmpSLT", "icmpULT", "icmpSGE", "icmpUGE"  # the index comes first
 _FALLING = "icmpSGT", "icmpUGT", "icmpSLE", "icmpULE"
 
@@ -88,7 +90,7 @@ class Strides:
         if origin is not None:
             return self._constancy(*origin, dim)
         op = mask.resolve().get_defining_op()
-        if op is not None and op.name == "and":
+        if op is not None and op.name in _OF_MASKS:
             return min(self._constancy(context, part, dim) for part in op.operands())
         if op is not None and op.name in ("broadcast", "convert_layout"):
             return self._constancy(context, next(iter(op.operands())), dim)
@@ -97,8 +99,13 @@ class Strides:
         if op is not None and op.name == "trans":
             return self._constancy(context, next(iter(op.operands())), op.args[1][dim])
         if op is not None and op.name in (*_RISING, *_FALLING):
-            return self._bounded(context, op, dim)
-        return 1
+            bounded = self._bounded(context, op, dim)
+        else:
+            bounded = 1
+        if op is not None and op.name.startswith(_COMPARES):
+            alike = min(self._constancy(context, part, dim) for part in op.operands())
+            return max(bounded, alike)
+        return bounded
 
     def _bounded(self, context: Any, op: Any, dim: int) -> int:
         """Return how many neighbours along `dim` lie on one side of a bound."""
