@@ -83,7 +83,8 @@ def strided(fn: Any, drawn: Sketch, steps: bool = False) -> Any:
 
     Args:
         fn: the kernel, with these loops in its own text. drawn: its trace.
-        steps: loops surely have a step: no extent at which one ends is 0.
+        steps: loops must have a step. One that does nothing but add products gets a step of empty tiles where there is none; of others no extent at
+            which one ends is 0.
     """
     try:
         reader = _Reader(fn, drawn, steps)
@@ -97,6 +98,7 @@ class _Reader(IndexForms):
     def __init__(self, fn: Any, drawn: Sketch, steps: bool):
         super().__init__(fn, drawn)
         self.steps, self.ends = steps, set[str]()  # extents at which loops end
+        self.stepping: dict[ast.expr, str] = {}  # ends of loops that get a step
         self.space = next((n for n, value in self.scope.items() if value is language), "gl")
         self.axes: dict[int, Axes] = {}
 
@@ -136,6 +138,7 @@ class _Reader(IndexForms):
                     word = extent if extent.isidentifier() else tile.base
                     behind[extent] = free_name(f"behind_{word}", taken)
             edits.append((node, self._access(node, tile, names[tile.descriptor], behind)))
+        edits += self.stepping.items()
         text = edited(self.source, edits)
         lines = text.splitlines()
         body = self.tree.body
@@ -406,10 +409,41 @@ class _Reader(IndexForms):
                 continue
             begin, end, _ = bounds_of([self.text_of(arg) for arg in loop.iter.args])
             counted = rf"{self.space}\.cdiv\({re.escape(extent)}, \w+\)"
-            if begin == "0" and (end == extent or re.fullmatch(counted, end)):
-                self.ends.add(extent)
-                return True
+            if begin != "0" or not (end == extent or re.fullmatch(counted, end)):
+                continue
+            if self.steps and self._adds_alone(loop):
+                last = loop.iter.args[min(1, len(loop.iter.args) - 1)]
+                self.stepping[last] = end.replace(extent, f"max({extent}, 1)", 1)
+                return False
+            self.ends.add(extent)
+            return True
         return False
+
+    def _adds_alone(self, loop: ast.For) -> bool:
+        """Return True if a step with empty tiles changes nothing: the loop adds products, and all else that it assigns is read in it alone."""
+        operands, sums, assigned = self._operands(), set[str](), stores(loop.target)
+        for statement in loop.body:
+            if not isinstance(statement, (ast.Assign, ast.AugAssign)):
+                return False
+            value = statement.value
+            inner = [n for n in ast.walk(value) if isinstance(n, ast.Call) and n is not value]
+            if any(self.called(call) is not language.arange for call in inner):
+                return False
+            if isinstance(value, ast.Call) and self.called(value) is portable.mma:
+                total = argument(value, 2, "acc")
+                if not isinstance(total, ast.Name) or stores(statement) != {total.id}:
+                    return False
+                sums.add(total.id)
+            elif isinstance(value, ast.Call) and value not in operands:
+                return False
+            else:
+                assigned |= stores(statement)
+        nodes = list(ast.walk(self.tree))
+        if any(isinstance(n, (ast.For, ast.While)) and loop in ast.walk(n) and n is not loop for n in nodes):  # fmt: skip
+            return False  # what is assigned may be read in the next round
+        end = loop.end_lineno or 0
+        behind = {n.id for n in nodes if isinstance(n, ast.Name) and n.lineno > end}
+        return bool(sums) and not assigned & behind
 
     def _directions(self, rest: Polynomial) -> tuple[dict[int, Range], dict[int, Polynomial]]:
         """Return the range of each dimension, and the distance of its neighbours in memory."""

@@ -167,7 +167,9 @@ class _TensorMemory(Partitions):
             for end in maker.value.args[1].elts
         }  # fmt: skip
         first, *_ = bounds_of([reader.text_of(arg) for arg in arguments])
-        return first == "0" and isinstance(last, ast.Name) and last.id in ends
+        text = reader.text_of(last)
+        some = isinstance(last, ast.Name) or text.startswith("max(")
+        return first == "0" and some and text in ends
 
     def _size(self, reader: LoopsOfTiles, loop: Loop) -> tuple[int, int]:
         """Return the rows and the columns of the sum."""

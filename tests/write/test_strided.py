@@ -80,11 +80,8 @@ def test_rows_modulo_their_number_end_with_the_tensor(target, tmp_path, chosen_s
     c, a, b = launched(tmp_path, target)
     assert np.allclose(c[:M], a @ b, atol=1e-2) and (c[M:] == 7).all()
     text = " ".join(chosen_sources[0].split()).replace("( ", "(")
-    depth = (
-        "max(K, 1)" if target == "sim:hopper" else "K"
-    )  # where sums begin in a step, there is one
-    assert f"descriptor(a, [max(M, 1), {depth}], [stride, 1], [128, 64]" in text
-    assert f"descriptor(b, [{depth}, max(N, 1)], [N, 1], [64, 128]" in text
+    assert "descriptor(a, [max(M, 1), max(K, 1)], [stride, 1], [128, 64]" in text
+    assert "descriptor(b, [max(K, 1), max(N, 1)], [N, 1], [64, 128]" in text
     assert "gl.load(" not in text and "% M" not in text
 
 
@@ -106,6 +103,26 @@ def test_a_tensor_without_elements_is_neither_read_nor_written(
     for maker in ("(a, [max(M, 1), max(K, 1)]", "(c, [max(M, 1), max(N, 1)]"):
         assert f"descriptor{maker}" in chosen_sources[0]
     assert "k * 64 + behind" not in chosen_sources[0]  # the loop ends there
+
+
+@pytest.mark.parametrize("depth", [0, K])
+def test_a_loop_without_steps_has_one_of_empty_tiles_where_sums_are_in_tensor_memory(
+    depth, tmp_path, chosen_sources
+):
+    c, a, b = launched(tmp_path, "sim:sm_100", depth=depth, dtype=np.float16, **MASKED)
+    assert np.allclose(c[:M], a[:, :depth] @ b[:depth], atol=3e-2) and (c[M:] == 7).all()
+    assert "sums.wait(turn)" in chosen_sources[0]
+    assert "gl.cdiv(max(K, 1), BK)" in chosen_sources[0]
+    assert "k * 64 + behind_K" in chosen_sources[0]
+
+
+def test_steps_that_a_kernel_counts_stay_as_many(tmp_path, chosen_sources, monkeypatch):
+    counting = PRODUCT.replace("    acc = gl.zeros", "    count = 0\n    acc = gl.zeros")
+    counting = counting.replace("a_pointers += BK\n", "a_pointers += BK\n        count += 1\n")
+    monkeypatch.setitem(globals(), "PRODUCT", counting.replace("acc.to(", "(acc + count).to("))
+    c, a, b = launched(tmp_path, "sim:sm_100", dtype=np.float16, **MASKED)
+    assert np.allclose(c[:M], a @ b + 2, atol=3e-2)
+    assert "cdiv(max(" not in chosen_sources[0]
 
 
 STORED = "(place * BM + gl.arange(0, BM) < {})[:, None] & (columns < {})[None, :]"
