@@ -42,6 +42,7 @@ from gluon_write.prices import LEAST_COPY_BITS
 from gluon_write.quotients import divided_once
 from gluon_write.recompute import recomputed
 from gluon_write.refusals import of_conflict, of_plain_function, of_solution
+from gluon_write.short_form import with_short_form
 from gluon_write.sketch import Place, Sketch, partition_of, place_of, sketch
 from gluon_write.solve import Solution, plan_of, solve
 from gluon_write.specialize import specialized
@@ -157,11 +158,14 @@ def chosen_for(
         if whole is not fn:
             with contextlib.suppress(GluonError):  # a branch that the kernel's values cannot leave
                 fn, drawn = whole, traced(whole)
+    before = drawn
     try:
         fn, drawn = _with_loops(fn, drawn, traced, stages, target, int(options.num_warps), fewer)
     except FewerWarps as other:
         options = replace(options, num_warps=other.warps)
         return chosen_for(kernel, signature, constexprs, attrs, target, options, False)
+    again = partial(chosen_for, kernel, signature, constexprs, attrs, target, options, False)
+    fn, drawn = with_short_form(fn, drawn, before, traced, target, int(options.num_warps), again)
     room = target.architecture.limits.shared_memory
     for ahead in _ahead(fn, drawn, stages, target, int(options.num_warps), room):
         if ahead is not fn:

@@ -1,0 +1,133 @@
+"""Give a kernel in partitions a pipelined form for launches that are over soon after partitions begin.
+
+    if (gl.num_programs(0) * gl.num_programs(1) <= units) & (N <= 1024):
+        attention_short(q, k, v, out, N, D, BM, BN)  # and return
+
+Here `units` is the number of multiprocessors. Partitions take some microseconds until their first product: for barriers, their
+descriptors, and the registers that warps exchange. The first warps of a kernel in partitions may hold as many registers before
+as those of a pipelined one.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+from typing import Any, Callable, Iterator, Optional
+
+from gluon_core.errors import GluonError
+from gluon_core.plugin.targets import Target
+from gluon_write.form import Form, bounds_of, changed_copy, factor, free_name, function_of
+from gluon_write.preferred import chosen_form, preferred_form
+from gluon_write.sketch import Sketch
+from gluon_write.unknowns import Graph
+
+__all__ = ["with_short_form"]
+
+_ROWS = 1024  # that the loop walks over; with more, partitions took less time on an H200 alone
+_GROUP = 4  # warps
+_WORDS = 64  # of a thread for one tensor: with more, the first warps would spill
+_WORD = 32  # bits; more are addresses
+_LEAVES = re.compile(r"if (.+) >= (.+):$")  # how programs without blocks end
+
+
+def with_short_form(
+    fn: Any,
+    drawn: Sketch,
+    before: Sketch,
+    traced: Callable[..., Sketch],
+    target: Target,
+    warps: int,
+    other: Callable[[], tuple[Graph, Any]],
+) -> tuple[Any, Sketch]:
+    """Return a kernel that takes another form where a launch has few programs with few steps, and its trace.
+
+    Returns the kernel itself where it has no partitions, its parameters do not bound the steps, or a caller prefers a form. Measured on
+    Hopper for kernels by pointers, of which partitions make descriptors.
+
+    Args:
+        before: the trace of the kernel without partitions. warps: of the kernel.
+        other: makes the graph of the kernel in the preferred form.
+    """
+    if chosen_form() or warps != _GROUP or "tma_ring(" not in fn.src:
+        return fn, drawn
+    if not target.has("nvidia.wgmma") or any("descriptor" in jit.src for jit in before.jits):
+        return fn, drawn
+    form = Form(fn)
+    leave = next((s for s in form.tree.body if isinstance(s, ast.If)), None)
+    ends = _LEAVES.match(form.text_of(leave).splitlines()[0]) if leave is not None else None
+    end = _end(form)
+    if leave is None or ends is None or end is None:
+        return fn, drawn
+    try:
+        with preferred_form("pipelined"):
+            graph = other()[0]
+        held = [one for one in graph.unknowns if one.first is None and one.bits <= _WORD]
+        if any(math.prod(one.shape) > _WORDS * 32 * warps for one in held):
+            return fn, drawn
+        condition = f"({_programs(form, leave)} <= {ends[2]}) & ({factor(end)} <= {_ROWS})"
+        written = _with(fn, drawn, form, leave, condition, graph.jits[0])
+        return written, traced(written)
+    except GluonError:  # it has no such form
+        return fn, drawn
+
+
+def _programs(form: Form, leave: ast.If) -> str:
+    """Return the number of programs, which has as many axes as the programs that leave are counted along."""
+    text = form.text_of(leave.test)
+    space = re.findall(r"(\w+)\.program_id", text)[0]
+    axes = sorted(set(re.findall(r"program_id\((?:axis=)?(\d)\)", text)))
+    return " * ".join(f"{space}.num_programs({axis})" for axis in axes)
+
+
+def _with(fn: Any, drawn: Sketch, form: Form, leave: ast.If, condition: str, short: Any) -> Any:
+    """Return the kernel with a call of `short` in front of the statement where programs leave."""
+    taken = {*re.findall(r"\w+", form.source), *form.scope}
+    name = free_name(f"{fn.__name__}_short", taken)
+    text = re.sub(rf"\bdef {short.__name__}\b", f"def {name}", short.src, count=1)
+    called = function_of(text[text.index("def ") :], name, short.get_capture_scope())
+    lines = [
+        "# Few programs with few steps: partitions would begin too late.",
+        f"if {condition}:",
+        f"    {name}({', '.join(one.arg for one in form.tree.args.args)})",
+        "    return",
+    ]
+    indent, place = b" " * leave.col_offset, leave.lineno - 1
+    form.encoded[place:place] = [indent + line.encode() for line in lines]
+    whole = b"\n".join(form.encoded).decode()
+    return changed_copy(fn, drawn.jits, {0: whole}, {}, {name: called})
+
+
+def _end(form: Form) -> Optional[str]:
+    """Return where the last loop of a partition that copies ends, an expression of the kernel's parameters alone."""
+    known = {one.arg for one in form.tree.args.args}
+    texts = (getattr(value, "src", "") for value in form.scope.values())
+    for tree in (ast.parse(text).body[0] for text in texts if ".fetch(" in text):
+        *_, loop = (None, *_loops(tree))
+        if loop is None:
+            continue
+        assert isinstance(loop.iter, ast.Call)
+        end = bounds_of([ast.unparse(arg) for arg in loop.iter.args])[1]
+        end = dict(_assigned(tree)).get(end, end)
+        names = {n.id for n in ast.walk(ast.parse(end)) if isinstance(n, ast.Name)}
+        return end if names and names <= known else None
+    return None
+
+
+def _loops(tree: ast.AST) -> Iterator[ast.For]:
+    """Yield the loops that copy and have no loop in them."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.For) and ".fetch(" in ast.unparse(node):
+            if not any(isinstance(inner, ast.For) for s in node.body for inner in ast.walk(s)):
+                yield node
+
+
+def _assigned(tree: ast.AST) -> Iterator[tuple[str, str]]:
+    """Yield names with the expressions that they get."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and len(node.targets) == 1:
+            target, value = node.targets[0], node.value
+            pairs = [(target, value)]
+            if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+                pairs = list(zip(target.elts, value.elts))
+            yield from ((ast.unparse(one), ast.unparse(other)) for one, other in pairs)
