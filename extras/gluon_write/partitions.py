@@ -21,7 +21,7 @@ from gluon_write.own_tiles import DEPTH, OwnStore, names_of
 from gluon_write.programs import heavy_axis
 from gluon_write.ring_plan import COMPOUND, GROUP, Function, NoForm, RingPlan, by_ring, is_text
 from gluon_write.rounds import Rounds
-from gluon_write.single_step import has_one_step
+from gluon_write.single_step import follows_whole_steps, has_one_step
 from gluon_write.sketch import Sketch
 from gluon_write.tile_loops import LoopsOfTiles, wrapped
 from gluon_write.walk import Walk
@@ -379,6 +379,8 @@ class Partitions(RingPlan):
             raise NoForm
         rounds, forms = self._forms(one, loop, results, self.parts)
         rounds.slot = self.slot
+        last = list(one.loops.values())[-1] is loop
+        rounds.rare = not last and follows_whole_steps(reader, loop.node)
         if self.sharing is not None:
             rounds.held = {
                 own.tile.name: f"{own.ring}.wait({own.slot}.next().before())"

@@ -63,6 +63,7 @@ class Rounds:
         self.threads = False  # another loop goes on with the slots
         self.held: dict[str, str] = {}  # tile that all steps read from shared memory -> where it is
         self.single = has_one_step(reader, loop.node)
+        self.rare = False  # no step, as a rule: its registers count, and not its time
         loads = [tile.statement for tile in loop.tiles.values()]
         self.all = [s for s in loop.node.body if s not in loads]
         taken = {*re.findall(r"\w+", reader.source), *reader.scope}
@@ -177,14 +178,14 @@ class Rounds:
     ) -> list[str]:
         statements = self.statements(results)
         self.results, self.first = list(results), bounds[0]
-        if self.threads and self.single:
+        if self.threads and (self.single or self.rare):
             return self._once(statements, bounds)
         if schedule.late:
             return self._skewed(statements, schedule, bounds)
         return self._plain(statements, bounds)
 
     def _once(self, statements: list[ast.stmt], bounds: tuple[str, str, str]) -> list[str]:
-        """Return the only step that there may be, without a loop."""
+        """Return the only step that there may be, without a loop, or rare steps, each of which ends its products."""
         target = self.loop.node.target
         assert isinstance(target, ast.Name)
         used = {name for s in statements for name in reads(s)}
@@ -197,10 +198,11 @@ class Rounds:
         if again:
             note = "# By a slot of its own: ptxas computes a tile's descriptor in the loop above alone."
             again.insert(0, note)
-        body = [f"{target.id} = {bounds[0]}", *again, *lines, *self._over(left, len(left))]
-        body.append(f"{self.slot} = {self.slot}.next()")
+        body = [*again, *lines, *self._over(left, len(left)), f"{self.slot} = {self.slot}.next()"]
+        if not self.single:
+            return [f"for {target.id} in range({', '.join(bounds)}):", *_indented(body)]
         head = ["# One step at most is left.", f"if {bounds[0]} < {bounds[1]}:"]
-        return [*head, *_indented(body)]
+        return [*head, *_indented([f"{target.id} = {bounds[0]}", *body])]
 
     def _plain(self, statements: list[ast.stmt], bounds: tuple[str, str, str]) -> list[str]:
         """Return the loop with its statements in the order of the program."""

@@ -22,30 +22,41 @@ from gluon_write.form import Form, bounds_of
 from gluon_write.loops import mentions, stores
 from gluon_write.step_masks import Terms, terms_of
 
-__all__ = ["has_one_step"]
+__all__ = ["follows_whole_steps", "has_one_step"]
 
 _MOST_DEEP = 4  # definitions of names within definitions
 
 
 def has_one_step(form: Form, loop: ast.For) -> bool:
     """Return True if a loop surely has no second step."""
-    before = _before(form.tree, loop)
-    if before is None or not isinstance(loop.iter, ast.Call):
+    ends = _ends_before(form, loop)
+    if not ends or not isinstance(loop.iter, ast.Call):
         return False
-    first, last, step = bounds_of([form.text_of(arg) for arg in loop.iter.args])
-    begin, whole = before
-    if any(stores(statement) & mentions(loop.iter) for statement in whole.body):
-        return False
-    if not isinstance(begin, ast.Assign) or ast.unparse(begin.targets[0]) != first:
-        return False
-    if not isinstance(whole.iter, ast.Call) or len(whole.iter.args) != 3:
-        return False
-    start, end, own = bounds_of([form.text_of(arg) for arg in whole.iter.args])
-    ends = _ends(form, begin.value, start, step)
-    if end != first or own != step or not ends:
-        return False
+    _, last, step = bounds_of([form.text_of(arg) for arg in loop.iter.args])
     limit = _terms(form, ast.parse(last, mode="eval").body)
     return all(_leaves_one(_terms(form, one), limit, step) for one in ends)
+
+
+def follows_whole_steps(form: Form, loop: ast.For) -> bool:
+    """Return True for the masked steps behind the whole ones of a loop."""
+    return bool(_ends_before(form, loop))
+
+
+def _ends_before(form: Form, loop: ast.For) -> list[ast.expr]:
+    """Return the numbers of which the least is where whole steps end, in a loop before; none if there is no such loop."""
+    before = _before(form.tree, loop)
+    if before is None or not isinstance(loop.iter, ast.Call):
+        return []
+    first, _, step = bounds_of([form.text_of(arg) for arg in loop.iter.args])
+    begin, whole = before
+    if any(stores(statement) & mentions(loop.iter) for statement in whole.body):
+        return []
+    if not isinstance(begin, ast.Assign) or ast.unparse(begin.targets[0]) != first:
+        return []
+    if not isinstance(whole.iter, ast.Call) or len(whole.iter.args) != 3:
+        return []
+    start, end, own = bounds_of([form.text_of(arg) for arg in whole.iter.args])
+    return _ends(form, begin.value, start, step) if end == first and own == step else []
 
 
 def _before(tree: ast.AST, loop: ast.For) -> Optional[tuple[ast.stmt, ast.For]]:

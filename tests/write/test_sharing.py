@@ -15,7 +15,7 @@ from gluon_core.registry.load import registry
 from gluon_sim.settings import using
 from gluon_write.command import written
 from gluon_write.form import Form
-from gluon_write.single_step import has_one_step
+from gluon_write.single_step import follows_whole_steps, has_one_step
 
 pytestmark = [pytest.mark.once, pytest.mark.sampled(6)]
 
@@ -188,6 +188,7 @@ def test_an_end_that_a_loop_moves_leaves_several_steps(name, single, tmp_path):
     form = Form(runpy.run_path(str(path))["two_loops"])
     whole, masked = (node for node in ast.walk(form.tree) if isinstance(node, ast.For))
     assert has_one_step(form, masked) == single and not has_one_step(form, whole)
+    assert follows_whole_steps(form, masked) == single and not follows_whole_steps(form, whole)
 
 
 @gluon.jit(layouts="auto")

@@ -1,12 +1,16 @@
 """Online softmaxes with few columns in a step take several steps at once, where that computes the same."""
 
 import runpy
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import gluon_write.tiles_of_pointers
 from gluon_sim.settings import using
+from gluon_write.port import port
+
+torch = pytest.importorskip("torch")
 
 pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
 
@@ -88,6 +92,31 @@ def test_several_steps_at_once(tmp_path, chosen_sources, BN, length, causal):
     assert right(tmp_path, -0.1 if causal else 0.1, length, BN, causal)
     assert f"# {128 // BN} steps of BN columns at once." in chosen_sources[0]
     assert "tma_ring(" in chosen_sources[0]
+
+
+PRODUCTS = Path(__file__).parent / "triton_kernels" / "products.py"
+
+
+@pytest.mark.campaign("two attentions on the simulator")
+def test_steps_before_the_diagonal(tmp_path, chosen_sources):
+    """Those that the end masks are rare, and each ends its products: a block has them if all its rows are behind the end."""
+    path = tmp_path / "products.py"
+    path.write_text(port(PRODUCTS.read_text(), str(PRODUCTS)).text)
+    kernel = runpy.run_path(str(path))["attention_kernel"]
+    for length in (300, 40):
+        q, k, v = torch.randn(3, 1, length, 64, generator=torch.Generator().manual_seed(1)).half()
+        out = torch.full_like(q, 7)
+        blocks = -(-length // 128) + 1  # the last one has no rows
+        with using(schedule="latest"):
+            kernel[(blocks, 1)](
+                q, k, v, out, -0.1, length, 64, 128, 64, True, num_warps=4, target="sim:hopper"
+            )
+        score = q.float() @ k.float().mT * -0.1
+        score = score.masked_fill(torch.ones_like(score).triu(1) > 0, -torch.inf)
+        assert torch.allclose(out.float(), torch.softmax(score, -1) @ v.float(), atol=3e-3)
+    consumer = chosen_sources[0].partition("def attention_kernel_rows(")[2]
+    rare = consumer.partition("in range(masked_from, hi_2, 128):\n")[2].partition("l_i = ")[0]
+    assert rare.count("warpgroup_mma_wait(0, ") == rare.count("is_async=True") == 2
 
 
 class Read(Exception):
