@@ -1,8 +1,7 @@
 """Copies of `hopper_groups.py` to shared memory, which one warp starts by TMA: weights, and rows of `x` for each accumulator of a tile.
 
 An accumulator may have columns in vain. Where many of their rows would be outside of `x`, for which TMA takes longer than for others, boxes have the rows
-that are needed alone. The first steps of a program are fetched before its warps part, where it may have several tiles: of one tile, whose place is that of the program
-in the grid, the warp that copies fetches them as early.
+that are needed alone. All partitions wait for the kernel before themselves, behind all that needs no memory.
 """
 
 import gluon_core as gluon
@@ -15,7 +14,6 @@ from gluon_kernels.gemm.hopper_stream_k import share_of as steps_before
 from gluon_kernels.quant.hopper_sums import ROWS
 
 BOX = gl.constexpr(64)  # columns of a tile of `x`
-AHEAD = gl.constexpr(2)  # steps that are fetched before the warps part
 
 
 @gluon.constexpr_function
@@ -151,60 +149,32 @@ def only_place(BLOCK_M: gl.constexpr, DOWN: gl.constexpr):
 
 
 @gluon.jit
-def first_segment(tiles, shares, K, DEPTH: gl.constexpr, SPLITS: gl.constexpr):
-    """Return the first tile of a program, and its steps from `low` to below `high`; none where there is no such tile."""
-    steps = gl.cdiv(K, DEPTH)
-    if SPLITS > 0:
-        first, count = share_of(steps, SPLITS)
-        return gl.program_id(1), first, first + count
-    else:
-        begin = steps_before(gl.program_id(0), shares, steps)
-        left = steps_before(gl.program_id(0) + 1, shares, steps)
-        whole = shares[0] + gl.program_id(0)
-        tile, low, high = segment_of(left, whole, begin, steps)
-        return tile, low, gl.where((left > begin) | (whole < tiles.count()), high, low)
-
-
-@gluon.jit
-def copy_first(rings, tiles, shares, K, KIND: gl.constexpr):
-    """Fetch the first steps of a program of several tiles before the warps part: they are under way meanwhile."""
-    tile, low, high = first_segment(tiles, shares, K, KIND[4], KIND[7])
-    place = place_at(tiles, tile, KIND[2], KIND[12])
-    position = rings[0].producer()
-    for i in gl.static_range(KIND[16]):
-        fetch(rings, position, place, low + i, low + i < high, KIND)
-        position = position.next()
-
-
-@gluon.jit
 def copy_tiles(rings, tiles, shares, K, KIND: gl.constexpr):
-    """Fetch the steps of a program, but for those of `copy_first`: of its part of the tiles, or its share of all steps."""
+    """Fetch the steps of a program: of its part of the tiles, or its share of all steps."""
     DOWN: gl.constexpr = KIND[2]
     DEPTH: gl.constexpr = KIND[4]
     SPLITS: gl.constexpr = KIND[7]
     ONE: gl.constexpr = KIND[12]
     steps = gl.cdiv(K, DEPTH)
+    position = rings[0].producer()
     if KIND[13]:
         first, count = share_of(steps, SPLITS)
         place = only_place(KIND[15], DOWN)
         wait_for_predecessor()
-        copy_steps(rings, rings[0].producer(), place, first, first + count, KIND)
+        copy_steps(rings, position, place, first, first + count, KIND)
+    elif SPLITS > 0:
+        wait_for_predecessor()
+        for tile in range(gl.program_id(1), tiles.count(), gl.num_programs(1)):
+            place = place_at(tiles, tile, DOWN, ONE)
+            position = copy_steps(rings, position, place, 0, steps, KIND)
     else:
-        _, low, high = first_segment(tiles, shares, K, DEPTH, SPLITS)
-        ahead = gl.minimum(high - low, KIND[16])  # steps that have been fetched, of the first tile
-        position = rings[0].producer().next(ahead)
-        if SPLITS > 0:
-            for tile in range(gl.program_id(1), tiles.count(), gl.num_programs(1)):
-                place = place_at(tiles, tile, DOWN, ONE)
-                position = copy_steps(rings, position, place, ahead, steps, KIND)
-                ahead = 0
-        else:
-            begin = steps_before(gl.program_id(0), shares, steps)
-            left = steps_before(gl.program_id(0) + 1, shares, steps)
-            whole = shares[0] + gl.program_id(0)
-            while (left > begin) | (whole < tiles.count()):
-                tile, low, high = segment_of(left, whole, begin, steps)
-                place = place_at(tiles, tile, DOWN, ONE)
-                position = copy_steps(rings, position, place, low + ahead, high, KIND)
-                ahead = 0
-                left, whole = after(left, whole, begin, tile, low, steps)
+        begin = steps_before(gl.program_id(0), shares, steps)
+        left = steps_before(gl.program_id(0) + 1, shares, steps)
+        whole = shares[0] + gl.program_id(0)
+        wait_for_predecessor()
+        while (left > begin) | (whole < tiles.count()):
+            tile, low, high = segment_of(left, whole, begin, steps)
+            position = copy_steps(
+                rings, position, place_at(tiles, tile, DOWN, ONE), low, high, KIND
+            )
+            left, whole = after(left, whole, begin, tile, low, steps)

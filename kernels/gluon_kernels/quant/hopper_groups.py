@@ -34,10 +34,8 @@ from gluon_kernels.quant.hopper import (
     scales_at,
 )
 from gluon_kernels.quant.hopper_copies import (
-    AHEAD,
     BOX,
     columns_of,
-    copy_first,
     copy_tiles,
     only_place,
     place_at,
@@ -171,8 +169,7 @@ def multiply_step(
     """Multiply the weights of a step, of which `weights` are the first part, and release the `former` step if this one `follows` it.
 
     Products of the last part of the former step, `older`, are under way before, and those of this step after. Two groups load the next part of 64 weights
-    before products are started, so that it is there for the conversion. The next step of groups that take steps in turn arrives later, more groups have too
-    few registers, and parts of 32 took longer.
+    before products are started, so that it is there for the conversion. More groups have too few registers, and parts of 32 took longer.
 
     Returns:
         The sums, the last part, and the first one of the next step unless this is the LAST.
@@ -183,7 +180,7 @@ def multiply_step(
     DEPTH: gl.constexpr = KIND[4]
     FORMAT: gl.constexpr = KIND[6]
     PARTS: gl.constexpr = DEPTH // (2 * weights.shape[1])
-    EARLY: gl.constexpr = DOWN == 2 and ALONG == 1 and PARTS == 2
+    EARLY: gl.constexpr = DOWN * ALONG == 2 and PARTS == 2
     wait_for_rows(rings, position)
     for part in gl.static_range(PARTS):
         if EARLY:
@@ -407,6 +404,7 @@ def multiply_share(
             rings, position, outs, exchange, scales, strides, tile, place, first, count, sizes, group, KIND
         )  # fmt: skip
     elif SPLITS > 0:
+        wait_for_predecessor()
         for tile in range(gl.program_id(1), tiles.count(), gl.num_programs(1)):
             place = place_at(tiles, tile, DOWN, KIND[12])
             position = multiply_tile(
@@ -417,6 +415,7 @@ def multiply_share(
         begin = steps_before(program, shares, steps)
         left = steps_before(program + 1, shares, steps)
         whole = shares[0] + program
+        wait_for_predecessor()
         while (left > begin) | (whole < tiles.count()):
             tile, low, high = segment_of(left, whole, begin, steps)
             row, column = place_at(tiles, tile, DOWN, KIND[12])
@@ -479,11 +478,8 @@ def linear_groups(
     sizes = (M, N, K)
     shares = (shared, sharers)
     KIND: gl.constexpr = (
-        dtype, BOXES, DOWN, ALONG, DEPTH, SIZE, FORMAT, SPLITS, VECTOR, ACTIVATION, WORDS, PART, ONE, ONCE, FITS, BLOCK_M, min(STAGES, AHEAD)
+        dtype, BOXES, DOWN, ALONG, DEPTH, SIZE, FORMAT, SPLITS, VECTOR, ACTIVATION, WORDS, PART, ONE, ONCE, FITS, BLOCK_M
     )  # fmt: skip
-    if not ONCE:
-        wait_for_predecessor()
-        copy_first(rings, tiles, shares, K, KIND)
     if DOWN * ALONG == 2:
         gl.warp_specialize(
             [

@@ -30,7 +30,7 @@ __all__ = ["converting", "restoring"]
 _SHARED = 50_000  # bytes of the slots of a program, of which four share a processor; two with more than 64 rows
 _WHOLE = 1 << 30  # weights that share a scale, where a row has one
 _INTEGERS = {torch.uint8: gl.uint8, torch.int16: gl.int16, torch.int32: gl.int32}
-_WORDY = 80  # rows of `x` of a tile of `linear_groups`, from which on it loads weights of 4 bits in words
+_WORDY = 32  # rows of `x` of a tile of `linear_groups`, from which on it loads weights of 4 bits in words
 _ROW = 16  # bytes that addresses and strides of TMA are multiples of
 
 

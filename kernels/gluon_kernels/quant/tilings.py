@@ -74,6 +74,7 @@ class Groups(NamedTuple):
         shared, each, added: of sums that programs share, for each kilobyte of them that a processor writes, and for each program whose sums another one
             adds to its own under equal shares.
         vain: of a row of `x` that a tile is fetched with in vain, as the share of one that is multiplied.
+        once, kept: less for a program with one tile, and of these for each step of a group where all steps have slots, which none releases.
     """
 
     launch: float
@@ -96,6 +97,8 @@ class Groups(NamedTuple):
     each: float
     added: float
     vain: float
+    once: float
+    kept: float
 
 
 # By the weights' rows of a tile; fitted to 261 times of 35 shapes on an H200, of which 16 later ones took 1.11 as long.
@@ -104,8 +107,9 @@ _FEW_TIMES = {
     128: Few(2.9, 0.213, 0.333, 0.060, 0.128, 0.132, 0.186, 0.26, 2.44),
 }
 # Fitted to 276 times of 75 shapes on an H200, from the best fit of 617 others on: the chosen tilings take 1.012 of the best ones measured. A launch takes
-# 0.2 less since its first copies are ahead of its groups.
-_GROUPS_TIMES = Groups(0.5, 86.4e3, 13e6, 0.071, 0.0145, 0.0688, 0.01, 0.0408, 0.564, 0.574, 0.0227, 0.143, 0.0436, 1.82, 0.218, 0.186, 0.988, 0.0469, 0.423, 0.392)  # fmt: skip
+# 0.2 less since its first copies are ahead of its groups. The last two, and what three groups take, are of 39 later times of 13 shapes, which take
+# 1.006 of the expected ones, with a spread of 0.05.
+_GROUPS_TIMES = Groups(0.5, 86.4e3, 13e6, 0.071, 0.0145, 0.0688, 0.01, 0.0408, 0.564, 0.65, 0.0227, 0.143, 0.0436, 1.82, 0.218, 0.186, 0.988, 0.0469, 0.423, 0.392, 0.12, 0.04)  # fmt: skip
 _TOKENS = 1.23  # of the time that was expected of `linear_tokens`
 
 # Weights' rows of a tile and the depths of its steps, by the rows of `x` of a tile.
@@ -299,7 +303,9 @@ def expected(
     busy = _up(programs, processors)
     if tiling.kernel == "few":
         return _few(tiling, share, busy, resident)
-    return _bounded(_of_groups(*sizes, share, busy, 0, tiles * steps), n * k / packed)
+    alone = tiling.splits * tiling.along > 1 or tiles <= processors
+    time = _of_groups(*sizes, share, busy, 0, tiles * steps, alone)
+    return _bounded(time, n * k / packed)
 
 
 def _bounded(time: float, size: float) -> float:
@@ -313,7 +319,7 @@ def _bounded(time: float, size: float) -> float:
 
 def _of_groups(
     tiling: Tiling, m: int, packed: int, exponents: bool, share: int, busy: int, adding: int,
-    every: int,
+    every: int, alone: bool = False,
 ) -> float:  # fmt: skip
     """Return the expected microseconds of programs of several groups of warps.
 
@@ -322,6 +328,7 @@ def _of_groups(
         busy: programs that a processor has one after the other.
         adding: programs whose sums one of them adds up.
         every: steps of all tiles.
+        alone: each program has one tile.
     """
     times, parts, down = _GROUPS_TIMES, tiling.depth // 64, tiling.columns // 64
     boxed, accumulators = _boxed(tiling.block)
@@ -341,7 +348,9 @@ def _of_groups(
     taken = parts * down * (most + both * least) + times.drained
     latency = times.step + parts * (product + conversion + times.part)
     steps = max(share * max(moved, taken), _up(share, tiling.along) * latency)
-    after = times.tile + times.group * (down * tiling.along - 2)
+    if alone and slots(tiling, packed, 2, share)[1]:
+        steps -= times.kept * _up(share, tiling.along)
+    after = times.tile + times.group * (down * tiling.along - 2) - times.once * alone
     after += times.gathered * (tiling.along - 1) * tiling.block / 64
     if tiling.splits != 1:
         kilobytes = tiling.columns * tiling.block / 256

@@ -11,6 +11,7 @@ import torch
 import gluon_kernels
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
 from gluon_core.registry.load import registry
+from gluon_core.testing import TRITON_VERSION
 from gluon_kernels.problem import error_of
 from gluon_kernels.quant import layer, tilings
 from gluon_kernels.quant.problem import LINEAR
@@ -181,6 +182,10 @@ def test_weights_are_those_of_a_restored_layer_bit_by_bit(format, group, block, 
 
 
 @pytest.mark.campaign
+@pytest.mark.skipif(
+    TRITON_VERSION >= (3, 9),
+    reason="copies weights to other registers before each product, of which ptxas loses track",
+)
 @pytest.mark.parametrize("k, fits", [(256, True), (4096, False)])
 @pytest.mark.parametrize("block, columns, format, group", [(96, 128, "int4", 128), (192, 128, "int8", 0), (112, 64, "mxfp4", 32)])  # fmt: skip
 def test_products_are_under_way_from_step_to_step(block, columns, format, group, k, fits, monkeypatch):  # fmt: skip
@@ -239,6 +244,17 @@ def test_a_step_is_released_when_the_next_one_has_started(steps, monkeypatch):
     assert LINEAR.check(shape, "cpu") is None
 
 
+@pytest.mark.campaign
+@pytest.mark.parametrize("splits", [0, 1])
+def test_programs_of_several_tiles_end_as_compiled(splits, monkeypatch):
+    """Triton before 3.8 keeps a number that a loop sets to another one for its next round, which simulators do not show."""
+    monkeypatch.setenv("GLUON_TARGET", "emu:sm_90")
+    forced(monkeypatch, "groups", 32, 128, splits, 128, 1)
+    monkeypatch.setattr(layer, "multiprocessors", lambda x: 3 - 2 * splits)
+    shape = {"M": 60, "N": 136, "K": 512, "format": "e4m3", "group": 0}
+    assert LINEAR.check(shape, "cpu") is None
+
+
 def test_results_of_float32_pass_shared_memory_in_parts(monkeypatch):
     forced(monkeypatch, "groups", 256, 128, 1, 128, 1)
     arguments = LINEAR.arguments({"M": 250, "N": 72, "K": 256, "format": "int8", "group": 0}, "cpu")
@@ -282,13 +298,13 @@ def test_shares_of_tiles_cover_all_steps():
 
 
 def test_tilings_are_chosen_by_their_sizes():
-    """Few rows are converted within the product, many are multiplied with restored weights."""
-    for rows, kernels in (
-        (1, ("rows", "tokens", "groups")),
-        (16, ("few", "groups")),
-        (16384, ("restored",)),
+    """Few rows are converted within the product, many with a short K are multiplied with restored weights."""
+    for rows, k, kernels in (
+        (1, 8192, ("rows", "tokens", "groups")),
+        (16, 8192, ("few", "groups")),
+        (16384, 512, ("restored",)),
     ):
-        assert tilings.best(rows, 8192, 8192, 2, 128, False, 132).kernel in kernels
+        assert tilings.best(rows, 8192, k, 2, 128, False, 132).kernel in kernels
     assert tilings.best(1, 8192, 8192, 2, 128, False, 132, hopper=False).kernel == "rows"
     for rows in (6, 16):  # 16 tiles for 132 processors
         few = tilings.best(rows, 1024, 8192, 1, 0, False, 132)
