@@ -20,12 +20,12 @@ from gluon_kernels.linear_attention.launches import (
     Workspace,
     operands_of,
     padded_state,
-    stages_of,
 )
 from gluon_kernels.linear_attention.shared_heads import (
     chunks_plan,
     heads_of_group,
     shared_plan,
+    stages_and_writers,
 )
 from gluon_kernels.plans import Launch, allocator, multiprocessors
 
@@ -61,17 +61,19 @@ def _chunks_launch(
     of_states = (TILE, sizes.width)
     blocks = [of_keys, of_keys, of_values, of_values, of_states, of_states]
     blocks += [(), (), (), (), (), (), of_values, (), ()]
-    described = [descriptor_of(x, *b) if b else x for x, b in zip(tensors, blocks)]
     groups = sizes.chunks * (sizes.heads // each) * sizes.batch
     keys = 2 if each == 1 else 1
     own = [(CHUNK, CHUNK)] * 2 + [of_values] + [(CHUNK * 2,)] * 17 + [of_keys] * 2 * keys
-    stages = stages_of(blocks[2:6], own)
+    stages, written = stages_and_writers(results[0], blocks[2:6], own, of_keys)
+    if written:
+        blocks[10:12] = [of_keys, of_keys]
+    described = [descriptor_of(x, *b) if b else x for x, b in zip(tensors, blocks)]
     launch = Launch(
         decaying_gradients,
         (min(groups, multiprocessors(v)),),
         (
             *described, sizes.length, sizes.heads, sizes.chunks, groups, each, sizes.shared, scale, sizes.columns // TILE,
-            gates.softplus, sizes.length % CHUNK == 0, keys, stages,
+            gates.softplus, sizes.length % CHUNK == 0, written, keys, stages,
         ),
         tensors,
         num_warps=4,

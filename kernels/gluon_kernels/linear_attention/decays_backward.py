@@ -28,7 +28,7 @@ from gluon_kernels.linear_attention.groups import (
     item_of,
     layouts_of,
     slots_of_sums,
-    store_tile,
+    store_keys,
 )
 from gluon_kernels.linear_attention.hopper_decay import barriers_of, slot_of, wait_for
 from gluon_kernels.linear_attention.portable import add, tokens_layout
@@ -172,10 +172,9 @@ def take_queries(rings, slots, own, sums, to_q, sizes, scale, SETTINGS: gl.const
         keys_ring.release(key_position)
         key_position = key_position.next()
         batch, head, chunk = item_of(group * each, sizes)
-        row_size = heads // each * K
-        token = batch.to(gl.int64) * length + chunk * C
-        target = to_q + token * row_size + head // each * K
-        store_tile(target, result, length - chunk * C, row_size, SETTINGS[4])
+        store_keys(to_q, result, batch, head // each, chunk, sizes, SETTINGS[4], SETTINGS[5])
+    if SETTINGS[5]:
+        to_q.close()
 
 
 @gluon.jit
@@ -284,10 +283,8 @@ def take_keys(
         mbarrier.arrive(used.index(slot))
         keys_ring.release(key_position)
         key_position = key_position.next()
-        row_size = heads // each * K
-        token = batch.to(gl.int64) * length + chunk * C
-        target = to_k + token * row_size + first_head // each * K
-        store_tile(target, result, length - chunk * C, row_size, SETTINGS[4])
+        part = first_head // each
+        store_keys(to_k, result, batch, part, chunk, sizes, SETTINGS[4], SETTINGS[5])
     writer.close()
 
 
@@ -359,7 +356,7 @@ def finish_gates(slots, sums, sources, targets, sizes, scale, SETTINGS: gl.const
 def decaying_gradients(
     q_desc, k_desc, v_desc, grad_desc, states_desc, changes_desc, gates, slopes, bias, skip, to_q, to_k, to_v_desc, to_g, sums, length,
     heads, chunks, groups, each, shared, scale, TILES: gl.constexpr, SOFTPLUS: gl.constexpr, EVEN: gl.constexpr,
-    KEYS: gl.constexpr, STAGES: gl.constexpr,
+    WRITTEN: gl.constexpr, KEYS: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """Store the gradients of `groups`, of a chunk and `each` heads, over which so many programs as there are walk: chunks first, then parts of heads, then batches.
 
@@ -369,7 +366,7 @@ def decaying_gradients(
         states_desc, changes_desc: S and G, [batch, heads, chunks, V] rows of K, in blocks [64, K].
         gates, slopes, bias: as `recur_decaying` takes them; `to_g` are gradients of gates or of steps.
         skip: [heads], what of `v` is added to the result, or None.
-        to_q, to_k: [batch, length, heads / each, K].
+        to_q, to_k: [batch, length, heads / each, K]; WRITTEN, descriptors of it, blocks [1, C, 1, K].
         sums: with steps, float32 [3, batch, chunks, heads]: the gradients of slopes, of the bias and of `skip` by this chunk.
         shared: heads that have the same queries and keys, a multiple of `each`.
         EVEN: all chunks are full.
@@ -377,7 +374,7 @@ def decaying_gradients(
     """
     C: gl.constexpr = k_desc.block_type.shape[1]
     STEPS: gl.constexpr = slopes is not None
-    SETTINGS: gl.constexpr = (C, TILES, SOFTPLUS, STEPS, EVEN)
+    SETTINGS: gl.constexpr = (C, TILES, SOFTPLUS, STEPS, EVEN, WRITTEN)
     rings = (
         tma_ring([k_desc, q_desc], KEYS, consumers=2),
         tma_ring([grad_desc, v_desc, states_desc, changes_desc], STAGES, consumers=2),
@@ -394,6 +391,9 @@ def decaying_gradients(
     sources = (gates, slopes, bias)
     targets = (to_g, sums, skip)
     writer = tma_writer(to_v_desc)
+    if WRITTEN:
+        to_q = tma_writer(to_q)
+        to_k = tma_writer(to_k)
     gl.warp_specialize(
         [
             (take_queries, (rings, slots, own, of_rows, to_q, sizes, scale, SETTINGS)),

@@ -188,16 +188,18 @@ def _tokens_launch(sizes: Sizes, each: int, tensors: Any, scale: float) -> Plan:
 
     tensors = flat(*tensors)
     of_keys, of_values = (1, CHUNK, 1, sizes.width), (1, CHUNK, 1, TILE)
-    blocks = [of_keys] * 2 + [of_values] * 4 + [(TILE, sizes.width)] * 2 + [(4 * CHUNK,)]
-    described = [descriptor_of(x, *b) for x, b in zip(tensors, blocks)]
+    blocks: list[tuple[int, ...]] = [of_keys] * 2 + [of_values] * 4 + [(TILE, sizes.width)] * 2
+    blocks += [(4 * CHUNK,), (), (), of_values, (), ()]
     groups = sizes.chunks * (sizes.heads // each) * sizes.batch
     keys, pairs = 2, 2 if sizes.width <= 64 else 1
-    own = [of_keys] * 2 * keys + [(CHUNK, CHUNK)] * 2 * pairs + [(4 * CHUNK,)] * 4 + [(2 * CHUNK,)] * 11  # fmt: skip
+    own: list[tuple[int, ...]] = [of_keys] * 2 * keys + [of_values]
+    own += [(CHUNK, CHUNK)] * 2 * pairs + [(4 * CHUNK,)] * 4 + [(2 * CHUNK,)] * 11
+    described = [descriptor_of(x, *b) if b else x for x, b in zip(tensors, blocks)]
     launch = Launch(
         token_gradients,
         (min(groups, multiprocessors(tensors[0])),),
         (
-            *described, *tensors[len(blocks):], sizes.length, sizes.heads, sizes.chunks, groups, each, sizes.shared, scale,
+            *described, sizes.length, sizes.heads, sizes.chunks, groups, each, sizes.shared, scale,
             sizes.columns // TILE, sizes.length % CHUNK == 0, keys, stages_of(blocks[2:8], own), pairs,
         ),
         tensors,

@@ -8,7 +8,7 @@ import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_kernels.linear_attention.hopper_decay import barriers_of
 
-__all__ = ["groups_of", "item_of", "layouts_of", "slots_of_sums", "store_tile"]
+__all__ = ["groups_of", "item_of", "layouts_of", "slots_of_sums", "store_keys", "store_tile"]
 
 
 @gluon.constexpr_function
@@ -60,3 +60,20 @@ def store_tile(pointer, tile, left, stride, EVEN: gl.constexpr):
         gl.store(pointer + (row * stride + column), tile)
     else:
         gl.store(pointer + (row * stride + column), tile, mask=row < left)
+
+
+@gluon.jit
+def store_keys(
+    target, tile, batch, part, chunk, sizes, EVEN: gl.constexpr, WRITTEN: gl.constexpr
+):  # fmt: skip
+    """Store the gradients of a group's queries or keys, to [batch, length, parts, K] or by a writer of it."""
+    heads, _, _, length, each, _ = sizes
+    C: gl.constexpr = tile.shape[0]
+    K: gl.constexpr = tile.shape[1]
+    if WRITTEN:
+        target.store([batch, chunk * C, part, 0], tile)
+    else:
+        row_size = heads // each * K
+        token = batch.to(gl.int64) * length + chunk * C
+        target += token * row_size + part * K
+        store_tile(target, tile, length - chunk * C, row_size, EVEN)

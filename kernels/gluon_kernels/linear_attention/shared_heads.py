@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable
+from typing import Any, Callable, Sequence
 
 import torch
 from torch import Tensor
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_kernels.linear_attention.launches import CHUNK, Sizes
+from gluon_kernels.linear_attention.launches import CHUNK, Sizes, stages_of
 from gluon_kernels.plans import Launch, allocator
 
-__all__ = ["add_chunks", "add_heads", "chunks_plan", "heads_of_group", "shared_plan"]
+__all__ = [
+    "add_chunks",
+    "add_heads",
+    "chunks_plan",
+    "heads_of_group",
+    "shared_plan",
+    "stages_and_writers",
+]
 
 ROWS = 16  # of a program
 HEADS, CHUNKS = 8, 128  # of a program, at a time
@@ -97,6 +104,12 @@ def heads_of_group(sizes: Sizes, processors: int) -> int:
         return -(-groups // processors) * (GROUP + each * HEAD) + sums / BYTES
 
     return min((n for n in range(1, sizes.shared + 1) if sizes.shared % n == 0), key=time)
+
+
+def stages_and_writers(x: Tensor, read: Sequence[tuple[int, ...]], own: Sequence[tuple[int, ...]], block: tuple[int, ...]) -> tuple[int, bool]:  # fmt: skip
+    """Return how many tiles of a group there is room for, and True if it leaves room for two writers of blocks of gradients such as `x`, which take fewer instructions."""
+    stages = stages_of(read, own)
+    return stages, x.element_size() == 2 and stages_of(read, [*own, block, block]) == stages
 
 
 def shared_plan(q: Tensor, k: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> Callable[..., tuple[Tensor, Tensor]]:  # fmt: skip

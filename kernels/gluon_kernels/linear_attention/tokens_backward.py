@@ -16,6 +16,7 @@ from gluon_core.language.nvidia.hopper import (
     fence_async_shared,
     mbarrier,
     tma_ring,
+    tma_writer,
     warpgroup_mma,
     warpgroup_mma_wait,
 )
@@ -25,7 +26,7 @@ from gluon_kernels.linear_attention.groups import (
     item_of,
     layouts_of,
     slots_of_sums,
-    store_tile,
+    store_keys,
 )
 from gluon_kernels.linear_attention.hopper_decay import barriers_of, wait_for
 from gluon_kernels.linear_attention.portable import add, tokens_layout
@@ -155,14 +156,11 @@ def take_queries(rings, own, sums, to_q, sizes, scale, SETTINGS: gl.constexpr):
         keys_ring.release(key_position)
         key_position = key_position.next()
         batch, head, chunk = item_of(group * each, sizes)
-        row_size = heads // each * K
-        token = batch.to(gl.int64) * length + chunk * C
-        target = to_q + token * row_size + head // each * K
-        store_tile(target, for_queries, length - chunk * C, row_size, SETTINGS[2])
+        store_keys(to_q, for_queries, batch, head // each, chunk, sizes, SETTINGS[2], False)
 
 
 @gluon.jit
-def take_keys(rings, own, sums, to_k, to_v, sizes, SETTINGS: gl.constexpr):
+def take_keys(rings, own, sums, to_k, writer, sizes, SETTINGS: gl.constexpr):
     """Compute the gradients of values and of keys."""
     C: gl.constexpr = SETTINGS[0]
     TILES: gl.constexpr = SETTINGS[1]
@@ -174,7 +172,6 @@ def take_keys(rings, own, sums, to_k, to_v, sizes, SETTINGS: gl.constexpr):
     wide: gl.constexpr = LAYOUTS[1]
     operand: gl.constexpr = LAYOUTS[2]
     rows: gl.constexpr = gl.SliceLayout(1, operand)
-    flat: gl.constexpr = gl.portable.blocked_layout([C, TILE], dtype)
     weights, lowers, written, used = own
     vectors, vectors_written, vectors_used = sums
     heads, _, _, length, each, _ = sizes
@@ -188,7 +185,6 @@ def take_keys(rings, own, sums, to_k, to_v, sizes, SETTINGS: gl.constexpr):
     for group in range(groups_of(sizes)):
         batch, first_head, chunk = item_of(group * each, sizes)
         left = length - chunk * C
-        token = batch.to(gl.int64) * length + chunk * C
         both = keys_ring.wait(key_position)
         k = both[0].reshape([C, K])
         q = both[1].reshape([C, K])
@@ -198,12 +194,12 @@ def take_keys(rings, own, sums, to_k, to_v, sizes, SETTINGS: gl.constexpr):
             head = first_head + step
             decays = decays_ring.wait(decay_position)
             to_last = decays.slice(2 * C, C).load(rows)
-            seen_by = decays.slice(C, C).load(rows) * -decays.slice(3 * C, C).load(rows)
-            rates = decays.slice(3 * C, C).load(gl.SliceLayout(1, flat))
+            rates = decays.slice(3 * C, C).load(rows)
+            seen_by = decays.slice(C, C).load(rows) * -rates
             of_news = none
             of_seen = none
             of_whole = none
-            to_rate = gl.zeros([C], gl.float32, gl.SliceLayout(1, flat))
+            to_rate = gl.zeros([C], gl.float32, rows)
             for tile in range(TILES):
                 tiles = ring.wait(position)
                 to_state = tiles[5].permute((1, 0))
@@ -223,16 +219,13 @@ def take_keys(rings, own, sums, to_k, to_v, sizes, SETTINGS: gl.constexpr):
                 of_seen += gl.sum(by_change * gl.convert_layout(change, square), 1)
                 both_states = warpgroup_mma_wait(1, deps=[both_states])
                 of_whole += gl.sum(gl.where(i[:, None] == j[None, :], both_states, 0.0), 1)
-                changes = tiles[3].reshape([C, TILE]).load(flat).to(gl.float32)
-                to_rate += gl.sum(
-                    changes * tiles[2].reshape([C, TILE]).load(flat).to(gl.float32), 1
-                )
-                row_size = heads * (TILES * TILE)
-                target = to_v + token * row_size + (head * TILES + tile) * TILE
-                store_tile(target, changes * rates[:, None], left, row_size, SETTINGS[2])
+                values = tiles[2].reshape([C, TILE]).load(operand).to(gl.float32)
+                to_rate += gl.sum(change * values, 1)
+                change = change * rates[:, None]
                 for_keys = warpgroup_mma_wait(0, deps=[for_keys])
                 ring.release(position)
                 position = position.next()
+                writer.store([batch, chunk * C, head, tile * TILE], change)
             place = wait_for(vectors_used, number, SUMS, 1)
             vectors[4].index(place).store(of_news)
             vectors[5].index(place).store(of_seen)
@@ -241,7 +234,8 @@ def take_keys(rings, own, sums, to_k, to_v, sizes, SETTINGS: gl.constexpr):
             mbarrier.arrive(vectors_written.index(place))
             decays_ring.release(decay_position)
             decay_position = decay_position.next()
-            slot = wait_for(written, number, SETTINGS[3])
+            # No constant: descriptions of operands, computed ahead of the loop, would be spilled.
+            slot = wait_for(written, number, SETTINGS[3]) + gl.minimum(left, 0)
             lower = lowers.index(slot)
             for_keys = warpgroup_mma(
                 weights.index(slot).permute((1, 0)), q, for_keys, is_async=True
@@ -252,9 +246,9 @@ def take_keys(rings, own, sums, to_k, to_v, sizes, SETTINGS: gl.constexpr):
             mbarrier.arrive(used.index(slot))
         keys_ring.release(key_position)
         key_position = key_position.next()
-        row_size = heads // each * K
-        target = to_k + token * row_size + first_head // each * K
-        store_tile(target, for_keys, left, row_size, SETTINGS[2])
+        part = first_head // each
+        store_keys(to_k, for_keys, batch, part, chunk, sizes, SETTINGS[2], False)
+    writer.close()
 
 
 @gluon.jit
@@ -299,7 +293,7 @@ def finish_gates(rings, sums, to_g, to_beta, sizes, scale, SETTINGS: gl.constexp
 
 @gluon.jit
 def token_gradients(
-    q_desc, k_desc, v_desc, grad_desc, news_desc, changes_desc, states_desc, to_states_desc, decays_desc, to_q, to_k, to_v, to_g, to_beta,
+    q_desc, k_desc, v_desc, grad_desc, news_desc, changes_desc, states_desc, to_states_desc, decays_desc, to_q, to_k, to_v_desc, to_g, to_beta,
     length, heads, chunks, groups, each, shared, scale, TILES: gl.constexpr, EVEN: gl.constexpr, KEYS: gl.constexpr,
     STAGES: gl.constexpr, PAIRS: gl.constexpr,
 ):  # fmt: skip
@@ -307,7 +301,7 @@ def token_gradients(
 
     Args:
         q_desc, k_desc: blocks [1, C, 1, K].
-        v_desc, grad_desc, news_desc, changes_desc: V, dO, N and dY, blocks [1, C, 1, 64]; V has TILES times 64 columns.
+        v_desc, grad_desc, news_desc, changes_desc, to_v_desc: V, dO, N, dY and dV, blocks [1, C, 1, 64]; V has TILES times 64 columns.
         states_desc, to_states_desc: S and G, [batch, heads, chunks, V] rows of K, in blocks [64, K].
         decays_desc: those of `portable.prepare`, a block for each chunk.
         to_q, to_k: [batch, length, heads / each, K].
@@ -331,10 +325,11 @@ def token_gradients(
     own = (weights, lowers) + barriers_of(PAIRS, 1)
     sums = slots_of_sums(8, SUMS, C)
     sizes = (heads, chunks, groups, length, each, shared)
+    writer = tma_writer(to_v_desc)
     gl.warp_specialize(
         [
             (take_queries, (rings, own, sums, to_q, sizes, scale, SETTINGS)),
-            (take_keys, (rings, own, sums, to_k, to_v, sizes, SETTINGS)),
+            (take_keys, (rings, own, sums, to_k, writer, sizes, SETTINGS)),
             (finish_gates, (rings, sums, to_g, to_beta, sizes, scale, SETTINGS)),
             (copy_groups, (rings, sizes, SETTINGS)),
         ],
