@@ -18,6 +18,7 @@ from typing import Any, Callable, Iterator, Optional
 from gluon_core.errors import GluonError
 from gluon_core.plugin.targets import Target
 from gluon_write.form import Form, bounds_of, changed_copy, factor, free_name, function_of
+from gluon_write.graph import build
 from gluon_write.preferred import chosen_form, preferred_form
 from gluon_write.sketch import Sketch
 from gluon_write.unknowns import Graph
@@ -60,11 +61,12 @@ def with_short_form(
     if leave is None or ends is None or end is None:
         return fn, drawn
     try:
+        unknown = build(before, target.warp_size, warps).unknowns
+        held = [one for one in unknown if one.first is None and one.bits <= _WORD]
+        if any(math.prod(one.shape) > _WORDS * target.warp_size * warps for one in held):
+            return fn, drawn
         with preferred_form("pipelined"):
             graph = other()[0]
-        held = [one for one in graph.unknowns if one.first is None and one.bits <= _WORD]
-        if any(math.prod(one.shape) > _WORDS * 32 * warps for one in held):
-            return fn, drawn
         condition = f"({_programs(form, leave)} <= {ends[2]}) & ({factor(end)} <= {_ROWS})"
         written = _with(fn, drawn, form, leave, condition, graph.jits[0])
         return written, traced(written)
