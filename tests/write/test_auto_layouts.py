@@ -1,5 +1,7 @@
 """Kernels without layouts: right on every architecture, with the layouts that one would write."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -446,3 +448,32 @@ def test_the_last_warps_repeat_others():
     compiled = gluon.compile(small_sums, target="sm_90", signature=signature, constexprs={"B": 8})
     assert "warpsPerCTA = [4, 1]" in compiled.asm["ttgir"]
     assert "warpsPerCTA = [2, 2]" not in compiled.asm["ttgir"]
+
+
+@gluon.jit(layouts="auto")
+def of_any_depth(a, b, c, K, stride, B: gl.constexpr):
+    """A product whose mask ends anywhere, so that elements are loaded one by one."""
+    rows, k = gl.arange(0, B), gl.arange(0, B)
+    acc = gl.zeros((B, B), gl.float32)
+    for first in range(0, K, B):
+        inside = first + k < K
+        x = gl.load(a + rows[:, None] * stride + first + k[None, :], inside[None, :], 0.0)
+        y = gl.load(b + (first + k[:, None]) * B + rows[None, :], inside[:, None], 0.0)
+        acc = gl.portable.mma(x, y, acc)
+    gl.store(c + rows[:, None] * B + rows[None, :], acc)
+
+
+@pytest.mark.parametrize("target, each", [("sm_90", 2), ("gfx942", 1)])
+def test_elements_loaded_one_by_one_lie_in_pairs(target, each):
+    """Half the addresses in a loop: measured on NVIDIA's GPUs alone."""
+    signature = {"a": "*fp16:16", "b": "*fp16:16", "c": "*fp32:16", "K": "i32", "stride": "i32"}
+    asked = gluon.compile(of_any_depth, target=target, signature=signature, constexprs={"B": 32})
+    loads = re.findall(r"tt.load .*x!tt.ptr<f16>, (#\w+)>", asked.asm["ttgir"])
+    layout = re.search(rf"{loads[0]} = .*sizePerThread = \[1, (\d)\]", asked.asm["ttgir"])
+    assert int(layout[1]) == each
+    rng = np.random.default_rng(0)
+    x, y = (rng.standard_normal(s).astype(np.float16) for s in ((32, 70), (70, 32)))
+    out = np.zeros((32, 32), np.float32)
+    twin = f"sim:{target}"
+    of_any_depth[(1,)](x, y, out, 70, 70, 32, target=twin)
+    assert np.allclose(out, x.astype(np.float32) @ y.astype(np.float32), atol=1e-2)
