@@ -57,7 +57,7 @@ def test_the_portable_kernel_elsewhere(target, monkeypatch):
 
 # One of each kernel, more tiles than programs, an odd number of tiles, and parts of K.
 # Tiles of clusters, which Triton 3.6 has.
-CLUSTERS = ((128, 160, 64), (256, 80, 64), (256, 384, 64)) if TRITON_VERSION < (3, 7) else ()
+CLUSTERS = ((128, 160, 64), (256, 32, 128), (256, 80, 64), (256, 384, 64)) if TRITON_VERSION < (3, 7) else ()  # fmt: skip
 TILINGS = [
     name
     for name in tilings.TILINGS
@@ -100,7 +100,7 @@ def test_every_kernel_multiplies_any_orientation(name, stored, monkeypatch):
     monkeypatch.setattr(launches, "multiprocessors", lambda tensor: 3)
     shape = {"M": 136, "N": 208, "K": 520, "dtype": "bfloat16", "stored": stored, "bias": True}
     assert MATMUL.check({**shape, "activation": "silu"}, "cpu") is None
-    assert len(TILINGS) == (31 if CLUSTERS else 26)
+    assert len(TILINGS) == (33 if CLUSTERS else 26)
 
 
 def test_accumulators_have_few_columns_in_vain():
@@ -154,7 +154,7 @@ def test_few_programs_share_the_tiles_of_the_last_round(columns, shared, sharers
     assert torch.equal(first, run(a, b, None, None))
 
 
-@pytest.mark.parametrize("name, k", [("split_k 64x64x128 s3/3", 900), ("direct 64x64x64 s7/5", 1003), ("split_k 8x64x128 s6/12", 3300), ("cooperative_k 128x32x128 s5 swapped/5", 1400)])  # fmt: skip
+@pytest.mark.parametrize("name, k", [("split_k 64x64x128 s3/3", 900), ("direct 64x64x64 s7/5", 1003), ("split_k 8x64x128 s6/12", 3300), ("split_k 32x64x128 s4/7", 1900), ("cooperative_k 128x32x128 s5 swapped/5", 1400)])  # fmt: skip
 def test_any_number_of_programs_shares_a_tile(name, k):
     from gluon_kernels.gemm import launches
 
