@@ -413,7 +413,9 @@ class _Reader(IndexForms):
                 continue
             if self.steps and self._adds_alone(loop):
                 last = loop.iter.args[min(1, len(loop.iter.args) - 1)]
-                self.stepping[last] = end.replace(extent, f"max({extent}, 1)", 1)
+                counter = "" if end == extent else f"{self.space}.cdiv("
+                behind = end[len(counter) + len(extent) :]
+                self.stepping[last] = f"{counter}max({extent}, 1){behind}"
                 return False
             self.ends.add(extent)
             return True

@@ -1,6 +1,7 @@
 """Strided tiles of pointers are tiles of descriptors where a unit for copies takes them, and pointers elsewhere."""
 
 import importlib.util
+import re
 
 import numpy as np
 import pytest
@@ -114,6 +115,17 @@ def test_a_loop_without_steps_has_one_of_empty_tiles_where_sums_are_in_tensor_me
     assert "sums.wait(turn)" in chosen_sources[0]
     assert "gl.cdiv(max(K, 1), BK)" in chosen_sources[0]
     assert "k * 64 + behind_K" in chosen_sources[0]
+
+
+def test_an_extent_may_have_a_letter_of_cdiv_for_a_name(tmp_path, chosen_sources, monkeypatch):
+    def renamed(text):
+        return re.sub(r"\bK\b", "d", text)
+
+    monkeypatch.setitem(globals(), "PRODUCT", renamed(PRODUCT))
+    form = {word: renamed(text) for word, text in {**FORM, **MASKED}.items()}
+    c, a, b = launched(tmp_path, "sim:sm_100", dtype=np.float16, **form)
+    assert np.allclose(c[:M], a @ b, atol=3e-2)
+    assert "gl.cdiv(max(d, 1), BK)" in chosen_sources[0]
 
 
 def test_steps_that_a_kernel_counts_stay_as_many(tmp_path, chosen_sources, monkeypatch):

@@ -117,7 +117,8 @@ def _scan(
     """Return the result, final states, transposed, and with `keep` those before chunks, by walks that apply the steps and `d` themselves."""
     if x.shape[0] > ops.BATCHES:
         whole = (x, dt, a, b, c, d, bias, initial_state)
-        return map(ops.joined, ops.in_slices(partial(_scan, softplus=softplus), whole, (2, 5, 6)))
+        parts = ops.in_slices(partial(_scan, softplus=softplus), whole, (2, 5, 6))
+        return tuple(map(ops.joined, parts))
     initial = None if initial_state is None else initial_state.mT.contiguous()
     rows = [None if t is None else t.contiguous() for t in (a, d, bias)]
     tensors = (x, dt.contiguous(), rows[0], b, c, rows[1], rows[2])

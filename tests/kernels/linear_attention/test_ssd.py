@@ -184,3 +184,14 @@ def test_batches_past_the_third_axis_of_a_grid(monkeypatch):
     assert max(grid[2] for grid in grids if len(grid) > 2) <= 4
     for one, other in zip(parts, whole):
         assert error_of(one, other) < 1e-2
+
+
+def test_calls_without_gradients_take_more_batches_than_a_grid(monkeypatch):
+    """They have no way through autograd, which takes the two results apart."""
+    tensors = [t.expand(3, *t.shape[1:]).clone() if t.ndim > 1 else t for t in inputs(20)]
+    whole = ssd(*tensors, return_state=True)
+    module = sys.modules["gluon_kernels.linear_attention.ssd"]
+    monkeypatch.setattr(module, "is_plain", lambda *tensors: True)
+    monkeypatch.setattr(sys.modules["gluon_kernels.linear_attention.ops"], "BATCHES", 2)
+    for one, other in zip(ssd(*tensors, return_state=True), whole):
+        assert error_of(one, other) < 1e-2
