@@ -200,15 +200,10 @@ class SoftmaxSteps(IndexForms):
         """Return what the result of an operator is; `factor` is its side that is fixed, if one is."""
         words = {left.word, right.word}
         add, times = isinstance(op, ast.Add), isinstance(op, ast.Mult)
-        limits = left.limits | right.limits
         if words == {"fixed"}:
             return _FIXED
         if words <= {"fixed", "column"}:
-            axes = {one.axis for one in (left, right) if one.word == "column"}
-            if len(axes) > 1:
-                raise NoSteps
-            either = isinstance(op, (ast.BitOr, ast.BitXor))
-            return Kind("column", axes.pop(), limits=frozenset() if either else limits)
+            return _of_columns(op, left, right, factor)
         if add and words == {"step", "range"}:
             axis = (left if left.word == "range" else right).axis
             return Kind("column", axis, exact=left.exact and right.exact)
@@ -218,7 +213,8 @@ class SoftmaxSteps(IndexForms):
         if times and "fixed" in words and words & {"shifted", "shift", "largest"}:
             one = left if right.word == "fixed" else right
             by = () if one.word == "largest" else (*one.by, ast.unparse(factor))
-            return Kind(one.word, one.axis, one.name, by, limits=one.limits)
+            limits = one.limits if _is_above(factor) else frozenset()
+            return Kind(one.word, one.axis, one.name, by, limits=limits)
         if times and "weight" in words and words <= {"weight", "column", "fixed"} and left != right:
             one, other = (left, right) if left.word == "weight" else (right, left)
             if other.word == "weight" or other.word == "column" and other.axis != one.axis:
@@ -436,3 +432,22 @@ class SoftmaxSteps(IndexForms):
         if self.called(node) is language.sum and kind.word == "weight":
             return Kind("sum", by=kind.by)
         raise NoSteps
+
+
+def _of_columns(op: ast.operator, left: Kind, right: Kind, factor: ast.expr) -> Kind:
+    """Return what an operator gives of columns: limits stay where a mask's number stays below all others."""
+    axes = {one.axis for one in (left, right) if one.word == "column"}
+    if len(axes) > 1:
+        raise NoSteps
+    limits: frozenset[Polynomial] = frozenset()
+    if isinstance(op, ast.Sub):
+        limits = left.limits
+    elif isinstance(op, (ast.Add, ast.BitAnd)) or isinstance(op, ast.Mult) and _is_above(factor):
+        limits = left.limits | right.limits
+    return Kind("column", axes.pop(), limits=limits)
+
+
+def _is_above(node: ast.expr) -> bool:
+    """Return True for a number above 0."""
+    value = node.value if isinstance(node, ast.Constant) else None
+    return isinstance(value, (int, float)) and value > 0
