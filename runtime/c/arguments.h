@@ -178,6 +178,7 @@ static COLD int is_negative(PyObject *tensor)
     return answer != Py_False;
 }
 
+#define IS_DENSE(view, axis) ((view)->strides[axis] == 1 && (view)->shape[axis] > 1) /* one element's stride says nothing */
 /* 1 after reading a tensor of a known class, 0 for other objects, tensors without memory and negatives of it. */
 static int view_of(PyObject *value, View *out)
 {
@@ -185,7 +186,7 @@ static int view_of(PyObject *value, View *out)
     if (i < 0 || classes[i].read == NULL)
         return 0;
     if (classes[i].read(value, out) == 0 && /* no parts of complex numbers are side by side */
-        (out->strides == NULL || (out->rank > 0 && (out->strides[0] == 1 || out->strides[out->rank - 1] == 1)) || !is_negative(value)))
+        (out->strides == NULL || (out->rank > 0 && (IS_DENSE(out, 0) || IS_DENSE(out, out->rank - 1))) || !is_negative(value)))
         return 1;
     PyErr_Clear(); /* Python says why */
     return 0;

@@ -243,6 +243,17 @@ def test_a_tensor_without_memory(value, message, warm):
         launch(torch.randn(8), value())
 
 
+@pytest.mark.parametrize(
+    "view", [lambda x: x, lambda x: x.unsqueeze(-1)], ids=["apart", "one-column"]
+)
+def test_a_negative_of_memory_after_a_launch_of_the_same_key(view):
+    """A stride of 1 along a single element does not say that elements are side by side."""
+    numbers = torch.randn(8, dtype=torch.complex64)
+    launch(view(numbers.imag), torch.empty(8))
+    with pytest.raises(TensorError, match=r"scale_kernel\(x\): .*resolve_neg\(\)"):
+        launch(view(numbers.conj().imag), torch.empty(8))
+
+
 @pytest.mark.parametrize("warm", [True, False], ids=["warm", "cold"])
 @pytest.mark.parametrize(
     "transform", [torch.vmap, lambda f: torch.func.grad(lambda x: f(x).sum())], ids=["vmap", "grad"]
