@@ -214,7 +214,7 @@ def _packed_batch_gradients(
     lists = _lists(count, length, q.device), _lists(count, keys, q.device)
 
     wide = max(q.shape[-1], v.shape[-1]) > 128
-    if wide and not alone and not repeatable and batch <= MANY:
+    if wide and not alone and batch <= MANY:
         return _wide_batch_gradients(grad, q, k, v, out, logsums, lists, mask, scale)
     shifted = mask.shifted(keys - length)
     if alone:

@@ -325,6 +325,8 @@ def backward_plan(
     exact = columns_of(depth) == depth and columns_of(width) == width
     device, count = q.device, of_queries.shape[0] - 1
     tokens, heads = _sizes(q, count, apart)
+    # The kernels of wider heads have equal bits in any case.
+    repeatable = repeatable and wide <= 128
     adds = not repeatable and wide <= 128
     shapes = [x.shape[:2] for x in (q, k, v)]
     if lengths[0]:

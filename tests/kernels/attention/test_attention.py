@@ -55,6 +55,14 @@ def test_repeatable_gradients(number):
         torch.use_deterministic_algorithms(before)
 
 
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("shared", [1, 2])
+def test_repeatable_gradients_of_wide_heads(shared, monkeypatch):
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
+    shape = {"batch": 1, "heads": 2, "heads of keys": 2 // shared, "length": 20, "width": 192}
+    assert PROBLEMS[1].check(shape, "cpu") is None
+
+
 @pytest.mark.parametrize("width, scale", [(64, 0.0), (64, -0.3), (192, -0.3)])
 def test_scales_that_are_not_positive(width, scale):
     q, k, v = (torch.randn(1, 1, 70, width).bfloat16() for _ in "qkv")
