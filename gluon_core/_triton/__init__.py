@@ -518,7 +518,31 @@ def gluon_stages(compiler: Any, options: Any) -> dict[str, Any]:
     stages: dict[str, Any] = {}
     compiler.add_stages(stages, options, Language.GLUON)
     stages.pop("glir", None)  # the identity on a traced module
+    if _BEFORE_INLINING:
+        inline = stages["ttgir"]
+
+        def ttgir(module: Any, metadata: dict[str, Any]) -> Any:
+            run_passes(module, *_BEFORE_INLINING)
+            return inline(module, metadata)
+
+        stages["ttgir"] = ttgir
     return stages
+
+
+# Before 3.8, inlining loses a constant that a loop assigns to a carried value around an inner loop: the value stays as it was.
+# It keeps constants that are defined outside of the loop, where their propagation moves them.
+_BEFORE_INLINING = ("common.add_sccp",) if VERSION < (3, 8) else ()
+
+
+def run_passes(module: Any, *names: str) -> None:
+    """Run passes over a module; each is named with its dialect, as in `gluon.add_inliner`."""
+    manager = ir.pass_manager(module.context)
+    for name in names:
+        before = _BEFORE_INLINING if name == "gluon.add_inliner" else ()
+        for one in (*before, name):
+            dialect, _, add = one.partition(".")
+            getattr(getattr(passes, dialect), add)(manager)
+    manager.run(module, "plugin")
 
 
 # The names under which a compiled kernel of Triton keeps the module that its stages begin with.

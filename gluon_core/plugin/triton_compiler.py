@@ -120,11 +120,7 @@ class TritonCompiler(Compiler):
     @staticmethod
     def run_passes(module: Any, *passes: str) -> None:
         """Run passes over a module; each is named with its dialect, as in `gluon.add_inliner`."""
-        manager = _triton().ir.pass_manager(module.context)
-        for name in passes:
-            dialect, _, add = name.partition(".")
-            getattr(getattr(_triton().passes, dialect), add)(manager)
-        manager.run(module, "plugin")
+        _triton().run_passes(module, *passes)
 
     @staticmethod
     def tool(name: str) -> str:
