@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, Callable, Optional
 
 import torch
-from torch.autograd.function import once_differentiable
 
 from gluon_torch import shortcut
+from gluon_torch.errors import MissingGradientError
 
 __all__ = ["checked_backward", "with_gradient"]
 
@@ -65,9 +65,45 @@ def checked_backward(
     backward: Callable[..., Any], again: Optional[Callable[..., Any]]
 ) -> Callable[..., Any]:
     """Return `backward`, or `again` where the gradients need some; without it those raise an error."""
-    twice = once_differentiable(backward) if again is None else again
+    twice = _once(backward) if again is None else again
 
     def run_backward(ctx: Any, *grads: Any) -> Any:
         return (twice if _grad_enabled() else backward)(ctx, *grads)
+
+    return run_backward
+
+
+class _WithoutGradient(torch.autograd.Function):  # type: ignore[misc]
+    """Return the first `count` tensors as results that depend on all others by a gradient which there is not."""
+
+    @staticmethod
+    def forward(ctx: Any, count: int, *tensors: torch.Tensor) -> Any:
+        return tuple([x.detach() for x in tensors[:count]])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        raise MissingGradientError(
+            "gradients of a function that is differentiable once were differentiated",
+            remedy="Detach them, or leave create_graph out; a function of your own takes again=.",
+        )
+
+
+def _once(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `backward` for graphs of gradients: its results raise an error where they are differentiated.
+
+    Torch's `once_differentiable` asks `grads` alone, and leads to none of the tensors that a gradient is wanted for.
+    """
+
+    def run_backward(ctx: Any, *grads: Any) -> Any:
+        tensors = (*grads, *ctx.saved_tensors)
+        sources = [x for x in tensors if x is not None and x.requires_grad]
+        with torch.no_grad():
+            results = backward(ctx, *grads)
+        if not sources:
+            return results
+        several = results if isinstance(results, tuple) else (results,)
+        present = [x for x in several if x is not None]
+        marked = iter(_WithoutGradient.apply(len(present), *present, *sources))
+        return tuple([None if x is None else next(marked) for x in several])
 
     return run_backward

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import gluon_core as gluon
+from gluon_torch.errors import MissingGradientError
 
 
 def product(x, y, out, *more):
@@ -129,10 +130,12 @@ def test_gradients_of_all_orders_by_plans():
 def test_gradients_without_gradients_say_so():
     x, factor = operands()
     out = scaled_square([], again=False)(x, factor, None)
-    weights = torch.ones_like(out, requires_grad=True)
-    (grad,) = torch.autograd.grad(out, x, weights, create_graph=True)
-    with pytest.raises(RuntimeError, match="differentiate twice"):
-        grad.sum().backward()
+    for needed in (True, False):  # by the gradient of the result, or by what is kept alone
+        weights = torch.ones_like(out, requires_grad=needed)
+        (grad,) = torch.autograd.grad(out, x, weights, create_graph=True)
+        torch.testing.assert_close(grad, 2 * x * factor)
+        with pytest.raises(MissingGradientError, match="differentiable once"):
+            torch.autograd.grad((x + grad).sum(), x)
 
 
 def test_a_result_that_is_kept_does_not_outlive_its_graph():

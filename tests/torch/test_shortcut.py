@@ -14,6 +14,7 @@ import torch
 
 import gluon_core as gluon
 from gluon_torch import shortcut
+from gluon_torch.errors import MissingGradientError
 
 pytestmark = pytest.mark.once
 
@@ -54,10 +55,25 @@ def test_gradients_of_all_orders():
 def test_gradients_without_gradients_say_so():
     x, factor = operands()
     out = scaled_square(False)(x, factor, None)
-    weights = torch.ones_like(out, requires_grad=True)
-    (grad,) = torch.autograd.grad(out, x, weights, create_graph=True)
-    with pytest.raises(RuntimeError, match="differentiate twice"):
-        grad.sum().backward()
+    for needed in (True, False):  # by the gradient of the result, or by what is kept alone
+        weights = torch.ones_like(out, requires_grad=needed)
+        (grad,) = torch.autograd.grad(out, x, weights, create_graph=True)
+        torch.testing.assert_close(grad, 2 * x * factor)
+        with pytest.raises(MissingGradientError, match="differentiable once"):
+            torch.autograd.grad((x + grad).sum(), x)
+
+
+def test_gradients_that_depend_on_nothing_need_none():
+    def forward(ctx, x, factor):
+        ctx.to_save = (factor,)
+        return x * factor
+
+    call = gluon.torch.with_gradient(forward, lambda ctx, grad: grad * ctx.saved_tensors[0])
+    x, factor = operands()
+    out = call(x, factor.detach())
+    (grad,) = torch.autograd.grad(out, x, torch.ones_like(out), create_graph=True)
+    assert not grad.requires_grad
+    torch.testing.assert_close(grad, factor.detach())
 
 
 def test_a_graph_is_used_once():
