@@ -152,7 +152,7 @@ def batch_backward(
     repeatable: bool,
 ) -> Plan:  # fmt: skip
     """Return `run(grad, q, k, v, out, logsums) -> (gradients of q, k and v)` for [batch, heads, length, width]."""
-    if q.shape[1] > HEADS and k.shape[1] > 1:
+    if q.shape[1] > HEADS:
         return _gradients_of_heads((grad, q, k, v, out, logsums), mask, scale, repeatable)
     if q.dtype == torch.float32:
         if _on_hopper():
@@ -178,28 +178,45 @@ def batch_backward(
 
 
 def _gradients_of_heads(tensors: tuple[Tensor, ...], *settings: Any) -> Plan:
-    """Return the plan of gradients of more heads than a launch takes: launches of some heads each."""
+    """Return the plan of gradients of more heads than a launch takes: launches of some heads each, whose gradients of shared keys are added up."""
     heads, of_keys = tensors[1].shape[1], tensors[2].shape[1]
     shared = heads // of_keys
+    most = max(HEADS // 16 * 16, 1)
+    pieces = -(-shared // most) if shared > HEADS else 1  # of the heads that share keys
     size = max(HEADS // shared // 16 * 16, 1)
-    slices = [slice(first, first + size) for first in range(0, of_keys, size)]
+    slices = []  # of heads of queries and of keys
+    for first in range(0, of_keys, size):
+        start, end = first * shared, min(first + size, of_keys) * shared
+        step = end - start if pieces == 1 else most
+        slices += [
+            (slice(i, min(i + step, end)), slice(first, first + size))
+            for i in range(start, end, step)
+        ]
 
-    def sliced(tensors: tuple[Tensor, ...], place: slice) -> list[Tensor]:
-        own = slice(place.start * shared, place.stop * shared)
+    def sliced(tensors: tuple[Tensor, ...], own: slice, place: slice) -> list[Tensor]:
         grad, q, k, v, out, logsums = tensors
         others = k[:, place], v[:, place]
         return [grad[:, own], q[:, own], *others, out[:, own], logsums[:, own].contiguous()]
 
     plans: list[Plan] = []
-    for place in slices:
-        grad, q, k, v, out, logsums = sliced(tensors, place)
+    for places in slices:
+        grad, q, k, v, out, logsums = sliced(tensors, *places)
         plans.append(batch_backward(grad, q, k, v, out, logsums, *settings))
 
     def run(*tensors: Tensor) -> Any:
-        parts = [plan(*sliced(tensors, place)) for plan, place in zip(plans, slices)]
-        return tuple(torch.cat(gradients, 1) for gradients in zip(*parts))
+        parts = [plan(*sliced(tensors, *places)) for plan, places in zip(plans, slices)]
+        to_q, *others = (list(gradients) for gradients in zip(*parts))
+        if pieces > 1:
+            others = [_added_up(gradients, pieces) for gradients in others]
+        return tuple(torch.cat(gradients, 1) for gradients in (to_q, *others))
 
     return run
+
+
+def _added_up(parts: list[Tensor], count: int) -> list[Tensor]:
+    """Return the sums of `count` tensors each, in float32."""
+    groups = (parts[i : i + count] for i in range(0, len(parts), count))
+    return [torch.stack(group).sum(0, dtype=torch.float32).to(group[0].dtype) for group in groups]
 
 
 def _packed_batch_gradients(

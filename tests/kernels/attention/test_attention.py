@@ -20,6 +20,7 @@ from gluon_kernels import attention, eager
 from gluon_kernels.attention import ops
 from gluon_kernels.attention.problem import ATTENTION, GRADIENTS
 from gluon_kernels.problem import error_of
+from gluon_torch.errors import MissingGradientError
 from tests.kernels.launched import launches_of
 from tests.kernels.routes import route
 from tests.kernels.sizes import repeated
@@ -206,18 +207,33 @@ def test_gradients_of_heads_past_the_second_axis_of_a_grid(repeatable, monkeypat
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("target", ["sim:sm_90", "sim:sm_80"])
-@pytest.mark.parametrize("batch, width", [(1, 64), (2, 192)])
+@pytest.mark.parametrize(
+    "batch, heads, most, width, count",
+    [
+        (1, (4, 2), 3, 64, 2),
+        (2, (4, 2), 3, 192, 2),
+        (1, (17, 1), 16, 64, 2),  # all on one head of keys
+        (2, (6, 2), 2, 64, 6),
+    ],
+)
 def test_gradients_of_heads_of_a_batch_past_the_second_axis_of_a_grid(
-    batch, width, target, monkeypatch
+    batch, heads, most, width, count, target, monkeypatch
 ):
     monkeypatch.setenv("GLUON_TARGET", target)
     routes = importlib.import_module("gluon_kernels.attention.routes")
-    monkeypatch.setattr(routes, "HEADS", 3)
-    shape = {"batch": batch, "heads": 4, "heads of keys": 2, "length": 5, "width": width}
+    monkeypatch.setattr(routes, "HEADS", most)
+    shape = {
+        "batch": batch,
+        "heads": heads[0],
+        "heads of keys": heads[1],
+        "length": 5,
+        "width": width,
+    }
     arguments = GRADIENTS.arguments(shape, "cpu")
     launches = launches_of(lambda: GRADIENTS.op(**arguments), target)
     names = [x.kernel.fn.__name__ for x in launches]
-    assert sum("key_gradients" in name or name == "gradients_atomic" for name in names) == 2
+    of_keys = [name for name in names if "key_gradients" in name or name == "gradients_atomic"]
+    assert len(of_keys) == count
     assert GRADIENTS.check(shape, "cpu") is None
 
 
@@ -435,9 +451,10 @@ def test_calls_past_the_operators(monkeypatch):
     (of_keys,) = torch.autograd.grad(result.sum(), k, retain_graph=True)  # of no strides
     right = torch.autograd.grad(masked(q, k, v).sum(), k)[0]
     assert error_of(of_keys, right) < 2e-2
-    (of_keys,) = torch.autograd.grad((result * result).sum(), k, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        of_keys.sum().backward()
+    for total in ((result * result).sum(), result.sum()):
+        (of_keys,) = torch.autograd.grad(total, k, create_graph=True)
+        with pytest.raises(MissingGradientError, match="differentiable once"):
+            (total + of_keys.square().sum()).backward(inputs=[k], retain_graph=True)
 
 
 @pytest.mark.parametrize(
