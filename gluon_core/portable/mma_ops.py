@@ -145,7 +145,8 @@ def accumulator(
 
     Args:
         layouts: result of `mma_layouts(...)`. start: tensor in layout `layouts.accumulator` to begin
-        with, such as a scaled result of `read`; zeros by default.
+        with, such as a scaled result of `read`; zeros by default, from the first `mma` on: tensor
+        memory (sm_100) holds nothing before. Give zeros where a loop may issue none.
 
     Returns:
         An `mma_accumulator`. In a loop over tiles make one for each tile, and end it by `read`.
@@ -380,7 +381,8 @@ def read(acc: mma_accumulator) -> tensor:
     """Wait for all multiplications of an accumulator, and end it.
 
     Args:
-        acc: an `accumulator(...)`, which must not be used any more.
+        acc: an `accumulator(...)`, which must not be used any more. One without `start` needs an
+            `mma` before: it may be in tensor memory, which nobody has written.
 
     Returns:
         The tensor, in layout `mma_layouts(...).accumulator`.

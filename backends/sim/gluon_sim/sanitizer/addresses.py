@@ -124,8 +124,13 @@ def initialised(
         use = first_use(task.machine.program.program, task.op)
         copied = use is None
     later = f", and line {use.loc.line} uses it" if use is not None else ""
-    accumulates = "mma" in task.op.name and hasattr(buffer.name, "pitch")  # tensor memory
-    begins = " The first product into an accumulator takes use_acc=False." if accumulates else ""
+    begins = ""
+    if hasattr(buffer.name, "pitch"):  # tensor memory
+        begins = (
+            " The first product into an accumulator takes use_acc=False."
+            if "mma" in task.op.name
+            else " A gl.portable.accumulator that may get no product takes zeros as start."
+        )
     error = UninitialisedError(
         f"`{access}` of {buffer.name}: {_of(program, element)} was never written{more}{later}",
         report="uninitialised.shared",

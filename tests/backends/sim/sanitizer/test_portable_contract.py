@@ -7,7 +7,7 @@ import pytest
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_sim.errors import PipelineError, RaceError
+from gluon_sim.errors import PipelineError, RaceError, UninitialisedError
 from gluon_sim.settings import using
 
 pytestmark = pytest.mark.once
@@ -81,8 +81,9 @@ def test_questions_to_the_target_need_no_parentheses(target, lanes):
 
 @gluon.jit
 def product(
-    a, b, c, FENCE: gl.constexpr, WAIT: gl.constexpr, STEPS: gl.constexpr, IS_ASYNC: gl.constexpr
-):
+    a, b, c, FENCE: gl.constexpr, WAIT: gl.constexpr, STEPS: gl.constexpr, IS_ASYNC: gl.constexpr,
+    ZEROS: gl.constexpr,
+):  # fmt: skip
     """c = the sum of a + i @ b over i, with both in a buffer that is written again each time."""
     layouts: gl.constexpr = gl.portable.mma_layouts(
         64, 64, 32, gl.float16, gl.float16, operands="shared"
@@ -100,7 +101,11 @@ def product(
     left = gl.allocate_shared_memory(gl.float16, [64, 32], layouts.a_shared)
     right = gl.allocate_shared_memory(gl.float16, [32, 64], layouts.b_shared)
     right.store(gl.load(b + b_at))
-    acc = gl.portable.accumulator(layouts)
+    if ZEROS:
+        zeros = gl.zeros([64, 64], gl.float32, layouts.accumulator)
+        acc = gl.portable.accumulator(layouts, zeros)
+    else:
+        acc = gl.portable.accumulator(layouts)
     for i in range(STEPS):
         left.store(gl.load(a + a_at) + i)
         if FENCE:
@@ -114,13 +119,25 @@ def product(
     gl.store(c + rows * 64 + columns, result)
 
 
-def multiply(target, fence=True, wait=True, steps=2, is_async=True):
+def multiply(target, fence=True, wait=True, steps=2, is_async=True, zeros=False):
     a = (np.arange(64 * 32).reshape(64, 32) % 7).astype(np.float16)
     b = (np.arange(32 * 64).reshape(32, 64) % 5).astype(np.float16)
-    c = np.zeros((64, 64), np.float32)
-    product[(1,)](a, b, c, fence, wait, steps, is_async, target=f"sim:{target}")
+    c = np.full((64, 64), np.nan, np.float32)
+    product[(1,)](a, b, c, fence, wait, steps, is_async, zeros, target=f"sim:{target}")
     wanted = sum((a + i).astype(np.float32) @ b.astype(np.float32) for i in range(steps))
-    np.testing.assert_array_equal(c, wanted)
+    np.testing.assert_array_equal(c, np.broadcast_to(wanted, c.shape))
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("target", ["sm_80", "sm_90", "sm_100", "gfx942"])
+def test_zeros_are_an_accumulator_without_products(target):
+    multiply(target, steps=0, zeros=True)
+
+
+def test_tensor_memory_without_products_is_reported():
+    with pytest.raises(UninitialisedError) as error:
+        multiply("sm_100", steps=0)
+    assert "gl.portable.accumulator that may get no product takes zeros" in error.value.remedy
 
 
 @pytest.mark.sampled(2)
