@@ -63,6 +63,10 @@ MOST = 20  # tilings that measurements correct, the best by the model
 NEARLY = 1.35  # times the time of the best, from which on they correct no tiling
 PRODUCTS = 4e8  # multiplications of 16 bits per microsecond of the device
 TRACE = 0.02  # of the expected time, below which a bound says nothing
+MEASURED_K = 16384  # elements of 16 bits, up to which times were measured
+# From LONG elements of K on, tilings that occupy less than FEW_BUSY of the processors took longer than others that occupy MANY_BUSY in nineteen of twenty measured
+# products. Those are taken where they are expected to take at most SLOWER times as long, and memory is not what limits the product: it takes BOUND times its time.
+LONG, FEW_BUSY, MANY_BUSY, SLOWER, BOUND = 4096, 0.55, 0.75, 1.2, 1.5
 # Times of tilings whose rows threads store, as multiples of the first one's, measured on an H200; and how many times as large as the result all tiles may be.
 STREAMED = {
     ("cooperative", (128, 256, 64)): 1.0,
@@ -361,6 +365,9 @@ def corrections(of: Columns, size: Size, table: Table, times: np.ndarray) -> np.
     """Return the factors of the expected times that the measurements of sizes like this one give."""
     if not len(table.weights):
         return np.ones(len(of))
+    if size.k > MEASURED_K:  # steps beyond err like those before
+        size = replace(size, k=MEASURED_K)
+        times = expected(of, size, table)
     points = traits(of, size, times).astype(np.float32) * table.scales
     like = _like(_first(points), table.points)
     unsure = UNSURE * np.maximum(0.0, SURE - like.max(1))
@@ -423,7 +430,9 @@ def for_few_rows(size: Size) -> Optional[str]:
         if rate and (tiling.blocks, tiling.abreast) == (blocks, 1) and tiling.fitting(size):
             rounds = cdiv(tiling.tiles(size), int(tiling.clusters(size)))
             costs[tiling.name] = rounds * m * n / blocks / rate
-    return min(costs, key=costs.__getitem__, default=None)
+    best = min(costs, key=costs.__getitem__, default=None)
+    # Parts of K occupy the processors that less than a round of tiles leaves idle.
+    return best if best and TILINGS[best].busy(size) >= MANY_BUSY else None
 
 
 @functools.lru_cache(maxsize=256)
@@ -440,11 +449,22 @@ def _order(size: Size) -> list[int]:
     if not len(order):
         raise LookupError(f"the table of {FILE} has no tiling for {size}")
     count = np.count_nonzero(total[order[:MOST]] <= NEARLY * total[order[0]])
-    best, rest = order[:count], order[count:]
     every.once("traits", _traits_of_tilings)  # those of the best are taken from there
-    alone = times[best]
-    times = alone * corrections(every.at(best), size, table, alone) * doubt[best] + more[best]
-    places: list[int] = [*best[np.argsort(times)].tolist(), *rest.tolist()]
+
+    def corrected(some: np.ndarray) -> tuple[list[int], float]:
+        """Return places by the corrected times, and the least of these."""
+        factors = corrections(every.at(some), size, table, times[some])
+        ours = times[some] * factors * doubt[some] + more[some]
+        return some[np.argsort(ours)].tolist(), float(ours.min())
+
+    best, least = corrected(order[:count])
+    if size.k >= LONG and every.splits[best[0]] == 1 and least > BOUND * (LAUNCH + size.memory / MEMORY):  # fmt: skip
+        busy = every.busy(size)
+        busier = order[busy[order] >= MANY_BUSY][:MOST]
+        if busy[best[0]] < FEW_BUSY and len(busier):
+            others, of_others = corrected(busier)
+            best = others + best if of_others <= SLOWER * least else best
+    places = list(dict.fromkeys((*best, *order.tolist())))
     measured = for_large_result(size) or table.shapes.get(size.name) or for_few_rows(size)
     if measured:
         places.sort(key=lambda place: every.tilings[place].name != measured)

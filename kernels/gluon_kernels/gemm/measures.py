@@ -146,6 +146,13 @@ class Measures:
         of_groups = np.where(np.greater(self.blocks, 2), fitting, size.processors)
         return np.maximum(1, of_groups // self.blocks)
 
+    def busy(self, size: Size) -> Any:
+        """Return which share of the processors has a block at a time."""
+        programs = np.where(
+            self.runs(*IN_PARTS), self.tiles(size) * self.splits, self.programs(size)
+        )
+        return np.minimum(1.0, programs * self.blocks / size.processors)
+
     def resident(self, size: Size) -> Any:
         """Return how many programs a processor runs at a time."""
         most = np.where(np.greater(self.groups, 0), 1, 16 // self.warps)

@@ -49,6 +49,41 @@ def test_large_products_of_few_rows_have_few_in_vain(rows, columns, across):
         assert choice.for_few_rows(other) is None
 
 
+@pytest.mark.parametrize("sides", [(430, 2048, 143704), (2048, 500, 120000), (133, 4048, 6976), (500, 500, 65536), (1024, 1024, 200000), (144, 2048, 8192), (300, 3000, 50000)])  # fmt: skip
+@pytest.mark.parametrize("facts", [{}, {"out_bits": 32}, {"eight": True}], ids=str)
+def test_products_of_long_k_occupy_the_processors(sides, facts):
+    """Fewer tiles than processors are shared, or narrower."""
+    size = tilings.Size(1, *sides, **facts)
+    chosen = choice.choose(size)
+    assert chosen.busy(size) >= 0.7
+    assert choice.for_few_rows(size) is None
+    ranked = choice.ranked(size)
+    assert ranked[0] == chosen and len(set(ranked)) == len(ranked)
+
+
+def test_clusters_that_wait_for_no_others_count_as_busy():
+    of_four = tilings.TILINGS["cooperative 512x128x64 s6 4by1"]
+    parts = tilings.TILINGS["cooperative_k 128x224x64 s4 swapped/4"]
+    shared = tilings.TILINGS["stream_k 128x256x64 s4"]
+    assert of_four.busy(tilings.Size(1, 512 * 40, 128, 8192)) == pytest.approx(120 / 132)
+    few = tilings.Size(1, 430, 2048, 143704)
+    assert parts.busy(few) == pytest.approx(4 * 32 / 132)
+    assert shared.busy(few) == pytest.approx(4 * 32 / 132)
+    assert tilings.TILINGS["cooperative 128x144x64 s5 swapped"].busy(few) == 48 / 132
+
+
+def test_steps_beyond_the_measured_ones_are_corrected_like_those():
+    size = tilings.Size(1, 430, 2048, choice.MEASURED_K)
+    kinds, table = tilings.columns(), choice._table()
+    for beyond in (2, 12):
+        longer = tilings.Size(1, 430, 2048, beyond * choice.MEASURED_K)
+        ours, theirs = (
+            choice.corrections(kinds, x, table, choice.expected(kinds, x, table))
+            for x in (size, longer)
+        )
+        assert np.array_equal(ours, theirs, equal_nan=True)
+
+
 def test_a_block_has_room_for_every_tiling():
     size = tilings.Size(1, 4096, 4096, 4096)
     assert [t.name for t in tilings.TILINGS.values() if not t.has_room(size)] == []

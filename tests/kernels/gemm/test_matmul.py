@@ -154,6 +154,21 @@ def test_few_programs_share_the_tiles_of_the_last_round(columns, shared, sharers
     assert torch.equal(first, run(a, b, None, None))
 
 
+def test_a_long_product_of_few_rows_occupies_the_processors(monkeypatch):
+    """As small as it is, it counts as larger than the measured ones; a round of whole tiles would leave most of 12 processors idle."""
+    from gluon_kernels.gemm import launches
+
+    monkeypatch.setattr(choice, "LARGE", 1e6)
+    monkeypatch.setattr(launches, "multiprocessors", lambda tensor: 12)
+    chosen = []
+    monkeypatch.setattr(launches, "choose", lambda size: chosen.append(size) or choice.choose(size))
+    a, b = matrices((136, 4104), (4104, 256))
+    run = launches.plan(checked("matmul", a, b, None, None, None), None)
+    assert error_of(run(a, b, None, None), a.double() @ b.double()) < 5e-3
+    tiling = choice.choose(chosen[0])
+    assert chosen[0].processors == 12 and tiling.busy(chosen[0]) >= choice.MANY_BUSY
+
+
 @pytest.mark.parametrize("name, k", [("split_k 64x64x128 s3/3", 900), ("direct 64x64x64 s7/5", 1003), ("split_k 8x64x128 s6/12", 3300), ("split_k 32x64x128 s4/7", 1900), ("cooperative_k 128x32x128 s5 swapped/5", 1400)])  # fmt: skip
 def test_any_number_of_programs_shares_a_tile(name, k):
     from gluon_kernels.gemm import launches
