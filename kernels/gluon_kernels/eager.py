@@ -37,14 +37,17 @@ def is_transformed() -> bool:
 def gradients_through(
     function: Callable[..., torch.Tensor], tensors: Sequence[torch.Tensor], grad: torch.Tensor
 ) -> tuple[torch.Tensor, ...]:
-    """Return the gradients of `function(*tensors)`, by functions that have gradients."""
+    """Return the gradients of `function(*tensors)`, by functions that have gradients; where gradients are recorded, these have some, too."""
     if is_transformed():  # which allow no new leaves
         result: tuple[torch.Tensor, ...] = torch.func.vjp(function, *tensors)[1](grad)
         return result
-    leaves = [x.detach().requires_grad_() for x in tensors]
+    again = torch.is_grad_enabled()
+    leaves = [
+        x.view_as(x) if again and x.requires_grad else x.detach().requires_grad_() for x in tensors
+    ]
     with torch.enable_grad():
         after = function(*leaves)
-    return tuple(torch.autograd.grad(after, leaves, grad))
+    return tuple(torch.autograd.grad(after, leaves, grad, create_graph=again))
 
 
 def wants_gradient(*tensors: Any) -> bool:

@@ -125,7 +125,7 @@ def _rotary(x: Tensor, cos: Tensor, sin: Tensor, inverse: bool) -> Tensor:
     return result
 
 
-_watched = differentiable(_rotary.function, _keep, _gradient)
+_watched = differentiable(_rotary.function, _keep, _gradient, again=True)
 
 
 def rotary(x: Tensor, cos: Tensor, sin: Tensor, *, inverse: bool = False) -> Tensor:

@@ -226,7 +226,7 @@ def _moe(
     return _run(x, weights, experts, gate_up, down, activation)
 
 
-_watched = differentiable(_run, _keep, _backward)
+_watched = differentiable(_run, _keep, _backward, again=True)
 
 
 @gluon.torch.op("gluon_kernels::moe_out", mutates_args=("out",))

@@ -211,7 +211,7 @@ def _grouped(a: Tensor, b: Tensor, offs: Tensor) -> Tensor:
     return _run(a, b, offs)
 
 
-_watched = differentiable(_run, _keep, _gradients)
+_watched = differentiable(_run, _keep, _gradients, again=True)
 
 
 @gluon.torch.op("gluon_kernels::grouped_matmul_out", mutates_args=("out",))

@@ -254,7 +254,7 @@ def _linear(
     return _run(x, weight, scales, bias, activation, out_dtype)
 
 
-_watched = differentiable(_run, _keep, _gradients)
+_watched = differentiable(_run, _keep, _gradients, again=True)
 
 
 @gluon.torch.op("gluon_kernels::linear_out", mutates_args=("out",))

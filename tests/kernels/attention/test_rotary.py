@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+
 import pytest
 import torch
 
@@ -31,6 +33,20 @@ def test_heads_of_any_width_and_strides(heads, width):
         result = rotary(x, cos, sin)
         torch.testing.assert_close(result, rotated(x, cos, sin))
         torch.testing.assert_close(rotary(result, cos, sin, inverse=True), x)
+
+
+@pytest.mark.parametrize("way", ["operator", "function"])
+def test_gradients_of_gradients(way, monkeypatch):
+    if way == "function":  # calls with gradients on a GPU
+        module = importlib.import_module("gluon_kernels.attention.rotary")
+        monkeypatch.setattr(module, "wants_gradient", lambda *tensors: torch.is_grad_enabled())
+    cos, sin = torch.randn(5, 8), torch.randn(5, 8)
+    x = torch.randn(2, 5, 3, 16, requires_grad=True)
+    results = []
+    for call in (rotary, rotated):
+        (grad,) = torch.autograd.grad((call(x, cos, sin) ** 3).sum(), [x], create_graph=True)
+        results += torch.autograd.grad((grad**2).sum(), [x])
+    torch.testing.assert_close(*results, rtol=1e-4, atol=1e-3)
 
 
 def test_gradient_and_declaration():

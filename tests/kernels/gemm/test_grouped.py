@@ -130,9 +130,16 @@ def test_a_whole_layer_and_its_gradients(way, monkeypatch):
     result = gluon_kernels.moe(x, weights, ids, gate_up, down)
     right = reference(*wide)
     assert error_of(result, right) < 2e-2
-    grads = torch.autograd.grad(result.float().square().sum(), inputs)
-    for grad, wanted in zip(grads, torch.autograd.grad(right.square().sum(), wide)):
+    grads = torch.autograd.grad(result.float().square().sum(), inputs, retain_graph=True)
+    rights = torch.autograd.grad(right.square().sum(), wide, retain_graph=True)
+    for grad, wanted in zip(grads, rights):
         assert error_of(grad, wanted) < 4e-2
+    # Gradients of gradients, where the gradient of the result needs none.
+    (grad,) = torch.autograd.grad(result.sum(), x, create_graph=True)
+    (wanted,) = torch.autograd.grad(right.sum(), wide[0], create_graph=True)
+    (again,) = torch.autograd.grad(grad.float().square().sum(), weights)
+    (of_weights,) = torch.autograd.grad(wanted.square().sum(), wide[1])
+    assert error_of(again, of_weights) < 4e-2
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import warnings
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import gluon_kernels
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
@@ -17,6 +18,7 @@ from gluon_kernels.quant import layer, tilings
 from gluon_kernels.quant.problem import LINEAR
 from gluon_kernels.quant.problem import restored as restored_weights
 from tests.kernels.launched import launches_of
+from tests.kernels.routes import route
 
 pytestmark = [pytest.mark.once, pytest.mark.sampled(15)]
 
@@ -421,3 +423,28 @@ def test_wrong_arguments_end_before_a_launch(call, error, text):
         call(*quantized())
     assert re.search(text, str(raised.value), re.S), raised.value
     assert len(layer.plans) == 0
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("way", ["operator", "function"])
+@pytest.mark.parametrize("activation", [None, "silu"])
+def test_gradients_of_gradients(activation, way, monkeypatch):
+    if way == "function":  # calls with gradients on a GPU
+        monkeypatch.setattr(layer, "route", route)
+    weight = torch.randint(-128, 128, (48, 64), dtype=torch.int8)
+    scales = torch.rand(48) / 500
+    x, bias = torch.randn(5, 64, requires_grad=True), torch.randn(48, requires_grad=True)
+    numbers = weight.float() * scales[:, None]
+    results = []
+    for call in (
+        lambda: gluon_kernels.linear(x, weight, bias, scales=scales, activation=activation),
+        lambda: (F.silu if activation else torch.nn.Identity())(F.linear(x, numbers, bias)),
+    ):
+        for total in (lambda y: y.sum(), lambda y: (y**3).sum()):
+            first = torch.autograd.grad(total(call()), [x, bias], create_graph=True)
+            penalty = sum((part**2).sum() for part in first)
+            results.append(torch.autograd.grad(penalty, [x, bias]) if penalty.requires_grad else ())
+    for mine, right in zip(results[:2], results[2:]):
+        assert len(mine) == len(right)
+        for one, other in zip(mine, right):
+            assert error_of(one, other) < 1e-2
