@@ -123,10 +123,55 @@ def batch_forward(
 
             return wide_launches.forward_plan(q, k, v, sinks, causal, scale, keep, out)
         return _packed_batches(q, k, v, sinks, mask, scale, keep)
+    if q.shape[1] > HEADS:
+        return _result_of_heads(q, k, v, sinks, mask, scale, keep)
     from gluon_kernels.attention import portable_launches
 
     plan = portable_launches.forward_plan(q, k, v, sinks, None, mask, scale, keep, out)
     return lambda q, k, v, sinks, out: plan(q, k, v, sinks, None, out)
+
+
+def _heads_of_launches(heads: int, of_keys: int) -> list[tuple[slice, slice]]:
+    """Return the heads of queries and of keys of each launch."""
+    shared = heads // of_keys
+    most = max(HEADS // 16 * 16, 1)
+    size = max(HEADS // shared // 16 * 16, 1)
+    slices = []
+    for first in range(0, of_keys, size):
+        start, end = first * shared, min(first + size, of_keys) * shared
+        step = most if shared > HEADS else end - start
+        slices += [
+            (slice(i, min(i + step, end)), slice(first, first + size))
+            for i in range(start, end, step)
+        ]
+    return slices
+
+
+def _result_of_heads(
+    q: Tensor, k: Tensor, v: Tensor, sinks: Optional[Tensor], mask: Mask, scale: float, keep: bool
+) -> Plan:
+    """Return the plan of more heads than a launch takes: launches of some heads each."""
+    slices = _heads_of_launches(q.shape[1], k.shape[1])
+
+    def sliced(
+        own: slice, place: slice, q: Tensor, k: Tensor, v: Tensor, sinks: Optional[Tensor]
+    ) -> tuple[Tensor, Tensor, Tensor, Optional[Tensor]]:
+        return q[:, own], k[:, place], v[:, place], None if sinks is None else sinks[own]
+
+    plans = [
+        batch_forward(*sliced(*places, q, k, v, sinks), mask, scale, keep, None)
+        for places in slices
+    ]
+
+    def run(q: Tensor, k: Tensor, v: Tensor, sinks: Optional[Tensor], out: Optional[Tensor]) -> Any:
+        parts = [
+            plan(*sliced(*places, q, k, v, sinks), None) for plan, places in zip(plans, slices)
+        ]
+        result = torch.cat([x for x, _ in parts], 1)
+        logsums = torch.cat([x for _, x in parts], 1) if keep else None
+        return result if out is None else out.copy_(result), logsums
+
+    return run
 
 
 def _packed_batches(
@@ -180,18 +225,10 @@ def batch_backward(
 def _gradients_of_heads(tensors: tuple[Tensor, ...], *settings: Any) -> Plan:
     """Return the plan of gradients of more heads than a launch takes: launches of some heads each, whose gradients of shared keys are added up."""
     heads, of_keys = tensors[1].shape[1], tensors[2].shape[1]
-    shared = heads // of_keys
-    most = max(HEADS // 16 * 16, 1)
-    pieces = -(-shared // most) if shared > HEADS else 1  # of the heads that share keys
-    size = max(HEADS // shared // 16 * 16, 1)
-    slices = []  # of heads of queries and of keys
-    for first in range(0, of_keys, size):
-        start, end = first * shared, min(first + size, of_keys) * shared
-        step = end - start if pieces == 1 else most
-        slices += [
-            (slice(i, min(i + step, end)), slice(first, first + size))
-            for i in range(start, end, step)
-        ]
+    slices = _heads_of_launches(heads, of_keys)
+    pieces = (
+        len(slices) // of_keys if heads // of_keys > HEADS else 1
+    )  # of the heads that share keys
 
     def sliced(tensors: tuple[Tensor, ...], own: slice, place: slice) -> list[Tensor]:
         grad, q, k, v, out, logsums = tensors

@@ -237,6 +237,26 @@ def test_gradients_of_heads_of_a_batch_past_the_second_axis_of_a_grid(
     assert GRADIENTS.check(shape, "cpu") is None
 
 
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("sinks", [False, True])
+@pytest.mark.parametrize("heads, of_keys, most", [(4, 2, 3), (17, 1, 16), (6, 2, 2)])
+def test_heads_of_a_batch_past_the_second_axis_of_a_grid(heads, of_keys, most, sinks, monkeypatch):
+    monkeypatch.setenv("GLUON_TARGET", "sim:sm_80")
+    q = torch.randn(2, heads, 5, 32).half()
+    k, v = (torch.randn(2, of_keys, 5, 32).half() for _ in "kv")
+    more = {"sinks": torch.randn(heads)} if sinks else {}
+    whole = attention(q, k, v, causal=True, **more)
+    ops._plans.forget()
+    routes = importlib.import_module("gluon_kernels.attention.routes")
+    monkeypatch.setattr(routes, "HEADS", most)
+    launches = launches_of(lambda: attention(q, k, v, causal=True, **more), "sim:sm_80")
+    assert len(launches) > 1 and all(x.grid[1] <= most for x in launches)
+    assert torch.equal(attention(q, k, v, causal=True, **more), whole)
+    out = torch.empty_like(whole)
+    assert torch.equal(attention(q, k, v, causal=True, out=out, **more), whole)
+    ops._plans.forget()
+
+
 @pytest.mark.sampled(1)
 def test_batches_past_the_third_axis_of_a_grid(monkeypatch):
     """Launches share the batches, with and without a place for the result."""
