@@ -518,27 +518,48 @@ def gluon_stages(compiler: Any, options: Any) -> dict[str, Any]:
     stages: dict[str, Any] = {}
     compiler.add_stages(stages, options, Language.GLUON)
     stages.pop("glir", None)  # the identity on a traced module
-    if _BEFORE_INLINING:
-        inline = stages["ttgir"]
+    inline = stages.get("ttgir")
+    if inline is not None and VERSION < (3, 8):
 
         def ttgir(module: Any, metadata: dict[str, Any]) -> Any:
-            run_passes(module, *_BEFORE_INLINING)
+            run_passes(module, *_before_inlining(module))
             return inline(module, metadata)
 
         stages["ttgir"] = ttgir
     return stages
 
 
-# Before 3.8, inlining loses a constant that a loop assigns to a carried value around an inner loop: the value stays as it was.
-# It keeps constants that are defined outside of the loop, where their propagation moves them.
-_BEFORE_INLINING = ("common.add_sccp",) if VERSION < (3, 8) else ()
+def _before_inlining(module: Any) -> tuple[str, ...]:
+    """Return the passes that keep what inlining would lose.
+
+    Before Triton 3.8, that is a constant that a loop assigns to a carried value around an inner loop: the value stays as it was.
+    Constants that are defined outside of the loop are kept, and their propagation moves them there. It takes their
+    lines from them, which errors name, so other modules go without it.
+    """
+    constants: set[int] = set()
+    yielded: set[int] = set()
+    loops = 0
+
+    def look(op: Any) -> None:
+        nonlocal loops
+        name = op.get_name()
+        if name == "arith.constant":
+            constants.add(op.get_result(0).id())
+        elif name == "scf.yield":
+            yielded.update(op.get_operand(i).id() for i in range(op.get_num_operands()))
+        elif name == "scf.for":
+            loops += 1
+
+    if VERSION < (3, 8):
+        module.walk(look)
+    return ("common.add_sccp",) if loops > 1 and constants & yielded else ()
 
 
 def run_passes(module: Any, *names: str) -> None:
     """Run passes over a module; each is named with its dialect, as in `gluon.add_inliner`."""
     manager = ir.pass_manager(module.context)
     for name in names:
-        before = _BEFORE_INLINING if name == "gluon.add_inliner" else ()
+        before = _before_inlining(module) if name == "gluon.add_inliner" else ()
         for one in (*before, name):
             dialect, _, add = one.partition(".")
             getattr(getattr(passes, dialect), add)(manager)
