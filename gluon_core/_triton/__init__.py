@@ -5,6 +5,7 @@ It checks the version, re-exports the names that the core uses, and holds the pe
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import functools
 import inspect
@@ -520,49 +521,32 @@ def gluon_stages(compiler: Any, options: Any) -> dict[str, Any]:
     stages.pop("glir", None)  # the identity on a traced module
     inline = stages.get("ttgir")
     if inline is not None and VERSION < (3, 8):
-
-        def ttgir(module: Any, metadata: dict[str, Any]) -> Any:
-            run_passes(module, *_before_inlining(module))
-            return inline(module, metadata)
-
-        stages["ttgir"] = ttgir
+        stages["ttgir"] = lambda module, metadata: inline(_hoisted(module), metadata)
     return stages
 
 
-def _before_inlining(module: Any) -> tuple[str, ...]:
-    """Return the passes that keep what inlining would lose.
+def _hoisted(module: Any) -> Any:
+    """Return the module with constants that loops carry defined outside of them, which takes their lines from them.
 
-    Before Triton 3.8, that is a constant that a loop assigns to a carried value around an inner loop: the value stays as it was.
-    Constants that are defined outside of the loop are kept, and their propagation moves them there. It takes their
-    lines from them, which errors name, so other modules go without it.
+    Before Triton 3.8, inlining loses a constant that a loop assigns to a carried value around an inner loop.
     """
-    constants: set[int] = set()
-    yielded: set[int] = set()
-    loops = 0
-
-    def look(op: Any) -> None:
-        nonlocal loops
-        name = op.get_name()
-        if name == "arith.constant":
-            constants.add(op.get_result(0).id())
-        elif name == "scf.yield":
-            yielded.update(op.get_operand(i).id() for i in range(op.get_num_operands()))
-        elif name == "scf.for":
-            loops += 1
-
-    if VERSION < (3, 8):
-        module.walk(look)
-    return ("common.add_sccp",) if loops > 1 and constants & yielded else ()
+    ops: dict[str, list[Any]] = collections.defaultdict(list)
+    module.walk(lambda op: ops[op.get_name()].append(op))
+    constants = {op.get_result(0).id() for op in ops["arith.constant"]}
+    carried = {op.get_operand(i).id() for op in ops["scf.yield"] for i in range(op.get_num_operands())}  # fmt: skip
+    if len(ops["scf.for"]) > 1 and constants & carried:
+        run_passes(module, "common.add_sccp")
+    return module
 
 
 def run_passes(module: Any, *names: str) -> None:
     """Run passes over a module; each is named with its dialect, as in `gluon.add_inliner`."""
+    if names[0] == "gluon.add_inliner" and VERSION < (3, 8):
+        _hoisted(module)
     manager = ir.pass_manager(module.context)
     for name in names:
-        before = _before_inlining(module) if name == "gluon.add_inliner" else ()
-        for one in (*before, name):
-            dialect, _, add = one.partition(".")
-            getattr(getattr(passes, dialect), add)(manager)
+        dialect, _, add = name.partition(".")
+        getattr(getattr(passes, dialect), add)(manager)
     manager.run(module, "plugin")
 
 
