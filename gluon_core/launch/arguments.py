@@ -202,7 +202,7 @@ def classify(  # noqa: PLR0913 - the facts of a parameter
 
 
 def _check_sign(value: Any) -> None:
-    """Check that a tensor of torch does not stand for the negative or the conjugate of its memory.
+    """Check that a tensor of torch is not the negative or the conjugate of its memory.
 
     Raises:
         TensorError: it does; a launch would read the memory as it is.
@@ -210,7 +210,7 @@ def _check_sign(value: Any) -> None:
     for bit in ("neg", "conj"):
         if getattr(value, f"is_{bit}", bool)():
             raise TensorError(
-                "kernels read memory as it is, which the tensor stands for the negative or the conjugate of",
+                "kernels read memory as it is, and the tensor is its negative or conjugate",
                 expected=f"a tensor without torch's {bit} bit",
                 got=f"is_{bit}() = True",
                 remedy=f"Pass x.resolve_{bit}(), which makes a copy.",

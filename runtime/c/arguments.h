@@ -171,7 +171,7 @@ static int is_descriptor(PyObject *value)
                                              PyObject_HasAttr(value, names[BASE]) && (add_class(Py_TYPE(value), NULL), 1));
 }
 
-/* Return whether a tensor stands for the negative of its memory, as the imaginary part of torch's conjugates does. */
+/* Return whether a tensor is the negative of its memory, as the imaginary part of torch's conjugates does. */
 static COLD int is_negative(PyObject *tensor)
 {
     OWNED PyObject *answer = PyObject_CallMethodObjArgs(tensor, names[IS_NEG], NULL);
