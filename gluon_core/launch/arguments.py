@@ -205,7 +205,7 @@ def _check_sign(value: Any) -> None:
     """Check that a tensor of torch is not the negative or the conjugate of its memory.
 
     Raises:
-        TensorError: it does; a launch would read the memory as it is.
+        TensorError: it is; a launch would read the memory without the sign.
     """
     for bit in ("neg", "conj"):
         if getattr(value, f"is_{bit}", bool)():
