@@ -234,11 +234,9 @@ def pytest_terminal_summary(terminalreporter):
 
 
 @pytest.fixture(autouse=True)
-def same_target():
+def same_target(monkeypatch):
     """A command that runs in this process chooses a target; the next test starts without it."""
     before = os.environ.get("GLUON_TARGET")
-    yield
+    monkeypatch.setenv("GLUON_TARGET", before or "")  # undone last, behind what a test sets
     if before is None:
-        os.environ.pop("GLUON_TARGET", None)
-    else:
-        os.environ["GLUON_TARGET"] = before
+        del os.environ["GLUON_TARGET"]
