@@ -247,7 +247,7 @@ def test_a_tensor_without_memory(value, message, warm):
     "view", [lambda x: x, lambda x: x.unsqueeze(-1)], ids=["apart", "one-column"]
 )
 def test_a_negative_of_memory_after_a_launch_of_the_same_key(view):
-    """A stride of 1 along a single element does not say that elements are side by side."""
+    """An axis of one element may have any stride, so its stride of 1 proves no contiguity."""
     numbers = torch.randn(8, dtype=torch.complex64)
     launch(view(numbers.imag), torch.empty(8))
     with pytest.raises(TensorError, match=r"scale_kernel\(x\): .*resolve_neg\(\)"):
