@@ -50,10 +50,10 @@ def packed_backward(
 ) -> Plan:  # fmt: skip
     """Return `run(grad, q, k, v, out, logsums, of_queries, of_keys) -> (gradients of q, k and v)`."""
     if _on_hopper():
-        from gluon_kernels.attention import varlen_launches
+        from gluon_kernels.attention import varlen_gradient_launches
 
-        if varlen_launches.differentiates(q.shape[-1], v.shape[-1]):
-            return varlen_launches.backward_plan(
+        if varlen_gradient_launches.differentiates(q.shape[-1], v.shape[-1]):
+            return varlen_gradient_launches.backward_plan(
                 grad, q, k, v, out, logsums, of_queries, of_keys, mask, scale, repeatable
             )
     from gluon_kernels.attention import portable_launches
@@ -209,12 +209,12 @@ def batch_backward(
 
         return full_precision.backward_plan(mask, scale)
     if _on_hopper():
-        from gluon_kernels.attention import launches, varlen_launches
+        from gluon_kernels.attention import launches, varlen_gradient_launches
 
         if mask.is_plain and q.shape[-1] == v.shape[-1] <= 128:
             causal = mask.right is not None
             return launches.backward_plan(grad, q, k, v, out, logsums, causal, scale, repeatable)
-        if varlen_launches.differentiates(q.shape[-1], v.shape[-1]):
+        if varlen_gradient_launches.differentiates(q.shape[-1], v.shape[-1]):
             return _packed_batch_gradients(grad, q, k, v, out, logsums, mask, scale, repeatable)
     from gluon_kernels.attention import portable_launches
 
@@ -297,14 +297,14 @@ def _packed_batch_gradients(
 def _plan_of_views(
     view: Callable[..., Any], tensors: tuple[Tensor, ...], lists: tuple[Tensor, Tensor], *settings: Any
 ) -> Plan:  # fmt: skip
-    """Return the plan of gradients of batches whose operands `view` returns; `settings` are the last ones of `varlen_launches.backward_plan`."""
-    from gluon_kernels.attention import varlen_launches
+    """Return the plan of gradients of batches whose operands `view` returns; `settings` are the last ones of `varlen_gradient_launches.backward_plan`."""
+    from gluon_kernels.attention import varlen_gradient_launches
 
     grad, q, k, v, out, logsums = operands = view(*tensors)
     in_place = all(x.data_ptr() == one.data_ptr() for x, one in zip(operands, tensors))
     shapes = [x.shape for x in tensors[1:4]]
-    batches = varlen_launches.Batches(view, in_place, shapes)
-    return varlen_launches.backward_plan(
+    batches = varlen_gradient_launches.Batches(view, in_place, shapes)
+    return varlen_gradient_launches.backward_plan(
         grad, q, k, v, out, logsums, *lists, *settings, batches=batches
     )
 

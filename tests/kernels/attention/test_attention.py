@@ -4,64 +4,32 @@ from __future__ import annotations
 
 import importlib
 import math
-import re
-import warnings
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
-from gluon_core.launch.jit import GluonJITFunction
-from gluon_core.registry.load import registry
 from gluon_kernels import attention, eager
 from gluon_kernels.attention import ops
 from gluon_kernels.attention.problem import ATTENTION, GRADIENTS
 from gluon_kernels.problem import error_of
 from gluon_torch.errors import MissingGradientError
+from tests.kernels.attention.masked import masked
 from tests.kernels.launched import launches_of
 from tests.kernels.routes import route
 from tests.kernels.sizes import repeated
 
-pytestmark = [pytest.mark.once, pytest.mark.sampled(12)]
+pytestmark = [pytest.mark.once, pytest.mark.sampled(12), pytest.mark.usefixtures("hopper")]
 
 PROBLEMS = (ATTENTION, GRADIENTS)
 CASES = [pytest.param(p, s, id=f"{p.name}-{i}") for p in PROBLEMS for i, s in enumerate(p.small)]
 
 
-@pytest.fixture(autouse=True)
-def hopper(monkeypatch):
-    monkeypatch.setenv("GLUON_TARGET", "sim:sm_90")
-    for plans in (ops._plans, ops._gradient_plans):
-        plans.forget()
-    yield
-    for plans in (ops._plans, ops._gradient_plans):
-        plans.forget()
-
-
 @pytest.mark.parametrize("problem, shape", CASES)
 def test_every_form(problem, shape):
     assert problem.check(shape, "cpu") is None
-
-
-@pytest.mark.parametrize("number", [0, 1, 2, 3, 5])
-def test_repeatable_gradients(number):
-    before = torch.are_deterministic_algorithms_enabled()
-    torch.use_deterministic_algorithms(True)
-    try:
-        assert PROBLEMS[1].check(PROBLEMS[1].small[number], "cpu") is None
-    finally:
-        torch.use_deterministic_algorithms(before)
-
-
-@pytest.mark.sampled(1)
-@pytest.mark.parametrize("shared", [1, 2])
-def test_repeatable_gradients_of_wide_heads(shared, monkeypatch):
-    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
-    shape = {"batch": 1, "heads": 2, "heads of keys": 2 // shared, "length": 20, "width": 192}
-    assert PROBLEMS[1].check(shape, "cpu") is None
 
 
 @pytest.mark.parametrize("width, scale", [(64, 0.0), (64, -0.3), (192, -0.3)])
@@ -71,19 +39,6 @@ def test_scales_that_are_not_positive(width, scale):
     hidden = torch.ones(70, 70).triu(1).bool()
     right = score.masked_fill(hidden, -torch.inf).softmax(-1) @ v.float()
     assert error_of(attention(q, k, v, causal=True, scale=scale), right) < 2e-2
-
-
-@pytest.mark.parametrize("each", [4, 2, 1])
-@pytest.mark.parametrize("number", [0, 1])
-def test_programs_take_heads_that_share_keys(number, each, monkeypatch):
-    """Gradients of keys and values are added up in a program, and those of several programs after it."""
-    from gluon_kernels.attention import launches
-
-    monkeypatch.setattr(launches, "heads_of", lambda *arguments: (each, 3))
-    sizes = [dict(length=150, width=64, causal=True), dict(length=90, width=128, causal=False)]
-    keys = [170, 140][number]
-    shape = {"batch": 2, "heads": 4, "heads of keys": 1, "keys": keys, **sizes[number]}
-    assert GRADIENTS.check(shape, "cpu") is None
 
 
 def heads(length=80, width=64, dtype=torch.bfloat16):
@@ -127,186 +82,12 @@ def test_one_group_of_warps(shape, monkeypatch):
         assert ATTENTION.check({"batch": 1, **shape}, "cpu") is None
 
 
-@pytest.mark.gluon_schedules(2, checks=True)
-@pytest.mark.parametrize(
-    "shape, most",
-    [
-        ({"heads": 2, "length": 390, "width": 64, "causal": True}, 2),
-        ({"heads": 1, "length": 270, "width": 128, "causal": True}, 2),
-        ({"heads": 1, "length": 400, "width": 64, "causal": False, "keys": 200}, 3),
-        ({"heads": 2, "heads of keys": 1, "length": 270, "width": 96, "causal": True}, 3),
-    ],
-)
-def test_steps_of_few_tiles_of_keys_are_in_parts(shape, most, monkeypatch):
-    """Programs share the steps of a tile of keys where tiles are few, and their gradients are added up later."""
-    plans = importlib.import_module("gluon_kernels.attention.launches")
-    monkeypatch.setattr(plans, "steps_of_part", lambda *arguments: most)
-    arguments = GRADIENTS.arguments({"batch": 1, **shape}, "cpu")
-    launches = launches_of(lambda: GRADIENTS.op(**arguments), "sim:sm_90")
-    grids = [x.grid for x in launches if x.kernel.fn.__name__ == "gradients_atomic"]
-    tiles = plans._steps_of_tiles(
-        shape["length"],
-        min(shape.get("keys", shape["length"]), shape["length"]),
-        plans.width_of(shape["width"]),
-        shape["causal"],
-    )
-    assert grids == [(shape["heads"] * sum(-(-steps // most) for steps in tiles),)]
-    assert launches[-1].kernel.fn.__name__ == "finish_and_join"
-    for programs in (132, 2):
-        monkeypatch.setattr(plans, "multiprocessors", lambda tensor, programs=programs: programs)
-        ops._gradient_plans.forget()
-        assert GRADIENTS.check({"batch": 1, **shape}, "cpu") is None
-
-
-@pytest.mark.parametrize(
-    "shape",
-    [
-        {"heads": 2, "length": 130, "width": 256, "heads of keys": 1, "causal": True},
-        {"heads": 1, "length": 70, "width": 200, "keys": 100},
-        {"heads": 1, "length": 130, "width": 192, "causal": True},
-    ],
-)
-def test_gradients_of_wide_heads(shape):
-    """Two groups of warps share the columns of a tile of 64 keys; the second step of queries takes the sums of the first."""
-    assert PROBLEMS[1].check({"batch": 1, **shape}, "cpu") is None
-
-
-@pytest.mark.gluon_schedules(3, checks=True)
-@pytest.mark.parametrize(
-    "shape",
-    [
-        {"heads": 2, "length": 140, "width": 64, "causal": True},
-        {"heads": 1, "length": 140, "width": 64, "keys": 300},
-        {"heads": 1, "length": 140, "width": 96, "keys": 300},
-    ],
-)
-def test_programs_take_tiles_of_keys_in_turn(shape, monkeypatch):
-    """Two programs take four tiles, or three, of which the last one lacks keys."""
-    plans = importlib.import_module("gluon_kernels.attention.launches")
-    monkeypatch.setattr(plans, "multiprocessors", lambda tensor: 2)
-    arguments = GRADIENTS.arguments({"batch": 1, **shape}, "cpu")
-    launches = launches_of(lambda: GRADIENTS.op(**arguments), "sim:sm_90")
-    grids = [x.grid for x in launches if x.kernel.fn.__name__ == "gradients_atomic"]
-    assert grids == [(2,)]
-    assert GRADIENTS.check({"batch": 1, **shape}, "cpu") is None
-
-
-@pytest.mark.sampled(1)
-@pytest.mark.parametrize("repeatable", [False, True])
-def test_gradients_of_heads_past_the_second_axis_of_a_grid(repeatable, monkeypatch):
-    """Launches share the batches; the last ones have fewer."""
-    plans = importlib.import_module("gluon_kernels.attention.launches")
-    monkeypatch.setattr(plans, "GRID", 5)
-    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: repeatable)
-    shape = {"batch": 3, "heads": 2, "length": 5, "width": 64, "causal": True}
-    arguments = GRADIENTS.arguments(shape, "cpu")
-    launches = launches_of(lambda: GRADIENTS.op(**arguments), "sim:sm_90")
-    assert [x.grid[1] for x in launches if len(x.grid) > 1 and x.grid[1] > 5] == []
-    assert GRADIENTS.check(shape, "cpu") is None
-
-
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("target", ["sim:sm_90", "sim:sm_80"])
-@pytest.mark.parametrize(
-    "batch, heads, most, width, count",
-    [
-        (1, (4, 2), 3, 64, 2),
-        (2, (4, 2), 3, 192, 2),
-        (1, (17, 1), 16, 64, 2),  # all on one head of keys
-        (2, (6, 2), 2, 64, 6),
-    ],
-)
-def test_gradients_of_heads_of_a_batch_past_the_second_axis_of_a_grid(
-    batch, heads, most, width, count, target, monkeypatch
-):
-    monkeypatch.setenv("GLUON_TARGET", target)
-    routes = importlib.import_module("gluon_kernels.attention.routes")
-    monkeypatch.setattr(routes, "HEADS", most)
-    shape = {
-        "batch": batch,
-        "heads": heads[0],
-        "heads of keys": heads[1],
-        "length": 5,
-        "width": width,
-    }
-    arguments = GRADIENTS.arguments(shape, "cpu")
-    launches = launches_of(lambda: GRADIENTS.op(**arguments), target)
-    names = [x.kernel.fn.__name__ for x in launches]
-    of_keys = [name for name in names if "key_gradients" in name or name == "gradients_atomic"]
-    assert len(of_keys) == count
-    assert GRADIENTS.check(shape, "cpu") is None
-
-
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("sinks", [False, True])
-@pytest.mark.parametrize("heads, of_keys, most", [(4, 2, 3), (17, 1, 16), (6, 2, 2)])
-def test_heads_of_a_batch_past_the_second_axis_of_a_grid(heads, of_keys, most, sinks, monkeypatch):
-    monkeypatch.setenv("GLUON_TARGET", "sim:sm_80")
-    q = torch.randn(2, heads, 5, 32).half()
-    k, v = (torch.randn(2, of_keys, 5, 32).half() for _ in "kv")
-    more = {"sinks": torch.randn(heads)} if sinks else {}
-    whole = attention(q, k, v, causal=True, **more)
-    ops._plans.forget()
-    routes = importlib.import_module("gluon_kernels.attention.routes")
-    monkeypatch.setattr(routes, "HEADS", most)
-    launches = launches_of(lambda: attention(q, k, v, causal=True, **more), "sim:sm_80")
-    assert len(launches) > 1 and all(x.grid[1] <= most for x in launches)
-    assert torch.equal(attention(q, k, v, causal=True, **more), whole)
-    out = torch.empty_like(whole)
-    assert torch.equal(attention(q, k, v, causal=True, out=out, **more), whole)
-    ops._plans.forget()
-
-
-@pytest.mark.sampled(1)
-def test_batches_past_the_third_axis_of_a_grid(monkeypatch):
-    """Launches share the batches, with and without a place for the result."""
-    plans = importlib.import_module("gluon_kernels.attention.portable_launches")
-    monkeypatch.setattr(plans, "GRID", 17)
-    monkeypatch.setenv("GLUON_TARGET", "sim:gfx942")
-    shape = {"batch": 18, "heads": 1, "length": 3, "width": 32, "causal": True}
-    for problem in PROBLEMS:
-        arguments = problem.arguments(shape, "cpu")
-        launches = launches_of(lambda p=problem, a=arguments: p.op(**a), "sim:gfx942")
-        assert {16, 2} == {x.grid[2] for x in launches}
-        assert problem.check(shape, "cpu") is None
-    q, k, v = (torch.randn(18, 1, 3, 32).bfloat16() for _ in "qkv")
-    result = torch.empty_like(q)
-    assert attention(q, k, v, causal=True, out=result) is result
-    assert torch.equal(result, attention(q, k, v, causal=True))
-
-
 @pytest.mark.parametrize("keys", [64, 128])
 @pytest.mark.parametrize("number", [0, 2])
 def test_tiles_of_few_keys(number, keys, monkeypatch):
     plans = importlib.import_module("gluon_kernels.attention.launches")
     monkeypatch.setattr(plans, "keys_of", lambda *arguments: keys)
     assert ATTENTION.check(ATTENTION.small[number], "cpu") is None
-
-
-@pytest.mark.sampled(1000)
-@pytest.mark.parametrize("length", [704, 10579])
-@pytest.mark.parametrize("width, causal", [(64, True), (64, False), (128, True), (128, False)])
-def test_products_of_gradients_overlap(width, causal, length, monkeypatch):
-    """The assembler waits for each product where registers are too few, and says so."""
-    shape = {"batch": 2, "heads": 4, "length": length, "width": width, "causal": causal}
-    prepared = []
-
-    def recorded(self, *arguments, grid, **options):
-        if self.fn.__name__ == "gradients_atomic":
-            prepared.append((self, arguments, grid, options))
-        return lambda *values: None  # launched, these would take hours
-
-    monkeypatch.setattr(GluonJITFunction, "prepare", recorded)
-    GRADIENTS.op(**GRADIENTS.arguments(shape, "cpu"))
-    ((kernel, arguments, grid, options),) = prepared
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        target = registry().target("sm_90")
-        compiled = kernel.warmup(*arguments, grid=grid, target=target, **options)
-    assert compiled.report().spills <= 32
-    # The first queries, gradients, keys and values come while the kernel before computes the statistics.
-    steps = r"tensor\.(4)d\.shared::cluster|griddepcontrol\.(w)ait"
-    assert "4444w" in "".join(map("".join, re.findall(steps, compiled.asm["ptx"])))
 
 
 @pytest.mark.parametrize(
@@ -318,53 +99,6 @@ def test_products_of_gradients_overlap(width, causal, length, monkeypatch):
 )
 def test_wide_heads_in_two_parts(shape):
     assert PROBLEMS[0].check({"batch": 2, **shape}, "cpu") is None
-
-
-class Copies(TorchDispatchMode):
-    """The operations that copy tensors."""
-
-    def __init__(self):
-        super().__init__()
-        self.names = []
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        name = function.overloadpacket.__name__
-        if name in ("copy_", "clone", "_to_copy"):
-            self.names.append(name)
-        return function(*args, **(kwargs or {}))
-
-
-def ordered(heads, length, width, tokens_first):
-    """Return a tensor of [2, heads, length, width], which has heads or tokens first in memory."""
-    if tokens_first:
-        return torch.randn(2, length, heads, width).bfloat16().transpose(1, 2)
-    return torch.randn(2, heads, length, width).bfloat16()
-
-
-@pytest.mark.parametrize(
-    "width, values, keys, causal, tokens_first",
-    [(192, 192, 40, True, True), (192, 128, 40, True, True), (192, 128, 40, True, False), (256, 256, 90, False, False)],
-)  # fmt: skip
-def test_wide_gradients_copy_nothing(width, values, keys, causal, tokens_first):
-    """Heads share keys, and operands have tokens first, as a projection leaves them, or heads; results and gradients have heads first."""
-    sizes = (2, 40, width), (1, keys, width), (1, keys, values)
-    leaves = [ordered(*size, tokens_first).requires_grad_() for size in sizes]
-    grad = ordered(2, 40, values, tokens_first)
-    result = attention(*leaves, causal=causal)
-    with Copies() as copies:
-        ours = torch.autograd.grad(result, leaves, grad)
-    assert not copies.names
-    right = masked(*leaves, right=0) if causal else masked(*leaves)
-    for one, other in zip(ours, torch.autograd.grad(right, leaves, grad.double())):
-        assert one.is_contiguous() and error_of(one, other) < 2e-2
-
-
-def test_wide_gradients_of_operands_in_two_orders():
-    leaves = [ordered(n, 70, 192, n == 1).requires_grad_() for n in (2, 1, 1)]
-    grad = ordered(2, 70, 192, False)
-    ours = torch.autograd.grad(attention(*leaves), leaves, grad)
-    for one, other in zip(ours, torch.autograd.grad(masked(*leaves), leaves, grad.double())):
-        assert error_of(one, other) < 2e-2
 
 
 @pytest.mark.parametrize("length, kernel", [(130, "attention_wide"), (100, "attention_hopper")])
@@ -477,65 +211,12 @@ def test_calls_past_the_operators(monkeypatch):
             (total + of_keys.square().sum()).backward(inputs=[k], retain_graph=True)
 
 
-@pytest.mark.parametrize(
-    "shape, sequences",
-    [
-        ({"heads": 2, "length": 40, "width": 64, "causal": True}, 2),
-        ({"heads": 1, "length": 20, "width": 60}, 0),  # rows that are no multiples of 16 bytes
-        ({"heads": 1, "length": 40, "width": 192}, 2),
-        ({"heads": 2, "length": 40, "width": 192, "heads of keys": 1, "packed": True}, 2),
-    ],
-)
-def test_no_python_is_between_launches_of_operands_in_place(shape, sequences, monkeypatch):
-    recorded = []
-    for name in ("launches", "varlen_launches"):
-        module = importlib.import_module(f"gluon_kernels.attention.{name}")
-        make = module.sequence
-        monkeypatch.setattr(
-            module,
-            "sequence",
-            lambda *parts, make=make: recorded.append(make(*parts)) or recorded[-1],
-        )
-    assert GRADIENTS.check({"batch": 1, **shape}, "cpu") is None
-    assert len(recorded) == sequences
-
-
-def test_each_call_of_gradients_asks_for_equal_bits(monkeypatch):
-    monkeypatch.setattr(eager, "route", route)
-    arguments = GRADIENTS.arguments({"batch": 1, "heads": 1, "length": 20, "width": 64}, "cpu")
-
-    def calls():
-        for repeatable in (False, True, False):
-            monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: repeatable)
-            GRADIENTS.op(**arguments)
-
-    names = [x.kernel.fn.__name__ for x in launches_of(calls, "sim:sm_90")]
-    own = [name for name in names if name in ("gradients_atomic", "key_gradients")]
-    assert own == ["gradients_atomic", "key_gradients", "gradients_atomic"]
-
-
 def test_autocast_and_meta():
     q, k, v = heads(70, dtype=torch.float32)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert attention(q, k, v).dtype is torch.bfloat16
     q, k, v = (x.bfloat16().to("meta") for x in (q, k, v))
     assert attention(q, k, v).shape == q.shape
-
-
-def masked(q, k, v, left=None, right=None, softcap=0.0, scores=lambda s: s):
-    """Return attention in float64, and 0 for queries that see no key."""
-    q, k, v = q.double(), k.double(), v.double()
-    k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
-    score = scores(q @ k.mT * q.shape[-1] ** -0.5)
-    if softcap:
-        score = softcap * torch.tanh(score / softcap)
-    away = torch.arange(k.shape[2]) - torch.arange(q.shape[2])[:, None]
-    seen = torch.ones_like(away, dtype=torch.bool)
-    if left is not None:
-        seen &= away >= -left
-    if right is not None:
-        seen &= away <= right
-    return score.masked_fill(~seen, -torch.inf).softmax(-1).nan_to_num(0.0) @ v
 
 
 FORMS = [

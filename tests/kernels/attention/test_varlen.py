@@ -9,7 +9,12 @@ import torch
 
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
 from gluon_kernels import attention, attention_varlen, eager
-from gluon_kernels.attention import hopper_varlen_backward, varlen, varlen_launches
+from gluon_kernels.attention import (
+    hopper_varlen_backward,
+    varlen,
+    varlen_gradient_launches,
+    varlen_launches,
+)
 from gluon_kernels.attention.masks import Mask
 from gluon_kernels.attention.problem import VARLEN, VARLEN_GRADIENTS, lists_of
 from gluon_kernels.problem import error_of
@@ -88,8 +93,8 @@ def test_programs_share_the_heads_of_queries(parts, monkeypatch):
     """Those of a head of keys, where programs are few; the gradients of their keys are added up later."""
     shape = {"lengths": (40, 30), "heads": 4, "heads of keys": 1, "width": 64, "causal": True}
     arguments = VARLEN_GRADIENTS.arguments(shape, "cpu")
-    monkeypatch.setattr(varlen_launches, "multiprocessors", lambda tensor: parts)
-    monkeypatch.setattr(varlen_launches, "_parts_of_heads", lambda *arguments: parts)
+    monkeypatch.setattr(varlen_gradient_launches, "multiprocessors", lambda tensor: parts)
+    monkeypatch.setattr(varlen_gradient_launches, "_parts_of_heads", lambda *arguments: parts)
     launches = launches_of(lambda: VARLEN_GRADIENTS.op(**arguments), "sim:sm_90")
     grids = [x.grid for x in launches if x.kernel.fn.__name__ == "varlen_gradients_atomic"]
     assert grids == [(parts,)]
@@ -99,7 +104,7 @@ def test_programs_share_the_heads_of_queries(parts, monkeypatch):
 def test_programs_share_heads_where_that_saves_time():
     """A head of 64 columns without a mask has a loop of its own in long sequences. Few tiles are shared by all programs that there are."""
     full, causal = Mask(None, None, 0.0), Mask(None, 0, 0.0)
-    parts = varlen_launches._parts_of_heads
+    parts = varlen_gradient_launches._parts_of_heads
     assert parts((12800, 12800), 5, (16, 4), 64, full, 132) == 4
     assert parts((12800, 12800), 5, (16, 4), 64, causal, 132) == 1
     assert parts((16000, 16000), 80, (32, 8), 128, causal, 132) == 1
@@ -120,7 +125,7 @@ def test_programs_share_heads_where_that_saves_time():
 )
 def test_programs_take_tiles_of_keys_in_turn(shape, monkeypatch):
     """Two programs take three to six tiles, some of keys that no query sees; those with steps of both kinds take the masked ones first."""
-    monkeypatch.setattr(varlen_launches, "multiprocessors", lambda tensor: 2)
+    monkeypatch.setattr(varlen_gradient_launches, "multiprocessors", lambda tensor: 2)
     arguments = VARLEN_GRADIENTS.arguments(shape, "cpu")
     launches = launches_of(lambda: VARLEN_GRADIENTS.op(**arguments), "sim:sm_90")
     names = ("varlen_gradients_atomic", "wide_key_gradients")
@@ -167,9 +172,9 @@ def test_borders_of_windows(window, loops):
 def test_heads_are_walked_together_in_equal_numbers():
     """The cache holds 14 of 16 heads of 2735 tokens."""
     of_token = 8 * 128
-    assert varlen_launches._tiles(22, 16, 2735 * of_token, 132) == (22, 16, 8)
-    assert varlen_launches._tiles(3, 16, 300 * of_token, 132) == (3, 16, 16)
-    assert varlen_launches._tiles(22, 3, 2735 * of_token, 132) == (22, 3, 3)
+    assert varlen_gradient_launches._tiles(22, 16, 2735 * of_token, 132) == (22, 16, 8)
+    assert varlen_gradient_launches._tiles(3, 16, 300 * of_token, 132) == (3, 16, 16)
+    assert varlen_gradient_launches._tiles(22, 3, 2735 * of_token, 132) == (22, 3, 3)
 
 
 def test_few_tiles_of_queries_have_few_rows():
