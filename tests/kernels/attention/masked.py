@@ -12,7 +12,8 @@ def masked(q, k, v, left=None, right=None, softcap=0.0, scores=lambda s: s):
     score = scores(q @ k.mT * q.shape[-1] ** -0.5)
     if softcap:
         score = softcap * torch.tanh(score / softcap)
-    away = torch.arange(k.shape[2]) - torch.arange(q.shape[2])[:, None]
+    keys, queries = (torch.arange(x.shape[2], device=x.device) for x in (k, q))
+    away = keys - queries[:, None]
     seen = torch.ones_like(away, dtype=torch.bool)
     if left is not None:
         seen &= away >= -left

@@ -10,6 +10,8 @@ import torch
 from gluon_kernels import attention
 from gluon_kernels.attention import ops
 from gluon_kernels.attention.problem import ATTENTION, GRADIENTS
+from gluon_kernels.problem import error_of
+from tests.kernels.attention.masked import masked
 from tests.kernels.launched import launches_of
 
 pytestmark = [pytest.mark.once, pytest.mark.sampled(12), pytest.mark.usefixtures("hopper")]
@@ -97,3 +99,41 @@ def test_batches_past_the_third_axis_of_a_grid(monkeypatch):
     result = torch.empty_like(q)
     assert attention(q, k, v, causal=True, out=result) is result
     assert torch.equal(result, attention(q, k, v, causal=True))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("repeatable", [False, True])
+@pytest.mark.parametrize(
+    "batch, heads, of_keys, width, options",
+    [
+        (1, 65552, 65552, 64, {"causal": True}),
+        (1, 65552, 1, 64, {}),
+        (65552, 1, 1, 128, {"causal": True}),
+        (2, 32776, 32776, 64, {}),
+        (1, 65552, 65552, 64, {"window": (2, 1)}),
+        (1, 65552, 32776, 192, {"causal": True}),
+    ],
+)
+def test_heads_past_an_axis_of_a_grid_on_a_gpu(
+    batch, heads, of_keys, width, options, repeatable, monkeypatch
+):
+    monkeypatch.delenv("GLUON_TARGET")
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: repeatable)
+    torch.manual_seed(0)
+    sizes = (heads, 20), (of_keys, 5), (of_keys, 5)
+    if options:
+        sizes = (heads, 5), *sizes[1:]
+    leaves = [
+        torch.randn(batch, *size, width, device="cuda", dtype=torch.bfloat16).requires_grad_()
+        for size in sizes
+    ]
+    result = attention(*leaves, **options)
+    left, right = options.get("window", (None, 0 if "causal" in options else None))
+    wanted = masked(*leaves, left, right)
+    assert error_of(result, wanted) < 2e-2
+    grad = torch.randn_like(result)
+    ours = torch.autograd.grad(result, leaves, grad)
+    for one, other in zip(ours, torch.autograd.grad(wanted, leaves, grad.double())):
+        assert error_of(one, other) < 2e-2
