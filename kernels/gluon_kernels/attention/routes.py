@@ -35,6 +35,9 @@ def packed_forward(
         return varlen_launches.forward_plan(
             q, k, v, sinks, of_queries, of_keys, mask, scale, keep, out
         )
+    if q.shape[1] > HEADS:
+        tensors = (q, k, v, sinks, of_queries, of_keys)
+        return _result_of_heads(packed_forward, tensors, mask, scale, keep)
     from gluon_kernels.attention import portable_launches
 
     lists = (of_queries, of_keys)
@@ -49,6 +52,9 @@ def packed_backward(
     mask: Mask, scale: float, repeatable: bool,
 ) -> Plan:  # fmt: skip
     """Return `run(grad, q, k, v, out, logsums, of_queries, of_keys) -> (gradients of q, k and v)`."""
+    if q.shape[1] > HEADS:
+        tensors = (grad, q, k, v, out, logsums, of_queries, of_keys)
+        return _gradients_of_heads(packed_backward, tensors, mask, scale, repeatable)
     if _on_hopper():
         from gluon_kernels.attention import varlen_gradient_launches
 
@@ -124,7 +130,7 @@ def batch_forward(
             return wide_launches.forward_plan(q, k, v, sinks, causal, scale, keep, out)
         return _packed_batches(q, k, v, sinks, mask, scale, keep)
     if q.shape[1] > HEADS:
-        return _result_of_heads(q, k, v, sinks, mask, scale, keep)
+        return _result_of_heads(batch_forward, (q, k, v, sinks), mask, scale, keep)
     from gluon_kernels.attention import portable_launches
 
     plan = portable_launches.forward_plan(q, k, v, sinks, None, mask, scale, keep, out)
@@ -148,25 +154,28 @@ def _heads_of_launches(heads: int, of_keys: int) -> list[tuple[slice, slice]]:
 
 
 def _result_of_heads(
-    q: Tensor, k: Tensor, v: Tensor, sinks: Optional[Tensor], mask: Mask, scale: float, keep: bool
-) -> Plan:
-    """Return the plan of more heads than a launch takes: launches of some heads each."""
+    make: Callable[..., Plan], tensors: tuple[Optional[Tensor], ...], mask: Mask, scale: float, keep: bool
+) -> Plan:  # fmt: skip
+    """Return the plan of more heads than a launch takes: launches of some heads each, whose plans are `make(*tensors, mask, scale, keep, None)`.
+
+    Args:
+        tensors: queries, keys, values and sinks, and the lists of packed sequences.
+    """
+    q, k = tensors[:2]
+    assert q is not None and k is not None
     slices = _heads_of_launches(q.shape[1], k.shape[1])
 
-    def sliced(
-        own: slice, place: slice, q: Tensor, k: Tensor, v: Tensor, sinks: Optional[Tensor]
-    ) -> tuple[Tensor, Tensor, Tensor, Optional[Tensor]]:
-        return q[:, own], k[:, place], v[:, place], None if sinks is None else sinks[own]
+    def sliced(own: slice, place: slice, *tensors: Optional[Tensor]) -> tuple[Any, ...]:
+        q, k, v, sinks, *lists = tensors
+        others: list[Any] = [None if x is None else x[:, place] for x in (k, v)]
+        queries = None if q is None else q[:, own]
+        return queries, *others, None if sinks is None else sinks[own], *lists
 
-    plans = [
-        batch_forward(*sliced(*places, q, k, v, sinks), mask, scale, keep, None)
-        for places in slices
-    ]
+    plans = [make(*sliced(*places, *tensors), mask, scale, keep, None) for places in slices]
 
-    def run(q: Tensor, k: Tensor, v: Tensor, sinks: Optional[Tensor], out: Optional[Tensor]) -> Any:
-        parts = [
-            plan(*sliced(*places, q, k, v, sinks), None) for plan, places in zip(plans, slices)
-        ]
+    def run(*arguments: Optional[Tensor]) -> Any:
+        *tensors, out = arguments
+        parts = [plan(*sliced(*places, *tensors), None) for plan, places in zip(plans, slices)]
         result = torch.cat([x for x, _ in parts], 1)
         logsums = torch.cat([x for _, x in parts], 1) if keep else None
         return result if out is None else out.copy_(result), logsums
@@ -198,7 +207,8 @@ def batch_backward(
 ) -> Plan:  # fmt: skip
     """Return `run(grad, q, k, v, out, logsums) -> (gradients of q, k and v)` for [batch, heads, length, width]."""
     if q.shape[1] > HEADS:
-        return _gradients_of_heads((grad, q, k, v, out, logsums), mask, scale, repeatable)
+        tensors = (grad, q, k, v, out, logsums)
+        return _gradients_of_heads(batch_backward, tensors, mask, scale, repeatable)
     if q.dtype == torch.float32:
         if _on_hopper():
             from gluon_kernels.attention import float32_launches
@@ -222,8 +232,11 @@ def batch_backward(
     return lambda grad, q, k, v, out, logsums: plan(grad, q, k, v, out, logsums, None)
 
 
-def _gradients_of_heads(tensors: tuple[Tensor, ...], *settings: Any) -> Plan:
-    """Return the plan of gradients of more heads than a launch takes: launches of some heads each, whose gradients of shared keys are added up."""
+def _gradients_of_heads(
+    make: Callable[..., Plan], tensors: tuple[Tensor, ...], *settings: Any
+) -> Plan:
+    """Return the plan of gradients of more heads than a launch takes: launches of some heads each, whose gradients of shared keys are added up, and whose plans
+    are `make(*tensors, *settings)`."""
     heads, of_keys = tensors[1].shape[1], tensors[2].shape[1]
     slices = _heads_of_launches(heads, of_keys)
     pieces = (
@@ -231,14 +244,12 @@ def _gradients_of_heads(tensors: tuple[Tensor, ...], *settings: Any) -> Plan:
     )  # of the heads that share keys
 
     def sliced(tensors: tuple[Tensor, ...], own: slice, place: slice) -> list[Tensor]:
-        grad, q, k, v, out, logsums = tensors
+        grad, q, k, v, out, logsums, *lists = tensors
         others = k[:, place], v[:, place]
-        return [grad[:, own], q[:, own], *others, out[:, own], logsums[:, own].contiguous()]
+        results = out[:, own], logsums[:, own].contiguous()
+        return [grad[:, own], q[:, own], *others, *results, *lists]
 
-    plans: list[Plan] = []
-    for places in slices:
-        grad, q, k, v, out, logsums = sliced(tensors, *places)
-        plans.append(batch_backward(grad, q, k, v, out, logsums, *settings))
+    plans = [make(*sliced(tensors, *places), *settings) for places in slices]
 
     def run(*tensors: Tensor) -> Any:
         parts = [plan(*sliced(tensors, *places)) for plan, places in zip(plans, slices)]

@@ -7,9 +7,9 @@ import importlib
 import pytest
 import torch
 
-from gluon_kernels import attention
+from gluon_kernels import attention, attention_varlen
 from gluon_kernels.attention import ops
-from gluon_kernels.attention.problem import ATTENTION, GRADIENTS
+from gluon_kernels.attention.problem import ATTENTION, GRADIENTS, VARLEN_GRADIENTS, lists_of
 from gluon_kernels.problem import error_of
 from tests.kernels.attention.masked import masked
 from tests.kernels.launched import launches_of
@@ -83,6 +83,25 @@ def test_heads_of_a_batch_past_the_second_axis_of_a_grid(heads, of_keys, most, s
     ops._plans.forget()
 
 
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("width", [64, 192])
+@pytest.mark.parametrize("target", ["sim:sm_90", "sim:sm_80"])
+@pytest.mark.parametrize("heads, of_keys, most, count", [(4, 2, 3, 2), (17, 1, 16, 2)])
+def test_heads_of_packed_sequences_past_the_second_axis_of_a_grid(
+    heads, of_keys, most, count, target, width, monkeypatch
+):
+    monkeypatch.setenv("GLUON_TARGET", target)
+    routes = importlib.import_module("gluon_kernels.attention.routes")
+    monkeypatch.setattr(routes, "HEADS", most)
+    shape = {"lengths": (5, 0, 3), "heads": heads, "heads of keys": of_keys, "width": width}
+    arguments = VARLEN_GRADIENTS.arguments(shape, "cpu")
+    launches = launches_of(lambda: VARLEN_GRADIENTS.op(**arguments), target)
+    names = [x.kernel.fn.__name__ for x in launches]
+    of_queries = [n for n in names if "query_gradients" in n or n == "varlen_gradients_atomic"]
+    assert len(of_queries) == count
+    assert VARLEN_GRADIENTS.check(shape, "cpu") is None
+
+
 @pytest.mark.sampled(1)
 def test_batches_past_the_third_axis_of_a_grid(monkeypatch):
     """Launches share the batches, with and without a place for the result."""
@@ -132,6 +151,27 @@ def test_heads_past_an_axis_of_a_grid_on_a_gpu(
     result = attention(*leaves, **options)
     left, right = options.get("window", (None, 0 if "causal" in options else None))
     wanted = masked(*leaves, left, right)
+    assert error_of(result, wanted) < 2e-2
+    grad = torch.randn_like(result)
+    ours = torch.autograd.grad(result, leaves, grad)
+    for one, other in zip(ours, torch.autograd.grad(wanted, leaves, grad.double())):
+        assert error_of(one, other) < 2e-2
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("of_keys, width", [(65552, 64), (1, 64), (65552, 192)])
+def test_heads_of_packed_sequences_past_an_axis_of_a_grid_on_a_gpu(of_keys, width, monkeypatch):
+    monkeypatch.delenv("GLUON_TARGET")
+    torch.manual_seed(0)
+    leaves = [
+        torch.randn(8, heads, width, device="cuda", dtype=torch.bfloat16).requires_grad_()
+        for heads in (65552, of_keys, of_keys)
+    ]
+    result = attention_varlen(*leaves, lists_of((5, 3), "cuda"), causal=True)
+    parts = [[x[part].transpose(0, 1)[None] for x in leaves] for part in (slice(5), slice(5, 8))]
+    wanted = torch.cat([masked(*part, right=0)[0].transpose(0, 1) for part in parts])
     assert error_of(result, wanted) < 2e-2
     grad = torch.randn_like(result)
     ours = torch.autograd.grad(result, leaves, grad)
