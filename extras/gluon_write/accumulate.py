@@ -99,11 +99,14 @@ class _Accumulator(Prefetcher):
         gl, outer = self.space, " " * loop.node.col_offset
         sizes = f"{a.shape[0]}, {b.shape[1]}, {a.shape[1]}"
         dtypes = ", ".join(self.dtype_of(tile, loop, {}) for tile in (a, b))
+        zeros = f"{gl}.zeros([{a.shape[0]}, {b.shape[1]}], {gl}.float32"
         opened = [
             f"{outer}{self.layouts}: {gl}.constexpr = {gl}.portable.mma_layouts(",
             f'{outer}    {sizes}, {dtypes}, operands="shared"',
             f"{outer})",
-            f"{outer}{self._sum(loop)} = {gl}.portable.accumulator({self.layouts})",
+            f"{outer}{self._sum(loop)} = {gl}.portable.accumulator(",
+            f"{outer}    {self.layouts}, {zeros}, layout={self.layouts}.accumulator)",
+            f"{outer})",
         ]
         edits.append((start.lineno, start.end_lineno or 0, []))
         edits.append((loop.node.lineno, loop.node.lineno - 1, opened))

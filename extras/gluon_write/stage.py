@@ -326,9 +326,31 @@ class _Stager(Form):
             )
         start = self.accumulators[loop.acc]
         indent = " " * start.col_offset
-        new_start = f"{indent}{loop.acc} = {space}.portable.accumulator({names['layouts']})"
-        edits.append((start.lineno, start.end_lineno, [new_start]))
+        make = f"{indent}{loop.acc} = {space}.portable.accumulator("
+        new_start = [f"{make}{names['layouts']})"]
+        if not self._has_steps(loop):
+            assert isinstance(start.value, ast.Call)
+            zeros = ", ".join(self.text_of(arg) for arg in start.value.args)
+            words = "".join(f", {w.arg}={self.text_of(w.value)}" for w in start.value.keywords)
+            zeros += f"{words}, layout={names['layouts']}.accumulator"
+            held = f"{indent}    {names['layouts']}, {space}.zeros({zeros})"
+            new_start = [make, held, f"{indent})"]
+        edits.append((start.lineno, start.end_lineno, new_start))
         return edits
+
+    def _has_steps(self, loop: _Loop) -> bool:
+        """Return True if a loop begins at 0 and ends at the end of a tensor, which is positive."""
+        last = ast.parse(loop.last, mode="eval").body
+        if isinstance(last, ast.Call) and self.called(last) is language.cdiv:
+            last = last.args[0]
+        calls = [self.descriptors[tiles].value for tiles, _, _ in loop.loads.values()]
+        ends = {
+            self.text_of(end)
+            for call in calls
+            if isinstance(call, ast.Call) and isinstance(call.args[1], (ast.List, ast.Tuple))
+            for end in call.args[1].elts
+        }
+        return loop.first == "0" and ast.unparse(last) in ends
 
     def _loop(self, loop: _Loop, names: dict[str, str], space: str, stages: int) -> list[Any]:
         """Return edits that fetch the first steps, wait within the loop, and fetch ahead."""
@@ -338,7 +360,7 @@ class _Stager(Form):
         variable, tiles, step = loop.node.target.id, names["tiles"], names["step"]
         steps = names["steps"]
         one = loop.step == "1"
-        count = loop.last if loop.first == "0" else f"{loop.last} - ({loop.first})"
+        count = loop.last if loop.first == "0" else f"{loop.last} - {factor(loop.first)}"
         total = count if one else f"{space}.cdiv({count}, {loop.step})"
 
         def offset(number: str) -> str:
@@ -436,7 +458,7 @@ class _Stager(Form):
         indent, inner = " " * outer.node.col_offset, " " * loop.node.body[0].col_offset
         tiles, step, steps = (names[word] for word in ("tiles", "step", "steps"))
         one = loop.step == "1"
-        total = loop.last if loop.first == "0" else f"{loop.last} - ({loop.first})"
+        total = loop.last if loop.first == "0" else f"{loop.last} - {factor(loop.first)}"
         moved = count if one else f"{count} * {factor(loop.step)}"
         place_ahead = moved if loop.first == "0" else f"{loop.first} + {moved}"
 

@@ -72,3 +72,42 @@ def test_other_forms(sources, warps, form):
     with preferred_form(form):
         assert right(128, 128, warps)
     assert "product_stores" not in sources[0]
+
+
+@gluon.jit(layouts="auto")
+def summed(a, b, c, first, K, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr):
+    """Sum the products from `first` on, of tiles of descriptors."""
+    a_tiles = gl.portable.descriptor(a, [BM, 128], [128, 1], [BM, BK])
+    b_tiles = gl.portable.descriptor(b, [128, BN], [BN, 1], [BK, BN])
+    acc = gl.zeros([BM, BN], gl.float32)
+    for k in range(first, K, BK):
+        acc = gl.portable.mma(gl.portable.load(a_tiles, [0, k]), gl.portable.load(b_tiles, [k, 0]), acc)  # fmt: skip
+    m, n = gl.arange(0, BM), gl.arange(0, BN)
+    gl.store(c + m[:, None] * BN + n[None, :], acc)
+
+
+@gluon.jit(layouts="auto")
+def summed_by_pointers(a, b, c, first, K, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr):
+    m, n = gl.arange(0, BM), gl.arange(0, BN)
+    acc = gl.zeros([BM, BN], gl.float32)
+    for start in range(first, K, BK):
+        k = start + gl.arange(0, BK)
+        x = gl.load(a + m[:, None] * 128 + k[None, :], mask=k[None, :] < K, other=0.0)
+        y = gl.load(b + k[:, None] * BN + n[None, :], mask=k[:, None] < K, other=0.0)
+        acc = gl.portable.mma(x, y, acc)
+    gl.store(c + m[:, None] * BN + n[None, :], acc)
+
+
+@pytest.mark.parametrize("kernel", [summed, summed_by_pointers])
+def test_sums_of_no_products(chosen_sources, kernel):
+    """Tensor memory holds zeros where a loop has no step."""
+    kernel.forget()
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal(s).astype(np.float16) for s in ((128, 128), (128, 64)))
+    c = np.ones((128, 64), np.float32)
+    wanted = a.astype(np.float32) @ b.astype(np.float32)
+    with preferred_form("pipelined"):
+        for first in (0, 128):
+            kernel[(1,)](a, b, c, first, 128, 128, 64, 64, num_stages=2, target="sim:sm_100")
+            assert np.allclose(c, wanted if first == 0 else 0, atol=1e-2)
+    assert "gl.portable.accumulator(" in chosen_sources[0]
