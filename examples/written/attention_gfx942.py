@@ -13,46 +13,32 @@ from gluon_core import language as gl
 def attention(
     q, k, v, out, length, scale, D: gl.constexpr, BM: gl.constexpr, BN: gl.constexpr
 ):  # fmt: skip
-    # load, line 17: 16 bytes a thread, 32 sectors a warp
-    # store, line 75: 16 bytes a thread, 32 sectors a warp
+    # load of q: 16 bytes a thread, 32 sectors a warp
+    # store to out: 16 bytes a thread, 32 sectors a warp
     # next best: gl.AMDMFMALayout(version=3, instr_shape=[32, 32, 8], transposed=True,
     #   warps_per_cta=[2, 2], element_bitwidth=32, tiles_per_warp=[1, 1]), costs 0.9% more
-    # load, line 27: 16 bytes a thread, 32 sectors a warp
-    # load, line 36: 16 bytes a thread, 32 sectors a warp
+    # load of v: 16 bytes a thread, 32 sectors a warp
     # next best: gl.BlockedLayout([1, 4], [4, 16], [4, 1], [1, 0]), costs 4.0% more
-    # load, line 53: 16 bytes a thread, 32 sectors a warp
-    # load, line 61: 16 bytes a thread, 32 sectors a warp
     place_layout: gl.constexpr = gl.BlockedLayout([1, 8], [8, 8], [4, 1], [1, 0])
     rows_layout: gl.constexpr = gl.SliceLayout(1, place_layout)
     depth_layout: gl.constexpr = gl.SliceLayout(0, place_layout)
-    # demanded by the matrix unit, line 73
-    # demanded by the matrix unit, line 38
-    # demanded by the matrix unit, line 63
+    # demanded by the matrix unit
     acc_layout: gl.constexpr = gl.AMDMFMALayout(
         version=3, instr_shape=[32, 32, 8], transposed=True, warps_per_cta=[2, 2],
         element_bitwidth=32, tiles_per_warp=[1, 1]
     )
     largest_layout: gl.constexpr = gl.SliceLayout(1, acc_layout)
-    # load, line 26: 16 bytes a thread, 32 sectors a warp
-    # load, line 35: 16 bytes a thread, 32 sectors a warp
+    # load of k: 16 bytes a thread, 32 sectors a warp
     # next best: gl.BlockedLayout([4, 1], [16, 4], [1, 4], [0, 1]), costs 4.0% more
-    # load, line 52: 16 bytes a thread, 32 sectors a warp
-    # load, line 60: 16 bytes a thread, 32 sectors a warp
     key_ahead_layout: gl.constexpr = gl.BlockedLayout([8, 1], [8, 8], [1, 4], [0, 1])
     keys_ahead_layout: gl.constexpr = gl.SliceLayout(0, key_ahead_layout)
     layout: gl.constexpr = gl.SliceLayout(1, key_ahead_layout)
-    # demanded by the matrix unit, line 38
-    # demanded by the matrix unit, line 47
-    # demanded by the matrix unit, line 63
-    # demanded by the matrix unit, line 73
+    # demanded by the matrix unit
     query_operand_layout: gl.constexpr = gl.DotOperandLayout(
         operand_index=0, parent=acc_layout, k_width=4
     )
     keys_layout: gl.constexpr = gl.BlockedLayout([1], [64], [4], [0])
-    # demanded by the matrix unit, line 38
-    # demanded by the matrix unit, line 47
-    # demanded by the matrix unit, line 63
-    # demanded by the matrix unit, line 73
+    # demanded by the matrix unit
     key_ahead_layout_2: gl.constexpr = gl.DotOperandLayout(
         operand_index=1, parent=acc_layout, k_width=4
     )

@@ -13,20 +13,16 @@ from gluon_core import language as gl
 def attention(
     q, k, v, out, length, scale, D: gl.constexpr, BM: gl.constexpr, BN: gl.constexpr
 ):  # fmt: skip
-    # load, line 17: 16 bytes a thread, 16 sectors a warp
-    # store, line 96: 16 bytes a thread, 16 sectors a warp
+    # load of q: 16 bytes a thread, 16 sectors a warp
+    # store to out: 16 bytes a thread, 16 sectors a warp
     # next best: gl.BlockedLayout([1, 4], [2, 16], [4, 1], [1, 0]), costs 1.8% more
-    # copy, line 33: 16 bytes a thread, 16 sectors a warp
+    # copy of v: 16 bytes a thread, 16 sectors a warp
     # next best: gl.BlockedLayout([1, 4], [2, 16], [4, 1], [1, 0]), costs 7.8% more
-    # copy, line 48: 16 bytes a thread, 16 sectors a warp
     # next best: gl.BlockedLayout([1, 4], [2, 16], [4, 1], [1, 0]), costs 16.6% more
-    # copy, line 76: 16 bytes a thread, 16 sectors a warp
     place_layout: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
     rows_layout: gl.constexpr = gl.SliceLayout(1, place_layout)
     depth_layout: gl.constexpr = gl.SliceLayout(0, place_layout)
-    # demanded by the matrix unit, line 90
-    # demanded by the matrix unit, line 44
-    # demanded by the matrix unit, line 72
+    # demanded by the matrix unit
     acc_layout: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, 64, 16]
     )
@@ -48,30 +44,21 @@ def attention(
     total_lanes_layout: gl.constexpr = gl.SliceLayout(1, input_layout)
     total_layout: gl.constexpr = gl.SliceLayout(1, total_lanes_layout)
     layout: gl.constexpr = gl.SliceLayout(0, total_lanes_layout)
-    # copy to it, line 32: 16 bytes a thread, no bank conflicts
-    # copy to it, line 47: 16 bytes a thread, no bank conflicts
-    # copy to it, line 75: 16 bytes a thread, no bank conflicts
+    # copy to it: 16 bytes a thread, no bank conflicts
     key_ring_layout: gl.constexpr = gl.NVMMASharedLayout(
         swizzle_byte_width=128, element_bitwidth=16, rank=2, transposed=True, fp4_padded=False
     )
-    # copy to it, line 33: 16 bytes a thread, no bank conflicts
-    # copy to it, line 48: 16 bytes a thread, no bank conflicts
-    # copy to it, line 76: 16 bytes a thread, no bank conflicts
+    # copy to it: 16 bytes a thread, no bank conflicts
     value_ring_layout: gl.constexpr = gl.NVMMASharedLayout(
         swizzle_byte_width=128, element_bitwidth=16, rank=2, transposed=False, fp4_padded=False
     )
-    # copy, line 32: 16 bytes a thread, 16 sectors a warp
+    # copy of k: 16 bytes a thread, 16 sectors a warp
     # next best: gl.BlockedLayout([4, 1], [16, 2], [1, 4], [0, 1]), costs 7.7% more
-    # copy, line 47: 16 bytes a thread, 16 sectors a warp
     # next best: gl.BlockedLayout([4, 1], [16, 2], [1, 4], [0, 1]), costs 16.6% more
-    # copy, line 75: 16 bytes a thread, 16 sectors a warp
     layout_2: gl.constexpr = gl.BlockedLayout([8, 1], [8, 4], [1, 4], [0, 1])
     keys_ahead_layout: gl.constexpr = gl.SliceLayout(0, layout_2)
     layout_3: gl.constexpr = gl.SliceLayout(1, layout_2)
-    # demanded by the matrix unit, line 44
-    # demanded by the matrix unit, line 61
-    # demanded by the matrix unit, line 72
-    # demanded by the matrix unit, line 90
+    # demanded by the matrix unit
     query_operand_layout: gl.constexpr = gl.DotOperandLayout(
         operand_index=0, parent=acc_layout, k_width=2
     )

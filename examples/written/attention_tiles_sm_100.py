@@ -223,7 +223,7 @@ def attention_copies(
 # Layouts for nvidia:sm_100, *fp16:16, *fp16:16, *fp16:16, *fp16:16, i32:16, fp32.
 @gluon.jit
 def attention(q, k, v, out, length, scale, D: gl.constexpr, BM: gl.constexpr, BN: gl.constexpr):
-    # demanded by gl.warp_specialize, line 48
+    # demanded by gl.warp_specialize
     factors_layout: gl.constexpr = gl.SwizzledSharedLayout(
         vec=1, per_phase=1, max_phase=1, order=[0]
     )

@@ -30,9 +30,7 @@ def attention_rows(
     BN: gl.constexpr, out_tiles, q_tiles, part_2: gl.constexpr
 ):
     """Compute a part of the rows."""
-    # demanded by the matrix unit, line 80
-    # demanded by the matrix unit, line 37
-    # demanded by the matrix unit, line 66
+    # demanded by the matrix unit
     acc_layout: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, 128, 16]
     )
@@ -57,12 +55,7 @@ def attention_rows(
     total_lanes_layout: gl.constexpr = gl.SliceLayout(1, input_layout)
     total_layout: gl.constexpr = gl.SliceLayout(1, total_lanes_layout)
     layout: gl.constexpr = gl.SliceLayout(0, total_lanes_layout)
-    # demanded by the matrix unit, line 20
-    # demanded by the matrix unit, line 37
-    # demanded by the matrix unit, line 39
-    # demanded by the matrix unit, line 57
-    # demanded by the matrix unit, line 66
-    # demanded by the matrix unit, line 80
+    # demanded by the matrix unit
     query_layout: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=acc_layout, k_width=2)
     layout_2: gl.constexpr = gl.SliceLayout(0, acc_layout)
     slot = key_ring.consumer()

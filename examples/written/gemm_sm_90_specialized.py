@@ -11,7 +11,7 @@ from gluon_core import language as gl
 @gluon.jit
 def matmul_products(tiles, c, M, N, K, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr):
     """Multiply the tiles of each step."""
-    # demanded by the matrix unit, line 15
+    # demanded by the matrix unit
     acc_layout: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, 128, 16]
     )

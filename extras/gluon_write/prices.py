@@ -6,11 +6,12 @@ shared memory as its stores, loads, and a barrier."""
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Sequence
+from typing import Any, Sequence
 
 import numpy as np
 
 from gluon_core.layouts import DistributedLayout
+from gluon_write.pointer_names import pointer_name
 from gluon_write.unknowns import Access, Unknown
 
 __all__ = ["LEAST_COPY_BITS", "conversion_price", "price", "reasons"]
@@ -262,20 +263,28 @@ def _stays(
     return True
 
 
-def reasons(layout: DistributedLayout, unknown: Unknown) -> list[str]:
-    """Describe the cost of the ops on values with `layout`, the costliest first."""
+def reasons(layout: DistributedLayout, unknown: Unknown, jits: Sequence[Any]) -> list[str]:
+    """Describe the cost of the ops on values with `layout`, the costliest first.
+
+    Args:
+        jits: the functions of the kernel.
+    """
     words = []
     for access in unknown.accesses:
         vector = vector_of(layout, access)
         sectors = sectors_of(layout, access)
         moved = vector * access.bits // 8
-        kinds = "copy", "store", "load", "atomic"
+        kinds = "atomic", "copy", "store", "load"
         kind = next((k for k in kinds if k in access.name), "access")
         aligned = access.together * access.bits // 8
         limit = ", no more are surely aligned" if moved == aligned < _WIDEST // 8 else ""
-        words.append(
-            f"{kind}, line {access.line}: {moved} bytes a thread{limit}, {sectors} sectors a warp"
+        name = pointer_name(jits, access.place)
+        of = (
+            f" {'to' if kind == 'store' else 'on' if kind == 'atomic' else 'of'} {name}"
+            if name
+            else ""
         )
+        words.append(f"{kind}{of}: {moved} bytes a thread{limit}, {sectors} sectors a warp")
     for axis, shape, _ in unknown.reductions:
         across = any(row[axis] for row in _bases(layout, shape).get("warp", ()))
         words.append(

@@ -90,9 +90,9 @@ def _of_kernel(form: Any, target: Target, known: set[str]) -> list[Chosen]:
     layouts = []
     for one in graph.unknowns:
         layout = solution.chosen[one.number]
-        notes = [f"demanded by {one.fixed_by}"] if one.fixed is not None else []
+        notes = [f"demanded by {one.demanded_by}"] if one.fixed is not None else []
         if not notes and not isinstance(layout, SharedLayout):
-            notes = reasons(layout, one)
+            notes = reasons(layout, one, graph.jits)
         other = solution.next_best(one.number) if one.accesses or one.reductions else None
         if other is not None:
             more = 100 * (other[1] / solution.price - 1)

@@ -160,12 +160,12 @@ def _definition(
         if solution.chosen[one.number] != layout:
             continue
         if one.fixed is not None:
-            words.append(f"demanded by {one.fixed_by}")
+            words.append(f"demanded by {one.demanded_by}")
             continue
         if isinstance(layout, SharedLayout):
             words += _passes(graph, solution, one)
         else:
-            words += reasons(layout, one)
+            words += reasons(layout, one, graph.jits)
         other = solution.next_best(one.number) if one.accesses or one.reductions else None
         if other is not None:
             more = 100 * (other[1] / solution.price - 1)
@@ -191,7 +191,7 @@ def _passes(graph: Graph, solution: Solution, buffer: Unknown) -> list[str]:
         kind = "copy to" if view.copied else "load from" if "load" in view.name else "store to"
         conflicts = f"{extra} extra passes for banks" if extra else "no bank conflicts"
         words.append(
-            f"{kind} it, line {view.line}: {vector * view.bits // 8} bytes a thread{' by matrices' if matrices else ''}, {conflicts}"
+            f"{kind} it: {vector * view.bits // 8} bytes a thread{' by matrices' if matrices else ''}, {conflicts}"
         )
     return words
 

@@ -80,6 +80,11 @@ class Unknown:
     warps: int = 0
     run: int = 1
 
+    @property
+    def demanded_by(self) -> str:
+        """Return what demands the layout, without the line: a kernel in another form has other lines."""
+        return self.fixed_by.partition(", line ")[0]
+
 
 @dataclass
 class Relation:
