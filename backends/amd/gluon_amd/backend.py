@@ -17,6 +17,7 @@ from gluon_amd.features import (
     VOLATILE_LOADS,
 )
 from gluon_amd.lowerings import LOWERINGS
+from gluon_amd.releases import awaited_by_all
 from gluon_amd.timeline import instrumented, keep_spills
 from gluon_amd.workarounds import (
     anchored_products,
@@ -65,6 +66,8 @@ class AmdCompiler(TritonCompiler):
             llir.append(anchored_products)
         if not self.has(AWAITED_WRITEBACKS):
             amdgcn.append(awaited_writebacks)
+        if arch.startswith("gfx9") and int(options.num_warps) > 1:
+            llir.append(awaited_by_all)
         recording, width = self.recording(options), int(options.warp_size)
         if recording is not None:
             llir.append(lambda run: instrumented(run, recording, width, arch))

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 import gluon_core as gluon
+from gluon_amd import backend
 from gluon_core import language as gl
+from gluon_core.compiler import stages
 from gluon_core.registry.load import registry
 from gluon_emu.amdgcn.launcher import make_launcher
 from gluon_emu.errors import OrderError
@@ -33,19 +35,37 @@ def last_adds(parts, out, count, GROUPS: gl.constexpr, WARP: gl.constexpr, SEM: 
         gl.store(out + lanes, total)
 
 
+@gluon.jit
+def last_adds_apart(parts, out, count, times, GROUPS: gl.constexpr, WARP: gl.constexpr):
+    """The same, with a barrier in a loop for every second workgroup."""
+    layout: gl.constexpr = gl.BlockedLayout([1], [WARP], [2], [0])
+    lanes = gl.arange(0, 2 * WARP, layout=layout)
+    own = gl.program_id(0)
+    if own % 2 == 0:
+        gl.store(parts + own * 2 * WARP + lanes, lanes + own)
+        gl.barrier()
+    else:
+        for _ in range(times):
+            gl.store(parts + own * 2 * WARP + lanes, lanes + own)
+            gl.barrier()
+    if gl.atomic_add(count, 1) == GROUPS - 1:
+        total = gl.zeros([2 * WARP], gl.int32, layout)
+        for other in range(GROUPS):
+            total += gl.load(parts + other * 2 * WARP + lanes)
+        gl.store(out + lanes, total)
+
+
 class Sum:
     """`last_adds`, compiled for an architecture."""
 
-    def __init__(self, arch, sem="acq_rel"):
+    def __init__(self, arch, sem="acq_rel", kernel=last_adds):
         self.target = registry().target(f"emu:{arch}")
         size = 2 * self.target.warp_size
         self.parts = np.zeros(GROUPS * size, np.int32)
         self.out, self.count = np.zeros(size, np.int32), np.zeros(1, np.int32)
         self.values = (self.parts, self.out, self.count, GROUPS, self.target.warp_size, sem)
         self.wanted = GROUPS * np.arange(size) + sum(range(GROUPS))
-        self.compiled = last_adds.warmup(
-            *self.values, grid=(GROUPS,), target=self.target, num_warps=2
-        )
+        self.compiled = kernel.warmup(*self.values, grid=(GROUPS,), target=self.target, num_warps=2)
         self.text = self.compiled.asm["amdgcn"]
 
     def run(self, text=None):
@@ -94,6 +114,30 @@ def test_each_fence_is_needed(arch):
             subject.run("\n".join([*lines[:index], *lines[index + 1 :]]))
         assert missing in str(caught.value)
         assert "total += gl.load" in str(caught.value)
+
+
+@pytest.fixture
+def unawaited(monkeypatch, tmp_path):
+    """Compile kernels as LLVM does it: a barrier waits for no store."""
+    monkeypatch.setattr(backend, "awaited_by_all", lambda run: run)
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    stages._pool.close()
+    yield lambda kernel: gluon.jit(kernel.fn)  # nothing has compiled the new one
+    stages._pool.close()
+
+
+@pytest.mark.parametrize("arch", ["gfx942", pytest.param("gfx90a", marks=pytest.mark.once)])
+def test_without_a_wait_a_barrier_leaves_the_stores_of_other_waves(unawaited, arch):
+    with pytest.raises(OrderError, match=r"loads what wave 1 of .*missing s_waitcnt vmcnt\(0\)"):
+        Sum(arch, kernel=unawaited(last_adds)).run()
+
+
+def test_waves_wait_wherever_they_meet():
+    size = 2 * 64
+    parts, out, count = (np.zeros(n, np.int32) for n in (GROUPS * size, size, 1))
+    values = (parts, out, count, 2, GROUPS, 64)
+    last_adds_apart[(GROUPS,)](*values, target="emu:gfx942", num_warps=2)
+    np.testing.assert_array_equal(out, GROUPS * np.arange(size) + sum(range(GROUPS)))
 
 
 def test_relaxed_atomics_order_nothing():

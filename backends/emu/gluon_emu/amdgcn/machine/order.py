@@ -4,9 +4,9 @@ Each wave has a clock: how many of the stores of each wave of the grid it knows 
 each ahead of the one before: stores that all workgroups can see, those that are done but may be in a
 cache that is not shared, and those that were started. A store with the scope of the device, or an atomic, carries the clocks of its wave; a wave that reads it receives them, and knows them when it has invalidated its caches. Waves of a workgroup pass them on at barriers. An ordinary load of a location that another workgroup stored wants that store to be known: the hardware may return the old value.
 
-LLVM, "User Guide for AMDGPU Backend", Memory Model: release and acquire at agent scope. As there,
-waves of one CU reach memory in order, so that one of them may release for those that have met it at
-a barrier; where a workgroup may be on two CUs (WGP mode), they wait before the barrier.
+LLVM, "User Guide for AMDGPU Backend", Memory Model: release and acquire at agent scope. A wave that releases waits for its own stores alone: those
+of others that have met it at a barrier count where these have waited for them before. LLVM takes the waves of one CU to reach memory in order and
+waits there in WGP mode only; but the queues to the channels of the L2 cache are not ordered among each other.
 """
 
 from __future__ import annotations
@@ -58,11 +58,6 @@ class Order:
         self.memory, self.size, self.waves = memory, size, waves
         self.lazy = written_back(context)
         self.architecture = context.architecture
-        directives = program.directives
-        if context.generation == 9:
-            self.one_cu = not directives.get("tg_split", 0)
-        else:
-            self.one_cu = not directives.get("workgroup_processor_mode", 1)
         self.granule = 4
         for ins in program.instructions:
             if "_store_" in ins.name and ins.name.rpartition("_")[2] in ("b8", "byte", "b16", "short", "hi"):  # fmt: skip
@@ -162,8 +157,6 @@ class Order:
         clocks = self.known[:, b.waves]
         if cluster:
             clocks[SEEN] = clocks[DONE]
-        if self.one_cu:
-            self._in_order(clocks, b.waves)
         self._tell(meetings, clocks)
 
     def arrive_one(self, meeting: Hashable, wave: int) -> None:
@@ -173,7 +166,7 @@ class Order:
         self._tell([meeting], clocks)
 
     def _in_order(self, clocks: np.ndarray, waves: np.ndarray) -> None:
-        """Order started stores before those that another wave of the CU starts behind the barrier."""
+        """Order started stores before those that another wave starts behind the barrier object."""
         rows = np.arange(waves.size)
         for place in range(len(self.keys)):
             for through in (False, True):
