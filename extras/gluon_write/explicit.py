@@ -48,6 +48,7 @@ from gluon_write.solve import Solution, plan_of, solve
 from gluon_write.specialize import specialized
 from gluon_write.stage import staged
 from gluon_write.tensor_memory import in_tensor_memory
+from gluon_write.tidy import tidied_tree
 from gluon_write.tiles_ahead import tiles_ahead
 from gluon_write.tiles_of_pointers import strided_tiles_pay, with_strided_tiles, with_tiles
 from gluon_write.unknowns import Access, AnyLayout, Graph
@@ -584,6 +585,7 @@ def _explicit(edits: Edits, graph: Graph) -> tuple[Any, dict[str, Any]]:
     tree = _Writer(edits, number, space).visit(ast.parse(fn.src))
     scope |= {name: _triton.constexpr(layout) for layout, name in edits.names.items()}
     scope |= {called.name: _copy(called, graph) for called in edits.calls.values()}
+    tidied_tree(tree.body[0], space, scope)
     return tree, scope
 
 

@@ -16,12 +16,12 @@ import ast
 import copy
 import re
 from collections import Counter
-from typing import Iterator, Sequence
+from typing import Any, Iterable, Iterator, Mapping, Sequence
 
 from gluon_write.form import free_name
 from gluon_write.loops import reads, stores
 
-__all__ = ["tidied"]
+__all__ = ["tidied", "tidied_tree"]
 
 _WIDTH = 100  # of a line
 _FREE = ("arange", "program_id", "num_programs")
@@ -34,52 +34,56 @@ def tidied(text: str, before: str, space: str) -> str:
     Args:
         before: the text that the function had. space: name of the language.
     """
-    named = _Vectors(text, space).text()
+    named = _Text(text, space).text()
     return _broken(named, {line.strip() for line in before.splitlines()})
+
+
+def tidied_tree(function: ast.FunctionDef, space: str, taken: Iterable[str]) -> None:
+    """Name a tree's vectors as `tidied` does: both compile to the same instructions in the same order.
+
+    Args:
+        taken: names that are not free.
+    """
+    _Tree(function, space, taken).change()
 
 
 class _Vectors:
     """Name the vectors of one function."""
 
-    def __init__(self, source: str, space: str):
+    def __init__(self, space: str):
         self.space = space
-        self.bases = {
-            _plain(node.value): node.targets[0].id
-            for node in ast.walk(ast.parse(source))
-            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
-        }
-        source = self._alive(source)
-        self.lines = source.splitlines()
-        self.tree = ast.parse(source).body[0]
-        self.taken = set(re.findall(r"\w+", source))
+        self.taken: set[str] = set()
+        self.bases: dict[str, str] = {}
+        self.counts: Counter[str] = Counter()
+
+    def edits_of(
+        self, tree: ast.FunctionDef
+    ) -> list[tuple[ast.stmt, dict[ast.expr, str], list[str]]]:
+        """Return statements, the names of vectors in them, and the definitions that go before them."""
         self.counts = Counter(
             ast.unparse(node)
-            for statement in ast.walk(self.tree)
+            for statement in ast.walk(tree)
             if isinstance(statement, _PLAIN)
             for node in ast.walk(statement)
             if self._is_vector(node) and node is not getattr(statement, "value", None)
         )
-
-    def text(self) -> str:
-        """Return the function with the names."""
         edits: list[tuple[ast.stmt, dict[ast.expr, str], list[str]]] = []
-        assert isinstance(self.tree, ast.FunctionDef)
-        self._block(self.tree.body, edits, {})
-        for statement, names, defined in sorted(edits, key=lambda e: e[0].lineno, reverse=True):
-            for node in sorted(names, key=lambda n: (n.lineno, n.col_offset), reverse=True):
-                self._put(node, names[node])
-            indent = " " * statement.col_offset
-            self.lines[statement.lineno - 1 : statement.lineno - 1] = [indent + m for m in defined]
-        return "\n".join(self.lines) + "\n"
+        self._block(tree.body, edits, {})
+        return edits
 
-    def _alive(self, source: str) -> str:
-        """Return a text without vectors that nothing reads any more, and without their layouts."""
-        tree = ast.parse(source).body[0]
-        assert isinstance(tree, ast.FunctionDef)
+    def named(self, tree: ast.AST) -> dict[str, str]:
+        """Return the names that a function has for values: text without layouts -> name."""
+        return {
+            _plain(node.value): node.targets[0].id
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+        }
+
+    def dead(self, tree: ast.FunctionDef) -> list[ast.stmt]:
+        """Return the statements that make vectors, or layouts, that nothing reads."""
         read = {
             n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)
         }
-        lines = source.splitlines()
         dead: list[ast.stmt] = []
         for block in _blocks(tree):
             unread = [
@@ -93,14 +97,7 @@ class _Vectors:
             ]
             dead += unread if len(unread) < len(block) else []
         names = {name for statement in dead for name in stores(statement)}
-        dead += [s for s, _ in self._moves(tree) if stores(s) & names]
-        for statement in sorted(dead, key=lambda s: s.lineno, reverse=True):
-            first = statement.lineno - 1
-            while _is_layout(statement) and lines[first - 1].lstrip().startswith("#"):
-                first -= 1
-            del lines[first : statement.end_lineno]
-        text = "\n".join(lines) + "\n"
-        return self._alive(text) if dead else text
+        return dead + [s for s, _ in self._moves(tree) if stores(s) & names]
 
     def _moves(self, tree: ast.FunctionDef) -> Iterator[tuple[ast.AugAssign, Sequence[ast.stmt]]]:
         """Yield the statements that add to a variable, each with its block."""
@@ -184,6 +181,40 @@ class _Vectors:
             for part in ast.walk(node)
         )
 
+
+class _Text(_Vectors):
+    """Name the vectors in the text of a function."""
+
+    def __init__(self, source: str, space: str):
+        super().__init__(space)
+        self.bases = self.named(ast.parse(source))
+        source = self._alive(source)
+        self.lines = source.splitlines()
+        self.tree = _function(source)
+        self.taken = set(re.findall(r"\w+", source))
+
+    def text(self) -> str:
+        """Return the function with the names."""
+        edits = self.edits_of(self.tree)
+        for statement, names, defined in sorted(edits, key=lambda e: e[0].lineno, reverse=True):
+            for node in sorted(names, key=lambda n: (n.lineno, n.col_offset), reverse=True):
+                self._put(node, names[node])
+            indent = " " * statement.col_offset
+            self.lines[statement.lineno - 1 : statement.lineno - 1] = [indent + m for m in defined]
+        return "\n".join(self.lines) + "\n"
+
+    def _alive(self, source: str) -> str:
+        """Return a text without vectors that nothing reads any more, and without their layouts."""
+        dead = self.dead(_function(source))
+        lines = source.splitlines()
+        for statement in sorted(dead, key=lambda s: s.lineno, reverse=True):
+            first = statement.lineno - 1
+            while _is_layout(statement) and lines[first - 1].lstrip().startswith("#"):
+                first -= 1
+            del lines[first : statement.end_lineno]
+        text = "\n".join(lines) + "\n"
+        return self._alive(text) if dead else text
+
     def _put(self, node: ast.expr, name: str) -> None:
         """Replace an expression, and parentheses around it, by a name."""
         if node.end_lineno != node.lineno:
@@ -198,6 +229,58 @@ class _Vectors:
         if re.search(rb"(^|[^\w\])])\($", start) and stop.startswith(b")"):
             start, stop = start[:-1], stop[1:]
         self.lines[node.lineno - 1] = (start + name.encode() + stop).decode()
+
+
+class _Tree(_Vectors):
+    """Name the vectors in the tree of a function, whose nodes keep their places."""
+
+    def __init__(self, function: ast.FunctionDef, space: str, taken: Iterable[str]):
+        super().__init__(space)
+        self.function = function
+        self.bases = self.named(function)
+        self.taken = {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}
+        self.taken |= {arg.arg for arg in ast.walk(function.args) if isinstance(arg, ast.arg)}
+        self.taken |= set(taken)
+
+    def change(self) -> None:
+        """Put the names into the tree."""
+        while dead := {id(statement) for statement in self.dead(self.function)}:
+            for block in _blocks(self.function):
+                block[:] = [statement for statement in block if id(statement) not in dead]
+        edits = self.edits_of(self.function)
+        before: dict[int, list[ast.stmt]] = {}
+        names: dict[int, str] = {}
+        for statement, named, defined in edits:
+            names |= {id(node): name for node, name in named.items()}
+            definitions = before[id(statement)] = [
+                part for text in defined for part in ast.parse(text).body
+            ]
+            for part in (node for one in definitions for node in ast.walk(one)):
+                if isinstance(part, (ast.expr, ast.stmt, ast.keyword)):
+                    ast.copy_location(part, statement)
+        _Named(names).visit(self.function)
+        for block in list(_blocks(self.function)):
+            block[:] = [one for s in block for one in (*before.get(id(s), ()), s)]
+
+
+class _Named(ast.NodeTransformer):
+    """Put names in the place of expressions."""
+
+    def __init__(self, names: Mapping[int, str]):
+        self.names = names
+
+    def visit(self, node: Any) -> Any:
+        name = self.names.get(id(node))
+        if name is not None:
+            return ast.copy_location(ast.Name(name, ast.Load()), node)
+        return self.generic_visit(node)
+
+
+def _function(source: str) -> ast.FunctionDef:
+    """Return the tree of a function's text."""
+    tree = ast.parse(source).body[0]
+    assert isinstance(tree, ast.FunctionDef)
+    return tree
 
 
 def _plain(node: ast.expr) -> str:

@@ -59,6 +59,17 @@ def product(a, b, c, BLOCK: gl.constexpr):
     gl.store(c + place, gl.portable.mma(gl.load(a + place), gl.load(b + place), acc))
 
 
+@gluon.jit(layouts="auto")
+def exchanged(x, out, M, N, BM: gl.constexpr, BN: gl.constexpr):
+    """Exchange the axes of a tile, whose indices the store needs in another layout."""
+    row = gl.program_id(0) * BM + gl.arange(0, BM)
+    column = gl.program_id(1) * BN + gl.arange(0, BN)
+    inside = (row[:, None] < M) & (column[None, :] < N)
+    tile = gl.permute(gl.load(x + row[:, None] * N + column[None, :], mask=inside), [1, 0])
+    inside = (column[:, None] < N) & (row[None, :] < M)
+    gl.store(out + column[:, None] * M + row[None, :], tile, mask=inside)
+
+
 if __name__ == "__main__":
     x = np.arange(32 * 64, dtype=np.float32).reshape(32, 64) / 100
     out, transposed = np.zeros_like(x), np.zeros((64, 32), np.float32)
@@ -70,6 +81,9 @@ if __name__ == "__main__":
     c = np.zeros((64, 64), np.float32)
     product[(1,)](a, a, c, 64)
     assert (c == a).all()
+    transposed[:] = 0
+    exchanged[(1, 2)](x, transposed, 32, 64, 32, 32)
+    assert (transposed == x.T).all()
 '''
 FORMS = {
     "softmax": ({"x": "*fp32:16", "out": "*fp32:16", "N": "i32:16"}, {"ROWS": 8, "BLOCK": 64}),
@@ -78,6 +92,10 @@ FORMS = {
         {"BLOCK": 32},
     ),
     "product": ({"a": "*fp16:16", "b": "*fp16:16", "c": "*fp32:16"}, {"BLOCK": 64}),
+    "exchanged": (
+        {"x": "*fp32:16", "out": "*fp32:16", "M": "i32:16", "N": "i32:16"},
+        {"BM": 32, "BN": 32},
+    ),
 }
 
 
@@ -105,7 +123,7 @@ def test_written_source_is_the_same_code(tmp_path, target, key):
     path = tmp_path / "auto.py"
     path.write_text(FILE)
     text, kernels = written(str(path), registry().target(target))
-    assert kernels == ["softmax", "transpose", "product"]
+    assert kernels == ["softmax", "transpose", "product", "exchanged"]
     assert 'layouts="auto"' not in text and "# the rest is padding" in text
     assert "next best" in text and "# demanded by the matrix unit" in text
     # Reasons name what an access reaches: another form of a kernel has other lines.
