@@ -19,7 +19,7 @@ KERNELS = ("pingpong", "cooperative", "stream_k", "split_k", "direct", "cooperat
 IN_PARTS = ("split_k", "direct", "cooperative_k")  # their programs have a tile, or a part of its K
 # Bytes of a result from which threads store it, and elements of K up to which they do, by whether rows are torn. The L2 cache reads torn sectors of large results from
 # memory; products of longer K go on while TMA stores.
-WRITTEN = {False: (1e8, 64), True: (6e7, 128)}
+WRITTEN = {False: (5e7, 64), True: (5e7, 128)}
 COPIED = 64  # products for each byte of copies, up to which loads of threads pay however large a product is
 
 

@@ -86,7 +86,7 @@ def test_large_results_are_stored_past_the_cache(columns, k, form, bias, forms):
 @pytest.mark.parametrize(
     "sides, kernel, block",
     [
-        ((8, 4096, 3864, 128), "cooperative", (128, 256, 64)),
+        ((8, 4096, 4088, 128), "cooperative", (128, 256, 64)),
         ((256, 4096, 384, 64), "cooperative", (256, 128, 64)),
         ((400, 190, 4096, 64), "pingpong", (64, 256, 64)),
         ((64, 4096, 512, 64), "cooperative", (128, 256, 64)),
