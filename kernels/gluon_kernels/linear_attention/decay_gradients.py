@@ -50,6 +50,8 @@ def _chunks_launch(
     skip: Optional[Tensor], results: Any, scale: float,
 ) -> Plan:  # fmt: skip
     """Return `launch(q, k, v, grad, walked, gates, skip, results)`; `walked` are S and G, `results` gradients of q, k, v and gates, and sums."""
+    if each == 1 and gates.slopes is None:
+        return _heads_launch(sizes, q, k, v, grad, walked, gates, results, scale)
     from gluon_kernels.linear_attention.decays_backward import decaying_gradients
 
     def flat(q: Any, k: Any, v: Any, grad: Any, walked: Any, gates: Gates, skip: Any, results: Any) -> Any:  # fmt: skip
@@ -74,6 +76,42 @@ def _chunks_launch(
         (
             *described, sizes.length, sizes.heads, sizes.chunks, groups, each, sizes.shared, scale, sizes.columns // TILE,
             gates.softplus, sizes.length % CHUNK == 0, written, keys, stages,
+        ),
+        tensors,
+        num_warps=4,
+        launch_pdl=True,
+    )  # fmt: skip
+    return lambda *arguments: launch(*flat(*arguments))
+
+
+def _heads_launch(
+    sizes: Sizes, q: Tensor, k: Tensor, v: Tensor, grad: Tensor, walked: Tensor, gates: Gates, results: Any, scale: float
+) -> Plan:  # fmt: skip
+    """Return what `_chunks_launch` does, for chunks of one head with logarithms of decays."""
+    from gluon_kernels.linear_attention.heads_backward import head_gradients
+
+    def flat(q: Any, k: Any, v: Any, grad: Any, walked: Any, gates: Gates, skip: Any, results: Any) -> Any:  # fmt: skip
+        states = (x.view(-1, sizes.width) for x in walked)
+        return (q, k, v, grad, *states, gates.values, *results[:4])
+
+    tensors = flat(q, k, v, grad, walked, gates, None, results)
+    of_keys, of_values = (1, CHUNK, 1, sizes.width), (1, CHUNK, 1, TILE)
+    of_states = (TILE, sizes.width)
+    blocks: list[tuple[int, ...]] = [of_keys, of_keys, of_values, of_values, of_states, of_states]
+    blocks += [(), (), (), of_values, ()]
+    groups = sizes.chunks * sizes.heads * sizes.batch
+    keys = 2
+    own = [(CHUNK, CHUNK)] * 2 + [of_values] + [(CHUNK * 2,)] * 12 + [of_keys] * 2 * keys
+    stages, written = stages_and_writers(results[0], blocks[2:6], own, of_keys)
+    if written:
+        blocks[7:9] = [of_keys, of_keys]
+    described = [descriptor_of(x, *b) if b else x for x, b in zip(tensors, blocks)]
+    launch = Launch(
+        head_gradients,
+        (min(groups, multiprocessors(v)),),
+        (
+            *described, sizes.length, sizes.heads, sizes.chunks, groups, sizes.shared, scale, sizes.columns // TILE,
+            sizes.length % CHUNK == 0, written, keys, stages,
         ),
         tensors,
         num_warps=4,
