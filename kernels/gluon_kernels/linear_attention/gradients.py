@@ -26,7 +26,11 @@ from gluon_kernels.linear_attention.launches import (
     strides_of,
     walk_launch,
 )
-from gluon_kernels.linear_attention.shared_heads import heads_of_group, shared_plan
+from gluon_kernels.linear_attention.shared_heads import (
+    heads_of_group,
+    shared_plan,
+    stages_and_writers,
+)
 from gluon_kernels.plans import (
     Launch,
     allocator,
@@ -180,6 +184,7 @@ def _channels_launch(
 
 def _tokens_launch(sizes: Sizes, each: int, tensors: Any, scale: float) -> Plan:
     """Return the launch of `_chunk_launch` where the kernels for Hopper take the width of keys."""
+    from gluon_kernels.linear_attention.rules_backward import rule_gradients
     from gluon_kernels.linear_attention.tokens_backward import token_gradients
 
     def flat(q: Any, k: Any, v: Any, grad: Any, news: Any, changes: Any, states: Any, to_states: Any, decays: Any, *results: Any) -> Any:  # fmt: skip
@@ -194,14 +199,21 @@ def _tokens_launch(sizes: Sizes, each: int, tensors: Any, scale: float) -> Plan:
     keys, pairs = 2, 2 if sizes.width <= 64 else 1
     own: list[tuple[int, ...]] = [of_keys] * 2 * keys + [of_values]
     own += [(CHUNK, CHUNK)] * 2 * pairs + [(4 * CHUNK,)] * 4 + [(2 * CHUNK,)] * 11
+    stages, written = stages_and_writers(tensors[9], blocks[2:8], own, of_keys)
+    alone = each == 1
+    if written and alone:
+        blocks[9:11] = [of_keys, of_keys]
     described = [descriptor_of(x, *b) if b else x for x, b in zip(tensors, blocks)]
+    sizes_of = (sizes.length, sizes.heads, sizes.chunks, groups)
+    constants = (sizes.columns // TILE, sizes.length % CHUNK == 0)
+    if alone:
+        constants += (written,)
+    else:
+        sizes_of += (each,)
     launch = Launch(
-        token_gradients,
+        rule_gradients if alone else token_gradients,
         (min(groups, multiprocessors(tensors[0])),),
-        (
-            *described, sizes.length, sizes.heads, sizes.chunks, groups, each, sizes.shared, scale,
-            sizes.columns // TILE, sizes.length % CHUNK == 0, keys, stages_of(blocks[2:8], own), pairs,
-        ),
+        (*described, *sizes_of, sizes.shared, scale, *constants, keys, stages, pairs),
         tensors,
         num_warps=4,
         launch_pdl=True,
