@@ -519,6 +519,18 @@ def prepare_channels(
 
 
 @gluon.jit
+def moved(numbers, by):
+    """Return numbers, or groups of them, plus another."""
+    result = ()
+    for i in gl.static_range(len(numbers)):
+        if isinstance(numbers[i], gl.tuple):
+            result = result + (moved(numbers[i], by),)
+        else:
+            result = result + (numbers[i] + by,)
+    return result
+
+
+@gluon.jit
 def over_flagged(
     of_chunk: gl.constexpr, tensors, flags, strides, length, heads, chunks, scale, widths, total, SETTINGS: gl.constexpr,
     EACH: gl.constexpr,
@@ -530,11 +542,16 @@ def over_flagged(
     flagged = gl.load(flags + numbers, mask=numbers < total, other=0)
     if gl.max(flagged, 0) > 0:
         for number in range(first, gl.minimum(first + EACH, total)):
-            if gl.load(flags + number) > 0:
+            flag = gl.load(flags + number)
+            if flag > 0:
+                # Zero, which the compiler does not know: it would compute all offsets ahead of the loop, and spill them.
+                zero = flag >> 30
                 of_head = number // chunks
                 batch = (of_head // heads).to(gl.int64)
                 place = (number % chunks, chunks, of_head % heads, batch)
-                of_chunk(tensors, place, strides, length, heads, scale, widths, SETTINGS)
+                steps = moved(strides, zero)
+                sizes = moved(widths, zero)
+                of_chunk(tensors, place, steps, length, heads, scale, sizes, SETTINGS)
 
 
 @gluon.jit

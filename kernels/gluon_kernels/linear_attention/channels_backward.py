@@ -148,12 +148,13 @@ def add_mild_blocks(
 def gradients_of_chunk(
     tensors, place_of_chunk, strides, length, heads, scale, widths, SETTINGS: gl.constexpr
 ):
-    """Store the gradients of a chunk."""
+    """Store the gradients of a chunk; with TRY its gates may be gentle."""
     K: gl.constexpr = SETTINGS[0]
     C: gl.constexpr = SETTINGS[1]
     BV: gl.constexpr = SETTINGS[2]
     SHARED: gl.constexpr = SETTINGS[3]
     AMPLE: gl.constexpr = SETTINGS[4]
+    TRY: gl.constexpr = SETTINGS[5]
     (
         q,
         k,
@@ -237,7 +238,7 @@ def gradients_of_chunk(
     if dtype != gl.bfloat16 or not AMPLE:
         grads = add_blocks(grads, tiles, operands, buffers, squares, own, wide, AMPLE)
         grads = add_joined(grads, tiles, operands, buffers, squares, own, wide, AMPLE)
-    elif is_mild(behind, ahead, GENTLE):
+    elif TRY and is_mild(behind, ahead, GENTLE):
         grads = add_mild_blocks(
             grads, tiles, operands, buffers, squares, behind, ahead, 32, keys, wide
         )
@@ -287,7 +288,7 @@ def channel_gradients(
     )  # fmt: skip
     batch = gl.program_id(2).to(gl.int64)
     place = (gl.program_id(0), gl.num_programs(0), gl.program_id(1), batch)
-    SETTINGS: gl.constexpr = (K, C, BV, SHARED, AMPLE)
+    SETTINGS: gl.constexpr = (K, C, BV, SHARED, AMPLE, True)
     gradients_of_chunk(tensors, place, strides, length, heads, scale, widths, SETTINGS)
 
 
@@ -301,7 +302,7 @@ def gradients_flagged(
     tensors = (
         q, k, g, v, grad, news, changes, states, state_changes, decays, to_q, to_k, to_v, to_g, to_beta
     )  # fmt: skip
-    SETTINGS: gl.constexpr = (K, C, BV, SHARED, AMPLE)
+    SETTINGS: gl.constexpr = (K, C, BV, SHARED, AMPLE, False)
     over_flagged(
         gradients_of_chunk, tensors, flags, strides, length, heads, chunks, scale, widths, total, SETTINGS, EACH
     )  # fmt: skip
