@@ -37,13 +37,13 @@ BYTES = 1 << 29  # of the operands of a launch
 THIRD = re.compile(r"tl\.program_id\((axis=)?2\)")
 STEP = 256  # elements, which the distance of two operands is a multiple of
 # `tuned`: its configurations are timed by the launch itself; `listed` has a constant, `higher_order` a nested
-# unpacking, that Triton 3.6 refuses.
-EXCLUDED = frozenset(["tuned", "listed", "higher_order"])
+# unpacking, that Triton 3.6 refuses; `assembly_clocks` stores times.
+EXCLUDED = frozenset(["tuned", "listed", "higher_order", "assembly_clocks"])
 # Operands that hold addresses or are descriptors, tuples, results of a launch before, or counted by all programs:
 # launched as they are.
 ALONE = frozenset(
     "locked grouped_gemm host_descriptors tuples layer_norm_backward grouped lock_sum last_block constants "
-    "lookback sorted_experts stream_k adam_list tutorial_full tutorial_causal named".split()
+    "lookback sorted_experts stream_k adam_list tutorial_full tutorial_causal named named_tuples".split()
 )
 # A launch counts in memory that it has to find as it was: restored before each, whose time is taken off.
 RESTORED = frozenset(["lookback", "stream_k", "sorted_experts"])

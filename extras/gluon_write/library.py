@@ -388,6 +388,14 @@ def coarse(x, kind: gl.constexpr):
         return x.to(gl.bfloat16).to(gl.float32)
 
 
+@gluon.jit
+def tiles_written():
+    """Wait until the tiles that a program stored are in memory."""
+    if gl.target.has("nvidia.tma"):
+        gl.nvidia.hopper.tma.store_wait(0, read_only=False)
+    gl.thread_barrier()
+
+
 @gluon.constexpr_function
 def part_dtype(kind):
     """Return the dtype of the parts of float32 operands."""

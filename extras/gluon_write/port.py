@@ -42,7 +42,7 @@ from gluon_write.port_names import (
     without_locals,
 )
 from gluon_write.port_products import accumulated, added, ported_product
-from gluon_write.ranks import Ranks
+from gluon_write.ranks import Ranks, ranks_of_parameters
 
 __all__ = ["Ported", "port"]
 
@@ -145,6 +145,7 @@ class _Port:
         self.kept: set[str] = set()  # its parameters that keep their values
         self.constants: set[str] = set()  # those at compile time
         self.kinds = Kinds(jits, self.language)
+        self.passed = ranks_of_parameters(jits, names)
         self.jit = jits[0].name if jits else ""  # the function at hand
         self.values: dict[str, list[ast.expr]] = {}  # of its variables
         self.apart: dict[int, str] = {}  # new names of its blocks, by the id of a node
@@ -360,7 +361,7 @@ class _Port:
             for arg in arguments
             if arg.annotation is not None and self.language(arg.annotation) == "constexpr"
         } - stored
-        self.ranks = Ranks(jit, self.language)
+        self.ranks = Ranks(jit, self.language, self.passed.get(jit.name))
         self.apart = own_names(jit, self.language, self.taken)
         self.values = {}
         for node in ast.walk(jit):

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
-from typing import Callable, Optional, Sequence
+from functools import partial
+from typing import Callable, Iterator, Mapping, Optional, Sequence
 
-__all__ = ["Ranks"]
+from gluon_write.port_names import Names, bound_in
+
+__all__ = ["Ranks", "ranks_of_parameters"]
 
 _SHAPED = {"zeros": 0, "full": 0, "reshape": 1, "view": 1, "broadcast_to": 1}
 _SAME = frozenset("to cast trans permute dot load where exp exp2 sqrt abs maximum minimum".split())
@@ -16,12 +19,18 @@ class Ranks:
 
     Args:
         jit: the function. language: returns the name that an expression has in Triton's language,
-            None for others.
+            None for others. parameters: ranks of those that are known.
     """
 
-    def __init__(self, jit: ast.FunctionDef, language: Callable[[ast.AST], Optional[str]]):
+    def __init__(
+        self,
+        jit: ast.FunctionDef,
+        language: Callable[[ast.AST], Optional[str]],
+        parameters: Optional[Mapping[str, int]] = None,
+    ):
         self.language = language
-        self.names: dict[str, dict[int, int]] = {}  # name -> its ranks, by line of an assignment
+        # name -> its ranks, by line of an assignment
+        self.names = {name: {0: rank} for name, rank in (parameters or {}).items()}
         before: dict[str, dict[int, int]] = {"": {}}
         while before != self.names:
             before = {name: dict(ranks) for name, ranks in self.names.items()}
@@ -29,12 +38,12 @@ class Ranks:
                 if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign)):
                     targets = node.targets if isinstance(node, ast.Assign) else [node.target]
                     for target in targets:
-                        if isinstance(target, ast.Name) and node.value is not None:
-                            known = self.of(node.value)
+                        for name, value in _pairs(target, node.value):
+                            known = self.of(value)
                             if known is not None:
-                                own = self.names.setdefault(target.id, {})
+                                own = self.names.setdefault(name.id, {})
                                 if isinstance(node, ast.AugAssign):
-                                    known = max(known, self.of(target) or 0)
+                                    known = max(known, self.of(name) or 0)
                                 own[node.lineno] = max(known, own.get(node.lineno, 0))
 
     def of(self, node: ast.expr) -> Optional[int]:
@@ -76,6 +85,47 @@ class Ranks:
                 return len(shape.elts)
             return len(args) - 1 if _SHAPED[name] and len(args) > 2 else None
         return self._largest(args) if name in _SAME else None
+
+
+def ranks_of_parameters(jits: Sequence[ast.FunctionDef], names: Names) -> dict[str, dict[str, int]]:
+    """Return the ranks that all calls in a file pass to its functions: by function, and parameter."""
+    functions = {jit.name: jit for jit in jits}
+    languages = [partial(names.language, bound=bound_in(jit)) for jit in jits]
+    known: dict[str, dict[str, int]] = {}
+    for _ in functions:  # a rank passes through each function once
+        passed: dict[tuple[str, str], set[int]] = {}
+        for jit, language in zip(jits, languages):
+            calls = [
+                (node, functions[node.func.id])
+                for node in ast.walk(jit)
+                if isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Name)
+                and node.func.id in functions
+            ]
+            ranks = Ranks(jit, language, known.get(jit.name)) if calls else None
+            for call, called in calls:
+                own = [arg.arg for arg in (*called.args.posonlyargs, *called.args.args)]
+                words = {w.arg: w.value for w in call.keywords if w.arg}
+                for name, value in (dict(zip(own, call.args)) | words).items():
+                    rank = ranks.of(value) if ranks is not None else None
+                    if rank is not None:
+                        passed.setdefault((called.name, name), set()).add(rank)
+        before, known = known, {}
+        for (function, name), several in passed.items():
+            if len(several) == 1:
+                known.setdefault(function, {})[name] = min(several)
+        if before == known:
+            break
+    return known
+
+
+def _pairs(target: ast.expr, value: Optional[ast.expr]) -> Iterator[tuple[ast.Name, ast.expr]]:
+    """Yield the names that an assignment gives values, with them."""
+    if isinstance(target, ast.Name) and value is not None:
+        yield target, value
+    elif isinstance(target, (ast.Tuple, ast.List)) and isinstance(value, (ast.Tuple, ast.List)):
+        for part, own in zip(target.elts, value.elts):
+            yield from _pairs(part, own)
 
 
 def _is_none(node: ast.expr) -> bool:
