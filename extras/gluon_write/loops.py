@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass, field
-from typing import Any, Callable, Collection, Mapping, Optional
+from typing import Any, Callable, Collection, Iterator, Mapping, Optional
 
 from gluon_core import language, portable
 from gluon_core._triton import tl
@@ -561,10 +561,24 @@ def _only_asked(name: ast.Name, within: ast.AST) -> bool:
     )
 
 
+def names_in(node: ast.AST) -> Iterator[ast.Name]:
+    """Yield the names in a tree, in no order; `ast.walk` takes twice as long."""
+    todo = [node]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.Name):
+            yield node
+            continue
+        for part in node._fields:
+            value = getattr(node, part, None)
+            if isinstance(value, ast.AST):
+                todo.append(value)
+            elif isinstance(value, list):
+                todo += [one for one in value if isinstance(one, ast.AST)]
+
+
 def reads(node: Any) -> set[str]:
-    return {
-        n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)
-    } | (
+    return {n.id for n in names_in(node) if isinstance(n.ctx, ast.Load)} | (
         {node.target.id}
         if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name)
         else set()
@@ -572,7 +586,7 @@ def reads(node: Any) -> set[str]:
 
 
 def mentions(node: ast.AST) -> set[str]:
-    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+    return {n.id for n in names_in(node)}
 
 
 def is_new(name: str, loop: ast.For) -> bool:
@@ -584,9 +598,7 @@ def is_new(name: str, loop: ast.For) -> bool:
 
 
 def stores(node: ast.AST) -> set[str]:
-    return {
-        n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
-    }
+    return {n.id for n in names_in(node) if isinstance(n.ctx, ast.Store)}
 
 
 def _forbidden() -> tuple[Any, ...]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Collection, Iterable, Mapping, Sequence
 
 from gluon_write.form import factor, free_name
-from gluon_write.loops import Loop, LoopReader, Tile, mentions, reads, stores
+from gluon_write.loops import Loop, LoopReader, Tile, mentions, names_in, reads, stores
 from gluon_write.schedule import Schedule
 from gluon_write.single_step import has_one_step
 
@@ -108,13 +108,14 @@ class Rounds:
 
     def follows(self, statements: Sequence[ast.stmt]) -> list[frozenset[int]]:
         """Return for each statement those before it that share a name which one of the two assigns."""
+        named = [(stores(statement), mentions(statement)) for statement in statements]
         return [
             frozenset(
                 i
-                for i, other in enumerate(statements[:number])
-                if stores(other) & mentions(statement) or mentions(other) & stores(statement)
+                for i, (its_stores, its_names) in enumerate(named[:number])
+                if its_stores & names or its_names & assigned
             )
-            for number, statement in enumerate(statements)
+            for number, (assigned, names) in enumerate(named)
         ]
 
     def possible(self, statements: Sequence[ast.stmt], late: Collection[int]) -> bool:
@@ -154,7 +155,7 @@ class Rounds:
             if self.reader.fact_of(node, self.loop) is not None
             for name in ast.walk(node)
         }
-        return {n.id for n in ast.walk(statement) if isinstance(n, ast.Name) and id(n) not in asked}
+        return {n.id for n in names_in(statement) if id(n) not in asked}
 
     # -- the text -------------------------------------------------------------------------------
 
