@@ -9,6 +9,7 @@ import gc
 import os
 import re
 import shutil
+import sys
 import tempfile
 import time
 import zlib
@@ -133,9 +134,18 @@ def pytest_collection_finish(session):
     grown (`_search`). Tests on a GPU share its memory with other processes, and cycles may hold tensors.
     """
     gc.freeze()
+    _draw_no_constants()
     if "gpu" in session.config.option.markexpr or not _resident():
         gc.enable()
     session.config.stash[_HELD] = _resident()
+
+
+def _draw_no_constants():
+    """Let Hypothesis draw nothing from the sources of the packages: it parsed all of them, which took longer than its tests, and cases
+    that are always the same ones would change with a constant anywhere."""
+    providers = sys.modules.get("hypothesis.internal.conjecture.providers")
+    if hasattr(providers, "_get_local_constants") and hasattr(providers, "_local_constants"):
+        providers._get_local_constants = lambda: providers._local_constants
 
 
 def _resident():

@@ -229,7 +229,7 @@ def launched(kernel, seed, side, schedule):
 
 @pytest.mark.parametrize("side", ["sim", "emu"])
 @pytest.mark.parametrize("kernel", CASES)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_right_kernels_are_right(kernel, side):
     for schedule in SCHEDULES:
         launched(kernel, "", side, schedule)

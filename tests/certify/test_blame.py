@@ -77,7 +77,7 @@ BUGS = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", BUGS)
 def test_known_bugs_are_found_and_blamed_from_scratch(name, tmp_path):
     text, target, there, step, words = BUGS[name]

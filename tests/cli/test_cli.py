@@ -277,7 +277,7 @@ def test_values():
 
 
 class TestExplain:
-    @pytest.mark.sampled(4)
+    @pytest.mark.sampled(8)
     @pytest.mark.parametrize(
         "target, mma, copy",
         [

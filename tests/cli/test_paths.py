@@ -35,6 +35,7 @@ def imported(path, text):
     return module
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", ["naïve kérnel.py", "核 %20.py", "%C3%A9.py"])
 def test_machine_code_has_the_lines_of_a_file_with_any_name(tmp_path, name):
     folder = tmp_path / "a földer"

@@ -18,7 +18,7 @@ def loaded():
     sides.warm()
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(
     "seed",
     [0, *(pytest.param(n, marks=pytest.mark.campaign) for n in range(100, 150))],

@@ -96,7 +96,7 @@ def loaded():
     driver.set_active(before)
 
 
-@pytest.mark.sampled(40)
+@pytest.mark.sampled(80)
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.title)
 def test_the_class_is_theirs_too(mistake: Mistake):
     theirs = _bases(_theirs, mistake.source)

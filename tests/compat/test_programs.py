@@ -511,7 +511,7 @@ if RELEASE >= (3, 8):
         )
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", REFUSED)
 def test_no_abort(name):
     outcome = sides.traced_by(oracle.ours, REFUSED[name])

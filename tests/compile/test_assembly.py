@@ -56,6 +56,7 @@ def test_operands_that_do_not_match(target, text, registers, argument, words):
     assert "inline_asm_elementwise" in error.value.span.text
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "text, registers, dtype, pack",
     [
@@ -105,6 +106,7 @@ def test_the_assemblers_messages_are_under_the_kernels_line(
     assert error.value.got.startswith(text.split()[0])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "target, text, registers, words, got",
     [

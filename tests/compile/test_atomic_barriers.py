@@ -62,7 +62,7 @@ def barriers(architecture, sem, used, kernel=between_stores):
     )
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("architecture", TEXTS)
 @pytest.mark.parametrize("used", [False, True])
 @pytest.mark.parametrize("sem", ["relaxed", "acquire", "release", "acq_rel"])

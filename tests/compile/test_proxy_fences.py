@@ -322,7 +322,7 @@ def test_hardware_overwrites_the_writes_of_a_partition(how, target, block, monke
     agree(one_partition, monkeypatch, WRITES, target, block, WRITE="store", HOW=how)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("how", ["store", "load"])
 @pytest.mark.parametrize(
     "kind, reads, writes",

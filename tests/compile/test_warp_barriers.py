@@ -144,6 +144,7 @@ CASES = {
 BARRIER = r"bar\.sync|barrier\.sync|bar\.warp"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", CASES)
 def test_a_barrier_orders_both_sides(name):
     kernel, dtype, constants, access, later = CASES[name]

@@ -221,7 +221,7 @@ gluon.compile(kernels.put, target="sm_80", signature={"y": "*fp32"}, constexprs=
 """
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.once
 @pytest.mark.parametrize("written", [0, 2, 4, 5])
 def test_a_process_killed_while_it_writes_leaves_nothing_that_is_trusted(folder, runs, written):

@@ -102,7 +102,7 @@ def wanted(operands, activation=None):
 EVERY = ("scale", "row_scale", "column_scale", "bias", "residual", "result_scale")
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("spec", ["sim:sm_80", "sim:sm_90", "sim:gfx942", "sim:gfx1201"])
 @pytest.mark.parametrize("parts", [1, 2])
 @pytest.mark.parametrize(

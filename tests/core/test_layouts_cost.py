@@ -84,6 +84,7 @@ def count_by_hand(register, shared, shape, bits, banks):
     return worst - 1
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["swizzled", "padded", "linear"])
 @pytest.mark.parametrize("banks", [32, 64])
 def test_conflicts_against_counting(kind, banks):

@@ -36,26 +36,22 @@ EXTRAS = {path.name for path in (ROOT / "extras").glob("gluon_*")}
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """`built(package)`: the path of its wheel, built once."""
+    """`built[package]`: the path of its wheel; one command builds all."""
+    folder = tmp_path_factory.mktemp("wheels")
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps"]
+    command += ["--no-build-isolation", "--wheel-dir", str(folder), *map(str, PACKAGES.values())]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
     paths = {}
-
-    def build(package):
-        if package not in paths:
-            folder = tmp_path_factory.mktemp(package)
-            command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps"]
-            command += ["--no-build-isolation", "--wheel-dir", str(folder), str(PACKAGES[package])]
-            done = subprocess.run(command, capture_output=True, text=True)
-            assert done.returncode == 0, done.stderr
-            (paths[package],) = folder.glob("*.whl")
-        return paths[package]
-
-    return build
+    for package in PACKAGES:
+        (paths[package],) = folder.glob(f"{package}-*.whl")
+    return paths
 
 
 @pytest.fixture(scope="module", params=PACKAGES)
 def wheel(request, built):
     """(package, names in its wheel, reader of one of them)."""
-    with zipfile.ZipFile(built(request.param)) as archive:
+    with zipfile.ZipFile(built[request.param]) as archive:
         files = {name: archive.read(name) for name in archive.namelist()}
     return request.param, files
 
@@ -141,7 +137,7 @@ SURROUNDING = {
 
 
 def test_extras_of_a_checkout_are_its_folders(built):
-    with zipfile.ZipFile(built("gluon_core")) as archive:
+    with zipfile.ZipFile(built["gluon_core"]) as archive:
         files = {name: archive.read(name) for name in archive.namelist()}
     requirements = extras(metadata(files, "METADATA"))
     assert {*PLUGINS, *SURROUNDING, "all"} <= set(requirements)
@@ -153,7 +149,7 @@ def test_extras_of_a_checkout_are_its_folders(built):
         needed = f"gluon-extras{inner}@{PACKAGES['gluon_extras'].as_uri()}"
         assert needed in {line.replace(" ", "") for line in requirements[extra]}
     assert not any("[torch]" in line for line in requirements["all"])
-    with zipfile.ZipFile(built("gluon_extras")) as archive:
+    with zipfile.ZipFile(built["gluon_extras"]) as archive:
         files = {name: archive.read(name) for name in archive.namelist()}
     behind = extras(metadata(files, "METADATA"))
     libraries = {
@@ -250,7 +246,7 @@ print("well")
 
 def test_the_wheels_work_where_nothing_else_of_ours_is(built, tmp_path):
     """Installed into an empty environment, which only borrows the dependencies of this one."""
-    wheels = [str(built(package)) for package in PACKAGES]
+    wheels = [str(path) for path in built.values()]
     clean = tmp_path / "clean"
     venv.EnvBuilder(symlinks=True, with_pip=False).create(clean)
     python = clean / "bin" / "python"

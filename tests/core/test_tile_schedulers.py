@@ -56,6 +56,7 @@ def visited(grid, how, target=SIM, slots=3, **settings):
     return len(np.unique(out[..., 1]))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("grid", [(1,), (5,), (56,), (60,), (7, 2, 2)])
 @pytest.mark.parametrize("how", ["static", "dynamic"])
 def test_each_partition_visits_each_tile_once(grid, how):

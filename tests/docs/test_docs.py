@@ -103,7 +103,7 @@ def runs_later(name, printed, text):
     return bool(match) and ("# exit code" in match.group(1) or not printed)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize(
     "page",
     [

@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.once, pytest.mark.timeout(300)]
 SLOW = {"host_torch", "host_tune", "operators"}
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(
     "file",
     [

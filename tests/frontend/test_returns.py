@@ -40,6 +40,7 @@ def kernel(x, out, WAY: gl.constexpr):
     gl.store(out + places, total((value, value, chosen(value, WAY))))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("target", ["sim:sm_90", "emu:sm_90", "emu:gfx1100"])
 @pytest.mark.parametrize("way, times", [("one", 3), ("two", 4), ("three", 5)])
 def test_functions_return_early(way, times, target):

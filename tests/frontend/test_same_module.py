@@ -18,7 +18,7 @@ NAMES = [
 NEWER = [name for name, (_, since) in snippets.CASES.items() if since > TRITON_VERSION]
 
 
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(32)
 @pytest.mark.parametrize("name", NAMES)
 def test_same_module(name):
     source, _ = snippets.CASES[name]

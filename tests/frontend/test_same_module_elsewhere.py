@@ -57,6 +57,7 @@ TARGETS = [
 ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("warps", [1, 4, 8])
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: str(t[1]))
 def test_targets(target, warps):

@@ -125,6 +125,7 @@ RETURNS = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("call", CALLS)
 def test_partitions(call):
     assert "ttg.warp_specialize" in same(kernel(call))

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.once
 K = E.KernelSyntaxError
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.filterwarnings("ignore:.*is not callable:SyntaxWarning")
 @mistakes("""
 id | error | caret | words | code

@@ -98,7 +98,7 @@ TIGHT = (
 
 
 @pytest.mark.once
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize("name, spec", TIGHT)
 def test_portable_kernels_fit_rdna(name, spec):
     (example,) = (e for e in cases.load_cases().values() if e.name == name)
@@ -112,6 +112,7 @@ def machine_code(name, spec):
     return asm["ptx"] if "ptx" in asm else asm["amdgcn"]
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.once
 @pytest.mark.parametrize(
     "name, spec, instruction",

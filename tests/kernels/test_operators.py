@@ -36,7 +36,7 @@ def test_every_function_has_gradients_or_a_reason():
     assert not set(GRADIENTS) & set(WITHOUT)
 
 
-@pytest.mark.sampled(18)
+@pytest.mark.sampled(36)
 @pytest.mark.parametrize("name", OPERATORS)
 def test_opcheck(name):
     overload = gluon.torch.get(PREFIX + name).overload
@@ -55,7 +55,7 @@ def derivative(function, inputs, along, by):
     return float(ahead - behind) / (2 * step)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", GRADIENTS)
 def test_gradients(name):
     case = GRADIENTS[name]

@@ -72,7 +72,7 @@ def test_simulated(name, spec, monkeypatch):
     assert name == "patterns/find_a_race" or f"sim:{spec}" in line
 
 
-@pytest.mark.sampled(192)
+@pytest.mark.sampled(384)
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("spec", ["sm_80", "sm_90", "gfx942", "gfx950", "gfx1100", "gfx1201"])
 @pytest.mark.parametrize("name", [n for n in NAMES if n != "patterns/find_a_race"])
@@ -85,7 +85,7 @@ def test_machine_code(name, spec, monkeypatch):
         assert not name.startswith(PORTABLE), error
 
 
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(40)
 @pytest.mark.parametrize(
     "name", [n for n in NAMES if n not in ("patterns/find_a_race", "basics/autotune")]
 )
@@ -96,7 +96,7 @@ def test_under_schedules(name, monkeypatch):
     assert row.result == "passed", row
 
 
-@pytest.mark.sampled(48)
+@pytest.mark.sampled(96)
 @pytest.mark.parametrize("spec", examples_package().TARGETS)
 @pytest.mark.parametrize("name", NAMES)
 def test_compiled(name, spec):

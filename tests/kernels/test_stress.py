@@ -21,7 +21,7 @@ def test_random_calls(target, name, monkeypatch):
 
 
 @pytest.mark.once
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", stress.CASES)
 def test_a_random_call(name, monkeypatch):
     monkeypatch.setenv("GLUON_TARGET", "sim:sm_90")

@@ -36,6 +36,7 @@ def test_there_are_ten_steps_with_a_new_idea_each():
         assert text.startswith(f'"""Step {int(name[4:6])}: ') and "\nNew: " in text
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", STEPS)
 def test_a_step_runs_and_says_so(name, capsys):
     step = importlib.import_module(name)
@@ -49,6 +50,7 @@ def test_a_step_runs_and_says_so(name, capsys):
         assert float(output.split()[-4]) < 1e-3, output
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("schedule", ["eager", "random"])
 @pytest.mark.parametrize("name", PRODUCTS[2:])
 def test_a_step_is_right_whenever_copies_land(name, schedule):

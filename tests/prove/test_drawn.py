@@ -194,7 +194,7 @@ def test_a_mistake_of_the_seventh_round_is_found(tmp_path, monkeypatch):
 
 
 @pytest.mark.once
-@pytest.mark.sampled(60)
+@pytest.mark.sampled(120)
 @pytest.mark.parametrize("seed", range(180))
 def test_no_schedule_contradicts_a_proof(seed, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -99,6 +99,7 @@ def test_reads_of_the_same_memory_are_equal():
     assert "nothing writes the memory read (line 26) meanwhile" in " ".join(verdict.lines)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "fault",
     [

@@ -79,6 +79,7 @@ def test_all_gather_then_multiply():
             torch.testing.assert_close(c.float(), whole @ b.float(), atol=0.5, rtol=1e-2)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("gather", [False, True], ids=["scattered", "gathered"])
 def test_multiply_then_sum(gather):
     simulation = distributed.simulate(scattered(example(), gather, N=256, calls=3), 2, SIM)

@@ -18,7 +18,7 @@ def reference(q, k, v, causal):
     return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("n, width, dtype", [(5, 6, torch.float32), (21, 16, torch.float16)])
 def test_results_and_gradients(n, width, dtype, causal, device):

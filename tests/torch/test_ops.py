@@ -40,6 +40,7 @@ def tensors(name, device, n=24):
     }[name]()
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", ["scale", "scale_into", "norm", "norm_backward", "matmul"])
 def test_torch_finds_nothing_wrong_with_it(name, device):
     op = gluon_torch.get(f"gluon_tests::{name}")
@@ -96,6 +97,7 @@ def into(x):
 GRAPHS["scale_into"] = into
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", list(GRAPHS))
 def test_twenty_shapes_one_graph(name, device):
     """No graph break (fullgraph raises at one) and no compilation after the first."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +9,7 @@ import torch
 
 import gluon_core as gluon
 from gluon_core import language as gl
+from tests import warm
 
 pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
 
@@ -63,6 +62,7 @@ def test_tensors_of_the_host_take_the_dispatcher():
 
 SCRIPT = """
 import os, sys, weakref
+sys.path.insert(0, os.getcwd())
 os.environ["GLUON_TARGET"] = "nvidia:sm_90"
 import ctypes
 import torch
@@ -96,8 +96,7 @@ print("well")
 """
 
 
-def test_the_engine_launches_with_the_tensors_of_the_call():
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", SCRIPT], cwd=ROOT, capture_output=True, text=True
-    )
+def test_the_engine_launches_with_the_tensors_of_the_call(tmp_path):
+    (tmp_path / "script.py").write_text(SCRIPT)
+    done = warm.run([tmp_path / "script.py"], cwd=ROOT, torch=True)
     assert done.stdout.endswith("well\n"), done.stderr

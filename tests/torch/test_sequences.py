@@ -10,6 +10,8 @@ import torch
 import gluon_core as gluon
 from gluon_torch.errors import MissingGradientError
 
+pytestmark = pytest.mark.once
+
 
 def product(x, y, out, *more):
     assert all(tensor is None for tensor in more)

@@ -34,6 +34,7 @@ TRANSFORMS = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("transform", TRANSFORMS)
 @pytest.mark.parametrize("name", PAIRS)
 @pytest.mark.filterwarnings("ignore:.*batching rule")

@@ -80,6 +80,7 @@ def test_from_the_command_line(tmp_path):
     assert len(json.loads((tmp_path / "o.json").read_text())["trials"]) == 2
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "arguments, code, message",
     [

@@ -137,6 +137,7 @@ if GUARD:
 """
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("guard, works", [('__name__ == "__main__"', True), ("True", False)])
 def test_a_script_that_searches_wants_a_guard(tmp_path, guard, works):
     """Else it would search in each of its workers, which read it, and in theirs."""

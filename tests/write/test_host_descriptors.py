@@ -104,6 +104,7 @@ def test_tdm_takes_descriptors_of_a_launch():
     assert np.allclose(c, a.astype(np.float32) @ b.astype(np.float32), atol=1e-3)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("gap, count", [(8, 0), (4, 2)])
 def test_a_kernel_for_tdm_makes_no_descriptor_again(gap, count):
     """A descriptor of the launch has the layout of the tiles, or the kernel makes its own."""
@@ -126,6 +127,7 @@ def test_other_arguments():
         doubled[(1, 1)](x, x, x, 64, 64, target="sim:hopper")
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("target", ["sim:hopper", "sim:gfx942"])
 @pytest.mark.parametrize(
     "file, case",

@@ -138,6 +138,7 @@ USUAL = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "changed",
     [

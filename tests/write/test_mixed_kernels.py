@@ -15,6 +15,7 @@ from tests.write import mixed_kernels  # noqa: E402
 pytestmark = [pytest.mark.once, pytest.mark.sampled(10)]
 
 
+@pytest.mark.sampled(23)
 @pytest.mark.parametrize(
     "name, target",
     [

@@ -144,7 +144,7 @@ def operands(m, n, k):
     return a, b, np.zeros((m, n), np.float32), a.astype(np.float32) @ b.astype(np.float32)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(
     "target",
     ["sim:hopper", "sim:sm_80", "sim:sm_100", "sim:gfx942", "sim:gfx950", "sim:gfx1250"],

@@ -100,6 +100,7 @@ def hopper_matmul(a, b, c, K, BLOCK: gl.constexpr, STEP: gl.constexpr, STAGES: g
     tma.store_wait(0)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("target", ["sim:sm_80", "sim:hopper", "sim:gfx942", "sim:gfx1250"])
 def test_transpose_through_a_buffer(target):
     x = np.arange(64 * 96, dtype=np.float32).reshape(64, 96)

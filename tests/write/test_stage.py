@@ -85,7 +85,7 @@ def operands(m, n, k):
     return a, b, np.zeros((m, n), np.float32), a.astype(np.float32) @ b.astype(np.float32)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("target", ["sim:sm_80", "sim:hopper", "sim:sm_100", "sim:gfx942"])
 @pytest.mark.parametrize("stages", [1, 2, 4])
 def test_matmul(target, stages):

@@ -32,6 +32,7 @@ COUNTED = ("0, gl.cdiv(K, BK)", " * BK")
 STRIDED = ("0, K, BK", "")
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("steps", "row", "column", "own"),
     [

@@ -106,7 +106,7 @@ STEPS = {
 
 
 @pytest.mark.once
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("step", STEPS)
 def test_steps(step, target):

@@ -193,6 +193,7 @@ if __name__ == "__main__":
 '''
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("target", ["sm_90", "gfx942"])
 def test_a_kernel_with_several_constants_chooses_among_functions(tmp_path, monkeypatch, target):
     path = tmp_path / "several.py"

@@ -106,6 +106,7 @@ def takes():
     return dict(zip(asked, json.loads(done.stdout)))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("arch", ARCHITECTURES, ids=lambda arch: arch.name)
 def test_capabilities_match_the_assembler(takes, arch):
     assert takes[arch.name, "s_nop 0"]

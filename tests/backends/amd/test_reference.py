@@ -88,6 +88,7 @@ def pipelined(src, dst, n, STAGES: gl.constexpr, PENDING: gl.constexpr, POINTERS
             gl.store(dst + done * 2048 + offsets, x)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.filterwarnings("ignore:buffer_load_to_shared")  # of `other` before Triton 3.8
 @pytest.mark.parametrize("pointers", [False, True])
 def test_copies_land_when_they_are_waited_for(on, pointers):
@@ -188,7 +189,7 @@ def numbers(shape, kind, axis):
     return np.ascontiguousarray(codes), values.astype(np.float64)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("kinds", list(itertools.product(KINDS, KINDS)))
 def test_scaled_mfma(on, kinds):
     k = 256

@@ -67,7 +67,7 @@ def test_all_programs_were_measured():
     assert stored()["device"] == "NVIDIA H200"
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("text", sorted(stored()["texts"]))
 def test_the_results_are_those_of_the_gpu(text, capfd):
     code, different = stored()["texts"][text], {}
@@ -122,7 +122,7 @@ BY_NUMPY = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("program", RARE, ids=str)
 def test_rare_programs_have_one_result_on_both_architectures(program):
     """No GPU has run these yet: code for two architectures agrees, and with NumPy where that is short."""

@@ -25,6 +25,7 @@ MP = """PTX MP
 """
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("path", TESTS, ids=lambda path: path.stem)
 def test_the_chapter_decides(path: Path) -> None:
     outcome = decide(parse(str(path), path.read_text()))

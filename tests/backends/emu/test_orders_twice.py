@@ -134,13 +134,14 @@ def run(name, changed, machine):
         )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("machine", ["sim", "emu"])
 @pytest.mark.parametrize("name", CASES)
 def test_the_right_order(name, machine):
     run(name, {}, machine)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(("name", "mistake"), MISTAKES, ids=[f"{n}-{m}" for n, m in MISTAKES])
 def test_a_mistake(name, mistake):
     if BARRIERS and mistake == {"BARRIER": False}:

@@ -108,7 +108,7 @@ def test_declarations_that_cannot_be_are_errors(line):
         run(module(f"{line} mov.u32 %r10, 1; {STORE}"))
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("seed", range(64))
 def test_texts_changed_at_random_end_in_a_result_or_an_error(seed):
     rng = random.Random(seed)

@@ -69,6 +69,7 @@ def test_texts_that_are_wrong(emu, old, new, words):
     assert done.exit_code and words in " ".join(done.output.split()), done.output
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("arch", "20 35 52 60 75 80 86 87 89 90 90a 100 100a 101a 103f 110a 120 121a".split())  # fmt: skip
 def test_architectures_of_the_isa(emu, arch):
     assert emu(*BOTH, text=TEXT.replace("90a", arch)).exit_code == 0

@@ -37,7 +37,7 @@ def test_examples(name, arch):
         assert example.check(target).problem is None
 
 
-@pytest.mark.sampled(240)
+@pytest.mark.sampled(480)
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100"])
 @pytest.mark.parametrize("name", differential.usable_snippets())
 def test_snippets(name, arch):

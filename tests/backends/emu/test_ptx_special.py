@@ -63,6 +63,7 @@ def test_clusters_and_blocks():
         assert (read(name, grid=(2, 1, 1)) == value).all(), name
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", sorted({n.rstrip("0123456789") for n in SPECIAL} & set(SPECIAL)))
 def test_every_register_can_be_read(name):
     read(name, grid=(1, 1, 1))

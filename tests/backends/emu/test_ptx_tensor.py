@@ -561,7 +561,7 @@ FOLDER = Path(__file__).parents[1] / "nvidia/language/programs"
 BLACKWELL = [one for one in programs.collect(FOLDER) if one.launch.target == "sm_100"]
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("program", BLACKWELL, ids=str)
 @pytest.mark.parametrize("schedule", ["latest", "random"])
 def test_programs(program, schedule):

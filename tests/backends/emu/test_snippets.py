@@ -25,7 +25,7 @@ EXPLAINED = {
 CASES = [(name, TARGETS[i % len(TARGETS)]) for i, name in enumerate(differential.usable_snippets())]
 
 
-@pytest.mark.sampled(200)
+@pytest.mark.sampled(400)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name, arch", CASES)
 def test_snippets(name, arch):

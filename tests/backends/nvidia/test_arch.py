@@ -87,6 +87,7 @@ def assemble(tool, target, text):
     return subprocess.run(command, input=text, capture_output=True, text=True)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("arch", ARCHITECTURES, ids=lambda arch: arch.name)
 def test_capabilities_match_the_assembler(assembler, arch):
     tool, version = assembler

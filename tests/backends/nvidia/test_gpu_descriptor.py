@@ -222,6 +222,7 @@ def test_every_dtype(device, dtype):
     assert equal(src, dst)
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("swizzle", [0, 32, 64, 128])
 @pytest.mark.parametrize("block", [[16, 64], [8, 128], [256, 64]])
 def test_every_swizzle_and_wide_boxes(device, swizzle, block):
@@ -250,6 +251,7 @@ def test_strided_tensors(device):
     assert equal(out, expected)
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("padding", ["zero", "nan"])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 @pytest.mark.parametrize("y, x", [(0, 0), (24, 96), (-3, -8), (100, 0)])

@@ -27,6 +27,7 @@ PROBLEMS = (ATTENTION, GRADIENTS)
 CASES = [pytest.param(p, s, id=f"{p.name}-{i}") for p in PROBLEMS for i, s in enumerate(p.small)]
 
 
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize("problem, shape", CASES)
 def test_every_form(problem, shape):
     assert problem.check(shape, "cpu") is None
@@ -237,7 +238,7 @@ TARGETS = [("sim:sm_90", n) for n in range(len(FORMS))]
 TARGETS += [("sim:sm_80", 1), ("sim:gfx942", 1), ("sim:gfx942", 2), ("sim:sm_100", 2)]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("target, number", TARGETS)
 def test_windows_caps_and_widths(target, number, monkeypatch):
     monkeypatch.setenv("GLUON_TARGET", target)

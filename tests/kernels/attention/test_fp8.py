@@ -70,6 +70,7 @@ def test_tiles_of_the_last_round_are_in_parts(operations, strided, monkeypatch):
     order.tiles_in_parts.cache_clear()
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("causal, width, keys", [(True, 128, 300), (False, 64, 150)])
 def test_a_short_call_transposes_values_itself(causal, width, keys):
     tensors = inputs(width=width, keys=keys)

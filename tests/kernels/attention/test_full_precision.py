@@ -54,7 +54,7 @@ MASKS = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("mask", MASKS)
 def test_attention(mask, monkeypatch):
     q, k, v = (torch.randn(1, h, n, 8, requires_grad=True) for h, n in ((4, 7), (2, 6), (2, 6)))

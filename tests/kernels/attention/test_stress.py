@@ -10,7 +10,7 @@ TARGETS = ["sim:sm_90", "sim:sm_80", "sim:gfx942", "sim:sm_100"]
 
 
 @pytest.mark.once
-@pytest.mark.sampled(34)
+@pytest.mark.sampled(68)
 @pytest.mark.parametrize("seed", range(1, 121))
 def test_random_calls(seed, monkeypatch):
     monkeypatch.setenv("GLUON_TARGET", TARGETS[0] if seed % 2 else TARGETS[seed // 2 % 4])

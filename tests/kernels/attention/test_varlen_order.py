@@ -39,7 +39,7 @@ def firsts(lengths):
     return torch.tensor([0, *lengths]).cumsum(0).to(torch.int32)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("heads", [1, 8])
 @pytest.mark.parametrize("window", MASKS)
 @pytest.mark.parametrize("own, others", LISTS)

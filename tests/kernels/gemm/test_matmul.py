@@ -90,7 +90,7 @@ TILINGS = [
 ]
 
 
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(32)
 @pytest.mark.parametrize("stored", ["NN", "TT"])
 @pytest.mark.parametrize("name", TILINGS)
 def test_every_kernel_multiplies_any_orientation(name, stored, monkeypatch):

@@ -70,6 +70,7 @@ def forms(monkeypatch):
     ops.plans.forget()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "columns, k, form, bias", [(256, 64, "streamed", False), (248, 40, "sectors", True), (376, 72, "sectors", False), (256, 136, "tma", False)]
 )  # fmt: skip

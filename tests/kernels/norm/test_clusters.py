@@ -39,6 +39,7 @@ CASES = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("columns", [COLUMNS, EVEN])
 @pytest.mark.parametrize("name", CASES)
 def test_clusters_share_a_row(name, columns, shared):

@@ -73,6 +73,7 @@ def short_way(monkeypatch: pytest.MonkeyPatch) -> None:
 TWICE = [name for name in CASES if "linear" not in name and "long" not in name]
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("past", [True, False], ids=["past the dispatcher", "operator"])
 @pytest.mark.parametrize("name", TWICE)
 def test_gradients_have_gradients(name, past, request):

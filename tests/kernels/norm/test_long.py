@@ -124,7 +124,7 @@ def test_topk_of_a_row_that_no_lists_divide(monkeypatch):
     assert torch.equal(kernels.topk(x, 9).values, x.topk(9).values)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("few", [0, 100])
 @pytest.mark.parametrize("name", ["rms_norm", "layer_norm", "residual"])
 def test_gradients_of_rows_whose_sums_no_program_keeps(name, few, monkeypatch):

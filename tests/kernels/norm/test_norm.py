@@ -33,6 +33,7 @@ CASES = [pytest.param(p, s, id=f"{p.name}-{i}") for p in PROBLEMS for i, s in en
 PLANS = [value for value in vars(ops).values() if isinstance(value, Plans)]
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("problem, shape", CASES)
 def test_every_form(problem, shape):
     assert problem.check(shape, "cpu") is None

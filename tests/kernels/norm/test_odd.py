@@ -72,6 +72,7 @@ def test_parts_of_a_row(name, everywhere, shared):
     assert launch.grid == (4,) and launch.kernel.fn.__module__ == "gluon_kernels.norm.odd"
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", CASES)
 def test_clusters(name, everywhere, shared):
     launch = checked(name, LONG, torch.bfloat16, 0, "emu:sm_90")
@@ -113,7 +114,7 @@ def test_statistics_for_the_gradient(everywhere):
     (1001, torch.bfloat16, 37, 0, "sim:sm_90"), (333, torch.float32, 5, 0, "emu:sm_90"),
     (2111, torch.bfloat16, 9, 24, "sim:sm_90"), (1001, torch.float16, 30, 0, "sim:gfx942"),
 ])  # fmt: skip
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", ["rms_norm", "layer_norm"])
 @pytest.mark.parametrize("few", [0, 512])  # rows up to which one launch has rows and columns
 def test_gradients(name, columns, dtype, count, apart, target, few, everywhere, monkeypatch):

@@ -33,7 +33,7 @@ def hopper(monkeypatch):
         plans.forget()
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("shape", LINEAR.small)
 def test_every_format(shape):
     assert LINEAR.check(shape, "cpu") is None
@@ -71,7 +71,7 @@ TILINGS = [
 ]
 
 
-@pytest.mark.sampled(40)
+@pytest.mark.sampled(80)
 @pytest.mark.parametrize("number, tiling", TILINGS)
 def test_every_tiling(number, tiling, monkeypatch):
     monkeypatch.setattr(tilings, "best", lambda *sizes, **more: tiling)

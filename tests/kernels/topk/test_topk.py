@@ -45,6 +45,7 @@ def compare(x, k, largest=True, dim=-1):
     )
 
 
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize("number", range(len(TOPK.small)))
 def test_every_form(number, form):
     assert TOPK.check(TOPK.small[number], "cpu") is None

@@ -91,6 +91,7 @@ ATOMICS = [
 ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("op, dtype", [(op, t) for op, dtypes in ATOMICS for t in dtypes])
 def test_buffer_atomics(op, dtype):
     source = buffer(

@@ -204,6 +204,7 @@ def scaled(args="a, s, 'e2m1', b, t, 'e2m1', c", **changes):
     return SCALED.format(**{**values, **changes})
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("instr", [[16, 16, 128], [32, 32, 64]])
 @pytest.mark.parametrize(
     "args",
@@ -300,7 +301,7 @@ def both(name, index, instr, transposed, warps, tiles, width, *rest):
     return results
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("instr", [[16, 16, 128], [32, 32, 64]])
 @pytest.mark.parametrize("warps", [[2, 2], [4, 1], [1, 4], [1, 1], [2, 4]])
 @pytest.mark.parametrize("tiles", [[1, 1], [2, 1], [2, 4]])

@@ -66,6 +66,7 @@ def test_instructions(target):
     assert not missing, isa[:2000]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("target", list(UNITS))
 def test_results(on, target):
     acc, width, unit, _ = UNITS[target]

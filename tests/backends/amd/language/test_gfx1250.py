@@ -63,6 +63,7 @@ LOADS = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("call", LOADS)
 @pytest.mark.parametrize("layout", ["PLAIN", "PADDED"])
 def test_global_to_shared(call, layout):

@@ -74,6 +74,7 @@ ARGS = (ptr({pointee}), ptr({result}), ptr(gl.uint8))
 )
 
 
+@pytest.mark.sampled(2)
 @since(3, 9)
 @pytest.mark.parametrize("pointee", ["gl.bfloat16", "gl.float16", "gl.float32"])
 @pytest.mark.parametrize(

@@ -49,6 +49,7 @@ MATMULS = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("target, case", MATMULS)
 def test_matmul(target, case):
     if target == "gfx950" and TRITON_VERSION < (3, 8):

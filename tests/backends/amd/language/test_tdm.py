@@ -215,6 +215,7 @@ def test_ranks(rank):
     agree(SETUP + source)
 
 
+@pytest.mark.sampled(2)
 @mistakes("""
 error | match | call
 DtypeError | scalar pointer | tdm.make_tensor_descriptor(p + rows, [n], [1], [64], S)

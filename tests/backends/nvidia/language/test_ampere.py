@@ -239,6 +239,7 @@ KWARGS = {"num_ctas": 2}
     refuse(source.replace("PAIRS", "True"), LayoutError, "one barrier for each", gpu("sm_90"))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize(
     "dtype, acc, width",

@@ -74,6 +74,7 @@ def tensor(name):
     return MockTensor(getattr(torch, name))
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("registers", [False, True])
 @pytest.mark.parametrize("dtype, acc, turn, types", DTYPES)
 def test_products(dtype, acc, turn, types, registers):

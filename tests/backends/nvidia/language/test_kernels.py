@@ -17,6 +17,7 @@ PROGRAMS = programs.collect(Path(__file__).with_name("programs"))
 class TestPrograms(programs.Tests): ...
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("program", [one for one in PROGRAMS if one.index == 0], ids=str)
 def test_it_compiles(program):
     program.compile()

@@ -205,6 +205,7 @@ RUBIN = [
 ]  # fmt: skip
 
 
+@pytest.mark.sampled(8)
 @since(3, 9)
 @pytest.mark.parametrize("call", [*RUBIN, "add2(codes, e5)", "mul2(codes, bytes, gl.float8e4nv)"])
 def test_rubin_traces_fp8_that_its_assembler_does_not_know(call):

@@ -22,6 +22,7 @@ from tests.tables import mistakes
 BUFFER = r"s = gl.allocate_shared_memory(\1); load(desc, [0, 0], bar, s)  # HERE"
 
 
+@pytest.mark.sampled(2)
 @mistakes("""
 error | match | body
 DtypeError | not a descriptor | load(p, [0, 0], bar, smem)  # HERE

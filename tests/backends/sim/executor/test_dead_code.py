@@ -163,7 +163,7 @@ def compiled(kernel, target, lanes):
     compile_source(source, chosen, backend, backend.compiler.options(chosen, {}), until="ttgir")
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("target, lanes", [("sm_90", 32), ("gfx942", 64)])
 @pytest.mark.parametrize("body, refused", CASES)
 def test_dead_code_needs_no_layout_and_live_code_does(tmp_path, body, refused, target, lanes):

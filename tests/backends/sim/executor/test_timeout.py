@@ -121,7 +121,7 @@ ENDLESS = {
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("schedule", ["latest", "random"])
 @pytest.mark.parametrize("kernel", ENDLESS, ids=lambda k: k.__name__)
 def test_a_launch_without_end_ends_at_its_timeout(kernel, schedule, monkeypatch):

@@ -26,7 +26,7 @@ def kernel(old="", new=""):
     return oracle.load(GEMM.replace(old, new, 1).replace("GLUON", "gluon_core"), oracle.OURS).kernel
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("stages", [2, 3])
 @pytest.mark.parametrize("schedule", [*SCHEDULES, ("random", 2), ("random", 3)])
 def test_the_program(schedule, stages):
@@ -79,7 +79,7 @@ MUTANTS = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.usefixtures("no_implied_fences")
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_synchronization_less_is_reported(name):

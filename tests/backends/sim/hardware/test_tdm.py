@@ -60,6 +60,7 @@ def load(p, out, rows, columns, stride, row, column, pred, S: gl.constexpr, WAIT
     put(out, smem.load(L))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("corner", [(0, 0), (32, 64), (60, 100), (69, 149), (500, 0)])
 @pytest.mark.parametrize("layout", [PADDED, PLAIN])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int8])

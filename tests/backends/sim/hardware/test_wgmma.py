@@ -357,6 +357,7 @@ def specialized(a, b, c, n, HOW: gl.constexpr):
     )
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("how", ["right", "counts two"])
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_partitions(schedule, how):

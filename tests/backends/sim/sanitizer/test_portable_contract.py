@@ -140,7 +140,7 @@ def test_tensor_memory_without_products_is_reported():
     assert "gl.portable.accumulator that may get no product takes zeros" in error.value.remedy
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("target", ["sm_75", "sm_80", "sm_90", "sm_100", "gfx942", "gfx1201"])
 def test_a_missing_fence_or_wait_of_a_product_is_reported_on_every_target(target):
     multiply(target, is_async=False, wait=False)

@@ -528,6 +528,7 @@ def test_a_report_comes_with_its_line_and_only_while_its_check_is_on(kind, monke
             case.run()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", CASES)
 def test_its_variable_switches_a_report_off(kind, monkeypatch):
     case = CASES[kind]

@@ -327,6 +327,7 @@ def run(kernel, seed, schedule):
     assert right()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("kernel", "form"), RIGHT, ids=named)
 def test_right_forms_are_not_reported(kernel, form):
     for schedule in SCHEDULES:
