@@ -2,10 +2,10 @@
 
     python benchmarks/fit_gemm.py                    # writes tuned/hopper.json, anywhere
     python benchmarks/fit_gemm.py --add times.json   # with times of `tune_gemm.py --measure`, which the file keeps
-    python benchmarks/fit_gemm.py --scales 200       # search the scales of the traits first, over so many products
-    python benchmarks/fit_gemm.py --validate         # by tables of three quarters of the products
+    python benchmarks/fit_gemm.py --validate         # by a table of four fifths of the products
 
-The last prints how much longer the chosen tilings of the other products take than the best measured ones.
+`--validate` prints how much longer the chosen tilings of the other products take than the best measured ones, `--jobs 5` trains so many
+networks at a time.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ import json
 import math
 import random
 import sys
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import Any, Callable, Iterable, Iterator, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Iterable, NamedTuple, Optional, Sequence
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "kernels")]
@@ -26,9 +28,13 @@ import numpy as np  # noqa: E402
 from gluon_kernels.gemm import choice, tilings  # noqa: E402
 
 FILE = Path(__file__).with_name("gemm_times.json")
-POINTS = 4000  # of the table, which the others are regressed on
-NEAR = 0.6  # of the speed of the best tiling of a product, from which on points are worth a place in the table
-NOISE = 0.06  # of the variance of an error of the model, that measurements have
+# Networks, the widths of their layers, passes over all products by which one is trained, and products of a step.
+NETS, WIDTHS, EPOCHS, BATCH = 5, (96, 96), 80, 160
+# Settings of AdamW (Loshchilov and Hutter, Decoupled Weight Decay Regularization), whose rate rises in the first WARM of the steps and falls in the others.
+RATE, DECAY, MOMENTS, WARM = 4e-3, 1e-3, (0.9, 0.999), 0.3
+# The speed, of that of the best tiling of a product, below which a tiling weighs less; its least weight; and how much of the error that all tilings of
+# a product have in common does not count.
+NEAR, LEAST, COMMON = 0.8, 0.05, 0.7
 WORSE = 1.05  # times the best measured time, from which on a product has an entry of its own
 
 Row = tuple[int, ...]  # of `choice.row_of`
@@ -87,21 +93,19 @@ def add(times: Times, measured: dict[str, Any], size_of: Callable[[Any], tilings
 
 
 class Points(NamedTuple):
-    """Hold the measured tilings of products as points of the process.
+    """Hold the measured tilings of products.
 
     Args:
-        traits: unscaled, [points, traits].
+        inputs: of the networks, [points, INPUTS].
         errors: logarithms of the measured times by the expected ones.
-        times: measured.
         speed: as shares of that of the best measured tiling of the product.
-        products: the number of each one's product.
+        counts: points of each product, which follow each other.
     """
 
-    traits: np.ndarray
+    inputs: np.ndarray
     errors: np.ndarray
-    times: np.ndarray
     speed: np.ndarray
-    products: np.ndarray
+    counts: np.ndarray
 
 
 def of_product(row: Row, of: dict[str, float]) -> tuple[tilings.Size, choice.Columns, np.ndarray]:
@@ -113,20 +117,18 @@ def of_product(row: Row, of: dict[str, float]) -> tuple[tilings.Size, choice.Col
 def points_of(times: Times, table: choice.Table) -> Points:
     """Return the points of all times."""
     parts: list[tuple[np.ndarray, ...]] = []
-    for number, (row, of) in enumerate(times.items()):
+    for row, of in times.items():
         size, kinds, measured = of_product(row, of)
         expected = choice.expected(kinds, size, table)
         known = expected == expected
-        errors, speed = np.log(measured / expected), measured.min() / measured
         columns = (
-            choice.traits(kinds, size, expected),
-            errors,
-            measured,
-            speed,
-            np.full(len(of), number),
+            choice.inputs(kinds, size, expected, table),
+            np.log(measured / expected),
+            measured.min() / measured,
         )
         parts.append(tuple(column[known] for column in columns))
-    return Points(*(np.concatenate(columns).astype(float) for columns in zip(*parts)))
+    counts = np.array([len(errors) for _, errors, _ in parts])
+    return Points(*(np.concatenate(columns).astype(float) for columns in zip(*parts)), counts)
 
 
 def factors_of(times: Times) -> dict[str, list[float]]:
@@ -161,39 +163,83 @@ def _factors(rows: Sequence[Any], times: Sequence[float], weights: Sequence[floa
     return [float(x) for x in numbers / scale]
 
 
-def chosen_points(points: np.ndarray, count: int) -> np.ndarray:
-    """Return the places of the scaled points that say most of all others: an incomplete Cholesky factorization takes those of the largest variance left."""
-    left, places = np.ones(len(points)), []
-    factor = np.zeros((min(count, len(points)), len(points)), np.float32)
-    for step in range(len(factor)):
-        place = int(left.argmax())
-        if left[place] < 1e-6:
-            break
-        column = choice.likeness(points, points[place : place + 1])[:, 0]
-        column = column - factor[:step, place] @ factor[:step]
-        factor[step] = column / math.sqrt(left[place])
-        left = np.maximum(left - factor[step] ** 2, 0.0)
-        left[place] = 0.0
-        places.append(place)
-    return np.array(places, int)
-
-
 def uncorrected(table: dict[str, Any]) -> choice.Table:
     """Return the table without corrections of its model."""
-    return choice.read({**table, **choice.packed(np.zeros((0, len(choice.TRAITS))), np.zeros(0))})
+    return choice.read({**table, "centers": [], "scales": [], **choice.packed(())})
 
 
-def corrected(table: dict[str, Any], times: Times, count: int = POINTS) -> dict[str, Any]:
-    """Return the table with corrections of its model by measured times."""
-    bare = uncorrected(table)
-    points = points_of(times, bare)
-    scaled = points.traits * bare.scales
-    near = np.flatnonzero(points.speed > NEAR)
-    centers = scaled[near[chosen_points(scaled[near], count)]].astype(np.float16).astype(float)
-    like, among = choice.likeness(scaled, centers), choice.likeness(centers, centers)
-    gram = like.T @ like + NOISE * among + 1e-6 * np.eye(len(centers))
-    weights = np.linalg.solve(gram, like.T @ points.errors)
-    return {**table, **choice.packed(centers, weights)}
+def corrected(
+    table: dict[str, Any], times: Times, nets: int = NETS, epochs: int = EPOCHS, jobs: int = 1
+) -> dict[str, Any]:
+    """Return the table with networks that correct its model by measured times."""
+    points = points_of(times, uncorrected(table))
+    centers, scales = points.inputs.mean(0), points.inputs.std(0) + 1e-3
+    inputs = np.clip((points.inputs - centers) / scales, -choice.WIDE, choice.WIDE)
+    train = partial(trained, points._replace(inputs=inputs), epochs)
+    if jobs > 1:
+        with ProcessPoolExecutor(jobs) as pool:
+            layers = list(pool.map(train, range(nets)))
+    else:
+        layers = [train(seed) for seed in range(nets)]
+    of_all = [tuple(map(np.stack, zip(*layer))) for layer in zip(*layers)]
+    numbers = {name: [float(f"{x:.6g}") for x in of] for name, of in (("centers", centers), ("scales", scales))}  # fmt: skip
+    return {**table, **numbers, **choice.packed(of_all)}
+
+
+def trained(points: Points, epochs: int, seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Return the layers of a network that tells the errors of points by their inputs: those of a product's tilings with respect to each other above all."""
+    import torch
+
+    torch.manual_seed(seed)
+    torch.set_num_threads(1)
+    inputs, errors = (torch.tensor(x, dtype=torch.float32) for x in points[:2])
+    weights = torch.tensor(np.clip(points.speed / NEAR, LEAST, 1.0) ** 2, dtype=torch.float32)
+    firsts = np.cumsum(points.counts) - points.counts
+    widths, layers = (choice.INPUTS, *WIDTHS, 1), []
+    for before, width in zip(widths, widths[1:]):
+        layers += [torch.nn.Linear(before, width), torch.nn.SiLU()]
+    network = torch.nn.Sequential(*layers[:-1])
+    parameters = list(network.parameters())
+    moments = [(torch.zeros_like(x), torch.zeros_like(x)) for x in parameters]
+    batch = min(BATCH, len(points.counts))
+    steps, step = len(points.counts) // batch, 0
+    for _ in range(epochs):
+        order = torch.randperm(len(points.counts)).numpy()
+        for chosen in np.split(order[: steps * batch], steps):
+            counts = points.counts[chosen]
+            product = torch.tensor(np.repeat(np.arange(batch), counts))
+            first = firsts[chosen] - (np.cumsum(counts) - counts)
+            places = torch.tensor(np.arange(counts.sum()) + np.repeat(first, counts))
+            weight, zeros = weights[places], torch.zeros(batch)
+            off = network(inputs[places])[:, 0] - errors[places]
+            total = zeros.index_add(0, product, weight).clamp_min(1e-6)
+            shared = zeros.index_add(0, product, off * weight) / total
+            off = off - COMMON * shared[product]
+            loss = torch.nn.functional.huber_loss(off, torch.zeros_like(off), reduction="none", delta=0.1)  # fmt: skip
+            slopes = torch.autograd.grad((weight * loss).sum() / weight.sum(), parameters)
+            step += 1
+            descend(parameters, slopes, moments, step, _pace(step / (epochs * steps)))
+    linear = [layer for layer in network if isinstance(layer, torch.nn.Linear)]
+    return [
+        (layer.weight.detach().numpy().T, layer.bias.detach().numpy()[None]) for layer in linear
+    ]
+
+
+def _pace(done: float) -> float:
+    """Return the rate of a step, by the share of the steps that are done."""
+    rising = (1 - math.cos(math.pi * done / WARM)) / 2
+    falling = (1 + math.cos(math.pi * (done - WARM) / (1 - WARM))) / 2
+    return RATE * (max(0.04, rising) if done < WARM else falling)
+
+
+def descend(parameters: list[Any], slopes: Any, moments: list[Any], step: int, rate: float) -> None:
+    """Take a step of AdamW; that of `torch.optim` takes longer to import than small networks to train."""
+    first, second = MOMENTS
+    for x, slope, (mean, square) in zip(parameters, slopes, moments):
+        mean.lerp_(slope, 1 - first)
+        square.lerp_(slope * slope, 1 - second)
+        divisor = (square / (1 - second**step)).sqrt().add_(1e-8)
+        x.data.mul_(1 - rate * DECAY).addcdiv_(mean, divisor, value=-rate / (1 - first**step))
 
 
 def use(table: dict[str, Any]) -> None:
@@ -204,9 +250,9 @@ def use(table: dict[str, Any]) -> None:
     choice.choose.cache_clear()
 
 
-def fitted(times: Times, scales: dict[str, float]) -> dict[str, Any]:
+def fitted(times: Times, jobs: int = 1) -> dict[str, Any]:
     """Return a table without entries of products."""
-    return corrected({"model": factors_of(times), "shapes": {}, "scales": scales}, times)
+    return corrected({"model": factors_of(times), "shapes": {}}, times, jobs=jobs)
 
 
 def entries(times: Times) -> dict[str, str]:
@@ -221,85 +267,44 @@ def entries(times: Times) -> dict[str, str]:
     return shapes
 
 
-def within(points: Points, scales: np.ndarray, noise: float) -> float:
-    """Return how far the expected times of a product's tilings are off with respect to each other, where the process knows the other products: the root of the
-    mean square of the logarithms, of tilings near the best."""
-    scaled = points.traits * scales
-    inverse = np.linalg.inv(choice.likeness(scaled, scaled) + noise * np.eye(len(scaled)))
-    solved, squares, count = inverse @ points.errors, 0.0, 0
-    for product in np.unique(points.products):
-        places = np.flatnonzero(points.products == product)
-        off = np.linalg.solve(inverse[np.ix_(places, places)], solved[places])
-        off = off[points.speed[places] > NEAR]
-        if len(off) > 1:
-            squares += float(((off - off.mean()) ** 2).sum() + 0.02 * (off**2).sum())
-            count += len(off) - 1
-    return math.sqrt(squares / count)
-
-
-def searched(
-    times: Times, table: dict[str, Any], products: int, rounds: int = 2
-) -> dict[str, float]:
-    """Return better scales, by a search of one after the other."""
-    several = [row for row, of in times.items() if len(of) > 3]
-    random.Random(2).shuffle(several)
-    points = points_of({row: times[row] for row in several[:products]}, choice.read(table))
-    scales = np.array([table["scales"][name] for name in choice.TRAITS])
-    least = within(points, scales, NOISE)
-    for step in (1.6, 1.25):
-        for i in range(len(scales)):
-            for factor in (step, 1 / step):
-                others = scales.copy()
-                others[i] *= factor
-                off = within(points, others, NOISE)
-                if off < least - 1e-5:
-                    least, scales = off, others
-                    break
-        print(f"off by {least:.4f} over {len(points.errors)} points", flush=True)
-    return {name: float(f"{scale:.3g}") for name, scale in zip(choice.TRAITS, scales)}
-
-
 def _ratios(name: str, ratios: Iterable[float]) -> str:
     ordered = sorted(ratios)
     mean = float(np.exp(np.mean(np.log(ordered))))
     return f"of {name}: mean {mean:.3f}, 5th percentile {ordered[len(ordered) // 20]:.3f}, worst {ordered[0]:.3f}, {len(ordered)} products"
 
 
-def validate(times: Times, scales: dict[str, float], parts: int = 4) -> Iterator[str]:
-    """Yield how fast the chosen tilings of products are that the table does not know, by the best measured ones."""
+def validate(times: Times, parts: int = 5, jobs: int = 1) -> str:
+    """Return how fast the chosen tilings of products are that the table does not know, by the best measured ones."""
     several = [row for row, of in times.items() if len(of) > 3]
-    random.Random(1).shuffle(several)
-    ratios = []
-    for part in range(parts):
-        held = set(several[part::parts])
-        use(fitted({row: of for row, of in times.items() if row not in held}, scales))
-        for row in held:
-            size, kinds, measured = of_product(row, times[row])
-            expected = choice.predicted(kinds.tilings, size)
-            taken = min((time, us) for time, us in zip(expected, measured) if time is not None)[1]
-            ratios.append(float(measured.min() / taken))
-        yield _ratios("the best tiling", ratios)
+    random.Random(7).shuffle(several)
+    held, ratios = several[::parts], []
+    others = set(held)
+    use(fitted({row: of for row, of in times.items() if row not in others}, jobs))
+    for row in held:
+        size, kinds, measured = of_product(row, times[row])
+        expected = choice.predicted(kinds.tilings, size)
+        taken = min((time, us) for time, us in zip(expected, measured) if time is not None)[1]
+        ratios.append(float(measured.min() / taken))
+    return _ratios("the best tiling", ratios)
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--add", type=Path, nargs="*", default=())
-    parser.add_argument("--scales", type=int, metavar="PRODUCTS")
+    parser.add_argument("--jobs", type=int, default=1, help="networks that are trained at a time")
     parser.add_argument("--validate", action="store_true")
     chosen = parser.parse_args(arguments)
-    table, times = json.loads(choice.FILE.read_text()), read()
+    times = read()
     if chosen.add:
         from tune_gemm import size_of
 
         for file in chosen.add:
             add(times, json.loads(file.read_text()), size_of)
         write(times)
-    scales = searched(times, table, chosen.scales) if chosen.scales else table["scales"]
     if chosen.validate:
-        for line in validate(times, scales):
-            print(line, flush=True)
+        print(validate(times, jobs=chosen.jobs))
         return
-    table = fitted(times, scales)
+    table = fitted(times, chosen.jobs)
     use(table)
     table["shapes"] = entries(times)
     choice.FILE.write_text(written(table))

@@ -1,9 +1,8 @@
 """Which tiling of which kernel a product takes on Hopper: the one with the least time by a fitted model.
 
 The time of a tiling is linear in a few quantities (`features`). The factors of each kernel are fitted to measurements
-(`benchmarks/gemm_times.json`, by `benchmarks/fit_gemm.py`) of shapes of all kinds. The errors of measured products and tilings like the ones at hand (`traits`)
-correct the model: a Gaussian process with a rational quadratic kernel (Rasmussen and Williams, Gaussian Processes for Machine Learning, 2.2 and 4.2.1)
-whose weights belong to some of the measured points, the others regressed on these (8.3.1). The table (`tuned/hopper.json`) has the points and the weights. Products whose
+(`benchmarks/gemm_times.json`, by `benchmarks/fit_gemm.py`) of shapes of all kinds. Several small neural networks, trained on the same measurements, correct the
+time by facts of the product and the tiling (`inputs`). The table (`tuned/hopper.json`) has the factors and the weights of the networks. Products whose
 choice is wrong yet have an entry of their own.
 """
 
@@ -31,8 +30,8 @@ __all__ = [
     "corrections",
     "expected",
     "features",
+    "inputs",
     "kind_of",
-    "likeness",
     "packed",
     "padding",
     "predicted",
@@ -40,7 +39,6 @@ __all__ = [
     "read",
     "row_of",
     "size_of",
-    "traits",
 ]
 
 L2 = 9.0e6  # bytes per microsecond that all processors together copied from the L2 cache of an H100
@@ -52,8 +50,10 @@ PAD = (1.2, 2.0e6)  # microseconds of a launch that copies operands, and bytes t
 # Microseconds that a launch of copies, and a launch in parts, may take more on the device than one launch that needs neither: calls are
 # not only made in graphs, and their host takes several times as long.
 HOST = (4.0, 0.5)
-# The least of many uncertain times is too low: the logarithm of a tiling's time is raised by UNSURE times the likeness to measured ones that it lacks of SURE.
-SURE, UNSURE = 0.85, 4.0
+# The least of many uncertain times is too low: the logarithm of a tiling's time is raised by UNSURE times the deviation of the networks' corrections. None of
+# these is more than MOST_OFF.
+UNSURE, MOST_OFF = 0.5, 0.7
+WIDE = 5.0  # deviations of an input, as which the networks take larger ones
 DOUBT = 1.25  # times the expected time, of a tiling that was not measured at products so large
 UNIT, FEW = (
     16,
@@ -96,35 +96,8 @@ OF_ROUNDS = {
     ("cooperative", (128, 240, 64), True): 640,
 }
 QUANTITIES = 15  # numbers of `features`
-OF_PRODUCT = ("m", "n", "k", "batch", "pitch of A", "pitch of B", "padded", "eight")
-OF_BOTH = (
-    "rounds",
-    "steps",
-    "rows in vain",
-    "columns in vain",
-    "last round",
-    "time",
-    "memory",
-    "L2",
-    "products",
-    "parts",
-)
-OF_TILING = (
-    "tile rows",
-    "tile columns",
-    "tile depth",
-    "stages",
-    "splits",
-    "swapped",
-    "whole",
-    *KERNELS,
-    "blocks",
-)
-TRAITS = (
-    *OF_PRODUCT,
-    *OF_BOTH,
-    *OF_TILING,
-)  # the table has a scale for each: how much a difference matters
+TRAITS = 43  # numbers of `_traits`
+INPUTS = TRAITS + 2 * QUANTITIES  # numbers of `inputs`
 FILE = Path(__file__).parent / "tuned" / "hopper.json"
 
 
@@ -195,16 +168,15 @@ class Table:
     Args:
         model: factors of `features` by the kernel of tilings, and whether they are swapped.
         shapes: tilings of products that the model gets wrong.
-        scales: of the traits, [TRAITS].
-        points: scaled traits of measured tilings of products, for `_like`.
-        weights: of the process at these.
+        centers, scales: of the inputs of the networks, [INPUTS].
+        layers: weights, [networks, from, to], and what is added, [networks, 1, to], of one layer of all networks after the other.
     """
 
     model: dict[str, list[float]]
     shapes: dict[str, str]
+    centers: np.ndarray
     scales: np.ndarray
-    points: np.ndarray
-    weights: np.ndarray
+    layers: tuple[tuple[np.ndarray, np.ndarray], ...]
 
 
 @functools.lru_cache(maxsize=8)
@@ -216,21 +188,24 @@ def _factors(table: Table, of: Columns) -> np.ndarray:
 
 
 def read(table: dict[str, Any]) -> Table:
-    """Return the table that a file has: scales of traits, and points with their weights."""
-    scales = np.array([table["scales"][name] for name in TRAITS], np.float32)
-    halves = np.frombuffer(base64.b85decode(table["points"]), np.float16)
-    points = halves.reshape(-1, len(TRAITS)).astype(np.float32)
-    weights = np.frombuffer(base64.b85decode(table["weights"]), np.float32)
-    return Table(table["model"], table.get("shapes", {}), scales, _second(points), weights)
+    """Return the table that a file has."""
+    layers, left = [], np.frombuffer(base64.b85decode(table["layers"]), np.float16)
+    nets, widths = table["nets"], (INPUTS, *table["widths"], 1)
+    for before, width in zip(widths, widths[1:]):
+        number = nets * (before + 1) * width
+        layer = left[:number].astype(np.float32).reshape(nets, before + 1, width)
+        layers.append((layer[:, :-1], layer[:, -1:]))
+        left = left[number:]
+    centers, scales = (np.array(table[name], np.float32) for name in ("centers", "scales"))
+    return Table(table["model"], table.get("shapes", {}), centers, scales, tuple(layers) if nets else ())  # fmt: skip
 
 
-def packed(points: np.ndarray, weights: np.ndarray) -> dict[str, str]:
-    """Return what a file has of the points, [points, TRAITS], of which it keeps eleven bits, and of the weights."""
-    arrays: dict[str, np.ndarray] = {
-        "points": points.astype(np.float16),
-        "weights": weights.astype(np.float32),
-    }
-    return {name: base64.b85encode(array.tobytes()).decode() for name, array in arrays.items()}
+def packed(layers: Sequence[tuple[np.ndarray, np.ndarray]]) -> dict[str, Any]:
+    """Return what a file has of the layers of networks, of which it keeps eleven bits of each number."""
+    parts = [np.concatenate(layer, 1).astype(np.float16) for layer in layers]
+    every = b"".join(part.tobytes() for part in parts)
+    widths = [part.shape[2] for part in parts[:-1]]
+    return {"nets": len(parts[0]) if parts else 0, "widths": widths, "layers": base64.b85encode(every).decode()}  # fmt: skip
 
 
 def size_of(row: Sequence[int]) -> Size:
@@ -276,76 +251,48 @@ def expected(of: Columns, size: Size, table: Table) -> np.ndarray:
     return np.asarray(np.maximum(time, LAUNCH + (size.memory + written - CACHE) / MEMORY))
 
 
-def traits(of: Columns, size: Size, times: np.ndarray) -> np.ndarray:
-    """Return a point for each tiling of a product, [tilings, TRAITS]: times at points near each other err alike. `times` are the expected ones."""
+def inputs(of: Columns, size: Size, times: np.ndarray, table: Table) -> np.ndarray:
+    """Return what the networks know of each tiling of a product, [tilings, INPUTS]; `times` are the expected ones."""
+    quantities = [x + np.zeros(len(of)) for x in features(of, size)]
+    shares = np.nan_to_num(_factors(table, of)) * np.stack(quantities) / times
+    return np.concatenate((_traits(of, size, times), shares.T, np.log2(shares.T + TRACE)), 1)
+
+
+def _traits(of: Columns, size: Size, times: np.ndarray) -> np.ndarray:
+    """Return facts of each tiling of a product, [tilings, TRAITS]."""
     m, n, k = of.block
     rows, across = np.where(of.swapped, size.n, size.m), np.where(of.swapped, size.m, size.n)
     tiles, steps = of.tiles(size), cdiv(size.k, k)
     parts = tiles * of.splits
     rounds = parts / of.clusters(size) / of.resident(size)
-    bounds = np.stack((
-        size.memory / MEMORY + 0 * times, tiles * steps * (m + n) * k * size.bits / 8 / L2, tiles * steps * m * n * k / PRODUCTS,
-    ))  # fmt: skip
-    written = np.where(of.splits > 1, parts * m * n * 4 / size.processors / 1e4, 0.0)
-    logs = np.stack((rounds, steps / of.splits, cdiv(rows, m) * m / rows, cdiv(across, n) * n / across, times, 1 + written))  # fmt: skip
-    points: np.ndarray = of.once("traits", _traits_of_tilings).copy()
-    points[:, : len(OF_PRODUCT)] = _traits_of(size)
-    both = points[:, len(OF_PRODUCT) : len(OF_PRODUCT) + len(OF_BOTH)]
-    both[:, [0, 1, 2, 3, 5, 9]] = np.log2(logs).T
-    both[:, 4] = rounds / np.ceil(rounds)
-    both[:, 6:9] = np.log2(bounds / times + TRACE).T
-    return points
+    copied = tiles * steps * (m + n) * k * size.bits / 8
+    bounds = (size.memory / MEMORY, copied / L2, tiles * steps * m * n * k / PRODUCTS)
+    sums = np.where(of.splits > 1, parts * m * n * 4 / size.processors / 1e4, 0.0)
+    logs = (
+        rounds, steps / of.splits, cdiv(rows, m) * m / rows, cdiv(across, n) * n / across, times, 1 + sums,
+        *(bound / times + TRACE for bound in bounds), tiles, np.maximum(1.0, size.k / k / of.splits / of.stages),
+    )  # fmt: skip
+    whole = np.ceil(rounds)
+    numbers = (rounds / whole, whole / rounds, np.minimum(rounds, 3.0), of.busy(size), of.resident(size))  # fmt: skip
+    of_both = np.log2(np.stack([x + np.zeros(len(of)) for x in logs])), np.stack(numbers)
+    of_product = np.tile(_traits_of(size), (len(of), 1))
+    return np.concatenate((of_product, *(x.T for x in of_both), of.once("traits", _traits_of_tilings)), 1)  # fmt: skip
 
 
 def _traits_of_tilings(of: Columns) -> np.ndarray:
-    """Return the traits that tilings have for all products, [tilings, TRAITS], with zeros in place of the others."""
-    log = np.log2
+    """Return the facts that tilings have for all products."""
     m, n, k = of.block
-    kernels = (of.runs(kernel) for kernel in KERNELS)
-    values = (
-        log(m),
-        log(n),
-        log(k),
-        of.stages,
-        log(of.splits),
-        of.swapped,
-        of.whole,
-        *kernels,
-        log(of.blocks),
-    )
-    points = np.zeros((len(of), len(TRAITS)), np.float32)
-    points[:, -len(OF_TILING) :] = np.stack(values, 1)
-    return points
+    stacked = of.blocks // of.abreast
+    logs = (m, n, k, of.splits, of.blocks, of.abreast, m / n, m * n / (m / stacked + n / of.abreast))  # fmt: skip
+    kinds = (of.runs(kernel) for kernel in KERNELS)
+    return np.stack((*np.log2(logs), of.stages, of.swapped, of.whole, *kinds, of.groups == 3), 1)
 
 
 def _traits_of(size: Size) -> tuple[float, ...]:
-    """Return the traits that all tilings of a product have."""
-    sides = (math.log2(side) for side in (size.m, size.n, size.k, size.batch))
+    """Return the facts that all tilings of a product have."""
+    sides = (size.m, size.n, size.k, size.batch, size.memory / CACHE)
     pitches = (float(pitch % 32 > 0) for pitch in size.pitches)
-    return *sides, *pitches, float(size.padded > 0), float(size.eight)
-
-
-def likeness(points: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Return how much the error at each point says of that at each of the others, both scaled: 1 at the same point."""
-    return _like(_first(points), _second(others))
-
-
-def _first(points: np.ndarray) -> np.ndarray:
-    """Return rows whose product with columns of `_second` is one and half of the squared distance, [points, traits + 2]."""
-    ones = np.ones_like(points[:, :1])
-    return np.hstack([-points, ones, 1 + 0.5 * (points**2).sum(1, keepdims=True)])
-
-
-def _second(points: np.ndarray) -> np.ndarray:
-    """Return columns for `_first`, [traits + 2, points]."""
-    ones = np.ones_like(points[:, :1])
-    rows = np.hstack([points, 0.5 * (points**2).sum(1, keepdims=True), ones])
-    return np.ascontiguousarray(rows.T)
-
-
-def _like(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    distances = first @ second
-    return np.asarray(np.reciprocal(distances, out=distances))
+    return *map(math.log2, sides), *pitches, float(size.padded > 0), float(size.eight)
 
 
 def predicted(
@@ -362,16 +309,20 @@ def predicted(
 
 
 def corrections(of: Columns, size: Size, table: Table, times: np.ndarray) -> np.ndarray:
-    """Return the factors of the expected times that the measurements of sizes like this one give."""
-    if not len(table.weights):
+    """Return the factors of the expected times by which the networks correct these, and more where they disagree."""
+    if not table.layers:
         return np.ones(len(of))
     if size.k > MEASURED_K:  # steps beyond err like those before
         size = replace(size, k=MEASURED_K)
         times = expected(of, size, table)
-    points = traits(of, size, times).astype(np.float32) * table.scales
-    like = _like(_first(points), table.points)
-    unsure = UNSURE * np.maximum(0.0, SURE - like.max(1))
-    return np.asarray(np.exp(like @ table.weights + unsure))
+    values = (inputs(of, size, times, table) - table.centers) / table.scales
+    values = np.clip(values, -WIDE, WIDE).astype(np.float32)[None]
+    *before, (weights, added) = table.layers
+    for layer, more in before:
+        values = values @ layer + more
+        values = values / (1 + np.exp(-values))
+    logs = np.clip((values @ weights + added)[:, :, 0], -MOST_OFF, MOST_OFF)
+    return np.asarray(np.exp(logs.mean(0) + UNSURE * logs.std(0)))
 
 
 def padding(size: Size) -> float:
