@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 import tempfile
@@ -24,7 +25,7 @@ from gluon_write.preferred import chosen_form
 from gluon_write.solve import Solution
 from gluon_write.source import explicit_text, relaunched, replaced
 from gluon_write.unknowns import Graph
-from gluon_write.variants import chooser, conditions, facts_of
+from gluon_write.variants import aligned_of, choices_of, chooser, facts_of, heuristics
 
 __all__ = ["show", "show_port", "written"]
 
@@ -147,7 +148,22 @@ def written(spec: str, target: Target) -> tuple[str, list[str]]:
         definitions.append((line, name, *_definition(variants, target, text)))
     for line, name, head, definition in sorted(definitions, reverse=True):
         text = replaced(text, name, line, head, definition)
-    return text, list(launched)
+    return _with_triton(text), list(launched)
+
+
+def _with_triton(text: str) -> str:
+    """Return a file's text that imports what its decorators name."""
+    body = ast.parse(text).body
+    imports = [s for s in body if isinstance(s, (ast.Import, ast.ImportFrom))]
+    names = {name.asname or name.name for s in imports for name in s.names}
+    if "@triton.heuristics(" not in text or "triton" in names:
+        return text
+    lines = text.splitlines()
+    first = imports[-1].lineno - 1
+    for one in reversed(imports):
+        source = one.module if isinstance(one, ast.ImportFrom) else one.names[0].name
+        first = one.lineno - 1 if (source or "").startswith("gluon_core") else first
+    return "\n".join([*lines[:first], "import triton", *lines[first:]]) + "\n"
 
 
 def _launches(spec: str, target: Target) -> list[Form]:
@@ -202,17 +218,28 @@ def _definition(variants: Sequence[_Variant], target: Target, text: str) -> tupl
     fn = variants[0].forms[0].source.fn
     space = space_of(fn.get_capture_scope()) or "gl"
     facts = [[facts_of(form.source, _asked(form), space) for form in one.forms] for one in variants]
-    tests = conditions(facts)
-    if len(tests) == 1:
-        helpers, definition = variants[0].text()
-        return helpers + _heading(variants[0], target), definition
+    choices = choices_of(
+        facts, [[aligned_of(form.source) for form in one.forms] for one in variants]
+    )
     taken = set(re.findall(r"\w+", text))
-    head, names = "", []
-    for number, one in enumerate(variants[: len(tests)], 1):
-        names.append(free_name(f"{fn.__name__}_{number}", taken))
-        helpers, definition = one.text(names[-1])
+    chosen = [choice.variant for choice in choices]
+    others = [one for number, one in enumerate(variants) if number not in chosen]
+    note = "".join(
+        f"# Launches with {types} get these layouts, too: no condition tells them apart.\n"
+        for types in dict.fromkeys(form.types for one in others for form in one.forms)
+    )
+    if len(choices) == 1:
+        one = variants[choices[0].variant]
+        helpers, definition = one.text()
+        return helpers + _heading(one, target) + note, definition
+    head, names = "", {}
+    for number, choice in enumerate(choices, 1):
+        one = variants[choice.variant]
+        names[choice.variant] = name = free_name(f"{fn.__name__}_{number}", taken)
+        helpers, definition = one.text(name)
         head += f"{helpers}{_heading(one, target)}@gluon.jit\n{definition}\n\n"
-    return head, chooser(fn, names, tests, space)
+    flags, decorator = heuristics(choices, taken)
+    return head + note + decorator, chooser(fn, names, choices, flags, space)
 
 
 def _heading(variant: _Variant, target: Target) -> str:
@@ -279,8 +306,6 @@ def _proofs(text: str, file: Path, target: Target, kernels: list[str]) -> tuple[
 
 def _below_docstring(text: str, notes: list[str]) -> str:
     """Return a file's text with comments where its code begins."""
-    import ast
-
     body = ast.parse(text).body
     documented = (
         bool(body) and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant)

@@ -8,22 +8,53 @@ that calls the one for its own.
         else:
             gl.static_assert(BLOCK == 4096, "softmax has no layouts for these arguments")
             softmax_2(x, out, n, BLOCK)
+
+Alignment is a fact of a launch that no kernel can ask for. The host finds it:
+
+    @triton.heuristics({"ALIGNED": lambda args: args["n"] % 16 == 0})
+    @gluon.jit
+    def softmax(x, out, n, BLOCK: gl.constexpr, ALIGNED: gl.constexpr):
+        if ALIGNED:
+            softmax_1(x, out, n, BLOCK)
+        else:
+            softmax_2(x, out, n, BLOCK)
 """
 
 from __future__ import annotations
 
 import ast
 import re
+from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, Mapping, Optional, Sequence
 
 from gluon_core import language
 from gluon_core._triton import tl, unwrap
+from gluon_write.form import free_name
 
-__all__ = ["chooser", "conditions", "facts_of"]
+__all__ = ["Choice", "aligned_of", "chooser", "choices_of", "facts_of", "heuristics"]
 
 _MOST_FACTS = 4  # that tell the variants of a kernel apart
 _PLAIN = (bool, int, float, str)
+_INTEGERS = ("i32", "i64", "u32", "u64")
+_UNIT = 16  # of alignment
+_WIDTH = 100  # of a line
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Hold when one of the functions of a kernel is called.
+
+    Attributes:
+        variant: its index. test: condition of the kernel's parameters, "" for any.
+        aligned: parameters that are multiples of 16. first: of the functions with this test. last: of these.
+    """
+
+    variant: int
+    test: str
+    aligned: tuple[str, ...]
+    first: bool
+    last: bool
 
 
 def _letter(name: re.Match[str]) -> str:
@@ -47,6 +78,8 @@ def facts_of(source: Any, warps: int, space: str) -> dict[str, str]:
             continue
         facts[f"{param.name} is None"] = str(kind == "constexpr" and value is None)
         facts[f"isinstance({param.name}, {space}.tuple)"] = str(isinstance(kind, tuple))
+        if kind == "constexpr" and value == 1 or kind in _INTEGERS:
+            facts[f"isinstance({param.name}, {space}.tensor)"] = str(kind != "constexpr")
         if isinstance(kind, str) and kind.startswith("*") and kind[1:] in kinds:
             facts[f"{param.name}.dtype.element_ty"] = f"{space}.{kinds[kind[1:]]}"
     return {**facts, f"{space}.num_warps()": str(warps)}
@@ -59,7 +92,67 @@ def _spelled(value: Any, dtypes: Mapping[str, str], space: str) -> Optional[str]
     return repr(value) if value is None or isinstance(value, _PLAIN) else None
 
 
-def conditions(variants: Sequence[Sequence[Mapping[str, str]]]) -> list[str]:
+def aligned_of(source: Any) -> tuple[frozenset[str], int]:
+    """Return the integer parameters of a launch that are multiples of 16, and how many facts of that kind it has."""
+    aligned = {path[0] for path, known in source.attrs.items() if known and len(path) == 1}
+    params = [source.fn.params[index].name for index in aligned]
+    integers = frozenset(name for name in params if source.signature.get(name) in _INTEGERS)
+    return integers, len(aligned)
+
+
+def choices_of(
+    variants: Sequence[Sequence[Mapping[str, str]]],
+    aligned: Sequence[Sequence[tuple[frozenset[str], int]]],
+) -> list[Choice]:
+    """Return when each variant is called; some are not, where neither their parameters nor their alignment differ.
+
+    Args:
+        variants: the facts of the launches of each. aligned: what `aligned_of` says of these.
+    """
+    groups: list[list[int]] = []
+    for number, launches in enumerate(variants):
+        alike = [g for g in groups if any(f in variants[n] for n in g for f in launches)]
+        groups = [g for g in groups if g not in alike] + [[*sum(alike, []), number]]
+    groups.sort()
+    tests = _conditions([[facts for n in group for facts in variants[n]] for group in groups])
+    choices = []
+    for group, test in zip(groups, tests):
+        known = {n: frozenset.intersection(*(names for names, _ in aligned[n])) for n in group}
+        common = frozenset.intersection(*known.values())
+        # A layout for fewer facts is right with more of them.
+        least = {n: min(count for _, count in aligned[n]) for n in group}
+        ranked = sorted(group, key=lambda n: (-len(known[n]), least[n], n))
+        kept = [n for i, n in enumerate(ranked) if known[n] not in [known[m] for m in ranked[:i]]]
+        for number in kept:
+            names = tuple(sorted(known[number] - common)) if number != kept[-1] else ()
+            ends = number == kept[0], number == kept[-1]
+            choices.append(Choice(number, test, names, *ends))
+    return choices
+
+
+def heuristics(
+    choices: Sequence[Choice], taken: set[str]
+) -> tuple[dict[tuple[str, ...], str], str]:
+    """Return the parameters that say what is aligned, and the decorator that finds them, "" for none."""
+    flags = {
+        names: free_name("ALIGNED", taken)
+        for names in dict.fromkeys(c.aligned for c in choices)
+        if names
+    }
+    if not flags:
+        return {}, ""
+    entries = []
+    for names, flag in flags.items():
+        each = f'args["{names[0]}"] % {_UNIT} == 0'
+        if len(names) > 1:
+            listed = ", ".join(f'"{name}"' for name in names)
+            each = f"all(args[name] % {_UNIT} == 0 for name in ({listed}))"
+        entries.append(f'        "{flag}": lambda args: {each},')
+    listed = "\n".join(entries)
+    return flags, f"@triton.heuristics(\n    {{\n{listed}\n    }}\n)\n"
+
+
+def _conditions(variants: Sequence[Sequence[Mapping[str, str]]]) -> list[str]:
     """Return a condition for each variant that holds for its launches and for no other's.
 
     Args:
@@ -97,27 +190,66 @@ def _holds(key: str, value: str) -> str:
     return f"{key} is None" if value == "None" else f"{key} == {value}"
 
 
-def chooser(fn: Any, names: Sequence[str], tests: Sequence[str], space: str) -> str:
-    """Return the definition of a kernel that calls one of the functions `names`: that whose test holds."""
+def chooser(
+    fn: Any,
+    names: Mapping[int, str],
+    choices: Sequence[Choice],
+    flags: Mapping[tuple[str, ...], str],
+    space: str,
+) -> str:
+    """Return the definition of a kernel that calls one of its functions.
+
+    Args:
+        names: of the functions, by variant. flags: parameters that say what is aligned.
+    """
     tree = ast.parse(fn.src).body[0]
     assert isinstance(tree, ast.FunctionDef)
     first = tree.body[0]
     lines = fn.src.splitlines()
-    head = lines[: first.lineno - 1]
-    if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
-        head = lines[: first.end_lineno]
-    indent = " " * first.col_offset
+    documented = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
+    head = _with_flags(lines[: first.lineno - 1], tree, flags, space)
+    head += lines[first.lineno - 1 : first.end_lineno] if documented else []
+    outer = " " * first.col_offset
     args = tree.args
     passed = [arg.arg for arg in (*args.posonlyargs, *args.args)]
     passed += [f"*{args.vararg.arg}"] if args.vararg else []
     passed += [f"{arg.arg}={arg.arg}" for arg in args.kwonlyargs]
-    body = []
-    for number, (name, test) in enumerate(zip(names, tests)):
-        last = number == len(names) - 1
-        word = "else:" if last else f"{'elif' if number else 'if'} {test}:"
-        body.append(f"{indent}{word}")
-        if last:
-            message = f'"{fn.__name__} has no layouts for these arguments"'
-            body.append(f"{indent}    {space}.static_assert({test}, {message})")
-        body.append(f"{indent}    {name}({', '.join(passed)})")
+    body: list[str] = []
+    for choice in choices:
+        indent = outer
+        last = choice.test == choices[-1].test
+        if choice.test and choice.first:
+            word = "elif" if body else "if"
+            body.append(f"{indent}{'else' if last else f'{word} {choice.test}'}:")
+            if last:
+                message = f'"{fn.__name__} has no layouts for these arguments"'
+                body.append(f"{indent}    {space}.static_assert({choice.test}, {message})")
+        indent += "    " if choice.test else ""
+        if not (choice.first and choice.last):
+            word = "if" if choice.first else "elif"
+            tested = "else" if choice.last else f"{word} {flags[choice.aligned]}"
+            body.append(f"{indent}{tested}:")
+            indent += "    "
+        body.append(f"{indent}{names[choice.variant]}({', '.join(passed)})")
     return "\n".join([*head, *body]) + "\n"
+
+
+def _with_flags(
+    head: list[str], tree: ast.FunctionDef, flags: Mapping[tuple[str, ...], str], space: str
+) -> list[str]:
+    """Return the lines of a kernel's head with more parameters."""
+    if not flags:
+        return head
+    args = tree.args
+    listed: list[Any] = [*args.posonlyargs, *args.args, *args.kwonlyargs, *args.defaults]
+    listed += [default for default in args.kw_defaults if default is not None]
+    last = max(listed, key=lambda n: (n.end_lineno or 0, n.end_col_offset or 0))
+    default = " = False" if args.defaults else ""
+    added = "".join(f", {flag}: {space}.constexpr{default}" for flag in flags.values())
+    line, column = (last.end_lineno or 1) - 1, last.end_col_offset
+    held = head[line].encode()
+    changed = (held[:column] + added.encode() + held[column:]).decode()
+    if len(changed) > _WIDTH and line == tree.lineno - 1:
+        start, end = changed.index("(") + 1, changed.rindex(")")
+        return [*head[:line], changed[:start], f"    {changed[start:end]}", changed[end:]]
+    return [*head[:line], changed, *head[line + 1 :]]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import gluon_core as gluon
+from gluon_cli.launched import forms
 from gluon_cli.output import UsageError
 from gluon_core.errors import StaticAssertionError
 from gluon_core.registry.load import registry
@@ -209,6 +210,51 @@ def test_a_kernel_with_several_constants_chooses_among_functions(tmp_path, monke
     x = np.zeros((16, 128), np.float32)
     with pytest.raises(StaticAssertionError, match="rows has no layouts for these arguments"):
         rows[(1,)](x, x, 128, 16, 128, False, target=f"sim:{target}")
+
+
+ALIGNED = """import numpy as np
+
+import gluon_core as gluon
+from gluon_core import language as gl
+
+
+@gluon.jit(layouts="auto")
+def spread(x, out, n, down, across, ROWS: gl.constexpr, BLOCK: gl.constexpr):
+    i, j = gl.arange(0, ROWS)[:, None], gl.arange(0, BLOCK)[None, :]
+    inside = j < n
+    values = gl.load(x + i * down + j * across, mask=inside)
+    gl.store(out + i * down + j * across, values + 1, mask=inside)
+
+
+if __name__ == "__main__":
+    for n, strides in ((64, (64, 1)), (50, (50, 1)), (64, (1, 64))):
+        x, out = np.arange(64 * n, dtype=np.float32), np.zeros(64 * n, np.float32)
+        spread[(1,)](x, out, n, *strides, 64, 64)
+        assert (out == x + 1).all()
+"""
+
+
+def test_launches_of_other_alignment_have_functions_of_their_own(tmp_path, monkeypatch):
+    """The host finds multiples of 16; a stride of 1 is known when the kernel is compiled."""
+    target = registry().target("sm_90")
+    path, explicit = tmp_path / "spread.py", tmp_path / "explicit.py"
+    path.write_text(ALIGNED)
+    text, _ = written(str(path), target)
+    assert 'for name in ("down", "n"))' in text and "import triton\n" in text
+    assert "if isinstance(down, gl.tensor):" in text and "        if ALIGNED:\n" in text
+    assert "# store to out: 16 bytes a thread" in text and "# store to out: 4 bytes" in text
+    explicit.write_text(text)
+    monkeypatch.setenv("GLUON_TARGET", "sim:sm_90")
+    runpy.run_path(str(explicit), run_name="__main__")
+    codes = []
+    for file in (path, explicit):
+        compiled = [
+            gluon.compile(form.source, target=target, options=form.options)
+            for form in forms(str(file), target, None, {}, {})
+        ]
+        listed = (re.findall(r"\b(?:ld|st)\.global[.\w]*", one.asm["ptx"]) for one in compiled)
+        codes.append(list(listed))
+    assert codes[0] == codes[1] and "st.global.v4.b32" in codes[0][0]
 
 
 def test_stages_are_those_of_the_launch(tmp_path):
