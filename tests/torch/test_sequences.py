@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import gluon_core as gluon
-from gluon_torch.errors import MissingGradientError
+from tests.torch.squares import operands, refuses_second_gradients
 
 pytestmark = pytest.mark.once
 
@@ -87,10 +87,6 @@ def scaled_square(built, again=True):
     return gluon.torch.planned(forward, backward, gradients if again else None, keep=(0, 1, 4, 5))
 
 
-def operands(rows=3):
-    return [torch.randn(rows, 4, dtype=torch.float64, requires_grad=True) for _ in "xf"]
-
-
 def test_a_plan_serves_all_calls_of_a_signature():
     built = []
     call = scaled_square(built)
@@ -130,14 +126,7 @@ def test_gradients_of_all_orders_by_plans():
 
 
 def test_gradients_without_gradients_say_so():
-    x, factor = operands()
-    out = scaled_square([], again=False)(x, factor, None)
-    for needed in (True, False):  # by the gradient of the result, or by what is kept alone
-        weights = torch.ones_like(out, requires_grad=needed)
-        (grad,) = torch.autograd.grad(out, x, weights, create_graph=True)
-        torch.testing.assert_close(grad, 2 * x * factor)
-        with pytest.raises(MissingGradientError, match="differentiable once"):
-            torch.autograd.grad((x + grad).sum(), x)
+    refuses_second_gradients(scaled_square([], again=False))
 
 
 def test_a_result_that_is_kept_does_not_outlive_its_graph():

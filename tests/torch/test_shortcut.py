@@ -14,7 +14,7 @@ import torch
 
 import gluon_core as gluon
 from gluon_torch import shortcut
-from gluon_torch.errors import MissingGradientError
+from tests.torch.squares import operands, refuses_second_gradients
 
 pytestmark = pytest.mark.once
 
@@ -38,10 +38,6 @@ def scaled_square(again: bool = True):
     return gluon.torch.with_gradient(forward, gradients, gradients if again else None)
 
 
-def operands():
-    return [torch.randn(3, 4, dtype=torch.float64, requires_grad=True) for _ in "xf"]
-
-
 def test_gradients_of_all_orders():
     x, factor = operands()
     call = scaled_square()
@@ -53,14 +49,7 @@ def test_gradients_of_all_orders():
 
 
 def test_gradients_without_gradients_say_so():
-    x, factor = operands()
-    out = scaled_square(False)(x, factor, None)
-    for needed in (True, False):  # by the gradient of the result, or by what is kept alone
-        weights = torch.ones_like(out, requires_grad=needed)
-        (grad,) = torch.autograd.grad(out, x, weights, create_graph=True)
-        torch.testing.assert_close(grad, 2 * x * factor)
-        with pytest.raises(MissingGradientError, match="differentiable once"):
-            torch.autograd.grad((x + grad).sum(), x)
+    refuses_second_gradients(scaled_square(False))
 
 
 def test_gradients_that_depend_on_nothing_need_none():

@@ -127,6 +127,16 @@ def test_other_arguments():
         doubled[(1, 1)](x, x, x, 64, 64, target="sim:hopper")
 
 
+def imported(file, folder):
+    """Return the module of a ported file."""
+    path = folder / f"{file}.py"
+    path.write_text(port((FOLDER / path.name).read_text(), str(FOLDER / path.name)).text)
+    spec = importlib.util.spec_from_file_location(f"hosted_{file}", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("target", ["sim:hopper", "sim:gfx942"])
 @pytest.mark.parametrize(
@@ -140,11 +150,7 @@ def test_other_arguments():
 def test_ported_kernels(file, case, target, tmp_path, monkeypatch):
     torch = pytest.importorskip("torch")
     monkeypatch.setenv("GLUON_TARGET", target)
-    path = tmp_path / f"{file}.py"
-    path.write_text(port((FOLDER / path.name).read_text(), str(FOLDER / path.name)).text)
-    spec = importlib.util.spec_from_file_location(f"hosted_{file}", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = imported(file, tmp_path)
     if "hopper" in target:  # as on a GPU, where its launch makes the descriptors
         monkeypatch.setattr(module, "tensor_map", _tensor_map)
     result, wanted = getattr(module, case)()
@@ -155,11 +161,7 @@ def test_ported_kernels(file, case, target, tmp_path, monkeypatch):
 @pytest.mark.parametrize("BM, BN, warps, partitions", [(64, 32, 4, 0), (128, 64, 8, 1)])
 def test_functions_that_make_descriptors(BM, BN, warps, partitions, tmp_path):
     """The tutorial's function makes one of a pointer: tiles come ahead through it, in partitions of large blocks."""
-    path = tmp_path / "fused_attention.py"
-    path.write_text(port((FOLDER / path.name).read_text(), str(FOLDER / path.name)).text)
-    spec = importlib.util.spec_from_file_location("made_in_functions", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = imported("fused_attention", tmp_path)
     tensors = {f"desc_{word}": "*fp16:16" for word in "qkvo"}
     signature = {"sm_scale": "fp32", "M": "*fp32:16", "Z": "i32", "H": "i32", **tensors}
     sizes = {"HEAD_DIM": 64, "BLOCK_M": BM, "BLOCK_N": BN, "STAGE": 3}
@@ -178,11 +180,7 @@ def test_functions_that_make_descriptors(BM, BN, warps, partitions, tmp_path):
 def test_tiles_of_host_code_come_ahead(rows, tmp_path, monkeypatch):
     """Its blocks have the sizes of a descriptor, and rows of tensors may be no multiples of 16 elements."""
     torch = pytest.importorskip("torch")
-    path = tmp_path / "blocks.py"
-    path.write_text(port((FOLDER / path.name).read_text(), str(FOLDER / path.name)).text)
-    spec = importlib.util.spec_from_file_location("ahead", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = imported("blocks", tmp_path)
     monkeypatch.setattr(module, "tensor_map", _tensor_map)
     x = torch.zeros(96, rows, dtype=torch.float16)
     tiles = [module.TensorDescriptor(x, x.shape, [rows, 1], [32, 32]) for _ in range(3)]
@@ -201,11 +199,7 @@ def test_tiles_of_host_code_come_ahead(rows, tmp_path, monkeypatch):
 def test_parts_of_blocks_that_host_code_describes(stage, tmp_path, monkeypatch):
     """Two consumers have a half of the rows each: the kernel makes descriptors of the queries and the result for them."""
     torch = pytest.importorskip("torch")
-    path = tmp_path / "fused_attention.py"
-    path.write_text(port((FOLDER / path.name).read_text(), str(FOLDER / path.name)).text)
-    spec = importlib.util.spec_from_file_location("described", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = imported("fused_attention", tmp_path)
     monkeypatch.setattr(module, "tensor_map", _tensor_map)
     x = torch.zeros(256, 64, dtype=torch.float16)
     tiles = [
