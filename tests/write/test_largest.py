@@ -7,6 +7,7 @@ import pytest
 
 from gluon_sim.settings import using
 from gluon_write.preferred import preferred_form
+from tests.write.online import END, agree
 
 pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
 
@@ -36,17 +37,8 @@ def attention(q, k, v, out, logs, scale, rows, length, D: gl.constexpr, BM: gl.c
         score = gl.portable.mma(query, key, gl.zeros([BM, BN], gl.float32))
         {scaled}
         score = gl.where({inside}, score, -1e30)
-        higher = gl.maximum(largest, gl.max(score, 1))
-        kept = gl.exp2(largest - higher)
-        weight = gl.exp2(score - higher[:, None])
-        total = total * kept + gl.sum(weight, 1)
-        value = gl.load(v + head * length * D + keys[:, None] * D + depth[None, :], mask=keys[:, None] < length, other=0.0)
-        acc = gl.portable.mma(weight.to(value.dtype), value, acc * kept[:, None])
-        largest = higher
-    gl.store(logs + head * rows + row, largest + gl.log2(total), mask=row < rows)
-    result = (acc / total[:, None]).to(out.dtype.element_ty)
-    gl.store(out + head * rows * D + row[:, None] * D + depth[None, :], result, mask=row[:, None] < rows)
 """
+KERNEL += END
 
 
 def right(
@@ -74,10 +66,7 @@ def right(
     score = q.astype(np.float64) @ k.astype(np.float64).transpose(0, 2, 1) * scale * 2
     if causal:
         score = np.where(np.tril(np.ones((rows, rows), bool)), score, -1e30)
-    weight = np.exp2(score - score.max(-1, keepdims=True))
-    wanted = weight @ v.astype(np.float64) / weight.sum(-1, keepdims=True)
-    sums = score.max(-1) + np.log2(weight.sum(-1))
-    return np.abs(out - wanted).max() < 5e-3 and np.allclose(logs, sums, atol=2e-2)
+    return agree(out, logs, score, v, 5e-3, 2e-2)
 
 
 LARGEST = "gl.max(score, 1) * size)"

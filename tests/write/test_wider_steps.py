@@ -9,6 +9,7 @@ import pytest
 import gluon_write.tiles_of_pointers
 from gluon_sim.settings import using
 from gluon_write.port import port
+from tests.write.online import END, agree
 
 torch = pytest.importorskip("torch")
 
@@ -48,17 +49,8 @@ def attention(q, k, v, out, logs, weights, scale, rows, length, D: gl.constexpr,
         if CAUSAL:
             inside = inside & (row[:, None] >= keys[None, :])
         score = gl.where(inside, score, -1e30)
-        higher = gl.maximum(largest, gl.max(score, 1))
-        kept = gl.exp2(largest - higher)
-        weight = gl.exp2(score - higher[:, None])
-        total = total * kept + gl.sum(weight, 1)
-        value = gl.load(v + head * length * D + keys[:, None] * D + depth[None, :], mask=keys[:, None] < length, other=0.0)
-        acc = gl.portable.mma(weight.to(value.dtype), value, acc * kept[:, None])
-        largest = higher
-    gl.store(logs + head * rows + row, largest + gl.log2(total), mask=row < rows)
-    result = (acc / total[:, None]).to(out.dtype.element_ty)
-    gl.store(out + head * rows * D + row[:, None] * D + depth[None, :], result, mask=row[:, None] < rows)
 """
+KERNEL += END
 
 
 def right(folder, scale, length, BN, causal, text=KERNEL, BM=128):
@@ -78,11 +70,7 @@ def right(folder, scale, length, BN, causal, text=KERNEL, BM=128):
     score = q.astype(np.float64) @ k.astype(np.float64).transpose(0, 2, 1) * scale
     if causal:
         score = np.where(np.tri(rows, length, dtype=bool), score, -np.inf)
-    weight = np.exp2(score - score.max(-1, keepdims=True))
-    total = weight.sum(-1)
-    return np.allclose(logs, score.max(-1) + np.log2(total), atol=3e-3) and np.allclose(
-        out, weight @ v / total[..., None], atol=3e-3
-    )
+    return agree(out, logs, score, v, 3e-3, 3e-3)
 
 
 @pytest.mark.campaign("several attentions on the simulator take a minute")
