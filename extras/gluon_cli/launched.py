@@ -12,7 +12,7 @@ from gluon_cli.check import simulated_twin
 from gluon_cli.output import UsageError, file_and_kernel
 from gluon_cli.parse import find_kernel, signature_of, source_of
 from gluon_cli.run import run_file
-from gluon_core.errors import CapabilityError, GluonError
+from gluon_core.errors import CapabilityError, GluonError, LayoutError
 from gluon_core.plugin.targets import Target
 from gluon_core.registry.load import registry
 from gluon_core.simulation.evidence import Record
@@ -119,7 +119,7 @@ def _launched(
             run_file(file, str(twin), (), record=record)
     except (Exception, SystemExit) as error:  # earlier launches count all the same
         if isinstance(error, GluonError) and not record.kernels:
-            if error.span is not None or isinstance(error, CapabilityError):
+            if error.span is not None or isinstance(error, (CapabilityError, LayoutError)):
                 raise
         first = (str(error).splitlines() or [""])[0]
         print(f"gluon: {file} ended with {type(error).__name__}: {first}", file=sys.stderr)

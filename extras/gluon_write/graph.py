@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Iterable, Optional
 
+from gluon_core.frontend.host_calls import is_library
 from gluon_core.layouts import (
     AutoLayout,
     BlockedLayout,
@@ -456,7 +457,7 @@ def build(drawn: Sketch, lanes: int, warps: int, apart: bool = False) -> Graph:
         stays = layout is not None and not isinstance(layout, AutoLayout) and key[0] != "mma"
         if stays and key not in work.open:
             both = isinstance(one.fixed, BlockedLayout) and isinstance(layout, BlockedLayout)
-            line = value.get_loc().line
+            line = _own_line(value)
             if both and one.fixed != layout and isinstance(value.type, TensorType):
                 one.conflict = one.conflict or (layout, f"the kernel's source, line {line}")
             else:  # units' layouts are those of their operands, which are converted
@@ -464,7 +465,7 @@ def build(drawn: Sketch, lanes: int, warps: int, apart: bool = False) -> Graph:
         name = getattr(value, "name", None)
         if name and name not in one.names:
             one.names.append(name)
-        line = value.get_loc().line
+        line = _own_line(value)
         if line:
             one.line = min(one.line or line, line)
     for key, change, weight in work.about:
@@ -545,6 +546,12 @@ def _apply(one: Unknown, change: tuple[Any, ...], strides: Strides, weight: int)
         dim = next((d for d, step in enumerate(steps) if step == 1), len(dims) - 1)
         access.together = strides.aligned(context, pointer, mask, dim)
         one.accesses.append(access)
+
+
+def _own_line(value: Any) -> int:
+    """Return the line of the kernel that makes a value, 0 within functions of the library."""
+    place = value.get_loc()
+    return 0 if is_library(place.file) else int(place.line)
 
 
 def _is_mask(value: Any, dims: tuple[int, ...]) -> bool:

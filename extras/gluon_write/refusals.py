@@ -6,6 +6,7 @@ import ast
 from typing import Any
 
 from gluon_core.errors import GluonError, LayoutError, SourceSpan
+from gluon_core.layouts import BlockedLayout
 from gluon_write.conflict import conflict_of
 from gluon_write.solve import Solution
 from gluon_write.unknowns import Relation, Unknown
@@ -37,6 +38,8 @@ def of_conflict(fn: Any, one: Unknown) -> GluonError:
 def of_solution(fn: Any, solution: Solution) -> GluonError:
     """Return the error of a kernel without solution: the ops in conflict, and the layouts to write."""
     conflict = conflict_of(solution)
+    if not conflict.core:
+        return _of_value(fn, solution)
     first, *others = conflict.core
     ops = [f"{r.op} in line {r.line}" for r in conflict.core]
     written = [
@@ -56,6 +59,31 @@ def of_solution(fn: Any, solution: Solution) -> GluonError:
         got=f"for {last.op}, line {last.line}: {_ends(last)}",
         remedy=f"Write {len(written) or 'the'} layout{'s' if len(written) != 1 else ''} by hand: {words}.",
         span=_span(fn, first.line),
+    )
+
+
+def _of_value(fn: Any, solution: Solution) -> GluonError:
+    """Return the error of a kernel of which one value alone has no layout that its ops take."""
+    unknowns = solution.problem.graph.unknowns
+    scanned = [one for one in unknowns if one.scanned and one.fixed is not None]
+    one = next((u for u in scanned if not isinstance(u.fixed, BlockedLayout)), None)
+    if one is None:
+        return LayoutError(
+            "no layouts fit the kernel's ops",
+            argument="layouts",
+            remedy="Write the layouts of its products and reductions.",
+            span=_span(fn, fn.fn.__code__.co_firstlineno),
+        )
+    alike = [u.fixed_line for u in unknowns if u.fixed == one.fixed and u.fixed_line]
+    known = one.fixed_line or min(alike, default=0)
+    line = f", line {known}" if known else ""
+    return LayoutError(
+        "a scan takes tensors of blocked layouts alone",
+        argument="layouts",
+        expected="gl.BlockedLayout",
+        got=f"for {one.fixed_by}{line}: {one.fixed}",
+        remedy="Put gl.convert_layout in front of the scan.",
+        span=_span(fn, one.line or known or fn.fn.__code__.co_firstlineno),
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any, Iterable, Mapping, Optional
 
 from gluon_core import language, portable
 from gluon_core._triton import tl, unwrap
-from gluon_core.errors import CapabilityError
+from gluon_core.errors import CapabilityError, LayoutError, ShapeError
 from gluon_core.frontend.generator import KernelGenerator
 from gluon_core.frontend.host_calls import is_library
 from gluon_core.frontend.trace import trace
@@ -239,7 +239,13 @@ class _Sketcher(KernelGenerator):
 
     def _layouts(self, a: Any, b: Any, acc: Any, operands: str, **how: Any) -> Any:
         """Return the layouts that the target's matrix unit wants."""
-        (m, k), n = shape_of(a)[-2:], shape_of(b)[-1]
+        (m, k), (rows, n) = shape_of(a)[-2:], shape_of(b)[-2:]
+        if rows != k or shape_of(acc)[-2:] != [m, n]:
+            raise ShapeError(
+                "the shapes do not multiply",
+                expected="a [M, K], b [K, N], acc [M, N]",
+                got=f"{shape_of(a)}, {shape_of(b)}, {shape_of(acc)}",
+            )
         layouts_of: Any = portable.mma_layouts
         return unwrap(
             layouts_of(
@@ -450,8 +456,26 @@ def sketch(
         fn.arg_names[place[0]]: v for place, v in constexprs.items() if len(place) == 1
     }
     kind = type("Sketcher", (_Sketcher,), {"drawn": drawn})
-    drawn.program = trace(
-        fn, signature, constexprs, attrs, backend=backend, target=twin,
-        options=backend.compiler.options(twin, asked), kind=kind,
-    )  # fmt: skip
+    try:
+        drawn.program = trace(
+            fn, signature, constexprs, attrs, backend=backend, target=twin,
+            options=backend.compiler.options(twin, asked), kind=kind,
+        )  # fmt: skip
+    except LayoutError as error:
+        lines = [_line_of(drawn.kept, text) for text in (error.expected, error.got)]
+        if all(lines) and error.remedy:
+            error.remedy += f" The one comes from line {lines[0]}, the other from line {lines[1]}."
+        raise
     return drawn
+
+
+def _line_of(ops: Iterable[Any], layout: Any) -> int:
+    """Return the line of the first op whose result has a layout, given as text, or a slice of it; 0 for none."""
+    for op in ops:
+        for result in op.results:
+            one = getattr(result.type, "layout", None)
+            while one is not None:
+                if str(one) == layout:
+                    return int(op.loc.line)
+                one = getattr(one, "parent", None)
+    return 0

@@ -206,3 +206,49 @@ def test_the_remedy_of_a_changed_layout_helps():
     for flag in (0, 3):
         changed_in_a_branch[(1,)](x, out, flag, "converted", 512, target="sim:sm_90")
         assert np.array_equal(out, x * (2 if flag > 1 else 1))
+
+
+UNIT = gl.constexpr(gl.NVMMADistributedLayout([2, 0], [4, 1], [16, 8]))
+
+
+@gluon.jit(layouts="auto")
+def mistaken(x, out, CASE: gl.constexpr, N: gl.constexpr):
+    other: gl.constexpr = gl.BlockedLayout([1, 4], [4, 8], [4, 1], [1, 0])
+    i = gl.arange(0, N, layout=gl.SliceLayout(1, UNIT))
+    j = gl.arange(0, N, layout=gl.SliceLayout(0, UNIT))
+    values = gl.load(x + i[:, None] * N + j[None, :])
+    if CASE == "scan":
+        values = gl.cumsum(values, 1)
+    elif CASE == "hands":
+        values += gl.full([N, N], 1.0, gl.float32, layout=other)
+    else:
+        values = gl.portable.mma(values, gl.zeros([N // 2, N], gl.float32), values)
+    gl.store(out + i[:, None] * N + j[None, :], values)
+
+
+@pytest.mark.parametrize(
+    ("case", "kind", "words", "line"),
+    [
+        ("scan", LayoutError, "a scan takes tensors of blocked layouts alone; expected gl.BlockedLayout, got for the kernel's source, line {4}", 4),
+        ("hands", LayoutError, "The one comes from line {2}, the other from line {8}", 8),
+        ("shapes", ShapeError, "the shapes do not multiply; expected a [M, K], b [K, N], acc [M, N], got [32, 32], [16, 32]", 10),
+    ],
+)  # fmt: skip
+def test_mistakes_of_layouts_and_shapes_are_shown_where_they_are(case, kind, words, line):
+    x, out = np.zeros((32, 32), np.float32), np.zeros((32, 32), np.float32)
+    with pytest.raises(kind) as report:
+        mistaken[(1,)](x, out, case, 32, target="sim:sm_90")
+    first, text = mistaken.fn.__code__.co_firstlineno + 1, str(report.value)
+    assert re.sub(r"{(\d+)}", lambda n: str(first + int(n[1])), words) in text
+    assert f"test_conflicts.py:{first + line}:" in text
+
+
+def test_a_cluster_is_refused_with_its_reason(tmp_path):
+    path = tmp_path / "cluster.py"
+    path.write_text(
+        "import numpy as np\nimport gluon_core as gluon\nfrom gluon_core import language as gl\n"
+        '@gluon.jit(layouts="auto")\ndef kernel(x, B: gl.constexpr):\n    gl.store(x + gl.arange(0, B), 1.0)\n'
+        'if __name__ == "__main__":\n    kernel[(2,)](np.zeros(64, np.float32), 64, num_ctas=2)\n'
+    )
+    with pytest.raises(LayoutError, match="layouts are chosen for one block"):
+        written(str(path), registry().target("sm_90"))
