@@ -69,6 +69,7 @@ def test_parts_are_joined_in_the_launch_or_after_it(numbers, monkeypatch):
     assert error_of(attention_decode(*tensors), reference(*tensors)) < 1e-2
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "target, choice", [("sim:sm_90", "tiles_of_warps"), ("sim:gfx942", "tiles_of")]
 )
@@ -84,6 +85,7 @@ def test_any_number_of_parts(target, choice, parts, monkeypatch):
     assert torch.equal(attention_decode(*tensors), result)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("numbers", [decode_launches.JOINED, 0])
 @pytest.mark.parametrize("target", ["sim:sm_90", "sim:gfx942"])
 def test_sequences_past_the_second_axis_of_a_grid(target, numbers, monkeypatch):

@@ -33,7 +33,7 @@ def test_repeatable_gradients(number):
         torch.use_deterministic_algorithms(before)
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("shared", [1, 2])
 def test_repeatable_gradients_of_wide_heads(shared, monkeypatch):
     monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
@@ -54,6 +54,7 @@ def test_programs_take_heads_that_share_keys(number, each, monkeypatch):
     assert GRADIENTS.check(shape, "cpu") is None
 
 
+@pytest.mark.sampled(60)
 @pytest.mark.gluon_schedules(2, checks=True)
 @pytest.mark.parametrize(
     "shape, most",

@@ -17,7 +17,7 @@ from tests.kernels.launched import launches_of
 pytestmark = [pytest.mark.once, pytest.mark.sampled(12), pytest.mark.usefixtures("hopper")]
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("repeatable", [False, True])
 def test_gradients_of_heads_past_the_second_axis_of_a_grid(repeatable, monkeypatch):
     """Launches share the batches; the last ones have fewer."""
@@ -31,7 +31,7 @@ def test_gradients_of_heads_past_the_second_axis_of_a_grid(repeatable, monkeypat
     assert GRADIENTS.check(shape, "cpu") is None
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("target", ["sim:sm_90", "sim:sm_80"])
 @pytest.mark.parametrize(
     "batch, heads, most, width, count",
@@ -63,7 +63,7 @@ def test_gradients_of_heads_of_a_batch_past_the_second_axis_of_a_grid(
     assert GRADIENTS.check(shape, "cpu") is None
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("sinks", [False, True])
 @pytest.mark.parametrize("heads, of_keys, most", [(4, 2, 3), (17, 1, 16), (6, 2, 2)])
 def test_heads_of_a_batch_past_the_second_axis_of_a_grid(heads, of_keys, most, sinks, monkeypatch):
@@ -83,7 +83,7 @@ def test_heads_of_a_batch_past_the_second_axis_of_a_grid(heads, of_keys, most, s
     ops._plans.forget()
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(21)
 @pytest.mark.parametrize("width", [64, 192])
 @pytest.mark.parametrize("target", ["sim:sm_90", "sim:sm_80"])
 @pytest.mark.parametrize("heads, of_keys, most, count", [(4, 2, 3, 2), (17, 1, 16, 2)])

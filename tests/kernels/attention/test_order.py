@@ -170,7 +170,7 @@ LENGTHS = [
 
 
 @pytest.mark.once
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("lengths, keys, together, most", LENGTHS)
 @pytest.mark.parametrize("window", [(None, 0), (None, None), (3, 2)])
 def test_programs_that_take_packed_tiles_in_turn_end_together(

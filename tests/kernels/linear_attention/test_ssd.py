@@ -84,6 +84,7 @@ def test_calls_past_the_operators(monkeypatch):
     assert len(scans._plans) == 3
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("each, width", [(1, 64), (2, 128), (4, 40)])
 def test_gradients_of_heads_that_share_keys(each, width, monkeypatch):
     """A program adds up those of a group; groups that share keys are added up behind it."""
@@ -93,6 +94,7 @@ def test_gradients_of_heads_that_share_keys(each, width, monkeypatch):
     assert len(ssd_gradients._plans) == 1
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("kept", [True, False])
 def test_states_and_their_gradients_walk_in_segments(kept, monkeypatch):
     """Walks back, and those over states that forward did not keep, need nothing of each other: they are programs of one launch."""
@@ -115,6 +117,7 @@ def test_states_and_their_gradients_walk_in_segments(kept, monkeypatch):
     assert [one.options.get("launch_pdl", False) for one in walks] == [False, True, False, True]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("programs, each, width", [(1, 2, 128), (3, 1, 64)])
 def test_programs_walk_over_groups_of_heads(programs, each, width, monkeypatch):
     monkeypatch.setattr(decay_gradients, "multiprocessors", lambda x: programs)

@@ -242,7 +242,7 @@ def test_threads_have_two_short_rows_of_a_softmax():
         assert (several.rows, several.num_warps) == rows_and_warps
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("rows, columns", [(140, 21504), (150, 16384), (150, 12000), (600, 20480)])
 def test_losses_of_long_rows_spill_nothing(rows, columns, monkeypatch):
     compiled = []

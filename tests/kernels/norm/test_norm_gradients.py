@@ -33,6 +33,7 @@ def test_gradients_of_softmax(programs, way):
     compare(lambda x: kernels.softmax(x, 0), lambda x: x.softmax(0), torch.randn(30, 3))
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("few", [0, 264])
 def test_gradients_of_norms(programs, way, few, monkeypatch):
     monkeypatch.setattr(gradient_launches, "FEW_NARROW", few)
