@@ -139,13 +139,15 @@ def changed_copy(
         return done[number]
     done[number] = fn  # a function that calls itself stays
     scope = dict(fn.get_capture_scope())
+    text = texts.get(number, fn.src)
+    # A scope has all names of a module: copies for the sake of others would call the functions that were.
+    read = set(re.findall(r"\w+", f"{fn.src} {text}"))
     called = {
         name: changed_copy(unwrap(value), jits, texts, done, more)
         for name, value in scope.items()
-        if any(unwrap(value) is one for one in jits)
+        if name in read and any(unwrap(value) is one for one in jits)
     }
     called = {name: one for name, one in called.items() if one is not unwrap(scope[name])}
-    text = texts.get(number, fn.src)
     if _parameters(text) != _parameters(fn.src):
         done[number] = function_of(text, fn.__name__, scope | {**called, **more})
     elif called or number in texts:
