@@ -14,6 +14,7 @@ from typing import Any, Optional, Sequence
 from gluon_cli.launched import Form, forms
 from gluon_cli.output import Exit, UsageError, file_and_kernel, source_of
 from gluon_cli.run import Runs, run_file
+from gluon_core._triton import unwrap
 from gluon_core.errors import GluonError, LayoutError
 from gluon_core.plugin.targets import Target
 from gluon_core.registry.load import registry
@@ -265,15 +266,41 @@ def _helpers(edits: Edits, graph: Graph, solution: Solution) -> str:
             continue
         here, there = (one.fn.fn.__code__.co_filename for one in (edits, called))
         if here != there and not getattr(called.fn, "written", False):
-            raise LayoutError(
-                f"{called.fn.__name__} leaves layouts out, and comes from another file",
-                argument="layouts",
-                expected=here,
-                got=there,
-                remedy="Move the function to the kernel's file, or write its layouts.",
-            )
+            missing = _missing(called, edits)
+            if missing:
+                raise LayoutError(
+                    f"{called.fn.__name__} leaves layouts out, and comes from another file, "
+                    f"whose {', '.join(missing)} the kernel's file has not by that name",
+                    argument="layouts",
+                    expected=here,
+                    got=there,
+                    remedy="Import the names into the kernel's file, or move the function there.",
+                )
+            text += f"# From {Path(there).name}.\n"
         text += f"@gluon.jit\n{explicit_text(called, graph, solution)}\n\n"
     return text
+
+
+def _missing(called: Edits, kernel: Edits) -> list[str]:
+    """Return the names that a function's text reads, and that the kernel's file has not, or for something else."""
+    fn = called.fn
+    own, scope = fn.get_capture_scope(), kernel.fn.get_capture_scope()
+    copied = {one.fn.__name__ for one in called.all()}
+    tree = ast.parse(fn.src)
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
+    local = {node.id for node in nodes if isinstance(node.ctx, ast.Store)}
+    local |= {arg.arg for arg in ast.walk(tree) if isinstance(arg, ast.arg)}
+    names = dict.fromkeys(node.id for node in nodes if node.id not in local | copied)
+    missing = [n for n in names if n in own and _function(own[n]) is not _function(scope.get(n))]
+    callers = [one.fn for one in kernel.all() if any(c is called for c in one.calls.values())]
+    known = (one.get_capture_scope().get(fn.__name__) for one in callers)
+    named = all(_function(one) is fn.fn for one in known)  # else calls have another name for it
+    return missing if named else [*missing, fn.__name__]
+
+
+def _function(value: Any) -> Any:
+    """Return the Python function of one that is compiled, anything else as it is."""
+    return getattr(unwrap(value), "fn", unwrap(value))
 
 
 def _proofs(text: str, file: Path, target: Target, kernels: list[str]) -> tuple[list[str], bool]:

@@ -12,7 +12,7 @@ import pytest
 import gluon_core as gluon
 from gluon_cli.launched import forms
 from gluon_cli.output import UsageError
-from gluon_core.errors import StaticAssertionError
+from gluon_core.errors import LayoutError, StaticAssertionError
 from gluon_core.registry.load import registry
 from gluon_write import command
 from gluon_write.command import written
@@ -296,3 +296,30 @@ def test_vectors_that_no_step_reads_are_left_out():
     assert tidied(text, text, "gl") == text.replace(
         "        ks = k + gl.arange(0, B, layout=lay)\n", ""
     )
+
+
+@pytest.mark.parametrize("read, right", [("1.0", True), ("ONE", False)])
+def test_functions_of_other_files(tmp_path, monkeypatch, read, right):
+    """A function is copied where the kernel's file has the names that its text reads."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = f"shared_{right}".lower()
+    head = "import gluon_core as gluon\nfrom gluon_core import language as gl\n"
+    (tmp_path / f"{module}.py").write_text(
+        f"{head}ONE = gl.constexpr(1.0)\n@gluon.jit\ndef ones(N: gl.constexpr):\n    return gl.full([N], {read}, gl.float32)\n"
+        "@gluon.jit\ndef grown(x, N: gl.constexpr):\n    return x + ones(N)\n"
+    )
+    path = tmp_path / "kernel.py"
+    path.write_text(
+        f"import numpy as np\n{head}from {module} import grown\n"
+        '@gluon.jit(layouts="auto")\ndef kernel(x, N: gl.constexpr):\n    i = gl.arange(0, N)\n    gl.store(x + i, grown(gl.load(x + i), N))\n'
+        'if __name__ == "__main__":\n    x = np.zeros(64, np.float32)\n    kernel[(1,)](x, 64)\n    assert (x == 1).all()\n'
+    )
+    if not right:
+        with pytest.raises(LayoutError, match="whose ONE the kernel's file has not"):
+            written(str(path), registry().target("sm_90"))
+        return
+    text, _ = written(str(path), registry().target("sm_90"))
+    assert f"# From {module}.py." in text and "def ones_kernel(" in text
+    path.write_text(text)
+    monkeypatch.setenv("GLUON_TARGET", "sim:sm_90")
+    runpy.run_path(str(path), run_name="__main__")
