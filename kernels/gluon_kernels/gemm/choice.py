@@ -59,11 +59,11 @@ UNIT, FEW = (
     16,
     32,
 )  # rows that the sides of tiles are multiples of, and up to which there are smaller ones
-MOST = 20  # tilings that measurements correct, the best by the model
-NEARLY = 1.35  # times the time of the best, from which on they correct no tiling
+MOST = 40  # tilings that measurements correct, the best by the model
+NEARLY = 1.5  # times the time of the best, from which on they correct no tiling
 PRODUCTS = 4e8  # multiplications of 16 bits per microsecond of the device
 TRACE = 0.02  # of the expected time, below which a bound says nothing
-MEASURED_K = 16384  # elements of 16 bits, up to which times were measured
+MEASURED = 16384  # rows, columns, and elements of 16 bits along K, up to which times were measured
 # From LONG elements of K on, tilings that occupy less than FEW_BUSY of the processors took longer than others that occupy MANY_BUSY in nineteen of twenty measured
 # products. Those are taken where they are expected to take at most SLOWER times as long, and memory is not what limits the product: it takes BOUND times its time.
 LONG, FEW_BUSY, MANY_BUSY, SLOWER, BOUND = 4096, 0.55, 0.75, 1.2, 1.5
@@ -76,7 +76,7 @@ STREAMED = {
 }
 VAIN = 1.4
 # Products per picosecond of rounds of tiles, by blocks or by pairs of 256 rows and more, in products larger than those of which times of all tilings were measured,
-# and with few rows; measured on an H200.
+# with few rows and more columns than these; measured on an H200.
 FEW_ROWS = 128, 512
 OF_ROUNDS = {
     ("cooperative", (256, 256, 64), False): 703,
@@ -312,8 +312,9 @@ def corrections(of: Columns, size: Size, table: Table, times: np.ndarray) -> np.
     """Return the factors of the expected times by which the networks correct these, and more where they disagree."""
     if not table.layers:
         return np.ones(len(of))
-    if size.k > MEASURED_K:  # steps beyond err like those before
-        size = replace(size, k=MEASURED_K)
+    if max(size.m, size.n, size.k) > MEASURED:  # steps and tiles beyond err like those before
+        m, n, k = (min(side, MEASURED) for side in (size.m, size.n, size.k))
+        size = replace(size, m=m, n=n, k=k)
         times = expected(of, size, table)
     values = (inputs(of, size, times, table) - table.centers) / table.scales
     values = np.clip(values, -WIDE, WIDE).astype(np.float32)[None]
@@ -369,7 +370,7 @@ def for_large_result(size: Size) -> Optional[str]:
 def for_few_rows(size: Size) -> Optional[str]:
     """Return the tiling for a product of few rows, larger than the measured ones: the one whose rounds take the least time."""
     least, most = FEW_ROWS
-    large = 2.0 * size.m * size.n * size.k > LARGE
+    large = 2.0 * size.m * size.n * size.k > LARGE and size.n > MEASURED
     other = size.batch > 1 or size.bits != 16 or size.eight or size.padded
     if not large or other or not least < size.m <= most:
         return None

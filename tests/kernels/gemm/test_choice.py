@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -71,11 +72,12 @@ def test_clusters_that_wait_for_no_others_count_as_busy():
     assert tilings.TILINGS["cooperative 128x144x64 s5 swapped"].busy(few) == 48 / 132
 
 
-def test_steps_beyond_the_measured_ones_are_corrected_like_those():
-    size = tilings.Size(1, 430, 2048, choice.MEASURED_K)
+@pytest.mark.parametrize("side", ["m", "n", "k"])
+def test_sides_beyond_the_measured_ones_are_corrected_like_those(side):
+    size = replace(tilings.Size(1, 432, 2048, 2048), **{side: choice.MEASURED})
     kinds, table = tilings.columns(), choice._table()
     for beyond in (2, 12):
-        longer = tilings.Size(1, 430, 2048, beyond * choice.MEASURED_K)
+        longer = replace(size, **{side: beyond * choice.MEASURED})
         ours, theirs = (
             choice.corrections(kinds, x, table, choice.expected(kinds, x, table))
             for x in (size, longer)
