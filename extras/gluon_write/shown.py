@@ -46,12 +46,15 @@ def layouts_of(file: str, line: int, target: Optional[str]) -> list[Chosen]:
     path = Path(file)
     if not path.is_file():
         raise UsageError("no such file", argument="LAYOUT", got=file)
-    names = _names(ast.parse(path.read_text()), line)
+    tree = ast.parse(path.read_text())
+    names, around = _names(tree, line), _function_at(tree, line)
     chosen: list[Chosen] = []
     known: set[str] = set()
-    for form in forms(file, registry().target(target), None, {}, {}):
+    launched = forms(file, registry().target(target), None, {}, {})
+    inside = around in [form.name for form in launched]  # else a function that kernels call
+    for form in launched:
         fn: Any = form.source.fn
-        if getattr(fn, "layouts", None):
+        if getattr(fn, "layouts", None) and (form.name == around or not inside):
             on = registry().target(target)
             chosen += [c for c in _of_kernel(form, on, known) if c.name in names]
     if not known:
@@ -67,6 +70,18 @@ def layouts_of(file: str, line: int, target: Optional[str]) -> list[Chosen]:
             got=f"{file}:{line}",
         )
     return sorted(unique.values(), key=lambda c: names.index(c.name))
+
+
+def _function_at(tree: ast.Module, line: int) -> str:
+    """Return the name of the function that a line belongs to, "" outside of them."""
+    return next(
+        (
+            node.name
+            for node in ast.walk(tree)
+            if isinstance(node, ast.FunctionDef) and node.lineno <= line <= (node.end_lineno or 0)
+        ),
+        "",
+    )
 
 
 def _names(tree: ast.Module, line: int) -> list[str]:

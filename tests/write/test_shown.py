@@ -68,3 +68,17 @@ def test_places_without_layouts(file, place, words):
     assert result.exit_code == 2 and words in result.stderr
     missing = call("nowhere.py:3")
     assert missing.exit_code == 2 and "no such file" in missing.stderr
+
+
+def test_a_line_shows_the_values_of_its_own_kernel(tmp_path):
+    """Two kernels of a file have values of one name."""
+    other = KERNEL.partition("@gluon.jit")[2].partition("\n\n\nif")[0].replace("doubled", "other")
+    path = tmp_path / "both.py"
+    path.write_text(
+        KERNEL.replace("\n\nif", f"\n\n@gluon.jit{other}\n\n\nif")
+        + "    other[(1,)](x, out, 992, 2048)\n"
+    )
+    line = next(i for i, t in enumerate(path.read_text().splitlines(), 1) if "def other" in t) + 2
+    result = call(f"{path}:{line}", "--target", "sm_90")
+    assert result.exit_code == 0, result.output
+    assert "value of other: " in result.stdout and "of doubled" not in result.stdout
