@@ -106,8 +106,7 @@ class _Branches(Form):
                     changed = True
         if not changed:
             return None
-        self.source = "\n".join(lines) + "\n"
-        self.tree = ast.parse(self.source).body[0]
+        self.hold("\n".join(lines) + "\n")
         return self.source
 
     def in_loops(self, constants: Mapping[str, Any]) -> Optional[str]:

@@ -35,10 +35,14 @@ class Form:
     """
 
     def __init__(self, fn: Any):
-        self.source: str = fn.src
-        self.encoded = [line.encode() for line in self.source.split("\n")]
-        self.tree = ast.parse(self.source).body[0]
+        self.hold(fn.src)
         self.scope = fn.get_capture_scope()
+
+    def hold(self, source: str) -> None:
+        """Hold a text of the function."""
+        self.source: str = source
+        self.encoded = [line.encode() for line in source.split("\n")]
+        self.tree: Any = ast.parse(source).body[0]
 
     def called(self, node: Any) -> Any:
         """Return the function that a call names, None where it is computed."""

@@ -44,7 +44,7 @@ class _Hoister(Form):
         """Return the text of the function; None where nothing changes."""
         loads = self._loads()
         if loads is not None:
-            self.source, self.tree = loads, ast.parse(loads).body[0]
+            self.hold(loads)
         return self._products_alone() or loads
 
     def _statements(self) -> list[ast.Assign | ast.AugAssign]:

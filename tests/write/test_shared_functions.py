@@ -1,4 +1,4 @@
-"""A layout-free kernel and its functions call one function, although some of them have a new text."""
+"""Functions of layout-free kernels that get a new text: calls of others stay, and lines move."""
 
 import pytest
 
@@ -38,3 +38,27 @@ def test_calls_of_one_type(monkeypatch):
     wanted = c.float() + a.float() @ b.float()
     product[(1,)](a, b, c, 48, B=16, num_stages=3)
     assert (c.float() - wanted).abs().max() < 0.05
+
+
+@gluon.jit(layouts="auto")
+def two_products(x, w, y, H, B: gl.constexpr):
+    x_tiles = gl.portable.descriptor(x, [B, B], [B, 1], [B, B])
+    w_tiles = gl.portable.descriptor(w, [H, B], [B, 1], [B, B])
+    rows = gl.portable.load(x_tiles, [0, 0])
+    acc = gl.zeros([B, B], gl.float32)
+    for h in range(0, H, B):
+        mid = gl.portable.mma(
+            rows, gl.portable.load(w_tiles, [h, 0]).T, gl.zeros([B, B], gl.float32)
+        )
+        acc = gl.portable.mma(mid.to(rows.dtype), gl.portable.load(w_tiles, [h, 0]), acc)
+    i = gl.arange(0, B)
+    gl.store(y + i[:, None] * B + i[None, :], acc)
+
+
+def test_loads_within_two_products(monkeypatch):
+    """Each load gets a statement before its product, which moves the lines of the other one."""
+    monkeypatch.setenv("GLUON_TARGET", "sim:hopper")
+    x, w, y = torch.randn(16, 16).half(), torch.randn(48, 16).half(), torch.empty(16, 16)
+    two_products[(1,)](x, w, y, 48, B=16)
+    mid = (x.float() @ w.float().T).half().float()
+    torch.testing.assert_close(y, mid @ w.float(), atol=0.3, rtol=1e-2)
