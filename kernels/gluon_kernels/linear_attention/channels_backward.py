@@ -174,12 +174,15 @@ def gradients_of_chunk(
     ) = tensors
     chunk, chunks, head, batch = place_of_chunk
     dtype: gl.constexpr = k.dtype.element_ty
+    BK: gl.constexpr = K if AMPLE else min(K, 64)
     keys: gl.constexpr = gl.portable.mma_layouts(
-        C, C, K, dtype, dtype, operands="shared", b_transposed=True
+        C, C, BK, dtype, dtype, operands="shared", b_transposed=True
     )
-    wide: gl.constexpr = gl.portable.mma_layouts(C, K, C, dtype, dtype, operands="shared")
+    wide: gl.constexpr = gl.portable.mma_layouts(C, BK, C, dtype, dtype, operands="shared")
     layout: gl.constexpr = wide.accumulator
-    rows: gl.constexpr = channel_layout(C, K, gl.num_warps(), gl.target.warp_size())
+    of_column: gl.constexpr = gl.SliceLayout(0, layout)
+    of_row: gl.constexpr = gl.SliceLayout(1, layout)
+    rows: gl.constexpr = channel_layout(C, BK, gl.num_warps(), gl.target.warp_size())
     first = chunk * C
     place = (batch * heads + head) * chunks + chunk
     of_keys = (head // SHARED).to(gl.int64)
@@ -191,85 +194,90 @@ def gradients_of_chunk(
     g += batch * strides[4][0] + of_head * strides[4][2]
     dense = (batch * length * heads + head) * widths[1]
     source = decays + place * decay_size(K, C)
-    sums = over_values(
-        v, grad, news, changes, states, state_changes, to_v, source + K, dense, (strides[2][1], strides[3][1]),
-        first, length, heads, place, widths, K, C, BV, True,
-    )  # fmt: skip
-    from_out, from_change, from_news, to_weights, to_lower, to_rate, of_whole = sums
+    rate_change = gl.zeros([C], gl.float32, of_row)
+    for start in range(0, K, BK):
+        width = widths[2] - start
+        of_gates = widths[3] - start
+        sums = over_values(
+            v, grad, news, changes, states, state_changes, to_v, source + K, dense, (strides[2][1], strides[3][1]),
+            first, length, heads, place, widths, BK, C, BV, True, start,
+        )  # fmt: skip
+        from_out, from_change, from_news, to_weights, to_lower, to_rate, of_whole = sums
 
-    q_tile = chunk_tile(q, first, length, strides[0][1], widths[2], rows, C, K)
-    k_tile = chunk_tile(k, first, length, strides[1][1], widths[2], rows, C, K)
-    if AMPLE:
-        q_smem = gl.allocate_shared_memory(dtype, [C, K], keys.a_shared, q_tile)
-        k_smem = gl.allocate_shared_memory(dtype, [C, K], keys.a_shared, k_tile)
-        tiles = (q_smem, k_smem)
-    else:
-        tiles = (q_tile, k_tile)
-    left = gl.allocate_shared_memory(dtype, [C, K], keys.a_shared)
-    right = gl.allocate_shared_memory(dtype, [C, K], keys.a_shared)
+        q_tile = chunk_tile(q + start, first, length, strides[0][1], width, rows, C, BK)
+        k_tile = chunk_tile(k + start, first, length, strides[1][1], width, rows, C, BK)
+        if AMPLE:
+            q_smem = gl.allocate_shared_memory(dtype, [C, BK], keys.a_shared, q_tile)
+            k_smem = gl.allocate_shared_memory(dtype, [C, BK], keys.a_shared, k_tile)
+            tiles = (q_smem, k_smem)
+        else:
+            tiles = (q_tile, k_tile)
+        left = gl.allocate_shared_memory(dtype, [C, BK], keys.a_shared)
+        right = gl.allocate_shared_memory(dtype, [C, BK], keys.a_shared)
 
-    own = gates_of(g, first, length, strides[4][1], widths[3], rows, C, K)
-    to_first, to_end = sums_of(own)
-    from_first = gl.convert_layout(gl.exp2(to_first), layout)
-    to_last = gl.convert_layout(gl.exp2(to_end), layout)
-    of_column: gl.constexpr = gl.SliceLayout(0, layout)
-    of_row: gl.constexpr = gl.SliceLayout(1, layout)
-    i = gl.arange(0, C, of_row)
-    whole = gl.load(source + gl.arange(0, K, of_column))
-    rate = gl.load(source + K + i)[:, None]
-    for_queries = gl.convert_layout(from_out, layout) * from_first * scale
-    for_rows = (
-        -gl.convert_layout(from_change, layout) * from_first
-    )  # of keys as rows of A, without rates
-    for_keys = gl.convert_layout(from_news, layout) * to_last  # of keys as columns
-    k_wide = read_tiles(tiles, layout, AMPLE)[1].to(gl.float32)
-    at_last = gl.sum(k_wide * for_keys, 0) + whole * gl.convert_layout(of_whole, of_column)
-    square: gl.constexpr = to_weights.type.layout
-    s_rate = gl.load(source + K + gl.arange(0, C, gl.SliceLayout(1, square)))[:, None]
-    to_lower = -to_lower
-    squares = (to_weights * scale, to_lower, to_lower * s_rate)
-    p_smem = gl.allocate_shared_memory(dtype, [C, C], wide.a_shared)
-    a_smem = gl.allocate_shared_memory(dtype, [C, C], wide.a_shared)
-    rated_smem = gl.allocate_shared_memory(dtype, [C, C], wide.a_shared)
-    operands = (left, right)
-    buffers = (p_smem, a_smem, rated_smem)
-    grads = (for_queries, for_rows, for_keys)
-    behind, ahead = sums_of(own, 5)
-    if dtype != gl.bfloat16 or not AMPLE:
-        grads = add_blocks(grads, tiles, operands, buffers, squares, own, wide, AMPLE)
-        grads = add_joined(grads, tiles, operands, buffers, squares, own, wide, AMPLE)
-    elif TRY and is_mild(behind, ahead, GENTLE):
-        grads = add_mild_blocks(
-            grads, tiles, operands, buffers, squares, behind, ahead, 32, keys, wide
-        )
-    else:
-        near_behind, near_ahead = sums_of(own, 3)
-        if is_mild(near_behind, near_ahead):
+        own = gates_of(g + start, first, length, strides[4][1], of_gates, rows, C, BK)
+        to_first, to_end = sums_of(own)
+        from_first = gl.convert_layout(gl.exp2(to_first), layout)
+        to_last = gl.convert_layout(gl.exp2(to_end), layout)
+        i = gl.arange(0, C, of_row)
+        whole = gl.load(source + start + gl.arange(0, BK, of_column))
+        rate = gl.load(source + K + i)[:, None]
+        for_queries = gl.convert_layout(from_out, layout) * from_first * scale
+        for_rows = (
+            -gl.convert_layout(from_change, layout) * from_first
+        )  # of keys as rows of A, without rates
+        for_keys = gl.convert_layout(from_news, layout) * to_last  # of keys as columns
+        k_wide = read_tiles(tiles, layout, AMPLE)[1].to(gl.float32)
+        at_last = gl.sum(k_wide * for_keys, 0) + whole * gl.convert_layout(of_whole, of_column)
+        square: gl.constexpr = to_weights.type.layout
+        s_rate = gl.load(source + K + gl.arange(0, C, gl.SliceLayout(1, square)))[:, None]
+        to_lower = -to_lower
+        squares = (to_weights * scale, to_lower, to_lower * s_rate)
+        p_smem = gl.allocate_shared_memory(dtype, [C, C], wide.a_shared)
+        a_smem = gl.allocate_shared_memory(dtype, [C, C], wide.a_shared)
+        rated_smem = gl.allocate_shared_memory(dtype, [C, C], wide.a_shared)
+        operands = (left, right)
+        buffers = (p_smem, a_smem, rated_smem)
+        grads = (for_queries, for_rows, for_keys)
+        behind, ahead = sums_of(own, 5)
+        if dtype != gl.bfloat16 or not AMPLE:
+            grads = add_blocks(grads, tiles, operands, buffers, squares, own, wide, AMPLE)
+            grads = add_joined(grads, tiles, operands, buffers, squares, own, wide, AMPLE)
+        elif TRY and is_mild(behind, ahead, GENTLE):
             grads = add_mild_blocks(
-                grads, tiles, operands, buffers, squares, near_behind, near_ahead, 8, keys, wide
+                grads, tiles, operands, buffers, squares, behind, ahead, 32, keys, wide
             )
         else:
-            grads = add_blocks(grads, tiles, operands, buffers, squares, own, wide, AMPLE)
-        grads = add_joined(grads, tiles, operands, buffers, squares, own, wide, AMPLE)
-    for_queries, for_rows, for_keys = grads
+            near_behind, near_ahead = sums_of(own, 3)
+            if is_mild(near_behind, near_ahead):
+                grads = add_mild_blocks(
+                    grads, tiles, operands, buffers, squares, near_behind, near_ahead, 8, keys, wide
+                )
+            else:
+                grads = add_blocks(grads, tiles, operands, buffers, squares, own, wide, AMPLE)
+            grads = add_joined(grads, tiles, operands, buffers, squares, own, wide, AMPLE)
+        for_queries, for_rows, for_keys = grads
 
-    q_wide, k_wide = read_tiles(tiles, layout, AMPLE)
-    q_wide = q_wide.to(gl.float32)
-    k_wide = k_wide.to(gl.float32)
-    offsets = (batch * length + first + i) * heads + head
-    rate_change = gl.convert_layout(to_rate, of_row) + gl.sum(k_wide * for_rows, 1)
-    gl.store(to_beta + offsets, rate_change, mask=first + i < length)
-    for_rows = for_rows * rate
-    to_gates = q_wide * for_queries + k_wide * (for_rows - for_keys)
-    to_gates += gl.where((i == C - 1)[:, None], at_last[None, :], 0.0)
-    target = (batch * length * heads + head) * widths[0]
-    row_step = heads * widths[0]
-    store_rows(to_q + target, for_queries, first, length, row_step, widths[0])
-    store_rows(to_k + target, for_rows + for_keys, first, length, row_step, widths[0])
-    to_gates = gl.convert_layout(to_gates, rows)
-    _, later = sums_of(to_gates)
-    target = (batch * length * heads + head) * widths[3]
-    store_rows(to_g + target, to_gates + later, first, length, heads * widths[3], widths[3])
+        q_wide, k_wide = read_tiles(tiles, layout, AMPLE)
+        q_wide = q_wide.to(gl.float32)
+        k_wide = k_wide.to(gl.float32)
+        rate_change += gl.sum(k_wide * for_rows, 1)
+        if start == 0:
+            rate_change += gl.convert_layout(to_rate, of_row)
+        if start + BK == K:
+            offsets = (batch * length + first + i) * heads + head
+            gl.store(to_beta + offsets, rate_change, mask=first + i < length)
+        for_rows = for_rows * rate
+        to_gates = q_wide * for_queries + k_wide * (for_rows - for_keys)
+        to_gates += gl.where((i == C - 1)[:, None], at_last[None, :], 0.0)
+        target = (batch * length * heads + head) * widths[0] + start
+        row_step = heads * widths[0]
+        store_rows(to_q + target, for_queries, first, length, row_step, widths[0] - start)
+        store_rows(to_k + target, for_rows + for_keys, first, length, row_step, widths[0] - start)
+        to_gates = gl.convert_layout(to_gates, rows)
+        _, later = sums_of(to_gates)
+        target = (batch * length * heads + head) * widths[3] + start
+        store_rows(to_g + target, to_gates + later, first, length, heads * widths[3], of_gates)
 
 
 @gluon.jit
@@ -281,7 +289,7 @@ def channel_gradients(
 
     `strides` are those of `q`, `k`, `v`, `grad` and `g`, `widths` those of the walk's keys and values, of keys and of gates. The others are those of
     `portable_backward.chunk_gradients`; `to_g` is contiguous float32 [batch, length, heads, widths[3]], `to_q` and `to_k` are [batch, length, heads,
-    widths[0]]. With AMPLE shared memory queries and keys stay there, else in registers.
+    widths[0]]. With AMPLE shared memory queries and keys stay there, else in registers, and 64 channels are taken at a time.
     """
     tensors = (
         q, k, g, v, grad, news, changes, states, state_changes, decays, to_q, to_k, to_v, to_g, to_beta

@@ -135,7 +135,7 @@ def _channels_launch(
     strides = tuple(strides_of(x) for x in (q, k, v, grad, g))
     widths = (sizes.width, sizes.columns, k.shape[3], g.shape[3])
     constants = (covering, CHUNK, TILE if ample else least_depth(), sizes.shared, ample)
-    warps = 8 if covering < 128 else 16
+    warps = 8 if covering < 128 or not ample else 16
     bound = registers(255 if warps == 8 else 128)  # see `launches`: the assembler of CUDA 12.9
     if flags is None:
         launch: Plan = Launch(

@@ -155,12 +155,12 @@ def multiplied(a, b, acc):
 @gluon.jit
 def over_values(
     v, grad, news, changes, states, state_changes, to_v, rates, dense, steps, first, length, heads, place, widths,
-    K: gl.constexpr, C: gl.constexpr, BV: gl.constexpr, DELTA: gl.constexpr,
+    K: gl.constexpr, C: gl.constexpr, BV: gl.constexpr, DELTA: gl.constexpr, channel=0,
 ):  # fmt: skip
     """Store the gradients of a chunk's values with the delta rule, and return the sums over the columns of values that the others take.
 
     They are dO S^T, dY S^T, N G^T, dO N^T, dY N^T, those of dY and V of each row, and of S and G of each key channel. `v` and `grad` are those
-    of the head, with `steps` from row to row; `dense` is the place of the head in `news`, `changes` and `to_v`.
+    of the head, with `steps` from row to row; `dense` is the place of the head in `news`, `changes` and `to_v`. States have K channels from `channel` on.
     """
     dtype: gl.constexpr = v.dtype.element_ty
     wide: gl.constexpr = gl.portable.mma_layouts(C, K, BV, dtype, dtype, operands="shared")
@@ -196,7 +196,7 @@ def over_values(
         of_out = tile_rows(grad + start, first, length, steps[1], left, columns, C, BV)
         new = tile_rows(news + start, first, length, row_step, left, columns, C, BV)
         state_row = start + gl.arange(0, BV, gl.SliceLayout(1, of_state))
-        state_column = gl.arange(0, K, gl.SliceLayout(0, of_state))
+        state_column = channel + gl.arange(0, K, gl.SliceLayout(0, of_state))
         in_state = (state_row < widths[1])[:, None] & (state_column < widths[0])[None, :]
         offsets = state_row[:, None] * widths[0] + state_column[None, :]
         size = place * (widths[0] * widths[1])

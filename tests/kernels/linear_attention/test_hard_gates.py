@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from gluon_core.registry.load import registry
 from gluon_kernels.linear_attention import decay_gradients, gradients, ops
 from gluon_kernels.linear_attention.problem import (
     DELTA_GRADIENTS,
@@ -12,6 +13,7 @@ from gluon_kernels.linear_attention.problem import (
     LINEAR_GRADIENTS,
 )
 from gluon_kernels.problem import error_of
+from tests.kernels.launched import launches_of
 
 pytestmark = [pytest.mark.once, pytest.mark.sampled(6)]
 
@@ -109,3 +111,17 @@ def test_a_program_takes_several_chunks_and_columns(module, problem, width, monk
     monkeypatch.setattr(module, "multiprocessors", lambda x: 1)
     shape = {**shape_of(problem, 1, 330, 1, width), "values": 128}
     assert problem.check(shape, "cpu") is None
+
+
+@pytest.mark.campaign
+def test_gradients_of_wide_gates_fit_into_the_memory_of_gfx942(monkeypatch):
+    """A block has 64 KiB; all 128 channels at a time would take 88."""
+    monkeypatch.setenv("GLUON_TARGET", "sim:gfx942")
+    shape = {**shape_of(KDA_GRADIENTS, 1, 70, 1, 128), "values": 64}
+    assert KDA_GRADIENTS.check(shape, "cpu") is None
+    arguments = KDA_GRADIENTS.arguments(shape, "cpu")
+    every = launches_of(lambda: KDA_GRADIENTS.op(**arguments), "sim:gfx942")
+    (last,) = [one for one in every if one.kernel.fn.__name__ == "channel_gradients"]
+    target = registry().target("gfx942")
+    compiled = last.kernel.warmup(*last.arguments, grid=last.grid, target=target, **last.options)
+    assert compiled.metadata.shared <= target.limits.shared_memory == 64 << 10
