@@ -2,8 +2,9 @@
 
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_kernels.dependent import wait_for_predecessor
 
-__all__ = ["combine"]
+__all__ = ["add_segments", "combine"]
 
 
 @gluon.constexpr_function
@@ -132,3 +133,37 @@ def combine(
             state = state * decay_of(decays, segment, head, per_segment, chunks, C) + now
     gl.portable.wait(0)
     gl.store(final + head * size + offsets, state, mask=inside)
+
+
+@gluon.jit
+def add_segments(
+    fresh, totals, before, behind, parts, heads, size, N: gl.constexpr, AHEAD: gl.constexpr
+):  # fmt: skip
+    """Replace what segments take in by the states behind them; the grid has N elements of a state, and heads.
+
+    `fresh` are [heads, parts, size], with the decays of segments, `totals`, [heads, parts]. The first `heads` begin with the states `before`, [heads, size],
+    others with those `behind`; None is zero. Loads of AHEAD segments are under way at a time.
+    """
+    layout: gl.constexpr = gl.portable.blocked_layout([N], gl.float32)
+    wait_for_predecessor()
+    head = gl.program_id(1)
+    element = gl.program_id(0) * N + gl.arange(0, N, layout)
+    state = gl.zeros([N], gl.float32, layout)
+    if before is not None:
+        if head < heads:
+            state = gl.load(before + head.to(gl.int64) * size + element)
+    if behind is not None:
+        if head >= heads:
+            state = gl.load(behind + (head - heads).to(gl.int64) * size + element)
+    first = head.to(gl.int64) * parts
+    for begin in range(0, parts, AHEAD):
+        taken = ()
+        kept = ()
+        for i in gl.static_range(AHEAD):
+            place = first + gl.minimum(begin + i, parts - 1)
+            taken = taken + (gl.load(fresh + place * size + element),)
+            kept = kept + (gl.load(totals + place),)
+        for i in gl.static_range(AHEAD):
+            state = state * kept[i] + taken[i]
+            place = first + begin + i
+            gl.store(fresh + place * size + element, state, mask=begin + i < parts)

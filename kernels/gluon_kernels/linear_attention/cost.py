@@ -1,7 +1,7 @@
 """The number of segments of a sequence, and of groups of warps of a program, that take the least time on Hopper.
 
 A sequence walks through its chunks one after the other. Segments walk at a time, but once more before: with the delta rule for their maps, which are
-joined in between, without it for what they take in, which each segment adds up over those before.
+joined in between, without it for what they take in, which each segment adds up over those before, or, where there are many, a launch in between.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-__all__ = ["Walks", "least_time"]
+__all__ = ["FEW_SEGMENTS", "Walks", "least_time"]
 
 # Microseconds on an H200, of heads of 128 channels.
 RESULT = {1: 1.03, 2: 1.75}  # of a chunk with its result, by groups of warps
@@ -20,14 +20,21 @@ JOIN, JOIN_MORE = (
     3.0,
 )  # of a segment, with at most one program for each processor, and with more
 LAUNCHES = 4.0  # of the walks before
-# Without the delta rule: of a chunk with its result and without, of a segment before, and of the walks before.
-RESULT_ALONE, TAKEN, ADDED, LAUNCH_ALONE = 1.12, 0.6, 0.75, 4.0
+# Without the delta rule: of a chunk with its result and without; of a segment before and of the walks before, with few segments and with more.
+RESULT_ALONE, TAKEN = 1.12, 0.6
+FEW_SEGMENTS, ADDED_FEW, ADDED = 12, (0.75, 4.0), (0.12, 6.5)
 WAVES = 1.08  # how much better several waves of programs must be
 BYTES_ALONE = 3.5e6  # of memory, in a microsecond of such a walk
 BYTES = 4.0e6  # of memory, in a microsecond
 COLUMNS = 64  # of a group of warps
 LEAST_CHUNKS = 4  # of a segment
 JOINED = 16  # columns of a program that joins
+
+
+def _added(segments: int) -> float:
+    """Return the time of the launches before segments of walks without the delta rule."""
+    each, launches = ADDED_FEW if segments <= FEW_SEGMENTS else ADDED
+    return segments * each + launches
 
 
 class Walks(NamedTuple):
@@ -94,7 +101,7 @@ class Walks(NamedTuple):
         # Keys and values of all segments but the last are read once more.
         again = memory / 2 * (segments - 1) / segments
         taken = max(per_segment * TAKEN * scale, again)
-        return result + taken + segments * ADDED + LAUNCH_ALONE
+        return result + taken + _added(segments)
 
     def _time_in_waves(
         self, segments: int, programs: float, per_segment: int, memory: float
@@ -104,7 +111,7 @@ class Walks(NamedTuple):
         taken = max(per_segment * TAKEN * max(before, 1.0) * self.share, memory / 2)
         waves = math.ceil(programs / self.processors)
         result = waves * (per_segment * RESULT_ALONE * self.share + START) - START
-        return max(result, memory) + taken + segments * ADDED + LAUNCH_ALONE
+        return max(result, memory) + taken + _added(segments)
 
 
 def least_time(walks: Walks) -> tuple[int, int]:

@@ -154,8 +154,8 @@ def decaying_backward_plan(
         return (None, q, grad, None) if back else (q, k, v, grad)
 
     operands = walked(q, k, v, grad)
-    segments = segments_of(sizes, *operands, gates, new, scale, back)
-    ends = (initial, last, to_initial)
+    ends = (None if back else initial, last, to_initial)
+    segments = segments_of(sizes, *operands, gates, ends, new, scale, back)
     walks = walk_decaying_launch(
         sizes, *operands, gates, (None, states), segments.between, ends, None, scale, False, back
     )
@@ -173,8 +173,9 @@ def decaying_backward_plan(
         initial, last = padded_state(initial, sizes), padded_state(grad_state, sizes)
         states, to_initial = new.states() if back else new.states_of_both(), new.state()
         operands = walked(q, k, v, grad)
-        taken = segments.run(*operands, gates)
-        walks(*operands, gates, (None, states), taken, (initial, last, to_initial), None)
+        ends = (None if back else initial, last, to_initial)
+        between = segments.run(*operands, gates, ends)
+        walks(*operands, gates, (None, states), between, ends, None)
         states = states if kept is None else (kept, states)
         to_q, to_k, to_v, to_gates, sums = done = gradients()
         chunks(q, k, v, grad, states, gates, skip, done)

@@ -7,6 +7,8 @@ from typing import Any, Callable, NamedTuple, Optional
 from torch import Tensor
 
 from gluon_kernels.attention.launches import descriptor_of
+from gluon_kernels.linear_attention.combine import add_segments
+from gluon_kernels.linear_attention.cost import FEW_SEGMENTS
 from gluon_kernels.linear_attention.launches import (
     CHUNK,
     TILE,
@@ -30,6 +32,8 @@ __all__ = [
 
 Plan = Callable[..., Any]
 SHARED_REGISTERS = 128  # of a thread, so that two programs share a processor
+ELEMENTS = 512  # of a state, of a program that adds up segments
+AHEAD = 8  # segments whose loads are under way at a time
 
 
 class Gates(NamedTuple):
@@ -50,7 +54,7 @@ def walk_decaying_launch(
     Args:
         grad: the gradients of the result, by which gradients of states walk back at the same time, or None.
         outs: the result and the states before chunks, or None.
-        between: what segments take in, and their decays; with `mapped` they are stored, the first as a final state.
+        between: what segments take in, and their decays, or the states before segments, and None; with `mapped` decays are stored, and what segments take in as final states.
         ends: the states before a walk and before one back, and the final ones.
         back: the walk is one back, over queries in place of `k` and gradients of results in place of `v`.
     """
@@ -104,32 +108,50 @@ def fits(k: Tensor) -> bool:
 
 
 class Segments(NamedTuple):
-    """The walks of a call: `run(q, k, v, grad, gates) -> between` for what segments take in, None with one segment."""
+    """The walks of a call in front of segments: `run(q, k, v, grad, gates, ends) -> between`, None with one segment."""
 
     between: Any
     run: Plan
 
 
 def segments_of(
-    sizes: Sizes, q: Optional[Tensor], k: Tensor, v: Tensor, grad: Optional[Tensor], gates: Gates, new: Workspace, scale: float = 1.0,
-    back: bool = False,
+    sizes: Sizes, q: Optional[Tensor], k: Tensor, v: Tensor, grad: Optional[Tensor], gates: Gates, ends: Any, new: Workspace,
+    scale: float = 1.0, back: bool = False,
 ) -> Segments:  # fmt: skip
-    """Return the launch of what segments take in."""
+    """Return the launches of what segments take in, or, where there are many segments, of the states before them."""
+    nothing = (None, None)
     if sizes.segments == 1:
-        nothing = (None, None)
-        return Segments(nothing, lambda q, k, v, grad, gates: nothing)
+        return Segments(nothing, lambda q, k, v, grad, gates, ends: nothing)
     takers = (new.fresh, new.totals) if grad is None else (new.fresh_of_both, new.totals_of_both)
 
-    def run(q: Any, k: Tensor, v: Tensor, grad: Any, gates: Gates) -> Any:
+    def run(q: Any, k: Tensor, v: Tensor, grad: Any, gates: Gates, ends: Any) -> Any:
         fresh, totals = takers[0](), takers[1]()
-        walk(q, k, v, grad, gates, (None, None), (None, totals), (None, None, fresh), None)
-        return fresh, totals
+        walk(q, k, v, grad, gates, nothing, (None, totals), (None, None, fresh), None)
+        if add is None:
+            return fresh, totals
+        add(fresh, totals, *ends[:2])
+        return fresh, None
 
-    between = takers[0](), takers[1]()
+    add: Optional[Plan] = None
+    fresh, totals = takers[0](), takers[1]()
     walk = walk_decaying_launch(
-        sizes, q, k, v, grad, gates, (None, None), (None, between[1]), (None, None, between[0]), None, scale, True, back
+        sizes, q, k, v, grad, gates, nothing, (None, totals), (None, None, fresh), None, scale, True, back
     )  # fmt: skip
-    return Segments(between, run)
+    if sizes.segments <= FEW_SEGMENTS:
+        return Segments((fresh, totals), run)
+    tensors = (fresh, totals, *ends[:2])
+    size = sizes.columns * sizes.width
+    heads = sizes.batch * sizes.heads
+    all_heads = heads * (1 if grad is None else 2)
+    add = Launch(
+        add_segments,
+        (size // ELEMENTS, all_heads),
+        (*tensors, sizes.segments - 1, 0 if back else heads, size, ELEMENTS, AHEAD),
+        tensors,
+        num_warps=4,
+        launch_pdl=True,
+    )
+    return Segments((fresh, None), run)
 
 
 def decaying_plan(
@@ -148,10 +170,11 @@ def decaying_plan(
     q, k, v = operands_of(sizes, q, k, v)
     initial = padded_state(initial, sizes)
     out, final, states = new.values(), new.state(), new.states() if keep else None
-    segments = segments_of(sizes, None, k, v, None, gates, new)
+    ends = (initial, None, final)
+    segments = segments_of(sizes, None, k, v, None, gates, ends, new)
     walk = walk_decaying_launch(
-        sizes, q, k, v, None, gates, (out, states), segments.between, (initial, None, final), skip, scale, False
-    )  # fmt: skip
+        sizes, q, k, v, None, gates, (out, states), segments.between, ends, skip, scale, False
+    )
 
     def run(
         q: Tensor, k: Tensor, v: Tensor, gates: Gates, skip: Optional[Tensor], initial: Optional[Tensor]
@@ -159,8 +182,9 @@ def decaying_plan(
         q, k, v = operands_of(sizes, q, k, v)
         initial = padded_state(initial, sizes)
         out, final, states = new.values(), new.state(), new.states() if keep else None
-        between = segments.run(None, k, v, None, gates)
-        walk(q, k, v, None, gates, (out, states), between, (initial, None, final), skip)
+        ends = (initial, None, final)
+        between = segments.run(None, k, v, None, gates, ends)
+        walk(q, k, v, None, gates, (out, states), between, ends, skip)
         if not exact:
             out, final = out[..., :columns].contiguous(), final[..., :columns, :width].contiguous()
         return out, final, states

@@ -4,8 +4,9 @@ It computes `portable.recur`, and P of each chunk, which passes through shared m
 values, whose state, transposed, stays in registers; one warp copies tiles ahead, and two groups share them. Decays and P need no
 state: other warps compute those of the next chunk meanwhile.
 
-Segments of a sequence walk at a time. A first launch stores what each takes in, and its decay; in a second one the program of a segment
-adds up those of the segments before. The second is placed while the first runs: the warps that have the state wait for it.
+Segments of a sequence walk at a time. A first launch stores what each takes in, and its decay. In a second one the program of a segment adds up those of the
+segments before, or, where there are many, takes what `combine.add_segments` made of them in between. The walk behind is placed meanwhile: the warps
+that have the state wait.
 """
 
 import gluon_core as gluon
@@ -138,23 +139,27 @@ def state_before(
     elif initial is not None:
         state = gl.load(initial + of_head * size + offsets)
     if fresh is not None:
-        # The load of a step is under way during the two before.
         parts = gl.num_programs(1) // sizes[0] - 1
         place = row_of(batch, head, sizes[0], back, WAY).to(gl.int64) * parts
-        second = place + gl.minimum(1, parts - 1)
-        taken = gl.load(fresh + place * size + offsets)
-        kept = gl.load(totals + place)
-        coming = gl.load(fresh + second * size + offsets)
-        coming_kept = gl.load(totals + second)
-        for step in range(segment):
-            now = taken
-            total = kept
-            taken = coming
-            kept = coming_kept
-            following = place + gl.minimum(step + 2, parts - 1)
-            coming = gl.load(fresh + following * size + offsets)
-            coming_kept = gl.load(totals + following)
-            state = state * total + now
+        if totals is None:
+            place += gl.maximum(segment - 1, 0)
+            state = gl.where(segment > 0, gl.load(fresh + place * size + offsets), state)
+        else:
+            # The load of a step is under way during the two before.
+            second = place + gl.minimum(1, parts - 1)
+            taken = gl.load(fresh + place * size + offsets)
+            kept = gl.load(totals + place)
+            coming = gl.load(fresh + second * size + offsets)
+            coming_kept = gl.load(totals + second)
+            for step in range(segment):
+                now = taken
+                total = kept
+                taken = coming
+                kept = coming_kept
+                following = place + gl.minimum(step + 2, parts - 1)
+                coming = gl.load(fresh + following * size + offsets)
+                coming_kept = gl.load(totals + following)
+                state = state * total + now
     return state, offsets
 
 
@@ -295,7 +300,7 @@ def walk_decaying(
     zeros = gl.zeros([64, C], gl.float32, layout)
     position = ring.consumer()
     if fresh is not None:
-        wait_for_predecessor()  # which stores it: nothing else here is younger than that launch
+        wait_for_predecessor()  # which stores it: nothing else here is younger than the walk before
     if MAPPED:
         nothing: gl.constexpr = (None, None, None, None, None)
         state, offsets = state_before(nothing, sizes, group, K, GROUPS, WAY)
@@ -371,9 +376,9 @@ def recur_decaying(
     Descriptors are of blocks [1, C, 1, K] of keys and queries, [1, C, 1, 64 GROUPS] of values, [1, C, 1, 64] of the result,
     and [64, K] of the states before chunks; None leaves out what needs them. Decays are made of `gates`, or steps, with `slopes`, `bias` and
     SOFTPLUS, as `store_decays` says; with steps, columns of P have rates. States are float32, transposed: `initial` and `final`, of
-    heads, [batch, heads, V, K], and `fresh`, what all segments but the last take in, [batch, heads, segments - 1, V, K], with their decays,
-    `totals`, None where there is one segment. MAPPED, the grid has these segments, and `final` and `totals` are stored. `width` is V, a
-    multiple of 64; `skip` [heads], if not None, is added to P's diagonal.
+    heads, [batch, heads, V, K], and `fresh`, [batch, heads, segments - 1, V, K], None where there is one segment: what all segments but the last take in, with
+    their decays, `totals`, or, if that is None, the states before all but the first. MAPPED, the grid has all segments but the last; what they
+    take in is stored as `final`, with `totals`. `width` is V, a multiple of 64; `skip` [heads], if not None, is added to P's diagonal.
 
     A walk BACK goes from the last chunk to the first, with `last` for `initial`, over queries and gradients of results in place of keys and values; what
     a state, now a gradient of one, takes in has e times `scale` in place of e_C / e. For BOTH ways the grid has two programs for each batch, of which

@@ -10,7 +10,13 @@ import torch
 
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
 from gluon_kernels import eager, ssd
-from gluon_kernels.linear_attention import decay_gradients, launches, shared_heads, ssd_gradients
+from gluon_kernels.linear_attention import (
+    decay_gradients,
+    decay_launches,
+    launches,
+    shared_heads,
+    ssd_gradients,
+)
 from gluon_kernels.problem import error_of
 from tests.kernels.launched import launches_of
 from tests.kernels.routes import route
@@ -95,10 +101,12 @@ def test_gradients_of_heads_that_share_keys(each, width, monkeypatch):
 
 
 @pytest.mark.sampled(8)
-@pytest.mark.parametrize("kept", [True, False])
-def test_states_and_their_gradients_walk_in_segments(kept, monkeypatch):
+@pytest.mark.parametrize("kept, few", [(True, 0), (False, 0), (False, 3)])
+def test_states_and_their_gradients_walk_in_segments(kept, few, monkeypatch):
     """Walks back, and those over states that forward did not keep, need nothing of each other: they are programs of one launch."""
-    monkeypatch.setattr(launches, "least_time", lambda walks: (4, 1))
+    monkeypatch.setattr(launches, "least_time", lambda walks: (3, 1))
+    monkeypatch.setattr(decay_launches, "AHEAD", 1)
+    monkeypatch.setattr(decay_launches, "FEW_SEGMENTS", few)
     if kept:
         monkeypatch.setattr(eager, "route", route)
     every = launches_of(lambda: test_results_states_and_gradients(length=130), "sim:sm_90")
@@ -111,10 +119,13 @@ def test_states_and_their_gradients_walk_in_segments(kept, monkeypatch):
     assert taken("states_desc") == [False, kept, False, True]
     assert taken("grad_desc") == [False, False, not kept, not kept]
     assert taken("fresh") == [False, True, False, True]
+    assert taken("totals") == [True, few > 0] * 2
     both = 1 if kept else 2
     assert [one.grid[2] // walks[0].grid[2] for one in walks] == [1, 1, both, both]
-    # Those that read what segments take in are placed while it is computed.
+    # Those that read states before segments are placed while these are computed.
     assert [one.options.get("launch_pdl", False) for one in walks] == [False, True, False, True]
+    sums = [one for one in every if one.kernel.fn.__name__ == "add_segments"]
+    assert bool(sums) == (not few) and all(one.options["launch_pdl"] for one in sums)
 
 
 @pytest.mark.sampled(3)
