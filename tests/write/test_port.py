@@ -47,7 +47,7 @@ def ported(tmp_path_factory):
 
 
 @pytest.mark.once
-@pytest.mark.sampled(128)
+@pytest.mark.sampled(131)
 @pytest.mark.parametrize("target", ["sim:hopper", "sim:gfx942", "sim:sm_80"])
 @pytest.mark.parametrize("case", list(cases()))
 def test_ported_kernels(ported, case, target, monkeypatch):
