@@ -321,7 +321,7 @@ def corrections(of: Columns, size: Size, table: Table, times: np.ndarray) -> np.
     *before, (weights, added) = table.layers
     for layer, more in before:
         values = values @ layer + more
-        values = values / (1 + np.exp(-values))
+        values = values / (1 + np.exp(np.minimum(-values, 80.0)))
     logs = np.clip((values @ weights + added)[:, :, 0], -MOST_OFF, MOST_OFF)
     return np.asarray(np.exp(logs.mean(0) + UNSURE * logs.std(0)))
 
