@@ -41,9 +41,11 @@ WIDTHS = (64, 128)
 DTYPE = torch.float8_e4m3fn
 TILE = 128
 FORMS = {64: (192, 128, 2), 128: (128, 128, 2)}  # rows, keys and slots, by the width of heads
-TRANSPOSING = (128, 128, 2)  # of the kernel that transposes values itself
-# Operations up to which it does, by the width of heads, full and causal: a launch less, and steps that take 6 and 20 % longer.
-SHORT = {64: {False: 3e10, True: 1.5e10}, 128: {False: 2.4e10, True: 3.5e10}}
+TRANSPOSING = 128, 2  # keys and slots of the kernel that transposes values itself
+# Operations up to which it does, by the width of heads, full and causal: a launch less, and steps that take 6 and 20 % longer. Causal ones of 64 columns wait for
+# exponentials, not for products.
+SHORT = {64: {False: 3e10, True: math.inf}, 128: {False: 2.4e10, True: 3.5e10}}
+WIDE_TILE = 0.93  # the time of 192 rows over that of as many in tiles of 128, of that kernel
 RATE = 1.25  # of products of tiles, in that of 16 bits
 
 
@@ -147,6 +149,16 @@ def _positive(scale: float) -> bool:
     return scale > 0
 
 
+def _rows_of(
+    choices: tuple[int, ...], length: int, keys: int, heads: int, processors: int, of_head: int
+) -> tuple[int, int]:
+    """Return the rows of a causal tile, one of the choices, and the order of tiles."""
+    orders = {n: order_of(length, keys, heads, n, processors, of_head) for n in choices}
+    times = {n: orders[n][1] * n * (WIDE_TILE if n == 192 else 1.0) for n in choices}
+    rows = min(choices, key=lambda n: times[n])
+    return rows, orders[rows][0]
+
+
 def _build(
     q: Tensor, k: Tensor, v: Tensor, q_scale: Tensor, k_scale: Tensor, v_scale: Tensor, causal: bool, scale: float,
     out_dtype: torch.dtype,
@@ -180,12 +192,12 @@ def _build(
     processors = multiprocessors(q)
     shared, depth = heads // k.shape[1], k.shape[2]
     of_head = 2 * width * depth // shared
-    rows, keys, stages = TRANSPOSING if transposes else FORMS[width]
-    order, _ = (
-        order_of(length, depth, batch * heads, rows, processors, of_head)
-        if causal
-        else (UNMASKED, 0)
-    )
+    rows, keys, stages = (128, *TRANSPOSING) if transposes else FORMS[width]
+    order = UNMASKED
+    if causal:
+        choices = (128, 192) if transposes and width == 64 else (rows,)
+        sizes_of = length, depth, batch * heads
+        rows, order = _rows_of(choices, *sizes_of, processors, of_head)
     count = gluon.cdiv(length, rows) * batch * heads
     parts = None if causal else parts_for(count, depth, rows, width, processors, RATE)
     new_parts = None if parts is None else parts.memory(q.device)
@@ -282,7 +294,7 @@ def attention_fp8(
     """Return the attention of 8-bit floats, each head of which has a scale, on Hopper.
 
     A head's queries are `q * q_scale`, likewise keys and values. Scores and sums are float32, weights are rounded to e4m3. Values are
-    transposed by a kernel of its own, in short calls by the same one. There are no gradients.
+    transposed by a kernel of its own, in short calls and in causal ones of 64 columns by the same one. There are no gradients.
 
     Args:
         q: [batch, heads, length, width], float8_e4m3fn, 64 or 128 wide.

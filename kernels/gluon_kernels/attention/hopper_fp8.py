@@ -5,7 +5,7 @@ instructions; three groups fit the registers in heads of 64. The weighted sum of
 weights become bytes at the end of a step, four to a register.
 
 The matrix unit reads 8-bit operands with the summed dimension in rows (PTX ISA, 9.7.15.5.1): values come transposed from a kernel of their own, or the
-warps that copy transpose each tile, which saves short calls a launch.
+warps that copy transpose each tile, which saves a launch where calls are short, or wait for exponentials.
 """
 
 import gluon_core as gluon
@@ -24,7 +24,6 @@ from gluon_kernels.attention.parts import store_part
 from gluon_kernels.attention.tiles import (
     mask_scores,
     rounds,
-    skip_unseen,
     sums_of_lanes,
     work_at,
 )
@@ -136,6 +135,19 @@ def release_values(values, position, TRANSPOSES: gl.constexpr):
 
 
 @gluon.jit
+def skip_values(keys, values, position, stop, end, SIZE: gl.constexpr, TRANSPOSES: gl.constexpr):
+    """Release tiles as `tiles.skip_unseen` does, and values with their keys in rows."""
+    seen = gl.maximum(gl.cdiv(end, SIZE), 1)
+    for _ in range(seen, stop):
+        keys.wait(position)
+        keys.release(position)
+        values_at(values, position, TRANSPOSES)
+        release_values(values, position, TRANSPOSES)
+        position = position.next()
+    return position, gl.minimum(stop, seen)
+
+
+@gluon.jit
 def weights_operand(p, dtype: gl.constexpr, layout: gl.constexpr):
     """Return weights as the left operand of a product.
 
@@ -185,9 +197,8 @@ def attend(work, SETTINGS: gl.constexpr, part: gl.constexpr):
             first += part * ROWS
             rows = first + gl.arange(0, ROWS, layout=row)
             if CAUSAL and BLOCK_N % SETTINGS[0] != 0:
-                position, stop = skip_unseen(
-                    keys, values, position, stop, gl.minimum(first + ROWS, key_length), BLOCK_N
-                )
+                end = gl.minimum(first + ROWS, key_length)
+                position, stop = skip_values(keys, values, position, stop, end, BLOCK_N, TRANSPOSES)
 
             q_tile = queries.wait(query).reshape([ROWS, D])
             score = warpgroup_mma(q_tile, matrix_of(keys.wait(position)), nothing, use_acc=False)
@@ -261,7 +272,6 @@ def attention_fp8(
     """
     PARTS: gl.constexpr = BLOCK_M // 64
     gl.static_assert(PARTS == 2 or PARTS == 3, "two or three groups of warps with 64 rows each")
-    gl.static_assert(PARTS == 2 or not TRANSPOSES, "registers are too few for four groups")
     gl.assume(key_length > 0)  # without keys, groups would wait for tiles that nobody copies
     wait_for_predecessor()
     keys = tma_ring(k_desc, STAGES, consumers=PARTS)
@@ -273,7 +283,23 @@ def attention_fp8(
     AHEAD: gl.constexpr = PARTS - 1
     q0 = tma_ring(q_desc, AHEAD)
     q1 = tma_ring(q_desc, AHEAD)
-    if TRANSPOSES:
+    if TRANSPOSES and PARTS == 3:
+        q2 = tma_ring(q_desc, AHEAD)
+        slots = slots_of(values, STAGES, PARTS)
+        a = ((q0, keys, slots), tma_writer(out_desc), parts, sizes, scale, scales)
+        b = ((q1, keys, slots), tma_writer(out_desc), parts, sizes, scale, scales)
+        c = ((q2, keys, slots), tma_writer(out_desc), parts, sizes, scale, scales)
+        gl.warp_specialize(
+            [
+                (attend, (a, SETTINGS, 0)),
+                (attend, (b, SETTINGS, 1)),
+                (attend, (c, SETTINGS, 2)),
+                (copy_and_transpose, ((q0, q1, q2), keys, (values, slots), sizes, SETTINGS)),
+            ],
+            [4, 4, 4],
+            [152, 152, 56],
+        )
+    elif TRANSPOSES:
         slots = slots_of(values, STAGES, PARTS)
         a = ((q0, keys, slots), tma_writer(out_desc), parts, sizes, scale, scales)
         b = ((q1, keys, slots), tma_writer(out_desc), parts, sizes, scale, scales)

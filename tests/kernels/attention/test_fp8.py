@@ -79,6 +79,32 @@ def test_a_short_call_transposes_values_itself(causal, width, keys):
     assert error_of(result, reference(*tensors, causal)) < 5e-2
 
 
+@pytest.mark.gluon_schedules(2, checks=True)
+@pytest.mark.parametrize("length, keys", [(400, 400), (200, 300), (20, 300)])
+def test_three_groups_of_warps_wait_for_transposed_values(length, keys, monkeypatch):
+    """Those of rows that see fewer keys than the others release the values that they do not read."""
+    monkeypatch.setattr(fp8, "WIDE_TILE", 0.1)
+    for processors in (132, 2):
+        monkeypatch.setattr(fp8, "multiprocessors", lambda tensor, n=processors: n)
+        fp8._plans.forget()
+        tensors = inputs(width=64, length=length, keys=keys)
+        (launch,) = launches_of(lambda t=tensors: attention_fp8(*t, causal=True), "sim:sm_90")
+        tiles = tensors[0].shape[0] * tensors[0].shape[1] * -(-length // 192)
+        assert launch.grid == (min(tiles, processors),)
+        result = attention_fp8(*tensors, causal=True)
+        assert error_of(result, reference(*tensors, True)) < 5e-2
+
+
+def test_narrow_causal_heads_have_rows_of_two_or_three_groups():
+    """Those of three take longer where a tile is all that a program has."""
+
+    def rows(heads, length):
+        return fp8._rows_of((128, 192), length, length, heads, 132, 128 * length)[0]
+
+    assert rows(16, 2960) == rows(32, 1500) == rows(32, 4000) == 192
+    assert rows(16, 1100) == rows(8, 700) == rows(128, 500) == 128
+
+
 @pytest.mark.parametrize("causal, width, keys", [(True, 128, 200), (False, 64, 150)])
 def test_heads_with_scales(causal, width, keys, transposed_first):
     tensors = inputs(width=width, keys=keys)
