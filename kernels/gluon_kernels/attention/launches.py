@@ -133,7 +133,8 @@ def forward_plan(
     count = -(-length // rows) * batch * heads
     parts = None if causal else parts_for(count, depth, rows, wide, processors)
     few = parts is None and not ORDERED
-    keys = keys_of(length, depth, rows, causal) if few else KEYS
+    rounds = count / processors
+    keys = keys_of(length, depth, rows, wide, causal, rounds) if few else KEYS
     described = descriptor_of(written, 1, 1, 64, wide)
     new_parts = None if parts is None else parts.memory(device)
     stored = None if new_parts is None else new_parts()

@@ -42,6 +42,8 @@ OVERHEAD = 0.7  # of a tile of queries, in tiles of keys
 NEAR = 1.01  # of the least possible work of the busiest program
 KEYS = 128  # of a tile
 FEW_KEYS = 64
+EARLY = 512  # keys of narrow heads without a mask, up to which tiles of FEW_KEYS pay in few rounds
+EARLY_ROUNDS = 2
 SAVED = 0.06  # of the keys that tiles cover, for which tiles of FEW_KEYS pay
 WIDE_TILE = 0.86  # the time of 192 rows over that of as many rows in tiles of 128
 NARROW_TILE = 0.62  # the time of 64 rows over that of 128, by two groups of warps
@@ -150,8 +152,15 @@ def rows_of(
     return best[1], best[2]
 
 
-def keys_of(length: int, keys: int, rows: int, causal: bool) -> int:
-    """Return the keys of a tile for tiles of so many rows, of the kernel of whole sequences: few, where those of many have a large share that no row sees."""
+def keys_of(length: int, keys: int, rows: int, width: int, causal: bool, rounds: float) -> int:
+    """Return the keys of a tile for tiles of so many rows, of the kernel of whole sequences: few, where those of many have a large share that no row sees, and
+    where programs have few steps of narrow heads, whose first products begin earlier then.
+
+    Args:
+        rounds: tiles of queries for each processor.
+    """
+    if width <= 64 and keys <= EARLY and rounds <= EARLY_ROUNDS and not causal:
+        return FEW_KEYS
     tiles = -(-length // rows)
     ends = [min((i + 1) * rows, keys) if causal else keys for i in range(tiles)]
     many, few = (sum(-(-end // size) * size for end in ends) for size in (KEYS, FEW_KEYS))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from functools import partial
 
 import numpy as np
 import pytest
@@ -95,9 +96,21 @@ def test_few_tiles_have_few_rows():
 
 
 def test_tiles_of_few_keys_where_many_are_unseen():
-    assert order.keys_of(187, 187, 192, False) == order.keys_of(704, 704, 192, True) == 64
-    assert order.keys_of(640, 640, 192, False) == order.keys_of(4096, 4096, 192, True) == 128
-    assert order.keys_of(1000, 3274, 192, False) == 128
+    keys = partial(order.keys_of, rows=192, width=128, rounds=1.0)
+    assert keys(187, 187, causal=False) == keys(704, 704, causal=True) == 64
+    assert keys(640, 640, causal=False) == keys(4096, 4096, causal=True) == 128
+    assert keys(1000, 3274, causal=False) == 128
+
+
+def test_few_steps_of_narrow_heads_have_tiles_of_few_keys():
+    keys = partial(order.keys_of, rows=192, width=64)
+    assert (
+        keys(381, 381, causal=False, rounds=1.0) == keys(512, 512, causal=False, rounds=2.0) == 64
+    )
+    assert (
+        keys(381, 381, causal=False, rounds=2.1) == keys(640, 640, causal=False, rounds=1.0) == 128
+    )
+    assert keys(4096, 4096, causal=True, rounds=1.0) == 128
 
 
 def test_parts_fill_the_last_round():
