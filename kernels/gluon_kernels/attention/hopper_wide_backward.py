@@ -127,7 +127,9 @@ def walk_queries(rings, copied, turns, counter, lists, deal, SETTINGS: gl.conste
                 right.fetch(query, [[line, its_head, COLUMNS[0][0]]])
                 results.fetch(result, [[line, its_head, 0], [line, its_head, COLUMNS[1][0]]])
                 # The slots of queries are free while those of keys still serve the last tile.
-                line, its_head = copied_from(first, row, sequence, head, heads, SETTINGS)
+                line, its_head = copied_from(
+                    first, row, sequence, head // SETTINGS[9], heads // SETTINGS[9], SETTINGS
+                )
                 fetch_own(own, mine, line, its_head, COLUMNS, pending)
                 pending = False
                 if not SETTINGS[8]:
@@ -273,11 +275,12 @@ def gradients_of(
 def wide_key_gradients(
     q_desc, k_desc, v_desc, grad_desc, to_keys, to_values, statistics, counter, tiles, heads, together, rows, of_queries, of_keys,
     count, scale, log_scale, cap, length, depth, width, SHARED: gl.constexpr, WINDOW: gl.constexpr, CAPPED: gl.constexpr,
-    MOST: gl.constexpr, APART: gl.constexpr, LATER: gl.constexpr,
+    MOST: gl.constexpr, APART: gl.constexpr, LATER: gl.constexpr, PARTS: gl.constexpr,
 ):  # fmt: skip
     """Store the gradients of keys and values, [tokens, heads, depth] and [tokens, heads, width]; [sequences, heads, length, ...] where `length` is not 0.
 
     The programs, as many as run at once, take all tiles in turn: so many `tiles` of each of the `heads`, those of some heads `together`; `counter` is 0.
+    PARTS of these heads, one behind the other, are one of keys, which SHARED heads of queries have for each part.
     Operands are those of `varlen_key_gradients`, their descriptors pairs: of 128 columns of queries and keys and of the 64 or 128 behind, and of two parts of
     values and of the gradients of results. Where heads are APART, each in a row, descriptors have the rows of a sequence and the heads of all.
 
@@ -301,6 +304,7 @@ def wide_key_gradients(
         COLUMNS,
         APART,
         LATER,
+        PARTS,
     )
     SLOTS: gl.constexpr = slots_of_queries(COLUMNS)
     copied = (q_desc[0], q_desc[1], statistics)

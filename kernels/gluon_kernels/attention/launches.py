@@ -22,6 +22,7 @@ from gluon_kernels.plans import Launch, allocator, multiprocessors, sequence
 __all__ = [
     "COLUMNS",
     "COMPUTED",
+    "OVERLAPPED",
     "STAGES",
     "backward_plan",
     "columns_of",
@@ -50,6 +51,7 @@ ORDERED = False  # a ping-pong schedule took as long or 3 % longer on an H200
 # By the width of heads: how many of 8 exponentials arithmetic computes. In narrow heads they take as long as products.
 COMPUTED = {64: 0, 96: 0, 128: 0}
 COLUMNS = 8  # of 16 bits in 16 bytes
+OVERLAPPED = 1e8  # bytes of the gradients' launches, up to which they overlap: products, not memory, are their bound
 
 
 def width_of(width: int) -> int:
@@ -396,7 +398,7 @@ def _atomic_launches(
         groups //= pieces.parts
         divided, tiles = (pieces.count, pieces.parts, pieces.most), pieces.count
     rows = sums.padded(length)
-    options = overlapping_tensors(q, k, v, grad, out, *gradients, added)
+    options = overlapping_tensors(q, k, v, grad, out, *gradients, added, most=OVERLAPPED)
     strides = tuple(x.stride()[:3] for x in (out, grad))
     by_row = gl.BlockedLayout([1, 8], [256 // width, width // 8], [4, 1], [1, 0])
     valid, parts = min(out.shape[3], grad.shape[3]), parts_of(columns)

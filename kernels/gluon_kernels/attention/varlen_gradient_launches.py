@@ -18,6 +18,7 @@ from gluon_kernels.attention import (
 from gluon_kernels.attention import varlen_sums as sums
 from gluon_kernels.attention.launches import (
     COLUMNS,
+    OVERLAPPED,
     columns_of,
     descriptor_of,
     join_launch,
@@ -38,6 +39,9 @@ SLOWED = 1.2  # the time of a step of heads of 64 without a mask in a loop over 
 BEGIN = 1.0  # of a program of gradients, in steps
 LEFT = 0.25  # of an average program, for which processors wait at the end
 ADDED = 24e3  # rows of keys whose gradients all programs store and load again in the time of a step
+WIDE_ADDED = 12e3  # the same of heads of more than 128
+SURE = 1.1  # the time of heads in one part over that in several, from which on these pay
+QUERY = 1.5  # of a step of 64 keys for 128 queries, in those of 64 queries for 64 keys
 
 
 def differentiates(depth: int, width: int) -> bool:
@@ -81,6 +85,37 @@ def _parts_of_heads(
             spent += JOIN + 128 * programs / ADDED
         times[parts] = spent
     return min(times, key=lambda parts: times[parts])
+
+
+def _parts_of_wide_heads(
+    tokens: tuple[int, int], count: int, heads: tuple[int, int], even: bool, mask: Mask, processors: int
+) -> int:  # fmt: skip
+    """Return what `_parts_of_heads` does, for heads of more than 128, whose gradients of queries are computed next to those of keys.
+
+    Args:
+        even: True if the lengths of all sequences are equal.
+    """
+    shared = heads[0] // heads[1]
+    half = 0.0 if even else count / 2
+    tiles, others = (tokens[1] / 64 + half) * heads[1], (tokens[0] / 128 + half) * heads[0]
+    steps = [n / max(count, 1) / 64 * (1.0 if even else 4 / 3) for n in tokens]
+    most = steps[0] * (1.0 if even else 1.5)
+    if mask.left is not None or mask.right is not None:
+        steps = [n / 2 for n in steps]
+        if mask.left is not None and mask.right is not None:
+            bound = max(mask.left + mask.right, 0) / 64 + 1
+            steps, most = [min(n, bound) for n in steps], min(most, bound)
+    times = {}
+    for parts in (n for n in range(1, shared + 1) if shared % n == 0):
+        each = shared // parts
+        program = each * steps[0] + BEGIN
+        work = tiles * parts * program + others * (steps[1] * QUERY + BEGIN)
+        spent = max(work / processors + LEFT * program, each * most + BEGIN)
+        if parts > 1:
+            spent += JOIN + 64 * tiles * parts / WIDE_ADDED
+        times[parts] = spent
+    # Sums of parts take a launch: only where that is far from the time saved.
+    return min(times, key=lambda parts: times[parts] / (1.0 if parts > 1 else SURE))
 
 
 class Tensors(NamedTuple):
@@ -177,13 +212,19 @@ def backward_plan(
             torch.Size((count, _sizes(x, count, apart)[1], n))
             for x, n in zip((q, k, v), (*lengths, lengths[1]))
         ]
-    parts = 1
+    (keys, shared_heads), processors = _sizes(k, count, apart), multiprocessors(q)
+    sizes_of = (tokens, keys), count, (heads, shared_heads)
     if adds:
-        tokens_of, heads_of = (tokens, k.shape[0]), (heads, k.shape[1])
-        parts = _parts_of_heads(tokens_of, count, heads_of, wide, mask, multiprocessors(q))
-        shapes[1:] = [torch.Size((k.shape[0], k.shape[1] * parts))] * 2
+        parts = _parts_of_heads(*sizes_of, wide, mask, processors)
+    elif wide > 128:
+        parts = _parts_of_wide_heads(*sizes_of, lengths[0] > 0, mask, processors)
+    else:
+        parts = 1
+    of_parts = [torch.Size((*size[:1], size[1] * parts, *size[2:])) for size in shapes[1:]]
     columns = [columns_of(n) for n in (depth, depth, width)]
-    new = [allocator((*size, n), q.dtype, device) for size, n in zip(shapes, columns)]
+    new = [
+        allocator((*size, n), q.dtype, device) for size, n in zip((shapes[0], *of_parts), columns)
+    ]
     rows = sums.rows_of(tokens, most_in_launch(count), 64 if repeatable else step_of(wide))
     new_statistics = allocator((2 * heads * rows,), torch.float32, device)
     new_sums = allocator((heads * rows * wide // 256, 256), torch.float32, device)
@@ -216,20 +257,17 @@ def backward_plan(
     lists = of_queries, of_keys
     first, *others = calls(grad, q, k, v, out, logsums, *lists)
     slices = [make(call, settings) for call in (first, *others)]
-    joined = [allocator((k.shape[0], k.shape[1], n), q.dtype, device) for n in columns[1:]]
+    joined = [allocator((*size, n), q.dtype, device) for size, n in zip(shapes[1:], columns[1:])]
     join = None
     if parts > 1:
-        tokens, of_keys = k.shape[:2]
-        sizes = [
-            ((parts * n, n, of_keys * parts * n), (n, of_keys * n), None, tokens, tokens, n)
-            for n in columns[1:]
-        ]
-        join = join_launch((first.to_k, first.to_v, *(f() for f in joined)), sizes, of_keys, parts)
+        sums_of = first.to_k, first.to_v, *(f() for f in joined)
+        join = _join_launch(sums_of, shared_heads, parts, lengths[1] > 0)
     in_place = all(x is one for x, one in zip(first, (q, k, v, grad, out, logsums)))
     if exact and in_place and not others and (batches is None or batches.in_place):
         workspace = new_statistics, new_sums if adds else None, None if repeatable else new_counter
         if batches is not None:
-            new = [allocator(shape, q.dtype, device) for shape in batches.shapes]
+            results = [allocator(shape, q.dtype, device) for shape in batches.shapes]
+            new, joined = ([results[0], *new[1:]], results[1:]) if parts > 1 else (results, joined)
         makers_of = dict(zip(Tensors._fields[6:], (*new, *workspace)))
         return _sequence(slices[0], makers_of, join, joined, None if batches is None else lists)
 
@@ -251,6 +289,22 @@ def backward_plan(
         return tuple(x.view(shape) for x, shape in zip(gradients, batches.shapes))
 
     return run
+
+
+def _join_launch(tensors: tuple[Tensor, ...], heads: int, parts: int, apart: bool) -> Plan:
+    """Return `join(to_k, to_v, *joined)`, which adds up the gradients of parts of so many `heads` of keys; tensors are [tokens, heads, width], or [sequences, heads, length, width] where
+    these are `apart`."""
+    sizes, count = [], heads
+    for x in tensors[:2]:
+        rows, width = x.shape[-2 if apart else 0], x.shape[-1]
+        if apart:
+            count = x.shape[0] * heads
+            strides = (parts * rows * width, rows * width, width), (rows * width, width)
+        else:
+            strides = (parts * width, width, heads * parts * width), (width, heads * width)
+        sizes.append((*strides, None, rows, rows, width))
+    join: Plan = join_launch(tensors, sizes, count, parts)
+    return join
 
 
 def _sequence(
@@ -297,7 +351,9 @@ def _step(
 
 
 def _overlap(tensors: Tensors) -> dict[str, Any]:
-    return overlapping_tensors(*tensors[:6], tensors.sums)
+    if tensors.sums is None:
+        return overlapping_tensors(*tensors[:6])
+    return overlapping_tensors(*tensors[:6], tensors.sums, most=OVERLAPPED)
 
 
 def _beyond(x: Tensor, length: int) -> tuple[int, int, int]:
@@ -375,7 +431,7 @@ def _atomic_steps(tensors: Tensors, settings: Settings) -> list[Step]:
         (rows // 64 * (wide // 64), heads),
         (added, to_q, of_queries, count, heads, to_q.shape[2], scale, wide, min(parts[-1], 64), bound_of(count), step, flat, tile),
         "sums to_q of_queries",
-        **overlapping_tensors(added, to_q),
+        **_overlap(tensors),
     )  # fmt: skip
     return [_prepare(tensors, settings, step), main, finish]
 
@@ -393,21 +449,16 @@ def _parts_of(x: Tensor) -> tuple[int, int]:
 def _wide_steps(tensors: Tensors, settings: Settings) -> list[Step]:
     """Return the launches for heads of more than 128 elements."""
     q, k, v, grad, _, _, to_q, to_k, to_v, statistics, _, counter, of_queries, of_keys = tensors
-    mask, scale, rows, wide, _, lengths, apart = settings
+    mask, scale, rows, wide, parts, lengths, apart = settings
     count = of_queries.shape[0] - 1
     (tokens, heads), (keys, shared_heads) = (_sizes(x, count, apart) for x in (q, k))
     step = step_of(wide)
     factors = (scale, *mask.scales(scale))
-    constants = (
-        heads // shared_heads,
-        (mask.left, mask.right),
-        bool(mask.cap),
-        bound_of(count),
-        apart,
-    )
+    constants = ((mask.left, mask.right), bool(mask.cap), bound_of(count), apart)
+    shared = heads // shared_heads
     numbers = (rows, of_queries, of_keys, count, *factors)
     processors = multiprocessors(q)
-    tiles = _tiles(keys // 64 + count, shared_heads, 4 * wide * tokens, processors)
+    tiles = _tiles(keys // 64 + count, shared_heads * parts, 4 * wide * tokens, processors)
 
     def described(queries: int, keys: int) -> tuple[Any, ...]:
         sizes = (
@@ -428,7 +479,7 @@ def _wide_steps(tensors: Tensors, settings: Settings) -> list[Step]:
         (min(tiles[0] * tiles[1], processors),),
         (
             *described(64, 64), to_k, to_v, descriptor_of(statistics, 2 * step), counter, *tiles, *numbers,
-            lengths[1], to_k.shape[-1], to_v.shape[-1], *constants, queries_first,
+            lengths[1], to_k.shape[-1], to_v.shape[-1], shared // parts, *constants, queries_first, parts,
         ),
         "q k v grad to_k to_v statistics counter of_queries of_keys",
         **options[queries_first],
@@ -444,6 +495,7 @@ def _wide_steps(tensors: Tensors, settings: Settings) -> list[Step]:
             *numbers,
             lengths[0],
             to_q.shape[-1],
+            shared,
             *constants,
             not queries_first,
         ),

@@ -14,6 +14,7 @@ from gluon_core.launch.jit import GluonJITFunction
 from gluon_core.registry.load import registry
 from gluon_kernels import attention, eager
 from gluon_kernels.attention import ops
+from gluon_kernels.attention.masks import Mask
 from gluon_kernels.attention.problem import GRADIENTS
 from gluon_kernels.problem import error_of
 from tests.kernels.attention.masked import masked
@@ -143,6 +144,61 @@ def test_products_of_gradients_overlap(width, causal, length, monkeypatch):
     # The first queries, gradients, keys and values come while the kernel before computes the statistics.
     steps = r"tensor\.(4)d\.shared::cluster|griddepcontrol\.(w)ait"
     assert "4444w" in "".join(map("".join, re.findall(steps, compiled.asm["ptx"])))
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("batch, overlap", [(8, True), (40, False)])
+@pytest.mark.parametrize("window", [None, (40, 0)])
+def test_launches_of_gradients_overlap_where_their_tensors_are_not_large(
+    batch, overlap, window, monkeypatch
+):
+    """27 and 137 MB, the former more than half of an L2 cache."""
+    options = {}
+
+    def recorded(self, *arguments, grid, **of_launch):
+        options[self.fn.__name__] = of_launch
+        return lambda *values: None
+
+    monkeypatch.setattr(GluonJITFunction, "prepare", recorded)
+    leaves = [torch.zeros(batch, 8, 320, 64).bfloat16().requires_grad_() for _ in "qkv"]
+    torch.autograd.grad(attention(*leaves, window=window), leaves, torch.zeros_like(leaves[0]))
+    (main,) = [name for name in options if "gradients_atomic" in name]
+    for name in ("prepare", main, "finish"):
+        assert options[name].get("launch_pdl", False) == overlap, name
+
+
+@pytest.mark.gluon_schedules(2, checks=True)
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("parts", [2, 4])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        {"batch": 2, "length": 70, "width": 192, "causal": True},
+        {"batch": 1, "length": 40, "keys": 90, "width": 200, "packed": True},
+        {"batch": 1, "length": 20, "width": 144},
+    ],
+)
+def test_programs_share_the_heads_of_wide_queries(shape, parts, monkeypatch):
+    """Those of a head of keys, whose gradients of parts are added up in order: equal bits each time."""
+    plans = importlib.import_module("gluon_kernels.attention.varlen_gradient_launches")
+    monkeypatch.setattr(plans, "_parts_of_wide_heads", lambda *arguments: parts)
+    shape = {"heads": 4, "heads of keys": 1, **shape}
+    arguments = GRADIENTS.arguments(shape, "cpu")
+    launches = launches_of(lambda: GRADIENTS.op(**arguments), "sim:sm_90")
+    assert launches[-1].kernel.fn.__name__ == "join_heads"
+    assert GRADIENTS.check(shape, "cpu") is None
+    again = GRADIENTS.op(**arguments)
+    assert all(torch.equal(x, y) for x, y in zip(GRADIENTS.op(**arguments), again))
+
+
+def test_programs_share_the_heads_of_wide_queries_where_processors_are_idle():
+    plans = importlib.import_module("gluon_kernels.attention.varlen_gradient_launches")
+    full, causal = Mask(None, None, 0.0), Mask(None, 0, 0.0)
+    parts = plans._parts_of_wide_heads
+    assert parts((768, 768), 1, (16, 4), True, full, 132) == 4
+    assert parts((2048, 2048), 8, (8, 2), True, causal, 132) == 2
+    assert parts((4096, 4096), 32, (32, 8), True, causal, 132) == 1
+    assert parts((768, 768), 1, (16, 16), True, full, 132) == 1
 
 
 class Copies(TorchDispatchMode):
