@@ -107,10 +107,13 @@ def test_one_token(problem):
 
 @pytest.mark.parametrize("module, problem, width", [(gradients, DELTA_GRADIENTS, 128), (decay_gradients, LINEAR_GRADIENTS, 64)])  # fmt: skip
 def test_a_program_takes_several_chunks_and_columns(module, problem, width, monkeypatch):
-    """Slots of all rings are taken again, and a head has two tiles of columns."""
+    """Slots of all rings are taken again, a head has two tiles of columns, and states last: most of a gate's gradient is what they carry past its chunk."""
     monkeypatch.setattr(module, "multiprocessors", lambda x: 1)
-    shape = {**shape_of(problem, 1, 330, 1, width), "values": 128}
-    assert problem.check(shape, "cpu") is None
+    shape = {**shape_of(problem, 1, 330, 1, width), "values": 128, "state": True}
+    arguments = problem.arguments(shape, "cpu")
+    with torch.no_grad():
+        arguments["g"] *= 0.05
+    assert max(errors(problem, arguments)) < problem.tolerance
 
 
 @pytest.mark.campaign
