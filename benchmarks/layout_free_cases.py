@@ -288,6 +288,38 @@ def gemm_cases(folder: Path, words: list[str]) -> Cases:
             )
 
 
+# Heads, keys, columns of a head, rows and keys of a block, and True with a causal mask: few programs have small blocks.
+SHAPES = (
+    (32, 256, 64, 64, 128, False), (32, 256, 64, 64, 128, True), (128, 256, 64, 64, 128, False),
+    (64, 1024, 64, 128, 64, False), (64, 1024, 64, 128, 64, True), (48, 2500, 64, 128, 64, False),
+    (24, 4500, 64, 128, 64, False), (17, 6000, 64, 128, 64, False), (32, 8192, 64, 128, 64, False),
+    (32, 8192, 64, 128, 64, True), (40, 2500, 128, 128, 64, False), (40, 2500, 128, 128, 64, True),
+)  # fmt: skip
+
+
+def _shaped(
+    plain: Any, ported: Any, heads: int, length: int, head: int, rows: int, columns: int, causal: bool
+) -> Runs:  # fmt: skip
+    """Return attention by pointers of a shape, and that by hand."""
+    import torch
+
+    import gluon_kernels as kernels
+
+    *operands, o = (
+        torch.randn(heads, length, head, device="cuda", dtype=torch.float16) for _ in range(4)
+    )
+    batch = [each.unsqueeze(0) for each in operands]
+
+    def run(module: Any) -> Callable[[], Any]:
+        return lambda: module.attention_kernel[(-(-length // rows), heads)](
+            *operands, o, head**-0.5, length,
+            HEAD=head, BLOCK_M=rows, BLOCK_N=columns, CAUSAL=causal, num_warps=4,
+        )  # fmt: skip
+
+    by_hand = lambda: kernels.attention(*batch, causal=causal, out=o.unsqueeze(0))  # noqa: E731
+    return {"ours": run(ported), "triton": run(plain), "kernels": by_hand}
+
+
 def attention_cases(folder: Path, words: list[str]) -> Cases:
     """Yield attention by pointers, and by descriptors with heads of 64 and 128."""
     import torch
@@ -316,6 +348,15 @@ def attention_cases(folder: Path, words: list[str]) -> Cases:
             )
             runs = {"ours": by_pointers(ported), "triton": by_pointers(plain)}
             yield name, {**runs, "kernels": by_hand}
+    for heads, length, head, rows, columns, causal in SHAPES:
+        shape = (
+            f"{heads} of {length}x{head}, blocks of {rows}x{columns}{', causal' if causal else ''}"
+        )
+        if wanted(f"attention, {shape}", words):
+            yield (
+                f"attention, {shape}",
+                _shaped(plain, ported, heads, length, head, rows, columns, causal),
+            )
     tiles, tiles_ported = both("tiles", folder)
     for head, warps, causal in (
         (64, 8, False), (64, 4, False), (64, 4, True), (128, 8, False), (128, 8, True)

@@ -12,14 +12,15 @@ from gluon_write.partitions import LAUNCHED, MOST_PARTS, REGISTERS, SHARERS, Par
 from gluon_write.programs import reversed_programs
 from gluon_write.ring_plan import GROUP, NoForm, NoRoom
 from gluon_write.rows import parted
+from gluon_write.shared_walk import Sharing
 from gluon_write.sketch import Sketch
 from gluon_write.tiles_ahead import has_several_products
-from gluon_write.walk import Sharing, walking
+from gluon_write.walk import walking
 
 __all__ = ["FewerWarps", "in_partitions"]
 
 _PAYS = 97  # percents of the time of two groups that three may take at most
-_THREE = 0.95  # of the model's time of a round that three groups take on an H200: one more is ready when others wait
+_THREE = 0.87  # of the model's time of a round that three groups take on an H200: one more is ready when others wait
 _AXES = 2  # of a grid along which consumers may share tiles
 
 
@@ -126,8 +127,8 @@ def _sharing(
     other: Partitions,
     fewer: bool,
 ) -> Optional[Partitions]:
-    """Return a kernel of which three consumers share the tiles of a step; None where two take less time, or have to,
-    and where no loop has several steps.
+    """Return a kernel of which three consumers share the tiles of a step, or two where these take less time, or have to; None of
+    kernels whose tiles differ by block.
 
     The tiles have to be the same for blocks that follow each other along an axis of the grid.
 
@@ -139,15 +140,7 @@ def _sharing(
         FewerWarps: three have registers if those of the launch are fewer.
     """
     parts = other.parts
-    asks = any(re.search(r"\bnum_warps\b", jit.src) for jit in drawn.jits)
-    launched = GROUP if fewer and not asks else warps
-    if parts == 1 or (launched, SHARERS) not in LAUNCHED:
-        return None
-    cycles = other.cycles_of(parts)
-    if not cycles:
-        return None
-    cost = round(100 * _THREE * other.cycles_of(SHARERS) / cycles)
-    if cost * parts > _PAYS * SHARERS:
+    if parts == 1:
         return None
     alone = taken_alone(fn, drawn)  # other branches may have other tiles
     if alone is not fn:
@@ -155,20 +148,26 @@ def _sharing(
     halved = parted(fn, drawn, parts)
     if halved is None:
         return None
+    asks = any(re.search(r"\bnum_warps\b", jit.src) for jit in drawn.jits)
+    launched = GROUP if fewer and not asks else warps
+    cycles = other.cycles_of(parts)
+    cost = round(100 * _THREE * other.cycles_of(SHARERS) / cycles) if cycles else 0
+    pays = (launched, SHARERS) in LAUNCHED and 0 < cost * parts <= _PAYS * SHARERS
     kernel, part = halved
     half = traced(kernel, GROUP)
-    for axis in range(_AXES):
-        walk = walking(kernel, half, sharing=Sharing(axis, part, parts, SHARERS, cost))
-        if walk is None:
-            continue
-        try:
-            own = traced(walk.kernel, GROUP)
-            shared = Partitions(
-                walk.kernel, own, target, stages, launched, SHARERS, walk.member, walk.ends, walk
-            )
-        except (NoForm, GluonError):
-            continue
-        if launched != warps:
-            raise FewerWarps(launched)
-        return shared
+    for consumers, price, own_warps in ((SHARERS, cost, launched), (parts, 100, warps)):
+        for axis in range(_AXES) if pays or consumers == parts else ():
+            walk = walking(kernel, half, sharing=Sharing(axis, part, parts, consumers, price))
+            if walk is None or walk.shared is None:
+                continue
+            try:
+                own, member = traced(walk.kernel, GROUP), walk.shared.member
+                shared = Partitions(
+                    walk.kernel, own, target, stages, own_warps, consumers, member, walk.ends, walk.shared
+                )  # fmt: skip
+            except (NoForm, GluonError):
+                continue
+            if own_warps != warps:
+                raise FewerWarps(own_warps)
+            return shared
     return None

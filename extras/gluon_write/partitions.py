@@ -10,21 +10,21 @@ from __future__ import annotations
 
 import ast
 import math
-from functools import cached_property
-from typing import Any, Callable, Optional, Sequence
+from typing import Any, Optional, Sequence
 
 from gluon_core.plugin.targets import Target
-from gluon_write.form import bounds_of, changed_copy, free_name, function_of
+from gluon_write.copies import Copies
+from gluon_write.form import bounds_of, changed_copy, function_of
 from gluon_write.largest import negated
 from gluon_write.loops import Loop, reads, stores
 from gluon_write.own_tiles import DEPTH, OwnStore, names_of
 from gluon_write.programs import heavy_axis
-from gluon_write.ring_plan import COMPOUND, GROUP, Function, NoForm, RingPlan, by_ring, is_text
+from gluon_write.ring_plan import COMPOUND, GROUP, Function, NoForm, by_ring, is_text
 from gluon_write.rounds import Rounds
+from gluon_write.shared_walk import Shared
 from gluon_write.single_step import follows_whole_steps, has_one_step
 from gluon_write.sketch import Sketch
 from gluon_write.tile_loops import LoopsOfTiles, wrapped
-from gluon_write.walk import Walk
 from gluon_write.work import Forms, forms_of
 
 __all__ = ["LAUNCHED", "MOST_PARTS", "REGISTERS", "SHARERS", "Partitions"]
@@ -41,12 +41,12 @@ SHARERS = 3
 _OPERANDS = 32  # registers of a product besides its sums
 
 
-class Partitions(RingPlan):
+class Partitions(Copies):
     """Hold a kernel in partitions.
 
     Args:
         warps: of the program. ends: lines that let programs without blocks return.
-        sharing: the walk whose consumers share tiles; None where each has a part of one block.
+        sharing: how consumers share tiles; None where each has a part of one block.
 
     Attributes:
         kernel: the function.
@@ -62,30 +62,34 @@ class Partitions(RingPlan):
         parts: int,
         part: str,
         ends: Sequence[str],
-        sharing: Optional[Walk] = None,
+        sharing: Optional[Shared] = None,
     ):
         group = GROUP if parts > 1 else warps
         super().__init__(fn, drawn, target, stages, parts, part, group, bool(ends))
         self.warps, self.ends, self.sharing = warps, ends, sharing
-        if sharing is not None and self.loops_of(self.functions[0]) > 1:
+        if self.crowded and self.loops_of(self.functions[0]) > 1:
             # ptxas computes the descriptor of an operand in shared memory in the first loop alone, even where that has no step.
             raise NoForm
-        if sharing is not None and not self.held <= {one.tile.name for one in self.own}:
+        if self.crowded and not self.held <= {one.tile.name for one in self.own}:
             raise NoForm  # no registers are left for an operand of all steps
-        self.passing = False  # the copies of a consumer that lets tiles pass are written
-        self.copying: Optional[int] = None  # the number of the tile whose copies are written
-        self.written: dict[str, Any] = {}
-        self.texts: dict[str, str] = {}  # of the functions that are written
+        self.written, self.texts = {}, {}
+        self.counted: list[ast.stmt] = []
+        if sharing is not None:
+            body = self.functions[0].reader.tree.body
+            walk = next(i for i, s in enumerate(body) if self._is_walk(s))
+            self.counted = [
+                s
+                for s in body[:walk]
+                if s not in self.before and part not in stores(s) and not is_text(s)
+            ]
+            self.before += self.counted
         self.cycles = [0.0, 0.0]  # of a round of each loop, pipelined and in partitions
-        self.spare = ""
         self.alone = True  # a multiprocessor holds one block of the pipelined form
         for number in self.callees_first([n for n in self.functions if n] + [0]):
             self._write(number, self.before if number == 0 else [])
         self.kernel = self._whole(self.functions[0], self.before)
 
-    splits_copies = (
-        True  # partitions that copy one operand each pay where a kernel makes its descriptors
-    )
+    describes_late = True  # each of several consumers has a descriptor of its own
     own_depth = DEPTH  # slots of the rings of tiles that a part has for itself
 
     @property
@@ -95,27 +99,14 @@ class Partitions(RingPlan):
 
     @property
     def late(self) -> list[OwnStore]:
-        """Return the stores whose descriptors the only consumer makes: no copy waits for them."""
-        return [one for one in self.stored if self.parts == 1 and self._movable(one.maker)]
+        """Return the stores whose descriptors each consumer makes: no copy waits for them."""
+        each = self.parts == 1 or self.describes_late
+        return [one for one in self.stored if each and self._movable(one.maker)]
 
-    def _movable(self, maker: ast.stmt) -> bool:
-        """Return True if a partition can make a descriptor: of parameters, none of which has its name."""
-        reader = self.functions[0].reader
-        known = reads(maker) & reader.locals <= reader.parameters
-        return known and not stores(maker) & reader.parameters
-
-    @cached_property
-    def makers(self) -> list[ast.stmt]:
-        """Return the statements that make the descriptors of the only ring, one for each partition that copies; [] where one copies all.
-
-        A descriptor takes most of a microsecond, in which no other tile of a short kernel is copied.
-        """
-        reader = self.functions[0].reader
-        if not self.splits_copies or self.parts > 1 or len(self.rings) > 1 or self.own:
-            return []
-        by_name = {name: s for s in self.before if self.describes(reader, s) for name in stores(s)}
-        makers = [by_name[name] for name in self.descriptors]
-        return makers if all(map(self._movable, makers)) and len(makers) > 1 else []
+    @property
+    def crowded(self) -> bool:
+        """Return True if units read operands of all steps from shared memory: consumers have no registers for them."""
+        return self.sharing is not None and self.parts > MOST_PARTS
 
     @property
     def gain(self) -> float:
@@ -141,45 +132,19 @@ class Partitions(RingPlan):
         one = self.functions[number]
         makers = [s for s in before if self.describes(one.reader, s)]
         skipped = [s for s in one.reader.tree.body if s in makers]
+        skipped += self.counted if number == 0 else []
         if number == 0 and self.part:
             skipped += [s for s in one.reader.tree.body
                         if isinstance(s, ast.AnnAssign) and self.part in stores(s)]  # fmt: skip
+        if self.sharing is not None:
+            self.passing = True
+            self._producer(number, one, skipped)
+            self.passing = False
         self._consumer(number, one, skipped, before)
         for tile in range(len(self.makers)) if self.makers else [None]:
             self.copying = tile
             self._producer(number, one, skipped)
         self.copying = None
-        if self.sharing is not None:
-            self.passing = True
-            self._producer(number, one, skipped)
-            self.passing = False
-            if number == 0:
-                self._spare(one, self.sharing)
-
-    def _opening(self, role: str) -> list[str]:
-        """Return the lines that a partition begins with; role is "consumer" or "producer"."""
-        ring, lines = next(iter(self.rings)), []
-        if self.copying is not None:
-            reader, maker = self.functions[0].reader, self.makers[self.copying]
-            (name,) = stores(maker)
-            lines = [
-                "# Described here, while other partitions describe other tensors.",
-                *reader.piece(maker),
-                f"{ring} = {ring}.part({self.copying}, {name})",
-            ]
-        return [*lines, f"{self.slot} = {ring}.{role}()"]
-
-    def _words(self, role: str) -> str:
-        """Return the docstring of a partition's function."""
-        return {
-            "consumer": "Multiply the tiles of each step.",
-            "producer": "Copy the tiles of each step.",
-            "passing": "Let the tiles of each step pass.",
-        }[role]
-
-    def _handed(self, role: str) -> list[str]:
-        """Return the names of what a partition shares with others; role is "consumer", "producer" or "passing"."""
-        return [*self.rings]
 
     def _consumer(
         self, number: int, one: Function, skipped: Sequence[ast.stmt], before: Sequence[ast.stmt]
@@ -256,12 +221,12 @@ class Partitions(RingPlan):
             return self._rounds(one, loop, inner)
         own = self.own_of(statement)
         if own and not isinstance(statement, ast.For):
-            return own[0].taken(self.sharing is not None and self.is_operand(one, own[0].tile.name))
+            return own[0].taken(self.crowded and self.is_operand(one, own[0].tile.name))
         for store in self.stored:
             if statement is store.statement:
                 return store.lines(reader)
         name = negated(statement)
-        copied = self.sharing is not None and any(tile.tile.name == name for tile in self.own)
+        copied = self.crowded and any(tile.tile.name == name for tile in self.own)
         if copied and self.is_operand(one, name):
             return self._negated(reader, statement, name)
         if isinstance(statement, ast.If) and any(
@@ -284,12 +249,23 @@ class Partitions(RingPlan):
                 lambda s, deep: self._consumed(one, s, deep),
                 inner,
                 [line for tile in own for line in tile.over(True)],
+                self._span(statement, False),
             )
+            if self.sharing is not None and self._is_walk(statement):
+                lines += self._behind(one, self.sharing)
             closed = [s.writer for s in self.stored if s.loop is statement]
             return [*lines, *(f"{writer}.close()" for writer in closed)]
         if calls:
             return self._called(one, statement, calls, True)
         return reader.piece(statement)
+
+    def _behind(self, kernel: Function, sharing: Shared) -> list[str]:
+        """Return the lines behind the groups that a consumer has a part of: it lets the tiles of others pass."""
+        call = wrapped(f"{kernel.passes}(", self.written[kernel.passes].arg_names, ")")
+        return [
+            f"if {sharing.member} > 0:",
+            *(f"    {line}" for line in (sharing.passed[0], *call)),
+        ]
 
     def _negated(self, reader: LoopsOfTiles, statement: ast.stmt, name: str) -> list[str]:
         """Return the lines of `if size < 0: name = -name` for a tile that units read from shared memory."""
@@ -304,73 +280,6 @@ class Partitions(RingPlan):
             lines += [f"    {line}" for line in own]
         return lines
 
-    def _compound(
-        self,
-        reader: LoopsOfTiles,
-        statement: ast.stmt,
-        lines_of: Callable[[ast.stmt, bool], list[str]],
-        inner: bool,
-        over: Sequence[str],
-    ) -> list[str]:
-        """Return the lines of a loop or a branch around loops of tiles; a round of a loop ends with `over`."""
-        if isinstance(statement, ast.For):
-            if statement.orelse:
-                raise NoForm
-            head = f"for {reader.text_of(statement.target)} in {reader.text_of(statement.iter)}:"
-            deep = True
-        elif isinstance(statement, ast.If):
-            head, deep = f"if {reader.text_of(statement.test)}:", inner
-        else:
-            raise NoForm
-        blocks = [(head, statement.body)]
-        if isinstance(statement, ast.If) and statement.orelse:
-            blocks.append(("else:", statement.orelse))
-        lines = []
-        for start, block in blocks:
-            content = [line for s in block for line in lines_of(s, deep)]
-            content = [*content, *over] or ["pass"]
-            lines += [start, *(f"    {line}" if line else "" for line in content)]
-        return lines
-
-    def _called(
-        self, one: Function, statement: ast.stmt, calls: list[ast.Call], consumer: bool
-    ) -> list[str]:
-        """Return the call of a function's copy, which returns the slot after its last."""
-        reader = one.reader
-        if len(calls) != 1 or not isinstance(statement, (ast.Assign, ast.Expr)):
-            raise NoForm
-        if statement.value is not calls[0]:
-            raise NoForm
-        call = calls[0]
-        callee = self.functions[self.number_of(reader, call)]
-        bound = self.bound(call, callee.reader)
-        name = callee.products if consumer else self._copy_of(callee)
-        taken = self._taken_by(callee, consumer)
-        passed = [f"{p}={reader.text_of(bound[p])}" for p in taken if p in bound]
-        targets: list[str] = []
-        if isinstance(statement, ast.Assign) and consumer:
-            target = statement.targets[0]
-            if len(statement.targets) != 1 or not isinstance(target, (ast.Name, ast.Tuple)):
-                raise NoForm
-            value = callee.reader.tree.body[-1]
-            many = isinstance(value, ast.Return) and isinstance(value.value, ast.Tuple)
-            if many != isinstance(target, ast.Tuple):
-                raise NoForm
-            nodes = target.elts if isinstance(target, ast.Tuple) else [target]
-            targets = [reader.text_of(node) for node in nodes]
-        begin = f"{', '.join([*targets, self.slot])} = {name}("
-        return wrapped(begin, [*self.rings, self.slot, *passed], ")")
-
-    def _copy_of(self, one: Function) -> str:
-        """Return the name of the copy that is written: the producer's, or that of a consumer that lets tiles pass."""
-        if self.copying is not None:
-            return names_of(one.copies, len(self.makers))[self.copying]
-        return one.passes if self.passing else one.copies
-
-    def _taken_by(self, callee: Function, consumer: bool) -> list[str]:
-        written = self.written[callee.products if consumer else self._copy_of(callee)]
-        return [a for a in written.arg_names if a not in self.rings and a != self.slot]
-
     def _rounds(self, one: Function, loop: Loop, inner: bool) -> list[str]:
         """Return the consumer's loop in the order of its schedule."""
         reader = one.reader
@@ -381,7 +290,7 @@ class Partitions(RingPlan):
         rounds.slot = self.slot
         last = list(one.loops.values())[-1] is loop
         rounds.rare = not last and follows_whole_steps(reader, loop.node)
-        if self.sharing is not None:
+        if self.crowded:
             rounds.held = {
                 own.tile.name: f"{own.ring}.wait({own.slot}.next().before())"
                 for own in self.own
@@ -402,119 +311,6 @@ class Partitions(RingPlan):
         return rounds.threaded(forms.schedule, bounds, results)
 
     # -- the producer -----------------------------------------------------------------------------
-
-    def _producer(self, number: int, one: Function, skipped: Sequence[ast.stmt]) -> None:
-        reader = one.reader
-        needed = self.slice_of(one)
-        role, copy = "consumer" if self.passing else "producer", self._copy_of(one)
-        body = self._opening(role) if number == 0 else []
-        body += [tile.begun(role, self.parts) for tile in self.own if number == 0]
-        for statement in reader.tree.body:
-            if not is_text(statement) and statement not in skipped:
-                body += self._fetched(one, statement, needed)
-        if number:
-            body.append(f"return {self.slot}")
-        tree = ast.parse("\n".join(["def f():", *(f"    {line}" for line in body)]))
-        read = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
-        if self.part in read:
-            raise NoForm
-        own = [p for p in reader.parameters_in_order() if p in read]
-        if number == 0 and not self.makers:
-            own += sorted({name for s in skipped for name in stores(s)} & read)
-        rings = [
-            ring
-            for tile in self.own
-            if number == 0
-            for ring in ([tile.ring] if self.passing else tile.rings(self.parts))
-        ]
-        handed = self._handed("passing" if self.passing else role)
-        parameters = [*handed, *rings, *([self.slot] if number else []), *own]
-        words = self._words("passing" if self.passing else role)
-        text = reader.function_text(copy, words, parameters, body)
-        self.texts[copy] = text
-        self.written[copy] = function_of(text, copy, {**reader.scope, **self.written})
-        one.taken = one.taken if self.passing else own
-
-    def _fetched(self, one: Function, statement: ast.stmt, needed: set[str]) -> list[str]:
-        """Return the lines of a statement in the producer."""
-        reader = one.reader
-        loop = one.loops.get(id(statement))
-        if loop is not None:
-            return self._copied(one, loop)
-        if isinstance(statement, ast.Return):
-            return []
-        own = self.own_of(statement)
-        if own and not isinstance(statement, ast.For):
-            passed = own[0].passed() if self.passing else None
-            return passed or own[0].fetched(reader, self.parts, self.part)
-        if isinstance(statement, COMPOUND):
-            if self.has_loops(one, statement):
-                return self._compound(
-                    reader,
-                    statement,
-                    lambda s, _: self._fetched(one, s, needed),
-                    False,
-                    [line for tile in own for line in tile.over(self.passing)],
-                )
-            if not stores(statement) & needed:
-                return []
-            if not reader.ahead(statement):
-                raise NoForm
-            return reader.piece(statement)
-        calls = [call for call, _ in self.calls_in(reader) if call in list(ast.walk(statement))]
-        if calls:
-            if stores(statement) & needed:
-                raise NoForm
-            return self._called(one, statement, calls, False)
-        if not stores(statement) & needed:
-            return []
-        if not reader.ahead(statement):
-            raise NoForm
-        return reader.piece(statement)
-
-    def _copied(self, one: Function, loop: Loop) -> list[str]:
-        """Return the producer's loop."""
-        reader, node = one.reader, loop.node
-        assert isinstance(node.iter, ast.Call) and isinstance(node.target, ast.Name)
-        bounds = bounds_of([reader.text_of(arg) for arg in node.iter.args])
-        loads = {id(tile.statement): tile for tile in loop.tiles.values()}
-        lines = [f"for {node.target.id} in range({', '.join(bounds)}):"]
-        last = {tile.ring: tile for tile in loop.tiles.values()}
-        for statement in node.body:
-            tile = loads.get(id(statement))
-            if tile is not None and tile is last[tile.ring] and self.passing:
-                lines += [f"    {tile.ring}.{word}({self.slot})" for word in ("wait", "release")]
-            elif tile is not None and tile is last[tile.ring]:
-                places = ", ".join(
-                    f"[{', '.join(reader.text_of(part) for part in one.place)}]"
-                    for one in by_ring(loop)[tile.ring]
-                    if self.copying in (None, one.number)
-                )
-                lines.append(f"    {tile.ring}.fetch({self.slot}, [{places}])")
-            elif tile is None and statement in loop.ahead:
-                lines += [f"    {line}" for line in reader.piece(statement)]
-        return [*lines, f"    {self.slot} = {self.slot}.next()"]
-
-    def _spare(self, kernel: Function, sharing: Walk) -> None:
-        """Write the function of a consumer that computes where enough of them share tiles, and lets tiles pass elsewhere."""
-        reader = kernel.reader
-        self.spare = free_name(f"{reader.tree.name}_spare", self.taken)
-        lines, together = sharing.together
-        products, passes = self.written[kernel.products], self.written[kernel.passes]
-        body = [
-            *lines,
-            f"if {together} > {self.part}:",
-            *(f"    {line}" for line in wrapped(f"{kernel.products}(", products.arg_names, ")")),
-            "else:",
-            *(f"    {line}" for line in wrapped(f"{kernel.passes}(", passes.arg_names, ")")),
-        ]
-        parameters = [*products.arg_names]
-        parameters[-1:-1] = [n for n in passes.arg_names if n not in parameters]
-        text = reader.function_text(
-            self.spare, "Compute a part of the rows, or let its tiles pass.", parameters, body
-        )
-        self.texts[self.spare] = text
-        self.written[self.spare] = function_of(text, self.spare, {**reader.scope, **self.written})
 
     # -- the kernel -------------------------------------------------------------------------------
 
@@ -537,14 +333,13 @@ class Partitions(RingPlan):
         for number in range(self.parts):
             names_passed = [owned[n][number] if n in owned else n for n in taken if n != self.part]
             passed = [*names_passed, *([str(number)] if self.part else [])]
-            spare = self.sharing is not None and number >= MOST_PARTS
-            calls.append(wrapped(f"({self.spare if spare else kernel.products}, (", passed, ")),"))
+            calls.append(wrapped(f"({kernel.products}, (", passed, ")),"))
         copying_parts = names_of(kernel.copies, len(self.makers))
         copies = [
             wrapped(f"({name}, (", self.written[name].arg_names, ")),") for name in copying_parts
         ]
         many, copying = REGISTERS[self.warps]
-        many = _SHARED_REGISTERS if self.sharing is not None else many
+        many = _SHARED_REGISTERS if self.crowded else many
         if self.warps == self.group:  # the first part has the kernel's own warps
             workers = [GROUP] * (self.parts - 1) + [1] * len(copies)
             registers = [many] * (self.parts - 1) + [copying] * len(copies)

@@ -67,6 +67,7 @@ class RowsInTensorMemory(Partitions):
     """Hold a kernel whose loops multiply twice, by scores and by weights, in partitions."""
 
     splits_copies = False
+    describes_late = False
 
     def _find(self) -> None:
         super()._find()

@@ -10,10 +10,8 @@ becomes
 Descriptors, barriers and partitions are made once then, and copies of the next block start while the
 last one ends. Programs beyond the units return at once.
 
-Where blocks have more and more steps along an axis, as under a causal mask, the heaviest blocks of a section come
-first, and every other round deals them from the last program to the first: a program that gets the heavier
-block of one round gets the lighter one of the next. The blocks of a section have indices along the other axes
-that are close to each other, so that they find tiles of each other in the cache.
+Which blocks a program takes is written by `shared_walk` where they have more and more steps along an axis, or where
+consumers share tiles.
 """
 
 from __future__ import annotations
@@ -21,40 +19,21 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass
-from typing import Any, Mapping, Optional, Sequence
+from typing import Any, Optional, Sequence
 
 from gluon_core import language, portable
-from gluon_write.form import Form, changed_copy, edited, factor, free_name
+from gluon_write.form import Form, changed_copy, edited, free_name
 from gluon_write.loops import argument, reads, stores
+from gluon_write.shared_walk import Grid, Shared, Sharing, dealt, grid_digits, shared_walk
 from gluon_write.sketch import Sketch
+from gluon_write.useful_parts import useful_parts
 
-__all__ = ["DEALT", "Sharing", "Walk", "walking"]
+__all__ = ["Walk", "walking"]
 
 _AXES = 3
 _UNITS = "%nsmid"  # a special register, the number of multiprocessors (PTX ISA 10.5)
-_FULL = 95  # percents of the places of all sections that have blocks
-#: The comment on programs that are dealt blocks of different work.
-DEALT = (
-    "# The heaviest blocks of a section come first, dealt to and fro: all programs get equal work."
-)
 _PLAIN = (ast.Assign, ast.AugAssign, ast.AnnAssign)
 _EFFECTS = re.compile(r"store|print|(?<!static_)assert|asm")
-
-
-@dataclass(frozen=True)
-class Sharing:
-    """Say that consumers take parts of the rows of consecutive blocks along an axis, and share the tiles of their steps.
-
-    Attributes:
-        parts: of the rows of a block; the kernel computes the one with the number `part`.
-        consumers: that share tiles. cost: percents of the time of a round with `consumers` over that with `parts`.
-    """
-
-    axis: int
-    part: str
-    parts: int
-    consumers: int
-    cost: int
 
 
 @dataclass(frozen=True)
@@ -63,14 +42,12 @@ class Walk:
 
     Attributes:
         kernel: the function. ends: lines that let programs without blocks return.
-        member: name of the constant that numbers the consumers which share tiles, "" without them.
-        together: lines that compute how many do, and the name of that number.
+        shared: how consumers share tiles; None where each has a part of one block.
     """
 
     kernel: Any
     ends: tuple[str, ...]
-    member: str = ""
-    together: tuple[tuple[str, ...], str] = ((), "")
+    shared: Optional[Shared] = None
 
 
 def walking(
@@ -131,31 +108,25 @@ class _Walker(Form):
         lines = [line for s in once for line in parts[body.index(s)]]
         lines.append(f"{units} = {count}  # multiprocessors")
         blocks = " * ".join(sides.values())
-        member, guard = "", ""
-        together: tuple[tuple[str, ...], str] = ((), "")
+        guard = ""
+        shared: Optional[Shared] = None
         if sharing is not None:
             if sharing.axis not in sides:
                 return None
-            names = [
-                free_name(word, taken)
-                for word in ("member", "share", "shares", "together", "groups")
-            ]
-            member, share, shares = names[:3]
+            grid = Grid(gl, units, _bare(first), index, sides)
+            useful = useful_parts(self.fn, self.drawn, sharing, sides[sharing.axis])
+            shared = shared_walk(grid, sharing, program, useful, taken)
             lines = [one for one in lines if not re.match(rf"{sharing.part}\b", one)]
-            lines.insert(0, f"{member}: {gl}.constexpr = 0")
-            counted = self._counted(names, units, sides, sharing)
-            together = ((f"{units} = {count}", *counted), names[3])
-            before, indices = self._shared(
-                names, program, units, _bare(first), index, sides, sharing
-            )
-            lines += [*counted, *before]
-            guard = f"if {share} < {shares}:"
+            lines.insert(0, f"{shared.member}: {gl}.constexpr = 0")
+            lines += shared.before
+            indices, guard = list(shared.indices), shared.guard
         elif heavy in sides:
-            before, indices, guard = self._dealt(taken, units, _bare(first), index, sides, heavy)
+            grid = Grid(gl, units, _bare(first), index, sides)
+            before, indices, guard = dealt(grid, heavy, sides[heavy], taken)
             lines += before
         else:
             lines.append(f"for {program} in range({_bare(first)}, {blocks}, {units}):")
-            indices = _digits(program, list(sides), index, sides)
+            indices = grid_digits(program, list(sides), index, sides)
         inner = []
         for statement in body:
             own = parts[body.index(statement)]
@@ -170,100 +141,11 @@ class _Walker(Form):
         whole = "\n".join([*head, *(f"{indent}{line}" if line else "" for line in lines)]) + "\n"
         ends = (f"if {_bare(first)} >= {count}:", "    return")
         kernel = changed_copy(self.fn, self.drawn.jits, {0: whole}, {})
-        return Walk(kernel, ends, member, together)
+        return Walk(kernel, ends, shared)
 
     def _stores(self, statement: ast.stmt) -> bool:
         """Return True for a statement that changes memory, without loops."""
         return bool(_EFFECTS.search(self.text_of(statement)))
-
-    def _counted(
-        self, names: Sequence[str], units: str, sides: Mapping[int, str], sharing: Sharing
-    ) -> list[str]:
-        """Return the lines that compute how many consumers share tiles: that which takes the least time."""
-        _, _, shares, together, _ = names
-        gl, parts, consumers = self.space, sharing.parts, sharing.consumers
-        others = [f" * {side}" for axis, side in sides.items() if axis != sharing.axis]
-        rounds = [
-            f"{gl}.cdiv({gl}.cdiv({shares}, {count}){''.join(others)}, {units})"
-            for count in (consumers, parts)
-        ]
-        return [
-            f"{shares} = {sides[sharing.axis]} * {parts}",
-            f"# {consumers} parts share the tiles of a step where all rounds take less time then.",
-            f"{together} = {gl}.where({rounds[0]} * {sharing.cost} < {rounds[1]} * 100, {consumers}, {parts})",
-        ]
-
-    def _shared(
-        self,
-        names: Sequence[str],
-        program: str,
-        units: str,
-        first: str,
-        index: Mapping[int, str],
-        sides: Mapping[int, str],
-        sharing: Sharing,
-    ) -> tuple[list[str], list[str]]:
-        """Return the head of the loop over groups of parts, and the lines that begin a round."""
-        member, share, shares, together, groups = names
-        gl, axis, parts = self.space, sharing.axis, sharing.parts
-        others = [one for one in sides if one != axis]
-        count = " * ".join([groups, *(sides[one] for one in others)])
-        before = [
-            f"{groups} = {gl}.cdiv({shares}, {together})",
-            f"for {program} in range({first}, {count}, {units}):",
-        ]
-        indices = [
-            f"{share} = {program} % {groups} * {together} + {member}",
-            f"{index[axis]} = {gl}.minimum({share} // {parts}, {sides[axis]} - 1)",
-            f"{sharing.part} = {share} % {parts}",
-        ]
-        return before, [*indices, *_digits(f"{program} // {groups}", others, index, sides)]
-
-    def _dealt(
-        self,
-        taken: set[str],
-        units: str,
-        first: str,
-        index: Mapping[int, str],
-        sides: Mapping[int, str],
-        heavy: int,
-    ) -> tuple[list[str], list[str], str]:
-        """Return the lines up to the head of a loop over blocks of equal work, those that begin a round, and the condition of a block.
-
-        The blocks of a section share what they read: two rounds long, it stays in the cache. Its last
-        round has more places than blocks, for other programs in each section: these compute the lightest for themselves.
-        """
-        gl, side = self.space, sides[heavy]
-        others = [axis for axis in sides if axis != heavy]
-        words = "start heads share sections rounds empty turn section number place blocks"
-        start, heads, share, sections, rounds, empty, turn, section, number, place, blocks = (
-            free_name(word, taken) for word in words.split()
-        )
-        before = [
-            DEALT,
-            f"{start} = {first}",
-            f"{heads} = {' * '.join(sides[axis] for axis in others) or '1'}",
-            f"{share} = {gl}.maximum(2 * {units} // {side}, 1)",
-            f"{sections} = {gl}.cdiv({heads}, {share})",
-            f"{share} = {gl}.cdiv({heads}, {sections})",
-            f"{rounds} = 2 * {gl}.cdiv({share} * {side}, 2 * {units})",
-            "# One section for all blocks where shorter ones would leave many places empty.",
-            f"if {sections} * {rounds} * {units} * {_FULL} > {heads} * {side} * 100:",
-            f"    {share} = {heads}",
-            f"    {sections} = 1",
-            f"    {rounds} = {gl}.cdiv({heads} * {side}, {units})",
-            f"{empty} = {rounds} * {units} - {share} * {side}",
-            f"for {turn} in range(0, {sections} * {rounds}):",
-        ]
-        indices = [
-            f"{section} = {turn} // {rounds}",
-            f"{number} = ({start} + {section} * {empty}) % {units}",
-            f"{place} = {turn} % {rounds} * {units} + {number} + {turn} % 2 * ({units} - 1 - 2 * {number})",
-            f"{blocks} = {gl}.minimum({share}, {heads} - {section} * {share})",
-            f"{index[heavy]} = {side} - 1 - {gl}.minimum({place} // {blocks}, {side} - 1)",
-            *_digits(f"{section} * {share} + {place} % {blocks}", others, index, sides),
-        ]
-        return before, indices, f"if {place} < {blocks} * {side}:"
 
     def _walks(self, statement: ast.stmt) -> bool:
         """Return True for a loop around loops that begins with the program's index: the kernel's own walk."""
@@ -315,17 +197,6 @@ class _Walker(Form):
             end = statement.end_lineno or 0
             listed.append([line[statement.col_offset :] for line in part])
         return listed
-
-
-def _digits(
-    number: str, axes: Sequence[int], index: Mapping[int, str], sides: Mapping[int, str]
-) -> list[str]:
-    """Return the lines that split a number into the indices of axes, the first axis fastest."""
-    lines = []
-    for axis in axes[:-1]:
-        lines.append(f"{index[axis]} = {number} % {sides[axis]}")
-        number = f"{factor(number)} // {sides[axis]}"
-    return [*lines, *(f"{index[axis]} = {number}" for axis in axes[-1:])]
 
 
 def _bare(text: str) -> str:

@@ -3,6 +3,7 @@
 import ast
 import inspect
 import runpy
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from gluon_core.registry.load import registry
 from gluon_sim.settings import using
 from gluon_write.command import written
 from gluon_write.form import Form
+from gluon_write.shared_walk import Grid, Sharing, shared_walk
 from gluon_write.single_step import follows_whole_steps, has_one_step
 
 pytestmark = [pytest.mark.once, pytest.mark.sampled(6)]
@@ -90,6 +92,33 @@ def ragged(
     gl.portable.store(out_tiles, [head * rows + block * BM, 0], result.to(out.dtype.element_ty))
 
 
+@gluon.jit(layouts="auto")
+def plain(q, k, v, out, rows, length, D: gl.constexpr, BM: gl.constexpr, BN: gl.constexpr):
+    """Attention whose only result is a tile."""
+    block = gl.program_id(0)
+    first = gl.program_id(1) * rows
+    q_tiles = gl.portable.descriptor(q, [rows, D], [D, 1], [BM, D])
+    k_tiles = gl.portable.descriptor(k, [length, D], [D, 1], [BN, D])
+    v_tiles = gl.portable.descriptor(v, [length, D], [D, 1], [BN, D])
+    out_tiles = gl.portable.descriptor(out, [rows, D], [D, 1], [BM, D])
+    acc = gl.zeros([BM, D], gl.float32)
+    total = gl.zeros([BM], gl.float32)
+    largest = gl.full([BM], -1e30, gl.float32)
+    query = gl.portable.load(q_tiles, [first + block * BM, 0])
+    for start in range(0, length, BN):
+        key = gl.portable.load(k_tiles, [start, 0])
+        score = gl.portable.mma(query, key.T, gl.zeros([BM, BN], gl.float32))
+        higher = gl.maximum(largest, gl.max(score, 1))
+        kept = gl.exp2(largest - higher)
+        weight = gl.exp2(score - higher[:, None])
+        total = total * kept + gl.sum(weight, 1)
+        value = gl.portable.load(v_tiles, [start, 0])
+        acc = gl.portable.mma(weight.to(value.dtype), value, acc * kept[:, None])
+        largest = higher
+    result = acc / total[:, None]
+    gl.portable.store(out_tiles, [block * BM, 0], result.to(out.dtype.element_ty))
+
+
 @pytest.fixture
 def sources(monkeypatch, chosen_sources):
     """Collect the sources of the kernels that get layouts; a device has one multiprocessor."""
@@ -134,11 +163,89 @@ def right(
 
 
 def test_three_groups(sources):
-    """Rows for two rounds of three groups, for five of which the last has two, and for two groups alone."""
-    for blocks, heads, schedule in ((3, 2, "eager"), (7, 1, "latest"), (1, 2, "latest")):
+    """Rows for two rounds of three groups, for one and a single group, and for two groups alone."""
+    for blocks, heads, schedule in ((3, 2, "eager"), (2, 1, "latest"), (1, 2, "latest")):
         assert right(blocks, heads, schedule=schedule)
-    assert "consumers=3" in sources[0] and "attention_spare" in sources[0]
+    assert "consumers=3" in sources[0] and "attention_passes(" in sources[0]
     assert "query = query_ring.wait(query_slot)\n" in sources[0]  # the unit reads it there
+
+
+class Number(float):
+    """Behave as a scalar of a kernel."""
+
+    def __mul__(self, other):
+        return Number(float(self) * other)
+
+    def __add__(self, other):
+        return Number(float(self) + other)
+
+    __rmul__, __radd__ = __mul__, __add__
+
+    def to(self, _):
+        return int(self)
+
+
+def groups_of(shares, heads, programs, units):
+    """Execute the list of groups; return (head, part) of each, and the parts that each program computes in each round."""
+    space = SimpleNamespace(
+        int32=int, minimum=min, maximum=max, static_range=range, cdiv=lambda a, b: -(-a // b),
+        where=lambda holds, one, other: one if holds else other,
+        num_programs=lambda axis: (programs // heads, heads)[axis],
+    )  # fmt: skip
+    grid = Grid("gl", "units", "first", {0: "block", 1: "head_index"},
+                {0: "gl.num_programs(0)", 1: "gl.num_programs(1)"})  # fmt: skip
+    walk = shared_walk(grid, Sharing(0, "part", 2, 3, 130), "program", str(shares), {"units"})
+    *before, head = walk.before
+    text = "\n".join(before).replace("1.0 / units", "Number(1 / units)")
+    names = {"gl": space, "Number": Number, "units": units}
+    exec(text.replace("1.0 / heads", "Number(1 / heads)"), names)
+    body = "\n".join(f"    {line}" for line in walk.indices)
+    done, rounds = [], []
+    for first in range(min(programs, units)):
+        taken = {}
+        for member in range(3):
+            names |= {"first": first, "member": member, "done": [], "passes": []}
+            exec(f"for program in range({walk.rows}):\n{body}\n"
+                 "    done.append((program, head_index, block * 2 + part, share < shares))", names)  # fmt: skip
+            exec(f"{walk.passed[0]}\npasses = list(range({walk.passed[2]}))", names)
+            for program, head_index, part, inside in names["done"]:
+                assert program not in names["passes"]
+                taken.setdefault(program, []).append(member)
+                done += [(head_index, part)] if inside else []
+            every = {program for program, *_ in names["done"]} | set(names["passes"])
+            assert member == 0 or every == set(taken)
+        rounds.append([len(members) for members in taken.values()])
+    return done, rounds
+
+
+@pytest.mark.sampled(1)
+def test_groups_have_each_part_once():
+    """Many programs and few; the last programs end together."""
+    for shares, heads, units in ((40, 48, 132), (16, 64, 132), (94, 17, 132), (1, 5, 132), (7, 3, 4),
+                                 (33, 12, 132), (2, 1, 1), (13, 100, 132)):  # fmt: skip
+        programs = -(-shares // 2) * heads
+        done, rounds = groups_of(shares, heads, programs, units)
+        assert sorted(done) == [(h, p) for h in range(heads) for p in range(shares)]
+        spent = [sum((62, 100, 130)[members - 1] for members in one) for one in rounds]
+        pairs = -(-programs // units) * 100
+        assert max(spent) <= pairs and all(one == sorted(one, reverse=True) for one in rounds)
+    assert max(spent) < 0.9 * pairs
+
+
+def test_parts_without_rows_are_left_out(sources):
+    """The kernel stores one tile, of rows whose number it knows."""
+    rows, length = 320, 256
+    q, k = (
+        np.random.default_rng(s).standard_normal((n, 64)).astype(np.float16)
+        for s, n in enumerate((rows, length))
+    )
+    out = np.zeros_like(q)
+    plain[(3, 1)](q, k, k, out, rows, length, 64, 128, 128, num_stages=2, target="sim:hopper")
+    score = q.astype(np.float64) @ k.astype(np.float64).T
+    weight = np.exp2(score - score.max(-1, keepdims=True))
+    wanted = weight @ k.astype(np.float64) / weight.sum(-1, keepdims=True)
+    assert np.abs(out - wanted).max() < 5e-3
+    assert "gl.minimum(gl.num_programs(0) * 2, gl.cdiv(rows, 64))" in sources[0]
 
 
 def test_two_groups(sources):
