@@ -36,6 +36,7 @@ from gluon_write.loops import (
 )
 from gluon_write.sketch import Place, Sketch
 from gluon_write.step_masks import excludes_later_steps
+from gluon_write.stored_tiles import stored_in_one
 
 __all__ = ["Prefetcher", "carried", "changed", "one_line", "prefetched", "renamed"]
 
@@ -145,7 +146,10 @@ class Prefetcher(LoopReader):
             fitting = min(stages, self.copies.most, left // size)
             if loop.issued and left // size == left // (size * (fitting + 1)) + fitting:
                 fitting += 1
-            return self._written(loop, fitting, taken) if fitting >= 2 else []
+            if fitting < 2:
+                return []
+            edits = self._written(loop, fitting, taken)
+            return [*edits, *stored_in_one(self, loop, fitting * size, taken)]
 
         return self.edited(edits_of)
 
@@ -199,9 +203,6 @@ class Prefetcher(LoopReader):
             before.append(f"{outer}for {step} in {gl}.static_range({steps}):")
             before += [f"{outer}    {line}" for line in fetch(step)]
         before.append(f"{outer}{step} = 0")
-        # The tiles of the next step are awaited before its copies: a fence would wait for those, too.
-        early = single and stages == 3
-        before += [f"{outer}{line}" for line in (arrived if early else [])]
         edits: list[Edit] = [(node.lineno, node.lineno - 1, [] if begun else before)]
         waited = [f"{inner}{line}" for line in self.waited(loop, step, slot)]
         # The copies overwrite the buffers of the step before, whose products must be over.
@@ -209,8 +210,6 @@ class Prefetcher(LoopReader):
         if first_thing:
             waited += [f"{inner}{line}" for line in self.arrived(loop, stages - 3)]
             waited, copies = [*waited, *copies], []
-        elif early:
-            copies = [*(f"{inner}{line}" for line in self.arrived(loop, stages - 3)), *copies]
         else:
             waited += [f"{inner}{line}" for line in arrived]
         if not loop.copied:
@@ -223,8 +222,7 @@ class Prefetcher(LoopReader):
         for tile in loop.tiles.values():
             new = [f"{inner}{line}" for line in self.loaded(tile, loop, slot)]
             if tile.stored:
-                place = f"{tile.ring}.index({self._stored(tile, loop, step)})"
-                new = [*self._own(tile), f"{inner}{place}.store({tile.name})", *new[1:]]
+                new = [*self._own(tile), *new[1:]]
             if tile.statement is earliest:
                 new = [*waited, *([] if loop.issued else copies), *new]
             new += [f"{inner}{line}" for line in self._seen(tile, loop, step)]
@@ -266,13 +264,16 @@ class Prefetcher(LoopReader):
         return f"{step} % 2" if self._buffers(tile, loop) > 1 else "0"
 
     def _seen(self, latest: Tile, loop: Loop, step: str) -> list[str]:
-        """Return the lines behind a tile's statement that let products read what was stored.
+        """Return the lines behind a tile's statement that store tiles, and let products read them.
 
-        The tiles of a product are stored one after the other, and read behind the last of them.
+        The tiles of a product are stored behind the last of them: a barrier, which no load passes, comes first.
         """
         stored = [tile for tile in loop.tiles.values() if tile.stored]
         stored = [tile for tile in stored if self._last_before(tile, loop) is latest.statement]
-        lines = []
+        lines = [
+            f"{tile.ring}.index({self._stored(tile, loop, step)}).store({tile.name})"
+            for tile in stored
+        ]
         if stored and self.on_shared(loop):
             lines.append(f"{self.space}.nvidia.hopper.fence_async_shared()")
         for tile in stored:
