@@ -183,20 +183,37 @@ def _result_of_heads(
     return run
 
 
+def _heads_alone(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Return True if heads are taken as sequences: they share no keys, and contiguous ones need no copy then."""
+    alone = q.shape[1] == k.shape[1] and q.shape[0] * q.shape[1] <= MANY
+    return alone and all(x.is_contiguous() for x in (q, k, v))
+
+
+def _as_sequences(x: Tensor) -> Tensor:
+    """Return [batch, heads, length, ...] as [tokens, 1, ...], each head a sequence."""
+    return x.flatten(0, 2).unsqueeze(1)
+
+
 def _packed_batches(
     q: Tensor, k: Tensor, v: Tensor, sinks: Optional[Tensor], mask: Mask, scale: float, keep: bool
 ) -> Plan:
     """Return the plan of batches as packed sequences of one length."""
-    batch, length, keys = q.shape[0], q.shape[2], k.shape[2]
-    lists = _lists(batch, length, q.device), _lists(batch, keys, q.device)
-    q, k, v = (_as_packed(x) for x in (q, k, v))
+    (batch, heads, length), keys = q.shape[:3], k.shape[2]
+    alone = sinks is None and _heads_alone(q, k, v)
+    count = batch * heads if alone else batch
+    packed = _as_sequences if alone else _as_packed
+    lists = _lists(count, length, q.device), _lists(count, keys, q.device)
     shifted = mask.shifted(keys - length)
-    plan = packed_forward(q, k, v, sinks, *lists, shifted, scale, keep, None)
+    tensors = packed(q), packed(k), packed(v)
+    plan = packed_forward(*tensors, sinks, *lists, shifted, scale, keep, None)
+
+    def batched(x: Tensor) -> Tensor:
+        return x.view(batch, heads, length, *x.shape[2:]) if alone else _as_batch(x, batch)
 
     def run(q: Tensor, k: Tensor, v: Tensor, sinks: Optional[Tensor], out: Optional[Tensor]) -> Any:
-        result, logsums = plan(_as_packed(q), _as_packed(k), _as_packed(v), sinks, *lists, None)
-        result = _as_batch(result, batch) if out is None else out.copy_(_as_batch(result, batch))
-        return result, None if logsums is None else _as_batch(logsums, batch)
+        result, logsums = plan(packed(q), packed(k), packed(v), sinks, *lists, None)
+        result = batched(result) if out is None else out.copy_(batched(result))
+        return result, None if logsums is None else batched(logsums)
 
     return run
 
@@ -272,9 +289,7 @@ def _packed_batch_gradients(
     repeatable: bool,
 ) -> Plan:  # fmt: skip
     (batch, heads, length), keys = q.shape[:3], k.shape[2]
-    # Heads that share no keys are sequences, too: contiguous ones need no copy then.
-    alone = heads == k.shape[1] and batch * heads <= MANY
-    alone = alone and all(x.is_contiguous() for x in (q, k, v))
+    alone = _heads_alone(q, k, v)
     count = batch * heads if alone else batch
     lists = _lists(count, length, q.device), _lists(count, keys, q.device)
 
@@ -285,7 +300,7 @@ def _packed_batch_gradients(
     if alone:
 
         def view(*tensors: Tensor) -> Any:
-            return [x.flatten(0, 2).unsqueeze(1) for x in tensors]
+            return [_as_sequences(x) for x in tensors]
 
         return _plan_of_views(
             view, (grad, q, k, v, out, logsums), lists, shifted, scale, repeatable

@@ -234,6 +234,26 @@ def shaped(queries, keys, width, values=None):
     return q, k, torch.randn(2, 2, keys, values or width).bfloat16()
 
 
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("keys, values", [(70, 64), (40, 64), (70, 192)])
+def test_heads_that_share_no_keys_are_sequences(keys, values):
+    """Contiguous ones with a window or a cap are not copied, those with sinks are."""
+    q, k = torch.randn(2, 2, 70, 64).bfloat16(), torch.randn(2, 2, keys, 64).bfloat16()
+    v, sinks = torch.randn(2, 2, keys, values).bfloat16(), torch.randn(2)
+    (launch,) = launches_of(lambda: attention(q, k, v, window=(20, 5), softcap=4.0), "sim:sm_90")
+    assert tuple(launch.arguments[0][0].shape) == (280, 1, 64)
+    right = masked(q, k, v, 20, 5, 4.0)
+    result = attention(q, k, v, window=(20, 5), softcap=4.0)
+    assert result.is_contiguous() and error_of(result, right) < 1e-2
+    out = torch.empty_like(result)
+    assert torch.equal(attention(q, k, v, window=(20, 5), softcap=4.0, out=out), result)
+    ends = attention(q, k, v, window=(20, 5), softcap=4.0, sinks=torch.full((2,), -torch.inf))
+    assert error_of(ends, right) < 1e-2
+    score = attention(q, k, v, window=(20, 5), sinks=sinks)
+    one = attention(q[:, 1:], k[:, 1:], v[:, 1:], window=(20, 5), sinks=sinks[1:])
+    assert error_of(score[:, 1:], one) < 1e-2
+
+
 TARGETS = [("sim:sm_90", n) for n in range(len(FORMS))]
 TARGETS += [("sim:sm_80", 1), ("sim:gfx942", 1), ("sim:gfx942", 2), ("sim:sm_100", 2)]
 
