@@ -144,7 +144,7 @@ class Prefetcher(LoopReader):
             if not size:
                 return self._written(loop, stages, taken) if left >= 0 else []
             fitting = min(stages, self.copies.most, left // size)
-            if loop.issued and left // size == left // (size * (fitting + 1)) + fitting:
+            if loop.issued and left // size == fitting + 1:
                 fitting += 1
             if fitting < 2:
                 return []

@@ -68,6 +68,15 @@ def test_copies_start_behind_the_product():
     assert ops == ["async_wait {num = 1", "warp_group_dot ", "dot_wait", *["async_copy_global"] * 2]
 
 
+def test_rings_fill_the_memory_that_there_is():
+    """Four buffers of 48 KB leave no room for a fifth."""
+    asked = gluon.compile(
+        product, target="sm_90", signature=SIGNATURE, constexprs={"BM": 128, "BN": 256, "BK": 64},
+        num_stages=4, num_warps=8,
+    )  # fmt: skip
+    assert asked.metadata.shared == 4 * 48 << 10
+
+
 def test_loads_of_a_step_come_before_its_stores():
     """A store has a barrier before it, which no load passes."""
     ops = ops_of(False, BN=64)
