@@ -134,7 +134,8 @@ def _launched(
             values = {k: v for k, v in values.items() if k not in constexprs}
             source = GluonASTSource(source.fn, types, {**values, **constexprs}, source.attrs)
         held = {key: getattr(kernel.metadata, key, None) for key in _OPTIONS}
-        held["num_warps"] = getattr(kernel.metadata, "asked_warps", held["num_warps"])
+        if getattr(source.fn, "layouts", None):  # other facts of a simulated kernel want a compiler
+            held["num_warps"] = getattr(kernel.metadata, "asked_warps", held["num_warps"])
         passed = {key: value for key, value in held.items() if value is not None}
         form = Form(source.name, source, {**passed, **options})
         unique.setdefault((source.hash(), tuple(sorted(form.options.items(), key=str))), form)

@@ -294,7 +294,7 @@ def compile_source(
         traced = time.monotonic()
         stage_done("trace", module, target)
         metadata = {**vars(options), **_triton.invalidating_environment()}
-        if sessions[0].num_warps != options.num_warps:  # layouts that are chosen may be for fewer
+        if getattr(source.fn, "layouts", None):  # those that are chosen may be for fewer
             metadata |= {"num_warps": sessions[0].num_warps, "asked_warps": options.num_warps}
         metadata["triton_version"] = _triton.VERSION_TEXT
         metadata["target"] = str(target)

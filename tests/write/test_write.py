@@ -12,6 +12,7 @@ import pytest
 import gluon_core as gluon
 from gluon_cli.launched import forms
 from gluon_cli.output import UsageError
+from gluon_core.compiler import driver
 from gluon_core.errors import LayoutError, StaticAssertionError
 from gluon_core.registry.load import registry
 from gluon_write import command
@@ -323,3 +324,24 @@ def test_functions_of_other_files(tmp_path, monkeypatch, read, right):
     path.write_text(text)
     monkeypatch.setenv("GLUON_TARGET", "sim:sm_90")
     runpy.run_path(str(path), run_name="__main__")
+
+
+def test_a_text_wants_no_machine_code(tmp_path, monkeypatch):
+    """The simulator says how a kernel is launched; its machine code, which may take minutes, is not asked for."""
+    names = []
+    run_stages = driver.run_stages
+
+    def noted(stages, *args, **words):
+        names.extend(stage.name for stage in stages)
+        return run_stages(stages, *args, **words)
+
+    monkeypatch.setattr(driver, "run_stages", noted)
+    path = tmp_path / "text.py"
+    head = "import numpy as np\nimport gluon_core as gluon\nfrom gluon_core import language as gl\n"
+    path.write_text(
+        f'{head}@gluon.jit(layouts="auto")\ndef filled(x, B: gl.constexpr):\n    gl.store(x + gl.arange(0, B), 7.0)\n'
+        'if __name__ == "__main__":\n    filled[(1,)](np.zeros(64, np.float32), 64, num_warps=2)\n'
+    )
+    text, kernels = written(str(path), registry().target("sm_90"))
+    assert kernels == ["filled"] and "[2], [0])" in text
+    assert not {"ptx", "cubin"} & set(names)
