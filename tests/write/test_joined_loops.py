@@ -98,6 +98,8 @@ def test_causal_attention_has_one_loop(monkeypatch, tmp_path, chosen_sources):
     consumer = functions["attention_rows"]
     assert "low" not in consumer and "range(masked_from + 128, last, 128)" in consumer
     assert consumer.count("gl.exp2(largest - higher)") == 4  # before loops and in them
+    assert "& (length <= 1024):" in functions["attention"]  # few programs are pipelined
+    assert "async_load(" in functions["attention_short"]
 
 
 @pytest.mark.campaign
