@@ -6,7 +6,7 @@ Values that depend on nothing but constants, arguments and program ids are compu
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Callable, Collection, Iterator, Optional
+from typing import Any, Callable, Collection, Iterator, Optional, Sequence
 
 from gluon_prove.values import Term
 from gluon_sim.tracing.ir import Location, Op
@@ -301,14 +301,33 @@ class Code:
         self._live()
 
     def without(self, places: Collection[int]) -> Code:
-        """Return the code without the effects at some places, and without all that only they need."""
+        """Return the code without the instructions at some places, and without all that only they need."""
         steps = [
-            Jump(step.loc, i + 1) if i in places else replace(step) if isinstance(step, Move) else step
+            Jump(step.loc, i + 1) if i in places else replace(step) if isinstance(step, (Branch, Move)) else step
             for i, step in enumerate(self.steps)
         ]  # fmt: skip
         code = Code(self.name, steps, active=self.active, data=self.data)
+        code._choices()
+        code._drop()
+        for index, step in enumerate(code.steps):
+            if isinstance(step, Enter) and code._is_empty(step.loop):
+                code.steps[index] = Jump(step.loc, code._after(step.loop))
         code._drop()
         return code
+
+    def _after(self, loop: Loop) -> int:
+        """Return the instruction behind a loop."""
+        return next(
+            i + 1 for i, s in enumerate(self.steps) if isinstance(s, Leave) and s.loop is loop
+        )
+
+    def _is_empty(self, loop: Loop) -> bool:
+        """Return whether nothing comes of a loop's rounds."""
+        inside = [s for s, loops in zip(self.steps, self.active) if loop in loops]
+        kinds = (Guess, Pure, View, Move, Jump, Test, Enter, Leave)
+        after = self._after(loop)
+        live = self.live[after]
+        return all(isinstance(s, kinds) and not live & {*s.defines()} for s in inside)
 
     def _drop(self) -> None:
         """Drop unused instructions, and compute live ranges."""
@@ -412,13 +431,27 @@ class Code:
         for step in self.steps:
             if isinstance(step, (Jump, Branch, Test)):
                 step.target = places[step.target]
+            if isinstance(step, Branch) and step.end is not None:
+                step.end = places[step.end]
 
-    def _next(self, index: int) -> list[int]:
+    def next(self, index: int) -> list[int]:
+        """Return the instructions that may follow one."""
         step = self.steps[index]
         if isinstance(step, Jump):
             return [step.target]
         more = [step.target] if isinstance(step, (Branch, Test)) else []
         return [index + 1, *more]
+
+    def leads_to(self, places: Sequence[bool]) -> list[bool]:
+        """Return for each instruction, and the end, whether one of some instructions comes from there on."""
+        leads = [*places, False]
+        changed = True
+        while changed:
+            changed = False
+            for index in range(len(places) - 1, -1, -1):
+                if not leads[index] and any(leads[after] for after in self.next(index)):
+                    leads[index] = changed = True
+        return leads
 
     def _live(self) -> None:
         count = len(self.steps)
@@ -429,7 +462,7 @@ class Code:
             changed = False
             for index in range(count - 1, -1, -1):
                 step = self.steps[index]
-                out: frozenset[int] = frozenset().union(*(live[n] for n in self._next(index)))
+                out: frozenset[int] = frozenset().union(*(live[n] for n in self.next(index)))
                 uses = set(step.uses())
                 if isinstance(step, Enter):
                     uses -= set(step.loop.linear) - out

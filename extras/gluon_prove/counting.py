@@ -283,7 +283,7 @@ class Counting(Equal):
             for core, known in zip(self.lowered.roots, state.fixed)
             if core.fixed and (known.low > LEAST or known.high is not None)
         ]
-        return bounds, sorted(state.chosen.items(), key=str)
+        return bounds, sorted(state.chosen.items(), key=lambda choice: choice[0].text)
 
     def _possible(self, state: State) -> None:
         """Abandon states that no arguments lead to."""

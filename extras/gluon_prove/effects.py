@@ -66,6 +66,12 @@ class Lowered:
         self.pipelines: dict[Op, None] = {}
         self.assumed: dict[int, None] = {}
         self.doubts: dict[tuple[str, int], None] = {}
+        self._views: dict[Any, SharedView] = {}
+
+    def same(self, view: SharedView) -> SharedView:
+        """Return one object for all equal views."""
+        key = (id(view.buffer), int(view.base[0]), view.type, view.table.tobytes())
+        return self._views.setdefault(key, view)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
-from gluon_prove.code import Code, Loop, Test
+from gluon_prove.acts import Acts
+from gluon_prove.code import Code, Enter, Leave, Loop, Test
 from gluon_prove.effects import Lowered
 from gluon_prove.state import LEAST, Bound, State, Token
 from gluon_prove.values import CannotSay, Number, reduced
@@ -22,6 +23,8 @@ class Equal:
         steps: by root, a multiple of all steps of its loops.
         takers: by root, the tasks that have loops of it.
         askers: by choice, the tasks that ask for it.
+        acts: knows which tasks may still act on a buffer; None where that is not asked.
+        meeting: by task and root, the instructions from which a task comes to its loops.
     """
 
     lowered: Lowered
@@ -31,6 +34,8 @@ class Equal:
     steps: dict[int, int]
     takers: list[frozenset[int]]
     askers: dict[int, set[int]]
+    acts: Optional[Acts]
+    meeting: dict[tuple[int, int], list[bool]]
 
     # ---- where loops are ----------------------------------------------------------------------
 
@@ -90,7 +95,7 @@ class Equal:
                 for t in self.askers[choice]:
                     if (t, choice) in state.asked:
                         state.asked[t, choice] = max(0, state.asked[t, choice] - least)
-        world, serials = state.world.frozen()
+        world, serials = state.world.frozen(lambda buffer: self._asking(state, buffer))
         tasks = []
         for i, me in enumerate(state.tasks):
             live = self.codes[i].live[me.position] if me.alive else frozenset()
@@ -118,6 +123,12 @@ class Equal:
             state.turn,
         )  # fmt: skip
 
+    def _asking(self, state: State, buffer: int) -> int:
+        """Return the tasks that may still act on a buffer, as bits."""
+        if self.acts is not None:
+            return self.acts.by(state, buffer)
+        return sum(1 << i for i in range(len(state.tasks)) if not self._ended(state, i))
+
     def _ended(self, state: State, task: int) -> bool:
         """Return whether a task has ended, not only not begun."""
         return not state.tasks[task].alive and state.tasks[task].position >= len(
@@ -133,6 +144,11 @@ class Equal:
                 if loop is not None:
                     self._back(state, root, [task], mine)
         takers = self._takers(state, root)
+        if self._says_nothing(state, root):
+            state.bounds[root].clear()
+            for t in self.takers[root]:
+                state.done.pop((t, root), None)
+            return
         least = min((state.done.get((t, root), 0) for t in takers), default=len(state.bounds[root]))
         if least:
             del state.bounds[root][:least]
@@ -152,11 +168,36 @@ class Equal:
             if inside and len(inside) == len(there):
                 self._back(state, root, inside, known)
 
+    def _says_nothing(self, state: State, root: int) -> bool:
+        """Return whether the facts about a root's executions are those about a bound that does not change."""
+        ours = state.fixed[root]
+        if not self.lowered.roots[root].fixed or not state.bounds[root]:
+            return False
+        exact = ours.high is not None and ours.low == ours.high
+        return exact or all(
+            known.low <= ours.low and known.high in (None, ours.high)
+            for known in state.bounds[root]
+        )
+
     def _takers(self, state: State, root: int) -> list[int]:
         """Tasks whose executions of a root's loops are held against each other."""
         return [
-            t for t in self.takers[root] if not self._ended(state, t) and (t, root) not in state.own
+            t
+            for t in self.takers[root]
+            if (t, root) not in state.own and self._meets(t, state.tasks[t].position, root)
         ]
+
+    def _meets(self, task: int, index: int, root: int) -> bool:
+        """Return whether a task is in a loop of a root, or can come to one."""
+        meets = self.meeting.get((task, root))
+        if meets is None:
+            code = self.codes[task]
+            begins = [isinstance(s, Enter) and s.loop.root == root for s in code.steps]
+            inside = [any(loop.root == root for loop in loops) for loops in code.active]
+            leaves = [isinstance(s, Leave) and s.loop.root == root for s in code.steps]
+            places = [any(one) for one in zip(begins, inside, leaves)]
+            meets = self.meeting[task, root] = code.leads_to(places)
+        return meets[index]
 
     def _inside(self, state: State, task: int, root: int) -> Optional[Loop]:
         me = state.tasks[task]

@@ -333,19 +333,22 @@ class _Lowering(Loops):
         self.emit(branch)
         around = self.context
         jump = Jump(op.loc)
+        ways: list[list[Spec]] = []
         for first, block in ((True, blocks[0]), (False, blocks[1])):
             self.context = (*around, ("if", place_of(condition), first))
             if block is not None:
                 end = self.block(block, env)
                 if end is not None and outs:
-                    self.emit(Move(op.loc, list(outs), self.specs(env, end.args[0])))
+                    ways.append(self.specs(env, end.args[0]))
+                    self.emit(Move(op.loc, list(outs), ways[-1]))
             if first:
                 self.emit(jump)
                 branch.target = self.here
         jump.target = branch.end = self.here
         self.context = around
-        for result, out in zip(op.results, outs):
-            env[id(result)] = Spec(var=out)
+        for place, (result, out) in enumerate(zip(op.results, outs)):
+            chosen = _chosen(condition, [way[place] for way in ways])
+            env[id(result)] = Spec(var=out) if chosen is None else Spec(value=chosen)
             if isinstance(result.type, TensorType):
                 self.code.data.add(out)
 
@@ -435,6 +438,17 @@ class _Lowering(Loops):
             if isinstance(one, Term):
                 self.out.memory |= self.numbering.lines.get(one, frozenset())
                 todo += one.args
+
+
+def _chosen(condition: Spec, ways: Sequence[Spec]) -> Optional[Term]:
+    """Return the result of a choice as a term, where it is one whatever is chosen; else None."""
+    values = [spec.value for spec in (condition, *ways)]
+    terms = [value for value in values if isinstance(value, Term)]
+    if len(ways) != 2 or condition.var is not None or any(way.var is not None for way in ways):
+        return None
+    if not all(isinstance(value, (int, Term)) for value in values) or len(terms) < 2:
+        return None
+    return Term("select", tuple(values)) if all(one.fixed for one in terms) else None
 
 
 def _width(op: Op) -> int:

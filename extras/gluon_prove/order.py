@@ -17,7 +17,7 @@ order there is nobody's business: no arrival is one too many, and none tells any
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Iterable, NamedTuple, Optional
 
 __all__ = ["Depends", "Known", "Phases"]
 
@@ -49,41 +49,51 @@ class Known(NamedTuple):
 
 
 class Phases:
-    """The events at all barriers, for the state of one program."""
+    """The events at barriers, for the state of one program.
 
-    __slots__ = ("all",)
+    Args:
+        of: the barriers that are watched; None for all.
+    """
 
-    def __init__(self, all: tuple[Known, ...] = ()):
+    __slots__ = ("all", "of")
+
+    def __init__(self, all: tuple[Known, ...] = (), of: Optional[frozenset[int]] = None):
         self.all = all
+        self.of = of
+
+    def only(self, all: Iterable[Known]) -> "Phases":
+        """Return the same barriers with other events."""
+        return Phases(tuple(all), self.of)
+
+    def _apart(self, slot: int) -> bool:
+        return self.of is not None and slot not in self.of
 
     def learn(self, to: int, source: int) -> "Phases":
         """Join the knowledge of the bits `source` to the bits `to`."""
-        return Phases(
-            tuple(
-                [
-                    Known(k.slot, k.kind, k.by, k.known | to)
-                    if k.known & source and to & ~k.known
-                    else k
-                    for k in self.all
-                ]
-            )
+        return self.only(
+            [
+                Known(k.slot, k.kind, k.by, k.known | to)
+                if k.known & source and to & ~k.known
+                else k
+                for k in self.all
+            ]
         )
 
     def forget(self, bits: int) -> "Phases":
-        return Phases(
-            tuple(
-                [
-                    Known(k.slot, k.kind, k.by, k.known & ~bits) if k.known & bits else k
-                    for k in self.all
-                ]
-            )
+        return self.only(
+            [
+                Known(k.slot, k.kind, k.by, k.known & ~bits) if k.known & bits else k
+                for k in self.all
+            ]
         )
 
     def reset(self, slot: int, bit: int, kept: bool) -> "Phases":
         """Forget the phases of a barrier that is initialized or invalidated; `kept` remembers the event."""
+        if self._apart(slot):
+            return self
         rest = tuple(k for k in self.all if k.slot != slot)
         also = [Known(slot, "made", 0, 1 << bit)] if kept else []
-        return Phases((*rest, *also, Known(slot, "last", 0, 1 << bit)))
+        return self.only((*rest, *also, Known(slot, "last", 0, 1 << bit)))
 
     def asked(self, slot: int, question: str, bit: int) -> None:
         """Somebody does something at a barrier.
@@ -107,8 +117,10 @@ class Phases:
 
     def did(self, slot: int, question: str, bit: int) -> "Phases":
         """Record that a task passed a wait, or arrived."""
+        if self._apart(slot):
+            return self
         new = Known(slot, question, bit, 1 << bit)
-        return Phases((*(k for k in self.all if k[:3] != new[:3]), new))
+        return self.only((*(k for k in self.all if k[:3] != new[:3]), new))
 
     def ended(self, slot: int, coming: int, over: int) -> "Phases":
         """End a phase.
@@ -120,6 +132,8 @@ class Phases:
         Raises:
             Depends: it could end before a wait for the last one is passed.
         """
+        if self._apart(slot):
+            return self
         kept = []
         for known in self.all:
             if known.slot != slot:
@@ -128,4 +142,4 @@ class Phases:
                 raise Depends
             elif known.kind == "last":
                 kept.append(known._replace(kind="before"))
-        return Phases((*kept, Known(slot, "last", 0, over)))
+        return self.only((*kept, Known(slot, "last", 0, over)))

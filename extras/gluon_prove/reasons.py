@@ -6,7 +6,7 @@ from typing import Optional
 
 from gluon_sim.tracing.ir import Location
 
-__all__ = ["Found", "Overtaken", "Shared", "Waited", "Widened"]
+__all__ = ["Found", "Overtaken", "Waited", "Widened"]
 
 
 class Found(Exception):
@@ -21,14 +21,6 @@ class Found(Exception):
         self.report = report
         self.text = text
         self.loc = loc
-
-
-class Shared(Exception):
-    """A buffer that was left out as one task's own is not: begin again."""
-
-    def __init__(self, buffer: int):
-        super().__init__(buffer)
-        self.buffer = buffer
 
 
 class Waited(Exception):

@@ -8,10 +8,12 @@ from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Any, Optional, Sequence
 
-from gluon_prove.code import Effect
+from gluon_prove.code import Effect, Used
 from gluon_prove.effects import Lowered
 from gluon_prove.order import Depends
-from gluon_prove.reasons import Found, Overtaken, Shared, Waited, Widened
+from gluon_prove.reasons import Found, Overtaken, Waited, Widened
+from gluon_prove.rotate import Rotate
+from gluon_prove.rotations import Rings
 from gluon_prove.smt import Arithmetic
 from gluon_prove.state import Decide, Facts, Impossible, Past, State, Step
 from gluon_prove.values import CannotSay, TimeIsOver
@@ -22,8 +24,18 @@ __all__ = ["Outcome", "search"]
 MOST_DECISIONS = 24  # between two events of a task
 _MOST_PREFIX = 64
 IN_TURN = True  # the search follows one schedule where it represents all
+_ENOUGH = 200  # states for which buffers are watched together, besides half as many again as of barriers alone
+_MORE = 4  # times these before a task is walked alone
+_MOST_SINCE = 256  # steps between two states that are noted
 _SMALLER = "a launch with smaller constants: fewer stages, fewer roles"
 _MOST_APART = 4  # kinds of arguments with which all schedules are walked, and not one
+
+
+class TooMany(CannotSay):
+    """There are more states than may be."""
+
+    def __init__(self, most: int):
+        super().__init__(f"there are more than {most} states", remedy=_SMALLER)
 
 
 @dataclass(frozen=True)
@@ -51,6 +63,11 @@ class Outcome:
     rules: frozenset[tuple[str, int, int, int, int]] = frozenset()
     period: int = 1
 
+    @property
+    def ends(self) -> bool:
+        """Return whether there is nothing more to search for."""
+        return self.mistake is not None or self.reason is not None
+
     def with_(self, other: Outcome) -> Outcome:
         """Return the outcome of this search and then another one."""
         return replace(
@@ -68,14 +85,21 @@ class Outcome:
 
 
 class _Search:
-    def __init__(self, walker: Walker, most: int, deadline: float, apart: Sequence[Facts] = ()):
+    def __init__(
+        self, walker: Walker, most: int, deadline: float, apart: Sequence[Facts] = (),
+        rotate: Optional[Rotate] = None, exact: bool = True,
+    ):  # fmt: skip
         self.walker = walker
+        self.rotate = rotate
+        self.exact = exact
+        self.fences = walker.first().world.fences
         self.apart = apart
         self.most = most
         self.deadline = deadline
-        self.known: dict[Any, int] = {}
+        self.known: dict[Any, list[tuple[int, ...]]] = {}
         self.parts: dict[Any, int] = {}
-        self.came: list[tuple[int, Optional[Step]]] = []
+        self.came: list[tuple[int, tuple[Step, ...]]] = []
+        self.since: list[Step] = []  # steps behind the last state that was noted
         self.steps = 0
         self.left: deque[tuple[int, State]] = deque()
         self.here = -1
@@ -83,43 +107,59 @@ class _Search:
 
     def add(self, state: State, step: Optional[Step]) -> bool:
         """Note a state; whether it is new."""
-        self.steps += 1
         if any(facts.holds(state) for facts in self.apart):
             return True
-        key = self._key(self.walker.frozen(state))
-        if key in self.known:
+        frozen = self.walker.frozen(state)
+        key, knowledge = self._key(frozen if self.rotate is None else self.rotate(frozen))
+        known = self.known.setdefault(key, [])
+        if any(all(a & ~b == 0 for a, b in zip(less, knowledge)) for less in known):
             return False
-        number = self.known[key] = len(self.came)
-        self.came.append((self.here, step))
-        self.left.append((number, state))
+        known[:] = [more for more in known if any(a & ~b for a, b in zip(knowledge, more))]
+        known.append(knowledge)
+        self.left.append((len(self.came), state))
+        self.came.append((self.here, (*self.since, *([step] if step is not None else []))))
         return True
 
-    def _key(self, frozen: Any) -> tuple[int, ...]:
-        """Return a key of numbers: most parts of a state are those of many others."""
+    def _key(self, frozen: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return a key of numbers, as most parts of a state are those of many others, and who knows of what.
+
+        A state in which more is known than in another one of that key takes the same steps, and what is a
+        mistake there is one in the other, too.
+        """
         (slots, seen, flights, loose), tasks, *rest = frozen
         parts = self.parts
-        return tuple(
+        events, bits = loose, [one.known for one in seen]
+        accesses = [one[:6] for one in seen]
+        if self.exact:  # an op's own fence comes only where there was none
+            accesses = [(*one[:6], one.fenced) for one in seen]
+        else:
+            bits += [one.fenced for one in seen if self.fences(one)]
+        if self.walker.in_turn:
+            events = tuple([one[:3] for one in loose])
+            bits += [one.known for one in loose]
+        key = tuple(
             parts.setdefault(part, len(parts))
             for part in (
                 slots,
-                ("seen", seen),
+                ("seen", tuple(accesses)),
                 ("flights", flights),
-                ("loose", loose),
+                ("loose", events),
                 *tasks,
                 *rest,
             )
         )
+        return key, tuple(bits)
 
-    def every(self, make: Any) -> bool:
-        """Return all outcomes of a step that depends on unknowns, and whether all of them are new."""
-        new = True
+    def outcomes(self, make: Any) -> list[tuple[State, Any]]:
+        """Return all outcomes of a step that depends on unknowns."""
+        outcomes = []
         todo: list[list[int]] = [[]]
         while todo:
             decisions = todo.pop()
             if monotonic() > self.deadline:
                 raise TimeIsOver
             try:
-                state, step = make(decisions)
+                outcomes.append(make(decisions))
             except Decide as one:
                 if len(decisions) >= MOST_DECISIONS:
                     raise CannotSay(
@@ -130,49 +170,70 @@ class _Search:
                         "a loop that waits for memory written by others is not followed",
                     ) from None
                 todo += [[*decisions, 0], [*decisions, 1]]
-                continue
             except Impossible:
                 continue
-            new &= self.add(state, step)
-        return new
+        self.steps += len(outcomes)
+        return outcomes
+
+    def every(self, make: Any) -> bool:
+        """Note all outcomes of a step; whether all of them are new."""
+        new = [self.add(state, step) for state, step in self.outcomes(make)]
+        return all(new)
 
     def run(self) -> None:
         walker = self.walker
         self.every(lambda decisions: (walker.begin(decisions), None))
         while self.left:
             if len(self.came) > self.most:
-                raise CannotSay(f"there are more than {self.most} states", remedy=_SMALLER)
+                raise TooMany(self.most)
             self.here, state = self.left.popleft()
             self.facts = state
             self.next(state)
 
-    def in_turn(self, state: State) -> bool:
-        """Take the step of the next task that can; return False where none can.
+    def in_turn(self, state: State) -> None:
+        """Take steps in turn, up to the next state that others may come to as well.
+
+        Such are those behind a choice, and behind a round of a loop: one in each cycle of states.
+        """
+        while True:
+            outcomes = self.turn(state)
+            if not outcomes:
+                if outcomes is None:
+                    self.over(state)
+                break
+            after, step = outcomes[0]
+            if len(outcomes) > 1 or len(self.since) >= _MOST_SINCE or self.again(state, after):
+                for after, step in outcomes:
+                    self.add(after, step)
+                break
+            self.since.append(step)
+            self.facts = state = after
+        self.since = []
+
+    @staticmethod
+    def again(before: State, after: State) -> bool:
+        """Return whether a task goes back, to the next round of a loop."""
+        return any(
+            after.tasks[i].position < task.position
+            for i, task in enumerate(before.tasks)
+            if task.alive
+        )
+
+    def turn(self, state: State) -> Optional[list[tuple[State, Step]]]:
+        """Return the outcomes of a step of the next task that can take one; None where none can.
 
         A task that is a round ahead of others waits for them, if they can go on: the facts about a loop's bound hold for tasks that are near each other.
         """
-        walker, work = self.walker, len(state.tasks)
-        around = [(state.turn + more) % (work + 1) for more in range(work + 1)]
-        ahead = [task for task in around if task < work and walker.ahead(state, task)]
-        for task in [*(task for task in around if task not in ahead), *ahead]:
-            if task == work:
-                landing = [f for f in state.world.flights if state.world.may_land(f)]
-                if landing:
-                    after, step = walker.land(state, landing[0])
-                    left = any(after.world.may_land(f) for f in after.world.flights)
-                    after.turn = work if left else 0
-                    self.add(after, step)
-                    return True
-            elif state.tasks[task].alive and walker.enabled(state, task):
-
-                def go(decisions: list[int], task: int = task) -> tuple[State, Step]:
-                    after, step = walker.go(state, task, decisions)
-                    after.turn = task + 1
-                    return after, step
-
-                self.every(go)
-                return True
-        return False
+        walker, tasks = self.walker, range(len(state.tasks))
+        for flight in state.world.flights:
+            if state.world.may_land(flight):
+                self.steps += 1
+                return [walker.land(state, flight)]
+        ahead = [task for task in tasks if walker.ahead(state, task)]
+        for task in [*(task for task in tasks if task not in ahead), *ahead]:
+            if state.tasks[task].alive and walker.enabled(state, task):
+                return self.outcomes(lambda decisions, task=task: walker.go(state, task, decisions))
+        return None
 
     def next_alone(self, state: State, alone: int) -> None:
         """Take a step of the task that is walked alone; before it begins, one of the kernel's own."""
@@ -189,8 +250,7 @@ class _Search:
             self.next_alone(state, walker.alone)
             return
         if walker.in_turn:
-            if not self.in_turn(state):
-                self.over(state)
+            self.in_turn(state)
             return
         for task in range(len(state.tasks)):
             if (
@@ -245,13 +305,11 @@ class _Search:
                 self.walker.lowered.left[access.line] = None
 
     def trace(self) -> tuple[Step, ...]:
-        steps = []
+        steps = [*reversed(self.since)]
         node = self.here
         while node >= 0:
-            before, step = self.came[node]
-            if step is not None:
-                steps.append(step)
-            node = before
+            node, more = self.came[node]
+            steps += reversed(more)
         return tuple(reversed(steps))
 
 
@@ -284,7 +342,7 @@ def search(
                 return whole.decide(False, None, ())
             apart.append(facts)
     for facts in apart:
-        if outcome.mistake is not None or outcome.reason is not None:
+        if outcome.ends:
             break
         try:
             other = whole.decide(True, facts, ())
@@ -292,6 +350,9 @@ def search(
             other = whole.decide(False, facts, ())
         outcome = outcome.with_(other)
     return outcome
+
+
+_Part = tuple[frozenset[int], frozenset[int]]  # of buffers, and of barriers
 
 
 @dataclass
@@ -304,15 +365,16 @@ class _Whole:
     started: float
     deadline: float
     arithmetic: Optional[Arithmetic]
-    shared: set[int] = field(default_factory=set)
-    touched: dict[tuple[int, int], set[int]] = field(default_factory=dict)
+    least: dict[int, int] = field(default_factory=dict)
+    touched: dict[tuple[int, int], set[Any]] = field(default_factory=dict)
 
     def decide(self, in_turn: bool, facts: Optional[Facts], apart: Sequence[Facts]) -> Outcome:
-        """Return the outcome of a search, and of one for each task with buffers of its own.
+        """Return the outcome of a search for barriers alone, and of others for the accesses to buffers.
 
-        A race at a buffer takes two accesses to it. Where one task alone accesses it, with its
-        work that no barrier hears of, the others and the barriers have no part in their order: the
-        task is walked by itself, and what it does there multiplies no states of the others.
+        A race at a buffer takes two accesses to it, so that buffers are watched apart: their accesses
+        multiply no states of each other. Where one task alone accesses a buffer, with its work that no
+        barrier hears of, the others and the barriers have no part in their order: the task is walked by
+        itself.
 
         Args:
             in_turn: one schedule alone.
@@ -323,66 +385,139 @@ class _Whole:
             Depends: one schedule does not stand for all.
         """
         owners: dict[int, set[int]] = {}
-        outcome = self.walk(in_turn, facts, apart, owners)
+        outcome = self.walk(in_turn, facts, apart, Focus(frozenset(), owners, None, frozenset()))
         own: dict[int, set[int]] = {}
         for buffer, tasks in owners.items():
-            if len(tasks) == 1 and buffer not in self.shared:
+            if len(tasks) == 1:
                 own.setdefault(next(iter(tasks)), set()).add(buffer)
-        if outcome.mistake is not None and own:
-            return self.walk(in_turn, facts, apart)  # with all that the simulator looks at
+        todo = [self.parts(in_turn, [buffer for buffer in owners if len(owners[buffer]) > 1])]
+        enough = _ENOUGH + outcome.states * 3 // 2
+        while todo and not outcome.ends:
+            parts = todo.pop()
+            if not parts:
+                continue
+            watched, slots = (frozenset().union(*one) for one in zip(*parts))
+            most = enough if len(parts) > 1 else self.most
+            other = self.walk(in_turn, facts, apart, Focus(watched, None, None, slots), most)
+            if len(parts) > 1 and isinstance(other.reason, TooMany):
+                half = len(parts) // 2
+                todo += [parts[half:], parts[:half]]
+                outcome = replace(outcome, steps=outcome.steps + other.steps)
+                continue
+            outcome = outcome.with_(other)
         for task, buffers in own.items():
-            if outcome.reason is not None:
+            if outcome.ends:
                 break
-            other = self.walk(True, facts, apart, alone=(task, frozenset(buffers)))
-            if other.mistake is not None or other.reason is not None:
-                return self.walk(in_turn, facts, apart)
+            focus = Focus(frozenset(buffers), None, None, frozenset())
+            other = self.walk(in_turn, facts, apart, focus, _MORE * enough)
+            if isinstance(other.reason, TooMany):
+                other = self.walk(True, facts, apart, Focus(frozenset(buffers), None, task))
+                if other.ends:  # or is it in order only as the barriers have it?
+                    other = self.walk(in_turn, facts, apart, focus)
             outcome = outcome.with_(other)
         return outcome
 
-    def _sliced(self, task: int, watched: frozenset[int]) -> Lowered:
-        """Return the program with a task's code for some buffers alone."""
-        kept = {-1, *watched}
-        code = self.lowered.tasks[task]
-        idle = [
-            place
-            for place, step in enumerate(code.steps)
-            if isinstance(step, Effect) and not self.touched.get((task, place), set()) & kept
-        ]
+    def parts(self, in_turn: bool, shared: Sequence[int]) -> list[_Part]:
+        """Return what is watched apart where there are too many states: buffers, and barriers of rings."""
+        parts: list[_Part] = []
+        slots = {*range(len(self.lowered.places.slots))} if in_turn else set()
+        left = [*shared]
+        for ring in Rings(self.lowered).all if in_turn else ():
+            mine = slots & {*ring.slots, *ring.flips}
+            parts.append((frozenset(), frozenset(mine)))
+            slots -= mine
+            held = {self.lowered.places.all[place].buffer for place in ring.places}
+            parts += [(frozenset([buffer]), frozenset()) for buffer in left if buffer in held]
+            left = [buffer for buffer in left if buffer not in held]
+        parts += [(frozenset([buffer]), frozenset()) for buffer in left]
+        return [*parts, (frozenset(), frozenset(slots))] if slots else parts
+
+    def _sliced(self, focus: Focus) -> Lowered:
+        """Return the program with the code for what is watched alone."""
+        if focus.owners is not None or focus.watched is None:
+            return self.lowered
+        kept: set[Any] = {"else", *focus.watched}
+        kept |= {"barrier"} if focus.alone is None else set()
+        started = {
+            ("waits", one[1])
+            for touched in self.touched.values()
+            if touched & kept
+            for one in touched
+            if isinstance(one, tuple)
+        }
+        kept |= started
         lowered = copy.copy(self.lowered)
-        lowered.tasks = [*self.lowered.tasks]
-        lowered.tasks[task] = code.without(idle)
+        lowered.tasks = [
+            code.without(
+                [
+                    place
+                    for place, step in enumerate(code.steps)
+                    if isinstance(step, Used)
+                    or isinstance(step, Effect)
+                    and not self.touched.get((task, place), set()) & kept
+                ]
+            )
+            if focus.alone in (None, task)
+            else code
+            for task, code in enumerate(self.lowered.tasks)
+        ]
         return lowered
 
     def walk(
-        self, in_turn: bool, facts: Optional[Facts], apart: Sequence[Facts],
-        owners: Optional[dict[int, set[int]]] = None,
-        alone: Optional[tuple[int, frozenset[int]]] = None,
+        self, in_turn: bool, facts: Optional[Facts], apart: Sequence[Facts], focus: Focus,
+        most: Optional[int] = None,
     ) -> Outcome:  # fmt: skip
         """Return the outcome of a search.
 
         Args:
             in_turn, facts, apart: as in `decide`.
-            owners: takes the tasks that access each buffer; those with one are not watched.
-            alone: a task that is walked by itself, and the buffers that are watched.
+            focus: what is watched.
+            most: states, if fewer than those of the whole.
 
         Raises:
             Depends: one schedule does not stand for all.
         """
-        least: dict[int, int] = {}
+        if in_turn and focus.alone is None and focus.owners is None:
+            try:
+                outcome = self._walk(in_turn, facts, apart, focus, most, True)
+                if outcome.mistake is None:
+                    return outcome
+            except Depends:
+                pass
+        return self._walk(in_turn, facts, apart, focus, most, False)
+
+    def _walk(
+        self, in_turn: bool, facts: Optional[Facts], apart: Sequence[Facts], focus: Focus,
+        most: Optional[int], near: bool,
+    ) -> Outcome:  # fmt: skip
+        """Return the outcome of a search as `walk` does.
+
+        Args:
+            near: the barriers of a ring alone tell of accesses to its slots, and of its phases. Where that is
+                enough for an order, there is one with all barriers, too.
+        """
         waited: frozenset[str] = frozenset()
         writers: Optional[dict[int, frozenset[int]]] = None if in_turn else {}
         states = steps = 0
+        lowered = self._sliced(focus)
+        rotate = Rotate(lowered) if focus.alone is None else None
+        rotates = in_turn and facts is None
+        if rotate is not None:
+            far = rotate.rings.far() if near else None
+            focus = replace(focus, acts=rotate.acts, far=far)
         while True:
             one: Optional[_Search] = None
             more: dict[str, Any] = {}
+            least = self.least
             try:
-                focus = Focus(None if owners is None else frozenset(self.shared), owners)
-                focus = focus if alone is None else Focus(alone[1], None, alone[0])
                 walker = Walker(
-                    self.lowered if alone is None else self._sliced(*alone), self.strict, least,
-                    waited, writers, self.arithmetic, in_turn, facts, focus,
+                    lowered, self.strict, least, waited, writers, self.arithmetic, in_turn, facts,
+                    focus,
                 )  # fmt: skip
-                one = _Search(walker, self.most, self.deadline, apart)
+                one = _Search(
+                    walker, most or self.most, self.deadline, apart, rotate if rotates else None,
+                    rotate is None or rotate.rings.implied,
+                )  # fmt: skip
                 one.run()
             except Past as past:
                 if past.least > _MOST_PREFIX * max(walker.steps.get(past.root, 1), 1):
@@ -394,8 +529,6 @@ class _Whole:
                     least[past.root] = max(past.least, least.get(past.root, 0) + 1)
             except Waited as queue:
                 waited |= {queue.queue}
-            except Shared as one_of:
-                self.shared.add(one_of.buffer)
             except Widened:
                 pass
             except Overtaken:
@@ -414,7 +547,7 @@ class _Whole:
                 }
             else:
                 more = {"reason": None}
-            if owners is not None and one is not None:
+            if focus.owners is not None and one is not None:
                 self.touched = walker.touched
             if one is not None:
                 states, steps = len(one.came), one.steps

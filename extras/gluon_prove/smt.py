@@ -13,6 +13,10 @@ __all__ = ["Arithmetic", "load"]
 
 _MILLISECONDS = 2000
 
+_Interval = tuple[Term, int, Optional[int]]
+_Intervals = tuple[_Interval, ...]
+_Choices = tuple[tuple[Term, int], ...]
+
 
 def load() -> Any:
     """Return the module `z3`.
@@ -48,6 +52,7 @@ class Arithmetic:
         self._leaves: dict[Term, Any] = {}
         self._expressions: dict[Term, Any] = {}
         self._feasible: dict[Any, bool] = {}
+        self._of_term: dict[Term, frozenset[Term]] = {}
         self.asked = 0
         self._assumed: dict[Term, None] = {}
 
@@ -155,13 +160,50 @@ class Arithmetic:
         self, bounds: Sequence[tuple[Term, int, Optional[int]]], chosen: Sequence[tuple[Term, int]]
     ) -> bool:
         """Return whether arguments satisfy the constraints; true where z3 cannot decide."""
-        key = (tuple(bounds), tuple(chosen))
+        return all(self._satisfied(*part) for part in self._parts(bounds, chosen))
+
+    def _satisfied(self, bounds: _Intervals, chosen: _Choices) -> bool:
+        key = (bounds, chosen)
         feasible = self._feasible.get(key)
         if feasible is None:
             solver = self._solver()
             solver.add(*self.constraints(bounds, chosen))
             feasible = self._feasible[key] = bool(solver.check() != self.z3.unsat)
         return feasible
+
+    def _parts(
+        self, bounds: Sequence[_Interval], chosen: Sequence[tuple[Term, int]]
+    ) -> list[tuple[_Intervals, _Choices]]:
+        """Return constraints in groups without an unknown in common: all can hold where each can.
+
+        An assumption is in no group, and joins those that it relates.
+        """
+        every: list[tuple[frozenset[Term], _Intervals, _Choices]] = [
+            *((self._unknowns(bound[0]), (bound,), ()) for bound in bounds),
+            *((self._unknowns(choice[0]), (), (choice,)) for choice in chosen),
+            *((self._unknowns(condition), (), ()) for condition in self._assumed),
+        ]
+        groups: list[tuple[frozenset[Term], _Intervals, _Choices]] = []
+        for group in every:
+            for other in [one for one in groups if one[0] & group[0]]:
+                groups.remove(other)
+                group = (group[0] | other[0], other[1] + group[1], other[2] + group[2])
+            groups.append(group)
+        return [(intervals, choices) for _, intervals, choices in groups if intervals or choices]
+
+    def _unknowns(self, value: Any) -> frozenset[Term]:
+        """Return the unknowns of a term; a program's number has that of the programs in its range."""
+        if not isinstance(value, Term):
+            return frozenset()
+        unknowns = self._of_term.get(value)
+        if unknowns is None:
+            unknowns = frozenset().union(*(self._unknowns(arg) for arg in value.args))
+            if value.name == "program":
+                unknowns |= {Term("programs", value.args)}
+            elif not unknowns:
+                unknowns = frozenset([value])
+            self._of_term[value] = unknowns
+        return unknowns
 
     def arguments(
         self, constraints: Sequence[Any], usual: dict[Term, int]

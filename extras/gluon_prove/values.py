@@ -94,6 +94,15 @@ class Term:
         return known
 
     @property
+    def text(self) -> str:
+        """Return the term as text, to sort by."""
+        known: Optional[str] = self.__dict__.get("_text")
+        if known is None:
+            known = str(self)
+            object.__setattr__(self, "_text", known)
+        return known
+
+    @property
     def fixed(self) -> bool:
         """Return whether the term is the same in all iterations, and in all partitions."""
         known: Optional[bool] = self.__dict__.get("_fixed")

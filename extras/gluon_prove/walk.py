@@ -12,6 +12,7 @@ from math import lcm
 from typing import Any, Optional
 
 from gluon_core.errors import GluonError
+from gluon_prove.acts import Acts
 from gluon_prove.code import (
     Branch,
     Code,
@@ -30,7 +31,7 @@ from gluon_prove.code import (
     View,
 )
 from gluon_prove.effects import Lowered
-from gluon_prove.events import Access, Barrier, Issue, Use, WaitGroups
+from gluon_prove.events import Access, Barrier, Commit, Issue, Use, WaitGroups
 from gluon_prove.loops import place_of
 from gluon_prove.order import Depends, Phases
 from gluon_prove.reasons import Found
@@ -54,11 +55,17 @@ class Focus:
     Args:
         watched, owners: as `World` has them.
         alone: the task that is walked alone, past all barriers; None to walk all.
+        slots: the barriers whose phases are checked to be in order; None for all.
+        acts: knows which tasks may still act on a buffer.
+        far: as `World` has it.
     """
 
     watched: Optional[frozenset[int]] = None
     owners: Optional[dict[int, set[int]]] = None
     alone: Optional[int] = None
+    slots: Optional[frozenset[int]] = None
+    acts: Optional[Acts] = None
+    far: Optional[tuple[dict[int, int], dict[int, int]]] = None
 
 
 _ALL = Focus()
@@ -79,8 +86,8 @@ class Walker(Steps):
         focus: the buffers that are watched, and by whom.
 
     Attributes:
-        touched: by task and place in its code, the buffers that an effect there accesses, and -1
-            where it does anything else but to act on barriers; empty where owners are known.
+        touched: by task and place in its code, the buffers that an effect there accesses, ("starts", queue)
+            and ("waits", queue) for its work, "barrier", and "else"; empty where owners are known.
     """
 
     def __init__(
@@ -98,11 +105,10 @@ class Walker(Steps):
         self.in_turn = in_turn
         self.argument_facts = facts
         self.focus, self.alone = focus, focus.alone
-        self.touched: dict[tuple[int, int], set[int]] = {}
+        self.touched: dict[tuple[int, int], set[Any]] = {}
         self._noted_events: set[tuple[int, int, int]] = set()
         self.codes = lowered.tasks
         self.period = _period(self.codes)
-        self._views: dict[Any, SharedView] = {}
         self._parts: dict[Any, SharedView] = {}
         self.takers: list[frozenset[int]] = [
             frozenset(
@@ -122,6 +128,8 @@ class Walker(Steps):
                         raise CannotSay("the step of this loop is not a positive constant", s.loc)
                     self.steps[s.loop.root] = lcm(self.steps.get(s.loop.root, 1), by)
         self.askers: dict[int, set[int]] = {}
+        self.meeting: dict[tuple[int, int], list[bool]] = {}
+        self.acts = focus.acts
         for i, code in enumerate(self.codes):
             for s in code.steps:
                 if isinstance(s, Branch) and s.choice is not None and self.alone in (None, i):
@@ -149,11 +157,12 @@ class Walker(Steps):
             {},
             [()] * len(self.codes) if self.writers is not None else None,
             {} if self.writers is None else self.writers,
-            Phases() if self.in_turn else None,
+            Phases((), self.focus.slots) if self.in_turn else None,
             self._idle,
             self._busy,
             self.focus.watched,
             self.focus.owners,
+            self.focus.far,
         )
         tasks = [Task() for _ in self.codes]
         tasks[0].alive = True
@@ -410,13 +419,8 @@ class Walker(Steps):
         key = (id(step), *map(_identity, args))
         view = self._parts.get(key)
         if view is None:
-            view = self._parts[key] = self._same(step.make(*args))
+            view = self._parts[key] = self.lowered.same(step.make(*args))
         return view
-
-    def _same(self, view: SharedView) -> SharedView:
-        """Return one object for all equal views."""
-        key = (id(view.buffer), int(view.base[0]), view.type, view.table.tobytes())
-        return self._views.setdefault(key, view)
 
     # ---- ops that take effect -------------------------------------------------------------------------
 
@@ -441,7 +445,7 @@ class Walker(Steps):
         )
         name = self.codes[task].name
         if self.focus.owners is not None:
-            self._touches(task, me.position, step, events)
+            self._touches(task, me.position, step, (events, results))
         if self.in_turn and self.alone is None:
             self._in_order(state, task, events)
         if step.buffer is not None:
@@ -467,7 +471,7 @@ class Walker(Steps):
             if out is None:
                 continue
             if isinstance(result, SharedView):
-                me.env[out] = self._same(result)
+                me.env[out] = self.lowered.same(result)
             elif result == "filled":
                 me.env[out] = filled
             elif isinstance(result, int):
@@ -477,22 +481,33 @@ class Walker(Steps):
         me.ready = None
         me.position += 1
 
-    def _touches(self, task: int, place: int, step: Effect, events: tuple[Any, ...]) -> None:
-        """Note the buffers that an effect accesses."""
+    def _touches(self, task: int, place: int, step: Effect, ran: tuple[Any, ...]) -> None:
+        """Note what an effect acts on."""
+        events, results = ran
         key = (task, place, id(events))
         if key in self._noted_events:
             return
         self._noted_events.add(key)
-        buffers = self.touched.setdefault((task, place), set())
-        if step.buffer is not None:
-            buffers.add(-1)
+        touched = self.touched.setdefault((task, place), set())
+        if step.buffer is not None or any(isinstance(r, SharedView) for r in results):
+            touched.add("else")
         for event in events:
+            if isinstance(event, Barrier):
+                touched.add("barrier")
+                continue
             accesses = event.accesses if isinstance(event, Issue) else (event,)
-            for one in accesses:
-                if isinstance(one, Access):
-                    buffers.add(self.lowered.places.all[one.place].buffer)
-                elif not isinstance(one, Barrier):
-                    buffers.add(-1)
+            touched.update(
+                self.lowered.places.all[one.place].buffer
+                for one in accesses
+                if isinstance(one, Access)
+            )
+            if isinstance(event, (Commit, WaitGroups)):
+                touched.add(("waits", event.queue))
+            elif isinstance(event, Issue):
+                touched.add(("starts", event.queue))
+                touched |= {"barrier"} if event.signals else set()
+            elif not isinstance(event, (Access, Use)):
+                touched.add("else")
 
     @staticmethod
     def _in_order(state: State, task: int, events: tuple[Any, ...]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, NamedTuple, Optional
+from typing import Any, Callable, NamedTuple, Optional
 
 from gluon_prove.events import (
     Access,
@@ -23,7 +23,7 @@ from gluon_prove.events import (
     WaitGroups,
 )
 from gluon_prove.order import Depends, Phases
-from gluon_prove.reasons import Found, Overtaken, Shared, Waited, Widened
+from gluon_prove.reasons import Found, Overtaken, Waited, Widened
 from gluon_prove.values import CannotSay
 from gluon_sim.tracing.ir import Location
 
@@ -100,6 +100,7 @@ class World:
         busy: of all states, barriers at which more is done than to arrive once.
         watched: the buffers whose accesses are followed; None for all.
         owners: of all states, by buffer, the tasks that access it; None where that is known.
+        far: by barrier, and by place, the bits of all but the barriers of other rings; None where these tell of it, too.
     """
 
     places: Places
@@ -117,12 +118,13 @@ class World:
     busy: set[int] = field(default_factory=set)
     watched: Optional[frozenset[int]] = None
     owners: Optional[dict[int, set[int]]] = None
+    far: Optional[tuple[dict[int, int], dict[int, int]]] = None
 
     def copy(self) -> "World":
         return World(
             self.places, self.tasks, self.strict, self.waited, list(self.slots), list(self.seen),
             list(self.flights), dict(self.serials), None if self.loose is None else list(self.loose),
-            self.writers, self.phases, self.idle, self.busy, self.watched, self.owners,
+            self.writers, self.phases, self.idle, self.busy, self.watched, self.owners, self.far,
         )  # fmt: skip
 
     # ---- bits: tasks, then two for each barrier, then flights -------------------------------------
@@ -211,18 +213,11 @@ class World:
         self.seen = list(dict.fromkeys(kept))
 
     def _follows(self, access: Access, task: int) -> bool:
-        """Return True if an access of a task, or of its work, is to a buffer that is watched.
-
-        Raises:
-            Shared: another task accesses the buffer, too.
-        """
+        """Return True if an access of a task, or of its work, is to a buffer that is watched."""
         buffer = self.places.all[access.place].buffer
-        watched = self.watched is None or buffer in self.watched
         if self.owners is not None:
             self.owners.setdefault(buffer, set()).add(task)
-            if not watched and len(self.owners[buffer]) > 1:
-                raise Shared(buffer)
-        return watched
+        return self.watched is None or buffer in self.watched
 
     def allocate(self, buffer: int) -> None:
         """Record that an op allocates its buffer again."""
@@ -261,6 +256,11 @@ class World:
             for s in self.seen
         ]
 
+    def fences(self, s: Seen) -> bool:
+        """Return whether a later access may need a fence behind one."""
+        late = s.kind == "write" or self.strict or s.late
+        return not s.proxied and late and self.places.all[s.place].proxied
+
     def _implied(self, event: ImpliedFence, task: int, me: int) -> None:
         for s in self.seen:
             if s.proxied or s.fenced & me or s.kind == "read" and not event.writes:
@@ -281,9 +281,9 @@ class World:
     def _issue(self, event: Issue, task: int, loc: Location, issuer: str) -> None:
         if event.accesses and self.watched is not None:
             followed = [self._follows(access, task) for access in event.accesses]
-            if event.signals and self.owners is not None and not all(followed):
-                access = event.accesses[followed.index(False)]
-                raise Shared(self.places.all[access.place].buffer)
+            if event.signals and self.owners is not None:
+                for access in event.accesses:  # whoever waits for them takes part
+                    self.owners[self.places.all[access.place].buffer].add(BEFORE)
             if not any(followed) and not event.signals and not event.fills:
                 return
         bit = self._free_bit()
@@ -542,8 +542,45 @@ class World:
         signal = flight.signals[0]
         return self._slot(signal.slot).bytes > signal.amount
 
-    def frozen(self) -> tuple[Any, dict[tuple[int, str, int], int]]:
-        """As a key that equal states share, and the serials of flights as they are called in it."""
+    def _forget_known(self, asking: Callable[[int], int]) -> None:
+        """Forget events that everybody knows of who can still ask, and what barriers of other rings know.
+
+        Whoever comes later knows the former, too: work that is issued, and ends of phases, know what tasks and work know.
+
+        Args:
+            asking: returns the tasks that may still act on a buffer, as bits.
+        """
+        of, ask = self.places, lru_cache(None)(asking)
+        if self.far is not None:
+            slots, places = self.far
+            self.seen = [s._replace(known=s.known & places.get(s.place, -1)) for s in self.seen]
+            if self.phases is not None:
+                self.phases = self.phases.only(
+                    k._replace(known=k.known & slots.get(k.slot, -1)) for k in self.phases.all
+                )
+        kept = []
+        for s in self.seen:
+            # the kernel's own task asks at the end
+            all = ask(of.all[s.place].buffer) | (s.kind == "write")
+            if ~s.known & all or self.fences(s) and ~s.fenced & all:
+                kept.append(s)
+        self.seen = kept
+        if self.phases is None:
+            return
+        signals: dict[int, int] = {}
+        for f in self.flights:
+            for signal in f.signals:
+                signals[signal.slot] = signals.get(signal.slot, 0) | 1 << f.bit
+        asks = [ask(of.slots[k.slot][0]) | signals.get(k.slot, 0) for k in self.phases.all]
+        self.phases = self.phases.only(k for k, all in zip(self.phases.all, asks) if ~k.known & all)
+
+    def frozen(self, asking: Callable[[int], int]) -> tuple[Any, dict[tuple[int, str, int], int]]:
+        """As a key that equal states share, and the serials of flights as they are called in it.
+
+        Args:
+            asking: returns the tasks that may still act on a buffer, as bits.
+        """
+        self._forget_known(asking)
         order = sorted(self.flights, key=lambda f: (f.task, f.queue, f.serial))
         renamed: dict[int, int] = {}
         serials: dict[tuple[int, str, int], int] = {}
@@ -571,12 +608,12 @@ class World:
             self.seen = [Seen(*s[:6], moved(s.known), moved(s.fenced)) for s in self.seen]
             if self.phases is not None:
                 renamed_too = (k._replace(known=moved(k.known)) for k in self.phases.all)
-                self.phases = Phases(tuple(renamed_too))
+                self.phases = self.phases.only(renamed_too)
         self.flights = flights
         self.serials = {key: count for key, count in counts.items()}
         self.seen = sorted(set(self.seen))
         loose: Any = None if self.loose is None else tuple(self.loose)
         if self.phases is not None:
-            self.phases = Phases(tuple(sorted(self.phases.all)))
+            self.phases = self.phases.only(sorted(self.phases.all))
             loose = self.phases.all
         return (tuple(self.slots), tuple(self.seen), tuple(flights), loose), serials

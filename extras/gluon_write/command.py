@@ -30,15 +30,23 @@ from gluon_write.variants import aligned_of, choices_of, chooser, facts_of, heur
 
 __all__ = ["show", "show_port", "written"]
 
+_PROVED = "proved: "
+_WORDS = {"counterexample": "refuted", "cannot say": "not decided"}
+
 
 def show(spec: str, targets: Optional[str], to: Optional[Path], prove: bool) -> int:
-    """Print or keep the explicit source of a file's kernels for each of `targets`.
+    """Print or keep the explicit source of a file's kernels for each of `targets`, and say of each whether it is proved.
+
+    Returns:
+        The exit code: that of a failure where a kernel is refuted, and nothing is written then; another one where the
+        prover does not decide.
 
     Raises:
         UsageError: no such file.
         GluonError: no layouts fit, or the simulator's report on the written file.
     """
     asked = targets.split(",") if targets else [None]
+    end = Exit.OK
     file = Path(file_and_kernel(spec)[0])
     for requested in asked:
         chosen = registry().target(requested)
@@ -46,23 +54,27 @@ def show(spec: str, targets: Optional[str], to: Optional[Path], prove: bool) -> 
         if not kernels:
             print(f'nothing was written: {file} launches no kernel with layouts="auto"')
             return Exit.UNAVAILABLE
+        notes: list[str] = []
         if prove:
             notes, wrong = _proofs(text, file, chosen, kernels)
             if wrong:
                 print("\n".join([f"nothing was written for {chosen}:", *notes]), file=sys.stderr)
                 return Exit.FAILED
+            if not all(note.startswith(_PROVED) for note in notes):
+                end = Exit.UNAVAILABLE
             text = _below_docstring(text, [f"# {note}" for note in notes])
         form = chosen_form()
         name = f"{file.stem}_{chosen.architecture.name}{f'_{form}' if form else ''}.py"
         if to is None:
             heading = f"# ==== {name} ====\n" if len(asked) > 1 else ""
             print(heading + text, end="")
+            print(*notes, sep="\n", end="\n" if notes else "", file=sys.stderr)
             continue
         to.mkdir(parents=True, exist_ok=True)
         place = to / name
         place.write_text(text)
-        print(f"wrote {place}: {', '.join(kernels)}")
-    return Exit.OK
+        print("\n".join([f"wrote {place}: {', '.join(kernels)}", *notes]))
+    return end
 
 
 def show_port(
@@ -316,19 +328,28 @@ def _proofs(text: str, file: Path, target: Target, kernels: list[str]) -> tuple[
                 twin = str(Target("sim", architecture))
                 run_file(str(copy), twin, (), runs=Runs(prove="*", within=300.0), record=record)
         except GluonError as error:
-            return [f"{type(error).__name__}: {error}"], True
+            return [f"{_refuted(record)}{type(error).__name__}: {error}"], True
         finally:
             sys.path.remove(str(file.parent.resolve()))
     notes = []
     wrong = False
     for verdict in dict.fromkeys(one.proved for one in record.launches if one.proved is not None):
         wrong |= verdict.verdict == "counterexample"
-        note = f"{verdict.verdict}: {verdict.name}"
-        if verdict.verdict == "cannot say" and verdict.lines:
+        note = f"{_WORDS.get(verdict.verdict, verdict.verdict)}: {verdict.name}"
+        if verdict.verdict != "proved" and verdict.lines:
             note += f": {verdict.lines[0].strip()}"
         notes += [] if note in notes else [note]
     missing = [name for name in kernels if not any(name in note for note in notes)]
-    return [*notes, *(f"not looked at by the prover: {name}" for name in missing)], wrong
+    return [
+        *notes,
+        *(f"not decided: {name}: the file does not launch it" for name in missing),
+    ], wrong
+
+
+def _refuted(record: Record) -> str:
+    """Return the word for a kernel that the prover refuted, if it did."""
+    verdicts = [one.proved.verdict for one in record.launches if one.proved is not None]
+    return "refuted: " if "counterexample" in verdicts else ""
 
 
 def _below_docstring(text: str, notes: list[str]) -> str:

@@ -146,7 +146,7 @@ def test_command_proves_and_keeps(tmp_path):
     done = warm.run([*command, "--to", tmp_path / "out"], timeout=120)
     assert done.returncode == 0, done.stderr
     text = (tmp_path / "out" / "auto_sm_90.py").read_text()
-    assert "# proved: product" in text
+    assert "# proved: product" in text and "\nproved: product on sim:sm_90" in done.stdout
     assert text.startswith('"""A softmax')
     several = warm.run([*command[:-1], "sm_90,gfx942"], timeout=120)
     assert several.returncode == 0, several.stderr
@@ -275,8 +275,12 @@ def test_the_reason_of_the_prover(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", list(sys.argv))
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setenv("GLUON_TARGET", "sim:sm_90")
-    command.show(str(path), "sm_90", None, prove=True)
-    assert "# cannot say: rows on sim:sm_90: the time is over" in capsys.readouterr().out
+    assert command.show(str(path), "sm_90", tmp_path / "out", prove=True) == 3
+    note = "not decided: rows on sim:sm_90: the time is over"
+    assert (
+        note in capsys.readouterr().out
+        and "# " + note in (tmp_path / "out" / "several_sm_90.py").read_text()
+    )
 
 
 @pytest.mark.parametrize("kernels", [1, 2])
