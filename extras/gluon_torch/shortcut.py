@@ -2,8 +2,8 @@
 
 The first call of an operator on a GPU starts the build, which takes about a quarter of a minute of one core; the first call of another shape
 after it, and processes that begin later, load the result.
-Without it calls go the same way in Python, which costs half a microsecond more, and twice that where a gradient is wanted: `torch.autograd.Function`
-looks up each of its methods by name at each call.
+Without it calls go the same way in Python. On an H200 `softmax` took 9.6 us then rather than 7.2, `layer_norm` 10.8 rather than 7.9, `cumsum` 13.2 rather
+than 6.6, and `softmax` with its gradient 180 rather than 114: `torch.autograd.Function` looks up each of its methods by name at each call.
 
     python -m gluon_torch.shortcut      # build now, and print the compiler's errors if it fails
 
