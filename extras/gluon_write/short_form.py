@@ -101,7 +101,7 @@ def _with(fn: Any, drawn: Sketch, form: Form, leave: ast.If, condition: str, sho
 
 
 def _end(form: Form) -> Optional[str]:
-    """Return where the last loop of a partition that copies ends at most, an expression of the kernel's parameters alone."""
+    """Return where the last loop of a partition that copies ends, an expression of the kernel's parameters alone."""
     known = {one.arg for one in form.tree.args.args}
     texts = (getattr(value, "src", "") for value in form.scope.values())
     for tree in (ast.parse(text).body[0] for text in texts if ".fetch(" in text):
@@ -110,13 +110,9 @@ def _end(form: Form) -> Optional[str]:
             continue
         assert isinstance(loop.iter, ast.Call)
         end = bounds_of([ast.unparse(arg) for arg in loop.iter.args])[1]
-        node = ast.parse(dict(_assigned(tree)).get(end, end), mode="eval").body
-        bound = isinstance(node, ast.Call) and getattr(node.func, "id", "") == "min"
-        for one in node.args if bound else [node]:  # type: ignore[attr-defined]
-            names = {n.id for n in ast.walk(one) if isinstance(n, ast.Name)}
-            if names and names <= known:
-                return ast.unparse(one)
-        return None
+        end = dict(_assigned(tree)).get(end, end)
+        names = {n.id for n in ast.walk(ast.parse(end)) if isinstance(n, ast.Name)}
+        return end if names and names <= known else None
     return None
 
 

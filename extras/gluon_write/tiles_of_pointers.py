@@ -12,7 +12,6 @@ from gluon_write.branches import taken_alone
 from gluon_write.describe import described
 from gluon_write.hoist import hoisted
 from gluon_write.inline import inlined
-from gluon_write.joined_loops import with_joined_loops
 from gluon_write.loops import argument, mentions, stores
 from gluon_write.partitions import SHARERS
 from gluon_write.preferred import chosen_form
@@ -69,10 +68,6 @@ def with_strided_tiles(
         own = before if whole is alone else traced(whole)
     except GluonError:  # a part of the kernel has no trace
         return
-    joined = with_joined_loops(whole, own) if target.has("nvidia.wgmma") else whole
-    if joined is not whole:
-        with contextlib.suppress(GluonError):  # a part of the kernel has no trace
-            whole, own = joined, traced(joined)
     wide = with_wider_steps(whole, own) if target.has("nvidia.wgmma") else whole
     if wide is not whole:
         with contextlib.suppress(GluonError):  # a size that does not fit the others
