@@ -18,7 +18,10 @@ _FUNCTION = re.compile(r"^define [^\n]*\{\n(.*?)^\}", re.M | re.S)
 _BLOCK = re.compile(r"^(?=[-\w.$]+:)", re.M)
 _NAME = re.compile(r"[-\w.$]+(?=:)")
 _TARGET = re.compile(r"\blabel %([-\w.$]+)")
-_BARRIER = re.compile(r"^  .*(?:@llvm\.amdgcn\.s\.barrier\(|\bs_barrier\b)[^\n]*\n", re.M)
+# Inline assembly may have it behind another instruction: LLVM writes the end of a line as \0A.
+_BARRIER = re.compile(
+    r"^  .*(?:@llvm\.amdgcn\.s\.barrier\(|(?:\b|\\0[9AD])s_barrier\b)[^\n]*\n", re.M
+)
 _RELEASE = re.compile(
     r"^  (?:%\S+ = )?(?:atomicrmw|cmpxchg|store atomic|fence)\b(?!.*(?:addrspace\(3\)|syncscope\(\"(?:workgroup|wavefront|singlethread)))"
     r".*\b(?:release|acq_rel|seq_cst)\b",

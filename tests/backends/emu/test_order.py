@@ -140,6 +140,30 @@ def test_waves_wait_wherever_they_meet():
     np.testing.assert_array_equal(out, GROUPS * np.arange(size) + sum(range(GROUPS)))
 
 
+@gluon.jit
+def last_adds_behind_assembly(
+    parts, out, count, GROUPS: gl.constexpr, WARP: gl.constexpr, SEM: gl.constexpr
+):
+    """`last_adds` with a barrier of inline assembly behind another instruction."""
+    layout: gl.constexpr = gl.BlockedLayout([1], [WARP], [2], [0])
+    lanes = gl.arange(0, 2 * WARP, layout=layout)
+    own = gl.program_id(0)
+    gl.store(parts + own * 2 * WARP + lanes, lanes + own)
+    assembly: gl.constexpr = "s_waitcnt lgkmcnt(0)\ns_barrier\nv_mov_b32 $0, $1"
+    gl.inline_asm_elementwise(assembly, "=v,v", [0], gl.int32, False, 1)
+    if gl.atomic_add(count, 1, sem=SEM) == GROUPS - 1:
+        total = gl.zeros([2 * WARP], gl.int32, layout)
+        for other in range(GROUPS):
+            total += gl.load(parts + other * 2 * WARP + lanes)
+        gl.store(out + lanes, total)
+
+
+def test_waves_wait_before_a_barrier_of_inline_assembly():
+    subject = Sum("gfx942", kernel=last_adds_behind_assembly)
+    subject.run()
+    np.testing.assert_array_equal(subject.out, subject.wanted)
+
+
 def test_relaxed_atomics_order_nothing():
     subject = Sum("gfx942", "relaxed")
     with pytest.raises(OrderError, match=r"stored by `global_store.*missing buffer_wbl2|vmcnt"):
