@@ -33,6 +33,7 @@ Edit = tuple[int, int, list[str]]
 _PURE = (ast.Assign, ast.AugAssign)
 _LEAST_ROWS = 64  # of a product of a warp group
 _WRITES = re.compile(r"store|atomic|asm|print|barrier|scatter")
+_ORDERS = re.compile(r"\b(thread_)?barrier\b")
 _HALVES = {"fp16": "float16", "bf16": "bfloat16"}
 
 
@@ -167,6 +168,8 @@ class LoopReader(Form):
             return None
         if any(stores(statement) & stores(node.target) for statement in node.body):
             return None  # steps ahead would count from its value
+        if self._calls(node, _ORDERS):
+            return None  # its loads are ordered behind stores of other threads
         products = [
             c for c in ast.walk(node)
             if isinstance(c, ast.Call) and self.called(c) is portable.mma and operands_of(c)
@@ -285,16 +288,16 @@ class LoopReader(Form):
                 wanted |= reads(statement)
                 changed = True
         loop.ahead = [s for s in loop.node.body if s in chosen]
-        if any(map(self.addresses_in, loop.ahead)) and self._changes_memory(loop.node):
+        if any(map(self.addresses_in, loop.ahead)) and self._calls(loop.node, _WRITES):
             return False
         return not wanted & set(loop.tiles)
 
-    def _changes_memory(self, node: ast.For) -> bool:
-        """Return True if a step may change global memory."""
+    def _calls(self, node: ast.For, words: re.Pattern[str]) -> bool:
+        """Return True if a step calls a function of such a name, or one of the kernel's that has the word in its text."""
         calls = [call for call in ast.walk(node) if isinstance(call, ast.Call)]
         called = [self.called(call) for call in calls]
         texts = [one.src for one in called if one in self.drawn.jits]
-        return any(map(_WRITES.search, [*(ast.unparse(call.func) for call in calls), *texts]))
+        return any(map(words.search, [*(ast.unparse(call.func) for call in calls), *texts]))
 
     def ahead(self, statement: ast.stmt) -> bool:
         """Return True if a statement may run steps ahead: it reads no memory, and multiplies nothing."""

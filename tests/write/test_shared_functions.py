@@ -62,3 +62,30 @@ def test_loads_within_two_products(monkeypatch):
     two_products[(1,)](x, w, y, 48, B=16)
     mid = (x.float() @ w.float().T).half().float()
     torch.testing.assert_close(y, mid @ w.float(), atol=0.3, rtol=1e-2)
+
+
+@gluon.jit
+def put_in_order(pointers, value):
+    gl.store(pointers, value)
+    gl.thread_barrier()
+
+
+@gluon.jit(layouts="auto")
+def stored_ahead(a, b, c, K, B: gl.constexpr):
+    rows, columns = gl.arange(0, B)[:, None], gl.arange(0, B)[None, :]
+    acc = gl.zeros([B, B], gl.float32)
+    for k in range(0, K, B):
+        x = gl.load(a + rows * K + (k + columns))
+        y = gl.load(b + (k + rows) * B + columns)
+        acc = gl.portable.mma(x, y, acc)
+        put_in_order(a + rows * K + (k + B + columns), gl.full([B, B], 2.0, gl.float16))
+    gl.store(c + rows * B + columns, acc)
+
+
+def test_tiles_that_a_step_stores_for_the_next_are_not_copied_ahead(monkeypatch):
+    monkeypatch.setenv("GLUON_TARGET", "sim:hopper")
+    memory, b, c = torch.randn(65, 192).half(), torch.randn(192, 64).half(), torch.empty(64, 64)
+    read = torch.full((64, 192), 2.0)
+    read[:, :64] = memory[:64, :64]
+    stored_ahead[(1,)](memory, b, c, 192, B=64, num_stages=3)
+    torch.testing.assert_close(c, read @ b.float(), atol=0.1, rtol=1e-2)
