@@ -28,6 +28,9 @@ class Strides:
 
     def __init__(self) -> None:
         self._steps: dict[tuple[Any, int], Steps] = {}
+        # For each dimension, as many neighbours as surely have these steps, from a multiple on;
+        # `_ALIGNED` of them are all.
+        self._runs: dict[tuple[Any, int], tuple[int, ...]] = {}
         self._constants: dict[int, int] = {}
         # A divisor of all elements, and for each dimension one of the first of as many neighbours.
         self._multiples: dict[tuple[Any, int], tuple[int, tuple[int, ...]]] = {}
@@ -53,6 +56,9 @@ class Strides:
         known = self._steps.get((outer, id(source.resolve())))
         if known is not None:
             self._steps.setdefault((inner, id(value.resolve())), known)
+        runs = self._runs.get((outer, id(source.resolve())))
+        if runs is not None:
+            self._runs.setdefault((inner, id(value.resolve())), runs)
         number = self._multiples.get((outer, id(source.resolve())))
         if number is not None:
             self._multiples.setdefault((inner, id(value.resolve())), number)
@@ -78,14 +84,14 @@ class Strides:
 
     def aligned(self, context: Any, pointer: Any, mask: Any, dim: int) -> int:
         """Return how many neighbours along `dim` an access surely takes together, a power of two."""
-        most = self._start(context, pointer, dim)
+        most = min(self._start(context, pointer, dim), self._run(context, pointer, dim))
         return most if mask is None else min(most, self._constancy(context, mask, dim))
 
     def _constancy(self, context: Any, mask: Any, dim: int) -> int:
         """Return how many neighbours along `dim` a mask surely treats alike."""
         steps = self.of(context, mask, len(mask.type.dims))
         if not steps or steps[dim] == 0:
-            return _ALIGNED
+            return self._run(context, mask, dim)
         origin = self._origins.get((context, id(mask.resolve())))
         if origin is not None:
             return self._constancy(*origin, dim)
@@ -113,7 +119,8 @@ class Strides:
         steps = self.of(context, index, len(index.type.dims))
         if steps[dim] != 1 or not self._uniform(context, bound, dim):
             return 1
-        return min(self._start(context, index, dim), self._start(context, bound, dim))
+        ends = [self._start(context, one, dim) for one in (index, bound)]
+        return min(*ends, *(self._run(context, one, dim) for one in (index, bound)))
 
     def _note_multiple(self, op: Any, context: Any) -> None:
         result, operands = op.results[0], list(op.operands())
@@ -195,6 +202,8 @@ class Strides:
             whole = max(whole, _power_of(divisors[0]))
         elif len(divisors) == len(starts):
             starts = tuple(max(n, _power_of(d)) for n, d in zip(starts, divisors))
+            runs = zip(self._runs.get(key, ()), starts, self._steps.get(key, ()))
+            self._runs[key] = tuple(max(r, n) if s == 1 else r for r, n, s in runs)
         self._multiples[key] = whole, starts
 
     def _note_steps(self, op: Any, context: Any) -> None:
@@ -202,8 +211,10 @@ class Strides:
             return
         result = op.results[0]
         key = (context, id(result.resolve()))
+        rank = len(result.type.dims)
         if key not in self._steps:
-            self._steps[key] = self._steps_of(op, context, len(result.type.dims))
+            self._steps[key] = self._steps_of(op, context, rank)
+            self._runs[key] = tuple(self._runs_of(op, context, dim) for dim in range(rank))
 
     def _steps_of(self, op: Any, context: Any, rank: int) -> Steps:
         name, operands = op.name, list(op.operands())
@@ -242,7 +253,50 @@ class Strides:
             return tuple(a if b == 0 else None for a, b in zip(one, other))
         if name == "mul":
             return tuple(self._product(a, b, operands) for a, b in zip(one, other))
+        if name in _DIVISIONS:
+            shared = [self._quotients(context, operands, dim) >= _FOLLOW for dim in range(rank)]
+            return tuple(0 if alike else None for alike in shared)
         return tuple(0 if a == 0 and b == 0 else None for a, b in zip(one, other))
+
+    def _quotients(self, context: Any, operands: list[Any], dim: int) -> int:
+        """Return how many neighbours along `dim` have the same quotient, from a multiple on; 1 where that is not known."""
+        index, divisor = operands
+        step = self.of(context, index, len(index.type.dims))[dim]
+        run = min(self._run(context, one, dim) for one in operands)
+        if not self._uniform(context, divisor, dim):
+            return 1
+        if step == 0:
+            return run
+        if step != 1 or run < _ALIGNED:  # Triton knows nothing of indices that begin anew
+            return 1
+        alike = min(self._start(context, index, dim), self.multiple(context, divisor))
+        return min(alike, _ALIGNED // 2)
+
+    def _run(self, context: Any, value: Any, dim: int) -> int:
+        """Return how many neighbours along `dim` surely have the step of a value, from a multiple on."""
+        runs = self._runs.get((context, id(value.resolve())), ())
+        return runs[dim] if dim < len(runs) else _ALIGNED
+
+    def _runs_of(self, op: Any, context: Any, dim: int) -> int:
+        operands = [one for one in op.operands() if getattr(one.type, "dims", ())]
+        rank = len(op.results[0].type.dims)
+        if op.name in _DIVISIONS and len(operands) == 2:
+            return self._quotients(context, operands, dim)
+        if op.name in ("srem", "urem") and len(operands) == 2:
+            index, divisor = operands
+            run = min(self._run(context, one, dim) for one in operands)
+            again = self.of(context, index, rank)[dim] != 0
+            alike = min(self.multiple(context, divisor), _ALIGNED // 2)
+            return min(run, alike) if again else run
+        if op.name == "expand_dims":
+            inner = dim - (dim > op.args[1])
+            return _ALIGNED if dim == op.args[1] else self._run(context, operands[0], inner)
+        if op.name == "trans":
+            return self._run(context, operands[0], op.args[1][dim])
+        if all(len(one.type.dims) == rank for one in operands):
+            return min((self._run(context, one, dim) for one in operands), default=_ALIGNED)
+        every = (self._run(context, one, d) for one in operands for d in range(len(one.type.dims)))
+        return min(every, default=_ALIGNED)
 
     def _product(self, a: Optional[int], b: Optional[int], operands: list[Any]) -> Optional[int]:
         if a == 0 and b == 0:

@@ -326,6 +326,49 @@ def test_a_part_of_a_stride_is_aligned():
         assert loop.count("async_copy_global_to_local") == copies
 
 
+@gluon.jit(layouts="auto")
+def convolution(
+    x, w, y, width, C: gl.constexpr, TAPS: gl.constexpr, B: gl.constexpr, BK: gl.constexpr
+):
+    """Convolve rows of C channels with TAPS taps, in one loop over taps and channels."""
+    rows, columns = gl.arange(0, B), gl.arange(0, B)
+    acc = gl.zeros([B, B], gl.float32)
+    for first in range(0, TAPS * C, BK):
+        k = first + gl.arange(0, BK)
+        place = rows[:, None] + (k // C)[None, :] - TAPS // 2
+        inside = (place >= 0) & (place < width) & (k[None, :] < TAPS * C)
+        a = gl.load(x + place * C + (k % C)[None, :], mask=inside, other=0.0)
+        right = w + columns[None, :] * (TAPS * C) + k[:, None]
+        b = gl.load(right, mask=k[:, None] < TAPS * C, other=0.0)
+        acc = gl.portable.mma(a, b, acc)
+    gl.store(y + rows[:, None] * B + columns[None, :], acc)
+
+
+@pytest.mark.parametrize("target", ["sim:hopper", "sim:sm_80"])
+@pytest.mark.parametrize("channels", [16, 12])
+def test_convolution(target, channels):
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((50, channels)).astype(np.float16)
+    w = rng.standard_normal((64, 3, channels)).astype(np.float16)
+    y = np.zeros((64, 64), np.float32)
+    convolution[(1,)](x, w, y, 50, channels, 3, 64, 32, target=target)
+    padded = np.zeros((66, channels), np.float32)
+    padded[1:51] = x
+    wanted = sum(padded[tap : tap + 64] @ w[:, tap].astype(np.float32).T for tap in range(3))
+    assert np.allclose(y[:50], wanted[:50], atol=2e-2)
+
+
+def test_quotients_are_alike_where_their_rests_follow():
+    """Rests of a division by 12 begin anew within eight neighbours: no copy takes them together."""
+    signature = {"x": "*fp16:16", "w": "*fp16:16", "y": "*fp32:16", "width": "i32"}
+    for channels, copies in ((64, 2), (16, 2), (12, 1)):
+        sizes = {"C": channels, "TAPS": 4, "B": 64, "BK": 32}
+        asked = gluon.compile(convolution, target="sm_90", signature=signature, constexprs=sizes)
+        text = asked.asm["ttgir"]
+        loop = text[text.index("scf.for") : text.index("scf.yield")]
+        assert loop.count("async_copy_global_to_local") == copies
+
+
 @pytest.mark.parametrize("target", ["sim:hopper", "sim:sm_80"])
 def test_loads_that_depend_on_loads_stay(target):
     a, b, c, wanted = operands(64, 64, 64)
