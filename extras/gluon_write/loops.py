@@ -22,6 +22,7 @@ __all__ = [
     "is_new",
     "mentions",
     "operands_of",
+    "orders_memory",
     "reads",
     "stores",
     "viewed",
@@ -168,7 +169,7 @@ class LoopReader(Form):
             return None
         if any(stores(statement) & stores(node.target) for statement in node.body):
             return None  # steps ahead would count from its value
-        if self._calls(node, _ORDERS):
+        if orders_memory(self, node):
             return None  # its loads are ordered behind stores of other threads
         products = [
             c for c in ast.walk(node)
@@ -288,16 +289,9 @@ class LoopReader(Form):
                 wanted |= reads(statement)
                 changed = True
         loop.ahead = [s for s in loop.node.body if s in chosen]
-        if any(map(self.addresses_in, loop.ahead)) and self._calls(loop.node, _WRITES):
+        if any(map(self.addresses_in, loop.ahead)) and _calls(self, loop.node, _WRITES):
             return False
         return not wanted & set(loop.tiles)
-
-    def _calls(self, node: ast.For, words: re.Pattern[str]) -> bool:
-        """Return True if a step calls a function of such a name, or one of the kernel's that has the word in its text."""
-        calls = [call for call in ast.walk(node) if isinstance(call, ast.Call)]
-        called = [self.called(call) for call in calls]
-        texts = [one.src for one in called if one in self.drawn.jits]
-        return any(map(words.search, [*(ast.unparse(call.func) for call in calls), *texts]))
 
     def ahead(self, statement: ast.stmt) -> bool:
         """Return True if a statement may run steps ahead: it reads no memory, and multiplies nothing."""
@@ -586,6 +580,19 @@ def reads(node: Any) -> set[str]:
         if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name)
         else set()
     )
+
+
+def orders_memory(reader: Any, node: ast.For) -> bool:
+    """Return True if a step waits at a barrier: its loads may be of what other threads stored."""
+    return _calls(reader, node, _ORDERS)
+
+
+def _calls(reader: Any, node: ast.For, words: re.Pattern[str]) -> bool:
+    """Return True if a step calls a function of such a name, or one of the kernel's that has the word in its text."""
+    calls = [call for call in ast.walk(node) if isinstance(call, ast.Call)]
+    called = [reader.called(call) for call in calls]
+    texts = [one.src for one in called if one in reader.drawn.jits]
+    return any(map(words.search, [*(ast.unparse(call.func) for call in calls), *texts]))
 
 
 def mentions(node: ast.AST) -> set[str]:

@@ -20,7 +20,7 @@ from typing import Any, Callable, Iterator, Optional
 from gluon_core import language, portable
 from gluon_write.flat import Around, around, lines_of, room_of
 from gluon_write.form import Form, bounds_of, factor, free_name
-from gluon_write.loops import falling, mentions, viewed
+from gluon_write.loops import falling, mentions, orders_memory, viewed
 from gluon_write.prefetch import one_line, renamed
 from gluon_write.sketch import Sketch
 
@@ -101,7 +101,7 @@ class _Stager(Form):
             bounds = node.iter
             if not isinstance(bounds, ast.Call) or node.orelse or bounds.keywords:
                 continue
-            if falling(node, 0, self.drawn):
+            if falling(node, 0, self.drawn) or orders_memory(self, node):
                 continue
             if self.called(bounds) is not range and self.text_of(bounds.func) != "range":
                 continue

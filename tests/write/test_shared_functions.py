@@ -82,10 +82,32 @@ def stored_ahead(a, b, c, K, B: gl.constexpr):
     gl.store(c + rows * B + columns, acc)
 
 
-def test_tiles_that_a_step_stores_for_the_next_are_not_copied_ahead(monkeypatch):
+@gluon.jit
+def in_memory():
+    gl.nvidia.hopper.tma.store_wait(0, read_only=False)
+    gl.thread_barrier()
+
+
+@gluon.jit(layouts="auto")
+def stored_ahead_by_tiles(a, b, c, K, B: gl.constexpr):
+    a_tiles = gl.portable.descriptor(a, [B, K + B], [K, 1], [B, B])
+    b_tiles = gl.portable.descriptor(b, [K, B], [B, 1], [B, B])
+    acc = gl.zeros([B, B], gl.float32)
+    for k in range(0, K, B):
+        x = gl.portable.load(a_tiles, [0, k])
+        y = gl.portable.load(b_tiles, [k, 0])
+        acc = gl.portable.mma(x, y, acc)
+        gl.portable.store(a_tiles, [0, k + B], gl.full([B, B], 2.0, gl.float16))
+        in_memory()
+    rows, columns = gl.arange(0, B)[:, None], gl.arange(0, B)[None, :]
+    gl.store(c + rows * B + columns, acc)
+
+
+@pytest.mark.parametrize("kernel", [stored_ahead, stored_ahead_by_tiles])
+def test_tiles_that_a_step_stores_for_the_next_are_not_copied_ahead(kernel, monkeypatch):
     monkeypatch.setenv("GLUON_TARGET", "sim:hopper")
     memory, b, c = torch.randn(65, 192).half(), torch.randn(192, 64).half(), torch.empty(64, 64)
     read = torch.full((64, 192), 2.0)
     read[:, :64] = memory[:64, :64]
-    stored_ahead[(1,)](memory, b, c, 192, B=64, num_stages=3)
+    kernel[(1,)](memory, b, c, 192, B=64, num_stages=3)
     torch.testing.assert_close(c, read @ b.float(), atol=0.1, rtol=1e-2)
