@@ -106,7 +106,7 @@ def _meets(form: Form, definition: ast.stmt, first: str, middle: str, step: str)
 def _loads(loop: Loop) -> list[Any]:
     """Return what two loops with the same rings have in common: tiles, the statements of addresses, products."""
     tiles = [
-        (tile.name, *map(ast.unparse, tile.place), tile.shape, tile.bits, tile.stored, tile.dtype, tile.uses)
+        (tile.name, *map(ast.unparse, tile.place), tile.shape, tile.bits, tile.stored, tile.flipped, tile.dtype, tile.uses)
         for tile in loop.tiles.values()
     ]  # fmt: skip
     latest = max(loop.tiles.values(), key=lambda tile: tile.statement.lineno)

@@ -19,6 +19,7 @@ from gluon_write.accumulate import accumulated
 from gluon_write.apart import apart
 from gluon_write.branches import taken_alone, taken_in_loops
 from gluon_write.buffered import buffered
+from gluon_write.byte_operands import lines_of
 from gluon_write.converted_operands import converted_operands, through_buffers
 from gluon_write.first_products import with_first_products
 from gluon_write.form import Form
@@ -389,10 +390,13 @@ def _ahead(
     if stages > 1 and target.has("nvidia.tcgen05") and warps >= _GROUP:
         yield accumulated(fn, drawn, stages, room)
     if stages > 1 and target.has("nvidia.cp_async"):
-        yield prefetched(fn, drawn, stages, target.has, warps, room)
+        lines: dict[Place, int] = {}
+        if target.has("nvidia.wgmma") and any(drawn.bytes.values()):
+            lines = lines_of(build(drawn, target.warp_size, warps))
+        yield prefetched(fn, drawn, stages, target.has, warps, room, lines=lines)
         narrow = _narrow(build(drawn, target.warp_size, warps))
         if narrow:
-            yield prefetched(fn, drawn, stages, target.has, warps, room, narrow)
+            yield prefetched(fn, drawn, stages, target.has, warps, room, narrow, lines)
     elif stages > 1:
         yield prefetched(fn, drawn, stages, target.has, warps, room)
         yield buffered(fn, drawn, warps, target.warp_size)

@@ -47,7 +47,7 @@ class Tile:
         place: the expressions of the address: pointer and perhaps mask, or coordinates.
         shape, bits: of the tensor and its elements. tiles: name of the descriptor.
         ring: name of the buffers. number: of the tile among those of a slot of the ring.
-        transposed: the load transposes the tile.
+        transposed: the load transposes the tile. flipped: its buffers hold it transposed.
         stored: each step loads the tile and stores it in a buffer: its addresses are not aligned as copies need it.
         dtype: name of that of a tile that a step computes, which has no place.
         uses: operands of products that are the tile; each of several reads the buffer itself.
@@ -60,6 +60,7 @@ class Tile:
     bits: int
     tiles: str = ""
     transposed: bool = False
+    flipped: bool = False
     stored: bool = False
     dtype: str = ""
     uses: int = 1
@@ -119,6 +120,7 @@ class LoopReader(Form):
     Args:
         number: of the function in the traced kernel. wgmma: products of 64 rows read shared memory.
         unaligned: places of loads whose addresses are not known to be aligned as copies need it.
+        lines: places of loads of bytes -> the dimension whose neighbours are neighbours in memory.
     """
 
     takes_falling = False
@@ -127,10 +129,16 @@ class LoopReader(Form):
     takes_addresses = False  # scalars that memory holds, in addresses
 
     def __init__(
-        self, fn: Any, number: int, drawn: Sketch, wgmma: bool, unaligned: Collection[Place] = ()
+        self,
+        fn: Any,
+        number: int,
+        drawn: Sketch,
+        wgmma: bool,
+        unaligned: Collection[Place] = (),
+        lines: Mapping[Place, int] = {},
     ):
         super().__init__(fn)
-        self.unaligned = unaligned
+        self.unaligned, self.lines = unaligned, lines
         self.number, self.drawn, self.stages = number, drawn, 0
         self.wgmma = wgmma
         self.space = next((n for n, value in self.scope.items() if value is language), "")
@@ -341,9 +349,21 @@ class LoopReader(Form):
         a, b = (viewed(operand, self) for operand in operands_of(call))
         second = loop.tiles.get(b or "")
         first = loop.tiles.get(a or "")
-        if second is None or second.bits != 16 or first is not None and first.bits != 16:
+        if second is None or self._rows(call) < _LEAST_ROWS:
             return False
-        return self._rows(call) >= _LEAST_ROWS
+        if second.bits == 8 and first is not None and first.bits == 8:
+            along = (self._lies_along_depth(index, call, loop) for index in range(2))
+            place = place_of(call, self.number)
+            return place is not None and self.drawn.bytes.get(place, False) and all(along)
+        return second.bits == 16 and (first is None or first.bits == 16)
+
+    def _lies_along_depth(self, index: int, call: ast.Call, loop: Loop) -> bool:
+        """Return True if a tile's neighbours in memory are those that a product adds: units read bytes so alone."""
+        operand = operands_of(call)[index]
+        tile = loop.tiles[viewed(operand, self) or ""]
+        depth = 1 - index if isinstance(operand, ast.Name) else index
+        place = place_of(tile.statement.value, self.number)
+        return place is not None and self.lines.get(place) == depth and not tile.stored
 
     def shared(self, tile: Tile, loop: Loop) -> bool:
         """Return True if the products of a tile read it from shared memory."""

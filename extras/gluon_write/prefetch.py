@@ -34,7 +34,7 @@ from gluon_write.loops import (
     stores,
     viewed,
 )
-from gluon_write.sketch import Place, Sketch
+from gluon_write.sketch import Place, Sketch, place_of
 from gluon_write.step_masks import excludes_later_steps
 from gluon_write.stored_tiles import stored_in_one
 
@@ -77,6 +77,7 @@ def prefetched(
     warps: int,
     room: int,
     unaligned: Collection[Place] = (),
+    lines: Mapping[Place, int] = {},
 ) -> Any:
     """Return a kernel with the operands of its loops of products prefetched, or the kernel.
 
@@ -86,6 +87,7 @@ def prefetched(
         has: tells of a capability whether the target has it.
         warps: of the program. room: bytes of shared memory of a program.
         unaligned: places of loads whose addresses are not known to be aligned as copies need it.
+        lines: places of loads of bytes -> the dimension whose neighbours are neighbours in memory.
     """
     copies = next((ops for capability, ops in _COPIES.items() if has(capability)), None)
     if stages < 2 or copies is None or VERSION[:2] in copies.but:
@@ -93,7 +95,7 @@ def prefetched(
     wgmma = has("nvidia.wgmma") and warps >= _LEAST_WARPS
     texts: dict[int, str] = {}
     for number, jit in enumerate(drawn.jits):
-        reader = Prefetcher(jit, number, drawn, wgmma, unaligned)
+        reader = Prefetcher(jit, number, drawn, wgmma, unaligned, lines)
         reader.held, reader.copies = MOST_WORDS * 4 * 32 * warps, copies
         text = reader.text(stages, room)
         if text is not None:
@@ -123,6 +125,10 @@ class Prefetcher(LoopReader):
         loop = super().read(node)
         if loop is None:
             return None
+        for tile in loop.tiles.values():
+            place = place_of(tile.statement.value, self.number)
+            across = place is not None and self.lines.get(place) == 0
+            tile.flipped = across and tile.bits == 8 and self.shared(tile, loop)
         loaded = [tile for tile in loop.tiles.values() if not tile.tiles and not tile.dtype]
         if any(self._base(tile, loop) is None for tile in loaded):
             return None
@@ -271,14 +277,13 @@ class Prefetcher(LoopReader):
         stored = [tile for tile in loop.tiles.values() if tile.stored]
         stored = [tile for tile in stored if self._last_before(tile, loop) is latest.statement]
         lines = [
-            f"{tile.ring}.index({self._stored(tile, loop, step)}).store({tile.name})"
-            for tile in stored
+            f"{_buffer(tile, self._stored(tile, loop, step))}.store({tile.name})" for tile in stored
         ]
         if stored and self.on_shared(loop):
             lines.append(f"{self.space}.nvidia.hopper.fence_async_shared()")
         for tile in stored:
             load = "" if self.shared(tile, loop) else ".load()"
-            buffer = f"{tile.ring}.index({self._stored(tile, loop, step)})"
+            buffer = _buffer(tile, self._stored(tile, loop, step))
             lines.append(f"{tile.name} = {buffer}{load}")
         return lines
 
@@ -311,7 +316,8 @@ class Prefetcher(LoopReader):
 
     def opened(self, tile: Tile, loop: Loop, dtype: str, stages: int) -> str:
         """Return the line that makes the ring of a tile."""
-        shape = f"[{stages}, {tile.shape[0]}, {tile.shape[1]}]"
+        rows, columns = tile.shape[::-1] if tile.flipped else tile.shape
+        shape = f"[{stages}, {rows}, {columns}]"
         return f"{tile.ring} = {self.space}.allocate_shared_memory({dtype}, {shape})"
 
     def waited(self, loop: Loop, step: str, slot: str) -> list[str]:
@@ -330,7 +336,7 @@ class Prefetcher(LoopReader):
     def loaded(self, tile: Tile, loop: Loop, slot: str) -> list[str]:
         """Return the lines that take a tile from its ring."""
         load = "" if self.shared(tile, loop) else ".load()"
-        return [f"{tile.name} = {tile.ring}.index({slot}){load}"]
+        return [f"{tile.name} = {_buffer(tile, slot)}{load}"]
 
     def ended(self) -> str:
         """Return the line behind a loop: no copy is under way."""
@@ -466,7 +472,7 @@ class Prefetcher(LoopReader):
                     if tile.mask and not ends:
                         mask = f"({mask}) & ({inside})"
                     pointer = renamed(self.text_of(tile.pointer), moved)
-                    ring = f"{tile.ring}.index({slot} % {self.stages})"
+                    ring = _buffer(tile, f"{slot} % {self.stages}")
                     text.append(
                         f"{self.space}.{ops.space}.{ops.start}({ring}, {one_line(pointer)}, mask={one_line(mask)}{ops.other})"
                     )
@@ -505,6 +511,11 @@ class Prefetcher(LoopReader):
     def _places(self, loop: Loop, moved: Mapping[str, str], last: str, ahead: str) -> list[str]:
         """Return the lines that compute the addresses of a step which memory holds."""
         return [self._moved(statement, loop, moved, last, ahead) for statement in self._early(loop)]
+
+
+def _buffer(tile: Tile, index: str) -> str:
+    """Return the text of a buffer of a tile's ring, as a tensor of the tile's shape."""
+    return f"{tile.ring}.index({index}){'.permute((1, 0))' if tile.flipped else ''}"
 
 
 def changed(loop: Loop) -> set[str]:

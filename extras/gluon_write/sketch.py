@@ -10,7 +10,7 @@ from typing import Any, Iterable, Mapping, Optional
 
 from gluon_core import language, portable
 from gluon_core._triton import tl, unwrap
-from gluon_core.errors import CapabilityError, LayoutError, ShapeError
+from gluon_core.errors import CapabilityError, GluonError, LayoutError, ShapeError
 from gluon_core.frontend.generator import KernelGenerator
 from gluon_core.frontend.host_calls import is_library
 from gluon_core.frontend.trace import trace
@@ -55,6 +55,7 @@ class Sketch:
         multiples: the divisibility of each argument that is no constant, in bytes of pointers.
         odd: names of integers that are surely no multiples of 16.
         unaided: place of a product that no matrix unit takes -> the layout of its sum.
+        bytes: place of a product of operands of 8 bits -> a group of warps may read them from shared memory.
         opened: places of calls on shared memory whose layout was left out.
         warps: place of a worker partition -> its warps.
         copied: places of tile loads that the target's unit for copies can do.
@@ -77,6 +78,7 @@ class Sketch:
     multiples: list[int] = field(default_factory=list)
     odd: set[str] = field(default_factory=set)
     unaided: dict[Place, BlockedLayout] = field(default_factory=dict)
+    bytes: dict[Place, bool] = field(default_factory=dict)
     opened: set[Place] = field(default_factory=set)
     warps: dict[Place, int] = field(default_factory=dict)
     copied: set[Place] = field(default_factory=set)
@@ -270,7 +272,18 @@ class _Sketcher(KernelGenerator):
             place = place_of(node, self.number)
             if place is not None and isinstance(op.attrs["layouts"][2], BlockedLayout):
                 self.drawn.unaided[place] = op.attrs["layouts"][2]
+            if place is not None and a.dtype.primitive_bitwidth == 8:
+                taken = self._reads_bytes(a, b, acc)
+                self.drawn.bytes[place] = taken and self.drawn.bytes.get(place, True)
         return self.semantic.make_tensor(op.results[0], acc.type)
+
+    def _reads_bytes(self, a: Any, b: Any, acc: Any) -> bool:
+        """Return True if groups of warps have products of these tensors of bytes that read shared memory."""
+        try:
+            chosen = self._layouts(a, b, acc, "shared", b_transposed=True)
+        except GluonError:
+            return False
+        return bool(unwrap(chosen.lowering) == "wgmma")
 
     def _store(self, node: Any, called: Any) -> Any:
         """Record the store of a tile, which takes a value of any layout."""
@@ -288,9 +301,9 @@ class _Sketcher(KernelGenerator):
         a, b, acc = (named.get(n) for n in ("a", "b", "acc"))
         if not isinstance(acc, tl.tensor) or not hasattr(b, "type"):
             return self._with_values(node, named)
-        chosen = self._layouts(
-            a, b, acc, "shared" if isinstance(b, shared_memory_descriptor) else "registers"
-        )
+        stored = isinstance(b, shared_memory_descriptor)
+        how = {"b_transposed": True} if stored and _is_transposed(b) else {}
+        chosen = self._layouts(a, b, acc, "shared" if stored else "registers", **how)
         if _is_free(acc):
             return self._product(node, called, (a, b, acc), chosen)
         for index, (name, value) in enumerate((("a", a), ("b", b))):
@@ -401,6 +414,12 @@ def _odd(
         if attrs and noted and integer and "tt.divisibility" not in facts:
             names.add(name)
     return names
+
+
+def _is_transposed(buffer: Any) -> bool:
+    """Return True for a matrix of bytes in shared memory whose columns are contiguous."""
+    layout = unwrap(buffer.type.layout)
+    return buffer.dtype.primitive_bitwidth == 8 and bool(getattr(layout, "transposed", False))
 
 
 def _is_free(value: Any) -> bool:
