@@ -10,7 +10,7 @@ from typing import Any, Callable, Iterator
 from gluon_core.plugin.triton_compiler import TritonCompiler
 from gluon_nvidia.timeline import plain
 
-__all__ = ["keep_spills", "keep_warnings", "located", "logged", "slow_products", "spilled"]
+__all__ = ["keep_spills", "keep_warnings", "located", "slow_products"]
 
 _Run = Callable[[Any, "dict[str, Any]"], Any]
 
@@ -66,7 +66,7 @@ def keep_warnings(run: _Run) -> _Run:
     def stage(source: Any, metadata: dict[str, Any]) -> Any:
         if "wgmma.mma_async" not in source:
             return run(source, metadata)
-        result, log = logged(run, source, metadata)
+        result, log = _logged(run, source, metadata)
         products = slow_products(log)
         if products:
             metadata.setdefault("warnings", []).extend(products)
@@ -79,13 +79,13 @@ def keep_spills(run: _Run) -> _Run:
     """Return the stage `run`, which calls ptxas, with a warning where a timeline makes a kernel spill registers."""
 
     def stage(source: Any, metadata: dict[str, Any]) -> Any:
-        result, log = logged(run, source, metadata)
-        lost = spilled(log)
-        if lost:
-            alone = spilled(logged(run, plain(source), dict(metadata))[1])
-            if lost > alone:
+        result, log = _logged(run, source, metadata)
+        spilled = _spilled(log)
+        if spilled:
+            alone = _spilled(_logged(run, plain(source), dict(metadata))[1])
+            if spilled > alone:
                 metadata.setdefault("warnings", []).append(
-                    f"recording a timeline spills {lost} bytes of registers, {alone} are spilled without: the recorded "
+                    f"recording a timeline spills {spilled} bytes of registers, {alone} are spilled without: the recorded "
                     "times are too long. Open fewer scopes at once, or give the partition more registers, the last "
                     "argument of gl.warp_specialize."
                 )
@@ -94,7 +94,7 @@ def keep_spills(run: _Run) -> _Run:
     return stage
 
 
-def logged(run: _Run, source: Any, metadata: dict[str, Any]) -> tuple[Any, str]:
+def _logged(run: _Run, source: Any, metadata: dict[str, Any]) -> tuple[Any, str]:
     """Return what a stage that calls ptxas returns, and the messages of ptxas."""
     output = io.StringIO()
     with _talking() as wanted, contextlib.redirect_stdout(output):
@@ -104,7 +104,7 @@ def logged(run: _Run, source: Any, metadata: dict[str, Any]) -> tuple[Any, str]:
     return result, output.getvalue()
 
 
-def spilled(log: str) -> int:
+def _spilled(log: str) -> int:
     """Return the bytes of spills that ptxas reports, stores and loads."""
     return sum(int(size) for size in re.findall(r"(\d+) bytes spill (?:stores|loads)", log))
 

@@ -36,7 +36,6 @@ class NvidiaCompiler(TritonCompiler):
 
     def around(self, target: Target, options: Any) -> Mapping[str, Callable[..., Any]]:
         from gluon_nvidia.assembler import keep_spills, keep_warnings, located
-        from gluon_nvidia.resident import capped
 
         threads = 32 * int(options.num_warps)
 
@@ -46,7 +45,7 @@ class NvidiaCompiler(TritonCompiler):
         around: dict[str, Callable[..., Any]] = {"ptx": written}
         assembled = complete if self.has(DESCRIPTORS_MERGED) else lambda run: run
         if target.has("nvidia.wgmma"):
-            around["cubin"] = lambda run: capped(keep_warnings(assembled(run)), target)
+            around["cubin"] = lambda run: keep_warnings(assembled(run))
         recording = self.recording(options)
         if recording is not None:
             around["ptx"] = lambda run: instrumented(written(run), *recording)
