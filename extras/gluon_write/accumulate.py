@@ -18,9 +18,10 @@ from typing import Any, Callable, Optional
 
 from gluon_core import language
 from gluon_write.form import changed_copy, free_name
-from gluon_write.loops import Loop, Tile, argument, mentions, operands_of
+from gluon_write.loops import Loop, Tile
 from gluon_write.prefetch import Prefetcher
 from gluon_write.sketch import Sketch
+from gluon_write.syntax import argument, mentions, operands_of
 
 __all__ = ["accumulated"]
 

@@ -26,8 +26,8 @@ from typing import Any, Optional
 
 from gluon_core import language
 from gluon_write.form import Form, edited, free_name, rewritten
-from gluon_write.loops import mentions, reads, stores
 from gluon_write.sketch import Sketch, place_of
+from gluon_write.syntax import mentions, reads, stores
 
 __all__ = ["apart"]
 

@@ -22,8 +22,8 @@ from typing import Any, Callable, Mapping, Optional
 from gluon_core import language, portable
 from gluon_core._triton import unwrap
 from gluon_write.form import Form, changed_copy, factor
-from gluon_write.loops import operands_of, reads, stores
 from gluon_write.sketch import Place, Sketch, place_of
+from gluon_write.syntax import operands_of, reads, stores
 
 __all__ = ["taken_alone", "taken_in_loops"]
 

@@ -19,7 +19,8 @@ from typing import Any, Callable, NamedTuple, Optional
 from gluon_core import language
 from gluon_core._triton import tl
 from gluon_write.form import Form, bounds_of
-from gluon_write.loops import Loop, reads, stores
+from gluon_write.loops import Loop
+from gluon_write.syntax import reads, stores
 
 __all__ = ["Rings", "continuation"]
 

@@ -21,10 +21,10 @@ from typing import Any, Collection
 
 from gluon_core.layouts import BlockedLayout
 from gluon_write.form import free_name, one_line, rewritten
-from gluon_write.loops import operands_of
 from gluon_write.operand_buffers import Buffered, Loops
 from gluon_write.sketch import Place, Sketch, place_of
 from gluon_write.solve import Solution, plan_of
+from gluon_write.syntax import operands_of
 from gluon_write.unknowns import Graph
 
 __all__ = ["converted_operands", "through_buffers"]

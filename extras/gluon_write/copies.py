@@ -10,10 +10,11 @@ from functools import cached_property
 from typing import Any, Callable, Optional, Sequence
 
 from gluon_write.form import bounds_of, function_of
-from gluon_write.loops import Loop, reads, stores
+from gluon_write.loops import Loop
 from gluon_write.own_tiles import names_of
 from gluon_write.ring_plan import COMPOUND, Function, NoForm, RingPlan, by_ring, is_text
 from gluon_write.shared_walk import Shared
+from gluon_write.syntax import reads, stores
 from gluon_write.tile_loops import LoopsOfTiles, wrapped
 
 __all__ = ["Copies"]

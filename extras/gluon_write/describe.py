@@ -29,8 +29,8 @@ from gluon_core import language
 from gluon_core._triton import unwrap
 from gluon_write.form import Form, bounds_of, changed_copy, factor
 from gluon_write.library_text import library_texts
-from gluon_write.loops import mentions, stores
 from gluon_write.sketch import Sketch, place_of
+from gluon_write.syntax import mentions, stores
 
 __all__ = ["described"]
 

@@ -24,8 +24,8 @@ from typing import Any, Optional
 
 from gluon_core import language
 from gluon_write.form import Form, bounds_of, edited, rewritten
-from gluon_write.loops import mentions, reads, stores
 from gluon_write.sketch import Sketch
+from gluon_write.syntax import mentions, reads, stores
 
 __all__ = ["with_first_products"]
 

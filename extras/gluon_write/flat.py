@@ -21,8 +21,9 @@ from typing import Callable, Iterator, Optional
 from gluon_core import language, portable
 from gluon_core._triton import tl
 from gluon_write.form import Form, bounds_of, factor, free_name
-from gluon_write.loops import argument, falling, mentions, reads, stores
+from gluon_write.loops import falling
 from gluon_write.sketch import Sketch, place_of
+from gluon_write.syntax import argument, mentions, reads, stores
 
 __all__ = ["Around", "around", "lines_of", "room_of"]
 

@@ -17,8 +17,8 @@ from typing import Any, Optional
 
 from gluon_core import language
 from gluon_write.form import Form, edited, one_line, rewritten
-from gluon_write.loops import argument
 from gluon_write.sketch import Sketch, place_of
+from gluon_write.syntax import argument
 
 __all__ = ["gathered_along_first"]
 

@@ -20,10 +20,11 @@ from typing import Any, Optional
 
 from gluon_core import language, portable
 from gluon_write.form import factor, rewritten
-from gluon_write.loops import argument, falling, reads
+from gluon_write.loops import falling
 from gluon_write.parting import Masked, parts_of
 from gluon_write.recompute import Definitions
 from gluon_write.sketch import Sketch, place_of
+from gluon_write.syntax import argument, reads
 
 __all__ = ["guarded"]
 

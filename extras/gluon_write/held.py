@@ -21,8 +21,8 @@ from typing import Any, Iterator, Optional
 from gluon_core import language
 from gluon_sim.tracing.types import TensorType
 from gluon_write.form import Form, edited, free_name, rewritten
-from gluon_write.loops import mentions, operands_of, stores
 from gluon_write.sketch import Sketch, multiplies, place_of
+from gluon_write.syntax import mentions, operands_of, stores
 
 __all__ = ["Operands", "held"]
 

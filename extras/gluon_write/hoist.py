@@ -18,7 +18,7 @@ from typing import Any, Iterator, Optional
 
 from gluon_core import language, portable
 from gluon_write.form import Form, changed_copy, free_name
-from gluon_write.loops import argument, mentions, operands_of
+from gluon_write.syntax import argument, mentions, operands_of
 
 __all__ = ["hoisted"]
 

@@ -17,9 +17,9 @@ from typing import Any, Optional
 from gluon_core import language
 from gluon_core._triton import tl, unwrap
 from gluon_write.form import Form
-from gluon_write.loops import argument, stores
 from gluon_write.polynomials import Polynomial
 from gluon_write.sketch import Sketch, place_of
+from gluon_write.syntax import argument, stores
 
 __all__ = ["IndexForms", "NoIndex", "Range"]
 

@@ -13,8 +13,8 @@ from typing import Any, Callable, Optional
 
 from gluon_core import portable
 from gluon_write.form import Form, changed_copy, factor, free_name, one_line
-from gluon_write.loops import stores
 from gluon_write.sketch import Sketch
+from gluon_write.syntax import stores
 
 __all__ = ["inlined", "makers_inlined", "makes", "steps_inlined"]
 

@@ -26,9 +26,10 @@ from gluon_core import language
 from gluon_core.layouts import BlockedLayout, SwizzledSharedLayout
 from gluon_core.plugin.targets import Target
 from gluon_write.form import Form, changed_copy, free_name
-from gluon_write.loops import argument, mentions, viewed
+from gluon_write.loops import viewed
 from gluon_write.sketch import place_of
 from gluon_write.solve import Solution
+from gluon_write.syntax import argument, mentions
 from gluon_write.unknowns import Access, Graph
 
 __all__ = ["with_kept_lines"]

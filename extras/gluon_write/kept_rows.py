@@ -43,9 +43,9 @@ from gluon_core import language
 from gluon_core.launch.jit import GluonJITFunction
 from gluon_sim.tracing.types import PointerType, TensorType
 from gluon_write.form import factor, free_name, rewritten
-from gluon_write.loops import argument, reads, stores
 from gluon_write.sketch import Sketch, place_of
 from gluon_write.step_masks import is_place, terms_of
+from gluon_write.syntax import argument, reads, stores
 from gluon_write.whole_steps import PLAIN, RowLoops, Unmask, WholeStep
 
 __all__ = ["with_kept_rows"]

@@ -26,8 +26,8 @@ from typing import Any, Optional
 from gluon_core import language, portable
 from gluon_core.plugin.targets import Target
 from gluon_write.form import Form, factor, free_name, rewritten
-from gluon_write.loops import argument, mentions, stores
 from gluon_write.sketch import Sketch, place_of
+from gluon_write.syntax import argument, mentions, stores
 
 __all__ = ["summed_by_lanes"]
 

@@ -31,9 +31,9 @@ from typing import Any, Optional
 
 from gluon_core import language, portable
 from gluon_write.form import changed_copy, edited, free_name, one_line
-from gluon_write.loops import argument, mentions, stores
 from gluon_write.recompute import Definitions
 from gluon_write.sketch import Sketch, place_of
+from gluon_write.syntax import argument, mentions, stores
 
 __all__ = ["negated", "with_scaled_maxima"]
 

@@ -22,9 +22,10 @@ from typing import Any, Callable, Iterator, Mapping, Optional, Sequence
 from gluon_core import language, portable
 from gluon_write.form import bounds_of, changed_copy, free_name
 from gluon_write.loads import MOST_WORDS, masked, replaced
-from gluon_write.loops import LoopReader, argument, falling, reads, stores
+from gluon_write.loops import LoopReader, falling
 from gluon_write.prefetch import one_line, renamed
 from gluon_write.sketch import Place, Sketch, place_of
+from gluon_write.syntax import argument, reads, stores
 
 __all__ = ["loaded_ahead"]
 

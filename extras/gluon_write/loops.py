@@ -5,26 +5,21 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass, field
-from typing import Any, Callable, Collection, Iterator, Mapping, Optional
+from typing import Any, Callable, Collection, Mapping, Optional
 
 from gluon_core import language, portable
 from gluon_core._triton import tl
 from gluon_write.form import Form
 from gluon_write.sketch import Place, Sketch, place_of
+from gluon_write.syntax import argument, mentions, operands_of, reads, stores
 
 __all__ = [
     "Edit",
     "Loop",
     "LoopReader",
     "Tile",
-    "argument",
     "falling",
-    "is_new",
-    "mentions",
-    "operands_of",
     "orders_memory",
-    "reads",
-    "stores",
     "viewed",
 ]
 
@@ -543,16 +538,6 @@ def falling(node: ast.For, number: int, drawn: Sketch) -> bool:
     return any(place_of(step, number) in drawn.falling for step in steps)
 
 
-def argument(call: ast.Call, index: int, name: str) -> Optional[ast.expr]:
-    words = {word.arg: word.value for word in call.keywords}
-    return call.args[index] if index < len(call.args) else words.get(name)
-
-
-def operands_of(call: ast.Call) -> list[ast.expr]:
-    a, b = argument(call, 0, "a"), argument(call, 1, "b")
-    return [a, b] if a is not None and b is not None else []
-
-
 def _plain(statement: ast.stmt) -> bool:
     """Return True for statements without loops, of which each step runs all or a part."""
     if isinstance(statement, ast.If):
@@ -578,30 +563,6 @@ def _only_asked(name: ast.Name, within: ast.AST) -> bool:
     )
 
 
-def names_in(node: ast.AST) -> Iterator[ast.Name]:
-    """Yield the names in a tree, in no order; `ast.walk` takes twice as long."""
-    todo = [node]
-    while todo:
-        node = todo.pop()
-        if isinstance(node, ast.Name):
-            yield node
-            continue
-        for part in node._fields:
-            value = getattr(node, part, None)
-            if isinstance(value, ast.AST):
-                todo.append(value)
-            elif isinstance(value, list):
-                todo += [one for one in value if isinstance(one, ast.AST)]
-
-
-def reads(node: Any) -> set[str]:
-    return {n.id for n in names_in(node) if isinstance(n.ctx, ast.Load)} | (
-        {node.target.id}
-        if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name)
-        else set()
-    )
-
-
 def orders_memory(reader: Any, node: ast.For) -> bool:
     """Return True if a step waits at a barrier: its loads may be of what other threads stored."""
     return _calls(reader, node, _ORDERS)
@@ -613,22 +574,6 @@ def _calls(reader: Any, node: ast.For, words: re.Pattern[str]) -> bool:
     called = [reader.called(call) for call in calls]
     texts = [one.src for one in called if one in reader.drawn.jits]
     return any(map(words.search, [*(ast.unparse(call.func) for call in calls), *texts]))
-
-
-def mentions(node: ast.AST) -> set[str]:
-    return {n.id for n in names_in(node)}
-
-
-def is_new(name: str, loop: ast.For) -> bool:
-    """Return True if each step assigns a name before it reads it."""
-    if name in stores(loop.target):
-        return True
-    first = next((s for s in loop.body if name in mentions(s)), None)
-    return isinstance(first, ast.Assign) and name in stores(first) and name not in reads(first)
-
-
-def stores(node: ast.AST) -> set[str]:
-    return {n.id for n in names_in(node) if isinstance(n.ctx, ast.Store)}
 
 
 def _forbidden() -> tuple[Any, ...]:

@@ -27,8 +27,8 @@ from typing import Any, Iterator, Optional, Sequence, Union
 from gluon_sim.tracing.types import TensorType
 from gluon_write.form import edited, free_name, one_line, rewritten
 from gluon_write.held import Operands
-from gluon_write.loops import mentions, operands_of, stores
 from gluon_write.sketch import Sketch, place_of
+from gluon_write.syntax import mentions, operands_of, stores
 
 __all__ = ["Buffered", "Loops", "with_operand_buffers"]
 

@@ -13,7 +13,8 @@ from typing import Callable, Collection, Iterator, Sequence
 
 from gluon_core import portable
 from gluon_write.form import factor, free_name
-from gluon_write.loops import Tile, reads, stores
+from gluon_write.loops import Tile
+from gluon_write.syntax import reads, stores
 from gluon_write.tile_loops import LoopsOfTiles
 
 __all__ = ["DEPTH", "OwnStore", "OwnTile", "names_of", "own_stores", "own_tiles"]

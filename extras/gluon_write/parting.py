@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Collection, Optional, Sequence
 
 from gluon_write.form import Form, bounds_of, factor, free_name
-from gluon_write.loops import is_new, mentions, reads, stores
+from gluon_write.syntax import is_new, mentions, reads, stores
 
 __all__ = ["Masked", "parts_of"]
 

@@ -16,7 +16,7 @@ from gluon_core.plugin.targets import Target
 from gluon_write.copies import Copies
 from gluon_write.form import bounds_of, changed_copy, function_of
 from gluon_write.largest import negated
-from gluon_write.loops import Loop, reads, stores
+from gluon_write.loops import Loop
 from gluon_write.own_tiles import DEPTH, OwnStore, names_of
 from gluon_write.programs import heavy_axis
 from gluon_write.ring_plan import COMPOUND, GROUP, Function, NoForm, by_ring, is_text
@@ -24,6 +24,7 @@ from gluon_write.rounds import Rounds
 from gluon_write.shared_walk import Shared
 from gluon_write.single_step import follows_whole_steps, has_one_step
 from gluon_write.sketch import Sketch
+from gluon_write.syntax import reads, stores
 from gluon_write.tile_loops import LoopsOfTiles, wrapped
 from gluon_write.work import Forms, forms_of
 

@@ -23,20 +23,11 @@ from gluon_core._triton import VERSION
 from gluon_write.continued import Rings, continuation
 from gluon_write.form import bounds_of, changed_copy, free_name, one_line
 from gluon_write.loads import MOST_WORDS, masked, replaced
-from gluon_write.loops import (
-    Edit,
-    Loop,
-    LoopReader,
-    Tile,
-    mentions,
-    operands_of,
-    reads,
-    stores,
-    viewed,
-)
+from gluon_write.loops import Edit, Loop, LoopReader, Tile, viewed
 from gluon_write.sketch import Place, Sketch, place_of
 from gluon_write.step_masks import excludes_later_steps
 from gluon_write.stored_tiles import stored_in_one
+from gluon_write.syntax import mentions, operands_of, reads, stores
 
 __all__ = ["Prefetcher", "carried", "changed", "one_line", "prefetched", "renamed"]
 

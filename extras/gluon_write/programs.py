@@ -14,8 +14,8 @@ from typing import Any, Mapping, Optional, Sequence
 from gluon_core import language
 from gluon_core._triton import unwrap
 from gluon_write.form import Form, changed_copy, edited
-from gluon_write.loops import argument
 from gluon_write.sketch import Sketch
+from gluon_write.syntax import argument
 
 __all__ = ["heavy_axis", "reversed_programs"]
 

@@ -13,9 +13,9 @@ import ast
 from typing import Any, Optional
 
 from gluon_write.form import rewritten
-from gluon_write.loops import stores
 from gluon_write.recompute import Definitions
 from gluon_write.sketch import Sketch, place_of
+from gluon_write.syntax import stores
 
 __all__ = ["divided_once"]
 

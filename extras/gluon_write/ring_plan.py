@@ -11,10 +11,11 @@ from gluon_core import language, portable
 from gluon_core.plugin.targets import Target
 from gluon_write.form import free_name
 from gluon_write.largest import negated
-from gluon_write.loops import Loop, Tile, argument, operands_of, reads, stores, viewed
+from gluon_write.loops import Loop, Tile, viewed
 from gluon_write.own_tiles import DEPTH, OwnTile, own_stores, own_tiles
 from gluon_write.single_step import has_one_step
 from gluon_write.sketch import Sketch
+from gluon_write.syntax import argument, operands_of, reads, stores
 from gluon_write.tile_loops import LoopsOfTiles
 
 __all__ = ["COMPOUND", "GROUP", "Function", "NoForm", "NoRoom", "RingPlan", "by_ring", "is_text"]

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Collection, Iterable, Mapping, Sequence
 
 from gluon_write.form import factor, free_name
-from gluon_write.loops import Loop, LoopReader, Tile, mentions, names_in, reads, stores
+from gluon_write.loops import Loop, LoopReader, Tile
 from gluon_write.schedule import Schedule
 from gluon_write.single_step import has_one_step
+from gluon_write.syntax import mentions, names_in, reads, stores
 
 __all__ = ["Rounds"]
 

@@ -22,8 +22,8 @@ from typing import Any, Optional, Sequence
 from gluon_core import language, portable
 from gluon_write.axes import Axes
 from gluon_write.form import Form, changed_copy, factor, free_name
-from gluon_write.loops import argument
 from gluon_write.sketch import Sketch, place_of
+from gluon_write.syntax import argument
 
 __all__ = ["PART", "parted"]
 

@@ -19,8 +19,8 @@ from typing import Optional
 
 from gluon_core import language
 from gluon_write.form import Form, bounds_of
-from gluon_write.loops import mentions, stores
 from gluon_write.step_masks import Terms, terms_of
+from gluon_write.syntax import mentions, stores
 
 __all__ = ["follows_whole_steps", "has_one_step"]
 

@@ -11,9 +11,9 @@ from gluon_core import language, portable
 from gluon_core._triton import unwrap
 from gluon_core.launch.jit import GluonJITFunction
 from gluon_write.index_forms import IndexForms, NoIndex
-from gluon_write.loops import argument, stores
 from gluon_write.polynomials import Polynomial
 from gluon_write.sketch import Sketch
+from gluon_write.syntax import argument, stores
 
 __all__ = ["Kind", "NoSteps", "SoftmaxSteps"]
 

@@ -25,9 +25,10 @@ from typing import Any, Iterable, Optional, Sequence
 from gluon_core.language.control import warp_specialize
 from gluon_core.plugin.targets import Target
 from gluon_write.form import bounds_of, changed_copy, free_name, function_of
-from gluon_write.loops import Loop, Tile, operands_of, reads, stores, viewed
+from gluon_write.loops import Loop, Tile, viewed
 from gluon_write.rounds import Rounds
 from gluon_write.sketch import Sketch
+from gluon_write.syntax import operands_of, reads, stores
 from gluon_write.tile_loops import LoopsOfTiles, wrapped
 from gluon_write.work import forms_of
 

@@ -14,7 +14,7 @@ from typing import Iterator, Optional
 
 from gluon_core import language
 from gluon_write.form import Form
-from gluon_write.loops import stores
+from gluon_write.syntax import stores
 
 __all__ = ["Terms", "excludes_later_steps", "is_place", "terms_of"]
 

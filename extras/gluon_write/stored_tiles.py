@@ -18,7 +18,8 @@ from typing import Any, Iterator
 
 from gluon_core import language
 from gluon_write.form import free_name
-from gluon_write.loops import Edit, Loop, argument
+from gluon_write.loops import Edit, Loop
+from gluon_write.syntax import argument
 
 __all__ = ["stored_in_one"]
 

@@ -31,9 +31,10 @@ from gluon_core import language, portable
 from gluon_write.axes import Axes
 from gluon_write.form import bounds_of, changed_copy, edited, free_name, one_line
 from gluon_write.index_forms import IndexForms, NoIndex, Range
-from gluon_write.loops import argument, operands_of, reads, stores, viewed
+from gluon_write.loops import viewed
 from gluon_write.polynomials import Monomial, Polynomial
 from gluon_write.sketch import Sketch, place_of
+from gluon_write.syntax import argument, operands_of, reads, stores
 from gluon_write.unread import without_unread
 
 __all__ = ["strided"]

@@ -28,11 +28,12 @@ from gluon_core import language
 from gluon_core.errors import GluonError
 from gluon_core.plugin.targets import Target
 from gluon_write.form import bounds_of, factor, free_name
-from gluon_write.loops import Loop, argument, mentions, operands_of, stores, viewed
+from gluon_write.loops import Loop, viewed
 from gluon_write.partitions import Partitions
 from gluon_write.ring_plan import GROUP, Function, NoForm
 from gluon_write.rows import parted
 from gluon_write.sketch import Sketch
+from gluon_write.syntax import argument, mentions, operands_of, stores
 from gluon_write.tensor_rows import RowsInTensorMemory
 from gluon_write.tile_loops import LoopsOfTiles, wrapped
 from gluon_write.walk import walking

@@ -26,11 +26,12 @@ from dataclasses import dataclass
 from typing import Iterable, Optional, Sequence
 
 from gluon_write.form import bounds_of, factor, free_name
-from gluon_write.loops import Loop, argument, mentions, operands_of, reads, stores, viewed
+from gluon_write.loops import Loop, viewed
 from gluon_write.own_tiles import DEPTH, OwnTile, names_of, own_tiles
 from gluon_write.partitions import Partitions
 from gluon_write.ring_plan import GROUP, Function, NoForm
 from gluon_write.rounds import Rounds
+from gluon_write.syntax import argument, mentions, operands_of, reads, stores
 from gluon_write.tile_loops import LoopsOfTiles, wrapped
 
 __all__ = ["RowsInTensorMemory"]

@@ -19,7 +19,7 @@ from collections import Counter
 from typing import Any, Iterable, Iterator, Mapping, Sequence
 
 from gluon_write.form import free_name
-from gluon_write.loops import reads, stores
+from gluon_write.syntax import reads, stores
 
 __all__ = ["tidied", "tidied_tree"]
 

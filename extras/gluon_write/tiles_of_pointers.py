@@ -12,12 +12,12 @@ from gluon_write.branches import taken_alone
 from gluon_write.describe import described
 from gluon_write.hoist import hoisted
 from gluon_write.inline import inlined
-from gluon_write.loops import argument, mentions, stores
 from gluon_write.partitions import SHARERS
 from gluon_write.preferred import chosen_form
 from gluon_write.shared_walk import DEALT
 from gluon_write.sketch import Sketch
 from gluon_write.strided import strided
+from gluon_write.syntax import argument, mentions, stores
 from gluon_write.tile_loops import LoopsOfTiles
 from gluon_write.tiles_ahead import has_several_products, reads_tiles
 from gluon_write.walk import walking

@@ -12,10 +12,10 @@ from typing import Any
 from gluon_core import language, portable
 from gluon_write.form import factor
 from gluon_write.index_forms import IndexForms, NoIndex
-from gluon_write.loops import argument, reads, stores
 from gluon_write.polynomials import Polynomial
 from gluon_write.shared_walk import Sharing
 from gluon_write.sketch import Sketch
+from gluon_write.syntax import argument, reads, stores
 
 __all__ = ["useful_parts"]
 

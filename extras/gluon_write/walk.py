@@ -23,9 +23,9 @@ from typing import Any, Optional, Sequence
 
 from gluon_core import language, portable
 from gluon_write.form import Form, changed_copy, edited, free_name
-from gluon_write.loops import argument, reads, stores
 from gluon_write.shared_walk import Grid, Shared, Sharing, dealt, grid_digits, shared_walk
 from gluon_write.sketch import Sketch
+from gluon_write.syntax import argument, reads, stores
 from gluon_write.useful_parts import useful_parts
 
 __all__ = ["Walk", "walking"]

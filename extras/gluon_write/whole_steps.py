@@ -27,9 +27,9 @@ from typing import Any, Optional
 from gluon_core import language, portable
 from gluon_core._triton import unwrap
 from gluon_write.form import Form, bounds_of, factor, rewritten
-from gluon_write.loops import argument, reads, stores
 from gluon_write.sketch import Sketch, place_of
 from gluon_write.step_masks import Terms, is_place, terms_of
+from gluon_write.syntax import argument, reads, stores
 
 __all__ = ["PLAIN", "RowLoops", "Unmask", "WholeStep", "in_whole_steps"]
 

@@ -30,10 +30,10 @@ from gluon_core import language
 from gluon_core._triton import unwrap
 from gluon_write.form import changed_copy, edited
 from gluon_write.index_forms import NoIndex
-from gluon_write.loops import argument, stores
 from gluon_write.polynomials import Polynomial
 from gluon_write.sketch import Sketch
 from gluon_write.softmax_steps import NoSteps, SoftmaxSteps
+from gluon_write.syntax import argument, stores
 
 __all__ = ["WIDE", "with_wider_steps"]
 

@@ -15,10 +15,11 @@ from gluon_core.plugin.targets import Target
 from gluon_core.plugin.timing import OpFacts, Timing
 from gluon_core.plugin.timing import Tile as Operand
 from gluon_sim.timing.session import timing_of
-from gluon_write.loops import Loop, LoopReader, operands_of, reads, stores, viewed
+from gluon_write.loops import Loop, LoopReader, viewed
 from gluon_write.rounds import Rounds
 from gluon_write.schedule import Schedule, Step, scheduled
 from gluon_write.sketch import place_of
+from gluon_write.syntax import operands_of, reads, stores
 
 __all__ = ["Forms", "forms_of"]
 
