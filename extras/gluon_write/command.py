@@ -339,7 +339,8 @@ def _proofs(text: str, file: Path, target: Target, kernels: list[str]) -> tuple[
         if verdict.verdict != "proved" and verdict.lines:
             note += f": {verdict.lines[0].strip()}"
         notes += [] if note in notes else [note]
-    missing = [name for name in kernels if not any(name in note for note in notes)]
+    seen = {word for note in notes for word in re.findall(r"\w+", note)}  # whole names
+    missing = [name for name in kernels if name not in seen]
     return [
         *notes,
         *(f"not decided: {name}: the file does not launch it" for name in missing),

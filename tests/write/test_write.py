@@ -283,6 +283,24 @@ def test_the_reason_of_the_prover(tmp_path, monkeypatch, capsys):
     )
 
 
+def test_a_proof_is_of_the_kernel_of_that_name_alone(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "names.py"
+    one = '@gluon.jit(layouts="auto")\ndef {}(x, B: gl.constexpr):\n    gl.store(x + gl.arange(0, B), 1.0)\n'
+    path.write_text(
+        "import pathlib\nimport numpy as np\nimport gluon_core as gluon\nfrom gluon_core import language as gl\n"
+        + one.format("add")
+        + one.format("add_many")
+        + "x = np.zeros(128, np.float32)\nadd_many[(1,)](x, 128)\n"
+        + f"if pathlib.Path(__file__).parent == pathlib.Path({str(tmp_path)!r}):\n    add[(1,)](x, 128)\n"
+    )
+    monkeypatch.setattr(sys, "argv", list(sys.argv))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setenv("GLUON_TARGET", "sim:sm_90")
+    assert command.show(str(path), "sm_90", tmp_path / "out", prove=True) == 3
+    shown = capsys.readouterr().out
+    assert "not decided: add: the file does not launch it" in shown and "proved: add_many" in shown
+
+
 @pytest.mark.parametrize("kernels", [1, 2])
 def test_a_file_that_launches_nothing_says_so(tmp_path, kernels):
     path = tmp_path / "quiet.py"
