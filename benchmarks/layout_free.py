@@ -21,11 +21,12 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any, Callable, Iterator, Sequence
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "kernels")]
 Runs = dict[str, Callable[[], Any]]
+Cases = Callable[[Path, list[str]], Iterator[tuple[str, Runs]]]
 RIVALS = ("triton", "torch", "kernels")
 
 
@@ -65,8 +66,9 @@ def compile_first(workers: int) -> None:
         process.wait()
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+def main(families: Sequence[Cases], description: str | None) -> int:
+    """Measure the cases of the families that the command line asks for."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--only", default="", help="cases whose name has one of these words, A;B")
     parser.add_argument("--first", default="", help="such cases come before the others")
     parser.add_argument("--form", choices=("pipelined", "specialized"), help="of loops of products")
@@ -95,6 +97,7 @@ def main() -> int:
             return 0
     import layout_free_cases
     from paired import raced
+    from twin_cases import Twins
 
     from gluon_write.preferred import preferred_form
 
@@ -115,7 +118,7 @@ def main() -> int:
     done = {row["case"] for row in table}
     part, parts = map(int, asked.part.split("/"))
     with tempfile.TemporaryDirectory() as folder, preferred_form(asked.form):
-        for words, cases in itertools.product(passes, layout_free_cases.CASES):
+        for words, cases in itertools.product(passes, families):
             for name, runs in cases(Path(folder), words):
                 if name in done or time.monotonic() - began > asked.seconds:
                     continue
@@ -127,6 +130,8 @@ def main() -> int:
                         for run in runs.values():
                             run()
                         continue
+                    if isinstance(runs, Twins):
+                        runs.check()
                     same = same_code(runs)
                     timed = {n: r for n, r in runs.items() if n not in same or asked.controls}
                     row = row_of(raced(timed, asked.seed), same, asked.seed)
@@ -147,4 +152,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    from layout_free_cases import CASES
+
+    raise SystemExit(main(CASES, __doc__))

@@ -1,0 +1,17 @@
+"""Measure kernels in the styles of engineers' work without layouts against the same text compiled as Triton's `tl`.
+
+The kernels are those of twin_attention.py, twin_products.py and twin_rows.py, the launches those of twin_cases.py.
+Each is compiled as it is, and with the decorator `@gluon.jit(layouts="auto")` and `gl.portable.mma` for
+`tl.dot`; both results are compared, then both are timed in one process, in CUDA graphs, with intervals
+(paired.py). Options are those of layout_free.py:
+
+  python benchmarks/triton_twins.py [--only WORDS] [--seed N] [--workers N] [--json FILE [--resume]]
+"""
+
+from __future__ import annotations
+
+from layout_free import main
+from twin_cases import twin_cases
+
+if __name__ == "__main__":
+    raise SystemExit(main((twin_cases,), __doc__))
