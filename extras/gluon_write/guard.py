@@ -10,6 +10,7 @@ last ones, they get a loop of their own (see `parting`); else a condition:
         if start + (BN - 1) >= length:
             score = gl.where(columns[None, :] < length, score, -1e30)
 
+Masks that no step needs in a block that stores anything are left out (see `stored_rows`).
 The bounds of a mask's sides are those of sums of scalars and ranges; a mask with other sides stays.
 """
 
@@ -21,10 +22,11 @@ from typing import Any, Optional
 from gluon_core import language, portable
 from gluon_write.form import factor, rewritten
 from gluon_write.loops import falling
-from gluon_write.parting import Masked, parts_of
+from gluon_write.parting import Masked, ends_of, parts_of, unmasked
 from gluon_write.recompute import Definitions
 from gluon_write.sketch import Sketch, place_of
-from gluon_write.syntax import argument, reads
+from gluon_write.stored_rows import StoredRows
+from gluon_write.syntax import argument, reads, stores
 
 __all__ = ["guarded"]
 
@@ -53,6 +55,7 @@ def guarded(fn: Any, drawn: Sketch) -> Any:
 class _Guard(Definitions):
     def __init__(self, fn: Any, number: int, drawn: Sketch):
         super().__init__(fn, number, drawn)
+        self.stored = StoredRows(fn, drawn) if number == 0 else None
         self.constants = {
             arg.arg
             for arg in ast.walk(self.tree)
@@ -87,9 +90,13 @@ class _Guard(Definitions):
         return any(self.called(node) is portable.mma for node in ast.walk(loop))
 
     def _parts(self, loop: ast.For, masked: list[Masked]) -> Optional[list[str]]:
-        """Return the lines of a loop over the steps without masks, and of one over the others; None where they mix."""
-        falls = falling(loop, self.number, self.drawn)
-        return None if falls else parts_of(self, self.space, loop, masked, self.constants)
+        """Return the lines of a loop over the steps without masks, and of one over the others if there are any; None where they mix."""
+        if falling(loop, self.number, self.drawn):
+            return None
+        ends, names = ends_of(loop, masked), {n for one in masked for n in stores(one.statement)}
+        if ends and self.stored is not None and self.stored.leave(loop, names, ends):
+            return unmasked(self, loop, masked)
+        return parts_of(self, self.space, loop, masked, self.constants)
 
     def _masked(self, statement: ast.stmt) -> Optional[Masked]:
         """Return `x = where(mask, value, other)` with its condition; None of others, and of masks without one."""

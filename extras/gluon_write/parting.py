@@ -24,7 +24,7 @@ from typing import Collection, Optional, Sequence
 from gluon_write.form import Form, bounds_of, factor, free_name
 from gluon_write.syntax import is_new, mentions, reads, stores
 
-__all__ = ["Masked", "parts_of"]
+__all__ = ["Masked", "ends_of", "parts_of", "unmasked"]
 
 
 @dataclass(frozen=True)
@@ -50,18 +50,13 @@ def parts_of(
     Args:
         space: the name of the language. loop: whose step is not negative. masked: its statements with masks. constants: names of constants.
     """
-    if not isinstance(loop.target, ast.Name) or not isinstance(loop.iter, ast.Call):
+    ends = ends_of(loop, masked)
+    if not ends:
         return None
-    changed = {name for statement in loop.body for name in stores(statement)}
-    bounds = loop.iter
-    if bounds.keywords or changed & {n for arg in bounds.args for n in mentions(arg)}:
-        return None
-    first, last, step = bounds_of([" ".join(form.text_of(arg).split()) for arg in bounds.args])
+    assert isinstance(loop.target, ast.Name) and isinstance(loop.iter, ast.Call)
+    texts = [" ".join(form.text_of(arg).split()) for arg in loop.iter.args]
+    first, last, step = bounds_of(texts)
     if not step.isdigit() and step not in constants:
-        return None
-    ends = [_end(one.condition, loop.target.id, changed) or "" for one in masked]
-    own = [statement.lineno for statement in loop.body]
-    if "" in ends or len(set(own)) < len(own) or own[0] == loop.lineno:
         return None
     taken = {*re.findall(r"\w+", form.source), *form.scope}
     start = free_name("masked_from", taken)
@@ -81,6 +76,29 @@ def parts_of(
         head.format(start, last),
         *source[body[0].lineno - 1 - _above(source, body[0]) : loop.end_lineno],
     ]
+
+
+def ends_of(loop: ast.For, masked: Sequence[Masked]) -> list[str]:
+    """Return values of a loop's variable, before the least of which masks leave steps as they are; none where they are not known."""
+    if not isinstance(loop.target, ast.Name) or not isinstance(loop.iter, ast.Call):
+        return []
+    changed = {name for statement in loop.body for name in stores(statement)}
+    bounds = loop.iter
+    if bounds.keywords or changed & {n for arg in bounds.args for n in mentions(arg)}:
+        return []
+    ends = [_end(one.condition, loop.target.id, changed) or "" for one in masked]
+    own = [statement.lineno for statement in loop.body]
+    if "" in ends or len(set(own)) < len(own) or own[0] == loop.lineno:
+        return []
+    return ends
+
+
+def unmasked(form: Form, loop: ast.For, masked: Sequence[Masked]) -> list[str]:
+    """Return the lines of a loop without its masks."""
+    source = form.source.splitlines()
+    head = source[loop.lineno - 1 : loop.body[0].lineno - 1 - _above(source, loop.body[0])]
+    inner = " " * loop.body[0].col_offset
+    return [*head, *(inner + line if line else "" for line in _unmasked(form, loop, masked))]
 
 
 def _end(condition: ast.expr, variable: str, changed: Collection[str]) -> Optional[str]:

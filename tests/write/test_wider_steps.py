@@ -86,10 +86,17 @@ PRODUCTS = Path(__file__).parent / "triton_kernels" / "products.py"
 
 
 @pytest.mark.campaign("two attentions on the simulator")
-def test_steps_before_the_diagonal(tmp_path, chosen_sources):
-    """Those that the end masks are rare, and each ends its products: a block has them if all its rows are behind the end."""
+@pytest.mark.parametrize("keys", ["N_CTX", "N_KEYS"])
+def test_steps_before_the_diagonal(keys, tmp_path, chosen_sources):
+    """Those that the end masks are rare, and each ends its products: a block has them if all its rows are behind the end.
+
+    Such a block stores nothing, and needs no mask, where rows and keys have the same end."""
     path = tmp_path / "products.py"
-    path.write_text(port(PRODUCTS.read_text(), str(PRODUCTS)).text)
+    text = port(PRODUCTS.read_text(), str(PRODUCTS)).text
+    own = "sm_scale, N_CTX,\n    HEAD: gl.constexpr, BLOCK_M"
+    assert text.count(own) == 1 and text.count("sm_scale * SCALE, N_CTX,") == 3
+    text = text.replace("sm_scale * SCALE, N_CTX,", f"sm_scale * SCALE, {keys},")
+    path.write_text(text.replace(own, own.replace("N_CTX,", "N_CTX, N_KEYS,")))
     kernel = runpy.run_path(str(path))["attention_kernel"]
     for length in (300, 40):
         q, k, v = torch.randn(3, 1, length, 64, generator=torch.Generator().manual_seed(1)).half()
@@ -97,14 +104,16 @@ def test_steps_before_the_diagonal(tmp_path, chosen_sources):
         blocks = -(-length // 128) + 1  # the last one has no rows
         with using(schedule="latest"):
             kernel[(blocks, 1)](
-                q, k, v, out, -0.1, length, 64, 128, 64, True, num_warps=4, target="sim:hopper"
-            )
+                q, k, v, out, -0.1, length, length, 64, 128, 64, True, num_warps=4, target="sim:hopper"
+            )  # fmt: skip
         score = q.float() @ k.float().mT * -0.1
         score = score.masked_fill(torch.ones_like(score).triu(1) > 0, -torch.inf)
         assert torch.allclose(out.float(), torch.softmax(score, -1) @ v.float(), atol=3e-3)
     consumer = chosen_sources[-1].partition("def attention_kernel_rows(")[2]
     rare = consumer.partition("in range(masked_from, hi_2, 128):\n")[2].partition("l_i = ")[0]
-    assert rare.count("warpgroup_mma_wait(0, ") == rare.count("is_async=True") == 2
+    waits = 2 if keys == "N_KEYS" else 0
+    assert rare.count("warpgroup_mma_wait(0, ") == rare.count("is_async=True") == waits
+    assert ("masked_from" in consumer) == (keys == "N_KEYS")
 
 
 class Read(Exception):
