@@ -38,6 +38,7 @@ _ISSUE = 4.0  # an access, next to an arithmetic instruction; as of memory
 _LEAST_COPY = 4  # bytes that an asynchronous copy moves per thread
 _PASS_BITS = 1024  # of all banks at once, where there are 32
 _ALIGNED = 16
+_MOST_FASTEST = 3  # dimensions of which each may be the contiguous one
 
 
 @dataclass(frozen=True)
@@ -75,29 +76,36 @@ class View:
         return buffer
 
 
-def first_layout(target: Target, warps: int, dtype: Any, shape: Sequence[int]) -> SharedLayout:
+def first_layout(
+    target: Target, warps: int, dtype: Any, shape: Sequence[int], rank: Optional[int] = None
+) -> SharedLayout:
     """Return the layout with which a kernel is traced first: the one that the target's unit for copies
-    of tiles wants, or that of a barrier."""
+    of tiles wants, or that of a barrier.
+
+    Args:
+        rank: of the layout: that of the buffer, or one less where its first dimension counts tiles. None for
+            the usual one: matrices are one tile, and buffers of more dimensions a ring of tiles.
+    """
     if str(dtype) == "int64" and shape[-1] == 1 and len(shape) <= 2:
         return MBarrierLayout()
-    for block in (shape, shape[1:]):
-        if not 1 <= len(block) <= 5 or any(size & (size - 1) for size in block):
-            continue
+    if rank is None:
+        ring = len(shape) > 2 or len(shape) == 2 and shape[0] & (shape[0] - 1) != 0
+        rank = len(shape) - ring
+    block = list(shape)[len(shape) - rank :]
+    if 2 <= rank <= 5 and not any(size & (size - 1) for size in block):
         aligned = tuple(_ALIGNED for _ in block[1:])
         request = TileRequest(
-            target, warps, VERSION, None, [None] * len(block), [*aligned, 1], dtype, tuple(block),
+            target, warps, VERSION, None, [None] * rank, [*aligned, 1], dtype, tuple(block),
             None, aligned, _ALIGNED,
         )  # fmt: skip
-        if len(block) < 2 or len(block) > 2 and block is shape:
-            continue  # a ring of tiles: the first dimension counts them
         for lowering in available("tile_copy", target, VERSION):
             try:
                 layout: SharedLayout = code(lowering, "layout")(request)
-                layout.to_linear(list(block))
+                layout.to_linear(block)
             except GluonError:
                 continue
             return layout
-    return SwizzledSharedLayout(1, 1, 1, list(reversed(range(len(shape)))))
+    return SwizzledSharedLayout(1, 1, 1, list(reversed(range(rank))))
 
 
 def is_open(layout: Any) -> bool:
@@ -112,10 +120,9 @@ def shared_candidates(
     rank = first.rank or len(shape)
     inner = list(shape)[len(shape) - rank :]
     seen: set[Any] = set()
-    orders = [list(reversed(range(rank)))]
-    if rank == 2:
-        orders.append([0, 1])
-    for order in orders:
+    dims = list(reversed(range(rank)))
+    for fastest in dims if rank <= _MOST_FASTEST else dims[:1]:
+        order = [fastest, *(dim for dim in dims if dim != fastest)]
         for layout in _swizzles(inner, order, bits):
             if layout not in seen:
                 seen.add(layout)

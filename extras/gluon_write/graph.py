@@ -28,10 +28,11 @@ _LIKE = ("full_like", "zeros_like")
 _LAYOUT_FREE = ("arange", "full", "zeros", *_LIKE)
 _VIEWS = frozenset("memdesc_index memdesc_subslice memdesc_trans memdesc_reshape".split())
 _COPIES = ("async_copy_global_to_local", "buffer_load_to_local")
+_STORES = ("local_store", "deferred_store")  # to shared memory; the other is of loaded values
 _ANY_BUFFER = frozenset(  # ops that take a buffer in any layout; all others demand the first one
-    "local_load local_store local_alloc local_dealloc local_gather local_scatter "
+    "local_load local_alloc local_dealloc local_gather local_scatter "
     "local_atomic_scatter_rmw memdesc_reinterpret".split()
-).union(_VIEWS, _COPIES, HANDS_ON)
+).union(_VIEWS, _COPIES, _STORES, HANDS_ON)
 _SHAPES = frozenset("broadcast expand_dims trans convert_layout reduce reshape join split".split())
 _ROUNDS = 8  # that a loop is taken to make
 
@@ -155,6 +156,8 @@ class _Builder:
             self._mma(op, context, results)
         elif name == "as_operand":
             self._demand(op, context, tensors[0], results[0].type.layout, 0)
+        elif name == "deferred_store":
+            self._alike(context, tensors)
         elif "load" in name or "store" in name or "atomic" in name or name in _COPIES:
             self._memory(op, context, tensors, results)
         elif name == "histogram":
@@ -320,7 +323,7 @@ class _Builder:
                 if node in self.drawn.opened:
                     self.note(context, results[0], ("site", (context, node)))
                 self._seen(op, context, results[0], value)
-            elif name in ("local_store", *_COPIES) and tensors:
+            elif name in (*_STORES, *_COPIES) and tensors:
                 self._seen(op, context, tensors[0], value)
             elif name == "mma" and hasattr(root.type.layout, "get_default_for"):
                 self.about.append((key, ("read", f"the matrix unit, line {op.loc.line}"), 1))

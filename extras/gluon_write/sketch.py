@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+from copy import copy
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Iterable, Mapping, Optional
 
 from gluon_core import language, portable
@@ -57,6 +59,8 @@ class Sketch:
         unaided: place of a product that no matrix unit takes -> the layout of its sum.
         bytes: place of a product of operands of 8 bits -> a group of warps may read them from shared memory.
         opened: places of calls on shared memory whose layout was left out.
+        ranks: place of an allocation -> the dimensions that its layout must describe, and the line of that access.
+        origins: id of the layout with which a buffer is traced -> place of its allocation, its dimensions, and the layout.
         warps: place of a worker partition -> its warps.
         copied: places of tile loads that the target's unit for copies can do.
         falling: places of steps of ranges that are negative.
@@ -80,6 +84,8 @@ class Sketch:
     unaided: dict[Place, BlockedLayout] = field(default_factory=dict)
     bytes: dict[Place, bool] = field(default_factory=dict)
     opened: set[Place] = field(default_factory=set)
+    ranks: dict[Place, tuple[int, int]] = field(default_factory=dict)
+    origins: dict[int, tuple[Optional[Place], int, Any]] = field(default_factory=dict)
     warps: dict[Place, int] = field(default_factory=dict)
     copied: set[Place] = field(default_factory=set)
     falling: set[Place] = field(default_factory=set)
@@ -128,6 +134,8 @@ class _Sketcher(KernelGenerator):
         semantic: Any = self.semantic
         # Only chosen layouts can be checked.
         semantic._check_split = semantic._check_gathered = lambda *values: None
+        semantic.memdesc_index = partial(self._in_rank, semantic.memdesc_index, -1)
+        semantic.require_unbatched = partial(self._in_rank, semantic.require_unbatched, 0)
         builder: Any = self.builder
         record = builder.record
 
@@ -226,6 +234,36 @@ class _Sketcher(KernelGenerator):
                 return values[0] if len(values) == 1 else tl.tuple(values)
             return self._with_values(node, named)
         return super().visit_Call(node)
+
+    def _in_rank(self, access: Any, change: int, mem: Any, *args: Any, **kwargs: Any) -> Any:
+        """Access a buffer; note the rank of layout that it would need where that is another one.
+
+        Raises:
+            LayoutError: another access needs another rank.
+        """
+        try:
+            return access(mem, *args, **kwargs)
+        except GluonError as error:
+            place, whole, _ = self.drawn.origins.get(id(mem.layout), (None, 0, None))
+            rank = mem.rank + change
+            if place is None or rank == mem.layout.rank or rank < 1:
+                raise
+            if rank < whole - 1:
+                error.remedy = (
+                    "One dimension counts buffers: join the leading ones, and index once."
+                )
+                raise
+            line = self.builder.get_loc().line
+            known, other = self.drawn.ranks.setdefault(place, (rank, line))
+            if known == rank:
+                raise
+            raise LayoutError(
+                "a buffer is used as a whole and as several that an index counts",
+                argument="layouts",
+                expected=f"a layout of rank {known}, as line {other} needs it",
+                got=f"a use that needs rank {rank}",
+                remedy="Take parts of one buffer with slice, or allocate a buffer for each use.",
+            ) from None
 
     def _operands(self, node: Any, called: Any) -> dict[str, Any]:
         """Return the evaluated arguments of a call by name."""
@@ -364,7 +402,13 @@ class _Sketcher(KernelGenerator):
             if set(named) >= {"element_ty", "shape"}:
                 shape = unwrap_shape(named["shape"])
                 target, warps = self.semantic.target, self.semantic.num_warps
-                layout = first_layout(target, warps, unwrap(named["element_ty"]), shape)
+                if "value" in named and place is not None:
+                    line = self.builder.get_loc().line
+                    self.drawn.ranks.setdefault(place, (len(shape), line))
+                known = self.drawn.ranks.get(place) if place is not None else None
+                rank = known[0] if known is not None else None
+                layout = copy(first_layout(target, warps, unwrap(named["element_ty"]), shape, rank))
+                self.drawn.origins[id(layout)] = place, len(shape), layout
             node = self._bound(
                 node,
                 ast.Call(
@@ -466,7 +510,39 @@ def sketch(
     twin = Target("sim", target.architecture)
     asked = {"num_warps": int(options.num_warps), "num_ctas": int(options.num_ctas)}
     asked["sanitize_overflow"] = False  # its checks are no ops of the kernel
-    drawn = Sketch(banks=target.architecture.banks)
+    ranks: dict[Place, tuple[int, int]] = {}
+    while True:
+        drawn = _begun(fn, signature, constexprs, attrs, target, ranks)
+        known = len(ranks)
+        kind = type("Sketcher", (_Sketcher,), {"drawn": drawn})
+        try:
+            drawn.program = trace(
+                fn, signature, constexprs, attrs, backend=backend, target=twin,
+                options=backend.compiler.options(twin, asked), kind=kind,
+            )  # fmt: skip
+            return drawn
+        except GluonError as error:
+            if len(ranks) > known:
+                continue  # with the layouts that the accesses to buffers need
+            if isinstance(error, LayoutError):
+                lines = [_line_of(drawn.kept, text) for text in (error.expected, error.got)]
+                if all(lines) and error.remedy:
+                    error.remedy += (
+                        f" The one comes from line {lines[0]}, the other from line {lines[1]}."
+                    )
+            raise
+
+
+def _begun(
+    fn: Any,
+    signature: Mapping[str, Any],
+    constexprs: Mapping[tuple[int, ...], Any],
+    attrs: Mapping[tuple[int, ...], Any],
+    target: Target,
+    ranks: dict[Place, tuple[int, int]],
+) -> Sketch:
+    """Return a sketch with all that is known before the trace."""
+    drawn = Sketch(banks=target.architecture.banks, ranks=ranks)
     drawn.side_by_side = target.has("amd.global_load_to_lds")
     drawn.matrices = target.has("nvidia.ldmatrix")
     drawn.multiples = _multiples(fn, constexprs, attrs)
@@ -474,17 +550,6 @@ def sketch(
     drawn.constants = {
         fn.arg_names[place[0]]: v for place, v in constexprs.items() if len(place) == 1
     }
-    kind = type("Sketcher", (_Sketcher,), {"drawn": drawn})
-    try:
-        drawn.program = trace(
-            fn, signature, constexprs, attrs, backend=backend, target=twin,
-            options=backend.compiler.options(twin, asked), kind=kind,
-        )  # fmt: skip
-    except LayoutError as error:
-        lines = [_line_of(drawn.kept, text) for text in (error.expected, error.got)]
-        if all(lines) and error.remedy:
-            error.remedy += f" The one comes from line {lines[0]}, the other from line {lines[1]}."
-        raise
     return drawn
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Optional, Union
 
-from gluon_core.layouts import SwizzledSharedLayout
+from gluon_core.layouts import AutoLayout, SwizzledSharedLayout
 from gluon_core.plugin.targets import Target
 from gluon_core.portable import tiles
 
@@ -95,9 +95,9 @@ class AsyncCopyRequest(Request):
 
     @property
     def contiguous(self) -> int:
-        """Consecutive elements of `dest` that one thread can copy at once."""
-        layouts = self.offsets.type.layout, self.dest.layout
-        return tiles.contiguous(*layouts, list(self.dest.shape))
+        """Consecutive elements of `dest` that one thread can surely copy at once."""
+        own, shape = self.offsets.type.layout, list(self.dest.shape)
+        return 1 if isinstance(own, AutoLayout) else tiles.contiguous(own, self.dest.layout, shape)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import pytest
 
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_core.errors import LayoutError, ShapeError
 from gluon_core.language.nvidia.ampere import async_copy, mma_v2
 from gluon_core.language.nvidia.hopper import (
     fence_async_shared,
@@ -238,3 +239,71 @@ def test_rows_of_matrices_in_the_same_banks():
         for phases in (1, 2, 8)
     ]
     assert passes == [(8, 7), (8, 3), (8, 0)]
+
+
+@gluon.jit(layouts="auto")
+def rings_and_blocks(x, out, whole: gl.constexpr, A: gl.constexpr, B: gl.constexpr):
+    """Add vectors of a ring to the planes of a block of three dimensions, taken in another order."""
+    i, j = gl.arange(0, A), gl.arange(0, B)
+    place = (i[:, None, None] * A + i[None, :, None]) * B + j[None, None, :]
+    ring = gl.allocate_shared_memory(gl.float32, [A, B])
+    block = gl.allocate_shared_memory(gl.float32, [A, A, B])
+    block.store(gl.load(x + place))
+    total = gl.zeros([B], gl.float32)
+    for s in range(A):
+        ring.index(s).store(gl.load(x + s * B + j))
+        gl.barrier()
+        total += ring.index(s).load()
+    if whole:
+        gl.store(out + i[:, None] * B + j[None, :], ring.load())
+    swapped = block.permute((1, 0, 2)).load()
+    gl.store(out + place, swapped + total[None, None, :])
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("target", ["sim:hopper", "sim:gfx942"])
+def test_buffers_have_the_rank_that_their_accesses_need(target):
+    x = np.random.default_rng(0).random((4, 4, 64)).astype(np.float32)
+    out = np.zeros_like(x)
+    rings_and_blocks[(1,)](x, out, False, 4, 64, target=target)
+    assert np.allclose(out, x.transpose(1, 0, 2) + x[0].sum(0))
+    with pytest.raises(LayoutError) as error:
+        rings_and_blocks[(1,)](x, out, True, 4, 64, target=target)
+    first = rings_and_blocks.fn.__code__.co_firstlineno
+    words = str(error.value)
+    assert f"a layout of rank 1, as line {first + 10} needs it" in words
+    assert f"test_shared_layouts.py:{first + 14}" in words
+
+
+@gluon.jit(layouts="auto")
+def two_rings(x, out, B: gl.constexpr):
+    ring = gl.allocate_shared_memory(gl.float32, [2, 2, B, B])
+    place = gl.arange(0, B)[:, None] * B + gl.arange(0, B)[None, :]
+    ring.index(0).index(1).store(gl.load(x + place))
+
+
+def test_one_dimension_counts_buffers():
+    x = np.zeros((32, 32), np.float32)
+    with pytest.raises(ShapeError, match="One dimension counts buffers"):
+        two_rings[(1,)](x, x, 32, target="sim:hopper")
+
+
+@gluon.jit(layouts="auto")
+def copied_portably(x, out, B: gl.constexpr):
+    tile = gl.allocate_shared_memory(x.dtype.element_ty, [B, B])
+    place = gl.arange(0, B)[:, None] * B + gl.arange(0, B)[None, :]
+    gl.portable.async_copy(tile, x, place)
+    gl.portable.commit()
+    gl.portable.wait(0)
+    gl.barrier()
+    gl.store(out + place, tile.permute((1, 0)).load())
+
+
+def test_portable_copies_are_asynchronous_where_the_chosen_layout_lets_them():
+    x = np.arange(1024, dtype=np.float16).reshape(32, 32)
+    out = np.zeros_like(x)
+    copied_portably[(1,)](x, out, 32, target="sim:hopper")
+    assert (out == x.T).all()
+    types = {"x": "*fp16:16", "out": "*fp16:16"}
+    compiled = gluon.compile(copied_portably, "sm_90", signature=types, constexprs={"B": 32})
+    assert "cp.async.c" in compiled.asm["ptx"]
