@@ -51,7 +51,7 @@ def load_file(path: str) -> ModuleType:
         spec.loader.exec_module(module)
     except GluonError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UsageError(
             f"{path} cannot be imported: {type(error).__name__}: {error}", argument="FILE"
         ) from error

@@ -201,9 +201,10 @@ class _Sketcher(KernelGenerator):
         if called in (language.static_print, tl.static_print):
             return None  # compiling the kernel prints it
         if any(isinstance(part, ast.Call) for part in ast.walk(node.func)):
-            node = self._bound(
-                node, ast.Call(self._name("function", called), node.args, node.keywords)
-            )
+            shown = ast.unparse(node.func)  # with its call it is nobody's name, and errors show it
+            self.lscope[shown] = called
+            function = ast.Name(shown, ast.Load())
+            node = self._bound(node, ast.Call(function, node.args, node.keywords))
         name = str(getattr(called, "public", None) or getattr(called, "__name__", ""))
         place = place_of(node, self.number)
         if place is not None:

@@ -31,7 +31,6 @@ from gluon_core.values.tensors import describe
 
 __all__ = ["ShapeOps"]
 
-_MAX_ELEMENTS = 1 << 20
 _MAX_INT32 = 2**31 - 1
 
 
@@ -61,7 +60,6 @@ class ShapeOps(SemanticBase):
         shape = unwrap_shape(shape)
         if not shape:
             return value
-        self._check_size(shape)
         result_type = self.tensor_type(value.dtype, shape, layout)
         handle = self.builder.create_splat(result_type.to_ir(self.builder), value.handle)
         return self.make_tensor(handle, result_type)
@@ -126,16 +124,6 @@ class ShapeOps(SemanticBase):
         if not low <= value <= high or value != int(value):
             raise DtypeError(
                 f"{dtype} cannot hold it", argument="value", expected=f"{low} to {high}", got=value
-            )
-
-    def _check_size(self, shape: Sequence[int]) -> None:
-        elements = math.prod(shape)
-        if elements > _MAX_ELEMENTS:
-            raise ShapeError(
-                "too many elements for one tensor",
-                argument="shape",
-                expected=f"at most {_MAX_ELEMENTS}",
-                got=f"{elements} in {list(shape)}",
             )
 
     # -- layouts ------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any, Sequence, TypeAlias
 
 from gluon_core import _triton
@@ -75,6 +76,7 @@ def check_block_shape(shape: Sequence[int], subject: str) -> None:
             )
 
 
+_MAX_ELEMENTS = 1 << 20
 _shapes: dict[tuple[int, ...], tuple[Any, int]] = {}  # legal ones, in Triton's form; their sizes
 
 
@@ -95,6 +97,14 @@ class distributed_type(block_type):
         known = _shapes.get(shape)
         if known is None:
             check_block_shape(shape, "a tensor")
+            if math.prod(shape) > _MAX_ELEMENTS:
+                raise ShapeError(
+                    "too many elements for one tensor",
+                    argument="shape",
+                    expected=f"at most {_MAX_ELEMENTS}",
+                    got=f"{math.prod(shape)} in {list(shape)}",
+                    remedy="Use a smaller tile.",
+                )
             super().__init__(element_ty, list(shape))
             del self.name  # of Triton's own tensors
             known = _shapes[shape] = self.shape, self.numel
@@ -196,7 +206,8 @@ def describe(value: Any) -> str:
     if isinstance(value, base_value):
         if isinstance(value.type, distributed_type):
             kind = value.type
-            return f"a tensor of {kind.scalar}, {list(kind.shape)}, in {kind.layout}"
+            layout = "" if isinstance(kind.layout, AutoLayout) else f", in {kind.layout}"
+            return f"a tensor of {kind.scalar}, {list(kind.shape)}{layout}"
         return str(value.type)
     if value is None:
         return "None"

@@ -10,7 +10,7 @@ import pytest
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_core.errors import KernelWarning, LayoutError, ShapeError
+from gluon_core.errors import DtypeError, KernelWarning, LayoutError, ShapeError
 from gluon_core.registry.load import registry
 from gluon_write import eliminate
 from gluon_write.command import written
@@ -219,6 +219,12 @@ def mistaken(x, out, CASE: gl.constexpr, N: gl.constexpr):
     values = gl.load(x + i[:, None] * N + j[None, :])
     if CASE == "scan":
         values = gl.cumsum(values, 1)
+    elif CASE == "dtype":
+        values = gl.load(x + i[:, None] * N + j[None, :]).to("float99")
+    elif CASE == "size":
+        values += gl.arange(0, N * N)[:, None] * gl.arange(0, N * N)[None, :]
+    elif CASE == "pointer":
+        values = gl.load(gl.arange(0, N))
     elif CASE == "hands":
         values += gl.full([N, N], 1.0, gl.float32, layout=other)
     else:
@@ -230,14 +236,17 @@ def mistaken(x, out, CASE: gl.constexpr, N: gl.constexpr):
     ("case", "kind", "words", "line"),
     [
         ("scan", LayoutError, "a scan takes tensors of blocked layouts alone; expected gl.BlockedLayout, got for the kernel's source, line {4}", 4),
-        ("hands", LayoutError, "The one comes from line {2}, the other from line {8}", 8),
-        ("shapes", ShapeError, "the shapes do not multiply; expected a [M, K], b [K, N], acc [M, N], got [32, 32], [16, 32]", 10),
+        ("hands", LayoutError, "The one comes from line {2}, the other from line {14}", 14),
+        ("shapes", ShapeError, "the shapes do not multiply; expected a [M, K], b [K, N], acc [M, N], got [32, 32], [16, 32]", 16),
+        ("dtype", DtypeError, "not a dtype; expected a dtype such as gl.float16, got 'float99'", 8),
+        ("size", ShapeError, "expected at most 1048576, got 16777216 in [4096, 4096]. Use a smaller tile.", 10),
+        ("pointer", DtypeError, "expected a pointer or a tensor of pointers, got a tensor of int32, [32]\n", 12),
     ],
 )  # fmt: skip
 def test_mistakes_of_layouts_and_shapes_are_shown_where_they_are(case, kind, words, line):
     x, out = np.zeros((32, 32), np.float32), np.zeros((32, 32), np.float32)
     with pytest.raises(kind) as report:
-        mistaken[(1,)](x, out, case, 32, target="sim:sm_90")
+        mistaken[(1,)](x, out, case, 64 if case == "size" else 32, target="sim:sm_90")
     first, text = mistaken.fn.__code__.co_firstlineno + 1, str(report.value)
     assert re.sub(r"{(\d+)}", lambda n: str(first + int(n[1])), words) in text
     assert f"test_conflicts.py:{first + line}:" in text

@@ -312,6 +312,9 @@ def test_a_file_that_launches_nothing_says_so(tmp_path, kernels):
             written(str(spec), registry().target("sm_90"))
     with pytest.raises(UsageError, match="has no kernel 'kernel_7'"):
         written(f"{path}:kernel_7", registry().target("sm_90"))
+    path.write_text("import sys\nsys.exit(3)\n")
+    with pytest.raises(UsageError, match="quiet.py cannot be imported: SystemExit: 3"):
+        written(str(path), registry().target("sm_90"))
 
 
 def test_vectors_that_no_step_reads_are_left_out():
