@@ -19,7 +19,8 @@ from gluon_core.errors import GluonError, LayoutError
 from gluon_core.plugin.targets import Target
 from gluon_core.registry.load import registry
 from gluon_core.simulation.evidence import Record
-from gluon_write.explicit import Edits, chosen_for, edits_of, space_of
+from gluon_write.edits import Edits, edits_of, space_of
+from gluon_write.explicit import chosen_for
 from gluon_write.form import free_name
 from gluon_write.port import port
 from gluon_write.preferred import chosen_form

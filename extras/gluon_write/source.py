@@ -14,7 +14,7 @@ from gluon_core import language
 from gluon_core.layouts import SharedLayout
 from gluon_core.layouts.base import Layout
 from gluon_write.buffers import conflicts_of, matrices_of
-from gluon_write.explicit import Edits, partitions_of, space_of
+from gluon_write.edits import Edits, partitions_of, space_of
 from gluon_write.prices import reasons
 from gluon_write.sketch import partition_of, place_of
 from gluon_write.solve import Solution

@@ -1,0 +1,131 @@
+"""The layouts and conversions to write into the functions of a kernel, place by place."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, field
+from typing import Any, Iterator, Mapping, Optional
+
+from gluon_core import language
+from gluon_core.errors import LayoutError
+from gluon_write.refusals import of_plain_function
+from gluon_write.sketch import Place
+from gluon_write.solve import Solution, plan_of
+from gluon_write.unknowns import AnyLayout, Graph
+
+__all__ = ["Edits", "edits_of", "partitions_of", "space_of"]
+
+
+@dataclass
+class Edits:
+    """Hold the parts that make one function explicit, as it is called in one place.
+
+    Attributes:
+        fn: the function. name: of its explicit copy; a kernel keeps its own.
+        names: layout -> the name that the function's body has for it.
+        layouts: place of a call that makes a tensor -> its layout.
+        conversions: place of an expression -> the layout that it is converted to.
+        calls: place of a call -> the edits of the function that it calls.
+    """
+
+    fn: Any
+    name: str
+    names: dict[AnyLayout, str] = field(default_factory=dict)
+    layouts: dict[Place, Any] = field(default_factory=dict)
+    conversions: dict[Place, Any] = field(default_factory=dict)
+    calls: dict[Place, Edits] = field(default_factory=dict)
+
+    def name_of(self, layout: AnyLayout) -> str:
+        """Return the name of a layout, a new one for a new layout."""
+        return self.names.setdefault(layout, f"layout_{len(self.names)}")
+
+    def all(self) -> Iterator[Edits]:
+        """Yield the edits of the functions that are called, innermost first and each once, and these."""
+        seen: set[int] = set()
+        for called in self.calls.values():
+            for one in called.all():
+                if id(one) not in seen:
+                    seen.add(id(one))
+                    yield one
+        yield self
+
+
+def edits_of(graph: Graph, solution: Solution, name: Optional[str] = None) -> Edits:
+    """Return the layouts and conversions to write, in the order of the source.
+
+    Args:
+        name: of the explicit kernel; None for its own.
+    """
+    kernel = Edits(graph.jits[0], name or graph.jits[0].__name__)
+    for inner in graph.contexts:
+        _within(kernel, inner, graph)
+    for one in graph.unknowns:
+        for context, place in one.sites:
+            layouts = _within(kernel, context, graph).layouts
+            other = layouts.setdefault(place, solution.chosen[one.number])
+            _agree(place, other, solution.chosen[one.number])
+    for relation in graph.relations:
+        source, result = (solution.chosen[e.number] for e in (relation.source, relation.result))
+        pair = plan_of(relation, source, result)[1]
+        if pair is not None and relation.wrap is not None:
+            context, place = relation.wrap[1]
+            conversions = _within(kernel, context, graph).conversions
+            _agree(place, conversions.setdefault(place, pair[1]), pair[1])
+    _share(kernel, {})
+    for edits in kernel.all():
+        for place in sorted({*edits.layouts, *edits.conversions}, key=lambda p: p[1:]):
+            for kind in (edits.layouts, edits.conversions):
+                if place in kind:
+                    edits.name_of(kind[place])
+    return kernel
+
+
+def _share(edits: Edits, known: dict[Any, Edits]) -> Edits:
+    """Return the first edits of `known` that are the same; let calls of one function share such edits."""
+    edits.calls = {place: _share(called, known) for place, called in edits.calls.items()}
+    parts = [frozenset(edits.layouts.items()), frozenset(edits.conversions.items())]
+    called = frozenset((place, id(one)) for place, one in edits.calls.items())
+    return known.setdefault((id(edits.fn), *parts, called), edits)
+
+
+def _within(kernel: Edits, context: tuple[Place, ...], graph: Graph) -> Edits:
+    """Return the edits of the function that a chain of calls enters."""
+    edits = kernel
+    for call in context:
+        if call not in edits.calls:
+            fn = graph.called.get(call)
+            if fn is None:
+                raise of_plain_function(edits.fn, call[1])
+            number = 1 + sum(one.fn.__name__ == fn.__name__ for one in kernel.all())
+            own = kernel.name == kernel.fn.__name__
+            number -= own and getattr(fn, "written", False)  # it is this kernel's alone
+            name = f"{fn.__name__}_{kernel.name}" if number else fn.__name__
+            name += f"_{number}" if number > 1 else ""
+            edits.calls[call] = Edits(fn, name)
+        edits = edits.calls[call]
+    return edits
+
+
+def _agree(place: Place, one: AnyLayout, other: AnyLayout) -> None:
+    if one != other:
+        raise LayoutError(
+            f"the expression in line {place[1]} of the kernel is evaluated with two shapes, and would "
+            "need two layouts",
+            argument="layouts",
+            expected=str(one),
+            got=str(other),
+            remedy="Write its layout, or write the expression twice.",
+        )
+
+
+def partitions_of(node: ast.Call) -> Iterator[tuple[int, ast.Name]]:
+    """Yield number and name of each function that a call of `gl.warp_specialize` lists."""
+    pairs = node.args[0] if node.args else None
+    for index, pair in enumerate(pairs.elts if isinstance(pairs, (ast.List, ast.Tuple)) else ()):
+        if isinstance(pair, ast.Tuple) and pair.elts and isinstance(pair.elts[0], ast.Name):
+            yield index, pair.elts[0]
+
+
+def space_of(scope: Mapping[str, Any]) -> Optional[str]:
+    """Return the name under which a kernel's file has the language."""
+    return next((name for name, value in scope.items() if value is language), None)
