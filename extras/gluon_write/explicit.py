@@ -49,6 +49,7 @@ from gluon_write.sketch import Place, Sketch, partition_of, place_of, sketch
 from gluon_write.solve import Solution, plan_of, solve
 from gluon_write.specialize import specialized
 from gluon_write.stage import staged
+from gluon_write.sums_ahead import summed_ahead
 from gluon_write.tensor_memory import in_tensor_memory
 from gluon_write.tidy import tidied_tree
 from gluon_write.tiles_ahead import tiles_ahead
@@ -202,17 +203,16 @@ def _loading_ahead(
     """Return layouts of a kernel that loads ahead what nothing copies ahead, or those of the kernel."""
     if stages < 2 or not target.has("nvidia.cp_async") or chosen.drawn.warps:
         return chosen
-    threads = int(options.num_warps) * target.warp_size
-    accesses = [access for one in chosen.graph.unknowns for access in one.accesses]
-    together = {one.place: one.together for one in accesses if one.place is not None}
-    try:
-        ahead = loaded_ahead(chosen.fn, traced, chosen.drawn, threads, together)
-        other = (
-            chosen if ahead is chosen.fn else _solved(ahead, traced(ahead), traced, target, options)
-        )
-    except GluonError:  # a mask that an access cannot have
-        return chosen
-    return other if np.isfinite(other.solution.price) else chosen
+    for written in (partial(loaded_ahead, traced), summed_ahead):
+        accesses = [access for one in chosen.graph.unknowns for access in one.accesses]
+        together = {one.place: one.together for one in accesses if one.place is not None}
+        threads = int(options.num_warps) * target.warp_size
+        with contextlib.suppress(GluonError):  # a mask that an access cannot have
+            other = written(chosen.fn, chosen.drawn, threads, together)
+            if other is not chosen.fn:
+                solved = _solved(other, traced(other), traced, target, options)
+                chosen = solved if np.isfinite(solved.solution.price) else chosen
+    return chosen
 
 
 def _with_loops(

@@ -15,6 +15,7 @@ which are on their way while it runs.
 from __future__ import annotations
 
 import ast
+import math
 import re
 from dataclasses import dataclass, field
 from typing import Any, Callable, Iterator, Mapping, Optional, Sequence
@@ -23,23 +24,24 @@ from gluon_core import language, portable
 from gluon_write.form import bounds_of, changed_copy, free_name
 from gluon_write.loads import MOST_WORDS, masked, replaced
 from gluon_write.loops import LoopReader, falling
+from gluon_write.pointer_names import pointer_name
 from gluon_write.prefetch import one_line, renamed
 from gluon_write.sketch import Place, Sketch, place_of
 from gluon_write.syntax import argument, reads, stores
 
-__all__ = ["loaded_ahead"]
+__all__ = ["AheadLoop", "AheadReader", "Load", "loaded_ahead"]
 
 _LATER = (ast.IfExp, ast.BoolOp, ast.Lambda, ast.comprehension)  # parts may not be evaluated
 _WRITES = re.compile(
     r"store|atomic|inline_asm|print|barrier|scatter|shared_to_global|async_copy_local"
 )
 _PRODUCTS = re.compile(r"mma|dot")
-_WORD = 32  # bits of a register
+_WORD, _WIDEST = 32, 128  # bits of a register, and of a load
 Edit = tuple[int, int, list[str]]
 
 
 @dataclass
-class _Load:
+class Load:
     """Hold a load of a loop.
 
     Attributes:
@@ -67,7 +69,7 @@ class _Load:
 
 
 @dataclass
-class _Loop:
+class AheadLoop:
     """Hold a loop whose loads run ahead.
 
     Attributes:
@@ -75,14 +77,14 @@ class _Loop:
     """
 
     node: ast.For
-    loads: list[_Load]
+    loads: list[Load]
     ahead: list[ast.stmt] = field(default_factory=list)
-    inner: list[_Load] = field(default_factory=list)
+    inner: list[Load] = field(default_factory=list)
 
 
 def loaded_ahead(
-    fn: Any,
     traced: Callable[[Any], Sketch],
+    fn: Any,
     drawn: Sketch,
     threads: int,
     together: Mapping[Place, int],
@@ -96,7 +98,7 @@ def loaded_ahead(
     for addresses in (False, True):  # those that loads of the first round read
         texts: dict[int, str] = {}
         for number, jit in enumerate(drawn.jits):
-            text = _Reader(jit, number, drawn, addresses, together).text(threads)
+            text = AheadReader(jit, number, drawn, addresses, together).text(threads)
             if text is not None:
                 texts[number] = text
         if texts:
@@ -105,7 +107,7 @@ def loaded_ahead(
     return fn
 
 
-class _Reader(LoopReader):
+class AheadReader(LoopReader):
     """Write loops whose loads run ahead.
 
     Args:
@@ -114,6 +116,8 @@ class _Reader(LoopReader):
     """
 
     takes_falling = True
+    note = "The loads of a step are under way during the step before."
+    late = False  # a step loads for the next one behind its own uses
 
     def __init__(
         self, fn: Any, number: int, drawn: Sketch, addresses: bool, together: Mapping[Place, int]
@@ -140,29 +144,17 @@ class _Reader(LoopReader):
 
     # -- the loop -------------------------------------------------------------------------------
 
-    def _loop(self, node: ast.For, threads: int) -> Optional[_Loop]:
+    def _loop(self, node: ast.For, threads: int) -> Optional[AheadLoop]:
         """Return a loop of products with the loads that can run ahead; None of other loops."""
-        bounds = node.iter
-        if not isinstance(bounds, ast.Call) or bounds.keywords or node.orelse:
+        calls = self.calls_of(node)
+        products = [call for call in calls or () if self.multiplies(call)]
+        if not calls or not products or any(map(self._writes, calls)):
             return None
-        if ast.unparse(bounds.func) != "range" or not isinstance(node.target, ast.Name):
-            return None
-        body = [part for statement in node.body for part in ast.walk(statement)]
-        if node.target.id in {name for s in node.body for name in stores(s)}:
-            return None
-        if any(
-            isinstance(p, (ast.For, ast.While, ast.Return, ast.Break, ast.Continue)) for p in body
-        ):
-            return None
-        calls = [part for part in body if isinstance(part, ast.Call)]
-        products = [call for call in calls if self._multiplies(call)]
-        if not products or any(map(self._writes, calls)):
-            return None
-        loads = [load for s in node.body for load in self._loads(s, threads)]
+        loads = [load for s in node.body for load in self.loads_of(s, threads)]
         if any(map(_is_under_way, calls)) and not all(load.is_vector for load in loads):
             return None  # ptxas would wait after each `wgmma` among so many loads
         results = {id(load.call): self._follow(load, loads, node) for load in loads}
-        loop = _Loop(node, [])
+        loop = AheadLoop(node, [])
         for load in loads:
             others = [one for one in loads if one.statement is not load.statement]
             fed = [one for one in others if one.reads() & results[id(load.call)]]
@@ -184,7 +176,23 @@ class _Reader(LoopReader):
         loop.inner = [load for load in loads if load.statement in loop.ahead]
         return loop
 
-    def _loads(self, statement: ast.stmt, threads: int) -> Iterator[_Load]:
+    def calls_of(self, node: ast.For) -> Optional[list[ast.Call]]:
+        """Return the calls of a loop over a range that runs to its end; None of other loops."""
+        bounds = node.iter
+        if not isinstance(bounds, ast.Call) or bounds.keywords or node.orelse:
+            return None
+        if ast.unparse(bounds.func) != "range" or not isinstance(node.target, ast.Name):
+            return None
+        body = [part for statement in node.body for part in ast.walk(statement)]
+        if node.target.id in {name for s in node.body for name in stores(s)}:
+            return None
+        if any(
+            isinstance(p, (ast.For, ast.While, ast.Return, ast.Break, ast.Continue)) for p in body
+        ):
+            return None
+        return [part for part in body if isinstance(part, ast.Call)]
+
+    def loads_of(self, statement: ast.stmt, threads: int) -> Iterator[Load]:
         """Yield the loads of one statement that is always executed."""
         if not isinstance(statement, (ast.Assign, ast.AugAssign)):
             return
@@ -202,9 +210,20 @@ class _Reader(LoopReader):
             if values and volatile is None and not any(w.arg is None for w in node.keywords):
                 narrow = all(run * _bits(value) < _WORD and value.type.dims for value in values)
                 flat = all(len(getattr(value.type, "dims", ())) < 2 for value in values)
-                yield _Load(node, statement, max(sizes), narrow, flat)
+                yield Load(node, statement, max(sizes), narrow, flat)
 
-    def _multiplies(self, call: ast.Call) -> bool:
+    def instructions(self, call: ast.Call, threads: int) -> int:
+        """Return the instructions of a thread for a load."""
+        place = place_of(call, self.number)
+        values = self.drawn.returned.get(place, ()) if place else ()
+        run = self.together.get(place, 1) if place else 1
+        counts = [0]
+        for value in values:
+            vector = threads * max(1, min(run, _WIDEST // _bits(value)))
+            counts.append(-(-math.prod(getattr(value.type, "dims", ())) // vector))
+        return max(counts)
+
+    def multiplies(self, call: ast.Call) -> bool:
         name = str(getattr(self.called(call), "__name__", ""))
         return self.called(call) is portable.mma or bool(_PRODUCTS.search(name))
 
@@ -220,7 +239,7 @@ class _Reader(LoopReader):
             return bool(_WRITES.search(called.src))
         return bool(_WRITES.search(str(getattr(called, "__name__", ""))))
 
-    def _follow(self, load: _Load, loads: Sequence[_Load], node: ast.For) -> set[str]:
+    def _follow(self, load: Load, loads: Sequence[Load], node: ast.For) -> set[str]:
         """Return the names whose values a step computes from a load, other loads left out."""
         names = set(stores(load.statement))
         changed = True
@@ -233,7 +252,9 @@ class _Reader(LoopReader):
                         changed = True
         return names
 
-    def _needs(self, load: _Load, loop: _Loop, loads: Sequence[_Load]) -> Optional[list[ast.stmt]]:
+    def _needs(
+        self, load: Load, loop: AheadLoop, loads: Sequence[Load]
+    ) -> Optional[list[ast.stmt]]:
         """Return the statements that an address needs; None if one of them cannot run ahead."""
         wanted = load.reads()
         chosen: list[ast.stmt] = []
@@ -253,14 +274,14 @@ class _Reader(LoopReader):
                 changed = True
         return chosen if chosen or wanted & variable else None
 
-    def _runs_ahead(self, statement: ast.stmt, loads: Sequence[_Load]) -> bool:
+    def _runs_ahead(self, statement: ast.stmt, loads: Sequence[Load]) -> bool:
         """Return True for arithmetic, and for loads of addresses."""
         known = [load.call for load in loads if load.statement is statement and load.words <= 2]
         for call in ast.walk(statement):
             if not isinstance(call, ast.Call) or call in known:
                 continue
             called = self.called(call)
-            if called in (language.load, portable.load) or self._multiplies(call):
+            if called in (language.load, portable.load) or self.multiplies(call):
                 return False
             if called in self.drawn.jits and re.search(r"load|mma", called.src):
                 return False
@@ -268,7 +289,7 @@ class _Reader(LoopReader):
 
     # -- the text -------------------------------------------------------------------------------
 
-    def _written(self, loop: _Loop, taken: set[str]) -> list[Edit]:
+    def _written(self, loop: AheadLoop, taken: set[str]) -> list[Edit]:
         """Return the edits of a loop: first and last line, and the new lines."""
         node = loop.node
         assert isinstance(node.target, ast.Name) and isinstance(node.iter, ast.Call)
@@ -278,29 +299,36 @@ class _Reader(LoopReader):
         ahead = moved.setdefault(node.target.id, free_name(f"{node.target.id}_ahead", taken))
         for load in loop.loads:
             word = sorted(stores(load.statement))[0]
+            if isinstance(load.statement, ast.AugAssign):  # which names a sum
+                word = pointer_name(self.drawn.jits, place_of(load.call, self.number)) or word
             load.name = free_name(f"{word}_ahead", taken)
         falls = falling(node, self.number, self.drawn)
         inside = f"{ahead} {'>' if falls else '<'} {last}"
-        fetch = [*self._fetch(loop, moved, inside), f"{ahead} += {stride}"]
+        fetch, move = self._fetch(loop, moved, inside), f"{ahead} += {stride}"
         outer, inner = " " * node.col_offset, " " * node.body[0].col_offset
-        before = [f"{outer}# The loads of a step are under way during the step before."]
+        before = [f"{outer}# {self.note}"]
         before += [f"{outer}{moved[name]} = {name}" for name in self._carried(loop, names)]
         before.append(f"{outer}{ahead} = {first}")
-        before += [f"{outer}{line}" for line in fetch]
+        before += [f"{outer}{line}" for line in (*fetch, *([] if self.late else [move]))]
         edits: list[Edit] = [(node.lineno, node.lineno - 1, before)]
-        now = {id(load): free_name(f"{load.name}_now", taken) for load in loop.loads}
+        if self.late:
+            end = node.end_lineno or 0
+            edits.append((end + 1, end, [f"{inner}{line}" for line in (move, *fetch)]))
+        now = {id(load): load.name for load in loop.loads}
+        if not self.late:
+            now = {id(load): free_name(f"{load.name}_now", taken) for load in loop.loads}
         earliest = min((load.statement for load in loop.loads), key=lambda s: s.lineno)
         taken_over = [f"{now[id(load)]} = {load.name}" for load in loop.loads]
         statements = {id(load.statement): load.statement for load in loop.loads}
         for statement in statements.values():
             calls = [load for load in loop.loads if load.statement is statement]
             text = replaced(self, statement, [(load.call, now[id(load)]) for load in calls])
-            new = [*taken_over, *fetch] if statement is earliest else []
+            new = [*taken_over, *fetch, move] if statement is earliest and not self.late else []
             lines = [f"{inner}{line}" for line in (*new, *text.splitlines())]
             edits.append((statement.lineno, statement.end_lineno or 0, lines))
         return edits
 
-    def _fetch(self, loop: _Loop, moved: dict[str, str], inside: str) -> list[str]:
+    def _fetch(self, loop: AheadLoop, moved: dict[str, str], inside: str) -> list[str]:
         """Return the lines that load for a step ahead."""
         lines = []
         for statement in loop.node.body:
@@ -317,7 +345,7 @@ class _Reader(LoopReader):
                 lines.append(one_line(renamed(text, moved)))
         return lines
 
-    def _carried(self, loop: _Loop, names: set[str]) -> list[str]:
+    def _carried(self, loop: AheadLoop, names: set[str]) -> list[str]:
         """Return those that a step takes from the one before: they are read before they are assigned."""
         assigned: set[str] = set()
         carried: list[str] = []

@@ -1,0 +1,112 @@
+"""Load for the next step of a loop of sums as soon as this step has used its own elements.
+
+    for start in range(0, N, BN):
+        n = start + gl.arange(0, BN)
+        tile = gl.load(a + m[:, None] * N + n[None, :], mask=n[None, :] < N, other=0.0)
+        acc += tile * gl.load(x + n, mask=n < N, other=0.0)[None, :]
+
+ptxas adds the elements of one load up before it starts the next load of the step, which saves registers: few loads are
+under way. What a step carries to the next one needs its registers in any case, so that all loads start together in
+
+    tile_ahead, factor_ahead = ...  # those of the first step
+    for start in range(0, N, BN):
+        acc += tile_ahead * factor_ahead[None, :]
+        ...
+        tile_ahead = gl.load(a + m[:, None] * N + n_ahead[None, :], mask=..., other=0.0)
+        factor_ahead = gl.load(x + n_ahead, mask=..., other=0.0)
+
+Each load comes behind the same reads and before the same ones as it did.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from typing import Any, Mapping, Optional
+
+from gluon_core import language
+from gluon_write.form import rewritten
+from gluon_write.loads_ahead import AheadLoop, AheadReader
+from gluon_write.sketch import Place, Sketch, place_of
+from gluon_write.syntax import is_new, stores
+from gluon_write.unread import without_unread
+
+__all__ = ["summed_ahead"]
+
+_CHEAP = (
+    language.load, language.arange, language.where, language.maximum, language.minimum, language.full, language.zeros,
+    language.abs, language.fma, language.multiple_of, language.max_contiguous, language.expand_dims, language.cast,
+)  # fmt: skip
+_METHODS = ("to", "expand_dims")
+_BUILTINS = ("min", "max", "abs")
+_LEAST_LOADS = 4  # instructions of a thread in a step
+_MOST_WORDS = 96  # registers of a thread for loads and sums
+_MOST_SUMS = 2  # for each register that a step loads: more take as long as the loads
+
+
+def summed_ahead(fn: Any, drawn: Sketch, threads: int, together: Mapping[Place, int]) -> Any:
+    """Return a kernel whose loops of sums load for the next step, or the kernel.
+
+    Args:
+        drawn: the traced kernel. threads: of the program.
+        together: place of a load -> neighbours that one instruction can move.
+    """
+
+    def text_of(jit: Any, number: int) -> Optional[str]:
+        reader = _Sums(jit, number, drawn, False, together)
+        text = reader.text(threads)
+        return None if text is None else without_unread(text, reader.scope)
+
+    return rewritten(fn, drawn.jits, text_of)
+
+
+class _Sums(AheadReader):
+    note = "A step loads for the next one once it has used its own elements."
+    late = True
+
+    def _loop(self, node: ast.For, threads: int) -> Optional[AheadLoop]:
+        """Return a loop that adds up what it loads, if its loads are many; None of other loops."""
+        calls = self.calls_of(node)
+        if not calls or not all(map(self._is_cheap, calls)):
+            return None
+        loads = [load for s in node.body for load in self.loads_of(s, threads)]
+        if len(loads) < sum(self.called(call) is language.load for call in calls):
+            return None
+        loop = AheadLoop(node, loads)
+        wanted = [self._needs(load, loop, loads) for load in loads]
+        if not wanted or None in wanted:
+            return None
+        loop.ahead = [s for s in node.body if any(s in (one or ()) for one in wanted)]
+        if any(load.statement in loop.ahead for load in loads):
+            return None
+        sums = self._sums(loop, threads)
+        words = sum(load.words for load in loads)
+        count = sum(self.instructions(load.call, threads) for load in loads)
+        fits = words + sums <= _MOST_WORDS and 0 < sums <= _MOST_SUMS * words
+        return loop if fits and count >= _LEAST_LOADS else None
+
+    def _is_cheap(self, call: ast.Call) -> bool:
+        """Return True for a call that computes each element by itself, in a few instructions."""
+        called = self.called(call)
+        if called is not None:
+            return any(called is one for one in _CHEAP)
+        if isinstance(call.func, ast.Attribute):
+            return call.func.attr in _METHODS
+        return isinstance(call.func, ast.Name) and call.func.id in _BUILTINS
+
+    def _sums(self, loop: AheadLoop, threads: int) -> int:
+        """Return the registers of a thread for the tensors that a step takes from the one before."""
+        words = 0
+        for statement in loop.node.body:
+            if statement in loop.ahead or not isinstance(statement, (ast.Assign, ast.AugAssign)):
+                continue
+            if not all(is_new(name, loop.node) for name in stores(statement)):
+                words += self._words(statement.value, threads)
+        return words
+
+    def _words(self, node: ast.expr, threads: int) -> int:
+        """Return the registers of a thread for an expression; 0 of scalars."""
+        place = place_of(node, self.number)
+        types = [value.type for value in (self.drawn.returned.get(place, ()) if place else ())]
+        sizes = [math.prod(one.dims) for one in types if getattr(one, "dims", ())]
+        return -(-max(sizes, default=0) // threads)
