@@ -34,6 +34,7 @@ from gluon_write.kept_lines import with_kept_lines
 from gluon_write.kept_rows import with_kept_rows
 from gluon_write.lane_sums import summed_by_lanes
 from gluon_write.largest import with_scaled_maxima
+from gluon_write.load_order import ordered
 from gluon_write.loads_ahead import loaded_ahead
 from gluon_write.operand_buffers import with_operand_buffers
 from gluon_write.partition_choice import FewerWarps, in_partitions
@@ -203,7 +204,7 @@ def _loading_ahead(
     """Return layouts of a kernel that loads ahead what nothing copies ahead, or those of the kernel."""
     if stages < 2 or not target.has("nvidia.cp_async") or chosen.drawn.warps:
         return chosen
-    for written in (partial(loaded_ahead, traced), summed_ahead):
+    for written in (partial(loaded_ahead, traced), summed_ahead, ordered):
         accesses = [access for one in chosen.graph.unknowns for access in one.accesses]
         together = {one.place: one.together for one in accesses if one.place is not None}
         threads = int(options.num_warps) * target.warp_size

@@ -87,6 +87,28 @@ if __name__ == "__main__":
     exchanged[(1, 2)](x, transposed, 32, 64, 32, 32)
     assert (transposed == x.T).all()
 '''
+SUMS = '''
+
+@gluon.jit(layouts="auto")
+def gemv(a, x, keep, y, N, BM: gl.constexpr, BN: gl.constexpr):
+    """Multiply a matrix by a vector, and by the part of it that is kept."""
+    m = gl.arange(0, BM)
+    acc = gl.zeros([BM, BN], gl.float32)
+    for start in range(0, N, BN):
+        n = start + gl.arange(0, BN)
+        factor = gl.load(x + n, mask=n < N, other=0.0)
+        acc += gl.load(a + m[:, None] * N + n[None, :]) * factor[None, :]
+    tile = m[:, None] * BN + gl.arange(0, BN)[None, :]
+    kept = gl.load(keep + 1 + tile) != 0
+    acc += gl.load(a + tile, mask=kept, other=0.0)
+    gl.store(y + m, gl.sum(acc, axis=1))
+
+
+if __name__ == "__main__":
+    a, y = np.ones((16, 256), np.float32), np.zeros(16, np.float32)
+    gemv[(1,)](a, a[0], np.ones(4097, np.int8), y, 256, 16, 256)
+    assert (y == 512).all()
+'''
 FORMS = {
     "softmax": ({"x": "*fp32:16", "out": "*fp32:16", "N": "i32:16"}, {"ROWS": 8, "BLOCK": 64}),
     "transpose": (
@@ -97,6 +119,10 @@ FORMS = {
     "exchanged": (
         {"x": "*fp32:16", "out": "*fp32:16", "M": "i32:16", "N": "i32:16"},
         {"BM": 32, "BN": 32},
+    ),
+    "gemv": (
+        {"a": "*fp32:16", "x": "*fp32:16", "keep": "*i8:16", "y": "*fp32:16", "N": "i32:16"},
+        {"BM": 16, "BN": 256},
     ),
 }
 
@@ -123,9 +149,11 @@ def code(module, name, target, key):
 @pytest.mark.parametrize("target, key", [("sm_90", "ptx"), ("gfx942", "amdgcn")])
 def test_written_source_is_the_same_code(tmp_path, target, key):
     path = tmp_path / "auto.py"
-    path.write_text(FILE)
+    path.write_text(FILE + SUMS)
     text, kernels = written(str(path), registry().target(target))
-    assert kernels == ["softmax", "transpose", "product", "exchanged"]
+    assert kernels == ["softmax", "transpose", "product", "exchanged", "gemv"]
+    for note in ("# A step loads for the next one", "# All loads above start"):
+        assert (note in text) == (target == "sm_90")
     assert 'layouts="auto"' not in text and "# the rest is padding" in text
     assert "next best" in text and "# demanded by the matrix unit" in text
     # Reasons name what an access reaches: another form of a kernel has other lines.
