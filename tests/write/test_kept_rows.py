@@ -163,3 +163,31 @@ def test_other_loops_stay(changed, tmp_path, chosen_sources):
     x, y = np.arange(256, dtype=np.float32), np.zeros(256, np.float32)
     module.spread[(1,)](x, y, 128, 0, BLOCK, num_warps=1, target="sim:sm_90")
     assert ("2 * BLOCK" in chosen_sources[0]) == (not changed)
+
+
+@gluon.jit(layouts="auto")
+def by_lanes(x, y, n, BLOCK: gl.constexpr):
+    """Carry a maximum and a sum for each element of a block."""
+    column = gl.arange(0, BLOCK)
+    top = gl.full([BLOCK], -1000.0, gl.float32)
+    total = gl.zeros([BLOCK], gl.float32)
+    for start in range(0, n, BLOCK):
+        values = gl.load(x + start + column, mask=start + column < n, other=-1000.0)
+        higher = gl.maximum(top, values)
+        total = total * gl.exp(top - higher) + gl.exp(values - higher)
+        top = higher
+    most = gl.max(top, 0)
+    whole = gl.sum(total * gl.exp(top - most), 0)
+    for start in range(0, n, BLOCK):
+        values = gl.load(x + start + column, mask=start + column < n, other=-1000.0)
+        gl.store(y + start + column, gl.exp(values - most) / whole, mask=start + column < n)
+
+
+@pytest.mark.parametrize("block, kept", [(256, True), (512, False)])
+def test_rows_leave_room_for_what_loops_carry(chosen_sources, block, kept):
+    """A thread has 8 or 16 elements of a row, of a maximum, and of a sum."""
+    x = np.random.default_rng(block).standard_normal(150).astype(np.float32)
+    y = np.zeros_like(x)
+    by_lanes[(1,)](x, y, 150, block, num_warps=1, target="sim:sm_90")
+    assert np.allclose(y, np.exp(x) / np.exp(x).sum(), atol=1e-6)
+    assert ("stays in registers" in chosen_sources[0]) == kept
