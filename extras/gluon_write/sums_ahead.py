@@ -6,7 +6,7 @@
         acc += tile * gl.load(x + n, mask=n < N, other=0.0)[None, :]
 
 ptxas adds the elements of one load up before it starts the next load of the step, which saves registers: few loads are
-under way. What a step carries to the next one needs its registers in any case, so that all loads start together in
+under way. Elements that a step carries to the next one need their registers in any case, so that all loads start together in
 
     tile_ahead, factor_ahead = ...  # those of the first step
     for start in range(0, N, BN):

@@ -184,7 +184,7 @@ def by_lanes(x, y, n, BLOCK: gl.constexpr):
 
 
 @pytest.mark.parametrize("block, kept", [(256, True), (512, False)])
-def test_rows_leave_room_for_what_loops_carry(chosen_sources, block, kept):
+def test_rows_leave_room_for_tensors_that_loops_carry(chosen_sources, block, kept):
     """A thread has 8 or 16 elements of a row, of a maximum, and of a sum."""
     x = np.random.default_rng(block).standard_normal(150).astype(np.float32)
     y = np.zeros_like(x)

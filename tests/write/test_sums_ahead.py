@@ -65,7 +65,7 @@ def test_sums_are_those_of_all_steps(chosen_sources, kernel, widths):
         assert step and all("gl.load" not in line and "_ahead" in line for line in step)
 
 
-def test_a_step_may_load_what_the_one_before_stored(chosen_sources):
+def test_a_step_may_load_values_that_the_one_before_stored(chosen_sources):
     x = np.ones((5, 16, 64), np.float32)
     total = np.zeros((16, 64), np.float32)
     running[(1,)](x, x[1:], total, 4, 16, 64, num_warps=1, target="sim:sm_90")
