@@ -42,9 +42,10 @@ def with_gradient(
         whole_context: `ctx` is that of `torch.autograd.Function`, with all of its methods, and `forward` may return several tensors; a call costs more.
     """
     run_backward = checked_backward(backward, again)
-    methods = {"forward": staticmethod(forward), "backward": staticmethod(run_backward)}
+    of_all = _of_all_arguments(run_backward)
+    methods = {"forward": staticmethod(forward), "backward": staticmethod(of_all)}
     function: Any = type("Direct", (torch.autograd.Function,), {**_INHERITED, **methods})
-    function._backward_cls.apply = run_backward  # torch's own looks up the method at each call
+    function._backward_cls.apply = of_all  # torch's own looks up the method at each call
     # Past the part that asks for transforms: where `route` is 2, there are none.
     way: Callable[..., Any] = super(torch.autograd.Function, function).apply
     if whole_context:
@@ -69,6 +70,17 @@ def checked_backward(
 
     def run_backward(ctx: Any, *grads: Any) -> Any:
         return (twice if _grad_enabled() else backward)(ctx, *grads)
+
+    return run_backward
+
+
+def _of_all_arguments(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `backward` with None for the arguments behind the last gradient that it returns, as torch demands."""
+
+    def run_backward(ctx: Any, *grads: Any) -> Any:
+        results = backward(ctx, *grads)
+        several = results if isinstance(results, tuple) else (results,)
+        return several + (None,) * (len(ctx.needs_input_grad) - len(several))
 
     return run_backward
 

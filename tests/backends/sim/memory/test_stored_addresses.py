@@ -42,7 +42,7 @@ def through_two(tables, out):
 
 @gluon.jit
 def at_number(address, out):
-    gl.store(out, gl.load(gl.cast(address, gl.pointer_type(gl.float32)) + 2))
+    gl.store(out, gl.load(gl.cast(address.to(gl.int64), gl.pointer_type(gl.float32)) + 2))
 
 
 def table(parts):
