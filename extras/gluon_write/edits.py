@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Iterator, Mapping, Optional
 
 from gluon_core import language
-from gluon_core.errors import LayoutError
-from gluon_write.refusals import of_plain_function
+from gluon_write.refusals import agree, of_plain_function
 from gluon_write.sketch import Place
 from gluon_write.solve import Solution, plan_of
 from gluon_write.unknowns import AnyLayout, Graph
@@ -61,16 +60,16 @@ def edits_of(graph: Graph, solution: Solution, name: Optional[str] = None) -> Ed
         _within(kernel, inner, graph)
     for one in graph.unknowns:
         for context, place in one.sites:
-            layouts = _within(kernel, context, graph).layouts
-            other = layouts.setdefault(place, solution.chosen[one.number])
-            _agree(place, other, solution.chosen[one.number])
+            edits, layout = _within(kernel, context, graph), solution.chosen[one.number]
+            agree(edits.fn, one.line, edits.layouts.setdefault(place, layout), layout)
     for relation in graph.relations:
         source, result = (solution.chosen[e.number] for e in (relation.source, relation.result))
         pair = plan_of(relation, source, result)[1]
         if pair is not None and relation.wrap is not None:
             context, place = relation.wrap[1]
-            conversions = _within(kernel, context, graph).conversions
-            _agree(place, conversions.setdefault(place, pair[1]), pair[1])
+            edits = _within(kernel, context, graph)
+            known = edits.conversions.setdefault(place, pair[1])
+            agree(edits.fn, relation.line, known, pair[1])
     _share(kernel, {})
     for edits in kernel.all():
         for place in sorted({*edits.layouts, *edits.conversions}, key=lambda p: p[1:]):
@@ -104,18 +103,6 @@ def _within(kernel: Edits, context: tuple[Place, ...], graph: Graph) -> Edits:
             edits.calls[call] = Edits(fn, name)
         edits = edits.calls[call]
     return edits
-
-
-def _agree(place: Place, one: AnyLayout, other: AnyLayout) -> None:
-    if one != other:
-        raise LayoutError(
-            f"the expression in line {place[1]} of the kernel is evaluated with two shapes, and would "
-            "need two layouts",
-            argument="layouts",
-            expected=str(one),
-            got=str(other),
-            remedy="Write its layout, or write the expression twice.",
-        )
 
 
 def partitions_of(node: ast.Call) -> Iterator[tuple[int, ast.Name]]:

@@ -56,6 +56,7 @@ from gluon_write.tidy import tidied_tree
 from gluon_write.tiles_ahead import tiles_ahead
 from gluon_write.tiles_of_pointers import strided_tiles_pay, with_strided_tiles, with_tiles
 from gluon_write.unknowns import Access, Graph
+from gluon_write.unrolled import unrolled
 from gluon_write.whole_steps import in_whole_steps
 
 __all__ = ["chosen_for", "explicit"]
@@ -106,7 +107,7 @@ def chosen_for(
         asked = options if warps is None else replace(options, num_warps=warps)
         return sketch(fn, signature, constexprs, attrs, target, asked)
 
-    drawn = traced(fn)
+    fn, drawn = unrolled(fn, traced)
     while (single := apart(fn, drawn)) is not fn:
         fn, drawn = single, traced(single)
     whole = steps_inlined(fn, drawn)

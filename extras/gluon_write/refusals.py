@@ -11,7 +11,7 @@ from gluon_write.conflict import conflict_of
 from gluon_write.solve import Solution
 from gluon_write.unknowns import Relation, Unknown
 
-__all__ = ["of_conflict", "of_plain_function", "of_solution"]
+__all__ = ["agree", "of_conflict", "of_plain_function", "of_solution"]
 
 
 def _span(fn: Any, line: int) -> SourceSpan:
@@ -20,6 +20,23 @@ def _span(fn: Any, line: int) -> SourceSpan:
     file = fn.fn.__code__.co_filename
     text = linecache.getline(file, line).rstrip("\n")
     return SourceSpan(file, line, len(text) - len(text.lstrip()), None, text or None)
+
+
+def agree(fn: Any, line: int, one: Any, other: Any) -> None:
+    """Check that an expression has one layout each time that it is evaluated.
+
+    Raises:
+        LayoutError: it has two.
+    """
+    if one != other:
+        raise LayoutError(
+            "an expression has tensors of several shapes, and would need several layouts",
+            argument="layouts",
+            expected=str(one),
+            got=str(other),
+            remedy="Write its layout, or write the expression once for each shape.",
+            span=_span(fn, line),
+        )
 
 
 def of_conflict(fn: Any, one: Unknown) -> GluonError:

@@ -62,6 +62,7 @@ class Sketch:
         ranks: place of an allocation -> the dimensions that its layout must describe, and the line of that access.
         origins: id of the layout with which a buffer is traced -> place of its allocation, its dimensions, and the layout.
         warps: place of a worker partition -> its warps.
+        rounds: place of the iterator of a compile-time loop -> the values that its variable had, once for each time.
         copied: places of tile loads that the target's unit for copies can do.
         falling: places of steps of ranges that are negative.
         banks: of shared memory. side_by_side: the lanes of a copy to it write one after the other.
@@ -87,6 +88,7 @@ class Sketch:
     ranks: dict[Place, tuple[int, int]] = field(default_factory=dict)
     origins: dict[int, tuple[Optional[Place], int, Any]] = field(default_factory=dict)
     warps: dict[Place, int] = field(default_factory=dict)
+    rounds: dict[Place, set[tuple[int, ...]]] = field(default_factory=dict)
     copied: set[Place] = field(default_factory=set)
     falling: set[Place] = field(default_factory=set)
     banks: int = 32
@@ -176,6 +178,15 @@ class _Sketcher(KernelGenerator):
         elif place in self.steps and isinstance(unwrap(value), int) and unwrap(value) < 0:
             self.drawn.falling.add(place)
         return value
+
+    def _check_rounds(self, node: Any, called: Any) -> None:
+        """Note the rounds of a compile-time loop."""
+        super()._check_rounds(node, called)
+        place = place_of(node.iter, self.number) if self.own else None
+        if place is not None and called is tl.static_range and not node.iter.keywords:
+            counts = [unwrap(self.visited[id(argument)]) for argument in node.iter.args]
+            if counts and all(isinstance(count, int) for count in counts):
+                self.drawn.rounds.setdefault(place, set()).add(tuple(range(*counts)))
 
     def before_call(self, fn: Any, args: Any, kwargs: Any) -> Any:
         """Note the call of a partition, whose place is its own."""
