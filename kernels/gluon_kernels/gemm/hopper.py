@@ -25,6 +25,7 @@ from gluon_core.language.nvidia.hopper import (
 )
 from gluon_kernels.dependent import wait_for_predecessor
 from gluon_kernels.gemm.epilogue import of_scaled, shared_columns, store_part, store_streamed
+from gluon_kernels.gemm.places import place_of
 
 DTYPES = {
     "float32": gl.float32,
@@ -89,13 +90,6 @@ def of_sums(blocks, abreast):
 
 
 @gluon.jit
-def place_of(tile, tiles):
-    """Return the matrix, the row and the column at which a tile begins."""
-    row, column = tiles.at(tile % tiles.count())
-    return tile // tiles.count(), row, column
-
-
-@gluon.jit
 def copy_step(ring, position, place, k, SHAPES: gl.constexpr, TRANSPOSED: gl.constexpr):
     """Fetch the tiles of a step: the rows of each group of A, then the parts of B. `place` is the matrix, the row and the column of the tile."""
     HEIGHTS: gl.constexpr = SHAPES[0]
@@ -113,11 +107,11 @@ def copy_step(ring, position, place, k, SHAPES: gl.constexpr, TRANSPOSED: gl.con
 
 
 @gluon.jit
-def copy_tiles(ring, tiles, batch, K, SHAPES: gl.constexpr, TRANSPOSED: gl.constexpr):
+def copy_tiles(ring, tiles, walk, batch, K, SHAPES: gl.constexpr, TRANSPOSED: gl.constexpr):
     """Fetch the tiles of each step of the program's tiles."""
     position = ring.producer()
     for tile in range(gl.program_id(0), tiles.count() * batch, gl.num_programs(0)):
-        place = place_of(tile, tiles)
+        place = place_of(tile, tiles, walk, SHAPES[5])
         for k in range(0, K, SHAPES[2]):
             copy_step(ring, position, place, k, SHAPES, TRANSPOSED)
             position = position.next()
@@ -354,7 +348,7 @@ def close(outs, FORM: gl.constexpr):
 
 @gluon.jit
 def multiply_own_tiles(
-    ring, tiles, batch, order, outs, factors, K, partition: gl.constexpr,
+    ring, tiles, walk, batch, order, outs, factors, K, partition: gl.constexpr,
     SHAPES: gl.constexpr, TRANSPOSED: gl.constexpr, FORM: gl.constexpr, VECTOR: gl.constexpr,
 ):  # fmt: skip
     """Multiply every other tile of the program: the ping-pong schedule."""
@@ -365,7 +359,7 @@ def multiply_own_tiles(
     first = gl.program_id(0) + partition * gl.num_programs(0)
     for tile in range(first, tiles.count() * batch, 2 * gl.num_programs(0)):
         sums = cleared(tiles.block[0], SHAPES[4], ring.dtype.primitive_bitwidth, SHAPES[3])
-        matrix, row, column = place_of(tile, tiles)
+        matrix, row, column = place_of(tile, tiles, walk, SHAPES[5])
         held = vectors_at(factors[1], row, column, outs[3], tiles.block[0], ring.dtype.primitive_bitwidth, SHAPES)  # fmt: skip
         with gl.scope("wait for the turn"):
             order.wait(turn)
@@ -389,7 +383,7 @@ def multiply_own_tiles(
 
 @gluon.jit
 def multiply_share(
-    ring, tiles, batch, outs, factors, K, group: gl.constexpr,
+    ring, tiles, walk, batch, outs, factors, K, group: gl.constexpr,
     SHAPES: gl.constexpr, TRANSPOSED: gl.constexpr, FORM: gl.constexpr, VECTOR: gl.constexpr,
 ):  # fmt: skip
     """Multiply a group's rows of each tile of the program: the cooperative schedule."""
@@ -398,7 +392,7 @@ def multiply_share(
     scale = product_of(factors[0])
     for tile in range(gl.program_id(0), tiles.count() * batch, gl.num_programs(0)):
         sums = cleared(ROWS, SHAPES[4], ring.dtype.primitive_bitwidth, SHAPES[3])
-        matrix, row, column = place_of(tile, tiles)
+        matrix, row, column = place_of(tile, tiles, walk, SHAPES[5])
         row += group * ROWS
         held = vectors_at(factors[1], row, column, outs[3], ROWS, ring.dtype.primitive_bitwidth, SHAPES)  # fmt: skip
         for k in range(0, K, SHAPES[2]):
@@ -420,7 +414,6 @@ def writers_for(
     c_descs, end, WIDTHS: gl.constexpr, PLAIN: gl.constexpr, WHOLE: gl.constexpr = False
 ):
     """Return a writer for each accumulator of a group: with a buffer for one part of it, or for the WHOLE."""
-    gl.static_assert(not WHOLE or len(WIDTHS) == 1, "a WHOLE tile has one accumulator")
     writers = ()
     for i in gl.static_range(len(c_descs)):
         if PLAIN:  # a tile is converted whole
@@ -449,9 +442,22 @@ def writer_of(c_desc, end, WIDTH: gl.constexpr, WHOLE: gl.constexpr):
     return tma_writer(c_desc, PARTS, PARTS if WHOLE else 1, end)
 
 
-@gluon.jit(do_not_specialize=["batch", "M", "N", "K", "c_row"])
+@gluon.jit(
+    do_not_specialize=[
+        "batch",
+        "M",
+        "N",
+        "K",
+        "c_row",
+        "of_matrix",
+        "of_group",
+        "of_last",
+        "shifts",
+    ]
+)
 def gemm(
     a_desc, b_descs, c, c_descs, c_matrix, c_row, bias, scales, batch, M, N, K,
+    of_matrix, of_group, of_last, shifts,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
     STAGES: gl.constexpr, GROUP: gl.constexpr, GROUPS: gl.constexpr,
     WHOLE: gl.constexpr, FORM: gl.constexpr, VECTOR: gl.constexpr,
@@ -475,6 +481,7 @@ def gemm(
         BLOCK_K,
         ABREAST,
         boxes(BLOCK_N, ABREAST),
+        GROUP,
     )
     ring = tma_ring((a_desc,) * SHARES + b_descs, STAGES, consumers=SHARES, multicast=CTAS > 1)
     wait_for_predecessor()
@@ -484,6 +491,8 @@ def gemm(
     else:
         own_columns = N
     tiles = gl.portable.swizzled_tiles([M, own_columns], [BLOCK_M, BLOCK_N - SHARED], GROUP)
+    rows, columns = gl.cdiv(M, BLOCK_M), gl.cdiv(own_columns, BLOCK_N - SHARED)
+    walk = (rows, columns, of_matrix, of_group, of_last, shifts)
     if FORM == "columns" or FORM == "tma columns":
         sizes = (N, M)
     else:
@@ -515,13 +524,13 @@ def gemm(
             [
                 (
                     multiply_own_tiles,
-                    (ring, tiles, batch, order, first, factors, K, 0, SHAPES, TRANSPOSED, FORM, VECTOR),
+                    (ring, tiles, walk, batch, order, first, factors, K, 0, SHAPES, TRANSPOSED, FORM, VECTOR),
                 ),
                 (
                     multiply_own_tiles,
-                    (ring, tiles, batch, order, second, factors, K, 1, SHAPES, TRANSPOSED, FORM, VECTOR),
+                    (ring, tiles, walk, batch, order, second, factors, K, 1, SHAPES, TRANSPOSED, FORM, VECTOR),
                 ),
-                (copy_tiles, (ring, tiles, batch, K, SHAPES, TRANSPOSED)),
+                (copy_tiles, (ring, tiles, walk, batch, K, SHAPES, TRANSPOSED)),
             ],
             [4, 1],
             [240, 24],
@@ -532,13 +541,39 @@ def gemm(
             [
                 (
                     multiply_share,
-                    (ring, tiles, batch, first, factors, K, 0, SHAPES, TRANSPOSED, FORM, VECTOR),
+                    (
+                        ring,
+                        tiles,
+                        walk,
+                        batch,
+                        first,
+                        factors,
+                        K,
+                        0,
+                        SHAPES,
+                        TRANSPOSED,
+                        FORM,
+                        VECTOR,
+                    ),
                 ),
                 (
                     multiply_share,
-                    (ring, tiles, batch, second, factors, K, 1, SHAPES, TRANSPOSED, FORM, VECTOR),
+                    (
+                        ring,
+                        tiles,
+                        walk,
+                        batch,
+                        second,
+                        factors,
+                        K,
+                        1,
+                        SHAPES,
+                        TRANSPOSED,
+                        FORM,
+                        VECTOR,
+                    ),
                 ),
-                (copy_tiles, (ring, tiles, batch, K, SHAPES, TRANSPOSED)),
+                (copy_tiles, (ring, tiles, walk, batch, K, SHAPES, TRANSPOSED)),
             ],
             [4, 1],
             [240, 24],
@@ -550,17 +585,56 @@ def gemm(
             [
                 (
                     multiply_share,
-                    (ring, tiles, batch, first, factors, K, 0, SHAPES, TRANSPOSED, FORM, VECTOR),
+                    (
+                        ring,
+                        tiles,
+                        walk,
+                        batch,
+                        first,
+                        factors,
+                        K,
+                        0,
+                        SHAPES,
+                        TRANSPOSED,
+                        FORM,
+                        VECTOR,
+                    ),
                 ),
                 (
                     multiply_share,
-                    (ring, tiles, batch, second, factors, K, 1, SHAPES, TRANSPOSED, FORM, VECTOR),
+                    (
+                        ring,
+                        tiles,
+                        walk,
+                        batch,
+                        second,
+                        factors,
+                        K,
+                        1,
+                        SHAPES,
+                        TRANSPOSED,
+                        FORM,
+                        VECTOR,
+                    ),
                 ),
                 (
                     multiply_share,
-                    (ring, tiles, batch, third, factors, K, 2, SHAPES, TRANSPOSED, FORM, VECTOR),
+                    (
+                        ring,
+                        tiles,
+                        walk,
+                        batch,
+                        third,
+                        factors,
+                        K,
+                        2,
+                        SHAPES,
+                        TRANSPOSED,
+                        FORM,
+                        VECTOR,
+                    ),
                 ),
-                (copy_tiles, (ring, tiles, batch, K, SHAPES, TRANSPOSED)),
+                (copy_tiles, (ring, tiles, walk, batch, K, SHAPES, TRANSPOSED)),
             ],
             [4, 4, 1],
             [160, 160, 24],

@@ -14,14 +14,15 @@ from gluon_kernels.gemm.epilogue import of_scaled
 from gluon_kernels.gemm.hopper import (
     close,
     left_of,
-    place_of,
     right_of,
     store,
     writers_for,
 )
 from gluon_kernels.gemm.hopper_small_m import share_of, store_shared
+from gluon_kernels.gemm.places import place_of
 
 DEPTH = gl.constexpr(128)  # elements of K that share a scale
+WALK = gl.constexpr(8)  # rows of tiles that are walked together, where rows are few
 
 
 @gluon.jit
@@ -36,12 +37,12 @@ def block_scales(scales, N, K, column, COUNT: gl.constexpr):
 
 
 @gluon.jit
-def copy_steps(ring, tiles, batch, K, SHAPES: gl.constexpr, BY_BLOCK: gl.constexpr, SPLITS: gl.constexpr):  # fmt: skip
+def copy_steps(ring, tiles, walk, batch, K, SHAPES: gl.constexpr, BY_BLOCK: gl.constexpr, SPLITS: gl.constexpr):  # fmt: skip
     """Fetch the tiles of each step, and the scales of its rows where steps have some."""
     first, count = share_of(gl.cdiv(K, DEPTH), SPLITS)
     position = ring.producer()
     for tile in range(gl.program_id(1), tiles.count() * batch, gl.num_programs(1)):
-        matrix, row, column = place_of(tile, tiles)
+        matrix, row, column = place_of(tile, tiles, walk, SHAPES[3])
         for step in range(first, first + count):
             k = step * DEPTH
             places = ()
@@ -79,7 +80,7 @@ def promoted(total, part, by):
 
 @gluon.jit
 def multiply_promoted(
-    ring, tiles, batch, outs, scratch, scales, sizes, group: gl.constexpr, SHAPES: gl.constexpr,
+    ring, tiles, walk, batch, outs, scratch, scales, sizes, group: gl.constexpr, SHAPES: gl.constexpr,
     FORM: gl.constexpr, VECTOR: gl.constexpr, SPLITS: gl.constexpr,
 ):  # fmt: skip
     """Multiply a group's rows of each tile: the columns of one tile of B or of two, one after the other, with registers for the product of one."""
@@ -91,7 +92,7 @@ def multiply_promoted(
     first, count = share_of(gl.cdiv(K, DEPTH), SPLITS)
     position = ring.consumer()
     for tile in range(gl.program_id(1), tiles.count() * batch, gl.num_programs(1)):
-        matrix, row, column = place_of(tile, tiles)
+        matrix, row, column = place_of(tile, tiles, walk, SHAPES[3])
         row += group * ROWS
         left = gl.zeros([ROWS, SHAPES[1][0]], gl.float32, layout)
         right = left
@@ -135,9 +136,10 @@ def multiply_promoted(
     close(outs, FORM)
 
 
-@gluon.jit(do_not_specialize=["batch", "M", "N", "K", "c_row"])
+@gluon.jit(do_not_specialize=["batch", "M", "N", "K", "c_row", "of_matrix", "of_group", "of_last", "shifts"])  # fmt: skip
 def gemm_promoted(
     a_desc, b_descs, scales_desc, c, c_descs, c_matrix, c_row, by_rows, scales, sums, counters, batch, M, N, K,
+    of_matrix, of_group, of_last, shifts,
     BLOCK_M: gl.constexpr, STAGES: gl.constexpr, GROUP: gl.constexpr,
     FORM: gl.constexpr, VECTOR: gl.constexpr, SPLITS: gl.constexpr,
 ):  # fmt: skip
@@ -151,7 +153,7 @@ def gemm_promoted(
     gl.static_assert(gl.num_warps() == 4, "a group of four warps multiplies")
     WIDTHS: gl.constexpr = (b_descs[0].block_type.shape[1],) * len(b_descs)
     COLUMNS: gl.constexpr = WIDTHS[0] * len(b_descs)
-    SHAPES: gl.constexpr = ((BLOCK_M // 2,) * 2, WIDTHS, DEPTH)
+    SHAPES: gl.constexpr = ((BLOCK_M // 2,) * 2, WIDTHS, DEPTH, GROUP)
     BY_BLOCK: gl.constexpr = scales_desc is not None
     if BY_BLOCK:
         ring = tma_ring((a_desc,) * 2 + b_descs + (scales_desc,), STAGES, consumers=2)
@@ -159,6 +161,7 @@ def gemm_promoted(
         ring = tma_ring((a_desc,) * 2 + b_descs, STAGES, consumers=2)
     wait_for_predecessor()
     tiles = gl.portable.swizzled_tiles([M, N], [BLOCK_M, COLUMNS], GROUP)
+    walk = (gl.cdiv(M, BLOCK_M), gl.cdiv(N, COLUMNS), of_matrix, of_group, of_last, shifts)
     end = of_scaled(M, N, None, None, by_rows)
     PLAIN: gl.constexpr = by_rows[0] is None and by_rows[1] is None and len(by_rows[2]) == 0
     rest = (c, (c_matrix, c_row), (M, N), end)
@@ -173,6 +176,7 @@ def gemm_promoted(
                 (
                     ring,
                     tiles,
+                    walk,
                     batch,
                     first,
                     scratch,
@@ -190,6 +194,7 @@ def gemm_promoted(
                 (
                     ring,
                     tiles,
+                    walk,
                     batch,
                     second,
                     scratch,
@@ -202,7 +207,7 @@ def gemm_promoted(
                     SPLITS,
                 ),
             ),
-            (copy_steps, (ring, tiles, batch, K, SHAPES, BY_BLOCK, SPLITS)),
+            (copy_steps, (ring, tiles, walk, batch, K, SHAPES, BY_BLOCK, SPLITS)),
         ],
         [4, 1],
         [232, 40],
@@ -248,7 +253,7 @@ def scale_of(scales, N, K, column, step):
 
 
 @gluon.jit
-def multiply_few(ring, tiles, c, c_row, end, scratch, scales, sizes, VECTOR: gl.constexpr, SPLITS: gl.constexpr):  # fmt: skip
+def multiply_few(ring, tiles, walk, c, c_row, end, scratch, scales, sizes, VECTOR: gl.constexpr, SPLITS: gl.constexpr):  # fmt: skip
     """Scale one of two steps while the other is multiplied."""
     M, N, K = sizes
     ROWS: gl.constexpr = tiles.block[0]
@@ -258,7 +263,7 @@ def multiply_few(ring, tiles, c, c_row, end, scratch, scales, sizes, VECTOR: gl.
     first, count = share_of(gl.cdiv(K, DEPTH), SPLITS)
     position = ring.consumer()
     for tile in range(gl.program_id(1), tiles.count(), gl.num_programs(1)):
-        row, column = tiles.at(tile)
+        _, row, column = place_of(tile, tiles, walk, WALK)
         total = nothing
         for pair in range(count // 2):
             of_even = scale_of(scales, N, K, column, first + 2 * pair)
@@ -286,30 +291,44 @@ def multiply_few(ring, tiles, c, c_row, end, scratch, scales, sizes, VECTOR: gl.
         store_shared(c, result, tile, scratch, (row, column), (M, N), c_row, end, SPLITS, VECTOR)
 
 
-@gluon.jit(do_not_specialize=["M", "N", "K", "c_row"])
+@gluon.jit(do_not_specialize=["M", "N", "K", "c_row", "of_matrix", "of_group", "of_last", "shifts"])
 def gemm_promoted_few(
     a_desc, b_desc, scales_desc, c, c_row, by_rows, scales, sums, counters, M, N, K,
+    of_matrix, of_group, of_last, shifts,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr, VECTOR: gl.constexpr,
     SPLITS: gl.constexpr,
 ):  # fmt: skip
     """Multiply [M, K] by [N, K] with few rows; the arguments are those of `gemm_promoted`."""
     gl.static_assert(128 % BLOCK_N == 0, "a tile has the scales of one block")
-    SHAPES: gl.constexpr = ((BLOCK_M,), (BLOCK_N,))
+    SHAPES: gl.constexpr = ((BLOCK_M,), (BLOCK_N,), DEPTH, WALK)
     BY_BLOCK: gl.constexpr = scales_desc is not None
     if BY_BLOCK:
         ring = tma_ring((a_desc, b_desc, scales_desc), STAGES)
     else:
         ring = tma_ring((a_desc, b_desc), STAGES)
     wait_for_predecessor()
-    tiles = gl.portable.swizzled_tiles([M, N], [BLOCK_M, BLOCK_N], 8)
+    tiles = gl.portable.swizzled_tiles([M, N], [BLOCK_M, BLOCK_N], WALK)
+    walk = (gl.cdiv(M, BLOCK_M), gl.cdiv(N, BLOCK_N), of_matrix, of_group, of_last, shifts)
     end = of_scaled(M, N, None, None, by_rows)
     gl.warp_specialize(
         [
             (
                 multiply_few,
-                (ring, tiles, c, c_row, end, (sums, counters), scales, (M, N, K), VECTOR, SPLITS),
+                (
+                    ring,
+                    tiles,
+                    walk,
+                    c,
+                    c_row,
+                    end,
+                    (sums, counters),
+                    scales,
+                    (M, N, K),
+                    VECTOR,
+                    SPLITS,
+                ),
             ),
-            (copy_steps, (ring, tiles, 1, K, SHAPES, BY_BLOCK, SPLITS)),
+            (copy_steps, (ring, tiles, walk, 1, K, SHAPES, BY_BLOCK, SPLITS)),
         ],
         [1],
         [24],

@@ -21,11 +21,11 @@ from gluon_kernels.gemm.hopper import (
     copy_step,
     finished,
     multiplied,
-    place_of,
     store,
     widths,
     writers_for,
 )
+from gluon_kernels.gemm.places import place_of
 
 
 @gluon.jit
@@ -65,7 +65,7 @@ def after(left, whole, begin, tile, low, steps):
 
 
 @gluon.jit
-def copy_segments(ring, tiles, batch, shares, K, SHAPES: gl.constexpr, TRANSPOSED: gl.constexpr):
+def copy_segments(ring, tiles, walk, batch, shares, K, SHAPES: gl.constexpr, TRANSPOSED: gl.constexpr):  # fmt: skip
     steps = gl.cdiv(K, SHAPES[2])
     begin = share_of(gl.program_id(0), shares, steps)
     left = share_of(gl.program_id(0) + 1, shares, steps)
@@ -74,7 +74,7 @@ def copy_segments(ring, tiles, batch, shares, K, SHAPES: gl.constexpr, TRANSPOSE
     position = ring.producer()
     while (left > begin) | (whole < count):
         tile, low, high = segment_of(left, whole, begin, steps)
-        place = place_of(tile, tiles)
+        place = place_of(tile, tiles, walk, SHAPES[5])
         for step in range(low, high):
             copy_step(ring, position, place, step * SHAPES[2], SHAPES, TRANSPOSED)
             position = position.next()
@@ -110,7 +110,7 @@ def added(parts, sums):
 
 @gluon.jit
 def multiply_segments(
-    ring, tiles, batch, shares, outs, scratch, K, group: gl.constexpr,
+    ring, tiles, walk, batch, shares, outs, scratch, K, group: gl.constexpr,
     SHAPES: gl.constexpr, TRANSPOSED: gl.constexpr, FORM: gl.constexpr, VECTOR: gl.constexpr,
 ):  # fmt: skip
     """Multiply a group's rows of each segment of the program."""
@@ -146,15 +146,15 @@ def multiply_segments(
                 for other in range(first, program):
                     number = other * GROUPS + group
                     sums = added(parts + number.to(gl.int64) * (ROWS * COLUMNS), sums)
-            matrix, row, column = place_of(tile, tiles)
+            matrix, row, column = place_of(tile, tiles, walk, SHAPES[5])
             store(outs, sums, matrix, row + group * ROWS, column, FORM, VECTOR)
         left, whole = after(left, whole, begin, tile, low, steps)
     close(outs, FORM)
 
 
-@gluon.jit(do_not_specialize=["batch", "M", "N", "K", "c_row", "shared", "sharers"])
+@gluon.jit(do_not_specialize=["batch", "M", "N", "K", "c_row", "of_matrix", "of_group", "of_last", "shifts", "shared", "sharers"])  # fmt: skip
 def gemm_stream_k(
-    a_desc, b_descs, c, c_descs, c_matrix, c_row, bias, scales, batch, M, N, K, parts, signals, shared, sharers,
+    a_desc, b_descs, c, c_descs, c_matrix, c_row, bias, scales, batch, M, N, K, of_matrix, of_group, of_last, shifts, parts, signals, shared, sharers,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
     STAGES: gl.constexpr, GROUP: gl.constexpr, FORM: gl.constexpr, VECTOR: gl.constexpr,
     TRANSPOSED: gl.constexpr, ACTIVATION: gl.constexpr,
@@ -165,10 +165,11 @@ def gemm_stream_k(
     float32 for each program, `signals` two zeros, which are zero again at the end.
     """
     gl.static_assert(gl.num_warps() == 4, "a group of four warps multiplies")
-    SHAPES: gl.constexpr = ((BLOCK_M // 2,) * 2, widths(BLOCK_N), BLOCK_K, 1, boxes(BLOCK_N))
+    SHAPES: gl.constexpr = ((BLOCK_M // 2,) * 2, widths(BLOCK_N), BLOCK_K, 1, boxes(BLOCK_N), GROUP)
     ring = tma_ring((a_desc,) * 2 + b_descs, STAGES, consumers=2)
     wait_for_predecessor()
     tiles = gl.portable.swizzled_tiles([M, N], [BLOCK_M, BLOCK_N], GROUP)
+    walk = (gl.cdiv(M, BLOCK_M), gl.cdiv(N, BLOCK_N), of_matrix, of_group, of_last, shifts)
     if FORM == "columns":
         end = of_scaled(N, M, bias, ACTIVATION, scales)
     else:
@@ -187,6 +188,7 @@ def gemm_stream_k(
                 (
                     ring,
                     tiles,
+                    walk,
                     batch,
                     shares,
                     first,
@@ -204,6 +206,7 @@ def gemm_stream_k(
                 (
                     ring,
                     tiles,
+                    walk,
                     batch,
                     shares,
                     second,
@@ -216,7 +219,7 @@ def gemm_stream_k(
                     VECTOR,
                 ),
             ),
-            (copy_segments, (ring, tiles, batch, shares, K, SHAPES, TRANSPOSED)),
+            (copy_segments, (ring, tiles, walk, batch, shares, K, SHAPES, TRANSPOSED)),
         ],
         [4, 1],
         [240, 24],

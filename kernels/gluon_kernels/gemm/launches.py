@@ -14,6 +14,7 @@ from gluon_core.nvidia.hopper import TensorDescriptor
 from gluon_kernels.dependent import overlapping
 from gluon_kernels.gemm.call import Call
 from gluon_kernels.gemm.choice import choose, ranked
+from gluon_kernels.gemm.epilogue import shared_columns
 from gluon_kernels.gemm.hopper import DTYPES, boxes, gemm, widths
 from gluon_kernels.gemm.hopper import split as cga
 from gluon_kernels.gemm.hopper_cooperative_k import gemm_cooperative_k
@@ -21,6 +22,7 @@ from gluon_kernels.gemm.hopper_direct import gemm_direct
 from gluon_kernels.gemm.hopper_small_m import gemm_split_k
 from gluon_kernels.gemm.hopper_stream_k import gemm_stream_k
 from gluon_kernels.gemm.pad import SECTOR, Padding, pad
+from gluon_kernels.gemm.places import reciprocals
 from gluon_kernels.gemm.tilings import IN_PARTS, Size, Tiling
 from gluon_kernels.plans import Counters, Scratch, allocator, multiprocessors
 
@@ -302,11 +304,13 @@ def _persistent(
     extents = (call.m, call.n)
     scales = split_scales(call.scales if by_rows else call.scales[::-1], extents if by_rows else extents[::-1])  # fmt: skip
     forms = (stored, vector, flipped, call.activation)
+    shared = shared_columns(stored, vector)
+    tiles = gluon.cdiv(rows, m), gluon.cdiv(max(columns - shared, 1), n - shared)
     arguments: tuple[Any, ...] = (
         describe(a, left, (k, share) if flipped[0] else (share, k), cluster, rows=int(flipped[0])),
         tuple(describe(b, right, (w, k) if flipped[1] else (k, w), cluster, columns=int(not flipped[1])) for w, _ in boxes(n, tiling.abreast)),
         c, descriptors, strides[0] if call.batch > 1 else 0, along, call.bias, scales,
-        call.batch, rows, columns, call.k,
+        call.batch, rows, columns, call.k, *reciprocals(*tiles, tiling.walk),
     )  # fmt: skip
     tensors = (b, a, c) if tiling.swapped else (a, b, c)
     tensors = (*tensors[:2], call.bias, c, *_present(call.scales))

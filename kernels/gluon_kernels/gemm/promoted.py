@@ -13,11 +13,13 @@ from gluon_core.nvidia.hopper import TensorDescriptor
 from gluon_kernels.dependent import overlapping
 from gluon_kernels.gemm.hopper_promoted import gemm_promoted, gemm_promoted_few
 from gluon_kernels.gemm.launches import Operand, describe, operand, split_scales, vector_of
+from gluon_kernels.gemm.places import reciprocals
 from gluon_kernels.plans import Counters, Scratch, allocator, multiprocessors
 
 __all__ = ["BLOCK", "plan"]
 
 BLOCK = 128  # elements of K, and rows and columns of B, that share a scale
+_WALK = 8  # rows of tiles that are walked together
 _FEW = 64  # rows up to which the transposed product is computed
 
 
@@ -97,7 +99,18 @@ def plan(
             result,
             row,
         )
-        rest: tuple[Any, ...] = (m, n, k, rows, 64, 12 if rows <= 32 else 8, vector, splits)
+        numbers = reciprocals(1, tiles, _WALK)
+        rest: tuple[Any, ...] = (
+            m,
+            n,
+            k,
+            *numbers,
+            rows,
+            64,
+            12 if rows <= 32 else 8,
+            vector,
+            splits,
+        )
     else:
         columns, splits = tiling_for(m, n, k, processors)
         width = min(columns, BLOCK)
@@ -118,7 +131,8 @@ def plan(
             result, stored, 0, row,
         )  # fmt: skip
         stages = _STAGES[columns] - (columns == 256 and result.element_size() == 4)
-        rest = (1, m, n, k, 128, stages, 8, form, vector, splits)
+        numbers = reciprocals(-(-m // 128), -(-n // columns), _WALK)
+        rest = (1, m, n, k, *numbers, 128, stages, _WALK, form, vector, splits)
     scratch = Scratch(halves * tiles * splits * size if splits > 1 else 1, a.device)
     counters = Counters(halves * tiles)
     sums, count = scratch(), counters(a.device)
