@@ -8,7 +8,7 @@ import copy
 import warnings
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Callable, Iterator, Mapping, Optional
+from typing import Any, Callable, Collection, Iterator, Mapping, Optional
 
 import numpy as np
 
@@ -67,12 +67,13 @@ _MOST_RECOMPUTED = 3  # times that index vectors are moved to their uses
 
 @dataclass
 class _Chosen:
-    """Hold a form of a kernel, its trace, and the layouts that were chosen for it."""
+    """Hold a form of a kernel, its trace, and the layouts that were chosen for it; tiles of `loads` are converted."""
 
     fn: Any
     drawn: Sketch
     graph: Graph
     solution: Solution
+    loads: Collection[Place] = ()
 
 
 def chosen_for(
@@ -347,7 +348,7 @@ def _again(
 ) -> Optional[_Chosen]:
     """Return layouts of a kernel that computes again the vectors which a solution converts; None of none."""
     edits = edits_of(chosen.graph, solution)
-    places = [place for one in edits.all() for place in one.conversions]
+    places = [p for one in edits.all() for p in one.conversions if p not in chosen.loads]
     again = recomputed(chosen.fn, chosen.drawn, places)
     return None if again is chosen.fn else _solved(again, traced(again), traced, target, options)
 
@@ -398,18 +399,25 @@ def _solved(
         LayoutError: two ops demand different layouts of one value.
     """
     warps = int(options.num_warps)
-    for written in (held, with_operand_buffers):
+    room = target.architecture.limits.shared_memory
+    for written in (partial(held, room=room), with_operand_buffers):
         other = written(fn, drawn)
         if other is not fn:
             fn, drawn = other, traced(other)
     graph = build(drawn, target.warp_size, warps)
-    if any(one.conflict is not None for one in graph.unknowns):
-        # Products of different depths share an accumulator: each gets it in its own layout.
+    several = any(one.conflict is not None for one in graph.unknowns)
+    if several:  # products of different depths share an accumulator: each gets it in its own layout
         graph = build(drawn, target.warp_size, warps, apart=True)
     for one in graph.unknowns:
         if one.conflict is not None:
             raise of_conflict(fn, one)
-    return _Chosen(fn, drawn, graph, solve(graph))
+    chosen = _Chosen(fn, drawn, graph, solve(graph))
+    loads = graph.unit_loads()
+    if loads:
+        graph = build(drawn, target.warp_size, warps, several, loads)
+        other = _Chosen(fn, drawn, graph, solve(graph), loads)
+        chosen = min(chosen, other, key=lambda one: one.solution.price)
+    return chosen
 
 
 class _Writer(ast.NodeTransformer):

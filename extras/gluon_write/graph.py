@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterable, Optional
+from typing import Any, Collection, Iterable, Optional
 
 from gluon_core.frontend.host_calls import is_library
 from gluon_core.layouts import (
@@ -38,8 +38,8 @@ _ROUNDS = 8  # that a loop is taken to make
 
 
 class _Builder:
-    def __init__(self, drawn: Sketch, apart: bool):
-        self.drawn, self.apart = drawn, apart
+    def __init__(self, drawn: Sketch, apart: bool, loads: Collection[Place]):
+        self.drawn, self.apart, self.loads = drawn, apart, loads
         self.parent: dict[Key, Key] = {}
         self.values: dict[Key, Any] = {}
         self.pending: list[tuple[Any, ...]] = []
@@ -418,21 +418,27 @@ class _Builder:
         least = least if op.name in _COPIES else 0
         self.note(context, pointer, ("access", op, pointer, pointee, context, place, least))
         for value in results:
-            self.join(self.key(context, pointer), self.key(context, value))
+            if place in self.loads and "load" in op.name:
+                self.relate("same", context, pointer, value, None, op, True)
+            else:
+                self.join(self.key(context, pointer), self.key(context, value))
         for value in tensors:
             if value is not pointer:
                 self.relate("same", context, value, pointer, None, op, False)
 
 
-def build(drawn: Sketch, lanes: int, warps: int, apart: bool = False) -> Graph:
+def build(
+    drawn: Sketch, lanes: int, warps: int, apart: bool = False, loads: Collection[Place] = ()
+) -> Graph:
     """Return the unknown layouts of a sketched kernel and their relations.
 
     Args:
         apart: let the accumulator and the result of a product have other layouts than the sum.
+        loads: places of loads whose results may be converted from the layout of their pointers.
     """
     for function in drawn.program.functions.values():
         rows_to_warps(function.body)
-    work = _Builder(drawn, apart)
+    work = _Builder(drawn, apart, loads)
     kernel = drawn.program.kernel
     for argument, number in zip(kernel.arguments, drawn.multiples):
         element = getattr(argument.type, "pointee", None)
@@ -479,7 +485,7 @@ def build(drawn: Sketch, lanes: int, warps: int, apart: bool = False) -> Graph:
         first, second = (unknowns[work.find(k)] for k in (source, result))
         if first is second and kind == "same":
             continue
-        bits = _bits(ends[0])
+        bits = min(map(_bits, ends)) if "load" in op.name else _bits(ends[0])
         detail, inverse = detail if kind == "infer" else (detail, None)
         node = drawn.nodes.get(id(op))
         called = (drawn.functions.get(node, "") if node else "") or op.name

@@ -162,8 +162,9 @@ def price(layout: DistributedLayout, unknown: Unknown, warps: int) -> float:
     if words > _MOST_REGISTERS:
         total += warps * (words - _MOST_REGISTERS) * 8
     for access in unknown.accesses:
-        if unknown.fixed is None:
-            total += _access_price(layout, access, warps)
+        cost = _access_price(layout, access, warps)
+        if unknown.fixed is None or np.isfinite(cost):
+            total += cost
     for axis, shape, weight in unknown.reductions:
         total += _reduction_price(layout, axis, shape, warps) * weight
     return total

@@ -7,6 +7,7 @@ from typing import Any, Optional, Union
 
 from gluon_core.errors import GluonError
 from gluon_core.layouts import (
+    BlockedLayout,
     DistributedLayout,
     DotOperandLayout,
     SharedLayout,
@@ -199,3 +200,9 @@ class Graph:
     jits: list[Any]
     called: dict[Place, Any]
     contexts: list[tuple[Place, ...]] = field(default_factory=list)
+
+    def unit_loads(self) -> set[Place]:
+        """Return the places of loads of tiles into a layout that a matrix unit demands."""
+        units = (u for u in self.unknowns if u.fixed and not isinstance(u.fixed, BlockedLayout))
+        accesses = (access for unknown in units for access in unknown.accesses)
+        return {a.place for a in accesses if a.place and "load" in a.name and len(a.shape) > 1}

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
-from typing import Any, Iterator, Mapping, Sequence
+from collections import Counter
+from typing import Any, Collection, Iterator, Mapping, Optional, Sequence
 
 from gluon_core import language
 from gluon_core._triton import unwrap
+from gluon_write.syntax import reads, stores
 
 __all__ = ["without_unread"]
 
@@ -18,44 +20,54 @@ _METHODS = ("to",)
 _BUILT_IN = ("min", "max")
 
 
-def without_unread(text: str, scope: Mapping[str, Any]) -> str:
+def without_unread(
+    text: str, scope: Mapping[str, Any], among: Optional[Collection[str]] = None
+) -> str:
     """Return a function without the assignments whose names it reads nowhere else: arithmetic, ranges and comparisons.
 
     Args:
-        text: the source. scope: what its names mean outside.
+        text: the source. scope: what its names mean outside. among: the names that may go; None for all.
     """
-    while True:
-        tree = ast.parse(text).body[0]
-        assert isinstance(tree, ast.FunctionDef)
-        dead = list(_unread(tree, scope))
-        if not dead:
-            return text
-        lines = text.splitlines()
-        for statement in reversed(dead):
-            lines[statement.lineno - 1 : statement.end_lineno] = []
-        text = "\n".join(lines) + "\n"
+    tree = ast.parse(text).body[0]
+    assert isinstance(tree, ast.FunctionDef)
+    dead = _unread(tree, scope, among)
+    if not dead:
+        return text
+    lines = text.splitlines()
+    for statement in reversed(dead):
+        lines[statement.lineno - 1 : statement.end_lineno] = []
+    return "\n".join(lines) + "\n"
 
 
-def _unread(tree: ast.FunctionDef, scope: Mapping[str, Any]) -> Iterator[ast.stmt]:
-    """Yield such assignments, in the order of the lines; the last statement of a block stays."""
-    moves = {
-        id(s.target)
-        for s in ast.walk(tree)
-        if isinstance(s, ast.AugAssign) and isinstance(s.target, ast.Name)
-    }
-    reads = {
-        n.id
-        for n in ast.walk(tree)
-        if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Store) and id(n) not in moves
-    }
+def _unread(
+    tree: ast.FunctionDef, scope: Mapping[str, Any], among: Optional[Collection[str]]
+) -> list[ast.stmt]:
+    """Return such assignments, in the order of the lines; the last statement of a block stays."""
+    blocks = list(_blocks(tree))
+    lines = Counter(s.lineno for block in blocks for s in block)
     chosen = [
-        statement
-        for block in _blocks(tree)
-        for statement in block
-        if len(block) > 1 and _is_unread(statement, reads, scope)
+        s
+        for block in blocks
+        for s in block
+        if lines[s.lineno] == 1
+        and _is_plain(s, scope)
+        and (among is None or stores(s) <= set(among))
     ]
-    lines = [s.lineno for block in _blocks(tree) for s in block]
-    yield from sorted((s for s in chosen if lines.count(s.lineno) == 1), key=lambda s: s.lineno)
+    kept = [block[-1] for block in blocks if all(s in chosen for s in block)]
+    chosen = [s for s in chosen if s not in kept]
+    inside = {id(node) for s in chosen for node in ast.walk(s)}
+    names = [n for n in ast.walk(tree) if isinstance(n, ast.Name) and id(n) not in inside]
+    moved = {
+        s.target for s in ast.walk(tree) if isinstance(s, ast.AugAssign) and id(s) not in inside
+    }
+    read = {n.id for n in names if not isinstance(n.ctx, ast.Store) or n in moved}
+    while True:
+        needed = [s for s in chosen if stores(s) & read]
+        chosen = [s for s in chosen if not stores(s) & read]
+        if not needed:
+            break
+        read |= {name for s in needed for name in reads(s)}
+    return sorted(chosen, key=lambda s: s.lineno)
 
 
 def _blocks(tree: ast.AST) -> Iterator[Sequence[ast.stmt]]:
@@ -66,7 +78,8 @@ def _blocks(tree: ast.AST) -> Iterator[Sequence[ast.stmt]]:
                 yield block
 
 
-def _is_unread(statement: ast.stmt, reads: set[str], scope: Mapping[str, Any]) -> bool:
+def _is_plain(statement: ast.stmt, scope: Mapping[str, Any]) -> bool:
+    """Return True for an assignment to names that does nothing else."""
     if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
         target: Any = statement.targets[0]
     elif isinstance(statement, ast.AugAssign):
@@ -74,7 +87,7 @@ def _is_unread(statement: ast.stmt, reads: set[str], scope: Mapping[str, Any]) -
     else:
         return False
     parts = target.elts if isinstance(target, ast.Tuple) else [target]
-    if not all(isinstance(part, ast.Name) and part.id not in reads for part in parts):
+    if not all(isinstance(part, ast.Name) for part in parts):
         return False
     return all(_is_pure(n, scope) for n in ast.walk(statement.value) if isinstance(n, ast.Call))
 

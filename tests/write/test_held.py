@@ -1,0 +1,94 @@
+"""Operands that all steps of a loop multiply, and dead code, buffers and loads around products."""
+
+import re
+
+import numpy as np
+import pytest
+
+import gluon_core as gluon
+from gluon_core import language as gl
+from gluon_write.unread import without_unread
+
+pytestmark = pytest.mark.once
+
+
+@gluon.jit(layouts="auto")
+def chained(x, first, second, out, K, B: gl.constexpr, D: gl.constexpr):
+    rows, lane = gl.arange(0, B), gl.arange(0, D)
+    kept = gl.load(x + rows[:, None] * D + lane[None, :])
+    acc = gl.zeros([B, D], gl.float32)
+    for k in range(0, K, D):
+        unit = k + lane
+        place = first + lane[:, None] * K + unit[None, :]
+        left = gl.load(place)
+        hidden = gl.portable.mma(kept, left, gl.zeros([B, D], gl.float32))
+        hidden = gl.maximum(hidden, 0.0).to(kept.dtype)
+        right = gl.load(second + unit[:, None] * D + lane[None, :])
+        acc = gl.portable.mma(hidden, right, acc)
+    gl.store(out + rows[:, None] * D + lane[None, :], acc)
+
+
+def test_units_read_kept_operands_from_shared_memory(chosen_sources):
+    """Registers of such operands are taken for other values by ptxas 12.8."""
+    rng = np.random.default_rng(3)
+    x, first, second = (
+        (rng.standard_normal(shape) * 0.3).astype(np.float16) for shape in ((64, 32), (32, 96), (96, 32))
+    )  # fmt: skip
+    out = np.zeros((64, 32), np.float32)
+    chained[(1,)](x, first, second, out, 96, 64, 32, num_warps=4, num_stages=3, target="sim:hopper")
+    hidden = np.maximum(x.astype(np.float32) @ first.astype(np.float32), 0).astype(np.float16)
+    assert np.allclose(out, hidden.astype(np.float32) @ second.astype(np.float32), atol=1e-2)
+    text = chosen_sources[-1]
+    assert "kept_operand = gl.allocate_shared_memory(kept.dtype, kept.shape, value=kept)" in text
+    # Copies start behind the second product, and nothing computes addresses for the step itself.
+    loop = text[text.index("for k in range") :]
+    assert loop.index("mma(hidden,") < loop.index("async_load(") < loop.index("step += 1")
+    assert "place = " not in text and "unit = k" not in text
+
+
+@gluon.jit(layouts="auto")
+def with_residual(a, b, r, c, K, B: gl.constexpr, D: gl.constexpr):
+    rows, lane, along = gl.arange(0, B), gl.arange(0, B), gl.arange(0, D)
+    acc = gl.zeros([B, B], gl.float32)
+    for k in range(0, K, D):
+        x = gl.load(a + rows[:, None] * K + (k + along)[None, :])
+        y = gl.load(b + (k + along)[:, None] * B + lane[None, :])
+        acc = gl.portable.mma(x, y, acc)
+    place = rows[:, None] * B + lane[None, :]
+    acc += gl.load(r + place).to(gl.float32)
+    gl.store(c + place, acc.to(gl.float16))
+
+
+def compiled(kernel, stages, **sizes):
+    names = kernel.arg_names[:-3]
+    signature = {name: "*fp16:16" for name in names} | {"K": "i32:16"}
+    options = {"num_warps": 4, "num_stages": stages}
+    return gluon.compile(
+        kernel, target="sm_90", signature=signature, constexprs=sizes, options=options
+    )
+
+
+def test_tiles_are_loaded_by_rows_and_converted_for_sums():
+    """The layout of a matrix unit loads 4 bytes at a time."""
+    text = compiled(with_residual, 4, B=128, D=64).asm["ttgir"]
+    load = re.search(r"tt\.load .*tensor<128x128x!tt\.ptr<f16>, (#\w+)>", text)
+    store = re.search(r"tt\.store .*tensor<128x128x!tt\.ptr<f16>, (#\w+)>", text)
+    layout = re.search(rf"{load[1]} = #ttg\.blocked<{{sizePerThread = \[(\d, \d)\]", text)
+    assert load[1] == store[1] and layout[1] == "1, 8"
+
+
+def test_a_buffer_more_where_it_costs_no_program():
+    """Four stages of 32 KB hold a multiprocessor for one program; so do five, with three steps under way."""
+    for stages, buffers in ((3, 3), (4, 5)):
+        text = compiled(with_residual, stages, B=128, D=64).asm["ttgir"]
+        assert f"memdesc<{buffers}x128x64xf16" in text
+
+
+def test_statements_that_only_dead_ones_read_are_dead():
+    text = "def f(x, n):\n    a = x\n    for i in range(n):\n        b = i + 1\n        b = b * a\n        d = b\n        c = a\n        x += c\n    if n:\n        e = 1\n    return x\n"
+    left = without_unread(text, {})
+    assert "b = " not in left and "d = b" not in left
+    assert "c = a" in left and "e = 1" in left  # a block keeps a statement
+    assert "b = i + 1" in without_unread(text, {}, {"d"}) and "d = b" not in without_unread(
+        text, {}, {"d"}
+    )
