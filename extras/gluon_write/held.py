@@ -62,8 +62,8 @@ def _buffers(function: Any) -> int:
     def within(region: Any) -> int:
         ops = [op for block in region.blocks for op in block.ops]
         own = (op.results[0].type for op in ops if op.name == "local_alloc")
-        inner = (part for op in ops for part in op.regions)
-        return sum(math.prod(t.dims) * t.element.bits // 8 for t in own) + sum(map(within, inner))
+        size = sum(int(math.prod(kind.dims) * kind.element.bits // 8) for kind in own)
+        return size + sum(within(part) for op in ops for part in op.regions)
 
     return within(function.body)
 
@@ -114,10 +114,10 @@ class Operands(Form):
             if (line, text) in stored:
                 plain = text.isidentifier()
                 value = text if plain else name
-                shape = f"{value}.dtype, {value}.shape, value={value}"
+                words = f"{value}.dtype, {value}.shape, value={value}"
                 new = [
                     *([] if plain else [f"{name} = {text}"]),
-                    f"{name} = {self.space}.allocate_shared_memory({shape})",
+                    f"{name} = {self.space}.allocate_shared_memory({words})",
                     f"{self.space}.nvidia.hopper.fence_async_shared()",
                 ]
             lines[line - 1 : line - 1] = [indent[0] + one for one in new]
