@@ -93,6 +93,13 @@ def layout(
     if place is not None:
         _chosen(place[1], int(place[2]), place[3], target, view, json, (svg, html))
         return
+    if re.match(r"[^(]+\.py(:|$)", expression or ""):
+        raise UsageError(
+            "a file has many layouts",
+            argument="LAYOUT",
+            expected="FILE:LINE, with a number",
+            got=expression,
+        )
     single = _layout(expression or "", "LAYOUT")
     if svg or html:
         _write(single.show(extents, bits=bits), svg, html)

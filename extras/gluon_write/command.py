@@ -46,11 +46,11 @@ def show(spec: str, targets: Optional[str], to: Optional[Path], prove: bool) -> 
         UsageError: no such file.
         GluonError: no layouts fit, or the simulator's report on the written file.
     """
-    asked = targets.split(",") if targets else [None]
+    names = targets.split(",") if targets else [None]
+    asked = [registry().target(name) for name in names]  # all of them, before one is written
     end = Exit.OK
     file = Path(file_and_kernel(spec)[0])
-    for requested in asked:
-        chosen = registry().target(requested)
+    for chosen in asked:
         text, kernels = written(spec, chosen)
         if not kernels:
             print(f'nothing was written: {file} launches no kernel with layouts="auto"')

@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Collection, Optional
 
 from gluon_cli.launched import forms
-from gluon_cli.output import UsageError
+from gluon_cli.output import UsageError, source_of
 from gluon_core.layouts import SharedLayout
 from gluon_core.plugin.targets import Target
 from gluon_core.registry.load import registry
@@ -46,7 +46,11 @@ def layouts_of(file: str, line: int, target: Optional[str]) -> list[Chosen]:
     path = Path(file)
     if not path.is_file():
         raise UsageError("no such file", argument="LAYOUT", got=file)
-    tree = ast.parse(path.read_text())
+    text = source_of(path)
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError) as error:
+        raise UsageError("no Python source", argument="LAYOUT", got=f"{file}: {error}") from None
     names, around = _names(tree, line), _function_at(tree, line)
     chosen: list[Chosen] = []
     known: set[str] = set()
@@ -66,7 +70,7 @@ def layouts_of(file: str, line: int, target: Optional[str]) -> list[Chosen]:
         raise UsageError(
             "no value of this line has a layout",
             argument="LAYOUT",
-            expected=f"a line with one of {', '.join(sorted(known))}",
+            expected=f"a line with one of {', '.join(_first_lines(tree, known))}",
             got=f"{file}:{line}",
         )
     return sorted(unique.values(), key=lambda c: names.index(c.name))
@@ -94,6 +98,16 @@ def _names(tree: ast.Module, line: int) -> list[str]:
     return list(
         dict.fromkeys(node.id for node in sorted(nodes, key=lambda n: (n.lineno, n.col_offset)))
     )
+
+
+def _first_lines(tree: ast.Module, names: Collection[str]) -> list[str]:
+    """Return each name with the line that assigns it first."""
+    lines: dict[str, int] = {}
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id in names]
+    for node in sorted(nodes, key=lambda node: node.lineno):
+        if isinstance(node.ctx, ast.Store):
+            lines.setdefault(node.id, node.lineno)
+    return [f"{name} (line {line})" for name, line in lines.items()] or sorted(names)
 
 
 def _of_kernel(form: Any, target: Target, known: set[str]) -> list[Chosen]:

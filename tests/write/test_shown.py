@@ -60,7 +60,9 @@ def test_one_value_makes_a_picture(file, tmp_path):
     "place, words",
     [
         (":10:nothing", "no such value with a layout"),
-        (":1", "expected a line with one of place, value"),
+        (":1", "expected a line with one of place (line 9), value (line 10)"),
+        ("", "expected FILE:LINE, with a number, got"),
+        (":value", "expected FILE:LINE, with a number, got"),
     ],
 )
 def test_places_without_layouts(file, place, words):
@@ -68,6 +70,9 @@ def test_places_without_layouts(file, place, words):
     assert result.exit_code == 2 and words in result.stderr
     missing = call("nowhere.py:3")
     assert missing.exit_code == 2 and "no such file" in missing.stderr
+    file.write_text("def (:\n")
+    broken = call(f"{file}:1")
+    assert broken.exit_code == 2 and "no Python source; got" in broken.stderr
 
 
 def test_a_line_shows_the_values_of_its_own_kernel(tmp_path):

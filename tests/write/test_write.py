@@ -180,6 +180,8 @@ def test_command_proves_and_keeps(tmp_path):
     assert several.returncode == 0, several.stderr
     heads = [line for line in several.stdout.splitlines() if line.startswith("# ====")]
     assert heads == ["# ==== auto_sm_90.py ====", "# ==== auto_gfx942.py ===="]
+    unknown = warm.run([*command[:-1], "sm_90,,gfx942", "--to", tmp_path / "none"], timeout=120)
+    assert unknown.returncode == 2 and not (tmp_path / "none").exists()
     nothing = tmp_path / "nothing.py"
     nothing.write_text("x = 1\n")
     done = warm.run([*command[:3], nothing], timeout=120)
