@@ -43,8 +43,8 @@ def overlapping_tensors(*tensors: Optional[Tensor], most: Optional[float] = None
 def wait_for_predecessor():
     """Wait for the kernel before, and allow the one behind to be placed; call it before any access to global memory.
 
-    All threads of a kernel execute it, before they part into roles: no block ends before the kernel in front has, so that whatever follows this
-    one in the stream is behind that one, too. Where one warp copies and counts for all others, that warp alone may execute it, and copy first all
+    All threads of a kernel execute it, before they part into roles or as the first access of each role: no block ends before the kernel in front has, so that
+    whatever follows this one in the stream is behind that one, too. Where one warp copies and counts for all others, that warp alone may execute it, and copy first all
     that is older than the kernel before, if that one calls this function, too: it allows no successor before its own predecessor has ended.
     """
     gl.inline_asm_elementwise(

@@ -110,11 +110,13 @@ def copy_step(ring, position, place, k, SHAPES: gl.constexpr, TRANSPOSED: gl.con
 def copy_tiles(ring, tiles, walk, batch, K, SHAPES: gl.constexpr, TRANSPOSED: gl.constexpr):
     """Fetch the tiles of each step of the program's tiles."""
     position = ring.producer()
+    place = place_of(gl.program_id(0), tiles, walk, SHAPES[5])
+    wait_for_predecessor()
     for tile in range(gl.program_id(0), tiles.count() * batch, gl.num_programs(0)):
-        place = place_of(tile, tiles, walk, SHAPES[5])
         for k in range(0, K, SHAPES[2]):
             copy_step(ring, position, place, k, SHAPES, TRANSPOSED)
             position = position.next()
+        place = place_of(tile + gl.num_programs(0), tiles, walk, SHAPES[5])
     ring.drain(position)
 
 
@@ -354,6 +356,7 @@ def multiply_own_tiles(
     """Multiply every other tile of the program: the ping-pong schedule."""
     steps = gl.cdiv(K, SHAPES[2])
     position = ring.consumer().next(partition * steps)
+    wait_for_predecessor()
     scale = product_of(factors[0])
     turn = order.first(partition)
     first = gl.program_id(0) + partition * gl.num_programs(0)
@@ -389,6 +392,7 @@ def multiply_share(
     """Multiply a group's rows of each tile of the program: the cooperative schedule."""
     ROWS: gl.constexpr = SHAPES[0][0]
     position = ring.consumer()
+    wait_for_predecessor()
     scale = product_of(factors[0])
     for tile in range(gl.program_id(0), tiles.count() * batch, gl.num_programs(0)):
         sums = cleared(ROWS, SHAPES[4], ring.dtype.primitive_bitwidth, SHAPES[3])
@@ -484,7 +488,6 @@ def gemm(
         GROUP,
     )
     ring = tma_ring((a_desc,) * SHARES + b_descs, STAGES, consumers=SHARES, multicast=CTAS > 1)
-    wait_for_predecessor()
     SHARED: gl.constexpr = shared_columns(FORM, VECTOR)
     if SHARED > 0:
         own_columns = gl.maximum(N - SHARED, 1)
