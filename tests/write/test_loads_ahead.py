@@ -20,7 +20,8 @@ def weighted(a, q, c, N, K, B: gl.constexpr, BK: gl.constexpr):
         inside = along < K - k
         x = gl.load(a + rows[:, None] * K + (k + along)[None, :], mask=inside[None, :], other=0.0)
         codes = gl.load(q + (k + along)[:, None] * N + rows[None, :], mask=inside[:, None], other=0)
-        acc = gl.portable.mma(x, (codes.to(gl.float16) / 8).to(gl.float16), acc)
+        weights = (codes.to(gl.float16) / 8).to(gl.float16)
+        acc = gl.portable.mma(x, weights, acc)
     gl.store(c + rows[:, None] * B + rows[None, :], acc)
 
 
@@ -155,6 +156,18 @@ def test_the_step_uses_no_load_of_its_own():
     signature |= {"pages": "*i32:16", "K": "i32:16"}
     loop = loop_of(gathered, signature, B=32, BK=16)
     assert loop.count("async_copy_global_to_local") == 2
+
+
+def test_one_load_next_to_products_under_way():
+    pointers = {"a": "*fp16:16", "c": "*fp32:16", "N": "i32:16", "K": "i32:16", "q": "*i8:16"}
+    loop = loop_of(weighted, pointers, B=64, BK=32)
+    assert "warp_group_dot" in loop and not is_late(loop, "i8")
+
+
+def test_the_last_step_branches_around_narrow_loads():
+    pointers = {"a": "*fp16", "c": "*fp32", "N": "i32", "K": "i32", "q": "*i8"}
+    loop = loop_of(weighted, pointers, B=16, BK=16)
+    assert "scf.if" in loop and loop.index("scf.if") < loop.index("tt.load")
 
 
 def test_factors_of_the_one_product_stay():
