@@ -43,10 +43,10 @@ EXCLUDED = frozenset(["tuned", "listed", "higher_order", "assembly_clocks"])
 # launched as they are.
 ALONE = frozenset(
     "locked grouped_gemm host_descriptors tuples layer_norm_backward grouped lock_sum last_block constants "
-    "lookback sorted_experts stream_k adam_list tutorial_full tutorial_causal named named_tuples multi_tensor fused_mlp".split()
+    "lookback sorted_experts stream_k adam_list tutorial_full tutorial_causal named named_tuples multi_tensor fused_mlp staying exclusive_sums".split()
 )
 # A launch counts in memory that it has to find as it was: restored before each, whose time is taken off.
-RESTORED = frozenset(["lookback", "stream_k", "sorted_experts"])
+RESTORED = frozenset(["lookback", "stream_k", "sorted_experts", "exclusive_sums"])
 TOLERANCE = 2e-2  # of results in float16 and less; the others have a tenth
 MOST_APART = 1e-3  # share of a result's elements beyond it
 

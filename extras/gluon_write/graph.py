@@ -5,16 +5,13 @@ from __future__ import annotations
 from typing import Any, Collection, Iterable, Optional
 
 from gluon_core.frontend.host_calls import is_library
-from gluon_core.layouts import (
-    AutoLayout,
-    BlockedLayout,
-    infer,
-)
+from gluon_core.layouts import AutoLayout, BlockedLayout
 from gluon_sim.tracing.ir import TERMINATORS
 from gluon_sim.tracing.live import HANDS_ON, links, terminators
 from gluon_sim.tracing.types import MemDescType, PointerType, TensorType
 from gluon_write.buffers import View, is_open
 from gluon_write.chained import rows_to_warps
+from gluon_write.inference import Inference
 from gluon_write.prices import LEAST_COPY_BITS
 from gluon_write.sketch import Place, Sketch
 from gluon_write.strides import Strides
@@ -346,20 +343,12 @@ class _Builder:
     def _inferred(self, op: Any, context: Any, tensors: list[Any], results: list[Any]) -> None:
         if op.name == "join":
             self.join(self.key(context, tensors[0]), self.key(context, tensors[1]))
-        shape = tensors[0].type.dims
-        after = results[0].type.dims
+        shape, after = tuple(tensors[0].type.dims), tuple(results[0].type.dims)
         rule = {
-            "reshape": (
-                lambda layout: infer.reshape(layout, shape, after),
-                lambda layout: infer.reshape(layout, after, shape),
-            ),
-            "join": (
-                lambda layout: infer.join(layout, shape), lambda layout: infer.split(layout, after),
-            ),
-            "split": (
-                lambda layout: infer.split(layout, shape), lambda layout: infer.join(layout, after),
-            ),
-        }[op.name]  # fmt: skip
+            "reshape": (Inference("reshape", shape, after), Inference("reshape", after, shape)),
+            "join": (Inference("join", shape, after), Inference("split", after, shape)),
+            "split": (Inference("split", shape, after), Inference("join", after, shape)),
+        }[op.name]
         for result in results:
             self.relate("infer", context, tensors[0], result, rule, op, op.name != "split")
         if op.name == "split":

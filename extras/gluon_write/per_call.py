@@ -15,7 +15,7 @@ from typing import Any
 from gluon_write.form import Form, changed_copy, edited, free_name, function_of
 from gluon_write.sketch import Place, Sketch, place_of
 
-__all__ = ["per_call"]
+__all__ = ["copied_per_call", "per_call"]
 
 
 def per_call(fn: Any, drawn: Sketch) -> Any:
@@ -25,6 +25,11 @@ def per_call(fn: Any, drawn: Sketch) -> Any:
         drawn: the traced kernel.
     """
     several = [jit for i, jit in enumerate(drawn.jits) if "mma" in jit.src and _differ(drawn, i)]
+    return copied_per_call(fn, drawn, several)
+
+
+def copied_per_call(fn: Any, drawn: Sketch, several: list[Any]) -> Any:
+    """Return a kernel whose calls of some functions, but for the first, have copies of their own, or the kernel."""
     sites: dict[int, list[Place]] = {}
     for place, called in drawn.called.items():
         if any(called is jit for jit in several):

@@ -38,6 +38,7 @@ from gluon_write.port_names import (
     bound_in,
     imports_of,
     is_jit,
+    kernels_of,
     rewritten,
     without_locals,
 )
@@ -200,7 +201,7 @@ class _Port:
 
     def ported(self, tree: ast.Module, helpers: bool = False) -> Ported:
         """Return the file; with `helpers`, no function of it is a kernel."""
-        kernels = [] if helpers else _kernels(tree, self.jits, self.names)
+        kernels = [] if helpers else kernels_of(tree, self.jits, self.names)
         inside = {id(part) for jit in self.jits for part in ast.walk(jit)}
         self._check_names(tree)
         self.changed = bool(self.names.descriptors) and any(
@@ -539,27 +540,6 @@ class _Port:
             self.replace(node, f"gl.reshape({', '.join(texts)})")
         elif isinstance(node.func, ast.Attribute) and name is None:
             ported_method(self, node)
-
-
-def _kernels(tree: ast.Module, jits: list[ast.FunctionDef], names: Names) -> list[ast.FunctionDef]:
-    """Return the functions that host code launches, or that no other of them names."""
-    inside = {id(part) for jit in jits for part in ast.walk(jit)}
-    named = {
-        part.id
-        for jit in jits
-        for part in ast.walk(jit)
-        if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load)
-    }
-    passed = {
-        id(argument)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and not is_jit(node.func, names)
-        for argument in (*node.args, *(word.value for word in node.keywords))
-    }
-    outside = [n for n in ast.walk(tree) if isinstance(n, ast.Name) and id(n) not in inside]
-    launched = {node.id for node in outside if id(node) not in passed}
-    constants = {node.id for node in outside if id(node) in passed} - launched
-    return [jit for jit in jits if jit.name in launched or jit.name not in named | constants]
 
 
 def _names(node: ast.AST, name: str) -> bool:

@@ -15,6 +15,7 @@ __all__ = [
     "branches",
     "imports_of",
     "is_jit",
+    "kernels_of",
     "names_of",
     "rewritten",
     "without_locals",
@@ -247,3 +248,37 @@ def without_locals(
         line = lines[number]
         lines[number] = line[:first] + new.encode() + line[first + len(name) :]
     return b"".join(lines).decode()
+
+
+def kernels_of(
+    tree: ast.Module, jits: list[ast.FunctionDef], names: Names
+) -> list[ast.FunctionDef]:
+    """Return the functions that host code launches, or that no other of them names.
+
+    One that host code passes to a function may be launched there, unless it returns a value.
+    """
+    inside = {id(part) for jit in jits for part in ast.walk(jit)}
+    named = {
+        part.id
+        for jit in jits
+        for part in ast.walk(jit)
+        if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load)
+    }
+    calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and not is_jit(n.func, names)]
+    passed = {
+        id(argument): isinstance(call.func, ast.Subscript)
+        for call in calls
+        for argument in (*call.args, *(word.value for word in call.keywords))
+    }
+    outside = [n for n in ast.walk(tree) if isinstance(n, ast.Name) and id(n) not in inside]
+    valued = {jit.name for jit in jits if _returns(jit)}
+    launched = {node.id for node in outside if id(node) not in passed}
+    constants = {n.id for n in outside if n.id in valued and id(n) in passed or passed.get(id(n))}
+    constants -= launched
+    return [jit for jit in jits if jit.name in launched or jit.name not in named | constants]
+
+
+def _returns(jit: ast.FunctionDef) -> bool:
+    """Return True for a function that returns a value."""
+    returns = (node for node in ast.walk(jit) if isinstance(node, ast.Return))
+    return any(node.value is not None for node in returns)

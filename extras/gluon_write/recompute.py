@@ -239,7 +239,8 @@ class _Function(Definitions):
         if deep == 0 or not self.space:
             return None
         if self._rank(node) is None:
-            return self._scalar(node, use, since)
+            text = self._scalar(node, use, since)
+            return text if text is not None else self._named(node, use, since)
         if isinstance(node, ast.Name):
             definition = self._definition(node)
             if definition is not None:
@@ -269,6 +270,23 @@ class _Function(Definitions):
         left, right = (self.again(side, use, since, deep - 1) for side in sides)
         operator = ast.unparse(shown)[2:-2]
         return None if left is None or right is None else f"({left} {operator} {right})"
+
+    def _named(self, node: ast.expr, use: ast.AST, since: Optional[ast.stmt]) -> Optional[str]:
+        """Return a name for a scalar that a load gives, which the statement `since` evaluates."""
+        loads = any(self.called(part) is language.load for part in ast.walk(node))
+        if since is None or not loads or since.lineno != since.end_lineno:
+            return None
+        if self.source.splitlines()[since.lineno - 1].encode()[: since.col_offset].strip():
+            return None
+        if not self._encloses(self._loop(since), use):
+            return None
+        key = "", id(node)
+        if key not in self.twins:
+            assert isinstance(since, ast.Assign)
+            self.twins[key] = free_name(f"{self.text_of(since.targets[0])}_first", self.taken)
+            self._insert(since, f"{self.twins[key]} = {self.text_of(node)}")
+            self.carried[node] = self.twins[key]
+        return self.twins[key]
 
     def _moved_by(self, name: ast.Name) -> Optional[ast.For]:
         """Return the loop around a use of a vector whose steps add a scalar to it, once each."""

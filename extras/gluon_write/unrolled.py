@@ -11,7 +11,7 @@ becomes
     low, high = gl.split(gl.reshape(v, [N >> 1 + 1, 2]))
     v = low + high
 
-since an expression has one layout.
+since an expression has one layout. A function whose calls have loops of other rounds is copied for each call.
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ import ast
 from typing import Any, Callable, Iterator, Optional
 
 from gluon_write.form import Form, changed_copy, edited
+from gluon_write.per_call import copied_per_call
 from gluon_write.sketch import Sketch, place_of
 from gluon_write.syntax import mentions, stores
 
 __all__ = ["unrolled"]
 
 _MOST_LINES = 3000  # of a function
+_MOST_COPIES = 8  # times that functions are copied, which may call each other
 
 
 def unrolled(fn: Any, traced: Callable[[Any], Sketch]) -> tuple[Any, Sketch]:
@@ -34,13 +36,20 @@ def unrolled(fn: Any, traced: Callable[[Any], Sketch]) -> tuple[Any, Sketch]:
     Args:
         traced: traces a kernel.
     """
+    copies = 0
     while True:
         drawn = traced(fn)
-        texts = (_Function(jit, number, drawn).text() for number, jit in enumerate(drawn.jits))
+        functions = [_Function(jit, number, drawn) for number, jit in enumerate(drawn.jits)]
+        texts = (function.text() for function in functions)
         changed = {number: text for number, text in enumerate(texts) if text is not None}
-        if not changed:
+        if changed:
+            fn = changed_copy(fn, drawn.jits, changed, {})  # with loops in loops, which are next
+            continue
+        several = [jit for jit, one in zip(drawn.jits, functions) if one.has_other_rounds()]
+        other = copied_per_call(fn, drawn, several)
+        if other is fn or copies == _MOST_COPIES:
             return fn, drawn
-        fn = changed_copy(fn, drawn.jits, changed, {})  # with loops in loops, which are next
+        fn, copies = other, copies + 1
 
 
 class _Function(Form):
@@ -61,6 +70,16 @@ class _Function(Form):
             changed = True
         return "\n".join(lines) + "\n" if changed else None
 
+    def has_other_rounds(self) -> bool:
+        """Return True for a function that calls enter with other rounds of a loop to write out."""
+        loops = [node for node in ast.walk(self.tree) if isinstance(node, ast.For)]
+        return any(len(self._known(one)) > 1 and self._differs(one) for one in loops)
+
+    def _known(self, loop: ast.For) -> set[tuple[int, ...]]:
+        """Return the values of the variable of a compile-time loop, once for each time."""
+        place = place_of(loop.iter, self.number)
+        return self.drawn.rounds.get(place, set()) if place else set()
+
     def _loops(self, node: ast.AST) -> Iterator[ast.For]:
         """Yield the outermost loops to write out."""
         for child in ast.iter_child_nodes(node):
@@ -71,8 +90,7 @@ class _Function(Form):
 
     def _rounds(self, loop: ast.For) -> tuple[int, ...]:
         """Return the values of the variable of a compile-time loop; none where other code reads or assigns it."""
-        place = place_of(loop.iter, self.number)
-        known = self.drawn.rounds.get(place, set()) if place else set()
+        known = self._known(loop)
         if len(known) != 1 or not isinstance(loop.target, ast.Name) or loop.orelse:
             return ()
         name = loop.target.id
@@ -91,7 +109,8 @@ class _Function(Form):
 
     def _differs(self, loop: ast.For) -> bool:
         """Return True if an expression has tensors of several shapes, here or in functions that the variable's value reaches."""
-        assert isinstance(loop.target, ast.Name)
+        if not isinstance(loop.target, ast.Name):
+            return False
         for node in (node for statement in loop.body for node in ast.walk(statement)):
             place = place_of(node, self.number)
             if place is None:

@@ -358,6 +358,17 @@ def test_functions_that_are_passed_as_constants_are_no_kernels():
     )
 
 
+def test_functions_that_host_code_passes_on_are_kernels_unless_they_return_a_value():
+    text = "import triton\n\n\n@triton.jit\ndef kernel(p):\n    return\n\n\n@triton.jit\ndef scaled(x):\n    return 2 * x\n\n\n"
+    host = "def run(p):\n    launch(kernel, p)\n    attend(p, score_mod=scaled)\n    other[(1,)](p, FN=kernel_2)\n\n\n"
+    text += (
+        host
+        + "@triton.jit\ndef kernel_2(p):\n    pass\n\n\n@triton.jit\ndef other(p, FN):\n    FN(p)\n"
+    )
+    result = port(text, "kernels.py")
+    assert (result.kernels, result.functions) == (["kernel", "other"], ["scaled", "kernel_2"])
+
+
 def test_files_without_kernels():
     with pytest.raises(KernelSyntaxError, match="no kernel of plain Triton"):
         port("import triton\nx = 1\n", "plain.py")

@@ -42,6 +42,21 @@ def moved_two_ways(a, b, c, N, K, BM: gl.constexpr, BN: gl.constexpr, BK: gl.con
     gl.store(c + rows[:, None] * N + columns[None, :], acc)
 
 
+@gluon.jit(layouts="auto")
+def listed(a, b, blocks, c, count, N, K, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr):
+    """Multiply the blocks that a list names: the vectors of both operands begin at one number of it."""
+    rows, columns = gl.arange(0, BM), gl.arange(0, BN)
+    acc = gl.zeros([BM, BN], gl.float32)
+    step = 0
+    while step < count:
+        along = gl.load(blocks + step) * BK + gl.arange(0, BK)
+        x = gl.load(a + rows[:, None] * K + along[None, :], mask=along[None, :] < K, other=0.0)
+        y = gl.load(b + along[:, None] * N + columns[None, :], mask=along[:, None] < K, other=0.0)
+        acc = gl.portable.mma(x, y, acc)
+        step += 1
+    gl.store(c + rows[:, None] * N + columns[None, :], acc)
+
+
 @pytest.mark.parametrize("target", ["sim:hopper", "sim:gfx942"])
 @pytest.mark.parametrize("kernel", [moved_on, moved_two_ways])
 def test_results(kernel, target):
@@ -50,6 +65,23 @@ def test_results(kernel, target):
     c = np.zeros((32, 64), np.float32)
     kernel[(1,)](a, b, c, 64, 80, 32, 64, 32, target=target)
     assert np.allclose(c, a.astype(np.float32) @ b.astype(np.float32), atol=1e-3)
+
+
+def test_vectors_that_begin_at_a_number_from_memory():
+    rng = np.random.default_rng(2)
+    a, b = (rng.standard_normal(s).astype(np.float16) for s in ((32, 80), (80, 64)))
+    c, blocks = np.zeros((32, 64), np.float32), np.array([2, 0], np.int32)
+    listed[(1,)](a, b, blocks, c, 2, 64, 80, 32, 64, 32, target="sim:hopper")
+    a[:, 32:64] = 0
+    assert np.allclose(c, a.astype(np.float32) @ b.astype(np.float32), atol=1e-3)
+    signature = {
+        n: f"*{t}:16" for n, t in (("a", "fp16"), ("b", "fp16"), ("blocks", "i32"), ("c", "fp32"))
+    }
+    signature |= {"count": "i32", "N": "i32:16", "K": "i32:16"}
+    sizes = {"BM": 32, "BN": 64, "BK": 32}
+    text = gluon.compile(listed, target="sm_90", signature=signature, constexprs=sizes).asm["ttgir"]
+    loop = text[text.index("scf.while") : text.index("scf.yield")]
+    assert not [one for one in loop.splitlines() if "ttg.convert_layout" in one and "xi" in one]
 
 
 def test_no_step_converts_a_vector():

@@ -76,3 +76,49 @@ def test_an_expression_of_several_shapes_is_named_with_its_line():
     with pytest.raises(LayoutError, match="tensors of several shapes") as report:
         kept[(1,)](x, x.copy(), target="sim:hopper")
     assert f"test_unrolled.py:{kept.fn.__code__.co_firstlineno + 3}:" in str(report.value)
+
+
+CALLS = """import numpy as np
+
+import gluon_core as gluon
+from gluon_core import language as gl
+
+
+@gluon.jit
+def shortened(x, y, i: gl.constexpr, N: gl.constexpr):
+    j = gl.arange(0, N >> (3 * i))
+    gl.store(y + i * N + j, gl.load(x + j) + i)
+
+
+@gluon.jit
+def rounds(x, y, first: gl.constexpr, last: gl.constexpr, N: gl.constexpr):
+    for i in gl.static_range(first, last):
+        # Each round has fewer elements.
+        shortened(x, y, i, N)
+        if i > 2:
+            gl.store(y, -1.0)
+
+
+@gluon.jit(layouts="auto")
+def kernel(x, y, N: gl.constexpr):
+    rounds(x, y, 0, 2, N)
+    rounds(x, y, 2, 3, N)
+
+
+if __name__ == "__main__":
+    x, y = np.arange(1024, dtype=np.float32), np.zeros((3, 1024), np.float32)
+    kernel[(1,)](x, y, 1024)
+    want = [np.where(x < 1024 >> (3 * i), x + i, 0) for i in range(3)]
+    assert (y == want).all(), y
+"""
+
+
+def test_calls_with_other_rounds(tmp_path, monkeypatch):
+    path = tmp_path / "kernels.py"
+    path.write_text(CALLS)
+    text, kernels = written(str(path), registry().target("sm_90"))
+    assert kernels == ["kernel"] and text.count("gl.static_range") == 1  # of the old function
+    assert "shortened_kernel_2(x, y, 2, N)" in text
+    monkeypatch.setenv("GLUON_TARGET", "sim:hopper")
+    path.write_text(text)
+    runpy.run_path(str(path), run_name="__main__")
