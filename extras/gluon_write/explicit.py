@@ -41,7 +41,7 @@ from gluon_write.partition_choice import FewerWarps, in_partitions
 from gluon_write.per_call import per_call
 from gluon_write.preferred import chosen_form
 from gluon_write.prefetch import prefetched
-from gluon_write.prices import LEAST_COPY_BITS
+from gluon_write.prices import LEAST_COPY_BITS, vector_of
 from gluon_write.quotients import divided_once
 from gluon_write.recompute import recomputed
 from gluon_write.refusals import of_conflict, of_solution
@@ -55,7 +55,7 @@ from gluon_write.tensor_memory import in_tensor_memory
 from gluon_write.tidy import tidied_tree
 from gluon_write.tiles_ahead import tiles_ahead
 from gluon_write.tiles_of_pointers import strided_tiles_pay, with_strided_tiles, with_tiles
-from gluon_write.unknowns import Access, Graph
+from gluon_write.unknowns import Access, AnyLayout, Graph
 from gluon_write.unrolled import unrolled
 from gluon_write.whole_steps import in_whole_steps
 
@@ -206,16 +206,30 @@ def _loading_ahead(
     """Return layouts of a kernel that loads ahead what nothing copies ahead, or those of the kernel."""
     if stages < 2 or not target.has("nvidia.cp_async") or chosen.drawn.warps:
         return chosen
-    for written in (partial(loaded_ahead, traced), summed_ahead, ordered):
-        accesses = [access for one in chosen.graph.unknowns for access in one.accesses]
-        together = {one.place: one.together for one in accesses if one.place is not None}
-        threads = int(options.num_warps) * target.warp_size
+    threads = int(options.num_warps) * target.warp_size
+    forms = (
+        (partial(loaded_ahead, traced), _aligned),
+        (summed_ahead, vector_of),
+        (ordered, vector_of),
+    )
+    for written, run_of in forms:
+        runs = {
+            access.place: run_of(chosen.solution.chosen[one.number], access)
+            for one in chosen.graph.unknowns
+            for access in one.accesses
+            if access.place is not None
+        }
         with contextlib.suppress(GluonError):  # a mask that an access cannot have
-            other = written(chosen.fn, chosen.drawn, threads, together)
+            other = written(chosen.fn, chosen.drawn, threads, runs)
             if other is not chosen.fn:
                 solved = _solved(other, traced(other), traced, target, options)
                 chosen = solved if np.isfinite(solved.solution.price) else chosen
     return chosen
+
+
+def _aligned(_: AnyLayout, access: Access) -> int:
+    """Return how many neighbours one instruction could move."""
+    return access.together
 
 
 def _with_loops(

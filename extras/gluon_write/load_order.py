@@ -39,7 +39,7 @@ def ordered(fn: Any, drawn: Sketch, threads: int, together: Mapping[Place, int])
 
     Args:
         drawn: the traced kernel. threads: of the program.
-        together: place of a load -> neighbours that one instruction can move.
+        together: place of a load -> neighbours that one instruction moves.
     """
     return rewritten(
         fn,

@@ -14,7 +14,7 @@ from gluon_core.layouts import DistributedLayout
 from gluon_write.pointer_names import pointer_name
 from gluon_write.unknowns import Access, Unknown
 
-__all__ = ["LEAST_COPY_BITS", "conversion_price", "price", "reasons"]
+__all__ = ["LEAST_COPY_BITS", "conversion_price", "price", "reasons", "vector_of"]
 
 _ISSUE = 4.0  # a memory instruction, next to an arithmetic one
 _COPY = 1.0  # the address in a ring and the condition of a step, which each copy has besides
