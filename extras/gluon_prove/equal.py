@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Optional
 
 from gluon_prove.acts import Acts
-from gluon_prove.code import Code, Enter, Leave, Loop, Test
+from gluon_prove.code import Code, Enter, Leave, Loop
 from gluon_prove.effects import Lowered
 from gluon_prove.state import LEAST, Bound, State, Token
 from gluon_prove.values import CannotSay, Number, reduced
@@ -210,18 +210,18 @@ class Equal:
         counter = self._counter(state, task, root) if inside else LEAST
         return state.done.get((task, root), 0), counter
 
-    def ahead(self, state: State, task: int) -> bool:
-        """Return whether a task that asks for the next round of a loop is a round ahead of others."""
-        me = state.tasks[task]
-        step = self.codes[task].steps[me.position] if me.alive else None
-        root = step.loop.root if isinstance(step, Test) else None
-        if root is None:
-            return False
-        takers = self._takers(state, root)
-        if task not in takers:
-            return False
-        mine = self._at(state, task, root)
-        return any(self._at(state, other, root) < mine for other in takers if other != task)
+    def lead(self, state: State) -> list[int]:
+        """Return by task how far it leads: for how many loops of others it is ahead, less those for which it is behind."""
+        lead = [0] * len(state.tasks)
+        for root in range(len(state.bounds)):
+            takers = self._takers(state, root)
+            if len(takers) < 2:
+                continue
+            at = {task: self._at(state, task, root) for task in takers}
+            for task in takers:
+                for other in takers:
+                    lead[task] += (at[task] > at[other]) - (at[task] < at[other])
+        return lead
 
     def _part(self, state: State, root: int) -> None:
         """Let go of tasks that ran away from the others: their bounds may be any, from now on."""

@@ -7,6 +7,7 @@ from typing import Any, Optional
 
 from gluon_prove.bounds import Bounds, Range
 from gluon_prove.code import Branch, Enter, Flat, Jump, Leave, Loop, Move, Pure, Spec, Test
+from gluon_prove.continued import Counted, Part
 from gluon_prove.effects import Env
 from gluon_prove.smt import Arithmetic
 from gluon_prove.symbols import PROGRAM, increment, is_scalar, linear, symbolic
@@ -39,6 +40,9 @@ class Loops(Bounds):
         context: the loops and choices around the current op.
         task: whose it is.
         flat: values that loops carry to count the rounds of those within them, as `flats` says.
+        counted_loops: those whose bounds are terms, in the order of the code.
+        parts: by task and rounds, loops that are a part of another one's range.
+        stopped: by rounds, a loop of this task whose second part is to come.
     """
 
     def __init__(self, target: Any, num_warps: int, arithmetic: Optional[Arithmetic]):
@@ -46,6 +50,9 @@ class Loops(Bounds):
         self.context: tuple[Any, ...] = ()
         self.task = 0
         self.flat: dict[int, tuple[Loop, int, int]] = {}
+        self.counted_loops: list[Counted] = []
+        self.parts: dict[tuple[int, Term], Part] = {}
+        self.stopped: dict[Term, Loop] = {}
 
     def block(self, block: Block, env: Env) -> Optional[Op]:
         """Return its ops and the one that ends it."""
@@ -83,8 +90,9 @@ class Loops(Bounds):
         moved = [(v, one.first) for v, one in zip(vars, carried) if v is not None]
         self.emit(Move(op.loc, [v for v, _ in moved], [s for _, s in moved]))
         outer = dict(self.residues.inductions)
-        loop, low, scaled = self.counter(op, env, induction, bounds)
-        for one, var in zip(carried, vars):
+        part = self._part(bounds)
+        loop, low, scaled = self.counter(op, env, induction, bounds, part)
+        for one, var in zip(carried, vars) if part is None else ():
             if var is not None:
                 value = one.names[-1]
                 by = increment(value, one.last)
@@ -92,16 +100,21 @@ class Loops(Bounds):
                     loop.linear[var] = by
                 if by == 1 and id(value) in self.flat and loop.core is not None:
                     self.counted(self.flat[id(value)], loop, low, var)
-        self.flats(body, loop, low, carried)
+        if part is None:
+            self.flats(body, loop, low, carried)
         loop.low = low.value if low.var is None and isinstance(low.value, int) else None
-        self.all_loops.append((self.task, loop))
-        self.emit(Enter(op.loc, loop, low))
+        if part is None or part.first:
+            self.all_loops.append((self.task, loop))
+            self.emit(Enter(op.loc, loop, low))
+            self.loops.append(loop)
         around = self.context
         places = tuple(place_of(s) for s in (low, loop.bound, loop.step))
         self.context = (*around, ("for", *places))
-        self.loops.append(loop)
-        test = Test(op.loc, loop)
-        head = self.emit(test)
+        exits: list[Any] = [Test(op.loc, loop)]
+        head = self.emit(exits[0])
+        if part is not None and part.first:
+            exits.append(Branch(op.loc, Spec(), context=self.context))  # it may stop anywhere
+            self.emit(exits[1])
         if scaled is not None:
             rounds, counts = self.var(), env[id(induction[0])].var
             assert counts is not None
@@ -121,16 +134,31 @@ class Loops(Bounds):
                 args.append(last)
         self.emit(Move(op.loc, outs, args))
         self.emit(Jump(op.loc, head))
-        test.target = self.here
-        self.loops.pop()
-        self.emit(Leave(op.loc, loop))
+        for exit in exits:
+            exit.target = self.here
+        if part is None or not part.first:
+            self.loops.pop()
+            self.emit(Leave(op.loc, loop))
         self.context, self.residues.inductions = around, outer
         return loop
 
+    def _part(self, bounds: tuple[Spec, Spec, Spec]) -> Optional[Part]:
+        """Return the range that a loop is a part of; None where it is none."""
+        if any(spec.var is not None for spec in bounds):
+            return None
+        rounds = term("trips", *(spec.value for spec in bounds))
+        part = self.parts.get((self.task, rounds))
+        return part if part is None or part.first or part.whole in self.stopped else None
+
     def counter(
-        self, op: Op, env: Env, induction: list[Value], bounds: tuple[Spec, Spec, Spec]
-    ) -> tuple[Loop, Spec, Optional[Range]]:
-        """Return a loop with a counter, and its start; where it counts rounds, also the range that converts them."""
+        self, op: Op, env: Env, induction: list[Value], bounds: tuple[Spec, Spec, Spec],
+        part: Optional[Part] = None,
+    ) -> tuple[Loop, Spec, Optional[Range]]:  # fmt: skip
+        """Return a loop with a counter, and its start; where it counts rounds, also the range that converts them.
+
+        Args:
+            part: of a range that it has a part of: the second part continues the loop of the first one.
+        """
         low, high, step = bounds
         counter = self.var()
         counts = Spec(var=counter)
@@ -154,17 +182,32 @@ class Loops(Bounds):
         elif not all(known):
             if any(s.var is not None for s in bounds):
                 raise CannotSay("the bounds of this loop cannot be followed", op.loc)
-            low, skipped = self._start(low, step)
-            core = term("trips", low.value, high.value, step.value)
+            self.counted_loops.append(
+                Counted(self.task, self.context, low.value, high.value, step.value)
+            )
+            stopped = None
+            if part is None:
+                low, skipped = self._start(low, step)
+                core = term("trips", low.value, high.value, step.value)
+            else:
+                low, skipped, core = Spec(value=part.low), 0, part.whole
+                stopped = None if part.first else self.stopped.pop(core)
+            counter = counter if stopped is None else stopped.counter
             name = term("induction", core, *self.context[:1])
             counts = Spec(value=name)
             inductions = self.residues.inductions
             parts = (counter, low.value, step.value)
             inductions[name] = None if name in inductions else parts  # two loops may have a name
             low, step, high = Spec(value=skipped), Spec(value=1), Spec(value=core)
+            if stopped is not None:
+                for value in induction:
+                    env[id(value)] = counts
+                return stopped, low, None
         for value in induction:
             env[id(value)] = counts
         loop = Loop(op.loc, counter, step, high, core, offset, context=self.context)
+        if part is not None:
+            self.stopped[part.whole] = loop
         return loop, low, scaled
 
     @staticmethod

@@ -17,6 +17,7 @@ from gluon_prove.code import (
     Spec,
     Used,
 )
+from gluon_prove.continued import parts_of
 from gluon_prove.effects import Env, Lowered
 from gluon_prove.events import Noter
 from gluon_prove.loops import Loops, place_of
@@ -475,8 +476,11 @@ def lower(
     lowering = _Lowering(compiled, target, num_warps, values, arithmetic)
     lowered = lowering.run()
     written, same = lowering.numbering.clash, lowering.counted_alike()
-    if written or same:
+    parts = {} if arithmetic is None else parts_of(lowering.counted_loops, arithmetic)
+    if written or same or parts:
         lowering = _Lowering(compiled, target, num_warps, values, arithmetic)
-        lowering.numbering, lowering.same = Numbering(written), same
+        lowering.numbering, lowering.same, lowering.parts = Numbering(written), same, parts
         lowered = lowering.run()
+        if lowering.stopped:
+            raise CannotSay("a loop that continues another one is not found again")
     return lowered

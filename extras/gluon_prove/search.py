@@ -24,7 +24,7 @@ __all__ = ["Outcome", "search"]
 MOST_DECISIONS = 24  # between two events of a task
 _MOST_PREFIX = 64
 IN_TURN = True  # the search follows one schedule where it represents all
-_ENOUGH = 200  # states for which buffers are watched together, besides half as many again as of barriers alone
+_ENOUGH = 200  # states: buffers are watched together where barriers alone have fewer, and up to these and half as many again
 _MORE = 4  # times these before a task is walked alone
 _MOST_SINCE = 256  # steps between two states that are noted
 _SMALLER = "a launch with smaller constants: fewer stages, fewer roles"
@@ -123,15 +123,16 @@ class _Search:
     def _key(self, frozen: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return a key of numbers, as most parts of a state are those of many others, and who knows of what.
 
+        The lines of accesses and of work are for reports alone, and in no key.
         A state in which more is known than in another one of that key takes the same steps, and what is a
         mistake there is one in the other, too.
         """
         (slots, seen, flights, loose), tasks, *rest = frozen
         parts = self.parts
         events, bits = loose, [one.known for one in seen]
-        accesses = [one[:6] for one in seen]
+        accesses: list[Any] = [(*one[:4], one.late) for one in seen]
         if self.exact:  # an op's own fence comes only where there was none
-            accesses = [(*one[:6], one.fenced) for one in seen]
+            accesses = [(*one[:4], one.late, one.fenced) for one in seen]
         else:
             bits += [one.fenced for one in seen if self.fences(one)]
         if self.walker.in_turn:
@@ -142,7 +143,7 @@ class _Search:
             for part in (
                 slots,
                 ("seen", tuple(accesses)),
-                ("flights", flights),
+                ("flights", tuple([one._replace(line=0) for one in flights])),
                 ("loose", events),
                 *tasks,
                 *rest,
@@ -222,15 +223,16 @@ class _Search:
     def turn(self, state: State) -> Optional[list[tuple[State, Step]]]:
         """Return the outcomes of a step of the next task that can take one; None where none can.
 
-        A task that is a round ahead of others waits for them, if they can go on: the facts about a loop's bound hold for tasks that are near each other.
+        A task that is ahead of others waits for them, if they can go on: there are fewer states of tasks that are near each other, and the
+        facts about a loop's bound hold for those.
         """
-        walker, tasks = self.walker, range(len(state.tasks))
+        walker = self.walker
         for flight in state.world.flights:
             if state.world.may_land(flight):
                 self.steps += 1
                 return [walker.land(state, flight)]
-        ahead = [task for task in tasks if walker.ahead(state, task)]
-        for task in [*(task for task in tasks if task not in ahead), *ahead]:
+        lead = walker.lead(state)
+        for task in sorted(range(len(lead)), key=lead.__getitem__):
             if state.tasks[task].alive and walker.enabled(state, task):
                 return self.outcomes(lambda decisions, task=task: walker.go(state, task, decisions))
         return None
@@ -390,7 +392,8 @@ class _Whole:
         for buffer, tasks in owners.items():
             if len(tasks) == 1:
                 own.setdefault(next(iter(tasks)), set()).add(buffer)
-        todo = [self.parts(in_turn, [buffer for buffer in owners if len(owners[buffer]) > 1])]
+        parts = self.parts(in_turn, [buffer for buffer in owners if len(owners[buffer]) > 1])
+        todo = [parts] if outcome.states < _ENOUGH else [[part] for part in reversed(parts)]
         enough = _ENOUGH + outcome.states * 3 // 2
         while todo and not outcome.ends:
             parts = todo.pop()
