@@ -19,7 +19,7 @@ class Equal:
     Attributes:
         lowered, codes: the program's code.
         least: by root, the value from which on a counter may stand for many.
-        period: in how many rounds slots and phases come back.
+        periods: by root, in how many rounds of its loops slots and phases come back; 1 where it is missing.
         steps: by root, a multiple of all steps of its loops.
         takers: by root, the tasks that have loops of it.
         askers: by choice, the tasks that ask for it.
@@ -30,7 +30,7 @@ class Equal:
     lowered: Lowered
     codes: list[Code]
     least: dict[int, int]
-    period: int
+    periods: dict[int, int]
     steps: dict[int, int]
     takers: list[frozenset[int]]
     askers: dict[int, set[int]]
@@ -75,7 +75,7 @@ class Equal:
 
     def change(self, root: int) -> int:
         """Return the increment of the counters of a root over one period."""
-        return self.period * self.steps[root]
+        return self.periods.get(root, 1) * self.steps[root]
 
     # ---- equal states -------------------------------------------------------------------------------------
 
@@ -217,15 +217,16 @@ class Equal:
             takers = self._takers(state, root)
             if len(takers) < 2:
                 continue
-            at = {task: self._at(state, task, root) for task in takers}
+            reached = {task: self._at(state, task, root) for task in takers}
             for task in takers:
                 for other in takers:
-                    lead[task] += (at[task] > at[other]) - (at[task] < at[other])
+                    ahead, behind = reached[task] > reached[other], reached[task] < reached[other]
+                    lead[task] += ahead - behind
         return lead
 
     def _part(self, state: State, root: int) -> None:
         """Let go of tasks that ran away from the others: their bounds may be any, from now on."""
-        rounds = max(self.period, len(state.world.slots)) + 2
+        rounds = max(self.periods.get(root, 1), len(state.world.slots)) + 2
         while True:
             takers = self._takers(state, root)
             if len(takers) < 2:

@@ -50,7 +50,6 @@ class Outcome:
         facts: the facts there about bounds and terms that do not change.
         reason: why nothing can be said, with the place; None where something can.
         rules: the arithmetic identities in use: (op, by, change, result, bits), as `Arithmetic.comes_back` says.
-        period: in rounds.
     """
 
     states: int
@@ -61,7 +60,6 @@ class Outcome:
     facts: Any = None
     reason: Optional[CannotSay] = None
     rules: frozenset[tuple[str, int, int, int, int]] = frozenset()
-    period: int = 1
 
     @property
     def ends(self) -> bool:
@@ -557,4 +555,4 @@ class _Whole:
             if more:
                 rules = frozenset(walker.rules) if one else frozenset()
                 seconds = monotonic() - self.started
-                return Outcome(states, steps, seconds, rules=rules, period=walker.period, **more)
+                return Outcome(states, steps, seconds, rules=rules, **more)

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from gluon_cli.run import Runs, run_file
 from gluon_core.registry.load import registry
+from gluon_core.simulation.evidence import Record
 from gluon_write.command import written
 from gluon_write.preferred import preferred_form
 
@@ -35,3 +37,15 @@ def test_files_are_current(name, target, form):
     assert [line for line in ours.splitlines() if line] == [
         line for line in wanted.splitlines() if line
     ]
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize(
+    "path", [*FOLDER.glob("*_sm_*.py"), *FOLDER.glob("*_gfx*.py")], ids=lambda path: path.stem
+)
+def test_files_are_proved(path):
+    target = re.search(r"(?:sm_|gfx)\w+?(?=_specialized|$)", path.stem)[0]
+    record = Record()
+    run_file(str(path), f"sim:{target}", (), runs=Runs(prove="*", within=60.0), record=record)
+    verdicts = [one.proved for one in record.launches if one.proved is not None]
+    assert verdicts and all(one.verdict == "proved" for one in verdicts), verdicts
