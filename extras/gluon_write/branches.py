@@ -23,7 +23,7 @@ from gluon_core import language, portable
 from gluon_core._triton import unwrap
 from gluon_write.form import Form, changed_copy, factor
 from gluon_write.sketch import Place, Sketch, place_of
-from gluon_write.syntax import operands_of, reads, stores
+from gluon_write.syntax import nodes_in, operands_of, reads, stores
 
 __all__ = ["taken_alone", "taken_in_loops"]
 
@@ -112,8 +112,8 @@ class _Branches(Form):
     def in_loops(self, constants: Mapping[str, Any]) -> Optional[str]:
         """Return the function with one branch of conditions that load operands in a loop; None where nothing changes."""
         edits: list[tuple[ast.If, list[str]]] = []
-        for loop in ast.walk(self.tree):
-            calls = (node for node in ast.walk(loop) if isinstance(node, ast.Call))
+        for loop in nodes_in(self.tree):
+            calls = (node for node in nodes_in(loop) if isinstance(node, ast.Call))
             products = [call for call in calls if self.called(call) is portable.mma]
             if not isinstance(loop, ast.For) or not products or not self.space:
                 continue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Iterator, Optional, Sequence
 
@@ -51,7 +51,7 @@ class View:
         copied: by an asynchronous copy from global memory, which moves at least 4 bytes a thread.
         side_by_side: the lanes of such a copy write 16 bytes each, one after the other.
         matrices: operands of a product may be loaded as matrices of eight rows of 16 bytes.
-        name, line: of the access.
+        name, line: of the access; views are equal without them, and share their prices.
     """
 
     steps: tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]
@@ -59,8 +59,8 @@ class View:
     bits: int
     banks: int
     copied: bool
-    name: str
-    line: int
+    name: str = field(compare=False)
+    line: int = field(compare=False)
     side_by_side: bool = False
     matrices: bool = False
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import permutations
 from typing import Any, Callable, Iterator, Optional, Sequence
 
@@ -85,7 +86,7 @@ def candidates(graph: Graph, few: bool = False) -> dict[int, list[AnyLayout]]:
     demanded: dict[int, list[AnyLayout]] = {
         one.number: [] if one.fixed is None else [one.fixed] for one in graph.unknowns
     }
-    _pass_on(graph, demanded, _MOST_DEMANDED)
+    _Passed(graph, demanded, _MOST_DEMANDED).pass_on()
     products = {r.result.number for r in graph.relations if r.kind == "operand"}
     for one in graph.unknowns:
         if one.fixed is not None:
@@ -102,54 +103,84 @@ def candidates(graph: Graph, few: bool = False) -> dict[int, list[AnyLayout]]:
         if not one.accesses:
             layouts = lists[one.number]
             layouts += [layout for layout in demanded[one.number] if layout not in layouts]
-    _pass_on(graph, lists)
+    passed = _Passed(graph, lists)
+    passed.pass_on()
     for one in sorted(graph.unknowns, key=lambda u: (-len(u.shape), u.number)):
         if not lists[one.number]:
-            lists[one.number] += tilings(one.shape, graph.lanes, one.warps)
-            _pass_on(graph, lists)
+            for layout in tilings(one.shape, graph.lanes, one.warps):
+                passed.add(one.number, layout)
+            passed.pass_on()
     return lists
 
 
-def _pass_on(graph: Graph, lists: dict[int, list[Any]], limit: int = _MOST) -> None:
-    """Add the layouts that relations give at their other end, until nothing is new.
+class _Passed:
+    """Hold the layouts of all unknowns, and which of them relations have passed on.
 
     Args:
-        limit: of the layouts of one unknown.
+        lists: number of an unknown -> its layouts, which grow. limit: of the layouts of one unknown.
     """
-    changed = True
-    while changed:
-        changed = False
+
+    def __init__(self, graph: Graph, lists: dict[int, list[Any]], limit: int = _MOST):
+        self.lists = lists
+        self.known = {number: set(layouts) for number, layouts in lists.items()}
+        self.ways: list[_Way] = []
         for relation in graph.relations:
             source, result = relation.source, relation.result
-            for start, end, rule in (
-                (source, result, relation.forward),
-                (result, source, relation.backward),
-            ):
-                # A split has results of its own kind of layout: few, and no others will do.
-                most = 2 * limit if relation.kind == "infer" else limit
-                if end.fixed is None and relation.kind != "view":
-                    changed |= _add(lists[start.number], lists[end.number], rule, end, most)
+            # A split has results of its own kind of layout: few, and no others will do.
+            most = 2 * limit if relation.kind == "infer" else limit
+            if relation.kind != "view":
+                for way in (
+                    _Way(source.number, result, relation.forward, most),
+                    _Way(result.number, source, relation.backward, most),
+                ):
+                    if way.end.fixed is None:
+                        self.ways.append(way)
 
+    def add(self, number: int, layout: AnyLayout) -> None:
+        """Add a layout of an unknown."""
+        self.known[number].add(layout)
+        self.lists[number].append(layout)
 
-def _add(
-    start: list[DistributedLayout],
-    end: list[DistributedLayout],
-    rule: Callable[[DistributedLayout], Optional[DistributedLayout]],
-    unknown: Unknown,
-    most: int,
-) -> bool:
-    known, grown = set(end), False
-    for layout in list(start):
-        if len(end) >= most:
-            break
-        try:
-            other = rule(layout)
-            if other is None or other in known:
+    def pass_on(self) -> None:
+        """Add the layouts that relations give at their other end, until nothing is new."""
+        changed = True
+        while changed:
+            changed = False
+            for way in self.ways:
+                changed |= self._go(way)
+
+    def _go(self, way: _Way) -> bool:
+        start, end = self.lists[way.start], self.lists[way.end.number]
+        known, grown = self.known[way.end.number], False
+        shape = list(way.end.shape)
+        for layout in start[way.passed : len(start)]:
+            if len(end) >= way.most:
+                break
+            way.passed += 1
+            try:
+                other = way.rule(layout)
+                if other is None or other in known:
+                    continue
+                other.to_linear(shape)
+            except GluonError:
                 continue
-            other.to_linear(list(unknown.shape))
-        except GluonError:
-            continue
-        known.add(other)
-        end.append(other)
-        grown = True
-    return grown
+            self.add(way.end.number, other)
+            grown = True
+        return grown
+
+
+@dataclass
+class _Way:
+    """Hold one direction of a relation.
+
+    Attributes:
+        start: number of the unknown that passes layouts on, end: the one that gets them.
+        rule: the layout at the end, by that at the start. most: of the layouts at the end.
+        passed: how many layouts were passed on.
+    """
+
+    start: int
+    end: Unknown
+    rule: Callable[[DistributedLayout], Optional[DistributedLayout]]
+    most: int
+    passed: int = 0

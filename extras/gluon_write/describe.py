@@ -84,12 +84,15 @@ def described(fn: Any, drawn: Sketch) -> Any:
 def _library() -> dict[str, tuple[Optional[str], str]]:
     """Return the docstring and the parameters of the functions on blocks."""
     texts = library_texts()
-    nodes = {name: ast.parse(texts[name]).body[0] for name in _NAMES}
-    return {
-        name: (ast.get_docstring(node), ast.unparse(node.args))
-        for name, node in nodes.items()
-        if isinstance(node, ast.FunctionDef)
-    }
+    return {name: _head(texts[name]) for name in _NAMES}
+
+
+@lru_cache(maxsize=1 << 10)
+def _head(source: str) -> tuple[Optional[str], str]:
+    """Return the docstring and the parameters of a function."""
+    tree = ast.parse(source).body[0]
+    assert isinstance(tree, ast.FunctionDef)
+    return ast.get_docstring(tree), ast.unparse(tree.args)
 
 
 def _families(readers: list[_Reader]) -> list[_Family]:
@@ -151,9 +154,7 @@ class _Reader(Form):
         source = getattr(called, "src", None)
         if source is None:
             return False
-        tree = ast.parse(source).body[0]
-        assert isinstance(tree, ast.FunctionDef)
-        return (ast.get_docstring(tree), ast.unparse(tree.args)) == _library()[name]
+        return _head(source) == _library()[name]
 
     def calls(self, name: str) -> Iterator[ast.Call]:
         for node in ast.walk(self.tree):

@@ -16,33 +16,28 @@ from gluon_core import _triton, language
 from gluon_core.errors import GluonError, KernelWarning, LayoutError
 from gluon_core.plugin.targets import Target
 from gluon_write.accumulate import accumulated
-from gluon_write.apart import apart
-from gluon_write.branches import taken_alone, taken_in_loops
+from gluon_write.branches import taken_alone
 from gluon_write.buffered import buffered
 from gluon_write.byte_operands import lines_of
 from gluon_write.converted_operands import converted_operands, through_buffers
 from gluon_write.edits import Edits, edits_of, partitions_of, space_of
 from gluon_write.first_products import with_first_products
-from gluon_write.form import Form
-from gluon_write.gather_axes import gathered_along_first
 from gluon_write.graph import build
 from gluon_write.guard import guarded
 from gluon_write.held import held
 from gluon_write.hoist import hoisted
-from gluon_write.inline import inlined, makers_inlined, makes, steps_inlined
+from gluon_write.inline import inlined
 from gluon_write.kept_lines import with_kept_lines
-from gluon_write.kept_rows import with_kept_rows
 from gluon_write.lane_sums import summed_by_lanes
 from gluon_write.largest import with_scaled_maxima
 from gluon_write.load_order import ordered
 from gluon_write.loads_ahead import loaded_ahead
 from gluon_write.operand_buffers import with_operand_buffers
 from gluon_write.partition_choice import FewerWarps, in_partitions
-from gluon_write.per_call import per_call
 from gluon_write.preferred import chosen_form
 from gluon_write.prefetch import prefetched
+from gluon_write.prepare import prepared
 from gluon_write.prices import LEAST_COPY_BITS, vector_of
-from gluon_write.quotients import divided_once
 from gluon_write.recompute import recomputed
 from gluon_write.refusals import of_conflict, of_solution
 from gluon_write.short_form import with_short_form
@@ -56,8 +51,6 @@ from gluon_write.tidy import tidied_tree
 from gluon_write.tiles_ahead import tiles_ahead
 from gluon_write.tiles_of_pointers import strided_tiles_pay, with_strided_tiles, with_tiles
 from gluon_write.unknowns import Access, AnyLayout, Graph
-from gluon_write.unrolled import unrolled
-from gluon_write.whole_steps import in_whole_steps
 
 __all__ = ["chosen_for", "explicit"]
 
@@ -101,43 +94,33 @@ def chosen_for(
             got=int(options.num_ctas),
             remedy="Write the layouts, with their cga_layout.",
         )
-    stages = int(getattr(options, "num_stages", None) or 1)
-    kernel = fn
 
     def traced(fn: Any, warps: Optional[int] = None) -> Sketch:
         asked = options if warps is None else replace(options, num_warps=warps)
         return sketch(fn, signature, constexprs, attrs, target, asked)
 
-    fn, drawn = unrolled(fn, traced)
-    while (single := apart(fn, drawn)) is not fn:
-        fn, drawn = single, traced(single)
-    whole = steps_inlined(fn, drawn)
-    if whole is not fn:
-        fn, drawn = whole, traced(whole)
-    if any(makes(Form(one)) for one in drawn.jits[1:]):
-        alone = taken_alone(fn, drawn)
-        before = drawn if alone is fn else traced(alone)
-        whole = makers_inlined(alone, before)
-        if whole is not alone:
-            fn, drawn = whole, traced(whole)
-    copied = per_call(fn, drawn)
-    if copied is not fn:
-        fn, drawn = copied, traced(copied)
-    fn, drawn = taken_in_loops(fn, drawn, traced)
-    threads = int(options.num_warps) * target.warp_size
-    kept = partial(with_kept_rows, threads=threads)
-    for written in (divided_once, gathered_along_first, kept, in_whole_steps):
-        whole = written(fn, drawn)
-        if whole is not fn:
-            with contextlib.suppress(GluonError):  # a branch that the kernel's values cannot leave
-                fn, drawn = whole, traced(whole)
-    before = drawn
     try:
-        fn, drawn = _with_loops(fn, drawn, traced, stages, target, int(options.num_warps), fewer)
+        return _finished(
+            *prepared(fn, traced, target, int(options.num_warps)), traced, target, options, fewer
+        )
     except FewerWarps as other:
         options = replace(options, num_warps=other.warps)
-        return chosen_for(kernel, signature, constexprs, attrs, target, options, False)
-    again = partial(chosen_for, kernel, signature, constexprs, attrs, target, options, False)
+        return chosen_for(fn, signature, constexprs, attrs, target, options, False)
+
+
+def _finished(
+    fn: Any,
+    drawn: Sketch,
+    traced: Callable[..., Sketch],
+    target: Target,
+    options: Any,
+    fewer: bool,
+) -> tuple[Graph, Solution]:
+    """Return `chosen_for` a kernel that is prepared, from its trace."""
+    stages = int(getattr(options, "num_stages", None) or 1)
+    again = partial(_finished, fn, drawn, traced, target, options, False)
+    before = drawn
+    fn, drawn = _with_loops(fn, drawn, traced, stages, target, int(options.num_warps), fewer)
     fn, drawn = with_short_form(fn, drawn, before, traced, target, int(options.num_warps), again)
     room = target.architecture.limits.shared_memory
     for ahead in _ahead(fn, drawn, stages, target, int(options.num_warps), room):

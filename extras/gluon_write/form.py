@@ -7,6 +7,7 @@ import copy
 import linecache
 import re
 import zlib
+from functools import lru_cache
 from typing import Any, Callable, Mapping, Optional, Sequence
 
 from gluon_core._triton import unwrap
@@ -164,6 +165,7 @@ def changed_copy(
     return done[number]
 
 
+@lru_cache(maxsize=1 << 8)
 def _parameters(text: str) -> str:
     """Return the parameters of a function's text."""
     node = ast.parse(text).body[0]

@@ -97,7 +97,9 @@ def _parts_of(layout: DistributedLayout, access: Access, part: int) -> int:
     return len(np.unique(np.concatenate([firsts, lasts])))
 
 
-def _access_price(layout: DistributedLayout, access: Access, warps: int) -> float:
+@lru_cache(maxsize=1 << 15)
+def _access_price(layout: DistributedLayout, form: tuple[Any, ...], warps: int) -> float:
+    access = Access(*form)
     if vector_of(layout, access) * access.bits < access.least:
         return float("inf")
     registers = 1 << len(_registers(layout, access.shape))
@@ -162,7 +164,7 @@ def price(layout: DistributedLayout, unknown: Unknown, warps: int) -> float:
     if words > _MOST_REGISTERS:
         total += warps * (words - _MOST_REGISTERS) * 8
     for access in unknown.accesses:
-        cost = _access_price(layout, access, warps)
+        cost = _access_price(layout, access.form(), warps)
         if unknown.fixed is None or np.isfinite(cost):
             total += cost
     for axis, shape, weight in unknown.reductions:

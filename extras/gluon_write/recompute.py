@@ -23,6 +23,7 @@ from typing import Any, Iterable, Mapping, Optional, Sequence
 from gluon_core import language
 from gluon_write.form import Form, changed_copy, edited, free_name
 from gluon_write.sketch import Place, Sketch, place_of
+from gluon_write.syntax import nodes_in
 
 __all__ = ["Definitions", "recomputed"]
 
@@ -41,7 +42,7 @@ def recomputed(fn: Any, drawn: Sketch, conversions: Iterable[Place]) -> Any:
     for form in forms:
         form.others = forms
         edits: dict[ast.expr, str] = {}
-        for node in ast.walk(form.tree):
+        for node in nodes_in(form.tree):
             place = place_of(node, form.number)
             if place in wanted:
                 edits |= form.vectors(node)
@@ -67,7 +68,7 @@ class Definitions(Form):
         self.others: Sequence[Definitions] = ()
         self.parents: dict[int, ast.AST] = {}
         self.stores: dict[str, list[ast.AST]] = {}
-        for node in ast.walk(self.tree):
+        for node in nodes_in(self.tree):
             for child in ast.iter_child_nodes(node):
                 self.parents[id(child)] = node
         arguments = self.tree.args
@@ -87,13 +88,13 @@ class Definitions(Form):
 
     def _skipped(self, block: list[ast.stmt]) -> bool:
         """Return True if a block has operators on tensors, and no trace evaluated any of it."""
-        parts = [node for statement in block for node in ast.walk(statement)]
+        parts = [node for statement in block for node in nodes_in(statement)]
         places = (place_of(node, self.number) for node in parts)
         if any(place in self.drawn.returned for place in places if place is not None):
             return False
         tensors = {
             node.id
-            for node in ast.walk(self.tree)
+            for node in nodes_in(self.tree)
             if isinstance(node, ast.Name) and self._rank(node) is not None
         }
         return any(isinstance(node, ast.Name) and node.id in tensors for node in parts)
@@ -135,11 +136,11 @@ class Definitions(Form):
         """Return the text of a scalar whose names still have the same values at `use`."""
         places = [
             c
-            for c in ast.walk(node)
+            for c in nodes_in(node)
             if self.called(c) in (language.program_id, language.num_programs)
         ]
-        known = {id(part) for place in places for part in ast.walk(place)}
-        for part in ast.walk(node):
+        known = {id(part) for place in places for part in nodes_in(place)}
+        for part in nodes_in(node):
             if id(part) in known:
                 continue
             if isinstance(part, ast.Name):
@@ -184,7 +185,7 @@ class Definitions(Form):
         index = self.parameters.index(name.id)
         calls = 0
         for caller in self.others:
-            for node in ast.walk(caller.tree):
+            for node in nodes_in(caller.tree):
                 place = place_of(node, caller.number) if isinstance(node, ast.Call) else None
                 called = self.drawn.called.get(place) if place else None
                 if called is None or called is not self.drawn.jits[self.number]:

@@ -15,7 +15,7 @@ from gluon_write.loops import Loop, Tile, viewed
 from gluon_write.own_tiles import DEPTH, OwnTile, own_stores, own_tiles
 from gluon_write.single_step import has_one_step
 from gluon_write.sketch import Sketch
-from gluon_write.syntax import argument, operands_of, reads, stores
+from gluon_write.syntax import argument, nodes_in, operands_of, reads, stores
 from gluon_write.tile_loops import LoopsOfTiles
 
 __all__ = ["COMPOUND", "GROUP", "Function", "NoForm", "NoRoom", "RingPlan", "by_ring", "is_text"]
@@ -142,7 +142,7 @@ class RingPlan:
 
     def calls_in(self, reader: LoopsOfTiles) -> Iterator[tuple[ast.Call, int]]:
         """Yield the calls of functions that have loops of tiles."""
-        for node in ast.walk(reader.tree):
+        for node in nodes_in(reader.tree):
             if isinstance(node, ast.Call):
                 number = self.number_of(reader, node)
                 if number in self.functions:

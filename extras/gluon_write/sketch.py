@@ -26,6 +26,7 @@ from gluon_core.semantic.base import shape_of
 from gluon_core.values import distributed_type, shared_memory_descriptor
 from gluon_core.values.tensors import unwrap_shape
 from gluon_write.buffers import first_layout
+from gluon_write.syntax import nodes_in
 
 __all__ = ["Place", "Site", "Sketch", "multiplies", "partition_of", "place_of", "sketch"]
 
@@ -126,6 +127,7 @@ class _Sketcher(KernelGenerator):
             self.drawn.warps[self.drawn.entered] = int(context.num_warps)
         self.drawn.entered = None
         self.path: list[Place] = []
+        self.inner: list[dict[Place, bool]] = []  # the places in each of the path
         self.partitions: dict[Place, int] = {}
         self.steps: set[Optional[Place]] = set()  # of ranges
         self.tests: set[Optional[Place]] = set()  # of statements
@@ -159,14 +161,15 @@ class _Sketcher(KernelGenerator):
             if isinstance(node, ast.For) and isinstance(node.iter, ast.Call):
                 self.steps |= {place_of(step, self.number) for step in node.iter.args[2:3]}
             return super().visit(node)
-        for outer in self.path:
-            inner = self.drawn.within.setdefault(outer, {})
-            inner[place] = inner.get(place, False) or outer == self.path[-1]
-        self.path.append(place)
+        for inner in self.inner:
+            inner.setdefault(place, False)
+        if self.inner:
+            self.inner[-1][place] = True
+        self._enter(place)
         try:
             value = super().visit(node)
         finally:
-            self.path.pop()
+            self._leave()
         if place in self.tests and isinstance(unwrap(value), (bool, int)):
             self.drawn.asked.setdefault(place, set()).add(bool(unwrap(value)))
         if isinstance(value, tl.tensor):
@@ -188,6 +191,14 @@ class _Sketcher(KernelGenerator):
             if counts and all(isinstance(count, int) for count in counts):
                 self.drawn.rounds.setdefault(place, set()).add(tuple(range(*counts)))
 
+    def _enter(self, place: Place) -> None:
+        self.path.append(place)
+        self.inner.append(self.drawn.within.setdefault(place, {}))
+
+    def _leave(self) -> None:
+        self.path.pop()
+        self.inner.pop()
+
     def before_call(self, fn: Any, args: Any, kwargs: Any) -> Any:
         """Note the call of a partition, whose place is its own."""
         place = self.path[-1] if self.own and self.path else None
@@ -197,13 +208,13 @@ class _Sketcher(KernelGenerator):
             self.drawn.functions[part] = str(fn.__name__)
             self.drawn.called[part] = fn
             self.drawn.entered = part
-            self.path.append(part)
+            self._enter(part)
         return super().before_call(fn, args, kwargs)
 
     def after_call(self, passed: Any) -> None:
         super().after_call(passed)
         if self.path and self.path[-1][0].startswith("Partition"):
-            self.path.pop()
+            self._leave()
 
     def visit_Call(self, node: Any) -> Any:
         if not self.own:
@@ -211,7 +222,7 @@ class _Sketcher(KernelGenerator):
         called = unwrap(self.visit(node.func))
         if called in (language.static_print, tl.static_print):
             return None  # compiling the kernel prints it
-        if any(isinstance(part, ast.Call) for part in ast.walk(node.func)):
+        if any(isinstance(part, ast.Call) for part in nodes_in(node.func)):
             shown = ast.unparse(node.func)  # with its call it is nobody's name, and errors show it
             self.lscope[shown] = called
             function = ast.Name(shown, ast.Load())

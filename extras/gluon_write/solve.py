@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import Any, Collection, Optional
+from functools import lru_cache, partial
+from typing import Any, Callable, Collection, Optional
 
 import numpy as np
 
@@ -72,6 +72,18 @@ def plan_of(
 
     The price is infinite where no conversion can be written there.
     """
+    ahead, behind = partial(relation.forward, source), partial(relation.backward, result)
+    return _plan(relation, source, result, ahead, behind)
+
+
+def _plan(
+    relation: Relation,
+    source: Any,
+    result: Any,
+    ahead: Callable[[], Optional[DistributedLayout]],
+    behind: Callable[[], Optional[DistributedLayout]],
+) -> tuple[float, Optional[tuple[DistributedLayout, DistributedLayout]]]:
+    """Return `plan_of` two layouts: the op gives the one behind `ahead`, and takes the one behind `behind`."""
     warps = relation.source.warps
     try:
         if relation.kind == "view":
@@ -81,15 +93,15 @@ def plan_of(
             around = relation.source_shape, relation.bits, warps, relation.weight == 1
             return conversion_price(source, result, *around) * relation.weight, None
         if relation.wrap is None or relation.wrap[0] == "after":
-            inferred = relation.forward(source)
+            inferred = ahead()
             if inferred == result:
                 return 0.0, None
             if inferred is None or relation.wrap is None:
                 return np.inf, None
             pair, shape = (inferred, result), relation.result_shape
         else:
-            wanted = relation.backward(result)
-            if relation.forward(source) == result or wanted == source and relation.kind != "infer":
+            wanted = behind()
+            if ahead() == result or wanted == source and relation.kind != "infer":
                 return 0.0, None
             if wanted is None or relation.kind == "infer" and relation.forward(wanted) != result:
                 return np.inf, None
@@ -109,11 +121,15 @@ class _Alike:
 
 
 @lru_cache(maxsize=1 << 10)
-def _table(
-    alike: _Alike, sources: tuple[AnyLayout, ...], results: tuple[AnyLayout, ...]
-) -> np.ndarray:
+def _table(alike: _Alike, sources: tuple[Any, ...], results: tuple[Any, ...]) -> np.ndarray:
     """Return the prices of all pairs; a kernel has many relations with the same ones."""
-    prices = [[plan_of(alike.relation, s, r)[0] for r in results] for s in sources]
+    relation = alike.relation
+    behind = [lru_cache(partial(relation.backward, one)) for one in results]
+    prices = []
+    for source in sources:
+        ahead = lru_cache(partial(relation.forward, source))
+        row = (_plan(relation, source, r, ahead, taken) for r, taken in zip(results, behind))
+        prices.append([price for price, _ in row])
     table = np.array(prices)
     table.flags.writeable = False
     return table
@@ -171,16 +187,23 @@ def solve(graph: Graph, hopeful: bool = False) -> Solution:
     Args:
         hopeful: conversions of vectors cost little: they may be computed again where they are used.
     """
-    solution = _solved(graph, candidates(graph), hopeful)
+    solution = _solved(graph, _lists(graph), hopeful)
     if np.isfinite(solution.price):
         return solution
     # The lists are cut off, and may have no layouts that fit; those that begin at few tensors are not.
-    few = _solved(graph, candidates(graph, few=True), hopeful)
+    few = _solved(graph, _lists(graph, few=True), hopeful)
     if not np.isfinite(few.price):
         return solution
     lists = {n: [few.chosen[n], *layouts] for n, layouts in solution.lists.items()}
     both = _solved(graph, {n: list(dict.fromkeys(some)) for n, some in lists.items()}, hopeful)
     return both if both.price <= few.price else few
+
+
+def _lists(graph: Graph, few: bool = False) -> dict[int, list[AnyLayout]]:
+    """Return `candidates` of a graph, which is solved with and without hope."""
+    if few not in graph.candidates:
+        graph.candidates[few] = candidates(graph, few)
+    return graph.candidates[few]
 
 
 def _solved(graph: Graph, lists: dict[int, list[AnyLayout]], hopeful: bool) -> Solution:

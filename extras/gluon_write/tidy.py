@@ -19,7 +19,7 @@ from collections import Counter
 from typing import Any, Iterable, Iterator, Mapping, Sequence
 
 from gluon_write.form import free_name
-from gluon_write.syntax import reads, stores
+from gluon_write.syntax import nodes_in, reads, stores
 
 __all__ = ["tidied", "tidied_tree"]
 
@@ -62,9 +62,9 @@ class _Vectors:
         """Return statements, the names of vectors in them, and the definitions that go before them."""
         self.counts = Counter(
             ast.unparse(node)
-            for statement in ast.walk(tree)
+            for statement in nodes_in(tree)
             if isinstance(statement, _PLAIN)
-            for node in ast.walk(statement)
+            for node in nodes_in(statement)
             if self._is_vector(node) and node is not getattr(statement, "value", None)
         )
         edits: list[tuple[ast.stmt, dict[ast.expr, str], list[str]]] = []
@@ -75,14 +75,14 @@ class _Vectors:
         """Return the names that a function has for values: text without layouts -> name."""
         return {
             _plain(node.value): node.targets[0].id
-            for node in ast.walk(tree)
+            for node in nodes_in(tree)
             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
         }
 
     def dead(self, tree: ast.FunctionDef) -> list[ast.stmt]:
         """Return the statements that make vectors, or layouts, that nothing reads."""
         read = {
-            n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)
+            n.id for n in nodes_in(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)
         }
         dead: list[ast.stmt] = []
         for block in _blocks(tree):
@@ -178,7 +178,7 @@ class _Vectors:
     def _has_range(self, node: ast.expr) -> bool:
         return any(
             self._is_free(part) and any(w.arg == "layout" for w in part.keywords)  # type: ignore[attr-defined]
-            for part in ast.walk(node)
+            for part in nodes_in(node)
         )
 
 
@@ -238,8 +238,8 @@ class _Tree(_Vectors):
         super().__init__(space)
         self.function = function
         self.bases = self.named(function)
-        self.taken = {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}
-        self.taken |= {arg.arg for arg in ast.walk(function.args) if isinstance(arg, ast.arg)}
+        self.taken = {node.id for node in nodes_in(function) if isinstance(node, ast.Name)}
+        self.taken |= {arg.arg for arg in nodes_in(function.args) if isinstance(arg, ast.arg)}
         self.taken |= set(taken)
 
     def change(self) -> None:
@@ -255,7 +255,7 @@ class _Tree(_Vectors):
             definitions = before[id(statement)] = [
                 part for text in defined for part in ast.parse(text).body
             ]
-            for part in (node for one in definitions for node in ast.walk(one)):
+            for part in (node for one in definitions for node in nodes_in(one)):
                 if isinstance(part, (ast.expr, ast.stmt, ast.keyword)):
                     ast.copy_location(part, statement)
         _Named(names).visit(self.function)
@@ -286,7 +286,7 @@ def _function(source: str) -> ast.FunctionDef:
 def _plain(node: ast.expr) -> str:
     """Return the text of an expression without layouts."""
     bare = copy.deepcopy(node)
-    for part in ast.walk(bare):
+    for part in nodes_in(bare):
         if isinstance(part, ast.Call):
             part.keywords = [word for word in part.keywords if word.arg != "layout"]
     return ast.unparse(bare)
@@ -295,7 +295,7 @@ def _plain(node: ast.expr) -> str:
 def _broken(text: str, kept: set[str]) -> str:
     """Return a text whose long calls have their arguments on lines of their own."""
     lines = text.splitlines()
-    statements = [n for n in ast.walk(ast.parse(text)) if isinstance(n, _PLAIN)]
+    statements = [n for n in nodes_in(ast.parse(text)) if isinstance(n, _PLAIN)]
     for statement in sorted(statements, key=lambda s: s.lineno, reverse=True):
         line = lines[statement.lineno - 1]
         call = statement.value
@@ -341,7 +341,7 @@ def _pieces(line: str, starts: Sequence[int]) -> list[str] | None:
 
 def _blocks(tree: ast.AST) -> Iterator[list[ast.stmt]]:
     """Yield the lists of statements of a function."""
-    for node in ast.walk(tree):
+    for node in nodes_in(tree):
         for block in (getattr(node, "body", ()), getattr(node, "orelse", ())):
             if isinstance(block, list):
                 yield block

@@ -41,6 +41,12 @@ class Access:
     place: Optional[Place] = None
     least: int = 0
 
+    def form(self) -> tuple[Any, ...]:
+        """Return the arguments of an access that costs as much, but for where it is in the source."""
+        name = "copy" if "copy" in self.name else ""
+        how = self.bits, self.weight, self.together, None, self.least
+        return name, 0, tuple(self.strides), tuple(self.shape), *how
+
 
 @dataclass
 class Unknown:
@@ -191,6 +197,7 @@ class Graph:
         jits: the kernel and the functions that it calls, by number.
         called: place of a call -> the function.
         contexts: the calls around each function that a pass has changed.
+        candidates: the layouts of each unknown, once somebody asked; few of them, or all.
     """
 
     unknowns: list[Unknown]
@@ -200,6 +207,7 @@ class Graph:
     jits: list[Any]
     called: dict[Place, Any]
     contexts: list[tuple[Place, ...]] = field(default_factory=list)
+    candidates: dict[bool, dict[int, list[AnyLayout]]] = field(default_factory=dict, repr=False)
 
     def unit_loads(self) -> set[Place]:
         """Return the places of loads of tiles into a layout that a matrix unit demands."""

@@ -4,6 +4,7 @@ bytes."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Optional, Sequence
 
 from gluon_core.errors import ArgumentError, LayoutError
@@ -46,6 +47,7 @@ def _check_access(bits: int, banks: int) -> None:
         raise ArgumentError("not a bank count", argument="banks", expected="32 or 64", got=banks)
 
 
+@lru_cache(maxsize=1 << 10)
 def _access(register: LinearLayout, shared: LinearLayout) -> dict[str, list[int]]:
     """For each bit of the register, lane and warp index, which bits of the offset it flips."""
     register = register.without_zero_bases("register")
@@ -354,21 +356,11 @@ def _stays(before: LinearLayout, after: LinearLayout, dims: Sequence[str]) -> bo
     """Return True if every piece of hardware named by `dims` already holds all that it needs."""
     if any(before.in_size(dim) != after.in_size(dim) for dim in dims):
         return False
-    outs = list(before.out_dims)
-    shifts = dict(zip(outs, before._shifts()))
-
-    def flat(row: Sequence[int], layout: LinearLayout) -> int:
-        return sum(v << shifts[name] for v, name in zip(row, layout.out_dims))
-
-    free = [
-        flat(row, before) for dim, rows in before.bases.items() if dim not in dims for row in rows
-    ]
-    held = independent_rows(free)
-    for dim, rows in after.bases.items():
+    own, wanted = before._flat(), after._flat(before.out_dims)
+    held = independent_rows([row for dim in own if dim not in dims for row in own[dim]])
+    for dim, rows in wanted.items():
         for i, row in enumerate(rows):
-            delta = flat(row, after)
-            if dim in dims:
-                delta ^= flat(before.bases[dim][i], before)
+            delta = row ^ own[dim][i] if dim in dims else row
             if len(independent_rows([*held, delta])) != len(held):
                 return False
     return True

@@ -9,7 +9,9 @@ Dimensions are ordered. Wherever several are flattened into one, the first is th
 
 from __future__ import annotations
 
+from functools import lru_cache, partial
 from numbers import Integral
+from operator import lshift
 from typing import Any, Iterable, Mapping, Optional, Sequence, Union
 
 from gluon_core.errors import LayoutError
@@ -92,6 +94,13 @@ class LinearLayout:
     # -- making ----------------------------------------------------------------------------
 
     @classmethod
+    def _checked(cls, bases: Mapping[str, Any], outs: dict[str, int]) -> "LinearLayout":
+        """Return the layout of bases, tuples of tuples, that are known to fit the out-dims."""
+        layout = cls.__new__(cls)
+        layout._bases, layout._outs, layout._hash = dict(bases), outs, None
+        return layout
+
+    @classmethod
     def empty(cls) -> "LinearLayout":
         """Return the layout with no dims: the neutral element of `*`."""
         return cls({}, {})
@@ -149,21 +158,19 @@ class LinearLayout:
             total *= size
         return total
 
-    def _shifts(self) -> list[int]:
-        shifts, shift = [], 0
-        for size in self._outs.values():
-            shifts.append(shift)
+    def _flat(self, outs: Optional[Mapping[str, int]] = None) -> dict[str, list[int]]:
+        """Return the bases, each flattened into one integer (the first of `outs` most minor)."""
+        shifts, shift = {}, 0
+        for dim, size in (outs or self._outs).items():
+            shifts[dim] = shift
             shift += size.bit_length() - 1
-        return shifts
+        by = [shifts[dim] for dim in self._outs]
+        return {
+            dim: [sum(map(lshift, row, by)) for row in rows] for dim, rows in self._bases.items()
+        }
 
-    def _columns(self) -> list[int]:
-        """Return all bases, each flattened into one integer (the first out-dim most minor)."""
-        shifts = self._shifts()
-        return [
-            sum(value << shift for value, shift in zip(row, shifts))
-            for rows in self._bases.values()
-            for row in rows
-        ]
+    def _columns(self, outs: Optional[Mapping[str, int]] = None) -> list[int]:
+        return [value for values in self._flat(outs).values() for value in values]
 
     @property
     def rank(self) -> int:
@@ -343,14 +350,10 @@ class LinearLayout:
                 expected=f"out-dims {list(self._outs)}",
                 got=list(other._outs),
             )
-        other = other.transpose_outs(list(self._outs))
-        outs = {dim: max(self._outs[dim], other._outs[dim]) for dim in self._outs}
-        mine = LinearLayout(self._bases, outs)._columns()
-        span = Span()
-        for i, value in enumerate(LinearLayout(other._bases, outs)._columns()):
-            span.add(value, 1 << i)
-        images = []
-        for value in mine:
+        outs = {dim: max(size, other._outs[dim]) for dim, size in self._outs.items()}
+        span = _reach(other, tuple(outs.items()))
+
+        def image(value: int) -> tuple[int, ...]:
             rest, answer = span.reduce(value)
             if rest:
                 raise LayoutError(
@@ -358,12 +361,10 @@ class LinearLayout:
                     argument="other",
                     got=str(other),
                 )
-            images.append(list(other._split_ins(answer).values()))
-        bases, start = {}, 0
-        for dim, rows in self._bases.items():
-            bases[dim] = images[start : start + len(rows)]
-            start += len(rows)
-        return LinearLayout(bases, other.in_dims)
+            return tuple(other._split_ins(answer).values())
+
+        bases = {dim: tuple(map(image, values)) for dim, values in self._flat(outs).items()}
+        return LinearLayout._checked(bases, other.in_dims)
 
     # -- reshaping -------------------------------------------------------------------------
 
@@ -401,8 +402,9 @@ class LinearLayout:
                 got=list(order),
             )
         places = [list(self._outs).index(dim) for dim in order]
-        bases = {d: [[row[i] for i in places] for row in rows] for d, rows in self._bases.items()}
-        return LinearLayout(bases, {dim: self._outs[dim] for dim in order})
+        moved = partial(map, lambda row: tuple([row[i] for i in places]))
+        bases = {dim: tuple(moved(rows)) for dim, rows in self._bases.items()}
+        return LinearLayout._checked(bases, {dim: self._outs[dim] for dim in order})
 
     def reshape_outs(self, dims: Mapping[str, int]) -> "LinearLayout":
         """Flatten the out-dims (first most minor), then cut them into `dims` (first most minor)."""
@@ -414,12 +416,10 @@ class LinearLayout:
                 expected=f"a product of {self.total_out_size}",
                 got=dict(dims),
             )
-        columns = iter(self._columns())
-        bases: dict[str, list[list[int]]] = {}
-        for dim, rows in self._bases.items():
-            bases[dim] = []
-            for _ in rows:
-                value, vector = next(columns), []
+        bases: dict[str, list[list[int]]] = {dim: [] for dim in self._bases}
+        for dim, values in self._flat().items():
+            for value in values:
+                vector = []
                 for n in bits.values():
                     vector.append(value & ((1 << n) - 1))
                     value >>= n
@@ -451,8 +451,8 @@ class LinearLayout:
 
     def without_zero_bases(self, dim: str) -> "LinearLayout":
         """In-dim `dim` without the bases that map to zero."""
-        rows = [row for row in self._bases.get(dim, ()) if any(row)]
-        return LinearLayout({**self._bases, dim: rows}, self._outs)
+        rows = tuple(filter(any, self._bases.get(dim, ())))
+        return LinearLayout._checked({**self._bases, dim: rows}, self._outs)
 
     # -- being a value ---------------------------------------------------------------------
 
@@ -490,16 +490,21 @@ class LinearLayout:
 
 def _parts(layout: LinearLayout) -> tuple[list[int], list[int]]:
     """Return the bases within a block, and those of the blocks, each as one integer."""
-    flat = {dim: [v for (v,) in rows] for dim, rows in layout.flatten_outs().bases.items()}
+    flat = layout._flat()
     blocks = flat.pop("block", [])
     return [v for rows in flat.values() for v in rows], blocks
 
 
 def _reached(vectors: Sequence[int]) -> Span:
     span = Span()
-    for vector in vectors:
-        span.add(vector, 0)
+    for i, vector in enumerate(vectors):
+        span.add(vector, 1 << i)
     return span
+
+
+@lru_cache(maxsize=1 << 10)
+def _reach(layout: LinearLayout, outs: tuple[tuple[str, int], ...]) -> Span:
+    return _reached(layout._columns(dict(outs)))
 
 
 def another_blocks(held: LinearLayout, wanted: LinearLayout) -> bool:

