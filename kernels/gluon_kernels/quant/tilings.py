@@ -76,6 +76,7 @@ class Groups(NamedTuple):
         shared, each, added: of sums that programs share, for each kilobyte of them that a processor writes, and for each program whose sums another one
             adds to its own under equal shares.
         vain: of a row of `x` that a tile is fetched with in vain, as the share of one that is multiplied.
+        outside: of a row of `x` behind the last one in the last of several tiles, as the share of one that is fetched.
         once, kept: less for a program with one tile, and of these for each step of a group where all steps have slots, which none releases.
     """
 
@@ -99,6 +100,7 @@ class Groups(NamedTuple):
     each: float
     added: float
     vain: float
+    outside: float
     once: float
     kept: float
 
@@ -108,13 +110,12 @@ _FEW_TIMES = {
     64: Few(2.3, 0.245, 0.165, 0.205, 0.068, 0.205, 0.192, 0.26, 2.28),
     128: Few(2.9, 0.213, 0.333, 0.060, 0.128, 0.132, 0.186, 0.26, 2.44),
 }
-# Fitted to 276 times of 75 shapes on an H200, from the best fit of 617 others on: the chosen tilings take 1.012 of the best ones measured. A launch takes
-# 0.2 less since its first copies are ahead of its groups. The last two, and what three groups take, are of 39 later times of 13 shapes, which take
-# 1.006 of the expected ones, with a spread of 0.05.
-_GROUPS_TIMES = Groups(0.5, 86.4e3, 13e6, 0.071, 0.0145, 0.0688, 0.01, 0.0408, 0.564, 0.65, 0.0227, 0.143, 0.0436, 1.82, 0.218, 0.186, 0.988, 0.0469, 0.423, 0.392, 0.12, 0.04)  # fmt: skip
+# Fitted to 282 times of 49 shapes on an H200, from the best fit of 893 others on: the chosen tilings take 1.011 of the best ones measured. A launch takes
+# 0.2 less since its first copies are ahead of its groups.
+_GROUPS_TIMES = Groups(0.506, 93.8e3, 10.4e6, 0.0693, 0.0137, 0.0691, 0.013, 0.0339, 0.508, 0.461, 0.0156, 0.129, 0.0344, 1.86, 0.298, 0.0745, 1.2, 0.0382, 0.42, 0.292, 0.85, 0.178, 0.0263)  # fmt: skip
 _TOKENS = 1.23  # of the time that was expected of `linear_tokens`
-# As multiples of the expected times, those of "groups" under equal shares, and by the weights' rows of their tiles; of 267 times of 90 shapes.
-_EQUAL, _DOWN = 1.07, {192: 0.95}
+# As a multiple of the expected times, those of "groups" under equal shares.
+_EQUAL = 1.06
 # Microseconds besides the product, and bytes of weights that are read and stored in one; 37 shapes take the expected times with a spread of 0.07.
 _RESTORED = 1.5, 3.8e6
 
@@ -125,7 +126,29 @@ _FEW: dict[int, tuple[tuple[int, int], ...]] = {
     128: ((64, 64),),
 }
 # Rows of `x` of a tile of "groups", and the groups of it: down the weights' rows and along K, by the most rows of `x` that their registers hold.
-_BLOCKS = (8, 16, 32, 48, 64, 80, 96, 104, 112, 120, 128, 144, 160, 192, 224, 240, 256)
+_BLOCKS = (
+    8,
+    16,
+    32,
+    48,
+    64,
+    80,
+    88,
+    96,
+    104,
+    112,
+    120,
+    128,
+    144,
+    152,
+    160,
+    176,
+    192,
+    208,
+    224,
+    240,
+    256,
+)
 _GROUPS = (
     (64, ((1, 4), (2, 2), (4, 1), (1, 2), (2, 1))),
     (128, ((1, 3), (1, 2), (2, 1), (3, 1))),
@@ -197,10 +220,13 @@ def _boxed(block: int) -> tuple[int, int]:
 
 
 def narrow(block: int, m: int) -> bool:
-    """Return True if the only tile of `m` rows of `x` is fetched without columns in vain: if so many rows would be outside of the tensor that TMA takes
-    longer for them than for others."""
-    boxed = _boxed(block)[0]
-    return block < boxed and m <= block and boxed - m >= _OUTSIDE
+    """Return True if tiles are fetched without columns in vain, in boxes of the rows that are needed alone: if many would be outside of the tensor, for which TMA
+    takes longer than for others, and if tiles of 16 rows or more leave out as many."""
+    boxed, accumulators = _boxed(block)
+    several = m > block
+    if accumulators > 1 or block == boxed or several and block % _OUTSIDE:
+        return False
+    return boxed - min(m, block) >= _OUTSIDE
 
 
 def part(block: int, exponents: bool) -> int:
@@ -306,7 +332,7 @@ def expected(
         return _few(tiling, share, busy, resident)
     alone = tiling.splits * tiling.along > 1 or tiles <= processors
     time = _of_groups(*sizes, share, busy, 0, tiles * steps, alone)
-    return _bounded(_DOWN.get(columns, 1.0) * time, n * k / packed)
+    return _bounded(time, n * k / packed)
 
 
 @functools.lru_cache(maxsize=256)
@@ -346,7 +372,8 @@ def _of_groups(
         boxed = tiling.block
     # TMA reads no rows behind the last one; filling those in vain takes as long as bringing them.
     rows = boxed if boxed > tiling.block else min(m, tiling.block)
-    size = tiling.depth * (tiling.columns / packed + 2 * rows)
+    behind = -m % tiling.block if m > tiling.block else 0
+    size = tiling.depth * (tiling.columns / packed + 2 * (rows + times.outside * behind))
     moved = size / times.moved
     multiplied = tiling.block + times.vain * (boxed - tiling.block)
     product = times.product * multiplied / 64 + times.narrow * (accumulators - 1)
