@@ -480,20 +480,10 @@ def build(
         called = (drawn.functions.get(node, "") if node else "") or op.name
         relations.append(
             Relation(
-                kind,
-                first,
-                second,
-                detail,
-                ends[0].dims,
-                ends[1].dims,
-                bits,
-                wrap,
-                called,
-                op.loc.line,
-                weight,
-                inverse,
+                kind, first, second, detail, ends[0].dims, ends[1].dims, bits, wrap, called,
+                op.loc.line, weight, inverse, drawn.room,
             )
-        )
+        )  # fmt: skip
     _note_runs(unknowns.values(), relations)
     facts = drawn.jits, drawn.called, work.contexts
     return Graph(list(unknowns.values()), relations, lanes, warps, *facts)

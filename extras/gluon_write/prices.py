@@ -6,6 +6,7 @@ shared memory as its stores, loads, and a barrier."""
 from __future__ import annotations
 
 from functools import lru_cache
+from math import prod
 from typing import Any, Sequence
 
 import numpy as np
@@ -23,6 +24,7 @@ _BARRIER = 40.0
 # had better be computed again outside of loops: a mask that was converted behind a loop kept ptxas from
 # overlapping its `wgmma`.
 _BARRIERS, _BARRIERS_OF_VECTORS = 200.0, 480.0
+_NO_ROOM = 1e9  # of a conversion that shared memory cannot hold
 _FAR = 4096  # elements between neighbours whose distance is not known
 _SECTOR = 32
 _LINE = 128
@@ -180,11 +182,13 @@ def conversion_price(
     bits: int,
     warps: int,
     once: bool = False,
+    room: int = 0,
 ) -> float:
     """Return the price of converting a tensor; 0 for one and the same layout.
 
     Args:
         once: the conversion is in no loop.
+        room: bytes of shared memory that a program has; 0 for any number.
     """
     if source == result:
         return 0.0
@@ -206,7 +210,8 @@ def conversion_price(
     moved = sum(-(-count * max(bits, 8) // _WIDEST) for count in (held, wanted))
     wide = len(_bases(source, shape).get("lane", ())) > _NVIDIA_LANES
     waits = _BARRIERS_OF_VECTORS if _is_vector(shape) and once or wide else _BARRIERS
-    return waits + warps * moved * _ISSUE * 2
+    through = 0 < room < prod(shape) * max(bits, 8) // 8
+    return waits + warps * moved * _ISSUE * 2 + (_NO_ROOM if through else 0.0)
 
 
 def _sums(rows: Sequence[int]) -> list[int]:

@@ -67,6 +67,7 @@ class Sketch:
         copied: places of tile loads that the target's unit for copies can do.
         falling: places of steps of ranges that are negative.
         banks: of shared memory. side_by_side: the lanes of a copy to it write one after the other.
+        room: bytes of shared memory that a conversion can have, 0 for any number.
         matrices: operands may be loaded from it as matrices of eight rows.
         entered: the place of the partition whose function is traced next.
         constants: the compile-time arguments of the kernel, by name.
@@ -95,6 +96,7 @@ class Sketch:
     banks: int = 32
     side_by_side: bool = False
     matrices: bool = False
+    room: int = 0
     entered: Optional[Place] = None
     constants: dict[str, Any] = field(default_factory=dict)
     decided: dict[Place, set[bool]] = field(default_factory=dict)
@@ -568,6 +570,8 @@ def _begun(
     drawn = Sketch(banks=target.architecture.banks, ranks=ranks)
     drawn.side_by_side = target.has("amd.global_load_to_lds")
     drawn.matrices = target.has("nvidia.ldmatrix")
+    if target.architecture.backend != "amd":  # whose compiler splits conversions that do not fit
+        drawn.room = target.architecture.limits.shared_memory
     drawn.multiples = _multiples(fn, constexprs, attrs)
     drawn.odd = _odd(fn, signature, constexprs, attrs)
     drawn.constants = {

@@ -90,8 +90,8 @@ def _plan(
             cost = shared_price(source, result, relation.detail, warps) * relation.weight
             return cost, None
         if relation.kind == "convert":
-            around = relation.source_shape, relation.bits, warps, relation.weight == 1
-            return conversion_price(source, result, *around) * relation.weight, None
+            shape = relation.source_shape
+            return _conversion(relation, source, result, shape) * relation.weight, None
         if relation.wrap is None or relation.wrap[0] == "after":
             inferred = ahead()
             if inferred == result:
@@ -106,10 +106,14 @@ def _plan(
             if wanted is None or relation.kind == "infer" and relation.forward(wanted) != result:
                 return np.inf, None
             pair, shape = (source, wanted), relation.source_shape
-        cost = conversion_price(*pair, shape, relation.bits, warps, relation.weight == 1)
-        return cost * relation.weight, pair
+        return _conversion(relation, *pair, shape) * relation.weight, pair
     except GluonError:
         return np.inf, None
+
+
+def _conversion(relation: Relation, source: Any, result: Any, shape: tuple[int, ...]) -> float:
+    around = relation.bits, relation.source.warps, relation.weight == 1, relation.room
+    return conversion_price(source, result, shape, *around)
 
 
 @dataclass(frozen=True)

@@ -103,6 +103,7 @@ class Relation:
         detail: axis, order, function, operand index, or `View`.
         wrap: ("before" or "after", site), None where no conversion is possible.
         inverse: of "infer", the function from the result's layout to an operand's.
+        room: bytes of shared memory that a conversion can have, 0 for any number.
     """
 
     kind: str
@@ -117,6 +118,7 @@ class Relation:
     line: int
     weight: int = 1
     inverse: Any = None
+    room: int = 0
     known: dict[tuple[str, DistributedLayout], Any] = field(default_factory=dict, repr=False)
 
     def form(self) -> tuple[Any, ...]:
@@ -124,7 +126,7 @@ class Relation:
         detail = tuple(self.detail) if self.kind == "trans" else self.detail
         shapes = tuple(self.source_shape), tuple(self.result_shape)
         place = self.wrap and self.wrap[0]
-        around = self.source.warps, self.weight, self.bits
+        around = self.source.warps, self.weight, self.bits, self.room
         return self.kind, detail, self.inverse, place, shapes, around
 
     def forward(self, layout: DistributedLayout) -> Optional[DistributedLayout]:

@@ -208,6 +208,23 @@ def test_choice_is_the_one_by_hand(target, key, lanes):
     assert any(word in chosen for word in ("v4", "dwordx4"))
 
 
+@gluon.jit(layouts="auto")
+def large_transpose(x, out, BLOCK: gl.constexpr):
+    i = gl.arange(0, BLOCK)
+    values = gl.load(x + i[:, None] * BLOCK + i[None, :])
+    gl.store(out + i[:, None] * BLOCK + i[None, :], values.T)
+
+
+def test_no_conversion_is_larger_than_shared_memory():
+    """A tile of 256 KiB, whose conversion sm_90 cannot hold, is stored as it was loaded."""
+    types = {"x": "*fp32:16", "out": "*fp32:16"}
+    sizes = {"BLOCK": 256}
+    compiled = gluon.compile(
+        large_transpose, "sm_90", signature=types, constexprs=sizes, num_warps=8
+    )
+    assert compiled.metadata.shared < 227 * 1024
+
+
 def test_layout_by_hand_stays():
     @gluon.jit(layouts="auto")
     def narrow(x, out, n, BLOCK: gl.constexpr):
