@@ -367,16 +367,30 @@ def precision_of(allowed):
 
 
 @gluon.jit
-def batched_product(a, b, acc):
+def halves(x):
+    """Return both halves of a batch."""
+    pairs = gl.reshape(x, [2, x.shape[0] // 2, x.shape[1], x.shape[2]])
+    return gl.split(gl.permute(pairs, (1, 2, 3, 0)))
+
+
+@gluon.jit
+def batched_product(a, b, acc, kind: gl.constexpr = "ieee"):
     """Return products of the matrices in two batches, added to those of a third."""
-    batch = gl.arange(0, a.shape[0])[:, None, None]
-    for i in gl.static_range(a.shape[0]):
-        x = gl.sum(gl.where(batch == i, a, 0.0).to(a.dtype), 0)
-        y = gl.sum(gl.where(batch == i, b, 0.0).to(b.dtype), 0)
-        z = gl.sum(gl.where(batch == i, acc, 0.0).to(acc.dtype), 0)
-        one = gl.portable.mma(x.to(a.dtype), y.to(b.dtype), z)
-        acc = gl.where(batch == i, one[None, :, :], acc)
-    return acc
+    if a.shape[0] == 1:
+        x, y = gl.reshape(a, [a.shape[1], a.shape[2]]), gl.reshape(b, [b.shape[1], b.shape[2]])
+        total = gl.reshape(acc, [acc.shape[1], acc.shape[2]])
+        if kind == "ieee" or kind == "tf32":
+            one = gl.portable.mma(x, y, total, input_precision=kind)
+        else:
+            one = product_in_parts(x, y, total, kind)
+        return gl.reshape(one, acc.shape)
+    else:
+        a_first, a_second = halves(a)
+        b_first, b_second = halves(b)
+        first, second = halves(acc)
+        first = batched_product(a_first, b_first, first, kind)
+        second = batched_product(a_second, b_second, second, kind)
+        return gl.reshape(gl.permute(gl.join(first, second), (3, 0, 1, 2)), acc.shape)
 
 
 @gluon.jit

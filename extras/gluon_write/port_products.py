@@ -36,10 +36,12 @@ def ported_product(port: Any, node: ast.Call, acc: Optional[str] = None) -> None
     batched = _batched(port, a, b)
     if acc is None:
         acc = _zeros(port, words, batched)
-    if batched:
-        port.replace(node, f"{port.need('batched_product')}({operands}, {acc})")
-        return
     chosen = _constant(words.get("input_precision"))
+    if batched:
+        how = [f'"{chosen}"'] if chosen in _PARTS else _precision(port, words)
+        args = ", ".join([operands, acc, *(one.removeprefix("input_precision=") for one in how)])
+        port.replace(node, f"{port.need('batched_product')}({args})")
+        return
     if chosen in _PARTS:
         port.replace(node, f'{port.need("product_in_parts")}({operands}, {acc}, "{chosen}")')
         return

@@ -87,15 +87,13 @@ def sort_kernel(
 
 
 def sorted_pairs():
-    R, n, K = 3, 25, 7
-    x, got, want = normal(R, n), [], []
-    for descending in (False, True):
-        values, ids = torch.empty(R, K), torch.empty(R, K, dtype=torch.int64)
-        sort_kernel[(R,)](x, values, ids, n, K, 32, descending)
-        one = x.sort(1, descending=descending)
-        got += [values, ids.float()]
-        want += [one.values[:, :K], one.indices[:, :K].float()]
-    return torch.stack(got), torch.stack(want)
+    R, n, K = 3, 13, 5
+    x, values, ids = normal(R, n), torch.empty(R, K), torch.empty(R, K, dtype=torch.int64)
+    sort_kernel[(R,)](x, values, ids, n, K, 16, DESCENDING=True)
+    want = x.sort(1, descending=True)
+    return torch.stack([values, ids.float()]), torch.stack(
+        [want.values[:, :K], want.indices[:, :K].float()]
+    )
 
 
 # the largest K one after the other, with ties to the left, and their softmax; experts in groups
