@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, Optional
 
+from gluon_prove.accesses import Slot
 from gluon_prove.acts import Acts
 from gluon_prove.code import Effect
 from gluon_prove.effects import Lowered
 from gluon_prove.events import Barrier
 from gluon_prove.positions import Position
 from gluon_prove.rotations import Rings
-from gluon_prove.world import Slot
 
 __all__ = ["Rotate"]
 

@@ -32,6 +32,7 @@ from gluon_prove.code import (
 )
 from gluon_prove.effects import Lowered
 from gluon_prove.events import Access, Barrier, Commit, Issue, Use, WaitGroups
+from gluon_prove.flights import Flight
 from gluon_prove.loops import place_of
 from gluon_prove.order import Depends, Phases
 from gluon_prove.reasons import Found
@@ -40,7 +41,7 @@ from gluon_prove.state import LEAST, Bound, Decide, Facts, Past, State, Step, Ta
 from gluon_prove.steps import Awaited, Fetched, Steps
 from gluon_prove.symbols import truth
 from gluon_prove.values import FREE, CannotSay, NeedsPrefix, Number, TimeIsOver
-from gluon_prove.world import Flight, World
+from gluon_prove.world import World
 from gluon_sim.memory.shared import SharedView
 
 __all__ = ["Focus", "Walker"]

@@ -1,16 +1,16 @@
 """The state of one program during model checking: barriers, work in flight, vector clocks.
 
 It mirrors the simulator's state for race detection, in a form of which there are finitely many.
-An access is remembered until a later one takes its place, with the set of those that it is ordered
-before: partitions, work in flight, and barriers, in the two planes of `sanitizer.agents`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Callable, NamedTuple, Optional
+from typing import Any, Callable, Optional
 
+from gluon_prove.accesses import BEFORE, Seen, Slot
+from gluon_prove.barriers import Barriers
 from gluon_prove.events import (
     Access,
     Barrier,
@@ -22,71 +22,19 @@ from gluon_prove.events import (
     Places,
     WaitGroups,
 )
-from gluon_prove.order import Depends, Phases
-from gluon_prove.reasons import Found, Overtaken, Waited, Widened
+from gluon_prove.flights import Flight
+from gluon_prove.order import Phases
+from gluon_prove.reasons import Waited
 from gluon_prove.values import CannotSay
 from gluon_sim.tracing.ir import Location
 
-__all__ = ["Flight", "Seen", "World"]
+__all__ = ["World"]
 
-BEFORE = -1  # who made an access before the partitions started
 MOST_FLIGHTS = 48
-MOST_SLOTS = 256
-
-
-class Seen(NamedTuple):
-    """The last access of a kind to a place.
-
-    Args:
-        by: the task that made it or issued it.
-        proxied: whether through another proxy.
-        late: see `Access`.
-        known, fenced: who it is ordered before, and whose asynchronous work, as bits.
-    """
-
-    place: int
-    kind: str
-    by: int
-    proxied: bool
-    line: int
-    late: bool
-    known: int
-    fenced: int
-
-
-class Slot(NamedTuple):
-    """A barrier: the arrivals it was made for (0: not), what its phase lacks, and the parity of that phase."""
-
-    wanted: int
-    pending: int
-    bytes: int
-    phase: int
-
-
-class Flight(NamedTuple):
-    """Work in flight, or over and not yet known to who issued it.
-
-    Args:
-        behind: groups closed since its own began.
-        signals: its outstanding effects on barriers.
-        bit: its place among those who know.
-        mark: how many waits its task had passed, of those in `World.loose`, when it was issued.
-    """
-
-    task: int
-    queue: str
-    serial: int
-    behind: int
-    after: bool
-    reads: bool
-    signals: tuple[Barrier, ...]
-    bit: int
-    line: int
-    mark: int = 0
 
 
 @dataclass
-class World:
+class World(Barriers):
     """See the module.
 
     Attributes:
@@ -127,17 +75,7 @@ class World:
             self.writers, self.phases, self.idle, self.busy, self.watched, self.owners, self.far,
         )  # fmt: skip
 
-    # ---- bits: tasks, then two for each barrier, then flights -------------------------------------
-
-    def _coming(self, slot: int) -> int:
-        return 1 << (self.tasks + 2 * slot)
-
-    def _over(self, slot: int) -> int:
-        return 1 << (self.tasks + 2 * slot + 1)
-
-    @property
-    def _first_flight(self) -> int:
-        return self.tasks + 2 * MOST_SLOTS
+    # ---- steps of tasks -----------------------------------------------------------------------------
 
     def _free_bit(self) -> int:
         taken = {f.bit for f in self.flights}
@@ -145,89 +83,6 @@ class World:
         while bit in taken:
             bit += 1
         return bit
-
-    def _learn(self, to: int, source: int) -> None:
-        """Join the knowledge of the bits `source` to the bits `to`."""
-        if self.phases is not None:
-            self.phases = self.phases.learn(to, source)
-        if self.seen:
-            self.seen = [
-                s
-                if not (s.known & source or s.fenced & source)
-                else Seen(
-                    *s[:6],
-                    s.known | (to if s.known & source else 0),
-                    s.fenced | (to if s.fenced & source else 0),
-                )
-                for s in self.seen
-            ]
-
-    def _forget_bit(self, bits: int) -> None:
-        keep = ~bits
-        if self.phases is not None:
-            self.phases = self.phases.forget(bits)
-        self.seen = [
-            Seen(*s[:6], s.known & keep, s.fenced & keep) if (s.known | s.fenced) & bits else s
-            for s in self.seen
-        ]
-
-    # ---- accesses ---------------------------------------------------------------------------------
-
-    def _touch(
-        self, access: Access, task: int, bit: int, proxied: bool, loc: Location, issuer: str
-    ) -> None:
-        place, kind, meet = access.place, access.kind, self.places.meet
-        apart = self.places.all[place].proxied
-        if kind == "write" and self.places.holds_barrier(place):
-            if any(s.wanted for s in self.slots):
-                raise CannotSay("data overwrites a barrier", loc)
-        if not self._follows(access, task):
-            return
-        kept = []
-        for s in self.seen:
-            if not meet(place, s.place):
-                kept.append(s)
-                continue
-            knows = s.known & bit
-            if kind == "write" or s.kind == "write":
-                needs_fence = proxied and not s.proxied and apart
-                if needs_fence and s.kind == "read" and not (self.strict or s.late):
-                    needs_fence = False
-                if not (s.fenced if needs_fence else s.known) & bit:
-                    lacks = ""
-                    if needs_fence and knows:
-                        lacks = " (a fence between the proxies is missing)"
-                        if s.late and not self.strict:
-                            lacks = " (nothing uses the value before the arrival, which does not wait for a load)"
-                    raise Found(
-                        "race.shared",
-                        f"the {kind} of {issuer} has no order with the {s.kind} of line {s.line}{lacks}",
-                        loc,
-                    )
-            same = s.kind == "read" and s.proxied == proxied and s.late <= access.late
-            takes = knows and (kind == "write" or same)
-            if takes and self.places.covers(place, s.place):
-                continue
-            kept.append(s)
-        kept.append(Seen(place, kind, task, proxied, loc.line, access.late, bit, 0))
-        self.seen = list(dict.fromkeys(kept))
-
-    def _follows(self, access: Access, task: int) -> bool:
-        """Return True if an access of a task, or of its work, is to a buffer that is watched."""
-        buffer = self.places.all[access.place].buffer
-        if self.owners is not None:
-            self.owners.setdefault(buffer, set()).add(task)
-        return self.watched is None or buffer in self.watched
-
-    def allocate(self, buffer: int) -> None:
-        """Record that an op allocates its buffer again."""
-        of = self.places.all
-        self.seen = [s for s in self.seen if of[s.place].buffer != buffer]
-        for number, (owner, _) in enumerate(self.places.slots):
-            if owner == buffer and number < len(self.slots) and self.slots[number].wanted:
-                raise Found("barrier.reused", "memory of a barrier in use is used again", None)
-
-    # ---- steps of tasks -----------------------------------------------------------------------------
 
     def local(self, event: Event, task: int, loc: Location, issuer: str) -> None:
         """Record an event whose time no other task can observe."""
@@ -249,34 +104,6 @@ class World:
             self._fence(me)
         elif isinstance(event, ImpliedFence):
             self._implied(event, task, me)
-
-    def _fence(self, me: int) -> None:
-        self.seen = [
-            s._replace(fenced=s.fenced | me) if s.known & me and not s.proxied else s
-            for s in self.seen
-        ]
-
-    def fences(self, s: Seen) -> bool:
-        """Return whether a later access may need a fence behind one."""
-        late = s.kind == "write" or self.strict or s.late
-        return not s.proxied and late and self.places.all[s.place].proxied
-
-    def _implied(self, event: ImpliedFence, task: int, me: int) -> None:
-        for s in self.seen:
-            if s.proxied or s.fenced & me or s.kind == "read" and not event.writes:
-                continue
-            mine = s.by == task and "own" in event.known
-            mine = (
-                mine
-                or s.by == BEFORE
-                and ("before" in event.known or not task and "own" in event.known)
-            )
-            mine = (
-                mine or not task and s.by > 0 and "partitions" in event.known and bool(s.known & me)
-            )
-            if mine and any(self.places.meet(p, s.place) for p in event.places):
-                self._fence(me)
-                return
 
     def _issue(self, event: Issue, task: int, loc: Location, issuer: str) -> None:
         if event.accesses and self.watched is not None:
@@ -354,122 +181,6 @@ class World:
             if newest is not None and f.serial < newest:
                 gone.append(f)  # the newest covers its knowledge
         self._drop(gone)
-
-    # ---- barriers -----------------------------------------------------------------------------------
-
-    def _slot(self, number: int) -> Slot:
-        while len(self.slots) <= number:
-            self.slots.append(Slot(0, 0, 0, 0))
-        return self.slots[number]
-
-    def passes(self, event: Barrier) -> bool:
-        """Return whether a wait passes."""
-        return self._slot(event.slot).phase != event.amount
-
-    def _wrote(self, slot: int, task: int) -> None:
-        known = self.writers.get(slot, frozenset())
-        if task not in known:
-            self.writers[slot] = known | {task}
-            if known and self.loose is not None:
-                raise Widened  # states were left out because there was one writer
-
-    def _acted(self, task: int, mark: Optional[int]) -> None:
-        """Record an action that others can observe, of a task or of work that it started after so many waits."""
-        if self.loose is None:
-            return
-        first = len(self.loose[task]) if mark is None else mark
-        if first:
-            self.loose[task] = self.loose[task][first:]
-            self.flights = [
-                f._replace(mark=max(0, f.mark - first)) if f.task == task and f.mark else f
-                for f in self.flights
-            ]
-
-    def barrier(
-        self, event: Barrier, bit: int, loc: Optional[Location], task: int, mark: Optional[int] = None
-    ) -> None:  # fmt: skip
-        """Apply the effect of a task (or of its finished work) with that bit to a barrier."""
-        slot = self._slot(event.slot)
-        action, amount = event.action, event.amount
-        if action in ("init", "invalidate", "raise"):
-            self._acted(task, mark)
-        if self.phases is not None and action in ("init", "invalidate", "raise"):
-            self.phases.settled(event.slot, bit)
-        if action == "init":
-            if slot.wanted:
-                raise Found("barrier.initialised", "a barrier is initialized while in use", loc)
-            self.slots[event.slot] = Slot(amount, amount, 0, 0)
-            if self.phases is not None:
-                self.phases = self.phases.reset(event.slot, bit, self.idle is not None)
-            return
-        if not slot.wanted:
-            raise Found(
-                "barrier.uninitialised", f"{action} at a barrier that is not initialized", loc
-            )
-        if action == "invalidate":
-            self.slots[event.slot] = Slot(0, 0, 0, 0)
-            if self.phases is not None:
-                self.phases = self.phases.reset(event.slot, bit, self.idle is not None)
-            return
-        if self.phases is not None:
-            self._asked(event, bit)
-        if action == "wait":
-            self._learn(1 << bit, self._over(event.slot))
-            if self.phases is not None:
-                self.phases = self.phases.did(event.slot, "wait", bit)
-            if self.loose is not None:
-                wait = (event.slot, event.amount)
-                if wait not in self.loose[bit]:
-                    self.loose[bit] = (*self.loose[bit], wait)
-            return
-        self._wrote(event.slot, task)
-        if action == "raise":
-            self.slots[event.slot] = slot._replace(pending=slot.pending + amount)
-            return
-        if action == "expect":
-            self.slots[event.slot] = slot._replace(bytes=slot.bytes + amount)
-            return
-        if action == "arrive":
-            if slot.pending < amount:
-                raise Found(
-                    "barrier.arrivals", "more arrivals at a barrier than its phase expects", loc
-                )
-            slot = slot._replace(pending=slot.pending - amount)
-        else:
-            slot = slot._replace(bytes=slot.bytes - amount)
-        if slot.bytes < 0 and not slot.pending:
-            raise Found("barrier.bytes", "more bytes come to a barrier than its phase expects", loc)
-        over = slot.pending <= 0 and not slot.bytes
-        if over or len(self.writers[event.slot]) > 1:
-            self._acted(task, mark)  # till then only the one who did it can tell
-        if self.phases is not None:
-            self.phases = self.phases.did(event.slot, "arrival", bit)
-        self._learn(self._coming(event.slot), 1 << bit)
-        if over:
-            slot = slot._replace(pending=slot.wanted, phase=1 - slot.phase)
-            if self.loose is not None:
-                if any((event.slot, slot.phase) in passed for passed in self.loose):
-                    raise Overtaken
-            if self.phases is not None:
-                bits = self._coming(event.slot), self._over(event.slot)
-                self.phases = self.phases.ended(event.slot, *bits)
-            self._learn(self._over(event.slot), self._coming(event.slot))
-        self.slots[event.slot] = slot
-
-    def _asked(self, event: Barrier, bit: int) -> None:
-        """Refuse an operation at a barrier that could precede one it must follow. Where no task ever waits, and each arrival counts one, their order cannot be observed."""
-        assert self.phases is not None
-        if event.action != "arrive" or event.amount != 1:
-            self.busy.add(event.slot)
-        if self.idle is not None and event.slot in self.idle & self.busy:
-            raise Depends
-        try:
-            self.phases.asked(event.slot, "before" if event.action == "wait" else "last", bit)
-        except Depends:
-            if self.idle is None or event.slot in self.busy:
-                raise
-            self.phases.asked(event.slot, "made", bit)
-            self.idle.add(event.slot)
 
     # ---- work that is over ----------------------------------------------------------------------------
 
