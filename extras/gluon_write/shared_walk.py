@@ -97,6 +97,8 @@ def shared_walk(grid: Grid, sharing: Sharing, program: str, useful: str, taken: 
         free_name(word, taken) for word in words.split()
     )  # fmt: skip
     unit, head, rounds, few = (free_name(word, taken) for word in ("unit", "head", "rounds", "few"))
+    whole, early, large = (free_name(word, taken) for word in ("whole", "early", "large"))
+    rest, price = (free_name(word, taken) for word in ("rest", "price"))
     others = grid.others(axis)
 
     def count(number: str) -> str:
@@ -116,31 +118,41 @@ def shared_walk(grid: Grid, sharing: Sharing, program: str, useful: str, taken: 
         f"for {trial} in {gl}.static_range({_TRIED * parts}):",
         f"    {tried} = ((({rounds} - {trial} // {parts}) * {units} + 0.5) * {head}).to({gl}.int32)",
         f"    {tried} = {gl}.minimum({gl}.maximum({tried}, 0), {shares} // {many})",
-        f"    {spent} = {count(f'{tried} * {heads}')}",
-        f"    {groups} = ({shares} - {tried} * {many} + {trial} % {parts}) // ({trial} % {parts} + 1)",
-        f"    {spent} = {spent} * {sharing.cost} + ({count(f'({tried} + {groups}) * {heads}')} - {spent}) * ({_ONE} + {(100 - _ONE) // (parts - 1)} * ({trial} % {parts}))",
+        f"    {groups} = ({shares} - {tried} * {many} + {trial} % {parts}) // ({trial} % {parts} + 1) * {heads}",
+        f"    {whole} = (({tried} * {heads} + 0.5) * {unit}).to({gl}.int32)",
+        f"    {rest} = {tried} * {heads} - {whole} * {units}",
+        f"    {price} = {_ONE} + {(100 - _ONE) // (parts - 1)} * ({trial} % {parts})",
+        f"    {spent} = {count(f'{groups} - 2 * ({units} - {rest})')} * {price}",
+        f"    {spent} = {gl}.where({rest} > 0, {gl}.maximum({spent}, 0) + {sharing.cost}, 0)",
+        f"    {spent} = {gl}.maximum({spent}, {count(f'{groups} + {rest}')} * {price}) + {whole} * {sharing.cost}",
         f"    {wide} = {gl}.where({spent} < {least}, {tried}, {wide})",
         f"    {thin} = {gl}.where({spent} < {least}, {trial} % {parts} + 1, {thin})",
         f"    {least} = {gl}.minimum({spent}, {least})",
         f"{wides} = {wide} * {heads}",
         f"{groups} = {gl}.cdiv({shares} - {wide} * {many}, {thin})",
         f"{items} = {wides} + {groups} * {heads}",
+        "# Programs without a large group in its last round take smaller ones there.",
+        f"{whole} = {wides} // {units} * {units}",
+        f"{early} = {gl}.where({whole} < {wides}, {gl}.minimum({units} - {wides} + {whole}, {items} - {wides}), 0)",
     ]
+    last = f"{gl}.where({factor(first)} < {early}, {whole}, {wides} + {early})"
+    ends = f"{gl}.where({thin} > {member}, {items}, {last})"
     return Shared(
         member,
         (*before, f"for {program} in range({first}, {items}, {units}):"),
         (
-            f"{number} = {gl}.where({program} < {wides}, {program}, {program} - {wides})",
-            f"{few} = {gl}.where({program} < {wides}, {wide}, {groups})",
-            f"{share} = {gl}.where({program} < {wides}, {number} % {few} * {many}, {wide} * {many} + {number} % {few} * {thin}) + {member}",
+            f"{large} = ({program} < {whole}) | ({program} >= {whole} + {early}) & ({program} < {wides} + {early})",
+            f"{number} = {program} - {gl}.where({large}, {gl}.where({program} < {whole}, 0, {early}), {gl}.where({program} < {whole} + {early}, {whole}, {wides}))",
+            f"{few} = {gl}.where({large}, {wide}, {groups})",
+            f"{share} = {gl}.where({large}, {number} % {few} * {many}, {wide} * {many} + {number} % {few} * {thin}) + {member}",
             f"{grid.index[axis]} = {gl}.minimum({share}, {shares} - 1) // {parts}",
             f"{sharing.part} = {share} % {parts}",
             *grid_digits(f"{number} // {few}", others, grid.index, grid.sides),
         ),
         f"if {share} < {shares}:",
-        f"{first}, {items} if {member} == 0 else {gl}.where({thin} > {member}, {items}, {wides}), {units}",
+        f"{first}, {items} if {member} == 0 else {ends}, {units}",
         (
-            f"{passed} = {first} + {gl}.cdiv({gl}.maximum({gl}.where({thin} > {member}, {items}, {wides}) - {factor(first)}, 0), {units}) * {units}",
+            f"{passed} = {first} + {gl}.cdiv({gl}.maximum({ends} - {factor(first)}, 0), {units}) * {units}",
             passed,
             f"{passed}, {items}, {units}",
         ),
