@@ -24,8 +24,10 @@ __all__ = ["Stored", "behind_addresses", "makes_pointers"]
 # An operation of Triton's that makes a pointer of an integer or of memory, or may do so.
 _MAKERS = ("tt.int_to_ptr", "!tt.ptr<!tt.ptr", "inline_asm", "extern_elementwise")
 
-# The heap grows upwards, so no array of the process is far below this one. User space has 48 bits at most.
-_LOWEST = np.empty(16, np.uint8).ctypes.data // 2
+# The heap grows upwards, so no array of the process is far below this one, unless it begins within the first 4 GiB, behind a
+# program at a fixed place. User space has 48 bits at most.
+_HEAP = np.empty(16, np.uint8).ctypes.data
+_LOWEST = _HEAP // 2 if _HEAP >= 1 << 32 else 1 << 16
 _HIGHEST = 1 << 48
 
 
