@@ -540,106 +540,30 @@ def gemm(
         )
         # fmt: on
     elif GROUPS == 2:
+        # fmt: off
         gl.warp_specialize(
             [
-                (
-                    multiply_share,
-                    (
-                        ring,
-                        tiles,
-                        walk,
-                        batch,
-                        first,
-                        factors,
-                        K,
-                        0,
-                        SHAPES,
-                        TRANSPOSED,
-                        FORM,
-                        VECTOR,
-                    ),
-                ),
-                (
-                    multiply_share,
-                    (
-                        ring,
-                        tiles,
-                        walk,
-                        batch,
-                        second,
-                        factors,
-                        K,
-                        1,
-                        SHAPES,
-                        TRANSPOSED,
-                        FORM,
-                        VECTOR,
-                    ),
-                ),
+                (multiply_share, (ring, tiles, walk, batch, first, factors, K, 0, SHAPES, TRANSPOSED, FORM, VECTOR)),
+                (multiply_share, (ring, tiles, walk, batch, second, factors, K, 1, SHAPES, TRANSPOSED, FORM, VECTOR)),
                 (copy_tiles, (ring, tiles, walk, batch, K, SHAPES, TRANSPOSED)),
             ],
             [4, 1],
             [240, 24],
         )
+        # fmt: on
     else:
         gl.static_assert(GROUPS == 3, "two or three groups share a tile")
         third = (ways_for(c_descs, end, SIDES, PLAIN, WHOLE, FORM),) + rest
+        # fmt: off
         gl.warp_specialize(
             [
-                (
-                    multiply_share,
-                    (
-                        ring,
-                        tiles,
-                        walk,
-                        batch,
-                        first,
-                        factors,
-                        K,
-                        0,
-                        SHAPES,
-                        TRANSPOSED,
-                        FORM,
-                        VECTOR,
-                    ),
-                ),
-                (
-                    multiply_share,
-                    (
-                        ring,
-                        tiles,
-                        walk,
-                        batch,
-                        second,
-                        factors,
-                        K,
-                        1,
-                        SHAPES,
-                        TRANSPOSED,
-                        FORM,
-                        VECTOR,
-                    ),
-                ),
-                (
-                    multiply_share,
-                    (
-                        ring,
-                        tiles,
-                        walk,
-                        batch,
-                        third,
-                        factors,
-                        K,
-                        2,
-                        SHAPES,
-                        TRANSPOSED,
-                        FORM,
-                        VECTOR,
-                    ),
-                ),
+                (multiply_share, (ring, tiles, walk, batch, first, factors, K, 0, SHAPES, TRANSPOSED, FORM, VECTOR)),
+                (multiply_share, (ring, tiles, walk, batch, second, factors, K, 1, SHAPES, TRANSPOSED, FORM, VECTOR)),
+                (multiply_share, (ring, tiles, walk, batch, third, factors, K, 2, SHAPES, TRANSPOSED, FORM, VECTOR)),
                 (copy_tiles, (ring, tiles, walk, batch, K, SHAPES, TRANSPOSED)),
             ],
             [4, 4, 1],
             [160, 160, 24],
         )
+        # fmt: on
     ring.close()

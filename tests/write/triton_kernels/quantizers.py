@@ -281,7 +281,7 @@ def int8_rows():
     return torch.stack(got).half() * 0.2, torch.stack(want) * 0.2
 
 
-# a table of 16 values, halves of a byte side by side, and a loop over parts that the compiler unrolls
+# Four-bit values index a table of 16; a byte holds two of them, and the compiler unrolls the loop over parts.
 
 
 @triton.jit
