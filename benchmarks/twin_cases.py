@@ -16,14 +16,14 @@ IMPORTS = "import gluon_core as gluon\nfrom gluon_core import language as tl\n"
 
 
 class Twins(Runs):
-    """Both forms of a launch, and the results that they share."""
+    """The forms of a launch, and the results that they share."""
 
     def __init__(self, runs: Runs, results: list[Any], added: bool, apart: float) -> None:
         super().__init__(runs)
         self.results, self.added, self.apart = results, added, apart
 
     def check(self) -> None:
-        """Run both, and raise where a result of ours is further from Triton's than rounding explains."""
+        """Run all, and raise where a result of ours is further from another one than rounding explains."""
         import torch
 
         both: dict[str, list[Any]] = {}
@@ -32,11 +32,12 @@ class Twins(Runs):
                 result.fill_(0 if self.added else 3)
             run()
             both[name] = [result.clone() for result in self.results]
-        for ours, theirs in zip(both["ours"], both["triton"]):
-            one, other = ours.double(), theirs.double()
-            distance = ((one - other).norm() / other.norm()).item()
-            if not torch.isfinite(one).all() or not distance <= self.apart:
-                raise ValueError(f"results differ by {distance:.2g} of their norm")
+        ours = [result.double() for result in both.pop("ours")]
+        for name, results in both.items():
+            for one, other in zip(ours, (result.double() for result in results)):
+                distance = ((one - other).norm() / other.norm()).item()
+                if not torch.isfinite(one).all() or not distance <= self.apart:
+                    raise ValueError(f"results of {name} differ by {distance:.2g} of their norm")
 
 
 class Launch(NamedTuple):
