@@ -21,6 +21,7 @@ from typing import Any, Collection, Mapping, NamedTuple, Optional
 
 from gluon_core import language
 from gluon_core._triton import VERSION
+from gluon_write.awaited_loops import with_awaited_loops
 from gluon_write.continued import Rings, continuation
 from gluon_write.form import bounds_of, changed_copy, free_name, one_line
 from gluon_write.loads import MOST_WORDS, masked, replaced
@@ -133,6 +134,7 @@ class Prefetcher(LoopReader):
     def text(self, stages: int, room: int) -> Optional[str]:
         """Return the function with its loops of products changed; None without one."""
         self.begun: dict[ast.For, Rings] = {}
+        self.awaited: dict[str, str] = {}
         assigned: set[str] = set()
 
         def edits_of(loop: Loop, taken: set[str]) -> list[Edit]:
@@ -155,6 +157,7 @@ class Prefetcher(LoopReader):
             return [*edits, *stored_in_one(self, loop, fitting * size, taken)]
 
         text = self.edited(edits_of)
+        text = with_awaited_loops(text, self.awaited) if text and self.awaited else text
         # Addresses and masks of loads that copies replace.
         return text and without_unread(text, self.scope, assigned)
 
@@ -189,7 +192,11 @@ class Prefetcher(LoopReader):
         fetch = self._fetch(loop, moved, last, stride, ahead, end)
         arrived = self.arrived(loop, stages - 2)
         # A sum is under way until the next step's products; others are over before it.
-        single = len(arrived) > 1 and [self.adds(s, loop) for s in loop.issued] == [True]
+        one_sum = [self.adds(s, loop) for s in loop.issued] == [True]
+        single = len(arrived) > 1 and one_sum
+        alone = one_sum and end is node and not begun
+        if alone and any(tile.stored for tile in loop.tiles.values()):
+            self.awaited[step] = loop.inside(first, last)
         # The buffer of the step before the last one is free as soon as all have come to a step.
         first_thing = single and stages > 3
         steps = stages - 2 if first_thing else stages - 1

@@ -1,0 +1,44 @@
+"""Wait for the products of a loop only where it has steps.
+
+    if 0 < K:
+        for k in range(0, K, BK):
+            ...
+        acc = gl.nvidia.hopper.warpgroup_mma_wait(0, deps=[acc])
+
+Behind a loop that may have no steps, sums of products under way meet the zeros from before it: ptxas 12.8 then waits after
+each `wgmma`, where a step unpacks its operand while the product of the step before runs.
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import Mapping
+
+__all__ = ["with_awaited_loops"]
+
+
+def with_awaited_loops(text: str, conditions: Mapping[str, str]) -> str:
+    """Return a function whose loops and the statements behind them that wait for their products are in branches.
+
+    Args:
+        conditions: counter of a loop's steps -> the condition that it has one.
+    """
+    lines = text.splitlines()
+    for block in ast.walk(ast.parse(text)):
+        body = getattr(block, "body", None)
+        for loop, behind in zip(body, body[1:]) if isinstance(body, list) else ():
+            condition = conditions.get(_counter(loop))
+            if condition is None or "warpgroup_mma_wait(0" not in ast.unparse(behind):
+                continue
+            first, last = loop.lineno - 1, behind.end_lineno
+            moved = [f"    {line}" if line.strip() else line for line in lines[first:last]]
+            lines[first] = f"{' ' * loop.col_offset}if {condition}:\n{moved[0]}"
+            lines[first + 1 : last] = moved[1:]
+    return "\n".join(lines) + "\n"
+
+
+def _counter(node: ast.stmt) -> str:
+    """Return the name that the last statement of a loop's steps counts; "" without one."""
+    last = node.body[-1] if isinstance(node, ast.For) else None
+    counts = isinstance(last, ast.AugAssign) and isinstance(last.target, ast.Name)
+    return last.target.id if counts else ""  # type: ignore[union-attr]
