@@ -133,6 +133,18 @@ class _Work:
             held += words + (words * bits // 32 if name in names else 0)
         return held
 
+    def operands(self) -> int:
+        """Return the 32-bit registers of a thread for first operands that all steps read."""
+        words: dict[str, int] = {}
+        for call in self.loop.products:
+            first, *_ = operands_of(call)
+            kind = self.reader.type_of(first)
+            named = isinstance(first, ast.Name) and first.id not in stores(self.loop.node)
+            if named and kind is not None and viewed(first, self.reader) not in self.loop.tiles:
+                shape, bits = kind
+                words[ast.unparse(first)] = math.prod(shape) * bits // 32
+        return sum(words.values()) // (self.warps * _LANES)
+
     def copies(self) -> float:
         """Return the cycles for which a round's tiles occupy the way to the unit."""
         moved = sum(tile.bytes for tile in self.loop.tiles.values())
@@ -183,7 +195,8 @@ def forms_of(
 
     def skewed(late: Collection[int]) -> bool:
         names = {name for s, name in loop.issued.items() if statements.index(s) not in late}
-        own = _OWN if parts < 3 else _LEAST_OWN
+        # Three groups read such operands from shared memory.
+        own = _OWN + work.operands() if parts < 3 else _LEAST_OWN
         held = work.registers(names, work.kept_bits(statements, late))
         return rounds.possible(statements, late) and held + own <= most
 

@@ -87,9 +87,15 @@ def test_registers_hold_queries_under_a_causal_mask(tmp_path, chosen_sources):
 
 
 def test_queries_that_have_no_ring(tmp_path, chosen_sources):
-    """Shared memory is full of keys and values of 128 columns, and three groups have no registers for queries; two have."""
+    """Shared memory is full of keys and values of 128 columns, and three groups have no registers for queries; two have.
+
+    Next to these, scores and sums weights have 16 bits from one step to the next.
+    """
     assert right(tmp_path, -0.1, 70, D=128)
     assert "consumers=2" in chosen_sources[-1]
+    rounds = chosen_sources[-1].split("next_slot = slot.next()")[1]
+    converted, issued = rounds.index("weight_operand = weight.to("), rounds.index("query_operand, ")
+    assert issued < rounds.index("warpgroup_mma_wait(1, ") < converted
 
 
 @pytest.mark.campaign("one more attention on the simulator")
