@@ -279,8 +279,7 @@ class BackendError(GluonError):
 
 
 class StageError(BackendError, RuntimeError):
-    """A compilation stage failed. `diagnostics` holds the compiler's output; `reproducer` a file to run
-    again."""
+    """A compilation stage failed. `diagnostics` holds the compiler's output; `reproducer` a file to run again."""
 
     def __init__(
         self,

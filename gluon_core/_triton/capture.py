@@ -1,5 +1,4 @@
-"""Capture the output of native code: MLIR and LLVM report on the process's descriptors and nowhere
-else."""
+"""Capture the output of native code: MLIR and LLVM report on the process's descriptors and nowhere else."""
 
 from __future__ import annotations
 

@@ -56,8 +56,7 @@ def _function(fn: Any) -> Any:
 
 
 def _method(method: MethodType) -> Any:
-    """Return a method of tensors; one that is written in the language, such as `sum`, wraps its
-    function."""
+    """Return a method of tensors; one that is written in the language, such as `sum`, wraps its function."""
     for cell in getattr(method.__func__, "__closure__", None) or ():
         if type(cell.cell_contents).__name__ == _KIND:
             from triton.compiler.code_generator import BoundJITMethod

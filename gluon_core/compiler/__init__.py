@@ -1,7 +1,6 @@
 """From a kernel to machine code: `compile(kernel, target=..., ...) -> CompiledKernel`.
 
-A program that only defines kernels does not load the compiler: names are found when they are
-asked for.
+A program that only defines kernels does not load the compiler: names are found when they are asked for.
 """
 
 from __future__ import annotations

@@ -10,9 +10,10 @@ import functools
 import hashlib
 import json
 import os
+import re
 import warnings
 from pathlib import Path
-from typing import Any, Iterable, Iterator, Mapping, Optional
+from typing import Any, Iterable, Iterator, Mapping, Optional, Sequence
 
 from gluon_core import _triton
 
@@ -43,6 +44,19 @@ class Entry:
         self.asm = asm
         self.metadata = metadata
         self.files = files
+
+    def move(self, sources: Sequence[str]) -> None:
+        """Name the source files of an equal kernel in the metadata and in all texts; machine code keeps its paths."""
+        paths: dict[str, str] = {}
+        if self.metadata["source_files"] == list(sources):
+            return
+        for old, new in zip(self.metadata["source_files"], sources):
+            folder, now = (f'"{os.path.dirname(path)}"' for path in (old, new))
+            paths |= {old: new, folder: now}  # LLVM writes folders apart
+        pattern = re.compile("|".join(map(re.escape, paths)))
+        moved = functools.partial(pattern.sub, lambda match: paths[match[0]])
+        self.asm = {k: moved(v) if isinstance(v, str) else v for k, v in self.asm.items()}
+        self.metadata = json.loads(moved(json.dumps(self.metadata, ensure_ascii=False)))
 
 
 def key_of(parts: Iterable[Any]) -> str:

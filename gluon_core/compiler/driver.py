@@ -252,6 +252,7 @@ def compile_source(
     if cacheable and not knobs.always_compile:
         entry = cache.load(key, source.name)
         if entry is not None:
+            entry.move(identity.files)
             kernel = CompiledKernel(
                 source,
                 target,
@@ -299,6 +300,7 @@ def compile_source(
         metadata["triton_version"] = _triton.VERSION_TEXT
         metadata["target"] = str(target)
         metadata["hash"] = key
+        metadata["source_files"] = list(identity.files)
         metadata["given_up"] = [[*lowering, why] for lowering, why in refused.items()]
         metadata |= {"traced_warnings": seen} if (seen := sessions[0].warnings) else {}
         try:
@@ -401,8 +403,7 @@ def _listen(listener: Any, kernel: CompiledKernel, times: Any, hit: bool) -> Non
 def _overrides(
     source: GluonASTSource, options: Any, stages: tuple[Stage, ...], context: Any
 ) -> Any:
-    """Return the function that swaps in a user's files (`TRITON_KERNEL_OVERRIDE`, `ir_override`), or
-    None."""
+    """Return the function that swaps in a user's files (`TRITON_KERNEL_OVERRIDE`, `ir_override`), or None."""
     by_option = getattr(options, "ir_override", None)
     manager = None
     if _triton.knobs.compilation.override:

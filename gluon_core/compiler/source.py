@@ -1,5 +1,4 @@
-"""Define the source of a compilation: a kernel with the types, constants and attributes of its
-parameters."""
+"""Define the source of a compilation: a kernel with the types, constants and attributes of its parameters."""
 
 from __future__ import annotations
 
@@ -40,8 +39,7 @@ def jit_function(fn: Any) -> Any:
 
 
 def strictness(kernel: Any, strict: Any = None) -> bool:
-    """Return whether a kernel is compiled strictly: as `strict`, else its decorator, else the environment
-    says.
+    """Return whether a kernel is compiled strictly: as `strict`, else its decorator, else the environment says.
 
     Raises:
         OptionError: `strict` is not a truth value.
@@ -220,12 +218,10 @@ class GluonASTSource(_triton.ASTSource):  # type: ignore[misc]  # Triton has no 
         return identity((self.fn, constants))
 
     def hash(self, identity: Optional[Identity] = None) -> str:
-        """Return a digest of the kernel, its callees, the known facts of its parameters, and of our
-        code:
-        Triton's own cache knows of nothing else of ours.
+        """Return a digest of the kernel, its callees, the known facts of its parameters, and of our code.
 
         Args:
-            found: `identity()`, where the caller has it.
+            identity: `identity()`, where the caller has it.
         """
         check_unchanged(self.fn)
         tops = {type(b).__module__.partition(".")[0] for b in registry().backends.values()}

@@ -1,5 +1,4 @@
-"""Find the functions of host code that a kernel calls, and distinguish them from those that kernels may
-call."""
+"""Find the functions of host code that a kernel calls, and distinguish them from those that kernels may call."""
 
 from __future__ import annotations
 
@@ -59,8 +58,7 @@ def host_function(called: str, function: Any) -> Optional[HostFunctionError]:
 
 
 def host_call(jit_function: Any) -> Optional[HostFunctionError]:
-    """Return the error for the first call of a host function in a kernel or in its callees; None
-    without."""
+    """Return the error for the first call of a host function in a kernel or in its callees; None without."""
     return _search(jit_function, set())
 
 

@@ -55,8 +55,7 @@ class Forms:
                 held.clear()
 
     def obtain(self, specialization: Specialization, warmup: bool) -> Optional[CompiledKernel]:
-        """Return the compiled kernel, from memory, from disk or by compiling; None where a hook of Triton's
-        took over.
+        """Return the compiled kernel, from memory, from disk or by compiling; None where a hook of Triton's took over.
 
         Raises:
             RecompileError: it is not there, and `GLUON_NO_JIT` is set.

@@ -84,7 +84,8 @@ def identity(value: Any, home: Optional[str] = None) -> Identity:
         return Identity(_layout_text(value), True, True, ())
     reader = _Reader(home)
     text = reader.whole(value)
-    return Identity(text, reader.lasting, reader.settled, tuple(reader.reads))
+    facts = reader.lasting, reader.settled, tuple(reader.reads), tuple(reader.files)
+    return Identity(text, *facts)
 
 
 def text_of(value: Any) -> str:
@@ -138,6 +139,7 @@ class _Reader:
         self.lasting = True
         self.settled = True
         self.reads: list[Read] = []
+        self.files: list[str] = []
         self._open: dict[int, int] = {}  # containers and objects on the way to where we are
         self._values = 0
         self._objects = 0
@@ -299,6 +301,7 @@ class _Reader:
         self.lasting &= code.lasting
         self.settled &= code.settled
         self.reads += code.reads
+        self.files += code.files
         return code.text
 
     def _jit(self, value: Any) -> str:
@@ -352,7 +355,7 @@ class _Code(NamedTuple):
 
     Args:
         text: its name and a digest.
-        lasting, settled, reads: as of `Identity`.
+        lasting, settled, reads, files: as of `Identity`.
         members: of a class and its bases, as they were.
     """
 
@@ -361,6 +364,7 @@ class _Code(NamedTuple):
     settled: bool
     reads: tuple[Read, ...]
     members: tuple[Any, ...]
+    files: tuple[str, ...]
 
     def holds(self, cls: type) -> bool:
         """Return True if a class is still as it was read."""
@@ -382,7 +386,8 @@ def _code_of(value: Any, home: Optional[str]) -> _Code:
     members = _members_of(value) if isinstance(value, type) else ()
     reader = _CodeReader(home)
     text = reader.read(value)
-    code = _Code(text, reader.lasting, reader.settled, tuple(reader.reads), members)
+    facts = reader.lasting, reader.settled, tuple(reader.reads), members, tuple(reader.files)
+    code = _Code(text, *facts)
     if reusable:
         _classes[value] = code
     return code
@@ -445,6 +450,7 @@ class _CodeReader(_Reader):
         yield value.src
         yield str(value.starting_line_number)
         yield self.text(bool(getattr(value, "noinline", False)))
+        self.files.append(value.fn.__code__.co_filename)
         inner = inspect.unwrap(value.fn)  # the text is that of the wrapped function
         names = names_of(value.src, getattr(inner, "__code__", value.fn.__code__))
         yield from self._outside(value.fn, names, value.src)
@@ -544,8 +550,7 @@ _layouts: dict[type, tuple[str, Callable[[Any], Iterable[Any]]]] = {}
 
 
 def _layout_text(value: Layout) -> str:
-    """Return the text of a layout whose class is in `_layouts`; quick, as they are often made for a
-    launch."""
+    """Return the text of a layout whose class is in `_layouts`; quick, as they are often made for a launch."""
     name, look = _layouts[type(value)]
     # Fields are numbers, words, lists of them, and layouts.
     return name + "|".join([repr(f) if type(f) in _PLAIN else text_of(f) for f in look(value)])

@@ -42,9 +42,11 @@ class Identity(NamedTuple):
         lasting: another process would say the same text and mean the same by it.
         settled: no part of the value can change, so that it may be recognised by its address.
         reads: the variables that kernels within the value depend on.
+        files: the source files of these kernels, in an order that the text determines.
     """
 
     text: str
     lasting: bool
     settled: bool
     reads: tuple[Read, ...]
+    files: tuple[str, ...] = ()

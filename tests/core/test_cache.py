@@ -1,8 +1,10 @@
 """The cache on disk: inputs that make another entry, and damaged entries."""
 
 import errno
+import importlib
 import json
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -312,6 +314,42 @@ def test_a_user_can_override_a_stage(tmp_path, monkeypatch):
     kernel = build(5.0)
     assert "9.000000e+00" in kernel.asm["ttgir"]
     assert "0f41100000" in kernel.asm["ptx"].lower() or "1091567616" in kernel.asm["ptx"]
+
+
+@pytest.mark.sampled(1)
+def test_an_equal_kernel_of_another_file_has_lines_of_that_file(tmp_path, monkeypatch, runs):
+    """So has its helper, which is in a file of its own; texts are those of a compilation there."""
+    text = (
+        "import gluon_core as gluon\nfrom gluon_core import language as gl\n{0}\n"
+        "@gluon.jit(noinline=True)\ndef {1}(y, x: gl.constexpr):\n    {2}\n"
+    )
+
+    def compiled(name):
+        folder = tmp_path / name
+        folder.mkdir(exist_ok=True)
+        (folder / "moved_helper.py").write_text(text.format("", "helped", "gl.store(y, x)"))
+        kernel = text.format("from moved_helper import helped", "moved", "helped(y, x)")
+        (folder / "moved_kernel.py").write_text(kernel)
+        for imported in ("moved_kernel", "moved_helper"):
+            sys.modules.pop(imported, None)
+        with monkeypatch.context() as patch:
+            patch.syspath_prepend(str(folder))
+            kernel = importlib.import_module("moved_kernel").moved
+            asked = {"signature": {"y": "*i32"}, "constexprs": {"x": 5}}
+            return [gluon.compile(kernel, target=target, **asked) for target in ("sm_80", "gfx942")]
+
+    compiled("one")
+    moved = compiled("two.(")
+    assert len(runs) == 2
+    monkeypatch.setenv("TRITON_ALWAYS_COMPILE", "1")
+    for one, fresh in zip(moved, compiled("two.(")):
+        files = [str(tmp_path / "two.(" / f"moved_{x}.py") for x in ("kernel", "helper")]
+        assert one.metadata.source_files == fresh.metadata.source_files == files
+        assert all("two.(" in one.asm[stage] for stage in ("ttgir", "llir"))
+        assert [one.asm[x] for x in ("ttgir", "llir")] == [fresh.asm[x] for x in ("ttgir", "llir")]
+        machine = [x.asm.get("ptx") or x.asm["amdgcn"] for x in (one, fresh)]
+        lines, fresh_lines = (re.findall(r"\.file.*", text) for text in machine)
+        assert lines == fresh_lines  # paths are also among the numbers of debug sections
 
 
 def test_another_process_finds_the_entry(tmp_path):
