@@ -181,10 +181,11 @@ class Bounds(Effects):
 def inductions(terms: Sequence[Any]) -> list[Term]:
     """Return the counters that terms are made of."""
     inductions: dict[Term, None] = {}
-    todo = list(terms)
+    todo, seen = list(terms), set[Term]()
     while todo:
         one = todo.pop()
-        if isinstance(one, Term):
+        if isinstance(one, Term) and one not in seen:
+            seen.add(one)
             if one.name == "induction":
                 inductions[one] = None
             todo += one.args

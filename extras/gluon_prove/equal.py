@@ -19,6 +19,7 @@ class Equal:
     Attributes:
         lowered, codes: the program's code.
         least: by root, the value from which on a counter may stand for many.
+        own_rounds: the first rounds of a loop with a bound that changes that no later ones represent.
         periods: by root, in how many rounds of its loops slots and phases come back; 1 where it is missing.
         steps: by root, a multiple of all steps of its loops.
         takers: by root, the tasks that have loops of it.
@@ -30,6 +31,7 @@ class Equal:
     lowered: Lowered
     codes: list[Code]
     least: dict[int, int]
+    own_rounds: int
     periods: dict[int, int]
     steps: dict[int, int]
     takers: list[frozenset[int]]
@@ -55,7 +57,8 @@ class Equal:
 
     def _first(self, root: int) -> int:
         """From which value on the counters of a root may stand for many."""
-        return max(self.least.get(root, 0), 2 * self.steps.get(root, 1))
+        rounds = 2 if self.lowered.roots[root].fixed else self.own_rounds
+        return max(self.least.get(root, 0), rounds * self.steps.get(root, 1))
 
     def _bound(self, state: State, task: int, root: int) -> Bound:
         if (task, root) in state.own:

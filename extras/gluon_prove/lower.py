@@ -434,9 +434,11 @@ class _Lowering(Loops):
                     todo += [step.known, *(arg.value for arg in step.args)]
                 elif isinstance(step, Effect):
                     todo += [step.args[i].value for i in step.relevant]
+        seen: set[Term] = set()
         while todo:
             one = todo.pop()
-            if isinstance(one, Term):
+            if isinstance(one, Term) and one not in seen:
+                seen.add(one)
                 self.out.memory |= self.numbering.lines.get(one, frozenset())
                 todo += one.args
 

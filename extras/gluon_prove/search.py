@@ -28,6 +28,7 @@ _ENOUGH = 200  # states: buffers are watched together where barriers alone have 
 _MORE = 4  # times these before a task is walked alone
 _MOST_SINCE = 256  # steps between two states that are noted
 _SMALLER = "a launch with smaller constants: fewer stages, fewer roles"
+_OWN_ROUNDS = 2  # of a loop with a bound that changes, where a mistake was found without
 _MOST_APART = 4  # kinds of arguments with which all schedules are walked, and not one
 
 
@@ -366,6 +367,7 @@ class _Whole:
     deadline: float
     arithmetic: Optional[Arithmetic]
     least: dict[int, int] = field(default_factory=dict)
+    own_rounds: int = 0
     touched: dict[tuple[int, int], set[Any]] = field(default_factory=dict)
 
     def decide(self, in_turn: bool, facts: Optional[Facts], apart: Sequence[Facts]) -> Outcome:
@@ -470,6 +472,8 @@ class _Whole:
     ) -> Outcome:  # fmt: skip
         """Return the outcome of a search.
 
+        Loops with bounds that change have no first rounds of their own, unless nothing is proved so.
+
         Args:
             in_turn, facts, apart: as in `decide`.
             focus: what is watched.
@@ -478,6 +482,22 @@ class _Whole:
         Raises:
             Depends: one schedule does not stand for all.
         """
+        while True:
+            try:
+                outcome = self._walk_near(in_turn, facts, apart, focus, most)
+                over = isinstance(outcome.reason, TooMany) or monotonic() > self.deadline
+                if self.own_rounds or over or not outcome.ends:
+                    return outcome
+            except Depends:
+                if self.own_rounds:
+                    raise
+            self.own_rounds = _OWN_ROUNDS
+
+    def _walk_near(
+        self, in_turn: bool, facts: Optional[Facts], apart: Sequence[Facts], focus: Focus,
+        most: Optional[int],
+    ) -> Outcome:  # fmt: skip
+        """Return the outcome of a search as `walk` does: without the barriers of other rings, if that is enough."""
         if in_turn and focus.alone is None and focus.owners is None:
             try:
                 outcome = self._walk(in_turn, facts, apart, focus, most, True)
@@ -501,6 +521,7 @@ class _Whole:
         writers: Optional[dict[int, frozenset[int]]] = None if in_turn else {}
         states = steps = 0
         lowered = self._sliced(focus)
+        focus = replace(focus, own_rounds=self.own_rounds)
         rotate = Rotate(lowered) if focus.alone is None else None
         rotates = in_turn and facts is None
         if rotate is not None:

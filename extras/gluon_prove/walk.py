@@ -60,6 +60,7 @@ class Focus:
         slots: the barriers whose phases are checked to be in order; None for all.
         acts: knows which tasks may still act on a buffer.
         far: as `World` has it.
+        own_rounds: as `Equal` has it.
     """
 
     watched: Optional[frozenset[int]] = None
@@ -68,6 +69,7 @@ class Focus:
     slots: Optional[frozenset[int]] = None
     acts: Optional[Acts] = None
     far: Optional[tuple[dict[int, int], dict[int, int]]] = None
+    own_rounds: int = 0
 
 
 _ALL = Focus()
@@ -106,7 +108,7 @@ class Walker(Steps):
         self.arithmetic = arithmetic
         self.in_turn = in_turn
         self.argument_facts = facts
-        self.focus, self.alone = focus, focus.alone
+        self.focus, self.alone, self.own_rounds = focus, focus.alone, focus.own_rounds
         self.touched: dict[tuple[int, int], set[Any]] = {}
         self._noted_events: set[tuple[int, int, int]] = set()
         self.codes = lowered.tasks
