@@ -138,9 +138,10 @@ def test_a_tile_of_64_columns_stays_in_registers():
 
 def test_small_tiles_are_converted(chosen_sources):
     a, b, c = numbers(16, 16), numbers(16, 16, seed=1), np.zeros((16, 16), np.float32)
-    once[(1,)](a, b, c, 16, num_warps=4, target="sim:sm_90")
-    assert np.allclose(c, a @ b, atol=1e-4)
-    assert "allocate_shared_memory" not in chosen_sources[0]
+    for warps, converted in ((8, True), (4, False)):
+        once[(1,)](a, b, c, 16, num_warps=warps, target="sim:sm_90")
+        assert np.allclose(c, a @ b, atol=1e-4)
+        assert ("allocate_shared_memory" in chosen_sources[-1]) != converted
 
 
 @gluon.jit(layouts="auto")
