@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import ast
 import re
-from typing import Any, Collection, Mapping, NamedTuple, Optional
+from typing import Any, Collection, Iterator, Mapping, NamedTuple, Optional
 
 from gluon_core import language
 from gluon_core._triton import VERSION
@@ -36,6 +36,7 @@ __all__ = ["Prefetcher", "carried", "changed", "one_line", "prefetched", "rename
 
 _LONG = (language.max, language.min, language.sum, language.exp, language.exp2, language.erf)
 _LEAST_WARPS = 4  # of a warp group
+_DTYPES = ("float16", "bfloat16", "float32", "float8e4nv", "float8e5")
 
 
 class Copies(NamedTuple):
@@ -125,7 +126,7 @@ class Prefetcher(LoopReader):
             across = place is not None and self.lines.get(place) == 0
             tile.flipped = across and tile.bits == 8 and self.shared(tile, loop)
         loaded = [tile for tile in loop.tiles.values() if not tile.tiles and not tile.dtype]
-        if any(self._base(tile, loop) is None for tile in loaded):
+        if any(self._base(t, loop) is None and self._traced_dtype(t) is None for t in loaded):
             return None
         if not any(map(self.addresses_in, loop.ahead)) or len(loop.products) == 1:
             return loop
@@ -438,12 +439,11 @@ class Prefetcher(LoopReader):
             if isinstance(statement, ast.AugAssign) and isinstance(statement.target, ast.Name):
                 moved.add(statement.target.id)
             elif isinstance(statement, ast.Assign):
-                named = (target for target in statement.targets if isinstance(target, ast.Name))
-                for target in named:
-                    if target.id in reads(statement.value):
-                        moved.add(target.id)
+                for name, value in _assigned(statement.targets[0], statement.value):
+                    if name in reads(value):
+                        moved.add(name)
                     else:
-                        fresh.setdefault(target.id, statement.value)
+                        fresh.setdefault(name, value)
         while True:
             while isinstance(root, ast.BinOp):
                 root = root.left
@@ -451,14 +451,23 @@ class Prefetcher(LoopReader):
                 break
             root = fresh.pop(root.id)
         known = isinstance(root, ast.Name) or not reads(root) & (stores(loop.node) - moved)
-        return root if known else None
+        return root if known and not isinstance(root, ast.Starred) else None
+
+    def _traced_dtype(self, tile: Tile) -> Optional[str]:
+        """Return the name of a tile's dtype in the trace; None of several, and of another."""
+        place = place_of(tile.statement.value, self.number)
+        values = self.drawn.returned.get(place, ()) if place else ()
+        kinds = {str(value.type.element) for value in values}
+        names = [n for n in _DTYPES if {getattr(language, n).name} == kinds]
+        return names[0] if names else None
 
     def dtype_of(self, tile: Tile, loop: Loop, moved: Mapping[str, str]) -> str:
         """Return the dtype of a tile as text: of the pointer's base where the text shows it."""
         if tile.dtype:
             return f"{self.space}.{tile.dtype}"
         base = self._base(tile, loop)
-        assert base is not None
+        if base is None:
+            return f"{self.space}.{self._traced_dtype(tile)}"
         text = self.text_of(base)
         return f"{moved.get(text, text)}.dtype.element_ty"
 
@@ -542,6 +551,17 @@ def _behind(statement: ast.stmt) -> int:
 def _buffer(tile: Tile, index: str) -> str:
     """Return the text of a buffer of a tile's ring, as a tensor of the tile's shape."""
     return f"{tile.ring}.index({index}){'.permute((1, 0))' if tile.flipped else ''}"
+
+
+def _assigned(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr]]:
+    """Yield the names of an assignment, each with its value: a starred tuple where that is a part of one."""
+    if isinstance(target, ast.Name):
+        yield target.id, value
+    elif isinstance(target, ast.Tuple):
+        listed = isinstance(value, ast.Tuple) and len(value.elts) == len(target.elts)
+        values = value.elts if listed else [ast.Starred(value)] * len(target.elts)
+        for part, own in zip(target.elts, values):
+            yield from _assigned(part, own)
 
 
 def changed(loop: Loop) -> set[str]:

@@ -291,6 +291,39 @@ def test_loops_that_assign_their_variable(target):
     assert np.allclose(c, wanted, atol=1e-3)
 
 
+@gluon.jit
+def places(a, b, k, K, B: gl.constexpr, BK: gl.constexpr):
+    rows, along = gl.arange(0, B), k + gl.arange(0, BK)
+    return a + rows[:, None] * K + along[None, :], b + along[:, None] * B + rows[None, :]
+
+
+@gluon.jit(layouts="auto")
+def moved_together(a, b, c, K, B: gl.constexpr, BK: gl.constexpr):
+    left, right = places(a, b, 0, K, B, BK)
+    acc = gl.zeros([B, B], gl.float32)
+    for k in range(0, K, BK):
+        acc = gl.portable.mma(gl.load(left), gl.load(right), acc)
+        left, right = left + BK, right + BK * B
+    gl.store(c + gl.arange(0, B)[:, None] * B + gl.arange(0, B)[None, :], acc)
+
+
+@gluon.jit(layouts="auto")
+def placed_together(a, b, c, K, B: gl.constexpr, BK: gl.constexpr):
+    acc = gl.zeros([B, B], gl.float32)
+    for k in range(0, K, BK):
+        left, right = places(a, b, k, K, B, BK)
+        acc = gl.portable.mma(gl.load(left), gl.load(right), acc)
+    gl.store(c + gl.arange(0, B)[:, None] * B + gl.arange(0, B)[None, :], acc)
+
+
+def test_pointers_that_a_tuple_moves(chosen_sources):
+    for kernel in (moved_together, placed_together):
+        a, b, c, wanted = operands(64, 64, 96)
+        kernel[(1,)](a, b, c, 96, 64, 32, num_stages=3, target="sim:hopper")
+        assert np.allclose(c, wanted, atol=1e-3)
+        assert "warpgroup_mma" in chosen_sources[-1]
+
+
 @pytest.mark.parametrize("target", ["sim:hopper", "sim:sm_80", "sim:gfx942"])
 @pytest.mark.parametrize("depth", [64, 160])
 def test_tiles_of_two_shapes_and_products(target, depth):
