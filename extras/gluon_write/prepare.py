@@ -14,6 +14,7 @@ from gluon_write.form import Form
 from gluon_write.gather_axes import gathered_along_first
 from gluon_write.inline import makers_inlined, makes, steps_inlined
 from gluon_write.kept_rows import with_kept_rows
+from gluon_write.methods import methods_called
 from gluon_write.per_call import per_call
 from gluon_write.quotients import divided_once
 from gluon_write.sketch import Sketch
@@ -32,6 +33,8 @@ def prepared(
         traced: makes the trace of a form of the kernel.
     """
     fn, drawn = unrolled(fn, traced)
+    while (by_name := methods_called(fn, drawn)) is not fn:
+        fn, drawn = by_name, traced(by_name)
     while (single := apart(fn, drawn)) is not fn:
         fn, drawn = single, traced(single)
     whole = steps_inlined(fn, drawn)

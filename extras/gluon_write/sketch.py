@@ -55,6 +55,7 @@ class Sketch:
         within: place of an expression -> the places in it, and whether each is a part of its own.
         functions: place of a call -> public name of the function.
         called: place of a call -> the function of the user's that it calls.
+        methods: place of a call of a struct's method -> its function; None of several.
         multiples: the divisibility of each argument that is no constant, in bytes of pointers.
         odd: names of integers that are surely no multiples of 16.
         unaided: place of a product that no matrix unit takes -> the layout of its sum.
@@ -82,6 +83,7 @@ class Sketch:
     within: dict[Place, dict[Place, bool]] = field(default_factory=dict)
     functions: dict[Place, str] = field(default_factory=dict)
     called: dict[Place, Any] = field(default_factory=dict)
+    methods: dict[Place, Any] = field(default_factory=dict)
     multiples: list[int] = field(default_factory=list)
     odd: set[str] = field(default_factory=set)
     unaided: dict[Place, BlockedLayout] = field(default_factory=dict)
@@ -218,6 +220,15 @@ class _Sketcher(KernelGenerator):
         if self.path and self.path[-1][0].startswith("Partition"):
             self._leave()
 
+    def _note_called(self, place: Place, called: Any) -> None:
+        """Note the user's function or method that a call names."""
+        if isinstance(called, GluonJITFunction):
+            self.drawn.called[place] = called
+        method = getattr(called, "__func__", None)
+        if isinstance(method, GluonJITFunction) and not is_library(method.fn.__code__.co_filename):
+            known = self.drawn.methods.setdefault(place, method)
+            self.drawn.methods[place] = known if known is method else None
+
     def visit_Call(self, node: Any) -> Any:
         if not self.own:
             return super().visit_Call(node)
@@ -238,8 +249,7 @@ class _Sketcher(KernelGenerator):
                 tiles = self.visit(node.args[0])
                 if isinstance(tiles, tile_descriptor) and tiles.native:
                     self.drawn.copied.add(place)
-            if isinstance(called, GluonJITFunction):
-                self.drawn.called[place] = called
+            self._note_called(place, called)
         if name in _TAKE_LAYOUT and not _names_layout(node, name):
             if called is language.convert_layout:
                 return self._converted(node, called, place)
