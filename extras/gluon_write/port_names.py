@@ -253,7 +253,7 @@ def without_locals(
 def kernels_of(
     tree: ast.Module, jits: list[ast.FunctionDef], names: Names
 ) -> list[ast.FunctionDef]:
-    """Return the functions that host code launches, or that no other of them names.
+    """Return the functions that host code launches, and those without a value that no other of them names.
 
     One that host code passes to a function may be launched there, unless it returns a value.
     """
@@ -264,6 +264,15 @@ def kernels_of(
         for part in ast.walk(jit)
         if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load)
     }
+    members = {
+        part.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+        for part in node.body
+        if isinstance(part, ast.FunctionDef)
+    }
+    parts = (part for jit in jits for part in ast.walk(jit) if isinstance(part, ast.Attribute))
+    named |= {part.attr for part in parts if part.attr in members}
     calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and not is_jit(n.func, names)]
     passed = {
         id(argument): isinstance(call.func, ast.Subscript)
@@ -275,7 +284,8 @@ def kernels_of(
     launched = {node.id for node in outside if id(node) not in passed}
     constants = {n.id for n in outside if n.id in valued and id(n) in passed or passed.get(id(n))}
     constants -= launched
-    return [jit for jit in jits if jit.name in launched or jit.name not in named | constants]
+    called = named | constants | valued
+    return [jit for jit in jits if jit.name in launched or jit.name not in called]
 
 
 def _returns(jit: ast.FunctionDef) -> bool:

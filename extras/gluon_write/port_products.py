@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 from typing import Any, Optional
 
+from gluon_write.kinds import BLOCK, TILES
 from gluon_write.ranks import Ranks
 
 __all__ = ["accumulated", "added", "ported_product"]
 
 _NAMES = "input other acc input_precision allow_tf32 max_num_imprecise_acc out_dtype".split()
+_LOADS = ("load", "load_tensor_descriptor")
 _MATRIX = 2
 _SUMMED_IN_FLOAT32 = ("float16", "bfloat16", "float32", "float8e4nv", "float8e5")
 _PARTS = ("tf32x3", "bf16x3", "bf16x6")
@@ -102,7 +104,22 @@ def _size(port: Any, node: ast.expr, dim: int) -> str:
         if swapped is None:
             break
         node, dim = swapped, 1 - dim
-    return f"{shape_of(port, node)}[{dim}]"
+        port.parts(node)  # whose edits the transposition has replaced
+    return f"{_loaded_shape(port, node) or shape_of(port, node)}[{dim}]"
+
+
+def _loaded_shape(port: Any, node: ast.expr) -> Optional[str]:
+    """Return the text of the shape of a load from a block or a descriptor, without the load; None of other values."""
+    if not isinstance(node, ast.Call):
+        return None
+    name, owner = port.language(node.func), node.func
+    if name is None and isinstance(owner, ast.Attribute) and owner.attr == "load":
+        source: Optional[ast.expr] = owner.value
+    else:
+        source = node.args[0] if node.args and name in _LOADS else None
+    fields = {TILES: "block_shape", BLOCK: "sizes"}
+    field = fields.get(port.kind_of(source)) if source is not None else None
+    return f"{port.text_of(source)}.{field}" if field else None
 
 
 def _transposed(port: Any, node: ast.expr) -> Optional[ast.expr]:

@@ -19,11 +19,11 @@ T = TypeVar("T")
 def aggregate(cls: C) -> C:
     """Decorate a class whose annotated fields are kernel values.
 
-    A class without a constructor gets one that takes the fields in their order; another one must set every field. Methods may
-    be `@gluon.jit`. Works on every supported Triton, also on those whose own namespace lacks the name.
+    A class without a constructor gets one that takes its fields in order; another must set each. Methods may be `@gluon.jit`.
     """
     if "__init__" not in vars(cls) and not _triton.has(AGGREGATE_CONSTRUCTORS):
         setattr(cls, "__init__", _constructor(cls))  # noqa: B010 - of a TypeVar
+    cls.__annotations__ = inspect.get_annotations(cls, eval_str=True)
     result: C = tl_core._aggregate(cls)
     return result
 
