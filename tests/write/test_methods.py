@@ -31,8 +31,8 @@ class Span:
 
 @gluon.jit(layouts="auto")
 def sums(x, ends, y, BLOCK: gl.constexpr):
-    at = gl.program_id(0)
-    span = Span(gl.load(ends + at), gl.load(ends + at + 1), BLOCK)
+    row = gl.program_id(0)
+    span = Span(gl.load(ends + row), gl.load(ends + row + 1), BLOCK)
     total = gl.zeros([BLOCK], gl.float32)
     for step in range(0, gl.cdiv(span.stop - span.start, BLOCK)):
         places, inside = (
@@ -42,7 +42,7 @@ def sums(x, ends, y, BLOCK: gl.constexpr):
             )
         )  # fmt: skip
         total += gl.load(x + places, mask=inside, other=0.0)
-    gl.store(y + at, gl.sum(total, 0))
+    gl.store(y + row, gl.sum(total, 0))
 
 
 def test_methods_get_layouts(chosen_sources):

@@ -572,12 +572,12 @@ def ordered():
         torch.empty(3, dtype=torch.int32),
     )
     ordered_kernel[(3,)](x, value, index, mask, n, K, BLOCK=32)
-    v, at = x.topk(K)
+    v, index_of = x.topk(K)
     want = torch.zeros(3, dtype=torch.int64)
     for j in range(K):
-        want ^= 1 << (at[:, j] % 31)
+        want ^= 1 << (index_of[:, j] % 31)
     return torch.cat([value.flatten(), index.flatten().float(), mask.float()]), torch.cat(
-        [v.flatten(), at.flatten().float(), want.float()]
+        [v.flatten(), index_of.flatten().float(), want.float()]
     )
 
 

@@ -169,9 +169,9 @@ def heads_kernel(
 ):
     t = tl.program_id(0) * BT + tl.arange(0, BT)
     h, d = tl.arange(0, H), tl.arange(0, D)
-    at = t[:, None, None] * (H * D) + h[None, :, None] * D + d[None, None, :]
+    place = t[:, None, None] * (H * D) + h[None, :, None] * D + d[None, None, :]
     ok = (t < T)[:, None, None]
-    x = tl.load(x_ptr + at, mask=ok, other=0.0).to(tl.float32)
+    x = tl.load(x_ptr + place, mask=ok, other=0.0).to(tl.float32)
     first, second = tl.split(tl.permute(tl.reshape(x, (BT, H, 2, D // 2)), (0, 1, 3, 2)))
     half = tl.arange(0, D // 2)
     rot = t[:, None] * (D // 2) + half[None, :]
@@ -182,7 +182,7 @@ def heads_kernel(
     peak = tl.max(tl.abs(y), axis=2, keep_dims=True)
     scaled = tl.clamp(y / tl.maximum(peak, 1e-4) * 127.0, -127.0, 127.0)
     code = (scaled + tl.where(scaled >= 0, 0.5, -0.5)).to(tl.int8)
-    tl.store(o_ptr + at, code, mask=ok, cache_modifier=".cs")
+    tl.store(o_ptr + place, code, mask=ok, cache_modifier=".cs")
 
 
 def heads():
@@ -213,9 +213,9 @@ def branches_kernel(x_ptr, y_ptr, o_ptr, n, BLOCK: tl.constexpr):
     i = tl.arange(0, BLOCK)
     x, y = tl.load(x_ptr + i, mask=i < n, other=1.0), tl.load(y_ptr + i, mask=i < n, other=1.0)
     big, small, ratio = tl.map_elementwise(parts_of, x, y)
-    at = tl.argmax(big, axis=0, tie_break_left=False)
+    largest = tl.argmax(big, axis=0, tie_break_left=False)
     best, where = tl.max(small, axis=0, return_indices=True)
-    tl.store(o_ptr + i, ratio + tl.sum(tl.where(i == at, big, 0.0)) + best + where, mask=i < n)
+    tl.store(o_ptr + i, ratio + tl.sum(tl.where(i == largest, big, 0.0)) + best + where, mask=i < n)
 
 
 def branched():
