@@ -558,8 +558,9 @@ def _assigned(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr
     if isinstance(target, ast.Name):
         yield target.id, value
     elif isinstance(target, ast.Tuple):
-        listed = isinstance(value, ast.Tuple) and len(value.elts) == len(target.elts)
-        values = value.elts if listed else [ast.Starred(value)] * len(target.elts)
+        values: list[ast.expr] = [ast.Starred(value)] * len(target.elts)
+        if isinstance(value, ast.Tuple) and len(value.elts) == len(target.elts):
+            values = value.elts
         for part, own in zip(target.elts, values):
             yield from _assigned(part, own)
 
