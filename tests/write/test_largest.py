@@ -38,7 +38,9 @@ def attention(q, k, v, out, logs, scale, rows, length, D: gl.constexpr, BM: gl.c
         {scaled}
         score = gl.where({inside}, score, -1e30)
 """
-KERNEL += END
+KERNEL += END.replace("        value =", "        acc = acc * kept[:, None]\n        value =").replace(
+    "acc * kept[:, None])", "acc)"
+)
 
 
 def right(
