@@ -211,7 +211,10 @@ class Copies(RingPlan):
         reader = one.reader
         loop = one.loops.get(id(statement))
         if loop is not None:
-            return self._copied(one, loop)
+            behind = self.masked_behind(one, loop)
+            if any(self.masked_behind(one, other) is loop for other in one.loops.values()):
+                return []
+            return [*(self._copied(one, behind) if behind else []), *self._copied(one, loop)]
         if isinstance(statement, ast.Return):
             return []
         own = self.own_of(statement)

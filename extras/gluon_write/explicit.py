@@ -225,9 +225,10 @@ def _with_loops(
     fewer: bool,
 ) -> tuple[Any, Sketch]:
     """Return a kernel with its loops of products in the form that costs least, and its trace."""
-    for tiled in with_strided_tiles(fn, drawn, traced, target) if stages > 1 else ():
-        formed = _formed(*tiled, traced, stages, target, warps, fewer)
-        if strided_tiles_pay(formed[0], tiled[1], target, warps):
+    forms = with_strided_tiles(fn, drawn, traced, target) if stages > 1 else ()
+    for tiled, trace, any_order in forms:
+        formed = _formed(tiled, trace, traced, stages, target, warps, fewer, any_order)
+        if strided_tiles_pay(formed[0], trace, target, warps):
             return formed
     fn, drawn = with_tiles(fn, drawn, traced, target)
     return _formed(fn, drawn, traced, stages, target, warps, fewer)
@@ -241,8 +242,13 @@ def _formed(
     target: Target,
     warps: int,
     fewer: bool,
+    any_order: bool = False,
 ) -> tuple[Any, Sketch]:
-    """Return a kernel with its loops of products in the form that costs least, and its trace."""
+    """Return a kernel with its loops of products in the form that costs least, and its trace.
+
+    Args:
+        any_order: steps of loops may come in any order.
+    """
     alone = hoisted(fn, drawn.jits)
     if alone is not fn:
         fn, drawn = alone, traced(alone)
@@ -262,7 +268,7 @@ def _formed(
         pipelined = tiles_ahead(fn, drawn, stages, target, warps)
     form = chosen_form() or (None if pipelined is not fn else "specialized")
     for write in (
-        partial(_in_partitions, fn, drawn, traced, stages, target, warps, form, fewer),
+        partial(_in_partitions, fn, drawn, traced, stages, target, warps, form, fewer, any_order),
         partial(in_tensor_memory, fn, drawn, traced, stages, target, warps, form),
         partial(specialized, fn, drawn, stages, target, warps, form),
     ):
@@ -283,16 +289,18 @@ def _in_partitions(
     warps: int,
     form: Optional[str],
     fewer: bool,
+    any_order: bool,
 ) -> Any:
     """Return a kernel in partitions, which scale maxima in place of all products; the kernel where that does not pay."""
     scaled = with_scaled_maxima(fn, drawn)
     if scaled is not fn:
         with contextlib.suppress(GluonError):  # numbers whose types differ
             own = traced(scaled)
-            special = in_partitions(scaled, own, traced, stages, target, warps, form, fewer)
+            rest = (traced, stages, target, warps, form, fewer, any_order)
+            special = in_partitions(scaled, own, *rest)
             if special is not scaled:
                 return special
-    return in_partitions(fn, drawn, traced, stages, target, warps, form, fewer)
+    return in_partitions(fn, drawn, traced, stages, target, warps, form, fewer, any_order)
 
 
 def _in_one(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any, Callable, Optional, Sequence
 
 from gluon_core.errors import GluonError
@@ -45,6 +46,7 @@ def in_partitions(
     warps: int,
     form: Optional[str] = None,
     fewer: bool = False,
+    any_order: bool = False,
 ) -> Any:
     """Return a kernel with a producer and consumers of their own rows, or the kernel where that does not pay.
 
@@ -52,7 +54,7 @@ def in_partitions(
         drawn: the traced kernel. traced: traces another one, with other warps.
         stages: buffers for each tile. warps: of the program.
         form: "specialized" or "pipelined" to have that one; None for the one that costs less.
-        fewer: the kernel may have fewer warps.
+        fewer: the kernel may have fewer warps. any_order: steps of its loops may come in any order.
 
     Raises:
         FewerWarps: another number of warps takes less time.
@@ -76,7 +78,7 @@ def in_partitions(
             walks = _with_parts(walk.kernel, other, traced, target, stages, warps, parts, walk.ends)
             pays = walks.gain > 1 and (parts > 1 or walks.alone)
             try:
-                shared = _sharing(fn, drawn, traced, target, stages, warps, walks, fewer)
+                shared = _sharing(fn, drawn, traced, target, stages, warps, walks, fewer, any_order)
             except GluonError:  # a part of the kernel that no trace has seen
                 shared = None
             chosen = walks if shared is None else shared
@@ -126,6 +128,7 @@ def _sharing(
     warps: int,
     other: Partitions,
     fewer: bool,
+    any_order: bool,
 ) -> Optional[Partitions]:
     """Return a kernel of which three consumers share the tiles of a step, or two where these take less time, or have to; None of
     kernels whose tiles differ by block.
@@ -134,7 +137,7 @@ def _sharing(
 
     Args:
         other: the walk whose consumers have a part of one block each.
-        fewer: the kernel may have fewer warps.
+        fewer: the kernel may have fewer warps. any_order: steps of its loops may come in any order.
 
     Raises:
         FewerWarps: three have registers if those of the launch are fewer.
@@ -162,8 +165,9 @@ def _sharing(
                 continue
             try:
                 own, member = traced(walk.kernel, GROUP), walk.shared.member
+                sharing = replace(walk.shared, any_order=any_order)
                 shared = Partitions(
-                    walk.kernel, own, target, stages, own_warps, consumers, member, walk.ends, walk.shared
+                    walk.kernel, own, target, stages, own_warps, consumers, member, walk.ends, sharing
                 )  # fmt: skip
             except (NoForm, GluonError):
                 continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 import re
 from dataclasses import dataclass, field
 from typing import Any, Iterator, Optional, Sequence
@@ -13,7 +14,7 @@ from gluon_write.form import free_name
 from gluon_write.largest import negated
 from gluon_write.loops import Loop, Tile, viewed
 from gluon_write.own_tiles import DEPTH, OwnTile, own_stores, own_tiles
-from gluon_write.single_step import has_one_step
+from gluon_write.single_step import has_one_step, loop_before
 from gluon_write.sketch import Sketch
 from gluon_write.syntax import argument, nodes_in, operands_of, reads, stores
 from gluon_write.tile_loops import LoopsOfTiles
@@ -66,6 +67,11 @@ class RingPlan:
     Raises:
         NoForm: the kernel has no such form.
     """
+
+    @property
+    def any_order(self) -> bool:
+        """Return True if steps of loops may come in any order."""
+        return False
 
     def __init__(
         self,
@@ -363,6 +369,23 @@ class RingPlan:
                 needed |= reads(statement)
         return [s for s in body if s in chosen]
 
+    def masked_behind(self, one: Function, loop: Loop) -> Optional[Loop]:
+        """Return the loop of the masked step right behind a loop of whole steps, where it may come first; else None.
+
+        A row without a column in its first step would have no number as its weights if its mask was infinite.
+        """
+        if not self.any_order:
+            return None
+        for other in one.loops.values():
+            node = other.node
+            if node is loop.node or loop_before(one.reader, node) is not loop.node:
+                continue
+            calls = [n for n in ast.walk(node) if one.reader.called(n) is language.where]
+            low = (argument(call, 2, "y") for call in calls if isinstance(call, ast.Call))
+            if all(map(_is_number, low)) and has_one_step(one.reader, node):
+                return other
+        return None
+
     def is_around(self, one: Function, loop: ast.For) -> bool:
         """Return True for a loop around loops of tiles."""
         return id(loop) not in one.loops and self.has_loops(one, loop)
@@ -450,6 +473,13 @@ def _moves(loop: Loop) -> bool:
         for tile in loop.tiles.values()
         for statement in body[body.index(tile.statement) + 1 : last]
     )
+
+
+def _is_number(node: Optional[ast.expr]) -> bool:
+    """Return True for a finite literal."""
+    inner = node.operand if isinstance(node, ast.UnaryOp) else node
+    value = inner.value if isinstance(inner, ast.Constant) else None
+    return isinstance(value, (int, float)) and math.isfinite(value)
 
 
 def is_text(statement: ast.stmt) -> bool:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import re
 from dataclasses import dataclass
-from typing import Collection, Iterable, Mapping, Sequence
+from typing import Collection, Iterable, Mapping, Optional, Sequence
 
 from gluon_write.form import factor, free_name
 from gluon_write.loops import Loop, LoopReader, Tile
@@ -13,7 +14,7 @@ from gluon_write.schedule import Schedule
 from gluon_write.single_step import has_one_step
 from gluon_write.syntax import mentions, names_in, reads, stores
 
-__all__ = ["Rounds"]
+__all__ = ["Before", "Rounds"]
 
 Names = Mapping[str, str]
 
@@ -47,6 +48,22 @@ class _Place:
     slot: str
     reads: Names
     writes: Names
+
+
+@dataclass
+class Before:
+    """Hold the masked step that comes before the whole ones.
+
+    Attributes:
+        rounds: of its loop, which has one step at most, with `bounds`.
+    """
+
+    rounds: Rounds
+    bounds: tuple[str, str, str]
+
+
+class Apart(Exception):
+    """Say that the masked step keeps statements of its own, behind those of a whole one."""
 
 
 class Rounds:
@@ -169,10 +186,25 @@ class Rounds:
         return [begin, *self._body(schedule, bounds, results), *end]
 
     def threaded(
-        self, schedule: Schedule, bounds: tuple[str, str, str], results: Sequence[str]
+        self,
+        schedule: Schedule,
+        bounds: tuple[str, str, str],
+        results: Sequence[str],
+        masked: Optional[Before] = None,
     ) -> list[str]:
-        """Return the loop, from a slot that is there before to the one after its last, all slots released."""
+        """Return the loop, from a slot that is there before to the one after its last, all slots released.
+
+        Args:
+            masked: the step in front of the loop. Products of the first whole step overlap its arithmetic where both have the same late statements.
+        """
         self.threads = True
+        if masked is not None:
+            self.results, self.first = list(results), bounds[0]
+            with contextlib.suppress(Apart):
+                return self._skewed(self.statements(results), schedule, bounds, masked)
+            masked.rounds.threads = True
+            step = masked.rounds._once(masked.rounds.statements(results), masked.bounds)
+            return [*step, *self._body(schedule, bounds, results)]
         return self._body(schedule, bounds, results)
 
     def _body(
@@ -224,9 +256,17 @@ class Rounds:
         return [*lines, *(f"{ring}.release({self.slot}.before(), pred={pred})" for ring in last)]
 
     def _skewed(
-        self, statements: list[ast.stmt], schedule: Schedule, bounds: tuple[str, str, str]
+        self,
+        statements: list[ast.stmt],
+        schedule: Schedule,
+        bounds: tuple[str, str, str],
+        masked: Optional[Before] = None,
     ) -> list[str]:
-        """Return the loop with the late statements a round behind the others."""
+        """Return the loop with the late statements a round behind the others.
+
+        Raises:
+            Apart: a masked step in front of the loop has other late statements.
+        """
         target = self.loop.node.target
         assert isinstance(target, ast.Name)
         first, last, step = bounds
@@ -241,8 +281,11 @@ class Rounds:
         behind = _Place(self.slot, {target.id: before}, {})
         in_front = _Place(self.next, {}, ahead)
         body = [f"{before} = {first}"]
-        lines, left = self._run([(s, behind) for s in early], [])
-        body += [*lines, *self._over(left, len(left))]
+        if masked is None:
+            lines, left = self._run([(s, behind) for s in early], [])
+            body += [*lines, *self._over(left, len(left))]
+        else:
+            body = self._either(early, late, masked)
         order = [
             (statements[i], behind if i in schedule.late else in_front) for i in schedule.order
         ]
@@ -250,6 +293,10 @@ class Rounds:
         inner, left = self._run(order, left, in_front)
         body += self._begun(left)
         start = step if first == "0" else f"{first} + {factor(step)}"
+        end = last
+        if masked is not None:
+            end = masked.bounds[1]
+            start = f"{self.reader.space}.where({last} < {end}, {first}, {start})"
         body.append(f"for {target.id} in range({start}, {last}, {step}):")
         inner.insert(0, f"{self.next} = {self.slot}.next()")
         inner += [f"{name} = {new}" for name, new in ahead.items()]
@@ -257,6 +304,9 @@ class Rounds:
         if any(re.search(rf"\b{before}\b", line) for line in inner):
             inner.insert(-1, f"{before} = {target.id}")
         body += _indented(inner)
+        words = rf"\bpred=|\b({before}|{target.id})\b"
+        if masked is not None and any(re.search(words, line) for line in inner):
+            raise Apart  # a statement of the round before reads its place
         for one in left:
             one.new = False
         threads = self.threads
@@ -264,7 +314,51 @@ class Rounds:
         body += [*lines, *self._over(left, len(left), release=threads)]
         if threads:
             body.append(f"{self.slot} = {self.slot}.next()")
-        return [f"if {first} < {last}:", *_indented(body)]
+        return [f"if {first} < {end}:", *_indented(body)]
+
+    def _either(self, early: list[ast.stmt], late: list[ast.stmt], masked: Before) -> list[str]:
+        """Return the early statements of the masked step or, without one, of the first whole step.
+
+        Raises:
+            Apart: their products or the late statements differ.
+        """
+        other, behind = masked.rounds, {ast.unparse(statement) for statement in late}
+        own = other.statements(self.results)
+        ahead = [s for s in own if ast.unparse(s) not in behind]
+        count = 1 + max((i for i, s in enumerate(early) if s in self.loop.issued), default=-1)
+        texts = {ast.unparse(statement) for statement in early[:count]}
+        rest = [s for s in ahead if ast.unparse(s) not in texts]
+        if len(own) - len(ahead) != len(late) or len(ahead) - len(rest) != count:
+            raise Apart
+        kept = {name for s in early[:count] for name in mentions(s)}
+        moved = {name for s in late for name in stores(s)}
+        target = other.loop.node.target
+        assert isinstance(target, ast.Name)
+        if any(
+            stores(s) & kept - set(self.loop.issued.values())
+            for s in rest
+            if s in _before(own, late)
+        ):
+            raise Apart
+        if any(reads(s) & moved for s in rest if s not in _before(own, late)):
+            raise Apart
+        if any(target.id in mentions(s) for s in early):
+            raise Apart
+        here = _Place(self.slot, {}, {})
+        lines, left = self._run([(s, here) for s in early[:count]], [])
+        lines += self._over(left, len(left))
+        plain, left = self._run([(s, here) for s in early[count:]], [])
+        special, more = other._run([(s, here) for s in rest], [])
+        if left or more:
+            raise Apart
+        special.insert(0, f"{target.id} = {masked.bounds[0]}")
+        shared: list[str] = []
+        while plain and special and plain[-1] == special[-1]:
+            shared.insert(0, plain.pop())
+            special.pop()
+        lines += [f"if {masked.bounds[0]} < {masked.bounds[1]}:", *_indented(special)]
+        lines += ["else:", *_indented(plain)] if plain else []
+        return [*lines, *shared]
 
     def _begun(self, pending: list[_Pending]) -> list[str]:
         """Return lines that let sums be under way at the begin of a loop."""
@@ -353,6 +447,13 @@ class Rounds:
         """Return the ring of a product's tiles."""
         used = mentions(pending.statement)
         return next(tile.ring for tile in self.loop.tiles.values() if tile.name in used)
+
+
+def _before(own: list[ast.stmt], late: list[ast.stmt]) -> list[ast.stmt]:
+    """Return the statements in front of all late ones."""
+    behind = {ast.unparse(statement) for statement in late}
+    first = next((i for i, s in enumerate(own) if ast.unparse(s) in behind), len(own))
+    return own[:first]
 
 
 def _indented(lines: Iterable[str]) -> list[str]:

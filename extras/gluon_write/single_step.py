@@ -22,7 +22,7 @@ from gluon_write.form import Form, bounds_of
 from gluon_write.step_masks import Terms, terms_of
 from gluon_write.syntax import mentions, stores
 
-__all__ = ["follows_whole_steps", "has_one_step"]
+__all__ = ["follows_whole_steps", "has_one_step", "loop_before"]
 
 _MOST_DEEP = 4  # definitions of names within definitions
 
@@ -40,6 +40,12 @@ def has_one_step(form: Form, loop: ast.For) -> bool:
 def follows_whole_steps(form: Form, loop: ast.For) -> bool:
     """Return True for the masked steps behind the whole ones of a loop."""
     return bool(_ends_before(form, loop))
+
+
+def loop_before(form: Form, loop: ast.For) -> Optional[ast.For]:
+    """Return the loop of the whole steps before the masked ones of a loop; None of others."""
+    before = _before(form.tree, loop)
+    return before[1] if before is not None and _ends_before(form, loop) else None
 
 
 def _ends_before(form: Form, loop: ast.For) -> list[ast.expr]:

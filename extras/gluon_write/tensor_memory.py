@@ -215,7 +215,9 @@ class _TensorMemory(Partitions):
         rings = super()._handed(role)
         return {"consumer": [self.sums], "producer": rings, "passing": [*rings, self.sums]}[role]
 
-    def _rounds(self, one: Function, loop: Loop, inner: bool) -> list[str]:
+    def _rounds(
+        self, one: Function, loop: Loop, inner: bool, behind: Optional[Loop] = None
+    ) -> list[str]:
         """Return the lines that take a sum from tensor memory."""
         reader = one.reader
         results = reader.results_of(loop, inner)

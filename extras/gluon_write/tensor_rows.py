@@ -273,7 +273,9 @@ class RowsInTensorMemory(Partitions):
         phase = self.phase + (" ^ 1" if action == "wait before" else "")
         return f"{space}.wait({name}, {phase})"
 
-    def _rounds(self, one: Function, loop: Loop, inner: bool) -> list[str]:
+    def _rounds(
+        self, one: Function, loop: Loop, inner: bool, behind: Optional[Loop] = None
+    ) -> list[str]:
         reader, step = one.reader, self.steps[id(loop.node)]
         gl = reader.space
         results = reader.results_of(loop, inner)

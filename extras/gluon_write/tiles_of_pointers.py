@@ -21,7 +21,7 @@ from gluon_write.syntax import argument, mentions, stores
 from gluon_write.tile_loops import LoopsOfTiles
 from gluon_write.tiles_ahead import has_several_products, reads_tiles
 from gluon_write.walk import walking
-from gluon_write.wider_steps import with_wider_steps
+from gluon_write.wider_steps import takes_any_order, with_wider_steps
 
 __all__ = ["strided_tiles_pay", "with_strided_tiles", "with_tiles"]
 
@@ -52,8 +52,9 @@ def with_tiles(
 
 def with_strided_tiles(
     fn: Any, drawn: Sketch, traced: Callable[..., Sketch], target: Target
-) -> Iterator[tuple[Any, Sketch]]:
-    """Yield forms of a kernel with tiles for strided pointers and its loops of products in its own text, and their traces.
+) -> Iterator[tuple[Any, Sketch, bool]]:
+    """Yield forms of a kernel with tiles for strided pointers and its loops of products in its own text, their traces, and True where steps
+    may come in any order.
 
     None where other loads than such tiles are operands, or the unit does not read them from shared memory. The first
     takes several steps of an online softmax at once.
@@ -68,15 +69,16 @@ def with_strided_tiles(
         own = before if whole is alone else traced(whole)
     except GluonError:  # a part of the kernel has no trace
         return
+    any_order = target.has("nvidia.wgmma") and takes_any_order(whole, own)
     wide = with_wider_steps(whole, own) if target.has("nvidia.wgmma") else whole
     if wide is not whole:
         with contextlib.suppress(GluonError):  # a size that does not fit the others
             tiled = _tiled(wide, traced(wide), traced, target)
             if tiled is not None:
-                yield tiled
+                yield *tiled, any_order
     tiled = _tiled(whole, own, traced, target)
     if tiled is not None:
-        yield tiled
+        yield *tiled, any_order
 
 
 def _tiled(

@@ -35,7 +35,7 @@ from gluon_write.sketch import Sketch
 from gluon_write.softmax_steps import NoSteps, SoftmaxSteps
 from gluon_write.syntax import argument, stores
 
-__all__ = ["WIDE", "with_wider_steps"]
+__all__ = ["WIDE", "takes_any_order", "with_wider_steps"]
 
 WIDE = 128  # columns of a step: on an H200 attention took 0.87 to 0.98 of the time with 64
 _LEAST = 16  # columns that a matrix unit takes
@@ -61,7 +61,34 @@ def with_wider_steps(fn: Any, drawn: Sketch) -> Any:
     return fn
 
 
+def takes_any_order(fn: Any, drawn: Sketch) -> bool:
+    """Return True if all loops of a kernel are online softmaxes, whose steps may come in any order.
+
+    Args:
+        fn: the kernel, with these loops in its own text. drawn: its trace.
+    """
+    try:
+        return _Reader(fn, drawn).takes_any_order()
+    except (NoIndex, NoSteps):
+        return False
+
+
 class _Reader(SoftmaxSteps):
+    inside: set[int]  # nodes that are read
+
+    def takes_any_order(self) -> bool:
+        """Return True if all loops are online softmaxes; there is one.
+
+        Raises:
+            NoSteps, NoIndex: one is none.
+        """
+        loops = [node for node in ast.walk(self.tree) if isinstance(node, ast.For)]
+        self.inside = set()
+        for loop in loops:
+            self.step = self._step_of(loop)
+            self._read(loop)
+        return bool(loops)
+
     def text(self, step: str, size: int) -> Optional[str]:
         """Return the text with more columns in the loops that a constant is the step of; None without one.
 
@@ -73,7 +100,7 @@ class _Reader(SoftmaxSteps):
         if not loops or step in stores(self.tree):
             return None
         self.step = step
-        self.inside: set[int] = set()  # nodes that are read
+        self.inside = set()
         for loop in loops:
             self._check(loop)
             self.inside |= {id(node) for node in ast.walk(loop)}
@@ -117,8 +144,8 @@ class _Reader(SoftmaxSteps):
 
     # -- a loop ---------------------------------------------------------------------------------------
 
-    def _check(self, loop: ast.For) -> None:
-        """Raise `NoSteps` where more columns in a step change what a loop computes."""
+    def _read(self, loop: ast.For) -> None:
+        """Raise `NoSteps` where a loop is no online softmax."""
         if not isinstance(loop.target, ast.Name) or loop.orelse:
             raise NoSteps
         self.begin(loop, loop.target.id)
@@ -127,6 +154,11 @@ class _Reader(SoftmaxSteps):
             raise NoSteps
         self.read(loop.body)
         self._ends()
+
+    def _check(self, loop: ast.For) -> None:
+        """Raise `NoSteps` where more columns in a step change what a loop computes."""
+        self._read(loop)
+        assert isinstance(loop.iter, ast.Call)
         first = self.form_of(loop.iter.args[0])
         for last in self._least(loop.iter.args[1]):
             if self.multiple_of(last - first) % WIDE and last not in (self.limits or ()):

@@ -38,9 +38,9 @@ def attention(q, k, v, out, logs, scale, rows, length, D: gl.constexpr, BM: gl.c
         {scaled}
         score = gl.where({inside}, score, -1e30)
 """
-KERNEL += END.replace("        value =", "        acc = acc * kept[:, None]\n        value =").replace(
-    "acc * kept[:, None])", "acc)"
-)
+KERNEL += END.replace(
+    "        value =", "        acc = acc * kept[:, None]\n        value ="
+).replace("acc * kept[:, None])", "acc)")
 
 
 def right(
@@ -91,11 +91,13 @@ def test_registers_hold_queries_under_a_causal_mask(tmp_path, chosen_sources):
 def test_queries_that_have_no_ring(tmp_path, chosen_sources):
     """Shared memory is full of keys and values of 128 columns, and three groups have no registers for queries; two have.
 
-    Next to these, scores and sums weights have 16 bits from one step to the next.
+    Next to these, scores and sums weights have 16 bits from one step to the next. The masked step comes first: products of
+    the next one overlap its exponentials.
     """
-    assert right(tmp_path, -0.1, 70, D=128)
-    assert "consumers=2" in chosen_sources[-1]
-    rounds = chosen_sources[-1].split("next_slot = slot.next()")[1]
+    assert right(tmp_path, -0.1, 150, D=128, rows=40) and right(tmp_path, 0.1, 128, D=128, rows=40)
+    text = chosen_sources[-1]
+    assert "consumers=2" in text and "range(gl.where(masked_from < last, 0, 128), " in text
+    rounds = text.split("next_slot = slot.next()")[1]
     converted, issued = rounds.index("weight_operand = weight.to("), rounds.index("query_operand, ")
     assert issued < rounds.index("warpgroup_mma_wait(1, ") < converted
 
