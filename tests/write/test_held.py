@@ -29,7 +29,7 @@ def chained(x, first, second, out, K, B: gl.constexpr, D: gl.constexpr):
 
 
 def test_units_read_kept_operands_from_shared_memory(chosen_sources):
-    """Registers of such operands are taken for other values by ptxas 12.8."""
+    """Registers are left for the sums."""
     rng = np.random.default_rng(3)
     x, first, second = (
         (rng.standard_normal(shape) * 0.3).astype(np.float16) for shape in ((64, 32), (32, 96), (96, 32))

@@ -13,6 +13,7 @@ from gluon_core.plugin.triton_compiler import TritonCompiler, TritonDevice
 from gluon_nvidia.arch import ARCHITECTURES, properties
 from gluon_nvidia.columns import narrowed
 from gluon_nvidia.features import DESCRIPTORS_MERGED
+from gluon_nvidia.held_operands import held
 from gluon_nvidia.lowerings import LOWERINGS
 from gluon_nvidia.matrix_addresses import complete
 from gluon_nvidia.pairs import paired
@@ -40,7 +41,8 @@ class NvidiaCompiler(TritonCompiler):
         threads = 32 * int(options.num_warps)
 
         def written(run: Callable[..., Any]) -> Callable[..., Any]:
-            return paired(narrowed(located(run)), threads)
+            ptx = paired(narrowed(located(run)), threads)
+            return held(ptx) if target.has("nvidia.wgmma") else ptx
 
         around: dict[str, Callable[..., Any]] = {"ptx": written}
         assembled = complete if self.has(DESCRIPTORS_MERGED) else lambda run: run

@@ -15,7 +15,7 @@ from typing import Any, Callable, Iterator, NamedTuple
 from gluon_nvidia.inspect import instructions_of
 from gluon_nvidia.undefined import reads_undefined
 
-__all__ = ["complete", "shared_addresses"]
+__all__ = ["BLOCK", "JUMP", "complete", "functions_of", "shared_addresses", "written"]
 
 _Run = Callable[[Any, "dict[str, Any]"], Any]
 
@@ -26,8 +26,8 @@ _STEP = re.compile(
 _RESULT = re.compile(r"\s*(?:@!?%p\d+\s+)?[a-z][\w.:]*\s+(%rd?\d+)(?:\|%p\d+)?\s*,")
 _PRODUCT = re.compile(r"wgmma\.mma_async\.\S+\s*\{[^}]*\},\s*(?:\{[^}]*\}|(%rd\d+)),\s*(%rd\d+)")
 _BASE = re.compile(r"\s*mov\.b32\s+%r\d+, [a-z_]\w*;")  # shared memory begins there
-_BLOCK = re.compile(r"\s*\$L_\w+:")
-_JUMP = re.compile(r"\s*(?:@!?%p\d+\s+)?(?:bra|brx|ret|exit)\b")
+BLOCK = re.compile(r"\s*\$L_\w+:")
+JUMP = re.compile(r"\s*(?:@!?%p\d+\s+)?(?:bra|brx|ret|exit)\b")
 _FUNCTION = re.compile(r"^\s*(?:\.visible |\.weak )?\.(?:entry|func)\b", re.M)
 _GROUP = re.compile(r"[^\[{]*\{([^}]*)\}")
 
@@ -57,8 +57,13 @@ def shared_addresses(ptx: str) -> str:
     """Return PTX that computes descriptors once that two blocks compute from one address."""
     if ptx.count("wgmma.mma_async") < 2:
         return ptx
+    return "".join(map(_moved, functions_of(ptx)))
+
+
+def functions_of(ptx: str) -> Iterator[str]:
+    """Yield the text in front of the first function, then each function."""
     cuts = [0, *(match.start() for match in _FUNCTION.finditer(ptx)), len(ptx)]
-    return "".join(_moved(ptx[begin:end]) for begin, end in zip(cuts, cuts[1:]))
+    return (ptx[begin:end] for begin, end in zip(cuts, cuts[1:]))
 
 
 def _moved(function: str) -> str:
@@ -106,12 +111,13 @@ def _definitions(lines: list[str]) -> dict[str, list[int]]:
     """Return the lines that write each register of addresses."""
     places: dict[str, list[int]] = {}
     for number, line in enumerate(lines):
-        for register in _written(line):
+        for register in written(line):
             places.setdefault(register, []).append(number)
     return places
 
 
-def _written(line: str) -> Iterator[str]:
+def written(line: str) -> Iterator[str]:
+    """Yield the registers that a line writes."""
     match = _RESULT.match(line)
     if match:
         yield match[1]
@@ -135,7 +141,7 @@ def _blocks(lines: list[str]) -> list[int]:
     """Return the number of each line's block."""
     numbers, block = [], 0
     for line in lines:
-        block += bool(_BLOCK.match(line))
+        block += bool(BLOCK.match(line))
         numbers.append(block)
-        block += bool(_JUMP.match(line))
+        block += bool(JUMP.match(line))
     return numbers

@@ -12,7 +12,13 @@ from gluon_core import _triton
 from gluon_core import language as gl
 from gluon_core.errors import KernelWarning
 from gluon_core.features import MADE_BARRIERS_FENCED
-from gluon_core.language.nvidia.hopper import mbarrier, tma, warpgroup_mma
+from gluon_core.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
 from gluon_core.nvidia.hopper import TensorDescriptor
 from gluon_core.testing import triton_at_least
 from gluon_nvidia.inspect import instructions_of
@@ -131,3 +137,65 @@ def test_a_descriptor_is_left_in_front_of_a_loop_without_steps(monkeypatch):
     assert not undefined(2)
     monkeypatch.setattr("gluon_nvidia.backend.complete", lambda run: run)
     assert undefined(3) == (not triton_at_least(3, 8))
+
+
+FIRST = gl.constexpr(gl.DotOperandLayout(0, SUMS, 2))
+
+
+@gluon.jit
+def in_all_steps(x, y, out, steps, masked, SCALE: gl.constexpr):
+    tiles = gl.allocate_shared_memory(gl.float16, [2, 64, 64], SWIZZLED)
+    rows = gl.arange(0, 64, layout=gl.SliceLayout(1, SUMS))
+    columns = gl.arange(0, 64, layout=gl.SliceLayout(0, SUMS))
+    values = gl.load(y + rows[:, None] * 64 + columns[None, :])
+    tiles.index(0).store(values)
+    tiles.index(1).store(values)
+    fence_async_shared()
+    gl.barrier()
+    first_rows = gl.arange(0, 64, layout=gl.SliceLayout(1, FIRST))
+    first_columns = gl.arange(0, 64, layout=gl.SliceLayout(0, FIRST))
+    first = gl.load(x + first_rows[:, None] * 64 + first_columns[None, :])
+    zeros = gl.zeros([64, 64], gl.float32, layout=SUMS)
+    total = zeros
+    for step in range(steps):
+        tile = tiles.index(step % 2)
+        weight = warpgroup_mma(first, tile.permute((1, 0)), zeros, use_acc=False, is_async=True)
+        weight = warpgroup_mma_wait(0, deps=[weight]) * SCALE
+        if step > masked:
+            weight = gl.where(rows[:, None] < columns[None, :] + step, weight, 0.0)
+        operand = gl.convert_layout(weight.to(gl.float16), FIRST)
+        total = warpgroup_mma_wait(0, deps=[warpgroup_mma(operand, tile, total, is_async=True)])
+    gl.store(out + rows[:, None] * 64 + columns[None, :], total)
+
+
+@pytest.mark.gpu
+def test_a_loop_multiplies_an_operand_in_all_steps():
+    import torch
+
+    x, y = (torch.randn(64, 64, device="cuda", dtype=torch.float16) / 4 for _ in range(2))
+    out = torch.empty(64, 64, device="cuda")
+    in_all_steps[(1,)](x, y, out, 5, 1, 0.5)
+    index = torch.arange(64, device="cuda")
+    seen = sum((index[:, None] < index + step) | (step <= 1) for step in range(5))
+    expected = (x.float() @ y.float().T / 2 * seen) @ y.float()
+    assert torch.allclose(out, expected, atol=1e-2)
+
+
+def test_registers_of_an_operand_are_given_to_other_values(monkeypatch):
+    """The assembler's own code keeps an operand of all steps where it puts that of another product."""
+    signature = {"x": "*fp16:16", "y": "*fp16:16", "out": "*fp32:16"}
+    signature |= {"steps": "i32", "masked": "i32"}
+
+    def overwritten(scale):
+        compiled = gluon.compile(
+            in_all_steps, "sm_90", signature=signature, constexprs={"SCALE": scale}
+        )
+        code = instructions_of(compiled.asm["cubin"])
+        loop = re.search(r"^\.(L_x_\d+):.*HGMMA.*BRA `\(\.\1\)", code, re.M | re.S)[0]
+        before, kept, behind = re.split(r"HGMMA\S* R\d+, (R\d+), ", loop, maxsplit=1)
+        write = rf"[\w.]+ {kept}, "  # at the begin of a step, a copy of the operand
+        return not re.search(write, before) and re.search(write, behind) is not None
+
+    assert not overwritten(2.0)
+    monkeypatch.setattr("gluon_nvidia.backend.held", lambda run: run)
+    assert overwritten(3.0) == (not triton_at_least(3, 9))
