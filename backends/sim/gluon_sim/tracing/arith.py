@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Callable, TypeVar
+from typing import Any, Callable, Optional, TypeVar
 
 import numpy as np
 
@@ -64,35 +64,33 @@ ELEMENTWISE["or"] = np.bitwise_or
 ELEMENTWISE["xor"] = np.bitwise_xor
 
 
-def _divide(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Toward zero. Division by zero gives all ones, as GPUs do; the smallest over -1 wraps."""
+def _divide(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray, Optional[np.ndarray]]:
+    """Return the quotient toward zero, the remainder, and where `b` is zero, if anywhere; the smallest over -1 wraps."""
     zero = b == 0
-    safe = np.where(zero, a.dtype.type(1), b)
-    quotient = a // safe
-    remainder = a - quotient * safe
-    if a.dtype.kind == "i":
-        quotient = quotient + ((remainder != 0) & ((a < 0) != (safe < 0))).astype(a.dtype)
-    return quotient, zero, safe
+    some = zero.any()
+    safe = np.where(zero, a.dtype.type(1), b) if some else b
+    remainder = np.fmod(a, safe)
+    return (a - remainder) // safe, remainder, zero if some else None
 
 
 @_op("sdiv")
 def sdiv(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    quotient, zero, _ = _divide(a, b)
-    return np.where(zero, a.dtype.type(-1), quotient) if zero.any() else quotient
+    """Division by zero gives all ones, as GPUs do."""
+    quotient, _, zero = _divide(a, b)
+    return quotient if zero is None else np.where(zero, a.dtype.type(-1), quotient)
 
 
 @_op("srem")
 def srem(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    quotient, zero, safe = _divide(a, b)
-    out = a - quotient * safe
-    return np.where(zero, a, out) if zero.any() else out
+    _, remainder, zero = _divide(a, b)
+    return remainder if zero is None else np.where(zero, a, remainder)
 
 
 @_op("udiv")
 @_signed_result
 def udiv(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    quotient, zero, _ = _divide(a, b)
-    return np.where(zero, np.iinfo(a.dtype).max, quotient) if zero.any() else quotient
+    quotient, _, zero = _divide(a, b)
+    return quotient if zero is None else np.where(zero, np.iinfo(a.dtype).max, quotient)
 
 
 @_op("urem")

@@ -264,12 +264,15 @@ def unawaited(program: Program) -> list[tuple[Op, list[Op]]]:
 
 def users_of(program: Program, alloc: Op) -> list[Op]:
     """Ops that may use a shared buffer, views of it left out."""
-    by_value = origins(program)
-    return [
-        op
-        for op in program.walk_ops()
-        if not op.regions
-        and not op.name.startswith("memdesc_")
-        and op.name not in _KEEPS
-        and any(alloc in by_value.get(id(v), ()) for v in op.operands())
-    ]
+    known = program.found.buffer_users
+    if known is None:
+        known = program.found.buffer_users = {}
+        by_value = origins(program)
+        for op in program.walk_ops():
+            if op.regions or op.name.startswith("memdesc_") or op.name in _KEEPS:
+                continue
+            sources = {origin for v in op.operands() for origin in by_value.get(id(v), ())}
+            for origin in sources:
+                if isinstance(origin, Op):
+                    known.setdefault(origin, []).append(op)
+    return known.get(alloc, [])

@@ -27,6 +27,7 @@ class Findings:
         ordered: whether the order of its programs matters.
         parted: the grid in which programs parted that were to stay together.
         users: by id of a value, the ops that take it.
+        buffer_users: by the op that allocates a shared buffer, the ops that may use it.
         columns: of tensor memory in use at once, and the op that allocates most.
         lifetimes: of its buffers.
         copies: by id of a load, the elements of which several warps use what they loaded.
@@ -38,6 +39,7 @@ class Findings:
     ordered: Optional[bool] = None
     parted: Optional[tuple[int, int, int]] = None
     users: Optional[dict[int, list[Op]]] = None
+    buffer_users: Optional[dict[Op, list[Op]]] = None
     columns: Optional[tuple[int, Optional[Op]]] = None
     lifetimes: Any = None
     copies: dict[int, Any] = field(default_factory=dict)
