@@ -76,9 +76,10 @@ def on_target(spec: str) -> Iterator[None]:
 def forget() -> None:
     """Drop the plans of all operators."""
     modules = [module for name, module in sys.modules.items() if name.startswith("gluon_kernels")]
-    for value in {id(v): v for module in modules for v in vars(module).values()}.values():
-        if isinstance(value, Plans):
-            value.forget()
+    for module in modules:
+        for value in vars(module).values():
+            if type(value) is Plans:
+                value.forget()
 
 
 def launches_of(call: Callable[[], Any], spec: str) -> list[Launch]:
