@@ -1,5 +1,4 @@
-"""Child processes: forked or started anew, fed through a pipe, limited in time, ended with their own
-children.
+"""Child processes: forked or started anew, fed through a pipe, limited in time, ended with their own children.
 
 A `Process` sends and receives pickled messages; its output goes into a file. When it aborts, is killed
 or takes too long, the process that waits gets `Ended`. A forked one is a copy of this process that

@@ -1,5 +1,4 @@
-"""Offer the parts of ops where libraries for Triton's own Gluon look for them; the language for the
-rest."""
+"""Offer the parts of ops where libraries for Triton's own Gluon look for them; the language for the rest."""
 
 from __future__ import annotations
 

@@ -3,8 +3,7 @@
 A vendor's layout subclasses `DistributedLayout` or `SharedLayout`, is a `@dataclass(frozen=True)`,
 normalises its fields in `__post_init__` through `self._set(...)`, and fills in `_emit` (Triton's
 builder) and `_linear` (the algebra). Fields may stay plain lists: equality and hash come from here.
-`verify`, which every use asks, checks that compilers and hardware can have it: an unused layout is no
-mistake.
+`verify`, which every use asks, checks that compilers and hardware can have it: an unused layout is no mistake.
 """
 
 from __future__ import annotations

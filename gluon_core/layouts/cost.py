@@ -1,5 +1,4 @@
-"""Compute the cost of an access or a conversion: vectors, bank conflicts, shuffles, shared memory
-bytes."""
+"""Compute the cost of an access or a conversion: vectors, bank conflicts, shuffles, shared memory bytes."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 A backend is one object that a plugin hands over through the `gluon_backends` hook. It has a facet for
 each thing that a vendor may have, and the registry verifies it when it registers. Paths are
-`"package.module"` or `"package.module:attribute"` strings so that importing a plugin imports nothing
-heavy.
+`"package.module"` or `"package.module:attribute"` strings so that importing a plugin imports nothing heavy.
 """
 
 from __future__ import annotations

@@ -217,8 +217,7 @@ class Compiler:
         raise compiled.target.lacks("compiler")
 
     def registers(self, compiled: Compiled) -> tuple[Optional[int], Optional[int]]:
-        """Return `registers` and `spills` of the report; a backend that reads them without the instructions does
-        it here."""
+        """Return `registers` and `spills` of the report; a backend that reads them without the instructions does it here."""
         report = self.inspect(compiled)
         return report.registers, report.spills
 

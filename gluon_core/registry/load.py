@@ -54,8 +54,7 @@ class Registry(Targets):
     def register(
         self, plugin: Any, name: Optional[str] = None, distribution: Optional[str] = None
     ) -> Contribution:
-        """Verify `plugin` (a module or any object with hook implementations) and add it, whole or
-        not at all.
+        """Verify `plugin` (a module or any object with hook implementations) and add it, whole or not at all.
 
         Raises:
             PluginError: it breaks the contract, or the registry is frozen.

@@ -23,8 +23,7 @@ _SPECIAL = re.compile(r"\{[^{}]*\}")
 
 
 def _registers(bits: int, pack: int) -> int:
-    """Return the number of operands of `pack` elements of that many bits: narrow ones share 32-bit
-    registers."""
+    """Return the number of operands of `pack` elements of that many bits: narrow ones share 32-bit registers."""
     return pack if bits >= 32 else max(1, -(-pack * bits // 32))
 
 

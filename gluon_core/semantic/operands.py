@@ -35,8 +35,7 @@ __all__ = [
 
 
 def handle_or_absent(semantic: SemanticLayer, value: Any) -> Any:
-    """Return the handle of an optional operand. Triton's builder wants an empty value for an absent
-    one."""
+    """Return the handle of an optional operand. Triton's builder wants an empty value for an absent one."""
     if value is not None:
         return value.handle
     return ir.value() if isinstance(semantic.builder, ir.builder) else None

@@ -142,8 +142,7 @@ class Scopes(Generic[_S]):
     ) -> Iterator[_S]:
         """Run launches inside with these settings, or with the current ones but for `changes`. `checks`
         switches all checks that are not switched otherwise here; on, it sets those in STRICT, too. With
-        `everywhere` the changes hold in all threads, also against settings of a launch or a block
-        inside."""
+        `everywhere` the changes hold in all threads, also against settings of a launch or a block inside."""
         if checks is not None:
             strict = self._kind.STRICT if checks else {}
             changes = {**dict.fromkeys(self._kind.checks(), checks), **strict, **changes}

@@ -207,8 +207,7 @@ class shared_memory_descriptor(memory_descriptor):
     def slice(
         self, start: Const[int], length: Const[int], dim: Const[int] = 0
     ) -> shared_memory_descriptor:
-        """Return the sub-view `[start, start + length)` of dimension `dim`; both are compile-time
-        integers."""
+        """Return the sub-view `[start, start + length)` of dimension `dim`; both are compile-time integers."""
         return _views().memdesc_slice(self, unwrap(start), unwrap(length), unwrap(dim))
 
     @builtin(name="shared_memory_descriptor.index")
