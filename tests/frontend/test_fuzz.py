@@ -12,7 +12,7 @@ from tests.compat import sides
 from tests.compat.families import made
 from tests.frontend import oracle
 
-COUNT, AT_ONCE = 100, 20
+COUNT, AT_ONCE = 60, 20
 
 
 def traced(source):

@@ -35,10 +35,7 @@ async def _session():
         folder = CORPUS / "masked"
         files = {"reference": str(folder / "reference.py"), "problem": str(folder / "problem.toml")}
         candidate = str(folder / "cheat_ignores_mask.py")
-        answer = await session.call_tool(
-            "judge", {"candidate": candidate, "target": "hopper", **files}
-        )
-        verdicts = {"cheat_ignores_mask": _content(answer)}
+        verdicts = {}
         texts = {
             "candidate": "def run(x):\n    return x + x\n",
             "reference": "PROBLEM = {'inputs': {'x': {'shape': ['N']}}, 'shapes': [{'N': 64}]}\n\n\n"
@@ -46,13 +43,12 @@ async def _session():
         }
         answers = {}
 
-        async def ask(name, text):  # at the same time
-            asked = {**texts, "candidate": text, "target": "hopper"}  # another target starts others
-            answers[name] = await session.call_tool("judge", asked)
+        async def ask(name, **asked):  # at the same time; another target would start others
+            answers[name] = await session.call_tool("judge", {**asked, "target": "hopper"})
 
         async with anyio.create_task_group() as group:
-            group.start_soon(ask, "right", texts["candidate"])
-            group.start_soon(ask, "wrong", "def run(x):\n    return x\n")
+            group.start_soon(lambda: ask("right", **texts))
+            group.start_soon(lambda: ask("cheat_ignores_mask", candidate=candidate, **files))
         for name, answer in answers.items():
             verdicts[name] = _content(answer)
         missing = await session.call_tool("judge", {"candidate": "no.py", **files})
@@ -68,7 +64,7 @@ def test_an_agent_judges_candidates():
     tools, verdicts, failures, explained, schema = anyio.run(_session)
     assert tools == {"judge", "explain_finding", "report_schema"}
     assert verdicts["cheat_ignores_mask"]["verdict"] == "rejected"
-    assert verdicts["right"]["verdict"] == "accepted" and verdicts["wrong"]["verdict"] == "rejected"
+    assert verdicts["right"]["verdict"] == "accepted"
     missing, unknown = failures
     assert missing.is_error and "no such file" in missing.content[0].text
     assert unknown.is_error and "cache.pointer" in unknown.content[0].text

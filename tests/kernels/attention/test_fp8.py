@@ -79,6 +79,7 @@ def test_a_short_call_transposes_values_itself(causal, width, keys):
     assert error_of(result, reference(*tensors, causal)) < 5e-2
 
 
+@pytest.mark.sampled(14)
 @pytest.mark.gluon_schedules(2, checks=True)
 @pytest.mark.parametrize("length, keys", [(400, 400), (200, 300), (20, 300)])
 def test_three_groups_of_warps_wait_for_transposed_values(length, keys, monkeypatch):

@@ -112,6 +112,7 @@ def test_programs_share_heads_where_that_saves_time():
     assert parts((12800, 12800), 5, (16, 16), 64, full, 132) == 1
 
 
+@pytest.mark.sampled(11)
 @pytest.mark.gluon_schedules(3, checks=True)
 @pytest.mark.parametrize(
     "shape",
