@@ -11,10 +11,6 @@ import typer
 
 from gluon_cli.output import UsageError, command
 from gluon_core.errors import ArgumentError
-from gluon_timeline import page
-from gluon_timeline.imports import processes
-from gluon_timeline.perfetto import events, unpacked
-from gluon_timeline.predictor import joined
 
 __all__ = ["timeline"]
 
@@ -45,6 +41,10 @@ def timeline(
     ] = None,
 ) -> None:
     """Write the page of a recorded timeline, with the trace of a simulator or of another tool below it."""
+    from gluon_timeline import page  # imports NumPy: not for the list of commands
+    from gluon_timeline.imports import processes
+    from gluon_timeline.predictor import joined
+
     recorded = _read(file, "FILE")
     launches = recorded.get("gluon")
     if not isinstance(launches, list) or not launches:
@@ -78,6 +78,8 @@ def timeline(
 
 def _content(file: str, argument: str) -> Any:
     """Return a file's JSON; of a binary trace of Perfetto, its events in Chrome's format. Both may be compressed by gzip."""
+    from gluon_timeline.perfetto import events, unpacked
+
     if not Path(file).is_file():
         raise UsageError("no such file", argument=argument, got=file)
     try:
