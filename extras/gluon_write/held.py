@@ -28,6 +28,7 @@ from typing import Any, Iterator, Optional
 
 from gluon_core import language
 from gluon_sim.tracing.types import TensorType
+from gluon_write.dtypes import dtype_of
 from gluon_write.form import Form, edited, free_name, rewritten
 from gluon_write.sketch import Sketch, multiplies, place_of
 from gluon_write.syntax import mentions, operands_of, stores
@@ -91,7 +92,7 @@ class Operands(Form):
         stored: set[tuple[int, str]] = set()  # of those that shared memory holds
         edits: list[tuple[ast.expr, str]] = []
         for operand, loop, product in self._operands(self.tree, []):
-            text, shape = self.text_of(operand), self._shapes(product)
+            text, shape = self.before_loop(operand, loop), self._shapes(product)
             before = [(one.lineno, text) for one in self._loops_before(loop, mentions(operand))]
             alike = [key for key in before if shape and shapes.get(key) == shape]
             key = alike[0] if alike else (loop.lineno, text)
@@ -190,12 +191,43 @@ class Operands(Form):
             return None
         if not self._plain(operand) or mentions(operand) & self.converted:
             return None
+        asked = [node.value for node in self._casts(operand)]
+        parts = (node for node in ast.walk(operand) if node not in asked)
+        names = {node.id for node in parts if isinstance(node, ast.Name)}
         outermost = None
         for loop in reversed(loops):
-            if mentions(operand) & stores(loop):
+            if names & stores(loop):
                 break
             outermost = loop
         return outermost
+
+    def _casts(self, operand: ast.expr) -> list[Any]:
+        """Return the parts of a plain operand that ask for the dtype of a tensor, which the trace knows."""
+        calls = [n for n in ast.walk(operand) if isinstance(n, ast.Call)]
+        casts = [
+            argument
+            for call in calls
+            if isinstance(call.func, ast.Attribute) and call.func.attr == "to"
+            for argument in call.args
+            if isinstance(argument, ast.Attribute) and argument.attr == "dtype"
+        ]
+        known = (n for n in casts if isinstance(n.value, ast.Name) and self._dtype(n.value))
+        return sorted(known, key=lambda node: node.col_offset)
+
+    def _dtype(self, node: ast.Name) -> Optional[str]:
+        place = place_of(node, self.number)
+        return dtype_of(self.drawn.returned.get(place, ()) if place else ())
+
+    def before_loop(self, operand: ast.expr, loop: ast.For | ast.While) -> str:
+        """Return the text of an operand before a loop: dtypes of tensors that the loop assigns are named."""
+        line = self.source.splitlines()[operand.lineno - 1].encode()
+        text, copied = b"", operand.col_offset
+        for node in self._casts(operand):
+            if node.value.id in stores(loop):
+                dtype = f"{self.space}.{self._dtype(node.value)}"
+                text += line[copied : node.col_offset] + dtype.encode()
+                copied = node.end_col_offset
+        return (text + line[copied : operand.end_col_offset]).decode()
 
     def _multiplies(self, node: ast.Call) -> bool:
         called = self.called(node)

@@ -224,6 +224,7 @@ class Buffered(Operands):
         """Return the name of an operand's buffer, and note the lines that fill it: before the loops that keep it."""
         loop = self.kept(operand, loops)
         if loop is not None:
+            text = self.before_loop(operand, loop)
             key = loop.lineno, text
             if key not in self.early:
                 self.early[key] = self._filled(text, operand, loop)

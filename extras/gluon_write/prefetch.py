@@ -23,6 +23,7 @@ from gluon_core import language
 from gluon_core._triton import VERSION
 from gluon_write.awaited_loops import with_awaited_loops
 from gluon_write.continued import Rings, continuation
+from gluon_write.dtypes import dtype_of
 from gluon_write.form import bounds_of, changed_copy, free_name, one_line
 from gluon_write.loads import MOST_WORDS, masked, replaced
 from gluon_write.loops import Edit, Loop, LoopReader, Tile, viewed
@@ -36,7 +37,6 @@ __all__ = ["Prefetcher", "carried", "changed", "one_line", "prefetched", "rename
 
 _LONG = (language.max, language.min, language.sum, language.exp, language.exp2, language.erf)
 _LEAST_WARPS = 4  # of a warp group
-_DTYPES = ("float16", "bfloat16", "float32", "float8e4nv", "float8e5")
 
 
 class Copies(NamedTuple):
@@ -456,10 +456,7 @@ class Prefetcher(LoopReader):
     def _traced_dtype(self, tile: Tile) -> Optional[str]:
         """Return the name of a tile's dtype in the trace; None of several, and of another."""
         place = place_of(tile.statement.value, self.number)
-        values = self.drawn.returned.get(place, ()) if place else ()
-        kinds = {str(value.type.element) for value in values}
-        names = [n for n in _DTYPES if {getattr(language, n).name} == kinds]
-        return names[0] if names else None
+        return dtype_of(self.drawn.returned.get(place, ()) if place else ())
 
     def dtype_of(self, tile: Tile, loop: Loop, moved: Mapping[str, str]) -> str:
         """Return the dtype of a tile as text: of the pointer's base where the text shows it."""

@@ -47,6 +47,27 @@ def test_units_read_kept_operands_from_shared_memory(chosen_sources):
 
 
 @gluon.jit(layouts="auto")
+def cast_in_steps(p, w, out, K, B: gl.constexpr):
+    """Multiply by a tensor that each step casts to the dtype of the tile it loads."""
+    rows, lane = gl.arange(0, B)[:, None], gl.arange(0, B)[None, :]
+    share = gl.load(p + rows * B + lane)
+    for k in range(0, K):
+        tile = gl.load(w + (k * B + rows) * B + lane)
+        sums = gl.zeros([B, B], gl.float32)
+        gl.store(out + (k * B + rows) * B + lane, gl.portable.mma(share.to(tile.dtype), tile, sums))
+
+
+def test_casts_of_kept_operands_leave_the_loop(chosen_sources):
+    rng = np.random.default_rng(4)
+    p, w = rng.standard_normal((16, 16)).astype(np.float32), rng.standard_normal((3, 16, 16))
+    out = np.zeros((3, 16, 16), np.float32)
+    cast_in_steps[(1,)](p, w.astype(np.float16), out, 3, 16, target="sim:hopper")
+    assert np.allclose(out, p.astype(np.float16).astype(np.float32) @ w, atol=2e-2)
+    before = chosen_sources[-1].partition("for k in")[0]
+    assert "share_operand = gl.convert_layout(share.to(gl.float16)" in before
+
+
+@gluon.jit(layouts="auto")
 def with_residual(a, b, r, c, K, B: gl.constexpr, D: gl.constexpr):
     rows, lane, along = gl.arange(0, B), gl.arange(0, B), gl.arange(0, D)
     acc = gl.zeros([B, B], gl.float32)
