@@ -1,6 +1,7 @@
 """Measure the tilings of a product on Hopper for shapes of all kinds; `fit_gemm.py` fits the table that chooses between them.
 
 python benchmarks/tune_gemm.py --measure times.json [--count 60] [--seed 1]     # on the GPU
+python benchmarks/tune_gemm.py --measure times.json --count 700 --kernels 120      # few kernels, many shapes
 python benchmarks/tune_gemm.py --measure times.json --shapes 84x3936x4096:NN,1000x1000x1000:NT
 python benchmarks/fit_gemm.py --add times.json                                  # anywhere
 """
@@ -26,6 +27,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "kernels")]
 
 import torch  # noqa: E402
 
+from gluon_kernels.dependent import SMALL  # noqa: E402
 from gluon_kernels.gemm import choice, tilings  # noqa: E402
 from gluon_kernels.gemm.problem import BMM, MATMUL, MATMUL_FP8  # noqa: E402
 from gluon_kernels.problem import Problem, error_of  # noqa: E402
@@ -155,6 +157,7 @@ class Pick(NamedTuple):
 
 
 BESIDE = 2  # tilings that do not match
+ENOUGH = 3  # tilings of a shape that are measured where not all are compiled
 
 
 def candidates(size: tilings.Size, pick: Pick) -> list[tilings.Tiling]:
@@ -183,22 +186,31 @@ def candidates(size: tilings.Size, pick: Pick) -> list[tilings.Tiling]:
     return picked
 
 
-def forms(shapes: list[dict[str, Any]], pick: Pick) -> list[tuple[dict[str, Any], tilings.Tiling]]:
-    """Return a shape for each kernel that the measurements compile."""
+def form_of(shape: dict[str, Any], tiling: tilings.Tiling) -> tuple[Any, ...]:
+    """Return what the kernel of a tiling is compiled for."""
+    size = size_of(shape)
+    loads = size.vectors if tiling.kernel == "direct" else None
+    kind = shape.get("stored"), shape.get("scales"), size.memory < SMALL
+    return (tiling.name, kind, math.gcd(shape["N"], 8), loads)
+
+
+def forms(
+    shapes: list[dict[str, Any]], pick: Pick, most: int = 0
+) -> dict[Any, tuple[dict[str, Any], tilings.Tiling]]:
+    """Return a shape for each kernel that the measurements compile: of all, or of the `most` that are candidates of more shapes than others."""
     wanted: dict[Any, tuple[dict[str, Any], tilings.Tiling]] = {}
+    counts: Counter[Any] = Counter()
     for shape in shapes:
-        size = size_of(shape)
-        for tiling in candidates(size, pick):
-            loads = size.vectors if tiling.kernel == "direct" else None
-            kind = shape.get("stored"), shape.get("scales")
-            form = (tiling.name, kind, math.gcd(shape["N"], 8), loads)
-            wanted.setdefault(form, ({**shape, "M": min(shape["M"], 256)}, tiling))
-    return list(wanted.values())
+        for tiling in candidates(size_of(shape), pick):
+            form = form_of(shape, tiling)
+            counts[form] += 1
+            wanted.setdefault(form, (shape, tiling))
+    return {form: wanted[form] for form, _ in counts.most_common(most or None)}
 
 
-def warm(shapes: list[dict[str, Any]], pick: Pick, share: tuple[int, int]) -> None:
+def warm(shapes: list[dict[str, Any]], pick: Pick, share: tuple[int, int], most: int) -> None:
     """Compile this process's share of the measured configurations."""
-    for shape, tiling in forms(shapes, pick)[share[0] :: share[1]]:
+    for shape, tiling in list(forms(shapes, pick, most).values())[share[0] :: share[1]]:
         compiled(shape, tiling)
 
 
@@ -206,20 +218,27 @@ def compiled(shape: dict[str, Any], tiling: tilings.Tiling) -> None:
     product_of(shape).plan(tiling)
 
 
-def measure(shapes: list[dict[str, Any]], pick: Pick, limit: float) -> dict[str, Any]:
+def measure(
+    shapes: list[dict[str, Any]], pick: Pick, limit: float, most: int = 0
+) -> dict[str, Any]:
+    """Return the times of each shape's candidates; with `most`, of shapes that have ENOUGH of so many kernels."""
     started, rows = time.time(), []
+    known = forms(shapes, pick, most) if most else None
     for shape in shapes:
         if time.time() - started > limit:
             print(f"ended after {limit:.0f} s with {len(shapes) - len(rows)} shapes left")
             break
-        if not candidates(size_of(shape), pick):
+        picked = candidates(size_of(shape), pick)
+        if known is not None:
+            picked = [tiling for tiling in picked if form_of(shape, tiling) in known]
+        if len(picked) < (1 if known is None else ENOUGH):
             continue
         problem, arguments, plan = product_of(shape)
         right = problem.reference(**arguments)
         rival = problem.rivals["torch"]
         runs: dict[str, Callable[[], Any]] = {"torch": partial(rival, **arguments)}
         wrong = []
-        for tiling in candidates(size_of(shape), pick):
+        for tiling in picked:
             try:
                 run = plan(tiling)
                 error = error_of(run(), right)
@@ -264,12 +283,13 @@ def main() -> None:
     )
     parser.add_argument("--most", type=int, default=100, help="tilings of each kernel")
     parser.add_argument("--pattern", default="", help="of the names of tilings to measure")
+    parser.add_argument("--kernels", type=int, default=0, help="compile so many at most, those of most shapes")  # fmt: skip
     chosen = parser.parse_args()
     pick = Pick(chosen.near, chosen.most, chosen.pattern)
     shapes = shapes_of(chosen.seed, chosen.count, chosen.shapes)
     if chosen.warm:
         number, parts = map(int, chosen.warm.split("/"))
-        warm(shapes, pick, (number, parts))
+        warm(shapes, pick, (number, parts), chosen.kernels)
         return
     begin = time.time()
     command = [sys.executable, __file__, *sys.argv[1:]]
@@ -279,7 +299,7 @@ def main() -> None:
     for job in jobs:
         job.wait()
     print(f"compiled in {time.time() - begin:.1f} s", flush=True)
-    measured = measure(shapes, pick, chosen.limit)
+    measured = measure(shapes, pick, chosen.limit, chosen.kernels)
     chosen.measure.write_text(json.dumps(measured))
 
 

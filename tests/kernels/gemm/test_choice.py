@@ -156,6 +156,16 @@ def test_times_that_are_added_are_kept_with_those_before(tmp_path):
     assert json.loads((tmp_path / "times.json").read_text())["sizes"][0] == list(first)
 
 
+def test_few_kernels_are_those_of_most_products():
+    """No other kernel is a candidate of more products, and each compiles for a product of its own."""
+    shapes, pick = tune_gemm.shapes_of(5, 8)[-10:], tune_gemm.Pick(1.2, 4)
+    every = [tune_gemm.form_of(s, t) for s in shapes for t in tune_gemm.candidates(tune_gemm.size_of(s), pick)]  # fmt: skip
+    few = tune_gemm.forms(shapes, pick, 6)
+    least = min(every.count(form) for form in few)
+    assert len(few) == 6 and all(every.count(form) <= least for form in {*every} - {*few})
+    assert all(tune_gemm.form_of(*product) == form for form, product in few.items())
+
+
 def test_the_table_is_that_of_the_measured_times():
     """Its networks take all facts of a product and a tiling, and tell how far the model is off."""
     table = choice._table()
