@@ -29,7 +29,7 @@ from gluon_kernels.gemm import choice, tilings  # noqa: E402
 
 FILE = Path(__file__).with_name("gemm_times.json")
 # Networks, the widths of their layers, passes over all products by which one is trained, and products of a step.
-NETS, WIDTHS, EPOCHS, BATCH = 5, (96, 96), 80, 160
+NETS, WIDTHS, EPOCHS, BATCH = 5, (96, 96), 60, 160
 # Settings of AdamW (Loshchilov and Hutter, Decoupled Weight Decay Regularization), whose rate rises in the first WARM of the steps and falls in the others.
 RATE, DECAY, MOMENTS, WARM = 4e-3, 1e-3, (0.9, 0.999), 0.3
 # The speed, of that of the best tiling of a product, below which a tiling weighs less; its least weight; and how much of the error that all tilings of
