@@ -39,7 +39,7 @@ from gluon_emu.settings import Settings
 
 __all__ = ["Machine"]
 
-_PATIENCE = 2000  # jumps back that a batch may make before others that could run do
+_PATIENCE = 200  # jumps back that a batch may make before others that could run do; a wait for another program takes all of them
 _WAIT_NAMES = {
     "vm": "s_waitcnt vmcnt({n})",
     "lgkm": "s_waitcnt lgkmcnt({n})",
