@@ -330,6 +330,8 @@ def search(
         arithmetic: finds conditions that no arguments satisfy.
     """
     whole = _Whole(lowered, strict, most, monotonic(), deadline, arithmetic)
+    if all(bound.fixed for bound in lowered.roots):
+        whole.own_rounds = _OWN_ROUNDS
     apart: list[Facts] = []
     while True:
         if not IN_TURN:
@@ -482,30 +484,21 @@ class _Whole:
         Raises:
             Depends: one schedule does not stand for all.
         """
+        near = in_turn and focus.alone is None and focus.owners is None
         while True:
+            last = not near and self.own_rounds > 0
             try:
-                outcome = self._walk_near(in_turn, facts, apart, focus, most)
+                outcome = self._walk(in_turn, facts, apart, focus, most, near)
                 over = isinstance(outcome.reason, TooMany) or monotonic() > self.deadline
-                if self.own_rounds or over or not outcome.ends:
+                if last or over or not outcome.ends:
                     return outcome
             except Depends:
-                if self.own_rounds:
+                if last:
                     raise
-            self.own_rounds = _OWN_ROUNDS
-
-    def _walk_near(
-        self, in_turn: bool, facts: Optional[Facts], apart: Sequence[Facts], focus: Focus,
-        most: Optional[int],
-    ) -> Outcome:  # fmt: skip
-        """Return the outcome of a search as `walk` does: without the barriers of other rings, if that is enough."""
-        if in_turn and focus.alone is None and focus.owners is None:
-            try:
-                outcome = self._walk(in_turn, facts, apart, focus, most, True)
-                if outcome.mistake is None:
-                    return outcome
-            except Depends:
-                pass
-        return self._walk(in_turn, facts, apart, focus, most, False)
+            if near:
+                near = False
+            else:
+                self.own_rounds = _OWN_ROUNDS
 
     def _walk(
         self, in_turn: bool, facts: Optional[Facts], apart: Sequence[Facts], focus: Focus,
