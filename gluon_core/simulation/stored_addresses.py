@@ -12,6 +12,7 @@ import sys
 import warnings
 import weakref
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 from typing import Any, Iterable, Iterator, Optional
 
@@ -24,10 +25,14 @@ __all__ = ["Stored", "behind_addresses", "makes_pointers"]
 # An operation of Triton's that makes a pointer of an integer or of memory, or may do so.
 _MAKERS = ("tt.int_to_ptr", "!tt.ptr<!tt.ptr", "inline_asm", "extern_elementwise")
 
-# The heap grows upwards, so no array of the process is far below this one, unless it begins within the first 4 GiB, behind a
-# program at a fixed place. User space has 48 bits at most.
-_HEAP = np.empty(16, np.uint8).ctypes.data
-_LOWEST = _HEAP // 2 if _HEAP >= 1 << 32 else 1 << 16
+
+def _lowest() -> int:
+    """Return the first address of the process; the system's least, where it has no table of them."""
+    maps = Path("/proc/self/maps")
+    return int(maps.read_text().partition("-")[0], 16) if maps.exists() else 1 << 16
+
+
+_LOWEST = _lowest()  # arrays are above the program; user space has 48 bits at most
 _HIGHEST = 1 << 48
 
 
