@@ -11,7 +11,8 @@ from gluon_prove.values import Term, TimeIsOver
 
 __all__ = ["Arithmetic", "load"]
 
-_MILLISECONDS = 2000
+_MOST_WORK = 20_000_000  # of a call, as z3 counts it: a busy machine does as much as an idle one
+_MILLISECONDS = 6000
 
 _Interval = tuple[Term, int, Optional[int]]
 _Intervals = tuple[_Interval, ...]
@@ -130,6 +131,7 @@ class Arithmetic:
         if left <= 0:
             raise TimeIsOver
         solver = getattr(self.z3, kind)()
+        solver.set("rlimit", _MOST_WORK)
         solver.set("timeout", max(1, int(min(_MILLISECONDS, left * 1000))))
         self.asked += 1
         return solver

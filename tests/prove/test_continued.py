@@ -87,7 +87,7 @@ def test_a_part_that_begins_elsewhere_is_none():
     assert proof.verdict != "proved", proof
 
 
-def test_parts_end_no_later_than_the_whole():
+def test_parts_end_no_later_than_the_whole(monkeypatch):
     low, few, high, step = (term("arg", place) for place in range(4))
     arithmetic = Arithmetic({place: 32 for place in range(4)})
     step = term("add", step, 1)
@@ -102,3 +102,5 @@ def test_parts_end_no_later_than_the_whole():
     assert len(found(term("minsi", few, high), high)) == 2
     assert not found(few, high)
     assert not found(few, term("sub", few, high))
+    monkeypatch.setattr("gluon_prove.smt._MOST_WORK", 1)  # as z3 counts it, not in seconds
+    assert not found(few, term("add", few, high))
