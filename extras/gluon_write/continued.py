@@ -18,11 +18,11 @@ from typing import Any, Callable, NamedTuple, Optional
 
 from gluon_core import language
 from gluon_core._triton import tl
-from gluon_write.form import Form, bounds_of
-from gluon_write.loops import Loop
-from gluon_write.syntax import reads, stores
+from gluon_write.form import bounds_of
+from gluon_write.loops import Loop, LoopReader
+from gluon_write.syntax import mentions, reads, stores
 
-__all__ = ["Rings", "continuation"]
+__all__ = ["Rings", "bounds_in", "continuation"]
 
 
 class Rings(NamedTuple):
@@ -40,39 +40,50 @@ class Rings(NamedTuple):
 
 
 def continuation(
-    form: Form, loop: Loop, read: Callable[[ast.For], Optional[Loop]]
+    form: LoopReader, loop: Loop, read: Callable[[ast.For], Optional[Loop]]
 ) -> Optional[Loop]:
-    """Return the loop right behind another one that goes on with its steps, and loads the same; None without one."""
-    definition, second = _around(form.tree, loop.node)
-    if definition is None or not isinstance(second, ast.For) or loop.falls:
-        return None
-    own, later = _bounds(loop.node), _bounds(second)
-    if own is None or later is None:
+    """Return the next loop behind another one if it goes on with its steps, and loads the same; None without one."""
+    block, second = _around(form.tree, loop.node)
+    own, later = bounds_in(loop.node), None if second is None else bounds_in(second)
+    if second is None or own is None or later is None or loop.falls:
         return None
     (first, middle, step), (begin, _, other) = own, later
     same = ast.unparse(loop.node.target) == ast.unparse(second.target) and step == other
+    definition = _definition(block[: block.index(loop.node)], middle)
     if not same or middle != begin or not _meets(form, definition, first, middle, step):
         return None
     fixed = reads(second.iter) | reads(loop.node.iter)
     if fixed & {name for statement in loop.node.body for name in stores(statement)}:
         return None
+    between = block[block.index(loop.node) + 1 : block.index(second)]
+    if not all(isinstance(s, ast.Assign) and form.ahead(s) for s in between):
+        return None
     behind = read(second)
-    return behind if behind is not None and _loads(loop) == _loads(behind) else None
+    if behind is None or _loads(loop) != _loads(behind):
+        return None
+    parts = [*behind.ahead, *(tile.statement for tile in behind.tiles.values())]
+    needed = fixed.union(*map(mentions, parts))
+    return None if needed & {name for s in between for name in stores(s)} else behind
 
 
-def _around(tree: ast.AST, node: ast.For) -> tuple[Optional[ast.stmt], Optional[ast.stmt]]:
-    """Return the statements right before and right behind a loop."""
+def _around(tree: ast.AST, node: ast.For) -> tuple[list[ast.stmt], Optional[ast.For]]:
+    """Return the block of a loop, and the next loop in it."""
     for parent in ast.walk(tree):
         for name in ("body", "orelse"):
             body = getattr(parent, name, None)
             if isinstance(body, list) and node in body:
-                place = body.index(node)
-                before = body[place - 1] if place else None
-                return before, body[place + 1] if place + 1 < len(body) else None
-    return None, None
+                later = body[body.index(node) + 1 :]
+                return body, next((s for s in later if isinstance(s, ast.For)), None)
+    return [], None
 
 
-def _bounds(node: ast.For) -> Optional[tuple[str, str, str]]:
+def _definition(before: list[ast.stmt], name: str) -> Optional[ast.stmt]:
+    """Return the last statement of a block that assigns a name."""
+    return next((s for s in reversed(before) if name in stores(s)), None)
+
+
+def bounds_in(node: ast.For) -> Optional[tuple[str, str, str]]:
+    """Return where a loop with three bounds begins and ends, and its step; None of others."""
     call = node.iter
     if not isinstance(call, ast.Call) or call.keywords or len(call.args) != 3 or node.orelse:
         return None
@@ -80,7 +91,9 @@ def _bounds(node: ast.For) -> Optional[tuple[str, str, str]]:
     return first, last, step
 
 
-def _meets(form: Form, definition: ast.stmt, first: str, middle: str, step: str) -> bool:
+def _meets(
+    form: LoopReader, definition: Optional[ast.stmt], first: str, middle: str, step: str
+) -> bool:
     """Return True for `middle = first + cdiv(max(..., 0), step) * step`: a step of the loop starts there, or its end is there."""
     if not isinstance(definition, ast.Assign) or ast.unparse(definition.targets[0]) != middle:
         return False
@@ -112,4 +125,4 @@ def _loads(loop: Loop) -> list[Any]:
     ]  # fmt: skip
     latest = max(loop.tiles.values(), key=lambda tile: tile.statement.lineno)
     ahead = [ast.unparse(statement) for statement in loop.ahead]
-    return [tiles, ahead, list(loop.issued.values()), latest.name]
+    return [tiles, ahead, len(loop.issued), latest.name]

@@ -27,6 +27,7 @@ from gluon_write.guard import guarded
 from gluon_write.held import held
 from gluon_write.hoist import hoisted
 from gluon_write.inline import inlined
+from gluon_write.joined import joined
 from gluon_write.kept_lines import with_kept_lines
 from gluon_write.lane_sums import summed_by_lanes
 from gluon_write.largest import with_scaled_maxima
@@ -123,7 +124,7 @@ def _finished(
     fn, drawn = _with_loops(fn, drawn, traced, stages, target, int(options.num_warps), fewer)
     fn, drawn = with_short_form(fn, drawn, before, traced, target, int(options.num_warps), again)
     room = target.architecture.limits.shared_memory
-    for ahead in _ahead(fn, drawn, stages, target, int(options.num_warps), room):
+    for ahead in _ahead(fn, drawn, traced, stages, target, int(options.num_warps), room):
         if ahead is not fn:
             chosen = _solved(ahead, traced(ahead), traced, target, options)
             if np.isfinite(chosen.solution.price) and _copied(chosen.graph):
@@ -359,12 +360,22 @@ def _again(
 
 
 def _ahead(
-    fn: Any, drawn: Sketch, stages: int, target: Target, warps: int, room: int
+    fn: Any,
+    drawn: Sketch,
+    traced: Callable[[Any], Sketch],
+    stages: int,
+    target: Target,
+    warps: int,
+    room: int,
 ) -> Iterator[Any]:
     """Yield forms of a kernel whose loops of products load ahead, the best first."""
     if stages > 1 and target.has("nvidia.tcgen05") and warps >= _GROUP:
         yield accumulated(fn, drawn, stages, room)
     if stages > 1 and target.has("nvidia.cp_async"):
+        whole, own = joined(fn, drawn, traced) if target.has("nvidia.wgmma") else (fn, drawn)
+        if whole is not fn:
+            ahead = prefetched(whole, own, stages, target.has, warps, room)
+            yield ahead if ahead is not whole else fn
         lines: dict[Place, int] = {}
         if target.has("nvidia.wgmma") and any(drawn.bytes.values()):
             lines = lines_of(build(drawn, target.warp_size, warps))
