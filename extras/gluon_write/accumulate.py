@@ -49,6 +49,7 @@ class _Accumulator(Prefetcher):
     layouts = ""
 
     goes_on = False
+    copies_operands = False
     takes_computed = False
     takes_several = False
     takes_addresses = False

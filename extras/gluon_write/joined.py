@@ -31,7 +31,7 @@ _MOST_DEEP = 8
 
 
 def joined(fn: Any, drawn: Sketch, traced: Callable[[Any], Sketch]) -> tuple[Any, Sketch]:
-    """Return a kernel with the loops of its calls in one walk over their steps, and its trace; or the kernel.
+    """Return a kernel with the loops of its calls in its text, in one walk over their steps where they are, and its trace; or the kernel.
 
     Args:
         drawn: the traced kernel. traced: traces another one.
@@ -47,7 +47,7 @@ def joined(fn: Any, drawn: Sketch, traced: Callable[[Any], Sketch]) -> tuple[Any
         own = traced(whole)
         text = _Walk(whole, 0, own, True).text()
         if text is None:
-            return fn, drawn
+            return whole, own
         written = changed_copy(whole, own.jits, {0: text}, {})
         return written, traced(written)
     except GluonError:  # a part of the kernel that no trace has seen

@@ -19,6 +19,7 @@ __all__ = [
     "LoopReader",
     "Tile",
     "falling",
+    "only_asked",
     "orders_memory",
     "viewed",
 ]
@@ -186,7 +187,7 @@ class LoopReader(Form):
                 continue
             names = [n for n in ast.walk(node) if isinstance(n, ast.Name) and n.id == tile.name]
             read = [n for n in names if isinstance(n.ctx, ast.Load)]
-            plain = [n for n in read if not _only_asked(n, node)]
+            plain = [n for n in read if not only_asked(n, node)]
             used = [o for o in operands if viewed(o, self) == tile.name]
             most = len(used) if self.takes_several else 1
             if 0 < len(used) == len(plain) <= most and len(names) - len(read) == 1:
@@ -242,7 +243,7 @@ class LoopReader(Form):
         if name is None or self._rows(product) < _LEAST_ROWS:
             return None
         names = [n for n in ast.walk(node) if isinstance(n, ast.Name) and n.id == name]
-        read = [n for n in names if isinstance(n.ctx, ast.Load) and not _only_asked(n, node)]
+        read = [n for n in names if isinstance(n.ctx, ast.Load) and not only_asked(n, node)]
         makers = [s for s in node.body if isinstance(s, ast.Assign) and name in stores(s)]
         stored = sum(isinstance(n.ctx, ast.Store) for n in names)
         if len(read) != 1 or stored != 1 or len(makers) != 1:
@@ -555,7 +556,7 @@ def viewed(operand: ast.expr, reader: Form) -> Optional[str]:
     return operand.id if isinstance(operand, ast.Name) else None
 
 
-def _only_asked(name: ast.Name, within: ast.AST) -> bool:
+def only_asked(name: ast.Name, within: ast.AST) -> bool:
     """Return True for `name` in `name.dtype` and `name.shape`, which a buffer has, too."""
     return any(
         isinstance(n, ast.Attribute) and n.value is name and n.attr in ("dtype", "shape")

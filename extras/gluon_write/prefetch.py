@@ -23,6 +23,7 @@ from gluon_core import language
 from gluon_core._triton import VERSION
 from gluon_write.awaited_loops import with_awaited_loops
 from gluon_write.continued import Rings, continuation
+from gluon_write.copied_operands import copied_operands, copying
 from gluon_write.dtypes import dtype_of
 from gluon_write.form import bounds_of, changed_copy, free_name, one_line
 from gluon_write.loads import MOST_WORDS, masked, replaced
@@ -105,11 +106,13 @@ class Prefetcher(LoopReader):
     Attributes:
         held: bytes of tiles that registers hold a step ahead. copies: the ops of the target.
         goes_on: loops may take over the rings of those before them.
+        copies_operands: copies may replace loads of operands that all steps multiply.
     """
 
     held = 0
     copies = _COPIES["nvidia.cp_async"]
     goes_on = True
+    copies_operands = True
 
     takes_falling = True
     takes_computed = True
@@ -145,6 +148,7 @@ class Prefetcher(LoopReader):
             left = room - sum(
                 self._buffers(tile, loop) * tile.bytes for tile in loop.tiles.values()
             )
+            left -= sum(tile.bytes for tile in self._operands(loop))
             if not size:
                 return self._written(loop, stages, taken) if left >= 0 else []
             fitting = min(stages, self.copies.most, left // size)
@@ -218,6 +222,9 @@ class Prefetcher(LoopReader):
             before += [f"{outer}    {line}" for line in fetch(step)]
         before.append(f"{outer}{step} = 0")
         edits: list[Edit] = [(node.lineno, node.lineno - 1, [] if begun else before)]
+        for tile in [] if begun else self._operands(loop):
+            start = f"{gl}.{self.copies.space}.{self.copies.start}"
+            edits.append(copying(self, tile, start, self.dtype_of(tile, loop, {})))
         waited = [f"{inner}{line}" for line in self.waited(loop, step, slot)]
         # The copies overwrite the buffers of the step before, whose products must be over.
         copies = [f"{inner}{line}" for line in fetch(f"{step} + {steps}")]
@@ -250,6 +257,12 @@ class Prefetcher(LoopReader):
         edits.append((bottom + 1, bottom, ends))
         edits += [(line, line - 1, lines) for line, lines in new_lines.items()]
         return edits
+
+    def _operands(self, loop: Loop) -> list[Tile]:
+        """Return the loads in front of a loop that become copies, which its first step waits for."""
+        if not (self.copies_operands and loop.copied and loop.issued) or loop.node in self.begun:
+            return []
+        return copied_operands(self, [loop, *self._behind(loop)])
 
     def _behind(self, loop: Loop) -> list[Loop]:
         """Return the loops that go on with the steps of one that has rings of its own, one behind the other."""

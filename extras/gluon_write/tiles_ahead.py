@@ -73,6 +73,7 @@ class _TilePrefetcher(LoopsOfTiles, Prefetcher):
     places: dict[str, str] = {}  # tile -> the name of its place, which a step moves
 
     goes_on = False
+    copies_operands = False
     takes_computed = False
     takes_several = False
     takes_addresses = False
