@@ -13,15 +13,19 @@ from gluon_core import language as gl
 def attention(
     q, k, v, out, length, scale, D: gl.constexpr, BM: gl.constexpr, BN: gl.constexpr
 ):  # fmt: skip
-    # load of q: 16 bytes a thread, 16 sectors a warp
+    # copy of q: 16 bytes a thread, 16 sectors a warp
     # store to out: 16 bytes a thread, 16 sectors a warp
-    # next best: gl.BlockedLayout([1, 4], [2, 16], [4, 1], [1, 0]), costs 1.9% more
+    # next best: gl.BlockedLayout([1, 4], [2, 16], [4, 1], [1, 0]), costs 2.0% more
     # copy of v: 16 bytes a thread, 16 sectors a warp
-    # next best: gl.BlockedLayout([1, 4], [2, 16], [4, 1], [1, 0]), costs 7.9% more
-    # next best: gl.BlockedLayout([1, 4], [2, 16], [4, 1], [1, 0]), costs 17.0% more
+    # next best: gl.BlockedLayout([1, 4], [2, 16], [4, 1], [1, 0]), costs 8.0% more
+    # next best: gl.BlockedLayout([1, 4], [2, 16], [4, 1], [1, 0]), costs 17.1% more
     place_layout: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
     rows_layout: gl.constexpr = gl.SliceLayout(1, place_layout)
     depth_layout: gl.constexpr = gl.SliceLayout(0, place_layout)
+    # copy to it: 16 bytes a thread, no bank conflicts
+    query_layout: gl.constexpr = gl.NVMMASharedLayout(
+        swizzle_byte_width=128, element_bitwidth=16, rank=2, transposed=False, fp4_padded=False
+    )
     # demanded by the matrix unit
     acc_layout: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, 64, 16]
@@ -29,7 +33,7 @@ def attention(
     largest_layout: gl.constexpr = gl.SliceLayout(1, acc_layout)
     # reduction over dimension 3: within a warp
     # next best: gl.BlockedLayout([1, 1, 1, 2], [1, 8, 4, 1], [4, 1, 1, 1], [3, 2, 1, 0]), costs
-    #   19.7% more
+    #   19.8% more
     pairs_layout: gl.constexpr = gl.DistributedLinearLayout(
         reg_bases=[[0, 0, 0, 1], [8, 0, 0, 0], [0, 1, 0, 0], [0, 2, 0, 0], [0, 4, 0, 0]],
         lane_bases=[[0, 0, 1, 0], [0, 0, 2, 0], [1, 0, 0, 0], [2, 0, 0, 0], [4, 0, 0, 0]],
@@ -48,14 +52,9 @@ def attention(
     key_ring_layout: gl.constexpr = gl.NVMMASharedLayout(
         swizzle_byte_width=128, element_bitwidth=16, rank=2, transposed=True, fp4_padded=False
     )
-    # copy to it: 16 bytes a thread, no bank conflicts
-    # store to it: 16 bytes a thread, no bank conflicts
-    value_ring_layout: gl.constexpr = gl.NVMMASharedLayout(
-        swizzle_byte_width=128, element_bitwidth=16, rank=2, transposed=False, fp4_padded=False
-    )
     # copy of k: 16 bytes a thread, 16 sectors a warp
     # next best: gl.BlockedLayout([4, 1], [16, 2], [1, 4], [0, 1]), costs 7.8% more
-    # next best: gl.BlockedLayout([4, 1], [16, 2], [1, 4], [0, 1]), costs 16.9% more
+    # next best: gl.BlockedLayout([4, 1], [16, 2], [1, 4], [0, 1]), costs 17.0% more
     layout_2: gl.constexpr = gl.BlockedLayout([8, 1], [8, 4], [1, 4], [0, 1])
     keys_ahead_layout: gl.constexpr = gl.SliceLayout(0, layout_2)
     layout_3: gl.constexpr = gl.SliceLayout(1, layout_2)
@@ -69,7 +68,8 @@ def attention(
     rows = gl.program_id(0) * BM + gl.arange(0, BM, layout=rows_layout)
     depth = gl.arange(0, D, layout=depth_layout)
     place = base + rows[:, None] * D + depth[None, :]
-    query = gl.load(q + place, mask=rows[:, None] < length, other=0.0)
+    query = gl.allocate_shared_memory(q.dtype.element_ty, [64, 64], layout=query_layout)
+    gl.nvidia.ampere.async_copy.async_load(query, q + place, mask=rows[:, None] < length)
     largest = gl.full([BM], -1e30, gl.float32, layout=largest_layout)
     total = gl.zeros([BM], gl.float32, layout=total_layout)
     acc = gl.zeros([BM, D], gl.float32, layout=acc_layout)
@@ -81,9 +81,7 @@ def attention(
     # Rings of 3 buffers: copies run 2 steps ahead of the products.
     start_ahead = 0
     key_ring = gl.allocate_shared_memory(k.dtype.element_ty, [3, 64, 64], layout=key_ring_layout)
-    value_ring = gl.allocate_shared_memory(
-        v.dtype.element_ty, [3, 64, 64], layout=value_ring_layout
-    )
+    value_ring = gl.allocate_shared_memory(v.dtype.element_ty, [3, 64, 64], layout=query_layout)
     for step in gl.static_range(2):
         keys_ahead = start_ahead + gl.arange(0, BN, layout=keys_ahead_layout)
         gl.nvidia.ampere.async_copy.async_load(
@@ -99,10 +97,6 @@ def attention(
         gl.nvidia.ampere.async_copy.commit_group()
         start_ahead += BN
     step = 0
-    query_operand = gl.allocate_shared_memory(
-        query.dtype, query.shape, value=query, layout=value_ring_layout
-    )
-    gl.nvidia.hopper.fence_async_shared()
     for start in range(0, masked_from, BN):
         keys = start + gl.arange(0, BN, layout=keys_layout)
         slot = step % 3
@@ -110,7 +104,7 @@ def attention(
         gl.nvidia.hopper.fence_async_shared()
         key = key_ring.index(slot)
         score_product = gl.nvidia.hopper.warpgroup_mma(
-            query_operand, key, gl.zeros([BM, BN], gl.float32, layout=acc_layout), is_async=True,
+            query, key, gl.zeros([BM, BN], gl.float32, layout=acc_layout), is_async=True,
             use_acc=False
         )
         acc, score_product = gl.nvidia.hopper.warpgroup_mma_wait(0, deps=[acc, score_product])
@@ -151,7 +145,7 @@ def attention(
         gl.nvidia.hopper.fence_async_shared()
         key = key_ring.index(slot_2)
         score_product = gl.nvidia.hopper.warpgroup_mma(
-            query_operand, key, gl.zeros([BM, BN], gl.float32, layout=acc_layout), is_async=True,
+            query, key, gl.zeros([BM, BN], gl.float32, layout=acc_layout), is_async=True,
             use_acc=False
         )
         acc, score_product = gl.nvidia.hopper.warpgroup_mma_wait(0, deps=[acc, score_product])

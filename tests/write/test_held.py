@@ -15,7 +15,7 @@ pytestmark = pytest.mark.once
 @gluon.jit(layouts="auto")
 def chained(x, first, second, out, K, B: gl.constexpr, D: gl.constexpr):
     rows, lane = gl.arange(0, B), gl.arange(0, D)
-    kept = gl.load(x + rows[:, None] * D + lane[None, :])
+    kept = gl.load(x + rows[:, None] * D + lane[None, :]) * 2
     acc = gl.zeros([B, D], gl.float32)
     for k in range(0, K, D):
         unit = k + lane
@@ -36,7 +36,7 @@ def test_units_read_kept_operands_from_shared_memory(chosen_sources):
     )  # fmt: skip
     out = np.zeros((64, 32), np.float32)
     chained[(1,)](x, first, second, out, 96, 64, 32, num_warps=4, num_stages=3, target="sim:hopper")
-    hidden = np.maximum(x.astype(np.float32) @ first.astype(np.float32), 0).astype(np.float16)
+    hidden = np.maximum(2 * x.astype(np.float32) @ first.astype(np.float32), 0).astype(np.float16)
     assert np.allclose(out, hidden.astype(np.float32) @ second.astype(np.float32), atol=1e-2)
     text = chosen_sources[-1]
     assert "kept_operand = gl.allocate_shared_memory(kept.dtype, kept.shape, value=kept)" in text
