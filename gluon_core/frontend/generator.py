@@ -7,7 +7,6 @@ from __future__ import annotations
 import ast
 import linecache
 import os
-from functools import cached_property
 from types import ModuleType
 from typing import Any, Callable, Iterator, Optional, Sequence
 
@@ -313,21 +312,10 @@ class KernelGenerator(LoopGenerator):
         public = getattr(called, "public", "")
         known: Optional[CallSite] = getattr(node, "gluon_site", None)
         if known is None or known.public != public or known.scope is not self.gscope:
-            function, source = map(self._written, (node.func, node))
+            function, source = (" ".join(ast.unparse(n).split()) for n in (node.func, node))
             known = CallSite(function, source, self._span(node), public, self.gscope)
             node.gluon_site = known
         return known
-
-    def _written(self, node: Any) -> str:
-        """Return the text of an expression: as the kernel has it, if in one line."""
-        line: str = self._lines[node.lineno - 1]
-        if node.lineno != node.end_lineno or not line.isascii():
-            return " ".join(ast.unparse(node).split())
-        return line[node.col_offset : node.end_col_offset]
-
-    @cached_property
-    def _lines(self) -> list[str]:
-        return list(self.jit_fn.src.split("\n"))
 
     def visit_List(self, node: Any) -> Any:
         return self.visit_Tuple(node)
@@ -447,7 +435,7 @@ class KernelGenerator(LoopGenerator):
             return None
         number = self.begin_line + line
         text = linecache.getline(self.file_name or "", number).rstrip("\n")
-        source = self._lines
+        source = self.jit_fn.src.split("\n")
         column, end = node.col_offset, getattr(node, "end_col_offset", None)
         if getattr(node, "end_lineno", line) != line:
             end = None
