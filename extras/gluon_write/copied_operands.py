@@ -39,10 +39,10 @@ def copied_operands(reader: LoopReader, loops: Sequence[Loop]) -> list[Tile]:
     for name, uses in names.items():
         places = [n for n in names_in(reader.tree) if n.id == name]
         read = [n for n in places if isinstance(n.ctx, ast.Load) and not only_asked(n, reader.tree)]
-        made = [s for s in before if isinstance(s, ast.Assign) and name in stores(s)]
+        definitions = [s for s in before if isinstance(s, ast.Assign) and name in stores(s)]
         stored = sum(isinstance(n.ctx, ast.Store) for n in places)
-        if len(made) == stored == 1 and len(read) == uses:
-            tile = reader.tile(made[0])
+        if len(definitions) == stored == 1 and len(read) == uses:
+            tile = reader.tile(definitions[0])
             tiles += [] if tile is None or tile.stored else [tile]
     return tiles
 
