@@ -222,7 +222,7 @@ class _Walk(LoopReader):
             return bool(one == other)
         if type(one) is not type(other):
             return False
-        if isinstance(one, ast.Name):
+        if isinstance(one, ast.Name) and isinstance(other, ast.Name):
             return names.setdefault(one.id, other.id) == other.id
         return all(
             self._alike(getattr(one, f, None), getattr(other, f, None), names) for f in one._fields
