@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from typing import Any, Callable, TypeVar
 
 from gluon_core import _triton
@@ -23,7 +24,9 @@ def aggregate(cls: C) -> C:
     """
     if "__init__" not in vars(cls) and not _triton.has(AGGREGATE_CONSTRUCTORS):
         setattr(cls, "__init__", _constructor(cls))  # noqa: B010 - of a TypeVar
-    cls.__annotations__ = inspect.get_annotations(cls, eval_str=True)
+    names: Any = sys._getframe(1)  # a file may postpone its annotations
+    scope = {**names.f_globals, **names.f_locals}
+    cls.__annotations__ = inspect.get_annotations(cls, globals=scope, eval_str=True)
     result: C = tl_core._aggregate(cls)
     return result
 
