@@ -17,13 +17,14 @@ from __future__ import annotations
 
 import ast
 import re
-from typing import Any, Collection, Iterator, Mapping, NamedTuple, Optional
+from typing import Any, Collection, Iterator, Mapping, Optional
 
 from gluon_core import language
 from gluon_core._triton import VERSION
 from gluon_write.awaited_loops import with_awaited_loops
 from gluon_write.continued import Rings, continuation
 from gluon_write.copied_operands import copied_operands, copying
+from gluon_write.copy_ops import COPIES
 from gluon_write.dtypes import dtype_of
 from gluon_write.form import bounds_of, changed_copy, free_name, one_line
 from gluon_write.loads import MOST_WORDS, masked, replaced
@@ -38,32 +39,6 @@ __all__ = ["Prefetcher", "carried", "changed", "one_line", "prefetched", "rename
 
 _LONG = (language.max, language.min, language.sum, language.exp, language.exp2, language.erf)
 _LEAST_WARPS = 4  # of a warp group
-
-
-class Copies(NamedTuple):
-    """Name the ops of a target that copy to shared memory in the background.
-
-    Attributes:
-        space: of the ops. start: the op that starts a copy. other: more words of it.
-        most: buffers; with two, every wait is for all copies, as some releases count them wrongly.
-        but: releases whose code lacks waits for copies, or for stores next to them.
-    """
-
-    space: str
-    start: str
-    other: str = ""
-    most: int = 1 << 16
-    but: tuple[tuple[int, int], ...] = ()
-
-
-_LACKING = ((3, 8),)
-_COPIES = {
-    "nvidia.cp_async": Copies("nvidia.ampere.async_copy", "async_load"),
-    "amd.direct_to_lds_128": Copies(
-        "amd.cdna4.async_copy", "global_load_to_shared", ", other=0", 2
-    ),
-    "amd.async_lds": Copies("amd.gfx1250.async_copy", "global_to_shared", ", other=0", 2),
-}
 
 
 def prefetched(
@@ -86,7 +61,7 @@ def prefetched(
         unaligned: places of loads whose addresses are not known to be aligned as copies need it.
         lines: places of loads of bytes -> the dimension whose neighbours are neighbours in memory.
     """
-    copies = next((ops for capability, ops in _COPIES.items() if has(capability)), None)
+    copies = next((ops for capability, ops in COPIES.items() if has(capability)), None)
     if stages < 2 or copies is None or VERSION[:2] in copies.but:
         return fn
     wgmma = has("nvidia.wgmma") and warps >= _LEAST_WARPS
@@ -110,7 +85,7 @@ class Prefetcher(LoopReader):
     """
 
     held = 0
-    copies = _COPIES["nvidia.cp_async"]
+    copies = COPIES["nvidia.cp_async"]
     goes_on = True
     copies_operands = True
 
