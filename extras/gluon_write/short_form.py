@@ -1,9 +1,10 @@
 """Give a kernel in partitions a pipelined form for launches that are over soon after partitions begin.
 
-    if (gl.num_programs(0) * gl.num_programs(1) <= units) & (N <= 1024):
+    programs = gl.num_programs(0) * gl.num_programs(1)
+    if (programs <= 3 * room) & (N <= 1024) & (programs * N <= 1024 * room):
         attention_short(q, k, v, out, N, D, BM, BN)  # and return
 
-Here `units` is the number of multiprocessors. Partitions take some microseconds until their first product: for barriers, their
+Here `room` is the number of multiprocessors. Partitions take some microseconds until their first product: for barriers, their
 descriptors, and the registers that warps exchange. The first warps of a kernel in partitions may hold as many registers before
 as those of a pipelined one.
 """
@@ -25,7 +26,8 @@ from gluon_write.unknowns import Graph
 
 __all__ = ["with_short_form"]
 
-_ROWS = 1024  # that the loop walks over; with more, partitions took less time on an H200 alone
+_ROWS = 1024  # that the loops of a multiprocessor walk over; with more, partitions took less time on an H200 alone
+_ROUNDS = 3  # of programs; partitions begin once for all rounds
 _GROUP = 4  # warps
 _WORDS = 64  # of a thread for one tensor: with more, the first warps would spill
 _WORD = 32  # bits; more are addresses
@@ -67,8 +69,7 @@ def with_short_form(
             return fn, drawn
         with preferred_form("pipelined"):
             graph = other()[0]
-        condition = f"({_programs(form, leave)} <= {ends[2]}) & ({factor(end)} <= {_ROWS})"
-        written = _with(fn, drawn, form, leave, condition, graph.jits[0])
+        written = _with(fn, drawn, form, leave, ends[2], factor(end), graph.jits[0])
         return written, traced(written)
     except GluonError:  # it has no such form
         return fn, drawn
@@ -82,15 +83,24 @@ def _programs(form: Form, leave: ast.If) -> str:
     return " * ".join(f"{space}.num_programs({axis})" for axis in axes)
 
 
-def _with(fn: Any, drawn: Sketch, form: Form, leave: ast.If, condition: str, short: Any) -> Any:
-    """Return the kernel with a call of `short` in front of the statement where programs leave."""
+def _with(
+    fn: Any, drawn: Sketch, form: Form, leave: ast.If, units: str, rows: str, short: Any
+) -> Any:
+    """Return the kernel with a call of `short` in front of the statement where programs leave.
+
+    Args:
+        units: how many multiprocessors there are. rows: that the loops walk over.
+    """
     taken = {*re.findall(r"\w+", form.source), *form.scope}
     name = free_name(f"{fn.__name__}_short", taken)
     text = re.sub(rf"\bdef {short.__name__}\b", f"def {name}", short.src, count=1)
     called = function_of(text[text.index("def ") :], name, short.get_capture_scope())
+    room, programs = free_name("room", taken), free_name("programs", taken)
     lines = [
         "# Few programs with few steps: partitions would begin too late.",
-        f"if {condition}:",
+        f"{room} = {units}",
+        f"{programs} = {_programs(form, leave)}",
+        f"if ({programs} <= {_ROUNDS} * {room}) & ({rows} <= {_ROWS}) & ({programs} * {rows} <= {_ROWS} * {room}):",
         f"    {name}({', '.join(one.arg for one in form.tree.args.args)})",
         "    return",
     ]

@@ -115,7 +115,8 @@ def test_few_programs_with_few_steps_are_pipelined(tmp_path, chosen_sources):
     assert right(tmp_path, -0.1, 150)
     text = " ".join(max(chosen_sources, key=len).split())
     functions = {one.partition("(")[0]: one for one in text.split("def ")}
-    assert "& (length <= 1024): attention_short(" in functions["attention"]
+    condition = "(programs <= 3 * room) & (length <= 1024) & (programs * length <= 1024 * room)"
+    assert f"if {condition}: attention_short(" in functions["attention"]
     assert "tma_ring(" in functions["attention"]
     assert "async_load(" in functions["attention_short"]
     chosen_sources.clear()
