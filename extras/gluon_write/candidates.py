@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import permutations
 from typing import Any, Callable, Iterator, Optional, Sequence
 
@@ -11,9 +12,9 @@ from gluon_core.layouts import BlockedLayout, DistributedLayout
 from gluon_write.buffers import shared_candidates, unit_candidates
 from gluon_write.unknowns import AnyLayout, Graph, Unknown
 
-__all__ = ["candidates"]
+__all__ = ["MOST", "candidates"]
 
-_MOST = 32  # of one unknown
+MOST = 32  # of one unknown
 _MOST_DEMANDED = 4  # that relations pass on from demanded layouts alone
 _WIDTHS = (1, 2, 4, 8, 16)
 _MOST_PERMUTED = 3  # dimensions whose orders are all tried
@@ -120,7 +121,7 @@ class _Passed:
         lists: number of an unknown -> its layouts, which grow. limit: of the layouts of one unknown.
     """
 
-    def __init__(self, graph: Graph, lists: dict[int, list[Any]], limit: int = _MOST):
+    def __init__(self, graph: Graph, lists: dict[int, list[Any]], limit: int = MOST):
         self.lists = lists
         self.known = {number: set(layouts) for number, layouts in lists.items()}
         self.ways: list[_Way] = []
@@ -152,21 +153,30 @@ class _Passed:
     def _go(self, way: _Way) -> bool:
         start, end = self.lists[way.start], self.lists[way.end.number]
         known, grown = self.known[way.end.number], False
-        shape = list(way.end.shape)
+        shape = tuple(way.end.shape)
         for layout in start[way.passed : len(start)]:
             if len(end) >= way.most:
                 break
             way.passed += 1
             try:
                 other = way.rule(layout)
-                if other is None or other in known:
-                    continue
-                other.to_linear(shape)
             except GluonError:
+                continue
+            if other is None or other in known or not _fits(other, shape):
                 continue
             self.add(way.end.number, other)
             grown = True
         return grown
+
+
+@lru_cache(maxsize=1 << 16)
+def _fits(layout: DistributedLayout, shape: tuple[int, ...]) -> bool:
+    """Return True if a layout can describe a tensor of a shape."""
+    try:
+        layout.to_linear(list(shape))
+    except GluonError:
+        return False
+    return True
 
 
 @dataclass

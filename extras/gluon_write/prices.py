@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from math import prod
-from typing import Any, Sequence
+from typing import Any, NamedTuple, Sequence
 
 import numpy as np
 
@@ -19,11 +19,14 @@ __all__ = ["LEAST_COPY_BITS", "conversion_price", "price", "reasons", "vector_of
 
 _ISSUE = 4.0  # a memory instruction, next to an arithmetic one
 _COPY = 1.0  # the address in a ring and the condition of a step, which each copy has besides
-_BARRIER = 40.0
 # A conversion waits: all warps for its stores, and for the loads after them. Measured on an H200 alone. Vectors
 # had better be computed again outside of loops: a mask that was converted behind a loop kept ptxas from
 # overlapping its `wgmma`.
 _BARRIERS, _BARRIERS_OF_VECTORS = 200.0, 480.0
+# A reduction across warps is such an exchange, too, which other programs hide where warps would repeat its elements
+# instead: on an H200 a gated scan and gradients of a group norm without one took 0.74 and 0.66 of the time, a vector of
+# 64 elements in four warps 1.16.
+_ACROSS_WARPS = 190.0
 _NO_ROOM = 1e9  # of a conversion that shared memory cannot hold
 _FAR = 4096  # elements between neighbours whose distance is not known
 _SECTOR = 32
@@ -139,7 +142,7 @@ def _reduction_price(
     lanes = sum(1 for row in bases.get("lane", ()) if row[axis])
     across = any(row[axis] for row in bases.get("warp", ()))
     within = 1 << len(_registers(layout, shape))
-    return warps * (within + held * lanes * 2) + (_BARRIER + warps * held * 4 if across else 0)
+    return warps * (within + held * lanes * 2) + (_ACROSS_WARPS + warps * held * 4 if across else 0)
 
 
 def _is_vector(shape: tuple[int, ...]) -> bool:
@@ -192,23 +195,22 @@ def conversion_price(
     """
     if source == result:
         return 0.0
-    held = 1 << len(_registers(source, shape))
-    wanted = 1 << len(_registers(result, shape))
-    if _stays(source, result, shape, ("warp", "block")):
-        before, after = _flat(source, shape), _flat(result, shape)
-        rows = [[row for row in one.get("register", ()) if row] for one in (before, after)]
-        alike = all(before.get(dim, ()) == after.get(dim, ()) for dim in ("lane", "warp"))
-        if alike and rows[0] == rows[1]:
+    before, after = _facts(source, shape), _facts(result, shape)
+    held, wanted = 1 << len(before.registers), 1 << len(after.registers)
+    if _stays_in_warp(before, after):
+        alike = before.lanes == after.lanes and before.warps == after.warps
+        if alike and before.registers == after.registers:
             return 0.5
-        if alike and _stays(source, result, shape, ("lane", "warp")):
-            first = {element: i for i, element in reversed(list(enumerate(_sums(rows[0]))))}
-            moved = sum(first.get(element) != i for i, element in enumerate(_sums(rows[1])))
+        if alike and _spans(before.of_lane, (*after.registers, *after.blocks)):
+            elements = _sums(before.registers), _sums(after.registers)
+            first = {element: i for i, element in reversed(list(enumerate(elements[0])))}
+            moved = sum(first.get(element) != i for i, element in enumerate(elements[1]))
             return 0.5 + warps * moved
-        if all(before.get("lane", ())) and all(after.get("lane", ())):
+        if all(before.lanes) and all(after.lanes):
             words = -(-wanted * max(bits, 8) // 32) if wanted * max(bits, 8) >= 32 else wanted
             return warps * (words * 2 + wanted)  # a copy in several lanes goes through memory
     moved = sum(-(-count * max(bits, 8) // _WIDEST) for count in (held, wanted))
-    wide = len(_bases(source, shape).get("lane", ())) > _NVIDIA_LANES
+    wide = len(before.lanes) > _NVIDIA_LANES
     waits = _BARRIERS_OF_VECTORS if _is_vector(shape) and once or wide else _BARRIERS
     through = 0 < room < prod(shape) * max(bits, 8) // 8
     return waits + warps * moved * _ISSUE * 2 + (_NO_ROOM if through else 0.0)
@@ -222,27 +224,50 @@ def _sums(rows: Sequence[int]) -> list[int]:
     return places
 
 
+class _Facts(NamedTuple):
+    """Hold what the price of a conversion needs of a layout, its bases as integers.
+
+    Attributes:
+        registers: those that differ. lanes, warps, blocks: of the machine's parts.
+        of_warp, of_lane: vectors that span the elements of one warp and of one lane, the highest bit of each alone.
+    """
+
+    registers: tuple[int, ...]
+    lanes: tuple[int, ...]
+    warps: tuple[int, ...]
+    blocks: tuple[int, ...]
+    of_warp: tuple[int, ...]
+    of_lane: tuple[int, ...]
+
+
 @lru_cache(maxsize=1 << 16)
-def _flat(layout: DistributedLayout, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
-    """Return the bases as integers that concatenate the bits of an element's coordinates."""
+def _facts(layout: DistributedLayout, shape: tuple[int, ...]) -> _Facts:
+    """Return the facts of a layout; an element's number concatenates the bits of its coordinates."""
     widths = [max(1, size - 1).bit_length() for size in shape]
     shifts = [sum(widths[i + 1 :]) for i in range(len(shape))]
-    return {
+    bases = {
         dim: tuple(sum(v << s for v, s in zip(row, shifts)) for row in rows)
         for dim, rows in _bases(layout, shape).items()
     }
+    registers, lanes = bases.get("register", ()), bases.get("lane", ())
+    return _Facts(
+        tuple(filter(None, registers)),
+        lanes,
+        bases.get("warp", ()),
+        bases.get("block", ()),
+        _span((*registers, *lanes)),
+        _span((*registers, *bases.get("block", ()))),
+    )
 
 
-@lru_cache(maxsize=1 << 16)
-def _span(layout: DistributedLayout, shape: tuple[int, ...], dims: tuple[str, ...]) -> list[int]:
-    """Return independent vectors that span the elements of one warp, the highest bit of each alone."""
+def _span(rows: Sequence[int]) -> tuple[int, ...]:
+    """Return independent vectors that span numbers, the highest bit of each alone."""
     vectors: list[int] = []
-    for dim, rows in _flat(layout, shape).items():
-        for row in rows if dim not in dims else ():
-            row = _reduced(row, vectors)
-            if row:
-                vectors = sorted([*vectors, row], reverse=True)
-    return vectors
+    for row in rows:
+        row = _reduced(row, vectors)
+        if row:
+            vectors = sorted([*vectors, row], reverse=True)
+    return tuple(vectors)
 
 
 def _reduced(row: int, vectors: Sequence[int]) -> int:
@@ -252,23 +277,18 @@ def _reduced(row: int, vectors: Sequence[int]) -> int:
     return row
 
 
-def _stays(
-    source: DistributedLayout,
-    result: DistributedLayout,
-    shape: tuple[int, ...],
-    dims: tuple[str, ...],
-) -> bool:
-    """Return True if each part of the machine that `dims` name has all the elements that it gets."""
-    before, after = _flat(source, shape), _flat(result, shape)
-    span = _span(source, shape, dims)
-    for dim in dims:
-        if len(before.get(dim, ())) != len(after.get(dim, ())):
-            return False
-    for dim, rows in after.items():
-        own = before.get(dim, ()) if dim in dims else (0,) * len(rows)
-        if any(_reduced(row ^ other, span) for row, other in zip(rows, own)):
-            return False
-    return True
+def _spans(vectors: Sequence[int], rows: Sequence[int]) -> bool:
+    """Return True if vectors span numbers."""
+    return not any(_reduced(row, vectors) for row in rows)
+
+
+def _stays_in_warp(before: _Facts, after: _Facts) -> bool:
+    """Return True if each warp has all the elements that it gets."""
+    parts = ((before.warps, after.warps), (before.blocks, after.blocks))
+    if any(len(one) != len(other) for one, other in parts):
+        return False
+    moved = [row ^ other for pair in parts for row, other in zip(*pair)]
+    return _spans(before.of_warp, (*moved, *after.registers, *after.lanes))
 
 
 def reasons(layout: DistributedLayout, unknown: Unknown, jits: Sequence[Any]) -> list[str]:

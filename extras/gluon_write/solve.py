@@ -11,7 +11,7 @@ import numpy as np
 from gluon_core.errors import GluonError
 from gluon_core.layouts import BlockedLayout, DistributedLayout
 from gluon_write.buffers import shared_price
-from gluon_write.candidates import candidates
+from gluon_write.candidates import MOST, candidates
 from gluon_write.eliminate import Tables
 from gluon_write.prices import conversion_price, price
 from gluon_write.unknowns import AnyLayout, Graph, Relation, Unknown
@@ -192,11 +192,12 @@ def solve(graph: Graph, hopeful: bool = False) -> Solution:
         hopeful: conversions of vectors cost little: they may be computed again where they are used.
     """
     solution = _solved(graph, _lists(graph), hopeful)
-    if np.isfinite(solution.price):
+    cut_off = any(len(layouts) >= MOST for layouts in solution.lists.values())
+    if np.isfinite(solution.price) and not cut_off:
         return solution
-    # The lists are cut off, and may have no layouts that fit; those that begin at few tensors are not.
+    # Lists that are cut off may lack the layouts that fit best; those that begin at few tensors are whole.
     few = _solved(graph, _lists(graph, few=True), hopeful)
-    if not np.isfinite(few.price):
+    if not few.price < solution.price:
         return solution
     lists = {n: [few.chosen[n], *layouts] for n, layouts in solution.lists.items()}
     both = _solved(graph, {n: list(dict.fromkeys(some)) for n, some in lists.items()}, hopeful)

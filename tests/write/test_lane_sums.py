@@ -49,3 +49,22 @@ def test_sums(chosen_sources):
     assert "total_lanes" in chosen_sources[0] and "step = gl.sum(gl.sum(" in chosen_sources[0]
     assert "plain_lanes" in chosen_sources[0] and "watched_lanes" not in chosen_sources[0]
     assert "counted_lanes" not in chosen_sources[0]
+
+
+@gluon.jit(layouts="auto")
+def taps(x, w, y, D: gl.constexpr, T: gl.constexpr, W: gl.constexpr):
+    """Add up rows times sums of a few weights each."""
+    d, t, k = gl.arange(0, D), gl.arange(0, T), gl.arange(0, W)
+    weights = gl.load(w + d[:, None] * W + k[None, :])
+    acc = gl.zeros([T, D], gl.float32)
+    for tap in gl.static_range(3):
+        weight = gl.sum(gl.where(k[None, :] == tap, weights, 0.0), axis=1)
+        acc += gl.load(x + (t[:, None] + tap) * D + d[None, :]) * weight[None, :]
+    gl.store(y + t[:, None] * D + d[None, :], acc)
+
+
+def test_small_reductions_stay_within_warps():
+    """They went across warps, with two barriers each: 8 of them."""
+    signature, sizes = {name: "*fp32" for name in "xwy"}, {"D": 16, "T": 8, "W": 4}
+    compiled = gluon.compile(taps, target="sm_90", signature=signature, constexprs=sizes)
+    assert "bar.sync" not in compiled.asm["ptx"]
