@@ -46,6 +46,7 @@ class _Builder:
         self.about: list[
             tuple[Key, Any, int]
         ] = []  # key -> a change of its unknown, with its weight
+        self.pairs: dict[tuple[Any, Place], Key] = {}  # call of `gl.broadcast` -> its first result
         self.weight = 1
         self.contexts: list[tuple[Any, ...]] = []  # of functions that a pass has changed
 
@@ -204,6 +205,7 @@ class _Builder:
         name = op.name
         if name == "broadcast":
             self.relate("same", context, tensors[0], results[0], None, op, False)
+            self._pair(op, context, tensors[0], results[0])
         elif name == "expand_dims":
             self.relate("expand", context, tensors[0], results[0], op.args[1], op, False)
         elif name == "trans":
@@ -224,6 +226,22 @@ class _Builder:
                     self.relate("reduce", context, source, result, op.args[1], op, True)
         elif tensors:
             self._inferred(op, context, tensors, results)
+
+    def _pair(self, op: Any, context: Any, source: Any, result: Any) -> None:
+        """Give both results of `gl.broadcast` one layout: it takes operands in one."""
+        node = self.drawn.nodes.get(id(op))
+        if node is None or self.drawn.functions.get(node, "").rpartition(".")[2] != "broadcast":
+            return
+        self.join(
+            self.pairs.setdefault((context, node), self.key(context, result)),
+            self.key(context, result),
+        )
+        for place, own in self.drawn.within.get(node, {}).items():
+            for value in self.drawn.returned.get(place, ()) if own else ():
+                kind = value.type
+                alike = isinstance(kind, TensorType) and len(kind.dims) == len(result.type.dims)
+                if alike and value.resolve() is not source.resolve():
+                    self.relate("same", context, value, result, None, op, False)
 
     def _call(self, op: Any, context: tuple[Any, ...], results: list[Any]) -> None:
         function, args = op.args[0], op.args[1]

@@ -43,7 +43,7 @@ class Access:
 
     def form(self) -> tuple[Any, ...]:
         """Return the arguments of an access that costs as much, but for where it is in the source."""
-        name = "copy" if "copy" in self.name else ""
+        name = next((kind for kind in ("copy", "atomic", "store") if kind in self.name), "")
         how = self.bits, self.weight, self.together, None, self.least
         return name, 0, tuple(self.strides), tuple(self.shape), *how
 

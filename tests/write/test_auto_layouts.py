@@ -449,6 +449,23 @@ def test_like_another_tensor_but_for_its_layout(target):
 
 
 @gluon.jit(layouts="auto")
+def paired(x, y, z, out, M: gl.constexpr, N: gl.constexpr):
+    """Broadcast a column and a row, and a row to a tile whose columns are neighbours."""
+    row, column = gl.arange(0, M)[:, None], gl.arange(0, N)[None, :]
+    one, other = gl.broadcast(gl.load(x + row), gl.load(y + column))
+    again, tile = gl.broadcast(gl.load(y + column), gl.load(z + column * M + row))
+    gl.store(out + row * N + column, one * other + again * tile)
+
+
+@pytest.mark.parametrize("target", ["sim:hopper", "sim:gfx942"])
+def test_broadcast_operands_have_one_layout(target):
+    x, y = np.arange(32, dtype=np.float32), np.arange(64, dtype=np.float32)
+    z, out = np.arange(64 * 32, dtype=np.float32).reshape(64, 32), np.zeros((32, 64), np.float32)
+    paired[(1,)](x, y, z, out, 32, 64, target=target)
+    assert np.array_equal(out, x[:, None] * y + y * z.T)
+
+
+@gluon.jit(layouts="auto")
 def small_sums(x, out, B: gl.constexpr):
     i = gl.arange(0, B)[:, None] * B + gl.arange(0, B)[None, :]
     gl.store(out + i, gl.associative_scan(gl.load(x + i), 0, _added))
@@ -494,3 +511,38 @@ def test_elements_loaded_one_by_one_lie_in_pairs(target, each):
     twin = f"sim:{target}"
     of_any_depth[(1,)](x, y, out, 70, 70, 32, target=twin)
     assert np.allclose(out, x.astype(np.float32) @ y.astype(np.float32), atol=1e-2)
+
+
+@gluon.jit(layouts="auto")
+def two_of_a_row(x, out, M: gl.constexpr, N: gl.constexpr):
+    """Store the sum of each row and its largest element."""
+    row, which = gl.arange(0, M), gl.arange(0, 2)
+    tile = gl.load(x + row[:, None] * N + gl.arange(0, N)[None, :])
+    both = gl.where(which[None, :] == 0, gl.sum(tile, 1)[:, None], gl.max(tile, 1)[:, None])
+    gl.store(out + row[:, None] * 2 + which[None, :], both)
+
+
+def test_no_thread_stores_copies_of_its_elements():
+    """A thread of the tile's layout holds each of the two elements twice, and would store both copies."""
+    signature, sizes = {"x": "*fp32:16", "out": "*fp32:16"}, {"M": 32, "N": 64}
+    compiled = gluon.compile(two_of_a_row, target="sm_90", signature=signature, constexprs=sizes)
+    assert compiled.asm["ptx"].count("st.global") == 1
+
+
+@gluon.jit(layouts="auto")
+def numbered(x, counts, ranks, out, N: gl.constexpr, BINS: gl.constexpr):
+    """Number the elements of each bin, and store them far apart."""
+    i = gl.arange(0, N)
+    one = (gl.load(x + i)[:, None] == gl.arange(0, BINS)[None, :]).to(gl.int32)
+    first = gl.atomic_add(counts + gl.arange(0, BINS), gl.sum(one, 0))
+    before = gl.associative_scan(one, 0, _added) - one
+    gl.store(ranks + i, gl.sum((before + first[None, :]) * one, 1))
+    gl.store(out + i * 16, i.to(gl.float16))
+
+
+def test_lanes_share_atomic_ops():
+    """An atomic op waits for memory: one of a warp does for all bins."""
+    signature = {"x": "*i32:16", "counts": "*i32:16", "ranks": "*i32:16", "out": "*fp16:16"}
+    sizes = {"N": 256, "BINS": 64}
+    compiled = gluon.compile(numbered, target="sm_90", signature=signature, constexprs=sizes)
+    assert compiled.asm["ptx"].count("atom.global") == 1
