@@ -1,14 +1,11 @@
-"""Keep the lines of a tile in the L2 cache until the programs next to it have loaded the rest of them.
+"""Transpose a tile whose rows may begin anywhere in a buffer with room for three.
 
-    x = gl.load(x_ptr + i[:, None] * N + j[None, :], mask=mask, eviction_policy="evict_last")
-
-Where rows may begin anywhere, the first and the last line of each row of a tile hold elements of other tiles. A kernel that
-transposes stores tiles along the other dimension, so that its neighbours are at work much later. Measured on an H200 alone: a
-transpose of 5000x7000 float32 takes 0.977 of the time, one of 4111x8200 float16 0.99.
-
-On Hopper such a tile goes through a buffer with room for three, so that shared memory leaves little of its space to the L1
-cache, and none to programs whose tiles would take more than a third of it at once: of transposes with odd sizes each took
-0.90 to 0.98 of the time then. That was with tiles of 64x64; with 32x32 float32 on four warps it took 1.06 and 1.19.
+The first and the last line of each row of such a tile hold elements of other tiles. A kernel that transposes stores tiles
+along the other dimension, so that its neighbours are at work much later. On Hopper shared memory then leaves little of its space
+to the L1 cache, and none to programs whose tiles would take more than a third of it at once: of transposes with odd sizes each
+took 0.90 to 0.98 of the time. That was with tiles of 64x64; with 32x32 float32 on four warps it took 1.06 and 1.19. A hint to keep
+lines in the L2 cache takes 0.97 to 1.00 where the operand comes from memory, and 1.03 to 1.08 where part of it is in the cache: not
+taken.
 
     buffers = gl.allocate_shared_memory(x.dtype, [3, B, B])
     buffers.index(0).store(x)
@@ -60,12 +57,14 @@ def with_kept_lines(graph: Graph, solution: Solution, target: Target, converts: 
         return fn
     stores = [access for access in tiles if access not in loads]
     load, store = (_call_of(form, one[0].place) for one in (loads, stores))
-    if load is None or any(word.arg in _HINTS for word in load.keywords):
+    if load is None or store is None or any(word.arg in _HINTS for word in load.keywords):
         return fn
-    if store is not None and target.has("nvidia.wgmma") and _fills(graph, loads[0], target):
-        stored = next(one for one in graph.unknowns if stores[0] in one.accesses)
-        _buffer(form, load, store, loads[0].shape, solution.chosen[stored.number])
-    return changed_copy(fn, graph.jits, {0: _hinted(form, load)}, {})
+    if not target.has("nvidia.wgmma") or not _fills(graph, loads[0], target):
+        return fn
+    stored = next(one for one in graph.unknowns if stores[0] in one.accesses)
+    if not _buffer(form, load, store, loads[0].shape, solution.chosen[stored.number]):
+        return fn
+    return changed_copy(fn, graph.jits, {0: b"\n".join(form.encoded).decode()}, {})
 
 
 def _call_of(form: Form, place: Any) -> Optional[ast.Call]:
@@ -87,8 +86,8 @@ def _fills(graph: Graph, access: Access, target: Target) -> bool:
 
 def _buffer(
     form: Form, load: ast.Call, store: ast.Call, shape: tuple[int, ...], layout: Any
-) -> None:
-    """Change a text so that a tile is transposed in a buffer; what follows a load changes alone.
+) -> bool:
+    """Change a text so that a tile is transposed in a buffer, and return True; what follows a load changes alone.
 
     Args:
         layout: of the tile that is stored.
@@ -100,12 +99,12 @@ def _buffer(
     makers = [s for s in body if isinstance(s, ast.Assign) and s.value is load]
     users = [s for s in body if isinstance(s, ast.Expr) and s.value is store]
     if None in (name, space) or isinstance(value, ast.Name) or not makers or not users:
-        return
+        return False
     named = [n for n in ast.walk(form.tree) if isinstance(n, ast.Name) and n.id == name]
     if len(named) != 2 or mentions(makers[0].targets[0]) != {name}:
-        return
+        return False
     if not isinstance(layout, BlockedLayout) or layout.size_per_thread != [1, 1]:
-        return
+        return False
     assert value is not None and value.end_lineno is not None
     taken = {*re.findall(r"\w+", form.source), *form.scope}
     buffers, tile = (free_name(f"{name}_{word}", taken) for word in ("buffers", "stored_layout"))
@@ -127,6 +126,7 @@ def _buffer(
     ]
     number = users[0].lineno - 1
     form.encoded[number:number] = [indent + line.encode() for line in lines]
+    return True
 
 
 def _text(layout: Any) -> str:
@@ -136,18 +136,3 @@ def _text(layout: Any) -> str:
 
 def _begins_anywhere(access: Access) -> bool:
     return access.together * access.bits < _WHOLE
-
-
-def _hinted(form: Form, call: ast.Call) -> str:
-    """Return a text with another argument of a call, and the reason above its statement."""
-    statements = [node for node in ast.walk(form.tree) if isinstance(node, ast.stmt)]
-    around = [s for s in statements if s.lineno <= call.lineno <= (s.end_lineno or 0)]
-    statement = max(around, key=lambda one: one.lineno)
-    lines = list(form.encoded)
-    last = (call.end_lineno or 0) - 1
-    head, rest = lines[last][: (call.end_col_offset or 0) - 1], lines[last][call.end_col_offset :]
-    comma = b"" if head.rstrip()[-1:] in (b",", b"") else b","
-    lines[last] = head.rstrip() + comma + b' eviction_policy="evict_last")' + rest
-    reason = b"# Other programs load the rest of the lines: the L2 cache drops them last."
-    lines.insert(statement.lineno - 1, b" " * statement.col_offset + reason)
-    return b"\n".join(lines).decode()
