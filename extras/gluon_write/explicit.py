@@ -40,6 +40,7 @@ from gluon_write.prefetch import prefetched
 from gluon_write.prepare import prepared
 from gluon_write.prices import LEAST_COPY_BITS, vector_of
 from gluon_write.recompute import recomputed
+from gluon_write.reductions_ahead import reduced_ahead
 from gluon_write.refusals import of_conflict, of_solution
 from gluon_write.short_form import with_short_form
 from gluon_write.sketch import Place, Sketch, partition_of, place_of, sketch
@@ -194,6 +195,7 @@ def _loading_ahead(
     forms = (
         (partial(loaded_ahead, traced), _aligned),
         (summed_ahead, vector_of),
+        (reduced_ahead, vector_of),
         (ordered, vector_of),
     )
     for written, run_of in forms:

@@ -346,7 +346,8 @@ class AheadReader(LoopReader):
         """
 
         def fetched(call: ast.Call) -> str:
-            return self.text_of(call) if inside is None else masked(self, call, inside)
+            alone = inside is None or self.ends(call, loop.node)
+            return self.text_of(call) if alone else masked(self, call, inside or "")
 
         lines = []
         for statement in loop.node.body:
@@ -360,6 +361,10 @@ class AheadReader(LoopReader):
                 )
                 lines.append(one_line(renamed(text, moved)))
         return lines
+
+    def ends(self, call: ast.Call, node: ast.For) -> bool:
+        """Return True if the mask of a load is known to exclude the steps behind the last one of a loop."""
+        return False
 
     def _carried(self, loop: AheadLoop, names: set[str]) -> list[str]:
         """Return those that a step takes from the one before: they are read before they are assigned."""

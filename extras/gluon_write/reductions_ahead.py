@@ -1,0 +1,131 @@
+"""Load for the next step of a loop of reductions before this step reduces its own elements.
+
+    for start in range(begin, end, BN):
+        n = start + gl.arange(0, BN)
+        k = gl.load(k_ptr + n[:, None] * D + d[None, :], mask=n[:, None] < end, other=0.0)
+        v = gl.load(v_ptr + n[:, None] * D + d[None, :], mask=n[:, None] < end, other=0.0)
+        score = gl.sum(k * q[None, :], 1)
+        higher = gl.maximum(largest, gl.max(score, 0))
+        ...
+
+Lanes and warps wait for each other in a reduction, and nothing is under way meanwhile: the loads of the next step are, where
+registers have room for both. On an H200 a query that attends to 64 sequences of up to 8192 keys took 0.63 of the time, and the
+loss of 8192 rows of 32000 numbers 0.99; of rows of 30522, whose elements are loaded one by one, 1.09.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import math
+from typing import Any, Mapping, Optional, Sequence
+
+from gluon_core import language
+from gluon_write.form import rewritten
+from gluon_write.loads_ahead import AheadLoop, AheadReader
+from gluon_write.loops import falling
+from gluon_write.sketch import Place, Sketch, place_of
+from gluon_write.step_masks import excludes_later_steps
+from gluon_write.syntax import argument, is_new, stores
+from gluon_write.unread import without_unread
+
+__all__ = ["reduced_ahead"]
+
+_REDUCTIONS = (
+    language.sum, language.max, language.min, language.argmax, language.argmin, language.reduce, language.xor_sum,
+    language.associative_scan, language.cumsum,
+)  # fmt: skip
+_MOST_WORDS = 176  # registers of a thread for the loads of two steps, their addresses, and what a step takes from another
+_ADDRESS = 2
+
+
+def reduced_ahead(fn: Any, drawn: Sketch, threads: int, together: Mapping[Place, int]) -> Any:
+    """Return a kernel whose loops of reductions load for the next step, or the kernel.
+
+    Args:
+        drawn: the traced kernel. threads: of the program.
+        together: place of a load -> neighbours that one instruction moves.
+    """
+
+    def text_of(jit: Any, number: int) -> Optional[str]:
+        reader = _Reductions(jit, number, drawn, False, together)
+        text = reader.text(threads)
+        return None if text is None else without_unread(text, reader.scope)
+
+    return rewritten(fn, drawn.jits, text_of)
+
+
+class _Reductions(AheadReader):
+    note = "The loads of a step are under way while the step before reduces its elements."
+
+    def _loop(self, node: ast.For, threads: int) -> Optional[AheadLoop]:
+        """Return a loop that reduces what it loads, if nothing is stored; None of other loops."""
+        calls = self.calls_of(node)
+        if not calls or any(map(self.multiplies, calls)) or any(map(self._writes, calls)):
+            return None
+        loads = [load for s in node.body for load in self.loads_of(s, threads)]
+        loop = AheadLoop(node, [])
+        wanted = [self._needs(load, loop, loads) for load in loads]
+        if not wanted or None in wanted:
+            return None
+        loop.ahead = [s for s in node.body if any(s in (one or ()) for one in wanted)]
+        loop.inner = [load for load in loads if load.statement in loop.ahead]
+        loads = loop.loads = [load for load in loads if load not in loop.inner]
+        results = set().union(*(self._follow(load, loads, node) for load in loads))
+        if not any(self._reduces(call, results) for call in calls):
+            return None
+        count = sum(self.instructions(load.call, threads) for load in loads)
+        words = 2 * sum(load.words for load in loads) + _ADDRESS * count
+        fits = words + self._carried_words(loop, threads) <= _MOST_WORDS
+        return loop if fits and not any(load.narrow for load in loads) else None
+
+    def ends(self, call: ast.Call, node: ast.For) -> bool:
+        """Return True if the mask of a load is known to exclude the steps behind the last one of a loop."""
+        mask = argument(call, 1, "mask")
+        if mask is None or falling(node, self.number, self.drawn):
+            return False
+        earlier = [s for s in node.body if (s.end_lineno or 0) < call.lineno]
+        return excludes_later_steps(self, _Written(earlier).visit(copy.deepcopy(mask)), node)
+
+    def _reduces(self, call: ast.Call, results: set[str]) -> bool:
+        """Return True for a reduction of what a step computes from its loads."""
+        called = self.called(call)
+        if not any(called is one for one in _REDUCTIONS):
+            return False
+        return any(isinstance(n, ast.Name) and n.id in results for n in ast.walk(call))
+
+    def _carried_words(self, loop: AheadLoop, threads: int) -> int:
+        """Return the registers of a thread for the tensors that a step takes from the one before."""
+        words = 0
+        for statement in loop.node.body:
+            if statement in loop.ahead or not isinstance(statement, (ast.Assign, ast.AugAssign)):
+                continue
+            if not all(is_new(name, loop.node) for name in stores(statement)):
+                place = place_of(statement.value, self.number)
+                values = self.drawn.returned.get(place, ()) if place else ()
+                sizes = [math.prod(getattr(value.type, "dims", ())) for value in values]
+                words += -(-max(sizes, default=0) // threads)
+        return words
+
+
+class _Written(ast.NodeTransformer):
+    """Write an expression with the values of names that a step assigns, and without views of vectors.
+
+    Args:
+        earlier: the statements of the step before it.
+    """
+
+    def __init__(self, earlier: Sequence[ast.stmt]):
+        self.values = {
+            s.targets[0].id: s.value
+            for s in earlier
+            if isinstance(s, ast.Assign) and isinstance(s.targets[0], ast.Name)
+            and sum(s.targets[0].id in stores(one) for one in earlier) == 1
+        }  # fmt: skip
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        value = self.values.get(node.id)
+        return node if value is None else self.visit(copy.deepcopy(value))
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        return self.visit(node.value)
